@@ -1,0 +1,107 @@
+//! What carries out a reactor's waiting and its storage operations: io_uring, or epoll with worker threads.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use crate::epoll::EpollEngine;
+use crate::mailbox::Bell;
+use crate::operation::{Completion, Operation, Token};
+use crate::ring::RingEngine;
+
+/// Which way a reactor waits and does storage I/O.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EngineKind {
+    /// One io_uring: readiness, storage operations and sleeping in a single call.
+    Uring,
+    /// epoll for sockets, a few worker threads for storage. Slower, works where io_uring is forbidden.
+    Epoll,
+}
+
+/// What happened outside.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// The descriptor watched under this key has something to read, or has failed.
+    Readable(u64),
+    /// It takes bytes again.
+    Writable(u64),
+    /// A storage operation has ended.
+    Completed(Completion),
+    /// The bell rang: there may be messages.
+    Rung,
+}
+
+/// How long collecting events may sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// Not at all.
+    None,
+    /// This many ns.
+    For(u64),
+    /// Until something happens.
+    Forever,
+}
+
+/// Which readiness is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Interest {
+    Read,
+    Write,
+}
+
+pub(crate) enum Engine {
+    Uring(Box<RingEngine>),
+    Epoll(Box<EpollEngine>),
+}
+
+impl Engine {
+    /// Watches the bell for as long as the engine lives.
+    pub(crate) fn set_bell(&mut self, bell: Arc<Bell>) -> io::Result<()> {
+        match self {
+            Self::Uring(engine) => engine.set_bell(bell),
+            Self::Epoll(engine) => engine.set_bell(bell),
+        }
+    }
+
+    /// Asks for one [`Event::Readable`] or [`Event::Writable`] when `fd` is ready, now or later.
+    /// Keys are unique among descriptors, also over time.
+    pub(crate) fn arm(&mut self, key: u64, fd: BorrowedFd<'_>, interest: Interest) -> io::Result<()> {
+        match self {
+            Self::Uring(engine) => engine.arm(key, fd, interest),
+            Self::Epoll(engine) => engine.arm(key, fd, interest),
+        }
+    }
+
+    /// Forgets a descriptor that is about to be closed. Events for its key may still come, and mean nothing.
+    pub(crate) fn disarm(&mut self, key: u64, fd: BorrowedFd<'_>) {
+        match self {
+            Self::Uring(engine) => engine.disarm(key),
+            Self::Epoll(engine) => engine.disarm(key, fd),
+        }
+    }
+
+    /// Starts a storage operation; gives it back if too many are running.
+    pub(crate) fn start(&mut self, token: Token, operation: Operation) -> Result<(), Operation> {
+        match self {
+            Self::Uring(engine) => engine.start(token, operation),
+            Self::Epoll(engine) => engine.start(token, operation),
+        }
+    }
+
+    /// Hands over what was asked for and takes in what has happened.
+    pub(crate) fn collect(&mut self, patience: Patience, events: &mut Vec<Event>) -> io::Result<()> {
+        match self {
+            Self::Uring(engine) => engine.collect(patience, events),
+            Self::Epoll(engine) => engine.collect(patience, events),
+        }
+    }
+
+    /// Whether `collect` has anything to do: a cheap look, made while spinning.
+    #[inline]
+    pub(crate) fn has_work(&mut self) -> bool {
+        match self {
+            Self::Uring(engine) => engine.has_work(),
+            Self::Epoll(engine) => engine.has_work(),
+        }
+    }
+}

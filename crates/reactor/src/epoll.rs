@@ -1,0 +1,160 @@
+//! The epoll engine: for machines and containers that forbid io_uring. Same behaviour, slower storage.
+
+use std::collections::HashSet;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::event::{Timespec, epoll};
+
+use crate::engine::{Event, Interest, Patience};
+use crate::in_flight::InFlight;
+use crate::mailbox::Bell;
+use crate::operation::{Operation, Token};
+use crate::workers::Workers;
+
+/// Events taken in by one call.
+const EVENT_COUNT: usize = 256;
+
+/// Storage operations that may be queued or running at once.
+const OPERATION_LIMIT: u32 = 256;
+
+/// Keys of our own descriptors; sockets' keys have 56 bits.
+const BELL_KEY: u64 = 1 << 60;
+const WORKERS_KEY: u64 = 1 << 61;
+
+pub(crate) struct EpollEngine {
+    set: OwnedFd,
+    /// Sockets in the set. They are added once, edge-triggered, and need no call to be armed again.
+    watched: HashSet<u64>,
+    bell: Option<Arc<Bell>>,
+    workers: Option<Workers>,
+    in_flight: InFlight,
+    ready: Vec<epoll::Event>,
+}
+
+impl EpollEngine {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self {
+            set: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            watched: HashSet::new(),
+            bell: None,
+            workers: None,
+            in_flight: InFlight::new(OPERATION_LIMIT),
+            ready: Vec::with_capacity(EVENT_COUNT),
+        })
+    }
+
+    pub(crate) fn set_bell(&mut self, bell: Arc<Bell>) -> io::Result<()> {
+        self.add(BELL_KEY, bell.as_fd(), epoll::EventFlags::IN)?;
+        self.bell = Some(bell);
+        Ok(())
+    }
+
+    fn add(&self, key: u64, fd: BorrowedFd<'_>, flags: epoll::EventFlags) -> io::Result<()> {
+        Ok(epoll::add(&self.set, fd, epoll::EventData::new_u64(key), flags)?)
+    }
+
+    /// The first arming adds the descriptor for both directions. Every later change of its state is an edge that
+    /// the set reports, and a caller arms only after it has met the end (dry or blocked), so no edge is lost.
+    pub(crate) fn arm(&mut self, key: u64, fd: BorrowedFd<'_>, _: Interest) -> io::Result<()> {
+        use epoll::EventFlags;
+        if self.watched.insert(key) {
+            self.add(key, fd, EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn disarm(&mut self, key: u64, fd: BorrowedFd<'_>) {
+        if self.watched.remove(&key)
+            && let Err(error) = epoll::delete(&self.set, fd)
+        {
+            tracing::warn!(%error, "a closed socket stays in the epoll set");
+        }
+    }
+
+    pub(crate) fn start(&mut self, token: Token, operation: Operation) -> Result<(), Operation> {
+        if operation.file().descriptor().is_err() {
+            return Err(operation);
+        }
+        // Threads are made when first needed: a target of RAM namespaces has none.
+        if self.workers.is_none() {
+            match self.make_workers() {
+                Ok(workers) => self.workers = Some(workers),
+                Err(error) => {
+                    tracing::error!(%error, "no storage workers");
+                    return Err(operation);
+                }
+            }
+        }
+        let workers = self.workers.as_ref().expect("just made");
+        let slot = self.in_flight.insert(token, operation)?;
+        workers.start(slot, self.in_flight.get_mut(slot));
+        Ok(())
+    }
+
+    fn make_workers(&self) -> io::Result<Workers> {
+        let workers = Workers::new()?;
+        self.add(WORKERS_KEY, workers.bell().as_fd(), epoll::EventFlags::IN)?;
+        Ok(workers)
+    }
+
+    /// There is no cheaper look at an epoll set than asking it, which the reactor does every few turns.
+    pub(crate) fn has_work(&mut self) -> bool {
+        false
+    }
+
+    pub(crate) fn collect(&mut self, patience: Patience, events: &mut Vec<Event>) -> io::Result<()> {
+        let timeout = match patience {
+            Patience::None => Some(Timespec { tv_sec: 0, tv_nsec: 0 }),
+            Patience::Forever => None,
+            Patience::For(wait_ns) => Some(Timespec {
+                tv_sec: i64::try_from(wait_ns / 1_000_000_000).unwrap_or(i64::MAX),
+                tv_nsec: i64::try_from(wait_ns % 1_000_000_000).expect("below a second"),
+            }),
+        };
+        self.ready.clear();
+        match epoll::wait(&self.set, rustix::buffer::spare_capacity(&mut self.ready), timeout.as_ref()) {
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => return Ok(()),
+            Err(errno) => return Err(errno.into()),
+        }
+        let mut done = false;
+        for event in &self.ready {
+            let (key, flags) = (event.data.u64(), event.flags);
+            match key {
+                BELL_KEY => {
+                    if let Some(bell) = &self.bell {
+                        bell.reset();
+                    }
+                    events.push(Event::Rung);
+                }
+                WORKERS_KEY => done = true,
+                _ => {
+                    // Failed connections are both: whoever looks first finds the error.
+                    let failed = flags.intersects(epoll::EventFlags::ERR | epoll::EventFlags::HUP);
+                    if failed || flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::RDHUP) {
+                        events.push(Event::Readable(key));
+                    }
+                    if failed || flags.intersects(epoll::EventFlags::OUT) {
+                        events.push(Event::Writable(key));
+                    }
+                }
+            }
+        }
+        if done && let Some(workers) = &self.workers {
+            for (slot, result) in workers.take_done() {
+                let (token, operation) = self.in_flight.remove(slot);
+                events.push(Event::Completed(operation.complete(token, result)));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for EpollEngine {
+    /// Workers may be using buffers of running operations: they end first.
+    fn drop(&mut self) {
+        self.workers = None;
+    }
+}

@@ -1,0 +1,47 @@
+//! Operations that the kernel or a worker has: their buffers stay here until they are given back.
+
+use crate::operation::{Operation, Token};
+
+/// Slots of running operations, found again by index.
+#[derive(Debug)]
+pub(crate) struct InFlight {
+    slots: Vec<Option<(Token, Operation)>>,
+    free: Vec<u32>,
+}
+
+impl InFlight {
+    /// Room for `limit` operations.
+    pub(crate) fn new(limit: u32) -> Self {
+        Self { slots: (0..limit).map(|_| None).collect(), free: (0..limit).rev().collect() }
+    }
+
+    /// Keeps an operation and says where; gives it back if there is no room.
+    pub(crate) fn insert(&mut self, token: Token, operation: Operation) -> Result<u32, Operation> {
+        let Some(slot) = self.free.pop() else { return Err(operation) };
+        self.slots[slot as usize] = Some((token, operation));
+        Ok(slot)
+    }
+
+    /// The operation in `slot`.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub(crate) fn get_mut(&mut self, slot: u32) -> &mut Operation {
+        &mut self.slots[slot as usize].as_mut().expect("a running operation").1
+    }
+
+    /// Ends the stay of the operation in `slot`.
+    ///
+    /// # Panics
+    /// If there is none: it would have completed twice.
+    pub(crate) fn remove(&mut self, slot: u32) -> (Token, Operation) {
+        let entry = self.slots[slot as usize].take().expect("an operation completes once");
+        self.free.push(slot);
+        entry
+    }
+
+    /// Operations kept.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+}

@@ -1,0 +1,178 @@
+//! The seam: what a reactor does for the code it runs, and what it calls that code for.
+//!
+//! Applications are written against [`Io`], so that the same code runs on sockets and disks here, and on a simulated
+//! network, disk and clock in tests.
+
+use std::io::{self, IoSliceMut};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+
+use crate::buffers::Pool;
+use crate::operation::{Completion, Operation, Token};
+use crate::segment::Segment;
+use crate::socket::{Listener, Received, Sent};
+use crate::turn::TurnCounters;
+
+/// A socket of one reactor. Never reused for another connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SocketId(u64);
+
+/// Which listener a connection came in through: the number given when it was added.
+pub type ListenerTag = u32;
+
+/// A connection that belongs to no reactor at the moment, on its way to one.
+#[derive(Debug)]
+pub struct Connection {
+    /// The other end, if known.
+    pub peer: Option<SocketAddr>,
+    /// This end: for a wildcard listener, the address that the peer used.
+    pub local: Option<SocketAddr>,
+    pub(crate) handle: ConnectionHandle,
+}
+
+#[derive(Debug)]
+pub(crate) enum ConnectionHandle {
+    Os(OwnedFd),
+    Simulated(u64),
+}
+
+impl Connection {
+    /// A connection of a simulated network, known there by `id`.
+    #[must_use]
+    pub fn simulated(id: u64) -> Self {
+        Self { peer: None, local: None, handle: ConnectionHandle::Simulated(id) }
+    }
+
+    /// The number given to [`simulated`](Self::simulated), if this is such a connection.
+    #[must_use]
+    pub fn simulated_id(&self) -> Option<u64> {
+        match self.handle {
+            ConnectionHandle::Os(_) => None,
+            ConnectionHandle::Simulated(id) => Some(id),
+        }
+    }
+}
+
+impl SocketId {
+    /// An id for slot `index` in its `generation`.
+    #[must_use]
+    pub fn new(index: u32, generation: u32) -> Self {
+        // 24 bits of generation: the ring's completions carry no more.
+        Self(u64::from(generation & 0x00ff_ffff) << 32 | u64::from(index))
+    }
+
+    /// The slot.
+    #[must_use]
+    pub fn index(self) -> usize {
+        (self.0 & 0xffff_ffff) as usize
+    }
+
+    pub(crate) fn key(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) fn from_key(key: u64) -> Self {
+        Self(key)
+    }
+}
+
+/// What a reactor does for its application.
+pub trait Io<M> {
+    /// The time of this turn, ns since some fixed moment; it never goes back.
+    fn now_ns(&self) -> u64;
+
+    /// Accepts connections from `listener`, reported with `tag`.
+    ///
+    /// # Errors
+    /// If the listener cannot be watched.
+    fn listen(&mut self, tag: ListenerTag, listener: Listener) -> io::Result<()>;
+
+    /// Closes the listeners with `tag`.
+    fn unlisten(&mut self, tag: ListenerTag);
+
+    /// Takes over a connection: from now on its readiness is reported.
+    ///
+    /// # Errors
+    /// If the connection is dead already.
+    fn adopt(&mut self, connection: Connection) -> io::Result<SocketId>;
+
+    /// Receives into `into`, in order. A call that fills all of it means there may be more.
+    fn receive(&mut self, socket: SocketId, into: &mut [IoSliceMut<'_>]) -> Received;
+
+    /// Sends as much as fits.
+    fn send(&mut self, socket: SocketId, segments: &[Segment<'_>]) -> Sent;
+
+    /// Calls [`Application::on_writable`] once when the socket takes bytes again: for after [`Sent::Blocked`] or a
+    /// send that took only a part.
+    fn await_writable(&mut self, socket: SocketId);
+
+    /// Stops reporting what the peer sends, until [`resume`](Self::resume): there is no room for it.
+    fn pause(&mut self, socket: SocketId);
+
+    /// Ends a pause.
+    fn resume(&mut self, socket: SocketId);
+
+    /// Tells the peer that nothing more will be sent.
+    fn finish(&mut self, socket: SocketId);
+
+    /// Closes the connection. No further call will name the socket.
+    fn close(&mut self, socket: SocketId);
+
+    /// Starts a storage operation, which ends with [`Application::on_completion`].
+    ///
+    /// # Errors
+    /// The operation itself, if too many run already: start it again after the next completion.
+    fn start(&mut self, token: Token, operation: Operation) -> Result<(), Operation>;
+
+    /// Calls [`Application::on_timer`] at or after `deadline_ns`. Timers cannot be cancelled, only ignored.
+    fn set_timer(&mut self, deadline_ns: u64, token: Token);
+
+    /// Posts a message to reactor `to`, itself included.
+    fn post(&mut self, to: usize, message: M);
+
+    /// This reactor's number, 0 for the first.
+    fn reactor(&self) -> usize;
+
+    /// How many reactors there are.
+    fn reactor_count(&self) -> usize;
+
+    /// This reactor's buffers.
+    fn pool(&self) -> &Pool;
+
+    /// What the reactor has done so far.
+    fn counters(&self) -> TurnCounters;
+
+    /// Ends the reactor after this turn.
+    fn stop(&mut self);
+}
+
+/// What a reactor runs.
+pub trait Application {
+    /// What other threads send it.
+    type Message: Send + 'static;
+
+    /// The reactor begins.
+    fn on_start(&mut self, io: &mut impl Io<Self::Message>);
+
+    /// A peer has connected.
+    fn on_accept(&mut self, io: &mut impl Io<Self::Message>, listener: ListenerTag, connection: Connection);
+
+    /// There may be bytes to receive. Says whether any work was found.
+    fn on_readable(&mut self, io: &mut impl Io<Self::Message>, socket: SocketId) -> bool;
+
+    /// The socket takes bytes again.
+    fn on_writable(&mut self, io: &mut impl Io<Self::Message>, socket: SocketId);
+
+    /// A storage operation has ended.
+    fn on_completion(&mut self, io: &mut impl Io<Self::Message>, completion: Completion);
+
+    /// A timer rings.
+    fn on_timer(&mut self, io: &mut impl Io<Self::Message>, token: Token);
+
+    /// A message has arrived.
+    fn on_message(&mut self, io: &mut impl Io<Self::Message>, message: Self::Message);
+
+    /// All events of this turn have been handed over: the moment to ring doorbells. Says whether any work was
+    /// done.
+    fn on_turn_end(&mut self, io: &mut impl Io<Self::Message>) -> bool;
+}

@@ -1,0 +1,42 @@
+//! One pinned thread: its ring or epoll set, its buffers, timers and mailbox.
+//!
+//! A [`Reactor`] runs an [`Application`], which sees the world only through [`Io`]. It knows sockets, storage
+//! operations, deadlines and messages, and nothing of NVMe.
+//!
+//! Unsafe code is here and nowhere above: `buffers`, `mapping`, `memory` and `segment` (memory that the kernel reads
+//! and writes), `ring`, `workers` and `socket` (the calls that make it do so).
+
+#![cfg_attr(test, allow(clippy::cast_possible_truncation))]
+
+mod buffers;
+mod engine;
+mod epoll;
+mod in_flight;
+mod io;
+mod mailbox;
+mod mapping;
+mod memory;
+mod operation;
+mod placement;
+mod probe;
+mod ring;
+mod segment;
+mod socket;
+mod spin;
+mod timers;
+mod turn;
+mod workers;
+
+pub use buffers::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, Buffer, Pool};
+pub use engine::EngineKind;
+pub use io::{Application, Connection, Io, ListenerTag, SocketId};
+pub use mailbox::{Address, Mailbox};
+pub use memory::{Memory, MemoryAccess, MemoryRef, STRIPE_BYTES};
+pub use operation::{Allocation, Completion, File, Operation, Token};
+pub use placement::{CoreList, CoreListError, pin};
+pub use probe::{Features, RingSetup};
+pub use segment::{Payload, Segment};
+pub use socket::{Listener, Received, SEGMENT_COUNT_MAX, Sent, Socket};
+pub use spin::{SPIN_NS_MAX, SpinBudget};
+pub use timers::Timers;
+pub use turn::{Reactor, Settings, TurnCounters};

@@ -1,0 +1,153 @@
+//! Storage operations that a reactor carries out beside its sockets, and what came of them.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use crate::buffers::Buffer;
+
+/// What the starter of an operation finds it again by.
+pub type Token = u64;
+
+/// An open file or block device, shared by the reactors that use it.
+#[derive(Clone, Debug)]
+pub struct File(Arc<Handle>);
+
+#[derive(Debug)]
+enum Handle {
+    Os(OwnedFd),
+    Simulated(u64),
+}
+
+impl File {
+    /// A file of the system. Operations run with the flags it was opened with (O_DIRECT as a rule).
+    #[must_use]
+    pub fn new(file: OwnedFd) -> Self {
+        Self(Arc::new(Handle::Os(file)))
+    }
+
+    /// A file of a simulated disk, known there by `id`.
+    #[must_use]
+    pub fn simulated(id: u64) -> Self {
+        Self(Arc::new(Handle::Simulated(id)))
+    }
+
+    /// The number given to [`simulated`](Self::simulated), if this is such a file.
+    #[must_use]
+    pub fn simulated_id(&self) -> Option<u64> {
+        match *self.0 {
+            Handle::Os(_) => None,
+            Handle::Simulated(id) => Some(id),
+        }
+    }
+
+    /// The system's descriptor, or an error for a simulated file.
+    ///
+    /// # Errors
+    /// `Unsupported` for a simulated file.
+    pub fn descriptor(&self) -> io::Result<BorrowedFd<'_>> {
+        match &*self.0 {
+            Handle::Os(fd) => Ok(fd.as_fd()),
+            Handle::Simulated(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+}
+
+/// One asynchronous operation on a file. Offsets and lengths are bytes.
+#[derive(Debug)]
+pub enum Operation {
+    /// Reads into the buffer's first `len()` bytes. May come back short.
+    Read {
+        /// Where from.
+        file: File,
+        /// First byte in the file.
+        offset: u64,
+        /// What to fill, from `skip` on.
+        buffer: Buffer,
+        /// Bytes of the buffer that are filled already.
+        skip: usize,
+    },
+    /// Writes the buffer. May come back short.
+    Write {
+        /// Where to.
+        file: File,
+        /// Byte in the file where `buffer[skip..]` goes.
+        offset: u64,
+        /// What to write, from `skip` on.
+        buffer: Buffer,
+        /// Bytes of the buffer that are written already.
+        skip: usize,
+        /// Complete only when the data is on stable media (`RWF_DSYNC`).
+        durable: bool,
+    },
+    /// Makes all writes that completed before this was started durable (`fdatasync`).
+    Sync {
+        /// Which file.
+        file: File,
+    },
+    /// Changes how a range is backed (`fallocate`, size kept).
+    Allocate {
+        /// Which file.
+        file: File,
+        /// First byte.
+        offset: u64,
+        /// Bytes, not 0.
+        length: u64,
+        /// What to do to the range.
+        change: Allocation,
+    },
+}
+
+/// What [`Operation::Allocate`] does to a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Allocation {
+    /// Gives the space back; the range reads as zeroes.
+    Punch,
+    /// The range reads as zeroes and keeps its space.
+    Zero,
+}
+
+/// The end of an [`Operation`].
+#[derive(Debug)]
+pub struct Completion {
+    /// As given at the start.
+    pub token: Token,
+    /// Bytes read or written (0 for the others), or why not.
+    pub result: io::Result<usize>,
+    /// The buffer of a read or write, back from the kernel.
+    pub buffer: Option<Buffer>,
+}
+
+impl Operation {
+    /// The file it works on.
+    #[must_use]
+    pub fn file(&self) -> &File {
+        match self {
+            Self::Read { file, .. }
+            | Self::Write { file, .. }
+            | Self::Sync { file }
+            | Self::Allocate { file, .. } => file,
+        }
+    }
+
+    /// Ends the operation: gives the buffer back.
+    pub(crate) fn complete(self, token: Token, result: io::Result<usize>) -> Completion {
+        let buffer = match self {
+            Self::Read { buffer, .. } | Self::Write { buffer, .. } => Some(buffer),
+            Self::Sync { .. } | Self::Allocate { .. } => None,
+        };
+        Completion { token, result, buffer }
+    }
+}
+
+impl Allocation {
+    /// The mode of `fallocate`.
+    pub(crate) fn mode(self) -> rustix::fs::FallocateFlags {
+        use rustix::fs::FallocateFlags;
+        FallocateFlags::KEEP_SIZE
+            | match self {
+                Self::Punch => FallocateFlags::PUNCH_HOLE,
+                Self::Zero => FallocateFlags::ZERO_RANGE,
+            }
+    }
+}

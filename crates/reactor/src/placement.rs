@@ -1,0 +1,120 @@
+//! Cores: which there are for us, and tying a thread to one.
+
+use std::io;
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// A list of cores as users write it: `0,2-5`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CoreList(Vec<usize>);
+
+/// Why a core list is no list.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CoreListError {
+    /// Neither a number nor a range.
+    #[error("\"{0}\" is no core number or range: write cores as 0,2-5")]
+    Syntax(String),
+    /// A range that runs backwards.
+    #[error("the range {0}-{1} runs backwards")]
+    Backwards(usize, usize),
+    /// More than the kernel can name.
+    #[error("core {0} is past the {1} that a thread can be tied to")]
+    TooLarge(usize, usize),
+}
+
+impl CoreList {
+    /// The cores this process may run on.
+    ///
+    /// # Errors
+    /// If the kernel does not tell.
+    pub fn allowed() -> io::Result<Self> {
+        let set = sched_getaffinity(None)?;
+        Ok(Self((0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect()))
+    }
+
+    /// The cores, in the order they were written, each once.
+    #[must_use]
+    pub fn cores(&self) -> &[usize] {
+        &self.0
+    }
+}
+
+impl std::str::FromStr for CoreList {
+    type Err = CoreListError;
+
+    fn from_str(text: &str) -> Result<Self, CoreListError> {
+        let number = |part: &str| {
+            let core: usize = part.trim().parse().map_err(|_| CoreListError::Syntax(text.into()))?;
+            if core >= CpuSet::MAX_CPU {
+                return Err(CoreListError::TooLarge(core, CpuSet::MAX_CPU));
+            }
+            Ok(core)
+        };
+        let mut cores = Vec::new();
+        for part in text.split(',') {
+            let (first, last) = match part.split_once('-') {
+                Some((first, last)) => (number(first)?, number(last)?),
+                None => (number(part)?, number(part)?),
+            };
+            if first > last {
+                return Err(CoreListError::Backwards(first, last));
+            }
+            for core in first..=last {
+                if !cores.contains(&core) {
+                    cores.push(core);
+                }
+            }
+        }
+        Ok(Self(cores))
+    }
+}
+
+impl std::fmt::Display for CoreList {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (index, core) in self.0.iter().enumerate() {
+            write!(f, "{}{core}", if index == 0 { "" } else { "," })?;
+        }
+        Ok(())
+    }
+}
+
+/// Ties the calling thread to `core`.
+///
+/// # Errors
+/// If there is no such core for us.
+pub fn pin(core: usize) -> io::Result<()> {
+    if core >= CpuSet::MAX_CPU {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let mut set = CpuSet::new();
+    set.set(core);
+    Ok(sched_setaffinity(None, &set)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn core_lists_read_as_users_write_them() {
+        let list: CoreList = "0,2-4,3".parse().unwrap();
+        assert_eq!(list.cores(), [0, 2, 3, 4]);
+        assert_eq!(list.to_string(), "0,2,3,4");
+        assert_eq!("4-2".parse::<CoreList>(), Err(CoreListError::Backwards(4, 2)));
+        assert!(matches!("".parse::<CoreList>(), Err(CoreListError::Syntax(_))));
+        assert!(matches!("0;1".parse::<CoreList>(), Err(CoreListError::Syntax(_))));
+        assert!(matches!("99999".parse::<CoreList>(), Err(CoreListError::TooLarge(..))));
+    }
+
+    #[test]
+    fn a_thread_can_be_tied_to_an_allowed_core() {
+        let core = CoreList::allowed().unwrap().cores()[0];
+        std::thread::spawn(move || {
+            pin(core).unwrap();
+            assert_eq!(CoreList::allowed().unwrap().cores(), [core]);
+            assert!(pin(CpuSet::MAX_CPU).is_err());
+        })
+        .join()
+        .unwrap();
+    }
+}

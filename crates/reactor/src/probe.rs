@@ -1,0 +1,79 @@
+//! What this kernel lets us use: looked at once, at start.
+
+use std::io;
+
+use io_uring::IoUring;
+
+use crate::engine::EngineKind;
+
+/// How a ring was set up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingSetup {
+    /// One thread submits, and the kernel's deferred work runs only when that thread asks (Linux 6.1).
+    pub deferred_task_work: bool,
+    /// The kernel's deferred work does not interrupt us (Linux 5.19).
+    pub cooperative_task_work: bool,
+}
+
+/// What the machine offers.
+#[derive(Debug)]
+pub struct Features {
+    /// How a ring would be set up, or why there is none.
+    pub ring: io::Result<RingSetup>,
+    /// Memory that may be locked (and so registered), bytes; `None` if unlimited.
+    pub locked_bytes_limit: Option<u64>,
+}
+
+impl Features {
+    /// Looks.
+    #[must_use]
+    pub fn probe() -> Self {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock);
+        Self { ring: Self::of_ring(), locked_bytes_limit: limit.current }
+    }
+
+    /// The engine to use when none is asked for.
+    #[must_use]
+    pub fn engine(&self) -> EngineKind {
+        if self.ring.is_ok() { EngineKind::Uring } else { EngineKind::Epoll }
+    }
+}
+
+impl RingSetup {
+    /// Makes the best ring that the kernel accepts.
+    ///
+    /// # Errors
+    /// Why even the plainest was refused: forbidden by a container's profile or by `kernel.io_uring_disabled`,
+    /// or no memory.
+    pub(crate) fn best(entries: u32, completion_entries: u32) -> io::Result<(IoUring, Self)> {
+        let builder = || {
+            let mut builder = IoUring::builder();
+            builder.setup_clamp().setup_cqsize(completion_entries).dontfork();
+            builder
+        };
+        let deferred =
+            builder().setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag().build(entries);
+        if let Ok(ring) = deferred {
+            let setup = Self { deferred_task_work: true, cooperative_task_work: false };
+            return Ok((ring, setup));
+        }
+        if let Ok(ring) = builder().setup_coop_taskrun().setup_taskrun_flag().build(entries) {
+            let setup = Self { deferred_task_work: false, cooperative_task_work: true };
+            return Ok((ring, setup));
+        }
+        let ring = builder().build(entries)?;
+        Ok((ring, Self { deferred_task_work: false, cooperative_task_work: false }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_without_io_uring_gets_epoll() {
+        let features =
+            Features { ring: Err(io::ErrorKind::PermissionDenied.into()), locked_bytes_limit: None };
+        assert_eq!(features.engine(), EngineKind::Epoll);
+    }
+}

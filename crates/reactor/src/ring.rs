@@ -1,0 +1,303 @@
+//! The io_uring engine: readiness polls, storage operations and sleeping through one ring.
+//!
+//! Sockets are polled once per arming and then read and written by plain calls: measured, that is as fast as
+//! multishot receive on a busy lane and takes no buffers on an idle one (docs/design/socket-path.md).
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::Arc;
+
+use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
+use io_uring::{IoUring, opcode, squeue};
+
+use crate::buffers::Pool;
+use crate::engine::{Event, Interest, Patience};
+use crate::in_flight::InFlight;
+use crate::mailbox::Bell;
+use crate::operation::{Operation, Token};
+use crate::probe::{Features, RingSetup};
+
+/// Entries of the submission queue: what one turn hands over at once.
+const SUBMISSION_ENTRIES: u32 = 256;
+
+/// Entries of the completion queue; the kernel keeps what overflows.
+const COMPLETION_ENTRIES: u32 = 4096;
+
+/// Storage operations that may run at once.
+const OPERATION_LIMIT: u32 = 1024;
+
+/// Kernel worker threads for the operations that always block (fdatasync, fallocate).
+const BLOCKING_WORKERS: u32 = 8;
+
+/// What a completion belongs to: the top byte of its `user_data`; below it a key or a slot.
+#[derive(Clone, Copy)]
+#[repr(u8)]
+enum Kind {
+    Readable = 1,
+    Writable,
+    Operation,
+    Bell,
+    Ignored,
+}
+
+const KIND_SHIFT: u32 = 56;
+const BELOW_KIND: u64 = (1 << KIND_SHIFT) - 1;
+
+impl Kind {
+    fn user_data(self, below: u64) -> u64 {
+        debug_assert!(below <= BELOW_KIND);
+        u64::from(self as u8) << KIND_SHIFT | below
+    }
+}
+
+pub(crate) struct RingEngine {
+    ring: IoUring,
+    in_flight: InFlight,
+    bell: Option<Arc<Bell>>,
+    /// Where the registered part of the arena lies: addresses from..to. Empty if none is.
+    registered: std::ops::Range<usize>,
+    /// The pool whose arena is registered: it must outlive the ring.
+    _pool: Pool,
+}
+
+impl RingEngine {
+    /// Makes a ring with the features the kernel has, and registers as much of the pool as the limit of locked
+    /// memory lets us.
+    pub(crate) fn new(pool: &Pool) -> io::Result<Self> {
+        let (ring, setup) = RingSetup::best(SUBMISSION_ENTRIES, COMPLETION_ENTRIES)?;
+        let submitter = ring.submitter();
+        // Too old a kernel for the limit keeps its own.
+        let _ = submitter.register_iowq_max_workers(&mut [0, BLOCKING_WORKERS]);
+        let registered = register_arena(&submitter, pool);
+        tracing::debug!(?setup, registered_bytes = registered.len(), "ring ready");
+        Ok(Self {
+            ring,
+            in_flight: InFlight::new(OPERATION_LIMIT),
+            bell: None,
+            registered,
+            _pool: pool.clone(),
+        })
+    }
+
+    pub(crate) fn set_bell(&mut self, bell: Arc<Bell>) -> io::Result<()> {
+        self.bell = Some(bell);
+        self.arm_bell()
+    }
+
+    fn arm_bell(&mut self) -> io::Result<()> {
+        let Some(bell) = &self.bell else { return Ok(()) };
+        let fd = bell.as_fd().as_raw_fd();
+        let entry = poll(fd, Interest::Read).user_data(Kind::Bell.user_data(0));
+        // SAFETY: a poll touches no memory of ours.
+        unsafe { self.push(&entry) }
+    }
+
+    pub(crate) fn arm(&mut self, key: u64, fd: BorrowedFd<'_>, interest: Interest) -> io::Result<()> {
+        let kind = match interest {
+            Interest::Read => Kind::Readable,
+            Interest::Write => Kind::Writable,
+        };
+        let entry = poll(fd.as_raw_fd(), interest).user_data(kind.user_data(key));
+        // SAFETY: a poll touches no memory of ours.
+        unsafe { self.push(&entry) }
+    }
+
+    pub(crate) fn disarm(&mut self, key: u64) {
+        for kind in [Kind::Readable, Kind::Writable] {
+            let entry = opcode::PollRemove::new(kind.user_data(key)).build();
+            let entry = entry.user_data(Kind::Ignored.user_data(0));
+            // SAFETY: a removal touches no memory of ours.
+            if let Err(error) = unsafe { self.push(&entry) } {
+                tracing::warn!(%error, "a poll stays armed on a closed socket");
+            }
+        }
+    }
+
+    pub(crate) fn start(&mut self, token: Token, operation: Operation) -> Result<(), Operation> {
+        if operation.file().descriptor().is_err() {
+            return Err(operation);
+        }
+        let slot = self.in_flight.insert(token, operation)?;
+        let registered = self.registered.clone();
+        let entry = entry(self.in_flight.get_mut(slot), &registered)
+            .user_data(Kind::Operation.user_data(slot.into()));
+        // SAFETY: the buffer the entry points into belongs to the operation, which stays in `in_flight` until
+        // the completion is reaped; dropping the engine waits for all of them.
+        if unsafe { self.push(&entry) }.is_err() {
+            return Err(self.in_flight.remove(slot).1);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn has_work(&mut self) -> bool {
+        let submission = self.ring.submission();
+        let asks = submission.taskrun() || submission.cq_overflow() || !submission.is_empty();
+        drop(submission);
+        asks || !self.ring.completion().is_empty()
+    }
+
+    pub(crate) fn collect(&mut self, patience: Patience, events: &mut Vec<Event>) -> io::Result<()> {
+        self.enter(patience)?;
+        let mut is_rung = false;
+        for completion in self.ring.completion() {
+            let below = completion.user_data() & BELOW_KIND;
+            match u8::try_from(completion.user_data() >> KIND_SHIFT) {
+                Ok(kind) if kind == Kind::Readable as u8 => events.push(Event::Readable(below)),
+                Ok(kind) if kind == Kind::Writable as u8 => events.push(Event::Writable(below)),
+                Ok(kind) if kind == Kind::Operation as u8 => {
+                    let slot = u32::try_from(below).expect("slots are 32 bits");
+                    let (token, operation) = self.in_flight.remove(slot);
+                    events.push(Event::Completed(operation.complete(token, outcome(completion.result()))));
+                }
+                Ok(kind) if kind == Kind::Bell as u8 => is_rung = true,
+                _ => {}
+            }
+        }
+        if is_rung {
+            if let Some(bell) = &self.bell {
+                bell.reset();
+            }
+            self.arm_bell()?;
+            events.push(Event::Rung);
+        }
+        Ok(())
+    }
+
+    /// Submits, lets the kernel run its deferred work, and sleeps as long as `patience` lets it.
+    fn enter(&mut self, patience: Patience) -> io::Result<()> {
+        const GET_EVENTS: u32 = 1;
+        let result = match patience {
+            Patience::None => {
+                let waiting = u32::try_from(self.ring.submission().len()).expect("a small queue");
+                // SAFETY: no signal set is passed.
+                unsafe { self.ring.submitter().enter::<libc::sigset_t>(waiting, 0, GET_EVENTS, None) }
+            }
+            Patience::Forever => self.ring.submitter().submit_and_wait(1),
+            Patience::For(wait_ns) => {
+                let nanoseconds = u32::try_from(wait_ns % 1_000_000_000).expect("below a second");
+                let timeout = Timespec::new().sec(wait_ns / 1_000_000_000).nsec(nanoseconds);
+                self.ring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&timeout))
+            }
+        };
+        match result {
+            Ok(_) => Ok(()),
+            // ETIME: the time is over. EBUSY: completions must be reaped first. EINTR, EAGAIN: next turn.
+            Err(error) => match error.raw_os_error() {
+                Some(libc::ETIME | libc::EBUSY | libc::EINTR | libc::EAGAIN) => Ok(()),
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// # Safety
+    /// Memory that the entry points to stays valid until its completion is reaped.
+    unsafe fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
+        loop {
+            // SAFETY: the caller's contract.
+            if unsafe { self.ring.submission().push(entry) }.is_ok() {
+                return Ok(());
+            }
+            // The queue is full: hand over what is in it.
+            match self.ring.submit() {
+                Ok(0) => return Err(io::ErrorKind::WouldBlock.into()),
+                Ok(_) => {}
+                Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl Drop for RingEngine {
+    /// The kernel may be writing into buffers of running operations: they stay until it is done.
+    fn drop(&mut self) {
+        let mut events = Vec::new();
+        while self.in_flight.len() > 0 {
+            if let Err(error) = self.collect(Patience::Forever, &mut events) {
+                // Without the ring there is no way to know when the buffers are free: keep the process sound.
+                tracing::error!(%error, "cannot wait for running operations");
+                std::process::abort();
+            }
+            events.clear();
+        }
+    }
+}
+
+fn poll(fd: i32, interest: Interest) -> squeue::Entry {
+    let mask = match interest {
+        Interest::Read => libc::POLLIN | libc::POLLRDHUP,
+        Interest::Write => libc::POLLOUT,
+    };
+    opcode::PollAdd::new(Fd(fd), u32::from(mask.cast_unsigned())).build()
+}
+
+/// The submission entry for an operation that stays where it is.
+fn entry(operation: &mut Operation, registered: &std::ops::Range<usize>) -> squeue::Entry {
+    let fd = Fd(operation.file().descriptor().expect("checked when started").as_raw_fd());
+    let length = |bytes: &[u8]| u32::try_from(bytes.len()).expect("buffers are small");
+    match operation {
+        Operation::Read { offset, buffer, skip, .. } => {
+            let into = &mut buffer[*skip..];
+            let (start, length) = (into.as_mut_ptr(), length(into));
+            if is_within(registered, start, length) {
+                opcode::ReadFixed::new(fd, start, length, 0).offset(*offset).build()
+            } else {
+                opcode::Read::new(fd, start, length).offset(*offset).build()
+            }
+        }
+        Operation::Write { offset, buffer, skip, durable, .. } => {
+            let from = &buffer[*skip..];
+            let (start, length) = (from.as_ptr(), length(from));
+            let flags = if *durable { libc::RWF_DSYNC } else { 0 };
+            if is_within(registered, start, length) {
+                opcode::WriteFixed::new(fd, start, length, 0).offset(*offset).rw_flags(flags).build()
+            } else {
+                opcode::Write::new(fd, start, length).offset(*offset).rw_flags(flags).build()
+            }
+        }
+        Operation::Sync { .. } => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
+        Operation::Allocate { offset, length, change, .. } => opcode::Fallocate::new(fd, *length)
+            .offset(*offset)
+            .mode(change.mode().bits().cast_signed())
+            .build(),
+    }
+}
+
+fn is_within(registered: &std::ops::Range<usize>, start: *const u8, length: u32) -> bool {
+    let start = start as usize;
+    registered.start <= start && start + length as usize <= registered.end
+}
+
+/// Registers the arena as fixed buffer 0: all of it, or as much as the limit of locked memory allows.
+fn register_arena(submitter: &io_uring::Submitter<'_>, pool: &Pool) -> std::ops::Range<usize> {
+    /// Less than this is not worth a registration.
+    const WORTHWHILE_BYTES: usize = 256 * 1024;
+    let (start, mut length) = pool.arena();
+    // One registration takes at most 1 GiB.
+    length = length.min(1 << 30);
+    while length >= WORTHWHILE_BYTES {
+        let buffer = libc::iovec { iov_base: start.as_ptr().cast(), iov_len: length };
+        // SAFETY: the arena is mapped until the pool is dropped, and the engine keeps a clone of the pool longer
+        // than its ring (fields drop in order).
+        match unsafe { submitter.register_buffers(&[buffer]) } {
+            Ok(()) => return start.as_ptr() as usize..start.as_ptr() as usize + length,
+            Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => length /= 2,
+            Err(error) => {
+                tracing::debug!(%error, "no registered buffers");
+                return 0..0;
+            }
+        }
+    }
+    0..0
+}
+
+fn outcome(result: i32) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))
+}
+
+impl Features {
+    /// Whether a ring can be made here, and with what; else why not.
+    pub(crate) fn of_ring() -> io::Result<RingSetup> {
+        RingSetup::best(8, 16).map(|(_, setup)| setup)
+    }
+}

@@ -1,0 +1,174 @@
+//! Pieces of a vectored send, and the payloads that a caravan refers to.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use crate::buffers::Buffer;
+use crate::memory::MemoryRef;
+
+/// A run of bytes to send, laid out as the kernel's `iovec`.
+///
+/// Unlike `IoSlice` it gives no `&[u8]`: the bytes may be namespace memory that the next command writes to,
+/// which is fine for the kernel to read from now, and not for a Rust reference to point at.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub struct Segment<'a> {
+    raw: libc::iovec,
+    bytes: PhantomData<&'a [u8]>,
+}
+
+impl<'a> Segment<'a> {
+    /// An empty segment, to fill arrays with.
+    pub const EMPTY: Segment<'static> =
+        Segment { raw: libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }, bytes: PhantomData };
+
+    /// The bytes of a slice.
+    #[inline]
+    #[must_use]
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self {
+            raw: libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() },
+            bytes: PhantomData,
+        }
+    }
+
+    /// The bytes at an address.
+    ///
+    /// # Safety
+    /// `start..start + length` stays mapped for `'a`, and no thread writes to it while the segment is sent.
+    #[inline]
+    pub(crate) unsafe fn from_raw(start: *const u8, length: usize) -> Self {
+        Self { raw: libc::iovec { iov_base: start.cast_mut().cast(), iov_len: length }, bytes: PhantomData }
+    }
+
+    /// Bytes in the segment.
+    #[inline]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.raw.iov_len
+    }
+
+    /// Whether there is nothing to send.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.raw.iov_len == 0
+    }
+
+    /// Appends the bytes to `out`.
+    pub fn append_to(&self, out: &mut Vec<u8>) {
+        if self.is_empty() {
+            return;
+        }
+        out.reserve(self.len());
+        // SAFETY: the bytes are mapped and unwritten for `'a` (from_raw's contract, or a slice); `out` has room
+        // for them and is another allocation.
+        unsafe {
+            let end = out.as_mut_ptr().add(out.len());
+            std::ptr::copy_nonoverlapping(self.raw.iov_base.cast::<u8>(), end, self.len());
+            out.set_len(out.len() + self.len());
+        }
+    }
+}
+
+impl fmt::Debug for Segment<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Segment({} bytes)", self.len())
+    }
+}
+
+/// Bytes that travel behind a header: owned, referred to in a namespace, or zeroes.
+#[derive(Debug)]
+pub enum Payload {
+    /// A buffer of the pool, freed once sent.
+    Buffer(Buffer),
+    /// A range of a RAM namespace, read when it is sent.
+    Memory(MemoryRef),
+    /// This many zero bytes.
+    Zeroes(usize),
+    /// Bytes on the heap: control data, and copies of what could not wait.
+    Heap(Box<[u8]>),
+}
+
+/// What zeroes are sent from: small enough to stay in the nearest cache.
+static ZEROES: [u8; 16 * 1024] = [0; 16 * 1024];
+
+impl Payload {
+    /// Bytes in the payload.
+    #[inline]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Buffer(buffer) => buffer.len(),
+            Self::Memory(memory) => memory.len(),
+            Self::Zeroes(length) => *length,
+            Self::Heap(bytes) => bytes.len(),
+        }
+    }
+
+    /// Whether there are no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The longest contiguous piece that starts at `range.start` and does not pass `range.end`.
+    ///
+    /// # Panics
+    /// If the range is not within the payload.
+    #[inline]
+    #[must_use]
+    pub fn segment(&self, range: Range<usize>) -> Segment<'_> {
+        match self {
+            Self::Buffer(buffer) => Segment::new(&buffer[range]),
+            Self::Memory(memory) => memory.segment(range),
+            Self::Zeroes(length) => {
+                assert!(range.end <= *length, "{range:?} past {length} zeroes");
+                Segment::new(&ZEROES[..range.len().min(ZEROES.len())])
+            }
+            Self::Heap(bytes) => Segment::new(&bytes[range]),
+        }
+    }
+
+    /// Calls `each` with the bytes of `range`, in order, in one or more pieces. For digests.
+    ///
+    /// # Panics
+    /// If the range is not within the payload, or the payload refers to memory that may still change:
+    /// digests are computed over bytes we own.
+    pub fn for_each_piece(&self, range: Range<usize>, mut each: impl FnMut(&[u8])) {
+        match self {
+            Self::Buffer(buffer) => each(&buffer[range]),
+            Self::Heap(bytes) => each(&bytes[range]),
+            Self::Zeroes(_) => {
+                let mut left = range.len();
+                while left > 0 {
+                    let piece = left.min(ZEROES.len());
+                    each(&ZEROES[..piece]);
+                    left -= piece;
+                }
+            }
+            Self::Memory(_) => panic!("a digest over namespace memory could differ from what is sent"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zeroes_of_any_length_come_in_pieces() {
+        let payload = Payload::Zeroes(100_000);
+        let (mut at, mut seen) = (0, Vec::new());
+        while at < payload.len() {
+            let segment = payload.segment(at..payload.len());
+            segment.append_to(&mut seen);
+            at += segment.len();
+        }
+        assert_eq!(seen, vec![0; 100_000]);
+        let mut length = 0;
+        payload.for_each_piece(5..99_000, |piece| length += piece.len());
+        assert_eq!(length, 98_995);
+    }
+}

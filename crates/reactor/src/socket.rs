@@ -1,0 +1,307 @@
+//! TCP sockets, never blocking: receive into the caller's buffers, send segments.
+
+use std::io::{self, IoSliceMut};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+
+use crate::segment::Segment;
+
+/// Segments that the kernel takes in one call (`UIO_MAXIOV`).
+pub const SEGMENT_COUNT_MAX: usize = 1024;
+
+/// What a receive brought.
+#[derive(Debug)]
+pub enum Received {
+    /// This many bytes, at least one.
+    Bytes(usize),
+    /// Nothing for now.
+    Dry,
+    /// The peer has sent all it will send.
+    Ended,
+    /// The connection is broken.
+    Failed(io::Error),
+}
+
+/// What a send achieved.
+#[derive(Debug)]
+pub enum Sent {
+    /// This many bytes went out; the rest did not fit.
+    Bytes(usize),
+    /// Nothing fits for now.
+    Blocked,
+    /// The connection is broken.
+    Failed(io::Error),
+}
+
+/// A connected TCP socket.
+#[derive(Debug)]
+pub struct Socket {
+    fd: OwnedFd,
+}
+
+/// A listening TCP socket.
+#[derive(Debug)]
+pub struct Listener {
+    fd: OwnedFd,
+    address: SocketAddr,
+}
+
+impl Socket {
+    /// Takes over a connected socket: makes it non-blocking, without Nagle's delay.
+    ///
+    /// # Errors
+    /// If the socket is dead already.
+    pub fn new(fd: OwnedFd) -> io::Result<Self> {
+        rustix::io::ioctl_fionbio(&fd, true)?;
+        sockopt::set_tcp_nodelay(&fd, true)?;
+        Ok(Self { fd })
+    }
+
+    /// Starts to connect to `address`; done when the socket becomes writable, see [`connected`](Self::connected).
+    ///
+    /// # Errors
+    /// What the kernel says at once: no route, no memory.
+    pub fn connect(address: SocketAddr) -> io::Result<Self> {
+        let fd = rustix::net::socket_with(
+            family(&address),
+            SocketType::STREAM,
+            SocketFlags::NONBLOCK | SocketFlags::CLOEXEC,
+            None,
+        )?;
+        sockopt::set_tcp_nodelay(&fd, true)?;
+        match rustix::net::connect(&fd, &address) {
+            Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Ok(Self { fd }),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// How the connect ended.
+    ///
+    /// # Errors
+    /// Why it failed: refused, unreachable, timed out.
+    pub fn connected(&self) -> io::Result<()> {
+        Ok(sockopt::socket_error(&self.fd)??)
+    }
+
+    /// Receives into `into`.
+    #[inline]
+    pub fn receive(&self, into: &mut [u8]) -> Received {
+        received(rustix::net::recv(&self.fd, into, rustix::net::RecvFlags::DONTWAIT).map(|(count, _)| count))
+    }
+
+    /// Receives into several places, in order.
+    #[inline]
+    pub fn receive_vectored(&self, into: &mut [IoSliceMut<'_>]) -> Received {
+        received(rustix::io::readv(&self.fd, into))
+    }
+
+    /// Sends as much of `segments` as fits, in order: at most [`SEGMENT_COUNT_MAX`] of them are looked at.
+    /// `more` tells the kernel that more follows at once.
+    #[inline]
+    pub fn send(&self, segments: &[Segment<'_>], more: bool) -> Sent {
+        // SAFETY: all zeroes is a valid `msghdr`: no address, no control data.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = segments.as_ptr().cast_mut().cast();
+        message.msg_iovlen = segments.len().min(SEGMENT_COUNT_MAX);
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | if more { libc::MSG_MORE } else { 0 };
+        loop {
+            // SAFETY: `Segment` is an iovec over bytes that stay mapped while `segments` is borrowed, and the
+            // kernel only reads them.
+            let sent = unsafe { libc::sendmsg(self.fd.as_raw_fd(), &raw const message, flags) };
+            if let Ok(sent) = usize::try_from(sent) {
+                return Sent::Bytes(sent);
+            }
+            let error = io::Error::last_os_error();
+            return match error.kind() {
+                io::ErrorKind::WouldBlock => Sent::Blocked,
+                io::ErrorKind::Interrupted => continue,
+                _ => Sent::Failed(error),
+            };
+        }
+    }
+
+    /// Tells the peer that nothing more will be sent.
+    pub fn finish(&self) {
+        // A socket that is broken already has no one to tell.
+        let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Write);
+    }
+
+    /// The other end's address.
+    ///
+    /// # Errors
+    /// If the connection is gone.
+    pub fn peer(&self) -> io::Result<SocketAddr> {
+        let address = rustix::net::getpeername(&self.fd)?.ok_or(io::ErrorKind::NotConnected)?;
+        Ok(address.try_into()?)
+    }
+
+    /// This end's address: for a wildcard listener, the one the peer chose.
+    ///
+    /// # Errors
+    /// If the connection is gone.
+    pub fn local(&self) -> io::Result<SocketAddr> {
+        Ok(rustix::net::getsockname(&self.fd)?.try_into()?)
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl From<Socket> for OwnedFd {
+    fn from(socket: Socket) -> Self {
+        socket.fd
+    }
+}
+
+impl Listener {
+    /// Connections that wait for `accept`, enough for many hosts that return at once after a restart (wire §28.28).
+    const BACKLOG: i32 = 4096;
+
+    /// Listens on `address`; port 0 takes a free one.
+    ///
+    /// # Errors
+    /// Address in use, not ours, or not allowed.
+    pub fn bind(address: SocketAddr) -> io::Result<Self> {
+        let fd = rustix::net::socket_with(
+            family(&address),
+            SocketType::STREAM,
+            SocketFlags::NONBLOCK | SocketFlags::CLOEXEC,
+            None,
+        )?;
+        sockopt::set_socket_reuseaddr(&fd, true)?;
+        if address.is_ipv6() {
+            // One listener, one family: "[::]" and "0.0.0.0" may both be asked for.
+            sockopt::set_ipv6_v6only(&fd, true)?;
+        }
+        rustix::net::bind(&fd, &address)?;
+        rustix::net::listen(&fd, Self::BACKLOG)?;
+        Self::new(fd)
+    }
+
+    /// Takes over a socket that listens already (socket activation).
+    ///
+    /// # Errors
+    /// If it is not an IP socket.
+    pub fn new(fd: OwnedFd) -> io::Result<Self> {
+        rustix::io::ioctl_fionbio(&fd, true)?;
+        let address = rustix::net::getsockname(&fd)?.try_into()?;
+        Ok(Self { fd, address })
+    }
+
+    /// The address with the actual port.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Takes a waiting connection.
+    ///
+    /// # Errors
+    /// No descriptor left, or no memory. Connections that died while they waited are passed over.
+    pub fn accept(&self) -> io::Result<Option<OwnedFd>> {
+        use rustix::io::Errno;
+        loop {
+            match rustix::net::accept_with(&self.fd, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
+                Ok(fd) => return Ok(Some(fd)),
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(Errno::INTR | Errno::CONNABORTED | Errno::PROTO) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn family(address: &SocketAddr) -> AddressFamily {
+    if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET }
+}
+
+fn received(result: rustix::io::Result<usize>) -> Received {
+    use rustix::io::Errno;
+    match result {
+        Ok(0) => Received::Ended,
+        Ok(count) => Received::Bytes(count),
+        Err(Errno::AGAIN | Errno::INTR) => Received::Dry,
+        Err(errno) => Received::Failed(errno.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair() -> (Socket, Socket) {
+        let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let near = Socket::connect(listener.address()).unwrap();
+        let far = loop {
+            if let Some(fd) = listener.accept().unwrap() {
+                break Socket::new(fd).unwrap();
+            }
+        };
+        near.connected().unwrap();
+        (near, far)
+    }
+
+    fn receive(socket: &Socket, into: &mut [u8]) -> Received {
+        loop {
+            match socket.receive(into) {
+                Received::Dry => std::thread::yield_now(),
+                other => return other,
+            }
+        }
+    }
+
+    #[test]
+    fn segments_arrive_in_order_and_the_end_is_seen() {
+        let (near, far) = pair();
+        assert!(matches!(far.receive(&mut [0; 8]), Received::Dry));
+        let sent = near.send(&[Segment::new(b"ab"), Segment::EMPTY, Segment::new(b"cde")], false);
+        assert!(matches!(sent, Sent::Bytes(5)));
+        let mut bytes = [0; 8];
+        assert!(matches!(receive(&far, &mut bytes), Received::Bytes(5)));
+        assert_eq!(&bytes[..5], b"abcde");
+        near.finish();
+        assert!(matches!(receive(&far, &mut bytes), Received::Ended));
+    }
+
+    #[test]
+    fn a_full_socket_takes_a_part_and_then_blocks() {
+        let (near, _far) = pair();
+        let block = vec![0; 1 << 20];
+        let mut taken = 0;
+        loop {
+            match near.send(&[Segment::new(&block)], false) {
+                Sent::Bytes(count) => taken += count,
+                Sent::Blocked => break,
+                Sent::Failed(error) => panic!("{error}"),
+            }
+        }
+        assert!(taken > 0);
+    }
+
+    #[test]
+    fn a_refused_connect_says_so() {
+        let free = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap().address();
+        let error = match Socket::connect(free) {
+            Ok(socket) => socket.connected().unwrap_err(),
+            Err(error) => error,
+        };
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+    }
+
+    #[test]
+    fn a_busy_port_is_an_error() {
+        let first = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        assert_eq!(Listener::bind(first.address()).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    }
+}

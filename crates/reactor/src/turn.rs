@@ -1,0 +1,574 @@
+//! The loop of a reactor: take in events, run the application, ring doorbells, then spin or sleep.
+//!
+//! ```text
+//! collect ─▶ messages ─▶ hot sockets ─▶ timers ─▶ on_turn_end ─▶ worked? ──yes──▶ next turn
+//!    ▲                                                              │no
+//!    └────── sleep until an event ◀── arm hot sockets ◀── budget spent? ──no──▶ next turn (spin)
+//! ```
+//!
+//! A socket is *cold* while the engine watches it and *hot* after it was readable: then it is read in each turn
+//! without asking whether it is ready. Before the reactor sleeps, every hot socket goes cold. A *paused* socket is
+//! neither: the application has no room for what it may bring.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSliceMut};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
+
+use crate::buffers::Pool;
+use crate::engine::{Engine, EngineKind, Event, Interest, Patience};
+use crate::epoll::EpollEngine;
+use crate::io::{Application, Connection, ConnectionHandle, Io, ListenerTag, SocketId};
+use crate::mailbox::{Address, Mailbox};
+use crate::operation::{Operation, Token};
+use crate::ring::RingEngine;
+use crate::segment::Segment;
+use crate::socket::{Listener, Received, Sent, Socket};
+use crate::spin::{SPIN_NS_MAX, SpinBudget};
+use crate::timers::Timers;
+
+/// How a reactor is to be.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Which engine.
+    pub engine: EngineKind,
+    /// Size of the buffer pool, bytes. It is mapped at start and touched as needed.
+    pub pool_bytes: usize,
+    /// The longest spin before a sleep, ns; 0 never spins, `u64::MAX` never sleeps.
+    pub spin_ns_max: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { engine: EngineKind::Uring, pool_bytes: 64 << 20, spin_ns_max: SPIN_NS_MAX }
+    }
+}
+
+/// Hot sockets beyond this many go cold at once: asking each in vain costs more than one call that asks for all.
+const HOT_SOCKET_COUNT_MAX: usize = 8;
+
+/// Turns in which a hot socket may be dry while others find work.
+const DRY_TURN_COUNT_MAX: u32 = 64;
+
+/// Connections taken from one listener in one turn.
+const ACCEPT_COUNT_MAX: usize = 64;
+
+/// How long a listener rests when the system has no descriptor or memory left for a connection, ns.
+const ACCEPT_PAUSE_NS: u64 = 100_000_000;
+
+/// Turns with work after which events are collected even if the engine does not ask for it.
+const TURNS_PER_COLLECT: u32 = 16;
+
+/// What a reactor has done, for counters and studies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TurnCounters {
+    /// Turns in which there was work.
+    pub busy_turn_count: u64,
+    /// Turns spent spinning.
+    pub spin_turn_count: u64,
+    /// Sleeps.
+    pub sleep_count: u64,
+    /// Time asleep, ns.
+    pub asleep_ns: u64,
+}
+
+/// One thread's loop around an application.
+pub struct Reactor<A: Application> {
+    application: A,
+    core: Core<A::Message>,
+    events: Vec<Event>,
+    spin: SpinBudget,
+}
+
+/// Everything of a reactor but its application: what [`Io`] works on.
+struct Core<M> {
+    engine: Engine,
+    pool: Pool,
+    mailbox: Mailbox<M>,
+    addresses: Vec<Address<M>>,
+    index: usize,
+    sockets: Vec<Slot>,
+    free_slots: Vec<u32>,
+    hot: Vec<SocketId>,
+    listeners: Vec<(ListenerTag, Listener, SocketId)>,
+    paused_listeners: Vec<(u64, SocketId)>,
+    /// Messages to ourselves.
+    own_messages: VecDeque<M>,
+    timers: Timers,
+    start: Instant,
+    now_ns: u64,
+    stops: bool,
+    counters: TurnCounters,
+}
+
+/// Where a socket lives. A slot's generation grows with each new socket.
+struct Slot {
+    generation: u32,
+    use_: Use,
+}
+
+enum Use {
+    Free,
+    Listener,
+    Socket { socket: Socket, heat: Heat, waits_to_send: bool },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Heat {
+    /// The engine watches it.
+    Cold,
+    /// It is read each turn; so many turns in vain.
+    Hot { dry_turn_count: u32 },
+    /// Nobody looks at it.
+    Paused,
+}
+
+impl<A: Application> Reactor<A> {
+    /// A reactor around what `make` makes of its buffers. Call it on the thread that will run it.
+    ///
+    /// # Errors
+    /// If the engine cannot be had or memory is short.
+    pub fn new(
+        settings: &Settings,
+        mailbox: Mailbox<A::Message>,
+        make: impl FnOnce(&Pool) -> A,
+    ) -> io::Result<Self> {
+        let pool = Pool::new(settings.pool_bytes)?;
+        let mut engine = match settings.engine {
+            EngineKind::Uring => Engine::Uring(Box::new(RingEngine::new(&pool)?)),
+            EngineKind::Epoll => Engine::Epoll(Box::new(EpollEngine::new()?)),
+        };
+        engine.set_bell(mailbox.bell().clone())?;
+        let application = make(&pool);
+        let core = Core {
+            engine,
+            pool,
+            addresses: vec![mailbox.address()],
+            mailbox,
+            index: 0,
+            sockets: Vec::new(),
+            free_slots: Vec::new(),
+            hot: Vec::new(),
+            listeners: Vec::new(),
+            paused_listeners: Vec::new(),
+            own_messages: VecDeque::new(),
+            timers: Timers::default(),
+            start: Instant::now(),
+            now_ns: 0,
+            stops: false,
+            counters: TurnCounters::default(),
+        };
+        Ok(Self {
+            application,
+            core,
+            events: Vec::with_capacity(256),
+            spin: SpinBudget::new(settings.spin_ns_max),
+        })
+    }
+
+    /// Makes this reactor number `index` of those reached at `addresses`, its own among them. All of them
+    /// count time from `start`.
+    ///
+    /// # Panics
+    /// If `index` is not in `addresses`.
+    #[must_use]
+    pub fn with_peers(mut self, index: usize, addresses: Vec<Address<A::Message>>, start: Instant) -> Self {
+        assert!(index < addresses.len(), "reactor {index} of {}", addresses.len());
+        self.core.index = index;
+        self.core.addresses = addresses;
+        self.core.start = start;
+        self
+    }
+
+    /// The application.
+    pub fn application(&mut self) -> &mut A {
+        &mut self.application
+    }
+
+    /// What it has done so far.
+    #[must_use]
+    pub fn counters(&self) -> TurnCounters {
+        self.core.counters
+    }
+
+    /// Runs until the application stops it, then waits for the storage operations under way.
+    ///
+    /// # Errors
+    /// If the engine fails, which leaves nothing to go on with.
+    pub fn run(&mut self) -> io::Result<()> {
+        let mut idle_since_ns = None;
+        let mut turns_since_collect = 0;
+        self.core.read_clock();
+        self.application.on_start(&mut self.core);
+        while !self.core.stops {
+            turns_since_collect += 1;
+            if turns_since_collect >= TURNS_PER_COLLECT || self.core.engine.has_work() {
+                turns_since_collect = 0;
+                self.collect(Patience::None)?;
+            }
+            if self.turn() {
+                self.core.counters.busy_turn_count += 1;
+                idle_since_ns = None;
+                continue;
+            }
+            let now_ns = self.core.now_ns;
+            let idle_ns = now_ns - *idle_since_ns.get_or_insert(now_ns);
+            if self.spin.allows(idle_ns) {
+                self.core.counters.spin_turn_count += 1;
+                std::hint::spin_loop();
+                continue;
+            }
+            self.sleep()?;
+            idle_since_ns = None;
+        }
+        Ok(())
+    }
+
+    /// One pass over everything that is not asleep. Says whether there was work.
+    fn turn(&mut self) -> bool {
+        let (application, core) = (&mut self.application, &mut self.core);
+        core.read_clock();
+        let mut worked = !self.events.is_empty();
+        for event in self.events.drain(..) {
+            match event {
+                Event::Readable(key) => core.on_readable(application, SocketId::from_key(key)),
+                Event::Writable(key) => {
+                    let id = SocketId::from_key(key);
+                    if core.may_send_again(id) {
+                        application.on_writable(core, id);
+                    }
+                }
+                Event::Completed(completion) => application.on_completion(core, completion),
+                Event::Rung => {}
+            }
+        }
+        while let Some(message) = core.next_message() {
+            application.on_message(core, message);
+            worked = true;
+        }
+        worked |= core.read_hot(application);
+        while let Some(token) = core.timers.next_due(core.now_ns) {
+            application.on_timer(core, token);
+            worked = true;
+        }
+        core.resume_listeners();
+        worked | application.on_turn_end(core)
+    }
+
+    fn collect(&mut self, patience: Patience) -> io::Result<()> {
+        self.core.engine.collect(patience, &mut self.events)
+    }
+
+    /// Sleeps until an event, a message or a deadline.
+    fn sleep(&mut self) -> io::Result<()> {
+        let core = &mut self.core;
+        core.cool_all();
+        core.mailbox.bell().announce_sleep();
+        if let Some(message) = core.next_message() {
+            core.mailbox.bell().announce_awake();
+            core.own_messages.push_front(message);
+            return Ok(());
+        }
+        let deadline_ns = core.next_deadline_ns();
+        core.read_clock();
+        let asleep_at_ns = core.now_ns;
+        let patience = match deadline_ns {
+            None => Patience::Forever,
+            Some(deadline_ns) => match deadline_ns.saturating_sub(asleep_at_ns) {
+                0 => Patience::None,
+                wait_ns => Patience::For(wait_ns),
+            },
+        };
+        self.collect(patience)?;
+        let core = &mut self.core;
+        core.mailbox.bell().announce_awake();
+        core.read_clock();
+        let slept_ns = core.now_ns - asleep_at_ns;
+        core.counters.sleep_count += 1;
+        core.counters.asleep_ns += slept_ns;
+        self.spin.on_woken(slept_ns);
+        Ok(())
+    }
+}
+
+impl<M: Send + 'static> Core<M> {
+    fn read_clock(&mut self) {
+        let now_ns = u64::try_from(self.start.elapsed().as_nanos()).expect("centuries from now");
+        self.now_ns = self.now_ns.max(now_ns);
+    }
+
+    fn next_message(&mut self) -> Option<M> {
+        self.own_messages.pop_front().or_else(|| self.mailbox.next_message())
+    }
+
+    fn next_deadline_ns(&self) -> Option<u64> {
+        let paused = self.paused_listeners.iter().map(|(until_ns, _)| *until_ns).min();
+        paused.into_iter().chain(self.timers.next_deadline_ns()).min()
+    }
+
+    fn insert(&mut self, use_: Use) -> SocketId {
+        let index = self.free_slots.pop().unwrap_or_else(|| {
+            self.sockets.push(Slot { generation: 0, use_: Use::Free });
+            u32::try_from(self.sockets.len() - 1).expect("fewer sockets than descriptors")
+        });
+        let slot = &mut self.sockets[index as usize];
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.use_ = use_;
+        SocketId::new(index, slot.generation)
+    }
+
+    /// The slot of `id`, if that socket is still open.
+    fn slot(&mut self, id: SocketId) -> Option<&mut Slot> {
+        let slot = self.sockets.get_mut(id.index())?;
+        let index = u32::try_from(id.index()).expect("ids hold 32 bits");
+        (SocketId::new(index, slot.generation) == id).then_some(slot)
+    }
+
+    fn socket(&mut self, id: SocketId) -> Option<(&Socket, &mut Heat, &mut bool)> {
+        match &mut self.slot(id)?.use_ {
+            Use::Socket { socket, heat, waits_to_send } => Some((socket, heat, waits_to_send)),
+            Use::Free | Use::Listener => None,
+        }
+    }
+
+    fn on_readable<A: Application<Message = M>>(&mut self, application: &mut A, id: SocketId) {
+        match self.slot(id).map(|slot| &slot.use_) {
+            Some(Use::Listener) => self.accept(application, id),
+            // A hot socket is read later in this turn anyway.
+            Some(Use::Socket { heat: Heat::Cold, .. }) => {
+                self.set_heat(id, Heat::Hot { dry_turn_count: 0 });
+                self.hot.push(id);
+            }
+            _ => {}
+        }
+    }
+
+    fn set_heat(&mut self, id: SocketId, new: Heat) {
+        if let Some((_, heat, _)) = self.socket(id) {
+            *heat = new;
+        }
+    }
+
+    /// Reads every hot socket; those that stay dry go cold. Says whether any had something.
+    fn read_hot<A: Application<Message = M>>(&mut self, application: &mut A) -> bool {
+        let mut worked = false;
+        let mut at = 0;
+        while let Some(&id) = self.hot.get(at) {
+            let found = self.is_hot(id) && application.on_readable(self, id);
+            worked |= found;
+            let is_crowded = self.hot.len() > HOT_SOCKET_COUNT_MAX;
+            // The call may have closed or paused it.
+            let Some((_, Heat::Hot { dry_turn_count }, _)) = self.socket(id) else {
+                self.hot.swap_remove(at);
+                continue;
+            };
+            *dry_turn_count = if found { 0 } else { *dry_turn_count + 1 };
+            if *dry_turn_count > 0 && (is_crowded || (worked && *dry_turn_count > DRY_TURN_COUNT_MAX)) {
+                self.hot.swap_remove(at);
+                self.cool(id);
+                continue;
+            }
+            at += 1;
+        }
+        worked
+    }
+
+    fn is_hot(&mut self, id: SocketId) -> bool {
+        matches!(self.socket(id), Some((_, Heat::Hot { .. }, _)))
+    }
+
+    /// Hands a socket back to the engine's watch.
+    fn cool(&mut self, id: SocketId) {
+        self.set_heat(id, Heat::Cold);
+        self.arm(id, Interest::Read);
+    }
+
+    fn cool_all(&mut self) {
+        while let Some(id) = self.hot.pop() {
+            if self.is_hot(id) {
+                self.cool(id);
+            }
+        }
+    }
+
+    fn arm(&mut self, id: SocketId, interest: Interest) {
+        let Some(slot) = self.sockets.get(id.index()) else { return };
+        let Use::Socket { socket, .. } = &slot.use_ else { return };
+        if let Err(error) = self.engine.arm(id.key(), socket.as_fd(), interest) {
+            // Only a broken engine refuses; the next collect reports that.
+            tracing::error!(%error, "cannot watch a socket");
+        }
+    }
+
+    fn may_send_again(&mut self, id: SocketId) -> bool {
+        self.socket(id).is_some_and(|(_, _, waits_to_send)| std::mem::take(waits_to_send))
+    }
+
+    fn accept<A: Application<Message = M>>(&mut self, application: &mut A, id: SocketId) {
+        let Some(at) = self.listeners.iter().position(|(_, _, listener)| *listener == id) else { return };
+        for _ in 0..ACCEPT_COUNT_MAX {
+            let (tag, listener, _) = &self.listeners[at];
+            let tag = *tag;
+            match listener.accept() {
+                Ok(Some(fd)) => application.on_accept(self, tag, connection(fd)),
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection, pausing the listener");
+                    self.paused_listeners.push((self.now_ns + ACCEPT_PAUSE_NS, id));
+                    return;
+                }
+            }
+        }
+        self.arm_listener(at);
+    }
+
+    fn arm_listener(&mut self, at: usize) {
+        let (_, listener, id) = &self.listeners[at];
+        if let Err(error) = self.engine.arm(id.key(), listener.as_fd(), Interest::Read) {
+            tracing::error!(%error, "cannot watch a listener");
+        }
+    }
+
+    fn resume_listeners(&mut self) {
+        while let Some(at) = self.paused_listeners.iter().position(|(until_ns, _)| *until_ns <= self.now_ns) {
+            let (_, id) = self.paused_listeners.swap_remove(at);
+            // The engine reports it as soon as it is armed, if a connection waits.
+            if let Some(at) = self.listeners.iter().position(|(_, _, listener)| *listener == id) {
+                self.arm_listener(at);
+            }
+        }
+    }
+}
+
+fn connection(fd: OwnedFd) -> Connection {
+    let peer = rustix::net::getpeername(&fd).ok().flatten().and_then(|address| address.try_into().ok());
+    let local = rustix::net::getsockname(&fd).ok().and_then(|address| address.try_into().ok());
+    Connection { peer, local, handle: ConnectionHandle::Os(fd) }
+}
+
+impl<M: Send + 'static> Io<M> for Core<M> {
+    #[inline]
+    fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    fn listen(&mut self, tag: ListenerTag, listener: Listener) -> io::Result<()> {
+        let id = self.insert(Use::Listener);
+        self.engine.arm(id.key(), listener.as_fd(), Interest::Read)?;
+        self.listeners.push((tag, listener, id));
+        Ok(())
+    }
+
+    fn unlisten(&mut self, tag: ListenerTag) {
+        while let Some(at) = self.listeners.iter().position(|(listener, _, _)| *listener == tag) {
+            let (_, listener, id) = self.listeners.swap_remove(at);
+            self.engine.disarm(id.key(), listener.as_fd());
+            if let Some(slot) = self.slot(id) {
+                slot.use_ = Use::Free;
+                self.free_slots.push(u32::try_from(id.index()).expect("ids hold 32 bits"));
+            }
+        }
+    }
+
+    fn adopt(&mut self, connection: Connection) -> io::Result<SocketId> {
+        let ConnectionHandle::Os(fd) = connection.handle else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        let socket = Socket::new(fd)?;
+        let id = self.insert(Use::Socket { socket, heat: Heat::Cold, waits_to_send: false });
+        self.arm(id, Interest::Read);
+        Ok(id)
+    }
+
+    #[inline]
+    fn receive(&mut self, socket: SocketId, into: &mut [IoSliceMut<'_>]) -> Received {
+        match self.socket(socket) {
+            Some((socket, _, _)) => match into {
+                [one] => socket.receive(one),
+                several => socket.receive_vectored(several),
+            },
+            None => Received::Failed(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
+    #[inline]
+    fn send(&mut self, socket: SocketId, segments: &[Segment<'_>]) -> Sent {
+        match self.socket(socket) {
+            Some((socket, _, _)) => socket.send(segments, false),
+            None => Sent::Failed(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
+    fn await_writable(&mut self, socket: SocketId) {
+        if let Some((_, _, waits_to_send)) = self.socket(socket)
+            && !std::mem::replace(waits_to_send, true)
+        {
+            self.arm(socket, Interest::Write);
+        }
+    }
+
+    fn pause(&mut self, socket: SocketId) {
+        self.set_heat(socket, Heat::Paused);
+    }
+
+    fn resume(&mut self, socket: SocketId) {
+        if let Some((_, heat @ Heat::Paused, _)) = self.socket(socket) {
+            *heat = Heat::Hot { dry_turn_count: 0 };
+            self.hot.push(socket);
+        }
+    }
+
+    fn finish(&mut self, socket: SocketId) {
+        if let Some((socket, _, _)) = self.socket(socket) {
+            socket.finish();
+        }
+    }
+
+    fn close(&mut self, socket: SocketId) {
+        let Some(slot) = self.slot(socket) else { return };
+        if !matches!(slot.use_, Use::Socket { .. }) {
+            return;
+        }
+        let Use::Socket { socket: open, .. } = std::mem::replace(&mut slot.use_, Use::Free) else {
+            unreachable!("just matched");
+        };
+        self.engine.disarm(socket.key(), open.as_fd());
+        self.free_slots.push(u32::try_from(socket.index()).expect("ids hold 32 bits"));
+    }
+
+    fn start(&mut self, token: Token, operation: Operation) -> Result<(), Operation> {
+        self.engine.start(token, operation)
+    }
+
+    fn set_timer(&mut self, deadline_ns: u64, token: Token) {
+        self.timers.set(deadline_ns, token);
+    }
+
+    fn post(&mut self, to: usize, message: M) {
+        if to == self.index {
+            self.own_messages.push_back(message);
+        } else if !self.addresses[to].post(message) {
+            tracing::debug!(to, "message to a reactor that has ended");
+        }
+    }
+
+    fn reactor(&self) -> usize {
+        self.index
+    }
+
+    fn reactor_count(&self) -> usize {
+        self.addresses.len()
+    }
+
+    fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    fn counters(&self) -> TurnCounters {
+        self.counters
+    }
+
+    fn stop(&mut self) {
+        self.stops = true;
+    }
+}

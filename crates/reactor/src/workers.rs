@@ -1,0 +1,149 @@
+//! Threads that do blocking storage operations for the epoll engine.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use crate::mailbox::Bell;
+use crate::operation::{Allocation, Operation};
+
+/// Threads of one engine: as many blocking operations run at once.
+const THREAD_COUNT: usize = 4;
+
+pub(crate) struct Workers {
+    /// `None` once the threads have been told to end.
+    jobs: Option<Sender<Job>>,
+    done: Arc<Done>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// Where results wait for the reactor.
+struct Done {
+    results: Mutex<Vec<(u32, io::Result<usize>)>>,
+    bell: Bell,
+}
+
+/// An operation as another thread may see it: addresses in place of buffers.
+struct Job {
+    slot: u32,
+    fd: RawFd,
+    work: Work,
+}
+
+enum Work {
+    Read { start: *mut u8, length: usize, offset: u64 },
+    Write { start: *const u8, length: usize, offset: u64, durable: bool },
+    Sync,
+    Allocate { offset: u64, length: u64, change: Allocation },
+}
+
+// SAFETY: the addresses are those of a buffer whose operation stays in the engine's `in_flight`, untouched, until the
+// result of this job was taken; the engine joins the threads before it lets go of its operations.
+unsafe impl Send for Job {}
+
+impl Workers {
+    pub(crate) fn new() -> io::Result<Self> {
+        let (jobs, queue) = channel();
+        let queue = Arc::new(Mutex::new(queue));
+        let done = Arc::new(Done { results: Mutex::default(), bell: Bell::new()? });
+        // The engine looks at the bell in its epoll set: it always wants to be rung.
+        done.bell.announce_sleep();
+        let mut workers = Self { jobs: Some(jobs), done, threads: Vec::new() };
+        for index in 0..THREAD_COUNT {
+            let (queue, done) = (Arc::clone(&queue), Arc::clone(&workers.done));
+            let builder = std::thread::Builder::new().name(format!("storage-{index}"));
+            workers.threads.push(builder.spawn(move || run(&queue, &done))?);
+        }
+        Ok(workers)
+    }
+
+    /// Hands over an operation, which must stay where it is until its slot comes back from
+    /// [`take_done`](Self::take_done).
+    pub(crate) fn start(&self, slot: u32, operation: &mut Operation) {
+        let fd = operation.file().descriptor().expect("checked when started").as_raw_fd();
+        let work = match operation {
+            Operation::Read { offset, buffer, skip, .. } => {
+                let into = &mut buffer[*skip..];
+                Work::Read { start: into.as_mut_ptr(), length: into.len(), offset: *offset }
+            }
+            Operation::Write { offset, buffer, skip, durable, .. } => {
+                let from = &buffer[*skip..];
+                let (start, length) = (from.as_ptr(), from.len());
+                Work::Write { start, length, offset: *offset, durable: *durable }
+            }
+            Operation::Sync { .. } => Work::Sync,
+            Operation::Allocate { offset, length, change, .. } => {
+                Work::Allocate { offset: *offset, length: *length, change: *change }
+            }
+        };
+        let jobs = self.jobs.as_ref().expect("threads live as long as the workers");
+        // The threads end only when this sender is dropped.
+        let _ = jobs.send(Job { slot, fd, work });
+    }
+
+    /// Rung when there are results.
+    pub(crate) fn bell(&self) -> &Bell {
+        &self.done.bell
+    }
+
+    pub(crate) fn take_done(&self) -> Vec<(u32, io::Result<usize>)> {
+        self.done.bell.reset();
+        self.done.bell.announce_sleep();
+        std::mem::take(&mut *self.done.results.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.jobs = None;
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(queue: &Mutex<Receiver<Job>>, done: &Done) {
+    loop {
+        let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok(job) = job else { return };
+        let result = perform(&job);
+        done.results.lock().unwrap_or_else(PoisonError::into_inner).push((job.slot, result));
+        done.bell.ring();
+    }
+}
+
+fn perform(job: &Job) -> io::Result<usize> {
+    use rustix::io::{Errno, ReadWriteFlags};
+    // SAFETY: the file stays open while its operation is in flight.
+    let fd = unsafe { BorrowedFd::borrow_raw(job.fd) };
+    loop {
+        let result = match job.work {
+            Work::Read { start, length, offset } => {
+                // SAFETY: see `Send for Job`; pool memory is always initialised.
+                let into = unsafe { std::slice::from_raw_parts_mut(start, length) };
+                rustix::io::pread(fd, into, offset)
+            }
+            Work::Write { start, length, offset, durable } => {
+                // SAFETY: see `Send for Job`.
+                let from = unsafe { std::slice::from_raw_parts(start, length) };
+                let flags = if durable { ReadWriteFlags::DSYNC } else { ReadWriteFlags::empty() };
+                rustix::io::pwritev2(fd, &[io::IoSlice::new(from)], offset, flags)
+            }
+            Work::Sync => rustix::fs::fdatasync(fd).map(|()| 0),
+            Work::Allocate { offset, length, change } => {
+                rustix::fs::fallocate(fd, change.mode(), offset, length).map(|()| 0)
+            }
+        };
+        if result != Err(Errno::INTR) {
+            return Ok(result?);
+        }
+    }
+}
+
+impl AsFd for Workers {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.done.bell.as_fd()
+    }
+}
