@@ -1,0 +1,7 @@
+//! Load on a namespace, described, produced, checked, measured and reported. No sockets here: everything
+//! takes `now` and gives values, so that a driver of any host library stays a short loop.
+//!
+//! Times are nanoseconds on one monotonic clock of the caller's choice, named `*_ns`.
+#![forbid(unsafe_code)]
+
+pub mod random;
