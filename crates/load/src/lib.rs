@@ -4,4 +4,5 @@
 //! Times are nanoseconds on one monotonic clock of the caller's choice, named `*_ns`.
 #![forbid(unsafe_code)]
 
+pub mod keys;
 pub mod random;
