@@ -6,3 +6,5 @@
 
 pub mod keys;
 pub mod random;
+pub mod stream;
+pub mod workload;
