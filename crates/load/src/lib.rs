@@ -4,6 +4,7 @@
 //! Times are nanoseconds on one monotonic clock of the caller's choice, named `*_ns`.
 #![forbid(unsafe_code)]
 
+pub mod arrival;
 pub mod keys;
 pub mod random;
 pub mod stream;
