@@ -5,7 +5,9 @@
 #![forbid(unsafe_code)]
 
 pub mod arrival;
+pub mod histogram;
 pub mod keys;
 pub mod random;
+pub mod recorder;
 pub mod stream;
 pub mod workload;
