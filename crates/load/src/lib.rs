@@ -10,4 +10,5 @@ pub mod keys;
 pub mod random;
 pub mod recorder;
 pub mod stream;
+pub mod verify;
 pub mod workload;

@@ -465,7 +465,7 @@ const COMMAND_BLOCKS_LIMIT: u64 = 65_536;
 
 impl Workload {
     /// Checks the description against a namespace and divides it among the lanes. `run_id` marks the blocks of
-    /// this run when it verifies; two runs never use the same.
+    /// this run when it verifies; two runs never use the same (see [`crate::verify::new_run_id`]).
     ///
     /// # Errors
     /// What cannot be done, in words for the user.
