@@ -7,6 +7,7 @@
 pub mod arrival;
 pub mod histogram;
 pub mod keys;
+pub mod ledger;
 pub mod random;
 pub mod recorder;
 pub mod stream;

@@ -540,7 +540,7 @@ mod tests {
             LBA 4711: holds generation 8, which was never written; expected generation 7; bytes from 24: 08 00 00 00 aa d0 1e de b5 e2 ac 4a 52 05 cf 79
             LBA 4711: holds older generation 7; expected zeroes; bytes from 24: 07 00 00 00 86 0b 5a 31 7d 9c cd c6 6b bf eb a4
             LBA 4711: holds older generation 5; expected generation 7 or zeroes or ones; bytes from 24: 05 00 00 00 07 28 3d 8e 7e 0e 2d 5a 85 77 73 81
-        "
+            "
         );
     }
 
