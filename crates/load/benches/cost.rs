@@ -3,14 +3,16 @@
 //! `cargo bench -p nvlane-load`; takes a few seconds.
 
 use std::hint::black_box;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nvlane_load::arrival::Schedule;
+use nvlane_load::generator::{Generator, Operation};
 use nvlane_load::histogram::Histogram;
 use nvlane_load::keys::{Distribution, Keys};
 use nvlane_load::random::Prng;
+use nvlane_load::recorder::Recorder;
 use nvlane_load::verify::{Expectation, Marker};
-use nvlane_load::workload::{Arrival, Deallocated, Geometry, Pattern, Workload};
+use nvlane_load::workload::{Arrival, Deallocated, Geometry, Kind, Pace, Pattern, Stop, Workload};
 
 /// Rounds of each measurement; the best one counts, as the others were disturbed.
 const ROUNDS: usize = 7;
@@ -24,6 +26,32 @@ fn measure(name: &str, calls: u64, mut step: impl FnMut()) {
         best = best.min(start.elapsed().as_nanos() as f64 / calls as f64);
     }
     println!("{name:<44} {best:>8.1} ns");
+}
+
+/// Prints the cost of a whole operation, from its choice to its record, at a depth of 128 in a ring.
+fn measure_generator(name: &str, workload: &Workload, geometry: &Geometry) {
+    let plan = workload.plan(geometry, 1).expect("a valid load");
+    let mut generator = Generator::new(&plan, 0);
+    let mut recorder = Recorder::new(workload.pace != Pace::Closed);
+    let mut ring: Vec<(Operation, Vec<u8>)> = Vec::new();
+    let mut now = 0;
+    generator.start(now);
+    while ring.len() < 128 {
+        now += 500;
+        ring.extend(generator.next_operation(now).map(|operation| (operation, vec![0; plan.buffer_bytes()])));
+    }
+    let mut at = 0;
+    measure(&format!("generator: {name}"), 1_000_000, || {
+        now += 500;
+        let (operation, data) = &mut ring[at];
+        generator.on_done(operation, now, &mut recorder);
+        let next = generator.next_operation(now).expect("there is always something to do");
+        if next.step.kind == Kind::Write {
+            generator.stamp(&next, 0, data);
+        }
+        *operation = next;
+        at = (at + 1) % 128;
+    });
 }
 
 fn main() {
@@ -91,4 +119,15 @@ fn main() {
             black_box(marker.check(black_box(&block), lba, &Expectation::ZEROES).is_ok());
         });
     }
+
+    let named = |name| Pattern::named(name, Some(70)).expect("a known name");
+    let day = Stop { runtime: Some(Duration::from_secs(86_400)), ..Stop::default() };
+    let workload = |name| Workload { pattern: named(name), depth: 256, stop: day, ..Workload::default() };
+    measure_generator("randread", &workload("randread"), &geometry);
+    measure_generator("randrw", &workload("randrw"), &geometry);
+    let pace = Pace::Open { rate_per_s: 4e6, arrival: Arrival::Poisson };
+    measure_generator("randrw, open loop, Poisson", &Workload { pace, ..workload("randrw") }, &geometry);
+    // In order, so that no write ever waits for another on the same block.
+    let verified = Workload { verify: true, range: Some((0, 1 << 16)), ..workload("write") };
+    measure_generator("write, verified, with the stamp", &verified, &geometry);
 }

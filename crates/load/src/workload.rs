@@ -9,7 +9,9 @@ use crate::random::Prng;
 use crate::stream::{Region, Stream};
 
 /// What one operation does.
+// A whole word: an operation with a byte in it is copied in odd pieces, and reading those back stalls for 10 ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u32)]
 pub enum Kind {
     /// Read.
     Read,
