@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod arrival;
+pub mod cpu;
 pub mod generator;
 pub mod histogram;
 pub mod keys;
