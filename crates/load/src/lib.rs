@@ -6,6 +6,7 @@
 
 pub mod arrival;
 pub mod cpu;
+pub mod environment;
 pub mod generator;
 pub mod histogram;
 pub mod keys;
