@@ -13,6 +13,7 @@ pub mod keys;
 pub mod ledger;
 pub mod random;
 pub mod recorder;
+pub mod steady;
 pub mod stream;
 pub mod verify;
 pub mod workload;
