@@ -13,6 +13,7 @@ pub mod keys;
 pub mod ledger;
 pub mod random;
 pub mod recorder;
+pub mod report;
 pub mod steady;
 pub mod stream;
 pub mod verify;

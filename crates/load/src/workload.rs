@@ -593,6 +593,11 @@ impl Plan {
         self.run_id
     }
 
+    /// The blocks to work on, of all lanes together.
+    pub fn range(&self) -> Region {
+        self.range
+    }
+
     /// Blocks of the largest operation.
     pub fn command_blocks_max(&self) -> u32 {
         self.sizes.iter().map(|&(blocks, _)| blocks).max().unwrap_or(1)
