@@ -257,9 +257,7 @@ fn direction(report: &Report, kind: Kind, bins: bool) -> Direction {
 }
 
 fn latency(latency: Option<&Latency>, percentiles: bool, bins: bool) -> FioLatency {
-    let Some(latency) = latency else {
-        return FioLatency { bins: bins.then(|| Object(Vec::new())), ..FioLatency::default() };
-    };
+    let Some(latency) = latency else { return FioLatency::default() };
     FioLatency {
         min: latency.min_ns,
         max: latency.max_ns,
@@ -267,7 +265,8 @@ fn latency(latency: Option<&Latency>, percentiles: bool, bins: bool) -> FioLaten
         stddev: latency.stddev_ns,
         count: latency.count,
         percentile: if percentiles { latency.percentiles.clone() } else { Vec::new() },
-        bins: bins.then(|| fio_bins(latency)),
+        // fio_jsonplus_clat2csv stumbles over bins that are there but empty.
+        bins: (bins && latency.count > 0).then(|| fio_bins(latency)),
     }
 }
 
@@ -855,9 +854,10 @@ mod tests {
     }
 
     #[test]
-    fn bins_are_there_in_every_direction_and_within_what_the_tools_take() {
+    fn bins_are_there_where_something_happened_and_within_what_the_tools_take() {
         let document = parsed(Pace::Closed, true);
-        for kind in ["read", "write", "trim"] {
+        assert_eq!(document["jobs"][0]["trim"]["clat_ns"].get("bins"), None);
+        for kind in ["read", "write"] {
             let latency = &document["jobs"][0][kind]["clat_ns"];
             let bins = latency["bins"].as_object().unwrap();
             let sum: u64 = bins.values().map(|count| count.as_u64().unwrap()).sum();
