@@ -1,19 +1,58 @@
 //! The load of one lane as a machine: it says what to do now, is told what became of it, and knows no sockets.
 //!
-//! A driver is a loop around it. It submits while there is something to submit, and hands completions back:
+//! A driver is a loop around it. It submits while there is something to submit, and hands completions back; here
+//! the namespace is a vector and completes at once:
 //!
-//! ```text
-//! while let Some(operation) = generator.next_operation(now) {
-//!     if operation.step.kind == Kind::Write { generator.stamp(&operation, 0, buffer); }
-//!     submit(operation, buffer);
-//! }
-//! for (operation, result, buffer) in completions() {
-//!     if operation.step.kind == Kind::Read && result.is_ok() { generator.check(&operation, 0, buffer)?; }
-//!     match result {
-//!         Ok(()) => generator.on_done(&operation, now, recorder),
-//!         Err(failure) => generator.on_failure(&operation, failure, recorder),
+//! ```
+//! use std::time::Duration;
+//!
+//! use nvlane_load::generator::Generator;
+//! use nvlane_load::recorder::Recorder;
+//! use nvlane_load::verify::new_run_id;
+//! use nvlane_load::workload::{Deallocated, Geometry, Kind, Pattern, Stop, Workload};
+//!
+//! let geometry = Geometry {
+//!     lba_bytes: 512,
+//!     block_count: 1024,
+//!     transfer_limit_bytes: None,
+//!     deallocated: Deallocated::Zeroes,
+//! };
+//! let workload = Workload {
+//!     pattern: Pattern::named("randrw", Some(70))?,
+//!     stop: Stop { operations: Some(1000), ..Stop::default() },
+//!     warm_up: Duration::ZERO,
+//!     verify: true,
+//!     ..Workload::default()
+//! };
+//! let plan = workload.plan(&geometry, new_run_id())?;
+//!
+//! let mut namespace = vec![0; 1024 * 512];
+//! let mut buffer = vec![0; plan.buffer_bytes()];
+//! let mut generator = Generator::new(&plan, 0);
+//! let mut recorder = Recorder::new(false);
+//! let mut now_ns = 0;
+//! generator.start(now_ns);
+//! while !generator.is_over() {
+//!     while let Some(operation) = generator.next_operation(now_ns) {
+//!         let data = &mut buffer[..generator.length_bytes(&operation)];
+//!         let place = &mut namespace[operation.step.slba as usize * 512..][..data.len()];
+//!         match operation.step.kind {
+//!             Kind::Read => data.copy_from_slice(place),
+//!             Kind::Write => {
+//!                 generator.stamp(&operation, 0, data);
+//!                 place.copy_from_slice(data);
+//!             }
+//!             Kind::Trim | Kind::WriteZeroes => place.fill(0),
+//!         }
+//!         now_ns += 1000;
+//!         if operation.step.kind == Kind::Read {
+//!             generator.check(&operation, 0, data)?;
+//!         }
+//!         generator.on_done(&operation, now_ns, &mut recorder);
 //!     }
 //! }
+//! assert_eq!(recorder.into_total().all().operations(), 1000);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 use crate::arrival::Schedule;
@@ -143,7 +182,7 @@ impl Generator {
             budget: plan.budget(lane),
             lba_bytes: geometry.lba_bytes,
             marker: Marker::new(plan.run_id()),
-            ledger: workload.verify.then(|| Ledger::new(plan.region(lane), geometry.deallocated)),
+            ledger: workload.verifies().then(|| Ledger::new(plan.region(lane), geometry.deallocated)),
             counters: Counters::default(),
             fill,
             fill_blocks: plan.command_blocks_max(),
@@ -320,7 +359,7 @@ impl Generator {
         let Phase::Running { end_ns } = self.phase else { return None };
         let may_give = self.in_flight < self.depth && self.held.is_none();
         let due_ns = self.schedule.next_due_ns().filter(|_| may_give);
-        Some(due_ns.map_or(end_ns, |due_ns| due_ns.min(end_ns)))
+        Some(due_ns.map_or(end_ns, |due_ns| due_ns.min(end_ns))).filter(|&at_ns| at_ns < u64::MAX)
     }
 
     /// Operations due at `now_ns` that were not given out, because the depth was reached; 0 in a closed loop.
@@ -338,6 +377,17 @@ impl Generator {
     #[inline]
     pub const fn is_measured(&self, operation: &Operation) -> bool {
         operation.submitted_ns >= self.measured_from_ns
+    }
+
+    /// The end of the warm-up, from where time is measured; `None` before the start.
+    pub fn measured_from_ns(&self) -> Option<u64> {
+        Some(self.measured_from_ns).filter(|&ns| ns < u64::MAX)
+    }
+
+    /// Bytes of an operation's data, or of what it deallocates or zeroes.
+    #[inline]
+    pub const fn length_bytes(&self, operation: &Operation) -> usize {
+        operation.step.blocks as usize * self.lba_bytes as usize
     }
 
     /// Operations in flight.

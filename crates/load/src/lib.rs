@@ -1,7 +1,16 @@
-//! Load on a namespace, described, produced, checked, measured and reported. No sockets here: everything
-//! takes `now` and gives values, so that a driver of any host library stays a short loop.
+//! Load on a namespace: described, produced, checked, measured and reported. No sockets here: everything takes `now`
+//! and gives values, so that a driver of any host library stays a short loop (see [`generator`]).
 //!
-//! Times are nanoseconds on one monotonic clock of the caller's choice, named `*_ns`.
+//! ```text
+//! workload ─▶ plan ─▶ generator per lane ──operations──▶ driver ──completions──▶ generator ─▶ recorder per thread
+//!                       stream  (what)                                             ledger       tally, every second
+//!                       keys    (where)                                            verify           │
+//!                       arrival (when)                                                              ▼
+//!                                                           cpu, environment, steady ─────────▶ report
+//! ```
+//!
+//! Times are nanoseconds on one monotonic clock of the caller's choice, named `*_ns`. Nothing is allocated per
+//! operation, which costs 15 to 20 ns in all, or 120 ns with a stamped block of 4 KiB (`cargo bench -p nvlane-load`).
 #![forbid(unsafe_code)]
 
 pub mod arrival;

@@ -179,7 +179,7 @@ impl Description {
             operation_limit: workload.stop.operations,
             byte_limit: workload.stop.bytes,
             warm_up_s: workload.warm_up.as_secs_f64(),
-            verify: workload.verify,
+            verify: workload.verifies(),
             fill: workload.fill,
             seed: workload.seed,
         }

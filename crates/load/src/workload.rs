@@ -359,7 +359,7 @@ pub struct Workload {
     pub stop: Stop,
     /// Time before anything is recorded.
     pub warm_up: Duration,
-    /// Whether writes carry self-describing blocks and reads are checked.
+    /// Whether writes carry self-describing blocks and reads are checked; implied by [`Mix::WriteThenRead`].
     pub verify: bool,
     /// Whether every block of the range is written once before the warm-up, unmeasured.
     pub fill: bool,
@@ -478,7 +478,7 @@ impl Workload {
         if end > geometry.block_count {
             return Err(Invalid::PastEnd { first, end, block_count: geometry.block_count });
         }
-        if self.verify
+        if self.verifies()
             && (!(512..=65_536).contains(&geometry.lba_bytes) || !geometry.lba_bytes.is_multiple_of(8))
         {
             return Err(Invalid::VerifyBlock { lba_bytes: geometry.lba_bytes });
@@ -504,6 +504,11 @@ impl Workload {
             return Err(Invalid::RegionTooSmall { blocks: count, lanes, needed_blocks });
         }
         Ok(plan)
+    }
+
+    /// Whether blocks are stamped and checked.
+    pub fn verifies(&self) -> bool {
+        self.verify || self.pattern.mix == Mix::WriteThenRead
     }
 
     /// The checks that need no namespace.
@@ -534,7 +539,7 @@ impl Workload {
         if self.stop == Stop::default() {
             return Err(Invalid::Endless);
         }
-        if self.verify && self.regions == Some(Regions::Shared) && self.lanes > 1 {
+        if self.verifies() && self.regions == Some(Regions::Shared) && self.lanes > 1 {
             return Err(Invalid::SharedVerify);
         }
         Ok(())
@@ -608,9 +613,14 @@ impl Plan {
         self.command_blocks_max() as usize * self.geometry.lba_bytes as usize
     }
 
+    /// Bytes of memory that verification takes, for all lanes together: eight for each block of the range.
+    pub fn ledger_bytes(&self) -> u64 {
+        if self.workload.verifies() { self.range.blocks.saturating_mul(8) } else { 0 }
+    }
+
     /// Whether lanes share the range or own parts of it.
     pub fn regions(&self) -> Regions {
-        let own = self.workload.verify || self.workload.pattern.order == Order::Sequential;
+        let own = self.workload.verifies() || self.workload.pattern.order == Order::Sequential;
         self.workload.regions.unwrap_or(if own { Regions::Own } else { Regions::Shared })
     }
 
@@ -789,6 +799,16 @@ mod tests {
         }
         assert_eq!("poisson".parse(), Ok(Arrival::Poisson));
         assert!("bursts".parse::<Arrival>().is_err());
+    }
+
+    #[test]
+    fn the_verify_pattern_verifies_by_itself() {
+        let pattern = Pattern::named("verify", None).unwrap();
+        let workload = Workload { pattern, lanes: 2, ..Workload::default() };
+        let plan = workload.plan(&geometry(), 1).unwrap();
+        assert!(workload.verifies());
+        assert_eq!((plan.regions(), plan.ledger_bytes()), (Regions::Own, 8_000_000));
+        assert_eq!(Workload::default().plan(&geometry(), 1).unwrap().ledger_bytes(), 0);
     }
 
     #[test]

@@ -17,8 +17,11 @@ const FIO_LATENCY_NS_MAX: u64 = 17_112_760_320;
 
 /// The report as JSON text. With `bins` the histograms are in it, as in fio's `json+`.
 pub fn to_string(report: &Report, bins: bool) -> String {
-    // Only maps with keys other than strings could fail, and there are none.
-    serde_json::to_string_pretty(&document(report, bins)).unwrap_or_default()
+    text(&document(report, bins))
+}
+
+fn text(document: &Document<'_>) -> String {
+    serde_json::to_string_pretty(document).expect("every key is a string and nothing else can fail")
 }
 
 /// Serializes as a JSON object with its keys in this order.
