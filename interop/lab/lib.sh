@@ -1,0 +1,129 @@
+# What the behaviours share. Sourced in the guest by every script, under `bash -eu`.
+#
+# The outside gives $TARGET_NQN, and to linux-host behaviours $TARGET_ADDR, $TARGET_PORT and
+# $DISCOVERY_PORT, to linux-target behaviours $OUTSIDE_ADDR. $STAND_IN is set when nvlane
+# is not there: "nvmet" (in this guest) is the target, or "probe" the host.
+# shellcheck shell=bash
+set -E -o pipefail
+trap 'echo "FAIL: line $LINENO: $BASH_COMMAND"' ERR
+. /lab/nvmet.sh
+
+PORTAL=(-t tcp -a "${TARGET_ADDR:-}" -s "${TARGET_PORT:-}")
+
+fail() { echo "FAIL: $*"; exit 1; }
+skip() { echo "SKIP: $*"; exit 77; }
+say() { echo "[$SECONDS s] $*"; }
+
+# Is nvlane not there? For what its stand-in cannot do.
+stand_in() { [ -n "${STAND_IN:-}" ]; }
+
+# The kernel is going to lose its target, and may say so.
+expect_disruption() { touch /tmp/disruption; }
+
+# wait_for SECONDS COMMAND...: until COMMAND succeeds.
+wait_for() {
+    local end=$((SECONDS + $1)); shift
+    until "$@" >/dev/null 2>&1; do
+        [ $SECONDS -lt $end ] || fail "not in time: $*"
+        sleep 0.1
+    done
+}
+
+# outside VERB...: has the outside do something; prints what it prints (as an error if it
+# failed), ends as it ends.
+outside() {
+    local id status
+    if [ "${STAND_IN:-}" = nvmet ]; then nvmet_stand_in "$@"; return; fi
+    id=$(mktemp -u XXXXXXXX)
+    printf '%s\n' "$@" >"/share/ask/.$id"
+    mv "/share/ask/.$id" "/share/ask/$id"
+    until [ -e "/share/answer/$id" ]; do sleep 0.1; done
+    { read -r status; if [ "$status" = 0 ]; then cat; else cat >&2; fi; } <"/share/answer/$id"
+    rm "/share/answer/$id"
+    return "$status"
+}
+
+# disk_of NSID: the kernel's disk of that namespace. The number in its name is another.
+disk_of() {
+    local nsid
+    for nsid in /sys/block/nvme*/nsid; do
+        if [[ $nsid != */nvme*c*/nsid && -e $nsid && $(<"$nsid") = "$1" ]]; then
+            nsid=${nsid%/nsid}
+            echo "/dev/${nsid##*/}"
+        fi
+    done
+}
+
+has_disk() { [ -b "$(disk_of "$1")" ]; }
+
+# connect [OPTION...]: connects to the target and waits for namespace 1. Sets CTRL
+# (/dev/nvme0), SYSFS (its directory) and DISK (/dev/nvme0n1).
+connect() {
+    CTRL=$(nvme connect "${PORTAL[@]}" -n "$TARGET_NQN" -o json "$@" | field device)
+    [ -n "$CTRL" ] || fail "cannot connect with: $*"
+    SYSFS=/sys/class/nvme/$CTRL
+    CTRL=/dev/$CTRL
+    wait_for 10 has_disk 1
+    DISK=$(disk_of 1)
+}
+
+# field NAME <JSON: the first value of that name.
+field() { sed -n 's/.*"'"$1"'": *"\{0,1\}\([^",]*\).*/\1/p' | head -n 1; }
+
+disconnect() { nvme disconnect -d "${CTRL#/dev/}" >/dev/null; }
+
+bytes_of() { blockdev --getsize64 "$1"; }
+
+is_live() { [ "$(cat "$SYSFS/state")" = live ]; }
+
+# verified_fio OPTION...: fio with direct I/O, every block checksummed and read back.
+verified_fio() {
+    fio --eta=never --output-format=terse --terse-version=3 --direct=1 --ioengine=libaio \
+        --verify=crc32c --verify_fatal=1 --end_fsync=1 --randrepeat=1 "$@" >/tmp/fio.out 2>&1 ||
+        { cat /tmp/fio.out; fail "fio $*"; }
+}
+
+# write_files DIR: files of all sizes with their checksums, fsynced one by one.
+write_files() {
+    local bytes
+    for bytes in 1 511 4096 65537 1048576 12582912; do
+        head -c "$bytes" /dev/urandom | dd of="$1/$bytes" bs=1M iflag=fullblock conv=fsync status=none
+    done
+    ( cd "$1" && md5sum -- [0-9]* ) >/tmp/sums
+}
+
+# check_files DIR: they are what write_files wrote.
+check_files() { ( cd "$1" && md5sum --quiet -c /tmp/sums ) || fail "files differ"; }
+
+# same_data DEVICE MIB [OPTION...]: writes MIB random MiB and compares them, past the cache.
+same_data() {
+    local device=$1 mib=$2; shift 2
+    head -c "${mib}M" /dev/urandom >/tmp/data
+    dd if=/tmp/data of="$device" bs=1M oflag=direct status=none "$@"
+    dd if="$device" bs=1M count="$mib" iflag=direct status=none | cmp - /tmp/data || fail "$device differs"
+}
+
+# perf_is_good: the report of the last `nvlane perf` has I/O of both kinds and no error.
+perf_is_good() {
+    ./holds </share/files/perf.json 'all(job["error"] == 0 for job in jobs)' \
+        'sum(job["read"]["total_ios"] for job in jobs) > 0' 'sum(job["write"]["total_ios"] for job in jobs) > 0' ||
+        fail "the report of nvlane perf"
+}
+
+# verified_perf <ROWS: runs `nvlane perf --verify` on namespace $NSID (1). A row is a block size,
+# then depth and lanes without digests, with header digest, with data digest, with both.
+verified_perf() {
+    local bytes row digests
+    while read -r bytes row; do
+        for digests in "" "-H" "-I" "-H -I"; do
+            # shellcheck disable=SC2086
+            set -- $row
+            row=${*:3}
+            # shellcheck disable=SC2086
+            outside nvlane perf "$OUTSIDE_ADDR/$TARGET_NQN?ns=${NSID:-1}" -o "$bytes" -q "$1" -P "$2" $digests \
+                -w randrw -M 50 -t 1 --verify --json perf.json >/tmp/perf ||
+                fail "nvlane perf -o $bytes -q $1 -P $2 $digests"
+            stand_in || perf_is_good
+        done
+    done
+}

@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# The target dies by SIGKILL under verified fio and starts again, at once and after a
+# while: the kernel reconnects, fio ends without an error, what was acknowledged is there.
+# Outside: namespace 1 of 64 MiB in a file; kills and starts the target when asked.
+. /lab/lib.sh
+
+expect_disruption
+connect --keep-alive-tmo 5 --reconnect-delay 1 --ctrl-loss-tmo 120
+verified_fio --name=load --filename="$DISK" --rw=randrw --bs=4k --size=12M --numjobs=2 --offset_increment=16M \
+    --iodepth=16 --verify_backlog=64 --rate_iops=100,100 &
+fio=$!
+sleep 3
+say "killed"
+outside kill
+outside start
+wait_for 30 is_live
+sleep 3
+kill -0 $fio || fail "fio ended too early"
+say "killed again"
+outside kill
+sleep 3
+outside start
+wait_for 30 is_live
+say "live"
+wait $fio
