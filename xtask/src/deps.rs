@@ -1,0 +1,90 @@
+//! What the tasks need on this machine, and getting it.
+
+use std::process::{Command, Stdio};
+
+use anyhow::{Result, bail};
+
+use crate::command::{is_installed, root, run};
+
+/// A program, the Debian package that has it, and what it is for.
+struct Program {
+    name: &'static str,
+    package: &'static str,
+    purpose: &'static str,
+}
+
+const PROGRAMS: &[Program] = &[
+    Program { name: "qemu-system-x86_64", package: "qemu-system-x86", purpose: "guests with stock kernels" },
+    Program { name: "xz", package: "xz-utils", purpose: "unpacking kernels" },
+    Program { name: "zstd", package: "zstd", purpose: "unpacking kernels" },
+    Program { name: "setpriv", package: "util-linux", purpose: "ending what a test started" },
+];
+
+const RUST_COMPONENTS: &[&str] = &["rustfmt", "clippy"];
+
+/// Installs what is missing: Debian packages (as root), Rust components, the lab's images.
+///
+/// # Errors
+/// If something is missing that this user cannot install; the message names the command.
+pub(crate) fn install() -> Result<()> {
+    debian_packages()?;
+    rust_components()?;
+    lab(&[])
+}
+
+fn debian_packages() -> Result<()> {
+    let missing: Vec<_> = PROGRAMS.iter().filter(|program| !is_installed(program.name)).collect();
+    for program in &missing {
+        println!("missing: {} ({}), for {}", program.name, program.package, program.purpose);
+    }
+    let mut packages: Vec<_> = missing.iter().map(|program| program.package).collect();
+    packages.dedup();
+    if packages.is_empty() {
+        return Ok(());
+    }
+    if !rustix::process::geteuid().is_root() || !is_installed("apt-get") {
+        bail!("install them first: sudo apt-get install --no-install-recommends {}", packages.join(" "));
+    }
+    update_package_lists()?;
+    let mut command = Command::new("apt-get");
+    command.args(["install", "-y", "-qq", "--no-install-recommends"]).args(packages);
+    run(command.env("DEBIAN_FRONTEND", "noninteractive"))
+}
+
+fn update_package_lists() -> Result<()> {
+    run(Command::new("apt-get").args(["update", "-qq"]))
+}
+
+fn rust_components() -> Result<()> {
+    let is_missing = |component: &&&str| {
+        let name = component.trim_start_matches("rust");
+        let mut version = crate::command::cargo(&[name, "--version"]);
+        !version.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+    };
+    let missing: Vec<_> = RUST_COMPONENTS.iter().filter(is_missing).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    run(Command::new("rustup").args(["component", "add"]).args(missing).current_dir(root()))
+}
+
+/// Gets the lab's images of the kernel series given (all, if none is), unless they are there.
+///
+/// # Errors
+/// If they cannot be downloaded and built.
+pub(crate) fn lab(series: &[&str]) -> Result<()> {
+    let fetch = || {
+        let mut command = Command::new(root().join("interop/lab/kernel-lab"));
+        command.arg("fetch").args(series);
+        command
+    };
+    if fetch().status()?.success() {
+        return Ok(());
+    }
+    // A fresh machine has no package lists, an old one has stale ones.
+    if !rustix::process::geteuid().is_root() {
+        bail!("kernel-lab cannot fetch its images; perhaps it helps to run: sudo apt-get update");
+    }
+    update_package_lists()?;
+    run(&mut fetch())
+}

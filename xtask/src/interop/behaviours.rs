@@ -1,0 +1,98 @@
+//! The behaviours, as data: one row per script of `interop/`.
+
+/// Who is the target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// `nvlane target` runs outside; the guest's kernel is the host.
+    LinuxHost,
+    /// nvmet runs in the guest; `nvlane` is the host, outside.
+    LinuxTarget,
+}
+
+/// One behaviour: what its script needs from the outside.
+#[derive(Debug)]
+pub(crate) struct Behaviour {
+    pub(crate) side: Side,
+    /// The script's name, without `.sh`.
+    pub(crate) name: &'static str,
+    /// Namespaces the target starts with: `NSID=ram:SIZE` or `NSID=file:NAME:SIZE`, each with
+    /// `@4096` for blocks of that size instead of 512.
+    pub(crate) namespaces: &'static [&'static str],
+    /// After this many seconds the behaviour has failed. Several times what an idle machine takes.
+    pub(crate) limit_s: u64,
+}
+
+impl Behaviour {
+    /// Where its script is below `interop/`, without `.sh`; also what users call it.
+    pub(crate) fn path(&self) -> String {
+        match self.side {
+            Side::LinuxHost => format!("linux-host/{}", self.name),
+            Side::LinuxTarget => format!("linux-target/{}", self.name),
+        }
+    }
+}
+
+const fn host(name: &'static str, namespaces: &'static [&'static str], limit_s: u64) -> Behaviour {
+    Behaviour { side: Side::LinuxHost, name, namespaces, limit_s }
+}
+
+const fn target(name: &'static str, limit_s: u64) -> Behaviour {
+    Behaviour { side: Side::LinuxTarget, name, namespaces: &[], limit_s }
+}
+
+/// In the order they run in: long ones first, so that no guest is left with one at the end.
+pub(crate) const BEHAVIOURS: &[Behaviour] = &[
+    target("brd", 400),
+    target("file", 300),
+    target("target-returns", 120),
+    target("discover", 30),
+    host("fio-verify", &["1=ram:64M"], 240),
+    host("fstrim", &["1=file:disk:512M"], 180),
+    host("ext4", &["1=file:disk:512M"], 120),
+    host("xfs", &["1=file:disk:512M@4096"], 120),
+    host("target-killed", &["1=file:disk:64M"], 240),
+    host("keep-alive-expiry", &["1=ram:16M"], 120),
+    host("reset", &["1=ram:64M"], 120),
+    host("namespace-added", &["1=ram:64M"], 90),
+    host("namespace-resized", &["1=file:disk:64M"], 90),
+    host("namespace-removed", &["1=file:disk:64M", "2=file:other:32M"], 90),
+    host("connect", &["1=ram:64M"], 60),
+    host("connect-all", &["1=ram:16M"], 60),
+    host("digests", &["1=ram:64M"], 90),
+    host("io-queues", &["1=ram:64M"], 60),
+    host("nvm-commands", &["1=ram:64M"], 60),
+    host("discover", &["1=ram:16M"], 30),
+    host("refused", &["1=ram:16M"], 30),
+    host("id-ctrl", &["1=ram:16M"], 30),
+    host("id-ns", &["1=ram:64M", "2=ram:32M@4096"], 30),
+    host("ns-descs", &["1=ram:16M", "2=ram:16M"], 30),
+    host("list-ns", &["1=ram:16M", "2=ram:16M", "7=ram:16M"], 30),
+    host("smart-log", &["1=ram:64M"], 30),
+    host("error-log", &["1=ram:64M"], 30),
+    host("fw-log", &["1=ram:16M"], 30),
+    host("effects-log", &["1=ram:16M"], 30),
+    host("get-feature", &["1=ram:16M"], 30),
+    host("show-regs", &["1=ram:16M"], 30),
+];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::BEHAVIOURS;
+    use crate::command::root;
+
+    #[test]
+    fn every_script_has_one_row_and_every_row_a_script() {
+        let mut scripts = BTreeSet::new();
+        for side in ["linux-host", "linux-target"] {
+            for entry in std::fs::read_dir(root().join("interop").join(side)).expect("scripts are there") {
+                let name = entry.expect("readable").file_name().into_string().expect("plain name");
+                scripts.insert(format!("{side}/{}", name.trim_end_matches(".sh")));
+            }
+        }
+        let rows: BTreeSet<_> = BEHAVIOURS.iter().map(super::Behaviour::path).collect();
+        assert_eq!(rows.len(), BEHAVIOURS.len(), "a row is there twice");
+        assert_eq!(rows, scripts);
+    }
+}

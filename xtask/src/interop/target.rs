@@ -1,0 +1,189 @@
+//! `nvlane target` under test: its configuration, and its process as it is killed and started.
+
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::guest::{ends_with_us, free_port};
+
+/// Where guests reach this machine's loopback listeners.
+pub(crate) const GUEST_SEES: &str = "10.0.2.2";
+pub(crate) const NQN: &str = "nqn.2024-01.example:interop";
+/// Of namespace N, followed by N in twelve digits.
+pub(crate) const UUID_PREFIX: &str = "6e766c61-6e65-4000-8000-";
+
+const START_LIMIT: Duration = Duration::from_secs(10);
+
+/// A target with its configuration, running or not.
+pub(crate) struct Target {
+    program: PathBuf,
+    extra: Vec<String>,
+    dir: PathBuf,
+    pub(crate) port: u16,
+    pub(crate) discovery_port: u16,
+    process: Option<Child>,
+}
+
+impl Target {
+    /// A target whose files are in `dir`, not yet started.
+    ///
+    /// # Errors
+    /// If a namespace is not written as [`super::behaviours::Behaviour::namespaces`] says.
+    pub(crate) fn new(program: &Path, extra: &[String], dir: &Path, namespaces: &[String]) -> Result<Self> {
+        let target = Self {
+            program: program.to_owned(),
+            extra: extra.to_vec(),
+            dir: dir.to_owned(),
+            port: free_port()?,
+            discovery_port: free_port()?,
+            process: None,
+        };
+        target.configure(namespaces)?;
+        Ok(target)
+    }
+
+    /// Starts it and waits until it listens.
+    ///
+    /// # Errors
+    /// If it ends or does not listen in time.
+    pub(crate) fn start(&mut self) -> Result<()> {
+        ensure!(self.process.is_none(), "the target runs already");
+        let log = File::options().create(true).append(true).open(self.log_path())?;
+        let mut command = ends_with_us("KILL", &self.program);
+        command.arg("target").arg("--config").arg(self.config_path()).args(&self.extra);
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        let process = self.process.insert(command.spawn().context("cannot run the target")?);
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
+        let deadline = Instant::now() + START_LIMIT;
+        while TcpStream::connect(address).is_err() {
+            if let Some(status) = process.try_wait()? {
+                self.process = None;
+                bail!("the target ended: {status}");
+            }
+            ensure!(Instant::now() < deadline, "the target does not listen on {address}");
+            sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
+    /// Kills it with SIGKILL.
+    ///
+    /// # Errors
+    /// If it does not run.
+    pub(crate) fn kill(&mut self) -> Result<()> {
+        let mut process = self.process.take().context("the target does not run")?;
+        ensure!(process.try_wait()?.is_none(), "the target had ended by itself");
+        process.kill()?;
+        process.wait()?;
+        Ok(())
+    }
+
+    /// Changes its namespaces while it runs.
+    ///
+    /// # Errors
+    /// If it does not run.
+    pub(crate) fn reload(&mut self, namespaces: &[String]) -> Result<()> {
+        self.configure(namespaces)?;
+        self.signal(Signal::HUP)
+    }
+
+    /// Ends it with SIGTERM, if it runs.
+    ///
+    /// # Errors
+    /// If it had ended before, does not end in time, or not with success.
+    pub(crate) fn stop(&mut self) -> Result<()> {
+        let Some(mut process) = self.process.take() else { return Ok(()) };
+        if let Some(status) = process.try_wait()? {
+            bail!("the target had ended by itself: {status}");
+        }
+        self.process = Some(process);
+        self.signal(Signal::TERM)?;
+        let mut process = self.process.take().context("the target runs")?;
+        let deadline = Instant::now() + START_LIMIT;
+        let status = loop {
+            if let Some(status) = process.try_wait()? {
+                break status;
+            }
+            if Instant::now() > deadline {
+                process.kill()?;
+                process.wait()?;
+                bail!("the target does not end on SIGTERM");
+            }
+            sleep(Duration::from_millis(10));
+        };
+        ensure!(status.success(), "the target ended with {status} on SIGTERM");
+        Ok(())
+    }
+
+    /// Connections that it holds on its I/O port: established, or closed only by the peer.
+    ///
+    /// # Errors
+    /// If the kernel does not say.
+    pub(crate) fn connection_count(&self) -> Result<usize> {
+        let local = format!("0100007F:{:04X}", self.port);
+        let table = fs::read_to_string("/proc/net/tcp")?;
+        let is_ours = |line: &&str| {
+            let fields: Vec<_> = line.split_whitespace().take(4).collect();
+            fields.get(1) == Some(&local.as_str()) && matches!(fields.get(3), Some(&("01" | "08")))
+        };
+        Ok(table.lines().filter(is_ours).count())
+    }
+
+    /// The file behind a `file:NAME:SIZE` namespace.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.dir.join(format!("{name}.img"))
+    }
+
+    pub(crate) fn log_path(&self) -> PathBuf {
+        self.dir.join("target.log")
+    }
+
+    fn config_path(&self) -> PathBuf {
+        self.dir.join("target.toml")
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        let process = self.process.as_ref().context("the target does not run")?;
+        let pid = Pid::from_raw(process.id().cast_signed()).context("a process has an id")?;
+        Ok(kill_process(pid, signal)?)
+    }
+
+    fn configure(&self, namespaces: &[String]) -> Result<()> {
+        let mut text = String::new();
+        for port in [self.port, self.discovery_port] {
+            writeln!(text, "[[listen]]")?;
+            writeln!(text, "address = \"127.0.0.1:{port}\"")?;
+            writeln!(text, "advertise = \"{GUEST_SEES}:{port}\"\n")?;
+        }
+        writeln!(text, "[[subsystem]]\nnqn = \"{NQN}\"\n")?;
+        for namespace in namespaces {
+            let (nsid, backing) = namespace.split_once('=').context("NSID=BACKING")?;
+            let nsid: u32 = nsid.parse()?;
+            let (backing, block_bytes) = backing.split_once('@').unwrap_or((backing, "512"));
+            let backend = match backing.split(':').collect::<Vec<_>>()[..] {
+                ["ram", size] => format!("ram:{size}?"),
+                ["file", name, size] => format!("file:{}?size={size}&", self.file(name).display()),
+                _ => bail!("not ram:SIZE or file:NAME:SIZE: {backing}"),
+            };
+            writeln!(text, "[[subsystem.namespace]]\nnsid = {nsid}")?;
+            writeln!(text, "backend = \"{backend}lba={block_bytes}&uuid={UUID_PREFIX}{nsid:012}\"\n")?;
+        }
+        Ok(fs::write(self.config_path(), text)?)
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! Tasks of the repository, in one program: `cargo xtask help`.
+#![forbid(unsafe_code)]
+
+mod check;
+mod ci;
+mod command;
+mod deps;
+mod interop;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+/// Tasks of the repository
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+enum Task {
+    /// Format, lints (warnings denied), tests and documentation
+    Check,
+    /// Everything `make test` does, with the time each step took beside its budget
+    Ci,
+    /// What the other tasks need: Debian packages, Rust components, the lab's kernels
+    Deps,
+    /// Behaviours between nvlane and stock Linux kernels, in emulated guests
+    Interop(interop::Options),
+}
+
+fn main() -> ExitCode {
+    let result = match Task::parse() {
+        Task::Check => ci::run_steps(check::STEPS),
+        Task::Ci => ci::run(),
+        Task::Deps => deps::install(),
+        Task::Interop(options) => interop::run(&options),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
