@@ -1,0 +1,27 @@
+# Entry points; the work is in cargo and xtask/. `make help` lists them.
+
+CARGO ?= cargo
+
+.PHONY: help run test bench check linker
+
+help:
+	@echo 'make run     build, and show nvlane at work: a target, verified load, a report'
+	@echo 'make test    install what is missing (as root, with apt-get) and run every test'
+	@echo 'make bench   what measures time'
+	@echo 'make check   format, lints, unit tests, documentation'
+
+run: linker
+	$(CARGO) run --release --package nvlane -- quickstart
+
+test: linker
+	$(CARGO) xtask ci
+
+bench: linker
+	$(CARGO) bench --workspace
+
+check: linker
+	$(CARGO) xtask check
+
+# What cargo needs before it can build anything, xtask included.
+linker:
+	@command -v cc >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends gcc libc6-dev; }
