@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 pub mod arrival;
+pub mod ceiling;
 pub mod cpu;
 pub mod environment;
 pub mod generator;

@@ -42,6 +42,18 @@ impl<'a> Segment<'a> {
         Self { raw: libc::iovec { iov_base: start.cast_mut().cast(), iov_len: length }, bytes: PhantomData }
     }
 
+    /// The segment without its first `count` bytes.
+    ///
+    /// # Panics
+    /// If it is shorter.
+    #[inline]
+    #[must_use]
+    pub fn after(self, count: usize) -> Self {
+        assert!(count <= self.len(), "{count} bytes of {}", self.len());
+        let start = self.raw.iov_base.cast::<u8>().wrapping_add(count);
+        Self { raw: libc::iovec { iov_base: start.cast(), iov_len: self.len() - count }, bytes: PhantomData }
+    }
+
     /// Bytes in the segment.
     #[inline]
     #[must_use]
