@@ -1,2 +1,20 @@
 //! Bytes to typed values and back: no state, no I/O, no unsafe.
+//!
+//! Every structure is the wire's own: cast from and to bytes with the traits of [`zerocopy`],
+//! little-endian, size asserted at compile time. Raw fields bear the wire's names; 0-based
+//! counts, log2 sizes and dword units stay in them, and accessors give counts and bytes. Codes are newtypes,
+//! so an unknown value stays visible. Lists and logs are written into the caller's buffer and read
+//! by iterators that stop at its end.
+//!
+//! `wire §n` in the documentation is a section of the wire reference.
 #![forbid(unsafe_code)]
+
+#[macro_use]
+mod macros;
+
+pub mod id;
+pub mod opcode;
+pub mod status;
+
+pub use zerocopy;
+pub use zerocopy::little_endian::{U16, U32, U64, U128};
