@@ -11,9 +11,15 @@
 
 #[macro_use]
 mod macros;
+mod bits;
 
+pub mod cqe;
+pub mod digest;
 pub mod id;
 pub mod opcode;
+pub mod pdu;
+pub mod sgl;
+pub mod sqe;
 pub mod status;
 
 pub use zerocopy;

@@ -1,4 +1,4 @@
-//! Shapes that recur in every table of the reference.
+//! Shapes that recur in every table of the reference: codes, sets of flags, packed fields.
 
 /// A newtype over a wire code. Every value is representable, so an unknown one stays visible;
 /// known ones have a constant and a name.
@@ -61,6 +61,157 @@ macro_rules! codes {
             fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
                 write!(f, concat!(stringify!($name), "({:#04x} {})"), self.0, self.name().unwrap_or("unknown"))
             }
+        }
+    };
+}
+
+/// A set of independent flags. Reserved bits are kept as they came and can be asked for.
+macro_rules! flags {
+    (
+        $(#[$meta:meta])*
+        pub struct $name:ident: $repr:ident {
+            $($(#[$($flag_meta:tt)*])* $flag:ident = $value:expr;)*
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+        #[repr(transparent)]
+        pub struct $name($repr);
+
+        ::bitflags::bitflags! {
+            impl $name: $repr {
+                $($(#[$($flag_meta)*])* const $flag = $value;)*
+            }
+        }
+
+        impl $name {
+            /// The bits that have no meaning here, as they came.
+            #[inline]
+            #[must_use]
+            pub const fn reserved(self) -> $repr {
+                self.0 & !Self::all().bits()
+            }
+        }
+
+        impl ::core::fmt::Debug for $name {
+            fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+                f.write_str(concat!(stringify!($name), "("))?;
+                ::bitflags::parser::to_writer(self, &mut *f)?;
+                f.write_str(")")
+            }
+        }
+    };
+}
+
+/// An integer with packed fields: `name, with_name: type [high:low];` gives a getter and a builder.
+/// The type is `bool`, an unsigned integer, or a type made by [`codes!`] over `u8`.
+macro_rules! bit_fields {
+    (
+        $(#[$meta:meta])*
+        pub struct $name:ident: $repr:ident {
+            $($(#[$field_meta:meta])* $get:ident, $with:ident: $kind:tt [$high:literal $(: $low:literal)?];)*
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+        #[repr(transparent)]
+        pub struct $name($repr);
+
+        // Every cast below follows a mask of the field's width.
+        #[allow(clippy::cast_possible_truncation, clippy::cast_lossless, clippy::unnecessary_cast)]
+        impl $name {
+            /// Takes the value as the wire has it; any is accepted.
+            #[inline]
+            #[must_use]
+            pub const fn from_bits(bits: $repr) -> Self {
+                Self(bits)
+            }
+
+            /// The value as the wire has it.
+            #[inline]
+            #[must_use]
+            pub const fn bits(self) -> $repr {
+                self.0
+            }
+
+            $(
+                $(#[$field_meta])*
+                #[inline]
+                #[must_use]
+                pub const fn $get(self) -> $kind {
+                    let field = (self.0 & bit_fields!(@mask $repr, $high $(, $low)?)) >> bit_fields!(@low $high $(, $low)?);
+                    bit_fields!(@from $kind, field)
+                }
+
+                #[doc = concat!("With [`Self::", stringify!($get), "`] set; a value wider than the field is a mistake.")]
+                #[inline]
+                #[must_use]
+                pub const fn $with(self, value: $kind) -> Self {
+                    let mask = bit_fields!(@mask $repr, $high $(, $low)?);
+                    let field = bit_fields!(@into $kind, value, $repr);
+                    debug_assert!(field <= mask >> bit_fields!(@low $high $(, $low)?));
+                    Self((self.0 & !mask) | ((field << bit_fields!(@low $high $(, $low)?)) & mask))
+                }
+            )*
+        }
+
+        impl ::core::fmt::Debug for $name {
+            fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+                f.debug_struct(stringify!($name))$(.field(stringify!($get), &self.$get()))*.finish()
+            }
+        }
+
+        #[cfg(test)]
+        impl $name {
+            /// Each field of `bits` can be read, cleared and put back, touching no other bit;
+            /// no two fields overlap.
+            pub(crate) fn check_fields(bits: $repr) {
+                let given = Self::from_bits(bits);
+                let mut rebuilt = Self::default();
+                let mut covered: $repr = 0;
+                $({
+                    let mask: $repr = bit_fields!(@mask $repr, $high $(, $low)?);
+                    assert_eq!(covered & mask, 0, "{}.{} overlaps", stringify!($name), stringify!($get));
+                    covered |= mask;
+                    rebuilt = rebuilt.$with(given.$get());
+                    let field = Self::default().$with(given.$get()).bits();
+                    assert_eq!(field, bits & mask, "{}.{}", stringify!($name), stringify!($get));
+                    let replaced = Self::from_bits(!bits).$with(given.$get()).bits();
+                    assert_eq!(replaced, (!bits & !mask) | field, "{}.{}", stringify!($name), stringify!($get));
+                })*
+                assert_eq!(rebuilt.bits(), bits & covered);
+            }
+        }
+    };
+
+    (@low $high:literal) => { $high };
+    (@low $high:literal, $low:literal) => { $low };
+    (@mask $repr:ident, $high:literal) => { (1 as $repr) << $high };
+    (@mask $repr:ident, $high:literal, $low:literal) => {
+        (<$repr>::MAX >> (<$repr>::BITS - 1 - $high + $low)) << $low
+    };
+    (@from bool, $field:expr) => { $field != 0 };
+    (@from u8, $field:expr) => { $field as u8 };
+    (@from u16, $field:expr) => { $field as u16 };
+    (@from u32, $field:expr) => { $field as u32 };
+    (@from u64, $field:expr) => { $field as u64 };
+    (@from $code:ident, $field:expr) => { $code::from_raw($field as u8) };
+    (@into bool, $value:expr, $repr:ident) => { $value as $repr };
+    (@into u8, $value:expr, $repr:ident) => { $value as $repr };
+    (@into u16, $value:expr, $repr:ident) => { $value as $repr };
+    (@into u32, $value:expr, $repr:ident) => { $value as $repr };
+    (@into u64, $value:expr, $repr:ident) => { $value as $repr };
+    (@into $code:ident, $value:expr, $repr:ident) => { $value.raw() as $repr };
+}
+
+/// Compares field offsets with the reference's table, naming the field that is off.
+#[cfg(test)]
+macro_rules! assert_offsets {
+    ($type:ty: $($field:ident @ $offset:literal),* $(,)?) => {
+        for (field, actual, expected) in
+            [$((stringify!($field), ::core::mem::offset_of!($type, $field), $offset)),*]
+        {
+            assert_eq!(actual, expected, "offset of {}.{field}", stringify!($type));
         }
     };
 }

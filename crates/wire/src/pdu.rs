@@ -1,0 +1,963 @@
+//! Headers of the nine PDUs, and where a PDU's parts lie. wire §2
+//!
+//! ```text
+//! 0          hlen        +4            pdo                    plen-4      plen
+//! ├─ header ──┼─ hdgst ───┼─ pad ───────┼─ data ───────────────┼─ ddgst ───┤
+//! ```
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::cqe::{CQE_BYTES, Cqe};
+use crate::sqe::{SQE_BYTES, Sqe};
+use crate::{U16, U32};
+
+/// Bytes of the header every PDU begins with.
+pub const COMMON_HEADER_BYTES: usize = 8;
+/// Bytes of ICReq and ICResp.
+pub const IC_BYTES: usize = 128;
+/// Bytes of the CapsuleCmd header.
+pub const CAPSULE_CMD_BYTES: usize = COMMON_HEADER_BYTES + SQE_BYTES;
+/// Bytes of the CapsuleResp header.
+pub const CAPSULE_RESP_BYTES: usize = COMMON_HEADER_BYTES + CQE_BYTES;
+/// Bytes of the H2CData and C2HData headers.
+pub const DATA_BYTES: usize = 24;
+/// Bytes of R2T.
+pub const R2T_BYTES: usize = 24;
+/// Bytes of the H2CTermReq and C2HTermReq headers.
+pub const TERM_REQ_BYTES: usize = 24;
+/// Most bytes of the offending header that follow a TermReq header.
+pub const TERM_REQ_COPY_BYTES_MAX: usize = 128;
+/// The longest header of all.
+pub const HEADER_BYTES_MAX: usize = IC_BYTES;
+
+const DIGEST_BYTES: u32 = 4;
+
+/// What a PDU is. wire §2.1
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum PduType {
+    /// Host's half of the handshake.
+    IcReq = 0x00,
+    /// Controller's half of the handshake.
+    IcResp = 0x01,
+    /// The host gives up the connection.
+    H2cTermReq = 0x02,
+    /// The controller gives up the connection.
+    C2hTermReq = 0x03,
+    /// A command, perhaps with its data.
+    CapsuleCmd = 0x04,
+    /// A completion.
+    CapsuleResp = 0x05,
+    /// Data of a write, asked for by R2T.
+    H2cData = 0x06,
+    /// Data of a read.
+    C2hData = 0x07,
+    /// The controller asks for data of a write.
+    R2t = 0x09,
+}
+
+/// A PDU type outside the nine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown PDU type {0:#04x}")]
+pub struct UnknownPduType(pub u8);
+
+impl PduType {
+    /// The nine types in the order of their codes.
+    pub const ALL: [Self; 9] = [
+        Self::IcReq,
+        Self::IcResp,
+        Self::H2cTermReq,
+        Self::C2hTermReq,
+        Self::CapsuleCmd,
+        Self::CapsuleResp,
+        Self::H2cData,
+        Self::C2hData,
+        Self::R2t,
+    ];
+
+    /// Bytes of the header without digest: the only `hlen` this type may have.
+    #[inline]
+    #[must_use]
+    pub const fn header_length(self) -> u8 {
+        match self {
+            Self::IcReq | Self::IcResp => 128,
+            Self::CapsuleCmd => 72,
+            Self::H2cTermReq
+            | Self::C2hTermReq
+            | Self::CapsuleResp
+            | Self::H2cData
+            | Self::C2hData
+            | Self::R2t => 24,
+        }
+    }
+
+    /// Whether hosts send it; controllers send the others.
+    #[inline]
+    #[must_use]
+    pub const fn is_from_host(self) -> bool {
+        matches!(self, Self::IcReq | Self::H2cTermReq | Self::CapsuleCmd | Self::H2cData)
+    }
+
+    /// Whether it is one of the two TermReqs.
+    #[inline]
+    #[must_use]
+    pub const fn is_term_req(self) -> bool {
+        matches!(self, Self::H2cTermReq | Self::C2hTermReq)
+    }
+
+    /// Whether a header digest follows the header once one is negotiated.
+    #[inline]
+    #[must_use]
+    pub const fn may_carry_header_digest(self) -> bool {
+        !matches!(self, Self::IcReq | Self::IcResp | Self::H2cTermReq | Self::C2hTermReq)
+    }
+
+    /// Whether data of a command may follow the header, and then its digest once one is negotiated.
+    #[inline]
+    #[must_use]
+    pub const fn may_carry_data(self) -> bool {
+        matches!(self, Self::CapsuleCmd | Self::H2cData | Self::C2hData)
+    }
+}
+
+impl TryFrom<u8> for PduType {
+    type Error = UnknownPduType;
+
+    #[inline]
+    fn try_from(raw: u8) -> Result<Self, UnknownPduType> {
+        Ok(match raw {
+            0x00 => Self::IcReq,
+            0x01 => Self::IcResp,
+            0x02 => Self::H2cTermReq,
+            0x03 => Self::C2hTermReq,
+            0x04 => Self::CapsuleCmd,
+            0x05 => Self::CapsuleResp,
+            0x06 => Self::H2cData,
+            0x07 => Self::C2hData,
+            0x09 => Self::R2t,
+            other => return Err(UnknownPduType(other)),
+        })
+    }
+}
+
+flags! {
+    /// Byte 1 of every PDU. wire §2.1
+    #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+    pub struct PduFlags: u8 {
+        /// A header digest follows the header.
+        HDGST = 1 << 0;
+        /// A data digest follows the data.
+        DDGST = 1 << 1;
+        /// Last PDU of one R2T (H2CData) or of the command (C2HData).
+        LAST = 1 << 2;
+        /// C2HData with LAST: no CapsuleResp follows, the command succeeded. wire §4.2
+        SUCCESS = 1 << 3;
+    }
+}
+
+flags! {
+    /// Digests asked for in ICReq, in use from ICResp on. wire §2.2
+    #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+    pub struct Digests: u8 {
+        /// Header digest.
+        HEADER = 1 << 0;
+        /// Data digest.
+        DATA = 1 << 1;
+    }
+}
+
+/// Multiple of bytes at which data begins, counted from the start of the PDU: 4, 8, … 128. wire §3
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct DataAlignment {
+    /// As on the wire: 0-based dwords, 0..=31.
+    raw: u8,
+}
+
+impl DataAlignment {
+    /// 4 bytes: never any padding. What Linux insists on.
+    pub const NONE: Self = Self { raw: 0 };
+
+    /// From a `hpda` or `cpda` field; `None` above 31.
+    #[inline]
+    #[must_use]
+    pub const fn from_raw(raw: u8) -> Option<Self> {
+        if raw <= 31 { Some(Self { raw }) } else { None }
+    }
+
+    /// As a `hpda` or `cpda` field.
+    #[inline]
+    #[must_use]
+    pub const fn raw(self) -> u8 {
+        self.raw
+    }
+
+    /// In bytes, 4..=128.
+    #[inline]
+    #[must_use]
+    pub const fn bytes(self) -> u8 {
+        (self.raw + 1) * 4
+    }
+}
+
+/// Where the parts of a PDU lie, all counted in bytes from its start. wire §2.1
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PduLayout {
+    kind: PduType,
+    flags: PduFlags,
+    pdo: u8,
+    plen: u32,
+    data_length: u32,
+}
+
+/// A PDU that cannot be laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LayoutError {
+    /// The type carries no data.
+    #[error("{kind:?} carries no data, {data_length} bytes given")]
+    NoData {
+        /// Type of the PDU.
+        kind: PduType,
+        /// Bytes that were to be carried.
+        data_length: u32,
+    },
+    /// The PDU would be longer than `plen` can say, or a TermReq longer than its 152 bytes.
+    #[error("{kind:?} cannot carry {data_length} bytes in one PDU")]
+    TooLong {
+        /// Type of the PDU.
+        kind: PduType,
+        /// Bytes that were to be carried.
+        data_length: u32,
+    },
+}
+
+impl PduLayout {
+    /// A PDU of `kind` with the digests and the alignment in force, carrying `data_length` bytes (0 for none).
+    /// For a TermReq that is the copy of the offending header.
+    ///
+    /// # Errors
+    /// [`LayoutError::NoData`] for data in a type that carries none, [`LayoutError::TooLong`] past the type's limit.
+    #[inline]
+    pub const fn new(
+        kind: PduType,
+        digests: Digests,
+        alignment: DataAlignment,
+        data_length: u32,
+    ) -> Result<Self, LayoutError> {
+        let bare = Self::without_data(kind, digests);
+        if data_length == 0 {
+            return Ok(bare);
+        }
+        if kind.is_term_req() {
+            if data_length as usize > TERM_REQ_COPY_BYTES_MAX {
+                return Err(LayoutError::TooLong { kind, data_length });
+            }
+            return Ok(Self { plen: bare.plen + data_length, data_length, ..bare });
+        }
+        if !kind.may_carry_data() {
+            return Err(LayoutError::NoData { kind, data_length });
+        }
+        let pdo = bare.plen.next_multiple_of(alignment.bytes() as u32);
+        let (flags, trailer) = if digests.contains(Digests::DATA) {
+            (bare.flags.union(PduFlags::DDGST), DIGEST_BYTES)
+        } else {
+            (bare.flags, 0)
+        };
+        match data_length.checked_add(pdo + trailer) {
+            // The longest header with its digest is 76 bytes, so pdo is at most 144 (alignment 72).
+            Some(plen) => Ok(Self { kind, flags, pdo: (pdo & 0xFF) as u8, plen, data_length }),
+            None => Err(LayoutError::TooLong { kind, data_length }),
+        }
+    }
+
+    /// A PDU of `kind` that is nothing but its header.
+    #[inline]
+    #[must_use]
+    pub const fn without_data(kind: PduType, digests: Digests) -> Self {
+        let hlen = kind.header_length() as u32;
+        let (flags, plen) = if digests.contains(Digests::HEADER) && kind.may_carry_header_digest() {
+            (PduFlags::HDGST, hlen + DIGEST_BYTES)
+        } else {
+            (PduFlags::empty(), hlen)
+        };
+        Self { kind, flags, pdo: 0, plen, data_length: 0 }
+    }
+
+    /// Type of the PDU.
+    #[inline]
+    #[must_use]
+    pub const fn kind(&self) -> PduType {
+        self.kind
+    }
+
+    /// Digest flags it carries.
+    #[inline]
+    #[must_use]
+    pub const fn flags(&self) -> PduFlags {
+        self.flags
+    }
+
+    /// Where the header digest lies, if there is one: right after the header.
+    #[inline]
+    #[must_use]
+    pub const fn header_digest_at(&self) -> Option<u8> {
+        if self.flags.contains(PduFlags::HDGST) { Some(self.kind.header_length()) } else { None }
+    }
+
+    /// The `pdo` field: where the data lies, 0 if there is none or in a TermReq.
+    #[inline]
+    #[must_use]
+    pub const fn pdo(&self) -> u8 {
+        self.pdo
+    }
+
+    /// Bytes before the data: header, header digest, padding. The whole PDU if it has no data.
+    #[inline]
+    #[must_use]
+    pub const fn prefix_length(&self) -> u8 {
+        if self.pdo != 0 {
+            return self.pdo;
+        }
+        match self.header_digest_at() {
+            Some(at) => at + 4,
+            None => self.kind.header_length(),
+        }
+    }
+
+    /// Bytes of data, without padding and digest.
+    #[inline]
+    #[must_use]
+    pub const fn data_length(&self) -> u32 {
+        self.data_length
+    }
+
+    /// Where the data digest lies, if there is one: right after the data.
+    #[inline]
+    #[must_use]
+    pub const fn data_digest_at(&self) -> Option<u32> {
+        if self.flags.contains(PduFlags::DDGST) { Some(self.plen - DIGEST_BYTES) } else { None }
+    }
+
+    /// Bytes of the whole PDU.
+    #[inline]
+    #[must_use]
+    pub const fn plen(&self) -> u32 {
+        self.plen
+    }
+
+    /// The common header, with flags beyond those of the digests.
+    #[inline]
+    #[must_use]
+    pub const fn common_header(&self, more: PduFlags) -> CommonHeader {
+        CommonHeader {
+            kind: self.kind as u8,
+            flags: self.flags.union(more),
+            hlen: self.kind.header_length(),
+            pdo: self.pdo,
+            plen: U32::new(self.plen),
+        }
+    }
+}
+
+/// The 8 bytes every PDU begins with. wire §2.1
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct CommonHeader {
+    /// Type; see [`CommonHeader::pdu_type`].
+    pub kind: u8,
+    /// Digests present, LAST, SUCCESS.
+    pub flags: PduFlags,
+    /// Bytes of the header without digest.
+    pub hlen: u8,
+    /// Where the data lies, bytes from the start of the PDU, 0 if there is none.
+    pub pdo: u8,
+    /// Bytes of the whole PDU.
+    pub plen: U32,
+}
+const _: () = assert!(size_of::<CommonHeader>() == COMMON_HEADER_BYTES);
+
+impl CommonHeader {
+    /// The type.
+    ///
+    /// # Errors
+    /// [`UnknownPduType`] with the raw value if it is none of the nine.
+    #[inline]
+    pub fn pdu_type(&self) -> Result<PduType, UnknownPduType> {
+        PduType::try_from(self.kind)
+    }
+}
+
+/// Host's half of the handshake. wire §2.2
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct IcReq {
+    /// Type 0x00, hlen and plen 128, no flags.
+    pub common: CommonHeader,
+    /// PDU format version, 0.
+    pub pfv: U16,
+    /// Alignment the host wants in C2HData, 0-based dwords; see [`IcReq::data_alignment`].
+    pub hpda: u8,
+    /// Digests the host wants.
+    pub dgst: Digests,
+    /// R2Ts per command the host accepts at once, 0-based; see [`IcReq::r2t_limit`].
+    pub maxr2t: U32,
+    reserved: [u8; 112],
+}
+const _: () = assert!(size_of::<IcReq>() == IC_BYTES);
+
+impl IcReq {
+    /// A request. `r2t_limit` counts R2Ts per command; 0 is taken as 1.
+    #[must_use]
+    pub const fn new(alignment: DataAlignment, digests: Digests, r2t_limit: u32) -> Self {
+        Self {
+            common: PduLayout::without_data(PduType::IcReq, Digests::empty())
+                .common_header(PduFlags::empty()),
+            pfv: U16::ZERO,
+            hpda: alignment.raw(),
+            dgst: digests,
+            maxr2t: U32::new(r2t_limit.saturating_sub(1)),
+            reserved: [0; 112],
+        }
+    }
+
+    /// Alignment the host wants in C2HData; `None` if the field is out of range.
+    #[inline]
+    #[must_use]
+    pub const fn data_alignment(&self) -> Option<DataAlignment> {
+        DataAlignment::from_raw(self.hpda)
+    }
+
+    /// R2Ts per command the host accepts at once, 1..=2^32.
+    #[inline]
+    #[must_use]
+    pub const fn r2t_limit(&self) -> u64 {
+        self.maxr2t.get() as u64 + 1
+    }
+}
+
+/// Controller's half of the handshake. wire §2.3
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct IcResp {
+    /// Type 0x01, hlen and plen 128, no flags.
+    pub common: CommonHeader,
+    /// PDU format version, 0.
+    pub pfv: U16,
+    /// Alignment the controller wants in CapsuleCmd and H2CData, 0-based dwords; see [`IcResp::data_alignment`].
+    pub cpda: u8,
+    /// Digests in use from now on. Linux accepts only what it asked for, bit for bit.
+    pub dgst: Digests,
+    /// Most data bytes in one H2CData, at least 4096 and a dword multiple.
+    pub maxh2cdata: U32,
+    reserved: [u8; 112],
+}
+const _: () = assert!(size_of::<IcResp>() == IC_BYTES);
+
+impl IcResp {
+    /// A response. `h2c_data_limit` is in bytes.
+    #[must_use]
+    pub const fn new(alignment: DataAlignment, digests: Digests, h2c_data_limit: u32) -> Self {
+        Self {
+            common: PduLayout::without_data(PduType::IcResp, Digests::empty())
+                .common_header(PduFlags::empty()),
+            pfv: U16::ZERO,
+            cpda: alignment.raw(),
+            dgst: digests,
+            maxh2cdata: U32::new(h2c_data_limit),
+            reserved: [0; 112],
+        }
+    }
+
+    /// Alignment the controller wants in CapsuleCmd and H2CData; `None` if the field is out of range.
+    #[inline]
+    #[must_use]
+    pub const fn data_alignment(&self) -> Option<DataAlignment> {
+        DataAlignment::from_raw(self.cpda)
+    }
+}
+
+codes! {
+    /// Fatal error status: why a connection is given up. wire §2.4
+    pub struct FatalErrorStatus: u16 {
+        INVALID_HEADER_FIELD = 0x01, "invalid PDU header field";
+        SEQUENCE_ERROR = 0x02, "PDU sequence error";
+        HEADER_DIGEST_ERROR = 0x03, "header digest error";
+        DATA_OUT_OF_RANGE = 0x04, "data transfer out of range";
+        /// Covers too many R2Ts as well.
+        LIMIT_EXCEEDED = 0x05, "data transfer limit exceeded";
+        UNSUPPORTED_PARAMETER = 0x06, "unsupported parameter";
+    }
+}
+
+/// H2CTermReq or C2HTermReq without the copied header that follows. wire §2.4
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct TermReq {
+    /// Type 0x02 or 0x03, hlen 24, pdo 0, no flags.
+    pub common: CommonHeader,
+    /// Fatal error status; see [`TermReq::status`].
+    pub fes: U16,
+    /// Fatal error information: byte offset of a header field, or the header digest that came.
+    pub fei: U32,
+    reserved: [u8; 10],
+}
+const _: () = assert!(size_of::<TermReq>() == TERM_REQ_BYTES);
+
+impl TermReq {
+    /// What a controller sends; `copy_length` bytes of the offending header follow, at most 128.
+    #[must_use]
+    pub const fn from_controller(fes: FatalErrorStatus, fei: u32, copy_length: u8) -> Self {
+        Self::new(PduType::C2hTermReq, fes, fei, copy_length)
+    }
+
+    /// What a host sends; `copy_length` bytes of the offending header follow, at most 128.
+    #[must_use]
+    pub const fn from_host(fes: FatalErrorStatus, fei: u32, copy_length: u8) -> Self {
+        Self::new(PduType::H2cTermReq, fes, fei, copy_length)
+    }
+
+    const fn new(kind: PduType, fes: FatalErrorStatus, fei: u32, copy_length: u8) -> Self {
+        debug_assert!(copy_length as usize <= TERM_REQ_COPY_BYTES_MAX);
+        Self {
+            common: CommonHeader {
+                kind: kind as u8,
+                flags: PduFlags::empty(),
+                hlen: kind.header_length(),
+                pdo: 0,
+                plen: U32::new(kind.header_length() as u32 + copy_length as u32),
+            },
+            fes: U16::new(fes.raw()),
+            fei: U32::new(fei),
+            reserved: [0; 10],
+        }
+    }
+
+    /// Why the peer gives up.
+    #[inline]
+    #[must_use]
+    pub const fn status(&self) -> FatalErrorStatus {
+        FatalErrorStatus::from_raw(self.fes.get())
+    }
+}
+
+/// Header of a command capsule; in-capsule data lies at `common.pdo`. wire §2.5
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct CapsuleCmd {
+    /// Type 0x04, hlen 72.
+    pub common: CommonHeader,
+    /// The command.
+    pub sqe: Sqe,
+}
+const _: () = assert!(size_of::<CapsuleCmd>() == CAPSULE_CMD_BYTES);
+
+impl CapsuleCmd {
+    /// A capsule laid out by `layout`, which is of type CapsuleCmd.
+    #[inline]
+    #[must_use]
+    pub const fn new(layout: &PduLayout, sqe: Sqe) -> Self {
+        debug_assert!(matches!(layout.kind, PduType::CapsuleCmd));
+        Self { common: layout.common_header(PduFlags::empty()), sqe }
+    }
+}
+
+/// A response capsule. wire §2.6
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct CapsuleResp {
+    /// Type 0x05, hlen 24, pdo 0.
+    pub common: CommonHeader,
+    /// The completion.
+    pub cqe: Cqe,
+}
+const _: () = assert!(size_of::<CapsuleResp>() == CAPSULE_RESP_BYTES);
+
+impl CapsuleResp {
+    /// A response with the digests in force.
+    #[inline]
+    #[must_use]
+    pub const fn new(digests: Digests, cqe: Cqe) -> Self {
+        let layout = PduLayout::without_data(PduType::CapsuleResp, digests);
+        Self { common: layout.common_header(PduFlags::empty()), cqe }
+    }
+}
+
+/// Header of H2CData and C2HData; the data lies at `common.pdo`. wire §2.7
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct DataPdu {
+    /// Type 0x06 or 0x07, hlen 24.
+    pub common: CommonHeader,
+    /// Command the data belongs to; any 16-bit value, never an index.
+    pub cid: U16,
+    /// Transfer tag of the R2T (H2CData), 0 in C2HData.
+    pub ttag: U16,
+    /// Bytes from the start of the command's data.
+    pub offset: U32,
+    /// Data bytes in this PDU, without padding and digest.
+    pub length: U32,
+    reserved: [u8; 4],
+}
+const _: () = assert!(size_of::<DataPdu>() == DATA_BYTES);
+
+impl DataPdu {
+    /// A part of a read, laid out by `layout`, which is of type C2HData. `more` is LAST or LAST and SUCCESS on the last part.
+    #[inline]
+    #[must_use]
+    pub const fn c2h(layout: &PduLayout, cid: U16, offset: u32, more: PduFlags) -> Self {
+        debug_assert!(matches!(layout.kind, PduType::C2hData));
+        Self::new(layout, cid, U16::ZERO, offset, more)
+    }
+
+    /// A part of a write, laid out by `layout`, which is of type H2CData. `last` on the last part of one R2T.
+    #[inline]
+    #[must_use]
+    pub const fn h2c(layout: &PduLayout, cid: U16, ttag: U16, offset: u32, last: bool) -> Self {
+        debug_assert!(matches!(layout.kind, PduType::H2cData));
+        Self::new(layout, cid, ttag, offset, if last { PduFlags::LAST } else { PduFlags::empty() })
+    }
+
+    const fn new(layout: &PduLayout, cid: U16, ttag: U16, offset: u32, more: PduFlags) -> Self {
+        Self {
+            common: layout.common_header(more),
+            cid,
+            ttag,
+            offset: U32::new(offset),
+            length: U32::new(layout.data_length),
+            reserved: [0; 4],
+        }
+    }
+}
+
+/// Ready to Transfer: the controller grants the host one window of a write. wire §2.8
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct R2t {
+    /// Type 0x09, hlen 24, pdo 0.
+    pub common: CommonHeader,
+    /// Command this window belongs to; any 16-bit value, never an index.
+    pub cid: U16,
+    /// Transfer tag, echoed by the host in each H2CData.
+    pub ttag: U16,
+    /// Window start, bytes from the start of the command's data.
+    pub offset: U32,
+    /// Window length in bytes, never 0.
+    pub length: U32,
+    reserved: [u8; 4],
+}
+const _: () = assert!(size_of::<R2t>() == R2T_BYTES);
+
+impl R2t {
+    /// A window with the digests in force.
+    #[inline]
+    #[must_use]
+    pub const fn new(digests: Digests, cid: U16, ttag: U16, offset: u32, length: u32) -> Self {
+        Self {
+            common: PduLayout::without_data(PduType::R2t, digests).common_header(PduFlags::empty()),
+            cid,
+            ttag,
+            offset: U32::new(offset),
+            length: U32::new(length),
+            reserved: [0; 4],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::id::Nsid;
+    use crate::status::Status;
+
+    const BOTH: Digests = Digests::all();
+
+    fn laid_out(kind: PduType, digests: Digests, alignment: u8, data_length: u32) -> PduLayout {
+        let alignment = DataAlignment::from_raw(alignment).expect("0..=31");
+        PduLayout::new(kind, digests, alignment, data_length).expect("carries data")
+    }
+
+    /// wire §2
+    #[test]
+    fn fields_lie_where_the_reference_says() {
+        assert_offsets!(CommonHeader: kind @ 0, flags @ 1, hlen @ 2, pdo @ 3, plen @ 4);
+        assert_offsets!(IcReq: pfv @ 8, hpda @ 10, dgst @ 11, maxr2t @ 12, reserved @ 16);
+        assert_offsets!(IcResp: pfv @ 8, cpda @ 10, dgst @ 11, maxh2cdata @ 12, reserved @ 16);
+        assert_offsets!(TermReq: fes @ 8, fei @ 10, reserved @ 14);
+        assert_offsets!(CapsuleCmd: sqe @ 8);
+        assert_offsets!(CapsuleResp: cqe @ 8);
+        assert_offsets!(DataPdu: cid @ 8, ttag @ 10, offset @ 12, length @ 16, reserved @ 20);
+        assert_offsets!(R2t: cid @ 8, ttag @ 10, offset @ 12, length @ 16, reserved @ 20);
+    }
+
+    /// wire §2.1: type, direction, hlen, header digest, data of a command.
+    #[test]
+    fn the_nine_types_are_those_of_the_table() {
+        let table = [
+            (0x00, true, 128, false, false),
+            (0x01, false, 128, false, false),
+            (0x02, true, 24, false, false),
+            (0x03, false, 24, false, false),
+            (0x04, true, 72, true, true),
+            (0x05, false, 24, true, false),
+            (0x06, true, 24, true, true),
+            (0x07, false, 24, true, true),
+            (0x09, false, 24, true, false),
+        ];
+        for (kind, row) in PduType::ALL.into_iter().zip(table) {
+            let (code, from_host, hlen, header_digest, data) = row;
+            assert_eq!(PduType::try_from(code), Ok(kind));
+            assert_eq!(kind as u8, code);
+            assert_eq!(kind.is_from_host(), from_host, "{kind:?}");
+            assert_eq!(kind.header_length(), hlen, "{kind:?}");
+            assert_eq!(kind.may_carry_header_digest(), header_digest, "{kind:?}");
+            assert_eq!(kind.may_carry_data(), data, "{kind:?}");
+            assert_eq!(kind.is_term_req(), code == 2 || code == 3, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn any_other_type_is_refused_with_its_value() {
+        let known: Vec<u8> = PduType::ALL.iter().map(|kind| *kind as u8).collect();
+        for raw in (0..=0xFF).filter(|raw| !known.contains(raw)) {
+            assert_eq!(PduType::try_from(raw), Err(UnknownPduType(raw)));
+        }
+        insta::assert_snapshot!(UnknownPduType(8), @"unknown PDU type 0x08");
+    }
+
+    #[test]
+    fn an_icreq_asks_for_alignment_digests_and_r2ts() {
+        let icreq = IcReq::new(DataAlignment::NONE, BOTH, 1);
+        let mut expected = [0; 128];
+        expected[..16].copy_from_slice(&[0x00, 0, 128, 0, 128, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0]);
+        assert_eq!(icreq.as_bytes(), expected);
+        assert_eq!(icreq.r2t_limit(), 1);
+
+        let alignment = DataAlignment::from_raw(31).expect("in range");
+        let icreq = IcReq::new(alignment, Digests::DATA, 16);
+        assert_eq!(icreq.as_bytes()[8..16], [0, 0, 31, 2, 15, 0, 0, 0]);
+        assert_eq!(icreq.data_alignment().map(DataAlignment::bytes), Some(128));
+    }
+
+    #[test]
+    fn an_icresp_answers_with_its_data_limit() {
+        let icresp = IcResp::new(DataAlignment::NONE, Digests::HEADER, 0x0002_0000);
+        let mut expected = [0; 128];
+        expected[..16].copy_from_slice(&[0x01, 0, 128, 0, 128, 0, 0, 0, 0, 0, 0, 1, 0, 0, 2, 0]);
+        assert_eq!(icresp.as_bytes(), expected);
+        assert_eq!(icresp.data_alignment(), Some(DataAlignment::NONE));
+    }
+
+    #[test]
+    fn the_handshake_s_extremes_are_counts_that_fit() {
+        let mut icreq = IcReq::new(DataAlignment::NONE, Digests::empty(), 0);
+        assert_eq!(icreq.r2t_limit(), 1);
+        icreq.maxr2t = U32::new(u32::MAX);
+        assert_eq!(icreq.r2t_limit(), 1 << 32);
+        icreq.hpda = 32;
+        assert_eq!(icreq.data_alignment(), None);
+    }
+
+    #[test]
+    fn a_termreq_has_its_information_unaligned() {
+        let term = TermReq::from_controller(FatalErrorStatus::INVALID_HEADER_FIELD, 4, 72);
+        assert_eq!(
+            term.as_bytes(),
+            [0x03, 0, 24, 0, 96, 0, 0, 0, 1, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+        );
+        let term = TermReq::from_host(FatalErrorStatus::HEADER_DIGEST_ERROR, 0x8A91_36AA, 128);
+        assert_eq!(
+            term.as_bytes(),
+            [0x02, 0, 24, 0, 152, 0, 0, 0, 3, 0, 0xAA, 0x36, 0x91, 0x8A, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+        );
+        assert_eq!(term.status(), FatalErrorStatus::HEADER_DIGEST_ERROR);
+    }
+
+    #[test]
+    fn an_unknown_fatal_error_status_stays_visible() {
+        insta::assert_snapshot!(FatalErrorStatus::from_raw(7), @"unknown 0x07");
+        insta::assert_snapshot!(FatalErrorStatus::LIMIT_EXCEEDED, @"data transfer limit exceeded");
+    }
+
+    #[test]
+    fn a_command_without_data_is_72_bytes_or_76() {
+        let sqe = Sqe::new(0x02, Nsid::new(1));
+        let layout = PduLayout::without_data(PduType::CapsuleCmd, Digests::empty());
+        let capsule = CapsuleCmd::new(&layout, sqe);
+        assert_eq!(capsule.as_bytes()[..8], [0x04, 0, 72, 0, 72, 0, 0, 0]);
+        assert_eq!(capsule.as_bytes()[8..], *sqe.as_bytes());
+
+        let layout = PduLayout::without_data(PduType::CapsuleCmd, BOTH);
+        assert_eq!(CapsuleCmd::new(&layout, sqe).as_bytes()[..8], [0x04, 1, 72, 0, 76, 0, 0, 0]);
+    }
+
+    #[test]
+    fn a_command_with_data_says_where_it_lies() {
+        let sqe = Sqe::new(0x01, Nsid::new(1));
+        // Header 72, digest 4, data 4096, digest 4.
+        let layout = laid_out(PduType::CapsuleCmd, BOTH, 0, 4096);
+        assert_eq!(CapsuleCmd::new(&layout, sqe).as_bytes()[..8], [0x04, 3, 72, 76, 0x50, 0x10, 0, 0]);
+        // Header 72, padding to 128, data 4096.
+        let layout = laid_out(PduType::CapsuleCmd, Digests::empty(), 31, 4096);
+        assert_eq!(CapsuleCmd::new(&layout, sqe).as_bytes()[..8], [0x04, 0, 72, 128, 0x80, 0x10, 0, 0]);
+    }
+
+    #[test]
+    fn a_response_is_24_bytes_or_28() {
+        let cqe = Cqe::new(U16::new(0x1234), 5, Status::SUCCESS);
+        let expected = [0x05, 0, 24, 0, 24, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0x34, 0x12, 0, 0];
+        assert_eq!(CapsuleResp::new(Digests::empty(), cqe).as_bytes(), expected);
+        assert_eq!(CapsuleResp::new(BOTH, cqe).as_bytes()[..8], [0x05, 1, 24, 0, 28, 0, 0, 0]);
+    }
+
+    #[test]
+    fn read_data_carries_last_and_success() {
+        let layout = laid_out(PduType::C2hData, Digests::empty(), 0, 0x1000);
+        let data = DataPdu::c2h(&layout, U16::new(0xB00C), 0x2000, PduFlags::LAST | PduFlags::SUCCESS);
+        assert_eq!(
+            data.as_bytes(),
+            [
+                0x07, 0x0C, 24, 24, 0x18, 0x10, 0, 0, 0x0C, 0xB0, 0, 0, 0, 0x20, 0, 0, 0, 0x10, 0, 0, 0, 0,
+                0, 0
+            ]
+        );
+    }
+
+    #[test]
+    fn write_data_echoes_the_transfer_tag() {
+        let layout = laid_out(PduType::H2cData, BOTH, 0, 0x200);
+        let data = DataPdu::h2c(&layout, U16::new(0x0102), U16::new(0xFFFE), 0x0001_0000, true);
+        assert_eq!(
+            data.as_bytes(),
+            [
+                0x06, 0x07, 24, 28, 0x20, 0x02, 0, 0, 0x02, 0x01, 0xFE, 0xFF, 0, 0, 1, 0, 0, 2, 0, 0, 0, 0,
+                0, 0
+            ]
+        );
+        assert!(!DataPdu::h2c(&layout, U16::ZERO, U16::ZERO, 0, false).common.flags.contains(PduFlags::LAST));
+    }
+
+    #[test]
+    fn an_r2t_grants_a_window() {
+        let r2t = R2t::new(Digests::empty(), U16::new(7), U16::new(0x8001), 0x4000, 0x0002_0000);
+        assert_eq!(
+            r2t.as_bytes(),
+            [0x09, 0, 24, 0, 24, 0, 0, 0, 7, 0, 0x01, 0x80, 0, 0x40, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0]
+        );
+        assert_eq!(R2t::new(BOTH, U16::ZERO, U16::ZERO, 0, 4).as_bytes()[..8], [0x09, 1, 24, 0, 28, 0, 0, 0]);
+    }
+
+    #[test]
+    fn a_termreq_s_copy_has_no_offset_and_a_limit() {
+        let layout = laid_out(PduType::C2hTermReq, BOTH, 7, 128);
+        assert_eq!((layout.pdo(), layout.prefix_length(), layout.plen()), (0, 24, 152));
+        assert_eq!(layout.flags(), PduFlags::empty());
+        assert_eq!(
+            PduLayout::new(PduType::C2hTermReq, BOTH, DataAlignment::NONE, 129),
+            Err(LayoutError::TooLong { kind: PduType::C2hTermReq, data_length: 129 })
+        );
+    }
+
+    #[test]
+    fn a_pdu_that_cannot_be_laid_out_is_refused() {
+        let layout = |kind, length| PduLayout::new(kind, BOTH, DataAlignment::NONE, length);
+        assert_eq!(layout(PduType::R2t, 4), Err(LayoutError::NoData { kind: PduType::R2t, data_length: 4 }));
+        // 24 + 4 + data + 4 just fits, then no more.
+        assert_eq!(layout(PduType::C2hData, u32::MAX - 32).map(|fits| fits.plen()), Ok(u32::MAX));
+        assert_eq!(
+            layout(PduType::C2hData, u32::MAX - 31),
+            Err(LayoutError::TooLong { kind: PduType::C2hData, data_length: u32::MAX - 31 })
+        );
+        insta::assert_snapshot!(
+            layout(PduType::CapsuleResp, 1).expect_err("no data in a response"),
+            @"CapsuleResp carries no data, 1 bytes given"
+        );
+    }
+
+    #[test]
+    fn unknown_flag_bits_are_kept_and_seen() {
+        let flags = PduFlags::from_bits_retain(0xF4);
+        assert_eq!((flags.bits(), flags.reserved()), (0xF4, 0xF0));
+        assert_eq!(Digests::from_bits_retain(0x83).reserved(), 0x80);
+    }
+
+    fn any_kind() -> impl Strategy<Value = PduType> {
+        prop::sample::select(PduType::ALL.as_slice())
+    }
+
+    proptest! {
+        #[test]
+        fn parts_lie_in_order_and_fill_the_pdu(
+            kind in any_kind(), digests in 0u8..4, raw in 0u8..32, data_length: u32,
+        ) {
+            let digests = Digests::from_bits_retain(digests);
+            let alignment = DataAlignment::from_raw(raw).expect("in range");
+            let Ok(layout) = PduLayout::new(kind, digests, alignment, data_length) else { return Ok(()) };
+            let header = u64::from(kind.header_length());
+            let header_digest = u64::from(digests.contains(Digests::HEADER) && kind.may_carry_header_digest()) * 4;
+            let data_digest = u64::from(digests.contains(Digests::DATA) && kind.may_carry_data() && data_length > 0) * 4;
+            let padding = u64::from(layout.prefix_length()) - header - header_digest;
+            prop_assert!(padding < u64::from(alignment.bytes()));
+            let sum = header + header_digest + padding + u64::from(data_length) + data_digest;
+            prop_assert_eq!(sum, u64::from(layout.plen()));
+            if kind.may_carry_data() && data_length > 0 {
+                prop_assert_eq!(layout.pdo(), layout.prefix_length());
+                prop_assert_eq!(layout.pdo() % alignment.bytes(), 0);
+            } else {
+                prop_assert_eq!((layout.pdo(), padding), (0, 0));
+            }
+            prop_assert_eq!(layout.header_digest_at().is_some(), header_digest == 4);
+            prop_assert_eq!(layout.data_digest_at().is_some(), data_digest == 4);
+            let common = layout.common_header(PduFlags::LAST);
+            prop_assert_eq!(common.pdu_type(), Ok(kind));
+            prop_assert_eq!(common.flags, layout.flags() | PduFlags::LAST);
+            prop_assert_eq!(common.plen.get(), layout.plen());
+        }
+
+        #[test]
+        fn every_header_comes_back_as_it_came(bytes in prop::collection::vec(any::<u8>(), 0..160)) {
+            macro_rules! round_trip {
+                ($($header:ident)*) => {$(
+                    match $header::read_from_prefix(&bytes) {
+                        Ok((header, _)) => prop_assert_eq!(header.as_bytes(), &bytes[..size_of::<$header>()]),
+                        Err(_) => prop_assert!(bytes.len() < size_of::<$header>()),
+                    }
+                )*};
+            }
+            round_trip!(CommonHeader IcReq IcResp TermReq CapsuleCmd CapsuleResp DataPdu R2t);
+        }
+
+        #[test]
+        fn the_handshake_gives_back_what_it_was_made_of(raw in 0u8..32, digests in 0u8..4, limit in 1u32..) {
+            let alignment = DataAlignment::from_raw(raw).expect("in range");
+            let digests = Digests::from_bits_retain(digests);
+            let icreq = IcReq::new(alignment, digests, limit);
+            prop_assert_eq!(icreq.data_alignment(), Some(alignment));
+            prop_assert_eq!((icreq.dgst, icreq.r2t_limit()), (digests, u64::from(limit)));
+            let icresp = IcResp::new(alignment, digests, limit);
+            prop_assert_eq!(icresp.data_alignment(), Some(alignment));
+            prop_assert_eq!((icresp.dgst, icresp.maxh2cdata.get()), (digests, limit));
+        }
+
+        #[test]
+        fn data_and_windows_give_back_what_they_were_made_of(
+            cid: u16, ttag: u16, offset: u32, length in 1u32..1 << 30, last: bool,
+        ) {
+            let (cid, ttag) = (U16::new(cid), U16::new(ttag));
+            let h2c = DataPdu::h2c(&laid_out(PduType::H2cData, BOTH, 0, length), cid, ttag, offset, last);
+            prop_assert_eq!((h2c.cid, h2c.ttag), (cid, ttag));
+            prop_assert_eq!((h2c.offset.get(), h2c.length.get()), (offset, length));
+            prop_assert_eq!(h2c.common.flags.contains(PduFlags::LAST), last);
+            let r2t = R2t::new(BOTH, cid, ttag, offset, length);
+            prop_assert_eq!((r2t.cid, r2t.ttag), (cid, ttag));
+            prop_assert_eq!((r2t.offset.get(), r2t.length.get()), (offset, length));
+        }
+
+        #[test]
+        fn a_termreq_gives_back_what_it_was_made_of(fes: u16, fei: u32, copied in 0u8..=128) {
+            let term = TermReq::from_controller(FatalErrorStatus::from_raw(fes), fei, copied);
+            prop_assert_eq!((term.status().raw(), term.fei.get()), (fes, fei));
+            prop_assert_eq!(term.common.plen.get(), 24 + u32::from(copied));
+        }
+    }
+}
