@@ -16,11 +16,13 @@ mod bits;
 pub mod cqe;
 pub mod digest;
 pub mod id;
+pub mod nqn;
 pub mod opcode;
 pub mod pdu;
 pub mod sgl;
 pub mod sqe;
 pub mod status;
+pub mod uuid;
 
 pub use zerocopy;
 pub use zerocopy::little_endian::{U16, U32, U64, U128};
