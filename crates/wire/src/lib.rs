@@ -15,10 +15,12 @@ mod bits;
 
 pub mod cqe;
 pub mod digest;
+pub mod fabrics;
 pub mod id;
 pub mod nqn;
 pub mod opcode;
 pub mod pdu;
+pub mod property;
 pub mod sgl;
 pub mod sqe;
 pub mod status;

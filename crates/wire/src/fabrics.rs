@@ -1,0 +1,479 @@
+//! Fabrics commands (opcode 0x7F): Connect, Property Get and Set, Disconnect, Authentication Send and Receive. wire §6
+
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::U16;
+use crate::bits::{byte, dword, high16, low16, zero_based16};
+use crate::id::{Cntlid, Nsid, Qid};
+use crate::nqn::{HostId, NQN_FIELD_BYTES, Nqn, NqnError};
+use crate::opcode::{AdminOpcode, FabricsType};
+use crate::property::{Property, PropertySize};
+use crate::sgl::Sgl;
+use crate::sqe::Sqe;
+
+/// Bytes of Connect data.
+pub const CONNECT_DATA_BYTES: u32 = 1024;
+
+bit_fields! {
+    /// Attributes of a Connect. wire §6.1
+    pub struct ConnectAttributes: u8 {
+        /// Priority class of the queue.
+        priority, with_priority: u8 [1:0];
+        /// No SQ flow control: completions carry no head, and SUCCESS may end reads.
+        disable_sq_flow_control, with_disable_sq_flow_control: bool [2];
+        /// The host can delete single I/O queues.
+        individual_queue_deletion, with_individual_queue_deletion: bool [3];
+    }
+}
+
+/// Fields of a Connect command. wire §6.1
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectCommand {
+    /// Record format, 0.
+    pub recfmt: u16,
+    /// Queue to connect.
+    pub qid: Qid,
+    /// Entries of the queue, 1..=65536.
+    pub queue_entries: u32,
+    /// Attributes.
+    pub attributes: ConnectAttributes,
+    /// Keep-alive timeout in milliseconds, 0 for none; admin queue only.
+    pub kato_ms: u32,
+}
+
+impl ConnectCommand {
+    /// Reads the fields of a Connect.
+    #[must_use]
+    pub const fn from_sqe(sqe: &Sqe) -> Self {
+        let (cdw10, cdw11) = (sqe.cdw10.get(), sqe.cdw11.get());
+        Self {
+            recfmt: low16(cdw10),
+            qid: Qid::new(high16(cdw10)),
+            queue_entries: low16(cdw11) as u32 + 1,
+            attributes: ConnectAttributes::from_bits(byte(cdw11, 2)),
+            kato_ms: sqe.cdw12.get(),
+        }
+    }
+
+    /// A Connect with these fields, its data in capsule; `queue_entries` is clamped to its range.
+    #[must_use]
+    pub fn to_sqe(&self) -> Sqe {
+        let mut sqe = fabrics(FabricsType::CONNECT);
+        sqe.cdw10.set(dword(self.recfmt, self.qid.get()));
+        sqe.cdw11.set(dword(zero_based16(self.queue_entries), u16::from(self.attributes.bits())));
+        sqe.cdw12.set(self.kato_ms);
+        sqe.with_data(Sgl::in_capsule(CONNECT_DATA_BYTES))
+    }
+}
+
+/// Data of a Connect, always in capsule. wire §6.2
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct ConnectData {
+    /// Identifier of the host.
+    pub hostid: HostId,
+    /// Controller to connect to; see [`ConnectData::cntlid`].
+    pub cntlid: U16,
+    reserved_18: [u8; 238],
+    /// Name of the subsystem, NUL-terminated.
+    pub subnqn: [u8; NQN_FIELD_BYTES],
+    /// Name of the host, NUL-terminated.
+    pub hostnqn: [u8; NQN_FIELD_BYTES],
+    reserved_768: [u8; 256],
+}
+const _: () = assert!(size_of::<ConnectData>() == CONNECT_DATA_BYTES as usize);
+
+impl ConnectData {
+    /// Data that connects `host` to a controller of `subsystem`: [`Cntlid::DYNAMIC`] on the admin queue.
+    #[must_use]
+    pub fn new(hostid: HostId, cntlid: Cntlid, subsystem: &Nqn, host: &Nqn) -> Self {
+        Self {
+            hostid,
+            cntlid: U16::new(cntlid.get()),
+            subnqn: subsystem.to_wire(),
+            hostnqn: host.to_wire(),
+            ..Self::new_zeroed()
+        }
+    }
+
+    /// Controller to connect to.
+    #[must_use]
+    pub const fn cntlid(&self) -> Cntlid {
+        Cntlid::new(self.cntlid.get())
+    }
+
+    /// Name of the subsystem.
+    ///
+    /// # Errors
+    /// What [`Nqn::from_wire`] refuses; answer with [`InvalidParameter::SUBNQN`].
+    pub fn subsystem(&self) -> Result<Nqn, NqnError> {
+        Nqn::from_wire(&self.subnqn)
+    }
+
+    /// Name of the host.
+    ///
+    /// # Errors
+    /// What [`Nqn::from_wire`] refuses; answer with [`InvalidParameter::HOSTNQN`].
+    pub fn host(&self) -> Result<Nqn, NqnError> {
+        Nqn::from_wire(&self.hostnqn)
+    }
+}
+
+bit_fields! {
+    /// Result dword of a successful Connect. wire §6.3
+    pub struct ConnectResult: u32 {
+        /// Id of the controller.
+        cntlid, with_cntlid: u16 [15:0];
+        /// The queue must authenticate.
+        authentication_required, with_authentication_required: bool [17];
+        /// The queue must authenticate and set up a secure channel by it.
+        secure_channel_required, with_secure_channel_required: bool [18];
+    }
+}
+
+bit_fields! {
+    /// Result dword of a Connect refused with invalid parameters: which one. wire §6.3
+    pub struct InvalidParameter: u32 {
+        /// Byte offset of the parameter.
+        offset, with_offset: u16 [15:0];
+        /// The offset is in the data, else in the command.
+        in_data, with_in_data: bool [16];
+    }
+}
+
+impl InvalidParameter {
+    /// Host identifier.
+    pub const HOSTID: Self = Self::data(0);
+    /// Controller id.
+    pub const CNTLID: Self = Self::data(16);
+    /// Subsystem name.
+    pub const SUBNQN: Self = Self::data(256);
+    /// Host name.
+    pub const HOSTNQN: Self = Self::data(512);
+    /// Queue id.
+    pub const QID: Self = Self::command(42);
+    /// Queue size.
+    pub const SQSIZE: Self = Self::command(44);
+    /// Keep-alive timeout.
+    pub const KATO: Self = Self::command(48);
+
+    /// The parameter at this byte of the data.
+    #[must_use]
+    pub const fn data(offset: u16) -> Self {
+        Self::from_bits(0).with_offset(offset).with_in_data(true)
+    }
+
+    /// The parameter at this byte of the command.
+    #[must_use]
+    pub const fn command(offset: u16) -> Self {
+        Self::from_bits(0).with_offset(offset)
+    }
+}
+
+/// Fields of a Property Get; the value comes as the 8-byte result. wire §6.4
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PropertyGet {
+    /// Size asked for.
+    pub size: PropertySize,
+    /// Property asked for.
+    pub property: Property,
+}
+
+impl PropertyGet {
+    /// Reads the fields of a Property Get.
+    #[must_use]
+    pub const fn from_sqe(sqe: &Sqe) -> Self {
+        Self {
+            size: PropertySize::from_raw(byte(sqe.cdw10.get(), 0) & 7),
+            property: Property::from_raw(sqe.cdw11.get()),
+        }
+    }
+
+    /// A Property Get with these fields.
+    #[must_use]
+    pub fn to_sqe(&self) -> Sqe {
+        let mut sqe = fabrics(FabricsType::PROPERTY_GET);
+        sqe.cdw10.set(u32::from(self.size.raw() & 7));
+        sqe.cdw11.set(self.property.raw());
+        sqe
+    }
+}
+
+/// Fields of a Property Set. wire §6.4
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PropertySet {
+    /// Size of the value.
+    pub size: PropertySize,
+    /// Property to set.
+    pub property: Property,
+    /// Value; the low half if the size is 4.
+    pub value: u64,
+}
+
+impl PropertySet {
+    /// Reads the fields of a Property Set.
+    #[must_use]
+    pub const fn from_sqe(sqe: &Sqe) -> Self {
+        let PropertyGet { size, property } = PropertyGet::from_sqe(sqe);
+        Self { size, property, value: sqe.cdw12_13() }
+    }
+
+    /// A Property Set with these fields.
+    #[must_use]
+    pub fn to_sqe(&self) -> Sqe {
+        let mut sqe = fabrics(FabricsType::PROPERTY_SET);
+        sqe.cdw10.set(u32::from(self.size.raw() & 7));
+        sqe.cdw11.set(self.property.raw());
+        sqe.set_cdw12_13(self.value);
+        sqe
+    }
+}
+
+/// Fields of a Disconnect. wire §6.5
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Disconnect {
+    /// Record format, 0.
+    pub recfmt: u16,
+}
+
+impl Disconnect {
+    /// Reads the fields of a Disconnect.
+    #[must_use]
+    pub const fn from_sqe(sqe: &Sqe) -> Self {
+        Self { recfmt: low16(sqe.cdw10.get()) }
+    }
+
+    /// A Disconnect with these fields.
+    #[must_use]
+    pub fn to_sqe(&self) -> Sqe {
+        let mut sqe = fabrics(FabricsType::DISCONNECT);
+        sqe.cdw10.set(u32::from(self.recfmt));
+        sqe
+    }
+}
+
+/// Fields of an Authentication Send or Receive. wire §6.6
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AuthenticationCommand {
+    /// Protocol specific, 1.
+    pub spsp0: u8,
+    /// Protocol specific, 1.
+    pub spsp1: u8,
+    /// Security protocol, 0xE9.
+    pub secp: u8,
+    /// Bytes sent, or bytes the host has room for.
+    pub length: u32,
+}
+
+impl AuthenticationCommand {
+    /// A message, or room for one, of this many bytes.
+    #[must_use]
+    pub const fn new(length: u32) -> Self {
+        Self { spsp0: 1, spsp1: 1, secp: 0xE9, length }
+    }
+
+    /// Whether protocol fields have the only values there are.
+    #[must_use]
+    pub const fn is_known_protocol(&self) -> bool {
+        self.spsp0 == 1 && self.spsp1 == 1 && self.secp == 0xE9
+    }
+
+    /// Reads the fields of an Authentication Send or Receive.
+    #[must_use]
+    pub const fn from_sqe(sqe: &Sqe) -> Self {
+        let cdw10 = sqe.cdw10.get();
+        Self { spsp0: byte(cdw10, 1), spsp1: byte(cdw10, 2), secp: byte(cdw10, 3), length: sqe.cdw11.get() }
+    }
+
+    /// An Authentication Send with these fields; the data pointer is left to the caller.
+    #[must_use]
+    pub fn to_send_sqe(&self) -> Sqe {
+        self.to_sqe(FabricsType::AUTHENTICATION_SEND)
+    }
+
+    /// An Authentication Receive with these fields; the data pointer is left to the caller.
+    #[must_use]
+    pub fn to_receive_sqe(&self) -> Sqe {
+        self.to_sqe(FabricsType::AUTHENTICATION_RECEIVE)
+    }
+
+    fn to_sqe(self, fctype: FabricsType) -> Sqe {
+        let mut sqe = fabrics(fctype);
+        sqe.cdw10.set(u32::from_le_bytes([0, self.spsp0, self.spsp1, self.secp]));
+        sqe.cdw11.set(self.length);
+        sqe
+    }
+}
+
+impl Sqe {
+    /// Reads a property in its own size.
+    #[must_use]
+    pub fn property_get(property: Property) -> Self {
+        PropertyGet { size: property.size().unwrap_or_default(), property }.to_sqe()
+    }
+
+    /// Sets a property in its own size.
+    #[must_use]
+    pub fn property_set(property: Property, value: u64) -> Self {
+        PropertySet { size: property.size().unwrap_or_default(), property, value }.to_sqe()
+    }
+}
+
+/// A Fabrics command without fields: the type lies where others have the namespace.
+fn fabrics(fctype: FabricsType) -> Sqe {
+    Sqe::new(AdminOpcode::FABRICS.raw(), Nsid::new(u32::from(fctype.raw())))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::property::{Cc, CommandSetSelection};
+
+    /// The 64 bytes with these at their offsets.
+    fn bytes(parts: &[(usize, &[u8])]) -> [u8; 64] {
+        let mut bytes = [0; 64];
+        for (at, part) in parts {
+            bytes[*at..at + part.len()].copy_from_slice(part);
+        }
+        bytes
+    }
+
+    /// wire §6.2
+    #[test]
+    fn connect_data_lies_where_the_reference_says() {
+        assert_offsets!(
+            ConnectData: hostid @ 0, cntlid @ 16, reserved_18 @ 18, subnqn @ 256, hostnqn @ 512, reserved_768 @ 768,
+        );
+    }
+
+    #[test]
+    fn a_connect_of_the_admin_queue_is_what_linux_sends() {
+        let sqe = ConnectCommand {
+            recfmt: 0,
+            qid: Qid::ADMIN,
+            queue_entries: 32,
+            attributes: ConnectAttributes::default(),
+            kato_ms: 5000,
+        }
+        .to_sqe();
+        let expected = bytes(&[
+            (0, &[0x7F, 0x40]),
+            (4, &[0x01]),
+            (32, &[0x00, 0x04]),
+            (39, &[0x01]),
+            (44, &[31]),
+            (48, &[0x88, 0x13]),
+        ]);
+        assert_eq!(sqe.as_bytes(), expected);
+    }
+
+    #[test]
+    fn a_connect_of_an_io_queue_names_queue_size_and_attributes() {
+        let command = ConnectCommand {
+            recfmt: 0,
+            qid: Qid::new(0x0102),
+            queue_entries: 128,
+            attributes: ConnectAttributes::default().with_disable_sq_flow_control(true),
+            kato_ms: 0,
+        };
+        assert_eq!(command.to_sqe().as_bytes()[40..52], [0, 0, 0x02, 0x01, 127, 0, 0x04, 0, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn connect_data_names_host_and_subsystem() {
+        let host: Nqn = "nqn.2016-06.io.nvlane:host".parse().expect("well formed");
+        let subsystem: Nqn = "nqn.2016-06.io.nvlane:sub1".parse().expect("well formed");
+        let data = ConnectData::new(HostId::from_bytes([7; 16]), Cntlid::DYNAMIC, &subsystem, &host);
+        let raw = data.as_bytes();
+        assert_eq!(raw[..19], [7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 0xFF, 0xFF, 0]);
+        assert_eq!(&raw[256..283], b"nqn.2016-06.io.nvlane:sub1\0");
+        assert_eq!(&raw[512..539], b"nqn.2016-06.io.nvlane:host\0");
+        assert!(raw[18..256].iter().chain(&raw[768..]).all(|byte| *byte == 0));
+        assert_eq!(data.subsystem(), Ok(subsystem));
+        assert_eq!(data.host(), Ok(host));
+        assert_eq!(data.cntlid(), Cntlid::DYNAMIC);
+    }
+
+    /// wire §6.3
+    #[test]
+    fn connect_results_have_the_bits_of_the_reference() {
+        let result = ConnectResult::default().with_cntlid(0x0102).with_authentication_required(true);
+        assert_eq!(result.bits(), 0x0002_0102);
+        assert_eq!(result.with_secure_channel_required(true).bits(), 0x0006_0102);
+        for (parameter, bits) in [
+            (InvalidParameter::HOSTID, 0x0001_0000),
+            (InvalidParameter::CNTLID, 0x0001_0010),
+            (InvalidParameter::SUBNQN, 0x0001_0100),
+            (InvalidParameter::HOSTNQN, 0x0001_0200),
+            (InvalidParameter::QID, 42),
+            (InvalidParameter::SQSIZE, 44),
+            (InvalidParameter::KATO, 48),
+        ] {
+            assert_eq!(parameter.bits(), bits, "{parameter:?}");
+        }
+    }
+
+    #[test]
+    fn properties_are_read_and_set_in_their_own_size() {
+        let expected = bytes(&[(0, &[0x7F, 0x40]), (4, &[0x04]), (39, &[0x5A]), (40, &[1])]);
+        assert_eq!(Sqe::property_get(Property::CAP).as_bytes(), expected);
+        let expected = bytes(&[(0, &[0x7F, 0x40]), (4, &[0x04]), (39, &[0x5A]), (44, &[0x1C])]);
+        assert_eq!(Sqe::property_get(Property::CSTS).as_bytes(), expected);
+        let cc = Cc::new(CommandSetSelection::NVM).with_en(true);
+        let expected = bytes(&[(0, &[0x7F, 0x40]), (39, &[0x5A]), (44, &[0x14]), (48, &[1, 0, 0x46, 0])]);
+        assert_eq!(Sqe::property_set(Property::CC, u64::from(cc.bits())).as_bytes(), expected);
+    }
+
+    #[test]
+    fn authentication_names_its_protocol_and_length() {
+        let command = AuthenticationCommand::new(0x48);
+        let expected = bytes(&[(0, &[0x7F, 0x40]), (4, &[0x05]), (39, &[0x5A]), (41, &[1, 1, 0xE9, 0x48])]);
+        assert_eq!(command.to_send_sqe().as_bytes(), expected);
+        assert_eq!(command.to_receive_sqe().fctype(), FabricsType::AUTHENTICATION_RECEIVE);
+        assert!(command.is_known_protocol());
+        assert!(!AuthenticationCommand { secp: 0xE8, ..command }.is_known_protocol());
+    }
+
+    #[test]
+    fn a_disconnect_has_only_its_format() {
+        let expected = bytes(&[(0, &[0x7F, 0x40]), (4, &[0x08]), (39, &[0x5A])]);
+        assert_eq!(Disconnect { recfmt: 0 }.to_sqe().as_bytes(), expected);
+    }
+
+    proptest! {
+        #[test]
+        fn every_field_comes_back_alone(bits: u32, attributes: u8) {
+            ConnectAttributes::check_fields(attributes);
+            ConnectResult::check_fields(bits);
+            InvalidParameter::check_fields(bits);
+        }
+
+        #[test]
+        fn commands_give_back_what_they_were_made_of(
+            recfmt: u16, qid: u16, queue_entries in 1u32..=65_536, attributes: u8, kato_ms: u32,
+            size in 0u8..8, offset: u32, value: u64, protocol: [u8; 3],
+        ) {
+            let connect = ConnectCommand {
+                recfmt,
+                qid: Qid::new(qid),
+                queue_entries,
+                attributes: ConnectAttributes::from_bits(attributes),
+                kato_ms,
+            };
+            prop_assert_eq!(ConnectCommand::from_sqe(&connect.to_sqe()), connect);
+            let (size, property) = (PropertySize::from_raw(size), Property::from_raw(offset));
+            let get = PropertyGet { size, property };
+            prop_assert_eq!(PropertyGet::from_sqe(&get.to_sqe()), get);
+            let set = PropertySet { size, property, value };
+            prop_assert_eq!(PropertySet::from_sqe(&set.to_sqe()), set);
+            let disconnect = Disconnect { recfmt };
+            prop_assert_eq!(Disconnect::from_sqe(&disconnect.to_sqe()), disconnect);
+            let [spsp0, spsp1, secp] = protocol;
+            let authentication = AuthenticationCommand { spsp0, spsp1, secp, length: kato_ms };
+            prop_assert_eq!(AuthenticationCommand::from_sqe(&authentication.to_send_sqe()), authentication);
+            prop_assert_eq!(AuthenticationCommand::from_sqe(&authentication.to_receive_sqe()), authentication);
+        }
+    }
+}
