@@ -130,6 +130,15 @@ impl fmt::Display for Cntlid {
     }
 }
 
+codes! {
+    /// Command set identifier: what kind of I/O commands a namespace takes. wire §10
+    pub struct Csi: u8 {
+        NVM = 0, "NVM";
+        KV = 1, "key value";
+        ZNS = 2, "zoned namespace";
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -13,10 +13,12 @@
 mod macros;
 mod bits;
 
+pub mod async_event;
 pub mod cqe;
 pub mod digest;
 pub mod fabrics;
 pub mod id;
+pub mod log;
 pub mod nqn;
 pub mod opcode;
 pub mod pdu;
@@ -24,6 +26,7 @@ pub mod property;
 pub mod sgl;
 pub mod sqe;
 pub mod status;
+pub mod text;
 pub mod uuid;
 
 pub use zerocopy;

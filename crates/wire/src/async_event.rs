@@ -1,0 +1,136 @@
+//! Asynchronous events: which a host enables, and what a completed request says. wire §13
+
+use crate::id::Nsid;
+use crate::log::Lid;
+use crate::opcode::AdminOpcode;
+use crate::sqe::Sqe;
+
+flags! {
+    /// Events a controller can send (Identify's oaes) and a host enables (feature 0x0B). wire §12, §13
+    pub struct AsyncEvents: u32 {
+        /// Critical warnings of the SMART log, a bit each.
+        SMART = 0xFF;
+        /// Namespace attributes changed.
+        NAMESPACE_ATTRIBUTE = 1 << 8;
+        /// Firmware activation starting.
+        FIRMWARE = 1 << 9;
+        /// Telemetry log changed.
+        TELEMETRY = 1 << 10;
+        /// ANA state changed.
+        ANA = 1 << 11;
+        /// Discovery log changed.
+        DISCOVERY = 1 << 31;
+    }
+}
+
+codes! {
+    /// Type of an event. wire §13
+    pub struct AsyncEventType: u8 {
+        ERROR = 0, "error";
+        SMART = 1, "SMART or health";
+        NOTICE = 2, "notice";
+        COMMAND_SET = 6, "I/O command set specific";
+    }
+}
+
+bit_fields! {
+    /// An event: dword 0 of a completed Asynchronous Event Request. wire §13
+    pub struct AsyncEvent: u32 {
+        /// Type.
+        kind, with_kind: AsyncEventType [2:0];
+        /// What happened, by type.
+        information, with_information: u8 [15:8];
+        /// Log page to read; reading it without RAE lets the event come again.
+        log, with_log: Lid [23:16];
+    }
+}
+
+impl AsyncEvent {
+    /// Persistent internal error: Linux resets the controller.
+    pub const PERSISTENT_INTERNAL_ERROR: Self = Self::new(AsyncEventType::ERROR, 3, Lid::ERROR);
+    /// Reliability degraded.
+    pub const SMART_RELIABILITY: Self = Self::new(AsyncEventType::SMART, 0, Lid::SMART);
+    /// Temperature outside its thresholds.
+    pub const SMART_TEMPERATURE: Self = Self::new(AsyncEventType::SMART, 1, Lid::SMART);
+    /// Spare below its threshold.
+    pub const SMART_SPARE: Self = Self::new(AsyncEventType::SMART, 2, Lid::SMART);
+    /// A namespace was added, removed or resized.
+    pub const NAMESPACE_ATTRIBUTE: Self = Self::new(AsyncEventType::NOTICE, 0x00, Lid::CHANGED_NAMESPACES);
+    /// Firmware activation starts.
+    pub const FIRMWARE: Self = Self::new(AsyncEventType::NOTICE, 0x01, Lid::FIRMWARE_SLOTS);
+    /// ANA state changed.
+    pub const ANA_CHANGE: Self = Self::new(AsyncEventType::NOTICE, 0x03, Lid::ANA);
+    /// Discovery log changed.
+    pub const DISCOVERY_CHANGE: Self = Self::new(AsyncEventType::NOTICE, 0xF0, Lid::DISCOVERY);
+    /// The reservation notification log has a page.
+    pub const RESERVATION: Self = Self::new(AsyncEventType::COMMAND_SET, 0x00, Lid::RESERVATION_NOTIFICATION);
+    /// A sanitize completed.
+    pub const SANITIZE_COMPLETED: Self = Self::new(AsyncEventType::COMMAND_SET, 0x01, Lid::SANITIZE_STATUS);
+
+    /// An event of this type and information whose details are in `log`.
+    #[must_use]
+    pub const fn new(kind: AsyncEventType, information: u8, log: Lid) -> Self {
+        Self::from_bits(0).with_kind(kind).with_information(information).with_log(log)
+    }
+}
+
+impl Sqe {
+    /// Asks to be told of the next event; stays pending until there is one.
+    #[must_use]
+    pub const fn async_event_request() -> Self {
+        Self::new(AdminOpcode::ASYNC_EVENT_REQUEST.raw(), Nsid::NONE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use zerocopy::IntoBytes;
+
+    use super::*;
+
+    /// wire §13: type, information, log page.
+    #[test]
+    fn events_have_the_bits_of_the_table() {
+        for (event, bits) in [
+            (AsyncEvent::PERSISTENT_INTERNAL_ERROR, 0x0001_0300),
+            (AsyncEvent::SMART_RELIABILITY, 0x0002_0001),
+            (AsyncEvent::SMART_TEMPERATURE, 0x0002_0101),
+            (AsyncEvent::SMART_SPARE, 0x0002_0201),
+            (AsyncEvent::NAMESPACE_ATTRIBUTE, 0x0004_0002),
+            (AsyncEvent::FIRMWARE, 0x0003_0102),
+            (AsyncEvent::ANA_CHANGE, 0x000C_0302),
+            (AsyncEvent::DISCOVERY_CHANGE, 0x0070_F002),
+            (AsyncEvent::RESERVATION, 0x0080_0006),
+            (AsyncEvent::SANITIZE_COMPLETED, 0x0081_0106),
+        ] {
+            assert_eq!(event.bits(), bits, "{event:?}");
+        }
+    }
+
+    /// wire §12
+    #[test]
+    fn event_configuration_has_the_bits_of_the_table() {
+        let linux = AsyncEvents::NAMESPACE_ATTRIBUTE
+            | AsyncEvents::FIRMWARE
+            | AsyncEvents::ANA
+            | AsyncEvents::DISCOVERY;
+        assert_eq!(linux.bits(), 0x8000_0B00);
+        assert_eq!((AsyncEvents::SMART | AsyncEvents::TELEMETRY).bits(), 0x0000_04FF);
+        assert_eq!(AsyncEvents::from_bits_retain(0x0000_1100).reserved(), 0x1000);
+    }
+
+    #[test]
+    fn a_request_is_an_opcode_and_nothing_else() {
+        let mut expected = [0; 64];
+        (expected[0], expected[1], expected[39]) = (0x0C, 0x40, 0x5A);
+        assert_eq!(Sqe::async_event_request().as_bytes(), expected);
+    }
+
+    proptest! {
+        #[test]
+        fn every_field_comes_back_alone(bits: u32) {
+            AsyncEvent::check_fields(bits);
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Error information log (LID 01): one entry per command that failed with More, newest first. wire §11
+
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::status::Status;
+use crate::{U16, U32, U64};
+
+/// Bytes of an entry.
+pub const ERROR_ENTRY_BYTES: usize = 64;
+
+/// An entry of the error log; all zero where there is none. wire §11
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct ErrorEntry {
+    /// Errors so far, counted from 1; 0 in an empty entry.
+    pub count: U64,
+    /// Queue of the command.
+    pub sqid: U16,
+    /// Id of the command.
+    pub cid: U16,
+    status: U16,
+    /// Byte and bit of the parameter in error, as the wire has it.
+    pub parameter_location: U16,
+    /// First block in error.
+    pub lba: U64,
+    /// Namespace of the command.
+    pub nsid: U32,
+    /// Vendor page with more, 0 for none.
+    pub vs: u8,
+    /// Transport of the command.
+    pub trtype: u8,
+    reserved_30: [u8; 2],
+    /// Specific to the command.
+    pub command_specific: U64,
+    reserved_40: [u8; 24],
+}
+const _: () = assert!(size_of::<ErrorEntry>() == ERROR_ENTRY_BYTES);
+
+impl ErrorEntry {
+    /// Status of the command.
+    #[must_use]
+    pub const fn status(&self) -> Status {
+        Status::from_wire(self.status.get())
+    }
+
+    /// Sets [`Self::status`].
+    pub fn set_status(&mut self, status: Status) {
+        self.status.set(status.to_wire(false));
+    }
+}
+
+impl Default for ErrorEntry {
+    fn default() -> Self {
+        Self::new_zeroed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// wire §11
+    #[test]
+    fn fields_lie_where_the_reference_says() {
+        assert_offsets!(
+            ErrorEntry:
+            count @ 0, sqid @ 8, cid @ 10, status @ 12, parameter_location @ 14, lba @ 16, nsid @ 24, vs @ 28,
+            trtype @ 29, command_specific @ 32,
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn an_entry_keeps_its_status(word: u16, bytes: [[u8; 32]; 2]) {
+            let mut entry = ErrorEntry::read_from_bytes(bytes.as_flattened()).expect("64 bytes");
+            prop_assert_eq!(entry.as_bytes(), bytes.as_flattened());
+            entry.set_status(Status::from_wire(word));
+            prop_assert_eq!(entry.status(), Status::from_wire(word));
+            prop_assert_eq!(entry.as_bytes()[12..14].to_vec(), (word & !1).to_le_bytes().to_vec());
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! What a controller supports: log pages (LID 00), commands (LID 05), features (LID 12). wire §11
+
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::U32;
+use crate::log::Lid;
+
+bit_fields! {
+    /// An entry of the supported pages log. wire §11
+    pub struct PageSupport: u32 {
+        /// The page is supported.
+        supported, with_supported: bool [0];
+        /// The offset is an index.
+        index_offset, with_index_offset: bool [1];
+        /// Specific to the page.
+        specific, with_specific: u16 [31:16];
+    }
+}
+
+/// Supported log pages. wire §11
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct SupportedPages {
+    pages: [U32; 256],
+}
+const _: () = assert!(size_of::<SupportedPages>() == 1024);
+
+impl SupportedPages {
+    /// What is supported of a page.
+    #[must_use]
+    pub const fn page(&self, lid: Lid) -> PageSupport {
+        PageSupport::from_bits(self.pages[lid.raw() as usize].get())
+    }
+
+    /// Sets [`Self::page`].
+    pub fn set_page(&mut self, lid: Lid, support: PageSupport) {
+        self.pages[usize::from(lid.raw())].set(support.bits());
+    }
+}
+
+bit_fields! {
+    /// What a command does. Linux freezes its queues for a passthrough command with effects other than on content, so be
+    /// truthful. wire §11
+    pub struct CommandEffects: u32 {
+        /// The command is supported.
+        supported, with_supported: bool [0];
+        /// It may change the content of blocks.
+        changes_content, with_changes_content: bool [1];
+        /// It may change capabilities of a namespace.
+        changes_capabilities, with_changes_capabilities: bool [2];
+        /// It may change which namespaces there are.
+        changes_inventory, with_changes_inventory: bool [3];
+        /// It may change capabilities of the controller.
+        changes_controller, with_changes_controller: bool [4];
+        /// What must not run beside it, as the wire has it.
+        exclusivity, with_exclusivity: u8 [18:16];
+        /// It takes a UUID index.
+        uuid_index, with_uuid_index: bool [19];
+    }
+}
+
+/// Commands supported and effects, of one command set. wire §11
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct CommandsAndEffects {
+    admin: [U32; 256],
+    io: [U32; 256],
+    reserved_2048: [u8; 2048],
+}
+const _: () = assert!(size_of::<CommandsAndEffects>() == 4096);
+
+impl CommandsAndEffects {
+    /// What an admin command does.
+    #[must_use]
+    pub const fn admin(&self, opcode: u8) -> CommandEffects {
+        CommandEffects::from_bits(self.admin[opcode as usize].get())
+    }
+
+    /// What an I/O command does.
+    #[must_use]
+    pub const fn io(&self, opcode: u8) -> CommandEffects {
+        CommandEffects::from_bits(self.io[opcode as usize].get())
+    }
+
+    /// Sets [`Self::admin`].
+    pub fn set_admin(&mut self, opcode: u8, effects: CommandEffects) {
+        self.admin[usize::from(opcode)].set(effects.bits());
+    }
+
+    /// Sets [`Self::io`].
+    pub fn set_io(&mut self, opcode: u8, effects: CommandEffects) {
+        self.io[usize::from(opcode)].set(effects.bits());
+    }
+}
+
+/// Feature identifiers supported and effects: an entry per feature, whose bits the reference leaves open. wire §11
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct FeaturesAndEffects {
+    /// Entries by feature identifier, as the wire has them.
+    pub features: [U32; 256],
+}
+const _: () = assert!(size_of::<FeaturesAndEffects>() == 1024);
+
+/// All zero, nothing supported, is a sound value of each of these.
+macro_rules! default_zeroed {
+    ($($name:ident)*) => {$(
+        impl Default for $name {
+            fn default() -> Self {
+                Self::new_zeroed()
+            }
+        }
+    )*};
+}
+
+default_zeroed! { SupportedPages CommandsAndEffects FeaturesAndEffects }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::opcode::{AdminOpcode, NvmOpcode};
+
+    /// wire §11
+    #[test]
+    fn tables_lie_where_the_reference_says() {
+        assert_offsets!(CommandsAndEffects: admin @ 0, io @ 1024, reserved_2048 @ 2048);
+        assert_offsets!(SupportedPages: pages @ 0);
+        assert_offsets!(FeaturesAndEffects: features @ 0);
+    }
+
+    #[test]
+    fn effects_lie_at_four_times_the_opcode() {
+        let mut log = CommandsAndEffects::default();
+        let supported = CommandEffects::default().with_supported(true);
+        log.set_admin(AdminOpcode::IDENTIFY.raw(), supported);
+        log.set_io(NvmOpcode::WRITE.raw(), supported.with_changes_content(true));
+        log.set_io(0xFF, supported.with_exclusivity(1).with_uuid_index(true));
+        let raw = log.as_bytes();
+        assert_eq!(raw[0x06 * 4..][..4], [1, 0, 0, 0]);
+        assert_eq!(raw[1024 + 4..][..4], [3, 0, 0, 0]);
+        assert_eq!(raw[1024 + 0xFF * 4..][..4], [1, 0, 0b1001, 0]);
+        assert!(log.io(NvmOpcode::WRITE.raw()).changes_content());
+        assert!(!log.admin(AdminOpcode::ABORT.raw()).supported());
+    }
+
+    #[test]
+    fn page_support_lies_at_four_times_the_page() {
+        let mut log = SupportedPages::default();
+        log.set_page(Lid::DISCOVERY, PageSupport::default().with_supported(true).with_specific(0x0102));
+        assert_eq!(log.as_bytes()[0x70 * 4..][..4], [1, 0, 0x02, 0x01]);
+        assert_eq!(log.page(Lid::DISCOVERY).specific(), 0x0102);
+        assert!(!log.page(Lid::ANA).supported());
+    }
+
+    proptest! {
+        #[test]
+        fn every_field_comes_back_alone(bits: u32, index: u8) {
+            PageSupport::check_fields(bits);
+            CommandEffects::check_fields(bits);
+            let mut pages = SupportedPages::default();
+            pages.set_page(Lid::from_raw(index), PageSupport::from_bits(bits));
+            prop_assert_eq!(pages.page(Lid::from_raw(index)).bits(), bits);
+            let mut commands = CommandsAndEffects::default();
+            commands.set_admin(index, CommandEffects::from_bits(bits));
+            commands.set_io(index, CommandEffects::from_bits(!bits));
+            prop_assert_eq!((commands.admin(index).bits(), commands.io(index).bits()), (bits, !bits));
+        }
+    }
+}
