@@ -1,9 +1,8 @@
-//! Headers of the nine PDUs, and where a PDU's parts lie. wire §2
-//!
-//! ```text
-//! 0          hlen        +4            pdo                    plen-4      plen
-//! ├─ header ──┼─ hdgst ───┼─ pad ───────┼─ data ───────────────┼─ ddgst ───┤
-//! ```
+//! Headers of the nine PDUs. wire §2
+
+mod layout;
+
+pub use layout::{DataAlignment, LayoutError, PduLayout};
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -29,8 +28,6 @@ pub const TERM_REQ_BYTES: usize = 24;
 pub const TERM_REQ_COPY_BYTES_MAX: usize = 128;
 /// The longest header of all.
 pub const HEADER_BYTES_MAX: usize = IC_BYTES;
-
-const DIGEST_BYTES: u32 = 4;
 
 /// What a PDU is. wire §2.1
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -163,198 +160,6 @@ flags! {
         HEADER = 1 << 0;
         /// Data digest.
         DATA = 1 << 1;
-    }
-}
-
-/// Multiple of bytes at which data begins, counted from the start of the PDU: 4, 8, … 128. wire §3
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct DataAlignment {
-    /// As on the wire: 0-based dwords, 0..=31.
-    raw: u8,
-}
-
-impl DataAlignment {
-    /// 4 bytes: never any padding. What Linux insists on.
-    pub const NONE: Self = Self { raw: 0 };
-
-    /// From a `hpda` or `cpda` field; `None` above 31.
-    #[inline]
-    #[must_use]
-    pub const fn from_raw(raw: u8) -> Option<Self> {
-        if raw <= 31 { Some(Self { raw }) } else { None }
-    }
-
-    /// As a `hpda` or `cpda` field.
-    #[inline]
-    #[must_use]
-    pub const fn raw(self) -> u8 {
-        self.raw
-    }
-
-    /// In bytes, 4..=128.
-    #[inline]
-    #[must_use]
-    pub const fn bytes(self) -> u8 {
-        (self.raw + 1) * 4
-    }
-}
-
-/// Where the parts of a PDU lie, all counted in bytes from its start. wire §2.1
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PduLayout {
-    kind: PduType,
-    flags: PduFlags,
-    pdo: u8,
-    plen: u32,
-    data_length: u32,
-}
-
-/// A PDU that cannot be laid out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum LayoutError {
-    /// The type carries no data.
-    #[error("{kind:?} carries no data, {data_length} bytes given")]
-    NoData {
-        /// Type of the PDU.
-        kind: PduType,
-        /// Bytes that were to be carried.
-        data_length: u32,
-    },
-    /// The PDU would be longer than `plen` can say, or a TermReq longer than its 152 bytes.
-    #[error("{kind:?} cannot carry {data_length} bytes in one PDU")]
-    TooLong {
-        /// Type of the PDU.
-        kind: PduType,
-        /// Bytes that were to be carried.
-        data_length: u32,
-    },
-}
-
-impl PduLayout {
-    /// A PDU of `kind` with the digests and the alignment in force, carrying `data_length` bytes (0 for none).
-    /// For a TermReq that is the copy of the offending header.
-    ///
-    /// # Errors
-    /// [`LayoutError::NoData`] for data in a type that carries none, [`LayoutError::TooLong`] past the type's limit.
-    #[inline]
-    pub const fn new(
-        kind: PduType,
-        digests: Digests,
-        alignment: DataAlignment,
-        data_length: u32,
-    ) -> Result<Self, LayoutError> {
-        let bare = Self::without_data(kind, digests);
-        if data_length == 0 {
-            return Ok(bare);
-        }
-        if kind.is_term_req() {
-            if data_length as usize > TERM_REQ_COPY_BYTES_MAX {
-                return Err(LayoutError::TooLong { kind, data_length });
-            }
-            return Ok(Self { plen: bare.plen + data_length, data_length, ..bare });
-        }
-        if !kind.may_carry_data() {
-            return Err(LayoutError::NoData { kind, data_length });
-        }
-        let pdo = bare.plen.next_multiple_of(alignment.bytes() as u32);
-        let (flags, trailer) = if digests.contains(Digests::DATA) {
-            (bare.flags.union(PduFlags::DDGST), DIGEST_BYTES)
-        } else {
-            (bare.flags, 0)
-        };
-        match data_length.checked_add(pdo + trailer) {
-            // The longest header with its digest is 76 bytes, so pdo is at most 144 (alignment 72).
-            Some(plen) => Ok(Self { kind, flags, pdo: (pdo & 0xFF) as u8, plen, data_length }),
-            None => Err(LayoutError::TooLong { kind, data_length }),
-        }
-    }
-
-    /// A PDU of `kind` that is nothing but its header.
-    #[inline]
-    #[must_use]
-    pub const fn without_data(kind: PduType, digests: Digests) -> Self {
-        let hlen = kind.header_length() as u32;
-        let (flags, plen) = if digests.contains(Digests::HEADER) && kind.may_carry_header_digest() {
-            (PduFlags::HDGST, hlen + DIGEST_BYTES)
-        } else {
-            (PduFlags::empty(), hlen)
-        };
-        Self { kind, flags, pdo: 0, plen, data_length: 0 }
-    }
-
-    /// Type of the PDU.
-    #[inline]
-    #[must_use]
-    pub const fn kind(&self) -> PduType {
-        self.kind
-    }
-
-    /// Digest flags it carries.
-    #[inline]
-    #[must_use]
-    pub const fn flags(&self) -> PduFlags {
-        self.flags
-    }
-
-    /// Where the header digest lies, if there is one: right after the header.
-    #[inline]
-    #[must_use]
-    pub const fn header_digest_at(&self) -> Option<u8> {
-        if self.flags.contains(PduFlags::HDGST) { Some(self.kind.header_length()) } else { None }
-    }
-
-    /// The `pdo` field: where the data lies, 0 if there is none or in a TermReq.
-    #[inline]
-    #[must_use]
-    pub const fn pdo(&self) -> u8 {
-        self.pdo
-    }
-
-    /// Bytes before the data: header, header digest, padding. The whole PDU if it has no data.
-    #[inline]
-    #[must_use]
-    pub const fn prefix_length(&self) -> u8 {
-        if self.pdo != 0 {
-            return self.pdo;
-        }
-        match self.header_digest_at() {
-            Some(at) => at + 4,
-            None => self.kind.header_length(),
-        }
-    }
-
-    /// Bytes of data, without padding and digest.
-    #[inline]
-    #[must_use]
-    pub const fn data_length(&self) -> u32 {
-        self.data_length
-    }
-
-    /// Where the data digest lies, if there is one: right after the data.
-    #[inline]
-    #[must_use]
-    pub const fn data_digest_at(&self) -> Option<u32> {
-        if self.flags.contains(PduFlags::DDGST) { Some(self.plen - DIGEST_BYTES) } else { None }
-    }
-
-    /// Bytes of the whole PDU.
-    #[inline]
-    #[must_use]
-    pub const fn plen(&self) -> u32 {
-        self.plen
-    }
-
-    /// The common header, with flags beyond those of the digests.
-    #[inline]
-    #[must_use]
-    pub const fn common_header(&self, more: PduFlags) -> CommonHeader {
-        CommonHeader {
-            kind: self.kind as u8,
-            flags: self.flags.union(more),
-            hlen: self.kind.header_length(),
-            pdo: self.pdo,
-            plen: U32::new(self.plen),
-        }
     }
 }
 
@@ -555,7 +360,7 @@ impl CapsuleCmd {
     #[inline]
     #[must_use]
     pub const fn new(layout: &PduLayout, sqe: Sqe) -> Self {
-        debug_assert!(matches!(layout.kind, PduType::CapsuleCmd));
+        debug_assert!(matches!(layout.kind(), PduType::CapsuleCmd));
         Self { common: layout.common_header(PduFlags::empty()), sqe }
     }
 }
@@ -604,7 +409,7 @@ impl DataPdu {
     #[inline]
     #[must_use]
     pub const fn c2h(layout: &PduLayout, cid: U16, offset: u32, more: PduFlags) -> Self {
-        debug_assert!(matches!(layout.kind, PduType::C2hData));
+        debug_assert!(matches!(layout.kind(), PduType::C2hData));
         Self::new(layout, cid, U16::ZERO, offset, more)
     }
 
@@ -612,7 +417,7 @@ impl DataPdu {
     #[inline]
     #[must_use]
     pub const fn h2c(layout: &PduLayout, cid: U16, ttag: U16, offset: u32, last: bool) -> Self {
-        debug_assert!(matches!(layout.kind, PduType::H2cData));
+        debug_assert!(matches!(layout.kind(), PduType::H2cData));
         Self::new(layout, cid, ttag, offset, if last { PduFlags::LAST } else { PduFlags::empty() })
     }
 
@@ -622,7 +427,7 @@ impl DataPdu {
             cid,
             ttag,
             offset: U32::new(offset),
-            length: U32::new(layout.data_length),
+            length: U32::new(layout.data_length()),
             reserved: [0; 4],
         }
     }
@@ -848,72 +653,13 @@ mod tests {
     }
 
     #[test]
-    fn a_termreq_s_copy_has_no_offset_and_a_limit() {
-        let layout = laid_out(PduType::C2hTermReq, BOTH, 7, 128);
-        assert_eq!((layout.pdo(), layout.prefix_length(), layout.plen()), (0, 24, 152));
-        assert_eq!(layout.flags(), PduFlags::empty());
-        assert_eq!(
-            PduLayout::new(PduType::C2hTermReq, BOTH, DataAlignment::NONE, 129),
-            Err(LayoutError::TooLong { kind: PduType::C2hTermReq, data_length: 129 })
-        );
-    }
-
-    #[test]
-    fn a_pdu_that_cannot_be_laid_out_is_refused() {
-        let layout = |kind, length| PduLayout::new(kind, BOTH, DataAlignment::NONE, length);
-        assert_eq!(layout(PduType::R2t, 4), Err(LayoutError::NoData { kind: PduType::R2t, data_length: 4 }));
-        // 24 + 4 + data + 4 just fits, then no more.
-        assert_eq!(layout(PduType::C2hData, u32::MAX - 32).map(|fits| fits.plen()), Ok(u32::MAX));
-        assert_eq!(
-            layout(PduType::C2hData, u32::MAX - 31),
-            Err(LayoutError::TooLong { kind: PduType::C2hData, data_length: u32::MAX - 31 })
-        );
-        insta::assert_snapshot!(
-            layout(PduType::CapsuleResp, 1).expect_err("no data in a response"),
-            @"CapsuleResp carries no data, 1 bytes given"
-        );
-    }
-
-    #[test]
     fn unknown_flag_bits_are_kept_and_seen() {
         let flags = PduFlags::from_bits_retain(0xF4);
         assert_eq!((flags.bits(), flags.reserved()), (0xF4, 0xF0));
         assert_eq!(Digests::from_bits_retain(0x83).reserved(), 0x80);
     }
 
-    fn any_kind() -> impl Strategy<Value = PduType> {
-        prop::sample::select(PduType::ALL.as_slice())
-    }
-
     proptest! {
-        #[test]
-        fn parts_lie_in_order_and_fill_the_pdu(
-            kind in any_kind(), digests in 0u8..4, raw in 0u8..32, data_length: u32,
-        ) {
-            let digests = Digests::from_bits_retain(digests);
-            let alignment = DataAlignment::from_raw(raw).expect("in range");
-            let Ok(layout) = PduLayout::new(kind, digests, alignment, data_length) else { return Ok(()) };
-            let header = u64::from(kind.header_length());
-            let header_digest = u64::from(digests.contains(Digests::HEADER) && kind.may_carry_header_digest()) * 4;
-            let data_digest = u64::from(digests.contains(Digests::DATA) && kind.may_carry_data() && data_length > 0) * 4;
-            let padding = u64::from(layout.prefix_length()) - header - header_digest;
-            prop_assert!(padding < u64::from(alignment.bytes()));
-            let sum = header + header_digest + padding + u64::from(data_length) + data_digest;
-            prop_assert_eq!(sum, u64::from(layout.plen()));
-            if kind.may_carry_data() && data_length > 0 {
-                prop_assert_eq!(layout.pdo(), layout.prefix_length());
-                prop_assert_eq!(layout.pdo() % alignment.bytes(), 0);
-            } else {
-                prop_assert_eq!((layout.pdo(), padding), (0, 0));
-            }
-            prop_assert_eq!(layout.header_digest_at().is_some(), header_digest == 4);
-            prop_assert_eq!(layout.data_digest_at().is_some(), data_digest == 4);
-            let common = layout.common_header(PduFlags::LAST);
-            prop_assert_eq!(common.pdu_type(), Ok(kind));
-            prop_assert_eq!(common.flags, layout.flags() | PduFlags::LAST);
-            prop_assert_eq!(common.plen.get(), layout.plen());
-        }
-
         #[test]
         fn every_header_comes_back_as_it_came(bytes in prop::collection::vec(any::<u8>(), 0..160)) {
             macro_rules! round_trip {
