@@ -44,6 +44,13 @@ pub(crate) const fn quadword(low: u32, high: u32) -> u64 {
 
 /// A count as its 0-based field: 0 is stored as 1, too many as the largest.
 #[inline]
+pub(crate) const fn zero_based8(count: u16) -> u8 {
+    let stored = count.saturating_sub(1);
+    if stored > 0xFF { 0xFF } else { (stored & 0xFF) as u8 }
+}
+
+/// A count as its 0-based field: 0 is stored as 1, too many as the largest.
+#[inline]
 pub(crate) const fn zero_based16(count: u32) -> u16 {
     let stored = count.saturating_sub(1);
     if stored > 0xFFFF { 0xFFFF } else { (stored & 0xFFFF) as u16 }
@@ -66,6 +73,7 @@ mod tests {
 
     #[test]
     fn zero_based_fields_clamp_at_both_ends() {
+        assert_eq!([0, 1, 2, 256, 257, u16::MAX].map(zero_based8), [0, 0, 1, 255, 255, 255]);
         assert_eq!([0, 1, 2, 65_536, 65_537].map(zero_based16), [0, 0, 1, 0xFFFF, 0xFFFF]);
     }
 }

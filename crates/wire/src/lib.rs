@@ -18,6 +18,7 @@ pub mod cqe;
 pub mod digest;
 pub mod fabrics;
 pub mod id;
+pub mod identify;
 pub mod log;
 pub mod nqn;
 pub mod opcode;

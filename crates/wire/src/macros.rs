@@ -204,6 +204,42 @@ macro_rules! bit_fields {
     (@into $code:ident, $value:expr, $repr:ident) => { $value.raw() as $repr };
 }
 
+/// Getter and setter of a multi-byte raw field as its set of flags.
+macro_rules! flag_fields {
+    ($($(#[$meta:meta])* $field:ident, $set:ident: $flags:ident;)*) => {$(
+        $(#[$meta])*
+        #[must_use]
+        pub const fn $field(&self) -> $flags {
+            $flags::from_bits_retain(self.$field.get())
+        }
+
+        #[doc = concat!("Sets [`Self::", stringify!($field), "`].")]
+        pub fn $set(&mut self, flags: $flags) {
+            self.$field.set(flags.bits());
+        }
+    )*};
+}
+
+/// Getter and setter of a 0-based raw field as a count, one size wider than the field.
+macro_rules! count_fields {
+    ($($(#[$meta:meta])* $get:ident, $set:ident: $field:ident as $count:ident;)*) => {$(
+        $(#[$meta])*
+        #[must_use]
+        pub const fn $get(&self) -> $count {
+            count_fields!(@get $count, self.$field)
+        }
+
+        #[doc = concat!("Sets [`Self::", stringify!($get), "`], clamped to what the 0-based field holds.")]
+        pub fn $set(&mut self, count: $count) {
+            count_fields!(@set $count, self.$field, count)
+        }
+    )*};
+    (@get u16, $raw:expr) => { $raw as u16 + 1 };
+    (@get u32, $raw:expr) => { $raw.get() as u32 + 1 };
+    (@set u16, $raw:expr, $count:expr) => { $raw = $crate::bits::zero_based8($count) };
+    (@set u32, $raw:expr, $count:expr) => { $raw.set($crate::bits::zero_based16($count)) };
+}
+
 /// Compares field offsets with the reference's table, naming the field that is off.
 #[cfg(test)]
 macro_rules! assert_offsets {

@@ -1,0 +1,527 @@
+//! Identify controller (CNS 01). wire §10.1
+
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::async_event::AsyncEvents;
+use crate::id::Cntlid;
+use crate::identify::IDENTIFY_BYTES;
+use crate::identify::capabilities::{
+    Anacap, Cmic, ControllerType, Ctratt, DiscoveryControllerType, Fcatt, Frmw, Fuses, Lpa, Nwpc, Oacs, Ocfs,
+    Ofcs, Oncs, Sgls, Vwc,
+};
+use crate::nqn::{NQN_FIELD_BYTES, Nqn, NqnError};
+use crate::property::Vs;
+use crate::sqe::SQE_BYTES;
+use crate::text::{Padding, Text, TextError, write_text};
+use crate::{U16, U32, U128};
+
+const CAPSULE_UNIT_BYTES: u32 = 16;
+const TENTH_MS: u32 = 100;
+
+/// What a controller says about itself. wire §10.1
+///
+/// A field Linux or SPDK depends on says so. Default is all zero; [`IdentifyController::fabrics`] fills in what every controller over
+/// fabrics has.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct IdentifyController {
+    /// PCI vendor, 0 over fabrics.
+    pub vid: U16,
+    /// PCI subsystem vendor, 0 over fabrics.
+    pub ssvid: U16,
+    sn: [u8; 20],
+    mn: [u8; 40],
+    fr: [u8; 8],
+    /// Recommended arbitration burst.
+    pub rab: u8,
+    /// OUI, or 0.
+    pub ieee: [u8; 3],
+    /// Several ports, several controllers, ANA. Without [`Cmic::MULTIPLE_CONTROLLERS`] Linux refuses a second controller.
+    pub cmic: Cmic,
+    mdts: u8,
+    cntlid: U16,
+    ver: U32,
+    /// Latency of the reset to ready, microseconds.
+    pub rtd3r: U32,
+    /// Latency of a shutdown, microseconds; bounds Linux's wait for it.
+    pub rtd3e: U32,
+    oaes: U32,
+    ctratt: U32,
+    reserved_100: [u8; 11],
+    /// I/O, discovery or administrative; mandatory from version 1.4.
+    pub cntrltype: ControllerType,
+    /// FRU identifier, 0.
+    pub fguid: [u8; 16],
+    crdt: [U16; 3],
+    reserved_134: [u8; 122],
+    oacs: U16,
+    acl: u8,
+    aerl: u8,
+    /// Firmware slots.
+    pub frmw: Frmw,
+    /// What Get Log Page can do.
+    pub lpa: Lpa,
+    elpe: u8,
+    npss: u8,
+    reserved_264: [u8; 2],
+    /// Warning temperature, kelvin.
+    pub wctemp: U16,
+    /// Critical temperature, kelvin.
+    pub cctemp: U16,
+    reserved_270: [u8; 10],
+    /// Total capacity, bytes, or 0.
+    pub tnvmcap: U128,
+    /// Unallocated capacity, bytes, or 0.
+    pub unvmcap: U128,
+    reserved_312: [u8; 8],
+    kas: U16,
+    reserved_322: [u8; 20],
+    /// Seconds an ANA group may stay in change.
+    pub anatt: u8,
+    /// ANA states reported and how groups behave.
+    pub anacap: Anacap,
+    /// Highest ANA group id; Linux refuses a log with groups above it.
+    pub anagrpmax: U32,
+    /// Number of ANA groups; Linux sizes its log buffer from it.
+    pub nanagrpid: U32,
+    reserved_352: [u8; 160],
+    sqes: u8,
+    cqes: u8,
+    /// Commands per queue; Linux needs it non-zero and clamps its queues to it.
+    pub maxcmd: U16,
+    /// Highest namespace id.
+    pub nn: U32,
+    oncs: U16,
+    fuses: U16,
+    /// Format attributes.
+    pub fna: u8,
+    /// Volatile write cache.
+    pub vwc: Vwc,
+    awun: U16,
+    awupf: U16,
+    /// Vendor command format.
+    pub nvscc: u8,
+    /// Write protection a namespace can have.
+    pub nwpc: Nwpc,
+    acwu: U16,
+    ocfs: U16,
+    sgls: U32,
+    /// Namespaces at most; with ANA Linux refuses 0 and more than `nn`.
+    pub mnan: U32,
+    reserved_544: [u8; 224],
+    subnqn: [u8; NQN_FIELD_BYTES],
+    reserved_1024: [u8; 768],
+    ioccsz: U32,
+    iorcsz: U32,
+    icdoff: U16,
+    /// Static controller model, or 0.
+    pub fcatt: Fcatt,
+    /// SGL descriptors in a command at most.
+    pub msdbd: u8,
+    ofcs: U16,
+    /// Kind of discovery controller.
+    pub dctype: DiscoveryControllerType,
+    reserved_1807: [u8; 241],
+    /// Power states.
+    pub psd: [PowerState; 32],
+    /// The vendor's own.
+    pub vendor_specific: [u8; 1024],
+}
+const _: () = assert!(size_of::<IdentifyController>() == IDENTIFY_BYTES as usize);
+const _: () = assert!(core::mem::offset_of!(IdentifyController, kas) == 320);
+const _: () = assert!(core::mem::offset_of!(IdentifyController, sqes) == 512);
+const _: () = assert!(core::mem::offset_of!(IdentifyController, ioccsz) == 1792);
+
+/// A power state. The reference fixes its size and maximum power only. wire §10.1
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct PowerState {
+    /// Maximum power; 0 says nothing.
+    pub mp: U16,
+    reserved: [u8; 30],
+}
+const _: () = assert!(size_of::<PowerState>() == 32);
+
+impl IdentifyController {
+    /// All zero but for what every controller over TCP has: entry sizes, SGLs, response capsule of 16 bytes, one descriptor per command.
+    #[must_use]
+    pub fn fabrics() -> Self {
+        let mut controller = Self { sqes: 0x66, cqes: 0x44, msdbd: 1, ..Self::new_zeroed() };
+        controller.set_sgls(Sgls::TCP);
+        controller.iorcsz.set(1);
+        controller.set_in_capsule_bytes(0);
+        controller
+    }
+
+    /// Serial number, the same on all controllers of the subsystem.
+    #[must_use]
+    pub fn serial(&self) -> Text<'_> {
+        Text::of(&self.sn)
+    }
+
+    /// Model, the same on all controllers of the subsystem.
+    #[must_use]
+    pub fn model(&self) -> Text<'_> {
+        Text::of(&self.mn)
+    }
+
+    /// Firmware revision, the same on all controllers of the subsystem.
+    #[must_use]
+    pub fn firmware(&self) -> Text<'_> {
+        Text::of(&self.fr)
+    }
+
+    /// Sets the serial number.
+    ///
+    /// # Errors
+    /// [`TextError`] if it has more than 20 bytes or is not printable ASCII.
+    pub fn set_serial(&mut self, serial: &str) -> Result<(), TextError> {
+        write_text(&mut self.sn, serial, Padding::Space)
+    }
+
+    /// Sets the model.
+    ///
+    /// # Errors
+    /// [`TextError`] if it has more than 40 bytes or is not printable ASCII.
+    pub fn set_model(&mut self, model: &str) -> Result<(), TextError> {
+        write_text(&mut self.mn, model, Padding::Space)
+    }
+
+    /// Sets the firmware revision.
+    ///
+    /// # Errors
+    /// [`TextError`] if it has more than 8 bytes or is not printable ASCII.
+    pub fn set_firmware(&mut self, revision: &str) -> Result<(), TextError> {
+        write_text(&mut self.fr, revision, Padding::Space)
+    }
+
+    /// Most bytes one command may transfer, or `None` for no limit. `page_bytes_min` is CAP's.
+    #[must_use]
+    pub const fn transfer_limit_bytes(&self, page_bytes_min: u32) -> Option<u64> {
+        size_limit_bytes(self.mdts, page_bytes_min)
+    }
+
+    /// Sets the transfer limit: rounded down to a power of two of pages, but to no less than two, as one page means no limit.
+    pub fn set_transfer_limit_bytes(&mut self, limit_bytes: Option<u64>, page_bytes_min: u32) {
+        self.mdts = size_limit_exponent(limit_bytes, page_bytes_min);
+    }
+
+    /// Id of this controller; Linux refuses one that is not Connect's.
+    #[must_use]
+    pub const fn cntlid(&self) -> Cntlid {
+        Cntlid::new(self.cntlid.get())
+    }
+
+    /// Sets [`Self::cntlid`].
+    pub fn set_cntlid(&mut self, cntlid: Cntlid) {
+        self.cntlid.set(cntlid.get());
+    }
+
+    /// Version, as the property.
+    #[must_use]
+    pub const fn version(&self) -> Vs {
+        Vs::from_bits(self.ver.get())
+    }
+
+    /// Sets [`Self::version`].
+    pub fn set_version(&mut self, version: Vs) {
+        self.ver.set(version.bits());
+    }
+
+    flag_fields! {
+        /// Asynchronous events it can send.
+        oaes, set_oaes: AsyncEvents;
+        /// Attributes.
+        ctratt, set_ctratt: Ctratt;
+        /// Optional admin commands.
+        oacs, set_oacs: Oacs;
+        /// Optional NVM commands.
+        oncs, set_oncs: Oncs;
+        /// Fused operations.
+        fuses, set_fuses: Fuses;
+        /// Copy formats.
+        ocfs, set_ocfs: Ocfs;
+        /// Optional Fabrics commands.
+        ofcs, set_ofcs: Ofcs;
+    }
+
+    /// SGL support.
+    #[must_use]
+    pub const fn sgls(&self) -> Sgls {
+        Sgls::from_bits(self.sgls.get())
+    }
+
+    /// Sets [`Self::sgls`].
+    pub fn set_sgls(&mut self, sgls: Sgls) {
+        self.sgls.set(sgls.bits());
+    }
+
+    /// The wait a status with this CRD (1..=3) asks for, milliseconds; `None` for 0 and above 3.
+    #[must_use]
+    pub fn retry_delay_ms(&self, crd: u8) -> Option<u32> {
+        let index = usize::from(crd).checked_sub(1)?;
+        self.crdt.get(index).map(|delay| u32::from(delay.get()) * TENTH_MS)
+    }
+
+    /// Sets the three retry delays in milliseconds, rounded up to 100, at most 6553.5 s.
+    pub fn set_retry_delays_ms(&mut self, delays_ms: [u32; 3]) {
+        for (field, delay_ms) in self.crdt.iter_mut().zip(delays_ms) {
+            field.set(u16::try_from(delay_ms.div_ceil(TENTH_MS)).unwrap_or(u16::MAX));
+        }
+    }
+
+    count_fields! {
+        /// Aborts outstanding at most.
+        abort_limit, set_abort_limit: acl as u16;
+        /// Asynchronous Event Requests outstanding at most.
+        aer_limit, set_aer_limit: aerl as u16;
+        /// Entries of the error log.
+        error_log_entries, set_error_log_entries: elpe as u16;
+        /// Power states.
+        power_states, set_power_states: npss as u16;
+        /// Blocks written atomically in normal operation.
+        atomic_write_blocks, set_atomic_write_blocks: awun as u32;
+        /// Blocks written atomically over power failure.
+        atomic_write_blocks_power_fail, set_atomic_write_blocks_power_fail: awupf as u32;
+        /// Blocks compared and written atomically.
+        atomic_compare_write_blocks, set_atomic_compare_write_blocks: acwu as u32;
+    }
+
+    /// Granularity of the keep-alive timer, milliseconds; 0 means no keep-alive, which Linux refuses.
+    #[must_use]
+    pub const fn keep_alive_granularity_ms(&self) -> u32 {
+        self.kas.get() as u32 * TENTH_MS
+    }
+
+    /// Sets [`Self::keep_alive_granularity_ms`], rounded up to 100, at most 6553.5 s.
+    pub fn set_keep_alive_granularity_ms(&mut self, granularity_ms: u32) {
+        self.kas.set(u16::try_from(granularity_ms.div_ceil(TENTH_MS)).unwrap_or(u16::MAX));
+    }
+
+    /// Smallest and largest submission entry, bytes.
+    #[must_use]
+    pub const fn sqe_bytes(&self) -> (u32, u32) {
+        entry_bytes(self.sqes)
+    }
+
+    /// Smallest and largest completion entry, bytes.
+    #[must_use]
+    pub const fn cqe_bytes(&self) -> (u32, u32) {
+        entry_bytes(self.cqes)
+    }
+
+    /// Name of the subsystem.
+    ///
+    /// # Errors
+    /// What [`Nqn::from_wire`] refuses.
+    pub fn subsystem(&self) -> Result<Nqn, NqnError> {
+        Nqn::from_wire(&self.subnqn)
+    }
+
+    /// Sets the name of the subsystem: the one connected to.
+    pub fn set_subsystem(&mut self, subsystem: &Nqn) {
+        self.subnqn = subsystem.to_wire();
+    }
+
+    /// Bytes of a command capsule on I/O queues: 64 and what in-capsule data it has room for. Hosts refuse less than 64.
+    #[must_use]
+    pub const fn command_capsule_bytes(&self) -> u64 {
+        self.ioccsz.get() as u64 * CAPSULE_UNIT_BYTES as u64
+    }
+
+    /// Bytes of in-capsule data a command on an I/O queue may carry.
+    #[must_use]
+    pub const fn in_capsule_bytes(&self) -> u64 {
+        self.command_capsule_bytes().saturating_sub(SQE_BYTES as u64)
+    }
+
+    /// Sets [`Self::in_capsule_bytes`], rounded down to 16.
+    pub fn set_in_capsule_bytes(&mut self, bytes: u32) {
+        self.ioccsz.set(bytes / CAPSULE_UNIT_BYTES + 4);
+    }
+
+    /// Bytes of a response capsule; newer Linux refuses 0.
+    #[must_use]
+    pub const fn response_capsule_bytes(&self) -> u64 {
+        self.iorcsz.get() as u64 * CAPSULE_UNIT_BYTES as u64
+    }
+
+    /// Where in-capsule data begins, bytes after the command; Linux refuses others than 0.
+    #[must_use]
+    pub const fn in_capsule_offset_bytes(&self) -> u32 {
+        self.icdoff.get() as u32 * CAPSULE_UNIT_BYTES
+    }
+}
+
+impl Default for IdentifyController {
+    fn default() -> Self {
+        Self::new_zeroed()
+    }
+}
+
+/// `2^exponent` pages, 0 for no limit; past 64 bits it is the largest number.
+pub(super) const fn size_limit_bytes(exponent: u8, page_bytes_min: u32) -> Option<u64> {
+    match exponent {
+        0 => None,
+        1..32 => Some((page_bytes_min as u64) << exponent),
+        _ => Some(u64::MAX),
+    }
+}
+
+/// The exponent of the largest power of two of pages within the limit, at least 1; 0 for no limit.
+pub(super) fn size_limit_exponent(limit_bytes: Option<u64>, page_bytes_min: u32) -> u8 {
+    let Some(limit_bytes) = limit_bytes else { return 0 };
+    let pages = limit_bytes.checked_div(u64::from(page_bytes_min)).unwrap_or(0);
+    pages.checked_ilog2().map_or(1, |exponent| u8::try_from(exponent.clamp(1, 31)).unwrap_or(31))
+}
+
+const fn entry_bytes(sizes: u8) -> (u32, u32) {
+    (1 << (sizes & 0xF), 1 << (sizes >> 4))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// wire §10.1
+    #[test]
+    fn fields_lie_where_the_reference_says() {
+        assert_offsets!(
+            IdentifyController:
+            vid @ 0, ssvid @ 2, sn @ 4, mn @ 24, fr @ 64, rab @ 72, ieee @ 73, cmic @ 76, mdts @ 77, cntlid @ 78,
+            ver @ 80, rtd3r @ 84, rtd3e @ 88, oaes @ 92, ctratt @ 96, cntrltype @ 111, fguid @ 112, crdt @ 128,
+            oacs @ 256, acl @ 258, aerl @ 259, frmw @ 260, lpa @ 261, elpe @ 262, npss @ 263, wctemp @ 266,
+            cctemp @ 268, tnvmcap @ 280, unvmcap @ 296, kas @ 320, anatt @ 342, anacap @ 343, anagrpmax @ 344,
+            nanagrpid @ 348, sqes @ 512, cqes @ 513, maxcmd @ 514, nn @ 516, oncs @ 520, fuses @ 522, fna @ 524,
+            vwc @ 525, awun @ 526, awupf @ 528, nvscc @ 530, nwpc @ 531, acwu @ 532, ocfs @ 534, sgls @ 536,
+            mnan @ 540, subnqn @ 768, ioccsz @ 1792, iorcsz @ 1796, icdoff @ 1800, fcatt @ 1802, msdbd @ 1803,
+            ofcs @ 1804, dctype @ 1806, psd @ 2048, vendor_specific @ 3072,
+        );
+    }
+
+    #[test]
+    fn a_controller_over_fabrics_has_the_values_hosts_insist_on() {
+        let mut controller = IdentifyController::fabrics();
+        controller.set_in_capsule_bytes(8192);
+        controller.set_keep_alive_granularity_ms(1000);
+        controller.set_serial("SN1").expect("short");
+        let raw = controller.as_bytes();
+        assert_eq!(raw[4..24], *b"SN1                 ");
+        assert_eq!(raw[320..322], [10, 0]);
+        assert_eq!(raw[512..514], [0x66, 0x44]);
+        assert_eq!(raw[536..540], [0x01, 0x00, 0x30, 0x00]);
+        assert_eq!(raw[1792..1804], [0x04, 0x02, 0, 0, 1, 0, 0, 0, 0, 0, 0, 1]);
+        assert_eq!(IdentifyController::fabrics().command_capsule_bytes(), 64);
+    }
+
+    #[test]
+    fn units_are_bytes_and_milliseconds() {
+        // nvmet: ioccsz 1028, kas 10; SPDK: kas 100, mdts 5.
+        let mut controller = IdentifyController { mdts: 5, sqes: 0x66, cqes: 0x44, ..Default::default() };
+        controller.ioccsz.set(1028);
+        controller.iorcsz.set(1);
+        controller.icdoff.set(2);
+        controller.kas.set(100);
+        controller.crdt[1].set(7);
+        assert_eq!(controller.transfer_limit_bytes(4096), Some(131_072));
+        assert_eq!((controller.command_capsule_bytes(), controller.in_capsule_bytes()), (16_448, 16_384));
+        assert_eq!((controller.response_capsule_bytes(), controller.in_capsule_offset_bytes()), (16, 32));
+        assert_eq!(controller.keep_alive_granularity_ms(), 10_000);
+        assert_eq!((controller.sqe_bytes(), controller.cqe_bytes()), ((64, 64), (16, 16)));
+        assert_eq!(
+            [0, 1, 2, 3, 4].map(|crd| controller.retry_delay_ms(crd)),
+            [None, Some(0), Some(700), Some(0), None]
+        );
+    }
+
+    #[test]
+    fn a_transfer_limit_is_rounded_to_what_the_exponent_can_say() {
+        let mut controller = IdentifyController::default();
+        for (limit, stored, given) in [
+            (None, 0, None),
+            (Some(1 << 20), 8, Some(1 << 20)),
+            (Some((1 << 20) - 1), 7, Some(1 << 19)),
+            (Some(4096), 1, Some(8192)),
+            (Some(0), 1, Some(8192)),
+            (Some(u64::MAX), 31, Some(4096 << 31)),
+        ] {
+            controller.set_transfer_limit_bytes(limit, 4096);
+            assert_eq!(controller.mdts, stored, "{limit:?}");
+            assert_eq!(controller.transfer_limit_bytes(4096), given, "{limit:?}");
+        }
+        controller.mdts = 255;
+        assert_eq!(controller.transfer_limit_bytes(u32::MAX), Some(u64::MAX));
+    }
+
+    #[test]
+    fn a_capsule_below_64_bytes_has_no_room_for_data() {
+        let controller = IdentifyController::default();
+        assert_eq!((controller.command_capsule_bytes(), controller.in_capsule_bytes()), (0, 0));
+    }
+
+    #[test]
+    fn names_come_back_without_padding() {
+        let mut controller = IdentifyController::default();
+        let subsystem: Nqn = "nqn.2016-06.io.nvlane:sub1".parse().expect("well formed");
+        assert_eq!(controller.subsystem(), Err(NqnError::Empty));
+        controller.set_subsystem(&subsystem);
+        controller.set_model("nvlane").expect("short");
+        controller.set_firmware("12345678").expect("just fits");
+        assert_eq!(controller.subsystem(), Ok(subsystem));
+        assert_eq!(controller.model().as_str(), Some("nvlane"));
+        assert_eq!(controller.firmware().as_str(), Some("12345678"));
+        assert_eq!(controller.set_serial(&"1".repeat(21)), Err(TextError::TooLong { length: 21, limit: 20 }));
+    }
+
+    proptest! {
+        #[test]
+        fn every_typed_field_comes_back(wide: u32, half: u16, count in 1u32..=65_536, small in 1u16..=256) {
+            let mut controller = IdentifyController::default();
+            controller.set_oaes(AsyncEvents::from_bits_retain(wide));
+            controller.set_ctratt(Ctratt::from_bits_retain(!wide));
+            controller.set_sgls(Sgls::from_bits(wide));
+            controller.set_version(Vs::from_bits(wide));
+            controller.set_cntlid(Cntlid::new(half));
+            controller.set_oacs(Oacs::from_bits_retain(half));
+            controller.set_oncs(Oncs::from_bits_retain(!half));
+            controller.set_fuses(Fuses::from_bits_retain(half));
+            controller.set_ocfs(Ocfs::from_bits_retain(!half));
+            controller.set_ofcs(Ofcs::from_bits_retain(half));
+            controller.set_abort_limit(small);
+            controller.set_aer_limit(257 - small);
+            controller.set_error_log_entries(small);
+            controller.set_power_states(257 - small);
+            controller.set_atomic_write_blocks(count);
+            controller.set_atomic_write_blocks_power_fail(65_537 - count);
+            controller.set_atomic_compare_write_blocks(count);
+            controller.set_retry_delays_ms([u32::from(half) * 100, 0, 100]);
+            controller.set_keep_alive_granularity_ms(u32::from(half) * 100);
+            let controller = IdentifyController::read_from_bytes(controller.as_bytes()).expect("4096 bytes");
+            prop_assert_eq!((controller.oaes().bits(), controller.ctratt().bits()), (wide, !wide));
+            prop_assert_eq!((controller.sgls().bits(), controller.version().bits()), (wide, wide));
+            prop_assert_eq!(controller.cntlid().get(), half);
+            prop_assert_eq!((controller.oacs().bits(), controller.oncs().bits()), (half, !half));
+            prop_assert_eq!((controller.fuses().bits(), controller.ocfs().bits()), (half, !half));
+            prop_assert_eq!(controller.ofcs().bits(), half);
+            prop_assert_eq!((controller.abort_limit(), controller.aer_limit()), (small, 257 - small));
+            prop_assert_eq!((controller.error_log_entries(), controller.power_states()), (small, 257 - small));
+            prop_assert_eq!(controller.atomic_write_blocks(), count);
+            prop_assert_eq!(controller.atomic_write_blocks_power_fail(), 65_537 - count);
+            prop_assert_eq!(controller.atomic_compare_write_blocks(), count);
+            prop_assert_eq!(controller.retry_delay_ms(1), Some(u32::from(half) * 100));
+            prop_assert_eq!(controller.keep_alive_granularity_ms(), u32::from(half) * 100);
+        }
+
+        #[test]
+        fn no_controller_makes_an_accessor_panic(seed: [u8; 64], page_bytes: u32, crd: u8) {
+            let bytes: Vec<u8> = seed.iter().copied().cycle().take(4096).collect();
+            let controller = IdentifyController::read_from_bytes(&bytes).expect("4096 bytes");
+            prop_assert_eq!(controller.as_bytes(), &bytes);
+            let _ = (controller.transfer_limit_bytes(page_bytes), controller.retry_delay_ms(crd));
+            let _ = (controller.sqe_bytes(), controller.cqe_bytes(), controller.in_capsule_bytes());
+            let _ = (controller.subsystem(), controller.serial().to_string());
+        }
+    }
+}
