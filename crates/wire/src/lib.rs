@@ -13,10 +13,13 @@
 mod macros;
 mod bits;
 
+pub mod admin;
 pub mod async_event;
 pub mod cqe;
 pub mod digest;
+pub mod discovery;
 pub mod fabrics;
+pub mod feature;
 pub mod id;
 pub mod identify;
 pub mod log;

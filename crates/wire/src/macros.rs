@@ -108,14 +108,14 @@ macro_rules! flags {
 macro_rules! bit_fields {
     (
         $(#[$meta:meta])*
-        pub struct $name:ident: $repr:ident {
+        $visibility:vis struct $name:ident: $repr:ident {
             $($(#[$field_meta:meta])* $get:ident, $with:ident: $kind:tt [$high:literal $(: $low:literal)?];)*
         }
     ) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
         #[repr(transparent)]
-        pub struct $name($repr);
+        $visibility struct $name($repr);
 
         // Every cast below follows a mask of the field's width.
         #[allow(clippy::cast_possible_truncation, clippy::cast_lossless, clippy::unnecessary_cast)]
@@ -123,14 +123,14 @@ macro_rules! bit_fields {
             /// Takes the value as the wire has it; any is accepted.
             #[inline]
             #[must_use]
-            pub const fn from_bits(bits: $repr) -> Self {
+            $visibility const fn from_bits(bits: $repr) -> Self {
                 Self(bits)
             }
 
             /// The value as the wire has it.
             #[inline]
             #[must_use]
-            pub const fn bits(self) -> $repr {
+            $visibility const fn bits(self) -> $repr {
                 self.0
             }
 
@@ -138,7 +138,7 @@ macro_rules! bit_fields {
                 $(#[$field_meta])*
                 #[inline]
                 #[must_use]
-                pub const fn $get(self) -> $kind {
+                $visibility const fn $get(self) -> $kind {
                     let field = (self.0 & bit_fields!(@mask $repr, $high $(, $low)?)) >> bit_fields!(@low $high $(, $low)?);
                     bit_fields!(@from $kind, field)
                 }
@@ -146,7 +146,7 @@ macro_rules! bit_fields {
                 #[doc = concat!("With [`Self::", stringify!($get), "`] set; a value wider than the field is a mistake.")]
                 #[inline]
                 #[must_use]
-                pub const fn $with(self, value: $kind) -> Self {
+                $visibility const fn $with(self, value: $kind) -> Self {
                     let mask = bit_fields!(@mask $repr, $high $(, $low)?);
                     let field = bit_fields!(@into $kind, value, $repr);
                     debug_assert!(field <= mask >> bit_fields!(@low $high $(, $low)?));
