@@ -24,6 +24,7 @@ pub mod id;
 pub mod identify;
 pub mod log;
 pub mod nqn;
+pub mod nvm;
 pub mod opcode;
 pub mod pdu;
 pub mod property;
