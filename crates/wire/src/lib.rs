@@ -22,6 +22,7 @@ pub mod fabrics;
 pub mod feature;
 pub mod id;
 pub mod identify;
+pub mod kv;
 pub mod log;
 pub mod nqn;
 pub mod nvm;
