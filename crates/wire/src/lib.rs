@@ -29,6 +29,7 @@ pub mod nvm;
 pub mod opcode;
 pub mod pdu;
 pub mod property;
+pub mod reservation;
 pub mod sgl;
 pub mod sqe;
 pub mod status;
