@@ -1,4 +1,4 @@
-//! Admin commands that have no file of their own: Abort and Keep Alive. wire §9, §18
+//! Admin commands that have no file of their own: Abort and Keep Alive. wire §9, wire §18
 
 use crate::bits::{dword, high16, low16};
 use crate::id::{Nsid, Qid};

@@ -6,7 +6,7 @@ use crate::opcode::AdminOpcode;
 use crate::sqe::Sqe;
 
 flags! {
-    /// Events a controller can send (Identify's oaes) and a host enables (feature 0x0B). wire §12, §13
+    /// Events a controller can send (Identify's oaes) and a host enables (feature 0x0B). wire §12, wire §13
     pub struct AsyncEvents: u32 {
         /// Critical warnings of the SMART log, a bit each.
         SMART = 0xFF;

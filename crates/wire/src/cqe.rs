@@ -15,7 +15,7 @@ pub const CQE_BYTES: usize = 16;
 pub struct Cqe {
     /// Command result: dword 0 in the low half, dword 1 in the high half.
     pub result: U64,
-    /// Submission queue head, an index into the queue; without meaning if the host turned SQ flow control off.
+    /// Submission queue head, an index into the queue; without meaning if SQ flow control is off.
     pub sqhd: U16,
     /// Submission queue id: 0 over fabrics, ignored by hosts.
     pub sqid: U16,

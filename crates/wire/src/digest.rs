@@ -16,8 +16,9 @@ pub fn header_digest(header: &[u8]) -> u32 {
 
 /// Digest of the data of one PDU, which lies in one piece.
 ///
-/// Just the bytes given, as Linux has it. SPDK extends data that is no dword multiple with zero bytes, so the two agree on
-/// dword multiples only: with data digest on, keep KV values, authentication messages and log reads at those. wire §3
+/// Just the bytes given, as Linux has it. SPDK extends data that is no dword multiple with zero bytes, so the
+/// two agree on dword multiples only: with data digest on, keep KV values, authentication messages and log
+/// reads at those. wire §3
 #[inline]
 #[must_use]
 pub fn data_digest(data: &[u8]) -> u32 {

@@ -1,4 +1,5 @@
-//! Fabrics commands (opcode 0x7F): Connect, Property Get and Set, Disconnect, Authentication Send and Receive. wire §6
+//! Fabrics commands (opcode 0x7F): Connect, Property Get and Set, Disconnect, Authentication Send and
+//! Receive. wire §6
 
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -344,7 +345,8 @@ mod tests {
     #[test]
     fn connect_data_lies_where_the_reference_says() {
         assert_offsets!(
-            ConnectData: hostid @ 0, cntlid @ 16, reserved_18 @ 18, subnqn @ 256, hostnqn @ 512, reserved_768 @ 768,
+            ConnectData:
+            hostid @ 0, cntlid @ 16, reserved_18 @ 18, subnqn @ 256, hostnqn @ 512, reserved_768 @ 768,
         );
     }
 
@@ -473,7 +475,8 @@ mod tests {
             let [spsp0, spsp1, secp] = protocol;
             let authentication = AuthenticationCommand { spsp0, spsp1, secp, length: kato_ms };
             prop_assert_eq!(AuthenticationCommand::from_sqe(&authentication.to_send_sqe()), authentication);
-            prop_assert_eq!(AuthenticationCommand::from_sqe(&authentication.to_receive_sqe()), authentication);
+            let received = AuthenticationCommand::from_sqe(&authentication.to_receive_sqe());
+            prop_assert_eq!(received, authentication);
         }
     }
 }

@@ -273,7 +273,7 @@ bit_fields! {
 }
 
 bit_fields! {
-    /// Key value configuration (0x20), per namespace. wire §12, §23
+    /// Key value configuration (0x20), per namespace. wire §12, wire §23
     pub struct KvConfiguration: u32 {
         /// Deleting a key that does not exist is an error.
         ednek, with_ednek: bool [0];

@@ -83,8 +83,8 @@ impl IdentifyCommand {
 }
 
 impl Sqe {
-    /// Identifies something of the NVM command set or of none: the CNS says whether `nsid` is the namespace, the
-    /// start of a list, or [`Nsid::NONE`].
+    /// Identifies something of the NVM command set or of none: the CNS says whether `nsid` is the namespace,
+    /// the start of a list, or [`Nsid::NONE`].
     #[must_use]
     pub fn identify(cns: Cns, nsid: Nsid) -> Self {
         IdentifyCommand { cns, ..IdentifyCommand::default() }.to_sqe(nsid)

@@ -393,11 +393,13 @@ mod tests {
 
         #[test]
         fn a_list_reads_back_as_far_as_there_was_room(
-            keys in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..=16), 0..20), room in 4usize..300,
+            keys in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..=16), 0..20),
+            room in 4usize..300,
         ) {
             let mut list = vec![0xAA; room];
             let mut writer = KeyListWriter::new(&mut list).expect("room for the count");
-            let written: Vec<Key> = keys.iter().map(|bytes| key(bytes)).take_while(|key| writer.push(key)).collect();
+            let keys = keys.iter().map(|bytes| key(bytes));
+            let written: Vec<Key> = keys.take_while(|key| writer.push(key)).collect();
             let length = writer.finish();
             prop_assert!(length <= room && length.is_multiple_of(4));
             let read: Result<Vec<Key>, _> = KeyList::new(&list).expect("a count").collect();

@@ -59,7 +59,8 @@ macro_rules! codes {
 
         impl ::core::fmt::Debug for $name {
             fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
-                write!(f, concat!(stringify!($name), "({:#04x} {})"), self.0, self.name().unwrap_or("unknown"))
+                let name = self.name().unwrap_or("unknown");
+                write!(f, concat!(stringify!($name), "({:#04x} {})"), self.0, name)
             }
         }
     };
@@ -139,11 +140,12 @@ macro_rules! bit_fields {
                 #[inline]
                 #[must_use]
                 $visibility const fn $get(self) -> $kind {
-                    let field = (self.0 & bit_fields!(@mask $repr, $high $(, $low)?)) >> bit_fields!(@low $high $(, $low)?);
+                    let mask = bit_fields!(@mask $repr, $high $(, $low)?);
+                    let field = (self.0 & mask) >> bit_fields!(@low $high $(, $low)?);
                     bit_fields!(@from $kind, field)
                 }
 
-                #[doc = concat!("With [`Self::", stringify!($get), "`] set; a value wider than the field is a mistake.")]
+                #[doc = concat!("With [`Self::", stringify!($get), "`] set, from a value no wider than the field.")]
                 #[inline]
                 #[must_use]
                 $visibility const fn $with(self, value: $kind) -> Self {
@@ -177,7 +179,8 @@ macro_rules! bit_fields {
                     let field = Self::default().$with(given.$get()).bits();
                     assert_eq!(field, bits & mask, "{}.{}", stringify!($name), stringify!($get));
                     let replaced = Self::from_bits(!bits).$with(given.$get()).bits();
-                    assert_eq!(replaced, (!bits & !mask) | field, "{}.{}", stringify!($name), stringify!($get));
+                    let expected = (!bits & !mask) | field;
+                    assert_eq!(replaced, expected, "{}.{}", stringify!($name), stringify!($get));
                 })*
                 assert_eq!(rebuilt.bits(), bits & covered);
             }

@@ -20,7 +20,8 @@ const UUID_PREFIX: &str = "nqn.2014-08.org.nvmexpress:uuid:";
 /// NVMe qualified name of a host or subsystem: 1 to 223 bytes of UTF-8 without control characters,
 /// compared byte by byte.
 ///
-/// Made by [`str::parse`], which insists on the form of wire §21, or by [`Nqn::from_wire`], which takes what peers in the field send.
+/// Made by [`str::parse`], which insists on the form of wire §21, or by [`Nqn::from_wire`], which takes what
+/// peers in the field send.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Nqn {
     length: u8,
@@ -99,7 +100,8 @@ impl Nqn {
     /// Any form is taken, even without `nqn.`, as peers do not agree on more.
     ///
     /// # Errors
-    /// [`NqnError::NotTerminated`], [`NqnError::Empty`], [`NqnError::TooLong`], [`NqnError::NotUtf8`] or [`NqnError::ControlCharacter`].
+    /// [`NqnError::NotTerminated`], [`NqnError::Empty`], [`NqnError::TooLong`], [`NqnError::NotUtf8`] or
+    /// [`NqnError::ControlCharacter`].
     pub fn from_wire(field: &[u8]) -> Result<Self, NqnError> {
         let end = field.iter().position(|byte| *byte == 0);
         let end = end.ok_or(NqnError::NotTerminated { length: field.len() })?;
@@ -244,7 +246,7 @@ fn is_label(label: &str) -> bool {
         && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'-')
 }
 
-/// Identifier of a host: 16 bytes, a UUID in practice. Registrations belong to it. wire §6.2, §15
+/// Identifier of a host: 16 bytes, a UUID in practice. Registrations belong to it. wire §6.2, wire §15
 #[derive(
     Clone,
     Copy,

@@ -35,7 +35,8 @@ bit_fields! {
     }
 }
 
-/// Fields of a command on one range of blocks: Read, Write, Compare, Verify, Write Zeroes, Write Uncorrectable. wire §14
+/// Fields of a command on one range of blocks: Read, Write, Compare, Verify, Write Zeroes, Write
+/// Uncorrectable. wire §14
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockCommand {
     /// First block.
@@ -89,7 +90,7 @@ impl BlockCommand {
     /// A command with these fields; the data pointer, if it has data, is left to the caller.
     ///
     /// # Panics
-    /// Unless there are 1 to 65536 blocks: no field says so, and another number must not be sent in its stead.
+    /// Unless there are 1 to 65536 blocks: the field cannot say more, and another number must not be sent.
     #[inline]
     #[must_use]
     pub fn to_sqe(&self, opcode: NvmOpcode, nsid: Nsid) -> Sqe {
@@ -103,7 +104,7 @@ impl BlockCommand {
         sqe
     }
 
-    /// First block past the range; `None` if that is past the end of all numbers. Compare it with nsze in blocks.
+    /// First block past the range, to be compared with nsze; `None` if no 64-bit number is that large.
     #[inline]
     #[must_use]
     pub const fn end(&self) -> Option<u64> {
@@ -232,7 +233,8 @@ impl DatasetManagement {
         }
     }
 
-    /// A Dataset Management with these fields; the data pointer is left to the caller. The count is clamped to its range.
+    /// A Dataset Management with these fields; the data pointer is left to the caller. The count is clamped
+    /// to its range.
     #[must_use]
     pub fn to_sqe(&self, nsid: Nsid) -> Sqe {
         let mut sqe = Sqe::new(NvmOpcode::DATASET_MANAGEMENT.raw(), nsid);
@@ -275,7 +277,7 @@ impl DsmRange {
         Self { attributes: U32::ZERO, blocks: U32::new(blocks), slba: U64::new(slba) }
     }
 
-    /// First block past the range; `None` if that is past the end of all numbers.
+    /// First block past the range; `None` if no 64-bit number is that large.
     #[must_use]
     pub const fn end(&self) -> Option<u64> {
         self.slba.get().checked_add(self.blocks.get() as u64)
@@ -401,7 +403,7 @@ impl CopySource {
         self.nlb.get() as u32 + 1
     }
 
-    /// First block past the range; `None` if that is past the end of all numbers.
+    /// First block past the range; `None` if no 64-bit number is that large.
     #[must_use]
     pub const fn end(&self) -> Option<u64> {
         self.slba.get().checked_add(self.blocks() as u64)
@@ -583,7 +585,9 @@ mod tests {
             let _ = (block.end(), block.data_bytes(u32::MAX));
             if let Some(ranges) = DatasetManagement::from_sqe(&sqe).ranges(&data) {
                 prop_assert!(ranges.len() * 16 <= data.len());
-                prop_assert!(ranges.iter().all(|range| range.end().is_none_or(|end| end >= range.slba.get())));
+                for range in ranges {
+                    prop_assert!(range.end().is_none_or(|end| end >= range.slba.get()));
+                }
             }
             if let Some(sources) = CopyCommand::from_sqe(&sqe).sources(&data) {
                 prop_assert!(sources.len() * 32 <= data.len());

@@ -1,4 +1,4 @@
-//! Opcodes of the command sets and the way their data goes. wire §6, §10 to §14, §23
+//! Opcodes of the command sets and the way their data goes. wire §6, wire §10, wire §14, wire §23
 
 /// Which way the data of a command goes: the two low bits of its opcode. wire §5.1
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -44,7 +44,7 @@ macro_rules! opcodes {
 opcodes! { AdminOpcode FabricsType NvmOpcode KvOpcode }
 
 codes! {
-    /// Opcode of a command on the admin queue. wire §10 to §13, §18
+    /// Opcode of a command on the admin queue. wire §10, wire §11, wire §12, wire §13, wire §18
     pub struct AdminOpcode: u8 {
         GET_LOG_PAGE = 0x02, "Get Log Page";
         IDENTIFY = 0x06, "Identify";
@@ -129,7 +129,7 @@ mod tests {
         }
     }
 
-    /// wire §6, §23
+    /// wire §6, wire §23
     #[test]
     fn fabrics_and_kv_commands_move_data_as_the_tables_say() {
         use DataDirection::{ControllerToHost, HostToController, None};

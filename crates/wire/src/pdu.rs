@@ -247,7 +247,8 @@ pub struct IcResp {
     pub common: CommonHeader,
     /// PDU format version, 0.
     pub pfv: U16,
-    /// Alignment the controller wants in CapsuleCmd and H2CData, 0-based dwords; see [`IcResp::data_alignment`].
+    /// Alignment the controller wants in CapsuleCmd and H2CData, 0-based dwords; see
+    /// [`IcResp::data_alignment`].
     pub cpda: u8,
     /// Digests in use from now on. Linux accepts only what it asked for, bit for bit.
     pub dgst: Digests,
@@ -405,7 +406,8 @@ pub struct DataPdu {
 const _: () = assert!(size_of::<DataPdu>() == DATA_BYTES);
 
 impl DataPdu {
-    /// A part of a read, laid out by `layout`, which is of type C2HData. `more` is LAST or LAST and SUCCESS on the last part.
+    /// A part of a read, laid out by `layout`, which is of type C2HData. `more` is LAST or LAST and SUCCESS
+    /// on the last part.
     #[inline]
     #[must_use]
     pub const fn c2h(layout: &PduLayout, cid: U16, offset: u32, more: PduFlags) -> Self {

@@ -293,7 +293,8 @@ impl Registrant {
 
 /// Writes a Report's data, cut off where the buffer ends, and zeroes what is left of it.
 ///
-/// The header counts every registrant given (65535 at most), whether or not there was room for it. Gives the bytes the whole takes.
+/// The header counts every registrant given (65535 at most), whether or not there was room for it. Gives the
+/// bytes the whole takes.
 pub fn write_report(
     buffer: &mut [u8],
     mut header: ReportHeader,
@@ -484,7 +485,9 @@ mod tests {
         }
 
         #[test]
-        fn any_report_is_read_within_its_bounds(data in prop::collection::vec(any::<u8>(), 0..300), extended: bool) {
+        fn any_report_is_read_within_its_bounds(
+            data in prop::collection::vec(any::<u8>(), 0..300), extended: bool,
+        ) {
             if let Some(report) = Report::new(&data, extended) {
                 prop_assert!(report.registrants().count() <= data.len() / 24);
             }
@@ -493,7 +496,9 @@ mod tests {
         #[test]
         fn a_report_reads_back(
             generation: u32, kind: u8, persistent: bool, extended: bool,
-            registrants in prop::collection::vec((any::<u16>(), any::<bool>(), any::<[u8; 16]>(), any::<u64>()), 0..9),
+            registrants in prop::collection::vec(
+                (any::<u16>(), any::<bool>(), any::<[u8; 16]>(), any::<u64>()), 0..9,
+            ),
         ) {
             let registrants: Vec<_> = registrants.into_iter().map(|(cntlid, is_holder, mut hostid, key)| {
                 if !extended {

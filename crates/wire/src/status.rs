@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// The status of a completion. wire §5.2, §17
+/// The status of a completion. wire §5.2, wire §17
 ///
 /// Two statuses are equal when every bit is, so compare codes with [`Status::is`] or match on
 /// [`Status::code`] when the flags do not matter. The constants carry no flags:

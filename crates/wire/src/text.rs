@@ -1,11 +1,11 @@
-//! Fixed-width text fields: ASCII, padded with spaces or NULs. wire §10.1, §20
+//! Fixed-width text fields: ASCII, padded with spaces or NULs. wire §10.1, wire §20
 
 use core::fmt;
 
 /// Text of a fixed-width field without its padding.
 ///
-/// Ends at the first NUL, then loses trailing spaces: peers pad with either (wire §20). Any byte may be in it; [`Display`]
-/// escapes what is not printable ASCII, so it is safe in a log line.
+/// Ends at the first NUL, then loses trailing spaces: peers pad with either (wire §20). Any byte may be in
+/// it; [`Display`] escapes what is not printable ASCII, so it is safe in a log line.
 ///
 /// [`Display`]: fmt::Display
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

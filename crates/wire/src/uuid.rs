@@ -1,4 +1,4 @@
-//! UUIDs: 16 bytes on the wire in the order of their text. wire §6.2, §10.3
+//! UUIDs: 16 bytes on the wire in the order of their text. wire §6.2, wire §10.3
 
 use core::fmt::{self, Write};
 use core::str::FromStr;

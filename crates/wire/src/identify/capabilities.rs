@@ -102,7 +102,7 @@ flags! {
 }
 
 flags! {
-    /// ANA capabilities. wire §10.1, §19
+    /// ANA capabilities. wire §10.1, wire §19
     #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
     pub struct Anacap: u8 {
         /// Reports optimized.

@@ -1,4 +1,5 @@
-//! What the command sets add (CNS 05, 06), what they share (CNS 08), and which go together (CNS 1C). wire §10.2, §23
+//! What the command sets add (CNS 05, 06), what they share (CNS 08), and which go together (CNS 1C).
+//! wire §10.2, wire §23
 
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -49,7 +50,8 @@ macro_rules! size_limits {
             size_limit_bytes(self.$field, page_bytes_min)
         }
 
-        #[doc = concat!("Sets [`Self::", stringify!($get), "`]: rounded down to a power of two of pages, but to no less than two.")]
+        #[doc = concat!("Sets [`Self::", stringify!($get), "`]: rounded down to a power of two of pages,")]
+        /// but to no less than two.
         pub fn $set(&mut self, limit_bytes: Option<u64>, page_bytes_min: u32) {
             self.$field = size_limit_exponent(limit_bytes, page_bytes_min);
         }
@@ -60,7 +62,8 @@ impl NvmController {
     size_limits! {
         /// Most bytes one Verify may cover, or `None` for no limit. `page_bytes_min` is CAP's.
         verify_limit_bytes, set_verify_limit_bytes: vsl;
-        /// Most bytes one Write Zeroes may cover, or `None` for no limit; Linux cuts by it. `page_bytes_min` is CAP's.
+        /// Most bytes one Write Zeroes may cover, or `None` for no limit. Linux cuts by it.
+        /// `page_bytes_min` is CAP's.
         write_zeroes_limit_bytes, set_write_zeroes_limit_bytes: wzsl;
         /// Most bytes one Write Uncorrectable may cover, or `None` for no limit. `page_bytes_min` is CAP's.
         write_uncorrectable_limit_bytes, set_write_uncorrectable_limit_bytes: wusl;
@@ -278,7 +281,7 @@ mod tests {
 
     use super::*;
 
-    /// wire §10.2, §23
+    /// wire §10.2, wire §23
     #[test]
     fn fields_lie_where_the_reference_says() {
         assert_offsets!(NvmNamespace: lbstm @ 0, pic @ 8, elbaf @ 12, reserved_268 @ 268);
@@ -290,8 +293,8 @@ mod tests {
         );
         assert_offsets!(
             KvNamespace:
-            nsze @ 0, nuse @ 16, nsfeat @ 24, nkvf @ 25, nmic @ 26, rescap @ 27, fpi @ 28, kvfc @ 29, novg @ 32,
-            anagrpid @ 36, nsattr @ 43, nvmsetid @ 44, endgid @ 46, nguid @ 48, eui64 @ 64, kvf @ 72,
+            nsze @ 0, nuse @ 16, nsfeat @ 24, nkvf @ 25, nmic @ 26, rescap @ 27, fpi @ 28, kvfc @ 29,
+            novg @ 32, anagrpid @ 36, nsattr @ 43, nvmsetid @ 44, endgid @ 46, nguid @ 48, eui64 @ 64, kvf @ 72,
             reserved_328 @ 328,
         );
         assert_offsets!(KvFormat: key_bytes_max @ 0, options @ 3, value_bytes_max @ 4, keys_max @ 8);
@@ -368,7 +371,9 @@ mod tests {
         fn no_bytes_make_an_accessor_panic(seed: [u8; 61], page_bytes: u32, index: u16) {
             let bytes: Vec<u8> = seed.iter().copied().cycle().take(4096).collect();
             let controller = NvmController::read_from_bytes(&bytes).expect("4096 bytes");
-            let _ = (controller.verify_limit_bytes(page_bytes), controller.write_zeroes_limit_bytes(page_bytes));
+            let _ = controller.verify_limit_bytes(page_bytes);
+            let _ = controller.write_zeroes_limit_bytes(page_bytes);
+            let _ = controller.write_uncorrectable_limit_bytes(page_bytes);
             let namespace = KvNamespace::read_from_bytes(&bytes).expect("4096 bytes");
             let _ = (namespace.format(), namespace.format_count());
             let vectors = CommandSetVectors::read_from_bytes(&bytes).expect("4096 bytes");

@@ -101,7 +101,8 @@ impl LbaFormat {
         Some(Self { ms: U16::ZERO, lbads: (block_bytes.trailing_zeros() & 31) as u8, rp: 0 })
     }
 
-    /// Bytes of a block, without metadata; `None` if the format is not there or makes no sense (512 bytes to 2 GiB do).
+    /// Bytes of a block, without metadata; `None` if the format is not there or makes no sense (512 bytes to
+    /// 2 GiB do).
     #[must_use]
     pub const fn block_bytes(&self) -> Option<u32> {
         match self.lbads {

@@ -294,7 +294,9 @@ mod tests {
         #[test]
         fn a_log_reads_back(
             change_count: u64,
-            groups in prop::collection::vec((any::<u32>(), 0u8..16, any::<u64>(), prop::collection::vec(any::<u32>(), 0..9)), 0..9),
+            groups in prop::collection::vec(
+                (any::<u32>(), 0u8..16, any::<u64>(), prop::collection::vec(any::<u32>(), 0..9)), 0..9,
+            ),
         ) {
             let nsid_count: usize = groups.iter().map(|group| group.3.len()).sum();
             let group_count = u16::try_from(groups.len()).expect("few");

@@ -82,7 +82,8 @@ mod tests {
     proptest! {
         #[test]
         fn a_page_gives_back_what_it_was_made_of(count: u64, event: u8, left: u8, nsid: u32) {
-            let page = ReservationNotification::new(count, ReservationEvent::from_raw(event), left, Nsid::new(nsid));
+            let happened = ReservationEvent::from_raw(event);
+            let page = ReservationNotification::new(count, happened, left, Nsid::new(nsid));
             let page = ReservationNotification::read_from_bytes(page.as_bytes()).expect("64 bytes");
             prop_assert_eq!((page.count.get(), page.event.raw()), (count, event));
             prop_assert_eq!((page.left, page.nsid().get()), (left, nsid));

@@ -39,8 +39,8 @@ impl SupportedPages {
 }
 
 bit_fields! {
-    /// What a command does. Linux freezes its queues for a passthrough command with effects other than on content, so be
-    /// truthful. wire §11
+    /// What a command does. Linux freezes its queues for a passthrough command with effects other than on
+    /// content, so be truthful. wire §11
     pub struct CommandEffects: u32 {
         /// The command is supported.
         supported, with_supported: bool [0];
@@ -93,7 +93,8 @@ impl CommandsAndEffects {
     }
 }
 
-/// Feature identifiers supported and effects: an entry per feature, whose bits the reference leaves open. wire §11
+/// Feature identifiers supported and effects: an entry per feature, whose bits the reference leaves open.
+/// wire §11
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct FeaturesAndEffects {

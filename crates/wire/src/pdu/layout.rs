@@ -1,4 +1,4 @@
-//! Where the parts of a PDU lie. wire §2.1, §3
+//! Where the parts of a PDU lie. wire §2.1, wire §3
 //!
 //! ```text
 //! 0          hlen        +4            pdo                    plen-4      plen
@@ -75,11 +75,12 @@ pub enum LayoutError {
 }
 
 impl PduLayout {
-    /// A PDU of `kind` with the digests and the alignment in force, carrying `data_length` bytes (0 for none).
-    /// For a TermReq that is the copy of the offending header.
+    /// A PDU of `kind` with the digests and the alignment in force, carrying `data_length` bytes (0 for
+    /// none). For a TermReq that is the copy of the offending header.
     ///
     /// # Errors
-    /// [`LayoutError::NoData`] for data in a type that carries none, [`LayoutError::TooLong`] past the type's limit.
+    /// [`LayoutError::NoData`] for data in a type that carries none, [`LayoutError::TooLong`] past what
+    /// the type allows.
     #[inline]
     pub const fn new(
         kind: PduType,
@@ -251,13 +252,15 @@ mod tests {
             let alignment = DataAlignment::from_raw(raw).expect("in range");
             let Ok(layout) = PduLayout::new(kind, digests, alignment, data_length) else { return Ok(()) };
             let header = u64::from(kind.header_length());
-            let header_digest = u64::from(digests.contains(Digests::HEADER) && kind.may_carry_header_digest()) * 4;
-            let data_digest = u64::from(digests.contains(Digests::DATA) && kind.may_carry_data() && data_length > 0) * 4;
+            let has_header_digest = digests.contains(Digests::HEADER) && kind.may_carry_header_digest();
+            let header_digest = u64::from(has_header_digest) * 4;
+            let has_data = kind.may_carry_data() && data_length > 0;
+            let data_digest = u64::from(digests.contains(Digests::DATA) && has_data) * 4;
             let padding = u64::from(layout.prefix_length()) - header - header_digest;
             prop_assert!(padding < u64::from(alignment.bytes()));
             let sum = header + header_digest + padding + u64::from(data_length) + data_digest;
             prop_assert_eq!(sum, u64::from(layout.plen()));
-            if kind.may_carry_data() && data_length > 0 {
+            if has_data {
                 prop_assert_eq!(layout.pdo(), layout.prefix_length());
                 prop_assert_eq!(layout.pdo() % alignment.bytes(), 0);
             } else {
