@@ -1,6 +1,6 @@
 //! Features: Get and Set, and what each holds. wire §12
 
-use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::bits::zero_based16;
 use crate::id::Nsid;
@@ -258,11 +258,7 @@ pub struct HostBehavior {
 }
 const _: () = assert!(size_of::<HostBehavior>() == 512);
 
-impl Default for HostBehavior {
-    fn default() -> Self {
-        Self::new_zeroed()
-    }
-}
+default_zeroed! { HostBehavior }
 
 bit_fields! {
     /// I/O command set profile (0x19). wire §12

@@ -145,7 +145,7 @@ macro_rules! bit_fields {
                     bit_fields!(@from $kind, field)
                 }
 
-                #[doc = concat!("With [`Self::", stringify!($get), "`] set, from a value no wider than the field.")]
+                #[doc = concat!("With [`Self::", stringify!($get), "`] set; the value is no wider than the field.")]
                 #[inline]
                 #[must_use]
                 $visibility const fn $with(self, value: $kind) -> Self {
@@ -241,6 +241,17 @@ macro_rules! count_fields {
     (@get u32, $raw:expr) => { $raw.get() as u32 + 1 };
     (@set u16, $raw:expr, $count:expr) => { $raw = $crate::bits::zero_based8($count) };
     (@set u32, $raw:expr, $count:expr) => { $raw.set($crate::bits::zero_based16($count)) };
+}
+
+/// Default is all zero, which is a sound value of each of these.
+macro_rules! default_zeroed {
+    ($($name:ident)*) => {$(
+        impl Default for $name {
+            fn default() -> Self {
+                ::zerocopy::FromZeros::new_zeroed()
+            }
+        }
+    )*};
 }
 
 /// Compares field offsets with the reference's table, naming the field that is off.

@@ -262,17 +262,6 @@ impl CommandSetVectors {
     }
 }
 
-/// All zero is a sound value of each of these.
-macro_rules! default_zeroed {
-    ($($name:ident)*) => {$(
-        impl Default for $name {
-            fn default() -> Self {
-                Self::new_zeroed()
-            }
-        }
-    )*};
-}
-
 default_zeroed! { NvmNamespace NvmController IndependentNamespace KvNamespace }
 
 #[cfg(test)]
@@ -293,8 +282,8 @@ mod tests {
         );
         assert_offsets!(
             KvNamespace:
-            nsze @ 0, nuse @ 16, nsfeat @ 24, nkvf @ 25, nmic @ 26, rescap @ 27, fpi @ 28, kvfc @ 29,
-            novg @ 32, anagrpid @ 36, nsattr @ 43, nvmsetid @ 44, endgid @ 46, nguid @ 48, eui64 @ 64, kvf @ 72,
+            nsze @ 0, nuse @ 16, nsfeat @ 24, nkvf @ 25, nmic @ 26, rescap @ 27, fpi @ 28, kvfc @ 29, novg @
+            32, anagrpid @ 36, nsattr @ 43, nvmsetid @ 44, endgid @ 46, nguid @ 48, eui64 @ 64, kvf @ 72,
             reserved_328 @ 328,
         );
         assert_offsets!(KvFormat: key_bytes_max @ 0, options @ 3, value_bytes_max @ 4, keys_max @ 8);

@@ -1,6 +1,6 @@
 //! Identify namespace of the NVM command set (CNS 00). wire §10.2
 
-use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::identify::IDENTIFY_BYTES;
 use crate::{U16, U32, U64, U128};
@@ -260,11 +260,7 @@ impl IdentifyNamespace {
     }
 }
 
-impl Default for IdentifyNamespace {
-    fn default() -> Self {
-        Self::new_zeroed()
-    }
-}
+default_zeroed! { IdentifyNamespace }
 
 #[cfg(test)]
 mod tests {
@@ -279,9 +275,9 @@ mod tests {
             IdentifyNamespace:
             nsze @ 0, ncap @ 8, nuse @ 16, nsfeat @ 24, nlbaf @ 25, flbas @ 26, mc @ 27, dpc @ 28, dps @ 29,
             nmic @ 30, rescap @ 31, fpi @ 32, dlfeat @ 33, nawun @ 34, nawupf @ 36, nacwu @ 38, nabsn @ 40,
-            nabo @ 42, nabspf @ 44, noiob @ 46, nvmcap @ 48, npwg @ 64, npwa @ 66, npdg @ 68, npda @ 70,
-            nows @ 72, mssrl @ 74, mcl @ 76, msrc @ 80, anagrpid @ 92, nsattr @ 99, nvmsetid @ 100,
-            endgid @ 102, nguid @ 104, eui64 @ 120, lbaf @ 128, vendor_specific @ 384,
+            nabo @ 42, nabspf @ 44, noiob @ 46, nvmcap @ 48, npwg @ 64, npwa @ 66, npdg @ 68, npda @ 70, nows
+            @ 72, mssrl @ 74, mcl @ 76, msrc @ 80, anagrpid @ 92, nsattr @ 99, nvmsetid @ 100, endgid @ 102,
+            nguid @ 104, eui64 @ 120, lbaf @ 128, vendor_specific @ 384,
         );
         assert_offsets!(LbaFormat: ms @ 0, lbads @ 2, rp @ 3);
     }

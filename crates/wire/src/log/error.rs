@@ -1,6 +1,6 @@
 //! Error information log (LID 01): one entry per command that failed with More, newest first. wire §11
 
-use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::status::Status;
 use crate::{U16, U32, U64};
@@ -49,11 +49,7 @@ impl ErrorEntry {
     }
 }
 
-impl Default for ErrorEntry {
-    fn default() -> Self {
-        Self::new_zeroed()
-    }
-}
+default_zeroed! { ErrorEntry }
 
 #[cfg(test)]
 mod tests {

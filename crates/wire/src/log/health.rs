@@ -78,11 +78,7 @@ impl HealthLog {
     }
 }
 
-impl Default for HealthLog {
-    fn default() -> Self {
-        Self::new_zeroed()
-    }
-}
+default_zeroed! { HealthLog }
 
 /// Firmware slots. wire §11
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -126,9 +122,9 @@ mod tests {
     fn fields_lie_where_the_reference_says() {
         assert_offsets!(
             HealthLog:
-            critical_warning @ 0, temperature @ 1, spare @ 3, spare_threshold @ 4, used @ 5,
-            data_units_read @ 32, data_units_written @ 48, host_reads @ 64, host_writes @ 80, busy_minutes @ 96, power_cycles @ 112,
-            power_on_hours @ 128, unsafe_shutdowns @ 144, media_errors @ 160, error_entries @ 176,
+            critical_warning @ 0, temperature @ 1, spare @ 3, spare_threshold @ 4, used @ 5, data_units_read @
+            32, data_units_written @ 48, host_reads @ 64, host_writes @ 80, busy_minutes @ 96, power_cycles @
+            112, power_on_hours @ 128, unsafe_shutdowns @ 144, media_errors @ 160, error_entries @ 176,
             warning_temperature_minutes @ 192, critical_temperature_minutes @ 196, sensors @ 200,
         );
         assert_offsets!(FirmwareSlots: afi @ 0, frs @ 8);

@@ -1,6 +1,6 @@
 //! Reservation notification log (LID 80): reading pops one page. wire §11
 
-use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::id::Nsid;
 use crate::{U32, U64};
@@ -53,12 +53,7 @@ impl ReservationNotification {
     }
 }
 
-impl Default for ReservationNotification {
-    /// The empty page.
-    fn default() -> Self {
-        Self::new_zeroed()
-    }
-}
+default_zeroed! { ReservationNotification }
 
 #[cfg(test)]
 mod tests {

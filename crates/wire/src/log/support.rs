@@ -1,6 +1,6 @@
 //! What a controller supports: log pages (LID 00), commands (LID 05), features (LID 12). wire §11
 
-use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::U32;
 use crate::log::Lid;
@@ -102,17 +102,6 @@ pub struct FeaturesAndEffects {
     pub features: [U32; 256],
 }
 const _: () = assert!(size_of::<FeaturesAndEffects>() == 1024);
-
-/// All zero, nothing supported, is a sound value of each of these.
-macro_rules! default_zeroed {
-    ($($name:ident)*) => {$(
-        impl Default for $name {
-            fn default() -> Self {
-                Self::new_zeroed()
-            }
-        }
-    )*};
-}
 
 default_zeroed! { SupportedPages CommandsAndEffects FeaturesAndEffects }
 
