@@ -10,7 +10,7 @@ use crate::{U16, U64};
 pub const CQE_BYTES: usize = 16;
 
 /// A completion. wire §5.2
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Cqe {
     /// Command result: dword 0 in the low half, dword 1 in the high half.

@@ -258,7 +258,7 @@ impl DatasetManagement {
 }
 
 /// A range of Dataset Management. wire §14
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct DsmRange {
     /// Context attributes, as the wire has them.
@@ -365,7 +365,7 @@ impl CopyCommand {
 }
 
 /// A source range of Copy, formats 0 and 2. wire §14
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct CopySource {
     snsid: U32,

@@ -164,7 +164,7 @@ flags! {
 }
 
 /// The 8 bytes every PDU begins with. wire §2.1
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct CommonHeader {
     /// Type; see [`CommonHeader::pdu_type`].
@@ -192,7 +192,7 @@ impl CommonHeader {
 }
 
 /// Host's half of the handshake. wire §2.2
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct IcReq {
     /// Type 0x00, hlen and plen 128, no flags.
@@ -240,7 +240,7 @@ impl IcReq {
 }
 
 /// Controller's half of the handshake. wire §2.3
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct IcResp {
     /// Type 0x01, hlen and plen 128, no flags.
@@ -295,7 +295,7 @@ codes! {
 }
 
 /// H2CTermReq or C2HTermReq without the copied header that follows. wire §2.4
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct TermReq {
     /// Type 0x02 or 0x03, hlen 24, pdo 0, no flags.
@@ -346,7 +346,7 @@ impl TermReq {
 }
 
 /// Header of a command capsule; in-capsule data lies at `common.pdo`. wire §2.5
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct CapsuleCmd {
     /// Type 0x04, hlen 72.
@@ -367,7 +367,7 @@ impl CapsuleCmd {
 }
 
 /// A response capsule. wire §2.6
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct CapsuleResp {
     /// Type 0x05, hlen 24, pdo 0.
@@ -388,7 +388,7 @@ impl CapsuleResp {
 }
 
 /// Header of H2CData and C2HData; the data lies at `common.pdo`. wire §2.7
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct DataPdu {
     /// Type 0x06 or 0x07, hlen 24.
@@ -436,7 +436,7 @@ impl DataPdu {
 }
 
 /// Ready to Transfer: the controller grants the host one window of a write. wire §2.8
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct R2t {
     /// Type 0x09, hlen 24, pdo 0.

@@ -11,7 +11,7 @@ const IN_CAPSULE: u8 = 0x01;
 const TRANSPORT: u8 = 0x5A;
 
 /// One SGL descriptor, as it lies at byte 24 of a command. wire §5.3
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Sgl {
     /// Offset of in-capsule data in bytes, 0 for data that moves by PDUs of its own.

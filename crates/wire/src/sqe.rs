@@ -15,7 +15,7 @@ use crate::{U16, U32, U64};
 pub const SQE_BYTES: usize = 64;
 
 /// A command. wire §5.1
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Sqe {
     /// Opcode; which table names it depends on queue and namespace (see [`crate::opcode`]).
