@@ -1,0 +1,300 @@
+//! The commands that a controller has of one queue: slots, who is in them, and how to find them by cid.
+
+use wire::{U16, sqe::Sqe};
+
+use crate::write_data::WriteData;
+
+/// Our index of a command on its queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Slot(u16);
+
+/// Commands a queue can have at most: slots take 10 bits of a transfer tag.
+pub const SLOT_COUNT_MAX: u16 = 1024;
+
+/// Slots are added this many at a time, as commands come in: an idle queue has none.
+const SLOT_COUNT_STEP: usize = 16;
+
+impl Slot {
+    /// The slot as an index, below the queue's depth.
+    #[inline]
+    #[must_use]
+    pub fn index(self) -> usize {
+        self.0.into()
+    }
+}
+
+/// A transfer tag that belongs to no slot, or to one that has moved on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct UnknownTag;
+
+/// Slots and their occupants. `B` is a buffer for write data.
+#[derive(Debug)]
+pub(crate) struct CommandTable<B> {
+    entries: Vec<Entry<B>>,
+    free: Vec<u16>,
+    /// cid → slot + 1, open addressing; 0 is empty. A power of two, at least twice the entries.
+    by_cid: Vec<u16>,
+    limit: u16,
+    live_count: u16,
+}
+
+#[derive(Debug)]
+pub(crate) struct Entry<B> {
+    pub(crate) cid: u16,
+    /// Grows with each occupant; part of its transfer tags.
+    generation: u8,
+    pub(crate) phase: Phase<B>,
+}
+
+/// How far a command is.
+#[derive(Debug)]
+pub(crate) enum Phase<B> {
+    Free,
+    /// Its in-capsule data is coming in.
+    Assembling(Sqe),
+    /// The driver has it.
+    Executing,
+    /// The driver has asked for its data, which goes into the buffer.
+    Receiving { data: WriteData, buffer: B, is_intact: bool },
+    /// It is completed; data that was asked for before is still to come, and is dropped.
+    Draining { data: WriteData },
+}
+
+impl<B> CommandTable<B> {
+    /// A table for at most `limit` commands at once, up to [`SLOT_COUNT_MAX`].
+    pub(crate) fn new(limit: u16) -> Self {
+        let limit = limit.min(SLOT_COUNT_MAX);
+        Self { entries: Vec::new(), free: Vec::new(), by_cid: Vec::new(), limit, live_count: 0 }
+    }
+
+    pub(crate) fn set_limit(&mut self, limit: u16) {
+        self.limit = limit.min(SLOT_COUNT_MAX);
+    }
+
+    /// Commands that have not been completed.
+    pub(crate) fn live_count(&self) -> u16 {
+        self.live_count
+    }
+
+    /// A slot for a new command; `None` if the queue has as many as it may.
+    #[inline]
+    pub(crate) fn insert(&mut self, cid: u16, phase: Phase<B>) -> Option<Slot> {
+        if self.live_count >= self.limit {
+            return None;
+        }
+        if self.free.is_empty() {
+            self.grow();
+        }
+        let index = self.free.pop()?;
+        let entry = &mut self.entries[usize::from(index)];
+        entry.cid = cid;
+        // 4 bits of generation, never 0: a tag of 0 is never ours.
+        entry.generation = if entry.generation >= 15 { 1 } else { entry.generation + 1 };
+        entry.phase = phase;
+        self.live_count += 1;
+        self.index(cid, index);
+        Some(Slot(index))
+    }
+
+    /// The live command with this cid.
+    #[inline]
+    pub(crate) fn find(&self, cid: u16) -> Option<Slot> {
+        let mask = self.by_cid.len().checked_sub(1)?;
+        let mut at = usize::from(cid) & mask;
+        loop {
+            let index = self.by_cid[at].checked_sub(1)?;
+            if self.entries[usize::from(index)].cid == cid {
+                return Some(Slot(index));
+            }
+            at = (at + 1) & mask;
+        }
+    }
+
+    #[inline]
+    pub(crate) fn entry(&self, slot: Slot) -> &Entry<B> {
+        &self.entries[slot.index()]
+    }
+
+    #[inline]
+    pub(crate) fn phase_mut(&mut self, slot: Slot) -> &mut Phase<B> {
+        &mut self.entries[slot.index()].phase
+    }
+
+    /// The command is completed: its cid may come again. Its slot stays while data asked for is still to come.
+    #[inline]
+    pub(crate) fn complete(&mut self, slot: Slot) -> Phase<B> {
+        self.live_count -= 1;
+        self.unindex(self.entries[slot.index()].cid);
+        let entry = &mut self.entries[slot.index()];
+        let phase = std::mem::replace(&mut entry.phase, Phase::Free);
+        match phase {
+            Phase::Receiving { data, .. } if data.is_owed() => entry.phase = Phase::Draining { data },
+            _ => self.free.push(slot.0),
+        }
+        phase
+    }
+
+    /// The last byte that was owed to a completed command has come.
+    pub(crate) fn drained(&mut self, slot: Slot) {
+        self.entries[slot.index()].phase = Phase::Free;
+        self.free.push(slot.0);
+    }
+
+    /// The transfer tag of a window of a command.
+    pub(crate) fn tag(&self, slot: Slot, window: usize) -> U16 {
+        let window = u16::try_from(window).expect("few windows") & 3;
+        U16::new(u16::from(self.entries[slot.index()].generation) << 12 | window << 10 | slot.0)
+    }
+
+    /// Whose tag this is. wire §2.7
+    pub(crate) fn by_tag(&self, tag: U16) -> Result<(Slot, usize), UnknownTag> {
+        let tag = tag.get();
+        let (generation, window, index) = (tag >> 12, usize::from(tag >> 10 & 3), tag & 0x3ff);
+        match self.entries.get(usize::from(index)) {
+            Some(entry) if u16::from(entry.generation) == generation => Ok((Slot(index), window)),
+            _ => Err(UnknownTag),
+        }
+    }
+
+    /// Takes every command out, for a lane that ends. `gone` gets the slots of live ones.
+    pub(crate) fn clear(&mut self, mut gone: impl FnMut(Slot)) {
+        for (index, entry) in self.entries.iter_mut().enumerate() {
+            let phase = std::mem::replace(&mut entry.phase, Phase::Free);
+            if !matches!(phase, Phase::Free | Phase::Draining { .. }) {
+                gone(Slot(u16::try_from(index).expect("few slots")));
+            }
+        }
+        *self = Self::new(self.limit);
+    }
+
+    /// Gives the slots' memory back if there are no commands.
+    pub(crate) fn shrink(&mut self) {
+        if self.live_count == 0 && self.free.len() == self.entries.len() {
+            // A tag of before could name a command again; with no command there is no data on its way.
+            *self = Self::new(self.limit);
+        }
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        let from = self.entries.len();
+        // Slots that only drain do not count as commands: they may make the table a little larger than its limit.
+        let to = (from + SLOT_COUNT_STEP).min(usize::from(SLOT_COUNT_MAX));
+        self.entries.extend((from..to).map(|_| Entry { cid: 0, generation: 0, phase: Phase::Free }));
+        self.free.extend((from..to).rev().map(|index| u16::try_from(index).expect("at most the maximum")));
+        self.by_cid = vec![0; (2 * to).next_power_of_two()];
+        for index in 0..from {
+            if !matches!(self.entries[index].phase, Phase::Free | Phase::Draining { .. }) {
+                self.index(self.entries[index].cid, u16::try_from(index).expect("at most the maximum"));
+            }
+        }
+    }
+
+    #[inline]
+    fn index(&mut self, cid: u16, index: u16) {
+        let mask = self.by_cid.len() - 1;
+        let mut at = usize::from(cid) & mask;
+        while self.by_cid[at] != 0 {
+            at = (at + 1) & mask;
+        }
+        self.by_cid[at] = index + 1;
+    }
+
+    /// Removes a cid and closes the gap, so that every other one is still found from its home on.
+    #[inline]
+    fn unindex(&mut self, cid: u16) {
+        let mask = self.by_cid.len() - 1;
+        let home = |this: &Self, at: usize| {
+            usize::from(this.entries[usize::from(this.by_cid[at] - 1)].cid) & mask
+        };
+        let mut gap = usize::from(cid) & mask;
+        while self.entries[usize::from(self.by_cid[gap] - 1)].cid != cid {
+            gap = (gap + 1) & mask;
+        }
+        let mut at = gap;
+        loop {
+            at = (at + 1) & mask;
+            if self.by_cid[at] == 0 {
+                break;
+            }
+            // An entry may move into the gap if its home is not between the gap and itself.
+            if at.wrapping_sub(home(self, at)) & mask >= at.wrapping_sub(gap) & mask {
+                self.by_cid[gap] = self.by_cid[at];
+                gap = at;
+            }
+        }
+        self.by_cid[gap] = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    #[test]
+    fn a_queue_takes_no_more_commands_than_it_may() {
+        let mut table = CommandTable::<()>::new(2);
+        let first = table.insert(0xffff, Phase::Executing).unwrap();
+        table.insert(0, Phase::Executing).unwrap();
+        assert_eq!(table.insert(1, Phase::Executing), None);
+        table.complete(first);
+        assert!(table.insert(1, Phase::Executing).is_some());
+    }
+
+    #[test]
+    fn a_tag_is_known_only_while_its_command_is_in_the_slot() {
+        let mut table = CommandTable::<()>::new(4);
+        assert_eq!(table.by_tag(U16::new(0)), Err(UnknownTag));
+        let slot = table.insert(7, Phase::Executing).unwrap();
+        let tag = table.tag(slot, 2);
+        assert_eq!(table.by_tag(tag), Ok((slot, 2)));
+        table.complete(slot);
+        let again = table.insert(8, Phase::Executing).unwrap();
+        assert_eq!(again, slot);
+        assert_eq!(table.by_tag(tag), Err(UnknownTag));
+        for raw in [0, 0xffff, 0x03ff] {
+            assert_eq!(table.by_tag(U16::new(raw)), Err(UnknownTag));
+        }
+    }
+
+    #[test]
+    fn a_slot_stays_while_data_is_owed_to_it() {
+        let mut table = CommandTable::new(1);
+        let mut data = WriteData::new(8);
+        data.grant(8, 1);
+        let slot = table.insert(7, Phase::Receiving { data, buffer: (), is_intact: true }).unwrap();
+        table.complete(slot);
+        assert_eq!(table.find(7), None, "its cid is free at once");
+        let other = table.insert(7, Phase::Executing).unwrap();
+        assert_ne!(other, slot);
+        table.drained(slot);
+        table.complete(other);
+        assert_eq!(table.live_count(), 0);
+    }
+
+    proptest! {
+        /// Commands are found by any cid, also when many share their low bits, and never after they are completed.
+        #[test]
+        fn every_live_cid_is_found(
+            steps in proptest::collection::vec((any::<bool>(), 0u16..64, 0u16..4), 1..400),
+        ) {
+            let mut table = CommandTable::<()>::new(SLOT_COUNT_MAX);
+            let mut model = HashMap::new();
+            for (insert, low, high) in steps {
+                let cid = high << 12 | low;
+                if insert && !model.contains_key(&cid) {
+                    model.insert(cid, table.insert(cid, Phase::Executing).unwrap());
+                } else if let Some(slot) = model.remove(&cid) {
+                    table.complete(slot);
+                }
+                prop_assert_eq!(table.find(cid), model.get(&cid).copied());
+            }
+            for (cid, slot) in &model {
+                prop_assert_eq!(table.find(*cid), Some(*slot));
+            }
+            prop_assert_eq!(usize::from(table.live_count()), model.len());
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! The NVMe/TCP state machines of host and controller: no sockets, clocks or threads.
+//!
+//! They take bytes, values and the time; they give values. The same code runs under the reactor, a simulator,
+//! a fuzzer and a C program. Each machine has four kinds of methods: input from outside (`on_*`), wishes of our
+//! side (verbs), output to carry out (`next_*`) and questions (nouns).
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::cast_possible_truncation))]
+
+pub mod caravan;
+mod command_table;
+pub mod controller_queue;
+pub mod framer;
+pub mod handshake;
+pub mod host_queue;
+mod violation;
+mod write_data;
+
+pub use caravan::{Caravan, Piece};
+pub use command_table::{SLOT_COUNT_MAX, Slot};
+pub use controller_queue::ControllerQueue;
+pub use host_queue::HostQueue;
+pub use violation::Violation;
+pub use write_data::WINDOW_COUNT_MAX;

@@ -1,0 +1,79 @@
+//! How a peer can break the transport. The lane ends then, with a TermReq where one is due. wire §2.4
+
+use wire::pdu::FatalErrorStatus;
+
+/// The peer broke the transport protocol: the lane ends with a TermReq.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Violation {
+    /// A field of a PDU header has a value it cannot have.
+    #[error("invalid PDU header field at byte {offset}")]
+    HeaderField {
+        /// Where the field is, bytes from the start of the PDU.
+        offset: u8,
+    },
+    /// A PDU that cannot come now: before the handshake, for a command that moves no such data, one command too many.
+    #[error("PDU out of sequence")]
+    Sequence,
+    /// The header does not match its digest.
+    #[error("header digest {received:#010x} does not match")]
+    HeaderDigest {
+        /// The digest that came.
+        received: u32,
+    },
+    /// Data outside what was granted or asked for, or out of order.
+    #[error("data out of range")]
+    OutOfRange,
+    /// More data in one PDU, or more R2Ts at once, than agreed.
+    #[error("data transfer limit exceeded")]
+    LimitExceeded,
+    /// A parameter that we cannot serve.
+    #[error("unsupported parameter at byte {offset}")]
+    UnsupportedParameter {
+        /// Where the parameter is, bytes from the start of the PDU.
+        offset: u8,
+    },
+    /// The peer has given up the connection with a TermReq of its own, which is never answered.
+    #[error("peer ended the connection: {fes}, information {fei:#x}")]
+    EndedByPeer {
+        /// Its fatal error status.
+        fes: FatalErrorStatus,
+        /// Its fatal error information.
+        fei: u32,
+    },
+    /// A TermReq that is malformed itself.
+    #[error("malformed TermReq")]
+    MalformedTermReq,
+}
+
+impl Violation {
+    /// What to put into our TermReq; `None` if none may be sent.
+    #[must_use]
+    pub fn term_req(self) -> Option<(FatalErrorStatus, u32)> {
+        match self {
+            Self::HeaderField { offset } => Some((FatalErrorStatus::INVALID_HEADER_FIELD, offset.into())),
+            Self::Sequence => Some((FatalErrorStatus::SEQUENCE_ERROR, 0)),
+            Self::HeaderDigest { received } => Some((FatalErrorStatus::HEADER_DIGEST_ERROR, received)),
+            Self::OutOfRange => Some((FatalErrorStatus::DATA_OUT_OF_RANGE, 0)),
+            Self::LimitExceeded => Some((FatalErrorStatus::LIMIT_EXCEEDED, 0)),
+            Self::UnsupportedParameter { offset } => {
+                Some((FatalErrorStatus::UNSUPPORTED_PARAMETER, offset.into()))
+            }
+            Self::EndedByPeer { .. } | Self::MalformedTermReq => None,
+        }
+    }
+
+    /// A short name for counters.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::HeaderField { .. } => "header_field",
+            Self::Sequence => "sequence",
+            Self::HeaderDigest { .. } => "header_digest",
+            Self::OutOfRange => "out_of_range",
+            Self::LimitExceeded => "limit_exceeded",
+            Self::UnsupportedParameter { .. } => "unsupported_parameter",
+            Self::EndedByPeer { .. } => "ended_by_peer",
+            Self::MalformedTermReq => "malformed_term_req",
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! The data phase of one write, controller side: windows granted by R2T and what came of them. wire §4.1
+//!
+//! ```text
+//! grant ─▶ open windows ──on_h2c_data──▶ … ──▶ complete once every byte has come
+//! ```
+
+use std::ops::Range;
+
+use crate::violation::Violation;
+
+/// Windows that may be open at once for one command.
+pub const WINDOW_COUNT_MAX: usize = 4;
+
+/// What has been granted and received of one command's data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WriteData {
+    /// Bytes of the command's data.
+    length: u32,
+    /// Bytes granted so far, from the start.
+    granted: u32,
+    /// Bytes received so far, in whatever window.
+    received: u32,
+    /// Open windows: what is still to come of each. Empty ranges are closed.
+    windows: [Window; WINDOW_COUNT_MAX],
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Window {
+    next: u32,
+    end: u32,
+}
+
+impl WriteData {
+    /// Nothing granted yet of `length` bytes.
+    pub(crate) fn new(length: u32) -> Self {
+        Self { length, granted: 0, received: 0, windows: [Window::default(); WINDOW_COUNT_MAX] }
+    }
+
+    /// Opens the next window, of at most `window_bytes_max`, if data is left to ask for and fewer than
+    /// `window_limit` are open. Returns its index and range.
+    pub(crate) fn grant(&mut self, window_bytes_max: u32, window_limit: usize) -> Option<(usize, Range<u32>)> {
+        if self.granted == self.length {
+            return None;
+        }
+        let limit = window_limit.clamp(1, WINDOW_COUNT_MAX);
+        let index = self.windows[..limit].iter().position(|window| window.next == window.end)?;
+        let start = self.granted;
+        let end = start + window_bytes_max.max(1).min(self.length - start);
+        self.granted = end;
+        self.windows[index] = Window { next: start, end };
+        Some((index, start..end))
+    }
+
+    /// Accepts the header of an H2CData for window `index`. wire §4.1
+    ///
+    /// # Errors
+    /// [`Violation::Sequence`] if that window is not open, [`Violation::OutOfRange`] if the PDU does not continue
+    /// it exactly, [`Violation::HeaderField`] if LAST is set other than on its last byte.
+    pub(crate) fn on_h2c_data(&mut self, index: usize, offset: u32, length: u32, is_last: bool) -> Result<(), Violation> {
+        let window = self.windows.get_mut(index).ok_or(Violation::Sequence)?;
+        if window.next == window.end {
+            return Err(Violation::Sequence);
+        }
+        let after = offset.checked_add(length).ok_or(Violation::OutOfRange)?;
+        if offset != window.next || after > window.end {
+            return Err(Violation::OutOfRange);
+        }
+        if is_last != (after == window.end) {
+            return Err(Violation::HeaderField { offset: 1 });
+        }
+        window.next = after;
+        self.received += length;
+        Ok(())
+    }
+
+    /// Whether every byte has been asked for and has come.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.received == self.length
+    }
+
+    /// Whether data that was asked for is still to come.
+    pub(crate) fn is_owed(&self) -> bool {
+        self.windows.iter().any(|window| window.next != window.end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn windows_follow_one_another() {
+        let mut data = WriteData::new(10);
+        assert_eq!(data.grant(4, 1), Some((0, 0..4)));
+        assert_eq!(data.grant(4, 1), None, "one at a time");
+        assert_eq!(data.grant(4, 2), Some((1, 4..8)));
+        assert_eq!(data.on_h2c_data(1, 4, 4, true), Ok(()));
+        assert_eq!(data.grant(4, 2), Some((1, 8..10)));
+        assert_eq!(data.grant(4, 4), None, "all asked for");
+        assert!(data.is_owed() && !data.is_complete());
+    }
+
+    #[test]
+    fn what_does_not_continue_a_window_is_refused() {
+        let mut data = WriteData::new(0x2000);
+        assert_eq!(data.on_h2c_data(0, 0, 1, false), Err(Violation::Sequence), "nothing granted");
+        data.grant(0x1000, 1);
+        assert_eq!(data.on_h2c_data(3, 0, 1, false), Err(Violation::Sequence));
+        assert_eq!(data.on_h2c_data(99, 0, 1, false), Err(Violation::Sequence));
+        assert_eq!(data.on_h2c_data(0, 4, 4, false), Err(Violation::OutOfRange), "a gap");
+        assert_eq!(data.on_h2c_data(0, 0, 0x1001, false), Err(Violation::OutOfRange));
+        assert_eq!(data.on_h2c_data(0, 0x1000, 0xffff_f000, false), Err(Violation::OutOfRange), "wraps");
+        assert_eq!(data.on_h2c_data(0, 0, 0x1000, false), Err(Violation::HeaderField { offset: 1 }));
+        assert_eq!(data.on_h2c_data(0, 0, 0x800, true), Err(Violation::HeaderField { offset: 1 }));
+        assert_eq!(data.on_h2c_data(0, 0, 0x800, false), Ok(()));
+        assert_eq!(data.on_h2c_data(0, 0, 0x800, false), Err(Violation::OutOfRange), "repeated");
+        assert_eq!(data.on_h2c_data(0, 0x800, 0x800, true), Ok(()));
+        assert_eq!(data.on_h2c_data(0, 0x1000, 4, false), Err(Violation::Sequence), "the window is closed");
+    }
+
+    proptest! {
+        /// Any split of the windows into PDUs, in any interleaving, completes the write exactly once.
+        #[test]
+        fn every_exact_split_completes(
+            length in 1u32..100_000,
+            window_bytes in 1u32..40_000,
+            limit in 1usize..6,
+            cuts in proptest::collection::vec((0usize..4, 1u32..9000), 1..50),
+        ) {
+            let mut data = WriteData::new(length);
+            let mut open: Vec<(usize, Range<u32>)> = Vec::new();
+            let mut seen = vec![false; length as usize];
+            for (pick, cut) in cuts.iter().cycle() {
+                while let Some(window) = data.grant(window_bytes, limit) {
+                    open.push(window);
+                }
+                prop_assert!(open.len() <= limit.min(WINDOW_COUNT_MAX));
+                if open.is_empty() {
+                    break;
+                }
+                let at = pick % open.len();
+                let (index, range) = &mut open[at];
+                let count = (*cut).min(range.end - range.start);
+                let is_last = range.start + count == range.end;
+                prop_assert_eq!(data.on_h2c_data(*index, range.start, count, is_last), Ok(()));
+                for byte in range.start..range.start + count {
+                    prop_assert!(!std::mem::replace(&mut seen[byte as usize], true));
+                }
+                range.start += count;
+                if is_last {
+                    open.swap_remove(at);
+                }
+                prop_assert_eq!(data.is_owed(), !open.is_empty());
+            }
+            prop_assert!(data.is_complete() && seen.iter().all(|&seen| seen));
+        }
+    }
+}

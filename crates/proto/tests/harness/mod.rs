@@ -1,0 +1,257 @@
+//! Host and controller queue in one process, with a hostile sense of how to cut a stream.
+
+use std::collections::HashMap;
+
+use nvlane_proto::controller_queue::{Event, QueueSettings};
+use nvlane_proto::handshake::HostOffer;
+use nvlane_proto::host_queue::{HostEvent, Refused, Transfer};
+use nvlane_proto::{ControllerQueue, HostQueue, Piece, Slot};
+use wire::digest::data_digest;
+use wire::id::Nsid;
+use wire::sgl::DataPointer;
+use wire::sqe::Sqe;
+use wire::status::Status;
+
+/// What is agreed, and how the controller behaves.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    pub host: HostOffer,
+    pub settings: QueueSettings,
+    pub is_flow_control_disabled: bool,
+    pub depth: u16,
+}
+
+/// What a command does in these tests: the opcode only tells the two sides apart.
+const WRITE: u8 = 0x01;
+const READ: u8 = 0x02;
+const FAILING_READ: u8 = 0x12;
+const FLUSH: u8 = 0x00;
+
+pub struct Link {
+    host: HostQueue<Vec<u8>>,
+    controller: ControllerQueue<Vec<u8>, Vec<u8>>,
+    to_controller: Vec<u8>,
+    to_host: Vec<u8>,
+    seed: u64,
+    cut_max: usize,
+    /// Commands that were submitted and have not ended: what they are and the data written.
+    open: HashMap<u64, (u8, Vec<u8>)>,
+    next_user: u64,
+    /// Write commands whose data was asked for: what was expected.
+    receiving: HashMap<Slot, Sqe>,
+}
+
+impl Link {
+    pub fn new(shape: Shape, seed: u64) -> Self {
+        let mut link = Self {
+            host: HostQueue::new(shape.host, shape.depth),
+            controller: ControllerQueue::new(shape.settings),
+            to_controller: Vec::new(),
+            to_host: Vec::new(),
+            seed: seed | 1,
+            cut_max: usize::MAX,
+            open: HashMap::new(),
+            next_user: 0,
+            receiving: HashMap::new(),
+        };
+        link.host.set_in_capsule_bytes(shape.settings.in_capsule_bytes);
+        link.controller.establish(shape.depth, shape.is_flow_control_disabled);
+        while link.host.agreement() == nvlane_proto::handshake::Agreement::NONE
+            || link.controller.agreement() == nvlane_proto::handshake::Agreement::NONE
+        {
+            link.step();
+            if shape.host == HostOffer::default() && link.to_host.is_empty() && link.to_controller.is_empty() {
+                break;
+            }
+        }
+        link
+    }
+
+    pub fn with_cut(mut self, cut_max: usize) -> Self {
+        self.cut_max = cut_max;
+        self
+    }
+
+    fn random(&mut self) -> usize {
+        self.seed ^= self.seed << 13;
+        self.seed ^= self.seed >> 7;
+        self.seed ^= self.seed << 17;
+        (self.seed >> 11) as usize
+    }
+
+    /// A cut: mostly short, sometimes long.
+    fn cut(&mut self) -> usize {
+        let limit = [1, 8, 80, 4000, 100_000][self.random() % 5].min(self.cut_max);
+        1 + self.random() % limit
+    }
+
+    pub fn submit(&mut self, kind: u8, length: u32) {
+        let user = self.next_user;
+        let length = length as usize & !3;
+        let data: Vec<u8> = (0..length).map(|at| (at as u64 * 7 + user) as u8).collect();
+        let (opcode, transfer) = match kind {
+            0 if length > 0 => (WRITE, Transfer::ToController(data.clone())),
+            1 if length > 0 => (READ, Transfer::FromController { buffer: vec![0; length], is_exact: true }),
+            2 if length > 0 => {
+                (FAILING_READ, Transfer::FromController { buffer: vec![0; length], is_exact: true })
+            }
+            _ => (FLUSH, Transfer::None),
+        };
+        // The digest of what is written lets the controller check it.
+        let mut sqe = Sqe::new(opcode, Nsid::new(1));
+        sqe.cdw10 = data_digest(&data).into();
+        sqe.cdw11 = (user as u32).into();
+        let mut transfer = transfer;
+        for _ in 0..100_000 {
+            match self.host.submit(sqe, transfer, user) {
+                Ok(()) => {
+                    self.open.insert(user, (opcode, data));
+                    self.next_user += 1;
+                    return;
+                }
+                Err(Refused::Full(back)) => {
+                    transfer = back;
+                    self.step();
+                }
+                Err(Refused::TooLong(_)) => panic!("short data"),
+            }
+        }
+        panic!("the queue stays full");
+    }
+
+    /// Moves some bytes each way and lets both sides act on them.
+    pub fn step(&mut self) {
+        self.host.ring();
+        let mut bytes = Vec::new();
+        self.host.for_each_piece(|piece| {
+            bytes.extend_from_slice(piece);
+            true
+        });
+        let count = self.cut().min(bytes.len());
+        self.to_controller.extend_from_slice(&bytes[..count]);
+        self.host.on_sent(count);
+
+        self.controller.caravan().ring();
+        let mut bytes = Vec::new();
+        for piece in self.controller.caravan().pieces() {
+            match piece {
+                Piece::Bytes(piece) => bytes.extend_from_slice(piece),
+                Piece::Payload(payload, range) => bytes.extend_from_slice(&payload[range]),
+            }
+        }
+        let count = self.cut().min(bytes.len());
+        self.to_host.extend_from_slice(&bytes[..count]);
+        self.controller.caravan().on_sent(count, drop);
+
+        self.controller_receives();
+        self.host_receives();
+    }
+
+    fn controller_receives(&mut self) {
+        let mut count = self.cut().min(self.to_controller.len());
+        let input: Vec<u8> = self.to_controller.drain(..count).collect();
+        let mut input = &input[..];
+        // Sometimes straight into the command's buffer.
+        if self.seed % 3 == 0
+            && let Some(place) = self.controller.place()
+        {
+            count = count.min(place.len());
+            place[..count].copy_from_slice(&input[..count]);
+            input = &input[count..];
+            self.controller.on_placed(count).unwrap();
+        }
+        loop {
+            enum Then {
+                Complete(Slot, Sqe, bool),
+                Request(Slot, Sqe),
+                Nothing,
+            }
+            let then = match self.controller.next_event(&mut input).expect("our host keeps the rules") {
+                None => break,
+                Some(Event::Initialised(_)) => Then::Nothing,
+                Some(Event::Refused { cid, status }) => panic!("{cid} {status}"),
+                Some(Event::Command { slot, sqe, data }) => match (sqe.opcode, sqe.dptr.classify()) {
+                    (WRITE, DataPointer::Transport { .. }) => Then::Request(slot, sqe),
+                    (WRITE, _) => {
+                        assert_eq!(data_digest(data), sqe.cdw10.get());
+                        Then::Complete(slot, sqe, true)
+                    }
+                    _ => Then::Complete(slot, sqe, true),
+                },
+                Some(Event::DataReceived { slot, is_intact }) => {
+                    assert!(is_intact);
+                    let sqe = self.receiving.remove(&slot).unwrap();
+                    Then::Complete(slot, sqe, false)
+                }
+            };
+            match then {
+                Then::Nothing => {}
+                Then::Request(slot, sqe) => {
+                    let length = sqe.dptr.length.get();
+                    self.receiving.insert(slot, sqe);
+                    self.controller.request_data(slot, vec![0; length as usize], length);
+                }
+                Then::Complete(slot, sqe, has_no_buffer) => {
+                    if !has_no_buffer {
+                        let data = self.controller.take_buffer(slot);
+                        assert_eq!(data_digest(&data), sqe.cdw10.get());
+                    }
+                    self.complete(slot, &sqe);
+                }
+            }
+        }
+    }
+
+    fn complete(&mut self, slot: Slot, sqe: &Sqe) {
+        let user = u64::from(sqe.cdw11.get());
+        match sqe.opcode {
+            READ => {
+                let length = sqe.dptr.length.get();
+                let data: Vec<u8> = (0..length).map(|at| (u64::from(at) * 7 + user) as u8).collect();
+                let digest = |data: &Vec<u8>, range: std::ops::Range<usize>| data_digest(&data[range]);
+                let result = if user % 2 == 0 { 0 } else { user };
+                self.controller.complete_with_data(slot, data, length, result, digest);
+            }
+            FAILING_READ => self.controller.complete(slot, Status::LBA_OUT_OF_RANGE.with_dnr(), 0),
+            _ => self.controller.complete(slot, Status::SUCCESS, user),
+        }
+    }
+
+    fn host_receives(&mut self) {
+        let mut count = self.cut().min(self.to_host.len());
+        let input: Vec<u8> = self.to_host.drain(..count).collect();
+        let mut input = &input[..];
+        if self.seed % 3 == 1
+            && let Some(place) = self.host.place()
+        {
+            count = count.min(place.len());
+            place[..count].copy_from_slice(&input[..count]);
+            input = &input[count..];
+            self.host.on_placed(count).unwrap();
+        }
+        while let Some(event) = self.host.next_event(&mut input).expect("our controller keeps the rules") {
+            let HostEvent::Completed(completion) = event else { continue };
+            let (opcode, data) = self.open.remove(&completion.user).expect("each command ends once");
+            match opcode {
+                FAILING_READ => assert_eq!(completion.status, Status::LBA_OUT_OF_RANGE.with_dnr()),
+                _ => assert_eq!(completion.status, Status::SUCCESS),
+            }
+            match opcode {
+                READ | WRITE => assert!(completion.buffer.unwrap() == data),
+                _ => {}
+            }
+        }
+    }
+
+    /// Goes on until all commands have ended.
+    pub fn finish(&mut self) {
+        for _ in 0..3_000_000 {
+            if self.open.is_empty() && self.controller.outstanding() == 0 {
+                assert_eq!(self.host.outstanding(), 0);
+                return;
+            }
+            self.step();
+        }
+        panic!("stuck with {:?}", self.open.keys());
+    }
+}
