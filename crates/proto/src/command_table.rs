@@ -55,9 +55,15 @@ pub(crate) enum Phase<B> {
     /// The driver has it.
     Executing,
     /// The driver has asked for its data, which goes into the buffer.
-    Receiving { data: WriteData, buffer: B, is_intact: bool },
+    Receiving {
+        data: WriteData,
+        buffer: B,
+        is_intact: bool,
+    },
     /// It is completed; data that was asked for before is still to come, and is dropped.
-    Draining { data: WriteData },
+    Draining {
+        data: WriteData,
+    },
 }
 
 impl<B> CommandTable<B> {
@@ -204,9 +210,8 @@ impl<B> CommandTable<B> {
     #[inline]
     fn unindex(&mut self, cid: u16) {
         let mask = self.by_cid.len() - 1;
-        let home = |this: &Self, at: usize| {
-            usize::from(this.entries[usize::from(this.by_cid[at] - 1)].cid) & mask
-        };
+        let home =
+            |this: &Self, at: usize| usize::from(this.entries[usize::from(this.by_cid[at] - 1)].cid) & mask;
         let mut gap = usize::from(cid) & mask;
         while self.entries[usize::from(self.by_cid[gap] - 1)].cid != cid {
             gap = (gap + 1) & mask;

@@ -10,12 +10,12 @@
 
 use std::ops::Range;
 
+use wire::U16;
 use wire::cqe::Cqe;
 use wire::pdu::{CapsuleResp, DataPdu, Digests, PduFlags, PduLayout, PduType, R2t};
 use wire::sgl::DataPointer;
 use wire::sqe::Sqe;
 use wire::status::Status;
-use wire::U16;
 use zerocopy::IntoBytes;
 
 use crate::caravan::Caravan;

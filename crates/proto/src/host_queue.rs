@@ -147,7 +147,11 @@ struct Command<B> {
 enum Incoming {
     None,
     /// Read data for this slot, next at this offset; the PDU ends the command if `is_success`.
-    Read { slot: u16, offset: u32, is_success: bool },
+    Read {
+        slot: u16,
+        offset: u32,
+        is_success: bool,
+    },
 }
 
 const INDEX_BITS: u32 = 10;
@@ -220,9 +224,8 @@ impl<B: DataBuffer> HostQueue<B> {
             completion: None,
         });
         let digests = self.agreement.digests;
-        let layout =
-            PduLayout::new(PduType::CapsuleCmd, digests, self.agreement.to_controller, data_length)
-                .expect("the length was checked");
+        let layout = PduLayout::new(PduType::CapsuleCmd, digests, self.agreement.to_controller, data_length)
+            .expect("the length was checked");
         let pdu = CapsuleCmd::new(&layout, sqe.with_cid(cid).with_data(dptr));
         self.push_pdu(&layout, pdu.as_bytes());
         if data_length > 0 {
@@ -269,9 +272,7 @@ impl<B: DataBuffer> HostQueue<B> {
         let State::Live(command) = &mut self.slots[usize::from(slot)].state else {
             unreachable!("only live commands send data")
         };
-        let Transfer::ToController(buffer) = &command.transfer else {
-            unreachable!("only writes send data")
-        };
+        let Transfer::ToController(buffer) = &command.transfer else { unreachable!("only writes send data") };
         command.moved = range.end;
         command.in_transit += 1;
         let digest = self.agreement.digests.contains(Digests::DATA).then(|| {

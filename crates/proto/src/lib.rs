@@ -6,12 +6,15 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::cast_possible_truncation))]
 
+pub mod async_events;
 pub mod caravan;
 mod command_table;
+pub mod controller;
 pub mod controller_queue;
 pub mod framer;
 pub mod handshake;
 pub mod host_queue;
+pub mod keep_alive;
 mod violation;
 mod write_data;
 

@@ -38,7 +38,11 @@ impl WriteData {
 
     /// Opens the next window, of at most `window_bytes_max`, if data is left to ask for and fewer than
     /// `window_limit` are open. Returns its index and range.
-    pub(crate) fn grant(&mut self, window_bytes_max: u32, window_limit: usize) -> Option<(usize, Range<u32>)> {
+    pub(crate) fn grant(
+        &mut self,
+        window_bytes_max: u32,
+        window_limit: usize,
+    ) -> Option<(usize, Range<u32>)> {
         if self.granted == self.length {
             return None;
         }
@@ -56,7 +60,13 @@ impl WriteData {
     /// # Errors
     /// [`Violation::Sequence`] if that window is not open, [`Violation::OutOfRange`] if the PDU does not continue
     /// it exactly, [`Violation::HeaderField`] if LAST is set other than on its last byte.
-    pub(crate) fn on_h2c_data(&mut self, index: usize, offset: u32, length: u32, is_last: bool) -> Result<(), Violation> {
+    pub(crate) fn on_h2c_data(
+        &mut self,
+        index: usize,
+        offset: u32,
+        length: u32,
+        is_last: bool,
+    ) -> Result<(), Violation> {
         let window = self.windows.get_mut(index).ok_or(Violation::Sequence)?;
         if window.next == window.end {
             return Err(Violation::Sequence);

@@ -60,7 +60,8 @@ impl Link {
             || link.controller.agreement() == nvlane_proto::handshake::Agreement::NONE
         {
             link.step();
-            if shape.host == HostOffer::default() && link.to_host.is_empty() && link.to_controller.is_empty() {
+            if shape.host == HostOffer::default() && link.to_host.is_empty() && link.to_controller.is_empty()
+            {
                 break;
             }
         }

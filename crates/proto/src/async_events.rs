@@ -1,0 +1,177 @@
+//! Asynchronous events of a controller: requests that wait, events that wait, and which are masked. wire §13
+//!
+//! ```text
+//! raise ─▶ pending ──a request is there──▶ sent, masked ──its log is read without RAE──▶ may be raised again
+//! ```
+
+use wire::async_event::{AsyncEvent, AsyncEventType, AsyncEvents};
+use wire::log::Lid;
+use wire::status::Status;
+
+/// Requests that may wait at once.
+pub const REQUEST_COUNT_MAX: usize = 4;
+
+/// What one controller has to tell its host, and the host's requests to be told. `T` names a request.
+#[derive(Debug)]
+pub struct AsyncEventQueue<T> {
+    enabled: AsyncEvents,
+    requests: Vec<T>,
+    pending: Vec<AsyncEvent>,
+    masked: Vec<AsyncEvent>,
+}
+
+impl<T> Default for AsyncEventQueue<T> {
+    fn default() -> Self {
+        Self { enabled: AsyncEvents::empty(), requests: Vec::new(), pending: Vec::new(), masked: Vec::new() }
+    }
+}
+
+impl<T: PartialEq> AsyncEventQueue<T> {
+    /// The host waits for an event.
+    ///
+    /// # Errors
+    /// The status to refuse it with if too many wait already.
+    pub fn on_request(&mut self, request: T) -> Result<(), Status> {
+        if self.requests.len() >= REQUEST_COUNT_MAX {
+            return Err(Status::AER_LIMIT_EXCEEDED);
+        }
+        self.requests.push(request);
+        Ok(())
+    }
+
+    /// Takes a waiting request out, to abort it. Says whether it was there.
+    pub fn abort(&mut self, request: &T) -> bool {
+        let found = self.requests.iter().position(|waiting| waiting == request);
+        found.is_some_and(|at| {
+            self.requests.remove(at);
+            true
+        })
+    }
+
+    /// Which events the host wants (feature 0x0B).
+    pub fn enable(&mut self, events: AsyncEvents) {
+        self.enabled = events;
+        let enabled = self.enabled;
+        self.pending.retain(|event| is_enabled(enabled, *event));
+    }
+
+    /// Which events the host wants.
+    #[must_use]
+    pub fn enabled(&self) -> AsyncEvents {
+        self.enabled
+    }
+
+    /// Something has happened. It is told once, and again only after the host has read about it.
+    pub fn raise(&mut self, event: AsyncEvent) {
+        let is_known = self.pending.contains(&event) || self.masked.contains(&event);
+        if is_enabled(self.enabled, event) && !is_known {
+            self.pending.push(event);
+        }
+    }
+
+    /// The host has read a log; with `retain` (RAE) the events that refer to it stay masked.
+    pub fn on_log_read(&mut self, log: Lid, retain: bool) {
+        if !retain {
+            self.masked.retain(|event| event.log() != log);
+            // What waits to be told is told by the log as well.
+            self.pending.retain(|event| event.log() != log);
+        }
+    }
+
+    /// The next request to complete, and with what.
+    pub fn next_completion(&mut self) -> Option<(T, AsyncEvent)> {
+        if self.requests.is_empty() || self.pending.is_empty() {
+            return None;
+        }
+        let event = self.pending.remove(0);
+        self.masked.push(event);
+        Some((self.requests.remove(0), event))
+    }
+
+    /// The controller is reset: everything is forgotten. The requests end with the queue they came on, or are
+    /// returned to be completed.
+    pub fn reset(&mut self) -> Vec<T> {
+        std::mem::take(self).requests
+    }
+}
+
+fn is_enabled(enabled: AsyncEvents, event: AsyncEvent) -> bool {
+    let needed = match (event.kind(), event.log()) {
+        (AsyncEventType::NOTICE, Lid::CHANGED_NAMESPACES) => AsyncEvents::NAMESPACE_ATTRIBUTE,
+        (AsyncEventType::NOTICE, Lid::FIRMWARE_SLOTS) => AsyncEvents::FIRMWARE,
+        (AsyncEventType::NOTICE, Lid::ANA) => AsyncEvents::ANA,
+        (AsyncEventType::NOTICE, Lid::DISCOVERY) => AsyncEvents::DISCOVERY,
+        (AsyncEventType::SMART, _) => {
+            AsyncEvents::from_bits_retain(1 << event.information().min(7)) & AsyncEvents::SMART
+        }
+        // Errors and command set events cannot be switched off here.
+        _ => AsyncEvents::empty(),
+    };
+    enabled.contains(needed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queue() -> AsyncEventQueue<u16> {
+        let mut queue = AsyncEventQueue::default();
+        queue.enable(AsyncEvents::NAMESPACE_ATTRIBUTE | AsyncEvents::DISCOVERY);
+        queue
+    }
+
+    #[test]
+    fn an_event_waits_for_a_request_and_is_told_once() {
+        let mut queue = queue();
+        queue.raise(AsyncEvent::NAMESPACE_ATTRIBUTE);
+        queue.raise(AsyncEvent::NAMESPACE_ATTRIBUTE);
+        assert_eq!(queue.next_completion(), None);
+        queue.on_request(1).unwrap();
+        queue.on_request(2).unwrap();
+        assert_eq!(queue.next_completion(), Some((1, AsyncEvent::NAMESPACE_ATTRIBUTE)));
+        queue.raise(AsyncEvent::NAMESPACE_ATTRIBUTE);
+        assert_eq!(queue.next_completion(), None, "masked until its log is read");
+    }
+
+    #[test]
+    fn reading_the_log_arms_the_event_again_unless_it_retains() {
+        let mut queue = queue();
+        queue.on_request(1).unwrap();
+        queue.raise(AsyncEvent::DISCOVERY_CHANGE);
+        queue.next_completion().unwrap();
+        queue.on_request(2).unwrap();
+        queue.on_log_read(Lid::DISCOVERY, true);
+        queue.raise(AsyncEvent::DISCOVERY_CHANGE);
+        assert_eq!(queue.next_completion(), None);
+        queue.on_log_read(Lid::DISCOVERY, false);
+        queue.raise(AsyncEvent::DISCOVERY_CHANGE);
+        assert_eq!(queue.next_completion(), Some((2, AsyncEvent::DISCOVERY_CHANGE)));
+    }
+
+    #[test]
+    fn events_that_are_not_wanted_are_not_kept() {
+        let mut queue = queue();
+        queue.on_request(1).unwrap();
+        queue.raise(AsyncEvent::ANA_CHANGE);
+        queue.enable(AsyncEvents::ANA);
+        assert_eq!(queue.next_completion(), None);
+        queue.raise(AsyncEvent::SMART_TEMPERATURE);
+        assert_eq!(queue.next_completion(), None);
+        queue.enable(AsyncEvents::SMART);
+        queue.raise(AsyncEvent::SMART_TEMPERATURE);
+        assert!(queue.next_completion().is_some());
+    }
+
+    #[test]
+    fn too_many_requests_are_refused_and_one_can_be_aborted() {
+        let mut queue = queue();
+        for request in 0..4 {
+            queue.on_request(request).unwrap();
+        }
+        assert_eq!(queue.on_request(4), Err(Status::AER_LIMIT_EXCEEDED));
+        assert!(queue.abort(&2) && !queue.abort(&2));
+        queue.on_request(4).unwrap();
+        assert_eq!(queue.reset(), [0, 1, 3, 4]);
+        assert_eq!(queue.enabled(), AsyncEvents::empty());
+    }
+}

@@ -1,0 +1,169 @@
+//! The life of a controller: its properties, enabling, reset and shutdown. wire §7, §8
+//!
+//! ```text
+//!             CC.EN = 1                       CC.SHN
+//! Disabled ──────────────▶ Ready ─────────────────────────▶ ShuttingDown ──shut_down_done──▶ ShutDown
+//!    ▲                       │                                   │                              │
+//!    └───── CC.EN = 0 ───────┴───────────────────────────────────┴──────────────────────────────┘
+//! ```
+
+use wire::fabrics::{PropertyGet, PropertySet};
+use wire::property::{
+    Cap, Cc, CommandSetSelection, Csts, Property, ShutdownNotification, ShutdownStatus, Vs,
+};
+use wire::status::Status;
+
+/// Where a controller is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ControllerState {
+    /// Takes Fabrics commands only.
+    Disabled,
+    /// Takes commands.
+    Ready,
+    /// Is making its data safe before it reports shutdown.
+    ShuttingDown,
+    /// Has reported shutdown.
+    ShutDown,
+}
+
+/// What the driver has to do because a property was set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PropertyEffect {
+    /// Nothing.
+    None,
+    /// The controller has become ready.
+    Enabled,
+    /// A controller reset: end the I/O queues, drop pending asynchronous events, set features to their defaults.
+    Reset,
+    /// Flush the namespaces, then call [`Controller::shut_down_done`].
+    ShutDown,
+}
+
+/// Properties and state of one controller.
+#[derive(Clone, Copy, Debug)]
+pub struct Controller {
+    cap: Cap,
+    vs: Vs,
+    cc: Cc,
+    state: ControllerState,
+}
+
+/// log2 of the entry sizes over fabrics. wire §7
+const IOSQES: u8 = 6;
+const IOCQES: u8 = 4;
+
+impl Controller {
+    /// A controller that is not enabled yet.
+    #[must_use]
+    pub fn new(cap: Cap, vs: Vs) -> Self {
+        Self { cap, vs, cc: Cc::from_bits(0), state: ControllerState::Disabled }
+    }
+
+    /// Where it is in its life.
+    #[must_use]
+    pub fn state(&self) -> ControllerState {
+        self.state
+    }
+
+    /// Whether it takes commands other than Fabrics ones.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.state == ControllerState::Ready
+    }
+
+    /// The capabilities it shows.
+    #[must_use]
+    pub fn cap(&self) -> Cap {
+        self.cap
+    }
+
+    /// The configuration the host has set.
+    #[must_use]
+    pub fn cc(&self) -> Cc {
+        self.cc
+    }
+
+    /// The status it shows.
+    #[must_use]
+    pub fn csts(&self) -> Csts {
+        let shst = match self.state {
+            ControllerState::Disabled | ControllerState::Ready => ShutdownStatus::NONE,
+            ControllerState::ShuttingDown => ShutdownStatus::IN_PROGRESS,
+            ControllerState::ShutDown => ShutdownStatus::COMPLETE,
+        };
+        Csts::from_bits(0).with_rdy(self.state != ControllerState::Disabled).with_shst(shst)
+    }
+
+    /// Answers Property Get with the value.
+    ///
+    /// # Errors
+    /// The status to refuse it with: unknown offset or wrong size.
+    pub fn on_property_get(&self, get: PropertyGet) -> Result<u64, Status> {
+        check_size(get.property, get.size)?;
+        Ok(match get.property {
+            Property::CAP => self.cap.bits(),
+            Property::VS => self.vs.bits().into(),
+            Property::CC => self.cc.bits().into(),
+            Property::CSTS => self.csts().bits().into(),
+            // Neither resets of the subsystem nor CRTO are announced in CAP.
+            _ => return Err(Status::INVALID_FIELD.with_dnr()),
+        })
+    }
+
+    /// Answers Property Set with what the driver has to do.
+    ///
+    /// # Errors
+    /// The status to refuse it with: not CC, wrong size, or a configuration that cannot be; nothing has changed then.
+    pub fn on_property_set(&mut self, set: PropertySet) -> Result<PropertyEffect, Status> {
+        check_size(set.property, set.size)?;
+        if set.property != Property::CC {
+            return Err(Status::INVALID_FIELD.with_dnr());
+        }
+        let bits = u32::try_from(set.value).map_err(|_| Status::INVALID_FIELD.with_dnr())?;
+        self.configure(Cc::from_bits(bits))
+    }
+
+    fn configure(&mut self, cc: Cc) -> Result<PropertyEffect, Status> {
+        let was_enabled = self.cc.en();
+        if cc.en() && !was_enabled && !self.is_possible(cc) {
+            return Err(Status::INVALID_FIELD.with_dnr());
+        }
+        let is_shutdown_new = cc.shn() != ShutdownNotification::NONE && self.cc.shn() != cc.shn();
+        self.cc = cc;
+        if was_enabled && !cc.en() {
+            self.state = ControllerState::Disabled;
+            return Ok(PropertyEffect::Reset);
+        }
+        if is_shutdown_new && matches!(self.state, ControllerState::Ready | ControllerState::Disabled) {
+            self.state = ControllerState::ShuttingDown;
+            return Ok(PropertyEffect::ShutDown);
+        }
+        if cc.en() && !was_enabled {
+            self.state = ControllerState::Ready;
+            return Ok(PropertyEffect::Enabled);
+        }
+        Ok(PropertyEffect::None)
+    }
+
+    /// Whether a controller can be enabled so.
+    fn is_possible(&self, cc: Cc) -> bool {
+        let css = match cc.css() {
+            CommandSetSelection::NVM => self.cap.css_nvm(),
+            CommandSetSelection::ALL => self.cap.css_csi(),
+            CommandSetSelection::ADMIN_ONLY => self.cap.css_admin_only(),
+            _ => false,
+        };
+        css && cc.mps() == 0 && cc.ams() == 0 && cc.iosqes() == IOSQES && cc.iocqes() == IOCQES && !cc.crime()
+    }
+
+    /// Everything is on stable media: the shutdown can be reported.
+    pub fn shut_down_done(&mut self) {
+        if self.state == ControllerState::ShuttingDown {
+            self.state = ControllerState::ShutDown;
+        }
+    }
+}
+
+fn check_size(property: Property, size: wire::property::PropertySize) -> Result<(), Status> {
+    if property.size() == Some(size) { Ok(()) } else { Err(Status::INVALID_FIELD.with_dnr()) }
+}
