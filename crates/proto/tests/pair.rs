@@ -1,6 +1,8 @@
 //! A host queue and a controller queue joined by two byte pipes: whatever was agreed and however the bytes are cut, every
 //! command ends once and every byte arrives.
 
+#![allow(clippy::cast_possible_truncation)]
+
 mod harness;
 
 use harness::{Link, Shape};
@@ -47,7 +49,7 @@ proptest! {
         seed: u64,
         commands in proptest::collection::vec((0u8..4, 1u32..60_000), 1..60),
     ) {
-        let mut link = Link::new(shape, seed);
+        let mut link = Link::new(&shape, seed);
         for (kind, length) in commands {
             link.submit(kind, length);
             link.step();
@@ -62,7 +64,7 @@ fn one_byte_at_a_time_is_enough() {
         let host = HostOffer { digests: Digests::from_bits_retain(digests), ..HostOffer::default() };
         let shape =
             Shape { host, settings: QueueSettings::default(), is_flow_control_disabled: false, depth: 4 };
-        let mut link = Link::new(shape, 1).with_cut(1);
+        let mut link = Link::new(&shape, 1).with_cut(1);
         for kind in 0..4 {
             link.submit(kind, 9000);
         }

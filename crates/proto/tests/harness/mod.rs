@@ -42,7 +42,7 @@ pub struct Link {
 }
 
 impl Link {
-    pub fn new(shape: Shape, seed: u64) -> Self {
+    pub fn new(shape: &Shape, seed: u64) -> Self {
         let mut link = Self {
             host: HostQueue::new(shape.host, shape.depth),
             controller: ControllerQueue::new(shape.settings),
@@ -89,7 +89,7 @@ impl Link {
     pub fn submit(&mut self, kind: u8, length: u32) {
         let user = self.next_user;
         let length = length as usize & !3;
-        let data: Vec<u8> = (0..length).map(|at| (at as u64 * 7 + user) as u8).collect();
+        let data: Vec<u8> = (0..length).map(|at| (u64::try_from(at).unwrap() * 7 + user) as u8).collect();
         let (opcode, transfer) = match kind {
             0 if length > 0 => (WRITE, Transfer::ToController(data.clone())),
             1 if length > 0 => (READ, Transfer::FromController { buffer: vec![0; length], is_exact: true }),
