@@ -14,11 +14,11 @@ use wire::status::Status;
 
 /// What is agreed, and how the controller behaves.
 #[derive(Clone, Debug)]
-pub struct Shape {
-    pub host: HostOffer,
-    pub settings: QueueSettings,
-    pub is_flow_control_disabled: bool,
-    pub depth: u16,
+pub(crate) struct Shape {
+    pub(crate) host: HostOffer,
+    pub(crate) settings: QueueSettings,
+    pub(crate) is_flow_control_disabled: bool,
+    pub(crate) depth: u16,
 }
 
 /// What a command does in these tests: the opcode only tells the two sides apart.
@@ -27,7 +27,7 @@ const READ: u8 = 0x02;
 const FAILING_READ: u8 = 0x12;
 const FLUSH: u8 = 0x00;
 
-pub struct Link {
+pub(crate) struct Link {
     host: HostQueue<Vec<u8>>,
     controller: ControllerQueue<Vec<u8>, Vec<u8>>,
     to_controller: Vec<u8>,
@@ -42,7 +42,7 @@ pub struct Link {
 }
 
 impl Link {
-    pub fn new(shape: &Shape, seed: u64) -> Self {
+    pub(crate) fn new(shape: &Shape, seed: u64) -> Self {
         let mut link = Self {
             host: HostQueue::new(shape.host, shape.depth),
             controller: ControllerQueue::new(shape.settings),
@@ -68,7 +68,7 @@ impl Link {
         link
     }
 
-    pub fn with_cut(mut self, cut_max: usize) -> Self {
+    pub(crate) fn with_cut(mut self, cut_max: usize) -> Self {
         self.cut_max = cut_max;
         self
     }
@@ -86,7 +86,7 @@ impl Link {
         1 + self.random() % limit
     }
 
-    pub fn submit(&mut self, kind: u8, length: u32) {
+    pub(crate) fn submit(&mut self, kind: u8, length: u32) {
         let user = self.next_user;
         let length = length as usize & !3;
         let data: Vec<u8> = (0..length).map(|at| (u64::try_from(at).unwrap() * 7 + user) as u8).collect();
@@ -121,7 +121,7 @@ impl Link {
     }
 
     /// Moves some bytes each way and lets both sides act on them.
-    pub fn step(&mut self) {
+    pub(crate) fn step(&mut self) {
         self.host.ring();
         let mut bytes = Vec::new();
         self.host.for_each_piece(|piece| {
@@ -153,7 +153,7 @@ impl Link {
         let input: Vec<u8> = self.to_controller.drain(..count).collect();
         let mut input = &input[..];
         // Sometimes straight into the command's buffer.
-        if self.seed % 3 == 0
+        if self.seed.is_multiple_of(3)
             && let Some(place) = self.controller.place()
         {
             count = count.min(place.len());
@@ -210,7 +210,7 @@ impl Link {
                 let length = sqe.dptr.length.get();
                 let data: Vec<u8> = (0..length).map(|at| (u64::from(at) * 7 + user) as u8).collect();
                 let digest = |data: &Vec<u8>, range: std::ops::Range<usize>| data_digest(&data[range]);
-                let result = if user % 2 == 0 { 0 } else { user };
+                let result = if user.is_multiple_of(2) { 0 } else { user };
                 self.controller.complete_with_data(slot, data, length, result, digest);
             }
             FAILING_READ => self.controller.complete(slot, Status::LBA_OUT_OF_RANGE.with_dnr(), 0),
@@ -245,7 +245,7 @@ impl Link {
     }
 
     /// Goes on until all commands have ended.
-    pub fn finish(&mut self) {
+    pub(crate) fn finish(&mut self) {
         for _ in 0..3_000_000 {
             if self.open.is_empty() && self.controller.outstanding() == 0 {
                 assert_eq!(self.host.outstanding(), 0);
