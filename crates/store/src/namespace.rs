@@ -1,0 +1,193 @@
+//! What a backend must do to stand behind a block namespace.
+//!
+//! A [`Store`] is the namespace's storage as the whole process sees it: opened once, shared by all reactors. Each
+//! reactor attaches a [`Backend`] of its own, which it calls without locks and from one thread only.
+//!
+//! ```text
+//! read_now / write_now ──▶ Some: done at once, no queue hop        (RAM, null)
+//!           └─None──▶ start(ticket, request) ──▶ … operations of the reactor … ──▶ reply(ticket)
+//! ```
+//!
+//! Every ticket that is started gets exactly one reply: from `start` itself, from `on_completion`, or from `on_timer`.
+//! Replies may come in any order. Offsets and lengths are bytes, multiples of the block size, within the namespace:
+//! whoever calls has checked them against the geometry.
+
+use reactor::{Buffer, Completion, Operation, Payload, Pool};
+
+/// The shape of a block namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Bytes of a logical block: a power of two, 512 to 65536.
+    pub block_bytes: u32,
+    /// Logical blocks.
+    pub block_count: u64,
+    /// Whether writes are refused.
+    pub is_read_only: bool,
+    /// Whether completed writes may be lost until a flush (volatile write cache present).
+    pub has_volatile_cache: bool,
+    /// Whether space can be given back.
+    pub can_deallocate: bool,
+    /// Whether blocks read as zeroes after they were deallocated; nothing is known of them otherwise.
+    pub reads_zeroes_after_deallocate: bool,
+    /// Blocks that are best written together, aligned to as many; 1 if all are alike.
+    pub preferred_write_blocks: u32,
+    /// Blocks that are given back together, aligned to as many; 1 if all are alike.
+    pub preferred_deallocate_blocks: u32,
+}
+
+impl Geometry {
+    /// Size of the namespace, bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.block_count * u64::from(self.block_bytes)
+    }
+}
+
+/// Names one started request towards its backend. Chosen by the caller, unique among those that run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Ticket(pub u64);
+
+/// Something to do to a namespace.
+#[derive(Debug)]
+pub enum Request {
+    /// Fills the whole buffer from `offset` on.
+    Read {
+        /// First byte.
+        offset: u64,
+        /// What to fill.
+        buffer: Buffer,
+    },
+    /// Writes the whole buffer at `offset`.
+    Write {
+        /// First byte.
+        offset: u64,
+        /// What to write.
+        buffer: Buffer,
+        /// Reply only when the data is on stable media (FUA).
+        is_durable: bool,
+    },
+    /// Makes every write that was replied to before this request durable.
+    Flush,
+    /// Gives space back. Blocks read as the geometry says afterwards.
+    Deallocate {
+        /// First byte.
+        offset: u64,
+        /// Bytes, not 0.
+        length: u64,
+    },
+    /// Makes a range read as zeroes.
+    WriteZeroes {
+        /// First byte.
+        offset: u64,
+        /// Bytes, not 0.
+        length: u64,
+        /// Reply only when that holds on stable media (FUA).
+        is_durable: bool,
+        /// Whether the range may be deallocated to that end.
+        may_deallocate: bool,
+    },
+}
+
+/// The end of a request.
+#[derive(Debug)]
+pub struct Reply {
+    /// Whether it was done.
+    pub result: Result<(), StoreError>,
+    /// The buffer of a read or write, back.
+    pub buffer: Option<Buffer>,
+}
+
+/// Why a request was not done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The namespace is read-only.
+    #[error("the namespace is read-only")]
+    ReadOnly,
+    /// The backing store is full.
+    #[error("no space left in the backing store")]
+    NoSpace,
+    /// The backing store could not read.
+    #[error("read failed (system error {0})")]
+    ReadFailed(i32),
+    /// The backing store could not write, zero or deallocate.
+    #[error("write failed (system error {0})")]
+    WriteFailed(i32),
+    /// The backing store ends before the namespace does: it was truncated or replaced.
+    #[error("the backing store is shorter than the namespace")]
+    Truncated,
+    /// A flush has failed, so nobody knows what is durable: the namespace is closed until it is reopened.
+    #[error("the namespace is closed because a flush failed")]
+    Closed,
+    /// The backend cannot do this.
+    #[error("not supported by the backend")]
+    Unsupported,
+    /// An error that a filter was told to make.
+    #[error("injected error")]
+    Injected,
+}
+
+/// What a backend is given to work with.
+pub trait StoreIo {
+    /// The time of this turn, ns since some fixed moment.
+    fn now_ns(&self) -> u64;
+    /// This reactor's buffers.
+    fn pool(&self) -> &Pool;
+    /// Starts an operation for a ticket; it comes back through [`Backend::on_completion`] with that ticket. One
+    /// operation of a ticket runs at a time. When too many run, it waits for its turn by itself.
+    fn start(&mut self, ticket: Ticket, operation: Operation);
+    /// Calls [`Backend::on_timer`] with the ticket at or after `deadline_ns`.
+    fn set_timer(&mut self, deadline_ns: u64, ticket: Ticket);
+    /// Ends a ticket.
+    fn reply(&mut self, ticket: Ticket, reply: Reply);
+}
+
+/// One reactor's access to a namespace's storage.
+pub trait Backend {
+    /// The shape of the namespace as it is now.
+    fn geometry(&self) -> Geometry;
+
+    /// Reads `length` bytes at once, if this backend can do so without waiting. The payload may refer to the
+    /// namespace's memory, and is then read when it is sent. With `must_own` it is one that stays as it is.
+    fn read_now(&mut self, pool: &Pool, offset: u64, length: usize, must_own: bool)
+    -> Option<Result<Payload, StoreError>>;
+
+    /// Writes `data` at once, if this backend can do so without waiting.
+    fn write_now(&mut self, offset: u64, data: &[u8], is_durable: bool) -> Option<Result<(), StoreError>>;
+
+    /// Whether the bytes at `offset` equal `data`, if this backend can tell without waiting.
+    fn compare_now(&mut self, offset: u64, data: &[u8]) -> Option<Result<bool, StoreError>>;
+
+    /// Starts a request.
+    fn start(&mut self, io: &mut dyn StoreIo, ticket: Ticket, request: Request);
+
+    /// An operation started for `ticket` has ended.
+    fn on_completion(&mut self, io: &mut dyn StoreIo, ticket: Ticket, completion: Completion);
+
+    /// A timer set for `ticket` rings.
+    fn on_timer(&mut self, io: &mut dyn StoreIo, ticket: Ticket);
+}
+
+/// A namespace's storage, shared by all reactors.
+pub trait Store: Send + Sync {
+    /// The shape of the namespace as it is now.
+    fn geometry(&self) -> Geometry;
+
+    /// Attaches the calling reactor.
+    ///
+    /// # Errors
+    /// What keeps this thread from using the storage.
+    fn attach(&self) -> std::io::Result<Box<dyn Backend>>;
+
+    /// Makes the namespace `bytes` long (a multiple of the block size). Data within stays; growth reads as zeroes.
+    ///
+    /// # Errors
+    /// Why it cannot be: no space, a device of fixed size.
+    fn resize(&self, bytes: u64) -> std::io::Result<()>;
+
+    /// Opens the storage anew after it was closed by a failed flush, or replaced.
+    ///
+    /// # Errors
+    /// Why it cannot be opened.
+    fn reopen(&self) -> std::io::Result<()>;
+}
