@@ -26,7 +26,8 @@ const COMPLETION_ENTRIES: u32 = 4096;
 /// Storage operations that may run at once.
 const OPERATION_LIMIT: u32 = 1024;
 
-/// Kernel worker threads for the operations that always block (fdatasync, fallocate).
+/// Kernel worker threads for operations that block: fdatasync and fallocate always do. The kernel counts those on
+/// files and block devices ("bounded" to it) apart from all others.
 const BLOCKING_WORKERS: u32 = 8;
 
 /// What a completion belongs to: the top byte of its `user_data`; below it a key or a slot.
@@ -67,7 +68,7 @@ impl RingEngine {
         let (ring, setup) = RingSetup::best(SUBMISSION_ENTRIES, COMPLETION_ENTRIES)?;
         let submitter = ring.submitter();
         // Too old a kernel for the limit keeps its own.
-        let _ = submitter.register_iowq_max_workers(&mut [0, BLOCKING_WORKERS]);
+        let _ = submitter.register_iowq_max_workers(&mut [BLOCKING_WORKERS; 2]);
         let registered = register_arena(&submitter, pool);
         tracing::debug!(?setup, registered_bytes = registered.len(), "ring ready");
         Ok(Self {
@@ -299,5 +300,21 @@ impl Features {
     /// Whether a ring can be made here, and with what; else why not.
     pub(crate) fn of_ring() -> io::Result<RingSetup> {
         RingSetup::best(8, 16).map(|(_, setup)| setup)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_threads_are_bounded_for_files_and_for_the_rest() {
+        let Ok(engine) = RingEngine::new(&Pool::new(1).unwrap()) else {
+            return eprintln!("skipped: no io_uring here");
+        };
+        // Zeroes ask for the present limits.
+        let mut limits = [0; 2];
+        engine.ring.submitter().register_iowq_max_workers(&mut limits).unwrap();
+        assert_eq!(limits, [BLOCKING_WORKERS; 2]);
     }
 }
