@@ -31,7 +31,7 @@ pub use buffers::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, Buffer, Pool};
 pub use engine::EngineKind;
 pub use io::{Application, Connection, Io, ListenerTag, SocketId};
 pub use mailbox::{Address, Mailbox};
-pub use memory::{Memory, MemoryAccess, MemoryRef, STRIPE_BYTES};
+pub use memory::{Memory, MemoryAccess, MemoryRef, PastEnd, STRIPE_BYTES};
 pub use operation::{Allocation, Completion, File, Operation, Token};
 pub use placement::{CoreList, CoreListError, pin};
 pub use probe::{Features, RingSetup};

@@ -3,12 +3,14 @@
 use std::io;
 use std::ptr::NonNull;
 
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
 
 /// Zero-filled memory that belongs to the process until it is dropped.
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     length: usize,
+    /// What the system gave, of which the above is the aligned part.
+    whole: (NonNull<u8>, usize),
 }
 
 // SAFETY: a mapping is plain memory, tied to no thread; those who hand out views of it order their accesses.
@@ -19,15 +21,28 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Maps `length` bytes (not 0). No memory is committed yet.
     pub(crate) fn anonymous(length: usize) -> io::Result<Self> {
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory in use.
-        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), length, protection, flags)? };
-        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self { start, length })
+        Self::new(length, 1, ProtFlags::READ | ProtFlags::WRITE)
     }
 
-    /// Bytes mapped.
+    /// Reserves `length` bytes (not 0) of address space, aligned to `alignment` (a power of two). None of it may be
+    /// touched before [`open`](Self::open).
+    pub(crate) fn reserved(length: usize, alignment: usize) -> io::Result<Self> {
+        Self::new(length, alignment, ProtFlags::empty())
+    }
+
+    fn new(length: usize, alignment: usize, protection: ProtFlags) -> io::Result<Self> {
+        let mapped = length.checked_add(alignment - 1).ok_or(io::ErrorKind::OutOfMemory)?;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory in use.
+        let whole = unsafe { mmap_anonymous(std::ptr::null_mut(), mapped, protection, flags)? };
+        let whole = NonNull::new(whole.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let before = whole.align_offset(alignment);
+        // SAFETY: at most `alignment - 1` bytes in, which the mapping is longer than `length` by.
+        let start = unsafe { whole.add(before) };
+        Ok(Self { start, length, whole: (whole, mapped) })
+    }
+
+    /// Bytes mapped or reserved.
     pub(crate) fn len(&self) -> usize {
         self.length
     }
@@ -41,6 +56,21 @@ impl Mapping {
         assert!(offset < self.length, "offset {offset} past a mapping of {} bytes", self.length);
         // SAFETY: in the mapping, as just asserted.
         unsafe { self.start.add(offset) }
+    }
+
+    /// Makes page-aligned `range` of a reservation readable and writable, for good. It reads as zeroes.
+    ///
+    /// # Panics
+    /// If the range is not in the mapping.
+    pub(crate) fn open(&self, range: std::ops::Range<usize>) -> io::Result<()> {
+        assert!(range.start <= range.end && range.end <= self.length, "{range:?} past {}", self.length);
+        if range.is_empty() {
+            return Ok(());
+        }
+        let access = MprotectFlags::READ | MprotectFlags::WRITE;
+        // SAFETY: ours; giving access takes nothing away from anybody.
+        unsafe { mprotect(self.start.as_ptr().add(range.start).cast(), range.len(), access)? };
+        Ok(())
     }
 
     /// Asks for transparent huge pages. The kernel may decline.
@@ -63,8 +93,9 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by `anonymous` with this length; nothing refers to it any more.
-        let result = unsafe { munmap(self.start.as_ptr().cast(), self.length) };
+        let (start, length) = self.whole;
+        // SAFETY: mapped by `new` with this length; nothing refers to it any more.
+        let result = unsafe { munmap(start.as_ptr().cast(), length) };
         debug_assert!(result.is_ok(), "unmapping our own mapping cannot fail");
     }
 }
