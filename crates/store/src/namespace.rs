@@ -10,7 +10,8 @@
 //!
 //! Every ticket that is started gets exactly one reply: from `start` itself, from `on_completion`, or from `on_timer`.
 //! Replies may come in any order. Offsets and lengths are bytes, multiples of the block size, within the namespace:
-//! whoever calls has checked them against the geometry.
+//! whoever calls has checked them against the geometry. If the namespace has shrunk since, the answer is
+//! [`StoreError::Truncated`].
 
 use reactor::{Buffer, Completion, Operation, Payload, Pool};
 
@@ -113,11 +114,15 @@ pub enum StoreError {
     /// The backing store could not write, zero or deallocate.
     #[error("write failed (system error {0})")]
     WriteFailed(i32),
-    /// The backing store ends before the namespace does: it was truncated or replaced.
+    /// The backing store ends before the namespace does: it was truncated, or the namespace has just shrunk.
     #[error("the backing store is shorter than the namespace")]
     Truncated,
-    /// A flush has failed, so nobody knows what is durable: the namespace is closed until it is reopened.
-    #[error("the namespace is closed because a flush failed")]
+    /// The backing file has no name any more: what is written to it is lost when the target ends.
+    #[error("the backing file was deleted or replaced")]
+    Gone,
+    /// A flush or a durable write has failed, so nobody knows what is durable: the namespace is closed until it is
+    /// reopened.
+    #[error("the namespace is closed because a flush or a durable write failed")]
     Closed,
     /// The backend cannot do this.
     #[error("not supported by the backend")]
@@ -149,8 +154,13 @@ pub trait Backend {
 
     /// Reads `length` bytes at once, if this backend can do so without waiting. The payload may refer to the
     /// namespace's memory, and is then read when it is sent. With `must_own` it is one that stays as it is.
-    fn read_now(&mut self, pool: &Pool, offset: u64, length: usize, must_own: bool)
-    -> Option<Result<Payload, StoreError>>;
+    fn read_now(
+        &mut self,
+        pool: &Pool,
+        offset: u64,
+        length: usize,
+        must_own: bool,
+    ) -> Option<Result<Payload, StoreError>>;
 
     /// Writes `data` at once, if this backend can do so without waiting.
     fn write_now(&mut self, offset: u64, data: &[u8], is_durable: bool) -> Option<Result<(), StoreError>>;
