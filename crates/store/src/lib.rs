@@ -1,6 +1,13 @@
 //! What is behind a namespace: RAM, files, devices, and filters that stack over any of them.
 #![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::cast_possible_truncation))]
 
+mod block;
 mod namespace;
+mod size;
 
+#[cfg(test)]
+mod testing;
+
+pub use block::{MemorySettings, MemoryStore, NullStore, OpenError};
 pub use namespace::{Backend, Geometry, Reply, Request, Store, StoreError, StoreIo, Ticket};

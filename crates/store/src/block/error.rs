@@ -1,0 +1,143 @@
+//! Why a namespace's storage cannot be opened: each says what to do.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::size::Size;
+
+/// Why a namespace's storage cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// No logical block is that large.
+    #[error("a logical block cannot have {0} bytes: take a power of two from 512 to 65536")]
+    BlockSize(u32),
+    /// The size is no multiple of the block size.
+    #[error("{name} has {bytes} bytes, not a multiple of its block size {block_bytes}: {}", remedy(*bytes, *block_bytes))]
+    SizeNotBlocks {
+        /// What has that size.
+        name: String,
+        /// The size.
+        bytes: u64,
+        /// The block size.
+        block_bytes: u32,
+    },
+    /// There is nothing in it.
+    #[error("{name} is empty: {remedy}")]
+    Empty {
+        /// What is empty.
+        name: String,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// The system does not give that much memory.
+    #[error("cannot have {} of memory: {source}", Size(*bytes))]
+    Memory {
+        /// Bytes asked for.
+        bytes: u64,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// There is no such file.
+    #[error("{} does not exist: {remedy}", path.display())]
+    Missing {
+        /// Which.
+        path: PathBuf,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// It is another kind of file than was said.
+    #[error("{} is {is}: {remedy}", path.display())]
+    WrongKind {
+        /// Which.
+        path: PathBuf,
+        /// What it is.
+        is: &'static str,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// Another process, or another namespace of this one, uses it.
+    #[error("{} is in use by another namespace or target process: two would destroy each other's data", path.display())]
+    Locked {
+        /// Which.
+        path: PathBuf,
+    },
+    /// The kernel uses the device.
+    #[error("{} is in use: it is mounted, swap, or a part of another device", path.display())]
+    Busy {
+        /// Which.
+        path: PathBuf,
+    },
+    /// The file is larger than it is to be.
+    #[error("{} has {} and size={} is less: leave size out to use all of it", path.display(), Size(*bytes), Size(*wanted))]
+    TooLarge {
+        /// Which.
+        path: PathBuf,
+        /// Its size.
+        bytes: u64,
+        /// The size asked for.
+        wanted: u64,
+    },
+    /// The file is smaller than it is to be, and must not be changed.
+    #[error("{} has {} and cannot grow to size={}: it is opened read-only", path.display(), Size(*bytes), Size(*wanted))]
+    CannotGrow {
+        /// Which.
+        path: PathBuf,
+        /// Its size.
+        bytes: u64,
+        /// The size asked for.
+        wanted: u64,
+    },
+    /// What lies below cannot write such small blocks.
+    #[error("{} cannot be written in blocks of {block_bytes} bytes: use lba={block_bytes_min} or more", path.display())]
+    BlockTooSmall {
+        /// Which.
+        path: PathBuf,
+        /// The block size asked for.
+        block_bytes: u32,
+        /// The smallest that it takes.
+        block_bytes_min: u32,
+    },
+    /// The path leads to another file now.
+    #[error("{} was replaced by another file", path.display())]
+    Replaced {
+        /// Which.
+        path: PathBuf,
+    },
+    /// The system says no.
+    #[error("cannot {action} {}: {source}", path.display())]
+    System {
+        /// What was tried.
+        action: &'static str,
+        /// With which file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+/// What would fit: another block size, if there is one, or a size (larger, so that nothing is lost).
+fn remedy(bytes: u64, block_bytes: u32) -> String {
+    let larger = bytes.next_multiple_of(block_bytes.into());
+    let fitting = 1_u64 << bytes.trailing_zeros().min(u32::BITS);
+    if fitting >= u64::from(*super::BLOCK_BYTES.start()) {
+        format!("use lba={fitting}, or make it {larger}")
+    } else {
+        format!("make it {larger}")
+    }
+}
+
+/// Checks a block size and a size.
+pub(super) fn check_size(name: &str, bytes: u64, block_bytes: u32) -> Result<(), OpenError> {
+    if !super::BLOCK_BYTES.contains(&block_bytes) || !block_bytes.is_power_of_two() {
+        return Err(OpenError::BlockSize(block_bytes));
+    }
+    let name = || name.to_owned();
+    if bytes == 0 {
+        return Err(OpenError::Empty { name: name(), remedy: "give it a size" });
+    }
+    if !bytes.is_multiple_of(block_bytes.into()) {
+        return Err(OpenError::SizeNotBlocks { name: name(), bytes, block_bytes });
+    }
+    Ok(())
+}

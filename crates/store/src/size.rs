@@ -1,0 +1,47 @@
+//! Sizes as people write them: `64M`, `10G`.
+
+use std::fmt;
+
+/// Bytes, shown with the largest binary suffix that leaves a whole number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Size(pub(crate) u64);
+
+/// Suffixes and what they stand for, largest first.
+const SUFFIXES: [(char, u64); 4] = [('T', 1 << 40), ('G', 1 << 30), ('M', 1 << 20), ('K', 1 << 10)];
+
+impl Size {
+    /// Reads digits with or without a suffix. The error says at which byte and what is wrong.
+    pub(crate) fn parse(text: &str) -> Result<Self, (usize, String)> {
+        let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+        let (digits, suffix) = text.split_at(end);
+        if digits.is_empty() {
+            return Err((0, "expected a size such as 64M or 10G".into()));
+        }
+        let factor = match suffix {
+            "" => 1,
+            _ => SUFFIXES
+                .iter()
+                .find(|(letter, _)| {
+                    suffix.len() == 1 && suffix.starts_with([*letter, letter.to_ascii_lowercase()])
+                })
+                .map(|(_, factor)| *factor)
+                .ok_or_else(|| (end, format!("no size ends in '{suffix}': use K, M, G or T, as in 64M")))?,
+        };
+        let bytes = digits.parse::<u64>().ok().and_then(|count| count.checked_mul(factor));
+        // A file's offsets are signed.
+        match bytes.filter(|bytes| *bytes <= i64::MAX.cast_unsigned()) {
+            Some(bytes) => Ok(Self(bytes)),
+            None => Err((0, format!("{text} is more than any namespace can have"))),
+        }
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let fitting = SUFFIXES.iter().find(|(_, factor)| self.0 > 0 && self.0.is_multiple_of(*factor));
+        match fitting {
+            Some((letter, factor)) => write!(f, "{}{letter}", self.0 / factor),
+            None => write!(f, "{}", self.0),
+        }
+    }
+}

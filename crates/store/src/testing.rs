@@ -1,0 +1,105 @@
+//! What tests drive backends with: a disk that fails as it is told, and a real reactor.
+
+mod disk;
+mod model;
+mod rig;
+
+pub(crate) use disk::{Double, Fault, Media, Place};
+pub(crate) use model::{check_against_model, model_steps};
+pub(crate) use rig::Rig;
+
+use reactor::Payload;
+
+use crate::namespace::{Backend, Reply, Request, StoreError, StoreIo, Ticket};
+
+/// Something to ask of a namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    Read { offset: u64, length: usize },
+    Write { offset: u64, data: Vec<u8>, is_durable: bool },
+    Compare { offset: u64, data: Vec<u8> },
+    Flush,
+    Deallocate { offset: u64, length: u64 },
+    WriteZeroes { offset: u64, length: u64, is_durable: bool, may_deallocate: bool },
+}
+
+/// What came of it: the bytes of a read, 1 or 0 for a comparison, nothing for the others.
+pub(crate) type Outcome = Result<Vec<u8>, StoreError>;
+
+/// Something that carries out steps.
+pub(crate) trait Bench {
+    /// Starts all steps at once and says how each ended.
+    fn run_all(&mut self, steps: Vec<Step>) -> Vec<Outcome>;
+
+    fn run(&mut self, step: Step) -> Outcome {
+        self.run_all(vec![step]).pop().unwrap()
+    }
+
+    fn read(&mut self, offset: u64, length: usize) -> Outcome {
+        self.run(Step::Read { offset, length })
+    }
+
+    fn write(&mut self, offset: u64, data: &[u8]) -> Outcome {
+        self.run(Step::Write { offset, data: data.to_vec(), is_durable: false })
+    }
+
+    fn write_durably(&mut self, offset: u64, data: &[u8]) -> Outcome {
+        self.run(Step::Write { offset, data: data.to_vec(), is_durable: true })
+    }
+
+    fn flush(&mut self) -> Outcome {
+        self.run(Step::Flush)
+    }
+}
+
+/// Begins a step: at once if the backend can, else as a request.
+fn begin(backend: &mut dyn Backend, io: &mut dyn StoreIo, ticket: Ticket, step: Step) -> Option<Outcome> {
+    let request = match step {
+        Step::Read { offset, length } => {
+            // Both kinds of payload in turn.
+            match backend.read_now(io.pool(), offset, length, ticket.0.is_multiple_of(2)) {
+                Some(read) => return Some(read.map(|payload| bytes_of(&payload))),
+                None => Request::Read { offset, buffer: io.pool().take(length).expect("a large pool") },
+            }
+        }
+        Step::Write { offset, data, is_durable } => match backend.write_now(offset, &data, is_durable) {
+            Some(written) => return Some(written.map(|()| Vec::new())),
+            None => {
+                let mut buffer = io.pool().take(data.len()).expect("a large pool");
+                buffer.copy_from_slice(&data);
+                Request::Write { offset, buffer, is_durable }
+            }
+        },
+        Step::Compare { offset, data } => {
+            let compared = backend.compare_now(offset, &data);
+            return Some(compared.map_or(Err(StoreError::Unsupported), |is| is.map(|is| vec![is.into()])));
+        }
+        Step::Flush => Request::Flush,
+        Step::Deallocate { offset, length } => Request::Deallocate { offset, length },
+        Step::WriteZeroes { offset, length, is_durable, may_deallocate } => {
+            Request::WriteZeroes { offset, length, is_durable, may_deallocate }
+        }
+    };
+    backend.start(io, ticket, request);
+    None
+}
+
+/// What a request's reply means for its step.
+fn outcome_of(step: &Step, reply: Reply) -> Outcome {
+    let has_buffer = matches!(step, Step::Read { .. } | Step::Write { .. });
+    assert_eq!(reply.buffer.is_some(), has_buffer, "{step:?}: {reply:?}");
+    reply.result.map(|()| match (step, reply.buffer) {
+        (Step::Read { .. }, Some(buffer)) => buffer.to_vec(),
+        _ => Vec::new(),
+    })
+}
+
+fn bytes_of(payload: &Payload) -> Vec<u8> {
+    let (mut at, mut bytes) = (0, Vec::new());
+    while at < payload.len() {
+        let segment = payload.segment(at..payload.len());
+        segment.append_to(&mut bytes);
+        at += segment.len();
+    }
+    bytes
+}

@@ -1,0 +1,226 @@
+//! A disk in memory, and a reactor without a thread: operations are carried out when the test says so, in the order it
+//! says, and fail as it says.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io;
+use std::rc::Rc;
+
+use reactor::{Allocation, Completion, Operation, Pool, Timers};
+use rustix::io::Errno;
+
+use super::{Bench, Outcome, Step, begin, outcome_of};
+use crate::namespace::{Backend, Reply, Store, StoreIo, Ticket};
+
+/// What the disk holds.
+pub(crate) struct Media {
+    /// As it reads.
+    pub(crate) bytes: Vec<u8>,
+    /// As it would read after a power cut that loses all that may be lost.
+    pub(crate) durable: Vec<u8>,
+    /// Operations carried out so far, by name.
+    pub(crate) log: Vec<&'static str>,
+    /// Decides what an operation meets, by its number and what it is.
+    pub(crate) fault: Box<dyn FnMut(usize, &Operation) -> Option<Fault>>,
+}
+
+/// What an operation may meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// It fails, and nothing is done.
+    Error(Errno),
+    /// It stops after so many bytes.
+    Short(usize),
+}
+
+/// Where a reactor's disk is: several may have one.
+pub(crate) type Place = Rc<RefCell<Media>>;
+
+impl Media {
+    pub(crate) fn new(bytes: usize) -> Place {
+        Rc::new(RefCell::new(Self {
+            bytes: vec![0; bytes],
+            durable: vec![0; bytes],
+            log: Vec::new(),
+            fault: Box::new(|_, _| None),
+        }))
+    }
+
+    fn perform(&mut self, operation: &mut Operation) -> io::Result<usize> {
+        let fault = (self.fault)(self.log.len(), operation);
+        self.log.push(match operation {
+            Operation::Read { .. } => "read",
+            Operation::Write { durable: false, .. } => "write",
+            Operation::Write { durable: true, .. } => "write durably",
+            Operation::Sync { .. } => "sync",
+            Operation::Allocate { change: Allocation::Punch, .. } => "punch",
+            Operation::Allocate { change: Allocation::Zero, .. } => "zero",
+        });
+        let limit = match fault {
+            Some(Fault::Error(errno)) => return Err(errno.into()),
+            Some(Fault::Short(count)) => count,
+            None => usize::MAX,
+        };
+        match operation {
+            Operation::Read { offset, buffer, skip, .. } => {
+                let from = &self.bytes[self.bytes.len().min(*offset as usize)..];
+                let into = &mut buffer[*skip..];
+                let count = into.len().min(from.len()).min(limit);
+                into[..count].copy_from_slice(&from[..count]);
+                Ok(count)
+            }
+            Operation::Write { offset, buffer, skip, durable, .. } => {
+                let from = &buffer[*skip..];
+                let start = *offset as usize;
+                assert!(start + from.len() <= self.bytes.len(), "a write past the end extends the file");
+                let count = from.len().min(limit);
+                self.bytes[start..start + count].copy_from_slice(&from[..count]);
+                if *durable {
+                    self.durable[start..start + count].copy_from_slice(&from[..count]);
+                }
+                Ok(count)
+            }
+            // What it covers was settled when it began.
+            Operation::Sync { .. } => Ok(0),
+            Operation::Allocate { offset, length, .. } => {
+                let start = *offset as usize;
+                self.bytes[start..start + *length as usize].fill(0);
+                Ok(0)
+            }
+        }
+    }
+}
+
+/// A backend on such a disk, and the reactor around it.
+pub(crate) struct Double {
+    pub(crate) backend: Box<dyn Backend>,
+    pub(crate) io: DiskIo,
+    steps: BTreeMap<Ticket, Step>,
+    pub(crate) outcomes: BTreeMap<Ticket, Outcome>,
+    next_ticket: u64,
+}
+
+/// The [`StoreIo`] of a [`Double`].
+pub(crate) struct DiskIo {
+    pub(crate) now_ns: u64,
+    pub(crate) pool: Pool,
+    pub(crate) running: Vec<(Ticket, Operation)>,
+    pub(crate) timers: Timers,
+    place: Place,
+    replies: Vec<(Ticket, Reply)>,
+}
+
+impl StoreIo for DiskIo {
+    fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    fn start(&mut self, ticket: Ticket, operation: Operation) {
+        assert!(
+            self.running.iter().all(|(other, _)| *other != ticket),
+            "one operation of a ticket at a time"
+        );
+        if matches!(operation, Operation::Sync { .. }) {
+            // The worst that the system may do: nothing that comes later is covered.
+            let media = &mut *self.place.borrow_mut();
+            media.durable.clone_from(&media.bytes);
+        }
+        self.running.push((ticket, operation));
+    }
+
+    fn set_timer(&mut self, deadline_ns: u64, ticket: Ticket) {
+        self.timers.set(deadline_ns, ticket.0);
+    }
+
+    fn reply(&mut self, ticket: Ticket, reply: Reply) {
+        self.replies.push((ticket, reply));
+    }
+}
+
+impl Double {
+    /// One more reactor for a namespace.
+    pub(crate) fn attach(store: &dyn Store, place: &Place) -> Self {
+        let io = DiskIo {
+            now_ns: 0,
+            pool: Pool::new(16 << 20).unwrap(),
+            running: Vec::new(),
+            timers: Timers::default(),
+            place: Rc::clone(place),
+            replies: Vec::new(),
+        };
+        let (steps, outcomes) = (BTreeMap::new(), BTreeMap::new());
+        Self { backend: store.attach().unwrap(), io, steps, outcomes, next_ticket: 0 }
+    }
+
+    pub(crate) fn start(&mut self, step: Step) -> Ticket {
+        let ticket = Ticket(self.next_ticket);
+        self.next_ticket += 1;
+        self.steps.insert(ticket, step.clone());
+        if let Some(outcome) = begin(&mut *self.backend, &mut self.io, ticket, step) {
+            self.steps.remove(&ticket);
+            self.outcomes.insert(ticket, outcome);
+        }
+        self.take_replies();
+        ticket
+    }
+
+    /// Carries out the `index`-th operation that waits.
+    pub(crate) fn perform(&mut self, index: usize) {
+        let (ticket, mut operation) = self.io.running.remove(index);
+        let result = self.io.place.borrow_mut().perform(&mut operation);
+        let buffer = match operation {
+            Operation::Read { buffer, .. } | Operation::Write { buffer, .. } => Some(buffer),
+            _ => None,
+        };
+        let completion = Completion { token: ticket.0, result, buffer };
+        self.backend.on_completion(&mut self.io, ticket, completion);
+        self.take_replies();
+    }
+
+    /// Lets `ns` pass.
+    pub(crate) fn pass(&mut self, ns: u64) {
+        self.io.now_ns += ns;
+        while let Some(token) = self.io.timers.next_due(self.io.now_ns) {
+            self.backend.on_timer(&mut self.io, Ticket(token));
+            self.take_replies();
+        }
+    }
+
+    /// Goes on until nothing is left to do; `choose` says which of so many operations comes next.
+    pub(crate) fn settle_by(&mut self, mut choose: impl FnMut(usize) -> usize) {
+        loop {
+            if !self.io.running.is_empty() {
+                self.perform(choose(self.io.running.len()));
+            } else if let Some(deadline_ns) = self.io.timers.next_deadline_ns() {
+                self.pass(deadline_ns.saturating_sub(self.io.now_ns));
+            } else {
+                break;
+            }
+        }
+        assert!(self.steps.is_empty(), "without a reply: {:?}", self.steps);
+        assert_eq!(self.io.pool.free_bytes(), self.io.pool.capacity_bytes(), "buffers are lost");
+    }
+
+    pub(crate) fn settle(&mut self) {
+        self.settle_by(|_| 0);
+    }
+
+    fn take_replies(&mut self) {
+        for (ticket, reply) in self.io.replies.drain(..) {
+            let step = self.steps.remove(&ticket).expect("a request gets one reply");
+            self.outcomes.insert(ticket, outcome_of(&step, reply));
+        }
+    }
+}
+
+impl Bench for Double {
+    fn run_all(&mut self, steps: Vec<Step>) -> Vec<Outcome> {
+        let tickets: Vec<Ticket> = steps.into_iter().map(|step| self.start(step)).collect();
+        self.settle();
+        tickets.iter().map(|ticket| self.outcomes.remove(ticket).expect("settled")).collect()
+    }
+}
