@@ -1,10 +1,17 @@
 //! Block namespaces: in RAM, on a file or device, or nowhere.
 
 mod error;
+mod file;
+mod file_backend;
+#[cfg(test)]
+mod file_faults;
+mod file_open;
 mod memory;
 mod null;
 
 pub use error::OpenError;
+pub use file::FileStore;
+pub use file_open::{FileKind, FileSettings};
 pub use memory::{MemorySettings, MemoryStore};
 pub use null::NullStore;
 

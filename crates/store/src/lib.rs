@@ -5,9 +5,10 @@
 mod block;
 mod namespace;
 mod size;
+mod tickets;
 
 #[cfg(test)]
 mod testing;
 
-pub use block::{MemorySettings, MemoryStore, NullStore, OpenError};
+pub use block::{FileKind, FileSettings, FileStore, MemorySettings, MemoryStore, NullStore, OpenError};
 pub use namespace::{Backend, Geometry, Reply, Request, Store, StoreError, StoreIo, Ticket};

@@ -6,11 +6,12 @@ use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
 
-use reactor::{Allocation, Completion, Operation, Pool, Timers};
+use reactor::{Allocation, Completion, File, Operation, Pool, Timers};
 use rustix::io::Errno;
 
 use super::{Bench, Outcome, Step, begin, outcome_of};
-use crate::namespace::{Backend, Reply, Store, StoreIo, Ticket};
+use crate::block::FileStore;
+use crate::namespace::{Backend, Geometry, Reply, Store, StoreIo, Ticket};
 
 /// What the disk holds.
 pub(crate) struct Media {
@@ -61,6 +62,9 @@ impl Media {
             Some(Fault::Short(count)) => count,
             None => usize::MAX,
         };
+        if let Operation::Read { offset, .. } | Operation::Write { offset, .. } = operation {
+            assert!(offset.is_multiple_of(512), "direct I/O begins at whole blocks only");
+        }
         match operation {
             Operation::Read { offset, buffer, skip, .. } => {
                 let from = &self.bytes[self.bytes.len().min(*offset as usize)..];
@@ -156,6 +160,14 @@ impl Double {
         Self { backend: store.attach().unwrap(), io, steps, outcomes, next_ticket: 0 }
     }
 
+    /// A namespace on a disk of its own.
+    pub(crate) fn file(bytes: usize, block_bytes: u32) -> (FileStore, Place, Self) {
+        let place = Media::new(bytes);
+        let store = FileStore::simulated(File::simulated(0), &geometry(bytes, block_bytes));
+        let double = Self::attach(&store, &place);
+        (store, place, double)
+    }
+
     pub(crate) fn start(&mut self, step: Step) -> Ticket {
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
@@ -190,11 +202,11 @@ impl Double {
         }
     }
 
-    /// Goes on until nothing is left to do; `choose` says which of so many operations comes next.
-    pub(crate) fn settle_by(&mut self, mut choose: impl FnMut(usize) -> usize) {
+    /// Goes on until nothing is left to do.
+    pub(crate) fn settle(&mut self) {
         loop {
             if !self.io.running.is_empty() {
-                self.perform(choose(self.io.running.len()));
+                self.perform(0);
             } else if let Some(deadline_ns) = self.io.timers.next_deadline_ns() {
                 self.pass(deadline_ns.saturating_sub(self.io.now_ns));
             } else {
@@ -203,10 +215,6 @@ impl Double {
         }
         assert!(self.steps.is_empty(), "without a reply: {:?}", self.steps);
         assert_eq!(self.io.pool.free_bytes(), self.io.pool.capacity_bytes(), "buffers are lost");
-    }
-
-    pub(crate) fn settle(&mut self) {
-        self.settle_by(|_| 0);
     }
 
     fn take_replies(&mut self) {
@@ -222,5 +230,18 @@ impl Bench for Double {
         let tickets: Vec<Ticket> = steps.into_iter().map(|step| self.start(step)).collect();
         self.settle();
         tickets.iter().map(|ticket| self.outcomes.remove(ticket).expect("settled")).collect()
+    }
+}
+
+fn geometry(bytes: usize, block_bytes: u32) -> Geometry {
+    Geometry {
+        block_bytes,
+        block_count: bytes as u64 / u64::from(block_bytes),
+        is_read_only: false,
+        has_volatile_cache: true,
+        can_deallocate: true,
+        reads_zeroes_after_deallocate: true,
+        preferred_write_blocks: 1,
+        preferred_deallocate_blocks: 1,
     }
 }

@@ -1,0 +1,552 @@
+//! One reactor's access to a namespace on a file or block device: requests become operations of the reactor.
+//!
+//! ```text
+//! Read, Write ──▶ read or write ──short──▶ the rest ──▶ … ──▶ reply
+//! Flush ──▶ waits for the running flush, shares the next one ──▶ reply
+//! Deallocate, WriteZeroes ──▶ its turn ──▶ slices: punch ─▶ zero ─▶ write zeroes ──▶ (durable: as a Flush) ──▶ reply
+//!                                            └ what is not supported leaves it to the next ┘
+//! ```
+//!
+//! What fails in passing (EINTR, EAGAIN, no buffer for zeroes) is tried again, at once or a little later.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+
+use reactor::{Allocation, Buffer, Completion, Operation, Payload, Pool};
+use rustix::io::Errno;
+
+use super::done;
+use super::file::{Descriptions, Gate, Shared};
+use super::file_open::is_unsupported;
+use crate::namespace::{Backend, Geometry, Reply, Request, StoreError, StoreIo, Ticket};
+use crate::tickets::Tickets;
+
+/// Attempts at an operation that fails in passing or makes no progress.
+pub(super) const ATTEMPT_LIMIT: u32 = 10;
+
+/// As many of them follow at once; then each waits, the next twice as long.
+const PROMPT_ATTEMPT_COUNT: u32 = 3;
+
+/// The first wait, ns.
+const RETRY_NS: u64 = 1_000_000;
+
+/// How soon to ask again for a buffer of zeroes, ns.
+pub(super) const BUFFER_WAIT_NS: u64 = 200_000;
+
+/// Ranges that are punched or zeroed at once. Each may block a thread, and keeps the file's lock from all others.
+pub(super) const RANGE_LIMIT: usize = 2;
+
+/// Bytes punched or zeroed in one operation, so that reads and writes get their turn between.
+const SLICE_BYTES: u64 = 1 << 30;
+
+/// Zeroes written in one operation, bytes.
+const ZEROES_BYTES: u64 = 256 << 10;
+
+/// One reactor's access.
+pub(super) struct FileBackend {
+    shared: Arc<Shared>,
+    /// The state of the namespace that `files` are of.
+    gate: Gate,
+    files: Descriptions,
+    tasks: Tickets<Task>,
+    flushes: Flushes,
+    ranges: Ranges,
+}
+
+/// A request that runs.
+struct Task {
+    /// The state in which it was started. In another one it cannot end well.
+    gate: Gate,
+    attempt_count: u32,
+    work: Work,
+    /// The buffer of a read or write that waits for another attempt.
+    parked: Option<Buffer>,
+}
+
+/// What is left of a request.
+#[derive(Clone, Copy)]
+enum Work {
+    Read {
+        offset: u64,
+        done: usize,
+    },
+    Write {
+        offset: u64,
+        done: usize,
+        is_durable: bool,
+    },
+    /// Waits for a flush: the one that runs or the next.
+    Flush,
+    /// Bytes `offset..end` are still to be changed.
+    Range {
+        offset: u64,
+        end: u64,
+        way: Way,
+        is_durable: bool,
+    },
+}
+
+/// How a range is changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// Space is given back, or nothing is done.
+    GiveBack,
+    /// It is zeroed by giving back its space; if that is not supported, in the next way.
+    Punch,
+    /// It is zeroed and keeps its space; if that is not supported, in the next way.
+    Zero,
+    /// Zeroes are written.
+    Write,
+}
+
+/// Flushes that arrive while one runs share the next: the running one may have begun before their writes ended.
+#[derive(Default)]
+struct Flushes {
+    /// Whom the running flush is for. It runs under the first ticket.
+    running: Vec<Ticket>,
+    waiting: Vec<Ticket>,
+}
+
+/// Ranges take turns.
+#[derive(Default)]
+struct Ranges {
+    running_count: usize,
+    waiting: VecDeque<Ticket>,
+    is_starting: bool,
+}
+
+impl FileBackend {
+    pub(super) fn new(shared: Arc<Shared>, gate: Gate, files: Descriptions) -> Self {
+        let (tasks, flushes, ranges) = (Tickets::default(), Flushes::default(), Ranges::default());
+        Self { shared, gate, files, tasks, flushes, ranges }
+    }
+
+    /// Whether requests may start. After a reopen, turns to the new file.
+    fn enter(&mut self) -> Result<(), StoreError> {
+        let gate = self.shared.gate();
+        if gate.is_closed() {
+            return Err(StoreError::Closed);
+        }
+        if gate != self.gate {
+            match self.shared.describe() {
+                Ok(files) => (self.files, self.gate) = (files, gate),
+                Err(error) => {
+                    self.shared.close(gate, "a reactor cannot open the file anew", &error);
+                    return Err(StoreError::Closed);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What there is to do, if it may be done; `None` if that is nothing.
+    fn plan(&mut self, request: &Request) -> Result<Option<Work>, StoreError> {
+        self.enter()?;
+        let shared = &self.shared;
+        let (offset, length) = match request {
+            Request::Read { offset, buffer } | Request::Write { offset, buffer, .. } => {
+                (*offset, buffer.len() as u64)
+            }
+            Request::Flush => (0, shared.bytes()),
+            Request::Deallocate { offset, length } | Request::WriteZeroes { offset, length, .. } => {
+                (*offset, *length)
+            }
+        };
+        // Whoever asks may have checked against the geometry before a resize.
+        let end = offset.checked_add(length).filter(|end| *end <= shared.bytes());
+        let end = end.ok_or(StoreError::Truncated)?;
+        match (request, shared.is_read_only()) {
+            (Request::Read { .. }, _) | (_, false) => {}
+            // Nothing was written, so nothing is to be flushed.
+            (Request::Flush, true) => return Ok(None),
+            (_, true) => return Err(StoreError::ReadOnly),
+        }
+        Ok(match *request {
+            Request::Read { .. } => Some(Work::Read { offset, done: 0 }),
+            Request::Write { is_durable, .. } => Some(Work::Write { offset, done: 0, is_durable }),
+            Request::Flush => {
+                shared.inspect(&self.files, end)?;
+                Some(Work::Flush)
+            }
+            Request::Deallocate { .. } if shared.can_punch() => {
+                Some(Work::Range { offset, end, way: Way::GiveBack, is_durable: false })
+            }
+            // Giving back is a hint.
+            Request::Deallocate { .. } => None,
+            Request::WriteZeroes { is_durable, may_deallocate, .. } => {
+                let way = if may_deallocate { Way::Punch } else { Way::Zero };
+                Some(Work::Range { offset, end, way, is_durable })
+            }
+        })
+    }
+
+    /// Starts the next operation of a task, which owns `buffer` if it reads or writes.
+    fn issue(&mut self, io: &mut dyn StoreIo, ticket: Ticket, buffer: Option<Buffer>) {
+        let Some(task) = self.tasks.get_mut(&ticket) else { return };
+        if task.gate != self.shared.gate() {
+            return self.end(io, ticket, Err(StoreError::Closed), buffer);
+        }
+        // Looked at before each operation, also those that go on with what was begun: a write would extend the file.
+        let end = match (&task.work, &buffer) {
+            (Work::Write { offset, .. }, Some(buffer)) => Some(*offset + buffer.len() as u64),
+            (Work::Range { end, .. }, _) => Some(*end),
+            _ => None,
+        };
+        if let Some(end) = end
+            && let Err(error) = self.shared.inspect(&self.files, end)
+        {
+            return self.end(io, ticket, Err(error), buffer);
+        }
+        let file = self.files.data.clone();
+        let operation = match (&mut task.work, buffer) {
+            (Work::Read { offset, done }, Some(buffer)) => {
+                Operation::Read { file, offset: *offset + *done as u64, buffer, skip: *done }
+            }
+            (Work::Write { offset, done, is_durable }, Some(buffer)) => {
+                let (offset, skip, durable) = (*offset + *done as u64, *done, *is_durable);
+                Operation::Write { file, offset, buffer, skip, durable }
+            }
+            (Work::Range { offset, end, way, .. }, buffer) => {
+                way.turn_to_supported(&self.shared);
+                let length = (*end - *offset).min(SLICE_BYTES);
+                let change = match way {
+                    Way::GiveBack | Way::Punch => Allocation::Punch,
+                    Way::Zero => Allocation::Zero,
+                    Way::Write => {
+                        let block_bytes = self.shared.block_bytes();
+                        let Some(buffer) = zeroes(io.pool(), buffer, length, block_bytes) else {
+                            return io.set_timer(io.now_ns() + BUFFER_WAIT_NS, ticket);
+                        };
+                        let operation =
+                            Operation::Write { file, offset: *offset, buffer, skip: 0, durable: false };
+                        return io.start(ticket, operation);
+                    }
+                };
+                Operation::Allocate { file, offset: *offset, length, change }
+            }
+            (Work::Flush | Work::Read { .. } | Work::Write { .. }, _) => {
+                unreachable!("flushes are not issued here, and reads and writes have buffers")
+            }
+        };
+        io.start(ticket, operation);
+    }
+
+    /// Lets ranges begin whose turn it is. One that ends at once makes room for the next in this same loop.
+    fn start_ranges(&mut self, io: &mut dyn StoreIo) {
+        if std::mem::replace(&mut self.ranges.is_starting, true) {
+            return;
+        }
+        while self.ranges.running_count < RANGE_LIMIT
+            && let Some(ticket) = self.ranges.waiting.pop_front()
+        {
+            self.ranges.running_count += 1;
+            self.issue(io, ticket, None);
+        }
+        self.ranges.is_starting = false;
+    }
+
+    /// A range has ended: the next one begins.
+    fn on_range_end(&mut self, io: &mut dyn StoreIo) {
+        self.ranges.running_count -= 1;
+        self.start_ranges(io);
+    }
+
+    fn flush(&mut self, io: &mut dyn StoreIo, ticket: Ticket) {
+        self.flushes.waiting.push(ticket);
+        if self.flushes.running.is_empty() {
+            self.start_flush(io);
+        }
+    }
+
+    /// Starts one flush for all who wait.
+    fn start_flush(&mut self, io: &mut dyn StoreIo) {
+        let gate = self.shared.gate();
+        let mut waiting = std::mem::take(&mut self.flushes.waiting);
+        waiting.retain(|ticket| {
+            let is_current = self.tasks.get(ticket).is_some_and(|task| task.gate == gate);
+            if !is_current {
+                self.tasks.remove(ticket);
+                io.reply(*ticket, done(Err(StoreError::Closed)));
+            }
+            is_current
+        });
+        // Both vectors keep their room.
+        self.flushes.waiting = std::mem::replace(&mut self.flushes.running, waiting);
+        if let Some(leader) = self.flushes.running.first() {
+            io.start(*leader, Operation::Sync { file: self.files.sync.clone() });
+        }
+    }
+
+    /// The running flush has ended for all it was for.
+    fn end_flush(&mut self, io: &mut dyn StoreIo, leader: Ticket, result: Result<(), Errno>) {
+        let Some(gate) = self.tasks.get(&leader).map(|task| task.gate) else { return };
+        if let Err(errno) = result {
+            self.shared.close(gate, "a flush has failed", &errno.into());
+        }
+        let result = match result {
+            Err(errno) => Err(write_error(errno)),
+            Ok(()) if self.shared.gate() == gate => Ok(()),
+            Ok(()) => Err(StoreError::Closed),
+        };
+        let mut ended = std::mem::take(&mut self.flushes.running);
+        for ticket in ended.drain(..) {
+            self.tasks.remove(&ticket);
+            io.reply(ticket, done(result));
+        }
+        self.flushes.running = ended;
+        if !self.flushes.waiting.is_empty() {
+            self.start_flush(io);
+        }
+    }
+
+    /// Tries a task again, now or later; lets it fail with `errno` if that was done too often.
+    fn retry(&mut self, io: &mut dyn StoreIo, ticket: Ticket, errno: Errno, buffer: Option<Buffer>) {
+        let Some(task) = self.tasks.get_mut(&ticket) else { return };
+        task.attempt_count += 1;
+        if task.attempt_count >= ATTEMPT_LIMIT {
+            self.fail(io, ticket, errno, buffer);
+        } else if task.attempt_count > PROMPT_ATTEMPT_COUNT {
+            task.parked = buffer;
+            let wait_ns = RETRY_NS << (task.attempt_count - PROMPT_ATTEMPT_COUNT - 1);
+            io.set_timer(io.now_ns() + wait_ns, ticket);
+        } else {
+            self.try_again(io, ticket, buffer);
+        }
+    }
+
+    fn try_again(&mut self, io: &mut dyn StoreIo, ticket: Ticket, buffer: Option<Buffer>) {
+        match self.tasks.get(&ticket).map(|task| task.work) {
+            Some(Work::Flush) => io.start(ticket, Operation::Sync { file: self.files.sync.clone() }),
+            Some(_) => self.issue(io, ticket, buffer),
+            None => {}
+        }
+    }
+
+    /// Ends a task that reads, writes or changes a range.
+    fn end(
+        &mut self,
+        io: &mut dyn StoreIo,
+        ticket: Ticket,
+        result: Result<(), StoreError>,
+        buffer: Option<Buffer>,
+    ) {
+        let Some(task) = self.tasks.remove(&ticket) else { return };
+        let is_range = matches!(task.work, Work::Range { .. });
+        // Zeroes that were being written are ours.
+        let buffer = buffer.filter(|_| !is_range);
+        io.reply(ticket, Reply { result, buffer });
+        if is_range {
+            self.on_range_end(io);
+        }
+    }
+
+    /// An operation has failed for good.
+    fn fail(&mut self, io: &mut dyn StoreIo, ticket: Ticket, errno: Errno, buffer: Option<Buffer>) {
+        let Some(task) = self.tasks.get(&ticket) else { return };
+        let error = match task.work {
+            Work::Read { .. } => StoreError::ReadFailed(errno.raw_os_error()),
+            Work::Write { offset, is_durable, .. } => {
+                if is_durable && self.shared.failed_durable_write_closes(errno) {
+                    self.shared.close(task.gate, "a durable write has failed", &errno.into());
+                }
+                let end = offset + buffer.as_ref().map_or(0, |buffer| buffer.len() as u64);
+                self.explain(errno, end)
+            }
+            Work::Range { end, .. } => self.explain(errno, end),
+            Work::Flush => return self.end_flush(io, ticket, Err(errno)),
+        };
+        self.end(io, ticket, Err(error), buffer);
+    }
+
+    /// A device that has become shorter also says that there is no space.
+    fn explain(&self, errno: Errno, end: u64) -> StoreError {
+        match write_error(errno) {
+            StoreError::NoSpace if self.shared.is_cut(&self.files.data, end) => StoreError::Truncated,
+            error => error,
+        }
+    }
+
+    /// Bytes were read, written or changed: goes on, or ends.
+    fn on_progress(&mut self, io: &mut dyn StoreIo, ticket: Ticket, count: usize, buffer: Option<Buffer>) {
+        let block_bytes = self.shared.block_bytes() as usize;
+        let Some(task) = self.tasks.get_mut(&ticket) else { return };
+        let (has_progress, is_complete) = match &mut task.work {
+            Work::Read { done, .. } | Work::Write { done, .. } => {
+                let length = buffer.as_ref().map_or(0, |buffer| buffer.len());
+                let before = *done;
+                *done = (*done + count).min(length);
+                let is_complete = *done == length;
+                // Direct I/O goes on at whole blocks only.
+                if !is_complete {
+                    *done -= *done % block_bytes;
+                }
+                (*done > before, is_complete)
+            }
+            Work::Range { offset, end, way: Way::Write, .. } => {
+                let count = (count - count % block_bytes) as u64;
+                *offset = (*offset + count).min(*end);
+                (count > 0, offset == end)
+            }
+            Work::Range { offset, end, .. } => {
+                *offset += (*end - *offset).min(SLICE_BYTES);
+                (true, offset == end)
+            }
+            Work::Flush => unreachable!("flushes end elsewhere"),
+        };
+        if is_complete {
+            return self.complete(io, ticket, buffer);
+        }
+        if has_progress {
+            task.attempt_count = 0;
+            return self.issue(io, ticket, buffer);
+        }
+        if let Work::Read { offset, .. } = task.work {
+            // Nothing is there, or a part of a block, though the namespace has not ended.
+            let end = offset + buffer.as_ref().map_or(0, |buffer| buffer.len() as u64);
+            if count == 0 || self.shared.is_cut(&self.files.data, end) {
+                return self.end(io, ticket, Err(StoreError::Truncated), buffer);
+            }
+        }
+        self.retry(io, ticket, Errno::IO, buffer);
+    }
+
+    /// What was tried with a range is not supported: the next way, or none.
+    fn on_unsupported(&mut self, io: &mut dyn StoreIo, ticket: Ticket, way: Way) {
+        match way {
+            Way::GiveBack | Way::Punch => self.shared.on_punch_unsupported(),
+            Way::Zero | Way::Write => self.shared.on_zero_unsupported(),
+        }
+        if way == Way::GiveBack {
+            self.end(io, ticket, Ok(()), None);
+        } else {
+            self.issue(io, ticket, None);
+        }
+    }
+
+    /// All bytes of a task are done.
+    fn complete(&mut self, io: &mut dyn StoreIo, ticket: Ticket, buffer: Option<Buffer>) {
+        let Some(task) = self.tasks.get_mut(&ticket) else { return };
+        if let Work::Range { is_durable: true, .. } = task.work {
+            // A flush takes the place of what cannot be written durably by itself.
+            task.work = Work::Flush;
+            task.attempt_count = 0;
+            self.flush(io, ticket);
+            return self.on_range_end(io);
+        }
+        self.end(io, ticket, Ok(()), buffer);
+    }
+}
+
+impl Way {
+    /// Leaves the ways that were found not to be supported.
+    fn turn_to_supported(&mut self, shared: &Shared) {
+        if *self == Self::Punch && !shared.can_punch() {
+            *self = Self::Zero;
+        }
+        if *self == Self::Zero && !shared.can_zero() {
+            *self = Self::Write;
+        }
+    }
+}
+
+impl Backend for FileBackend {
+    fn geometry(&self) -> Geometry {
+        self.shared.geometry()
+    }
+
+    fn read_now(&mut self, _: &Pool, _: u64, _: usize, _: bool) -> Option<Result<Payload, StoreError>> {
+        None
+    }
+
+    fn write_now(&mut self, _: u64, _: &[u8], _: bool) -> Option<Result<(), StoreError>> {
+        None
+    }
+
+    fn compare_now(&mut self, _: u64, _: &[u8]) -> Option<Result<bool, StoreError>> {
+        None
+    }
+
+    fn start(&mut self, io: &mut dyn StoreIo, ticket: Ticket, request: Request) {
+        let planned = self.plan(&request);
+        let buffer = match request {
+            Request::Read { buffer, .. } | Request::Write { buffer, .. } => Some(buffer),
+            _ => None,
+        };
+        let work = match planned {
+            Ok(Some(work)) => work,
+            Ok(None) => return io.reply(ticket, Reply { result: Ok(()), buffer }),
+            Err(error) => return io.reply(ticket, Reply { result: Err(error), buffer }),
+        };
+        let task = Task { gate: self.gate, attempt_count: 0, work, parked: None };
+        let before = self.tasks.insert(ticket, task);
+        debug_assert!(before.is_none(), "{ticket:?} runs already");
+        match work {
+            Work::Read { .. } | Work::Write { .. } => self.issue(io, ticket, buffer),
+            Work::Flush => self.flush(io, ticket),
+            Work::Range { .. } => {
+                self.ranges.waiting.push_back(ticket);
+                self.start_ranges(io);
+            }
+        }
+    }
+
+    fn on_completion(&mut self, io: &mut dyn StoreIo, ticket: Ticket, completion: Completion) {
+        let Completion { result, buffer, .. } = completion;
+        let result = result.map_err(|error| errno_of(&error));
+        let Some(task) = self.tasks.get_mut(&ticket) else {
+            debug_assert!(false, "nothing runs for {ticket:?}");
+            return;
+        };
+        match (result, &task.work) {
+            (Err(errno), _) if is_passing(errno) => self.retry(io, ticket, errno, buffer),
+            (result, Work::Flush) => self.end_flush(io, ticket, result.map(drop)),
+            (Ok(_), _) if task.gate != self.shared.gate() => {
+                self.end(io, ticket, Err(StoreError::Closed), buffer);
+            }
+            (Ok(count), _) => self.on_progress(io, ticket, count, buffer),
+            (Err(errno), Work::Range { way, .. }) if is_unsupported(errno) && *way != Way::Write => {
+                let way = *way;
+                self.on_unsupported(io, ticket, way);
+            }
+            (Err(errno), _) => self.fail(io, ticket, errno, buffer),
+        }
+    }
+
+    fn on_timer(&mut self, io: &mut dyn StoreIo, ticket: Ticket) {
+        if let Some(task) = self.tasks.get_mut(&ticket) {
+            let buffer = task.parked.take();
+            self.try_again(io, ticket, buffer);
+        }
+    }
+}
+
+/// A buffer of zeroes for the next write of a range of `length` bytes: the one used before, or a new one as large as
+/// the pool has.
+fn zeroes(pool: &Pool, used: Option<Buffer>, length: u64, block_bytes: u32) -> Option<Buffer> {
+    let wanted = usize::try_from(length.min(ZEROES_BYTES)).expect("a small number");
+    if let Some(mut buffer) = used {
+        // It held zeroes up to its old length, and the rest of a range only shrinks.
+        buffer.set_len(wanted.min(buffer.len()));
+        return Some(buffer);
+    }
+    let mut buffer = pool.take(wanted).or_else(|| pool.take(wanted.min(block_bytes as usize)))?;
+    buffer.fill(0);
+    Some(buffer)
+}
+
+/// Whether the same may work another time.
+fn is_passing(errno: Errno) -> bool {
+    matches!(errno, Errno::INTR | Errno::AGAIN)
+}
+
+fn write_error(errno: Errno) -> StoreError {
+    match errno {
+        Errno::NOSPC | Errno::DQUOT => StoreError::NoSpace,
+        _ => StoreError::WriteFailed(errno.raw_os_error()),
+    }
+}
+
+fn errno_of(error: &io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}

@@ -1,0 +1,488 @@
+//! Opening a file or block device: that it is what was said, nobody else uses it, and its blocks fit.
+
+use std::fs::{Metadata, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FallocateFlags, FlockOperation, OFlags, Stat, StatxFlags};
+use rustix::io::Errno;
+
+use super::OpenError;
+use super::error::check_size;
+
+/// What kind of file is behind a namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileKind {
+    /// A regular file.
+    Regular,
+    /// A block device.
+    Device,
+}
+
+/// How a file or block device is to be opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileSettings {
+    /// Where it is.
+    pub path: PathBuf,
+    /// What it must be.
+    pub kind: FileKind,
+    /// The size a file is created with or grows to; as it is if not given.
+    pub bytes: Option<u64>,
+    /// Bytes of a logical block: 4096 if not given, and for devices what theirs has.
+    pub block_bytes: Option<u32>,
+    /// Whether writes are refused.
+    pub is_read_only: bool,
+}
+
+/// A file or device that was found to be in order.
+#[derive(Debug)]
+pub(super) struct Opened {
+    /// Holds the lock; I/O goes through descriptors of its own.
+    pub(super) keeper: OwnedFd,
+    pub(super) identity: Identity,
+    pub(super) bytes: u64,
+    pub(super) block_bytes: u32,
+    pub(super) traits: Traits,
+}
+
+/// Which file it is, whatever its path leads to by now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Identity {
+    device: u64,
+    inode: u64,
+    /// Of a device: which one.
+    special: u64,
+}
+
+/// What is known of the storage behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Traits {
+    /// Whether the page cache is passed by.
+    pub(super) is_direct: bool,
+    /// Whether the file had a name when it was opened.
+    pub(super) has_name: bool,
+    pub(super) has_volatile_cache: bool,
+    pub(super) can_punch: bool,
+    /// Bytes best written, or given back, together.
+    pub(super) write_grain_bytes: u32,
+    pub(super) deallocate_grain_bytes: u32,
+}
+
+impl Identity {
+    pub(super) fn of(stat: &Stat) -> Self {
+        Self { device: stat.st_dev, inode: stat.st_ino, special: stat.st_rdev }
+    }
+}
+
+/// Opens for the first time: creates the file, or lets it grow, if a size is given.
+pub(super) fn open(settings: &FileSettings) -> Result<Opened, OpenError> {
+    if let (FileKind::Regular, Some(bytes)) = (settings.kind, settings.bytes) {
+        let block_bytes = settings.block_bytes.unwrap_or(super::BLOCK_BYTES_DEFAULT);
+        check_size(&format!("the namespace on {}", settings.path.display()), bytes, block_bytes)?;
+        match std::fs::metadata(&settings.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return create(settings, bytes),
+            _ => {}
+        }
+    }
+    open_existing(settings, settings.bytes)
+}
+
+/// Opens what was open before. Never makes or changes a file.
+pub(super) fn reopen(settings: &FileSettings, block_bytes: u32) -> Result<Opened, OpenError> {
+    let settings = FileSettings { block_bytes: Some(block_bytes), ..settings.clone() };
+    open_existing(&settings, None)
+}
+
+/// A descriptor of its own for I/O on what `opened` found: errors of writing back are told to each once.
+pub(super) fn open_again(
+    settings: &FileSettings,
+    identity: Identity,
+    direct: bool,
+) -> Result<OwnedFd, OpenError> {
+    let flags = if direct { OFlags::DIRECT } else { OFlags::empty() };
+    let file = open_with(settings, flags).map_err(|error| system("open", &settings.path, error))?;
+    let stat = rustix::fs::fstat(&file).map_err(|errno| system("look at", &settings.path, errno.into()))?;
+    if Identity::of(&stat) == identity {
+        Ok(file)
+    } else {
+        Err(OpenError::Replaced { path: settings.path.clone() })
+    }
+}
+
+fn create(settings: &FileSettings, bytes: u64) -> Result<Opened, OpenError> {
+    let path = &settings.path;
+    if settings.is_read_only {
+        return Err(missing(settings));
+    }
+    // Others may not read what a peer stored there.
+    let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path);
+    let file = file.map_err(|error| system("create", path, error))?;
+    let made = (|| {
+        file.set_len(bytes).map_err(|error| system("give its size to", path, error))?;
+        // The name must be there after a crash, as must the size.
+        file.sync_all().map_err(|error| system("flush", path, error))?;
+        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let directory = std::fs::File::open(directory.unwrap_or(Path::new(".")));
+        directory
+            .and_then(|it| it.sync_all())
+            .map_err(|error| system("flush the directory of", path, error))?;
+        open_existing(settings, None)
+    })();
+    if !matches!(made, Ok(_) | Err(OpenError::Locked { .. })) {
+        // Nothing half done. If even this fails, the first error is the one to tell.
+        let _ = std::fs::remove_file(path);
+    }
+    made
+}
+
+fn open_existing(settings: &FileSettings, grow_to: Option<u64>) -> Result<Opened, OpenError> {
+    let path = &settings.path;
+    // Looked at before it is opened: opening a FIFO would wait for its other end.
+    let metadata = std::fs::metadata(path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => missing(settings),
+        _ => system("open", path, error),
+    })?;
+    check_kind(settings, &metadata)?;
+    let (keeper, is_direct) = open_keeper(settings, |flags| open_with(settings, flags))?;
+    let stat = rustix::fs::fstat(&keeper).map_err(|errno| system("look at", path, errno.into()))?;
+    lock(settings, &keeper)?;
+    let alignment = if is_direct { alignment(settings, &keeper)? } else { 1 };
+    let default = match settings.kind {
+        FileKind::Regular => super::BLOCK_BYTES_DEFAULT,
+        FileKind::Device => alignment.max(*super::BLOCK_BYTES.start()),
+    };
+    let block_bytes = settings.block_bytes.unwrap_or(default);
+    if block_bytes < alignment {
+        return Err(OpenError::BlockTooSmall { path: path.clone(), block_bytes, block_bytes_min: alignment });
+    }
+    let mut bytes = size(&keeper).map_err(|error| system("find the size of", path, error))?;
+    if let Some(wanted) = grow_to {
+        bytes = grow(settings, &keeper, bytes, wanted)?;
+    }
+    if bytes == 0 && settings.kind == FileKind::Regular {
+        return Err(OpenError::Empty {
+            name: path.display().to_string(),
+            remedy: "add ?size=10G to give it a size",
+        });
+    }
+    check_size(&path.display().to_string(), bytes, block_bytes)?;
+    let traits = match settings.kind {
+        FileKind::Regular => of_file(settings, &keeper, &stat, is_direct, bytes),
+        FileKind::Device => of_device(&stat, is_direct, block_bytes),
+    };
+    Ok(Opened { keeper, identity: Identity::of(&stat), bytes, block_bytes, traits })
+}
+
+fn check_kind(settings: &FileSettings, metadata: &Metadata) -> Result<(), OpenError> {
+    let (kind, path) = (metadata.file_type(), settings.path.clone());
+    let (is, remedy) = match settings.kind {
+        FileKind::Regular if kind.is_file() => return Ok(()),
+        FileKind::Device if kind.is_block_device() => return Ok(()),
+        FileKind::Regular if kind.is_block_device() => ("a block device", "write device: in place of file:"),
+        FileKind::Device if kind.is_file() => ("a regular file", "write file: in place of device:"),
+        _ if kind.is_dir() => ("a directory", "name a file in it"),
+        _ => ("neither a regular file nor a block device", "name one of these"),
+    };
+    Err(OpenError::WrongKind { path, is, remedy })
+}
+
+fn open_with(settings: &FileSettings, flags: OFlags) -> io::Result<OwnedFd> {
+    let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let mut options = OpenOptions::new();
+    options.read(true).write(!settings.is_read_only).custom_flags(flags.bits().cast_signed());
+    Ok(options.open(&settings.path)?.into())
+}
+
+/// Opens past the page cache if the file system lets us, and says whether it does.
+fn open_keeper(
+    settings: &FileSettings,
+    open: impl Fn(OFlags) -> io::Result<OwnedFd>,
+) -> Result<(OwnedFd, bool), OpenError> {
+    // On a block device this claims it: refused if it is mounted.
+    let claim = match settings.kind {
+        FileKind::Device if !settings.is_read_only => OFlags::EXCL,
+        _ => OFlags::empty(),
+    };
+    let path = &settings.path;
+    let refused = |error: io::Error| match Errno::from_io_error(&error) {
+        Some(Errno::BUSY) => OpenError::Busy { path: path.clone() },
+        _ => system("open", path, error),
+    };
+    match open(OFlags::DIRECT | claim) {
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => {}
+        opened => {
+            let file = opened.map_err(refused)?;
+            // Some file systems take such opens and serve them from the page cache all the same.
+            if direct_alignment(&file) != Some(0) {
+                return Ok((file, true));
+            }
+        }
+    }
+    tracing::warn!(
+        path = %path.display(),
+        "the file system has no direct I/O: reads and writes go through the page cache"
+    );
+    Ok((open(claim).map_err(refused)?, false))
+}
+
+fn lock(settings: &FileSettings, keeper: &OwnedFd) -> Result<(), OpenError> {
+    let wanted = if settings.is_read_only {
+        FlockOperation::NonBlockingLockShared
+    } else {
+        FlockOperation::NonBlockingLockExclusive
+    };
+    match rustix::fs::flock(keeper, wanted) {
+        Ok(()) => Ok(()),
+        Err(Errno::WOULDBLOCK) => Err(OpenError::Locked { path: settings.path.clone() }),
+        // Some network file systems have no locks: better to serve than to refuse.
+        Err(errno @ (Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK)) => {
+            tracing::warn!(
+                path = %settings.path.display(), %errno,
+                "the file system has no locks: nothing keeps another target away"
+            );
+            Ok(())
+        }
+        Err(errno) => Err(system("lock", &settings.path, errno.into())),
+    }
+}
+
+/// What offsets and lengths of direct I/O on the file must be multiples of, if the kernel says so (Linux 6.1); 0 if
+/// it does none.
+fn direct_alignment(file: &OwnedFd) -> Option<u32> {
+    let statx = rustix::fs::statx(file, c"", rustix::fs::AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
+    (statx.stx_mask & StatxFlags::DIOALIGN.bits() != 0).then_some(statx.stx_dio_offset_align)
+}
+
+/// The smallest block that can be read and written past the page cache.
+fn alignment(settings: &FileSettings, keeper: &OwnedFd) -> Result<u32, OpenError> {
+    if settings.kind == FileKind::Device {
+        let size = rustix::fs::ioctl_blksszget(keeper);
+        return size.map_err(|errno| system("find the block size of", &settings.path, errno.into()));
+    }
+    // An older kernel must be tried: what it cannot do at this offset it refuses.
+    Ok(direct_alignment(keeper).unwrap_or_else(|| {
+        let mut memory = vec![0; 2 * 4096];
+        let start = memory.as_ptr().align_offset(4096);
+        match rustix::io::pread(keeper, &mut memory[start..start + 512], 512) {
+            Err(Errno::INVAL) => 4096,
+            _ => 512,
+        }
+    }))
+}
+
+/// The size of a file or device.
+pub(super) fn size(file: impl AsFd) -> io::Result<u64> {
+    // A device has no size in its metadata, but an end.
+    Ok(rustix::fs::seek(file, rustix::fs::SeekFrom::End(0))?)
+}
+
+fn grow(settings: &FileSettings, keeper: &OwnedFd, bytes: u64, wanted: u64) -> Result<u64, OpenError> {
+    let path = &settings.path;
+    if bytes > wanted {
+        return Err(OpenError::TooLarge { path: path.clone(), bytes, wanted });
+    }
+    if bytes < wanted {
+        if settings.is_read_only {
+            return Err(OpenError::CannotGrow { path: path.clone(), bytes, wanted });
+        }
+        let grown = rustix::fs::ftruncate(keeper, wanted).and_then(|()| rustix::fs::fsync(keeper));
+        grown.map_err(|errno| system("grow", path, errno.into()))?;
+    }
+    Ok(wanted)
+}
+
+fn of_file(settings: &FileSettings, keeper: &OwnedFd, stat: &Stat, is_direct: bool, bytes: u64) -> Traits {
+    // Asked where there is nothing to lose: past the end, size kept.
+    let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    let can_punch = !settings.is_read_only
+        && !matches!(rustix::fs::fallocate(keeper, mode, bytes, 4096), Err(errno) if is_unsupported(errno));
+    let grain = u32::try_from(stat.st_blksize).unwrap_or(4096);
+    Traits {
+        is_direct,
+        has_name: stat.st_nlink > 0,
+        // Even where data lies safely once written, the file's own metadata does not.
+        has_volatile_cache: !settings.is_read_only,
+        can_punch,
+        write_grain_bytes: grain,
+        deallocate_grain_bytes: grain,
+    }
+}
+
+fn of_device(stat: &Stat, is_direct: bool, block_bytes: u32) -> Traits {
+    let (major, minor) = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
+    let device = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
+    let text = |name: &str| {
+        // A partition's limits are those of the disk it is on.
+        let queue = [device.join("queue"), device.join("../queue")];
+        queue.iter().find_map(|queue| std::fs::read_to_string(queue.join(name)).ok())
+    };
+    let number = |name: &str| text(name).and_then(|text| text.trim().parse::<u64>().ok()).unwrap_or(0);
+    let grain = |bytes: u64| u32::try_from(bytes).unwrap_or(block_bytes).max(block_bytes);
+    Traits {
+        is_direct,
+        has_name: false,
+        has_volatile_cache: !is_direct || text("write_cache").is_none_or(|it| it.trim() != "write through"),
+        // Punching needs a device that zeroes by itself; giving back, one that discards.
+        can_punch: number("write_zeroes_max_bytes") > 0 && number("discard_max_bytes") > 0,
+        write_grain_bytes: grain(number("optimal_io_size").max(number("physical_block_size"))),
+        deallocate_grain_bytes: grain(number("discard_granularity")),
+    }
+}
+
+/// Whether the file system or device cannot do this at all.
+pub(super) fn is_unsupported(errno: Errno) -> bool {
+    matches!(errno, Errno::OPNOTSUPP | Errno::NOSYS | Errno::NODEV)
+}
+
+fn missing(settings: &FileSettings) -> OpenError {
+    let remedy = match settings.kind {
+        FileKind::Regular if settings.is_read_only => "a read-only namespace needs a file that is there",
+        FileKind::Regular => "add ?size=10G to create a file of that size",
+        FileKind::Device => "see lsblk for the devices that there are",
+    };
+    OpenError::Missing { path: settings.path.clone(), remedy }
+}
+
+fn system(action: &'static str, path: &Path, source: io::Error) -> OpenError {
+    OpenError::System { action, path: path.to_owned(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block::FileStore;
+    use crate::namespace::Store;
+
+    struct Place(tempfile::TempDir);
+
+    impl Place {
+        fn settings(&self, name: &str) -> FileSettings {
+            FileSettings {
+                path: self.0.path().join(name),
+                kind: FileKind::Regular,
+                bytes: None,
+                block_bytes: None,
+                is_read_only: false,
+            }
+        }
+
+        fn file(&self, name: &str, bytes: u64) -> FileSettings {
+            let settings = self.settings(name);
+            std::fs::File::create(&settings.path).unwrap().set_len(bytes).unwrap();
+            settings
+        }
+
+        /// Why it cannot be opened, as the user sees it.
+        fn refusal(&self, settings: &FileSettings) -> String {
+            let error = FileStore::open(settings).err().expect("it must be refused").to_string();
+            error.replace(self.0.path().to_str().unwrap(), "/data")
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_opened_says_why_and_what_to_do() {
+        let place = Place(tempfile::tempdir().unwrap());
+        let mut refusals = Vec::new();
+        let mut refuse = |settings: FileSettings| refusals.push(place.refusal(&settings));
+        refuse(place.settings("none"));
+        refuse(FileSettings { is_read_only: true, bytes: Some(4096), ..place.settings("none") });
+        refuse(FileSettings { bytes: Some(4096), ..place.settings("none/none") });
+        refuse(FileSettings { bytes: Some(10_000), ..place.settings("none") });
+        refuse(FileSettings { bytes: Some(0), ..place.settings("none") });
+        refuse(FileSettings { bytes: Some(8192), block_bytes: Some(1000), ..place.settings("none") });
+        refuse(place.file("odd", 10_000));
+        refuse(place.file("half", 4096 * 3 + 512));
+        refuse(place.file("empty", 0));
+        refuse(FileSettings { bytes: Some(4096), ..place.file("large", 8192) });
+        refuse(FileSettings { bytes: Some(8192), is_read_only: true, ..place.file("small", 4096) });
+        refuse(FileSettings { kind: FileKind::Device, ..place.file("file", 4096) });
+        refuse(FileSettings { kind: FileKind::Device, ..place.settings("none") });
+        refuse(FileSettings { path: place.0.path().into(), ..place.settings("") });
+        refuse(FileSettings { path: "/dev/null".into(), ..place.settings("") });
+        let used = place.file("used", 4096);
+        let _user = FileStore::open(&used).unwrap();
+        refuse(used.clone());
+        refuse(FileSettings { is_read_only: true, ..used });
+        insta::assert_snapshot!(refusals.join("\n"), @r"
+        /data/none does not exist: add ?size=10G to create a file of that size
+        /data/none does not exist: a read-only namespace needs a file that is there
+        cannot create /data/none/none: No such file or directory (os error 2)
+        the namespace on /data/none has 10000 bytes, not a multiple of its block size 4096: make it 12288
+        the namespace on /data/none is empty: give it a size
+        a logical block cannot have 1000 bytes: take a power of two from 512 to 65536
+        /data/odd has 10000 bytes, not a multiple of its block size 4096: make it 12288
+        /data/half has 12800 bytes, not a multiple of its block size 4096: use lba=512, or make it 16384
+        /data/empty is empty: add ?size=10G to give it a size
+        /data/large has 8K and size=4K is less: leave size out to use all of it
+        /data/small has 4K and cannot grow to size=8K: it is opened read-only
+        /data/file is a regular file: write file: in place of device:
+        /data/none does not exist: see lsblk for the devices that there are
+        /data is a directory: name a file in it
+        /dev/null is neither a regular file nor a block device: name one of these
+        /data/used is in use by another namespace or target process: two would destroy each other's data
+        /data/used is in use by another namespace or target process: two would destroy each other's data
+        ");
+        assert!(!place.0.path().join("none").exists(), "nothing is left behind");
+    }
+
+    #[test]
+    fn a_file_system_without_direct_io_is_served_through_the_page_cache() {
+        let place = Place(tempfile::tempdir().unwrap());
+        let settings = place.file("file", 4096);
+        let refusing = |errno: Errno, refused: OFlags| {
+            let settings = settings.clone();
+            move |flags: OFlags| {
+                if flags.contains(refused) { Err(errno.into()) } else { open_with(&settings, flags) }
+            }
+        };
+        let (_, is_direct) = open_keeper(&settings, refusing(Errno::INVAL, OFlags::DIRECT)).unwrap();
+        assert!(!is_direct);
+        let refused = open_keeper(&settings, refusing(Errno::INVAL, OFlags::empty())).unwrap_err();
+        assert!(matches!(refused, OpenError::System { action: "open", .. }), "{refused}");
+        let device = FileSettings { kind: FileKind::Device, ..settings.clone() };
+        let refused = open_keeper(&device, refusing(Errno::BUSY, OFlags::EXCL)).unwrap_err();
+        assert!(matches!(refused, OpenError::Busy { .. }), "{refused}");
+    }
+
+    #[test]
+    fn a_size_creates_a_file_or_lets_it_grow() {
+        let place = Place(tempfile::tempdir().unwrap());
+        let settings = FileSettings { bytes: Some(1 << 20), ..place.settings("new") };
+        let store = FileStore::open(&settings).unwrap();
+        let geometry = store.geometry();
+        assert_eq!((geometry.bytes(), geometry.block_bytes), (1 << 20, 4096));
+        assert!(geometry.has_volatile_cache && geometry.can_deallocate);
+        drop(store);
+        let settings = FileSettings { bytes: Some(2 << 20), ..settings };
+        assert_eq!(FileStore::open(&settings).unwrap().geometry().bytes(), 2 << 20);
+        assert_eq!(std::fs::metadata(&settings.path).unwrap().len(), 2 << 20);
+        let settings = FileSettings { bytes: None, block_bytes: Some(512), ..settings };
+        assert_eq!(FileStore::open(&settings).unwrap().geometry().block_count, 4096);
+    }
+
+    #[test]
+    fn many_may_read_what_nobody_writes() {
+        let place = Place(tempfile::tempdir().unwrap());
+        let settings = FileSettings { is_read_only: true, ..place.file("shared", 8192) };
+        let first = FileStore::open(&settings).unwrap();
+        let _second = FileStore::open(&settings).unwrap();
+        let geometry = first.geometry();
+        assert!(geometry.is_read_only && !geometry.has_volatile_cache && !geometry.can_deallocate);
+        let writer = FileSettings { is_read_only: false, ..settings };
+        assert!(matches!(FileStore::open(&writer), Err(OpenError::Locked { .. })));
+        assert!(first.resize(4096).is_err());
+    }
+
+    #[test]
+    fn a_file_without_a_name_serves_as_well() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(65536).unwrap();
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
+        let settings = FileSettings { path: path.into(), ..Place(tempfile::tempdir().unwrap()).settings("") };
+        let store: std::sync::Arc<dyn Store> = std::sync::Arc::new(FileStore::open(&settings).unwrap());
+        let mut rig = crate::testing::Rig::attach(&store, reactor::EngineKind::Epoll).unwrap();
+        assert_eq!(crate::testing::Bench::write(&mut rig, 0, &[1; 4096]), Ok(vec![]));
+    }
+}

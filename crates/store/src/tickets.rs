@@ -1,0 +1,35 @@
+//! What a backend knows of the requests that run, found by their tickets.
+//!
+//! A table keeps the room it once needed: in steady state nothing is allocated.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use crate::namespace::Ticket;
+
+/// Running requests by ticket.
+pub(crate) type Tickets<T> = HashMap<Ticket, T, BuildHasherDefault<TicketHasher>>;
+
+/// Spreads tickets. They are ours, so nobody can choose them badly.
+#[derive(Default)]
+pub(crate) struct TicketHasher(u64);
+
+impl Hasher for TicketHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64((*byte).into());
+        }
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        // The table takes its bucket from the low bits and a tag from the high ones: fold both halves of the product.
+        let product = u128::from(self.0 ^ value) * 0x9e37_79b9_7f4a_7c15;
+        #[expect(clippy::cast_possible_truncation, reason = "the two halves")]
+        let folded = (product as u64) ^ (product >> 64) as u64;
+        self.0 = folded;
+    }
+}
