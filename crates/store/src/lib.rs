@@ -3,6 +3,7 @@
 #![cfg_attr(test, allow(clippy::cast_possible_truncation))]
 
 mod block;
+mod filter;
 mod namespace;
 mod size;
 mod tickets;
@@ -11,4 +12,5 @@ mod tickets;
 mod testing;
 
 pub use block::{FileKind, FileSettings, FileStore, MemorySettings, MemoryStore, NullStore, OpenError};
+pub use filter::{Delay, Fault, FaultKind, FaultRate, Filter, Kind, KindCounters, Limit, Traced};
 pub use namespace::{Backend, Geometry, Reply, Request, Store, StoreError, StoreIo, Ticket};

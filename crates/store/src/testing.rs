@@ -43,10 +43,6 @@ pub(crate) trait Bench {
         self.run(Step::Write { offset, data: data.to_vec(), is_durable: false })
     }
 
-    fn write_durably(&mut self, offset: u64, data: &[u8]) -> Outcome {
-        self.run(Step::Write { offset, data: data.to_vec(), is_durable: true })
-    }
-
     fn flush(&mut self) -> Outcome {
         self.run(Step::Flush)
     }

@@ -22,8 +22,11 @@ pub(crate) struct Media {
     /// Operations carried out so far, by name.
     pub(crate) log: Vec<&'static str>,
     /// Decides what an operation meets, by its number and what it is.
-    pub(crate) fault: Box<dyn FnMut(usize, &Operation) -> Option<Fault>>,
+    pub(crate) fault: Box<Plan>,
 }
+
+/// Decides what an operation meets.
+type Plan = dyn FnMut(usize, &Operation) -> Option<Fault>;
 
 /// What an operation may meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -20,9 +20,12 @@ pub(crate) struct Rig {
 }
 
 enum Message {
-    Run(Vec<Step>, Sender<(usize, Outcome)>),
+    Run(Vec<Step>, Sender<Report>),
     Stop,
 }
+
+/// Which step ended how.
+type Report = (usize, Outcome);
 
 struct Server {
     backend: Box<dyn Backend>,
@@ -33,7 +36,7 @@ struct Server {
 #[derive(Default)]
 struct Desk {
     next_ticket: u64,
-    steps: HashMap<Ticket, (Step, usize, Sender<(usize, Outcome)>)>,
+    steps: HashMap<Ticket, (Step, usize, Sender<Report>)>,
     /// Operations that found no room.
     waiting: VecDeque<(Ticket, Operation)>,
 }

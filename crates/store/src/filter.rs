@@ -1,0 +1,200 @@
+//! Filters: stand over any storage, or over each other, and delay, fail, limit or log what passes.
+//!
+//! Under a filter nothing is done at once: every request goes through [`Backend::start`], where the filter may keep it.
+//! A request is either kept by one filter or runs below it, so a timer that rings for a ticket is for whoever has it.
+
+mod delay;
+mod error;
+mod limit;
+mod trace;
+
+pub use delay::Delay;
+pub use error::{Fault, FaultKind, FaultRate};
+pub use limit::Limit;
+pub use trace::{KindCounters, Traced};
+
+use std::io;
+use std::sync::Arc;
+
+use reactor::{Completion, Payload, Pool};
+
+use crate::namespace::{Backend, Geometry, Request, Store, StoreError, StoreIo, Ticket};
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// [`Request::Read`].
+    Read,
+    /// [`Request::Write`].
+    Write,
+    /// [`Request::Flush`].
+    Flush,
+    /// [`Request::Deallocate`].
+    Deallocate,
+    /// [`Request::WriteZeroes`].
+    WriteZeroes,
+}
+
+/// A filter and how it is set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Filter {
+    /// Makes requests wait.
+    Delay(Delay),
+    /// Makes requests fail.
+    Error(Fault),
+    /// Lets so much pass in a second.
+    Limit(Limit),
+    /// Logs and counts requests.
+    Trace,
+}
+
+impl Kind {
+    /// All there are.
+    pub const ALL: [Self; 5] = [Self::Read, Self::Write, Self::Flush, Self::Deallocate, Self::WriteZeroes];
+
+    /// What a request asks for.
+    #[must_use]
+    pub fn of(request: &Request) -> Self {
+        match request {
+            Request::Read { .. } => Self::Read,
+            Request::Write { .. } => Self::Write,
+            Request::Flush => Self::Flush,
+            Request::Deallocate { .. } => Self::Deallocate,
+            Request::WriteZeroes { .. } => Self::WriteZeroes,
+        }
+    }
+
+    /// As it is written in a specification.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Flush => "flush",
+            Self::Deallocate => "deallocate",
+            Self::WriteZeroes => "zeroes",
+        }
+    }
+}
+
+impl Filter {
+    /// Puts the filter over `below`.
+    #[must_use]
+    pub fn over(&self, below: Arc<dyn Store>) -> Arc<dyn Store> {
+        match self {
+            Self::Delay(delay) => Arc::new(Filtered { below, setting: delay::Shared::new(delay.clone()) }),
+            Self::Error(fault) => Arc::new(Filtered { below, setting: error::Shared::new(fault.clone()) }),
+            Self::Limit(limit) => Arc::new(Filtered { below, setting: limit::Shared::new(limit) }),
+            Self::Trace => Arc::new(Traced::over(below)),
+        }
+    }
+}
+
+/// The first byte a request touches, and how many.
+fn range_of(request: &Request) -> (u64, u64) {
+    match request {
+        Request::Read { offset, buffer } | Request::Write { offset, buffer, .. } => {
+            (*offset, buffer.len() as u64)
+        }
+        Request::Flush => (0, 0),
+        Request::Deallocate { offset, length } | Request::WriteZeroes { offset, length, .. } => {
+            (*offset, *length)
+        }
+    }
+}
+
+/// Part of a filter that all reactors share.
+trait Setting: Send + Sync {
+    /// Part of a filter that each reactor has.
+    type Gate: Gate;
+
+    fn gate(&self) -> Self::Gate;
+}
+
+/// What a filter does on one reactor with what passes.
+trait Gate: 'static {
+    fn on_start(&mut self, below: &mut dyn Backend, io: &mut dyn StoreIo, ticket: Ticket, request: Request);
+
+    fn on_completion(
+        &mut self,
+        below: &mut dyn Backend,
+        io: &mut dyn StoreIo,
+        ticket: Ticket,
+        completion: Completion,
+    ) {
+        below.on_completion(io, ticket, completion);
+    }
+
+    fn on_timer(&mut self, below: &mut dyn Backend, io: &mut dyn StoreIo, ticket: Ticket) {
+        below.on_timer(io, ticket);
+    }
+}
+
+/// Storage under a filter.
+struct Filtered<S> {
+    below: Arc<dyn Store>,
+    setting: S,
+}
+
+/// One reactor's access to it.
+struct FilteredBackend<G> {
+    below: Box<dyn Backend>,
+    gate: G,
+}
+
+impl<S: Setting> Store for Filtered<S> {
+    fn geometry(&self) -> Geometry {
+        self.below.geometry()
+    }
+
+    fn attach(&self) -> io::Result<Box<dyn Backend>> {
+        Ok(Box::new(FilteredBackend { below: self.below.attach()?, gate: self.setting.gate() }))
+    }
+
+    fn resize(&self, bytes: u64) -> io::Result<()> {
+        self.below.resize(bytes)
+    }
+
+    fn reopen(&self) -> io::Result<()> {
+        self.below.reopen()
+    }
+}
+
+impl<G: Gate> Backend for FilteredBackend<G> {
+    fn geometry(&self) -> Geometry {
+        self.below.geometry()
+    }
+
+    fn read_now(&mut self, _: &Pool, _: u64, _: usize, _: bool) -> Option<Result<Payload, StoreError>> {
+        None
+    }
+
+    fn write_now(&mut self, _: u64, _: &[u8], _: bool) -> Option<Result<(), StoreError>> {
+        None
+    }
+
+    fn compare_now(&mut self, _: u64, _: &[u8]) -> Option<Result<bool, StoreError>> {
+        None
+    }
+
+    fn start(&mut self, io: &mut dyn StoreIo, ticket: Ticket, request: Request) {
+        self.gate.on_start(&mut *self.below, io, ticket, request);
+    }
+
+    fn on_completion(&mut self, io: &mut dyn StoreIo, ticket: Ticket, completion: Completion) {
+        self.gate.on_completion(&mut *self.below, io, ticket, completion);
+    }
+
+    fn on_timer(&mut self, io: &mut dyn StoreIo, ticket: Ticket) {
+        self.gate.on_timer(&mut *self.below, io, ticket);
+    }
+}
+
+/// A number that looks random, made of a seed and a count: the same in every run.
+fn scramble(seed: u64, count: u64) -> u64 {
+    // SplitMix64.
+    let mut value = seed.wrapping_add(count.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}

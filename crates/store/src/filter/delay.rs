@@ -1,0 +1,124 @@
+//! Makes requests wait before they start: as long as told, or a random time between two.
+
+use std::collections::hash_map::Entry;
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{Gate, Kind, Setting, scramble};
+use crate::namespace::{Backend, Request, StoreIo, Ticket};
+use crate::tickets::Tickets;
+
+/// How long requests wait.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Delay {
+    /// Which wait; all if not given.
+    pub kind: Option<Kind>,
+    /// How long, us: evenly distributed over this range.
+    pub wait_us: RangeInclusive<u64>,
+}
+
+pub(super) struct Shared {
+    delay: Delay,
+    gate_count: AtomicU64,
+}
+
+pub(super) struct Waits {
+    delay: Delay,
+    seed: u64,
+    count: u64,
+    kept: Tickets<Request>,
+}
+
+impl Shared {
+    pub(super) fn new(delay: Delay) -> Self {
+        Self { delay, gate_count: AtomicU64::new(0) }
+    }
+}
+
+impl Setting for Shared {
+    type Gate = Waits;
+
+    fn gate(&self) -> Waits {
+        let seed = scramble(0, self.gate_count.fetch_add(1, Ordering::Relaxed));
+        Waits { delay: self.delay.clone(), seed, count: 0, kept: Tickets::default() }
+    }
+}
+
+impl Gate for Waits {
+    fn on_start(&mut self, below: &mut dyn Backend, io: &mut dyn StoreIo, ticket: Ticket, request: Request) {
+        if self.delay.kind.is_some_and(|kind| kind != Kind::of(&request)) {
+            return below.start(io, ticket, request);
+        }
+        let (from, to) = (*self.delay.wait_us.start(), *self.delay.wait_us.end());
+        self.count += 1;
+        let width = to.saturating_sub(from).saturating_add(1);
+        let wait_us = from + scramble(self.seed, self.count) % width;
+        self.kept.insert(ticket, request);
+        io.set_timer(io.now_ns().saturating_add(wait_us.saturating_mul(1000)), ticket);
+    }
+
+    fn on_timer(&mut self, below: &mut dyn Backend, io: &mut dyn StoreIo, ticket: Ticket) {
+        match self.kept.entry(ticket) {
+            Entry::Occupied(kept) => below.start(io, ticket, kept.remove()),
+            Entry::Vacant(_) => below.on_timer(io, ticket),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::block::NullStore;
+    use crate::filter::Filter;
+    use crate::testing::{Double, Media, Step};
+
+    fn delayed(kind: Option<Kind>, wait_us: RangeInclusive<u64>) -> Double {
+        let null = Arc::new(NullStore::new(1 << 20, 4096, false).unwrap());
+        Double::attach(&*Filter::Delay(Delay { kind, wait_us }).over(null), &Media::new(0))
+    }
+
+    const READ: Step = Step::Read { offset: 0, length: 4096 };
+
+    #[test]
+    fn a_request_waits_as_long_as_told_and_not_longer() {
+        let mut double = delayed(Some(Kind::Read), 100..=100);
+        let (read, flush) = (double.start(READ), double.start(Step::Flush));
+        assert!(double.outcomes.contains_key(&flush), "only reads wait");
+        double.pass(99_999);
+        assert!(!double.outcomes.contains_key(&read));
+        double.pass(1);
+        assert_eq!(double.outcomes[&read], Ok(vec![0; 4096]));
+        double.settle();
+    }
+
+    #[test]
+    fn random_waits_spread_over_the_whole_range() {
+        let mut double = delayed(None, 10..=20);
+        let tickets: Vec<_> = (0..1000).map(|_| double.start(Step::Flush)).collect();
+        double.pass(9_999);
+        assert!(double.outcomes.is_empty(), "none comes early");
+        let mut before = 0;
+        for _ in 10..=20 {
+            double.pass(if before == 0 { 1 } else { 1000 });
+            let count = double.outcomes.len();
+            assert!((50..140).contains(&(count - before)), "{} ended in one microsecond", count - before);
+            before = count;
+        }
+        assert_eq!(before, tickets.len());
+    }
+
+    #[test]
+    fn delays_add_up() {
+        let null = Arc::new(NullStore::new(1 << 20, 4096, false).unwrap());
+        let delay = |wait_us| Filter::Delay(Delay { kind: None, wait_us: wait_us..=wait_us });
+        let mut double = Double::attach(&*delay(5).over(delay(7).over(null)), &Media::new(0));
+        let ticket = double.start(READ);
+        double.pass(5_000);
+        double.pass(6_999);
+        assert!(!double.outcomes.contains_key(&ticket));
+        double.pass(1);
+        assert!(double.outcomes.contains_key(&ticket));
+    }
+}

@@ -1,0 +1,254 @@
+//! Logs and counts what passes: kind, place, length, outcome and latency.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use reactor::{Completion, Operation, Pool};
+
+use super::{Filtered, Gate, Kind, Setting, range_of};
+use crate::namespace::{Backend, Geometry, Reply, Request, Store, StoreIo, Ticket};
+use crate::tickets::Tickets;
+
+/// Storage whose requests are logged (at level debug) and counted.
+pub struct Traced {
+    filtered: Filtered<Counters>,
+}
+
+/// What has passed of one kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KindCounters {
+    /// Requests that ended.
+    pub count: u64,
+    /// Those of them that failed.
+    pub failed_count: u64,
+    /// Bytes that those asked for which did not.
+    pub bytes: u64,
+    /// Time from start to reply, ns: the sum.
+    pub latency_ns_sum: u64,
+    /// The longest.
+    pub latency_ns_max: u64,
+}
+
+/// Counters of all reactors, by kind.
+#[derive(Clone, Default)]
+struct Counters(Arc<[Cell; Kind::ALL.len()]>);
+
+#[derive(Default)]
+struct Cell {
+    count: AtomicU64,
+    failed_count: AtomicU64,
+    bytes: AtomicU64,
+    latency_ns_sum: AtomicU64,
+    latency_ns_max: AtomicU64,
+}
+
+struct Log {
+    counters: Counters,
+    running: Tickets<Passage>,
+}
+
+/// A request that runs below.
+#[derive(Clone, Copy)]
+struct Passage {
+    kind: Kind,
+    offset: u64,
+    length: u64,
+    start_ns: u64,
+}
+
+impl Traced {
+    /// Stands over `below`.
+    #[must_use]
+    pub fn over(below: Arc<dyn Store>) -> Self {
+        Self { filtered: Filtered { below, setting: Counters::default() } }
+    }
+
+    /// What has passed so far.
+    #[must_use]
+    pub fn counters(&self, kind: Kind) -> KindCounters {
+        self.filtered.setting.read(kind)
+    }
+}
+
+impl Counters {
+    fn read(&self, kind: Kind) -> KindCounters {
+        let cell = &self.0[kind as usize];
+        KindCounters {
+            count: cell.count.load(Ordering::Relaxed),
+            failed_count: cell.failed_count.load(Ordering::Relaxed),
+            bytes: cell.bytes.load(Ordering::Relaxed),
+            latency_ns_sum: cell.latency_ns_sum.load(Ordering::Relaxed),
+            latency_ns_max: cell.latency_ns_max.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Setting for Counters {
+    type Gate = Log;
+
+    fn gate(&self) -> Log {
+        Log { counters: self.clone(), running: Tickets::default() }
+    }
+}
+
+impl Log {
+    fn on_reply(&mut self, now_ns: u64, ticket: Ticket, reply: &Reply) {
+        let Some(passage) = self.running.remove(&ticket) else { return };
+        let Passage { kind, offset, length, start_ns } = passage;
+        let latency_ns = now_ns.saturating_sub(start_ns);
+        let cell = &self.counters.0[kind as usize];
+        cell.count.fetch_add(1, Ordering::Relaxed);
+        match reply.result {
+            Ok(()) => cell.bytes.fetch_add(length, Ordering::Relaxed),
+            Err(_) => cell.failed_count.fetch_add(1, Ordering::Relaxed),
+        };
+        cell.latency_ns_sum.fetch_add(latency_ns, Ordering::Relaxed);
+        cell.latency_ns_max.fetch_max(latency_ns, Ordering::Relaxed);
+        let (kind, latency_us) = (kind.name(), latency_ns / 1000);
+        match reply.result {
+            Ok(()) => tracing::debug!(kind, offset, length, latency_us, "done"),
+            Err(error) => tracing::debug!(kind, offset, length, latency_us, %error, "failed"),
+        }
+    }
+}
+
+/// Sees the replies from below.
+struct Watch<'a> {
+    io: &'a mut dyn StoreIo,
+    log: &'a mut Log,
+}
+
+impl StoreIo for Watch<'_> {
+    fn now_ns(&self) -> u64 {
+        self.io.now_ns()
+    }
+
+    fn pool(&self) -> &Pool {
+        self.io.pool()
+    }
+
+    fn start(&mut self, ticket: Ticket, operation: Operation) {
+        self.io.start(ticket, operation);
+    }
+
+    fn set_timer(&mut self, deadline_ns: u64, ticket: Ticket) {
+        self.io.set_timer(deadline_ns, ticket);
+    }
+
+    fn reply(&mut self, ticket: Ticket, reply: Reply) {
+        self.log.on_reply(self.io.now_ns(), ticket, &reply);
+        self.io.reply(ticket, reply);
+    }
+}
+
+impl Gate for Log {
+    fn on_start(&mut self, below: &mut dyn Backend, io: &mut dyn StoreIo, ticket: Ticket, request: Request) {
+        let (offset, length) = range_of(&request);
+        let passage = Passage { kind: Kind::of(&request), offset, length, start_ns: io.now_ns() };
+        self.running.insert(ticket, passage);
+        below.start(&mut Watch { io, log: self }, ticket, request);
+    }
+
+    fn on_completion(
+        &mut self,
+        below: &mut dyn Backend,
+        io: &mut dyn StoreIo,
+        ticket: Ticket,
+        completion: Completion,
+    ) {
+        below.on_completion(&mut Watch { io, log: self }, ticket, completion);
+    }
+
+    fn on_timer(&mut self, below: &mut dyn Backend, io: &mut dyn StoreIo, ticket: Ticket) {
+        below.on_timer(&mut Watch { io, log: self }, ticket);
+    }
+}
+
+impl Store for Traced {
+    fn geometry(&self) -> Geometry {
+        self.filtered.geometry()
+    }
+
+    fn attach(&self) -> io::Result<Box<dyn Backend>> {
+        self.filtered.attach()
+    }
+
+    fn resize(&self, bytes: u64) -> io::Result<()> {
+        self.filtered.resize(bytes)
+    }
+
+    fn reopen(&self) -> io::Result<()> {
+        self.filtered.reopen()
+    }
+}
+
+impl Drop for Traced {
+    fn drop(&mut self) {
+        for kind in Kind::ALL {
+            let counters = self.counters(kind);
+            if counters.count > 0 {
+                tracing::info!(kind = kind.name(), %counters, "traced");
+            }
+        }
+    }
+}
+
+impl fmt::Display for KindCounters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { count, failed_count, bytes, latency_ns_sum, latency_ns_max } = *self;
+        let mean_us = latency_ns_sum / count.max(1) / 1000;
+        let max_us = latency_ns_max / 1000;
+        write!(
+            f,
+            "{count} requests, {failed_count} failed, {bytes} bytes, mean {mean_us} us, longest {max_us} us"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block::NullStore;
+    use crate::filter::{Delay, Fault, FaultKind, FaultRate, Filter};
+    use crate::testing::{Bench, Double, Media, Step};
+
+    #[test]
+    fn everything_that_passes_is_counted() {
+        let null = Arc::new(NullStore::new(1 << 20, 512, false).unwrap());
+        let faulty = Filter::Error(Fault {
+            kind: Some(Kind::Write),
+            rate: FaultRate::Every(2),
+            range: None,
+            error: FaultKind::NoSpace,
+            seed: 0,
+        });
+        let slow = Filter::Delay(Delay { kind: Some(Kind::Read), wait_us: 100..=100 });
+        let traced = Traced::over(slow.over(faulty.over(null)));
+        let mut double = Double::attach(&traced, &Media::new(0));
+        for _ in 0..4 {
+            double.read(0, 1024).unwrap();
+            let _ = double.write(0, &[0; 512]);
+        }
+        double.run(Step::Deallocate { offset: 0, length: 4096 }).unwrap();
+        insta::assert_snapshot!(
+            Kind::ALL.map(|kind| format!("{}: {}", kind.name(), traced.counters(kind))).join("\n"), @r#"
+        read: 4 requests, 0 failed, 4096 bytes, mean 100 us, longest 100 us
+        write: 4 requests, 2 failed, 1024 bytes, mean 0 us, longest 0 us
+        flush: 0 requests, 0 failed, 0 bytes, mean 0 us, longest 0 us
+        deallocate: 1 requests, 0 failed, 4096 bytes, mean 0 us, longest 0 us
+        zeroes: 0 requests, 0 failed, 0 bytes, mean 0 us, longest 0 us
+        "#);
+    }
+
+    #[test]
+    fn operations_from_below_find_their_way_through() {
+        let (store, place, _) = Double::file(4096, 512);
+        let traced = Traced::over(Arc::new(store));
+        let mut double = Double::attach(&traced, &place);
+        double.write(512, &[5; 512]).unwrap();
+        assert_eq!(double.read(512, 512), Ok(vec![5; 512]));
+        assert_eq!(traced.counters(Kind::Write).count, 1);
+    }
+}
