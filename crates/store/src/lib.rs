@@ -6,6 +6,7 @@ mod block;
 mod filter;
 mod namespace;
 mod size;
+mod spec;
 mod tickets;
 
 #[cfg(test)]
@@ -14,3 +15,4 @@ mod testing;
 pub use block::{FileKind, FileSettings, FileStore, MemorySettings, MemoryStore, NullStore, OpenError};
 pub use filter::{Delay, Fault, FaultKind, FaultRate, Filter, Kind, KindCounters, Limit, Traced};
 pub use namespace::{Backend, Geometry, Reply, Request, Store, StoreError, StoreIo, Ticket};
+pub use spec::{Source, Spec, SpecError};

@@ -1,0 +1,845 @@
+//! What is behind a namespace, in one line: for the command line and the configuration.
+//!
+//! ```text
+//! SPEC    = ram:SIZE | null:SIZE | file:PATH | device:PATH, then ?OPTION, then &OPTION for each further one
+//! OPTION  = lba=BYTES            block size: 512 to 65536, a power of two
+//!         | size=SIZE            (file) creates the file with that size, or lets it grow
+//!         | uuid=UUID            the namespace's identity
+//!         | readonly             writes are refused
+//!         | huge                 (ram) huge pages, if there are any
+//!         | FILTER               each stands over those before it; may be given several times
+//! FILTER  = delay=[KIND:]TIME[-TIME]                       for instance delay=read:50us-200us
+//!         | error=[KIND:]RATE[,as=ERROR][,at=SIZE-SIZE][,seed=N]     error=write:1/1000,as=nospace, error=0.1%
+//!         | limit=RATE[,RATE][,burst=TIME]                 limit=10000iops,200M/s,burst=10ms
+//!         | trace
+//! SIZE    = digits, then K, M, G or T (binary) or nothing       TIME = digits, then us, ms or s
+//! KIND    = read | write | flush | deallocate | zeroes
+//! ERROR   = injected | eio | nospace | readonly | truncated | closed | unsupported
+//! ```
+//!
+//! In a PATH, `%3F` stands for a question mark and `%25` for a percent sign.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt::{self, Write};
+use std::ops::Range;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use wire::uuid::Uuid;
+
+use crate::block::{
+    BLOCK_BYTES, BLOCK_BYTES_DEFAULT, FileKind, FileSettings, FileStore, MemorySettings, MemoryStore,
+    NullStore, OpenError,
+};
+use crate::filter::{Delay, Fault, FaultKind, FaultRate, Filter, Kind, Limit};
+use crate::namespace::Store;
+use crate::size::Size;
+
+/// What is behind a namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spec {
+    /// Where the bytes are.
+    pub source: Source,
+    /// Bytes of a logical block, if given: else 4096, and for devices what theirs has.
+    pub block_bytes: Option<u32>,
+    /// The namespace's identity, if given.
+    pub uuid: Option<Uuid>,
+    /// Whether writes are refused.
+    pub is_read_only: bool,
+    /// From the lowest up.
+    pub filters: Vec<Filter>,
+}
+
+/// Where the bytes of a namespace are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// In RAM.
+    Memory {
+        /// How many.
+        bytes: u64,
+        /// Whether to ask for huge pages.
+        huge_pages: bool,
+    },
+    /// Nowhere.
+    Null {
+        /// How many there seem to be.
+        bytes: u64,
+    },
+    /// In a file.
+    File {
+        /// Which.
+        path: PathBuf,
+        /// The size it is created with or grows to.
+        bytes: Option<u64>,
+    },
+    /// On a block device.
+    Device {
+        /// Which.
+        path: PathBuf,
+    },
+}
+
+/// A text that specifies no namespace: what is wrong, where, and what would be right.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("namespace '{text}', character {position}: {message}")]
+pub struct SpecError {
+    /// The whole text.
+    pub text: String,
+    /// Which character is wrong, from 1.
+    pub position: usize,
+    /// What is wrong with it.
+    pub message: String,
+}
+
+impl Spec {
+    /// A namespace without options.
+    #[must_use]
+    pub fn new(source: Source) -> Self {
+        Self { source, block_bytes: None, uuid: None, is_read_only: false, filters: Vec::new() }
+    }
+
+    /// Opens the storage, for one reactor or for several (`is_shared`).
+    ///
+    /// # Errors
+    /// What is not in order with it, and what to do.
+    pub fn open(&self, is_shared: bool) -> Result<Arc<dyn Store>, OpenError> {
+        let is_read_only = self.is_read_only;
+        let block_bytes = self.block_bytes.unwrap_or(BLOCK_BYTES_DEFAULT);
+        let file = |path: &Path, kind, bytes| {
+            let block_bytes = self.block_bytes;
+            FileStore::open(&FileSettings { path: path.to_owned(), kind, bytes, block_bytes, is_read_only })
+        };
+        let store: Arc<dyn Store> = match &self.source {
+            &Source::Memory { bytes, huge_pages } => {
+                let settings = MemorySettings { bytes, block_bytes, is_read_only, is_shared, huge_pages };
+                Arc::new(MemoryStore::new(&settings)?)
+            }
+            Source::Null { bytes } => Arc::new(NullStore::new(*bytes, block_bytes, is_read_only)?),
+            Source::File { path, bytes } => Arc::new(file(path, FileKind::Regular, *bytes)?),
+            Source::Device { path } => Arc::new(file(path, FileKind::Device, None)?),
+        };
+        Ok(self.filters.iter().fold(store, |below, filter| filter.over(below)))
+    }
+}
+
+/// A part of the text, and where it begins (in bytes).
+#[derive(Clone, Copy)]
+struct Piece<'a> {
+    text: &'a str,
+    at: usize,
+}
+
+/// What is wrong at which byte.
+struct Wrong {
+    at: usize,
+    message: String,
+}
+
+type Parsed<T> = Result<T, Wrong>;
+
+impl<'a> Piece<'a> {
+    fn wrong<T>(self, message: impl Into<String>) -> Parsed<T> {
+        Err(Wrong { at: self.at, message: message.into() })
+    }
+
+    /// What follows the first `count` bytes.
+    fn skip(self, count: usize) -> Self {
+        Self { text: &self.text[count..], at: self.at + count }
+    }
+
+    /// What is before and after the first `separator`.
+    fn split(self, separator: char) -> (Self, Option<Self>) {
+        match self.text.find(separator) {
+            Some(at) => (Self { text: &self.text[..at], ..self }, Some(self.skip(at + separator.len_utf8()))),
+            None => (self, None),
+        }
+    }
+
+    /// The pieces between separators.
+    fn pieces(self, separator: char) -> impl Iterator<Item = Self> {
+        let mut rest = Some(self);
+        std::iter::from_fn(move || {
+            let (piece, after) = rest?.split(separator);
+            rest = after;
+            Some(piece)
+        })
+    }
+
+    fn size(self) -> Parsed<u64> {
+        let size = Size::parse(self.text).map_err(|(at, message)| Wrong { at: self.at + at, message })?;
+        Ok(size.0)
+    }
+
+    fn number(self) -> Parsed<u64> {
+        let is_number = !self.text.is_empty() && self.text.bytes().all(|byte| byte.is_ascii_digit());
+        match self.text.parse() {
+            Ok(number) if is_number => Ok(number),
+            _ => self.wrong("expected a number"),
+        }
+    }
+
+    /// A time, us.
+    fn time(self) -> Parsed<u64> {
+        let end = self.text.find(|c: char| !c.is_ascii_digit()).unwrap_or(self.text.len());
+        let (digits, unit) = (&self.text[..end], &self.text[end..]);
+        let factor = TIME_UNITS.iter().find(|(name, _)| *name == unit).map(|(_, factor)| *factor);
+        match (digits.parse::<u64>(), factor) {
+            (Ok(count), Some(factor)) => match count.checked_mul(factor).filter(|us| *us <= TIME_US_MAX) {
+                Some(us) => Ok(us),
+                None => self.wrong("more than a day"),
+            },
+            (Ok(_), None) => self.skip(end).wrong("expected a unit of time: us, ms or s, as in 100us"),
+            (Err(_), _) => self.wrong("expected a time such as 100us, 5ms or 1s"),
+        }
+    }
+
+    /// `[KIND:]rest`
+    fn kind(self) -> Parsed<(Option<Kind>, Self)> {
+        let (name, Some(rest)) = self.split(':') else { return Ok((None, self)) };
+        match Kind::ALL.into_iter().find(|kind| kind.name() == name.text) {
+            Some(kind) => Ok((Some(kind), rest)),
+            None => name.wrong(format!("expected one of {}", list(Kind::ALL.map(Kind::name)))),
+        }
+    }
+}
+
+/// Units of time and how many us each is, largest first.
+const TIME_UNITS: [(&str, u64); 3] = [("s", 1_000_000), ("ms", 1000), ("us", 1)];
+
+/// A day.
+const TIME_US_MAX: u64 = 24 * 3600 * 1_000_000;
+
+/// The sources, for messages.
+const SOURCES: &str = "ram:SIZE, null:SIZE, file:PATH or device:PATH";
+
+fn list<const N: usize>(names: [&str; N]) -> String {
+    let (last, others) = names.split_last().expect("lists are not empty");
+    format!("{} or {last}", others.join(", "))
+}
+
+impl FromStr for Spec {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        parse(Piece { text, at: 0 }).map_err(|Wrong { at, message }| SpecError {
+            text: text.to_owned(),
+            position: text[..at].chars().count() + 1,
+            message,
+        })
+    }
+}
+
+fn parse(text: Piece<'_>) -> Parsed<Spec> {
+    let (source, options) = text.split('?');
+    let mut spec = Spec::new(parse_source(source)?);
+    let mut given: Vec<&str> = Vec::new();
+    for option in options.into_iter().flat_map(|options| options.pieces('&')) {
+        let (name, value) = option.split('=');
+        let is_filter = matches!(name.text, "delay" | "error" | "limit" | "trace");
+        if !is_filter && given.contains(&name.text) {
+            return name.wrong(format!("{} is given twice", name.text));
+        }
+        given.push(name.text);
+        parse_option(&mut spec, name, value)?;
+    }
+    Ok(spec)
+}
+
+fn parse_source(text: Piece<'_>) -> Parsed<Source> {
+    let (scheme, Some(place)) = text.split(':') else {
+        return text.wrong(format!("expected {SOURCES}"));
+    };
+    match scheme.text {
+        "ram" => Ok(Source::Memory { bytes: parse_bytes(place)?, huge_pages: false }),
+        "null" => Ok(Source::Null { bytes: parse_bytes(place)? }),
+        "file" => Ok(Source::File { path: parse_path(place)?, bytes: None }),
+        "device" => Ok(Source::Device { path: parse_path(place)? }),
+        unknown => scheme.wrong(format!("there is no '{unknown}': expected {SOURCES}")),
+    }
+}
+
+/// A size that is not 0.
+fn parse_bytes(text: Piece<'_>) -> Parsed<u64> {
+    match text.size()? {
+        0 => text.wrong("a namespace of no bytes"),
+        bytes => Ok(bytes),
+    }
+}
+
+fn parse_path(text: Piece<'_>) -> Parsed<PathBuf> {
+    if text.text.is_empty() {
+        return text.wrong("expected a path");
+    }
+    let mut bytes = Vec::with_capacity(text.text.len());
+    let mut rest = text;
+    while let (before, Some(after)) = rest.split('%') {
+        bytes.extend_from_slice(before.text.as_bytes());
+        let code = after.text.get(..2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        let is_code = after.text.bytes().take(2).all(|byte| byte.is_ascii_hexdigit());
+        match code.filter(|_| is_code) {
+            Some(0) => return after.wrong("a path has no zero bytes"),
+            Some(byte) => bytes.push(byte),
+            None => {
+                let percent = Piece { at: after.at - 1, ..after };
+                return percent
+                    .wrong("expected two hexadecimal digits after %: write %25 for the sign itself");
+            }
+        }
+        rest = after.skip(2);
+    }
+    if rest.text.contains('\0') || bytes.contains(&0) {
+        return text.wrong("a path has no zero bytes");
+    }
+    bytes.extend_from_slice(rest.text.as_bytes());
+    Ok(OsString::from_vec(bytes).into())
+}
+
+fn parse_option(spec: &mut Spec, name: Piece<'_>, value: Option<Piece<'_>>) -> Parsed<()> {
+    let flag = || match value {
+        None => Ok(()),
+        Some(value) => value.wrong(format!("{} takes no value", name.text)),
+    };
+    let needed = |example: &str| match value {
+        Some(value) if !value.text.is_empty() => Ok(value),
+        _ => name.wrong(format!("{} needs a value, as in {}={example}", name.text, name.text)),
+    };
+    match (name.text, &mut spec.source) {
+        ("lba", _) => {
+            let value = needed("4096")?;
+            let bytes = u32::try_from(value.size()?).ok();
+            let is_right = |bytes: &u32| BLOCK_BYTES.contains(bytes) && bytes.is_power_of_two();
+            match bytes.filter(is_right) {
+                Some(bytes) => spec.block_bytes = Some(bytes),
+                None => return value.wrong("expected a power of two from 512 to 65536"),
+            }
+        }
+        ("uuid", _) => {
+            let value = needed("01234567-89ab-cdef-0123-456789abcdef")?;
+            match value.text.parse::<Uuid>() {
+                Ok(uuid) => spec.uuid = Some(uuid),
+                Err(error) => return value.wrong(error.to_string()),
+            }
+        }
+        ("readonly", _) => {
+            flag()?;
+            spec.is_read_only = true;
+        }
+        ("huge", Source::Memory { huge_pages, .. }) => {
+            flag()?;
+            *huge_pages = true;
+        }
+        ("size", Source::File { bytes, .. }) => *bytes = Some(parse_bytes(needed("10G")?)?),
+        ("size", Source::Memory { .. } | Source::Null { .. }) => {
+            return name.wrong("the size stands after the colon, as in ram:10G");
+        }
+        ("size", Source::Device { .. }) => return name.wrong("a device has the size it has"),
+        ("delay", _) => spec.filters.push(Filter::Delay(parse_delay(needed("100us")?)?)),
+        ("error", _) => spec.filters.push(Filter::Error(parse_fault(needed("1/1000")?)?)),
+        ("limit", _) => spec.filters.push(Filter::Limit(parse_limit(needed("10000iops")?)?)),
+        ("trace", _) => {
+            flag()?;
+            spec.filters.push(Filter::Trace);
+        }
+        ("huge", _) => return name.wrong("only ram: can have huge pages"),
+        ("", _) => return name.wrong("expected an option"),
+        (unknown, _) => {
+            return name.wrong(format!(
+                "there is no option '{unknown}': expected lba, size, uuid, readonly, huge, delay, error, limit or trace"
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn parse_delay(text: Piece<'_>) -> Parsed<Delay> {
+    let (kind, times) = text.kind()?;
+    let (from, to) = times.split('-');
+    let from_us = from.time()?;
+    let to_us = to.map_or(Ok(from_us), Piece::time)?;
+    if to_us < from_us {
+        return to.unwrap_or(from).wrong("ends before it begins");
+    }
+    Ok(Delay { kind, wait_us: from_us..=to_us })
+}
+
+fn parse_fault(text: Piece<'_>) -> Parsed<Fault> {
+    let mut parts = text.pieces(',');
+    let (kind, rate) = parts.next().unwrap_or(text).kind()?;
+    let rate = parse_fault_rate(rate)?;
+    let mut fault = Fault { kind, rate, range: None, error: FaultKind::default(), seed: 0 };
+    for part in parts {
+        match part.split('=') {
+            (name, Some(value)) if name.text == "as" => {
+                match FaultKind::ALL.into_iter().find(|error| error.name() == value.text) {
+                    Some(error) => fault.error = error,
+                    None => {
+                        let names = list(FaultKind::ALL.map(FaultKind::name));
+                        return value.wrong(format!("expected one of {names}"));
+                    }
+                }
+            }
+            (name, Some(value)) if name.text == "at" => fault.range = Some(parse_range(value)?),
+            (name, Some(value)) if name.text == "seed" => fault.seed = value.number()?,
+            _ => return part.wrong("expected as=ERROR, at=FROM-TO or seed=NUMBER"),
+        }
+    }
+    Ok(fault)
+}
+
+fn parse_fault_rate(text: Piece<'_>) -> Parsed<FaultRate> {
+    let expected = "expected 1/N for every N-th, or a chance such as 0.1%";
+    if let Some(count) = text.text.strip_prefix("1/") {
+        let count = Piece { text: count, at: text.at + 2 }.number()?;
+        return if count == 0 { text.wrong(expected) } else { Ok(FaultRate::Every(count)) };
+    }
+    let Some(percent) = text.text.strip_suffix('%') else { return text.wrong(expected) };
+    let (whole, fraction) = percent.split_once('.').unwrap_or((percent, ""));
+    let is_number = |digits: &str| digits.bytes().all(|byte| byte.is_ascii_digit());
+    if whole.is_empty() || whole.len() > 3 || !is_number(whole) || !is_number(fraction) {
+        return text.wrong(expected);
+    }
+    if fraction.len() > 4 {
+        return text.wrong("a chance has at most four digits after the point");
+    }
+    let per_million = format!("{whole}{fraction:0<4}").parse().expect("at most seven digits");
+    if per_million > 1_000_000 {
+        return text.wrong("more than 100%");
+    }
+    Ok(FaultRate::PerMillion(per_million))
+}
+
+fn parse_range(text: Piece<'_>) -> Parsed<Range<u64>> {
+    let (from, Some(to)) = text.split('-') else { return text.wrong("expected two places, as in 1M-2M") };
+    let range = from.size()?..to.size()?;
+    if range.is_empty() {
+        return to.wrong("ends before it begins");
+    }
+    Ok(range)
+}
+
+fn parse_limit(text: Piece<'_>) -> Parsed<Limit> {
+    let mut limit = Limit { operations_per_s: None, bytes_per_s: None, burst_us: Limit::BURST_US_DEFAULT };
+    for part in text.pieces(',') {
+        let (rate, given) = if let Some(time) = part.text.strip_prefix("burst=") {
+            limit.burst_us = Piece { text: time, at: part.at + "burst=".len() }.time()?;
+            continue;
+        } else if let Some(count) = part.text.strip_suffix("iops") {
+            (Piece { text: count, ..part }.number()?, &mut limit.operations_per_s)
+        } else if let Some(size) = part.text.strip_suffix("/s") {
+            (Piece { text: size, ..part }.size()?, &mut limit.bytes_per_s)
+        } else {
+            return part.wrong("expected a rate such as 10000iops or 200M/s, or burst=TIME");
+        };
+        if rate == 0 {
+            return part.wrong("nothing would ever pass");
+        }
+        if given.replace(rate).is_some() {
+            return part.wrong("this is given twice");
+        }
+    }
+    if limit.operations_per_s.is_none() && limit.bytes_per_s.is_none() {
+        return text.wrong("expected a rate such as 10000iops or 200M/s");
+    }
+    Ok(limit)
+}
+
+impl fmt::Display for Spec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut separator = '?';
+        let mut option = |f: &mut fmt::Formatter<'_>, option: fmt::Arguments<'_>| {
+            f.write_char(std::mem::replace(&mut separator, '&'))?;
+            f.write_fmt(option)
+        };
+        match &self.source {
+            Source::Memory { bytes, huge_pages } => {
+                write!(f, "ram:{}", Size(*bytes))?;
+                if *huge_pages {
+                    option(f, format_args!("huge"))?;
+                }
+            }
+            Source::Null { bytes } => write!(f, "null:{}", Size(*bytes))?,
+            Source::File { path, bytes } => {
+                write!(f, "file:{}", PathText(path.as_os_str()))?;
+                if let Some(bytes) = bytes {
+                    option(f, format_args!("size={}", Size(*bytes)))?;
+                }
+            }
+            Source::Device { path } => write!(f, "device:{}", PathText(path.as_os_str()))?,
+        }
+        if let Some(block_bytes) = self.block_bytes {
+            option(f, format_args!("lba={block_bytes}"))?;
+        }
+        if let Some(uuid) = self.uuid {
+            option(f, format_args!("uuid={uuid}"))?;
+        }
+        if self.is_read_only {
+            option(f, format_args!("readonly"))?;
+        }
+        for filter in &self.filters {
+            option(f, format_args!("{filter}"))?;
+        }
+        Ok(())
+    }
+}
+
+/// A path in a specification: valid text, without what means something else.
+struct PathText<'a>(&'a OsStr);
+
+impl fmt::Display for PathText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for chunk in self.0.as_bytes().utf8_chunks() {
+            for character in chunk.valid().chars() {
+                match character {
+                    '?' | '%' => write!(f, "%{:02X}", u32::from(character))?,
+                    _ => f.write_char(character)?,
+                }
+            }
+            for byte in chunk.invalid() {
+                write!(f, "%{byte:02X}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A time with the largest unit that leaves a whole number.
+struct Time(u64);
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let fitting = TIME_UNITS.iter().find(|(_, factor)| self.0 > 0 && self.0.is_multiple_of(*factor));
+        let (unit, factor) = fitting.unwrap_or(&("us", 1));
+        write!(f, "{}{unit}", self.0 / factor)
+    }
+}
+
+impl fmt::Display for Filter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let of = |f: &mut fmt::Formatter<'_>, kind: Option<Kind>| match kind {
+            Some(kind) => write!(f, "{}:", kind.name()),
+            None => Ok(()),
+        };
+        match self {
+            Self::Delay(Delay { kind, wait_us }) => {
+                f.write_str("delay=")?;
+                of(f, *kind)?;
+                write!(f, "{}", Time(*wait_us.start()))?;
+                if wait_us.start() == wait_us.end() { Ok(()) } else { write!(f, "-{}", Time(*wait_us.end())) }
+            }
+            Self::Error(Fault { kind, rate, range, error, seed }) => {
+                f.write_str("error=")?;
+                of(f, *kind)?;
+                write!(f, "{rate}")?;
+                if *error != FaultKind::default() {
+                    write!(f, ",as={}", error.name())?;
+                }
+                if let Some(range) = range {
+                    write!(f, ",at={}-{}", Size(range.start), Size(range.end))?;
+                }
+                if *seed == 0 { Ok(()) } else { write!(f, ",seed={seed}") }
+            }
+            Self::Limit(Limit { operations_per_s, bytes_per_s, burst_us }) => {
+                f.write_str("limit=")?;
+                if let Some(rate) = operations_per_s {
+                    write!(f, "{rate}iops")?;
+                }
+                if let Some(rate) = bytes_per_s {
+                    let comma = if operations_per_s.is_some() { "," } else { "" };
+                    write!(f, "{comma}{}/s", Size(*rate))?;
+                }
+                match *burst_us {
+                    Limit::BURST_US_DEFAULT => Ok(()),
+                    burst_us => write!(f, ",burst={}", Time(burst_us)),
+                }
+            }
+            Self::Trace => f.write_str("trace"),
+        }
+    }
+}
+
+impl fmt::Display for FaultRate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Every(n) => write!(f, "1/{n}"),
+            Self::PerMillion(share) => {
+                let (whole, fraction) = (share / 10_000, format!("{:04}", share % 10_000));
+                match fraction.trim_end_matches('0') {
+                    "" => write!(f, "{whole}%"),
+                    digits => write!(f, "{whole}.{digits}%"),
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::option;
+    use proptest::prelude::*;
+
+    fn sources() -> impl Strategy<Value = Source> {
+        let bytes = || prop_oneof![1u64..10_000, (1u64..5000).prop_map(|count| count << 30), Just(1)];
+        let path = || vec(1u8.., 1..20).prop_map(|bytes| PathBuf::from(OsString::from_vec(bytes)));
+        prop_oneof![
+            (bytes(), any::<bool>()).prop_map(|(bytes, huge_pages)| Source::Memory { bytes, huge_pages }),
+            bytes().prop_map(|bytes| Source::Null { bytes }),
+            (path(), option::of(bytes())).prop_map(|(path, bytes)| Source::File { path, bytes }),
+            path().prop_map(|path| Source::Device { path }),
+        ]
+    }
+
+    fn filters() -> impl Strategy<Value = Filter> {
+        let kind = || option::of(proptest::sample::select(Kind::ALL.to_vec()));
+        let time = || prop_oneof![0u64..5000, (0u64..80_000).prop_map(|s| s * 1_000_000)];
+        let delay = (kind(), time(), time())
+            .prop_map(|(kind, a, b)| Filter::Delay(Delay { kind, wait_us: a.min(b)..=a.max(b) }));
+        let rate = prop_oneof![
+            (1u64..).prop_map(FaultRate::Every),
+            (0u32..=1_000_000).prop_map(FaultRate::PerMillion)
+        ];
+        let range = option::of((0u64..1 << 40, 1u64..1 << 40).prop_map(|(from, length)| from..from + length));
+        let error = proptest::sample::select(FaultKind::ALL.to_vec());
+        let fault = (kind(), rate, range, error, prop_oneof![Just(0), any::<u64>()]).prop_map(
+            |(kind, rate, range, error, seed)| Filter::Error(Fault { kind, rate, range, error, seed }),
+        );
+        let limit = (option::of(1u64..1 << 30), 1u64..1 << 40, time(), any::<bool>()).prop_map(
+            |(operations_per_s, bytes, burst_us, is_default)| {
+                let bytes_per_s = (operations_per_s.is_none() || bytes % 2 == 0).then_some(bytes);
+                let burst_us = if is_default { Limit::BURST_US_DEFAULT } else { burst_us };
+                Filter::Limit(Limit { operations_per_s, bytes_per_s, burst_us })
+            },
+        );
+        prop_oneof![delay, fault, limit, Just(Filter::Trace)]
+    }
+
+    fn specs() -> impl Strategy<Value = Spec> {
+        let block_bytes = option::of((9u32..=16).prop_map(|bits| 1 << bits));
+        let uuid = option::of(any::<[u8; 16]>().prop_map(Uuid::from_bytes));
+        (sources(), block_bytes, uuid, any::<bool>(), vec(filters(), 0..4)).prop_map(
+            |(source, block_bytes, uuid, is_read_only, filters)| Spec {
+                source,
+                block_bytes,
+                uuid,
+                is_read_only,
+                filters,
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_shown_reads_as_it_was(spec in specs()) {
+            let text = spec.to_string();
+            prop_assert_eq!(text.parse::<Spec>(), Ok(spec), "{}", text);
+        }
+
+        #[test]
+        fn no_text_is_too_strange(text in "(ram|null|file|device)?:?[0-9KMG]{0,3}([?&=%,:/.-]|delay|error|limit|[a-zé1])*") {
+            if let Err(error) = text.parse::<Spec>() {
+                prop_assert!((1..=text.chars().count() + 1).contains(&error.position));
+            }
+        }
+    }
+
+    #[test]
+    fn a_specification_says_it_all() {
+        let text = "file:/srv/a.img?size=10G&lba=512&uuid=01234567-89AB-cdef-0123-456789abcdef&readonly\
+                    &delay=read:50us-2ms&error=write:1/1000,as=nospace,at=1M-2M,seed=7&error=0.25%\
+                    &limit=10000iops,200M/s,burst=1s&trace";
+        insta::assert_snapshot!(text.parse::<Spec>().unwrap(), @"file:/srv/a.img?size=10G&lba=512&uuid=01234567-89ab-cdef-0123-456789abcdef&readonly&delay=read:50us-2ms&error=write:1/1000,as=nospace,at=1M-2M,seed=7&error=0.25%&limit=10000iops,200M/s,burst=1s&trace");
+        insta::assert_debug_snapshot!(text.parse::<Spec>().unwrap(), @r#"
+        Spec {
+            source: File {
+                path: "/srv/a.img",
+                bytes: Some(
+                    10737418240,
+                ),
+            },
+            block_bytes: Some(
+                512,
+            ),
+            uuid: Some(
+                Uuid(01234567-89ab-cdef-0123-456789abcdef),
+            ),
+            is_read_only: true,
+            filters: [
+                Delay(
+                    Delay {
+                        kind: Some(
+                            Read,
+                        ),
+                        wait_us: 50..=2000,
+                    },
+                ),
+                Error(
+                    Fault {
+                        kind: Some(
+                            Write,
+                        ),
+                        rate: Every(
+                            1000,
+                        ),
+                        range: Some(
+                            1048576..2097152,
+                        ),
+                        error: NoSpace,
+                        seed: 7,
+                    },
+                ),
+                Error(
+                    Fault {
+                        kind: None,
+                        rate: PerMillion(
+                            2500,
+                        ),
+                        range: None,
+                        error: Injected,
+                        seed: 0,
+                    },
+                ),
+                Limit(
+                    Limit {
+                        operations_per_s: Some(
+                            10000,
+                        ),
+                        bytes_per_s: Some(
+                            209715200,
+                        ),
+                        burst_us: 1000000,
+                    },
+                ),
+                Trace,
+            ],
+        }
+        "#);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_place_and_what_would_be_right() {
+        let wrong = [
+            "",
+            "ram",
+            "disk:1G",
+            "ram:",
+            "ram:1X",
+            "ram:1GB",
+            "ram:x",
+            "ram:0",
+            "null:99999999999999999999",
+            "null:9000000T",
+            "file:",
+            "file:?size=1G",
+            "file:/100%.img",
+            "file:/a%00",
+            "ram:1G?",
+            "ram:1G?lba",
+            "ram:1G?lba=1000",
+            "ram:1G?lba=128K",
+            "ram:1G?lba=512&lba=512",
+            "ram:1G?size=1G",
+            "device:/dev/x?size=1G",
+            "null:1G?huge",
+            "ram:1G?huge=1",
+            "ram:1G?uuid=12",
+            "ram:1G?colour=red",
+            "file:/ä?colour=red",
+            "ram:1G?delay=100",
+            "ram:1G?delay=fast",
+            "ram:1G?delay=2ms-1ms",
+            "ram:1G?delay=1s-",
+            "ram:1G?delay=100000s",
+            "ram:1G?delay=trim:1ms",
+            "ram:1G?error=2/3",
+            "ram:1G?error=1/0",
+            "ram:1G?error=101%",
+            "ram:1G?error=0.00001%",
+            "ram:1G?error=.%",
+            "ram:1G?error=1%,as=bad",
+            "ram:1G?error=1%,at=5",
+            "ram:1G?error=1%,at=5-5",
+            "ram:1G?error=1%,seed=x",
+            "ram:1G?error=1%,x=1",
+            "ram:1G?limit=10",
+            "ram:1G?limit=burst=1s",
+            "ram:1G?limit=0iops",
+            "ram:1G?limit=1iops,2iops",
+            "ram:1G?limit=1X/s",
+            "ram:1G?trace=on",
+            "ram:1G?trace&&trace",
+        ];
+        let messages: Vec<String> =
+            wrong.iter().map(|text| text.parse::<Spec>().unwrap_err().to_string()).collect();
+        insta::assert_snapshot!(messages.join("\n"), @r#"
+        namespace '', character 1: expected ram:SIZE, null:SIZE, file:PATH or device:PATH
+        namespace 'ram', character 1: expected ram:SIZE, null:SIZE, file:PATH or device:PATH
+        namespace 'disk:1G', character 1: there is no 'disk': expected ram:SIZE, null:SIZE, file:PATH or device:PATH
+        namespace 'ram:', character 5: expected a size such as 64M or 10G
+        namespace 'ram:1X', character 6: no size ends in 'X': use K, M, G or T, as in 64M
+        namespace 'ram:1GB', character 6: no size ends in 'GB': use K, M, G or T, as in 64M
+        namespace 'ram:x', character 5: expected a size such as 64M or 10G
+        namespace 'ram:0', character 5: a namespace of no bytes
+        namespace 'null:99999999999999999999', character 6: 99999999999999999999 is more than any namespace can have
+        namespace 'null:9000000T', character 6: 9000000T is more than any namespace can have
+        namespace 'file:', character 6: expected a path
+        namespace 'file:?size=1G', character 6: expected a path
+        namespace 'file:/100%.img', character 10: expected two hexadecimal digits after %: write %25 for the sign itself
+        namespace 'file:/a%00', character 9: a path has no zero bytes
+        namespace 'ram:1G?', character 8: expected an option
+        namespace 'ram:1G?lba', character 8: lba needs a value, as in lba=4096
+        namespace 'ram:1G?lba=1000', character 12: expected a power of two from 512 to 65536
+        namespace 'ram:1G?lba=128K', character 12: expected a power of two from 512 to 65536
+        namespace 'ram:1G?lba=512&lba=512', character 16: lba is given twice
+        namespace 'ram:1G?size=1G', character 8: the size stands after the colon, as in ram:10G
+        namespace 'device:/dev/x?size=1G', character 15: a device has the size it has
+        namespace 'null:1G?huge', character 9: only ram: can have huge pages
+        namespace 'ram:1G?huge=1', character 13: huge takes no value
+        namespace 'ram:1G?uuid=12', character 13: not a UUID: expected 32 hexadecimal digits, with hyphens as 8-4-4-4-12 or none
+        namespace 'ram:1G?colour=red', character 8: there is no option 'colour': expected lba, size, uuid, readonly, huge, delay, error, limit or trace
+        namespace 'file:/ä?colour=red', character 9: there is no option 'colour': expected lba, size, uuid, readonly, huge, delay, error, limit or trace
+        namespace 'ram:1G?delay=100', character 17: expected a unit of time: us, ms or s, as in 100us
+        namespace 'ram:1G?delay=fast', character 14: expected a time such as 100us, 5ms or 1s
+        namespace 'ram:1G?delay=2ms-1ms', character 18: ends before it begins
+        namespace 'ram:1G?delay=1s-', character 17: expected a time such as 100us, 5ms or 1s
+        namespace 'ram:1G?delay=100000s', character 14: more than a day
+        namespace 'ram:1G?delay=trim:1ms', character 14: expected one of read, write, flush, deallocate or zeroes
+        namespace 'ram:1G?error=2/3', character 14: expected 1/N for every N-th, or a chance such as 0.1%
+        namespace 'ram:1G?error=1/0', character 14: expected 1/N for every N-th, or a chance such as 0.1%
+        namespace 'ram:1G?error=101%', character 14: more than 100%
+        namespace 'ram:1G?error=0.00001%', character 14: a chance has at most four digits after the point
+        namespace 'ram:1G?error=.%', character 14: expected 1/N for every N-th, or a chance such as 0.1%
+        namespace 'ram:1G?error=1%,as=bad', character 20: expected one of injected, eio, nospace, readonly, truncated, closed or unsupported
+        namespace 'ram:1G?error=1%,at=5', character 20: expected two places, as in 1M-2M
+        namespace 'ram:1G?error=1%,at=5-5', character 22: ends before it begins
+        namespace 'ram:1G?error=1%,seed=x', character 22: expected a number
+        namespace 'ram:1G?error=1%,x=1', character 17: expected as=ERROR, at=FROM-TO or seed=NUMBER
+        namespace 'ram:1G?limit=10', character 14: expected a rate such as 10000iops or 200M/s, or burst=TIME
+        namespace 'ram:1G?limit=burst=1s', character 14: expected a rate such as 10000iops or 200M/s
+        namespace 'ram:1G?limit=0iops', character 14: nothing would ever pass
+        namespace 'ram:1G?limit=1iops,2iops', character 20: this is given twice
+        namespace 'ram:1G?limit=1X/s', character 15: no size ends in 'X': use K, M, G or T, as in 64M
+        namespace 'ram:1G?trace=on', character 14: trace takes no value
+        namespace 'ram:1G?trace&&trace', character 14: expected an option
+        "#);
+    }
+
+    #[test]
+    fn what_is_opened_is_what_was_specified() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("new");
+        let text = format!("file:{}?size=1M&lba=512&trace", path.display());
+        let store = text.parse::<Spec>().unwrap().open(true).unwrap();
+        assert_eq!((store.geometry().block_bytes, store.geometry().bytes()), (512, 1 << 20));
+        for (text, block_bytes, is_read_only) in
+            [("ram:1M?huge&readonly", 4096, true), ("null:1T?lba=65536", 65536, false)]
+        {
+            let geometry = text.parse::<Spec>().unwrap().open(false).unwrap().geometry();
+            assert_eq!((geometry.block_bytes, geometry.is_read_only), (block_bytes, is_read_only));
+        }
+        let refused = "ram:5000".parse::<Spec>().unwrap().open(true).err().unwrap();
+        insta::assert_snapshot!(refused, @"the RAM namespace has 5000 bytes, not a multiple of its block size 4096: make it 8192");
+    }
+}
