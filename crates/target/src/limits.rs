@@ -1,0 +1,102 @@
+//! What hosts are told they may ask for, and held to: one set of numbers for the control plane and the data path.
+
+use wire::property::{Cap, Vs};
+
+/// The version every controller shows. From 2.0 on hosts ask for the structures of command sets (CNS 06, 08), with which
+/// a controller says more than MDTS about the size of single commands. wire §7, §10
+pub const VERSION: Vs = Vs::V2_0;
+
+/// The longest a host may have to wait for CSTS.RDY to follow CC.EN, ms. It follows at once but for a reset, which waits for
+/// I/O that runs.
+const READY_TIMEOUT_MS: u32 = 15_000;
+
+/// Limits of a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Entries of a queue (MQES).
+    pub queue_entries_max: u16,
+    /// Entries an admin queue must have: room for every Asynchronous Event Request and a few commands beside them.
+    pub admin_queue_entries_min: u16,
+    /// I/O queues of a controller.
+    pub io_queue_count_max: u16,
+    /// Data of one command (MDTS), bytes: a power of two of pages of 4096.
+    pub transfer_bytes_max: u32,
+    /// In-capsule data of I/O commands (IOCCSZ), bytes.
+    pub in_capsule_bytes: u32,
+    /// Bytes of one Write Zeroes (WZSL). It moves no data, so it may be larger than a transfer.
+    pub write_zeroes_bytes_max: u64,
+    /// Blocks of a fused Compare and Write (ACWU).
+    pub compare_and_write_blocks_max: u32,
+    /// Blocks of one source range of a Copy (MSSRL).
+    pub copy_range_blocks_max: u16,
+    /// Blocks of a Copy in all (MCL).
+    pub copy_blocks_max: u32,
+    /// Source ranges of a Copy (MSRC).
+    pub copy_range_count_max: u16,
+    /// Aborts that may be outstanding (ACL).
+    pub abort_count_max: u16,
+    /// Entries of the error log (ELPE).
+    pub error_entry_count_max: u16,
+    /// The highest namespace id (NN, MNAN). Linux sizes its buffer for the ANA log by it.
+    pub nsid_max: u32,
+    /// Controllers of the target, discovery controllers included.
+    pub controller_count_max: usize,
+    /// Controllers of one host.
+    pub controller_count_per_host_max: usize,
+    /// How long a host that comes back waits for the lanes of its dead associations, ms.
+    pub old_lane_wait_ms: u64,
+    /// How long a Connect waits for a lane with its queue id to end, ms.
+    pub twin_wait_ms: u64,
+    /// How long a discovery controller without keep-alive may be idle, ms. wire §20
+    pub discovery_idle_ms: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            queue_entries_max: proto::SLOT_COUNT_MAX,
+            admin_queue_entries_min: 8,
+            io_queue_count_max: 128,
+            transfer_bytes_max: 1 << 20,
+            in_capsule_bytes: 8192,
+            write_zeroes_bytes_max: 32 << 20,
+            compare_and_write_blocks_max: 1,
+            copy_range_blocks_max: 4096,
+            copy_blocks_max: 32_768,
+            copy_range_count_max: 64,
+            abort_count_max: 4,
+            error_entry_count_max: 64,
+            nsid_max: 1024,
+            controller_count_max: 8192,
+            controller_count_per_host_max: 512,
+            old_lane_wait_ms: 10_000,
+            twin_wait_ms: 3000,
+            discovery_idle_ms: 120_000,
+        }
+    }
+}
+
+impl Limits {
+    /// The capabilities every controller shows. wire §7
+    #[must_use]
+    pub fn cap(&self) -> Cap {
+        Cap::default()
+            .with_queue_entries_max(self.queue_entries_max.into())
+            .with_cqr(true)
+            .with_ready_timeout_ms(READY_TIMEOUT_MS)
+            .with_css_nvm(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// wire §7
+    #[test]
+    fn capabilities_are_those_of_a_controller_with_the_nvm_command_set() {
+        let cap = Limits::default().cap();
+        assert_eq!(cap.bits(), 0x0000_0020_1E01_03FF);
+        assert_eq!(cap.page_bytes_min(), 4096, "the unit of MDTS");
+    }
+}

@@ -1,0 +1,36 @@
+//! The namespaces of all subsystems as reactors see them: a snapshot, replaced as a whole when something changes.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use store::Store;
+use wire::id::Nsid;
+
+use crate::subsystem::{NamespaceId, SubsystemId};
+
+/// One version of what there is.
+#[derive(Debug, Default)]
+pub struct NamespaceTable {
+    /// Grows with each change.
+    pub version: u64,
+    /// By subsystem.
+    pub subsystems: BTreeMap<SubsystemId, Vec<NamespaceEntry>>,
+}
+
+/// A namespace in the table.
+#[derive(Clone)]
+pub struct NamespaceEntry {
+    /// Its number in its subsystem. Entries are sorted by it.
+    pub nsid: Nsid,
+    /// Its name within the target.
+    pub id: NamespaceId,
+    /// Its storage.
+    pub store: Arc<dyn Store>,
+}
+
+impl fmt::Debug for NamespaceEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "namespace {} ({:?})", self.nsid, self.id)
+    }
+}

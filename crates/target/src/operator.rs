@@ -1,0 +1,224 @@
+//! What comes from outside: the configuration as it is to be, the order to stop, the question how things are.
+//!
+//! Whatever may block (opening and resizing storage, binding sockets) happens on the operator's thread, before an [`Order`] reaches
+//! the control plane, which only puts the result in place.
+
+mod state;
+
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+use reactor::{Listener, ListenerTag};
+use store::Store;
+use wire::id::Nsid;
+use wire::nqn::Nqn;
+use wire::uuid::Uuid;
+
+use crate::discovery::{ListenerEntry, Referral};
+use crate::subsystem::Access;
+
+pub use state::{ControllerState, ListenerState, NamespaceState, QueueState, SubsystemState, TargetState};
+
+/// An order to the control plane.
+#[derive(Debug)]
+pub struct Order {
+    /// What to do.
+    pub kind: OrderKind,
+    /// Where its answers go.
+    pub answers: Sender<OrderAnswer>,
+}
+
+/// What is ordered.
+#[derive(Debug)]
+pub enum OrderKind {
+    /// Put these steps in place, in order. Answered with [`OrderAnswer::Applied`], and then [`OrderAnswer::Released`] if storage was
+    /// taken out of use.
+    Apply(Vec<Step>),
+    /// Answered with [`OrderAnswer::State`].
+    State,
+    /// End every association and then the reactors. Answered with [`OrderAnswer::Stopped`].
+    Stop {
+        /// How long lanes may take to end what they have begun, ms.
+        grace_ms: u64,
+    },
+}
+
+/// What the control plane answers.
+pub enum OrderAnswer {
+    /// What became of each step.
+    Applied(Vec<StepOutcome>),
+    /// No reactor uses this storage any more: it is closed when it is dropped.
+    Released(Vec<Arc<dyn Store>>),
+    /// How things are.
+    State(Box<TargetState>),
+    /// The target has stopped; so many lanes had not ended in time.
+    Stopped {
+        /// Lanes that were cut off.
+        lanes_left: usize,
+    },
+}
+
+impl fmt::Debug for OrderAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Applied(outcomes) => write!(f, "Applied({outcomes:?})"),
+            Self::Released(stores) => write!(f, "Released({})", stores.len()),
+            Self::State(state) => write!(f, "State({state:?})"),
+            Self::Stopped { lanes_left } => write!(f, "Stopped({lanes_left})"),
+        }
+    }
+}
+
+/// What became of a step: how many associations it ended, or why it could not be.
+pub type StepOutcome = Result<usize, StepError>;
+
+/// Why a step could not be done; nothing of it was.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StepError {
+    /// No such subsystem.
+    #[error("there is no subsystem {0}")]
+    NoSubsystem(Nqn),
+    /// Such a subsystem exists.
+    #[error("there is a subsystem {0} already")]
+    SubsystemExists(Nqn),
+    /// No such namespace.
+    #[error("{0} has no namespace {1}")]
+    NoNamespace(Nqn, Nsid),
+    /// Such a namespace exists.
+    #[error("{0} has a namespace {1} already")]
+    NamespaceExists(Nqn, Nsid),
+    /// No such listener.
+    #[error("there is no such listener")]
+    NoListener,
+    /// The target is ending.
+    #[error("the target is stopping")]
+    Stopping,
+}
+
+/// One change to what runs.
+pub enum Step {
+    /// Accepts connections. They come in once every reactor knows what was configured with it.
+    AddListener {
+        /// Its tag, never used before.
+        tag: ListenerTag,
+        /// What it serves.
+        entry: ListenerEntry,
+        /// Its socket, bound.
+        socket: Listener,
+    },
+    /// Accepts no more connections; those there are stay.
+    RemoveListener {
+        /// Its tag.
+        tag: ListenerTag,
+    },
+    /// Serves something else from now on.
+    ChangeListener {
+        /// Its tag.
+        tag: ListenerTag,
+        /// What it serves.
+        entry: ListenerEntry,
+    },
+    /// Sends hosts on to these discovery services.
+    SetReferrals(Vec<Referral>),
+    /// Adds a subsystem without namespaces.
+    AddSubsystem(NewSubsystem),
+    /// Removes a subsystem with its namespaces and ends its associations.
+    RemoveSubsystem(Nqn),
+    /// Lets these hosts in and no others; associations of others end.
+    SetAccess(Nqn, Access),
+    /// Gives new controllers ids of this range.
+    SetCntlids(Nqn, RangeInclusive<u16>),
+    /// Adds a namespace.
+    AddNamespace {
+        /// To which subsystem.
+        subsystem: Nqn,
+        /// Under which number.
+        nsid: Nsid,
+        /// The namespace.
+        namespace: NewNamespace,
+    },
+    /// Removes a namespace.
+    RemoveNamespace {
+        /// From which subsystem.
+        subsystem: Nqn,
+        /// Which.
+        nsid: Nsid,
+    },
+    /// Puts other storage or another identity in the place of a namespace.
+    ReplaceNamespace {
+        /// Of which subsystem.
+        subsystem: Nqn,
+        /// Which.
+        nsid: Nsid,
+        /// The namespace as it is to be.
+        namespace: NewNamespace,
+    },
+    /// The storage of a namespace has another size now.
+    NamespaceResized {
+        /// Of which subsystem.
+        subsystem: Nqn,
+        /// Which.
+        nsid: Nsid,
+        /// What the configuration calls its storage now.
+        storage: String,
+    },
+}
+
+/// A subsystem to add.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewSubsystem {
+    /// Its name.
+    pub nqn: Nqn,
+    /// Serial number, at most 20 printable ASCII characters.
+    pub serial: String,
+    /// Model, at most 40 printable ASCII characters.
+    pub model: String,
+    /// Who may connect.
+    pub access: Access,
+    /// Ids its controllers get.
+    pub cntlids: RangeInclusive<u16>,
+}
+
+/// A namespace to add.
+#[derive(Clone)]
+pub struct NewNamespace {
+    /// Its storage, open.
+    pub store: Arc<dyn Store>,
+    /// What the configuration calls it.
+    pub storage: String,
+    /// Its UUID.
+    pub uuid: Uuid,
+    /// Its NGUID.
+    pub nguid: [u8; 16],
+}
+
+impl fmt::Debug for NewNamespace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NewNamespace({}, {})", self.storage, self.uuid)
+    }
+}
+
+impl fmt::Debug for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AddListener { tag, entry, .. } => write!(f, "AddListener({tag}, {})", entry.address),
+            Self::RemoveListener { tag } => write!(f, "RemoveListener({tag})"),
+            Self::ChangeListener { tag, .. } => write!(f, "ChangeListener({tag})"),
+            Self::SetReferrals(referrals) => write!(f, "SetReferrals({})", referrals.len()),
+            Self::AddSubsystem(subsystem) => write!(f, "AddSubsystem({})", subsystem.nqn),
+            Self::RemoveSubsystem(nqn) => write!(f, "RemoveSubsystem({nqn})"),
+            Self::SetAccess(nqn, _) => write!(f, "SetAccess({nqn})"),
+            Self::SetCntlids(nqn, range) => write!(f, "SetCntlids({nqn}, {range:?})"),
+            Self::AddNamespace { subsystem, nsid, .. } => write!(f, "AddNamespace({subsystem}, {nsid})"),
+            Self::RemoveNamespace { subsystem, nsid } => write!(f, "RemoveNamespace({subsystem}, {nsid})"),
+            Self::ReplaceNamespace { subsystem, nsid, .. } => {
+                write!(f, "ReplaceNamespace({subsystem}, {nsid})")
+            }
+            Self::NamespaceResized { subsystem, nsid, .. } => {
+                write!(f, "NamespaceResized({subsystem}, {nsid})")
+            }
+        }
+    }
+}

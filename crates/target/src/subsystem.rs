@@ -1,0 +1,73 @@
+//! Subsystems, their namespaces and who may use them: the configuration as it runs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use store::Store;
+use wire::id::Nsid;
+use wire::nqn::Nqn;
+use wire::uuid::Uuid;
+
+/// Names a subsystem within the target, for as long as it exists. Never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SubsystemId(pub u32);
+
+/// Names a namespace within the target, for as long as it exists. Never reused, unlike an NSID.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NamespaceId(pub u64);
+
+/// A set of namespaces and of the hosts that may use them.
+#[derive(Clone)]
+pub struct Subsystem {
+    /// Its name.
+    pub nqn: Nqn,
+    /// Serial number, at most 20 ASCII characters.
+    pub serial: String,
+    /// Model, at most 40 ASCII characters.
+    pub model: String,
+    /// Who may connect.
+    pub access: Access,
+    /// Ids its controllers get. Targets that serve one subsystem together have disjoint ranges.
+    pub cntlids: RangeInclusive<u16>,
+    /// What is in it.
+    pub namespaces: BTreeMap<Nsid, Namespace>,
+}
+
+/// Which hosts may use a subsystem.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Any.
+    Any,
+    /// These.
+    Only(BTreeSet<Nqn>),
+}
+
+impl Access {
+    /// Whether `host` may connect.
+    #[must_use]
+    pub fn allows(&self, host: &Nqn) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Only(hosts) => hosts.contains(host),
+        }
+    }
+}
+
+/// One namespace of a subsystem.
+#[derive(Clone)]
+pub struct Namespace {
+    /// Its name within the target.
+    pub id: NamespaceId,
+    /// Its storage.
+    pub store: Arc<dyn Store>,
+    /// Stable over restarts, the same on every target that serves it, unlike any other's.
+    pub uuid: Uuid,
+    /// As stable as the UUID, whose bytes it has unless it was chosen.
+    pub nguid: [u8; 16],
+    /// What the configuration calls its storage, for the operator to read.
+    pub storage: String,
+    /// Hosts are shown the namespace once every reactor serves this version of the table: they find it wherever their
+    /// lanes are.
+    pub shown_from: u64,
+}
