@@ -26,7 +26,7 @@ impl<T> Default for AsyncEventQueue<T> {
     }
 }
 
-impl<T: PartialEq> AsyncEventQueue<T> {
+impl<T> AsyncEventQueue<T> {
     /// The host waits for an event.
     ///
     /// # Errors
@@ -39,13 +39,10 @@ impl<T: PartialEq> AsyncEventQueue<T> {
         Ok(())
     }
 
-    /// Takes a waiting request out, to abort it. Says whether it was there.
-    pub fn abort(&mut self, request: &T) -> bool {
-        let found = self.requests.iter().position(|waiting| waiting == request);
-        found.is_some_and(|at| {
-            self.requests.remove(at);
-            true
-        })
+    /// Takes the waiting request out that `is_it` knows, to abort it; `None` if there is none.
+    pub fn abort(&mut self, is_it: impl FnMut(&T) -> bool) -> Option<T> {
+        let at = self.requests.iter().position(is_it)?;
+        Some(self.requests.remove(at))
     }
 
     /// Which events the host wants (feature 0x0B).
@@ -169,7 +166,8 @@ mod tests {
             queue.on_request(request).unwrap();
         }
         assert_eq!(queue.on_request(4), Err(Status::AER_LIMIT_EXCEEDED));
-        assert!(queue.abort(&2) && !queue.abort(&2));
+        assert_eq!(queue.abort(|request| *request == 2), Some(2));
+        assert_eq!(queue.abort(|request| *request == 2), None);
         queue.on_request(4).unwrap();
         assert_eq!(queue.reset(), [0, 1, 3, 4]);
         assert_eq!(queue.enabled(), AsyncEvents::empty());
