@@ -1,4 +1,147 @@
 //! Admin commands, one file each, and what they have in common.
 
+pub(crate) mod abort;
+pub(crate) mod async_event_request;
 pub mod error_log;
 pub mod features;
+pub(crate) mod get_features;
+pub(crate) mod get_log_page;
+pub(crate) mod identify;
+pub(crate) mod keep_alive;
+pub(crate) mod set_features;
+
+use std::collections::BTreeMap;
+
+use wire::async_event::AsyncEvents;
+use wire::id::{Cntlid, Nsid};
+use wire::opcode::{AdminOpcode, DataDirection};
+use wire::sgl::DataPointer;
+use wire::sqe::{Fuse, Psdt, Sqe};
+use wire::status::Status;
+
+use crate::control_record::ControllerKind;
+use crate::discovery::Discovery;
+use crate::limits::Limits;
+use crate::subsystem::{Namespace, Subsystem, SubsystemId};
+
+/// What the end of a successful command says.
+#[derive(Debug, Default)]
+pub(crate) struct Reply {
+    /// Result dwords.
+    pub(crate) result: u64,
+    /// Data for the host.
+    pub(crate) data: Option<Box<[u8]>>,
+}
+
+/// How a command ended.
+pub(crate) type Outcome = Result<Reply, Status>;
+
+/// What commands look at beside the controller they came to.
+pub(crate) struct Surroundings<'a> {
+    pub(crate) limits: &'a Limits,
+    /// The controller's own; `None` for a discovery controller.
+    pub(crate) subsystem: Option<&'a Subsystem>,
+    /// All there are, for the discovery log.
+    pub(crate) subsystems: &'a BTreeMap<SubsystemId, Subsystem>,
+    pub(crate) discovery: &'a Discovery,
+    /// Ids of the controllers of the subsystem, in ascending order, if the command is about them.
+    pub(crate) cntlids: &'a [Cntlid],
+    /// The version of the namespace table that every reactor serves.
+    pub(crate) version_in_use: u64,
+    pub(crate) now_ns: u64,
+    /// When the target began.
+    pub(crate) boot_ns: u64,
+}
+
+impl<'a> Surroundings<'a> {
+    /// Namespaces that hosts are shown, in ascending order.
+    pub(crate) fn namespaces(&self) -> impl Iterator<Item = (Nsid, &'a Namespace)> {
+        let version = self.version_in_use;
+        let all = self.subsystem.into_iter().flat_map(|subsystem| &subsystem.namespaces);
+        let shown = all.filter(move |(_, namespace)| namespace.shown_from <= version);
+        shown.map(|(nsid, namespace)| (*nsid, namespace))
+    }
+
+    /// The namespace of this id, if hosts are shown it.
+    pub(crate) fn namespace(&self, nsid: Nsid) -> Option<&'a Namespace> {
+        let namespace = self.subsystem?.namespaces.get(&nsid)?;
+        (namespace.shown_from <= self.version_in_use).then_some(namespace)
+    }
+
+    /// Whether `nsid` can name a namespace here, whether there is one or not.
+    pub(crate) fn is_possible(&self, nsid: Nsid) -> bool {
+        (1..=self.limits.nsid_max).contains(&nsid.get())
+    }
+}
+
+/// Events that a controller of this kind can send. wire §12, §13
+pub(crate) fn possible_events(kind: ControllerKind) -> AsyncEvents {
+    match kind {
+        ControllerKind::Io(_) => AsyncEvents::NAMESPACE_ATTRIBUTE | AsyncEvents::ANA,
+        ControllerKind::Discovery => AsyncEvents::DISCOVERY,
+    }
+}
+
+/// Checks what holds for every command over TCP. wire §5
+pub(crate) fn check_form(sqe: &Sqe) -> Result<(), Status> {
+    let is_fabrics = sqe.opcode == AdminOpcode::FABRICS.raw();
+    let direction = DataDirection::of(if is_fabrics { sqe.fctype().raw() } else { sqe.opcode });
+    // Fabrics commands without data may leave it out. wire §6
+    let needs_sgl = !is_fabrics || direction != DataDirection::None;
+    if sqe.flags.fuse() != Fuse::NONE || needs_sgl && sqe.flags.psdt() != Psdt::SGL {
+        return Err(Status::INVALID_FIELD.with_dnr());
+    }
+    Ok(())
+}
+
+/// Bytes that the host has room for.
+pub(crate) fn room(sqe: &Sqe) -> Result<usize, Status> {
+    match sqe.dptr.classify() {
+        DataPointer::Transport { length: 0 } => Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr()),
+        DataPointer::Transport { length } => Ok(usize::try_from(length).unwrap_or(usize::MAX)),
+        DataPointer::InCapsule { .. } => Err(Status::INVALID_FIELD.with_dnr()),
+        DataPointer::Other { .. } => Err(Status::SGL_TYPE_INVALID.with_dnr()),
+    }
+}
+
+/// Ends a command with data, cut to what the host has room for.
+pub(crate) fn reply_with(sqe: &Sqe, mut data: Vec<u8>) -> Outcome {
+    data.truncate(room(sqe)?);
+    Ok(Reply { result: 0, data: Some(data.into()) })
+}
+
+/// Ends a command with dword 0 as its result.
+pub(crate) fn reply_dw0(dw0: u32) -> Outcome {
+    Ok(Reply { result: dw0.into(), data: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use wire::property::Property;
+    use wire::sgl::Sgl;
+    use wire::sqe::SqeFlags;
+
+    use super::*;
+
+    #[test]
+    fn data_can_go_to_the_host_by_the_transport_only() {
+        let sqe = |dptr| Sqe::new(AdminOpcode::IDENTIFY.raw(), Nsid::NONE).with_data(dptr);
+        assert_eq!(room(&sqe(Sgl::transport(100))), Ok(100));
+        assert_eq!(room(&sqe(Sgl::none())), Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr()));
+        assert_eq!(room(&sqe(Sgl::in_capsule(100))), Err(Status::INVALID_FIELD.with_dnr()));
+        let mut keyed = Sgl::transport(100);
+        keyed.identifier = 0x40;
+        assert_eq!(room(&sqe(keyed)), Err(Status::SGL_TYPE_INVALID.with_dnr()));
+    }
+
+    #[test]
+    fn commands_are_neither_fused_nor_by_prp() {
+        let with_flags = |bits| Sqe { flags: SqeFlags::from_bits(bits), ..Sqe::keep_alive() };
+        assert_eq!(check_form(&with_flags(0x40)), Ok(()));
+        for bits in [0x00, 0x80, 0xC0, 0x41, 0x42, 0x43] {
+            assert!(check_form(&with_flags(bits)).is_err(), "{bits:#x}");
+        }
+        let property_get = Sqe { flags: SqeFlags::from_bits(0), ..Sqe::property_get(Property::VS) };
+        assert_eq!(check_form(&property_get), Ok(()), "Fabrics commands without data may say PRP");
+    }
+}

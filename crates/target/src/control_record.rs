@@ -177,6 +177,11 @@ impl ControllerRecord {
         self.hostid == hostid && self.host == *host
     }
 
+    /// Takes out the Asynchronous Event Request with this command id; `None` if there is none.
+    pub fn abort_event_request(&mut self, cid: u16) -> Option<CommandId> {
+        self.events.abort(|request| request.cid == cid).map(|request| request.command)
+    }
+
     /// What its lanes have done since it was made.
     #[must_use]
     pub fn totals(&self) -> LaneTotals {

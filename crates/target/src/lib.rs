@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod admin;
+pub mod control;
 pub mod control_record;
 pub mod discovery;
 pub mod lane_counters;

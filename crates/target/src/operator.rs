@@ -75,20 +75,20 @@ impl fmt::Debug for OrderAnswer {
 pub type StepOutcome = Result<usize, StepError>;
 
 /// Why a step could not be done; nothing of it was.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StepError {
     /// No such subsystem.
-    #[error("there is no subsystem {0}")]
-    NoSubsystem(Nqn),
+    #[error("there is no such subsystem")]
+    NoSubsystem,
     /// Such a subsystem exists.
-    #[error("there is a subsystem {0} already")]
-    SubsystemExists(Nqn),
+    #[error("there is such a subsystem already")]
+    SubsystemExists,
     /// No such namespace.
-    #[error("{0} has no namespace {1}")]
-    NoNamespace(Nqn, Nsid),
+    #[error("there is no such namespace")]
+    NoNamespace,
     /// Such a namespace exists.
-    #[error("{0} has a namespace {1} already")]
-    NamespaceExists(Nqn, Nsid),
+    #[error("there is such a namespace already")]
+    NamespaceExists,
     /// No such listener.
     #[error("there is no such listener")]
     NoListener,
@@ -164,6 +164,26 @@ pub enum Step {
         /// What the configuration calls its storage now.
         storage: String,
     },
+}
+
+impl Step {
+    /// Whether a host may see it in its discovery log.
+    pub(crate) fn changes_discovery(&self) -> bool {
+        match self {
+            Self::AddListener { .. }
+            | Self::RemoveListener { .. }
+            | Self::ChangeListener { .. }
+            | Self::SetReferrals(_)
+            | Self::AddSubsystem(_)
+            | Self::RemoveSubsystem(_)
+            | Self::SetAccess(..) => true,
+            Self::SetCntlids(..)
+            | Self::AddNamespace { .. }
+            | Self::RemoveNamespace { .. }
+            | Self::ReplaceNamespace { .. }
+            | Self::NamespaceResized { .. } => false,
+        }
+    }
 }
 
 /// A subsystem to add.

@@ -111,10 +111,8 @@ impl TimestampClock {
     }
 }
 
-/// Of the two thresholds, over comes first.
-pub(crate) const OVER: u8 = 0;
-/// The other one.
-pub(crate) const UNDER: u8 = 1;
+/// The last of the two types of threshold: 0 over, 1 under.
+const UNDER: u8 = 1;
 
 impl Features {
     /// The defaults, which hold after Connect and after each reset.

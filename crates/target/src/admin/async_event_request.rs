@@ -1,0 +1,10 @@
+//! Asynchronous Event Request. wire §13
+
+use wire::status::Status;
+
+use crate::control_record::{ControllerRecord, EventRequest};
+
+/// Takes in a request, which is answered when something happens.
+pub(crate) fn execute(record: &mut ControllerRecord, request: EventRequest) -> Result<(), Status> {
+    record.events.on_request(request)
+}

@@ -1,0 +1,153 @@
+//! Get Log Page. wire §11
+//!
+//! Pages are made whole and cut to what the host asked for; what it asks for past the end reads as zero. Only the discovery log
+//! is kept between two reads, so that its parts belong together.
+
+mod effects;
+mod health;
+
+use std::sync::Arc;
+
+use wire::id::{Csi, Nsid};
+use wire::log::ana::{ANA_GROUPS_ONLY, AnaLogWriter, AnaState, ana_log_bytes};
+use wire::log::health::FirmwareSlots;
+use wire::log::namespaces::write_changed_namespaces;
+use wire::log::support::{FeaturesAndEffects, PageSupport, SupportedPages};
+use wire::log::{GetLogPage, Lid};
+use wire::sqe::Sqe;
+use wire::status::Status;
+use zerocopy::IntoBytes;
+
+use super::features::FEATURES;
+use super::identify::ANA_GROUP;
+use super::{Outcome, Reply, Surroundings, room};
+use crate::control_record::{ControllerKind, ControllerRecord};
+
+/// Pages of controllers with namespaces.
+const IO_PAGES: &[Lid] = &[
+    Lid::SUPPORTED_PAGES,
+    Lid::ERROR,
+    Lid::SMART,
+    Lid::FIRMWARE_SLOTS,
+    Lid::CHANGED_NAMESPACES,
+    Lid::COMMANDS_AND_EFFECTS,
+    Lid::ANA,
+    Lid::FEATURES_AND_EFFECTS,
+];
+
+/// Pages of discovery controllers.
+const DISCOVERY_PAGES: &[Lid] = &[Lid::SUPPORTED_PAGES, Lid::ERROR, Lid::DISCOVERY];
+
+/// Answers a Get Log Page.
+pub(crate) fn execute(record: &mut ControllerRecord, around: &Surroundings<'_>, sqe: &Sqe) -> Outcome {
+    let command = GetLogPage::from_sqe(sqe);
+    if !pages(record.key.kind).contains(&command.lid) {
+        return Err(Status::INVALID_LOG_PAGE.with_dnr());
+    }
+    // All of these concern the controller.
+    if sqe.nsid().is_one_namespace() {
+        return Err(Status::INVALID_FIELD.with_dnr());
+    }
+    let length = usize::try_from(command.length_bytes).unwrap_or(usize::MAX).min(room(sqe)?);
+    if length > around.limits.transfer_bytes_max as usize || !command.offset.is_multiple_of(4) {
+        return Err(Status::INVALID_FIELD.with_dnr());
+    }
+    let page = page(record, around, &command)?;
+    if command.offset > page.len() as u64 {
+        return Err(Status::INVALID_FIELD.with_dnr());
+    }
+    let part = command.part_of(&page);
+    let mut data = vec![0; length];
+    let filled = part.len().min(length);
+    data[..filled].copy_from_slice(&part[..filled]);
+    if !command.rae {
+        on_read(record, &command, length);
+    }
+    Ok(Reply { result: 0, data: Some(data.into()) })
+}
+
+fn pages(kind: ControllerKind) -> &'static [Lid] {
+    match kind {
+        ControllerKind::Io(_) => IO_PAGES,
+        ControllerKind::Discovery => DISCOVERY_PAGES,
+    }
+}
+
+fn page(
+    record: &mut ControllerRecord,
+    around: &Surroundings<'_>,
+    command: &GetLogPage,
+) -> Result<Arc<[u8]>, Status> {
+    Ok(match command.lid {
+        Lid::SUPPORTED_PAGES => supported_pages(record.key.kind).into(),
+        Lid::ERROR => record.errors.page().into(),
+        Lid::SMART => health::page(record, around).into(),
+        Lid::FIRMWARE_SLOTS => {
+            let firmware = super::identify::firmware();
+            FirmwareSlots::single(firmware).expect("at most 8 characters").as_bytes().into()
+        }
+        Lid::CHANGED_NAMESPACES => write_changed_namespaces(record.changed.iter().copied()).as_slice().into(),
+        Lid::COMMANDS_AND_EFFECTS => {
+            if command.csi != Csi::NVM {
+                return Err(Status::INVALID_FIELD.with_dnr());
+            }
+            effects::page().into()
+        }
+        Lid::ANA => ana(around, command.lsp & ANA_GROUPS_ONLY != 0).into(),
+        Lid::FEATURES_AND_EFFECTS => features().into(),
+        Lid::DISCOVERY => discovery(record, around, command.offset),
+        _ => return Err(Status::INVALID_LOG_PAGE.with_dnr()),
+    })
+}
+
+/// A page was read and its event is not to be retained. wire §13
+fn on_read(record: &mut ControllerRecord, command: &GetLogPage, length: usize) {
+    record.events.on_log_read(command.lid, false);
+    // The list is cleared by the read that brings its end: a host may read it in parts.
+    let listed = record.changed.len().min(1024) as u64 * 4;
+    if command.lid == Lid::CHANGED_NAMESPACES && command.offset.saturating_add(length as u64) >= listed {
+        record.changed.clear();
+    }
+}
+
+fn supported_pages(kind: ControllerKind) -> Vec<u8> {
+    let mut log = SupportedPages::default();
+    for lid in pages(kind) {
+        log.set_page(*lid, PageSupport::default().with_supported(true));
+    }
+    log.as_bytes().to_vec()
+}
+
+/// One group, optimized, with every namespace. wire §19
+fn ana(around: &Surroundings<'_>, groups_only: bool) -> Vec<u8> {
+    let nsids: Vec<Nsid> =
+        if groups_only { Vec::new() } else { around.namespaces().map(|(nsid, _)| nsid).collect() };
+    let count = u32::try_from(nsids.len()).expect("no more than there are ids");
+    let mut log = vec![0; usize::try_from(ana_log_bytes(1, count)).expect("a few KiB")];
+    // The state of the group never changes, so nor does the count of its changes.
+    let mut writer = AnaLogWriter::new(&mut log, 0).expect("sized for it");
+    writer.group(ANA_GROUP, AnaState::OPTIMIZED, 0, nsids).expect("sized for it");
+    let length = writer.finish();
+    debug_assert_eq!(length, log.len());
+    log
+}
+
+fn features() -> Vec<u8> {
+    let mut log = FeaturesAndEffects::default();
+    for feature in FEATURES {
+        // Bit 0: supported.
+        log.features[usize::from(feature.fid.raw())].set(1);
+    }
+    log.as_bytes().to_vec()
+}
+
+/// The log as it was when the host last read its beginning: a read from the beginning takes a new one. wire §20
+fn discovery(record: &mut ControllerRecord, around: &Surroundings<'_>, offset: u64) -> Arc<[u8]> {
+    let kept = record.discovery_page.take().filter(|_| offset > 0).map(|(page, _)| page);
+    let page = kept.unwrap_or_else(|| {
+        let subsystems = around.subsystems.values();
+        around.discovery.log(&record.host, &record.route, subsystems).into()
+    });
+    record.discovery_page = Some((Arc::clone(&page), around.now_ns));
+    page
+}

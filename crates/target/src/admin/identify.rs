@@ -1,0 +1,147 @@
+//! Identify: what the controller, its subsystem and its namespaces are. wire §10
+
+mod controller;
+mod namespace;
+
+use wire::id::{Cntlid, Csi, Nsid};
+use wire::identify::capabilities::FlushAll;
+use wire::identify::command_set::{CommandSetVectors, CommandSets, NvmController, NvmNamespace};
+use wire::identify::descriptors::{NamespaceDescriptor, write_namespace_descriptors};
+use wire::identify::lists::{write_controller_list, write_nsid_list};
+use wire::identify::{Cns, IDENTIFY_BYTES, IdentifyCommand};
+use wire::sqe::Sqe;
+use wire::status::Status;
+use zerocopy::IntoBytes;
+
+use super::{Outcome, Surroundings, reply_with};
+use crate::control_record::{ControllerKind, ControllerRecord};
+use crate::subsystem::Namespace;
+
+/// Every namespace takes a Flush of all of them.
+const FLUSH_ALL: FlushAll = FlushAll::SUPPORTED;
+
+/// The ANA group of every namespace: there is one, and it is optimized. wire §19
+pub(crate) const ANA_GROUP: u32 = 1;
+
+/// Firmware revision: our version, as far as it fits.
+pub(crate) fn firmware() -> &'static str {
+    const VERSION: &str = env!("CARGO_PKG_VERSION");
+    VERSION.get(..8).unwrap_or(VERSION)
+}
+
+/// Whether an Identify asks for controllers of the subsystem.
+pub(crate) fn lists_controllers(sqe: &Sqe) -> bool {
+    matches!(IdentifyCommand::from_sqe(sqe).cns, Cns::NAMESPACE_CONTROLLERS | Cns::SUBSYSTEM_CONTROLLERS)
+}
+
+/// Answers an Identify.
+pub(crate) fn execute(record: &ControllerRecord, around: &Surroundings<'_>, sqe: &Sqe) -> Outcome {
+    let command = IdentifyCommand::from_sqe(sqe);
+    if record.key.kind == ControllerKind::Discovery && command.cns != Cns::CONTROLLER {
+        // There is nothing else to identify; nvmet says so as well. wire §10.1
+        return Err(Status::INVALID_OPCODE.with_dnr());
+    }
+    let data = match command.cns {
+        Cns::CONTROLLER => no_namespace(sqe).map(|()| controller::identify(record, around))?,
+        Cns::NAMESPACE | Cns::ALLOCATED_NAMESPACE => {
+            of_namespace(around, sqe, |space| namespace::identify(space, around.limits).as_bytes().to_vec())?
+        }
+        Cns::ACTIVE_NAMESPACES | Cns::ALLOCATED_NAMESPACES => nsid_list(around, sqe.nsid())?,
+        Cns::NAMESPACE_DESCRIPTORS => descriptors(around, sqe.nsid())?,
+        Cns::COMMAND_SET_NAMESPACE => {
+            nvm_only(command.csi)?;
+            of_namespace(around, sqe, |_| NvmNamespace::default().as_bytes().to_vec())?
+        }
+        Cns::COMMAND_SET_CONTROLLER => {
+            nvm_only(command.csi)?;
+            no_namespace(sqe)?;
+            nvm_controller(around)
+        }
+        Cns::COMMAND_SET_ACTIVE_NAMESPACES => {
+            nvm_only(command.csi)?;
+            nsid_list(around, sqe.nsid())?
+        }
+        Cns::INDEPENDENT_NAMESPACE => {
+            of_namespace(around, sqe, |space| namespace::independent(space).as_bytes().to_vec())?
+        }
+        Cns::NAMESPACE_CONTROLLERS => {
+            around.namespace(sqe.nsid()).ok_or(Status::INVALID_NAMESPACE.with_dnr())?;
+            controller_list(around, command.cntid)
+        }
+        Cns::SUBSYSTEM_CONTROLLERS => no_namespace(sqe).map(|()| controller_list(around, command.cntid))?,
+        Cns::COMMAND_SETS => {
+            let is_this_one = [Cntlid::DYNAMIC, record.key.cntlid].contains(&command.cntid);
+            if !is_this_one {
+                return Err(Status::INVALID_FIELD.with_dnr());
+            }
+            no_namespace(sqe)?;
+            CommandSetVectors::new(&[CommandSets::NVM]).as_bytes().to_vec()
+        }
+        _ => return Err(Status::INVALID_FIELD.with_dnr()),
+    };
+    debug_assert_eq!(data.len(), IDENTIFY_BYTES as usize);
+    reply_with(sqe, data)
+}
+
+/// There is one command set.
+fn nvm_only(csi: Csi) -> Result<(), Status> {
+    if csi == Csi::NVM { Ok(()) } else { Err(Status::INVALID_FIELD.with_dnr()) }
+}
+
+/// What is asked for concerns no namespace.
+fn no_namespace(sqe: &Sqe) -> Result<(), Status> {
+    if sqe.nsid() == Nsid::NONE { Ok(()) } else { Err(Status::INVALID_FIELD.with_dnr()) }
+}
+
+/// A structure of one namespace: all zero where there is none, which tells hosts just that. wire §10
+fn of_namespace(
+    around: &Surroundings<'_>,
+    sqe: &Sqe,
+    structure: impl FnOnce(&Namespace) -> Vec<u8>,
+) -> Result<Vec<u8>, Status> {
+    match around.namespace(sqe.nsid()) {
+        Some(namespace) => Ok(structure(namespace)),
+        None if around.is_possible(sqe.nsid()) => Ok(empty()),
+        None => Err(Status::INVALID_NAMESPACE.with_dnr()),
+    }
+}
+
+fn empty() -> Vec<u8> {
+    vec![0; IDENTIFY_BYTES as usize]
+}
+
+fn nsid_list(around: &Surroundings<'_>, after: Nsid) -> Result<Vec<u8>, Status> {
+    // The last two ids name no namespace that a list could go on after.
+    if after >= Nsid::new(0xFFFF_FFFE) {
+        return Err(Status::INVALID_NAMESPACE.with_dnr());
+    }
+    let mut list = empty();
+    write_nsid_list(&mut list, after, around.namespaces().map(|(nsid, _)| nsid));
+    Ok(list)
+}
+
+fn controller_list(around: &Surroundings<'_>, from: Cntlid) -> Vec<u8> {
+    let mut list = empty();
+    write_controller_list(&mut list, from, around.cntlids.iter().copied());
+    list
+}
+
+fn descriptors(around: &Surroundings<'_>, nsid: Nsid) -> Result<Vec<u8>, Status> {
+    let namespace = around.namespace(nsid).ok_or(Status::INVALID_NAMESPACE.with_dnr())?;
+    let mut list = empty();
+    let descriptors = [
+        NamespaceDescriptor::Nguid(namespace.nguid),
+        NamespaceDescriptor::Uuid(namespace.uuid),
+        NamespaceDescriptor::Csi(Csi::NVM),
+    ];
+    write_namespace_descriptors(&mut list, &descriptors).expect("three descriptors fit into 4096 bytes");
+    Ok(list)
+}
+
+fn nvm_controller(around: &Surroundings<'_>) -> Vec<u8> {
+    let mut controller = NvmController::default();
+    let page_bytes = around.limits.cap().page_bytes_min();
+    // Verify and Dataset Management work in parts of their own: no limit beyond that of their fields.
+    controller.set_write_zeroes_limit_bytes(Some(around.limits.write_zeroes_bytes_max), page_bytes);
+    controller.as_bytes().to_vec()
+}

@@ -1,0 +1,57 @@
+//! Identify namespace (CNS 00, 11) and its part that all command sets share (CNS 08). wire §10.2
+
+use store::Geometry;
+use wire::identify::command_set::{IndependentNamespace, Nstat};
+use wire::identify::namespace::{
+    DeallocatedValue, Dlfeat, IdentifyNamespace, LbaFormat, Nmic, Nsattr, Nsfeat,
+};
+
+use super::ANA_GROUP;
+use crate::limits::Limits;
+use crate::subsystem::Namespace;
+
+pub(super) fn identify(namespace: &Namespace, limits: &Limits) -> IdentifyNamespace {
+    let geometry = namespace.store.geometry();
+    let mut structure = IdentifyNamespace::default();
+    structure.nsze.set(geometry.block_count);
+    structure.ncap.set(geometry.block_count);
+    structure.nuse.set(geometry.block_count);
+    structure.nvmcap.set(geometry.bytes().into());
+    structure.nsfeat = Nsfeat::OPTIMAL_SIZES;
+    structure.set_format_count(1);
+    structure.lbaf[0] = LbaFormat::new(geometry.block_bytes).expect("a store has blocks of a power of two");
+    structure.nmic = Nmic::SHARED;
+    structure.nsattr = attributes(&geometry);
+    let value = if geometry.reads_zeroes_after_deallocate {
+        DeallocatedValue::ZEROES
+    } else {
+        DeallocatedValue::UNKNOWN
+    };
+    structure.dlfeat = Dlfeat::default()
+        .with_value(value)
+        .with_write_zeroes_deallocates(geometry.can_deallocate && geometry.reads_zeroes_after_deallocate);
+    structure.set_write_granularity_blocks(geometry.preferred_write_blocks);
+    structure.set_write_alignment_blocks(geometry.preferred_write_blocks);
+    structure.set_deallocate_granularity_blocks(geometry.preferred_deallocate_blocks);
+    structure.set_deallocate_alignment_blocks(geometry.preferred_deallocate_blocks);
+    structure.set_optimal_write_blocks(geometry.preferred_write_blocks);
+    structure.mssrl.set(limits.copy_range_blocks_max);
+    structure.mcl.set(limits.copy_blocks_max);
+    structure.set_copy_ranges(limits.copy_range_count_max);
+    structure.anagrpid.set(ANA_GROUP);
+    structure.nguid = namespace.nguid;
+    structure
+}
+
+pub(super) fn independent(namespace: &Namespace) -> IndependentNamespace {
+    let mut structure = IndependentNamespace::default();
+    structure.nmic = Nmic::SHARED;
+    structure.nsattr = attributes(&namespace.store.geometry());
+    structure.nstat = Nstat::READY;
+    structure.anagrpid.set(ANA_GROUP);
+    structure
+}
+
+fn attributes(geometry: &Geometry) -> Nsattr {
+    if geometry.is_read_only { Nsattr::WRITE_PROTECTED } else { Nsattr::empty() }
+}

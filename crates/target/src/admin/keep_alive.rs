@@ -1,0 +1,10 @@
+//! Keep Alive. wire §9
+
+use super::{Outcome, Reply};
+use crate::control_record::ControllerRecord;
+
+/// Answers a Keep Alive: one sign of life among others, as every command is one.
+pub(crate) fn execute(record: &mut ControllerRecord, now_ns: u64) -> Outcome {
+    record.keep_alive.on_sign(now_ns);
+    Ok(Reply::default())
+}

@@ -1,0 +1,304 @@
+//! The control plane: subsystems, controllers, discovery, and the table of namespaces that all reactors share.
+//!
+//! It runs on reactor 0, and everything there is one of is here. It knows no sockets, clocks or threads: messages come in,
+//! messages go out.
+//!
+//! ```text
+//! lanes ───on_request──────────┐                    ┌─▶ Answer, End, Abort     to lanes
+//! reactors ─on_table_in_use────┤                    │
+//!          ─on_aborted─────────┼─▶ Control ─────────┼─▶ Table, Flush           to reactors
+//!          ─on_flushed─────────┤   next_message     │
+//! operator ─on_order───────────┤   next_deadline_ns └─▶ Listen, Unlisten, Stop to reactors
+//! time ────on_deadline─────────┘
+//! ```
+//!
+//! The driver calls an input, then drains [`Control::next_message`], and calls [`Control::on_deadline`] when
+//! [`Control::next_deadline_ns`] has come. Every command gets exactly one answer, unless its lane ends first.
+
+mod apply;
+mod commands;
+mod connect;
+mod lifecycle;
+mod rollout;
+mod state;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+use wire::id::{Cntlid, Qid};
+use wire::nqn::{HostId, Nqn};
+use wire::opcode::{AdminOpcode, FabricsType};
+use wire::status::Status;
+
+use crate::admin::{Outcome, check_form};
+use crate::control_record::{CommandId, ControllerKey, ControllerKind, ControllerRecord, LaneId, Life};
+use crate::discovery::Discovery;
+use crate::lane_counters::LaneCounters;
+use crate::limits::Limits;
+use crate::message::{Answer, Established, Failure, Message, Request, RequestKind};
+use crate::operator::{Order, OrderAnswer, OrderKind, StepError};
+use crate::subsystem::{Subsystem, SubsystemId};
+use connect::PendingConnect;
+use rollout::Rollouts;
+
+/// What a control plane begins with.
+#[derive(Clone, Debug)]
+pub struct ControlSettings {
+    /// What hosts may ask for.
+    pub limits: Limits,
+    /// How many reactors there are.
+    pub reactor_count: u16,
+    /// The name of this discovery service alone.
+    pub discovery_nqn: Nqn,
+    /// Something no other start of the target has: controller ids begin elsewhere each time.
+    pub entropy: u64,
+    /// The time, ns of the reactors' clock.
+    pub now_ns: u64,
+    /// The time, ms since the beginning of 1970: generations of the discovery log begin with it.
+    pub wall_ms: u64,
+}
+
+/// The control plane.
+pub struct Control {
+    limits: Limits,
+    entropy: u64,
+    boot_ns: u64,
+    subsystems: BTreeMap<SubsystemId, Subsystem>,
+    next_subsystem: u32,
+    next_namespace: u64,
+    discovery: Discovery,
+    controllers: BTreeMap<ControllerKey, ControllerRecord>,
+    /// Where the search for a free controller id goes on.
+    cntlid_cursors: BTreeMap<ControllerKind, u16>,
+    lanes: BTreeMap<LaneId, LaneUse>,
+    /// Connects that wait for other lanes to end, in order of arrival.
+    held: Vec<HeldConnect>,
+    rollouts: Rollouts,
+    stopping: Option<Stopping>,
+    outbox: VecDeque<(usize, Message)>,
+    /// When to look at deadlines again: never too late, perhaps too early.
+    wake_ns: Option<u64>,
+}
+
+/// What a connected lane is.
+#[derive(Clone, Copy, Debug)]
+struct LaneUse {
+    controller: ControllerKey,
+    qid: Qid,
+}
+
+/// A Connect that waits.
+struct HeldConnect {
+    connect: PendingConnect,
+    hostid: HostId,
+    until_ns: u64,
+}
+
+/// The target ends.
+struct Stopping {
+    answers: Sender<OrderAnswer>,
+    until_ns: u64,
+    is_done: bool,
+}
+
+const MILLISECOND_NS: u64 = 1_000_000;
+
+/// Deadlines of associations are looked at no more often than this, so that a thousand of them do not wake an idle target all the
+/// time.
+const TICK_NS: u64 = 250 * MILLISECOND_NS;
+
+/// If we look so much later than we wanted, we were not running at all, and nor did the lanes: they get this long to take in what has
+/// arrived meanwhile, before anybody is declared dead.
+const LATE_NS: u64 = 1000 * MILLISECOND_NS;
+
+/// How long the parts of a discovery log are kept for a host to read on, ns.
+const DISCOVERY_PAGE_NS: u64 = 10_000 * MILLISECOND_NS;
+
+impl Control {
+    /// A control plane without subsystems and listeners: they come with the first order.
+    #[must_use]
+    pub fn new(settings: ControlSettings) -> Self {
+        Self {
+            limits: settings.limits,
+            entropy: settings.entropy,
+            boot_ns: settings.now_ns,
+            subsystems: BTreeMap::new(),
+            next_subsystem: 0,
+            next_namespace: 0,
+            discovery: Discovery::new(settings.discovery_nqn, settings.wall_ms),
+            controllers: BTreeMap::new(),
+            cntlid_cursors: BTreeMap::new(),
+            lanes: BTreeMap::new(),
+            held: Vec::new(),
+            rollouts: Rollouts::new(settings.reactor_count),
+            stopping: None,
+            outbox: VecDeque::new(),
+            wake_ns: None,
+        }
+    }
+
+    /// The limits that hold.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// A lane has something to tell or ask.
+    pub fn on_request(&mut self, now_ns: u64, request: Request) {
+        let lane = request.lane;
+        match request.kind {
+            RequestKind::Command { slot, sqe, data, listener, local, counters } => {
+                let command = CommandId { lane, slot };
+                if let Err(status) = check_form(&sqe) {
+                    return self.answer(command, Err(status));
+                }
+                let is_fabrics = sqe.opcode == AdminOpcode::FABRICS.raw();
+                match self.lanes.get(&lane) {
+                    None if is_fabrics && sqe.fctype() == FabricsType::CONNECT => {
+                        self.on_connect(
+                            now_ns,
+                            PendingConnect { command, sqe, data, listener, local, counters },
+                        );
+                    }
+                    None => self.answer(command, Err(Status::COMMAND_SEQUENCE_ERROR)),
+                    Some(&LaneUse { controller, qid }) if qid.is_admin() => {
+                        self.on_admin_command(now_ns, controller, command, &sqe, &data);
+                    }
+                    Some(&LaneUse { controller, .. }) => {
+                        self.on_io_fabrics_command(controller, command, &sqe);
+                    }
+                }
+            }
+            RequestKind::Failures(failures) => self.on_failures(lane, &failures),
+            RequestKind::Ended => self.on_ended(now_ns, lane),
+        }
+    }
+
+    /// The operator wants something.
+    pub fn on_order(&mut self, now_ns: u64, order: Order) {
+        let Order { kind, answers } = order;
+        match kind {
+            OrderKind::Apply(steps) => {
+                let outcomes = if self.stopping.is_some() {
+                    steps.iter().map(|_| Err(StepError::Stopping)).collect()
+                } else {
+                    self.apply(now_ns, steps, &answers)
+                };
+                // Nobody is left to hear it if the operator has given up waiting.
+                let _ = answers.send(OrderAnswer::Applied(outcomes));
+            }
+            OrderKind::State => {
+                let _ = answers.send(OrderAnswer::State(Box::new(self.state())));
+            }
+            OrderKind::Stop { grace_ms } => self.on_stop(now_ns, grace_ms, answers),
+        }
+    }
+
+    /// Reactor `reactor` serves this version of the namespace table, and no older one any more.
+    pub fn on_table_in_use(&mut self, reactor: u16, version: u64) {
+        if self.rollouts.on_table_in_use(reactor, version) {
+            self.finish_rollouts();
+        }
+    }
+
+    /// The lane has tried to abort what `asked_by` wanted it to.
+    pub fn on_aborted(&mut self, asked_by: CommandId, is_aborted: bool) {
+        let Some(LaneUse { controller, .. }) = self.lanes.get(&asked_by.lane) else { return };
+        let Some(record) = self.controllers.get_mut(controller) else { return };
+        let Some(at) = record.aborts.iter().position(|abort| abort.asked_by == asked_by) else { return };
+        record.aborts.remove(at);
+        self.answer(asked_by, Ok(crate::admin::abort::reply(is_aborted)));
+    }
+
+    /// The namespaces that `asked_by` wanted flushed are, as far as they can be.
+    pub fn on_flushed(&mut self, asked_by: CommandId) {
+        let Some(LaneUse { controller, .. }) = self.lanes.get(&asked_by.lane) else { return };
+        self.on_shut_down(*controller, asked_by);
+    }
+
+    /// Time has passed: to be called at or after [`next_deadline_ns`](Self::next_deadline_ns).
+    pub fn on_deadline(&mut self, now_ns: u64) {
+        let Some(wake_ns) = self.wake_ns.filter(|wake_ns| *wake_ns <= now_ns) else { return };
+        if now_ns - wake_ns >= LATE_NS {
+            self.wake_ns = Some(now_ns + LATE_NS / 2);
+            return;
+        }
+        self.wake_ns = None;
+        self.reconsider_connects(now_ns, None);
+        self.expire_associations(now_ns);
+        self.expire_stop(now_ns);
+    }
+
+    /// The next message to post, and to which reactor.
+    pub fn next_message(&mut self) -> Option<(usize, Message)> {
+        self.outbox.pop_front()
+    }
+
+    /// When to call [`on_deadline`](Self::on_deadline), if nothing else happens before.
+    #[must_use]
+    pub fn next_deadline_ns(&self) -> Option<u64> {
+        self.wake_ns
+    }
+
+    /// Looks again at deadlines at `deadline_ns` or before.
+    fn wake_at(&mut self, deadline_ns: u64) {
+        self.wake_ns = Some(self.wake_ns.map_or(deadline_ns, |wake_ns| wake_ns.min(deadline_ns)));
+    }
+
+    /// As [`wake_at`](Self::wake_at), but not to the moment.
+    fn wake_about(&mut self, deadline_ns: u64) {
+        self.wake_at(deadline_ns.checked_next_multiple_of(TICK_NS).unwrap_or(u64::MAX));
+    }
+
+    fn post(&mut self, reactor: u16, message: Message) {
+        self.outbox.push_back((reactor.into(), message));
+    }
+
+    /// Ends a command.
+    fn answer(&mut self, command: CommandId, outcome: Outcome) {
+        let (status, reply) = match outcome {
+            Ok(reply) => (Status::SUCCESS, reply),
+            Err(status) => (status, crate::admin::Reply::default()),
+        };
+        let answer = Answer { command, status, result: reply.result, data: reply.data, established: None };
+        self.post(command.lane.reactor, Message::Answer(Box::new(answer)));
+    }
+
+    /// Ends a Connect that was accepted.
+    fn establish(&mut self, command: CommandId, cntlid: Cntlid, established: Established) {
+        let answer = Answer {
+            command,
+            status: Status::SUCCESS,
+            result: wire::fabrics::ConnectResult::default().with_cntlid(cntlid.get()).bits().into(),
+            data: None,
+            established: Some(established),
+        };
+        self.post(command.lane.reactor, Message::Answer(Box::new(answer)));
+    }
+
+    fn on_failures(&mut self, lane: LaneId, failures: &[Failure]) {
+        let Some(LaneUse { controller, .. }) = self.lanes.get(&lane) else { return };
+        let Some(record) = self.controllers.get_mut(controller) else { return };
+        failures.iter().for_each(|failure| record.errors.record(failure));
+    }
+
+    /// Controllers of a subsystem that are not ending, in ascending order of their ids.
+    fn live_cntlids(&self, kind: ControllerKind) -> Vec<Cntlid> {
+        let live = self.controllers.values().filter(|record| record.life == Life::Live);
+        live.filter(|record| record.key.kind == kind).map(|record| record.key.cntlid).collect()
+    }
+
+    /// The subsystem of this name.
+    fn subsystem_named(&self, nqn: &Nqn) -> Option<SubsystemId> {
+        self.subsystems.iter().find(|(_, subsystem)| subsystem.nqn == *nqn).map(|(id, _)| *id)
+    }
+
+    /// Notes the counters of a lane that has been connected.
+    fn add_lane(&mut self, lane: LaneId, controller: ControllerKey, qid: Qid, counters: Arc<LaneCounters>) {
+        self.lanes.insert(lane, LaneUse { controller, qid });
+        if let Some(record) = self.controllers.get_mut(&controller) {
+            record.counters.insert(lane, counters);
+        }
+    }
+}

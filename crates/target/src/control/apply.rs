@@ -1,0 +1,190 @@
+//! Puts the operator's steps in place.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::mem;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+use wire::async_event::AsyncEvent;
+use wire::nqn::Nqn;
+use zerocopy::IntoBytes;
+
+use super::Control;
+use super::lifecycle::Cause;
+use super::rollout::Rollout;
+use crate::control_record::{ControllerKey, ControllerKind, ControllerRecord, Life};
+use crate::message::Message;
+use crate::operator::{NewNamespace, NewSubsystem, OrderAnswer, Step, StepError, StepOutcome};
+use crate::subsystem::{Namespace, NamespaceId, Subsystem, SubsystemId};
+
+impl Control {
+    /// Puts steps in place. What follows for reactors and hosts comes with one new version of the namespace table.
+    pub(super) fn apply(
+        &mut self,
+        now_ns: u64,
+        steps: Vec<Step>,
+        answers: &Sender<OrderAnswer>,
+    ) -> Vec<StepOutcome> {
+        let is_seen = steps.iter().any(Step::changes_discovery);
+        let listings = if is_seen { self.listings() } else { BTreeMap::new() };
+        let mut rollout = self.rollouts.begin(answers);
+        let outcomes = steps.into_iter().map(|step| self.apply_step(now_ns, step, &mut rollout)).collect();
+        self.roll_out(rollout);
+        if is_seen {
+            self.tell_listings_changed(&listings);
+        }
+        outcomes
+    }
+
+    fn apply_step(&mut self, now_ns: u64, step: Step, rollout: &mut Rollout) -> StepOutcome {
+        let mut ended_count = 0;
+        match step {
+            Step::AddListener { tag, entry, socket } => {
+                self.discovery.listeners.insert(tag, entry);
+                rollout.listeners.push((tag, socket));
+            }
+            Step::RemoveListener { tag } => {
+                self.discovery.listeners.remove(&tag).ok_or(StepError::NoListener)?;
+                self.post(0, Message::Unlisten(tag));
+            }
+            Step::ChangeListener { tag, entry } => {
+                *self.discovery.listeners.get_mut(&tag).ok_or(StepError::NoListener)? = entry;
+            }
+            Step::SetReferrals(referrals) => self.discovery.referrals = referrals,
+            Step::AddSubsystem(subsystem) => self.add_subsystem(subsystem)?,
+            Step::RemoveSubsystem(nqn) => {
+                let id = self.id_of(&nqn)?;
+                ended_count = self.end_associations_of(now_ns, id, |_| true);
+                let removed = self.subsystems.remove(&id);
+                let stores = removed.into_iter().flat_map(|subsystem| subsystem.namespaces.into_values());
+                rollout.retired.extend(stores.map(|namespace| namespace.store));
+            }
+            Step::SetAccess(nqn, access) => {
+                let id = self.id_of(&nqn)?;
+                ended_count = self.end_associations_of(now_ns, id, |host| !access.allows(host));
+                self.subsystem_mut(&nqn)?.1.access = access;
+            }
+            Step::SetCntlids(nqn, range) => self.subsystem_mut(&nqn)?.1.cntlids = range,
+            Step::AddNamespace { subsystem, nsid, namespace } => {
+                let shown_from = self.rollouts.next_version();
+                let id = self.new_namespace_id();
+                let (subsystem_id, known) = self.subsystem_mut(&subsystem)?;
+                if known.namespaces.contains_key(&nsid) {
+                    return Err(StepError::NamespaceExists);
+                }
+                known.namespaces.insert(nsid, configured(namespace, id, shown_from));
+                rollout.changed.entry(subsystem_id).or_default().insert(nsid);
+            }
+            Step::RemoveNamespace { subsystem, nsid } => {
+                let (id, known) = self.subsystem_mut(&subsystem)?;
+                let removed = known.namespaces.remove(&nsid).ok_or(StepError::NoNamespace)?;
+                rollout.retired.push(removed.store);
+                rollout.changed.entry(id).or_default().insert(nsid);
+            }
+            Step::ReplaceNamespace { subsystem, nsid, namespace } => {
+                let shown_from = self.rollouts.next_version();
+                let id = self.new_namespace_id();
+                let (subsystem_id, known) = self.subsystem_mut(&subsystem)?;
+                let known = known.namespaces.get_mut(&nsid).ok_or(StepError::NoNamespace)?;
+                // To hosts it stays the same namespace if its identity does: it never goes away for them.
+                let is_same = (known.uuid, known.nguid) == (namespace.uuid, namespace.nguid);
+                let shown_from = if is_same { known.shown_from } else { shown_from };
+                let replaced = mem::replace(known, configured(namespace, id, shown_from));
+                if !Arc::ptr_eq(&replaced.store, &known.store) {
+                    rollout.retired.push(replaced.store);
+                }
+                rollout.changed.entry(subsystem_id).or_default().insert(nsid);
+            }
+            Step::NamespaceResized { subsystem, nsid, storage } => {
+                let (id, known) = self.subsystem_mut(&subsystem)?;
+                let known = known.namespaces.get_mut(&nsid).ok_or(StepError::NoNamespace)?;
+                known.storage = storage;
+                rollout.changed.entry(id).or_default().insert(nsid);
+            }
+        }
+        Ok(ended_count)
+    }
+
+    fn add_subsystem(&mut self, new: NewSubsystem) -> Result<(), StepError> {
+        if self.subsystem_named(&new.nqn).is_some() {
+            return Err(StepError::SubsystemExists);
+        }
+        self.next_subsystem += 1;
+        let subsystem = Subsystem {
+            nqn: new.nqn,
+            serial: new.serial,
+            model: new.model,
+            access: new.access,
+            cntlids: new.cntlids,
+            namespaces: BTreeMap::new(),
+        };
+        self.subsystems.insert(SubsystemId(self.next_subsystem), subsystem);
+        Ok(())
+    }
+
+    fn id_of(&self, nqn: &Nqn) -> Result<SubsystemId, StepError> {
+        self.subsystem_named(nqn).ok_or(StepError::NoSubsystem)
+    }
+
+    fn subsystem_mut(&mut self, nqn: &Nqn) -> Result<(SubsystemId, &mut Subsystem), StepError> {
+        let id = self.id_of(nqn)?;
+        let subsystem = self.subsystems.get_mut(&id);
+        subsystem.map(|subsystem| (id, subsystem)).ok_or(StepError::NoSubsystem)
+    }
+
+    fn new_namespace_id(&mut self) -> NamespaceId {
+        self.next_namespace += 1;
+        NamespaceId(self.next_namespace)
+    }
+
+    /// Ends the associations with a subsystem of the hosts that `is_to_go` says. Gives their number.
+    fn end_associations_of(
+        &mut self,
+        now_ns: u64,
+        id: SubsystemId,
+        is_to_go: impl Fn(&Nqn) -> bool,
+    ) -> usize {
+        let to_go = |record: &&ControllerRecord| {
+            record.key.kind == ControllerKind::Io(id) && record.life == Life::Live && is_to_go(&record.host)
+        };
+        let keys: Vec<ControllerKey> =
+            self.controllers.values().filter(to_go).map(|record| record.key).collect();
+        for key in &keys {
+            self.end_association(now_ns, *key, Cause::Removed);
+        }
+        keys.len()
+    }
+
+    /// What each discovery controller is shown, in short.
+    fn listings(&self) -> BTreeMap<ControllerKey, u64> {
+        let discovery =
+            self.controllers.values().filter(|record| record.key.kind == ControllerKind::Discovery);
+        let listing = |record: &ControllerRecord| {
+            let entries = self.discovery.entries(&record.host, &record.route, self.subsystems.values());
+            let mut hasher = DefaultHasher::new();
+            entries.as_bytes().hash(&mut hasher);
+            (record.key, hasher.finish())
+        };
+        discovery.map(listing).collect()
+    }
+
+    /// Tells the hosts whose discovery log is not what it was.
+    fn tell_listings_changed(&mut self, before: &BTreeMap<ControllerKey, u64>) {
+        // Whoever looks later, without a controller that could be told, has to see it from the generation.
+        self.discovery.generation += 1;
+        for (key, listing) in self.listings() {
+            if before.get(&key) == Some(&listing) {
+                continue;
+            }
+            if let Some(record) = self.controllers.get_mut(&key) {
+                record.events.raise(AsyncEvent::DISCOVERY_CHANGE);
+            }
+            self.tell_events(key);
+        }
+    }
+}
+
+fn configured(new: NewNamespace, id: NamespaceId, shown_from: u64) -> Namespace {
+    Namespace { id, store: new.store, uuid: new.uuid, nguid: new.nguid, storage: new.storage, shown_from }
+}

@@ -1,0 +1,371 @@
+//! Connect: who may have a controller or a queue, and which. wire §6
+//!
+//! ```text
+//!                ┌─▶ refused
+//! on_connect ────┼─▶ accepted
+//!                └─▶ held ──lanes have ended─▶ looked at again
+//!                      └────too late─────────▶ refused, to be tried again
+//! ```
+
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use proto::async_events::AsyncEventQueue;
+use proto::controller::Controller;
+use proto::keep_alive::KeepAlive;
+use reactor::ListenerTag;
+use wire::fabrics::{ConnectCommand, ConnectData, InvalidParameter};
+use wire::id::{Cntlid, Qid};
+use wire::nqn::{HostId, Nqn};
+use wire::sqe::Sqe;
+use wire::status::Status;
+use zerocopy::FromBytes;
+
+use super::{Control, HeldConnect, MILLISECOND_NS};
+use crate::admin::error_log::ErrorLog;
+use crate::admin::features::Features;
+use crate::control_record::{
+    Association, CommandId, ControllerKey, ControllerKind, ControllerRecord, Life, Route, Transition,
+};
+use crate::lane_counters::{LaneCounters, LaneTotals};
+use crate::limits::VERSION;
+use crate::message::{Answer, Established, Message};
+
+/// A Connect, as it came.
+pub(super) struct PendingConnect {
+    pub(super) command: CommandId,
+    pub(super) sqe: Sqe,
+    pub(super) data: Box<[u8]>,
+    pub(super) listener: ListenerTag,
+    pub(super) local: Option<SocketAddr>,
+    pub(super) counters: Arc<LaneCounters>,
+}
+
+/// A Connect whose fields make sense.
+struct Wish {
+    command: ConnectCommand,
+    host: Nqn,
+    hostid: HostId,
+    subnqn: Nqn,
+    cntlid: Cntlid,
+}
+
+/// What becomes of a Connect.
+enum Verdict {
+    /// It makes this controller.
+    NewController(ControllerKind, RangeInclusive<u16>),
+    /// It adds an I/O queue to this controller.
+    NewQueue(ControllerKey),
+    /// It waits.
+    Hold(Hold),
+}
+
+/// What a Connect waits for.
+#[derive(Clone, Copy)]
+enum Hold {
+    /// The host's former associations have lanes that may still write.
+    OldLanes,
+    /// A lane with the same queue id.
+    Twin,
+}
+
+/// Why a Connect is not possible: the status, and for invalid parameters which. wire §6.3
+struct Refusal {
+    status: Status,
+    parameter: InvalidParameter,
+}
+
+impl From<Status> for Refusal {
+    fn from(status: Status) -> Self {
+        Self { status, parameter: InvalidParameter::default() }
+    }
+}
+
+/// Refuses a parameter for good.
+fn invalid(parameter: InvalidParameter) -> Refusal {
+    Refusal { status: Status::CONNECT_INVALID_PARAMETERS.with_dnr(), parameter }
+}
+
+/// The ids that controllers without a range of their own get.
+const CNTLIDS: RangeInclusive<u16> = 1..=Cntlid::MAX.get();
+
+impl Control {
+    pub(super) fn on_connect(&mut self, now_ns: u64, connect: PendingConnect) {
+        if self.held.iter().any(|held| held.connect.command.lane == connect.command.lane) {
+            return self.answer(connect.command, Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr()));
+        }
+        self.consider_connect(now_ns, connect, None);
+    }
+
+    /// Lanes of a host have ended, or time has passed for all: some Connects need not wait any more, or have waited for
+    /// too long.
+    pub(super) fn reconsider_connects(&mut self, now_ns: u64, of_host: Option<HostId>) {
+        for held in std::mem::take(&mut self.held) {
+            if of_host.is_some_and(|hostid| hostid != held.hostid) {
+                self.held.push(held);
+            } else {
+                self.consider_connect(now_ns, held.connect, Some(held.until_ns));
+            }
+        }
+    }
+
+    /// Decides about a Connect, which may be held until `until_ns`, or for as long as its reason allows.
+    fn consider_connect(&mut self, now_ns: u64, connect: PendingConnect, until_ns: Option<u64>) {
+        let wish = match wish(&connect) {
+            Ok(wish) => wish,
+            Err(refusal) => return self.refuse_connect(&connect, &refusal, None),
+        };
+        match self.judge(&connect, &wish) {
+            Err(refusal) => self.refuse_connect(&connect, &refusal, Some(&wish)),
+            Ok(Verdict::NewController(kind, range)) => match self.allocate(kind, &range) {
+                Some(cntlid) => self.new_controller(now_ns, connect, wish, ControllerKey { kind, cntlid }),
+                None => {
+                    self.refuse_connect(&connect, &Status::CONNECT_CONTROLLER_BUSY.into(), Some(&wish));
+                }
+            },
+            Ok(Verdict::NewQueue(key)) => self.new_queue(connect, &wish, key),
+            Ok(Verdict::Hold(why)) => {
+                let (wait_ms, status) = match why {
+                    Hold::OldLanes => (self.limits.old_lane_wait_ms, Status::CONNECT_CONTROLLER_BUSY),
+                    Hold::Twin => (self.limits.twin_wait_ms, Status::COMMAND_SEQUENCE_ERROR),
+                };
+                let until_ns = until_ns.unwrap_or(now_ns + wait_ms * MILLISECOND_NS);
+                if now_ns >= until_ns {
+                    return self.refuse_connect(&connect, &status.into(), Some(&wish));
+                }
+                self.wake_at(until_ns);
+                self.held.push(HeldConnect { connect, hostid: wish.hostid, until_ns });
+            }
+        }
+    }
+
+    fn judge(&self, connect: &PendingConnect, wish: &Wish) -> Result<Verdict, Refusal> {
+        // A target that ends may be back soon.
+        if self.stopping.is_some() {
+            return Err(Status::CONNECT_CONTROLLER_BUSY.into());
+        }
+        let (kind, range) = self.kind_of(connect, wish)?;
+        let entries = wish.command.queue_entries;
+        // 0-based: 0 in the field, refused for every queue, is one entry.
+        let entries_min =
+            if wish.command.qid.is_admin() { self.limits.admin_queue_entries_min.into() } else { 2 };
+        if !(entries_min..=u32::from(self.limits.queue_entries_max)).contains(&entries) {
+            return Err(invalid(InvalidParameter::SQSIZE));
+        }
+        if wish.command.qid.is_admin() {
+            self.judge_admin(wish, kind, range)
+        } else {
+            self.judge_io(wish, kind)
+        }
+    }
+
+    /// What kind of controller the host wants, if it may have one, and the ids it can get.
+    fn kind_of(
+        &self,
+        connect: &PendingConnect,
+        wish: &Wish,
+    ) -> Result<(ControllerKind, RangeInclusive<u16>), Refusal> {
+        let listener = self.discovery.listeners.get(&connect.listener);
+        if self.discovery.is_named(&wish.subnqn) {
+            if listener.is_some_and(|listener| !listener.serves_discovery) {
+                return Err(invalid(InvalidParameter::SUBNQN));
+            }
+            return Ok((ControllerKind::Discovery, CNTLIDS));
+        }
+        let known = self.subsystem_named(&wish.subnqn);
+        let known = known.filter(|_| listener.is_none_or(|listener| listener.serves_subsystems));
+        let Some((id, subsystem)) = known.and_then(|id| Some((id, self.subsystems.get(&id)?))) else {
+            return Err(invalid(InvalidParameter::SUBNQN));
+        };
+        if !subsystem.access.allows(&wish.host) {
+            return Err(Status::CONNECT_INVALID_HOST.with_dnr().into());
+        }
+        Ok((ControllerKind::Io(id), subsystem.cntlids.clone()))
+    }
+
+    fn judge_admin(
+        &self,
+        wish: &Wish,
+        kind: ControllerKind,
+        range: RangeInclusive<u16>,
+    ) -> Result<Verdict, Refusal> {
+        // Controllers are made as hosts come: none can be asked for by its id. wire §6.2
+        if wish.cntlid != Cntlid::DYNAMIC {
+            return Err(invalid(InvalidParameter::CNTLID));
+        }
+        let of_host =
+            || self.controllers.values().filter(|record| record.belongs_to(&wish.host, wish.hostid));
+        let is_ending = |record: &ControllerRecord| record.life == Life::Ending && record.key.kind == kind;
+        if kind != ControllerKind::Discovery && of_host().any(is_ending) {
+            return Ok(Verdict::Hold(Hold::OldLanes));
+        }
+        let is_full = self.controllers.len() >= self.limits.controller_count_max
+            || of_host().count() >= self.limits.controller_count_per_host_max;
+        if is_full {
+            return Err(Status::CONNECT_CONTROLLER_BUSY.into());
+        }
+        Ok(Verdict::NewController(kind, range))
+    }
+
+    fn judge_io(&self, wish: &Wish, kind: ControllerKind) -> Result<Verdict, Refusal> {
+        let is_discovery = kind == ControllerKind::Discovery;
+        if is_discovery || wish.command.qid.get() > self.limits.io_queue_count_max {
+            return Err(invalid(InvalidParameter::QID));
+        }
+        let key = ControllerKey { kind, cntlid: wish.cntlid };
+        if wish.cntlid > Cntlid::MAX {
+            return Err(invalid(InvalidParameter::CNTLID));
+        }
+        let Some(record) = self.controllers.get(&key).filter(|record| record.life == Life::Live) else {
+            // Its association may just have expired. The host is to begin anew, not to give up. wire §28.29
+            let status = Status::CONNECT_INVALID_PARAMETERS;
+            return Err(Refusal { status, parameter: InvalidParameter::CNTLID });
+        };
+        if !record.belongs_to(&wish.host, wish.hostid) {
+            return Err(invalid(InvalidParameter::CNTLID));
+        }
+        if !record.is_ready() {
+            return Err(Status::COMMAND_SEQUENCE_ERROR.into());
+        }
+        if record.io.contains_key(&wish.command.qid) {
+            return Ok(Verdict::Hold(Hold::Twin));
+        }
+        Ok(Verdict::NewQueue(key))
+    }
+
+    /// A free id of the range: the one after the last given, so that none comes again soon. wire §28.14
+    fn allocate(&mut self, kind: ControllerKind, range: &RangeInclusive<u16>) -> Option<Cntlid> {
+        let (first, last) = (*range.start(), *range.end());
+        let count = u64::from(last.checked_sub(first)?) + 1;
+        let begin = u64::from(first) + mixed(self.entropy ^ seed_of(kind)) % count;
+        let begin = u16::try_from(begin).expect("within the range");
+        let cursor = *self.cntlid_cursors.get(&kind).unwrap_or(&begin);
+        let cursor = if range.contains(&cursor) { cursor } else { first };
+        let mut candidates = (cursor..=last).chain(first..cursor);
+        let is_free =
+            |id: &u16| !self.controllers.contains_key(&ControllerKey { kind, cntlid: Cntlid::new(*id) });
+        let id = candidates.find(is_free)?;
+        self.cntlid_cursors.insert(kind, if id == last { first } else { id + 1 });
+        Some(Cntlid::new(id))
+    }
+
+    fn new_controller(&mut self, now_ns: u64, connect: PendingConnect, wish: Wish, key: ControllerKey) {
+        let association = Arc::new(Association::default());
+        association.on_sign(now_ns);
+        let lane = connect.command.lane;
+        let record = ControllerRecord {
+            key,
+            subnqn: wish.subnqn,
+            host: wish.host,
+            hostid: wish.hostid,
+            route: Route { listener: connect.listener, local: connect.local },
+            life: Life::Live,
+            machine: Controller::new(self.limits.cap(), VERSION),
+            transition: Transition::None,
+            keep_alive: KeepAlive::new(wish.command.kato_ms, now_ns),
+            events: AsyncEventQueue::default(),
+            aborts: Vec::new(),
+            features: Features::new(self.limits.io_queue_count_max, now_ns),
+            errors: ErrorLog::new(self.limits.error_entry_count_max),
+            changed: std::collections::BTreeSet::new(),
+            discovery_page: None,
+            admin: Some(lane),
+            io: std::collections::BTreeMap::new(),
+            association: Arc::clone(&association),
+            counters: std::collections::BTreeMap::new(),
+            past: LaneTotals::default(),
+            created_ns: now_ns,
+        };
+        tracing::info!(
+            cntlid = key.cntlid.get(),
+            host = %record.host,
+            subsystem = %record.subnqn,
+            keep_alive_ms = record.keep_alive.timeout_ms(),
+            "host connected"
+        );
+        let established = established(&wish.command, &record);
+        let deadline_ns = self.association_deadline_ns(&record);
+        self.controllers.insert(key, record);
+        self.add_lane(lane, key, Qid::ADMIN, connect.counters);
+        if let Some(deadline_ns) = deadline_ns {
+            self.wake_about(deadline_ns);
+        }
+        self.establish(connect.command, key.cntlid, established);
+    }
+
+    fn new_queue(&mut self, connect: PendingConnect, wish: &Wish, key: ControllerKey) {
+        let lane = connect.command.lane;
+        let Some(record) = self.controllers.get_mut(&key) else { unreachable!("it was just found") };
+        record.io.insert(wish.command.qid, lane);
+        let established = established(&wish.command, record);
+        tracing::debug!(cntlid = key.cntlid.get(), qid = wish.command.qid.get(), ?lane, "queue connected");
+        self.add_lane(lane, key, wish.command.qid, connect.counters);
+        self.establish(connect.command, key.cntlid, established);
+    }
+
+    fn refuse_connect(&mut self, connect: &PendingConnect, refusal: &Refusal, wish: Option<&Wish>) {
+        let status = refusal.status;
+        match wish {
+            Some(Wish { host, subnqn, command, .. }) => {
+                tracing::info!(%host, subsystem = %subnqn, qid = command.qid.get(), %status, "connect refused");
+            }
+            None => tracing::info!(%status, "connect refused: it makes no sense"),
+        }
+        let answer = Answer {
+            command: connect.command,
+            status,
+            result: refusal.parameter.bits().into(),
+            data: None,
+            established: None,
+        };
+        self.post(connect.command.lane.reactor, Message::Answer(Box::new(answer)));
+    }
+}
+
+/// Reads a Connect.
+fn wish(connect: &PendingConnect) -> Result<Wish, Refusal> {
+    let data = ConnectData::read_from_bytes(&connect.data)
+        .map_err(|_| Refusal::from(Status::DATA_SGL_LENGTH_INVALID.with_dnr()))?;
+    let command = ConnectCommand::from_sqe(&connect.sqe);
+    if command.recfmt != 0 {
+        return Err(Status::CONNECT_INCOMPATIBLE_FORMAT.with_dnr().into());
+    }
+    // Peers do not agree on more than the prefix. wire §21
+    let named = |nqn: Nqn| nqn.as_str().starts_with("nqn.").then_some(nqn);
+    let subnqn = data.subsystem().ok().and_then(named).ok_or_else(|| invalid(InvalidParameter::SUBNQN))?;
+    let host = data.host().ok().and_then(named).ok_or_else(|| invalid(InvalidParameter::HOSTNQN))?;
+    if data.hostid.is_zero() {
+        return Err(invalid(InvalidParameter::HOSTID));
+    }
+    Ok(Wish { command, host, hostid: data.hostid, subnqn, cntlid: data.cntlid() })
+}
+
+fn established(command: &ConnectCommand, record: &ControllerRecord) -> Established {
+    Established {
+        qid: command.qid,
+        entries: u16::try_from(command.queue_entries).expect("checked against the limit"),
+        is_flow_control_disabled: command.attributes.disable_sq_flow_control(),
+        association: Arc::clone(&record.association),
+        subsystem: match record.key.kind {
+            ControllerKind::Io(subsystem) => Some(subsystem),
+            ControllerKind::Discovery => None,
+        },
+        host: record.host.to_string(),
+    }
+}
+
+fn seed_of(kind: ControllerKind) -> u64 {
+    match kind {
+        ControllerKind::Io(subsystem) => u64::from(subsystem.0) + 1,
+        ControllerKind::Discovery => 0,
+    }
+}
+
+/// Spreads its input over all bits (the finalizer of SplitMix64).
+fn mixed(seed: u64) -> u64 {
+    let seed = seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let seed = (seed ^ seed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let seed = (seed ^ seed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+    seed ^ seed >> 31
+}

@@ -1,0 +1,316 @@
+//! The life of associations: properties, reset, shutdown, keep-alive, and the end of lanes. wire §8, §9
+//!
+//! ```text
+//! CC.EN = 0:  I/O lanes end ─▶ the Property Set is answered, CSTS.RDY is 0
+//! CC.SHN:     answered at once ─▶ I/O lanes end ─▶ namespaces are flushed ─▶ CSTS.SHST says complete
+//! host gone:  all lanes end ─▶ the controller is forgotten
+//! ```
+//!
+//! A lane has ended when nothing it began can change a namespace any more. So no write lands after a reset or shutdown was reported, and
+//! none meets a host that has come back.
+
+use std::sync::mpsc::Sender;
+
+use proto::controller::PropertyEffect;
+use wire::fabrics::{PropertyGet, PropertySet};
+use wire::sqe::Sqe;
+use wire::status::Status;
+
+use super::{Control, DISCOVERY_PAGE_NS, LaneUse, MILLISECOND_NS, Stopping};
+use crate::admin::abort;
+use crate::admin::features::Features;
+use crate::admin::{Outcome, Reply};
+use crate::control_record::{
+    CommandId, ControllerKey, ControllerKind, ControllerRecord, LaneId, Life, PendingAbort, Transition,
+};
+use crate::message::Message;
+use crate::operator::OrderAnswer;
+
+/// Why an association ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// The admin queue's connection is gone.
+    HostGone,
+    /// The host was silent for longer than its keep-alive timeout.
+    KeepAliveExpired,
+    /// A discovery controller was not used for some time.
+    Idle,
+    /// The configuration does not let the host in any more.
+    Removed,
+    /// The target ends.
+    Stopping,
+}
+
+impl Control {
+    /// Property Get.
+    pub(super) fn on_property_get(&self, key: ControllerKey, sqe: &Sqe) -> Outcome {
+        let record = self.controllers.get(&key).ok_or(Status::INTERNAL_ERROR)?;
+        let result = record.machine.on_property_get(PropertyGet::from_sqe(sqe))?;
+        Ok(Reply { result, data: None })
+    }
+
+    /// Property Set: `None` if it is answered later.
+    pub(super) fn on_property_set(
+        &mut self,
+        now_ns: u64,
+        key: ControllerKey,
+        command: CommandId,
+        sqe: &Sqe,
+    ) -> Option<Outcome> {
+        let Some(record) = self.controllers.get_mut(&key) else { return Some(Err(Status::INTERNAL_ERROR)) };
+        if record.life == Life::Ending || matches!(record.transition, Transition::Reset { .. }) {
+            return Some(Err(Status::COMMAND_SEQUENCE_ERROR));
+        }
+        // The controller shows its new state once that is true.
+        let mut after = record.machine;
+        let effect = match after.on_property_set(PropertySet::from_sqe(sqe)) {
+            Ok(effect) => effect,
+            Err(status) => return Some(Err(status)),
+        };
+        match effect {
+            PropertyEffect::None | PropertyEffect::Enabled => {
+                record.machine = after;
+                Some(Ok(Reply::default()))
+            }
+            PropertyEffect::Reset => {
+                tracing::info!(cntlid = key.cntlid.get(), host = %record.host, "controller reset");
+                record.transition = Transition::Reset { command, after };
+                self.end_io_lanes(key);
+                self.proceed(now_ns, key);
+                None
+            }
+            PropertyEffect::ShutDown => {
+                record.machine = after;
+                record.transition = Transition::Drain { command };
+                self.end_io_lanes(key);
+                // Hosts poll CSTS for the rest.
+                self.answer(command, Ok(Reply::default()));
+                self.proceed(now_ns, key);
+                None
+            }
+        }
+    }
+
+    fn end_io_lanes(&mut self, key: ControllerKey) {
+        let Some(record) = self.controllers.get(&key) else { return };
+        for lane in record.io.values() {
+            self.outbox.push_back((lane.reactor.into(), Message::End(*lane)));
+        }
+    }
+
+    /// Goes on with what a controller waits for, once its I/O lanes have ended.
+    fn proceed(&mut self, now_ns: u64, key: ControllerKey) {
+        let Some(record) = self.controllers.get_mut(&key) else { return };
+        if !record.io.is_empty() {
+            return;
+        }
+        match record.transition {
+            Transition::None | Transition::Flush { .. } => {}
+            Transition::Reset { command, after } => {
+                record.machine = after;
+                record.transition = Transition::None;
+                record.features = Features::new(self.limits.io_queue_count_max, now_ns);
+                record.changed.clear();
+                self.answer_waiting(key);
+                self.answer(command, Ok(Reply::default()));
+            }
+            Transition::Drain { command } => match key.kind {
+                ControllerKind::Io(subsystem) => {
+                    record.transition = Transition::Flush { command };
+                    self.post(command.lane.reactor, Message::Flush { subsystem, asked_by: command });
+                }
+                ControllerKind::Discovery => self.on_shut_down_done(key),
+            },
+        }
+    }
+
+    /// The flush for a shutdown is done; one that a reset has overtaken does not matter any more.
+    pub(super) fn on_shut_down(&mut self, key: ControllerKey, asked_by: CommandId) {
+        let Some(record) = self.controllers.get(&key) else { return };
+        if matches!(record.transition, Transition::Flush { command } if command == asked_by) {
+            self.on_shut_down_done(key);
+        }
+    }
+
+    fn on_shut_down_done(&mut self, key: ControllerKey) {
+        let Some(record) = self.controllers.get_mut(&key) else { return };
+        record.transition = Transition::None;
+        record.machine.shut_down_done();
+        tracing::info!(cntlid = key.cntlid.get(), host = %record.host, "controller shut down");
+    }
+
+    /// Ends the commands of a controller that wait for something else than a lane: events, and lanes' word about aborts.
+    fn answer_waiting(&mut self, key: ControllerKey) {
+        let Some(record) = self.controllers.get_mut(&key) else { return };
+        let requests = record.events.reset();
+        let aborts = std::mem::take(&mut record.aborts);
+        for PendingAbort { asked_by, .. } in aborts {
+            self.answer(asked_by, Ok(abort::reply(false)));
+        }
+        for request in requests {
+            // SPDK asks anew after any other error. wire §13
+            self.answer(request.command, Err(Status::ABORTED_SQ_DELETED));
+        }
+    }
+
+    /// Ends an association: its lanes are told, and it is forgotten when they have ended.
+    pub(super) fn end_association(&mut self, now_ns: u64, key: ControllerKey, cause: Cause) {
+        let Some(record) = self.controllers.get_mut(&key).filter(|record| record.life == Life::Live) else {
+            return;
+        };
+        record.life = Life::Ending;
+        record.discovery_page = None;
+        let transition = std::mem::replace(&mut record.transition, Transition::None);
+        let (admin, host, cntlid) = (record.admin, &record.host, key.cntlid.get());
+        let silent_ms = now_ns.saturating_sub(record.association.last_sign_ns()) / MILLISECOND_NS;
+        match cause {
+            Cause::HostGone => tracing::info!(cntlid, %host, "host disconnected"),
+            Cause::KeepAliveExpired => {
+                let timeout_ms = record.keep_alive.timeout_ms();
+                tracing::warn!(cntlid, %host, timeout_ms, silent_ms, "keep-alive expired: ending the association");
+            }
+            Cause::Idle => tracing::debug!(cntlid, %host, silent_ms, "discovery controller idle: ending it"),
+            Cause::Removed => {
+                tracing::info!(cntlid, %host, "host is no longer allowed: ending its association");
+            }
+            Cause::Stopping => tracing::debug!(cntlid, %host, "ending the association"),
+        }
+        if let Some(admin) = admin {
+            self.answer_waiting(key);
+            if let Transition::Reset { command, .. } = transition {
+                self.answer(command, Err(Status::ABORTED_SQ_DELETED));
+            }
+            self.end_io_lanes(key);
+            self.post(admin.reactor, Message::End(admin));
+        } else {
+            self.end_io_lanes(key);
+        }
+    }
+
+    /// A lane has ended.
+    pub(super) fn on_ended(&mut self, now_ns: u64, lane: LaneId) {
+        self.held.retain(|held| held.connect.command.lane != lane);
+        let Some(LaneUse { controller: key, qid }) = self.lanes.remove(&lane) else { return };
+        let Some(record) = self.controllers.get_mut(&key) else { return };
+        let hostid = record.hostid;
+        if let Some(counters) = record.counters.remove(&lane) {
+            record.past.add(&counters);
+        }
+        if qid.is_admin() {
+            record.admin = None;
+            self.end_association(now_ns, key, Cause::HostGone);
+        } else {
+            record.io.remove(&qid);
+            let (of_lane, others) = record.aborts.iter().partition(|abort| abort.lane == lane);
+            let of_lane: Vec<PendingAbort> = of_lane;
+            record.aborts = others;
+            for PendingAbort { asked_by, .. } in of_lane {
+                self.answer(asked_by, Ok(abort::reply(false)));
+            }
+            self.proceed(now_ns, key);
+        }
+        self.forget_if_ended(key);
+        self.reconsider_connects(now_ns, Some(hostid));
+        self.stop_if_ended();
+    }
+
+    fn forget_if_ended(&mut self, key: ControllerKey) {
+        let has_ended = |record: &ControllerRecord| {
+            record.life == Life::Ending && record.admin.is_none() && record.io.is_empty()
+        };
+        if self.controllers.get(&key).is_some_and(has_ended) {
+            self.controllers.remove(&key);
+        }
+    }
+
+    /// When to look whether an association has expired, ns; `None` if it never does.
+    pub(super) fn association_deadline_ns(&self, record: &ControllerRecord) -> Option<u64> {
+        if record.life == Life::Ending {
+            return None;
+        }
+        let mut keep_alive = record.keep_alive;
+        keep_alive.on_sign(record.association.last_sign_ns());
+        match record.key.kind {
+            // A discovery connection without keep-alive is forgotten by tools that were killed. wire §20
+            ControllerKind::Discovery if record.keep_alive.timeout_ms() == 0 => {
+                let idle_ns = self.limits.discovery_idle_ms * MILLISECOND_NS;
+                Some(record.association.last_sign_ns().saturating_add(idle_ns))
+            }
+            _ => keep_alive.deadline_ns(),
+        }
+    }
+
+    /// Ends the associations whose hosts were silent for too long, and sees when to look again.
+    pub(super) fn expire_associations(&mut self, now_ns: u64) {
+        let mut expired = Vec::new();
+        let mut next_ns = None;
+        for (key, record) in &self.controllers {
+            match self.association_deadline_ns(record) {
+                Some(deadline_ns) if deadline_ns <= now_ns => expired.push(*key),
+                Some(deadline_ns) => {
+                    next_ns = Some(next_ns.map_or(deadline_ns, |next_ns: u64| next_ns.min(deadline_ns)));
+                }
+                None => {}
+            }
+        }
+        if let Some(next_ns) = next_ns {
+            self.wake_about(next_ns);
+        }
+        for key in expired {
+            let has_keep_alive =
+                self.controllers.get(&key).is_some_and(|record| record.keep_alive.timeout_ms() > 0);
+            let cause = if has_keep_alive { Cause::KeepAliveExpired } else { Cause::Idle };
+            self.end_association(now_ns, key, cause);
+        }
+        for record in self.controllers.values_mut() {
+            let is_old = |(_, read_ns): &(_, u64)| now_ns.saturating_sub(*read_ns) > DISCOVERY_PAGE_NS;
+            record.discovery_page.take_if(|page| is_old(page));
+        }
+    }
+
+    /// The target ends: no more connections, every association ends, then the reactors.
+    pub(super) fn on_stop(&mut self, now_ns: u64, grace_ms: u64, answers: Sender<OrderAnswer>) {
+        if self.stopping.is_some() {
+            // The first order to stop stands.
+            return;
+        }
+        let until_ns = now_ns.saturating_add(grace_ms.saturating_mul(MILLISECOND_NS));
+        self.stopping = Some(Stopping { answers, until_ns, is_done: false });
+        for tag in self.discovery.listeners.keys() {
+            self.outbox.push_back((0, Message::Unlisten(*tag)));
+        }
+        for key in self.controllers.keys().copied().collect::<Vec<_>>() {
+            self.end_association(now_ns, key, Cause::Stopping);
+        }
+        self.reconsider_connects(now_ns, None);
+        self.wake_at(until_ns);
+        self.stop_if_ended();
+    }
+
+    /// Stops when every lane has ended.
+    fn stop_if_ended(&mut self) {
+        if self.lanes.is_empty() {
+            self.stop();
+        }
+    }
+
+    /// Stops although lanes are left, if it is time.
+    pub(super) fn expire_stop(&mut self, now_ns: u64) {
+        let Some(until_ns) = self.stopping.as_ref().map(|stopping| stopping.until_ns) else { return };
+        if until_ns <= now_ns {
+            self.stop();
+        } else {
+            self.wake_at(until_ns);
+        }
+    }
+
+    fn stop(&mut self) {
+        let lanes_left = self.lanes.len();
+        let Some(stopping) = self.stopping.as_mut().filter(|stopping| !stopping.is_done) else { return };
+        stopping.is_done = true;
+        let _ = stopping.answers.send(OrderAnswer::Stopped { lanes_left });
+        for reactor in 0..self.rollouts.reactor_count() {
+            self.post(reactor, Message::Stop);
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Versions of the namespace table on their way to all reactors.
+//!
+//! Hosts are told of a change when every reactor serves it: whichever lane they then use finds what they were told. Storage that was
+//! taken out of the table is let go at the same moment.
+//!
+//! ```text
+//! change ─▶ Table to every reactor ─▶ TableInUse from every reactor ─▶ hosts told, listeners opened, storage let go
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+use reactor::{Listener, ListenerTag};
+use store::Store;
+use wire::async_event::AsyncEvent;
+use wire::id::Nsid;
+
+use super::Control;
+use crate::control_record::{ControllerKind, Life};
+use crate::message::Message;
+use crate::namespace_table::{NamespaceEntry, NamespaceTable};
+use crate::operator::OrderAnswer;
+use crate::subsystem::SubsystemId;
+
+/// Where versions have got to.
+#[derive(Debug)]
+pub(super) struct Rollouts {
+    /// The version that was sent out last.
+    version: u64,
+    /// By reactor.
+    in_use: Vec<u64>,
+    /// What waits for its version to be in use everywhere, in order.
+    waiting: VecDeque<Rollout>,
+}
+
+/// What follows when a version is in use everywhere.
+pub(super) struct Rollout {
+    version: u64,
+    pub(super) changed: BTreeMap<SubsystemId, BTreeSet<Nsid>>,
+    pub(super) listeners: Vec<(ListenerTag, Listener)>,
+    pub(super) retired: Vec<Arc<dyn Store>>,
+    answers: Sender<OrderAnswer>,
+}
+
+impl std::fmt::Debug for Rollout {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Rollout({}, {:?})", self.version, self.changed)
+    }
+}
+
+impl Rollouts {
+    pub(super) fn new(reactor_count: u16) -> Self {
+        Self { version: 0, in_use: vec![0; reactor_count.into()], waiting: VecDeque::new() }
+    }
+
+    pub(super) fn reactor_count(&self) -> u16 {
+        u16::try_from(self.in_use.len()).expect("made of one")
+    }
+
+    /// The version that every reactor serves.
+    pub(super) fn version_in_use(&self) -> u64 {
+        self.in_use.iter().copied().min().unwrap_or(self.version)
+    }
+
+    /// The version that the next table will have.
+    pub(super) fn next_version(&self) -> u64 {
+        self.version + 1
+    }
+
+    /// Notes what a reactor serves. Says whether all of them have got further.
+    pub(super) fn on_table_in_use(&mut self, reactor: u16, version: u64) -> bool {
+        let before = self.version_in_use();
+        if let Some(in_use) = self.in_use.get_mut(usize::from(reactor)) {
+            *in_use = (*in_use).max(version.min(self.version));
+        }
+        self.version_in_use() > before
+    }
+
+    /// Begins what follows from a change that is under way.
+    pub(super) fn begin(&self, answers: &Sender<OrderAnswer>) -> Rollout {
+        Rollout {
+            version: self.next_version(),
+            changed: BTreeMap::new(),
+            listeners: Vec::new(),
+            retired: Vec::new(),
+            answers: answers.clone(),
+        }
+    }
+}
+
+impl Control {
+    /// Sends the table of a new version to every reactor, with what is to follow.
+    pub(super) fn roll_out(&mut self, rollout: Rollout) {
+        self.rollouts.version = rollout.version;
+        let entries = |namespaces: &BTreeMap<Nsid, crate::subsystem::Namespace>| {
+            let entry = |(nsid, namespace): (&Nsid, &crate::subsystem::Namespace)| NamespaceEntry {
+                nsid: *nsid,
+                id: namespace.id,
+                store: Arc::clone(&namespace.store),
+            };
+            namespaces.iter().map(entry).collect()
+        };
+        let subsystems = self.subsystems.iter();
+        let table = Arc::new(NamespaceTable {
+            version: rollout.version,
+            subsystems: subsystems.map(|(id, subsystem)| (*id, entries(&subsystem.namespaces))).collect(),
+        });
+        self.rollouts.waiting.push_back(rollout);
+        for reactor in 0..self.rollouts.reactor_count() {
+            self.post(reactor, Message::Table(Arc::clone(&table)));
+        }
+    }
+
+    /// A version is in use everywhere: does what was to follow.
+    pub(super) fn finish_rollouts(&mut self) {
+        let version = self.rollouts.version_in_use();
+        while self.rollouts.waiting.front().is_some_and(|rollout| rollout.version <= version) {
+            let Some(rollout) = self.rollouts.waiting.pop_front() else { return };
+            if self.stopping.is_none() {
+                for (tag, listener) in rollout.listeners {
+                    // One that was removed meanwhile is not to be opened any more.
+                    if self.discovery.listeners.contains_key(&tag) {
+                        self.post(0, Message::Listen(tag, listener));
+                    }
+                }
+            }
+            for (subsystem, nsids) in &rollout.changed {
+                self.tell_namespaces_changed(*subsystem, nsids);
+            }
+            if !rollout.retired.is_empty() {
+                // Closing may block: that is for the operator's thread, if it still waits.
+                let _ = rollout.answers.send(OrderAnswer::Released(rollout.retired));
+            }
+        }
+    }
+
+    /// Tells the hosts of a subsystem that these namespaces were added, removed or resized.
+    fn tell_namespaces_changed(&mut self, subsystem: SubsystemId, nsids: &BTreeSet<Nsid>) {
+        let kind = ControllerKind::Io(subsystem);
+        let concerned = self.controllers.values_mut();
+        let concerned = concerned.filter(|record| record.key.kind == kind && record.life == Life::Live);
+        let mut keys = Vec::new();
+        for record in concerned {
+            record.changed.extend(nsids);
+            record.events.raise(AsyncEvent::NAMESPACE_ATTRIBUTE);
+            keys.push(record.key);
+        }
+        for key in keys {
+            self.tell_events(key);
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Tells how things are.
+
+use proto::controller::ControllerState as MachineState;
+
+use super::Control;
+use crate::control_record::{ControllerKind, ControllerRecord, Life, Transition};
+use crate::operator::{
+    ControllerState, ListenerState, NamespaceState, QueueState, SubsystemState, TargetState,
+};
+use crate::subsystem::{Access, Subsystem, SubsystemId};
+
+impl Control {
+    pub(super) fn state(&self) -> TargetState {
+        let listeners = self.discovery.listeners.values().map(|listener| ListenerState {
+            address: listener.address.to_string(),
+            advertise: listener.advertise.map(|advertised| match advertised.port {
+                Some(port) => std::net::SocketAddr::new(advertised.ip, port).to_string(),
+                None => advertised.ip.to_string(),
+            }),
+            subsystems: listener.serves_subsystems,
+            discovery: listener.serves_discovery,
+        });
+        TargetState {
+            discovery_nqn: self.discovery.nqn.to_string(),
+            discovery_generation: self.discovery.generation,
+            listeners: listeners.collect(),
+            subsystems: self
+                .subsystems
+                .iter()
+                .map(|(id, subsystem)| self.subsystem_state(*id, subsystem))
+                .collect(),
+            discovery_controllers: self.controller_states(ControllerKind::Discovery),
+            waiting_connect_count: self.held.len(),
+        }
+    }
+
+    fn subsystem_state(&self, id: SubsystemId, subsystem: &Subsystem) -> SubsystemState {
+        let version = self.rollouts.version_in_use();
+        let namespaces = subsystem.namespaces.iter().map(|(nsid, namespace)| {
+            let geometry = namespace.store.geometry();
+            NamespaceState {
+                nsid: nsid.get(),
+                uuid: namespace.uuid.to_string(),
+                storage: namespace.storage.clone(),
+                bytes: geometry.bytes(),
+                block_bytes: geometry.block_bytes,
+                read_only: geometry.is_read_only,
+                shown: namespace.shown_from <= version,
+            }
+        });
+        SubsystemState {
+            nqn: subsystem.nqn.to_string(),
+            serial: subsystem.serial.clone(),
+            model: subsystem.model.clone(),
+            hosts: match &subsystem.access {
+                Access::Any => None,
+                Access::Only(hosts) => Some(hosts.iter().map(ToString::to_string).collect()),
+            },
+            namespaces: namespaces.collect(),
+            controllers: self.controller_states(ControllerKind::Io(id)),
+        }
+    }
+
+    fn controller_states(&self, kind: ControllerKind) -> Vec<ControllerState> {
+        let records = self.controllers.values().filter(|record| record.key.kind == kind);
+        records.map(controller_state).collect()
+    }
+}
+
+fn controller_state(record: &ControllerRecord) -> ControllerState {
+    let totals = record.totals();
+    let queues = record.io.iter().map(|(qid, lane)| QueueState { qid: qid.get(), reactor: lane.reactor });
+    ControllerState {
+        cntlid: record.key.cntlid.get(),
+        host: record.host.to_string(),
+        hostid: record.hostid.to_string(),
+        state: match (record.life, record.transition, record.machine.state()) {
+            (Life::Ending, ..) => "ending",
+            (_, Transition::Reset { .. }, _) => "resetting",
+            (.., MachineState::Disabled) => "disabled",
+            (.., MachineState::Ready) => "ready",
+            (.., MachineState::ShuttingDown) => "shutting down",
+            (.., MachineState::ShutDown) => "shut down",
+        },
+        keep_alive_ms: record.keep_alive.timeout_ms(),
+        queues: queues.collect(),
+        read_count: totals.read_count,
+        write_count: totals.write_count,
+        read_bytes: totals.read_bytes,
+        written_bytes: totals.written_bytes,
+        failed_count: totals.failed_count,
+    }
+}
