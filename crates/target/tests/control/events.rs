@@ -1,0 +1,135 @@
+//! Asynchronous events and aborts. wire §13, §18
+
+use nvlane_target::message::Message;
+use nvlane_target::operator::Step;
+use wire::admin::AbortResult;
+use wire::async_event::{AsyncEvent, AsyncEvents};
+use wire::feature::Fid;
+use wire::id::{Nsid, Qid};
+use wire::log::{GetLogPage, Lid};
+use wire::sgl::Sgl;
+use wire::sqe::Sqe;
+use wire::status::Status;
+
+use crate::harness::{Association, DISKS, HOST, SERVICE, Shape, Target, add_namespace, host, nqn};
+
+fn enable_events(target: &mut Target, association: &Association) {
+    let events = AsyncEvents::NAMESPACE_ATTRIBUTE.bits();
+    target.demand(association.admin, Sqe::set_feature(Fid::ASYNC_EVENTS, Nsid::NONE, events));
+}
+
+fn changed_namespaces(rae: bool) -> Sqe {
+    let command =
+        GetLogPage { lid: Lid::CHANGED_NAMESPACES, length_bytes: 4096, rae, ..GetLogPage::default() };
+    command.to_sqe(Nsid::ALL).with_data(Sgl::transport(4096))
+}
+
+fn not_aborted(is_not: bool) -> u64 {
+    AbortResult::default().with_not_aborted(is_not).bits().into()
+}
+
+#[test]
+fn an_event_comes_again_only_after_its_log_was_read() {
+    let mut target = Target::new();
+    let association = target.ready(host(HOST), DISKS, 0);
+    enable_events(&mut target, &association);
+    let first = target.send(association.admin, Sqe::async_event_request(), &[]);
+    target.apply(vec![add_namespace(4, Shape::blocks(512, 8))]);
+    assert_eq!(target.answer(first).result, AsyncEvent::NAMESPACE_ATTRIBUTE.bits().into());
+    let second = target.send(association.admin, Sqe::async_event_request(), &[]);
+    target.apply(vec![add_namespace(5, Shape::blocks(512, 8))]);
+    assert!(target.open.contains(&second), "masked");
+    let retained = target.data(association.admin, changed_namespaces(true));
+    assert_eq!(retained[..12], [4, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0]);
+    target.apply(vec![add_namespace(6, Shape::blocks(512, 8))]);
+    assert!(target.open.contains(&second), "the read retained the event");
+    let read = target.data(association.admin, changed_namespaces(false));
+    assert_eq!(read[..12], [4, 0, 0, 0, 5, 0, 0, 0, 6, 0, 0, 0]);
+    assert_eq!(target.data(association.admin, changed_namespaces(false)), [0; 4096], "read and cleared");
+    target.apply(vec![Step::RemoveNamespace { subsystem: nqn(DISKS), nsid: Nsid::new(5) }]);
+    assert_eq!(target.answer(second).status, Status::SUCCESS);
+}
+
+#[test]
+fn an_event_waits_for_a_request() {
+    let mut target = Target::new();
+    let association = target.ready(host(HOST), DISKS, 0);
+    enable_events(&mut target, &association);
+    target.apply(vec![add_namespace(4, Shape::blocks(512, 8))]);
+    let answer = target.ask(association.admin, Sqe::async_event_request());
+    assert_eq!(answer.result, AsyncEvent::NAMESPACE_ATTRIBUTE.bits().into());
+}
+
+#[test]
+fn events_that_are_not_enabled_or_not_possible_are_not_sent() {
+    let mut target = Target::new();
+    let association = target.ready(host(HOST), DISKS, 0);
+    let event = target.send(association.admin, Sqe::async_event_request(), &[]);
+    target.apply(vec![add_namespace(4, Shape::blocks(512, 8))]);
+    assert!(target.open.contains(&event));
+    for events in [AsyncEvents::DISCOVERY, AsyncEvents::FIRMWARE, AsyncEvents::from_bits_retain(1 << 20)] {
+        let set = Sqe::set_feature(Fid::ASYNC_EVENTS, Nsid::NONE, events.bits());
+        assert_eq!(target.ask(association.admin, set).status, Status::INVALID_FIELD.with_dnr());
+    }
+    // A discovery controller knows one event only.
+    let discovery = target.ready(host(HOST), SERVICE, 0);
+    let set = Sqe::set_feature(Fid::ASYNC_EVENTS, Nsid::NONE, AsyncEvents::NAMESPACE_ATTRIBUTE.bits());
+    assert_eq!(target.ask(discovery.admin, set).status, Status::INVALID_FIELD.with_dnr());
+}
+
+/// hostile inputs M4
+#[test]
+fn a_thousand_event_requests_are_too_many() {
+    let mut target = Target::new();
+    let association = target.ready(host(HOST), DISKS, 0);
+    let sent: Vec<_> =
+        (0..1000).map(|_| target.send(association.admin, Sqe::async_event_request(), &[])).collect();
+    assert_eq!(target.open.len(), 4);
+    for command in &sent[4..] {
+        assert_eq!(target.answer(*command).status, Status::AER_LIMIT_EXCEEDED);
+    }
+}
+
+/// hostile inputs M5
+#[test]
+fn an_event_request_can_be_aborted_and_nothing_else_on_the_admin_queue() {
+    let mut target = Target::new();
+    let association = target.ready(host(HOST), DISKS, 0);
+    let event = target.send(association.admin, Sqe::async_event_request().with_cid(0xF01F), &[]);
+    for cid in [0x001F, 0xF020, 7] {
+        // None has this id, or the Abort itself has it.
+        let answer = target.ask(association.admin, Sqe::abort(Qid::ADMIN, cid).with_cid(7));
+        assert_eq!((answer.status, answer.result), (Status::SUCCESS, not_aborted(true)));
+    }
+    let abort = target.ask(association.admin, Sqe::abort(Qid::ADMIN, 0xF01F));
+    assert_eq!(abort.result, not_aborted(false));
+    assert_eq!(target.answer(event).status, Status::ABORT_REQUESTED);
+    let again = target.ask(association.admin, Sqe::abort(Qid::ADMIN, 0xF01F));
+    assert_eq!(again.result, not_aborted(true));
+}
+
+#[test]
+fn an_abort_on_an_io_queue_waits_for_what_the_lane_says() {
+    let mut target = Target::new();
+    let association = target.ready(host(HOST), DISKS, 1);
+    let ask = Sqe::abort(Qid::new(1), 0xABCD);
+    let aborts: Vec<_> = (0..4).map(|_| target.send(association.admin, ask, &[])).collect();
+    let asked = target.messages.iter().filter(|(reactor, message)| {
+        matches!(message, Message::Abort { lane, cid: 0xABCD, .. } if *lane == association.io[0] && *reactor == usize::from(lane.reactor))
+    });
+    assert_eq!(asked.count(), 4);
+    assert_eq!(target.ask(association.admin, ask).status, Status::ABORT_LIMIT_EXCEEDED);
+    target.control.on_aborted(aborts[1], true);
+    target.control.on_aborted(aborts[0], false);
+    // Heard of already.
+    target.control.on_aborted(aborts[0], true);
+    target.settle();
+    assert_eq!(target.answer(aborts[1]).result, not_aborted(false));
+    assert_eq!(target.answer(aborts[0]).result, not_aborted(true));
+    // The lane ends: nobody will say any more.
+    target.end(association.io[0]);
+    for abort in &aborts[2..] {
+        assert_eq!(target.answer(*abort).result, not_aborted(true));
+    }
+    assert_eq!(target.ask(association.admin, ask).result, not_aborted(true));
+}

@@ -1,0 +1,12 @@
+//! The control plane driven directly: no sockets, no threads, a clock that the tests move.
+
+mod any_requests;
+mod connect;
+mod discovery;
+mod events;
+mod harness;
+mod hosts;
+mod identify;
+mod lifecycle;
+mod namespaces;
+mod pages;
