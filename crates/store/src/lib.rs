@@ -15,4 +15,5 @@ mod testing;
 pub use block::{FileKind, FileSettings, FileStore, MemorySettings, MemoryStore, NullStore, OpenError};
 pub use filter::{Delay, Fault, FaultKind, FaultRate, Filter, Kind, KindCounters, Limit, Traced};
 pub use namespace::{Backend, Geometry, Reply, Request, Store, StoreError, StoreIo, Ticket};
+pub use size::Size;
 pub use spec::{Source, Spec, SpecError};

@@ -4,14 +4,17 @@ use std::fmt;
 
 /// Bytes, shown with the largest binary suffix that leaves a whole number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Size(pub(crate) u64);
+pub struct Size(pub u64);
 
 /// Suffixes and what they stand for, largest first.
 const SUFFIXES: [(char, u64); 4] = [('T', 1 << 40), ('G', 1 << 30), ('M', 1 << 20), ('K', 1 << 10)];
 
 impl Size {
-    /// Reads digits with or without a suffix. The error says at which byte and what is wrong.
-    pub(crate) fn parse(text: &str) -> Result<Self, (usize, String)> {
+    /// Reads digits with or without a suffix.
+    ///
+    /// # Errors
+    /// At which byte and what is wrong.
+    pub fn parse(text: &str) -> Result<Self, (usize, String)> {
         let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
         let (digits, suffix) = text.split_at(end);
         if digits.is_empty() {
