@@ -5,9 +5,11 @@
 #![forbid(unsafe_code)]
 
 pub mod admin;
+pub mod config;
 pub mod control;
 pub mod control_record;
 pub mod discovery;
+pub mod identity;
 pub mod lane_counters;
 pub mod limits;
 pub mod message;

@@ -158,7 +158,7 @@ impl World {
             }
             Message::Flush { asked_by, .. } => self.target.control.on_flushed(asked_by),
             Message::Abort { asked_by, .. } => {
-                self.target.control.on_aborted(asked_by, which.is_multiple_of(2))
+                self.target.control.on_aborted(asked_by, which.is_multiple_of(2));
             }
             _ => {}
         }

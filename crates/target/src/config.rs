@@ -1,0 +1,183 @@
+//! How a target is to be: what a configuration file says, or a command line.
+//!
+//! [`ConfigFile::read`] reads a file, [`TargetConfig::check`] finds what cannot be, and [`TargetConfig::resolve`] fills in what was left
+//! open: numbers, identities, serial numbers. None of them touches anything outside; [`TargetConfig::inspect`] looks at the
+//! storage, and changes nothing.
+
+mod check;
+mod file;
+mod inspect;
+mod resolve;
+
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+
+use reactor::{CoreList, EngineKind};
+use store::Spec;
+use wire::discovery::{DISCOVERY_PORT, IO_PORT};
+use wire::id::{Cntlid, Nsid};
+use wire::nqn::Nqn;
+use wire::uuid::Uuid;
+
+use crate::discovery::{Advertised, Referral};
+use crate::limits::Limits;
+use crate::subsystem::Access;
+
+pub use check::{Place, Problem};
+pub use file::{ConfigError, ConfigErrors, ConfigFile};
+pub use resolve::{ResolvedNamespace, ResolvedSubsystem};
+
+/// Everything about a target.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TargetConfig {
+    /// Threads and their memory.
+    pub reactors: ReactorConfig,
+    /// What hosts may ask for.
+    pub limits: Limits,
+    /// How long peers may take.
+    pub timeouts: TimeoutConfig,
+    /// Where hosts connect.
+    pub listeners: Vec<ListenerConfig>,
+    /// What the discovery service tells.
+    pub discovery: DiscoveryConfig,
+    /// What is served.
+    pub subsystems: Vec<SubsystemConfig>,
+}
+
+/// Threads and their memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReactorConfig {
+    /// Which threads there are.
+    pub threads: Threads,
+    /// How they wait and do storage I/O; `None` for whatever works best here.
+    pub engine: Option<EngineKind>,
+    /// Buffers of each, bytes.
+    pub pool_bytes: usize,
+}
+
+/// Which reactors there are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Threads {
+    /// One for each core that we may use.
+    Auto,
+    /// So many, wherever the system puts them.
+    Count(u16),
+    /// One on each of these cores.
+    Cores(CoreList),
+}
+
+impl Default for ReactorConfig {
+    fn default() -> Self {
+        Self { threads: Threads::Auto, engine: None, pool_bytes: 64 << 20 }
+    }
+}
+
+/// How long peers may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimeoutConfig {
+    /// From accept to ICReq, and from there to Connect, ms.
+    pub connect_ms: u64,
+    /// From a PDU's first byte to its last, ms.
+    pub pdu_ms: u64,
+    /// For a peer that reads nothing of what we send, ms.
+    pub send_ms: u64,
+    /// For lanes to end what they have begun when the target stops, ms.
+    pub stop_ms: u64,
+}
+
+impl Default for TimeoutConfig {
+    fn default() -> Self {
+        Self { connect_ms: 10_000, pdu_ms: 30_000, send_ms: 30_000, stop_ms: 10_000 }
+    }
+}
+
+/// Where hosts connect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListenerConfig {
+    /// Address and port; port 0 takes a free one.
+    pub address: SocketAddr,
+    /// What hosts are told instead.
+    pub advertise: Option<Advertised>,
+    /// It leads to subsystems.
+    pub subsystems: bool,
+    /// It leads to the discovery service.
+    pub discovery: bool,
+}
+
+impl ListenerConfig {
+    /// A listener for everything.
+    #[must_use]
+    pub fn new(address: SocketAddr) -> Self {
+        Self { address, advertise: None, subsystems: true, discovery: true }
+    }
+
+    /// The listeners of a target that was told nothing but an address: subsystems and discovery on port 4420, discovery also on
+    /// 8009.
+    #[must_use]
+    pub fn usual(ip: IpAddr) -> Vec<Self> {
+        let discovery = Self { subsystems: false, ..Self::new(SocketAddr::new(ip, DISCOVERY_PORT)) };
+        vec![Self::new(SocketAddr::new(ip, IO_PORT)), discovery]
+    }
+}
+
+/// What the discovery service tells.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DiscoveryConfig {
+    /// Its own name; `None` to make one of the machine and the first listener.
+    pub nqn: Option<Nqn>,
+    /// Other services.
+    pub referrals: Vec<Referral>,
+}
+
+/// A subsystem.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubsystemConfig {
+    /// Its name.
+    pub nqn: Nqn,
+    /// Serial number; `None` to make one of the name.
+    pub serial: Option<String>,
+    /// Model.
+    pub model: String,
+    /// Who may connect.
+    pub access: Access,
+    /// Ids its controllers get.
+    pub cntlids: RangeInclusive<u16>,
+    /// What is in it.
+    pub namespaces: Vec<NamespaceConfig>,
+}
+
+impl SubsystemConfig {
+    /// A subsystem without namespaces that anybody may use.
+    #[must_use]
+    pub fn new(nqn: Nqn) -> Self {
+        Self {
+            nqn,
+            serial: None,
+            model: "nvlane".into(),
+            access: Access::Any,
+            cntlids: 1..=Cntlid::MAX.get(),
+            namespaces: Vec::new(),
+        }
+    }
+}
+
+/// A namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamespaceConfig {
+    /// Its number; `None` for the lowest that is free, in order.
+    pub nsid: Option<Nsid>,
+    /// What is behind it.
+    pub storage: Spec,
+    /// Its UUID; `None` for that of the specification, or one made of the number (if chosen) or the storage.
+    pub uuid: Option<Uuid>,
+    /// Its NGUID; `None` for the bytes of the UUID.
+    pub nguid: Option<[u8; 16]>,
+}
+
+impl NamespaceConfig {
+    /// A namespace of which nothing else is said.
+    #[must_use]
+    pub fn new(storage: Spec) -> Self {
+        Self { nsid: None, storage, uuid: None, nguid: None }
+    }
+}

@@ -1,0 +1,301 @@
+//! What cannot be: found before anything is touched.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use store::Size;
+use wire::id::Cntlid;
+
+use super::{TargetConfig, Threads};
+use crate::identity::storage_name;
+
+/// What a problem is about: the position in the lists of a [`TargetConfig`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// Reactors: which key.
+    Reactors(&'static str),
+    /// Limits: which key.
+    Limits(&'static str),
+    /// Timeouts: which key.
+    Timeouts(&'static str),
+    /// A listener.
+    Listener(usize),
+    /// The name of the discovery service.
+    DiscoveryNqn,
+    /// A referral.
+    Referral(usize),
+    /// A subsystem: which key.
+    Subsystem(usize, &'static str),
+    /// A namespace of a subsystem: which key.
+    Namespace(usize, usize, &'static str),
+}
+
+/// Something that cannot be, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Problem {
+    /// What it is about.
+    pub place: Place,
+    /// The line to show.
+    pub message: String,
+}
+
+/// Collects problems.
+struct Findings(Vec<Problem>);
+
+impl Findings {
+    fn add(&mut self, place: Place, message: String) {
+        self.0.push(Problem { place, message });
+    }
+
+    /// Notes a number that is not in its range.
+    fn range(&mut self, place: Place, name: &str, value: u64, range: std::ops::RangeInclusive<u64>) {
+        if !range.contains(&value) {
+            let (first, last) = range.into_inner();
+            self.add(place, format!("{name} is {value}: take {first} to {last}"));
+        }
+    }
+}
+
+/// The largest transfer: a read of it takes as much of a reactor's pool.
+const TRANSFER_BYTES_MAX: u32 = 32 << 20;
+/// The largest command capsule, without its command.
+const IN_CAPSULE_BYTES_MAX: u32 = 64 << 10;
+
+impl TargetConfig {
+    /// What cannot be, in the order of the configuration; empty if all is well.
+    #[must_use]
+    pub fn check(&self) -> Vec<Problem> {
+        let mut findings = Findings(Vec::new());
+        self.check_reactors(&mut findings);
+        self.check_limits(&mut findings);
+        self.check_timeouts(&mut findings);
+        self.check_listeners(&mut findings);
+        self.check_discovery(&mut findings);
+        self.check_subsystems(&mut findings);
+        self.check_identities(&mut findings);
+        findings.0
+    }
+
+    fn check_reactors(&self, findings: &mut Findings) {
+        if let Threads::Count(count) = self.reactors.threads {
+            findings.range(Place::Reactors("count"), "count", count.into(), 1..=1024);
+        }
+        // One transfer, and a bit for everything else.
+        let least = 4 * u64::from(self.limits.transfer_bytes_max);
+        if (self.reactors.pool_bytes as u64) < least {
+            let (pool, least) = (Size(self.reactors.pool_bytes as u64), Size(least));
+            let message = format!(
+                "a pool of {pool} is too small for transfers as large as allowed: take {least} or more"
+            );
+            findings.add(Place::Reactors("pool"), message);
+        }
+    }
+
+    fn check_limits(&self, findings: &mut Findings) {
+        let limits = &self.limits;
+        let transfer = limits.transfer_bytes_max;
+        if !transfer.is_power_of_two() || !(8192..=TRANSFER_BYTES_MAX).contains(&transfer) {
+            let (given, most) = (Size(transfer.into()), Size(TRANSFER_BYTES_MAX.into()));
+            findings.add(
+                Place::Limits("transfer"),
+                format!("transfer is {given}: take a power of two from 8K to {most}"),
+            );
+        }
+        let in_capsule = limits.in_capsule_bytes;
+        if !in_capsule.is_multiple_of(16) || in_capsule > IN_CAPSULE_BYTES_MAX {
+            let message = format!("in_capsule is {in_capsule}: take a multiple of 16 up to 64K");
+            findings.add(Place::Limits("in_capsule"), message);
+        }
+        let mut range = |key, value: u64, range| findings.range(Place::Limits(key), key, value, range);
+        range("queue_entries", limits.queue_entries_max.into(), 16..=proto::SLOT_COUNT_MAX.into());
+        range("io_queues", limits.io_queue_count_max.into(), 1..=1024);
+        range("controllers", limits.controller_count_max as u64, 1..=u64::from(Cntlid::MAX.get()));
+        range(
+            "controllers_per_host",
+            limits.controller_count_per_host_max as u64,
+            1..=u64::from(Cntlid::MAX.get()),
+        );
+    }
+
+    fn check_timeouts(&self, findings: &mut Findings) {
+        let timeouts = &self.timeouts;
+        for (key, timeout_ms) in
+            [("connect_s", timeouts.connect_ms), ("pdu_s", timeouts.pdu_ms), ("send_s", timeouts.send_ms)]
+        {
+            if timeout_ms == 0 {
+                findings.add(
+                    Place::Timeouts(key),
+                    format!("{key} is 0: nobody could be so fast, take 1 or more"),
+                );
+            }
+        }
+    }
+
+    fn check_listeners(&self, findings: &mut Findings) {
+        if self.listeners.is_empty() {
+            findings
+                .add(Place::Listener(0), "there is no listener: add one, so that hosts can connect".into());
+        }
+        for (at, listener) in self.listeners.iter().enumerate() {
+            let address = listener.address;
+            if !listener.subsystems && !listener.discovery {
+                let message =
+                    format!("the listener on {address} leads to nothing: turn on subsystems or discovery");
+                findings.add(Place::Listener(at), message);
+            }
+            let overlaps = |other: &SocketAddr| {
+                let is_wild = address.ip().is_unspecified() || other.ip().is_unspecified();
+                let same_family = address.is_ipv4() == other.is_ipv4();
+                address.port() != 0
+                    && address.port() == other.port()
+                    && (address.ip() == other.ip() || is_wild && same_family)
+            };
+            let before = self.listeners[..at].iter().map(|listener| listener.address);
+            if let Some(other) = before.into_iter().find(overlaps) {
+                let message = format!("the listeners on {other} and {address} overlap: remove one of them");
+                findings.add(Place::Listener(at), message);
+            }
+        }
+        let has_subsystems = self.listeners.iter().any(|listener| listener.subsystems);
+        if !has_subsystems && !self.subsystems.is_empty() && !self.listeners.is_empty() {
+            let message = "no listener leads to subsystems: turn subsystems on for one of them".into();
+            findings.add(Place::Listener(0), message);
+        }
+    }
+
+    fn check_discovery(&self, findings: &mut Findings) {
+        if self.discovery.nqn.as_ref().is_some_and(wire::nqn::Nqn::is_discovery) {
+            let message = "this is the name of every discovery service, which this one answers to anyway: \
+                           give it one of its own, or none";
+            findings.add(Place::DiscoveryNqn, message.into());
+        }
+        for (at, referral) in self.discovery.referrals.iter().enumerate() {
+            let is_ours = |listener: &super::ListenerConfig| {
+                let advertised = listener.advertise.map(|advertised| {
+                    SocketAddr::new(advertised.ip, advertised.port.unwrap_or(listener.address.port()))
+                });
+                listener.address == referral.address || advertised == Some(referral.address)
+            };
+            // Older tools follow referrals in circles. wire §20
+            if self.listeners.iter().any(is_ours) {
+                let message =
+                    format!("the referral to {} leads back to this target: remove it", referral.address);
+                findings.add(Place::Referral(at), message);
+            }
+        }
+    }
+
+    fn check_subsystems(&self, findings: &mut Findings) {
+        let mut names = BTreeSet::new();
+        for (at, subsystem) in self.subsystems.iter().enumerate() {
+            let nqn = &subsystem.nqn;
+            if !names.insert(nqn) {
+                findings.add(
+                    Place::Subsystem(at, "nqn"),
+                    format!("there are two subsystems {nqn}: rename or remove one"),
+                );
+            }
+            if nqn.is_discovery() || self.discovery.nqn.as_ref() == Some(nqn) {
+                let message =
+                    format!("{nqn} is the name of the discovery service: give the subsystem another one");
+                findings.add(Place::Subsystem(at, "nqn"), message);
+            }
+            check_text(findings, Place::Subsystem(at, "serial"), "serial", subsystem.serial.as_deref(), 20);
+            check_text(findings, Place::Subsystem(at, "model"), "model", Some(&subsystem.model), 40);
+            let (first, last) = (*subsystem.cntlids.start(), *subsystem.cntlids.end());
+            if first == 0 || first > last || last > Cntlid::MAX.get() {
+                let message =
+                    format!("controller ids {first} to {last}: take a range within 1 to {}", Cntlid::MAX);
+                findings.add(Place::Subsystem(at, "cntlids"), message);
+            }
+            self.check_namespaces(at, findings);
+        }
+    }
+
+    fn check_namespaces(&self, subsystem_at: usize, findings: &mut Findings) {
+        let subsystem = &self.subsystems[subsystem_at];
+        let mut numbers = BTreeSet::new();
+        for (at, namespace) in subsystem.namespaces.iter().enumerate() {
+            let place = |key| Place::Namespace(subsystem_at, at, key);
+            if let Some(nsid) = namespace.nsid {
+                findings.range(place("nsid"), "nsid", nsid.get().into(), 1..=self.limits.nsid_max.into());
+                if !numbers.insert(nsid) {
+                    let message =
+                        format!("{} has two namespaces {nsid}: give one another number", subsystem.nqn);
+                    findings.add(place("nsid"), message);
+                }
+            }
+            if let (Some(given), Some(specified)) = (namespace.uuid, namespace.storage.uuid)
+                && given != specified
+            {
+                let message = "the storage says another uuid: leave one of them out".into();
+                findings.add(place("uuid"), message);
+            }
+            if namespace.uuid.or(namespace.storage.uuid).is_some_and(wire::uuid::Uuid::is_nil) {
+                findings.add(
+                    place("uuid"),
+                    "a uuid of zeroes identifies nothing: leave it out to have one made".into(),
+                );
+            }
+            if namespace.nguid == Some([0; 16]) {
+                findings.add(
+                    place("nguid"),
+                    "an nguid of zeroes identifies nothing: leave it out to have one made".into(),
+                );
+            }
+        }
+        if subsystem.namespaces.len() > self.limits.nsid_max as usize {
+            let message =
+                format!("more than {} namespaces: put some into another subsystem", self.limits.nsid_max);
+            findings.add(Place::Subsystem(subsystem_at, "nqn"), message);
+        }
+    }
+
+    /// No two namespaces of the target may be told apart by nothing, or write to the same place.
+    fn check_identities(&self, findings: &mut Findings) {
+        if !findings.0.is_empty() {
+            // Numbers may not make sense yet.
+            return;
+        }
+        let mut by_uuid = BTreeMap::new();
+        let mut by_nguid = BTreeMap::new();
+        let mut by_storage: BTreeMap<String, (String, bool)> = BTreeMap::new();
+        for (subsystem_at, subsystem) in self.subsystems.iter().enumerate() {
+            for (at, (nsid, namespace)) in subsystem.resolved_in_order().into_iter().enumerate() {
+                let place = |key| Place::Namespace(subsystem_at, at, key);
+                let this = format!("{} namespace {nsid}", subsystem.nqn);
+                // Linux refuses the second one. wire §10.3
+                if let Some(other) = by_uuid.insert(namespace.uuid, this.clone()) {
+                    let message = format!("{this} has the uuid of {other}: hosts would take them for one");
+                    findings.add(place("uuid"), message);
+                } else if let Some(other) = by_nguid.insert(namespace.nguid, this.clone()) {
+                    let message = format!("{this} has the nguid of {other}: hosts would take them for one");
+                    findings.add(place("nguid"), message);
+                }
+                let Some(name) = storage_name(&namespace.spec) else { continue };
+                let is_read_only = namespace.spec.is_read_only;
+                match by_storage.get(&name) {
+                    Some((other, other_is_read_only)) if !(is_read_only && *other_is_read_only) => {
+                        let message = format!(
+                            "{this} and {other} have the same storage: two would destroy each other's data, \
+                             unless both are readonly"
+                        );
+                        findings.add(place("storage"), message);
+                    }
+                    _ => {
+                        by_storage.insert(name, (this, is_read_only));
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn check_text(findings: &mut Findings, place: Place, name: &str, text: Option<&str>, limit: usize) {
+    let Some(text) = text else { return };
+    let is_printable = text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+    if text.trim().is_empty() || text.len() > limit || !is_printable {
+        findings.add(place, format!("{name} is {text:?}: take 1 to {limit} printable ASCII characters"));
+    }
+}

@@ -1,0 +1,605 @@
+//! The configuration file: TOML, documented by `examples/nvlane.toml`. What is wrong is said with line and column.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
+use std::path::Path;
+use std::str::FromStr;
+
+use reactor::{CoreList, EngineKind};
+use serde::Deserialize;
+use store::{Size, Spec};
+use toml::Spanned;
+use wire::discovery::{DISCOVERY_PORT, IO_PORT};
+use wire::id::Nsid;
+use wire::nqn::Nqn;
+use wire::uuid::Uuid;
+
+use super::{
+    DiscoveryConfig, ListenerConfig, NamespaceConfig, Place, Problem, ReactorConfig, SubsystemConfig,
+    TargetConfig, Threads, TimeoutConfig,
+};
+use crate::discovery::{Advertised, Referral};
+use crate::limits::Limits;
+use crate::subsystem::Access;
+
+/// What is wrong with a configuration file, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    /// The file, as it was called.
+    pub file: String,
+    /// Line and column, both from 1; `None` if it is about the whole file.
+    pub position: Option<(usize, usize)>,
+    /// What is wrong, and what to do.
+    pub message: String,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.position {
+            Some((line, column)) => write!(f, "{}:{line}:{column}: {}", self.file, self.message),
+            None => write!(f, "{}: {}", self.file, self.message),
+        }
+    }
+}
+
+/// Everything that is wrong with a configuration file, a line each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigErrors(pub Vec<ConfigError>);
+
+impl fmt::Display for ConfigErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, error) in self.0.iter().enumerate() {
+            if at > 0 {
+                f.write_str("\n")?;
+            }
+            error.fmt(f)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ConfigErrors {}
+
+/// A configuration with the file that it came from.
+#[derive(Clone, Debug)]
+pub struct ConfigFile {
+    /// What it says.
+    pub config: TargetConfig,
+    source: Source,
+    spans: Spans,
+}
+
+/// A text with a name.
+#[derive(Clone, Debug)]
+struct Source {
+    name: String,
+    text: String,
+}
+
+/// Where in the text each place is.
+type Spans = BTreeMap<Place, Range<usize>>;
+
+impl Source {
+    fn error(&self, span: Option<Range<usize>>, message: impl Into<String>) -> ConfigError {
+        let position = span.map(|span| {
+            let before = &self.text[..self.text.floor_char_boundary(span.start)];
+            let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+            (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
+        });
+        ConfigError { file: self.name.clone(), position, message: message.into() }
+    }
+}
+
+impl ConfigFile {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// Everything that is wrong, or why it cannot be read.
+    pub fn read(path: &Path) -> Result<Self, ConfigErrors> {
+        let name = path.display().to_string();
+        match std::fs::read_to_string(path) {
+            Ok(text) => Self::parse(&name, &text),
+            Err(error) => {
+                let message = format!("cannot be read: {error}");
+                Err(ConfigErrors(vec![ConfigError { file: name, position: None, message }]))
+            }
+        }
+    }
+
+    /// Reads and checks the text of a file that is called `name`.
+    ///
+    /// # Errors
+    /// Everything that is wrong; of what is no TOML, or has unknown keys, the first thing.
+    pub fn parse(name: &str, text: &str) -> Result<Self, ConfigErrors> {
+        let source = Source { name: name.into(), text: text.into() };
+        let raw: RawFile = toml::from_str(text)
+            .map_err(|error| ConfigErrors(vec![source.error(error.span(), plain(error.message()))]))?;
+        let mut reader = Reader { source: &source, spans: Spans::new(), errors: Vec::new() };
+        let config = reader.file(raw);
+        let Reader { spans, errors, .. } = reader;
+        if !errors.is_empty() {
+            return Err(ConfigErrors(errors));
+        }
+        let file = Self { config, source, spans };
+        match file.config.check() {
+            problems if problems.is_empty() => Ok(file),
+            problems => Err(file.located(&problems)),
+        }
+    }
+
+    /// Looks at the storage, and changes nothing. May block.
+    ///
+    /// # Errors
+    /// Everything that is not in order with it.
+    pub fn inspect(&self) -> Result<(), ConfigErrors> {
+        match self.config.inspect() {
+            problems if problems.is_empty() => Ok(()),
+            problems => Err(self.located(&problems)),
+        }
+    }
+
+    /// Says where in the file problems are.
+    #[must_use]
+    pub fn located(&self, problems: &[Problem]) -> ConfigErrors {
+        let error = |problem: &Problem| {
+            let span = self.spans.get(&problem.place).or_else(|| self.spans.get(&table_of(problem.place)));
+            self.source.error(span.cloned(), problem.message.clone())
+        };
+        ConfigErrors(problems.iter().map(error).collect())
+    }
+}
+
+/// Says in the words of TOML what its reader says in those of Rust. Some messages have several lines; the first says it.
+fn plain(message: &str) -> String {
+    const WORDS: [(&str, &str); 7] = [
+        (
+            "invalid type: map, expected a sequence",
+            "a table where a list of tables is expected: write [[name]]",
+        ),
+        ("unknown field", "unknown key"),
+        ("missing field", "missing key"),
+        ("expected u16", "expected a number from 0 to 65535"),
+        ("expected u32", "expected a number from 0 to 4294967295"),
+        ("expected a tuple of size 2", "expected two numbers, as in [1, 65519]"),
+        ("sequence", "list"),
+    ];
+    let message = message.lines().next().unwrap_or("this is no TOML").to_owned();
+    WORDS.iter().fold(message, |message, (rust, toml)| message.replace(rust, toml))
+}
+
+/// The table that a place is a key of.
+fn table_of(place: Place) -> Place {
+    match place {
+        Place::Subsystem(at, _) => Place::Subsystem(at, ""),
+        Place::Namespace(subsystem_at, at, _) => Place::Namespace(subsystem_at, at, ""),
+        other => other,
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawFile {
+    #[serde(default)]
+    reactors: RawReactors,
+    #[serde(default)]
+    limits: RawLimits,
+    #[serde(default)]
+    timeouts: RawTimeouts,
+    #[serde(default)]
+    discovery: RawDiscovery,
+    listener: Option<Vec<Spanned<RawListener>>>,
+    #[serde(default)]
+    subsystem: Vec<Spanned<RawSubsystem>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawReactors {
+    cores: Option<Spanned<String>>,
+    count: Option<Spanned<u16>>,
+    engine: Option<Spanned<String>>,
+    pool: Option<Spanned<RawSize>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawLimits {
+    transfer: Option<Spanned<RawSize>>,
+    in_capsule: Option<Spanned<RawSize>>,
+    queue_entries: Option<Spanned<u16>>,
+    io_queues: Option<Spanned<u16>>,
+    controllers: Option<Spanned<u16>>,
+    controllers_per_host: Option<Spanned<u16>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawTimeouts {
+    connect_s: Option<Spanned<u32>>,
+    pdu_s: Option<Spanned<u32>>,
+    send_s: Option<Spanned<u32>>,
+    stop_s: Option<Spanned<u32>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawDiscovery {
+    nqn: Option<Spanned<String>>,
+    #[serde(default)]
+    referral: Vec<RawReferral>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawReferral {
+    address: Spanned<String>,
+    nqn: Option<Spanned<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawListener {
+    address: Spanned<String>,
+    advertise: Option<Spanned<String>>,
+    subsystems: Option<bool>,
+    discovery: Option<bool>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawSubsystem {
+    nqn: Spanned<String>,
+    serial: Option<Spanned<String>>,
+    model: Option<Spanned<String>>,
+    hosts: Option<Spanned<RawHosts>>,
+    cntlids: Option<Spanned<(u16, u16)>>,
+    #[serde(default)]
+    namespace: Vec<Spanned<RawNamespace>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawNamespace {
+    nsid: Option<Spanned<u32>>,
+    storage: Spanned<String>,
+    uuid: Option<Spanned<String>>,
+    nguid: Option<Spanned<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected \"any\" or a list of host NQNs")]
+enum RawHosts {
+    Word(String),
+    List(Vec<String>),
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a size: a number of bytes, or text such as \"64M\"")]
+enum RawSize {
+    Bytes(u64),
+    Text(String),
+}
+
+/// Turns what TOML says into what is meant, and collects what makes no sense.
+struct Reader<'a> {
+    source: &'a Source,
+    spans: Spans,
+    errors: Vec<ConfigError>,
+}
+
+impl Reader<'_> {
+    fn wrong(&mut self, span: Range<usize>, message: impl Into<String>) {
+        self.errors.push(self.source.error(Some(span), message));
+    }
+
+    /// Parses a text, or notes what is wrong with it.
+    fn parsed<T: FromStr<Err: fmt::Display>>(&mut self, text: &Spanned<String>, remedy: &str) -> Option<T> {
+        match text.get_ref().parse() {
+            Ok(value) => Some(value),
+            Err(error) => {
+                self.wrong(text.span(), format!("{error}{remedy}"));
+                None
+            }
+        }
+    }
+
+    fn nqn(&mut self, text: &Spanned<String>) -> Option<Nqn> {
+        self.parsed(text, ": write nqn.YYYY-MM.reverse.domain:name")
+    }
+
+    fn size(&mut self, size: &Spanned<RawSize>) -> Option<u64> {
+        match size.get_ref() {
+            RawSize::Bytes(bytes) => Some(*bytes),
+            RawSize::Text(text) => match Size::parse(text) {
+                Ok(size) => Some(size.0),
+                Err((_, message)) => {
+                    self.wrong(size.span(), message);
+                    None
+                }
+            },
+        }
+    }
+
+    /// A size that fits into 32 bits.
+    fn small_size(&mut self, place: Place, size: Option<Spanned<RawSize>>, default: u32) -> u32 {
+        let Some(size) = size else { return default };
+        self.spans.insert(place, size.span());
+        let Some(bytes) = self.size(&size) else { return default };
+        u32::try_from(bytes).unwrap_or_else(|_| {
+            self.wrong(size.span(), format!("{} is more than this can be", Size(bytes)));
+            default
+        })
+    }
+
+    fn number(&mut self, place: Place, number: Option<Spanned<u16>>, default: u16) -> u16 {
+        let Some(number) = number else { return default };
+        self.spans.insert(place, number.span());
+        number.into_inner()
+    }
+
+    /// An address with a port, or alone.
+    fn address(&mut self, text: &Spanned<String>, port: u16) -> Option<SocketAddr> {
+        let (address, given) = self.address_and_port(text)?;
+        Some(SocketAddr::new(address, given.unwrap_or(port)))
+    }
+
+    fn address_and_port(&mut self, text: &Spanned<String>) -> Option<(IpAddr, Option<u16>)> {
+        let written = text.get_ref();
+        let bare = written.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(written);
+        if let Ok(address) = written.parse::<SocketAddr>() {
+            return Some((address.ip(), Some(address.port())));
+        }
+        if let Ok(ip) = bare.parse::<IpAddr>() {
+            return Some((ip, None));
+        }
+        let message =
+            format!("\"{written}\" is no address: write IP or IP:PORT, as in 192.0.2.1:4420 or [::]:4420");
+        self.wrong(text.span(), message);
+        None
+    }
+
+    fn file(&mut self, raw: RawFile) -> TargetConfig {
+        let reactors = self.reactors(raw.reactors);
+        let limits = self.limits(raw.limits);
+        let timeouts = self.timeouts(raw.timeouts);
+        let listeners = match raw.listener {
+            None => ListenerConfig::usual(IpAddr::from([127, 0, 0, 1])),
+            Some(listeners) => self.listeners(listeners),
+        };
+        let discovery = self.discovery(raw.discovery);
+        let subsystems = raw.subsystem.into_iter().enumerate();
+        let subsystems = subsystems.filter_map(|(at, subsystem)| self.subsystem(at, subsystem)).collect();
+        TargetConfig { reactors, limits, timeouts, listeners, discovery, subsystems }
+    }
+
+    fn reactors(&mut self, raw: RawReactors) -> ReactorConfig {
+        let mut reactors = ReactorConfig::default();
+        if let Some(cores) = &raw.cores {
+            if let Some(cores) = self.parsed::<CoreList>(cores, "") {
+                reactors.threads = Threads::Cores(cores);
+            }
+            if let Some(count) = &raw.count {
+                self.wrong(count.span(), "cores says already how many there are: leave one of them out");
+            }
+        } else if let Some(count) = raw.count {
+            self.spans.insert(Place::Reactors("count"), count.span());
+            reactors.threads = Threads::Count(count.into_inner());
+        }
+        if let Some(engine) = raw.engine {
+            reactors.engine = match engine.get_ref().as_str() {
+                "auto" => None,
+                "uring" => Some(EngineKind::Uring),
+                "epoll" => Some(EngineKind::Epoll),
+                other => {
+                    let message = format!("there is no engine \"{other}\": write auto, uring or epoll");
+                    self.wrong(engine.span(), message);
+                    None
+                }
+            };
+        }
+        if let Some(pool) = raw.pool {
+            self.spans.insert(Place::Reactors("pool"), pool.span());
+            if let Some(bytes) = self.size(&pool) {
+                reactors.pool_bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+            }
+        }
+        reactors
+    }
+
+    fn limits(&mut self, raw: RawLimits) -> Limits {
+        let defaults = Limits::default();
+        let controllers = u16::try_from(defaults.controller_count_max).unwrap_or(u16::MAX);
+        let per_host = u16::try_from(defaults.controller_count_per_host_max).unwrap_or(u16::MAX);
+        Limits {
+            transfer_bytes_max: self.small_size(
+                Place::Limits("transfer"),
+                raw.transfer,
+                defaults.transfer_bytes_max,
+            ),
+            in_capsule_bytes: self.small_size(
+                Place::Limits("in_capsule"),
+                raw.in_capsule,
+                defaults.in_capsule_bytes,
+            ),
+            queue_entries_max: self.number(
+                Place::Limits("queue_entries"),
+                raw.queue_entries,
+                defaults.queue_entries_max,
+            ),
+            io_queue_count_max: self.number(
+                Place::Limits("io_queues"),
+                raw.io_queues,
+                defaults.io_queue_count_max,
+            ),
+            controller_count_max: self
+                .number(Place::Limits("controllers"), raw.controllers, controllers)
+                .into(),
+            controller_count_per_host_max: self
+                .number(Place::Limits("controllers_per_host"), raw.controllers_per_host, per_host)
+                .into(),
+            ..defaults
+        }
+    }
+
+    fn timeouts(&mut self, raw: RawTimeouts) -> TimeoutConfig {
+        let defaults = TimeoutConfig::default();
+        let mut ms = |key, seconds: Option<Spanned<u32>>, default_ms| {
+            let Some(seconds) = seconds else { return default_ms };
+            self.spans.insert(Place::Timeouts(key), seconds.span());
+            u64::from(seconds.into_inner()) * 1000
+        };
+        TimeoutConfig {
+            connect_ms: ms("connect_s", raw.connect_s, defaults.connect_ms),
+            pdu_ms: ms("pdu_s", raw.pdu_s, defaults.pdu_ms),
+            send_ms: ms("send_s", raw.send_s, defaults.send_ms),
+            stop_ms: ms("stop_s", raw.stop_s, defaults.stop_ms),
+        }
+    }
+
+    fn listeners(&mut self, raw: Vec<Spanned<RawListener>>) -> Vec<ListenerConfig> {
+        let mut listeners = Vec::new();
+        for listener in raw {
+            let listener = listener.into_inner();
+            let subsystems = listener.subsystems.unwrap_or(true);
+            let port = if subsystems { IO_PORT } else { DISCOVERY_PORT };
+            let span = listener.address.span();
+            let advertise = listener.advertise.and_then(|advertise| {
+                let (ip, port) = self.address_and_port(&advertise)?;
+                if ip.is_unspecified() {
+                    self.wrong(
+                        advertise.span(),
+                        "hosts cannot connect to a wildcard: advertise an address of its own",
+                    );
+                }
+                Some(Advertised { ip, port })
+            });
+            let Some(address) = self.address(&listener.address, port) else { continue };
+            self.spans.insert(Place::Listener(listeners.len()), span);
+            let discovery = listener.discovery.unwrap_or(true);
+            listeners.push(ListenerConfig { address, advertise, subsystems, discovery });
+        }
+        listeners
+    }
+
+    fn discovery(&mut self, raw: RawDiscovery) -> DiscoveryConfig {
+        let mut discovery = DiscoveryConfig::default();
+        if let Some(nqn) = raw.nqn {
+            self.spans.insert(Place::DiscoveryNqn, nqn.span());
+            discovery.nqn = self.nqn(&nqn);
+        }
+        for referral in raw.referral {
+            let span = referral.address.span();
+            let nqn = match &referral.nqn {
+                None => Some(Nqn::discovery()),
+                Some(nqn) => self.nqn(nqn),
+            };
+            let (Some(address), Some(nqn)) = (self.address(&referral.address, DISCOVERY_PORT), nqn) else {
+                continue;
+            };
+            self.spans.insert(Place::Referral(discovery.referrals.len()), span);
+            discovery.referrals.push(Referral { address, nqn });
+        }
+        discovery
+    }
+
+    fn subsystem(&mut self, at: usize, raw: Spanned<RawSubsystem>) -> Option<SubsystemConfig> {
+        let table = raw.span();
+        let raw = raw.into_inner();
+        self.spans.insert(Place::Subsystem(at, ""), table.clone());
+        self.spans.insert(Place::Subsystem(at, "nqn"), raw.nqn.span());
+        let mut subsystem = self.nqn(&raw.nqn).map(SubsystemConfig::new);
+        let access = match raw.hosts {
+            Some(hosts) => self.access(&hosts),
+            None => {
+                let message = "who may connect is not said: add hosts = \"any\", or a list of host NQNs";
+                self.wrong(table, message);
+                None
+            }
+        };
+        let mut keep = |key, text: Option<Spanned<String>>| {
+            let text = text?;
+            self.spans.insert(Place::Subsystem(at, key), text.span());
+            Some(text.into_inner())
+        };
+        let (serial, model) = (keep("serial", raw.serial), keep("model", raw.model));
+        let namespaces = raw.namespace.into_iter().enumerate();
+        let namespaces =
+            namespaces.filter_map(|(namespace_at, namespace)| self.namespace(at, namespace_at, namespace));
+        let namespaces: Vec<NamespaceConfig> = namespaces.collect();
+        if let Some(subsystem) = &mut subsystem {
+            subsystem.serial = serial;
+            subsystem.model = model.unwrap_or_else(|| std::mem::take(&mut subsystem.model));
+            subsystem.access = access.unwrap_or(Access::Any);
+            subsystem.namespaces = namespaces;
+            if let Some(cntlids) = raw.cntlids {
+                self.spans.insert(Place::Subsystem(at, "cntlids"), cntlids.span());
+                let (first, last) = cntlids.into_inner();
+                subsystem.cntlids = first..=last;
+            }
+        }
+        subsystem
+    }
+
+    fn access(&mut self, hosts: &Spanned<RawHosts>) -> Option<Access> {
+        match hosts.get_ref() {
+            RawHosts::Word(word) if word == "any" => Some(Access::Any),
+            RawHosts::Word(word) => {
+                self.wrong(
+                    hosts.span(),
+                    format!("\"{word}\" is neither \"any\" nor a list: write [\"{word}\"]"),
+                );
+                None
+            }
+            RawHosts::List(names) => {
+                let mut access = std::collections::BTreeSet::new();
+                for name in names {
+                    match name.parse::<Nqn>() {
+                        Ok(nqn) => drop(access.insert(nqn)),
+                        // Hosts call themselves what they like, so what Connect takes is taken here. wire §21
+                        Err(_) if name.starts_with("nqn.") => {
+                            let bytes = [name.as_bytes(), &[0]].concat();
+                            match Nqn::from_wire(&bytes) {
+                                Ok(nqn) => drop(access.insert(nqn)),
+                                Err(error) => self.wrong(hosts.span(), format!("host \"{name}\": {error}")),
+                            }
+                        }
+                        Err(error) => self.wrong(hosts.span(), format!("host \"{name}\": {error}")),
+                    }
+                }
+                Some(Access::Only(access))
+            }
+        }
+    }
+
+    fn namespace(
+        &mut self,
+        subsystem_at: usize,
+        at: usize,
+        raw: Spanned<RawNamespace>,
+    ) -> Option<NamespaceConfig> {
+        self.spans.insert(Place::Namespace(subsystem_at, at, ""), raw.span());
+        let raw = raw.into_inner();
+        let place = |key| Place::Namespace(subsystem_at, at, key);
+        self.spans.insert(place("storage"), raw.storage.span());
+        let mut namespace = self.parsed::<Spec>(&raw.storage, "").map(NamespaceConfig::new);
+        let nsid = raw.nsid.map(|nsid| {
+            self.spans.insert(place("nsid"), nsid.span());
+            Nsid::new(nsid.into_inner())
+        });
+        let mut id = |key, text: Option<Spanned<String>>| {
+            let text = text?;
+            self.spans.insert(place(key), text.span());
+            self.parsed::<Uuid>(&text, "")
+        };
+        // An NGUID has as many digits as a UUID, and is as often written with hyphens.
+        let (uuid, nguid) = (id("uuid", raw.uuid), id("nguid", raw.nguid));
+        if let Some(namespace) = &mut namespace {
+            namespace.nsid = nsid;
+            namespace.uuid = uuid;
+            namespace.nguid = nguid.map(Uuid::to_bytes);
+        }
+        namespace
+    }
+}

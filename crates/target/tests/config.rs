@@ -1,0 +1,392 @@
+//! The configuration file: what it means, and what is said about mistakes.
+
+use nvlane_target::config::{
+    ConfigFile, ListenerConfig, NamespaceConfig, SubsystemConfig, TargetConfig, Threads,
+};
+use nvlane_target::subsystem::Access;
+use proptest::prelude::*;
+use reactor::EngineKind;
+use wire::id::Nsid;
+
+const EXAMPLE: &str = include_str!("../examples/nvlane.toml");
+
+fn config(text: &str) -> TargetConfig {
+    ConfigFile::parse("nvlane.toml", text).unwrap_or_else(|errors| panic!("{errors}")).config
+}
+
+fn errors(text: &str) -> String {
+    ConfigFile::parse("nvlane.toml", text).expect_err("something is wrong").to_string()
+}
+
+/// The text with every commented key in force that has a value.
+fn uncommented(text: &str) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for line in text.lines() {
+        let key = line.strip_prefix("# ").filter(|rest| {
+            let name = rest.split_once(" = ").map_or("", |(name, _)| name);
+            !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
+        });
+        let is_table = line.starts_with("# [[");
+        let is_placeholder = line.contains("\"...\"");
+        let is_alternative = line.contains("cores = ");
+        match key {
+            Some(key) if !is_placeholder && !is_alternative => lines.push(key.to_owned()),
+            _ if is_table => lines.push(line[2..].to_owned()),
+            _ => lines.push(line.to_owned()),
+        }
+    }
+    lines.join("\n")
+}
+
+#[test]
+fn the_example_says_what_it_means() {
+    let config = config(EXAMPLE);
+    assert_eq!(config.reactors, nvlane_target::config::ReactorConfig::default());
+    assert_eq!(config.limits, nvlane_target::limits::Limits::default());
+    let addresses: Vec<_> = config.listeners.iter().map(|listener| listener.address.to_string()).collect();
+    assert_eq!(addresses, ["0.0.0.0:4420", "0.0.0.0:8009"]);
+    assert_eq!((config.listeners[0].subsystems, config.listeners[1].subsystems), (true, false));
+    assert_eq!(config.subsystems.len(), 2);
+    let disks = &config.subsystems[0];
+    assert_eq!(disks.access, Access::Any);
+    let storage: Vec<_> = disks.namespaces.iter().map(|namespace| namespace.storage.to_string()).collect();
+    assert_eq!(storage, ["ram:256M", "file:/var/lib/nvlane/disk.img?size=10G&lba=512"]);
+    assert!(matches!(&config.subsystems[1].access, Access::Only(hosts) if hosts.len() == 2));
+}
+
+#[test]
+fn what_the_example_shows_as_defaults_is_valid_and_mostly_the_default() {
+    let shown = config(&uncommented(EXAMPLE));
+    let short = config(EXAMPLE);
+    assert_eq!(shown.limits, short.limits);
+    assert_eq!(shown.timeouts, short.timeouts);
+    assert_eq!(
+        (shown.reactors.engine, shown.reactors.pool_bytes),
+        (short.reactors.engine, short.reactors.pool_bytes)
+    );
+    assert_eq!(shown.reactors.threads, Threads::Count(4));
+    assert_eq!(shown.discovery.referrals.len(), 1);
+    assert_eq!(shown.subsystems[0].cntlids, short.subsystems[0].cntlids);
+    assert_eq!(shown.subsystems[0].model, short.subsystems[0].model);
+    let [first, _] = &shown.subsystems[0].namespaces[..] else { panic!("two namespaces") };
+    assert_eq!(
+        first.nguid,
+        Some([0x01, 0x23, 0x45, 0x67, 0x89, 0xAB, 0xCD, 0xEF].repeat(2).try_into().unwrap())
+    );
+}
+
+#[test]
+fn an_empty_file_is_a_target_on_loopback_without_subsystems() {
+    let config = config("");
+    assert_eq!(config.listeners, ListenerConfig::usual([127, 0, 0, 1].into()));
+    assert!(config.subsystems.is_empty());
+}
+
+#[test]
+fn a_command_line_makes_the_same_as_a_file() {
+    let mut subsystem = SubsystemConfig::new("nqn.2026-01.io.nvlane:x".parse().unwrap());
+    subsystem.namespaces.push(NamespaceConfig::new("ram:1G?lba=512".parse().unwrap()));
+    let built = TargetConfig {
+        listeners: ListenerConfig::usual([127, 0, 0, 1].into()),
+        subsystems: vec![subsystem],
+        ..TargetConfig::default()
+    };
+    let read = config(
+        r#"
+        [[subsystem]]
+        nqn = "nqn.2026-01.io.nvlane:x"
+        hosts = "any"
+        namespace = [{ storage = "ram:1G?lba=512" }]
+        "#,
+    );
+    assert_eq!(built, read);
+    assert_eq!(built.check(), []);
+}
+
+#[test]
+fn reactors_and_limits_are_read() {
+    let config = config(
+        r#"
+        [reactors]
+        cores = "0,2-3"
+        engine = "epoll"
+        pool = 134217728
+        [limits]
+        transfer = "256K"
+        in_capsule = 4096
+        io_queues = 8
+        [timeouts]
+        stop_s = 1
+        [[listener]]
+        address = "::1"
+        [[listener]]
+        address = "127.0.0.1"
+        subsystems = false
+        advertise = "[2001:db8::1]:9000"
+        "#,
+    );
+    assert!(matches!(&config.reactors.threads, Threads::Cores(cores) if cores.cores() == [0, 2, 3]));
+    assert_eq!(config.reactors.engine, Some(EngineKind::Epoll));
+    assert_eq!(config.reactors.pool_bytes, 128 << 20);
+    assert_eq!((config.limits.transfer_bytes_max, config.limits.in_capsule_bytes), (256 << 10, 4096));
+    assert_eq!((config.limits.io_queue_count_max, config.timeouts.stop_ms), (8, 1000));
+    let addresses: Vec<_> = config.listeners.iter().map(|listener| listener.address.to_string()).collect();
+    assert_eq!(addresses, ["[::1]:4420", "127.0.0.1:8009"], "the usual port of what they serve");
+    let advertised = config.listeners[1].advertise.unwrap();
+    assert_eq!((advertised.ip.to_string(), advertised.port), ("2001:db8::1".into(), Some(9000)));
+}
+
+#[test]
+fn namespaces_without_a_number_take_the_lowest_free_ones() {
+    let config = config(
+        r#"
+        [[subsystem]]
+        nqn = "nqn.2026-01.io.nvlane:x"
+        hosts = "any"
+        namespace = [
+            { storage = "file:/a" },
+            { storage = "ram:1G", nsid = 2 },
+            { storage = "ram:2G" },
+            { storage = "null:1G?uuid=11111111-2222-3333-4444-555555555555" },
+        ]
+        "#,
+    );
+    let resolved = config.resolve();
+    let subsystem = resolved.values().next().unwrap();
+    let shown: Vec<_> = subsystem
+        .namespaces
+        .iter()
+        .map(|(nsid, namespace)| format!("{nsid} {} {}", namespace.spec, namespace.uuid))
+        .collect();
+    insta::assert_snapshot!(shown.join("\n"), @r"
+    1 file:/a bef3c955-ba83-5615-b04c-d531c012c97e
+    2 ram:1G 8a1c8fd8-8a61-5c67-9f6d-2b942b1a8b74
+    3 ram:2G e48df5bf-ce45-5172-a531-06a2b342bcab
+    4 null:1G?uuid=11111111-2222-3333-4444-555555555555 11111111-2222-3333-4444-555555555555
+    ");
+    assert!(
+        subsystem.namespaces[&Nsid::new(2)].is_numbered && !subsystem.namespaces[&Nsid::new(1)].is_numbered
+    );
+    assert_eq!(subsystem.serial.len(), 20);
+}
+
+/// A file with one subsystem, and these lines in it.
+fn subsystem(lines: &str) -> String {
+    format!("[[subsystem]]\nnqn = \"nqn.2026-01.io.nvlane:x\"\nhosts = \"any\"\n{lines}\n")
+}
+
+#[test]
+fn mistakes_are_said_with_line_and_column() {
+    let mistakes = [
+        // No TOML, unknown keys, wrong types.
+        "[reactors\n".to_owned(),
+        "[[listener]]\nadress = \"0.0.0.0\"\n".to_owned(),
+        "[listener]\naddress = \"0.0.0.0\"\n".to_owned(),
+        "subsystems = []\n".to_owned(),
+        "[limits]\nio_queues = \"many\"\n".to_owned(),
+        "[limits]\nio_queues = -1\n".to_owned(),
+        "[reactors]\npool = true\n".to_owned(),
+        "[[subsystem]]\nhosts = \"any\"\n".to_owned(),
+        subsystem("[[subsystem.namespace]]\nnsid = 1\n"),
+        // Values that make no sense by themselves.
+        "[reactors]\ncores = \"0-x\"\n".to_owned(),
+        "[reactors]\ncores = \"0\"\ncount = 2\n".to_owned(),
+        "[reactors]\ncount = 0\n".to_owned(),
+        "[reactors]\nengine = \"kqueue\"\n".to_owned(),
+        "[reactors]\npool = \"64Q\"\n".to_owned(),
+        "[reactors]\npool = \"1M\"\n".to_owned(),
+        "[limits]\ntransfer = \"100K\"\n".to_owned(),
+        "[limits]\ntransfer = \"8G\"\n".to_owned(),
+        "[limits]\nin_capsule = 1000\n".to_owned(),
+        "[limits]\nqueue_entries = 4096\n".to_owned(),
+        "[limits]\nio_queues = 0\n".to_owned(),
+        "[timeouts]\npdu_s = 0\n".to_owned(),
+        "[[listener]]\naddress = \"localhost:4420\"\n".to_owned(),
+        "[[listener]]\naddress = \"0.0.0.0\"\nadvertise = \"0.0.0.0\"\n".to_owned(),
+        "[[listener]]\naddress = \"0.0.0.0\"\nsubsystems = false\ndiscovery = false\n".to_owned(),
+        "listener = []\n".to_owned(),
+        "[discovery]\nnqn = \"nqn.2014-08.org.nvmexpress.discovery\"\n".to_owned(),
+        "[discovery]\nnqn = \"discovery\"\n".to_owned(),
+        subsystem("serial = \"\""),
+        subsystem("serial = \"123456789012345678901\""),
+        subsystem("model = \"ünlane\""),
+        subsystem("cntlids = [0, 5]"),
+        subsystem("cntlids = [5, 4]"),
+        subsystem("cntlids = [5]"),
+        subsystem("namespace = [{ storage = \"disk:1G\" }]"),
+        subsystem("namespace = [{ storage = \"ram:1G?lba=1000\" }]"),
+        subsystem("namespace = [{ storage = \"ram:1G\", nsid = 0 }]"),
+        subsystem("namespace = [{ storage = \"ram:1G\", nsid = 1025 }]"),
+        subsystem("namespace = [{ storage = \"ram:1G\", uuid = \"12\" }]"),
+        subsystem("namespace = [{ storage = \"ram:1G\", uuid = \"00000000-0000-0000-0000-000000000000\" }]"),
+        subsystem("namespace = [{ storage = \"ram:1G\", nguid = \"00000000000000000000000000000000\" }]"),
+        subsystem(
+            "namespace = [{ storage = \"ram:1G?uuid=11111111-2222-3333-4444-555555555555\", uuid = \"21111111-2222-3333-4444-555555555555\" }]",
+        ),
+        "[[subsystem]]\nnqn = \"disks\"\nhosts = \"any\"\n".to_owned(),
+        "[[subsystem]]\nnqn = \"nqn.2026-01.io.nvlane:x\"\n".to_owned(),
+        "[[subsystem]]\nnqn = \"nqn.2026-01.io.nvlane:x\"\nhosts = \"nqn.2026-01.io.nvlane:h\"\n".to_owned(),
+        "[[subsystem]]\nnqn = \"nqn.2026-01.io.nvlane:x\"\nhosts = [\"me\"]\n".to_owned(),
+        "[[subsystem]]\nnqn = \"nqn.2026-01.io.nvlane:x\"\nhosts = 5\n".to_owned(),
+        "[[subsystem]]\nnqn = \"nqn.2014-08.org.nvmexpress.discovery\"\nhosts = \"any\"\n".to_owned(),
+    ];
+    let shown: Vec<String> = mistakes.iter().map(|text| errors(text)).collect();
+    insta::assert_snapshot!(shown.join("\n"), @r#"
+    nvlane.toml:1:10: unclosed table, expected `]`
+    nvlane.toml:2:1: unknown key `adress`, expected one of `address`, `advertise`, `subsystems`, `discovery`
+    nvlane.toml:1:1: a table where a list of tables is expected: write [[name]]
+    nvlane.toml:1:1: unknown key `subsystems`, expected one of `reactors`, `limits`, `timeouts`, `discovery`, `listener`, `subsystem`
+    nvlane.toml:2:13: invalid type: string "many", expected a number from 0 to 65535
+    nvlane.toml:2:13: invalid value: integer `-1`, expected a number from 0 to 65535
+    nvlane.toml:2:8: expected a size: a number of bytes, or text such as "64M"
+    nvlane.toml:1:1: missing key `nqn`
+    nvlane.toml:4:1: missing key `storage`
+    nvlane.toml:2:9: "0-x" is no core number or range: write cores as 0,2-5
+    nvlane.toml:3:9: cores says already how many there are: leave one of them out
+    nvlane.toml:2:9: count is 0: take 1 to 1024
+    nvlane.toml:2:10: there is no engine "kqueue": write auto, uring or epoll
+    nvlane.toml:2:8: no size ends in 'Q': use K, M, G or T, as in 64M
+    nvlane.toml:2:8: a pool of 1M is too small for transfers as large as allowed: take 4M or more
+    nvlane.toml:2:12: transfer is 100K: take a power of two from 8K to 32M
+    nvlane.toml:2:12: 8G is more than this can be
+    nvlane.toml:2:14: in_capsule is 1000: take a multiple of 16 up to 64K
+    nvlane.toml:2:17: queue_entries is 4096: take 16 to 1024
+    nvlane.toml:2:13: io_queues is 0: take 1 to 1024
+    nvlane.toml:2:9: pdu_s is 0: nobody could be so fast, take 1 or more
+    nvlane.toml:2:11: "localhost:4420" is no address: write IP or IP:PORT, as in 192.0.2.1:4420 or [::]:4420
+    nvlane.toml:3:13: hosts cannot connect to a wildcard: advertise an address of its own
+    nvlane.toml:2:11: the listener on 0.0.0.0:8009 leads to nothing: turn on subsystems or discovery
+    nvlane.toml: there is no listener: add one, so that hosts can connect
+    nvlane.toml:2:7: this is the name of every discovery service, which this one answers to anyway: give it one of its own, or none
+    nvlane.toml:2:7: name does not begin with "nqn.": write nqn.YYYY-MM.reverse.domain:name
+    nvlane.toml:4:10: serial is "": take 1 to 20 printable ASCII characters
+    nvlane.toml:4:10: serial is "123456789012345678901": take 1 to 20 printable ASCII characters
+    nvlane.toml:4:9: model is "ünlane": take 1 to 40 printable ASCII characters
+    nvlane.toml:4:11: controller ids 0 to 5: take a range within 1 to 65519
+    nvlane.toml:4:11: controller ids 5 to 4: take a range within 1 to 65519
+    nvlane.toml:4:11: invalid length 1, expected two numbers, as in [1, 65519]
+    nvlane.toml:4:26: namespace 'disk:1G', character 1: there is no 'disk': expected ram:SIZE, null:SIZE, file:PATH or device:PATH
+    nvlane.toml:4:26: namespace 'ram:1G?lba=1000', character 12: expected a power of two from 512 to 65536
+    nvlane.toml:4:43: nsid is 0: take 1 to 1024
+    nvlane.toml:4:43: nsid is 1025: take 1 to 1024
+    nvlane.toml:4:43: not a UUID: expected 32 hexadecimal digits, with hyphens as 8-4-4-4-12 or none
+    nvlane.toml:4:43: a uuid of zeroes identifies nothing: leave it out to have one made
+    nvlane.toml:4:44: an nguid of zeroes identifies nothing: leave it out to have one made
+    nvlane.toml:4:85: the storage says another uuid: leave one of them out
+    nvlane.toml:2:7: name does not begin with "nqn.": write nqn.YYYY-MM.reverse.domain:name
+    nvlane.toml:1:1: who may connect is not said: add hosts = "any", or a list of host NQNs
+    nvlane.toml:3:9: "nqn.2026-01.io.nvlane:h" is neither "any" nor a list: write ["nqn.2026-01.io.nvlane:h"]
+    nvlane.toml:3:9: host "me": name does not begin with "nqn."
+    nvlane.toml:3:9: expected "any" or a list of host NQNs
+    nvlane.toml:2:7: nqn.2014-08.org.nvmexpress.discovery is the name of the discovery service: give the subsystem another one
+    "#);
+}
+
+#[test]
+fn contradictions_are_found_across_the_file() {
+    let text = r#"
+[[listener]]
+address = "192.0.2.1:4420"
+[[listener]]
+address = "0.0.0.0:4420"
+[[listener]]
+address = "[::]:4420"
+[[discovery.referral]]
+address = "192.0.2.1:4420"
+[[subsystem]]
+nqn = "nqn.2026-01.io.nvlane:x"
+hosts = "any"
+namespace = [{ storage = "ram:1G", nsid = 1 }, { storage = "ram:1G", nsid = 1 }]
+[[subsystem]]
+nqn = "nqn.2026-01.io.nvlane:x"
+hosts = "any"
+"#;
+    insta::assert_snapshot!(errors(text), @r"
+    nvlane.toml:5:11: the listeners on 192.0.2.1:4420 and 0.0.0.0:4420 overlap: remove one of them
+    nvlane.toml:9:11: the referral to 192.0.2.1:4420 leads back to this target: remove it
+    nvlane.toml:13:77: nqn.2026-01.io.nvlane:x has two namespaces 1: give one another number
+    nvlane.toml:15:7: there are two subsystems nqn.2026-01.io.nvlane:x: rename or remove one
+    ");
+    let text = r#"
+[[subsystem]]
+nqn = "nqn.2026-01.io.nvlane:x"
+hosts = "any"
+namespace = [
+    { storage = "file:/a", uuid = "11111111-2222-3333-4444-555555555555" },
+    { storage = "file:/b?readonly", uuid = "11111111-2222-3333-4444-555555555555" },
+    { storage = "file:/b?readonly" },
+]
+[[subsystem]]
+nqn = "nqn.2026-01.io.nvlane:y"
+hosts = "any"
+namespace = [
+    { storage = "file:/a?lba=512" },
+    { storage = "ram:1G", nguid = "11111111222233334444555555555555" },
+]
+"#;
+    insta::assert_snapshot!(errors(text), @r"
+    nvlane.toml:7:44: nqn.2026-01.io.nvlane:x namespace 2 has the uuid of nqn.2026-01.io.nvlane:x namespace 1: hosts would take them for one
+    nvlane.toml:14:17: nqn.2026-01.io.nvlane:y namespace 1 and nqn.2026-01.io.nvlane:x namespace 1 have the same storage: two would destroy each other's data, unless both are readonly
+    nvlane.toml:15:35: nqn.2026-01.io.nvlane:y namespace 2 has the nguid of nqn.2026-01.io.nvlane:x namespace 1: hosts would take them for one
+    ");
+    let text = "[[listener]]\naddress = \"0.0.0.0\"\nsubsystems = false\n";
+    insta::assert_snapshot!(errors(&format!("{text}{}", subsystem(""))), @"nvlane.toml:2:11: no listener leads to subsystems: turn subsystems on for one of them");
+}
+
+#[test]
+fn positions_count_characters() {
+    let text = "# ä\n[[subsystem]]\nnqn = \"nqn.2026-01.io.nvlane:ä\" ; hosts = 1\n";
+    insta::assert_snapshot!(errors(text), @"nvlane.toml:3:33: unexpected key or value, expected newline, `#`");
+}
+
+#[test]
+fn storage_is_looked_at_and_not_touched() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().display();
+    std::fs::write(directory.path().join("odd"), [0; 1000]).unwrap();
+    std::fs::write(directory.path().join("small"), [0; 4096]).unwrap();
+    let text = format!(
+        "[[subsystem]]\nnqn = \"nqn.2026-01.io.nvlane:x\"\nhosts = \"any\"\nnamespace = [\n\
+         {{ storage = \"file:{place}/new?size=1M\" }},\n\
+         {{ storage = \"file:{place}/small?size=1M\" }},\n\
+         {{ storage = \"ram:1M\" }},\n\
+         {{ storage = \"file:{place}/missing\" }},\n\
+         {{ storage = \"file:{place}/nowhere/new?size=1M\" }},\n\
+         {{ storage = \"file:{place}/odd\" }},\n\
+         {{ storage = \"file:{place}\" }},\n\
+         {{ storage = \"ram:5000\" }},\n]\n"
+    );
+    let file = ConfigFile::parse("nvlane.toml", &text).unwrap();
+    let errors = file.inspect().expect_err("most of it is wrong").to_string();
+    insta::assert_snapshot!(errors.replace(&place.to_string(), "/place"), @r"
+    nvlane.toml:8:13: /place/missing does not exist: add size= to have it made
+    nvlane.toml:9:13: /place/nowhere/new does not exist: make its directory first
+    nvlane.toml:10:13: /place/odd has 1000 bytes, not a multiple of its block size 4096: make it 4096
+    nvlane.toml:11:13: /place is a directory: name a file in it
+    nvlane.toml:12:13: the RAM namespace has 5000 bytes, not a multiple of its block size 4096: make it 8192
+    ");
+    assert!(!directory.path().join("new").exists());
+    assert_eq!(std::fs::read(directory.path().join("small")).unwrap().len(), 4096);
+}
+
+#[test]
+fn a_file_that_is_not_there_is_said_to_be_so() {
+    let error = ConfigFile::read("/nonexistent/nvlane.toml".as_ref()).expect_err("there is none");
+    insta::assert_snapshot!(error, @"/nonexistent/nvlane.toml: cannot be read: No such file or directory (os error 2)");
+}
+
+proptest! {
+    /// The example with something overwritten is read or refused, but never breaks the reader, and each refusal says where.
+    #[test]
+    fn no_text_is_too_strange(at: prop::sample::Index, text in "[\\[\\]a-z0-9=\"., \n#]{0,12}", length in 0usize..40) {
+        let start = EXAMPLE.floor_char_boundary(at.index(EXAMPLE.len()));
+        let end = EXAMPLE.floor_char_boundary((start + length).min(EXAMPLE.len()));
+        let broken = format!("{}{text}{}", &EXAMPLE[..start], &EXAMPLE[end..]);
+        if let Err(errors) = ConfigFile::parse("f", &broken) {
+            prop_assert!(!errors.0.is_empty());
+            for error in errors.0 {
+                prop_assert!(!error.message.contains('\n'), "{}", error);
+            }
+        }
+    }
+}
