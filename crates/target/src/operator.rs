@@ -3,6 +3,8 @@
 //! Whatever may block (opening and resizing storage, binding sockets) happens on the operator's thread, before an [`Order`] reaches
 //! the control plane, which only puts the result in place.
 
+mod diff;
+mod reload;
 mod state;
 
 use std::fmt;
@@ -19,6 +21,8 @@ use wire::uuid::Uuid;
 use crate::discovery::{ListenerEntry, Referral};
 use crate::subsystem::Access;
 
+pub use diff::{Change, Outline, diff};
+pub use reload::{Operator, Outcome, Post, Report, ReportLine, RunningListener, state, stop};
 pub use state::{ControllerState, ListenerState, NamespaceState, QueueState, SubsystemState, TargetState};
 
 /// An order to the control plane.

@@ -164,10 +164,15 @@ impl Target {
     }
 
     pub(crate) fn empty(limits: Limits) -> Self {
+        Self::named(limits, nqn(SERVICE))
+    }
+
+    /// A target with nothing in it, whose discovery service has this name.
+    pub(crate) fn named(limits: Limits, discovery_nqn: Nqn) -> Self {
         let settings = ControlSettings {
             limits,
             reactor_count: 2,
-            discovery_nqn: nqn(SERVICE),
+            discovery_nqn,
             entropy: 42,
             now_ns: SECOND_NS,
             wall_ms: 1_000_000,

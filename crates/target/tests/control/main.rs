@@ -10,3 +10,4 @@ mod identify;
 mod lifecycle;
 mod namespaces;
 mod pages;
+mod reload;

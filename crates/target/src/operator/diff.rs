@@ -1,0 +1,309 @@
+//! What differs between the configuration that runs and the one that is wanted, and what of it can be applied.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+
+use store::{Size, Source, Spec};
+use wire::id::Nsid;
+use wire::nqn::Nqn;
+
+use crate::config::{ListenerConfig, ResolvedNamespace, ResolvedSubsystem, TargetConfig};
+use crate::discovery::Referral;
+use crate::identity::storage_name;
+use crate::subsystem::Access;
+
+/// One difference. Shown, it says what is to be done; the report adds how it went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Listen there no more. Connections that came in stay.
+    RemoveListener(SocketAddr),
+    /// Listen there as well.
+    AddListener(ListenerConfig),
+    /// Serve or advertise something else there.
+    ChangeListener(ListenerConfig),
+    /// Refer hosts to these.
+    SetReferrals(Vec<Referral>),
+    /// Remove a subsystem with all that is in it.
+    RemoveSubsystem(Nqn),
+    /// Remove a namespace.
+    RemoveNamespace(Nqn, Nsid, Spec),
+    /// Add a subsystem, without its namespaces.
+    AddSubsystem(ResolvedSubsystem),
+    /// Let other hosts in.
+    SetAccess(Nqn, Access),
+    /// Give new controllers other ids.
+    SetCntlids(Nqn, RangeInclusive<u16>),
+    /// Make a namespace larger, or one in RAM smaller.
+    ResizeNamespace {
+        /// Of which subsystem.
+        subsystem: Nqn,
+        /// Which.
+        nsid: Nsid,
+        /// Its specification from then on.
+        spec: Spec,
+        /// How large.
+        bytes: u64,
+    },
+    /// Put other storage in the place of a namespace, and perhaps another identity.
+    ReplaceNamespace(Nqn, Nsid, ResolvedNamespace),
+    /// Give a namespace another identity, with the storage it has: another namespace to hosts.
+    SetIdentity(Nqn, Nsid, ResolvedNamespace),
+    /// Add a namespace.
+    AddNamespace(Nqn, Nsid, ResolvedNamespace),
+    /// Something that can only be at a start.
+    NeedsRestart(String),
+    /// Something that is not done while the target runs.
+    Refused {
+        /// What was wanted.
+        what: String,
+        /// Why not, and what to do.
+        why: String,
+    },
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::RemoveListener(address) => write!(f, "remove listener {address}"),
+            Self::AddListener(listener) => write!(f, "add listener {}", listener.address),
+            Self::ChangeListener(listener) => write!(f, "change listener {}", listener.address),
+            Self::SetReferrals(referrals) => {
+                write!(f, "refer hosts to {}", counted(referrals.len(), "discovery service"))
+            }
+            Self::RemoveSubsystem(nqn) => write!(f, "remove subsystem {nqn}"),
+            Self::RemoveNamespace(nqn, nsid, spec) => write!(f, "remove {nqn} namespace {nsid} ({spec})"),
+            Self::AddSubsystem(subsystem) => write!(f, "add subsystem {}", subsystem.nqn),
+            Self::SetAccess(nqn, Access::Any) => write!(f, "open {nqn} to any host"),
+            Self::SetAccess(nqn, Access::Only(hosts)) => {
+                write!(f, "open {nqn} to {} only", counted(hosts.len(), "host"))
+            }
+            Self::SetCntlids(nqn, range) => {
+                write!(f, "give controllers of {nqn} the ids {} to {}", range.start(), range.end())
+            }
+            Self::ResizeNamespace { subsystem, nsid, bytes, .. } => {
+                write!(f, "resize {subsystem} namespace {nsid} to {}", Size(*bytes))
+            }
+            Self::ReplaceNamespace(nqn, nsid, namespace) => {
+                write!(f, "put {} in the place of {nqn} namespace {nsid}", namespace.spec)
+            }
+            Self::SetIdentity(nqn, nsid, namespace) => {
+                write!(f, "give {nqn} namespace {nsid} the uuid {}", namespace.uuid)
+            }
+            Self::AddNamespace(nqn, nsid, namespace) => {
+                write!(f, "add {nqn} namespace {nsid} ({})", namespace.spec)
+            }
+            Self::NeedsRestart(what) => write!(f, "change {what}"),
+            Self::Refused { what, .. } => f.write_str(what),
+        }
+    }
+}
+
+/// So many things, in words.
+pub(super) fn counted(count: usize, thing: &str) -> String {
+    let s = if count == 1 { "" } else { "s" };
+    format!("{count} {thing}{s}")
+}
+
+/// What runs, or is wanted, in comparable form.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outline {
+    /// Everything but the subsystems.
+    pub config: TargetConfig,
+    /// The subsystems, with nothing left open.
+    pub subsystems: BTreeMap<Nqn, ResolvedSubsystem>,
+}
+
+impl Outline {
+    /// Of a configuration that was checked.
+    #[must_use]
+    pub fn new(config: &TargetConfig) -> Self {
+        Self { config: config.clone(), subsystems: config.resolve() }
+    }
+}
+
+/// The changes that lead from what runs to what is wanted, in an order in which they can be applied: what goes first, then what stays,
+/// then what comes.
+#[must_use]
+pub fn diff(running: &Outline, wanted: &Outline) -> Vec<Change> {
+    let mut changes = Vec::new();
+    listeners(&running.config.listeners, &wanted.config.listeners, &mut changes);
+    if running.config.discovery.referrals != wanted.config.discovery.referrals {
+        changes.push(Change::SetReferrals(wanted.config.discovery.referrals.clone()));
+    }
+    for nqn in running.subsystems.keys().filter(|nqn| !wanted.subsystems.contains_key(nqn)) {
+        changes.push(Change::RemoveSubsystem(nqn.clone()));
+    }
+    let (mut removed, mut changed, mut added) = (Vec::new(), Vec::new(), Vec::new());
+    for (nqn, wanted) in &wanted.subsystems {
+        match running.subsystems.get(nqn) {
+            Some(running) => subsystem(running, wanted, &mut removed, &mut changed, &mut added),
+            None => {
+                added.push(Change::AddSubsystem(wanted.clone()));
+                let namespaces = wanted.namespaces.iter();
+                let new = |(nsid, namespace): (&Nsid, &ResolvedNamespace)| {
+                    Change::AddNamespace(nqn.clone(), *nsid, namespace.clone())
+                };
+                added.extend(namespaces.map(new));
+            }
+        }
+    }
+    changes.extend(removed.into_iter().chain(changed).chain(added));
+    restart(&running.config, &wanted.config, &mut changes);
+    changes
+}
+
+fn listeners(running: &[ListenerConfig], wanted: &[ListenerConfig], changes: &mut Vec<Change>) {
+    // Listeners on port 0 have the same address in the configuration: each is paired with one.
+    let mut unpaired: Vec<&ListenerConfig> = running.iter().collect();
+    let (mut changed, mut added) = (Vec::new(), Vec::new());
+    for listener in wanted {
+        match unpaired.iter().position(|running| running.address == listener.address) {
+            Some(at) if unpaired.remove(at) == listener => {}
+            Some(_) => changed.push(Change::ChangeListener(*listener)),
+            None => added.push(Change::AddListener(*listener)),
+        }
+    }
+    changes.extend(unpaired.iter().map(|listener| Change::RemoveListener(listener.address)));
+    changes.extend(changed.into_iter().chain(added));
+}
+
+fn subsystem(
+    running: &ResolvedSubsystem,
+    wanted: &ResolvedSubsystem,
+    removed: &mut Vec<Change>,
+    changed: &mut Vec<Change>,
+    added: &mut Vec<Change>,
+) {
+    let nqn = &wanted.nqn;
+    if running.access != wanted.access {
+        changed.push(Change::SetAccess(nqn.clone(), wanted.access.clone()));
+    }
+    if running.cntlids != wanted.cntlids {
+        changed.push(Change::SetCntlids(nqn.clone(), wanted.cntlids.clone()));
+    }
+    if (&running.serial, &running.model) != (&wanted.serial, &wanted.model) {
+        // Hosts keep the first they saw, and refuse a controller that says otherwise.
+        changed.push(Change::NeedsRestart(format!("serial or model of {nqn}")));
+    }
+    if let Some(refused) = renumbered(running, wanted) {
+        changed.push(refused);
+        return;
+    }
+    for (nsid, namespace) in &running.namespaces {
+        match wanted.namespaces.get(nsid) {
+            Some(wanted) => changed.extend(in_place(nqn, *nsid, namespace, wanted)),
+            None => removed.push(Change::RemoveNamespace(nqn.clone(), *nsid, namespace.spec.clone())),
+        }
+    }
+    let new = wanted.namespaces.iter().filter(|(nsid, _)| !running.namespaces.contains_key(nsid));
+    added.extend(new.map(|(nsid, namespace)| Change::AddNamespace(nqn.clone(), *nsid, namespace.clone())));
+}
+
+/// Whether numbers that were given in order would move storage to other numbers under the hosts that use it.
+fn renumbered(running: &ResolvedSubsystem, wanted: &ResolvedSubsystem) -> Option<Change> {
+    let is_same = |one: &Spec, other: &Spec| match (storage_name(one), storage_name(other)) {
+        (Some(one), Some(other)) => one == other,
+        (None, None) => one == other,
+        _ => false,
+    };
+    for (nsid, namespace) in wanted.namespaces.iter().filter(|(_, namespace)| !namespace.is_numbered) {
+        let is_this = |running: &ResolvedNamespace| is_same(&running.spec, &namespace.spec);
+        if running.namespaces.get(nsid).is_some_and(is_this) {
+            continue;
+        }
+        let before = running.namespaces.iter().find(|(_, running)| is_this(running));
+        if let Some((before, ResolvedNamespace { spec, uuid, .. })) = before {
+            // With the number alone it would get the identity of the number.
+            return Some(Change::Refused {
+                what: format!("change the namespaces of {}", wanted.nqn),
+                why: format!(
+                    "{spec} would get the number {nsid} under its hosts: write nsid = {before}, uuid = \"{uuid}\" with it"
+                ),
+            });
+        }
+    }
+    None
+}
+
+/// What becomes of a namespace whose number stays.
+fn in_place(nqn: &Nqn, nsid: Nsid, running: &ResolvedNamespace, wanted: &ResolvedNamespace) -> Vec<Change> {
+    let is_same_identity = (running.uuid, running.nguid) == (wanted.uuid, wanted.nguid);
+
+    if same_but_size(&running.spec, &wanted.spec) {
+        let (before, after) = (size(&running.spec), size(&wanted.spec));
+        let is_in_memory = matches!(wanted.spec.source, Source::Memory { .. } | Source::Null { .. });
+        let mut changes = match after.filter(|after| before != Some(*after)) {
+            None => Vec::new(),
+            Some(after) if before.is_some_and(|before| after < before) && !is_in_memory => {
+                return vec![Change::Refused {
+                    what: format!("cut {nqn} namespace {nsid} to {}", Size(after)),
+                    why: "what lies behind would be lost: remove it from the configuration, cut the file, and add it \
+                          again"
+                        .into(),
+                }];
+            }
+            Some(bytes) => {
+                let spec = wanted.spec.clone();
+                vec![Change::ResizeNamespace { subsystem: nqn.clone(), nsid, spec, bytes }]
+            }
+        };
+        if !is_same_identity {
+            changes.push(Change::SetIdentity(nqn.clone(), nsid, wanted.clone()));
+        }
+        return changes;
+    }
+    let is_null = matches!(wanted.spec.source, Source::Null { .. });
+    let is_same_place = match (&running.spec.source, &wanted.spec.source) {
+        (Source::Memory { .. }, Source::Memory { .. }) => true,
+        _ => {
+            let name = storage_name(&wanted.spec);
+            name.is_some() && storage_name(&running.spec) == name
+        }
+    };
+    if is_same_place && !is_null {
+        return vec![Change::Refused {
+            what: format!("make {nqn} namespace {nsid} {}", wanted.spec),
+            why: format!(
+                "it is open as {}: remove it from the configuration, and add it again after a reload, or restart",
+                running.spec
+            ),
+        }];
+    }
+    vec![Change::ReplaceNamespace(nqn.clone(), nsid, wanted.clone())]
+}
+
+/// Whether two specifications differ in nothing but the size of the storage, and the identity, which is compared elsewhere.
+fn same_but_size(one: &Spec, other: &Spec) -> bool {
+    let shape = |spec: &Spec| {
+        let mut spec = Spec { uuid: None, ..spec.clone() };
+        match &mut spec.source {
+            Source::Memory { bytes, .. } | Source::Null { bytes } => *bytes = 0,
+            Source::File { bytes, .. } => *bytes = None,
+            Source::Device { .. } => {}
+        }
+        spec
+    };
+    shape(one) == shape(other)
+}
+
+/// The size that a specification says.
+fn size(spec: &Spec) -> Option<u64> {
+    match spec.source {
+        Source::Memory { bytes, .. } | Source::Null { bytes } => Some(bytes),
+        Source::File { bytes, .. } => bytes,
+        Source::Device { .. } => None,
+    }
+}
+
+fn restart(running: &TargetConfig, wanted: &TargetConfig, changes: &mut Vec<Change>) {
+    let differing = [
+        ("reactors", running.reactors != wanted.reactors),
+        ("limits", running.limits != wanted.limits),
+        ("timeouts", running.timeouts != wanted.timeouts),
+        ("nqn of discovery", running.discovery.nqn != wanted.discovery.nqn),
+    ];
+    let differing = differing.iter().filter(|(_, differs)| *differs);
+    changes.extend(differing.map(|(what, _)| Change::NeedsRestart((*what).to_owned())));
+}

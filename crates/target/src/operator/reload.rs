@@ -1,0 +1,507 @@
+//! The operator: has storage opened and sockets bound, gives orders, and knows what runs.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use reactor::{Listener, ListenerTag};
+use store::{Size, Spec, Store};
+use wire::id::Nsid;
+use wire::nqn::Nqn;
+
+use super::diff::{Change, Outline, counted, diff};
+use super::{NewNamespace, NewSubsystem, Order, OrderAnswer, OrderKind, Step, TargetState};
+use crate::config::{ListenerConfig, Place, Problem, ResolvedNamespace, ResolvedSubsystem, TargetConfig};
+use crate::discovery::ListenerEntry;
+use crate::identity;
+
+/// How long the operator waits until no reactor uses removed storage any more. It is closed later if that takes longer.
+const RELEASE_WAIT: Duration = Duration::from_secs(5);
+
+/// Hands an order to the control plane; `false` if there is none any more.
+pub type Post<'a> = &'a dyn Fn(Order) -> bool;
+
+/// What a reload did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// A line for each difference, in order.
+    pub lines: Vec<ReportLine>,
+}
+
+/// What became of one difference.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReportLine {
+    /// How it went.
+    pub outcome: Outcome,
+    /// What to tell the operator.
+    pub text: String,
+}
+
+/// How a change went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is in place.
+    Done,
+    /// It could not be: what it is about is as before.
+    Failed,
+    /// It will be in place after a restart.
+    NeedsRestart,
+}
+
+impl Report {
+    /// Whether everything that was wanted is in place.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.lines.iter().all(|line| line.outcome == Outcome::Done)
+    }
+
+    fn add(&mut self, outcome: Outcome, text: String) {
+        self.lines.push(ReportLine { outcome, text });
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, line) in self.lines.iter().enumerate() {
+            if at > 0 {
+                f.write_str("\n")?;
+            }
+            f.write_str(&line.text)?;
+        }
+        Ok(())
+    }
+}
+
+/// What runs, and the means to change it. Lives on a thread of its own, which may block.
+pub struct Operator {
+    running: Outline,
+    stores: BTreeMap<(Nqn, Nsid), Arc<dyn Store>>,
+    /// In the order of the configuration.
+    listeners: Vec<RunningListener>,
+    discovery_nqn: Nqn,
+    next_tag: ListenerTag,
+    /// Several reactors share the storage.
+    is_shared: bool,
+}
+
+/// A listener that is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunningListener {
+    /// As configured.
+    pub config: ListenerConfig,
+    /// Where it really listens: port 0 has become one that was free.
+    pub address: SocketAddr,
+    tag: ListenerTag,
+}
+
+/// A change that is ready to be ordered, and what runs once it is done.
+struct Prepared {
+    change: Change,
+    step: Step,
+    effect: Effect,
+}
+
+/// What a change leaves behind with the operator.
+enum Effect {
+    /// Nothing but the new outline.
+    None,
+    Listener(RunningListener),
+    Store(Arc<dyn Store>),
+}
+
+impl Operator {
+    /// Opens everything that a configuration names, and gives the steps that put it in place. Nothing is created before all of it
+    /// was looked at. May block.
+    ///
+    /// # Errors
+    /// What is wrong with the configuration or its storage, or which address cannot be listened on; nothing is left open then.
+    pub fn start(config: &TargetConfig, reactor_count: u16) -> Result<(Self, Vec<Step>), Vec<Problem>> {
+        for problems in [config.check(), config.inspect()] {
+            if !problems.is_empty() {
+                return Err(problems);
+            }
+        }
+        let mut sockets = Vec::new();
+        for (at, listener) in config.listeners.iter().enumerate() {
+            let bound = bind(listener.address)
+                .map_err(|message| vec![Problem { place: Place::Listener(at), message }])?;
+            sockets.push(bound);
+        }
+        let first = sockets.first().map_or_else(|| SocketAddr::from(([0; 4], 0)), Listener::address);
+        let discovery_nqn = config.discovery.nqn.clone();
+        let discovery_nqn = discovery_nqn.unwrap_or_else(|| identity::discovery_nqn(&machine(), first));
+        let mut operator = Self {
+            running: Outline::new(config),
+            stores: BTreeMap::new(),
+            listeners: Vec::new(),
+            discovery_nqn,
+            next_tag: 1,
+            is_shared: reactor_count > 1,
+        };
+        let mut steps = vec![Step::SetReferrals(config.discovery.referrals.clone())];
+        steps.extend(operator.open_subsystems(config)?);
+        for (listener, socket) in config.listeners.iter().zip(sockets) {
+            let (running, step) = operator.new_listener(*listener, socket);
+            operator.listeners.push(running);
+            steps.push(step);
+        }
+        Ok((operator, steps))
+    }
+
+    fn open_subsystems(&mut self, config: &TargetConfig) -> Result<Vec<Step>, Vec<Problem>> {
+        let mut steps = Vec::new();
+        let resolved = self.running.subsystems.clone();
+        for (at, subsystem) in config.subsystems.iter().enumerate() {
+            let Some(resolved) = resolved.get(&subsystem.nqn) else { continue };
+            steps.push(Step::AddSubsystem(new_subsystem(resolved)));
+            for (nsid, namespace) in &resolved.namespaces {
+                let store = namespace.spec.open(self.is_shared).map_err(|error| {
+                    let is_it = |wanted: &crate::config::NamespaceConfig| wanted.storage == namespace.spec;
+                    let namespace_at = subsystem.namespaces.iter().position(is_it).unwrap_or(0);
+                    let place = Place::Namespace(at, namespace_at, "storage");
+                    vec![Problem { place, message: error.to_string() }]
+                })?;
+                self.stores.insert((subsystem.nqn.clone(), *nsid), Arc::clone(&store));
+                let namespace = new_namespace(namespace, store);
+                steps.push(Step::AddNamespace { subsystem: subsystem.nqn.clone(), nsid: *nsid, namespace });
+            }
+        }
+        Ok(steps)
+    }
+
+    /// The name of the discovery service.
+    #[must_use]
+    pub fn discovery_nqn(&self) -> &Nqn {
+        &self.discovery_nqn
+    }
+
+    /// Where the target listens, in the order of the configuration.
+    #[must_use]
+    pub fn listeners(&self) -> &[RunningListener] {
+        &self.listeners
+    }
+
+    /// What runs.
+    #[must_use]
+    pub fn running(&self) -> &Outline {
+        &self.running
+    }
+
+    /// Applies what differs from what runs, without touching the rest. A part that fails stays as it is, and everything else is
+    /// applied. May block.
+    pub fn reload(&mut self, wanted: &TargetConfig, post: Post<'_>) -> Report {
+        let mut report = Report::default();
+        let problems = wanted.check();
+        for problem in &problems {
+            report.add(Outcome::Failed, format!("nothing changed: {problem}"));
+        }
+        if !problems.is_empty() {
+            return report;
+        }
+        let mut prepared = Vec::new();
+        let mut later = Report::default();
+        for change in diff(&self.running, &Outline::new(wanted)) {
+            match change {
+                Change::NeedsRestart(_) => {
+                    later.add(Outcome::NeedsRestart, format!("{change}: takes a restart"));
+                }
+                _ => match self.prepare(&change) {
+                    Ok((step, effect)) => prepared.push(Prepared { change, step, effect }),
+                    Err(why) => later.add(Outcome::Failed, format!("{change}: not done, {why}")),
+                },
+            }
+        }
+        self.carry_out(prepared, post, &mut report);
+        report.lines.append(&mut later.lines);
+        report
+    }
+
+    /// Does what may block for a change.
+    fn prepare(&mut self, change: &Change) -> Result<(Step, Effect), String> {
+        let none = |step| Ok((step, Effect::None));
+        match change {
+            Change::RemoveListener(address) => {
+                none(Step::RemoveListener { tag: self.listener(*address)?.tag })
+            }
+            Change::AddListener(config) => {
+                let socket = bind(config.address)?;
+                let (running, step) = self.new_listener(*config, socket);
+                Ok((step, Effect::Listener(running)))
+            }
+            Change::ChangeListener(config) => {
+                let running = RunningListener { config: *config, ..*self.listener(config.address)? };
+                let step = Step::ChangeListener { tag: running.tag, entry: entry(&running) };
+                Ok((step, Effect::Listener(running)))
+            }
+            Change::SetReferrals(referrals) => none(Step::SetReferrals(referrals.clone())),
+            Change::RemoveSubsystem(nqn) => none(Step::RemoveSubsystem(nqn.clone())),
+            Change::RemoveNamespace(nqn, nsid, _) => {
+                none(Step::RemoveNamespace { subsystem: nqn.clone(), nsid: *nsid })
+            }
+            Change::AddSubsystem(subsystem) => none(Step::AddSubsystem(new_subsystem(subsystem))),
+            Change::SetAccess(nqn, access) => none(Step::SetAccess(nqn.clone(), access.clone())),
+            Change::SetCntlids(nqn, range) => none(Step::SetCntlids(nqn.clone(), range.clone())),
+            Change::ResizeNamespace { subsystem, nsid, spec, bytes } => {
+                let store = self.store(subsystem, *nsid)?;
+                let has = store.geometry().bytes();
+                // A file whose size was not said until now.
+                if has > *bytes && identity::storage_name(spec).is_some() {
+                    return Err(format!("it has {} already: leave size out to use all of it", Size(has)));
+                }
+                store.resize(*bytes).map_err(|error| error.to_string())?;
+                let storage = spec.to_string();
+                none(Step::NamespaceResized { subsystem: subsystem.clone(), nsid: *nsid, storage })
+            }
+            Change::ReplaceNamespace(nqn, nsid, namespace) => {
+                let store = self.open(&namespace.spec)?;
+                let step = Step::ReplaceNamespace {
+                    subsystem: nqn.clone(),
+                    nsid: *nsid,
+                    namespace: new_namespace(namespace, Arc::clone(&store)),
+                };
+                Ok((step, Effect::Store(store)))
+            }
+            Change::AddNamespace(nqn, nsid, namespace) => {
+                let store = self.open(&namespace.spec)?;
+                let step = Step::AddNamespace {
+                    subsystem: nqn.clone(),
+                    nsid: *nsid,
+                    namespace: new_namespace(namespace, Arc::clone(&store)),
+                };
+                Ok((step, Effect::Store(store)))
+            }
+            Change::SetIdentity(nqn, nsid, namespace) => {
+                let store = self.store(nqn, *nsid)?;
+                let step = Step::ReplaceNamespace {
+                    subsystem: nqn.clone(),
+                    nsid: *nsid,
+                    namespace: new_namespace(namespace, Arc::clone(&store)),
+                };
+                Ok((step, Effect::Store(store)))
+            }
+            Change::NeedsRestart(why) | Change::Refused { why, .. } => Err(why.clone()),
+        }
+    }
+
+    /// Opens storage, or takes what runs of it: a namespace may move to another subsystem, or get another identity.
+    fn open(&self, spec: &Spec) -> Result<Arc<dyn Store>, String> {
+        let shape = |spec: &Spec| Spec { uuid: None, ..spec.clone() };
+        let is_it = |(subsystem, nsid): &(Nqn, Nsid)| {
+            let subsystem = self.running.subsystems.get(subsystem);
+            let running = subsystem.and_then(|subsystem| subsystem.namespaces.get(nsid));
+            running.is_some_and(|running| shape(&running.spec) == shape(spec))
+        };
+        // What has no name cannot be meant: each is another.
+        let has_name = identity::storage_name(spec).is_some();
+        match self.stores.iter().find(|(key, _)| has_name && is_it(key)) {
+            Some((_, store)) => Ok(Arc::clone(store)),
+            None => spec.open(self.is_shared).map_err(|error| error.to_string()),
+        }
+    }
+
+    fn store(&self, subsystem: &Nqn, nsid: Nsid) -> Result<Arc<dyn Store>, String> {
+        let store = self.stores.get(&(subsystem.clone(), nsid));
+        store.cloned().ok_or_else(|| "it is not open".into())
+    }
+
+    fn listener(&self, address: SocketAddr) -> Result<&RunningListener, String> {
+        let found = self.listeners.iter().find(|listener| listener.config.address == address);
+        found.ok_or_else(|| "it is not open".into())
+    }
+
+    fn new_listener(&mut self, config: ListenerConfig, socket: Listener) -> (RunningListener, Step) {
+        let running = RunningListener { config, address: socket.address(), tag: self.next_tag };
+        self.next_tag += 1;
+        (running, Step::AddListener { tag: running.tag, entry: entry(&running), socket })
+    }
+
+    /// Orders what was prepared and notes what came of it.
+    fn carry_out(&mut self, prepared: Vec<Prepared>, post: Post<'_>, report: &mut Report) {
+        if prepared.is_empty() {
+            return;
+        }
+        let (steps, notes): (Vec<Step>, Vec<(Change, Effect)>) =
+            prepared.into_iter().map(|prepared| (prepared.step, (prepared.change, prepared.effect))).unzip();
+        let (answers, received) = channel();
+        let is_posted = post(Order { kind: OrderKind::Apply(steps), answers });
+        let outcomes = match received.recv() {
+            Ok(OrderAnswer::Applied(outcomes)) if is_posted => outcomes,
+            _ => {
+                report.add(Outcome::Failed, "nothing changed: the target is gone".into());
+                return;
+            }
+        };
+        let mut frees_storage = false;
+        for ((change, effect), outcome) in notes.into_iter().zip(outcomes) {
+            match outcome {
+                Ok(ended_count) => {
+                    let ended = match ended_count {
+                        0 => String::new(),
+                        count => format!(", {} ended", counted(count, "association")),
+                    };
+                    report.add(Outcome::Done, format!("{change}: done{ended}"));
+                    frees_storage |= matches!(
+                        change,
+                        Change::RemoveSubsystem(_)
+                            | Change::RemoveNamespace(..)
+                            | Change::ReplaceNamespace(..)
+                    );
+                    self.note(change, effect);
+                }
+                Err(error) => report.add(Outcome::Failed, format!("{change}: not done, {error}")),
+            }
+        }
+        if frees_storage {
+            close_released(&received);
+        }
+    }
+
+    /// Remembers that a change is in place.
+    fn note(&mut self, change: Change, effect: Effect) {
+        let config = &mut self.running.config;
+        match (change, effect) {
+            (Change::RemoveListener(address), _) => {
+                remove_first(&mut config.listeners, |listener| listener.address == address);
+                remove_first(&mut self.listeners, |listener| listener.config.address == address);
+            }
+            (Change::AddListener(listener), Effect::Listener(running)) => {
+                config.listeners.push(listener);
+                self.listeners.push(running);
+            }
+            (Change::ChangeListener(listener), Effect::Listener(running)) => {
+                let known = config.listeners.iter_mut().find(|known| known.address == listener.address);
+                known.into_iter().for_each(|known| *known = listener);
+                let known = self.listeners.iter_mut().find(|known| known.tag == running.tag);
+                known.into_iter().for_each(|known| *known = running);
+            }
+            (Change::SetReferrals(referrals), _) => config.discovery.referrals = referrals,
+            (Change::RemoveSubsystem(nqn), _) => {
+                self.running.subsystems.remove(&nqn);
+                self.stores.retain(|(subsystem, _), _| *subsystem != nqn);
+            }
+            (Change::AddSubsystem(mut subsystem), _) => {
+                // Its namespaces are changes of their own.
+                subsystem.namespaces.clear();
+                self.running.subsystems.insert(subsystem.nqn.clone(), subsystem);
+            }
+            (Change::SetAccess(nqn, access), _) => {
+                self.with_subsystem(&nqn, |subsystem| subsystem.access = access);
+            }
+            (Change::SetCntlids(nqn, range), _) => {
+                self.with_subsystem(&nqn, |subsystem| subsystem.cntlids = range);
+            }
+            (Change::RemoveNamespace(nqn, nsid, _), _) => {
+                self.with_subsystem(&nqn, |subsystem| drop(subsystem.namespaces.remove(&nsid)));
+                self.stores.remove(&(nqn, nsid));
+            }
+            (Change::ResizeNamespace { subsystem, nsid, spec, .. }, _) => {
+                self.with_subsystem(&subsystem, |subsystem| {
+                    if let Some(namespace) = subsystem.namespaces.get_mut(&nsid) {
+                        namespace.spec = spec;
+                    }
+                });
+            }
+            (
+                Change::ReplaceNamespace(nqn, nsid, namespace)
+                | Change::SetIdentity(nqn, nsid, namespace)
+                | Change::AddNamespace(nqn, nsid, namespace),
+                Effect::Store(store),
+            ) => {
+                self.with_subsystem(&nqn, |subsystem| drop(subsystem.namespaces.insert(nsid, namespace)));
+                self.stores.insert((nqn, nsid), store);
+            }
+            (change, _) => debug_assert!(false, "{change} was not prepared"),
+        }
+    }
+
+    fn with_subsystem(&mut self, nqn: &Nqn, act: impl FnOnce(&mut ResolvedSubsystem)) {
+        if let Some(subsystem) = self.running.subsystems.get_mut(nqn) {
+            act(subsystem);
+        }
+    }
+}
+
+/// Asks how things are; `None` if the target is gone.
+#[must_use]
+pub fn state(post: Post<'_>) -> Option<TargetState> {
+    let (answers, received) = channel();
+    if !post(Order { kind: OrderKind::State, answers }) {
+        return None;
+    }
+    match received.recv() {
+        Ok(OrderAnswer::State(state)) => Some(*state),
+        _ => None,
+    }
+}
+
+/// Stops the target and waits for it. Gives the number of lanes that had not ended when `grace_ms` were over; `None` if the target
+/// is gone.
+pub fn stop(post: Post<'_>, grace_ms: u64) -> Option<usize> {
+    let (answers, received) = channel();
+    if !post(Order { kind: OrderKind::Stop { grace_ms }, answers }) {
+        return None;
+    }
+    match received.recv() {
+        Ok(OrderAnswer::Stopped { lanes_left }) => Some(lanes_left),
+        _ => None,
+    }
+}
+
+/// Waits until no reactor uses what was removed, and closes it here, where that may block.
+fn close_released(received: &Receiver<OrderAnswer>) {
+    // Nothing comes if everything that was removed is still in use elsewhere.
+    if let Ok(OrderAnswer::Released(stores)) = received.recv_timeout(RELEASE_WAIT) {
+        drop(stores);
+    }
+}
+
+fn remove_first<T>(list: &mut Vec<T>, is_it: impl FnMut(&T) -> bool) {
+    if let Some(at) = list.iter().position(is_it) {
+        list.remove(at);
+    }
+}
+
+fn bind(address: SocketAddr) -> Result<Listener, String> {
+    Listener::bind(address).map_err(|error| {
+        let remedy = match error.kind() {
+            std::io::ErrorKind::AddrInUse => ": end what listens there, or take another port",
+            std::io::ErrorKind::AddrNotAvailable => ": this machine has no such address",
+            std::io::ErrorKind::PermissionDenied => ": take a port from 1024 up",
+            _ => "",
+        };
+        format!("cannot listen on {address}: {error}{remedy}")
+    })
+}
+
+fn entry(listener: &RunningListener) -> ListenerEntry {
+    ListenerEntry {
+        address: listener.address,
+        advertise: listener.config.advertise,
+        serves_subsystems: listener.config.subsystems,
+        serves_discovery: listener.config.discovery,
+    }
+}
+
+fn new_subsystem(resolved: &ResolvedSubsystem) -> NewSubsystem {
+    NewSubsystem {
+        nqn: resolved.nqn.clone(),
+        serial: resolved.serial.clone(),
+        model: resolved.model.clone(),
+        access: resolved.access.clone(),
+        cntlids: resolved.cntlids.clone(),
+    }
+}
+
+fn new_namespace(resolved: &ResolvedNamespace, store: Arc<dyn Store>) -> NewNamespace {
+    NewNamespace { store, storage: resolved.spec.to_string(), uuid: resolved.uuid, nguid: resolved.nguid }
+}
+
+/// What tells this machine from others.
+fn machine() -> String {
+    let read = |path| std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
+    let mut found = ["/etc/machine-id", "/proc/sys/kernel/hostname"].into_iter().filter_map(read);
+    found.find(|text| !text.is_empty()).unwrap_or_else(|| "localhost".into())
+}

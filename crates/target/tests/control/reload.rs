@@ -1,0 +1,409 @@
+//! The operator's side: what a new configuration changes, what it leaves, and what is said about it.
+
+use std::cell::RefCell;
+use std::path::Path;
+
+use nvlane_target::config::{ConfigFile, Place, TargetConfig};
+use nvlane_target::limits::Limits;
+use nvlane_target::operator::{
+    Operator, Order, OrderAnswer, OrderKind, Outcome, Report, Step, StepOutcome, TargetState, state, stop,
+};
+use proptest::prelude::*;
+use wire::id::Nsid;
+use wire::identify::Cns;
+use wire::identify::lists::read_nsid_list;
+use wire::sgl::Sgl;
+use wire::sqe::Sqe;
+
+use crate::harness::{DISKS, HOST, OTHER_HOST, SECOND_NS, Target, host};
+
+/// A target that was started from a configuration.
+struct Running {
+    target: RefCell<Target>,
+    operator: Operator,
+}
+
+fn config(text: &str) -> TargetConfig {
+    let listener = "[[listener]]\naddress = \"127.0.0.1:0\"\n";
+    let text = if text.contains("[[listener]]") { text.to_owned() } else { format!("{text}\n{listener}") };
+    ConfigFile::parse("nvlane.toml", &text).unwrap_or_else(|errors| panic!("{errors}")).config
+}
+
+fn start(config: &TargetConfig) -> Running {
+    let (operator, steps) = Operator::start(config, 2).unwrap_or_else(|problems| panic!("{problems:?}"));
+    let mut target = Target::named(Limits::default(), operator.discovery_nqn().clone());
+    let applied = target.order(OrderKind::Apply(steps));
+    let Ok(OrderAnswer::Applied(outcomes)) = applied.try_recv() else { panic!("not applied") };
+    assert!(outcomes.iter().all(StepOutcome::is_ok));
+    Running { target: RefCell::new(target), operator }
+}
+
+impl Running {
+    fn reload(&mut self, text: &str) -> Report {
+        self.reload_with(&config(text))
+    }
+
+    fn reload_with(&mut self, wanted: &TargetConfig) -> Report {
+        let target = &self.target;
+        self.operator.reload(wanted, &|order| post(target, order))
+    }
+
+    fn state(&self) -> TargetState {
+        state(&|order| post(&self.target, order)).expect("it runs")
+    }
+}
+
+fn post(target: &RefCell<Target>, order: Order) -> bool {
+    let mut target = target.borrow_mut();
+    let now_ns = target.now_ns;
+    target.control.on_order(now_ns, order);
+    target.settle();
+    true
+}
+
+/// One subsystem, with these namespaces and hosts.
+fn subsystem(nqn: &str, hosts: &str, namespaces: &[&str]) -> String {
+    let namespaces: Vec<_> = namespaces.iter().map(|namespace| format!("{{ {namespace} }}")).collect();
+    format!("[[subsystem]]\nnqn = \"{nqn}\"\nhosts = {hosts}\nnamespace = [{}]\n", namespaces.join(", "))
+}
+
+fn disks(namespaces: &[&str]) -> String {
+    subsystem(DISKS, "\"any\"", namespaces)
+}
+
+fn shown(report: &Report) -> String {
+    let line = |line: &nvlane_target::operator::ReportLine| format!("{:?}: {}", line.outcome, line.text);
+    report.lines.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn a_start_puts_everything_in_place() {
+    let running = start(&config(&disks(&[
+        "nsid = 1, storage = \"ram:1M\"",
+        "nsid = 5, storage = \"null:1G?lba=512\"",
+    ])));
+    let state = running.state();
+    assert_eq!(state.discovery_nqn, running.operator.discovery_nqn().as_str());
+    let listening = running.operator.listeners()[0].address;
+    assert_ne!(listening.port(), 0, "a port that was free");
+    assert_eq!(state.listeners[0].address, listening.to_string());
+    let namespaces = &state.subsystems[0].namespaces;
+    assert_eq!(namespaces.iter().map(|namespace| namespace.nsid).collect::<Vec<_>>(), [1, 5]);
+    assert_eq!((namespaces[1].bytes, namespaces[1].block_bytes, namespaces[1].shown), (1 << 30, 512, true));
+    let association = running.target.borrow_mut().ready(host(HOST), DISKS, 1);
+    let list = Sqe::identify(Cns::ACTIVE_NAMESPACES, Nsid::NONE).with_data(Sgl::transport(4096));
+    let list = running.target.borrow_mut().data(association.admin, list);
+    assert_eq!(read_nsid_list(&list).map(Nsid::get).collect::<Vec<_>>(), [1, 5]);
+}
+
+#[test]
+fn what_cannot_be_started_leaves_nothing_behind() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().display();
+    let new = format!("nsid = 1, storage = \"file:{place}/new?size=1M\"");
+    let missing = format!("nsid = 2, storage = \"file:{place}/missing\"");
+    let wrong = config(&disks(&[&new, &missing]));
+    let problems = Operator::start(&wrong, 1).err().expect("a file is missing");
+    assert_eq!(problems[0].place, Place::Namespace(0, 1, "storage"));
+    assert!(!directory.path().join("new").exists());
+    let busy = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = busy.local_addr().unwrap();
+    let taken = config(&format!("{}[[listener]]\naddress = \"{address}\"\n", disks(&[&new])));
+    let problems = Operator::start(&taken, 1).err().expect("the port is taken");
+    assert_eq!(problems[0].place, Place::Listener(0));
+    insta::assert_snapshot!(problems[0].message.replace(&address.to_string(), "ADDRESS"), @"cannot listen on ADDRESS: Address already in use (os error 98): end what listens there, or take another port");
+    assert!(!directory.path().join("new").exists());
+}
+
+#[test]
+fn only_what_differs_is_touched_and_each_change_is_told() {
+    let before = [
+        subsystem("nqn.2026-01.io.nvlane:stays", "\"any\"", &["nsid = 1, storage = \"ram:1M\""]),
+        subsystem("nqn.2026-01.io.nvlane:goes", "\"any\"", &["nsid = 1, storage = \"ram:1M\""]),
+        disks(&[
+            "nsid = 1, storage = \"ram:1M\"",
+            "nsid = 2, storage = \"ram:2M\"",
+            "nsid = 3, storage = \"null:1G\"",
+            "nsid = 4, storage = \"ram:1M\"",
+            "nsid = 5, storage = \"ram:1M\"",
+        ]),
+    ];
+    let mut running = start(&config(&before.concat()));
+    let associations = {
+        let mut target = running.target.borrow_mut();
+        ["nqn.2026-01.io.nvlane:stays", "nqn.2026-01.io.nvlane:goes", DISKS]
+            .map(|name| [HOST, OTHER_HOST].map(|from| target.ready(host(from), name, 1)))
+    };
+    let after = [
+        subsystem("nqn.2026-01.io.nvlane:stays", "\"any\"", &["nsid = 1, storage = \"ram:1M\""]),
+        subsystem("nqn.2026-01.io.nvlane:comes", "\"any\"", &["nsid = 9, storage = \"ram:1M\""]),
+        subsystem(
+            DISKS,
+            &format!("[\"{HOST}\"]\ncntlids = [100, 200]\nserial = \"OTHER\""),
+            &[
+                "nsid = 2, storage = \"ram:4M\"",
+                "nsid = 3, storage = \"null:2G\"",
+                "nsid = 4, storage = \"null:1M\"",
+                "nsid = 5, storage = \"ram:1M\", uuid = \"11111111-2222-3333-4444-555555555555\"",
+                "nsid = 6, storage = \"ram:1M\"",
+            ],
+        ),
+        "[limits]\nio_queues = 4\n[[discovery.referral]]\naddress = \"192.0.2.9\"\n".to_owned(),
+        "[[listener]]\naddress = \"127.0.0.1:0\"\nsubsystems = true\ndiscovery = false\n".to_owned(),
+        "[[listener]]\naddress = \"127.0.0.2:0\"\n".to_owned(),
+    ];
+    let report = running.reload(&after.concat());
+    insta::assert_snapshot!(shown(&report), @r"
+    Done: change listener 127.0.0.1:0: done
+    Done: add listener 127.0.0.2:0: done
+    Done: refer hosts to 1 discovery service: done
+    Done: remove subsystem nqn.2026-01.io.nvlane:goes: done, 2 associations ended
+    Done: remove nqn.2026-01.io.nvlane:disks namespace 1 (ram:1M): done
+    Done: open nqn.2026-01.io.nvlane:disks to 1 host only: done, 1 association ended
+    Done: give controllers of nqn.2026-01.io.nvlane:disks the ids 100 to 200: done
+    Done: resize nqn.2026-01.io.nvlane:disks namespace 2 to 4M: done
+    Done: resize nqn.2026-01.io.nvlane:disks namespace 3 to 2G: done
+    Done: put null:1M in the place of nqn.2026-01.io.nvlane:disks namespace 4: done
+    Done: give nqn.2026-01.io.nvlane:disks namespace 5 the uuid 11111111-2222-3333-4444-555555555555: done
+    Done: add subsystem nqn.2026-01.io.nvlane:comes: done
+    Done: add nqn.2026-01.io.nvlane:comes namespace 9 (ram:1M): done
+    Done: add nqn.2026-01.io.nvlane:disks namespace 6 (ram:1M): done
+    NeedsRestart: change serial or model of nqn.2026-01.io.nvlane:disks: takes a restart
+    NeedsRestart: change limits: takes a restart
+    ");
+    let state = running.state();
+    let names: Vec<_> =
+        state.subsystems.iter().map(|subsystem| subsystem.nqn.rsplit(':').next().unwrap()).collect();
+    assert_eq!(names, ["stays", "disks", "comes"]);
+    assert_eq!(state.subsystems[0].controllers.len(), 2, "untouched");
+    assert_eq!(state.subsystems[1].controllers.len(), 1);
+    // What does not take a restart is not told again.
+    let again = running.reload(&after.concat());
+    insta::assert_snapshot!(shown(&again), @r"
+    NeedsRestart: change serial or model of nqn.2026-01.io.nvlane:disks: takes a restart
+    NeedsRestart: change limits: takes a restart
+    ");
+    drop(associations);
+}
+
+#[test]
+fn a_part_that_fails_stays_and_the_rest_is_applied() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let file = |nsid: u32, name: &str, options: &str| {
+        format!("nsid = {nsid}, storage = \"file:{}{options}\"", path(name))
+    };
+    let mut running = start(&config(&disks(&[&file(1, "a", "?size=1M"), "nsid = 2, storage = \"ram:1M\""])));
+    let busy = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = busy.local_addr().unwrap();
+    let wanted = format!(
+        "{}[[listener]]\naddress = \"127.0.0.1:0\"\n[[listener]]\naddress = \"{address}\"\n",
+        disks(&[
+            &file(1, "missing", ""),
+            "nsid = 2, storage = \"ram:2M\"",
+            &file(3, "nowhere/b", "?size=1M"),
+            "nsid = 4, storage = \"ram:1M\"",
+        ])
+    );
+    let report = running.reload(&wanted);
+    let text = shown(&report).replace(&directory.path().display().to_string(), "/place");
+    insta::assert_snapshot!(text.replace(&address.to_string(), "ADDRESS"), @r"
+    Done: resize nqn.2026-01.io.nvlane:disks namespace 2 to 2M: done
+    Done: add nqn.2026-01.io.nvlane:disks namespace 4 (ram:1M): done
+    Failed: add listener ADDRESS: not done, cannot listen on ADDRESS: Address already in use (os error 98): end what listens there, or take another port
+    Failed: put file:/place/missing in the place of nqn.2026-01.io.nvlane:disks namespace 1: not done, /place/missing does not exist: add ?size=10G to create a file of that size
+    Failed: add nqn.2026-01.io.nvlane:disks namespace 3 (file:/place/nowhere/b?size=1M): not done, cannot create /place/nowhere/b: No such file or directory (os error 2)
+    ");
+    assert!(!report.is_complete());
+    let state = running.state();
+    let storage: Vec<_> = state.subsystems[0].namespaces.iter().map(|namespace| namespace.bytes).collect();
+    assert_eq!(storage, [1 << 20, 2 << 20, 1 << 20]);
+    assert_eq!(state.listeners.len(), 1);
+    // Once the reason is gone, the same configuration does the rest.
+    std::fs::write(path("missing"), [0; 8192]).unwrap();
+    std::fs::create_dir(path("nowhere")).unwrap();
+    drop(busy);
+    let report = running.reload(&wanted);
+    assert!(report.is_complete(), "{report}");
+    assert_eq!(report.lines.len(), 3);
+    assert!(running.reload(&wanted).lines.is_empty());
+}
+
+#[test]
+fn files_grow_but_are_never_cut() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("a");
+    let with = |options: &str| disks(&[&format!("nsid = 1, storage = \"file:{}{options}\"", file.display())]);
+    let length = || std::fs::metadata(&file).unwrap().len();
+    let mut running = start(&config(&with("?size=1M")));
+    let told = |running: &mut Running, options: &str| {
+        shown(&running.reload(&with(options))).replace(&directory.path().display().to_string(), "/place")
+    };
+    insta::assert_snapshot!(told(&mut running, "?size=2M"), @"Done: resize nqn.2026-01.io.nvlane:disks namespace 1 to 2M: done");
+    assert_eq!(length(), 2 << 20);
+    insta::assert_snapshot!(told(&mut running, "?size=1M"), @"Failed: cut nqn.2026-01.io.nvlane:disks namespace 1 to 1M: not done, what lies behind would be lost: remove it from the configuration, cut the file, and add it again");
+    assert_eq!(told(&mut running, ""), "", "the size it has");
+    insta::assert_snapshot!(told(&mut running, "?size=2M&lba=512"), @"Failed: make nqn.2026-01.io.nvlane:disks namespace 1 file:/place/a?size=2M&lba=512: not done, it is open as file:/place/a?size=2M: remove it from the configuration, and add it again after a reload, or restart");
+    assert_eq!(length(), 2 << 20);
+    assert_eq!(running.state().subsystems[0].namespaces[0].block_bytes, 4096);
+}
+
+#[test]
+fn a_file_that_moved_stays_the_namespace_it_was() {
+    let directory = tempfile::tempdir().unwrap();
+    let with = |name: &str| {
+        disks(&[&format!("nsid = 1, storage = \"file:{}\"", directory.path().join(name).display())])
+    };
+    std::fs::write(directory.path().join("a"), [0; 8192]).unwrap();
+    let mut running = start(&config(&with("a")));
+    let uuid = running.state().subsystems[0].namespaces[0].uuid.clone();
+    std::fs::copy(directory.path().join("a"), directory.path().join("b")).unwrap();
+    let report = running.reload(&with("b"));
+    assert!(report.is_complete() && report.lines.len() == 1, "{report}");
+    let state = running.state();
+    assert_eq!(state.subsystems[0].namespaces[0].uuid, uuid);
+    assert!(state.subsystems[0].namespaces[0].storage.ends_with("/b"));
+    // The former file is free again.
+    assert!(is_free(&directory.path().join("a")) && !is_free(&directory.path().join("b")));
+}
+
+/// Whether nobody has the file open, or soon nobody has: other tests start programs, which hold copies of every descriptor for a moment.
+fn is_free(path: &Path) -> bool {
+    let spec: store::Spec = format!("file:{}", path.display()).parse().unwrap();
+    (0..50).any(|_| match spec.open(false) {
+        Ok(_) => true,
+        Err(store::OpenError::Locked { .. }) => {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            false
+        }
+        Err(error) => panic!("{error}"),
+    })
+}
+
+#[test]
+fn storage_may_move_to_another_subsystem() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = format!("nsid = 1, storage = \"file:{}/a?size=1M\"", directory.path().display());
+    let other = "nqn.2026-01.io.nvlane:other";
+    let mut running = start(&config(&disks(&[&file])));
+    let report = running.reload(&[disks(&[]), subsystem(other, "\"any\"", &[&file])].concat());
+    assert!(report.is_complete(), "{report}");
+    let state = running.state();
+    assert!(state.subsystems[0].namespaces.is_empty() && state.subsystems[1].namespaces.len() == 1);
+    assert!(!is_free(&directory.path().join("a")), "in use by the other one");
+    let report = running.reload(&disks(&[]));
+    assert!(report.is_complete(), "{report}");
+    assert!(is_free(&directory.path().join("a")));
+}
+
+#[test]
+fn numbers_given_in_order_do_not_shift_under_hosts() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str| format!("storage = \"file:{}/{name}?size=1M\"", directory.path().display());
+    let (a, b, c) = (file("a"), file("b"), file("c"));
+    let mut running = start(&config(&disks(&[&a, &b])));
+    let uuid = running.state().subsystems[0].namespaces[1].uuid.clone();
+    let mut told = |namespaces: &[&str]| {
+        let text = shown(&running.reload(&disks(namespaces)));
+        text.replace(&directory.path().display().to_string(), "/place").replace(&uuid, "UUID")
+    };
+    insta::assert_snapshot!(told(&[&b]), @r#"Failed: change the namespaces of nqn.2026-01.io.nvlane:disks: not done, file:/place/b?size=1M would get the number 1 under its hosts: write nsid = 2, uuid = "UUID" with it"#);
+    insta::assert_snapshot!(told(&[&a, &b, &c]), @"Done: add nqn.2026-01.io.nvlane:disks namespace 3 (file:/place/c?size=1M): done");
+    insta::assert_snapshot!(told(&[&a, &b]), @"Done: remove nqn.2026-01.io.nvlane:disks namespace 3 (file:/place/c?size=1M): done");
+    // As it was told to do.
+    insta::assert_snapshot!(told(&[&format!("nsid = 2, uuid = \"{uuid}\", {b}")]), @"Done: remove nqn.2026-01.io.nvlane:disks namespace 1 (file:/place/a?size=1M): done");
+}
+
+#[test]
+fn a_configuration_that_cannot_be_changes_nothing() {
+    let mut running = start(&config(&disks(&["nsid = 1, storage = \"ram:1M\""])));
+    let mut wrong = config(&disks(&["nsid = 2, storage = \"ram:1M\""]));
+    let twin = wrong.subsystems[0].namespaces[0].clone();
+    wrong.subsystems[0].namespaces.push(twin);
+    let report = running.reload_with(&wrong);
+    insta::assert_snapshot!(shown(&report), @"Failed: nothing changed: nqn.2026-01.io.nvlane:disks has two namespaces 2: give one another number");
+    assert_eq!(running.state().subsystems[0].namespaces[0].nsid, 1);
+}
+
+#[test]
+fn a_target_that_is_gone_is_noticed() {
+    let mut running = start(&config(&disks(&[])));
+    let report = running.operator.reload(&config(&disks(&["storage = \"ram:1M\""])), &|_| false);
+    assert_eq!((report.lines.len(), report.lines[0].outcome), (1, Outcome::Failed));
+    assert_eq!(state(&|_| false), None);
+    assert_eq!(stop(&|_| false, 0), None);
+    assert_eq!(stop(&|order| post(&running.target, order), 0), Some(0));
+    let steps = vec![Step::SetReferrals(Vec::new())];
+    let refused = running.target.borrow_mut().order(OrderKind::Apply(steps));
+    assert!(matches!(refused.try_recv(), Ok(OrderAnswer::Applied(outcomes)) if outcomes[0].is_err()));
+    running.target.borrow_mut().pass(SECOND_NS);
+}
+
+/// A subsystem's namespaces by number: index of the storage, and whether another identity is given.
+type Shape = Vec<(u8, Vec<(u8, u8, bool)>, bool)>;
+
+fn shape() -> impl Strategy<Value = Shape> {
+    let namespace = (1u8..6, 0u8..4, any::<bool>());
+    let subsystem = (0u8..3, prop::collection::vec(namespace, 0..4), any::<bool>());
+    prop::collection::vec(subsystem, 0..3)
+}
+
+/// A valid configuration of that shape.
+fn configured(shape: &Shape) -> String {
+    let mut text = String::new();
+    let mut names = Vec::new();
+    for (name, namespaces, is_open) in shape {
+        if names.contains(name) {
+            continue;
+        }
+        names.push(*name);
+        let mut numbers = Vec::new();
+        let mut lines = Vec::new();
+        for (nsid, storage, has_uuid) in namespaces {
+            if numbers.contains(nsid) {
+                continue;
+            }
+            numbers.push(*nsid);
+            let storage = ["ram:1M", "ram:2M", "null:1G", "null:2G?lba=512"][usize::from(*storage)];
+            let uuid = if *has_uuid {
+                format!(", uuid = \"{:032x}\"", (u32::from(*name) + 1) << 8 | u32::from(*nsid))
+            } else {
+                String::new()
+            };
+            lines.push(format!("nsid = {nsid}, storage = \"{storage}\"{uuid}"));
+        }
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        let hosts = if *is_open { "\"any\"".to_owned() } else { format!("[\"{HOST}\"]") };
+        text += &subsystem(&format!("nqn.2026-01.io.nvlane:s{name}"), &hosts, &lines);
+    }
+    text
+}
+
+/// What a host could tell of a state: everything but counters and connections.
+fn essence(state: &TargetState) -> Vec<String> {
+    let mut all = Vec::new();
+    for subsystem in &state.subsystems {
+        all.push(format!("{} {} {:?}", subsystem.nqn, subsystem.serial, subsystem.hosts));
+        for namespace in &subsystem.namespaces {
+            all.push(format!("{} {namespace:?}", subsystem.nqn));
+        }
+    }
+    all.sort();
+    all
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// A reload leads to what a start with the same configuration gives, and leaves nothing to do.
+    #[test]
+    fn a_reload_is_as_good_as_a_start(first in shape(), second in shape()) {
+        let mut running = start(&config(&configured(&first)));
+        let report = running.reload(&configured(&second));
+        let fresh = start(&config(&configured(&second)));
+        prop_assert!(report.is_complete(), "{report}");
+        prop_assert_eq!(essence(&running.state()), essence(&fresh.state()));
+        let again = running.reload(&configured(&second));
+        prop_assert!(again.lines.is_empty(), "{again}");
+    }
+}
