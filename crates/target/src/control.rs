@@ -26,12 +26,13 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
+use wire::fabrics::ConnectResult;
 use wire::id::{Cntlid, Qid};
 use wire::nqn::{HostId, Nqn};
 use wire::opcode::{AdminOpcode, FabricsType};
 use wire::status::Status;
 
-use crate::admin::{Outcome, check_form};
+use crate::admin::{Outcome, Reply, abort, check_form};
 use crate::control_record::{CommandId, ControllerKey, ControllerKind, ControllerRecord, LaneId, Life};
 use crate::discovery::Discovery;
 use crate::lane_counters::LaneCounters;
@@ -208,7 +209,7 @@ impl Control {
         let Some(record) = self.controllers.get_mut(controller) else { return };
         let Some(at) = record.aborts.iter().position(|abort| abort.asked_by == asked_by) else { return };
         record.aborts.remove(at);
-        self.answer(asked_by, Ok(crate::admin::abort::reply(is_aborted)));
+        self.answer(asked_by, Ok(abort::reply(is_aborted)));
     }
 
     /// The namespaces that `asked_by` wanted flushed are, as far as they can be.
@@ -241,6 +242,12 @@ impl Control {
         self.wake_ns
     }
 
+    /// Whether the target has stopped: every reactor was told to end.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.stopping.as_ref().is_some_and(|stopping| stopping.is_done)
+    }
+
     /// Looks again at deadlines at `deadline_ns` or before.
     fn wake_at(&mut self, deadline_ns: u64) {
         self.wake_ns = Some(self.wake_ns.map_or(deadline_ns, |wake_ns| wake_ns.min(deadline_ns)));
@@ -259,7 +266,7 @@ impl Control {
     fn answer(&mut self, command: CommandId, outcome: Outcome) {
         let (status, reply) = match outcome {
             Ok(reply) => (Status::SUCCESS, reply),
-            Err(status) => (status, crate::admin::Reply::default()),
+            Err(status) => (status, Reply::default()),
         };
         let answer = Answer { command, status, result: reply.result, data: reply.data, established: None };
         self.post(command.lane.reactor, Message::Answer(Box::new(answer)));
@@ -270,7 +277,7 @@ impl Control {
         let answer = Answer {
             command,
             status: Status::SUCCESS,
-            result: wire::fabrics::ConnectResult::default().with_cntlid(cntlid.get()).bits().into(),
+            result: ConnectResult::default().with_cntlid(cntlid.get()).bits().into(),
             data: None,
             established: Some(established),
         };

@@ -1,5 +1,6 @@
 //! Get Features. wire §12
 
+use wire::async_event::AsyncEvents;
 use wire::feature::{FeatureSelect, Fid, GetFeatures, HostIdentifier, NumberOfQueues, TemperatureThreshold};
 use wire::id::Nsid;
 use wire::sqe::Sqe;
@@ -24,51 +25,66 @@ pub(crate) fn execute(record: &ControllerRecord, around: &Surroundings<'_>, sqe:
     };
     match select {
         FeatureSelect::CURRENT => {
-            value(record, around, &record.features, sqe, &command, record.keep_alive.timeout_ms())
+            let values = Values {
+                features: &record.features,
+                events: record.events.enabled(),
+                keep_alive_ms: record.keep_alive.timeout_ms(),
+            };
+            values.answer(record, around, sqe, &command)
         }
         // Nothing can be saved, so what is saved is the default.
         FeatureSelect::DEFAULT | FeatureSelect::SAVED => {
-            let defaults = Features::new(around.limits.io_queue_count_max, around.now_ns);
-            value(record, around, &defaults, sqe, &command, 0)
+            let features = Features::new(around.limits.io_queue_count_max, around.now_ns);
+            let values = Values { features: &features, events: AsyncEvents::empty(), keep_alive_ms: 0 };
+            values.answer(record, around, sqe, &command)
         }
         FeatureSelect::CAPABILITIES => reply_dw0(kind.capabilities()),
         _ => Err(Status::INVALID_FIELD.with_dnr()),
     }
 }
 
-fn value(
-    record: &ControllerRecord,
-    around: &Surroundings<'_>,
-    features: &Features,
-    sqe: &Sqe,
-    command: &GetFeatures,
+/// Values of all features: those in use, or the defaults.
+struct Values<'a> {
+    features: &'a Features,
+    events: AsyncEvents,
     keep_alive_ms: u32,
-) -> Outcome {
-    let is_current = std::ptr::eq(features, &raw const record.features);
-    match command.fid {
-        Fid::ARBITRATION => reply_dw0(features.arbitration.bits()),
-        Fid::POWER_MANAGEMENT => reply_dw0(features.power.bits()),
-        Fid::TEMPERATURE_THRESHOLD => {
-            let named = TemperatureThreshold::from_bits(command.value);
-            let index = Features::threshold_index(named).ok_or(Status::INVALID_FIELD.with_dnr())?;
-            reply_dw0(features.temperature_kelvin[index].into())
+}
+
+impl Values<'_> {
+    fn answer(
+        &self,
+        record: &ControllerRecord,
+        around: &Surroundings<'_>,
+        sqe: &Sqe,
+        command: &GetFeatures,
+    ) -> Outcome {
+        match command.fid {
+            Fid::ARBITRATION => reply_dw0(self.features.arbitration.bits()),
+            Fid::POWER_MANAGEMENT => reply_dw0(self.features.power.bits()),
+            Fid::TEMPERATURE_THRESHOLD => {
+                let named = TemperatureThreshold::from_bits(command.value);
+                let index = Features::threshold_index(named).ok_or(Status::INVALID_FIELD.with_dnr())?;
+                reply_dw0(self.features.temperature_kelvin[index].into())
+            }
+            Fid::ERROR_RECOVERY => {
+                reply_dw0(self.features.error_recovery.get(&sqe.nsid()).map_or(0, |recovery| recovery.bits()))
+            }
+            Fid::VOLATILE_WRITE_CACHE => reply_dw0(Features::volatile_write_cache().bits()),
+            Fid::NUMBER_OF_QUEUES => {
+                reply_dw0(NumberOfQueues::pairs(self.features.queue_count.into()).bits())
+            }
+            Fid::WRITE_ATOMICITY => reply_dw0(self.features.write_atomicity.bits()),
+            Fid::ASYNC_EVENTS => reply_dw0(self.events.bits()),
+            Fid::TIMESTAMP => {
+                reply_with(sqe, self.features.clock.timestamp(around.now_ns).bits().to_le_bytes().to_vec())
+            }
+            Fid::KEEP_ALIVE => reply_dw0(self.keep_alive_ms),
+            Fid::HOST_BEHAVIOR => reply_with(sqe, self.features.host_behavior.as_bytes().to_vec()),
+            Fid::HOST_ID if HostIdentifier::from_bits(command.value).exhid() => {
+                reply_with(sqe, record.hostid.to_bytes().to_vec())
+            }
+            _ => Err(Status::INVALID_FIELD.with_dnr()),
         }
-        Fid::ERROR_RECOVERY => {
-            reply_dw0(features.error_recovery.get(&sqe.nsid()).map_or(0, |recovery| recovery.bits()))
-        }
-        Fid::VOLATILE_WRITE_CACHE => reply_dw0(Features::volatile_write_cache().bits()),
-        Fid::NUMBER_OF_QUEUES => reply_dw0(NumberOfQueues::pairs(features.queue_count.into()).bits()),
-        Fid::WRITE_ATOMICITY => reply_dw0(features.write_atomicity.bits()),
-        Fid::ASYNC_EVENTS => reply_dw0(if is_current { record.events.enabled().bits() } else { 0 }),
-        Fid::TIMESTAMP => {
-            reply_with(sqe, features.clock.timestamp(around.now_ns).bits().to_le_bytes().to_vec())
-        }
-        Fid::KEEP_ALIVE => reply_dw0(keep_alive_ms),
-        Fid::HOST_BEHAVIOR => reply_with(sqe, features.host_behavior.as_bytes().to_vec()),
-        Fid::HOST_ID if HostIdentifier::from_bits(command.value).exhid() => {
-            reply_with(sqe, record.hostid.to_bytes().to_vec())
-        }
-        _ => Err(Status::INVALID_FIELD.with_dnr()),
     }
 }
 

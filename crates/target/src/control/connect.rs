@@ -7,6 +7,7 @@
 //!                      └────too late─────────▶ refused, to be tried again
 //! ```
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -268,12 +269,12 @@ impl Control {
             aborts: Vec::new(),
             features: Features::new(self.limits.io_queue_count_max, now_ns),
             errors: ErrorLog::new(self.limits.error_entry_count_max),
-            changed: std::collections::BTreeSet::new(),
+            changed: BTreeSet::new(),
             discovery_page: None,
             admin: Some(lane),
-            io: std::collections::BTreeMap::new(),
+            io: BTreeMap::new(),
             association: Arc::clone(&association),
-            counters: std::collections::BTreeMap::new(),
+            counters: BTreeMap::new(),
             past: LaneTotals::default(),
             created_ns: now_ns,
         };

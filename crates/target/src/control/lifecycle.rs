@@ -198,6 +198,8 @@ impl Control {
         }
         if qid.is_admin() {
             record.admin = None;
+            // Nobody is left to hear about them.
+            record.aborts.clear();
             self.end_association(now_ns, key, Cause::HostGone);
         } else {
             record.io.remove(&qid);

@@ -21,7 +21,7 @@ use crate::control_record::{ControllerKind, Life};
 use crate::message::Message;
 use crate::namespace_table::{NamespaceEntry, NamespaceTable};
 use crate::operator::OrderAnswer;
-use crate::subsystem::SubsystemId;
+use crate::subsystem::{Namespace, SubsystemId};
 
 /// Where versions have got to.
 #[derive(Debug)]
@@ -93,8 +93,8 @@ impl Control {
     /// Sends the table of a new version to every reactor, with what is to follow.
     pub(super) fn roll_out(&mut self, rollout: Rollout) {
         self.rollouts.version = rollout.version;
-        let entries = |namespaces: &BTreeMap<Nsid, crate::subsystem::Namespace>| {
-            let entry = |(nsid, namespace): (&Nsid, &crate::subsystem::Namespace)| NamespaceEntry {
+        let entries = |namespaces: &BTreeMap<Nsid, Namespace>| {
+            let entry = |(nsid, namespace): (&Nsid, &Namespace)| NamespaceEntry {
                 nsid: *nsid,
                 id: namespace.id,
                 store: Arc::clone(&namespace.store),

@@ -133,3 +133,16 @@ fn an_abort_on_an_io_queue_waits_for_what_the_lane_says() {
     }
     assert_eq!(target.ask(association.admin, ask).result, not_aborted(true));
 }
+
+#[test]
+fn nobody_is_answered_on_a_lane_that_has_ended() {
+    let mut target = Target::new();
+    let association = target.ready(host(HOST), DISKS, 1);
+    let abort = target.send(association.admin, Sqe::abort(Qid::new(1), 5), &[]);
+    target.habits.lanes_end = false;
+    target.end(association.admin);
+    target.end(association.io[0]);
+    target.control.on_aborted(abort, true);
+    target.settle();
+    assert!(!target.answers.contains_key(&abort));
+}

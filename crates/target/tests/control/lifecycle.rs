@@ -264,6 +264,7 @@ fn a_stop_waits_for_lanes_and_then_ends_the_reactors() {
     let Ok(OrderAnswer::Stopped { lanes_left: 0 }) = receiver.try_recv() else { panic!("not stopped") };
     let stops = target.messages.iter().filter(|(_, message)| matches!(message, Message::Stop));
     assert_eq!(stops.map(|(reactor, _)| *reactor).collect::<Vec<_>>(), [0, 1]);
+    assert!(target.control.is_done());
 }
 
 #[test]
