@@ -1,8 +1,8 @@
 //! How a target is to be: what a configuration file says, or a command line.
 //!
-//! [`ConfigFile::read`] reads a file, [`TargetConfig::check`] finds what cannot be, and [`TargetConfig::resolve`] fills in what was left
-//! open: numbers, identities, serial numbers. None of them touches anything outside; [`TargetConfig::inspect`] looks at the
-//! storage, and changes nothing.
+//! [`ConfigFile::read`] reads a file, [`TargetConfig::check`] finds what cannot be, and
+//! [`TargetConfig::resolve`] fills in what was left open: numbers, identities, serial numbers. None of them
+//! touches anything outside; [`TargetConfig::inspect`] looks at the storage, and changes nothing.
 
 mod check;
 mod file;
@@ -111,8 +111,8 @@ impl ListenerConfig {
         Self { address, advertise: None, subsystems: true, discovery: true }
     }
 
-    /// The listeners of a target that was told nothing but an address: subsystems and discovery on port 4420, discovery also on
-    /// 8009.
+    /// The listeners of a target that was told nothing but an address: subsystems and discovery on port 4420,
+    /// discovery also on 8009.
     #[must_use]
     pub fn usual(ip: IpAddr) -> Vec<Self> {
         let discovery = Self { subsystems: false, ..Self::new(SocketAddr::new(ip, DISCOVERY_PORT)) };

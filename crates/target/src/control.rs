@@ -1,7 +1,7 @@
 //! The control plane: subsystems, controllers, discovery, and the table of namespaces that all reactors share.
 //!
-//! It runs on reactor 0, and everything there is one of is here. It knows no sockets, clocks or threads: messages come in,
-//! messages go out.
+//! It runs on reactor 0, and everything there is one of is here. It knows no sockets, clocks or threads:
+//! messages come in, messages go out.
 //!
 //! ```text
 //! lanes ───on_request──────────┐                    ┌─▶ Answer, End, Abort     to lanes
@@ -105,12 +105,12 @@ struct Stopping {
 
 const MILLISECOND_NS: u64 = 1_000_000;
 
-/// Deadlines of associations are looked at no more often than this, so that a thousand of them do not wake an idle target all the
-/// time.
+/// Deadlines of associations are looked at no more often than this, so that a thousand of them do not wake an
+/// idle target all the time.
 const TICK_NS: u64 = 250 * MILLISECOND_NS;
 
-/// If we look so much later than we wanted, we were not running at all, and nor did the lanes: they get this long to take in what has
-/// arrived meanwhile, before anybody is declared dead.
+/// If we look so much later than we wanted, we were not running at all, and nor did the lanes: they get this
+/// long to take in what has arrived meanwhile, before anybody is declared dead.
 const LATE_NS: u64 = 1000 * MILLISECOND_NS;
 
 /// How long the parts of a discovery log are kept for a host to read on, ns.

@@ -112,8 +112,8 @@ pub struct ControllerRecord {
     pub created_ns: u64,
 }
 
-/// Where an association is in its life. One whose admin queue is gone, or whose host was silent for too long, ends: it takes no
-/// commands any more, and is forgotten once every lane of it has ended.
+/// Where an association is in its life. One whose admin queue is gone, or whose host was silent for too long,
+/// ends: it takes no commands any more, and is forgotten once every lane of it has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {
     /// The host may use it.

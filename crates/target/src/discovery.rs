@@ -1,7 +1,7 @@
 //! The discovery log: where a host finds the subsystems it may use. wire §20
 //!
-//! Every host has a log of its own: it lists only subsystems that the host may connect to, at addresses it can reach
-//! the way it came.
+//! Every host has a log of its own: it lists only subsystems that the host may connect to, at addresses it
+//! can reach the way it came.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -59,7 +59,8 @@ pub struct Discovery {
 }
 
 impl Discovery {
-    /// A service without listeners. Generations begin at `generation`: the time in ms keeps them apart over restarts.
+    /// A service without listeners. Generations begin at `generation`: the time in ms keeps them apart over
+    /// restarts.
     #[must_use]
     pub fn new(nqn: Nqn, generation: u64) -> Self {
         Self { nqn, generation, listeners: BTreeMap::new(), referrals: Vec::new() }

@@ -1,5 +1,5 @@
-//! Names that are made from the configuration: stable over restarts, the same on every target with the same configuration, unlike any
-//! other's.
+//! Names that are made from the configuration: stable over restarts, the same on every target with the same
+//! configuration, unlike any other's.
 //!
 //! They are UUIDs of version 5 below [`ROOT`], so that anybody can make them again:
 //!
@@ -40,8 +40,8 @@ pub fn of_numbered_namespace(subsystem: &Nqn, nsid: Nsid) -> Uuid {
     named(ROOT, &format!("namespace {subsystem} {nsid}"))
 }
 
-/// The UUID of a namespace that was numbered in order: it stays with its file or device when the numbers shift. Storage that has no
-/// name has nothing but its number.
+/// The UUID of a namespace that was numbered in order: it stays with its file or device when the numbers
+/// shift. Storage that has no name has nothing but its number.
 #[must_use]
 pub fn of_namespace_in_order(subsystem: &Nqn, nsid: Nsid, spec: &Spec) -> Uuid {
     match storage_name(spec) {
@@ -57,15 +57,15 @@ pub fn serial_of(subsystem: &Nqn) -> String {
     uuid.chars().filter(|char| *char != '-').take(20).collect::<String>().to_uppercase()
 }
 
-/// The name of a discovery service that was given none. `machine` tells machines apart, the address of the first listener the
-/// targets on one.
+/// The name of a discovery service that was given none. `machine` tells machines apart, the address of the
+/// first listener the targets on one.
 #[must_use]
 pub fn discovery_nqn(machine: &str, address: SocketAddr) -> Nqn {
     Nqn::from_uuid(named(ROOT, &format!("discovery {machine} {address}")))
 }
 
-/// Where the bytes are, without how: `file:PATH` or `device:PATH`; `None` for storage that is only there while the target
-/// runs.
+/// Where the bytes are, without how: `file:PATH` or `device:PATH`; `None` for storage that is only there
+/// while the target runs.
 #[must_use]
 pub fn storage_name(spec: &Spec) -> Option<String> {
     match &spec.source {

@@ -1,7 +1,8 @@
 //! Subsystems and controllers served over lanes.
 //!
-//! Reactors run lanes: sockets, queue pairs and the I/O of their commands. Reactor 0 also runs the control plane, which
-//! owns everything there is one of: subsystems, controllers, the configuration. They speak through mailboxes.
+//! Reactors run lanes: sockets, queue pairs and the I/O of their commands. Reactor 0 also runs the control
+//! plane, which owns everything there is one of: subsystems, controllers, the configuration. They speak
+//! through mailboxes.
 #![forbid(unsafe_code)]
 
 pub mod admin;

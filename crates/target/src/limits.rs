@@ -2,12 +2,12 @@
 
 use wire::property::{Cap, Vs};
 
-/// The version every controller shows. From 2.0 on hosts ask for the structures of command sets (CNS 06, 08), with which
-/// a controller says more than MDTS about the size of single commands. wire §7, §10
+/// The version every controller shows. From 2.0 on hosts ask for the structures of command sets (CNS 06, 08),
+/// with which a controller says more than MDTS about the size of single commands. wire §7, §10
 pub const VERSION: Vs = Vs::V2_0;
 
-/// The longest a host may have to wait for CSTS.RDY to follow CC.EN, ms. It follows at once but for a reset, which waits for
-/// I/O that runs.
+/// The longest a host may have to wait for CSTS.RDY to follow CC.EN, ms. It follows at once but for a reset,
+/// which waits for I/O that runs.
 const READY_TIMEOUT_MS: u32 = 15_000;
 
 /// Limits of a target.

@@ -1,7 +1,7 @@
 //! What comes from outside: the configuration as it is to be, the order to stop, the question how things are.
 //!
-//! Whatever may block (opening and resizing storage, binding sockets) happens on the operator's thread, before an [`Order`] reaches
-//! the control plane, which only puts the result in place.
+//! Whatever may block (opening and resizing storage, binding sockets) happens on the operator's thread,
+//! before an [`Order`] reaches the control plane, which only puts the result in place.
 
 mod diff;
 mod reload;
@@ -37,8 +37,8 @@ pub struct Order {
 /// What is ordered.
 #[derive(Debug)]
 pub enum OrderKind {
-    /// Put these steps in place, in order. Answered with [`OrderAnswer::Applied`], and then [`OrderAnswer::Released`] if storage was
-    /// taken out of use.
+    /// Put these steps in place, in order. Answered with [`OrderAnswer::Applied`], and then
+    /// [`OrderAnswer::Released`] if storage was taken out of use.
     Apply(Vec<Step>),
     /// Answered with [`OrderAnswer::State`].
     State,

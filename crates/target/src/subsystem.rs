@@ -67,7 +67,7 @@ pub struct Namespace {
     pub nguid: [u8; 16],
     /// What the configuration calls its storage, for the operator to read.
     pub storage: String,
-    /// Hosts are shown the namespace once every reactor serves this version of the table: they find it wherever their
-    /// lanes are.
+    /// Hosts are shown the namespace once every reactor serves this version of the table: they find it
+    /// wherever their lanes are.
     pub shown_from: u64,
 }

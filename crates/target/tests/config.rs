@@ -376,7 +376,8 @@ fn a_file_that_is_not_there_is_said_to_be_so() {
 }
 
 proptest! {
-    /// The example with something overwritten is read or refused, but never breaks the reader, and each refusal says where.
+    /// The example with something overwritten is read or refused, but never breaks the reader, and each
+    /// refusal says where.
     #[test]
     fn no_text_is_too_strange(at: prop::sample::Index, text in "[\\[\\]a-z0-9=\"., \n#]{0,12}", length in 0usize..40) {
         let start = EXAMPLE.floor_char_boundary(at.index(EXAMPLE.len()));

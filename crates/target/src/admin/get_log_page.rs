@@ -1,7 +1,7 @@
 //! Get Log Page. wire §11
 //!
-//! Pages are made whole and cut to what the host asked for; what it asks for past the end reads as zero. Only the discovery log
-//! is kept between two reads, so that its parts belong together.
+//! Pages are made whole and cut to what the host asked for; what it asks for past the end reads as zero. Only
+//! the discovery log is kept between two reads, so that its parts belong together.
 
 mod effects;
 mod health;

@@ -151,7 +151,8 @@ impl ConfigFile {
     }
 }
 
-/// Says in the words of TOML what its reader says in those of Rust. Some messages have several lines; the first says it.
+/// Says in the words of TOML what its reader says in those of Rust. Some messages have several lines; the
+/// first says it.
 fn plain(message: &str) -> String {
     const WORDS: [(&str, &str); 7] = [
         (

@@ -7,7 +7,8 @@ use store::{OpenError, Source, Spec};
 use super::{Place, Problem, TargetConfig};
 
 impl TargetConfig {
-    /// What is not in order with the storage, as far as can be seen without creating, growing or locking anything. May block.
+    /// What is not in order with the storage, as far as can be seen without creating or growing anything.
+    /// May block.
     #[must_use]
     pub fn inspect(&self) -> Vec<Problem> {
         let mut problems = Vec::new();

@@ -99,8 +99,8 @@ impl Control {
         self.consider_connect(now_ns, connect, None);
     }
 
-    /// Lanes of a host have ended, or time has passed for all: some Connects need not wait any more, or have waited for
-    /// too long.
+    /// Lanes of a host have ended, or time has passed for all: some Connects need not wait any more, or have
+    /// waited for too long.
     pub(super) fn reconsider_connects(&mut self, now_ns: u64, of_host: Option<HostId>) {
         for held in std::mem::take(&mut self.held) {
             if of_host.is_some_and(|hostid| hostid != held.hostid) {

@@ -6,8 +6,8 @@
 //! host gone:  all lanes end ─▶ the controller is forgotten
 //! ```
 //!
-//! A lane has ended when nothing it began can change a namespace any more. So no write lands after a reset or shutdown was reported, and
-//! none meets a host that has come back.
+//! A lane has ended when nothing it began can change a namespace any more. So no write lands after a reset or
+//! shutdown was reported, and none meets a host that has come back.
 
 use std::sync::mpsc::Sender;
 
@@ -139,7 +139,8 @@ impl Control {
         tracing::info!(cntlid = key.cntlid.get(), host = %record.host, "controller shut down");
     }
 
-    /// Ends the commands of a controller that wait for something else than a lane: events, and lanes' word about aborts.
+    /// Ends the commands of a controller that wait for something else than a lane: events, and lanes' word
+    /// about aborts.
     fn answer_waiting(&mut self, key: ControllerKey) {
         let Some(record) = self.controllers.get_mut(&key) else { return };
         let requests = record.events.reset();

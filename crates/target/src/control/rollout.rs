@@ -1,7 +1,7 @@
 //! Versions of the namespace table on their way to all reactors.
 //!
-//! Hosts are told of a change when every reactor serves it: whichever lane they then use finds what they were told. Storage that was
-//! taken out of the table is let go at the same moment.
+//! Hosts are told of a change when every reactor serves it: whichever lane they then use finds what they were
+//! told. Storage that was taken out of the table is let go at the same moment.
 //!
 //! ```text
 //! change ─▶ Table to every reactor ─▶ TableInUse from every reactor ─▶ hosts told, listeners opened, storage let go

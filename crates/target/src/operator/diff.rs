@@ -123,8 +123,8 @@ impl Outline {
     }
 }
 
-/// The changes that lead from what runs to what is wanted, in an order in which they can be applied: what goes first, then what stays,
-/// then what comes.
+/// The changes that lead from what runs to what is wanted, in an order in which they can be applied: what
+/// goes first, then what stays, then what comes.
 #[must_use]
 pub fn diff(running: &Outline, wanted: &Outline) -> Vec<Change> {
     let mut changes = Vec::new();
@@ -274,7 +274,8 @@ fn in_place(nqn: &Nqn, nsid: Nsid, running: &ResolvedNamespace, wanted: &Resolve
     vec![Change::ReplaceNamespace(nqn.clone(), nsid, wanted.clone())]
 }
 
-/// Whether two specifications differ in nothing but the size of the storage, and the identity, which is compared elsewhere.
+/// Whether two specifications differ in nothing but the size of the storage, and the identity, which is
+/// compared elsewhere.
 fn same_but_size(one: &Spec, other: &Spec) -> bool {
     let shape = |spec: &Spec| {
         let mut spec = Spec { uuid: None, ..spec.clone() };

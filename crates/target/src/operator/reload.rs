@@ -18,7 +18,8 @@ use crate::config::{ListenerConfig, Place, Problem, ResolvedNamespace, ResolvedS
 use crate::discovery::ListenerEntry;
 use crate::identity;
 
-/// How long the operator waits until no reactor uses removed storage any more. It is closed later if that takes longer.
+/// How long the operator waits until no reactor uses removed storage any more. It is closed later if that
+/// takes longer.
 const RELEASE_WAIT: Duration = Duration::from_secs(5);
 
 /// Hands an order to the control plane; `false` if there is none any more.
@@ -113,11 +114,12 @@ enum Effect {
 }
 
 impl Operator {
-    /// Opens everything that a configuration names, and gives the steps that put it in place. Nothing is created before all of it
-    /// was looked at. May block.
+    /// Opens everything that a configuration names, and gives the steps that put it in place. Nothing is
+    /// created before all of it was looked at. May block.
     ///
     /// # Errors
-    /// What is wrong with the configuration or its storage, or which address cannot be listened on; nothing is left open then.
+    /// What is wrong with the configuration or its storage, or which address cannot be listened on; nothing
+    /// is left open then.
     pub fn start(config: &TargetConfig, reactor_count: u16) -> Result<(Self, Vec<Step>), Vec<Problem>> {
         for problems in [config.check(), config.inspect()] {
             if !problems.is_empty() {
@@ -190,8 +192,8 @@ impl Operator {
         &self.running
     }
 
-    /// Applies what differs from what runs, without touching the rest. A part that fails stays as it is, and everything else is
-    /// applied. May block.
+    /// Applies what differs from what runs, without touching the rest. A part that fails stays as it is, and
+    /// everything else is applied. May block.
     pub fn reload(&mut self, wanted: &TargetConfig, post: Post<'_>) -> Report {
         let mut report = Report::default();
         let problems = wanted.check();
@@ -286,7 +288,8 @@ impl Operator {
         }
     }
 
-    /// Opens storage, or takes what runs of it: a namespace may move to another subsystem, or get another identity.
+    /// Opens storage, or takes what runs of it: a namespace may move to another subsystem, or get another
+    /// identity.
     fn open(&self, spec: &Spec) -> Result<Arc<dyn Store>, String> {
         let shape = |spec: &Spec| Spec { uuid: None, ..spec.clone() };
         let is_it = |(subsystem, nsid): &(Nqn, Nsid)| {
@@ -437,8 +440,8 @@ pub fn state(post: Post<'_>) -> Option<TargetState> {
     }
 }
 
-/// Stops the target and waits for it. Gives the number of lanes that had not ended when `grace_ms` were over; `None` if the target
-/// is gone.
+/// Stops the target and waits for it. Gives the number of lanes that had not ended when `grace_ms` were over;
+/// `None` if the target is gone.
 pub fn stop(post: Post<'_>, grace_ms: u64) -> Option<usize> {
     let (answers, received) = channel();
     if !post(Order { kind: OrderKind::Stop { grace_ms }, answers }) {

@@ -1,5 +1,5 @@
-//! Whatever hosts send, in whatever order lanes, reactors and the operator act: nothing panics, and every command gets exactly one
-//! answer.
+//! Whatever hosts send, in whatever order lanes, reactors and the operator act: nothing panics, and every
+//! command gets exactly one answer.
 
 use nvlane_target::control_record::LaneId;
 use nvlane_target::message::{Failure, Message, Request, RequestKind};
@@ -210,7 +210,8 @@ proptest! {
             }
             world.run(op);
         }
-        // `settle` has seen to it that no answer came twice, or for nothing. Now everything that may still come does.
+        // `settle` has seen to it that no answer came twice, or for nothing. Now everything that may still
+        // come does.
         world.target.habits = crate::harness::Habits { lanes_end: true, tables_are_taken: true, flushes_are_done: true };
         while !world.target.messages.is_empty() {
             world.obey(0);
@@ -219,7 +220,8 @@ proptest! {
         while !world.target.messages.is_empty() {
             world.obey(0);
         }
-        // What is open now are events, which wait for something to happen: they end when the host resets its controller.
+        // What is open now are events, which wait for something to happen: they end when the host resets its
+        // controller.
         world.lane(0);
         for lane in world.lanes.clone() {
             let cc = Cc::new(CommandSetSelection::NVM);

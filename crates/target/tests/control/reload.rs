@@ -267,7 +267,8 @@ fn a_file_that_moved_stays_the_namespace_it_was() {
     assert!(is_free(&directory.path().join("a")) && !is_free(&directory.path().join("b")));
 }
 
-/// Whether nobody has the file open, or soon nobody has: other tests start programs, which hold copies of every descriptor for a moment.
+/// Whether nobody has the file open, or soon nobody has: other tests start programs, which hold copies of
+/// every descriptor for a moment.
 fn is_free(path: &Path) -> bool {
     let spec: store::Spec = format!("file:{}", path.display()).parse().unwrap();
     (0..50).any(|_| match spec.open(false) {

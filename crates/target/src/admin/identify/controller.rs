@@ -83,7 +83,8 @@ fn io(controller: &mut IdentifyController, around: &Surroundings<'_>) {
             | Oncs::COPY,
     );
     controller.set_fuses(Fuses::COMPARE_AND_WRITE);
-    // A namespace with a cache may be added any time, and Linux asks only once: without it there is no Flush and no FUA.
+    // A namespace with a cache may be added any time, and Linux asks only once: without it there is no Flush
+    // and no FUA.
     controller.vwc = Vwc::default().with_present(true).with_flush_all(FLUSH_ALL);
     controller.set_atomic_compare_write_blocks(limits.compare_and_write_blocks_max);
     controller.set_ocfs(Ocfs::FORMAT_0);
