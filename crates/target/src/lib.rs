@@ -6,14 +6,23 @@
 #![forbid(unsafe_code)]
 
 pub mod admin;
+mod attached;
+mod commands;
 pub mod config;
 pub mod control;
 pub mod control_record;
 pub mod discovery;
+mod exclusion;
+mod fused;
 pub mod identity;
+mod lane;
 pub mod lane_counters;
 pub mod limits;
 pub mod message;
 pub mod namespace_table;
+mod nvm_io;
 pub mod operator;
+mod running;
+pub mod server;
+mod serving;
 pub mod subsystem;

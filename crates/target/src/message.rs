@@ -13,6 +13,7 @@ use wire::sqe::Sqe;
 use wire::status::Status;
 
 use crate::control_record::{Association, CommandId, LaneId};
+use crate::exclusion::LockMessage;
 use crate::lane_counters::LaneCounters;
 use crate::namespace_table::NamespaceTable;
 use crate::subsystem::SubsystemId;
@@ -145,6 +146,8 @@ pub enum Message {
         /// As asked.
         asked_by: CommandId,
     },
+    /// About locks of fused commands.
+    Lock(LockMessage),
     /// From outside: the configuration has changed, or the target ends.
     Operator(crate::operator::Order),
     /// Accept connections here from now on.

@@ -1,0 +1,184 @@
+//! The namespaces that this reactor has attached to, found by subsystem and NSID.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use store::{Backend, Geometry};
+use wire::id::Nsid;
+
+use crate::exclusion::Exclusions;
+use crate::namespace_table::NamespaceTable;
+use crate::subsystem::{NamespaceId, SubsystemId};
+
+/// Where an attached namespace is, while it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AttachedIndex(u32);
+
+/// One namespace as this reactor uses it.
+pub(crate) struct Attached {
+    pub(crate) id: NamespaceId,
+    pub(crate) backend: Box<dyn Backend>,
+    /// As of the table in use.
+    pub(crate) geometry: Geometry,
+    /// log2 of the block size.
+    pub(crate) block_shift: u32,
+    /// Commands that have something running here.
+    pub(crate) running: u32,
+    /// Ranges that a fused command somewhere holds for itself.
+    pub(crate) exclusions: Exclusions,
+    /// No longer in the table: let go of when nothing runs.
+    is_removed: bool,
+}
+
+/// All of them.
+#[derive(Default)]
+pub(crate) struct Attachments {
+    table: Arc<NamespaceTable>,
+    slots: Vec<Option<Attached>>,
+    by_id: BTreeMap<NamespaceId, AttachedIndex>,
+    /// By [`SubsystemId`]: NSIDs in ascending order, and where they are.
+    views: Vec<Vec<(Nsid, Option<AttachedIndex>)>>,
+    /// Removed namespaces that still have something running.
+    leaving: u32,
+}
+
+/// What an NSID stands for.
+pub(crate) enum Found {
+    /// A namespace.
+    Here(AttachedIndex),
+    /// A namespace that could not be attached.
+    Unusable,
+    /// None.
+    Missing,
+}
+
+impl Attachments {
+    /// Goes over to another table: attaches what is new, lets go of what is gone.
+    pub(crate) fn replace(&mut self, table: Arc<NamespaceTable>) {
+        let mut gone = std::mem::take(&mut self.by_id);
+        let length = table.subsystems.keys().next_back().map_or(0, |last| last.0 as usize + 1);
+        self.views = vec![Vec::new(); length];
+        for (subsystem, entries) in &table.subsystems {
+            for entry in entries {
+                let at = match gone.remove(&entry.id) {
+                    Some(at) => Some(at),
+                    None => match entry.store.attach() {
+                        Ok(backend) => Some(self.insert(entry.id, backend)),
+                        Err(error) => {
+                            tracing::error!(%error, nsid = %entry.nsid, "cannot use a namespace");
+                            None
+                        }
+                    },
+                };
+                if let Some(at) = at {
+                    self.by_id.insert(entry.id, at);
+                    let attached = self.get_mut(at);
+                    attached.geometry = attached.backend.geometry();
+                }
+                self.views[subsystem.0 as usize].push((entry.nsid, at));
+            }
+        }
+        for at in gone.into_values() {
+            let attached = self.get_mut(at);
+            if attached.running == 0 {
+                self.slots[at.0 as usize] = None;
+            } else {
+                attached.is_removed = true;
+                self.leaving += 1;
+            }
+        }
+        self.table = table;
+    }
+
+    fn insert(&mut self, id: NamespaceId, backend: Box<dyn Backend>) -> AttachedIndex {
+        let geometry = backend.geometry();
+        let attached = Attached {
+            id,
+            backend,
+            geometry,
+            block_shift: geometry.block_bytes.trailing_zeros(),
+            running: 0,
+            exclusions: Exclusions::default(),
+            is_removed: false,
+        };
+        let at = self.slots.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() - 1
+        });
+        self.slots[at] = Some(attached);
+        AttachedIndex(u32::try_from(at).expect("fewer namespaces than 32 bits count"))
+    }
+
+    /// What `nsid` stands for in a subsystem.
+    #[inline]
+    pub(crate) fn find(&self, subsystem: SubsystemId, nsid: Nsid) -> Found {
+        let Some(view) = self.views.get(subsystem.0 as usize) else { return Found::Missing };
+        // NSIDs 1, 2, 3 … lie where they say.
+        let guess = (nsid.get() as usize).wrapping_sub(1);
+        let entry = match view.get(guess) {
+            Some(entry) if entry.0 == nsid => entry,
+            _ => match view.binary_search_by_key(&nsid, |entry| entry.0) {
+                Ok(at) => &view[at],
+                Err(_) => return Found::Missing,
+            },
+        };
+        match entry.1 {
+            Some(at) => Found::Here(at),
+            None => Found::Unusable,
+        }
+    }
+
+    /// All namespaces of a subsystem that can be used.
+    pub(crate) fn all_of(&self, subsystem: SubsystemId) -> Vec<AttachedIndex> {
+        let view = self.views.get(subsystem.0 as usize);
+        view.into_iter().flatten().filter_map(|(_, at)| *at).collect()
+    }
+
+    /// Where the namespace of this name is.
+    pub(crate) fn by_id(&self, id: NamespaceId) -> Option<AttachedIndex> {
+        self.by_id.get(&id).copied()
+    }
+
+    /// # Panics
+    /// If there is none any more: whoever has something running keeps it.
+    #[inline]
+    pub(crate) fn get_mut(&mut self, at: AttachedIndex) -> &mut Attached {
+        self.slots[at.0 as usize].as_mut().expect("a namespace stays while something runs in it")
+    }
+
+    /// Every namespace.
+    pub(crate) fn for_each(&mut self, mut each: impl FnMut(AttachedIndex, &mut Attached)) {
+        for (at, attached) in self.slots.iter_mut().enumerate() {
+            if let Some(attached) = attached {
+                each(AttachedIndex(u32::try_from(at).expect("as inserted")), attached);
+            }
+        }
+    }
+
+    /// Whether any range of any namespace is held by a fused command that waits for writes here to end.
+    pub(crate) fn has_exclusions(&self) -> bool {
+        self.slots.iter().flatten().any(|attached| attached.exclusions.has_unreported())
+    }
+
+    /// Something begins to run.
+    pub(crate) fn begin(&mut self, at: AttachedIndex) {
+        self.get_mut(at).running += 1;
+    }
+
+    /// Something has ended. Says whether that was the last thing any removed namespace waited for.
+    pub(crate) fn end(&mut self, at: AttachedIndex) -> bool {
+        let attached = self.get_mut(at);
+        attached.running -= 1;
+        if attached.running > 0 || !attached.is_removed {
+            return false;
+        }
+        self.slots[at.0 as usize] = None;
+        self.leaving -= 1;
+        self.leaving == 0
+    }
+
+    /// Whether nothing of an older table is in use, and which version is.
+    pub(crate) fn settled_version(&self) -> Option<u64> {
+        (self.leaving == 0).then_some(self.table.version)
+    }
+}

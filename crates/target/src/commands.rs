@@ -1,0 +1,512 @@
+//! I/O commands under way on a reactor: started on backends, waiting, ended.
+//!
+//! ```text
+//! begin ─▶ Complete / Data            done at once: RAM and null, errors
+//!    ├──▶ RequestData ─(R2T)─▶ begin with the data
+//!    └──▶ Started ─▶ … on_completion, on_timer, retry … ─▶ next_ended
+//! ```
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use reactor::{Buffer, Completion, Io, Operation, Payload, Pool};
+use store::{Reply, Request, StoreError, StoreIo, Ticket};
+use wire::id::Nsid;
+use wire::sqe::Sqe;
+use wire::status::Status;
+
+use crate::attached::{AttachedIndex, Attachments};
+use crate::control_record::CommandId;
+use crate::exclusion::LockMessage;
+use crate::message::Message;
+use crate::nvm_io::{compare_failure, failed_pair, status_of};
+use crate::running::{After, Copy, LockNumber, Owner, Running, RunningTable, Step, Supply};
+use crate::subsystem::SubsystemId;
+
+/// Bytes that are read at a time where the host gets none of them.
+pub(crate) const CHUNK_BYTES: u64 = 256 * 1024;
+
+/// Set in a timer's token if it belongs to a ticket.
+pub(crate) const TICKET_TIMER: u64 = 1 << 63;
+
+/// What hosts are told, and held to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct IoLimits {
+    /// MDTS, bytes.
+    pub(crate) transfer_bytes_max: u32,
+    /// In-capsule data of I/O commands, bytes.
+    pub(crate) in_capsule_bytes: u32,
+    /// Blocks of a fused Compare and Write (ACWU).
+    pub(crate) compare_and_write_blocks_max: u32,
+    /// Blocks of one source range of a Copy (MSSRL).
+    pub(crate) copy_range_blocks_max: u32,
+    /// Blocks of a Copy in all (MCL).
+    pub(crate) copy_blocks_max: u32,
+    /// Source ranges of a Copy (MSRC).
+    pub(crate) copy_range_count_max: u16,
+}
+
+/// Who begins a command.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Caller {
+    pub(crate) owner: Owner,
+    /// Whose namespaces it reaches.
+    pub(crate) subsystem: SubsystemId,
+    /// Data sent must stay as it is: a digest is computed over it.
+    pub(crate) must_own: bool,
+}
+
+/// What became of a command at once.
+#[derive(Debug)]
+pub(crate) enum Begun {
+    /// It has ended, without data for the host.
+    Complete(Status, u64),
+    /// It has succeeded: the payload's first so many bytes are for the host.
+    Data(Payload, u32),
+    /// So many bytes are to be asked for; begin it again with them.
+    RequestData(u32),
+    /// It goes on by itself and comes out of [`Commands::next_ended`]. With `holds_capsule` its in-capsule data had
+    /// to be kept aside because no buffer is free: take no further commands from this lane until it goes on.
+    Started { ticket: Ticket, holds_capsule: bool },
+}
+
+/// A command that did not end at once has ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) owner: Owner,
+    pub(crate) sqe: Sqe,
+    pub(crate) status: Status,
+    pub(crate) result: u64,
+    /// What the host is to be sent, and how much of it.
+    pub(crate) data: Option<(Payload, u32)>,
+    /// How the second of a fused pair has ended; `status` is that of the first.
+    pub(crate) second: Option<Status>,
+    /// The command has waited for this buffer, to receive so many bytes into. It has not ended.
+    pub(crate) room: Option<(Buffer, u32)>,
+}
+
+impl Ended {
+    fn new(owner: Owner, sqe: Sqe, status: Status) -> Self {
+        Self { owner, sqe, status, result: 0, data: None, second: None, room: None }
+    }
+}
+
+/// All commands under way on a reactor, and the namespaces they work on.
+pub(crate) struct Commands {
+    pub(crate) limits: IoLimits,
+    pub(crate) namespaces: Attachments,
+    pub(crate) running: RunningTable,
+    /// This reactor's number.
+    reactor: u16,
+    pub(crate) next_lock: LockNumber,
+    /// Commands that wait for a buffer or for a range, in order.
+    waiting: VecDeque<Ticket>,
+    queues: StoreQueues,
+    ended: VecDeque<Ended>,
+    /// A removed namespace has nothing running any more.
+    pub(crate) table_settled: bool,
+}
+
+/// What backends have left to be done.
+#[derive(Default)]
+struct StoreQueues {
+    /// Operations beyond what the engine takes at once.
+    overflow: VecDeque<(Ticket, Operation)>,
+    replies: VecDeque<(Ticket, Reply)>,
+}
+
+/// The reactor, as backends see it.
+struct StoreAccess<'a, I> {
+    io: &'a mut I,
+    queues: &'a mut StoreQueues,
+}
+
+impl<I: Io<Message>> StoreIo for StoreAccess<'_, I> {
+    fn now_ns(&self) -> u64 {
+        self.io.now_ns()
+    }
+
+    fn pool(&self) -> &Pool {
+        self.io.pool()
+    }
+
+    fn start(&mut self, ticket: Ticket, operation: Operation) {
+        // Behind others that wait: operations of a namespace keep their order as far as they have one.
+        if !self.queues.overflow.is_empty() {
+            self.queues.overflow.push_back((ticket, operation));
+        } else if let Err(operation) = self.io.start(ticket.0, operation) {
+            self.queues.overflow.push_back((ticket, operation));
+        }
+    }
+
+    fn set_timer(&mut self, deadline_ns: u64, ticket: Ticket) {
+        self.io.set_timer(deadline_ns, ticket.0 | TICKET_TIMER);
+    }
+
+    fn reply(&mut self, ticket: Ticket, reply: Reply) {
+        self.queues.replies.push_back((ticket, reply));
+    }
+}
+
+impl Commands {
+    pub(crate) fn new(limits: IoLimits, reactor: u16) -> Self {
+        Self {
+            limits,
+            namespaces: Attachments::default(),
+            running: RunningTable::default(),
+            reactor,
+            next_lock: 0,
+            waiting: VecDeque::new(),
+            queues: StoreQueues::default(),
+            ended: VecDeque::new(),
+            table_settled: false,
+        }
+    }
+
+    /// Begins an I/O command with the data of its capsule.
+    #[inline]
+    pub(crate) fn begin<I: Io<Message>>(
+        &mut self,
+        io: &mut I,
+        caller: Caller,
+        sqe: &Sqe,
+        data: &[u8],
+    ) -> Begun {
+        self.begin_with(io, caller, sqe, data, Supply::None, None)
+    }
+
+    /// A storage operation has ended.
+    pub(crate) fn on_completion<I: Io<Message>>(&mut self, io: &mut I, completion: Completion) {
+        let ticket = Ticket(completion.token);
+        while let Some((waiting, operation)) = self.queues.overflow.pop_front() {
+            if let Err(operation) = io.start(waiting.0, operation) {
+                self.queues.overflow.push_front((waiting, operation));
+                break;
+            }
+        }
+        let Some(at) = self.namespace_of(ticket) else { return };
+        let mut access = StoreAccess { io, queues: &mut self.queues };
+        self.namespaces.get_mut(at).backend.on_completion(&mut access, ticket, completion);
+    }
+
+    /// A timer of a ticket rings.
+    pub(crate) fn on_timer<I: Io<Message>>(&mut self, io: &mut I, ticket: Ticket) {
+        let Some(at) = self.namespace_of(ticket) else { return };
+        let mut access = StoreAccess { io, queues: &mut self.queues };
+        self.namespaces.get_mut(at).backend.on_timer(&mut access, ticket);
+    }
+
+    fn namespace_of(&mut self, ticket: Ticket) -> Option<AttachedIndex> {
+        self.running.get_mut(ticket)?.namespace
+    }
+
+    /// Carries on with what backends have replied to. Says whether there was anything.
+    pub(crate) fn on_replies<I: Io<Message>>(&mut self, io: &mut I) -> bool {
+        let mut worked = false;
+        while let Some((ticket, reply)) = self.queues.replies.pop_front() {
+            self.on_reply(io, ticket, reply);
+            worked = true;
+        }
+        worked
+    }
+
+    /// The next command that has ended, or that has gone on after a wait.
+    pub(crate) fn next_ended(&mut self) -> Option<Ended> {
+        self.ended.pop_front()
+    }
+
+    /// Lets commands that wait go on, as far as there are buffers.
+    pub(crate) fn retry<I: Io<Message>>(&mut self, io: &mut I, caller: impl Fn(Owner) -> Option<Caller>) {
+        for _ in 0..self.waiting.len() {
+            let Some(ticket) = self.waiting.pop_front() else { break };
+            // Aborted, or its lane has ended.
+            let Some(running) = self.running.get_mut(ticket) else { continue };
+            let (owner, sqe) = (running.owner, running.sqe);
+            let ended = Ended::new(owner, sqe, Status::SUCCESS);
+            let supply = match std::mem::replace(&mut running.step, Step::Receiving) {
+                Step::Waiting(supply) => supply,
+                Step::AwaitingRoom(length) => {
+                    match io.pool().take(length as usize) {
+                        Some(buffer) => {
+                            let room = Some((buffer, length));
+                            self.ended.push_back(Ended { room, ..ended });
+                        }
+                        None => self.await_room(ticket, length),
+                    }
+                    continue;
+                }
+                _ => unreachable!("commands in the waiting line wait"),
+            };
+            let Some(caller) = caller(owner) else {
+                self.running.remove(ticket);
+                continue;
+            };
+            let ended = match self.begin_with(io, caller, &sqe, &[], supply, Some(ticket)) {
+                Begun::Started { .. } => continue,
+                Begun::Complete(status, result) => Ended { status, result, ..ended },
+                Begun::Data(payload, length) => Ended { data: Some((payload, length)), ..ended },
+                Begun::RequestData(length) => {
+                    self.await_room(ticket, length);
+                    continue;
+                }
+            };
+            self.running.remove(ticket);
+            self.ended.push_back(ended);
+        }
+    }
+
+    /// Puts a command at the end of the line: it needs a buffer to receive its data into.
+    pub(crate) fn await_room(&mut self, ticket: Ticket, length: u32) {
+        self.running.get_mut(ticket).expect("a running command").step = Step::AwaitingRoom(length);
+        self.waiting.push_back(ticket);
+    }
+
+    /// Puts a command at the end of the line of those that wait.
+    pub(crate) fn wait(&mut self, ticket: Ticket, supply: Supply) {
+        let running = self.running.get_mut(ticket).expect("a running command");
+        running.step = Step::Waiting(supply);
+        self.waiting.push_back(ticket);
+    }
+
+    /// Whether commands wait for buffers or ranges.
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Flushes all namespaces of a subsystem for the control plane. The end comes out of
+    /// [`next_ended`](Self::next_ended).
+    pub(crate) fn flush_all<I: Io<Message>>(
+        &mut self,
+        io: &mut I,
+        subsystem: SubsystemId,
+        asked_by: CommandId,
+    ) {
+        let caller = Caller { owner: Owner::Control(asked_by), subsystem, must_own: false };
+        let sqe = Sqe::flush(Nsid::ALL);
+        if let Begun::Complete(status, result) = self.begin(io, caller, &sqe, &[]) {
+            self.ended.push_back(Ended { result, ..Ended::new(caller.owner, sqe, status) });
+        }
+    }
+
+    /// Aborts a command if nothing of it has begun to run. Says whether it did; the caller completes it.
+    pub(crate) fn abort(&mut self, ticket: Ticket) -> bool {
+        let Some(running) = self.running.get_mut(ticket) else { return false };
+        match running.step {
+            Step::Receiving | Step::AwaitingRoom(_) | Step::Waiting(_) => {
+                self.running.remove(ticket);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// A running command, its namespace entered.
+    pub(crate) fn run(
+        &mut self,
+        start: (Caller, &Sqe, Option<Ticket>),
+        at: AttachedIndex,
+        step: Step,
+    ) -> Ticket {
+        let (caller, sqe, ticket) = start;
+        self.namespaces.begin(at);
+        let running = Running { owner: caller.owner, sqe: *sqe, namespace: Some(at), step };
+        match ticket {
+            Some(ticket) => {
+                *self.running.get_mut(ticket).expect("a running command") = running;
+                ticket
+            }
+            None => self.running.insert(running),
+        }
+    }
+
+    pub(crate) fn start_in<I: Io<Message>>(
+        &mut self,
+        io: &mut I,
+        at: AttachedIndex,
+        ticket: Ticket,
+        request: Request,
+    ) {
+        let mut access = StoreAccess { io, queues: &mut self.queues };
+        self.namespaces.get_mut(at).backend.start(&mut access, ticket, request);
+    }
+
+    /// The backend is done with a ticket: the next step of its command, or its end.
+    fn on_reply<I: Io<Message>>(&mut self, io: &mut I, ticket: Ticket, reply: Reply) {
+        let running = self.running.get_mut(ticket).expect("a ticket gets one reply");
+        let at = running.namespace.expect("a backend was asked");
+        let Step::Backend(after) = std::mem::replace(&mut running.step, Step::Receiving) else {
+            unreachable!("only commands that the backend has are replied to")
+        };
+        if let Err(error) = reply.result {
+            return self.on_failure(io, ticket, after, error);
+        }
+        match after {
+            After::Complete => self.end(ticket, Status::SUCCESS, 0, None),
+            After::Read { length } => {
+                let payload = Payload::Buffer(reply.buffer.expect("a read has a buffer"));
+                self.end(ticket, Status::SUCCESS, 0, Some((payload, length)));
+            }
+            After::Compare(expected) => {
+                let buffer = reply.buffer.expect("a read has a buffer");
+                let is_equal = expected.bytes()[..buffer.len()] == buffer[..];
+                let status = if is_equal { Status::SUCCESS } else { compare_failure() };
+                self.end(ticket, status, 0, None);
+            }
+            After::Verify { range } => match reply.buffer {
+                Some(buffer) if !range.is_empty() => self.verify(io, ticket, at, range, buffer),
+                _ => self.end(ticket, Status::SUCCESS, 0, None),
+            },
+            After::Deallocate { ranges } => self.deallocate(io, ticket, at, ranges),
+            After::Copy(copy) => {
+                let buffer = reply.buffer.expect("a read or write has a buffer");
+                self.copy(io, ticket, at, copy, buffer);
+            }
+            After::FlushAll { .. } => unreachable!("a parent is not replied to"),
+            After::FusedCompare(pair) => {
+                let buffer = reply.buffer.expect("a read has a buffer");
+                self.on_fused_read(io, ticket, *pair, buffer);
+            }
+            After::FusedWrite(lock) => {
+                self.end_pair(io, ticket, lock, Status::SUCCESS, Status::SUCCESS);
+            }
+        }
+    }
+
+    fn on_failure<I: Io<Message>>(&mut self, io: &mut I, ticket: Ticket, after: After, error: StoreError) {
+        let running = self.running.get_mut(ticket).expect("a running command");
+        let is_read = !matches!(after, After::Complete | After::Deallocate { .. } | After::FusedWrite(_));
+        let status = status_of(error, is_read);
+        tracing::debug!(%error, opcode = running.sqe.opcode, "command failed");
+        match after {
+            // The result says which range was the first not to be copied.
+            After::Copy(copy) => {
+                let done = copy.range_count - u32::try_from(copy.sources.len()).unwrap_or(copy.range_count);
+                let first_left = if copy.is_reading { done } else { done.saturating_sub(1) };
+                self.end(ticket, status, first_left.into(), None);
+            }
+            After::FusedCompare(pair) => self.end_pair(io, ticket, pair.lock, status, failed_pair()),
+            After::FusedWrite(lock) => self.end_pair(io, ticket, lock, Status::SUCCESS, status),
+            _ => self.end(ticket, status, 0, None),
+        }
+    }
+
+    /// A fused pair has ended: its range is free again.
+    pub(crate) fn end_pair<I: Io<Message>>(
+        &mut self,
+        io: &mut I,
+        ticket: Ticket,
+        lock: LockNumber,
+        first: Status,
+        second: Status,
+    ) {
+        io.post(0, Message::Lock(LockMessage::Unlock(self.holder(lock))));
+        let running = self.running.remove(ticket).expect("a pair ends once");
+        if let Some(at) = running.namespace {
+            self.table_settled |= self.namespaces.end(at);
+        }
+        self.push_ended_pair(running.owner, running.sqe, first, second);
+    }
+
+    /// Both halves of a pair have ended.
+    pub(crate) fn push_ended_pair(&mut self, owner: Owner, sqe: Sqe, first: Status, second: Status) {
+        self.ended.push_back(Ended { second: Some(second), ..Ended::new(owner, sqe, first) });
+    }
+
+    /// How the lock of this number on this reactor is called everywhere.
+    pub(crate) fn holder(&self, lock: LockNumber) -> (u16, u64) {
+        (self.reactor, lock)
+    }
+
+    /// A running command has ended.
+    pub(crate) fn end(&mut self, ticket: Ticket, status: Status, result: u64, data: Option<(Payload, u32)>) {
+        let running = self.running.remove(ticket).expect("a command ends once");
+        if let Some(at) = running.namespace {
+            self.table_settled |= self.namespaces.end(at);
+        }
+        match running.owner {
+            Owner::Parent(parent) => self.on_part_ended(parent, status),
+            owner => {
+                self.ended.push_back(Ended { result, data, ..Ended::new(owner, running.sqe, status) });
+            }
+        }
+    }
+
+    fn on_part_ended(&mut self, parent: Ticket, part: Status) {
+        let running = self.running.get_mut(parent).expect("a parent outlives its parts");
+        let Step::Backend(After::FlushAll { left, status }) = &mut running.step else {
+            unreachable!("only flushes have parts")
+        };
+        *left -= 1;
+        if status.is_success() {
+            *status = part;
+        }
+        if *left == 0 {
+            let status = *status;
+            self.end(parent, status, 0, None);
+        }
+    }
+
+    fn verify<I: Io<Message>>(
+        &mut self,
+        io: &mut I,
+        ticket: Ticket,
+        at: AttachedIndex,
+        range: Range<u64>,
+        mut buffer: Buffer,
+    ) {
+        let count = CHUNK_BYTES.min(range.end - range.start);
+        buffer.set_len(usize::try_from(count).expect("a chunk"));
+        let offset = range.start;
+        self.set_after(ticket, After::Verify { range: offset + count..range.end });
+        self.start_in(io, at, ticket, Request::Read { offset, buffer });
+    }
+
+    fn deallocate<I: Io<Message>>(
+        &mut self,
+        io: &mut I,
+        ticket: Ticket,
+        at: AttachedIndex,
+        mut ranges: Vec<Range<u64>>,
+    ) {
+        let Some(range) = ranges.pop() else { return self.end(ticket, Status::SUCCESS, 0, None) };
+        self.set_after(ticket, After::Deallocate { ranges });
+        let request = Request::Deallocate { offset: range.start, length: range.end - range.start };
+        self.start_in(io, at, ticket, request);
+    }
+
+    fn copy<I: Io<Message>>(
+        &mut self,
+        io: &mut I,
+        ticket: Ticket,
+        at: AttachedIndex,
+        mut copy: Box<Copy>,
+        mut buffer: Buffer,
+    ) {
+        let request = if copy.is_reading {
+            // What was read goes out.
+            let offset = copy.destination;
+            copy.destination += buffer.len() as u64;
+            copy.is_reading = false;
+            Request::Write { offset, buffer, is_durable: copy.is_durable }
+        } else {
+            let Some(source) = copy.sources.last_mut() else {
+                return self.end(ticket, Status::SUCCESS, 0, None);
+            };
+            let offset = source.start;
+            let count = CHUNK_BYTES.min(source.end - source.start);
+            source.start += count;
+            if source.is_empty() {
+                copy.sources.pop();
+            }
+            copy.is_reading = true;
+            buffer.set_len(usize::try_from(count).expect("a chunk"));
+            Request::Read { offset, buffer }
+        };
+        self.set_after(ticket, After::Copy(copy));
+        self.start_in(io, at, ticket, request);
+    }
+
+    pub(crate) fn set_after(&mut self, ticket: Ticket, after: After) {
+        self.running.get_mut(ticket).expect("a running command").step = Step::Backend(after);
+    }
+}

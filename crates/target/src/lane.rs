@@ -1,0 +1,317 @@
+//! One lane of the target: a socket and the controller's end of its queue pair, served by one reactor to the end.
+//!
+//! ```text
+//! Initialising ─ICReq─▶ Unconnected ─Connect─▶ Connecting ─▶ Live
+//!      └──────────────────┬──────────────────────┴────────────┘
+//!        violation ─▶ Terminating ─▶ (peer closes, or time is over)
+//!        closed by either side ─────▶ Draining ─▶ nothing runs any more: gone
+//! ```
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use proto::controller_queue::QueueSettings;
+use proto::{ControllerQueue, Piece, Slot};
+use reactor::{Buffer, Io, ListenerTag, Payload, Segment, Sent, SocketId};
+use store::Ticket;
+use wire::digest::DataDigest;
+use wire::id::Qid;
+use wire::pdu::Digests;
+
+use crate::control_record::{Association, LaneId};
+use crate::fused::Pairs;
+use crate::lane_counters::LaneCounters;
+use crate::message::{Established, Failure, Message};
+use crate::subsystem::SubsystemId;
+
+/// Pieces handed to the kernel in one call.
+const SEGMENT_COUNT: usize = 256;
+
+/// Failed commands that are reported in one turn; more are counted only.
+const FAILURE_COUNT_MAX: usize = 8;
+
+/// How far a lane is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LaneState {
+    /// ICReq has not come.
+    Initialising,
+    /// Connect has not come; so many other commands have.
+    Unconnected { refused: u8 },
+    /// The control plane has its Connect.
+    Connecting,
+    /// It serves commands.
+    Live,
+    /// It has sent a TermReq, and waits for the peer to close.
+    Terminating,
+    /// Its socket is closed, or will be once nothing runs; what it started is being waited for.
+    Draining,
+}
+
+/// How long a lane waits for its peer, ns.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LaneTimeouts {
+    /// From accept to ICReq, and from there to Connect.
+    pub(crate) connect_ns: u64,
+    /// From a PDU's first byte to its last.
+    pub(crate) pdu_ns: u64,
+    /// From a send that found no room to one that does.
+    pub(crate) send_ns: u64,
+    /// From our TermReq to the peer's close.
+    pub(crate) terminate_ns: u64,
+}
+
+impl Default for LaneTimeouts {
+    fn default() -> Self {
+        const SECOND_NS: u64 = 1_000_000_000;
+        Self {
+            connect_ns: 10 * SECOND_NS,
+            pdu_ns: 30 * SECOND_NS,
+            send_ns: 30 * SECOND_NS,
+            terminate_ns: 5 * SECOND_NS,
+        }
+    }
+}
+
+/// A lane.
+pub(crate) struct Lane {
+    pub(crate) id: LaneId,
+    /// `None` once it is closed.
+    pub(crate) socket: Option<SocketId>,
+    pub(crate) queue: ControllerQueue<Buffer, Payload>,
+    pub(crate) state: LaneState,
+    pub(crate) listener: ListenerTag,
+    pub(crate) peer: Option<SocketAddr>,
+    pub(crate) local: Option<SocketAddr>,
+    pub(crate) qid: Qid,
+    /// Whose namespaces it reaches: set on I/O lanes only.
+    pub(crate) subsystem: Option<SubsystemId>,
+    pub(crate) association: Option<Arc<Association>>,
+    pub(crate) counters: Arc<LaneCounters>,
+    /// Commands under way, by slot.
+    tickets: Vec<Option<Ticket>>,
+    /// Commands of it that the backend still has: counted once it drains.
+    pub(crate) in_flight: u32,
+    /// Fused commands that are not complete pairs.
+    pub(crate) pairs: Option<Box<Pairs>>,
+    /// A command whose in-capsule data is kept aside: no further input is taken in until it goes on.
+    pub(crate) held: Option<Ticket>,
+    /// Received bytes that were not taken in because of `held`.
+    pub(crate) backlog: Vec<u8>,
+    /// Failures not reported yet.
+    pub(crate) failures: Vec<Failure>,
+    /// On the list of lanes that have something to send.
+    pub(crate) is_dirty: bool,
+    /// Since when its last PDU is incomplete, ns.
+    pub(crate) pdu_since_ns: Option<u64>,
+    /// Since when the socket takes nothing, ns.
+    blocked_since_ns: Option<u64>,
+    /// When it came into its state, ns.
+    pub(crate) state_since_ns: u64,
+    /// When its timer rings, ns; 0 if none is set.
+    pub(crate) timer_ns: u64,
+    /// Whether it is to be closed once nothing of it runs, by order of the control plane.
+    pub(crate) is_ending: bool,
+    /// Whether it took in commands since the last sweep.
+    pub(crate) is_active: bool,
+}
+
+/// What a flush left behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flushed {
+    /// Everything is sent.
+    Empty,
+    /// The socket is full.
+    Blocked,
+    /// The connection is broken.
+    Broken,
+}
+
+impl Lane {
+    pub(crate) fn new(id: LaneId, socket: SocketId, settings: QueueSettings, now_ns: u64) -> Self {
+        Self {
+            id,
+            socket: Some(socket),
+            queue: ControllerQueue::new(settings),
+            state: LaneState::Initialising,
+            listener: 0,
+            peer: None,
+            local: None,
+            qid: Qid::ADMIN,
+            subsystem: None,
+            association: None,
+            counters: Arc::default(),
+            tickets: Vec::new(),
+            in_flight: 0,
+            pairs: None,
+            held: None,
+            backlog: Vec::new(),
+            failures: Vec::new(),
+            is_dirty: false,
+            pdu_since_ns: None,
+            blocked_since_ns: None,
+            state_since_ns: now_ns,
+            timer_ns: 0,
+            is_ending: false,
+            is_active: false,
+        }
+    }
+
+    /// Its Connect was accepted.
+    pub(crate) fn establish(&mut self, established: Established, now_ns: u64) {
+        self.queue.establish(established.entries, established.is_flow_control_disabled);
+        self.qid = established.qid;
+        self.subsystem = established.subsystem.filter(|_| !established.qid.is_admin());
+        self.association = Some(established.association);
+        self.enter(LaneState::Live, now_ns);
+    }
+
+    pub(crate) fn enter(&mut self, state: LaneState, now_ns: u64) {
+        self.state = state;
+        self.state_since_ns = now_ns;
+    }
+
+    /// Whether commands that arrive are taken in.
+    pub(crate) fn takes_commands(&self) -> bool {
+        !matches!(self.state, LaneState::Terminating | LaneState::Draining) && !self.is_ending
+    }
+
+    /// Data digests cover what is sent: it must not change between digest and send.
+    #[inline]
+    pub(crate) fn must_own(&self) -> bool {
+        self.queue.agreement().digests.contains(Digests::DATA)
+    }
+
+    /// The command under way in a slot.
+    pub(crate) fn ticket(&self, slot: Slot) -> Option<Ticket> {
+        self.tickets.get(slot.index()).copied().flatten()
+    }
+
+    pub(crate) fn set_ticket(&mut self, slot: Slot, ticket: Option<Ticket>) {
+        if self.tickets.len() <= slot.index() {
+            self.tickets.resize(slot.index() + 1, None);
+        }
+        self.tickets[slot.index()] = ticket;
+    }
+
+    /// All commands under way.
+    pub(crate) fn take_tickets(&mut self) -> Vec<Ticket> {
+        std::mem::take(&mut self.tickets).into_iter().flatten().collect()
+    }
+
+    /// Remembers a failed command for the error log.
+    pub(crate) fn on_failure(&mut self, failure: Failure) {
+        self.counters.failed_count.add(1);
+        if self.failures.len() < FAILURE_COUNT_MAX {
+            self.failures.push(failure);
+        }
+    }
+
+    /// Sends what waits, as far as the socket takes it.
+    pub(crate) fn flush<I: Io<Message>>(&mut self, io: &mut I) -> Flushed {
+        let Some(socket) = self.socket else { return Flushed::Empty };
+        let caravan = self.queue.caravan();
+        loop {
+            let pdu_count = caravan.waiting_pdu_count();
+            if caravan.ring() {
+                self.counters.pdu_count.add(pdu_count.into());
+            }
+            if !caravan.is_leaving() {
+                self.blocked_since_ns = None;
+                return Flushed::Empty;
+            }
+            let mut segments = [Segment::EMPTY; SEGMENT_COUNT];
+            let (mut count, mut length) = (0, 0);
+            'pieces: for piece in caravan.pieces() {
+                match piece {
+                    Piece::Bytes(bytes) => {
+                        segments[count] = Segment::new(bytes);
+                        length += bytes.len();
+                        count += 1;
+                    }
+                    Piece::Payload(payload, mut range) => {
+                        while !range.is_empty() && count < SEGMENT_COUNT {
+                            segments[count] = payload.segment(range.clone());
+                            range.start += segments[count].len();
+                            length += segments[count].len();
+                            count += 1;
+                        }
+                        if !range.is_empty() {
+                            break 'pieces;
+                        }
+                    }
+                }
+                if count == SEGMENT_COUNT {
+                    break;
+                }
+            }
+            self.counters.send_count.add(1);
+            match io.send(socket, &segments[..count]) {
+                Sent::Bytes(sent) => {
+                    caravan.on_sent(sent, drop);
+                    if sent < length {
+                        self.blocked_since_ns = Some(io.now_ns());
+                        keep_interrupted(caravan);
+                        io.await_writable(socket);
+                        return Flushed::Blocked;
+                    }
+                }
+                Sent::Blocked => {
+                    self.blocked_since_ns.get_or_insert(io.now_ns());
+                    io.await_writable(socket);
+                    return Flushed::Blocked;
+                }
+                Sent::Failed(error) => {
+                    tracing::debug!(%error, peer = ?self.peer, "cannot send");
+                    return Flushed::Broken;
+                }
+            }
+        }
+    }
+
+    /// When this lane's patience with its peer ends next, ns, and with what.
+    pub(crate) fn deadline(&self, timeouts: &LaneTimeouts) -> Option<(u64, &'static str)> {
+        let since = |since_ns: u64, wait_ns: u64| since_ns.saturating_add(wait_ns);
+        let state = match self.state {
+            LaneState::Initialising => {
+                Some((since(self.state_since_ns, timeouts.connect_ns), "no ICReq in time"))
+            }
+            LaneState::Unconnected { .. } => {
+                Some((since(self.state_since_ns, timeouts.connect_ns), "no Connect in time"))
+            }
+            LaneState::Terminating => {
+                Some((since(self.state_since_ns, timeouts.terminate_ns), "not closed in time"))
+            }
+            LaneState::Connecting | LaneState::Live | LaneState::Draining => None,
+        };
+        let pdu = self.pdu_since_ns.map(|at_ns| (since(at_ns, timeouts.pdu_ns), "PDU not complete in time"));
+        let send = self.blocked_since_ns.map(|at_ns| (since(at_ns, timeouts.send_ns), "reads nothing"));
+        [state, pdu, send].into_iter().flatten().min_by_key(|(deadline_ns, _)| *deadline_ns)
+    }
+
+    /// Gives memory back that an idle lane does not need.
+    pub(crate) fn shrink(&mut self) {
+        if self.held.is_some() || self.pairs.is_some() {
+            return;
+        }
+        self.queue.shrink();
+        if self.tickets.iter().all(Option::is_none) {
+            self.tickets = Vec::new();
+        }
+        self.backlog = Vec::new();
+    }
+}
+
+/// The digest of a range of a payload.
+pub(crate) fn payload_digest(payload: &Payload, range: std::ops::Range<usize>) -> u32 {
+    let mut digest = DataDigest::new();
+    payload.for_each_piece(range, |piece| digest.update(piece));
+    digest.finish()
+}
+
+/// The socket took a part of a payload that lies in namespace memory: the rest is copied now, since a block that is half
+/// old and half new would be neither.
+fn keep_interrupted(caravan: &mut proto::Caravan<Payload>) {
+    let Some((Payload::Memory(memory), range)) = caravan.interrupted() else { return };
+    let rest = Payload::Heap(memory.to_bytes(range));
+    caravan.replace_interrupted(rest);
+}

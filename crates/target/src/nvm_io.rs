@@ -1,0 +1,498 @@
+//! I/O commands of the NVM command set: what each asks of the store. wire §14
+//!
+//! Limits are compared in blocks, with checked arithmetic, before anything else happens.
+
+use reactor::{Buffer, Io};
+use store::{Geometry, Request, StoreError, Ticket};
+use wire::id::Nsid;
+use wire::nvm::{BlockCommand, CopyCommand, CopyFormat, CopySource, DatasetManagement, DsmAttributes};
+use wire::opcode::NvmOpcode;
+use wire::sgl::DataPointer;
+use wire::sqe::{Sqe, SqeFlags};
+use wire::status::Status;
+
+use crate::attached::{AttachedIndex, Found};
+use crate::commands::{Begun, CHUNK_BYTES, Caller, Commands};
+use crate::message::Message;
+use crate::running::{After, Copy, Owner, Running, Step, Supply};
+use crate::subsystem::SubsystemId;
+
+/// Either goes on, or has ended with a status.
+pub(crate) type Checked<T> = Result<T, Status>;
+
+impl Commands {
+    /// Begins a command; one whose data was asked for, or that has waited, has a ticket already.
+    #[inline]
+    pub(crate) fn begin_with<I: Io<Message>>(
+        &mut self,
+        io: &mut I,
+        caller: Caller,
+        sqe: &Sqe,
+        data: &[u8],
+        supply: Supply,
+        ticket: Option<Ticket>,
+    ) -> Begun {
+        let mut start = Start { commands: self, io, caller, sqe, data, supply, ticket };
+        let begun = match NvmOpcode::from_raw(sqe.opcode) {
+            NvmOpcode::READ => start.read(),
+            NvmOpcode::WRITE => start.write(),
+            _ => start.rare(),
+        };
+        begun.unwrap_or_else(|status| Begun::Complete(status, 0))
+    }
+
+    /// The namespace that `nsid` stands for.
+    #[inline]
+    fn namespace(&self, subsystem: SubsystemId, nsid: Nsid) -> Checked<AttachedIndex> {
+        match self.namespaces.find(subsystem, nsid) {
+            Found::Here(at) => Ok(at),
+            Found::Unusable => Err(Status::NAMESPACE_NOT_READY),
+            Found::Missing => Err(Status::INVALID_NAMESPACE.with_dnr()),
+        }
+    }
+
+    /// Where a command's blocks are, if they are in the namespace.
+    #[inline]
+    pub(crate) fn extent(
+        &mut self,
+        subsystem: SubsystemId,
+        nsid: Nsid,
+        command: &BlockCommand,
+    ) -> Checked<Extent> {
+        let at = self.namespace(subsystem, nsid)?;
+        let attached = self.namespaces.get_mut(at);
+        let geometry = attached.geometry;
+        // In blocks and checked: a start near 2^64 must not wrap into the namespace.
+        match command.end() {
+            Some(end) if end <= geometry.block_count => {}
+            _ => return Err(Status::LBA_OUT_OF_RANGE.with_dnr()),
+        }
+        Ok(Extent {
+            at,
+            geometry,
+            slba: command.slba,
+            offset: command.slba << attached.block_shift,
+            bytes: u64::from(command.blocks) << attached.block_shift,
+            is_fua: command.control.fua(),
+        })
+    }
+}
+
+/// A command that begins.
+struct Start<'a, I> {
+    commands: &'a mut Commands,
+    io: &'a mut I,
+    caller: Caller,
+    sqe: &'a Sqe,
+    /// Data of its capsule.
+    data: &'a [u8],
+    /// Data that was asked for or put aside.
+    supply: Supply,
+    ticket: Option<Ticket>,
+}
+
+/// What a command with blocks is about.
+#[derive(Clone, Copy)]
+pub(crate) struct Extent {
+    pub(crate) at: AttachedIndex,
+    pub(crate) geometry: Geometry,
+    slba: u64,
+    /// First byte.
+    pub(crate) offset: u64,
+    /// Bytes.
+    pub(crate) bytes: u64,
+    is_fua: bool,
+}
+
+impl<I: Io<Message>> Start<'_, I> {
+    #[inline]
+    fn read(&mut self) -> Checked<Begun> {
+        let extent = self.extent(&BlockCommand::from_sqe(self.sqe))?;
+        let length = self.transfer(extent.bytes)?;
+        self.check_plain()?;
+        match self.sqe.dptr.classify() {
+            DataPointer::Transport { length: offered } if u64::from(offered) >= extent.bytes => {}
+            DataPointer::Transport { .. } => return Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr()),
+            DataPointer::InCapsule { .. } => return Err(Status::INVALID_FIELD.with_dnr()),
+            DataPointer::Other { .. } => return Err(Status::SGL_TYPE_INVALID.with_dnr()),
+        }
+        let attached = self.commands.namespaces.get_mut(extent.at);
+        let pool = self.io.pool();
+        match attached.backend.read_now(pool, extent.offset, length, self.caller.must_own) {
+            Some(Ok(payload)) => {
+                Ok(Begun::Data(payload, u32::try_from(length).expect("at most the transfer limit")))
+            }
+            Some(Err(error)) => Err(status_of(error, true)),
+            None => {
+                let Some(buffer) = pool.take(length) else { return Ok(self.wait()) };
+                let length = u32::try_from(length).expect("at most the transfer limit");
+                let request = Request::Read { offset: extent.offset, buffer };
+                Ok(self.start(extent.at, After::Read { length }, request))
+            }
+        }
+    }
+
+    #[inline]
+    fn write(&mut self) -> Checked<Begun> {
+        let command = BlockCommand::from_sqe(self.sqe);
+        let extent = self.extent(&command)?;
+        let length = self.transfer(extent.bytes)?;
+        self.check_plain()?;
+        self.check_writable(&extent)?;
+        if let Some(request) = self.host_data(length)? {
+            return Ok(request);
+        }
+        if self.is_held_back(&extent) {
+            return Ok(self.wait());
+        }
+        let attached = self.commands.namespaces.get_mut(extent.at);
+        let bytes = &bytes(self.data, &self.supply)[..length];
+        match attached.backend.write_now(extent.offset, bytes, extent.is_fua) {
+            Some(Ok(())) => Ok(Begun::Complete(Status::SUCCESS, 0)),
+            Some(Err(error)) => Err(status_of(error, false)),
+            None => {
+                let Some(buffer) = self.take_data(length) else { return Ok(self.wait()) };
+                let request = Request::Write { offset: extent.offset, buffer, is_durable: extent.is_fua };
+                Ok(self.start(extent.at, After::Complete, request))
+            }
+        }
+    }
+
+    /// Everything that is neither Read nor Write.
+    #[cold]
+    #[inline(never)]
+    fn rare(&mut self) -> Checked<Begun> {
+        match NvmOpcode::from_raw(self.sqe.opcode) {
+            NvmOpcode::FLUSH => self.flush(),
+            NvmOpcode::COMPARE => self.compare(),
+            NvmOpcode::WRITE_ZEROES => self.write_zeroes(),
+            NvmOpcode::DATASET_MANAGEMENT => self.dataset_management(),
+            NvmOpcode::VERIFY => self.verify(),
+            NvmOpcode::COPY => self.copy(),
+            _ => Err(Status::INVALID_OPCODE.with_dnr()),
+        }
+    }
+
+    fn flush(&mut self) -> Checked<Begun> {
+        self.check_plain()?;
+        if self.sqe.nsid() == Nsid::ALL {
+            let all = self.commands.namespaces.all_of(self.caller.subsystem);
+            if all.is_empty() {
+                return Ok(Begun::Complete(Status::SUCCESS, 0));
+            }
+            let left = u32::try_from(all.len()).expect("few namespaces");
+            let step = Step::Backend(After::FlushAll { left, status: Status::SUCCESS });
+            let running = Running { owner: self.caller.owner, sqe: *self.sqe, namespace: None, step };
+            let parent = self.commands.running.insert(running);
+            for at in all {
+                let caller = Caller { owner: Owner::Parent(parent), ..self.caller };
+                let step = Step::Backend(After::Complete);
+                let ticket = self.commands.run((caller, self.sqe, None), at, step);
+                self.commands.start_in(self.io, at, ticket, Request::Flush);
+            }
+            return Ok(Begun::Started { ticket: parent, holds_capsule: false });
+        }
+        let at = self.namespace(self.sqe.nsid())?;
+        Ok(self.start(at, After::Complete, Request::Flush))
+    }
+
+    fn compare(&mut self) -> Checked<Begun> {
+        let extent = self.extent(&BlockCommand::from_sqe(self.sqe))?;
+        let length = self.transfer(extent.bytes)?;
+        self.check_plain()?;
+        if let Some(request) = self.host_data(length)? {
+            return Ok(request);
+        }
+        let attached = self.commands.namespaces.get_mut(extent.at);
+        let expected = &bytes(self.data, &self.supply)[..length];
+        match attached.backend.compare_now(extent.offset, expected) {
+            Some(Ok(true)) => Ok(Begun::Complete(Status::SUCCESS, 0)),
+            Some(Ok(false)) => Err(compare_failure()),
+            Some(Err(error)) => Err(status_of(error, true)),
+            None => {
+                // Two buffers, or none: holding one while waiting for the other could wait for ever.
+                let Some(buffer) = self.io.pool().take(length) else { return Ok(self.wait()) };
+                let expected = self.keep_data();
+                let request = Request::Read { offset: extent.offset, buffer };
+                Ok(self.start(extent.at, After::Compare(expected), request))
+            }
+        }
+    }
+
+    fn write_zeroes(&mut self) -> Checked<Begun> {
+        let command = BlockCommand::from_sqe(self.sqe);
+        let extent = self.extent(&command)?;
+        self.check_plain()?;
+        self.check_writable(&extent)?;
+        if self.is_held_back(&extent) {
+            return Ok(self.wait());
+        }
+        let may_deallocate = command.control.deac()
+            && extent.geometry.can_deallocate
+            && extent.geometry.reads_zeroes_after_deallocate;
+        let request = Request::WriteZeroes {
+            offset: extent.offset,
+            length: extent.bytes,
+            is_durable: extent.is_fua,
+            may_deallocate,
+        };
+        Ok(self.start(extent.at, After::Complete, request))
+    }
+
+    fn dataset_management(&mut self) -> Checked<Begun> {
+        let command = DatasetManagement::from_sqe(self.sqe);
+        let at = self.namespace(self.sqe.nsid())?;
+        self.check_plain()?;
+        if let Some(request) = self.host_data(command.data_bytes() as usize)? {
+            return Ok(request);
+        }
+        let geometry = self.commands.namespaces.get_mut(at).geometry;
+        let given = command.ranges(bytes(self.data, &self.supply));
+        let mut ranges = Vec::new();
+        for range in given.ok_or(Status::DATA_SGL_LENGTH_INVALID.with_dnr())? {
+            let (start, end) = (range.slba.get(), range.end());
+            let end = end.filter(|&end| end <= geometry.block_count);
+            let end = end.ok_or(Status::LBA_OUT_OF_RANGE.with_dnr())?;
+            if start < end {
+                let block_bytes = u64::from(geometry.block_bytes);
+                ranges.push(start * block_bytes..end * block_bytes);
+            }
+        }
+        // The other attributes are hints that we have no use for.
+        if !command.attributes.contains(DsmAttributes::DEALLOCATE) || !geometry.can_deallocate {
+            return Ok(Begun::Complete(Status::SUCCESS, 0));
+        }
+        if geometry.is_read_only {
+            return Err(Status::NAMESPACE_WRITE_PROTECTED.with_dnr());
+        }
+        if self.commands.namespaces.get_mut(at).exclusions.holds_back(&(0..u64::MAX)) {
+            return Ok(self.wait());
+        }
+        ranges.reverse();
+        let Some(first) = ranges.pop() else { return Ok(Begun::Complete(Status::SUCCESS, 0)) };
+        let request = Request::Deallocate { offset: first.start, length: first.end - first.start };
+        Ok(self.start(at, After::Deallocate { ranges }, request))
+    }
+
+    fn verify(&mut self) -> Checked<Begun> {
+        let extent = self.extent(&BlockCommand::from_sqe(self.sqe))?;
+        self.check_plain()?;
+        let count = CHUNK_BYTES.min(extent.bytes);
+        let length = usize::try_from(count).expect("a chunk");
+        let Some(mut buffer) = self.io.pool().take(length) else { return Ok(self.wait()) };
+        buffer.set_len(length);
+        let range = extent.offset + count..extent.offset + extent.bytes;
+        let request = Request::Read { offset: extent.offset, buffer };
+        Ok(self.start(extent.at, After::Verify { range }, request))
+    }
+
+    fn copy(&mut self) -> Checked<Begun> {
+        let command = CopyCommand::from_sqe(self.sqe);
+        let at = self.namespace(self.sqe.nsid())?;
+        self.check_plain()?;
+        if command.control.format() != CopyFormat::FORMAT_0 {
+            return Err(Status::INVALID_FIELD.with_dnr());
+        }
+        let range_count = command.range_count();
+        if range_count > self.commands.limits.copy_range_count_max {
+            return Err(Status::COMMAND_SIZE_LIMIT_EXCEEDED.with_dnr());
+        }
+        if let Some(request) = self.host_data(usize::from(range_count) * size_of::<CopySource>())? {
+            return Ok(request);
+        }
+        let geometry = self.commands.namespaces.get_mut(at).geometry;
+        if geometry.is_read_only {
+            return Err(Status::NAMESPACE_WRITE_PROTECTED.with_dnr());
+        }
+        let given = command.sources(bytes(self.data, &self.supply));
+        let block_bytes = u64::from(geometry.block_bytes);
+        let (mut sources, mut blocks) = (Vec::new(), 0u64);
+        for source in given.ok_or(Status::DATA_SGL_LENGTH_INVALID.with_dnr())? {
+            if source.blocks() > self.commands.limits.copy_range_blocks_max {
+                return Err(Status::COMMAND_SIZE_LIMIT_EXCEEDED.with_dnr());
+            }
+            let end = source.end().filter(|&end| end <= geometry.block_count);
+            let end = end.ok_or(Status::LBA_OUT_OF_RANGE.with_dnr())?;
+            blocks += u64::from(source.blocks());
+            sources.push(source.slba.get() * block_bytes..end * block_bytes);
+        }
+        if blocks > u64::from(self.commands.limits.copy_blocks_max) {
+            return Err(Status::COMMAND_SIZE_LIMIT_EXCEEDED.with_dnr());
+        }
+        let end = command.destination.checked_add(blocks).filter(|&end| end <= geometry.block_count);
+        end.ok_or(Status::LBA_OUT_OF_RANGE.with_dnr())?;
+        if self.commands.namespaces.get_mut(at).exclusions.holds_back(&(0..u64::MAX)) {
+            return Ok(self.wait());
+        }
+        let length = usize::try_from(CHUNK_BYTES).expect("a chunk");
+        let Some(mut buffer) = self.io.pool().take(length) else { return Ok(self.wait()) };
+        sources.reverse();
+        let Some(source) = sources.last_mut() else { return Err(Status::INVALID_FIELD.with_dnr()) };
+        let count = CHUNK_BYTES.min(source.end - source.start);
+        let offset = source.start;
+        source.start += count;
+        if source.is_empty() {
+            sources.pop();
+        }
+        buffer.set_len(usize::try_from(count).expect("a chunk"));
+        let copy = Box::new(Copy {
+            sources,
+            destination: command.destination * block_bytes,
+            range_count: range_count.into(),
+            is_durable: command.control.fua(),
+            is_reading: true,
+        });
+        Ok(self.start(at, After::Copy(copy), Request::Read { offset, buffer }))
+    }
+
+    #[inline]
+    fn namespace(&self, nsid: Nsid) -> Checked<AttachedIndex> {
+        self.commands.namespace(self.caller.subsystem, nsid)
+    }
+
+    #[inline]
+    fn extent(&mut self, command: &BlockCommand) -> Checked<Extent> {
+        self.commands.extent(self.caller.subsystem, self.sqe.nsid(), command)
+    }
+
+    /// A length that moves between host and controller, if it is within MDTS.
+    #[inline]
+    fn transfer(&self, bytes: u64) -> Checked<usize> {
+        if bytes > u64::from(self.commands.limits.transfer_bytes_max) {
+            return Err(Status::INVALID_FIELD.with_dnr());
+        }
+        usize::try_from(bytes).map_err(|_| Status::INVALID_FIELD.with_dnr())
+    }
+
+    /// Flags of a command that is not fused.
+    #[inline]
+    fn check_plain(&self) -> Checked<()> {
+        if self.sqe.flags != SqeFlags::SGL {
+            return Err(Status::INVALID_FIELD.with_dnr());
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn check_writable(&self, extent: &Extent) -> Checked<()> {
+        if extent.geometry.is_read_only {
+            return Err(Status::NAMESPACE_WRITE_PROTECTED.with_dnr());
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn is_held_back(&mut self, extent: &Extent) -> bool {
+        let blocks =
+            extent.slba..extent.slba + (extent.bytes >> extent.geometry.block_bytes.trailing_zeros());
+        self.commands.namespaces.get_mut(extent.at).exclusions.holds_back(&blocks)
+    }
+
+    /// Sees to it that the host's `length` bytes are there: `Some` if they have to be asked for first.
+    #[inline]
+    fn host_data(&self, length: usize) -> Checked<Option<Begun>> {
+        if !matches!(self.supply, Supply::None) {
+            return Ok(None);
+        }
+        let needed = u32::try_from(length).map_err(|_| Status::INVALID_FIELD.with_dnr())?;
+        match self.sqe.dptr.classify() {
+            DataPointer::InCapsule { length: given, .. } => {
+                if given > self.commands.limits.in_capsule_bytes {
+                    return Err(Status::SGL_OFFSET_INVALID.with_dnr());
+                }
+                if given < needed {
+                    return Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr());
+                }
+                Ok(None)
+            }
+            DataPointer::Transport { length: given } if given < needed => {
+                Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr())
+            }
+            DataPointer::Transport { .. } => Ok(Some(Begun::RequestData(needed))),
+            DataPointer::Other { .. } => Err(Status::SGL_TYPE_INVALID.with_dnr()),
+        }
+    }
+
+    /// The host's data in a buffer for the backend; `None` if none is free.
+    fn take_data(&mut self, length: usize) -> Option<Buffer> {
+        if let Supply::Buffer(_) = self.supply {
+            let Supply::Buffer(mut buffer) = std::mem::replace(&mut self.supply, Supply::None) else {
+                unreachable!("just matched")
+            };
+            buffer.set_len(length);
+            return Some(buffer);
+        }
+        let mut buffer = self.io.pool().take(length)?;
+        buffer.copy_from_slice(&bytes(self.data, &self.supply)[..length]);
+        Some(buffer)
+    }
+
+    /// The host's data, to be kept while the command runs.
+    fn keep_data(&mut self) -> Supply {
+        if matches!(self.supply, Supply::None) {
+            return Supply::Heap(self.data.into());
+        }
+        std::mem::replace(&mut self.supply, Supply::None)
+    }
+
+    /// Starts a request of the backend.
+    fn start(&mut self, at: AttachedIndex, after: After, request: Request) -> Begun {
+        let ticket = self.run(at, Step::Backend(after));
+        self.commands.start_in(self.io, at, ticket, request);
+        Begun::Started { ticket, holds_capsule: false }
+    }
+
+    fn run(&mut self, at: AttachedIndex, step: Step) -> Ticket {
+        self.commands.run((self.caller, self.sqe, self.ticket), at, step)
+    }
+
+    /// Puts the command aside until there is a buffer, or its range is free.
+    fn wait(&mut self) -> Begun {
+        let has_data = !matches!(self.supply, Supply::None) || !self.data.is_empty();
+        let holds_capsule = matches!(self.supply, Supply::None | Supply::Heap(_)) && has_data;
+        let supply = if has_data { self.keep_data() } else { Supply::None };
+        let ticket = match self.ticket {
+            Some(ticket) => ticket,
+            None => self.commands.running.insert(Running {
+                owner: self.caller.owner,
+                sqe: *self.sqe,
+                namespace: None,
+                step: Step::Receiving,
+            }),
+        };
+        self.commands.wait(ticket, supply);
+        Begun::Started { ticket, holds_capsule }
+    }
+}
+
+#[inline]
+fn bytes<'a>(data: &'a [u8], supply: &'a Supply) -> &'a [u8] {
+    match supply {
+        Supply::None => data,
+        other => other.bytes(),
+    }
+}
+
+pub(crate) fn compare_failure() -> Status {
+    Status::COMPARE_FAILURE.with_dnr()
+}
+
+/// What becomes of the other half of a fused pair. wire §16
+pub(crate) fn failed_pair() -> Status {
+    Status::ABORTED_FAILED_FUSED.with_dnr()
+}
+
+/// What the host is told of a backend's failure. wire §17
+pub(crate) fn status_of(error: StoreError, is_read: bool) -> Status {
+    match error {
+        StoreError::ReadOnly => Status::NAMESPACE_WRITE_PROTECTED.with_dnr(),
+        StoreError::NoSpace => Status::CAPACITY_EXCEEDED.with_dnr(),
+        StoreError::ReadFailed(_) => Status::UNRECOVERED_READ_ERROR,
+        StoreError::WriteFailed(_) => Status::WRITE_FAULT,
+        StoreError::Closed => Status::INTERNAL_ERROR.with_dnr(),
+        StoreError::Unsupported => Status::INVALID_OPCODE.with_dnr(),
+        StoreError::Truncated | StoreError::Injected if is_read => Status::UNRECOVERED_READ_ERROR,
+        StoreError::Truncated | StoreError::Injected => Status::WRITE_FAULT,
+        _ => Status::INTERNAL_ERROR,
+    }
+}

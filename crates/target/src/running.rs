@@ -1,0 +1,223 @@
+//! Commands that do not end at once: what they are and where they stand.
+
+use std::ops::Range;
+
+use proto::Slot;
+use reactor::Buffer;
+use store::Ticket;
+use wire::nvm::BlockCommand;
+use wire::opcode::NvmOpcode;
+use wire::sqe::Sqe;
+
+use crate::attached::AttachedIndex;
+use crate::control_record::CommandId;
+use crate::exclusion::overlap;
+
+/// A command under way.
+#[derive(Debug)]
+pub(crate) struct Running {
+    /// Whose it is.
+    pub(crate) owner: Owner,
+    /// The command.
+    pub(crate) sqe: Sqe,
+    /// Where it works, if it works on a namespace.
+    pub(crate) namespace: Option<AttachedIndex>,
+    /// Where it stands.
+    pub(crate) step: Step,
+}
+
+/// Who wants to know how it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// The command in this slot of this lane; of an earlier occupant of the lane's place if the generations differ.
+    Lane { index: u32, generation: u32, slot: Slot },
+    /// The fused pair in these slots of this lane.
+    Pair { index: u32, generation: u32, first: Slot, second: Slot },
+    /// A part of another running command.
+    Parent(Ticket),
+    /// The control plane, for a controller that shuts down.
+    Control(CommandId),
+}
+
+/// Where a command stands.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// Its data was asked for and is on its way into the queue's buffer.
+    Receiving,
+    /// It waits for a buffer of this many bytes to receive its data into.
+    AwaitingRoom(u32),
+    /// It waits for a buffer, or for a range to be free again, with the data it has.
+    Waiting(Supply),
+    /// The backend has it; then this.
+    Backend(After),
+    /// A fused pair that waits for its range.
+    Locking(Box<FusedPair>),
+}
+
+/// Data that a command brought.
+#[derive(Debug)]
+pub(crate) enum Supply {
+    /// None, or none yet.
+    None,
+    /// In a buffer of the pool, which may be longer.
+    Buffer(Buffer),
+    /// On the heap: it came in a capsule when no buffer was free.
+    Heap(Box<[u8]>),
+}
+
+/// What to do when the backend is done.
+#[derive(Debug)]
+pub(crate) enum After {
+    /// Send the buffer's first so many bytes.
+    Read { length: u32 },
+    /// Complete.
+    Complete,
+    /// Compare the buffer with what the host sent.
+    Compare(Supply),
+    /// Read on from here to there.
+    Verify { range: Range<u64> },
+    /// Deallocate these ranges of bytes as well, last first.
+    Deallocate { ranges: Vec<Range<u64>> },
+    /// Go on copying.
+    Copy(Box<Copy>),
+    /// So many parts are left to flush; the first failure so far.
+    FlushAll { left: u32, status: wire::status::Status },
+    /// Compare the buffer, then write: a fused pair that has its range.
+    FusedCompare(Box<FusedPair>),
+    /// The write of a fused pair is done: give its range back.
+    FusedWrite(LockNumber),
+}
+
+/// Names a lock among those that this reactor has asked for.
+pub(crate) type LockNumber = u64;
+
+/// Both halves of a fused Compare and Write, ready to execute.
+#[derive(Debug)]
+pub(crate) struct FusedPair {
+    /// What the Compare compares with.
+    pub(crate) expected: Supply,
+    /// What the Write writes.
+    pub(crate) data: Supply,
+    /// First byte of both.
+    pub(crate) offset: u64,
+    /// Bytes of each.
+    pub(crate) length: usize,
+    /// FUA was asked for.
+    pub(crate) is_durable: bool,
+    /// Its lock.
+    pub(crate) lock: LockNumber,
+}
+
+/// A Copy under way, in bytes.
+#[derive(Debug)]
+pub(crate) struct Copy {
+    /// What is still to be copied, the next part last.
+    pub(crate) sources: Vec<Range<u64>>,
+    /// Where the next byte goes.
+    pub(crate) destination: u64,
+    /// Ranges that were given; for the result on failure.
+    pub(crate) range_count: u32,
+    /// FUA was asked for.
+    pub(crate) is_durable: bool,
+    /// Whether the buffer that comes back was read (and is to be written) or written.
+    pub(crate) is_reading: bool,
+}
+
+impl Supply {
+    /// The bytes.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Self::None => &[],
+            Self::Buffer(buffer) => buffer,
+            Self::Heap(bytes) => bytes,
+        }
+    }
+}
+
+impl Running {
+    /// The blocks that it is about to change in its namespace, if any; at least those.
+    pub(crate) fn blocks_changed(&self) -> Option<Range<u64>> {
+        if !matches!(self.step, Step::Backend(_)) {
+            return None;
+        }
+        match NvmOpcode::from_raw(self.sqe.opcode) {
+            NvmOpcode::WRITE | NvmOpcode::WRITE_ZEROES => {
+                let command = BlockCommand::from_sqe(&self.sqe);
+                Some(command.slba..command.slba + u64::from(command.blocks))
+            }
+            // Of these the ranges are many: all of the namespace is a safe answer.
+            NvmOpcode::DATASET_MANAGEMENT | NvmOpcode::COPY => Some(0..u64::MAX),
+            _ => None,
+        }
+    }
+}
+
+/// All commands under way on a reactor.
+#[derive(Debug, Default)]
+pub(crate) struct RunningTable {
+    entries: Vec<Entry>,
+    free: Vec<u32>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    generation: u32,
+    running: Option<Running>,
+}
+
+impl RunningTable {
+    pub(crate) fn insert(&mut self, running: Running) -> Ticket {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.entries.push(Entry { generation: 0, running: None });
+            u32::try_from(self.entries.len() - 1).expect("bounded by the queues' sizes")
+        });
+        let entry = &mut self.entries[index as usize];
+        // 31 bits: the top bit of a timer's token says whose it is.
+        entry.generation = (entry.generation + 1) & 0x7fff_ffff;
+        entry.running = Some(running);
+        Ticket(u64::from(entry.generation) << 32 | u64::from(index))
+    }
+
+    pub(crate) fn get_mut(&mut self, ticket: Ticket) -> Option<&mut Running> {
+        let entry = self.entries.get_mut((ticket.0 & 0xffff_ffff) as usize)?;
+        (u64::from(entry.generation) == ticket.0 >> 32).then_some(entry.running.as_mut()).flatten()
+    }
+
+    pub(crate) fn remove(&mut self, ticket: Ticket) -> Option<Running> {
+        self.get_mut(ticket)?;
+        let index = u32::try_from(ticket.0 & 0xffff_ffff).expect("masked");
+        self.free.push(index);
+        self.entries[index as usize].running.take()
+    }
+
+    /// The first that is so.
+    pub(crate) fn find(&self, is_so: impl Fn(&Running) -> bool) -> Option<Ticket> {
+        let is_so = |entry: &Entry| entry.running.as_ref().is_some_and(&is_so);
+        let index = self.entries.iter().position(is_so)?;
+        Some(Ticket(u64::from(self.entries[index].generation) << 32 | index as u64))
+    }
+
+    /// Commands of a lane that have something running which cannot be taken back.
+    pub(crate) fn count_of_lane(&self, lane: u32, of_generation: u32) -> u32 {
+        let is_of_lane = |running: &&Running| match running.owner {
+            Owner::Lane { index, generation, .. } | Owner::Pair { index, generation, .. } => {
+                (index, generation) == (lane, of_generation)
+            }
+            Owner::Parent(_) | Owner::Control(_) => false,
+        };
+        let count = self.iter().filter(is_of_lane).count();
+        u32::try_from(count).expect("bounded by the queue's size")
+    }
+
+    /// Whether a command under way is changing any of these blocks.
+    pub(crate) fn changes(&self, namespace: AttachedIndex, blocks: &Range<u64>) -> bool {
+        self.iter().any(|running| {
+            running.namespace == Some(namespace)
+                && running.blocks_changed().is_some_and(|changed| overlap(&changed, blocks))
+        })
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Running> {
+        self.entries.iter().filter_map(|entry| entry.running.as_ref())
+    }
+}

@@ -1,0 +1,291 @@
+//! A running target: its threads, and the one handle to them.
+
+use std::io;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use proto::controller_queue::QueueSettings;
+use reactor::{Address, CoreList, EngineKind, Features, Mailbox, Reactor, Settings};
+use wire::nqn::Nqn;
+
+use crate::commands::IoLimits;
+use crate::config::{Problem, TargetConfig, Threads, TimeoutConfig};
+use crate::control::{Control, ControlSettings};
+use crate::lane::LaneTimeouts;
+use crate::limits::Limits;
+use crate::message::Message;
+use crate::operator::{self, Operator, Order, OrderKind, Report, RunningListener, Step, TargetState};
+use crate::serving::{Home, Serving, ServingSettings};
+
+/// Why a target did not start. Nothing of it is left.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The configuration, its storage or its addresses.
+    #[error("{}", problems.iter().map(|problem| problem.message.as_str()).collect::<Vec<_>>().join("\n"))]
+    Config {
+        /// What is wrong, each with its place in the configuration.
+        problems: Vec<Problem>,
+    },
+    /// The engine that was asked for.
+    #[error("io_uring is not to be had here ({source}): ask for the epoll engine, or for none")]
+    Engine {
+        /// Why not.
+        source: io::Error,
+    },
+    /// A reactor could not be made.
+    #[error("reactor {reactor} could not start: {source}")]
+    Reactor {
+        /// Which.
+        reactor: usize,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// A target that runs.
+pub struct Target {
+    operator: Operator,
+    addresses: Vec<Address<Message>>,
+    threads: Vec<JoinHandle<io::Result<()>>>,
+    engine: EngineKind,
+    stop_ms: u64,
+}
+
+impl Target {
+    /// Starts what a configuration describes. Hosts can connect when this returns.
+    ///
+    /// # Errors
+    /// Why it cannot be; nothing is left running or open then.
+    ///
+    /// # Panics
+    /// If the system's clock is before 1970.
+    pub fn start(config: &TargetConfig) -> Result<Self, StartError> {
+        let engine = choose_engine(config.reactors.engine)?;
+        let cores =
+            cores(&config.reactors.threads).map_err(|source| StartError::Reactor { reactor: 0, source })?;
+        let reactor_count = u16::try_from(cores.len()).unwrap_or(u16::MAX);
+        let (operator, steps) =
+            Operator::start(config, reactor_count).map_err(|problems| StartError::Config { problems })?;
+        let mailboxes: Vec<Mailbox<Message>> = cores
+            .iter()
+            .map(|_| Mailbox::new())
+            .collect::<io::Result<_>>()
+            .map_err(|source| StartError::Reactor { reactor: 0, source })?;
+        let mut target = Self {
+            operator,
+            addresses: mailboxes.iter().map(Mailbox::address).collect(),
+            threads: Vec::new(),
+            engine,
+            stop_ms: config.timeouts.stop_ms,
+        };
+        let settings = Settings { engine, pool_bytes: config.reactors.pool_bytes, ..Settings::default() };
+        let serving = serving_settings(&config.limits, &config.timeouts);
+        let mut home = Some(home(config, target.operator.discovery_nqn(), reactor_count, steps));
+        let start = Instant::now();
+        let (ready, is_ready) = channel();
+        for (index, (mailbox, core)) in mailboxes.into_iter().zip(cores).enumerate() {
+            let plan = Plan {
+                settings: settings.clone(),
+                serving,
+                index,
+                core,
+                addresses: target.addresses.clone(),
+                start,
+                home: home.take(),
+            };
+            let ready = ready.clone();
+            let thread = std::thread::Builder::new()
+                .name(format!("reactor-{index}"))
+                .spawn(move || run(plan, mailbox, &ready))
+                .map_err(|source| StartError::Reactor { reactor: index, source });
+            match thread {
+                Ok(thread) => target.threads.push(thread),
+                Err(error) => return Err(target.abandon(error)),
+            }
+        }
+        drop(ready);
+        for _ in 0..target.threads.len() {
+            let (reactor, result) = is_ready.recv().expect("each thread says how it went");
+            if let Err(source) = result {
+                return Err(target.abandon(StartError::Reactor { reactor, source }));
+            }
+        }
+        Ok(target)
+    }
+
+    /// Where it listens, in the order of the configuration.
+    #[must_use]
+    pub fn listeners(&self) -> &[RunningListener] {
+        self.operator.listeners()
+    }
+
+    /// The name of its discovery service.
+    #[must_use]
+    pub fn discovery_nqn(&self) -> &Nqn {
+        self.operator.discovery_nqn()
+    }
+
+    /// Which engine its reactors use.
+    #[must_use]
+    pub fn engine(&self) -> EngineKind {
+        self.engine
+    }
+
+    /// How many reactors it has.
+    #[must_use]
+    pub fn reactor_count(&self) -> usize {
+        self.addresses.len()
+    }
+
+    /// Applies what differs in `wanted` from what runs, without touching the rest.
+    pub fn reload(&mut self, wanted: &TargetConfig) -> Report {
+        let control = self.addresses[0].clone();
+        self.operator.reload(wanted, &move |order| control.post(Message::Operator(order)))
+    }
+
+    /// How things are; `None` if its reactors have died.
+    #[must_use]
+    pub fn state(&self) -> Option<TargetState> {
+        let control = self.addresses[0].clone();
+        operator::state(&move |order| control.post(Message::Operator(order)))
+    }
+
+    /// Ends associations and then the reactors: what lanes have begun ends first, as far as the configured time
+    /// allows. Returns how many lanes were cut off.
+    ///
+    /// # Errors
+    /// Why a reactor had ended before.
+    pub fn stop(mut self) -> io::Result<usize> {
+        let control = self.addresses[0].clone();
+        let lanes_left = operator::stop(&move |order| control.post(Message::Operator(order)), self.stop_ms);
+        self.join()?;
+        Ok(lanes_left.unwrap_or(0))
+    }
+
+    /// Ends the threads of a target that did not come up.
+    fn abandon(mut self, error: StartError) -> StartError {
+        for address in &self.addresses {
+            address.post(Message::Stop);
+        }
+        // What they say matters less than why we are here.
+        let _ = self.join();
+        error
+    }
+
+    fn join(&mut self) -> io::Result<()> {
+        let mut result = Ok(());
+        for thread in self.threads.drain(..) {
+            match thread.join() {
+                Ok(ended) => result = result.and(ended),
+                Err(_) => result = result.and(Err(io::Error::other("a reactor panicked"))),
+            }
+        }
+        result
+    }
+}
+
+/// What a reactor's thread is given.
+struct Plan {
+    settings: Settings,
+    serving: ServingSettings,
+    index: usize,
+    core: Option<usize>,
+    addresses: Vec<Address<Message>>,
+    start: Instant,
+    home: Option<Home>,
+}
+
+fn run(plan: Plan, mailbox: Mailbox<Message>, ready: &Sender<(usize, io::Result<()>)>) -> io::Result<()> {
+    let index = plan.index;
+    let made = match plan.core {
+        Some(core) => reactor::pin(core),
+        None => Ok(()),
+    }
+    .and_then(|()| {
+        let reactor = u16::try_from(index).expect("counted in 16 bits");
+        Reactor::new(&plan.settings, mailbox, |_| Serving::new(plan.serving, reactor, plan.home))
+    });
+    match made {
+        Ok(reactor) => {
+            let mut reactor = reactor.with_peers(index, plan.addresses, plan.start);
+            // The starter may have given up already.
+            let _ = ready.send((index, Ok(())));
+            reactor.run().inspect_err(|error| tracing::error!(%error, index, "reactor failed"))
+        }
+        Err(error) => {
+            let _ = ready.send((index, Err(io::Error::new(error.kind(), error.to_string()))));
+            Err(error)
+        }
+    }
+}
+
+/// The control plane with its first order carried out.
+fn home(config: &TargetConfig, discovery_nqn: &Nqn, reactor_count: u16, steps: Vec<Step>) -> Home {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970");
+    let mut control = Control::new(ControlSettings {
+        limits: config.limits,
+        reactor_count,
+        discovery_nqn: discovery_nqn.clone(),
+        entropy: since.as_nanos().try_into().unwrap_or(u64::MAX) ^ u64::from(std::process::id()) << 40,
+        now_ns: 0,
+        wall_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
+    });
+    let (answers, _) = channel();
+    control.on_order(0, Order { kind: OrderKind::Apply(steps), answers });
+    Home::new(control, reactor_count)
+}
+
+fn choose_engine(wanted: Option<EngineKind>) -> Result<EngineKind, StartError> {
+    let features = Features::probe();
+    match (wanted, features.ring) {
+        (Some(EngineKind::Epoll), _) => Ok(EngineKind::Epoll),
+        (_, Ok(setup)) => {
+            if !setup.deferred_task_work {
+                tracing::info!(?setup, "this kernel's io_uring lacks deferred task work, going on without");
+            }
+            Ok(EngineKind::Uring)
+        }
+        (Some(EngineKind::Uring), Err(source)) => Err(StartError::Engine { source }),
+        (None, Err(error)) => {
+            tracing::warn!(%error, "io_uring is not to be had here, using epoll: storage is slower");
+            Ok(EngineKind::Epoll)
+        }
+    }
+}
+
+/// The reactors' cores; `None` where the system may choose.
+fn cores(threads: &Threads) -> io::Result<Vec<Option<usize>>> {
+    Ok(match threads {
+        Threads::Auto => CoreList::allowed()?.cores().iter().copied().map(Some).collect(),
+        Threads::Count(count) => vec![None; usize::from(*count)],
+        Threads::Cores(list) => list.cores().iter().copied().map(Some).collect(),
+    })
+}
+
+fn serving_settings(limits: &Limits, timeouts: &TimeoutConfig) -> ServingSettings {
+    let milliseconds = |ms: u64| ms.saturating_mul(1_000_000);
+    ServingSettings {
+        queue: QueueSettings {
+            in_capsule_bytes: limits.in_capsule_bytes,
+            window_bytes: limits.transfer_bytes_max,
+            c2h_data_bytes: limits.transfer_bytes_max,
+            ..QueueSettings::default()
+        },
+        limits: IoLimits {
+            transfer_bytes_max: limits.transfer_bytes_max,
+            in_capsule_bytes: limits.in_capsule_bytes,
+            compare_and_write_blocks_max: limits.compare_and_write_blocks_max,
+            copy_range_blocks_max: limits.copy_range_blocks_max.into(),
+            copy_blocks_max: limits.copy_blocks_max,
+            copy_range_count_max: limits.copy_range_count_max,
+        },
+        timeouts: LaneTimeouts {
+            connect_ns: milliseconds(timeouts.connect_ms),
+            pdu_ns: milliseconds(timeouts.pdu_ms),
+            send_ns: milliseconds(timeouts.send_ms),
+            ..LaneTimeouts::default()
+        },
+    }
+}

@@ -1,0 +1,299 @@
+//! What each reactor of the target runs: its lanes, the commands under way, and on reactor 0 the control plane.
+
+mod dispatch;
+mod lanes;
+
+use proto::controller_queue::QueueSettings;
+use reactor::{Application, Completion, Connection, Io, ListenerTag, SocketId, Token};
+use store::Ticket;
+
+use crate::attached::AttachedIndex;
+use crate::commands::{Caller, Commands, IoLimits, TICKET_TIMER};
+use crate::control::Control;
+use crate::exclusion::{Audience, LockManager, LockMessage};
+use crate::lane::{Lane, LaneTimeouts};
+use crate::message::Message;
+use crate::running::Owner;
+
+/// One receive takes in at most this much: whole caravans, in few calls, into memory that stays warm.
+const STAGING_BYTES: usize = 256 * 1024;
+
+/// A timer of the control plane.
+const CONTROL_TIMER: Token = 1 << 62;
+
+/// The timer that lets idle lanes give memory back.
+const SWEEP_TIMER: Token = CONTROL_TIMER | 1;
+
+/// How the lanes of a target serve.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ServingSettings {
+    pub(crate) queue: QueueSettings,
+    pub(crate) limits: IoLimits,
+    pub(crate) timeouts: LaneTimeouts,
+}
+
+/// The home of the control plane.
+pub(crate) struct Home {
+    pub(crate) control: Control,
+    pub(crate) locks: LockManager,
+    /// Where the next connection goes.
+    next_reactor: usize,
+    timer_ns: u64,
+}
+
+impl Home {
+    pub(crate) fn new(control: Control, reactor_count: u16) -> Self {
+        Self { control, locks: LockManager::new(reactor_count), next_reactor: 0, timer_ns: u64::MAX }
+    }
+}
+
+/// A reactor of the target.
+pub(crate) struct Serving {
+    settings: ServingSettings,
+    reactor: u16,
+    lanes: Vec<Place>,
+    free_places: Vec<u32>,
+    /// By index of the socket: which lane it is.
+    by_socket: Vec<u32>,
+    commands: Commands,
+    home: Option<Home>,
+    staging: Box<[u8]>,
+    /// Lanes with something to send.
+    dirty: Vec<u32>,
+    /// Lanes with input that was put aside.
+    held: Vec<u32>,
+    /// Lanes with failures to report.
+    failing: Vec<u32>,
+    /// Version of the table that the control plane was last told to be in use.
+    table_version_told: u64,
+    is_sweep_set: bool,
+}
+
+/// Where a lane may be.
+struct Place {
+    generation: u32,
+    lane: Option<Box<Lane>>,
+}
+
+impl Serving {
+    pub(crate) fn new(settings: ServingSettings, reactor: u16, home: Option<Home>) -> Self {
+        Self {
+            settings,
+            reactor,
+            lanes: Vec::new(),
+            free_places: Vec::new(),
+            by_socket: Vec::new(),
+            commands: Commands::new(settings.limits, reactor),
+            home,
+            staging: vec![0; STAGING_BYTES].into(),
+            dirty: Vec::new(),
+            held: Vec::new(),
+            failing: Vec::new(),
+            table_version_told: 0,
+            is_sweep_set: false,
+        }
+    }
+
+    /// Tells the control plane once that nothing of an older table is in use.
+    fn report_table(&mut self, io: &mut impl Io<Message>) {
+        if let Some(version) = self.commands.namespaces.settled_version()
+            && version > self.table_version_told
+        {
+            self.table_version_told = version;
+            io.post(0, Message::TableInUse { reactor: self.reactor, version });
+        }
+    }
+
+    /// Reports ranges that fused commands of any reactor wait for and that no write is under way in.
+    fn report_quiet(&mut self, io: &mut impl Io<Message>) {
+        let running = &self.commands.running;
+        let namespaces = &mut self.commands.namespaces;
+        namespaces.for_each(|at: AttachedIndex, attached| {
+            while attached.exclusions.has_unreported()
+                && let Some(holder) = attached.exclusions.next_quiet(|blocks| running.changes(at, blocks))
+            {
+                io.post(0, Message::Lock(LockMessage::Excluded(holder)));
+            }
+        });
+    }
+
+    fn on_lock(&mut self, io: &mut impl Io<Message>, message: LockMessage) {
+        match message {
+            LockMessage::Exclude(lock) => match self.commands.namespaces.by_id(lock.namespace) {
+                Some(at) => {
+                    self.commands.namespaces.get_mut(at).exclusions.exclude(&lock);
+                    self.report_quiet(io);
+                }
+                // Not attached here, so nothing of it runs here.
+                None => io.post(0, Message::Lock(LockMessage::Excluded(lock.holder))),
+            },
+            LockMessage::Release(lock) => {
+                if let Some(at) = self.commands.namespaces.by_id(lock.namespace) {
+                    self.commands.namespaces.get_mut(at).exclusions.release(lock.holder);
+                }
+            }
+            LockMessage::Grant(number) => self.commands.on_lock_granted(io, number),
+            LockMessage::Ask(_) | LockMessage::Excluded(_) | LockMessage::Unlock(_) => {
+                let Some(home) = &mut self.home else { return };
+                home.locks.on_message(message);
+                while let Some((audience, message)) = home.locks.next_message() {
+                    let to = match audience {
+                        Audience::All => 0..io.reactor_count(),
+                        Audience::One(reactor) => reactor.into()..usize::from(reactor) + 1,
+                    };
+                    for reactor in to {
+                        io.post(reactor, Message::Lock(message.clone()));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sends what the control plane wants sent.
+    fn drain_control(&mut self, io: &mut impl Io<Message>) {
+        let Some(home) = &mut self.home else { return };
+        while let Some((reactor, message)) = home.control.next_message() {
+            io.post(reactor, message);
+        }
+        if let Some(deadline_ns) = home.control.next_deadline_ns()
+            && deadline_ns < home.timer_ns
+        {
+            home.timer_ns = deadline_ns;
+            io.set_timer(deadline_ns, CONTROL_TIMER);
+        }
+    }
+
+    fn on_control(&mut self, io: &mut impl Io<Message>, message: Message) {
+        let Some(home) = &mut self.home else { return };
+        let now_ns = io.now_ns();
+        match message {
+            Message::Request(request) => home.control.on_request(now_ns, request),
+            Message::TableInUse { reactor, version } => home.control.on_table_in_use(reactor, version),
+            Message::Aborted { asked_by, is_aborted } => home.control.on_aborted(asked_by, is_aborted),
+            Message::Flushed { asked_by } => home.control.on_flushed(asked_by),
+            Message::Operator(order) => home.control.on_order(now_ns, order),
+            _ => {}
+        }
+        self.drain_control(io);
+    }
+}
+
+/// Who a command under way is, as long as its lane takes part in life.
+fn caller_of(lanes: &[Place], owner: Owner) -> Option<Caller> {
+    let Owner::Lane { index, generation, .. } = owner else { return None };
+    let lane = lanes.get(index as usize)?.lane.as_deref()?;
+    if lane.id.generation != generation || !lane.takes_commands() {
+        return None;
+    }
+    Some(Caller { owner, subsystem: lane.subsystem?, must_own: lane.must_own() })
+}
+
+impl Application for Serving {
+    type Message = Message;
+
+    fn on_start(&mut self, io: &mut impl Io<Message>) {
+        self.drain_control(io);
+    }
+
+    fn on_accept(&mut self, io: &mut impl Io<Message>, listener: ListenerTag, connection: Connection) {
+        let Some(home) = &mut self.home else { return };
+        let to = home.next_reactor;
+        home.next_reactor = (to + 1) % io.reactor_count();
+        io.post(to, Message::Adopt(connection, listener));
+    }
+
+    #[inline]
+    fn on_readable(&mut self, io: &mut impl Io<Message>, socket: SocketId) -> bool {
+        let Some(&index) = self.by_socket.get(socket.index()) else { return false };
+        self.lane(index).is_some_and(|lane| lane.socket == Some(socket)) && self.receive(io, index)
+    }
+
+    fn on_writable(&mut self, io: &mut impl Io<Message>, socket: SocketId) {
+        let Some(&index) = self.by_socket.get(socket.index()) else { return };
+        if let Some(lane) = self.lane(index).filter(|lane| lane.socket == Some(socket))
+            && !std::mem::replace(&mut lane.is_dirty, true)
+        {
+            self.dirty.push(index);
+        }
+        let _ = io;
+    }
+
+    fn on_completion(&mut self, io: &mut impl Io<Message>, completion: Completion) {
+        self.commands.on_completion(io, completion);
+    }
+
+    fn on_timer(&mut self, io: &mut impl Io<Message>, token: Token) {
+        if token & TICKET_TIMER != 0 {
+            self.commands.on_timer(io, Ticket(token & !TICKET_TIMER));
+        } else if token == CONTROL_TIMER {
+            let now_ns = io.now_ns();
+            if let Some(home) = &mut self.home {
+                home.timer_ns = u64::MAX;
+                home.control.on_deadline(now_ns);
+            }
+            self.drain_control(io);
+        } else if token == SWEEP_TIMER {
+            self.sweep(io);
+        } else {
+            let index = u32::try_from(token & 0xffff_ffff).expect("masked");
+            let generation = u32::try_from(token >> 32).expect("30 bits");
+            self.on_lane_timer(io, index, generation);
+        }
+    }
+
+    fn on_message(&mut self, io: &mut impl Io<Message>, message: Message) {
+        match message {
+            Message::Adopt(connection, listener) => self.adopt(io, connection, listener),
+            Message::Answer(answer) => self.on_answer(io, *answer),
+            Message::End(id) => {
+                if self.lane_of(id).is_some() {
+                    self.end(io, id.index);
+                }
+            }
+            Message::Abort { lane, cid, asked_by } => self.on_abort(io, lane, cid, asked_by),
+            Message::Table(table) => {
+                self.commands.namespaces.replace(table);
+                self.report_table(io);
+            }
+            Message::Flush { subsystem, asked_by } => {
+                self.commands.flush_all(io, subsystem, asked_by);
+                self.drain_commands(io);
+            }
+            Message::Lock(message) => self.on_lock(io, message),
+            Message::Listen(tag, listener) => {
+                if let Err(error) = io.listen(tag, listener) {
+                    tracing::error!(%error, tag, "cannot listen");
+                }
+            }
+            Message::Unlisten(tag) => io.unlisten(tag),
+            Message::Stop => io.stop(),
+            Message::Request(_)
+            | Message::TableInUse { .. }
+            | Message::Aborted { .. }
+            | Message::Flushed { .. }
+            | Message::Operator(_) => self.on_control(io, message),
+        }
+    }
+
+    fn on_turn_end(&mut self, io: &mut impl Io<Message>) -> bool {
+        let worked = self.drain_commands(io);
+        if self.commands.has_waiting() || !self.held.is_empty() {
+            self.go_on(io);
+        }
+        let rang = !self.dirty.is_empty();
+        if rang {
+            self.ring(io);
+        }
+        if !self.failing.is_empty() {
+            self.report_failures(io);
+        }
+        if self.commands.table_settled {
+            self.commands.table_settled = false;
+            self.report_table(io);
+        }
+        if self.commands.namespaces.has_exclusions() {
+            self.report_quiet(io);
+        }
+        worked || rang
+    }
+}

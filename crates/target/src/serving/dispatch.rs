@@ -1,0 +1,539 @@
+//! The commands of a reactor's lanes: which go where, and their ends.
+
+use std::sync::Arc;
+
+use proto::Slot;
+use reactor::{Buffer, Io, Payload};
+use store::Ticket;
+use wire::fabrics::ConnectCommand;
+use wire::nvm::BlockCommand;
+use wire::opcode::{AdminOpcode, DataDirection, FabricsType, NvmOpcode};
+use wire::sgl::DataPointer;
+use wire::sqe::{Fuse, Psdt, Sqe};
+use wire::status::{Status, StatusKind};
+
+use super::{Serving, caller_of};
+use crate::commands::{Begun, Caller, Ended};
+use crate::control_record::{CommandId, LaneId};
+use crate::fused::Verdict;
+use crate::lane::{Lane, LaneState, payload_digest};
+use crate::message::{Answer, Failure, Message, Request, RequestKind};
+use crate::running::{Owner, Running, Step, Supply};
+
+/// Data that admin and Fabrics commands may bring, bytes.
+const CONTROL_DATA_BYTES_MAX: u32 = 8192;
+
+/// Commands other than Connect that a connection may try before it is closed.
+const UNCONNECTED_COMMAND_COUNT_MAX: u8 = 8;
+
+impl Serving {
+    /// What follows from the beginning of an I/O command.
+    #[inline]
+    pub(super) fn on_begun(
+        &mut self,
+        io: &mut impl Io<Message>,
+        index: u32,
+        slot: Slot,
+        sqe: &Sqe,
+        begun: Begun,
+    ) {
+        let Some(lane) = self.lanes[index as usize].lane.as_deref_mut() else { return };
+        match begun {
+            Begun::Data(payload, length) => {
+                lane.counters.read_count.add(1);
+                lane.counters.read_bytes.add(length.into());
+                lane.queue.complete_with_data(slot, payload, length, 0, payload_digest);
+            }
+            Begun::Complete(status, result) => {
+                Self::count(lane, &mut self.failing, slot, sqe, status);
+                lane.queue.complete(slot, status, result);
+            }
+            Begun::RequestData(length) => self.request_data(io, index, slot, sqe, length),
+            Begun::Started { ticket, holds_capsule } => {
+                lane.set_ticket(slot, Some(ticket));
+                if holds_capsule {
+                    lane.held = Some(ticket);
+                    self.held.push(index);
+                    if let Some(socket) = lane.socket {
+                        io.pause(socket);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Asks for a command's data, or waits for a buffer to ask for it.
+    pub(super) fn request_data(
+        &mut self,
+        io: &mut impl Io<Message>,
+        index: u32,
+        slot: Slot,
+        sqe: &Sqe,
+        length: u32,
+    ) {
+        let buffer = io.pool().take(length as usize);
+        let Some(lane) = self.lanes[index as usize].lane.as_deref_mut() else { return };
+        let owner = Owner::Lane { index, generation: lane.id.generation, slot };
+        let running = |step| Running { owner, sqe: *sqe, namespace: None, step };
+        let ticket = match buffer {
+            Some(buffer) => {
+                lane.queue.request_data(slot, buffer, length);
+                self.commands.running.insert(running(Step::Receiving))
+            }
+            None => {
+                let ticket = self.commands.running.insert(running(Step::Receiving));
+                self.commands.await_room(ticket, length);
+                ticket
+            }
+        };
+        lane.set_ticket(slot, Some(ticket));
+    }
+
+    /// Counts a command that has ended without data for the host.
+    pub(super) fn count(lane: &mut Lane, failing: &mut Vec<u32>, slot: Slot, sqe: &Sqe, status: Status) {
+        if status.is_success() {
+            if lane.subsystem.is_some() && sqe.opcode == NvmOpcode::WRITE.raw() {
+                lane.counters.write_count.add(1);
+                lane.counters.written_bytes.add(sqe.dptr.length.get().into());
+            } else {
+                lane.counters.other_count.add(1);
+            }
+            return;
+        }
+        if status.kind() == StatusKind::Media {
+            lane.counters.media_error_count.add(1);
+        }
+        let lba = if lane.subsystem.is_some() { BlockCommand::from_sqe(sqe).slba } else { 0 };
+        let failure =
+            Failure { qid: lane.qid, cid: lane.queue.cid(slot), status, nsid: sqe.nsid().get(), lba };
+        Self::fail(lane, failing, failure);
+    }
+
+    pub(super) fn fail(lane: &mut Lane, failing: &mut Vec<u32>, failure: Failure) {
+        if lane.failures.is_empty() {
+            failing.push(lane.id.index);
+        }
+        lane.on_failure(failure);
+    }
+
+    /// A command that is not a plain I/O command: for the control plane, or one of a fused pair.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn on_rare_command(
+        &mut self,
+        io: &mut impl Io<Message>,
+        index: u32,
+        slot: Slot,
+        sqe: &Sqe,
+        data: Box<[u8]>,
+    ) {
+        let Some(lane) = self.lanes[index as usize].lane.as_deref_mut() else { return };
+        if lane.subsystem.is_some() && sqe.opcode != AdminOpcode::FABRICS.raw() {
+            return self.on_fused_command(io, index, slot, sqe, data);
+        }
+        let is_connect = sqe.opcode == AdminOpcode::FABRICS.raw() && sqe.fctype() == FabricsType::CONNECT;
+        let refusal = match lane.state {
+            LaneState::Unconnected { refused } if !is_connect => {
+                lane.state = LaneState::Unconnected { refused: refused + 1 };
+                Some(Status::COMMAND_SEQUENCE_ERROR.with_dnr())
+            }
+            // Nothing may follow a Connect before it is answered, and a second one never.
+            LaneState::Connecting => Some(Status::COMMAND_SEQUENCE_ERROR.with_dnr()),
+            LaneState::Live if is_connect => Some(Status::COMMAND_SEQUENCE_ERROR.with_dnr()),
+            _ if sqe.flags.psdt() != Psdt::SGL
+                || sqe.flags.reserved() != 0
+                || sqe.flags.fuse() != Fuse::NONE =>
+            {
+                Some(Status::INVALID_FIELD.with_dnr())
+            }
+            _ => None,
+        };
+        if let Some(status) = refusal {
+            Self::count(lane, &mut self.failing, slot, sqe, status);
+            lane.queue.complete(slot, status, 0);
+            if matches!(lane.state, LaneState::Unconnected { refused: UNCONNECTED_COMMAND_COUNT_MAX.. }) {
+                tracing::info!(peer = ?lane.peer, "closing a connection that does not connect");
+                self.close(io, index);
+            }
+            return;
+        }
+        match self.control_data(sqe, &data) {
+            Ok(None) => self.post_to_control(io, index, slot, sqe, data),
+            Ok(Some(length)) => self.request_data(io, index, slot, sqe, length),
+            Err(status) => {
+                let Some(lane) = self.lanes[index as usize].lane.as_deref_mut() else { return };
+                Self::count(lane, &mut self.failing, slot, sqe, status);
+                lane.queue.complete(slot, status, 0);
+            }
+        }
+    }
+
+    /// How much data a command for the control plane has to be asked for, if any.
+    pub(super) fn control_data(&self, sqe: &Sqe, data: &[u8]) -> Result<Option<u32>, Status> {
+        let direction = if sqe.opcode == AdminOpcode::FABRICS.raw() {
+            DataDirection::of(sqe.fctype().raw())
+        } else {
+            DataDirection::of(sqe.opcode)
+        };
+        let brings_data = matches!(direction, DataDirection::HostToController | DataDirection::Both);
+        match sqe.dptr.classify() {
+            DataPointer::InCapsule { length, .. } if brings_data || length == 0 => {
+                debug_assert_eq!(data.len(), length as usize);
+                Ok(None)
+            }
+            DataPointer::InCapsule { .. } => Err(Status::INVALID_FIELD.with_dnr()),
+            DataPointer::Transport { length } if brings_data && length > 0 => {
+                if length > CONTROL_DATA_BYTES_MAX {
+                    return Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr());
+                }
+                Ok(Some(length))
+            }
+            // A command that moves no data has no use for a descriptor, whatever it says.
+            DataPointer::Other { .. } if direction != DataDirection::None => {
+                Err(Status::SGL_TYPE_INVALID.with_dnr())
+            }
+            DataPointer::Transport { .. } | DataPointer::Other { .. } => Ok(None),
+        }
+    }
+
+    pub(super) fn post_to_control(
+        &mut self,
+        io: &mut impl Io<Message>,
+        index: u32,
+        slot: Slot,
+        sqe: &Sqe,
+        data: Box<[u8]>,
+    ) {
+        let now_ns = io.now_ns();
+        let Some(lane) = self.lanes[index as usize].lane.as_deref_mut() else { return };
+        if let LaneState::Unconnected { .. } = lane.state {
+            lane.qid = ConnectCommand::from_sqe(sqe).qid;
+            lane.enter(LaneState::Connecting, now_ns);
+        }
+        let kind = RequestKind::Command {
+            slot,
+            sqe: *sqe,
+            data,
+            listener: lane.listener,
+            local: lane.local,
+            counters: Arc::clone(&lane.counters),
+        };
+        io.post(0, Message::Request(Request { lane: lane.id, kind }));
+    }
+
+    /// An I/O command on a lane with fused commands under way, or a fused one itself.
+    pub(super) fn on_fused_command(
+        &mut self,
+        io: &mut impl Io<Message>,
+        index: u32,
+        slot: Slot,
+        sqe: &Sqe,
+        data: Box<[u8]>,
+    ) {
+        let Some((caller, fuse)) = self.caller(index, slot).map(|caller| (caller, sqe.flags.fuse())) else {
+            return;
+        };
+        if fuse != Fuse::FIRST && fuse != Fuse::SECOND {
+            let Some(lane) = self.lane(index) else { return };
+            let verdict = lane.pairs.as_mut().and_then(|pairs| pairs.on_other());
+            self.on_verdict(io, index, verdict);
+            let begun = self.commands.begin(io, caller, sqe, &data);
+            return self.on_begun(io, index, slot, sqe, begun);
+        }
+        if fuse == Fuse::FIRST {
+            let Some(lane) = self.lane(index) else { return };
+            let verdict = lane.pairs.as_mut().and_then(|pairs| pairs.on_other());
+            self.on_verdict(io, index, verdict);
+        }
+        let needed = self.commands.check_fused(caller, sqe).and_then(|length| match sqe.dptr.classify() {
+            DataPointer::InCapsule { length: given, .. } if given >= length => Ok(None),
+            DataPointer::Transport { length: given } if given >= length => Ok(Some(length)),
+            DataPointer::Other { .. } => Err(Status::SGL_TYPE_INVALID.with_dnr()),
+            _ => Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr()),
+        });
+        let supply = match needed {
+            Ok(None) => Ok(Some(Supply::Heap(data))),
+            Ok(Some(length)) => {
+                self.request_data(io, index, slot, sqe, length);
+                Ok(None)
+            }
+            Err(status) => {
+                let Some(lane) = self.lanes[index as usize].lane.as_deref_mut() else { return };
+                Self::count(lane, &mut self.failing, slot, sqe, status);
+                lane.queue.complete(slot, status, 0);
+                Err(())
+            }
+        };
+        let Some(lane) = self.lane(index) else { return };
+        let pairs = lane.pairs.get_or_insert_default();
+        let verdict = match fuse {
+            Fuse::FIRST => {
+                pairs.on_first(slot, sqe, supply);
+                None
+            }
+            _ => pairs.on_second(slot, sqe, supply),
+        };
+        self.on_verdict(io, index, verdict);
+    }
+
+    /// Carries out what follows for fused commands, and all that follows from that.
+    pub(super) fn on_verdict(&mut self, io: &mut impl Io<Message>, index: u32, first: Option<Verdict>) {
+        let mut next = first;
+        while let Some(verdict) = next {
+            match verdict {
+                Verdict::Complete(slot, status) => {
+                    let ticket = self.lane(index).and_then(|lane| lane.ticket(slot));
+                    if let Some(ticket) = ticket {
+                        self.commands.abort(ticket);
+                    }
+                    let Some(lane) = self.lanes[index as usize].lane.as_deref_mut() else { return };
+                    lane.set_ticket(slot, None);
+                    lane.counters.failed_count.add(1);
+                    lane.queue.complete(slot, status, 0);
+                }
+                Verdict::Execute { first, second } => {
+                    let Some(caller) = self.caller(index, first.0) else { return };
+                    let Some(lane) = self.lane(index) else { return };
+                    let lane = (index, lane.id.generation);
+                    self.commands.begin_pair(io, caller, lane, first, second);
+                }
+            }
+            next = self.lane(index).and_then(|lane| lane.pairs.as_mut()?.next_verdict());
+        }
+        if let Some(lane) = self.lane(index)
+            && lane.pairs.as_ref().is_some_and(|pairs| pairs.is_empty())
+        {
+            lane.pairs = None;
+        }
+    }
+
+    /// Data that was asked for is there.
+    pub(super) fn on_data_received(
+        &mut self,
+        io: &mut impl Io<Message>,
+        index: u32,
+        slot: Slot,
+        is_intact: bool,
+    ) {
+        let Some(lane) = self.lane(index) else { return };
+        let buffer = lane.queue.take_buffer(slot);
+        let ticket = lane.ticket(slot).expect("a command that receives is under way");
+        let sqe = self.commands.running.get_mut(ticket).expect("it runs until it is completed").sqe;
+        let Some(lane) = self.lanes[index as usize].lane.as_deref_mut() else { return };
+        if let Some(pairs) = &mut lane.pairs {
+            match pairs.on_data(slot, buffer, is_intact) {
+                Ok(()) => {
+                    self.commands.running.remove(ticket);
+                    lane.set_ticket(slot, None);
+                    if !is_intact {
+                        lane.queue.complete(slot, Status::TRANSIENT_TRANSPORT_ERROR, 0);
+                    }
+                    let verdict = lane.pairs.as_mut().and_then(|pairs| pairs.next_verdict());
+                    return self.on_verdict(io, index, verdict);
+                }
+                Err(buffer) => return self.begin_received(io, index, slot, &sqe, ticket, is_intact, buffer),
+            }
+        }
+        self.begin_received(io, index, slot, &sqe, ticket, is_intact, buffer);
+    }
+
+    #[allow(clippy::too_many_arguments)] // One call, kept apart only for its two callers.
+    pub(super) fn begin_received(
+        &mut self,
+        io: &mut impl Io<Message>,
+        index: u32,
+        slot: Slot,
+        sqe: &Sqe,
+        ticket: Ticket,
+        is_intact: bool,
+        buffer: Buffer,
+    ) {
+        let Some(lane) = self.lanes[index as usize].lane.as_deref_mut() else { return };
+        lane.set_ticket(slot, None);
+        if !is_intact {
+            // The framing is still good, so only the command fails. wire §3
+            self.commands.running.remove(ticket);
+            let status = Status::TRANSIENT_TRANSPORT_ERROR;
+            Self::count(lane, &mut self.failing, slot, sqe, status);
+            return lane.queue.complete(slot, status, 0);
+        }
+        if lane.subsystem.is_none() || sqe.opcode == AdminOpcode::FABRICS.raw() {
+            self.commands.running.remove(ticket);
+            return self.post_to_control(io, index, slot, sqe, buffer.to_vec().into());
+        }
+        let Some(caller) = self.caller(index, slot) else { return };
+        let supply = Supply::Buffer(buffer);
+        let begun = self.commands.begin_with(io, caller, sqe, &[], supply, Some(ticket));
+        if !matches!(begun, Begun::Started { .. }) {
+            self.commands.running.remove(ticket);
+        }
+        self.on_begun(io, index, slot, sqe, begun);
+    }
+
+    /// Who a command of a lane is, for the commands under way.
+    pub(super) fn caller(&mut self, index: u32, slot: Slot) -> Option<Caller> {
+        let lane = self.lane(index)?;
+        let owner = Owner::Lane { index, generation: lane.id.generation, slot };
+        Some(Caller { owner, subsystem: lane.subsystem?, must_own: lane.must_own() })
+    }
+
+    /// A command that did not end at once has ended.
+    pub(super) fn on_ended(&mut self, io: &mut impl Io<Message>, ended: Ended) {
+        let (index, generation, slot) = match ended.owner {
+            Owner::Lane { index, generation, slot } => (index, generation, slot),
+            Owner::Pair { index, generation, first, .. } => (index, generation, first),
+            Owner::Control(asked_by) => {
+                return io.post(0, Message::Flushed { asked_by });
+            }
+            Owner::Parent(_) => unreachable!("parts end within their command"),
+        };
+        let place = self.lanes.get_mut(index as usize).and_then(|place| place.lane.as_deref_mut());
+        let Some(lane) = place.filter(|lane| lane.id.generation == generation) else { return };
+        if lane.state == LaneState::Draining || lane.state == LaneState::Terminating || lane.is_ending {
+            lane.in_flight = lane.in_flight.saturating_sub(1);
+            return self.let_go(io, index);
+        }
+        if let Some((buffer, length)) = ended.room {
+            lane.queue.request_data(slot, buffer, length);
+        } else if let (Owner::Pair { second, .. }, Some(status)) = (ended.owner, ended.second) {
+            Self::count(lane, &mut self.failing, slot, &ended.sqe, ended.status);
+            lane.queue.complete(slot, ended.status, 0);
+            Self::count(lane, &mut self.failing, second, &ended.sqe, status);
+            lane.queue.complete(second, status, 0);
+        } else {
+            lane.set_ticket(slot, None);
+            match ended.data {
+                Some((payload, length)) => {
+                    lane.counters.read_count.add(1);
+                    lane.counters.read_bytes.add(length.into());
+                    lane.queue.complete_with_data(slot, payload, length, ended.result, payload_digest);
+                }
+                None => {
+                    Self::count(lane, &mut self.failing, slot, &ended.sqe, ended.status);
+                    lane.queue.complete(slot, ended.status, ended.result);
+                }
+            }
+        }
+        if !lane.is_dirty {
+            lane.is_dirty = true;
+            self.dirty.push(index);
+        }
+    }
+
+    /// Carries on with everything that backends have replied to.
+    pub(super) fn drain_commands(&mut self, io: &mut impl Io<Message>) -> bool {
+        let mut worked = false;
+        loop {
+            let replied = self.commands.on_replies(io);
+            let mut ended_any = false;
+            while let Some(ended) = self.commands.next_ended() {
+                self.on_ended(io, ended);
+                ended_any = true;
+            }
+            if !replied && !ended_any {
+                return worked;
+            }
+            worked = true;
+        }
+    }
+
+    /// Lets commands go on that waited for buffers, and lanes take in what was put aside.
+    pub(super) fn go_on(&mut self, io: &mut impl Io<Message>) {
+        if self.commands.has_waiting() {
+            let lanes = &self.lanes;
+            let caller = |owner| caller_of(lanes, owner);
+            self.commands.retry(io, caller);
+            self.drain_commands(io);
+        }
+        for at in (0..self.held.len()).rev() {
+            let index = self.held[at];
+            let waits = |this: &mut Self, ticket| {
+                let running = this.commands.running.get_mut(ticket);
+                running.is_some_and(|running| matches!(running.step, Step::Waiting(_)))
+            };
+            let held = self.lane(index).and_then(|lane| lane.held);
+            if held.is_some_and(|ticket| waits(self, ticket)) {
+                continue;
+            }
+            self.held.swap_remove(at);
+            let Some(lane) = self.lane(index) else { continue };
+            lane.held = None;
+            let backlog = std::mem::take(&mut lane.backlog);
+            self.take_in(io, index, &backlog);
+            if let Some(lane) = self.lane(index)
+                && lane.held.is_none()
+                && !lane.is_ending
+                && let Some(socket) = lane.socket
+            {
+                io.resume(socket);
+            }
+        }
+    }
+
+    pub(super) fn report_failures(&mut self, io: &mut impl Io<Message>) {
+        for at in 0..self.failing.len() {
+            let index = self.failing[at];
+            let Some(lane) = self.lane(index) else { continue };
+            let kind = RequestKind::Failures(std::mem::take(&mut lane.failures));
+            let lane = lane.id;
+            io.post(0, Message::Request(Request { lane, kind }));
+        }
+        self.failing.clear();
+    }
+
+    pub(super) fn on_answer(&mut self, io: &mut impl Io<Message>, answer: Answer) {
+        let now_ns = io.now_ns();
+        let id = answer.command.lane;
+        let Some(lane) = self.lane_of(id) else { return };
+        if !lane.takes_commands() {
+            return;
+        }
+        let slot = answer.command.slot;
+        if lane.state == LaneState::Connecting {
+            match answer.established {
+                Some(established) => {
+                    tracing::info!(
+                        peer = ?lane.peer, qid = %established.qid, host = established.host, "lane connected"
+                    );
+                    lane.establish(established, now_ns);
+                }
+                None => lane.enter(LaneState::Unconnected { refused: 0 }, now_ns),
+            }
+        }
+        match answer.data {
+            Some(data) if answer.status.is_success() && !data.is_empty() => {
+                let length = u32::try_from(data.len()).expect("at most a log page");
+                let payload = Payload::Heap(data);
+                lane.queue.complete_with_data(slot, payload, length, answer.result, payload_digest);
+            }
+            _ => lane.queue.complete(slot, answer.status, answer.result),
+        }
+        if !std::mem::replace(&mut lane.is_dirty, true) {
+            self.dirty.push(id.index);
+        }
+        self.set_lane_timer(io, id.index);
+    }
+
+    /// Aborts a command of a lane if nothing of it has begun to run. wire §18
+    pub(super) fn on_abort(&mut self, io: &mut impl Io<Message>, id: LaneId, cid: u16, asked_by: CommandId) {
+        let is_aborted = self.abort(id, cid);
+        io.post(0, Message::Aborted { asked_by, is_aborted });
+    }
+
+    pub(super) fn abort(&mut self, id: LaneId, cid: u16) -> bool {
+        let place = self.lanes.get_mut(id.index as usize).and_then(|place| place.lane.as_deref_mut());
+        let Some(lane) = place.filter(|lane| lane.id == id) else { return false };
+        let Some(slot) = lane.queue.find(cid) else { return false };
+        let Some(ticket) = lane.ticket(slot) else { return false };
+        // Halves of fused pairs end together or not at all.
+        if lane.pairs.is_some() || !self.commands.abort(ticket) {
+            return false;
+        }
+        lane.set_ticket(slot, None);
+        lane.queue.complete(slot, Status::ABORT_REQUESTED, 0);
+        if !std::mem::replace(&mut lane.is_dirty, true) {
+            self.dirty.push(id.index);
+        }
+        true
+    }
+}

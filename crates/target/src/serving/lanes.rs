@@ -1,0 +1,333 @@
+//! The life of a reactor's lanes: accepted, received from, sent to, ended.
+
+use std::io::IoSliceMut;
+
+use proto::Violation;
+use proto::controller_queue::Event;
+use reactor::{Connection, Io, ListenerTag, Received};
+use wire::opcode::AdminOpcode;
+use wire::sqe::Fuse;
+
+use super::{Place, SWEEP_TIMER, Serving};
+use crate::commands::Caller;
+use crate::control_record::LaneId;
+use crate::lane::{Flushed, Lane, LaneState};
+use crate::message::{Failure, Message, Request, RequestKind};
+use crate::running::Owner;
+
+/// The rest of a PDU's data is received straight into its buffer if it is at least this long.
+const IN_PLACE_BYTES_MIN: usize = 16 * 1024;
+
+/// Lanes that took in no command for this long give back memory that they do not need, ns.
+const SWEEP_NS: u64 = 5_000_000_000;
+
+impl Serving {
+    pub(super) fn lane(&mut self, index: u32) -> Option<&mut Lane> {
+        self.lanes.get_mut(index as usize)?.lane.as_deref_mut()
+    }
+
+    /// The lane of this id, if it is still the same.
+    pub(super) fn lane_of(&mut self, id: LaneId) -> Option<&mut Lane> {
+        self.lane(id.index).filter(|lane| lane.id == id)
+    }
+
+    pub(super) fn adopt(&mut self, io: &mut impl Io<Message>, connection: Connection, listener: ListenerTag) {
+        let (peer, local) = (connection.peer, connection.local);
+        let socket = match io.adopt(connection) {
+            Ok(socket) => socket,
+            Err(error) => return tracing::debug!(%error, ?peer, "connection died before it was served"),
+        };
+        let index = self.free_places.pop().unwrap_or_else(|| {
+            self.lanes.push(Place { generation: 0, lane: None });
+            u32::try_from(self.lanes.len() - 1).expect("fewer lanes than descriptors")
+        });
+        let place = &mut self.lanes[index as usize];
+        place.generation = (place.generation + 1) & 0x3fff_ffff;
+        let id = LaneId { reactor: self.reactor, index, generation: place.generation };
+        let now_ns = io.now_ns();
+        let mut lane = Lane::new(id, socket, self.settings.queue, now_ns);
+        (lane.peer, lane.local, lane.listener) = (peer, local, listener);
+        place.lane = Some(Box::new(lane));
+        if self.by_socket.len() <= socket.index() {
+            self.by_socket.resize(socket.index() + 1, u32::MAX);
+        }
+        self.by_socket[socket.index()] = index;
+        self.set_lane_timer(io, index);
+    }
+
+    /// Sets the lane's timer to its next deadline, if none rings before that.
+    pub(super) fn set_lane_timer(&mut self, io: &mut impl Io<Message>, index: u32) {
+        let timeouts = self.settings.timeouts;
+        let Some(lane) = self.lane(index) else { return };
+        let Some((deadline_ns, _)) = lane.deadline(&timeouts) else { return };
+        if lane.timer_ns == 0 || deadline_ns < lane.timer_ns {
+            lane.timer_ns = deadline_ns;
+            io.set_timer(deadline_ns, u64::from(lane.id.generation) << 32 | u64::from(index));
+        }
+    }
+
+    pub(super) fn on_lane_timer(&mut self, io: &mut impl Io<Message>, index: u32, generation: u32) {
+        let timeouts = self.settings.timeouts;
+        let now_ns = io.now_ns();
+        let Some(lane) = self.lane(index).filter(|lane| lane.id.generation == generation) else { return };
+        if lane.timer_ns > now_ns {
+            return;
+        }
+        lane.timer_ns = 0;
+        match lane.deadline(&timeouts) {
+            Some((deadline_ns, reason)) if deadline_ns <= now_ns => {
+                tracing::info!(peer = ?lane.peer, reason, "closing a connection");
+                self.close(io, index);
+            }
+            _ => self.set_lane_timer(io, index),
+        }
+    }
+
+    /// Receives once, and acts on what came. Says whether anything did.
+    pub(super) fn receive(&mut self, io: &mut impl Io<Message>, index: u32) -> bool {
+        let mut staging = std::mem::take(&mut self.staging);
+        let worked = self.receive_into(io, index, &mut staging);
+        self.staging = staging;
+        worked
+    }
+
+    pub(super) fn receive_into(&mut self, io: &mut impl Io<Message>, index: u32, staging: &mut [u8]) -> bool {
+        let Some(lane) = self.lane(index) else { return false };
+        let Some(socket) = lane.socket else { return false };
+        let mut placed_max = 0;
+        let received = match lane.queue.place() {
+            Some(place) if place.len() >= IN_PLACE_BYTES_MIN => {
+                placed_max = place.len();
+                io.receive(socket, &mut [IoSliceMut::new(place), IoSliceMut::new(staging)])
+            }
+            _ => io.receive(socket, &mut [IoSliceMut::new(staging)]),
+        };
+        match received {
+            Received::Bytes(count) => {
+                lane.counters.receive_count.add(1);
+                let placed = count.min(placed_max);
+                if placed > 0
+                    && let Err(violation) = lane.queue.on_placed(placed)
+                {
+                    self.on_violation(io, index, violation);
+                    return true;
+                }
+                self.take_in(io, index, &staging[..count - placed]);
+                true
+            }
+            Received::Dry => false,
+            Received::Ended => {
+                self.close(io, index);
+                true
+            }
+            Received::Failed(error) => {
+                tracing::debug!(%error, peer = ?lane.peer, "connection broken");
+                self.close(io, index);
+                true
+            }
+        }
+    }
+
+    /// Acts on received bytes.
+    pub(super) fn take_in(&mut self, io: &mut impl Io<Message>, index: u32, mut input: &[u8]) {
+        let now_ns = io.now_ns();
+        let Some(lane) = self.lanes[index as usize].lane.as_deref_mut() else { return };
+        if !lane.takes_commands() {
+            // What a lane that ends is still sent means nothing.
+            return;
+        }
+        let mut had_command = false;
+        loop {
+            // Borrowed anew each time: what an event causes may end the lane.
+            let Some(lane) = self.lanes[index as usize].lane.as_deref_mut() else { return };
+            if !lane.takes_commands() {
+                return;
+            }
+            if lane.held.is_some() {
+                lane.backlog.extend_from_slice(input);
+                break;
+            }
+            let must_own = lane.must_own();
+            match lane.queue.next_event(&mut input) {
+                Ok(None) => break,
+                Err(violation) => return self.on_violation(io, index, violation),
+                Ok(Some(Event::Initialised(agreement))) => {
+                    tracing::debug!(peer = ?lane.peer, ?agreement, "connection initialised");
+                    lane.enter(LaneState::Unconnected { refused: 0 }, now_ns);
+                }
+                Ok(Some(Event::Command { slot, sqe, data })) => {
+                    had_command = true;
+                    // The common case: an I/O command that is not fused and ends at once.
+                    if let Some(subsystem) = lane.subsystem
+                        && lane.pairs.is_none()
+                        && sqe.flags.fuse() == Fuse::NONE
+                        && sqe.opcode != AdminOpcode::FABRICS.raw()
+                    {
+                        let (index, generation) = (lane.id.index, lane.id.generation);
+                        let owner = Owner::Lane { index, generation, slot };
+                        let caller = Caller { owner, subsystem, must_own };
+                        let begun = self.commands.begin(io, caller, &sqe, data);
+                        self.on_begun(io, index, slot, &sqe, begun);
+                        continue;
+                    }
+                    let data: Box<[u8]> = data.into();
+                    self.on_rare_command(io, index, slot, &sqe, data);
+                }
+                Ok(Some(Event::DataReceived { slot, is_intact })) => {
+                    self.on_data_received(io, index, slot, is_intact);
+                }
+                Ok(Some(Event::Refused { cid, status })) => {
+                    let failure = Failure { qid: lane.qid, cid, status, nsid: 0, lba: 0 };
+                    Self::fail(lane, &mut self.failing, failure);
+                }
+            }
+        }
+        let Some(lane) = self.lanes[index as usize].lane.as_deref_mut() else { return };
+        if had_command && let Some(association) = &lane.association {
+            association.on_sign(now_ns);
+        }
+        if had_command {
+            lane.is_active = true;
+            if !self.is_sweep_set {
+                self.is_sweep_set = true;
+                io.set_timer(now_ns + SWEEP_NS, SWEEP_TIMER);
+            }
+        }
+        if !lane.is_dirty && !lane.queue.caravan().is_empty() {
+            lane.is_dirty = true;
+            self.dirty.push(index);
+        }
+        if lane.queue.is_within_pdu() {
+            if lane.pdu_since_ns.is_none() || had_command {
+                lane.pdu_since_ns = Some(now_ns);
+            }
+            if lane.timer_ns == 0 {
+                self.set_lane_timer(io, index);
+            }
+        } else {
+            lane.pdu_since_ns = None;
+        }
+    }
+
+    pub(super) fn on_violation(&mut self, io: &mut impl Io<Message>, index: u32, violation: Violation) {
+        let now_ns = io.now_ns();
+        let Some(lane) = self.lane(index) else { return };
+        tracing::info!(peer = ?lane.peer, qid = %lane.qid, %violation, "peer broke the transport protocol");
+        if !lane.queue.fail(violation) {
+            return self.close(io, index);
+        }
+        lane.enter(LaneState::Terminating, now_ns);
+        lane.pdu_since_ns = None;
+        self.abandon_commands(index);
+        if let Some(lane) = self.lane(index)
+            && !std::mem::replace(&mut lane.is_dirty, true)
+        {
+            self.dirty.push(index);
+        }
+        self.set_lane_timer(io, index);
+    }
+
+    /// Forgets the commands of a lane that ends, but for those that the backend has.
+    pub(super) fn abandon_commands(&mut self, index: u32) {
+        let Some(lane) = self.lanes[index as usize].lane.as_deref_mut() else { return };
+        for ticket in lane.take_tickets() {
+            self.commands.abort(ticket);
+        }
+        lane.pairs = None;
+        lane.held = None;
+        lane.backlog = Vec::new();
+        lane.queue.clear(|_| {});
+        lane.in_flight = self.commands.running.count_of_lane(index, lane.id.generation);
+    }
+
+    /// Closes a lane's socket, and lets the lane go once nothing of it runs.
+    pub(super) fn close(&mut self, io: &mut impl Io<Message>, index: u32) {
+        let now_ns = io.now_ns();
+        let Some(lane) = self.lane(index) else { return };
+        if let Some(socket) = lane.socket.take() {
+            io.close(socket);
+        }
+        if lane.state != LaneState::Draining {
+            lane.enter(LaneState::Draining, now_ns);
+            lane.pdu_since_ns = None;
+            lane.queue.caravan().clear(drop);
+            self.abandon_commands(index);
+        }
+        self.let_go(io, index);
+    }
+
+    /// Ends a lane by order of the control plane: first what it has started ends, then its socket is closed, so that
+    /// the host cannot write elsewhere before.
+    pub(super) fn end(&mut self, io: &mut impl Io<Message>, index: u32) {
+        let Some(lane) = self.lane(index) else { return };
+        if lane.state == LaneState::Draining || lane.is_ending {
+            return;
+        }
+        lane.is_ending = true;
+        if let Some(socket) = lane.socket {
+            io.pause(socket);
+        }
+        self.abandon_commands(index);
+        self.let_go(io, index);
+    }
+
+    /// Lets a lane go if it is over and nothing of it runs.
+    pub(super) fn let_go(&mut self, io: &mut impl Io<Message>, index: u32) {
+        let Some(lane) = self.lane(index) else { return };
+        if lane.in_flight > 0 || !(lane.state == LaneState::Draining || lane.is_ending) {
+            return;
+        }
+        if let Some(socket) = lane.socket.take() {
+            io.close(socket);
+        }
+        let id = lane.id;
+        let was_known = !matches!(lane.state, LaneState::Initialising | LaneState::Unconnected { .. });
+        tracing::debug!(peer = ?lane.peer, qid = %lane.qid, "lane ended");
+        self.lanes[index as usize].lane = None;
+        self.free_places.push(index);
+        if was_known {
+            io.post(0, Message::Request(Request { lane: id, kind: RequestKind::Ended }));
+        }
+    }
+
+    /// Rings the doorbells of all lanes with something to send.
+    pub(super) fn ring(&mut self, io: &mut impl Io<Message>) {
+        for at in 0..self.dirty.len() {
+            let index = self.dirty[at];
+            let Some(lane) = self.lane(index) else { continue };
+            lane.is_dirty = false;
+            match lane.flush(io) {
+                Flushed::Empty => {
+                    if lane.state == LaneState::Terminating
+                        && let Some(socket) = lane.socket
+                    {
+                        io.finish(socket);
+                    }
+                }
+                Flushed::Blocked => {
+                    if lane.timer_ns == 0 {
+                        self.set_lane_timer(io, index);
+                    }
+                }
+                Flushed::Broken => self.close(io, index),
+            }
+        }
+        self.dirty.clear();
+    }
+
+    /// Lets lanes that have become idle give memory back. A reactor whose lanes are all idle is not woken for it.
+    pub(super) fn sweep(&mut self, io: &mut impl Io<Message>) {
+        self.is_sweep_set = false;
+        for place in &mut self.lanes {
+            let Some(lane) = place.lane.as_deref_mut() else { continue };
+            if std::mem::take(&mut lane.is_active) {
+                self.is_sweep_set = true;
+            } else {
+                lane.shrink();
+            }
+        }
+        if self.is_sweep_set {
+            io.set_timer(io.now_ns() + SWEEP_NS, SWEEP_TIMER);
+        }
+    }
+}
