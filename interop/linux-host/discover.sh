@@ -10,6 +10,6 @@ for port in "$DISCOVERY_PORT" "$TARGET_PORT"; do
         'all(r["trtype"] == "tcp" and r["adrfam"] == "ipv4" for r in records)' \
         'all(r["traddr"] == env["TARGET_ADDR"] for r in records)' \
         '[r["trsvcid"] for r in records if r["subtype"] == "nvme subsystem" and r["subnqn"] == env["TARGET_NQN"]].count(env["TARGET_PORT"]) == 1' \
-        'all("discovery" in r["subnqn"] for r in records if r["subtype"] == "current discovery subsystem")'
+        'all(r["subnqn"].startswith("nqn.") for r in records if r["subtype"] == "current discovery subsystem")'
 done
 [ -z "$(ls /sys/class/nvme)" ] || fail "a discovery controller stayed behind"

@@ -9,7 +9,7 @@
 
 use wire::fabrics::{PropertyGet, PropertySet};
 use wire::property::{
-    Cap, Cc, CommandSetSelection, Csts, Property, ShutdownNotification, ShutdownStatus, Vs,
+    Cap, Cc, CommandSetSelection, Csts, Property, PropertySize, ShutdownNotification, ShutdownStatus, Vs,
 };
 use wire::status::Status;
 
@@ -106,7 +106,7 @@ impl Controller {
             Property::CC => self.cc.bits().into(),
             Property::CSTS => self.csts().bits().into(),
             // Neither resets of the subsystem nor CRTO are announced in CAP.
-            _ => return Err(Status::INVALID_FIELD.with_dnr()),
+            _ => return Err(Status::INVALID_FIELD),
         })
     }
 
@@ -164,6 +164,14 @@ impl Controller {
     }
 }
 
-fn check_size(property: Property, size: wire::property::PropertySize) -> Result<(), Status> {
-    if property.size() == Some(size) { Ok(()) } else { Err(Status::INVALID_FIELD.with_dnr()) }
+/// Whether a property has this size.
+///
+/// A property that is not there is refused without DNR: nvme-cli 2.x reads every property of the specification, and takes
+/// an invalid field for "not there" only so.
+fn check_size(property: Property, size: PropertySize) -> Result<(), Status> {
+    match property.size() {
+        Some(right) if right == size => Ok(()),
+        Some(_) => Err(Status::INVALID_FIELD.with_dnr()),
+        None => Err(Status::INVALID_FIELD),
+    }
 }

@@ -158,22 +158,24 @@ impl Target {
     fn configure(&self, namespaces: &[String]) -> Result<()> {
         let mut text = String::new();
         for port in [self.port, self.discovery_port] {
-            writeln!(text, "[[listen]]")?;
+            writeln!(text, "[[listener]]")?;
             writeln!(text, "address = \"127.0.0.1:{port}\"")?;
-            writeln!(text, "advertise = \"{GUEST_SEES}:{port}\"\n")?;
+            writeln!(text, "advertise = \"{GUEST_SEES}:{port}\"")?;
+            // Subsystems at one port: the log lists each where it is reached.
+            writeln!(text, "subsystems = {}\n", port == self.port)?;
         }
-        writeln!(text, "[[subsystem]]\nnqn = \"{NQN}\"\n")?;
+        writeln!(text, "[[subsystem]]\nnqn = \"{NQN}\"\nhosts = \"any\"\n")?;
         for namespace in namespaces {
             let (nsid, backing) = namespace.split_once('=').context("NSID=BACKING")?;
             let nsid: u32 = nsid.parse()?;
             let (backing, block_bytes) = backing.split_once('@').unwrap_or((backing, "512"));
-            let backend = match backing.split(':').collect::<Vec<_>>()[..] {
+            let storage = match backing.split(':').collect::<Vec<_>>()[..] {
                 ["ram", size] => format!("ram:{size}?"),
                 ["file", name, size] => format!("file:{}?size={size}&", self.file(name).display()),
                 _ => bail!("not ram:SIZE or file:NAME:SIZE: {backing}"),
             };
             writeln!(text, "[[subsystem.namespace]]\nnsid = {nsid}")?;
-            writeln!(text, "backend = \"{backend}lba={block_bytes}&uuid={UUID_PREFIX}{nsid:012}\"\n")?;
+            writeln!(text, "storage = \"{storage}lba={block_bytes}&uuid={UUID_PREFIX}{nsid:012}\"\n")?;
         }
         Ok(fs::write(self.config_path(), text)?)
     }

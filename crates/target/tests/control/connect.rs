@@ -388,7 +388,7 @@ fn other_fabrics_commands_are_refused_where_they_do_not_belong() {
         (association.admin, auth.to_receive_sqe(), invalid_field),
         (association.admin, unknown, Status::INVALID_OPCODE.with_dnr()),
         (association.admin, half_cap.to_sqe(), invalid_field),
-        (association.admin, Sqe::property_get(Property::from_raw(0x1D)), invalid_field),
+        (association.admin, Sqe::property_get(Property::from_raw(0x1D)), Status::INVALID_FIELD),
         (association.admin, Sqe::property_set(Property::CSTS, 1), invalid_field),
         (association.admin, disconnect, Status::DISCONNECT_INVALID_QUEUE_TYPE.with_dnr()),
         (association.io[0], Sqe::property_get(Property::CAP), invalid_field),

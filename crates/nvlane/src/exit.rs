@@ -1,0 +1,54 @@
+//! How nvlane ends: exit codes, and the one line that says what went wrong.
+
+use std::fmt;
+use std::process::ExitCode;
+
+/// For `--help`.
+pub(crate) const HELP: &str = "\
+Exit codes:
+  0  done
+  1  it failed on the way: the message says what and why
+  2  wrong options, or a configuration or storage that cannot be used; nothing was done
+  3  data was not what was written (--verify)
+  4  the target could not be reached, or refused us";
+
+/// Why a command did not do what it was asked.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    kind: Kind,
+    message: String,
+}
+
+/// What kind of failure: its exit code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Something failed on the way.
+    Failed = 1,
+    /// What was asked for cannot be.
+    Usage = 2,
+}
+
+impl Failure {
+    pub(crate) fn new(kind: Kind, message: impl fmt::Display) -> Self {
+        Self { kind, message: message.to_string() }
+    }
+
+    pub(crate) fn usage(message: impl fmt::Display) -> Self {
+        Self::new(Kind::Usage, message)
+    }
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        // The whole chain in one line.
+        Self::new(Kind::Failed, format!("{error:#}"))
+    }
+}
+
+/// Says what went wrong, and how to end.
+pub(crate) fn report(failure: &Failure) -> ExitCode {
+    for line in failure.message.lines() {
+        eprintln!("nvlane: {line}");
+    }
+    ExitCode::from(failure.kind as u8)
+}

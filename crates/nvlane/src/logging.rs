@@ -1,0 +1,49 @@
+//! Logs: text for people, JSON lines for machines, both on standard error.
+
+use std::io::IsTerminal;
+
+use clap::{Args, ValueEnum};
+use tracing_subscriber::EnvFilter;
+
+/// What is logged, and how.
+#[derive(Debug, Args)]
+pub(crate) struct LogOptions {
+    /// What to log: error, warn, info, debug, trace, or filters such as "info,nvlane_target=debug".
+    #[arg(
+        long,
+        global = true,
+        env = "NVLANE_LOG",
+        default_value = "info",
+        value_name = "FILTER",
+        help_heading = "Log"
+    )]
+    log: String,
+    /// How to write it.
+    #[arg(long, global = true, default_value = "text", value_name = "FORMAT", help_heading = "Log")]
+    log_format: LogFormat,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum LogFormat {
+    /// Lines for people.
+    Text,
+    /// A JSON object a line.
+    Json,
+}
+
+/// Starts logging. Only the first call of a process counts.
+pub(crate) fn start(options: &LogOptions) {
+    let filter = EnvFilter::try_new(&options.log).unwrap_or_else(|error| {
+        eprintln!("nvlane: --log {:?}: {error}; logging at info", options.log);
+        EnvFilter::new("info")
+    });
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr);
+    // A second start, in tests, changes nothing.
+    let _ = match options.log_format {
+        LogFormat::Text => builder.with_target(false).try_init(),
+        LogFormat::Json => builder.json().flatten_event(true).try_init(),
+    };
+}

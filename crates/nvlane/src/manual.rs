@@ -1,0 +1,47 @@
+//! Completion scripts and manual pages, made of the same definition as `--help`.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{Args, CommandFactory};
+use clap_complete::Shell;
+
+use crate::{Cli, Ended};
+
+#[derive(Debug, Args)]
+pub(crate) struct CompletionsArguments {
+    /// For which shell.
+    shell: Shell,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ManArguments {
+    /// Write one page for each command into this directory, instead of the main page to standard output.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+pub(crate) fn completions(arguments: &CompletionsArguments) -> Ended {
+    let mut script = Vec::new();
+    clap_complete::generate(arguments.shell, &mut Cli::command(), "nvlane", &mut script);
+    std::io::stdout().write_all(&script).context("standard output")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn man(arguments: &ManArguments) -> Ended {
+    let command = Cli::command();
+    match &arguments.out {
+        Some(directory) => {
+            std::fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
+            clap_mangen::generate_to(command, directory).with_context(|| directory.display().to_string())?;
+        }
+        None => {
+            let mut page = Vec::new();
+            clap_mangen::Man::new(command).render(&mut page).context("manual page")?;
+            std::io::stdout().write_all(&page).context("standard output")?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,253 @@
+//! `nvlane target`: a target until it is told to end.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, channel};
+
+use anyhow::Context;
+use clap::{Args, ValueEnum};
+use reactor::{CoreList, EngineKind};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use store::Spec;
+use target::config::{ConfigFile, ListenerConfig, NamespaceConfig, SubsystemConfig, TargetConfig, Threads};
+use target::server::{StartError, Target};
+use wire::nqn::Nqn;
+
+use crate::exit::Failure;
+use crate::{Ended, run};
+
+/// The subsystem of a target that was told of none.
+pub(crate) const DEFAULT_NQN: &str = "nqn.2026-01.io.nvlane:target";
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Without a configuration, --namespace says what is served, under one NQN:
+  nvlane target --namespace ram:1G
+  nvlane target --listen 0.0.0.0:4420 --namespace 'file:/srv/disk.img?size=100G' --namespace device:/dev/sdb
+  nvlane target --listen 127.0.0.1:0 --namespace null:1T --run 'nvlane perf $NVLANE_ADDR'
+
+SIGHUP reads the configuration again and applies what differs. SIGTERM and SIGINT end the target once what hosts have
+begun is done.")]
+pub(crate) struct TargetArguments {
+    /// What to serve, as TOML; `nvlane check` finds mistakes in it.
+    #[arg(long, short, value_name = "FILE", conflicts_with_all = ["nqn", "namespace"])]
+    config: Option<PathBuf>,
+    /// Where hosts connect; port 0 takes a free one. May be given several times. [default: 127.0.0.1:4420, and
+    /// 127.0.0.1:8009 for discovery]
+    #[arg(long, value_name = "ADDR:PORT")]
+    listen: Vec<String>,
+    /// The subsystem's name.
+    #[arg(long, value_name = "NQN", default_value = DEFAULT_NQN)]
+    nqn: Nqn,
+    /// A namespace: ram:SIZE, null:SIZE, file:PATH?size=SIZE or device:PATH, with options such as ?lba=512&readonly behind it.
+    /// May be given several times.
+    #[arg(long, value_name = "SPEC")]
+    namespace: Vec<Spec>,
+    /// One thread on each of these cores, such as 0,2-5. [default: all]
+    #[arg(long, value_name = "LIST")]
+    cores: Option<CoreList>,
+    /// How threads wait and do storage I/O. [default: io_uring where it may be used]
+    #[arg(long, value_name = "ENGINE")]
+    engine: Option<Engine>,
+    /// Run this command, with the target's address in $NVLANE_ADDR, and end with it. One word is a line for the shell.
+    #[arg(long, value_name = "CMD", num_args = 1.., allow_hyphen_values = true)]
+    run: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Engine {
+    /// One io_uring for each thread.
+    Uring,
+    /// epoll, and worker threads for storage.
+    Epoll,
+}
+
+/// What the target's main thread waits for.
+enum Wake {
+    Signal(i32),
+    CommandEnded(std::io::Result<std::process::ExitStatus>),
+}
+
+pub(crate) fn target(arguments: &TargetArguments) -> Ended {
+    let config_path = arguments.config.clone();
+    let file = config_path.as_deref().map(ConfigFile::read).transpose().map_err(Failure::usage)?;
+    let config = configure(arguments, file.as_ref())?;
+    // Before any thread is made: they all inherit what is blocked.
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("signal handlers")?;
+    let target = Target::start(&config).map_err(|error| failure(&error, file.as_ref()))?;
+    announce(&target, &config);
+
+    let (wakes, wake) = channel();
+    let from_signals = wakes.clone();
+    std::thread::spawn(move || {
+        signals.forever().for_each(|signal| drop(from_signals.send(Wake::Signal(signal))));
+    });
+    if !arguments.run.is_empty() {
+        let mut child = run::start(&arguments.run, &[("NVLANE_ADDR", address(&target, &config))])?;
+        std::thread::spawn(move || drop(wakes.send(Wake::CommandEnded(child.wait()))));
+    }
+    serve(target, arguments, &wake)
+}
+
+/// Waits for signals and the command's end.
+fn serve(mut target: Target, arguments: &TargetArguments, wake: &Receiver<Wake>) -> Ended {
+    let mut code = ExitCode::SUCCESS;
+    loop {
+        match wake.recv().context("nothing can wake the target any more")? {
+            Wake::Signal(SIGHUP) => reload(&mut target, arguments),
+            Wake::Signal(_) if !arguments.run.is_empty() => {
+                // The terminal's signal went to the command as well: its end is ours.
+            }
+            Wake::Signal(_) => break,
+            Wake::CommandEnded(status) => {
+                code = ExitCode::from(run::code(status.context("the command")?));
+                break;
+            }
+        }
+    }
+    tracing::info!("ending: waiting for what hosts have begun");
+    let lanes_left = target.stop().context("the target ended badly")?;
+    if lanes_left > 0 {
+        tracing::warn!(lanes_left, "some lanes did not end in time and were cut off");
+    }
+    Ok(code)
+}
+
+fn reload(target: &mut Target, arguments: &TargetArguments) {
+    let Some(path) = &arguments.config else {
+        return tracing::warn!("SIGHUP: there is no configuration to read again");
+    };
+    let wanted = ConfigFile::read(path).map_err(|errors| errors.to_string()).and_then(|file| {
+        configure(arguments, Some(&file)).map_err(|_| "options and configuration do not fit".to_owned())
+    });
+    match wanted {
+        Ok(wanted) => {
+            let report = target.reload(&wanted);
+            for line in report.to_string().lines() {
+                tracing::info!("reload: {line}");
+            }
+            if !report.is_complete() {
+                tracing::warn!("reload: not everything that was wanted is in place");
+            }
+        }
+        Err(errors) => {
+            for line in errors.lines() {
+                tracing::error!("reload: {line}");
+            }
+            tracing::error!("reload: nothing was changed");
+        }
+    }
+}
+
+/// What the options and the file say together: options win.
+fn configure(arguments: &TargetArguments, file: Option<&ConfigFile>) -> Result<TargetConfig, Failure> {
+    let mut config = match file {
+        Some(file) => file.config.clone(),
+        None => {
+            if arguments.namespace.is_empty() {
+                return Err(Failure::usage(
+                    "nothing to serve: give --namespace (ram:1G, say) or --config FILE",
+                ));
+            }
+            let mut subsystem = SubsystemConfig::new(arguments.nqn.clone());
+            subsystem.namespaces = arguments.namespace.iter().cloned().map(NamespaceConfig::new).collect();
+            TargetConfig {
+                listeners: ListenerConfig::usual(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+                subsystems: vec![subsystem],
+                ..TargetConfig::default()
+            }
+        }
+    };
+    if !arguments.listen.is_empty() {
+        let listeners = arguments.listen.iter().map(|text| parse_listener(text));
+        config.listeners = listeners.collect::<Result<_, _>>()?;
+    }
+    if let Some(cores) = &arguments.cores {
+        config.reactors.threads = Threads::Cores(cores.clone());
+    }
+    if let Some(engine) = arguments.engine {
+        config.reactors.engine = Some(match engine {
+            Engine::Uring => EngineKind::Uring,
+            Engine::Epoll => EngineKind::Epoll,
+        });
+    }
+    let problems = config.check();
+    if problems.is_empty() {
+        return Ok(config);
+    }
+    let lines: Vec<String> = problems.into_iter().map(|problem| problem.message).collect();
+    Err(Failure::usage(lines.join("\n")))
+}
+
+fn parse_listener(text: &str) -> Result<ListenerConfig, Failure> {
+    let with_port = || text.parse::<SocketAddr>().ok();
+    let without = || text.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, 4420));
+    let address = with_port().or_else(without).ok_or_else(|| {
+        Failure::usage(format!(
+            "--listen {text}: not an address: write IP:PORT, such as 0.0.0.0:4420 or [::]:4420"
+        ))
+    })?;
+    Ok(ListenerConfig::new(address))
+}
+
+fn failure(error: &StartError, file: Option<&ConfigFile>) -> Failure {
+    match (error, file) {
+        (StartError::Config { problems }, Some(file)) => Failure::usage(file.located(problems)),
+        (StartError::Config { .. } | StartError::Engine { .. }, _) => Failure::usage(error),
+        _ => Failure::from(anyhow::anyhow!("{error}")),
+    }
+}
+
+/// Where a command run for this target reaches its first subsystem.
+pub(crate) fn address(target: &Target, config: &TargetConfig) -> String {
+    let serves = |listener: &&target::operator::RunningListener| listener.config.subsystems;
+    let listener = target.listeners().iter().find(serves).or_else(|| target.listeners().first());
+    let address = listener.map_or_else(String::new, |listener| local(listener.address).to_string());
+    match config.subsystems.first() {
+        Some(subsystem) => format!("{address}/{}", subsystem.nqn),
+        None => address,
+    }
+}
+
+/// The address that reaches a wildcard listener from here.
+fn local(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => std::net::Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
+}
+
+/// Says what is served, and how a host gets it.
+fn announce(target: &Target, config: &TargetConfig) {
+    for listener in target.listeners() {
+        tracing::info!(
+            address = %listener.address,
+            subsystems = listener.config.subsystems,
+            discovery = listener.config.discovery,
+            "listening"
+        );
+    }
+    for subsystem in &config.subsystems {
+        let namespaces: Vec<String> =
+            subsystem.namespaces.iter().map(|namespace| namespace.storage.to_string()).collect();
+        tracing::info!(nqn = %subsystem.nqn, namespaces = namespaces.join(" "), "serving");
+    }
+    let engine = match target.engine() {
+        EngineKind::Uring => "io_uring",
+        EngineKind::Epoll => "epoll",
+    };
+    tracing::info!(reactors = target.reactor_count(), engine, discovery = %target.discovery_nqn(), "ready");
+    if let (Some(listener), Some(subsystem)) = (target.listeners().first(), config.subsystems.first()) {
+        let address = local(listener.address);
+        tracing::info!(
+            "mount it with: nvme connect -t tcp -a {} -s {} -n {}",
+            address.ip(),
+            address.port(),
+            subsystem.nqn
+        );
+    }
+}
