@@ -114,6 +114,20 @@ impl PduLayout {
         }
     }
 
+    /// The same PDU with another length of data, not 0; it has data already.
+    ///
+    /// # Errors
+    /// [`LayoutError::TooLong`] past the type's limit.
+    #[inline]
+    pub const fn resized(&self, data_length: u32) -> Result<Self, LayoutError> {
+        debug_assert!(self.pdo != 0 && data_length != 0);
+        let around = self.plen - self.data_length;
+        match data_length.checked_add(around) {
+            Some(plen) => Ok(Self { plen, data_length, ..*self }),
+            None => Err(LayoutError::TooLong { kind: self.kind, data_length }),
+        }
+    }
+
     /// A PDU of `kind` that is nothing but its header.
     #[inline]
     #[must_use]
@@ -233,6 +247,10 @@ mod tests {
             layout(PduType::C2hData, u32::MAX - 31),
             Err(LayoutError::TooLong { kind: PduType::C2hData, data_length: u32::MAX - 31 })
         );
+        assert_eq!(
+            layout(PduType::C2hData, 4).and_then(|short| short.resized(u32::MAX - 31)),
+            Err(LayoutError::TooLong { kind: PduType::C2hData, data_length: u32::MAX - 31 })
+        );
         insta::assert_snapshot!(
             layout(PduType::CapsuleResp, 1).expect_err("no data in a response"),
             @"CapsuleResp carries no data, 1 bytes given"
@@ -268,6 +286,10 @@ mod tests {
             }
             prop_assert_eq!(layout.header_digest_at().is_some(), header_digest == 4);
             prop_assert_eq!(layout.data_digest_at().is_some(), data_digest == 4);
+            if layout.pdo() != 0 {
+                let one = PduLayout::new(kind, digests, alignment, 1).expect("less data fits");
+                prop_assert_eq!(one.resized(data_length), Ok(layout));
+            }
             let common = layout.common_header(PduFlags::LAST);
             prop_assert_eq!(common.pdu_type(), Ok(kind));
             prop_assert_eq!(common.flags, layout.flags() | PduFlags::LAST);
