@@ -52,8 +52,27 @@ impl<M> Mailbox<M> {
         self.messages.try_recv().ok()
     }
 
+    /// For an owner that is no reactor and sleeps in a poll of its own: from now on a message makes the mailbox's
+    /// descriptor readable. Look for messages once more after this, then sleep.
+    pub fn announce_sleep(&self) {
+        self.bell.announce_sleep();
+    }
+
+    /// The sleep is over: messages cost their sender no system call again.
+    pub fn announce_awake(&self) {
+        self.bell.announce_awake();
+        self.bell.reset();
+    }
+
     pub(crate) fn bell(&self) -> &Arc<Bell> {
         &self.bell
+    }
+}
+
+/// The descriptor that a message makes readable while the owner sleeps.
+impl<M> AsFd for Mailbox<M> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
     }
 }
 
@@ -69,6 +88,12 @@ impl<M> Address<M> {
 impl<M> Clone for Address<M> {
     fn clone(&self) -> Self {
         Self { sender: self.sender.clone(), bell: Arc::clone(&self.bell) }
+    }
+}
+
+impl<M> std::fmt::Debug for Mailbox<M> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Mailbox")
     }
 }
 
