@@ -98,9 +98,13 @@ fn is_enabled(enabled: AsyncEvents, event: AsyncEvent) -> bool {
         (AsyncEventType::NOTICE, Lid::FIRMWARE_SLOTS) => AsyncEvents::FIRMWARE,
         (AsyncEventType::NOTICE, Lid::ANA) => AsyncEvents::ANA,
         (AsyncEventType::NOTICE, Lid::DISCOVERY) => AsyncEvents::DISCOVERY,
-        (AsyncEventType::SMART, _) => {
-            AsyncEvents::from_bits_retain(1 << event.information().min(7)) & AsyncEvents::SMART
-        }
+        // The warnings of the log are numbered otherwise than the events they raise: spare space is bit 0 there.
+        (AsyncEventType::SMART, _) => match event {
+            AsyncEvent::SMART_SPARE => AsyncEvents::from_bits_retain(1 << 0),
+            AsyncEvent::SMART_TEMPERATURE => AsyncEvents::from_bits_retain(1 << 1),
+            AsyncEvent::SMART_RELIABILITY => AsyncEvents::from_bits_retain(1 << 2),
+            _ => AsyncEvents::SMART,
+        },
         // Errors and command set events cannot be switched off here.
         _ => AsyncEvents::empty(),
     };
@@ -157,6 +161,34 @@ mod tests {
         queue.enable(AsyncEvents::SMART);
         queue.raise(AsyncEvent::SMART_TEMPERATURE);
         assert!(queue.next_completion().is_some());
+    }
+
+    #[test]
+    fn each_health_event_is_enabled_by_its_warning() {
+        // Bits of the critical warning: spare space, temperature, reliability.
+        let events = [AsyncEvent::SMART_SPARE, AsyncEvent::SMART_TEMPERATURE, AsyncEvent::SMART_RELIABILITY];
+        for (bit, enabled) in events.into_iter().enumerate() {
+            let mut queue = AsyncEventQueue::default();
+            queue.enable(AsyncEvents::from_bits_retain(1 << bit));
+            queue.on_request(1).unwrap();
+            events.into_iter().filter(|event| *event != enabled).for_each(|event| queue.raise(event));
+            assert_eq!(queue.next_completion(), None);
+            queue.raise(enabled);
+            assert_eq!(queue.next_completion(), Some((1, enabled)));
+        }
+    }
+
+    #[test]
+    fn a_health_event_without_a_warning_of_its_own_needs_all_of_them() {
+        let other = AsyncEvent::new(AsyncEventType::SMART, 9, Lid::SMART);
+        for (enabled, is_told) in [(0x7F, false), (0xFF, true)] {
+            let mut queue = AsyncEventQueue::default();
+            queue.enable(AsyncEvents::from_bits_retain(enabled));
+            queue.on_request(1).unwrap();
+            queue.raise(other);
+            queue.raise(AsyncEvent::FIRMWARE);
+            assert_eq!(queue.next_completion(), is_told.then_some((1, other)));
+        }
     }
 
     #[test]

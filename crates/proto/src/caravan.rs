@@ -7,10 +7,9 @@
 //! What is pushed goes into the caravan that fills. Ringing the doorbell lets it leave; while it is on its way the next one
 //! fills. A caravan that the kernel takes only a part of goes on exactly there. wire §28.23
 
-use std::collections::VecDeque;
 use std::ops::Range;
 
-use wire::digest::{DIGEST_BYTES, header_digest};
+use wire::digest::header_digest;
 
 /// PDUs waiting and on their way. `P` stands for data that is sent from where it lies.
 #[derive(Debug)]
@@ -26,10 +25,13 @@ struct Load<P> {
     bytes: Vec<u8>,
     /// What to send, in order.
     parts: Vec<Part>,
-    /// Payloads of the parts, in order, without those sent to their end.
-    payloads: VecDeque<P>,
+    /// Payloads of the parts, in order; none in the place of those sent to their end.
+    payloads: Vec<Option<P>>,
     pdu_count: u32,
-    payload_bytes: usize,
+    /// Completions of commands among them.
+    completion_count: u32,
+    /// Bytes that are not sent.
+    unsent: usize,
     /// How far it is sent.
     sent: Cursor,
 }
@@ -42,12 +44,13 @@ enum Part {
     Payload { start: u32, end: u32, is_last: bool },
 }
 
-/// How far a load is sent: whole parts, bytes of the next one, bytes of `Load::bytes`.
+/// How far a load is sent: whole parts, bytes of the next one, bytes of `Load::bytes`, whole payloads.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cursor {
     part: usize,
     within: u32,
     bytes: usize,
+    payload: usize,
 }
 
 /// A piece to send.
@@ -64,9 +67,10 @@ impl<P> Default for Load<P> {
         Self {
             bytes: Vec::new(),
             parts: Vec::new(),
-            payloads: VecDeque::new(),
+            payloads: Vec::new(),
             pdu_count: 0,
-            payload_bytes: 0,
+            completion_count: 0,
+            unsent: 0,
             sent: Cursor::default(),
         }
     }
@@ -82,32 +86,41 @@ impl<P> Caravan<P> {
     /// Adds a PDU header that is complete but for its digest, which follows it if `has_digest`; and `padding` bytes.
     #[inline]
     pub fn push_header(&mut self, header: &[u8], has_digest: bool, padding: usize) {
-        let load = &mut self.filling;
-        load.pdu_count += 1;
-        load.bytes.extend_from_slice(header);
-        let mut length = header.len();
+        self.filling.pdu_count += 1;
+        self.filling.push_bytes(header);
+        if has_digest || padding > 0 {
+            self.push_trailer(header.len(), has_digest, padding);
+        }
+    }
+
+    /// Adds what follows the header that was pushed last. It reads that where it lies now: a header whose address is
+    /// taken nowhere is built there, too.
+    #[inline(never)]
+    fn push_trailer(&mut self, header_length: usize, has_digest: bool, padding: usize) {
+        /// The longest padding, and then some.
+        const ZEROES: [u8; 128] = [0; 128];
         if has_digest {
-            load.bytes.extend_from_slice(&header_digest(header).to_le_bytes());
-            length += DIGEST_BYTES;
+            let at = self.filling.bytes.len() - header_length;
+            let digest = header_digest(&self.filling.bytes[at..]);
+            self.filling.push_bytes(&digest.to_le_bytes());
         }
         if padding > 0 {
-            load.bytes.resize(load.bytes.len() + padding, 0);
-            length += padding;
+            self.filling.push_bytes(&ZEROES[..padding]);
         }
-        load.push_bytes(length);
     }
 
     /// Adds raw bytes: a handshake, a data digest.
     #[inline]
     pub fn push_bytes(&mut self, bytes: &[u8]) {
-        self.filling.bytes.extend_from_slice(bytes);
-        self.filling.push_bytes(bytes.len());
+        if !bytes.is_empty() {
+            self.filling.push_bytes(bytes);
+        }
     }
 
     /// Adds a payload that the following [`push_range`](Self::push_range)s refer to.
     #[inline]
     pub fn push_payload(&mut self, payload: P) {
-        self.filling.payloads.push_back(payload);
+        self.filling.payloads.push(Some(payload));
     }
 
     /// The payload pushed last.
@@ -116,14 +129,14 @@ impl<P> Caravan<P> {
     /// If none was pushed since the doorbell was rung.
     #[must_use]
     pub fn last_payload(&self) -> &P {
-        self.filling.payloads.back().expect("a payload was pushed")
+        self.filling.payloads.last().and_then(Option::as_ref).expect("a payload was pushed")
     }
 
     /// Adds a range of the payload pushed last, not empty; `is_last` when no further range of it follows.
     #[inline]
     pub fn push_range(&mut self, range: Range<u32>, is_last: bool) {
         debug_assert!(!range.is_empty());
-        self.filling.payload_bytes += range.len();
+        self.filling.unsent += (range.end - range.start) as usize;
         self.filling.parts.push(Part::Payload { start: range.start, end: range.end, is_last });
     }
 
@@ -134,11 +147,30 @@ impl<P> Caravan<P> {
         self.filling.pdu_count
     }
 
+    /// The PDU pushed last completes a command.
+    #[inline]
+    pub(crate) fn count_completion(&mut self) {
+        self.filling.completion_count += 1;
+    }
+
+    /// Completions that wait to leave.
+    #[inline]
+    pub(crate) fn waiting_completion_count(&self) -> u32 {
+        self.filling.completion_count
+    }
+
     /// Bytes that wait to leave.
     #[inline]
     #[must_use]
     pub fn waiting_bytes(&self) -> usize {
-        self.filling.bytes.len() + self.filling.payload_bytes
+        self.filling.unsent
+    }
+
+    /// Pieces of the caravan on its way that are not sent yet.
+    #[inline]
+    #[must_use]
+    pub fn piece_count(&self) -> usize {
+        self.leaving.parts.len() - self.leaving.sent.part
     }
 
     /// Whether a caravan is on its way.
@@ -166,23 +198,29 @@ impl<P> Caravan<P> {
     }
 
     /// The pieces of the caravan on its way that are not sent yet, in order.
+    #[inline]
     pub fn pieces(&self) -> impl Iterator<Item = Piece<'_, P>> {
         let load = &self.leaving;
-        let mut at = load.sent;
-        let mut payload_index = 0;
+        let mut parts = load.parts[load.sent.part..].iter();
+        let mut bytes = &load.bytes[load.sent.bytes..];
+        let mut payloads = &load.payloads[load.sent.payload..];
+        let mut within = load.sent.within;
         std::iter::from_fn(move || {
-            let part = *load.parts.get(at.part)?;
-            let within = std::mem::take(&mut at.within);
-            at.part += 1;
-            Some(match part {
+            let part = parts.next()?;
+            let within = std::mem::take(&mut within);
+            Some(match *part {
                 Part::Bytes(length) => {
-                    let start = at.bytes;
-                    at.bytes += (length - within) as usize;
-                    Piece::Bytes(&load.bytes[start..at.bytes])
+                    let (piece, rest) = bytes.split_at((length - within) as usize);
+                    bytes = rest;
+                    Piece::Bytes(piece)
                 }
                 Part::Payload { start, end, is_last } => {
-                    let payload = &load.payloads[payload_index];
-                    payload_index += usize::from(is_last);
+                    let [Some(payload), rest @ ..] = payloads else {
+                        unreachable!("a payload for each range")
+                    };
+                    if is_last {
+                        payloads = rest;
+                    }
                     Piece::Payload(payload, (start + within) as usize..end as usize)
                 }
             })
@@ -193,29 +231,17 @@ impl<P> Caravan<P> {
     ///
     /// # Panics
     /// If more is said to be sent than was there.
-    pub fn on_sent(&mut self, mut count: usize, mut gone: impl FnMut(P)) {
+    #[inline]
+    pub fn on_sent(&mut self, count: usize, mut gone: impl FnMut(P)) {
         let load = &mut self.leaving;
-        while count > 0 {
-            let part = load.parts[load.sent.part];
-            let left = part.length() - load.sent.within as usize;
-            let taken = left.min(count);
-            count -= taken;
-            if matches!(part, Part::Bytes(_)) {
-                load.sent.bytes += taken;
-            }
-            if taken < left {
-                load.sent.within += u32::try_from(taken).expect("less than a part");
-                return;
-            }
-            load.sent.part += 1;
-            load.sent.within = 0;
-            if matches!(part, Part::Payload { is_last: true, .. }) {
-                gone(load.payloads.pop_front().expect("a payload for each last range"));
-            }
-        }
-        if load.sent.part == load.parts.len() {
+        // The common case: all of it.
+        if count == load.unsent {
+            load.payloads.drain(..).flatten().for_each(gone);
             load.clear();
+            return;
         }
+        load.unsent = load.unsent.checked_sub(count).expect("no more is sent than was there");
+        load.advance(count, &mut gone);
     }
 
     /// If the kernel stopped in the middle of a payload: that payload and all of it that is still to be sent. For
@@ -230,7 +256,7 @@ impl<P> Caravan<P> {
                     _ => None,
                 });
                 let start = start + load.sent.within;
-                Some((load.payloads.front()?, start as usize..end? as usize))
+                Some((load.payloads[load.sent.payload].as_ref()?, start as usize..end? as usize))
             }
             _ => None,
         }
@@ -257,20 +283,20 @@ impl<P> Caravan<P> {
                 break;
             }
         }
-        let interrupted = load.payloads.front_mut().expect("a payload is interrupted");
-        std::mem::replace(interrupted, payload)
+        let interrupted = load.payloads.get_mut(load.sent.payload).and_then(Option::as_mut);
+        std::mem::replace(interrupted.expect("a payload is interrupted"), payload)
     }
 
     /// Forgets what waits; what is on its way stays, since a PDU once begun must end. `gone` gets the payloads.
     pub fn drop_waiting(&mut self, gone: impl FnMut(P)) {
-        self.filling.payloads.drain(..).for_each(gone);
+        self.filling.payloads.drain(..).flatten().for_each(gone);
         self.filling.clear();
     }
 
     /// Forgets everything, on its way or not. `gone` gets the payloads.
     pub fn clear(&mut self, mut gone: impl FnMut(P)) {
         for load in [&mut self.leaving, &mut self.filling] {
-            load.payloads.drain(..).for_each(&mut gone);
+            load.payloads.drain(..).flatten().for_each(&mut gone);
             load.clear();
         }
     }
@@ -285,13 +311,39 @@ impl<P> Caravan<P> {
 
 impl<P> Load<P> {
     #[inline]
-    fn push_bytes(&mut self, length: usize) {
-        let length = u32::try_from(length).expect("headers are short");
+    fn push_bytes(&mut self, bytes: &[u8]) {
+        let length = u32::try_from(bytes.len()).expect("headers are short");
+        self.bytes.extend_from_slice(bytes);
+        self.unsent += bytes.len();
         // Neighbouring headers become one part: fewer pieces for the kernel.
         if let Some(Part::Bytes(last)) = self.parts.last_mut() {
             *last += length;
         } else {
             self.parts.push(Part::Bytes(length));
+        }
+    }
+
+    /// Moves on by `count` bytes, which are less than all.
+    fn advance(&mut self, mut count: usize, gone: &mut impl FnMut(P)) {
+        let sent = &mut self.sent;
+        while count > 0 {
+            let part = self.parts[sent.part];
+            let left = part.length() - sent.within as usize;
+            let taken = left.min(count);
+            count -= taken;
+            if matches!(part, Part::Bytes(_)) {
+                sent.bytes += taken;
+            }
+            if taken < left {
+                sent.within += u32::try_from(taken).expect("less than a part");
+                return;
+            }
+            sent.part += 1;
+            sent.within = 0;
+            if matches!(part, Part::Payload { is_last: true, .. }) {
+                gone(self.payloads[sent.payload].take().expect("a payload for each last range"));
+                sent.payload += 1;
+            }
         }
     }
 
@@ -305,7 +357,8 @@ impl<P> Load<P> {
         self.parts.clear();
         self.payloads.clear();
         self.pdu_count = 0;
-        self.payload_bytes = 0;
+        self.completion_count = 0;
+        self.unsent = 0;
         self.sent = Cursor::default();
     }
 }

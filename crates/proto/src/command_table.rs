@@ -1,6 +1,6 @@
 //! The commands that a controller has of one queue: slots, who is in them, and how to find them by cid.
 
-use wire::{U16, sqe::Sqe};
+use wire::U16;
 
 use crate::write_data::WriteData;
 
@@ -37,6 +37,7 @@ pub(crate) struct UnknownTag;
 #[derive(Debug)]
 pub(crate) struct CommandTable<B> {
     entries: Vec<Entry<B>>,
+    /// Slots without a command, the next one last.
     free: Vec<u16>,
     /// cid → slot + 1, open addressing; 0 is empty. A power of two, at least twice the entries.
     by_cid: Vec<u16>,
@@ -56,8 +57,6 @@ pub(crate) struct Entry<B> {
 #[derive(Debug)]
 pub(crate) enum Phase<B> {
     Free,
-    /// Its in-capsule data is coming in.
-    Assembling(Sqe),
     /// The driver has it.
     Executing,
     /// The driver has asked for its data, which goes into the buffer.
@@ -69,7 +68,24 @@ pub(crate) enum Phase<B> {
     /// It is completed; data that was asked for before is still to come, and is dropped.
     Draining {
         data: WriteData,
+        /// Its buffer, while a PDU comes in that the kernel may be placing there.
+        buffer: Option<B>,
     },
+}
+
+impl<B> Entry<B> {
+    /// Its command, which was asked for its data, is completed.
+    #[cold]
+    fn stop_receiving(&mut self, is_arriving: bool) {
+        self.phase = match std::mem::replace(&mut self.phase, Phase::Free) {
+            Phase::Receiving { data, buffer, .. } if is_arriving => {
+                Phase::Draining { data, buffer: Some(buffer) }
+            }
+            Phase::Receiving { data, .. } if data.is_owed() => Phase::Draining { data, buffer: None },
+            Phase::Receiving { .. } => Phase::Free,
+            Phase::Free | Phase::Executing | Phase::Draining { .. } => panic!("a command is completed once"),
+        }
+    }
 }
 
 impl<B> CommandTable<B> {
@@ -83,43 +99,64 @@ impl<B> CommandTable<B> {
         self.limit = limit.min(SLOT_COUNT_MAX);
     }
 
+    /// Commands there may be at once.
+    #[inline]
+    pub(crate) fn limit(&self) -> u16 {
+        self.limit
+    }
+
     /// Commands that have not been completed.
+    #[inline]
     pub(crate) fn live_count(&self) -> u16 {
         self.live_count
     }
 
-    /// A slot for a new command; `None` if the queue has as many as it may.
+    /// Whether no command is there and no data of one is still to come.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.free.len() == self.entries.len()
+    }
+
+    /// Whether a slot is left. None is, below the limit, only while others drain.
     #[inline]
-    pub(crate) fn insert(&mut self, cid: u16, phase: Phase<B>) -> Option<Slot> {
-        if self.live_count >= self.limit {
-            return None;
-        }
-        if self.free.is_empty() {
-            self.grow();
-        }
-        let index = self.free.pop()?;
+    pub(crate) fn has_slot(&self) -> bool {
+        !self.free.is_empty() || self.entries.len() < usize::from(SLOT_COUNT_MAX)
+    }
+
+    /// A slot for a new command, which executes. Its cid is nobody else's.
+    ///
+    /// # Panics
+    /// If the table has as many commands as it may, or no slot.
+    #[inline(always)]
+    pub(crate) fn insert(&mut self, cid: u16) -> Slot {
+        debug_assert!(self.live_count < self.limit, "no more than {} commands", self.limit);
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None => self.grow(),
+        };
         let entry = &mut self.entries[usize::from(index)];
         entry.cid = cid;
         // 4 bits of generation, never 0: a tag of 0 is never ours.
         entry.generation = if entry.generation >= 15 { 1 } else { entry.generation + 1 };
-        entry.phase = phase;
+        entry.phase = Phase::Executing;
         self.live_count += 1;
         self.index(cid, index);
-        Some(Slot(index))
+        Slot(index)
     }
 
     /// The live command with this cid.
     #[inline]
     pub(crate) fn find(&self, cid: u16) -> Option<Slot> {
-        let mask = self.by_cid.len().checked_sub(1)?;
+        let mask = self.by_cid.len().wrapping_sub(1);
         let mut at = usize::from(cid) & mask;
-        loop {
-            let index = self.by_cid[at].checked_sub(1)?;
+        // An empty table has no place at all.
+        while let Some(&taken) = self.by_cid.get(at) {
+            let index = taken.checked_sub(1)?;
             if self.entries[usize::from(index)].cid == cid {
                 return Some(Slot(index));
             }
             at = (at + 1) & mask;
         }
+        None
     }
 
     #[inline]
@@ -132,18 +169,26 @@ impl<B> CommandTable<B> {
         &mut self.entries[slot.index()].phase
     }
 
-    /// The command is completed: its cid may come again. Its slot stays while data asked for is still to come.
+    /// The command is completed: its cid may come again. Its slot stays while data asked for is still to come, and its
+    /// buffer while a PDU `is_arriving` there. Returns the cid.
+    ///
+    /// # Panics
+    /// If the slot has no command.
     #[inline]
-    pub(crate) fn complete(&mut self, slot: Slot) -> Phase<B> {
-        self.live_count -= 1;
-        self.unindex(self.entries[slot.index()].cid);
+    pub(crate) fn complete(&mut self, slot: Slot, is_arriving: impl FnOnce() -> bool) -> u16 {
         let entry = &mut self.entries[slot.index()];
-        let phase = std::mem::replace(&mut entry.phase, Phase::Free);
-        match phase {
-            Phase::Receiving { data, .. } if data.is_owed() => entry.phase = Phase::Draining { data },
-            _ => self.free.push(slot.0),
+        let cid = entry.cid;
+        if let Phase::Executing = entry.phase {
+            entry.phase = Phase::Free;
+        } else {
+            entry.stop_receiving(is_arriving());
         }
-        phase
+        if let Phase::Free = entry.phase {
+            self.free.push(slot.0);
+        }
+        self.live_count -= 1;
+        self.unindex(cid, slot);
+        cid
     }
 
     /// The last byte that was owed to a completed command has come.
@@ -163,7 +208,10 @@ impl<B> CommandTable<B> {
         let tag = tag.get();
         let (generation, window, index) = (tag >> 12, usize::from(tag >> 10 & 3), tag & 0x3ff);
         match self.entries.get(usize::from(index)) {
-            Some(entry) if u16::from(entry.generation) == generation => Ok((Slot(index), window)),
+            // A slot that nobody has had is of generation 0.
+            Some(entry) if generation != 0 && u16::from(entry.generation) == generation => {
+                Ok((Slot(index), window))
+            }
             _ => Err(UnknownTag),
         }
     }
@@ -181,14 +229,15 @@ impl<B> CommandTable<B> {
 
     /// Gives the slots' memory back if there are no commands.
     pub(crate) fn shrink(&mut self) {
-        if self.live_count == 0 && self.free.len() == self.entries.len() {
+        if self.is_idle() {
             // A tag of before could name a command again; with no command there is no data on its way.
             *self = Self::new(self.limit);
         }
     }
 
+    /// Makes slots, of which it returns one.
     #[cold]
-    fn grow(&mut self) {
+    fn grow(&mut self) -> u16 {
         let from = self.entries.len();
         // Slots that only drain do not count as commands: they may make the table a little larger than its limit.
         let to = (from + SLOT_COUNT_STEP).min(usize::from(SLOT_COUNT_MAX));
@@ -200,6 +249,7 @@ impl<B> CommandTable<B> {
                 self.index(self.entries[index].cid, u16::try_from(index).expect("at most the maximum"));
             }
         }
+        self.free.pop().expect("there is a slot")
     }
 
     #[inline]
@@ -212,29 +262,31 @@ impl<B> CommandTable<B> {
         self.by_cid[at] = index + 1;
     }
 
-    /// Removes a cid and closes the gap, so that every other one is still found from its home on.
+    /// Removes a command, and closes its gap, so that every other one is still found from its home on.
     #[inline]
-    fn unindex(&mut self, cid: u16) {
+    fn unindex(&mut self, cid: u16, slot: Slot) {
         let mask = self.by_cid.len() - 1;
-        let home =
-            |this: &Self, at: usize| usize::from(this.entries[usize::from(this.by_cid[at] - 1)].cid) & mask;
         let mut gap = usize::from(cid) & mask;
-        while self.entries[usize::from(self.by_cid[gap] - 1)].cid != cid {
+        while self.by_cid[gap] != slot.0 + 1 {
             gap = (gap + 1) & mask;
         }
-        let mut at = gap;
-        loop {
-            at = (at + 1) & mask;
-            if self.by_cid[at] == 0 {
-                break;
-            }
+        self.by_cid[gap] = 0;
+        if self.by_cid[(gap + 1) & mask] != 0 {
+            self.close_gap(gap, mask);
+        }
+    }
+
+    fn close_gap(&mut self, mut gap: usize, mask: usize) {
+        let mut at = (gap + 1) & mask;
+        while let Some(index) = self.by_cid[at].checked_sub(1) {
+            let home = usize::from(self.entries[usize::from(index)].cid) & mask;
             // An entry may move into the gap if its home is not between the gap and itself.
-            if at.wrapping_sub(home(self, at)) & mask >= at.wrapping_sub(gap) & mask {
-                self.by_cid[gap] = self.by_cid[at];
+            if at.wrapping_sub(home) & mask >= at.wrapping_sub(gap) & mask {
+                self.by_cid.swap(gap, at);
                 gap = at;
             }
+            at = (at + 1) & mask;
         }
-        self.by_cid[gap] = 0;
     }
 }
 
@@ -247,25 +299,46 @@ mod tests {
     #[test]
     fn a_queue_takes_no_more_commands_than_it_may() {
         let mut table = CommandTable::<()>::new(2);
-        let first = table.insert(0xffff, Phase::Executing).unwrap();
-        table.insert(0, Phase::Executing).unwrap();
-        assert_eq!(table.insert(1, Phase::Executing), None);
-        table.complete(first);
-        assert!(table.insert(1, Phase::Executing).is_some());
+        assert!(table.is_idle() && table.has_slot());
+        let first = table.insert(0xffff);
+        table.insert(0);
+        assert_eq!((table.live_count(), table.limit()), (2, 2));
+        assert_eq!(table.complete(first, || false), 0xffff);
+        table.insert(1);
+        assert!(!table.is_idle());
+    }
+
+    #[test]
+    #[should_panic(expected = "no more than 1 commands")]
+    fn one_more_than_may_be_is_a_mistake() {
+        let mut table = CommandTable::<()>::new(1);
+        table.insert(1);
+        table.insert(2);
+    }
+
+    #[test]
+    #[should_panic(expected = "a command is completed once")]
+    fn completing_twice_is_a_mistake() {
+        let mut table = CommandTable::<()>::new(2);
+        table.insert(1);
+        let slot = table.insert(2);
+        table.complete(slot, || false);
+        table.complete(slot, || false);
     }
 
     #[test]
     fn a_tag_is_known_only_while_its_command_is_in_the_slot() {
         let mut table = CommandTable::<()>::new(4);
         assert_eq!(table.by_tag(U16::new(0)), Err(UnknownTag));
-        let slot = table.insert(7, Phase::Executing).unwrap();
+        let slot = table.insert(7);
         let tag = table.tag(slot, 2);
         assert_eq!(table.by_tag(tag), Ok((slot, 2)));
-        table.complete(slot);
-        let again = table.insert(8, Phase::Executing).unwrap();
+        table.complete(slot, || false);
+        let again = table.insert(8);
         assert_eq!(again, slot);
         assert_eq!(table.by_tag(tag), Err(UnknownTag));
-        for raw in [0, 0xffff, 0x03ff] {
+        // Never given, also not for slots that are there and that nobody has had.
+        for raw in [0, 1, 15, 16, 0x0401, 0xffff, 0x03ff] {
             assert_eq!(table.by_tag(U16::new(raw)), Err(UnknownTag));
         }
     }
@@ -275,14 +348,30 @@ mod tests {
         let mut table = CommandTable::new(1);
         let mut data = WriteData::new(8);
         data.grant(8, 1);
-        let slot = table.insert(7, Phase::Receiving { data, buffer: (), is_intact: true }).unwrap();
-        table.complete(slot);
+        let slot = table.insert(7);
+        *table.phase_mut(slot) = Phase::Receiving { data, buffer: (), is_intact: true };
+        table.complete(slot, || false);
         assert_eq!(table.find(7), None, "its cid is free at once");
-        let other = table.insert(7, Phase::Executing).unwrap();
+        let other = table.insert(7);
         assert_ne!(other, slot);
+        table.shrink();
         table.drained(slot);
-        table.complete(other);
+        table.complete(other, || false);
         assert_eq!(table.live_count(), 0);
+        assert!(table.is_idle());
+    }
+
+    #[test]
+    fn a_buffer_stays_while_a_pdu_is_arriving_in_it() {
+        let mut table = CommandTable::new(1);
+        let mut data = WriteData::new(8);
+        data.grant(8, 1);
+        data.on_h2c_data(0, 0, 8, true).unwrap();
+        let slot = table.insert(7);
+        *table.phase_mut(slot) = Phase::Receiving { data, buffer: "buffer", is_intact: true };
+        table.complete(slot, || true);
+        assert!(matches!(table.phase_mut(slot), Phase::Draining { buffer: Some("buffer"), .. }));
+        assert!(!table.is_idle());
     }
 
     proptest! {
@@ -296,9 +385,9 @@ mod tests {
             for (insert, low, high) in steps {
                 let cid = high << 12 | low;
                 if insert && !model.contains_key(&cid) {
-                    model.insert(cid, table.insert(cid, Phase::Executing).unwrap());
+                    model.insert(cid, table.insert(cid));
                 } else if let Some(slot) = model.remove(&cid) {
-                    table.complete(slot);
+                    table.complete(slot, || false);
                 }
                 prop_assert_eq!(table.find(cid), model.get(&cid).copied());
             }

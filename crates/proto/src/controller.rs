@@ -6,6 +6,8 @@
 //!    ▲                       │                                   │                              │
 //!    └───── CC.EN = 0 ───────┴───────────────────────────────────┴──────────────────────────────┘
 //! ```
+//!
+//! A disabled controller can be shut down, too. A reset wins over a shutdown in the same write.
 
 use wire::fabrics::{PropertyGet, PropertySet};
 use wire::property::{
@@ -91,7 +93,8 @@ impl Controller {
             ControllerState::ShuttingDown => ShutdownStatus::IN_PROGRESS,
             ControllerState::ShutDown => ShutdownStatus::COMPLETE,
         };
-        Csts::from_bits(0).with_rdy(self.state != ControllerState::Disabled).with_shst(shst)
+        // It is ready as soon as it is enabled; it can be shut down without having been.
+        Csts::from_bits(0).with_rdy(self.cc.en()).with_shst(shst)
     }
 
     /// Answers Property Get with the value.
@@ -125,27 +128,32 @@ impl Controller {
 
     fn configure(&mut self, cc: Cc) -> Result<PropertyEffect, Status> {
         let was_enabled = self.cc.en();
-        if cc.en() && !was_enabled && !self.is_possible(cc) {
+        // Also while it is enabled: what it was enabled with must not change into something else.
+        if cc.en() && !self.is_possible(cc) {
             return Err(Status::INVALID_FIELD.with_dnr());
         }
-        let is_shutdown_new = cc.shn() != ShutdownNotification::NONE && self.cc.shn() != cc.shn();
+        let is_enabling = cc.en() && !was_enabled;
+        // A shutdown is asked for by a change; a controller that is enabled with one asked for has it at once.
+        let asks_shutdown =
+            cc.shn() != ShutdownNotification::NONE && (is_enabling || self.cc.shn() != cc.shn());
         self.cc = cc;
         if was_enabled && !cc.en() {
             self.state = ControllerState::Disabled;
             return Ok(PropertyEffect::Reset);
         }
-        if is_shutdown_new && matches!(self.state, ControllerState::Ready | ControllerState::Disabled) {
+        let is_over = self.state == ControllerState::ShutDown && !is_enabling;
+        if asks_shutdown && !is_over && self.state != ControllerState::ShuttingDown {
             self.state = ControllerState::ShuttingDown;
             return Ok(PropertyEffect::ShutDown);
         }
-        if cc.en() && !was_enabled {
+        if is_enabling && !asks_shutdown {
             self.state = ControllerState::Ready;
             return Ok(PropertyEffect::Enabled);
         }
         Ok(PropertyEffect::None)
     }
 
-    /// Whether a controller can be enabled so.
+    /// Whether a controller can be enabled so, or go on so.
     fn is_possible(&self, cc: Cc) -> bool {
         let css = match cc.css() {
             CommandSetSelection::NVM => self.cap.css_nvm(),
@@ -153,7 +161,9 @@ impl Controller {
             CommandSetSelection::ADMIN_ONLY => self.cap.css_admin_only(),
             _ => false,
         };
-        css && cc.mps() == 0 && cc.ams() == 0 && cc.iosqes() == IOSQES && cc.iocqes() == IOCQES && !cc.crime()
+        let is_same = !self.cc.en() || self.cc.css() == cc.css();
+        let sizes = cc.iosqes() == IOSQES && cc.iocqes() == IOCQES;
+        css && is_same && sizes && cc.mps() == 0 && cc.ams() == 0 && !cc.crime()
     }
 
     /// Everything is on stable media: the shutdown can be reported.

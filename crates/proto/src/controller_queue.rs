@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use wire::U16;
 use wire::cqe::Cqe;
-use wire::pdu::{CapsuleResp, DataPdu, Digests, PduFlags, PduLayout, PduType, R2t};
+use wire::pdu::{CapsuleCmd, CapsuleResp, DataPdu, Digests, IcReq, PduFlags, PduLayout, PduType, R2t};
 use wire::sgl::DataPointer;
 use wire::sqe::Sqe;
 use wire::status::Status;
@@ -20,7 +20,7 @@ use zerocopy::IntoBytes;
 
 use crate::caravan::Caravan;
 use crate::command_table::{CommandTable, Phase, Slot};
-use crate::framer::{DataLimits, Frame, Framer, Header, Sender, term_req};
+use crate::framer::{DataLimits, Frame, Framer, Sender, term_req};
 use crate::handshake::{Agreement, ControllerOffer};
 use crate::violation::Violation;
 use crate::write_data::WriteData;
@@ -35,9 +35,9 @@ pub struct QueueSettings {
     pub offer: ControllerOffer,
     /// In-capsule data of I/O queues, bytes; the framer takes [`CAPSULE_BYTES_MIN`] in any case.
     pub in_capsule_bytes: u32,
-    /// Most bytes asked for in one R2T.
+    /// Most bytes asked for in one R2T; made a dword multiple. wire §3
     pub window_bytes: u32,
-    /// Most bytes sent in one C2HData; a dword multiple.
+    /// Most bytes sent in one C2HData; made a dword multiple.
     pub c2h_data_bytes: u32,
 }
 
@@ -58,7 +58,8 @@ impl Default for QueueSettings {
 pub enum Event<'a> {
     /// The handshake is done; its answer is in the caravan.
     Initialised(Agreement),
-    /// A command to execute, with the data of its capsule (empty if it has none there).
+    /// A command to execute, with the data of its capsule (empty if it has none there). Its data pointer fits that
+    /// data; whether it fits the command only the driver can tell, also whether it is of a kind that TCP knows.
     Command {
         /// Where it is, for all further calls.
         slot: Slot,
@@ -88,14 +89,17 @@ pub enum Event<'a> {
 enum Incoming {
     /// There is none.
     None,
-    /// Into `assembly`, for the command in this slot.
-    Capsule(Slot),
-    /// Into the buffer of the command in this slot, at this offset.
+    /// Into `assembly`, for the command whose header came last; nowhere if that will be refused with this status.
+    Capsule { refusal: Option<Status> },
+    /// Into the buffer of the command in this slot, at this offset; nowhere if that is completed.
     Write { slot: Slot, offset: u32 },
-    /// Nowhere: its command is completed.
-    Drain(Slot),
-    /// Nowhere: its command was refused with this status, once the data is over.
-    Refused { cid: u16, status: Status },
+}
+
+impl Incoming {
+    /// Whether an H2CData for this slot is coming in.
+    fn is_for(&self, slot: Slot) -> bool {
+        matches!(self, Self::Write { slot: arriving, .. } if *arriving == slot)
+    }
 }
 
 /// SQ flow control: what is said about it in completions.
@@ -115,11 +119,27 @@ pub struct ControllerQueue<B, P> {
     settings: QueueSettings,
     framer: Framer,
     agreement: Agreement,
+    /// A C2HData, of whatever length.
+    c2h: PduLayout,
+    /// Bytes between its header and its data.
+    c2h_padding: u8,
     table: CommandTable<B>,
     submission: SubmissionQueue,
     incoming: Incoming,
     assembly: Vec<u8>,
     caravan: Caravan<P>,
+    /// A TermReq is the last thing that is sent.
+    has_failed: bool,
+}
+
+/// The framing is still good after corrupt data, so only the command fails. wire §3
+fn corrupt_unless(is_intact: bool) -> Option<Status> {
+    (!is_intact).then_some(Status::TRANSIENT_TRANSPORT_ERROR)
+}
+
+/// A C2HData as agreed, to be resized.
+fn c2h_layout(agreement: &Agreement) -> PduLayout {
+    PduLayout::new(PduType::C2hData, agreement.digests, agreement.to_host, 1).expect("it carries data")
 }
 
 /// Commands that a connection may have before its Connect has set the queue's size.
@@ -129,10 +149,17 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
     /// The queue of a connection that has just been made.
     #[must_use]
     pub fn new(settings: QueueSettings) -> Self {
+        let dwords = |bytes: u32| bytes.max(4) & !3;
         Self {
-            settings,
+            settings: QueueSettings {
+                window_bytes: dwords(settings.window_bytes),
+                c2h_data_bytes: dwords(settings.c2h_data_bytes),
+                ..settings
+            },
             framer: Framer::new(Sender::Host),
             agreement: Agreement::NONE,
+            c2h: c2h_layout(&Agreement::NONE),
+            c2h_padding: 0,
             table: CommandTable::new(ENTRIES_BEFORE_CONNECT),
             submission: SubmissionQueue {
                 entries: ENTRIES_BEFORE_CONNECT,
@@ -142,13 +169,17 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
             incoming: Incoming::None,
             assembly: Vec::new(),
             caravan: Caravan::default(),
+            has_failed: false,
         }
     }
 
-    /// Connect has been accepted: the queue has `entries` from now on.
+    /// Connect has been accepted: the queue has `entries` from now on, at most [`SLOT_COUNT_MAX`]: offer no more.
+    ///
+    /// [`SLOT_COUNT_MAX`]: crate::SLOT_COUNT_MAX
     pub fn establish(&mut self, entries: u16, is_flow_control_disabled: bool) {
         self.table.set_limit(entries);
-        self.submission = SubmissionQueue { entries, is_flow_control_disabled, ..self.submission };
+        let head = self.submission.head % entries.max(1);
+        self.submission = SubmissionQueue { entries, head, is_flow_control_disabled };
     }
 
     /// What was agreed in the handshake.
@@ -160,7 +191,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
     /// The next event in `input`, whose front is taken in; `None` when all of it is.
     ///
     /// # Errors
-    /// How the host broke the transport: [`fail`](Self::fail) the queue then.
+    /// How the host broke the transport: [`fail`](Self::fail) the queue then. Nothing more is taken in.
     #[inline]
     pub fn next_event<'q, 'i: 'q>(
         &'q mut self,
@@ -168,56 +199,48 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
     ) -> Result<Option<Event<'q>>, Violation> {
         while let Some(frame) = self.framer.next_frame(input)? {
             match frame {
-                Frame::Header(Header::Command(sqe, data_length)) => {
-                    let Some(slot) = self.on_command(&sqe, data_length)? else {
-                        if let Incoming::Refused { cid, status } = self.incoming
-                            && data_length == 0
-                        {
-                            return Ok(Some(self.refuse(cid, status)));
-                        }
-                        continue;
+                Frame::Header(PduType::CapsuleCmd, data_length) => {
+                    let refusal = match self.on_command(data_length) {
+                        Ok(refusal) => refusal,
+                        Err(violation) => return Err(self.framer.fail(violation)),
                     };
-                    if data_length == 0 {
-                        *self.table.phase_mut(slot) = Phase::Executing;
-                        return Ok(Some(Event::Command { slot, sqe, data: &[] }));
+                    if data_length == 0 && refusal.is_none() {
+                        return Ok(Some(self.command(&[])));
                     }
-                    self.incoming = Incoming::Capsule(slot);
+                    // Mostly the data lies in the input as a whole, and is handed on from there.
+                    let whole = match data_length {
+                        0 => Some((&[][..], true)),
+                        _ => self.framer.next_whole_data(input),
+                    };
+                    if let Some((data, is_intact)) = whole {
+                        return Ok(Some(self.on_capsule_end(refusal.or(corrupt_unless(is_intact)), data)));
+                    }
+                    self.incoming = Incoming::Capsule { refusal };
                     self.assembly.clear();
-                    // The common case: the data lies in the input as a whole, and is handed on from there.
-                    if input.len() >= data_length as usize
-                        && let Some(Frame::Data(data)) = self.framer.next_frame(input)?
-                    {
-                        if data.len() == data_length as usize
-                            && let Some(Frame::End { is_intact }) = self.framer.next_frame(input)?
-                        {
-                            return Ok(Some(self.on_capsule_end(slot, sqe, is_intact, Some(data))));
+                }
+                Frame::Header(PduType::H2cData, _) => {
+                    if let Err(violation) = self.on_h2c_data() {
+                        return Err(self.framer.fail(violation));
+                    }
+                    if let Some((data, is_intact)) = self.framer.next_whole_data(input) {
+                        self.on_data(data);
+                        if let Some(event) = self.on_write_end(is_intact) {
+                            return Ok(Some(event));
                         }
-                        self.assembly.extend_from_slice(data);
                     }
                 }
-                Frame::Header(Header::H2cData(pdu)) => self.on_h2c_data(&pdu)?,
-                Frame::Header(Header::IcReq(request)) => {
-                    let (response, agreement) = self.settings.offer.on_ic_req(&request)?;
-                    self.agreement = agreement;
-                    let limits = DataLimits {
-                        capsule_bytes_max: self.settings.in_capsule_bytes.max(CAPSULE_BYTES_MIN),
-                        data_pdu_bytes_max: agreement.h2c_data_bytes_max,
-                    };
-                    self.framer.initialise(agreement.digests, agreement.to_controller, limits);
-                    self.caravan.push_header(response.as_bytes(), false, 0);
-                    return Ok(Some(Event::Initialised(agreement)));
-                }
-                Frame::Header(_) => unreachable!("a framer of a controller passes on nothing else"),
+                Frame::Header(PduType::IcReq, _) => match self.on_ic_req() {
+                    Ok(agreement) => return Ok(Some(Event::Initialised(agreement))),
+                    Err(violation) => return Err(self.framer.fail(violation)),
+                },
+                Frame::Header(..) => unreachable!("a framer of a controller passes on nothing else"),
                 Frame::Data(data) => self.on_data(data),
                 Frame::End { is_intact } => {
-                    // What is at an end is decided by where the data went.
-                    if let Incoming::Capsule(slot) = self.incoming {
-                        let Phase::Assembling(sqe) = self.table.entry(slot).phase else {
-                            unreachable!("a command is delivered once its data is in")
-                        };
-                        return Ok(Some(self.on_capsule_end(slot, sqe, is_intact, None)));
+                    if let Incoming::Capsule { refusal } = self.incoming {
+                        self.incoming = Incoming::None;
+                        return Ok(Some(self.on_assembled(refusal.or(corrupt_unless(is_intact)))));
                     }
-                    if let Some(event) = self.on_end(is_intact) {
+                    if let Some(event) = self.on_write_end(is_intact) {
                         return Ok(Some(event));
                     }
                 }
@@ -226,90 +249,113 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
         Ok(None)
     }
 
-    /// Finds a place for a command; `None` if it is refused.
-    #[inline]
-    fn on_command(&mut self, sqe: &Sqe, data_length: u32) -> Result<Option<Slot>, Violation> {
-        let status = match sqe.dptr.classify() {
-            DataPointer::InCapsule { offset, length } => {
-                if length != data_length {
-                    return Err(Violation::HeaderField { offset: 4 });
-                }
-                (offset != 0).then_some(Status::SGL_OFFSET_INVALID)
-            }
-            DataPointer::Transport { .. } if data_length > 0 => {
-                return Err(Violation::HeaderField { offset: 4 });
-            }
-            DataPointer::Other { .. } if data_length > 0 => {
-                return Err(Violation::UnsupportedParameter { offset: 64 });
-            }
-            DataPointer::Transport { .. } | DataPointer::Other { .. } => None,
+    fn on_ic_req(&mut self) -> Result<Agreement, Violation> {
+        let (response, agreement) = self.settings.offer.on_ic_req(self.framer.header::<IcReq>())?;
+        self.agreement = agreement;
+        self.c2h = c2h_layout(&agreement);
+        let bare = PduLayout::without_data(PduType::C2hData, agreement.digests);
+        self.c2h_padding = self.c2h.prefix_length() - bare.prefix_length();
+        let limits = DataLimits {
+            capsule_bytes_max: self.settings.in_capsule_bytes.max(CAPSULE_BYTES_MIN),
+            data_pdu_bytes_max: agreement.h2c_data_bytes_max,
         };
-        let next = self.submission.head + 1;
-        self.submission.head = if next >= self.submission.entries { 0 } else { next };
-        let cid = sqe.cid.get();
-        let status = status.or_else(|| self.table.find(cid).map(|_| Status::COMMAND_ID_CONFLICT));
-        if let Some(status) = status {
-            self.incoming = Incoming::Refused { cid, status: status.with_dnr() };
-            return Ok(None);
-        }
-        let slot = self.table.insert(cid, Phase::Assembling(*sqe)).ok_or(Violation::Sequence)?;
-        Ok(Some(slot))
+        self.framer.initialise(agreement.digests, agreement.to_controller, limits);
+        self.caravan.push_header(response.as_bytes(), false, 0);
+        Ok(agreement)
     }
 
-    fn refuse(&mut self, cid: u16, status: Status) -> Event<'static> {
-        self.incoming = Incoming::None;
+    /// Decides on a command before its data: the status it will be refused with, if it will.
+    #[inline]
+    fn on_command(&mut self, data_length: u32) -> Result<Option<Status>, Violation> {
+        let sqe = &self.framer.header::<CapsuleCmd>().sqe;
+        let mut refusal = None;
+        match sqe.dptr.classify() {
+            DataPointer::Transport { .. } if data_length == 0 => {}
+            DataPointer::InCapsule { offset: 0, length } if length == data_length => {}
+            DataPointer::InCapsule { length, .. } if length == data_length => {
+                refusal = Some(Status::SGL_OFFSET_INVALID.with_dnr());
+            }
+            DataPointer::Other { .. } if data_length == 0 => {}
+            DataPointer::Other { .. } => return Err(Violation::UnsupportedParameter { offset: 64 }),
+            DataPointer::Transport { .. } | DataPointer::InCapsule { .. } => {
+                return Err(Violation::HeaderField { offset: 4 });
+            }
+        }
+        // A host has as many commands out as the queue has entries, and knows of no answer that has not left.
+        let out = u32::from(self.table.live_count()) + self.caravan.waiting_completion_count();
+        if out >= self.table.limit().into() {
+            return Err(Violation::Sequence);
+        }
+        let next = self.submission.head + 1;
+        self.submission.head = if next >= self.submission.entries { 0 } else { next };
+        if self.table.find(sqe.cid.get()).is_some() {
+            return Ok(refusal.or(Some(Status::COMMAND_ID_CONFLICT.with_dnr())));
+        }
+        if !self.table.has_slot() {
+            // Others are completed and still have data to come; that passes.
+            return Ok(refusal.or(Some(Status::INTERNAL_ERROR)));
+        }
+        Ok(refusal)
+    }
+
+    /// Hands on the command whose header came last.
+    #[inline(always)] // A call would move the entry once more.
+    fn command<'a>(&mut self, data: &'a [u8]) -> Event<'a> {
+        let sqe = &self.framer.header::<CapsuleCmd>().sqe;
+        let slot = self.table.insert(sqe.cid.get());
+        Event::Command { slot, sqe: *sqe, data }
+    }
+
+    /// The data of the command whose header came last is complete.
+    fn on_capsule_end<'a>(&mut self, refusal: Option<Status>, data: &'a [u8]) -> Event<'a> {
+        match refusal {
+            None => self.command(data),
+            Some(status) => self.refuse(status),
+        }
+    }
+
+    /// The same, and it lies in `assembly`.
+    fn on_assembled(&mut self, refusal: Option<Status>) -> Event<'_> {
+        match self.on_capsule_end(refusal, &[]) {
+            Event::Command { slot, sqe, .. } => Event::Command { slot, sqe, data: &self.assembly },
+            refused => refused,
+        }
+    }
+
+    /// Answers the command whose header came last.
+    #[cold]
+    fn refuse(&mut self, status: Status) -> Event<'static> {
+        let cid = self.framer.header::<CapsuleCmd>().sqe.cid.get();
         self.push_completion(cid, status, 0);
         Event::Refused { cid, status }
     }
 
-    /// A command's capsule is complete; `data` lies in the input, or in `assembly`.
-    fn on_capsule_end<'a>(
-        &'a mut self,
-        slot: Slot,
-        sqe: Sqe,
-        is_intact: bool,
-        data: Option<&'a [u8]>,
-    ) -> Event<'a> {
-        self.incoming = Incoming::None;
-        if !is_intact {
-            // The framing is still good, so only the command fails. wire §3
-            let cid = sqe.cid.get();
-            self.table.complete(slot);
-            return self.refuse(cid, Status::TRANSIENT_TRANSPORT_ERROR);
-        }
-        *self.table.phase_mut(slot) = Phase::Executing;
-        match data {
-            Some(data) => Event::Command { slot, sqe, data },
-            None => Event::Command { slot, sqe, data: &self.assembly },
-        }
-    }
-
-    fn on_h2c_data(&mut self, pdu: &DataPdu) -> Result<(), Violation> {
-        let tag = self.table.by_tag(pdu.ttag).map_err(|_| Violation::HeaderField { offset: 10 });
-        let (slot, window) = tag?;
-        let entry = self.table.entry(slot);
-        if !matches!(entry.phase, Phase::Receiving { .. } | Phase::Draining { .. }) {
+    fn on_h2c_data(&mut self) -> Result<(), Violation> {
+        let pdu: &DataPdu = self.framer.header();
+        if self.table.is_idle() {
             return Err(Violation::Sequence);
         }
-        if entry.cid != pdu.cid.get() {
+        let tag = self.table.by_tag(pdu.ttag).map_err(|_| Violation::HeaderField { offset: 10 });
+        let (slot, window) = tag?;
+        let cid = self.table.entry(slot).cid;
+        let (Phase::Receiving { data, .. } | Phase::Draining { data, .. }) = self.table.phase_mut(slot)
+        else {
+            return Err(Violation::Sequence);
+        };
+        if cid != pdu.cid.get() {
             return Err(Violation::HeaderField { offset: 8 });
         }
-        let (offset, length) = (pdu.offset.get(), pdu.length.get());
+        let offset = pdu.offset.get();
         let is_last = pdu.common.flags.contains(PduFlags::LAST);
-        let (data, incoming) = match self.table.phase_mut(slot) {
-            Phase::Receiving { data, .. } => (data, Incoming::Write { slot, offset }),
-            Phase::Draining { data } => (data, Incoming::Drain(slot)),
-            _ => unreachable!("just matched"),
-        };
-        data.on_h2c_data(window, offset, length, is_last)?;
-        self.incoming = incoming;
+        data.on_h2c_data(window, offset, pdu.length.get(), is_last)?;
+        self.incoming = Incoming::Write { slot, offset };
         Ok(())
     }
 
     #[inline]
     fn on_data(&mut self, bytes: &[u8]) {
         match &mut self.incoming {
-            Incoming::Capsule(_) => self.assembly.extend_from_slice(bytes),
+            Incoming::Capsule { refusal: None } => self.assembly.extend_from_slice(bytes),
             Incoming::Write { slot, offset } => {
                 let at = *offset as usize;
                 *offset += u32::try_from(bytes.len()).expect("at most a PDU");
@@ -318,36 +364,36 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
                     buffer.as_mut()[at..at + bytes.len()].copy_from_slice(bytes);
                 }
             }
-            Incoming::None | Incoming::Drain(_) | Incoming::Refused { .. } => {}
+            Incoming::None | Incoming::Capsule { refusal: Some(_) } => {}
         }
     }
 
-    fn on_end(&mut self, is_pdu_intact: bool) -> Option<Event<'static>> {
-        match std::mem::replace(&mut self.incoming, Incoming::None) {
-            Incoming::Refused { cid, status } => Some(self.refuse(cid, status)),
-            Incoming::Write { slot, .. } | Incoming::Drain(slot) => match self.table.phase_mut(slot) {
-                Phase::Receiving { data, is_intact, .. } => {
-                    *is_intact &= is_pdu_intact;
-                    if data.is_complete() {
-                        return Some(Event::DataReceived { slot, is_intact: *is_intact });
-                    }
-                    self.push_r2ts(slot);
-                    None
+    /// An H2CData is complete.
+    fn on_write_end(&mut self, is_pdu_intact: bool) -> Option<Event<'static>> {
+        let incoming = std::mem::replace(&mut self.incoming, Incoming::None);
+        let Incoming::Write { slot, .. } = incoming else { return None };
+        match self.table.phase_mut(slot) {
+            Phase::Receiving { data, is_intact, .. } => {
+                *is_intact &= is_pdu_intact;
+                if data.is_complete() {
+                    return Some(Event::DataReceived { slot, is_intact: *is_intact });
                 }
-                Phase::Draining { data } => {
-                    if !data.is_owed() {
-                        self.table.drained(slot);
-                    }
-                    None
+                self.push_r2ts(slot);
+            }
+            Phase::Draining { data, buffer } => {
+                *buffer = None;
+                if !data.is_owed() {
+                    self.table.drained(slot);
                 }
-                _ => None,
-            },
-            Incoming::None | Incoming::Capsule(_) => None,
+            }
+            Phase::Free | Phase::Executing => unreachable!("a slot waits for the PDU that comes in for it"),
         }
+        None
     }
 
     /// Where the bytes that come next may be received into directly, without a copy: the rest of the PDU's data in
-    /// its command's buffer. `None` if the next bytes are anything else.
+    /// its command's buffer. `None` if the next bytes are anything else. The buffer stays until that PDU is over, even
+    /// if its command is completed before; only [`clear`](Self::clear) drops it earlier.
     pub fn place(&mut self) -> Option<&mut [u8]> {
         let left = self.framer.data_left() as usize;
         match self.incoming {
@@ -370,7 +416,9 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
         let Incoming::Write { slot, offset } = &mut self.incoming else { return Ok(()) };
         let start = *offset as usize;
         *offset += u32::try_from(count).expect("at most a PDU");
-        if let Phase::Receiving { buffer, .. } = self.table.phase_mut(*slot) {
+        if let Phase::Receiving { buffer, .. } | Phase::Draining { buffer: Some(buffer), .. } =
+            self.table.phase_mut(*slot)
+        {
             let mut placed = &buffer.as_ref()[start..start + count];
             while !placed.is_empty() && self.framer.next_frame(&mut placed)?.is_some() {}
         }
@@ -390,6 +438,9 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
     }
 
     fn push_r2ts(&mut self, slot: Slot) {
+        if self.has_failed {
+            return;
+        }
         let digests = self.agreement.digests;
         let cid = U16::new(self.table.entry(slot).cid);
         let window_limit = self.agreement.r2t_limit as usize;
@@ -407,18 +458,29 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
     /// # Panics
     /// If its data is not complete.
     pub fn take_buffer(&mut self, slot: Slot) -> B {
+        assert!(!self.awaits_data(slot), "not all data of {slot:?} is here");
         match std::mem::replace(self.table.phase_mut(slot), Phase::Executing) {
-            Phase::Receiving { data, buffer, .. } if data.is_complete() => buffer,
-            _ => panic!("no data has been received for {slot:?}"),
+            Phase::Receiving { buffer, .. } => buffer,
+            _ => panic!("no data was asked for {slot:?}"),
         }
     }
 
-    /// Completes a command. Data that was asked for and is still to come will be dropped.
+    /// Completes a command. Data that was asked for and is still to come will be dropped. Nothing is sent after
+    /// [`fail`](Self::fail).
+    ///
+    /// # Panics
+    /// If there is no command in the slot.
     #[inline]
     pub fn complete(&mut self, slot: Slot, status: Status, result: u64) {
-        let cid = self.table.entry(slot).cid;
-        self.table.complete(slot);
+        let cid = self.take_out(slot);
         self.push_completion(cid, status, result);
+    }
+
+    /// Takes a command that is completed out of the table. Returns its cid.
+    #[inline]
+    fn take_out(&mut self, slot: Slot) -> u16 {
+        let incoming = self.incoming;
+        self.table.complete(slot, || incoming.is_for(slot))
     }
 
     /// Completes a command that succeeded with `length` bytes of `payload` for the host.
@@ -433,53 +495,78 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
         result: u64,
         digest: impl Fn(&P, Range<usize>) -> u32,
     ) {
-        let cid = self.table.entry(slot).cid;
-        self.table.complete(slot);
+        let cid = self.take_out(slot);
+        if self.has_failed {
+            return;
+        }
         if length == 0 {
             return self.push_completion(cid, Status::SUCCESS, result);
         }
         // Without SQ flow control no completion need carry the head, so the last data may stand for it. wire §4.2
         let success = self.submission.is_flow_control_disabled && result == 0;
         let last = if success { PduFlags::LAST | PduFlags::SUCCESS } else { PduFlags::LAST };
-        let digests = self.agreement.digests;
         self.caravan.push_payload(payload);
         let mut start = 0;
-        while start < length {
-            let end = length.min(start.saturating_add(self.settings.c2h_data_bytes.max(4)));
-            let is_last = end == length;
-            let layout = PduLayout::new(PduType::C2hData, digests, self.agreement.to_host, end - start)
-                .expect("data of at most 4 GiB less a PDU's worth");
-            let flags = if is_last { last } else { PduFlags::empty() };
-            let pdu = DataPdu::c2h(&layout, U16::new(cid), start, flags);
-            let has_digest = digests.contains(Digests::HEADER);
-            let header_length = PduLayout::without_data(PduType::C2hData, digests).plen();
-            let padding = usize::from(layout.pdo()) - header_length as usize;
-            self.caravan.push_header(pdu.as_bytes(), has_digest, padding);
-            self.caravan.push_range(start..end, is_last);
-            if digests.contains(Digests::DATA) {
-                let digest = digest(self.caravan.last_payload(), start as usize..end as usize);
-                self.caravan.push_bytes(&digest.to_le_bytes());
-            }
+        if length > self.settings.c2h_data_bytes {
+            start = self.push_all_but_last(cid, length, &digest);
+        }
+        self.push_c2h_data(cid, start..length, last, &digest);
+        if success {
+            self.caravan.count_completion();
+        } else {
+            self.push_completion(cid, Status::SUCCESS, result);
+        }
+    }
+
+    /// Adds all but the last PDU for the payload pushed last. Returns where that begins.
+    #[inline(never)] // One PDU for each command is the common case.
+    fn push_all_but_last(&mut self, cid: u16, length: u32, digest: &impl Fn(&P, Range<usize>) -> u32) -> u32 {
+        let mut start = 0;
+        while length - start > self.settings.c2h_data_bytes {
+            let end = start + self.settings.c2h_data_bytes;
+            self.push_c2h_data(cid, start..end, PduFlags::empty(), digest);
             start = end;
         }
-        if !success {
-            self.push_completion(cid, Status::SUCCESS, result);
+        start
+    }
+
+    /// Adds a PDU for a range of the payload pushed last.
+    #[inline(always)]
+    fn push_c2h_data(
+        &mut self,
+        cid: u16,
+        range: Range<u32>,
+        flags: PduFlags,
+        digest: &impl Fn(&P, Range<usize>) -> u32,
+    ) {
+        let layout = self.c2h.resized(range.end - range.start).expect("less than 4 GiB");
+        let pdu = DataPdu::c2h(&layout, U16::new(cid), range.start, flags);
+        let digests = self.agreement.digests;
+        self.caravan.push_header(pdu.as_bytes(), digests.contains(Digests::HEADER), self.c2h_padding.into());
+        self.caravan.push_range(range.clone(), flags.contains(PduFlags::LAST));
+        if digests.contains(Digests::DATA) {
+            let digest = digest(self.caravan.last_payload(), range.start as usize..range.end as usize);
+            self.caravan.push_bytes(&digest.to_le_bytes());
         }
     }
 
     #[inline]
     fn push_completion(&mut self, cid: u16, status: Status, result: u64) {
+        if self.has_failed {
+            return;
+        }
         // Nobody looks at the head without flow control; 0xFFFF says so. wire §5.2
         let head = if self.submission.is_flow_control_disabled { 0xffff } else { self.submission.head };
         let digests = self.agreement.digests;
         let pdu = CapsuleResp::new(digests, Cqe::new(U16::new(cid), head, status).with_result(result));
         self.caravan.push_header(pdu.as_bytes(), digests.contains(Digests::HEADER), 0);
+        self.caravan.count_completion();
     }
 
     /// The live command with this cid.
     #[must_use]
     pub fn find(&self, cid: u16) -> Option<Slot> {
-        self.table.find(cid).filter(|&slot| !matches!(self.table.entry(slot).phase, Phase::Assembling(_)))
+        self.table.find(cid)
     }
 
     /// The id of a live command.
@@ -488,10 +575,13 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
         self.table.entry(slot).cid
     }
 
-    /// Whether the command waits for data that was asked for.
+    /// Whether the command waits for data that was asked for: not all of it is here.
     #[must_use]
     pub fn awaits_data(&self, slot: Slot) -> bool {
-        matches!(self.table.entry(slot).phase, Phase::Receiving { .. })
+        match &self.table.entry(slot).phase {
+            Phase::Receiving { data, .. } => !data.is_complete() || self.incoming.is_for(slot),
+            _ => false,
+        }
     }
 
     /// Commands that have not been completed.
@@ -513,8 +603,13 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
     }
 
     /// Ends the queue because the host broke the transport: what waits is dropped, a TermReq takes its place if one
-    /// is due. Says whether there is one to send.
+    /// is due, and nothing is taken in or sent after that. Says whether there is one to send.
     pub fn fail(&mut self, violation: Violation) -> bool {
+        self.framer.fail(violation);
+        self.incoming = Incoming::None;
+        if std::mem::replace(&mut self.has_failed, true) {
+            return false;
+        }
         self.caravan.drop_waiting(drop);
         match term_req(Sender::Host, violation, self.framer.offending_header()) {
             Some(bytes) => {

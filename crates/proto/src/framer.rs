@@ -1,18 +1,16 @@
 //! Any split of bytes into whole PDUs, their headers checked. wire §2, §3
 //!
 //! The framer copies a header into itself, checks it as early as it can (everything that follows from the first
-//! 8 bytes is decided on those), verifies its digest and hands it out. Data is never copied: it is handed out as
+//! 8 bytes is decided on those), verifies its digest and says what it is. Data is never copied: it is handed out as
 //! slices of the input, and its digest is computed on the way.
 
-use wire::cqe::Cqe;
-use wire::digest::{DIGEST_BYTES, DataDigest, header_digest};
+use wire::digest::{DIGEST_BYTES, DataDigest, data_digest, header_digest};
 use wire::pdu::{
-    COMMON_HEADER_BYTES, CapsuleCmd, CapsuleResp, CommonHeader, DataAlignment, DataPdu, Digests,
-    FatalErrorStatus, HEADER_BYTES_MAX, IcReq, IcResp, PduFlags, PduType, R2t, TERM_REQ_BYTES,
+    CAPSULE_CMD_BYTES, COMMON_HEADER_BYTES, CommonHeader, DATA_BYTES, DataAlignment, DataPdu, Digests,
+    FatalErrorStatus, HEADER_BYTES_MAX, PduFlags, PduLayout, PduType, TERM_REQ_BYTES,
     TERM_REQ_COPY_BYTES_MAX, TermReq,
 };
-use wire::sqe::Sqe;
-use zerocopy::{FromBytes, Immutable, KnownLayout};
+use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
 use crate::violation::Violation;
 
@@ -25,32 +23,12 @@ pub enum Sender {
     Controller,
 }
 
-/// A PDU header whose every field that stands by itself is right.
-#[derive(Clone, Copy, Debug)]
-#[allow(clippy::large_enum_variant)] // Lives on the stack for a moment; a box would be an allocation per PDU.
-pub enum Header {
-    /// Host's half of the handshake.
-    IcReq(IcReq),
-    /// Controller's half of the handshake.
-    IcResp(IcResp),
-    /// A command with so many bytes of data in its capsule.
-    Command(Sqe, u32),
-    /// A completion.
-    Response(Cqe),
-    /// Data of a write.
-    H2cData(DataPdu),
-    /// Data of a read.
-    C2hData(DataPdu),
-    /// A window of a write.
-    R2t(R2t),
-}
-
 /// A piece of the stream.
-#[derive(Debug)]
-#[allow(clippy::large_enum_variant)] // See `Header`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame<'a> {
-    /// A PDU begins. Its data, if it has any, follows before the next header.
-    Header(Header),
+    /// A PDU of this type begins, every field of its header that stands by itself is right: read it with
+    /// [`Framer::header`]. So many bytes of data follow before the next header. Never a TermReq.
+    Header(PduType, u32),
     /// The next bytes of the PDU's data, at least one.
     Data(&'a [u8]),
     /// The data is complete, and matches its digest or not.
@@ -72,25 +50,28 @@ pub struct DataLimits {
 /// Cuts one direction of a connection into PDUs.
 ///
 /// ```text
-/// Header ──▶ Padding ──▶ Data ──▶ Digest ──▶ Header
-///    └─(no data)──▶ Header       (each step as far as there is one)
+/// Between ──▶ Header ──▶ Padding ──▶ Data ──▶ Digest ──▶ End ──▶ Between
+///                └─(no data)──▶ Between       (each step as far as there is one)
 ///    any ──violation──▶ Failed
 /// ```
 #[derive(Debug)]
 pub struct Framer {
     sender: Sender,
     is_initialised: bool,
-    digests: Digests,
-    alignment: DataAlignment,
-    limits: DataLimits,
+    /// What may come, by type: the handshake, then what it allows.
+    rules: [Option<Rule>; TYPE_COUNT],
+    /// Bytes of a data digest.
+    trailer: u8,
     header: [u8; HEADER_BYTES_MAX + DIGEST_BYTES],
-    /// Bytes of `header` that are there.
+    /// Bytes of `header` that are there: of the one that comes in or, between PDUs, of the last one.
     have: u8,
     state: State,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum State {
+    /// No byte of the next PDU is here.
+    Between,
     /// The header is incomplete; once 8 bytes are there, `need` says how long it is with its digest.
     Header { need: u8 },
     /// A header was handed out; so many bytes of padding come before its data.
@@ -102,58 +83,270 @@ enum State {
     /// The data is complete; its end has not been handed out.
     End { is_intact: bool },
     /// Nothing can be told from further bytes.
-    Failed,
+    Failed(Violation),
 }
 
-/// Bytes of the header every PDU begins with, and of a digest, in the types that this arithmetic is done in.
+/// What the common header of one type must say on this connection.
+#[derive(Clone, Copy, Debug)]
+struct Rule {
+    kind: PduType,
+    /// Bytes of the header.
+    hlen: u8,
+    /// Bytes of the header with its digest.
+    prefix: u8,
+    /// Where data begins; 0 if the type carries none.
+    pdo: u8,
+    /// Bytes behind the data.
+    trailer: u8,
+    /// Whether it is nothing without data, whose length its header tells once more.
+    is_data_pdu: bool,
+    /// Flags of the digests, as a PDU with data has them.
+    digests: PduFlags,
+    /// Flags that may be set beside those.
+    more: PduFlags,
+    /// The longest it may be, and what it is otherwise.
+    plen_max: u32,
+    too_long: Violation,
+    /// The common header of a PDU without data, if it may be; the first half of one with data.
+    bare: [u8; 8],
+    full: [u8; 4],
+}
+
+/// PDU types are below this.
+const TYPE_COUNT: usize = PduType::R2t as usize + 1;
+
+/// Bytes of the header every PDU begins with, and of a digest, in the type that this arithmetic is done in.
 const COMMON_LENGTH: u8 = 8;
 const DIGEST_LENGTH: u8 = 4;
-const _: () = assert!(COMMON_HEADER_BYTES == 8 && DIGEST_BYTES == 4);
+const _: () = assert!(COMMON_HEADER_BYTES == 8 && CAPSULE_CMD_BYTES == 72 && DIGEST_BYTES == 4);
 
 /// What a TermReq may be long, bytes. wire §2.4
 const TERM_REQ_LENGTHS: std::ops::RangeInclusive<u32> = 24..=152;
 const _: () = assert!(TERM_REQ_BYTES == 24 && TERM_REQ_BYTES + TERM_REQ_COPY_BYTES_MAX == 152);
 
-const START: State = State::Header { need: COMMON_LENGTH };
+const FLAGS: Violation = Violation::HeaderField { offset: 1 };
+const HLEN: Violation = Violation::HeaderField { offset: 2 };
+const PDO: Violation = Violation::HeaderField { offset: 3 };
+const PLEN: Violation = Violation::HeaderField { offset: 4 };
+/// The length field of a data PDU.
+const LENGTH: Violation = Violation::HeaderField { offset: 16 };
+
+impl Rule {
+    fn new(kind: PduType, digests: Digests, alignment: DataAlignment, limits: DataLimits) -> Self {
+        let bare = PduLayout::without_data(kind, digests);
+        let (limit, too_long) = match kind {
+            PduType::CapsuleCmd => (limits.capsule_bytes_max, PLEN),
+            _ => (limits.data_pdu_bytes_max, Violation::LimitExceeded),
+        };
+        let trailer = trailer_length(digests);
+        // Any data begins where one byte of it would.
+        let full = PduLayout::new(kind, digests, alignment, 1).unwrap_or(bare);
+        let common = |layout: PduLayout| layout.common_header(PduFlags::empty());
+        let [bare_bytes, full_bytes]: [[u8; 8]; 2] = zerocopy::transmute!([common(bare), common(full)]);
+        let [code, flags, hlen, pdo, ..] = full_bytes;
+        let is_data_pdu = matches!(kind, PduType::H2cData | PduType::C2hData);
+        Self {
+            kind,
+            hlen,
+            prefix: bare.prefix_length(),
+            pdo,
+            trailer,
+            is_data_pdu,
+            digests: full.flags() | if trailer > 0 { PduFlags::DDGST } else { PduFlags::empty() },
+            more: match kind {
+                PduType::H2cData => PduFlags::LAST,
+                PduType::C2hData => PduFlags::LAST | PduFlags::SUCCESS,
+                _ => PduFlags::empty(),
+            },
+            plen_max: u32::from(pdo).saturating_add(limit).saturating_add(trailer.into()),
+            too_long,
+            // No header is all ones.
+            bare: if is_data_pdu { [0xFF; 8] } else { bare_bytes },
+            full: [code, flags, hlen, pdo],
+        }
+    }
+
+    /// How much data a PDU with this common header, of this type, brings.
+    ///
+    /// # Errors
+    /// Whatever the first 8 bytes tell.
+    #[inline]
+    fn data_length(&self, common: [u8; 8]) -> Result<u32, Violation> {
+        // What nearly all say is said in few words.
+        if common == self.bare {
+            return Ok(0);
+        }
+        let [kind, flags, hlen, pdo, plen @ ..] = common;
+        let plen = u32::from_le_bytes(plen);
+        let overhead = u32::from(self.pdo) + u32::from(self.trailer);
+        let full = [kind, flags & !self.more.bits(), hlen, pdo];
+        if full == self.full && self.pdo != 0 && plen > overhead && plen <= self.plen_max {
+            return Ok(plen - overhead);
+        }
+        self.check(zerocopy::transmute!(common))
+    }
+
+    /// The same at length. The order is that of what matters: a PDU that is too long is that first.
+    #[cold]
+    fn check(&self, common: CommonHeader) -> Result<u32, Violation> {
+        let (pdo, plen, prefix) = (common.pdo, common.plen.get(), u32::from(self.prefix));
+        if common.hlen != self.hlen {
+            return Err(HLEN);
+        }
+        let flags = common.flags.difference(self.more);
+        let has_data = self.pdo != 0 && plen > prefix;
+        // Peers differ in what they say of a data digest in a PDU without data.
+        if flags != self.digests && (has_data || flags != self.digests.difference(PduFlags::DDGST)) {
+            return Err(FLAGS);
+        }
+        if plen < prefix {
+            return Err(PLEN);
+        }
+        if plen == prefix && pdo == 0 {
+            return Ok(0);
+        }
+        if self.pdo == 0 {
+            return Err(if plen > prefix { PLEN } else { PDO });
+        }
+        if plen > self.plen_max {
+            return Err(self.too_long);
+        }
+        if pdo != self.pdo || plen == prefix && !self.is_data_pdu {
+            return Err(PDO);
+        }
+        // A data PDU without data is refused for that, with the whole of its header.
+        if self.is_data_pdu && plen == pdo.into() {
+            return Ok(0);
+        }
+        plen.checked_sub(u32::from(pdo) + u32::from(self.trailer)).filter(|data| *data > 0).ok_or(PLEN)
+    }
+}
+
+/// Bytes of a data digest, if there is one.
+fn trailer_length(digests: Digests) -> u8 {
+    if digests.contains(Digests::DATA) { DIGEST_LENGTH } else { 0 }
+}
 
 impl Framer {
     /// A framer for a connection before its handshake.
     #[must_use]
     pub fn new(sender: Sender) -> Self {
-        Self {
+        let mut framer = Self {
             sender,
             is_initialised: false,
-            digests: Digests::empty(),
-            alignment: DataAlignment::NONE,
-            limits: DataLimits::default(),
+            rules: [None; TYPE_COUNT],
+            trailer: 0,
             header: [0; HEADER_BYTES_MAX + DIGEST_BYTES],
             have: 0,
-            state: START,
-        }
+            state: State::Between,
+        };
+        let kind = framer.handshake();
+        framer.allow(&[kind], Digests::empty(), DataAlignment::NONE, DataLimits::default());
+        framer
     }
 
     /// The handshake is done: these digests, this alignment and these limits hold for what the sender sends from
     /// now on.
     pub fn initialise(&mut self, digests: Digests, alignment: DataAlignment, limits: DataLimits) {
-        debug_assert!(matches!(self.state, State::Header { .. }) && self.have == 0, "between PDUs");
+        debug_assert!(self.is_between_pdus());
         self.is_initialised = true;
-        self.digests = digests;
-        self.alignment = alignment;
-        self.limits = limits;
+        self.trailer = trailer_length(digests);
+        match self.sender {
+            Sender::Host => {
+                self.allow(&[PduType::CapsuleCmd, PduType::H2cData], digests, alignment, limits);
+            }
+            Sender::Controller => {
+                let kinds = [PduType::CapsuleResp, PduType::C2hData, PduType::R2t];
+                self.allow(&kinds, digests, alignment, limits);
+            }
+        }
+    }
+
+    fn allow(&mut self, kinds: &[PduType], digests: Digests, alignment: DataAlignment, limits: DataLimits) {
+        self.rules = [None; TYPE_COUNT];
+        for &kind in kinds {
+            self.rules[kind as usize] = Some(Rule::new(kind, digests, alignment, limits));
+        }
+    }
+
+    fn handshake(&self) -> PduType {
+        match self.sender {
+            Sender::Host => PduType::IcReq,
+            Sender::Controller => PduType::IcResp,
+        }
     }
 
     /// The next piece of the stream, taken from the front of `input`; `None` when all of it is taken in.
     ///
     /// # Errors
-    /// What is wrong with the PDU that begins. Nothing can be framed after an error.
+    /// What is wrong with the PDU that begins. Nothing is framed after an error: it comes again.
     #[inline]
     pub fn next_frame<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Frame<'a>>, Violation> {
+        if let State::Between = self.state {
+            return self.on_header(input).map_err(|violation| self.fail(violation));
+        }
+        self.on_more(input)
+    }
+
+    /// The next piece, from within a PDU.
+    fn on_more<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Frame<'a>>, Violation> {
         match self.state {
-            State::Header { .. } => self.on_header_bytes(input),
+            State::Between | State::Header { .. } => {
+                self.on_some_header_bytes(input).map_err(|violation| self.fail(violation))
+            }
             State::Padding { .. } | State::Data { .. } | State::Digest { .. } | State::End { .. } => {
                 Ok(self.on_data_bytes(input))
             }
-            State::Failed => Err(Violation::Sequence),
+            State::Failed(violation) => Err(violation),
+        }
+    }
+
+    /// The data of the PDU whose header has just been handed out, and whether it matches its digest, if all of it lies
+    /// in `input`: the same as its frames, at once.
+    #[inline]
+    pub fn next_whole_data<'a>(&mut self, input: &mut &'a [u8]) -> Option<(&'a [u8], bool)> {
+        let State::Padding { left, data } = self.state else { return None };
+        let (start, length) = (usize::from(left), usize::try_from(data).ok()?);
+        let rest = input.get(start..)?;
+        let (data, rest) = rest.split_at_checked(length)?;
+        let is_intact = if self.trailer == 0 {
+            *input = rest;
+            true
+        } else {
+            let (digest, rest) = rest.split_first_chunk()?;
+            *input = rest;
+            u32::from_le_bytes(*digest) == data_digest(data)
+        };
+        self.state = State::Between;
+        Some((data, is_intact))
+    }
+
+    /// The header that was handed out last. `T` is of its type.
+    #[inline]
+    #[must_use]
+    pub fn header<T: FromBytes + KnownLayout + Immutable + Unaligned>(&self) -> &T {
+        T::ref_from_prefix(&self.header).expect("headers fit").0
+    }
+
+    /// Stops: what was handed out last cannot be. Returns the violation to tell, which is the first.
+    #[cold]
+    pub fn fail(&mut self, violation: Violation) -> Violation {
+        match self.state {
+            State::Failed(first) => first,
+            _ => {
+                self.state = State::Failed(violation);
+                violation
+            }
+        }
+    }
+
+    /// Why nothing is framed any more.
+    #[inline]
+    #[must_use]
+    pub fn failure(&self) -> Option<Violation> {
+        match self.state {
+            State::Failed(violation) => Some(violation),
+            _ => None,
         }
     }
 
@@ -168,206 +361,156 @@ impl Framer {
     }
 
     /// Whether the stream stands between two PDUs.
+    #[inline]
     #[must_use]
     pub fn is_between_pdus(&self) -> bool {
-        self.have == 0 && matches!(self.state, State::Header { .. })
+        matches!(self.state, State::Between)
     }
 
-    /// Bytes of the header at hand or, after a violation, of the one that broke the rules: at most 128.
+    /// What there is of the header that comes in or came last: after a violation, of the one that broke the rules.
+    /// At most 128 bytes, without its digest.
     #[must_use]
     pub fn offending_header(&self) -> &[u8] {
-        let length = usize::from(self.have).min(TERM_REQ_COPY_BYTES_MAX);
-        &self.header[..length]
+        let length = match PduType::try_from(self.header[0]) {
+            Ok(kind) => kind.header_length().min(self.have),
+            Err(_) => self.have.min(COMMON_LENGTH),
+        };
+        &self.header[..length.into()]
     }
 
-    fn on_header_bytes<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Frame<'a>>, Violation> {
-        loop {
-            let State::Header { need } = self.state else { unreachable!("the caller looked") };
-            self.take_header_bytes(need, input);
-            if self.have < need {
+    /// The next piece, from between PDUs.
+    #[inline]
+    fn on_header<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Frame<'a>>, Violation> {
+        // The common case: the whole header lies in the input.
+        if let Some(common) = input.first_chunk()
+            && let Some(Some(rule)) = self.rules.get(usize::from(common[0]))
+            && let Some((header, rest)) = input.split_at_checked(rule.prefix.into())
+        {
+            *input = rest;
+            // Of fixed length, so that they are moved without a call.
+            match (header.first_chunk::<CAPSULE_CMD_BYTES>(), header.first_chunk::<DATA_BYTES>()) {
+                (Some(command), _) => *self.header.first_chunk_mut().expect("headers fit") = *command,
+                (None, Some(other)) => *self.header.first_chunk_mut().expect("headers fit") = *other,
+                (None, None) => unreachable!("no header is shorter"),
+            }
+            if usize::from(rule.hlen) > CAPSULE_CMD_BYTES {
+                self.header[CAPSULE_CMD_BYTES..header.len()].copy_from_slice(&header[CAPSULE_CMD_BYTES..]);
+            }
+            let data = match rule.data_length(*common) {
+                Ok(data) => data,
+                Err(violation) => {
+                    self.have = COMMON_LENGTH;
+                    return Err(violation);
+                }
+            };
+            self.have = rule.prefix;
+            let (hlen, prefix) = (rule.hlen, rule.prefix);
+            let (kind, is_data_pdu, pdo) = (rule.kind, rule.is_data_pdu, rule.pdo);
+            if prefix > hlen {
+                self.check_digest(&header[hlen.into()..])?;
+            }
+            if is_data_pdu {
+                self.check_length(data)?;
+            }
+            if data > 0 {
+                // The rest up to pdo is padding.
+                self.state = State::Padding { left: pdo - prefix, data };
+            }
+            return Ok(Some(Frame::Header(kind, data)));
+        }
+        self.on_some_header_bytes(input)
+    }
+
+    /// A header that comes in pieces, or of a type that is not expected.
+    fn on_some_header_bytes<'a>(&mut self, input: &mut &[u8]) -> Result<Option<Frame<'a>>, Violation> {
+        let mut need = match self.state {
+            State::Header { need } => need,
+            _ if input.is_empty() => return Ok(None),
+            _ => {
+                self.have = 0;
+                self.state = State::Header { need: COMMON_LENGTH };
+                COMMON_LENGTH
+            }
+        };
+        if need == COMMON_LENGTH {
+            if !self.take_header_bytes(need, input) {
                 return Ok(None);
             }
-            if need > COMMON_LENGTH {
-                break;
-            }
-            let need = self.on_common_header().inspect_err(|_| self.state = State::Failed)?;
+            let common: CommonHeader = *self.header();
+            need = match self.rule() {
+                Some(rule) => rule.check(common).map(|_| rule.prefix)?,
+                None => self.on_other_type(&common)?,
+            };
             self.state = State::Header { need };
         }
-        let header = self.on_whole_header().inspect_err(|_| self.state = State::Failed)?;
-        Ok(Some(Frame::Header(header)))
+        if !self.take_header_bytes(need, input) {
+            return Ok(None);
+        }
+        let Some(rule) = self.rule() else {
+            let ended: &TermReq = self.header();
+            return Err(Violation::EndedByPeer { fes: ended.status(), fei: ended.fei.get() });
+        };
+        let data = rule.check(*self.header()).expect("checked with its first 8 bytes");
+        if rule.prefix > rule.hlen {
+            self.check_digest(&self.header[rule.hlen.into()..rule.prefix.into()])?;
+        }
+        if rule.is_data_pdu {
+            self.check_length(data)?;
+        }
+        self.state = match data {
+            0 => State::Between,
+            _ => State::Padding { left: rule.pdo - rule.prefix, data },
+        };
+        Ok(Some(Frame::Header(rule.kind, data)))
     }
 
-    #[inline]
-    fn take_header_bytes(&mut self, need: u8, input: &mut &[u8]) {
-        let count = usize::from(need - self.have).min(input.len());
-        let (taken, rest) = input.split_at(count);
+    /// The rule for the header that is there, as far as it is.
+    fn rule(&self) -> Option<Rule> {
+        self.rules.get(usize::from(self.header[0])).copied().flatten()
+    }
+
+    /// Says whether `need` bytes of the header are there.
+    fn take_header_bytes(&mut self, need: u8, input: &mut &[u8]) -> bool {
         let have = usize::from(self.have);
+        let count = (usize::from(need) - have).min(input.len());
+        let (taken, rest) = input.split_at(count);
         self.header[have..have + count].copy_from_slice(taken);
         *input = rest;
         self.have += u8::try_from(count).expect("at most a header");
+        self.have == need
     }
 
-    fn common(&self) -> CommonHeader {
-        self.read()
+    /// Compares the header with the digest that came behind it.
+    fn check_digest(&self, digest: &[u8]) -> Result<(), Violation> {
+        let received = digest.first_chunk().map_or(0, |digest| u32::from_le_bytes(*digest));
+        let header = &self.header[..usize::from(self.have) - DIGEST_BYTES];
+        if received == header_digest(header) { Ok(()) } else { Err(Violation::HeaderDigest { received }) }
     }
 
-    fn read<T: FromBytes + KnownLayout + Immutable>(&self) -> T {
-        T::read_from_prefix(&self.header).expect("headers fit").0
+    /// A data PDU without data, or whose length field says other than its framing, cannot be.
+    #[inline]
+    fn check_length(&self, data: u32) -> Result<(), Violation> {
+        let pdu: &DataPdu = self.header();
+        if data == 0 || pdu.length.get() != data { Err(LENGTH) } else { Ok(()) }
     }
 
-    /// Everything that the first 8 bytes tell. Returns the length of header and digest.
-    fn on_common_header(&mut self) -> Result<u8, Violation> {
-        let common = self.common();
-        let kind = self.expected_type(common.kind)?;
-        if kind.is_term_req() {
-            // One that is malformed itself is no reason to send one. wire §2.4
-            if common.hlen != kind.header_length() || !TERM_REQ_LENGTHS.contains(&common.plen.get()) {
-                return Err(Violation::MalformedTermReq);
+    /// A type that no rule allows: a TermReq, or one that may not come, or not now.
+    #[cold]
+    fn on_other_type(&self, common: &CommonHeader) -> Result<u8, Violation> {
+        match common.pdu_type() {
+            Ok(kind) if kind.is_term_req() && kind.is_from_host() == (self.sender == Sender::Host) => {
+                // One that is malformed itself is no reason to send one. wire §2.4
+                if common.hlen != kind.header_length() || !TERM_REQ_LENGTHS.contains(&common.plen.get()) {
+                    return Err(Violation::MalformedTermReq);
+                }
+                Ok(kind.header_length())
             }
-            return Ok(kind.header_length());
-        }
-        if common.hlen != kind.header_length() {
-            return Err(Violation::HeaderField { offset: 2 });
-        }
-        self.check_flags(kind, common)?;
-        let prefix = self.prefix_length(kind);
-        self.check_lengths(kind, common, prefix.into())?;
-        Ok(prefix)
-    }
-
-    /// The type, if it is one that this sender may send now.
-    fn expected_type(&self, raw: u8) -> Result<PduType, Violation> {
-        let handshake = match self.sender {
-            Sender::Host => PduType::IcReq,
-            Sender::Controller => PduType::IcResp,
-        };
-        let kind = PduType::try_from(raw);
-        if let Ok(kind) = kind
-            && kind.is_term_req()
-            && kind.is_from_host() == (self.sender == Sender::Host)
-        {
-            return Ok(kind);
-        }
-        if !self.is_initialised {
-            return if kind == Ok(handshake) { Ok(handshake) } else { Err(Violation::Sequence) };
-        }
-        match kind {
-            Ok(kind) if kind == handshake => Err(Violation::Sequence),
-            Ok(kind) if kind.is_from_host() == (self.sender == Sender::Host) => Ok(kind),
+            _ if !self.is_initialised => Err(Violation::Sequence),
+            Ok(kind) if kind == self.handshake() => Err(Violation::Sequence),
             _ => Err(Violation::HeaderField { offset: 0 }),
         }
     }
 
-    fn check_flags(&self, kind: PduType, common: CommonHeader) -> Result<(), Violation> {
-        let flags = common.flags;
-        let allowed = match kind {
-            PduType::H2cData => PduFlags::HDGST | PduFlags::DDGST | PduFlags::LAST,
-            PduType::C2hData => PduFlags::all(),
-            _ => PduFlags::HDGST | PduFlags::DDGST,
-        };
-        let header_digest = self.digests.contains(Digests::HEADER) && kind.may_carry_header_digest();
-        let has_data = common.plen.get() > self.prefix_length(kind).into();
-        let data_digest = self.digests.contains(Digests::DATA);
-        let is_right = flags.bits() & !allowed.bits() == 0
-            && flags.contains(PduFlags::HDGST) == header_digest
-            // Peers differ in what they set on a PDU without data.
-            && (flags.contains(PduFlags::DDGST) == data_digest || (data_digest && !has_data));
-        if is_right { Ok(()) } else { Err(Violation::HeaderField { offset: 1 }) }
-    }
-
-    /// Length of the header with its digest, if it has one.
-    fn prefix_length(&self, kind: PduType) -> u8 {
-        let digest = self.digests.contains(Digests::HEADER) && kind.may_carry_header_digest();
-        kind.header_length() + if digest { DIGEST_LENGTH } else { 0 }
-    }
-
-    /// Where the data begins, its end, and that both fit the type.
-    fn check_lengths(&self, kind: PduType, common: CommonHeader, prefix: u32) -> Result<(), Violation> {
-        const PDO: Violation = Violation::HeaderField { offset: 3 };
-        const PLEN: Violation = Violation::HeaderField { offset: 4 };
-        let (pdo, plen) = (u32::from(common.pdo), common.plen.get());
-        if plen < prefix {
-            return Err(PLEN);
-        }
-        if plen == prefix {
-            return if pdo == 0 { Ok(()) } else { Err(PDO) };
-        }
-        if !kind.may_carry_data() {
-            return Err(PLEN);
-        }
-        let data_starts = prefix.next_multiple_of(self.alignment.bytes().into());
-        let trailer = self.trailer_length();
-        // Too long first: nothing else about such a PDU matters.
-        let (limit, too_long) = match kind {
-            PduType::CapsuleCmd => (self.limits.capsule_bytes_max, PLEN),
-            _ => (self.limits.data_pdu_bytes_max, Violation::LimitExceeded),
-        };
-        if plen > data_starts.saturating_add(limit).saturating_add(trailer) {
-            return Err(too_long);
-        }
-        if pdo != data_starts {
-            return Err(PDO);
-        }
-        if plen <= data_starts + trailer { Err(PLEN) } else { Ok(()) }
-    }
-
-    fn on_whole_header(&mut self) -> Result<Header, Violation> {
-        let common = self.common();
-        let kind = PduType::try_from(common.kind).expect("checked with the common header");
-        if kind.is_term_req() {
-            let ended: TermReq = self.read();
-            return Err(Violation::EndedByPeer { fes: ended.status(), fei: ended.fei.get() });
-        }
-        let hlen = usize::from(common.hlen);
-        if usize::from(self.have) > hlen {
-            let received = self.header[hlen..].first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
-            if received != header_digest(&self.header[..hlen]) {
-                return Err(Violation::HeaderDigest { received });
-            }
-        }
-        let data = self.data_length(common);
-        let header = match kind {
-            PduType::CapsuleCmd => Header::Command(self.read::<CapsuleCmd>().sqe, data),
-            PduType::CapsuleResp => Header::Response(self.read::<CapsuleResp>().cqe),
-            PduType::H2cData => Header::H2cData(self.read_data(data)?),
-            PduType::C2hData => Header::C2hData(self.read_data(data)?),
-            PduType::R2t => Header::R2t(self.read()),
-            PduType::IcReq => Header::IcReq(self.read()),
-            PduType::IcResp => Header::IcResp(self.read()),
-            PduType::H2cTermReq | PduType::C2hTermReq => unreachable!("handled above"),
-        };
-        self.state = match data {
-            0 => START,
-            // The prefix is in; the rest up to pdo is padding.
-            _ => State::Padding { left: common.pdo - self.have, data },
-        };
-        self.have = 0;
-        Ok(header)
-    }
-
-    fn read_data(&self, data: u32) -> Result<DataPdu, Violation> {
-        let pdu: DataPdu = self.read();
-        // A data PDU without data, or whose length field says other than its framing.
-        if data == 0 || pdu.length.get() != data {
-            return Err(Violation::HeaderField { offset: 16 });
-        }
-        Ok(pdu)
-    }
-
-    /// Bytes of data in the PDU, whose lengths are checked.
-    fn data_length(&self, common: CommonHeader) -> u32 {
-        if common.pdo == 0 {
-            return 0;
-        }
-        common.plen.get() - u32::from(common.pdo) - self.trailer_length()
-    }
-
-    /// Length of the data digest of a PDU with data.
-    fn trailer_length(&self) -> u32 {
-        if self.digests.contains(Digests::DATA) { DIGEST_LENGTH.into() } else { 0 }
-    }
-
-    #[inline]
     fn on_data_bytes<'a>(&mut self, input: &mut &'a [u8]) -> Option<Frame<'a>> {
         loop {
             match self.state {
@@ -384,10 +527,10 @@ impl Framer {
                     }
                 }
                 State::Data { left: 0, digest } => {
-                    self.state = if self.digests.contains(Digests::DATA) {
-                        State::Digest { have: 0, bytes: [0; DIGEST_BYTES], computed: digest.finish() }
-                    } else {
+                    self.state = if self.trailer == 0 {
                         State::End { is_intact: true }
+                    } else {
+                        State::Digest { have: 0, bytes: [0; DIGEST_BYTES], computed: digest.finish() }
                     };
                 }
                 State::Data { left, mut digest } => {
@@ -397,7 +540,7 @@ impl Framer {
                     }
                     let (taken, rest) = input.split_at(count);
                     *input = rest;
-                    if self.digests.contains(Digests::DATA) {
+                    if self.trailer != 0 {
                         digest.update(taken);
                     }
                     let left = left - u32::try_from(count).expect("at most what was left");
@@ -418,10 +561,10 @@ impl Framer {
                     self.state = State::End { is_intact: u32::from_le_bytes(bytes) == computed };
                 }
                 State::End { is_intact } => {
-                    self.state = START;
+                    self.state = State::Between;
                     return Some(Frame::End { is_intact });
                 }
-                State::Header { .. } | State::Failed => return None,
+                State::Between | State::Header { .. } | State::Failed(_) => return None,
             }
         }
     }

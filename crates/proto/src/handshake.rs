@@ -38,7 +38,7 @@ impl Agreement {
 pub struct ControllerOffer {
     /// Alignment asked of the host. Linux accepts none but 4 bytes.
     pub alignment: DataAlignment,
-    /// Most data bytes taken in one H2CData: at least [`H2C_DATA_BYTES_MIN`], a dword multiple.
+    /// Most data bytes taken in one H2CData; made a dword multiple of at least [`H2C_DATA_BYTES_MIN`].
     pub h2c_data_bytes_max: u32,
     /// R2Ts per command we open at once, if the host takes as many.
     pub r2t_limit: u32,
@@ -63,14 +63,15 @@ impl ControllerOffer {
         let to_host = request.data_alignment().ok_or(Violation::HeaderField { offset: 10 })?;
         // Reserved digest bits are ignored: they ask for nothing we know.
         let digests = request.dgst & Digests::all();
+        let h2c_data_bytes_max = self.h2c_data_bytes_max.max(H2C_DATA_BYTES_MIN) & !3;
         let agreement = Agreement {
             digests,
             to_controller: self.alignment,
             to_host,
             r2t_limit: u32::try_from(request.r2t_limit()).unwrap_or(u32::MAX).min(self.r2t_limit.max(1)),
-            h2c_data_bytes_max: self.h2c_data_bytes_max,
+            h2c_data_bytes_max,
         };
-        Ok((IcResp::new(self.alignment, digests, self.h2c_data_bytes_max), agreement))
+        Ok((IcResp::new(self.alignment, digests, h2c_data_bytes_max), agreement))
     }
 }
 

@@ -16,14 +16,16 @@ use std::ops::Range;
 use wire::U16;
 use wire::cqe::Cqe;
 use wire::digest::DataDigest;
-use wire::pdu::{CapsuleCmd, DataPdu, Digests, PduFlags, PduLayout, PduType, R2t};
+use wire::opcode::AdminOpcode;
+use wire::pdu::{CapsuleCmd, CapsuleResp, DataPdu, Digests, IcResp, PduFlags, PduLayout, PduType, R2t};
 use wire::sgl::Sgl;
 use wire::sqe::Sqe;
 use wire::status::Status;
 use zerocopy::IntoBytes;
 
 use crate::caravan::{Caravan, Piece};
-use crate::framer::{DataLimits, Frame, Framer, Header, Sender, term_req};
+use crate::controller_queue::CAPSULE_BYTES_MIN;
+use crate::framer::{DataLimits, Frame, Framer, Sender, term_req};
 use crate::handshake::{Agreement, HostOffer};
 use crate::violation::Violation;
 
@@ -56,11 +58,11 @@ pub enum Transfer<B> {
     },
 }
 
-/// The end of a command.
-#[derive(Debug)]
-pub struct Completion<B> {
+/// The end of a command. `U` is what its submitter knows it by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Completion<B, U = u64> {
     /// As given to [`HostQueue::submit`].
-    pub user: u64,
+    pub user: U,
     /// The outcome: what the controller said, or what we found wrong with what it sent.
     pub status: Status,
     /// The result dwords of the completion, 0 if none came.
@@ -73,37 +75,97 @@ pub struct Completion<B> {
 
 /// What a host's queue has for its driver.
 #[derive(Debug)]
-pub enum HostEvent<B> {
+pub enum HostEvent<B, U = u64> {
     /// The handshake is done.
     Initialised(Agreement),
     /// A command has ended.
-    Completed(Completion<B>),
+    Completed(Completion<B, U>),
+}
+
+/// What [`HostQueue::next_end`] finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The handshake is done.
+    Initialised(Agreement),
+    /// A command has ended: [`HostQueue::take`] it.
+    Command(Ended),
+}
+
+/// A command that has ended and is still in its slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    slot: u16,
+    status: Status,
+    result: u64,
+}
+
+/// A command that had not ended when its connection did: what is needed to judge whether it can be submitted again.
+#[derive(Debug)]
+pub struct Unfinished<B, U = u64> {
+    /// As given to [`HostQueue::submit`].
+    pub user: U,
+    /// The command, with the cid it had.
+    pub sqe: Sqe,
+    /// Its data.
+    pub transfer: Transfer<B>,
+    /// What the controller has said about it; its completion was held back by data on its way out.
+    pub answer: Option<(Status, u64)>,
+    /// No byte of it has left: the controller cannot know it.
+    pub is_unsent: bool,
 }
 
 /// Why a command was not taken; it comes back.
 #[derive(Debug)]
 pub enum Refused<B> {
-    /// The queue has as many commands as it may.
+    /// The queue has as many commands as it may, or may have none: see [`HostQueue::has_room`].
     Full(Transfer<B>),
     /// The data is longer than a PDU's length can say.
     TooLong(Transfer<B>),
 }
 
-/// The host's end of one queue pair on one connection, from ICReq to its end. `B` is the data of a command.
+/// The host's end of one queue pair on one connection, from ICReq to its end. `B` is the data of a command, `U` what its
+/// submitter knows it by.
 #[derive(Debug)]
-pub struct HostQueue<B> {
+pub struct HostQueue<B, U = u64> {
     offer: HostOffer,
     framer: Framer,
     agreement: Agreement,
+    is_initialised: bool,
+    layouts: Layouts,
     in_capsule_bytes: u32,
     limit: u16,
-    slots: Vec<Slot<B>>,
+    slots: Vec<Slot<B, U>>,
     free: Vec<u16>,
     live_count: u16,
+    /// How often a caravan has left: tells commands that have not.
+    ring_count: u64,
+    /// Where the command was that ended last.
+    last_finished: u16,
     incoming: Incoming,
     /// Commands whose completion waited for their last bytes to leave.
     finished: Vec<u16>,
     caravan: Caravan<DataRange>,
+}
+
+/// What we send, as agreed; those with data are to be resized.
+#[derive(Debug)]
+struct Layouts {
+    bare_capsule: PduLayout,
+    full_capsule: PduLayout,
+    h2c_data: PduLayout,
+}
+
+impl Layouts {
+    fn new(agreement: &Agreement) -> Self {
+        let full = |kind| {
+            PduLayout::new(kind, agreement.digests, agreement.to_controller, 1).expect("it carries data")
+        };
+        Self {
+            bare_capsule: PduLayout::without_data(PduType::CapsuleCmd, agreement.digests),
+            full_capsule: full(PduType::CapsuleCmd),
+            h2c_data: full(PduType::H2cData),
+        }
+    }
 }
 
 /// Data of a command that is in the caravan.
@@ -115,22 +177,26 @@ pub struct DataRange {
 }
 
 #[derive(Debug)]
-struct Slot<B> {
+struct Slot<B, U> {
     /// Grows with each command: the upper 6 bits of its cid.
     generation: u8,
-    state: State<B>,
+    /// The command that is in it, or was last.
+    sqe: Sqe,
+    state: State<B, U>,
 }
 
 #[derive(Debug)]
-enum State<B> {
+enum State<B, U> {
     Free,
-    Live(Command<B>),
+    Live(Command<B, U>),
 }
 
 #[derive(Debug)]
-struct Command<B> {
-    user: u64,
+struct Command<B, U> {
+    user: U,
     transfer: Transfer<B>,
+    /// The queue's ring count when it was submitted.
+    submitted_at: u64,
     /// Bytes of its data that were handed to the caravan, or received.
     moved: u32,
     /// Payload ranges of it that are in the caravan.
@@ -157,7 +223,7 @@ enum Incoming {
 const INDEX_BITS: u32 = 10;
 const INDEX_MASK: u16 = (1 << INDEX_BITS) - 1;
 
-impl<B: DataBuffer> HostQueue<B> {
+impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
     /// The queue of a connection that is about to be made, for at most `limit` commands at once (1 to
     /// [`HOST_SLOT_COUNT_MAX`]). Its ICReq is in the caravan.
     #[must_use]
@@ -169,11 +235,15 @@ impl<B: DataBuffer> HostQueue<B> {
             offer,
             framer: Framer::new(Sender::Controller),
             agreement: Agreement::NONE,
+            is_initialised: false,
+            layouts: Layouts::new(&Agreement::NONE),
             in_capsule_bytes: 0,
             limit,
             slots: Vec::new(),
             free: Vec::new(),
             live_count: 0,
+            ring_count: 0,
+            last_finished: 0,
             incoming: Incoming::None,
             finished: Vec::new(),
             caravan,
@@ -195,50 +265,65 @@ impl<B: DataBuffer> HostQueue<B> {
     ///
     /// # Errors
     /// [`Refused`], with the data.
-    pub fn submit(&mut self, sqe: Sqe, transfer: Transfer<B>, user: u64) -> Result<(), Refused<B>> {
-        let length = match &transfer {
-            Transfer::None => 0,
-            Transfer::ToController(buffer) | Transfer::FromController { buffer, .. } => buffer.length(),
+    #[inline]
+    pub fn submit(&mut self, sqe: Sqe, transfer: Transfer<B>, user: U) -> Result<(), Refused<B>> {
+        let (length, is_write) = match &transfer {
+            Transfer::None => (0, false),
+            Transfer::ToController(buffer) => (buffer.length(), true),
+            Transfer::FromController { buffer, .. } => (buffer.length(), false),
         };
         // Leaves room for header, padding and digest in a PDU length.
         let Some(length) = u32::try_from(length).ok().filter(|&length| length < u32::MAX - 1024) else {
             return Err(Refused::TooLong(transfer));
         };
         let Some(slot) = self.take_slot() else { return Err(Refused::Full(transfer)) };
-        // A Fabrics command carries its data in the capsule on every queue. wire §4.1
-        let is_in_capsule = matches!(transfer, Transfer::ToController(_))
-            && length > 0
-            && (length <= self.in_capsule_bytes || sqe.opcode == wire::opcode::AdminOpcode::FABRICS.raw());
-        let dptr = if is_in_capsule { Sgl::in_capsule(length) } else { Sgl::transport(length) };
-        let data_length = if is_in_capsule { length } else { 0 };
+        let is_in_capsule = is_write && length > 0 && length <= self.in_capsule_bytes(&sqe);
         let entry = &mut self.slots[usize::from(slot)];
         entry.generation = (entry.generation + 1) & 0x3f;
-        let cid = u16::from(entry.generation) << INDEX_BITS | slot;
+        entry.sqe = sqe;
+        entry.sqe.cid.set(u16::from(entry.generation) << INDEX_BITS | slot);
+        entry.sqe.dptr = if is_in_capsule { Sgl::in_capsule(length) } else { Sgl::transport(length) };
         entry.state = State::Live(Command {
             user,
             transfer,
+            submitted_at: self.ring_count,
             moved: 0,
             in_transit: 0,
             window_count: 0,
             is_corrupt: false,
             completion: None,
         });
-        let digests = self.agreement.digests;
-        let layout = PduLayout::new(PduType::CapsuleCmd, digests, self.agreement.to_controller, data_length)
-            .expect("the length was checked");
-        let pdu = CapsuleCmd::new(&layout, sqe.with_cid(cid).with_data(dptr));
+        let layout = match is_in_capsule {
+            false => self.layouts.bare_capsule,
+            true => self.layouts.full_capsule.resized(length).expect("the length was checked"),
+        };
+        let pdu = CapsuleCmd::new(&layout, entry.sqe);
         self.push_pdu(&layout, pdu.as_bytes());
-        if data_length > 0 {
-            self.push_data(slot, 0..data_length, false);
+        if is_in_capsule {
+            self.push_data(slot, 0..length, false);
         }
         Ok(())
     }
 
-    /// Whether a command can be submitted.
+    /// Data up to this length goes in the capsule. A Fabrics command carries its data there on every queue, as far as every
+    /// controller takes it. wire §4.1
+    #[inline]
+    fn in_capsule_bytes(&self, sqe: &Sqe) -> u32 {
+        let is_fabrics = sqe.opcode == AdminOpcode::FABRICS.raw();
+        self.in_capsule_bytes.max(if is_fabrics { CAPSULE_BYTES_MIN } else { 0 })
+    }
+
+    /// Whether a command can be submitted: the handshake is done, nothing has failed, and the queue is not full.
     #[inline]
     #[must_use]
     pub fn has_room(&self) -> bool {
-        self.live_count < self.limit
+        self.live_count < self.limit && self.is_initialised && self.framer.failure().is_none()
+    }
+
+    /// Commands that can be submitted now.
+    #[must_use]
+    pub fn room(&self) -> u16 {
+        if self.has_room() { self.limit - self.live_count } else { 0 }
     }
 
     /// Commands submitted and not completed.
@@ -248,18 +333,26 @@ impl<B: DataBuffer> HostQueue<B> {
         self.live_count
     }
 
+    #[inline]
     fn take_slot(&mut self) -> Option<u16> {
         if !self.has_room() {
             return None;
         }
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot { generation: 0, state: State::Free });
-            u16::try_from(self.slots.len() - 1).expect("at most the limit")
-        });
         self.live_count += 1;
-        Some(slot)
+        Some(match self.free.pop() {
+            Some(slot) => slot,
+            None => self.add_slot(),
+        })
     }
 
+    #[cold]
+    fn add_slot(&mut self) -> u16 {
+        let sqe = Sqe::new(0, wire::id::Nsid::NONE);
+        self.slots.push(Slot { generation: 0, sqe, state: State::Free });
+        u16::try_from(self.slots.len() - 1).expect("at most the limit")
+    }
+
+    #[inline]
     fn push_pdu(&mut self, layout: &PduLayout, header: &[u8]) {
         let has_digest = layout.header_digest_at().is_some();
         let bare = header.len() + if has_digest { wire::digest::DIGEST_BYTES } else { 0 };
@@ -290,177 +383,202 @@ impl<B: DataBuffer> HostQueue<B> {
     /// The next event in `input`, whose front is taken in; `None` when all of it is.
     ///
     /// # Errors
-    /// How the controller broke the transport: [`fail`](Self::fail) the queue then.
-    pub fn next_event(&mut self, input: &mut &[u8]) -> Result<Option<HostEvent<B>>, Violation> {
+    /// How the controller broke the transport: [`fail`](Self::fail) the queue then. Nothing more is taken in, submitted
+    /// or rung for; commands that have not ended come from [`next_unfinished`](Self::next_unfinished).
+    #[inline]
+    pub fn next_event(&mut self, input: &mut &[u8]) -> Result<Option<HostEvent<B, U>>, Violation> {
+        Ok(self.next_end(input)?.map(|end| match end {
+            End::Initialised(agreement) => HostEvent::Initialised(agreement),
+            End::Command(ended) => HostEvent::Completed(self.take(ended)),
+        }))
+    }
+
+    /// As [`next_event`](Self::next_event), but a command that has ended stays where it is until it is taken, which must be
+    /// before anything else is asked: what it holds is moved once less.
+    ///
+    /// # Errors
+    /// As [`next_event`](Self::next_event).
+    pub fn next_end(&mut self, input: &mut &[u8]) -> Result<Option<End>, Violation> {
+        if let Some(violation) = self.framer.failure() {
+            return Err(violation);
+        }
         if let Some(slot) = self.finished.pop() {
-            return Ok(Some(self.finish(slot)));
+            let (status, result) = self.command(slot).completion.expect("it was held back");
+            return Ok(Some(End::Command(Ended { slot, status, result })));
         }
         while let Some(frame) = self.framer.next_frame(input)? {
-            match frame {
-                Frame::Header(Header::Response(cqe)) => {
-                    if let Some(event) = self.on_response(&cqe)? {
-                        return Ok(Some(event));
-                    }
+            let end = match frame {
+                Frame::Header(kind, _) => self.on_header(kind, input),
+                Frame::Data(data) => {
+                    self.on_data(data);
+                    Ok(None)
                 }
-                Frame::Header(Header::C2hData(pdu)) => self.on_c2h_data(&pdu)?,
-                Frame::Header(Header::R2t(r2t)) => self.on_r2t(&r2t)?,
-                Frame::Header(Header::IcResp(response)) => {
-                    let agreement = self.offer.on_ic_resp(&response)?;
-                    self.agreement = agreement;
-                    let limits = DataLimits { capsule_bytes_max: 0, data_pdu_bytes_max: u32::MAX };
-                    self.framer.initialise(agreement.digests, agreement.to_host, limits);
-                    return Ok(Some(HostEvent::Initialised(agreement)));
-                }
-                Frame::Header(_) => unreachable!("a framer of a host passes on nothing else"),
-                Frame::Data(data) => self.on_data(data),
-                Frame::End { is_intact } => {
-                    if let Some(event) = self.on_data_end(is_intact)? {
-                        return Ok(Some(event));
-                    }
-                }
+                Frame::End { is_intact } => self.on_data_end(is_intact),
+            };
+            match end {
+                Ok(None) => {}
+                Ok(end) => return Ok(end),
+                Err(violation) => return Err(self.framer.fail(violation)),
             }
         }
         Ok(None)
     }
 
-    /// The slot of the live command with this id.
+    /// Takes a command that has ended out of its slot.
+    ///
+    /// # Panics
+    /// If it was taken before.
     #[inline]
-    fn find(&self, cid: U16) -> Option<u16> {
-        let (slot, generation) = (cid.get() & INDEX_MASK, cid.get() >> INDEX_BITS);
-        let entry = self.slots.get(usize::from(slot))?;
-        let is_ours = u16::from(entry.generation) == generation
-            && matches!(&entry.state, State::Live(command) if command.completion.is_none());
-        is_ours.then_some(slot)
+    pub fn take(&mut self, ended: Ended) -> Completion<B, U> {
+        let Ended { slot, status, result } = ended;
+        let Command { user, transfer, moved, .. } = self.take_command(slot);
+        let (buffer, received) = match transfer {
+            Transfer::None => (None, 0),
+            Transfer::ToController(buffer) => (Some(buffer), 0),
+            Transfer::FromController { buffer, .. } => (Some(buffer), moved),
+        };
+        Completion { user, status, result, received, buffer }
     }
 
     #[inline]
-    fn command(&mut self, slot: u16) -> &mut Command<B> {
+    fn on_header(&mut self, kind: PduType, input: &mut &[u8]) -> Result<Option<End>, Violation> {
+        match kind {
+            PduType::CapsuleResp => self.on_response(),
+            PduType::C2hData => self.on_c2h_data(input),
+            PduType::R2t => self.on_r2t().map(|()| None),
+            PduType::IcResp => self.on_ic_resp().map(Some),
+            _ => unreachable!("a framer of a host passes on nothing else"),
+        }
+    }
+
+    fn on_ic_resp(&mut self) -> Result<End, Violation> {
+        let agreement = self.offer.on_ic_resp(self.framer.header::<IcResp>())?;
+        self.agreement = agreement;
+        self.layouts = Layouts::new(&agreement);
+        let limits = DataLimits { capsule_bytes_max: 0, data_pdu_bytes_max: u32::MAX };
+        self.framer.initialise(agreement.digests, agreement.to_host, limits);
+        self.is_initialised = true;
+        Ok(End::Initialised(agreement))
+    }
+
+    #[inline]
+    fn command(&mut self, slot: u16) -> &mut Command<B, U> {
         match &mut self.slots[usize::from(slot)].state {
             State::Live(command) => command,
             State::Free => unreachable!("slots in use are live"),
         }
     }
 
-    fn on_response(&mut self, cqe: &Cqe) -> Result<Option<HostEvent<B>>, Violation> {
-        let slot = self.find(cqe.cid).ok_or(Violation::Sequence)?;
-        self.on_completion(slot, cqe.status(), cqe.result.get())
+    #[inline]
+    fn on_response(&mut self) -> Result<Option<End>, Violation> {
+        let cqe: Cqe = self.framer.header::<CapsuleResp>().cqe;
+        let (slot, command) = find(&mut self.slots, cqe.cid).ok_or(Violation::Sequence)?;
+        complete(command, slot, cqe.status(), cqe.result.get())
     }
 
-    /// The controller says that a command has ended.
-    fn on_completion(
-        &mut self,
-        slot: u16,
-        status: Status,
-        result: u64,
-    ) -> Result<Option<HostEvent<B>>, Violation> {
-        let command = self.command(slot);
-        let mut status = status;
-        if status.is_success() {
-            match &command.transfer {
-                // A write cannot have succeeded before its data was asked for.
-                Transfer::ToController(buffer) if (command.moved as usize) < buffer.length() => {
-                    return Err(Violation::Sequence);
-                }
-                // Memory that was never filled must not pass for data.
-                Transfer::FromController { buffer, is_exact: true }
-                    if (command.moved as usize) < buffer.length() =>
-                {
-                    status = Status::DATA_TRANSFER_ERROR;
-                }
-                _ => {}
-            }
-            if command.is_corrupt {
-                status = Status::TRANSIENT_TRANSPORT_ERROR;
-            }
-        }
-        command.completion = Some((status, result));
-        // The caravan still refers to the buffer: hold the completion back until the bytes are gone.
-        if command.in_transit > 0 {
-            return Ok(None);
-        }
-        Ok(Some(self.finish(slot)))
-    }
-
-    fn finish(&mut self, slot: u16) -> HostEvent<B> {
+    #[inline]
+    fn take_command(&mut self, slot: u16) -> Command<B, U> {
         let state = std::mem::replace(&mut self.slots[usize::from(slot)].state, State::Free);
         let State::Live(command) = state else { unreachable!("a command ends once") };
         self.free.push(slot);
         self.live_count -= 1;
-        HostEvent::Completed(completion(command))
+        self.last_finished = slot;
+        command
     }
 
-    fn on_c2h_data(&mut self, pdu: &DataPdu) -> Result<(), Violation> {
-        let slot = self.find(pdu.cid).ok_or(Violation::HeaderField { offset: 8 })?;
+    /// The command whose completion was given out last, until the next one is submitted.
+    #[must_use]
+    pub fn completed_command(&self) -> Option<&Sqe> {
+        self.slots.get(usize::from(self.last_finished)).map(|slot| &slot.sqe)
+    }
+
+    /// Every command that has not ended, as it was sent: to find the one to abort, or those that take too long.
+    pub fn commands(&self) -> impl Iterator<Item = (&Sqe, U)> {
+        self.slots.iter().filter_map(|slot| match &slot.state {
+            State::Live(command) => Some((&slot.sqe, command.user)),
+            State::Free => None,
+        })
+    }
+
+    /// The same, to note something about them.
+    pub fn for_each_command(&mut self, mut each: impl FnMut(&Sqe, &mut U)) {
+        for slot in &mut self.slots {
+            if let State::Live(command) = &mut slot.state {
+                each(&slot.sqe, &mut command.user);
+            }
+        }
+    }
+
+    #[inline]
+    fn on_c2h_data(&mut self, input: &mut &[u8]) -> Result<Option<End>, Violation> {
+        let pdu: DataPdu = *self.framer.header();
+        let (slot, command) = find(&mut self.slots, pdu.cid).ok_or(Violation::HeaderField { offset: 8 })?;
         let flags = pdu.common.flags;
-        if flags.contains(PduFlags::SUCCESS) && !flags.contains(PduFlags::LAST) {
+        let is_success = flags.contains(PduFlags::SUCCESS);
+        if is_success && !flags.contains(PduFlags::LAST) {
             return Err(Violation::HeaderField { offset: 1 });
         }
         let (offset, length) = (pdu.offset.get(), pdu.length.get());
-        let command = self.command(slot);
-        let Transfer::FromController { buffer, .. } = &command.transfer else {
+        let Transfer::FromController { buffer, .. } = &mut command.transfer else {
             return Err(Violation::HeaderField { offset: 8 });
         };
         let after = offset.checked_add(length).ok_or(Violation::OutOfRange)?;
         if offset != command.moved || after as usize > buffer.length() {
             return Err(Violation::OutOfRange);
         }
-        self.incoming = Incoming::Read { slot, offset, is_success: flags.contains(PduFlags::SUCCESS) };
-        Ok(())
+        // The common case: all of it is here.
+        let Some((data, is_intact)) = self.framer.next_whole_data(input) else {
+            self.incoming = Incoming::Read { slot, offset, is_success };
+            return Ok(None);
+        };
+        fill(buffer, offset as usize, data);
+        command.moved = after;
+        command.is_corrupt |= !is_intact;
+        if is_success { complete(command, slot, Status::SUCCESS, 0) } else { Ok(None) }
     }
 
-    #[inline]
-    fn on_data(&mut self, mut bytes: &[u8]) {
-        let Incoming::Read { slot, mut offset, is_success } = self.incoming else { return };
+    fn on_data(&mut self, bytes: &[u8]) {
+        let Incoming::Read { slot, offset, is_success } = self.incoming else { return };
         if let Transfer::FromController { buffer, .. } = &mut self.command(slot).transfer {
-            while !bytes.is_empty() {
-                let part = buffer.part_mut(offset as usize);
-                let count = part.len().min(bytes.len());
-                part[..count].copy_from_slice(&bytes[..count]);
-                bytes = &bytes[count..];
-                offset += u32::try_from(count).expect("at most a PDU");
-            }
+            fill(buffer, offset as usize, bytes);
         }
+        let offset = offset + u32::try_from(bytes.len()).expect("at most a PDU");
         self.incoming = Incoming::Read { slot, offset, is_success };
     }
 
-    fn on_data_end(&mut self, is_intact: bool) -> Result<Option<HostEvent<B>>, Violation> {
+    fn on_data_end(&mut self, is_intact: bool) -> Result<Option<End>, Violation> {
         let Incoming::Read { slot, offset, is_success } = self.incoming else { return Ok(None) };
         self.incoming = Incoming::None;
         let command = self.command(slot);
         command.moved = offset;
         command.is_corrupt |= !is_intact;
-        if is_success { self.on_completion(slot, Status::SUCCESS, 0) } else { Ok(None) }
+        if is_success { complete(command, slot, Status::SUCCESS, 0) } else { Ok(None) }
     }
 
     /// Serves a window: all of it goes into the caravan. wire §4.1
-    fn on_r2t(&mut self, r2t: &R2t) -> Result<(), Violation> {
-        let slot = self.find(r2t.cid).ok_or(Violation::HeaderField { offset: 8 })?;
+    fn on_r2t(&mut self) -> Result<(), Violation> {
+        let r2t: R2t = *self.framer.header();
+        let (slot, command) = find(&mut self.slots, r2t.cid).ok_or(Violation::HeaderField { offset: 8 })?;
         let (offset, length) = (r2t.offset.get(), r2t.length.get());
         if length == 0 {
             return Err(Violation::HeaderField { offset: 16 });
         }
         let r2t_limit = self.agreement.r2t_limit;
         let pdu_bytes_max = self.agreement.h2c_data_bytes_max;
-        let command = self.command(slot);
         let Transfer::ToController(buffer) = &command.transfer else { return Err(Violation::Sequence) };
+        // One too many is that, whatever it says.
+        if command.window_count >= r2t_limit {
+            return Err(Violation::LimitExceeded);
+        }
         let end = offset.checked_add(length).ok_or(Violation::OutOfRange)?;
         if offset != command.moved || end as usize > buffer.length() {
             return Err(Violation::OutOfRange);
-        }
-        if command.window_count >= r2t_limit {
-            return Err(Violation::LimitExceeded);
         }
         command.window_count += 1;
         let mut start = offset;
         while start < end {
             let stop = end.min(start.saturating_add(pdu_bytes_max));
-            let layout = PduLayout::new(
-                PduType::H2cData,
-                self.agreement.digests,
-                self.agreement.to_controller,
-                stop - start,
-            )
-            .expect("at most the controller's limit");
+            let layout = self.layouts.h2c_data.resized(stop - start).expect("at most the controller's limit");
             let pdu = DataPdu::h2c(&layout, r2t.cid, r2t.ttag, start, stop == end);
             self.push_pdu(&layout, pdu.as_bytes());
             self.push_data(slot, start..stop, stop == end);
@@ -504,10 +622,13 @@ impl<B: DataBuffer> HostQueue<B> {
         Ok(())
     }
 
-    /// Rings the doorbell: what waits leaves now, unless something is on its way. Says whether it did.
+    /// Rings the doorbell: what waits leaves now, unless something is on its way. Says whether it did. It never does
+    /// after a violation.
     #[inline]
     pub fn ring(&mut self) -> bool {
-        self.caravan.ring()
+        let has_rung = self.framer.failure().is_none() && self.caravan.ring();
+        self.ring_count += u64::from(has_rung);
+        has_rung
     }
 
     /// What is to be sent.
@@ -563,7 +684,8 @@ impl<B: DataBuffer> HostQueue<B> {
         !self.framer.is_between_pdus()
     }
 
-    /// The TermReq to send because the controller broke the transport, if one is due.
+    /// The TermReq to send because the controller broke the transport, if one is due: after what is on its way, and
+    /// nothing after it.
     #[must_use]
     pub fn fail(&self, violation: Violation) -> Option<Vec<u8>> {
         term_req(Sender::Controller, violation, self.framer.offending_header())
@@ -571,28 +693,96 @@ impl<B: DataBuffer> HostQueue<B> {
 
     /// After the connection is closed: takes out a command that has not ended, with `status` in place of an answer.
     /// Those that the controller had answered keep its answer.
-    pub fn next_unfinished(&mut self, status: Status) -> Option<Completion<B>> {
+    pub fn next_unfinished(&mut self, status: Status) -> Option<Completion<B, U>> {
+        let slot = self.unfinished()?;
+        let (status, result) = self.command(slot).completion.unwrap_or((status, 0));
+        Some(self.take(Ended { slot, status, result }))
+    }
+
+    /// After the connection is closed: takes out a command that has not ended, to judge what becomes of it.
+    pub fn next_unfinished_command(&mut self) -> Option<Unfinished<B, U>> {
+        let ring_count = self.ring_count;
+        let slot = self.unfinished()?;
+        let command = self.take_command(slot);
+        Some(Unfinished {
+            user: command.user,
+            sqe: self.slots[usize::from(slot)].sqe,
+            transfer: command.transfer,
+            answer: command.completion,
+            is_unsent: command.submitted_at == ring_count,
+        })
+    }
+
+    /// A slot whose command has not ended.
+    fn unfinished(&mut self) -> Option<u16> {
         self.caravan.clear(drop);
         self.incoming = Incoming::None;
         self.finished.clear();
         let slot = self.slots.iter().position(|slot| matches!(slot.state, State::Live(_)))?;
-        let slot = u16::try_from(slot).expect("few slots");
-        self.command(slot).completion.get_or_insert((status, 0));
-        match self.finish(slot) {
-            HostEvent::Completed(completion) => Some(completion),
-            HostEvent::Initialised(_) => unreachable!("finish completes"),
-        }
+        Some(u16::try_from(slot).expect("few slots"))
     }
 }
 
-fn completion<B>(command: Command<B>) -> Completion<B> {
-    let (status, result) = command.completion.expect("set before a command finishes");
-    let (buffer, received) = match command.transfer {
-        Transfer::None => (None, 0),
-        Transfer::ToController(buffer) => (Some(buffer), 0),
-        Transfer::FromController { buffer, .. } => (Some(buffer), command.moved),
-    };
-    Completion { user: command.user, status, result, received, buffer }
+/// The live command with this id, which no answer has ended yet.
+#[inline]
+fn find<B, U>(slots: &mut [Slot<B, U>], cid: U16) -> Option<(u16, &mut Command<B, U>)> {
+    let (slot, generation) = (cid.get() & INDEX_MASK, cid.get() >> INDEX_BITS);
+    let entry = slots.get_mut(usize::from(slot))?;
+    match &mut entry.state {
+        State::Live(command) if u16::from(entry.generation) == generation && command.completion.is_none() => {
+            Some((slot, command))
+        }
+        _ => None,
+    }
+}
+
+/// The controller says that a command has ended.
+#[inline]
+fn complete<B: DataBuffer, U>(
+    command: &mut Command<B, U>,
+    slot: u16,
+    mut status: Status,
+    result: u64,
+) -> Result<Option<End>, Violation> {
+    if status.is_success() {
+        match &command.transfer {
+            // A write cannot have succeeded before its data was asked for.
+            Transfer::ToController(buffer) if (command.moved as usize) < buffer.length() => {
+                return Err(Violation::Sequence);
+            }
+            // Memory that was never filled must not pass for data.
+            Transfer::FromController { buffer, is_exact: true }
+                if (command.moved as usize) < buffer.length() =>
+            {
+                status = Status::DATA_TRANSFER_ERROR;
+            }
+            _ => {}
+        }
+        if command.is_corrupt {
+            status = Status::TRANSIENT_TRANSPORT_ERROR;
+        }
+    }
+    // The caravan still refers to the buffer: hold the completion back until the bytes are gone.
+    if command.in_transit > 0 {
+        command.completion = Some((status, result));
+        return Ok(None);
+    }
+    Ok(Some(End::Command(Ended { slot, status, result })))
+}
+
+/// Copies `bytes` into a buffer from `offset` on. There is room for them.
+#[inline]
+fn fill<B: DataBuffer>(buffer: &mut B, mut offset: usize, mut bytes: &[u8]) {
+    loop {
+        let part = buffer.part_mut(offset);
+        if let Some(whole) = part.get_mut(..bytes.len()) {
+            whole.copy_from_slice(bytes);
+            return;
+        }
+        let (now, later) = bytes.split_at(part.len());
+        part.copy_from_slice(now);
+        (offset, bytes) = (offset + now.len(), later);
+    }
 }
 
 /// Calls `each` with the contiguous parts of a range.
@@ -606,16 +796,20 @@ fn for_each_part<'a, B: DataBuffer>(buffer: &'a B, range: Range<usize>, mut each
     }
 }
 
-impl DataBuffer for Vec<u8> {
+/// Anything that is one run of bytes: `Vec<u8>`, `Box<[u8]>`, arrays, buffers of a pool.
+impl<T: AsRef<[u8]> + AsMut<[u8]>> DataBuffer for T {
+    #[inline]
     fn length(&self) -> usize {
-        self.len()
+        self.as_ref().len()
     }
 
+    #[inline]
     fn part(&self, offset: usize) -> &[u8] {
-        &self[offset..]
+        &self.as_ref()[offset..]
     }
 
+    #[inline]
     fn part_mut(&mut self, offset: usize) -> &mut [u8] {
-        &mut self[offset..]
+        &mut self.as_mut()[offset..]
     }
 }

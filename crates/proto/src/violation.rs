@@ -77,3 +77,38 @@ impl Violation {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// wire §2.4: how each is told, counted and answered.
+    #[test]
+    fn every_violation_has_its_text_name_and_fatal_error_status() {
+        let fes = FatalErrorStatus::SEQUENCE_ERROR;
+        let violations = [
+            Violation::HeaderField { offset: 4 },
+            Violation::Sequence,
+            Violation::HeaderDigest { received: 0xAA },
+            Violation::OutOfRange,
+            Violation::LimitExceeded,
+            Violation::UnsupportedParameter { offset: 11 },
+            Violation::EndedByPeer { fes, fei: 7 },
+            Violation::MalformedTermReq,
+        ];
+        let rows = violations.map(|violation| {
+            let answer = violation.term_req().map(|(fes, fei)| (fes.raw(), fei));
+            format!("{}: {violation}; {answer:?}", violation.name())
+        });
+        insta::assert_snapshot!(rows.join("\n"), @r"
+        header_field: invalid PDU header field at byte 4; Some((1, 4))
+        sequence: PDU out of sequence; Some((2, 0))
+        header_digest: header digest 0x000000aa does not match; Some((3, 170))
+        out_of_range: data out of range; Some((4, 0))
+        limit_exceeded: data transfer limit exceeded; Some((5, 0))
+        unsupported_parameter: unsupported parameter at byte 11; Some((6, 11))
+        ended_by_peer: peer ended the connection: PDU sequence error, information 0x7; None
+        malformed_term_req: malformed TermReq; None
+        ");
+    }
+}

@@ -58,8 +58,8 @@ impl WriteData {
     /// Accepts the header of an H2CData for window `index`. wire §4.1
     ///
     /// # Errors
-    /// [`Violation::Sequence`] if that window is not open, [`Violation::OutOfRange`] if the PDU does not continue
-    /// it exactly, [`Violation::HeaderField`] if LAST is set other than on its last byte.
+    /// [`Violation::HeaderField`] if that window was never granted, or if LAST is set other than on its last byte;
+    /// [`Violation::Sequence`] if it is closed, [`Violation::OutOfRange`] if the PDU does not continue it exactly.
     pub(crate) fn on_h2c_data(
         &mut self,
         index: usize,
@@ -67,7 +67,8 @@ impl WriteData {
         length: u32,
         is_last: bool,
     ) -> Result<(), Violation> {
-        let window = self.windows.get_mut(index).ok_or(Violation::Sequence)?;
+        const NEVER_GRANTED: Violation = Violation::HeaderField { offset: 10 };
+        let window = self.windows.get_mut(index).filter(|window| window.end > 0).ok_or(NEVER_GRANTED)?;
         if window.next == window.end {
             return Err(Violation::Sequence);
         }
@@ -83,12 +84,12 @@ impl WriteData {
         Ok(())
     }
 
-    /// Whether every byte has been asked for and has come.
+    /// Whether every byte has been asked for and has come, but for what is left of the PDU that was accepted last.
     pub(crate) fn is_complete(&self) -> bool {
         self.received == self.length
     }
 
-    /// Whether data that was asked for is still to come.
+    /// Whether data that was asked for is still to come, beside what is left of the PDU that was accepted last.
     pub(crate) fn is_owed(&self) -> bool {
         self.windows.iter().any(|window| window.next != window.end)
     }
@@ -114,10 +115,11 @@ mod tests {
     #[test]
     fn what_does_not_continue_a_window_is_refused() {
         let mut data = WriteData::new(0x2000);
-        assert_eq!(data.on_h2c_data(0, 0, 1, false), Err(Violation::Sequence), "nothing granted");
+        let never_granted = Err(Violation::HeaderField { offset: 10 });
+        assert_eq!(data.on_h2c_data(0, 0, 1, false), never_granted);
         data.grant(0x1000, 1);
-        assert_eq!(data.on_h2c_data(3, 0, 1, false), Err(Violation::Sequence));
-        assert_eq!(data.on_h2c_data(99, 0, 1, false), Err(Violation::Sequence));
+        assert_eq!(data.on_h2c_data(3, 0, 1, false), never_granted);
+        assert_eq!(data.on_h2c_data(99, 0, 1, false), never_granted);
         assert_eq!(data.on_h2c_data(0, 4, 4, false), Err(Violation::OutOfRange), "a gap");
         assert_eq!(data.on_h2c_data(0, 0, 0x1001, false), Err(Violation::OutOfRange));
         assert_eq!(data.on_h2c_data(0, 0x1000, 0xffff_f000, false), Err(Violation::OutOfRange), "wraps");

@@ -41,8 +41,6 @@ fn shape() -> impl Strategy<Value = Shape> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
-
     #[test]
     fn every_command_ends_once_with_its_bytes(
         shape in shape(),

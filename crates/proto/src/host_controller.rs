@@ -1,0 +1,871 @@
+//! One controller as its host deals with it: bring-up, keep-alive, events, namespaces, shutdown. wire §8, §9, §13, §24
+//!
+//! ```text
+//! Connect ─▶ ReadCap ─▶ ReadVs ─▶ Enable ─▶ AwaitReady ─▶ Identify ─▶ ReadLimits ─▶ SetQueues ─▶ SetEvents ─▶ Scan
+//!                                                                                                      │
+//!      Down ◀─ AwaitShutdown ◀─ RequestShutdown ◀────────────shut_down──────────────── Live ◀──────────┘
+//! ```
+//!
+//! Steps that do not apply are passed over: a discovery controller has no queues and no namespaces. Whatever of a
+//! controller cannot be, is refused here, before anything depends on it.
+
+use std::fmt;
+
+use wire::async_event::{AsyncEvent, AsyncEvents};
+use wire::fabrics::{ConnectAttributes, ConnectCommand, ConnectData, ConnectResult, InvalidParameter};
+use wire::feature::{Fid, NumberOfQueues};
+use wire::id::{Cntlid, Csi, Nsid, Qid};
+use wire::identify::command_set::NvmController;
+use wire::identify::controller::IdentifyController;
+use wire::identify::{Cns, IDENTIFY_BYTES};
+use wire::log::Lid;
+use wire::log::namespaces::CHANGED_NAMESPACES_BYTES;
+use wire::nqn::{HostId, Nqn};
+use wire::property::{
+    Cap, Cc, CommandSetSelection, Csts, Property, ShutdownNotification, ShutdownStatus, Vs,
+};
+use wire::sqe::Sqe;
+use wire::status::{Status, StatusTable};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::host_limits::{Limits, UnusableField};
+use crate::host_namespaces::{NamespaceInfo, SCAN_COMMANDS_MAX, Scan, changes};
+
+/// Entries of an admin queue: what Linux asks for. wire §24
+pub const ADMIN_QUEUE_ENTRIES: u16 = 32;
+
+/// Commands of the controller's own on the admin queue at most: event requests, a scan, keep-alive, one more step.
+pub const OWN_COMMANDS_MAX: u16 = 4 + SCAN_COMMANDS_MAX as u16 + 2;
+
+/// How often CSTS is read while it has to change, ns: soon at first, then less and less often.
+const POLL_NS_FIRST: u64 = 1_000_000;
+const POLL_NS_MAX: u64 = 100_000_000;
+
+/// The least time a controller gets to become ready, whatever CAP.TO says, ns.
+const READY_NS_MIN: u64 = 1_000_000_000;
+
+/// How long a shutdown may take, ns, whatever the controller says (RTD3E).
+const SHUTDOWN_NS_MIN: u64 = 1_000_000_000;
+const SHUTDOWN_NS_MAX: u64 = 5_000_000_000;
+
+/// Events that are asked for again at once within [`EVENT_PERIOD_NS`]; further ones wait until it is over. hostile H21
+const EVENT_BURST: u32 = 16;
+const EVENT_PERIOD_NS: u64 = 1_000_000_000;
+
+const MS: u64 = 1_000_000;
+
+/// What a host wants of a controller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ControllerSettings {
+    /// Our name.
+    pub host: Nqn,
+    /// Our identifier.
+    pub hostid: HostId,
+    /// The subsystem.
+    pub subsystem: Nqn,
+    /// Whether it is a discovery service: no I/O queues, no namespaces.
+    pub is_discovery: bool,
+    /// Keep-alive timeout, ms; 0 for none.
+    pub keep_alive_ms: u32,
+    /// I/O queues wanted.
+    pub queue_pairs: u16,
+    /// SQ flow control off: reads may end without a completion of their own. wire §4.2
+    pub is_flow_control_disabled: bool,
+}
+
+/// The Connect of one queue. wire §6.1
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueConnect {
+    /// The queue.
+    pub qid: Qid,
+    /// Its controller; [`Cntlid::DYNAMIC`] on the admin queue.
+    pub cntlid: Cntlid,
+    /// Its entries.
+    pub entries: u32,
+}
+
+impl QueueConnect {
+    /// The command and its data.
+    #[must_use]
+    pub fn command(&self, settings: &ControllerSettings) -> (Sqe, ConnectData) {
+        let is_disabled = settings.is_flow_control_disabled && !self.qid.is_admin();
+        let command = ConnectCommand {
+            recfmt: 0,
+            qid: self.qid,
+            queue_entries: self.entries,
+            attributes: ConnectAttributes::from_bits(0).with_disable_sq_flow_control(is_disabled),
+            kato_ms: if self.qid.is_admin() { settings.keep_alive_ms } else { 0 },
+        };
+        let data = ConnectData::new(settings.hostid, self.cntlid, &settings.subsystem, &settings.host);
+        (command.to_sqe(), data)
+    }
+
+    /// Checks the answer; gives the controller's id. wire §6.3
+    ///
+    /// # Errors
+    /// Refused, authentication asked for, or another controller than the one named.
+    pub fn on_completion(&self, status: Status, result: u64) -> Result<Cntlid, ControllerError> {
+        let dw0 = u32::try_from(result & 0xffff_ffff).expect("masked");
+        if !status.is_success() {
+            let names_parameter = status.is(Status::CONNECT_INVALID_PARAMETERS);
+            let parameter = names_parameter.then(|| InvalidParameter::from_bits(dw0));
+            return Err(ControllerError::ConnectRefused { qid: self.qid, status, parameter });
+        }
+        let result = ConnectResult::from_bits(dw0);
+        if result.authentication_required() || result.secure_channel_required() {
+            return Err(ControllerError::AuthenticationRequired);
+        }
+        let cntlid = Cntlid::new(result.cntlid());
+        // Queues of one association have one controller. hostile H20
+        if self.cntlid != Cntlid::DYNAMIC && cntlid != self.cntlid {
+            return Err(ControllerError::OtherController { expected: self.cntlid, got: cntlid });
+        }
+        if cntlid > Cntlid::MAX {
+            return Err(ControllerError::OtherController { expected: Cntlid::MAX, got: cntlid });
+        }
+        Ok(cntlid)
+    }
+}
+
+/// Why a controller cannot be used, or no longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ControllerError {
+    /// A queue was refused.
+    #[error("Connect refused: {}{}", ConnectStatus(*status), ParameterName(*parameter))]
+    ConnectRefused {
+        /// The queue.
+        qid: Qid,
+        /// The controller's word.
+        status: Status,
+        /// What it did not like, if it says.
+        parameter: Option<InvalidParameter>,
+    },
+    /// It wants us to authenticate.
+    #[error("the controller requires authentication")]
+    AuthenticationRequired,
+    /// A queue ended up with another controller.
+    #[error("connected to controller {got} in place of {expected}")]
+    OtherController {
+        /// The id it must have.
+        expected: Cntlid,
+        /// The id it says.
+        got: Cntlid,
+    },
+    /// A command that cannot be done without was refused.
+    #[error("{command} refused: {status}")]
+    Refused {
+        /// Which.
+        command: &'static str,
+        /// The controller's word.
+        status: Status,
+    },
+    /// It reports a fatal state (CSTS.CFS).
+    #[error("the controller reports that it has failed (CSTS.CFS)")]
+    Failed,
+    /// It did not become ready in its own time.
+    #[error("the controller was not ready after {waited_ms} ms")]
+    NotReady {
+        /// How long we waited.
+        waited_ms: u64,
+    },
+    /// What it says of itself cannot be used.
+    #[error("Identify Controller: {0}")]
+    Unusable(#[from] UnusableField),
+    /// Keep-alives stay unanswered.
+    #[error("no answer to a keep-alive for {waited_ms} ms")]
+    KeepAliveUnanswered {
+        /// How long we waited.
+        waited_ms: u64,
+    },
+    /// It reports a persistent internal error.
+    #[error("the controller reports a persistent internal error")]
+    InternalError,
+}
+
+impl ControllerError {
+    /// Whether trying again is in vain.
+    #[must_use]
+    pub fn is_permanent(self) -> bool {
+        match self {
+            Self::ConnectRefused { status, .. } => status.dnr(),
+            Self::AuthenticationRequired | Self::Unusable(_) => true,
+            _ => false,
+        }
+    }
+}
+
+/// A status as the answer to a Connect, which uses codes that mean something else elsewhere.
+struct ConnectStatus(Status);
+
+impl fmt::Display for ConnectStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.0.name_in(StatusTable::Fabrics).unwrap_or("unknown status");
+        write!(f, "{name} ({:#05x})", self.0.code())?;
+        if self.0.dnr() { f.write_str(", do not retry") } else { Ok(()) }
+    }
+}
+
+/// ", subsystem name" and the like.
+struct ParameterName(Option<InvalidParameter>);
+
+impl fmt::Display for ParameterName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(parameter) = self.0 else { return Ok(()) };
+        let name = match parameter {
+            InvalidParameter::HOSTID => "host identifier",
+            InvalidParameter::CNTLID => "controller id",
+            InvalidParameter::SUBNQN => "subsystem name",
+            InvalidParameter::HOSTNQN => "host name",
+            InvalidParameter::QID => "queue id",
+            InvalidParameter::SQSIZE => "queue size",
+            InvalidParameter::KATO => "keep-alive timeout",
+            other => {
+                let place = if other.in_data() { "data" } else { "command" };
+                return write!(f, ", byte {} of the {place}", other.offset());
+            }
+        };
+        write!(f, ", {name}")
+    }
+}
+
+/// Which of the controller's own commands an answer is to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestId {
+    /// The step that is being taken.
+    Step,
+    /// Keep Alive.
+    KeepAlive,
+    /// An Asynchronous Event Request. It may stay open for ever: no deadline.
+    Event,
+    /// The changed namespaces log.
+    ChangedLog,
+    /// A command of the scan.
+    Scan(u8),
+}
+
+/// Data of a command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RequestData {
+    /// None.
+    None,
+    /// To the controller.
+    ToController(Vec<u8>),
+    /// So many bytes from the controller.
+    FromController(u32),
+}
+
+/// A command to submit on the admin queue.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// To be given back with the answer.
+    pub id: RequestId,
+    /// The command.
+    pub sqe: Sqe,
+    /// Its data.
+    pub data: RequestData,
+}
+
+/// What the host should know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// The controller is brought up: I/O queues can be connected.
+    Live,
+    /// These namespaces were added, removed or changed, as [`HostController::namespaces`] shows.
+    NamespacesChanged(Vec<Nsid>),
+    /// The discovery log has changed. Read it without RAE to be told again.
+    DiscoveryChanged,
+    /// Another event.
+    Event(AsyncEvent),
+    /// The shutdown is over, reported or given up: close the connections.
+    Down,
+}
+
+/// Where the controller is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Connect,
+    ReadCap,
+    ReadVs,
+    Enable,
+    AwaitReady(Poll),
+    Identify,
+    ReadLimits,
+    SetQueues,
+    SetEvents,
+    /// The first scan runs.
+    Scan,
+    Live,
+    RequestShutdown,
+    AwaitShutdown(Poll),
+    Down,
+}
+
+/// A property that is read again and again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Poll {
+    since_ns: u64,
+    next_ns: u64,
+    interval_ns: u64,
+}
+
+impl Poll {
+    fn new(now_ns: u64) -> Self {
+        Self { since_ns: now_ns, next_ns: now_ns, interval_ns: POLL_NS_FIRST }
+    }
+
+    fn again(self, now_ns: u64) -> Self {
+        let interval_ns = (self.interval_ns * 2).min(POLL_NS_MAX);
+        Self { next_ns: now_ns.saturating_add(self.interval_ns), interval_ns, ..self }
+    }
+
+    fn waited_ns(self, now_ns: u64) -> u64 {
+        now_ns.saturating_sub(self.since_ns)
+    }
+}
+
+/// The keep-alive timer of the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum KeepAlive {
+    /// Not before the controller is ready, or never.
+    Off,
+    /// The next one is due then.
+    Due(u64),
+    /// One is out since then.
+    Out(u64),
+}
+
+/// Event requests: how many are to be sent, and how often they may be.
+#[derive(Clone, Copy, Debug, Default)]
+struct EventRequests {
+    to_send: u16,
+    /// Events since `period_start_ns`.
+    burst: u32,
+    period_start_ns: u64,
+}
+
+impl EventRequests {
+    /// When the next request may be sent; `None` if none is to be.
+    fn due_ns(&self) -> Option<u64> {
+        let due_ns = match self.burst < EVENT_BURST {
+            true => 0,
+            false => self.period_start_ns.saturating_add(EVENT_PERIOD_NS),
+        };
+        (self.to_send > 0).then_some(due_ns)
+    }
+
+    fn on_event(&mut self, now_ns: u64) {
+        if now_ns.saturating_sub(self.period_start_ns) >= EVENT_PERIOD_NS {
+            (self.period_start_ns, self.burst) = (now_ns, 0);
+        }
+        self.burst += 1;
+        self.to_send += 1;
+    }
+}
+
+/// A controller from Connect to its end.
+///
+/// Input is [`on_completion`](Self::on_completion), wishes are [`shut_down`](Self::shut_down) and [`rescan`](Self::rescan); draw
+/// [`next_request`](Self::next_request) and [`next_notice`](Self::next_notice) until `None`, and again at
+/// [`next_deadline`](Self::next_deadline).
+#[derive(Debug)]
+pub struct HostController {
+    settings: ControllerSettings,
+    state: State,
+    /// The command of `state` is out.
+    is_asked: bool,
+    cntlid: Cntlid,
+    cap: Cap,
+    vs: Vs,
+    identify: Option<Box<IdentifyController>>,
+    limits: Option<Limits>,
+    queue_pairs: u16,
+    keep_alive: KeepAlive,
+    events: EventRequests,
+    /// The changed namespaces log is to be read, or is being read.
+    changed_log: ChangedLog,
+    scan: Option<Scan>,
+    scan_again: bool,
+    namespaces: Vec<NamespaceInfo>,
+    notices: Vec<Notice>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ChangedLog {
+    Read,
+    ToRead,
+    Asked,
+}
+
+impl HostController {
+    /// A controller that is about to be connected.
+    #[must_use]
+    pub fn new(settings: ControllerSettings) -> Self {
+        Self {
+            settings,
+            state: State::Connect,
+            is_asked: false,
+            cntlid: Cntlid::DYNAMIC,
+            cap: Cap::from_bits(0),
+            vs: Vs::from_bits(0),
+            identify: None,
+            limits: None,
+            queue_pairs: 0,
+            keep_alive: KeepAlive::Off,
+            events: EventRequests::default(),
+            changed_log: ChangedLog::Read,
+            scan: None,
+            scan_again: false,
+            namespaces: Vec::new(),
+            notices: Vec::new(),
+        }
+    }
+
+    /// Whether I/O queues can be connected and commands sent.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        self.state == State::Live
+    }
+
+    /// Its id, [`Cntlid::DYNAMIC`] before Connect.
+    #[must_use]
+    pub fn cntlid(&self) -> Cntlid {
+        self.cntlid
+    }
+
+    /// Its capabilities.
+    #[must_use]
+    pub fn cap(&self) -> Cap {
+        self.cap
+    }
+
+    /// Its version.
+    #[must_use]
+    pub fn vs(&self) -> Vs {
+        self.vs
+    }
+
+    /// What it says of itself, once it did.
+    #[must_use]
+    pub fn identify(&self) -> Option<&IdentifyController> {
+        self.identify.as_deref()
+    }
+
+    /// What it can do, once it has said so.
+    #[must_use]
+    pub fn limits(&self) -> Option<&Limits> {
+        self.limits.as_ref()
+    }
+
+    /// I/O queues granted, at most as many as wanted.
+    #[must_use]
+    pub fn queue_pairs(&self) -> u16 {
+        self.queue_pairs
+    }
+
+    /// Its namespaces as of the last scan, by id.
+    #[must_use]
+    pub fn namespaces(&self) -> &[NamespaceInfo] {
+        &self.namespaces
+    }
+
+    /// Ends the controller in good order.
+    pub fn shut_down(&mut self) {
+        match self.state {
+            State::RequestShutdown | State::AwaitShutdown(_) | State::Down => {}
+            // Nothing to shut down that was never enabled.
+            State::Connect | State::ReadCap | State::ReadVs | State::Enable => self.go_down(),
+            _ => (self.state, self.is_asked) = (State::RequestShutdown, false),
+        }
+    }
+
+    /// Looks at all namespaces again.
+    pub fn rescan(&mut self) {
+        match self.scan {
+            Some(_) => self.scan_again = true,
+            None if self.state == State::Live && !self.settings.is_discovery => self.start_scan(),
+            None => {}
+        }
+    }
+
+    fn start_scan(&mut self) {
+        let nsid_max = self.identify.as_ref().map_or(0, |identify| identify.nn.get());
+        self.scan = Some(Scan::new(nsid_max, self.vs >= Vs::V1_3));
+    }
+
+    /// On the way down nothing else is asked.
+    fn is_ending(&self) -> bool {
+        matches!(self.state, State::RequestShutdown | State::AwaitShutdown(_) | State::Down)
+    }
+
+    fn go_down(&mut self) {
+        self.state = State::Down;
+        self.notices.push(Notice::Down);
+    }
+
+    /// The next command to submit.
+    ///
+    /// # Errors
+    /// Something has taken too long: end the association.
+    pub fn next_request(&mut self, now_ns: u64) -> Result<Option<Request>, ControllerError> {
+        self.check_time(now_ns)?;
+        if let Some(request) = self.next_step(now_ns) {
+            return Ok(Some(request));
+        }
+        if self.is_ending() {
+            return Ok(None);
+        }
+        let request = |id, sqe, data| Ok(Some(Request { id, sqe, data }));
+        if let KeepAlive::Due(due_ns) = self.keep_alive
+            && due_ns <= now_ns
+        {
+            self.keep_alive = KeepAlive::Out(now_ns);
+            return request(RequestId::KeepAlive, Sqe::keep_alive(), RequestData::None);
+        }
+        if self.events.due_ns().is_some_and(|due_ns| due_ns <= now_ns) {
+            self.events.to_send -= 1;
+            return request(RequestId::Event, Sqe::async_event_request(), RequestData::None);
+        }
+        if self.changed_log == ChangedLog::ToRead {
+            self.changed_log = ChangedLog::Asked;
+            let length = u32::try_from(CHANGED_NAMESPACES_BYTES).expect("a page");
+            // Without RAE, so that the event comes again; nvmet takes no other length. wire §11, §13
+            let sqe = Sqe::get_log_page(Lid::CHANGED_NAMESPACES, Nsid::ALL, length.into());
+            return request(RequestId::ChangedLog, sqe, RequestData::FromController(length));
+        }
+        if let Some((index, sqe)) = self.scan.as_mut().and_then(Scan::next_command) {
+            return request(RequestId::Scan(index), sqe, RequestData::FromController(Scan::COMMAND_BYTES));
+        }
+        Ok(None)
+    }
+
+    /// The command of the present state.
+    fn next_step(&mut self, now_ns: u64) -> Option<Request> {
+        if self.is_asked {
+            return None;
+        }
+        let mut data = RequestData::None;
+        let sqe = match self.state {
+            State::Connect => {
+                let (sqe, connect) = self.connect().command(&self.settings);
+                data = RequestData::ToController(connect.as_bytes().to_vec());
+                sqe
+            }
+            State::ReadCap => Sqe::property_get(Property::CAP),
+            State::ReadVs => Sqe::property_get(Property::VS),
+            State::Enable => Sqe::property_set(Property::CC, self.enabled().bits().into()),
+            State::AwaitReady(poll) | State::AwaitShutdown(poll) if poll.next_ns <= now_ns => {
+                Sqe::property_get(Property::CSTS)
+            }
+            State::Identify => {
+                data = RequestData::FromController(IDENTIFY_BYTES);
+                Sqe::identify(Cns::CONTROLLER, Nsid::NONE)
+            }
+            State::ReadLimits => {
+                data = RequestData::FromController(IDENTIFY_BYTES);
+                Sqe::identify_in(Csi::NVM, Cns::COMMAND_SET_CONTROLLER, Nsid::NONE)
+            }
+            State::SetQueues => {
+                let wanted = NumberOfQueues::pairs(self.settings.queue_pairs.into());
+                Sqe::set_feature(Fid::NUMBER_OF_QUEUES, Nsid::NONE, wanted.bits())
+            }
+            State::SetEvents => Sqe::set_feature(Fid::ASYNC_EVENTS, Nsid::NONE, self.wanted_events().bits()),
+            State::RequestShutdown => {
+                let cc = self.enabled().with_shn(ShutdownNotification::NORMAL);
+                Sqe::property_set(Property::CC, cc.bits().into())
+            }
+            State::AwaitReady(_) | State::AwaitShutdown(_) | State::Scan | State::Live | State::Down => {
+                return None;
+            }
+        };
+        self.is_asked = true;
+        Some(Request { id: RequestId::Step, sqe, data })
+    }
+
+    fn connect(&self) -> QueueConnect {
+        QueueConnect { qid: Qid::ADMIN, cntlid: Cntlid::DYNAMIC, entries: ADMIN_QUEUE_ENTRIES.into() }
+    }
+
+    /// CC as we want it. All command sets if it has several, as Linux asks for them: key-value namespaces appear only so.
+    fn enabled(&self) -> Cc {
+        let css = if self.cap.css_csi() { CommandSetSelection::ALL } else { CommandSetSelection::NVM };
+        Cc::new(css).with_en(true)
+    }
+
+    /// Events we act on, as far as the controller has them.
+    fn wanted_events(&self) -> AsyncEvents {
+        let offered = self.identify.as_ref().map_or(AsyncEvents::empty(), |identify| identify.oaes());
+        let wanted = match self.settings.is_discovery {
+            true => AsyncEvents::DISCOVERY,
+            false => AsyncEvents::NAMESPACE_ATTRIBUTE,
+        };
+        wanted & offered
+    }
+
+    fn check_time(&self, now_ns: u64) -> Result<(), ControllerError> {
+        if let State::AwaitReady(poll) = self.state {
+            let allowed_ns = (u64::from(self.cap.ready_timeout_ms()) * MS).max(READY_NS_MIN);
+            if poll.waited_ns(now_ns) > allowed_ns {
+                return Err(ControllerError::NotReady { waited_ms: poll.waited_ns(now_ns) / MS });
+            }
+        }
+        if let KeepAlive::Out(since_ns) = self.keep_alive
+            && !self.is_ending()
+        {
+            let waited_ms = now_ns.saturating_sub(since_ns) / MS;
+            if waited_ms >= self.settings.keep_alive_ms.into() {
+                return Err(ControllerError::KeepAliveUnanswered { waited_ms });
+            }
+        }
+        Ok(())
+    }
+
+    /// When to look at [`next_request`](Self::next_request) again at the latest, ns.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<u64> {
+        let step_ns = match self.state {
+            State::AwaitReady(poll) | State::AwaitShutdown(poll) if !self.is_asked => Some(poll.next_ns),
+            _ => None,
+        };
+        if self.is_ending() {
+            return step_ns;
+        }
+        let keep_alive_ns = match self.keep_alive {
+            KeepAlive::Off => None,
+            KeepAlive::Due(due_ns) => Some(due_ns),
+            KeepAlive::Out(since_ns) => {
+                Some(since_ns.saturating_add(u64::from(self.settings.keep_alive_ms) * MS))
+            }
+        };
+        [step_ns, keep_alive_ns, self.events.due_ns()].into_iter().flatten().min()
+    }
+
+    /// One of our commands has ended; `data` is what the controller sent.
+    ///
+    /// # Errors
+    /// The controller cannot be used: end the association.
+    pub fn on_completion(
+        &mut self,
+        id: RequestId,
+        (status, result): (Status, u64),
+        data: &[u8],
+        now_ns: u64,
+    ) -> Result<(), ControllerError> {
+        match id {
+            RequestId::Step => self.on_step(status, result, data, now_ns),
+            RequestId::KeepAlive if status.is_success() => {
+                if matches!(self.keep_alive, KeepAlive::Out(_)) {
+                    self.schedule_keep_alive(now_ns);
+                }
+                Ok(())
+            }
+            RequestId::KeepAlive => Err(ControllerError::Refused { command: "Keep Alive", status }),
+            RequestId::Event => self.on_event(status, result, now_ns),
+            RequestId::ChangedLog => {
+                // Its content only hints: everything is looked at again in any case, as Linux does.
+                if self.changed_log == ChangedLog::Asked {
+                    self.changed_log = ChangedLog::Read;
+                }
+                self.rescan();
+                Ok(())
+            }
+            RequestId::Scan(index) => {
+                if let Some(scan) = &mut self.scan {
+                    scan.on_completion(index, status, data);
+                    if scan.is_done() {
+                        self.on_scanned();
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn schedule_keep_alive(&mut self, now_ns: u64) {
+        // By its own timer, whatever else is sent: not every target counts traffic. wire §9
+        let half_ns = u64::from(self.settings.keep_alive_ms) * MS / 2;
+        if half_ns > 0 {
+            self.keep_alive = KeepAlive::Due(now_ns.saturating_add(half_ns));
+        }
+    }
+
+    fn on_step(
+        &mut self,
+        status: Status,
+        result: u64,
+        data: &[u8],
+        now_ns: u64,
+    ) -> Result<(), ControllerError> {
+        self.is_asked = false;
+        let needed = |command| match status.is_success() {
+            true => Ok(()),
+            false => Err(ControllerError::Refused { command, status }),
+        };
+        let dw0 = u32::try_from(result & 0xffff_ffff).expect("masked");
+        match self.state {
+            State::Connect => {
+                self.cntlid = self.connect().on_completion(status, result)?;
+                self.state = State::ReadCap;
+            }
+            State::ReadCap => {
+                needed("Property Get of CAP")?;
+                self.cap = Cap::from_bits(result);
+                self.state = State::ReadVs;
+            }
+            State::ReadVs => {
+                needed("Property Get of VS")?;
+                self.vs = Vs::from_bits(dw0);
+                self.state = State::Enable;
+            }
+            State::Enable => {
+                needed("Property Set of CC")?;
+                self.state = State::AwaitReady(Poll::new(now_ns));
+            }
+            State::AwaitReady(poll) => {
+                needed("Property Get of CSTS")?;
+                let csts = Csts::from_bits(dw0);
+                if csts.cfs() || dw0 == u32::MAX {
+                    return Err(ControllerError::Failed);
+                }
+                self.state = if csts.rdy() {
+                    self.schedule_keep_alive(now_ns);
+                    State::Identify
+                } else {
+                    State::AwaitReady(poll.again(now_ns))
+                };
+            }
+            State::Identify => {
+                needed("Identify Controller")?;
+                self.on_identify(data)?;
+            }
+            State::ReadLimits => {
+                // Optional: a controller without it has no such limits.
+                if status.is_success()
+                    && let Ok((nvm, _)) = NvmController::ref_from_prefix(data)
+                    && let Some(limits) = &mut self.limits
+                {
+                    limits.refine(self.cap, nvm);
+                }
+                self.state = State::SetQueues;
+            }
+            State::SetQueues => {
+                needed("Set Features, Number of Queues")?;
+                let granted = NumberOfQueues::from_bits(dw0).queue_pairs();
+                self.queue_pairs = self.settings.queue_pairs.min(u16::try_from(granted).unwrap_or(u16::MAX));
+                self.after_queues();
+            }
+            State::SetEvents => {
+                // Refused: then there are no events, and everything else still works.
+                if status.is_success() {
+                    self.events.to_send = self.limits.map_or(1, |limits| limits.event_request_count);
+                }
+                self.after_events();
+            }
+            State::RequestShutdown => match status.is_success() {
+                true => self.state = State::AwaitShutdown(Poll::new(now_ns)),
+                false => self.go_down(),
+            },
+            State::AwaitShutdown(poll) => {
+                let is_complete = Csts::from_bits(dw0).shst() == ShutdownStatus::COMPLETE;
+                let rtd3e_us = self.identify.as_ref().map_or(0, |identify| identify.rtd3e.get());
+                let allowed_ns = (u64::from(rtd3e_us) * 1000).clamp(SHUTDOWN_NS_MIN, SHUTDOWN_NS_MAX);
+                if is_complete || !status.is_success() || poll.waited_ns(now_ns) > allowed_ns {
+                    self.go_down();
+                } else {
+                    self.state = State::AwaitShutdown(poll.again(now_ns));
+                }
+            }
+            State::Scan | State::Live | State::Down => {}
+        }
+        Ok(())
+    }
+
+    fn on_identify(&mut self, data: &[u8]) -> Result<(), ControllerError> {
+        let identify = IdentifyController::read_from_prefix(data);
+        let Ok((identify, _)) = identify else {
+            let status = Status::DATA_TRANSFER_ERROR;
+            return Err(ControllerError::Refused { command: "Identify Controller", status });
+        };
+        if identify.cntlid() != self.cntlid {
+            return Err(ControllerError::OtherController { expected: self.cntlid, got: identify.cntlid() });
+        }
+        if self.settings.is_discovery {
+            self.limits = Some(Limits::discovery(&identify));
+            self.identify = Some(Box::new(identify));
+            self.after_queues();
+            return Ok(());
+        }
+        self.limits = Some(Limits::new(self.cap, &identify)?);
+        self.identify = Some(Box::new(identify));
+        // Limits of a command set are asked for where there are command sets to choose from.
+        self.state = if self.cap.css_csi() { State::ReadLimits } else { State::SetQueues };
+        Ok(())
+    }
+
+    fn after_queues(&mut self) {
+        // A controller that offers no event we act on is not asked for any.
+        match self.wanted_events().is_empty() {
+            true => self.after_events(),
+            false => self.state = State::SetEvents,
+        }
+    }
+
+    fn after_events(&mut self) {
+        if self.settings.is_discovery {
+            self.go_live();
+        } else {
+            self.state = State::Scan;
+            self.start_scan();
+        }
+    }
+
+    fn go_live(&mut self) {
+        self.state = State::Live;
+        self.notices.push(Notice::Live);
+    }
+
+    fn on_event(&mut self, status: Status, result: u64, now_ns: u64) -> Result<(), ControllerError> {
+        // One request less: a request that was refused is not repeated blindly. wire §13
+        if !status.is_success() {
+            return Ok(());
+        }
+        self.events.on_event(now_ns);
+        let event = AsyncEvent::from_bits(u32::try_from(result & 0xffff_ffff).expect("masked"));
+        match event {
+            AsyncEvent::PERSISTENT_INTERNAL_ERROR => return Err(ControllerError::InternalError),
+            AsyncEvent::NAMESPACE_ATTRIBUTE => {
+                // One that comes while the log is being read may tell of a later change: read again.
+                self.changed_log = ChangedLog::ToRead;
+            }
+            AsyncEvent::DISCOVERY_CHANGE => self.push_notice(Notice::DiscoveryChanged),
+            other => self.push_notice(Notice::Event(other)),
+        }
+        Ok(())
+    }
+
+    /// The same notice twice says no more than once: a flood of events stays small.
+    fn push_notice(&mut self, notice: Notice) {
+        if !self.notices.contains(&notice) {
+            self.notices.push(notice);
+        }
+    }
+
+    fn on_scanned(&mut self) {
+        let Some(scan) = self.scan.take() else { return };
+        let found = scan.into_found();
+        let changed = changes(&self.namespaces, &found);
+        self.namespaces = found;
+        if self.state == State::Scan {
+            self.go_live();
+        } else if !changed.is_empty() {
+            self.push_notice(Notice::NamespacesChanged(changed));
+        }
+        if std::mem::take(&mut self.scan_again) {
+            self.start_scan();
+        }
+    }
+
+    /// The next thing the host should know.
+    pub fn next_notice(&mut self) -> Option<Notice> {
+        if self.notices.is_empty() { None } else { Some(self.notices.remove(0)) }
+    }
+}

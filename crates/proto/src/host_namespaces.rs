@@ -1,0 +1,548 @@
+//! What namespaces a controller has, as its host finds out: the list, then each one. wire §10, §24
+//!
+//! ```text
+//! List ──a full page──▶ List            (each namespace:  Descriptors ─▶ Identify ─▶ found)
+//!   └───the last page──▶ Each ──none left──▶ Done
+//! ```
+
+use std::collections::VecDeque;
+
+use wire::id::{Csi, Nsid};
+use wire::identify::command_set::KvNamespace;
+use wire::identify::descriptors::{NamespaceDescriptor, NamespaceDescriptors};
+use wire::identify::lists::{NSID_LIST_ENTRIES, read_nsid_list};
+use wire::identify::namespace::{DeallocatedValue, IdentifyNamespace, Nmic, Nsattr, Nsfeat};
+use wire::identify::{Cns, IDENTIFY_BYTES};
+use wire::sqe::Sqe;
+use wire::status::Status;
+use wire::uuid::Uuid;
+use zerocopy::FromBytes;
+
+use crate::host_limits::TRANSFER_BYTES_MAX;
+
+/// Namespaces we look at, whatever a controller lists.
+pub const NAMESPACE_COUNT_MAX: usize = 4096;
+
+/// Namespaces that are tried one by one where a controller has no list.
+const TRIED_COUNT_MAX: u32 = 1024;
+
+/// Commands of a scan outstanding at once.
+pub const SCAN_COMMANDS_MAX: u8 = 8;
+
+/// A namespace of a controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NamespaceInfo {
+    /// Its id.
+    pub nsid: Nsid,
+    /// Its command set.
+    pub csi: Csi,
+    /// How it is to be addressed; `Err` says why it cannot be.
+    pub geometry: Result<Geometry, Unusable>,
+    /// Bytes of a block and blocks in use, as far as reported.
+    pub used_blocks: u64,
+    /// Blocks that can be in use.
+    pub capacity_blocks: u64,
+    /// Write protected now.
+    pub is_write_protected: bool,
+    /// Other controllers may have it too.
+    pub is_shared: bool,
+    /// Deallocated blocks are counted as free.
+    pub is_thin: bool,
+    /// What deallocated blocks read as.
+    pub deallocated_value: DeallocatedValue,
+    /// Write Zeroes may deallocate.
+    pub write_zeroes_deallocates: bool,
+    /// What one Copy may do.
+    pub copy: CopyLimits,
+    /// Boundary that I/O better does not cross, blocks; 0 for none.
+    pub optimal_boundary_blocks: u16,
+    /// Preferred size of a write, blocks; 0 if not said.
+    pub optimal_write_blocks: u32,
+    /// Preferred granularity of a write, blocks; 0 if not said.
+    pub write_granularity_blocks: u32,
+    /// Preferred granularity of deallocation, blocks; 0 if not said.
+    pub deallocate_granularity_blocks: u32,
+    /// Blocks compared and written as one; 0 if not said.
+    pub compare_write_blocks: u32,
+    /// ANA group, 0 for none.
+    pub ana_group: u32,
+    /// Its UUID, if it has one.
+    pub uuid: Option<Uuid>,
+    /// Its NGUID, if it has one.
+    pub nguid: Option<[u8; 16]>,
+    /// Its EUI-64, if it has one.
+    pub eui64: Option<[u8; 8]>,
+}
+
+/// Blocks of a namespace. Their product fits 64 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Bytes of a block, a power of two from 512.
+    pub lba_bytes: u32,
+    /// Number of blocks.
+    pub block_count: u64,
+}
+
+/// What one Copy may do; all 0 if there is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CopyLimits {
+    /// Blocks in one source range.
+    pub range_blocks: u16,
+    /// Blocks in all.
+    pub blocks: u32,
+    /// Source ranges.
+    pub ranges: u16,
+}
+
+/// Why a namespace that is there cannot be read or written by us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unusable {
+    /// Its format in use is none of those it lists.
+    #[error("its format in use, {index}, is none of the {count} it has")]
+    Format {
+        /// Index of the format in use.
+        index: u8,
+        /// Formats it has.
+        count: u16,
+    },
+    /// Blocks of less than 512 bytes or more than 2 GiB: a format that is not there.
+    #[error("its blocks have no size that makes sense")]
+    NoBlockSize,
+    /// Blocks larger than one command can move.
+    #[error("its blocks of {bytes} bytes are larger than one command can move")]
+    BlockTooLarge {
+        /// Bytes of a block.
+        bytes: u32,
+    },
+    /// Metadata beside or between the blocks.
+    #[error("its blocks carry {bytes} bytes of metadata each")]
+    Metadata {
+        /// Bytes per block.
+        bytes: u16,
+    },
+    /// More bytes than 64 bits can count.
+    #[error("it claims {block_count} blocks, more than can be addressed in bytes")]
+    TooLarge {
+        /// Blocks it claims.
+        block_count: u64,
+    },
+    /// Another command set than the one for blocks.
+    #[error("it is no block namespace ({csi})")]
+    CommandSet {
+        /// Its command set.
+        csi: Csi,
+    },
+}
+
+impl NamespaceInfo {
+    fn new(nsid: Nsid, ids: &Ids) -> Self {
+        Self {
+            nsid,
+            csi: ids.csi,
+            geometry: Err(Unusable::CommandSet { csi: ids.csi }),
+            used_blocks: 0,
+            capacity_blocks: 0,
+            is_write_protected: false,
+            is_shared: false,
+            is_thin: false,
+            deallocated_value: DeallocatedValue::UNKNOWN,
+            write_zeroes_deallocates: false,
+            copy: CopyLimits::default(),
+            optimal_boundary_blocks: 0,
+            optimal_write_blocks: 0,
+            write_granularity_blocks: 0,
+            deallocate_granularity_blocks: 0,
+            compare_write_blocks: 0,
+            ana_group: 0,
+            uuid: ids.uuid,
+            nguid: ids.nguid,
+            eui64: ids.eui64,
+        }
+    }
+
+    /// Reads an Identify Namespace; `None` if the namespace is not there. wire §10.2
+    #[must_use]
+    pub fn of_blocks(nsid: Nsid, ids: &Ids, identify: &IdentifyNamespace) -> Option<Self> {
+        if !identify.is_present() {
+            return None;
+        }
+        let features = identify.nsfeat;
+        let sized = |blocks: u32| if features.contains(Nsfeat::OPTIMAL_SIZES) { blocks } else { 0 };
+        let atomic = features.contains(Nsfeat::ATOMIC_SIZES);
+        let identifier = |bytes: [u8; 16]| Some(bytes).filter(|bytes| *bytes != [0; 16]);
+        Some(Self {
+            geometry: geometry(identify),
+            used_blocks: identify.nuse.get(),
+            capacity_blocks: identify.ncap.get(),
+            is_write_protected: identify.nsattr.contains(Nsattr::WRITE_PROTECTED),
+            is_shared: identify.nmic.contains(Nmic::SHARED),
+            is_thin: features.contains(Nsfeat::THIN),
+            deallocated_value: identify.dlfeat.value(),
+            write_zeroes_deallocates: identify.dlfeat.write_zeroes_deallocates(),
+            copy: CopyLimits {
+                range_blocks: identify.mssrl.get(),
+                blocks: identify.mcl.get(),
+                ranges: if identify.mssrl.get() == 0 { 0 } else { identify.copy_ranges() },
+            },
+            optimal_boundary_blocks: identify.noiob.get(),
+            optimal_write_blocks: sized(identify.optimal_write_blocks()),
+            write_granularity_blocks: sized(identify.write_granularity_blocks()),
+            deallocate_granularity_blocks: sized(identify.deallocate_granularity_blocks()),
+            compare_write_blocks: if atomic { identify.atomic_compare_write_blocks() } else { 0 },
+            ana_group: identify.anagrpid.get(),
+            nguid: ids.nguid.or(identifier(identify.nguid)),
+            eui64: ids.eui64.or(Some(identify.eui64).filter(|bytes| *bytes != [0; 8])),
+            ..Self::new(nsid, ids)
+        })
+    }
+
+    /// Reads an Identify Namespace of the key-value command set. wire §23
+    #[must_use]
+    pub fn of_keys(nsid: Nsid, ids: &Ids, identify: &KvNamespace) -> Self {
+        Self {
+            is_shared: identify.nmic.contains(Nmic::SHARED),
+            is_write_protected: identify.nsattr.contains(Nsattr::WRITE_PROTECTED),
+            ana_group: identify.anagrpid.get(),
+            ..Self::new(nsid, ids)
+        }
+    }
+}
+
+/// The blocks of a namespace, if all of it makes sense. Nothing is computed from a number before it is checked.
+fn geometry(identify: &IdentifyNamespace) -> Result<Geometry, Unusable> {
+    let (index, count) = (identify.flbas.index(), identify.format_count());
+    if u16::from(index) >= count {
+        return Err(Unusable::Format { index, count });
+    }
+    let format = identify.format();
+    if format.ms.get() != 0 {
+        return Err(Unusable::Metadata { bytes: format.ms.get() });
+    }
+    let block_count = identify.nsze.get();
+    let lba_bytes = format.block_bytes().ok_or(Unusable::NoBlockSize)?;
+    if lba_bytes > TRANSFER_BYTES_MAX {
+        return Err(Unusable::BlockTooLarge { bytes: lba_bytes });
+    }
+    match block_count.checked_mul(lba_bytes.into()) {
+        Some(_) => Ok(Geometry { lba_bytes, block_count }),
+        None => Err(Unusable::TooLarge { block_count }),
+    }
+}
+
+/// What the descriptors of a namespace say. wire §10.3
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ids {
+    /// Command set; NVM if not said.
+    pub csi: Csi,
+    /// UUID.
+    pub uuid: Option<Uuid>,
+    /// NGUID.
+    pub nguid: Option<[u8; 16]>,
+    /// EUI-64.
+    pub eui64: Option<[u8; 8]>,
+}
+
+impl Ids {
+    /// Reads the descriptors, as far as they can be read.
+    #[must_use]
+    pub fn new(list: &[u8]) -> Self {
+        let mut ids = Self::default();
+        for descriptor in NamespaceDescriptors::new(list).map_while(Result::ok) {
+            match descriptor {
+                NamespaceDescriptor::Eui64(id) if id != [0; 8] => ids.eui64 = Some(id),
+                NamespaceDescriptor::Nguid(id) if id != [0; 16] => ids.nguid = Some(id),
+                NamespaceDescriptor::Uuid(id) if !id.is_nil() => ids.uuid = Some(id),
+                NamespaceDescriptor::Csi(csi) => ids.csi = csi,
+                _ => {}
+            }
+        }
+        ids
+    }
+}
+
+/// One look at all namespaces.
+#[derive(Debug)]
+pub struct Scan {
+    /// Highest nsid the controller names, for want of a list.
+    nsid_max: u32,
+    has_descriptors: bool,
+    list: List,
+    waiting: VecDeque<Nsid>,
+    /// What is being asked, by command.
+    asked: [Option<Asked>; SCAN_COMMANDS_MAX as usize],
+    found: Vec<NamespaceInfo>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum List {
+    /// The page after this nsid is to be asked for.
+    After(Nsid),
+    /// It is being asked for.
+    Asked(Nsid),
+    /// It is complete.
+    Complete,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Asked {
+    /// A page of the list.
+    List,
+    /// The descriptors of a namespace.
+    Descriptors(Nsid),
+    /// The namespace is to be identified.
+    ToIdentify(Nsid, Ids),
+    /// It is being identified.
+    Identify(Nsid, Ids),
+}
+
+impl Scan {
+    /// A new look. `has_descriptors` from version 1.3 on.
+    #[must_use]
+    pub fn new(nsid_max: u32, has_descriptors: bool) -> Self {
+        Self {
+            nsid_max,
+            has_descriptors,
+            list: List::After(Nsid::NONE),
+            waiting: VecDeque::new(),
+            asked: [None; SCAN_COMMANDS_MAX as usize],
+            found: Vec::new(),
+        }
+    }
+
+    /// The next command to send, 4096 bytes to the host, and its number for [`on_completion`](Self::on_completion).
+    pub fn next_command(&mut self) -> Option<(u8, Sqe)> {
+        // Those that have their descriptors go on where they are.
+        for (index, asked) in (0u8..).zip(&mut self.asked) {
+            if let Some(Asked::ToIdentify(nsid, ids)) = *asked {
+                *asked = Some(Asked::Identify(nsid, ids));
+                let sqe = match ids.csi {
+                    Csi::NVM => Sqe::identify(Cns::NAMESPACE, nsid),
+                    csi => Sqe::identify_in(csi, Cns::COMMAND_SET_NAMESPACE, nsid),
+                };
+                return Some((index, sqe));
+            }
+        }
+        let index = self.asked.iter().position(Option::is_none)?;
+        let (asked, sqe) = if let List::After(nsid) = self.list {
+            self.list = List::Asked(nsid);
+            (Asked::List, Sqe::identify(Cns::ACTIVE_NAMESPACES, nsid))
+        } else {
+            let nsid = self.waiting.pop_front()?;
+            match self.has_descriptors {
+                true => (Asked::Descriptors(nsid), Sqe::identify(Cns::NAMESPACE_DESCRIPTORS, nsid)),
+                false => (Asked::Identify(nsid, Ids::default()), Sqe::identify(Cns::NAMESPACE, nsid)),
+            }
+        };
+        self.asked[index] = Some(asked);
+        Some((u8::try_from(index).expect("few"), sqe))
+    }
+
+    /// A command has ended. `data` is what came, however little.
+    pub fn on_completion(&mut self, index: u8, status: Status, data: &[u8]) {
+        let slot = &mut self.asked[usize::from(index)];
+        let Some(asked) = slot.take() else { return };
+        match asked {
+            Asked::List if status.is_success() => self.on_list(data),
+            Asked::List => {
+                // No list: Linux tries every id then. wire §24
+                self.list = List::Complete;
+                self.waiting = (1..=self.nsid_max.min(TRIED_COUNT_MAX)).map(Nsid::new).collect();
+            }
+            Asked::Descriptors(nsid) => {
+                // Without descriptors it may still be a plain block namespace.
+                let ids = if status.is_success() { Ids::new(data) } else { Ids::default() };
+                *slot = Some(Asked::ToIdentify(nsid, ids));
+            }
+            // Gone meanwhile, or refused: not there.
+            Asked::Identify(nsid, ids) if status.is_success() => self.on_identify(nsid, &ids, data),
+            Asked::Identify(..) | Asked::ToIdentify(..) => {}
+        }
+    }
+
+    fn on_list(&mut self, data: &[u8]) {
+        let List::Asked(mut last) = self.list else { return };
+        let mut count = 0;
+        for nsid in read_nsid_list(data) {
+            // Ascending by the book; a list that does not ascend would never end.
+            if nsid <= last || !nsid.is_one_namespace() || self.waiting.len() >= NAMESPACE_COUNT_MAX {
+                self.list = List::Complete;
+                return;
+            }
+            self.waiting.push_back(nsid);
+            (last, count) = (nsid, count + 1);
+        }
+        self.list = if count == NSID_LIST_ENTRIES { List::After(last) } else { List::Complete };
+    }
+
+    fn on_identify(&mut self, nsid: Nsid, ids: &Ids, data: &[u8]) {
+        let info = match ids.csi {
+            Csi::NVM => IdentifyNamespace::ref_from_prefix(data)
+                .ok()
+                .and_then(|(identify, _)| NamespaceInfo::of_blocks(nsid, ids, identify)),
+            Csi::KV => {
+                KvNamespace::ref_from_prefix(data).ok().map(|(kv, _)| NamespaceInfo::of_keys(nsid, ids, kv))
+            }
+            _ => Some(NamespaceInfo::new(nsid, ids)),
+        };
+        self.found.extend(info);
+    }
+
+    /// Bytes that each command brings.
+    pub const COMMAND_BYTES: u32 = IDENTIFY_BYTES;
+
+    /// Whether every namespace was looked at.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.list == List::Complete && self.waiting.is_empty() && self.asked.iter().all(Option::is_none)
+    }
+
+    /// The namespaces that are there, by id.
+    #[must_use]
+    pub fn into_found(mut self) -> Vec<NamespaceInfo> {
+        self.found.sort_unstable_by_key(|info| info.nsid);
+        self.found
+    }
+}
+
+/// The ids of what was added, removed or changed between two looks, ascending.
+#[must_use]
+pub fn changes(before: &[NamespaceInfo], after: &[NamespaceInfo]) -> Vec<Nsid> {
+    let find = |all: &[NamespaceInfo], nsid| {
+        all.binary_search_by_key(&nsid, |info| info.nsid).ok().map(|index| all[index])
+    };
+    // How much of it is in use changes all the time and is no news.
+    let settled = |info: NamespaceInfo| NamespaceInfo { used_blocks: 0, ..info };
+    let changed = |nsid| find(before, nsid).map(settled) != find(after, nsid).map(settled);
+    let mut nsids: Vec<Nsid> =
+        before.iter().chain(after).map(|info| info.nsid).filter(|&id| changed(id)).collect();
+    nsids.sort_unstable();
+    nsids.dedup();
+    nsids
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use wire::identify::IdentifyCommand;
+    use wire::identify::lists::write_nsid_list;
+
+    fn identify(changes: &[(usize, &[u8])]) -> Vec<u8> {
+        let mut bytes = vec![0; 4096];
+        let usual: [(usize, &[u8]); 3] = [(0, &1000u64.to_le_bytes()), (8, &[1]), (130, &[12])];
+        for (at, change) in usual.iter().chain(changes) {
+            bytes[*at..at + change.len()].copy_from_slice(change);
+        }
+        bytes
+    }
+
+    fn info(changes: &[(usize, &[u8])]) -> Option<NamespaceInfo> {
+        let bytes = identify(changes);
+        let (identify, _) = IdentifyNamespace::ref_from_prefix(&bytes).unwrap();
+        NamespaceInfo::of_blocks(Nsid::new(1), &Ids::default(), identify)
+    }
+
+    #[test]
+    fn an_ordinary_namespace_has_its_blocks() {
+        assert_eq!(info(&[]).unwrap().geometry, Ok(Geometry { lba_bytes: 4096, block_count: 1000 }));
+    }
+
+    /// hostile H14
+    #[test]
+    fn senseless_namespaces_are_refused_without_computing_with_them() {
+        assert_eq!(info(&[(8, &[0])]), None, "no capacity: not there");
+        let refused = |changes: &[(usize, &[u8])]| info(changes).unwrap().geometry.unwrap_err();
+        for lbads in [0, 1, 8, 32, 63, 64, 255] {
+            assert_eq!(refused(&[(130, &[lbads])]), Unusable::NoBlockSize, "LBADS {lbads}");
+        }
+        assert_eq!(refused(&[(130, &[31])]), Unusable::BlockTooLarge { bytes: 1 << 31 });
+        assert_eq!(refused(&[(26, &[3])]), Unusable::Format { index: 3, count: 1 });
+        assert_eq!(refused(&[(26, &[0x6f])]), Unusable::Format { index: 63, count: 1 });
+        assert_eq!(refused(&[(128, &[8, 0])]), Unusable::Metadata { bytes: 8 });
+        assert!(matches!(refused(&[(0, &[0xff; 8])]), Unusable::TooLarge { .. }));
+        assert_eq!(info(&[(0, &[0; 8])]).unwrap().geometry.unwrap().block_count, 0);
+    }
+
+    /// A controller with these namespaces answers a scan.
+    fn run(nsids: &[u32], has_list: bool, has_descriptors: bool, order: &[usize]) -> Vec<NamespaceInfo> {
+        let mut scan = Scan::new(nsids.iter().max().copied().unwrap_or(0), has_descriptors);
+        let (mut out, mut order) = (Vec::new(), order.iter().cycle());
+        while !scan.is_done() {
+            while let Some(command) = scan.next_command() {
+                out.push(command);
+            }
+            let (index, sqe) = out.swap_remove(order.next().unwrap() % out.len());
+            let mut data = vec![0; 4096];
+            let status = match IdentifyCommand::from_sqe(&sqe).cns {
+                Cns::ACTIVE_NAMESPACES if has_list => {
+                    write_nsid_list(&mut data, sqe.nsid(), nsids.iter().copied().map(Nsid::new));
+                    Status::SUCCESS
+                }
+                Cns::NAMESPACE if nsids.contains(&sqe.nsid().get()) => {
+                    data = identify(&[]);
+                    Status::SUCCESS
+                }
+                Cns::NAMESPACE => Status::SUCCESS,
+                _ => Status::INVALID_FIELD.with_dnr(),
+            };
+            scan.on_completion(index, status, &data);
+        }
+        scan.into_found()
+    }
+
+    proptest! {
+        /// Any set of namespaces is found, whatever the order of answers, with a list or without.
+        #[test]
+        fn every_namespace_is_found_once(
+            nsids in proptest::collection::btree_set(1u32..1000, 0..40),
+            has_list: bool,
+            has_descriptors: bool,
+            order in proptest::collection::vec(0usize..8, 1..20),
+        ) {
+            let nsids: Vec<u32> = nsids.into_iter().collect();
+            let found = run(&nsids, has_list, has_descriptors, &order);
+            prop_assert_eq!(found.iter().map(|info| info.nsid.get()).collect::<Vec<_>>(), nsids);
+        }
+    }
+
+    #[test]
+    fn a_long_list_takes_several_pages() {
+        let nsids: Vec<u32> = (1..=2500).map(|index| index * 2).collect();
+        assert_eq!(run(&nsids, true, false, &[0]).len(), 2500);
+    }
+
+    #[test]
+    fn a_list_that_does_not_ascend_ends_the_list() {
+        let mut scan = Scan::new(10, false);
+        let (index, _) = scan.next_command().unwrap();
+        let page: Vec<u8> = [3u32, 2].iter().cycle().take(1024).flat_map(|nsid| nsid.to_le_bytes()).collect();
+        scan.on_completion(index, Status::SUCCESS, &page);
+        assert_eq!(scan.next_command().map(|(_, sqe)| sqe.nsid()), Some(Nsid::new(3)));
+        assert_eq!(scan.next_command().map(|(index, _)| index), None);
+    }
+
+    #[test]
+    fn what_was_added_removed_or_resized_is_a_change() {
+        let namespace = |nsid: u32, blocks: u64| {
+            let bytes = identify(&[(0, &blocks.to_le_bytes()), (16, &nsid.to_le_bytes())]);
+            let (identify, _) = IdentifyNamespace::ref_from_prefix(&bytes).unwrap();
+            NamespaceInfo::of_blocks(Nsid::new(nsid), &Ids::default(), identify).unwrap()
+        };
+        let before = [namespace(1, 10), namespace(2, 10), namespace(3, 10)];
+        let mut after = [namespace(1, 10), namespace(3, 20), namespace(4, 10)];
+        after[0].used_blocks += 1;
+        assert_eq!(changes(&before, &after), [2, 3, 4].map(Nsid::new));
+        assert!(changes(&before, &before).is_empty());
+    }
+
+    #[test]
+    fn descriptors_give_the_ids_as_far_as_they_can_be_read() {
+        let mut list = vec![3, 16, 0, 0];
+        list.extend([7; 16]);
+        list.extend([4, 1, 0, 0, 1]);
+        list.extend([2, 200, 0, 0]);
+        let ids = Ids::new(&list);
+        assert_eq!((ids.uuid, ids.csi, ids.nguid), (Some(Uuid::from_bytes([7; 16])), Csi::KV, None));
+        assert_eq!(Ids::new(&[]), Ids::default());
+    }
+}

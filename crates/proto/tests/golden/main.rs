@@ -1,0 +1,40 @@
+//! Whole exchanges as they travel, written out from the tables of wire §2, §5 and §6 byte by byte: what a controller
+//! answers to what Linux sends, and what a host sends to what Linux and SPDK answer.
+
+#![allow(clippy::cast_possible_truncation)]
+
+#[path = "../harness/ends.rs"]
+#[allow(dead_code)] // Each test program uses its part.
+mod ends;
+#[path = "../harness/pdus.rs"]
+#[allow(dead_code)]
+mod pdus;
+
+mod controller;
+mod host;
+
+/// Bytes written in hex, with comments. `5A*512` is that byte so often.
+fn hex(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for line in text.lines() {
+        let line = line.split("//").next().unwrap_or_default();
+        for word in line.split_whitespace() {
+            let (byte, count) = word.split_once('*').unwrap_or((word, "1"));
+            let byte = u8::from_str_radix(byte, 16).unwrap();
+            bytes.extend(std::iter::repeat_n(byte, count.parse().unwrap()));
+        }
+    }
+    bytes
+}
+
+/// Bytes as a table of 16, so that a difference shows where it is.
+fn table(bytes: &[u8]) -> String {
+    let rows = bytes.chunks(16).enumerate().map(|(row, chunk)| format!("{:5}: {chunk:02x?}\n", row * 16));
+    rows.collect()
+}
+
+#[track_caller]
+fn assert_bytes(actual: &[u8], expected: &str) {
+    let expected = hex(expected);
+    assert!(actual == expected, "got\n{}expected\n{}", table(actual), table(&expected));
+}

@@ -1,0 +1,389 @@
+//! A host's controller machine against a scripted controller: the way up, everything that can go wrong on it, and life after.
+
+use std::collections::VecDeque;
+
+use nvlane_proto::controller::{Controller, PropertyEffect};
+use nvlane_proto::host_controller::{
+    ControllerError, ControllerSettings, HostController, Notice, QueueConnect, Request, RequestData,
+    RequestId,
+};
+use nvlane_proto::host_namespaces::Geometry;
+use wire::async_event::{AsyncEvent, AsyncEvents};
+use wire::fabrics::{ConnectResult, InvalidParameter, PropertyGet, PropertySet};
+use wire::feature::{Fid, SetFeatures};
+use wire::id::{Cntlid, Nsid, Qid};
+use wire::identify::controller::IdentifyController;
+use wire::identify::lists::write_nsid_list;
+use wire::identify::{Cns, IdentifyCommand};
+use wire::opcode::{AdminOpcode, FabricsType};
+use wire::property::{Cap, Vs};
+use wire::sqe::Sqe;
+use wire::status::Status;
+use zerocopy::IntoBytes;
+
+const SECOND: u64 = 1_000_000_000;
+
+fn settings() -> ControllerSettings {
+    ControllerSettings {
+        host: "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555".parse().unwrap(),
+        hostid: "11111111-2222-3333-4444-555555555555".parse().unwrap(),
+        subsystem: "nqn.2016-06.io.nvlane:test".parse().unwrap(),
+        is_discovery: false,
+        keep_alive_ms: 5000,
+        queue_pairs: 4,
+        is_flow_control_disabled: true,
+    }
+}
+
+fn cap() -> Cap {
+    Cap::from_bits(0).with_queue_entries_max(128).with_ready_timeout_ms(2000).with_css_nvm(true)
+}
+
+/// A controller that answers what a test does not answer otherwise.
+struct Peer {
+    properties: Controller,
+    identify: IdentifyController,
+    /// Blocks of the namespaces 1, 2, …
+    namespaces: Vec<u64>,
+    /// Property reads of CSTS until it is ready.
+    polls_until_ready: u32,
+    host: HostController,
+    now_ns: u64,
+    sent: Vec<String>,
+    open_events: u32,
+    notices: VecDeque<Notice>,
+    /// Refuse the command with this number.
+    refuse: Option<(usize, Status, u32)>,
+}
+
+impl Peer {
+    fn new(settings: ControllerSettings) -> Self {
+        let mut identify = IdentifyController::fabrics();
+        identify.set_cntlid(Cntlid::new(7));
+        identify.set_in_capsule_bytes(8192);
+        identify.maxcmd.set(128);
+        identify.nn.set(16);
+        identify.set_aer_limit(3);
+        identify.set_oaes(AsyncEvents::NAMESPACE_ATTRIBUTE | AsyncEvents::DISCOVERY | AsyncEvents::ANA);
+        Self {
+            properties: Controller::new(cap(), Vs::V1_3),
+            identify,
+            namespaces: vec![1000, 2000],
+            polls_until_ready: 0,
+            host: HostController::new(settings),
+            now_ns: SECOND,
+            sent: Vec::new(),
+            open_events: 0,
+            notices: VecDeque::new(),
+            refuse: None,
+        }
+    }
+
+    /// Answers until the host asks for nothing more now.
+    fn run(&mut self) -> Result<(), ControllerError> {
+        while let Some(request) = self.host.next_request(self.now_ns)? {
+            let (name, answer) = self.answer(&request);
+            self.sent.push(name);
+            if let Some((number, status, dw0)) = self.refuse
+                && number == self.sent.len()
+            {
+                self.host.on_completion(request.id, (status, dw0.into()), &[], self.now_ns)?;
+                continue;
+            }
+            if let Some((status, result, data)) = answer {
+                self.host.on_completion(request.id, (status, result), &data, self.now_ns)?;
+            }
+        }
+        self.notices.extend(std::iter::from_fn(|| self.host.next_notice()));
+        Ok(())
+    }
+
+    /// Runs until the host has nothing to do before `until_ns`.
+    fn run_until(&mut self, until_ns: u64) -> Result<(), ControllerError> {
+        self.run()?;
+        while let Some(deadline_ns) = self.host.next_deadline()
+            && deadline_ns <= until_ns
+        {
+            self.now_ns = deadline_ns.max(self.now_ns);
+            self.run()?;
+        }
+        self.now_ns = until_ns;
+        self.run()
+    }
+
+    fn live(settings: ControllerSettings) -> Self {
+        let mut peer = Self::new(settings);
+        peer.run_until(2 * SECOND).unwrap();
+        assert_eq!(peer.notices.pop_front(), Some(Notice::Live));
+        peer
+    }
+
+    fn event(&mut self, event: AsyncEvent) -> Result<(), ControllerError> {
+        self.open_events -= 1;
+        let answer = (Status::SUCCESS, event.bits().into());
+        self.host.on_completion(RequestId::Event, answer, &[], self.now_ns)
+    }
+
+    fn answer(&mut self, request: &Request) -> (String, Option<(Status, u64, Vec<u8>)>) {
+        let sqe = &request.sqe;
+        let data_length = if let RequestData::FromController(length) = request.data { length } else { 0 };
+        let mut data = vec![0; data_length as usize];
+        let done = |result: u64| Some((Status::SUCCESS, result, Vec::new()));
+        match AdminOpcode::from_raw(sqe.opcode) {
+            AdminOpcode::FABRICS => self.answer_fabrics(sqe),
+            AdminOpcode::IDENTIFY => {
+                let cns = IdentifyCommand::from_sqe(sqe).cns;
+                match cns {
+                    Cns::CONTROLLER => data.copy_from_slice(self.identify.as_bytes()),
+                    Cns::ACTIVE_NAMESPACES => {
+                        let nsids = (1..).map(Nsid::new).take(self.namespaces.len());
+                        write_nsid_list(&mut data, sqe.nsid(), nsids);
+                    }
+                    Cns::NAMESPACE => {
+                        let blocks = self.namespaces.get(sqe.nsid().get() as usize - 1).copied().unwrap_or(0);
+                        data[..8].copy_from_slice(&blocks.to_le_bytes());
+                        data[8..16].copy_from_slice(&blocks.to_le_bytes());
+                        data[130] = 12;
+                    }
+                    _ => return (format!("identify {cns}"), Some((Status::INVALID_FIELD, 0, Vec::new()))),
+                }
+                (format!("identify {cns}"), Some((Status::SUCCESS, 0, data)))
+            }
+            AdminOpcode::SET_FEATURES => {
+                let set = SetFeatures::from_sqe(sqe);
+                let dw0 = if set.fid == Fid::NUMBER_OF_QUEUES { 0x0002_0002 } else { 0 };
+                (format!("set {}", set.fid), done(dw0))
+            }
+            AdminOpcode::ASYNC_EVENT_REQUEST => {
+                self.open_events += 1;
+                ("event request".into(), None)
+            }
+            AdminOpcode::KEEP_ALIVE => ("keep alive".into(), done(0)),
+            other => (other.to_string(), Some((Status::SUCCESS, 0, data))),
+        }
+    }
+
+    fn answer_fabrics(&mut self, sqe: &Sqe) -> (String, Option<(Status, u64, Vec<u8>)>) {
+        let answered = |name: String, result| (name, Some((Status::SUCCESS, result, Vec::new())));
+        match sqe.fctype() {
+            FabricsType::CONNECT => answered("connect".into(), ConnectResult::from_bits(7).bits().into()),
+            FabricsType::PROPERTY_GET => {
+                let get = PropertyGet::from_sqe(sqe);
+                let name = format!("get {}", get.property);
+                if name.contains("status") && self.polls_until_ready > 0 {
+                    self.polls_until_ready -= 1;
+                    return answered(name, 0);
+                }
+                let value = self.properties.on_property_get(get).unwrap();
+                answered(name, value)
+            }
+            _ => {
+                let set = PropertySet::from_sqe(sqe);
+                if self.properties.on_property_set(set).unwrap() == PropertyEffect::ShutDown {
+                    self.properties.shut_down_done();
+                }
+                answered(format!("set {}", set.property), 0)
+            }
+        }
+    }
+}
+
+#[test]
+fn the_way_up_is_the_one_that_every_target_knows() {
+    let peer = Peer::live(settings());
+    assert_eq!(
+        peer.sent,
+        [
+            "connect",
+            "get controller capabilities",
+            "get version",
+            "set controller configuration",
+            "get controller status",
+            "identify controller",
+            "set number of queues",
+            "set asynchronous event configuration",
+            "event request",
+            "event request",
+            "event request",
+            "identify active namespace list",
+            "identify namespace identification descriptors",
+            "identify namespace",
+            "identify namespace identification descriptors",
+            "identify namespace",
+        ]
+    );
+    assert_eq!(peer.host.queue_pairs(), 3, "as many as granted");
+    assert_eq!(peer.host.cntlid(), Cntlid::new(7));
+    let blocks: Vec<_> = peer.host.namespaces().iter().map(|info| info.geometry.unwrap()).collect();
+    assert_eq!(blocks, [1000, 2000].map(|block_count| Geometry { lba_bytes: 4096, block_count }));
+}
+
+#[test]
+fn a_discovery_controller_has_no_queues_and_no_namespaces() {
+    let peer = Peer::live(ControllerSettings { is_discovery: true, keep_alive_ms: 0, ..settings() });
+    let (up, events) = peer.sent.split_at(7);
+    assert_eq!(up[5..], ["identify controller", "set asynchronous event configuration"]);
+    assert_eq!(events, ["event request"; 3]);
+    assert_eq!(peer.host.next_deadline(), None, "no keep-alive was asked for");
+}
+
+/// hostile H22
+#[test]
+fn a_refusal_at_any_step_ends_the_attempt_or_does_without() {
+    let steps = Peer::live(settings()).sent.len();
+    for number in 1..=steps {
+        let mut peer = Peer::new(settings());
+        peer.refuse = Some((number, Status::INTERNAL_ERROR.with_dnr(), 0));
+        match peer.run_until(2 * SECOND) {
+            Ok(()) => assert_eq!(peer.notices.pop_front(), Some(Notice::Live), "step {number}"),
+            Err(error) => {
+                assert!(number <= 8, "step {number}: {error}");
+                assert_eq!(error.is_permanent(), number == 1, "only Connect knows of retries");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_refused_connect_says_what_was_wrong() {
+    let mut peer = Peer::new(settings());
+    let status = Status::CONNECT_INVALID_PARAMETERS.with_dnr();
+    peer.refuse = Some((1, status, InvalidParameter::SUBNQN.bits()));
+    let error = peer.run().unwrap_err();
+    assert!(error.to_string().ends_with("do not retry, subsystem name"), "{error}");
+    let connect = QueueConnect { qid: Qid::new(1), cntlid: Cntlid::new(7), entries: 128 };
+    for (parameter, name) in [
+        (InvalidParameter::HOSTNQN, "host name"),
+        (InvalidParameter::command(46), "byte 46 of the command"),
+        (InvalidParameter::data(20), "byte 20 of the data"),
+    ] {
+        let error = connect.on_completion(status, parameter.bits().into()).unwrap_err();
+        assert!(error.to_string().ends_with(name), "{error}");
+        assert!(error.is_permanent());
+    }
+}
+
+/// hostile H20
+#[test]
+fn another_controller_than_ours_is_refused() {
+    let connect = QueueConnect { qid: Qid::new(1), cntlid: Cntlid::new(7), entries: 128 };
+    assert_eq!(connect.on_completion(Status::SUCCESS, 7), Ok(Cntlid::new(7)));
+    let other = ControllerError::OtherController { expected: Cntlid::new(7), got: Cntlid::new(8) };
+    assert_eq!(connect.on_completion(Status::SUCCESS, 8), Err(other));
+    let admin = QueueConnect { cntlid: Cntlid::DYNAMIC, ..connect };
+    assert!(admin.on_completion(Status::SUCCESS, 0xffff).is_err());
+    for bit in [17, 18] {
+        let error = admin.on_completion(Status::SUCCESS, 7 | 1 << bit).unwrap_err();
+        assert_eq!(error, ControllerError::AuthenticationRequired);
+    }
+    let mut peer = Peer::new(settings());
+    peer.identify.set_cntlid(Cntlid::new(8));
+    assert_eq!(peer.run(), Err(other));
+}
+
+#[test]
+fn a_controller_gets_its_own_time_to_become_ready() {
+    let mut peer = Peer::new(settings());
+    peer.polls_until_ready = 20;
+    peer.run_until(4 * SECOND).unwrap();
+    assert_eq!(peer.notices.pop_front(), Some(Notice::Live));
+
+    let mut peer = Peer::new(settings());
+    peer.polls_until_ready = u32::MAX;
+    let error = peer.run_until(4 * SECOND).unwrap_err();
+    assert!(matches!(error, ControllerError::NotReady { waited_ms: 2000..2200 }), "{error}");
+    assert!(peer.sent.len() < 60, "asked less and less often");
+}
+
+#[test]
+fn keep_alives_go_out_at_half_their_time_and_must_be_answered() {
+    let mut peer = Peer::live(settings());
+    peer.sent.clear();
+    peer.run_until(peer.now_ns + 26 * SECOND).unwrap();
+    assert_eq!(peer.sent, vec!["keep alive"; 10]);
+
+    let mut peer = Peer::live(settings());
+    let mut now_ns = peer.host.next_deadline().unwrap();
+    assert_eq!(peer.host.next_request(now_ns).unwrap().unwrap().id, RequestId::KeepAlive);
+    now_ns += 5 * SECOND;
+    assert_eq!(peer.host.next_deadline(), Some(now_ns));
+    let error = peer.host.next_request(now_ns).unwrap_err();
+    assert_eq!(error, ControllerError::KeepAliveUnanswered { waited_ms: 5000 });
+    assert!(!error.is_permanent());
+}
+
+#[test]
+fn a_changed_namespace_is_found_and_told() {
+    let mut peer = Peer::live(settings());
+    peer.namespaces = vec![1000, 3000, 500];
+    peer.event(AsyncEvent::NAMESPACE_ATTRIBUTE).unwrap();
+    peer.sent.clear();
+    peer.run().unwrap();
+    assert_eq!(peer.notices, [Notice::NamespacesChanged(vec![Nsid::new(2), Nsid::new(3)])]);
+    assert_eq!(peer.host.namespaces().len(), 3);
+    assert!(peer.sent.contains(&"event request".into()), "asks to be told again");
+    peer.event(AsyncEvent::NAMESPACE_ATTRIBUTE).unwrap();
+    peer.notices.clear();
+    peer.run().unwrap();
+    assert!(peer.notices.is_empty(), "nothing has changed");
+}
+
+/// hostile H21
+#[test]
+fn a_flood_of_events_is_bounded_work() {
+    let mut peer = Peer::live(settings());
+    let start_ns = peer.now_ns;
+    let mut count = 0;
+    while peer.now_ns < start_ns + 10 * SECOND {
+        while peer.open_events > 0 {
+            peer.event(AsyncEvent::FIRMWARE).unwrap();
+            count += 1;
+        }
+        peer.run().unwrap();
+        assert!(peer.notices.len() <= count && count < 1000);
+        if peer.open_events == 0 {
+            let deadline_ns = peer.host.next_deadline().unwrap();
+            peer.run_until(deadline_ns).unwrap();
+        }
+    }
+    assert!(count < 250, "{count} events in ten seconds");
+}
+
+#[test]
+fn refused_event_requests_are_not_repeated() {
+    let mut peer = Peer::live(settings());
+    assert_eq!(peer.open_events, 3);
+    for _ in 0..3 {
+        let answer = (Status::ABORTED_SQ_DELETED, 0);
+        peer.host.on_completion(RequestId::Event, answer, &[], peer.now_ns).unwrap();
+    }
+    peer.run().unwrap();
+    assert_eq!(peer.open_events, 3);
+}
+
+#[test]
+fn a_persistent_internal_error_ends_the_association() {
+    let mut peer = Peer::live(settings());
+    assert_eq!(peer.event(AsyncEvent::PERSISTENT_INTERNAL_ERROR), Err(ControllerError::InternalError));
+}
+
+#[test]
+fn a_shutdown_waits_for_the_controller_but_not_for_ever() {
+    let mut peer = Peer::live(settings());
+    peer.sent.clear();
+    peer.host.shut_down();
+    peer.run().unwrap();
+    assert_eq!(peer.notices, [Notice::Down]);
+    assert_eq!(peer.sent, ["set controller configuration", "get controller status"]);
+
+    let mut peer = Peer::live(settings());
+    peer.host.shut_down();
+    peer.polls_until_ready = u32::MAX;
+    peer.run_until(peer.now_ns + 2 * SECOND).unwrap();
+    assert_eq!(peer.notices, [Notice::Down]);
+
+    let mut peer = Peer::new(settings());
+    peer.host.shut_down();
+    peer.run().unwrap();
+    assert_eq!(peer.notices, [Notice::Down], "never enabled: nothing to do");
+}

@@ -1,0 +1,14 @@
+//! Both ends of a queue pair beside simple models of them, through any order of events: slots, ids, tags, windows, aborts
+//! while data is on its way, completions in any order, sends that stop anywhere.
+
+#![allow(clippy::cast_possible_truncation)]
+
+#[path = "../harness/ends.rs"]
+#[allow(dead_code)] // Each test program uses its part.
+mod ends;
+#[path = "../harness/pdus.rs"]
+#[allow(dead_code)]
+mod pdus;
+
+mod controller;
+mod host;

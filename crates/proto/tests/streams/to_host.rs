@@ -1,0 +1,340 @@
+//! What controllers send.
+
+use nvlane_proto::Violation;
+use nvlane_proto::host_queue::{Completion, HostEvent, Transfer};
+use proptest::prelude::*;
+use wire::id::Nsid;
+use wire::sqe::Sqe;
+use wire::status::Status;
+
+use crate::ends::HostEnd;
+use crate::pdus::{DDGST, Dialect, LAST, SUCCESS, cqe, cut, header_length, pattern};
+use crate::{Choice, Damage, dialect};
+
+#[derive(Clone, Copy, Debug)]
+struct Op {
+    kind: u8,
+    dwords: usize,
+    /// The data digest of its data is wrong, if there is one.
+    is_corrupt: bool,
+    /// It fails.
+    fails: bool,
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let op =
+        (0u8..4, prop_oneof![1usize..20, 1usize..5000], prop::bool::weighted(0.1), prop::bool::weighted(0.1))
+            .prop_map(|(kind, dwords, is_corrupt, fails)| Op { kind, dwords, is_corrupt, fails });
+    prop::collection::vec(op, 1..16)
+}
+
+/// What a driver got and sent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Outcome {
+    /// By user: their order depends on what had left before.
+    completed: Vec<Completion<Vec<u8>>>,
+    sent: Vec<u8>,
+    failure: Option<Violation>,
+}
+
+struct Initiator {
+    end: HostEnd,
+    outcome: Outcome,
+}
+
+impl Initiator {
+    /// All commands are submitted; those by R2T are longer than fits a capsule.
+    fn new(dialect: Dialect, r2ts: u32, ops: &[Op]) -> Self {
+        let mut end = HostEnd::connected(dialect, r2ts, 4096);
+        end.queue.set_in_capsule_bytes(512);
+        for (user, op) in ops.iter().enumerate() {
+            let data = pattern(op.dwords * 4);
+            let transfer = match op.kind {
+                0 => Transfer::None,
+                1 => Transfer::FromController { buffer: vec![0; data.len()], is_exact: true },
+                _ => Transfer::ToController(data),
+            };
+            assert!(end.queue.submit(Sqe::new(op.kind, Nsid::new(1)), transfer, user as u64).is_ok());
+        }
+        let mut host = Self { end, outcome: Outcome::default() };
+        host.send();
+        host
+    }
+
+    fn feed(&mut self, mut input: &[u8]) {
+        while self.outcome.failure.is_none() {
+            match self.end.queue.next_event(&mut input) {
+                Ok(None) => break,
+                Ok(Some(HostEvent::Initialised(_))) => panic!("a second handshake"),
+                Ok(Some(HostEvent::Completed(completion))) => self.outcome.completed.push(completion),
+                Err(violation) => {
+                    let _ = self.end.queue.fail(violation);
+                    self.outcome.failure = Some(violation);
+                }
+            }
+        }
+    }
+
+    fn place<'a>(&mut self, input: &'a [u8]) -> &'a [u8] {
+        let Some(place) = self.end.queue.place() else { return input };
+        let count = place.len().min(input.len());
+        place[..count].copy_from_slice(&input[..count]);
+        self.end.queue.on_placed(count).unwrap();
+        &input[count..]
+    }
+
+    fn send(&mut self) -> Vec<u8> {
+        let sent = self.end.sent();
+        self.outcome.sent.extend_from_slice(&sent);
+        sent
+    }
+
+    fn finish(mut self) -> Outcome {
+        self.feed(&[]);
+        let ended = self.outcome.completed.len();
+        assert!(self.outcome.failure.is_some() || !self.end.queue.has_finished());
+        // Every command ends exactly once, whatever came.
+        let mut users: Vec<u64> = self.outcome.completed.iter().map(|completed| completed.user).collect();
+        while let Some(completion) = self.end.queue.next_unfinished(Status::HOST_PATHING_ERROR) {
+            users.push(completion.user);
+        }
+        let count = users.len();
+        users.sort_unstable();
+        users.dedup();
+        assert_eq!(count, users.len());
+        assert!(ended <= count);
+        self.outcome.completed.sort_by_key(|completed| completed.user);
+        self.outcome
+    }
+}
+
+/// What a controller still has to do for a command.
+enum Rest {
+    Read { next: usize, end: usize },
+    Write { next: usize, end: usize, windows: Vec<usize> },
+    Answer,
+}
+
+/// What a controller answers to `ops`: in parts, each of which needs what the host sends for those before.
+fn conversation(dialect: Dialect, r2ts: u32, ops: &[Op], choice: &mut Choice) -> Vec<Vec<u8>> {
+    let mut host = Initiator::new(dialect, r2ts, ops);
+    let mut commands: Vec<(u16, Op, Rest)> = cut(&host.outcome.sent)
+        .into_iter()
+        .zip(ops)
+        .map(|(pdu, op)| {
+            let length = op.dwords * 4;
+            let rest = match op.kind {
+                1 => Rest::Read { next: 0, end: length },
+                2 | 3 if pdu[8 + 39] == 0x5A => Rest::Write { next: 0, end: length, windows: Vec::new() },
+                _ => Rest::Answer,
+            };
+            (u16::from_le_bytes([pdu[10], pdu[11]]), *op, rest)
+        })
+        .collect();
+    let mut parts = Vec::new();
+    while !commands.is_empty() {
+        let mut part = Vec::new();
+        for _ in 0..=choice.below(8) {
+            if commands.is_empty() {
+                break;
+            }
+            let at = choice.below(commands.len());
+            let (cid, op, rest) = &mut commands[at];
+            let count = (1 + choice.below(1500)) * 4;
+            let is_done = match rest {
+                Rest::Read { next, end } if *next < *end => {
+                    let stop = (*next + count).min(*end);
+                    let success = stop == *end && !op.fails && choice.below(2) == 0;
+                    let more = if success {
+                        LAST | SUCCESS
+                    } else if stop == *end {
+                        LAST
+                    } else {
+                        0
+                    };
+                    let mut pdu = dialect.c2h(*cid, *next as u32, &pattern(*end)[*next..stop], more);
+                    if op.is_corrupt && dialect.digests & DDGST != 0 {
+                        *pdu.last_mut().unwrap() ^= 1;
+                    }
+                    part.extend(pdu);
+                    *next = stop;
+                    success
+                }
+                Rest::Write { next, end, windows } if *next < *end || !windows.is_empty() => {
+                    // Data of windows before this part has come.
+                    if *next < *end && windows.len() < r2ts as usize {
+                        let stop = (*next + count).min(*end);
+                        part.extend(dialect.r2t(*cid, at as u16, *next as u32, (stop - *next) as u32));
+                        *next = stop;
+                        windows.push(stop);
+                    }
+                    false
+                }
+                _ => {
+                    let status = if op.fails { 0x8100 } else { 0 };
+                    part.extend(dialect.response(cqe(*cid, 0, status)));
+                    true
+                }
+            };
+            if is_done {
+                commands.swap_remove(at);
+            }
+        }
+        host.feed(&part);
+        assert_eq!(host.outcome.failure, None, "the controller keeps the rules");
+        host.send();
+        for (_, _, rest) in &mut commands {
+            if let Rest::Write { windows, .. } = rest {
+                windows.clear();
+            }
+        }
+        parts.push(part);
+    }
+    parts
+}
+
+fn play(
+    dialect: Dialect,
+    r2ts: u32,
+    ops: &[Op],
+    parts: &[Vec<u8>],
+    mut cuts: Option<&mut Choice>,
+) -> Outcome {
+    let mut host = Initiator::new(dialect, r2ts, ops);
+    for part in parts {
+        let mut rest = &part[..];
+        while !rest.is_empty() {
+            let count = cuts.as_mut().map_or(rest.len(), |cuts| cuts.cut().min(rest.len()));
+            let (mut chunk, others) = rest.split_at(count);
+            rest = others;
+            if cuts.as_mut().is_some_and(|cuts| cuts.below(2) == 0) {
+                chunk = host.place(chunk);
+            }
+            host.feed(chunk);
+            if cuts.as_mut().is_some_and(|cuts| cuts.below(3) == 0) {
+                host.send();
+            }
+        }
+        host.send();
+    }
+    host.finish()
+}
+
+proptest! {
+    #[test]
+    fn any_split_gives_the_same_completions_and_data(
+        dialect in dialect(), r2ts in 1u32..5, ops in ops(), seed in 1u64..,
+    ) {
+        let mut choice = Choice(seed);
+        let parts = conversation(dialect, r2ts, &ops, &mut choice);
+        let whole = play(dialect, r2ts, &ops, &parts, None);
+        prop_assert_eq!(whole.failure, None);
+        prop_assert_eq!(whole.completed.len(), ops.len());
+        for Completion { user, status, received, buffer, .. } in &whole.completed {
+            let op = &ops[*user as usize];
+            let is_corrupt = op.kind == 1 && op.is_corrupt && dialect.digests & DDGST != 0;
+            let expected = match (op.fails, is_corrupt) {
+                (true, _) => Status::LBA_OUT_OF_RANGE.with_dnr(),
+                (false, true) => Status::TRANSIENT_TRANSPORT_ERROR,
+                (false, false) => Status::SUCCESS,
+            };
+            prop_assert_eq!(*status, expected);
+            if op.kind > 0 {
+                prop_assert_eq!(buffer.as_ref(), Some(&pattern(op.dwords * 4)));
+                prop_assert_eq!(*received as usize, if op.kind == 1 { op.dwords * 4 } else { 0 });
+            }
+        }
+        for _ in 0..3 {
+            prop_assert!(play(dialect, r2ts, &ops, &parts, Some(&mut choice)) == whole);
+        }
+        let bytes: Vec<Vec<u8>> = parts.concat().chunks(1).map(<[u8]>::to_vec).collect();
+        prop_assert!(play(dialect, r2ts, &ops, &bytes, None) == whole);
+    }
+
+    #[test]
+    fn damage_never_panics(
+        dialect in dialect(),
+        ops in ops(),
+        seed in 1u64..,
+        damage in prop::collection::vec(Damage::any(), 1..6),
+    ) {
+        let mut choice = Choice(seed);
+        let mut parts = conversation(dialect, 2, &ops, &mut choice);
+        for (damage, at) in damage {
+            let part = at.index(parts.len());
+            damage.apply(&mut parts[part], at);
+        }
+        play(dialect, 2, &ops, &parts, Some(&mut choice));
+    }
+
+    /// With both digests a read that succeeds has the data that was sent, and no command ends in a way nobody said.
+    #[test]
+    fn what_was_damaged_is_never_acted_on(
+        alignment in prop_oneof![Just(0u8), 1u8..32],
+        ops in ops(),
+        seed in 1u64..,
+        damage in prop::collection::vec(Damage::any(), 1..4),
+    ) {
+        let dialect = Dialect { digests: 3, alignment };
+        let mut choice = Choice(seed);
+        let parts = conversation(dialect, 2, &ops, &mut choice);
+        for (damage, at) in damage {
+            let mut parts = parts.clone();
+            let part = at.index(parts.len());
+            damage.apply(&mut parts[part], at);
+            let outcome = play(dialect, 2, &ops, &parts, Some(&mut choice));
+            for Completion { user, status, result, buffer, .. } in &outcome.completed {
+                let op = &ops[*user as usize];
+                prop_assert_eq!(*result, 0);
+                if status.is_success() {
+                    prop_assert!(!op.fails);
+                    if op.kind > 0 {
+                        prop_assert_eq!(buffer.as_ref(), Some(&pattern(op.dwords * 4)));
+                    }
+                } else {
+                    prop_assert!(op.fails && *status == Status::LBA_OUT_OF_RANGE.with_dnr()
+                        || *status == Status::TRANSIENT_TRANSPORT_ERROR
+                        || *status == Status::DATA_TRANSFER_ERROR);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn arbitrary_bytes_never_panic(
+        dialect in dialect(),
+        is_initialised: bool,
+        ops in ops(),
+        bytes in prop::collection::vec(any::<u8>(), 0..600),
+        kind in prop::sample::select(vec![0x01u8, 0x03, 0x05, 0x07, 0x09, 0x55]),
+        keeps_header: bool,
+        seed in 1u64..,
+    ) {
+        let mut host = Initiator::new(dialect, 2, &ops);
+        let cid = host.outcome.sent[10..12].to_vec();
+        if !is_initialised {
+            host.end = HostEnd::new(dialect, 2);
+        }
+        let mut bytes = bytes;
+        if let Some(first) = bytes.first_mut() {
+            *first = kind;
+        }
+        if keeps_header && bytes.len() >= 76 {
+            // Past the common header, and to a command that is there.
+            let hlen = header_length(kind);
+            let data = vec![0; if hlen == 128 { 0 } else { bytes.len() }];
+            let good = dialect.pdu(kind, 0, &vec![0; hlen - 8], &data);
+            bytes[..8].copy_from_slice(&good[..8]);
+            bytes[8..10].copy_from_slice(&cid);
+            bytes[20..22].copy_from_slice(&cid);
+        }
+        let mut choice = Choice(seed);
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            let (chunk, others) = rest.split_at(choice.cut().min(rest.len()));
+            rest = others;
+            host.feed(chunk);
+        }
+        host.finish();
+    }
+}
