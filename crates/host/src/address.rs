@@ -1,0 +1,535 @@
+//! Where a subsystem is: `HOST[:PORT][/NQN][?ns=1]`, and the forms that other tools write.
+//!
+//! ```
+//! use nvlane_host::Address;
+//!
+//! let address: Address = "192.0.2.1:4420/nqn.2016-06.io.nvlane:disk?ns=1".parse()?;
+//! let same: Address = "trtype:TCP adrfam:IPv4 traddr:192.0.2.1 trsvcid:4420 \
+//!     subnqn:nqn.2016-06.io.nvlane:disk ns:1".parse()?;
+//! assert_eq!(address, same);
+//! # Ok::<(), nvlane_host::AddressError>(())
+//! ```
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, ToSocketAddrs};
+use std::str::FromStr;
+
+use wire::discovery::{DISCOVERY_PORT, IO_PORT};
+use wire::id::Nsid;
+use wire::nqn::{Nqn, NqnError};
+
+const SCHEME: &str = "nvme+tcp://";
+
+/// The address of a target, a subsystem or a namespace.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Address {
+    /// The machine.
+    pub host: HostName,
+    /// The TCP port, if one was given; see [`port`](Self::port).
+    pub port: Option<u16>,
+    /// The subsystem; none for a discovery service.
+    pub subsystem: Option<Nqn>,
+    /// The namespace, if it must be a certain one.
+    pub nsid: Option<Nsid>,
+}
+
+/// A machine, as an address names it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum HostName {
+    /// By number.
+    Ip(IpAddr),
+    /// A link-local address and the interface it is reached through.
+    Zoned(Ipv6Addr, String),
+    /// By name, resolved each time a connection is made.
+    Name(String),
+}
+
+/// Why a text is no address, and what would be one.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AddressError {
+    /// Nothing, or nothing where the host belongs.
+    #[error(
+        "no host in \"{0}\": write HOST[:PORT][/NQN][?ns=1], for instance 192.0.2.1:4420/nqn.2016-06.io.nvlane:disk"
+    )]
+    NoHost(String),
+    /// Colons without brackets.
+    #[error("\"{0}\" looks like an IPv6 address: write it in brackets, [{0}]")]
+    NoBrackets(String),
+    /// An opening bracket without a closing one.
+    #[error("the bracket in \"{0}\" is not closed: write [ADDRESS] or [ADDRESS]:PORT")]
+    OpenBracket(String),
+    /// Something in brackets that is no IPv6 address.
+    #[error("\"{0}\" is no IPv6 address: only those go in brackets")]
+    NotIpv6(String),
+    /// Something else than a name or an address.
+    #[error("\"{0}\" is no host name and no IP address")]
+    BadName(String),
+    /// No port number.
+    #[error("\"{0}\" is no port: write a number from 1 to 65535")]
+    Port(String),
+    /// No name of a subsystem.
+    #[error("\"{nqn}\" is no subsystem name: {source}")]
+    Nqn {
+        /// What was written.
+        nqn: String,
+        /// What is wrong with it.
+        source: NqnError,
+    },
+    /// Something else than `ns=` after the question mark.
+    #[error("\"{0}\" after the question mark: only ns=NUMBER can stand there")]
+    Query(String),
+    /// No namespace id.
+    #[error("\"{0}\" is no namespace id: write a number from 1 to 4294967294")]
+    Nsid(String),
+    /// Another scheme.
+    #[error("\"{0}\" is no scheme we speak: write nvme+tcp://HOST:PORT/NQN, or leave the scheme out")]
+    Scheme(String),
+    /// Another transport.
+    #[error("transport \"{0}\" is not supported: only TCP is")]
+    Transport(String),
+    /// Another address family than the address has.
+    #[error("address family \"{0}\" does not fit: write IPv4 or IPv6, as the address is")]
+    Family(String),
+    /// A part that is no pair.
+    #[error("\"{0}\" is no KEY:VALUE pair")]
+    NotAPair(String),
+    /// A key that means nothing.
+    #[error("unknown key \"{0}\": known are trtype, adrfam, traddr, trsvcid, subnqn and ns")]
+    UnknownKey(String),
+    /// A key given twice.
+    #[error("\"{0}\" is given twice")]
+    Twice(&'static str),
+    /// A `%` without two hexadecimal digits.
+    #[error("\"{0}\": a percent sign must be followed by two hexadecimal digits")]
+    Percent(String),
+}
+
+impl Address {
+    /// The address of a machine, with nothing else.
+    #[must_use]
+    pub fn new(host: HostName) -> Self {
+        Self { host, port: None, subsystem: None, nsid: None }
+    }
+
+    /// With this port.
+    #[must_use]
+    pub fn with_port(self, port: u16) -> Self {
+        Self { port: Some(port), ..self }
+    }
+
+    /// With this subsystem.
+    #[must_use]
+    pub fn with_subsystem(self, subsystem: Nqn) -> Self {
+        Self { subsystem: Some(subsystem), ..self }
+    }
+
+    /// With this namespace.
+    #[must_use]
+    pub fn with_nsid(self, nsid: Nsid) -> Self {
+        Self { nsid: Some(nsid), ..self }
+    }
+
+    /// Whether it leads to a discovery service: no subsystem, or the one of that name.
+    #[must_use]
+    pub fn is_discovery(&self) -> bool {
+        self.subsystem.as_ref().is_none_or(Nqn::is_discovery)
+    }
+
+    /// The port to connect to: the one given, or 4420, or 8009 for a discovery service. wire §1
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        let usual = if self.is_discovery() { DISCOVERY_PORT } else { IO_PORT };
+        self.port.unwrap_or(usual)
+    }
+
+    /// The socket addresses, at least one, in the order the resolver gives them. May take as long as the resolver does.
+    ///
+    /// # Errors
+    /// What the resolver says, or an interface that is not there.
+    pub fn resolve(&self) -> std::io::Result<Vec<SocketAddr>> {
+        let port = self.port();
+        let found: Vec<SocketAddr> = match &self.host {
+            HostName::Ip(ip) => vec![SocketAddr::new(*ip, port)],
+            HostName::Zoned(ip, zone) => {
+                vec![SocketAddr::V6(SocketAddrV6::new(*ip, port, 0, interface_index(zone)?))]
+            }
+            HostName::Name(name) => (name.as_str(), port).to_socket_addrs()?.collect(),
+        };
+        match found.is_empty() {
+            true => Err(std::io::Error::new(std::io::ErrorKind::NotFound, "the name has no address")),
+            false => Ok(found),
+        }
+    }
+}
+
+fn interface_index(zone: &str) -> std::io::Result<u32> {
+    if let Ok(index) = zone.parse() {
+        return Ok(index);
+    }
+    // A name with a slash would lead elsewhere.
+    let is_name = !zone.is_empty() && !zone.contains('/') && !zone.starts_with('.');
+    let text = match is_name {
+        true => std::fs::read_to_string(format!("/sys/class/net/{zone}/ifindex"))?,
+        false => String::new(),
+    };
+    text.trim().parse().map_err(|_| std::io::Error::new(std::io::ErrorKind::NotFound, "no such interface"))
+}
+
+impl FromStr for Address {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        let text = text.trim();
+        if is_key_value(text) { from_pairs(text) } else { from_url(text) }
+    }
+}
+
+impl From<SocketAddr> for Address {
+    fn from(address: SocketAddr) -> Self {
+        Self::new(HostName::Ip(address.ip())).with_port(address.port())
+    }
+}
+
+/// `KEY:VALUE KEY:VALUE` or `KEY=VALUE;KEY=VALUE`: it begins with a key that we know.
+fn is_key_value(text: &str) -> bool {
+    pair(text.split([' ', ';', ',']).next().unwrap_or_default()).is_some_and(|(key, _)| is_key(key))
+}
+
+const KEYS: [&str; 9] = ["trtype", "transport", "adrfam", "traddr", "trsvcid", "subnqn", "nqn", "ns", "nsid"];
+
+fn is_key(key: &str) -> bool {
+    KEYS.iter().any(|known| known.eq_ignore_ascii_case(key))
+}
+
+fn pair(text: &str) -> Option<(&str, &str)> {
+    text.split_once([':', '='])
+}
+
+fn from_pairs(text: &str) -> Result<Address, AddressError> {
+    let (mut host, mut family, mut port, mut subsystem, mut nsid) = (None, None, None, None, None);
+    for part in parts(text) {
+        let (key, value) = pair(part).ok_or_else(|| AddressError::NotAPair(part.into()))?;
+        match key.to_ascii_lowercase().as_str() {
+            "trtype" | "transport" if value.eq_ignore_ascii_case("tcp") => {}
+            "trtype" | "transport" => return Err(AddressError::Transport(value.into())),
+            "adrfam" => set(&mut family, "adrfam", value)?,
+            "traddr" => set(&mut host, "traddr", parse_address(value)?)?,
+            "trsvcid" => set(&mut port, "trsvcid", parse_port(value)?)?,
+            "subnqn" | "nqn" => set(&mut subsystem, "subnqn", parse_nqn(value)?)?,
+            "ns" | "nsid" => set(&mut nsid, "ns", parse_nsid(value)?)?,
+            _ => return Err(AddressError::UnknownKey(key.into())),
+        }
+    }
+    let host = host.ok_or_else(|| AddressError::NoHost(text.into()))?;
+    if let Some(family) = family {
+        check_family(family, &host)?;
+    }
+    Ok(Address { host, port, subsystem, nsid })
+}
+
+/// Cuts at white space and semicolons, and at commas where a key follows: a subsystem's name may contain commas.
+fn parts(text: &str) -> impl Iterator<Item = &str> {
+    let pieces = text.split([' ', '\t', '\n', ';']);
+    pieces.flat_map(|piece| {
+        let mut rest = piece;
+        std::iter::from_fn(move || {
+            let cut = rest
+                .match_indices(',')
+                .find(|(at, _)| pair(&rest[at + 1..]).is_some_and(|(key, _)| is_key(key)));
+            let (head, tail) = match cut {
+                Some((at, _)) => (&rest[..at], &rest[at + 1..]),
+                None => (rest, ""),
+            };
+            rest = tail;
+            (!head.is_empty()).then_some(head)
+        })
+    })
+}
+
+fn set<T>(field: &mut Option<T>, key: &'static str, value: T) -> Result<(), AddressError> {
+    match field.replace(value) {
+        Some(_) => Err(AddressError::Twice(key)),
+        None => Ok(()),
+    }
+}
+
+fn check_family(family: &str, host: &HostName) -> Result<(), AddressError> {
+    let is_v6 = matches!(host, HostName::Ip(IpAddr::V6(_)) | HostName::Zoned(..));
+    let is_v4 = matches!(host, HostName::Ip(IpAddr::V4(_)));
+    let fits = match family.to_ascii_lowercase().as_str() {
+        "ipv4" => !is_v6,
+        "ipv6" => !is_v4,
+        _ => false,
+    };
+    if fits { Ok(()) } else { Err(AddressError::Family(family.into())) }
+}
+
+fn from_url(text: &str) -> Result<Address, AddressError> {
+    let rest = match text.split_once("://") {
+        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("nvme+tcp") => rest,
+        Some((scheme, _)) => return Err(AddressError::Scheme(scheme.into())),
+        None => text,
+    };
+    let (rest, query) = rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
+    let (authority, nqn) = rest.split_once('/').map_or((rest, ""), |(authority, nqn)| (authority, nqn));
+    let (host, port) = split_port(authority)?;
+    if host.is_empty() {
+        return Err(AddressError::NoHost(text.into()));
+    }
+    let host = match host.strip_prefix('[') {
+        Some(inner) => parse_v6(inner.strip_suffix(']').unwrap_or(inner))?,
+        None => parse_host(host)?,
+    };
+    let port = port.map(parse_port).transpose()?;
+    let nqn = percent_decode(nqn)?;
+    let subsystem = if nqn.is_empty() { None } else { Some(parse_nqn(&nqn)?) };
+    let mut nsid = None;
+    for part in query.into_iter().flat_map(|query| query.split('&')) {
+        match part.split_once('=') {
+            Some(("ns" | "nsid", value)) => set(&mut nsid, "ns", parse_nsid(value)?)?,
+            _ => return Err(AddressError::Query(part.into())),
+        }
+    }
+    Ok(Address { host, port, subsystem, nsid })
+}
+
+/// Host, in brackets if it is written so, and port.
+fn split_port(authority: &str) -> Result<(&str, Option<&str>), AddressError> {
+    if authority.starts_with('[') {
+        let end = authority.find(']').ok_or_else(|| AddressError::OpenBracket(authority.into()))?;
+        let (host, rest) = authority.split_at(end + 1);
+        return match rest.strip_prefix(':') {
+            Some(port) => Ok((host, Some(port))),
+            None if rest.is_empty() => Ok((host, None)),
+            None => Err(AddressError::Port(rest.into())),
+        };
+    }
+    if authority.matches(':').count() > 1 {
+        return Err(AddressError::NoBrackets(authority.into()));
+    }
+    Ok(authority.split_once(':').map_or((authority, None), |(host, port)| (host, Some(port))))
+}
+
+/// An address as the key `traddr` has it: IPv6 needs no brackets there.
+fn parse_address(text: &str) -> Result<HostName, AddressError> {
+    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+    if bare.contains(':') { parse_v6(bare) } else { parse_host(text) }
+}
+
+fn parse_v6(text: &str) -> Result<HostName, AddressError> {
+    let not_v6 = || AddressError::NotIpv6(text.into());
+    match text.split_once('%') {
+        Some((ip, zone)) if !zone.is_empty() => {
+            Ok(HostName::Zoned(ip.parse().map_err(|_| not_v6())?, zone.into()))
+        }
+        Some(_) => Err(not_v6()),
+        None => Ok(HostName::Ip(IpAddr::V6(text.parse().map_err(|_| not_v6())?))),
+    }
+}
+
+fn parse_host(text: &str) -> Result<HostName, AddressError> {
+    if let Ok(ip) = text.parse() {
+        return Ok(HostName::Ip(IpAddr::V4(ip)));
+    }
+    let is_name_byte = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+    // Digits and dots alone are an address with a slip in it, not a name to look up.
+    let is_number = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    if text.is_empty() || text.len() > 253 || is_number || !text.bytes().all(is_name_byte) {
+        return Err(AddressError::BadName(text.into()));
+    }
+    Ok(HostName::Name(text.into()))
+}
+
+fn parse_port(text: &str) -> Result<u16, AddressError> {
+    text.parse().ok().filter(|port| *port != 0).ok_or_else(|| AddressError::Port(text.into()))
+}
+
+fn parse_nsid(text: &str) -> Result<Nsid, AddressError> {
+    let nsid = text.parse().ok().map(Nsid::new).filter(|nsid| nsid.is_one_namespace());
+    nsid.ok_or_else(|| AddressError::Nsid(text.into()))
+}
+
+/// Any name that a target may have: the form is not checked, since nvmet takes any.
+fn parse_nqn(text: &str) -> Result<Nqn, AddressError> {
+    let field = [text.as_bytes(), &[0]].concat();
+    Nqn::from_wire(&field).map_err(|source| AddressError::Nqn { nqn: text.into(), source })
+}
+
+fn percent_decode(text: &str) -> Result<String, AddressError> {
+    let error = || AddressError::Percent(text.into());
+    let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
+    while let Some((&byte, tail)) = rest.split_first() {
+        rest = tail;
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let (digits, tail) = rest.split_at_checked(2).ok_or_else(error)?;
+        let digits = std::str::from_utf8(digits).map_err(|_| error())?;
+        bytes.push(u8::from_str_radix(digits, 16).map_err(|_| error())?);
+        rest = tail;
+    }
+    String::from_utf8(bytes).map_err(|_| error())
+}
+
+impl fmt::Display for HostName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ip(IpAddr::V4(ip)) => ip.fmt(f),
+            Self::Ip(IpAddr::V6(ip)) => write!(f, "[{ip}]"),
+            Self::Zoned(ip, zone) => write!(f, "[{ip}%{zone}]"),
+            Self::Name(name) => f.write_str(name),
+        }
+    }
+}
+
+/// The short form, which parses to the same address again.
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.host.fmt(f)?;
+        if let Some(port) = self.port {
+            write!(f, ":{port}")?;
+        }
+        if let Some(subsystem) = &self.subsystem {
+            f.write_str("/")?;
+            for char in subsystem.as_str().chars() {
+                match char {
+                    // What would end the name, or be taken for something else.
+                    '%' | '?' | '#' | ' ' | ';' => write!(f, "%{:02x}", u32::from(char))?,
+                    _ => fmt::Write::write_char(f, char)?,
+                }
+            }
+        }
+        if let Some(nsid) = self.nsid {
+            write!(f, "?ns={nsid}")?;
+        }
+        Ok(())
+    }
+}
+
+/// With the scheme in front.
+impl Address {
+    /// The address as a URL: `nvme+tcp://HOST:PORT/NQN`.
+    #[must_use]
+    pub fn to_url(&self) -> String {
+        format!("{SCHEME}{self}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn parse(text: &str) -> Address {
+        text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
+    }
+
+    fn error(text: &str) -> AddressError {
+        text.parse::<Address>().expect_err(text)
+    }
+
+    const NQN: &str = "nqn.2016-06.io.nvlane:disk";
+
+    #[test]
+    fn every_form_gives_the_same_address() {
+        let expected = Address::new(HostName::Ip("192.0.2.1".parse().unwrap()))
+            .with_port(4421)
+            .with_subsystem(NQN.parse().unwrap())
+            .with_nsid(Nsid::new(3));
+        for text in [
+            format!("192.0.2.1:4421/{NQN}?ns=3"),
+            format!("nvme+tcp://192.0.2.1:4421/{NQN}?nsid=3"),
+            format!("NVME+TCP://192.0.2.1:4421/{NQN}?ns=3"),
+            format!("trtype:TCP adrfam:IPv4 traddr:192.0.2.1 trsvcid:4421 subnqn:{NQN} ns:3"),
+            format!("trtype=tcp  traddr=192.0.2.1 trsvcid=4421 subnqn={NQN} ns=3"),
+            format!("transport=tcp;traddr=192.0.2.1;trsvcid=4421;nqn={NQN};nsid=3"),
+            format!("traddr=192.0.2.1,trsvcid=4421,subnqn={NQN},ns=3"),
+        ] {
+            assert_eq!(parse(&text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn ports_default_to_what_is_asked_for() {
+        assert_eq!(parse("target").port(), 8009);
+        assert_eq!(parse("target/nqn.2014-08.org.nvmexpress.discovery").port(), 8009);
+        assert_eq!(parse(&format!("target/{NQN}")).port(), 4420);
+        assert_eq!(parse(&format!("target:1/{NQN}")).port(), 1);
+    }
+
+    #[test]
+    fn ipv6_goes_in_brackets() {
+        assert_eq!(parse("[::1]:4420").resolve().unwrap(), ["[::1]:4420".parse().unwrap()]);
+        assert_eq!(parse("traddr:fe80::1 trsvcid:4420"), parse("[fe80::1]:4420"));
+        assert_eq!(parse("[fe80::1%lo]").to_string(), "[fe80::1%lo]");
+        assert!(parse("[fe80::1%no-such-interface]").resolve().is_err());
+        assert_eq!(error("fe80::1"), AddressError::NoBrackets("fe80::1".into()));
+        assert_eq!(error("[::1"), AddressError::OpenBracket("[::1".into()));
+        assert_eq!(error("[192.0.2.1]"), AddressError::NotIpv6("192.0.2.1".into()));
+        assert_eq!(error("[::1]4420"), AddressError::Port("4420".into()));
+    }
+
+    #[test]
+    fn errors_say_what_would_be_right() {
+        for (text, hint) in [
+            ("", "HOST[:PORT][/NQN][?ns=1]"),
+            ("/nqn.2016-06.io.nvlane:disk", "HOST[:PORT]"),
+            ("host:0", "1 to 65535"),
+            ("host:70000", "1 to 65535"),
+            ("host:", "1 to 65535"),
+            ("ho st", "no host name"),
+            ("192.0.2", "no host name"),
+            ("host?ns=0", "1 to 4294967294"),
+            ("host?ns=4294967295", "1 to 4294967294"),
+            ("host?qid=1", "only ns=NUMBER"),
+            ("nvme+rdma://host", "nvme+tcp://"),
+            ("trtype:RDMA traddr:192.0.2.1", "only TCP"),
+            ("trtype:TCP adrfam:IPv6 traddr:192.0.2.1", "IPv4 or IPv6"),
+            ("trtype:TCP trsvcid:4420", "no host"),
+            ("traddr:192.0.2.1 colour:red", "known are trtype"),
+            ("traddr:192.0.2.1 traddr:192.0.2.2", "given twice"),
+            ("traddr:192.0.2.1 tcp", "KEY:VALUE"),
+            ("host/a%2", "two hexadecimal digits"),
+        ] {
+            let message = error(text).to_string();
+            assert!(message.contains(hint), "{text}: {message}");
+        }
+        assert!(matches!(error(&format!("host/{}", "n".repeat(224))), AddressError::Nqn { .. }));
+    }
+
+    #[test]
+    fn a_name_with_odd_characters_survives() {
+        let address = parse("host").with_subsystem(Nqn::from_wire(b"odd name?100%;x,y#\0").unwrap());
+        assert_eq!(address.to_string(), "host/odd%20name%3f100%25%3bx,y%23");
+        assert_eq!(parse(&address.to_string()), address);
+        assert_eq!(parse("traddr=host,subnqn=nqn.x:a,b,trsvcid=1").subsystem.unwrap().as_str(), "nqn.x:a,b");
+    }
+
+    proptest! {
+        /// What is displayed is the address again.
+        #[test]
+        fn display_round_trips(
+            host in prop_oneof![
+                any::<[u8; 4]>().prop_map(|bytes| HostName::Ip(IpAddr::from(bytes))),
+                any::<[u8; 16]>().prop_map(|bytes| HostName::Ip(IpAddr::from(bytes))),
+                "[a-z][a-z0-9.-]{0,30}[a-z]".prop_map(HostName::Name),
+            ],
+            port in proptest::option::of(1u16..),
+            nqn in proptest::option::of("[ -~äß/]{1,60}"),
+            nsid in proptest::option::of(1u32..u32::MAX),
+        ) {
+            let subsystem = nqn.map(|nqn| Nqn::from_wire(&[nqn.as_bytes(), &[0]].concat()).unwrap());
+            let address = Address { host, port, subsystem, nsid: nsid.map(Nsid::new) };
+            prop_assert_eq!(&parse(&address.to_string()), &address);
+            prop_assert_eq!(&parse(&address.to_url()), &address);
+        }
+
+        /// No text makes the parser panic.
+        #[test]
+        fn any_text_is_an_address_or_an_error(text in "\\PC{0,60}") {
+            let _ = text.parse::<Address>();
+        }
+    }
+}

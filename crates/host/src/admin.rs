@@ -1,0 +1,100 @@
+//! Admin commands of callers: carried by the keeper's thread, answered to the caller's.
+
+use proto::host_controller::RequestData;
+use wire::feature::{Fid, GetFeatures, SetFeatures};
+use wire::id::Nsid;
+use wire::property::Property;
+use wire::sqe::Sqe;
+
+use crate::association::Association;
+use crate::error::Error;
+use crate::keeper::{AdminAnswer, Job};
+use crate::reconnect::Class;
+
+/// An admin command, raw: for what has no method of its own.
+#[derive(Clone, Debug)]
+pub struct AdminCommand {
+    sqe: Sqe,
+    data: RequestData,
+    class: Class,
+}
+
+impl AdminCommand {
+    /// A command without data; cid and data pointer are set on submission.
+    #[must_use]
+    pub fn new(sqe: Sqe) -> Self {
+        Self { sqe, data: RequestData::None, class: Class::Other }
+    }
+
+    /// With this data to the controller.
+    #[must_use]
+    pub fn sending(self, data: Vec<u8>) -> Self {
+        Self { data: RequestData::ToController(data), ..self }
+    }
+
+    /// With room for so many bytes from the controller.
+    #[must_use]
+    pub fn receiving(self, length: u32) -> Self {
+        Self { data: RequestData::FromController(length), ..self }
+    }
+
+    /// It changes nothing: it is submitted again after a reconnect.
+    #[must_use]
+    pub fn read_only(self) -> Self {
+        Self { class: Class::ReadOnly, ..self }
+    }
+}
+
+impl Association {
+    /// Runs an admin command and waits for its answer, through reconnects if it is read-only.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] with the controller's status, or what else became of it.
+    pub fn admin(&self, name: &'static str, command: AdminCommand) -> Result<AdminAnswer, Error> {
+        let AdminCommand { sqe, data, class } = command;
+        self.run_job(Job { id: 0, sqe, data, class })
+            .map_err(|failure| Error::Failed { command: name, failure })
+    }
+
+    /// Reads a property, as the kernel's `show-regs` does.
+    ///
+    /// # Errors
+    /// [`Error::Failed`]: the controller does not have it.
+    pub fn property(&self, property: Property) -> Result<u64, Error> {
+        let command = AdminCommand::new(Sqe::property_get(property)).read_only();
+        Ok(self.admin("Property Get", command)?.result)
+    }
+
+    /// The value of a feature, and so many bytes of its data.
+    ///
+    /// # Errors
+    /// [`Error::Failed`]: the controller does not have it.
+    pub fn get_features(&self, get: GetFeatures, nsid: Nsid, length: u32) -> Result<(u32, Vec<u8>), Error> {
+        let command = AdminCommand::new(get.to_sqe(nsid)).read_only();
+        let command = if length > 0 { command.receiving(length) } else { command };
+        let answer = self.admin("Get Features", command)?;
+        Ok((low_dword(answer.result), answer.data))
+    }
+
+    /// The current value of a feature that has no data.
+    ///
+    /// # Errors
+    /// [`Error::Failed`]: the controller does not have it.
+    pub fn feature(&self, fid: Fid, nsid: Nsid) -> Result<u32, Error> {
+        Ok(self.get_features(GetFeatures { fid, ..GetFeatures::default() }, nsid, 0)?.0)
+    }
+
+    /// Sets a feature, with its data if it has any; gives what the controller answers.
+    ///
+    /// # Errors
+    /// [`Error::Failed`]: the controller does not have it, or not so.
+    pub fn set_features(&self, set: SetFeatures, nsid: Nsid, data: Vec<u8>) -> Result<u32, Error> {
+        let command = AdminCommand::new(set.to_sqe(nsid));
+        let command = if data.is_empty() { command } else { command.sending(data) };
+        Ok(low_dword(self.admin("Set Features", command)?.result))
+    }
+}
+
+fn low_dword(result: u64) -> u32 {
+    u32::try_from(result & 0xffff_ffff).expect("masked")
+}

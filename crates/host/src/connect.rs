@@ -1,0 +1,296 @@
+//! Sockets on their way to a target, and what the drivers of lanes and keepers share: a clock, a place to receive into, a
+//! way to send and a way to sleep.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use reactor::{SEGMENT_COUNT_MAX, Segment, Sent, Socket};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt;
+
+use crate::error::LinkError;
+
+/// Where received bytes are put before they are looked at: one for each thread, so that it stays warm however many
+/// lanes the thread has.
+pub(crate) const STAGING_BYTES: usize = 256 << 10;
+
+/// The least time one of several addresses gets to connect, ns.
+const DIAL_NS_MIN: u64 = 250_000_000;
+
+/// ns since the association was made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock(Instant);
+
+impl Clock {
+    pub(crate) fn new() -> Self {
+        Self(Instant::now())
+    }
+
+    #[inline]
+    pub(crate) fn now_ns(self) -> u64 {
+        // 584 years.
+        u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
+thread_local! {
+    static STAGING: Cell<Option<Box<[u8]>>> = const { Cell::new(None) };
+}
+
+/// The thread's staging buffer, taken out: a completion handler that polls another lane finds none and gets its own.
+pub(crate) struct Staging(Option<Box<[u8]>>);
+
+impl Staging {
+    #[inline]
+    pub(crate) fn take() -> Self {
+        let bytes = STAGING.take().unwrap_or_else(|| vec![0; STAGING_BYTES].into_boxed_slice());
+        Self(Some(bytes))
+    }
+
+    #[inline]
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+        self.0.as_deref_mut().expect("until it is dropped")
+    }
+}
+
+impl Drop for Staging {
+    #[inline]
+    fn drop(&mut self) {
+        // A thread that ends has no place left to put it.
+        let bytes = self.0.take();
+        let _ = STAGING.try_with(|staging| staging.set(bytes));
+    }
+}
+
+/// Gathers what `for_each_piece` gives and sends it in one call. Gives the number of bytes taken, and whether that was
+/// all there was.
+#[inline]
+pub(crate) fn send<'a>(
+    socket: &Socket,
+    piece_count: usize,
+    for_each_piece: impl FnOnce(&mut dyn FnMut(&'a [u8]) -> bool),
+) -> Result<Progress, LinkError> {
+    // Most caravans are one run of headers; to clear a long array for them would cost more than they do.
+    if piece_count <= 8 {
+        send_up_to::<8>(socket, for_each_piece)
+    } else {
+        send_up_to::<256>(socket, for_each_piece)
+    }
+}
+
+/// How far a send got.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Progress {
+    pub(crate) sent_bytes: usize,
+    /// The socket took less than it was given.
+    pub(crate) is_blocked: bool,
+}
+
+#[inline]
+fn send_up_to<'a, const COUNT: usize>(
+    socket: &Socket,
+    for_each_piece: impl FnOnce(&mut dyn FnMut(&'a [u8]) -> bool),
+) -> Result<Progress, LinkError> {
+    const { assert!(COUNT <= SEGMENT_COUNT_MAX) };
+    let mut segments = [Segment::EMPTY; COUNT];
+    let (mut count, mut length) = (0, 0);
+    for_each_piece(&mut |piece| {
+        // Asked once more than there is room, in case there is more: the rest goes with the next call.
+        let Some(segment) = segments.get_mut(count) else { return false };
+        *segment = Segment::new(piece);
+        (count, length) = (count + 1, length + piece.len());
+        true
+    });
+    match socket.send(&segments[..count], false) {
+        Sent::Bytes(sent_bytes) => Ok(Progress { sent_bytes, is_blocked: sent_bytes < length }),
+        Sent::Blocked => Ok(Progress { sent_bytes: 0, is_blocked: true }),
+        Sent::Failed(error) => Err(error.into()),
+    }
+}
+
+/// Closes a connection so that nothing it still holds is sent, and the target knows at once.
+pub(crate) fn reset(socket: Socket) {
+    // If the option is refused the connection closes gently, which is only slower.
+    let _ = sockopt::set_socket_linger(&socket, Some(Duration::ZERO));
+    drop(socket);
+}
+
+/// What to wait for on a descriptor.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Interest<'a> {
+    pub(crate) fd: BorrowedFd<'a>,
+    pub(crate) writable: bool,
+    pub(crate) readable: bool,
+}
+
+/// Sleeps until one of a few descriptors is ready or the time is over. Says whether one is.
+pub(crate) fn sleep<const COUNT: usize>(interests: [Option<Interest<'_>>; COUNT], timeout_ns: u64) -> bool {
+    let flags = |interest: Interest<'_>| {
+        let mut flags = PollFlags::empty();
+        flags.set(PollFlags::IN, interest.readable);
+        flags.set(PollFlags::OUT, interest.writable);
+        flags
+    };
+    // Poll takes no holes: what is missing is the first one again.
+    let Some(first) = interests.iter().flatten().next().copied() else {
+        std::thread::sleep(Duration::from_nanos(timeout_ns));
+        return false;
+    };
+    let mut fds = interests.map(|interest| {
+        let interest = interest.unwrap_or(first);
+        PollFd::from_borrowed_fd(interest.fd, flags(interest))
+    });
+    let timeout = timespec(timeout_ns);
+    match poll(&mut fds, Some(&timeout)) {
+        Ok(count) => count > 0,
+        // Interrupted by a signal: the caller looks and sleeps again.
+        Err(_) => false,
+    }
+}
+
+pub(crate) fn timespec(ns: u64) -> Timespec {
+    const SECOND: u64 = 1_000_000_000;
+    Timespec {
+        tv_sec: i64::try_from(ns / SECOND).unwrap_or(i64::MAX),
+        tv_nsec: i64::try_from(ns % SECOND).expect("below a second"),
+    }
+}
+
+/// Connects to the first of several addresses that answers, without ever blocking.
+#[derive(Debug)]
+pub(crate) struct Dialer {
+    waiting: VecDeque<SocketAddr>,
+    each_ns: u64,
+    current: Option<Dial>,
+}
+
+#[derive(Debug)]
+struct Dial {
+    socket: Socket,
+    peer: SocketAddr,
+    until_ns: u64,
+}
+
+/// How dialling goes.
+#[derive(Debug)]
+pub(crate) enum Dialled {
+    Connected(Socket, SocketAddr),
+    Waiting,
+    Failed(LinkError),
+}
+
+impl Dialer {
+    pub(crate) fn new(addresses: impl IntoIterator<Item = SocketAddr>, timeout_ns: u64) -> Self {
+        let waiting: VecDeque<_> = addresses.into_iter().collect();
+        let each_ns = timeout_ns / u64::try_from(waiting.len().max(1)).expect("few");
+        // The last one gets what is left of the time, by its caller's own deadline.
+        Self { waiting, each_ns: each_ns.max(DIAL_NS_MIN), current: None }
+    }
+
+    /// Looks whether a connection stands, and goes on to the next address if one failed.
+    pub(crate) fn poll(&mut self, now_ns: u64) -> Dialled {
+        let mut last_error = None;
+        loop {
+            if let Some(dial) = self.current.take() {
+                match dial.look(now_ns, !self.waiting.is_empty()) {
+                    Look::Connected => return Dialled::Connected(dial.socket, dial.peer),
+                    Look::Waiting => {
+                        self.current = Some(dial);
+                        return Dialled::Waiting;
+                    }
+                    Look::Failed(error) => last_error = Some(error),
+                }
+            }
+            let Some(peer) = self.waiting.pop_front() else {
+                let none = || io::Error::new(io::ErrorKind::NotFound, "no address to connect to");
+                return Dialled::Failed(last_error.unwrap_or_else(none).into());
+            };
+            match Socket::connect(peer) {
+                Ok(socket) => {
+                    let until_ns = now_ns.saturating_add(self.each_ns);
+                    self.current = Some(Dial { socket, peer, until_ns });
+                }
+                Err(error) => last_error = Some(error),
+            }
+        }
+    }
+
+    /// What to wait for.
+    pub(crate) fn interest(&self) -> Option<Interest<'_>> {
+        use std::os::fd::AsFd;
+        let fd = self.current.as_ref()?.socket.as_fd();
+        Some(Interest { fd, writable: true, readable: false })
+    }
+
+    /// When to look again at the latest.
+    pub(crate) fn deadline_ns(&self) -> Option<u64> {
+        self.current.as_ref().map(|dial| dial.until_ns)
+    }
+}
+
+enum Look {
+    Connected,
+    Waiting,
+    Failed(io::Error),
+}
+
+impl Dial {
+    fn look(&self, now_ns: u64, has_others: bool) -> Look {
+        use std::os::fd::AsFd;
+        let interest = Interest { fd: self.socket.as_fd(), writable: true, readable: false };
+        if sleep([Some(interest)], 0) {
+            return match self.socket.connected() {
+                Ok(()) => Look::Connected,
+                Err(error) => Look::Failed(error),
+            };
+        }
+        if has_others && now_ns >= self.until_ns {
+            return Look::Failed(io::ErrorKind::TimedOut.into());
+        }
+        Look::Waiting
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use reactor::Listener;
+
+    fn dial(addresses: Vec<SocketAddr>) -> Dialled {
+        let clock = Clock::new();
+        let mut dialer = Dialer::new(addresses, 1_000_000_000);
+        loop {
+            match dialer.poll(clock.now_ns()) {
+                Dialled::Waiting => {
+                    sleep([dialer.interest()], 10_000_000);
+                }
+                done => return done,
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_address_that_answers_is_taken() {
+        let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let closed = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap().address();
+        let Dialled::Connected(_, peer) = dial(vec![closed, listener.address()]) else { panic!("connects") };
+        assert_eq!(peer, listener.address());
+        let Dialled::Failed(LinkError::Socket(error)) = dial(vec![closed]) else { panic!("is refused") };
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+        assert!(matches!(dial(vec![]), Dialled::Failed(_)));
+    }
+
+    #[test]
+    fn a_second_user_of_the_staging_buffer_gets_its_own() {
+        let mut first = Staging::take();
+        let mut second = Staging::take();
+        first.bytes()[0] = 1;
+        second.bytes()[0] = 2;
+        assert_eq!(first.bytes()[0], 1);
+        assert_eq!(second.bytes().len(), STAGING_BYTES);
+    }
+}

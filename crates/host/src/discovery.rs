@@ -1,0 +1,428 @@
+//! Discovery: which subsystems there are, and where. wire §20
+//!
+//! ```no_run
+//! use nvlane_host::{Options, discovery};
+//!
+//! let found = discovery::discover(&"192.0.2.1".parse()?, Options::default())?;
+//! for entry in &found.entries {
+//!     println!("{}", entry.subsystem()?);
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use std::collections::HashSet;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use wire::discovery::{
+    DISCOVERY_RECORD_BYTES, DiscoveryEntry, DiscoveryHeader, DiscoveryLog, SubsystemType, TransportType,
+};
+use wire::id::Nsid;
+use wire::identify::capabilities::Lpa;
+use wire::log::{GetLogPage, Lid};
+use wire::nqn::Nqn;
+use zerocopy::FromBytes;
+
+use crate::address::{Address, AddressError};
+use crate::association::{Association, Event};
+use crate::error::Error;
+use crate::options::Options;
+
+/// Entries read of one service, whatever it counts. hostile H16
+pub const ENTRY_COUNT_MAX: u64 = 1024;
+
+/// Referrals followed one from another, as far as Linux tools go.
+pub const REFERRAL_DEPTH_MAX: usize = 8;
+
+/// Services asked in all.
+pub const SERVICE_COUNT_MAX: usize = 64;
+
+/// Times that a log is read anew because it changed meanwhile.
+const ATTEMPT_COUNT_MAX: u32 = 8;
+
+/// Entries asked for at once.
+const ENTRIES_PER_PART: u64 = 15;
+
+/// Keep-alive of a persistent connection that asks for none.
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
+
+/// What a discovery service knows.
+#[derive(Clone, Debug, Default)]
+pub struct Discovered {
+    /// Changes whenever the log does.
+    pub generation: u64,
+    /// The entries.
+    pub entries: Vec<DiscoveryEntry>,
+}
+
+/// Reads a discovery log in parts, as one that may change while it is read.
+///
+/// ```text
+/// Header ─▶ Entries … ─▶ Check ──the same generation──▶ done
+///    ▲                     └──another one──┐
+///    └─────────────────────────────────────┘
+/// ```
+#[derive(Debug)]
+pub struct LogReader {
+    state: ReaderState,
+    /// Parts can be asked for by offset.
+    can_offset: bool,
+    attempt_count: u32,
+    generation: u64,
+    count: u64,
+    entries: Vec<DiscoveryEntry>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ReaderState {
+    Header,
+    Entries,
+    Check,
+    Done,
+}
+
+/// What is wrong with a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LogError {
+    /// A part is shorter than asked for.
+    #[error("a part of it is missing")]
+    Short,
+    /// A format that is not ours.
+    #[error("its record format is unknown")]
+    Format,
+    /// It never stays the same for long enough.
+    #[error("it changes faster than it can be read")]
+    Changing,
+}
+
+impl LogReader {
+    /// Begins to read.
+    #[must_use]
+    pub fn new(can_offset: bool) -> Self {
+        Self {
+            state: ReaderState::Header,
+            can_offset,
+            attempt_count: 0,
+            generation: 0,
+            count: 0,
+            entries: Vec::new(),
+        }
+    }
+
+    /// The part to read next; `None` when everything is there.
+    #[must_use]
+    pub fn next_part(&self) -> Option<GetLogPage> {
+        let record = DISCOVERY_RECORD_BYTES as u64;
+        let read = self.entries.len() as u64;
+        let (offset, length_bytes) = match self.state {
+            ReaderState::Header | ReaderState::Check => (0, record),
+            // Without offsets everything comes at once, from the start.
+            ReaderState::Entries if !self.can_offset => (0, (self.count + 1) * record),
+            ReaderState::Entries => ((read + 1) * record, (self.count - read).min(ENTRIES_PER_PART) * record),
+            ReaderState::Done => return None,
+        };
+        // Only the last look lets the event come again: a change after it is told.
+        let rae = self.state != ReaderState::Check;
+        Some(GetLogPage { lid: Lid::DISCOVERY, rae, length_bytes, offset, ..GetLogPage::default() })
+    }
+
+    /// Takes in the part that was asked for.
+    ///
+    /// # Errors
+    /// [`LogError`].
+    pub fn on_part(&mut self, part: &[u8]) -> Result<(), LogError> {
+        match self.state {
+            ReaderState::Header => {
+                let (header, _) = DiscoveryHeader::ref_from_prefix(part).map_err(|_| LogError::Short)?;
+                if header.recfmt.get() != 0 {
+                    return Err(LogError::Format);
+                }
+                self.generation = header.genctr.get();
+                self.count = header.numrec.get().min(ENTRY_COUNT_MAX);
+                self.entries.clear();
+                self.state = if self.count == 0 { ReaderState::Check } else { ReaderState::Entries };
+            }
+            ReaderState::Entries => {
+                let entries = if self.can_offset {
+                    <[DiscoveryEntry]>::ref_from_bytes(
+                        &part[..part.len() - part.len() % DISCOVERY_RECORD_BYTES],
+                    )
+                    .map_err(|_| LogError::Short)?
+                } else {
+                    DiscoveryLog::new(part).ok_or(LogError::Short)?.entries
+                };
+                if entries.is_empty() {
+                    return Err(LogError::Short);
+                }
+                let left = usize::try_from(self.count).expect("few") - self.entries.len();
+                self.entries.extend(entries.iter().take(left));
+                if self.entries.len() as u64 == self.count {
+                    self.state = ReaderState::Check;
+                } else if !self.can_offset {
+                    return Err(LogError::Short);
+                }
+            }
+            ReaderState::Check => {
+                let (header, _) = DiscoveryHeader::ref_from_prefix(part).map_err(|_| LogError::Short)?;
+                self.attempt_count += 1;
+                if header.genctr.get() == self.generation {
+                    self.state = ReaderState::Done;
+                } else if self.attempt_count >= ATTEMPT_COUNT_MAX {
+                    return Err(LogError::Changing);
+                } else {
+                    self.state = ReaderState::Header;
+                }
+            }
+            ReaderState::Done => {}
+        }
+        Ok(())
+    }
+
+    /// What was read.
+    #[must_use]
+    pub fn into_discovered(self) -> Discovered {
+        Discovered { generation: self.generation, entries: self.entries }
+    }
+}
+
+/// A connection to a discovery service that stays, and tells of changes.
+#[derive(Debug)]
+pub struct Discovery {
+    association: Association,
+    events: Receiver<Event>,
+}
+
+impl Discovery {
+    /// Connects to the discovery service at `address`: the one of the well-known name unless the address has another.
+    ///
+    /// # Errors
+    /// As [`Association::connect`].
+    pub fn connect(address: &Address, options: Options) -> Result<Self, Error> {
+        let keep_alive = if options.keep_alive.is_zero() { KEEP_ALIVE } else { options.keep_alive };
+        let association = connect(address, Options { keep_alive, ..options })?;
+        let events = association.events();
+        Ok(Self { association, events })
+    }
+
+    /// Reads the log.
+    ///
+    /// # Errors
+    /// [`Error::Failed`], or [`Error::Answer`] if it makes no sense.
+    pub fn log(&self) -> Result<Discovered, Error> {
+        read_log(&self.association)
+    }
+
+    /// Waits until the log may have changed: by an event, or because the connection was lost and is back. Says whether
+    /// it may have.
+    ///
+    /// # Errors
+    /// Why the connection has ended for good.
+    pub fn wait(&self, timeout: Duration) -> Result<bool, Error> {
+        let start = Instant::now();
+        loop {
+            match self.events.recv_timeout(timeout.saturating_sub(start.elapsed())) {
+                Ok(Event::DiscoveryChanged | Event::Up) => return Ok(true),
+                Ok(Event::Over(error)) => return Err(Error::clone(&error)),
+                Ok(_) => {}
+                Err(RecvTimeoutError::Timeout) => return Ok(false),
+                Err(RecvTimeoutError::Disconnected) => return Err(Error::Ended),
+            }
+        }
+    }
+
+    /// The association, for everything else.
+    #[must_use]
+    pub fn association(&self) -> &Association {
+        &self.association
+    }
+}
+
+fn connect(address: &Address, options: Options) -> Result<Association, Error> {
+    let subsystem = address.subsystem.clone().unwrap_or_else(Nqn::discovery);
+    // A service of a name of its own is one of discovery, too, whatever it is called.
+    Association::connect_to(address, subsystem, true, options.without_lanes())
+}
+
+fn read_log(association: &Association) -> Result<Discovered, Error> {
+    const COMMAND: &str = "the discovery log";
+    let why = |error: LogError| match error {
+        LogError::Short => "a part of it is missing",
+        LogError::Format => "its record format is unknown",
+        LogError::Changing => "it changes faster than it can be read",
+    };
+    let can_offset = association.controller().identify.lpa.contains(Lpa::EXTENDED_DATA);
+    let mut reader = LogReader::new(can_offset);
+    while let Some(part) = reader.next_part() {
+        let part = association.log_part(part, Nsid::NONE)?;
+        reader.on_part(&part).map_err(|error| Error::Answer { command: COMMAND, why: why(error) })?;
+    }
+    Ok(reader.into_discovered())
+}
+
+/// Connects, reads the log, disconnects.
+///
+/// # Errors
+/// As [`Association::connect`] and [`Discovery::log`].
+pub fn discover(address: &Address, options: Options) -> Result<Discovered, Error> {
+    let association = connect(address, Options { keep_alive: Duration::ZERO, ..options })?;
+    let found = read_log(&association);
+    association.close();
+    found
+}
+
+/// What a service and those it refers to know.
+#[derive(Debug, Default)]
+pub struct Survey {
+    /// Each service that was asked, and what it knows.
+    pub services: Vec<(Address, Discovered)>,
+    /// Each service that could not be asked, and why.
+    pub failures: Vec<(Address, Error)>,
+    /// Referrals were left out: too deep, or too many.
+    pub is_cut: bool,
+}
+
+/// Asks a service and, one after the other, those it refers to: each once, [`REFERRAL_DEPTH_MAX`] deep and
+/// [`SERVICE_COUNT_MAX`] in all.
+///
+/// # Errors
+/// As [`discover`], about the first service; failures of others are in the survey.
+pub fn survey(address: &Address, options: &Options) -> Result<Survey, Error> {
+    let mut survey = Survey::default();
+    let mut seen = HashSet::from([key(address)]);
+    let mut waiting = vec![(address.clone(), 0)];
+    while let Some((address, depth)) = waiting.pop() {
+        match discover(&address, options.clone()) {
+            Ok(found) => {
+                let referrals = found.entries.iter().filter(|entry| entry.subtype == SubsystemType::REFERRAL);
+                for referral in referrals.filter_map(|entry| address_of(entry).ok()) {
+                    if depth >= REFERRAL_DEPTH_MAX || seen.len() >= SERVICE_COUNT_MAX {
+                        survey.is_cut = true;
+                    } else if seen.insert(key(&referral)) {
+                        waiting.push((referral, depth + 1));
+                    }
+                }
+                survey.services.push((address, found));
+            }
+            Err(error) if survey.services.is_empty() && depth == 0 => return Err(error),
+            Err(error) => survey.failures.push((address, error)),
+        }
+    }
+    Ok(survey)
+}
+
+/// What makes two services the same: not the name, which may be the well-known one or their own.
+fn key(address: &Address) -> (String, u16) {
+    (address.host.to_string(), address.port())
+}
+
+/// The address that an entry leads to.
+///
+/// # Errors
+/// Why it leads nowhere that we can go.
+pub fn address_of(entry: &DiscoveryEntry) -> Result<Address, AddressError> {
+    if entry.trtype != TransportType::TCP {
+        return Err(AddressError::Transport(entry.trtype.to_string()));
+    }
+    // The texts are the peer's: the parser takes nothing that does not belong in an address.
+    let (host, port) = (entry.address().to_string(), entry.service_id().to_string());
+    let address: Address = format!("traddr={host};trsvcid={port}").parse()?;
+    let subsystem =
+        entry.subsystem().map_err(|source| AddressError::Nqn { nqn: "the entry's".into(), source })?;
+    Ok(address.with_subsystem(subsystem))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use zerocopy::IntoBytes;
+
+    fn log(generation: u64, count: u64, claimed: u64) -> Vec<u8> {
+        let nqn: Nqn = "nqn.2016-06.io.nvlane:disk".parse().unwrap();
+        let mut log = DiscoveryHeader::new(generation, claimed).as_bytes().to_vec();
+        for index in 0..count {
+            let mut entry = DiscoveryEntry::tcp([192, 0, 2, 1].into(), 4420, &nqn);
+            entry.portid.set(u16::try_from(index).unwrap());
+            log.extend_from_slice(entry.as_bytes());
+        }
+        log
+    }
+
+    fn read(mut log: impl FnMut(u32) -> Vec<u8>, can_offset: bool) -> Result<Discovered, LogError> {
+        let mut reader = LogReader::new(can_offset);
+        let mut number = 0;
+        while let Some(part) = reader.next_part() {
+            assert!(can_offset || part.offset == 0);
+            assert!(part.length_bytes <= (ENTRY_COUNT_MAX + 1) * 1024);
+            reader.on_part(part.part_of(&log(number)))?;
+            number += 1;
+            assert!(number < 1000);
+        }
+        Ok(reader.into_discovered())
+    }
+
+    proptest! {
+        #[test]
+        fn logs_of_any_length_are_read_whole(count in 0u64..60, can_offset: bool) {
+            let found = read(|_| log(7, count, count), can_offset).unwrap();
+            let ports: Vec<_> = found.entries.iter().map(|entry| u64::from(entry.portid.get())).collect();
+            prop_assert_eq!(ports, (0..count).collect::<Vec<_>>());
+            prop_assert_eq!(found.generation, 7);
+        }
+    }
+
+    #[test]
+    fn a_log_that_changes_is_read_again_but_not_for_ever() {
+        // Changes once, after the header was read.
+        let found = read(|part| if part == 0 { log(1, 3, 3) } else { log(2, 5, 5) }, true).unwrap();
+        assert_eq!((found.generation, found.entries.len()), (2, 5));
+        let error = read(|part| log(u64::from(part), 3, 3), true).unwrap_err();
+        assert_eq!(error, LogError::Changing);
+    }
+
+    /// hostile H16
+    #[test]
+    fn absurd_logs_are_refused_or_cut() {
+        assert_eq!(
+            read(|_| log(1, 3, u64::MAX), true).unwrap_err(),
+            LogError::Short,
+            "entries that are not there"
+        );
+        assert_eq!(read(|_| log(1, 3, 4), false).unwrap_err(), LogError::Short);
+        assert_eq!(read(|_| log(1, 2000, 2000), true).unwrap().entries.len(), 1024);
+        assert_eq!(read(|_| vec![0; 1000], true).unwrap_err(), LogError::Short);
+        let mut other = log(1, 0, 0);
+        other[16] = 1;
+        assert_eq!(read(|_| other.clone(), true).unwrap_err(), LogError::Format);
+    }
+
+    #[test]
+    fn only_the_last_look_lets_the_event_come_again() {
+        let mut reader = LogReader::new(true);
+        let mut parts = Vec::new();
+        while let Some(part) = reader.next_part() {
+            parts.push(part.rae);
+            reader.on_part(part.part_of(&log(1, 20, 20))).unwrap();
+        }
+        assert_eq!(parts, [true, true, true, false]);
+    }
+
+    #[test]
+    fn entries_become_addresses_or_say_why_not() {
+        let nqn: Nqn = "nqn.2016-06.io.nvlane:disk".parse().unwrap();
+        let entry = DiscoveryEntry::tcp("fe80::1".parse().unwrap(), 4420, &nqn);
+        assert_eq!(address_of(&entry).unwrap().to_string(), format!("[fe80::1]:4420/{nqn}"));
+        let mut rdma = entry;
+        rdma.trtype = TransportType::RDMA;
+        assert!(address_of(&rdma).is_err());
+        let mut bytes = entry.as_bytes().to_vec();
+        bytes[512..768].fill(b'a');
+        bytes[256..512].fill(b'n');
+        let odd = DiscoveryEntry::read_from_bytes(&bytes).unwrap();
+        assert!(address_of(&odd).is_err(), "no NUL in either text");
+        bytes[512..520].copy_from_slice(b"\x1b[2J;x=y");
+        let odd = DiscoveryEntry::read_from_bytes(&bytes).unwrap();
+        let message = address_of(&odd).unwrap_err().to_string();
+        assert!(!message.contains('\x1b'), "{message}");
+    }
+}

@@ -1,0 +1,342 @@
+//! What goes wrong with an association, whose fault it is, and what to do about it.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use proto::Violation;
+use proto::host_controller::ControllerError;
+use proto::host_namespaces::Unusable;
+use wire::fabrics::InvalidParameter;
+use wire::id::{Nsid, Qid};
+use wire::nqn::Nqn;
+use wire::status::Status;
+
+use crate::address::AddressError;
+use crate::namespace::InvalidCommand;
+use crate::submit::{Failure, RefusedReason};
+
+/// An error of the host library. Commands end with a [`Failure`] of their own.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The address is malformed.
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    /// The address names no subsystem.
+    #[error("{address} names no subsystem: write HOST:PORT/NQN, `nvlane discover` lists what is there")]
+    NoSubsystem {
+        /// The address.
+        address: String,
+    },
+    /// A connection could not be made, or was lost.
+    #[error("{context}: {cause}{}", Advice(cause, context))]
+    Link {
+        /// Which connection.
+        context: Box<LinkContext>,
+        /// What happened.
+        cause: LinkError,
+    },
+    /// The association was lost and could not be had back in time.
+    #[error("could not reconnect (attempts: {attempts}); the last one: {last}")]
+    GaveUp {
+        /// Attempts made.
+        attempts: u32,
+        /// How the last one failed.
+        last: Arc<Error>,
+    },
+    /// No such namespace.
+    #[error("{subsystem} has no namespace {nsid}; {}", List(available))]
+    NoNamespace {
+        /// The subsystem.
+        subsystem: String,
+        /// The namespace asked for.
+        nsid: Nsid,
+        /// Those that are there.
+        available: Vec<Nsid>,
+    },
+    /// Several namespaces, and no word which.
+    #[error("{subsystem} has several namespaces: add ?ns=NUMBER to the address; {}", List(available))]
+    WhichNamespace {
+        /// The subsystem.
+        subsystem: String,
+        /// Those that are there.
+        available: Vec<Nsid>,
+    },
+    /// The namespace is there, but cannot be read or written.
+    #[error("namespace {nsid} cannot be used: {cause}")]
+    UnusableNamespace {
+        /// The namespace.
+        nsid: Nsid,
+        /// What is wrong with it.
+        cause: Unusable,
+    },
+    /// The controller grants fewer queues than there are lanes.
+    #[error("lane {lane}: the controller grants {granted} I/O queues: ask for fewer lanes")]
+    TooFewQueues {
+        /// The lane, from 1.
+        lane: u16,
+        /// Queues granted.
+        granted: u16,
+    },
+    /// A command makes no sense.
+    #[error(transparent)]
+    Command(#[from] InvalidCommand),
+    /// A command failed.
+    #[error("{command} failed: {failure}")]
+    Failed {
+        /// Which command.
+        command: &'static str,
+        /// How.
+        failure: Failure,
+    },
+    /// A command was not taken.
+    #[error("{command} was not submitted: {reason}")]
+    Refused {
+        /// Which command.
+        command: &'static str,
+        /// Why.
+        reason: RefusedReason,
+    },
+    /// What a target sent as an answer cannot be read.
+    #[error("{command}: the answer makes no sense: {why}")]
+    Answer {
+        /// Which command.
+        command: &'static str,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// Our own system has no thread or descriptor left.
+    #[error("cannot {doing}: {cause}")]
+    System {
+        /// What for.
+        doing: &'static str,
+        /// What the system says.
+        cause: Arc<io::Error>,
+    },
+    /// The association has ended.
+    #[error("the association has ended")]
+    Ended,
+}
+
+/// Which connection an error is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkContext {
+    /// The other end, as it was addressed.
+    pub peer: String,
+    /// The queue.
+    pub qid: Qid,
+    /// The subsystem.
+    pub subsystem: Nqn,
+    /// Our own name.
+    pub host: Nqn,
+}
+
+/// What happened to a connection.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LinkError {
+    /// The name has no address.
+    #[error("cannot resolve the name: {0}")]
+    Resolve(Arc<io::Error>),
+    /// TCP did not connect, or broke.
+    #[error("{0}")]
+    Socket(Arc<io::Error>),
+    /// The target closed the connection.
+    #[error("the target closed the connection during {during}")]
+    Closed {
+        /// What was going on.
+        during: &'static str,
+    },
+    /// No answer in time.
+    #[error("no answer to {to} in {waited_ms} ms")]
+    TimedOut {
+        /// What was not answered.
+        to: &'static str,
+        /// How long we waited.
+        waited_ms: u64,
+    },
+    /// The target broke the transport protocol.
+    #[error("the target broke the protocol: {0}")]
+    Violation(#[from] Violation),
+    /// The controller cannot be used.
+    #[error("{0}")]
+    Controller(#[from] ControllerError),
+    /// Another connection of the association was lost, so this one was closed.
+    #[error("the association was lost")]
+    Association,
+}
+
+impl From<io::Error> for LinkError {
+    fn from(error: io::Error) -> Self {
+        Self::Socket(Arc::new(error))
+    }
+}
+
+impl LinkError {
+    /// Whether trying again is in vain.
+    #[must_use]
+    pub fn is_permanent(&self) -> bool {
+        match self {
+            Self::Controller(error) => error.is_permanent(),
+            // It will answer the same handshake in the same way.
+            Self::Violation(violation) => matches!(violation, Violation::UnsupportedParameter { .. }),
+            _ => false,
+        }
+    }
+}
+
+impl Error {
+    /// Whether trying the same again is in vain.
+    #[must_use]
+    pub fn is_permanent(&self) -> bool {
+        match self {
+            Self::Link { cause, .. } => cause.is_permanent(),
+            Self::GaveUp { .. } | Self::System { .. } => false,
+            Self::Failed { failure, .. } => failure.status().is_some_and(Status::dnr),
+            _ => true,
+        }
+    }
+
+    pub(crate) fn system(doing: &'static str, cause: io::Error) -> Self {
+        Self::System { doing, cause: Arc::new(cause) }
+    }
+}
+
+impl fmt::Display for LinkContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ", self.peer)?;
+        match self.qid {
+            Qid::ADMIN => f.write_str("admin queue"),
+            qid => write!(f, "lane {qid}"),
+        }
+    }
+}
+
+/// What to do about it, where that is known: "; is the target running?"
+struct Advice<'a>(&'a LinkError, &'a LinkContext);
+
+impl fmt::Display for Advice<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(cause, context) = self;
+        match cause {
+            LinkError::Socket(error) => match error.kind() {
+                io::ErrorKind::ConnectionRefused => {
+                    f.write_str("; nothing listens there: is the target running, and is this its port?")
+                }
+                io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
+                    f.write_str("; no route leads there: is the address right?")
+                }
+                _ => Ok(()),
+            },
+            LinkError::TimedOut { to: "TCP connect", .. } => f.write_str(
+                "; is the address right, and does every firewall on the way let this port through?",
+            ),
+            LinkError::Closed { during: "handshake" } => f.write_str("; is this an NVMe/TCP port?"),
+            LinkError::Violation(Violation::UnsupportedParameter { offset: 11 }) => {
+                f.write_str("; it does not agree to the digests asked for: connect with others, or with none")
+            }
+            LinkError::Violation(Violation::Sequence | Violation::HeaderField { offset: 0..=7 }) => {
+                f.write_str("; is this an NVMe/TCP port?")
+            }
+            LinkError::Controller(error) => advise(error, context, f),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn advise(error: &ControllerError, context: &LinkContext, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let LinkContext { subsystem, host, .. } = context;
+    match error {
+        ControllerError::AuthenticationRequired => {
+            f.write_str("; in-band authentication is not supported yet")
+        }
+        ControllerError::ConnectRefused { status, parameter, .. } => match (status.code(), parameter) {
+            (_, Some(InvalidParameter::SUBNQN)) => {
+                write!(f, "; there is no subsystem {subsystem}: `nvlane discover` lists what is there")
+            }
+            (_, Some(InvalidParameter::HOSTNQN)) => write!(f, "; our host name is {host}"),
+            (_, Some(parameter)) if *parameter == InvalidParameter::command(46) => {
+                f.write_str("; it may want SQ flow control: try with flow control on")
+            }
+            (code, _) if code == Status::CONNECT_INVALID_HOST.code() => {
+                write!(f, "; the target must allow our host name, {host}")
+            }
+            (code, _) if code == Status::CONNECT_CONTROLLER_BUSY.code() => {
+                f.write_str("; the target has no controller left for us: try again later")
+            }
+            _ => Ok(()),
+        },
+        _ => Ok(()),
+    }
+}
+
+/// "there are namespaces 1, 2" or "there is none".
+struct List<'a>(&'a [Nsid]);
+
+impl fmt::Display for List<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            [] => f.write_str("there is none"),
+            [nsid] => write!(f, "there is {nsid}"),
+            [first, rest @ ..] => {
+                write!(f, "there are {first}")?;
+                // A thousand of them would help nobody.
+                for nsid in rest.iter().take(15) {
+                    write!(f, ", {nsid}")?;
+                }
+                if rest.len() > 15 { write!(f, " and {} more", rest.len() - 15) } else { Ok(()) }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(cause: impl Into<LinkError>) -> String {
+        let context = LinkContext {
+            peer: "192.0.2.1:4420".into(),
+            qid: Qid::ADMIN,
+            subsystem: "nqn.2016-06.io.nvlane:disk".parse().unwrap(),
+            host: "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555".parse().unwrap(),
+        };
+        Error::Link { context: Box::new(context), cause: cause.into() }.to_string()
+    }
+
+    #[test]
+    fn errors_say_what_to_do() {
+        let refused = |status: Status, parameter| ControllerError::ConnectRefused {
+            qid: Qid::ADMIN,
+            status: status.with_dnr(),
+            parameter,
+        };
+        let invalid = Status::CONNECT_INVALID_PARAMETERS;
+        let refused_socket: LinkError = io::Error::from(io::ErrorKind::ConnectionRefused).into();
+        for (message, hint) in [
+            (message(refused_socket), "is the target running"),
+            (message(Violation::UnsupportedParameter { offset: 11 }), "digests"),
+            (message(LinkError::Closed { during: "handshake" }), "NVMe/TCP port"),
+            (
+                message(refused(invalid, Some(InvalidParameter::SUBNQN))),
+                "no subsystem nqn.2016-06.io.nvlane:disk",
+            ),
+            (message(refused(Status::CONNECT_INVALID_HOST, None)), "allow our host name, nqn.2014-08"),
+            (message(ControllerError::AuthenticationRequired), "not supported yet"),
+        ] {
+            assert!(message.starts_with("192.0.2.1:4420 admin queue: "), "{message}");
+            assert!(message.contains(hint), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_list_of_namespaces_stays_short() {
+        let error = Error::WhichNamespace {
+            subsystem: "nqn.x".into(),
+            available: (1..1000).map(Nsid::new).collect(),
+        };
+        let message = error.to_string();
+        assert!(message.ends_with("15, 16 and 983 more") && message.len() < 200, "{message}");
+    }
+}

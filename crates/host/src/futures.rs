@@ -1,0 +1,549 @@
+//! A namespace for asynchronous programs: any executor, no runtime of our own.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), nvlane_host::Error> {
+//! use nvlane_host::{Options, futures::Namespace};
+//!
+//! let address = "192.0.2.1:4420/nqn.2016-06.io.nvlane:disk".parse()?;
+//! let disk = Namespace::connect(&address, Options { lanes: 2, ..Options::default() })?;
+//! let block = disk.read_at(0, vec![0; 4096]).await?;
+//! disk.write_at(4096, block).await?;
+//! disk.flush().await?;
+//! # Ok(()) }
+//! ```
+//!
+//! Each lane has a thread that drives it; commands reach it through a mailbox, and their ends wake whoever awaits them. A future
+//! that is dropped cancels its command: the buffer stays with the lane until the controller is done with it.
+
+use std::collections::{HashMap, VecDeque};
+use std::future::Future;
+use std::os::fd::AsFd;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use proto::host_queue::DataBuffer;
+use reactor::{Address as Post, Mailbox};
+use wire::status::Status;
+
+use crate::address::Address;
+use crate::association::Association;
+use crate::buffer::Window;
+use crate::connect::Interest;
+use crate::error::Error;
+use crate::lane::Lane;
+use crate::lane_core::Vouching;
+use crate::namespace::{BlockRange, InvalidCommand, Namespace as Geometry};
+use crate::options::Options;
+use crate::submit::{Command, Completion, Failure};
+
+/// The longest sleep of a driver, ns.
+const SLEEP_NS: u64 = 60_000_000_000;
+
+/// A namespace, to be used from any thread and task. Clones share its lanes.
+#[derive(Debug)]
+pub struct Namespace<B = Vec<u8>> {
+    inner: Arc<Inner<B>>,
+}
+
+#[derive(Debug)]
+struct Inner<B> {
+    namespace: Geometry,
+    association: Association,
+    drivers: Vec<Post<Message<B>>>,
+    next_driver: AtomicUsize,
+    next_id: AtomicU64,
+}
+
+/// A failed operation, with the buffer it was given.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct Failed<B> {
+    /// What happened.
+    #[source]
+    pub error: Error,
+    /// The buffer.
+    pub buffer: Option<B>,
+}
+
+impl<B> From<Failed<B>> for Error {
+    fn from(failed: Failed<B>) -> Self {
+        failed.error
+    }
+}
+
+enum Message<B> {
+    Submit(Request<B>),
+    SubmitPair(Box<[Request<B>; 2]>),
+    Cancel(u64),
+    Close,
+}
+
+struct Request<B> {
+    id: u64,
+    command: Command,
+    buffer: Option<Window<B>>,
+    slot: Arc<Slot<B>>,
+}
+
+/// Where the end of a command waits for who awaits it.
+#[derive(Debug)]
+struct Slot<B>(Mutex<SlotState<B>>);
+
+#[derive(Debug)]
+enum SlotState<B> {
+    Waiting(Option<Waker>),
+    Done(Completion<Window<B>>),
+    Taken,
+}
+
+impl<B> Slot<B> {
+    fn new() -> Arc<Self> {
+        Arc::new(Self(Mutex::new(SlotState::Waiting(None))))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, SlotState<B>> {
+        // Nothing panics while it is held.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn finish(&self, completion: Completion<Window<B>>) {
+        let before = std::mem::replace(&mut *self.lock(), SlotState::Done(completion));
+        if let SlotState::Waiting(Some(waker)) = before {
+            waker.wake();
+        }
+    }
+}
+
+/// A command on its way. Dropping it cancels the command.
+#[must_use = "a future that is not awaited cancels its command"]
+struct Operation<B> {
+    id: u64,
+    slot: Arc<Slot<B>>,
+    driver: Post<Message<B>>,
+    /// The lanes stay as long as their commands.
+    _inner: Arc<Inner<B>>,
+}
+
+impl<B> Future for Operation<B> {
+    type Output = Completion<Window<B>>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.slot.lock();
+        match std::mem::replace(&mut *state, SlotState::Taken) {
+            SlotState::Done(completion) => Poll::Ready(completion),
+            SlotState::Waiting(_) => {
+                *state = SlotState::Waiting(Some(context.waker().clone()));
+                Poll::Pending
+            }
+            SlotState::Taken => panic!("a future is not polled after its end"),
+        }
+    }
+}
+
+impl<B> Drop for Operation<B> {
+    fn drop(&mut self) {
+        if let SlotState::Waiting(_) = &*self.slot.lock() {
+            self.driver.post(Message::Cancel(self.id));
+        }
+    }
+}
+
+impl<B> Clone for Namespace<B> {
+    fn clone(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner) }
+    }
+}
+
+impl<B> Drop for Inner<B> {
+    fn drop(&mut self) {
+        for driver in &self.drivers {
+            driver.post(Message::Close);
+        }
+    }
+}
+
+impl<B: DataBuffer + Send + 'static> Namespace<B> {
+    /// Connects to the namespace at `address`, with as many lanes as the options say.
+    ///
+    /// # Errors
+    /// As [`Association::connect`], [`Association::addressed_namespace`] and [`Association::lane`].
+    pub fn connect(address: &Address, options: Options) -> Result<Self, Error> {
+        let association = Association::connect(address, options)?;
+        let namespace = association.addressed_namespace()?;
+        Self::new(&association, namespace)
+    }
+
+    /// A namespace of an association, with new lanes: as many as the association's options say.
+    ///
+    /// # Errors
+    /// As [`Association::lane`], or if there is no thread left.
+    pub fn new(association: &Association, namespace: Geometry) -> Result<Self, Error> {
+        let vouching = Vouching::default();
+        let lanes = (0..association.options().lanes).map(|_| association.lane());
+        let lanes: Vec<Lane<Window<B>>> = lanes.collect::<Result<_, _>>()?;
+        let mut drivers = Vec::new();
+        for mut lane in lanes {
+            lane.share_vouching(vouching.clone());
+            let mailbox = Mailbox::new().map_err(|error| Error::system("make a mailbox", error))?;
+            drivers.push(mailbox.address());
+            std::thread::Builder::new()
+                .name(format!("nvlane-lane-{}", lane.number()))
+                .spawn(move || {
+                    Driver { lane, requests: HashMap::new(), backlog: VecDeque::new() }.run(&mailbox);
+                })
+                .map_err(|error| Error::system("start a thread", error))?;
+        }
+        let inner = Inner {
+            namespace,
+            association: association.clone(),
+            drivers,
+            next_driver: AtomicUsize::new(0),
+            next_id: AtomicU64::new(0),
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// What is known of the namespace, and what makes its commands.
+    #[must_use]
+    pub fn info(&self) -> &Geometry {
+        &self.inner.namespace
+    }
+
+    /// Its association.
+    #[must_use]
+    pub fn association(&self) -> &Association {
+        &self.inner.association
+    }
+
+    fn request(&self, command: Command, buffer: Option<Window<B>>) -> Request<B> {
+        let id = self.inner.next_id.fetch_add(1, Ordering::Relaxed);
+        Request { id, command, buffer, slot: Slot::new() }
+    }
+
+    fn driver(&self) -> Post<Message<B>> {
+        let turn = self.inner.next_driver.fetch_add(1, Ordering::Relaxed);
+        self.inner.drivers[turn % self.inner.drivers.len()].clone()
+    }
+
+    fn operation(&self, id: u64, slot: Arc<Slot<B>>, driver: Post<Message<B>>) -> Operation<B> {
+        Operation { id, slot, driver, _inner: Arc::clone(&self.inner) }
+    }
+
+    fn start(&self, command: Command, buffer: Option<Window<B>>) -> Operation<B> {
+        let (request, driver) = (self.request(command, buffer), self.driver());
+        let (id, slot) = (request.id, Arc::clone(&request.slot));
+        if !driver.post(Message::Submit(request)) {
+            slot.finish(unreachable_end(None));
+        }
+        self.operation(id, slot, driver)
+    }
+
+    /// Runs a command without a buffer; gives the result dwords.
+    ///
+    /// # Errors
+    /// [`Error::Failed`].
+    pub async fn run(&self, name: &'static str, command: Command) -> Result<u64, Error> {
+        let completion = self.start(command, None).await;
+        completion.result.map_err(|failure| self.failed(name, failure))
+    }
+
+    /// Runs a command with its buffer.
+    ///
+    /// # Errors
+    /// [`Failed`], with the buffer.
+    pub async fn run_with(
+        &self,
+        name: &'static str,
+        command: Command,
+        buffer: B,
+    ) -> Result<(u64, B), Failed<B>> {
+        let length = buffer.length();
+        let completion = self.start(command, Some(Window { buffer, start: 0, length })).await;
+        let buffer = completion.buffer.map(|window| window.buffer);
+        match (completion.result, buffer) {
+            (Ok(result), Some(buffer)) => Ok((result, buffer)),
+            (Ok(_), None) => Err(Failed { error: Error::Ended, buffer: None }),
+            (Err(failure), buffer) => Err(Failed { error: self.failed(name, failure), buffer }),
+        }
+    }
+
+    fn failed(&self, command: &'static str, failure: Failure) -> Error {
+        match (failure, self.inner.association.over()) {
+            (Failure::Unreachable, Some(over)) => Error::clone(&over),
+            _ => Error::Failed { command, failure },
+        }
+    }
+
+    /// Runs a transfer of any length, one command after the other.
+    async fn transfer(
+        &self,
+        name: &'static str,
+        offset: u64,
+        buffer: B,
+        make: impl Fn(&Geometry, BlockRange) -> Result<Command, InvalidCommand>,
+    ) -> Result<B, Failed<B>> {
+        let namespace = &self.inner.namespace;
+        let (lba, blocks) = match namespace.blocks_of(offset, buffer.length() as u64) {
+            Ok(blocks) => blocks,
+            Err(error) => return Err(Failed { error: error.into(), buffer: Some(buffer) }),
+        };
+        let mut window = Window { buffer, start: 0, length: 0 };
+        for range in Geometry::split(lba, blocks, namespace.transfer_blocks_max()) {
+            window.start += window.length;
+            window.length = range.blocks as usize * namespace.lba_bytes() as usize;
+            let command = match make(namespace, range) {
+                Ok(command) => command,
+                Err(error) => return Err(Failed { error: error.into(), buffer: Some(window.buffer) }),
+            };
+            let completion = self.start(command, Some(window)).await;
+            match (completion.result, completion.buffer) {
+                (Ok(_), Some(back)) => window = back,
+                (Ok(_), None) => return Err(Failed { error: Error::Ended, buffer: None }),
+                (Err(failure), back) => {
+                    let buffer = back.map(|window| window.buffer);
+                    return Err(Failed { error: self.failed(name, failure), buffer });
+                }
+            }
+        }
+        Ok(window.buffer)
+    }
+
+    /// Fills a buffer from `offset` on: whole blocks.
+    ///
+    /// # Errors
+    /// [`Failed`], with the buffer.
+    pub async fn read_at(&self, offset: u64, buffer: B) -> Result<B, Failed<B>> {
+        self.transfer("Read", offset, buffer, |namespace, range| namespace.read(range.lba, range.blocks))
+            .await
+    }
+
+    /// Writes a buffer from `offset` on: whole blocks. It is durable after the next [`flush`](Self::flush).
+    ///
+    /// # Errors
+    /// [`Failed`], with the buffer.
+    pub async fn write_at(&self, offset: u64, buffer: B) -> Result<B, Failed<B>> {
+        self.transfer("Write", offset, buffer, |namespace, range| namespace.write(range.lba, range.blocks))
+            .await
+    }
+
+    /// As [`write_at`](Self::write_at), durable when it is done (FUA).
+    ///
+    /// # Errors
+    /// [`Failed`], with the buffer.
+    pub async fn write_durably_at(&self, offset: u64, buffer: B) -> Result<B, Failed<B>> {
+        let make = |namespace: &Geometry, range: BlockRange| {
+            namespace.write(range.lba, range.blocks).map(Command::fua)
+        };
+        self.transfer("Write", offset, buffer, make).await
+    }
+
+    /// Whether the bytes from `offset` on are those of the buffer: compared on the target.
+    ///
+    /// # Errors
+    /// [`Failed`], with the buffer.
+    pub async fn compare_at(&self, offset: u64, buffer: B) -> Result<(bool, B), Failed<B>> {
+        let make = |namespace: &Geometry, range: BlockRange| namespace.compare(range.lba, range.blocks);
+        match self.transfer("Compare", offset, buffer, make).await {
+            Ok(buffer) => Ok((true, buffer)),
+            Err(Failed {
+                error: Error::Failed { failure: Failure::Status(status), .. },
+                buffer: Some(buffer),
+            }) if status.is(Status::COMPARE_FAILURE) => Ok((false, buffer)),
+            Err(failed) => Err(failed),
+        }
+    }
+
+    /// Writes `new` from `offset` on if `expected` is there, as one. Says whether it was.
+    ///
+    /// # Errors
+    /// [`Error::Command`] if that cannot be (controllers take a block or a few), [`Error::Failed`] if it fails.
+    pub async fn compare_and_write_at(&self, offset: u64, expected: B, new: B) -> Result<bool, Error> {
+        let lengths = [expected.length(), new.length()];
+        let (lba, blocks) = self.inner.namespace.blocks_of(offset, lengths[0] as u64)?;
+        let limit = self.inner.namespace.transfer_blocks_max();
+        let count =
+            u32::try_from(blocks).map_err(|_| InvalidCommand::TooLong { blocks, limit: limit.into() })?;
+        let [compare, write] = self.inner.namespace.compare_and_write(lba, count)?;
+        let window = |buffer, length| Some(Window { buffer, start: 0, length });
+        let pair = Box::new([
+            self.request(compare, window(expected, lengths[0])),
+            self.request(write, window(new, lengths[1])),
+        ]);
+        let driver = self.driver();
+        let [first, second] = pair
+            .each_ref()
+            .map(|request| self.operation(request.id, Arc::clone(&request.slot), driver.clone()));
+        if !driver.post(Message::SubmitPair(pair)) {
+            first.slot.finish(unreachable_end(None));
+            second.slot.finish(unreachable_end(None));
+        }
+        // Both run already: awaiting them in turn costs nothing.
+        let (first, second) = (first.await.result, second.await.result);
+        match (first, second) {
+            (Ok(_), Ok(_)) => Ok(true),
+            (Err(Failure::Status(status)), _) if status.is(Status::COMPARE_FAILURE) => Ok(false),
+            (Err(failure), _) | (_, Err(failure)) => Err(self.failed("Compare and Write", failure)),
+        }
+    }
+
+    /// Makes everything that was written durable. [`Failure::Unflushed`] after a reconnect, once for all lanes: see
+    /// [`reconnect`](crate::reconnect).
+    ///
+    /// # Errors
+    /// [`Error::Failed`].
+    pub async fn flush(&self) -> Result<(), Error> {
+        self.run("Flush", self.inner.namespace.flush()).await.map(drop)
+    }
+
+    /// Zeroes a range of whole blocks, deallocating them if wished and possible.
+    ///
+    /// # Errors
+    /// [`Error::Command`] if that cannot be, [`Error::Failed`] if it fails.
+    pub async fn write_zeroes(&self, offset: u64, length: u64, deallocate: bool) -> Result<(), Error> {
+        let namespace = &self.inner.namespace;
+        let (lba, blocks) = namespace.blocks_of(offset, length)?;
+        for range in Geometry::split(lba, blocks, namespace.write_zeroes_blocks_max()) {
+            self.run("Write Zeroes", namespace.write_zeroes(range.lba, range.blocks, deallocate)?).await?;
+        }
+        Ok(())
+    }
+
+    /// Says that blocks are not needed any more.
+    ///
+    /// # Errors
+    /// [`Error::Command`] if that cannot be, [`Error::Failed`] if it fails.
+    pub async fn deallocate(&self, ranges: &[BlockRange]) -> Result<(), Error> {
+        let namespace = &self.inner.namespace;
+        for ranges in ranges.chunks(usize::from(namespace.limits().deallocate_ranges_max)) {
+            self.run("Deallocate", namespace.deallocate(ranges)?).await?;
+        }
+        Ok(())
+    }
+}
+
+/// The end of a command that no lane took.
+fn unreachable_end<B>(buffer: Option<Window<B>>) -> Completion<Window<B>> {
+    Completion { user: 0, result: Err(Failure::Unreachable), received: 0, buffer }
+}
+
+/// A lane and the thread that drives it.
+struct Driver<B> {
+    lane: Lane<Window<B>>,
+    /// Commands the lane has.
+    requests: HashMap<u64, Arc<Slot<B>>>,
+    /// Commands that wait for the lane to have room, alone or in pairs.
+    backlog: VecDeque<Message<B>>,
+}
+
+impl<B: DataBuffer> Driver<B> {
+    /// Runs until the handle and every operation of it are gone.
+    fn run(mut self, mailbox: &Mailbox<Message<B>>) {
+        let mut worked_ns = 0;
+        loop {
+            let mut has_worked = false;
+            while let Some(message) = mailbox.next_message() {
+                has_worked = true;
+                if !self.on_message(message) {
+                    return;
+                }
+            }
+            self.submit_backlog();
+            let requests = &mut self.requests;
+            let count = self.lane.poll_with(&mut |completion| {
+                if let Some(slot) = requests.remove(&completion.user) {
+                    slot.finish(completion);
+                }
+            });
+            let now_ns = self.lane.polled_ns();
+            if has_worked || count > 0 {
+                worked_ns = now_ns;
+            } else if self.lane.outstanding() > 0 && self.lane.may_spin(now_ns.saturating_sub(worked_ns)) {
+                std::hint::spin_loop();
+            } else if let Some(message) = self.sleep(mailbox)
+                && !self.on_message(message)
+            {
+                return;
+            }
+        }
+    }
+
+    /// Sleeps until there is something to do; gives a message that came just before.
+    fn sleep(&mut self, mailbox: &Mailbox<Message<B>>) -> Option<Message<B>> {
+        mailbox.announce_sleep();
+        // A message that came before the announcement rang no bell.
+        let message = mailbox.next_message();
+        if message.is_none() {
+            let interest = Interest { fd: mailbox.as_fd(), writable: false, readable: true };
+            self.lane.sleep(SLEEP_NS, Some(interest));
+        }
+        mailbox.announce_awake();
+        message
+    }
+
+    /// Says whether to go on.
+    fn on_message(&mut self, message: Message<B>) -> bool {
+        match message {
+            Message::Close => return false,
+            Message::Cancel(id) => self.cancel(id),
+            Message::Submit(_) | Message::SubmitPair(_) => self.backlog.push_back(message),
+        }
+        true
+    }
+
+    fn submit_backlog(&mut self) {
+        while let Some(message) = self.backlog.pop_front() {
+            let count = if matches!(message, Message::SubmitPair(_)) { 2 } else { 1 };
+            if !self.lane.has_room(count) && self.lane.over().is_none() {
+                self.backlog.push_front(message);
+                return;
+            }
+            match message {
+                Message::Submit(request) => self.submit(request),
+                Message::SubmitPair(pair) => self.submit_pair(*pair),
+                Message::Cancel(_) | Message::Close => unreachable!("only commands wait"),
+            }
+        }
+    }
+
+    fn submit(&mut self, request: Request<B>) {
+        let Request { id, command, buffer, slot } = request;
+        match self.lane.submit(command, buffer, id) {
+            Ok(()) => {
+                self.requests.insert(id, slot);
+            }
+            // The buffer fits and there is room: the association has ended.
+            Err(refused) => slot.finish(unreachable_end(refused.buffer)),
+        }
+    }
+
+    fn submit_pair(&mut self, [first, second]: [Request<B>; 2]) {
+        let (Some(compare), Some(write)) = (first.buffer, second.buffer) else { return };
+        let commands = [first.command, second.command];
+        match self.lane.submit_pair(commands, [compare, write], [first.id, second.id]) {
+            Ok(()) => {
+                self.requests.insert(first.id, first.slot);
+                self.requests.insert(second.id, second.slot);
+            }
+            Err((_, [compare, write])) => {
+                first.slot.finish(unreachable_end(Some(compare)));
+                second.slot.finish(unreachable_end(Some(write)));
+            }
+        }
+    }
+
+    /// Nobody waits for this command any more.
+    fn cancel(&mut self, id: u64) {
+        let is_meant = |message: &Message<B>| match message {
+            Message::Submit(request) => request.id == id,
+            Message::SubmitPair(pair) => pair.iter().any(|request| request.id == id),
+            Message::Cancel(_) | Message::Close => false,
+        };
+        let before = self.backlog.len();
+        self.backlog.retain(|message| !is_meant(message));
+        if self.backlog.len() == before {
+            self.lane.cancel(id);
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Who we are to targets: a host NQN and a host identifier, the same each time. wire §21
+//!
+//! Taken from where other tools of this machine have it, `/etc/nvme/hostnqn` and `/etc/nvme/hostid`. Without them an
+//! identity is made once and kept in the user's state directory; where nothing can be kept, it is derived from the
+//! machine's id, so that it still is the same next time.
+
+use std::path::{Path, PathBuf};
+
+use wire::nqn::{HostId, Nqn};
+use wire::uuid::Uuid;
+
+/// Our name and identifier. Targets know a host by both, and reservations belong to the identifier.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostIdentity {
+    /// The name.
+    pub nqn: Nqn,
+    /// The identifier.
+    pub id: HostId,
+}
+
+/// Where an identity may come from.
+#[derive(Clone, Debug)]
+struct Places {
+    /// Holds `hostnqn` and `hostid` of the machine.
+    machine: PathBuf,
+    /// Holds those that we made.
+    state: Option<PathBuf>,
+    machine_id: PathBuf,
+}
+
+impl HostIdentity {
+    /// The identity of a host whose name and identifier are this UUID.
+    #[must_use]
+    pub fn from_uuid(uuid: Uuid) -> Self {
+        Self { nqn: Nqn::from_uuid(uuid), id: uuid.into() }
+    }
+
+    /// The identity of this machine or user.
+    #[must_use]
+    pub fn of_this_machine() -> Self {
+        let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".local/state"));
+        let state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).or_else(home);
+        Places {
+            machine: "/etc/nvme".into(),
+            // A relative path would make the identity depend on where we run.
+            state: state.filter(|path| path.is_absolute()).map(|path| path.join("nvlane")),
+            machine_id: "/etc/machine-id".into(),
+        }
+        .identity()
+    }
+}
+
+impl Places {
+    fn identity(&self) -> HostIdentity {
+        let read = |dir: &Path| {
+            let nqn = read_line(&dir.join("hostnqn")).and_then(|text| text.parse::<Nqn>().ok());
+            let id = read_line(&dir.join("hostid")).and_then(|text| text.parse::<HostId>().ok());
+            (nqn, id.filter(|id| !id.is_zero()))
+        };
+        if let (Some(nqn), id) = read(&self.machine) {
+            let id = id.unwrap_or_else(|| id_of_name(&nqn));
+            return HostIdentity { nqn, id };
+        }
+        if let Some(state) = &self.state {
+            if let (Some(nqn), Some(id)) = read(state) {
+                return HostIdentity { nqn, id };
+            }
+            if let Some(identity) = self.make(state) {
+                return identity;
+            }
+        }
+        HostIdentity::from_uuid(self.derived())
+    }
+
+    /// Makes an identity and keeps it.
+    fn make(&self, state: &Path) -> Option<HostIdentity> {
+        let mut bytes = [0; 16];
+        rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).ok()?;
+        let identity = HostIdentity::from_uuid(uuid_of(bytes, 4));
+        std::fs::create_dir_all(state).ok()?;
+        write_once(&state.join("hostid"), &identity.id.to_string())?;
+        write_once(&state.join("hostnqn"), identity.nqn.as_str())?;
+        // Another process may have been first: what is kept counts.
+        let nqn = read_line(&state.join("hostnqn"))?.parse().ok()?;
+        let id = read_line(&state.join("hostid"))?.parse().ok()?;
+        Some(HostIdentity { nqn, id })
+    }
+
+    /// The machine's id must not be told as it is: it is mixed with a text of our own.
+    fn derived(&self) -> Uuid {
+        let machine_id = read_line(&self.machine_id).unwrap_or_default();
+        let user = rustix::process::getuid().as_raw();
+        uuid_of(mix(format!("nvlane host {user} {machine_id}").as_bytes()), 8)
+    }
+}
+
+/// The UUID within a name, or one made of the name.
+fn id_of_name(nqn: &Nqn) -> HostId {
+    let uuid = nqn.as_str().rsplit("uuid:").next().and_then(|text| text.parse().ok());
+    uuid.unwrap_or_else(|| uuid_of(mix(nqn.as_bytes()), 8)).into()
+}
+
+fn read_line(path: &Path) -> Option<String> {
+    let text = std::fs::read_to_string(path).ok()?;
+    Some(text.lines().next()?.trim().to_owned()).filter(|line| !line.is_empty())
+}
+
+/// Writes a file as a whole, unless there is one.
+fn write_once(path: &Path, line: &str) -> Option<()> {
+    let temporary = path.with_extension(format!("{}.new", std::process::id()));
+    std::fs::write(&temporary, format!("{line}\n")).ok()?;
+    let linked = std::fs::hard_link(&temporary, path);
+    std::fs::remove_file(&temporary).ok()?;
+    match linked {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => None,
+        _ => Some(()),
+    }
+}
+
+/// FNV-1a over 128 bits: spreads a text, hides nothing from someone who guesses it.
+fn mix(bytes: &[u8]) -> [u8; 16] {
+    let offset: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    let prime: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+    let hash = bytes.iter().fold(offset, |hash, byte| (hash ^ u128::from(*byte)).wrapping_mul(prime));
+    hash.to_be_bytes()
+}
+
+/// A UUID of this version out of 16 bytes.
+fn uuid_of(mut bytes: [u8; 16], version: u8) -> Uuid {
+    bytes[6] = bytes[6] & 0x0f | version << 4;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    Uuid::from_bytes(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places(root: &Path) -> Places {
+        Places {
+            machine: root.join("etc"),
+            state: Some(root.join("state/nvlane")),
+            machine_id: root.join("machine-id"),
+        }
+    }
+
+    #[test]
+    fn an_identity_is_made_once_and_kept() {
+        let root = tempfile::tempdir().unwrap();
+        let places = places(root.path());
+        let first = places.identity();
+        assert_eq!(places.identity(), first);
+        assert_eq!(first.nqn, Nqn::from_uuid(first.id.uuid()));
+        assert!(!first.id.is_zero());
+        assert_eq!(std::fs::read_dir(root.path().join("state/nvlane")).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn the_machines_own_identity_comes_first() {
+        let root = tempfile::tempdir().unwrap();
+        let places = places(root.path());
+        std::fs::create_dir(&places.machine).unwrap();
+        let nqn = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555";
+        std::fs::write(places.machine.join("hostnqn"), format!("{nqn}\n")).unwrap();
+        assert_eq!(places.identity().nqn.as_str(), nqn);
+        assert_eq!(places.identity().id.to_string(), "11111111-2222-3333-4444-555555555555", "from the name");
+        std::fs::write(places.machine.join("hostid"), "99999999-2222-3333-4444-555555555555\n").unwrap();
+        assert_eq!(places.identity().id.to_string(), "99999999-2222-3333-4444-555555555555");
+        std::fs::write(places.machine.join("hostnqn"), "nonsense\n").unwrap();
+        assert_ne!(places.identity().nqn.as_str(), "nonsense");
+    }
+
+    #[test]
+    fn without_a_place_to_keep_it_an_identity_is_derived() {
+        let root = tempfile::tempdir().unwrap();
+        let nowhere = Places { state: None, ..places(root.path()) };
+        std::fs::write(&nowhere.machine_id, "0123456789abcdef0123456789abcdef\n").unwrap();
+        let identity = nowhere.identity();
+        assert_eq!(nowhere.identity(), identity);
+        assert!(!identity.nqn.as_str().contains("0123456789abcdef"));
+        let blocked = Places { state: Some("/dev/null/nvlane".into()), ..nowhere };
+        assert_eq!(blocked.identity(), identity);
+    }
+}

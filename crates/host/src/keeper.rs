@@ -1,0 +1,650 @@
+//! The keeper of an association, without its socket and thread: brings the controller up, keeps it alive, carries the
+//! callers' admin commands, and starts again when the association is lost.
+//!
+//! ```text
+//!            on_connected            ICResp           controller live
+//! Opening ───────────────▶ Handshake ───────▶ BringUp ───────────────▶ Up
+//!    ▲                         │                 │                     │
+//!    └──(due)── Waiting ◀──────┴─────────────────┴──── any loss ───────┘          any ──close, give up──▶ Over
+//! ```
+//!
+//! The first attempt is made once: what fails at the very beginning is the caller's to know. Inputs are `on_*`, wishes
+//! are `submit`, `abort`, `rescan` and `close`; [`advance`](Keeper::advance) carries on, [`next_action`](Keeper::next_action)
+//! says what to do, and [`next_deadline`](Keeper::next_deadline) when to come back.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use proto::handshake::{Agreement, HostOffer};
+use proto::host_controller::{
+    ADMIN_QUEUE_ENTRIES, ControllerSettings, HostController, Notice, OWN_COMMANDS_MAX, RequestData, RequestId,
+};
+use proto::host_limits::Limits;
+use proto::host_namespaces::NamespaceInfo;
+use proto::host_queue::{self, HostEvent, Transfer};
+use proto::{HostQueue, Violation};
+use wire::async_event::AsyncEvent;
+use wire::id::{Cntlid, Nsid, Qid};
+use wire::identify::controller::IdentifyController;
+use wire::property::{Cap, Vs};
+use wire::sqe::Sqe;
+
+use crate::error::LinkError;
+use crate::lane_core::Attachment;
+use crate::reconnect::{Backoff, Class, Fate, ReconnectSettings, ReplayPolicy, fate};
+use crate::submit::Failure;
+
+/// Commands of callers outstanding at once.
+const JOBS_MAX: usize = 8;
+
+/// Aborts outstanding at once, if the controller takes as many.
+const ABORTS_MAX: usize = 4;
+
+const _: () = assert!(OWN_COMMANDS_MAX as usize + JOBS_MAX + ABORTS_MAX < ADMIN_QUEUE_ENTRIES as usize);
+
+/// In-capsule data that every admin queue takes, bytes. wire §4.1
+const ADMIN_IN_CAPSULE_BYTES: u32 = 8192;
+
+const MS: u64 = 1_000_000;
+
+/// How an association is to be kept.
+#[derive(Clone, Debug)]
+pub struct KeeperSettings {
+    /// What the controller is to be told.
+    pub controller: ControllerSettings,
+    /// What is said in the handshake.
+    pub offer: HostOffer,
+    /// How long each step of connecting may take, ns.
+    pub connect_timeout_ns: u64,
+    /// How long an admin command may take, ns.
+    pub admin_timeout_ns: u64,
+    /// When to try again.
+    pub reconnect: ReconnectSettings,
+    /// What jitter is drawn from.
+    pub seed: u64,
+}
+
+/// What is known of a controller that is up.
+#[derive(Clone, Debug)]
+pub struct ControllerInfo {
+    /// Its id.
+    pub cntlid: Cntlid,
+    /// Where it is.
+    pub peer: SocketAddr,
+    /// Its capabilities.
+    pub cap: Cap,
+    /// Its version.
+    pub vs: Vs,
+    /// What it says of itself.
+    pub identify: IdentifyController,
+    /// What it can do.
+    pub limits: Limits,
+    /// I/O queues granted.
+    pub queue_pairs: u16,
+    /// What was agreed on the admin queue.
+    pub agreement: Agreement,
+}
+
+/// An admin command of a caller.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// To be given back with the answer.
+    pub id: u64,
+    /// The command.
+    pub sqe: Sqe,
+    /// Its data.
+    pub data: RequestData,
+    /// Whether it may be submitted again after a reconnect.
+    pub class: Class,
+}
+
+/// The answer to an admin command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdminAnswer {
+    /// The result dwords.
+    pub result: u64,
+    /// What the controller sent, at most as much as was asked for.
+    pub data: Vec<u8>,
+}
+
+/// What everybody should know.
+#[derive(Clone, Debug)]
+pub enum News {
+    /// The association is up.
+    Up {
+        /// What lanes need to know.
+        attachment: Arc<Attachment>,
+        /// What anybody may want to know.
+        controller: Arc<ControllerInfo>,
+        /// Its namespaces.
+        namespaces: Arc<[NamespaceInfo]>,
+    },
+    /// The association was lost.
+    Down {
+        /// Which one.
+        generation: u64,
+        /// Why.
+        cause: LinkError,
+    },
+    /// An attempt to have it back has failed; another one follows.
+    Failed {
+        /// Attempts so far.
+        attempts: u32,
+        /// Why.
+        cause: LinkError,
+    },
+    /// Namespaces have changed.
+    Namespaces {
+        /// Which.
+        changed: Vec<Nsid>,
+        /// All there are now.
+        namespaces: Arc<[NamespaceInfo]>,
+    },
+    /// The discovery log has changed.
+    Discovery,
+    /// Another event of the controller.
+    Event(AsyncEvent),
+    /// There will be no further association.
+    Over {
+        /// Attempts to reconnect; 0 if there was none.
+        attempts: u32,
+        /// Why, unless it was closed by us.
+        cause: Option<LinkError>,
+    },
+}
+
+/// What the driver has to do.
+#[derive(Clone, Debug)]
+pub enum KeeperAction {
+    /// Connect a socket to the target; say [`on_connected`](Keeper::on_connected) or [`on_lost`](Keeper::on_lost).
+    Open,
+    /// Close the socket, dropping what it has not sent if `at_once`.
+    Close {
+        /// The association is lost, not ended in good order.
+        at_once: bool,
+    },
+    /// Answer a caller.
+    Answer {
+        /// Which [`Job`].
+        id: u64,
+        /// The answer.
+        answer: Result<AdminAnswer, Failure>,
+    },
+    /// Tell everybody.
+    Tell(News),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Waiting { due_ns: u64 },
+    Opening { until_ns: u64 },
+    Handshake { until_ns: u64 },
+    BringUp,
+    Up,
+    Over,
+}
+
+/// What a command of the admin queue is known by while it is out.
+#[derive(Clone, Copy, Debug)]
+struct Tag {
+    owner: Owner,
+    /// When it must be answered, ns.
+    deadline_ns: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owner {
+    Controller(RequestId),
+    Job { id: u64, class: Class },
+    Abort,
+}
+
+/// The keeper of an association, without its socket and thread.
+#[derive(Debug)]
+pub struct Keeper {
+    settings: KeeperSettings,
+    phase: Phase,
+    queue: HostQueue<Vec<u8>, Tag>,
+    controller: HostController,
+    peer: Option<SocketAddr>,
+    backoff: Backoff,
+    /// Number of the association that is up, or comes next.
+    generation: u64,
+    was_up: bool,
+    attempts: u32,
+    jobs: VecDeque<Job>,
+    jobs_out: usize,
+    aborts: VecDeque<(Qid, u16)>,
+    aborts_out: usize,
+    is_closing: bool,
+    actions: VecDeque<KeeperAction>,
+}
+
+impl Keeper {
+    /// A keeper whose first action is to connect.
+    #[must_use]
+    pub fn new(settings: KeeperSettings, now_ns: u64) -> Self {
+        let mut keeper = Self {
+            phase: Phase::Waiting { due_ns: now_ns },
+            queue: HostQueue::new(settings.offer, ADMIN_QUEUE_ENTRIES - 1),
+            controller: HostController::new(settings.controller.clone()),
+            peer: None,
+            backoff: Backoff::new(settings.reconnect, settings.seed),
+            generation: 1,
+            was_up: false,
+            attempts: 0,
+            jobs: VecDeque::new(),
+            jobs_out: 0,
+            aborts: VecDeque::new(),
+            aborts_out: 0,
+            is_closing: false,
+            actions: VecDeque::new(),
+            settings,
+        };
+        keeper.open(now_ns);
+        keeper
+    }
+
+    /// Whether nothing more will come of it.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.phase == Phase::Over
+    }
+
+    /// What the connection is at, for messages.
+    #[must_use]
+    pub fn doing(&self) -> &'static str {
+        match self.phase {
+            Phase::Opening { .. } => "TCP connect",
+            Phase::Handshake { .. } => "handshake",
+            Phase::BringUp => "bring-up",
+            Phase::Waiting { .. } | Phase::Up | Phase::Over => "operation",
+        }
+    }
+
+    /// How long each step of connecting may take, ns.
+    #[must_use]
+    pub fn connect_timeout_ns(&self) -> u64 {
+        self.settings.connect_timeout_ns
+    }
+
+    fn open(&mut self, now_ns: u64) {
+        self.queue = HostQueue::new(self.settings.offer, ADMIN_QUEUE_ENTRIES - 1);
+        self.queue.set_in_capsule_bytes(ADMIN_IN_CAPSULE_BYTES);
+        self.controller = HostController::new(self.settings.controller.clone());
+        self.phase = Phase::Opening { until_ns: self.until(now_ns) };
+        self.actions.push_back(KeeperAction::Open);
+    }
+
+    fn until(&self, now_ns: u64) -> u64 {
+        now_ns.saturating_add(self.settings.connect_timeout_ns)
+    }
+
+    /// The socket is connected to `peer`.
+    pub fn on_connected(&mut self, peer: SocketAddr, now_ns: u64) {
+        if let Phase::Opening { .. } = self.phase {
+            self.peer = Some(peer);
+            self.phase = Phase::Handshake { until_ns: self.until(now_ns) };
+        }
+    }
+
+    /// The connection was lost, or could not be made.
+    pub fn on_lost(&mut self, cause: LinkError, now_ns: u64) {
+        if matches!(self.phase, Phase::Waiting { .. } | Phase::Over) {
+            return;
+        }
+        self.actions.push_back(KeeperAction::Close { at_once: true });
+        self.judge();
+        self.aborts.clear();
+        if self.is_closing {
+            self.finish(None);
+            return;
+        }
+        if self.phase == Phase::Up {
+            let generation = self.generation;
+            self.generation += 1;
+            self.attempts = 0;
+            let news = News::Down { generation, cause: cause.clone() };
+            self.actions.push_back(KeeperAction::Tell(news));
+            // What ended an association that was up says nothing about the next one.
+            match self.backoff.on_lost(now_ns) {
+                Some(due_ns) => self.phase = Phase::Waiting { due_ns },
+                None => self.finish(Some(cause)),
+            }
+            return;
+        }
+        if !self.was_up {
+            self.finish(Some(cause));
+            return;
+        }
+        self.attempts += 1;
+        let next = if cause.is_permanent() { None } else { self.backoff.on_failed(now_ns) };
+        match next {
+            Some(due_ns) => {
+                let news = News::Failed { attempts: self.attempts, cause };
+                self.actions.push_back(KeeperAction::Tell(news));
+                self.phase = Phase::Waiting { due_ns };
+            }
+            None => self.finish(Some(cause)),
+        }
+    }
+
+    /// A lane of association `generation` has lost its connection: that ends the association.
+    pub fn on_lane_lost(&mut self, generation: u64, cause: LinkError, now_ns: u64) {
+        if self.phase != Phase::Up || generation != self.generation {
+            return;
+        }
+        if cause.is_permanent() {
+            // A queue that is refused for good is refused again by the next controller.
+            self.actions.push_back(KeeperAction::Close { at_once: true });
+            self.judge();
+            self.finish(Some(cause));
+        } else {
+            self.on_lost(cause, now_ns);
+        }
+    }
+
+    /// Judges what was in flight: jobs that change nothing are submitted again.
+    fn judge(&mut self) {
+        (self.jobs_out, self.aborts_out) = (0, 0);
+        while let Some(command) = self.queue.next_unfinished_command() {
+            let Owner::Job { id, class } = command.user.owner else { continue };
+            match fate(class, command.is_unsent, ReplayPolicy::ReadsOnly, true) {
+                Fate::Replay => {
+                    let data = match command.transfer {
+                        Transfer::None => RequestData::None,
+                        Transfer::ToController(data) => RequestData::ToController(data),
+                        Transfer::FromController { buffer, .. } => {
+                            RequestData::FromController(u32::try_from(buffer.len()).expect("was one"))
+                        }
+                    };
+                    self.jobs.push_front(Job { id, sqe: command.sqe, data, class });
+                }
+                Fate::End(failure) => self.answer(id, Err(failure)),
+            }
+        }
+    }
+
+    fn answer(&mut self, id: u64, answer: Result<AdminAnswer, Failure>) {
+        self.actions.push_back(KeeperAction::Answer { id, answer });
+    }
+
+    /// The end: nobody waits in vain.
+    fn finish(&mut self, cause: Option<LinkError>) {
+        self.phase = Phase::Over;
+        while let Some(job) = self.jobs.pop_front() {
+            self.answer(job.id, Err(Failure::Unreachable));
+        }
+        let news = News::Over { attempts: self.attempts, cause };
+        self.actions.push_back(KeeperAction::Tell(news));
+    }
+
+    /// Submits a caller's command, now or as soon as there is a controller.
+    pub fn submit(&mut self, job: Job) {
+        if self.phase == Phase::Over || self.is_closing {
+            self.answer(job.id, Err(Failure::Unreachable));
+        } else {
+            self.jobs.push_back(job);
+        }
+    }
+
+    /// Has a command of a lane of association `generation` aborted.
+    pub fn abort(&mut self, generation: u64, qid: Qid, cid: u16) {
+        if self.phase == Phase::Up && generation == self.generation {
+            self.aborts.push_back((qid, cid));
+        }
+    }
+
+    /// Looks at all namespaces again.
+    pub fn rescan(&mut self) {
+        self.controller.rescan();
+    }
+
+    /// Ends the association in good order, as far as the controller plays along.
+    pub fn close(&mut self) {
+        if self.is_closing || self.phase == Phase::Over {
+            return;
+        }
+        self.is_closing = true;
+        while let Some(job) = self.jobs.pop_front() {
+            self.answer(job.id, Err(Failure::Unreachable));
+        }
+        match self.phase {
+            Phase::BringUp | Phase::Up => self.controller.shut_down(),
+            _ => {
+                self.actions.push_back(KeeperAction::Close { at_once: true });
+                self.finish(None);
+            }
+        }
+    }
+
+    /// Takes in received bytes.
+    ///
+    /// # Errors
+    /// Why the association must end: report it with [`on_lost`](Self::on_lost).
+    pub fn on_bytes(&mut self, input: &mut &[u8], now_ns: u64) -> Result<(), LinkError> {
+        while let Some(event) = self.queue.next_event(input)? {
+            match event {
+                HostEvent::Initialised(_) => self.phase = Phase::BringUp,
+                HostEvent::Completed(completion) => self.on_completion(completion, now_ns)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn on_completion(
+        &mut self,
+        completion: host_queue::Completion<Vec<u8>, Tag>,
+        now_ns: u64,
+    ) -> Result<(), LinkError> {
+        let host_queue::Completion { user: tag, status, result, received, buffer } = completion;
+        let mut data = buffer.unwrap_or_default();
+        data.truncate(received as usize);
+        match tag.owner {
+            Owner::Controller(id) => self.controller.on_completion(id, (status, result), &data, now_ns)?,
+            Owner::Job { id, .. } => {
+                self.jobs_out -= 1;
+                let answer = match status.is_success() {
+                    true => Ok(AdminAnswer { result, data }),
+                    false => Err(Failure::Status(status)),
+                };
+                self.answer(id, answer);
+            }
+            // Whether it helped shows in the command itself. wire §18
+            Owner::Abort => self.aborts_out -= 1,
+        }
+        Ok(())
+    }
+
+    /// Carries on: submits what is to be submitted, and looks at the time.
+    ///
+    /// # Errors
+    /// Why the association must end: report it with [`on_lost`](Self::on_lost).
+    pub fn advance(&mut self, now_ns: u64) -> Result<(), LinkError> {
+        match self.phase {
+            Phase::Waiting { due_ns } if due_ns <= now_ns => self.open(now_ns),
+            Phase::Opening { until_ns } | Phase::Handshake { until_ns } if until_ns <= now_ns => {
+                let waited_ms = self.settings.connect_timeout_ns / MS;
+                return Err(LinkError::TimedOut { to: self.doing(), waited_ms });
+            }
+            Phase::BringUp | Phase::Up => {
+                self.check_deadlines(now_ns)?;
+                self.submit_own(now_ns)?;
+                self.submit_others(now_ns);
+                self.take_notices(now_ns);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn check_deadlines(&self, now_ns: u64) -> Result<(), LinkError> {
+        let late = self.queue.commands().find(|(_, tag)| tag.deadline_ns <= now_ns);
+        let Some((_, tag)) = late else { return Ok(()) };
+        let is_step = tag.owner == Owner::Controller(RequestId::Step);
+        let waited_ns =
+            if is_step { self.settings.connect_timeout_ns } else { self.settings.admin_timeout_ns };
+        let to = if is_step { "a command of the bring-up" } else { "an admin command" };
+        Err(LinkError::TimedOut { to, waited_ms: waited_ns / MS })
+    }
+
+    fn submit_own(&mut self, now_ns: u64) -> Result<(), LinkError> {
+        while self.queue.has_room()
+            && let Some(request) = self.controller.next_request(now_ns)?
+        {
+            let timeout_ns = match request.id {
+                RequestId::Event => u64::MAX,
+                RequestId::Step => self.settings.connect_timeout_ns,
+                _ => self.settings.admin_timeout_ns,
+            };
+            // Identify brings all of its page or is useless; of other answers the length is looked at.
+            self.send(request.sqe, request.data, Owner::Controller(request.id), now_ns, timeout_ns);
+        }
+        Ok(())
+    }
+
+    fn submit_others(&mut self, now_ns: u64) {
+        if self.phase != Phase::Up {
+            return;
+        }
+        let aborts_max =
+            self.controller.limits().map_or(1, |limits| usize::from(limits.abort_limit)).min(ABORTS_MAX);
+        let timeout_ns = self.settings.admin_timeout_ns;
+        while self.aborts_out < aborts_max
+            && let Some((qid, cid)) = self.aborts.pop_front()
+        {
+            self.aborts_out += 1;
+            self.send(Sqe::abort(qid, cid), RequestData::None, Owner::Abort, now_ns, timeout_ns);
+        }
+        while self.jobs_out < JOBS_MAX
+            && let Some(job) = self.jobs.pop_front()
+        {
+            self.jobs_out += 1;
+            let owner = Owner::Job { id: job.id, class: job.class };
+            self.send(job.sqe, job.data, owner, now_ns, timeout_ns);
+        }
+    }
+
+    fn send(&mut self, sqe: Sqe, data: RequestData, owner: Owner, now_ns: u64, timeout_ns: u64) {
+        let transfer = match data {
+            RequestData::None => Transfer::None,
+            RequestData::ToController(data) => Transfer::ToController(data),
+            RequestData::FromController(length) => {
+                Transfer::FromController { buffer: vec![0; length as usize], is_exact: false }
+            }
+        };
+        let tag = Tag { owner, deadline_ns: now_ns.saturating_add(timeout_ns) };
+        // Own commands, jobs and aborts together are fewer than the queue takes: see the assertion above.
+        let taken = self.queue.submit(sqe, transfer, tag);
+        debug_assert!(taken.is_ok(), "the admin queue has room");
+    }
+
+    fn take_notices(&mut self, now_ns: u64) {
+        while let Some(notice) = self.controller.next_notice() {
+            let namespaces = || self.controller.namespaces().into();
+            let news = match notice {
+                Notice::Live => match self.up(now_ns) {
+                    Some(news) => news,
+                    None => continue,
+                },
+                Notice::NamespacesChanged(changed) => News::Namespaces { changed, namespaces: namespaces() },
+                Notice::DiscoveryChanged => News::Discovery,
+                Notice::Event(event) => News::Event(event),
+                Notice::Down => {
+                    self.actions.push_back(KeeperAction::Close { at_once: false });
+                    self.finish(None);
+                    return;
+                }
+            };
+            self.actions.push_back(KeeperAction::Tell(news));
+        }
+    }
+
+    fn up(&mut self, now_ns: u64) -> Option<News> {
+        let (limits, identify) = (*self.controller.limits()?, *self.controller.identify()?);
+        let peer = self.peer?;
+        self.phase = Phase::Up;
+        self.was_up = true;
+        self.backoff.on_up(now_ns);
+        let (cntlid, queue_pairs) = (self.controller.cntlid(), self.controller.queue_pairs());
+        let controller = ControllerInfo {
+            cntlid,
+            peer,
+            cap: self.controller.cap(),
+            vs: self.controller.vs(),
+            identify,
+            limits,
+            queue_pairs,
+            agreement: self.queue.agreement(),
+        };
+        let attachment = Attachment {
+            generation: self.generation,
+            cntlid,
+            peer,
+            settings: self.settings.controller.clone(),
+            limits,
+            queue_pairs,
+        };
+        Some(News::Up {
+            attachment: Arc::new(attachment),
+            controller: Arc::new(controller),
+            namespaces: self.controller.namespaces().into(),
+        })
+    }
+
+    /// When to [`advance`](Self::advance) at the latest, ns.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<u64> {
+        match self.phase {
+            Phase::Waiting { due_ns: at }
+            | Phase::Opening { until_ns: at }
+            | Phase::Handshake { until_ns: at } => Some(at),
+            Phase::BringUp | Phase::Up => {
+                let late = self.queue.commands().map(|(_, tag)| tag.deadline_ns).min();
+                [late.filter(|at| *at != u64::MAX), self.controller.next_deadline()]
+                    .into_iter()
+                    .flatten()
+                    .min()
+            }
+            Phase::Over => None,
+        }
+    }
+
+    /// The next thing the driver has to do.
+    pub fn next_action(&mut self) -> Option<KeeperAction> {
+        self.actions.pop_front()
+    }
+
+    /// Rings the doorbell. Says whether anything is on its way.
+    pub fn ring(&mut self) -> bool {
+        match self.phase {
+            Phase::Handshake { .. } | Phase::BringUp | Phase::Up => {
+                self.queue.ring() || self.queue.caravan().is_leaving()
+            }
+            _ => false,
+        }
+    }
+
+    /// Calls `each` with the bytes on their way, in order, until it says false.
+    pub fn for_each_piece<'a>(&'a self, each: impl FnMut(&'a [u8]) -> bool) {
+        self.queue.for_each_piece(each);
+    }
+
+    /// The kernel has taken `count` bytes.
+    pub fn on_sent(&mut self, count: usize) {
+        self.queue.on_sent(count);
+    }
+
+    /// Whether completions wait that need no input: call [`on_bytes`](Self::on_bytes) with none.
+    #[must_use]
+    pub fn has_finished(&self) -> bool {
+        self.queue.has_finished()
+    }
+
+    /// The TermReq that tells the target what it did wrong, if one may be sent now.
+    #[must_use]
+    pub fn term_req(&self, violation: Violation) -> Option<Vec<u8>> {
+        if self.queue.caravan().is_leaving() { None } else { self.queue.fail(violation) }
+    }
+}

@@ -1,0 +1,335 @@
+//! The thread of a keeper: its socket, its mailbox, its clock.
+
+use std::collections::HashMap;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+use reactor::{Address as Post, Mailbox, Received, Socket};
+
+use crate::address::Address;
+use crate::association::{Event, KeeperMessage, Shared};
+use crate::connect::{Clock, Dialer, Dialled, Interest, reset, send, sleep};
+use crate::error::{Error, LinkContext, LinkError};
+use crate::keeper::{AdminAnswer, Keeper, KeeperAction, News};
+use crate::lane::LaneMessage;
+use crate::lane_core::Attachment;
+use crate::submit::Failure;
+
+/// The longest sleep, ns.
+const SLEEP_NS_MAX: u64 = 60_000_000_000;
+
+/// How long an orderly end may take, ns.
+const CLOSE_NS_MAX: u64 = 3_000_000_000;
+
+/// Received at once: admin queues are not busy.
+const RECEIVE_BYTES: usize = 32 << 10;
+
+struct Driver<'a> {
+    keeper: Keeper,
+    address: &'a Address,
+    context: &'a LinkContext,
+    clock: Clock,
+    shared: &'a Shared,
+    link: Link,
+    is_blocked: bool,
+    replies: HashMap<u64, Sender<Result<AdminAnswer, Failure>>>,
+    next_job: u64,
+    lanes: Vec<Post<LaneMessage>>,
+    subscribers: Vec<Sender<Event>>,
+    attachment: Option<Arc<Attachment>>,
+    /// When an orderly end is given up.
+    close_ns: Option<u64>,
+}
+
+enum Link {
+    None,
+    Dialling(Dialer),
+    Connected(Socket),
+}
+
+/// Runs a keeper until it is over.
+pub(crate) fn run(
+    keeper: Keeper,
+    address: &Address,
+    context: &LinkContext,
+    clock: Clock,
+    mailbox: &Mailbox<KeeperMessage>,
+    shared: &Shared,
+) {
+    let mut driver = Driver {
+        keeper,
+        address,
+        context,
+        clock,
+        shared,
+        link: Link::None,
+        is_blocked: false,
+        replies: HashMap::new(),
+        next_job: 0,
+        lanes: Vec::new(),
+        subscribers: Vec::new(),
+        attachment: None,
+        close_ns: None,
+    };
+    let mut staging = vec![0; RECEIVE_BYTES];
+    while !driver.keeper.is_over() {
+        while let Some(message) = mailbox.next_message() {
+            driver.on_message(message);
+        }
+        driver.turn(&mut staging);
+        mailbox.announce_sleep();
+        // A message that came before the announcement rang no bell.
+        if let Some(message) = mailbox.next_message() {
+            mailbox.announce_awake();
+            driver.on_message(message);
+            continue;
+        }
+        if !driver.keeper.is_over() {
+            driver.sleep(mailbox);
+        }
+        mailbox.announce_awake();
+    }
+    driver.act();
+    // Lanes that are still to be registered look at the shared state afterwards: see `Association::lane`. Who waits
+    // for an answer is told by the end of the channel.
+    let over = shared.over();
+    while let Some(message) = mailbox.next_message() {
+        if let (KeeperMessage::Lane { address, .. }, Some(over)) = (message, &over) {
+            address.post(LaneMessage::Over(Arc::clone(over)));
+        }
+    }
+}
+
+impl Driver<'_> {
+    fn on_message(&mut self, message: KeeperMessage) {
+        let now_ns = self.clock.now_ns();
+        match message {
+            KeeperMessage::Job { mut job, reply } => {
+                job.id = self.next_job;
+                self.next_job += 1;
+                self.replies.insert(job.id, reply);
+                self.keeper.submit(job);
+            }
+            KeeperMessage::Lane { address, generation } => {
+                // What it knows may be old already.
+                let is_current =
+                    self.attachment.as_ref().is_some_and(|attachment| attachment.generation == generation);
+                if !is_current {
+                    address.post(LaneMessage::Down(generation));
+                    if let Some(attachment) = &self.attachment {
+                        address.post(LaneMessage::Up(Arc::clone(attachment)));
+                    }
+                }
+                self.lanes.push(address);
+            }
+            KeeperMessage::LaneLost { generation, cause } => {
+                self.keeper.on_lane_lost(generation, cause, now_ns);
+            }
+            KeeperMessage::Abort { generation, qid, cid } => self.keeper.abort(generation, qid, cid),
+            KeeperMessage::Subscribe(sender) => self.subscribers.push(sender),
+            KeeperMessage::Rescan => self.keeper.rescan(),
+            KeeperMessage::Close => {
+                self.close_ns.get_or_insert(now_ns.saturating_add(CLOSE_NS_MAX));
+                self.keeper.close();
+            }
+        }
+    }
+
+    /// Everything that can be done without waiting.
+    fn turn(&mut self, staging: &mut [u8]) {
+        loop {
+            let now_ns = self.clock.now_ns();
+            self.dial(now_ns);
+            if let Err(cause) = self.exchange(staging, now_ns) {
+                self.lose(cause, now_ns);
+            }
+            if self.close_ns.is_some_and(|close_ns| close_ns <= now_ns) {
+                self.lose(
+                    LinkError::TimedOut { to: "the shutdown", waited_ms: CLOSE_NS_MAX / 1_000_000 },
+                    now_ns,
+                );
+            }
+            // An action may have made something possible: a socket that connected at once, say.
+            if !self.act() {
+                return;
+            }
+        }
+    }
+
+    fn exchange(&mut self, staging: &mut [u8], now_ns: u64) -> Result<(), LinkError> {
+        self.keeper.advance(now_ns)?;
+        let Link::Connected(socket) = &self.link else { return Ok(()) };
+        loop {
+            flush(&mut self.keeper, socket, &mut self.is_blocked)?;
+            if self.keeper.has_finished() {
+                self.keeper.on_bytes(&mut &[][..], now_ns)?;
+            }
+            let count = match socket.receive(staging) {
+                Received::Bytes(count) => count,
+                Received::Dry => return Ok(()),
+                Received::Ended => return Err(LinkError::Closed { during: self.keeper.doing() }),
+                Received::Failed(error) => return Err(error.into()),
+            };
+            self.keeper.on_bytes(&mut &staging[..count], now_ns)?;
+            self.keeper.advance(now_ns)?;
+        }
+    }
+
+    fn dial(&mut self, now_ns: u64) {
+        let Link::Dialling(dialer) = &mut self.link else { return };
+        match dialer.poll(now_ns) {
+            Dialled::Waiting => {}
+            Dialled::Connected(socket, peer) => {
+                self.link = Link::Connected(socket);
+                self.is_blocked = false;
+                self.keeper.on_connected(peer, now_ns);
+            }
+            Dialled::Failed(cause) => self.lose(cause, now_ns),
+        }
+    }
+
+    fn lose(&mut self, cause: LinkError, now_ns: u64) {
+        if let (LinkError::Violation(violation), Link::Connected(socket)) = (&cause, &self.link)
+            && let Some(bytes) = self.keeper.term_req(*violation)
+        {
+            let _ = socket.send(&[reactor::Segment::new(&bytes)], false);
+            // A reset would overtake it.
+            socket.finish();
+        }
+        self.keeper.on_lost(cause, now_ns);
+    }
+
+    /// Carries out what the keeper asks for. Says whether there was anything.
+    fn act(&mut self) -> bool {
+        let mut has_acted = false;
+        while let Some(action) = self.keeper.next_action() {
+            has_acted = true;
+            match action {
+                KeeperAction::Open => self.open(),
+                KeeperAction::Close { at_once } => {
+                    if let Link::Connected(socket) = std::mem::replace(&mut self.link, Link::None)
+                        && at_once
+                    {
+                        reset(socket);
+                    }
+                }
+                KeeperAction::Answer { id, answer } => {
+                    if let Some(reply) = self.replies.remove(&id) {
+                        // Whoever asked may have gone.
+                        let _ = reply.send(answer);
+                    }
+                }
+                KeeperAction::Tell(news) => self.tell(news),
+            }
+        }
+        has_acted
+    }
+
+    fn open(&mut self) {
+        match self.address.resolve() {
+            Ok(addresses) => {
+                let timeout_ns = self.keeper.connect_timeout_ns();
+                self.link = Link::Dialling(Dialer::new(addresses, timeout_ns));
+            }
+            Err(error) => {
+                let now_ns = self.clock.now_ns();
+                self.keeper.on_lost(LinkError::Resolve(Arc::new(error)), now_ns);
+            }
+        }
+    }
+
+    fn tell(&mut self, news: News) {
+        let subsystem = &self.context.subsystem;
+        match news {
+            News::Up { attachment, controller, namespaces } => {
+                tracing::info!(%subsystem, peer = %attachment.peer, cntlid = %attachment.cntlid, "association up");
+                self.attachment = Some(Arc::clone(&attachment));
+                self.shared.change(|state| {
+                    state.attachment = Some(Arc::clone(&attachment));
+                    state.controller = Some(controller);
+                    state.namespaces = namespaces;
+                });
+                self.tell_lanes(|| LaneMessage::Up(Arc::clone(&attachment)));
+                self.publish(&Event::Up);
+            }
+            News::Down { generation, cause } => {
+                tracing::warn!(%subsystem, peer = %self.context.peer, %cause, "association lost");
+                self.attachment = None;
+                self.shared.change(|state| state.attachment = None);
+                self.tell_lanes(|| LaneMessage::Down(generation));
+                self.publish(&Event::Down { cause });
+            }
+            News::Failed { attempts, cause } => {
+                tracing::info!(%subsystem, peer = %self.context.peer, attempts, %cause, "attempt to reconnect failed");
+                self.publish(&Event::AttemptFailed { attempts, cause });
+            }
+            News::Namespaces { changed, namespaces } => {
+                self.shared.change(|state| state.namespaces = namespaces);
+                self.publish(&Event::NamespacesChanged(changed));
+            }
+            News::Discovery => self.publish(&Event::DiscoveryChanged),
+            News::Event(event) => self.publish(&Event::Controller(event)),
+            News::Over { attempts, cause } => self.tell_over(attempts, cause),
+        }
+    }
+
+    fn tell_over(&mut self, attempts: u32, cause: Option<LinkError>) {
+        let error = match cause {
+            None => Arc::new(Error::Ended),
+            Some(cause) => {
+                let last = Error::Link { context: Box::new(self.context.clone()), cause };
+                match attempts {
+                    0 => Arc::new(last),
+                    _ => Arc::new(Error::GaveUp { attempts, last: Arc::new(last) }),
+                }
+            }
+        };
+        self.attachment = None;
+        self.shared.change(|state| {
+            state.attachment = None;
+            state.over = Some(Arc::clone(&error));
+        });
+        self.tell_lanes(|| LaneMessage::Over(Arc::clone(&error)));
+        self.publish(&Event::Over(error));
+    }
+
+    fn tell_lanes(&mut self, message: impl Fn() -> LaneMessage) {
+        self.lanes.retain(|lane| lane.post(message()));
+    }
+
+    fn publish(&mut self, event: &Event) {
+        self.subscribers.retain(|subscriber| subscriber.send(event.clone()).is_ok());
+    }
+
+    fn sleep(&mut self, mailbox: &Mailbox<KeeperMessage>) {
+        let now_ns = self.clock.now_ns();
+        let (link, dial_ns) = match &self.link {
+            Link::None => (None, None),
+            Link::Dialling(dialer) => (dialer.interest(), dialer.deadline_ns()),
+            Link::Connected(socket) => {
+                (Some(Interest { fd: socket.as_fd(), writable: self.is_blocked, readable: true }), None)
+            }
+        };
+        let deadline_ns = [self.keeper.next_deadline(), dial_ns, self.close_ns].into_iter().flatten().min();
+        let timeout_ns = deadline_ns.map_or(SLEEP_NS_MAX, |at| at.saturating_sub(now_ns).min(SLEEP_NS_MAX));
+        let mailbox = Interest { fd: mailbox.as_fd(), writable: false, readable: true };
+        sleep([Some(mailbox), link], timeout_ns);
+    }
+}
+
+/// Sends as much as the socket takes.
+fn flush(keeper: &mut Keeper, socket: &Socket, is_blocked: &mut bool) -> Result<(), LinkError> {
+    *is_blocked = false;
+    while keeper.ring() {
+        // Admin data is short; there are few pieces.
+        let sender: &Keeper = keeper;
+        let progress = send(socket, 0, |each| sender.for_each_piece(each))?;
+        keeper.on_sent(progress.sent_bytes);
+        if progress.is_blocked {
+            *is_blocked = true;
+            break;
+        }
+    }
+    Ok(())
+}

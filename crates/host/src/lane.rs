@@ -1,0 +1,629 @@
+//! A lane: one I/O queue pair on one connection, owned by one thread. The fast way to a namespace.
+//!
+//! ```text
+//! submit … submit ─▶ ring (one send) ─▶ poll (one receive) ─▶ completions ─▶ submit …
+//! ```
+//!
+//! In steady state a command costs no allocation, no lock, no atomic operation and no system call of its own: what is submitted
+//! between two polls leaves in one send, and one receive brings what has come. A lane only moves while its owner calls it: it
+//! connects, receives and reconnects within [`poll`](Lane::poll) and [`wait`](Lane::wait).
+
+use std::io::IoSliceMut;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proto::Violation;
+use proto::handshake::Agreement;
+use proto::host_queue::DataBuffer;
+use reactor::{Address as Post, Mailbox, Received, Socket, SpinBudget};
+use wire::id::Qid;
+
+use crate::association::{Claim, KeeperMessage};
+use crate::connect::{Clock, Dialer, Dialled, Interest, Staging, reset, send, sleep};
+use crate::error::{Error, LinkError};
+use crate::lane_core::{Attachment, LaneAction, LaneCore, LaneSettings, Vouching};
+use crate::options::{Doorbell, Options, ns};
+use crate::submit::{Command, Completion, Refused, RefusedReason};
+
+/// Beside a large payload that is received in place so much is received into staging: the headers that follow it.
+const LOOKAHEAD_BYTES: usize = 4096;
+
+/// Receives in one poll at most, while each fills all it was given.
+const RECEIVE_COUNT_MAX: usize = 8;
+
+/// What the association tells a lane.
+#[derive(Debug)]
+pub(crate) enum LaneMessage {
+    Up(Arc<Attachment>),
+    Down(u64),
+    Over(Arc<Error>),
+}
+
+/// What a lane has done, for counters and studies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LaneCounters {
+    /// Commands submitted.
+    pub commands: u64,
+    /// Commands ended.
+    pub completions: u64,
+    /// Sends: caravans, or parts of them.
+    pub sends: u64,
+    /// Receives that brought something.
+    pub receives: u64,
+    /// Bytes sent.
+    pub sent_bytes: u64,
+    /// Bytes received.
+    pub received_bytes: u64,
+    /// Of these, bytes received where they belong.
+    pub in_place_bytes: u64,
+    /// Times that the socket took only a part.
+    pub blocks: u64,
+    /// Sleeps.
+    pub sleeps: u64,
+    /// Connections lost.
+    pub losses: u64,
+}
+
+/// One I/O queue pair on one connection. `B` is what its commands read into and write from.
+#[derive(Debug)]
+pub struct Lane<B = Vec<u8>> {
+    core: LaneCore<B>,
+    link: Link,
+    /// The socket took less than it was given: ask when it is writable.
+    is_blocked: bool,
+    /// Large payloads come in: receive little else with them.
+    expects_large: bool,
+    in_place_bytes: usize,
+    connect_timeout_ns: u64,
+    doorbell: Doorbell,
+    spin: SpinBudget,
+    clock: Clock,
+    polled_ns: u64,
+    /// When the last completion came: what a wait spins from.
+    worked_ns: u64,
+    mailbox: Mailbox<LaneMessage>,
+    keeper: Post<KeeperMessage>,
+    counters: LaneCounters,
+    last_loss: Option<LinkError>,
+    over: Option<Arc<Error>>,
+    /// Counts sockets, for those who watch them.
+    link_count: u64,
+    /// A lane that never was does not end its association.
+    was_live: bool,
+    /// Our number is ours, and the association lives, as long as we do.
+    _claim: Claim,
+}
+
+#[derive(Debug)]
+enum Link {
+    None,
+    Dialling(Dialer),
+    Connected(Socket),
+}
+
+impl<B: DataBuffer> Lane<B> {
+    pub(crate) fn new(
+        options: &Options,
+        clock: Clock,
+        mailbox: Mailbox<LaneMessage>,
+        keeper: Post<KeeperMessage>,
+        claim: Claim,
+    ) -> Self {
+        let settings = LaneSettings {
+            qid: claim.qid(),
+            depth: options.depth(),
+            offer: options.offer(),
+            in_capsule_bytes_max: options.in_capsule_bytes_max,
+            connect_timeout_ns: ns(options.connect_timeout),
+            command_timeout_ns: ns(options.command_timeout),
+            replay: options.replay,
+        };
+        Self {
+            core: LaneCore::new(settings),
+            link: Link::None,
+            is_blocked: false,
+            expects_large: false,
+            in_place_bytes: options.in_place_bytes as usize,
+            connect_timeout_ns: settings.connect_timeout_ns,
+            doorbell: options.doorbell,
+            spin: SpinBudget::new(ns(options.spin)),
+            clock,
+            polled_ns: clock.now_ns(),
+            worked_ns: 0,
+            mailbox,
+            keeper,
+            counters: LaneCounters::default(),
+            last_loss: None,
+            over: None,
+            link_count: 0,
+            was_live: false,
+            _claim: claim,
+        }
+    }
+
+    /// Connects for the first time; gives the error if that fails.
+    pub(crate) fn connect(mut self, attachment: &Arc<Attachment>) -> Result<Self, Error> {
+        self.core.attach(attachment, self.clock.now_ns());
+        self.last_loss = None;
+        loop {
+            self.poll_with(&mut |_| {});
+            if self.is_live() {
+                self.was_live = true;
+                return Ok(self);
+            }
+            if let Some(over) = &self.over {
+                return Err(Error::clone(over));
+            }
+            if let Some(cause) = self.last_loss.take() {
+                let context = crate::association::context(attachment, self.qid());
+                return Err(Error::Link { context: Box::new(context), cause });
+            }
+            self.sleep(self.connect_timeout_ns, None);
+        }
+    }
+
+    fn qid(&self) -> Qid {
+        self.core.qid()
+    }
+
+    /// The lane's number, from 1.
+    #[must_use]
+    pub fn number(&self) -> u16 {
+        self.qid().get()
+    }
+
+    /// Whether commands go out at once; otherwise they wait for the association to come back.
+    #[inline]
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        self.core.is_live()
+    }
+
+    /// Why the association has ended for good, if it has.
+    #[must_use]
+    pub fn over(&self) -> Option<&Error> {
+        self.over.as_deref()
+    }
+
+    /// Commands that can be outstanding at once: fewer than asked for if the controller takes fewer.
+    #[must_use]
+    pub fn depth(&self) -> u16 {
+        self.core.depth()
+    }
+
+    /// Commands submitted whose completion has not been taken.
+    #[inline]
+    #[must_use]
+    pub fn outstanding(&self) -> u16 {
+        self.core.outstanding()
+    }
+
+    /// Whether so many commands can be submitted now.
+    #[must_use]
+    pub fn has_room(&self, count: u16) -> bool {
+        self.core.has_room(count)
+    }
+
+    /// What was agreed on the connection.
+    #[must_use]
+    pub fn agreement(&self) -> Agreement {
+        self.core.agreement()
+    }
+
+    /// The target's address, once there was one.
+    #[must_use]
+    pub fn peer(&self) -> Option<SocketAddr> {
+        self.core.attachment().map(|attachment| attachment.peer)
+    }
+
+    /// What the lane has done so far.
+    #[must_use]
+    pub fn counters(&self) -> LaneCounters {
+        self.counters
+    }
+
+    /// When the last poll looked, ns since the association was made: all its completions came then.
+    #[inline]
+    #[must_use]
+    pub fn polled_ns(&self) -> u64 {
+        self.polled_ns
+    }
+
+    /// Sets when what is submitted leaves.
+    pub fn set_doorbell(&mut self, doorbell: Doorbell) {
+        self.doorbell = doorbell;
+    }
+
+    /// Sets the longest time a wait spins; see [`Options::spin`].
+    pub fn set_spin(&mut self, limit: Duration) {
+        self.spin = SpinBudget::new(ns(limit));
+    }
+
+    /// Shares with other lanes, whose user is the same, up to where flushes vouch.
+    pub(crate) fn share_vouching(&mut self, vouching: Vouching) {
+        self.core.share_vouching(vouching);
+    }
+
+    /// Submits a command; `user` comes back with its completion. It leaves with the next [`ring`](Self::ring), poll or wait, or at once
+    /// with [`Doorbell::Immediate`]. While the association is lost it waits until it is back.
+    ///
+    /// # Errors
+    /// [`Refused`], with the buffer: the lane is full, the buffer has not the command's length, or the association has
+    /// ended.
+    #[inline]
+    pub fn submit(&mut self, command: Command, buffer: Option<B>, user: u64) -> Result<(), Refused<B>> {
+        self.core.submit(command, buffer, user)?;
+        self.counters.commands += 1;
+        if self.doorbell == Doorbell::Immediate {
+            self.ring();
+        }
+        Ok(())
+    }
+
+    /// Submits two commands, one directly after the other: a fused pair. Each has its own completion.
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit), with the first buffer that was refused and the other one; nothing was submitted then.
+    pub fn submit_pair(
+        &mut self,
+        pair: [Command; 2],
+        buffers: [B; 2],
+        users: [u64; 2],
+    ) -> Result<(), (RefusedReason, [B; 2])> {
+        self.core.submit_pair(pair, buffers, users)?;
+        self.counters.commands += 2;
+        if self.doorbell == Doorbell::Immediate {
+            self.ring();
+        }
+        Ok(())
+    }
+
+    /// Cancels the commands submitted as `user`. Each still ends in a completion, with
+    /// [`Failure::Cancelled`](crate::Failure::Cancelled) if it was stopped; its buffer comes back with that, which is when
+    /// the controller has answered or the connection is closed. Says whether there was such a command.
+    pub fn cancel(&mut self, user: u64) -> bool {
+        let found = self.core.cancel(user);
+        self.act();
+        found
+    }
+
+    /// Rings the doorbell: sends what was submitted, as far as the socket takes it.
+    #[inline]
+    pub fn ring(&mut self) {
+        if let Err(cause) = self.flush() {
+            self.lose(cause);
+        }
+    }
+
+    /// Takes completions without waiting: sends what was submitted, receives once, looks at the time. They are appended to
+    /// `completions`; gives their number.
+    #[inline]
+    pub fn poll(&mut self, completions: &mut Vec<Completion<B>>) -> usize {
+        self.poll_with(&mut |completion| completions.push(completion))
+    }
+
+    /// As [`poll`](Self::poll), handing each completion to `each`.
+    pub fn poll_with(&mut self, each: &mut impl FnMut(Completion<B>)) -> usize {
+        let mut count = 0;
+        let mut sink = |completion| {
+            count += 1;
+            each(completion);
+        };
+        self.polled_ns = self.clock.now_ns();
+        // First, so that nothing is sent on an association that is known to be lost.
+        while let Some(message) = self.mailbox.next_message() {
+            self.on_message(message);
+        }
+        if let Link::Connected(_) = self.link
+            && let Err(cause) = self.exchange(&mut sink)
+        {
+            self.lose(cause);
+        }
+        // Last, so that nothing is late whose end has come.
+        self.tend();
+        if self.core.has_done() {
+            self.core.drain(&mut sink);
+        }
+        if count > 0 {
+            self.counters.completions += count as u64;
+            self.worked_ns = self.polled_ns;
+        }
+        count
+    }
+
+    /// Waits for completions, at most `timeout`: spins as long as that has paid lately, then sleeps. Gives their
+    /// number, 0 if the time is over or nothing is outstanding.
+    pub fn wait(&mut self, completions: &mut Vec<Completion<B>>, timeout: Duration) -> usize {
+        self.wait_with(&mut |completion| completions.push(completion), timeout)
+    }
+
+    /// As [`wait`](Self::wait), handing each completion to `each`.
+    pub fn wait_with(&mut self, each: &mut impl FnMut(Completion<B>), timeout: Duration) -> usize {
+        let start_ns = self.clock.now_ns();
+        let until_ns = start_ns.saturating_add(ns(timeout));
+        self.worked_ns = self.worked_ns.max(start_ns);
+        loop {
+            let count = self.poll_with(each);
+            if count > 0 || self.outstanding() == 0 || self.polled_ns >= until_ns {
+                return count;
+            }
+            if self.may_spin(self.polled_ns.saturating_sub(self.worked_ns)) {
+                std::hint::spin_loop();
+            } else {
+                self.sleep(until_ns - self.polled_ns, None);
+            }
+        }
+    }
+
+    /// Whether a wait that has lasted so long should spin on.
+    #[inline]
+    pub(crate) fn may_spin(&self, idle_ns: u64) -> bool {
+        self.spin.allows(idle_ns) && matches!(self.link, Link::Connected(_)) && !self.is_blocked
+    }
+
+    /// Sleeps until something can be done: on the socket, by the association, at a deadline, or on `other`.
+    pub(crate) fn sleep(&mut self, timeout_ns: u64, other: Option<Interest<'_>>) {
+        self.mailbox.announce_sleep();
+        if let Some(message) = self.mailbox.next_message() {
+            self.mailbox.announce_awake();
+            self.on_message(message);
+            return;
+        }
+        let now_ns = self.clock.now_ns();
+        let deadline_ns = [self.core.next_deadline(), self.dial_deadline_ns()].into_iter().flatten().min();
+        let timeout_ns = deadline_ns.map_or(timeout_ns, |at| timeout_ns.min(at.saturating_sub(now_ns)));
+        let mailbox = Interest { fd: self.mailbox.as_fd(), writable: false, readable: true };
+        let is_woken = sleep([Some(mailbox), self.interest(), other], timeout_ns);
+        self.counters.sleeps += 1;
+        self.mailbox.announce_awake();
+        if is_woken {
+            self.spin.on_woken(self.clock.now_ns().saturating_sub(now_ns));
+        }
+    }
+
+    /// What to wait for on the lane's socket.
+    pub(crate) fn interest(&self) -> Option<Interest<'_>> {
+        match &self.link {
+            Link::None => None,
+            Link::Dialling(dialer) => dialer.interest(),
+            Link::Connected(socket) => {
+                Some(Interest { fd: socket.as_fd(), writable: self.is_blocked, readable: true })
+            }
+        }
+    }
+
+    /// Grows with each new socket.
+    pub(crate) fn link_count(&self) -> u64 {
+        self.link_count
+    }
+
+    /// Takes a message of the association. Says whether there was one.
+    pub(crate) fn take_message(&mut self) -> bool {
+        let message = self.mailbox.next_message();
+        let is_there = message.is_some();
+        message.into_iter().for_each(|message| self.on_message(message));
+        is_there
+    }
+
+    pub(crate) fn mailbox(&self) -> &Mailbox<LaneMessage> {
+        &self.mailbox
+    }
+
+    /// When the lane must be polled at the latest, ns of its clock.
+    pub(crate) fn next_deadline(&self) -> Option<u64> {
+        [self.core.next_deadline(), self.dial_deadline_ns()].into_iter().flatten().min()
+    }
+
+    fn dial_deadline_ns(&self) -> Option<u64> {
+        match &self.link {
+            Link::Dialling(dialer) => dialer.deadline_ns(),
+            Link::None | Link::Connected(_) => None,
+        }
+    }
+
+    pub(crate) fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    pub(crate) fn spin_mut(&mut self) -> &mut SpinBudget {
+        &mut self.spin
+    }
+
+    /// Whether there is anything to do for a poll but to receive.
+    pub(crate) fn wants_poll(&self) -> bool {
+        self.core.has_done() || !self.core.is_live()
+    }
+
+    /// Sends what waits, receives what has come.
+    #[inline]
+    fn exchange(&mut self, sink: &mut impl FnMut(Completion<B>)) -> Result<(), LinkError> {
+        self.flush()?;
+        self.receive(sink)?;
+        // What was received may have let more go: write data, commands that waited for room.
+        self.flush()?;
+        if self.core.has_finished() {
+            self.core.on_bytes(&mut &[][..], self.polled_ns, sink)?;
+        }
+        Ok(())
+    }
+
+    /// Sends as much as the socket takes.
+    #[inline]
+    fn flush(&mut self) -> Result<(), LinkError> {
+        let Link::Connected(socket) = &self.link else { return Ok(()) };
+        while self.core.ring() {
+            let core = &self.core;
+            let progress = send(socket, core.piece_count(), |each| core.for_each_piece(each))?;
+            self.core.on_sent(progress.sent_bytes);
+            self.counters.sends += 1;
+            self.counters.sent_bytes += progress.sent_bytes as u64;
+            self.is_blocked = progress.is_blocked;
+            if progress.is_blocked {
+                self.counters.blocks += 1;
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn receive(&mut self, sink: &mut impl FnMut(Completion<B>)) -> Result<(), LinkError> {
+        let mut staging = Staging::take();
+        for _ in 0..RECEIVE_COUNT_MAX {
+            if !self.receive_once(staging.bytes(), sink)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Receives once. Says whether there is more at once.
+    #[inline]
+    fn receive_once(
+        &mut self,
+        staging: &mut [u8],
+        sink: &mut impl FnMut(Completion<B>),
+    ) -> Result<bool, LinkError> {
+        let Link::Connected(socket) = &self.link else { return Ok(false) };
+        let limit = if self.expects_large { LOOKAHEAD_BYTES } else { staging.len() };
+        let place = self.core.place().filter(|place| place.len() >= self.in_place_bytes);
+        let (received, place_bytes, room) = match place {
+            Some(place) => {
+                let place_bytes = place.len();
+                let mut into = [IoSliceMut::new(place), IoSliceMut::new(&mut staging[..LOOKAHEAD_BYTES])];
+                (socket.receive_vectored(&mut into), place_bytes, place_bytes + LOOKAHEAD_BYTES)
+            }
+            None => (socket.receive(&mut staging[..limit]), 0, limit),
+        };
+        let count = match received {
+            Received::Bytes(count) => count,
+            Received::Dry => return Ok(false),
+            Received::Ended => return Err(LinkError::Closed { during: self.core.doing() }),
+            Received::Failed(error) => return Err(error.into()),
+        };
+        self.counters.receives += 1;
+        self.counters.received_bytes += count as u64;
+        let placed = count.min(place_bytes);
+        if placed > 0 {
+            self.counters.in_place_bytes += placed as u64;
+            self.core.on_placed(placed)?;
+        }
+        let mut input = &staging[..count - placed];
+        self.core.on_bytes(&mut input, self.polled_ns, sink)?;
+        // Within a large payload, or after one: the next may be as large, and should not end up in staging.
+        let is_within_large = self.core.place().is_some_and(|place| place.len() >= self.in_place_bytes);
+        self.expects_large = is_within_large || (place_bytes > 0 && count < room);
+        Ok(count == room)
+    }
+
+    /// Does what the lane's machine asks for.
+    #[inline]
+    fn tend(&mut self) {
+        if let Err(cause) = self.core.on_time(self.polled_ns) {
+            self.lose(cause);
+        }
+        if let Link::Dialling(_) = self.link {
+            self.dial();
+        }
+        self.act();
+    }
+
+    #[cold]
+    fn on_message(&mut self, message: LaneMessage) {
+        match message {
+            LaneMessage::Up(attachment) => {
+                if attachment.queue_pairs >= self.number() {
+                    self.core.attach(&attachment, self.clock.now_ns());
+                } else {
+                    let (lane, granted) = (self.number(), attachment.queue_pairs);
+                    self.end(Arc::new(Error::TooFewQueues { lane, granted }));
+                }
+            }
+            LaneMessage::Down(generation) => {
+                self.core.detach(generation);
+                if !self.core.is_live() {
+                    self.last_loss.get_or_insert(LinkError::Association);
+                }
+            }
+            LaneMessage::Over(error) => self.end(error),
+        }
+        self.act();
+    }
+
+    fn end(&mut self, error: Arc<Error>) {
+        self.core.end();
+        self.over = Some(error);
+    }
+
+    #[cold]
+    fn dial(&mut self) {
+        let Link::Dialling(dialer) = &mut self.link else { return };
+        match dialer.poll(self.polled_ns) {
+            Dialled::Waiting => {}
+            Dialled::Connected(socket, _) => {
+                self.link = Link::Connected(socket);
+                self.link_count += 1;
+                (self.is_blocked, self.expects_large) = (false, false);
+                self.core.on_connected(self.polled_ns);
+                self.ring();
+            }
+            Dialled::Failed(cause) => self.lose(cause),
+        }
+    }
+
+    /// The connection is lost, or to be given up.
+    #[cold]
+    fn lose(&mut self, cause: LinkError) {
+        if let LinkError::Violation(violation) = cause {
+            self.send_term_req(violation);
+        }
+        tracing::debug!(lane = self.number(), %cause, "connection lost");
+        self.counters.losses += 1;
+        self.last_loss = Some(cause.clone());
+        self.core.on_lost(cause);
+        self.act();
+    }
+
+    /// Tells the target what it did wrong, if the socket takes it at once.
+    fn send_term_req(&self, violation: Violation) {
+        if let (Link::Connected(socket), Some(bytes)) = (&self.link, self.core.term_req(violation)) {
+            let _ = socket.send(&[reactor::Segment::new(&bytes)], false);
+            // A reset would overtake it.
+            socket.finish();
+        }
+    }
+
+    #[inline]
+    fn act(&mut self) {
+        while let Some(action) = self.core.next_action() {
+            self.carry_out(action);
+        }
+    }
+
+    #[cold]
+    fn carry_out(&mut self, action: LaneAction) {
+        let generation = self.core.attachment().map_or(0, |attachment| attachment.generation);
+        match action {
+            LaneAction::Open(peer) => {
+                self.link = Link::Dialling(Dialer::new([peer], self.connect_timeout_ns));
+                self.dial();
+            }
+            LaneAction::Close => {
+                if let Link::Connected(socket) = std::mem::replace(&mut self.link, Link::None) {
+                    reset(socket);
+                }
+                self.is_blocked = false;
+            }
+            LaneAction::Abort { cid } => {
+                self.keeper.post(KeeperMessage::Abort { generation, qid: self.qid(), cid });
+            }
+            LaneAction::Report { .. } if !self.was_live => {}
+            LaneAction::Report { generation, cause } => {
+                self.keeper.post(KeeperMessage::LaneLost { generation, cause });
+            }
+        }
+    }
+}

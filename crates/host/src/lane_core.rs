@@ -1,0 +1,909 @@
+//! A lane without its socket: one I/O queue pair over one connection after the other. wire §8, §24
+//!
+//! ```text
+//!         attach               on_connected            ICResp                Connect
+//! Down ───────────▶ Opening ───────────────▶ Handshake ───────▶ Connecting ───────────▶ Live
+//!   ▲                  │                          │                  │                    │
+//!   └──────────────────┴──── on_lost, detach ─────┴──────────────────┴────────────────────┘      any ──end──▶ Ended
+//! ```
+//!
+//! Commands are taken in every state but the last: what cannot be sent now waits. Every command taken ends in exactly one
+//! [`Completion`], and its buffer comes back only when no connection refers to it any more.
+//!
+//! Inputs are `on_*` and [`attach`](LaneCore::attach), [`detach`](LaneCore::detach), [`end`](LaneCore::end); wishes are
+//! `submit` and `cancel`; outputs are completions (handed to a sink), [`next_action`](LaneCore::next_action), the pieces
+//! to send, and [`next_deadline`](LaneCore::next_deadline).
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use proto::handshake::HostOffer;
+use proto::host_controller::{ControllerSettings, QueueConnect};
+use proto::host_limits::Limits;
+use proto::host_queue::{self, DataBuffer, End, Refused as QueueRefused, Transfer, Unfinished};
+use proto::{HostQueue, Violation};
+use wire::id::{Cntlid, Qid};
+use wire::opcode::DataDirection;
+use wire::sqe::{Fuse, Sqe};
+use wire::status::Status;
+use zerocopy::IntoBytes;
+
+use crate::buffer::Data;
+use crate::error::LinkError;
+use crate::reconnect::{Class, Fate, ReplayPolicy, fate};
+use crate::submit::{Command, Completion, Failure, Moves, Payload, Refused, RefusedReason};
+
+/// Times that a command is submitted again because the controller says that this may help. Linux does it as often.
+const RETRY_COUNT_MAX: u8 = 5;
+
+/// More data than this does not fit a PDU, with what is around it.
+const LENGTH_MAX: u32 = u32::MAX - 4096;
+
+/// The longest delay before a retry, ns, whatever the controller says.
+const RETRY_DELAY_NS_MAX: u64 = 10_000_000_000;
+
+const MS: u64 = 1_000_000;
+
+/// What a lane needs to know of the association it belongs to.
+#[derive(Clone, Debug)]
+pub struct Attachment {
+    /// Counts the losses: the next association has the next number.
+    pub generation: u64,
+    /// The controller.
+    pub cntlid: Cntlid,
+    /// Where it is.
+    pub peer: SocketAddr,
+    /// How we connected.
+    pub settings: ControllerSettings,
+    /// What it can do.
+    pub limits: Limits,
+    /// I/O queues granted.
+    pub queue_pairs: u16,
+}
+
+/// How a lane is to be.
+#[derive(Clone, Copy, Debug)]
+pub struct LaneSettings {
+    /// Its queue.
+    pub qid: Qid,
+    /// Commands taken at once.
+    pub depth: u16,
+    /// What it says in the handshake.
+    pub offer: HostOffer,
+    /// Most in-capsule data to use, bytes.
+    pub in_capsule_bytes_max: u32,
+    /// How long each step of connecting may take, ns.
+    pub connect_timeout_ns: u64,
+    /// How long a command may take, ns.
+    pub command_timeout_ns: u64,
+    /// What is submitted again.
+    pub replay: ReplayPolicy,
+}
+
+/// Up to which association flushes vouch. Shared by lanes whose user is one and the same.
+#[derive(Clone, Debug, Default)]
+pub struct Vouching(Arc<AtomicU64>);
+
+impl Vouching {
+    fn covers(&self, generation: u64) -> bool {
+        self.0.load(Ordering::Relaxed) >= generation
+    }
+
+    fn raise(&self, generation: u64) {
+        self.0.fetch_max(generation, Ordering::Relaxed);
+    }
+}
+
+/// What the driver has to do.
+#[derive(Clone, Debug)]
+pub enum LaneAction {
+    /// Connect a socket to this address; say [`on_connected`](LaneCore::on_connected) or
+    /// [`on_lost`](LaneCore::on_lost).
+    Open(SocketAddr),
+    /// Close the socket, dropping what it has not sent.
+    Close,
+    /// Have this command of the lane aborted.
+    Abort {
+        /// Its id on the wire.
+        cid: u16,
+    },
+    /// Tell the association that the lane has lost its connection.
+    Report {
+        /// The association that the connection belonged to.
+        generation: u64,
+        /// Why.
+        cause: LinkError,
+    },
+}
+
+/// Where a lane is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// No association to connect to.
+    Down,
+    /// The driver is connecting a socket.
+    Opening { until_ns: u64 },
+    /// ICReq is on its way.
+    Handshake { until_ns: u64 },
+    /// Connect is on its way.
+    Connecting { until_ns: u64 },
+    /// Commands go out.
+    Live,
+    /// For good.
+    Ended,
+}
+
+/// What a command of a lane is known by while it is out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tag {
+    user: u64,
+    /// Order of submission.
+    sequence: u32,
+    /// When it was first seen outstanding, or was aborted, ms; 0 before.
+    seen_ms: u32,
+    class: Class,
+    retry_count: u8,
+    flags: u8,
+}
+
+/// The Connect of the queue itself.
+const IS_CONNECT: u8 = 1 << 0;
+/// A read that must bring every byte.
+const IS_EXACT: u8 = 1 << 1;
+/// The caller does not want it any more.
+const IS_CANCELLED: u8 = 1 << 2;
+/// It took too long.
+const IS_LATE: u8 = 1 << 3;
+/// An Abort was sent for it.
+const IS_ABORTED: u8 = 1 << 4;
+
+impl Tag {
+    fn has(self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+}
+
+/// A command that waits to be sent.
+#[derive(Debug)]
+struct Pending<B> {
+    sqe: Sqe,
+    transfer: Transfer<Data<B>>,
+    tag: Tag,
+}
+
+/// A lane without its socket.
+#[derive(Debug)]
+pub struct LaneCore<B> {
+    settings: LaneSettings,
+    phase: Phase,
+    queue: HostQueue<Data<B>, Tag>,
+    attachment: Option<Arc<Attachment>>,
+    vouching: Vouching,
+    /// Commands taken and not ended.
+    outstanding: u16,
+    sequence: u32,
+    waiting: VecDeque<Pending<B>>,
+    /// Commands to be submitted again, and when, ns.
+    delayed: Vec<(u64, Pending<B>)>,
+    /// Completions that no input brings.
+    done: VecDeque<Completion<B>>,
+    actions: VecDeque<LaneAction>,
+    /// When to look for commands that take too long.
+    look_ns: u64,
+}
+
+impl<B: DataBuffer> LaneCore<B> {
+    /// A lane that waits to be attached.
+    #[must_use]
+    pub fn new(settings: LaneSettings) -> Self {
+        Self {
+            settings,
+            phase: Phase::Down,
+            queue: HostQueue::new(settings.offer, settings.depth),
+            attachment: None,
+            vouching: Vouching::default(),
+            outstanding: 0,
+            sequence: 0,
+            waiting: VecDeque::new(),
+            delayed: Vec::new(),
+            done: VecDeque::new(),
+            actions: VecDeque::new(),
+            look_ns: 0,
+        }
+    }
+
+    /// Shares with other lanes up to where flushes vouch.
+    pub fn share_vouching(&mut self, vouching: Vouching) {
+        if let Some(attachment) = &self.attachment {
+            vouching.raise(attachment.generation);
+        }
+        self.vouching = vouching;
+    }
+
+    /// Its queue.
+    #[must_use]
+    pub fn qid(&self) -> Qid {
+        self.settings.qid
+    }
+
+    /// Whether commands go out at once.
+    #[inline]
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        self.phase == Phase::Live
+    }
+
+    /// Whether it has ended for good.
+    #[must_use]
+    pub fn is_ended(&self) -> bool {
+        self.phase == Phase::Ended
+    }
+
+    /// Commands taken and not ended.
+    #[inline]
+    #[must_use]
+    pub fn outstanding(&self) -> u16 {
+        self.outstanding
+    }
+
+    /// Commands that can be outstanding at once: fewer than asked for if the controller takes fewer.
+    #[must_use]
+    pub fn depth(&self) -> u16 {
+        match &self.attachment {
+            Some(attachment) => attachment.limits.queue_size(self.settings.depth).1,
+            None => self.settings.depth,
+        }
+    }
+
+    /// The association it belongs to, or belonged to last.
+    #[must_use]
+    pub fn attachment(&self) -> Option<&Arc<Attachment>> {
+        self.attachment.as_ref()
+    }
+
+    /// Digests and limits agreed on the connection.
+    #[must_use]
+    pub fn agreement(&self) -> proto::handshake::Agreement {
+        self.queue.agreement()
+    }
+
+    /// An association is up: connect to it.
+    pub fn attach(&mut self, attachment: &Arc<Attachment>, now_ns: u64) {
+        if self.phase != Phase::Down {
+            return;
+        }
+        // A new lane has written nothing that a flush could fail to vouch for.
+        if self.attachment.is_none() {
+            self.vouching.raise(attachment.generation);
+        }
+        let limit = attachment.limits.queue_size(self.settings.depth).1;
+        self.queue = HostQueue::new(self.settings.offer, limit);
+        self.actions.push_back(LaneAction::Open(attachment.peer));
+        self.attachment = Some(Arc::clone(attachment));
+        self.phase = Phase::Opening { until_ns: self.until(now_ns) };
+    }
+
+    fn until(&self, now_ns: u64) -> u64 {
+        now_ns.saturating_add(self.settings.connect_timeout_ns)
+    }
+
+    /// The association of this generation is lost, by another connection's fault.
+    pub fn detach(&mut self, generation: u64) {
+        if self.attachment.as_ref().is_some_and(|attachment| attachment.generation == generation) {
+            self.disconnect();
+        }
+    }
+
+    /// There will be no further association.
+    pub fn end(&mut self) {
+        self.disconnect();
+        self.phase = Phase::Ended;
+        let delayed = self.delayed.drain(..).map(|(_, pending)| pending);
+        for pending in self.waiting.drain(..).chain(delayed) {
+            self.done.push_back(ended(pending, Failure::Unreachable));
+        }
+    }
+
+    /// The socket is connected.
+    pub fn on_connected(&mut self, now_ns: u64) {
+        if let Phase::Opening { .. } = self.phase {
+            self.phase = Phase::Handshake { until_ns: self.until(now_ns) };
+        }
+    }
+
+    /// The connection was lost, or could not be made.
+    pub fn on_lost(&mut self, cause: LinkError) {
+        if matches!(self.phase, Phase::Down | Phase::Ended) {
+            return;
+        }
+        let generation = self.attachment.as_ref().map_or(0, |attachment| attachment.generation);
+        self.disconnect();
+        self.actions.push_back(LaneAction::Report { generation, cause });
+    }
+
+    /// What the connection was at, for messages.
+    #[must_use]
+    pub fn doing(&self) -> &'static str {
+        match self.phase {
+            Phase::Opening { .. } => "TCP connect",
+            Phase::Handshake { .. } => "handshake",
+            Phase::Connecting { .. } => "Connect",
+            Phase::Down | Phase::Live | Phase::Ended => "operation",
+        }
+    }
+
+    /// Judges everything that was in flight.
+    fn disconnect(&mut self) {
+        if matches!(self.phase, Phase::Down | Phase::Ended) {
+            return;
+        }
+        self.phase = Phase::Down;
+        self.actions.push_back(LaneAction::Close);
+        let mut unfinished: Vec<_> = std::iter::from_fn(|| self.queue.next_unfinished_command()).collect();
+        // In the order of submission, which a counter tells that may have wrapped.
+        let newest = self.sequence;
+        unfinished
+            .sort_unstable_by_key(|command| std::cmp::Reverse(newest.wrapping_sub(command.user.sequence)));
+        let mut again = VecDeque::with_capacity(unfinished.len() + self.waiting.len());
+        for command in unfinished {
+            if !command.user.has(IS_CONNECT) {
+                again.extend(self.judge(command));
+            }
+        }
+        again.append(&mut self.waiting);
+        self.waiting = again;
+    }
+
+    /// Ends a command whose connection is gone, or gives it back to be submitted again.
+    fn judge(&mut self, command: Unfinished<Data<B>, Tag>) -> Option<Pending<B>> {
+        let Unfinished { user: tag, sqe, transfer, answer, is_unsent } = command;
+        let mut pending = Pending { sqe, transfer, tag };
+        if let Some((status, result)) = answer {
+            let result = if status.is_success() { Ok(result) } else { Err(Failure::Status(status)) };
+            let buffer = take_buffer(pending.transfer);
+            self.done.push_back(Completion { user: tag.user, result, received: 0, buffer });
+            return None;
+        }
+        let limits = self.attachment.as_ref().map(|attachment| attachment.limits);
+        let has_cache = limits.is_none_or(|limits| limits.has_volatile_cache);
+        let fate = match fate(tag.class, is_unsent, self.settings.replay, has_cache) {
+            // One that took too long before would only take too long again.
+            Fate::Replay if tag.has(IS_LATE) => Fate::End(Failure::TimedOut),
+            Fate::Replay if tag.has(IS_CANCELLED) => Fate::End(Failure::Cancelled),
+            Fate::End(Failure::Interrupted) if tag.has(IS_LATE) => Fate::End(Failure::TimedOut),
+            other => other,
+        };
+        match fate {
+            Fate::Replay => {
+                pending.tag.seen_ms = 0;
+                pending.tag.flags &= !IS_ABORTED;
+                Some(pending)
+            }
+            Fate::End(failure) => {
+                if failure == Failure::Unflushed {
+                    // Whoever flushes has been told of this loss.
+                    let generation = self.attachment.as_ref().map_or(0, |attachment| attachment.generation);
+                    self.vouching.raise(generation + 1);
+                }
+                self.done.push_back(ended(pending, failure));
+                None
+            }
+        }
+    }
+
+    /// Takes a command; see [`Lane::submit`](crate::Lane::submit).
+    ///
+    /// # Errors
+    /// [`Refused`], with the buffer.
+    #[inline]
+    pub fn submit(&mut self, command: Command, buffer: Option<B>, user: u64) -> Result<(), Refused<B>> {
+        if self.outstanding >= self.settings.depth || self.phase == Phase::Ended {
+            return Err(self.refuse(buffer));
+        }
+        let is_exact = command.moves == Moves::FromController;
+        let transfer = match (command.moves, buffer) {
+            (Moves::FromController | Moves::AtMostFromController, Some(buffer))
+                if buffer.length() == command.length as usize && command.length <= LENGTH_MAX =>
+            {
+                Transfer::FromController { buffer: Data::Caller(buffer), is_exact }
+            }
+            (Moves::ToController, Some(buffer))
+                if buffer.length() == command.length as usize && command.length <= LENGTH_MAX =>
+            {
+                Transfer::ToController(Data::Caller(buffer))
+            }
+            (Moves::Nothing, None) => Transfer::None,
+            (Moves::Payload, None) => match command.payload {
+                Payload::Range(range) => Transfer::ToController(Data::Range(range)),
+                Payload::Own(bytes) => Transfer::ToController(Data::Own(bytes)),
+                Payload::None => Transfer::None,
+            },
+            (_, buffer) => return Err(misfit(&command, buffer)),
+        };
+        let flags = if is_exact { IS_EXACT } else { 0 };
+        self.outstanding += 1;
+        self.sequence = self.sequence.wrapping_add(1);
+        let sequence = self.sequence;
+        let tag = Tag { user, sequence, seen_ms: 0, class: command.class, retry_count: 0, flags };
+        // Nearly always it goes out as it is; everything else is sorted out elsewhere.
+        if self.phase == Phase::Live && self.waiting.is_empty() && command.class != Class::Flush {
+            if let Err(refused) = self.queue.submit(command.sqe, transfer, tag) {
+                self.hold(command.sqe, refused, tag);
+            }
+        } else {
+            self.take_in(Pending { sqe: command.sqe, transfer, tag });
+        }
+        Ok(())
+    }
+
+    /// The controller takes fewer commands than the lane: this one waits for one to end.
+    #[cold]
+    fn hold(&mut self, sqe: Sqe, refused: QueueRefused<Data<B>>, tag: Tag) {
+        let (QueueRefused::Full(transfer) | QueueRefused::TooLong(transfer)) = refused;
+        self.waiting.push_back(Pending { sqe, transfer, tag });
+    }
+
+    #[cold]
+    fn take_in(&mut self, pending: Pending<B>) {
+        if self.phase == Phase::Live && self.waiting.is_empty() {
+            self.send(pending);
+        } else {
+            self.waiting.push_back(pending);
+        }
+    }
+
+    #[cold]
+    fn refuse(&self, buffer: Option<B>) -> Refused<B> {
+        let is_ended = self.phase == Phase::Ended;
+        let reason = if is_ended { RefusedReason::Ended } else { RefusedReason::Full };
+        Refused { reason, buffer }
+    }
+
+    /// Whether so many commands can be taken.
+    #[must_use]
+    pub fn has_room(&self, count: u16) -> bool {
+        self.phase != Phase::Ended && self.settings.depth - self.outstanding >= count
+    }
+
+    /// Takes two commands that go out one directly after the other: a fused pair. Both fit their buffers.
+    ///
+    /// # Errors
+    /// [`RefusedReason`], with the buffers; nothing was taken then.
+    pub fn submit_pair(
+        &mut self,
+        [first, second]: [Command; 2],
+        [one, two]: [B; 2],
+        users: [u64; 2],
+    ) -> Result<(), (RefusedReason, [B; 2])> {
+        let misfit = |command: &Command, buffer: &B| {
+            let expected = command.buffer_bytes().unwrap_or(0);
+            let given = buffer.length();
+            (given != expected as usize).then_some(RefusedReason::Length { expected, given })
+        };
+        if let Some(reason) = misfit(&first, &one).or_else(|| misfit(&second, &two)) {
+            return Err((reason, [one, two]));
+        }
+        // A queue that takes one command at a time never gets to the second, without which the first does not end.
+        if self.phase == Phase::Ended || !self.has_room(2) || self.depth() < 2 {
+            let is_ended = self.phase == Phase::Ended;
+            return Err((if is_ended { RefusedReason::Ended } else { RefusedReason::Full }, [one, two]));
+        }
+        for ((command, buffer), user) in [(first, one), (second, two)].into_iter().zip(users) {
+            self.outstanding += 1;
+            self.sequence = self.sequence.wrapping_add(1);
+            let tag = Tag {
+                user,
+                sequence: self.sequence,
+                seen_ms: 0,
+                class: command.class,
+                retry_count: 0,
+                flags: 0,
+            };
+            let transfer = Transfer::ToController(Data::Caller(buffer));
+            self.waiting.push_back(Pending { sqe: command.sqe, transfer, tag });
+        }
+        self.pump();
+        Ok(())
+    }
+
+    /// Hands a command to the queue, which is live.
+    fn send(&mut self, pending: Pending<B>) {
+        let Pending { sqe, transfer, tag } = pending;
+        if tag.class == Class::Flush && !self.may_flush() {
+            self.done.push_back(ended(Pending { sqe, transfer, tag }, Failure::Unflushed));
+        } else if let Err(refused) = self.queue.submit(sqe, transfer, tag) {
+            self.hold(sqe, refused, tag);
+        }
+    }
+
+    /// Whether a flush may vouch for everything that was reported done. If not, it is told so now.
+    fn may_flush(&self) -> bool {
+        let Some(attachment) = &self.attachment else { return true };
+        let may = !attachment.limits.has_volatile_cache || self.vouching.covers(attachment.generation);
+        self.vouching.raise(attachment.generation);
+        may
+    }
+
+    /// Sends what waits, as far as the queue has room.
+    fn pump(&mut self) {
+        while self.phase == Phase::Live
+            && let Some(next) = self.waiting.front()
+        {
+            // The two of a pair go out together, or the first would wait for a second that finds no room.
+            let needed = if next.sqe.flags.fuse() == Fuse::FIRST { 2 } else { 1 };
+            if self.queue.room() < needed {
+                return;
+            }
+            let pending = self.waiting.pop_front().expect("it is there");
+            self.send(pending);
+        }
+    }
+
+    /// Cancels the commands known as `user`: what waits ends at once, what is out is aborted and ends when the controller says
+    /// so, or with the connection. Says whether there was one.
+    pub fn cancel(&mut self, user: u64) -> bool {
+        let mut found = false;
+        let mut cancel = |pending: &Pending<B>| {
+            let is_meant = pending.tag.user == user;
+            found |= is_meant;
+            is_meant
+        };
+        let mut ended_now = Vec::new();
+        let waiting = std::mem::take(&mut self.waiting);
+        for pending in waiting {
+            if cancel(&pending) { ended_now.push(pending) } else { self.waiting.push_back(pending) }
+        }
+        let delayed = std::mem::take(&mut self.delayed);
+        for (due_ns, pending) in delayed {
+            if cancel(&pending) { ended_now.push(pending) } else { self.delayed.push((due_ns, pending)) }
+        }
+        self.done.extend(ended_now.into_iter().map(|pending| ended(pending, Failure::Cancelled)));
+        let actions = &mut self.actions;
+        self.queue.for_each_command(|sqe, tag| {
+            if tag.user == user && !tag.has(IS_CONNECT | IS_CANCELLED) {
+                found = true;
+                tag.flags |= IS_CANCELLED;
+                abort(sqe, tag, actions);
+            }
+        });
+        found
+    }
+
+    /// Takes in received bytes; completions go to `sink`.
+    ///
+    /// # Errors
+    /// How the target broke the protocol, or why its Connect failed: report it with [`on_lost`](Self::on_lost).
+    #[inline]
+    pub fn on_bytes(
+        &mut self,
+        input: &mut &[u8],
+        now_ns: u64,
+        sink: &mut impl FnMut(Completion<B>),
+    ) -> Result<(), LinkError> {
+        while let Some(end) = self.queue.next_end(input)? {
+            let ended = match end {
+                End::Command(ended) => ended,
+                End::Initialised(_) => {
+                    self.connect(now_ns);
+                    continue;
+                }
+            };
+            let completion = self.queue.take(ended);
+            if completion.status.is_success() && !completion.user.has(IS_CONNECT) {
+                self.outstanding -= 1;
+                sink(Completion {
+                    user: completion.user.user,
+                    result: Ok(completion.result),
+                    received: completion.received,
+                    buffer: completion.buffer.and_then(Data::into_caller),
+                });
+                // Only a controller that takes fewer commands than we do makes commands wait.
+                if !self.waiting.is_empty() {
+                    self.pump();
+                }
+            } else {
+                self.on_other_end(completion, now_ns)?;
+            }
+        }
+        if !self.done.is_empty() {
+            self.drain(sink);
+        }
+        Ok(())
+    }
+
+    /// Hands out completions that no input brings.
+    #[inline]
+    pub fn drain(&mut self, sink: &mut impl FnMut(Completion<B>)) {
+        while let Some(completion) = self.done.pop_front() {
+            self.outstanding -= 1;
+            sink(completion);
+        }
+    }
+
+    /// Whether [`drain`](Self::drain) has something to hand out.
+    #[inline]
+    #[must_use]
+    pub fn has_done(&self) -> bool {
+        !self.done.is_empty()
+    }
+
+    fn queue_connect(&self, attachment: &Attachment) -> QueueConnect {
+        let entries = attachment.limits.queue_size(self.settings.depth).0;
+        QueueConnect { qid: self.settings.qid, cntlid: attachment.cntlid, entries }
+    }
+
+    fn connect(&mut self, now_ns: u64) {
+        let Some(attachment) = self.attachment.clone() else { return };
+        let (sqe, data) = self.queue_connect(&attachment).command(&attachment.settings);
+        let tag = Tag {
+            user: 0,
+            sequence: self.sequence,
+            seen_ms: 0,
+            class: Class::Other,
+            retry_count: 0,
+            flags: IS_CONNECT,
+        };
+        let transfer = Transfer::ToController(Data::Own(data.as_bytes().into()));
+        self.queue.submit(sqe, transfer, tag).unwrap_or_else(|_| unreachable!("the queue is empty"));
+        self.phase = Phase::Connecting { until_ns: self.until(now_ns) };
+    }
+
+    /// The end of the Connect, or a failure.
+    #[cold]
+    fn on_other_end(
+        &mut self,
+        completion: host_queue::Completion<Data<B>, Tag>,
+        now_ns: u64,
+    ) -> Result<(), LinkError> {
+        let host_queue::Completion { user: tag, status, result, received, buffer } = completion;
+        if tag.has(IS_CONNECT) {
+            let Some(attachment) = self.attachment.clone() else { return Ok(()) };
+            self.queue_connect(&attachment).on_completion(status, result).map_err(LinkError::Controller)?;
+            let in_capsule = attachment.limits.in_capsule_bytes.min(self.settings.in_capsule_bytes_max);
+            self.queue.set_in_capsule_bytes(in_capsule);
+            self.phase = Phase::Live;
+            self.look_ns = now_ns.saturating_add(self.look_interval_ns());
+            self.pump();
+            return Ok(());
+        }
+        let may_retry = !tag.has(IS_CANCELLED | IS_LATE) && tag.retry_count < RETRY_COUNT_MAX;
+        if may_retry && tag.class != Class::Other && is_transient(status) {
+            let sqe = *self.queue.completed_command().expect("one has just completed");
+            self.retry(sqe, tag, buffer, status, now_ns);
+            return Ok(());
+        }
+        let failure = match status {
+            status if !status.is(Status::ABORT_REQUESTED) => Failure::Status(status),
+            _ if tag.has(IS_LATE) => Failure::TimedOut,
+            _ if tag.has(IS_CANCELLED) => Failure::Cancelled,
+            status => Failure::Status(status),
+        };
+        let buffer = buffer.and_then(Data::into_caller);
+        self.done.push_back(Completion { user: tag.user, result: Err(failure), received, buffer });
+        self.pump();
+        Ok(())
+    }
+
+    /// Submits a command again, now or when the controller wants it. hostile H12
+    fn retry(&mut self, sqe: Sqe, mut tag: Tag, buffer: Option<Data<B>>, status: Status, now_ns: u64) {
+        tag.retry_count += 1;
+        tag.seen_ms = 0;
+        tag.flags &= !IS_ABORTED;
+        let transfer = match (buffer, DataDirection::of(sqe.opcode)) {
+            (None, _) => Transfer::None,
+            (Some(buffer), DataDirection::ControllerToHost) => {
+                Transfer::FromController { buffer, is_exact: tag.has(IS_EXACT) }
+            }
+            (Some(buffer), _) => Transfer::ToController(buffer),
+        };
+        let pending = Pending { sqe, transfer, tag };
+        match self.retry_delay_ns(status) {
+            0 => {
+                self.waiting.push_back(pending);
+                self.pump();
+            }
+            delay_ns => self.delayed.push((now_ns.saturating_add(delay_ns), pending)),
+        }
+    }
+
+    fn retry_delay_ns(&self, status: Status) -> u64 {
+        let index = usize::from(status.crd()).checked_sub(1);
+        let delays_ms =
+            self.attachment.as_ref().map_or([0; 3], |attachment| attachment.limits.retry_delays_ms);
+        let delay_ms = index.and_then(|index| delays_ms.get(index)).copied().unwrap_or(0);
+        (u64::from(delay_ms) * MS).min(RETRY_DELAY_NS_MAX)
+    }
+
+    /// How often commands are looked at whether they take too long, ns.
+    fn look_interval_ns(&self) -> u64 {
+        (self.settings.command_timeout_ns / 8).clamp(MS, 1_000_000_000)
+    }
+
+    /// The time has come that [`next_deadline`](Self::next_deadline) gave, or any other.
+    ///
+    /// # Errors
+    /// The connection is to be given up: report it with [`on_lost`](Self::on_lost).
+    #[inline]
+    pub fn on_time(&mut self, now_ns: u64) -> Result<(), LinkError> {
+        match self.phase {
+            Phase::Live if now_ns < self.look_ns && self.delayed.is_empty() => Ok(()),
+            _ => self.on_due(now_ns),
+        }
+    }
+
+    #[cold]
+    fn on_due(&mut self, now_ns: u64) -> Result<(), LinkError> {
+        match self.phase {
+            Phase::Opening { until_ns } | Phase::Handshake { until_ns } | Phase::Connecting { until_ns }
+                if now_ns >= until_ns =>
+            {
+                let waited_ms = self.settings.connect_timeout_ns / MS;
+                return Err(LinkError::TimedOut { to: self.doing(), waited_ms });
+            }
+            Phase::Live => self.look(now_ns)?,
+            _ => {}
+        }
+        let mut index = 0;
+        while index < self.delayed.len() {
+            if self.delayed[index].0 <= now_ns {
+                let (_, pending) = self.delayed.swap_remove(index);
+                self.waiting.push_back(pending);
+            } else {
+                index += 1;
+            }
+        }
+        self.pump();
+        Ok(())
+    }
+
+    /// Looks for commands that take too long. The first look only notes the time: no clock is read when one is
+    /// submitted.
+    fn look(&mut self, now_ns: u64) -> Result<(), LinkError> {
+        if now_ns < self.look_ns {
+            return Ok(());
+        }
+        self.look_ns = now_ns.saturating_add(self.look_interval_ns());
+        // Wraps after 49 days: only differences count, and those are short.
+        let now_ms = u32::try_from((now_ns / MS) & u64::from(u32::MAX)).expect("masked").max(1);
+        let timeout_ms = u32::try_from(self.settings.command_timeout_ns / MS).unwrap_or(u32::MAX);
+        let actions = &mut self.actions;
+        let mut is_over = false;
+        self.queue.for_each_command(|sqe, tag| {
+            let age_ms = now_ms.wrapping_sub(tag.seen_ms);
+            if tag.seen_ms == 0 {
+                tag.seen_ms = now_ms;
+            } else if !tag.has(IS_LATE) && age_ms >= timeout_ms {
+                tag.flags |= IS_LATE;
+                tag.seen_ms = now_ms;
+                abort(sqe, tag, actions);
+            } else if tag.has(IS_LATE) && age_ms >= timeout_ms / 2 {
+                // An Abort has not helped either.
+                is_over = true;
+            }
+        });
+        let waited_ms = u64::from(timeout_ms) * 3 / 2;
+        if is_over { Err(LinkError::TimedOut { to: "a command", waited_ms }) } else { Ok(()) }
+    }
+
+    /// When to call [`on_time`](Self::on_time) at the latest, ns.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<u64> {
+        let phase_ns = match self.phase {
+            Phase::Opening { until_ns } | Phase::Handshake { until_ns } | Phase::Connecting { until_ns } => {
+                Some(until_ns)
+            }
+            Phase::Live if self.queue.outstanding() > 0 => Some(self.look_ns),
+            Phase::Live | Phase::Down | Phase::Ended => None,
+        };
+        let delayed_ns = self.delayed.iter().map(|(due_ns, _)| *due_ns).min();
+        [phase_ns, delayed_ns].into_iter().flatten().min()
+    }
+
+    /// The next thing the driver has to do.
+    #[inline]
+    pub fn next_action(&mut self) -> Option<LaneAction> {
+        self.actions.pop_front()
+    }
+
+    /// Rings the doorbell: what waits leaves now, unless something is on its way. Says whether anything is on its way.
+    #[inline]
+    pub fn ring(&mut self) -> bool {
+        if matches!(self.phase, Phase::Down | Phase::Opening { .. } | Phase::Ended) {
+            return false;
+        }
+        self.queue.ring() || self.queue.caravan().is_leaving()
+    }
+
+    /// Calls `each` with the bytes on their way, in order, until it says false.
+    #[inline]
+    pub fn for_each_piece<'a>(&'a self, each: impl FnMut(&'a [u8]) -> bool) {
+        self.queue.for_each_piece(each);
+    }
+
+    /// Pieces that are on their way, runs of headers and payloads; a payload may consist of several parts.
+    #[inline]
+    #[must_use]
+    pub fn piece_count(&self) -> usize {
+        self.queue.caravan().piece_count()
+    }
+
+    /// The kernel has taken `count` bytes.
+    #[inline]
+    pub fn on_sent(&mut self, count: usize) {
+        self.queue.on_sent(count);
+    }
+
+    /// Whether completions wait that need no input: call [`on_bytes`](Self::on_bytes) with none.
+    #[inline]
+    #[must_use]
+    pub fn has_finished(&self) -> bool {
+        self.queue.has_finished()
+    }
+
+    /// Where the next bytes may be received in place; see [`HostQueue::place`].
+    #[inline]
+    pub fn place(&mut self) -> Option<&mut [u8]> {
+        self.queue.place()
+    }
+
+    /// The first `count` bytes of [`place`](Self::place) have been received.
+    ///
+    /// # Errors
+    /// As [`HostQueue::on_placed`].
+    #[inline]
+    pub fn on_placed(&mut self, count: usize) -> Result<(), Violation> {
+        self.queue.on_placed(count)
+    }
+
+    /// The TermReq that tells the target what it did wrong, if one may be sent now.
+    #[must_use]
+    pub fn term_req(&self, violation: Violation) -> Option<Vec<u8>> {
+        // In the middle of a PDU it would be taken for that PDU's bytes.
+        if self.queue.caravan().is_leaving() { None } else { self.queue.fail(violation) }
+    }
+}
+
+/// A command whose buffer does not fit it.
+#[cold]
+fn misfit<B: DataBuffer>(command: &Command, buffer: Option<B>) -> Refused<B> {
+    let expected = command.buffer_bytes().unwrap_or(0);
+    let given = buffer.as_ref().map_or(0, DataBuffer::length);
+    let reason = match given == expected as usize {
+        true => RefusedReason::TooLong { length: expected },
+        false => RefusedReason::Length { expected, given },
+    };
+    Refused { reason, buffer }
+}
+
+/// Whether the controller says that trying again may help. wire §17
+fn is_transient(status: Status) -> bool {
+    let transient = [
+        Status::TRANSIENT_TRANSPORT_ERROR,
+        Status::COMMAND_INTERRUPTED,
+        Status::NAMESPACE_NOT_READY,
+        Status::ADMIN_MEDIA_NOT_READY,
+    ];
+    !status.dnr() && transient.iter().any(|code| status.is(*code))
+}
+
+/// Has a command aborted, once.
+fn abort(sqe: &Sqe, tag: &mut Tag, actions: &mut VecDeque<LaneAction>) {
+    if !tag.has(IS_ABORTED) {
+        tag.flags |= IS_ABORTED;
+        actions.push_back(LaneAction::Abort { cid: sqe.cid.get() });
+    }
+}
+
+fn take_buffer<B>(transfer: Transfer<Data<B>>) -> Option<B> {
+    match transfer {
+        Transfer::None => None,
+        Transfer::ToController(buffer) | Transfer::FromController { buffer, .. } => buffer.into_caller(),
+    }
+}
+
+fn ended<B>(pending: Pending<B>, failure: Failure) -> Completion<B> {
+    let buffer = take_buffer(pending.transfer);
+    Completion { user: pending.tag.user, result: Err(failure), received: 0, buffer }
+}

@@ -1,0 +1,42 @@
+//! The NVMe/TCP host library: connect to any standard target, submit, complete.
+//!
+//! [`keeper`] and [`lane_core`] are the machines that decide: no sockets, clocks, threads or random numbers of their own, so that a
+//! simulator runs the same code. Everything else drives them.
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::cast_possible_truncation))]
+
+mod address;
+mod admin;
+mod association;
+pub mod blocking;
+mod buffer;
+mod connect;
+pub mod discovery;
+mod error;
+pub mod futures;
+mod identify;
+mod identity;
+pub mod keeper;
+mod keeper_thread;
+mod lane;
+pub mod lane_core;
+mod lane_set;
+mod namespace;
+mod options;
+pub mod reconnect;
+mod submit;
+
+pub use address::{Address, AddressError, HostName};
+pub use admin::AdminCommand;
+pub use association::{Association, Event};
+pub use buffer::Vectored;
+pub use error::{Error, LinkContext, LinkError};
+pub use identity::HostIdentity;
+pub use keeper::{AdminAnswer, ControllerInfo};
+pub use lane::{Lane, LaneCounters};
+pub use lane_set::LaneSet;
+pub use namespace::{BlockRange, InvalidCommand, Namespace};
+pub use options::{Doorbell, Options};
+pub use proto::host_queue::DataBuffer;
+pub use reconnect::{ReconnectSettings, ReplayPolicy};
+pub use submit::{Command, Completion, Failure, Refused, RefusedReason};

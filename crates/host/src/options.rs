@@ -1,0 +1,140 @@
+//! How an association is to be.
+
+use std::time::Duration;
+
+use proto::handshake::HostOffer;
+use proto::host_queue::HOST_SLOT_COUNT_MAX;
+use wire::pdu::{DataAlignment, Digests};
+
+use crate::identity::HostIdentity;
+use crate::reconnect::{ReconnectSettings, ReplayPolicy};
+
+/// How an association is to be. Start from the default and change what must be different:
+///
+/// ```
+/// use nvlane_host::Options;
+///
+/// let options = Options { lanes: 4, depth: 32, ..Options::default() }.with_digests();
+/// # assert!(options.digests.bits() == 3);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// I/O lanes wanted; a controller may grant fewer. 0 for an association that is only asked about.
+    pub lanes: u16,
+    /// Commands outstanding on one lane at most, 1 to 1024; a controller may take fewer.
+    pub depth: u16,
+    /// Digests on every PDU. A target that does not agree to exactly these is refused.
+    pub digests: Digests,
+    /// Where data begins in PDUs to us. nvmet takes no other than the default.
+    pub alignment: DataAlignment,
+    /// Windows of one write that a target may open at once. nvmet and SPDK open one.
+    pub r2t_limit: u32,
+    /// Keep SQ flow control. Without it (the default) a read needs no completion of its own, which nvmet, SPDK and nvlane
+    /// know how to do.
+    pub flow_control: bool,
+    /// Longest data of a write that goes in its command's capsule, bytes: no more than the target takes, in any case.
+    /// nvmet (6.12) never answers a write that could have gone there and did not: lower it for experiments only.
+    pub in_capsule_bytes_max: u32,
+    /// Our keep-alive timeout: a target that does not hear from us for so long ends the association. Zero for none.
+    pub keep_alive: Duration,
+    /// Who we are; [`HostIdentity::of_this_machine`] if not given.
+    pub identity: Option<HostIdentity>,
+    /// How long a queue may take to connect: TCP, handshake and Connect.
+    pub connect_timeout: Duration,
+    /// How long an I/O command may take before it is aborted, and if that does not help, the association recovered.
+    pub command_timeout: Duration,
+    /// How long an admin command may take before the association is recovered.
+    pub admin_timeout: Duration,
+    /// When to connect again after the association was lost.
+    pub reconnect: ReconnectSettings,
+    /// What is submitted again after that.
+    pub replay: ReplayPolicy,
+    /// When what is submitted leaves.
+    pub doorbell: Doorbell,
+    /// The longest time a wait spins before it sleeps. It spins only as long as that has paid lately: zero never
+    /// spins, `Duration::MAX` always.
+    pub spin: Duration,
+    /// Read data that comes in PDUs of this size and more is received where it belongs, without a copy.
+    pub in_place_bytes: u32,
+    /// What jitter is drawn from; taken from the system if not given.
+    pub seed: Option<u64>,
+}
+
+/// When what is submitted on a lane leaves. More policies are to come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Doorbell {
+    /// With the next [`ring`](crate::Lane::ring), poll or wait: all that was submitted since leaves in one send.
+    #[default]
+    Turn,
+    /// Each command as it is submitted.
+    Immediate,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            lanes: 1,
+            depth: 128,
+            digests: Digests::empty(),
+            alignment: DataAlignment::NONE,
+            r2t_limit: 1,
+            flow_control: false,
+            in_capsule_bytes_max: u32::MAX,
+            keep_alive: Duration::from_secs(10),
+            identity: None,
+            connect_timeout: Duration::from_secs(10),
+            command_timeout: Duration::from_secs(30),
+            admin_timeout: Duration::from_secs(60),
+            reconnect: ReconnectSettings::default(),
+            replay: ReplayPolicy::default(),
+            doorbell: Doorbell::default(),
+            spin: Duration::from_nanos(reactor::SPIN_NS_MAX),
+            in_place_bytes: 64 << 10,
+            seed: None,
+        }
+    }
+}
+
+impl Options {
+    /// With header and data digests.
+    #[must_use]
+    pub fn with_digests(self) -> Self {
+        Self { digests: Digests::all(), ..self }
+    }
+
+    /// For a connection that is only asked about: no I/O lanes.
+    #[must_use]
+    pub fn without_lanes(self) -> Self {
+        Self { lanes: 0, ..self }
+    }
+
+    /// The depth, within what a queue can have.
+    pub(crate) fn depth(&self) -> u16 {
+        self.depth.clamp(1, HOST_SLOT_COUNT_MAX - 1)
+    }
+
+    pub(crate) fn offer(&self) -> HostOffer {
+        HostOffer { alignment: self.alignment, digests: self.digests, r2t_limit: self.r2t_limit.max(1) }
+    }
+
+    pub(crate) fn seed(&self) -> u64 {
+        self.seed.unwrap_or_else(|| {
+            let mut bytes = [0; 8];
+            // Without randomness there is no jitter, which harms nobody.
+            let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::NONBLOCK);
+            u64::from_le_bytes(bytes)
+        })
+    }
+}
+
+/// A duration in ns, as far as 64 bits go.
+pub(crate) fn ns(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// A duration in ms, as far as 32 bits go; what is not zero does not become zero.
+pub(crate) fn ms(duration: Duration) -> u32 {
+    let ms = u32::try_from(duration.as_millis()).unwrap_or(u32::MAX);
+    if ms == 0 && !duration.is_zero() { 1 } else { ms }
+}

@@ -1,0 +1,313 @@
+//! Lanes against a target in this process.
+#![allow(clippy::cast_possible_truncation)]
+
+mod target;
+
+use std::time::{Duration, Instant};
+
+use nvlane_host::{
+    BlockRange, Completion, Doorbell, Failure, Lane, Namespace, Options, RefusedReason, Vectored,
+};
+use target::{Config, Reaction, Target, options};
+use wire::pdu::{DataAlignment, Digests};
+use wire::status::Status;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Waits for all that is outstanding.
+fn finish<B: nvlane_host::DataBuffer>(lane: &mut Lane<B>) -> Vec<Completion<B>> {
+    let (mut completions, start) = (Vec::new(), Instant::now());
+    while lane.outstanding() > 0 {
+        lane.wait(&mut completions, SECOND);
+        assert!(start.elapsed() < 5 * SECOND, "{} outstanding", lane.outstanding());
+    }
+    completions.sort_by_key(|completion| completion.user);
+    completions
+}
+
+fn pattern(seed: usize, length: usize) -> Vec<u8> {
+    (0..length).map(|index| (seed * 31 + index * 7 + index / 251) as u8).collect()
+}
+
+fn lane(target: &Target, options: Options) -> (Lane, Namespace) {
+    let association = target.connect(options);
+    (association.lane().unwrap(), association.namespace(wire::id::Nsid::new(1)).unwrap())
+}
+
+#[test]
+fn what_is_written_is_read_again() {
+    let target = Target::new();
+    let (mut lane, namespace) = lane(&target, options());
+    assert_eq!((namespace.lba_bytes(), namespace.block_count()), (512, 8192));
+    for (user, blocks) in [(1, 1), (2, 8), (3, 17), (4, 128), (5, 2048)] {
+        let data = pattern(user as usize, blocks as usize * 512);
+        lane.submit(namespace.write(100, blocks).unwrap(), Some(data.clone()), user).unwrap();
+        assert!(finish(&mut lane)[0].is_ok());
+        lane.submit(namespace.read(100, blocks).unwrap(), Some(vec![0; data.len()]), user).unwrap();
+        let done = finish(&mut lane).remove(0);
+        assert_eq!((done.user, done.result, done.received), (user, Ok(0), blocks * 512));
+        assert!(done.buffer.unwrap() == data, "{blocks} blocks");
+    }
+    lane.submit(namespace.flush(), None, 9).unwrap();
+    assert!(finish(&mut lane)[0].is_ok());
+}
+
+#[test]
+fn every_combination_of_digests_alignment_and_splits_carries_the_data() {
+    for digests in 0..4 {
+        for (alignment, chunk, in_capsule, in_place) in
+            [(0, usize::MAX, 8192, 64 << 10), (3, 1000, 0, 4096), (31, 7, 1024, 1), (1, 65536, 512, 512)]
+        {
+            let mut config = Config { chunk, ..Config::default() };
+            config.settings.in_capsule_bytes = in_capsule;
+            config.settings.offer.alignment = DataAlignment::from_raw(alignment).unwrap();
+            config.settings.c2h_data_bytes = 6000;
+            config.settings.window_bytes = 5000;
+            config.identify.set_in_capsule_bytes(in_capsule);
+            let target = Target::with(config);
+            let options = Options {
+                digests: Digests::from_bits_retain(digests),
+                alignment: DataAlignment::from_raw(alignment).unwrap(),
+                in_place_bytes: in_place,
+                ..options()
+            };
+            let (mut lane, namespace) = lane(&target, options);
+            let data = pattern(in_capsule as usize, 24 * 512);
+            for start in 0..3 {
+                lane.submit(namespace.write(start * 24, 24).unwrap(), Some(data.clone()), start).unwrap();
+            }
+            assert!(finish(&mut lane).iter().all(Completion::is_ok));
+            for start in 0..3 {
+                lane.submit(namespace.read(start * 24, 24).unwrap(), Some(vec![0; data.len()]), start)
+                    .unwrap();
+            }
+            for done in finish(&mut lane) {
+                assert!(done.is_ok() && done.buffer.unwrap() == data, "{digests} {alignment} {chunk}");
+            }
+        }
+    }
+}
+
+#[test]
+fn one_byte_at_a_time_is_enough() {
+    for flow_control in [false, true] {
+        let target = Target::with(Config { chunk: 1, ..Config::default() });
+        let (mut lane, namespace) = lane(&target, Options { flow_control, ..options().with_digests() });
+        let data = pattern(1, 2048);
+        lane.submit(namespace.write(5, 4).unwrap(), Some(data.clone()), 1).unwrap();
+        assert!(finish(&mut lane)[0].is_ok());
+        lane.submit(namespace.read(5, 4).unwrap(), Some(vec![0; 2048]), 2).unwrap();
+        lane.submit(namespace.flush(), None, 3).unwrap();
+        let mut done = finish(&mut lane);
+        assert!(done[1].is_ok() && done.remove(0).buffer.unwrap() == data);
+    }
+}
+
+#[test]
+fn handles_go_where_they_are_needed() {
+    fn is_send<T: Send>() {}
+    fn is_shared<T: Send + Sync + Clone>() {}
+    is_send::<Lane>();
+    is_send::<nvlane_host::LaneSet>();
+    is_send::<nvlane_host::blocking::Namespace>();
+    is_shared::<nvlane_host::Association>();
+    is_shared::<nvlane_host::futures::Namespace>();
+    is_shared::<Namespace>();
+    is_shared::<nvlane_host::Error>();
+}
+
+#[test]
+fn large_reads_are_received_in_place() {
+    let target = Target::new();
+    let (mut lane, namespace) = lane(&target, options());
+    target.state().memory[0].copy_from_slice(&pattern(3, 8192 * 512));
+    for user in 0..4 {
+        lane.submit(namespace.read(user * 2048, 2048).unwrap(), Some(vec![0; 1 << 20]), user).unwrap();
+    }
+    for (index, done) in finish(&mut lane).into_iter().enumerate() {
+        assert!(done.buffer.unwrap() == target.state().memory[0][index << 20..(index + 1) << 20]);
+    }
+    let counters = lane.counters();
+    assert!(counters.in_place_bytes > 3 << 20, "{counters:?}");
+}
+
+#[test]
+fn all_commands_on_blocks_do_what_they_say() {
+    let target = Target::new();
+    let (mut lane, namespace) = lane(&target, options());
+    let data = pattern(1, 4096);
+    let mut run = |command, buffer: Option<Vec<u8>>| {
+        lane.submit(command, buffer, 0).unwrap();
+        finish(&mut lane).remove(0).result
+    };
+    assert_eq!(run(namespace.write(0, 8).unwrap().fua(), Some(data.clone())), Ok(0));
+    assert_eq!(run(namespace.compare(0, 8).unwrap(), Some(data.clone())), Ok(0));
+    let differs = Failure::Status(Status::COMPARE_FAILURE);
+    assert_eq!(run(namespace.compare(1, 8).unwrap(), Some(data.clone())), Err(differs));
+    assert_eq!(run(namespace.verify(0, 8).unwrap(), None), Ok(0));
+    let sources = [BlockRange { lba: 0, blocks: 2 }, BlockRange { lba: 6, blocks: 2 }];
+    assert_eq!(run(namespace.copy(100, &sources).unwrap(), None), Ok(0));
+    assert_eq!(run(namespace.write_zeroes(0, 2, true).unwrap(), None), Ok(0));
+    assert_eq!(run(namespace.deallocate(&[BlockRange { lba: 2, blocks: 1 }]).unwrap(), None), Ok(0));
+    let many: Vec<_> = (0..256).map(|index| BlockRange { lba: 1000 + index * 2, blocks: 1 }).collect();
+    assert_eq!(run(namespace.deallocate(&many).unwrap(), None), Ok(0));
+    let memory = target.state().memory[0].clone();
+    assert!(memory[..3 * 512].iter().all(|&byte| byte == 0));
+    assert_eq!(memory[3 * 512..8 * 512], data[3 * 512..]);
+    assert_eq!(memory[100 * 512..102 * 512], data[..1024]);
+    assert_eq!(memory[102 * 512..104 * 512], data[6 * 512..]);
+}
+
+#[test]
+fn compare_and_write_is_one_pair() {
+    let target = Target::new();
+    let (mut lane, namespace) = lane(&target, options());
+    let (old, new) = (vec![0; 512], pattern(5, 512));
+    let pair = || namespace.compare_and_write(7, 1).unwrap();
+    lane.submit_pair(pair(), [old.clone(), new.clone()], [1, 2]).unwrap();
+    assert!(finish(&mut lane).iter().all(Completion::is_ok));
+    assert_eq!(target.state().memory[0][7 * 512..8 * 512], new);
+    lane.submit_pair(pair(), [old.clone(), old.clone()], [1, 2]).unwrap();
+    let results: Vec<_> = finish(&mut lane).into_iter().map(|done| done.result.unwrap_err()).collect();
+    assert_eq!(results, [Status::COMPARE_FAILURE, Status::ABORTED_FAILED_FUSED].map(Failure::Status));
+    let (reason, _) = lane.submit_pair(pair(), [old.clone(), vec![0; 5]], [1, 2]).unwrap_err();
+    assert_eq!(reason, RefusedReason::Length { expected: 512, given: 5 });
+}
+
+#[test]
+fn pairs_wait_until_there_is_room_for_both() {
+    let mut config = Config::default();
+    config.cap = config.cap.with_queue_entries_max(4);
+    let target = Target::with(config);
+    let (mut lane, namespace) = lane(&target, Options { depth: 40, ..options() });
+    for user in 0..10 {
+        lane.submit(namespace.read(0, 1).unwrap(), Some(vec![0; 512]), 100 + user).unwrap();
+        let pair = namespace.compare_and_write(user, 1).unwrap();
+        lane.submit_pair(pair, [vec![0; 512], vec![1; 512]], [2 * user, 2 * user + 1]).unwrap();
+    }
+    assert_eq!(finish(&mut lane).iter().filter(|done| done.is_ok()).count(), 30);
+    let mut config = Config::default();
+    config.cap = config.cap.with_queue_entries_max(2);
+    let target = Target::with(config);
+    let association = target.connect(options());
+    let mut single = association.lane::<Vec<u8>>().unwrap();
+    let pair = association.addressed_namespace().unwrap().compare_and_write(0, 1).unwrap();
+    let (reason, _) = single.submit_pair(pair, [vec![0; 512], vec![1; 512]], [1, 2]).unwrap_err();
+    assert_eq!(reason, RefusedReason::Full, "it could never end");
+}
+
+#[test]
+fn a_list_of_buffers_is_one_transfer() {
+    let target = Target::new();
+    let association = target.connect(options());
+    let mut lane = association.lane::<Vectored<Vec<u8>>>().unwrap();
+    let namespace = association.addressed_namespace().unwrap();
+    let data = pattern(2, 8192);
+    let cut = |data: &[u8]| {
+        Vectored::new(vec![data[..100].to_vec(), data[100..5000].to_vec(), data[5000..].to_vec()])
+    };
+    lane.submit(namespace.write(0, 16).unwrap(), Some(cut(&data)), 0).unwrap();
+    assert!(finish(&mut lane)[0].is_ok());
+    lane.submit(namespace.read(0, 16).unwrap(), Some(cut(&vec![0; 8192])), 0).unwrap();
+    assert_eq!(finish(&mut lane).remove(0).buffer.unwrap().into_pieces().concat(), data);
+}
+
+#[test]
+fn a_lane_takes_no_more_than_its_depth() {
+    let target = Target::new();
+    let (mut lane, namespace) = lane(&target, Options { depth: 4, ..options() });
+    target.script(|_| Reaction::Hold);
+    for user in 0..4 {
+        lane.submit(namespace.read(0, 1).unwrap(), Some(vec![0; 512]), user).unwrap();
+    }
+    let refused = lane.submit(namespace.read(0, 1).unwrap(), Some(vec![7; 512]), 4).unwrap_err();
+    assert_eq!((refused.reason, refused.buffer.unwrap()[0]), (RefusedReason::Full, 7));
+    let refused = lane.submit(namespace.read(0, 2).unwrap(), Some(vec![0; 512]), 4).unwrap_err();
+    assert_eq!(refused.reason, RefusedReason::Full);
+    assert_eq!(lane.wait(&mut Vec::new(), Duration::from_millis(5)), 0);
+}
+
+#[test]
+fn a_controller_that_takes_fewer_commands_makes_them_wait() {
+    let mut config = Config::default();
+    config.cap = config.cap.with_queue_entries_max(5);
+    let target = Target::with(config);
+    let (mut lane, namespace) = lane(&target, Options { depth: 64, ..options() });
+    assert_eq!(lane.depth(), 4);
+    for user in 0..64 {
+        lane.submit(namespace.read(user, 1).unwrap(), Some(vec![0; 512]), user).unwrap();
+    }
+    assert_eq!(finish(&mut lane).iter().filter(|done| done.is_ok()).count(), 64);
+}
+
+#[test]
+fn a_wrong_buffer_is_refused_before_anything_is_sent() {
+    let target = Target::new();
+    let (mut lane, namespace) = lane(&target, options());
+    for (command, buffer, expected, given) in [
+        (namespace.read(0, 1).unwrap(), Some(vec![0; 511]), 512, 511),
+        (namespace.read(0, 1).unwrap(), None, 512, 0),
+        (namespace.flush(), Some(vec![0; 512]), 0, 512),
+    ] {
+        let refused = lane.submit(command, buffer, 0).unwrap_err();
+        assert_eq!(refused.reason, RefusedReason::Length { expected, given });
+    }
+    assert_eq!(lane.outstanding(), 0);
+}
+
+#[test]
+fn several_lanes_are_waited_for_together() {
+    for lanes in [3, 12] {
+        let target = Target::with(Config { queue_pairs: 12, ..Config::default() });
+        let association = target.connect(Options { lanes, ..options() });
+        let namespace = association.addressed_namespace().unwrap();
+        let mut set = association.lanes::<Vec<u8>>().unwrap();
+        let mut counts = vec![0; usize::from(lanes)];
+        for round in 0..20 {
+            for (index, lane) in set.lanes_mut().iter_mut().enumerate() {
+                let lba = index as u64 * 20 + round;
+                lane.submit(namespace.write(lba, 1).unwrap(), Some(vec![index as u8; 512]), round).unwrap();
+            }
+            if round % 5 == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            while set.outstanding() > usize::from(lanes) / 2 {
+                let seen = set.wait_with(
+                    &mut |index, done| {
+                        assert!(done.is_ok());
+                        counts[index] += 1;
+                    },
+                    SECOND,
+                );
+                assert!(seen > 0);
+            }
+        }
+        while set.outstanding() > 0 {
+            set.wait_with(&mut |index, _| counts[index] += 1, SECOND);
+        }
+        assert_eq!(counts, vec![20; usize::from(lanes)]);
+        let extra = association.lane::<Vec<u8>>();
+        assert!(matches!(extra, Err(nvlane_host::Error::TooFewQueues { .. })), "all queues are in use");
+        drop(set);
+        assert!(association.lane::<Vec<u8>>().is_ok(), "numbers are used again");
+    }
+}
+
+#[test]
+fn an_immediate_doorbell_sends_each_command_at_once() {
+    let target = Target::new();
+    let (mut lane, namespace) = lane(&target, Options { doorbell: Doorbell::Immediate, ..options() });
+    let before = lane.counters().sends;
+    for user in 0..4 {
+        lane.submit(namespace.read(0, 1).unwrap(), Some(vec![0; 512]), user).unwrap();
+    }
+    assert_eq!(lane.counters().sends - before, 4);
+    finish(&mut lane);
+    lane.set_doorbell(Doorbell::Turn);
+    let before = lane.counters().sends;
+    for user in 0..4 {
+        lane.submit(namespace.read(0, 1).unwrap(), Some(vec![0; 512]), user).unwrap();
+    }
+    finish(&mut lane);
+    assert_eq!(lane.counters().sends - before, 1, "one caravan");
+}

@@ -1,0 +1,428 @@
+//! The keeper of an association and the core of a lane under virtual time: no sockets, no clock, no threads. What takes minutes
+//! takes none here.
+#![allow(clippy::cast_possible_truncation)]
+
+use std::sync::Arc;
+
+use nvlane_host::keeper::{Keeper, KeeperAction, KeeperSettings, News};
+use nvlane_host::lane_core::{Attachment, LaneAction, LaneCore, LaneSettings};
+use nvlane_host::{Command, Completion, Failure, LinkError, ReconnectSettings, ReplayPolicy};
+use proto::controller::Controller;
+use proto::controller_queue::{Event, QueueSettings};
+use proto::handshake::HostOffer;
+use proto::host_controller::ControllerSettings;
+use proto::{ControllerQueue, Piece};
+use wire::fabrics::{ConnectCommand, ConnectResult, PropertyGet, PropertySet};
+use wire::id::{Cntlid, Nsid, Qid};
+use wire::identify::controller::IdentifyController;
+use wire::identify::{Cns, IdentifyCommand};
+use wire::opcode::{AdminOpcode, FabricsType};
+use wire::property::{Cap, Vs};
+use wire::sqe::Sqe;
+use wire::status::Status;
+use zerocopy::IntoBytes;
+
+const SECOND: u64 = 1_000_000_000;
+
+fn controller_settings() -> ControllerSettings {
+    ControllerSettings {
+        host: "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555".parse().unwrap(),
+        hostid: "11111111-2222-3333-4444-555555555555".parse().unwrap(),
+        subsystem: "nqn.2016-06.io.nvlane:test".parse().unwrap(),
+        is_discovery: false,
+        keep_alive_ms: 10_000,
+        queue_pairs: 1,
+        is_flow_control_disabled: true,
+    }
+}
+
+/// What a test has a target do with an I/O command.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    Data,
+    Status(Status),
+    Nothing,
+}
+
+/// The target's end of one connection.
+struct Peer {
+    queue: ControllerQueue<Vec<u8>, Vec<u8>>,
+    properties: Controller,
+    answer: Answer,
+    seen: usize,
+}
+
+impl Peer {
+    fn new() -> Self {
+        let cap =
+            Cap::from_bits(0).with_queue_entries_max(128).with_ready_timeout_ms(1000).with_css_nvm(true);
+        Self {
+            queue: ControllerQueue::new(QueueSettings::default()),
+            properties: Controller::new(cap, Vs::V1_4),
+            answer: Answer::Data,
+            seen: 0,
+        }
+    }
+
+    /// Takes in what the host sent; gives what the target sends.
+    fn exchange(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let mut input = bytes;
+        loop {
+            let (slot, sqe) = match self.queue.next_event(&mut input).expect("a host that keeps the rules") {
+                None => break,
+                Some(Event::Command { slot, sqe, .. }) => (slot, sqe),
+                Some(_) => continue,
+            };
+            self.execute(slot, &sqe);
+        }
+        let mut sent = Vec::new();
+        while self.queue.caravan().ring() {
+            let start = sent.len();
+            for piece in self.queue.caravan().pieces() {
+                match piece {
+                    Piece::Bytes(bytes) => sent.extend_from_slice(bytes),
+                    Piece::Payload(payload, range) => sent.extend_from_slice(&payload[range]),
+                }
+            }
+            self.queue.caravan().on_sent(sent.len() - start, drop);
+        }
+        sent
+    }
+
+    fn execute(&mut self, slot: proto::Slot, sqe: &Sqe) {
+        let mut result = 0;
+        match (AdminOpcode::from_raw(sqe.opcode), sqe.fctype()) {
+            (AdminOpcode::FABRICS, FabricsType::CONNECT) => {
+                let entries = ConnectCommand::from_sqe(sqe).queue_entries;
+                self.queue.establish(u16::try_from(entries).unwrap(), true);
+                result = u64::from(ConnectResult::from_bits(0).with_cntlid(1).bits());
+            }
+            (AdminOpcode::FABRICS, FabricsType::PROPERTY_GET) => {
+                result = self.properties.on_property_get(PropertyGet::from_sqe(sqe)).unwrap();
+            }
+            (AdminOpcode::FABRICS, _) => {
+                self.properties.on_property_set(PropertySet::from_sqe(sqe)).unwrap();
+            }
+            (AdminOpcode::ASYNC_EVENT_REQUEST, _) => return,
+            (AdminOpcode::IDENTIFY, _) => {
+                let mut page = vec![0; 4096];
+                if IdentifyCommand::from_sqe(sqe).cns == Cns::CONTROLLER {
+                    let mut identify = IdentifyController::fabrics();
+                    identify.set_cntlid(Cntlid::new(1));
+                    identify.set_in_capsule_bytes(8192);
+                    page.copy_from_slice(identify.as_bytes());
+                }
+                return self.queue.complete_with_data(slot, page, 4096, 0, |_, _| 0);
+            }
+            // A read: the same opcode as Get Log Page, which nobody sends here.
+            (AdminOpcode::GET_LOG_PAGE, _) => {
+                self.seen += 1;
+                return match self.answer {
+                    Answer::Data => self.queue.complete_with_data(slot, vec![7; 512], 512, 0, |_, _| 0),
+                    Answer::Status(status) => self.queue.complete(slot, status, 0),
+                    Answer::Nothing => {}
+                };
+            }
+            _ => {}
+        }
+        self.queue.complete(slot, Status::SUCCESS, result);
+    }
+}
+
+/// A keeper and a target that is there or not.
+struct Kept {
+    keeper: Keeper,
+    peer: Option<Peer>,
+    is_reachable: bool,
+    answers: bool,
+    now_ns: u64,
+    news: Vec<(u64, News)>,
+}
+
+impl Kept {
+    fn new(reconnect: ReconnectSettings) -> Self {
+        let settings = KeeperSettings {
+            controller: controller_settings(),
+            offer: HostOffer::default(),
+            connect_timeout_ns: 10 * SECOND,
+            admin_timeout_ns: 60 * SECOND,
+            reconnect,
+            seed: 7,
+        };
+        let keeper = Keeper::new(settings, 0);
+        Self { keeper, peer: None, is_reachable: true, answers: true, now_ns: 0, news: Vec::new() }
+    }
+
+    /// Everything that happens at this moment.
+    fn step(&mut self) {
+        loop {
+            if let Err(cause) = self.keeper.advance(self.now_ns) {
+                self.keeper.on_lost(cause, self.now_ns);
+            }
+            let mut sent = Vec::new();
+            while self.keeper.ring() {
+                let start = sent.len();
+                self.keeper.for_each_piece(|piece| {
+                    sent.extend_from_slice(piece);
+                    true
+                });
+                self.keeper.on_sent(sent.len() - start);
+            }
+            let mut is_quiet = sent.is_empty();
+            if let Some(peer) = &mut self.peer
+                && self.answers
+            {
+                let answer = peer.exchange(&sent);
+                if let Err(cause) = self.keeper.on_bytes(&mut &answer[..], self.now_ns) {
+                    self.keeper.on_lost(cause, self.now_ns);
+                }
+            }
+            while let Some(action) = self.keeper.next_action() {
+                is_quiet = false;
+                match action {
+                    KeeperAction::Open if self.is_reachable => {
+                        self.peer = Some(Peer::new());
+                        self.keeper.on_connected(([192, 0, 2, 1], 4420).into(), self.now_ns);
+                    }
+                    KeeperAction::Open => {
+                        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+                        self.keeper.on_lost(refused.into(), self.now_ns);
+                    }
+                    KeeperAction::Close { .. } => self.peer = None,
+                    KeeperAction::Answer { .. } => {}
+                    KeeperAction::Tell(news) => self.news.push((self.now_ns, news)),
+                }
+            }
+            if is_quiet {
+                return;
+            }
+        }
+    }
+
+    fn run_until(&mut self, until_ns: u64) {
+        self.step();
+        let mut steps = 0;
+        while let Some(deadline_ns) = self.keeper.next_deadline()
+            && deadline_ns <= until_ns
+        {
+            assert!(deadline_ns > self.now_ns || steps < 100_000, "no progress");
+            (self.now_ns, steps) = (deadline_ns.max(self.now_ns), steps + 1);
+            self.step();
+        }
+        self.now_ns = until_ns;
+        self.step();
+    }
+}
+
+#[test]
+fn an_association_lives_for_hours_on_keep_alives() {
+    let mut kept = Kept::new(ReconnectSettings::default());
+    kept.run_until(4 * 3600 * SECOND);
+    assert!(matches!(kept.news[..], [(_, News::Up { .. })]), "{:?}", kept.news);
+}
+
+#[test]
+fn a_target_that_falls_silent_is_noticed_by_its_missing_keep_alive() {
+    let mut kept = Kept::new(ReconnectSettings::default());
+    kept.run_until(100 * SECOND);
+    kept.answers = false;
+    kept.run_until(130 * SECOND);
+    let (at_ns, News::Down { cause, .. }) = &kept.news[1] else { panic!("{:?}", kept.news) };
+    assert!(*at_ns <= 116 * SECOND && cause.to_string().contains("keep-alive"), "{at_ns} {cause}");
+}
+
+#[test]
+fn a_target_is_waited_for_ten_minutes_and_not_longer() {
+    let mut kept = Kept::new(ReconnectSettings::default());
+    kept.run_until(50 * SECOND);
+    kept.is_reachable = false;
+    let reset = || std::io::Error::from(std::io::ErrorKind::ConnectionReset).into();
+    kept.keeper.on_lost(reset(), kept.now_ns);
+    // No attempt is begun that would come later, so the last one may be a wait early.
+    kept.run_until(639 * SECOND);
+    assert!(!kept.keeper.is_over());
+    kept.run_until(651 * SECOND);
+    let (_, News::Over { attempts: 60..160, cause: Some(_) }) = kept.news.last().unwrap() else {
+        panic!("{:?}", kept.news.last())
+    };
+    assert!(kept.keeper.is_over() && kept.keeper.next_deadline().is_none());
+}
+
+#[test]
+fn a_target_that_comes_back_has_a_new_generation() {
+    let mut kept = Kept::new(ReconnectSettings { give_up_ns: None, ..ReconnectSettings::default() });
+    kept.run_until(SECOND);
+    for round in 2..6 {
+        kept.is_reachable = false;
+        kept.keeper.on_lost(LinkError::Association, kept.now_ns);
+        kept.run_until(kept.now_ns + 3600 * SECOND);
+        kept.is_reachable = true;
+        kept.run_until(kept.now_ns + 11 * SECOND);
+        let (_, News::Up { attachment, .. }) = kept.news.last().unwrap() else { panic!("up again") };
+        assert_eq!(attachment.generation, round);
+    }
+}
+
+#[test]
+fn the_same_seed_waits_the_same() {
+    let run = || {
+        let mut kept = Kept::new(ReconnectSettings::default());
+        kept.run_until(SECOND);
+        kept.is_reachable = false;
+        kept.keeper.on_lost(LinkError::Association, kept.now_ns);
+        kept.run_until(700 * SECOND);
+        kept.news.iter().map(|(at_ns, _)| *at_ns).collect::<Vec<_>>()
+    };
+    assert_eq!(run(), run());
+}
+
+/// A lane core and a target.
+struct Laned {
+    core: LaneCore<Vec<u8>>,
+    peer: Peer,
+    now_ns: u64,
+    done: Vec<Completion<Vec<u8>>>,
+    aborts: usize,
+    losses: usize,
+}
+
+impl Laned {
+    fn new() -> Self {
+        let mut identify = IdentifyController::fabrics();
+        identify.set_in_capsule_bytes(8192);
+        identify.set_retry_delays_ms([100, 5000, 60_000]);
+        let cap = Cap::from_bits(0).with_queue_entries_max(128);
+        let attachment = Attachment {
+            generation: 1,
+            cntlid: Cntlid::new(1),
+            peer: ([192, 0, 2, 1], 4420).into(),
+            settings: controller_settings(),
+            limits: proto::host_limits::Limits::new(cap, &identify).unwrap(),
+            queue_pairs: 1,
+        };
+        let settings = LaneSettings {
+            qid: Qid::new(1),
+            depth: 32,
+            offer: HostOffer::default(),
+            in_capsule_bytes_max: u32::MAX,
+            connect_timeout_ns: 10 * SECOND,
+            command_timeout_ns: 30 * SECOND,
+            replay: ReplayPolicy::default(),
+        };
+        let mut core = LaneCore::new(settings);
+        core.attach(&Arc::new(attachment), 0);
+        let mut lane = Self { core, peer: Peer::new(), now_ns: 0, done: Vec::new(), aborts: 0, losses: 0 };
+        lane.step();
+        assert!(lane.core.is_live());
+        lane
+    }
+
+    fn step(&mut self) {
+        loop {
+            let mut is_quiet = true;
+            if let Err(cause) = self.core.on_time(self.now_ns) {
+                self.core.on_lost(cause);
+            }
+            while let Some(action) = self.core.next_action() {
+                is_quiet = false;
+                match action {
+                    LaneAction::Open(_) => self.core.on_connected(self.now_ns),
+                    LaneAction::Abort { .. } => self.aborts += 1,
+                    LaneAction::Report { .. } => self.losses += 1,
+                    LaneAction::Close => {}
+                }
+            }
+            let mut sent = Vec::new();
+            while self.core.ring() {
+                let start = sent.len();
+                self.core.for_each_piece(|piece| {
+                    sent.extend_from_slice(piece);
+                    true
+                });
+                self.core.on_sent(sent.len() - start);
+            }
+            is_quiet &= sent.is_empty();
+            let answer = self.peer.exchange(&sent);
+            let done = &mut self.done;
+            self.core
+                .on_bytes(&mut &answer[..], self.now_ns, &mut |completion| done.push(completion))
+                .unwrap();
+            if is_quiet {
+                return;
+            }
+        }
+    }
+
+    fn run_until(&mut self, until_ns: u64) {
+        self.step();
+        while let Some(deadline_ns) = self.core.next_deadline()
+            && deadline_ns <= until_ns
+        {
+            self.now_ns = deadline_ns.max(self.now_ns);
+            self.step();
+        }
+        self.now_ns = until_ns;
+        self.step();
+    }
+
+    fn read(&mut self) {
+        let command = Command::raw_from_controller(Sqe::read(Nsid::new(1), 0, 1), 512).read_only();
+        self.core.submit(command, Some(vec![0; 512]), 9).unwrap();
+    }
+}
+
+#[test]
+fn a_silent_command_is_aborted_after_its_time_and_then_costs_the_connection() {
+    let mut lane = Laned::new();
+    lane.peer.answer = Answer::Nothing;
+    // Long idle before: the time counts from when the command is first seen, not from the last look at the clock.
+    lane.now_ns += 3600 * SECOND;
+    lane.read();
+    let start_ns = lane.now_ns;
+    lane.run_until(start_ns + 29 * SECOND);
+    assert_eq!((lane.aborts, lane.done.len()), (0, 0));
+    lane.run_until(start_ns + 33 * SECOND);
+    assert_eq!((lane.aborts, lane.done.len()), (1, 0), "the buffer is the controller's still");
+    lane.run_until(start_ns + 50 * SECOND);
+    assert_eq!((lane.aborts, lane.losses), (1, 1));
+    assert_eq!(lane.done[0].result, Err(Failure::TimedOut));
+}
+
+#[test]
+fn retries_wait_as_long_as_the_controller_wants() {
+    let mut lane = Laned::new();
+    lane.peer.answer = Answer::Status(Status::NAMESPACE_NOT_READY.with_crd(2));
+    lane.read();
+    lane.run_until(4 * SECOND);
+    assert_eq!(lane.peer.seen, 1);
+    lane.run_until(6 * SECOND);
+    assert_eq!(lane.peer.seen, 2);
+    lane.peer.answer = Answer::Data;
+    lane.run_until(11 * SECOND);
+    assert_eq!((lane.done[0].result, lane.peer.seen), (Ok(0), 3));
+    assert_eq!(lane.done[0].buffer.as_deref(), Some(&[7; 512][..]));
+    lane.peer.answer = Answer::Status(Status::NAMESPACE_NOT_READY.with_crd(3));
+    lane.read();
+    lane.run_until(22 * SECOND);
+    assert_eq!(lane.peer.seen, 5, "but no longer than makes sense");
+}
+
+#[test]
+fn what_was_in_flight_is_sent_again_in_its_order() {
+    let mut lane = Laned::new();
+    lane.peer.answer = Answer::Nothing;
+    for user in 0..20 {
+        let command = Command::raw_from_controller(Sqe::read(Nsid::new(1), user, 1), 512).read_only();
+        lane.core.submit(command, Some(vec![0; 512]), user).unwrap();
+    }
+    lane.step();
+    let write = Command::raw_to_controller(Sqe::write(Nsid::new(1), 0, 1), 512);
+    lane.core.submit(write, Some(vec![1; 512]), 20).unwrap();
+    lane.core.on_lost(LinkError::Association);
+    let attachment = Attachment { generation: 2, ..Attachment::clone(lane.core.attachment().unwrap()) };
+    lane.peer = Peer::new();
+    lane.core.attach(&Arc::new(attachment), lane.now_ns);
+    lane.step();
+    let users: Vec<_> = lane.done.iter().map(|completion| (completion.user, completion.result)).collect();
+    assert_eq!(users, (0..21).map(|user| (user, Ok(0))).collect::<Vec<_>>(), "the write had not left");
+}

@@ -1,0 +1,97 @@
+//! In steady state a lane allocates nothing, however many commands go over it.
+#![allow(clippy::cast_possible_truncation)]
+
+mod target;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::time::Duration;
+
+use nvlane_host::{BlockRange, Completion, Lane, Namespace};
+use target::{Target, options};
+
+/// Counts allocations of threads that ask for it.
+struct Counting;
+
+thread_local! {
+    static COUNT: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+fn count() {
+    let _ = COUNT.try_with(|count| count.set(count.get().map(|count| count + 1)));
+}
+
+// SAFETY: everything is handed to the system's allocator as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's contract is the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's contract is the same.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller's contract is the same.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Runs `rounds` of a mix of commands at full depth, using the same buffers again and again.
+fn run(
+    lane: &mut Lane,
+    namespace: &Namespace,
+    buffers: &mut Vec<Vec<u8>>,
+    completions: &mut Vec<Completion<Vec<u8>>>,
+    rounds: u64,
+) {
+    let mut submitted = 0;
+    while submitted < rounds || lane.outstanding() > 0 {
+        while submitted < rounds && lane.has_room(1) {
+            let lba = submitted % 100 * 8;
+            let (command, has_data) = match submitted % 8 {
+                0 => (namespace.flush(), false),
+                1 => (namespace.deallocate(&[BlockRange { lba, blocks: 8 }]).unwrap(), false),
+                2 => (namespace.write_zeroes(lba, 8, false).unwrap(), false),
+                3 | 4 => (namespace.write(lba, 8).unwrap(), true),
+                _ => (namespace.read(lba, 8).unwrap(), true),
+            };
+            let buffer = if has_data { Some(buffers.pop().unwrap()) } else { None };
+            lane.submit(command, buffer, submitted).unwrap();
+            submitted += 1;
+        }
+        lane.wait(completions, Duration::from_secs(1));
+        for completion in completions.drain(..) {
+            assert!(completion.is_ok());
+            buffers.extend(completion.buffer);
+        }
+    }
+}
+
+#[test]
+fn a_lane_in_steady_state_allocates_nothing() {
+    for digests in [false, true] {
+        let target = Target::new();
+        let options = if digests { options().with_digests() } else { options() };
+        let association = target.connect(options);
+        let mut lane: Lane = association.lane().unwrap();
+        let namespace = association.addressed_namespace().unwrap();
+        let mut buffers = vec![vec![0; 4096]; 128];
+        let mut completions = Vec::with_capacity(256);
+        // What is kept grows to the largest burst there was, and then no more: a target on a busy machine may need a few rounds.
+        let counts = (0..20).map(|_| {
+            COUNT.set(Some(0));
+            run(&mut lane, &namespace, &mut buffers, &mut completions, 3000);
+            COUNT.take().unwrap()
+        });
+        let counts: Vec<_> = counts.collect();
+        assert!(counts[10..].contains(&0) && counts[10..].iter().sum::<u64>() < 10, "{counts:?}");
+    }
+}
