@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::ops::Sub;
+use std::ops::{Add, Sub};
 use std::path::{Path, PathBuf};
 
 /// Processor time and context switches so far. Differences of two readings are what counts.
@@ -23,6 +23,20 @@ impl CpuTime {
     /// User and system time, ns.
     pub const fn total_ns(&self) -> u64 {
         self.user_ns + self.system_ns
+    }
+}
+
+impl Add for CpuTime {
+    type Output = Self;
+
+    /// What both used.
+    fn add(self, other: Self) -> Self {
+        Self {
+            user_ns: self.user_ns + other.user_ns,
+            system_ns: self.system_ns + other.system_ns,
+            voluntary_switches: self.voluntary_switches + other.voluntary_switches,
+            involuntary_switches: self.involuntary_switches + other.involuntary_switches,
+        }
     }
 }
 

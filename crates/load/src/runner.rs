@@ -1,0 +1,404 @@
+//! A load on a namespace of a target, from the first connection to the report: one thread for each core, its lanes its own.
+
+mod buffer;
+mod worker;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use host::{Association, LaneCounters, Namespace};
+use wire::identify::namespace::DeallocatedValue;
+
+use crate::cpu::{self, CpuTime, MachineTime};
+use crate::environment::Environment;
+use crate::generator::Counters;
+use crate::recorder::Tally;
+use crate::report::{CounterResult, CpuShare, LaneResult, Report, Sample, SteadyResult};
+use crate::steady::{SlopeLimit, Steady};
+use crate::stream::Step;
+use crate::workload::{Deallocated, Geometry, Invalid, Kind, Plan, Workload};
+use worker::{Message, NOT_STARTED, Shared, Worker};
+
+/// One entry of the series, ns.
+const INTERVAL_NS: u64 = 1_000_000_000;
+
+/// From the last lane being ready to the start: every thread must have seen it.
+const START_DELAY_NS: u64 = 2_000_000;
+
+/// Samples that a steady state is judged by.
+const STEADY_WINDOW: usize = 10;
+
+/// Disturbances are looked for so long.
+const JITTER: Duration = Duration::from_millis(20);
+
+/// How a run is carried out.
+#[derive(Clone, Debug, Default)]
+pub struct RunSettings {
+    /// A thread on each of these cores. Without any there is one thread, tied to none.
+    pub cores: Vec<usize>,
+    /// Ends the load as soon as the IOPS are so steady.
+    pub steady: Option<SlopeLimit>,
+    /// The target's process, if it runs on this machine: its processor time is reported.
+    pub target_pid: Option<u32>,
+}
+
+/// Who wants to know how a run goes on.
+pub trait Observer {
+    /// So many of the bytes to fill are written.
+    fn on_fill(&mut self, done_bytes: u64, total_bytes: u64) {
+        let _ = (done_bytes, total_bytes);
+    }
+
+    /// An interval has ended.
+    fn on_sample(&mut self, sample: &Sample) {
+        let _ = sample;
+    }
+
+    /// Whether the load is to end now. Asked several times a second.
+    fn stops(&mut self) -> bool {
+        false
+    }
+}
+
+/// Nobody wants to know.
+impl Observer for () {}
+
+/// Why there is no report.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The load cannot be put on this namespace.
+    #[error(transparent)]
+    Workload(#[from] Invalid),
+    /// The target could not be reached, or did not last until the load began.
+    #[error(transparent)]
+    Host(#[from] host::Error),
+    /// It was told to stop before the load began.
+    #[error("stopped before the load began")]
+    Stopped,
+}
+
+/// A report, and what ended the load early.
+#[derive(Debug)]
+pub struct Finished {
+    /// What was measured.
+    pub report: Report,
+    /// All results, for comparisons.
+    pub tally: Tally,
+    /// The association ended before the load did.
+    pub error: Option<host::Error>,
+}
+
+/// What one thread gives back.
+#[derive(Debug)]
+struct Results {
+    lanes: Vec<LaneResults>,
+    tally: Tally,
+    measured_from_ns: u64,
+    last_done_ns: u64,
+    /// Processor time of the thread, from the end of the warm-up.
+    used: CpuTime,
+    mismatches: Vec<String>,
+    error: Option<host::Error>,
+}
+
+#[derive(Debug)]
+struct LaneResults {
+    number: u32,
+    core: Option<usize>,
+    generator: Counters,
+    overdue: u64,
+    lane: LaneCounters,
+}
+
+/// What a plan needs to know of a namespace.
+#[must_use]
+pub fn geometry(namespace: &Namespace) -> Geometry {
+    Geometry {
+        lba_bytes: namespace.lba_bytes(),
+        block_count: namespace.block_count(),
+        transfer_limit_bytes: Some(namespace.transfer_blocks_max().saturating_mul(namespace.lba_bytes())),
+        deallocated: match namespace.info().deallocated_value {
+            DeallocatedValue::ZEROES => Deallocated::Zeroes,
+            DeallocatedValue::ONES => Deallocated::Ones,
+            _ => Deallocated::NotReported,
+        },
+    }
+}
+
+/// Puts `workload` on `namespace`, with a lane of `association` for each of its lanes, and reports.
+///
+/// # Errors
+/// [`RunError`], before the load has begun. What goes wrong later is in the report.
+///
+/// # Panics
+/// If a thread of the run panics.
+pub fn run(
+    association: &Association,
+    namespace: &Namespace,
+    workload: &Workload,
+    settings: &RunSettings,
+    observer: &mut dyn Observer,
+) -> Result<Finished, RunError> {
+    let plan = workload.plan(&geometry(namespace), crate::verify::new_run_id())?;
+    check_commands(namespace, &plan)?;
+    let environment = Environment::collect(
+        association.address().resolve().ok().and_then(|addresses| Some(addresses.first()?.ip())),
+        JITTER,
+    );
+    let shared = Shared {
+        clock: Instant::now(),
+        start_ns: AtomicU64::new(NOT_STARTED),
+        stops: AtomicBool::new(false),
+    };
+    let threads = threads(&settings.cores, workload.lanes);
+    let (messages, inbox) = channel();
+    std::thread::scope(|scope| {
+        for (core, lanes) in &threads {
+            let worker = Worker {
+                association,
+                namespace,
+                plan: &plan,
+                shared: &shared,
+                lanes: lanes.clone(),
+                core: *core,
+                messages: messages.clone(),
+            };
+            let builder = std::thread::Builder::new().name("nvlane-load".into());
+            let spawned = builder.spawn_scoped(scope, move || worker.run());
+            spawned
+                .map_err(|error| host::Error::System { doing: "start a thread", cause: error.into() })
+                .inspect_err(|_| shared.stops.store(true, Ordering::Relaxed))?;
+        }
+        drop(messages);
+        let mut watch = Watch {
+            plan: &plan,
+            shared: &shared,
+            settings,
+            observer,
+            inbox: &inbox,
+            thread_count: threads.len(),
+            series: Vec::new(),
+            steady: settings.steady.map(|limit| (limit, Steady::new(STEADY_WINDOW, limit.percent), false)),
+        };
+        let started = watch.fill();
+        if started.is_err() {
+            shared.stops.store(true, Ordering::Relaxed);
+        }
+        started?;
+        let (results, usage) = watch.load()?;
+        let (series, steady) = (watch.series, watch.steady);
+        let steady = steady.map(|(limit, steady, attained)| SteadyResult {
+            attained,
+            slope_percent: steady.slope_percent(),
+            limit_percent: limit.percent,
+        });
+        let mut finished = report(&plan, environment, results, &usage);
+        finished.report.target = association.address().to_string();
+        finished.report.series = series;
+        finished.report.steady = steady;
+        Ok(finished)
+    })
+}
+
+/// Asks the namespace for a command of each kind, so that what it lacks is said before anything begins.
+fn check_commands(namespace: &Namespace, plan: &Plan) -> Result<(), RunError> {
+    let shares = plan.workload().pattern.shares();
+    let wanted = [shares.read, shares.write, shares.trim, shares.write_zeroes];
+    for (kind, _) in Kind::ALL.into_iter().zip(wanted).filter(|(_, percent)| *percent > 0) {
+        let step = Step { kind, slba: plan.range().first, blocks: plan.command_blocks_max() };
+        worker::command(namespace, step).map_err(host::Error::Command)?;
+    }
+    Ok(())
+}
+
+/// Which lanes each thread has: they go round.
+fn threads(cores: &[usize], lane_count: u32) -> Vec<(Option<usize>, Vec<u32>)> {
+    let cores: Vec<_> = if cores.is_empty() { vec![None] } else { cores.iter().copied().map(Some).collect() };
+    let count = cores.len();
+    let lanes_of = |thread: usize| (0..lane_count).skip(thread).step_by(count).collect::<Vec<_>>();
+    let threads = cores.into_iter().enumerate().map(|(thread, core)| (core, lanes_of(thread)));
+    threads.filter(|(_, lanes)| !lanes.is_empty()).collect()
+}
+
+/// Processor time besides the threads'.
+#[derive(Debug, Default)]
+struct Usage {
+    target: Option<CpuTime>,
+    machine: Option<(MachineTime, MachineTime)>,
+}
+
+/// The thread that started a run, waiting for those that carry it out.
+struct Watch<'a> {
+    plan: &'a Plan,
+    shared: &'a Shared,
+    settings: &'a RunSettings,
+    observer: &'a mut dyn Observer,
+    inbox: &'a Receiver<Message>,
+    thread_count: usize,
+    series: Vec<Sample>,
+    steady: Option<(SlopeLimit, Steady, bool)>,
+}
+
+impl Watch<'_> {
+    /// Takes the next message; none now and then, to look around.
+    fn next(&mut self) -> Option<Message> {
+        if self.observer.stops() {
+            self.shared.stops.store(true, Ordering::Relaxed);
+        }
+        match self.inbox.recv_timeout(Duration::from_millis(50)) {
+            Ok(message) => Some(message),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => panic!("a thread of the run has panicked"),
+        }
+    }
+
+    /// Waits until all threads are ready, and starts them.
+    fn fill(&mut self) -> Result<(), RunError> {
+        let lba_bytes = u64::from(self.plan.geometry().lba_bytes);
+        let total_bytes = self.plan.range().blocks * lba_bytes;
+        let (mut ready, mut done) = (0, 0);
+        while ready < self.thread_count {
+            match self.next() {
+                Some(Message::Filled) => ready += 1,
+                Some(Message::Filling(blocks)) => {
+                    done += blocks;
+                    if self.plan.workload().fill {
+                        self.observer.on_fill(done * lba_bytes, total_bytes);
+                    }
+                }
+                Some(Message::Failed(_)) if self.shared.stops.load(Ordering::Relaxed) => {
+                    return Err(RunError::Stopped);
+                }
+                Some(Message::Failed(error)) => return Err((*error).into()),
+                Some(Message::Interval(..) | Message::Ended(_)) | None => {}
+            }
+        }
+        self.shared.start_ns.store(self.shared.now_ns() + START_DELAY_NS, Ordering::Release);
+        Ok(())
+    }
+
+    /// Waits until all threads have ended.
+    fn load(&mut self) -> Result<(Vec<Results>, Usage), RunError> {
+        let warm_up_ns = u64::try_from(self.plan.workload().warm_up.as_nanos()).unwrap_or(u64::MAX);
+        let start_ns = self.shared.start_ns.load(Ordering::Acquire);
+        let measured_from_ns = start_ns.saturating_add(warm_up_ns);
+        let mut intervals: BTreeMap<usize, (usize, Tally)> = BTreeMap::new();
+        let mut results = Vec::new();
+        let mut before = None;
+        while results.len() < self.thread_count {
+            if before.is_none() && self.shared.now_ns() >= measured_from_ns {
+                before = Some((self.target_time(), cpu::of_machine().ok()));
+            }
+            match self.next() {
+                Some(Message::Interval(index, tally)) => {
+                    let (count, sum) = intervals.entry(index).or_default();
+                    *count += 1;
+                    sum.merge(&tally);
+                    // Threads that have ended send none, but then the last interval is not a whole one.
+                    if *count == self.thread_count {
+                        let (_, tally) = intervals.remove(&index).unwrap_or_default();
+                        self.on_interval(index, &tally);
+                    }
+                }
+                Some(Message::Ended(result)) => results.push(*result),
+                Some(Message::Failed(error)) => {
+                    self.shared.stops.store(true, Ordering::Relaxed);
+                    return Err((*error).into());
+                }
+                Some(Message::Filling(_) | Message::Filled) | None => {}
+            }
+        }
+        let mut usage = Usage::default();
+        if let Some((target, machine)) = before {
+            usage.target = target.zip(self.target_time()).map(|(before, after)| after - before);
+            usage.machine = machine.zip(cpu::of_machine().ok());
+        }
+        Ok((results, usage))
+    }
+
+    fn target_time(&self) -> Option<CpuTime> {
+        self.settings.target_pid.and_then(|pid| cpu::of_pid(pid).ok())
+    }
+
+    fn on_interval(&mut self, index: usize, tally: &Tally) {
+        let sample = Sample::new(tally, (index as u64 + 1) * INTERVAL_NS, INTERVAL_NS);
+        self.observer.on_sample(&sample);
+        if let Some((_, steady, attained)) = &mut self.steady
+            && steady.on_sample(sample.iops)
+        {
+            *attained = true;
+            self.shared.stops.store(true, Ordering::Relaxed);
+        }
+        self.series.push(sample);
+    }
+}
+
+/// Puts together what all threads give back.
+fn report(plan: &Plan, environment: Environment, results: Vec<Results>, usage: &Usage) -> Finished {
+    let (mut tally, mut counters, mut overdue) = (Tally::default(), Counters::default(), 0);
+    let (mut lanes, mut mismatches, mut error) = (Vec::new(), Vec::new(), None);
+    let (mut from_ns, mut until_ns, mut used) = (u64::MAX, 0, CpuTime::default());
+    for result in results {
+        tally.merge(&result.tally);
+        from_ns = from_ns.min(result.measured_from_ns);
+        until_ns = until_ns.max(result.last_done_ns);
+        used = used + result.used;
+        mismatches.extend(result.mismatches);
+        error = error.or(result.error);
+        for lane in result.lanes {
+            counters.merge(&lane.generator);
+            overdue += lane.overdue;
+            lanes.push(LaneResult {
+                lane: lane.number,
+                core: lane.core,
+                counters: lane_counters(&lane.lane),
+            });
+        }
+    }
+    lanes.sort_by_key(|lane| lane.lane);
+    let elapsed_ns = until_ns.saturating_sub(from_ns);
+    let mut report = Report::new(plan, environment, &tally, elapsed_ns);
+    let operations = report.total.operations;
+    report.cpu.generator = Some(CpuShare::new(used, elapsed_ns, operations));
+    report.cpu.target = usage.target.map(|used| CpuShare::new(used, elapsed_ns, operations));
+    if let Some((before, after)) = &usage.machine {
+        let (soft_interrupt, steal) = after.percent_since(before);
+        report.cpu.soft_interrupt_percent = Some(soft_interrupt);
+        report.cpu.steal_percent = Some(steal);
+    }
+    report.counters = CounterResult::new(&counters, overdue);
+    report.lanes = lanes;
+    report.mismatches = mismatches;
+    Finished { report, tally, error }
+}
+
+/// A lane's counters by name.
+fn lane_counters(counters: &LaneCounters) -> BTreeMap<String, serde_json::Value> {
+    let named = [
+        ("commands", counters.commands),
+        ("completions", counters.completions),
+        ("sends", counters.sends),
+        ("receives", counters.receives),
+        ("sent_bytes", counters.sent_bytes),
+        ("received_bytes", counters.received_bytes),
+        ("in_place_bytes", counters.in_place_bytes),
+        ("blocks", counters.blocks),
+        ("sleeps", counters.sleeps),
+        ("losses", counters.losses),
+    ];
+    named.into_iter().map(|(name, count)| (name.to_owned(), count.into())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lanes_go_round_the_cores() {
+        assert_eq!(threads(&[], 3), [(None, vec![0, 1, 2])]);
+        assert_eq!(threads(&[4, 2], 3), [(Some(4), vec![0, 2]), (Some(2), vec![1])]);
+        assert_eq!(threads(&[0, 1], 1), [(Some(0), vec![0])], "a core without a lane has no thread");
+    }
+}

@@ -1,0 +1,349 @@
+//! One thread of a run: its lanes, their generators, its recorder.
+//!
+//! ```text
+//! fill ──▶ Filled ── all have ──▶ start ──▶ turn: give out, wait, take back ──▶ every second a tally ──▶ Ended
+//! ```
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+use host::{Association, Command, Completion, InvalidCommand, LaneSet, Namespace, RefusedReason};
+
+use super::buffer::IoBuffer;
+use super::{INTERVAL_NS, Results};
+use crate::cpu::{self, CpuTime};
+use crate::generator::{Generator, Operation, Phase};
+use crate::recorder::{Failure, Recorder, Tally};
+use crate::stream::Step;
+use crate::workload::{Kind, Pace, Plan};
+
+/// Wrong blocks that are told in words, for each thread.
+const MISMATCH_COUNT: usize = 8;
+
+/// In an open loop the last of each gap is spun through: a sleep ends some 60 µs late.
+const SLEEP_MARGIN_NS: u64 = 100_000;
+
+/// The longest wait between two looks at the clock and the flags.
+const WAIT_NS_MAX: u64 = 10_000_000;
+
+/// No start yet.
+pub(super) const NOT_STARTED: u64 = u64::MAX;
+
+/// What all threads of a run share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    /// Time 0 of the run.
+    pub(super) clock: Instant,
+    /// When all lanes start.
+    pub(super) start_ns: AtomicU64,
+    /// Nothing more is to be given out.
+    pub(super) stops: AtomicBool,
+}
+
+impl Shared {
+    #[inline]
+    pub(super) fn now_ns(&self) -> u64 {
+        u64::try_from(self.clock.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
+/// What a thread tells the one that waits for it.
+#[derive(Debug)]
+pub(super) enum Message {
+    /// So many blocks have been written since the last word.
+    Filling(u64),
+    /// Ready to start.
+    Filled,
+    /// An interval has ended, counted from 0 after the warm-up.
+    Interval(usize, Box<Tally>),
+    /// The load is over.
+    Ended(Box<Results>),
+    /// It cannot go on.
+    Failed(Box<host::Error>),
+}
+
+/// One thread of a run, before it runs.
+#[derive(Debug)]
+pub(super) struct Worker<'a> {
+    pub(super) association: &'a Association,
+    pub(super) namespace: &'a Namespace,
+    pub(super) plan: &'a Plan,
+    pub(super) shared: &'a Shared,
+    /// Its lanes, by their numbers in the plan.
+    pub(super) lanes: Vec<u32>,
+    pub(super) core: Option<usize>,
+    pub(super) messages: Sender<Message>,
+}
+
+impl Worker<'_> {
+    /// Runs to the end.
+    pub(super) fn run(self) {
+        let messages = self.messages.clone();
+        let ended = match self.connect() {
+            Ok(mut lanes) => lanes.run().map(|results| Message::Ended(Box::new(results))),
+            Err(error) => Err(error),
+        };
+        // Nobody listens when the run was given up.
+        let _ = messages.send(ended.unwrap_or_else(|error| Message::Failed(Box::new(error))));
+    }
+
+    fn connect(self) -> Result<Running<Self>, host::Error> {
+        if let Some(core) = self.core {
+            reactor::pin(core).map_err(|error| host::Error::System {
+                doing: "tie a thread to its core",
+                cause: error.into(),
+            })?;
+        }
+        let lanes = self.lanes.iter().map(|_| self.association.lane()).collect::<Result<_, _>>()?;
+        let set = LaneSet::new(lanes)?;
+        let depth = self.plan.workload().depth as usize;
+        let capacity = self.plan.buffer_bytes();
+        let lanes = self.lanes.iter().map(|&number| LaneLoad {
+            generator: Generator::new(self.plan, number),
+            operations: vec![NO_OPERATION; depth],
+            free: (0..depth as u64).rev().collect(),
+            buffers: (0..depth as u64)
+                .map(|slot| IoBuffer::new(capacity, u64::from(number) << 16 | slot))
+                .collect(),
+        });
+        let lanes = lanes.collect();
+        let is_open = self.plan.workload().pace != Pace::Closed;
+        let recorder = Recorder::new(is_open);
+        Ok(Running { set, lanes, recorder, mismatches: Vec::new(), last_done_ns: 0, error: None, worker: self })
+    }
+}
+
+const NO_OPERATION: Operation =
+    Operation { step: Step { kind: Kind::Read, slba: 0, blocks: 0 }, due_ns: 0, submitted_ns: 0 };
+
+/// The load of one lane and what it has in flight.
+struct LaneLoad {
+    generator: Generator,
+    /// What is in flight, by slot.
+    operations: Vec<Operation>,
+    /// Free slots; the one used last is used first.
+    free: Vec<u64>,
+    /// Free buffers; the warmest is used first.
+    buffers: Vec<IoBuffer>,
+}
+
+struct Running<W> {
+    worker: W,
+    set: LaneSet<IoBuffer>,
+    lanes: Vec<LaneLoad>,
+    recorder: Recorder,
+    mismatches: Vec<String>,
+    last_done_ns: u64,
+    /// What ended the run early.
+    error: Option<host::Error>,
+}
+
+impl Running<Worker<'_>> {
+    fn run(&mut self) -> Result<Results, host::Error> {
+        self.fill()?;
+        let _ = self.worker.messages.send(Message::Filled);
+        let shared = self.worker.shared;
+        let start_ns = loop {
+            let start_ns = shared.start_ns.load(Ordering::Acquire);
+            if start_ns != NOT_STARTED || shared.stops.load(Ordering::Relaxed) {
+                break start_ns;
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        };
+        if start_ns == NOT_STARTED {
+            return Err(host::Error::Ended);
+        }
+        self.lanes.iter_mut().for_each(|lane| lane.generator.start(start_ns));
+        let (measured_from_ns, used) = self.load()?;
+        Ok(self.results(measured_from_ns, used))
+    }
+
+    /// Writes every block once, if that is wanted.
+    fn fill(&mut self) -> Result<(), host::Error> {
+        let (mut done, mut told_ns) = (0, self.worker.shared.now_ns());
+        while self.lanes.iter().any(|lane| matches!(lane.generator.phase(), Phase::Filling { .. })) {
+            if self.worker.shared.stops.load(Ordering::Relaxed) {
+                return Err(host::Error::Ended);
+            }
+            let now_ns = self.worker.shared.now_ns();
+            done += self.give_out(now_ns);
+            self.take_back(WAIT_NS_MAX);
+            if let Some(error) = self.error.take() {
+                return Err(error);
+            }
+            if now_ns - told_ns > INTERVAL_NS / 5 {
+                let _ = self.worker.messages.send(Message::Filling(std::mem::take(&mut done)));
+                told_ns = now_ns;
+            }
+        }
+        let _ = self.worker.messages.send(Message::Filling(done));
+        Ok(())
+    }
+
+    /// The load itself. Gives the end of the warm-up and the processor time used since.
+    fn load(&mut self) -> Result<(u64, CpuTime), host::Error> {
+        let shared = self.worker.shared;
+        let cpu_time = || {
+            cpu::of_thread().map_err(|error| host::Error::System {
+                doing: "read this thread's processor time",
+                cause: error.into(),
+            })
+        };
+        let is_open = self.worker.plan.workload().pace != Pace::Closed;
+        let measured_from_ns =
+            self.lanes.first().and_then(|lane| lane.generator.measured_from_ns()).unwrap_or(0);
+        let mut used_before = None;
+        let (mut interval, mut interval_end_ns) = (0, measured_from_ns.saturating_add(INTERVAL_NS));
+        while !self.lanes.iter().all(|lane| lane.generator.is_over()) {
+            let now_ns = shared.now_ns();
+            if now_ns >= measured_from_ns && used_before.is_none() {
+                used_before = Some(cpu_time()?);
+            }
+            while now_ns >= interval_end_ns {
+                let mut tally = Box::<Tally>::default();
+                self.recorder.roll(&mut tally);
+                let _ = self.worker.messages.send(Message::Interval(interval, tally));
+                (interval, interval_end_ns) = (interval + 1, interval_end_ns + INTERVAL_NS);
+            }
+            if shared.stops.load(Ordering::Relaxed) {
+                self.lanes.iter_mut().for_each(|lane| lane.generator.stop());
+            }
+            self.give_out(now_ns);
+            let deadline_ns = self.lanes.iter().filter_map(|lane| lane.generator.next_deadline_ns()).min();
+            let until_ns = deadline_ns.map_or(WAIT_NS_MAX, |at_ns| at_ns.saturating_sub(now_ns));
+            let wait_ns = if is_open { until_ns.saturating_sub(SLEEP_MARGIN_NS) } else { until_ns };
+            let wait_ns = wait_ns.min(WAIT_NS_MAX);
+            if self.set.outstanding() == 0 && wait_ns > 0 {
+                std::thread::sleep(Duration::from_nanos(wait_ns));
+            } else {
+                self.take_back(wait_ns);
+            }
+        }
+        let used_after = cpu_time()?;
+        Ok((measured_from_ns, used_after - used_before.unwrap_or(used_after)))
+    }
+
+    /// Submits all that is to be submitted now. Gives the blocks it is about.
+    #[inline]
+    fn give_out(&mut self, now_ns: u64) -> u64 {
+        let mut blocks = 0;
+        for (lane, load) in self.set.lanes_mut().iter_mut().zip(&mut self.lanes) {
+            while let Some(operation) = load.generator.next_operation(now_ns) {
+                let step = operation.step;
+                blocks += u64::from(step.blocks);
+                let command = command(self.worker.namespace, step);
+                let slot = load.free.pop().expect("a generator keeps to its depth");
+                load.operations[usize::try_from(slot).expect("a slot")] = operation;
+                let buffer = matches!(step.kind, Kind::Read | Kind::Write).then(|| {
+                    let mut buffer = load.buffers.pop().expect("as many as slots");
+                    buffer.resize(load.generator.length_bytes(&operation));
+                    if step.kind == Kind::Write {
+                        load.generator.stamp(&operation, 0, buffer.bytes_mut());
+                    }
+                    buffer
+                });
+                let Err(refused) = command
+                    .map_err(host::Error::Command)
+                    .and_then(|command| {
+                        lane.submit(command, buffer, slot).map_err(|refused| {
+                            load.buffers.extend(refused.buffer);
+                            match (refused.reason, lane.over()) {
+                                (RefusedReason::Ended, Some(over)) => over.clone(),
+                                (reason, _) => host::Error::Refused { command: step.kind.name(), reason },
+                            }
+                        })
+                    })
+                else {
+                    continue;
+                };
+                load.free.push(slot);
+                load.generator.on_failure(&operation, Failure::Disconnected, &mut self.recorder);
+                load.generator.stop();
+                self.error.get_or_insert(refused);
+                self.worker.shared.stops.store(true, Ordering::Relaxed);
+            }
+        }
+        blocks
+    }
+
+    /// Waits for completions at most so long, and takes them back.
+    #[inline]
+    fn take_back(&mut self, wait_ns: u64) {
+        let Self { worker, set, lanes, recorder, mismatches, last_done_ns, .. } = self;
+        // All completions of a batch have come by when the first is seen.
+        let mut now_ns = 0;
+        let mut each = |index: usize, completion: Completion<IoBuffer>| {
+            if now_ns == 0 {
+                now_ns = worker.shared.now_ns();
+            }
+            let load = &mut lanes[index];
+            let operation = load.operations[usize::try_from(completion.user).expect("a slot")];
+            match completion.result {
+                Ok(_) => {
+                    if operation.step.kind == Kind::Read
+                        && let Some(buffer) = &completion.buffer
+                        && let Err(mismatch) = load.generator.check(&operation, 0, buffer.bytes())
+                        && mismatches.len() < MISMATCH_COUNT
+                    {
+                        mismatches.push(mismatch.to_string());
+                    }
+                    load.generator.on_done(&operation, now_ns, recorder);
+                }
+                Err(failure) => load.generator.on_failure(&operation, failure_of(failure), recorder),
+            }
+            load.free.push(completion.user);
+            load.buffers.extend(completion.buffer);
+        };
+        if wait_ns == 0 {
+            set.poll_with(&mut each);
+        } else {
+            set.wait_with(&mut each, Duration::from_nanos(wait_ns));
+        }
+        *last_done_ns = now_ns.max(*last_done_ns);
+    }
+
+    fn results(&mut self, measured_from_ns: u64, used: CpuTime) -> Results {
+        let now_ns = self.worker.shared.now_ns();
+        let lanes = self.set.lanes().iter().zip(&mut self.lanes).zip(&self.worker.lanes);
+        let lanes = lanes.map(|((lane, load), &number)| super::LaneResults {
+            number,
+            core: self.worker.core,
+            generator: *load.generator.counters(),
+            overdue: load.generator.overdue(now_ns),
+            lane: lane.counters(),
+        });
+        Results {
+            lanes: lanes.collect(),
+            tally: std::mem::replace(&mut self.recorder, Recorder::new(false)).into_total(),
+            measured_from_ns,
+            last_done_ns: self.last_done_ns.max(measured_from_ns),
+            used,
+            mismatches: std::mem::take(&mut self.mismatches),
+            error: self.error.take(),
+        }
+    }
+}
+
+/// The command for a step.
+#[inline]
+pub(super) fn command(namespace: &Namespace, step: Step) -> Result<Command, InvalidCommand> {
+    match step.kind {
+        Kind::Read => namespace.read(step.slba, step.blocks),
+        Kind::Write => namespace.write(step.slba, step.blocks),
+        Kind::Trim => namespace.deallocate(&[host::BlockRange { lba: step.slba, blocks: step.blocks }]),
+        Kind::WriteZeroes => namespace.write_zeroes(step.slba, step.blocks, false),
+    }
+}
+
+#[cold]
+fn failure_of(failure: host::Failure) -> Failure {
+    match failure {
+        host::Failure::Status(status) => {
+            let [sct, sc] = status.code().to_be_bytes();
+            Failure::Status { sct, sc }
+        }
+        host::Failure::TimedOut => Failure::TimedOut,
+        _ => Failure::Disconnected,
+    }
+}
