@@ -10,7 +10,7 @@ Exit codes:
   1  it failed on the way: the message says what and why
   2  wrong options, or a configuration or storage that cannot be used; nothing was done
   3  data was not what was written (--verify)
-  4  the target could not be reached, or refused us";
+  4  the target could not be reached, refused us, or does not have what the address names";
 
 /// Why a command did not do what it was asked.
 #[derive(Debug)]
@@ -26,6 +26,11 @@ pub(crate) enum Kind {
     Failed = 1,
     /// What was asked for cannot be.
     Usage = 2,
+    /// Data differs from what was written.
+    #[allow(dead_code)] // For `perf --verify`.
+    Mismatch = 3,
+    /// There is no way to the target, or it does not let us in, or has no such thing.
+    Unreachable = 4,
 }
 
 impl Failure {

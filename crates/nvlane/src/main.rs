@@ -3,6 +3,7 @@
 
 mod check;
 mod exit;
+mod host_failure;
 mod logging;
 mod manual;
 mod run;
