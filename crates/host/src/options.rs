@@ -21,7 +21,7 @@ use crate::reconnect::{ReconnectSettings, ReplayPolicy};
 pub struct Options {
     /// I/O lanes wanted; a controller may grant fewer. 0 for an association that is only asked about.
     pub lanes: u16,
-    /// Commands outstanding on one lane at most, 1 to 1024; a controller may take fewer.
+    /// Commands outstanding on one lane at most, 1 to [`DEPTH_MAX`](Self::DEPTH_MAX); a controller may take fewer.
     pub depth: u16,
     /// Digests on every PDU. A target that does not agree to exactly these is refused.
     pub digests: Digests,
@@ -97,6 +97,9 @@ impl Default for Options {
 }
 
 impl Options {
+    /// Commands that can be outstanding on one lane at most.
+    pub const DEPTH_MAX: u16 = HOST_SLOT_COUNT_MAX - 1;
+
     /// With header and data digests.
     #[must_use]
     pub fn with_digests(self) -> Self {
@@ -111,7 +114,7 @@ impl Options {
 
     /// The depth, within what a queue can have.
     pub(crate) fn depth(&self) -> u16 {
-        self.depth.clamp(1, HOST_SLOT_COUNT_MAX - 1)
+        self.depth.clamp(1, Self::DEPTH_MAX)
     }
 
     pub(crate) fn offer(&self) -> HostOffer {

@@ -27,7 +27,6 @@ pub(crate) enum Kind {
     /// What was asked for cannot be.
     Usage = 2,
     /// Data differs from what was written.
-    #[allow(dead_code)] // For `perf --verify`.
     Mismatch = 3,
     /// There is no way to the target, or it does not let us in, or has no such thing.
     Unreachable = 4,

@@ -8,16 +8,10 @@ use tracing_subscriber::EnvFilter;
 /// What is logged, and how.
 #[derive(Debug, Args)]
 pub(crate) struct LogOptions {
-    /// What to log: error, warn, info, debug, trace, or filters such as "info,nvlane_target=debug".
-    #[arg(
-        long,
-        global = true,
-        env = "NVLANE_LOG",
-        default_value = "info",
-        value_name = "FILTER",
-        help_heading = "Log"
-    )]
-    log: String,
+    /// What to log: error, warn, info, debug, trace, or filters such as "info,nvlane_target=debug". [default: info for
+    /// a target, else warn]
+    #[arg(long, global = true, env = "NVLANE_LOG", value_name = "FILTER", help_heading = "Log")]
+    log: Option<String>,
     /// How to write it.
     #[arg(long, global = true, default_value = "text", value_name = "FORMAT", help_heading = "Log")]
     log_format: LogFormat,
@@ -31,11 +25,12 @@ enum LogFormat {
     Json,
 }
 
-/// Starts logging. Only the first call of a process counts.
-pub(crate) fn start(options: &LogOptions) {
-    let filter = EnvFilter::try_new(&options.log).unwrap_or_else(|error| {
-        eprintln!("nvlane: --log {:?}: {error}; logging at info", options.log);
-        EnvFilter::new("info")
+/// Starts logging, at `usual` unless told otherwise. Only the first call of a process counts.
+pub(crate) fn start(options: &LogOptions, usual: &str) {
+    let wanted = options.log.as_deref().unwrap_or(usual);
+    let filter = EnvFilter::try_new(wanted).unwrap_or_else(|error| {
+        eprintln!("nvlane: --log {wanted:?}: {error}; logging at {usual}");
+        EnvFilter::new(usual)
     });
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)

@@ -6,6 +6,8 @@ mod exit;
 mod host_failure;
 mod logging;
 mod manual;
+mod perf;
+mod quickstart;
 mod run;
 mod serve;
 
@@ -31,12 +33,16 @@ struct Cli {
 }
 
 #[derive(Debug, Subcommand)]
-#[allow(clippy::large_enum_variant)] // There is one.
+#[allow(clippy::large_enum_variant)] // There is one of them, once.
 enum Command {
+    /// See it work: a target, verified load and a report in a minute, with nothing to configure.
+    Quickstart(quickstart::QuickstartArguments),
     /// Serve namespaces to NVMe/TCP hosts.
     Target(serve::TargetArguments),
     /// Check a target's configuration and its storage, and change nothing.
     Check(check::CheckArguments),
+    /// Put load on a namespace and measure it; `perf ceiling` measures what plain sockets allow.
+    Perf(perf::PerfArguments),
     /// Write a completion script for a shell.
     Completions(manual::CompletionsArguments),
     /// Write the manual pages.
@@ -45,10 +51,14 @@ enum Command {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    logging::start(&cli.log);
+    // A target's log is its voice; tools speak through their output.
+    let is_service = matches!(cli.command, Command::Target(_));
+    logging::start(&cli.log, if is_service { "info" } else { "warn" });
     let result = match cli.command {
+        Command::Quickstart(arguments) => quickstart::quickstart(&arguments),
         Command::Target(arguments) => serve::target(&arguments),
         Command::Check(arguments) => check::check(&arguments),
+        Command::Perf(arguments) => perf::perf(&arguments),
         Command::Completions(arguments) => manual::completions(&arguments),
         Command::Man(arguments) => manual::man(&arguments),
     };

@@ -110,7 +110,15 @@ impl Worker<'_> {
         let lanes = lanes.collect();
         let is_open = self.plan.workload().pace != Pace::Closed;
         let recorder = Recorder::new(is_open);
-        Ok(Running { set, lanes, recorder, mismatches: Vec::new(), last_done_ns: 0, error: None, worker: self })
+        Ok(Running {
+            set,
+            lanes,
+            recorder,
+            mismatches: Vec::new(),
+            last_done_ns: 0,
+            error: None,
+            worker: self,
+        })
     }
 }
 
@@ -243,18 +251,15 @@ impl Running<Worker<'_>> {
                     }
                     buffer
                 });
-                let Err(refused) = command
-                    .map_err(host::Error::Command)
-                    .and_then(|command| {
-                        lane.submit(command, buffer, slot).map_err(|refused| {
-                            load.buffers.extend(refused.buffer);
-                            match (refused.reason, lane.over()) {
-                                (RefusedReason::Ended, Some(over)) => over.clone(),
-                                (reason, _) => host::Error::Refused { command: step.kind.name(), reason },
-                            }
-                        })
+                let Err(refused) = command.map_err(host::Error::Command).and_then(|command| {
+                    lane.submit(command, buffer, slot).map_err(|refused| {
+                        load.buffers.extend(refused.buffer);
+                        match (refused.reason, lane.over()) {
+                            (RefusedReason::Ended, Some(over)) => over.clone(),
+                            (reason, _) => host::Error::Refused { command: step.kind.name(), reason },
+                        }
                     })
-                else {
+                }) else {
                     continue;
                 };
                 load.free.push(slot);

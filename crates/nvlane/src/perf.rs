@@ -1,0 +1,342 @@
+//! `nvlane perf`: load on a namespace, and what it shows.
+
+pub(crate) mod ceiling;
+pub(crate) mod live;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::{ArgAction, Args, Subcommand, ValueEnum};
+use host::{Address, Association, Doorbell, Options};
+use load::keys::Distribution;
+use load::report::{fio_json, text};
+use load::runner::{self, Finished, RunError, RunSettings};
+use load::steady::SlopeLimit;
+use load::workload::{Arrival, Pace, Pattern, Regions, Sizes, Stop, Workload};
+use reactor::CoreList;
+use wire::pdu::Digests;
+
+use crate::Ended;
+use crate::exit::{Failure, Kind};
+
+#[derive(Debug, Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "\
+Examples:
+  nvlane perf 192.0.2.1/nqn.2026-01.io.nvlane:target -q 128 -w randread -t 10
+  nvlane perf ADDR -w randrw -M 70 --rate 50000 --arrival poisson -L   open loop, all percentiles
+  nvlane perf ADDR -w randrw --verify -o 4k/70:64k/30                  every block read is checked
+  nvlane perf ADDR -q 128 --ceiling                                    beside what plain sockets reach
+  nvlane target --listen 127.0.0.1:0 --namespace ram:1G --run 'nvlane perf -q 32'
+
+In a closed loop latency is from submission to completion. With --rate it is from the moment an operation was due, so that a
+target that falls behind cannot hide it."
+)]
+pub(crate) struct PerfArguments {
+    #[command(subcommand)]
+    command: Option<PerfCommand>,
+    #[command(flatten)]
+    run: RunArguments,
+}
+
+#[derive(Debug, Subcommand)]
+enum PerfCommand {
+    /// What plain sockets on this machine reach with the same bytes and no NVMe: the limit to compare with.
+    Ceiling(ceiling::CeilingArguments),
+}
+
+#[derive(Debug, Args)]
+struct RunArguments {
+    /// The namespace: HOST[:PORT]/NQN[?ns=1].
+    #[arg(env = "NVLANE_ADDR", value_name = "ADDR")]
+    address: Option<Address>,
+    #[command(flatten)]
+    load: LoadArguments,
+    #[command(flatten)]
+    connection: ConnectionArguments,
+    #[command(flatten)]
+    output: OutputArguments,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Load")]
+struct LoadArguments {
+    /// Operations in flight on each lane.
+    #[arg(short = 'q', long, default_value_t = 32)]
+    depth: u32,
+    /// Size of an operation, or a mix such as 4k/70:64k/30.
+    #[arg(short = 'o', long, value_name = "BYTES", default_value = "4k")]
+    io_size: Sizes,
+    /// read, write, rw, randread, randwrite, randrw, trim, randtrim, writezeroes, randwritezeroes, verify, randverify.
+    #[arg(short = 'w', long, default_value = "randread")]
+    pattern: String,
+    /// Percentage of reads in rw and randrw. [default: 50]
+    #[arg(short = 'M', long, value_name = "READ%")]
+    read_percent: Option<u8>,
+    /// How long to measure. [default: 10 seconds, unless --operations or --bytes ends it]
+    #[arg(short = 't', long, value_name = "SECONDS", value_parser = seconds)]
+    time: Option<Duration>,
+    /// Time under load before anything counts.
+    #[arg(short = 'a', long, value_name = "SECONDS", value_parser = seconds, default_value = "1")]
+    warm_up: Duration,
+    /// End after so many operations.
+    #[arg(short = 'd', long, value_name = "COUNT")]
+    operations: Option<u64>,
+    /// End after so many bytes.
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    bytes: Option<u64>,
+    /// Lanes: queue pairs, each on its own connection. [default: one for each core of -c]
+    #[arg(short = 'P', long)]
+    lanes: Option<u32>,
+    /// A thread on each of these cores, such as 0,2-5; lanes go round. [default: one thread, anywhere]
+    #[arg(short = 'c', long, value_name = "LIST")]
+    cores: Option<CoreList>,
+    /// Open loop: so many operations per second of all lanes, due at their time whatever the target does.
+    #[arg(long, value_name = "OPS")]
+    rate: Option<f64>,
+    /// How the operations of --rate are spaced: poisson or constant.
+    #[arg(long, requires = "rate", default_value = "poisson")]
+    arrival: Arrival,
+    /// Write self-describing blocks and check every block that is read.
+    #[arg(long)]
+    verify: bool,
+    /// Write every block once before anything else.
+    #[arg(long)]
+    fill: bool,
+    /// First block of the range to work on.
+    #[arg(long, value_name = "LBA", requires = "blocks")]
+    first: Option<u64>,
+    /// Blocks of the range. [default: the whole namespace]
+    #[arg(long, value_name = "COUNT")]
+    blocks: Option<u64>,
+    /// Whether lanes share the range or own parts of it. [default: own when sequential or verified]
+    #[arg(long, value_name = "HOW")]
+    regions: Option<RegionsArgument>,
+    /// Which blocks random operations take: uniform, or zipf:THETA.
+    #[arg(long, default_value = "uniform")]
+    distribution: Distribution,
+    /// Where random choices begin.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// End as soon as the IOPS are so steady, such as 0.5% per second.
+    #[arg(long, value_name = "SLOPE")]
+    steady: Option<SlopeLimit>,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Connection")]
+struct ConnectionArguments {
+    /// Header digests.
+    #[arg(short = 'H', long)]
+    header_digest: bool,
+    /// Data digests.
+    #[arg(short = 'I', long)]
+    data_digest: bool,
+    /// When submitted commands leave: all of a turn in one send, or each at once.
+    #[arg(long, default_value = "turn")]
+    doorbell: DoorbellArgument,
+    /// Whether waiting threads spin: as long as it has paid lately, always, or never.
+    #[arg(long, default_value = "auto")]
+    spin: Spin,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Output")]
+struct OutputArguments {
+    /// All percentiles; twice, the histogram too.
+    #[arg(short = 'L', action = ArgAction::Count)]
+    latency: u8,
+    /// fio's JSON and more, into this file, or - for standard output instead of the table.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Histograms in the JSON, as fio's json+ has them.
+    #[arg(long, requires = "json")]
+    bins: bool,
+    /// Measure the ceiling afterwards (one lane, one size, reads and writes) and tell our share of it.
+    #[arg(long)]
+    ceiling: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum RegionsArgument {
+    Shared,
+    Own,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum DoorbellArgument {
+    Turn,
+    Immediate,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Spin {
+    Auto,
+    Always,
+    Never,
+}
+
+pub(crate) fn perf(arguments: &PerfArguments) -> Ended {
+    match &arguments.command {
+        Some(PerfCommand::Ceiling(arguments)) => ceiling::ceiling(arguments),
+        None => run(&arguments.run),
+    }
+}
+
+fn run(arguments: &RunArguments) -> Ended {
+    let RunArguments { address, load, connection, output } = arguments;
+    let address = address.as_ref().ok_or_else(|| {
+        Failure::usage(
+            "which namespace? Write HOST:PORT/NQN, or set NVLANE_ADDR; `nvlane discover` lists them",
+        )
+    })?;
+    let workload = load.workload()?;
+    let cores = load.cores.as_ref().map_or(&[][..], CoreList::cores);
+    let association = Association::connect(address, connection.options(&workload)?)?;
+    let namespace = association.addressed_namespace()?;
+    let settings = RunSettings {
+        cores: cores.to_vec(),
+        steady: load.steady,
+        target_pid: address.resolve().ok().and_then(|peers| local_pid(&peers)),
+    };
+    let mut live = live::Live::new(&workload)?;
+    let finished = runner::run(&association, &namespace, &workload, &settings, &mut live);
+    drop(live);
+    association.close();
+    let mut finished = finished.map_err(failure)?;
+    if output.ceiling {
+        let share = ceiling::beside(&workload, &namespace, &finished.report, cores)?;
+        finished.report.extra.insert("ceiling".into(), share);
+    }
+    output.write(&finished)?;
+    ended(&finished)
+}
+
+/// The process that listens there, if it is another one on this machine.
+fn local_pid(peers: &[std::net::SocketAddr]) -> Option<u32> {
+    let pid = peers.iter().find_map(|peer| load::cpu::pid_of_listener(*peer).ok().flatten())?;
+    (pid != std::process::id()).then_some(pid)
+}
+
+/// How a run that has a report ends.
+fn ended(finished: &Finished) -> Ended {
+    let report = &finished.report;
+    if report.counters.mismatch_count > 0 {
+        let message = format!("{} blocks are not what was written", report.counters.mismatch_count);
+        return Err(Failure::new(Kind::Mismatch, message));
+    }
+    if let Some(error) = &finished.error {
+        return Err(Failure::new(Kind::Unreachable, format!("the load ended early: {error}")));
+    }
+    if report.total.error_count > 0 {
+        let message = format!("{} operations failed", report.total.error_count);
+        return Err(Failure::new(Kind::Failed, message));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn failure(error: RunError) -> Failure {
+    match error {
+        RunError::Workload(invalid) => Failure::usage(invalid),
+        RunError::Host(error) => error.into(),
+        stopped => Failure::new(Kind::Failed, stopped),
+    }
+}
+
+impl LoadArguments {
+    fn workload(&self) -> Result<Workload, Failure> {
+        let is_ended = self.operations.is_some() || self.bytes.is_some();
+        let runtime = self.time.or((!is_ended).then_some(Duration::from_secs(10)));
+        let core_count = self.cores.as_ref().map_or(1, |cores| cores.cores().len());
+        let lanes = self.lanes.unwrap_or(u32::try_from(core_count).unwrap_or(u32::MAX));
+        Ok(Workload {
+            pattern: Pattern::named(&self.pattern, self.read_percent).map_err(Failure::usage)?,
+            sizes: self.io_size.clone(),
+            depth: self.depth,
+            lanes,
+            range: self.blocks.map(|blocks| (self.first.unwrap_or(0), blocks)),
+            regions: self.regions.map(|regions| match regions {
+                RegionsArgument::Shared => Regions::Shared,
+                RegionsArgument::Own => Regions::Own,
+            }),
+            distribution: self.distribution,
+            pace: match self.rate {
+                Some(rate_per_s) => Pace::Open { rate_per_s, arrival: self.arrival },
+                None => Pace::Closed,
+            },
+            stop: Stop { runtime, operations: self.operations, bytes: self.bytes },
+            warm_up: self.warm_up,
+            verify: self.verify,
+            fill: self.fill,
+            seed: self.seed,
+        })
+    }
+}
+
+impl ConnectionArguments {
+    fn options(&self, workload: &Workload) -> Result<Options, Failure> {
+        let too_many = |what: &str, count: u32, limit: u16| {
+            Failure::usage(format!("{what} is {count}, but at most {limit} is possible"))
+        };
+        let limit = Options::DEPTH_MAX;
+        let depth = u16::try_from(workload.depth).ok().filter(|depth| *depth <= limit);
+        let mut digests = Digests::empty();
+        digests.set(Digests::HEADER, self.header_digest);
+        digests.set(Digests::DATA, self.data_digest);
+        Ok(Options {
+            lanes: u16::try_from(workload.lanes).map_err(|_| too_many("-P", workload.lanes, u16::MAX))?,
+            depth: depth.ok_or_else(|| too_many("-q", workload.depth, limit))?,
+            digests,
+            doorbell: match self.doorbell {
+                DoorbellArgument::Turn => Doorbell::Turn,
+                DoorbellArgument::Immediate => Doorbell::Immediate,
+            },
+            spin: match self.spin {
+                Spin::Auto => Options::default().spin,
+                Spin::Always => Duration::MAX,
+                Spin::Never => Duration::ZERO,
+            },
+            ..Options::default()
+        })
+    }
+}
+
+impl OutputArguments {
+    fn write(&self, finished: &Finished) -> anyhow::Result<()> {
+        let report = &finished.report;
+        let detail = match self.latency {
+            0 => text::Detail::Summary,
+            1 => text::Detail::Percentiles,
+            _ => text::Detail::Histogram,
+        };
+        let json = || fio_json::to_string(report, self.bins);
+        let table = || {
+            let share = ceiling::share_line(report).map_or_else(String::new, |line| line + "\n");
+            text::table(report, detail) + &share
+        };
+        let to_output = match &self.json {
+            Some(path) if path.as_os_str() == "-" => json() + "\n",
+            Some(path) => {
+                std::fs::write(path, json() + "\n").with_context(|| path.display().to_string())?;
+                table()
+            }
+            None => table(),
+        };
+        std::io::stdout().write_all(to_output.as_bytes()).context("standard output")
+    }
+}
+
+/// Seconds as a number, such as 10 or 0.5, with or without an `s`.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let number = text.strip_suffix('s').unwrap_or(text);
+    let duration = number.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    duration.ok_or_else(|| format!("{text:?} is not a number of seconds"))
+}
+
+fn bytes(text: &str) -> Result<u64, load::workload::Invalid> {
+    load::workload::parse_bytes(text)
+}

@@ -1,0 +1,201 @@
+//! `nvlane perf ceiling`: what the kernel's TCP allows on this machine.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use load::ceiling::{CeilingResult, CeilingSpec, measure};
+use load::environment::Environment;
+use load::report::Report;
+use load::workload::{Mix, Pace, Pattern, Workload};
+use reactor::CoreList;
+use serde_json::{Value, json};
+
+use super::seconds;
+use crate::Ended;
+use crate::exit::Failure;
+
+/// In-capsule data of a target that says nothing else, bytes: 8 KiB is what most say.
+pub(crate) const IN_CAPSULE_BYTES: u32 = 8192;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Two threads move over a loopback connection what a host and a target would, as few calls as possible, both spinning, with no NVMe
+at all. Nothing that speaks NVMe over this kernel's TCP with one lane can be faster for long.
+
+  nvlane perf ceiling -q 1,4,32,128 -w randrw -M 70")]
+pub(crate) struct CeilingArguments {
+    /// Operations in flight, one or several: 1,32,128.
+    #[arg(short = 'q', long, value_delimiter = ',', default_value = "1,4,32,128")]
+    depth: Vec<u32>,
+    /// Bytes of an operation.
+    #[arg(short = 'o', long, value_name = "BYTES", default_value = "4k", value_parser = io_bytes)]
+    io_size: u32,
+    /// read, write, rw and their random forms, which are alike here.
+    #[arg(short = 'w', long, default_value = "randread")]
+    pattern: String,
+    /// Percentage of reads in rw. [default: 50]
+    #[arg(short = 'M', long, value_name = "READ%")]
+    read_percent: Option<u8>,
+    /// How long to measure each.
+    #[arg(short = 't', long, value_name = "SECONDS", value_parser = seconds, default_value = "3")]
+    time: Duration,
+    /// Time under load before anything counts.
+    #[arg(short = 'a', long, value_name = "SECONDS", value_parser = seconds, default_value = "0.5")]
+    warm_up: Duration,
+    /// Two cores: of the host's side and of the target's. [default: anywhere]
+    #[arg(short = 'c', long, value_name = "LIST")]
+    cores: Option<CoreList>,
+    /// Writes up to this size bring their data with them; larger ones are asked for it.
+    #[arg(long, value_name = "BYTES", default_value_t = IN_CAPSULE_BYTES)]
+    in_capsule: u32,
+    /// Results as JSON into this file, or - for standard output instead of the table.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+pub(crate) fn ceiling(arguments: &CeilingArguments) -> Ended {
+    let pattern = Pattern::named(&arguments.pattern, arguments.read_percent).map_err(Failure::usage)?;
+    let read_percent = read_percent(&pattern).ok_or_else(|| {
+        Failure::usage(
+            "the ceiling is of reads and writes: use read, write, rw, randread, randwrite or randrw",
+        )
+    })?;
+    let cores = match arguments.cores.as_ref().map(CoreList::cores) {
+        None => None,
+        Some(&[near, far]) => Some((near, far)),
+        Some(_) => return Err(Failure::usage("-c takes two cores here: one for each side")),
+    };
+    if arguments.depth.iter().any(|depth| !(1..=65_535).contains(depth)) {
+        return Err(Failure::usage("-q takes depths from 1 to 65535"));
+    }
+    let mut rows = Vec::new();
+    let is_table = arguments.json.as_deref().is_none_or(|path| path.as_os_str() != "-");
+    if is_table {
+        println!(
+            "{:>6}{:>12}{:>12}{:>12}{:>12}{:>14}{:>14}",
+            "depth", "IOPS", "MiB/s", "p50 us", "p99 us", "host us/op", "target us/op"
+        );
+    }
+    for &depth in &arguments.depth {
+        let spec = CeilingSpec {
+            depth,
+            io_bytes: arguments.io_size,
+            read_percent,
+            in_capsule_bytes: arguments.in_capsule,
+            duration: arguments.time,
+            warm_up: arguments.warm_up,
+            cores,
+            seed: 1,
+        };
+        let result = measure(&spec).context("the ceiling")?;
+        if is_table {
+            println!("{}", row(&spec, &result));
+        }
+        rows.push(value(&spec, &result));
+    }
+    if let Some(path) = &arguments.json {
+        let environment = Environment::collect(None, Duration::from_millis(20));
+        let document = json!({ "environment": environment, "ceiling": rows });
+        let text = serde_json::to_string_pretty(&document).context("JSON")? + "\n";
+        if is_table {
+            std::fs::write(path, text).with_context(|| path.display().to_string())?;
+        } else {
+            std::io::stdout().write_all(text.as_bytes()).context("standard output")?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The share of reads, if the pattern is of reads and writes only.
+pub(crate) fn read_percent(pattern: &Pattern) -> Option<u8> {
+    let shares = pattern.shares();
+    let is_of_both = shares.read + shares.write == 100 && pattern.mix != Mix::WriteThenRead;
+    is_of_both.then_some(shares.read)
+}
+
+fn io_bytes(text: &str) -> Result<u32, String> {
+    let bytes = load::workload::parse_bytes(text).map_err(|error| error.to_string())?;
+    let fits = u32::try_from(bytes).ok().filter(|bytes| (1..=4 << 20).contains(bytes));
+    fits.ok_or_else(|| format!("{text} is not a size from 1 byte to 4 MiB"))
+}
+
+#[allow(clippy::cast_precision_loss)] // Nanoseconds and counts of a run.
+fn row(spec: &CeilingSpec, result: &CeilingResult) -> String {
+    let iops = result.iops();
+    let us = |ns: u64| ns as f64 / 1e3;
+    let per_operation = |ns: u64| us(ns) / result.operations.max(1) as f64;
+    format!(
+        "{:>6}{iops:>12.0}{:>12.1}{:>12.2}{:>12.2}{:>14.3}{:>14.3}",
+        spec.depth,
+        iops * f64::from(spec.io_bytes) / f64::from(1 << 20),
+        us(result.latency.percentile(50.0)),
+        us(result.latency.percentile(99.0)),
+        per_operation(result.near.total_ns()),
+        per_operation(result.far.total_ns()),
+    )
+}
+
+fn value(spec: &CeilingSpec, result: &CeilingResult) -> Value {
+    json!({
+        "depth": spec.depth,
+        "io_bytes": spec.io_bytes,
+        "read_percent": spec.read_percent,
+        "operations": result.operations,
+        "elapsed_ns": result.elapsed_ns,
+        "iops": result.iops(),
+        "mean_ns": result.latency.mean(),
+        "p50_ns": result.latency.percentile(50.0),
+        "p99_ns": result.latency.percentile(99.0),
+        "p999_ns": result.latency.percentile(99.9),
+        "host_cpu_ns": result.near.total_ns(),
+        "target_cpu_ns": result.far.total_ns(),
+    })
+}
+
+/// The ceiling of the same load, measured now, and the load's share of it.
+pub(crate) fn beside(
+    workload: &Workload,
+    namespace: &host::Namespace,
+    report: &Report,
+    cores: &[usize],
+) -> Result<Value, Failure> {
+    let read_percent = read_percent(&workload.pattern);
+    let (Some(read_percent), 1, &[(io_bytes, _)], Pace::Closed) =
+        (read_percent, workload.lanes, workload.sizes.entries(), workload.pace)
+    else {
+        return Err(Failure::usage(
+            "--ceiling compares one lane with operations of one size, reads and writes, in a closed loop",
+        ));
+    };
+    let allowed = CoreList::allowed().context("cores")?;
+    let other = |near: usize| allowed.cores().iter().copied().find(|core| *core != near);
+    let spec = CeilingSpec {
+        depth: workload.depth,
+        io_bytes,
+        read_percent,
+        in_capsule_bytes: namespace.limits().in_capsule_bytes,
+        duration: Duration::from_secs(2),
+        warm_up: Duration::from_millis(300),
+        cores: cores.first().and_then(|&near| Some((near, other(near)?))),
+        seed: workload.seed,
+    };
+    let result = measure(&spec).context("the ceiling")?;
+    let mut value = value(&spec, &result);
+    value["share"] = json!(report.total.iops / result.iops());
+    Ok(value)
+}
+
+/// What a report says of its ceiling, in a line.
+pub(crate) fn share_line(report: &Report) -> Option<String> {
+    let ceiling = report.extra.get("ceiling")?;
+    let number = |name: &str| ceiling.get(name).and_then(Value::as_f64);
+    let (share, iops, p50_ns) = (number("share")?, number("iops")?, number("p50_ns")?);
+    Some(format!(
+        "{share:.2} of the ceiling: plain sockets reach {iops:.0} IOPS at p50 {:.2} us",
+        p50_ns / 1e3
+    ))
+}

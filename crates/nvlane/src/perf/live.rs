@@ -1,0 +1,81 @@
+//! What a person sees while a load runs: one line a second on a terminal. Ctrl-C ends the load, not the report.
+
+use std::io::{IsTerminal, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::Context;
+use load::report::{Sample, text};
+use load::runner::Observer;
+use load::workload::{Workload, format_bytes};
+use signal_hook::SigId;
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+/// Shows how a run goes on, if anybody is there to see it.
+#[derive(Debug)]
+pub(crate) struct Live {
+    is_seen: bool,
+    stops: Arc<AtomicBool>,
+    handlers: Vec<SigId>,
+    total_s: Option<u64>,
+    /// A line has been begun that the next one replaces.
+    is_within_line: bool,
+}
+
+impl Live {
+    pub(crate) fn new(workload: &Workload) -> anyhow::Result<Self> {
+        let stops = Arc::new(AtomicBool::new(false));
+        let handlers = [SIGINT, SIGTERM].map(|signal| {
+            // The second time is for the impatient.
+            signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stops))
+                .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stops)))
+        });
+        Ok(Self {
+            is_seen: std::io::stderr().is_terminal(),
+            stops,
+            handlers: handlers.into_iter().collect::<Result<_, _>>().context("signal handlers")?,
+            total_s: workload.stop.runtime.map(|runtime| runtime.as_secs()),
+            is_within_line: false,
+        })
+    }
+
+    fn show(&mut self, line: &str) {
+        let mut screen = std::io::stderr().lock();
+        // A screen that cannot be written to is nobody's loss.
+        let _ = write!(screen, "\r\x1b[K{line}");
+        let _ = screen.flush();
+        self.is_within_line = true;
+    }
+}
+
+impl Observer for Live {
+    fn on_fill(&mut self, done_bytes: u64, total_bytes: u64) {
+        if self.is_seen {
+            let percent = done_bytes * 100 / total_bytes.max(1);
+            let (done, total) = (format_bytes(done_bytes & !0xF_FFFF), format_bytes(total_bytes));
+            self.show(&format!("filling: {percent} % ({done} of {total})"));
+        }
+    }
+
+    fn on_sample(&mut self, sample: &Sample) {
+        if self.is_seen {
+            let of = self.total_s.map_or_else(String::new, |total_s| format!(" / {total_s} s"));
+            self.show(&format!("{}{of}", text::live_line(sample)));
+        }
+    }
+
+    fn stops(&mut self) -> bool {
+        self.stops.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        if self.is_within_line {
+            eprint!("\r\x1b[K");
+        }
+        for handler in self.handlers.drain(..) {
+            signal_hook::low_level::unregister(handler);
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! `nvlane quickstart`: a target, verified load, speed beside the ceiling, and what to do next, with nothing to configure.
+
+mod served;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use host::{Address, Association, Options};
+use load::ceiling::{CeilingSpec, measure};
+use load::environment::Environment;
+use load::report::Report;
+use load::runner::{self, Finished, RunSettings};
+use load::steady::median;
+use load::workload::{Pattern, Sizes, Stop, Workload};
+use reactor::CoreList;
+use serde_json::{Value, json};
+use wire::id::Nsid;
+
+use crate::exit::{Failure, Kind};
+use crate::perf::failure;
+use crate::serve::DEFAULT_NQN;
+use crate::{Ended, perf};
+use served::Served;
+
+/// Size of each namespace.
+const NAMESPACE: &str = "128M";
+
+/// Bytes of an operation where speed is measured.
+const IO_BYTES: u32 = 4096;
+
+/// Each speed is measured so often, in turn with the ceiling; medians are told.
+const ROUND_COUNT: usize = 3;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Takes about a minute. Starts a target with a namespace in memory and one in a file on a free port of 127.0.0.1, writes and reads both
+with every block checked, measures reads and writes of 4 KiB at depths 1, 32 and 128 beside what plain sockets reach with the same
+bytes (`nvlane perf ceiling`), and says how to mount such a target.")]
+pub(crate) struct QuickstartArguments {
+    /// Where to put the file of the second namespace; it is removed at the end. [default: the system's temporary directory]
+    #[arg(long, value_name = "DIR")]
+    directory: Option<PathBuf>,
+    /// Results as JSON into this file too.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// Which core each side has, if there are two for us.
+#[derive(Clone, Copy, Debug)]
+struct Cores {
+    host: usize,
+    target: usize,
+}
+
+/// One line of the table: medians of the rounds.
+struct Cell {
+    kind: &'static str,
+    depth: u32,
+    iops: f64,
+    p50_us: f64,
+    p99_us: f64,
+    ceiling_iops: f64,
+    share: f64,
+    host_us: f64,
+    target_us: Option<f64>,
+}
+
+pub(crate) fn quickstart(arguments: &QuickstartArguments) -> Ended {
+    let cores = match CoreList::allowed().context("cores")?.cores() {
+        &[host, target, ..] => Some(Cores { host, target }),
+        _ => None,
+    };
+    let directory = arguments.directory.clone().unwrap_or_else(std::env::temp_dir);
+    let served = Served::start(&directory, NAMESPACE, cores.map(|cores| cores.target))?;
+    let environment = Environment::collect(None, Duration::from_millis(20));
+    print_heading(&served.address, cores, &environment);
+
+    let mut verified = Vec::new();
+    for (nsid, name) in [(1, "memory"), (2, "file")] {
+        verified.push(verify(&served, nsid, name, cores)?);
+    }
+    println!(
+        "\n{:<12}{:>6}{:>12}{:>10}{:>10}{:>14}{:>9}{:>13}{:>14}",
+        "4 KiB", "depth", "IOPS", "p50 us", "p99 us", "ceiling IOPS", "share", "host us/op", "target us/op"
+    );
+    let mut cells = Vec::new();
+    for kind in ["randread", "randwrite"] {
+        for depth in [1, 32, 128] {
+            let cell = measure_cell(&served, kind, depth, cores)?;
+            print_cell(&cell);
+            cells.push(cell);
+        }
+    }
+    served.stop()?;
+    print_explanation(cores);
+    if let Some(path) = &arguments.json {
+        let document = json!({
+            "environment": environment,
+            "verified": verified,
+            "cells": cells.iter().map(cell_value).collect::<Vec<_>>(),
+        });
+        let text = serde_json::to_string_pretty(&document).context("JSON")? + "\n";
+        std::fs::write(path, text).with_context(|| path.display().to_string())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn associate(address: &Address, nsid: u32) -> Result<Association, host::Error> {
+    let address = address.clone().with_nsid(Nsid::new(nsid));
+    Association::connect(&address, Options { lanes: 2, ..Options::default() })
+}
+
+/// Load of reads and writes of several sizes, every block checked.
+fn verify(served: &Served, nsid: u32, name: &str, cores: Option<Cores>) -> Result<Value, Failure> {
+    let workload = Workload {
+        pattern: Pattern::named("randrw", Some(70)).map_err(Failure::usage)?,
+        sizes: "4k/60:64k/30:256k/10".parse::<Sizes>().map_err(Failure::usage)?,
+        lanes: 2,
+        verify: true,
+        fill: true,
+        warm_up: Duration::ZERO,
+        stop: Stop { runtime: Some(Duration::from_secs(4)), ..Stop::default() },
+        ..Workload::default()
+    };
+    let finished = load(served, nsid, &workload, cores)?;
+    let Report { total, counters, .. } = &finished.report;
+    println!(
+        "{name:<8} {:>9} operations of 4 to 256 KiB, {:>9} blocks checked, {} wrong, {} failed",
+        total.operations, counters.blocks_checked, counters.mismatch_count, total.error_count
+    );
+    for mismatch in &finished.report.mismatches {
+        println!("  {mismatch}");
+    }
+    if counters.mismatch_count > 0 {
+        return Err(Failure::new(Kind::Mismatch, "data is not what was written"));
+    }
+    if total.error_count > 0 || finished.error.is_some() {
+        return Err(Failure::new(Kind::Failed, "operations failed"));
+    }
+    Ok(json!({
+        "namespace": name,
+        "operations": total.operations,
+        "blocks_checked": counters.blocks_checked,
+        "mismatch_count": counters.mismatch_count,
+    }))
+}
+
+fn load(served: &Served, nsid: u32, workload: &Workload, cores: Option<Cores>) -> Result<Finished, Failure> {
+    let association = associate(&served.address, nsid)?;
+    let namespace = association.addressed_namespace()?;
+    let settings = RunSettings {
+        cores: cores.map(|cores| cores.host).into_iter().collect(),
+        target_pid: Some(served.pid()),
+        ..RunSettings::default()
+    };
+    let mut live = perf::live::Live::new(workload)?;
+    let finished = runner::run(&association, &namespace, workload, &settings, &mut live);
+    association.close();
+    finished.map_err(failure)
+}
+
+/// One speed and its ceiling, in turn.
+fn measure_cell(
+    served: &Served,
+    kind: &'static str,
+    depth: u32,
+    cores: Option<Cores>,
+) -> Result<Cell, Failure> {
+    let pattern = Pattern::named(kind, None).map_err(Failure::usage)?;
+    let spec = CeilingSpec {
+        depth,
+        io_bytes: IO_BYTES,
+        read_percent: perf::ceiling::read_percent(&pattern).unwrap_or(100),
+        in_capsule_bytes: perf::ceiling::IN_CAPSULE_BYTES,
+        duration: Duration::from_millis(600),
+        warm_up: Duration::from_millis(150),
+        cores: cores.map(|cores| (cores.host, cores.target)),
+        seed: 1,
+    };
+    let workload = Workload {
+        pattern,
+        depth,
+        warm_up: Duration::from_millis(200),
+        stop: Stop { runtime: Some(Duration::from_millis(900)), ..Stop::default() },
+        ..Workload::default()
+    };
+    let mut rounds = Vec::new();
+    for _ in 0..ROUND_COUNT {
+        let ceiling = measure(&spec).context("the ceiling")?;
+        rounds.push((ceiling.iops(), load(served, 1, &workload, cores)?.report));
+    }
+    let middle = |value: &dyn Fn(&(f64, Report)) -> f64| {
+        median(&rounds.iter().map(value).collect::<Vec<_>>()).unwrap_or(0.0)
+    };
+    let percentile = |report: &Report, percent| {
+        report
+            .total
+            .latency()
+            .percentile_ns(percent)
+            .map_or(0.0, |ns| Duration::from_nanos(ns).as_secs_f64() * 1e6)
+    };
+    let has_target = rounds.iter().all(|(_, report)| report.cpu.target.is_some());
+    let share_us =
+        |share: Option<load::report::CpuShare>| share.map_or(0.0, |share| share.ns_per_operation() / 1e3);
+    Ok(Cell {
+        kind,
+        depth,
+        iops: middle(&|(_, report)| report.total.iops),
+        p50_us: middle(&|(_, report)| percentile(report, 50.0)),
+        p99_us: middle(&|(_, report)| percentile(report, 99.0)),
+        ceiling_iops: middle(&|(ceiling_iops, _)| *ceiling_iops),
+        share: middle(&|(ceiling_iops, report)| report.total.iops / ceiling_iops),
+        host_us: middle(&|(_, report)| share_us(report.cpu.generator)),
+        target_us: has_target.then(|| middle(&|(_, report)| share_us(report.cpu.target))),
+    })
+}
+
+fn print_heading(address: &Address, cores: Option<Cores>, environment: &Environment) {
+    let kernel = environment.kernel.as_deref().unwrap_or("?");
+    let cpu = environment.cpu_model.as_deref().unwrap_or(&environment.architecture);
+    println!("target at {address}, kernel {kernel}, {} cores of {cpu}", environment.core_count);
+    match cores {
+        Some(Cores { host, target }) => {
+            println!("host on core {host}, target on core {target}, over loopback\n");
+        }
+        None => println!("host and target share one core: speeds mean little here\n"),
+    }
+    let _ = std::io::stdout().flush();
+}
+
+fn print_cell(cell: &Cell) {
+    let target_us = cell.target_us.map_or_else(|| "-".into(), |us| format!("{us:.2}"));
+    println!(
+        "{:<12}{:>6}{:>12.0}{:>10.1}{:>10.1}{:>14.0}{:>9.2}{:>13.2}{target_us:>14}",
+        cell.kind,
+        cell.depth,
+        cell.iops,
+        cell.p50_us,
+        cell.p99_us,
+        cell.ceiling_iops,
+        cell.share,
+        cell.host_us
+    );
+}
+
+fn print_explanation(cores: Option<Cores>) {
+    let on = cores.map_or_else(String::new, |cores| format!(" --cores {}", cores.target));
+    println!(
+        "
+The ceiling moves the same bytes over the same kind of socket with no NVMe at all; share is ours of it, the median of {ROUND_COUNT} rounds
+that take turns. The processor's time is counted in hundredths of a second.
+
+Serve the same, and mount it from this machine's kernel:
+  nvlane target --namespace ram:1G{on}
+  modprobe nvme-tcp && nvme connect -t tcp -a 127.0.0.1 -s 4420 -n {DEFAULT_NQN}
+From another machine: nvlane target --listen 0.0.0.0:4420 ..., and its address after -a. More load: nvlane perf --help"
+    );
+}
+
+fn cell_value(cell: &Cell) -> Value {
+    json!({
+        "pattern": cell.kind,
+        "io_bytes": IO_BYTES,
+        "depth": cell.depth,
+        "iops": cell.iops,
+        "p50_us": cell.p50_us,
+        "p99_us": cell.p99_us,
+        "ceiling_iops": cell.ceiling_iops,
+        "share": cell.share,
+        "host_us_per_operation": cell.host_us,
+        "target_us_per_operation": cell.target_us,
+    })
+}
