@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{ArgAction, Args, Subcommand, ValueEnum};
-use host::{Address, Association, Doorbell, Options};
+use host::{Address, Association, Doorbell, Options, ReplayPolicy};
 use load::keys::Distribution;
 use load::report::{fio_json, text};
 use load::runner::{self, Finished, RunError, RunSettings};
@@ -142,6 +142,10 @@ struct ConnectionArguments {
     /// Whether waiting threads spin: as long as it has paid lately, always, or never.
     #[arg(long, default_value = "auto")]
     spin: Spin,
+    /// What is submitted again after the connection was lost and is back: writes too, as kernels do, or reads only; then an
+    /// interrupted write is a failed one.
+    #[arg(long, default_value = "all")]
+    replay: Replay,
 }
 
 #[derive(Debug, Args)]
@@ -178,6 +182,12 @@ enum Spin {
     Auto,
     Always,
     Never,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Replay {
+    All,
+    Reads,
 }
 
 pub(crate) fn perf(arguments: &PerfArguments) -> Ended {
@@ -299,6 +309,10 @@ impl ConnectionArguments {
                 Spin::Auto => Options::default().spin,
                 Spin::Always => Duration::MAX,
                 Spin::Never => Duration::ZERO,
+            },
+            replay: match self.replay {
+                Replay::All => ReplayPolicy::Idempotent,
+                Replay::Reads => ReplayPolicy::ReadsOnly,
             },
             ..Options::default()
         })
