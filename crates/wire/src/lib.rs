@@ -20,6 +20,7 @@ pub mod digest;
 pub mod discovery;
 pub mod fabrics;
 pub mod feature;
+pub mod field;
 pub mod id;
 pub mod identify;
 pub mod kv;

@@ -265,3 +265,17 @@ macro_rules! assert_offsets {
         }
     };
 }
+
+/// `FIELDS` of a structure, in the order they are named.
+macro_rules! named_fields {
+    ($type:ident: $($field:ident),* $(,)?) => {
+        impl $type {
+            /// Its fields but the reserved ones, in wire order.
+            pub const FIELDS: &'static [crate::field::Field] = &[$(crate::field::Field {
+                name: stringify!($field),
+                offset: ::core::mem::offset_of!($type, $field),
+                length: crate::field::length_of(|value: &$type| &value.$field),
+            }),*];
+        }
+    };
+}

@@ -358,6 +358,14 @@ impl IdentifyController {
 
 default_zeroed! { IdentifyController }
 
+named_fields! {
+    IdentifyController:
+    vid, ssvid, sn, mn, fr, rab, ieee, cmic, mdts, cntlid, ver, rtd3r, rtd3e, oaes, ctratt, cntrltype, fguid, crdt,
+    oacs, acl, aerl, frmw, lpa, elpe, npss, wctemp, cctemp, tnvmcap, unvmcap, kas, anatt, anacap, anagrpmax, nanagrpid,
+    sqes, cqes, maxcmd, nn, oncs, fuses, fna, vwc, awun, awupf, nvscc, nwpc, acwu, ocfs, sgls, mnan, subnqn, ioccsz,
+    iorcsz, icdoff, fcatt, msdbd, ofcs, dctype,
+}
+
 /// `2^exponent` pages, 0 for no limit; past 64 bits it is the largest number.
 pub(super) const fn size_limit_bytes(exponent: u8, page_bytes_min: u32) -> Option<u64> {
     match exponent {
@@ -398,6 +406,16 @@ mod tests {
             536, mnan @ 540, subnqn @ 768, ioccsz @ 1792, iorcsz @ 1796, icdoff @ 1800, fcatt @ 1802, msdbd @
             1803, ofcs @ 1804, dctype @ 1806, psd @ 2048, vendor_specific @ 3072,
         );
+    }
+
+    #[test]
+    fn its_fields_are_listed_in_wire_order_and_do_not_overlap() {
+        let fields = IdentifyController::FIELDS;
+        assert!(fields.is_sorted_by(|a, b| a.offset + a.length <= b.offset));
+        let mut controller = IdentifyController::fabrics();
+        controller.nn.set(0x0102_0304);
+        let nn = fields.iter().find(|field| field.name == "nn").expect("listed");
+        assert_eq!(nn.number(controller.as_bytes()), Some(0x0102_0304));
     }
 
     #[test]

@@ -262,6 +262,13 @@ impl IdentifyNamespace {
 
 default_zeroed! { IdentifyNamespace }
 
+named_fields! {
+    IdentifyNamespace:
+    nsze, ncap, nuse, nsfeat, nlbaf, flbas, mc, dpc, dps, nmic, rescap, fpi, dlfeat, nawun, nawupf, nacwu, nabsn, nabo,
+    nabspf, noiob, nvmcap, npwg, npwa, npdg, npda, nows, mssrl, mcl, msrc, anagrpid, nsattr, nvmsetid, endgid, nguid,
+    eui64,
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -299,6 +306,11 @@ mod tests {
         assert_eq!(raw[128..132], [0, 0, 12, 0]);
         assert_eq!(namespace.block_bytes(), Some(4096));
         assert!(namespace.is_present() && !IdentifyNamespace::default().is_present());
+    }
+
+    #[test]
+    fn its_fields_are_listed_in_wire_order_and_do_not_overlap() {
+        assert!(IdentifyNamespace::FIELDS.is_sorted_by(|a, b| a.offset + a.length <= b.offset));
     }
 
     #[test]
