@@ -229,6 +229,7 @@ impl fmt::Display for Advice<'_> {
                 }
                 _ => Ok(()),
             },
+            LinkError::Resolve(_) => f.write_str("; is it spelled right? An IP address does as well"),
             LinkError::TimedOut { to: "TCP connect", .. } => f.write_str(
                 "; is the address right, and does every firewall on the way let this port through?",
             ),

@@ -35,6 +35,13 @@ impl HostIdentity {
         Self { nqn: Nqn::from_uuid(uuid), id: uuid.into() }
     }
 
+    /// The identity of a host of this name: its identifier is the UUID in the name, or derived from the name.
+    #[must_use]
+    pub fn of_name(nqn: Nqn) -> Self {
+        let id = id_of_name(&nqn);
+        Self { nqn, id }
+    }
+
     /// The identity of this machine or user.
     #[must_use]
     pub fn of_this_machine() -> Self {
