@@ -37,6 +37,11 @@ impl Failure {
         Self { kind, message: message.to_string() }
     }
 
+    /// The same with something said before it.
+    pub(crate) fn context(self, before: impl fmt::Display) -> Self {
+        Self { message: format!("{before}{}", self.message), ..self }
+    }
+
     pub(crate) fn usage(message: impl fmt::Display) -> Self {
         Self::new(Kind::Usage, message)
     }
@@ -55,4 +60,15 @@ pub(crate) fn report(failure: &Failure) -> ExitCode {
         eprintln!("nvlane: {line}");
     }
     ExitCode::from(failure.kind as u8)
+}
+
+/// Ends for options that are wrong, or for `--help`. A value that cannot be gets one line, which says what could be; for
+/// the rest the usage goes with it.
+pub(crate) fn wrong_options(error: &clap::Error) -> ExitCode {
+    if error.kind() != clap::error::ErrorKind::ValueValidation {
+        error.exit();
+    }
+    let text = error.to_string();
+    let line = text.lines().next().unwrap_or_default();
+    report(&Failure::usage(line.strip_prefix("error: ").unwrap_or(line)))
 }

@@ -2,14 +2,22 @@
 #![forbid(unsafe_code)]
 
 mod check;
+mod columns;
+mod connection;
+mod discover;
 mod exit;
 mod host_failure;
+mod human_size;
+mod identify;
+mod list;
 mod logging;
 mod manual;
+mod output;
 mod perf;
 mod quickstart;
 mod run;
 mod serve;
+mod smart_log;
 
 use std::process::ExitCode;
 
@@ -41,6 +49,14 @@ enum Command {
     Target(serve::TargetArguments),
     /// Check a target's configuration and its storage, and change nothing.
     Check(check::CheckArguments),
+    /// List the subsystems that a discovery service knows.
+    Discover(discover::DiscoverArguments),
+    /// Show what a controller and its namespaces say of themselves.
+    Identify(identify::IdentifyArguments),
+    /// List the namespaces of a subsystem, or of all that a discovery service knows.
+    List(list::ListArguments),
+    /// Show a controller's health and traffic.
+    SmartLog(smart_log::SmartLogArguments),
     /// Put load on a namespace and measure it; `perf ceiling` measures what plain sockets allow.
     Perf(perf::PerfArguments),
     /// Write a completion script for a shell.
@@ -50,7 +66,10 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return exit::wrong_options(&error),
+    };
     // A target's log is its voice; tools speak through their output.
     let is_service = matches!(cli.command, Command::Target(_));
     logging::start(&cli.log, if is_service { "info" } else { "warn" });
@@ -58,6 +77,10 @@ fn main() -> ExitCode {
         Command::Quickstart(arguments) => quickstart::quickstart(&arguments),
         Command::Target(arguments) => serve::target(&arguments),
         Command::Check(arguments) => check::check(&arguments),
+        Command::Discover(arguments) => discover::discover(&arguments),
+        Command::Identify(arguments) => identify::identify(&arguments),
+        Command::List(arguments) => list::list(&arguments),
+        Command::SmartLog(arguments) => smart_log::smart_log(&arguments),
         Command::Perf(arguments) => perf::perf(&arguments),
         Command::Completions(arguments) => manual::completions(&arguments),
         Command::Man(arguments) => manual::man(&arguments),

@@ -1,0 +1,299 @@
+//! `nvlane discover`: which subsystems there are, and where.
+
+use std::fmt;
+use std::process::ExitCode;
+
+use clap::Args;
+use host::discovery::{Discovered, Survey, survey};
+use host::{Address, Error, LinkError, Options};
+use serde::Serialize;
+use wire::discovery::{
+    AddressFamily, DISCOVERY_PORT, DiscoveryEntry, Eflags, IO_PORT, SecureChannel, SubsystemType,
+    TcpSecurity, TransportType, Treq,
+};
+
+use crate::Ended;
+use crate::columns::Columns;
+use crate::connection::Connection;
+use crate::exit::Failure;
+use crate::output::Output;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The port is 8009 unless ADDR has one, or 4420 if nothing listens there. A subsystem in ADDR is passed over: the discovery
+service of that address is asked. Services that it refers to are asked as well, each once.")]
+pub(crate) struct DiscoverArguments {
+    #[command(flatten)]
+    connection: Connection,
+    #[command(flatten)]
+    output: Output,
+}
+
+pub(crate) fn discover(arguments: &DiscoverArguments) -> Ended {
+    let address = service_address(arguments.connection.address()?);
+    let survey = survey_service(&address, &arguments.connection.options()?)?;
+    arguments.output.print(&Report::new(&survey))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The discovery service of a machine, whatever else the address names.
+pub(crate) fn service_address(address: Address) -> Address {
+    Address { subsystem: None, nsid: None, ..address }
+}
+
+/// Asks the service and those it refers to. Without a port in the address, on the port of discovery and then on the one of I/O.
+pub(crate) fn survey_service(address: &Address, options: &Options) -> Result<Survey, Failure> {
+    match survey(address, options) {
+        Err(error) if address.port.is_none() && is_closed(&error) => {
+            survey(&address.clone().with_port(IO_PORT), options).map_err(|second| {
+                let is_closed = is_closed(&second);
+                let failure = Failure::from(second);
+                if is_closed {
+                    failure.context(format!("neither on port {DISCOVERY_PORT}: "))
+                } else {
+                    failure
+                }
+            })
+        }
+        surveyed => Ok(surveyed?),
+    }
+}
+
+/// Whether nothing answers on that port.
+fn is_closed(error: &Error) -> bool {
+    match error {
+        Error::Link { cause: LinkError::Socket(error), .. } => {
+            error.kind() == std::io::ErrorKind::ConnectionRefused
+        }
+        _ => false,
+    }
+}
+
+/// What was found: that of the service asked first, then that of each it refers to.
+#[derive(Debug, Serialize)]
+struct Report {
+    #[serde(flatten)]
+    first: Log,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    referrals: Vec<Log>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unreachable: Vec<Unreachable>,
+    /// Referrals were left out: too deep, or too many.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    is_cut: bool,
+}
+
+/// The log of one service.
+#[derive(Debug, Serialize)]
+struct Log {
+    service: String,
+    genctr: u64,
+    records: Vec<Record>,
+}
+
+/// A record, with the names that scripts know from nvme-cli.
+#[derive(Debug, Serialize)]
+struct Record {
+    trtype: String,
+    adrfam: String,
+    subtype: String,
+    treq: String,
+    portid: u16,
+    cntlid: u16,
+    asqsz: u16,
+    trsvcid: String,
+    subnqn: String,
+    traddr: String,
+    eflags: String,
+    sectype: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Unreachable {
+    service: String,
+    error: String,
+}
+
+impl Report {
+    fn new(survey: &Survey) -> Self {
+        let mut logs = survey.services.iter().map(Log::new);
+        Self {
+            first: logs.next().expect("the first service was asked"),
+            referrals: logs.collect(),
+            unreachable: survey
+                .failures
+                .iter()
+                .map(|(address, error)| Unreachable { service: place(address), error: error.to_string() })
+                .collect(),
+            is_cut: survey.is_cut,
+        }
+    }
+}
+
+impl Log {
+    fn new((address, found): &(Address, Discovered)) -> Self {
+        let records = found.entries.iter().map(Record::new).collect();
+        Self { service: place(address), genctr: found.generation, records }
+    }
+}
+
+/// Machine and port.
+fn place(address: &Address) -> String {
+    format!("{}:{}", address.host, address.port())
+}
+
+impl Record {
+    fn new(entry: &DiscoveryEntry) -> Self {
+        Self {
+            trtype: transport(entry.trtype),
+            adrfam: family(entry.adrfam),
+            subtype: subsystem_type(entry.subtype),
+            treq: requirements(entry.treq),
+            portid: entry.portid.get(),
+            cntlid: entry.cntlid().get(),
+            asqsz: entry.asqsz.get(),
+            trsvcid: entry.service_id().to_string(),
+            subnqn: match entry.subsystem() {
+                Ok(nqn) => nqn.to_string(),
+                Err(error) => format!("({error})"),
+            },
+            traddr: entry.address().to_string(),
+            eflags: attributes(entry.eflags()),
+            sectype: security(entry.tcp_security()),
+        }
+    }
+}
+
+fn transport(transport: TransportType) -> String {
+    match transport {
+        TransportType::TCP => "tcp".into(),
+        TransportType::RDMA => "rdma".into(),
+        TransportType::FC => "fc".into(),
+        TransportType::LOOP => "loop".into(),
+        other => other.to_string(),
+    }
+}
+
+fn family(family: AddressFamily) -> String {
+    match family {
+        AddressFamily::IPV4 => "ipv4".into(),
+        AddressFamily::IPV6 => "ipv6".into(),
+        other => other.to_string(),
+    }
+}
+
+fn subsystem_type(subtype: SubsystemType) -> String {
+    match subtype {
+        SubsystemType::REFERRAL => "referral".into(),
+        SubsystemType::NVM => "nvme subsystem".into(),
+        SubsystemType::DISCOVERY => "current discovery subsystem".into(),
+        other => other.to_string(),
+    }
+}
+
+fn requirements(treq: Treq) -> String {
+    let channel = match treq.secure_channel() {
+        SecureChannel::UNSPECIFIED => "not specified",
+        SecureChannel::REQUIRED => "required",
+        SecureChannel::NOT_REQUIRED => "not required",
+        _ => "reserved",
+    };
+    let flow = if treq.sq_flow_disable() { ", sq flow control disable supported" } else { "" };
+    format!("{channel}{flow}")
+}
+
+fn attributes(eflags: Eflags) -> String {
+    let known = [
+        (Eflags::DUPLICATE, "duplicate discovery information"),
+        (Eflags::PERSISTENT, "explicit discovery connections"),
+        (Eflags::NO_CDC, "no cdc connectivity"),
+    ];
+    let names: Vec<_> =
+        known.iter().filter(|(flag, _)| eflags.contains(*flag)).map(|(_, name)| *name).collect();
+    if names.is_empty() { "none".into() } else { names.join(", ") }
+}
+
+fn security(security: TcpSecurity) -> String {
+    match security {
+        TcpSecurity::NONE => "none".into(),
+        TcpSecurity::TLS_1_2 => "tls".into(),
+        TcpSecurity::TLS_1_3 => "tls13".into(),
+        other => other.to_string(),
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.first.fmt(f)?;
+        for log in &self.referrals {
+            write!(f, "\n{log}")?;
+        }
+        for Unreachable { service, error } in &self.unreachable {
+            write!(f, "\nReferral to {service}: {error}\n")?;
+        }
+        if self.is_cut { f.write_str("\nThere are more referrals than were followed.\n") } else { Ok(()) }
+    }
+}
+
+impl fmt::Display for Log {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (count, s) = (self.records.len(), if self.records.len() == 1 { "" } else { "s" });
+        writeln!(f, "Discovery log of {}, generation {}: {count} record{s}", self.service, self.genctr)?;
+        let mut table = Columns::titled([
+            "Transport",
+            "Family",
+            "Address",
+            "Port",
+            "Type",
+            "Port id",
+            "Controller",
+            "Security",
+            "Requirements",
+            "NQN",
+        ]);
+        for record in &self.records {
+            let controller = match record.cntlid {
+                0xffff => "any".to_owned(),
+                cntlid => cntlid.to_string(),
+            };
+            table.row([
+                record.trtype.clone(),
+                record.adrfam.clone(),
+                record.traddr.clone(),
+                record.trsvcid.clone(),
+                record.subtype.clone(),
+                record.portid.to_string(),
+                controller,
+                record.sectype.clone(),
+                record.treq.clone(),
+                record.subnqn.clone(),
+            ]);
+        }
+        if count > 0 { table.fmt(f) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_has_the_names_and_words_that_scripts_know() {
+        let nqn = "nqn.2016-06.io.nvlane:disk".parse().expect("well formed");
+        let mut entry = DiscoveryEntry::tcp([192, 0, 2, 1].into(), 4420, &nqn);
+        entry.treq = Treq::default().with_sq_flow_disable(true);
+        let record = serde_json::to_string(&Record::new(&entry)).expect("JSON");
+        assert_eq!(
+            record,
+            "{\"trtype\":\"tcp\",\"adrfam\":\"ipv4\",\"subtype\":\"nvme subsystem\",\
+             \"treq\":\"not specified, sq flow control disable supported\",\"portid\":0,\"cntlid\":65535,\"asqsz\":32,\
+             \"trsvcid\":\"4420\",\"subnqn\":\"nqn.2016-06.io.nvlane:disk\",\"traddr\":\"192.0.2.1\",\
+             \"eflags\":\"none\",\"sectype\":\"none\"}"
+        );
+        entry.subtype = SubsystemType::from_raw(9);
+        entry.set_eflags(Eflags::PERSISTENT | Eflags::DUPLICATE);
+        let record = Record::new(&entry);
+        assert_eq!(record.subtype, "unknown 0x09");
+        assert_eq!(record.eflags, "duplicate discovery information, explicit discovery connections");
+    }
+}

@@ -1,0 +1,157 @@
+//! `nvlane list`: the namespaces of a subsystem, or of all that a discovery service names.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::process::ExitCode;
+
+use clap::Args;
+use host::discovery::address_of;
+use host::{Address, Association, Options};
+use proto::host_namespaces::{Geometry, NamespaceInfo};
+use serde::Serialize;
+use wire::discovery::SubsystemType;
+
+use crate::Ended;
+use crate::columns::Columns;
+use crate::connection::Connection;
+use crate::discover::{service_address, survey_service};
+use crate::exit::{self, Failure};
+use crate::human_size::HumanSize;
+use crate::output::Output;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+With a subsystem in ADDR its namespaces are listed, otherwise those of every subsystem that the discovery service there names.
+DevicePath and Address are what the other commands take as ADDR.")]
+pub(crate) struct ListArguments {
+    #[command(flatten)]
+    connection: Connection,
+    #[command(flatten)]
+    output: Output,
+}
+
+pub(crate) fn list(arguments: &ListArguments) -> Ended {
+    let address = arguments.connection.address()?;
+    let options = arguments.connection.options()?;
+    let mut listing = Listing::default();
+    let mut code = ExitCode::SUCCESS;
+    if !address.is_discovery() {
+        listing.add(&address, options)?;
+    } else {
+        for address in subsystems(&service_address(address), &options)? {
+            // One that cannot be had does not hide the others.
+            if let Err(failure) = listing.add(&address, options.clone()) {
+                code = exit::report(&failure);
+            }
+        }
+    }
+    arguments.output.print(&listing)?;
+    Ok(code)
+}
+
+/// Each subsystem that can be reached over TCP, at the first address that is named for it.
+fn subsystems(service: &Address, options: &Options) -> Result<Vec<Address>, Failure> {
+    let survey = survey_service(service, options)?;
+    let mut seen = BTreeSet::new();
+    let entries = survey.services.iter().flat_map(|(_, found)| &found.entries);
+    let subsystems = entries.filter(|entry| entry.subtype == SubsystemType::NVM);
+    let addresses = subsystems.filter_map(|entry| address_of(entry).ok());
+    Ok(addresses.filter(|address| seen.insert(address.subsystem.as_ref().map(ToString::to_string))).collect())
+}
+
+/// The namespaces found so far.
+#[derive(Debug, Default, Serialize)]
+struct Listing {
+    #[serde(rename = "Devices")]
+    devices: Vec<Device>,
+}
+
+/// A namespace, with the names that scripts know from nvme-cli.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct Device {
+    name_space: u32,
+    device_path: String,
+    #[serde(rename = "SubsystemNQN")]
+    subsystem_nqn: String,
+    firmware: String,
+    model_number: String,
+    serial_number: String,
+    used_bytes: u64,
+    #[serde(rename = "MaximumLBA")]
+    maximum_lba: u64,
+    physical_size: u64,
+    sector_size: u32,
+    #[serde(rename = "UUID")]
+    uuid: Option<String>,
+    /// Why it cannot be read or written, if so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unusable: Option<String>,
+}
+
+impl Listing {
+    /// Adds the namespaces of the subsystem at the address, or the one that it names.
+    fn add(&mut self, address: &Address, options: Options) -> Result<(), Failure> {
+        let association = Association::connect(address, options)?;
+        let namespaces = association.namespaces();
+        if let Some(nsid) = address.nsid
+            && !namespaces.iter().any(|info| info.nsid == nsid)
+        {
+            association.namespace(nsid)?;
+        }
+        let wanted = namespaces.iter().filter(|info| address.nsid.is_none_or(|nsid| nsid == info.nsid));
+        self.devices.extend(wanted.map(|info| Device::new(&association, info)));
+        association.close();
+        Ok(())
+    }
+}
+
+impl Device {
+    fn new(association: &Association, info: &NamespaceInfo) -> Self {
+        let controller = association.controller();
+        let (Geometry { lba_bytes, block_count }, unusable) = match info.geometry {
+            Ok(geometry) => (geometry, None),
+            Err(unusable) => (Geometry { lba_bytes: 0, block_count: 0 }, Some(unusable.to_string())),
+        };
+        let address = association.address();
+        let address = address.clone().with_port(address.port()).with_nsid(info.nsid);
+        Self {
+            name_space: info.nsid.get(),
+            device_path: address.to_string(),
+            subsystem_nqn: association.subsystem().to_string(),
+            firmware: controller.identify.firmware().to_string(),
+            model_number: controller.identify.model().to_string(),
+            serial_number: controller.identify.serial().to_string(),
+            used_bytes: info.used_blocks.saturating_mul(lba_bytes.into()),
+            maximum_lba: block_count,
+            physical_size: block_count.saturating_mul(lba_bytes.into()),
+            sector_size: lba_bytes,
+            uuid: info.uuid.map(|uuid| uuid.to_string()),
+            unusable,
+        }
+    }
+}
+
+impl fmt::Display for Listing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut table =
+            Columns::titled(["NSID", "Size", "In use", "Block", "Model", "Serial", "Firmware", "Address"]);
+        for device in &self.devices {
+            let block = match &device.unusable {
+                None => format!("{} B", device.sector_size),
+                Some(why) => format!("({why})"),
+            };
+            table.row([
+                device.name_space.to_string(),
+                HumanSize(device.physical_size.into()).to_string(),
+                HumanSize(device.used_bytes.into()).to_string(),
+                block,
+                device.model_number.clone(),
+                device.serial_number.clone(),
+                device.firmware.clone(),
+                device.device_path.clone(),
+            ]);
+        }
+        table.fmt(f)
+    }
+}
