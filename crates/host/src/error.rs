@@ -233,7 +233,9 @@ impl fmt::Display for Advice<'_> {
             LinkError::TimedOut { to: "TCP connect", .. } => f.write_str(
                 "; is the address right, and does every firewall on the way let this port through?",
             ),
-            LinkError::Closed { during: "handshake" } => f.write_str("; is this an NVMe/TCP port?"),
+            LinkError::Closed { during: "handshake" } | LinkError::TimedOut { to: "handshake", .. } => {
+                f.write_str("; is this an NVMe/TCP port?")
+            }
             LinkError::Violation(Violation::UnsupportedParameter { offset: 11 }) => {
                 f.write_str("; it does not agree to the digests asked for: connect with others, or with none")
             }
