@@ -49,7 +49,7 @@ pub(crate) fn survey_service(address: &Address, options: &Options) -> Result<Sur
                 let is_closed = is_closed(&second);
                 let failure = Failure::from(second);
                 if is_closed {
-                    failure.context(format!("neither on port {DISCOVERY_PORT}: "))
+                    failure.context(format!("port {DISCOVERY_PORT} is closed, and "))
                 } else {
                     failure
                 }

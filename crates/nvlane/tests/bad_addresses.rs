@@ -1,0 +1,135 @@
+//! What keeps a host from a target is said in one line that tells what to do.
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use support::{Target, run, strange_peer};
+use wire::pdu::IC_BYTES;
+
+#[test]
+fn an_address_that_is_none_says_how_to_write_one() {
+    for (address, hint) in [
+        ("1.2.3/nqn.2026-01.io.nvlane:x", "no IP address"),
+        ("::1", "[::1]"),
+        ("host:port/nqn.2026-01.io.nvlane:x", "1 to 65535"),
+        ("http://host/nqn.2026-01.io.nvlane:x", "nvme+tcp://"),
+        ("host?disk=1", "ns=NUMBER"),
+        ("trtype:rdma traddr:192.0.2.1", "only TCP"),
+        ("192.0.2.1", "`nvlane discover` lists what is there"),
+    ] {
+        let line = run(["identify", address]).complaint(2);
+        assert!(line.contains(hint), "{line}");
+    }
+    assert!(run(["identify"]).complaint(2).contains("NVLANE_ADDR"));
+}
+
+#[test]
+fn options_that_cannot_be_are_one_line() {
+    for arguments in [
+        ["--timeout", "soon", "127.0.0.1"],
+        ["--timeout", "0", "127.0.0.1"],
+        ["--hostnqn", "me", "127.0.0.1"],
+        ["--hostid", "me", "127.0.0.1"],
+    ] {
+        let line = run(["discover"].into_iter().chain(arguments)).complaint(2);
+        assert!(line.contains(arguments[0]), "{line}");
+    }
+}
+
+#[test]
+fn a_name_that_does_not_resolve_is_a_target_out_of_reach() {
+    let line = run(["identify", "nowhere.invalid/nqn.2026-01.io.nvlane:x"]).complaint(4);
+    assert!(line.contains("cannot resolve the name") && line.contains("spelled"), "{line}");
+}
+
+#[test]
+fn a_closed_port_asks_whether_the_target_runs() {
+    for (verb, address) in [("identify", "127.0.0.1:1/nqn.2026-01.io.nvlane:x"), ("discover", "127.0.0.1:1")]
+    {
+        let line = run([verb, address]).complaint(4);
+        assert!(line.contains("is the target running"), "{line}");
+    }
+}
+
+#[test]
+fn an_unknown_subsystem_says_where_to_look() {
+    let target = Target::serving(&["ram:1M"]);
+    let address = format!("{}/nqn.2026-01.io.nvlane:other", target.place());
+    for verb in ["identify", "list", "smart-log"] {
+        let line = run([verb, &address]).complaint(4);
+        assert!(line.contains("no subsystem nqn.2026-01.io.nvlane:other"), "{line}");
+        assert!(line.contains("`nvlane discover`"), "{line}");
+    }
+}
+
+#[test]
+fn a_host_that_is_not_let_in_learns_its_name() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = directory.path().join("nvlane.toml");
+    let friend = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-4333-8444-555555555555";
+    let stranger = "nqn.2014-08.org.nvmexpress:uuid:99999999-2222-4333-8444-555555555555";
+    let text = format!(
+        "[[subsystem]]\nnqn = \"nqn.2026-01.io.nvlane:disk\"\nhosts = [\"{friend}\"]\n\
+         namespace = [{{ storage = \"ram:1M\" }}]\n"
+    );
+    std::fs::write(&config, text).unwrap();
+    let target = Target::configured(&config);
+    let line = target.ask(&["identify", "--hostnqn", stranger]).complaint(4);
+    assert!(line.contains(&format!("the target must allow our host name, {stranger}")), "{line}");
+    target.ask(&["identify", "--hostnqn", friend]).text();
+}
+
+#[test]
+fn an_unknown_namespace_lists_those_that_are_there() {
+    let target = Target::serving(&["ram:1M", "ram:1M"]);
+    let line = target.ask(&["identify", "--namespace", "7"]).complaint(4);
+    assert!(line.ends_with("has no namespace 7; there are 1, 2"), "{line}");
+    let line = run(["list", &format!("{}?ns=7", target.address)]).complaint(4);
+    assert!(line.ends_with("has no namespace 7; there are 1, 2"), "{line}");
+}
+
+#[test]
+fn something_else_than_a_target_is_told_from_one() {
+    let answer = |stream: &mut TcpStream| {
+        let mut request = [0; IC_BYTES];
+        let _ = stream.read_exact(&mut request);
+        let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n");
+    };
+    let silent = |stream: &mut TcpStream| {
+        let mut request = [0; IC_BYTES];
+        let _ = stream.read_exact(&mut request);
+    };
+    for address in [strange_peer(answer), strange_peer(silent)] {
+        let line = run(["identify", &address]).complaint(4);
+        assert!(line.ends_with("is this an NVMe/TCP port?"), "{line}");
+    }
+}
+
+#[test]
+fn one_that_never_answers_is_waited_for_as_long_as_asked() {
+    let address = strange_peer(|stream| {
+        let _ = stream.read_to_end(&mut Vec::new());
+    });
+    let start = std::time::Instant::now();
+    let line = run(["identify", "--timeout", "0.3", &address]).complaint(4);
+    assert!(line.contains("no answer to handshake in 300 ms; is this an NVMe/TCP port?"), "{line}");
+    assert!(start.elapsed().as_secs() < 5);
+}
+
+#[test]
+fn digests_that_are_not_agreed_to_are_said() {
+    let address = strange_peer(|stream| {
+        let mut request = [0; IC_BYTES];
+        let _ = stream.read_exact(&mut request);
+        // An ICResp without digests, with 64 KiB of data to a PDU.
+        let mut response = [0; IC_BYTES];
+        (response[0], response[2], response[4]) = (1, 128, 128);
+        response[12..16].copy_from_slice(&(64u32 << 10).to_le_bytes());
+        let _ = stream.write_all(&response);
+        let _ = stream.read_to_end(&mut Vec::new());
+    });
+    let line = run(["identify", "-g", &address]).complaint(4);
+    assert!(line.contains("does not agree to the digests asked for"), "{line}");
+}

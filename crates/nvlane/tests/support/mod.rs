@@ -1,0 +1,128 @@
+//! The command as its users run it: a target on a free port, and other commands beside it.
+#![allow(dead_code)] // Each test uses a part of this.
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+
+/// The command with nothing of this machine's in its environment.
+pub(crate) fn nvlane() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nvlane"));
+    command.env_remove("NVLANE_ADDR").env_remove("RUST_BACKTRACE").env("NVLANE_LOG", "warn");
+    command.stdin(Stdio::null());
+    command
+}
+
+/// How a command ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Ended {
+    pub(crate) fn of(command: &mut Command) -> Self {
+        let output = command.output().expect("the command runs");
+        let text = |bytes| String::from_utf8(bytes).expect("text");
+        Self {
+            code: output.status.code().expect("no signal"),
+            stdout: text(output.stdout),
+            stderr: text(output.stderr),
+        }
+    }
+
+    /// What it wrote, if all went well and it had nothing to complain of.
+    #[track_caller]
+    pub(crate) fn text(self) -> String {
+        assert_eq!((self.code, self.stderr.as_str()), (0, ""), "{}", self.stdout);
+        self.stdout
+    }
+
+    #[track_caller]
+    pub(crate) fn json(self) -> serde_json::Value {
+        serde_json::from_str(&self.text()).expect("JSON")
+    }
+
+    /// The one line that it ends with: nothing was written, and the exit code is this.
+    #[track_caller]
+    pub(crate) fn complaint(self, code: i32) -> String {
+        assert_eq!(self.code, code, "{self:?}");
+        assert_eq!(self.stdout, "", "nothing half done");
+        assert_eq!(self.stderr.lines().count(), 1, "one line: {}", self.stderr);
+        let line = self.stderr.trim_end();
+        line.strip_prefix("nvlane: ").unwrap_or_else(|| panic!("who speaks: {line}")).to_owned()
+    }
+}
+
+/// Runs the command with these arguments.
+pub(crate) fn run<Argument: AsRef<OsStr>>(arguments: impl IntoIterator<Item = Argument>) -> Ended {
+    Ended::of(nvlane().args(arguments))
+}
+
+/// A target that ends with the test.
+pub(crate) struct Target {
+    process: Child,
+    stdin: Option<ChildStdin>,
+    /// Address of its first subsystem, as commands take it.
+    pub(crate) address: String,
+}
+
+impl Target {
+    /// Serves these namespaces on a free port.
+    pub(crate) fn serving(namespaces: &[&str]) -> Self {
+        let specs = namespaces.iter().flat_map(|spec| ["--namespace", spec]);
+        Self::start(nvlane().args(["target", "--listen", "127.0.0.1:0"]).args(specs))
+    }
+
+    /// Serves what a configuration says, on a free port.
+    pub(crate) fn configured(config: &Path) -> Self {
+        Self::start(nvlane().args(["target", "--listen", "127.0.0.1:0", "--config"]).arg(config))
+    }
+
+    /// Runs `nvlane target` for as long as it is read from: with a command that says the address and then waits.
+    pub(crate) fn start(command: &mut Command) -> Self {
+        command.args(["--run", "echo $NVLANE_ADDR; read end"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = command.spawn().expect("the target starts");
+        let mut address = String::new();
+        BufReader::new(process.stdout.take().expect("piped")).read_line(&mut address).expect("a line");
+        let stdin = process.stdin.take();
+        Self { process, stdin, address: address.trim().to_owned() }
+    }
+
+    /// Machine and port.
+    pub(crate) fn place(&self) -> &str {
+        self.address.split_once('/').map_or(&self.address, |(place, _)| place)
+    }
+
+    /// Runs a command with this target's address behind it.
+    pub(crate) fn ask(&self, arguments: &[&str]) -> Ended {
+        run(arguments.iter().copied().chain([self.address.as_str()]))
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        drop(self.stdin.take());
+        let ended = self.process.wait();
+        if !std::thread::panicking() {
+            assert!(ended.is_ok_and(|status| status.code() == Some(1)), "`read` ends without a line");
+        }
+    }
+}
+
+/// A peer that does something else than a target on each connection; its address.
+pub(crate) fn strange_peer(serve: impl Fn(&mut TcpStream) + Send + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.expect("a connection");
+            serve(&mut stream);
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    });
+    format!("{address}/nqn.2026-01.io.nvlane:strange")
+}
