@@ -18,12 +18,8 @@ pub(crate) struct Connection {
     /// Where: HOST[:PORT][/NQN][?ns=NUMBER], nvme+tcp://..., or "traddr:... trsvcid:... subnqn:..."
     #[arg(value_name = "ADDR", env = "NVLANE_ADDR")]
     address: Option<String>,
-    /// Our name, as the target is to see it. [default: this machine's]
-    #[arg(long, value_name = "NQN", help_heading = "Connection")]
-    hostnqn: Option<String>,
-    /// Our identifier. [default: the one that belongs to the name]
-    #[arg(long, value_name = "UUID", help_heading = "Connection")]
-    hostid: Option<String>,
+    #[command(flatten)]
+    identity: Identity,
     /// Digests over headers.
     #[arg(short = 'g', long, alias = "hdr-digest", help_heading = "Connection")]
     header_digest: bool,
@@ -33,6 +29,17 @@ pub(crate) struct Connection {
     /// Seconds to wait for any one answer, such as 0.5.
     #[arg(long, value_name = "SECONDS", default_value = "10", help_heading = "Connection")]
     timeout: String,
+}
+
+/// Who we are.
+#[derive(Debug, Args)]
+pub(crate) struct Identity {
+    /// Our name, as the target is to see it. [default: this machine's]
+    #[arg(long, value_name = "NQN", help_heading = "Connection")]
+    hostnqn: Option<String>,
+    /// Our identifier. [default: the one that belongs to the name]
+    #[arg(long, value_name = "UUID", help_heading = "Connection")]
+    hostid: Option<String>,
 }
 
 impl Connection {
@@ -54,7 +61,7 @@ impl Connection {
         digests.set(Digests::DATA, self.data_digest);
         let options = Options {
             digests,
-            identity: Some(self.identity()?),
+            identity: Some(self.identity.read()?),
             connect_timeout: timeout,
             admin_timeout: timeout,
             reconnect: ReconnectSettings::never(),
@@ -75,8 +82,11 @@ impl Connection {
         })?;
         Ok(Duration::from_secs_f64(seconds))
     }
+}
 
-    fn identity(&self) -> Result<HostIdentity, Failure> {
+impl Identity {
+    /// The identity that is meant.
+    pub(crate) fn read(&self) -> Result<HostIdentity, Failure> {
         let mut identity = match &self.hostnqn {
             Some(text) => {
                 let nqn = text.parse::<Nqn>();

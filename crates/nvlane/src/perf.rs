@@ -20,6 +20,7 @@ use reactor::CoreList;
 use wire::pdu::Digests;
 
 use crate::Ended;
+use crate::connection::Identity;
 use crate::exit::{Failure, Kind};
 
 #[derive(Debug, Args)]
@@ -130,6 +131,8 @@ struct LoadArguments {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Connection")]
 struct ConnectionArguments {
+    #[command(flatten)]
+    identity: Identity,
     /// Header digests.
     #[arg(short = 'H', long)]
     header_digest: bool,
@@ -310,6 +313,7 @@ impl ConnectionArguments {
                 Spin::Always => Duration::MAX,
                 Spin::Never => Duration::ZERO,
             },
+            identity: Some(self.identity.read()?),
             replay: match self.replay {
                 Replay::All => ReplayPolicy::Idempotent,
                 Replay::Reads => ReplayPolicy::ReadsOnly,
