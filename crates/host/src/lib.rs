@@ -40,3 +40,8 @@ pub use options::{Doorbell, Options};
 pub use proto::host_queue::DataBuffer;
 pub use reconnect::{ReconnectSettings, ReplayPolicy};
 pub use submit::{Command, Completion, Failure, Refused, RefusedReason};
+
+/// The example of the README compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
