@@ -2,6 +2,8 @@
 
 use proto::host_queue::DataBuffer;
 
+use crate::submit::RangeBytes;
+
 /// A list of buffers that one command fills or sends as if it were one.
 ///
 /// ```
@@ -96,7 +98,7 @@ impl<B: DataBuffer> DataBuffer for Window<B> {
 pub(crate) enum Data<B> {
     Caller(B),
     /// One range: the usual deallocation, without an allocation of its own.
-    Range([u8; 16]),
+    Range(RangeBytes),
     Own(Box<[u8]>),
 }
 
@@ -105,7 +107,7 @@ impl<B: DataBuffer> DataBuffer for Data<B> {
     fn length(&self) -> usize {
         match self {
             Self::Caller(buffer) => buffer.length(),
-            Self::Range(range) => range.len(),
+            Self::Range(range) => range.0.len(),
             Self::Own(bytes) => bytes.len(),
         }
     }
@@ -114,7 +116,7 @@ impl<B: DataBuffer> DataBuffer for Data<B> {
     fn part(&self, offset: usize) -> &[u8] {
         match self {
             Self::Caller(buffer) => buffer.part(offset),
-            Self::Range(range) => &range[offset..],
+            Self::Range(range) => &range.0[offset..],
             Self::Own(bytes) => &bytes[offset..],
         }
     }
@@ -123,7 +125,7 @@ impl<B: DataBuffer> DataBuffer for Data<B> {
     fn part_mut(&mut self, offset: usize) -> &mut [u8] {
         match self {
             Self::Caller(buffer) => buffer.part_mut(offset),
-            Self::Range(range) => &mut range[offset..],
+            Self::Range(range) => &mut range.0[offset..],
             Self::Own(bytes) => &mut bytes[offset..],
         }
     }

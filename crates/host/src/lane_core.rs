@@ -585,7 +585,7 @@ impl<B: DataBuffer> LaneCore<B> {
         while let Some(end) = self.queue.next_end(input)? {
             let ended = match end {
                 End::Command(ended) => ended,
-                End::Initialised(_) => {
+                End::Initialised => {
                     self.connect(now_ns);
                     continue;
                 }

@@ -16,7 +16,7 @@ use wire::sqe::{Fuse, Sqe};
 use zerocopy::IntoBytes;
 
 use crate::reconnect::Class;
-use crate::submit::{Command, Moves, Payload};
+use crate::submit::{Command, Moves, Payload, RangeBytes};
 
 /// A namespace of blocks as it was when it was asked for.
 ///
@@ -307,7 +307,7 @@ impl Namespace {
             range.as_bytes().try_into().expect("16 bytes")
         };
         let payload = match ranges {
-            [range] => Payload::Range(bytes(range)),
+            [range] => Payload::Range(RangeBytes(bytes(range))),
             _ => Payload::Own(ranges.iter().flat_map(bytes).collect()),
         };
         Ok(Command::with_payload(sqe, Class::Idempotent, payload))

@@ -30,12 +30,18 @@ pub(crate) enum Moves {
     Payload,
 }
 
+/// A range of Dataset Management as it is sent.
+// In whole words: an enum with bytes in it lies at odd places, and is copied in parts that the processor has to put together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(align(8))]
+pub(crate) struct RangeBytes(pub(crate) [u8; 16]);
+
 /// Data that is part of the command.
 #[derive(Clone, Debug)]
 pub(crate) enum Payload {
     None,
     /// One range: the usual deallocation, without an allocation of its own.
-    Range([u8; 16]),
+    Range(RangeBytes),
     Own(Box<[u8]>),
 }
 

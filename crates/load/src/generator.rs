@@ -223,7 +223,7 @@ impl Generator {
 
     /// The next operation to submit at `now_ns`, if there is one. To be called until `None`, after completions and
     /// at [`Generator::next_deadline_ns`].
-    #[inline]
+    #[inline(always)] // An operation stays in registers: read back from memory it waits for its own stores.
     pub fn next_operation(&mut self, now_ns: u64) -> Option<Operation> {
         if self.in_flight >= self.depth {
             return None;
