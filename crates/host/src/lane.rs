@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proto::Violation;
+use proto::doorbell::{self, Doorbell, DoorbellCounters, Policy};
 use proto::handshake::Agreement;
 use proto::host_queue::DataBuffer;
 use reactor::{Address as Post, Mailbox, Received, Socket, SpinBudget};
@@ -24,7 +25,7 @@ use crate::association::{Claim, KeeperMessage};
 use crate::connect::{Clock, Dialer, Dialled, Interest, Staging, reset, send, sleep};
 use crate::error::{Error, LinkError};
 use crate::lane_core::{Attachment, LaneAction, LaneCore, LaneSettings, Vouching};
-use crate::options::{Doorbell, Options, ns};
+use crate::options::{Options, ns};
 use crate::submit::{Command, Completion, Refused, RefusedReason};
 
 /// Beside a large payload that is received in place so much is received into staging: the headers that follow it.
@@ -65,6 +66,8 @@ pub struct LaneCounters {
     pub sleeps: u64,
     /// Connections lost.
     pub losses: u64,
+    /// Doorbells rung by reason, and time waited for them.
+    pub doorbell: DoorbellCounters,
 }
 
 /// One I/O queue pair on one connection. `B` is what its commands read into and write from.
@@ -128,7 +131,7 @@ impl<B: DataBuffer> Lane<B> {
             expects_large: false,
             in_place_bytes: options.in_place_bytes as usize,
             connect_timeout_ns: settings.connect_timeout_ns,
-            doorbell: options.doorbell,
+            doorbell: Doorbell::new(options.doorbell),
             spin: SpinBudget::new(ns(options.spin)),
             clock,
             polled_ns: clock.now_ns(),
@@ -222,7 +225,7 @@ impl<B: DataBuffer> Lane<B> {
     /// What the lane has done so far.
     #[must_use]
     pub fn counters(&self) -> LaneCounters {
-        self.counters
+        LaneCounters { doorbell: self.doorbell.counters(), ..self.counters }
     }
 
     /// When the last poll looked, ns since the association was made: all its completions came then.
@@ -233,8 +236,8 @@ impl<B: DataBuffer> Lane<B> {
     }
 
     /// Sets when what is submitted leaves.
-    pub fn set_doorbell(&mut self, doorbell: Doorbell) {
-        self.doorbell = doorbell;
+    pub fn set_doorbell(&mut self, policy: Policy) {
+        self.doorbell.set_policy(policy);
     }
 
     /// Sets the longest time a wait spins; see [`Options::spin`].
@@ -247,8 +250,8 @@ impl<B: DataBuffer> Lane<B> {
         self.core.share_vouching(vouching);
     }
 
-    /// Submits a command; `user` comes back with its completion. It leaves with the next [`ring`](Self::ring), poll or wait, or at once
-    /// with [`Doorbell::Immediate`]. While the association is lost it waits until it is back.
+    /// Submits a command; `user` comes back with its completion. It leaves with the next [`ring`](Self::ring), or in a poll or wait when
+    /// the [policy](Self::set_doorbell) says so, or at once with [`Policy::Immediate`]. While the association is lost it waits until it is back.
     ///
     /// # Errors
     /// [`Refused`], with the buffer: the lane is full, the buffer has not the command's length, or the association has
@@ -257,9 +260,7 @@ impl<B: DataBuffer> Lane<B> {
     pub fn submit(&mut self, command: Command, buffer: Option<B>, user: u64) -> Result<(), Refused<B>> {
         self.core.submit(command, buffer, user)?;
         self.counters.commands += 1;
-        if self.doorbell == Doorbell::Immediate {
-            self.ring();
-        }
+        self.ring_if_full();
         Ok(())
     }
 
@@ -275,10 +276,18 @@ impl<B: DataBuffer> Lane<B> {
     ) -> Result<(), (RefusedReason, [B; 2])> {
         self.core.submit_pair(pair, buffers, users)?;
         self.counters.commands += 2;
-        if self.doorbell == Doorbell::Immediate {
+        self.ring_if_full();
+        Ok(())
+    }
+
+    /// Some caravans do not wait for the end of a turn.
+    #[inline]
+    fn ring_if_full(&mut self) {
+        if let Some((commands, bytes)) = self.core.waiting()
+            && doorbell::is_full(self.doorbell.policy(), commands, bytes)
+        {
             self.ring();
         }
-        Ok(())
     }
 
     /// Cancels the commands submitted as `user`. Each still ends in a completion, with
@@ -293,9 +302,29 @@ impl<B: DataBuffer> Lane<B> {
     /// Rings the doorbell: sends what was submitted, as far as the socket takes it.
     #[inline]
     pub fn ring(&mut self) {
+        self.doorbell.on_rung();
         if let Err(cause) = self.flush() {
             self.lose(cause);
         }
+    }
+
+    /// As [`ring`](Self::ring), if the doorbell's policy says so.
+    #[inline]
+    pub(crate) fn ring_if_due(&mut self, now_ns: u64) {
+        if self.is_due(now_ns) {
+            self.ring();
+        }
+    }
+
+    /// Whether what waits is to leave now; what is on its way goes on in any case.
+    #[inline]
+    fn is_due(&mut self, now_ns: u64) -> bool {
+        if !self.core.has_waiting() {
+            return true;
+        }
+        let Some((commands, bytes)) = self.core.waiting() else { return true };
+        let in_flight = u32::from(self.core.outstanding()).saturating_sub(commands);
+        self.doorbell.rings(commands, bytes, in_flight, now_ns)
     }
 
     /// Takes completions without waiting: sends what was submitted, receives once, looks at the time. They are appended to
@@ -307,7 +336,7 @@ impl<B: DataBuffer> Lane<B> {
 
     /// As [`poll`](Self::poll), handing each completion to `each`.
     pub fn poll_with(&mut self, each: &mut impl FnMut(Completion<B>)) -> usize {
-        let mut count = 0;
+        let mut count = 0u32;
         let mut sink = |completion| {
             count += 1;
             each(completion);
@@ -328,10 +357,11 @@ impl<B: DataBuffer> Lane<B> {
             self.core.drain(&mut sink);
         }
         if count > 0 {
-            self.counters.completions += count as u64;
+            self.counters.completions += u64::from(count);
             self.worked_ns = self.polled_ns;
+            self.doorbell.on_brought(count, self.polled_ns);
         }
-        count
+        count as usize
     }
 
     /// Waits for completions, at most `timeout`: spins as long as that has paid lately, then sleeps. Gives their
@@ -361,7 +391,8 @@ impl<B: DataBuffer> Lane<B> {
     /// Whether a wait that has lasted so long should spin on.
     #[inline]
     pub(crate) fn may_spin(&self, idle_ns: u64) -> bool {
-        self.spin.allows(idle_ns) && matches!(self.link, Link::Connected(_)) && !self.is_blocked
+        let is_worth_it = self.spin.allows(idle_ns) || self.doorbell.is_waiting();
+        is_worth_it && matches!(self.link, Link::Connected(_)) && !self.is_blocked
     }
 
     /// Sleeps until something can be done: on the socket, by the association, at a deadline, or on `other`.
@@ -440,10 +471,14 @@ impl<B: DataBuffer> Lane<B> {
     /// Sends what waits, receives what has come.
     #[inline]
     fn exchange(&mut self, sink: &mut impl FnMut(Completion<B>)) -> Result<(), LinkError> {
-        self.flush()?;
+        if self.is_due(self.polled_ns) {
+            self.flush()?;
+        }
         self.receive(sink)?;
         // What was received may have let more go: write data, commands that waited for room.
-        self.flush()?;
+        if self.core.waiting().is_none() {
+            self.flush()?;
+        }
         if self.core.has_finished() {
             self.core.on_bytes(&mut &[][..], self.polled_ns, sink)?;
         }

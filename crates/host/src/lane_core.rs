@@ -807,6 +807,25 @@ impl<B: DataBuffer> LaneCore<B> {
         self.actions.pop_front()
     }
 
+    /// Whether anything waits to leave and none is on its way.
+    #[inline]
+    #[must_use]
+    pub fn has_waiting(&self) -> bool {
+        let caravan = self.queue.caravan();
+        !caravan.is_leaving() && caravan.waiting_bytes() > 0
+    }
+
+    /// What waits: commands and bytes. `None` if it is to leave whatever the doorbell says: a handshake, data that was asked
+    /// for.
+    #[inline]
+    #[must_use]
+    pub fn waiting(&self) -> Option<(u32, usize)> {
+        let caravan = self.queue.caravan();
+        let commands = caravan.waiting_command_count();
+        let may_wait = self.phase == Phase::Live && commands == caravan.waiting_pdu_count();
+        may_wait.then_some((commands, caravan.waiting_bytes()))
+    }
+
     /// Rings the doorbell: what waits leaves now, unless something is on its way. Says whether anything is on its way.
     #[inline]
     pub fn ring(&mut self) -> bool {

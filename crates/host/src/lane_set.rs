@@ -90,10 +90,11 @@ impl<B: DataBuffer> LaneSet<B> {
             self.watch();
             self.ask(0);
         }
+        let now_ns = if is_many { self.lanes[0].clock().now_ns() } else { 0 };
         let mut count = 0;
         for (index, lane) in self.lanes.iter_mut().enumerate() {
             if is_many && !self.ready[index] && !lane.wants_poll() {
-                lane.ring();
+                lane.ring_if_due(now_ns);
                 continue;
             }
             self.ready[index] = false;

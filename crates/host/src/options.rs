@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use proto::doorbell::Policy as DoorbellPolicy;
 use proto::handshake::HostOffer;
 use proto::host_queue::HOST_SLOT_COUNT_MAX;
 use wire::pdu::{DataAlignment, Digests};
@@ -50,7 +51,7 @@ pub struct Options {
     /// What is submitted again after that.
     pub replay: ReplayPolicy,
     /// When what is submitted leaves.
-    pub doorbell: Doorbell,
+    pub doorbell: DoorbellPolicy,
     /// The longest time a wait spins before it sleeps. It spins only as long as that has paid lately: zero never
     /// spins, `Duration::MAX` always.
     pub spin: Duration,
@@ -58,17 +59,6 @@ pub struct Options {
     pub in_place_bytes: u32,
     /// What jitter is drawn from; taken from the system if not given.
     pub seed: Option<u64>,
-}
-
-/// When what is submitted on a lane leaves. More policies are to come.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Doorbell {
-    /// With the next [`ring`](crate::Lane::ring), poll or wait: all that was submitted since leaves in one send.
-    #[default]
-    Turn,
-    /// Each command as it is submitted.
-    Immediate,
 }
 
 impl Default for Options {
@@ -88,7 +78,7 @@ impl Default for Options {
             admin_timeout: Duration::from_secs(60),
             reconnect: ReconnectSettings::default(),
             replay: ReplayPolicy::default(),
-            doorbell: Doorbell::default(),
+            doorbell: DoorbellPolicy::default(),
             spin: Duration::from_nanos(reactor::SPIN_NS_MAX),
             in_place_bytes: 64 << 10,
             seed: None,

@@ -6,7 +6,7 @@ mod target;
 use std::time::{Duration, Instant};
 
 use nvlane_host::{
-    BlockRange, Completion, Doorbell, Failure, Lane, Namespace, Options, RefusedReason, Vectored,
+    BlockRange, Completion, DoorbellPolicy, Failure, Lane, Namespace, Options, RefusedReason, Vectored,
 };
 use target::{Config, Reaction, Target, options};
 use wire::pdu::{DataAlignment, Digests};
@@ -296,14 +296,14 @@ fn several_lanes_are_waited_for_together() {
 #[test]
 fn an_immediate_doorbell_sends_each_command_at_once() {
     let target = Target::new();
-    let (mut lane, namespace) = lane(&target, Options { doorbell: Doorbell::Immediate, ..options() });
+    let (mut lane, namespace) = lane(&target, Options { doorbell: DoorbellPolicy::Immediate, ..options() });
     let before = lane.counters().sends;
     for user in 0..4 {
         lane.submit(namespace.read(0, 1).unwrap(), Some(vec![0; 512]), user).unwrap();
     }
     assert_eq!(lane.counters().sends - before, 4);
     finish(&mut lane);
-    lane.set_doorbell(Doorbell::Turn);
+    lane.set_doorbell(DoorbellPolicy::Turn);
     let before = lane.counters().sends;
     for user in 0..4 {
         lane.submit(namespace.read(0, 1).unwrap(), Some(vec![0; 512]), user).unwrap();

@@ -66,6 +66,8 @@ pub struct CeilingResult {
     pub near: CpuTime,
     /// CPU time of the far (target) side.
     pub far: CpuTime,
+    /// Calls of the near side that sent something.
+    pub sends: u64,
 }
 
 impl CeilingResult {
@@ -143,8 +145,7 @@ pub fn measure(spec: &CeilingSpec) -> io::Result<CeilingResult> {
     ends.store(true, Ordering::Relaxed);
     drop(near);
     let far = thread.join().expect("the far side does not panic")?;
-    let (operations, elapsed_ns, latency, near) = result?;
-    Ok(CeilingResult { operations, elapsed_ns, latency, near, far })
+    Ok(CeilingResult { far, ..result? })
 }
 
 /// Where one side's outgoing bytes come from: a header of each kind, and one payload for all.
@@ -313,7 +314,7 @@ fn answer(socket: &Socket, spec: &CeilingSpec, ends: &AtomicBool) -> io::Result<
 }
 
 /// The near side: keeps `depth` operations in flight and times them.
-fn ask(socket: &Socket, spec: &CeilingSpec) -> io::Result<(u64, u64, Histogram, CpuTime)> {
+fn ask(socket: &Socket, spec: &CeilingSpec) -> io::Result<CeilingResult> {
     if let Some((core, _)) = spec.cores {
         reactor::pin(core)?;
     }
@@ -339,7 +340,7 @@ fn ask(socket: &Socket, spec: &CeilingSpec) -> io::Result<(u64, u64, Histogram, 
     // Operations of one kind end in the order they began.
     let (mut reads, mut writes) = (VecDeque::new(), VecDeque::new());
     let mut latency = Histogram::new();
-    let (mut operations, mut free) = (0, spec.depth);
+    let (mut operations, mut sends, mut free) = (0, 0, spec.depth);
     let start = Instant::now();
     let now_ns = || u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
     let end_of = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
@@ -350,13 +351,19 @@ fn ask(socket: &Socket, spec: &CeilingSpec) -> io::Result<(u64, u64, Histogram, 
         let time_ns = now_ns();
         if time_ns >= ends_ns {
             if is_warm {
-                let used = cpu::of_thread()? - used;
-                return Ok((operations, time_ns - measured_from, latency, used));
+                return Ok(CeilingResult {
+                    operations,
+                    elapsed_ns: time_ns - measured_from,
+                    latency,
+                    near: cpu::of_thread()? - used,
+                    far: CpuTime::default(),
+                    sends,
+                });
             }
             is_warm = true;
             (measured_from, ends_ns) = (time_ns, time_ns + end_of(spec.duration));
             used = cpu::of_thread()?;
-            operations = 0;
+            (operations, sends) = (0, 0);
             latency.clear();
         }
         for _ in 0..std::mem::take(&mut free) {
@@ -366,6 +373,7 @@ fn ask(socket: &Socket, spec: &CeilingSpec) -> io::Result<(u64, u64, Histogram, 
         }
         if !outgoing.segments.is_empty() {
             outgoing.flush(socket)?;
+            sends += 1;
         }
         let mut received_ns = 0;
         let received = incoming.receive(socket, io_bytes, |message| {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use host::{Association, LaneCounters, Namespace};
+use host::{Association, DoorbellReason as Reason, LaneCounters, Namespace};
 use wire::identify::namespace::DeallocatedValue;
 
 use crate::cpu::{self, CpuTime, MachineTime};
@@ -388,7 +388,11 @@ fn lane_counters(counters: &LaneCounters) -> BTreeMap<String, serde_json::Value>
         ("sleeps", counters.sleeps),
         ("losses", counters.losses),
     ];
-    named.into_iter().map(|(name, count)| (name.to_owned(), count.into())).collect()
+    let rings = Reason::ALL.map(|reason| (reason.name(), counters.doorbell.rings[reason as usize]));
+    let rings = rings.into_iter().map(|(name, count)| (format!("rings_{name}"), count));
+    let waited = ("doorbell_waited_ns".to_owned(), counters.doorbell.waited_ns);
+    let named = named.into_iter().map(|(name, count)| (name.to_owned(), count));
+    named.chain(rings).chain([waited]).map(|(name, count)| (name, count.into())).collect()
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{ArgAction, Args, Subcommand, ValueEnum};
-use host::{Address, Association, Doorbell, Options, ReplayPolicy};
+use host::{Address, Association, DoorbellPolicy, Options, ReplayPolicy};
 use load::keys::Distribution;
 use load::report::{fio_json, text};
 use load::runner::{self, Finished, RunError, RunSettings};
@@ -139,9 +139,9 @@ struct ConnectionArguments {
     /// Data digests.
     #[arg(short = 'I', long)]
     data_digest: bool,
-    /// When submitted commands leave: all of a turn in one send, or each at once.
-    #[arg(long, default_value = "turn")]
-    doorbell: DoorbellArgument,
+    /// When submitted commands leave: immediate, turn, fixed[:COMMANDS,BYTES,MICROSECONDS] or adaptive[:MICROSECONDS].
+    #[arg(long, value_name = "POLICY", default_value = "adaptive")]
+    doorbell: DoorbellPolicy,
     /// Whether waiting threads spin: as long as it has paid lately, always, or never.
     #[arg(long, default_value = "auto")]
     spin: Spin,
@@ -172,12 +172,6 @@ struct OutputArguments {
 enum RegionsArgument {
     Shared,
     Own,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum DoorbellArgument {
-    Turn,
-    Immediate,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -304,10 +298,7 @@ impl ConnectionArguments {
             lanes: u16::try_from(workload.lanes).map_err(|_| too_many("-P", workload.lanes, u16::MAX))?,
             depth: depth.ok_or_else(|| too_many("-q", workload.depth, limit))?,
             digests,
-            doorbell: match self.doorbell {
-                DoorbellArgument::Turn => Doorbell::Turn,
-                DoorbellArgument::Immediate => Doorbell::Immediate,
-            },
+            doorbell: self.doorbell,
             spin: match self.spin {
                 Spin::Auto => Options::default().spin,
                 Spin::Always => Duration::MAX,

@@ -28,8 +28,8 @@ struct Load<P> {
     /// Payloads of the parts, in order; none in the place of those sent to their end.
     payloads: Vec<Option<P>>,
     pdu_count: u32,
-    /// Completions of commands among them.
-    completion_count: u32,
+    /// Commands that they begin, or end.
+    command_count: u32,
     /// Bytes that are not sent.
     unsent: usize,
     /// How far it is sent.
@@ -69,7 +69,7 @@ impl<P> Default for Load<P> {
             parts: Vec::new(),
             payloads: Vec::new(),
             pdu_count: 0,
-            completion_count: 0,
+            command_count: 0,
             unsent: 0,
             sent: Cursor::default(),
         }
@@ -147,16 +147,17 @@ impl<P> Caravan<P> {
         self.filling.pdu_count
     }
 
-    /// The PDU pushed last completes a command.
+    /// The PDU pushed last begins a command, or ends one.
     #[inline]
-    pub(crate) fn count_completion(&mut self) {
-        self.filling.completion_count += 1;
+    pub(crate) fn count_command(&mut self) {
+        self.filling.command_count += 1;
     }
 
-    /// Completions that wait to leave.
+    /// Commands that begin, or end, with what waits.
     #[inline]
-    pub(crate) fn waiting_completion_count(&self) -> u32 {
-        self.filling.completion_count
+    #[must_use]
+    pub fn waiting_command_count(&self) -> u32 {
+        self.filling.command_count
     }
 
     /// Bytes that wait to leave.
@@ -357,7 +358,7 @@ impl<P> Load<P> {
         self.parts.clear();
         self.payloads.clear();
         self.pdu_count = 0;
-        self.completion_count = 0;
+        self.command_count = 0;
         self.unsent = 0;
         self.sent = Cursor::default();
     }

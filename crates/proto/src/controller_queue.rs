@@ -282,7 +282,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
             }
         }
         // A host has as many commands out as the queue has entries, and knows of no answer that has not left.
-        let out = u32::from(self.table.live_count()) + self.caravan.waiting_completion_count();
+        let out = u32::from(self.table.live_count()) + self.caravan.waiting_command_count();
         if out >= self.table.limit().into() {
             return Err(Violation::Sequence);
         }
@@ -512,7 +512,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
         }
         self.push_c2h_data(cid, start..length, last, &digest);
         if success {
-            self.caravan.count_completion();
+            self.caravan.count_command();
         } else {
             self.push_completion(cid, Status::SUCCESS, result);
         }
@@ -560,7 +560,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
         let digests = self.agreement.digests;
         let pdu = CapsuleResp::new(digests, Cqe::new(U16::new(cid), head, status).with_result(result));
         self.caravan.push_header(pdu.as_bytes(), digests.contains(Digests::HEADER), 0);
-        self.caravan.count_completion();
+        self.caravan.count_command();
     }
 
     /// The live command with this cid.

@@ -299,6 +299,7 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
         };
         let pdu = CapsuleCmd::new(&layout, entry.sqe);
         self.push_pdu(&layout, pdu.as_bytes());
+        self.caravan.count_command();
         if is_in_capsule {
             self.push_data(slot, 0..length, false);
         }

@@ -11,6 +11,7 @@ pub mod caravan;
 mod command_table;
 pub mod controller;
 pub mod controller_queue;
+pub mod doorbell;
 pub mod framer;
 pub mod handshake;
 pub mod host_controller;

@@ -151,6 +151,7 @@ fn value(spec: &CeilingSpec, result: &CeilingResult) -> Value {
         "p50_ns": result.latency.percentile(50.0),
         "p99_ns": result.latency.percentile(99.0),
         "p999_ns": result.latency.percentile(99.9),
+        "sends": result.sends,
         "host_cpu_ns": result.near.total_ns(),
         "target_cpu_ns": result.far.total_ns(),
     })

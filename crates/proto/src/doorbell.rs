@@ -1,0 +1,398 @@
+//! When what waits on a lane leaves: one decision for both ends of a queue pair. docs/design/doorbell.md
+//!
+//! A send costs both ends some microseconds whether it carries one PDU or a hundred. So whoever waits for company saves work,
+//! and whoever waits in vain adds latency. [`decide`] is pure; [`Doorbell`] is what one lane remembers for it.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// When to ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// At once: one send for each command.
+    Immediate,
+    /// At the end of each turn: what came together leaves together.
+    Turn,
+    /// After so many commands or bytes, or when the oldest has waited so long.
+    Fixed {
+        /// Commands.
+        commands: u32,
+        /// Bytes.
+        bytes: usize,
+        /// Wait of the oldest, ns.
+        wait_ns: u64,
+    },
+    /// At the end of a turn, unless more is about to come and nobody is kept waiting for it.
+    Adaptive {
+        /// The longest wait it may cause, ns.
+        goal_ns: u64,
+    },
+}
+
+impl Policy {
+    /// As i10 has it: 16 commands, 64 KiB, 50 µs.
+    pub const FIXED: Self = Self::Fixed { commands: 16, bytes: 64 << 10, wait_ns: 50_000 };
+
+    /// What is right for most.
+    pub const ADAPTIVE: Self = Self::Adaptive { goal_ns: 20_000 };
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self::ADAPTIVE
+    }
+}
+
+/// What a policy may be called.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is no doorbell policy: write immediate, turn, fixed or fixed:COMMANDS,BYTES,MICROSECONDS, adaptive or \
+     adaptive:MICROSECONDS"
+)]
+pub struct UnknownPolicy(String);
+
+impl FromStr for Policy {
+    type Err = UnknownPolicy;
+
+    fn from_str(text: &str) -> Result<Self, UnknownPolicy> {
+        let unknown = || UnknownPolicy(text.to_owned());
+        let us = |number: &str| {
+            let us = number.parse::<u64>().ok().filter(|us| *us <= 1_000_000);
+            us.map(|us| us * 1000).ok_or_else(unknown)
+        };
+        match text.split_once(':') {
+            None => match text {
+                "immediate" => Ok(Self::Immediate),
+                "turn" => Ok(Self::Turn),
+                "fixed" => Ok(Self::FIXED),
+                "adaptive" => Ok(Self::ADAPTIVE),
+                _ => Err(unknown()),
+            },
+            Some(("fixed", numbers)) => {
+                let [commands, bytes, wait] =
+                    numbers.split(',').collect::<Vec<_>>().try_into().map_err(|_| unknown())?;
+                Ok(Self::Fixed {
+                    commands: commands.parse().map_err(|_| unknown())?,
+                    bytes: bytes.parse().map_err(|_| unknown())?,
+                    wait_ns: us(wait)?,
+                })
+            }
+            Some(("adaptive", goal)) => Ok(Self::Adaptive { goal_ns: us(goal)? }),
+            Some(_) => Err(unknown()),
+        }
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Immediate => f.write_str("immediate"),
+            Self::Turn => f.write_str("turn"),
+            Self::Fixed { commands, bytes, wait_ns } => {
+                write!(f, "fixed:{commands},{bytes},{}", wait_ns / 1000)
+            }
+            Self::Adaptive { goal_ns } => write!(f, "adaptive:{}", goal_ns / 1000),
+        }
+    }
+}
+
+/// What waits on a lane, and what is to be expected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waiting {
+    /// Commands that begin, or end, with what waits.
+    pub commands: u32,
+    /// Bytes that wait.
+    pub bytes: usize,
+    /// Commands elsewhere, each of which will bring one more: on a host those that the controller has, in a controller those
+    /// that storage has.
+    pub in_flight: u32,
+    /// Mean time between two that were brought, ns.
+    pub gap_ns: u64,
+    /// How long the oldest has waited, ns.
+    pub waited_ns: u64,
+}
+
+/// Why a doorbell is rung.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Reason {
+    /// The turn has ended, or each command rings.
+    Turn,
+    /// It is full.
+    Full,
+    /// The oldest has waited long enough.
+    Time,
+    /// The other side is about to have nothing to do.
+    Idle,
+    /// Nothing more is to be expected soon.
+    Sparse,
+}
+
+impl Reason {
+    /// Every reason, in the order of its number.
+    pub const ALL: [Self; 5] = [Self::Turn, Self::Full, Self::Time, Self::Idle, Self::Sparse];
+
+    /// Lower-case name for counters.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Turn => "turn",
+            Self::Full => "full",
+            Self::Time => "time",
+            Self::Idle => "idle",
+            Self::Sparse => "sparse",
+        }
+    }
+}
+
+/// What to do about what waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Ring.
+    Ring(Reason),
+    /// Look again, after so many ns at the latest.
+    Wait(u64),
+}
+
+/// What a send costs one side, ns, whatever it carries. Company that comes later than that is not worth waiting for.
+const SEND_NS: u64 = 2_000;
+
+/// From a send until the other side works on what it brought, ns.
+const REACH_NS: u64 = 10_000;
+
+/// A caravan of so many commands or bytes leaves whatever the policy: larger ones save nothing more, and the other side could
+/// be at work.
+const COMMANDS_MAX: u32 = 256;
+const BYTES_MAX: usize = 1 << 20;
+
+/// Whether to ring for what waits at the end of a turn. Nothing waiting is not asked about.
+#[inline]
+#[must_use]
+pub fn decide(policy: Policy, waiting: &Waiting) -> Decision {
+    let Waiting { commands, bytes, in_flight, gap_ns, waited_ns } = *waiting;
+    match policy {
+        Policy::Immediate | Policy::Turn => Decision::Ring(Reason::Turn),
+        Policy::Fixed { commands: most, bytes: most_bytes, wait_ns } => {
+            if commands >= most || bytes >= most_bytes {
+                Decision::Ring(Reason::Full)
+            } else if waited_ns >= wait_ns {
+                Decision::Ring(Reason::Time)
+            } else {
+                Decision::Wait(wait_ns - waited_ns)
+            }
+        }
+        Policy::Adaptive { goal_ns } => {
+            if commands >= COMMANDS_MAX || bytes >= BYTES_MAX {
+                return Decision::Ring(Reason::Full);
+            }
+            if in_flight > 0 && gap_ns > SEND_NS {
+                return Decision::Ring(Reason::Sparse);
+            }
+            // So long the other side has work without us; what waits would wait there as well. Once it holds less than waits
+            // here, both sides would take turns instead of working at the same time.
+            let busy_ns = u64::from(in_flight) * gap_ns;
+            if commands >= in_flight || busy_ns <= REACH_NS {
+                return Decision::Ring(Reason::Idle);
+            }
+            if waited_ns >= goal_ns {
+                return Decision::Ring(Reason::Time);
+            }
+            Decision::Wait((busy_ns - REACH_NS).min(goal_ns - waited_ns))
+        }
+    }
+}
+
+/// A caravan so large leaves at once, turn or not.
+#[inline]
+#[must_use]
+pub fn is_full(policy: Policy, commands: u32, bytes: usize) -> bool {
+    match policy {
+        Policy::Immediate => true,
+        Policy::Fixed { commands: most, bytes: most_bytes, .. } => commands >= most || bytes >= most_bytes,
+        Policy::Turn | Policy::Adaptive { .. } => commands >= COMMANDS_MAX || bytes >= BYTES_MAX,
+    }
+}
+
+/// The longest gap that is told from none coming at all, ns.
+const GAP_NS_MAX: u64 = 1_000_000;
+
+/// What a lane's doorbell remembers.
+#[derive(Clone, Copy, Debug)]
+pub struct Doorbell {
+    policy: Policy,
+    /// When the oldest that waits was first seen to.
+    since_ns: Option<u64>,
+    /// When something was brought last.
+    brought_ns: u64,
+    /// Mean time between two that are brought, in 1/8 ns.
+    gap_8: u64,
+    counters: DoorbellCounters,
+}
+
+/// How often a doorbell was rung, and what waiting has cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DoorbellCounters {
+    /// Rings by [`Reason`].
+    pub rings: [u64; Reason::ALL.len()],
+    /// Time that the oldest of each caravan waited, ns in all.
+    pub waited_ns: u64,
+}
+
+impl Doorbell {
+    /// A doorbell that knows nothing yet.
+    #[must_use]
+    pub fn new(policy: Policy) -> Self {
+        Self {
+            policy,
+            since_ns: None,
+            brought_ns: 0,
+            gap_8: GAP_NS_MAX * 8,
+            counters: DoorbellCounters::default(),
+        }
+    }
+
+    /// The policy.
+    #[inline]
+    #[must_use]
+    pub fn policy(&self) -> Policy {
+        self.policy
+    }
+
+    /// Changes the policy; what waits is judged by it next.
+    pub fn set_policy(&mut self, policy: Policy) {
+        self.policy = policy;
+    }
+
+    /// What it has counted.
+    #[must_use]
+    pub fn counters(&self) -> DoorbellCounters {
+        self.counters
+    }
+
+    /// Whether something was told to wait.
+    #[inline]
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        self.since_ns.is_some()
+    }
+
+    /// So many commands (not 0) have come back from where they were in flight.
+    #[inline]
+    pub fn on_brought(&mut self, count: u32, now_ns: u64) {
+        let gap_ns = (now_ns.saturating_sub(self.brought_ns) / u64::from(count)).min(GAP_NS_MAX);
+        self.brought_ns = now_ns;
+        self.gap_8 = self.gap_8 - self.gap_8 / 8 + gap_ns;
+    }
+
+    /// Whether to ring now, for so many commands and bytes that wait while so many are in flight.
+    #[inline]
+    pub fn rings(&mut self, commands: u32, bytes: usize, in_flight: u32, now_ns: u64) -> bool {
+        let since_ns = *self.since_ns.get_or_insert(now_ns);
+        let waited_ns = now_ns.saturating_sub(since_ns);
+        let waiting = Waiting { commands, bytes, in_flight, gap_ns: self.gap_8 / 8, waited_ns };
+        let Decision::Ring(reason) = decide(self.policy, &waiting) else { return false };
+        self.counters.rings[reason as usize] += 1;
+        self.counters.waited_ns += waited_ns;
+        self.since_ns = None;
+        true
+    }
+
+    /// It was rung for a reason of somebody else's.
+    #[inline]
+    pub fn on_rung(&mut self) {
+        self.since_ns = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const BUSY: Waiting = Waiting { commands: 4, bytes: 288, in_flight: 60, gap_ns: 500, waited_ns: 0 };
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        for (text, policy) in [
+            ("immediate", Policy::Immediate),
+            ("turn", Policy::Turn),
+            ("fixed", Policy::FIXED),
+            ("fixed:8,4096,10", Policy::Fixed { commands: 8, bytes: 4096, wait_ns: 10_000 }),
+            ("adaptive", Policy::ADAPTIVE),
+            ("adaptive:7", Policy::Adaptive { goal_ns: 7_000 }),
+        ] {
+            assert_eq!(text.parse(), Ok(policy));
+            assert_eq!(policy.to_string().parse(), Ok(policy));
+        }
+        for text in [
+            "",
+            "never",
+            "fixed:1",
+            "fixed:1,2,3,4",
+            "fixed:a,2,3",
+            "adaptive:-1",
+            "adaptive:9999999",
+            "turn:1",
+        ] {
+            assert!(text.parse::<Policy>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_fixed_policy_waits_for_company_even_where_none_comes() {
+        let alone = Waiting { in_flight: 0, ..BUSY };
+        assert_eq!(decide(Policy::FIXED, &alone), Decision::Wait(50_000));
+        assert_eq!(
+            decide(Policy::FIXED, &Waiting { waited_ns: 50_000, ..alone }),
+            Decision::Ring(Reason::Time)
+        );
+        assert_eq!(decide(Policy::FIXED, &Waiting { commands: 16, ..alone }), Decision::Ring(Reason::Full));
+        assert_eq!(decide(Policy::FIXED, &Waiting { bytes: 65_536, ..alone }), Decision::Ring(Reason::Full));
+    }
+
+    #[test]
+    fn an_adaptive_policy_waits_only_where_nobody_is_kept_waiting() {
+        let decide = |waiting| super::decide(Policy::ADAPTIVE, &waiting);
+        assert_eq!(decide(Waiting { in_flight: 0, ..BUSY }), Decision::Ring(Reason::Idle));
+        assert_eq!(decide(Waiting { in_flight: 20, ..BUSY }), Decision::Ring(Reason::Idle));
+        assert_eq!(decide(Waiting { commands: 60, ..BUSY }), Decision::Ring(Reason::Idle));
+        assert_eq!(decide(Waiting { gap_ns: 2_001, ..BUSY }), Decision::Ring(Reason::Sparse));
+        assert_eq!(decide(BUSY), Decision::Wait(20_000));
+        assert_eq!(decide(Waiting { in_flight: 24, ..BUSY }), Decision::Wait(2_000));
+        assert_eq!(decide(Waiting { waited_ns: 20_000, ..BUSY }), Decision::Ring(Reason::Time));
+        assert_eq!(decide(Waiting { commands: 256, in_flight: 500, ..BUSY }), Decision::Ring(Reason::Full));
+    }
+
+    #[test]
+    fn a_doorbell_learns_how_often_commands_come_back() {
+        let mut doorbell = Doorbell::new(Policy::ADAPTIVE);
+        assert!(doorbell.rings(1, 72, 100, 0), "nothing is known: nothing is waited for");
+        for turn in 1..100 {
+            doorbell.on_brought(10, turn * 5_000);
+        }
+        assert!(!doorbell.rings(1, 72, 100, 500_000) && doorbell.is_waiting());
+        assert!(!doorbell.rings(2, 144, 100, 519_999));
+        assert!(doorbell.rings(2, 144, 100, 520_000) && !doorbell.is_waiting());
+        assert_eq!(doorbell.counters().waited_ns, 20_000);
+        doorbell.on_brought(1, 10_000_000);
+        assert!(doorbell.rings(1, 72, 100, 10_000_000), "after a pause nothing is expected");
+    }
+
+    proptest! {
+        /// Whoever looks again when told to waits no longer than the policy allows.
+        #[test]
+        fn every_wait_ends(
+            commands in 1u32..300, bytes in 0usize..2 << 20, in_flight in 0u32..1024, gap_ns in 0u64..10_000,
+            fixed: bool,
+        ) {
+            let policy = if fixed { Policy::FIXED } else { Policy::ADAPTIVE };
+            let mut waiting = Waiting { commands, bytes, in_flight, gap_ns, waited_ns: 0 };
+            while let Decision::Wait(ns) = decide(policy, &waiting) {
+                prop_assert!(ns > 0);
+                waiting.waited_ns += ns;
+            }
+            let limit_ns = if fixed { 50_000 } else { 20_000 };
+            prop_assert!(waiting.waited_ns <= limit_ns);
+        }
+    }
+}
