@@ -247,7 +247,7 @@ fn mistakes_are_said_with_line_and_column() {
     nvlane.toml:2:10: there is no engine "kqueue": write auto, uring or epoll
     nvlane.toml:2:8: no size ends in 'Q': use K, M, G or T, as in 64M
     nvlane.toml:2:8: a pool of 1M is too small for transfers as large as allowed: take 4M or more
-    nvlane.toml:2:12: transfer is 100K: take a power of two from 8K to 32M
+    nvlane.toml:2:12: transfer is 100K: take a power of two from 8K to 4M
     nvlane.toml:2:12: 8G is more than this can be
     nvlane.toml:2:14: in_capsule is 1000: take a multiple of 16 up to 64K
     nvlane.toml:2:17: queue_entries is 4096: take 16 to 1024

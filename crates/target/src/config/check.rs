@@ -57,8 +57,9 @@ impl Findings {
     }
 }
 
-/// The largest transfer: a read of it takes as much of a reactor's pool.
-const TRANSFER_BYTES_MAX: u32 = 32 << 20;
+/// The largest transfer: its data lies in one buffer of a reactor's pool.
+const TRANSFER_BYTES_MAX: u32 = 4 << 20;
+const _: () = assert!(TRANSFER_BYTES_MAX as usize == reactor::BLOCK_BYTES_MAX);
 /// The largest command capsule, without its command.
 const IN_CAPSULE_BYTES_MAX: u32 = 64 << 10;
 
