@@ -1,5 +1,6 @@
 //! What hosts are told they may ask for, and held to: one set of numbers for the control plane and the data path.
 
+use wire::pdu::DataAlignment;
 use wire::property::{Cap, Vs};
 
 /// The version every controller shows. From 2.0 on hosts ask for the structures of command sets (CNS 06, 08),
@@ -23,6 +24,14 @@ pub struct Limits {
     pub transfer_bytes_max: u32,
     /// In-capsule data of I/O commands (IOCCSZ), bytes.
     pub in_capsule_bytes: u32,
+    /// Data of one H2CData (MAXH2CDATA), bytes: a multiple of 4, at least 4096.
+    pub h2c_data_bytes_max: u32,
+    /// Data asked for in one R2T, bytes: a multiple of 4.
+    pub window_bytes_max: u32,
+    /// R2Ts of one command that are open at once, as far as its host takes as many.
+    pub window_count_max: u8,
+    /// Where data begins in PDUs to us (CPDA). Linux hosts take no other alignment than the default.
+    pub data_alignment: DataAlignment,
     /// Bytes of one Write Zeroes (WZSL). It moves no data, so it may be larger than a transfer.
     pub write_zeroes_bytes_max: u64,
     /// Blocks of a fused Compare and Write (ACWU).
@@ -59,6 +68,10 @@ impl Default for Limits {
             io_queue_count_max: 128,
             transfer_bytes_max: 1 << 20,
             in_capsule_bytes: 8192,
+            h2c_data_bytes_max: 1 << 20,
+            window_bytes_max: 1 << 20,
+            window_count_max: 1,
+            data_alignment: DataAlignment::NONE,
             write_zeroes_bytes_max: 32 << 20,
             compare_and_write_blocks_max: 1,
             copy_range_blocks_max: 4096,

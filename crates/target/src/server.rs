@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use proto::controller_queue::QueueSettings;
+use proto::handshake::ControllerOffer;
 use reactor::{Address, CoreList, EngineKind, Features, Mailbox, Reactor, Settings};
 use wire::nqn::Nqn;
 
@@ -268,10 +269,14 @@ fn serving_settings(limits: &Limits, timeouts: &TimeoutConfig) -> ServingSetting
     let milliseconds = |ms: u64| ms.saturating_mul(1_000_000);
     ServingSettings {
         queue: QueueSettings {
+            offer: ControllerOffer {
+                alignment: limits.data_alignment,
+                h2c_data_bytes_max: limits.h2c_data_bytes_max,
+                r2t_limit: limits.window_count_max.into(),
+            },
             in_capsule_bytes: limits.in_capsule_bytes,
-            window_bytes: limits.transfer_bytes_max,
+            window_bytes: limits.window_bytes_max,
             c2h_data_bytes: limits.transfer_bytes_max,
-            ..QueueSettings::default()
         },
         limits: IoLimits {
             transfer_bytes_max: limits.transfer_bytes_max,

@@ -114,6 +114,10 @@ fn reactors_and_limits_are_read() {
         [limits]
         transfer = "256K"
         in_capsule = 4096
+        h2c_data = "8K"
+        window = "64K"
+        windows = 4
+        alignment = 128
         io_queues = 8
         [timeouts]
         stop_s = 1
@@ -129,6 +133,8 @@ fn reactors_and_limits_are_read() {
     assert_eq!(config.reactors.engine, Some(EngineKind::Epoll));
     assert_eq!(config.reactors.pool_bytes, 128 << 20);
     assert_eq!((config.limits.transfer_bytes_max, config.limits.in_capsule_bytes), (256 << 10, 4096));
+    assert_eq!((config.limits.h2c_data_bytes_max, config.limits.window_bytes_max), (8192, 65_536));
+    assert_eq!((config.limits.window_count_max, config.limits.data_alignment.bytes()), (4, 128));
     assert_eq!((config.limits.io_queue_count_max, config.timeouts.stop_ms), (8, 1000));
     let addresses: Vec<_> = config.listeners.iter().map(|listener| listener.address.to_string()).collect();
     assert_eq!(addresses, ["[::1]:4420", "127.0.0.1:8009"], "the usual port of what they serve");
@@ -198,6 +204,10 @@ fn mistakes_are_said_with_line_and_column() {
         "[limits]\ntransfer = \"100K\"\n".to_owned(),
         "[limits]\ntransfer = \"8G\"\n".to_owned(),
         "[limits]\nin_capsule = 1000\n".to_owned(),
+        "[limits]\nh2c_data = 4094\n".to_owned(),
+        "[limits]\nwindow = \"8M\"\n".to_owned(),
+        "[limits]\nwindows = 5\n".to_owned(),
+        "[limits]\nalignment = 132\n".to_owned(),
         "[limits]\nqueue_entries = 4096\n".to_owned(),
         "[limits]\nio_queues = 0\n".to_owned(),
         "[timeouts]\npdu_s = 0\n".to_owned(),
@@ -250,6 +260,10 @@ fn mistakes_are_said_with_line_and_column() {
     nvlane.toml:2:12: transfer is 100K: take a power of two from 8K to 4M
     nvlane.toml:2:12: 8G is more than this can be
     nvlane.toml:2:14: in_capsule is 1000: take a multiple of 16 up to 64K
+    nvlane.toml:2:12: h2c_data is 4094: take a multiple of 4 from 4096 to 4M
+    nvlane.toml:2:10: window is 8388608: take a multiple of 4 from 4 to 4M
+    nvlane.toml:2:11: windows is 5: take 1 to 4
+    nvlane.toml:2:13: alignment is 132: take a multiple of 4 from 4 to 128
     nvlane.toml:2:17: queue_entries is 4096: take 16 to 1024
     nvlane.toml:2:13: io_queues is 0: take 1 to 1024
     nvlane.toml:2:9: pdu_s is 0: nobody could be so fast, take 1 or more

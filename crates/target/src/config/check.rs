@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
+use proto::WINDOW_COUNT_MAX;
+use proto::handshake::H2C_DATA_BYTES_MIN;
 use store::Size;
 use wire::id::Cntlid;
 
@@ -108,7 +110,18 @@ impl TargetConfig {
             let message = format!("in_capsule is {in_capsule}: take a multiple of 16 up to 64K");
             findings.add(Place::Limits("in_capsule"), message);
         }
+        for (key, bytes, least) in [
+            ("h2c_data", limits.h2c_data_bytes_max, H2C_DATA_BYTES_MIN),
+            ("window", limits.window_bytes_max, 4),
+        ] {
+            if !bytes.is_multiple_of(4) || !(least..=TRANSFER_BYTES_MAX).contains(&bytes) {
+                let most = Size(TRANSFER_BYTES_MAX.into());
+                let message = format!("{key} is {bytes}: take a multiple of 4 from {least} to {most}");
+                findings.add(Place::Limits(key), message);
+            }
+        }
         let mut range = |key, value: u64, range| findings.range(Place::Limits(key), key, value, range);
+        range("windows", limits.window_count_max.into(), 1..=WINDOW_COUNT_MAX as u64);
         range("queue_entries", limits.queue_entries_max.into(), 16..=proto::SLOT_COUNT_MAX.into());
         range("io_queues", limits.io_queue_count_max.into(), 1..=1024);
         range("controllers", limits.controller_count_max as u64, 1..=u64::from(Cntlid::MAX.get()));

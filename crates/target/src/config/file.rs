@@ -14,6 +14,7 @@ use toml::Spanned;
 use wire::discovery::{DISCOVERY_PORT, IO_PORT};
 use wire::id::Nsid;
 use wire::nqn::Nqn;
+use wire::pdu::DataAlignment;
 use wire::uuid::Uuid;
 
 use super::{
@@ -154,13 +155,14 @@ impl ConfigFile {
 /// Says in the words of TOML what its reader says in those of Rust. Some messages have several lines; the
 /// first says it.
 fn plain(message: &str) -> String {
-    const WORDS: [(&str, &str); 7] = [
+    const WORDS: [(&str, &str); 8] = [
         (
             "invalid type: map, expected a sequence",
             "a table where a list of tables is expected: write [[name]]",
         ),
         ("unknown field", "unknown key"),
         ("missing field", "missing key"),
+        ("expected u8", "expected a number from 0 to 255"),
         ("expected u16", "expected a number from 0 to 65535"),
         ("expected u32", "expected a number from 0 to 4294967295"),
         ("expected a tuple of size 2", "expected two numbers, as in [1, 65519]"),
@@ -209,6 +211,10 @@ struct RawReactors {
 struct RawLimits {
     transfer: Option<Spanned<RawSize>>,
     in_capsule: Option<Spanned<RawSize>>,
+    h2c_data: Option<Spanned<RawSize>>,
+    window: Option<Spanned<RawSize>>,
+    windows: Option<Spanned<u8>>,
+    alignment: Option<Spanned<u8>>,
     queue_entries: Option<Spanned<u16>>,
     io_queues: Option<Spanned<u16>>,
     controllers: Option<Spanned<u16>>,
@@ -334,10 +340,22 @@ impl Reader<'_> {
         })
     }
 
-    fn number(&mut self, place: Place, number: Option<Spanned<u16>>, default: u16) -> u16 {
+    fn number<T>(&mut self, place: Place, number: Option<Spanned<T>>, default: T) -> T {
         let Some(number) = number else { return default };
         self.spans.insert(place, number.span());
         number.into_inner()
+    }
+
+    fn alignment(&mut self, bytes: Option<Spanned<u8>>) -> Option<DataAlignment> {
+        let bytes = bytes?;
+        let given = *bytes.get_ref();
+        let units = (given.is_multiple_of(4) && given > 0).then(|| given / 4 - 1);
+        let alignment = units.and_then(DataAlignment::from_raw);
+        if alignment.is_none() {
+            let message = format!("alignment is {given}: take a multiple of 4 from 4 to 128");
+            self.wrong(bytes.span(), message);
+        }
+        alignment
     }
 
     /// An address with a port, or alone.
@@ -424,6 +442,14 @@ impl Reader<'_> {
                 raw.in_capsule,
                 defaults.in_capsule_bytes,
             ),
+            h2c_data_bytes_max: self.small_size(
+                Place::Limits("h2c_data"),
+                raw.h2c_data,
+                defaults.h2c_data_bytes_max,
+            ),
+            window_bytes_max: self.small_size(Place::Limits("window"), raw.window, defaults.window_bytes_max),
+            window_count_max: self.number(Place::Limits("windows"), raw.windows, defaults.window_count_max),
+            data_alignment: self.alignment(raw.alignment).unwrap_or(defaults.data_alignment),
             queue_entries_max: self.number(
                 Place::Limits("queue_entries"),
                 raw.queue_entries,
