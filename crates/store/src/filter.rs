@@ -115,6 +115,10 @@ trait Setting: Send + Sync {
 trait Gate: 'static {
     fn on_start(&mut self, below: &mut dyn Backend, io: &mut dyn StoreIo, ticket: Ticket, request: Request);
 
+    fn withdraw(&mut self, below: &mut dyn Backend, ticket: Ticket) -> Option<Request> {
+        below.withdraw(ticket)
+    }
+
     fn on_completion(
         &mut self,
         below: &mut dyn Backend,
@@ -179,6 +183,10 @@ impl<G: Gate> Backend for FilteredBackend<G> {
 
     fn start(&mut self, io: &mut dyn StoreIo, ticket: Ticket, request: Request) {
         self.gate.on_start(&mut *self.below, io, ticket, request);
+    }
+
+    fn withdraw(&mut self, ticket: Ticket) -> Option<Request> {
+        self.gate.withdraw(&mut *self.below, ticket)
     }
 
     fn on_completion(&mut self, io: &mut dyn StoreIo, ticket: Ticket, completion: Completion) {

@@ -8,8 +8,8 @@
 //!           └─None──▶ start(ticket, request) ──▶ … operations of the reactor … ──▶ reply(ticket)
 //! ```
 //!
-//! Every ticket that is started gets exactly one reply: from `start` itself, from `on_completion`, or from `on_timer`.
-//! Replies may come in any order. Offsets and lengths are bytes, multiples of the block size, within the namespace:
+//! Every ticket that is started gets exactly one reply: from `start` itself, from `on_completion`, or from `on_timer`;
+//! but one that was withdrawn gets none. Replies may come in any order. Offsets and lengths are bytes, multiples of the block size, within the namespace:
 //! whoever calls has checked them against the geometry. If the namespace has shrunk since, the answer is
 //! [`StoreError::Truncated`].
 
@@ -170,6 +170,13 @@ pub trait Backend {
 
     /// Starts a request.
     fn start(&mut self, io: &mut dyn StoreIo, ticket: Ticket, request: Request);
+
+    /// Takes back a request of which nothing has begun, if it can: then no reply follows, and a timer that was set for
+    /// the ticket must not ring here.
+    fn withdraw(&mut self, ticket: Ticket) -> Option<Request> {
+        let _ = ticket;
+        None
+    }
 
     /// An operation started for `ticket` has ended.
     fn on_completion(&mut self, io: &mut dyn StoreIo, ticket: Ticket, completion: Completion);

@@ -57,6 +57,10 @@ impl Gate for Waits {
         io.set_timer(io.now_ns().saturating_add(wait_us.saturating_mul(1000)), ticket);
     }
 
+    fn withdraw(&mut self, below: &mut dyn Backend, ticket: Ticket) -> Option<Request> {
+        self.kept.remove(&ticket).or_else(|| below.withdraw(ticket))
+    }
+
     fn on_timer(&mut self, below: &mut dyn Backend, io: &mut dyn StoreIo, ticket: Ticket) {
         match self.kept.entry(ticket) {
             Entry::Occupied(kept) => below.start(io, ticket, kept.remove()),
@@ -107,6 +111,27 @@ mod tests {
             before = count;
         }
         assert_eq!(before, tickets.len());
+    }
+
+    #[test]
+    fn a_request_that_waits_can_be_withdrawn() {
+        let null = Arc::new(NullStore::new(1 << 20, 4096, false).unwrap());
+        let delay = Filter::Delay(Delay { kind: Some(Kind::Read), wait_us: 5..=5 });
+        let store =
+            Filter::Delay(Delay { kind: None, wait_us: 7..=7 }).over(Filter::Trace.over(delay.over(null)));
+        let mut double = Double::attach(&*store, &Media::new(0));
+        // One that waits above, one that has come to wait below, and one that has ended.
+        let mut started = Vec::new();
+        for step in [READ, Step::Flush] {
+            started.push(double.start(step));
+        }
+        double.pass(7_000);
+        started.push(double.start(READ));
+        assert!(double.outcomes.contains_key(&started[1]));
+        let withdrawn: Vec<_> =
+            started.iter().map(|&ticket| double.backend.withdraw(ticket).is_some()).collect();
+        assert_eq!(withdrawn, [true, false, true]);
+        assert!(started.iter().all(|&ticket| double.backend.withdraw(ticket).is_none()));
     }
 
     #[test]

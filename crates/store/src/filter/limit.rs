@@ -110,6 +110,10 @@ impl Gate for Queue {
         io.set_timer(self.last_ns, ticket);
     }
 
+    fn withdraw(&mut self, below: &mut dyn Backend, ticket: Ticket) -> Option<Request> {
+        self.kept.remove(&ticket).or_else(|| below.withdraw(ticket))
+    }
+
     fn on_timer(&mut self, below: &mut dyn Backend, io: &mut dyn StoreIo, ticket: Ticket) {
         match self.kept.entry(ticket) {
             Entry::Occupied(kept) => below.start(io, ticket, kept.remove()),

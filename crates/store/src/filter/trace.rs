@@ -151,6 +151,12 @@ impl Gate for Log {
         below.start(&mut Watch { io, log: self }, ticket, request);
     }
 
+    fn withdraw(&mut self, below: &mut dyn Backend, ticket: Ticket) -> Option<Request> {
+        let request = below.withdraw(ticket)?;
+        self.running.remove(&ticket);
+        Some(request)
+    }
+
     fn on_completion(
         &mut self,
         below: &mut dyn Backend,
