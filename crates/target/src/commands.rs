@@ -391,11 +391,7 @@ impl Commands {
         tracing::debug!(%error, opcode = running.sqe.opcode, "command failed");
         match after {
             // The result says which range was the first not to be copied.
-            After::Copy(copy) => {
-                let done = copy.range_count - u32::try_from(copy.sources.len()).unwrap_or(copy.range_count);
-                let first_left = if copy.is_reading { done } else { done.saturating_sub(1) };
-                self.end(ticket, status, first_left.into(), None);
-            }
+            After::Copy(copy) => self.end(ticket, status, copy.range.into(), None),
             After::FusedCompare(pair) => self.end_pair(io, ticket, pair.lock, status, failed_pair()),
             After::FusedWrite(lock) => self.end_pair(io, ticket, lock, Status::SUCCESS, status),
             _ => self.end(ticket, status, 0, None),
@@ -496,23 +492,15 @@ impl Commands {
     ) {
         let request = if copy.is_reading {
             // What was read goes out.
-            let offset = copy.destination;
-            copy.destination += buffer.len() as u64;
             copy.is_reading = false;
-            Request::Write { offset, buffer, is_durable: copy.is_durable }
+            Request::Write { offset: copy.part_destination, buffer, is_durable: copy.is_durable }
         } else {
-            let Some(source) = copy.sources.last_mut() else {
+            let Some(part) = copy.next_part(CHUNK_BYTES) else {
                 return self.end(ticket, Status::SUCCESS, 0, None);
             };
-            let offset = source.start;
-            let count = CHUNK_BYTES.min(source.end - source.start);
-            source.start += count;
-            if source.is_empty() {
-                copy.sources.pop();
-            }
             copy.is_reading = true;
-            buffer.set_len(usize::try_from(count).expect("a chunk"));
-            Request::Read { offset, buffer }
+            buffer.set_len(usize::try_from(part.end - part.start).expect("a chunk"));
+            Request::Read { offset: part.start, buffer }
         };
         self.set_after(ticket, After::Copy(copy));
         self.start_in(io, at, ticket, request);

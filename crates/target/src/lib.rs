@@ -4,6 +4,7 @@
 //! plane, which owns everything there is one of: subsystems, controllers, the configuration. They speak
 //! through mailboxes.
 #![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::cast_possible_truncation))]
 
 pub mod admin;
 mod attached;

@@ -326,22 +326,11 @@ impl<I: Io<Message>> Start<'_, I> {
         }
         let length = usize::try_from(CHUNK_BYTES).expect("a chunk");
         let Some(mut buffer) = self.io.pool().take(length) else { return Ok(self.wait()) };
-        sources.reverse();
-        let Some(source) = sources.last_mut() else { return Err(Status::INVALID_FIELD.with_dnr()) };
-        let count = CHUNK_BYTES.min(source.end - source.start);
-        let offset = source.start;
-        source.start += count;
-        if source.is_empty() {
-            sources.pop();
-        }
-        buffer.set_len(usize::try_from(count).expect("a chunk"));
-        let copy = Box::new(Copy {
-            sources,
-            destination: command.destination * block_bytes,
-            range_count: range_count.into(),
-            is_durable: command.control.fua(),
-            is_reading: true,
-        });
+        let is_durable = command.control.fua();
+        let mut copy = Box::new(Copy::new(sources, command.destination * block_bytes, is_durable));
+        let Some(part) = copy.next_part(CHUNK_BYTES) else { return Err(Status::INVALID_FIELD.with_dnr()) };
+        buffer.set_len(usize::try_from(part.end - part.start).expect("a chunk"));
+        let offset = part.start;
         Ok(self.start(at, After::Copy(copy), Request::Read { offset, buffer }))
     }
 

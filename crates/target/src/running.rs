@@ -111,16 +111,64 @@ pub(crate) struct FusedPair {
 /// A Copy under way, in bytes.
 #[derive(Debug)]
 pub(crate) struct Copy {
-    /// What is still to be copied, the next part last.
-    pub(crate) sources: Vec<Range<u64>>,
-    /// Where the next byte goes.
-    pub(crate) destination: u64,
-    /// Ranges that were given; for the result on failure.
-    pub(crate) range_count: u32,
+    /// What is still to be read, the next range last.
+    sources: Vec<Range<u64>>,
+    /// Where the first byte of the next range goes.
+    destination: u64,
+    /// Bytes of the next range that were copied from its end already.
+    tail: u64,
+    /// Which range the part under way belongs to: the lowest that is not copied, if that fails.
+    pub(crate) range: u32,
+    next_range: u32,
+    /// Where that part goes.
+    pub(crate) part_destination: u64,
     /// FUA was asked for.
     pub(crate) is_durable: bool,
     /// Whether the buffer that comes back was read (and is to be written) or written.
     pub(crate) is_reading: bool,
+}
+
+impl Copy {
+    /// A Copy of these ranges of bytes, which are not empty, one after the other.
+    pub(crate) fn new(mut sources: Vec<Range<u64>>, destination: u64, is_durable: bool) -> Self {
+        sources.reverse();
+        Self {
+            sources,
+            destination,
+            tail: 0,
+            range: 0,
+            next_range: 0,
+            part_destination: destination,
+            is_durable,
+            is_reading: true,
+        }
+    }
+
+    /// What to read next, at most so many bytes. A range that is moved up onto itself begins with its end: what is
+    /// still to be read must not be overwritten.
+    pub(crate) fn next_part(&mut self, bytes_max: u64) -> Option<Range<u64>> {
+        let source = self.sources.last_mut()?;
+        let count = bytes_max.min(source.end - source.start);
+        self.range = self.next_range;
+        let part;
+        if (source.start + 1..source.end).contains(&self.destination) {
+            part = source.end - count..source.end;
+            source.end -= count;
+            self.tail += count;
+            self.part_destination = self.destination + (source.end - source.start);
+        } else {
+            part = source.start..source.start + count;
+            source.start += count;
+            self.part_destination = self.destination;
+            self.destination += count;
+        }
+        if source.is_empty() {
+            self.sources.pop();
+            self.next_range += 1;
+            self.destination += std::mem::take(&mut self.tail);
+        }
+        Some(part)
+    }
 }
 
 impl Supply {
@@ -219,5 +267,41 @@ impl RunningTable {
 
     fn iter(&self) -> impl Iterator<Item = &Running> {
         self.entries.iter().filter_map(|entry| entry.running.as_ref())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// In parts of whatever size: each range is moved as a whole, before the next one.
+        #[test]
+        fn a_copy_in_parts_moves_each_range_as_one(
+            ranges in proptest::collection::vec((0usize..60, 1usize..40), 1..4),
+            destination in 0usize..100,
+            part_max in 1u64..50,
+        ) {
+            let mut model: Vec<u8> = (0..220).collect();
+            let mut memory = model.clone();
+            let sources: Vec<_> = ranges.iter().map(|&(at, count)| at as u64..(at + count) as u64).collect();
+            let mut to = destination;
+            for &(at, count) in &ranges {
+                model.copy_within(at..at + count, to);
+                to += count;
+            }
+            let mut copy = Copy::new(sources, destination as u64, false);
+            let mut before = 0;
+            while let Some(part) = copy.next_part(part_max) {
+                prop_assert!(copy.range == before || copy.range == before + 1);
+                before = copy.range;
+                prop_assert!(part.end - part.start <= part_max && !part.is_empty());
+                let to = usize::try_from(copy.part_destination).unwrap();
+                memory.copy_within(part.start as usize..part.end as usize, to);
+            }
+            prop_assert_eq!(memory, model);
+            prop_assert_eq!(before as usize, ranges.len() - 1);
+        }
     }
 }
