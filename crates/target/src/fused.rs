@@ -206,6 +206,11 @@ impl Commands {
             Ok(_) => return self.refuse_pair(owner, sqe, Status::INVALID_FIELD.with_dnr()),
             Err(status) => return self.refuse_pair(owner, sqe, status),
         };
+        // As with any data that was asked for before another namespace took the place of the first.
+        let given = first.2.bytes().len().min(second.2.bytes().len());
+        if (given as u64) < extent.bytes {
+            return self.refuse_pair(owner, sqe, Status::DATA_SGL_LENGTH_INVALID.with_dnr());
+        }
         self.next_lock += 1;
         let lock = self.next_lock;
         let pair = Box::new(FusedPair {

@@ -381,6 +381,10 @@ impl<I: Io<Message>> Start<'_, I> {
     #[inline]
     fn host_data(&self, length: usize) -> Checked<Option<Begun>> {
         if !matches!(self.supply, Supply::None) {
+            // It was asked for when the namespace had smaller blocks: another one has taken its place since.
+            if self.supply.bytes().len() < length {
+                return Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr());
+            }
             return Ok(None);
         }
         let needed = u32::try_from(length).map_err(|_| Status::INVALID_FIELD.with_dnr())?;
