@@ -40,6 +40,8 @@ pub(crate) struct Attachments {
     views: Vec<Vec<(Nsid, Option<AttachedIndex>)>>,
     /// Removed namespaces that still have something running.
     leaving: u32,
+    /// Those who waited for writes to namespaces that are let go of: nothing is under way there any more.
+    released: Vec<(u16, u64)>,
 }
 
 /// What an NSID stands for.
@@ -157,7 +159,13 @@ impl Attachments {
 
     /// Whether any range of any namespace is held by a fused command that waits for writes here to end.
     pub(crate) fn has_exclusions(&self) -> bool {
-        self.slots.iter().flatten().any(|attached| attached.exclusions.has_unreported())
+        !self.released.is_empty()
+            || self.slots.iter().flatten().any(|attached| attached.exclusions.has_unreported())
+    }
+
+    /// Who need not wait any more for writes to a namespace that is gone.
+    pub(crate) fn take_released(&mut self) -> Vec<(u16, u64)> {
+        std::mem::take(&mut self.released)
     }
 
     /// Something begins to run.
@@ -172,6 +180,8 @@ impl Attachments {
         if attached.running > 0 || !attached.is_removed {
             return false;
         }
+        let released = attached.exclusions.unreported().collect::<Vec<_>>();
+        self.released.extend(released);
         self.slots[at.0 as usize] = None;
         self.leaving -= 1;
         self.leaving == 0

@@ -90,6 +90,11 @@ impl Exclusions {
         Some(quiet.holder)
     }
 
+    /// Holders that still wait for writes under way.
+    pub(crate) fn unreported(&self) -> impl Iterator<Item = (u16, u64)> {
+        self.held.iter().filter(|held| !held.is_reported).map(|held| held.holder)
+    }
+
     /// Whether any holder still waits for writes under way.
     pub(crate) fn has_unreported(&self) -> bool {
         self.held.iter().any(|held| !held.is_reported)

@@ -108,6 +108,9 @@ impl Serving {
     fn report_quiet(&mut self, io: &mut impl Io<Message>) {
         let running = &self.commands.running;
         let namespaces = &mut self.commands.namespaces;
+        for holder in namespaces.take_released() {
+            io.post(0, Message::Lock(LockMessage::Excluded(holder)));
+        }
         namespaces.for_each(|at: AttachedIndex, attached| {
             while attached.exclusions.has_unreported()
                 && let Some(holder) = attached.exclusions.next_quiet(|blocks| running.changes(at, blocks))
