@@ -215,6 +215,12 @@ impl Commands {
         self.ended.pop_front()
     }
 
+    /// Commands of a lane that the backend still has, or whose end has not been taken.
+    pub(crate) fn count_of_lane(&self, lane: u32, generation: u32) -> u32 {
+        let ended = self.ended.iter().filter(|ended| ended.owner.is_of_lane(lane, generation)).count();
+        self.running.count_of_lane(lane, generation) + u32::try_from(ended).expect("as many as commands")
+    }
+
     /// Lets commands that wait go on, as far as there are buffers.
     pub(crate) fn retry<I: Io<Message>>(&mut self, io: &mut I, caller: impl Fn(Owner) -> Option<Caller>) {
         for _ in 0..self.waiting.len() {

@@ -39,6 +39,18 @@ pub(crate) enum Owner {
     Control(CommandId),
 }
 
+impl Owner {
+    /// Whether it is this lane.
+    pub(crate) fn is_of_lane(self, lane: u32, of_generation: u32) -> bool {
+        match self {
+            Self::Lane { index, generation, .. } | Self::Pair { index, generation, .. } => {
+                (index, generation) == (lane, of_generation)
+            }
+            Self::Parent(_) | Self::Control(_) => false,
+        }
+    }
+}
+
 /// Where a command stands.
 #[derive(Debug)]
 pub(crate) enum Step {
@@ -247,12 +259,7 @@ impl RunningTable {
 
     /// Commands of a lane that have something running which cannot be taken back.
     pub(crate) fn count_of_lane(&self, lane: u32, of_generation: u32) -> u32 {
-        let is_of_lane = |running: &&Running| match running.owner {
-            Owner::Lane { index, generation, .. } | Owner::Pair { index, generation, .. } => {
-                (index, generation) == (lane, of_generation)
-            }
-            Owner::Parent(_) | Owner::Control(_) => false,
-        };
+        let is_of_lane = |running: &&Running| running.owner.is_of_lane(lane, of_generation);
         let count = self.iter().filter(is_of_lane).count();
         u32::try_from(count).expect("bounded by the queue's size")
     }

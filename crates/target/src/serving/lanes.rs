@@ -237,7 +237,7 @@ impl Serving {
         lane.held = None;
         lane.backlog = Vec::new();
         lane.queue.clear(|_| {});
-        lane.in_flight = self.commands.running.count_of_lane(index, lane.id.generation);
+        lane.in_flight = self.commands.count_of_lane(index, lane.id.generation);
     }
 
     /// Closes a lane's socket, and lets the lane go once nothing of it runs.
