@@ -102,6 +102,10 @@ pub(crate) struct Commands {
     /// Commands that wait for a buffer or for a range, in order.
     waiting: VecDeque<Ticket>,
     queues: StoreQueues,
+    /// A buffer for one transfer, kept out of the pool for commands that others wait for: with data in a capsule, behind
+    /// which nothing of a lane is taken in, or with a buffer of its own already. They end without needing anything
+    /// else, so everything goes on however long hosts leave the pool empty.
+    reserve: Option<Buffer>,
     ended: VecDeque<Ended>,
     /// A removed namespace has nothing running any more.
     pub(crate) table_settled: bool,
@@ -158,8 +162,31 @@ impl Commands {
             next_lock: 0,
             waiting: VecDeque::new(),
             queues: StoreQueues::default(),
+            reserve: None,
             ended: VecDeque::new(),
             table_settled: false,
+        }
+    }
+
+    /// Sets the reserve aside, before anybody else takes from the pool.
+    pub(crate) fn set_aside(&mut self, pool: &Pool) {
+        self.reserve = pool.take(self.limits.transfer_bytes_max as usize);
+    }
+
+    /// A buffer of the pool, or the reserve.
+    pub(crate) fn take_at_last(&mut self, pool: &Pool, length: usize) -> Option<Buffer> {
+        pool.take(length).or_else(|| {
+            let mut buffer = self.reserve.take()?;
+            buffer.set_len(length);
+            Some(buffer)
+        })
+    }
+
+    /// A buffer that may have been the reserve has done its work.
+    pub(crate) fn give_back(&mut self, buffer: Option<Buffer>) {
+        if self.reserve.is_none() {
+            let length = self.limits.transfer_bytes_max as usize;
+            self.reserve = buffer.filter(|buffer| buffer.capacity() >= length);
         }
     }
 
@@ -307,8 +334,11 @@ impl Commands {
                 After::Read { .. } | After::Complete | After::Compare(_) | After::Verify { .. },
             ) => {
                 let at = running.namespace.expect("a backend was asked");
-                if self.namespaces.get_mut(at).backend.withdraw(ticket).is_none() {
+                let Some(request) = self.namespaces.get_mut(at).backend.withdraw(ticket) else {
                     return false;
+                };
+                if let Request::Read { buffer, .. } | Request::Write { buffer, .. } = request {
+                    self.give_back(Some(buffer));
                 }
                 self.running.remove(ticket);
                 self.table_settled |= self.namespaces.end(at);
@@ -356,10 +386,14 @@ impl Commands {
             unreachable!("only commands that the backend has are replied to")
         };
         if let Err(error) = reply.result {
+            self.give_back(reply.buffer);
             return self.on_failure(io, ticket, after, error);
         }
         match after {
-            After::Complete => self.end(ticket, Status::SUCCESS, 0, None),
+            After::Complete => {
+                self.give_back(reply.buffer);
+                self.end(ticket, Status::SUCCESS, 0, None);
+            }
             After::Read { length } => {
                 let payload = Payload::Buffer(reply.buffer.expect("a read has a buffer"));
                 self.end(ticket, Status::SUCCESS, 0, Some((payload, length)));
@@ -368,6 +402,7 @@ impl Commands {
                 let buffer = reply.buffer.expect("a read has a buffer");
                 let is_equal = expected.bytes()[..buffer.len()] == buffer[..];
                 let status = if is_equal { Status::SUCCESS } else { compare_failure() };
+                self.give_back(Some(buffer));
                 self.end(ticket, status, 0, None);
             }
             After::Verify { range } => match reply.buffer {
@@ -385,6 +420,7 @@ impl Commands {
                 self.on_fused_read(io, ticket, *pair, buffer);
             }
             After::FusedWrite(lock) => {
+                self.give_back(reply.buffer);
                 self.end_pair(io, ticket, lock, Status::SUCCESS, Status::SUCCESS);
             }
         }

@@ -249,7 +249,7 @@ impl Commands {
             Some(Err(error)) => {
                 self.end_pair(io, ticket, pair.lock, status_of(error, true), failed_pair());
             }
-            None => match io.pool().take(pair.length) {
+            None => match self.take_at_last(io.pool(), pair.length) {
                 Some(buffer) => {
                     let offset = pair.offset;
                     self.set_after(ticket, After::FusedCompare(pair));
@@ -285,6 +285,7 @@ impl Commands {
     ) {
         let lock = pair.lock;
         if !is_equal {
+            self.give_back(buffer);
             let status = Status::COMPARE_FAILURE.with_dnr();
             return self.end_pair(io, ticket, lock, status, failed_pair());
         }
@@ -293,12 +294,16 @@ impl Commands {
         let data = &pair.data.bytes()[..pair.length];
         match self.namespaces.get_mut(at).backend.write_now(pair.offset, data, pair.is_durable) {
             Some(result) => {
+                self.give_back(buffer);
                 let second = result.map_or_else(|error| status_of(error, false), |()| Status::SUCCESS);
                 self.end_pair(io, ticket, lock, Status::SUCCESS, second);
             }
             None => {
                 let buffer = match pair.data {
-                    Supply::Buffer(buffer) => Some(buffer),
+                    Supply::Buffer(data) => {
+                        self.give_back(buffer);
+                        Some(data)
+                    }
                     // The buffer that was read into is free again.
                     data => buffer.or_else(|| io.pool().take(pair.length)).map(|mut buffer| {
                         buffer.set_len(pair.length);

@@ -210,8 +210,10 @@ impl<I: Io<Message>> Start<'_, I> {
             Some(Ok(false)) => Err(compare_failure()),
             Some(Err(error)) => Err(status_of(error, true)),
             None => {
-                // Two buffers, or none: holding one while waiting for the other could wait for ever.
-                let Some(buffer) = self.io.pool().take(length) else { return Ok(self.wait()) };
+                // It may hold one already, as others may that wait for their second.
+                let Some(buffer) = self.commands.take_at_last(self.io.pool(), length) else {
+                    return Ok(self.wait());
+                };
                 let expected = self.keep_data();
                 let request = Request::Read { offset: extent.offset, buffer };
                 Ok(self.start(extent.at, After::Compare(expected), request))
@@ -415,7 +417,7 @@ impl<I: Io<Message>> Start<'_, I> {
             buffer.set_len(length);
             return Some(buffer);
         }
-        let mut buffer = self.io.pool().take(length)?;
+        let mut buffer = self.commands.take_at_last(self.io.pool(), length)?;
         buffer.copy_from_slice(&bytes(self.data, &self.supply)[..length]);
         Some(buffer)
     }

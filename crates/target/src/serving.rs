@@ -195,6 +195,7 @@ impl Application for Serving {
     type Message = Message;
 
     fn on_start(&mut self, io: &mut impl Io<Message>) {
+        self.commands.set_aside(io.pool());
         self.drain_control(io);
     }
 
