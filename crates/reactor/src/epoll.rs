@@ -11,7 +11,7 @@ use crate::engine::{Event, Interest, Patience};
 use crate::in_flight::InFlight;
 use crate::mailbox::Bell;
 use crate::operation::{Operation, Token};
-use crate::workers::Workers;
+use crate::workers::{Outcome, Workers};
 
 /// Events taken in by one call.
 const EVENT_COUNT: usize = 256;
@@ -30,6 +30,8 @@ pub(crate) struct EpollEngine {
     bell: Option<Arc<Bell>>,
     workers: Option<Workers>,
     in_flight: InFlight,
+    /// Ends of operations that are being taken in.
+    done: Vec<Outcome>,
     ready: Vec<epoll::Event>,
 }
 
@@ -41,6 +43,7 @@ impl EpollEngine {
             bell: None,
             workers: None,
             in_flight: InFlight::new(OPERATION_LIMIT),
+            done: Vec::new(),
             ready: Vec::with_capacity(EVENT_COUNT),
         })
     }
@@ -143,7 +146,8 @@ impl EpollEngine {
             }
         }
         if done && let Some(workers) = &self.workers {
-            for (slot, result) in workers.take_done() {
+            workers.take_done(&mut self.done);
+            for (slot, result) in self.done.drain(..) {
                 let (token, operation) = self.in_flight.remove(slot);
                 events.push(Event::Completed(operation.complete(token, result)));
             }

@@ -1,9 +1,9 @@
 //! Threads that do blocking storage operations for the epoll engine.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use crate::mailbox::Bell;
@@ -13,15 +13,30 @@ use crate::operation::{Allocation, Operation};
 const THREAD_COUNT: usize = 4;
 
 pub(crate) struct Workers {
-    /// `None` once the threads have been told to end.
-    jobs: Option<Sender<Job>>,
+    queue: Arc<Queue>,
     done: Arc<Done>,
     threads: Vec<JoinHandle<()>>,
 }
 
+/// Where operations wait for a thread. It keeps the room that it once needed, so that none allocates.
+#[derive(Default)]
+struct Queue {
+    jobs: Mutex<Jobs>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Jobs {
+    waiting: VecDeque<Job>,
+    is_over: bool,
+}
+
+/// The end of the operation in a slot.
+pub(crate) type Outcome = (u32, io::Result<usize>);
+
 /// Where results wait for the reactor.
 struct Done {
-    results: Mutex<Vec<(u32, io::Result<usize>)>>,
+    results: Mutex<Vec<Outcome>>,
     bell: Bell,
 }
 
@@ -45,14 +60,13 @@ unsafe impl Send for Job {}
 
 impl Workers {
     pub(crate) fn new() -> io::Result<Self> {
-        let (jobs, queue) = channel();
-        let queue = Arc::new(Mutex::new(queue));
+        let queue = Arc::new(Queue::default());
         let done = Arc::new(Done { results: Mutex::default(), bell: Bell::new()? });
         // The engine looks at the bell in its epoll set: it always wants to be rung.
         done.bell.announce_sleep();
-        let mut workers = Self { jobs: Some(jobs), done, threads: Vec::new() };
+        let mut workers = Self { queue, done, threads: Vec::new() };
         for index in 0..THREAD_COUNT {
-            let (queue, done) = (Arc::clone(&queue), Arc::clone(&workers.done));
+            let (queue, done) = (Arc::clone(&workers.queue), Arc::clone(&workers.done));
             let builder = std::thread::Builder::new().name(format!("storage-{index}"));
             workers.threads.push(builder.spawn(move || run(&queue, &done))?);
         }
@@ -78,9 +92,8 @@ impl Workers {
                 Work::Allocate { offset: *offset, length: *length, change: *change }
             }
         };
-        let jobs = self.jobs.as_ref().expect("threads live as long as the workers");
-        // The threads end only when this sender is dropped.
-        let _ = jobs.send(Job { slot, fd, work });
+        self.queue.lock().waiting.push_back(Job { slot, fd, work });
+        self.queue.changed.notify_one();
     }
 
     /// Rung when there are results.
@@ -88,26 +101,46 @@ impl Workers {
         &self.done.bell
     }
 
-    pub(crate) fn take_done(&self) -> Vec<(u32, io::Result<usize>)> {
+    /// Puts the results that have come into `into`, which is empty.
+    pub(crate) fn take_done(&self, into: &mut Vec<Outcome>) {
         self.done.bell.reset();
         self.done.bell.announce_sleep();
-        std::mem::take(&mut *self.done.results.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::swap(into, &mut *self.done.results.lock().unwrap_or_else(PoisonError::into_inner));
     }
 }
 
 impl Drop for Workers {
     fn drop(&mut self) {
-        self.jobs = None;
+        self.queue.lock().is_over = true;
+        self.queue.changed.notify_all();
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
     }
 }
 
-fn run(queue: &Mutex<Receiver<Job>>, done: &Done) {
-    loop {
-        let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok(job) = job else { return };
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, Jobs> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next operation; `None` when all are done and no more will come.
+    fn next(&self) -> Option<Job> {
+        let mut jobs = self.lock();
+        loop {
+            if let Some(job) = jobs.waiting.pop_front() {
+                return Some(job);
+            }
+            if jobs.is_over {
+                return None;
+            }
+            jobs = self.changed.wait(jobs).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+fn run(queue: &Queue, done: &Done) {
+    while let Some(job) = queue.next() {
         let result = perform(&job);
         done.results.lock().unwrap_or_else(PoisonError::into_inner).push((job.slot, result));
         done.bell.ring();
