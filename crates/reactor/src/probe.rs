@@ -53,9 +53,14 @@ impl RingSetup {
         };
         let deferred =
             builder().setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag().build(entries);
-        if let Ok(ring) = deferred {
-            let setup = Self { deferred_task_work: true, cooperative_task_work: false };
-            return Ok((ring, setup));
+        match deferred {
+            Ok(ring) => {
+                let setup = Self { deferred_task_work: true, cooperative_task_work: false };
+                return Ok((ring, setup));
+            }
+            // Other features would not make it smaller.
+            Err(error) if is_out_of_memory(&error) => return Err(error),
+            Err(_) => {}
         }
         if let Ok(ring) = builder().setup_coop_taskrun().setup_taskrun_flag().build(entries) {
             let setup = Self { deferred_task_work: false, cooperative_task_work: true };
@@ -64,6 +69,10 @@ impl RingSetup {
         let ring = builder().build(entries)?;
         Ok((ring, Self { deferred_task_work: false, cooperative_task_work: false }))
     }
+}
+
+pub(crate) fn is_out_of_memory(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::OutOfMemory
 }
 
 #[cfg(test)]

@@ -15,13 +15,17 @@ use crate::engine::{Event, Interest, Patience};
 use crate::in_flight::InFlight;
 use crate::mailbox::Bell;
 use crate::operation::{Operation, Token};
-use crate::probe::{Features, RingSetup};
+use crate::probe::{Features, RingSetup, is_out_of_memory};
 
 /// Entries of the submission queue: what one turn hands over at once.
 const SUBMISSION_ENTRIES: u32 = 256;
 
 /// Entries of the completion queue; the kernel keeps what overflows.
 const COMPLETION_ENTRIES: u32 = 4096;
+
+/// Rings are made smaller down to this many submission entries where little memory may be locked: from Linux 6.14 on
+/// a ring counts as such for those without privileges.
+const SUBMISSION_ENTRIES_MIN: u32 = 32;
 
 /// Storage operations that may run at once.
 const OPERATION_LIMIT: u32 = 1024;
@@ -65,7 +69,7 @@ impl RingEngine {
     /// Makes a ring with the features the kernel has, and registers as much of the pool as the limit of locked
     /// memory lets us.
     pub(crate) fn new(pool: &Pool) -> io::Result<Self> {
-        let (ring, setup) = RingSetup::best(SUBMISSION_ENTRIES, COMPLETION_ENTRIES)?;
+        let (ring, setup) = largest_ring()?;
         let submitter = ring.submitter();
         // Too old a kernel for the limit keeps its own.
         let _ = submitter.register_iowq_max_workers(&mut [BLOCKING_WORKERS; 2]);
@@ -267,6 +271,19 @@ fn entry(operation: &mut Operation, registered: &std::ops::Range<usize>) -> sque
 fn is_within(registered: &std::ops::Range<usize>, start: *const u8, length: u32) -> bool {
     let start = start as usize;
     registered.start <= start && start + length as usize <= registered.end
+}
+
+/// The largest ring for which there is memory.
+fn largest_ring() -> io::Result<(IoUring, RingSetup)> {
+    let (mut entries, mut completion_entries) = (SUBMISSION_ENTRIES, COMPLETION_ENTRIES);
+    loop {
+        match RingSetup::best(entries, completion_entries) {
+            Err(error) if is_out_of_memory(&error) && entries > SUBMISSION_ENTRIES_MIN => {
+                (entries, completion_entries) = (entries / 2, completion_entries / 2);
+            }
+            made => return made,
+        }
+    }
 }
 
 /// Registers the arena as fixed buffer 0: all of it, or as much as the limit of locked memory allows.

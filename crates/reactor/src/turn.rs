@@ -32,6 +32,8 @@ use crate::timers::Timers;
 pub struct Settings {
     /// Which engine.
     pub engine: EngineKind,
+    /// Whether epoll will do where there is no ring to be had after all: no memory, say.
+    pub falls_back: bool,
     /// Size of the buffer pool, bytes. It is mapped at start and touched as needed.
     pub pool_bytes: usize,
     /// The longest spin before a sleep, ns; 0 never spins, `u64::MAX` never sleeps.
@@ -40,7 +42,7 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { engine: EngineKind::Uring, pool_bytes: 64 << 20, spin_ns_max: SPIN_NS_MAX }
+        Self { engine: EngineKind::Uring, falls_back: false, pool_bytes: 64 << 20, spin_ns_max: SPIN_NS_MAX }
     }
 }
 
@@ -135,7 +137,14 @@ impl<A: Application> Reactor<A> {
     ) -> io::Result<Self> {
         let pool = Pool::new(settings.pool_bytes)?;
         let mut engine = match settings.engine {
-            EngineKind::Uring => Engine::Uring(Box::new(RingEngine::new(&pool)?)),
+            EngineKind::Uring => match RingEngine::new(&pool) {
+                Ok(engine) => Engine::Uring(Box::new(engine)),
+                Err(error) if settings.falls_back => {
+                    tracing::warn!(%error, "io_uring is not to be had for this reactor, using epoll");
+                    Engine::Epoll(Box::new(EpollEngine::new()?))
+                }
+                Err(error) => return Err(error),
+            },
             EngineKind::Epoll => Engine::Epoll(Box::new(EpollEngine::new()?)),
         };
         engine.set_bell(mailbox.bell().clone())?;
@@ -178,6 +187,14 @@ impl<A: Application> Reactor<A> {
         self.core.addresses = addresses;
         self.core.start = start;
         self
+    }
+
+    /// Its engine.
+    pub fn engine(&self) -> EngineKind {
+        match self.core.engine {
+            Engine::Uring(_) => EngineKind::Uring,
+            Engine::Epoll(_) => EngineKind::Epoll,
+        }
     }
 
     /// The application.

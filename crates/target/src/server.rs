@@ -81,7 +81,12 @@ impl Target {
             engine,
             stop_ms: config.timeouts.stop_ms,
         };
-        let settings = Settings { engine, pool_bytes: config.reactors.pool_bytes, ..Settings::default() };
+        let settings = Settings {
+            engine,
+            falls_back: config.reactors.engine.is_none(),
+            pool_bytes: config.reactors.pool_bytes,
+            ..Settings::default()
+        };
         let serving = serving_settings(&config.limits, &config.timeouts);
         let mut home = Some(home(config, target.operator.discovery_nqn(), reactor_count, steps));
         let start = Instant::now();
@@ -109,8 +114,10 @@ impl Target {
         drop(ready);
         for _ in 0..target.threads.len() {
             let (reactor, result) = is_ready.recv().expect("each thread says how it went");
-            if let Err(source) = result {
-                return Err(target.abandon(StartError::Reactor { reactor, source }));
+            match result {
+                Ok(EngineKind::Epoll) => target.engine = EngineKind::Epoll,
+                Ok(EngineKind::Uring) => {}
+                Err(source) => return Err(target.abandon(StartError::Reactor { reactor, source })),
             }
         }
         Ok(target)
@@ -128,7 +135,7 @@ impl Target {
         self.operator.discovery_nqn()
     }
 
-    /// Which engine its reactors use.
+    /// Which engine its reactors use: epoll if any of them does.
     #[must_use]
     pub fn engine(&self) -> EngineKind {
         self.engine
@@ -198,7 +205,11 @@ struct Plan {
     home: Option<Home>,
 }
 
-fn run(plan: Plan, mailbox: Mailbox<Message>, ready: &Sender<(usize, io::Result<()>)>) -> io::Result<()> {
+fn run(
+    plan: Plan,
+    mailbox: Mailbox<Message>,
+    ready: &Sender<(usize, io::Result<EngineKind>)>,
+) -> io::Result<()> {
     let index = plan.index;
     let made = match plan.core {
         Some(core) => reactor::pin(core),
@@ -212,7 +223,7 @@ fn run(plan: Plan, mailbox: Mailbox<Message>, ready: &Sender<(usize, io::Result<
         Ok(reactor) => {
             let mut reactor = reactor.with_peers(index, plan.addresses, plan.start);
             // The starter may have given up already.
-            let _ = ready.send((index, Ok(())));
+            let _ = ready.send((index, Ok(reactor.engine())));
             reactor.run().inspect_err(|error| tracing::error!(%error, index, "reactor failed"))
         }
         Err(error) => {

@@ -131,7 +131,7 @@ impl Rig {
         let store = Arc::clone(store);
         let (to_caller, from_thread) = channel();
         let thread = std::thread::spawn(move || {
-            let settings = Settings { engine, pool_bytes: 64 << 20, spin_ns_max: 0 };
+            let settings = Settings { engine, pool_bytes: 64 << 20, spin_ns_max: 0, ..Settings::default() };
             let made = Reactor::new(&settings, mailbox, |_| Server {
                 backend: store.attach().unwrap(),
                 desk: Desk::default(),
