@@ -1,0 +1,134 @@
+//! Hardly any memory, and more load than fits into it: everything ends, with the right data.
+
+use host::{Namespace, Options};
+use reactor::EngineKind;
+use wire::id::Nsid;
+use wire::sqe::Sqe;
+use wire::status::Status;
+
+use crate::exercise::{Load, Model};
+use crate::raw::{RawHost, Said};
+use crate::setup::{PATIENCE, Random, Rig, engines, open, options, options_of};
+
+const ONE: Nsid = Nsid::new(1);
+const MIB: usize = 1 << 20;
+
+/// One reactor with four transfers' worth of buffers.
+fn rig(engine: EngineKind, storage: &[&str]) -> Rig {
+    Rig::with(engine, storage, |config| {
+        config.reactors.threads = target::config::Threads::Count(1);
+        config.reactors.pool_bytes = 4 * MIB;
+    })
+}
+
+#[test]
+fn deep_queues_of_large_transfers_wait_for_their_turn() {
+    for engine in engines() {
+        let rig = rig(engine, &["file:8M", "ram:4M?lba=512&delay=0us-200us"]);
+        std::thread::scope(|scope| {
+            for nsid in 1..=2u8 {
+                let association =
+                    rig.connect(Options { lanes: 3, depth: 64, in_place_bytes: 4096, ..options_of(nsid) });
+                scope.spawn(move || {
+                    let namespace = association.namespace(Nsid::new(nsid.into())).expect("a namespace");
+                    let mut lanes = association.lanes().expect("lanes");
+                    let mut random = Random::new(nsid.into());
+                    let load =
+                        Load { commands: 600, bytes: 64 << 20, blocks_max: namespace.transfer_blocks_max() };
+                    Model::new(&namespace, nsid.into()).run(&mut lanes, &namespace, load, &mut random);
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn large_compares_do_not_wait_for_each_other() {
+    for engine in engines() {
+        let rig = rig(engine, &["file:8M"]);
+        let association = rig.connect(Options { lanes: 2, depth: 16, ..options() });
+        let mut namespace = open(&association, 1);
+        let data = vec![5; 8 * MIB];
+        namespace.write_at(0, &data).expect("a write");
+        let geometry = namespace.info().clone();
+        let lane = namespace.lane_mut();
+        for range in Namespace::split(0, geometry.block_count(), 256).chain(Namespace::split(0, 2048, 256)) {
+            let compare = geometry.compare(range.lba, range.blocks).expect("a compare");
+            lane.submit(compare, Some(data[..MIB].to_vec()), 0).expect("room");
+        }
+        let mut ended = Vec::new();
+        while lane.outstanding() > 0 {
+            assert!(lane.wait(&mut ended, PATIENCE) > 0, "{} compares do not end", lane.outstanding());
+        }
+        assert!(ended.iter().all(host::Completion::is_ok));
+    }
+}
+
+/// The host has what all buffers wait for, and sends something else first.
+#[test]
+fn a_write_in_its_capsule_does_not_stop_the_data_behind_it() {
+    for engine in engines() {
+        let rig = rig(engine, &["file:8M"]);
+        let mut host = RawHost::new(&rig);
+        let large: Vec<u16> =
+            (0..6).map(|at| host.io.transport(Sqe::write(ONE, at * 256, 256), MIB as u32)).collect();
+        let small = host.io.write_in_capsule(Sqe::write(ONE, 2000, 1), &[3; 4096]);
+        let mut ended = Vec::new();
+        while ended.len() < 7 {
+            match host.io.next() {
+                Said::R2t(r2t) => host.io.data(&r2t, &vec![r2t.cid.get() as u8; MIB]),
+                Said::Completion(cqe) => {
+                    assert_eq!(cqe.status(), Status::SUCCESS);
+                    ended.push(cqe.cid.get());
+                }
+                other => panic!("after {ended:?} of {large:?} and {small}: {other:?}"),
+            }
+        }
+        for (at, cid) in large.into_iter().enumerate() {
+            let read = host.io.read(Sqe::read(ONE, at as u64 * 256, 256), MIB as u32);
+            assert!(read.iter().all(|&byte| byte == cid as u8));
+        }
+    }
+}
+
+/// Fused pairs that have to be asked for their data, more than there is memory for.
+#[test]
+fn halves_of_pairs_do_not_wait_for_each_other() {
+    for engine in engines() {
+        let rig = rig(engine, &["ram:16M?lba=65536"]);
+        let association = rig.connect(Options { lanes: 1, depth: 128, ..options() });
+        let mut namespace = open(&association, 1);
+        let geometry = namespace.info().clone();
+        let lane = namespace.lane_mut();
+        for round in 0..3 {
+            for lba in 0..60 {
+                let pair = geometry.compare_and_write(lba, 1).expect("a pair");
+                let buffers = [vec![round; 65_536], vec![round + 1; 65_536]];
+                lane.submit_pair(pair, buffers, [lba, lba]).expect("room");
+            }
+            let mut ended = Vec::new();
+            while lane.outstanding() > 0 {
+                assert!(lane.wait(&mut ended, PATIENCE) > 0, "{} halves do not end", lane.outstanding());
+            }
+            // What could not be had room for is to be tried again.
+            for lba in 0..60 {
+                let halves: Vec<_> =
+                    ended.iter().filter(|end| end.user == lba).map(|end| end.result).collect();
+                if halves.iter().all(Result::is_ok) {
+                    continue;
+                }
+                let interrupted = |end: &Result<u64, host::Failure>| {
+                    end.is_err_and(|failure| {
+                        failure.status().is_some_and(|status| status.is(Status::COMMAND_INTERRUPTED))
+                    })
+                };
+                assert!(halves.iter().any(interrupted), "{halves:?}");
+                let write = geometry.write(lba, 1).expect("a write");
+                lane.submit(write, Some(vec![round + 1; 65_536]), 0).expect("room");
+                while lane.outstanding() > 0 {
+                    assert!(lane.wait(&mut ended, PATIENCE) > 0);
+                }
+            }
+        }
+    }
+}

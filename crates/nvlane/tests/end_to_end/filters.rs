@@ -1,0 +1,140 @@
+//! What filters make of storage reaches the host, and nothing else does.
+
+use std::time::{Duration, Instant};
+
+use host::blocking::Namespace;
+use host::{BlockRange, Options};
+use wire::id::Nsid;
+use wire::sqe::Sqe;
+use wire::status::Status;
+
+use crate::edges::status;
+use crate::exercise::{Load, Model};
+use crate::raw::RawHost;
+use crate::setup::{Random, Rig, engines, options};
+
+const ONE: Nsid = Nsid::new(1);
+
+fn read(namespace: &mut Namespace, lba: u64) -> Status {
+    let command = namespace.info().read(lba, 1).expect("a read");
+    status(namespace, command, Some(vec![0; 4096]))
+}
+
+fn write(namespace: &mut Namespace, lba: u64) -> Status {
+    let command = namespace.info().write(lba, 1).expect("a write");
+    status(namespace, command, Some(vec![1; 4096]))
+}
+
+fn flush(namespace: &mut Namespace) -> Status {
+    let command = namespace.info().flush();
+    status(namespace, command, None)
+}
+
+#[test]
+fn a_delay_holds_back_what_it_names_and_nothing_else() {
+    for engine in engines() {
+        let rig = Rig::new(engine, &["ram:1M?delay=read:150ms"]);
+        let mut namespace = rig.open(options());
+        let start = Instant::now();
+        assert_eq!(write(&mut namespace, 0), Status::SUCCESS);
+        let of_write = start.elapsed();
+        let start = Instant::now();
+        assert_eq!(read(&mut namespace, 0), Status::SUCCESS);
+        assert!(start.elapsed() >= Duration::from_millis(150), "{:?}", start.elapsed());
+        assert!(of_write < start.elapsed(), "only reads wait");
+        // Those that wait do so together.
+        let start = Instant::now();
+        let mut all = vec![0; 1 << 20];
+        namespace.read_at(0, &mut all).expect("many reads");
+        assert!(start.elapsed() < Duration::from_millis(150) * 4);
+    }
+}
+
+#[test]
+fn errors_of_storage_become_the_status_that_says_so() {
+    let errors = [
+        ("injected", Status::UNRECOVERED_READ_ERROR, Status::WRITE_FAULT),
+        ("eio", Status::UNRECOVERED_READ_ERROR, Status::WRITE_FAULT),
+        ("truncated", Status::UNRECOVERED_READ_ERROR, Status::WRITE_FAULT),
+        ("closed", Status::INTERNAL_ERROR.with_dnr(), Status::INTERNAL_ERROR.with_dnr()),
+        ("nospace", Status::CAPACITY_EXCEEDED.with_dnr(), Status::CAPACITY_EXCEEDED.with_dnr()),
+        (
+            "readonly",
+            Status::NAMESPACE_WRITE_PROTECTED.with_dnr(),
+            Status::NAMESPACE_WRITE_PROTECTED.with_dnr(),
+        ),
+        ("unsupported", Status::INVALID_OPCODE.with_dnr(), Status::INVALID_OPCODE.with_dnr()),
+    ];
+    for engine in engines() {
+        for (name, of_read, of_write) in errors {
+            let rig = Rig::new(engine, &[&format!("ram:1M?error=1/1,as={name},at=0-64K")]);
+            let mut namespace = rig.open(options());
+            assert_eq!(read(&mut namespace, 0), of_read, "{name}");
+            assert_eq!(write(&mut namespace, 1), of_write, "{name}");
+            let info = namespace.info().clone();
+            let compare = info.compare(2, 1).expect("a compare");
+            assert_eq!(status(&mut namespace, compare, Some(vec![0; 4096])), of_read, "{name}");
+            let zeroes = info.write_zeroes(3, 1, false).expect("zeroes");
+            assert_eq!(status(&mut namespace, zeroes, None), of_write, "{name}");
+            let range = [BlockRange { lba: 100, blocks: 1 }, BlockRange { lba: 4, blocks: 1 }];
+            let deallocate = info.deallocate(&range).expect("ranges");
+            assert_eq!(status(&mut namespace, deallocate, None), of_write, "{name}");
+            let verify = info.verify(0, 200).expect("a verify");
+            assert_eq!(status(&mut namespace, verify, None), of_read, "{name}");
+            assert!(!namespace.compare_and_write_at(0, &[0; 4096], &[1; 4096]).is_ok_and(|done| done));
+            // Beyond it everything works.
+            assert_eq!(
+                (read(&mut namespace, 16), write(&mut namespace, 17)),
+                (Status::SUCCESS, Status::SUCCESS)
+            );
+        }
+    }
+}
+
+#[test]
+fn a_flush_that_fails_is_not_reported_done() {
+    for engine in engines() {
+        let rig = Rig::new(engine, &["file:1M?error=flush:1/2,as=eio", "file:1M"]);
+        let mut namespace = rig.open(options());
+        let results: Vec<_> = (0..4).map(|_| flush(&mut namespace)).collect();
+        assert_eq!(results.iter().filter(|status| status.is_success()).count(), 2, "{results:?}");
+        // Of all namespaces at once it succeeds only if it did for each.
+        let all: Vec<_> =
+            (0..4).map(|_| status(&mut namespace, host::Command::raw(Sqe::flush(Nsid::ALL)), None)).collect();
+        assert_eq!(all.iter().filter(|status| status.is_success()).count(), 2, "{all:?}");
+    }
+}
+
+#[test]
+fn a_copy_that_fails_says_which_range_is_the_first_not_copied() {
+    for engine in engines() {
+        for (at, expected) in
+            [("0-4K", 0), ("40K-44K", 1), ("1M-1028K", 0), ("1032K-1036K", 1), ("1040K-1044K", 2)]
+        {
+            let rig = Rig::new(engine, &[&format!("ram:2M?error=1/1,at={at}")]);
+            let mut host = RawHost::new(&rig);
+            let source = |lba| wire::nvm::CopySource::new(Nsid::NONE, lba, 2);
+            let sources = [source(0), source(10), source(20)];
+            let format = wire::nvm::CopyFormat::FORMAT_0;
+            let copy = wire::nvm::CopyCommand::new(256, format, 3).to_sqe(ONE);
+            let cid = host.io.write_in_capsule(copy, zerocopy::IntoBytes::as_bytes(&sources));
+            let end = host.io.completion(cid);
+            assert!(!end.status().is_success());
+            assert_eq!(end.dw0(), expected, "error at {at}");
+        }
+    }
+}
+
+#[test]
+fn a_limit_lets_everything_pass_in_time() {
+    for engine in engines() {
+        let rig = Rig::new(engine, &["ram:1M?lba=512&limit=2000iops,40M/s,burst=1ms"]);
+        let association = rig.connect(Options { lanes: 2, ..options() });
+        let namespace = association.addressed_namespace().expect("one namespace");
+        let mut lanes = association.lanes().expect("two lanes");
+        let start = Instant::now();
+        let load = Load { commands: 300, bytes: 4 << 20, blocks_max: 256 };
+        Model::new(&namespace, 1).run(&mut lanes, &namespace, load, &mut Random::new(1));
+        assert!(start.elapsed() >= Duration::from_millis(140), "{:?}", start.elapsed());
+    }
+}

@@ -1,0 +1,212 @@
+//! Fused Compare and Write: one command in two, whoever else writes.
+
+use std::time::Duration;
+
+use host::{Error, Failure, Options};
+use reactor::EngineKind;
+use wire::id::Nsid;
+use wire::nvm::BlockCommand;
+use wire::opcode::NvmOpcode;
+use wire::sqe::{Fuse, Sqe};
+use wire::status::Status;
+
+use crate::raw::{RawHost, RawLane};
+use crate::setup::{Rig, engines, open, options};
+
+const ONE: Nsid = Nsid::new(1);
+const THREADS: u64 = 4;
+
+fn rig(engine: EngineKind, storage: &str) -> Rig {
+    Rig::with(engine, &[storage], |config| {
+        config.reactors.threads = target::config::Threads::Count(3);
+    })
+}
+
+#[test]
+fn a_counter_of_several_hosts_loses_nothing() {
+    for engine in engines() {
+        for (storage, in_capsule, increments) in
+            [("ram:1M", 8192, 150), ("ram:1M?lba=512", 0, 150), ("file:1M", 8192, 60), ("file:1M", 0, 60)]
+        {
+            let rig = rig(engine, storage);
+            let association =
+                rig.connect(Options { lanes: 5, in_capsule_bytes_max: in_capsule, ..options() });
+            std::thread::scope(|scope| {
+                for thread in 0..THREADS {
+                    let mut namespace = open(&association, 1);
+                    scope.spawn(move || count(&mut namespace, thread, increments));
+                }
+                // Beside it, somebody who writes all the time.
+                let mut other = open(&association, 1);
+                let bytes = other.info().lba_bytes() as usize;
+                for round in 0..100u64 {
+                    other.write_at(bytes as u64, &vec![round as u8; bytes * 4]).expect("a write");
+                }
+            });
+            let mut namespace = open(&association, 1);
+            let mut block = vec![0; namespace.info().lba_bytes() as usize];
+            namespace.read_at(0, &mut block).expect("a read");
+            let words: Vec<u64> =
+                block.chunks(8).map(|word| u64::from_le_bytes(word.try_into().expect("8 bytes"))).collect();
+            assert_eq!(words[0], THREADS * increments, "{storage}: increments were lost");
+            assert_eq!(words[1..5], [increments; 4], "{storage}");
+        }
+    }
+}
+
+/// Adds to the first word, and to this thread's own.
+fn count(namespace: &mut host::blocking::Namespace, thread: u64, increments: u64) {
+    let mut block = vec![0; namespace.info().lba_bytes() as usize];
+    let mut done = 0;
+    namespace.read_at(0, &mut block).expect("a read");
+    while done < increments {
+        let mut next = block.clone();
+        for at in [0, 8 + thread as usize * 8] {
+            let word = u64::from_le_bytes(block[at..at + 8].try_into().expect("8 bytes")) + 1;
+            next[at..at + 8].copy_from_slice(&word.to_le_bytes());
+        }
+        match namespace.compare_and_write_at(0, &block, &next) {
+            Ok(true) => (done, block) = (done + 1, next),
+            Ok(false) => namespace.read_at(0, &mut block).expect("a read"),
+            Err(Error::Failed { failure: Failure::Status(status), .. })
+                if status.is(Status::COMMAND_INTERRUPTED) =>
+            {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+fn half(opcode: NvmOpcode, fuse: Fuse, lba: u64, blocks: u32) -> Sqe {
+    BlockCommand::new(lba, blocks).to_sqe(opcode, ONE).with_fuse(fuse)
+}
+
+fn first(lba: u64) -> Sqe {
+    half(NvmOpcode::COMPARE, Fuse::FIRST, lba, 1)
+}
+
+fn second(lba: u64) -> Sqe {
+    half(NvmOpcode::WRITE, Fuse::SECOND, lba, 1)
+}
+
+fn on_each(check: impl Fn(&mut RawLane)) {
+    for engine in engines() {
+        for storage in ["ram:1M", "file:1M", "ram:1M?delay=200us"] {
+            let rig = rig(engine, storage);
+            let mut host = RawHost::new(&rig);
+            check(&mut host.io);
+        }
+    }
+}
+
+/// The ends of these two commands, which may come in any order.
+fn ends(lane: &mut RawLane, cids: [u16; 2]) -> [Status; 2] {
+    let mut statuses = [Status::SUCCESS; 2];
+    for _ in 0..2 {
+        match lane.next() {
+            crate::raw::Said::Completion(cqe) => {
+                let at = cids.iter().position(|&cid| cid == cqe.cid.get()).expect("one of the two");
+                statuses[at] = cqe.status();
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    statuses
+}
+
+fn content(lane: &mut RawLane, lba: u64) -> u8 {
+    let bytes = lane.read(Sqe::read(ONE, lba, 1), 4096);
+    assert!(bytes.iter().all(|&byte| byte == bytes[0]), "torn");
+    bytes[0]
+}
+
+#[test]
+fn a_pair_writes_if_what_it_compares_is_there() {
+    on_each(|lane| {
+        let pair =
+            [lane.write_in_capsule(first(0), &[0; 4096]), lane.write_in_capsule(second(0), &[1; 4096])];
+        assert_eq!(ends(lane, pair), [Status::SUCCESS; 2]);
+        assert_eq!(content(lane, 0), 1);
+        let pair =
+            [lane.write_in_capsule(first(0), &[0; 4096]), lane.write_in_capsule(second(0), &[2; 4096])];
+        let different = [Status::COMPARE_FAILURE.with_dnr(), Status::ABORTED_FAILED_FUSED.with_dnr()];
+        assert_eq!(ends(lane, pair), different);
+        assert_eq!(content(lane, 0), 1);
+    });
+}
+
+#[test]
+fn half_a_pair_is_aborted_and_does_nothing() {
+    let missing = Status::ABORTED_MISSING_FUSED.with_dnr();
+    on_each(|lane| {
+        // A first alone, with its data, and before it.
+        let alone = lane.write_in_capsule(first(0), &[0; 4096]);
+        let read = lane.transport(Sqe::verify(ONE, 0, 1), 0);
+        assert_eq!(ends(lane, [alone, read]), [missing, Status::SUCCESS]);
+        let alone = lane.transport(first(0), 4096);
+        let r2t = lane.r2t(alone);
+        let read = lane.transport(Sqe::verify(ONE, 0, 1), 0);
+        assert_eq!(ends(lane, [alone, read]), [missing, Status::SUCCESS]);
+        // Its data comes all the same, and is dropped.
+        lane.data(&r2t, &[9; 4096]);
+        // Two firsts: the second may still have a second.
+        let alone = lane.write_in_capsule(first(0), &[0; 4096]);
+        let next = lane.write_in_capsule(first(1), &[0; 4096]);
+        assert_eq!(lane.completion(alone).status(), missing);
+        let last = lane.write_in_capsule(second(1), &[5; 4096]);
+        assert_eq!(ends(lane, [next, last]), [Status::SUCCESS; 2]);
+        // A second alone.
+        let alone = lane.write_in_capsule(second(0), &[6; 4096]);
+        assert_eq!(lane.completion(alone).status(), missing);
+        let alone = lane.transport(second(0), 4096);
+        let said = match lane.next() {
+            crate::raw::Said::R2t(r2t) => {
+                lane.data(&r2t, &[6; 4096]);
+                lane.completion(alone).status()
+            }
+            crate::raw::Said::Completion(cqe) => cqe.status(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(said, missing);
+        assert_eq!((content(lane, 0), content(lane, 1)), (0, 5));
+    });
+}
+
+#[test]
+fn a_pair_that_does_not_fit_together_does_nothing() {
+    on_each(|lane| {
+        let invalid = Status::INVALID_FIELD.with_dnr();
+        let failed = Status::ABORTED_FAILED_FUSED.with_dnr();
+        let odd: [(Sqe, Sqe, [Status; 2]); 5] = [
+            (first(0), second(1), [invalid, failed]),
+            (first(1 << 20), second(0), [Status::LBA_OUT_OF_RANGE.with_dnr(), failed]),
+            (first(0), second(1 << 20), [failed, Status::LBA_OUT_OF_RANGE.with_dnr()]),
+            (half(NvmOpcode::WRITE, Fuse::FIRST, 0, 1), second(0), [invalid, failed]),
+            (first(0), half(NvmOpcode::COMPARE, Fuse::SECOND, 0, 1), [failed, invalid]),
+        ];
+        for (a, b, expected) in odd {
+            let pair = [lane.write_in_capsule(a, &[0; 4096]), lane.write_in_capsule(b, &[7; 4096])];
+            assert_eq!(ends(lane, pair), expected, "{a:?} {b:?}");
+        }
+        let long = half(NvmOpcode::COMPARE, Fuse::FIRST, 0, 2);
+        let pair = [lane.write_in_capsule(long, &[0; 8192]), lane.write_in_capsule(second(0), &[7; 4096])];
+        assert_eq!(ends(lane, pair), [invalid, failed], "more blocks than are written as one");
+        assert_eq!(content(lane, 0), 0);
+    });
+}
+
+#[test]
+fn a_pair_waits_for_the_data_of_both() {
+    on_each(|lane| {
+        let pair = [lane.transport(first(0), 4096), lane.transport(second(0), 4096)];
+        let r2ts = pair.map(|cid| lane.r2t(cid));
+        // Others overtake it.
+        let write = lane.write_in_capsule(Sqe::write(ONE, 0, 1), &[3; 4096]);
+        assert_eq!(lane.completion(write).status(), Status::SUCCESS);
+        lane.data(&r2ts[1], &[4; 4096]);
+        lane.data(&r2ts[0], &[3; 4096]);
+        assert_eq!(ends(lane, pair), [Status::SUCCESS; 2]);
+        assert_eq!(content(lane, 0), 4);
+    });
+}

@@ -1,0 +1,18 @@
+//! The target's data path, reached with the host library over loopback: what every command does, in every way in which
+//! two ends can agree, and under what goes wrong.
+#![allow(clippy::cast_possible_truncation)]
+
+mod aborts;
+mod edges;
+mod endings;
+mod exercise;
+mod exhaustion;
+mod filters;
+mod fused;
+mod matrix;
+mod raw;
+mod refusals;
+mod relay;
+mod reloads;
+mod segments;
+mod setup;

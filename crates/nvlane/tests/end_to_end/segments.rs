@@ -1,0 +1,42 @@
+//! However TCP cuts the stream, down to one byte at a time: the data is right.
+
+use host::Options;
+use wire::pdu::{DataAlignment, Digests};
+
+use crate::exercise::{Load, Model};
+use crate::relay::{Cut, Relay};
+use crate::setup::{Random, Rig, connect_to, engines, options};
+
+fn check(cut: Cut, load: Load, digests: Digests, seed: u64) {
+    for engine in engines() {
+        let rig = Rig::with(engine, &["ram:1M?lba=512"], |config| {
+            config.limits.h2c_data_bytes_max = 8192;
+            config.limits.data_alignment = DataAlignment::from_raw(3).expect("5 bits");
+        });
+        let relay = Relay::new(rig.socket_address(), cut);
+        let alignment = DataAlignment::from_raw(2).expect("5 bits");
+        let options = Options { digests, lanes: 2, depth: 16, alignment, ..options() };
+        let association = connect_to(relay.address(), options);
+        let namespace = association.addressed_namespace().expect("one namespace");
+        let mut lanes = association.lanes().expect("two lanes");
+        let mut random = Random::new(seed);
+        Model::new(&namespace, seed).run(&mut lanes, &namespace, load, &mut random);
+    }
+}
+
+#[test]
+fn one_byte_per_segment() {
+    for (seed, digests) in [Digests::empty(), Digests::all()].into_iter().enumerate() {
+        let load = Load { commands: 60, bytes: 256 << 10, blocks_max: 64 };
+        check(Cut::Bytes, load, digests, seed as u64);
+    }
+}
+
+#[test]
+fn segments_of_any_length() {
+    for (seed, most) in [7, 100, 2000, 70_000].into_iter().enumerate() {
+        let digests = if seed % 2 == 0 { Digests::all() } else { Digests::empty() };
+        let load = Load { commands: 120, bytes: most as u64 * 1000, blocks_max: 1024 };
+        check(Cut::Random(most), load, digests, seed as u64);
+    }
+}

@@ -1,0 +1,212 @@
+//! A target in this process, and hosts of it.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use host::blocking::Namespace;
+use host::{Address, Association, HostIdentity, HostName, Options, ReconnectSettings};
+use reactor::{EngineKind, Features};
+use target::config::{ListenerConfig, NamespaceConfig, SubsystemConfig, TargetConfig, Threads};
+use target::operator::{ControllerState, TargetState};
+use target::server::Target;
+use tempfile::TempDir;
+use wire::id::Nsid;
+use wire::uuid::Uuid;
+
+/// The subsystem.
+pub(crate) const NQN: &str = "nqn.2026-01.io.nvlane:test";
+
+/// How long anything may take that is not expected to take any time, on the busiest machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The engines that this machine has.
+pub(crate) fn engines() -> Vec<EngineKind> {
+    match Features::probe().ring {
+        Ok(_) => vec![EngineKind::Uring, EngineKind::Epoll],
+        Err(_) => vec![EngineKind::Epoll],
+    }
+}
+
+/// A target with its storage. It ends with this value.
+pub(crate) struct Rig {
+    pub(crate) config: TargetConfig,
+    target: Option<Target>,
+    address: SocketAddr,
+    directory: TempDir,
+}
+
+impl Rig {
+    /// A target with two reactors and these namespaces.
+    pub(crate) fn new(engine: EngineKind, storage: &[&str]) -> Self {
+        Self::with(engine, storage, |_| {})
+    }
+
+    /// The same, with something changed. In `storage`, `file:SIZE` is a new file of that size.
+    pub(crate) fn with(engine: EngineKind, storage: &[&str], change: impl FnOnce(&mut TargetConfig)) -> Self {
+        let directory = tempfile::tempdir().expect("a directory for files");
+        let mut subsystem = SubsystemConfig::new(NQN.parse().expect("a good name"));
+        for (at, storage) in storage.iter().enumerate() {
+            subsystem.namespaces.push(namespace(&directory, at, storage));
+        }
+        let address = SocketAddr::from(([127, 0, 0, 1], 0));
+        let mut config = TargetConfig {
+            listeners: vec![ListenerConfig::new(address)],
+            subsystems: vec![subsystem],
+            ..TargetConfig::default()
+        };
+        config.reactors.engine = Some(engine);
+        config.reactors.threads = Threads::Count(2);
+        config.reactors.pool_bytes = 16 << 20;
+        change(&mut config);
+        let mut rig = Self { config, target: None, address, directory };
+        rig.start();
+        rig
+    }
+
+    /// Starts it, on the same port as before.
+    pub(crate) fn start(&mut self) {
+        assert_eq!(self.config.check(), [], "a configuration that can be");
+        let target = Target::start(&self.config).expect("a target starts");
+        self.address = target.listeners()[0].address;
+        self.target = Some(target);
+    }
+
+    /// Stops it; says how many lanes had to be cut off.
+    pub(crate) fn stop(&mut self) -> usize {
+        let target = self.target.take().expect("a target that runs");
+        self.config.listeners[0].address = self.address;
+        target.stop().expect("reactors that live to the end")
+    }
+
+    /// Changes what it serves while it does.
+    pub(crate) fn reload(&mut self, change: impl FnOnce(&mut TargetConfig)) {
+        change(&mut self.config);
+        let report = self.target.as_mut().expect("a target that runs").reload(&self.config);
+        assert!(report.is_complete(), "{report}");
+        let until = Instant::now() + PATIENCE;
+        while !self.state().subsystems.iter().flat_map(|subsystem| &subsystem.namespaces).all(|ns| ns.shown) {
+            assert!(Instant::now() < until, "a namespace that no host is shown");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// What a storage specification stands for, for a reload.
+    pub(crate) fn namespace_config(&self, at: usize, storage: &str) -> NamespaceConfig {
+        namespace(&self.directory, at, storage)
+    }
+
+    pub(crate) fn state(&self) -> TargetState {
+        self.target.as_ref().expect("a target that runs").state().expect("reactors that live")
+    }
+
+    /// The controllers of the subsystem.
+    pub(crate) fn controllers(&self) -> Vec<ControllerState> {
+        self.state().subsystems.remove(0).controllers
+    }
+
+    /// Waits until no host is left.
+    pub(crate) fn await_quiet(&self) {
+        let until = Instant::now() + PATIENCE;
+        while !self.controllers().is_empty() {
+            assert!(Instant::now() < until, "controllers are left: {:?}", self.controllers());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    pub(crate) fn socket_address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub(crate) fn connect(&self, options: Options) -> Association {
+        connect_to(self.socket_address(), options)
+    }
+
+    /// The first namespace, and a lane for it.
+    pub(crate) fn open(&self, options: Options) -> Namespace {
+        open(&self.connect(options), 1)
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        if let Some(target) = self.target.take()
+            && !std::thread::panicking()
+        {
+            target.stop().expect("reactors that live to the end");
+        }
+    }
+}
+
+fn namespace(directory: &TempDir, at: usize, storage: &str) -> NamespaceConfig {
+    let spec = match storage.strip_prefix("file:") {
+        Some(rest) => {
+            let (size, options) = rest.split_once('?').unwrap_or((rest, ""));
+            let path = directory.path().join(format!("{at}.img"));
+            format!("file:{}?size={size}&{options}", path.display())
+        }
+        None => storage.to_owned(),
+    };
+    let spec = spec.trim_end_matches('&').parse().expect("a good specification");
+    let nsid = u32::try_from(at + 1).expect("few namespaces");
+    NamespaceConfig { nsid: Some(Nsid::new(nsid)), ..NamespaceConfig::new(spec) }
+}
+
+/// Options of a host that gives up as soon as it is cut off.
+pub(crate) fn options() -> Options {
+    Options {
+        identity: Some(HostIdentity::from_uuid(Uuid::from_bytes([7; 16]))),
+        reconnect: ReconnectSettings::never(),
+        command_timeout: Duration::from_secs(60),
+        spin: Duration::ZERO,
+        seed: Some(1),
+        ..Options::default()
+    }
+}
+
+/// Options of the how-many-th host.
+pub(crate) fn options_of(host: u8) -> Options {
+    Options { identity: Some(HostIdentity::from_uuid(Uuid::from_bytes([host; 16]))), ..options() }
+}
+
+pub(crate) fn connect_to(peer: SocketAddr, options: Options) -> Association {
+    let address = Address::new(HostName::Ip(peer.ip()))
+        .with_port(peer.port())
+        .with_subsystem(NQN.parse().expect("a good name"));
+    Association::connect(&address, options).expect("a host connects")
+}
+
+pub(crate) fn open(association: &Association, nsid: u32) -> Namespace {
+    let namespace = association.namespace(Nsid::new(nsid)).expect("a namespace");
+    Namespace::new(association, namespace).expect("a lane")
+}
+
+/// Numbers that look random: the same in every run.
+#[derive(Clone, Debug)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix(self.0)
+    }
+
+    /// A number below `limit`.
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+
+    /// One of these.
+    pub(crate) fn pick<T: Copy>(&mut self, choice: &[T]) -> T {
+        choice[usize::try_from(self.below(choice.len() as u64)).expect("an index")]
+    }
+}
+
+pub(crate) fn mix(value: u64) -> u64 {
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}

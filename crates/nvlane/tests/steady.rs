@@ -1,0 +1,147 @@
+//! What a command costs on a lane, in allocations: none, on either end.
+#![allow(clippy::cast_possible_truncation)]
+
+#[allow(dead_code)] // Each test program uses a part of it.
+#[path = "end_to_end/setup.rs"]
+mod setup;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use host::{Completion, Lane, Namespace, Options};
+use target::config::Threads;
+
+use setup::{Rig, engines, options};
+
+/// Counts allocations by thread.
+struct Counting;
+
+const THREAD_COUNT_MAX: usize = 64;
+
+static COUNTS: [AtomicU64; THREAD_COUNT_MAX] = [const { AtomicU64::new(0) }; THREAD_COUNT_MAX];
+static NEXT_THREAD: AtomicU64 = AtomicU64::new(1);
+
+thread_local! {
+    /// The calling thread's place among the counts; 0 until it allocates.
+    static PLACE: Cell<usize> = const { Cell::new(0) };
+}
+
+fn count() {
+    let _ = PLACE.try_with(|place| {
+        if place.get() == 0 {
+            place.set(NEXT_THREAD.fetch_add(1, Ordering::Relaxed) as usize);
+        }
+        // Threads beyond the last place share it.
+        COUNTS[place.get().min(THREAD_COUNT_MAX - 1)].fetch_add(1, Ordering::Relaxed);
+    });
+}
+
+// SAFETY: everything is handed to the system's allocator as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's contract is the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's contract is the same.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller's contract is the same.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Allocations of all threads so far: the host's, the association's keeper, and the target's.
+fn total() -> u64 {
+    COUNTS.iter().map(|count| count.load(Ordering::Relaxed)).sum()
+}
+
+/// What commands are like.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    blocks: u32,
+    read_percent: u64,
+}
+
+fn run(
+    lane: &mut Lane,
+    namespace: &Namespace,
+    shape: Shape,
+    buffers: &mut Vec<Vec<u8>>,
+    completions: &mut Vec<Completion<Vec<u8>>>,
+    commands: u64,
+) {
+    let mut submitted = 0;
+    let places = namespace.block_count() / u64::from(shape.blocks);
+    while submitted < commands || lane.outstanding() > 0 {
+        while submitted < commands && lane.has_room(1) {
+            let lba = submitted % places * u64::from(shape.blocks);
+            let command = if submitted % 100 < shape.read_percent {
+                namespace.read(lba, shape.blocks).expect("a read")
+            } else {
+                namespace.write(lba, shape.blocks).expect("a write")
+            };
+            let buffer = buffers.pop().expect("as many as are outstanding");
+            lane.submit(command, Some(buffer), submitted).expect("room");
+            submitted += 1;
+        }
+        lane.wait(completions, Duration::from_secs(10));
+        for completion in completions.drain(..) {
+            assert!(completion.is_ok());
+            buffers.extend(completion.buffer);
+        }
+    }
+}
+
+/// One test, so that nothing else allocates beside it.
+#[test]
+fn commands_allocate_nothing_on_either_end() {
+    let shapes = [
+        Shape { blocks: 1, read_percent: 100 },
+        Shape { blocks: 1, read_percent: 0 },
+        Shape { blocks: 1, read_percent: 70 },
+        // Too long for a capsule.
+        Shape { blocks: 16, read_percent: 50 },
+    ];
+    for engine in engines() {
+        for storage in ["ram:4M", "null:4M", "file:4M"] {
+            for digests in [false, true] {
+                let rig = Rig::with(engine, &[storage], |config| {
+                    config.reactors.threads = Threads::Count(1);
+                });
+                let options = Options { depth: 32, ..options() };
+                let options = if digests { options.with_digests() } else { options };
+                let association = rig.connect(options);
+                let namespace = association.addressed_namespace().expect("one namespace");
+                let mut lane: Lane = association.lane().expect("a lane");
+                let mut completions = Vec::with_capacity(64);
+                for shape in shapes {
+                    let length = shape.blocks as usize * 4096;
+                    let mut buffers = vec![vec![0; length]; 32];
+                    // What is kept grows to the largest burst there was, and then no more: on a busy machine that
+                    // may take a few rounds.
+                    let mut counts = Vec::with_capacity(20);
+                    while counts.len() < 20 && !counts.ends_with(&[0, 0]) {
+                        let before = total();
+                        run(&mut lane, &namespace, shape, &mut buffers, &mut completions, 500);
+                        counts.push(total() - before);
+                    }
+                    assert!(
+                        counts.ends_with(&[0, 0]),
+                        "{engine:?}, {storage}, digests {digests}, {shape:?}: {counts:?} per 500 commands"
+                    );
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! The command as anybody may run it: no privileges, hardly any locked memory, no `io_uring`.
+#![allow(clippy::cast_possible_truncation)]
+
+#[allow(dead_code)] // Each test program uses a part of it.
+#[path = "end_to_end/exercise.rs"]
+mod exercise;
+#[allow(dead_code)]
+#[path = "end_to_end/setup.rs"]
+mod setup;
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Child, Command, Stdio};
+
+use host::{Address, Association, LaneSet, Options};
+use tempfile::TempDir;
+use wire::id::Nsid;
+
+use exercise::{Load, Model};
+use setup::{Random, engines, options};
+
+/// A target that lives until its command's input ends.
+struct Process {
+    child: Child,
+    address: Address,
+}
+
+/// What a target has said and how it ended.
+struct Ended {
+    log: String,
+    is_success: bool,
+}
+
+impl Process {
+    /// Starts `nvlane target` through `wrapper`, which ends with a program's name and arguments to come.
+    fn start(wrapper: &[&str], program: &str, arguments: &[&str]) -> Self {
+        let mut words: Vec<&str> = wrapper.to_vec();
+        words.push(program);
+        words.extend(["target", "--listen", "127.0.0.1:0"]);
+        words.extend(arguments);
+        words.extend(["--run", "echo $NVLANE_ADDR; cat >/dev/null"]);
+        let mut child = Command::new(words[0])
+            .args(&words[1..])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("a program that starts");
+        let mut address = String::new();
+        let stdout = child.stdout.as_mut().expect("piped");
+        BufReader::new(stdout).read_line(&mut address).expect("a line");
+        let Ok(parsed) = address.trim().parse() else {
+            let mut log = String::new();
+            let _ = child.stderr.take().expect("piped").read_to_string(&mut log);
+            panic!("no address from {words:?}: {address:?}\n{log}");
+        };
+        Self { child, address: parsed }
+    }
+
+    fn end(mut self) -> Ended {
+        drop(self.child.stdin.take());
+        let mut log = String::new();
+        self.child.stderr.take().expect("piped").read_to_string(&mut log).expect("text");
+        Ended { log, is_success: self.child.wait().expect("a child").success() }
+    }
+
+    /// Descriptors that are open.
+    fn descriptor_count(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).expect("its descriptors").count()
+    }
+
+    fn connect(&self, options: Options) -> Association {
+        Association::connect(&self.address, options).expect("a host connects")
+    }
+
+    /// Verified load on its first two namespaces.
+    fn exercise(&self) {
+        let association = self.connect(Options { lanes: 2, depth: 32, ..options() });
+        for nsid in 1..=2 {
+            let namespace = association.namespace(Nsid::new(nsid)).expect("a namespace");
+            let lanes = (0..2).map(|_| association.lane().expect("a lane")).collect();
+            let mut lanes = LaneSet::new(lanes).expect("a set");
+            let load = Load { commands: 200, bytes: 8 << 20, blocks_max: 256 };
+            let mut random = Random::new(nsid.into());
+            Model::new(&namespace, nsid.into()).run(&mut lanes, &namespace, load, &mut random);
+        }
+    }
+}
+
+/// The program and a place for files, for a user who can read nothing of ours.
+fn public_copy() -> (TempDir, String) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let open = |path: &std::path::Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("our own");
+    };
+    open(directory.path(), 0o1777);
+    let program = directory.path().join("nvlane");
+    std::fs::copy(env!("CARGO_BIN_EXE_nvlane"), &program).expect("a copy");
+    open(&program, 0o755);
+    (directory, program.display().to_string())
+}
+
+/// What makes a program run as nobody, with 64 KiB of locked memory.
+fn as_nobody() -> Vec<&'static str> {
+    let is_root = std::fs::metadata("/proc/self").is_ok_and(|own| {
+        use std::os::unix::fs::MetadataExt;
+        own.uid() == 0
+    });
+    let mut wrapper = vec!["prlimit", "--memlock=65536:65536"];
+    if is_root {
+        wrapper.extend(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs"]);
+        wrapper.push("--bounding-set=-all");
+    }
+    wrapper
+}
+
+#[test]
+fn nobody_serves_ram_and_files_with_hardly_any_locked_memory() {
+    let (directory, program) = public_copy();
+    // Which engine it takes by itself depends on what others of this user have locked.
+    for engine in [None, Some("epoll")] {
+        let file = directory.path().join(engine.unwrap_or("any"));
+        let namespace = format!("file:{}?size=4M", file.display());
+        let mut arguments = vec!["--cores", "0", "--namespace", "ram:4M?lba=512", "--namespace", &namespace];
+        if let Some(engine) = engine {
+            arguments.extend(["--engine", engine]);
+        }
+        let process = Process::start(&as_nobody(), &program, &arguments);
+        process.exercise();
+        let ended = process.end();
+        assert!(ended.is_success, "{engine:?}: {}", ended.log);
+        if engine == Some("epoll") {
+            assert!(
+                ended.log.contains("engine=\"epoll\"") || ended.log.contains("engine=epoll"),
+                "{}",
+                ended.log
+            );
+        }
+        assert!(!ended.log.contains("ERROR"), "{}", ended.log);
+    }
+}
+
+/// Forbids `io_uring` as container profiles do: its system calls fail with EPERM.
+const WITHOUT_URING: &str = r#"
+import ctypes, os, platform, struct, sys
+numbers = (425, 426, 427)
+code = [(0x20, 0, 0, 0)]
+for n in numbers:
+    code += [(0x15, 0, 1, n), (0x06, 0, 0, 0x00050000 | 1)]
+code.append((0x06, 0, 0, 0x7fff0000))
+text = b"".join(struct.pack("HBBI", *line) for line in code)
+class Program(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_char_p)]
+libc = ctypes.CDLL(None, use_errno=True)
+program = Program(len(code), text)
+if libc.prctl(38, 1, 0, 0, 0) or libc.prctl(22, 2, ctypes.byref(program), 0, 0):
+    sys.exit("cannot forbid system calls")
+os.execvp(sys.argv[1], sys.argv[1:])
+"#;
+
+#[test]
+fn without_io_uring_epoll_serves_and_the_log_says_so() {
+    let has_python = Command::new("python3").arg("--version").output().is_ok_and(|out| out.status.success());
+    if !has_python {
+        return eprintln!("skipped: no python3 to forbid io_uring with");
+    }
+    let (directory, program) = public_copy();
+    let namespace = format!("file:{}?size=4M", directory.path().join("file").display());
+    let arguments = ["--cores", "0", "--namespace", "ram:4M", "--namespace", &namespace];
+    let wrapper = ["python3", "-c", WITHOUT_URING];
+    let process = Process::start(&wrapper, &program, &arguments);
+    process.exercise();
+    let ended = process.end();
+    assert!(ended.is_success, "{}", ended.log);
+    assert!(ended.log.contains("io_uring is not to be had here"), "{}", ended.log);
+    // Who asks for it by name is told, and nothing starts.
+    let output = Command::new(wrapper[0])
+        .args(&wrapper[1..])
+        .args([&program, "target", "--listen", "127.0.0.1:0", "--namespace", "ram:1M", "--engine", "uring"])
+        .output()
+        .expect("a program that starts");
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("ask for the epoll engine"), "{output:?}");
+}
+
+#[test]
+fn hosts_that_come_and_go_leave_no_descriptor_behind() {
+    for engine in engines() {
+        let engine = if engine == reactor::EngineKind::Uring { "uring" } else { "epoll" };
+        let arguments = ["--cores", "0", "--namespace", "ram:1M", "--engine", engine];
+        let process = Process::start(&[], env!("CARGO_BIN_EXE_nvlane"), &arguments);
+        let round = || {
+            let association = process.connect(Options { lanes: 3, ..options() });
+            let lanes = association.lanes::<Vec<u8>>().expect("lanes");
+            drop((association, lanes));
+        };
+        // Whatever the first ones open and keep.
+        round();
+        let settled = || {
+            let until = std::time::Instant::now() + setup::PATIENCE;
+            let mut least = process.descriptor_count();
+            while std::time::Instant::now() < until && least > 0 {
+                std::thread::sleep(std::time::Duration::from_millis(50));
+                let now = process.descriptor_count();
+                if now == least {
+                    break;
+                }
+                least = now;
+            }
+            least
+        };
+        let before = settled();
+        (0..40).for_each(|_| round());
+        assert_eq!(settled(), before, "{engine}");
+        assert!(process.end().is_success);
+    }
+}
