@@ -12,7 +12,7 @@ use std::ops::Range;
 use reactor::{Buffer, Completion, Io, Operation, Payload, Pool};
 use store::{Reply, Request, StoreError, StoreIo, Ticket};
 use wire::id::Nsid;
-use wire::sqe::Sqe;
+use wire::sqe::{Fuse, Sqe};
 use wire::status::Status;
 
 use crate::attached::{AttachedIndex, Attachments};
@@ -106,6 +106,8 @@ pub(crate) struct Commands {
     /// which nothing of a lane is taken in, or with a buffer of its own already. They end without needing anything
     /// else, so everything goes on however long hosts leave the pool empty.
     reserve: Option<Buffer>,
+    /// A command waits for a buffer: whoever comes later waits behind it.
+    is_short: bool,
     ended: VecDeque<Ended>,
     /// A removed namespace has nothing running any more.
     pub(crate) table_settled: bool,
@@ -163,6 +165,7 @@ impl Commands {
             waiting: VecDeque::new(),
             queues: StoreQueues::default(),
             reserve: None,
+            is_short: false,
             ended: VecDeque::new(),
             table_settled: false,
         }
@@ -173,9 +176,28 @@ impl Commands {
         self.reserve = pool.take(self.limits.transfer_bytes_max as usize);
     }
 
-    /// A buffer of the pool, or the reserve.
+    /// A buffer of the pool for a command that waits if there is none. Nobody overtakes those who wait: small transfers
+    /// would leave the pool in pieces, and a large one without a chance.
+    #[inline]
+    pub(crate) fn take(&mut self, pool: &Pool, length: usize) -> Option<Buffer> {
+        if self.is_short {
+            return None;
+        }
+        let buffer = pool.take(length);
+        self.is_short = buffer.is_none();
+        buffer
+    }
+
+    /// Whether commands wait for buffers.
+    #[inline]
+    pub(crate) fn is_short(&self) -> bool {
+        self.is_short
+    }
+
+    /// A buffer of the pool, or the reserve, for a command that others wait for.
     pub(crate) fn take_at_last(&mut self, pool: &Pool, length: usize) -> Option<Buffer> {
-        pool.take(length).or_else(|| {
+        let buffer = if self.is_short { None } else { pool.take(length) };
+        buffer.or_else(|| {
             let mut buffer = self.reserve.take()?;
             buffer.set_len(length);
             Some(buffer)
@@ -250,6 +272,7 @@ impl Commands {
 
     /// Lets commands that wait go on, as far as there are buffers.
     pub(crate) fn retry<I: Io<Message>>(&mut self, io: &mut I, caller: impl Fn(Owner) -> Option<Caller>) {
+        self.is_short = false;
         for _ in 0..self.waiting.len() {
             let Some(ticket) = self.waiting.pop_front() else { break };
             // Aborted, or its lane has ended.
@@ -259,7 +282,7 @@ impl Commands {
             let supply = match std::mem::replace(&mut running.step, Step::Receiving) {
                 Step::Waiting(supply) => supply,
                 Step::AwaitingRoom(length) => {
-                    match io.pool().take(length as usize) {
+                    match self.take_room(io.pool(), &sqe, length) {
                         Some(buffer) => {
                             let room = Some((buffer, length));
                             self.ended.push_back(Ended { room, ..ended });
@@ -286,6 +309,15 @@ impl Commands {
             self.running.remove(ticket);
             self.ended.push_back(ended);
         }
+    }
+
+    /// A buffer to receive a command's data into, if there is one.
+    pub(crate) fn take_room(&mut self, pool: &Pool, sqe: &Sqe, length: u32) -> Option<Buffer> {
+        // Half of a pair waits for nobody: the other half has its buffer already, which may be what they wait for.
+        if sqe.flags.fuse() != Fuse::NONE {
+            return pool.take(length as usize);
+        }
+        self.take(pool, length as usize)
     }
 
     /// Puts a command at the end of the line: it needs a buffer to receive its data into.

@@ -116,15 +116,20 @@ impl<I: Io<Message>> Start<'_, I> {
             DataPointer::InCapsule { .. } => return Err(Status::INVALID_FIELD.with_dnr()),
             DataPointer::Other { .. } => return Err(Status::SGL_TYPE_INVALID.with_dnr()),
         }
-        let attached = self.commands.namespaces.get_mut(extent.at);
         let pool = self.io.pool();
-        match attached.backend.read_now(pool, extent.offset, length, self.caller.must_own) {
+        let done = if self.commands.is_short() {
+            None
+        } else {
+            let attached = self.commands.namespaces.get_mut(extent.at);
+            attached.backend.read_now(pool, extent.offset, length, self.caller.must_own)
+        };
+        match done {
             Some(Ok(payload)) => {
                 Ok(Begun::Data(payload, u32::try_from(length).expect("at most the transfer limit")))
             }
             Some(Err(error)) => Err(status_of(error, true)),
             None => {
-                let Some(buffer) = pool.take(length) else { return Ok(self.wait()) };
+                let Some(buffer) = self.commands.take(pool, length) else { return Ok(self.wait()) };
                 let length = u32::try_from(length).expect("at most the transfer limit");
                 let request = Request::Read { offset: extent.offset, buffer };
                 Ok(self.start(extent.at, After::Read { length }, request))
@@ -281,7 +286,7 @@ impl<I: Io<Message>> Start<'_, I> {
         self.check_plain()?;
         let count = CHUNK_BYTES.min(extent.bytes);
         let length = usize::try_from(count).expect("a chunk");
-        let Some(mut buffer) = self.io.pool().take(length) else { return Ok(self.wait()) };
+        let Some(mut buffer) = self.commands.take(self.io.pool(), length) else { return Ok(self.wait()) };
         buffer.set_len(length);
         let range = extent.offset + count..extent.offset + extent.bytes;
         let request = Request::Read { offset: extent.offset, buffer };
@@ -327,7 +332,7 @@ impl<I: Io<Message>> Start<'_, I> {
             return Ok(self.wait());
         }
         let length = usize::try_from(CHUNK_BYTES).expect("a chunk");
-        let Some(mut buffer) = self.io.pool().take(length) else { return Ok(self.wait()) };
+        let Some(mut buffer) = self.commands.take(self.io.pool(), length) else { return Ok(self.wait()) };
         let is_durable = command.control.fua();
         let mut copy = Box::new(Copy::new(sources, command.destination * block_bytes, is_durable));
         let Some(part) = copy.next_part(CHUNK_BYTES) else { return Err(Status::INVALID_FIELD.with_dnr()) };

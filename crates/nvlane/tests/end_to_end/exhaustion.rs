@@ -1,5 +1,7 @@
 //! Hardly any memory, and more load than fits into it: everything ends, with the right data.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use host::{Namespace, Options};
 use reactor::EngineKind;
 use wire::id::Nsid;
@@ -61,6 +63,54 @@ fn large_compares_do_not_wait_for_each_other() {
             assert!(lane.wait(&mut ended, PATIENCE) > 0, "{} compares do not end", lane.outstanding());
         }
         assert!(ended.iter().all(host::Completion::is_ok));
+    }
+}
+
+/// Many small transfers keep the pool in pieces; a large one gets its turn all the same.
+#[test]
+fn a_large_transfer_is_not_starved_by_small_ones() {
+    for engine in engines() {
+        let rig = rig(engine, &["file:8M?delay=1ms-3ms"]);
+        let association = rig.connect(Options { lanes: 7, ..options() });
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for seed in 0..6 {
+                let (mut namespace, is_over) = (open(&association, 1), &is_over);
+                scope.spawn(move || {
+                    let geometry = namespace.info().clone();
+                    let (lane, mut random) = (namespace.lane_mut(), Random::new(seed));
+                    let mut ended = Vec::new();
+                    let mut buffers = vec![vec![0; 16 << 10]; 120];
+                    while !is_over.load(Ordering::Relaxed) || lane.outstanding() > 0 {
+                        while !is_over.load(Ordering::Relaxed)
+                            && let Some(buffer) = buffers.pop()
+                        {
+                            let read = geometry.read(random.below(2044), 4).expect("a read");
+                            lane.submit(read, Some(buffer), 0).expect("room");
+                        }
+                        lane.wait(&mut ended, PATIENCE);
+                        buffers.extend(ended.drain(..).filter_map(|end| end.buffer));
+                    }
+                });
+            }
+            let mut namespace = open(&association, 1);
+            let (reply, is_done) = std::sync::mpsc::channel();
+            scope.spawn(move || {
+                let geometry = namespace.info().clone();
+                for round in 0..6 {
+                    let command = match round % 3 {
+                        0 => geometry.read(0, 256),
+                        1 => geometry.write(0, 256),
+                        _ => geometry.compare(0, 256),
+                    };
+                    let end = namespace.run("test", command.expect("a transfer"), Some(vec![0; MIB]));
+                    reply.send(end.is_ok()).expect("somebody who waits");
+                }
+            });
+            let ends: Vec<_> = (0..6).map(|_| is_done.recv_timeout(PATIENCE)).collect();
+            is_over.store(true, Ordering::Relaxed);
+            assert_eq!(ends, [Ok(true); 6], "{engine:?}");
+        });
     }
 }
 

@@ -71,7 +71,7 @@ impl Serving {
         sqe: &Sqe,
         length: u32,
     ) {
-        let buffer = io.pool().take(length as usize);
+        let buffer = self.commands.take_room(io.pool(), sqe, length);
         let Some(lane) = self.lanes[index as usize].lane.as_deref_mut() else { return };
         let owner = Owner::Lane { index, generation: lane.id.generation, slot };
         let running = |step| Running { owner, sqe: *sqe, namespace: None, step };
