@@ -1,6 +1,5 @@
 //! Hosts that go, in whatever way, leave nothing behind; what was reported done stays.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -10,6 +9,7 @@ use wire::id::Nsid;
 use wire::sqe::Sqe;
 use wire::status::Status;
 
+use crate::churn::Churn;
 use crate::raw::{RawHost, Said};
 use crate::setup::{PATIENCE, Rig, engines, open, options, options_of};
 
@@ -145,20 +145,10 @@ fn many_hosts_come_and_go() {
     }
 }
 
-/// What a block may hold.
-#[derive(Clone, Copy, Debug, Default)]
-struct Known {
-    /// The newest write that was reported done.
-    done: u64,
-    /// Writes since then whose end is not known: any of them may have happened.
-    maybe: Option<(u64, u64)>,
-}
-
 /// A target is stopped and started again, with the same file, while a host writes: nothing that was reported done is
 /// lost, and nothing appears that was never written.
 #[test]
 fn a_target_that_comes_back_has_everything_that_was_reported_done() {
-    const BLOCKS: u64 = 64;
     for engine in engines() {
         for replay in [ReplayPolicy::ReadsOnly, ReplayPolicy::Idempotent] {
             let mut rig = Rig::new(engine, &["file:1M"]);
@@ -169,55 +159,16 @@ fn a_target_that_comes_back_has_everything_that_was_reported_done() {
             };
             let association = rig.connect(Options { reconnect, replay, lanes: 1, ..options() });
             let namespace = association.addressed_namespace().expect("one namespace");
-            let mut lane: host::Lane = association.lane().expect("a lane");
+            let lane: host::Lane = association.lane().expect("a lane");
             let is_over = AtomicBool::new(false);
             std::thread::scope(|scope| {
                 let is_over = &is_over;
                 let load = scope.spawn(move || {
-                    let mut known = [Known::default(); BLOCKS as usize];
-                    let mut in_flight = BTreeMap::new();
-                    let mut number = 0;
-                    let mut ended = Vec::new();
-                    let mut last = Instant::now();
-                    while !is_over.load(Ordering::Relaxed) || lane.outstanding() > 0 {
-                        while !is_over.load(Ordering::Relaxed) && lane.has_room(1) && in_flight.len() < 24 {
-                            number += 1;
-                            let lba = (number * 7) % BLOCKS;
-                            if in_flight.values().any(|&(at, _)| at == lba) {
-                                break;
-                            }
-                            let is_write = number % 3 != 0;
-                            let (command, word) = match is_write {
-                                true => (namespace.write(lba, 1), number),
-                                false => (namespace.read(lba, 1), 0),
-                            };
-                            let buffer = word.to_le_bytes().repeat(512);
-                            lane.submit(command.expect("within it"), Some(buffer), number).expect("room");
-                            in_flight.insert(number, (lba, is_write));
-                        }
-                        if lane.wait(&mut ended, Duration::from_millis(100)) > 0 {
-                            last = Instant::now();
-                        }
-                        assert!(last.elapsed() < PATIENCE, "nothing ends");
-                        for completion in ended.drain(..) {
-                            let (lba, is_write) = in_flight.remove(&completion.user).expect("one end");
-                            let block = &mut known[lba as usize];
-                            match completion.result {
-                                Ok(_) if is_write => {
-                                    *block = Known { done: completion.user, maybe: None };
-                                }
-                                Ok(_) => block.check(lba, &completion.buffer.expect("a read has one")),
-                                Err(Failure::Interrupted)
-                                    if is_write && replay == ReplayPolicy::ReadsOnly =>
-                                {
-                                    let first = block.maybe.map_or(completion.user, |(first, _)| first);
-                                    block.maybe = Some((first, completion.user));
-                                }
-                                Err(failure) => panic!("{failure}"),
-                            }
-                        }
-                    }
-                    (lane, namespace, known, number)
+                    let mut churn = Churn::new(lane, namespace);
+                    churn.run(is_over, |failure, is_write| {
+                        failure == Failure::Interrupted && is_write && replay == ReplayPolicy::ReadsOnly
+                    });
+                    churn
                 });
                 for _ in 0..4 {
                     std::thread::sleep(Duration::from_millis(60));
@@ -227,31 +178,12 @@ fn a_target_that_comes_back_has_everything_that_was_reported_done() {
                 }
                 std::thread::sleep(Duration::from_millis(60));
                 is_over.store(true, Ordering::Relaxed);
-                let (mut lane, namespace, known, number) = load.join().expect("data that is right");
-                assert!(number > 100, "hardly any load: {number}");
-                let mut ended = Vec::new();
-                for (lba, block) in known.iter().enumerate() {
-                    let read = namespace.read(lba as u64, 1).expect("within it");
-                    lane.submit(read, Some(vec![0; 4096]), 0).expect("room");
-                    while lane.outstanding() > 0 {
-                        lane.wait(&mut ended, PATIENCE);
-                    }
-                    let end = ended.pop().expect("one end");
-                    assert!(end.is_ok());
-                    block.check(lba as u64, &end.buffer.expect("a read has one"));
-                }
+                let mut churn = load.join().expect("data that is right");
+                churn.check_all();
+                assert!(churn.count() > 100, "hardly any load: {}", churn.count());
             });
             assert!(association.over().is_none());
         }
-    }
-}
-
-impl Known {
-    fn check(&self, lba: u64, bytes: &[u8]) {
-        let word = u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes"));
-        assert!(bytes.chunks(8).all(|part| part == word.to_le_bytes()), "block {lba} is torn");
-        let may = self.maybe.is_some_and(|(first, last)| (first..=last).contains(&word));
-        assert!(word == self.done || may, "block {lba} holds {word}, not {self:?}");
     }
 }
 
@@ -272,5 +204,32 @@ fn a_target_that_stops_ends_its_lanes_under_load() {
                 other => panic!("{other:?}"),
             }
         }
+    }
+}
+
+/// A host that comes back is not served before what it had begun is over: its own late write would destroy what it
+/// writes next.
+#[test]
+fn a_host_never_meets_its_own_late_writes() {
+    for engine in engines() {
+        let rig = Rig::new(engine, &["ram:1M?delay=write:300ms"]);
+        let mut before = RawHost::new(&rig);
+        // It has begun, so it can only be waited for.
+        let source = wire::nvm::CopySource::new(Nsid::NONE, 0, 1);
+        let format = wire::nvm::CopyFormat::FORMAT_0;
+        let copy = wire::nvm::CopyCommand::new(8, format, 1).to_sqe(ONE);
+        before.io.write_in_capsule(copy, zerocopy::IntoBytes::as_bytes(&source));
+        // It has not, so it never will.
+        before.io.write_in_capsule(Sqe::write(ONE, 9, 1), &[1; 4096]);
+        assert_eq!(before.io.run(Sqe::flush(ONE), &[]), Status::SUCCESS);
+        drop(before);
+        let mut after = RawHost::new(&rig);
+        let now: Vec<u16> =
+            [8, 9].map(|lba| after.io.write_in_capsule(Sqe::write(ONE, lba, 1), &[2; 4096])).to_vec();
+        for cid in now {
+            assert_eq!(after.io.completion(cid).status(), Status::SUCCESS);
+        }
+        std::thread::sleep(Duration::from_millis(400));
+        assert!(after.io.read(Sqe::read(ONE, 8, 2), 8192).iter().all(|&byte| byte == 2));
     }
 }

@@ -3,6 +3,8 @@
 #![allow(clippy::cast_possible_truncation)]
 
 mod aborts;
+mod churn;
+mod corruption;
 mod edges;
 mod endings;
 mod exercise;

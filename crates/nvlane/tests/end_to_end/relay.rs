@@ -9,6 +9,9 @@ use std::time::Duration;
 
 use crate::setup::Random;
 
+/// More than two ends say to each other until commands go.
+const HANDSHAKE_BYTES: usize = 32 << 10;
+
 /// How a stream is cut.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Cut {
@@ -16,6 +19,8 @@ pub(crate) enum Cut {
     Bytes,
     /// Segments of random length up to this.
     Random(usize),
+    /// As it comes, but about one bit in so many bytes is another, once the connection is made.
+    Flip(usize),
 }
 
 /// A relay for any number of connections, to the end of this value.
@@ -66,6 +71,7 @@ fn forward(mut from: TcpStream, mut to: TcpStream, cut: Cut, seed: u64) {
     let mut random = Random::new(seed);
     to.set_nodelay(true).expect("an option of TCP");
     let mut buffer = vec![0; 256 << 10];
+    let mut seen = 0;
     loop {
         let count = match from.read(&mut buffer) {
             Ok(0) => break,
@@ -73,10 +79,20 @@ fn forward(mut from: TcpStream, mut to: TcpStream, cut: Cut, seed: u64) {
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
             Err(_) => break,
         };
+        seen += count;
+        if let Cut::Flip(bytes) = cut
+            && seen > HANDSHAKE_BYTES + count
+        {
+            let at = usize::try_from(random.below(bytes as u64)).expect("an index");
+            if at < count {
+                buffer[at] ^= 1 << random.below(8);
+            }
+        }
         let mut rest = &buffer[..count];
         while !rest.is_empty() {
             let length = match cut {
                 Cut::Bytes => 1,
+                Cut::Flip(_) => count,
                 Cut::Random(most) => {
                     if random.below(64) == 0 {
                         std::thread::sleep(Duration::from_micros(100));

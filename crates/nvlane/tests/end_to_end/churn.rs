@@ -1,0 +1,121 @@
+//! Load through losses of the connection: what was reported done is there, and nothing that was never written.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use host::{Failure, Lane, Namespace};
+
+use crate::setup::PATIENCE;
+
+/// Blocks that are used.
+const BLOCKS: u64 = 64;
+
+/// What a block may hold.
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    /// The newest write that was reported done.
+    done: u64,
+    /// Writes since then whose end is not known: any of them may have happened.
+    maybe: Option<(u64, u64)>,
+}
+
+impl Known {
+    fn check(&self, lba: u64, bytes: &[u8]) {
+        let word = u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes"));
+        assert!(bytes.chunks(8).all(|part| part == word.to_le_bytes()), "block {lba} is torn");
+        let may = self.maybe.is_some_and(|(first, last)| (first..=last).contains(&word));
+        assert!(word == self.done || may, "block {lba} holds {word}, not {self:?}");
+    }
+}
+
+/// A lane with what must be behind it. Each block is written with the number of its write, again and again.
+pub(crate) struct Churn {
+    lane: Lane,
+    namespace: Namespace,
+    known: [Known; BLOCKS as usize],
+    number: u64,
+    failed: u64,
+}
+
+impl Churn {
+    /// On a namespace of zeroes.
+    pub(crate) fn new(lane: Lane, namespace: Namespace) -> Self {
+        Self { lane, namespace, known: [Known::default(); BLOCKS as usize], number: 0, failed: 0 }
+    }
+
+    /// Commands so far.
+    pub(crate) fn count(&self) -> u64 {
+        self.number
+    }
+
+    /// How many of them have failed.
+    pub(crate) fn failed_count(&self) -> u64 {
+        self.failed
+    }
+
+    /// Writes and reads until it is over. `may_fail` says which failures are to be expected, of a write or of a read.
+    pub(crate) fn run(&mut self, is_over: &AtomicBool, may_fail: impl Fn(Failure, bool) -> bool) {
+        let mut in_flight = BTreeMap::new();
+        let mut ended = Vec::new();
+        let mut last = Instant::now();
+        while !is_over.load(Ordering::Relaxed) || self.lane.outstanding() > 0 {
+            while !is_over.load(Ordering::Relaxed) && self.lane.has_room(1) && in_flight.len() < 24 {
+                let number = self.number + 1;
+                let lba = (number * 7) % BLOCKS;
+                if in_flight.values().any(|&(at, _)| at == lba) {
+                    break;
+                }
+                self.number = number;
+                let is_write = !number.is_multiple_of(3);
+                let (command, word) = match is_write {
+                    true => (self.namespace.write(lba, 1), number),
+                    false => (self.namespace.read(lba, 1), 0),
+                };
+                let buffer = word.to_le_bytes().repeat(512);
+                self.lane.submit(command.expect("within it"), Some(buffer), number).expect("room");
+                in_flight.insert(number, (lba, is_write));
+            }
+            if self.lane.wait(&mut ended, Duration::from_millis(100)) > 0 {
+                last = Instant::now();
+            }
+            assert!(last.elapsed() < PATIENCE, "nothing ends");
+            for completion in ended.drain(..) {
+                let (lba, is_write) = in_flight.remove(&completion.user).expect("one end");
+                let block = &mut self.known[lba as usize];
+                match completion.result {
+                    Ok(_) if is_write => *block = Known { done: completion.user, maybe: None },
+                    Ok(_) => block.check(lba, &completion.buffer.expect("a read has one")),
+                    Err(failure) if may_fail(failure, is_write) => {
+                        self.failed += 1;
+                        if is_write {
+                            let first = block.maybe.map_or(completion.user, |(first, _)| first);
+                            block.maybe = Some((first, completion.user));
+                        }
+                    }
+                    Err(failure) => panic!("{failure}"),
+                }
+            }
+        }
+    }
+
+    /// Reads everything.
+    pub(crate) fn check_all(&mut self) {
+        let mut ended = Vec::new();
+        for (lba, block) in (0..).zip(&self.known) {
+            let read = self.namespace.read(lba, 1).expect("within it");
+            self.lane.submit(read, Some(vec![0; 4096]), 0).expect("room");
+            while self.lane.outstanding() > 0 {
+                self.lane.wait(&mut ended, PATIENCE);
+            }
+            let end = ended.pop().expect("one end");
+            assert!(end.is_ok(), "{:?}", end.result);
+            block.check(lba, &end.buffer.expect("a read has one"));
+        }
+    }
+
+    /// Goes on with another lane.
+    pub(crate) fn with_lane(self, lane: Lane) -> Self {
+        Self { lane, ..self }
+    }
+}

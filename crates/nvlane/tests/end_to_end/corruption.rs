@@ -1,0 +1,50 @@
+//! A network that changes bits: with digests on, no wrong byte gets through in either direction.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use host::{Failure, Options, ReconnectSettings};
+use wire::status::Status;
+
+use crate::churn::Churn;
+use crate::relay::{Cut, Relay};
+use crate::setup::{Rig, connect_to, engines, options};
+
+#[test]
+fn changed_bits_are_found_and_never_stored() {
+    for engine in engines() {
+        for in_capsule in [0, u32::MAX] {
+            let rig = Rig::new(engine, &["ram:1M"]);
+            let relay = Relay::new(rig.socket_address(), Cut::Flip(400_000));
+            let reconnect = ReconnectSettings {
+                delay_ns_first: 2_000_000,
+                delay_ns_max: 20_000_000,
+                give_up_ns: Some(60_000_000_000),
+            };
+            let options = Options { in_capsule_bytes_max: in_capsule, ..options() }.with_digests();
+            let association = connect_to(relay.address(), Options { reconnect, ..options.clone() });
+            let lane = association.lane().expect("a lane");
+            let namespace = association.addressed_namespace().expect("one namespace");
+            let is_over = AtomicBool::new(false);
+            let churn = std::thread::scope(|scope| {
+                let load = scope.spawn(|| {
+                    let mut churn = Churn::new(lane, namespace);
+                    churn.run(&is_over, |failure, is_write| match failure {
+                        Failure::Interrupted => is_write,
+                        Failure::Status(status) => status.is(Status::TRANSIENT_TRANSPORT_ERROR),
+                        _ => false,
+                    });
+                    churn
+                });
+                std::thread::sleep(Duration::from_millis(700));
+                is_over.store(true, Ordering::Relaxed);
+                load.join().expect("data that is right")
+            });
+            assert!(churn.count() > 100, "hardly any load: {}", churn.count());
+            assert!(churn.failed_count() > 0, "no bit was changed");
+            let clean = rig.connect(options);
+            let lane = clean.lane().expect("a lane");
+            churn.with_lane(lane).check_all();
+        }
+    }
+}
