@@ -40,7 +40,7 @@ fn a_command_that_waits_is_aborted_and_has_not_happened() {
 #[test]
 fn a_command_that_has_begun_ends_by_itself() {
     for engine in engines() {
-        let rig = Rig::new(engine, &["ram:1M?delay=write:300ms"]);
+        let rig = Rig::new(engine, &["ram:1M?delay=write:800ms"]);
         let mut host = RawHost::new(&rig);
         // It has read, and waits to write.
         let source = wire::nvm::CopySource::new(Nsid::NONE, 0, 1);

@@ -35,23 +35,17 @@ pub(crate) struct Churn {
     namespace: Namespace,
     known: [Known; BLOCKS as usize],
     number: u64,
-    failed: u64,
 }
 
 impl Churn {
     /// On a namespace of zeroes.
     pub(crate) fn new(lane: Lane, namespace: Namespace) -> Self {
-        Self { lane, namespace, known: [Known::default(); BLOCKS as usize], number: 0, failed: 0 }
+        Self { lane, namespace, known: [Known::default(); BLOCKS as usize], number: 0 }
     }
 
     /// Commands so far.
     pub(crate) fn count(&self) -> u64 {
         self.number
-    }
-
-    /// How many of them have failed.
-    pub(crate) fn failed_count(&self) -> u64 {
-        self.failed
     }
 
     /// Writes and reads until it is over. `may_fail` says which failures are to be expected, of a write or of a read.
@@ -87,7 +81,6 @@ impl Churn {
                     Ok(_) if is_write => *block = Known { done: completion.user, maybe: None },
                     Ok(_) => block.check(lba, &completion.buffer.expect("a read has one")),
                     Err(failure) if may_fail(failure, is_write) => {
-                        self.failed += 1;
                         if is_write {
                             let first = block.maybe.map_or(completion.user, |(first, _)| first);
                             block.maybe = Some((first, completion.user));

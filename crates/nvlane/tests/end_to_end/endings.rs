@@ -44,7 +44,7 @@ fn check_that_buffers_are_free(rig: &Rig) {
 fn a_host_that_falls_silent_is_let_go_of_with_all_it_had() {
     for engine in engines() {
         let rig = small_rig(engine);
-        let mut host = RawHost::with_keep_alive(&rig, 300);
+        let mut host = RawHost::with_keep_alive(&rig, 1000);
         take_all_buffers(&mut host);
         assert_eq!(rig.controllers().len(), 1);
         let start = Instant::now();
@@ -60,9 +60,9 @@ fn a_host_that_falls_silent_is_let_go_of_with_all_it_had() {
 fn a_host_that_says_it_is_there_stays() {
     for engine in engines() {
         let rig = Rig::new(engine, &["ram:1M"]);
-        let mut host = RawHost::with_keep_alive(&rig, 300);
+        let mut host = RawHost::with_keep_alive(&rig, 1000);
         for _ in 0..10 {
-            std::thread::sleep(Duration::from_millis(60));
+            std::thread::sleep(Duration::from_millis(150));
             let keep_alive = Sqe::new(wire::opcode::AdminOpcode::KEEP_ALIVE.raw(), Nsid::NONE);
             assert_eq!(host.admin.run(keep_alive, &[]), Status::SUCCESS);
         }
@@ -180,7 +180,7 @@ fn a_target_that_comes_back_has_everything_that_was_reported_done() {
                 is_over.store(true, Ordering::Relaxed);
                 let mut churn = load.join().expect("data that is right");
                 churn.check_all();
-                assert!(churn.count() > 100, "hardly any load: {}", churn.count());
+                assert!(churn.count() > 20, "hardly any load: {}", churn.count());
             });
             assert!(association.over().is_none());
         }
@@ -212,7 +212,7 @@ fn a_target_that_stops_ends_its_lanes_under_load() {
 #[test]
 fn a_host_never_meets_its_own_late_writes() {
     for engine in engines() {
-        let rig = Rig::new(engine, &["ram:1M?delay=write:300ms"]);
+        let rig = Rig::new(engine, &["ram:1M?delay=write:600ms"]);
         let mut before = RawHost::new(&rig);
         // It has begun, so it can only be waited for.
         let source = wire::nvm::CopySource::new(Nsid::NONE, 0, 1);
@@ -229,7 +229,7 @@ fn a_host_never_meets_its_own_late_writes() {
         for cid in now {
             assert_eq!(after.io.completion(cid).status(), Status::SUCCESS);
         }
-        std::thread::sleep(Duration::from_millis(400));
+        std::thread::sleep(Duration::from_millis(700));
         assert!(after.io.read(Sqe::read(ONE, 8, 2), 8192).iter().all(|&byte| byte == 2));
     }
 }

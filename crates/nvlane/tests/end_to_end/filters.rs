@@ -11,7 +11,7 @@ use wire::status::Status;
 use crate::edges::status;
 use crate::exercise::{Load, Model};
 use crate::raw::RawHost;
-use crate::setup::{Random, Rig, engines, options};
+use crate::setup::{PATIENCE, Random, Rig, engines, options};
 
 const ONE: Nsid = Nsid::new(1);
 
@@ -33,20 +33,22 @@ fn flush(namespace: &mut Namespace) -> Status {
 #[test]
 fn a_delay_holds_back_what_it_names_and_nothing_else() {
     for engine in engines() {
-        let rig = Rig::new(engine, &["ram:1M?delay=read:150ms"]);
+        let rig = Rig::new(engine, &["ram:1M?delay=read:300ms"]);
         let mut namespace = rig.open(options());
+        let geometry = namespace.info().clone();
+        let lane = namespace.lane_mut();
         let start = Instant::now();
-        assert_eq!(write(&mut namespace, 0), Status::SUCCESS);
-        let of_write = start.elapsed();
-        let start = Instant::now();
-        assert_eq!(read(&mut namespace, 0), Status::SUCCESS);
-        assert!(start.elapsed() >= Duration::from_millis(150), "{:?}", start.elapsed());
-        assert!(of_write < start.elapsed(), "only reads wait");
-        // Those that wait do so together.
-        let start = Instant::now();
-        let mut all = vec![0; 1 << 20];
-        namespace.read_at(0, &mut all).expect("many reads");
-        assert!(start.elapsed() < Duration::from_millis(150) * 4);
+        for lba in 0..64 {
+            lane.submit(geometry.read(lba, 1).expect("a read"), Some(vec![0; 4096]), lba).expect("room");
+        }
+        lane.submit(geometry.write(0, 1).expect("a write"), Some(vec![1; 4096]), 100).expect("room");
+        let mut ended = Vec::new();
+        while lane.outstanding() > 0 {
+            lane.wait(&mut ended, PATIENCE);
+        }
+        assert_eq!(ended[0].user, 100, "only reads wait");
+        assert!(start.elapsed() >= Duration::from_millis(300), "{:?}", start.elapsed());
+        assert!(start.elapsed() < Duration::from_millis(300) * 32, "those that wait do so together");
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a namespace is changes under load: nothing is lost that stays, nothing is answered that is gone.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use host::{BlockRange, Failure, Options};
@@ -21,9 +21,9 @@ fn a_namespace_comes_and_goes_beside_one_that_stays() {
         for storage in ["ram:1M", "file:1M", "ram:1M?delay=0us-300us"] {
             let mut rig = Rig::new(engine, &["file:1M", storage]);
             let association = rig.connect(Options { lanes: 3, depth: 32, ..options() });
-            let is_over = AtomicBool::new(false);
+            let (is_over, done, refused) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
             std::thread::scope(|scope| {
-                let (is_over, association) = (&is_over, &association);
+                let (is_over, association, done, refused) = (&is_over, &association, &done, &refused);
                 let load = scope.spawn(move || {
                     let namespace = association.namespace(ONE).expect("the one that stays");
                     let mut lanes =
@@ -35,11 +35,10 @@ fn a_namespace_comes_and_goes_beside_one_that_stays() {
                         model.run(&mut lanes, &namespace, load, &mut random);
                     }
                 });
+                let mut namespace = open(association, 2);
                 let doomed = scope.spawn(move || {
-                    let mut namespace = open(association, 2);
                     let (read, write) = (namespace.info().read(0, 64), namespace.info().write(0, 64));
                     let (read, write) = (read.expect("a read"), write.expect("a write"));
-                    let (mut done, mut refused) = (0, 0);
                     while !is_over.load(Ordering::Relaxed) {
                         let lane = namespace.lane_mut();
                         for command in [&read, &write].repeat(8) {
@@ -51,30 +50,37 @@ fn a_namespace_comes_and_goes_beside_one_that_stays() {
                         }
                         for completion in ended {
                             match completion.result {
-                                Ok(_) => done += 1,
+                                Ok(_) => done.fetch_add(1, Ordering::Relaxed),
                                 Err(Failure::Status(status)) if status.is(Status::INVALID_NAMESPACE) => {
-                                    refused += 1;
+                                    refused.fetch_add(1, Ordering::Relaxed)
                                 }
                                 Err(failure) => panic!("{failure}"),
-                            }
+                            };
                         }
                     }
-                    (done, refused)
                 });
                 for _ in 0..10 {
-                    std::thread::sleep(Duration::from_millis(20));
+                    await_more(done);
                     rig.reload(|config| drop(config.subsystems[0].namespaces.pop()));
                     assert_eq!(rig.state().subsystems[0].namespaces.len(), 1);
-                    std::thread::sleep(Duration::from_millis(5));
+                    await_more(refused);
                     let again = rig.namespace_config(1, storage);
                     rig.reload(|config| config.subsystems[0].namespaces.push(again));
                 }
                 is_over.store(true, Ordering::Relaxed);
                 load.join().expect("data that stays");
-                let (done, refused) = doomed.join().expect("ends that tell");
-                assert!(done > 0 && refused > 0, "{done} done, {refused} refused");
+                doomed.join().expect("ends that tell");
             });
         }
+    }
+}
+
+/// Waits until there is more of this.
+fn await_more(count: &AtomicU64) {
+    let (before, until) = (count.load(Ordering::Relaxed), Instant::now() + PATIENCE);
+    while count.load(Ordering::Relaxed) == before {
+        assert!(Instant::now() < until, "nothing of the kind any more");
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

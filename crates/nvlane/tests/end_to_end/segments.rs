@@ -1,11 +1,11 @@
 //! However TCP cuts the stream, down to one byte at a time: the data is right.
 
-use host::Options;
+use host::{LaneSet, Options};
 use wire::pdu::{DataAlignment, Digests};
 
 use crate::exercise::{Load, Model};
 use crate::relay::{Cut, Relay};
-use crate::setup::{Random, Rig, connect_to, engines, options};
+use crate::setup::{Random, Rig, connect_to, engines, open, options};
 
 fn check(cut: Cut, load: Load, digests: Digests, seed: u64) {
     for engine in engines() {
@@ -22,6 +22,25 @@ fn check(cut: Cut, load: Load, digests: Digests, seed: u64) {
         let mut random = Random::new(seed);
         Model::new(&namespace, seed).run(&mut lanes, &namespace, load, &mut random);
     }
+}
+
+/// What these tests rest on.
+#[test]
+#[should_panic(expected = "block 77 is not of generation")]
+fn a_block_that_is_not_right_is_found() {
+    let rig = Rig::new(engines()[0], &["ram:1M?lba=512"]);
+    let association = rig.connect(Options { lanes: 2, ..options() });
+    let namespace = association.addressed_namespace().expect("one namespace");
+    let mut lanes = LaneSet::new(vec![association.lane().expect("a lane")]).expect("a set");
+    let mut model = Model::new(&namespace, 1);
+    let load = Load { commands: 100, bytes: 1 << 20, blocks_max: 64 };
+    model.run(&mut lanes, &namespace, load, &mut Random::new(1));
+    let mut other = open(&association, 1);
+    let mut block = [0; 512];
+    other.read_at(77 * 512, &mut block).expect("a read");
+    block[511] ^= 1;
+    other.write_at(77 * 512, &block).expect("a write");
+    model.verify(&mut lanes, &namespace);
 }
 
 #[test]
