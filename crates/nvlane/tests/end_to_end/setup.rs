@@ -1,6 +1,7 @@
 //! A target in this process, and hosts of it.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use host::blocking::Namespace;
@@ -35,6 +36,13 @@ pub(crate) struct Rig {
     directory: TempDir,
 }
 
+/// A loopback address that nobody else uses: while a target is away, no other connection is given its port.
+fn own_address() -> IpAddr {
+    static COUNT: AtomicU8 = AtomicU8::new(1);
+    let [_, _, high, low] = std::process::id().to_be_bytes();
+    Ipv4Addr::new(127, high | 1, low, COUNT.fetch_add(1, Ordering::Relaxed).max(1)).into()
+}
+
 impl Rig {
     /// A target with two reactors and these namespaces.
     pub(crate) fn new(engine: EngineKind, storage: &[&str]) -> Self {
@@ -48,7 +56,7 @@ impl Rig {
         for (at, storage) in storage.iter().enumerate() {
             subsystem.namespaces.push(namespace(&directory, at, storage));
         }
-        let address = SocketAddr::from(([127, 0, 0, 1], 0));
+        let address = SocketAddr::new(own_address(), 0);
         let mut config = TargetConfig {
             listeners: vec![ListenerConfig::new(address)],
             subsystems: vec![subsystem],
