@@ -14,6 +14,7 @@ mod logging;
 mod manual;
 mod output;
 mod perf;
+mod probe;
 mod quickstart;
 mod run;
 mod serve;
@@ -59,6 +60,8 @@ enum Command {
     SmartLog(smart_log::SmartLogArguments),
     /// Put load on a namespace and measure it; `perf ceiling` measures what plain sockets allow.
     Perf(perf::PerfArguments),
+    /// Try hostile inputs on a target, and whether it bears them.
+    Probe(probe::ProbeArguments),
     /// Write a completion script for a shell.
     Completions(manual::CompletionsArguments),
     /// Write the manual pages.
@@ -82,6 +85,7 @@ fn main() -> ExitCode {
         Command::List(arguments) => list::list(&arguments),
         Command::SmartLog(arguments) => smart_log::smart_log(&arguments),
         Command::Perf(arguments) => perf::perf(&arguments),
+        Command::Probe(arguments) => probe::probe(&arguments),
         Command::Completions(arguments) => manual::completions(&arguments),
         Command::Man(arguments) => manual::man(&arguments),
     };

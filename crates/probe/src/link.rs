@@ -1,0 +1,371 @@
+//! One connection to a target, byte by byte: what is sent may be anything, what comes is checked to the last reserved bit.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use wire::cqe::Cqe;
+use wire::digest::{DIGEST_BYTES, data_digest, header_digest};
+use wire::pdu::{
+    CapsuleResp, CommonHeader, DataAlignment, DataPdu, Digests, FatalErrorStatus, IC_BYTES, IcReq, IcResp,
+    PduFlags, PduLayout, PduType, R2t, TERM_REQ_BYTES, TermReq,
+};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::draft::Form;
+use crate::finding::{About, Check, Finding, differs, holds};
+
+/// The longest PDU that is taken in.
+const PLEN_MAX: u32 = 16 << 20;
+
+/// A connection.
+#[derive(Debug)]
+pub struct Link {
+    stream: TcpStream,
+    /// How PDUs to the peer look.
+    pub form: Form,
+    /// How PDUs to us look.
+    inbound: Form,
+    /// Most data in one H2CData.
+    pub h2c_data_bytes_max: u32,
+    /// How long an answer may take.
+    patience: Duration,
+}
+
+/// What comes from a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Got {
+    /// A handshake.
+    IcResp(Box<IcResp>),
+    /// A completion.
+    Completion(Cqe),
+    /// Data of a read.
+    Data {
+        /// Whose.
+        cid: u16,
+        /// Where it belongs.
+        offset: u32,
+        /// LAST, SUCCESS.
+        flags: PduFlags,
+        /// Where it began in the PDU.
+        pdo: u8,
+        /// The data.
+        data: Vec<u8>,
+    },
+    /// A request for data of a write.
+    R2t {
+        /// Whose.
+        cid: u16,
+        /// Its tag.
+        ttag: u16,
+        /// From where on.
+        offset: u32,
+        /// How much.
+        length: u32,
+    },
+    /// The peer gives up.
+    TermReq {
+        /// Why.
+        fes: FatalErrorStatus,
+        /// Where.
+        fei: u32,
+        /// The header it complains of.
+        copy: Vec<u8>,
+    },
+    /// The connection is closed.
+    Closed,
+}
+
+impl std::fmt::Display for Got {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::IcResp(_) => f.write_str("an ICResp"),
+            Self::Completion(cqe) => {
+                write!(f, "a completion ({:#05x}, {})", cqe.status().code(), cqe.status())
+            }
+            Self::Data { data, .. } => write!(f, "{} bytes of data", data.len()),
+            Self::R2t { length, .. } => write!(f, "an R2T for {length} bytes"),
+            Self::TermReq { fes, fei, .. } => write!(f, "a TermReq ({fes}, {fei:#x})"),
+            Self::Closed => f.write_str("a closed connection"),
+        }
+    }
+}
+
+impl Link {
+    /// Connects by TCP.
+    ///
+    /// # Errors
+    /// [`Finding::Dies`] if nothing listens any more.
+    pub fn connect(address: SocketAddr, patience: Duration) -> Check<Self> {
+        let stream = TcpStream::connect_timeout(&address, patience).map_err(|error| match error.kind() {
+            ErrorKind::TimedOut => Finding::Hangs("TCP does not connect".into()),
+            _ => Finding::Dies(format!("TCP does not connect: {error}")),
+        })?;
+        Self::over(stream, patience)
+    }
+
+    fn over(stream: TcpStream, patience: Duration) -> Check<Self> {
+        // Bytes leave as they are written, or splits would be none.
+        let ready = stream.set_nodelay(true).and_then(|()| stream.set_write_timeout(Some(patience)));
+        ready.map_err(|error| Finding::Dies(error.to_string()))?;
+        Ok(Self { stream, form: Form::PLAIN, inbound: Form::PLAIN, h2c_data_bytes_max: 4096, patience })
+    }
+
+    /// The socket.
+    #[must_use]
+    pub fn stream(&self) -> &TcpStream {
+        &self.stream
+    }
+
+    /// With another patience.
+    #[must_use]
+    pub fn patient(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// Sends bytes. A peer that has closed meanwhile shows when it is listened to.
+    ///
+    /// # Errors
+    /// [`Finding::Hangs`] if the peer takes nothing.
+    pub fn send(&mut self, bytes: &[u8]) -> Check {
+        match self.stream.write_all(bytes) {
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                Err(Finding::Hangs("it takes in nothing more".into()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Ends our direction.
+    pub fn finish(&self) {
+        let _ = self.stream.shutdown(Shutdown::Write);
+    }
+
+    /// Closes with a reset.
+    pub fn reset(self) {
+        // If it is refused, the close is a gentle one.
+        let _ = rustix::net::sockopt::set_socket_linger(&self.stream, Some(Duration::ZERO));
+    }
+
+    /// Reads until `bytes` is full. `None` if the peer closes first.
+    fn fill(&mut self, bytes: &mut [u8], until: Instant) -> Check<Option<()>> {
+        let mut have = 0;
+        while have < bytes.len() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Finding::Hangs(format!("no answer in {} ms", self.patience.as_millis())));
+            }
+            // Zero would mean for ever.
+            let _ = self.stream.set_read_timeout(Some(left.max(Duration::from_millis(1))));
+            match self.stream.read(&mut bytes[have..]) {
+                Ok(0) => return Ok(None),
+                Ok(count) => have += count,
+                Err(error) => match error.kind() {
+                    ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted => {}
+                    _ => return Ok(None),
+                },
+            }
+        }
+        Ok(Some(()))
+    }
+
+    /// What comes next.
+    ///
+    /// # Errors
+    /// [`Finding::Hangs`] if nothing does, [`Finding::Differs`] if it is no PDU that a target may send now.
+    pub fn receive(&mut self) -> Check<Got> {
+        let until = Instant::now() + self.patience;
+        let mut common = [0; 8];
+        if self.fill(&mut common, until)?.is_none() {
+            return Ok(Got::Closed);
+        }
+        let common_header: CommonHeader = zerocopy::transmute!(common);
+        let kind = common_header
+            .pdu_type()
+            .ok()
+            .filter(|kind| !kind.is_from_host())
+            .ok_or_else(|| Finding::Differs(format!("it sends a PDU of type {:#04x}", common[0])))?;
+        let plen = common_header.plen.get();
+        holds(
+            (u32::from(kind.header_length())..=PLEN_MAX).contains(&plen),
+            format!("its {kind:?} has PLEN {plen}"),
+        )?;
+        let mut bytes = vec![0; plen as usize];
+        bytes[..8].copy_from_slice(&common);
+        if self.fill(&mut bytes[8..], until)?.is_none() {
+            return differs(format!("it closes within its {kind:?}"));
+        }
+        self.check_and_read(kind, common_header, &bytes).about(format!("its {kind:?}"))
+    }
+
+    fn check_and_read(&self, kind: PduType, common: CommonHeader, bytes: &[u8]) -> Check<Got> {
+        let hlen = usize::from(kind.header_length());
+        holds(usize::from(common.hlen) == hlen, format!("HLEN is {}", common.hlen))?;
+        if kind == PduType::C2hTermReq {
+            return read_term_req(bytes);
+        }
+        let digests = match kind {
+            PduType::IcResp => Digests::empty(),
+            _ => self.inbound.digests,
+        };
+        let bare = PduLayout::without_data(kind, digests);
+        let layout = match kind.may_carry_data() {
+            true => {
+                let length = u32::from_le_bytes(bytes[16..20].try_into().expect("four bytes"));
+                PduLayout::new(kind, digests, self.inbound.alignment, length).unwrap_or(bare)
+            }
+            false => bare,
+        };
+        let may =
+            if kind == PduType::C2hData { PduFlags::LAST | PduFlags::SUCCESS } else { PduFlags::empty() };
+        let flags = common.flags.difference(may);
+        holds(flags == layout.flags(), format!("flags are {:#04x}", common.flags.bits()))?;
+        holds(common.pdo == layout.pdo(), format!("PDO is {}, not {}", common.pdo, layout.pdo()))?;
+        let plen = common.plen.get();
+        holds(plen == layout.plen(), format!("PLEN is {plen}, not {}", layout.plen()))?;
+        if let Some(at) = layout.header_digest_at() {
+            let digest = header_digest(&bytes[..hlen]).to_le_bytes();
+            holds(bytes[at.into()..][..DIGEST_BYTES] == digest, "the header digest is wrong")?;
+        }
+        let data = &bytes[usize::from(layout.prefix_length())..][..layout.data_length() as usize];
+        if let Some(at) = layout.data_digest_at() {
+            holds(bytes[at as usize..] == data_digest(data).to_le_bytes(), "the data digest is wrong")?;
+        }
+        let padding = hlen + if layout.header_digest_at().is_some() { DIGEST_BYTES } else { 0 };
+        is_zero(&bytes[padding..usize::from(layout.prefix_length())], "padding")?;
+        Ok(match kind {
+            PduType::IcResp => {
+                is_zero(&bytes[16..IC_BYTES], "reserved bytes")?;
+                Got::IcResp(Box::new(IcResp::read_from_bytes(bytes).expect("128 bytes")))
+            }
+            PduType::CapsuleResp => {
+                let (response, _) = CapsuleResp::read_from_prefix(bytes).expect("24 bytes");
+                Got::Completion(response.cqe)
+            }
+            PduType::C2hData => {
+                let (header, _) = DataPdu::read_from_prefix(bytes).expect("24 bytes");
+                is_zero(&bytes[10..12], "the tag")?;
+                is_zero(&bytes[20..24], "reserved bytes")?;
+                Got::Data {
+                    cid: header.cid.get(),
+                    offset: header.offset.get(),
+                    flags: header.common.flags & may,
+                    pdo: header.common.pdo,
+                    data: data.to_vec(),
+                }
+            }
+            PduType::R2t => {
+                let (header, _) = R2t::read_from_prefix(bytes).expect("24 bytes");
+                is_zero(&bytes[20..24], "reserved bytes")?;
+                Got::R2t {
+                    cid: header.cid.get(),
+                    ttag: header.ttag.get(),
+                    offset: header.offset.get(),
+                    length: header.length.get(),
+                }
+            }
+            _ => unreachable!("others were sorted out"),
+        })
+    }
+
+    /// Shakes hands with this request.
+    ///
+    /// # Errors
+    /// The answer is none, or not what was asked for.
+    pub fn handshake(&mut self, request: &IcReq) -> Check<IcResp> {
+        self.send(request.as_bytes())?;
+        let got = self.receive().about("ICReq")?;
+        let Got::IcResp(response) = got else { return differs(format!("{got} in answer to an ICReq")) };
+        holds(response.pfv.get() == 0, format!("PFV is {}", response.pfv.get()))?;
+        holds(response.dgst == request.dgst & Digests::all(), "other digests than asked for")?;
+        let alignment = response.data_alignment();
+        let limit = response.maxh2cdata.get();
+        holds(limit >= 4096 && limit.is_multiple_of(4), format!("MAXH2CDATA is {limit}"))?;
+        let Some(alignment) = alignment else { return differs(format!("CPDA is {}", response.cpda)) };
+        self.form = Form { digests: response.dgst, alignment };
+        let to_us = request.data_alignment().unwrap_or(DataAlignment::NONE);
+        self.inbound = Form { digests: response.dgst, alignment: to_us };
+        self.h2c_data_bytes_max = limit;
+        Ok(*response)
+    }
+
+    /// A TermReq must come, for this reason, with what it complains of; nothing after it.
+    ///
+    /// # Errors
+    /// Something else came, or nothing.
+    pub fn expect_term(&mut self, rights: &[Term], offending: &[u8]) -> Check {
+        let got = loop {
+            match self.receive()? {
+                // What was under way before may still be answered.
+                Got::Completion(_) | Got::Data { .. } | Got::R2t { .. } => {}
+                got => break got,
+            }
+        };
+        let Got::TermReq { fes, fei, copy } = &got else {
+            return differs(format!("{got}, not {}", wanted(rights)));
+        };
+        let is_right = |right: &Term| right.fes == *fes && right.fei.is_none_or(|wanted| wanted == *fei);
+        holds(rights.iter().any(is_right), format!("{got}, not {}", wanted(rights)))?;
+        holds(copy.len() <= offending.len(), "its TermReq has more than was sent")?;
+        holds(offending.starts_with(copy), "its TermReq has other bytes than were sent")?;
+        self.finish();
+        let after = self.receive().about("after its TermReq")?;
+        holds(after == Got::Closed, format!("{after} after its TermReq"))
+    }
+
+    /// The connection must be closed, without a word.
+    ///
+    /// # Errors
+    /// Something came, or it stays open.
+    pub fn expect_closed(&mut self) -> Check {
+        match self.receive() {
+            Ok(Got::Closed) => Ok(()),
+            Ok(got) => differs(format!("{got}, not a closed connection")),
+            Err(Finding::Hangs(_)) => Err(Finding::Hangs("the connection stays open".into())),
+            Err(finding) => Err(finding),
+        }
+    }
+}
+
+fn is_zero(bytes: &[u8], what: &str) -> Check {
+    holds(bytes.iter().all(|byte| *byte == 0), format!("{what} are not zero: bytes of its memory?"))
+}
+
+/// A TermReq as it should be; without an offset, any will do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Term {
+    /// Why.
+    pub fes: FatalErrorStatus,
+    /// Where.
+    pub fei: Option<u32>,
+}
+
+/// A TermReq of this number for the field at this offset.
+#[must_use]
+pub const fn term_at(fes: u16, offset: u32) -> Term {
+    Term { fes: FatalErrorStatus::from_raw(fes), fei: Some(offset) }
+}
+
+/// A TermReq of this number.
+#[must_use]
+pub const fn term(fes: u16) -> Term {
+    Term { fes: FatalErrorStatus::from_raw(fes), fei: None }
+}
+
+fn wanted(rights: &[Term]) -> String {
+    let one = |right: &Term| match right.fei {
+        Some(fei) => format!("a TermReq ({}, {fei:#x})", right.fes),
+        None => format!("a TermReq ({})", right.fes),
+    };
+    rights.iter().map(one).collect::<Vec<_>>().join(" or ")
+}
+
+fn read_term_req(bytes: &[u8]) -> Check<Got> {
+    let (header, copy) = TermReq::read_from_prefix(bytes).expect("24 bytes");
+    holds(header.common.flags.is_empty(), "flags are set")?;
+    holds(header.common.pdo == 0, "PDO is set")?;
+    holds(bytes.len() <= 152, format!("{} bytes", bytes.len()))?;
+    is_zero(&bytes[14..TERM_REQ_BYTES], "reserved bytes")?;
+    Ok(Got::TermReq { fes: header.status(), fei: header.fei.get(), copy: copy.to_vec() })
+}

@@ -1,0 +1,394 @@
+//! A target as it was found before anything hostile was sent to it.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use wire::fabrics::{ConnectAttributes, ConnectCommand, ConnectData, ConnectResult};
+use wire::id::{Cntlid, Csi, Nsid, Qid};
+use wire::identify::controller::IdentifyController;
+use wire::identify::lists::read_nsid_list;
+use wire::identify::namespace::IdentifyNamespace;
+use wire::identify::{Cns, IDENTIFY_BYTES, IdentifyCommand};
+use wire::nqn::{HostId, Nqn};
+use wire::pdu::{DataAlignment, Digests, IcReq};
+use wire::property::{Cap, Cc, CommandSetSelection, Property};
+use wire::sqe::Sqe;
+use wire::status::Status;
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::finding::{About, Check, differs, holds, skipped};
+use crate::link::Link;
+use crate::queue::{Answer, Move, Queue, expect_status};
+
+/// Entries of the queues that rows connect, unless they say otherwise.
+pub const ENTRIES: u32 = 32;
+
+/// Whom to probe, and how.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// The subsystem.
+    pub subsystem: Nqn,
+    /// The namespace; the first one of blocks if not given.
+    pub nsid: Option<Nsid>,
+    /// Who we are.
+    pub host: Nqn,
+    /// Who we are.
+    pub hostid: HostId,
+    /// How long any one answer may take.
+    pub patience: Duration,
+    /// The namespace's content may be lost.
+    pub may_overwrite: bool,
+    /// The longest pause of a neighbour's I/O that is right.
+    pub pause_limit: Duration,
+}
+
+/// The target, and what it has said of itself.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    /// Whom to probe.
+    pub settings: Settings,
+    /// Its capabilities.
+    pub cap: Cap,
+    /// Its controllers.
+    pub identify: Box<IdentifyController>,
+    /// What Connect says.
+    pub connected: ConnectResult,
+    /// The namespace that is probed.
+    pub disk: Option<Disk>,
+}
+
+/// A namespace of blocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Disk {
+    /// Its id.
+    pub nsid: Nsid,
+    /// Bytes of a block.
+    pub block_bytes: u32,
+    /// Blocks.
+    pub block_count: u64,
+}
+
+/// Admin queue and one I/O queue.
+#[derive(Debug)]
+pub struct Association {
+    /// The admin queue, its controller enabled.
+    pub admin: Queue,
+    /// An I/O queue.
+    pub io: Queue,
+    /// The controller.
+    pub cntlid: Cntlid,
+}
+
+impl Peer {
+    /// Looks at a target.
+    ///
+    /// # Errors
+    /// It cannot be used at all.
+    pub fn new(settings: Settings) -> Check<Self> {
+        let mut peer = Self {
+            settings,
+            cap: Cap::default(),
+            identify: Box::default(),
+            connected: ConnectResult::default(),
+            disk: None,
+        };
+        let mut admin = peer.queue(Digests::empty())?;
+        let result = peer.connect_admin(&mut admin)?;
+        peer.connected = ConnectResult::from_bits(result.cqe.dw0());
+        if peer.connected.authentication_required() {
+            return Ok(peer);
+        }
+        peer.cap = Cap::from_bits(property(&mut admin, Property::CAP)?);
+        peer.enable(&mut admin)?;
+        let controller = identify(&mut admin, Cns::CONTROLLER, Nsid::NONE)?;
+        peer.identify = Box::new(IdentifyController::read_from_bytes(&controller).expect("4096 bytes"));
+        let list = identify(&mut admin, Cns::ACTIVE_NAMESPACES, Nsid::NONE)?;
+        for nsid in read_nsid_list(&list).filter(|nsid| peer.settings.nsid.is_none_or(|own| own == *nsid)) {
+            let data = identify(&mut admin, Cns::NAMESPACE, nsid)?;
+            let namespace = IdentifyNamespace::read_from_bytes(&data).expect("4096 bytes");
+            if let Some(block_bytes) = namespace.block_bytes().filter(|_| namespace.is_present()) {
+                peer.disk = Some(Disk { nsid, block_bytes, block_count: namespace.nsze.get() });
+                break;
+            }
+        }
+        Ok(peer)
+    }
+
+    /// A TCP connection, nothing more.
+    ///
+    /// # Errors
+    /// As [`Link::connect`].
+    pub fn tcp(&self) -> Check<Link> {
+        Link::connect(self.settings.address, self.settings.patience)
+    }
+
+    /// A connection that has shaken hands.
+    ///
+    /// # Errors
+    /// As [`Link::handshake`].
+    pub fn link(&self, digests: Digests) -> Check<Link> {
+        let mut link = self.tcp()?;
+        link.handshake(&IcReq::new(DataAlignment::NONE, digests, 1))?;
+        Ok(link)
+    }
+
+    /// The same as a queue without Connect.
+    ///
+    /// # Errors
+    /// As [`Link::handshake`].
+    pub fn queue(&self, digests: Digests) -> Check<Queue> {
+        Ok(Queue::new(self.link(digests)?, ENTRIES))
+    }
+
+    /// A Connect with everything right.
+    #[must_use]
+    pub fn connect_command(&self, qid: u16, entries: u32) -> ConnectCommand {
+        ConnectCommand {
+            recfmt: 0,
+            qid: Qid::new(qid),
+            queue_entries: entries,
+            attributes: ConnectAttributes::default(),
+            kato_ms: 0,
+        }
+    }
+
+    /// Its data.
+    #[must_use]
+    pub fn connect_data(&self, cntlid: Cntlid) -> ConnectData {
+        let Settings { hostid, subsystem, host, .. } = &self.settings;
+        ConnectData::new(*hostid, cntlid, subsystem, host)
+    }
+
+    /// Connects an admin queue.
+    ///
+    /// # Errors
+    /// It is refused.
+    pub fn connect_admin(&self, queue: &mut Queue) -> Check<Answer> {
+        let data = self.connect_data(Cntlid::DYNAMIC);
+        let sqe = self.connect_command(0, ENTRIES).to_sqe();
+        queue.must(sqe, Move::InCapsule(data.as_bytes())).about("Connect")
+    }
+
+    /// Connects an I/O queue of a controller.
+    ///
+    /// # Errors
+    /// It is refused.
+    pub fn connect_io(&self, cntlid: Cntlid, qid: u16, entries: u32, digests: Digests) -> Check<Queue> {
+        let mut queue = self.queue(digests)?;
+        queue.entries = entries;
+        let data = self.connect_data(cntlid);
+        let sqe = self.connect_command(qid, entries).to_sqe();
+        queue.must(sqe, Move::InCapsule(data.as_bytes())).about("Connect of an I/O queue")?;
+        Ok(queue)
+    }
+
+    /// Enables a controller and waits until it is ready.
+    ///
+    /// # Errors
+    /// It is not.
+    pub fn enable(&self, admin: &mut Queue) -> Check {
+        let cc = enabled();
+        admin.must(Sqe::property_set(Property::CC, cc.bits().into()), Move::None).about("CC.EN")?;
+        wait_ready(admin, true)
+    }
+
+    /// An admin queue with its controller enabled.
+    ///
+    /// # Errors
+    /// It cannot be had.
+    pub fn admin(&self, digests: Digests) -> Check<(Queue, Cntlid)> {
+        if self.connected.authentication_required() {
+            return skipped("the target wants authentication");
+        }
+        let mut admin = self.queue(digests)?;
+        let answer = self.connect_admin(&mut admin)?;
+        self.enable(&mut admin)?;
+        Ok((admin, Cntlid::new(ConnectResult::from_bits(answer.cqe.dw0()).cntlid())))
+    }
+
+    /// An association with one I/O queue.
+    ///
+    /// # Errors
+    /// It cannot be had.
+    pub fn associate(&self, digests: Digests) -> Check<Association> {
+        self.associate_with(digests, ENTRIES)
+    }
+
+    /// The same with a queue of this length.
+    ///
+    /// # Errors
+    /// It cannot be had.
+    pub fn associate_with(&self, digests: Digests, entries: u32) -> Check<Association> {
+        let (mut admin, cntlid) = self.admin(digests)?;
+        set_queues(&mut admin, 8)?;
+        let io = self.connect_io(cntlid, 1, entries, digests)?;
+        Ok(Association { admin, io, cntlid })
+    }
+
+    /// The namespace, if there is one of blocks.
+    ///
+    /// # Errors
+    /// Skipped.
+    pub fn disk(&self) -> Check<Disk> {
+        match self.disk {
+            Some(disk) if disk.size_bytes() >= 32 << 20 => Ok(disk),
+            Some(_) => skipped("the namespace is smaller than 32 MiB"),
+            None => skipped("there is no namespace of blocks"),
+        }
+    }
+
+    /// The namespace, if its content may be lost.
+    ///
+    /// # Errors
+    /// Skipped.
+    pub fn scratch(&self) -> Check<Disk> {
+        if !self.settings.may_overwrite {
+            return skipped("it writes: allow that with --overwrite");
+        }
+        self.disk()
+    }
+
+    /// Most bytes that one command may transfer, as far as the target says.
+    #[must_use]
+    pub fn transfer_bytes_max(&self) -> Option<u64> {
+        self.identify.transfer_limit_bytes(self.cap.page_bytes_min())
+    }
+
+    /// In-capsule data of an I/O command, bytes.
+    #[must_use]
+    pub fn in_capsule_bytes(&self) -> u32 {
+        u32::try_from(self.identify.in_capsule_bytes()).unwrap_or(u32::MAX)
+    }
+
+    /// Everything works: a new association, and I/O on it.
+    ///
+    /// # Errors
+    /// Something does not.
+    pub fn check_healthy(&self) -> Check {
+        let mut association = self.associate(Digests::empty())?;
+        let Ok(disk) = self.disk() else { return Ok(()) };
+        let answer = association.io.must(disk.read(0, 1), Move::Back(disk.block_bytes))?;
+        holds(answer.data.len() == disk.block_bytes as usize, "a read brings less than a block")
+    }
+}
+
+/// CC with the controller enabled.
+#[must_use]
+pub fn enabled() -> Cc {
+    Cc::new(CommandSetSelection::NVM).with_en(true)
+}
+
+/// Waits for CSTS.RDY.
+///
+/// # Errors
+/// It does not come.
+pub fn wait_ready(admin: &mut Queue, is_ready: bool) -> Check {
+    for _ in 0..200 {
+        let csts = property(admin, Property::CSTS)?;
+        if csts & 2 != 0 {
+            return differs("CSTS.CFS is set");
+        }
+        if (csts & 1 != 0) == is_ready {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Err(crate::finding::Finding::Hangs("CSTS.RDY does not follow CC.EN".into()))
+}
+
+/// Reads a property.
+///
+/// # Errors
+/// It is refused.
+pub fn property(admin: &mut Queue, property: Property) -> Check<u64> {
+    Ok(admin.must(Sqe::property_get(property), Move::None).about("Property Get")?.cqe.result.get())
+}
+
+/// Identify data.
+///
+/// # Errors
+/// It is refused.
+pub fn identify(admin: &mut Queue, cns: Cns, nsid: Nsid) -> Check<Vec<u8>> {
+    let command = IdentifyCommand { cns, csi: Csi::NVM, ..IdentifyCommand::default() };
+    let answer =
+        admin.must(command.to_sqe(nsid), Move::Back(IDENTIFY_BYTES)).about(format!("Identify {cns}"))?;
+    holds(answer.data.len() == IDENTIFY_BYTES as usize, format!("{} bytes", answer.data.len()))?;
+    Ok(answer.data)
+}
+
+/// Asks for I/O queues.
+///
+/// # Errors
+/// It is refused.
+pub fn set_queues(admin: &mut Queue, count: u32) -> Check<u32> {
+    use wire::feature::{Fid, NumberOfQueues};
+    let value = NumberOfQueues::pairs(count).bits();
+    let answer = admin.must(Sqe::set_feature(Fid::NUMBER_OF_QUEUES, Nsid::NONE, value), Move::None)?;
+    Ok(NumberOfQueues::from_bits(answer.cqe.dw0()).queue_pairs())
+}
+
+/// A command refused with the place of what is wrong in it.
+///
+/// # Errors
+/// It was not, or names another place.
+pub fn expect_parameter(answer: &Answer, offset: u16, in_data: bool) -> Check {
+    expect_status(answer, &[Status::CONNECT_INVALID_PARAMETERS])?;
+    let wanted = u32::from(offset) | u32::from(in_data) << 16;
+    let dw0 = answer.cqe.dw0();
+    holds(dw0 == wanted, format!("it names {dw0:#x} as what is invalid, not {wanted:#x}"))?;
+    holds(answer.cqe.dw1() == 0, "dword 1 is not zero")
+}
+
+impl Disk {
+    /// Its size in bytes.
+    #[must_use]
+    pub fn size_bytes(&self) -> u64 {
+        self.block_count.saturating_mul(self.block_bytes.into())
+    }
+
+    /// Reads blocks.
+    #[must_use]
+    pub fn read(&self, lba: u64, blocks: u32) -> Sqe {
+        Sqe::read(self.nsid, lba, blocks)
+    }
+
+    /// Writes blocks.
+    #[must_use]
+    pub fn write(&self, lba: u64, blocks: u32) -> Sqe {
+        Sqe::write(self.nsid, lba, blocks)
+    }
+
+    /// Data for so many blocks.
+    #[must_use]
+    pub fn fill(&self, blocks: u32, byte: u8) -> Vec<u8> {
+        vec![byte; (blocks * self.block_bytes) as usize]
+    }
+
+    /// Writes blocks of one byte.
+    ///
+    /// # Errors
+    /// It fails.
+    pub fn put(&self, io: &mut Queue, lba: u64, blocks: u32, byte: u8) -> Check {
+        let data = self.fill(blocks, byte);
+        io.must(self.write(lba, blocks), Move::Asked(&data)).about("Write").map(drop)
+    }
+
+    /// Blocks must be of one byte.
+    ///
+    /// # Errors
+    /// They are not.
+    pub fn holds(&self, io: &mut Queue, lba: u64, blocks: u32, byte: u8) -> Check {
+        let answer = io.must(self.read(lba, blocks), Move::Back(blocks * self.block_bytes)).about("Read")?;
+        let wrong = answer.data.iter().position(|have| *have != byte);
+        match wrong {
+            None => holds(answer.data.len() == (blocks * self.block_bytes) as usize, "a short read"),
+            Some(at) => differs(format!(
+                "block {} holds {:#04x}, not {byte:#04x}",
+                lba + (at as u64) / u64::from(self.block_bytes),
+                answer.data[at]
+            )),
+        }
+    }
+}

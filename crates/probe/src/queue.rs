@@ -1,0 +1,268 @@
+//! A queue pair over one connection, as a host has it that knows exactly what it wants.
+
+use std::collections::HashMap;
+
+use wire::cqe::Cqe;
+use wire::pdu::PduFlags;
+use wire::sgl::Sgl;
+use wire::sqe::Sqe;
+use wire::status::Status;
+
+use crate::draft::{Draft, Form};
+use crate::finding::{Check, differs, holds};
+use crate::link::{Got, Link};
+
+/// A connected queue pair.
+#[derive(Debug)]
+pub struct Queue {
+    /// Its connection.
+    pub link: Link,
+    /// Entries it was connected with.
+    pub entries: u32,
+    next_cid: u16,
+    /// Completions and data that came while others were waited for.
+    early: HashMap<u16, Answer>,
+    partial: HashMap<u16, Vec<u8>>,
+    windows: HashMap<u16, Vec<Window>>,
+}
+
+/// The end of a command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The completion; made up if the data said success.
+    pub cqe: Cqe,
+    /// Data it sent.
+    pub data: Vec<u8>,
+}
+
+impl Answer {
+    /// Its status.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        self.cqe.status()
+    }
+}
+
+/// Data that a command moves.
+#[derive(Clone, Copy, Debug)]
+pub enum Move<'a> {
+    /// None.
+    None,
+    /// To the controller, in the capsule.
+    InCapsule(&'a [u8]),
+    /// To the controller, when it asks.
+    Asked(&'a [u8]),
+    /// From the controller, up to so many bytes.
+    Back(u32),
+}
+
+impl Move<'_> {
+    fn pointer(&self) -> Sgl {
+        let length = |data: &[u8]| u32::try_from(data.len()).expect("short data");
+        match self {
+            Self::None => Sgl::none(),
+            Self::InCapsule(data) => Sgl::in_capsule(length(data)),
+            Self::Asked(data) => Sgl::transport(length(data)),
+            Self::Back(length) => Sgl::transport(*length),
+        }
+    }
+}
+
+/// A part of a write that the peer asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Whose.
+    pub cid: u16,
+    /// Its tag.
+    pub ttag: u16,
+    /// From where on.
+    pub offset: u32,
+    /// How much.
+    pub length: u32,
+}
+
+/// What a command comes to next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The peer wants data.
+    Wants(Window),
+    /// It is over.
+    Over(Answer),
+}
+
+impl Queue {
+    /// A queue over a connection that has shaken hands; it still needs its Connect.
+    #[must_use]
+    pub fn new(link: Link, entries: u32) -> Self {
+        Self {
+            link,
+            entries,
+            next_cid: 0x4000,
+            early: HashMap::new(),
+            partial: HashMap::new(),
+            windows: HashMap::new(),
+        }
+    }
+
+    /// How PDUs on it look.
+    #[must_use]
+    pub fn form(&self) -> Form {
+        self.link.form
+    }
+
+    /// An id that no command has.
+    pub fn cid(&mut self) -> u16 {
+        self.next_cid = self.next_cid.wrapping_add(1);
+        self.next_cid
+    }
+
+    /// Sends a command whose id, data pointer and all is as it stands.
+    ///
+    /// # Errors
+    /// As [`Link::send`].
+    pub fn send(&mut self, sqe: Sqe, data: &[u8]) -> Check {
+        let bytes = Draft::command(self.form(), sqe, data).seal();
+        self.link.send(&bytes)
+    }
+
+    /// Sends a command that moves this, and gives the id it got.
+    ///
+    /// # Errors
+    /// As [`Link::send`].
+    pub fn submit(&mut self, sqe: Sqe, data: Move<'_>) -> Check<u16> {
+        let cid = self.cid();
+        let in_capsule = if let Move::InCapsule(data) = data { data } else { &[] };
+        self.send(sqe.with_cid(cid).with_data(data.pointer()), in_capsule)?;
+        Ok(cid)
+    }
+
+    /// What comes of a command next. What comes of others is kept for when it is asked for.
+    ///
+    /// # Errors
+    /// Nothing comes, or something that belongs to no command.
+    pub fn step(&mut self, cid: u16) -> Check<Step> {
+        loop {
+            if let Some(window) = self.windows.get_mut(&cid).and_then(|windows| {
+                let is_there = !windows.is_empty();
+                is_there.then(|| windows.remove(0))
+            }) {
+                return Ok(Step::Wants(window));
+            }
+            if let Some(answer) = self.early.remove(&cid) {
+                return Ok(Step::Over(answer));
+            }
+            match self.link.receive()? {
+                Got::R2t { cid, ttag, offset, length } => {
+                    self.windows.entry(cid).or_default().push(Window { cid, ttag, offset, length });
+                }
+                Got::Data { cid, offset, flags, data, .. } => {
+                    let all = self.partial.entry(cid).or_default();
+                    let have = u32::try_from(all.len()).unwrap_or(u32::MAX);
+                    holds(have == offset, format!("data at {offset} after {have} bytes"))?;
+                    all.extend_from_slice(&data);
+                    if flags.contains(PduFlags::SUCCESS) {
+                        holds(flags.contains(PduFlags::LAST), "SUCCESS without LAST")?;
+                        self.over(Cqe::new(wire::U16::new(cid), 0, Status::SUCCESS));
+                    }
+                }
+                Got::Completion(cqe) => self.over(cqe),
+                got => return differs(format!("{got}, not a completion")),
+            }
+        }
+    }
+
+    fn over(&mut self, cqe: Cqe) {
+        let data = self.partial.remove(&cqe.cid.get()).unwrap_or_default();
+        self.early.insert(cqe.cid.get(), Answer { cqe, data });
+    }
+
+    /// Waits for a command's end; data it wants is taken from the front of `data`.
+    ///
+    /// # Errors
+    /// As [`step`](Self::step), or it wants data that is not there.
+    pub fn finish(&mut self, cid: u16, data: &[u8]) -> Check<Answer> {
+        loop {
+            match self.step(cid)? {
+                Step::Over(answer) => return Ok(answer),
+                Step::Wants(window) => self.serve(&window, data)?,
+            }
+        }
+    }
+
+    /// Sends what a window asks for.
+    ///
+    /// # Errors
+    /// The window is beyond the data.
+    pub fn serve(&mut self, window: &Window, data: &[u8]) -> Check {
+        let (start, end) = (window.offset as usize, window.offset as usize + window.length as usize);
+        holds(window.length > 0, "an R2T for nothing")?;
+        let Some(data) = data.get(start..end) else {
+            return differs(format!("an R2T for bytes {start} to {end} of {}", data.len()));
+        };
+        let limit = self.link.h2c_data_bytes_max as usize;
+        let mut offset = window.offset;
+        for part in data.chunks(limit) {
+            let length = u32::try_from(part.len()).expect("within a window");
+            let is_last = offset + length == window.offset + window.length;
+            let pdu = Draft::h2c_data(self.form(), window.cid, window.ttag, offset, part, is_last);
+            self.link.send(&pdu.seal())?;
+            offset += length;
+        }
+        Ok(())
+    }
+
+    /// Runs a command to its end.
+    ///
+    /// # Errors
+    /// As [`finish`](Self::finish).
+    pub fn run(&mut self, sqe: Sqe, data: Move<'_>) -> Check<Answer> {
+        let cid = self.submit(sqe, data)?;
+        let asked = if let Move::Asked(data) = data { data } else { &[] };
+        let answer = self.finish(cid, asked)?;
+        if let Move::Back(length) = data {
+            let have = answer.data.len();
+            holds(have <= length as usize, format!("{have} bytes of data for {length}"))?;
+        }
+        Ok(answer)
+    }
+
+    /// Runs a command that must succeed.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run), or it fails.
+    pub fn must(&mut self, sqe: Sqe, data: Move<'_>) -> Check<Answer> {
+        let answer = self.run(sqe, data)?;
+        expect_status(&answer, &[Status::SUCCESS])?;
+        Ok(answer)
+    }
+
+    /// Runs a command that must end with one of these, and if it fails, tell nothing else.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run), or it ends otherwise.
+    pub fn must_end(&mut self, sqe: Sqe, data: Move<'_>, rights: &[Status]) -> Check<Answer> {
+        let answer = self.run(sqe, data)?;
+        expect_status(&answer, rights)?;
+        Ok(answer)
+    }
+}
+
+/// A command must have ended with one of these. One that failed has no result and no data.
+///
+/// # Errors
+/// It has not, or it has.
+pub fn expect_status(answer: &Answer, rights: &[Status]) -> Check {
+    let status = answer.status();
+    if !rights.iter().any(|right| right.is(status)) {
+        let wanted: Vec<_> = rights.iter().map(|right| format!("{:#05x} {right}", right.code())).collect();
+        return differs(format!("ends with {:#05x} {status}, not {}", status.code(), wanted.join(" or ")));
+    }
+    if !status.is_success() && !status.is(Status::CONNECT_INVALID_PARAMETERS) {
+        holds(
+            answer.cqe.result.get() == 0,
+            format!("a failed command has a result, {:#x}", answer.cqe.result),
+        )?;
+        holds(answer.data.is_empty(), "a failed command has sent data")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,404 @@
+//! Section 1: the eight bytes that every PDU begins with.
+
+use std::time::Duration;
+
+use wire::id::Nsid;
+use wire::opcode::NvmOpcode;
+use wire::pdu::{DataAlignment, Digests, FatalErrorStatus, IcReq, TermReq};
+use wire::property::Property;
+use wire::sgl::Sgl;
+use wire::sqe::Sqe;
+use zerocopy::IntoBytes;
+
+use crate::draft::{Draft, Form, in_capsule};
+use crate::finding::{About, Check, Finding, differs, holds, skipped};
+use crate::link::{Got, Link, Term, term, term_at};
+use crate::peer::Peer;
+use crate::queue::{Move, Step};
+use crate::row::Row;
+
+pub(super) const ROWS: &[Row] = &[
+    Row::new("P1", "first bytes that are no ICReq", "TermReq 02", first_bytes),
+    Row::new("P2", "every type that hosts do not send", "TermReq 01 at 0", types),
+    Row::new("P3", "HLEN of another length than the type's", "TermReq 01 at 2", header_lengths),
+    Row::new("P4", "PLEN below HLEN", "TermReq 01 at 4", short_lengths),
+    Row::new("P5", "PLEN beyond any in-capsule data", "TermReq 01 at 4", long_lengths),
+    Row::new("P6", "PLEN that does not fit the command", "TermReq 01 at 4", unfit_lengths),
+    Row::new("P7", "PDO within the header", "TermReq 01 at 3", early_data),
+    Row::new("P8", "PDO beyond the PDU, or with needless padding", "TermReq 01 at 3", late_data),
+    Row::new("P9", "PDO without data", "TermReq 01 at 3", data_offset_without_data),
+    Row::new("P10", "flags that are reserved or not agreed", "TermReq 01 at 1", flags),
+    Row::new("P11", "a PDU byte by byte, and cut at every byte", "accepted", splits),
+    Row::new("P12", "1000 PDUs in a segment, a PDU in 1000 segments", "accepted", segments),
+    Row::new("P13", "TermReqs, right and wrong", "closed, without a TermReq in answer", term_reqs),
+    Row::new(
+        "P14",
+        "the end of the stream within a header or data",
+        "closed, the write not carried out",
+        ends,
+    ),
+    Row::new("P15", "a reset at every step of a write", "cleaned up", resets),
+    Row::new("P16", "TCP urgent data", "taken as any other byte, or closed", urgent)
+        .judged("urgent data has no meaning in the protocol"),
+];
+
+const DIGESTS: [Digests; 2] = [Digests::empty(), Digests::all()];
+
+/// A command that needs nothing: it may stand on any queue before Connect.
+fn some_command() -> Sqe {
+    Sqe::property_get(Property::CAP).with_cid(1)
+}
+
+/// Sends this and expects to be told off for it.
+pub(super) fn told_off(mut link: Link, bytes: &[u8], rights: &[Term]) -> Check {
+    link.send(bytes)?;
+    link.expect_term(rights, bytes)
+}
+
+fn first_bytes(peer: &Peer) -> Check {
+    let plain = Form::PLAIN;
+    for (what, bytes) in [
+        ("CapsuleCmd", Draft::command(plain, some_command(), &[]).seal()),
+        ("H2CData", Draft::h2c_data(plain, 1, 1, 0, &[0; 4], true).seal()),
+    ] {
+        told_off(peer.tcp()?, &bytes, &[term(2)]).about(what)?;
+    }
+    // Something else than NVMe: its first byte is no type either.
+    for text in ["GET / HTTP/1.1\r\nHost: probe\r\n\r\n", "SSH-2.0-probe\r\n\r\n\r\n\r\n"] {
+        told_off(peer.tcp()?, text.as_bytes(), &[term(2), term_at(1, 0)]).about(text.trim())?;
+    }
+    Ok(())
+}
+
+fn types(peer: &Peer) -> Check {
+    for kind in (0..=u8::MAX).filter(|kind| ![0, 2, 4, 6].contains(kind)) {
+        let bytes = Draft::command(Form::PLAIN, some_command(), &[]).with(0, &[kind]).seal();
+        told_off(peer.link(Digests::empty())?, &bytes, &[term_at(1, 0)])
+            .about(format!("type {kind:#04x}"))?;
+    }
+    Ok(())
+}
+
+fn header_lengths(peer: &Peer) -> Check {
+    let request = IcReq::new(DataAlignment::NONE, Digests::empty(), 1);
+    for hlen in [0, 7, 24, 72, 127, 255] {
+        let mut bytes = request.as_bytes().to_vec();
+        bytes[2] = hlen;
+        told_off(peer.tcp()?, &bytes, &[term_at(1, 2)]).about(format!("ICReq of {hlen}"))?;
+    }
+    for digests in DIGESTS {
+        for hlen in [0, 7, 24, 71, 73, 76, 128, 255] {
+            let link = peer.link(digests)?;
+            let bytes = Draft::command(link.form, some_command(), &[]).with(2, &[hlen]).seal();
+            told_off(link, &bytes, &[term_at(1, 2)]).about(format!("CapsuleCmd of {hlen}"))?;
+        }
+        for hlen in [0, 7, 23, 25, 72, 255] {
+            let link = peer.link(digests)?;
+            let bytes = Draft::h2c_data(link.form, 1, 1, 0, &[0; 512], true).with(2, &[hlen]).seal();
+            told_off(link, &bytes, &[term_at(1, 2)]).about(format!("H2CData of {hlen}"))?;
+        }
+    }
+    Ok(())
+}
+
+fn short_lengths(peer: &Peer) -> Check {
+    let request = IcReq::new(DataAlignment::NONE, Digests::empty(), 1);
+    for plen in [0_u32, 7, 8, 127] {
+        let mut bytes = request.as_bytes().to_vec();
+        bytes[4..8].copy_from_slice(&plen.to_le_bytes());
+        told_off(peer.tcp()?, &bytes, &[term_at(1, 4)]).about(format!("ICReq of {plen}"))?;
+    }
+    for digests in DIGESTS {
+        for plen in [0, 7, 8, 24, 71] {
+            let link = peer.link(digests)?;
+            let bytes = Draft::command(link.form, some_command(), &[]).with_plen(plen).seal();
+            told_off(link, &bytes, &[term_at(1, 4)]).about(format!("CapsuleCmd of {plen}"))?;
+        }
+        for plen in [0, 7, 8, 23] {
+            let link = peer.link(digests)?;
+            let bytes = Draft::h2c_data(link.form, 1, 1, 0, &[0; 512], true).with_plen(plen).seal();
+            told_off(link, &bytes, &[term_at(1, 4)]).about(format!("H2CData of {plen}"))?;
+        }
+    }
+    Ok(())
+}
+
+fn long_lengths(peer: &Peer) -> Check {
+    let room = peer.in_capsule_bytes().max(8192);
+    for digests in DIGESTS {
+        for plen in [u32::MAX, u32::MAX - 3, 1 << 31, 72 + room + 4 + 4 + 4, 72 + room + 4096] {
+            let io = peer.associate(digests)?.io;
+            let pointer = Sgl::in_capsule(plen - 72);
+            let sqe = Sqe::new(NvmOpcode::WRITE.raw(), Nsid::new(1)).with_cid(1).with_data(pointer);
+            let bytes = Draft::command(io.form(), sqe, &[0; 512]).with_plen(plen).seal();
+            told_off(io.link, &bytes, &[term_at(1, 4)]).about(format!("PLEN {plen}"))?;
+        }
+    }
+    Ok(())
+}
+
+fn unfit_lengths(peer: &Peer) -> Check {
+    let disk = peer.disk()?;
+    let room = peer.in_capsule_bytes();
+    for digests in DIGESTS {
+        // No data is announced, but comes.
+        let io = peer.associate(digests)?.io;
+        let sqe = disk.read(0, 1).with_cid(1).with_data(Sgl::transport(disk.block_bytes));
+        let bytes = Draft::command(io.form(), sqe, &[0; 16]).seal();
+        told_off(io.link, &bytes, &[term_at(1, 4)]).about("data with a Read")?;
+        if room < 8192 {
+            continue;
+        }
+        // What is announced and what comes differ.
+        for (announced, comes) in [(512, 508), (512, 516), (4096, 512), (512, 4096)] {
+            let io = peer.associate(digests)?.io;
+            let sqe = disk.write(0, 1).with_cid(1).with_data(Sgl::in_capsule(announced));
+            let bytes = Draft::command(io.form(), sqe, &vec![0; comes]).seal();
+            told_off(io.link, &bytes, &[term_at(1, 4)]).about(format!("{comes} bytes for {announced}"))?;
+        }
+    }
+    Ok(())
+}
+
+fn early_data(peer: &Peer) -> Check {
+    for digests in DIGESTS {
+        for pdo in [0, 4, 7, 8, 71] {
+            let link = peer.link(digests)?;
+            let bytes = in_capsule(link.form, some_command(), &[0; 64]).with(3, &[pdo]).seal();
+            told_off(link, &bytes, &[term_at(1, 3)]).about(format!("CapsuleCmd with PDO {pdo}"))?;
+        }
+        for pdo in [0, 8, 23] {
+            let link = peer.link(digests)?;
+            let bytes = Draft::h2c_data(link.form, 1, 1, 0, &[0; 64], true).with(3, &[pdo]).seal();
+            told_off(link, &bytes, &[term_at(1, 3)]).about(format!("H2CData with PDO {pdo}"))?;
+        }
+    }
+    Ok(())
+}
+
+fn late_data(peer: &Peer) -> Check {
+    for digests in DIGESTS {
+        for pdo in [77, 80, 84, 128, 255] {
+            let link = peer.link(digests)?;
+            let bytes = in_capsule(link.form, some_command(), &[0; 16]).with(3, &[pdo]).seal();
+            told_off(link, &bytes, &[term_at(1, 3)]).about(format!("CapsuleCmd with PDO {pdo}"))?;
+        }
+        let link = peer.link(digests)?;
+        let bytes = Draft::h2c_data(link.form, 1, 1, 0, &[0; 64], true).with(3, &[200]).seal();
+        told_off(link, &bytes, &[term_at(1, 3)]).about("H2CData with PDO 200")?;
+    }
+    Ok(())
+}
+
+fn data_offset_without_data(peer: &Peer) -> Check {
+    for digests in DIGESTS {
+        for pdo in [1, 72, 76, 255] {
+            let link = peer.link(digests)?;
+            let bytes = Draft::command(link.form, some_command(), &[]).with(3, &[pdo]).seal();
+            told_off(link, &bytes, &[term_at(1, 3)]).about(format!("PDO {pdo}"))?;
+        }
+    }
+    Ok(())
+}
+
+fn flags(peer: &Peer) -> Check {
+    for (digests, flags) in [
+        (Digests::empty(), [0x04, 0x08, 0x10, 0x80, 0x01, 0x02, 0x03]),
+        (Digests::all(), [0x04, 0x08, 0x10, 0x80, 0x00, 0x01, 0x02]),
+    ] {
+        for flags in flags {
+            let flags = if flags >= 4 && digests == Digests::all() { flags | 3 } else { flags };
+            let link = peer.link(digests)?;
+            let bytes = in_capsule(link.form, some_command(), &[0; 64]).with(1, &[flags]).seal();
+            told_off(link, &bytes, &[term_at(1, 1)]).about(format!("flags {flags:#04x}, {digests:?}"))?;
+        }
+    }
+    let mut bytes = IcReq::new(DataAlignment::NONE, Digests::empty(), 1).as_bytes().to_vec();
+    bytes[1] = 4;
+    told_off(peer.tcp()?, &bytes, &[term_at(1, 1)]).about("ICReq with LAST")
+}
+
+fn splits(peer: &Peer) -> Check {
+    let get = |link: &mut Link, cut: &mut dyn FnMut(&mut Link, &[u8]) -> Check| {
+        let bytes = Draft::command(link.form, some_command(), &[]).seal();
+        cut(link, &bytes)?;
+        match link.receive()? {
+            Got::Completion(_) => Ok(()),
+            got => differs(format!("{got}, not a completion")),
+        }
+    };
+    for digests in DIGESTS {
+        let mut link = peer.link(digests)?;
+        get(&mut link, &mut |link, bytes| {
+            for byte in bytes {
+                link.send(std::slice::from_ref(byte))?;
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            Ok(())
+        })
+        .about("byte by byte")?;
+        let length = Draft::command(link.form, some_command(), &[]).seal().len();
+        // Before Connect only a few commands may come on a connection.
+        for cuts in (1..length).collect::<Vec<_>>().chunks(4) {
+            let mut link = peer.link(digests)?;
+            for &cut in cuts {
+                get(&mut link, &mut |link, bytes| {
+                    link.send(&bytes[..cut])?;
+                    std::thread::sleep(Duration::from_micros(300));
+                    link.send(&bytes[cut..])
+                })
+                .about(format!("cut at {cut}"))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn segments(peer: &Peer) -> Check {
+    let disk = peer.disk()?;
+    for digests in DIGESTS {
+        let entries = peer.cap.queue_entries_max().min(1024);
+        let mut io = peer.associate_with(digests, entries)?.io;
+        let mut left = 1000_u32;
+        while left > 0 {
+            let count = left.min(entries - 1);
+            let sqe = disk.read(0, 1).with_data(Sgl::transport(disk.block_bytes));
+            let cids: Vec<_> = (0..count).map(|_| io.cid()).collect();
+            let form = io.form();
+            let pdus: Vec<u8> =
+                cids.iter().flat_map(|cid| Draft::command(form, sqe.with_cid(*cid), &[]).seal()).collect();
+            io.link.send(&pdus)?;
+            for cid in cids {
+                let answer = io.finish(cid, &[])?;
+                crate::queue::expect_status(&answer, &[wire::status::Status::SUCCESS])?;
+            }
+            left -= count;
+        }
+        if !peer.settings.may_overwrite || peer.in_capsule_bytes() < disk.block_bytes {
+            continue;
+        }
+        let data = disk.fill(1, 0xA1);
+        let cid = io.cid();
+        let bytes = in_capsule(io.form(), disk.write(0, 1).with_cid(cid), &data).seal();
+        for part in bytes.chunks(bytes.len().div_ceil(1000)) {
+            io.link.send(part)?;
+        }
+        let answer = io.finish(cid, &[])?;
+        crate::queue::expect_status(&answer, &[wire::status::Status::SUCCESS])?;
+        disk.holds(&mut io, 0, 1, 0xA1)?;
+    }
+    Ok(())
+}
+
+fn term_reqs(peer: &Peer) -> Check {
+    let term_req = |fes: u16, copy: &[u8]| {
+        let length = u8::try_from(copy.len()).expect("short");
+        let header = TermReq::from_host(FatalErrorStatus::from_raw(fes), 0, length);
+        [header.as_bytes(), copy].concat()
+    };
+    let with_plen = |plen: u32| {
+        let mut bytes = term_req(1, &[0; 128]);
+        bytes[4..8].copy_from_slice(&plen.to_le_bytes());
+        bytes
+    };
+    let mut cases = vec![
+        ("right".to_owned(), term_req(1, &[4, 0, 72, 0, 72, 0, 0, 0])),
+        ("without a copy".to_owned(), term_req(1, &[])),
+        ("two in a row".to_owned(), [term_req(1, &[0; 8]), term_req(2, &[0; 8])].concat()),
+    ];
+    for fes in [0, 6, 7, 8, 0x80, 0xFF, 0x100, 0x7FFF, 0xFFFF] {
+        cases.push((format!("FES {fes:#x}"), term_req(fes, &[0; 8])));
+    }
+    for plen in [0, 8, 23, 153, 4096, u32::MAX] {
+        cases.push((format!("PLEN {plen}"), with_plen(plen)));
+    }
+    for hlen in [0, 8, 72, 255] {
+        let mut bytes = term_req(1, &[0; 8]);
+        bytes[2] = hlen;
+        cases.push((format!("HLEN {hlen}"), bytes));
+    }
+    for (what, bytes) in cases {
+        let mut link = peer.link(Digests::empty())?;
+        link.send(&bytes)?;
+        link.expect_closed().about(what)?;
+    }
+    Ok(())
+}
+
+/// The stream ends at each of a few places; then nothing of the write must have happened.
+fn ends(peer: &Peer) -> Check {
+    let disk = peer.scratch()?;
+    disk.put(&mut peer.associate(Digests::empty())?.io, 0, 1, 0x11)?;
+    for digests in DIGESTS {
+        let mut association = peer.associate(digests)?;
+        let form = association.io.form();
+        let data = disk.fill(1, 0x22);
+        let whole = in_capsule(form, disk.write(0, 1).with_cid(9), &data).seal();
+        let header_ends = [1, 7, 8, 71, 72];
+        let data_ends = [whole.len() / 2, whole.len() - 1];
+        let has_room = peer.in_capsule_bytes() >= disk.block_bytes;
+        for end in header_ends.into_iter().chain(data_ends).filter(|end| has_room || *end < 72) {
+            association.io.link.send(&whole[..end])?;
+            association.io.link.finish();
+            association.io.link.expect_closed().about(format!("the end after {end} bytes"))?;
+            association = peer.associate(digests)?;
+        }
+        // In the middle of data that was asked for.
+        let cid = association.io.submit(disk.write(0, 1), Move::Asked(&data))?;
+        let Step::Wants(window) = association.io.step(cid)? else { return skipped("no R2T for a write") };
+        let pdu = Draft::h2c_data(form, cid, window.ttag, 0, &data, true).seal();
+        association.io.link.send(&pdu[..pdu.len() - 100])?;
+        association.io.link.finish();
+        association.io.link.expect_closed().about("the end within H2CData")?;
+    }
+    disk.holds(&mut peer.associate(Digests::empty())?.io, 0, 1, 0x11).about("afterwards")
+}
+
+fn resets(peer: &Peer) -> Check {
+    peer.tcp()?.reset();
+    let request = IcReq::new(DataAlignment::NONE, Digests::empty(), 1);
+    for end in [1, 8, 127, 128] {
+        let mut link = peer.tcp()?;
+        link.send(&request.as_bytes()[..end])?;
+        link.reset();
+    }
+    peer.link(Digests::empty())?.reset();
+    let disk = peer.disk()?;
+    for end in [0, 1, 8, 71, 72] {
+        let mut io = peer.associate(Digests::empty())?.io;
+        let sqe = disk.read(0, 1).with_cid(1).with_data(Sgl::transport(disk.block_bytes));
+        let bytes = Draft::command(io.form(), sqe, &[]).seal();
+        io.link.send(&bytes[..end])?;
+        io.link.reset();
+    }
+    if !peer.settings.may_overwrite {
+        return Ok(());
+    }
+    for end in [0, 8, 24, 24 + 100, usize::MAX] {
+        let mut io = peer.associate(Digests::empty())?.io;
+        let data = disk.fill(8, 0x33);
+        let cid = io.submit(disk.write(8, 8), Move::Asked(&data))?;
+        let Step::Wants(window) = io.step(cid)? else { return skipped("no R2T for a write") };
+        let pdu =
+            Draft::h2c_data(io.form(), cid, window.ttag, 0, &data[..window.length as usize], true).seal();
+        io.link.send(&pdu[..end.min(pdu.len())])?;
+        io.link.reset();
+    }
+    Ok(())
+}
+
+fn urgent(peer: &Peer) -> Check {
+    let mut link = peer.link(Digests::empty())?;
+    let bytes = Draft::command(link.form, some_command(), &[]).seal();
+    link.send(&bytes[..40])?;
+    let sent = rustix::net::send(link.stream(), &bytes[40..], rustix::net::SendFlags::OOB);
+    holds(sent.is_ok(), "urgent data cannot be sent from here")?;
+    match link.receive() {
+        // The last byte was out of band: a target that leaves it there waits for one more.
+        Err(Finding::Hangs(_)) => {
+            link.send(&bytes[bytes.len() - 1..])?;
+            link.receive().map(drop)
+        }
+        got => got.map(drop),
+    }
+}

@@ -1,0 +1,162 @@
+//! Section 2: the handshake, and what comes instead of it.
+
+use std::time::{Duration, Instant};
+
+use wire::pdu::{DataAlignment, Digests, IcReq};
+use wire::property::Property;
+use wire::sqe::Sqe;
+use zerocopy::IntoBytes;
+
+use crate::draft::{Draft, Form};
+use crate::finding::{About, Check, differs, holds};
+use crate::link::{Got, term, term_at};
+use crate::peer::{Peer, identify};
+use crate::queue::Queue;
+use crate::row::Row;
+use crate::rows::common_header::told_off;
+
+pub(super) const ROWS: &[Row] = &[
+    Row::new("I1", "ICReq twice", "TermReq 02", twice),
+    Row::new("I2", "ICReq twice, digests agreed", "TermReq 02", twice_with_digests),
+    Row::new("I3", "ICReq, then the end at once", "cleaned up", request_and_end),
+    Row::new("I4", "PFV that is not 0", "TermReq 06 at 8", versions),
+    Row::new("I5", "HPDA above 31; 0 to 31", "TermReq 01 at 10; data begins there", alignments),
+    Row::new("I6", "reserved digest bits", "ignored, or TermReq 06 at 11", reserved_digests)
+        .judged("either is sound"),
+    Row::new("I7", "MAXR2T 0 and FFFFFFFFh", "accepted", r2t_limits),
+    Row::new("I8", "a command before ICReq, H2CData before Connect", "TermReq 02", too_early),
+    Row::new("I9", "no ICReq for 10 s", "closed", silence).judged("how long is a choice").slow(),
+    Row::new("I10", "ICReq with PLEN 129, or with data", "TermReq 01 at 4", long_request),
+    Row::new("I11", "connections that end as they begin", "cleaned up", instant_ends),
+];
+
+fn request() -> IcReq {
+    IcReq::new(DataAlignment::NONE, Digests::empty(), 1)
+}
+
+/// A request with other bytes at this place.
+fn request_with(at: usize, bytes: &[u8]) -> Vec<u8> {
+    let mut request = request().as_bytes().to_vec();
+    request[at..at + bytes.len()].copy_from_slice(bytes);
+    request
+}
+
+fn twice(peer: &Peer) -> Check {
+    told_off(peer.link(Digests::empty())?, request().as_bytes(), &[term(2)])?;
+    // Decided on the header alone.
+    told_off(peer.link(Digests::empty())?, &request().as_bytes()[..8], &[term(2)]).about("its first 8 bytes")
+}
+
+fn twice_with_digests(peer: &Peer) -> Check {
+    for digests in [Digests::HEADER, Digests::DATA, Digests::all()] {
+        let bytes = IcReq::new(DataAlignment::NONE, digests, 1);
+        told_off(peer.link(digests)?, bytes.as_bytes(), &[term(2)]).about(format!("{digests:?}"))?;
+    }
+    let flagged = request_with(1, &[1]);
+    told_off(peer.link(Digests::all())?, &[&flagged[..], &[0; 4]].concat(), &[term(2), term_at(1, 1)])
+        .about("with a digest of its own")
+}
+
+fn request_and_end(peer: &Peer) -> Check {
+    for round in 0..100 {
+        let mut link = peer.tcp()?;
+        link.send(request().as_bytes())?;
+        match round % 3 {
+            0 => drop(link),
+            1 => link.reset(),
+            _ => {
+                link.finish();
+                let _ = link.receive();
+            }
+        }
+    }
+    Ok(())
+}
+
+fn versions(peer: &Peer) -> Check {
+    for version in [1_u16, 2, 0x100, 0xFFFF] {
+        told_off(peer.tcp()?, &request_with(8, &version.to_le_bytes()), &[term_at(6, 8)])
+            .about(format!("PFV {version}"))?;
+    }
+    Ok(())
+}
+
+fn alignments(peer: &Peer) -> Check {
+    for hpda in [32, 33, 128, 255] {
+        told_off(peer.tcp()?, &request_with(10, &[hpda]), &[term_at(1, 10)]).about(format!("HPDA {hpda}"))?;
+    }
+    for digests in [Digests::empty(), Digests::all()] {
+        for hpda in 0..=31 {
+            let alignment = DataAlignment::from_raw(hpda).expect("up to 31");
+            let mut link = peer.tcp()?;
+            link.handshake(&IcReq::new(alignment, digests, 1)).about(format!("HPDA {hpda}"))?;
+            // What comes is checked for its place.
+            let mut admin = Queue::new(link, 32);
+            peer.connect_admin(&mut admin)?;
+            peer.enable(&mut admin)?;
+            identify(&mut admin, wire::identify::Cns::CONTROLLER, wire::id::Nsid::NONE)
+                .about(format!("HPDA {hpda}"))?;
+        }
+    }
+    Ok(())
+}
+
+fn reserved_digests(peer: &Peer) -> Check {
+    for bits in [4, 0x80, 0xFC] {
+        let mut link = peer.tcp()?;
+        let bytes = request_with(11, &[bits]);
+        link.send(&bytes)?;
+        match link.receive().about(format!("bits {bits:#04x}"))? {
+            Got::IcResp(response) => {
+                holds(response.dgst.bits() == 0, "it agrees to digests that do not exist")?;
+            }
+            Got::TermReq { fes, fei, .. } => {
+                holds(fes.raw() == 6 && fei == 11, format!("a TermReq ({fes}, {fei})"))?;
+            }
+            got => return differs(got),
+        }
+    }
+    Ok(())
+}
+
+fn r2t_limits(peer: &Peer) -> Check {
+    for limit in [0_u32, 1, 3, 0x7FFF_FFFF, u32::MAX] {
+        let mut link = peer.tcp()?;
+        link.send(&request_with(12, &limit.to_le_bytes()))?;
+        match link.receive().about(format!("MAXR2T {limit}"))? {
+            Got::IcResp(_) => {}
+            got => return differs(format!("{got} to MAXR2T {limit}")),
+        }
+    }
+    Ok(())
+}
+
+fn too_early(peer: &Peer) -> Check {
+    let command = Draft::command(Form::PLAIN, Sqe::property_get(Property::CAP), &[]).seal();
+    told_off(peer.tcp()?, &command, &[term(2)]).about("a command")?;
+    let data = Draft::h2c_data(Form::PLAIN, 0, 1, 0, &[0; 512], true).seal();
+    told_off(peer.link(Digests::empty())?, &data, &[term(2)]).about("H2CData")
+}
+
+fn silence(peer: &Peer) -> Check {
+    let mut link = peer.tcp()?.patient(Duration::from_secs(20));
+    let start = Instant::now();
+    link.expect_closed()?;
+    holds(start.elapsed() > Duration::from_secs(1), "it closes before a slow host can answer")
+}
+
+fn long_request(peer: &Peer) -> Check {
+    for plen in [129_u32, 132, 256, u32::MAX] {
+        let bytes = [&request_with(4, &plen.to_le_bytes())[..], &[0; 128]].concat();
+        told_off(peer.tcp()?, &bytes, &[term_at(1, 4)]).about(format!("PLEN {plen}"))?;
+    }
+    Ok(())
+}
+
+fn instant_ends(peer: &Peer) -> Check {
+    for round in 0..300 {
+        let link = peer.tcp()?;
+        if round % 2 == 0 { drop(link) } else { link.reset() }
+    }
+    Ok(())
+}
