@@ -227,6 +227,23 @@ impl Peer {
         Ok(Association { admin, io, cntlid })
     }
 
+    /// An I/O queue that keeps its admin queue.
+    ///
+    /// # Errors
+    /// It cannot be had.
+    pub fn io(&self, digests: Digests) -> Check<Queue> {
+        self.io_with(digests, ENTRIES)
+    }
+
+    /// The same with a queue of this length.
+    ///
+    /// # Errors
+    /// It cannot be had.
+    pub fn io_with(&self, digests: Digests, entries: u32) -> Check<Queue> {
+        let Association { admin, io, .. } = self.associate_with(digests, entries)?;
+        Ok(io.keeping(admin))
+    }
+
     /// The namespace, if there is one of blocks.
     ///
     /// # Errors

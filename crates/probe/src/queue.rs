@@ -24,6 +24,9 @@ pub struct Queue {
     early: HashMap<u16, Answer>,
     partial: HashMap<u16, Vec<u8>>,
     windows: HashMap<u16, Vec<Window>>,
+    /// The admin queue that an I/O queue lives with, where nothing else keeps it.
+    #[allow(dead_code)] // It is enough that it stays.
+    admin: Option<Box<Queue>>,
 }
 
 /// The end of a command.
@@ -101,7 +104,14 @@ impl Queue {
             early: HashMap::new(),
             partial: HashMap::new(),
             windows: HashMap::new(),
+            admin: None,
         }
+    }
+
+    /// With the admin queue of its controller, kept as long as this one.
+    #[must_use]
+    pub fn keeping(self, admin: Self) -> Self {
+        Self { admin: Some(Box::new(admin)), ..self }
     }
 
     /// How PDUs on it look.

@@ -1,7 +1,10 @@
 //! The list, section by section.
 
+mod capsule;
 mod common_header;
+mod digest;
 mod initialisation;
+mod write_data;
 
 use crate::row::{Row, Section};
 
@@ -9,6 +12,9 @@ use crate::row::{Row, Section};
 pub const SECTIONS: &[Section] = &[
     Section { number: 1, title: "PDU common header", rows: common_header::ROWS },
     Section { number: 2, title: "connection initialisation", rows: initialisation::ROWS },
+    Section { number: 3, title: "command capsules and SGLs", rows: capsule::ROWS },
+    Section { number: 4, title: "R2T and H2CData", rows: write_data::ROWS },
+    Section { number: 5, title: "digests", rows: digest::ROWS },
 ];
 
 /// Each row with its section, in the order of the list.

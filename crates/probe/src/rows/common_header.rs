@@ -127,7 +127,7 @@ fn long_lengths(peer: &Peer) -> Check {
     let room = peer.in_capsule_bytes().max(8192);
     for digests in DIGESTS {
         for plen in [u32::MAX, u32::MAX - 3, 1 << 31, 72 + room + 4 + 4 + 4, 72 + room + 4096] {
-            let io = peer.associate(digests)?.io;
+            let io = peer.io(digests)?;
             let pointer = Sgl::in_capsule(plen - 72);
             let sqe = Sqe::new(NvmOpcode::WRITE.raw(), Nsid::new(1)).with_cid(1).with_data(pointer);
             let bytes = Draft::command(io.form(), sqe, &[0; 512]).with_plen(plen).seal();
@@ -142,7 +142,7 @@ fn unfit_lengths(peer: &Peer) -> Check {
     let room = peer.in_capsule_bytes();
     for digests in DIGESTS {
         // No data is announced, but comes.
-        let io = peer.associate(digests)?.io;
+        let io = peer.io(digests)?;
         let sqe = disk.read(0, 1).with_cid(1).with_data(Sgl::transport(disk.block_bytes));
         let bytes = Draft::command(io.form(), sqe, &[0; 16]).seal();
         told_off(io.link, &bytes, &[term_at(1, 4)]).about("data with a Read")?;
@@ -151,7 +151,7 @@ fn unfit_lengths(peer: &Peer) -> Check {
         }
         // What is announced and what comes differ.
         for (announced, comes) in [(512, 508), (512, 516), (4096, 512), (512, 4096)] {
-            let io = peer.associate(digests)?.io;
+            let io = peer.io(digests)?;
             let sqe = disk.write(0, 1).with_cid(1).with_data(Sgl::in_capsule(announced));
             let bytes = Draft::command(io.form(), sqe, &vec![0; comes]).seal();
             told_off(io.link, &bytes, &[term_at(1, 4)]).about(format!("{comes} bytes for {announced}"))?;
@@ -258,7 +258,7 @@ fn segments(peer: &Peer) -> Check {
     let disk = peer.disk()?;
     for digests in DIGESTS {
         let entries = peer.cap.queue_entries_max().min(1024);
-        let mut io = peer.associate_with(digests, entries)?.io;
+        let mut io = peer.io_with(digests, entries)?;
         let mut left = 1000_u32;
         while left > 0 {
             let count = left.min(entries - 1);
@@ -328,7 +328,7 @@ fn term_reqs(peer: &Peer) -> Check {
 /// The stream ends at each of a few places; then nothing of the write must have happened.
 fn ends(peer: &Peer) -> Check {
     let disk = peer.scratch()?;
-    disk.put(&mut peer.associate(Digests::empty())?.io, 0, 1, 0x11)?;
+    disk.put(&mut peer.io(Digests::empty())?, 0, 1, 0x11)?;
     for digests in DIGESTS {
         let mut association = peer.associate(digests)?;
         let form = association.io.form();
@@ -351,7 +351,7 @@ fn ends(peer: &Peer) -> Check {
         association.io.link.finish();
         association.io.link.expect_closed().about("the end within H2CData")?;
     }
-    disk.holds(&mut peer.associate(Digests::empty())?.io, 0, 1, 0x11).about("afterwards")
+    disk.holds(&mut peer.io(Digests::empty())?, 0, 1, 0x11).about("afterwards")
 }
 
 fn resets(peer: &Peer) -> Check {
@@ -365,7 +365,7 @@ fn resets(peer: &Peer) -> Check {
     peer.link(Digests::empty())?.reset();
     let disk = peer.disk()?;
     for end in [0, 1, 8, 71, 72] {
-        let mut io = peer.associate(Digests::empty())?.io;
+        let mut io = peer.io(Digests::empty())?;
         let sqe = disk.read(0, 1).with_cid(1).with_data(Sgl::transport(disk.block_bytes));
         let bytes = Draft::command(io.form(), sqe, &[]).seal();
         io.link.send(&bytes[..end])?;
@@ -375,7 +375,7 @@ fn resets(peer: &Peer) -> Check {
         return Ok(());
     }
     for end in [0, 8, 24, 24 + 100, usize::MAX] {
-        let mut io = peer.associate(Digests::empty())?.io;
+        let mut io = peer.io(Digests::empty())?;
         let data = disk.fill(8, 0x33);
         let cid = io.submit(disk.write(8, 8), Move::Asked(&data))?;
         let Step::Wants(window) = io.step(cid)? else { return skipped("no R2T for a write") };
@@ -388,7 +388,7 @@ fn resets(peer: &Peer) -> Check {
 }
 
 fn urgent(peer: &Peer) -> Check {
-    let mut link = peer.link(Digests::empty())?;
+    let mut link = peer.link(Digests::empty())?.patient(Duration::from_millis(500));
     let bytes = Draft::command(link.form, some_command(), &[]).seal();
     link.send(&bytes[..40])?;
     let sent = rustix::net::send(link.stream(), &bytes[40..], rustix::net::SendFlags::OOB);

@@ -1,0 +1,435 @@
+//! Section 4: R2T and the data that it asks for.
+
+use std::time::Duration;
+
+use wire::admin::AbortResult;
+use wire::id::Qid;
+use wire::pdu::Digests;
+use wire::sgl::Sgl;
+use wire::sqe::Sqe;
+use wire::status::Status;
+
+use crate::draft::{Draft, Form};
+use crate::finding::{About, Check, differs, holds, skipped};
+use crate::link::{Got, Term, term, term_at};
+use crate::peer::{Association, Disk, Peer};
+use crate::queue::{Move, Queue, Step, Window, expect_status};
+use crate::row::Row;
+use crate::rows::common_header::told_off;
+
+pub(super) const ROWS: &[Row] = &[
+    Row::new("D1", "H2CData with tag FFFFh", "TermReq 01 at 10", tag_beyond),
+    Row::new("D2", "H2CData with tag 0, and every tag but the right one", "TermReq 01 at 10", other_tags),
+    Row::new(
+        "D3",
+        "H2CData for a command that wants none",
+        "TermReq 02, or 01 at 10 for a tag long gone",
+        not_wanted,
+    ),
+    Row::new("D4", "H2CData before any command", "TermReq 02", before_any),
+    Row::new("D5", "H2CData with another command's id", "TermReq 01 at 8", other_cid),
+    Row::new("D6", "DATAO that is not the next", "TermReq 04", other_offset),
+    Row::new("D7", "data beyond the window, with and without a wrap", "TermReq 04", beyond_window),
+    Row::new("D8", "DATAL 0", "TermReq 01 at 16", no_data),
+    Row::new("D9", "DATAL that does not fit PLEN", "TermReq 01 at 16", other_length),
+    Row::new("D10", "more than MAXH2CDATA in one PDU", "TermReq 05", too_much),
+    Row::new("D11", "LAST that is missing or too early", "TermReq 01 at 1", last_flag),
+    Row::new("D12", "lengths that walk past the buffer", "as D6 to D10", walk_past),
+    Row::new("D13", "an error while data still comes", "nothing after the TermReq", error_within),
+    Row::new("D14", "windows answered in turns", "accepted", interleaved),
+    Row::new(
+        "D15",
+        "commands instead of data, and no data at all",
+        "accepted; closed in the end or never",
+        no_answer,
+    )
+    .judged("how long a command may wait for its data is a choice"),
+    Row::new("D16", "data for a command that was aborted", "swallowed; abort status", aborted),
+];
+
+/// Blocks of the writes that want data.
+const BLOCKS: u32 = 8;
+
+/// A write that has been asked for its data.
+struct Asked {
+    io: Queue,
+    window: Window,
+    data: Vec<u8>,
+    cid: u16,
+}
+
+impl Asked {
+    fn new(peer: &Peer, disk: Disk, digests: Digests) -> Check<Self> {
+        let mut io = peer.io(digests)?;
+        let data = disk.fill(BLOCKS, 0x77);
+        let cid = io.submit(disk.write(0, BLOCKS), Move::Asked(&data))?;
+        match io.step(cid)? {
+            Step::Wants(window) => {
+                holds(window.offset == 0 && window.length > 0, "the first window is not the front")?;
+                Ok(Self { io, window, data, cid })
+            }
+            Step::Over(answer) => differs(format!("a write without data ends: {}", answer.status())),
+        }
+    }
+
+    /// Everything right.
+    fn right(&self) -> Draft {
+        let Window { ttag, length, .. } = self.window;
+        Draft::h2c_data(self.io.form(), self.cid, ttag, 0, &self.data[..length as usize], true)
+    }
+}
+
+/// Sends a PDU made from the right one, and expects to be told off.
+fn wrong_data(peer: &Peer, change: impl Fn(&Asked) -> Vec<u8>, rights: &[Term]) -> Check {
+    let disk = peer.scratch()?;
+    for digests in [Digests::empty(), Digests::all()] {
+        let asked = Asked::new(peer, disk, digests)?;
+        let bytes = change(&asked);
+        told_off(asked.io.link, &bytes, rights)?;
+    }
+    Ok(())
+}
+
+fn u16_bytes(value: u16) -> [u8; 2] {
+    value.to_le_bytes()
+}
+
+fn tag_beyond(peer: &Peer) -> Check {
+    wrong_data(peer, |asked| asked.right().with(10, &u16_bytes(0xFFFF)).seal(), &[term_at(1, 10)])
+}
+
+fn other_tags(peer: &Peer) -> Check {
+    let disk = peer.scratch()?;
+    // All of them would take as many connections: those near the right one, those with one bit, and a few more.
+    let one_bit = (0..16).map(|bit| 1_u16 << bit);
+    let right = Asked::new(peer, disk, Digests::empty())?.window.ttag;
+    let near = (0..64).chain((right.saturating_sub(16))..right.saturating_add(16));
+    for tag in near.chain(one_bit).chain((0..32).map(|step| step * 2047)).chain([0x8000, 0xFFFE]) {
+        let asked = Asked::new(peer, disk, Digests::empty())?;
+        if tag == asked.window.ttag {
+            continue;
+        }
+        let bytes = asked.right().with(10, &u16_bytes(tag)).seal();
+        told_off(asked.io.link, &bytes, &[term_at(1, 10)]).about(format!("tag {tag:#06x}"))?;
+    }
+    Ok(())
+}
+
+fn not_wanted(peer: &Peer) -> Check {
+    let disk = peer.scratch()?;
+    let rights = [term(2), term_at(1, 10)];
+    // The same window once more, after the command is over.
+    let mut asked = Asked::new(peer, disk, Digests::empty())?;
+    let (window, data, bytes) = (asked.window, asked.data.clone(), asked.right().seal());
+    asked.io.serve(&window, &data)?;
+    expect_status(&asked.io.finish(asked.cid, &data)?, &[Status::SUCCESS])?;
+    told_off(asked.io.link, &bytes, &rights).about("after the end of the command")?;
+    // The same window twice at once.
+    let mut asked = Asked::new(peer, disk, Digests::empty())?;
+    asked.io.link.send(&bytes_twice(&asked))?;
+    match skip_completions(&mut asked.io)? {
+        Got::TermReq { fes, fei, .. } => {
+            holds(fes.raw() == 2 || fes.raw() == 1 && fei == 10, format!("twice: a TermReq ({fes}, {fei})"))?;
+        }
+        got => return differs(format!("twice: {got}")),
+    }
+    // For commands that never wanted any: a read, and a write that brought its data.
+    for sqe in [disk.read(0, 1), disk.write(0, 1)] {
+        let mut io = peer.io(Digests::empty())?;
+        let data = disk.fill(1, 1);
+        let is_read = sqe.opcode == 2;
+        if !is_read && peer.in_capsule_bytes() < disk.block_bytes {
+            continue;
+        }
+        let moves = if is_read { Move::Back(disk.block_bytes) } else { Move::InCapsule(&data) };
+        let cid = io.submit(sqe, moves)?;
+        let bytes = Draft::h2c_data(io.form(), cid, 1, 0, &data, true).seal();
+        told_off(io.link, &bytes, &rights).about("for a command that moves no such data")?;
+    }
+    Ok(())
+}
+
+fn bytes_twice(asked: &Asked) -> Vec<u8> {
+    let bytes = asked.right().seal();
+    [&bytes[..], &bytes[..]].concat()
+}
+
+/// What comes that is neither a completion nor a window.
+fn skip_completions(io: &mut Queue) -> Check<Got> {
+    loop {
+        match io.link.receive()? {
+            Got::Completion(_) | Got::R2t { .. } => {}
+            got => return Ok(got),
+        }
+    }
+}
+
+fn before_any(peer: &Peer) -> Check {
+    for tag in [0, 1, 0xFFFF] {
+        let bytes = |form| Draft::h2c_data(form, 0, tag, 0, &[0; 512], true).seal();
+        let link = peer.link(Digests::empty())?;
+        told_off(link, &bytes(Form::PLAIN), &[term(2)]).about("before Connect")?;
+        if peer.disk().is_ok() {
+            let io = peer.io(Digests::empty())?;
+            told_off(io.link, &bytes(Form::PLAIN), &[term(2)]).about("before any command")?;
+        }
+    }
+    Ok(())
+}
+
+fn other_cid(peer: &Peer) -> Check {
+    for other in [1_u16, 0x100, 0x8000] {
+        wrong_data(
+            peer,
+            |asked| asked.right().with(8, &u16_bytes(asked.cid ^ other)).seal(),
+            &[term_at(1, 8)],
+        )?;
+    }
+    Ok(())
+}
+
+fn other_offset(peer: &Peer) -> Check {
+    for offset in [4_u32, 512, BLOCKS * 512, 0x8000_0000, u32::MAX - 3] {
+        wrong_data(peer, |asked| asked.right().with(12, &offset.to_le_bytes()).seal(), &[term(4)])
+            .about(format!("DATAO {offset}"))?;
+    }
+    let disk = peer.scratch()?;
+    // Repeated, going back, and with a gap, in the middle of a window.
+    for (what, second) in [("repeated", 0), ("back", 512 - 4), ("a gap", 1024)] {
+        let mut asked = Asked::new(peer, disk, Digests::empty())?;
+        let (form, cid, ttag) = (asked.io.form(), asked.cid, asked.window.ttag);
+        asked.io.link.send(&Draft::h2c_data(form, cid, ttag, 0, &asked.data[..512], false).seal())?;
+        let bytes = Draft::h2c_data(form, cid, ttag, second, &asked.data[..512], false).seal();
+        told_off(asked.io.link, &bytes, &[term(4)]).about(what)?;
+    }
+    Ok(())
+}
+
+fn beyond_window(peer: &Peer) -> Check {
+    let disk = peer.scratch()?;
+    for extra in [4_u32, 512] {
+        let mut asked = Asked::new(peer, disk, Digests::empty())?;
+        let length = asked.window.length + extra;
+        if length > asked.io.link.h2c_data_bytes_max {
+            continue;
+        }
+        asked.data.resize(length as usize, 0);
+        let (form, cid, ttag) = (asked.io.form(), asked.cid, asked.window.ttag);
+        let bytes = Draft::h2c_data(form, cid, ttag, 0, &asked.data, true).seal();
+        told_off(asked.io.link, &bytes, &[term(4)]).about(format!("{extra} bytes too many"))?;
+    }
+    // An offset that wraps with the length, after a right beginning.
+    for offset in [0xFFFF_F000_u32, 0xFFFF_FFFC, 0u32.wrapping_sub(512)] {
+        let asked = Asked::new(peer, disk, Digests::empty())?;
+        let (form, cid, ttag) = (asked.io.form(), asked.cid, asked.window.ttag);
+        let bytes = Draft::h2c_data(form, cid, ttag, offset, &asked.data[..0x1000], true).seal();
+        told_off(asked.io.link, &bytes, &[term(4)]).about(format!("DATAO {offset:#x}"))?;
+    }
+    Ok(())
+}
+
+fn no_data(peer: &Peer) -> Check {
+    wrong_data(peer, |asked| asked.right().with(16, &[0; 4]).seal(), &[term_at(1, 16)])
+        .about("PLEN with data")?;
+    wrong_data(
+        peer,
+        |asked| {
+            let pdo = asked.right().seal()[3];
+            let draft = asked.right().with(16, &[0; 4]).with_plen(pdo.into());
+            draft.seal()[..pdo.into()].to_vec()
+        },
+        &[term_at(1, 16)],
+    )
+    .about("PLEN without data")
+}
+
+fn other_length(peer: &Peer) -> Check {
+    for difference in [4_i64, -4, 512, -512, 0x7000_0000] {
+        wrong_data(
+            peer,
+            |asked| {
+                let length = u32::try_from(i64::from(asked.window.length) + difference).expect("positive");
+                asked.right().with(16, &length.to_le_bytes()).seal()
+            },
+            &[term_at(1, 16)],
+        )
+        .about(format!("{difference} bytes"))?;
+    }
+    Ok(())
+}
+
+fn too_much(peer: &Peer) -> Check {
+    let disk = peer.scratch()?;
+    let limit = peer.link(Digests::empty())?.h2c_data_bytes_max;
+    if limit > 8 << 20 {
+        return skipped("MAXH2CDATA is larger than what is sent from here");
+    }
+    let asked = Asked::new(peer, disk, Digests::empty())?;
+    let (form, cid, ttag) = (asked.io.form(), asked.cid, asked.window.ttag);
+    let data = vec![0; limit as usize + 4];
+    let bytes = Draft::h2c_data(form, cid, ttag, 0, &data, true).seal();
+    told_off(asked.io.link, &bytes, &[term(5)])
+}
+
+fn last_flag(peer: &Peer) -> Check {
+    wrong_data(
+        peer,
+        |asked| {
+            let (form, ttag) = (asked.io.form(), asked.window.ttag);
+            Draft::h2c_data(form, asked.cid, ttag, 0, &asked.data[..asked.window.length as usize], false)
+                .seal()
+        },
+        &[term_at(1, 1)],
+    )
+    .about("missing")?;
+    wrong_data(
+        peer,
+        |asked| {
+            let (form, ttag) = (asked.io.form(), asked.window.ttag);
+            Draft::h2c_data(form, asked.cid, ttag, 0, &asked.data[..512], true).seal()
+        },
+        &[term_at(1, 1)],
+    )
+    .about("too early")
+}
+
+fn walk_past(peer: &Peer) -> Check {
+    let disk = peer.scratch()?;
+    // Piece by piece up to the end, then one more.
+    let mut asked = Asked::new(peer, disk, Digests::empty())?;
+    let (form, cid, ttag) = (asked.io.form(), asked.cid, asked.window.ttag);
+    let (length, part) = (asked.window.length, 512);
+    for offset in (0..length - part).step_by(part as usize) {
+        let data = &asked.data[offset as usize..(offset + part) as usize];
+        asked.io.link.send(&Draft::h2c_data(form, cid, ttag, offset, data, false).seal())?;
+    }
+    let bytes = Draft::h2c_data(form, cid, ttag, length - part, &vec![0; 2 * part as usize], true).seal();
+    told_off(asked.io.link, &bytes, &[term(4)])
+}
+
+fn error_within(peer: &Peer) -> Check {
+    let disk = peer.scratch()?;
+    let asked = Asked::new(peer, disk, Digests::empty())?;
+    let wrong = asked.right().with(12, &4_u32.to_le_bytes()).seal();
+    // Part of the data comes with the error, the rest and right commands after it.
+    let mut link = asked.io.link;
+    link.send(&wrong[..600])?;
+    std::thread::sleep(Duration::from_millis(20));
+    link.send(&wrong[600..])?;
+    let read = disk.read(0, 1).with_cid(77).with_data(Sgl::transport(disk.block_bytes));
+    for _ in 0..8 {
+        link.send(&Draft::command(Form::PLAIN, read, &[]).seal())?;
+    }
+    match link.receive()? {
+        Got::TermReq { fes, .. } => holds(fes.raw() == 4, format!("a TermReq ({fes})"))?,
+        got => return differs(got),
+    }
+    link.finish();
+    match link.receive()? {
+        Got::Closed => Ok(()),
+        got => differs(format!("{got} after its TermReq")),
+    }
+}
+
+fn interleaved(peer: &Peer) -> Check {
+    use wire::pdu::{DataAlignment, IcReq};
+    let disk = peer.scratch()?;
+    for r2t_limit in [1, 4] {
+        let Association { admin, io, cntlid } = peer.associate(Digests::empty())?;
+        drop(io);
+        let mut link = peer.tcp()?;
+        link.handshake(&IcReq::new(DataAlignment::NONE, Digests::empty(), r2t_limit))?;
+        let mut io = Queue::new(link, 32);
+        let data = peer.connect_data(cntlid);
+        let sqe = peer.connect_command(2, 32).to_sqe();
+        io.must(sqe, Move::InCapsule(zerocopy::IntoBytes::as_bytes(&data)))?;
+        let mut io = io.keeping(admin);
+        let fills: Vec<_> = (0..4_u8).map(|index| disk.fill(BLOCKS, 0x80 + index)).collect();
+        let cids = fills
+            .iter()
+            .zip(0_u64..)
+            .map(|(data, index)| io.submit(disk.write(index * u64::from(BLOCKS), BLOCKS), Move::Asked(data)))
+            .collect::<Check<Vec<_>>>()?;
+        let mut windows = Vec::new();
+        for cid in &cids {
+            match io.step(*cid)? {
+                Step::Wants(window) => windows.push(window),
+                Step::Over(answer) => {
+                    return differs(format!("a write without data ends: {}", answer.status()));
+                }
+            }
+        }
+        // A piece of each in turn, as long as there are pieces.
+        let form = io.form();
+        let longest = windows.iter().map(|window| window.length).max().unwrap_or(0);
+        for at in (0..longest).step_by(512) {
+            for (window, data) in windows.iter().zip(&fills) {
+                if at < window.length {
+                    let end = (at + 512).min(window.length);
+                    let part = &data[(window.offset + at) as usize..(window.offset + end) as usize];
+                    let is_last = end == window.length;
+                    let pdu =
+                        Draft::h2c_data(form, window.cid, window.ttag, window.offset + at, part, is_last);
+                    io.link.send(&pdu.seal())?;
+                }
+            }
+        }
+        for (cid, data) in cids.iter().zip(&fills) {
+            expect_status(&io.finish(*cid, data)?, &[Status::SUCCESS])?;
+        }
+        for index in 0..4_u8 {
+            disk.holds(&mut io, u64::from(index) * u64::from(BLOCKS), BLOCKS, 0x80 + index)?;
+        }
+    }
+    Ok(())
+}
+
+fn no_answer(peer: &Peer) -> Check {
+    let disk = peer.scratch()?;
+    let mut asked = Asked::new(peer, disk, Digests::empty())?;
+    for _ in 0..100 {
+        asked.io.must(disk.read(64, 1), Move::Back(disk.block_bytes)).about("a command instead of data")?;
+    }
+    // As many as the queue holds, all without data; the others on this target must not notice.
+    let more: Vec<_> = (0..asked.io.entries - 3)
+        .map(|_| asked.io.submit(disk.write(0, BLOCKS), Move::Asked(&asked.data)))
+        .collect::<Check<_>>()?;
+    peer.check_healthy().about("while writes wait for data")?;
+    for cid in more {
+        let data = asked.data.clone();
+        expect_status(&asked.io.finish(cid, &data)?, &[Status::SUCCESS])?;
+    }
+    let (window, data) = (asked.window, asked.data.clone());
+    asked.io.serve(&window, &data)?;
+    expect_status(&asked.io.finish(asked.cid, &data)?, &[Status::SUCCESS])
+}
+
+fn aborted(peer: &Peer) -> Check {
+    let disk = peer.scratch()?;
+    for digests in [Digests::empty(), Digests::all()] {
+        let mut association = peer.associate(digests)?;
+        disk.put(&mut association.io, 0, BLOCKS, 0x99)?;
+        let data = disk.fill(BLOCKS, 0x9A);
+        let cid = association.io.submit(disk.write(0, BLOCKS), Move::Asked(&data))?;
+        let Step::Wants(window) = association.io.step(cid)? else { return skipped("no R2T for a write") };
+        let abort = association.admin.must(Sqe::abort(Qid::new(1), cid), Move::None).about("Abort")?;
+        let was_aborted = AbortResult::from_bits(abort.cqe.dw0()).bits() & 1 == 0;
+        // Its data may come all the same, in pieces.
+        let (form, length) = (association.io.form(), window.length);
+        let half = length / 2;
+        for (start, end) in [(0, half), (half, length)] {
+            let part = &data[start as usize..end as usize];
+            let pdu = Draft::h2c_data(form, cid, window.ttag, start, part, end == length);
+            association.io.link.send(&pdu.seal())?;
+        }
+        let answer = association.io.finish(cid, &data)?;
+        if was_aborted {
+            expect_status(&answer, &[Status::ABORT_REQUESTED])?;
+            disk.holds(&mut association.io, 0, BLOCKS, 0x99).about("an aborted write")?;
+        } else {
+            expect_status(&answer, &[Status::SUCCESS])?;
+        }
+        association.io.must(disk.read(0, 1), Move::Back(disk.block_bytes)).about("after that")?;
+    }
+    Ok(())
+}
