@@ -405,10 +405,13 @@ impl<I: Io<Message>> Start<'_, I> {
                 }
                 Ok(None)
             }
-            DataPointer::Transport { length: given } if given < needed => {
-                Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr())
+            // More than the command needs is fine; more than any command may have is a slip. hostile C2
+            DataPointer::Transport { length: given }
+                if (needed..=self.commands.limits.transfer_bytes_max).contains(&given) =>
+            {
+                Ok(Some(Begun::RequestData(needed)))
             }
-            DataPointer::Transport { .. } => Ok(Some(Begun::RequestData(needed))),
+            DataPointer::Transport { .. } => Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr()),
             DataPointer::Other { .. } => Err(Status::SGL_TYPE_INVALID.with_dnr()),
         }
     }
