@@ -268,6 +268,10 @@ impl Serving {
             io.pause(socket);
         }
         self.abandon_commands(index);
+        // What is answered is still told, the answer to Disconnect above all; whoever does not take it now goes without.
+        if let Some(lane) = self.lane(index) {
+            let _ = lane.flush(io);
+        }
         self.let_go(io, index);
     }
 
