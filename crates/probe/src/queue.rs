@@ -1,6 +1,7 @@
 //! A queue pair over one connection, as a host has it that knows exactly what it wants.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use wire::cqe::Cqe;
 use wire::pdu::PduFlags;
@@ -112,6 +113,12 @@ impl Queue {
     #[must_use]
     pub fn keeping(self, admin: Self) -> Self {
         Self { admin: Some(Box::new(admin)), ..self }
+    }
+
+    /// With another patience.
+    #[must_use]
+    pub fn patient_for(self, patience: Duration) -> Self {
+        Self { link: self.link.patient(patience), ..self }
     }
 
     /// How PDUs on it look.

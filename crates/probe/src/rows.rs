@@ -1,9 +1,11 @@
 //! The list, section by section.
 
+mod admin;
 mod capsule;
 mod common_header;
 mod digest;
 mod initialisation;
+mod queue_setup;
 mod write_data;
 
 use crate::row::{Row, Section};
@@ -15,6 +17,8 @@ pub const SECTIONS: &[Section] = &[
     Section { number: 3, title: "command capsules and SGLs", rows: capsule::ROWS },
     Section { number: 4, title: "R2T and H2CData", rows: write_data::ROWS },
     Section { number: 5, title: "digests", rows: digest::ROWS },
+    Section { number: 7, title: "Connect, queues, properties, discovery", rows: queue_setup::ROWS },
+    Section { number: 8, title: "admin commands", rows: admin::ROWS },
 ];
 
 /// Each row with its section, in the order of the list.

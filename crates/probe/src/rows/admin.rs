@@ -1,0 +1,371 @@
+//! Section 8: admin commands.
+
+use std::time::{Duration, Instant};
+
+use wire::admin::AbortResult;
+use wire::fabrics::ConnectCommand;
+use wire::feature::{Fid, GetFeatures, SetFeatures};
+use wire::id::{Cntlid, Csi, Nsid, Qid};
+use wire::identify::{Cns, IDENTIFY_BYTES, IdentifyCommand};
+use wire::log::{GetLogPage, Lid};
+use wire::opcode::AdminOpcode;
+use wire::pdu::Digests;
+use wire::sgl::Sgl;
+use wire::sqe::Sqe;
+use wire::status::Status;
+use zerocopy::IntoBytes;
+
+use crate::finding::{About, Check, Finding, holds};
+use crate::peer::{ENTRIES, Peer, identify};
+use crate::queue::{Move, Queue, Step, expect_status};
+use crate::row::Row;
+
+pub(super) const ROWS: &[Row] = &[
+    Row::new("M1", "Identify with every CNS, odd CSI and NSID", "a whole page, 0/02 or 0/0B", identifies),
+    Row::new("M2", "Get Log Page of every log, at odd lengths and offsets", "the log, 0/02 or 1/09", logs),
+    Row::new("M3", "every feature, got and set", "as each feature says", features)
+        .judged("what is written back is what was read"),
+    Row::new("M4", "1000 Asynchronous Event Requests", "1/05 beyond the limit", event_requests),
+    Row::new("M5", "Abort of everything", "success; one completion each", aborts),
+    Row::new(
+        "M6",
+        "no keep-alive, with I/O and without",
+        "ends in time; traffic counts if it is said to",
+        keep_alive,
+    )
+    .slow(),
+    Row::new("M7", "vendor's opcodes", "status 0/01", vendor_opcodes),
+    Row::new(
+        "M8",
+        "pages at their largest into short buffers",
+        "clipped to the buffer, or 0/0F",
+        short_buffers,
+    ),
+];
+
+/// What an admin command may say that is not possible.
+const REFUSALS: [Status; 12] = [
+    Status::INVALID_FIELD,
+    Status::INVALID_NAMESPACE,
+    Status::INVALID_LOG_PAGE,
+    Status::INVALID_OPCODE,
+    Status::DATA_SGL_LENGTH_INVALID,
+    Status::FEATURE_NOT_CHANGEABLE,
+    Status::FEATURE_NOT_SAVEABLE,
+    Status::FEATURE_NOT_NAMESPACE_SPECIFIC,
+    Status::COMMAND_SEQUENCE_ERROR,
+    Status::INVALID_COMMAND_SET,
+    Status::INVALID_COMMAND_SET_GENERIC,
+    Status::KEEP_ALIVE_INVALID,
+];
+
+fn identifies(peer: &Peer) -> Check {
+    let (mut admin, _) = peer.admin(Digests::empty())?;
+    for cns in 0..=u8::MAX {
+        for (csi, nsid) in
+            [(0, 0), (0, 1), (0, 0xFFFF_FFFE), (0, 0xFFFF_FFFF), (0, 0x1234), (2, 1), (0x31, 1), (0xFF, 0)]
+        {
+            let command = IdentifyCommand {
+                cns: Cns::from_raw(cns),
+                csi: Csi::from_raw(csi),
+                ..IdentifyCommand::default()
+            };
+            let what = format!("CNS {cns:#04x}, CSI {csi}, namespace {nsid:#x}");
+            let answer =
+                admin.run(command.to_sqe(Nsid::new(nsid)), Move::Back(IDENTIFY_BYTES)).about(&what)?;
+            if answer.status().is_success() {
+                holds(
+                    answer.data.len() == IDENTIFY_BYTES as usize,
+                    format!("{what}: {} bytes", answer.data.len()),
+                )?;
+                let is_inactive = cns == 0 && nsid == 0x1234;
+                holds(
+                    !is_inactive || answer.data.iter().all(|byte| *byte == 0),
+                    format!("{what}: no zeros"),
+                )?;
+            } else {
+                expect_status(&answer, &REFUSALS).about(what)?;
+            }
+        }
+    }
+    let reserved = Cns::from_raw(0xFE);
+    let command = IdentifyCommand { cns: reserved, ..IdentifyCommand::default() };
+    admin
+        .must_end(command.to_sqe(Nsid::NONE), Move::Back(IDENTIFY_BYTES), &[Status::INVALID_FIELD])
+        .about("a reserved CNS")
+        .map(drop)
+}
+
+fn page(lid: u8, length_bytes: u64, offset: u64) -> GetLogPage {
+    GetLogPage { lid: Lid::from_raw(lid), length_bytes, offset, rae: true, ..GetLogPage::default() }
+}
+
+fn logs(peer: &Peer) -> Check {
+    let (mut admin, _) = peer.admin(Digests::empty())?;
+    for lid in 0..=u8::MAX {
+        for nsid in [0, 0xFFFF_FFFF, 1, 0x1234] {
+            for (length, offset) in
+                [(512, 0), (4, 0), (4096, 0), (512, 4096), (512, 1), (512, u64::MAX - 511)]
+            {
+                let what = format!("log {lid:#04x}, namespace {nsid:#x}, {length} bytes at {offset:#x}");
+                let back = u32::try_from(length).expect("short");
+                let sqe = page(lid, length, offset).to_sqe(Nsid::new(nsid));
+                let answer = admin.run(sqe, Move::Back(back)).about(&what)?;
+                if answer.status().is_success() {
+                    holds(
+                        answer.data.len() == back as usize,
+                        format!("{what}: {} bytes", answer.data.len()),
+                    )?;
+                    // What begins beyond every log is beyond this one.
+                    holds(offset != u64::MAX - 511, format!("{what} succeeds"))?;
+                } else {
+                    expect_status(&answer, &REFUSALS).about(what)?;
+                }
+            }
+        }
+    }
+    // More than anyone can have memory for: with a buffer that is as long, or as it should be.
+    for length in [1_u64 << 32, 1 << 31, 64 << 20] {
+        for pointer in [u32::MAX - 3, 4096] {
+            let cid = admin.cid();
+            let sqe = page(Lid::SMART.raw(), length, 0).to_sqe(Nsid::ALL);
+            admin.send(sqe.with_cid(cid).with_data(Sgl::transport(pointer)), &[])?;
+            let answer = admin.finish(cid, &[]).about(format!("{length} bytes"))?;
+            if answer.status().is_success() {
+                holds(answer.data.len() <= 8 << 20, format!("{} bytes of a log", answer.data.len()))?;
+            } else {
+                expect_status(&answer, &REFUSALS).about(format!("{length} bytes"))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn features(peer: &Peer) -> Check {
+    let (mut admin, _) = peer.admin(Digests::empty())?;
+    for fid in 0..=u8::MAX {
+        for (nsid, select) in [(0, 0), (1, 0), (0xFFFF_FFFF, 0), (0x1234, 0), (0, 1), (0, 2), (0, 3), (0, 7)]
+        {
+            let mut sqe =
+                GetFeatures { fid: Fid::from_raw(fid), ..GetFeatures::default() }.to_sqe(Nsid::new(nsid));
+            sqe.cdw10.set(u32::from(fid) | select << 8);
+            let what = format!("Get of feature {fid:#04x}, namespace {nsid:#x}, select {select}");
+            let answer = admin.run(sqe, Move::Back(4096)).about(&what)?;
+            if !answer.status().is_success() {
+                expect_status(&answer, &REFUSALS).about(what)?;
+            }
+        }
+        // Set to what it is, and with the save bit; what ends a connection or moves data is left alone.
+        let current = {
+            let sqe = GetFeatures { fid: Fid::from_raw(fid), ..GetFeatures::default() }.to_sqe(Nsid::NONE);
+            admin.run(sqe, Move::Back(4096))?
+        };
+        let value = if current.status().is_success() { current.cqe.dw0() } else { 0 };
+        for save in [false, true] {
+            let set = SetFeatures { fid: Fid::from_raw(fid), ..set_of(value) };
+            let mut sqe = set.to_sqe(Nsid::NONE);
+            if save {
+                sqe.cdw10.set(sqe.cdw10.get() | 1 << 31);
+            }
+            let what = format!("Set of feature {fid:#04x} to {value:#x}, save {save}");
+            let cid = admin.submit(sqe, Move::Asked(&[0; 4096]))?;
+            let answer = admin.finish(cid, &[0; 4096]).about(&what)?;
+            if !answer.status().is_success() {
+                expect_status(&answer, &REFUSALS).about(what)?;
+            }
+        }
+    }
+    identify(&mut admin, Cns::CONTROLLER, Nsid::NONE).map(drop)
+}
+
+fn set_of(value: u32) -> SetFeatures {
+    SetFeatures::from_sqe(&Sqe::set_feature(Fid::from_raw(0), Nsid::NONE, value))
+}
+
+fn event_requests(peer: &Peer) -> Check {
+    let (mut admin, _) = peer.admin(Digests::empty())?;
+    let limit = peer.identify.aer_limit();
+    let sqe = Sqe::new(AdminOpcode::ASYNC_EVENT_REQUEST.raw(), Nsid::NONE);
+    let held: Vec<_> = (0..limit).map(|_| admin.submit(sqe, Move::None)).collect::<Check<_>>()?;
+    // Those beyond the limit end at once; an event for one that is held must not be taken for that.
+    for round in 0..1000 {
+        let cid = admin.submit(sqe, Move::None)?;
+        let answer = admin.finish(cid, &[]).about(format!("request {}", round + limit))?;
+        expect_status(&answer, &[Status::AER_LIMIT_EXCEEDED]).about(format!("request {}", round + limit))?;
+    }
+    // Each can be aborted.
+    for cid in held {
+        let abort = admin.must(Sqe::abort(Qid::ADMIN, cid), Move::None).about("Abort of an event request")?;
+        if AbortResult::from_bits(abort.cqe.dw0()).bits() & 1 == 0 {
+            expect_status(&admin.finish(cid, &[])?, &[Status::ABORT_REQUESTED])?;
+        }
+    }
+    Ok(())
+}
+
+fn aborts(peer: &Peer) -> Check {
+    let not_aborted = |admin: &mut Queue, qid: u16, cid: u16, what: &str| {
+        let answer = admin.run(Sqe::abort(Qid::new(qid), cid), Move::None).about(what)?;
+        if answer.status().is_success() {
+            holds(answer.cqe.dw0() & 1 == 1, format!("{what} says that it was aborted"))?;
+            return holds(answer.cqe.result.get() <= 1, format!("{what}: {:#x}", answer.cqe.result));
+        }
+        expect_status(&answer, &REFUSALS).about(what)
+    };
+    let mut association = peer.associate(Digests::empty())?;
+    let admin = &mut association.admin;
+    for (qid, cid) in [(0, 0xFFFF), (0, 0), (1, 0x4001), (1, 0xFFFF), (7, 1), (0xFFFF, 0xFFFF)] {
+        not_aborted(admin, qid, cid, &format!("Abort of {cid:#x} on queue {qid}"))?;
+    }
+    // Itself.
+    let cid = admin.cid();
+    admin.send(Sqe::abort(Qid::ADMIN, cid).with_cid(cid), &[])?;
+    let answer = admin.finish(cid, &[]).about("Abort of itself")?;
+    holds(answer.cqe.dw0() & 1 == 1 || !answer.status().is_success(), "it has aborted itself")?;
+    let disk = peer.disk()?;
+    // Commands that run, as many as there can be: each ends once, whether aborted or not.
+    for _ in 0..20 {
+        let cids: Vec<_> = (0..8)
+            .map(|_| association.io.submit(disk.read(0, 8), Move::Back(8 * disk.block_bytes)))
+            .collect::<Check<_>>()?;
+        for cid in &cids {
+            let abort = Sqe::abort(Qid::new(1), *cid);
+            let answer = association.admin.run(abort, Move::None)?;
+            expect_status(&answer, &[Status::SUCCESS, Status::ABORT_LIMIT_EXCEEDED])?;
+        }
+        for cid in cids {
+            let answer = association.io.finish(cid, &[])?;
+            holds(
+                answer.status().is_success() || answer.status().is(Status::ABORT_REQUESTED),
+                answer.status(),
+            )?;
+        }
+    }
+    // One that waits for data that does not come.
+    if peer.settings.may_overwrite {
+        let data = disk.fill(8, 0xAB);
+        let cid = association.io.submit(disk.write(0, 8), Move::Asked(&data))?;
+        let Step::Wants(_) = association.io.step(cid)? else { return Ok(()) };
+        let abort = association.admin.must(Sqe::abort(Qid::new(1), cid), Move::None)?;
+        if abort.cqe.dw0() & 1 == 0 {
+            expect_status(&association.io.finish(cid, &[])?, &[Status::ABORT_REQUESTED])?;
+        }
+    }
+    Ok(())
+}
+
+fn keep_alive(peer: &Peer) -> Check {
+    const KATO: Duration = Duration::from_millis(2000);
+    let connect = |kato: Duration| -> Check<(Queue, Cntlid)> {
+        let kato_ms = u32::try_from(kato.as_millis()).expect("short");
+        let command = ConnectCommand { kato_ms, ..peer.connect_command(0, ENTRIES) };
+        let mut admin = peer.queue(Digests::empty())?;
+        let data = peer.connect_data(Cntlid::DYNAMIC);
+        let answer = admin.must(command.to_sqe(), Move::InCapsule(data.as_bytes()))?;
+        peer.enable(&mut admin)?;
+        let cntlid = wire::fabrics::ConnectResult::from_bits(answer.cqe.dw0()).cntlid();
+        Ok((admin, Cntlid::new(cntlid)))
+    };
+    // Nothing at all: the association ends, not before its time and not long after.
+    let (admin, _) = connect(KATO)?;
+    let start = Instant::now();
+    let mut link = admin.link.patient(4 * KATO);
+    link.expect_closed().about("without keep-alive")?;
+    let lasted = start.elapsed();
+    holds(lasted + Duration::from_millis(50) >= KATO, format!("it ends after {} ms", lasted.as_millis()))?;
+    // Kept alive.
+    let (mut admin, _) = connect(KATO)?;
+    for _ in 0..8 {
+        std::thread::sleep(KATO / 4);
+        admin.must(Sqe::keep_alive(), Move::None).about("Keep Alive")?;
+    }
+    // I/O alone, if the target says that it counts.
+    let counts = peer.identify.ctratt().contains(wire::identify::capabilities::Ctratt::TBKAS);
+    let Ok(disk) = peer.disk() else { return Ok(()) };
+    let (mut admin, cntlid) = connect(KATO)?;
+    crate::peer::set_queues(&mut admin, 1)?;
+    let mut io = peer.connect_io(cntlid, 1, ENTRIES, Digests::empty())?;
+    let start = Instant::now();
+    while start.elapsed() < 2 * KATO {
+        match io.must(disk.read(0, 1), Move::Back(disk.block_bytes)) {
+            Ok(_) => {}
+            Err(Finding::Differs(_)) if !counts => return Ok(()),
+            Err(finding) => return Err(finding.about("I/O without Keep Alive")),
+        }
+        std::thread::sleep(KATO / 8);
+    }
+    holds(counts, "traffic counts as keep-alive, though it is not said to")
+}
+
+fn vendor_opcodes(peer: &Peer) -> Check {
+    let (mut admin, _) = peer.admin(Digests::empty())?;
+    for opcode in 0xC0..=0xFF {
+        for nsid in [0, 1, 0xFFFF_FFFF] {
+            let sqe = Sqe::new(opcode, Nsid::new(nsid));
+            admin.must_end(sqe, Move::None, &[Status::INVALID_OPCODE]).about(format!("{opcode:#04x}"))?;
+        }
+    }
+    if peer.disk().is_err() {
+        return Ok(());
+    }
+    let mut io = peer.io(Digests::empty())?;
+    for opcode in 0x80..=0xFF {
+        let sqe = Sqe::new(opcode, Nsid::new(1));
+        io.must_end(sqe, Move::None, &[Status::INVALID_OPCODE]).about(format!("I/O opcode {opcode:#04x}"))?;
+    }
+    Ok(())
+}
+
+fn short_buffers(peer: &Peer) -> Check {
+    let (mut admin, _) = peer.admin(Digests::empty())?;
+    let nsid = peer.disk.map_or(Nsid::new(1), |disk| disk.nsid);
+    let mut check = |sqe: Sqe, whole: &[u8], what: &str| -> Check {
+        for length in [4_u32, 8, 20, 24, 64, 100, 512, 1024, 4092] {
+            let answer = admin.run(sqe, Move::Back(length)).about(what)?;
+            if answer.status().is_success() {
+                holds(answer.data.len() <= length as usize, format!("{what}: {} bytes", answer.data.len()))?;
+                holds(whole.starts_with(&answer.data), format!("{what}: another page in {length} bytes"))?;
+            } else {
+                expect_status(&answer, &REFUSALS).about(format!("{what} in {length} bytes"))?;
+            }
+        }
+        Ok(())
+    };
+    let (mut other, _) = peer.admin(Digests::empty())?;
+    for cns in [Cns::NAMESPACE_DESCRIPTORS, Cns::ACTIVE_NAMESPACES, Cns::CONTROLLER, Cns::NAMESPACE] {
+        let for_whom =
+            if cns == Cns::CONTROLLER || cns == Cns::ACTIVE_NAMESPACES { Nsid::NONE } else { nsid };
+        let whole = identify(&mut other, cns, for_whom)?;
+        let sqe = IdentifyCommand { cns, ..IdentifyCommand::default() }.to_sqe(for_whom);
+        // The id differs from controller to controller.
+        let whole = if cns == Cns::CONTROLLER { Vec::new() } else { whole };
+        if !whole.is_empty() {
+            check(sqe, &whole, &format!("Identify {cns}"))?;
+        }
+    }
+    // A log is asked for in the length of the buffer.
+    for lid in [Lid::ANA, Lid::SUPPORTED_PAGES, Lid::COMMANDS_AND_EFFECTS] {
+        let whole = other.run(page(lid.raw(), 4096, 0).to_sqe(Nsid::NONE), Move::Back(4096))?;
+        if !whole.status().is_success() {
+            continue;
+        }
+        for length in [4_u32, 16, 40, 64, 512] {
+            let answer =
+                other.run(page(lid.raw(), length.into(), 0).to_sqe(Nsid::NONE), Move::Back(length))?;
+            expect_status(&answer, &[Status::SUCCESS, Status::INVALID_FIELD]).about(format!("{lid}"))?;
+            if answer.status().is_success() {
+                holds(
+                    whole.data.starts_with(&answer.data),
+                    format!("{lid}: another page in {length} bytes"),
+                )?;
+            }
+        }
+        // And into a buffer that is shorter than asked for.
+        let cid = other.cid();
+        let sqe = page(lid.raw(), 4096, 0).to_sqe(Nsid::NONE);
+        other.send(sqe.with_cid(cid).with_data(Sgl::transport(64)), &[])?;
+        let answer = other.finish(cid, &[])?;
+        holds(answer.data.len() <= 64, format!("{lid}: {} bytes into 64", answer.data.len()))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,464 @@
+//! Section 7: Connect, queues, properties, discovery.
+
+use std::time::Duration;
+
+use wire::discovery::DISCOVERY_RECORD_BYTES;
+use wire::fabrics::{ConnectCommand, ConnectData, ConnectResult, Disconnect, PropertyGet, PropertySet};
+use wire::feature::{Fid, NumberOfQueues};
+use wire::id::{Cntlid, Nsid, Qid};
+use wire::identify::{Cns, IDENTIFY_BYTES, IdentifyCommand};
+use wire::log::{GetLogPage, Lid};
+use wire::nqn::{HostId, Nqn};
+use wire::opcode::AdminOpcode;
+use wire::pdu::Digests;
+use wire::property::{Property, PropertySize, ShutdownNotification};
+use wire::sgl::Sgl;
+use wire::sqe::Sqe;
+use wire::status::Status;
+use wire::uuid::Uuid;
+use zerocopy::IntoBytes;
+
+use crate::draft::in_capsule;
+use crate::finding::{About, Check, Finding, differs, holds, skipped};
+use crate::link::Got;
+use crate::peer::{ENTRIES, Peer, enabled, expect_parameter, identify, property, set_queues, wait_ready};
+use crate::queue::{Answer, Move, Queue, Step, expect_status};
+use crate::row::Row;
+
+pub(super) const ROWS: &[Row] = &[
+    Row::new("Q1", "Connect with other than 1024 bytes", "status 0/0F", data_lengths),
+    Row::new("Q2", "names that are none, or hostile", "1/82 with the place", names),
+    Row::new("Q3", "RECFMT that is not 0", "status 1/80", formats),
+    Row::new("Q4", "SQSIZE 0, beyond MQES, FFFFh", "1/82 with the place", queue_sizes),
+    Row::new(
+        "Q5",
+        "queue ids beyond all, or in use; another host's controller",
+        "1/82 with the place; 0/0C",
+        queue_ids,
+    ),
+    Row::new("Q6", "Connect twice; an I/O queue on the admin connection", "status 0/0C", connect_twice),
+    Row::new("Q7", "I/O queues of other hosts and of no controller", "1/82 with the place", strangers),
+    Row::new("Q8", "a host identifier of zeros", "1/82 with the place", no_hostid),
+    Row::new("Q9", "KATO 0, 1 and FFFFFFFFh", "accepted, or 0/1A", keep_alive_times)
+        .judged("a value may be clamped or refused"),
+    Row::new("Q10", "connections that end within Connect", "nothing left behind", ends_within_connect),
+    Row::new(
+        "Q11",
+        "properties that are not there, or not so",
+        "0/02, or 1/82; the state stays sound",
+        properties,
+    ),
+    Row::new("Q12", "CC.EN cleared with writes under way", "quiet, and no late write", reset_under_way),
+    Row::new("Q13", "a namespace that goes away meanwhile", "0/0B, or closed", |_| {
+        skipped("the target's configuration cannot be changed from here")
+    }),
+    Row::new("Q14", "odd offsets into the discovery log", "0/02, or zeros and nothing else", log_offsets),
+    Row::new("Q15", "65,535 I/O queues", "fewer granted; 0/02 for FFFFh", queue_counts),
+    Row::new("Q16", "Disconnect, then more commands", "closed; refused where it is not offered", disconnect),
+    Row::new("Q17", "I/O on a discovery controller", "refused", discovery_io)
+        .judged("with which status is a choice"),
+];
+
+/// Sends a Connect on a connection of its own.
+fn connect(peer: &Peer, command: &ConnectCommand, data: &[u8]) -> Check<(Queue, Answer)> {
+    let mut queue = peer.queue(Digests::empty())?;
+    let answer = queue.run(command.to_sqe(), Move::InCapsule(data))?;
+    Ok((queue, answer))
+}
+
+fn data_lengths(peer: &Peer) -> Check {
+    let data = peer.connect_data(Cntlid::DYNAMIC);
+    let sqe = peer.connect_command(0, ENTRIES).to_sqe();
+    let long = [data.as_bytes(), &[0; 1024]].concat();
+    for length in [4, 512, 1020, 1028, 2048] {
+        let mut queue = peer.queue(Digests::empty())?;
+        let rights = [Status::DATA_SGL_LENGTH_INVALID];
+        queue.must_end(sqe, Move::InCapsule(&long[..length]), &rights).about(format!("{length} bytes"))?;
+    }
+    let mut queue = peer.queue(Digests::empty())?;
+    let cid = queue.cid();
+    queue.send(sqe.with_cid(cid).with_data(Sgl::none()), &[])?;
+    expect_status(&queue.finish(cid, &[])?, &[Status::DATA_SGL_LENGTH_INVALID]).about("no data")
+}
+
+fn names(peer: &Peer) -> Check {
+    let right = peer.connect_data(Cntlid::DYNAMIC);
+    let mut fields: Vec<(&str, Vec<u8>)> = vec![
+        ("no NUL", vec![b'a'; 256]),
+        ("an NQN without NUL", [b"nqn.2014-08.org.x:".to_vec(), vec![b'b'; 238]].concat()),
+        ("224 bytes", [b"nqn.2014-08.org.x:".to_vec(), vec![b'c'; 206]].concat()),
+        ("nothing", Vec::new()),
+    ];
+    for text in ["disk", "nqn.\x07bell", "nqn.2014-08.org.x:\x1b[2J", "nqn.2014-08.org.x:a\nforged line"] {
+        fields.push((text, text.as_bytes().to_vec()));
+    }
+    let padded = |bytes: &[u8]| -> [u8; 256] {
+        let mut field = [0; 256];
+        field[..bytes.len()].copy_from_slice(bytes);
+        field
+    };
+    let with_subsystem = |bytes: &[u8]| {
+        let mut data = right;
+        data.subnqn = padded(bytes);
+        data
+    };
+    let with_host = |bytes: &[u8]| {
+        let mut data = right;
+        data.hostnqn = padded(bytes);
+        data
+    };
+    let command = peer.connect_command(0, ENTRIES);
+    for (what, bytes) in &fields {
+        let data = with_subsystem(bytes);
+        let (_, answer) = connect(peer, &command, data.as_bytes())?;
+        expect_parameter(&answer, 256, true).about(format!("subsystem {what:?}"))?;
+        let data = with_host(bytes);
+        let (_, answer) = connect(peer, &command, data.as_bytes())?;
+        expect_parameter(&answer, 512, true).about(format!("host {what:?}"))?;
+    }
+    // Well formed, but no such subsystem, with what a log might trip over.
+    for text in ["nqn.2014-08.org.x:%s%n%s", "nqn.2014-08.org.x:\"',;--"] {
+        let data = with_subsystem(text.as_bytes());
+        let (_, answer) = connect(peer, &command, data.as_bytes())?;
+        expect_parameter(&answer, 256, true).about(format!("subsystem {text:?}"))?;
+    }
+    Ok(())
+}
+
+fn formats(peer: &Peer) -> Check {
+    for recfmt in [1, 2, 0xFF, 0xFFFF] {
+        let command = ConnectCommand { recfmt, ..peer.connect_command(0, ENTRIES) };
+        let (_, answer) = connect(peer, &command, peer.connect_data(Cntlid::DYNAMIC).as_bytes())?;
+        expect_status(&answer, &[Status::CONNECT_INCOMPATIBLE_FORMAT]).about(format!("RECFMT {recfmt}"))?;
+    }
+    Ok(())
+}
+
+fn queue_sizes(peer: &Peer) -> Check {
+    let (mut admin, cntlid) = peer.admin(Digests::empty())?;
+    set_queues(&mut admin, 4)?;
+    let most = peer.cap.queue_entries_max();
+    for entries in [1, most + 1, 65_536].into_iter().filter(|entries| *entries <= 65_536) {
+        let command = peer.connect_command(1, entries);
+        let (_, answer) = connect(peer, &command, peer.connect_data(cntlid).as_bytes())?;
+        expect_parameter(&answer, 44, false).about(format!("{entries} entries of an I/O queue"))?;
+    }
+    let command = peer.connect_command(0, 1);
+    let (_, answer) = connect(peer, &command, peer.connect_data(Cntlid::DYNAMIC).as_bytes())?;
+    expect_parameter(&answer, 44, false).about("an admin queue of one entry")?;
+    peer.connect_io(cntlid, 1, most, Digests::empty()).about("MQES itself").map(drop)
+}
+
+fn queue_ids(peer: &Peer) -> Check {
+    let (mut admin, cntlid) = peer.admin(Digests::empty())?;
+    let granted = set_queues(&mut admin, 65_535)?;
+    let data = peer.connect_data(cntlid);
+    for qid in [granted + 1, 0x7FFF, 0xFFFF].into_iter().filter(|qid| *qid <= 0xFFFF) {
+        let qid = u16::try_from(qid).expect("filtered");
+        let (_, answer) = connect(peer, &peer.connect_command(qid, ENTRIES), data.as_bytes())?;
+        expect_parameter(&answer, 42, false).about(format!("queue {qid}"))?;
+    }
+    let mut first = peer.connect_io(cntlid, 1, ENTRIES, Digests::empty())?;
+    let mut queue = peer.queue(Digests::empty())?.patient_for(Duration::from_secs(10));
+    let answer = queue.run(peer.connect_command(1, ENTRIES).to_sqe(), Move::InCapsule(data.as_bytes()))?;
+    expect_status(&answer, &[Status::COMMAND_SEQUENCE_ERROR]).about("a queue id in use")?;
+    if let Ok(disk) = peer.disk() {
+        first.must(disk.read(0, 1), Move::Back(disk.block_bytes)).about("the queue that had the id")?;
+    }
+    // The admin queue of a controller that is somebody's.
+    let (_, answer) = connect(peer, &peer.connect_command(0, ENTRIES), data.as_bytes())?;
+    expect_parameter(&answer, 16, true).about("an admin queue of a controller that is there")?;
+    // The id is free again once its queue is gone.
+    drop(first);
+    for _ in 0..50 {
+        match peer.connect_io(cntlid, 1, ENTRIES, Digests::empty()) {
+            Ok(_) => return Ok(()),
+            Err(Finding::Differs(_)) => std::thread::sleep(Duration::from_millis(20)),
+            Err(finding) => return Err(finding),
+        }
+    }
+    differs("a queue id stays in use after its connection has ended")
+}
+
+fn connect_twice(peer: &Peer) -> Check {
+    let refused = [Status::COMMAND_SEQUENCE_ERROR];
+    let (mut admin, cntlid) = peer.admin(Digests::empty())?;
+    set_queues(&mut admin, 2)?;
+    let data = peer.connect_data(Cntlid::DYNAMIC);
+    admin
+        .must_end(peer.connect_command(0, ENTRIES).to_sqe(), Move::InCapsule(data.as_bytes()), &refused)
+        .about("Connect twice")?;
+    let data = peer.connect_data(cntlid);
+    admin
+        .must_end(peer.connect_command(1, ENTRIES).to_sqe(), Move::InCapsule(data.as_bytes()), &refused)
+        .about("an I/O queue on the admin connection")?;
+    let mut io = peer.connect_io(cntlid, 1, ENTRIES, Digests::empty())?;
+    io.must_end(peer.connect_command(1, ENTRIES).to_sqe(), Move::InCapsule(data.as_bytes()), &refused)
+        .about("Connect twice on an I/O queue")?;
+    identify(&mut admin, Cns::CONTROLLER, Nsid::NONE).map(drop)
+}
+
+/// Somebody else.
+fn stranger() -> (Nqn, HostId) {
+    let uuid = Uuid::from_bytes([0x5A, 1, 2, 3, 4, 5, 0x46, 7, 0x88, 9, 10, 11, 12, 13, 14, 15]);
+    (Nqn::from_uuid(uuid), uuid.into())
+}
+
+fn strangers(peer: &Peer) -> Check {
+    let (mut admin, cntlid) = peer.admin(Digests::empty())?;
+    set_queues(&mut admin, 2)?;
+    let command = peer.connect_command(1, ENTRIES);
+    let settings = &peer.settings;
+    let (nqn, id) = stranger();
+    let refused = |data: &ConnectData, what: &str| {
+        let (_, answer) = connect(peer, &command, data.as_bytes())?;
+        let rights = [Status::CONNECT_INVALID_PARAMETERS, Status::CONNECT_INVALID_HOST];
+        expect_status(&answer, &rights).about(what)
+    };
+    let other_name = ConnectData::new(settings.hostid, cntlid, &settings.subsystem, &nqn);
+    refused(&other_name, "another host's name")?;
+    let other_id = ConnectData::new(id, cntlid, &settings.subsystem, &settings.host);
+    refused(&other_id, "another host's identifier")?;
+    for other in [cntlid.get().wrapping_add(0x2000), 0xFFFD, 0xFFFE, 0xFFFF, 0] {
+        if other == cntlid.get() {
+            continue;
+        }
+        let data = peer.connect_data(Cntlid::new(other));
+        refused(&data, &format!("controller {other:#06x}"))?;
+    }
+    // A controller whose host has left.
+    let (gone, gone_id) = peer.admin(Digests::empty())?;
+    drop(gone);
+    std::thread::sleep(Duration::from_millis(200));
+    refused(&peer.connect_data(gone_id), "a controller that is gone")?;
+    peer.connect_io(cntlid, 1, ENTRIES, Digests::empty()).about("the right one").map(drop)
+}
+
+fn no_hostid(peer: &Peer) -> Check {
+    let settings = &peer.settings;
+    let zero = HostId::from_bytes([0; 16]);
+    let data = ConnectData::new(zero, Cntlid::DYNAMIC, &settings.subsystem, &settings.host);
+    let (_, answer) = connect(peer, &peer.connect_command(0, ENTRIES), data.as_bytes())?;
+    expect_parameter(&answer, 0, true)
+}
+
+fn keep_alive_times(peer: &Peer) -> Check {
+    for kato_ms in [0, 1, 1000, 0x7FFF_FFFF, u32::MAX] {
+        let command = ConnectCommand { kato_ms, ..peer.connect_command(0, ENTRIES) };
+        let (mut admin, answer) = connect(peer, &command, peer.connect_data(Cntlid::DYNAMIC).as_bytes())?;
+        let rights = [Status::SUCCESS, Status::KEEP_ALIVE_INVALID];
+        expect_status(&answer, &rights).about(format!("KATO {kato_ms}"))?;
+        if answer.status().is_success() && kato_ms != 1 {
+            std::thread::sleep(Duration::from_millis(20));
+            property(&mut admin, Property::CSTS).about(format!("with KATO {kato_ms}"))?;
+        }
+    }
+    Ok(())
+}
+
+fn ends_within_connect(peer: &Peer) -> Check {
+    let data = peer.connect_data(Cntlid::DYNAMIC);
+    let sqe = peer.connect_command(0, ENTRIES).to_sqe().with_cid(1);
+    for round in 0_usize..300 {
+        let mut link = peer.link(Digests::empty())?;
+        let bytes = in_capsule(link.form, sqe, data.as_bytes()).seal();
+        let end = [bytes.len(), 8, 72, 100, bytes.len() - 1][round % 5];
+        link.send(&bytes[..end])?;
+        if round % 2 == 0 { link.reset() } else { drop(link) }
+    }
+    // The same with an I/O queue: its controller stays.
+    let (mut admin, cntlid) = peer.admin(Digests::empty())?;
+    set_queues(&mut admin, 2)?;
+    let data = peer.connect_data(cntlid);
+    let sqe = peer.connect_command(1, ENTRIES).to_sqe().with_cid(1);
+    for _ in 0..20 {
+        let mut link = peer.link(Digests::empty())?;
+        link.send(&in_capsule(link.form, sqe, data.as_bytes()).seal())?;
+        link.reset();
+    }
+    identify(&mut admin, Cns::CONTROLLER, Nsid::NONE).map(drop)
+}
+
+fn properties(peer: &Peer) -> Check {
+    let refused = [Status::INVALID_FIELD, Status::CONNECT_INVALID_PARAMETERS];
+    let (mut admin, _) = peer.admin(Digests::empty())?;
+    let gets = [
+        (PropertySize::from_raw(0), 0x1_u32),
+        (PropertySize::from_raw(0), 0x3),
+        (PropertySize::from_raw(1), 0x2),
+        (PropertySize::from_raw(0), 0x1000),
+        (PropertySize::from_raw(1), 0xFFFF_FFFC),
+        (PropertySize::from_raw(1), Property::VS.raw()),
+        (PropertySize::from_raw(1), Property::CC.raw()),
+        (PropertySize::from_raw(2), Property::CAP.raw()),
+        (PropertySize::from_raw(7), Property::CSTS.raw()),
+    ];
+    for (size, offset) in gets {
+        let get = PropertyGet { size, property: Property::from_raw(offset) };
+        admin.must_end(get.to_sqe(), Move::None, &refused).about(format!("Get of {offset:#x}, {size:?}"))?;
+    }
+    for (property, value) in
+        [(Property::CAP, 1_u64), (Property::VS, 0), (Property::CSTS, 2), (Property::from_raw(0x1000), 1)]
+    {
+        let set = PropertySet { size: property.size().unwrap_or_default(), property, value };
+        admin.must_end(set.to_sqe(), Move::None, &refused).about(format!("Set of {:#x}", property.raw()))?;
+    }
+    // CC with a page size, arbitration and entry sizes that are not offered: refused, or passed over while enabled.
+    for bits in [0x0046_0781_u32, 0x0046_3801, 0x0011_0001, 0x00FF_0001, 0x0046_0071] {
+        let (mut admin, _) = {
+            let mut admin = peer.queue(Digests::empty())?;
+            let answer = peer.connect_admin(&mut admin)?;
+            (admin, answer)
+        };
+        let answer = admin.run(Sqe::property_set(Property::CC, bits.into()), Move::None)?;
+        let is_refused = !answer.status().is_success();
+        if is_refused {
+            expect_status(&answer, &refused).about(format!("CC {bits:#x}"))?;
+        } else {
+            let csts = property(&mut admin, Property::CSTS)?;
+            holds(csts & 3 != 1, format!("a controller is ready with CC {bits:#x}"))?;
+        }
+    }
+    // Enabled and disabled, many times.
+    for round in 0..200 {
+        let cc = enabled().with_en(round % 2 == 1);
+        admin.must(Sqe::property_set(Property::CC, cc.bits().into()), Move::None).about("toggling")?;
+        wait_ready(&mut admin, round % 2 == 1)?;
+    }
+    identify(&mut admin, Cns::CONTROLLER, Nsid::NONE).about("after toggling")?;
+    let down = enabled().with_shn(ShutdownNotification::NORMAL);
+    admin.must(Sqe::property_set(Property::CC, down.bits().into()), Move::None).about("a shutdown")?;
+    for _ in 0..200 {
+        if property(&mut admin, Property::CSTS)? & 0xC == 8 {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    differs("a shutdown does not end")
+}
+
+fn reset_under_way(peer: &Peer) -> Check {
+    let disk = peer.scratch()?;
+    let mut association = peer.associate(Digests::empty())?;
+    disk.put(&mut association.io, 0, 8, 0xC1)?;
+    let data = disk.fill(8, 0xC2);
+    let cid = association.io.submit(disk.write(0, 8), Move::Asked(&data))?;
+    let Step::Wants(window) = association.io.step(cid)? else { return skipped("no R2T for a write") };
+    let cc = enabled().with_en(false);
+    association.admin.must(Sqe::property_set(Property::CC, cc.bits().into()), Move::None)?;
+    wait_ready(&mut association.admin, false)?;
+    // The data comes late: its write must not land.
+    association.io.serve(&window, &data)?;
+    match association.io.link.receive() {
+        Ok(Got::Closed | Got::TermReq { .. }) => {}
+        Ok(Got::Completion(cqe)) => holds(!cqe.status().is_success(), "a write succeeds after a reset")?,
+        Ok(got) => return differs(format!("{got} after a reset")),
+        Err(Finding::Hangs(_)) => return Err(Finding::Hangs("an I/O queue stays open after a reset".into())),
+        Err(finding) => return Err(finding),
+    }
+    peer.enable(&mut association.admin).about("enabled again")?;
+    disk.holds(&mut peer.io(Digests::empty())?, 0, 8, 0xC1).about("after a reset")
+}
+
+/// An admin queue of the discovery controller, enabled, if there is one at this address.
+pub(super) fn discovery(peer: &Peer) -> Check<Queue> {
+    let settings = &peer.settings;
+    let mut queue = peer.queue(Digests::empty())?;
+    let data = ConnectData::new(settings.hostid, Cntlid::DYNAMIC, &Nqn::discovery(), &settings.host);
+    let sqe = peer.connect_command(0, ENTRIES).to_sqe();
+    let answer = queue.run(sqe, Move::InCapsule(data.as_bytes()))?;
+    if !answer.status().is_success() {
+        return skipped("there is no discovery service at this address");
+    }
+    peer.enable(&mut queue)?;
+    Ok(queue)
+}
+
+fn log_offsets(peer: &Peer) -> Check {
+    let mut queue = discovery(peer)?;
+    let record = DISCOVERY_RECORD_BYTES as u64;
+    let page = |offset, length_bytes| GetLogPage {
+        lid: Lid::DISCOVERY,
+        length_bytes,
+        offset,
+        ..GetLogPage::default()
+    };
+    let whole = queue.must(page(0, 16 * record).to_sqe(Nsid::NONE), Move::Back(16 * 1024))?.data;
+    let count = u64::from_le_bytes(whole[8..16].try_into().expect("eight bytes"));
+    let end = (count + 1) * record;
+    let tail = whole.get(usize::try_from(end).unwrap_or(usize::MAX)..).unwrap_or_default();
+    holds(tail.iter().all(|byte| *byte == 0), "bytes after the end of the log")?;
+    for offset in [end, end + 4, 1 << 20, 1 << 32, 1 << 63, u64::MAX - 3, u64::MAX - 1023, 1, 2, 3, end - 1] {
+        let answer = queue.run(page(offset, 1024).to_sqe(Nsid::NONE), Move::Back(1024))?;
+        let what = format!("offset {offset:#x}");
+        if answer.status().is_success() {
+            // At the very end there may be nothing to say.
+            holds(offset == end, format!("{what} succeeds"))?;
+            holds(answer.data.iter().all(|byte| *byte == 0), format!("{what}: bytes of its memory"))?;
+        } else {
+            expect_status(&answer, &[Status::INVALID_FIELD]).about(what)?;
+        }
+    }
+    // Up to the end and beyond.
+    let offset = end - 512;
+    let answer =
+        queue.must(page(offset, 4096).to_sqe(Nsid::NONE), Move::Back(4096)).about("beyond the end")?;
+    let beyond = answer.data.get(512..).unwrap_or_default();
+    holds(beyond.iter().all(|byte| *byte == 0), "bytes after the end of the log")
+}
+
+fn queue_counts(peer: &Peer) -> Check {
+    let (mut admin, cntlid) = peer.admin(Digests::empty())?;
+    for value in [0xFFFF_FFFF_u32, 0xFFFF_0000, 0x0000_FFFF] {
+        let sqe = Sqe::set_feature(Fid::NUMBER_OF_QUEUES, Nsid::NONE, value);
+        admin.must_end(sqe, Move::None, &[Status::INVALID_FIELD]).about(format!("{value:#010x}"))?;
+    }
+    let sqe = Sqe::set_feature(Fid::NUMBER_OF_QUEUES, Nsid::NONE, 0xFFFE_FFFE);
+    let answer = admin.must(sqe, Move::None).about("65,535 queues")?;
+    let granted = NumberOfQueues::from_bits(answer.cqe.dw0()).queue_pairs();
+    holds((1..65_535).contains(&granted), format!("{granted} queues granted"))?;
+    let last = u16::try_from(granted).expect("checked");
+    peer.connect_io(cntlid, last, 2, Digests::empty()).about("the last queue granted").map(drop)
+}
+
+fn disconnect(peer: &Peer) -> Check {
+    let mut io = peer.io(Digests::empty())?;
+    let answer = io.run(Disconnect { recfmt: 0 }.to_sqe(), Move::None)?;
+    if !answer.status().is_success() {
+        let rights = [Status::INVALID_OPCODE, Status::INVALID_FIELD];
+        expect_status(&answer, &rights)?;
+        let Ok(disk) = peer.disk() else { return Ok(()) };
+        return io.must(disk.read(0, 1), Move::Back(disk.block_bytes)).about("after a refusal").map(drop);
+    }
+    match io.run(Disconnect { recfmt: 0 }.to_sqe(), Move::None) {
+        Err(Finding::Differs(_)) => Ok(()),
+        Err(finding) => Err(finding),
+        Ok(_) => differs("commands are answered after Disconnect"),
+    }
+}
+
+fn discovery_io(peer: &Peer) -> Check {
+    let mut queue = discovery(peer)?;
+    let answer = queue.run(
+        IdentifyCommand { cns: Cns::NAMESPACE, ..IdentifyCommand::default() }.to_sqe(Nsid::new(1)),
+        Move::Back(IDENTIFY_BYTES),
+    )?;
+    holds(!answer.status().is_success(), "Identify of a namespace succeeds")?;
+    for opcode in [0x00, 0x01, 0x04, 0x05, 0x18, 0x19] {
+        let answer = queue.run(Sqe::new(opcode, Nsid::new(1)), Move::None)?;
+        // Keep Alive is welcome.
+        let is_keep_alive = opcode == AdminOpcode::KEEP_ALIVE.raw();
+        holds(is_keep_alive || !answer.status().is_success(), format!("opcode {opcode:#04x} succeeds"))?;
+    }
+    // An I/O queue of a discovery controller.
+    let settings = &peer.settings;
+    let mut second = peer.queue(Digests::empty())?;
+    let data = ConnectData::new(settings.hostid, Cntlid::DYNAMIC, &Nqn::discovery(), &settings.host);
+    let answer = second.run(peer.connect_command(0, ENTRIES).to_sqe(), Move::InCapsule(data.as_bytes()))?;
+    let cntlid = Cntlid::new(ConnectResult::from_bits(answer.cqe.dw0()).cntlid());
+    peer.enable(&mut second)?;
+    let data = ConnectData::new(settings.hostid, cntlid, &Nqn::discovery(), &settings.host);
+    let command = ConnectCommand { qid: Qid::new(1), ..peer.connect_command(1, ENTRIES) };
+    let (_, answer) = connect(peer, &command, data.as_bytes())?;
+    holds(!answer.status().is_success(), "an I/O queue of a discovery controller connects")
+}
