@@ -72,6 +72,14 @@ impl Engine {
         }
     }
 
+    /// Asks for one [`Event::Readable`] of a listener, which may have connections waiting already.
+    pub(crate) fn arm_listener(&mut self, key: u64, fd: BorrowedFd<'_>) -> io::Result<()> {
+        match self {
+            Self::Uring(engine) => engine.arm(key, fd, Interest::Read),
+            Self::Epoll(engine) => engine.arm_once(key, fd),
+        }
+    }
+
     /// Forgets a descriptor that is about to be closed. Events for its key may still come, and mean nothing.
     pub(crate) fn disarm(&mut self, key: u64, fd: BorrowedFd<'_>) {
         match self {

@@ -68,6 +68,15 @@ impl EpollEngine {
         Ok(())
     }
 
+    /// For one event, also if it is ready all the while: a listener is armed with connections still waiting.
+    pub(crate) fn arm_once(&mut self, key: u64, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
+        if self.watched.insert(key) {
+            return self.add(key, fd, flags);
+        }
+        Ok(epoll::modify(&self.set, fd, epoll::EventData::new_u64(key), flags)?)
+    }
+
     pub(crate) fn disarm(&mut self, key: u64, fd: BorrowedFd<'_>) {
         if self.watched.remove(&key)
             && let Err(error) = epoll::delete(&self.set, fd)

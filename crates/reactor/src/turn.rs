@@ -441,7 +441,7 @@ impl<M: Send + 'static> Core<M> {
 
     fn arm_listener(&mut self, at: usize) {
         let (_, listener, id) = &self.listeners[at];
-        if let Err(error) = self.engine.arm(id.key(), listener.as_fd(), Interest::Read) {
+        if let Err(error) = self.engine.arm_listener(id.key(), listener.as_fd()) {
             tracing::error!(%error, "cannot watch a listener");
         }
     }
@@ -471,7 +471,7 @@ impl<M: Send + 'static> Io<M> for Core<M> {
 
     fn listen(&mut self, tag: ListenerTag, listener: Listener) -> io::Result<()> {
         let id = self.insert(Use::Listener);
-        self.engine.arm(id.key(), listener.as_fd(), Interest::Read)?;
+        self.engine.arm_listener(id.key(), listener.as_fd())?;
         self.listeners.push((tag, listener, id));
         Ok(())
     }

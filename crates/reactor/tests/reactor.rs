@@ -190,6 +190,23 @@ impl Drop for Rig {
     }
 }
 
+/// More than one turn accepts: they must not wait for another one to come.
+#[test]
+fn connections_that_wait_together_are_all_accepted() {
+    for engine in ENGINES {
+        let rig = Rig::new(engine, 1);
+        let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = listener.address();
+        let mut clients: Vec<_> = (0..300).map(|_| TcpStream::connect(address).unwrap()).collect();
+        rig.addresses[0].post(Message::Listen(listener));
+        for client in &mut clients {
+            client.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            client.write_all(&[7]).unwrap();
+            client.read_exact(&mut [0]).expect("it is accepted and answered");
+        }
+    }
+}
+
 #[test]
 fn what_is_sent_comes_back_whatever_the_engine() {
     for engine in ENGINES {
