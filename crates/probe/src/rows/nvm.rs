@@ -1,0 +1,373 @@
+//! Section 9: commands on blocks.
+
+use wire::id::Nsid;
+use wire::identify::Cns;
+use wire::identify::capabilities::{Fuses, Oncs};
+use wire::identify::lists::read_nsid_list;
+use wire::nvm::{CopyCommand, CopyFormat, CopySource, DatasetManagement, DsmAttributes, DsmRange};
+use wire::pdu::Digests;
+use wire::sqe::{Fuse, Sqe};
+use wire::status::Status;
+use zerocopy::IntoBytes;
+
+use crate::finding::{About, Check, differs, holds, skipped};
+use crate::peer::{Association, Disk, Peer, identify};
+use crate::queue::{Move, Queue, Step, expect_status};
+use crate::row::Row;
+
+pub(super) const ROWS: &[Row] = &[
+    Row::new("N1", "the last block, and blocks beyond it", "accepted; status 0/80", ends),
+    Row::new("N2", "block addresses whose bytes wrap 64 bits", "status 0/80, nothing written", wraps),
+    Row::new("N3", "transfers of the limit, and of 65,536 blocks", "accepted; status 0/02", transfer_limit),
+    Row::new("N4", "ranges beyond the end, empty, overlapping", "0/80; empty ones passed over", ranges),
+    Row::new("N5", "Dataset Management with less data than ranges", "status 0/0F", short_ranges),
+    Row::new("N6", "namespaces that are none", "status 0/0B", namespaces),
+    Row::new("N7", "reserved dwords, protection without any, directives", "0/02, or passed over", reserved)
+        .judged("either is sound, if nothing else happens"),
+    Row::new("N8", "Compare that differs; fused pairs that are none", "2/85; 0/09 and 0/0A", compares),
+    Row::new("N9", "overlapping writes from four queues", "each block from one of them", overlaps),
+    Row::new("N10", "thousands of Flush and FUA", "all carried out", flushes),
+    Row::new("N11", "I/O against reservations", "0/83 as the table says", |peer| {
+        match peer.identify.oncs().contains(Oncs::RESERVATIONS) {
+            true => skipped("not written yet"),
+            false => skipped("the target has no reservations"),
+        }
+    }),
+];
+
+const BEYOND: [Status; 1] = [Status::LBA_OUT_OF_RANGE];
+
+/// Reads and, where that is allowed, writes: both must end so.
+fn both(peer: &Peer, io: &mut Queue, disk: Disk, lba: u64, blocks: u32, rights: &[Status]) -> Check {
+    let what = format!("{blocks} blocks at {lba:#x}");
+    let length = blocks * disk.block_bytes;
+    io.must_end(disk.read(lba, blocks), Move::Back(length), rights).about(format!("Read of {what}"))?;
+    if peer.settings.may_overwrite {
+        let data = disk.fill(blocks, 0xEE);
+        io.must_end(disk.write(lba, blocks), Move::Asked(&data), rights).about(format!("Write of {what}"))?;
+    }
+    Ok(())
+}
+
+fn ends(peer: &Peer) -> Check {
+    let disk = peer.disk()?;
+    let mut io = peer.io(Digests::empty())?;
+    let end = disk.block_count;
+    // The last block is the neighbour's as well: it is only read.
+    let last = Move::Back(disk.block_bytes);
+    io.must(disk.read(end - 1, 1), last).about("the last block")?;
+    for (lba, blocks) in [(end - 1, 2), (end, 1), (end, 8), (end + 1, 1), (end - 7, 8), (end * 2, 1)] {
+        both(peer, &mut io, disk, lba, blocks, &BEYOND)?;
+    }
+    Ok(())
+}
+
+fn wraps(peer: &Peer) -> Check {
+    let disk = peer.disk()?;
+    let mut io = peer.io(Digests::empty())?;
+    if peer.settings.may_overwrite {
+        disk.put(&mut io, 0, 8, 0x31)?;
+    }
+    let wrap = 1_u64 << (64 - disk.block_bytes.trailing_zeros());
+    for lba in [wrap, wrap + 1, wrap - 1, 1 << 63, u64::MAX, u64::MAX - 7, 1 << 32, 1 << 52, 1 << 55] {
+        if lba < disk.block_count {
+            continue;
+        }
+        for blocks in [1, 8] {
+            both(peer, &mut io, disk, lba, blocks, &BEYOND)?;
+        }
+    }
+    if peer.settings.may_overwrite { disk.holds(&mut io, 0, 8, 0x31) } else { Ok(()) }
+}
+
+fn transfer_limit(peer: &Peer) -> Check {
+    let disk = peer.disk()?;
+    let mut io = peer.io(Digests::empty())?;
+    let Some(limit) = peer.transfer_bytes_max().and_then(|limit| u32::try_from(limit).ok()) else {
+        return skipped("the target says that there is no limit");
+    };
+    let blocks = limit / disk.block_bytes;
+    if blocks < 65_536 {
+        let mut rights = vec![Status::INVALID_FIELD];
+        if disk.block_count < 65_536 {
+            // Which of the two is wrong is said is a choice.
+            rights.push(Status::LBA_OUT_OF_RANGE);
+        }
+        // A buffer as long as what is asked for, as far as a length can say so.
+        let length = u32::try_from(65_536 * u64::from(disk.block_bytes)).unwrap_or(u32::MAX);
+        io.must_end(disk.read(0, 65_536), Move::Back(length), &rights).about("65,536 blocks")?;
+        io.must_end(disk.read(0, blocks + 1), Move::Back(limit + disk.block_bytes), &rights)
+            .about("one too many")?;
+    }
+    let fits = u64::from(blocks) + crate::neighbour::BLOCKS < disk.block_count;
+    holds(fits, "the namespace is too small for a transfer")?;
+    let answer = io.must(disk.read(0, blocks), Move::Back(limit)).about("the limit")?;
+    holds(answer.data.len() == limit as usize, "a short read")?;
+    if peer.settings.may_overwrite {
+        disk.put(&mut io, 0, blocks, 0x32).about("the limit")?;
+        disk.holds(&mut io, 0, blocks, 0x32)?;
+    }
+    Ok(())
+}
+
+fn deallocate(io: &mut Queue, disk: Disk, ranges: &[DsmRange]) -> Check<crate::queue::Answer> {
+    let count = u16::try_from(ranges.len()).expect("few");
+    let command = DatasetManagement { range_count: count, attributes: DsmAttributes::DEALLOCATE };
+    io.run(command.to_sqe(disk.nsid), Move::Asked(ranges.as_bytes()))
+}
+
+fn ranges(peer: &Peer) -> Check {
+    let disk = peer.scratch()?;
+    let commands = peer.identify.oncs();
+    let mut io = peer.io(Digests::empty())?;
+    let end = disk.block_count;
+    let beyond = [(end - 1, 2), (end, 1), (u64::MAX, 1), (u64::MAX - 7, 8), (end - 8, 65_536)];
+    disk.put(&mut io, 0, 64, 0x41)?;
+    for (lba, blocks) in beyond {
+        let what = format!("{blocks} blocks at {lba:#x}");
+        let too_much = [Status::LBA_OUT_OF_RANGE, Status::INVALID_FIELD];
+        if commands.contains(Oncs::WRITE_ZEROES) {
+            let sqe = Sqe::write_zeroes(disk.nsid, lba, blocks, true);
+            io.must_end(sqe, Move::None, &too_much).about(format!("Write Zeroes of {what}"))?;
+        }
+        if commands.contains(Oncs::VERIFY) {
+            let sqe = Sqe::verify(disk.nsid, lba, blocks);
+            io.must_end(sqe, Move::None, &too_much).about(format!("Verify of {what}"))?;
+        }
+        if commands.contains(Oncs::COMPARE) && blocks <= 8 {
+            let data = disk.fill(blocks, 0x41);
+            let sqe = Sqe::compare(disk.nsid, lba, blocks);
+            io.must_end(sqe, Move::Asked(&data), &BEYOND).about(format!("Compare of {what}"))?;
+        }
+        if commands.contains(Oncs::DATASET_MANAGEMENT) {
+            // A right range before it must not matter.
+            let ranges = [DsmRange::new(200, 0), DsmRange::new(lba, blocks)];
+            let answer = deallocate(&mut io, disk, &ranges)?;
+            expect_status(&answer, &BEYOND).about(format!("Deallocate of {what}"))?;
+        }
+        if commands.contains(Oncs::COPY) && blocks <= 8 {
+            let from = CopySource::new(disk.nsid, lba, blocks);
+            let to = CopyCommand::new(lba, CopyFormat::from_raw(0), 1);
+            let inside = CopySource::new(disk.nsid, 0, blocks);
+            for (what, command, source) in
+                [("from", CopyCommand::new(128, CopyFormat::from_raw(0), 1), from), ("to", to, inside)]
+            {
+                let answer = io.run(command.to_sqe(disk.nsid), Move::Asked(source.as_bytes()))?;
+                let status = answer.status();
+                let is_right = BEYOND.iter().any(|right| right.is(status));
+                holds(is_right, format!("Copy {what} {blocks} blocks at {lba:#x}: {status}"))?;
+            }
+        }
+    }
+    if commands.contains(Oncs::DATASET_MANAGEMENT) {
+        let empty = vec![DsmRange::new(0, 0); 256];
+        expect_status(&deallocate(&mut io, disk, &empty)?, &[Status::SUCCESS]).about("256 empty ranges")?;
+        let overlapping = vec![DsmRange::new(16, 8); 256];
+        expect_status(&deallocate(&mut io, disk, &overlapping)?, &[Status::SUCCESS])
+            .about("one range 256 times")?;
+        let empty_beyond = [DsmRange::new(u64::MAX, 0)];
+        let answer = deallocate(&mut io, disk, &empty_beyond)?;
+        expect_status(&answer, &[Status::SUCCESS, Status::LBA_OUT_OF_RANGE])
+            .about("an empty range beyond the end")?;
+    }
+    disk.holds(&mut io, 0, 16, 0x41)?;
+    disk.holds(&mut io, 24, 40, 0x41)
+}
+
+fn short_ranges(peer: &Peer) -> Check {
+    let disk = peer.scratch()?;
+    if !peer.identify.oncs().contains(Oncs::DATASET_MANAGEMENT) {
+        return skipped("the target has no Dataset Management");
+    }
+    let mut io = peer.io(Digests::empty())?;
+    for (count, length) in [(2, 16), (256, 4080), (1, 4), (1, 12), (256, 16)] {
+        let command = DatasetManagement { range_count: count, attributes: DsmAttributes::DEALLOCATE };
+        let data = vec![0; length];
+        let rights = [Status::DATA_SGL_LENGTH_INVALID];
+        let sqe = command.to_sqe(disk.nsid);
+        let what = format!("{count} ranges in {length} bytes");
+        io.must_end(sqe, Move::Asked(&data), &rights).about(&what)?;
+        if length <= peer.in_capsule_bytes() as usize {
+            io.must_end(sqe, Move::InCapsule(&data), &rights).about(format!("{what}, in the capsule"))?;
+        }
+    }
+    // No data at all.
+    let command = DatasetManagement { range_count: 1, attributes: DsmAttributes::DEALLOCATE };
+    io.must_end(command.to_sqe(disk.nsid), Move::None, &[Status::DATA_SGL_LENGTH_INVALID])
+        .about("no data")
+        .map(drop)
+}
+
+fn namespaces(peer: &Peer) -> Check {
+    let disk = peer.disk()?;
+    let Association { mut admin, mut io, .. } = peer.associate(Digests::empty())?;
+    let list = identify(&mut admin, Cns::ACTIVE_NAMESPACES, Nsid::NONE)?;
+    let active: Vec<_> = read_nsid_list(&list).collect();
+    let none = [0, 0xFFFF_FFFF, 0xFFFF_FFFE, 0x8000_0000, 0x1234].map(Nsid::new);
+    let after_last = active.last().map(|nsid| Nsid::new(nsid.get() + 1));
+    for nsid in none.into_iter().chain(after_last).filter(|nsid| !active.contains(nsid)) {
+        let rights = [Status::INVALID_NAMESPACE, Status::INVALID_FIELD];
+        let what = format!("namespace {:#x}", nsid.get());
+        io.must_end(Sqe::read(nsid, 0, 1), Move::Back(disk.block_bytes), &rights).about(&what)?;
+        let data = disk.fill(1, 0);
+        io.must_end(Sqe::write(nsid, 0, 1), Move::Asked(&data), &rights).about(&what)?;
+        if nsid != Nsid::ALL {
+            io.must_end(Sqe::flush(nsid), Move::None, &rights).about(format!("Flush of {what}"))?;
+        }
+    }
+    let rights = [Status::SUCCESS, Status::INVALID_NAMESPACE];
+    io.must_end(Sqe::flush(Nsid::ALL), Move::None, &rights).about("Flush of all")?;
+    Ok(())
+}
+
+fn reserved(peer: &Peer) -> Check {
+    let disk = peer.disk()?;
+    let mut io = peer.io(Digests::empty())?;
+    let rights = [Status::SUCCESS, Status::INVALID_FIELD, Status::INVALID_PROTECTION_INFORMATION];
+    let read = disk.read(0, 1);
+    let control = |bits: u32| {
+        let mut sqe = read;
+        sqe.cdw12.set(sqe.cdw12.get() | bits << 16);
+        sqe
+    };
+    let mut cases = vec![
+        ("PRACT", control(1 << 13)),
+        ("PRCHK", control(7 << 10)),
+        ("limited retry", control(1 << 15)),
+        ("directive type 1", control(1 << 4)),
+        ("directive type 15", control(15 << 4)),
+        ("reserved control bits", control(0x000F)),
+    ];
+    for (what, change) in [
+        ("dword 2", (|sqe| sqe.cdw2.set(u32::MAX)) as fn(&mut Sqe)),
+        ("dword 3", |sqe| sqe.cdw3.set(u32::MAX)),
+        ("the metadata pointer", |sqe| sqe.mptr.set(u64::MAX)),
+        ("dword 13", |sqe| sqe.cdw13.set(u32::MAX)),
+        ("dword 14", |sqe| sqe.cdw14.set(u32::MAX)),
+        ("dword 15", |sqe| sqe.cdw15.set(u32::MAX)),
+    ] {
+        let mut sqe = read;
+        change(&mut sqe);
+        cases.push((what, sqe));
+    }
+    for (what, sqe) in cases {
+        let answer = io.must_end(sqe, Move::Back(disk.block_bytes), &rights).about(what)?;
+        let is_whole = !answer.status().is_success() || answer.data.len() == disk.block_bytes as usize;
+        holds(is_whole, format!("{what}: a short read"))?;
+    }
+    Ok(())
+}
+
+/// Sends two commands in a row and gives both ends.
+fn pair(io: &mut Queue, commands: [(Sqe, &[u8]); 2]) -> Check<[Status; 2]> {
+    let mut cids = [0; 2];
+    for (cid, (sqe, data)) in cids.iter_mut().zip(commands) {
+        *cid = io.submit(sqe, Move::Asked(data))?;
+    }
+    let first = io.finish(cids[0], commands[0].1)?.status();
+    let second = io.finish(cids[1], commands[1].1)?.status();
+    Ok([first, second])
+}
+
+fn compares(peer: &Peer) -> Check {
+    let disk = peer.scratch()?;
+    let mut io = peer.io(Digests::empty())?;
+    if !peer.identify.oncs().contains(Oncs::COMPARE) {
+        return skipped("the target has no Compare");
+    }
+    disk.put(&mut io, 0, 4, 0x51)?;
+    let (same, other) = (disk.fill(1, 0x51), disk.fill(1, 0x52));
+    let compare = Sqe::compare(disk.nsid, 0, 1);
+    io.must(compare, Move::Asked(&same)).about("Compare of the same")?;
+    io.must_end(compare, Move::Asked(&other), &[Status::COMPARE_FAILURE]).about("Compare of another")?;
+    if !peer.identify.fuses().contains(Fuses::COMPARE_AND_WRITE) {
+        let sqe = compare.with_fuse(Fuse::FIRST);
+        return io.must_end(sqe, Move::Asked(&same), &[Status::INVALID_FIELD]).about("FUSE 01").map(drop);
+    }
+    let first = compare.with_fuse(Fuse::FIRST);
+    let second = disk.write(0, 1).with_fuse(Fuse::SECOND);
+    let expect = |what: &str, got: [Status; 2], rights: [&[Status]; 2]| {
+        let is_right = |got: Status, rights: &[Status]| rights.iter().any(|right| right.is(got));
+        let good = is_right(got[0], rights[0]) && is_right(got[1], rights[1]);
+        holds(good, format!("{what}: {} and {}", got[0], got[1]))
+    };
+    let missing = [Status::ABORTED_MISSING_FUSED];
+    let either = [Status::ABORTED_MISSING_FUSED, Status::ABORTED_FAILED_FUSED, Status::INVALID_FIELD];
+    let got = pair(&mut io, [(first, &other), (second, &other)])?;
+    expect("a pair that differs", got, [&[Status::COMPARE_FAILURE], &[Status::ABORTED_FAILED_FUSED]])?;
+    disk.holds(&mut io, 0, 1, 0x51)?;
+    let got = pair(&mut io, [(first, &same), (disk.write(1, 1), &same)])?;
+    expect("a first alone", got, [&missing, &[Status::SUCCESS]])?;
+    let got = pair(&mut io, [(second, &other), (disk.write(1, 1), &same)])?;
+    expect("a second alone", got, [&missing, &[Status::SUCCESS]])?;
+    for (what, wrong) in [
+        ("other blocks", disk.write(2, 1).with_fuse(Fuse::SECOND)),
+        ("another opcode", Sqe::compare(disk.nsid, 0, 1).with_fuse(Fuse::SECOND)),
+        ("another namespace", Sqe::write(Nsid::new(0x1234), 0, 1).with_fuse(Fuse::SECOND)),
+    ] {
+        let got = pair(&mut io, [(first, &same), (wrong, &other)])?;
+        let rights = [&either[..], &[Status::INVALID_NAMESPACE]].concat();
+        expect(what, got, [&rights, &rights])?;
+    }
+    // A first after a first ends the one before it, and waits itself for what follows.
+    let cids = [io.submit(first, Move::Asked(&same))?, io.submit(first, Move::Asked(&same))?];
+    io.must(disk.read(1, 1), Move::Back(disk.block_bytes)).about("a Read after two firsts")?;
+    for cid in cids {
+        expect_status(&io.finish(cid, &same)?, &missing).about("two firsts")?;
+    }
+    disk.holds(&mut io, 0, 4, 0x51)
+}
+
+fn overlaps(peer: &Peer) -> Check {
+    const QUEUES: u16 = 4;
+    let disk = peer.scratch()?;
+    let (mut admin, cntlid) = peer.admin(Digests::empty())?;
+    crate::peer::set_queues(&mut admin, QUEUES.into())?;
+    let mut queues = (1..=QUEUES)
+        .map(|qid| peer.connect_io(cntlid, qid, 32, Digests::empty()))
+        .collect::<Check<Vec<_>>>()?;
+    for round in 0..30_u8 {
+        let mut under_way = Vec::new();
+        for (queue, number) in queues.iter_mut().zip(0_u8..) {
+            let byte = round.wrapping_mul(8).wrapping_add(number);
+            let data = disk.fill(8, byte);
+            // Each begins at another block, so that they overlap in part.
+            let cid = queue.submit(disk.write(number.into(), 8), Move::Asked(&data))?;
+            let Step::Wants(window) = queue.step(cid)? else { return differs("a write without data ends") };
+            under_way.push((cid, window, data));
+        }
+        for (queue, (_, window, data)) in queues.iter_mut().zip(&under_way) {
+            queue.serve(window, data)?;
+        }
+        for (queue, (cid, _, data)) in queues.iter_mut().zip(&under_way) {
+            expect_status(&queue.finish(*cid, data)?, &[Status::SUCCESS])?;
+        }
+        let answer = queues[0].must(disk.read(0, 11), Move::Back(11 * disk.block_bytes))?;
+        for (index, block) in answer.data.chunks(disk.block_bytes as usize).enumerate() {
+            let byte = block[0];
+            let number = byte.wrapping_sub(round.wrapping_mul(8));
+            let covers = (usize::from(number)..usize::from(number) + 8).contains(&index);
+            let is_whole = block.iter().all(|other| *other == byte);
+            holds(is_whole && number < 4 && covers, format!("block {index} is of no one write"))?;
+        }
+    }
+    Ok(())
+}
+
+fn flushes(peer: &Peer) -> Check {
+    let disk = peer.scratch()?;
+    let mut io = peer.io(Digests::empty())?;
+    let data = disk.fill(1, 0x61);
+    for _ in 0..200 {
+        let cids: Vec<_> = (0..10_u64)
+            .map(|index| match index % 2 {
+                0 => io.submit(Sqe::flush(disk.nsid), Move::None),
+                _ => io.submit(disk.write(index, 1).with_fua(), Move::Asked(&data)),
+            })
+            .collect::<Check<_>>()?;
+        for cid in cids {
+            expect_status(&io.finish(cid, &data)?, &[Status::SUCCESS])?;
+        }
+    }
+    Ok(())
+}

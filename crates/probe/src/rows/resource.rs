@@ -1,0 +1,247 @@
+//! Section 12: what wears a target out, and how long it bears it.
+
+use std::time::{Duration, Instant};
+
+use wire::fabrics::{ConnectCommand, ConnectResult};
+use wire::id::Cntlid;
+use wire::pdu::Digests;
+use wire::property::Property;
+use wire::sgl::Sgl;
+use wire::sqe::Sqe;
+use wire::status::Status;
+use zerocopy::IntoBytes;
+
+use crate::draft::{Draft, in_capsule};
+use crate::finding::{About, Check, Finding, differs, holds, skipped};
+use crate::link::{Got, Link};
+use crate::peer::{ENTRIES, Peer, set_queues};
+use crate::queue::{Move, Queue, Step, expect_status};
+use crate::row::Row;
+
+pub(super) const ROWS: &[Row] = &[
+    Row::new("R1", "hundreds of connections without a byte", "others get through", idle_connections)
+        .judged("how many are let in is a choice"),
+    Row::new("R2", "ICReq, then no Connect", "closed", no_connect)
+        .judged("after how long is a choice")
+        .slow(),
+    Row::new("R3", "Connect, then no authentication", "closed", |peer| {
+        match peer.connected.authentication_required() {
+            true => skipped("not written yet"),
+            false => skipped("the target does not ask for authentication"),
+        }
+    }),
+    Row::new("R4", "a byte every 5 s, of a header, capsule data, H2CData", "closed within 40 s", dribble)
+        .judged("after how long is a choice")
+        .slow(),
+    Row::new(
+        "R5",
+        "a host that reads nothing of what it asks for",
+        "closed within 40 s, or nothing but that waits",
+        no_reader,
+    )
+    .judged("after how long is a choice")
+    .slow(),
+    Row::new("R6", "a malformed PDU, then the end before the answer", "cleaned up", hit_and_run),
+    Row::new("R7", "hundreds of associations made and ended", "the last is as the first", many_associations),
+    Row::new("R8", "keep-alive that expires with a write under way", "closed, and no late write", expiry)
+        .slow(),
+    Row::new("R9", "one queue full of large reads, a small read on another", "it does not wait", fairness),
+    Row::new("R10", "no descriptors and no memory", "back-pressure", |_| {
+        skipped("neither can be taken away from here")
+    }),
+    Row::new("R11", "a clock that jumps", "nothing", |_| {
+        skipped("the target's clock cannot be set from here")
+    }),
+    Row::new("R12", "a target killed under load", "nothing durable is lost", |_| {
+        skipped("the target cannot be killed from here")
+    }),
+    Row::new("R13", "logs flooded by any of these", "limited", |_| {
+        skipped("the target's log cannot be read from here")
+    }),
+];
+
+fn idle_connections(peer: &Peer) -> Check {
+    let mut held = Vec::new();
+    for _ in 0..400 {
+        match peer.tcp() {
+            Ok(link) => held.push(link),
+            // A target may have enough of them.
+            Err(_) => break,
+        }
+    }
+    holds(held.len() >= 16, format!("{} connections are let in", held.len()))?;
+    peer.check_healthy().about(format!("beside {} idle connections", held.len()))
+}
+
+/// It must be closed, but not before a slow host can answer.
+fn closed_in_time(link: &mut Link, start: Instant) -> Check {
+    link.expect_closed()?;
+    holds(start.elapsed() > Duration::from_secs(1), "it closes before a slow host can go on")
+}
+
+fn no_connect(peer: &Peer) -> Check {
+    let mut link = peer.link(Digests::empty())?.patient(Duration::from_secs(20));
+    let start = Instant::now();
+    // Commands that are no Connect do not help.
+    link.send(&Draft::command(link.form, Sqe::property_get(Property::CAP), &[]).seal())?;
+    let _ = link.receive()?;
+    closed_in_time(&mut link, start)
+}
+
+fn dribble(peer: &Peer) -> Check {
+    let disk = peer.disk()?;
+    let mut links = Vec::new();
+    let read = disk.read(0, 1).with_cid(1).with_data(Sgl::transport(disk.block_bytes));
+    let mut slow = |queue: Queue, bytes: Vec<u8>, already: usize, what: &'static str| -> Check {
+        let mut queue = queue;
+        queue.link.send(&bytes[..already])?;
+        links.push((queue, bytes, already, what));
+        Ok(())
+    };
+    let queue = peer.io(Digests::empty())?;
+    let bytes = Draft::command(queue.form(), read, &[]).seal();
+    slow(queue, bytes, 1, "a header")?;
+    if peer.settings.may_overwrite && peer.in_capsule_bytes() >= disk.block_bytes {
+        // On a block of its own: other rows run meanwhile.
+        let lba = disk.block_count / 2;
+        let queue = peer.io(Digests::empty())?;
+        let bytes = in_capsule(queue.form(), disk.write(lba, 1).with_cid(1), &disk.fill(1, 1)).seal();
+        slow(queue, bytes, 80, "capsule data")?;
+        let mut queue = peer.io(Digests::empty())?;
+        let data = disk.fill(1, 2);
+        let cid = queue.submit(disk.write(lba, 1), Move::Asked(&data))?;
+        let Step::Wants(window) = queue.step(cid)? else { return skipped("no R2T for a write") };
+        let bytes = Draft::h2c_data(queue.form(), cid, window.ttag, 0, &data, true).seal();
+        slow(queue, bytes, 30, "H2CData")?;
+    }
+    for _ in 0..8 {
+        std::thread::sleep(Duration::from_secs(5));
+        for (queue, bytes, sent, _) in &mut links {
+            queue.link.send(&bytes[*sent..=*sent])?;
+            *sent += 1;
+        }
+    }
+    for (queue, _, _, what) in &mut links {
+        queue.link.expect_closed().about(*what)?;
+    }
+    Ok(())
+}
+
+fn no_reader(peer: &Peer) -> Check {
+    let disk = peer.disk()?;
+    let limit = peer.transfer_bytes_max().unwrap_or(1 << 20).min(1 << 20);
+    let length = u32::try_from(limit).expect("at most 1 MiB");
+    let mut io = peer.io(Digests::empty())?;
+    let read = disk.read(0, length / disk.block_bytes);
+    let cids: Vec<_> =
+        (0..io.entries - 1).map(|_| io.submit(read, Move::Back(length))).collect::<Check<_>>()?;
+    std::thread::sleep(Duration::from_secs(36));
+    let mut ended = 0;
+    for cid in &cids {
+        match io.finish(*cid, &[]) {
+            Ok(_) => ended += 1,
+            Err(Finding::Differs(_)) => return Ok(()),
+            Err(finding) => return Err(finding),
+        }
+    }
+    differs(format!("it waits for longer than 36 s; then {ended} reads end"))
+}
+
+fn hit_and_run(peer: &Peer) -> Check {
+    for round in 0..200 {
+        let mut link = peer.link(Digests::empty())?;
+        let bytes = Draft::command(link.form, Sqe::property_get(Property::CAP), &[]).with(2, &[9]).seal();
+        link.send(&bytes)?;
+        if round % 2 == 0 { link.reset() } else { drop(link) }
+    }
+    Ok(())
+}
+
+fn many_associations(peer: &Peer) -> Check {
+    let disk = peer.disk();
+    let start = Instant::now();
+    let mut count = 0;
+    while count < 500 && start.elapsed() < Duration::from_secs(10) {
+        let mut io = peer.io(Digests::empty()).about(format!("association {count}"))?;
+        if let Ok(disk) = disk.clone() {
+            io.must(disk.read(0, 1), Move::Back(disk.block_bytes))?;
+        }
+        count += 1;
+    }
+    holds(count > 50, format!("{count} associations in 10 s"))
+}
+
+fn expiry(peer: &Peer) -> Check {
+    const KATO_MS: u32 = 1000;
+    let disk = peer.scratch()?;
+    let lba = disk.block_count / 2 + 64;
+    disk.put(&mut peer.io(Digests::empty())?, lba, 8, 0xD1)?;
+    let mut admin = peer.queue(Digests::empty())?;
+    let command = ConnectCommand { kato_ms: KATO_MS, ..peer.connect_command(0, ENTRIES) };
+    let data = peer.connect_data(Cntlid::DYNAMIC);
+    let answer = admin.must(command.to_sqe(), Move::InCapsule(data.as_bytes()))?;
+    peer.enable(&mut admin)?;
+    set_queues(&mut admin, 1)?;
+    let cntlid = Cntlid::new(ConnectResult::from_bits(answer.cqe.dw0()).cntlid());
+    let mut io = peer.connect_io(cntlid, 1, ENTRIES, Digests::empty())?;
+    let data = disk.fill(8, 0xD2);
+    let cid = io.submit(disk.write(lba, 8), Move::Asked(&data))?;
+    let Step::Wants(window) = io.step(cid)? else { return skipped("no R2T for a write") };
+    // A second on the wire, a few more until somebody looks.
+    let mut link = admin.link.patient(Duration::from_secs(15));
+    link.expect_closed().about("the admin queue")?;
+    io.serve(&window, &data)?;
+    io.link = io.link.patient(Duration::from_secs(10));
+    match io.link.receive()? {
+        Got::Closed => {}
+        got => return differs(format!("{got} after the association has expired")),
+    }
+    disk.holds(&mut peer.io(Digests::empty())?, lba, 8, 0xD1).about("after the expiry")
+}
+
+fn fairness(peer: &Peer) -> Check {
+    let disk = peer.disk()?;
+    let limit = peer.transfer_bytes_max().unwrap_or(1 << 20).min(1 << 20);
+    let length = u32::try_from(limit).expect("at most 1 MiB");
+    let (mut admin, cntlid) = peer.admin(Digests::empty())?;
+    set_queues(&mut admin, 2)?;
+    let mut busy = peer.connect_io(cntlid, 1, ENTRIES, Digests::empty())?;
+    let mut quiet = peer.connect_io(cntlid, 2, ENTRIES, Digests::empty())?;
+    let large = disk.read(0, length / disk.block_bytes);
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    let relaxed = std::sync::atomic::Ordering::Relaxed;
+    std::thread::scope(|scope| {
+        let load = scope.spawn(|| -> Check {
+            let mut cids = std::collections::VecDeque::new();
+            while !is_over.load(relaxed) {
+                while cids.len() < 16 {
+                    cids.push_back(busy.submit(large, Move::Back(length))?);
+                }
+                let cid = cids.pop_front().expect("filled");
+                expect_status(&busy.finish(cid, &[])?, &[Status::SUCCESS])?;
+            }
+            for cid in cids {
+                busy.finish(cid, &[])?;
+            }
+            Ok(())
+        });
+        let mut times = Vec::new();
+        let start = Instant::now();
+        let small = (|| -> Check {
+            while start.elapsed() < Duration::from_secs(1) {
+                let begun = Instant::now();
+                quiet.must(disk.read(0, 1), Move::Back(disk.block_bytes))?;
+                times.push(begun.elapsed());
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Ok(())
+        })();
+        is_over.store(true, relaxed);
+        load.join().expect("no panic").about("the busy queue")?;
+        small.about("the other queue")?;
+        times.sort();
+        let p99 = times[times.len() * 99 / 100];
+        let limit = peer.settings.pause_limit;
+        holds(p99 <= limit, format!("p99 of a small read is {} ms beside large ones", p99.as_millis()))
+    })
+}
