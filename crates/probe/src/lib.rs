@@ -17,4 +17,5 @@ pub mod queue;
 pub mod report;
 pub mod row;
 pub mod rows;
+mod stillness;
 pub mod target_run;

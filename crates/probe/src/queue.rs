@@ -1,6 +1,6 @@
 //! A queue pair over one connection, as a host has it that knows exactly what it wants.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use wire::cqe::Cqe;
@@ -21,6 +21,8 @@ pub struct Queue {
     /// Entries it was connected with.
     pub entries: u32,
     next_cid: u16,
+    /// Ids of commands that have not ended.
+    open: HashSet<u16>,
     /// Completions and data that came while others were waited for.
     early: HashMap<u16, Answer>,
     partial: HashMap<u16, Vec<u8>>,
@@ -102,6 +104,7 @@ impl Queue {
             link,
             entries,
             next_cid: 0x4000,
+            open: HashSet::new(),
             early: HashMap::new(),
             partial: HashMap::new(),
             windows: HashMap::new(),
@@ -130,6 +133,7 @@ impl Queue {
     /// An id that no command has.
     pub fn cid(&mut self) -> u16 {
         self.next_cid = self.next_cid.wrapping_add(1);
+        self.open.insert(self.next_cid);
         self.next_cid
     }
 
@@ -138,6 +142,7 @@ impl Queue {
     /// # Errors
     /// As [`Link::send`].
     pub fn send(&mut self, sqe: Sqe, data: &[u8]) -> Check {
+        self.open.insert(sqe.cid.get());
         let bytes = Draft::command(self.form(), sqe, data).seal();
         self.link.send(&bytes)
     }
@@ -168,29 +173,59 @@ impl Queue {
             if let Some(answer) = self.early.remove(&cid) {
                 return Ok(Step::Over(answer));
             }
-            match self.link.receive()? {
-                Got::R2t { cid, ttag, offset, length } => {
-                    self.windows.entry(cid).or_default().push(Window { cid, ttag, offset, length });
-                }
-                Got::Data { cid, offset, flags, data, .. } => {
-                    let all = self.partial.entry(cid).or_default();
-                    let have = u32::try_from(all.len()).unwrap_or(u32::MAX);
-                    holds(have == offset, format!("data at {offset} after {have} bytes"))?;
-                    all.extend_from_slice(&data);
-                    if flags.contains(PduFlags::SUCCESS) {
-                        holds(flags.contains(PduFlags::LAST), "SUCCESS without LAST")?;
-                        self.over(Cqe::new(wire::U16::new(cid), 0, Status::SUCCESS));
-                    }
-                }
-                Got::Completion(cqe) => self.over(cqe),
-                got => return differs(format!("{got}, not a completion")),
-            }
+            self.take_in()?;
         }
     }
 
-    fn over(&mut self, cqe: Cqe) {
+    /// Takes in one PDU.
+    fn take_in(&mut self) -> Check {
+        match self.link.receive()? {
+            Got::R2t { cid, ttag, offset, length } => {
+                self.windows.entry(cid).or_default().push(Window { cid, ttag, offset, length });
+            }
+            Got::Data { cid, offset, flags, data, .. } => {
+                let all = self.partial.entry(cid).or_default();
+                let have = u32::try_from(all.len()).unwrap_or(u32::MAX);
+                holds(have == offset, format!("data at {offset} after {have} bytes"))?;
+                all.extend_from_slice(&data);
+                if flags.contains(PduFlags::SUCCESS) {
+                    holds(flags.contains(PduFlags::LAST), "SUCCESS without LAST")?;
+                    self.over(Cqe::new(wire::U16::new(cid), 0, Status::SUCCESS))?;
+                }
+            }
+            Got::Completion(cqe) => self.over(cqe)?,
+            got => return differs(format!("{got}, not a completion")),
+        }
+        Ok(())
+    }
+
+    /// Waits for the ends of commands that need each other; data any of them wants is taken from its own.
+    ///
+    /// # Errors
+    /// As [`finish`](Self::finish).
+    pub fn finish_all(&mut self, commands: &[(u16, &[u8])]) -> Check<Vec<Answer>> {
+        while !commands.iter().all(|(cid, _)| self.early.contains_key(cid)) {
+            for (cid, data) in commands {
+                for window in self.windows.remove(cid).unwrap_or_default() {
+                    self.serve(&window, data)?;
+                }
+            }
+            if !commands.iter().all(|(cid, _)| self.early.contains_key(cid)) {
+                self.take_in()?;
+            }
+        }
+        Ok(commands.iter().filter_map(|(cid, _)| self.early.remove(cid)).collect())
+    }
+
+    fn over(&mut self, cqe: Cqe) -> Check {
+        let cid = cqe.cid.get();
+        holds(
+            self.open.remove(&cid),
+            format!("a completion for {cid:#06x}, which is no command or has ended"),
+        )?;
         let data = self.partial.remove(&cqe.cid.get()).unwrap_or_default();
-        self.early.insert(cqe.cid.get(), Answer { cqe, data });
+        self.early.insert(cid, Answer { cqe, data });
+        Ok(())
     }
 
     /// Waits for a command's end; data it wants is taken from the front of `data`.

@@ -259,14 +259,13 @@ fn reserved(peer: &Peer) -> Check {
 }
 
 /// Sends two commands in a row and gives both ends.
-fn pair(io: &mut Queue, commands: [(Sqe, &[u8]); 2]) -> Check<[Status; 2]> {
+fn pair(io: &mut Queue, what: &str, commands: [(Sqe, &[u8]); 2]) -> Check<[Status; 2]> {
     let mut cids = [0; 2];
     for (cid, (sqe, data)) in cids.iter_mut().zip(commands) {
         *cid = io.submit(sqe, Move::Asked(data))?;
     }
-    let first = io.finish(cids[0], commands[0].1)?.status();
-    let second = io.finish(cids[1], commands[1].1)?.status();
-    Ok([first, second])
+    let answers = io.finish_all(&[(cids[0], commands[0].1), (cids[1], commands[1].1)]).about(what)?;
+    Ok([answers[0].status(), answers[1].status()])
 }
 
 fn compares(peer: &Peer) -> Check {
@@ -293,27 +292,30 @@ fn compares(peer: &Peer) -> Check {
     };
     let missing = [Status::ABORTED_MISSING_FUSED];
     let either = [Status::ABORTED_MISSING_FUSED, Status::ABORTED_FAILED_FUSED, Status::INVALID_FIELD];
-    let got = pair(&mut io, [(first, &other), (second, &other)])?;
+    let got = pair(&mut io, "a pair that differs", [(first, &other), (second, &other)])?;
     expect("a pair that differs", got, [&[Status::COMPARE_FAILURE], &[Status::ABORTED_FAILED_FUSED]])?;
     disk.holds(&mut io, 0, 1, 0x51)?;
-    let got = pair(&mut io, [(first, &same), (disk.write(1, 1), &same)])?;
+    let got = pair(&mut io, "a first alone", [(first, &same), (disk.write(1, 1), &same)])?;
     expect("a first alone", got, [&missing, &[Status::SUCCESS]])?;
-    let got = pair(&mut io, [(second, &other), (disk.write(1, 1), &same)])?;
+    let got = pair(&mut io, "a second alone", [(second, &other), (disk.write(1, 1), &same)])?;
     expect("a second alone", got, [&missing, &[Status::SUCCESS]])?;
     for (what, wrong) in [
         ("other blocks", disk.write(2, 1).with_fuse(Fuse::SECOND)),
         ("another opcode", Sqe::compare(disk.nsid, 0, 1).with_fuse(Fuse::SECOND)),
         ("another namespace", Sqe::write(Nsid::new(0x1234), 0, 1).with_fuse(Fuse::SECOND)),
     ] {
-        let got = pair(&mut io, [(first, &same), (wrong, &other)])?;
+        let got = pair(&mut io, what, [(first, &same), (wrong, &other)])?;
         let rights = [&either[..], &[Status::INVALID_NAMESPACE]].concat();
         expect(what, got, [&rights, &rights])?;
     }
     // A first after a first ends the one before it, and waits itself for what follows.
-    let cids = [io.submit(first, Move::Asked(&same))?, io.submit(first, Move::Asked(&same))?];
-    io.must(disk.read(1, 1), Move::Back(disk.block_bytes)).about("a Read after two firsts")?;
-    for cid in cids {
-        expect_status(&io.finish(cid, &same)?, &missing).about("two firsts")?;
+    let mut cids = Vec::new();
+    for sqe in [first, first, disk.write(1, 1)] {
+        cids.push((io.submit(sqe, Move::Asked(&same))?, &same[..]));
+    }
+    let answers = io.finish_all(&cids).about("two firsts")?;
+    for (answer, right) in answers.iter().zip([missing, missing, [Status::SUCCESS]]) {
+        expect_status(answer, &right).about("two firsts")?;
     }
     disk.holds(&mut io, 0, 4, 0x51)
 }
