@@ -1,15 +1,17 @@
 //! `nvlane probe`: hostile inputs against any NVMe/TCP peer, and whether it bears them.
 
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use host::Address;
 use probe::finding::Outcome;
+use probe::host::drive::Host;
 use probe::peer::Settings;
 use probe::report::{Report, RowResult};
-use probe::{rows, target_run};
+use probe::{host as host_side, rows, target_run};
 
 use crate::Ended;
 use crate::connection::Connection;
@@ -19,10 +21,24 @@ use crate::exit::Failure;
 #[command(after_help = "\
 A row passes if the target answers as it should, a neighbour's I/O goes on meanwhile, and a new association works afterwards. The
 exit code is 1 if a row does not pass. Rows that write are skipped unless --overwrite allows them to: what the namespace holds
-is lost then. Do not probe what others depend on.")]
+is lost then. Do not probe what others depend on.
+
+With --role host a false target listens and misbehaves, and a host is driven against it: the library of this program, or any
+command, which finds the address in $NVLANE_ADDR and should connect, write and read:
+  nvlane probe --role host
+  nvlane probe --role host --listen 192.0.2.1:4420 --run 'my-host \"$NVLANE_ADDR\"'")]
 pub(crate) struct ProbeArguments {
     #[command(flatten)]
     connection: Connection,
+    /// Whom to probe.
+    #[arg(long, value_name = "ROLE", default_value = "target")]
+    role: Role,
+    /// Where the false target listens (--role host).
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:0")]
+    listen: SocketAddr,
+    /// Probe this command as a host instead of our own library (--role host). One word is a line for the shell.
+    #[arg(long, value_name = "CMD", num_args = 1.., allow_hyphen_values = true)]
+    run: Vec<String>,
     /// Only this row, such as P3. May be given several times.
     #[arg(long, value_name = "ID")]
     row: Vec<String>,
@@ -40,16 +56,33 @@ pub(crate) struct ProbeArguments {
     json: Option<String>,
 }
 
+/// Which side is probed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Role {
+    /// A target at an address.
+    Target,
+    /// A host that comes to us.
+    Host,
+}
+
 pub(crate) fn probe(arguments: &ProbeArguments) -> Ended {
-    check_rows(&arguments.row)?;
+    check_rows(arguments)?;
     if arguments.list {
-        list(&arguments.row);
+        list(arguments);
         return Ok(ExitCode::SUCCESS);
     }
-    let settings = settings(arguments)?;
     let to_stdout = arguments.json.as_deref() == Some("-");
-    let report = target_run::run(settings, &arguments.row, &mut on_result)
-        .map_err(|finding| Failure::from(anyhow::anyhow!("{finding}")))?;
+    let report = match arguments.role {
+        Role::Target => target_run::run(settings(arguments)?, &arguments.row, &mut on_result),
+        Role::Host => {
+            let host = match &arguments.run[..] {
+                [] => Host::Library,
+                command => Host::Command(command.to_vec()),
+            };
+            host_side::run::run(arguments.listen, &host, &arguments.row, &mut on_result)
+        }
+    };
+    let report = report.map_err(|finding| Failure::from(anyhow::anyhow!("{finding}")))?;
     if !to_stdout {
         print!("{report}");
     }
@@ -89,23 +122,58 @@ fn settings(arguments: &ProbeArguments) -> Result<Settings, Failure> {
     })
 }
 
-fn check_rows(ids: &[String]) -> Result<(), Failure> {
-    let known = |id: &str| rows::all().any(|(_, row)| row.id.eq_ignore_ascii_case(id));
-    match ids.iter().find(|id| !known(id)) {
+/// A row as it is listed.
+struct Listed {
+    section: String,
+    id: &'static str,
+    sent: &'static str,
+    right: &'static str,
+    judgement: Option<&'static str>,
+}
+
+fn rows_of(role: Role) -> Vec<Listed> {
+    match role {
+        Role::Target => rows::all()
+            .map(|(section, row)| Listed {
+                section: format!("{} {}", section.number, section.title),
+                id: row.id,
+                sent: row.sent,
+                right: row.right,
+                judgement: row.judgement,
+            })
+            .collect(),
+        Role::Host => host_side::rows::ROWS
+            .iter()
+            .map(|row| Listed {
+                section: "14 hosts".into(),
+                id: row.id,
+                sent: row.sent,
+                right: row.right,
+                judgement: row.judgement,
+            })
+            .collect(),
+    }
+}
+
+fn check_rows(arguments: &ProbeArguments) -> Result<(), Failure> {
+    let known = rows_of(arguments.role);
+    let is_known = |id: &String| known.iter().any(|row| row.id.eq_ignore_ascii_case(id));
+    match arguments.row.iter().find(|id| !is_known(id)) {
         Some(id) => Err(Failure::usage(format!("--row {id}: no such row; --list has them"))),
         None => Ok(()),
     }
 }
 
-fn list(ids: &[String]) {
-    let mut title = "";
-    for (section, row) in rows::all() {
+fn list(arguments: &ProbeArguments) {
+    let ids = &arguments.row;
+    let mut title = String::new();
+    for row in rows_of(arguments.role) {
         if !ids.is_empty() && !ids.iter().any(|id| id.eq_ignore_ascii_case(row.id)) {
             continue;
         }
-        if section.title != title {
-            title = section.title;
-            println!("{} {title}", section.number);
+        if row.section != title {
+            println!("{}", row.section);
+            title = row.section;
         }
         println!("  {:4} {}: {}", row.id, row.sent, row.right);
         if let Some(why) = row.judgement {

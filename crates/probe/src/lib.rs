@@ -10,6 +10,7 @@
 
 pub mod draft;
 pub mod finding;
+pub mod host;
 pub mod link;
 pub mod neighbour;
 pub mod peer;

@@ -1,0 +1,50 @@
+//! Every misdeed of a target that a host can be tried with: on our library, and on commands of ours.
+
+mod support;
+
+use serde_json::Value;
+use support::{Ended, nvlane};
+
+fn probe(arguments: &[&str]) -> (Ended, Value) {
+    let ended = Ended::of(nvlane().args(["probe", "--role", "host", "--json", "-"]).args(arguments));
+    let report = serde_json::from_str(&ended.stdout).expect("JSON");
+    (ended, report)
+}
+
+/// Rows with this outcome.
+fn with<'a>(report: &'a Value, outcome: &str) -> Vec<&'a Value> {
+    let rows = report["rows"].as_array().expect("rows").iter();
+    rows.filter(|row| row["outcome"] == outcome).collect()
+}
+
+#[track_caller]
+fn assert_good((ended, report): &(Ended, Value), passed: usize) {
+    let wrong: Vec<_> =
+        ["differs", "hangs", "dies"].iter().flat_map(|outcome| with(report, outcome)).collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    assert!(!ended.stderr.contains("panicked"), "{}", ended.stderr);
+    assert!(with(report, "pass").len() >= passed, "{:?}", with(report, "skipped"));
+}
+
+#[test]
+fn our_library_bears_every_row() {
+    assert_good(&probe(&[]), 21);
+}
+
+#[test]
+fn our_commands_bear_what_they_meet() {
+    let command = |verb: &str| format!("{} --log error {verb} --timeout 2", env!("CARGO_BIN_EXE_nvlane"));
+    assert_good(&probe(&["--run", &command("identify")]), 7);
+    let rows = ["--row", "H1", "--row", "H16", "--row", "H17", "--row", "H18", "--row", "H22"];
+    assert_good(&probe(&[&rows[..], &["--run", &command("discover")]].concat()), 5);
+    assert_good(&probe(&["--row", "H17", "--run", &command("list")]), 1);
+    assert_good(&probe(&["--row", "H22", "--run", &command("smart-log")]), 1);
+}
+
+#[test]
+fn a_command_that_gets_along_with_no_target_is_not_probed() {
+    let ended = Ended::of(nvlane().args(["probe", "--role", "host", "--run", "exit 4"]));
+    let line = ended.complaint(1);
+    assert_eq!(line, "before any row: a target that is right: exit code 4");
+}

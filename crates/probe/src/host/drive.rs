@@ -1,0 +1,207 @@
+//! The host that is probed: this project's own library, or any command.
+
+use std::net::SocketAddr;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use host::blocking::Namespace;
+use host::reconnect::ReconnectSettings;
+use host::{Address, Error, Options, discovery};
+use wire::nqn::Nqn;
+use wire::pdu::Digests;
+
+use crate::finding::{Check, Finding, differs};
+
+/// The host that is probed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Host {
+    /// The host library of this project, within this process: it connects, writes, flushes, reads and compares.
+    Library,
+    /// A command, run with the false target's address in `$NVLANE_ADDR`. One word is a line for the shell.
+    Command(Vec<String>),
+}
+
+/// What the library is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Task {
+    /// Write and read.
+    Io(Digests),
+    /// Read the discovery log.
+    Discover,
+}
+
+/// How a host ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// All went well, as far as it says.
+    Well,
+    /// It says what went wrong.
+    Failing(String),
+}
+
+/// How long a host may take for all of it.
+const LIMIT: Duration = Duration::from_secs(30);
+
+impl Host {
+    /// Drives the host once against the false target.
+    ///
+    /// # Errors
+    /// It does not end, dies, or has read something else than it has written.
+    pub(crate) fn drive(&self, address: SocketAddr, subsystem: &Nqn, task: Task) -> Check<Ended> {
+        match self {
+            Self::Library => library(address, subsystem, task),
+            Self::Command(words) => run(words, address, subsystem),
+        }
+    }
+}
+
+fn library(address: SocketAddr, subsystem: &Nqn, task: Task) -> Check<Ended> {
+    let address = Address::from(address).with_subsystem(subsystem.clone());
+    let (done, wait) = channel();
+    let thread = std::thread::spawn(move || {
+        let result = match task {
+            Task::Io(digests) => work(&address, digests),
+            Task::Discover => discovered(&address),
+        };
+        let _ = done.send(result);
+    });
+    match wait.recv_timeout(LIMIT) {
+        Ok(result) => result,
+        Err(RecvTimeoutError::Timeout) => {
+            Err(Finding::Hangs(format!("the host does not end within {} s", LIMIT.as_secs())))
+        }
+        Err(RecvTimeoutError::Disconnected) => {
+            let panic = thread.join().err();
+            let said = panic.as_ref().and_then(|panic| {
+                let text = panic.downcast_ref::<String>().map(String::as_str);
+                text.or_else(|| panic.downcast_ref::<&str>().copied())
+            });
+            Err(Finding::Dies(format!("the host panics: {}", said.unwrap_or("no message"))))
+        }
+    }
+}
+
+fn options() -> Options {
+    const SECOND_NS: u64 = 1_000_000_000;
+    Options {
+        connect_timeout: Duration::from_secs(2),
+        command_timeout: Duration::from_secs(2),
+        admin_timeout: Duration::from_secs(2),
+        reconnect: ReconnectSettings { give_up_ns: Some(3 * SECOND_NS), ..ReconnectSettings::default() },
+        ..Options::default()
+    }
+}
+
+/// Offsets and lengths that are written and read: in a capsule, and asked for.
+const EXTENTS: [(u64, usize); 3] = [(0, 4096), (16 << 10, 8192), (1 << 20, 64 << 10)];
+
+fn work(address: &Address, digests: Digests) -> Check<Ended> {
+    let failing = |error: &Error| Ok(Ended::Failing(error.to_string()));
+    let mut disk = match Namespace::connect(address, Options { digests, ..options() }) {
+        Ok(disk) => disk,
+        Err(error) => return failing(&error),
+    };
+    let data = |length: usize, offset: u64| -> Vec<u8> {
+        (0..length as u64).map(|at| ((at / 7) ^ offset >> 9).to_le_bytes()[0] | 1).collect()
+    };
+    for (offset, length) in EXTENTS {
+        // What was interrupted may be written again.
+        let mut result = disk.write_at(offset, &data(length, offset));
+        if result.is_err() {
+            result = disk.write_at(offset, &data(length, offset));
+        }
+        if let Err(error) = result {
+            return failing(&error);
+        }
+    }
+    if let Err(error) = disk.flush().or_else(|_| disk.flush()) {
+        return failing(&error);
+    }
+    for (offset, length) in EXTENTS {
+        let mut read = vec![0; length];
+        if let Err(error) = disk.read_at(offset, &mut read).or_else(|_| disk.read_at(offset, &mut read)) {
+            return failing(&error);
+        }
+        if read != data(length, offset) {
+            return differs("the host takes other data for what it has written");
+        }
+    }
+    Ok(Ended::Well)
+}
+
+fn discovered(address: &Address) -> Check<Ended> {
+    let service = Address { subsystem: None, ..address.clone() };
+    match discovery::survey(&service, &options()) {
+        Ok(survey) => {
+            for (_, found) in &survey.services {
+                for entry in &found.entries {
+                    let text = format!("{} {}", entry.address(), entry.service_id());
+                    if text.contains(|char: char| char.is_control()) {
+                        return differs("the host shows control characters of a discovery log");
+                    }
+                }
+            }
+            Ok(Ended::Well)
+        }
+        Err(error) => Ok(Ended::Failing(error.to_string())),
+    }
+}
+
+fn run(words: &[String], address: SocketAddr, subsystem: &Nqn) -> Check<Ended> {
+    let failed = |error: std::io::Error| Finding::Skipped(format!("cannot run {words:?}: {error}"));
+    let mut command = match words {
+        [line] => {
+            let mut command = Command::new("sh");
+            command.args(["-c", line]);
+            command
+        }
+        words => {
+            let mut command = Command::new(words.first().map_or("true", String::as_str));
+            command.args(words.get(1..).unwrap_or_default());
+            command
+        }
+    };
+    command.env("NVLANE_ADDR", format!("{address}/{subsystem}"));
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(failed)?;
+    let readers = [child.stdout.take().map(read_all), child.stderr.take().map(read_all)];
+    let start = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().map_err(failed)? {
+            break status;
+        }
+        if start.elapsed() > LIMIT {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(Finding::Hangs(format!("the command does not end within {} s", LIMIT.as_secs())));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let mut output = Vec::new();
+    for reader in readers.into_iter().flatten() {
+        output.append(&mut reader.join().unwrap_or_default());
+    }
+    if output.contains(&0x1B) {
+        return differs("the command writes terminal escapes that the target has sent");
+    }
+    // What a Rust program ends with that has panicked.
+    const PANIC: i32 = 101;
+    match status.code() {
+        Some(0) => Ok(Ended::Well),
+        Some(PANIC) => Err(Finding::Dies("the command panics".into())),
+        // 128 and more is how shells pass on a signal.
+        Some(code) if code >= 128 => Err(Finding::Dies(format!("the command ends with {code}"))),
+        Some(3) => differs("the command says that data is not what was written"),
+        Some(code) => Ok(Ended::Failing(format!("exit code {code}"))),
+        None => Err(Finding::Dies("the command is killed by a signal".into())),
+    }
+}
+
+fn read_all(mut pipe: impl std::io::Read + Send + 'static) -> std::thread::JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let _ = pipe.read_to_end(&mut bytes);
+        bytes
+    })
+}

@@ -1,0 +1,93 @@
+//! Runs rows for hosts, one after the other.
+
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use wire::pdu::Digests;
+
+use crate::finding::{About, Check, Outcome, differs, skipped};
+use crate::host::drive::{Ended, Host, Task};
+use crate::host::false_target::FalseTarget;
+use crate::host::rows::{Case, HostRow, ROWS, Right};
+use crate::host::session::Then;
+use crate::report::{Report, RowResult, ms};
+
+/// Runs the rows with these names, or all. `on_result` hears of each as it is decided.
+///
+/// # Errors
+/// The host does not even get along with a target that is right.
+pub fn run(
+    listen: SocketAddr,
+    host: &Host,
+    ids: &[String],
+    on_result: &mut dyn FnMut(&RowResult),
+) -> Check<Report> {
+    check_healthy(listen, host).about("before any row")?;
+    let peer = match host {
+        Host::Library => "this project's host".to_owned(),
+        Host::Command(words) => words.join(" "),
+    };
+    let mut report = Report { peer, rows: Vec::new() };
+    for row in
+        ROWS.iter().filter(|row| ids.is_empty() || ids.iter().any(|id| id.eq_ignore_ascii_case(row.id)))
+    {
+        let start = Instant::now();
+        let check = try_row(listen, host, row).and_then(|()| check_healthy(listen, host).about("afterwards"));
+        let result = RowResult {
+            id: row.id.into(),
+            section: "14 hosts".into(),
+            sent: row.sent.into(),
+            right: row.right.into(),
+            judgement: row.judgement.map(Into::into),
+            outcome: Outcome::Pass,
+            finding: None,
+            elapsed_ms: ms(start.elapsed()),
+            neighbour_pause_ms: None,
+        };
+        let result = result.decided(&check);
+        on_result(&result);
+        report.rows.push(result);
+    }
+    Ok(report)
+}
+
+/// Against a target that does nothing wrong all must go well.
+fn check_healthy(listen: SocketAddr, host: &Host) -> Check {
+    let target = FalseTarget::start(listen, Box::new(|_, _| Ok(Then::AsUsual)), false)?;
+    let (address, subsystem) = (target.stage.address, target.stage.subsystem.clone());
+    let ended = host.drive(address, &subsystem, Task::Io(Digests::empty()))?;
+    target.end()?;
+    match ended {
+        Ended::Well => Ok(()),
+        Ended::Failing(why) => differs(format!("a target that is right: {why}")),
+    }
+}
+
+/// Tries each case of a row. A row is skipped if none of its misdeeds could be done.
+fn try_row(listen: SocketAddr, host: &Host, row: &HostRow) -> Check {
+    let mut done = 0;
+    for case in (row.cases)()? {
+        let name = case.name.clone();
+        if try_case(listen, host, case).about(name)? {
+            done += 1;
+        }
+    }
+    if done == 0 { skipped("the host did nothing that it could be tried with") } else { Ok(()) }
+}
+
+/// Whether the misdeed could be done; whatever was wrong then.
+fn try_case(listen: SocketAddr, host: &Host, case: Case) -> Check<bool> {
+    let target = FalseTarget::start(listen, case.misdeed, case.is_once)?;
+    let (address, subsystem) = (target.stage.address, target.stage.subsystem.clone());
+    let ended = host.drive(address, &subsystem, case.task)?;
+    let was_done = target.stage.was_done();
+    target.end()?;
+    if !was_done {
+        return Ok(false);
+    }
+    match (case.right, ended) {
+        (Right::Fails, Ended::Well) => differs("the host is content with it"),
+        (Right::Bears, Ended::Failing(why)) => differs(format!("the host does not get over it: {why}")),
+        _ => Ok(true),
+    }
+}
