@@ -113,7 +113,7 @@ fn work(io: &mut Queue, disk: Disk, may_write: bool, shared: &Shared) -> Check {
         let (lba, slot) = (first + index, usize::try_from(index).expect("few"));
         if may_write {
             let data = pattern(disk, lba, round);
-            shared.timed(|| io.must(disk.write(lba, 1), Move::Asked(&data)))?;
+            shared.timed(|| io.must(disk.write(lba, 1), disk.bring(&data)))?;
             expected[slot] = Some(data);
         }
         let answer = shared.timed(|| io.must(disk.read(lba, 1), Move::Back(disk.block_bytes)))?;

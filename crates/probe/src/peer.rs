@@ -68,6 +68,8 @@ pub struct Disk {
     pub block_bytes: u32,
     /// Blocks.
     pub block_count: u64,
+    /// Data that fits in a capsule, bytes.
+    pub in_capsule_bytes: u32,
 }
 
 /// Admin queue and one I/O queue.
@@ -109,7 +111,9 @@ impl Peer {
             let data = identify(&mut admin, Cns::NAMESPACE, nsid)?;
             let namespace = IdentifyNamespace::read_from_bytes(&data).expect("4096 bytes");
             if let Some(block_bytes) = namespace.block_bytes().filter(|_| namespace.is_present()) {
-                peer.disk = Some(Disk { nsid, block_bytes, block_count: namespace.nsze.get() });
+                let in_capsule_bytes = peer.in_capsule_bytes();
+                let block_count = namespace.nsze.get();
+                peer.disk = Some(Disk { nsid, block_bytes, block_count, in_capsule_bytes });
                 break;
             }
         }
@@ -383,13 +387,25 @@ impl Disk {
         vec![byte; (blocks * self.block_bytes) as usize]
     }
 
+    /// How data goes to the controller: in the capsule if it fits, as hosts do.
+    #[must_use]
+    pub fn bring<'a>(&self, data: &'a [u8]) -> Move<'a> {
+        if data.len() <= self.in_capsule_bytes as usize { Move::InCapsule(data) } else { Move::Asked(data) }
+    }
+
+    /// Blocks of a write that does not fit in a capsule, at least 8: not every target asks for what would have fitted.
+    #[must_use]
+    pub fn asked_blocks(&self) -> u32 {
+        (self.in_capsule_bytes / self.block_bytes + 1).clamp(8, 512)
+    }
+
     /// Writes blocks of one byte.
     ///
     /// # Errors
     /// It fails.
     pub fn put(&self, io: &mut Queue, lba: u64, blocks: u32, byte: u8) -> Check {
         let data = self.fill(blocks, byte);
-        io.must(self.write(lba, blocks), Move::Asked(&data)).about("Write").map(drop)
+        io.must(self.write(lba, blocks), self.bring(&data)).about("Write").map(drop)
     }
 
     /// Blocks must be of one byte.

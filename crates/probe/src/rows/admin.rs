@@ -168,8 +168,7 @@ fn features(peer: &Peer) -> Check {
                 sqe.cdw10.set(sqe.cdw10.get() | 1 << 31);
             }
             let what = format!("Set of feature {fid:#04x} to {value:#x}, save {save}");
-            let cid = admin.submit(sqe, Move::Asked(&[0; 4096]))?;
-            let answer = admin.finish(cid, &[0; 4096]).about(&what)?;
+            let answer = admin.run(sqe, Move::InCapsule(&[0; 4096])).about(&what)?;
             if !answer.status().is_success() {
                 expect_status(&answer, &REFUSALS).about(what)?;
             }
@@ -243,8 +242,9 @@ fn aborts(peer: &Peer) -> Check {
     }
     // One that waits for data that does not come.
     if peer.settings.may_overwrite {
-        let data = disk.fill(8, 0xAB);
-        let cid = association.io.submit(disk.write(0, 8), Move::Asked(&data))?;
+        let blocks = disk.asked_blocks();
+        let data = disk.fill(blocks, 0xAB);
+        let cid = association.io.submit(disk.write(0, blocks), Move::Asked(&data))?;
         let Step::Wants(_) = association.io.step(cid)? else { return Ok(()) };
         let abort = association.admin.must(Sqe::abort(Qid::new(1), cid), Move::None)?;
         if abort.cqe.dw0() & 1 == 0 {

@@ -67,7 +67,7 @@ fn unasked(peer: &Peer) -> Check {
     let message = [0_u8; 256];
     let try_on = |queue: &mut Queue, what: &str| {
         let send = AuthenticationCommand::new(256).to_send_sqe();
-        let answer = queue.run(send, Move::Asked(&message)).about(format!("Send on {what}"))?;
+        let answer = queue.run(send, Move::InCapsule(&message)).about(format!("Send on {what}"))?;
         expect_status(&answer, &[&UNWANTED[..], &[Status::SUCCESS]].concat())
             .about(format!("Send on {what}"))?;
         let receive = AuthenticationCommand::new(256).to_receive_sqe();
@@ -99,7 +99,7 @@ fn wrong_fields(peer: &Peer) -> Check {
         ("a length that is not the SGL's", AuthenticationCommand { length: 512, ..right }),
         ("4 GiB", AuthenticationCommand { length: u32::MAX, ..right }),
     ] {
-        let answer = admin.run(command.to_send_sqe(), Move::Asked(&message)).about(what)?;
+        let answer = admin.run(command.to_send_sqe(), Move::InCapsule(&message)).about(what)?;
         expect_status(&answer, &UNWANTED).about(format!("Send with {what}"))?;
         let answer = admin.run(command.to_receive_sqe(), Move::Back(256)).about(what)?;
         expect_status(&answer, &UNWANTED).about(format!("Receive with {what}"))?;

@@ -130,8 +130,9 @@ fn other_length(peer: &Peer) -> Check {
         return Ok(());
     }
     // The peer asks for the block and no more.
-    let data = disk.fill(2, 0x44);
-    let cid = io.submit(disk.write(0, 1), Move::Asked(&data))?;
+    let blocks = disk.asked_blocks();
+    let data = disk.fill(blocks + 1, 0x44);
+    let cid = io.submit(disk.write(0, blocks), Move::Asked(&data))?;
     let mut asked = 0;
     loop {
         match io.step(cid)? {
@@ -145,8 +146,8 @@ fn other_length(peer: &Peer) -> Check {
             }
         }
     }
-    holds(asked == block, format!("R2Ts for {asked} bytes of a block"))?;
-    disk.holds(&mut io, 0, 1, 0x44)
+    holds(asked == blocks * block, format!("R2Ts for {asked} bytes of {blocks} blocks"))?;
+    disk.holds(&mut io, 0, blocks, 0x44)
 }
 
 /// Both queues, for rows that use both.
@@ -284,12 +285,13 @@ fn other_flags(peer: &Peer) -> Check {
 
 fn same_cid(peer: &Peer) -> Check {
     let disk = peer.scratch()?;
+    let blocks = disk.asked_blocks();
     let mut io = peer.io(Digests::empty())?;
-    let data = disk.fill(8, 0x66);
-    let cid = io.submit(disk.write(0, 8), Move::Asked(&data))?;
+    let data = disk.fill(blocks, 0x66);
+    let cid = io.submit(disk.write(0, blocks), Move::Asked(&data))?;
     let Step::Wants(window) = io.step(cid)? else { return skipped("no R2T for a write") };
-    for sqe in [disk.write(8, 8), disk.read(0, 8)] {
-        io.send(sqe.with_cid(cid).with_data(Sgl::transport(8 * disk.block_bytes)), &[])?;
+    for sqe in [disk.write(1024, blocks), disk.read(0, blocks)] {
+        io.send(sqe.with_cid(cid).with_data(Sgl::transport(blocks * disk.block_bytes)), &[])?;
         match io.link.receive()? {
             Got::Completion(cqe) => holds(cqe.status().is(Status::COMMAND_ID_CONFLICT), cqe.status())?,
             got => return differs(format!("{got} to the second command of an id")),
@@ -298,14 +300,15 @@ fn same_cid(peer: &Peer) -> Check {
     io.serve(&window, &data)?;
     let answer = io.finish(cid, &data)?;
     expect_status(&answer, &[Status::SUCCESS]).about("the first command of an id")?;
-    disk.holds(&mut io, 0, 8, 0x66)
+    disk.holds(&mut io, 0, blocks, 0x66)
 }
 
 fn too_many(peer: &Peer) -> Check {
     let disk = peer.disk()?;
+    let blocks = disk.asked_blocks();
     for entries in [2, 4, 32] {
         let mut io = peer.io_with(Digests::empty(), entries)?;
-        let sqe = disk.write(0, 8).with_data(Sgl::transport(8 * disk.block_bytes));
+        let sqe = disk.write(0, blocks).with_data(Sgl::transport(blocks * disk.block_bytes));
         // None of them gets its data, so all stay.
         for cid in 0..=u16::try_from(entries).expect("few") {
             io.send(sqe.with_cid(cid), &[])?;

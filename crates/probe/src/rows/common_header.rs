@@ -228,7 +228,7 @@ fn splits(peer: &Peer) -> Check {
         }
     };
     for digests in DIGESTS {
-        let mut link = peer.link(digests)?;
+        let mut link = peer.admin(digests)?.0.link;
         get(&mut link, &mut |link, bytes| {
             for byte in bytes {
                 link.send(std::slice::from_ref(byte))?;
@@ -238,17 +238,13 @@ fn splits(peer: &Peer) -> Check {
         })
         .about("byte by byte")?;
         let length = Draft::command(link.form, some_command(), &[]).seal().len();
-        // Before Connect only a few commands may come on a connection.
-        for cuts in (1..length).collect::<Vec<_>>().chunks(4) {
-            let mut link = peer.link(digests)?;
-            for &cut in cuts {
-                get(&mut link, &mut |link, bytes| {
-                    link.send(&bytes[..cut])?;
-                    std::thread::sleep(Duration::from_micros(300));
-                    link.send(&bytes[cut..])
-                })
-                .about(format!("cut at {cut}"))?;
-            }
+        for cut in 1..length {
+            get(&mut link, &mut |link, bytes| {
+                link.send(&bytes[..cut])?;
+                std::thread::sleep(Duration::from_micros(300));
+                link.send(&bytes[cut..])
+            })
+            .about(format!("cut at {cut}"))?;
         }
     }
     Ok(())
@@ -328,7 +324,7 @@ fn term_reqs(peer: &Peer) -> Check {
 /// The stream ends at each of a few places; then nothing of the write must have happened.
 fn ends(peer: &Peer) -> Check {
     let disk = peer.scratch()?;
-    disk.put(&mut peer.io(Digests::empty())?, 0, 1, 0x11)?;
+    disk.put(&mut peer.io(Digests::empty())?, 0, disk.asked_blocks(), 0x11)?;
     for digests in DIGESTS {
         let mut association = peer.associate(digests)?;
         let form = association.io.form();
@@ -344,14 +340,15 @@ fn ends(peer: &Peer) -> Check {
             association = peer.associate(digests)?;
         }
         // In the middle of data that was asked for.
-        let cid = association.io.submit(disk.write(0, 1), Move::Asked(&data))?;
+        let data = disk.fill(disk.asked_blocks(), 0x22);
+        let cid = association.io.submit(disk.write(0, disk.asked_blocks()), Move::Asked(&data))?;
         let Step::Wants(window) = association.io.step(cid)? else { return skipped("no R2T for a write") };
-        let pdu = Draft::h2c_data(form, cid, window.ttag, 0, &data, true).seal();
+        let pdu = Draft::h2c_data(form, cid, window.ttag, 0, &data[..window.length as usize], true).seal();
         association.io.link.send(&pdu[..pdu.len() - 100])?;
         association.io.link.finish();
         association.io.link.expect_closed().about("the end within H2CData")?;
     }
-    disk.holds(&mut peer.io(Digests::empty())?, 0, 1, 0x11).about("afterwards")
+    disk.holds(&mut peer.io(Digests::empty())?, 0, disk.asked_blocks(), 0x11).about("afterwards")
 }
 
 fn resets(peer: &Peer) -> Check {
@@ -376,8 +373,9 @@ fn resets(peer: &Peer) -> Check {
     }
     for end in [0, 8, 24, 24 + 100, usize::MAX] {
         let mut io = peer.io(Digests::empty())?;
-        let data = disk.fill(8, 0x33);
-        let cid = io.submit(disk.write(8, 8), Move::Asked(&data))?;
+        let blocks = disk.asked_blocks();
+        let data = disk.fill(blocks, 0x33);
+        let cid = io.submit(disk.write(0, blocks), Move::Asked(&data))?;
         let Step::Wants(window) = io.step(cid)? else { return skipped("no R2T for a write") };
         let pdu =
             Draft::h2c_data(io.form(), cid, window.ttag, 0, &data[..window.length as usize], true).seal();

@@ -66,7 +66,7 @@ fn wrong_header(peer: &Peer) -> Check {
 fn disk_with(peer: &Peer, digests: Digests) -> Check<(Disk, Queue)> {
     let disk = peer.scratch()?;
     let mut io = peer.io(digests)?;
-    disk.put(&mut io, 0, 8, 0x5A)?;
+    disk.put(&mut io, 0, disk.asked_blocks(), 0x5A)?;
     Ok((disk, io))
 }
 
@@ -100,11 +100,12 @@ fn in_a_capsule(peer: &Peer) -> Check {
 fn spoil(peer: &Peer, spoilt_parts: [bool; 2]) -> Check {
     for digests in [Digests::DATA, Digests::all()] {
         let (disk, mut io) = disk_with(peer, digests)?;
-        let data = disk.fill(8, 0x5C);
-        let cid = io.submit(disk.write(0, 8), Move::Asked(&data))?;
+        let blocks = disk.asked_blocks();
+        let data = disk.fill(blocks, 0x5C);
+        let cid = io.submit(disk.write(0, blocks), Move::Asked(&data))?;
         let Step::Wants(window) = io.step(cid)? else { return skipped("no R2T for a write") };
         holds(window.length as usize == data.len(), "a window of another length")?;
-        let half = window.length / 2;
+        let half = (window.length / 2) & !3;
         for (index, (start, end)) in [(0, half), (half, window.length)].into_iter().enumerate() {
             let part = &data[start as usize..end as usize];
             let draft = Draft::h2c_data(io.form(), cid, window.ttag, start, part, end == window.length);
@@ -112,9 +113,9 @@ fn spoil(peer: &Peer, spoilt_parts: [bool; 2]) -> Check {
             io.link.send(&bytes)?;
         }
         expect_status(&io.finish(cid, &data)?, &CORRUPT)?;
-        disk.holds(&mut io, 0, 8, 0x5A)?;
-        disk.put(&mut io, 0, 8, 0x5D).about("a right write after it")?;
-        disk.holds(&mut io, 0, 8, 0x5D)?;
+        disk.holds(&mut io, 0, blocks, 0x5A)?;
+        disk.put(&mut io, 0, blocks, 0x5D).about("a right write after it")?;
+        disk.holds(&mut io, 0, blocks, 0x5D)?;
     }
     Ok(())
 }

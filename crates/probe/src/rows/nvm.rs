@@ -44,7 +44,7 @@ fn both(peer: &Peer, io: &mut Queue, disk: Disk, lba: u64, blocks: u32, rights: 
     io.must_end(disk.read(lba, blocks), Move::Back(length), rights).about(format!("Read of {what}"))?;
     if peer.settings.may_overwrite {
         let data = disk.fill(blocks, 0xEE);
-        io.must_end(disk.write(lba, blocks), Move::Asked(&data), rights).about(format!("Write of {what}"))?;
+        io.must_end(disk.write(lba, blocks), disk.bring(&data), rights).about(format!("Write of {what}"))?;
     }
     Ok(())
 }
@@ -113,7 +113,7 @@ fn transfer_limit(peer: &Peer) -> Check {
 fn deallocate(io: &mut Queue, disk: Disk, ranges: &[DsmRange]) -> Check<crate::queue::Answer> {
     let count = u16::try_from(ranges.len()).expect("few");
     let command = DatasetManagement { range_count: count, attributes: DsmAttributes::DEALLOCATE };
-    io.run(command.to_sqe(disk.nsid), Move::Asked(ranges.as_bytes()))
+    io.run(command.to_sqe(disk.nsid), disk.bring(ranges.as_bytes()))
 }
 
 fn ranges(peer: &Peer) -> Check {
@@ -137,7 +137,7 @@ fn ranges(peer: &Peer) -> Check {
         if commands.contains(Oncs::COMPARE) && blocks <= 8 {
             let data = disk.fill(blocks, 0x41);
             let sqe = Sqe::compare(disk.nsid, lba, blocks);
-            io.must_end(sqe, Move::Asked(&data), &BEYOND).about(format!("Compare of {what}"))?;
+            io.must_end(sqe, disk.bring(&data), &BEYOND).about(format!("Compare of {what}"))?;
         }
         if commands.contains(Oncs::DATASET_MANAGEMENT) {
             // A right range before it must not matter.
@@ -152,7 +152,7 @@ fn ranges(peer: &Peer) -> Check {
             for (what, command, source) in
                 [("from", CopyCommand::new(128, CopyFormat::from_raw(0), 1), from), ("to", to, inside)]
             {
-                let answer = io.run(command.to_sqe(disk.nsid), Move::Asked(source.as_bytes()))?;
+                let answer = io.run(command.to_sqe(disk.nsid), disk.bring(source.as_bytes()))?;
                 let status = answer.status();
                 let is_right = BEYOND.iter().any(|right| right.is(status));
                 holds(is_right, format!("Copy {what} {blocks} blocks at {lba:#x}: {status}"))?;
@@ -186,10 +186,7 @@ fn short_ranges(peer: &Peer) -> Check {
         let rights = [Status::DATA_SGL_LENGTH_INVALID];
         let sqe = command.to_sqe(disk.nsid);
         let what = format!("{count} ranges in {length} bytes");
-        io.must_end(sqe, Move::Asked(&data), &rights).about(&what)?;
-        if length <= peer.in_capsule_bytes() as usize {
-            io.must_end(sqe, Move::InCapsule(&data), &rights).about(format!("{what}, in the capsule"))?;
-        }
+        io.must_end(sqe, disk.bring(&data), &rights).about(&what)?;
     }
     // No data at all.
     let command = DatasetManagement { range_count: 1, attributes: DsmAttributes::DEALLOCATE };
@@ -210,7 +207,7 @@ fn namespaces(peer: &Peer) -> Check {
         let what = format!("namespace {:#x}", nsid.get());
         io.must_end(Sqe::read(nsid, 0, 1), Move::Back(disk.block_bytes), &rights).about(&what)?;
         let data = disk.fill(1, 0);
-        io.must_end(Sqe::write(nsid, 0, 1), Move::Asked(&data), &rights).about(&what)?;
+        io.must_end(Sqe::write(nsid, 0, 1), disk.bring(&data), &rights).about(&what)?;
         if nsid != Nsid::ALL {
             io.must_end(Sqe::flush(nsid), Move::None, &rights).about(format!("Flush of {what}"))?;
         }
@@ -277,11 +274,11 @@ fn compares(peer: &Peer) -> Check {
     disk.put(&mut io, 0, 4, 0x51)?;
     let (same, other) = (disk.fill(1, 0x51), disk.fill(1, 0x52));
     let compare = Sqe::compare(disk.nsid, 0, 1);
-    io.must(compare, Move::Asked(&same)).about("Compare of the same")?;
-    io.must_end(compare, Move::Asked(&other), &[Status::COMPARE_FAILURE]).about("Compare of another")?;
+    io.must(compare, disk.bring(&same)).about("Compare of the same")?;
+    io.must_end(compare, disk.bring(&other), &[Status::COMPARE_FAILURE]).about("Compare of another")?;
     if !peer.identify.fuses().contains(Fuses::COMPARE_AND_WRITE) {
         let sqe = compare.with_fuse(Fuse::FIRST);
-        return io.must_end(sqe, Move::Asked(&same), &[Status::INVALID_FIELD]).about("FUSE 01").map(drop);
+        return io.must_end(sqe, disk.bring(&same), &[Status::INVALID_FIELD]).about("FUSE 01").map(drop);
     }
     let first = compare.with_fuse(Fuse::FIRST);
     let second = disk.write(0, 1).with_fuse(Fuse::SECOND);
@@ -323,6 +320,7 @@ fn compares(peer: &Peer) -> Check {
 fn overlaps(peer: &Peer) -> Check {
     const QUEUES: u16 = 4;
     let disk = peer.scratch()?;
+    let blocks = disk.asked_blocks();
     let (mut admin, cntlid) = peer.admin(Digests::empty())?;
     crate::peer::set_queues(&mut admin, QUEUES.into())?;
     let mut queues = (1..=QUEUES)
@@ -332,9 +330,9 @@ fn overlaps(peer: &Peer) -> Check {
         let mut under_way = Vec::new();
         for (queue, number) in queues.iter_mut().zip(0_u8..) {
             let byte = round.wrapping_mul(8).wrapping_add(number);
-            let data = disk.fill(8, byte);
+            let data = disk.fill(blocks, byte);
             // Each begins at another block, so that they overlap in part.
-            let cid = queue.submit(disk.write(number.into(), 8), Move::Asked(&data))?;
+            let cid = queue.submit(disk.write(number.into(), blocks), Move::Asked(&data))?;
             let Step::Wants(window) = queue.step(cid)? else { return differs("a write without data ends") };
             under_way.push((cid, window, data));
         }
@@ -344,11 +342,11 @@ fn overlaps(peer: &Peer) -> Check {
         for (queue, (cid, _, data)) in queues.iter_mut().zip(&under_way) {
             expect_status(&queue.finish(*cid, data)?, &[Status::SUCCESS])?;
         }
-        let answer = queues[0].must(disk.read(0, 11), Move::Back(11 * disk.block_bytes))?;
+        let answer = queues[0].must(disk.read(0, blocks + 3), Move::Back((blocks + 3) * disk.block_bytes))?;
         for (index, block) in answer.data.chunks(disk.block_bytes as usize).enumerate() {
             let byte = block[0];
             let number = byte.wrapping_sub(round.wrapping_mul(8));
-            let covers = (usize::from(number)..usize::from(number) + 8).contains(&index);
+            let covers = (usize::from(number)..usize::from(number) + blocks as usize).contains(&index);
             let is_whole = block.iter().all(|other| *other == byte);
             holds(is_whole && number < 4 && covers, format!("block {index} is of no one write"))?;
         }
@@ -364,7 +362,7 @@ fn flushes(peer: &Peer) -> Check {
         let cids: Vec<_> = (0..10_u64)
             .map(|index| match index % 2 {
                 0 => io.submit(Sqe::flush(disk.nsid), Move::None),
-                _ => io.submit(disk.write(index, 1).with_fua(), Move::Asked(&data)),
+                _ => io.submit(disk.write(index, 1).with_fua(), disk.bring(&data)),
             })
             .collect::<Check<_>>()?;
         for cid in cids {

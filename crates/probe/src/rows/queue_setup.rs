@@ -339,10 +339,11 @@ fn properties(peer: &Peer) -> Check {
 
 fn reset_under_way(peer: &Peer) -> Check {
     let disk = peer.scratch()?;
+    let blocks = disk.asked_blocks();
     let mut association = peer.associate(Digests::empty())?;
-    disk.put(&mut association.io, 0, 8, 0xC1)?;
-    let data = disk.fill(8, 0xC2);
-    let cid = association.io.submit(disk.write(0, 8), Move::Asked(&data))?;
+    disk.put(&mut association.io, 0, blocks, 0xC1)?;
+    let data = disk.fill(blocks, 0xC2);
+    let cid = association.io.submit(disk.write(0, blocks), Move::Asked(&data))?;
     let Step::Wants(window) = association.io.step(cid)? else { return skipped("no R2T for a write") };
     let cc = enabled().with_en(false);
     association.admin.must(Sqe::property_set(Property::CC, cc.bits().into()), Move::None)?;
@@ -357,7 +358,7 @@ fn reset_under_way(peer: &Peer) -> Check {
         Err(finding) => return Err(finding),
     }
     peer.enable(&mut association.admin).about("enabled again")?;
-    disk.holds(&mut peer.io(Digests::empty())?, 0, 8, 0xC1).about("after a reset")
+    disk.holds(&mut peer.io(Digests::empty())?, 0, blocks, 0xC1).about("after a reset")
 }
 
 /// An admin queue of the discovery controller, enabled, if there is one at this address.

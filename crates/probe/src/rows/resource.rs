@@ -108,10 +108,12 @@ fn dribble(peer: &Peer) -> Check {
         let bytes = in_capsule(queue.form(), disk.write(lba, 1).with_cid(1), &disk.fill(1, 1)).seal();
         slow(queue, bytes, 80, "capsule data")?;
         let mut queue = peer.io(Digests::empty())?;
-        let data = disk.fill(1, 2);
-        let cid = queue.submit(disk.write(lba, 1), Move::Asked(&data))?;
+        let blocks = disk.asked_blocks();
+        let data = disk.fill(blocks, 2);
+        let cid = queue.submit(disk.write(lba, blocks), Move::Asked(&data))?;
         let Step::Wants(window) = queue.step(cid)? else { return skipped("no R2T for a write") };
-        let bytes = Draft::h2c_data(queue.form(), cid, window.ttag, 0, &data, true).seal();
+        let part = &data[..window.length as usize];
+        let bytes = Draft::h2c_data(queue.form(), cid, window.ttag, 0, part, true).seal();
         slow(queue, bytes, 30, "H2CData")?;
     }
     for _ in 0..8 {
@@ -174,8 +176,9 @@ fn many_associations(peer: &Peer) -> Check {
 fn expiry(peer: &Peer) -> Check {
     const KATO_MS: u32 = 1000;
     let disk = peer.scratch()?;
-    let lba = disk.block_count / 2 + 64;
-    disk.put(&mut peer.io(Digests::empty())?, lba, 8, 0xD1)?;
+    let lba = disk.block_count / 2 + 1024;
+    let blocks = disk.asked_blocks();
+    disk.put(&mut peer.io(Digests::empty())?, lba, blocks, 0xD1)?;
     let mut admin = peer.queue(Digests::empty())?;
     let command = ConnectCommand { kato_ms: KATO_MS, ..peer.connect_command(0, ENTRIES) };
     let data = peer.connect_data(Cntlid::DYNAMIC);
@@ -184,8 +187,8 @@ fn expiry(peer: &Peer) -> Check {
     set_queues(&mut admin, 1)?;
     let cntlid = Cntlid::new(ConnectResult::from_bits(answer.cqe.dw0()).cntlid());
     let mut io = peer.connect_io(cntlid, 1, ENTRIES, Digests::empty())?;
-    let data = disk.fill(8, 0xD2);
-    let cid = io.submit(disk.write(lba, 8), Move::Asked(&data))?;
+    let data = disk.fill(blocks, 0xD2);
+    let cid = io.submit(disk.write(lba, blocks), Move::Asked(&data))?;
     let Step::Wants(window) = io.step(cid)? else { return skipped("no R2T for a write") };
     // A second on the wire, a few more until somebody looks.
     let mut link = admin.link.patient(Duration::from_secs(15));
@@ -196,7 +199,7 @@ fn expiry(peer: &Peer) -> Check {
         Got::Closed => {}
         got => return differs(format!("{got} after the association has expired")),
     }
-    disk.holds(&mut peer.io(Digests::empty())?, lba, 8, 0xD1).about("after the expiry")
+    disk.holds(&mut peer.io(Digests::empty())?, lba, blocks, 0xD1).about("after the expiry")
 }
 
 fn fairness(peer: &Peer) -> Check {

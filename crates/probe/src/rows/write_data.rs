@@ -45,10 +45,8 @@ pub(super) const ROWS: &[Row] = &[
     )
     .judged("how long a command may wait for its data is a choice"),
     Row::new("D16", "data for a command that was aborted", "swallowed; abort status", aborted),
+    Row::new("H23", "a write that would fit in a capsule, to be asked for", "an R2T", small_asked),
 ];
-
-/// Blocks of the writes that want data.
-const BLOCKS: u32 = 8;
 
 /// A write that has been asked for its data.
 struct Asked {
@@ -61,8 +59,9 @@ struct Asked {
 impl Asked {
     fn new(peer: &Peer, disk: Disk, digests: Digests) -> Check<Self> {
         let mut io = peer.io(digests)?;
-        let data = disk.fill(BLOCKS, 0x77);
-        let cid = io.submit(disk.write(0, BLOCKS), Move::Asked(&data))?;
+        let blocks = disk.asked_blocks();
+        let data = disk.fill(blocks, 0x77);
+        let cid = io.submit(disk.write(0, blocks), Move::Asked(&data))?;
         match io.step(cid)? {
             Step::Wants(window) => {
                 holds(window.offset == 0 && window.length > 0, "the first window is not the front")?;
@@ -189,7 +188,7 @@ fn other_cid(peer: &Peer) -> Check {
 }
 
 fn other_offset(peer: &Peer) -> Check {
-    for offset in [4_u32, 512, BLOCKS * 512, 0x8000_0000, u32::MAX - 3] {
+    for offset in [4_u32, 512, 4096, 0x8000_0000, u32::MAX - 3] {
         wrong_data(peer, |asked| asked.right().with(12, &offset.to_le_bytes()).seal(), &[term(4)])
             .about(format!("DATAO {offset}"))?;
     }
@@ -344,11 +343,12 @@ fn interleaved(peer: &Peer) -> Check {
         let sqe = peer.connect_command(2, 32).to_sqe();
         io.must(sqe, Move::InCapsule(zerocopy::IntoBytes::as_bytes(&data)))?;
         let mut io = io.keeping(admin);
-        let fills: Vec<_> = (0..4_u8).map(|index| disk.fill(BLOCKS, 0x80 + index)).collect();
+        let blocks = disk.asked_blocks();
+        let fills: Vec<_> = (0..4_u8).map(|index| disk.fill(blocks, 0x80 + index)).collect();
         let cids = fills
             .iter()
             .zip(0_u64..)
-            .map(|(data, index)| io.submit(disk.write(index * u64::from(BLOCKS), BLOCKS), Move::Asked(data)))
+            .map(|(data, index)| io.submit(disk.write(index * u64::from(blocks), blocks), Move::Asked(data)))
             .collect::<Check<Vec<_>>>()?;
         let mut windows = Vec::new();
         for cid in &cids {
@@ -378,7 +378,7 @@ fn interleaved(peer: &Peer) -> Check {
             expect_status(&io.finish(*cid, data)?, &[Status::SUCCESS])?;
         }
         for index in 0..4_u8 {
-            disk.holds(&mut io, u64::from(index) * u64::from(BLOCKS), BLOCKS, 0x80 + index)?;
+            disk.holds(&mut io, u64::from(index) * u64::from(blocks), blocks, 0x80 + index)?;
         }
     }
     Ok(())
@@ -392,7 +392,7 @@ fn no_answer(peer: &Peer) -> Check {
     }
     // As many as the queue holds, all without data; the others on this target must not notice.
     let more: Vec<_> = (0..asked.io.entries - 3)
-        .map(|_| asked.io.submit(disk.write(0, BLOCKS), Move::Asked(&asked.data)))
+        .map(|_| asked.io.submit(disk.write(0, disk.asked_blocks()), Move::Asked(&asked.data)))
         .collect::<Check<_>>()?;
     peer.check_healthy().about("while writes wait for data")?;
     for cid in more {
@@ -406,11 +406,12 @@ fn no_answer(peer: &Peer) -> Check {
 
 fn aborted(peer: &Peer) -> Check {
     let disk = peer.scratch()?;
+    let blocks = disk.asked_blocks();
     for digests in [Digests::empty(), Digests::all()] {
         let mut association = peer.associate(digests)?;
-        disk.put(&mut association.io, 0, BLOCKS, 0x99)?;
-        let data = disk.fill(BLOCKS, 0x9A);
-        let cid = association.io.submit(disk.write(0, BLOCKS), Move::Asked(&data))?;
+        disk.put(&mut association.io, 0, blocks, 0x99)?;
+        let data = disk.fill(blocks, 0x9A);
+        let cid = association.io.submit(disk.write(0, blocks), Move::Asked(&data))?;
         let Step::Wants(window) = association.io.step(cid)? else { return skipped("no R2T for a write") };
         let abort = association.admin.must(Sqe::abort(Qid::new(1), cid), Move::None).about("Abort")?;
         let was_aborted = AbortResult::from_bits(abort.cqe.dw0()).bits() & 1 == 0;
@@ -425,11 +426,22 @@ fn aborted(peer: &Peer) -> Check {
         let answer = association.io.finish(cid, &data)?;
         if was_aborted {
             expect_status(&answer, &[Status::ABORT_REQUESTED])?;
-            disk.holds(&mut association.io, 0, BLOCKS, 0x99).about("an aborted write")?;
+            disk.holds(&mut association.io, 0, blocks, 0x99).about("an aborted write")?;
         } else {
             expect_status(&answer, &[Status::SUCCESS])?;
         }
         association.io.must(disk.read(0, 1), Move::Back(disk.block_bytes)).about("after that")?;
+    }
+    Ok(())
+}
+
+fn small_asked(peer: &Peer) -> Check {
+    let disk = peer.scratch()?;
+    let mut io = peer.io(Digests::empty())?;
+    for blocks in [1, 2, 8] {
+        let data = disk.fill(blocks, 0x23);
+        io.must(disk.write(0, blocks), Move::Asked(&data)).about(format!("{blocks} blocks"))?;
+        disk.holds(&mut io, 0, blocks, 0x23)?;
     }
     Ok(())
 }
