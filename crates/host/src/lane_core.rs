@@ -822,7 +822,7 @@ impl<B: DataBuffer> LaneCore<B> {
     pub fn waiting(&self) -> Option<(u32, usize)> {
         let caravan = self.queue.caravan();
         let commands = caravan.waiting_command_count();
-        let may_wait = self.phase == Phase::Live && commands == caravan.waiting_pdu_count();
+        let may_wait = self.phase == Phase::Live && !caravan.is_urgent();
         may_wait.then_some((commands, caravan.waiting_bytes()))
     }
 

@@ -7,6 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
+use host::DoorbellPolicy;
 use reactor::{CoreList, EngineKind};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -51,6 +52,10 @@ pub(crate) struct TargetArguments {
     /// How threads wait and do storage I/O. [default: io_uring where it may be used]
     #[arg(long, value_name = "ENGINE")]
     engine: Option<Engine>,
+    /// When answers leave: immediate, turn, fixed[:COMMANDS,BYTES,MICROSECONDS] or adaptive[:MICROSECONDS]. [default:
+    /// adaptive]
+    #[arg(long, value_name = "POLICY")]
+    doorbell: Option<DoorbellPolicy>,
     /// Run this command, with the target's address in $NVLANE_ADDR, and end with it. One word is a line for the shell.
     #[arg(long, value_name = "CMD", num_args = 1.., allow_hyphen_values = true)]
     run: Vec<String>,
@@ -172,6 +177,9 @@ fn configure(arguments: &TargetArguments, file: Option<&ConfigFile>) -> Result<T
             Engine::Uring => EngineKind::Uring,
             Engine::Epoll => EngineKind::Epoll,
         });
+    }
+    if let Some(policy) = arguments.doorbell {
+        config.reactors.doorbell = policy;
     }
     let problems = config.check();
     if problems.is_empty() {

@@ -30,6 +30,8 @@ struct Load<P> {
     pdu_count: u32,
     /// Commands that they begin, or end.
     command_count: u32,
+    /// Somebody waits for one of them before going on with a command.
+    is_urgent: bool,
     /// Bytes that are not sent.
     unsent: usize,
     /// How far it is sent.
@@ -70,6 +72,7 @@ impl<P> Default for Load<P> {
             payloads: Vec::new(),
             pdu_count: 0,
             command_count: 0,
+            is_urgent: false,
             unsent: 0,
             sent: Cursor::default(),
         }
@@ -151,6 +154,19 @@ impl<P> Caravan<P> {
     #[inline]
     pub(crate) fn count_command(&mut self) {
         self.filling.command_count += 1;
+    }
+
+    /// Without the PDU pushed last a command does not go on: R2T, and the data that one asked for.
+    #[inline]
+    pub(crate) fn mark_urgent(&mut self) {
+        self.filling.is_urgent = true;
+    }
+
+    /// Whether anything that waits should not.
+    #[inline]
+    #[must_use]
+    pub fn is_urgent(&self) -> bool {
+        self.filling.is_urgent
     }
 
     /// Commands that begin, or end, with what waits.
@@ -359,6 +375,7 @@ impl<P> Load<P> {
         self.payloads.clear();
         self.pdu_count = 0;
         self.command_count = 0;
+        self.is_urgent = false;
         self.unsent = 0;
         self.sent = Cursor::default();
     }

@@ -450,6 +450,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
             let tag = self.table.tag(slot, window);
             let pdu = R2t::new(digests, cid, tag, range.start, range.end - range.start);
             self.caravan.push_header(pdu.as_bytes(), digests.contains(Digests::HEADER), 0);
+            self.caravan.mark_urgent();
         }
     }
 

@@ -577,6 +577,7 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
             return Err(Violation::OutOfRange);
         }
         command.window_count += 1;
+        self.caravan.mark_urgent();
         let mut start = offset;
         while start < end {
             let stop = end.min(start.saturating_add(pdu_bytes_max));

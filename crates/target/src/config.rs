@@ -12,6 +12,7 @@ mod resolve;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
+use proto::doorbell::Policy as DoorbellPolicy;
 use reactor::{CoreList, EngineKind};
 use store::Spec;
 use wire::discovery::{DISCOVERY_PORT, IO_PORT};
@@ -53,6 +54,8 @@ pub struct ReactorConfig {
     pub engine: Option<EngineKind>,
     /// Buffers of each, bytes.
     pub pool_bytes: usize,
+    /// When answers leave.
+    pub doorbell: DoorbellPolicy,
 }
 
 /// Which reactors there are.
@@ -68,7 +71,12 @@ pub enum Threads {
 
 impl Default for ReactorConfig {
     fn default() -> Self {
-        Self { threads: Threads::Auto, engine: None, pool_bytes: 64 << 20 }
+        Self {
+            threads: Threads::Auto,
+            engine: None,
+            pool_bytes: 64 << 20,
+            doorbell: DoorbellPolicy::default(),
+        }
     }
 }
 

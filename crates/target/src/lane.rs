@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use proto::controller_queue::QueueSettings;
+use proto::doorbell::{self, Doorbell, Policy};
 use proto::{ControllerQueue, Piece, Slot};
 use reactor::{Buffer, Io, ListenerTag, Payload, Segment, Sent, SocketId};
 use store::Ticket;
@@ -97,6 +98,10 @@ pub(crate) struct Lane {
     pub(crate) held: Option<Ticket>,
     /// Received bytes that were not taken in because of `held`.
     pub(crate) backlog: Vec<u8>,
+    /// When what waits to be sent is sent.
+    doorbell: Doorbell,
+    /// Commands that wait to be sent and that the doorbell knows of.
+    brought_count: u32,
     /// Failures not reported yet.
     pub(crate) failures: Vec<Failure>,
     /// On the list of lanes that have something to send.
@@ -127,7 +132,13 @@ pub(crate) enum Flushed {
 }
 
 impl Lane {
-    pub(crate) fn new(id: LaneId, socket: SocketId, settings: QueueSettings, now_ns: u64) -> Self {
+    pub(crate) fn new(
+        id: LaneId,
+        socket: SocketId,
+        settings: QueueSettings,
+        policy: Policy,
+        now_ns: u64,
+    ) -> Self {
         Self {
             id,
             socket: Some(socket),
@@ -145,6 +156,8 @@ impl Lane {
             pairs: None,
             held: None,
             backlog: Vec::new(),
+            doorbell: Doorbell::new(policy),
+            brought_count: 0,
             failures: Vec::new(),
             is_dirty: false,
             pdu_since_ns: None,
@@ -206,6 +219,30 @@ impl Lane {
         }
     }
 
+    /// Whether what waits is not to wait for the end of the turn.
+    #[inline]
+    pub(crate) fn is_full(&mut self) -> bool {
+        let caravan = self.queue.caravan();
+        doorbell::is_full(self.doorbell.policy(), caravan.waiting_command_count(), caravan.waiting_bytes())
+    }
+
+    /// Whether what waits is to leave at the end of this turn.
+    pub(crate) fn is_due(&mut self, now_ns: u64) -> bool {
+        let in_flight = self.queue.outstanding();
+        let caravan = self.queue.caravan();
+        let (commands, bytes) = (caravan.waiting_command_count(), caravan.waiting_bytes());
+        let may_wait = self.state == LaneState::Live && !self.qid.is_admin();
+        if !may_wait || bytes == 0 || caravan.is_leaving() || caravan.is_urgent() {
+            return true;
+        }
+        let brought_count = commands.saturating_sub(self.brought_count);
+        if brought_count > 0 {
+            self.doorbell.on_brought(brought_count, now_ns);
+        }
+        self.brought_count = commands;
+        self.doorbell.rings(commands, bytes, in_flight.into(), now_ns)
+    }
+
     /// Sends what waits, as far as the socket takes it.
     pub(crate) fn flush<I: Io<Message>>(&mut self, io: &mut I) -> Flushed {
         let Some(socket) = self.socket else { return Flushed::Empty };
@@ -213,6 +250,8 @@ impl Lane {
         loop {
             let pdu_count = caravan.waiting_pdu_count();
             if caravan.ring() {
+                self.brought_count = 0;
+                self.doorbell.on_rung();
                 self.counters.pdu_count.add(pdu_count.into());
             }
             if !caravan.is_leaving() {

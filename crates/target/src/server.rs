@@ -11,10 +11,9 @@ use reactor::{Address, CoreList, EngineKind, Features, Mailbox, Reactor, Setting
 use wire::nqn::Nqn;
 
 use crate::commands::IoLimits;
-use crate::config::{Problem, TargetConfig, Threads, TimeoutConfig};
+use crate::config::{Problem, TargetConfig, Threads};
 use crate::control::{Control, ControlSettings};
 use crate::lane::LaneTimeouts;
-use crate::limits::Limits;
 use crate::message::Message;
 use crate::operator::{self, Operator, Order, OrderKind, Report, RunningListener, Step, TargetState};
 use crate::serving::{Home, Serving, ServingSettings};
@@ -87,7 +86,7 @@ impl Target {
             pool_bytes: config.reactors.pool_bytes,
             ..Settings::default()
         };
-        let serving = serving_settings(&config.limits, &config.timeouts);
+        let serving = serving_settings(config);
         let mut home = Some(home(config, target.operator.discovery_nqn(), reactor_count, steps));
         let start = Instant::now();
         let (ready, is_ready) = channel();
@@ -276,7 +275,8 @@ fn cores(threads: &Threads) -> io::Result<Vec<Option<usize>>> {
     })
 }
 
-fn serving_settings(limits: &Limits, timeouts: &TimeoutConfig) -> ServingSettings {
+fn serving_settings(config: &TargetConfig) -> ServingSettings {
+    let TargetConfig { limits, timeouts, reactors, .. } = config;
     let milliseconds = |ms: u64| ms.saturating_mul(1_000_000);
     ServingSettings {
         queue: QueueSettings {
@@ -303,5 +303,6 @@ fn serving_settings(limits: &Limits, timeouts: &TimeoutConfig) -> ServingSetting
             send_ns: milliseconds(timeouts.send_ms),
             ..LaneTimeouts::default()
         },
+        doorbell: reactors.doorbell,
     }
 }

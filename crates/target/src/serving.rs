@@ -4,6 +4,7 @@ mod dispatch;
 mod lanes;
 
 use proto::controller_queue::QueueSettings;
+use proto::doorbell::Policy;
 use reactor::{Application, Completion, Connection, Io, ListenerTag, SocketId, Token};
 use store::Ticket;
 
@@ -30,6 +31,7 @@ pub(crate) struct ServingSettings {
     pub(crate) queue: QueueSettings,
     pub(crate) limits: IoLimits,
     pub(crate) timeouts: LaneTimeouts,
+    pub(crate) doorbell: Policy,
 }
 
 /// The home of the control plane.

@@ -203,6 +203,7 @@ struct RawReactors {
     cores: Option<Spanned<String>>,
     count: Option<Spanned<u16>>,
     engine: Option<Spanned<String>>,
+    doorbell: Option<Spanned<String>>,
     pool: Option<Spanned<RawSize>>,
 }
 
@@ -417,6 +418,11 @@ impl Reader<'_> {
                     None
                 }
             };
+        }
+        if let Some(doorbell) = &raw.doorbell
+            && let Some(policy) = self.parsed(doorbell, "")
+        {
+            reactors.doorbell = policy;
         }
         if let Some(pool) = raw.pool {
             self.spans.insert(Place::Reactors("pool"), pool.span());

@@ -43,10 +43,16 @@ impl Serving {
                 lane.counters.read_count.add(1);
                 lane.counters.read_bytes.add(length.into());
                 lane.queue.complete_with_data(slot, payload, length, 0, payload_digest);
+                if lane.is_full() {
+                    self.flush(io, index);
+                }
             }
             Begun::Complete(status, result) => {
                 Self::count(lane, &mut self.failing, slot, sqe, status);
                 lane.queue.complete(slot, status, result);
+                if lane.is_full() {
+                    self.flush(io, index);
+                }
             }
             Begun::RequestData(length) => self.request_data(io, index, slot, sqe, length),
             Begun::Started { ticket, holds_capsule } => {

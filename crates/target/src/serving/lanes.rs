@@ -45,7 +45,7 @@ impl Serving {
         place.generation = (place.generation + 1) & 0x3fff_ffff;
         let id = LaneId { reactor: self.reactor, index, generation: place.generation };
         let now_ns = io.now_ns();
-        let mut lane = Lane::new(id, socket, self.settings.queue, now_ns);
+        let mut lane = Lane::new(id, socket, self.settings.queue, self.settings.doorbell, now_ns);
         (lane.peer, lane.local, lane.listener) = (peer, local, listener);
         place.lane = Some(Box::new(lane));
         if self.by_socket.len() <= socket.index() {
@@ -294,29 +294,42 @@ impl Serving {
         }
     }
 
-    /// Rings the doorbells of all lanes with something to send.
+    /// Rings the doorbells of all lanes with something to send, but of those that are to wait for more.
     pub(super) fn ring(&mut self, io: &mut impl Io<Message>) {
+        let now_ns = io.now_ns();
+        let mut waiting_count = 0;
         for at in 0..self.dirty.len() {
             let index = self.dirty[at];
             let Some(lane) = self.lane(index) else { continue };
-            lane.is_dirty = false;
-            match lane.flush(io) {
-                Flushed::Empty => {
-                    if lane.state == LaneState::Terminating
-                        && let Some(socket) = lane.socket
-                    {
-                        io.finish(socket);
-                    }
-                }
-                Flushed::Blocked => {
-                    if lane.timer_ns == 0 {
-                        self.set_lane_timer(io, index);
-                    }
-                }
-                Flushed::Broken => self.close(io, index),
+            if lane.is_due(now_ns) {
+                lane.is_dirty = false;
+                self.flush(io, index);
+            } else {
+                self.dirty[waiting_count] = index;
+                waiting_count += 1;
             }
         }
-        self.dirty.clear();
+        self.dirty.truncate(waiting_count);
+    }
+
+    /// Sends what waits on a lane, as far as its socket takes it.
+    pub(super) fn flush(&mut self, io: &mut impl Io<Message>, index: u32) {
+        let Some(lane) = self.lane(index) else { return };
+        match lane.flush(io) {
+            Flushed::Empty => {
+                if lane.state == LaneState::Terminating
+                    && let Some(socket) = lane.socket
+                {
+                    io.finish(socket);
+                }
+            }
+            Flushed::Blocked => {
+                if lane.timer_ns == 0 {
+                    self.set_lane_timer(io, index);
+                }
+            }
+            Flushed::Broken => self.close(io, index),
+        }
     }
 
     /// Lets lanes that have become idle give memory back. A reactor whose lanes are all idle is not woken for it.
