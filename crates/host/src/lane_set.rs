@@ -7,7 +7,7 @@ use std::time::Duration;
 use proto::host_queue::DataBuffer;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
-use crate::connect::timespec;
+use crate::connect::{Interest, sleep, timespec};
 use crate::error::Error;
 use crate::lane::Lane;
 use crate::options::ns;
@@ -129,7 +129,6 @@ impl<B: DataBuffer> LaneSet<B> {
     }
 
     fn sleep(&mut self, timeout_ns: u64, now_ns: u64) {
-        self.watch();
         let deadline_ns = self.lanes.iter().filter_map(Lane::next_deadline).min();
         let timeout_ns = deadline_ns.map_or(timeout_ns, |at| timeout_ns.min(at.saturating_sub(now_ns)));
         for lane in &self.lanes {
@@ -140,7 +139,13 @@ impl<B: DataBuffer> LaneSet<B> {
         for lane in &mut self.lanes {
             has_message |= lane.take_message();
         }
-        let is_woken = self.ask(if has_message { 0 } else { timeout_ns });
+        let timeout_ns = if has_message { 0 } else { timeout_ns };
+        let is_woken = if self.lanes.len() > POLLED_COUNT_MAX {
+            self.watch();
+            self.ask(timeout_ns)
+        } else {
+            self.sleep_on_few(timeout_ns)
+        };
         for lane in &self.lanes {
             lane.mailbox().announce_awake();
         }
@@ -148,6 +153,17 @@ impl<B: DataBuffer> LaneSet<B> {
             let clock = self.lanes[0].clock();
             self.lanes[0].spin_mut().on_woken(clock.now_ns().saturating_sub(now_ns));
         }
+    }
+
+    /// Sleeps without leaving a trace at the sockets: what watches a socket is called for each segment that arrives, on the core of
+    /// whoever sent it, also while we spin. That is a third of a send over loopback.
+    fn sleep_on_few(&self, timeout_ns: u64) -> bool {
+        let interests: [_; 2 * POLLED_COUNT_MAX] = std::array::from_fn(|at| {
+            let lane = self.lanes.get(at / 2)?;
+            let mailbox = Interest { fd: lane.mailbox().as_fd(), writable: false, readable: true };
+            if at % 2 == 0 { Some(mailbox) } else { lane.interest() }
+        });
+        sleep(interests, timeout_ns)
     }
 
     /// Tells the kernel about sockets that are new or block.
