@@ -33,13 +33,14 @@ impl Policy {
     /// As i10 has it: 16 commands, 64 KiB, 50 µs.
     pub const FIXED: Self = Self::Fixed { commands: 16, bytes: 64 << 10, wait_ns: 50_000 };
 
-    /// What is right for most.
+    /// With a goal of 20 µs.
     pub const ADAPTIVE: Self = Self::Adaptive { goal_ns: 20_000 };
 }
 
 impl Default for Policy {
+    /// Both sides busy at the same time is worth more than larger caravans (docs/design/doorbell.md).
     fn default() -> Self {
-        Self::ADAPTIVE
+        Self::Turn
     }
 }
 
