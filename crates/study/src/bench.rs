@@ -1,0 +1,236 @@
+//! Where an experiment is carried out: cores, times, and a load on a target.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use host::{Association, Options};
+use load::ceiling::{CeilingResult, CeilingSpec};
+use load::report::Report;
+use load::runner::{self, Finished, Observer, RunSettings};
+use load::workload::{Pattern, Stop, Workload};
+use serde::Serialize;
+
+use crate::experiment::{Error, Values};
+use crate::served::{Served, ServedOptions};
+
+/// Which core each side has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Cores {
+    /// Of the host and the load.
+    pub host: usize,
+    /// Of the target.
+    pub target: usize,
+}
+
+/// How long each measurement takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Times {
+    /// Under load before anything counts.
+    pub warm_up: Duration,
+    /// Under load.
+    pub measure: Duration,
+    /// Watching what does nothing.
+    pub idle: Duration,
+}
+
+impl Times {
+    /// Long enough for good numbers.
+    pub const USUAL: Self = Self {
+        warm_up: Duration::from_millis(250),
+        measure: Duration::from_millis(1000),
+        idle: Duration::from_secs(6),
+    };
+    /// Long enough to see something.
+    pub const QUICK: Self = Self {
+        warm_up: Duration::from_millis(100),
+        measure: Duration::from_millis(350),
+        idle: Duration::from_secs(3),
+    };
+
+    /// So long under load; the rest follows.
+    #[must_use]
+    pub fn of(measure: Duration) -> Self {
+        Self { warm_up: measure / 4, measure, idle: measure * 5 }
+    }
+}
+
+/// Where an experiment is carried out.
+#[derive(Clone, Debug)]
+pub struct Bench {
+    /// The program that is a target when started with `target`.
+    pub program: PathBuf,
+    /// One core for each side, if there are two for us.
+    pub cores: Option<Cores>,
+    /// How long each measurement takes.
+    pub times: Times,
+    /// Set when the study is to end.
+    pub stops: Arc<AtomicBool>,
+}
+
+/// What a load is put on and how.
+#[derive(Clone, Debug)]
+pub struct Load {
+    /// The load. When it begins and ends is the bench's to say.
+    pub workload: Workload,
+    /// How the association is to be; lanes and depth are the workload's.
+    pub options: Options,
+    /// Cores of the load's threads.
+    pub cores: Vec<usize>,
+}
+
+impl Bench {
+    /// A target on the target's core, with one namespace that reads as zeroes and forgets what is written.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub fn serve(&self) -> Result<Served, Error> {
+        self.serve_with(ServedOptions::of(["null:1T"]))
+    }
+
+    /// A target on the target's core.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub fn serve_with(&self, options: ServedOptions) -> Result<Served, Error> {
+        let core = options.core.or(self.cores.map(|cores| cores.target));
+        Served::start(&self.program, &ServedOptions { core, ..options })
+    }
+
+    /// A closed loop of random operations of `io_bytes` on one lane, from the host's core.
+    ///
+    /// # Panics
+    /// On a pattern that there is not.
+    #[must_use]
+    pub fn load(&self, pattern: &str, read_percent: Option<u8>, io_bytes: u32, depth: u32) -> Load {
+        let pattern = Pattern::named(pattern, read_percent).expect("a pattern that there is");
+        let sizes = load::workload::Sizes::one(io_bytes);
+        Load {
+            workload: Workload { pattern, sizes, depth, ..Workload::default() },
+            options: Options::default(),
+            cores: self.cores.map(|cores| cores.host).into_iter().collect(),
+        }
+    }
+
+    /// Puts a load on the only namespace of a target.
+    ///
+    /// # Errors
+    /// If it cannot be put there, or anything about it went wrong: then its numbers mean nothing.
+    pub fn run(&self, served: &Served, load: Load) -> Result<Finished, Error> {
+        let workload = Workload {
+            warm_up: self.times.warm_up,
+            stop: Stop { runtime: Some(self.times.measure), ..Stop::default() },
+            ..load.workload
+        };
+        let clamped = |count: u32| u16::try_from(count).unwrap_or(u16::MAX);
+        let options = Options {
+            lanes: clamped(workload.lanes),
+            depth: clamped(workload.depth).min(Options::DEPTH_MAX),
+            ..load.options
+        };
+        let association = Association::connect(served.address(), options)?;
+        let namespace = association.addressed_namespace()?;
+        let settings =
+            RunSettings { cores: load.cores, target_pid: Some(served.pid()), ..RunSettings::default() };
+        let finished = runner::run(&association, &namespace, &workload, &settings, &mut Stops(&self.stops));
+        association.close();
+        let finished = finished?;
+        if let Some(error) = finished.error {
+            return Err(error.into());
+        }
+        match finished.report.total.error_count {
+            0 => Ok(finished),
+            count => Err(Error::Load(format!("{count} operations failed"))),
+        }
+    }
+
+    /// What plain sockets reach with the bytes of a load on one lane.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn ceiling(
+        &self,
+        load: &Load,
+        read_percent: u8,
+        in_capsule_bytes: u32,
+    ) -> Result<CeilingResult, Error> {
+        let spec = CeilingSpec {
+            depth: load.workload.depth,
+            io_bytes: load.workload.sizes.largest_bytes(),
+            read_percent,
+            in_capsule_bytes,
+            duration: self.times.measure,
+            warm_up: self.times.warm_up,
+            cores: self.cores.map(|cores| (cores.host, cores.target)),
+            seed: load.workload.seed,
+        };
+        load::ceiling::measure(&spec).map_err(|error| Error::system("the ceiling", error))
+    }
+
+    /// Waits, unless the study is to end.
+    pub fn sleep(&self, time: Duration) {
+        let end = std::time::Instant::now() + time;
+        while !self.is_stopped() {
+            let left = end.saturating_duration_since(std::time::Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            std::thread::sleep(left.min(Duration::from_millis(50)));
+        }
+    }
+
+    /// Whether the study is to end.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        self.stops.load(Ordering::Relaxed)
+    }
+
+    /// Ends the study.
+    pub fn stop(&self) {
+        self.stops.store(true, Ordering::Relaxed);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn for_tests() -> Self {
+        Self { program: "false".into(), cores: None, times: Times::QUICK, stops: Arc::default() }
+    }
+}
+
+/// Ends a load when the study is to end.
+struct Stops<'a>(&'a AtomicBool);
+
+impl Observer for Stops<'_> {
+    fn stops(&mut self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Speed, latency and processor time of a load.
+#[must_use]
+pub fn values(report: &Report) -> Values {
+    let latency = report.total.latency();
+    let mut values = Values::from([("iops", report.total.iops), ("mean_us", latency.mean_ns / 1e3)]);
+    for (name, percent) in [("p50_us", 50.0), ("p99_us", 99.0), ("p999_us", 99.9), ("p9999_us", 99.99)] {
+        if let Some(ns) = latency.percentile_ns(percent) {
+            values.insert(name, us(ns));
+        }
+    }
+    values.insert("mib_per_s", report.total.bytes_per_s / f64::from(1 << 20));
+    if let Some(host) = report.cpu.generator {
+        values.insert("host_us", host.ns_per_operation() / 1e3);
+    }
+    if let Some(target) = report.cpu.target {
+        values.insert("target_us", target.ns_per_operation() / 1e3);
+        let cores = (target.user_percent + target.system_percent) / 100.0;
+        if cores > 0.0 {
+            values.insert("iops_per_cpu", report.total.iops / cores);
+        }
+    }
+    values
+}
+
+/// Nanoseconds in microseconds.
+pub(crate) fn us(ns: u64) -> f64 {
+    Duration::from_nanos(ns).as_secs_f64() * 1e6
+}

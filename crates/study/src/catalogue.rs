@@ -1,0 +1,53 @@
+//! All experiments, by name.
+
+use crate::experiment::Experiment;
+use crate::experiments::{ceiling, idle};
+
+/// Every experiment, in the order in which they are told.
+#[must_use]
+pub fn all() -> Vec<Box<dyn Experiment>> {
+    vec![Box::new(ceiling::Ceiling::default()), Box::new(idle::Idle)]
+}
+
+/// The experiment of this name.
+#[must_use]
+pub fn find(name: &str) -> Option<Box<dyn Experiment>> {
+    all().into_iter().find(|experiment| experiment.about().name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::measured::{CellRounds, Measured};
+
+    #[test]
+    fn names_are_there_once() {
+        let names: Vec<_> = all().iter().map(|experiment| experiment.about().name).collect();
+        assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
+        assert!(names.iter().all(|name| find(name).is_some()));
+        assert!(find("no-such").is_none());
+    }
+
+    #[test]
+    fn cells_of_an_experiment_have_names_of_their_own() {
+        for experiment in all() {
+            let cells = experiment.cells();
+            let names: BTreeSet<_> = cells.iter().map(|cell| &cell.name).collect();
+            assert_eq!(names.len(), cells.len(), "{}", experiment.about().name);
+        }
+    }
+
+    #[test]
+    fn what_was_never_measured_breaks_no_experiment() {
+        for experiment in all() {
+            let cells = experiment.cells().into_iter().map(|cell| CellRounds { cell, rounds: Vec::new() });
+            let measured = Measured { cells: cells.collect(), is_stable: false };
+            assert_eq!(experiment.headline(&measured), [], "{}", experiment.about().name);
+            let _ = experiment.figures(&measured);
+            let _ = experiment.headline(&Measured::default());
+            let _ = experiment.figures(&Measured::default());
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Many lanes that mostly do nothing, held by processes of their own: one process may not have descriptors for all of them.
+//!
+//! ```text
+//! study                          holder (this program, with `study --hold ADDR COUNT DEPTH`)
+//!   ◀──── "connected" ────────   every lane is there
+//!   ───── a line ────────────▶
+//!   ◀──── "exercised" ────────   every lane has executed a few commands
+//!   ───── end of input ──────▶   ends
+//! ```
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use host::{Address, Association, Lane, Options};
+
+use crate::bench::Bench;
+use crate::descriptors::{allow_all, host_lane_count_max};
+use crate::experiment::Error;
+use crate::served::Served;
+
+/// Commands that each lane executes at once: reads of one block.
+const COMMAND_COUNT: u16 = 8;
+
+/// How often an association is heard of: as Linux hosts have it. Keep-alives go out twice in this time.
+const KEEP_ALIVE: Duration = Duration::from_secs(5);
+
+const CONNECTED: &str = "connected";
+const EXERCISED: &str = "exercised";
+
+/// Lanes of other processes.
+#[derive(Debug)]
+pub(crate) struct Crowd {
+    holders: Vec<Holder>,
+}
+
+/// A process that holds lanes, and what it says.
+#[derive(Debug)]
+struct Holder {
+    child: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl Crowd {
+    /// Connects `count` lanes of `depth` commands each.
+    ///
+    /// # Errors
+    /// If one of them does not connect; why is on the standard error of its process, which is ours.
+    pub(crate) fn connect(bench: &Bench, served: &Served, count: u64, depth: u16) -> Result<Self, Error> {
+        let most = host_lane_count_max(allow_all());
+        let mut crowd = Self { holders: Vec::new() };
+        let mut left = count;
+        while left > 0 {
+            let part = left.min(most);
+            crowd.holders.push(Holder::start(bench, served, part, depth)?);
+            left -= part;
+        }
+        crowd.expect(CONNECTED)?;
+        Ok(crowd)
+    }
+
+    /// Has each lane execute a few reads at once, so that it has whatever a lane needs that is used.
+    ///
+    /// # Errors
+    /// If one fails.
+    pub(crate) fn exercise(&mut self) -> Result<(), Error> {
+        for holder in &mut self.holders {
+            if let Some(input) = &mut holder.child.stdin {
+                writeln!(input).map_err(|error| Error::system("a process that holds lanes", error))?;
+            }
+        }
+        self.expect(EXERCISED)
+    }
+
+    fn expect(&mut self, word: &'static str) -> Result<(), Error> {
+        for holder in &mut self.holders {
+            let mut line = String::new();
+            let read = holder.output.read_line(&mut line);
+            read.map_err(|error| Error::system("a process that holds lanes", error))?;
+            if line.trim() != word {
+                return Err(Error::Load("idle lanes were lost".into()));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Holder {
+    fn start(bench: &Bench, served: &Served, count: u64, depth: u16) -> Result<Self, Error> {
+        let mut command = Command::new(&bench.program);
+        command.args(["study", "--hold"]).arg(served.address().to_string());
+        command.args([count.to_string(), depth.to_string()]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let spawned = command.spawn();
+        let mut child =
+            spawned.map_err(|error| Error::system("cannot start a process that holds lanes", error))?;
+        let output = BufReader::new(child.stdout.take().expect("piped"));
+        Ok(Self { child, output })
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
+}
+
+/// Holds lanes for the study that started this process, until its input ends.
+///
+/// # Errors
+/// What keeps a lane from connecting, or from answering.
+pub fn hold(address: &Address, count: u64, depth: u16) -> Result<(), Error> {
+    allow_all();
+    let mut held = Held { lanes: Vec::new(), associations: Vec::new() };
+    held.connect(address, usize::try_from(count).unwrap_or(usize::MAX), depth)?;
+    let say = |word: &str| {
+        let mut output = std::io::stdout().lock();
+        writeln!(output, "{word}").and_then(|()| output.flush())
+    };
+    let lost = |error| Error::system("the study that wants these lanes", error);
+    say(CONNECTED).map_err(lost)?;
+    for line in std::io::stdin().lines() {
+        line.map_err(lost)?;
+        held.exercise()?;
+        say(EXERCISED).map_err(lost)?;
+    }
+    Ok(())
+}
+
+/// Lanes of as many associations as it takes: a controller grants a limited number.
+struct Held {
+    lanes: Vec<Lane<Vec<u8>>>,
+    associations: Vec<Association>,
+}
+
+impl Held {
+    fn connect(&mut self, address: &Address, count: usize, depth: u16) -> Result<(), Error> {
+        while self.lanes.len() < count {
+            let wanted = u16::try_from(count - self.lanes.len()).unwrap_or(u16::MAX);
+            let options = Options { lanes: wanted, depth, keep_alive: KEEP_ALIVE, ..Options::default() };
+            let association = Association::connect(address, options)?;
+            let granted = association.controller().queue_pairs.clamp(1, wanted);
+            for _ in 0..granted {
+                self.lanes.push(association.lane()?);
+            }
+            self.associations.push(association);
+        }
+        Ok(())
+    }
+
+    fn exercise(&mut self) -> Result<(), Error> {
+        let Some(association) = self.associations.first() else { return Ok(()) };
+        let namespace = association.addressed_namespace()?;
+        let mut buffers = vec![vec![0; namespace.lba_bytes() as usize]; COMMAND_COUNT.into()];
+        for lane in &mut self.lanes {
+            for user in 0..COMMAND_COUNT.min(lane.depth()) {
+                let command = namespace.read(user.into(), 1).map_err(host::Error::Command)?;
+                lane.submit(command, buffers.pop(), user.into())
+                    .map_err(|refused| Error::Load(refused.to_string()))?;
+            }
+            while lane.outstanding() > 0 {
+                let mut failure = None;
+                let mut each = |done: host::Completion<Vec<u8>>| {
+                    failure = failure.or(done.result.err());
+                    buffers.extend(done.buffer);
+                };
+                let count = lane.wait_with(&mut each, Duration::from_secs(10));
+                if count == 0 || failure.is_some() {
+                    return Err(Error::Load("an idle lane does not answer".into()));
+                }
+            }
+        }
+        Ok(())
+    }
+}

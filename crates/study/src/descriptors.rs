@@ -1,0 +1,40 @@
+//! Descriptors for thousands of connections.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Descriptors for everything but lanes.
+const OTHER_COUNT: u64 = 200;
+
+/// Descriptors of one lane of the host: its connection and its mailbox.
+const PER_HOST_LANE: u64 = 2;
+
+/// Lets this process, and those it starts from now on, have as many descriptors as this user may; gives their number.
+pub(crate) fn allow_all() -> u64 {
+    let limit = getrlimit(Resource::Nofile);
+    let all = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    let allowed = if setrlimit(Resource::Nofile, all).is_ok() { limit.maximum } else { limit.current };
+    allowed.unwrap_or(u64::MAX)
+}
+
+/// How many lanes one process of the host can have among so many descriptors.
+pub(crate) fn host_lane_count_max(descriptor_count: u64) -> u64 {
+    (descriptor_count.saturating_sub(OTHER_COUNT) / PER_HOST_LANE).max(1)
+}
+
+/// How many lanes a target can have among so many descriptors.
+pub(crate) fn target_lane_count_max(descriptor_count: u64) -> u64 {
+    descriptor_count.saturating_sub(OTHER_COUNT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_leaves_room_for_the_rest() {
+        assert_eq!(host_lane_count_max(20_000), 9_900);
+        assert_eq!(host_lane_count_max(10), 1);
+        assert_eq!(target_lane_count_max(20_000), 19_800);
+        assert!(allow_all() > 0);
+    }
+}

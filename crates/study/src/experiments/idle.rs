@@ -1,0 +1,178 @@
+//! `idle`: what lanes cost that do nothing.
+
+use std::time::{Duration, Instant};
+
+use crate::bench::Bench;
+use crate::crowd::Crowd;
+use crate::descriptors::{allow_all, target_lane_count_max};
+use crate::experiment::{About, Cell, Claim, Error, Experiment, Values};
+use crate::figure::{Axis, Figure, Plot, Series};
+use crate::headline::{Bar, Headline, Headlines};
+use crate::measured::Measured;
+use crate::process::{own_memory_bytes, run_ns};
+
+const LANE_COUNTS: [u64; 3] = [0, 1_000, 10_000];
+
+/// Depth of each lane, as Linux hosts have it.
+const DEPTH: u16 = 128;
+
+/// What 1,000 and 10,000 idle lanes may use, percent of a core.
+const CPU_1000: Bar = Bar::Below(0.5);
+const CPU_10000: Bar = Bar::Below(3.0);
+/// Memory of the target's own for an idle lane, bytes.
+const MEMORY: Bar = Bar::AtMost(16_384.0);
+
+/// What has just been connected is not idle yet.
+const SETTLE: Duration = Duration::from_secs(1);
+
+/// Lanes that have been used and are left alone.
+#[derive(Debug)]
+pub(crate) struct Idle;
+
+impl Experiment for Idle {
+    fn about(&self) -> About {
+        About {
+            name: "idle",
+            title: "What does a target cost while nobody uses it?",
+            method: "Lanes of 128 commands each connect to a fresh target, execute eight reads at once, and are left alone; only \
+                     their associations' keep-alives go on. Then the target's time on its core is taken to the nanosecond, and \
+                     its own memory beside what it had before.",
+            claims: vec![Claim {
+                source: "SPDK and other polling targets",
+                says: "A target that polls keeps each of its cores busy whether or not anything is to be done.",
+                number: "100 %",
+                ours: "cpu_percent_1000",
+            }],
+            judged_by: "bytes_per_lane",
+            columns: &["cpu_percent", "bytes_per_lane", "fresh_bytes_per_lane", "memory_mib", "connect_us"],
+        }
+    }
+
+    fn cells(&self) -> Vec<Cell> {
+        LANE_COUNTS.map(|lanes| Cell::new(format!("{lanes} lanes")).with("lanes", lanes)).to_vec()
+    }
+
+    fn check(&self, _: &Bench) -> Result<(), Error> {
+        let most = target_lane_count_max(allow_all());
+        match LANE_COUNTS.into_iter().find(|&lanes| lanes > most) {
+            None => Ok(()),
+            Some(lanes) => Err(Error::Lacking(format!(
+                "a target with {lanes} lanes needs more descriptors than this user may have: raise the limit \
+                 (`ulimit -Hn 65536` as root)"
+            ))),
+        }
+    }
+
+    fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
+        let served = bench.serve()?;
+        let pid = served.pid();
+        // Whatever one lane of a target needs once and for all is there before the others come.
+        let mut first = Crowd::connect(bench, &served, 1, DEPTH)?;
+        first.exercise()?;
+        let before_bytes = own_memory_bytes(pid)?;
+
+        let lanes = cell.number("lanes");
+        let start = Instant::now();
+        let mut crowd = Crowd::connect(bench, &served, lanes, DEPTH)?;
+        let connect_us = start.elapsed().as_secs_f64() * 1e6;
+        let fresh_bytes = own_memory_bytes(pid)?;
+        crowd.exercise()?;
+        bench.sleep(SETTLE);
+
+        let (from, used_ns) = (Instant::now(), run_ns(pid)?);
+        bench.sleep(bench.times.idle);
+        let (used_ns, passed) = (run_ns(pid)? - used_ns, from.elapsed());
+        let used_bytes = own_memory_bytes(pid)?;
+
+        let percent = Duration::from_nanos(used_ns).as_secs_f64() * 100.0 / passed.as_secs_f64();
+        let mut values = Values::from([("cpu_percent", percent), ("memory_mib", mib(used_bytes))]);
+        if lanes > 0 {
+            values.insert("bytes_per_lane", each(used_bytes, before_bytes, lanes));
+            values.insert("fresh_bytes_per_lane", each(fresh_bytes, before_bytes, lanes));
+            #[allow(clippy::cast_precision_loss)] // A count of lanes.
+            values.insert("connect_us", connect_us / lanes as f64);
+        }
+        drop((first, crowd));
+        served.stop()?;
+        Ok(values)
+    }
+
+    fn headline(&self, measured: &Measured) -> Vec<Headline> {
+        let mut headlines = Headlines::default();
+        let cpu = |lanes: &str| measured.median(lanes, "cpu_percent");
+        headlines.push("cpu_percent_0", cpu("0 lanes"), None);
+        headlines.push("cpu_percent_1000", cpu("1000 lanes"), Some(CPU_1000));
+        headlines.push("cpu_percent_10000", cpu("10000 lanes"), Some(CPU_10000));
+        let bytes = |lanes: &str| measured.median(lanes, "bytes_per_lane");
+        headlines.push("bytes_per_idle_lane", bytes("10000 lanes").or(bytes("1000 lanes")), Some(MEMORY));
+        headlines.into_vec()
+    }
+
+    fn figures(&self, measured: &Measured) -> Vec<Figure> {
+        let names: Vec<String> = measured.cells.iter().map(|cell| cell.cell.name.clone()).collect();
+        #[allow(clippy::cast_precision_loss)] // The index of a cell.
+        let over = |name: &str, value: &str| {
+            let cells = measured.cells.iter().enumerate();
+            Series::new(name, cells.map(|(index, cell)| (index as f64, cell.spread(value))))
+        };
+        let cpu = Plot::bars(
+            "idle lanes",
+            names.clone(),
+            Axis::linear("% of one core"),
+            vec![over("target", "cpu_percent")],
+        );
+        let memory = vec![over("used", "bytes_per_lane"), over("never used", "fresh_bytes_per_lane")];
+        let memory =
+            Plot::bars("idle lanes", names, Axis::linear("bytes of the target's own for each"), memory);
+        vec![
+            Figure {
+                title: "Processor time of the target".into(),
+                note: "What a polling target would show here is 100. Lower is better.".into(),
+                plot: cpu.with_mark("goal for 1000 lanes", CPU_1000.limit()),
+            },
+            Figure {
+                title: "Memory of an idle lane".into(),
+                note: "User memory; the kernel's sockets are not in it. Lower is better.".into(),
+                plot: memory.with_mark("goal 16 KiB", MEMORY.limit()),
+            },
+        ]
+    }
+}
+
+#[allow(clippy::cast_precision_loss)] // Memory of a process.
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
+#[allow(clippy::cast_precision_loss)] // Memory of a process, a count of lanes.
+fn each(after_bytes: u64, before_bytes: u64, lanes: u64) -> f64 {
+    after_bytes.saturating_sub(before_bytes) as f64 / lanes as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measured::of_rounds;
+
+    #[test]
+    fn bars_are_of_a_thousand_and_ten_thousand_lanes() {
+        let cells = Idle.cells().into_iter().map(|cell| {
+            let lanes = f64::from(cell.word("lanes"));
+            (cell, vec![vec![("cpu_percent", lanes / 10_000.0), ("bytes_per_lane", 15_000.0)]])
+        });
+        let headline = Idle.headline(&of_rounds(cells.collect()));
+        let told: Vec<_> = headline
+            .iter()
+            .map(|headline| (headline.key.as_str(), headline.value, headline.is_reached()))
+            .collect();
+        assert_eq!(
+            told,
+            [
+                ("cpu_percent_0", 0.0, None),
+                ("cpu_percent_1000", 0.1, Some(true)),
+                ("cpu_percent_10000", 1.0, Some(true)),
+                ("bytes_per_idle_lane", 15_000.0, Some(true)),
+            ]
+        );
+    }
+}

@@ -1,0 +1,111 @@
+//! Numbers and text as people read them.
+
+/// A number in three figures or so, with k, M or G where it is large.
+pub(crate) fn number(value: f64) -> String {
+    let size = value.abs();
+    let (scaled, unit) = match size {
+        _ if size >= 999.5e6 => (value / 1e9, " G"),
+        _ if size >= 999.5e3 => (value / 1e6, " M"),
+        _ if size >= 9_999.5 => (value / 1e3, " k"),
+        _ => (value, ""),
+    };
+    format!("{}{unit}", plain(scaled))
+}
+
+/// A number in three figures or so.
+fn plain(value: f64) -> String {
+    let size = value.abs();
+    let decimals = match size {
+        _ if size == 0.0 || size >= 99.95 => 0,
+        _ if size >= 9.995 => 1,
+        _ if size >= 0.01 => 2,
+        _ => 4,
+    };
+    format!("{value:.decimals$}")
+}
+
+/// The same without zeroes at the end, as ticks of an axis are written.
+pub(crate) fn tick(value: f64) -> String {
+    let text = number(value);
+    let (digits, unit) = text.split_once(' ').map_or((text.as_str(), ""), |(digits, unit)| (digits, unit));
+    let short =
+        if digits.contains('.') { digits.trim_end_matches('0').trim_end_matches('.') } else { digits };
+    format!("{short}{unit}")
+}
+
+/// What a value is called and in which unit it is counted: its name ends in the unit.
+pub(crate) fn value_name(name: &str) -> String {
+    let known = match name {
+        "iops" => "IOPS",
+        "iops_per_cpu" => "IOPS per core",
+        "ceiling_iops" => "ceiling IOPS",
+        "mib_per_s" => "MiB/s",
+        "share" => "share of ceiling",
+        "p999_us" => "p99.9 µs",
+        "p9999_us" => "p99.99 µs",
+        "host_us" => "host µs/op",
+        "target_us" => "target µs/op",
+        _ => "",
+    };
+    if !known.is_empty() {
+        return known.to_owned();
+    }
+    for (ending, unit) in [("_us", "µs"), ("_percent", "%"), ("_s", "s")] {
+        if let Some(what) = name.strip_suffix(ending) {
+            return format!("{} {unit}", what.replace('_', " "));
+        }
+    }
+    name.replace('_', " ")
+}
+
+/// Text between tags or in an attribute.
+pub(crate) fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            _ => escaped.push(character),
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_three_figures_or_so() {
+        for (value, text) in [
+            (0.0, "0"),
+            (0.004, "0.0040"),
+            (0.912_3, "0.91"),
+            (8.76, "8.76"),
+            (53.02, "53.0"),
+            (910.4, "910"),
+            (9_321.0, "9321"),
+            (107_820.0, "108 k"),
+            (1_443_000.0, "1.44 M"),
+            (2.5e9, "2.50 G"),
+            (-12_500.0, "-12.5 k"),
+        ] {
+            assert_eq!(number(value), text);
+        }
+        assert_eq!([0.5, 20.0, 1e6, 1.5e6, 0.0].map(tick), ["0.5", "20", "1M", "1.5M", "0"]);
+    }
+
+    #[test]
+    fn values_are_named_with_their_unit() {
+        let names =
+            ["iops", "p50_us", "ceiling_p99_us", "cpu_percent", "bytes_per_idle_lane"].map(value_name);
+        assert_eq!(names, ["IOPS", "p50 µs", "ceiling p99 µs", "cpu %", "bytes per idle lane"]);
+    }
+
+    #[test]
+    fn text_cannot_leave_its_place() {
+        assert_eq!(escape(r#"a<b & "c">"#), "a&lt;b &amp; &quot;c&quot;&gt;");
+    }
+}

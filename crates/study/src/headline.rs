@@ -1,0 +1,122 @@
+//! The numbers that answer an experiment's question, and the bars they are to reach.
+
+use serde::Serialize;
+
+/// One number.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Headline {
+    /// Its name in `results.json`; the unit ends it, if it has one.
+    pub key: String,
+    /// The number.
+    pub value: f64,
+    /// Where it is to be.
+    pub bar: Option<Bar>,
+}
+
+/// Where a number is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bar {
+    /// Here, or above.
+    AtLeast(f64),
+    /// Here, or below.
+    AtMost(f64),
+    /// Below this.
+    Below(f64),
+}
+
+impl Bar {
+    /// Whether a number is there.
+    #[must_use]
+    pub fn is_reached(self, value: f64) -> bool {
+        match self {
+            Self::AtLeast(limit) => value >= limit,
+            Self::AtMost(limit) => value <= limit,
+            Self::Below(limit) => value < limit,
+        }
+    }
+
+    /// In words, up to the number.
+    #[must_use]
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::AtLeast(_) => "at least",
+            Self::AtMost(_) => "at most",
+            Self::Below(_) => "below",
+        }
+    }
+
+    /// The number.
+    #[must_use]
+    pub const fn limit(self) -> f64 {
+        match self {
+            Self::AtLeast(limit) | Self::AtMost(limit) | Self::Below(limit) => limit,
+        }
+    }
+}
+
+impl Headline {
+    /// A number that is to be nowhere in particular.
+    #[must_use]
+    pub fn new(key: impl Into<String>, value: f64) -> Self {
+        Self { key: key.into(), value, bar: None }
+    }
+
+    /// With a bar.
+    #[must_use]
+    pub fn with_bar(self, bar: Bar) -> Self {
+        Self { bar: Some(bar), ..self }
+    }
+
+    /// Whether it is where it is to be; `None` if that is nowhere in particular.
+    #[must_use]
+    pub fn is_reached(&self) -> Option<bool> {
+        self.bar.map(|bar| bar.is_reached(self.value))
+    }
+}
+
+/// A list of those numbers that could be computed.
+#[derive(Debug, Default)]
+pub(crate) struct Headlines(Vec<Headline>);
+
+impl Headlines {
+    /// Adds a number, if there is one.
+    pub(crate) fn push(&mut self, key: impl Into<String>, value: Option<f64>, bar: Option<Bar>) {
+        if let Some(value) = value.filter(|value| value.is_finite()) {
+            self.0.push(Headline { key: key.into(), value, bar });
+        }
+    }
+
+    pub(crate) fn into_vec(self) -> Vec<Headline> {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bars_are_reached_from_the_right_side() {
+        for (bar, value, is_reached) in [
+            (Bar::AtLeast(0.9), 0.9, true),
+            (Bar::AtLeast(0.9), 0.89, false),
+            (Bar::AtMost(2.0), 2.0, true),
+            (Bar::AtMost(2.0), 2.1, false),
+            (Bar::Below(0.5), 0.5, false),
+            (Bar::Below(0.5), 0.4, true),
+        ] {
+            assert_eq!(bar.is_reached(value), is_reached, "{value} {} {}", bar.words(), bar.limit());
+        }
+        assert_eq!(Headline::new("x", 1.0).is_reached(), None);
+    }
+
+    #[test]
+    fn what_could_not_be_computed_is_no_headline() {
+        let mut headlines = Headlines::default();
+        headlines.push("none", None, None);
+        headlines.push("infinite", Some(f64::INFINITY), None);
+        headlines.push("some", Some(1.0), Some(Bar::AtLeast(1.0)));
+        assert_eq!(headlines.into_vec(), [Headline::new("some", 1.0).with_bar(Bar::AtLeast(1.0))]);
+    }
+}

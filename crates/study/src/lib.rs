@@ -1,0 +1,33 @@
+//! Named experiments: variants measured in turn on one machine, until their medians are stable, and a report that shows them.
+//!
+//! ```text
+//! experiment ──cells──▶ machine ──measure, round by round──▶ measured ──headline, figures──▶ results.json, report.html
+//!                          │ bench: cores, times, targets in processes of their own (served)
+//! ```
+//!
+//! An [`experiment`] says what varies and what follows from the numbers; the [`machine`] decides when each cell is measured and
+//! how often; [`results`] and [`page`] write down what came of it. A new experiment is one file in `experiments` and one
+//! line in the [`catalogue`].
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::cast_possible_truncation))]
+
+pub mod bench;
+pub mod catalogue;
+pub mod crowd;
+mod descriptors;
+pub mod experiment;
+mod experiments;
+pub mod figure;
+mod format;
+pub mod headline;
+pub mod machine;
+pub mod measured;
+pub mod page;
+mod process;
+pub mod progress;
+pub mod results;
+mod served;
+pub mod summary;
+mod svg;
+
+pub use served::{Served, ServedOptions};

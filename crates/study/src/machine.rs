@@ -1,0 +1,178 @@
+//! Rounds: every cell in turn, again and again, until the medians are stable.
+//!
+//! ```text
+//! round 1   A B C D        what disturbs the machine for a while disturbs all cells alike,
+//! round 2   D C B A        and none is always the first after another
+//! round 3   A B C D        enough? every cell's median is known well enough, or there have been enough rounds
+//! ```
+
+use load::steady::Spread;
+
+use crate::bench::Bench;
+use crate::experiment::{Cell, Error, Experiment};
+use crate::measured::{CellRounds, Measured};
+use crate::progress::{Progress, Step};
+
+/// How many rounds there are to be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rounds {
+    /// At least so many.
+    pub min: usize,
+    /// At most so many.
+    pub max: usize,
+    /// Enough once half the width of each median's 95 % interval is no more than this part of it.
+    pub tolerance: f64,
+}
+
+impl Rounds {
+    /// As many as it takes.
+    pub const USUAL: Self = Self { min: 3, max: 9, tolerance: 0.05 };
+    /// Few.
+    pub const QUICK: Self = Self::exactly(3);
+
+    /// So many, whatever comes of them.
+    #[must_use]
+    pub const fn exactly(count: usize) -> Self {
+        Self { min: count, max: count, tolerance: 0.05 }
+    }
+}
+
+/// Half the width of the median's 95 % interval, as part of the median: the notch of a box plot.
+fn notch(spread: &Spread) -> f64 {
+    #[allow(clippy::cast_precision_loss)] // A handful of rounds.
+    let rounds = spread.count as f64;
+    1.57 * spread.interquartile() / rounds.sqrt() / spread.median.abs()
+}
+
+/// Whether every cell's median is known well enough. What is not a number (nothing of nothing) never moves.
+#[must_use]
+pub fn is_stable(cells: &[CellRounds], judged_by: &str, tolerance: f64) -> bool {
+    let spreads = cells.iter().filter_map(|cell| cell.spread(judged_by));
+    spreads.map(|spread| notch(&spread)).all(|notch| notch.is_nan() || notch <= tolerance)
+}
+
+/// Carries out an experiment. When it is told to stop it ends with the rounds that are complete.
+///
+/// # Errors
+/// What keeps a cell from being measured, or [`Error::Stopped`] within the first round.
+pub fn run(
+    experiment: &mut dyn Experiment,
+    cells: Vec<Cell>,
+    bench: &Bench,
+    rounds: Rounds,
+    progress: &mut dyn Progress,
+) -> Result<Measured, Error> {
+    experiment.check(bench)?;
+    let about = experiment.about();
+    let count = cells.len();
+    let mut cells: Vec<_> = cells.into_iter().map(|cell| CellRounds { cell, rounds: Vec::new() }).collect();
+    let mut is_stable = false;
+    for round in 0..rounds.max {
+        let mut values = vec![None; count];
+        for turn in 0..count {
+            let index = if round % 2 == 0 { turn } else { count - 1 - turn };
+            let cell = &cells[index].cell;
+            progress.on_step(&Step { experiment: about.name, cell: &cell.name, turn, count, round, rounds });
+            let measured = experiment.measure(cell, bench);
+            if bench.is_stopped() {
+                break;
+            }
+            values[index] = Some(measured?);
+        }
+        // An incomplete round compares nothing.
+        let Some(values) = values.into_iter().collect::<Option<Vec<_>>>() else { break };
+        for (cell, values) in cells.iter_mut().zip(values) {
+            cell.rounds.push(values);
+        }
+        is_stable = self::is_stable(&cells, about.judged_by, rounds.tolerance);
+        if is_stable && round + 1 >= rounds.min {
+            break;
+        }
+    }
+    progress.on_end();
+    let measured = Measured { cells, is_stable };
+    if measured.round_count() == 0 { Err(Error::Stopped) } else { Ok(measured) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::{About, Values};
+    use crate::figure::Figure;
+    use crate::headline::Headline;
+
+    /// Cells whose values are known, and the order in which they were asked for.
+    struct Known {
+        values: Vec<f64>,
+        asked: Vec<String>,
+    }
+
+    impl Experiment for Known {
+        fn about(&self) -> About {
+            About {
+                name: "known",
+                title: "",
+                method: "",
+                claims: Vec::new(),
+                judged_by: "iops",
+                columns: &["iops"],
+            }
+        }
+
+        fn cells(&self) -> Vec<Cell> {
+            ["a", "b", "c"].map(Cell::new).to_vec()
+        }
+
+        fn measure(&mut self, cell: &Cell, _: &Bench) -> Result<Values, Error> {
+            self.asked.push(cell.name.clone());
+            let round = (self.asked.len() - 1) / 3;
+            Ok([("iops", self.values[round % self.values.len()])].into())
+        }
+
+        fn headline(&self, _: &Measured) -> Vec<Headline> {
+            Vec::new()
+        }
+
+        fn figures(&self, _: &Measured) -> Vec<Figure> {
+            Vec::new()
+        }
+    }
+
+    fn run_known(values: &[f64], rounds: Rounds) -> (Measured, String) {
+        let mut known = Known { values: values.to_vec(), asked: Vec::new() };
+        let cells = known.cells();
+        let measured = run(&mut known, cells, &Bench::for_tests(), rounds, &mut ()).unwrap();
+        (measured, known.asked.concat())
+    }
+
+    #[test]
+    fn every_second_round_goes_backwards() {
+        let (measured, asked) = run_known(&[100.0], Rounds::exactly(3));
+        assert_eq!(asked, "abccbaabc");
+        assert_eq!(measured.round_count(), 3);
+    }
+
+    #[test]
+    fn rounds_go_on_until_the_medians_are_known() {
+        let (steady, _) = run_known(&[100.0, 101.0, 99.0], Rounds::USUAL);
+        assert_eq!((steady.round_count(), steady.is_stable), (3, true));
+        let (wild, _) = run_known(&[100.0, 300.0, 10.0], Rounds::USUAL);
+        assert_eq!((wild.round_count(), wild.is_stable), (9, false));
+        let (settling, _) = run_known(&[100.0, 120.0, 100.0, 100.0, 100.0], Rounds::USUAL);
+        assert_eq!((settling.round_count(), settling.is_stable), (4, true));
+    }
+
+    #[test]
+    fn nothing_at_all_is_stable() {
+        assert_eq!(run_known(&[0.0], Rounds::USUAL).0.round_count(), 3);
+    }
+
+    #[test]
+    fn a_study_that_is_stopped_at_once_has_no_results() {
+        let mut known = Known { values: vec![1.0], asked: Vec::new() };
+        let bench = Bench::for_tests();
+        bench.stop();
+        let ended = run(&mut known, vec![Cell::new("a")], &bench, Rounds::USUAL, &mut ());
+        assert!(matches!(ended, Err(Error::Stopped)));
+    }
+}

@@ -1,0 +1,127 @@
+//! What all rounds gave, and comparisons within it.
+
+use load::steady::Spread;
+use serde::Serialize;
+
+use crate::experiment::{Cell, Values};
+
+/// One cell and all its rounds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CellRounds {
+    /// The cell.
+    #[serde(flatten)]
+    pub cell: Cell,
+    /// What each round gave, in order.
+    pub rounds: Vec<Values>,
+}
+
+impl CellRounds {
+    /// Where a value lies over all rounds; `None` if it was never measured.
+    #[must_use]
+    pub fn spread(&self, value: &str) -> Option<Spread> {
+        Spread::of(&self.each(value))
+    }
+
+    /// The middle of a value over all rounds.
+    #[must_use]
+    pub fn median(&self, value: &str) -> Option<f64> {
+        self.spread(value).map(|spread| spread.median)
+    }
+
+    /// A value in each round that has it.
+    #[must_use]
+    pub fn each(&self, value: &str) -> Vec<f64> {
+        self.rounds.iter().filter_map(|round| round.get(value).copied()).collect()
+    }
+}
+
+/// What was measured.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Measured {
+    /// Every cell, in the experiment's order.
+    pub cells: Vec<CellRounds>,
+    /// Whether the medians were stable at the end.
+    pub is_stable: bool,
+}
+
+impl Measured {
+    /// A cell by its name.
+    #[must_use]
+    pub fn cell(&self, name: &str) -> Option<&CellRounds> {
+        self.cells.iter().find(|cell| cell.cell.name == name)
+    }
+
+    /// Median of a value of the cell of this name.
+    #[must_use]
+    pub fn median(&self, name: &str, value: &str) -> Option<f64> {
+        self.cell(name)?.median(value)
+    }
+
+    /// The cells whose parameter has this value, in order.
+    pub fn of<'a>(&'a self, parameter: &'a str, value: &'a str) -> impl Iterator<Item = &'a CellRounds> {
+        self.cells.iter().filter(move |cell| cell.cell.text(parameter) == value)
+    }
+
+    /// How many times the value of one cell is that of the other, compared within each round: what disturbed both is no
+    /// difference between them.
+    #[must_use]
+    pub fn ratio(&self, above: &str, below: &str, value: &str) -> Option<Spread> {
+        self.compare(above, below, value, |above, below| above / below)
+    }
+
+    /// By how much the value of one cell is larger than that of the other, compared within each round.
+    #[must_use]
+    pub fn difference(&self, larger: &str, smaller: &str, value: &str) -> Option<Spread> {
+        self.compare(larger, smaller, value, |larger, smaller| larger - smaller)
+    }
+
+    fn compare(&self, a: &str, b: &str, value: &str, how: fn(f64, f64) -> f64) -> Option<Spread> {
+        let (a, b) = (self.cell(a)?, self.cell(b)?);
+        let rounds = a.rounds.iter().zip(&b.rounds);
+        let both = rounds.filter_map(|(a, b)| Some(how(*a.get(value)?, *b.get(value)?)));
+        Spread::of(&both.filter(|ratio| ratio.is_finite()).collect::<Vec<_>>())
+    }
+
+    /// Rounds of the cell that has most.
+    #[must_use]
+    pub fn round_count(&self) -> usize {
+        self.cells.iter().map(|cell| cell.rounds.len()).max().unwrap_or(0)
+    }
+}
+
+/// One round of a cell, for tests.
+#[cfg(test)]
+pub(crate) type Round = Vec<(&'static str, f64)>;
+
+/// Measurements for tests: each cell with its rounds.
+#[cfg(test)]
+pub(crate) fn of_rounds(cells: Vec<(Cell, Vec<Round>)>) -> Measured {
+    let rounds = |rounds: Vec<Round>| rounds.into_iter().map(|values| values.into_iter().collect()).collect();
+    let cells = cells.into_iter().map(|(cell, of_cell)| CellRounds { cell, rounds: rounds(of_cell) });
+    Measured { cells: cells.collect(), is_stable: true }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn two(a: [f64; 3], b: [f64; 3]) -> Measured {
+        let rounds = |values: [f64; 3]| values.map(|value| vec![("iops", value)]).to_vec();
+        of_rounds(vec![(Cell::new("a"), rounds(a)), (Cell::new("b"), rounds(b))])
+    }
+
+    #[test]
+    fn ratios_are_of_the_same_round() {
+        // A machine that halves its speed for a round halves both.
+        let measured = two([200.0, 100.0, 210.0], [100.0, 50.0, 100.0]);
+        assert_eq!(measured.ratio("a", "b", "iops").unwrap().median, 2.0);
+        assert_eq!(measured.difference("a", "b", "iops").unwrap().median, 100.0);
+        assert_eq!(measured.ratio("a", "c", "iops"), None);
+        assert_eq!(measured.ratio("a", "b", "p50_us"), None);
+    }
+
+    #[test]
+    fn what_was_nothing_has_no_ratio() {
+        assert_eq!(two([1.0; 3], [0.0; 3]).ratio("a", "b", "iops"), None);
+    }
+}

@@ -1,0 +1,142 @@
+//! How far a study is, for those who wait for it.
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use crate::machine::Rounds;
+
+/// What is measured next.
+#[derive(Clone, Copy, Debug)]
+pub struct Step<'a> {
+    /// Name of the experiment.
+    pub experiment: &'a str,
+    /// Name of the cell.
+    pub cell: &'a str,
+    /// How many cells of this round have been measured.
+    pub turn: usize,
+    /// Cells of a round.
+    pub count: usize,
+    /// Rounds that are complete.
+    pub round: usize,
+    /// How many there are to be.
+    pub rounds: Rounds,
+}
+
+impl Step<'_> {
+    /// Measurements left, at least and at most.
+    fn left(&self) -> (usize, usize) {
+        let done = self.round * self.count + self.turn;
+        let (min, max) = (self.rounds.min * self.count, self.rounds.max * self.count);
+        // Past the least number of rounds the present one is ended in any case.
+        let min = min.max((self.round + 1) * self.count);
+        (min - done, max - done)
+    }
+}
+
+/// Who wants to know how far a study is.
+pub trait Progress {
+    /// A cell is measured now.
+    fn on_step(&mut self, step: &Step<'_>);
+
+    /// Nothing more is measured.
+    fn on_end(&mut self) {}
+}
+
+/// Nobody wants to know.
+impl Progress for () {
+    fn on_step(&mut self, _: &Step<'_>) {}
+}
+
+/// One line on a terminal.
+#[derive(Debug)]
+pub struct Terminal {
+    start: Instant,
+    done: u32,
+}
+
+impl Terminal {
+    /// For a study that begins now.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { start: Instant::now(), done: 0 }
+    }
+}
+
+impl Default for Terminal {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Progress for Terminal {
+    fn on_step(&mut self, step: &Step<'_>) {
+        let line = line(step, self.done, self.start.elapsed());
+        self.done += 1;
+        let mut screen = std::io::stderr().lock();
+        // A screen that cannot be written to is nobody's loss.
+        let _ = write!(screen, "\r\x1b[K{line}");
+        let _ = screen.flush();
+    }
+
+    fn on_end(&mut self) {
+        eprint!("\r\x1b[K");
+    }
+}
+
+/// What is shown after `done` measurements that took `elapsed` together.
+fn line(step: &Step<'_>, done: u32, elapsed: Duration) -> String {
+    let Step { experiment, cell, turn, count, round, rounds } = step;
+    let of = if rounds.min == rounds.max {
+        format!("of {}", rounds.max)
+    } else {
+        format!("of {} to {}", rounds.min, rounds.max)
+    };
+    let left = if done == 0 {
+        String::new()
+    } else {
+        let each = elapsed / done;
+        let time = |measurements: usize| each * u32::try_from(measurements).unwrap_or(u32::MAX);
+        let (min, max) = step.left();
+        if min == max {
+            format!("  {} left", clock(time(min)))
+        } else {
+            format!("  {} to {} left", clock(time(min)), clock(time(max)))
+        }
+    };
+    format!("{experiment}  round {} {of}  cell {} of {count}: {cell}{left}", round + 1, turn + 1)
+}
+
+/// Minutes and seconds.
+pub(crate) fn clock(time: Duration) -> String {
+    format!("{}:{:02}", time.as_secs() / 60, time.as_secs() % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(round: usize, turn: usize, rounds: Rounds) -> Step<'static> {
+        Step { experiment: "ceiling", cell: "read qd1", turn, count: 4, round, rounds }
+    }
+
+    #[test]
+    fn the_time_left_is_told_once_it_can_be_known() {
+        let shown = |step: Step<'_>, done, seconds| line(&step, done, Duration::from_secs(seconds));
+        assert_eq!(
+            shown(step(0, 0, Rounds::USUAL), 0, 0),
+            "ceiling  round 1 of 3 to 9  cell 1 of 4: read qd1"
+        );
+        assert_eq!(
+            shown(step(1, 2, Rounds::USUAL), 6, 60),
+            "ceiling  round 2 of 3 to 9  cell 3 of 4: read qd1  1:00 to 5:00 left"
+        );
+        assert_eq!(
+            shown(step(4, 0, Rounds::USUAL), 16, 160),
+            "ceiling  round 5 of 3 to 9  cell 1 of 4: read qd1  0:40 to 3:20 left"
+        );
+        assert_eq!(
+            shown(step(2, 3, Rounds::exactly(3)), 11, 110),
+            "ceiling  round 3 of 3  cell 4 of 4: read qd1  0:10 left"
+        );
+    }
+}

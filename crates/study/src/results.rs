@@ -1,0 +1,227 @@
+//! `results.json`: every number of every round, for programs.
+
+use load::environment::Environment;
+use load::steady::Spread;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use crate::bench::{Bench, Times};
+use crate::experiment::{About, Experiment};
+use crate::figure::Figure;
+use crate::headline::{Bar, Headline};
+use crate::machine::Rounds;
+use crate::measured::{CellRounds, Measured};
+
+/// A study that has been carried out.
+#[derive(Clone, Debug)]
+pub struct Study {
+    /// The experiment.
+    pub about: About,
+    /// Where.
+    pub environment: Environment,
+    /// How.
+    pub settings: Settings,
+    /// What was measured.
+    pub measured: Measured,
+    /// What follows from it.
+    pub headline: Vec<Headline>,
+    /// Pictures of it.
+    pub figures: Vec<Figure>,
+}
+
+/// How a study was carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Settings {
+    /// Whether little time was to be taken.
+    pub is_quick: bool,
+    /// Core of the host; absent if each side went where the system put it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host_core: Option<usize>,
+    /// Core of the target.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target_core: Option<usize>,
+    /// Under load before anything counts, s.
+    pub warm_up_s: f64,
+    /// Under load, s.
+    pub measure_s: f64,
+    /// Rounds at least.
+    pub rounds_min: usize,
+    /// Rounds at most.
+    pub rounds_max: usize,
+    /// Enough when half the width of each median's 95 % interval is no more than this part of it.
+    pub tolerance: f64,
+}
+
+impl Settings {
+    /// Of a bench and its rounds.
+    #[must_use]
+    pub fn new(bench: &Bench, rounds: Rounds, is_quick: bool) -> Self {
+        let Times { warm_up, measure, .. } = bench.times;
+        Self {
+            is_quick,
+            host_core: bench.cores.map(|cores| cores.host),
+            target_core: bench.cores.map(|cores| cores.target),
+            warm_up_s: warm_up.as_secs_f64(),
+            measure_s: measure.as_secs_f64(),
+            rounds_min: rounds.min,
+            rounds_max: rounds.max,
+            tolerance: rounds.tolerance,
+        }
+    }
+}
+
+/// One bar and whether it was reached.
+#[derive(Clone, Debug, Serialize)]
+struct BarResult<'a> {
+    key: &'a str,
+    #[serde(flatten)]
+    bar: Bar,
+    value: f64,
+    is_reached: bool,
+}
+
+impl Study {
+    /// All that an experiment says of what was measured.
+    #[must_use]
+    pub fn new(
+        experiment: &dyn Experiment,
+        measured: Measured,
+        environment: Environment,
+        settings: Settings,
+    ) -> Self {
+        Self {
+            about: experiment.about(),
+            headline: experiment.headline(&measured),
+            figures: experiment.figures(&measured),
+            environment,
+            settings,
+            measured,
+        }
+    }
+
+    /// A number of the headline.
+    #[must_use]
+    pub fn value(&self, key: &str) -> Option<f64> {
+        self.headline.iter().find(|headline| headline.key == key).map(|headline| headline.value)
+    }
+
+    /// Whether every bar was reached.
+    #[must_use]
+    pub fn is_reached(&self) -> bool {
+        self.headline.iter().all(|headline| headline.is_reached() != Some(false))
+    }
+
+    /// As JSON.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        let headline: Map<String, Value> =
+            self.headline.iter().map(|headline| (headline.key.clone(), json!(headline.value))).collect();
+        let bars = self.headline.iter().filter_map(|headline| {
+            let bar = headline.bar?;
+            let Headline { key, value, .. } = headline;
+            Some(BarResult { key, bar, value: *value, is_reached: bar.is_reached(*value) })
+        });
+        json!({
+            "experiment": self.about.name,
+            "title": self.about.title,
+            "claims": self.about.claims,
+            "environment": self.environment,
+            "settings": self.settings,
+            "rounds": self.measured.round_count(),
+            "is_stable": self.measured.is_stable,
+            "headline": headline,
+            "bars": bars.collect::<Vec<_>>(),
+            "cells": self.measured.cells.iter().map(cell).collect::<Vec<_>>(),
+        })
+    }
+}
+
+/// A cell with the spread of each of its values.
+fn cell(cell: &CellRounds) -> Value {
+    let names = cell.rounds.iter().flat_map(|round| round.keys().copied());
+    let values: std::collections::BTreeMap<&str, Spread> =
+        names.filter_map(|name| Some((name, cell.spread(name)?))).collect();
+    let mut value = json!(cell);
+    value["values"] = json!(values);
+    value
+}
+
+#[cfg(test)]
+pub(crate) mod example {
+    use super::*;
+    use crate::experiment::{Cell, Claim};
+    use crate::figure::{Axis, Plot, Series};
+    use crate::measured::of_rounds;
+
+    /// A study that was never carried out.
+    pub(crate) fn study() -> Study {
+        let rounds = |iops: [f64; 3]| iops.map(|iops| vec![("iops", iops), ("p50_us", 8.5)]).to_vec();
+        let measured = of_rounds(vec![
+            (Cell::new("one").with("depth", 1_u32), rounds([100_000.0, 101_000.0, 99_000.0])),
+            (Cell::new("many").with("depth", 128_u32), rounds([1.2e6, 1.1e6, 1.3e6])),
+        ]);
+        let series = Series::new("nvlane", [(1.0, measured.cells[0].spread("iops"))]);
+        Study {
+            about: About {
+                name: "example",
+                title: "How much faster are many than one?",
+                method: "One, and then many.",
+                claims: vec![Claim {
+                    source: "A talk, 2020",
+                    says: "many are <faster>",
+                    number: "1.62 times",
+                    ours: "gain",
+                }],
+                judged_by: "iops",
+                columns: &["iops", "p50_us"],
+            },
+            environment: Environment {
+                command_line: "nvlane study example --quick".into(),
+                kernel: Some("6.12.1".into()),
+                core_count: 2,
+                ..Environment::default()
+            },
+            settings: Settings {
+                is_quick: true,
+                host_core: Some(0),
+                target_core: Some(1),
+                warm_up_s: 0.1,
+                measure_s: 0.35,
+                rounds_min: 3,
+                rounds_max: 3,
+                tolerance: 0.05,
+            },
+            measured,
+            headline: vec![
+                Headline::new("gain", 12.0).with_bar(Bar::AtLeast(4.0)),
+                Headline::new("share_min", 0.85).with_bar(Bar::AtLeast(0.9)),
+                Headline::new("p50_us", 8.5),
+            ],
+            figures: vec![Figure {
+                title: "Speed".into(),
+                note: "Higher is better.".into(),
+                plot: Plot::lines(Axis::log("depth"), Vec::new(), Axis::linear("IOPS"), vec![series]),
+            }],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_round_is_written_down_with_its_spread() {
+        let text = serde_json::to_string_pretty(&example::study().to_json()).unwrap();
+        insta::assert_snapshot!(text);
+    }
+
+    #[test]
+    fn a_bar_that_is_missed_is_known() {
+        let mut study = example::study();
+        assert!(!study.is_reached());
+        study.headline.remove(1);
+        assert!(study.is_reached(), "a number without a bar misses none");
+        assert_eq!(study.value("gain"), Some(12.0));
+    }
+}

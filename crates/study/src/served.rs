@@ -1,0 +1,159 @@
+//! A target in a process of its own, that ends with us whatever happens.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use host::Address;
+
+use crate::experiment::Error;
+
+/// What the target runs: it tells where it is, then waits for the end of its input, which is our end too.
+const RUN: &str = "echo \"$NVLANE_ADDR\"; exec cat >/dev/null";
+
+/// How a target is to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServedOptions {
+    /// What it serves, in the words of `--namespace`; the first is number 1.
+    pub namespaces: Vec<String>,
+    /// Where it listens; port 0 takes a free one.
+    pub listen: String,
+    /// The core it has.
+    pub core: Option<usize>,
+    /// More options of `nvlane target`.
+    pub arguments: Vec<String>,
+    /// What it is started with, such as `ip netns exec NAME`.
+    pub launcher: Vec<String>,
+}
+
+impl ServedOptions {
+    /// These namespaces on a free port of this machine's own address.
+    pub fn of<Text: Into<String>>(namespaces: impl IntoIterator<Item = Text>) -> Self {
+        Self {
+            namespaces: namespaces.into_iter().map(Into::into).collect(),
+            listen: "127.0.0.1:0".into(),
+            core: None,
+            arguments: Vec::new(),
+            launcher: Vec::new(),
+        }
+    }
+
+    /// The command line.
+    fn command(&self, program: &Path) -> Command {
+        let mut words = self.launcher.iter();
+        let mut command = match words.next() {
+            Some(launcher) => {
+                let mut command = Command::new(launcher);
+                command.args(words).arg(program);
+                command
+            }
+            None => Command::new(program),
+        };
+        command.args(["--log", "warn", "target", "--listen", &self.listen]);
+        for namespace in &self.namespaces {
+            command.args(["--namespace", namespace]);
+        }
+        if let Some(core) = self.core {
+            command.args(["--cores", &core.to_string()]);
+        }
+        command.args(&self.arguments).args(["--run", RUN]);
+        command
+    }
+}
+
+/// A running target.
+#[derive(Debug)]
+pub struct Served {
+    address: Address,
+    child: Child,
+}
+
+impl Served {
+    /// Starts it and waits until it listens.
+    ///
+    /// # Errors
+    /// If it cannot be started; what it has to say about that is on its standard error, which is ours.
+    pub fn start(program: &Path, options: &ServedOptions) -> Result<Self, Error> {
+        let mut command = options.command(program);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().map_err(|error| Error::system("cannot start the target", error))?;
+        let output = child.stdout.take().expect("piped");
+        let mut line = String::new();
+        let read = BufReader::new(output).read_line(&mut line);
+        read.map_err(|error| Error::system("the target's output", error))?;
+        let Ok(address) = line.trim().parse::<Address>() else {
+            let status = child.wait().map_err(|error| Error::system("the target", error))?;
+            return Err(Error::Target(format!("did not start ({status})")));
+        };
+        Ok(Self { address, child })
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Its process.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Ends it.
+    ///
+    /// # Errors
+    /// If it did not end well.
+    pub fn stop(mut self) -> Result<(), Error> {
+        let status = self.end().map_err(|error| Error::system("the target", error))?;
+        if status.success() { Ok(()) } else { Err(Error::Target(format!("ended badly: {status}"))) }
+    }
+
+    fn end(&mut self) -> std::io::Result<ExitStatus> {
+        drop(self.child.stdin.take());
+        self.child.wait()
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(options: &ServedOptions) -> String {
+        let command = options.command(Path::new("nvlane"));
+        let words = command.get_args().map(|word| word.to_str().unwrap());
+        let program = command.get_program().to_str().unwrap();
+        std::iter::once(program).chain(words).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn a_target_is_started_as_asked() {
+        let options = ServedOptions {
+            core: Some(3),
+            arguments: vec!["--engine".into(), "epoll".into()],
+            ..ServedOptions::of(["null:1T", "ram:1M"])
+        };
+        assert_eq!(
+            words(&options),
+            format!(
+                "nvlane --log warn target --listen 127.0.0.1:0 --namespace null:1T --namespace ram:1M \
+                 --cores 3 --engine epoll --run {RUN}"
+            )
+        );
+        let launcher = ["ip", "netns", "exec", "there"].map(str::to_owned).to_vec();
+        let there = ServedOptions { launcher, ..ServedOptions::of(["null:1T"]) };
+        assert!(words(&there).starts_with("ip netns exec there nvlane --log warn target"));
+    }
+
+    #[test]
+    fn what_is_no_target_is_told_so() {
+        let error = Served::start(Path::new("false"), &ServedOptions::of(["null:1T"])).unwrap_err();
+        assert_eq!(error.to_string(), "the target did not start (exit status: 1)");
+    }
+}

@@ -1,0 +1,78 @@
+//! What a study says on a terminal.
+
+use std::fmt::Write;
+
+use crate::experiment::Experiment;
+use crate::format::{number, value_name};
+use crate::page::rounds_in_words;
+use crate::results::Study;
+
+/// All experiments, one on each line.
+#[must_use]
+pub fn list(experiments: &[Box<dyn Experiment>]) -> String {
+    let mut text = String::new();
+    for experiment in experiments {
+        let about = experiment.about();
+        let _ = writeln!(text, "{:<18}{}", about.name, about.title);
+    }
+    text
+}
+
+/// The cells as a table, then what follows from them.
+#[must_use]
+pub fn of(study: &Study) -> String {
+    let mut text = table(study);
+    let _ = writeln!(text, "\n{}", rounds_in_words(study));
+    let width = study.headline.iter().map(|headline| headline.key.len()).max().unwrap_or(0);
+    for headline in &study.headline {
+        let _ = write!(text, "{:<width$}  {:>8}", headline.key, number(headline.value));
+        if let (Some(bar), Some(is_reached)) = (headline.bar, headline.is_reached()) {
+            let word = if is_reached { "reached" } else { "not reached" };
+            let _ = write!(text, "  {word}: {} {}", bar.words(), number(bar.limit()));
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// Medians of each cell.
+fn table(study: &Study) -> String {
+    let cells = &study.measured.cells;
+    let is_known = |name: &&&str| cells.iter().any(|cell| cell.median(name).is_some());
+    let columns: Vec<&str> = study.about.columns.iter().filter(is_known).copied().collect();
+    let mut rows = vec![vec![String::new()]];
+    rows[0].extend(columns.iter().map(|name| value_name(name)));
+    for cell in cells {
+        let mut row = vec![cell.cell.name.clone()];
+        row.extend(columns.iter().map(|name| cell.median(name).map_or_else(String::new, number)));
+        rows.push(row);
+    }
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..=columns.len()).map(width).collect();
+    let mut text = String::new();
+    for row in &rows {
+        let _ = write!(text, "{:<width$}", row[0], width = widths[0]);
+        for (cell, width) in row.iter().zip(&widths).skip(1) {
+            let _ = write!(text, "  {cell:>width$}");
+        }
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::example;
+
+    #[test]
+    fn a_study_is_told_in_a_table_and_its_bars() {
+        insta::assert_snapshot!(of(&example::study()));
+    }
+
+    #[test]
+    fn every_experiment_has_a_line() {
+        let all = crate::catalogue::all();
+        assert_eq!(list(&all).lines().count(), all.len());
+    }
+}

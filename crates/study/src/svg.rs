@@ -1,0 +1,309 @@
+//! A plot as SVG, to stand in a page: colours are the page's, by class, so that they fit its light and dark scheme.
+//!
+//! ```text
+//! y label                  ── a  ── b
+//!  1 M ┤        ╭──●        lines have a band between the quartiles,
+//!      │   ●────╯           bars a whisker; what is pointed at
+//!  0   └───┬────┬──┬        says its numbers
+//!          1    4  32   x label
+//! ```
+
+mod axis;
+
+use std::fmt::Write;
+
+use crate::figure::{Across, Axis, Mark, Plot, Point, Scale, Series};
+use crate::format::{escape, number};
+use axis::Ruler;
+
+const WIDTH: f64 = 760.0;
+const HEIGHT: f64 = 380.0;
+const LEFT: f64 = 62.0;
+const RIGHT: f64 = 16.0;
+const BOTTOM: f64 = 52.0;
+/// Height of a line of the legend, and of the label above the axis.
+const LINE: f64 = 22.0;
+/// Mean width of a letter.
+const LETTER: f64 = 6.7;
+/// Colours there are.
+const COLOUR_COUNT: usize = 8;
+
+/// Draws it.
+pub(crate) fn draw(plot: &Plot) -> String {
+    let (legend, legend_height) = legend(plot);
+    let top = legend_height + LINE + 8.0;
+    let y = vertical(plot, top);
+    let mut body = legend;
+    let _ = write!(
+        body,
+        r#"<text class="label" x="4" y="{:.1}">{}</text>"#,
+        legend_height + 14.0,
+        escape(&plot.y.label)
+    );
+    for (value, text) in y.ticks() {
+        let at = y.place(value);
+        let _ = write!(
+            body,
+            r#"<line class="grid" x1="{LEFT}" x2="{:.1}" y1="{at:.1}" y2="{at:.1}"/><text class="tick" x="{:.1}" y="{:.1}" text-anchor="end">{text}</text>"#,
+            WIDTH - RIGHT,
+            LEFT - 8.0,
+            at + 4.0
+        );
+    }
+    match &plot.x {
+        Across::Numbers { axis, ticks } => lines(&mut body, plot, axis, ticks, &y),
+        Across::Names { label, names } => bars(&mut body, plot, label, names, &y),
+    }
+    for mark in &plot.marks {
+        draw_mark(&mut body, mark, &y);
+    }
+    format!(
+        r#"<svg class="plot" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{}">{body}</svg>"#,
+        escape(&plot.y.label)
+    )
+}
+
+/// Colour of a series: references have one of their own.
+fn colour(plot: &Plot, index: usize) -> String {
+    if plot.series[index].is_reference {
+        return "c-reference".to_owned();
+    }
+    let before = plot.series[..index].iter().filter(|series| !series.is_reference).count();
+    format!("c{}", before % COLOUR_COUNT)
+}
+
+/// Names of the series beside their colours, and the height they need. One series needs none.
+fn legend(plot: &Plot) -> (String, f64) {
+    if plot.series.len() < 2 {
+        return (String::new(), 0.0);
+    }
+    let mut text = String::new();
+    let (mut x, mut y) = (LEFT, 14.0);
+    for (index, series) in plot.series.iter().enumerate() {
+        #[allow(clippy::cast_precision_loss)] // Letters of a name.
+        let width = 26.0 + LETTER * series.name.chars().count() as f64;
+        if x > LEFT && x + width > WIDTH - RIGHT {
+            (x, y) = (LEFT, y + LINE);
+        }
+        let dashed = if series.is_reference { " dashed" } else { "" };
+        let _ = write!(
+            text,
+            r#"<line class="key {}{dashed}" x1="{x:.1}" x2="{:.1}" y1="{:.1}" y2="{:.1}"/><text class="name" x="{:.1}" y="{y:.1}">{}</text>"#,
+            colour(plot, index),
+            x + 16.0,
+            y - 4.0,
+            y - 4.0,
+            x + 21.0,
+            escape(&series.name)
+        );
+        x += width + 10.0;
+    }
+    (text, y + 8.0)
+}
+
+/// The ruler up the side, that has room for every point and mark.
+fn vertical(plot: &Plot, top: f64) -> Ruler {
+    let points = plot.series.iter().flat_map(|series| &series.points);
+    let values = points.flat_map(|point| [point.y, point.low, point.high]);
+    let values = values.chain(plot.marks.iter().map(|mark| mark.y));
+    Ruler::around(plot.y.scale, values, (HEIGHT - BOTTOM, top))
+}
+
+/// What is said of a point when it is pointed at.
+fn title(series: &Series, place: &str, point: &Point) -> String {
+    let spread = if point.low == point.high {
+        String::new()
+    } else {
+        format!(" (quartiles {} to {})", number(point.low), number(point.high))
+    };
+    escape(&format!("{} · {place}: {}{spread}", series.name, number(point.y)))
+}
+
+fn x_label(body: &mut String, label: &str) {
+    let _ = write!(
+        body,
+        r#"<text class="label" x="{:.1}" y="{:.1}" text-anchor="middle">{}</text>"#,
+        f64::midpoint(LEFT, WIDTH - RIGHT),
+        HEIGHT - 8.0,
+        escape(label)
+    );
+}
+
+fn x_tick(body: &mut String, x: f64, text: &str) {
+    let _ = write!(
+        body,
+        r#"<text class="tick" x="{x:.1}" y="{:.1}" text-anchor="middle">{}</text>"#,
+        HEIGHT - BOTTOM + 18.0,
+        escape(text)
+    );
+}
+
+fn lines(body: &mut String, plot: &Plot, axis: &Axis, ticks: &[(f64, String)], y: &Ruler) {
+    let points = plot.series.iter().flat_map(|series| &series.points);
+    let values = points.map(|point| point.x).chain(ticks.iter().map(|&(value, _)| value));
+    let x = Ruler::over(axis.scale, values, (LEFT + 14.0, WIDTH - RIGHT - 14.0));
+    let own_ticks = if ticks.is_empty() { x.ticks() } else { ticks.to_vec() };
+    for (value, text) in &own_ticks {
+        x_tick(body, x.place(*value), text);
+    }
+    x_label(body, &axis.label);
+    // References lie below the rest.
+    let mut order: Vec<usize> = (0..plot.series.len()).collect();
+    order.sort_by_key(|&index| !plot.series[index].is_reference);
+    for index in order {
+        let series = &plot.series[index];
+        let class = colour(plot, index);
+        let shown = |point: &&Point| {
+            (plot.y.scale == Scale::Linear || point.y > 0.0) && (axis.scale == Scale::Linear || point.x > 0.0)
+        };
+        let points: Vec<&Point> = series.points.iter().filter(shown).collect();
+        let place = |at: f64, value: f64| format!("{:.1},{:.1}", x.place(at), y.place(value));
+        let there = points.iter().map(|point| place(point.x, point.high));
+        let back = points.iter().rev().map(|point| place(point.x, point.low));
+        let band: Vec<String> = there.chain(back).collect();
+        let line: Vec<String> = points.iter().map(|point| place(point.x, point.y)).collect();
+        let dashed = if series.is_reference { " dashed" } else { "" };
+        let _ = write!(
+            body,
+            r#"<g class="{class}"><polygon class="band" points="{}"/><polyline class="line{dashed}" points="{}"/>"#,
+            band.join(" "),
+            line.join(" ")
+        );
+        for point in points {
+            let at = own_ticks.iter().find(|&&(value, _)| value == point.x);
+            let at = at.map_or_else(|| number(point.x), |(_, text)| text.clone());
+            let _ = write!(
+                body,
+                r#"<g class="point"><title>{}</title><circle class="aim" cx="{x:.1}" cy="{y:.1}" r="11"/><circle class="dot" cx="{x:.1}" cy="{y:.1}" r="3.6"/></g>"#,
+                title(series, &at, point),
+                x = x.place(point.x),
+                y = y.place(point.y)
+            );
+        }
+        body.push_str("</g>");
+    }
+}
+
+#[allow(clippy::cast_precision_loss)] // A few bars.
+fn bars(body: &mut String, plot: &Plot, label: &str, names: &[String], y: &Ruler) {
+    let group = (WIDTH - LEFT - RIGHT) / names.len().max(1) as f64;
+    let count = plot.series.len().max(1) as f64;
+    let width = (group * 0.74 / count).min(46.0);
+    let has_numbers = width >= 25.0;
+    for (index, name) in names.iter().enumerate() {
+        let middle = LEFT + (index as f64 + 0.5) * group;
+        x_tick(body, middle, name);
+    }
+    x_label(body, label);
+    for (index, series) in plot.series.iter().enumerate() {
+        let _ = write!(body, r#"<g class="{}">"#, colour(plot, index));
+        for point in &series.points {
+            let middle = LEFT + (point.x + 0.5) * group + (index as f64 - (count - 1.0) / 2.0) * width;
+            let (top, bottom) = (y.place(point.y).min(y.bottom()), y.bottom());
+            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // The index of a name.
+            let name = names.get(point.x as usize).map_or("", String::as_str);
+            let _ = write!(
+                body,
+                r#"<g class="point"><title>{}</title><rect class="bar" x="{:.1}" y="{top:.1}" width="{:.1}" height="{:.1}" rx="2"/>"#,
+                title(series, name, point),
+                middle - width / 2.0 + 1.0,
+                width - 2.0,
+                bottom - top
+            );
+            if point.low < point.high {
+                let _ = write!(
+                    body,
+                    r#"<line class="whisker" x1="{middle:.1}" x2="{middle:.1}" y1="{:.1}" y2="{:.1}"/>"#,
+                    y.place(point.low),
+                    y.place(point.high)
+                );
+            }
+            if has_numbers {
+                let _ = write!(
+                    body,
+                    r#"<text class="number" x="{middle:.1}" y="{:.1}" text-anchor="middle">{}</text>"#,
+                    y.place(point.high.max(point.y)) - 5.0,
+                    number(point.y)
+                );
+            }
+            body.push_str("</g>");
+        }
+        body.push_str("</g>");
+    }
+}
+
+fn draw_mark(body: &mut String, mark: &Mark, y: &Ruler) {
+    let at = y.place(mark.y);
+    let _ = write!(
+        body,
+        r#"<line class="mark" x1="{LEFT}" x2="{:.1}" y1="{at:.1}" y2="{at:.1}"/><text class="mark-name" x="{:.1}" y="{:.1}" text-anchor="end">{}</text>"#,
+        WIDTH - RIGHT,
+        WIDTH - RIGHT - 2.0,
+        at - 5.0,
+        escape(&mark.label)
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::figure::ticks;
+
+    fn point(x: f64, y: f64) -> Point {
+        Point { x, y, low: y * 0.95, high: y * 1.05 }
+    }
+
+    fn series(name: &str, points: &[(f64, f64)]) -> Series {
+        let points = points.iter().map(|&(x, y)| point(x, y)).collect();
+        Series { name: name.into(), points, is_reference: false }
+    }
+
+    fn example() -> Plot {
+        let depths = ticks(&[1, 4, 32, 128], |depth| depth.to_string());
+        let ours = series("nvlane", &[(1.0, 1e5), (4.0, 3e5), (32.0, 8e5), (128.0, 1.1e6)]);
+        let ceiling = series("ceiling <sockets>", &[(1.0, 1.1e5), (4.0, 3.4e5), (32.0, 9e5), (128.0, 1.2e6)]);
+        Plot::lines(Axis::log("depth"), depths, Axis::linear("IOPS"), vec![ceiling.as_reference(), ours])
+            .with_mark("goal", 1e6)
+    }
+
+    #[test]
+    fn lines_are_drawn_as_they_always_were() {
+        // One element on each line, to be read.
+        insta::assert_snapshot!(draw(&example()).replace("><", ">\n<"));
+    }
+
+    #[test]
+    fn bars_are_drawn_as_they_always_were() {
+        let names = ["read", "write"].map(str::to_owned).to_vec();
+        let plot = Plot::bars(
+            "kind",
+            names,
+            Axis::linear("share"),
+            vec![series("qd1", &[(0.0, 0.9), (1.0, 0.8)]), series("qd32", &[(0.0, 0.7), (1.0, 0.95)])],
+        );
+        insta::assert_snapshot!(draw(&plot).replace("><", ">\n<"));
+    }
+
+    #[test]
+    fn names_cannot_break_the_picture() {
+        let drawn = draw(&example());
+        assert!(drawn.contains("ceiling &lt;sockets&gt;") && !drawn.contains("<sockets>"));
+    }
+
+    #[test]
+    fn nothing_at_all_is_an_empty_picture() {
+        let plot = Plot::lines(Axis::log("x"), Vec::new(), Axis::log("y"), vec![series("none", &[])]);
+        assert!(draw(&plot).contains("</svg>"));
+        assert!(!draw(&plot).contains("NaN") && !draw(&plot).contains("inf"));
+        let plot = Plot::bars("x", Vec::new(), Axis::linear("y"), Vec::new());
+        assert!(!draw(&plot).contains("NaN"));
+    }
+
+    #[test]
+    fn what_is_not_above_zero_has_no_place_among_ratios() {
+        let zero = series("some", &[(0.0, 5.0), (1.0, 0.0), (2.0, 5.0)]);
+        let drawn = draw(&Plot::lines(Axis::log("x"), Vec::new(), Axis::log("y"), vec![zero]));
+        assert_eq!(drawn.matches("class=\"dot\"").count(), 1);
+        assert!(!drawn.contains("NaN") && !drawn.contains("inf"));
+    }
+}
