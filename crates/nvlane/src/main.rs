@@ -18,7 +18,9 @@ mod probe;
 mod quickstart;
 mod run;
 mod serve;
+mod signals;
 mod smart_log;
+mod study;
 
 use std::process::ExitCode;
 
@@ -62,6 +64,8 @@ enum Command {
     Perf(perf::PerfArguments),
     /// Try hostile inputs on a target, and whether it bears them.
     Probe(probe::ProbeArguments),
+    /// Run a named experiment on this machine: variants side by side, a report with pictures.
+    Study(study::StudyArguments),
     /// Write a completion script for a shell.
     Completions(manual::CompletionsArguments),
     /// Write the manual pages.
@@ -86,6 +90,7 @@ fn main() -> ExitCode {
         Command::SmartLog(arguments) => smart_log::smart_log(&arguments),
         Command::Perf(arguments) => perf::perf(&arguments),
         Command::Probe(arguments) => probe::probe(&arguments),
+        Command::Study(arguments) => study::study(&arguments),
         Command::Completions(arguments) => manual::completions(&arguments),
         Command::Man(arguments) => manual::man(&arguments),
     };

@@ -340,7 +340,7 @@ impl OutputArguments {
 }
 
 /// Seconds as a number, such as 10 or 0.5, with or without an `s`.
-fn seconds(text: &str) -> Result<Duration, String> {
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     let number = text.strip_suffix('s').unwrap_or(text);
     let duration = number.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     duration.ok_or_else(|| format!("{text:?} is not a number of seconds"))

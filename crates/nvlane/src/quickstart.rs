@@ -1,9 +1,7 @@
 //! `nvlane quickstart`: a target, verified load, speed beside the ceiling, and what to do next, with nothing to configure.
 
-mod served;
-
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -18,13 +16,13 @@ use load::steady::median;
 use load::workload::{Pattern, Sizes, Stop, Workload};
 use reactor::CoreList;
 use serde_json::{Value, json};
+use study::{Served, ServedOptions};
 use wire::id::Nsid;
 
 use crate::exit::{Failure, Kind};
 use crate::perf::failure;
 use crate::serve::DEFAULT_NQN;
 use crate::{Ended, perf};
-use served::Served;
 
 /// Size of each namespace.
 const NAMESPACE: &str = "128M";
@@ -75,9 +73,10 @@ pub(crate) fn quickstart(arguments: &QuickstartArguments) -> Ended {
         _ => None,
     };
     let directory = arguments.directory.clone().unwrap_or_else(std::env::temp_dir);
-    let served = Served::start(&directory, NAMESPACE, cores.map(|cores| cores.target))?;
+    let file = NamespaceFile::within(&directory);
+    let served = serve(&file, cores)?;
     let environment = Environment::collect(None, Duration::from_millis(20));
-    print_heading(&served.address, cores, &environment);
+    print_heading(served.address(), cores, &environment);
 
     let mut verified = Vec::new();
     for (nsid, name) in [(1, "memory"), (2, "file")] {
@@ -107,6 +106,29 @@ pub(crate) fn quickstart(arguments: &QuickstartArguments) -> Ended {
         std::fs::write(path, text).with_context(|| path.display().to_string())?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The file of the second namespace, for as long as it is wanted.
+struct NamespaceFile(PathBuf);
+
+impl NamespaceFile {
+    fn within(directory: &Path) -> Self {
+        Self(directory.join(format!("nvlane-quickstart-{}.img", std::process::id())))
+    }
+}
+
+impl Drop for NamespaceFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// A target with a namespace in memory (1) and one in a file (2).
+fn serve(file: &NamespaceFile, cores: Option<Cores>) -> Result<Served, Failure> {
+    let namespaces = [format!("ram:{NAMESPACE}"), format!("file:{}?size={NAMESPACE}", file.0.display())];
+    let options = ServedOptions { core: cores.map(|cores| cores.target), ..ServedOptions::of(namespaces) };
+    let program = std::env::current_exe().context("which program this is")?;
+    Ok(Served::start(&program, &options)?)
 }
 
 fn associate(address: &Address, nsid: u32) -> Result<Association, host::Error> {
@@ -150,7 +172,7 @@ fn verify(served: &Served, nsid: u32, name: &str, cores: Option<Cores>) -> Resul
 }
 
 fn load(served: &Served, nsid: u32, workload: &Workload, cores: Option<Cores>) -> Result<Finished, Failure> {
-    let association = associate(&served.address, nsid)?;
+    let association = associate(served.address(), nsid)?;
     let namespace = association.addressed_namespace()?;
     let settings = RunSettings {
         cores: cores.map(|cores| cores.host).into_iter().collect(),

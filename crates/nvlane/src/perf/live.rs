@@ -4,19 +4,18 @@ use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::Context;
 use load::report::{Sample, text};
 use load::runner::Observer;
 use load::workload::{Workload, format_bytes};
-use signal_hook::SigId;
-use signal_hook::consts::{SIGINT, SIGTERM};
+
+use crate::signals::EndOnSignal;
 
 /// Shows how a run goes on, if anybody is there to see it.
 #[derive(Debug)]
 pub(crate) struct Live {
     is_seen: bool,
     stops: Arc<AtomicBool>,
-    handlers: Vec<SigId>,
+    _handlers: EndOnSignal,
     total_s: Option<u64>,
     /// A line has been begun that the next one replaces.
     is_within_line: bool,
@@ -25,15 +24,10 @@ pub(crate) struct Live {
 impl Live {
     pub(crate) fn new(workload: &Workload) -> anyhow::Result<Self> {
         let stops = Arc::new(AtomicBool::new(false));
-        let handlers = [SIGINT, SIGTERM].map(|signal| {
-            // The second time is for the impatient.
-            signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stops))
-                .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stops)))
-        });
         Ok(Self {
             is_seen: std::io::stderr().is_terminal(),
+            _handlers: EndOnSignal::new(&stops)?,
             stops,
-            handlers: handlers.into_iter().collect::<Result<_, _>>().context("signal handlers")?,
             total_s: workload.stop.runtime.map(|runtime| runtime.as_secs()),
             is_within_line: false,
         })
@@ -73,9 +67,6 @@ impl Drop for Live {
     fn drop(&mut self) {
         if self.is_within_line {
             eprint!("\r\x1b[K");
-        }
-        for handler in self.handlers.drain(..) {
-            signal_hook::low_level::unregister(handler);
         }
     }
 }

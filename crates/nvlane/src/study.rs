@@ -1,0 +1,163 @@
+//! `nvlane study`: named experiments on this machine, and their reports.
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use load::environment::Environment;
+use reactor::CoreList;
+use study::bench::{Bench, Cores, Times};
+use study::experiment::{Cell, Error, Experiment};
+use study::machine::{self, Rounds};
+use study::progress::{Progress, Terminal};
+use study::results::{Settings, Study};
+use study::{catalogue, page, summary};
+
+use crate::exit::{Failure, Kind};
+use crate::perf::seconds;
+use crate::signals::EndOnSignal;
+use crate::{Ended, perf};
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Each experiment starts the targets it needs on free ports of 127.0.0.1, with one core for each side, measures all its variants in
+turn, round by round, until the medians are stable, and writes report.html (for you) and results.json (for programs).
+
+  nvlane study list                     what there is
+  nvlane study ceiling --quick          a first look in half a minute
+  nvlane study idle --out /tmp/idle     somewhere else than ./study/idle
+  nvlane study ceiling --only qd128     some of the cells")]
+pub(crate) struct StudyArguments {
+    /// Name of an experiment. [default: list, which shows them all]
+    #[arg(value_name = "NAME")]
+    name: Option<String>,
+    /// Short measurements and few rounds.
+    #[arg(long)]
+    quick: bool,
+    /// Where the report goes. [default: study/NAME]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// End with code 1 if a bar is not reached.
+    #[arg(long)]
+    check: bool,
+    /// Only cells with this in their names, comma between several.
+    #[arg(long, value_name = "TEXT", value_delimiter = ',')]
+    only: Vec<String>,
+    /// So many rounds, whatever comes of them. [default: 3 to 9, until the medians are stable]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    rounds: Option<u16>,
+    /// How long to measure each cell in each round.
+    #[arg(short = 't', long, value_name = "SECONDS", value_parser = seconds)]
+    time: Option<Duration>,
+    /// Two cores: of the host's side and of the target's. [default: the first two that there are]
+    #[arg(short = 'c', long, value_name = "LIST")]
+    cores: Option<CoreList>,
+    /// Hold idle lanes for the study that started this process.
+    #[arg(long, hide = true, num_args = 3, value_names = ["ADDR", "COUNT", "DEPTH"])]
+    hold: Vec<String>,
+}
+
+pub(crate) fn study(arguments: &StudyArguments) -> Ended {
+    if let [address, count, depth] = arguments.hold.as_slice() {
+        return hold(address, count, depth);
+    }
+    let name = arguments.name.as_deref().unwrap_or("list");
+    if name == "list" {
+        print!("{}", summary::list(&catalogue::all()));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut experiment = catalogue::find(name).ok_or_else(|| {
+        let names: Vec<_> = catalogue::all().iter().map(|experiment| experiment.about().name).collect();
+        Failure::usage(format!("no experiment {name:?}: there are {}", names.join(", ")))
+    })?;
+    let cells = arguments.cells(&*experiment)?;
+    let (bench, rounds) = (arguments.bench()?, arguments.rounds());
+    let settings = Settings::new(&bench, rounds, arguments.quick);
+    let environment = Environment::collect(None, Duration::from_millis(20));
+    let _handlers = EndOnSignal::new(&bench.stops)?;
+    let mut progress: Box<dyn Progress> =
+        if std::io::stderr().is_terminal() { Box::new(Terminal::new()) } else { Box::new(()) };
+    let measured = machine::run(&mut *experiment, cells, &bench, rounds, &mut *progress)?;
+    let study = Study::new(&*experiment, measured, environment, settings);
+    let out = arguments.out.clone().unwrap_or_else(|| Path::new("study").join(name));
+    let report = write(&study, &out)?;
+    print!("{}\nreport: {}\n", summary::of(&study), report.display());
+    let is_missed = arguments.check && !study.is_reached();
+    if is_missed { Err(Failure::new(Kind::Failed, "a bar is not reached")) } else { Ok(ExitCode::SUCCESS) }
+}
+
+impl StudyArguments {
+    fn cells(&self, experiment: &dyn Experiment) -> Result<Vec<Cell>, Failure> {
+        let is_wanted =
+            |cell: &Cell| self.only.is_empty() || self.only.iter().any(|text| cell.name.contains(text));
+        let (cells, others): (Vec<_>, Vec<_>) = experiment.cells().into_iter().partition(is_wanted);
+        if cells.is_empty() {
+            let names: Vec<_> = others.into_iter().map(|cell| cell.name).collect();
+            return Err(Failure::usage(format!("--only leaves no cell: there are {}", names.join(", "))));
+        }
+        Ok(cells)
+    }
+
+    fn rounds(&self) -> Rounds {
+        match self.rounds {
+            Some(count) => Rounds::exactly(count.into()),
+            None if self.quick => Rounds::QUICK,
+            None => Rounds::USUAL,
+        }
+    }
+
+    fn bench(&self) -> Result<Bench, Failure> {
+        let allowed = CoreList::allowed().context("cores")?;
+        let cores = match *self.cores.as_ref().map_or(allowed.cores(), CoreList::cores) {
+            [host, target] => Some(Cores { host, target }),
+            _ if self.cores.is_some() => {
+                return Err(Failure::usage("-c takes two cores here: one for each side"));
+            }
+            [host, target, ..] => Some(Cores { host, target }),
+            _ => None,
+        };
+        let times = match self.time {
+            Some(time) => Times::of(time),
+            None if self.quick => Times::QUICK,
+            None => Times::USUAL,
+        };
+        let program = std::env::current_exe().context("which program this is")?;
+        Ok(Bench { program, cores, times, stops: Arc::new(AtomicBool::new(false)) })
+    }
+}
+
+/// Holds idle lanes, in the words of the study that started this process.
+fn hold(address: &str, count: &str, depth: &str) -> Ended {
+    let address = address.parse().map_err(host::Error::Address)?;
+    let wrong = |_| Failure::usage("--hold takes an address and two numbers");
+    study::crowd::hold(&address, count.parse().map_err(wrong)?, depth.parse().map_err(wrong)?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes both forms of the report into a directory; gives the place of the one for people.
+fn write(study: &Study, directory: &Path) -> anyhow::Result<PathBuf> {
+    let json = serde_json::to_string_pretty(&study.to_json()).context("JSON")? + "\n";
+    let report = directory.join("report.html");
+    let put = |path: &Path, text: &str| {
+        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+    };
+    std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+    put(&directory.join("results.json"), &json)?;
+    put(&report, &page::render(study))?;
+    Ok(report)
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Host(error) => error.into(),
+            Error::Run(error) => perf::failure(error),
+            other => Self::new(Kind::Failed, other),
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! Studies, as their users run them. What is measured is not looked at: machines differ.
+
+mod support;
+
+use std::fs;
+
+use support::run;
+
+#[test]
+fn a_study_leaves_a_report_for_people_and_one_for_programs() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let out = directory.path().join("ceiling");
+    let words = ["study", "ceiling", "--only", "read qd4", "--rounds", "2", "-t", "0.05", "--out"];
+    let told = run(words.iter().copied().chain([out.to_str().expect("text")])).text();
+    assert!(told.contains("read qd4") && told.contains("share_min"), "{told}");
+
+    let results = fs::read(out.join("results.json")).expect("results");
+    let results: serde_json::Value = serde_json::from_slice(&results).expect("JSON");
+    assert_eq!(results["experiment"], "ceiling");
+    assert_eq!(results["rounds"], 2);
+    assert!(results["environment"]["command_line"].as_str().expect("text").contains("--only 'read qd4'"));
+    assert!(results["headline"]["share_read_qd4"].as_f64().expect("a number") > 0.0);
+    let cells = results["cells"].as_array().expect("cells");
+    assert_eq!(cells.len(), 1);
+    assert_eq!(cells[0]["parameters"]["depth"], 4);
+    assert_eq!(cells[0]["rounds"].as_array().expect("rounds").len(), 2);
+    assert_eq!(cells[0]["values"]["iops"]["count"], 2);
+
+    let page = fs::read_to_string(out.join("report.html")).expect("a page");
+    assert!(page.starts_with("<!doctype html>") && page.trim_end().ends_with("</html>"));
+    assert!(page.contains("<svg") && page.contains("--only 'read qd4'"));
+}
+
+#[test]
+fn all_experiments_are_listed() {
+    let listed = run(["study", "list"]).text();
+    assert!(listed.lines().any(|line| line.starts_with("ceiling ")), "{listed}");
+    assert_eq!(run(["study"]).text(), listed);
+}
+
+#[test]
+fn what_there_is_not_is_said_with_what_there_is() {
+    let complaint = run(["study", "no-such"]).complaint(2);
+    assert!(complaint.contains("no-such") && complaint.contains("ceiling, "), "{complaint}");
+    let complaint = run(["study", "ceiling", "--only", "nothing"]).complaint(2);
+    assert!(complaint.contains("read qd1, "), "{complaint}");
+}
