@@ -1,12 +1,30 @@
 //! All experiments, by name.
 
 use crate::experiment::Experiment;
-use crate::experiments::{ceiling, idle};
+use crate::experiments::{
+    ablation, affinity, busy_poll, ceiling, connections, core_latency, digests, generator, idle, inline_send,
+    iosize, low_load_latency, mixed_lanes, mtu,
+};
 
 /// Every experiment, in the order in which they are told.
 #[must_use]
 pub fn all() -> Vec<Box<dyn Experiment>> {
-    vec![Box::new(ceiling::Ceiling::default()), Box::new(idle::Idle)]
+    vec![
+        Box::new(ceiling::Ceiling::default()),
+        Box::new(ablation::Ablation::default()),
+        Box::new(low_load_latency::LowLoadLatency::default()),
+        Box::new(core_latency::CoreLatency::default()),
+        Box::new(mixed_lanes::MixedLanes::default()),
+        Box::new(inline_send::InlineSend::default()),
+        Box::new(busy_poll::BusyPoll),
+        Box::new(affinity::Affinity::default()),
+        Box::new(connections::Connections),
+        Box::new(idle::Idle),
+        Box::new(iosize::IoSize::default()),
+        Box::new(digests::Digests::default()),
+        Box::new(mtu::Mtu),
+        Box::new(generator::Generators),
+    ]
 }
 
 /// The experiment of this name.

@@ -12,15 +12,13 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use host::{Address, Association, Lane, Options};
+use host::{Address, Options};
 
 use crate::bench::Bench;
 use crate::descriptors::{allow_all, host_lane_count_max};
 use crate::experiment::Error;
+use crate::lanes::Lanes;
 use crate::served::Served;
-
-/// Commands that each lane executes at once: reads of one block.
-const COMMAND_COUNT: u16 = 8;
 
 /// How often an association is heard of: as Linux hosts have it. Keep-alives go out twice in this time.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
@@ -111,8 +109,8 @@ impl Drop for Holder {
 /// What keeps a lane from connecting, or from answering.
 pub fn hold(address: &Address, count: u64, depth: u16) -> Result<(), Error> {
     allow_all();
-    let mut held = Held { lanes: Vec::new(), associations: Vec::new() };
-    held.connect(address, usize::try_from(count).unwrap_or(usize::MAX), depth)?;
+    let options = Options { depth, keep_alive: KEEP_ALIVE, ..Options::default() };
+    let mut lanes = Lanes::connect(address, usize::try_from(count).unwrap_or(usize::MAX), &options)?;
     let say = |word: &str| {
         let mut output = std::io::stdout().lock();
         writeln!(output, "{word}").and_then(|()| output.flush())
@@ -121,55 +119,8 @@ pub fn hold(address: &Address, count: u64, depth: u16) -> Result<(), Error> {
     say(CONNECTED).map_err(lost)?;
     for line in std::io::stdin().lines() {
         line.map_err(lost)?;
-        held.exercise()?;
+        lanes.exercise()?;
         say(EXERCISED).map_err(lost)?;
     }
     Ok(())
-}
-
-/// Lanes of as many associations as it takes: a controller grants a limited number.
-struct Held {
-    lanes: Vec<Lane<Vec<u8>>>,
-    associations: Vec<Association>,
-}
-
-impl Held {
-    fn connect(&mut self, address: &Address, count: usize, depth: u16) -> Result<(), Error> {
-        while self.lanes.len() < count {
-            let wanted = u16::try_from(count - self.lanes.len()).unwrap_or(u16::MAX);
-            let options = Options { lanes: wanted, depth, keep_alive: KEEP_ALIVE, ..Options::default() };
-            let association = Association::connect(address, options)?;
-            let granted = association.controller().queue_pairs.clamp(1, wanted);
-            for _ in 0..granted {
-                self.lanes.push(association.lane()?);
-            }
-            self.associations.push(association);
-        }
-        Ok(())
-    }
-
-    fn exercise(&mut self) -> Result<(), Error> {
-        let Some(association) = self.associations.first() else { return Ok(()) };
-        let namespace = association.addressed_namespace()?;
-        let mut buffers = vec![vec![0; namespace.lba_bytes() as usize]; COMMAND_COUNT.into()];
-        for lane in &mut self.lanes {
-            for user in 0..COMMAND_COUNT.min(lane.depth()) {
-                let command = namespace.read(user.into(), 1).map_err(host::Error::Command)?;
-                lane.submit(command, buffers.pop(), user.into())
-                    .map_err(|refused| Error::Load(refused.to_string()))?;
-            }
-            while lane.outstanding() > 0 {
-                let mut failure = None;
-                let mut each = |done: host::Completion<Vec<u8>>| {
-                    failure = failure.or(done.result.err());
-                    buffers.extend(done.buffer);
-                };
-                let count = lane.wait_with(&mut each, Duration::from_secs(10));
-                if count == 0 || failure.is_some() {
-                    return Err(Error::Load("an idle lane does not answer".into()));
-                }
-            }
-        }
-        Ok(())
-    }
 }

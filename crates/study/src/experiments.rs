@@ -1,4 +1,38 @@
-//! The experiments, one file each.
+//! The experiments, one file each, and what several of them draw.
 
+pub(crate) mod ablation;
+pub(crate) mod affinity;
+pub(crate) mod busy_poll;
 pub(crate) mod ceiling;
+pub(crate) mod connections;
+pub(crate) mod core_latency;
+pub(crate) mod digests;
+pub(crate) mod generator;
 pub(crate) mod idle;
+pub(crate) mod inline_send;
+pub(crate) mod iosize;
+pub(crate) mod low_load_latency;
+pub(crate) mod mixed_lanes;
+pub(crate) mod mtu;
+
+use crate::figure::Series;
+use crate::measured::{CellRounds, Measured};
+
+/// Bytes of an operation where nothing else is said.
+pub(crate) const IO_BYTES: u32 = 4096;
+
+/// In-capsule data of our target, bytes.
+pub(crate) const IN_CAPSULE_BYTES: u32 = 8192;
+
+/// A value of cells, each over one of its numbers.
+#[allow(clippy::cast_precision_loss)] // Depths, counts and sizes.
+fn line<'a>(name: &str, cells: impl Iterator<Item = &'a CellRounds>, x: &str, value: &str) -> Series {
+    Series::new(name, cells.map(|cell| (cell.cell.number(x) as f64, cell.spread(value))))
+}
+
+/// A value of the cells of these names, one bar for each; those that were not measured are left out.
+#[allow(clippy::cast_precision_loss)] // The index of a name.
+fn bars(name: &str, measured: &Measured, cells: impl IntoIterator<Item = String>, value: &str) -> Series {
+    let spread = |cell: String| measured.cell(&cell)?.spread(value);
+    Series::new(name, cells.into_iter().enumerate().map(|(index, cell)| (index as f64, spread(cell))))
+}

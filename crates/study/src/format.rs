@@ -24,7 +24,31 @@ fn plain(value: f64) -> String {
     format!("{value:.decimals$}")
 }
 
-/// The same without zeroes at the end, as ticks of an axis are written.
+/// A number with the unit that its name ends in or tells: `p99_us`, `cpu_percent_1000`, `bytes_per_idle_lane`, `batching_gain`.
+pub(crate) fn quantity(name: &str, value: f64) -> String {
+    let has = |word: &str| name.split('_').any(|part| part == word);
+    let unit = match () {
+        () if has("percent") => " %",
+        () if has("us") => " µs",
+        () if has("mib") => " MiB/s",
+        () if has("bytes") => return bytes(value),
+        () if has("gain") || has("ratio") || has("over") => "×",
+        () => "",
+    };
+    format!("{}{unit}", number(value))
+}
+
+/// So many bytes.
+pub(crate) fn bytes(value: f64) -> String {
+    let units = ["bytes", "KiB", "MiB", "GiB", "TiB"];
+    let (mut value, mut unit) = (value, 0);
+    while value.abs() >= 1024.0 && unit + 1 < units.len() {
+        (value, unit) = (value / 1024.0, unit + 1);
+    }
+    format!("{} {}", plain(value), units[unit])
+}
+
+/// A number without zeroes at the end, as ticks of an axis are written.
 pub(crate) fn tick(value: f64) -> String {
     let text = number(value);
     let (digits, unit) = text.split_once(' ').map_or((text.as_str(), ""), |(digits, unit)| (digits, unit));
@@ -95,6 +119,22 @@ mod tests {
             assert_eq!(number(value), text);
         }
         assert_eq!([0.5, 20.0, 1e6, 1.5e6, 0.0].map(tick), ["0.5", "20", "1M", "1.5M", "0"]);
+    }
+
+    #[test]
+    fn numbers_have_the_unit_of_their_name() {
+        for (name, value, text) in [
+            ("cpu_percent_1000", 0.031, "0.03 %"),
+            ("adaptive_p99_added_us", 1.5, "1.50 µs"),
+            ("bytes_per_idle_lane", 4668.0, "4.56 KiB"),
+            ("batching_gain", 4.2, "4.20×"),
+            ("iops_per_cpu_1024_over_1", 0.9, "0.90×"),
+            ("share_min", 0.9, "0.90"),
+            ("knee_iops_turn", 5e5, "500 k"),
+        ] {
+            assert_eq!(quantity(name, value), text);
+        }
+        assert_eq!([100.0, 24_684_092.0 * 1024.0].map(bytes), ["100 bytes", "23.5 GiB"]);
     }
 
     #[test]

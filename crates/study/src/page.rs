@@ -6,7 +6,7 @@ use load::environment::Environment;
 
 use crate::experiment::Claim;
 use crate::figure::Figure;
-use crate::format::{escape, number, value_name};
+use crate::format::{bytes, escape, number, quantity, value_name};
 use crate::headline::Headline;
 use crate::measured::CellRounds;
 use crate::results::Study;
@@ -108,7 +108,7 @@ fn claims(page: &mut String, study: &Study) {
                 let _ = write!(
                     page,
                     "<div class=\"big\">{}</div><p class=\"small\"><code>{}</code> {}</p>",
-                    number(headline.value),
+                    quantity(&headline.key, headline.value),
                     escape(&headline.key),
                     verdict(headline)
                 );
@@ -120,13 +120,17 @@ fn claims(page: &mut String, study: &Study) {
     page.push_str("</section>\n");
 }
 
-/// Whether a bar was reached, as a badge; nothing without a bar.
+/// Where a number is to be, and whether it is there; nothing without a bar.
 fn verdict(headline: &Headline) -> String {
     let (Some(bar), Some(is_reached)) = (headline.bar, headline.is_reached()) else {
         return String::new();
     };
     let (class, word) = if is_reached { ("reached", "reached") } else { ("missed", "not reached") };
-    format!("<span class=\"verdict {class}\">{word}: {} {}</span>", bar.words(), number(bar.limit()))
+    format!(
+        "<span class=\"goal\">{} {}</span> <span class=\"verdict {class}\">{word}</span>",
+        bar.words(),
+        quantity(&headline.key, bar.limit())
+    )
 }
 
 fn bars(page: &mut String, headline: &[Headline]) {
@@ -140,7 +144,7 @@ fn bars(page: &mut String, headline: &[Headline]) {
         let _ = writeln!(
             page,
             "<div class=\"tile {class}\"><b>{}</b><code>{}</code><br>{}</div>",
-            number(headline.value),
+            quantity(&headline.key, headline.value),
             escape(&headline.key),
             verdict(headline)
         );
@@ -207,7 +211,7 @@ fn headline(page: &mut String, headline: &[Headline]) {
             page,
             "<tr><td><code>{}</code></td><td>{}</td><td>{}</td></tr>",
             escape(&headline.key),
-            number(headline.value),
+            quantity(&headline.key, headline.value),
             verdict(headline)
         );
     }
@@ -245,7 +249,8 @@ fn environment(study: &Study) -> Vec<(&'static str, String)> {
             number(crate::bench::us(jitter.gap_ns_max))
         )
     });
-    let memory = environment.memory_bytes.map(load::workload::format_bytes);
+    #[allow(clippy::cast_precision_loss)] // Memory of a machine.
+    let memory = environment.memory_bytes.map(|memory| bytes(memory as f64));
     let commit = environment.commit.as_ref().map_or(String::new(), |commit| format!(" ({commit})"));
     let machine = if environment.virtual_machine { "virtual" } else { "bare" };
     let rows = [
@@ -299,9 +304,9 @@ mod tests {
     fn claim_and_bars_stand_beside_our_numbers() {
         let page = render(&example::study());
         assert!(page.contains("1.62 times") && page.contains("many are &lt;faster&gt;"));
-        assert!(page.contains("<div class=\"big\">12.0</div>"));
-        assert!(page.contains("reached: at least 4.00"));
-        assert!(page.contains("not reached: at least 0.90"));
+        assert!(page.contains("<div class=\"big\">12.0×</div>"));
+        assert!(page.contains("at least 4.00×") && page.contains(">reached<"));
+        assert!(page.contains("at least 0.90<") && page.contains(">not reached<"));
         assert!(page.contains("nvlane study example --quick"));
         assert!(page.contains("<svg") && page.contains("prefers-color-scheme"));
     }

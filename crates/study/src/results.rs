@@ -44,6 +44,8 @@ pub struct Settings {
     pub warm_up_s: f64,
     /// Under load, s.
     pub measure_s: f64,
+    /// Watching what does nothing, s.
+    pub idle_s: f64,
     /// Rounds at least.
     pub rounds_min: usize,
     /// Rounds at most.
@@ -56,13 +58,14 @@ impl Settings {
     /// Of a bench and its rounds.
     #[must_use]
     pub fn new(bench: &Bench, rounds: Rounds, is_quick: bool) -> Self {
-        let Times { warm_up, measure, .. } = bench.times;
+        let Times { warm_up, measure, idle } = bench.times;
         Self {
             is_quick,
             host_core: bench.cores.map(|cores| cores.host),
             target_core: bench.cores.map(|cores| cores.target),
             warm_up_s: warm_up.as_secs_f64(),
             measure_s: measure.as_secs_f64(),
+            idle_s: idle.as_secs_f64(),
             rounds_min: rounds.min,
             rounds_max: rounds.max,
             tolerance: rounds.tolerance,
@@ -187,6 +190,7 @@ pub(crate) mod example {
                 target_core: Some(1),
                 warm_up_s: 0.1,
                 measure_s: 0.35,
+                idle_s: 3.0,
                 rounds_min: 3,
                 rounds_max: 3,
                 tolerance: 0.05,

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::experiment::Experiment;
-use crate::format::{number, value_name};
+use crate::format::{number, quantity, value_name};
 use crate::page::rounds_in_words;
 use crate::results::Study;
 
@@ -25,10 +25,10 @@ pub fn of(study: &Study) -> String {
     let _ = writeln!(text, "\n{}", rounds_in_words(study));
     let width = study.headline.iter().map(|headline| headline.key.len()).max().unwrap_or(0);
     for headline in &study.headline {
-        let _ = write!(text, "{:<width$}  {:>8}", headline.key, number(headline.value));
+        let _ = write!(text, "{:<width$}  {:>9}", headline.key, quantity(&headline.key, headline.value));
         if let (Some(bar), Some(is_reached)) = (headline.bar, headline.is_reached()) {
             let word = if is_reached { "reached" } else { "not reached" };
-            let _ = write!(text, "  {word}: {} {}", bar.words(), number(bar.limit()));
+            let _ = write!(text, "  {word}: {} {}", bar.words(), quantity(&headline.key, bar.limit()));
         }
         text.push('\n');
     }

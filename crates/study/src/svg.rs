@@ -16,15 +16,15 @@ use crate::figure::{Across, Axis, Mark, Plot, Point, Scale, Series};
 use crate::format::{escape, number};
 use axis::Ruler;
 
-const WIDTH: f64 = 760.0;
-const HEIGHT: f64 = 380.0;
-const LEFT: f64 = 62.0;
+const WIDTH: f64 = 640.0;
+const HEIGHT: f64 = 350.0;
+const LEFT: f64 = 58.0;
 const RIGHT: f64 = 16.0;
 const BOTTOM: f64 = 52.0;
 /// Height of a line of the legend, and of the label above the axis.
 const LINE: f64 = 22.0;
 /// Mean width of a letter.
-const LETTER: f64 = 6.7;
+const LETTER: f64 = 7.2;
 /// Colours there are.
 const COLOUR_COUNT: usize = 8;
 
@@ -63,13 +63,27 @@ pub(crate) fn draw(plot: &Plot) -> String {
     )
 }
 
+/// How many of the same kind come before a series.
+fn rank(plot: &Plot, index: usize) -> usize {
+    let is_alike = |series: &&Series| series.is_reference == plot.series[index].is_reference;
+    plot.series[..index].iter().filter(is_alike).count()
+}
+
 /// Colour of a series: references have one of their own.
 fn colour(plot: &Plot, index: usize) -> String {
     if plot.series[index].is_reference {
         return "c-reference".to_owned();
     }
-    let before = plot.series[..index].iter().filter(|series| !series.is_reference).count();
-    format!("c{}", before % COLOUR_COUNT)
+    format!("c{}", rank(plot, index) % COLOUR_COUNT)
+}
+
+/// How a line is broken: references are told apart by that.
+fn dashes(plot: &Plot, index: usize) -> &'static str {
+    match (plot.series[index].is_reference, rank(plot, index) % 2) {
+        (false, _) => "",
+        (true, 0) => " dashed",
+        (true, _) => " dotted",
+    }
 }
 
 /// Names of the series beside their colours, and the height they need. One series needs none.
@@ -85,7 +99,7 @@ fn legend(plot: &Plot) -> (String, f64) {
         if x > LEFT && x + width > WIDTH - RIGHT {
             (x, y) = (LEFT, y + LINE);
         }
-        let dashed = if series.is_reference { " dashed" } else { "" };
+        let dashed = dashes(plot, index);
         let _ = write!(
             text,
             r#"<line class="key {}{dashed}" x1="{x:.1}" x2="{:.1}" y1="{:.1}" y2="{:.1}"/><text class="name" x="{:.1}" y="{y:.1}">{}</text>"#,
@@ -162,7 +176,7 @@ fn lines(body: &mut String, plot: &Plot, axis: &Axis, ticks: &[(f64, String)], y
         let back = points.iter().rev().map(|point| place(point.x, point.low));
         let band: Vec<String> = there.chain(back).collect();
         let line: Vec<String> = points.iter().map(|point| place(point.x, point.y)).collect();
-        let dashed = if series.is_reference { " dashed" } else { "" };
+        let dashed = dashes(plot, index);
         let _ = write!(
             body,
             r#"<g class="{class}"><polygon class="band" points="{}"/><polyline class="line{dashed}" points="{}"/>"#,

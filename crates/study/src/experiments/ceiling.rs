@@ -1,5 +1,6 @@
 //! `ceiling`: what share of the kernel's TCP is left for NVMe.
 
+use super::{IN_CAPSULE_BYTES, IO_BYTES, line};
 use crate::bench::{Bench, us, values};
 use crate::experiment::{About, Cell, Claim, Error, Experiment, Values};
 use crate::figure::{Axis, Figure, Plot, Series, ticks};
@@ -12,11 +13,6 @@ const WORKLOADS: [(&str, &str, u8); 3] =
     [("read", "randread", 100), ("write", "randwrite", 0), ("mix", "randrw", 70)];
 
 const DEPTHS: [u32; 4] = [1, 4, 32, 128];
-
-const IO_BYTES: u32 = 4096;
-
-/// In-capsule data of our target, bytes.
-const IN_CAPSULE_BYTES: u32 = 8192;
 
 /// What every share is to be.
 const SHARE: Bar = Bar::AtLeast(0.9);
@@ -135,8 +131,7 @@ fn key(cell: &CellRounds) -> String {
 }
 
 fn over_depth(measured: &Measured, workload: &str, name: &str, value: &str) -> Series {
-    let cells = measured.of("workload", workload);
-    Series::new(name, cells.map(|cell| (f64::from(cell.cell.word("depth")), cell.spread(value))))
+    line(name, measured.of("workload", workload), "depth", value)
 }
 
 #[cfg(test)]

@@ -1,0 +1,64 @@
+//! Doorbell policies, and how host and target are told of them: what experiments about them vary.
+
+use host::DoorbellPolicy;
+
+use crate::bench::{Bench, Load};
+use crate::experiment::Error;
+use crate::served::{Served, ServedOptions};
+
+/// Policies that there are, the plainest first.
+pub(crate) const POLICIES: [&str; 4] = [IMMEDIATE, TURN, FIXED, ADAPTIVE];
+
+/// Each command and each response by itself.
+pub(crate) const IMMEDIATE: &str = "immediate";
+/// All of a turn together.
+pub(crate) const TURN: &str = "turn";
+/// After so many commands or bytes, or so long.
+pub(crate) const FIXED: &str = "fixed";
+/// When waiting cannot pay any more.
+pub(crate) const ADAPTIVE: &str = "adaptive";
+
+/// Whether a target can be told which policy to follow; otherwise it sends what a turn brings.
+pub(crate) const TARGET_HAS_POLICIES: bool = false;
+
+/// What a target is told about its end.
+fn of_target(policy: &str) -> Vec<String> {
+    if TARGET_HAS_POLICIES { vec!["--doorbell".into(), policy.into()] } else { Vec::new() }
+}
+
+impl Load {
+    /// With a doorbell policy for commands.
+    ///
+    /// # Panics
+    /// On a policy that there is not.
+    pub(crate) fn with_doorbell(mut self, policy: &str) -> Self {
+        let policy: DoorbellPolicy = policy.parse().expect("a policy that there is");
+        self.options.doorbell = policy;
+        self
+    }
+}
+
+/// Targets that each follow another policy, started when first needed.
+#[derive(Debug, Default)]
+pub(crate) struct PolicyTargets(Vec<(String, Served)>);
+
+impl PolicyTargets {
+    /// The target that follows this policy.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub(crate) fn get(&mut self, bench: &Bench, policy: &str) -> Result<&Served, Error> {
+        // All alike as long as they cannot be told.
+        let policy = if TARGET_HAS_POLICIES { policy } else { TURN };
+        let index = match self.0.iter().position(|(known, _)| known == policy) {
+            Some(index) => index,
+            None => {
+                let options =
+                    ServedOptions { arguments: of_target(policy), ..ServedOptions::of(["null:1T"]) };
+                self.0.push((policy.to_owned(), bench.serve_with(options)?));
+                self.0.len() - 1
+            }
+        };
+        Ok(&self.0[index].1)
+    }
+}

@@ -1,0 +1,204 @@
+//! A closed loop on one thread, for what the generator of `load` does not do: loads of several kinds at once on lanes of their own or
+//! shared ones, and operations that go round thousands of lanes.
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use host::{Address, Completion, LaneSet, Namespace, Options};
+use load::histogram::Histogram;
+use load::random::Prng;
+
+use crate::bench::Bench;
+use crate::experiment::Error;
+use crate::lanes::Lanes;
+use crate::process::run_ns;
+use crate::served::Served;
+
+/// The longest wait between two looks at the clock.
+const WAIT: Duration = Duration::from_millis(10);
+
+/// Operations of one kind.
+#[derive(Clone, Debug)]
+pub(crate) struct Class {
+    pub(crate) is_write: bool,
+    pub(crate) io_bytes: u32,
+    /// How many are in flight.
+    pub(crate) depth: usize,
+    /// The lanes they go to, in turn.
+    pub(crate) lanes: Range<usize>,
+    /// They begin together, when all before have ended.
+    pub(crate) is_burst: bool,
+}
+
+/// What came of one kind.
+#[derive(Clone, Debug)]
+pub(crate) struct Outcome {
+    pub(crate) operations: u64,
+    pub(crate) latency: Histogram,
+}
+
+/// What came of all.
+#[derive(Clone, Debug)]
+pub(crate) struct Driven {
+    /// In the order of the classes.
+    pub(crate) classes: Vec<Outcome>,
+    pub(crate) elapsed: Duration,
+    /// Time of the target on its core, ns.
+    pub(crate) target_ns: u64,
+}
+
+impl Driven {
+    /// Operations of a class per second.
+    #[allow(clippy::cast_precision_loss)] // A rate.
+    pub(crate) fn iops(&self, class: usize) -> f64 {
+        self.classes[class].operations as f64 / self.elapsed.as_secs_f64()
+    }
+}
+
+/// Puts the classes on `lane_count` lanes of a target's only namespace, from the host's core.
+///
+/// # Errors
+/// What keeps a lane from connecting, or a command from succeeding.
+///
+/// # Panics
+/// If the thread of the load panics.
+pub(crate) fn drive(
+    bench: &Bench,
+    served: &Served,
+    lane_count: usize,
+    classes: &[Class],
+) -> Result<Driven, Error> {
+    let run = || -> Result<Driven, Error> {
+        if let Some(cores) = bench.cores {
+            reactor::pin(cores.host).map_err(|error| Error::system("tie a thread to its core", error))?;
+        }
+        Loop::connect(served.address(), lane_count, classes)?.run(bench, served.pid())
+    };
+    // In a thread of its own: targets started later must not inherit its core.
+    std::thread::scope(|scope| scope.spawn(run).join().expect("the load does not panic"))
+}
+
+/// One operation after the other.
+struct Slot {
+    class: usize,
+    begun: Instant,
+    buffer: Option<Vec<u8>>,
+}
+
+struct Loop<'a> {
+    classes: &'a [Class],
+    outcomes: Vec<Outcome>,
+    slots: Vec<Slot>,
+    /// Free slots of each class.
+    free: Vec<Vec<usize>>,
+    /// The lane each class takes next.
+    next_lane: Vec<usize>,
+    random: Prng,
+    namespace: Namespace,
+    set: LaneSet<Vec<u8>>,
+    /// Closed last.
+    _associations: crate::lanes::Associations,
+}
+
+impl<'a> Loop<'a> {
+    fn connect(address: &Address, lane_count: usize, classes: &'a [Class]) -> Result<Self, Error> {
+        let depth: usize = classes.iter().map(|class| class.depth).sum();
+        let depth = u16::try_from(depth).unwrap_or(u16::MAX).min(Options::DEPTH_MAX);
+        let lanes = Lanes::connect(address, lane_count, &Options { depth, ..Options::default() })?;
+        let mut slots = Vec::new();
+        let mut free = Vec::new();
+        for (index, class) in classes.iter().enumerate() {
+            free.push((slots.len()..slots.len() + class.depth).collect());
+            slots.extend((0..class.depth).map(|_| Slot {
+                class: index,
+                begun: Instant::now(),
+                buffer: Some(vec![0x5a; class.io_bytes as usize]),
+            }));
+        }
+        Ok(Self {
+            classes,
+            outcomes: outcomes(classes.len()),
+            slots,
+            free,
+            next_lane: classes.iter().map(|class| class.lanes.start).collect(),
+            random: Prng::new(1),
+            namespace: lanes.namespace,
+            set: LaneSet::new(lanes.lanes)?,
+            _associations: lanes.associations,
+        })
+    }
+
+    fn run(mut self, bench: &Bench, target_pid: u32) -> Result<Driven, Error> {
+        self.until(Instant::now() + bench.times.warm_up, bench)?;
+        self.outcomes = outcomes(self.classes.len());
+        let (start, used_ns) = (Instant::now(), run_ns(target_pid)?);
+        self.until(start + bench.times.measure, bench)?;
+        let (elapsed, target_ns) = (start.elapsed(), run_ns(target_pid)? - used_ns);
+        Ok(Driven { classes: self.outcomes, elapsed, target_ns })
+    }
+
+    fn until(&mut self, end: Instant, bench: &Bench) -> Result<(), Error> {
+        loop {
+            let now = Instant::now();
+            if now >= end || bench.is_stopped() {
+                return Ok(());
+            }
+            self.give_out(now)?;
+            self.take_back()?;
+        }
+    }
+
+    fn give_out(&mut self, now: Instant) -> Result<(), Error> {
+        for (index, class) in self.classes.iter().enumerate() {
+            if class.is_burst && self.free[index].len() < class.depth {
+                continue;
+            }
+            let blocks = class.io_bytes / self.namespace.lba_bytes();
+            while let Some(slot) = self.free[index].pop() {
+                let places = self.namespace.block_count() / u64::from(blocks);
+                let lba = self.random.below(places) * u64::from(blocks);
+                let command = if class.is_write {
+                    self.namespace.write(lba, blocks)
+                } else {
+                    self.namespace.read(lba, blocks)
+                };
+                let command = command.map_err(host::Error::Command)?;
+                self.slots[slot].begun = now;
+                let buffer = self.slots[slot].buffer.take();
+                let lane = self.next_lane[index];
+                self.next_lane[index] = if lane + 1 < class.lanes.end { lane + 1 } else { class.lanes.start };
+                self.set.lanes_mut()[lane]
+                    .submit(command, buffer, slot as u64)
+                    .map_err(|refused| Error::Load(refused.to_string()))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn take_back(&mut self) -> Result<(), Error> {
+        let Self { set, slots, free, outcomes, .. } = self;
+        let mut failure = None;
+        let mut now = None;
+        let mut each = |_: usize, done: Completion<Vec<u8>>| {
+            let index = usize::try_from(done.user).expect("a slot");
+            let slot = &mut slots[index];
+            // All completions of a batch have come by when the first is seen.
+            let passed = now.get_or_insert_with(Instant::now).duration_since(slot.begun);
+            slot.buffer = done.buffer;
+            free[slot.class].push(index);
+            let outcome = &mut outcomes[slot.class];
+            outcome.operations += 1;
+            outcome.latency.record(u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX));
+            failure = failure.or(done.result.err());
+        };
+        set.wait_with(&mut each, WAIT);
+        match failure {
+            None => Ok(()),
+            Some(failure) => Err(Error::Load(failure.to_string())),
+        }
+    }
+}
+
+fn outcomes(count: usize) -> Vec<Outcome> {
+    vec![Outcome { operations: 0, latency: Histogram::new() }; count]
+}

@@ -1,0 +1,150 @@
+//! `connections`: one lane, or thousands.
+
+use super::{IO_BYTES, line};
+use crate::bench::{Bench, us};
+use crate::crowd::Crowd;
+use crate::descriptors::{allow_all, host_lane_count_max};
+use crate::driver::{Class, drive};
+use crate::experiment::{About, Cell, Claim, Error, Experiment, Values};
+use crate::figure::{Axis, Figure, Plot, ticks};
+use crate::headline::{Bar, Headline, Headlines};
+use crate::measured::Measured;
+use crate::process::own_memory_bytes;
+
+const LANE_COUNTS: [u32; 7] = [1, 4, 16, 64, 256, 1024, 4096];
+
+/// Operations in flight on all lanes together: as many as one lane of the host library can have.
+const DEPTH: usize = 1023;
+
+/// Depth of the lanes whose memory is looked at.
+const IDLE_DEPTH: u16 = 128;
+
+const EFFICIENCY: Bar = Bar::AtLeast(0.85);
+const MEMORY: Bar = Bar::AtMost(16_384.0);
+
+/// The same number of operations in flight over more and more lanes.
+#[derive(Debug)]
+pub(crate) struct Connections;
+
+impl Experiment for Connections {
+    fn about(&self) -> About {
+        About {
+            name: "connections",
+            title: "Does a target slow down with thousands of connections?",
+            method: "1,023 reads of 4 KiB in flight, going round 1 to 4,096 lanes of as many connections, one core for each side. \
+                     Speed is per core of the target's processor time. The more lanes, the fewer operations share a send and a \
+                     receive, which is what a connection costs in any case. Memory is that of the same lanes when used and then \
+                     left alone.",
+            claims: vec![Claim {
+                source: "ADQ, Netdev 0x14 (2020)",
+                says: "Memcached with ADQ: the gain in throughput holds to the largest number of connections.",
+                number: "holds",
+                ours: "iops_per_cpu_1024_over_1",
+            }],
+            judged_by: "iops_per_cpu",
+            columns: &["iops_per_cpu", "iops", "p50_us", "p99_us", "target_percent", "bytes_per_lane"],
+        }
+    }
+
+    fn cells(&self) -> Vec<Cell> {
+        LANE_COUNTS.map(|lanes| Cell::new(cell_name(lanes)).with("lanes", lanes)).to_vec()
+    }
+
+    fn check(&self, _: &Bench) -> Result<(), Error> {
+        let most = host_lane_count_max(allow_all());
+        match LANE_COUNTS.into_iter().find(|&lanes| u64::from(lanes) > most) {
+            None => Ok(()),
+            Some(lanes) => Err(Error::Lacking(format!(
+                "{lanes} lanes need {} descriptors, more than this user may have: raise the limit (`ulimit -Hn 65536` as root)",
+                lanes * 2
+            ))),
+        }
+    }
+
+    fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
+        let served = bench.serve()?;
+        let lanes = cell.word("lanes");
+        let before_bytes = own_memory_bytes(served.pid())?;
+        let mut crowd = Crowd::connect(bench, &served, lanes.into(), IDLE_DEPTH)?;
+        crowd.exercise()?;
+        let used_bytes = own_memory_bytes(served.pid())?.saturating_sub(before_bytes);
+        drop(crowd);
+
+        let lane_count = lanes as usize;
+        let reads = Class {
+            is_write: false,
+            io_bytes: IO_BYTES,
+            depth: DEPTH,
+            lanes: 0..lane_count,
+            is_burst: false,
+        };
+        let driven = drive(bench, &served, lane_count, &[reads])?;
+        served.stop()?;
+        let latency = &driven.classes[0].latency;
+        let seconds = driven.elapsed.as_secs_f64();
+        #[allow(clippy::cast_precision_loss)] // Time and memory of a process.
+        let (target_s, used_bytes) = (driven.target_ns as f64 / 1e9, used_bytes as f64);
+        Ok(Values::from([
+            ("iops", driven.iops(0)),
+            ("iops_per_cpu", driven.iops(0) * seconds / target_s),
+            ("target_percent", target_s / seconds * 100.0),
+            ("p50_us", us(latency.percentile(50.0))),
+            ("p99_us", us(latency.percentile(99.0))),
+            ("bytes_per_lane", used_bytes / f64::from(lanes)),
+        ]))
+    }
+
+    fn headline(&self, measured: &Measured) -> Vec<Headline> {
+        let mut headlines = Headlines::default();
+        let over_one = |lanes| {
+            let ratio = measured.ratio(&cell_name(lanes), &cell_name(1), "iops_per_cpu")?;
+            Some(ratio.median)
+        };
+        headlines.push("iops_per_cpu_1024_over_1", over_one(1024), Some(EFFICIENCY));
+        headlines.push("iops_per_cpu_4096_over_1", over_one(4096), None);
+        let bytes = |lanes| measured.median(&cell_name(lanes), "bytes_per_lane");
+        headlines.push("bytes_per_idle_lane", bytes(4096).or(bytes(1024)), Some(MEMORY));
+        headlines.into_vec()
+    }
+
+    fn figures(&self, measured: &Measured) -> Vec<Figure> {
+        let counts = LANE_COUNTS.map(u64::from);
+        let over = |name: &str, value: &str| line(name, measured.cells.iter(), "lanes", value);
+        let plot =
+            |y, series| Plot::lines(Axis::log("lanes"), ticks(&counts, |count| count.to_string()), y, series);
+        vec![
+            Figure {
+                title: "Speed per core of the target".into(),
+                note: "Operations of 4 KiB for each second of the target's processor time. Higher is better."
+                    .into(),
+                plot: plot(Axis::linear("IOPS per core"), vec![over("nvlane", "iops_per_cpu")]),
+            },
+            Figure {
+                title: "Latency".into(),
+                note: "With 1,023 operations in flight in any case. Lower is better.".into(),
+                plot: plot(Axis::log("µs"), vec![over("p50", "p50_us"), over("p99", "p99_us")]),
+            },
+        ]
+    }
+}
+
+fn cell_name(lanes: u32) -> String {
+    format!("{lanes} {}", if lanes == 1 { "lane" } else { "lanes" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measured::of_rounds;
+
+    #[test]
+    fn efficiency_is_compared_with_one_lane() {
+        let cells = Connections.cells().into_iter().map(|cell| {
+            let value = if cell.name == "1 lane" { 1e6 } else { 9e5 };
+            (cell, vec![vec![("iops_per_cpu", value), ("bytes_per_lane", 5000.0)]])
+        });
+        let headline = Connections.headline(&of_rounds(cells.collect()));
+        assert_eq!((headline[0].key.as_str(), headline[0].value), ("iops_per_cpu_1024_over_1", 0.9));
+        assert_eq!((headline[2].key.as_str(), headline[2].is_reached()), ("bytes_per_idle_lane", Some(true)));
+    }
+}

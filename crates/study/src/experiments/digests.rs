@@ -1,0 +1,134 @@
+//! `digests`: what it costs to have every byte checked.
+
+use host::Options;
+use load::workload::format_bytes;
+use wire::pdu::Digests as Bits;
+
+use super::{IO_BYTES, bars};
+use crate::bench::{Bench, values};
+use crate::experiment::{About, Cell, Error, Experiment, Values};
+use crate::figure::{Axis, Figure, Plot};
+use crate::headline::{Bar, Headline, Headlines};
+use crate::measured::Measured;
+use crate::served::Served;
+
+const VARIANTS: [(&str, Bits); 4] =
+    [("none", Bits::empty()), ("header", Bits::HEADER), ("data", Bits::DATA), ("both", Bits::all())];
+
+const DEPTH: u32 = 32;
+
+const LOADS: [(&str, u32); 4] =
+    [("randread", IO_BYTES), ("randwrite", IO_BYTES), ("randread", 128 << 10), ("randwrite", 128 << 10)];
+
+/// What digests of header and data may cost at 4 KiB, percent of IOPS.
+const COST: Bar = Bar::AtMost(10.0);
+
+/// Digests on and off.
+#[derive(Debug, Default)]
+pub(crate) struct Digests {
+    served: Option<Served>,
+}
+
+impl Experiment for Digests {
+    fn about(&self) -> About {
+        About {
+            name: "digests",
+            title: "What does it cost to have every byte checked?",
+            method: "One lane, 32 operations in flight, one core for each side. Each load without digests, with those of the header, \
+                     of the data, and both, which host and target compute and check in software (CRC32C). Costs are taken within \
+                     each round.",
+            claims: Vec::new(),
+            judged_by: "iops",
+            columns: &["iops", "mib_per_s", "p50_us", "p99_us", "host_us", "target_us"],
+        }
+    }
+
+    fn cells(&self) -> Vec<Cell> {
+        let of = |(pattern, bytes): (&str, u32), variant: &str| {
+            let cell = Cell::new(cell_name(pattern, bytes, variant));
+            cell.with("pattern", pattern).with("bytes", bytes).with("digests", variant)
+        };
+        LOADS.into_iter().flat_map(|load| VARIANTS.map(|(variant, _)| of(load, variant))).collect()
+    }
+
+    fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
+        let served = match &mut self.served {
+            Some(served) => served,
+            none => none.insert(bench.serve()?),
+        };
+        let variant = VARIANTS.into_iter().find(|(name, _)| *name == cell.text("digests"));
+        let (_, digests) = variant.expect("a cell of ours");
+        let mut load = bench.load(cell.text("pattern"), None, cell.word("bytes"), DEPTH);
+        load.options = Options { digests, ..load.options };
+        Ok(values(&bench.run(served, load)?.report))
+    }
+
+    fn headline(&self, measured: &Measured) -> Vec<Headline> {
+        let mut headlines = Headlines::default();
+        let cost = |(pattern, bytes): (&str, u32)| {
+            let name = |variant| cell_name(pattern, bytes, variant);
+            let ratio = measured.ratio(&name("both"), &name("none"), "iops")?;
+            Some((1.0 - ratio.median) * 100.0)
+        };
+        let small = LOADS.into_iter().filter(|(_, bytes)| *bytes == IO_BYTES).filter_map(cost);
+        headlines.push("cost_percent_4k", small.max_by(f64::total_cmp), Some(COST));
+        for load in LOADS {
+            let (direction, size) = (direction(load.0), format_bytes(load.1.into()));
+            headlines.push(format!("cost_{direction}_{size}_percent"), cost(load), None);
+        }
+        headlines.into_vec()
+    }
+
+    fn figures(&self, measured: &Measured) -> Vec<Figure> {
+        let figure = |title: &str, bytes: u32| {
+            let loads: Vec<_> = LOADS.into_iter().filter(|load| load.1 == bytes).collect();
+            let names = loads.iter().map(|(pattern, _)| direction(pattern).to_owned()).collect();
+            let series = VARIANTS.map(|(variant, _)| {
+                bars(
+                    variant,
+                    measured,
+                    loads.iter().map(|(pattern, bytes)| cell_name(pattern, *bytes, variant)),
+                    "iops",
+                )
+            });
+            Figure {
+                title: title.into(),
+                note: "Operations per second with each kind of digest. Higher is better.".into(),
+                plot: Plot::bars("", names, Axis::linear("IOPS"), series.into()),
+            }
+        };
+        vec![figure("Digests at 4 KiB", IO_BYTES), figure("Digests at 128 KiB", 128 << 10)]
+    }
+}
+
+fn direction(pattern: &str) -> &str {
+    pattern.trim_start_matches("rand")
+}
+
+fn cell_name(pattern: &str, bytes: u32, variant: &str) -> String {
+    format!("{} {} {variant}", direction(pattern), format_bytes(bytes.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measured::of_rounds;
+
+    #[test]
+    fn the_dearer_of_read_and_write_is_the_cost() {
+        let iops = |name: &str| match name {
+            "read 4k both" => 95.0,
+            "write 4k both" => 80.0,
+            _ => 100.0,
+        };
+        let cells = Digests::default().cells().into_iter();
+        let cells = cells.map(|cell| {
+            let iops = iops(&cell.name);
+            (cell, vec![vec![("iops", iops)]])
+        });
+        let headline = Digests::default().headline(&of_rounds(cells.collect()));
+        assert_eq!(headline[0].key, "cost_percent_4k");
+        assert!((headline[0].value - 20.0).abs() < 1e-9);
+        assert_eq!(headline[0].is_reached(), Some(false));
+    }
+}

@@ -1,0 +1,180 @@
+//! Two network stacks on one machine: ours, and one of a namespace in which a target runs, with a pair of virtual Ethernet devices
+//! between them. Unlike loopback this has packets of a certain size, and a NAPI context that can be polled.
+
+use std::fs;
+use std::net::Ipv4Addr;
+use std::process::{Command, Stdio};
+
+use crate::bench::Bench;
+use crate::experiment::Error;
+use crate::served::{Served, ServedOptions};
+
+/// How the devices are to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Link {
+    /// Largest packet, bytes.
+    pub(crate) mtu: u32,
+    /// The stack hands over up to 64 KiB at once, as to a network card that cuts it into packets (TSO), and gets it back whole (GRO).
+    pub(crate) has_offloads: bool,
+}
+
+/// The namespace and the devices; gone when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Network {
+    namespace: String,
+    /// Our end of the pair.
+    near: String,
+    target: Ipv4Addr,
+}
+
+impl Network {
+    /// Whether there can be one.
+    ///
+    /// # Errors
+    /// [`Error::Lacking`] in one line.
+    pub(crate) fn check() -> Result<(), Error> {
+        for (program, package) in [("ip", "iproute2"), ("ethtool", "ethtool")] {
+            let found =
+                Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+            if found.is_err() {
+                return Err(Error::Lacking(format!("{program} is missing: apt install {package}")));
+            }
+        }
+        if !rustix::process::geteuid().is_root() {
+            return Err(Error::Lacking(
+                "a network namespace and devices of its own can only be made by root: run it with sudo"
+                    .into(),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Makes the namespace and the devices.
+    ///
+    /// # Errors
+    /// What `ip` and `ethtool` say.
+    pub(crate) fn new(link: Link) -> Result<Self, Error> {
+        let id = std::process::id();
+        // 198.18.0.0/15 is kept for such tests; /30 has two addresses for us.
+        let [_, _, high, low] = (id << 2).to_be_bytes();
+        let ours = Ipv4Addr::new(198, 18, high, low | 1);
+        let target = Ipv4Addr::new(198, 18, high, low | 2);
+        let namespace = format!("nvlane-{id}");
+        let (near, far) = (format!("nvl{id}n"), format!("nvl{id}f"));
+        let mtu = link.mtu.to_string();
+        run("ip", &["netns", "add", &namespace])?;
+        // From here on it is removed whatever happens; the devices go with it.
+        let network = Self { namespace, near, target };
+        let (namespace, near) = (network.namespace.as_str(), network.near.as_str());
+        run(
+            "ip",
+            &[
+                "link", "add", near, "mtu", &mtu, "type", "veth", "peer", "name", &far, "mtu", &mtu, "netns",
+                namespace,
+            ],
+        )?;
+        run("ip", &["address", "add", &format!("{ours}/30"), "dev", near])?;
+        run("ip", &["-n", namespace, "address", "add", &format!("{target}/30"), "dev", &far])?;
+        let word = if link.has_offloads { "on" } else { "off" };
+        let offloads = ["tso", word, "gso", word, "gro", word];
+        let near_offloads = [&["-K", near][..], &offloads].concat();
+        let far_offloads =
+            [&["netns", "exec", namespace, "ethtool", "-K", far.as_str()][..], &offloads].concat();
+        run("ethtool", &near_offloads)?;
+        run("ip", &far_offloads)?;
+        run("ip", &["link", "set", near, "up"])?;
+        run("ip", &["-n", namespace, "link", "set", &far, "up"])?;
+        run("ip", &["-n", namespace, "link", "set", "lo", "up"])?;
+        Ok(network)
+    }
+
+    /// A target on the other side.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub(crate) fn serve(&self, bench: &Bench) -> Result<Served, Error> {
+        let launcher = ["ip", "netns", "exec", &self.namespace].map(str::to_owned).to_vec();
+        let listen = format!("{}:0", self.target);
+        bench.serve_with(ServedOptions { launcher, listen, ..ServedOptions::of(["null:1T"]) })
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        // The namespace would take it along, but only some time later.
+        let _ = run("ip", &["link", "delete", &self.near]);
+        let _ = run("ip", &["netns", "delete", &self.namespace]);
+    }
+}
+
+fn run(program: &str, arguments: &[&str]) -> Result<(), Error> {
+    let output = Command::new(program).args(arguments).output();
+    let output = output.map_err(|error| Error::system("cannot run a tool for networks", error))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let said = said.lines().next().unwrap_or_default();
+    Err(Error::Lacking(format!("`{program} {}` failed: {said}", arguments.join(" "))))
+}
+
+/// How long sockets made from now on poll their device before they sleep, system-wide; as it was when it is dropped.
+#[derive(Debug)]
+pub(crate) struct BusyPolling {
+    before: Vec<(&'static str, String)>,
+}
+
+impl BusyPolling {
+    const SWITCHES: [&'static str; 2] = ["/proc/sys/net/core/busy_read", "/proc/sys/net/core/busy_poll"];
+
+    /// # Errors
+    /// [`Error::Lacking`] if this kernel has no such switch, or we may not turn it.
+    pub(crate) fn set(us: u32) -> Result<Self, Error> {
+        let mut before = Vec::new();
+        for switch in Self::SWITCHES {
+            let turned = fs::read_to_string(switch).and_then(|was| {
+                before.push((switch, was));
+                fs::write(switch, us.to_string())
+            });
+            turned.map_err(|error| {
+                Error::Lacking(format!("busy polling cannot be turned on: {switch}: {error}"))
+            })?;
+        }
+        Ok(Self { before })
+    }
+}
+
+impl Drop for BusyPolling {
+    fn drop(&mut self) {
+        for (switch, was) in &self.before {
+            let _ = fs::write(switch, was.trim());
+        }
+    }
+}
+
+/// Packets that were taken in by polling so far, in the network namespace of a process.
+pub(crate) fn busy_polled_packets(pid: u32) -> Option<u64> {
+    parse_counter(&fs::read_to_string(format!("/proc/{pid}/net/netstat")).ok()?, "BusyPollRxPackets")
+}
+
+/// One counter of `/proc/net/netstat`: a line of names, then a line of numbers.
+fn parse_counter(text: &str, name: &str) -> Option<u64> {
+    let lines: Vec<&str> = text.lines().collect();
+    lines.chunks_exact(2).find_map(|pair| {
+        let index = pair[0].split_ascii_whitespace().position(|word| word == name)?;
+        pair[1].split_ascii_whitespace().nth(index)?.parse().ok()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counter_is_found_below_its_name() {
+        let text = "TcpExt: SyncookiesSent BusyPollRxPackets\nTcpExt: 3 71\nIpExt: InNoRoutes\nIpExt: 9\n";
+        assert_eq!(parse_counter(text, "BusyPollRxPackets"), Some(71));
+        assert_eq!(parse_counter(text, "InNoRoutes"), Some(9));
+        assert_eq!(parse_counter(text, "None"), None);
+    }
+}
