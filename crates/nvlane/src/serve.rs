@@ -79,6 +79,7 @@ pub(crate) fn target(arguments: &TargetArguments) -> Ended {
     let config_path = arguments.config.clone();
     let file = config_path.as_deref().map(ConfigFile::read).transpose().map_err(Failure::usage)?;
     let config = configure(arguments, file.as_ref())?;
+    reactor::allow_descriptors();
     // Before any thread is made: they all inherit what is blocked.
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("signal handlers")?;
     let target = Target::start(&config).map_err(|error| failure(&error, file.as_ref()))?;

@@ -9,6 +9,7 @@
 #![cfg_attr(test, allow(clippy::cast_possible_truncation))]
 
 mod buffers;
+mod descriptors;
 mod engine;
 mod epoll;
 mod in_flight;
@@ -28,6 +29,7 @@ mod turn;
 mod workers;
 
 pub use buffers::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, Buffer, Pool};
+pub use descriptors::allow_descriptors;
 pub use engine::EngineKind;
 pub use io::{Application, Connection, Io, ListenerTag, SocketId};
 pub use mailbox::{Address, Mailbox};

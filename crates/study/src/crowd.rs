@@ -15,7 +15,7 @@ use std::time::Duration;
 use host::{Address, Options};
 
 use crate::bench::Bench;
-use crate::descriptors::{allow_all, host_lane_count_max};
+use crate::descriptors::host_lane_count_max;
 use crate::experiment::Error;
 use crate::lanes::Lanes;
 use crate::served::Served;
@@ -45,7 +45,7 @@ impl Crowd {
     /// # Errors
     /// If one of them does not connect; why is on the standard error of its process, which is ours.
     pub(crate) fn connect(bench: &Bench, served: &Served, count: u64, depth: u16) -> Result<Self, Error> {
-        let most = host_lane_count_max(allow_all());
+        let most = host_lane_count_max(reactor::allow_descriptors());
         let mut crowd = Self { holders: Vec::new() };
         let mut left = count;
         while left > 0 {
@@ -108,7 +108,7 @@ impl Drop for Holder {
 /// # Errors
 /// What keeps a lane from connecting, or from answering.
 pub fn hold(address: &Address, count: u64, depth: u16) -> Result<(), Error> {
-    allow_all();
+    reactor::allow_descriptors();
     let options = Options { depth, keep_alive: KEEP_ALIVE, ..Options::default() };
     let mut lanes = Lanes::connect(address, usize::try_from(count).unwrap_or(usize::MAX), &options)?;
     let say = |word: &str| {

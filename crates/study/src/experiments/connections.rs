@@ -3,7 +3,7 @@
 use super::{IO_BYTES, line};
 use crate::bench::{Bench, us};
 use crate::crowd::Crowd;
-use crate::descriptors::{allow_all, host_lane_count_max};
+use crate::descriptors::host_lane_count_max;
 use crate::driver::{Class, drive};
 use crate::experiment::{About, Cell, Claim, Error, Experiment, Values};
 use crate::figure::{Axis, Figure, Plot, ticks};
@@ -51,7 +51,7 @@ impl Experiment for Connections {
     }
 
     fn check(&self, _: &Bench) -> Result<(), Error> {
-        let most = host_lane_count_max(allow_all());
+        let most = host_lane_count_max(reactor::allow_descriptors());
         match LANE_COUNTS.into_iter().find(|&lanes| u64::from(lanes) > most) {
             None => Ok(()),
             Some(lanes) => Err(Error::Lacking(format!(

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::bench::Bench;
 use crate::crowd::Crowd;
-use crate::descriptors::{allow_all, target_lane_count_max};
+use crate::descriptors::target_lane_count_max;
 use crate::experiment::{About, Cell, Claim, Error, Experiment, Values};
 use crate::figure::{Axis, Figure, Plot, Series};
 use crate::headline::{Bar, Headline, Headlines};
@@ -53,7 +53,7 @@ impl Experiment for Idle {
     }
 
     fn check(&self, _: &Bench) -> Result<(), Error> {
-        let most = target_lane_count_max(allow_all());
+        let most = target_lane_count_max(reactor::allow_descriptors());
         match LANE_COUNTS.into_iter().find(|&lanes| lanes > most) {
             None => Ok(()),
             Some(lanes) => Err(Error::Lacking(format!(
