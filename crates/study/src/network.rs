@@ -14,8 +14,30 @@ use crate::served::{Served, ServedOptions};
 pub(crate) struct Link {
     /// Largest packet, bytes.
     pub(crate) mtu: u32,
-    /// The stack hands over up to 64 KiB at once, as to a network card that cuts it into packets (TSO), and gets it back whole (GRO).
-    pub(crate) has_offloads: bool,
+    pub(crate) offloads: Offloads,
+}
+
+/// What the devices do themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Offloads {
+    /// They take up to 64 KiB at once, as a network card that cuts it into packets (TSO), and hand it on whole.
+    All,
+    /// They put packets together (GRO) in a context that can be polled; a device that takes more than a packet from the sender has none.
+    Receive,
+    /// The stack cuts and handles every packet by itself.
+    None,
+}
+
+impl Offloads {
+    /// In the words of `ethtool -K`.
+    const fn words(self) -> [&'static str; 6] {
+        let (tso, gso, gro) = match self {
+            Self::All => ("on", "on", "on"),
+            Self::Receive => ("off", "on", "on"),
+            Self::None => ("off", "off", "off"),
+        };
+        ["tso", tso, "gso", gso, "gro", gro]
+    }
 }
 
 /// The namespace and the devices; gone when it is dropped.
@@ -75,8 +97,7 @@ impl Network {
         )?;
         run("ip", &["address", "add", &format!("{ours}/30"), "dev", near])?;
         run("ip", &["-n", namespace, "address", "add", &format!("{target}/30"), "dev", &far])?;
-        let word = if link.has_offloads { "on" } else { "off" };
-        let offloads = ["tso", word, "gso", word, "gro", word];
+        let offloads = link.offloads.words();
         let near_offloads = [&["-K", near][..], &offloads].concat();
         let far_offloads =
             [&["netns", "exec", namespace, "ethtool", "-K", far.as_str()][..], &offloads].concat();

@@ -6,7 +6,7 @@ use crate::experiment::{About, Cell, Claim, Error, Experiment, Values};
 use crate::figure::{Axis, Figure, Plot};
 use crate::headline::{Headline, Headlines};
 use crate::measured::Measured;
-use crate::network::{BusyPolling, Link, Network, busy_polled_packets};
+use crate::network::{BusyPolling, Link, Network, Offloads, busy_polled_packets};
 
 const DEPTHS: [u32; 2] = [1, 32];
 const OFF: &str = "off";
@@ -25,9 +25,9 @@ impl Experiment for BusyPoll {
             name: "busy-poll",
             title: "What is it worth to poll the device instead of waiting for it?",
             method: "One lane, reads of 4 KiB, one and 32 in flight, over a pair of virtual Ethernet devices between two network \
-                     namespaces, one core for each side. With busy polling (net.core.busy_read and busy_poll, 50 µs, for both sides) a \
-                     receive looks into the device's queue itself. The packets so taken in are counted: where there are none, \
-                     the device has nothing to poll and the comparison says nothing.",
+                     namespaces, one core for each side, without TSO, so that the devices can be polled. With busy polling \
+                     (net.core.busy_read and busy_poll, 50 µs, for both sides) a receive looks into the device's queue itself. \
+                     The packets so taken in are counted: where there are none, the comparison says nothing.",
             claims: vec![
                 Claim {
                     source: "Sagi Grimberg, NVMe over TCP optimisations (2021)",
@@ -62,7 +62,7 @@ impl Experiment for BusyPoll {
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
         // Before any socket is made.
         let _polling = BusyPolling::set(if cell.text("polling") == ON { POLL_US } else { 0 })?;
-        let network = Network::new(Link { mtu: 1500, has_offloads: true })?;
+        let network = Network::new(Link { mtu: 1500, offloads: Offloads::Receive })?;
         let served = network.serve(bench)?;
         let polled = || Some(busy_polled_packets(served.pid())? + busy_polled_packets(std::process::id())?);
         let before = polled();

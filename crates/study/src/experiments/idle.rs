@@ -22,9 +22,6 @@ const CPU_10000: Bar = Bar::Below(3.0);
 /// Memory of the target's own for an idle lane, bytes.
 const MEMORY: Bar = Bar::AtMost(16_384.0);
 
-/// What has just been connected is not idle yet.
-const SETTLE: Duration = Duration::from_secs(1);
-
 /// Lanes that have been used and are left alone.
 #[derive(Debug)]
 pub(crate) struct Idle;
@@ -77,7 +74,8 @@ impl Experiment for Idle {
         let connect_us = start.elapsed().as_secs_f64() * 1e6;
         let fresh_bytes = own_memory_bytes(pid)?;
         crowd.exercise()?;
-        bench.sleep(SETTLE);
+        // Lanes give back what they do not need some ten seconds after their last command.
+        bench.sleep(bench.times.idle * 2);
 
         let (from, used_ns) = (Instant::now(), run_ns(pid)?);
         bench.sleep(bench.times.idle);

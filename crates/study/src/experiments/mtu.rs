@@ -8,11 +8,11 @@ use crate::experiment::{About, Cell, Claim, Error, Experiment, Values};
 use crate::figure::{Axis, Figure, Plot};
 use crate::headline::{Headline, Headlines};
 use crate::measured::Measured;
-use crate::network::{Link, Network};
+use crate::network::{Link, Network, Offloads};
 
 const SIZES: [u32; 3] = [4 << 10, 16 << 10, 128 << 10];
 const MTUS: [u32; 2] = [1500, 9000];
-const OFFLOADS: [(&str, bool); 2] = [("offloads", true), ("none", false)];
+const OFFLOADS: [(&str, Offloads); 2] = [("offloads", Offloads::All), ("none", Offloads::None)];
 const DEPTH: u32 = 32;
 
 /// Packets of both sizes, with and without offloads.
@@ -64,8 +64,9 @@ impl Experiment for Mtu {
     }
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
-        let has_offloads = cell.text("offloads") == OFFLOADS[0].0;
-        let network = Network::new(Link { mtu: cell.word("mtu"), has_offloads })?;
+        let offloads = OFFLOADS.into_iter().find(|(name, _)| *name == cell.text("offloads"));
+        let (_, offloads) = offloads.expect("a cell of ours");
+        let network = Network::new(Link { mtu: cell.word("mtu"), offloads })?;
         let served = network.serve(bench)?;
         let load = bench.load("randread", None, cell.word("bytes"), DEPTH);
         Ok(values(&bench.run(&served, load)?.report))
