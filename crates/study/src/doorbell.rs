@@ -18,14 +18,6 @@ pub(crate) const FIXED: &str = "fixed";
 /// When waiting cannot pay any more.
 pub(crate) const ADAPTIVE: &str = "adaptive";
 
-/// Whether a target can be told which policy to follow; otherwise it sends what a turn brings.
-pub(crate) const TARGET_HAS_POLICIES: bool = false;
-
-/// What a target is told about its end.
-fn of_target(policy: &str) -> Vec<String> {
-    if TARGET_HAS_POLICIES { vec!["--doorbell".into(), policy.into()] } else { Vec::new() }
-}
-
 impl Load {
     /// With a doorbell policy for commands.
     ///
@@ -48,13 +40,11 @@ impl PolicyTargets {
     /// # Errors
     /// If it does not start.
     pub(crate) fn get(&mut self, bench: &Bench, policy: &str) -> Result<&Served, Error> {
-        // All alike as long as they cannot be told.
-        let policy = if TARGET_HAS_POLICIES { policy } else { TURN };
         let index = match self.0.iter().position(|(known, _)| known == policy) {
             Some(index) => index,
             None => {
-                let options =
-                    ServedOptions { arguments: of_target(policy), ..ServedOptions::of(["null:1T"]) };
+                let arguments = vec!["--doorbell".into(), policy.into()];
+                let options = ServedOptions { arguments, ..ServedOptions::of(["null:1T"]) };
                 self.0.push((policy.to_owned(), bench.serve_with(options)?));
                 self.0.len() - 1
             }

@@ -2,7 +2,7 @@
 
 use super::{IO_BYTES, bars};
 use crate::bench::{Bench, values};
-use crate::doorbell::{ADAPTIVE, IMMEDIATE, PolicyTargets, TARGET_HAS_POLICIES, TURN};
+use crate::doorbell::{ADAPTIVE, IMMEDIATE, PolicyTargets, TURN};
 use crate::experiment::{About, Cell, Claim, Error, Experiment, Values};
 use crate::figure::{Axis, Figure, Plot};
 use crate::headline::{Bar, Headline, Headlines};
@@ -11,20 +11,12 @@ use crate::measured::Measured;
 const DEPTH: u32 = 128;
 
 /// Name, and the policies of host and target. Each adds one thing to those before it.
-const STEPS: &[(&str, &str, &str)] = if TARGET_HAS_POLICIES {
-    &[
-        ("one send per PDU", IMMEDIATE, IMMEDIATE),
-        ("caravans of requests", TURN, IMMEDIATE),
-        ("and of responses", TURN, TURN),
-        ("and delayed doorbells", ADAPTIVE, ADAPTIVE),
-    ]
-} else {
-    &[
-        ("one send per request", IMMEDIATE, TURN),
-        ("caravans of requests", TURN, TURN),
-        ("and delayed doorbells", ADAPTIVE, TURN),
-    ]
-};
+const STEPS: [(&str, &str, &str); 4] = [
+    ("one send per PDU", IMMEDIATE, IMMEDIATE),
+    ("caravans of requests", TURN, IMMEDIATE),
+    ("and of responses", TURN, TURN),
+    ("and delayed doorbells", ADAPTIVE, ADAPTIVE),
+];
 
 /// All of it over none of it.
 const GAIN: Bar = Bar::AtLeast(4.0);
@@ -57,7 +49,7 @@ impl Experiment for Ablation {
         let of = |(name, host, target): (&str, &str, &str)| {
             Cell::new(name).with("host", host).with("target", target)
         };
-        STEPS.iter().copied().map(of).collect()
+        STEPS.map(of).to_vec()
     }
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
@@ -77,10 +69,7 @@ impl Experiment for Ablation {
         let none = STEPS[0].0;
         let gain = |name| measured.ratio(name, none, "iops").map(|gain| gain.median);
         let all = STEPS.last().and_then(|(name, ..)| gain(name));
-        // Half of it is not all of it.
-        let (key, bar) =
-            if TARGET_HAS_POLICIES { ("batching_gain", Some(GAIN)) } else { ("request_batching_gain", None) };
-        headlines.push(key, all, bar);
+        headlines.push("batching_gain", all, Some(GAIN));
         for (name, ..) in &STEPS[1..] {
             headlines.push(format!("gain_{}", name.replace(' ', "_")), gain(name), None);
         }
@@ -88,9 +77,9 @@ impl Experiment for Ablation {
     }
 
     fn figures(&self, measured: &Measured) -> Vec<Figure> {
-        let names = || STEPS.iter().map(|(name, ..)| (*name).to_owned());
+        let names = || STEPS.map(|(name, ..)| name.to_owned());
         let plot = |y, value: &str| {
-            Plot::bars("", names().collect(), y, vec![bars("nvlane", measured, names(), value)])
+            Plot::bars("", names().to_vec(), y, vec![bars("nvlane", measured, names(), value)])
         };
         vec![
             Figure {
