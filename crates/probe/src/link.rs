@@ -295,11 +295,17 @@ impl Link {
     /// # Errors
     /// Something else came, or nothing.
     pub fn expect_term(&mut self, rights: &[Term], offending: &[u8]) -> Check {
+        let mut before = None;
         let got = loop {
-            match self.receive()? {
+            match self.receive() {
                 // What was under way before may still be answered.
-                Got::Completion(_) | Got::Data { .. } | Got::R2t { .. } => {}
-                got => break got,
+                Ok(got @ (Got::Completion(_) | Got::Data { .. } | Got::R2t { .. })) => before = Some(got),
+                Ok(got) => break got,
+                Err(Finding::Hangs(_)) if before.is_some() => {
+                    let before = before.map_or_else(String::new, |got| got.to_string());
+                    return differs(format!("{before} and nothing more, not {}", wanted(rights)));
+                }
+                Err(finding) => return Err(finding),
             }
         };
         let Got::TermReq { fes, fei, copy } = &got else {

@@ -61,7 +61,12 @@ fn before(peer: &Peer) -> Check {
 }
 
 /// What a target may say that does not want any of it.
-const UNWANTED: [Status; 3] = [Status::INVALID_FIELD, Status::INVALID_OPCODE, Status::COMMAND_SEQUENCE_ERROR];
+const UNWANTED: [Status; 4] = [
+    Status::INVALID_FIELD,
+    Status::INVALID_OPCODE,
+    Status::COMMAND_SEQUENCE_ERROR,
+    Status::DATA_SGL_LENGTH_INVALID,
+];
 
 fn unasked(peer: &Peer) -> Check {
     let message = [0_u8; 256];
