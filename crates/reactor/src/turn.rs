@@ -58,6 +58,9 @@ const ACCEPT_COUNT_MAX: usize = 64;
 /// How long a listener rests when the system has no descriptor or memory left for a connection, ns.
 const ACCEPT_PAUSE_NS: u64 = 100_000_000;
 
+/// How often that is said at most, ns.
+const ACCEPT_WARNING_NS: u64 = 10_000_000_000;
+
 /// Turns with work after which events are collected even if the engine does not ask for it.
 const TURNS_PER_COLLECT: u32 = 16;
 
@@ -94,6 +97,8 @@ struct Core<M> {
     hot: Vec<SocketId>,
     listeners: Vec<(ListenerTag, Listener, SocketId)>,
     paused_listeners: Vec<(u64, SocketId)>,
+    /// Before this, ns, nothing is said of connections that cannot be accepted.
+    accept_warning_ns: u64,
     /// Messages to ourselves.
     own_messages: VecDeque<M>,
     timers: Timers,
@@ -160,6 +165,7 @@ impl<A: Application> Reactor<A> {
             hot: Vec::new(),
             listeners: Vec::new(),
             paused_listeners: Vec::new(),
+            accept_warning_ns: 0,
             own_messages: VecDeque::new(),
             timers: Timers::default(),
             start: Instant::now(),
@@ -430,7 +436,10 @@ impl<M: Send + 'static> Core<M> {
                 Ok(Some(fd)) => application.on_accept(self, tag, connection(fd)),
                 Ok(None) => break,
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection, pausing the listener");
+                    if self.now_ns >= self.accept_warning_ns {
+                        tracing::warn!(%error, "cannot accept connections: the listener rests now and then");
+                        self.accept_warning_ns = self.now_ns + ACCEPT_WARNING_NS;
+                    }
                     self.paused_listeners.push((self.now_ns + ACCEPT_PAUSE_NS, id));
                     return;
                 }
