@@ -35,6 +35,8 @@ pub(crate) fn start(options: &LogOptions, usual: &str) {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(std::io::stderr().is_terminal())
+        // Whoever read the log may be gone. To complain of that on standard error would be a panic.
+        .log_internal_errors(false)
         .with_writer(std::io::stderr);
     // A second start, in tests, changes nothing.
     let _ = match options.log_format {

@@ -4,6 +4,7 @@
 mod check;
 mod columns;
 mod connection;
+mod descriptors;
 mod discover;
 mod exit;
 mod host_failure;

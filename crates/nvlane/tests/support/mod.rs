@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStderr, ChildStdin, Command, Stdio};
 
 /// The command with nothing of this machine's in its environment.
 pub(crate) fn nvlane() -> Command {
@@ -84,12 +84,23 @@ impl Target {
 
     /// Runs `nvlane target` for as long as it is read from: with a command that says the address and then waits.
     pub(crate) fn start(command: &mut Command) -> Self {
-        command.args(["--run", "echo $NVLANE_ADDR; read end"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.arg("--run");
+        Self::start_raw(command)
+    }
+
+    /// The same for a command that wants nothing but what it is to run.
+    pub(crate) fn start_raw(command: &mut Command) -> Self {
+        command.arg("echo $NVLANE_ADDR; read end").stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.spawn().expect("the target starts");
         let mut address = String::new();
         BufReader::new(process.stdout.take().expect("piped")).read_line(&mut address).expect("a line");
         let stdin = process.stdin.take();
         Self { process, stdin, address: address.trim().to_owned() }
+    }
+
+    /// What it says, if that was piped.
+    pub(crate) fn stderr(&mut self) -> Option<ChildStderr> {
+        self.process.stderr.take()
     }
 
     /// Machine and port.

@@ -1,0 +1,41 @@
+//! What must not end a target, nor keep others from it.
+
+mod support;
+
+use std::io::Read;
+use std::net::TcpStream;
+use std::process::Stdio;
+
+use support::{Target, nvlane, run};
+
+#[test]
+fn a_log_that_nobody_reads_any_more_does_not_end_the_target() {
+    let mut command = nvlane();
+    command.args(["target", "--listen", "127.0.0.1:0", "--namespace", "ram:1M"]);
+    command.env("NVLANE_LOG", "debug").stderr(Stdio::piped());
+    let mut target = Target::start(&mut command);
+    drop(target.stderr());
+    for _ in 0..3 {
+        run(["list", &target.address]).text();
+    }
+}
+
+/// hostile R1
+#[test]
+fn more_connections_than_the_usual_limit_leave_room_for_others() {
+    let mut command = std::process::Command::new("sh");
+    command.env("NVLANE_LOG", "error").env_remove("NVLANE_ADDR");
+    let line = format!(
+        "ulimit -Sn 512; exec {} target --listen 127.0.0.1:0 --namespace ram:1M --run \"$@\"",
+        env!("CARGO_BIN_EXE_nvlane")
+    );
+    command.args(["-c", &line, "sh"]);
+    let target = Target::start_raw(&mut command);
+    let connections: Vec<_> = (0..700).filter_map(|_| TcpStream::connect(target.place()).ok()).collect();
+    assert_eq!(connections.len(), 700);
+    run(["list", &target.address, "--timeout", "5"]).text();
+    // They are still there, which is what was to be shown.
+    let mut last = connections.last().expect("many");
+    last.set_nonblocking(true).expect("a socket");
+    assert!(last.read(&mut [0]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock));
+}
