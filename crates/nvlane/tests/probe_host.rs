@@ -42,6 +42,15 @@ fn our_commands_bear_what_they_meet() {
     assert_good(&probe(&["--row", "H22", "--run", &command("smart-log")]), 1);
 }
 
+/// Its load knows what every block must hold.
+#[test]
+fn our_load_bears_what_comes_in_place_of_data() {
+    let perf = "perf -t 0.1 -a 0 -q 2 -o 4k/50:64k/50 -w randrw --verify -H -I $NVLANE_ADDR";
+    let command = format!("{} --log error {perf}", env!("CARGO_BIN_EXE_nvlane"));
+    let rows = ["H4", "H5", "H6", "H8", "H9", "H10", "H12"].map(|row| ["--row", row]).concat();
+    assert_good(&probe(&[&rows[..], &["--run", &command]].concat()), 7);
+}
+
 #[test]
 fn a_command_that_gets_along_with_no_target_is_not_probed() {
     let ended = Ended::of(nvlane().args(["probe", "--role", "host", "--run", "exit 4"]));
