@@ -27,3 +27,5 @@ mod running;
 pub mod server;
 mod serving;
 pub mod subsystem;
+
+pub use serving::Serving;

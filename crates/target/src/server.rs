@@ -6,14 +6,16 @@ use std::thread::JoinHandle;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use proto::controller_queue::QueueSettings;
+use proto::doorbell::Policy;
 use proto::handshake::ControllerOffer;
 use reactor::{Address, CoreList, EngineKind, Features, Mailbox, Reactor, Settings};
 use wire::nqn::Nqn;
 
 use crate::commands::IoLimits;
-use crate::config::{Problem, TargetConfig, Threads};
+use crate::config::{Problem, TargetConfig, Threads, TimeoutConfig};
 use crate::control::{Control, ControlSettings};
 use crate::lane::LaneTimeouts;
+use crate::limits::Limits;
 use crate::message::Message;
 use crate::operator::{self, Operator, Order, OrderKind, Report, RunningListener, Step, TargetState};
 use crate::serving::{Home, Serving, ServingSettings};
@@ -86,8 +88,9 @@ impl Target {
             pool_bytes: config.reactors.pool_bytes,
             ..Settings::default()
         };
-        let serving = serving_settings(config);
-        let mut home = Some(home(config, target.operator.discovery_nqn(), reactor_count, steps));
+        let serving = serving_settings(&config.limits, &config.timeouts, config.reactors.doorbell);
+        let control = control_settings(config, target.operator.discovery_nqn(), reactor_count);
+        let mut home = Some(home(control, steps));
         let start = Instant::now();
         let (ready, is_ready) = channel();
         for (index, (mailbox, core)) in mailboxes.into_iter().zip(cores).enumerate() {
@@ -193,6 +196,21 @@ impl Target {
     }
 }
 
+/// What the reactors of a target run, for a driver that is not this module's threads: a simulator. The control plane
+/// is in the first, with `steps` carried out.
+#[must_use]
+pub fn applications(
+    settings: ControlSettings,
+    limits: &Limits,
+    timeouts: &TimeoutConfig,
+    steps: Vec<Step>,
+) -> Vec<Serving> {
+    let reactor_count = settings.reactor_count;
+    let serving = serving_settings(limits, timeouts, Policy::default());
+    let mut home = Some(home(settings, steps));
+    (0..reactor_count).map(|reactor| Serving::new(serving, reactor, home.take())).collect()
+}
+
 /// What a reactor's thread is given.
 struct Plan {
     settings: Settings,
@@ -232,19 +250,25 @@ fn run(
     }
 }
 
-/// The control plane with its first order carried out.
-fn home(config: &TargetConfig, discovery_nqn: &Nqn, reactor_count: u16, steps: Vec<Step>) -> Home {
+/// What a control plane of this machine begins with.
+fn control_settings(config: &TargetConfig, discovery_nqn: &Nqn, reactor_count: u16) -> ControlSettings {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970");
-    let mut control = Control::new(ControlSettings {
+    ControlSettings {
         limits: config.limits,
         reactor_count,
         discovery_nqn: discovery_nqn.clone(),
         entropy: since.as_nanos().try_into().unwrap_or(u64::MAX) ^ u64::from(std::process::id()) << 40,
         now_ns: 0,
         wall_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
-    });
+    }
+}
+
+/// The control plane with its first order carried out.
+fn home(settings: ControlSettings, steps: Vec<Step>) -> Home {
+    let (now_ns, reactor_count) = (settings.now_ns, settings.reactor_count);
+    let mut control = Control::new(settings);
     let (answers, _) = channel();
-    control.on_order(0, Order { kind: OrderKind::Apply(steps), answers });
+    control.on_order(now_ns, Order { kind: OrderKind::Apply(steps), answers });
     Home::new(control, reactor_count)
 }
 
@@ -275,8 +299,7 @@ fn cores(threads: &Threads) -> io::Result<Vec<Option<usize>>> {
     })
 }
 
-fn serving_settings(config: &TargetConfig) -> ServingSettings {
-    let TargetConfig { limits, timeouts, reactors, .. } = config;
+fn serving_settings(limits: &Limits, timeouts: &TimeoutConfig, doorbell: Policy) -> ServingSettings {
     let milliseconds = |ms: u64| ms.saturating_mul(1_000_000);
     ServingSettings {
         queue: QueueSettings {
@@ -303,6 +326,6 @@ fn serving_settings(config: &TargetConfig) -> ServingSettings {
             send_ns: milliseconds(timeouts.send_ms),
             ..LaneTimeouts::default()
         },
-        doorbell: reactors.doorbell,
+        doorbell,
     }
 }

@@ -49,8 +49,9 @@ impl Home {
     }
 }
 
-/// A reactor of the target.
-pub(crate) struct Serving {
+/// What one reactor of a target runs: its lanes, their commands, and on reactor 0 the control plane. It sees the world
+/// only through [`Io`].
+pub struct Serving {
     settings: ServingSettings,
     reactor: u16,
     lanes: Vec<Place>,
