@@ -96,7 +96,11 @@ pub struct BlockRange {
 }
 
 impl Namespace {
-    pub(crate) fn new(info: NamespaceInfo, limits: Limits) -> Result<Self, Unusable> {
+    /// A namespace as a controller with these limits describes it.
+    ///
+    /// # Errors
+    /// Why it cannot be read or written.
+    pub fn new(info: NamespaceInfo, limits: Limits) -> Result<Self, Unusable> {
         let Geometry { lba_bytes, block_count } = info.geometry?;
         if limits.transfer_bytes_max < lba_bytes {
             return Err(Unusable::BlockTooLarge { bytes: lba_bytes });
