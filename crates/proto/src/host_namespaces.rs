@@ -26,6 +26,9 @@ pub const NAMESPACE_COUNT_MAX: usize = 4096;
 /// Namespaces that are tried one by one where a controller has no list.
 const TRIED_COUNT_MAX: u32 = 1024;
 
+/// Commands of a scan that are sent again because their answers were damaged on the way.
+const REPEAT_COUNT_MAX: u32 = 32;
+
 /// Commands of a scan outstanding at once.
 pub const SCAN_COMMANDS_MAX: u8 = 8;
 
@@ -270,6 +273,8 @@ pub struct Scan {
     waiting: VecDeque<Nsid>,
     /// What is being asked, by command.
     asked: [Option<Asked>; SCAN_COMMANDS_MAX as usize],
+    /// Commands that were sent again.
+    repeat_count: u32,
     found: Vec<NamespaceInfo>,
 }
 
@@ -305,6 +310,7 @@ impl Scan {
             list: List::After(Nsid::NONE),
             waiting: VecDeque::new(),
             asked: [None; SCAN_COMMANDS_MAX as usize],
+            repeat_count: 0,
             found: Vec::new(),
         }
     }
@@ -341,6 +347,19 @@ impl Scan {
     pub fn on_completion(&mut self, index: u8, status: Status, data: &[u8]) {
         let slot = &mut self.asked[usize::from(index)];
         let Some(asked) = slot.take() else { return };
+        let is_passing =
+            status.is(Status::TRANSIENT_TRANSPORT_ERROR) || status.is(Status::COMMAND_INTERRUPTED);
+        if is_passing && !status.dnr() && self.repeat_count < REPEAT_COUNT_MAX {
+            // It says nothing of the namespace: ask again.
+            self.repeat_count += 1;
+            match (asked, self.list) {
+                (Asked::List, List::Asked(after)) => self.list = List::After(after),
+                (Asked::Descriptors(nsid), _) => self.waiting.push_front(nsid),
+                (Asked::Identify(nsid, ids), _) => *slot = Some(Asked::ToIdentify(nsid, ids)),
+                _ => {}
+            }
+            return;
+        }
         match asked {
             Asked::List if status.is_success() => self.on_list(data),
             Asked::List => {
@@ -461,6 +480,43 @@ mod tests {
         assert_eq!(refused(&[(128, &[8, 0])]), Unusable::Metadata { bytes: 8 });
         assert!(matches!(refused(&[(0, &[0xff; 8])]), Unusable::TooLarge { .. }));
         assert_eq!(info(&[(0, &[0; 8])]).unwrap().geometry.unwrap().block_count, 0);
+    }
+
+    #[test]
+    fn an_answer_that_was_damaged_is_asked_for_again() {
+        let mut scan = Scan::new(1, true);
+        let (mut seen, mut damaged) = (Vec::new(), 0);
+        while !scan.is_done() {
+            let (index, sqe) = scan.next_command().expect("it is not done");
+            let cns = IdentifyCommand::from_sqe(&sqe).cns;
+            let is_first = !seen.contains(&cns);
+            seen.push(cns);
+            if is_first {
+                damaged += 1;
+                scan.on_completion(index, Status::TRANSIENT_TRANSPORT_ERROR, &[]);
+                continue;
+            }
+            let mut data = vec![0; 4096];
+            match cns {
+                Cns::ACTIVE_NAMESPACES => {
+                    write_nsid_list(&mut data, sqe.nsid(), [Nsid::new(1)]);
+                }
+                Cns::NAMESPACE_DESCRIPTORS => {}
+                _ => data = identify(&[]),
+            }
+            scan.on_completion(index, Status::SUCCESS, &data);
+        }
+        assert_eq!(damaged, 3);
+        assert_eq!(scan.into_found().len(), 1);
+    }
+
+    #[test]
+    fn a_controller_whose_answers_are_all_damaged_is_not_asked_for_ever() {
+        let mut scan = Scan::new(2, true);
+        while let Some((index, _)) = scan.next_command() {
+            scan.on_completion(index, Status::TRANSIENT_TRANSPORT_ERROR, &[]);
+        }
+        assert!(scan.is_done() && scan.into_found().is_empty());
     }
 
     /// A controller with these namespaces answers a scan.
