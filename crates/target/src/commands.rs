@@ -449,7 +449,7 @@ impl Commands {
             After::FlushAll { .. } => unreachable!("a parent is not replied to"),
             After::FusedCompare(pair) => {
                 let buffer = reply.buffer.expect("a read has a buffer");
-                self.on_fused_read(io, ticket, *pair, buffer);
+                self.on_fused_read(io, ticket, &pair, buffer);
             }
             After::FusedWrite(lock) => {
                 self.give_back(reply.buffer);

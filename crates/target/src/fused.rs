@@ -112,7 +112,9 @@ impl Pairs {
         let mut waiting =
             halves.flatten().filter(|half| half.slot == slot && matches!(half.state, HalfState::AwaitsData));
         let Some(half) = waiting.next() else { return Err(buffer) };
-        half.state = if is_intact { HalfState::Ready(Supply::Buffer(buffer)) } else { HalfState::Failed };
+        // Onto the heap: a pair waits for its other half and for its range, and whoever it waits for may need a buffer.
+        half.state =
+            if is_intact { HalfState::Ready(Supply::Heap(buffer[..].into())) } else { HalfState::Failed };
         Ok(())
     }
 
@@ -245,7 +247,7 @@ impl Commands {
         };
         let attached = self.namespaces.get_mut(at);
         match attached.backend.compare_now(pair.offset, &pair.expected.bytes()[..pair.length]) {
-            Some(Ok(is_equal)) => self.on_fused_compared(io, ticket, *pair, is_equal, None),
+            Some(Ok(is_equal)) => self.on_fused_compared(io, ticket, &pair, is_equal, None),
             Some(Err(error)) => {
                 self.end_pair(io, ticket, pair.lock, status_of(error, true), failed_pair());
             }
@@ -268,7 +270,7 @@ impl Commands {
         &mut self,
         io: &mut I,
         ticket: Ticket,
-        pair: FusedPair,
+        pair: &FusedPair,
         buffer: Buffer,
     ) {
         let is_equal = pair.expected.bytes()[..pair.length] == buffer[..pair.length];
@@ -279,7 +281,7 @@ impl Commands {
         &mut self,
         io: &mut I,
         ticket: Ticket,
-        pair: FusedPair,
+        pair: &FusedPair,
         is_equal: bool,
         buffer: Option<Buffer>,
     ) {
@@ -299,22 +301,12 @@ impl Commands {
                 self.end_pair(io, ticket, lock, Status::SUCCESS, second);
             }
             None => {
-                let buffer = match pair.data {
-                    Supply::Buffer(data) => {
-                        self.give_back(buffer);
-                        Some(data)
-                    }
-                    // The buffer that was read into is free again.
-                    data => buffer.or_else(|| io.pool().take(pair.length)).map(|mut buffer| {
-                        buffer.set_len(pair.length);
-                        buffer.copy_from_slice(&data.bytes()[..pair.length]);
-                        buffer
-                    }),
-                };
-                let Some(mut buffer) = buffer else {
+                // The buffer that was read into is free again.
+                let Some(mut buffer) = buffer.or_else(|| io.pool().take(pair.length)) else {
                     return self.end_pair(io, ticket, lock, Status::COMMAND_INTERRUPTED, failed_pair());
                 };
                 buffer.set_len(pair.length);
+                buffer.copy_from_slice(&pair.data.bytes()[..pair.length]);
                 self.set_after(ticket, After::FusedWrite(lock));
                 let request = Request::Write { offset: pair.offset, buffer, is_durable: pair.is_durable };
                 self.start_in(io, at, ticket, request);
