@@ -6,6 +6,7 @@ mod ci;
 mod command;
 mod deps;
 mod interop;
+mod sim;
 
 use std::process::ExitCode;
 
@@ -23,6 +24,9 @@ enum Task {
     Deps,
     /// Behaviours between nvlane and stock Linux kernels, in emulated guests
     Interop(interop::Options),
+    /// The real host and target under virtual time: many seeds, or one
+    #[command(disable_help_flag = true)]
+    Sim(sim::Options),
 }
 
 fn main() -> ExitCode {
@@ -31,6 +35,7 @@ fn main() -> ExitCode {
         Task::Ci => ci::run(),
         Task::Deps => deps::install(),
         Task::Interop(options) => interop::run(&options),
+        Task::Sim(options) => sim::run(&options),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,0 +1,440 @@
+//! A disk with a volatile cache: operations take time and run beside each other, in parts that come in any order; a power
+//! cut leaves of each block one of the versions that it had since it was last made durable.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use reactor::{Allocation, Buffer, Completion, Operation, Token};
+use rustix::io::Errno;
+
+use crate::planted::Planted;
+use crate::random::Random;
+use crate::shared::{Actor, Event, Shared};
+
+/// Parts into which a long operation is cut.
+const PART_COUNT: u64 = 3;
+
+/// What one block has become since it was durable.
+#[derive(Clone, Debug, Default)]
+struct Versions {
+    /// The number of the operation, and the content.
+    since: Vec<(u64, Vec<u8>)>,
+}
+
+/// An operation under way.
+#[derive(Debug)]
+struct Running {
+    actor: Actor,
+    token: Token,
+    operation: Operation,
+    /// Blocks still to be done, in the order in which they are.
+    parts: Vec<std::ops::Range<usize>>,
+    /// How it ends.
+    result: Result<usize, Errno>,
+    /// Bytes that it does.
+    limit: usize,
+    /// Of a flush: the newest version of each block when it began.
+    covered: BTreeMap<usize, u64>,
+    /// Its data is not looked for before it has ended.
+    is_late: bool,
+}
+
+/// The disk, and what the kernel has of it.
+#[derive(Debug, Default)]
+pub(crate) struct Disk {
+    block_bytes: usize,
+    /// As it reads.
+    bytes: Vec<u8>,
+    /// As it is after a power cut that takes everything.
+    stable: Vec<u8>,
+    unstable: BTreeMap<usize, Versions>,
+    running: BTreeMap<u64, Running>,
+    next: u64,
+    /// What was at a place before it was last written, for a planted bug.
+    former: Vec<u8>,
+    /// A flush or a durable write has failed since this was last asked.
+    pub(crate) has_failed_sync: bool,
+    /// Failures so far, and how many of them the flushes of each reactor have reported: each is told of each once.
+    failure_count: u64,
+    told: BTreeMap<Actor, u64>,
+    pub(crate) operation_count: u64,
+}
+
+impl Disk {
+    pub(crate) fn new(block_bytes: usize, block_count: usize) -> Self {
+        let zeroes = vec![0; block_bytes * block_count];
+        Self { block_bytes, bytes: zeroes.clone(), stable: zeroes.clone(), former: zeroes, ..Self::default() }
+    }
+
+    fn range(&self, block: usize) -> std::ops::Range<usize> {
+        block * self.block_bytes..(block + 1) * self.block_bytes
+    }
+
+    /// Writes one block into the cache.
+    fn put(&mut self, block: usize, content: &[u8], number: u64) {
+        let range = self.range(block);
+        if range.end > self.bytes.len() {
+            return;
+        }
+        self.former[range.clone()].copy_from_slice(&self.bytes[range.clone()]);
+        self.bytes[range].copy_from_slice(content);
+        self.unstable.entry(block).or_default().since.push((number, content.to_vec()));
+    }
+
+    /// Makes the versions of a block up to an operation durable.
+    fn settle(&mut self, block: usize, up_to: impl Fn(u64) -> bool) {
+        let range = self.range(block);
+        let Some(versions) = self.unstable.get_mut(&block) else { return };
+        let Some(last) = versions.since.iter().rposition(|(number, _)| up_to(*number)) else { return };
+        self.stable[range].copy_from_slice(&versions.since[last].1);
+        versions.since.drain(..=last);
+        if versions.since.is_empty() {
+            self.unstable.remove(&block);
+        }
+    }
+
+    /// A flush has failed: what it was to make durable may be taken for clean, and never be written.
+    fn forget(&mut self, random: &mut Random) {
+        for versions in self.unstable.values_mut() {
+            if random.one_in(2) {
+                // What is still being written may yet become durable by itself.
+                let running = &self.running;
+                versions.since.retain(|(number, _)| running.contains_key(number));
+            }
+        }
+        self.unstable.retain(|_, versions| !versions.since.is_empty());
+    }
+
+    fn do_part(
+        &mut self,
+        number: u64,
+        part: std::ops::Range<usize>,
+        bug: Option<Planted>,
+        random: &mut Random,
+    ) {
+        let Some(mut running) = self.running.remove(&number) else { return };
+        let block_bytes = self.block_bytes;
+        let limit = running.limit;
+        match &mut running.operation {
+            Operation::Read { offset, buffer, skip, .. } => {
+                let start = *offset as usize;
+                let is_stale = bug == Some(Planted::StaleRead) && random.one_in(20);
+                let from = if is_stale { &self.former } else { &self.bytes };
+                for block in part {
+                    let place = block * block_bytes..(block + 1) * block_bytes;
+                    let to = place.start + *skip - start..place.end + *skip - start;
+                    if place.end <= from.len() && place.end - start <= limit {
+                        buffer[to].copy_from_slice(&from[place]);
+                    }
+                }
+            }
+            Operation::Write { offset, buffer, skip, .. } => {
+                let start = *offset as usize;
+                let is_lost = bug == Some(Planted::LostWrite) && random.one_in(50);
+                let is_astray = bug == Some(Planted::MisdirectedWrite) && random.one_in(50);
+                for block in part {
+                    let from = block * block_bytes + *skip - start;
+                    if (block + 1) * block_bytes - start > limit || is_lost {
+                        continue;
+                    }
+                    let content = buffer[from..from + block_bytes].to_vec();
+                    let block = if is_astray { block + 1 } else { block };
+                    self.put(block, &content, number);
+                }
+            }
+            Operation::Allocate { .. } => {
+                for block in part {
+                    self.put(block, &vec![0; block_bytes], number);
+                }
+            }
+            Operation::Sync { .. } => {}
+        }
+        self.running.insert(number, running);
+    }
+
+    /// What the operations under way leave when nobody waits for them any more.
+    fn abandon(&mut self, random: &mut Random) {
+        let numbers: Vec<u64> = self.running.keys().copied().collect();
+        for number in numbers {
+            let is_write = self.running.get(&number).is_some_and(|running| {
+                matches!(running.operation, Operation::Write { .. } | Operation::Allocate { .. })
+                    && running.result.is_ok()
+            });
+            let parts = self.running.get_mut(&number).map(|running| std::mem::take(&mut running.parts));
+            for part in parts.into_iter().flatten().filter(|_| is_write) {
+                for block in part {
+                    if random.one_in(2) {
+                        self.do_part(number, block..block + 1, None, random);
+                    }
+                }
+            }
+        }
+        self.running.clear();
+    }
+
+    /// The process dies; the kernel keeps what it has.
+    pub(crate) fn on_kill(&mut self, random: &mut Random, bug: Option<Planted>) {
+        self.abandon(random);
+        if bug == Some(Planted::StaleAfterRestart) {
+            self.bytes.copy_from_slice(&self.stable);
+            self.unstable.clear();
+        }
+    }
+
+    /// The power goes: each block keeps one of its versions.
+    pub(crate) fn on_power_cut(&mut self, random: &mut Random, bug: Option<Planted>) {
+        self.abandon(random);
+        for (block, versions) in std::mem::take(&mut self.unstable) {
+            let range = self.range(block);
+            let kept = random.below(versions.since.len() as u64 + 1) as usize;
+            if kept > 0 {
+                let content = &versions.since[kept - 1].1;
+                let torn = bug == Some(Planted::TornBlock) && random.one_in(4);
+                let length = if torn { content.len() / 2 } else { content.len() };
+                self.stable[range.start..range.start + length].copy_from_slice(&content[..length]);
+            }
+        }
+        self.bytes.copy_from_slice(&self.stable);
+        self.former.copy_from_slice(&self.stable);
+    }
+
+    /// The file is cut and grows again.
+    pub(crate) fn zero_from(&mut self, block: usize) {
+        let start = block * self.block_bytes;
+        self.bytes[start..].fill(0);
+        self.stable[start..].fill(0);
+        self.unstable.retain(|unstable, _| *unstable < block);
+    }
+
+    /// The file is opened anew: nobody is told of earlier failures.
+    pub(crate) fn forgive(&mut self) {
+        self.failure_count = 0;
+        self.told.clear();
+    }
+
+    /// Operations under way.
+    pub(crate) fn running_count(&self) -> usize {
+        self.running.len()
+    }
+}
+
+impl Shared {
+    /// Starts an operation; gives it back if too many run.
+    pub(crate) fn start_disk(
+        &mut self,
+        actor: Actor,
+        token: Token,
+        mut operation: Operation,
+    ) -> Result<(), Operation> {
+        let settings = self.scenario.disk;
+        if self.disk.running.values().filter(|running| running.actor == actor).count() >= settings.limit {
+            return Err(operation);
+        }
+        self.disk.operation_count += 1;
+        self.disk.next += 1;
+        let number = self.disk.next;
+        let block_bytes = self.disk.block_bytes;
+        if self.is_planted(Planted::FuaIgnored)
+            && let Operation::Write { durable, .. } = &mut operation
+        {
+            *durable = false;
+        }
+        let (length, extent) = match &operation {
+            Operation::Read { offset, buffer, skip, .. } | Operation::Write { offset, buffer, skip, .. } => {
+                let length = buffer.len() - skip;
+                let start = *offset as usize;
+                (length, start / block_bytes..(start + length) / block_bytes)
+            }
+            Operation::Allocate { offset, length, .. } => {
+                let (start, length) = (*offset as usize, *length as usize);
+                (0, start / block_bytes..(start + length) / block_bytes)
+            }
+            Operation::Sync { .. } => (0, 0..0),
+        };
+        let (result, limit) = self.draw_result(&operation, length);
+        let mut limit = limit;
+        if self.is_planted(Planted::HiddenShortWrite)
+            && matches!(operation, Operation::Write { .. })
+            && extent.len() > 1
+            && self.random.one_in(4)
+        {
+            limit = length / 2;
+        }
+        let is_late =
+            matches!(operation, Operation::Write { .. }) && self.strikes(Planted::CompletionBeforeData, 4);
+        let covered = match operation {
+            Operation::Sync { .. } => {
+                let newest = |versions: &Versions| versions.since.last().map_or(0, |(number, _)| *number);
+                self.disk.unstable.iter().map(|(block, versions)| (*block, newest(versions))).collect()
+            }
+            _ => BTreeMap::new(),
+        };
+        let mut at_ns = self.now_ns;
+        let mut draw_ns = |shared: &mut Self| {
+            at_ns += settings.latency_ns / PART_COUNT + shared.random.below(settings.jitter_ns);
+            at_ns
+        };
+        let mut parts = Vec::new();
+        // A write that fails may have done a part.
+        let is_begun = limit > 0 && matches!(operation, Operation::Write { .. });
+        if (result.is_ok() || is_begun) && !extent.is_empty() {
+            // Up to three runs of blocks, in any order.
+            let mut cuts = vec![extent.start, extent.end];
+            for _ in 1..PART_COUNT {
+                cuts.push(self.random.between(extent.start as u64, extent.end as u64) as usize);
+            }
+            cuts.sort_unstable();
+            parts.extend(cuts.windows(2).map(|pair| pair[0]..pair[1]).filter(|part| !part.is_empty()));
+            if parts.len() > 1 && self.random.one_in(2) {
+                parts.reverse();
+            }
+            if !is_late {
+                for _ in 0..parts.len() {
+                    let at_ns = draw_ns(self);
+                    self.at(at_ns, Event::DiskPart(number));
+                }
+            }
+        }
+        let mut end_ns = draw_ns(self);
+        if self.is_hostile && self.random.happens(settings.slow) {
+            end_ns += self.random.below(settings.slow_ns);
+        }
+        if is_late {
+            for _ in 0..parts.len() {
+                let at_ns = end_ns + self.random.below(2_000_000);
+                self.at(at_ns, Event::DiskPart(number));
+            }
+        }
+        if !self.strikes(Planted::StuckOperation, 100) {
+            self.at(end_ns, Event::DiskEnd(number));
+        }
+        self.say(|| format!("disk {number}: {} for reactor {actor}", describe(&operation)));
+        let running = Running { actor, token, operation, parts, result, limit, covered, is_late };
+        self.disk.running.insert(number, running);
+        Ok(())
+    }
+
+    /// How an operation ends, and how many bytes it does.
+    fn draw_result(&mut self, operation: &Operation, length: usize) -> (Result<usize, Errno>, usize) {
+        let settings = self.scenario.disk;
+        if let Operation::Allocate { change, .. } = operation
+            && (!settings.supports_ranges || (*change == Allocation::Zero && settings.limit == 2))
+        {
+            return (Err(Errno::OPNOTSUPP), 0);
+        }
+        if !self.is_hostile {
+            return (Ok(length), length);
+        }
+        let random = &mut self.random;
+        if random.happens(settings.passing) {
+            return (Err(random.pick(&[Errno::INTR, Errno::AGAIN])), 0);
+        }
+        let (rate, errno) = match operation {
+            Operation::Read { .. } => (settings.read_error, Errno::IO),
+            Operation::Write { durable: true, .. } | Operation::Sync { .. } => {
+                (settings.sync_error, Errno::IO)
+            }
+            Operation::Write { .. } => (settings.write_error, random.pick(&[Errno::IO, Errno::NOSPC])),
+            Operation::Allocate { .. } => (settings.write_error, random.pick(&[Errno::IO, Errno::NOSPC])),
+        };
+        if random.happens(rate) {
+            let blocks = random.below((length / self.disk.block_bytes) as u64 + 1) as usize;
+            return (Err(errno), if errno == Errno::IO { blocks * self.disk.block_bytes } else { 0 });
+        }
+        if length > 1 && random.happens(settings.short) {
+            // Whole blocks: whoever wrote the rest of one would find it torn.
+            let block_bytes = self.disk.block_bytes;
+            let count = random.below(length as u64) as usize;
+            return (Ok(count), count / block_bytes * block_bytes);
+        }
+        (Ok(length), length)
+    }
+
+    pub(crate) fn on_disk_part(&mut self, number: u64) {
+        let Some(running) = self.disk.running.get_mut(&number) else { return };
+        if running.parts.is_empty() {
+            return;
+        }
+        let part = running.parts.remove(0);
+        let is_over = running.is_late && running.parts.is_empty() && running.actor == usize::MAX;
+        // Of what stops short, the limit counts from where this operation began.
+        let bug = self.scenario.planted;
+        self.disk.do_part(number, part, bug, &mut self.random);
+        if is_over {
+            self.disk.running.remove(&number);
+        }
+    }
+
+    /// An operation ends: gives it back to its reactor.
+    pub(crate) fn on_disk_end(&mut self, number: u64) -> Option<(Actor, Completion)> {
+        let running = self.disk.running.get_mut(&number)?;
+        let (actor, token) = (running.actor, running.token);
+        if matches!(running.operation, Operation::Sync { .. }) && running.result.is_ok() {
+            let told = self.disk.told.entry(actor).or_insert(0);
+            if *told < self.disk.failure_count {
+                *told = self.disk.failure_count;
+                running.result = Err(Errno::IO);
+            }
+        }
+        let result = running.result.map_err(io::Error::from);
+        if running.is_late && !running.parts.is_empty() {
+            // It goes on behind its reactor's back.
+            running.actor = usize::MAX;
+            let (bytes, skip) = match &running.operation {
+                Operation::Write { buffer, skip, .. } => (buffer.to_vec(), *skip),
+                _ => return None,
+            };
+            let pool = reactor::Pool::new(1).ok()?;
+            let mut copy = pool.take(bytes.len())?;
+            copy.copy_from_slice(&bytes);
+            let Operation::Write { buffer, .. } = &mut running.operation else { return None };
+            debug_assert!(skip <= bytes.len());
+            let buffer: Buffer = std::mem::replace(buffer, copy);
+            return Some((actor, Completion { token, result, buffer: Some(buffer) }));
+        }
+        let running = self.disk.running.remove(&number)?;
+        let is_durable =
+            matches!(running.operation, Operation::Sync { .. } | Operation::Write { durable: true, .. });
+        match (&running.operation, running.result) {
+            (_, Err(errno)) if is_durable && !matches!(errno, Errno::INTR | Errno::AGAIN) => {
+                self.disk.has_failed_sync = true;
+                self.disk.failure_count += 1;
+                if matches!(running.operation, Operation::Sync { .. }) {
+                    self.disk.told.insert(actor, self.disk.failure_count);
+                }
+                self.disk.forget(&mut self.random);
+            }
+            (Operation::Sync { .. }, Ok(_)) if !self.is_planted(Planted::LostFlush) => {
+                for (block, newest) in &running.covered {
+                    self.disk.settle(*block, |version| version == *newest);
+                }
+            }
+            (Operation::Write { offset, .. }, Ok(_)) if is_durable => {
+                let first = *offset as usize / self.disk.block_bytes;
+                let count = running.limit / self.disk.block_bytes;
+                for block in first..first + count {
+                    self.disk.settle(block, |version| version == number);
+                }
+            }
+            _ => {}
+        }
+        self.say(|| format!("disk {number}: ends with {:?}", running.result));
+        let buffer = match running.operation {
+            Operation::Read { buffer, .. } | Operation::Write { buffer, .. } => Some(buffer),
+            Operation::Sync { .. } | Operation::Allocate { .. } => None,
+        };
+        Some((actor, Completion { token, result, buffer }))
+    }
+}
+
+fn describe(operation: &Operation) -> String {
+    match operation {
+        Operation::Read { offset, buffer, skip, .. } => format!("read {} at {offset}", buffer.len() - skip),
+        Operation::Write { offset, buffer, skip, durable, .. } => {
+            let how = if *durable { "write durably" } else { "write" };
+            format!("{how} {} at {offset}", buffer.len() - skip)
+        }
+        Operation::Sync { .. } => "flush".into(),
+        Operation::Allocate { offset, length, change, .. } => format!("{change:?} {length} at {offset}"),
+    }
+}

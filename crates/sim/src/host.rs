@@ -1,0 +1,552 @@
+//! A host: the real keeper and the real cores of its lanes, each driven as its thread drives it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use host::keeper::{Keeper, KeeperAction, KeeperSettings, News};
+use host::lane_core::{Attachment, LaneAction, LaneCore, LaneSettings, Vouching};
+use host::{Completion, LinkError, Namespace, ReconnectSettings, ReplayPolicy};
+use proto::handshake::HostOffer;
+use proto::host_controller::ControllerSettings;
+use proto::host_limits::Limits;
+use wire::id::Qid;
+use wire::nqn::HostId;
+use wire::pdu::DataAlignment;
+
+use crate::network::{Got, Phase, Took};
+use crate::scenario::{MS, SECOND, Scenario};
+use crate::shared::{Actor, Shared, Side};
+
+/// The subsystem's name.
+pub(crate) const SUBSYSTEM: &str = "nqn.2026-01.io.nvlane:simulated";
+
+/// Pieces of one send, as the real drivers gather them.
+const PIECE_COUNT: usize = 256;
+
+/// Received in one call.
+const STAGING_BYTES: usize = 256 << 10;
+
+/// Read data of this size is received where it belongs.
+const IN_PLACE_BYTES: usize = 8 << 10;
+
+/// Received beside data that is received in place.
+const LOOKAHEAD_BYTES: usize = 4096;
+
+/// Receives in one poll at most.
+const RECEIVE_COUNT_MAX: usize = 8;
+
+/// What the keeper's thread and the lanes' tell each other.
+#[derive(Debug)]
+enum ToLane {
+    Up(Arc<Attachment>),
+    Down(u64),
+    Over,
+}
+
+#[derive(Debug)]
+enum ToKeeper {
+    Lost { generation: u64, cause: LinkError },
+    Abort { generation: u64, qid: Qid, cid: u16 },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Link {
+    None,
+    Dialling(usize),
+    Connected(usize),
+}
+
+/// One host.
+pub(crate) struct Host {
+    index: usize,
+    /// Its keeper's; the lanes' follow.
+    actor: Actor,
+    keeper: Keeper,
+    link: Link,
+    inbox: VecDeque<(u64, ToKeeper)>,
+    pub(crate) lanes: Vec<Lane>,
+    pub(crate) namespace: Option<Namespace>,
+    /// What its controller can do.
+    limits: Option<Limits>,
+    /// When another first attempt is made, ns.
+    again_ns: Option<u64>,
+    /// When it came up last, and how often it did.
+    pub(crate) up_count: u32,
+    is_closing: bool,
+    staging: Vec<u8>,
+}
+
+/// One lane of it.
+pub(crate) struct Lane {
+    pub(crate) core: LaneCore<Vec<u8>>,
+    pub(crate) actor: Actor,
+    link: Link,
+    inbox: VecDeque<(u64, ToLane)>,
+    expects_large: bool,
+}
+
+fn settings(scenario: &Scenario, index: usize) -> KeeperSettings {
+    let name = format!("nqn.2026-01.io.nvlane:host-{index}");
+    KeeperSettings {
+        controller: ControllerSettings {
+            host: name.parse().expect("a name"),
+            hostid: HostId::from_bytes([index as u8 + 1; 16]),
+            subsystem: SUBSYSTEM.parse().expect("a name"),
+            is_discovery: false,
+            keep_alive_ms: scenario.keep_alive_ms,
+            queue_pairs: scenario.lanes_per_host,
+            is_flow_control_disabled: !scenario.has_flow_control,
+        },
+        offer: offer(scenario),
+        connect_timeout_ns: 3 * SECOND,
+        admin_timeout_ns: 10 * SECOND,
+        reconnect: ReconnectSettings { delay_ns_first: 20 * MS, delay_ns_max: 4 * SECOND, give_up_ns: None },
+        seed: scenario.seed ^ index as u64,
+    }
+}
+
+fn offer(scenario: &Scenario) -> HostOffer {
+    HostOffer { alignment: DataAlignment::NONE, digests: scenario.digests, r2t_limit: scenario.r2t_limit }
+}
+
+impl Host {
+    pub(crate) fn new(scenario: &Scenario, index: usize, actor: Actor) -> Self {
+        let vouching = Vouching::default();
+        let lane = |number: u16| {
+            let mut core = LaneCore::new(LaneSettings {
+                qid: Qid::new(number),
+                depth: scenario.depth,
+                offer: offer(scenario),
+                in_capsule_bytes_max: u32::MAX,
+                connect_timeout_ns: 3 * SECOND,
+                command_timeout_ns: scenario.command_timeout_ns,
+                replay: if scenario.is_replayed { ReplayPolicy::Idempotent } else { ReplayPolicy::ReadsOnly },
+            });
+            core.share_vouching(vouching.clone());
+            Lane {
+                core,
+                actor: actor + usize::from(number),
+                link: Link::None,
+                inbox: VecDeque::new(),
+                expects_large: false,
+            }
+        };
+        Self {
+            index,
+            actor,
+            keeper: Keeper::new(settings(scenario, index), 0),
+            link: Link::None,
+            inbox: VecDeque::new(),
+            lanes: (1..=scenario.lanes_per_host).map(lane).collect(),
+            namespace: None,
+            limits: None,
+            again_ns: None,
+            up_count: 0,
+            is_closing: false,
+            staging: vec![0; STAGING_BYTES],
+        }
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.keeper.is_over()
+    }
+
+    /// Ends the association in good order.
+    pub(crate) fn close(&mut self, shared: &mut Shared) {
+        self.is_closing = true;
+        self.keeper.close();
+        shared.wake(self.actor);
+    }
+
+    /// The keeper's thread runs.
+    pub(crate) fn run_keeper(&mut self, shared: &mut Shared) {
+        let now_ns = shared.now_ns;
+        if self.again_ns.take_if(|at_ns| *at_ns <= now_ns).is_some() && !self.is_closing {
+            self.keeper = Keeper::new(settings(&shared.scenario, self.index), now_ns);
+        }
+        while self.inbox.front().is_some_and(|(at_ns, _)| *at_ns <= now_ns) {
+            match self.inbox.pop_front() {
+                Some((_, ToKeeper::Lost { generation, cause })) => {
+                    self.keeper.on_lane_lost(generation, cause, now_ns);
+                }
+                Some((_, ToKeeper::Abort { generation, qid, cid })) => {
+                    self.keeper.abort(generation, qid, cid);
+                }
+                None => {}
+            }
+        }
+        loop {
+            self.dial_keeper(shared);
+            if let Err(cause) = self.exchange_keeper(shared) {
+                self.lose_keeper(shared, cause);
+            }
+            if !self.act_keeper(shared) {
+                break;
+            }
+        }
+        let deadlines =
+            [self.keeper.next_deadline(), self.inbox.front().map(|(at_ns, _)| *at_ns), self.again_ns];
+        if let Some(at_ns) = deadlines.into_iter().flatten().min() {
+            shared.wake_at(self.actor, at_ns.max(now_ns + 1));
+        }
+    }
+
+    fn dial_keeper(&mut self, shared: &mut Shared) {
+        let Link::Dialling(id) = self.link else { return };
+        match shared.connection(id).phase {
+            Phase::Dialling => {}
+            Phase::Open => {
+                self.link = Link::Connected(id);
+                self.keeper.on_connected(([192, 0, 2, 1], 4420).into(), shared.now_ns);
+            }
+            Phase::Refused => {
+                let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+                self.link = Link::None;
+                self.keeper.on_lost(refused.into(), shared.now_ns);
+            }
+        }
+    }
+
+    fn exchange_keeper(&mut self, shared: &mut Shared) -> Result<(), LinkError> {
+        let now_ns = shared.now_ns;
+        self.keeper.advance(now_ns)?;
+        let Link::Connected(id) = self.link else { return Ok(()) };
+        loop {
+            while self.keeper.ring() {
+                let (bytes, total) = gather(shared, id, |each| self.keeper.for_each_piece(each))?;
+                let count = bytes.len();
+                if count > 0 {
+                    shared.send(id, Side::Host, bytes);
+                    self.keeper.on_sent(count);
+                }
+                if count < total {
+                    break;
+                }
+            }
+            if self.keeper.has_finished() {
+                self.keeper.on_bytes(&mut &[][..], now_ns)?;
+            }
+            match shared.receive(id, Side::Host, &mut [&mut self.staging[..32 << 10]]) {
+                Got::Bytes(count) => self.keeper.on_bytes(&mut &self.staging[..count], now_ns)?,
+                Got::Dry => return Ok(()),
+                Got::Ended => return Err(LinkError::Closed { during: self.keeper.doing() }),
+                Got::Reset => return Err(std::io::Error::from(std::io::ErrorKind::ConnectionReset).into()),
+            }
+            self.keeper.advance(now_ns)?;
+        }
+    }
+
+    fn lose_keeper(&mut self, shared: &mut Shared, cause: LinkError) {
+        if let (LinkError::Violation(violation), Link::Connected(id)) = (&cause, self.link)
+            && let Some(bytes) = self.keeper.term_req(*violation)
+        {
+            send_once(shared, id, bytes);
+        }
+        let index = self.index;
+        shared.say(|| format!("host {index}: connection lost: {cause}"));
+        self.keeper.on_lost(cause, shared.now_ns);
+    }
+
+    fn act_keeper(&mut self, shared: &mut Shared) -> bool {
+        let mut has_acted = false;
+        while let Some(action) = self.keeper.next_action() {
+            has_acted = true;
+            match action {
+                KeeperAction::Open => self.link = Link::Dialling(shared.dial(self.actor)),
+                KeeperAction::Close { at_once } => hang_up(shared, &mut self.link, at_once),
+                KeeperAction::Answer { .. } => {}
+                KeeperAction::Tell(news) => self.on_news(shared, news),
+            }
+        }
+        has_acted
+    }
+
+    fn on_news(&mut self, shared: &mut Shared, news: News) {
+        let index = self.index;
+        match news {
+            News::Up { attachment, controller, namespaces } => {
+                shared.say(|| format!("host {index}: association {} is up", attachment.generation));
+                self.up_count += 1;
+                self.limits = Some(controller.limits);
+                self.namespace = namespaces
+                    .first()
+                    .and_then(|info| Namespace::new(*info, controller.limits).ok())
+                    .or(self.namespace.take());
+                for lane in &mut self.lanes {
+                    tell_lane(shared, lane, ToLane::Up(Arc::clone(&attachment)));
+                }
+            }
+            News::Down { generation, cause } => {
+                shared.say(|| format!("host {index}: association {generation} is lost: {cause}"));
+                for lane in &mut self.lanes {
+                    tell_lane(shared, lane, ToLane::Down(generation));
+                }
+            }
+            News::Namespaces { namespaces, .. } => {
+                shared.say(|| format!("host {index}: namespaces have changed"));
+                if let (Some(info), Some(limits)) = (namespaces.first(), self.limits) {
+                    self.namespace = Namespace::new(*info, limits).ok().or(self.namespace.take());
+                }
+                for lane in &self.lanes {
+                    shared.wake(lane.actor);
+                }
+            }
+            News::Over { cause, .. } => {
+                shared.say(|| format!("host {index}: over"));
+                if let Some(cause) = cause
+                    && !self.is_closing
+                {
+                    if self.up_count > 0 {
+                        shared.find(format!("host {index} gives up for good: {cause}"));
+                    }
+                    // A first attempt is made once; whoever made it makes another.
+                    let at_ns = shared.now_ns + 100 * MS;
+                    self.again_ns = Some(at_ns);
+                    shared.wake_at(self.actor, at_ns);
+                    return;
+                }
+                for lane in &mut self.lanes {
+                    tell_lane(shared, lane, ToLane::Over);
+                }
+            }
+            News::Failed { attempts, cause } => {
+                shared.say(|| format!("host {index}: attempt {attempts} failed: {cause}"));
+            }
+            News::Discovery | News::Event(_) => {}
+        }
+    }
+
+    fn tell_keeper(&mut self, shared: &mut Shared, message: ToKeeper) {
+        let at_ns = shared.now_ns + shared.random.between(1, 5000);
+        let at_ns = self.inbox.back().map_or(at_ns, |(last_ns, _)| at_ns.max(*last_ns));
+        self.inbox.push_back((at_ns, message));
+        shared.wake_at(self.actor, at_ns);
+    }
+
+    /// A lane's thread runs: as `Lane::poll_with` does.
+    pub(crate) fn run_lane(
+        &mut self,
+        shared: &mut Shared,
+        number: usize,
+        done: &mut Vec<Completion<Vec<u8>>>,
+    ) {
+        let now_ns = shared.now_ns;
+        while self.lanes[number].inbox.front().is_some_and(|(at_ns, _)| *at_ns <= now_ns) {
+            let lane = &mut self.lanes[number];
+            match lane.inbox.pop_front() {
+                Some((_, ToLane::Up(attachment))) => lane.core.attach(&attachment, now_ns),
+                Some((_, ToLane::Down(generation))) => lane.core.detach(generation),
+                Some((_, ToLane::Over)) => lane.core.end(),
+                None => {}
+            }
+            self.act_lane(shared, number);
+        }
+        if let Link::Connected(_) = self.lanes[number].link
+            && let Err(cause) = self.exchange_lane(shared, number, done)
+        {
+            self.lose_lane(shared, number, cause);
+        }
+        if let Err(cause) = self.lanes[number].core.on_time(now_ns) {
+            self.lose_lane(shared, number, cause);
+        }
+        self.dial_lane(shared, number);
+        self.act_lane(shared, number);
+        self.lanes[number].core.drain(&mut |completion| done.push(completion));
+        let lane = &self.lanes[number];
+        let deadlines = [lane.core.next_deadline(), lane.inbox.front().map(|(at_ns, _)| *at_ns)];
+        if let Some(at_ns) = deadlines.into_iter().flatten().min() {
+            shared.wake_at(lane.actor, at_ns.max(now_ns + 1));
+        }
+    }
+
+    fn exchange_lane(
+        &mut self,
+        shared: &mut Shared,
+        number: usize,
+        done: &mut Vec<Completion<Vec<u8>>>,
+    ) -> Result<(), LinkError> {
+        self.flush_lane(shared, number)?;
+        for _ in 0..RECEIVE_COUNT_MAX {
+            if !self.receive_lane(shared, number, done)? {
+                break;
+            }
+        }
+        self.flush_lane(shared, number)?;
+        let lane = &mut self.lanes[number];
+        if lane.core.has_finished() {
+            lane.core.on_bytes(&mut &[][..], shared.now_ns, &mut |completion| done.push(completion))?;
+        }
+        if let Link::Connected(id) = lane.link
+            && shared.is_readable(id, Side::Host)
+        {
+            let actor = lane.actor;
+            shared.wake(actor);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn flush_lane(&mut self, shared: &mut Shared, number: usize) -> Result<(), LinkError> {
+        let lane = &mut self.lanes[number];
+        let Link::Connected(id) = lane.link else { return Ok(()) };
+        while lane.core.ring() {
+            let (bytes, total) = gather(shared, id, |each| lane.core.for_each_piece(each))?;
+            let count = bytes.len();
+            if count > 0 {
+                shared.send(id, Side::Host, bytes);
+                lane.core.on_sent(count);
+            }
+            if count < total {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn receive_lane(
+        &mut self,
+        shared: &mut Shared,
+        number: usize,
+        done: &mut Vec<Completion<Vec<u8>>>,
+    ) -> Result<bool, LinkError> {
+        let lane = &mut self.lanes[number];
+        let Link::Connected(id) = lane.link else { return Ok(false) };
+        let limit = if lane.expects_large { LOOKAHEAD_BYTES } else { STAGING_BYTES };
+        let place = lane.core.place().filter(|place| place.len() >= IN_PLACE_BYTES);
+        let (got, place_bytes, room) = match place {
+            Some(place) => {
+                let place_bytes = place.len();
+                let mut into = [place, &mut self.staging[..LOOKAHEAD_BYTES]];
+                (shared.receive(id, Side::Host, &mut into), place_bytes, place_bytes + LOOKAHEAD_BYTES)
+            }
+            None => (shared.receive(id, Side::Host, &mut [&mut self.staging[..limit]]), 0, limit),
+        };
+        let count = match got {
+            Got::Bytes(count) => count,
+            Got::Dry => return Ok(false),
+            Got::Ended => return Err(LinkError::Closed { during: lane.core.doing() }),
+            Got::Reset => return Err(std::io::Error::from(std::io::ErrorKind::ConnectionReset).into()),
+        };
+        let placed = count.min(place_bytes);
+        if placed > 0 {
+            lane.core.on_placed(placed)?;
+        }
+        let mut input = &self.staging[..count - placed];
+        lane.core.on_bytes(&mut input, shared.now_ns, &mut |completion| done.push(completion))?;
+        let is_within_large = lane.core.place().is_some_and(|place| place.len() >= IN_PLACE_BYTES);
+        lane.expects_large = is_within_large || (place_bytes > 0 && count < room);
+        Ok(count == room)
+    }
+
+    fn dial_lane(&mut self, shared: &mut Shared, number: usize) {
+        let lane = &mut self.lanes[number];
+        let Link::Dialling(id) = lane.link else { return };
+        match shared.connection(id).phase {
+            Phase::Dialling => {}
+            Phase::Open => {
+                lane.link = Link::Connected(id);
+                lane.expects_large = false;
+                lane.core.on_connected(shared.now_ns);
+                if let Err(cause) = self.flush_lane(shared, number) {
+                    self.lose_lane(shared, number, cause);
+                }
+            }
+            Phase::Refused => {
+                lane.link = Link::None;
+                let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+                self.lose_lane(shared, number, refused.into());
+            }
+        }
+    }
+
+    pub(crate) fn lose_lane(&mut self, shared: &mut Shared, number: usize, cause: LinkError) {
+        let lane = &mut self.lanes[number];
+        if let (LinkError::Violation(violation), Link::Connected(id)) = (&cause, lane.link)
+            && let Some(bytes) = lane.core.term_req(*violation)
+        {
+            send_once(shared, id, bytes);
+        }
+        let index = self.index;
+        shared.say(|| format!("host {index} lane {number}: connection lost: {cause}"));
+        lane.core.on_lost(cause);
+        self.act_lane(shared, number);
+    }
+
+    pub(crate) fn act_lane(&mut self, shared: &mut Shared, number: usize) {
+        while let Some(action) = self.lanes[number].core.next_action() {
+            let lane = &mut self.lanes[number];
+            let generation = lane.core.attachment().map_or(0, |attachment| attachment.generation);
+            let qid = lane.core.qid();
+            match action {
+                LaneAction::Open(_) => lane.link = Link::Dialling(shared.dial(lane.actor)),
+                LaneAction::Close => hang_up(shared, &mut lane.link, true),
+                LaneAction::Abort { cid } => {
+                    self.tell_keeper(shared, ToKeeper::Abort { generation, qid, cid });
+                }
+                LaneAction::Report { generation, cause } => {
+                    self.tell_keeper(shared, ToKeeper::Lost { generation, cause });
+                }
+            }
+        }
+    }
+
+    /// Connections that stand.
+    pub(crate) fn connections(&self) -> Vec<usize> {
+        let links = self.lanes.iter().map(|lane| lane.link).chain([self.link]);
+        links.filter_map(|link| if let Link::Connected(id) = link { Some(id) } else { None }).collect()
+    }
+
+    /// Every command that is out, by lane.
+    pub(crate) fn outstanding(&self) -> BTreeMap<usize, u16> {
+        self.lanes.iter().map(|lane| (lane.actor, lane.core.outstanding())).collect()
+    }
+}
+
+fn tell_lane(shared: &mut Shared, lane: &mut Lane, message: ToLane) {
+    let at_ns = shared.now_ns + shared.random.between(1, 5000);
+    let at_ns = lane.inbox.back().map_or(at_ns, |(last_ns, _)| at_ns.max(*last_ns));
+    lane.inbox.push_back((at_ns, message));
+    shared.wake_at(lane.actor, at_ns);
+}
+
+/// Gathers what is on its way, as far as the network has room; gives also how much there was.
+fn gather<'a>(
+    shared: &mut Shared,
+    id: usize,
+    for_each_piece: impl FnOnce(&mut dyn FnMut(&'a [u8]) -> bool),
+) -> Result<(Vec<u8>, usize), LinkError> {
+    let mut pieces: Vec<&[u8]> = Vec::new();
+    for_each_piece(&mut |piece| {
+        if pieces.len() == PIECE_COUNT {
+            return false;
+        }
+        pieces.push(piece);
+        true
+    });
+    let total = pieces.iter().map(|piece| piece.len()).sum();
+    let count = match shared.begin_send(id, Side::Host, total) {
+        Took::Bytes(count) => count,
+        Took::Blocked => 0,
+        Took::Reset => return Err(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into()),
+    };
+    let mut bytes = Vec::with_capacity(count);
+    for piece in pieces {
+        bytes.extend_from_slice(&piece[..piece.len().min(count - bytes.len())]);
+    }
+    Ok((bytes, total))
+}
+
+/// Sends a last word, if it fits.
+fn send_once(shared: &mut Shared, id: usize, bytes: Vec<u8>) {
+    if shared.begin_send(id, Side::Host, bytes.len()) == Took::Bytes(bytes.len()) {
+        shared.send(id, Side::Host, bytes);
+    }
+    shared.finish(id, Side::Host);
+}
+
+fn hang_up(shared: &mut Shared, link: &mut Link, at_once: bool) {
+    match std::mem::replace(link, Link::None) {
+        Link::Connected(id) if !at_once => shared.close(id, Side::Host),
+        Link::Connected(id) | Link::Dialling(id) => shared.reset(id, Side::Host),
+        Link::None => {}
+    }
+}

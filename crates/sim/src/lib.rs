@@ -1,0 +1,32 @@
+//! The real host and target under virtual time: a seeded scheduler, a hostile network, a failing disk, and a checker.
+//!
+//! What runs is the product: keepers and lane cores of `host`, the applications of `target` with their control plane,
+//! the backends of `store`. What is simulated is what they see of the world: `reactor`'s [`Io`](reactor::Io), sockets, disks,
+//! threads and time. One seed decides everything, so that a run that fails can be seen again, event by event.
+//!
+//! ```text
+//!   user ─▶ host lanes ─▶ network ─▶ reactors of the target ─▶ disk
+//!     ▲                                                          │
+//!     └───── model: may this block hold that value? ◀────────────┘
+//! ```
+#![forbid(unsafe_code)]
+// Virtual worlds are small: counts and times fit any integer, and a wrong one would only be another seed.
+#![allow(clippy::cast_possible_truncation)]
+
+mod disk;
+mod host;
+mod model;
+mod network;
+mod planted;
+mod random;
+mod reactor_io;
+mod run;
+mod scenario;
+mod shared;
+mod tamper;
+mod trace;
+mod user;
+mod world;
+
+pub use planted::Planted;
+pub use run::{Outcome, run_seed};

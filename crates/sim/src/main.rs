@@ -1,0 +1,172 @@
+//! `nvlane-sim`: runs seeds, and shows one that fails.
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use clap::{Parser, ValueEnum};
+use nvlane_sim::{Outcome, Planted, run_seed};
+
+/// The real host and target under virtual time, a hostile network and a failing disk
+#[derive(Parser)]
+#[command(name = "cargo xtask sim", bin_name = "cargo xtask sim")]
+struct Options {
+    /// Seeds to run
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    seeds: u64,
+    /// The first seed; alone it is the only one, and its trace is printed
+    #[arg(long, value_name = "S")]
+    seed: Option<u64>,
+    /// Put this bug in; the run then fails unless it is found
+    #[arg(long, value_name = "BUG")]
+    planted: Option<Planted>,
+    /// Put each bug in, one after the other: each must be found
+    #[arg(long)]
+    planted_all: bool,
+    /// Threads [default: one for each core]
+    #[arg(long, value_name = "N")]
+    jobs: Option<usize>,
+    /// Go on after a seed that fails
+    #[arg(long)]
+    keep_going: bool,
+    /// Run each seed twice: both runs must be the same
+    #[arg(long)]
+    twice: bool,
+}
+
+/// What came of many seeds.
+#[derive(Default)]
+struct Totals {
+    seed_count: u64,
+    command_count: u64,
+    read_count: u64,
+    virtual_ns: u64,
+    failed: Vec<(u64, String)>,
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    if options.planted_all {
+        return plant_all(&options);
+    }
+    let is_alone = options.seed.is_some() && std::env::args().all(|argument| argument != "--seeds");
+    if let (Some(seed), true) = (options.seed, is_alone) {
+        return show(seed, options.planted);
+    }
+    let start = Instant::now();
+    let totals = run_all(&options, options.planted, options.seed.unwrap_or(0));
+    report(&totals, start.elapsed());
+    for (seed, finding) in totals.failed.iter().take(20) {
+        println!("seed {seed}: {finding}");
+        let bug = options.planted.map_or(String::new(), |bug| format!(" --planted {}", name(bug)));
+        println!("  cargo xtask sim --seed {seed}{bug}");
+    }
+    match (totals.failed.is_empty(), options.planted) {
+        (true, None) | (false, Some(_)) => ExitCode::SUCCESS,
+        (true, Some(bug)) => {
+            println!("{} was not found", name(bug));
+            ExitCode::FAILURE
+        }
+        (false, None) => ExitCode::FAILURE,
+    }
+}
+
+fn name(bug: Planted) -> String {
+    bug.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
+/// Runs one seed and prints everything that happens.
+fn show(seed: u64, planted: Option<Planted>) -> ExitCode {
+    let outcome = run_seed(seed, planted, true);
+    for line in &outcome.trace {
+        println!("{line}");
+    }
+    println!("seed {seed}: {} commands, digest {:016x}", outcome.command_count, outcome.digest);
+    match outcome.finding {
+        Some(finding) => {
+            println!("{finding}");
+            ExitCode::FAILURE
+        }
+        None => ExitCode::SUCCESS,
+    }
+}
+
+fn run_all(options: &Options, planted: Option<Planted>, first: u64) -> Totals {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let jobs = options.jobs.unwrap_or(cores);
+    let next = AtomicU64::new(first);
+    let end = first.saturating_add(options.seeds);
+    let totals = Mutex::new(Totals::default());
+    std::thread::scope(|scope| {
+        for _ in 0..jobs {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= end {
+                        return;
+                    }
+                    let mut outcome = run_seed(seed, planted, false);
+                    if options.twice && run_seed(seed, planted, false).digest != outcome.digest {
+                        outcome.finding = Some("a second run was another one".into());
+                    }
+                    let has_failed = outcome.finding.is_some();
+                    totals.lock().unwrap_or_else(PoisonError::into_inner).add(seed, outcome);
+                    if has_failed && !options.keep_going {
+                        next.store(u64::MAX / 2, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    let mut totals = totals.into_inner().unwrap_or_else(PoisonError::into_inner);
+    totals.failed.sort_unstable();
+    totals
+}
+
+impl Totals {
+    fn add(&mut self, seed: u64, outcome: Outcome) {
+        self.seed_count += 1;
+        self.command_count += outcome.command_count;
+        self.read_count += outcome.read_count;
+        self.virtual_ns += outcome.virtual_ns;
+        self.failed.extend(outcome.finding.map(|finding| (seed, finding)));
+    }
+}
+
+fn report(totals: &Totals, took: Duration) {
+    let seconds = took.as_secs_f64();
+    // Counts of a run fit a double.
+    #[allow(clippy::cast_precision_loss)]
+    let rate = totals.command_count as f64 / seconds;
+    println!(
+        "{} seeds, {} commands ({rate:.0} per second), {} blocks judged, {} s of virtual time in {seconds:.1} s; {} failed",
+        totals.seed_count,
+        totals.command_count,
+        totals.read_count,
+        totals.virtual_ns / 1_000_000_000,
+        totals.failed.len()
+    );
+}
+
+/// Plants each bug and sees that it is found.
+fn plant_all(options: &Options) -> ExitCode {
+    let mut unseen = 0;
+    for &bug in Planted::value_variants() {
+        let start = Instant::now();
+        let totals = run_all(options, Some(bug), options.seed.unwrap_or(0));
+        let took = start.elapsed().as_secs_f64();
+        match totals.failed.first() {
+            Some((seed, finding)) => {
+                let finding: String = finding.chars().take(100).collect();
+                println!("{:<24} seed {seed:<6} {took:>6.1} s  {finding}", name(bug));
+            }
+            None => {
+                println!("{:<24} NOT FOUND in {} seeds, {took:.1} s", name(bug), totals.seed_count);
+                unseen += 1;
+            }
+        }
+    }
+    if unseen == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -1,0 +1,608 @@
+//! What each block may hold, by the history of all commands: the judge of every read.
+//!
+//! A block is a register. Every written value is unique, so each read says which write it saw, and all that is known of
+//! one value makes a cluster: its write and its reads, with the time of the *earliest end* among them and of the *latest
+//! begin*. A value whose earliest end lies before its latest begin was in place all the time between: a *held* zone. The
+//! history is that of a register if no two held zones overlap, and if no value lived and died wholly within the held
+//! zone of another (Gibbons and Korach).
+//!
+//! ```text
+//!  write A ├──────┤                             held: A from its first end to its last begin
+//!  read A             ├───┤      ├───┤
+//!                 ╞══════════════╡
+//!  write B             ├──┤                     B was done within: the last read of A was stale
+//! ```
+//!
+//! A command that was interrupted may happen, now or later, or not at all: it counts once somebody reads its value. A power
+//! cut takes a block back to any value that no durable one has surely replaced; the first read afterwards decides.
+//!
+//! Zeroes are not unique. A read of them needs one zeroing that nothing surely came after.
+
+use std::collections::BTreeMap;
+
+use crate::random::mixed;
+
+/// What a block holds: 0 for zeroes.
+pub(crate) type Value = u64;
+
+/// No end yet.
+const NEVER: u64 = u64::MAX;
+
+/// What is known of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Not answered.
+    Pending,
+    /// Done.
+    Done,
+    /// It may have been done.
+    Perhaps,
+    /// It was said not to have been done.
+    NotDone,
+    /// One of several that a power cut may have left.
+    Survivor,
+}
+
+#[derive(Clone, Debug)]
+struct Cluster {
+    value: Value,
+    /// The command that wrote it.
+    command: u64,
+    state: State,
+    /// The latest begin of a command that saw or made it.
+    begin_ns: u64,
+    /// The earliest end of one.
+    end_ns: u64,
+    is_seen: bool,
+    is_durable: bool,
+    /// Written before a flush failed: no later flush vouches for it.
+    is_excused: bool,
+    /// Its begin and end before the last power cut.
+    before: (u64, u64),
+}
+
+impl Cluster {
+    /// Whether it surely was in the block at some time.
+    fn is_certain(&self) -> bool {
+        self.state == State::Done || self.is_seen
+    }
+
+    /// Whether it surely came before `other`.
+    fn precedes(&self, other: &Self) -> bool {
+        self.end_ns < other.begin_ns && other.end_ns >= self.begin_ns
+    }
+
+    /// Whether both cannot be in one history.
+    fn contradicts(&self, other: &Self) -> bool {
+        let (a, b) = (self, other);
+        match (a.end_ns < a.begin_ns, b.end_ns < b.begin_ns) {
+            (true, true) => a.end_ns.max(b.end_ns) < a.begin_ns.min(b.begin_ns),
+            (true, false) => a.end_ns < b.begin_ns && b.end_ns < a.begin_ns,
+            (false, true) => b.end_ns < a.begin_ns && a.end_ns < b.begin_ns,
+            (false, false) => false,
+        }
+    }
+}
+
+/// What one block has seen.
+#[derive(Clone, Debug)]
+struct Block {
+    clusters: Vec<Cluster>,
+    /// Power cuts so far.
+    epoch: u32,
+    /// Values that a Compare and Write has replaced.
+    swapped: Vec<Value>,
+    /// What the last power cut turned out not to have left.
+    gone: Vec<Cluster>,
+    is_replayed: bool,
+}
+
+/// The history of a namespace.
+#[derive(Clone, Debug)]
+pub(crate) struct Model {
+    blocks: Vec<Block>,
+    /// By host: writes that were answered and that no flush has covered, with the time of the answer and the epoch.
+    unflushed: BTreeMap<usize, Vec<(u64, Value, u64, u32)>>,
+    epoch: u32,
+    /// How things stood at each power cut: what was answered before and arrives after is held against that.
+    past: Vec<(u64, Vec<Block>)>,
+    pub(crate) read_count: u64,
+}
+
+/// What is wrong.
+pub(crate) type Finding = String;
+
+impl Model {
+    /// With `is_replayed` a write that is not answered may be done more than once.
+    pub(crate) fn new(block_count: u64, is_replayed: bool) -> Self {
+        let first = Cluster {
+            value: 0,
+            command: 0,
+            state: State::Done,
+            begin_ns: 0,
+            end_ns: 0,
+            is_seen: true,
+            is_durable: true,
+            is_excused: false,
+            before: (0, 0),
+        };
+        let block =
+            Block { clusters: vec![first], epoch: 0, swapped: Vec::new(), gone: Vec::new(), is_replayed };
+        let blocks = vec![block; usize::try_from(block_count).expect("few blocks")];
+        Self { blocks, unflushed: BTreeMap::new(), epoch: 0, past: Vec::new(), read_count: 0 }
+    }
+
+    fn block(&mut self, lba: u64) -> &mut Block {
+        &mut self.blocks[usize::try_from(lba).expect("few blocks")]
+    }
+
+    /// A command that writes `value` begins.
+    pub(crate) fn begin_write(&mut self, lba: u64, value: Value, command: u64, now_ns: u64) {
+        self.block(lba).clusters.push(Cluster {
+            value,
+            command,
+            state: State::Pending,
+            begin_ns: now_ns,
+            end_ns: NEVER,
+            is_seen: false,
+            is_durable: false,
+            is_excused: false,
+            before: (0, 0),
+        });
+    }
+
+    fn find(&mut self, lba: u64, command: u64) -> Option<&mut Cluster> {
+        self.block(lba).clusters.iter_mut().rev().find(|cluster| cluster.command == command)
+    }
+
+    /// It was done.
+    pub(crate) fn end_write(
+        &mut self,
+        host: usize,
+        lba: u64,
+        command: u64,
+        now_ns: u64,
+        is_durable: bool,
+    ) -> Result<(), Finding> {
+        let mut epoch = self.epoch;
+        let cut_ns = self.past.last().map_or(0, |(cut_ns, _)| *cut_ns);
+        let Some(cluster) = self.find(lba, command) else { return Ok(()) };
+        cluster.end_ns = cluster.end_ns.min(now_ns);
+        if cluster.begin_ns < cut_ns && !is_durable {
+            // Done before the power went, perhaps, and lost with it.
+            (cluster.state, epoch) = (State::Perhaps, epoch - 1);
+        } else {
+            cluster.state = State::Done;
+        }
+        cluster.is_durable |= is_durable;
+        let value = cluster.value;
+        if !is_durable {
+            self.unflushed.entry(host).or_default().push((lba, value, now_ns, epoch));
+        }
+        self.block(lba).check(lba, command)
+    }
+
+    /// It may have been done; if it was, then by `until_ns`.
+    pub(crate) fn doubt_write(&mut self, lba: u64, command: u64, until_ns: Option<u64>) {
+        if let Some(cluster) = self.find(lba, command) {
+            cluster.state = State::Perhaps;
+            if let Some(until_ns) = until_ns {
+                cluster.end_ns = cluster.end_ns.min(until_ns);
+            }
+        }
+    }
+
+    /// It was not done, and never will be.
+    pub(crate) fn deny_write(&mut self, lba: u64, command: u64) -> Result<(), Finding> {
+        let Some(cluster) = self.find(lba, command) else { return Ok(()) };
+        cluster.state = State::NotDone;
+        match cluster.is_seen {
+            true => Err(format!("block {lba}: command {command} is said not to be done, and was read")),
+            false => Ok(()),
+        }
+    }
+
+    /// A doubtful write can happen no more.
+    pub(crate) fn close_write(&mut self, lba: u64, command: u64, now_ns: u64) {
+        if let Some(cluster) = self.find(lba, command) {
+            cluster.end_ns = cluster.end_ns.min(now_ns);
+        }
+    }
+
+    /// A command that began at `begin_ns` saw a value.
+    pub(crate) fn read(&mut self, lba: u64, value: Value, begin_ns: u64, now_ns: u64) -> Result<(), Finding> {
+        self.read_count += 1;
+        let at = usize::try_from(lba).expect("few blocks");
+        let spans = |(cut_ns, _): &&(u64, Vec<Block>)| *cut_ns > begin_ns;
+        for (cut_ns, blocks) in self.past.iter().filter(spans) {
+            // It was answered before the power went, or it says what the disk held then.
+            if blocks[at].clone().read(lba, value, begin_ns, *cut_ns).is_ok() {
+                return Ok(());
+            }
+        }
+        self.blocks[at].read(lba, value, begin_ns, now_ns)
+    }
+    /// A Compare and Write has replaced `expected` by the value of `command`.
+    pub(crate) fn swap(&mut self, lba: u64, expected: Value, begin_ns: u64) -> Result<(), Finding> {
+        // One from before a power cut may have been undone by it.
+        let is_past = self.past.last().is_some_and(|(cut_ns, _)| *cut_ns > begin_ns);
+        let block = self.block(lba);
+        if expected == 0 || is_past {
+            return Ok(());
+        }
+        if block.swapped.contains(&expected) {
+            return Err(format!("block {lba}: value {expected:#x} was replaced by two Compare and Writes"));
+        }
+        block.swapped.push(expected);
+        Ok(())
+    }
+
+    /// A flush of `host` that began at `begin_ns` was done.
+    pub(crate) fn flush(&mut self, host: usize, begin_ns: u64) -> Result<(), Finding> {
+        for block in &mut self.blocks {
+            for cluster in &mut block.clusters {
+                if cluster.is_certain() && cluster.end_ns <= begin_ns && !cluster.is_excused {
+                    cluster.is_durable = true;
+                }
+            }
+        }
+        let mut vouched = Vec::new();
+        if let Some(unflushed) = self.unflushed.get_mut(&host) {
+            unflushed.retain(|entry| {
+                let is_covered = entry.2 <= begin_ns;
+                if is_covered {
+                    vouched.push(*entry);
+                }
+                !is_covered
+            });
+        }
+        for (lba, value, _, epoch) in vouched {
+            if epoch < self.epoch {
+                self.vouch(lba, value, epoch)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A flush vouches for a write from before a power cut: what is older may not have survived.
+    fn vouch(&mut self, lba: u64, value: Value, epoch: u32) -> Result<(), Finding> {
+        let block = self.block(lba);
+        if block.epoch != epoch + 1 || value == 0 {
+            return Ok(());
+        }
+        // One that is nowhere was surely replaced before the power cut.
+        let mut all = block.clusters.iter().chain(&block.gone);
+        let Some(written) = all.find(|cluster| cluster.value == value).cloned() else { return Ok(()) };
+        let is_older = |cluster: &Cluster| {
+            cluster.state == State::Survivor && cluster.value != value && cluster.before.1 < written.before.0
+        };
+        if let Some(older) = block.clusters.iter().find(|cluster| cluster.is_seen && is_older(cluster)) {
+            let older = older.value;
+            return Err(format!("block {lba}: a flush vouches for {value:#x}, but {older:#x} had survived"));
+        }
+        block.clusters.retain(|cluster| !is_older(cluster));
+        Ok(())
+    }
+
+    /// `host` was told that what it had not flushed may be lost.
+    pub(crate) fn excuse_host(&mut self, host: usize) {
+        self.unflushed.remove(&host);
+    }
+
+    /// A flush or a durable write has failed in the storage: whatever was begun before may never become durable.
+    pub(crate) fn excuse_all(&mut self) {
+        for cluster in self.blocks.iter_mut().flat_map(|block| &mut block.clusters) {
+            cluster.is_excused |= !cluster.is_durable;
+        }
+        self.unflushed.clear();
+    }
+
+    /// The process died: what was sent before it cannot happen later.
+    pub(crate) fn on_kill(&mut self, now_ns: u64) {
+        for cluster in self.blocks.iter_mut().flat_map(|block| &mut block.clusters) {
+            if cluster.state == State::Perhaps {
+                cluster.end_ns = cluster.end_ns.min(now_ns);
+            }
+        }
+    }
+
+    /// The machine died.
+    pub(crate) fn on_power_cut(&mut self, now_ns: u64) {
+        self.on_kill(now_ns);
+        self.epoch += 1;
+        self.past.push((now_ns, self.blocks.clone()));
+        for block in &mut self.blocks {
+            block.epoch += 1;
+            block.swapped.clear();
+            block.gone.clear();
+            let before = std::mem::take(&mut block.clusters);
+            let may_survive = |cluster: &Cluster| {
+                cluster.state != State::NotDone
+                    && !before.iter().any(|other| {
+                        other.is_durable && other.command != cluster.command && cluster.precedes(other)
+                    })
+            };
+            for cluster in &before {
+                if !may_survive(cluster) {
+                    continue;
+                }
+                block.clusters.push(Cluster {
+                    state: State::Survivor,
+                    begin_ns: 0,
+                    end_ns: now_ns,
+                    is_seen: false,
+                    is_durable: true,
+                    is_excused: false,
+                    before: (cluster.begin_ns, cluster.end_ns),
+                    ..cluster.clone()
+                });
+            }
+            // Commands that wait for their connection happen after it, if they do.
+            for cluster in before.into_iter().filter(|cluster| cluster.state == State::Pending) {
+                let is_survivor = |other: &Cluster| other.command == cluster.command;
+                block.clusters.retain(|other| !is_survivor(other));
+                block.clusters.push(Cluster { is_durable: false, is_seen: false, ..cluster });
+            }
+            // One survivor alone is what is there.
+            let survivors = block.clusters.iter().filter(|cluster| cluster.state == State::Survivor).count();
+            let has_pending = block.clusters.len() > survivors;
+            if survivors == 1 && !has_pending {
+                block.clusters[0].is_seen = true;
+            }
+        }
+    }
+
+    /// The namespace is cut at `lba`: what is behind may read as zeroes from now on.
+    pub(crate) fn cut_from(&mut self, lba: u64, command: u64, now_ns: u64) {
+        for lba in lba..self.blocks.len() as u64 {
+            self.begin_write(lba, 0, command, now_ns);
+        }
+    }
+
+    /// It has grown again: what is behind reads as zeroes.
+    pub(crate) fn grow_from(&mut self, lba: u64, command: u64, now_ns: u64) {
+        for lba in lba..self.blocks.len() as u64 {
+            if let Some(cluster) = self.find(lba, command) {
+                (cluster.state, cluster.end_ns, cluster.is_durable) = (State::Done, now_ns, true);
+            }
+        }
+    }
+
+    /// A value that the block may well hold, to compare with.
+    pub(crate) fn likely(&self, lba: u64) -> Value {
+        let block = &self.blocks[usize::try_from(lba).expect("few blocks")];
+        block.clusters.iter().rev().find(|cluster| cluster.is_certain()).map_or(0, |cluster| cluster.value)
+    }
+}
+
+impl Block {
+    /// A command that began at `begin_ns` saw a value.
+    fn read(&mut self, lba: u64, value: Value, begin_ns: u64, now_ns: u64) -> Result<(), Finding> {
+        if value == 0 {
+            return self.read_zeroes(lba, begin_ns);
+        }
+        let block = &mut *self;
+        let Some(at) = block.clusters.iter().position(|cluster| cluster.value == value) else {
+            return Err(format!(
+                "block {lba}: read value {value:#x}, which it cannot hold: {}",
+                block.describe()
+            ));
+        };
+        if block.clusters[at].state == State::NotDone {
+            return Err(format!(
+                "block {lba}: read the data of command {}, which is said not to be done",
+                value >> 8
+            ));
+        }
+        if block.is_replayed
+            && matches!(block.clusters[at].state, State::Pending | State::Perhaps)
+            && block.clusters[at].end_ns == NEVER
+        {
+            // It may be done again later: this says nothing of the order.
+            return Ok(());
+        }
+        if block.clusters[at].state == State::Survivor && !block.clusters[at].is_seen {
+            // The power cut has left this one, and no other.
+            block.settle(value);
+        }
+        let cluster = block.clusters.iter_mut().find(|cluster| cluster.value == value).expect("kept");
+        cluster.is_seen = true;
+        cluster.begin_ns = cluster.begin_ns.max(begin_ns);
+        cluster.end_ns = cluster.end_ns.min(now_ns);
+        let command = cluster.command;
+        self.check(lba, command)
+    }
+
+    fn read_zeroes(&mut self, lba: u64, begin_ns: u64) -> Result<(), Finding> {
+        let block = self;
+        let is_replaced = |zero: &Cluster| {
+            block.clusters.iter().any(|other| {
+                other.value != 0
+                    && other.is_certain()
+                    && zero.end_ns < other.begin_ns
+                    && other.end_ns < begin_ns
+            })
+        };
+        let may_be = |zero: &&Cluster| zero.value == 0 && zero.state != State::NotDone && !is_replaced(zero);
+        let zeroes: Vec<State> = block.clusters.iter().filter(may_be).map(|zero| zero.state).collect();
+        if zeroes.is_empty() {
+            return Err(format!("block {lba}: read zeroes, which were replaced: {}", block.describe()));
+        }
+        if zeroes.iter().all(|state| *state == State::Survivor) {
+            block.settle(0);
+        }
+        Ok(())
+    }
+
+    /// Holds what is known of a value against all others.
+    fn check(&self, lba: u64, command: u64) -> Result<(), Finding> {
+        let block = self;
+        let Some(this) = block.clusters.iter().find(|cluster| cluster.command == command) else {
+            return Ok(());
+        };
+        if !this.is_certain() {
+            return Ok(());
+        }
+        let other = block.clusters.iter().find(|other| {
+            other.command != command
+                && other.is_certain()
+                && (other.value != 0 || other.state == State::Done)
+                && this.contradicts(other)
+        });
+        match other {
+            None => Ok(()),
+            Some(other) => Err(format!(
+                "block {lba}: commands {command} and {} contradict each other: {}",
+                other.command,
+                block.describe()
+            )),
+        }
+    }
+
+    /// The power cut has left this value and no other.
+    fn settle(&mut self, value: Value) {
+        let is_other = |cluster: &Cluster| cluster.state == State::Survivor && cluster.value != value;
+        self.gone.extend(self.clusters.iter().filter(|cluster| is_other(cluster)).cloned());
+        self.clusters.retain(|cluster| !is_other(cluster));
+        for cluster in &mut self.clusters {
+            cluster.is_seen |= cluster.state == State::Survivor;
+        }
+    }
+
+    fn describe(&self) -> String {
+        let time =
+            |ns: u64| if ns == NEVER { "…".into() } else { format!("{}.{:03}us", ns / 1000, ns % 1000) };
+        let one = |cluster: &Cluster| {
+            format!(
+                "[{:#x} by {} {:?}{}{}: begin {}, end {}]",
+                cluster.value,
+                cluster.command,
+                cluster.state,
+                if cluster.is_seen { " seen" } else { "" },
+                if cluster.is_durable { " durable" } else { "" },
+                time(cluster.begin_ns),
+                time(cluster.end_ns)
+            )
+        };
+        let last = self.clusters.len().saturating_sub(12);
+        self.clusters[last..].iter().map(one).collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// Fills a block with the one content that stands for a value there.
+pub(crate) fn fill(block: &mut [u8], lba: u64, value: Value) {
+    if value == 0 {
+        return block.fill(0);
+    }
+    for (at, word) in block.chunks_exact_mut(8).enumerate() {
+        let content = match at {
+            0 => value,
+            1 => lba,
+            _ => mixed(value ^ (at as u64) << 48),
+        };
+        word.copy_from_slice(&content.to_le_bytes());
+    }
+}
+
+/// The value that a block's content stands for.
+pub(crate) fn value_of(block: &[u8], lba: u64) -> Result<Value, Finding> {
+    let word = |at: usize| u64::from_le_bytes(block[at * 8..at * 8 + 8].try_into().expect("8 bytes"));
+    let value = word(0);
+    let words = block.len() / 8;
+    if value == 0 {
+        return match block.iter().all(|byte| *byte == 0) {
+            true => Ok(0),
+            false => Err(format!("block {lba}: begins with zeroes and goes on with something else")),
+        };
+    }
+    if word(1) != lba {
+        return Err(format!("block {lba}: holds the data of block {} ({value:#x})", word(1)));
+    }
+    match (2..words).find(|at| word(*at) != mixed(value ^ (*at as u64) << 48)) {
+        None => Ok(value),
+        Some(at) => Err(format!("block {lba}: {value:#x} up to byte {}, then something else", at * 8)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(model: &mut Model, command: u64, begin_ns: u64, end_ns: u64) -> Value {
+        let value = command << 8;
+        model.begin_write(0, value, command, begin_ns);
+        model.end_write(0, 0, command, end_ns, false).unwrap();
+        value
+    }
+
+    #[test]
+    fn what_was_replaced_is_not_read_again() {
+        let mut model = Model::new(1, false);
+        let first = written(&mut model, 1, 10, 20);
+        let second = written(&mut model, 2, 30, 40);
+        assert!(model.read(0, second, 50, 60).is_ok());
+        assert!(model.read(0, first, 35, 45).is_ok(), "beside the second write it may be");
+        assert!(model.clone().read(0, first, 50, 60).is_err());
+        assert!(model.read(0, 0, 50, 60).is_err());
+        assert!(model.read(0, 99, 50, 60).is_err(), "nobody wrote that");
+    }
+
+    #[test]
+    fn two_reads_agree_on_the_order() {
+        let mut model = Model::new(1, false);
+        let old = written(&mut model, 1, 10, 20);
+        model.begin_write(0, 512, 2, 30);
+        assert!(model.read(0, 512, 40, 50).is_ok());
+        assert!(model.read(0, old, 60, 70).is_err(), "it was seen to be replaced");
+    }
+
+    #[test]
+    fn a_doubtful_write_may_happen_late_and_a_closed_one_may_not() {
+        let mut model = Model::new(1, false);
+        model.begin_write(0, 256, 1, 10);
+        model.doubt_write(0, 1, None);
+        let second = written(&mut model, 2, 30, 40);
+        assert!(model.clone().read(0, 256, 50, 60).is_ok());
+        model.close_write(0, 1, 25);
+        assert!(model.clone().read(0, 256, 50, 60).is_err());
+        assert!(model.read(0, second, 50, 60).is_ok());
+    }
+
+    #[test]
+    fn a_power_cut_leaves_what_was_flushed_or_something_later() {
+        let mut model = Model::new(1, false);
+        let first = written(&mut model, 1, 10, 20);
+        let second = written(&mut model, 2, 30, 40);
+        model.flush(0, 45).unwrap();
+        let third = written(&mut model, 3, 50, 60);
+        model.on_power_cut(100);
+        assert!(model.clone().read(0, first, 200, 210).is_err());
+        assert!(model.clone().read(0, third, 200, 210).is_ok());
+        assert!(model.read(0, second, 200, 210).is_ok());
+        assert!(model.read(0, third, 220, 230).is_err(), "it was seen to be lost");
+    }
+
+    #[test]
+    fn a_flush_does_not_vouch_for_what_a_power_cut_took() {
+        let mut model = Model::new(1, false);
+        let first = written(&mut model, 1, 10, 20);
+        model.flush(0, 25).unwrap();
+        written(&mut model, 2, 30, 40);
+        model.on_power_cut(100);
+        model.read(0, first, 200, 210).unwrap();
+        assert!(model.clone().flush(0, 220).is_err());
+        model.excuse_host(0);
+        assert!(model.flush(0, 220).is_ok());
+    }
+
+    #[test]
+    fn contents_stand_for_their_values() {
+        let mut block = vec![0; 512];
+        assert_eq!(value_of(&block, 3), Ok(0));
+        fill(&mut block, 3, 77);
+        assert_eq!(value_of(&block, 3), Ok(77));
+        assert!(value_of(&block, 4).is_err());
+        block[400] ^= 1;
+        assert!(value_of(&block, 3).is_err());
+    }
+}

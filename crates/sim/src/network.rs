@@ -1,0 +1,421 @@
+//! A network of TCP connections: bytes arrive late, in pieces, wrong or never, but never out of order.
+
+use std::collections::VecDeque;
+use std::io::Read;
+
+use crate::scenario::US;
+use crate::shared::{Actor, Event, Shared, Side};
+use crate::tamper::Tamper;
+
+/// Bytes of a stream that nothing protects: the handshake, before digests are agreed on.
+const UNPROTECTED_BYTES: u64 = 256;
+
+/// How a stream ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// In good order.
+    Finished,
+    /// With an error.
+    Reset,
+}
+
+/// What an end is told when it receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Got {
+    Bytes(usize),
+    Dry,
+    Ended,
+    Reset,
+}
+
+/// What a send achieved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Took {
+    Bytes(usize),
+    Blocked,
+    Reset,
+}
+
+/// One direction of a connection.
+#[derive(Debug, Default)]
+struct Stream {
+    on_the_way: VecDeque<(u64, Vec<u8>)>,
+    on_the_way_bytes: usize,
+    /// When the last piece arrives.
+    last_ns: u64,
+    arrived: VecDeque<u8>,
+    /// The end that is on its way, and when it arrives.
+    end: Option<(u64, End)>,
+    /// The end that has arrived.
+    ended: Option<End>,
+    sent_bytes: u64,
+    /// Something on the way has dropped bytes of it: what follows them does not arrive either.
+    is_broken: bool,
+    /// The sender waits for room.
+    is_awaited: bool,
+    tamper: Tamper,
+}
+
+/// Where a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Dialling,
+    Open,
+    Refused,
+}
+
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) phase: Phase,
+    /// Who waits for it on each end.
+    pub(crate) owners: [Option<Actor>; 2],
+    /// Which ends are closed.
+    pub(crate) closed: [bool; 2],
+    /// By receiving end.
+    streams: [Stream; 2],
+    latency_ns: u64,
+    /// Nothing passes any more, and nobody is told.
+    pub(crate) is_cut: bool,
+    /// The target that it led to is gone: whoever sends learns it when there is one again.
+    is_orphan: bool,
+}
+
+/// All connections there were.
+#[derive(Debug, Default)]
+pub(crate) struct Network {
+    pub(crate) connections: Vec<Connection>,
+    /// Nothing arrives before.
+    pub(crate) partition_until_ns: u64,
+    /// When the target's machine answers again; `u64::MAX` while that is open.
+    pub(crate) is_target_up: bool,
+}
+
+fn index(side: Side) -> usize {
+    match side {
+        Side::Host => 0,
+        Side::Target => 1,
+    }
+}
+
+impl Shared {
+    /// A host's thread connects.
+    pub(crate) fn dial(&mut self, owner: Actor) -> usize {
+        let (network, random) = (&self.scenario.network, &mut self.random);
+        let latency_ns = network.latency_ns + random.below(network.latency_ns);
+        let id = self.network.connections.len();
+        self.network.connections.push(Connection {
+            phase: Phase::Dialling,
+            owners: [Some(owner), None],
+            closed: [false; 2],
+            streams: Default::default(),
+            latency_ns,
+            is_cut: false,
+            is_orphan: false,
+        });
+        let at_ns = self.arrival_ns(id);
+        self.at(at_ns, Event::Accept(id));
+        self.say(|| format!("connection {id}: dialled"));
+        id
+    }
+
+    /// When something that is sent now arrives.
+    fn arrival_ns(&mut self, id: usize) -> u64 {
+        let network = self.scenario.network;
+        let mut at_ns = self.now_ns + self.network.connections[id].latency_ns;
+        at_ns += self.random.below(network.jitter_ns);
+        if self.is_hostile && self.random.happens(network.late) {
+            at_ns += self.random.below(network.late_ns);
+        }
+        at_ns.max(self.network.partition_until_ns)
+    }
+
+    /// The dial has reached the target: says whether it is let in.
+    pub(crate) fn on_accept(&mut self, id: usize) -> bool {
+        let is_up = self.network.is_target_up;
+        let connection = &mut self.network.connections[id];
+        if connection.closed[0] {
+            return false;
+        }
+        connection.phase = if is_up { Phase::Open } else { Phase::Refused };
+        let at_ns = self.arrival_ns(id);
+        self.at(at_ns, Event::Dialled(id));
+        is_up
+    }
+
+    pub(crate) fn connection(&mut self, id: usize) -> &mut Connection {
+        &mut self.network.connections[id]
+    }
+
+    /// Whether a receive would bring something.
+    pub(crate) fn is_readable(&self, id: usize, side: Side) -> bool {
+        let stream = &self.network.connections[id].streams[index(side)];
+        !stream.arrived.is_empty() || stream.ended.is_some()
+    }
+
+    pub(crate) fn is_writable(&self, id: usize, side: Side) -> bool {
+        let connection = &self.network.connections[id];
+        let stream = &connection.streams[index(side.other())];
+        connection.streams[index(side)].ended == Some(End::Reset)
+            || stream.on_the_way_bytes + stream.arrived.len() < self.scenario.network.capacity
+    }
+
+    /// Room for what an end wants to send.
+    pub(crate) fn begin_send(&mut self, id: usize, side: Side, length: usize) -> Took {
+        let capacity = self.scenario.network.capacity;
+        let connection = &mut self.network.connections[id];
+        if connection.streams[index(side)].ended == Some(End::Reset) {
+            return Took::Reset;
+        }
+        let stream = &mut connection.streams[index(side.other())];
+        let room = capacity.saturating_sub(stream.on_the_way_bytes + stream.arrived.len());
+        let mut count = room.min(length);
+        if count > 1 && self.is_hostile && self.random.happens(self.scenario.network.short) {
+            count = self.random.between(1, count as u64) as usize;
+        }
+        if count < length {
+            self.network.connections[id].streams[index(side.other())].is_awaited = true;
+            // What did not fit although there was room is asked for again.
+            if count < room {
+                let at_ns = self.now_ns + self.random.between(1, 50 * US);
+                self.at(at_ns, Event::Room(id, side));
+            }
+        }
+        if count == 0 { Took::Blocked } else { Took::Bytes(count) }
+    }
+
+    /// Sends bytes for which [`begin_send`](Self::begin_send) found room.
+    pub(crate) fn send(&mut self, id: usize, side: Side, mut bytes: Vec<u8>) {
+        let to = side.other();
+        if side == Side::Target && self.scenario.planted.is_some() {
+            let bug = self.scenario.planted;
+            let tamper = &mut self.network.connections[id].streams[index(to)].tamper;
+            bytes = tamper.pass(bug, bytes, &mut self.random);
+        }
+        let (now_ns, count) = (self.now_ns, bytes.len());
+        self.trace.note(now_ns, count as u64);
+        self.say(|| format!("connection {id}: {side:?} sends {count} bytes"));
+        let network = self.scenario.network;
+        if self.network.connections[id].streams[index(to)].is_broken {
+            return;
+        }
+        let is_closed = {
+            let connection = &self.network.connections[id];
+            connection.closed[index(to)] || connection.is_orphan
+        };
+        if is_closed {
+            return self.answer_with_reset(id, side);
+        }
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            // A long send is not cut into more pieces than it pays to simulate.
+            let piece_max = network.piece_max.max(count / 16);
+            let piece_bytes = self.random.scaled(1, piece_max as u64) as usize;
+            let (piece, after) = rest.split_at(piece_bytes.min(rest.len()));
+            rest = after;
+            let mut piece = piece.to_vec();
+            let at_ns = self.arrival_ns(id);
+            let is_corrupt = self.is_hostile && self.random.happens(network.corrupt);
+            let bit = self.random.below(piece.len() as u64 * 8) as usize;
+            let stream = &mut self.network.connections[id].streams[index(to)];
+            if is_corrupt && stream.sent_bytes >= UNPROTECTED_BYTES {
+                piece[bit / 8] ^= 1 << (bit % 8);
+                self.trace.say(now_ns, || format!("connection {id}: a bit is wrong"));
+            }
+            let at_ns = at_ns.max(stream.last_ns);
+            stream.last_ns = at_ns;
+            stream.sent_bytes += piece.len() as u64;
+            stream.on_the_way_bytes += piece.len();
+            stream.on_the_way.push_back((at_ns, piece));
+            self.at(at_ns, Event::Arrival(id, to));
+        }
+    }
+
+    /// Whoever sends to a closed socket is told.
+    fn answer_with_reset(&mut self, id: usize, side: Side) {
+        if self.network.connections[id].is_cut {
+            return;
+        }
+        if side == Side::Host && self.network.connections[id].is_orphan && !self.network.is_target_up {
+            // Nobody is there to tell: see `on_target_up`.
+            self.network.connections[id].streams[1].is_awaited = true;
+            return;
+        }
+        let at_ns = self.arrival_ns(id);
+        self.end_stream(id, side, at_ns, End::Reset);
+    }
+
+    /// The machine is there again, and does not know the connections of before.
+    pub(crate) fn on_target_up(&mut self) {
+        self.network.is_target_up = true;
+        for id in 0..self.network.connections.len() {
+            let connection = &self.network.connections[id];
+            if connection.is_orphan && !connection.closed[0] && !connection.is_cut {
+                // Something unacknowledged is sent again, or the kernel asks whether we are still there.
+                let at_ns = self.arrival_ns(id);
+                self.end_stream(id, Side::Host, at_ns, End::Reset);
+            }
+        }
+    }
+
+    fn end_stream(&mut self, id: usize, to: Side, at_ns: u64, end: End) {
+        let stream = &mut self.network.connections[id].streams[index(to)];
+        if stream.end.is_some() && end == End::Finished || stream.ended == Some(End::Reset) {
+            return;
+        }
+        let at_ns = at_ns.max(stream.last_ns);
+        stream.end = Some((at_ns, end));
+        self.at(at_ns, Event::Arrival(id, to));
+    }
+
+    /// What has arrived at an end can be received.
+    pub(crate) fn on_arrival(&mut self, id: usize, side: Side) {
+        let now_ns = self.now_ns;
+        let connection = &mut self.network.connections[id];
+        if connection.is_cut {
+            return;
+        }
+        let stream = &mut connection.streams[index(side)];
+        let mut has_news = false;
+        while stream.on_the_way.front().is_some_and(|(at_ns, _)| *at_ns <= now_ns) {
+            let Some((_, piece)) = stream.on_the_way.pop_front() else { break };
+            stream.on_the_way_bytes -= piece.len();
+            stream.arrived.extend(piece);
+            has_news = true;
+        }
+        if let Some((at_ns, end)) = stream.end
+            && at_ns <= now_ns
+            && stream.on_the_way.is_empty()
+        {
+            has_news |= stream.ended != Some(end);
+            stream.ended = Some(end);
+        }
+        if !has_news {
+            return;
+        }
+        let ended = stream.ended;
+        if ended == Some(End::Reset) {
+            // Whoever waits for room waits no more.
+            connection.streams[index(side.other())].is_awaited = false;
+        }
+        if let Some(owner) = connection.owners[index(side)].filter(|_| !connection.closed[index(side)]) {
+            self.wake(owner);
+        }
+    }
+
+    /// Room has come, or a moment has passed, for what this end sends.
+    pub(crate) fn on_room(&mut self, id: usize, side: Side) {
+        let connection = &mut self.network.connections[id];
+        let stream = &mut connection.streams[index(side.other())];
+        if std::mem::take(&mut stream.is_awaited)
+            && let Some(owner) = connection.owners[index(side)].filter(|_| !connection.closed[index(side)])
+        {
+            self.wake(owner);
+        }
+    }
+
+    /// Receives at most what `into` takes.
+    pub(crate) fn receive(&mut self, id: usize, side: Side, into: &mut [&mut [u8]]) -> Got {
+        let (latency_ns, now_ns) = (self.network.connections[id].latency_ns, self.now_ns);
+        let stream = &mut self.network.connections[id].streams[index(side)];
+        if stream.arrived.is_empty() {
+            return match stream.ended {
+                Some(End::Finished) => Got::Ended,
+                Some(End::Reset) => Got::Reset,
+                None => Got::Dry,
+            };
+        }
+        let mut total = 0;
+        for place in into {
+            let mut filled = 0;
+            while let Ok(count @ 1..) = stream.arrived.read(&mut place[filled..]) {
+                filled += count;
+            }
+            total += filled;
+        }
+        if stream.is_awaited {
+            self.at(now_ns + latency_ns, Event::Room(id, side.other()));
+        }
+        Got::Bytes(total)
+    }
+
+    /// Tells the other end that nothing more comes.
+    pub(crate) fn finish(&mut self, id: usize, side: Side) {
+        let at_ns = self.arrival_ns(id);
+        self.end_stream(id, side.other(), at_ns, End::Finished);
+    }
+
+    /// Closes an end: what it has sent arrives, then the end does.
+    pub(crate) fn close(&mut self, id: usize, side: Side) {
+        self.say(|| format!("connection {id}: {side:?} closes"));
+        let connection = &mut self.network.connections[id];
+        connection.closed[index(side)] = true;
+        connection.owners[index(side)] = None;
+        let has_unread = !connection.streams[index(side)].arrived.is_empty();
+        let end = if has_unread { End::Reset } else { End::Finished };
+        let at_ns = self.arrival_ns(id);
+        self.end_stream(id, side.other(), at_ns, end);
+    }
+
+    /// Resets a connection from one end: what is on its way may or may not arrive.
+    pub(crate) fn reset(&mut self, id: usize, side: Side) {
+        self.say(|| format!("connection {id}: {side:?} resets"));
+        let kept = {
+            let connection = &mut self.network.connections[id];
+            connection.closed[index(side)] = true;
+            connection.owners[index(side)] = None;
+            connection.streams[index(side.other())].on_the_way.len()
+        };
+        let kept = self.random.below(kept as u64 + 1) as usize;
+        let is_told = self.scenario.is_prompt || !self.is_hostile || !self.random.one_in(4);
+        let at_ns = self.arrival_ns(id);
+        let stream = &mut self.network.connections[id].streams[index(side.other())];
+        for (_, piece) in stream.on_the_way.drain(kept..) {
+            stream.on_the_way_bytes -= piece.len();
+        }
+        if self.network.connections[id].phase == Phase::Dialling {
+            return;
+        }
+        if is_told {
+            self.end_stream(id, side.other(), at_ns, End::Reset);
+        } else {
+            self.say(|| format!("connection {id}: the reset gets lost"));
+        }
+    }
+
+    /// Somebody between the ends resets a connection.
+    pub(crate) fn break_connection(&mut self, id: usize) {
+        self.say(|| format!("connection {id}: is broken"));
+        for side in [Side::Host, Side::Target] {
+            let kept = self.network.connections[id].streams[index(side)].on_the_way.len() as u64;
+            let kept = self.random.below(kept + 1) as usize;
+            let at_ns = self.arrival_ns(id);
+            let stream = &mut self.network.connections[id].streams[index(side)];
+            stream.is_broken = true;
+            for (_, piece) in stream.on_the_way.drain(kept..) {
+                stream.on_the_way_bytes -= piece.len();
+            }
+            self.end_stream(id, side, at_ns, End::Reset);
+        }
+    }
+
+    /// The target's process is gone: its kernel ends the connections, unless that is gone too.
+    pub(crate) fn orphan_all(&mut self, is_machine_gone: bool) {
+        self.network.is_target_up = false;
+        for id in 0..self.network.connections.len() {
+            let connection = &mut self.network.connections[id];
+            if connection.closed[1] || connection.phase != Phase::Open {
+                continue;
+            }
+            connection.closed[1] = true;
+            connection.owners[1] = None;
+            if is_machine_gone {
+                connection.is_orphan = true;
+                // What was on its way from the machine may still arrive; to it nothing does.
+                connection.streams[1].on_the_way.clear();
+            } else {
+                let at_ns = self.arrival_ns(id);
+                self.end_stream(id, Side::Host, at_ns, End::Reset);
+            }
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Bugs that are put in on purpose, to see that the simulation finds them.
+//!
+//! Each is made where the product meets the simulated world: its disk, its network, its reactor or the thread that drives
+//! a lane. The product's own code stays as it is.
+
+/// A deliberate bug.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Planted {
+    /// A flush is answered and makes nothing durable.
+    LostFlush,
+    /// FUA writes are plain writes.
+    FuaIgnored,
+    /// A write is answered and not done, now and then.
+    LostWrite,
+    /// A write lands one block further on, now and then.
+    MisdirectedWrite,
+    /// A power cut leaves blocks that are half old and half new.
+    TornBlock,
+    /// Of a long write only the first half is done, and all of it reported.
+    HiddenShortWrite,
+    /// A write is answered before its data is where reads look.
+    CompletionBeforeData,
+    /// A read brings what was there before the last write, now and then.
+    StaleRead,
+    /// What was written and not flushed is gone after the process was killed.
+    StaleAfterRestart,
+    /// A completion is handed out twice, now and then.
+    DoubleCompletion,
+    /// A completion is not handed out, now and then.
+    LostCompletion,
+    /// Corrupted bytes pass as good ones: there are no digests to tell.
+    DigestIgnored,
+    /// An R2T asks for another part of the data than it means.
+    WrongR2tOffset,
+    /// Two completions change places.
+    SwappedCompletions,
+    /// A write that was done is reported as aborted.
+    AbortAfterCompletion,
+    /// An interrupted write is sent again later, behind its caller's back.
+    LateReplay,
+    /// A flush after a reconnect vouches for what the target may have lost.
+    FlushVouchesForLost,
+    /// A Compare and Write is one and then the other.
+    SplitCompareAndWrite,
+    /// A storage operation never ends, now and then.
+    StuckOperation,
+    /// Nobody says when a full socket takes bytes again.
+    LostWakeup,
+    /// A buffer is not given back, now and then.
+    LostBuffer,
+    /// A namespace that shrinks and grows again has its old data.
+    ResizeKeepsData,
+}

@@ -1,0 +1,78 @@
+//! Random numbers that a seed determines, the same on every machine.
+
+/// A stream of random numbers (SplitMix64).
+#[derive(Clone, Debug)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    /// The stream of a seed. Streams of different names have nothing in common.
+    #[must_use]
+    pub(crate) fn new(seed: u64, name: u64) -> Self {
+        let mut random = Self(seed ^ name.wrapping_mul(0xd6e8_feb8_6659_fd93));
+        random.next();
+        random
+    }
+
+    /// Any 64 bits.
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mixed(self.0)
+    }
+
+    /// Below `end`; 0 if that is 0.
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        // The bias of a modulus below 2^40 is of no interest here.
+        if end == 0 { 0 } else { self.next() % end }
+    }
+
+    /// From `low` to `high`, both included.
+    pub(crate) fn between(&mut self, low: u64, high: u64) -> u64 {
+        low + self.below(high - low + 1)
+    }
+
+    /// As [`between`](Self::between), small numbers as likely as large ones: each power of two has its share.
+    pub(crate) fn scaled(&mut self, low: u64, high: u64) -> u64 {
+        let (first, last) = (64 - low.leading_zeros(), 64 - high.leading_zeros());
+        let bits = self.between(first.into(), last.into());
+        let top = 1u64.checked_shl(u32::try_from(bits).expect("at most 64")).map_or(u64::MAX, |top| top - 1);
+        self.between(top / 2, top).clamp(low, high)
+    }
+
+    /// Whether something happens that happens so many times in a million.
+    pub(crate) fn happens(&mut self, per_million: u32) -> bool {
+        per_million > 0 && self.below(1_000_000) < u64::from(per_million)
+    }
+
+    /// Once in `count` times.
+    pub(crate) fn one_in(&mut self, count: u64) -> bool {
+        self.below(count) == 0
+    }
+
+    /// One of several.
+    pub(crate) fn pick<T: Copy>(&mut self, of: &[T]) -> T {
+        of[usize::try_from(self.below(of.len() as u64)).expect("an index")]
+    }
+}
+
+/// Spreads its input over all bits (the finalizer of SplitMix64).
+#[must_use]
+pub(crate) fn mixed(seed: u64) -> u64 {
+    let seed = (seed ^ seed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let seed = (seed ^ seed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    seed ^ seed >> 31
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_stay_in_their_range_and_reach_its_ends() {
+        let mut random = Random::new(1, 2);
+        let drawn: Vec<u64> = (0..2000).map(|_| random.scaled(1, 100)).collect();
+        assert!(drawn.iter().all(|n| (1..=100).contains(n)));
+        assert!(drawn.contains(&1) && drawn.iter().any(|n| *n > 90));
+        assert!((0..1000).all(|_| (3..=5).contains(&random.between(3, 5))));
+        assert_eq!(random.below(0), 0);
+    }
+}

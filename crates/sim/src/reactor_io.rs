@@ -1,0 +1,378 @@
+//! The simulated reactor: what [`Io`] does on a virtual network, disk and clock.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSliceMut};
+
+use reactor::{
+    Application, BLOCK_BYTES_MIN, Buffer, Completion, Connection, Io, Listener, ListenerTag, Operation, Pool,
+    Received, Segment, Sent, SocketId, Timers, Token, TurnCounters,
+};
+use target::Serving;
+use target::message::Message;
+
+use crate::network::{Got, Took};
+use crate::planted::Planted;
+use crate::scenario::US;
+use crate::shared::{Actor, Shared, Side};
+
+/// One reactor of the target.
+pub(crate) struct SimReactor {
+    application: Serving,
+    core: Core,
+}
+
+/// Everything of a reactor but its application.
+struct Core {
+    index: usize,
+    count: usize,
+    pool: Pool,
+    /// Buffers that keep the pool small.
+    ballast: Vec<Buffer>,
+    ballast_bytes: usize,
+    sockets: Vec<Slot>,
+    free: Vec<u32>,
+    timers: Timers,
+    own: VecDeque<Message>,
+    /// From other reactors and from outside, with the time of their arrival.
+    inbox: VecDeque<(u64, Message)>,
+    accepted: Vec<usize>,
+    completions: Vec<Completion>,
+    stops: bool,
+    turn_count: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
+    generation: u32,
+    connection: Option<usize>,
+    is_paused: bool,
+    waits_to_send: bool,
+}
+
+/// What an application sees.
+struct SimIo<'a> {
+    shared: &'a mut Shared,
+    core: &'a mut Core,
+    outbox: &'a mut Vec<(usize, Message)>,
+}
+
+impl SimReactor {
+    pub(crate) fn new(application: Serving, index: usize, count: usize, pool_bytes: usize) -> Self {
+        let pool = Pool::new(1).expect("a little memory");
+        let mut ballast = Vec::new();
+        while let Some(over) =
+            pool.free_bytes().checked_sub(pool_bytes).filter(|over| *over >= BLOCK_BYTES_MIN)
+            && let Some(buffer) = pool.take(1 << over.ilog2())
+        {
+            ballast.push(buffer);
+        }
+        let ballast_bytes = pool.capacity_bytes() - pool.free_bytes();
+        let core = Core {
+            index,
+            count,
+            pool,
+            ballast,
+            ballast_bytes,
+            sockets: Vec::new(),
+            free: Vec::new(),
+            timers: Timers::default(),
+            own: VecDeque::new(),
+            inbox: VecDeque::new(),
+            accepted: Vec::new(),
+            completions: Vec::new(),
+            stops: false,
+            turn_count: 0,
+        };
+        Self { application, core }
+    }
+
+    pub(crate) fn start(&mut self, shared: &mut Shared, outbox: &mut Vec<(usize, Message)>) {
+        let Self { application, core } = self;
+        let actor = core.index;
+        application.on_start(&mut SimIo { shared, core, outbox });
+        shared.wake(actor);
+    }
+
+    pub(crate) fn has_stopped(&self) -> bool {
+        self.core.stops
+    }
+
+    /// Buffers that are out, bytes, but for the ballast.
+    pub(crate) fn used_bytes(&self) -> usize {
+        self.core.pool.capacity_bytes() - self.core.pool.free_bytes() - self.core.ballast_bytes
+    }
+
+    pub(crate) fn socket_count(&self) -> usize {
+        self.core.sockets.iter().filter(|slot| slot.connection.is_some()).count()
+    }
+
+    /// A message arrives at `at_ns`, after all that were sent before.
+    pub(crate) fn deliver(&mut self, at_ns: u64, message: Message) -> u64 {
+        let at_ns = self.core.inbox.back().map_or(at_ns, |(last_ns, _)| at_ns.max(*last_ns));
+        self.core.inbox.push_back((at_ns, message));
+        at_ns
+    }
+
+    pub(crate) fn accept(&mut self, connection: usize) {
+        self.core.accepted.push(connection);
+    }
+
+    pub(crate) fn complete(&mut self, completion: Completion) {
+        self.core.completions.push(completion);
+    }
+
+    /// One pass over everything that is not asleep, as `reactor::Reactor` does it.
+    pub(crate) fn turn(&mut self, shared: &mut Shared, outbox: &mut Vec<(usize, Message)>) {
+        let Self { application, core } = self;
+        if core.stops {
+            return;
+        }
+        core.turn_count += 1;
+        let now_ns = shared.now_ns;
+        let mut worked = false;
+        let io = &mut SimIo { shared, core, outbox };
+        while !io.core.completions.is_empty() {
+            let at = io.shared.random.below(io.core.completions.len() as u64) as usize;
+            let completion = io.core.completions.swap_remove(at);
+            application.on_completion(io, completion);
+            worked = true;
+        }
+        for at in 0..io.core.sockets.len() {
+            let slot = &mut io.core.sockets[at];
+            if let Some(connection) = slot.connection
+                && slot.waits_to_send
+                && io.shared.is_writable(connection, Side::Target)
+            {
+                slot.waits_to_send = false;
+                let id = SocketId::new(at as u32, slot.generation);
+                application.on_writable(io, id);
+                worked = true;
+            }
+        }
+        for connection in std::mem::take(&mut io.core.accepted) {
+            application.on_accept(io, 1, Connection::simulated(connection as u64));
+            worked = true;
+        }
+        while let Some(message) = io.core.next_message(now_ns) {
+            application.on_message(io, message);
+            worked = true;
+        }
+        let count = io.core.sockets.len();
+        let first = io.shared.random.below(count as u64) as usize;
+        for at in (0..count).map(|at| (first + at) % count) {
+            let slot = io.core.sockets[at];
+            if let Some(connection) = slot.connection
+                && !slot.is_paused
+                && io.shared.is_readable(connection, Side::Target)
+            {
+                worked |= application.on_readable(io, SocketId::new(at as u32, slot.generation));
+            }
+        }
+        while let Some(token) = io.core.timers.next_due(now_ns) {
+            application.on_timer(io, token);
+            worked = true;
+        }
+        worked |= application.on_turn_end(io);
+        let Self { core, .. } = self;
+        if core.stops {
+            return;
+        }
+        let next_ns = [core.timers.next_deadline_ns(), core.inbox.front().map(|(at_ns, _)| *at_ns)];
+        if let Some(next_ns) = next_ns.into_iter().flatten().min() {
+            shared.wake_at(core.index, next_ns);
+        }
+        if worked || !core.own.is_empty() || core.has_readable(shared) {
+            shared.wake(core.index);
+        }
+    }
+
+    /// Closes every socket: the process ends in good order.
+    pub(crate) fn close_all(&mut self, shared: &mut Shared) {
+        for slot in &mut self.core.sockets {
+            if let Some(connection) = slot.connection.take() {
+                shared.close(connection, Side::Target);
+            }
+        }
+    }
+}
+
+impl Core {
+    fn next_message(&mut self, now_ns: u64) -> Option<Message> {
+        self.own.pop_front().or_else(|| {
+            let is_there = self.inbox.front().is_some_and(|(at_ns, _)| *at_ns <= now_ns);
+            if is_there { self.inbox.pop_front().map(|(_, message)| message) } else { None }
+        })
+    }
+
+    fn has_readable(&self, shared: &Shared) -> bool {
+        let is_readable = |slot: &Slot| {
+            !slot.is_paused && slot.connection.is_some_and(|id| shared.is_readable(id, Side::Target))
+        };
+        self.sockets.iter().any(is_readable)
+    }
+
+    fn slot(&mut self, socket: SocketId) -> Option<&mut Slot> {
+        let index = socket.index();
+        let slot = self.sockets.get_mut(index)?;
+        (SocketId::new(index as u32, slot.generation) == socket && slot.connection.is_some()).then_some(slot)
+    }
+}
+
+impl SimIo<'_> {
+    fn connection(&mut self, socket: SocketId) -> Option<usize> {
+        self.core.slot(socket)?.connection
+    }
+
+    fn actor(&self) -> Actor {
+        self.core.index
+    }
+}
+
+impl Io<Message> for SimIo<'_> {
+    fn now_ns(&self) -> u64 {
+        self.shared.now_ns
+    }
+
+    fn listen(&mut self, _: ListenerTag, _: Listener) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn unlisten(&mut self, _: ListenerTag) {}
+
+    fn adopt(&mut self, connection: Connection) -> io::Result<SocketId> {
+        let id = connection.simulated_id().ok_or(io::ErrorKind::InvalidInput)? as usize;
+        let index = self.core.free.pop().unwrap_or_else(|| {
+            self.core.sockets.push(Slot::default());
+            self.core.sockets.len() as u32 - 1
+        });
+        let slot = &mut self.core.sockets[index as usize];
+        *slot = Slot { generation: slot.generation + 1, connection: Some(id), ..Slot::default() };
+        let socket = SocketId::new(index, slot.generation);
+        let actor = self.actor();
+        self.shared.connection(id).owners[1] = Some(actor);
+        self.shared.say(|| format!("connection {id}: served by reactor {actor}"));
+        Ok(socket)
+    }
+
+    fn receive(&mut self, socket: SocketId, into: &mut [IoSliceMut<'_>]) -> Received {
+        let Some(id) = self.connection(socket) else {
+            return Received::Failed(io::ErrorKind::NotConnected.into());
+        };
+        let mut places: Vec<&mut [u8]> = into.iter_mut().map(|place| &mut place[..]).collect();
+        match self.shared.receive(id, Side::Target, &mut places) {
+            Got::Bytes(count) => Received::Bytes(count),
+            Got::Dry => Received::Dry,
+            Got::Ended => Received::Ended,
+            Got::Reset => Received::Failed(io::ErrorKind::ConnectionReset.into()),
+        }
+    }
+
+    fn send(&mut self, socket: SocketId, segments: &[Segment<'_>]) -> Sent {
+        let Some(id) = self.connection(socket) else {
+            return Sent::Failed(io::ErrorKind::NotConnected.into());
+        };
+        let length = segments.iter().map(Segment::len).sum();
+        match self.shared.begin_send(id, Side::Target, length) {
+            Took::Bytes(count) => {
+                let mut bytes = Vec::with_capacity(count);
+                for segment in segments {
+                    if bytes.len() >= count {
+                        break;
+                    }
+                    segment.append_to(&mut bytes);
+                }
+                bytes.truncate(count);
+                self.shared.send(id, Side::Target, bytes);
+                Sent::Bytes(count)
+            }
+            Took::Blocked => Sent::Blocked,
+            Took::Reset => Sent::Failed(io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+
+    fn await_writable(&mut self, socket: SocketId) {
+        let Some(id) = self.connection(socket) else { return };
+        if let Some(slot) = self.core.slot(socket) {
+            slot.waits_to_send = true;
+        }
+        if self.shared.strikes(Planted::LostWakeup, 4) {
+            if let Some(slot) = self.core.slot(socket) {
+                slot.waits_to_send = false;
+            }
+        } else if self.shared.is_writable(id, Side::Target) {
+            let actor = self.actor();
+            self.shared.wake(actor);
+        }
+    }
+
+    fn pause(&mut self, socket: SocketId) {
+        if let Some(slot) = self.core.slot(socket) {
+            slot.is_paused = true;
+        }
+    }
+
+    fn resume(&mut self, socket: SocketId) {
+        if let Some(slot) = self.core.slot(socket) {
+            slot.is_paused = false;
+        }
+    }
+
+    fn finish(&mut self, socket: SocketId) {
+        if let Some(id) = self.connection(socket) {
+            self.shared.finish(id, Side::Target);
+        }
+    }
+
+    fn close(&mut self, socket: SocketId) {
+        let Some(slot) = self.core.slot(socket) else { return };
+        if let Some(id) = slot.connection.take() {
+            self.core.free.push(socket.index() as u32);
+            self.shared.close(id, Side::Target);
+        }
+    }
+
+    fn start(&mut self, token: Token, operation: Operation) -> Result<(), Operation> {
+        let actor = self.actor();
+        if self.shared.strikes(Planted::LostBuffer, 200)
+            && let Some(buffer) = self.core.pool.take(1)
+        {
+            self.core.ballast.push(buffer);
+        }
+        self.shared.start_disk(actor, token, operation)
+    }
+
+    fn set_timer(&mut self, deadline_ns: u64, token: Token) {
+        self.core.timers.set(deadline_ns, token);
+    }
+
+    fn post(&mut self, to: usize, message: Message) {
+        if to == self.core.index {
+            self.core.own.push_back(message);
+        } else {
+            self.outbox.push((to, message));
+        }
+    }
+
+    fn reactor(&self) -> usize {
+        self.core.index
+    }
+
+    fn reactor_count(&self) -> usize {
+        self.core.count
+    }
+
+    fn pool(&self) -> &Pool {
+        &self.core.pool
+    }
+
+    fn counters(&self) -> TurnCounters {
+        TurnCounters { busy_turn_count: self.core.turn_count, ..TurnCounters::default() }
+    }
+
+    fn stop(&mut self) {
+        self.core.stops = true;
+    }
+}
+
+/// How long a message from one reactor to another takes, ns.
+pub(crate) const MESSAGE_NS_MAX: u64 = 20 * US;

@@ -1,0 +1,77 @@
+//! One seed from beginning to end.
+
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
+
+use crate::planted::Planted;
+use crate::scenario::Scenario;
+use crate::world::World;
+
+/// What came of a seed.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// What is wrong, if anything is.
+    pub finding: Option<String>,
+    /// Commands that ended.
+    pub command_count: u64,
+    /// Blocks that were read and judged.
+    pub read_count: u64,
+    /// Virtual time that passed, ns.
+    pub virtual_ns: u64,
+    /// The same for the same run.
+    pub digest: u64,
+    /// What happened, line by line, if it was to be kept.
+    pub trace: Vec<String>,
+}
+
+thread_local! {
+    static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Remembers what a thread's panic said instead of printing it.
+fn catch_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            let is_ours = PANIC.with(|message| message.borrow().is_some());
+            if is_ours {
+                PANIC.with(|message| *message.borrow_mut() = Some(panic.to_string()));
+            } else {
+                before(panic);
+            }
+        }));
+    });
+}
+
+/// Runs a seed, with a bug if one is planted. With `is_traced` the outcome says what happened.
+#[must_use]
+pub fn run_seed(seed: u64, planted: Option<Planted>, is_traced: bool) -> Outcome {
+    catch_panics();
+    PANIC.with(|message| *message.borrow_mut() = Some(String::new()));
+    let scenario = Scenario::new(seed, planted);
+    let mut world = World::new(scenario, is_traced);
+    let ended = catch_unwind(AssertUnwindSafe(|| world.run()));
+    let panic = PANIC.with(|message| message.borrow_mut().take());
+    let mut finding = world.shared.findings.first().cloned();
+    if ended.is_err() {
+        finding = Some(panic.unwrap_or_default());
+        // What a panic has left may not be fit to be dropped.
+        let outcome = outcome(&mut world, finding);
+        std::mem::forget(world);
+        return outcome;
+    }
+    outcome(&mut world, finding)
+}
+
+fn outcome(world: &mut World, finding: Option<String>) -> Outcome {
+    Outcome {
+        finding,
+        command_count: world.ended_count,
+        read_count: world.model.read_count,
+        virtual_ns: world.shared.now_ns,
+        digest: world.shared.trace.digest(),
+        trace: std::mem::take(&mut world.shared.trace.lines),
+    }
+}

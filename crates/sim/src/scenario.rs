@@ -1,0 +1,271 @@
+//! What one seed means: how the target and its hosts are set up, what they do and what goes wrong.
+//!
+//! Every seed has its own swarm of faults: most kinds are off in most runs, so that those that are on get far.
+
+use wire::pdu::Digests;
+
+use crate::planted::Planted;
+use crate::random::Random;
+
+/// ns.
+pub(crate) const US: u64 = 1000;
+/// ns.
+pub(crate) const MS: u64 = 1_000_000;
+/// ns.
+pub(crate) const SECOND: u64 = 1_000_000_000;
+
+/// Something that goes wrong once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// A connection is reset on both ends.
+    Reset,
+    /// A connection goes silent for ever, with neither end told.
+    Cut,
+    /// Nothing passes for a while.
+    Partition { ns: u64 },
+    /// The target's process dies; what it had written stays in the kernel.
+    Kill { down_ns: u64 },
+    /// The target's machine dies; what was not flushed may be lost.
+    PowerCut { down_ns: u64 },
+    /// A reactor does not run for a while.
+    Stall { ns: u64 },
+    /// The namespace becomes shorter or longer.
+    Resize { block_count: u64 },
+    /// A command is cancelled.
+    Cancel,
+}
+
+/// How often each command is drawn.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mix {
+    pub(crate) read: u32,
+    pub(crate) write: u32,
+    pub(crate) durable_write: u32,
+    pub(crate) flush: u32,
+    pub(crate) write_zeroes: u32,
+    pub(crate) deallocate: u32,
+    pub(crate) compare: u32,
+    pub(crate) compare_and_write: u32,
+    pub(crate) verify: u32,
+}
+
+/// How the network behaves all the time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NetworkSettings {
+    /// The shortest way, ns; each connection adds its own.
+    pub(crate) latency_ns: u64,
+    pub(crate) jitter_ns: u64,
+    /// Bytes that may be on their way in one direction.
+    pub(crate) capacity: usize,
+    /// Sends are cut into pieces of at most so many bytes.
+    pub(crate) piece_max: usize,
+    /// Pieces that arrive late, per million, and how late.
+    pub(crate) late: u32,
+    pub(crate) late_ns: u64,
+    /// Sends that take less than would fit, per million.
+    pub(crate) short: u32,
+    /// Pieces with a wrong bit, per million.
+    pub(crate) corrupt: u32,
+}
+
+/// How the disk behaves all the time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DiskSettings {
+    pub(crate) latency_ns: u64,
+    pub(crate) jitter_ns: u64,
+    /// Operations that take very long, per million, and how long.
+    pub(crate) slow: u32,
+    pub(crate) slow_ns: u64,
+    /// Operations that fail in passing, per million.
+    pub(crate) passing: u32,
+    /// Reads and writes that stop short, per million.
+    pub(crate) short: u32,
+    /// Reads that fail, per million.
+    pub(crate) read_error: u32,
+    /// Writes that fail, per million.
+    pub(crate) write_error: u32,
+    /// Flushes and durable writes that fail, per million.
+    pub(crate) sync_error: u32,
+    /// Whether ranges can be punched and zeroed.
+    pub(crate) supports_ranges: bool,
+    /// Operations that may run at once.
+    pub(crate) limit: usize,
+}
+
+/// Everything that a seed decides in advance.
+#[derive(Clone, Debug)]
+pub(crate) struct Scenario {
+    pub(crate) seed: u64,
+    pub(crate) planted: Option<Planted>,
+    pub(crate) reactor_count: u16,
+    pub(crate) host_count: usize,
+    pub(crate) lanes_per_host: u16,
+    pub(crate) depth: u16,
+    /// In RAM that outlives the target; on a disk otherwise.
+    pub(crate) is_memory: bool,
+    pub(crate) block_bytes: u32,
+    pub(crate) block_count: u64,
+    pub(crate) blocks_max: u32,
+    pub(crate) digests: Digests,
+    pub(crate) r2t_limit: u32,
+    pub(crate) has_flow_control: bool,
+    pub(crate) in_capsule_bytes: u32,
+    pub(crate) keep_alive_ms: u32,
+    pub(crate) command_timeout_ns: u64,
+    /// Writes are sent again after a reconnect.
+    pub(crate) is_replayed: bool,
+    /// Both ends learn of the end of a connection soon, so that no write of an old association may meet a new one.
+    pub(crate) is_prompt: bool,
+    /// Bytes of a reactor's pool that are left free.
+    pub(crate) pool_bytes: usize,
+    pub(crate) command_count: u64,
+    pub(crate) think_ns: u64,
+    pub(crate) mix: Mix,
+    pub(crate) network: NetworkSettings,
+    pub(crate) disk: DiskSettings,
+    /// Threads that run late, per million wake-ups, and how late.
+    pub(crate) late: u32,
+    pub(crate) late_ns: u64,
+    /// What happens when so many commands have been submitted.
+    pub(crate) faults: Vec<(u64, Fault)>,
+    /// The run ends with a power cut, after a flush, and a look at every block.
+    pub(crate) ends_with_power_cut: bool,
+}
+
+impl Scenario {
+    #[allow(clippy::too_many_lines)] // One list of draws, whose order is part of what a seed means.
+    pub(crate) fn new(seed: u64, planted: Option<Planted>) -> Self {
+        let mut random = Random::new(seed, 1);
+        let r = &mut random;
+        let is_prompt = r.one_in(3);
+        let is_memory = r.one_in(4);
+        let on = |r: &mut Random, of: u64, low: u64, high: u64| -> u32 {
+            if r.one_in(of) { u32::try_from(r.scaled(low, high)).expect("a rate") } else { 0 }
+        };
+        let block_bytes = r.pick(&[512, 512, 4096]);
+        let block_count = if r.one_in(3) { r.between(4, 8) } else { r.between(8, 96) };
+        let blocks_max = if r.one_in(4) { r.between(1, 64) } else { r.between(1, 8) }.min(block_count);
+        // The least that every command can end with: a Compare takes two buffers at once.
+        let transfer_bytes = (blocks_max * block_bytes).next_power_of_two().max(4096);
+        let mut digests =
+            r.pick(&[Digests::empty(), Digests::HEADER, Digests::DATA, Digests::all(), Digests::all()]);
+        let mut corrupt = if digests == Digests::all() { on(r, 2, 100, 20_000) } else { 0 };
+        match planted {
+            Some(Planted::DigestIgnored) => (digests, corrupt) = (Digests::empty(), 2000),
+            Some(Planted::WrongR2tOffset | Planted::SwappedCompletions | Planted::AbortAfterCompletion) => {
+                (digests, corrupt) = (Digests::empty(), 0);
+            }
+            _ => {}
+        }
+        let command_count = r.scaled(20, 300);
+        let network = NetworkSettings {
+            latency_ns: r.scaled(2 * US, if is_prompt { 200 * US } else { 2 * MS }),
+            jitter_ns: r.scaled(1, if is_prompt { 200 * US } else { 2 * MS }),
+            capacity: r.scaled(2048, 256 << 10) as usize,
+            piece_max: if r.one_in(3) { r.scaled(16, 512) } else { r.scaled(512, 64 << 10) } as usize,
+            late: if is_prompt { 0 } else { on(r, 3, 1000, 50_000) },
+            late_ns: r.scaled(MS, 2 * SECOND),
+            short: on(r, 2, 1000, 500_000),
+            corrupt,
+        };
+        // Small pieces are many: a connection is to live for a while.
+        let corrupt = network.corrupt.min(network.piece_max as u32 * 20);
+        let network = NetworkSettings { corrupt, ..network };
+        let has_disk_faults = r.one_in(2);
+        let error =
+            |r: &mut Random, of: u64, high: u64| if has_disk_faults { on(r, of, 500, high) } else { 0 };
+        let disk = DiskSettings {
+            latency_ns: r.scaled(1, 200 * US),
+            jitter_ns: r.scaled(1, MS),
+            slow: on(r, 4, 500, 20_000),
+            slow_ns: r.scaled(MS, 3 * SECOND),
+            passing: error(r, 3, 200_000),
+            short: error(r, 3, 300_000),
+            read_error: error(r, 3, 20_000),
+            write_error: error(r, 3, 20_000),
+            sync_error: error(r, 4, 50_000),
+            supports_ranges: !r.one_in(4),
+            limit: if r.one_in(4) { r.between(1, 4) as usize } else { 256 },
+        };
+        let weight = |r: &mut Random, of: u64, high: u64| if r.one_in(of) { 0 } else { r.below(high) as u32 };
+        let mix = Mix {
+            read: 10 + weight(r, 9, 60),
+            write: 10 + weight(r, 9, 60),
+            durable_write: weight(r, 2, 30),
+            flush: weight(r, 3, 20),
+            write_zeroes: weight(r, 2, 15),
+            deallocate: weight(r, 2, 15),
+            compare: weight(r, 2, 15),
+            compare_and_write: if r.one_in(3) { r.below(50) as u32 } else { 0 },
+            verify: weight(r, 2, 5),
+        };
+        let mut scenario = Self {
+            seed,
+            planted,
+            reactor_count: r.between(1, 3) as u16,
+            host_count: if r.one_in(3) { 2 } else { 1 },
+            lanes_per_host: r.between(1, 3) as u16,
+            depth: r.scaled(1, 32) as u16,
+            is_memory,
+            block_bytes: block_bytes as u32,
+            block_count,
+            blocks_max: blocks_max as u32,
+            digests,
+            r2t_limit: r.between(1, 4) as u32,
+            has_flow_control: r.one_in(3),
+            in_capsule_bytes: r.pick(&[0, 512, 4096, 8192, 8192]),
+            keep_alive_ms: r.pick(&[1000, 5000, 10_000]),
+            command_timeout_ns: r.pick(&[SECOND, 5 * SECOND, 30 * SECOND]),
+            is_replayed: is_prompt && r.one_in(2),
+            is_prompt,
+            pool_bytes: if r.one_in(3) { (transfer_bytes * r.between(2, 6)) as usize } else { 4 << 20 },
+            command_count,
+            think_ns: r.scaled(US, 5 * MS),
+            mix,
+            network,
+            disk,
+            late: on(r, 3, 1000, 100_000),
+            late_ns: r.scaled(US, if is_prompt { MS } else { 500 * MS }),
+            faults: Vec::new(),
+            ends_with_power_cut: !is_memory && r.one_in(2),
+        };
+        scenario.draw_faults(r);
+        scenario
+    }
+
+    fn draw_faults(&mut self, r: &mut Random) {
+        let mut kinds: Vec<u32> = vec![0, 3, 5];
+        if !self.is_prompt {
+            kinds.extend([1, 2]);
+        }
+        if !self.is_memory {
+            kinds.push(4);
+        }
+        kinds.push(7);
+        if r.one_in(4) {
+            kinds.push(6);
+        }
+        // The swarm: about half of them are on.
+        kinds.retain(|_| r.one_in(2));
+        if kinds.is_empty() || r.one_in(6) {
+            return;
+        }
+        for _ in 0..r.scaled(1, 12) {
+            let down_ns = r.scaled(MS, 20 * SECOND);
+            let fault = match r.pick(&kinds) {
+                0 => Fault::Reset,
+                1 => Fault::Cut,
+                2 => Fault::Partition { ns: r.scaled(MS, 30 * SECOND) },
+                3 => Fault::Kill { down_ns },
+                4 => Fault::PowerCut { down_ns },
+                5 => Fault::Stall {
+                    ns: if self.is_prompt { r.scaled(US, MS) } else { r.scaled(MS, 15 * SECOND) },
+                },
+                6 => Fault::Resize { block_count: r.between(4, self.block_count) },
+                _ => Fault::Cancel,
+            };
+            self.faults.push((r.below(self.command_count), fault));
+        }
+        self.faults.sort_by_key(|(at, _)| *at);
+    }
+}

@@ -1,0 +1,151 @@
+//! What everything in the simulated world has in common: time, chance, and what happens next.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use crate::disk::Disk;
+use crate::network::Network;
+use crate::planted::Planted;
+use crate::random::Random;
+use crate::scenario::{Scenario, US};
+use crate::trace::Trace;
+
+/// Somebody who runs when something happens: a reactor, a keeper's thread, a lane's.
+pub(crate) type Actor = usize;
+
+/// Which end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Side {
+    Host,
+    Target,
+}
+
+impl Side {
+    pub(crate) fn other(self) -> Self {
+        match self {
+            Self::Host => Self::Target,
+            Self::Target => Self::Host,
+        }
+    }
+}
+
+/// Something that happens at its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Event {
+    /// Bytes, or the end, arrive at this end.
+    Arrival(usize, Side),
+    /// There is room again for what this end sends.
+    Room(usize, Side),
+    /// A connection reaches the target.
+    Accept(usize),
+    /// A connection stands, or was refused, for its host.
+    Dialled(usize),
+    /// A disk operation does its next part.
+    DiskPart(u64),
+    /// It ends.
+    DiskEnd(u64),
+    /// The next fault of the list.
+    Fault(usize),
+    /// The target starts again.
+    Start,
+    /// The operator opens the namespace anew.
+    Reopen,
+    /// The operator makes the namespace longer again.
+    Grow(u64),
+}
+
+/// The common part of the world.
+pub(crate) struct Shared {
+    pub(crate) scenario: Scenario,
+    pub(crate) random: Random,
+    pub(crate) now_ns: u64,
+    pub(crate) trace: Trace,
+    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    event_count: u64,
+    /// When each actor runs next, ns.
+    pub(crate) wakes: Vec<u64>,
+    stalled_until_ns: Vec<u64>,
+    pub(crate) network: Network,
+    pub(crate) disk: Disk,
+    /// Faults that come by chance still do.
+    pub(crate) is_hostile: bool,
+    /// What was found wrong.
+    pub(crate) findings: Vec<String>,
+}
+
+impl Shared {
+    pub(crate) fn new(scenario: Scenario, actor_count: usize, is_traced: bool) -> Self {
+        let disk = Disk::new(scenario.block_bytes as usize, scenario.block_count as usize);
+        Self {
+            random: Random::new(scenario.seed, 2),
+            now_ns: 0,
+            trace: Trace { is_kept: is_traced, ..Trace::default() },
+            events: BinaryHeap::new(),
+            event_count: 0,
+            wakes: vec![u64::MAX; actor_count],
+            stalled_until_ns: vec![0; actor_count],
+            network: Network::default(),
+            disk,
+            is_hostile: true,
+            findings: Vec::new(),
+            scenario,
+        }
+    }
+
+    /// Has something happen later.
+    pub(crate) fn at(&mut self, at_ns: u64, event: Event) {
+        self.event_count += 1;
+        self.events.push(Reverse((at_ns.max(self.now_ns), self.event_count, event)));
+    }
+
+    /// When the next event is.
+    pub(crate) fn next_event_ns(&self) -> u64 {
+        self.events.peek().map_or(u64::MAX, |Reverse((at_ns, ..))| *at_ns)
+    }
+
+    pub(crate) fn pop_event(&mut self) -> Option<Event> {
+        self.events.pop().map(|Reverse((.., event))| event)
+    }
+
+    /// Has an actor run soon: as soon as its thread gets the processor.
+    pub(crate) fn wake(&mut self, actor: Actor) {
+        let mut delay_ns = self.random.between(1, 5 * US);
+        if self.random.happens(self.scenario.late) {
+            delay_ns += self.random.below(self.scenario.late_ns);
+        }
+        self.wake_at(actor, self.now_ns + delay_ns);
+    }
+
+    /// Has an actor run at a time, if it does not before.
+    pub(crate) fn wake_at(&mut self, actor: Actor, at_ns: u64) {
+        self.wakes[actor] = self.wakes[actor].min(at_ns.max(self.now_ns).max(self.stalled_until_ns[actor]));
+    }
+
+    /// An actor does not run before some time.
+    pub(crate) fn stall(&mut self, actor: Actor, ns: u64) {
+        let until_ns = self.now_ns + ns;
+        self.stalled_until_ns[actor] = self.stalled_until_ns[actor].max(until_ns);
+        if self.wakes[actor] != u64::MAX {
+            self.wakes[actor] = self.wakes[actor].max(until_ns);
+        }
+    }
+
+    pub(crate) fn say(&mut self, line: impl FnOnce() -> String) {
+        self.trace.say(self.now_ns, line);
+    }
+
+    pub(crate) fn is_planted(&self, bug: Planted) -> bool {
+        self.scenario.planted == Some(bug)
+    }
+
+    /// Whether a planted bug shows itself this time.
+    pub(crate) fn strikes(&mut self, bug: Planted, one_in: u64) -> bool {
+        self.is_planted(bug) && self.random.one_in(one_in)
+    }
+
+    pub(crate) fn find(&mut self, finding: impl Into<String>) {
+        let finding = finding.into();
+        self.say(|| format!("FOUND {finding}"));
+        self.findings.push(finding);
+    }
+}

@@ -1,0 +1,36 @@
+//! What happened, in order: a digest of all of it, and its lines if somebody is to read them.
+
+use crate::random::mixed;
+
+/// The record of one run.
+#[derive(Debug, Default)]
+pub(crate) struct Trace {
+    /// Whether lines are kept.
+    pub(crate) is_kept: bool,
+    /// One line for each event.
+    pub(crate) lines: Vec<String>,
+    pub(crate) digest: u64,
+}
+
+impl Trace {
+    /// Notes an event by its numbers.
+    #[inline]
+    pub(crate) fn note(&mut self, now_ns: u64, what: u64) {
+        self.digest = mixed(self.digest ^ now_ns.rotate_left(20) ^ what);
+    }
+
+    /// Notes an event in words.
+    pub(crate) fn say(&mut self, now_ns: u64, line: impl FnOnce() -> String) {
+        self.note(now_ns, 0x5a);
+        if self.is_kept {
+            let (seconds, rest) = (now_ns / 1_000_000_000, now_ns % 1_000_000_000);
+            self.lines.push(format!("{seconds:>4}.{rest:09} {}", line()));
+        }
+    }
+
+    /// Tells two runs apart.
+    #[must_use]
+    pub(crate) fn digest(&self) -> u64 {
+        self.digest
+    }
+}

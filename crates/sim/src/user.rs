@@ -1,0 +1,464 @@
+//! Those who use a host's lanes: what they submit, and what they make of what comes back.
+
+use host::{Command as HostCommand, Completion, Failure, Namespace};
+use wire::status::Status;
+
+use crate::model::{self, Value};
+use crate::planted::Planted;
+use crate::world::{Stage, World};
+
+/// A command that is out.
+#[derive(Clone, Debug)]
+pub(crate) struct Command {
+    kind: Kind,
+    lba: u64,
+    blocks: u32,
+    begin_ns: u64,
+    host: usize,
+    pub(crate) lane: usize,
+}
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Read,
+    Write {
+        is_durable: bool,
+    },
+    WriteZeroes {
+        is_durable: bool,
+    },
+    Deallocate,
+    Flush,
+    Verify,
+    Compare {
+        expected: Vec<Value>,
+    },
+    /// The first of a pair.
+    PairCompare,
+    /// The second of a pair: what the first compares with.
+    PairWrite {
+        expected: Value,
+    },
+    /// A planted bug: a comparison whose write follows.
+    SplitCompare {
+        expected: Value,
+    },
+    SplitWrite {
+        expected: Value,
+    },
+    /// A planted bug: a write of before, once more.
+    Replay,
+}
+
+impl World {
+    /// A lane's thread runs, and its user with it.
+    pub(crate) fn run_user(&mut self, host: usize, lane: usize) {
+        let mut done = Vec::new();
+        self.hosts[host].run_lane(&mut self.shared, lane, &mut done);
+        for completion in done {
+            if self.shared.strikes(Planted::LostCompletion, 200) {
+                continue;
+            }
+            if self.shared.strikes(Planted::DoubleCompletion, 200) {
+                let (user, result, received) = (completion.user, completion.result, completion.received);
+                let twin = Completion { user, result, received, buffer: completion.buffer.clone() };
+                self.on_completion(host, lane, twin);
+            }
+            self.on_completion(host, lane, completion);
+        }
+        if !self.shared.findings.is_empty() {
+            return;
+        }
+        let before = self.next_command;
+        match self.stage {
+            Stage::Work => self.submit_some(host, lane),
+            Stage::Flush => self.submit_flush(host, lane),
+            Stage::Read => self.submit_reads(host, lane),
+            Stage::Settle | Stage::Close | Stage::Stop | Stage::Over => {}
+        }
+        self.submit_replays(host, lane);
+        if self.next_command > before {
+            if let Err(cause) = self.hosts[host].flush_lane(&mut self.shared, lane) {
+                self.hosts[host].lose_lane(&mut self.shared, lane, cause);
+            }
+            self.fire_faults();
+        }
+        // Before a lane's thread sleeps it looks at what it has just been given.
+        let (core, actor) = (&self.hosts[host].lanes[lane].core, self.hosts[host].lanes[lane].actor);
+        if core.has_done() {
+            self.shared.wake(actor);
+        } else if let Some(at_ns) = core.next_deadline() {
+            self.shared.wake_at(actor, at_ns.max(self.shared.now_ns + 1));
+        }
+    }
+
+    fn submit_some(&mut self, host: usize, lane: usize) {
+        let Some(namespace) = self.hosts[host].namespace.clone() else { return };
+        let actor = self.hosts[host].lanes[lane].actor;
+        let now_ns = self.shared.now_ns;
+        let mut next_ns = *self.next_submit_ns.entry(actor).or_insert(0);
+        while next_ns <= now_ns
+            && self.submitted_count < self.shared.scenario.command_count
+            && self.hosts[host].lanes[lane].core.has_room(2)
+        {
+            self.submit_one(host, lane, &namespace);
+            if self.choice.one_in(3) {
+                next_ns = now_ns + self.choice.below(self.shared.scenario.think_ns) + 1;
+            }
+        }
+        if self.shared.scenario.depth < 2 && next_ns <= now_ns {
+            // A pair never finds room: single commands do.
+            while self.submitted_count < self.shared.scenario.command_count
+                && self.hosts[host].lanes[lane].core.has_room(1)
+                && next_ns <= now_ns
+            {
+                self.submit_one(host, lane, &namespace);
+                next_ns = now_ns + self.choice.below(self.shared.scenario.think_ns) + 1;
+            }
+        }
+        self.next_submit_ns.insert(actor, next_ns);
+        if next_ns > now_ns && self.submitted_count < self.shared.scenario.command_count {
+            self.shared.wake_at(actor, next_ns);
+        }
+    }
+
+    fn submit_one(&mut self, host: usize, lane: usize, namespace: &Namespace) {
+        let mix = self.shared.scenario.mix;
+        let weights = [
+            mix.read,
+            mix.write,
+            mix.durable_write,
+            mix.flush,
+            mix.write_zeroes,
+            mix.deallocate,
+            mix.compare,
+            if self.shared.scenario.depth < 2 { 0 } else { mix.compare_and_write },
+            mix.verify,
+        ];
+        let mut drawn = self.choice.below(u64::from(weights.iter().sum::<u32>()));
+        let mut kind = 0;
+        while drawn >= u64::from(weights[kind]) {
+            drawn -= u64::from(weights[kind]);
+            kind += 1;
+        }
+        let end = namespace.block_count();
+        let blocks = self.choice.scaled(1, u64::from(self.shared.scenario.blocks_max).min(end)) as u32;
+        let lba = self.choice.below(end - u64::from(blocks) + 1);
+        let is_durable = kind == 2 || (kind == 4 && self.choice.one_in(3));
+        let range = host::BlockRange { lba, blocks };
+        let (command, kind, blocks) = match kind {
+            0 => (namespace.read(lba, blocks), Kind::Read, blocks),
+            1 | 2 => (namespace.write(lba, blocks), Kind::Write { is_durable }, blocks),
+            3 => (Ok(namespace.flush()), Kind::Flush, 0),
+            4 => {
+                let deallocates = self.choice.one_in(2);
+                (namespace.write_zeroes(lba, blocks, deallocates), Kind::WriteZeroes { is_durable }, blocks)
+            }
+            5 => (namespace.deallocate(&[range]), Kind::Deallocate, blocks),
+            6 => {
+                let expected = (lba..lba + u64::from(blocks)).map(|lba| self.model.likely(lba)).collect();
+                (namespace.compare(lba, blocks), Kind::Compare { expected }, blocks)
+            }
+            7 if self.shared.is_planted(Planted::SplitCompareAndWrite) => {
+                let expected = self.model.likely(lba);
+                (namespace.compare(lba, 1), Kind::SplitCompare { expected }, 1)
+            }
+            7 => return self.submit_pair(host, lane, namespace, lba),
+            _ => (namespace.verify(lba, blocks), Kind::Verify, blocks),
+        };
+        let Ok(command) = command else {
+            // The controller does not have it.
+            self.submitted_count += 1;
+            return;
+        };
+        let command = if is_durable { command.fua() } else { command };
+        self.submit(host, lane, command, kind, (lba, blocks));
+    }
+
+    fn block_bytes(&self) -> usize {
+        self.shared.scenario.block_bytes as usize
+    }
+
+    fn filled(&self, lba: u64, values: &[Value]) -> Vec<u8> {
+        let block_bytes = self.block_bytes();
+        let mut buffer = vec![0; values.len() * block_bytes];
+        for ((block, value), lba) in buffer.chunks_exact_mut(block_bytes).zip(values).zip(lba..) {
+            model::fill(block, lba, *value);
+        }
+        buffer
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next_command += 1;
+        self.next_command - 1
+    }
+
+    fn submit(
+        &mut self,
+        host: usize,
+        lane: usize,
+        command: HostCommand,
+        kind: Kind,
+        (lba, blocks): (u64, u32),
+    ) {
+        let number = self.number();
+        let count = blocks as usize;
+        let buffer = match &kind {
+            Kind::Read => Some(vec![0xee; count * self.block_bytes()]),
+            Kind::Write { .. } | Kind::SplitWrite { .. } => Some(self.filled(lba, &vec![number << 8; count])),
+            Kind::Compare { expected } => Some(self.filled(lba, expected)),
+            Kind::SplitCompare { expected } => Some(self.filled(lba, &[*expected])),
+            _ => None,
+        };
+        let value = match &kind {
+            Kind::Write { .. } | Kind::SplitWrite { .. } => Some(number << 8),
+            Kind::WriteZeroes { .. } | Kind::Deallocate => Some(0),
+            _ => None,
+        };
+        let now_ns = self.shared.now_ns;
+        self.shared.say(|| format!("host {host} lane {lane}: {number} is {kind:?} of {blocks} from {lba}"));
+        for lba in lba..lba + u64::from(blocks) {
+            if let Some(value) = value {
+                self.model.begin_write(lba, value, number, now_ns);
+            }
+        }
+        self.submitted_count += 1;
+        self.commands.insert(number, Command { kind, lba, blocks, begin_ns: now_ns, host, lane });
+        if let Err(refused) = self.hosts[host].lanes[lane].core.submit(command, buffer, number) {
+            self.shared.find(format!("command {number} was refused: {}", refused.reason));
+        }
+    }
+
+    fn submit_pair(&mut self, host: usize, lane: usize, namespace: &Namespace, lba: u64) {
+        self.submitted_count += 1;
+        let Ok(pair) = namespace.compare_and_write(lba, 1) else { return };
+        let expected = self.model.likely(lba);
+        let (first, second) = (self.number(), self.number());
+        let now_ns = self.shared.now_ns;
+        self.shared.say(|| format!("host {host} lane {lane}: {first}, {second} swap {expected:#x} at {lba}"));
+        self.model.begin_write(lba, second << 8, second, now_ns);
+        let command = |kind| Command { kind, lba, blocks: 1, begin_ns: now_ns, host, lane };
+        self.commands.insert(first, command(Kind::PairCompare));
+        self.commands.insert(second, command(Kind::PairWrite { expected }));
+        let buffers = [self.filled(lba, &[expected]), self.filled(lba, &[second << 8])];
+        if let Err((reason, _)) =
+            self.hosts[host].lanes[lane].core.submit_pair(pair, buffers, [first, second])
+        {
+            self.shared.find(format!("the pair {first}, {second} was refused: {reason}"));
+        }
+    }
+
+    fn submit_flush(&mut self, host: usize, lane: usize) {
+        let Some(namespace) = self.hosts[host].namespace.clone() else { return };
+        // One flush covers what all hosts have written; it comes again until it is done.
+        if host == 0 && lane == 0 && self.commands.is_empty() && !self.had_last_cut {
+            self.submit(host, lane, namespace.flush(), Kind::Flush, (0, 0));
+        }
+    }
+
+    fn submit_reads(&mut self, host: usize, lane: usize) {
+        let Some(namespace) = self.hosts[host].namespace.clone() else { return };
+        while self.hosts[host].lanes[lane].core.has_room(1)
+            && let Some(lba) = self.left_to_read.pop()
+        {
+            match namespace.read(lba, 1) {
+                Ok(read) => self.submit(host, lane, read, Kind::Read, (lba, 1)),
+                Err(_) => {
+                    // It has not heard yet that the namespace is longer again.
+                    self.left_to_read.push(lba);
+                    let actor = self.hosts[host].lanes[lane].actor;
+                    self.shared.wake_at(actor, self.shared.now_ns + 10_000_000);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn submit_replays(&mut self, host: usize, lane: usize) {
+        let Some(namespace) = self.hosts[host].namespace.clone() else { return };
+        while self.hosts[host].lanes[lane].core.is_live()
+            && self.hosts[host].lanes[lane].core.has_room(1)
+            && let Some(at) = self.replays.iter().position(|replay| (replay.0, replay.1) == (host, lane))
+            && let Some((_, _, lba, buffer)) = self.replays.remove(at)
+        {
+            let blocks = (buffer.len() / self.block_bytes()) as u32;
+            if let Ok(write) = namespace.write(lba, blocks) {
+                let number = self.number();
+                let command = Command { kind: Kind::Replay, lba, blocks, begin_ns: 0, host, lane };
+                self.commands.insert(number, command);
+                let _ = self.hosts[host].lanes[lane].core.submit(write, Some(buffer), number);
+            }
+        }
+    }
+
+    /// Cancels a command that is out.
+    pub(crate) fn cancel_one(&mut self) {
+        let count = self.commands.len() as u64;
+        let at = self.choice.below(count) as usize;
+        let Some((&number, command)) = self.commands.iter().nth(at) else { return };
+        let (host, lane) = (command.host, command.lane);
+        self.shared.say(|| format!("host {host} lane {lane}: {number} is cancelled"));
+        self.hosts[host].lanes[lane].core.cancel(number);
+        self.hosts[host].act_lane(&mut self.shared, lane);
+        let actor = self.hosts[host].lanes[lane].actor;
+        self.shared.wake(actor);
+    }
+
+    fn on_completion(&mut self, host: usize, lane: usize, completion: Completion<Vec<u8>>) {
+        let number = completion.user;
+        let result = completion.result;
+        self.shared.trace.note(self.shared.now_ns, number);
+        self.shared.say(|| format!("host {host} lane {lane}: {number} ends with {result:?}"));
+        let Some(command) = self.commands.remove(&number) else {
+            return self.shared.find(format!("command {number} ends, and is not out"));
+        };
+        if (command.host, command.lane) != (host, lane) {
+            return self.shared.find(format!("command {number} ends on another lane"));
+        }
+        self.ended_count += 1;
+        if let Err(finding) = self.judge(number, command, completion) {
+            self.shared.find(format!("command {number}: {finding}"));
+        }
+    }
+
+    fn judge(
+        &mut self,
+        number: u64,
+        command: Command,
+        completion: Completion<Vec<u8>>,
+    ) -> Result<(), model::Finding> {
+        let now_ns = self.shared.now_ns;
+        let Command { kind, lba, blocks, begin_ns, host, lane } = command;
+        let lbas = lba..lba + u64::from(blocks);
+        let Completion { result, received, buffer, .. } = completion;
+        match kind {
+            Kind::Read => {
+                let Some(buffer) = buffer else { return Err("a read came back without its buffer".into()) };
+                if result.is_err() {
+                    if self.stage == Stage::Read {
+                        self.left_to_read.push(lba);
+                        let actor = self.hosts[host].lanes[lane].actor;
+                        self.shared.wake_at(actor, now_ns + 10_000_000);
+                    }
+                    return Ok(());
+                }
+                if received as usize != buffer.len() {
+                    return Err(format!("a read of {} bytes brought {received}", buffer.len()));
+                }
+                for (block, lba) in buffer.chunks_exact(self.block_bytes()).zip(lbas) {
+                    self.model.read(lba, model::value_of(block, lba)?, begin_ns, now_ns)?;
+                }
+                Ok(())
+            }
+            Kind::Write { is_durable } | Kind::WriteZeroes { is_durable } => {
+                if self.shared.is_planted(Planted::LateReplay)
+                    && let (Err(Failure::Interrupted), Some(buffer)) = (result, buffer)
+                {
+                    self.replays.push_back((host, lane, lba, buffer));
+                }
+                self.judge_write(number, host, lbas, result, is_durable)
+            }
+            Kind::Deallocate => match result {
+                // It need not do anything.
+                Ok(_) => {
+                    lbas.for_each(|lba| self.model.doubt_write(lba, number, Some(now_ns)));
+                    Ok(())
+                }
+                result => self.judge_write(number, host, lbas, result, false),
+            },
+            Kind::Flush => self.judge_flush(number, (host, lane), begin_ns, result),
+            Kind::Compare { expected } => {
+                if result.is_ok() {
+                    for (value, lba) in expected.into_iter().zip(lbas) {
+                        self.model.read(lba, value, begin_ns, now_ns)?;
+                    }
+                }
+                Ok(())
+            }
+            Kind::PairWrite { expected } | Kind::SplitWrite { expected } => {
+                if result.is_ok() {
+                    self.model.read(lba, expected, begin_ns, now_ns)?;
+                    self.model.swap(lba, expected, begin_ns)?;
+                }
+                self.judge_write(number, host, lbas, result, false)
+            }
+            Kind::SplitCompare { expected } => {
+                let namespace = self.hosts[host].namespace.clone();
+                if result.is_ok()
+                    && let Some(write) = namespace.and_then(|namespace| namespace.write(lba, 1).ok())
+                    && self.hosts[host].lanes[lane].core.has_room(1)
+                {
+                    self.submit(host, lane, write, Kind::SplitWrite { expected }, (lba, 1));
+                }
+                Ok(())
+            }
+            Kind::PairCompare | Kind::Verify | Kind::Replay => Ok(()),
+        }
+    }
+
+    fn judge_write(
+        &mut self,
+        number: u64,
+        host: usize,
+        mut lbas: std::ops::Range<u64>,
+        result: Result<u64, Failure>,
+        is_durable: bool,
+    ) -> Result<(), model::Finding> {
+        let now_ns = self.shared.now_ns;
+        let was_not_done = match result {
+            Ok(_) => {
+                return lbas.try_for_each(|lba| self.model.end_write(host, lba, number, now_ns, is_durable));
+            }
+            Err(Failure::Status(status)) => {
+                status.is(Status::ABORT_REQUESTED)
+                    || status.is(Status::ABORTED_FAILED_FUSED)
+                    || status.is(Status::LBA_OUT_OF_RANGE)
+            }
+            Err(Failure::Cancelled | Failure::Unreachable) => true,
+            Err(_) => false,
+        };
+        // One that was sent twice may have been done the first time.
+        if was_not_done && !self.shared.scenario.is_replayed {
+            return lbas.try_for_each(|lba| self.model.deny_write(lba, number));
+        }
+        let may_still_happen = result.is_err_and(Failure::may_have_happened);
+        for lba in lbas {
+            self.model.doubt_write(lba, number, (!may_still_happen).then_some(now_ns));
+            if may_still_happen {
+                self.doubtful[host].push((lba, number));
+            }
+        }
+        Ok(())
+    }
+
+    fn judge_flush(
+        &mut self,
+        number: u64,
+        (host, lane): (usize, usize),
+        begin_ns: u64,
+        result: Result<u64, Failure>,
+    ) -> Result<(), model::Finding> {
+        match result {
+            Ok(_) => {
+                self.model.flush(host, begin_ns)?;
+                self.had_last_cut |= self.stage == Stage::Flush;
+                return Ok(());
+            }
+            Err(Failure::Unflushed) if self.shared.is_planted(Planted::FlushVouchesForLost) => {
+                let namespace = self.hosts[host].namespace.clone();
+                if let Some(namespace) = namespace.filter(|_| self.hosts[host].lanes[lane].core.has_room(1)) {
+                    self.submit(host, lane, namespace.flush(), Kind::Flush, (0, 0));
+                    return Ok(());
+                }
+            }
+            Err(Failure::Unflushed) => self.model.excuse_host(host),
+            Err(_) => {}
+        }
+        let _ = number;
+        if self.stage == Stage::Flush {
+            let actor = self.hosts[host].lanes[lane].actor;
+            self.shared.wake_at(actor, self.shared.now_ns + 10_000_000);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,566 @@
+//! The whole of one run: a target, its hosts and their users, and what happens to them.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+
+use reactor::File;
+use store::{FileStore, Geometry, MemorySettings, MemoryStore, Store};
+use target::config::TimeoutConfig;
+use target::control::ControlSettings;
+use target::limits::Limits;
+use target::message::Message;
+use target::operator::{NewNamespace, NewSubsystem, Order, OrderKind, Step};
+use target::subsystem::Access;
+use wire::id::Nsid;
+use wire::uuid::Uuid;
+
+use crate::host::{Host, SUBSYSTEM};
+use crate::model::Model;
+use crate::planted::Planted;
+use crate::random::Random;
+use crate::reactor_io::{MESSAGE_NS_MAX, SimReactor};
+use crate::scenario::{Fault, MS, SECOND, Scenario};
+use crate::shared::{Actor, Event, Shared};
+use crate::user::Command;
+
+/// Commands are submitted, and things go wrong, for so long at most, ns.
+const WORK_NS_MAX: u64 = 60 * SECOND;
+
+/// Everything must have ended so long after nothing goes wrong any more, ns.
+const SETTLE_NS_MAX: u64 = 300 * SECOND;
+
+/// More events than this are a loop without an end.
+const EVENT_COUNT_MAX: u64 = 4_000_000;
+
+/// How far a run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Stage {
+    /// Commands are submitted, and things go wrong.
+    Work,
+    /// Nothing goes wrong any more: all that is out ends.
+    Settle,
+    /// All is flushed, for the power cut at the end.
+    Flush,
+    /// Every block is read.
+    Read,
+    /// The hosts close.
+    Close,
+    /// The target stops.
+    Stop,
+    /// Done.
+    Over,
+}
+
+/// One run.
+pub(crate) struct World {
+    pub(crate) shared: Shared,
+    pub(crate) hosts: Vec<Host>,
+    pub(crate) model: Model,
+    pub(crate) stage: Stage,
+    /// What users have out, by number.
+    pub(crate) commands: BTreeMap<u64, Command>,
+    pub(crate) next_command: u64,
+    pub(crate) submitted_count: u64,
+    pub(crate) ended_count: u64,
+    /// Draws what users do.
+    pub(crate) choice: Random,
+    /// By lane actor: when its user does something next.
+    pub(crate) next_submit_ns: BTreeMap<Actor, u64>,
+    /// By host: writes that nobody knows the fate of.
+    pub(crate) doubtful: Vec<Vec<(u64, u64)>>,
+    /// For a planted bug: interrupted writes that are sent again.
+    pub(crate) replays: VecDeque<(usize, usize, u64, Vec<u8>)>,
+    reactors: Vec<SimReactor>,
+    store: Arc<dyn Store>,
+    /// Blocks that the namespace has now.
+    block_count: u64,
+    /// What the model knows the last resize by.
+    resize_command: u64,
+    is_reopening: bool,
+    is_stopping: bool,
+    target_count: u64,
+    next_fault: usize,
+    stage_ns: u64,
+    outbox: Vec<(usize, Message)>,
+    /// Blocks to be looked at in the end.
+    pub(crate) left_to_read: Vec<u64>,
+    /// The power cut of the end is over.
+    pub(crate) had_last_cut: bool,
+}
+
+fn store(scenario: &Scenario, block_count: u64) -> Arc<dyn Store> {
+    if scenario.is_memory {
+        let settings = MemorySettings {
+            bytes: block_count * u64::from(scenario.block_bytes),
+            block_bytes: scenario.block_bytes,
+            is_read_only: false,
+            is_shared: scenario.reactor_count > 1,
+            huge_pages: false,
+        };
+        return Arc::new(MemoryStore::new(&settings).expect("a little memory"));
+    }
+    let geometry = Geometry {
+        block_bytes: scenario.block_bytes,
+        block_count,
+        is_read_only: false,
+        has_volatile_cache: true,
+        can_deallocate: true,
+        reads_zeroes_after_deallocate: true,
+        preferred_write_blocks: 1,
+        preferred_deallocate_blocks: 1,
+    };
+    Arc::new(FileStore::simulated(File::simulated(0), &geometry))
+}
+
+impl World {
+    pub(crate) fn new(scenario: Scenario, is_traced: bool) -> Self {
+        let reactor_count = usize::from(scenario.reactor_count);
+        let per_host = 1 + usize::from(scenario.lanes_per_host);
+        let actor_count = reactor_count + scenario.host_count * per_host;
+        let host = |index| Host::new(&scenario, index, reactor_count + index * per_host);
+        let hosts: Vec<Host> = (0..scenario.host_count).map(host).collect();
+        let mut world = Self {
+            model: Model::new(scenario.block_count, scenario.is_replayed),
+            stage: Stage::Work,
+            commands: BTreeMap::new(),
+            next_command: 1,
+            submitted_count: 0,
+            ended_count: 0,
+            choice: Random::new(scenario.seed, 3),
+            next_submit_ns: BTreeMap::new(),
+            doubtful: vec![Vec::new(); scenario.host_count],
+            replays: VecDeque::new(),
+            reactors: Vec::new(),
+            store: store(&scenario, scenario.block_count),
+            block_count: scenario.block_count,
+            resize_command: 0,
+            is_reopening: false,
+            is_stopping: false,
+            target_count: 0,
+            next_fault: 0,
+            stage_ns: 0,
+            outbox: Vec::new(),
+            left_to_read: Vec::new(),
+            had_last_cut: false,
+            shared: Shared::new(scenario, actor_count, is_traced),
+            hosts,
+        };
+        let scenario = format!("{:?}", world.shared.scenario);
+        world.shared.say(|| scenario);
+        world.start_target();
+        for actor in reactor_count..actor_count {
+            world.shared.wake(actor);
+        }
+        world
+    }
+
+    /// Runs to the end, or to the first finding.
+    pub(crate) fn run(&mut self) {
+        let mut event_count = 0;
+        while self.stage != Stage::Over && self.shared.findings.is_empty() {
+            event_count += 1;
+            if event_count > EVENT_COUNT_MAX {
+                self.shared.find("it goes on and on: more events than make sense");
+                return;
+            }
+            let event_ns = self.shared.next_event_ns();
+            let (actor, wake_ns) = self.next_wake();
+            let next_ns = event_ns.min(wake_ns);
+            if next_ns == u64::MAX {
+                let left = self.left();
+                return self.shared.find(format!("nothing will ever happen again; {left}"));
+            }
+            self.shared.now_ns = self.shared.now_ns.max(next_ns);
+            if self.stage == Stage::Work && self.shared.now_ns > WORK_NS_MAX {
+                self.enter(Stage::Settle);
+            }
+            if self.stage != Stage::Work && self.shared.now_ns > self.stage_ns + SETTLE_NS_MAX {
+                let left = self.left();
+                return self
+                    .shared
+                    .find(format!("nothing goes wrong any more, and yet it does not end; {left}"));
+            }
+            if event_ns <= wake_ns {
+                if let Some(event) = self.shared.pop_event() {
+                    self.on_event(event);
+                }
+            } else {
+                self.shared.wakes[actor] = u64::MAX;
+                self.run_actor(actor);
+            }
+            self.advance();
+        }
+    }
+
+    fn next_wake(&self) -> (Actor, u64) {
+        let wakes = self.shared.wakes.iter().copied().enumerate();
+        wakes.min_by_key(|(_, at_ns)| *at_ns).unwrap_or((0, u64::MAX))
+    }
+
+    fn left(&self) -> String {
+        let commands: Vec<_> = self.commands.iter().take(4).collect();
+        let lanes: Vec<_> = self.hosts.iter().map(Host::outstanding).collect();
+        let disk = self.shared.disk.running_count();
+        format!(
+            "{:?}: {} commands are left {commands:?}, lanes {lanes:?}, disk {disk}",
+            self.stage,
+            self.commands.len()
+        )
+    }
+
+    fn on_event(&mut self, event: Event) {
+        let now_ns = self.shared.now_ns;
+        self.shared.trace.note(now_ns, event_number(event));
+        match event {
+            Event::Arrival(id, side) => self.shared.on_arrival(id, side),
+            Event::Room(id, side) => self.shared.on_room(id, side),
+            Event::Accept(id) => {
+                if self.shared.on_accept(id)
+                    && let Some(home) = self.reactors.first_mut()
+                {
+                    home.accept(id);
+                    self.shared.wake(0);
+                }
+            }
+            Event::Dialled(id) => {
+                if let Some(owner) = self.shared.connection(id).owners[0] {
+                    self.shared.wake(owner);
+                }
+            }
+            Event::DiskPart(number) => self.shared.on_disk_part(number),
+            Event::DiskEnd(number) => {
+                if let Some((actor, completion)) = self.shared.on_disk_end(number)
+                    && let Some(reactor) = self.reactors.get_mut(actor)
+                {
+                    reactor.complete(completion);
+                    self.shared.wake(actor);
+                }
+                if std::mem::take(&mut self.shared.disk.has_failed_sync) {
+                    self.model.excuse_all();
+                    if !std::mem::replace(&mut self.is_reopening, true) {
+                        let wait_ns = self.shared.random.scaled(MS, 2 * SECOND);
+                        self.shared.at(now_ns + wait_ns, Event::Reopen);
+                    }
+                }
+            }
+            Event::Fault(at) => {
+                let (_, fault) = self.shared.scenario.faults[at];
+                self.on_fault(fault);
+            }
+            Event::Start => self.start_target(),
+            Event::Reopen => {
+                self.is_reopening = false;
+                self.shared.say(|| "the namespace is reopened".into());
+                self.shared.disk.forgive();
+                if let Err(error) = self.store.reopen() {
+                    self.shared.find(format!("cannot reopen: {error}"));
+                }
+            }
+            Event::Grow(block_count) => self.grow(block_count),
+        }
+    }
+
+    fn run_actor(&mut self, actor: Actor) {
+        self.shared.trace.note(self.shared.now_ns, 1000 + actor as u64);
+        let reactor_count = usize::from(self.shared.scenario.reactor_count);
+        if actor < reactor_count {
+            if let Some(reactor) = self.reactors.get_mut(actor) {
+                reactor.turn(&mut self.shared, &mut self.outbox);
+            }
+            self.dispatch();
+            return;
+        }
+        let per_host = 1 + usize::from(self.shared.scenario.lanes_per_host);
+        let (index, part) = ((actor - reactor_count) / per_host, (actor - reactor_count) % per_host);
+        if part > 0 {
+            return self.run_user(index, part - 1);
+        }
+        let before = self.hosts[index].up_count;
+        self.hosts[index].run_keeper(&mut self.shared);
+        if self.hosts[index].up_count > before {
+            self.on_up(index);
+        }
+    }
+
+    /// A host has a new association.
+    fn on_up(&mut self, index: usize) {
+        let now_ns = self.shared.now_ns;
+        let doubtful = std::mem::take(&mut self.doubtful[index]);
+        if self.shared.scenario.is_prompt {
+            // The target has learned of the end of the old one before, and has waited for all of it.
+            for (lba, command) in doubtful {
+                self.model.close_write(lba, command, now_ns);
+            }
+        }
+        for lane in &self.hosts[index].lanes {
+            let actor = lane.actor;
+            self.shared.wake(actor);
+        }
+    }
+
+    /// Posts what reactors have sent each other.
+    fn dispatch(&mut self) {
+        for (to, message) in std::mem::take(&mut self.outbox) {
+            self.post(to, message);
+        }
+    }
+
+    fn post(&mut self, to: usize, message: Message) {
+        let at_ns = self.shared.now_ns + self.shared.random.between(1, MESSAGE_NS_MAX);
+        if let Some(reactor) = self.reactors.get_mut(to) {
+            let at_ns = reactor.deliver(at_ns, message);
+            self.shared.wake_at(to, at_ns);
+        }
+    }
+
+    fn start_target(&mut self) {
+        let scenario = self.shared.scenario.clone();
+        if !scenario.is_memory {
+            self.store = store(&scenario, self.block_count);
+            self.shared.disk.forgive();
+        }
+        self.target_count += 1;
+        let limits = Limits {
+            in_capsule_bytes: scenario.in_capsule_bytes,
+            transfer_bytes_max: 256 << 10,
+            ..Limits::default()
+        };
+        let settings = ControlSettings {
+            limits,
+            reactor_count: scenario.reactor_count,
+            discovery_nqn: "nqn.2026-01.io.nvlane:discovery".parse().expect("a name"),
+            entropy: scenario.seed ^ self.target_count << 32,
+            now_ns: self.shared.now_ns,
+            wall_ms: self.target_count,
+        };
+        let subsystem = NewSubsystem {
+            nqn: SUBSYSTEM.parse().expect("a name"),
+            serial: "SIMULATED".into(),
+            model: "nvlane".into(),
+            access: Access::Any,
+            cntlids: 1..=0xffef,
+        };
+        let namespace = NewNamespace {
+            store: Arc::clone(&self.store),
+            storage: "simulated".into(),
+            uuid: Uuid::from_bytes([7; 16]),
+            nguid: [7; 16],
+        };
+        let nqn = subsystem.nqn.clone();
+        let steps = vec![
+            Step::AddSubsystem(subsystem),
+            Step::AddNamespace { subsystem: nqn, nsid: Nsid::new(1), namespace },
+        ];
+        let applications = target::server::applications(settings, &limits, &TimeoutConfig::default(), steps);
+        let count = applications.len();
+        let numbered = applications.into_iter().enumerate();
+        let make = |(index, application)| SimReactor::new(application, index, count, scenario.pool_bytes);
+        self.reactors = numbered.map(make).collect();
+        for reactor in &mut self.reactors {
+            reactor.start(&mut self.shared, &mut self.outbox);
+        }
+        self.dispatch();
+        self.shared.say(|| "the target starts".into());
+        self.shared.on_target_up();
+    }
+
+    fn kill_target(&mut self, is_power_cut: bool, down_ns: u64) {
+        if self.reactors.is_empty() {
+            return;
+        }
+        let what = if is_power_cut { "the power goes" } else { "the target is killed" };
+        self.shared.say(|| format!("{what} for {down_ns} ns"));
+        let now_ns = self.shared.now_ns;
+        self.reactors.clear();
+        self.shared.orphan_all(is_power_cut);
+        let (bug, random) = (self.shared.scenario.planted, &mut self.shared.random);
+        if is_power_cut {
+            self.shared.disk.on_power_cut(random, bug);
+            self.model.on_power_cut(now_ns);
+        } else {
+            self.shared.disk.on_kill(random, bug);
+            self.model.on_kill(now_ns);
+        }
+        self.shared.at(now_ns + down_ns, Event::Start);
+    }
+
+    fn on_fault(&mut self, fault: Fault) {
+        self.shared.say(|| format!("fault: {fault:?}"));
+        let connections: Vec<usize> = self.hosts.iter().flat_map(Host::connections).collect();
+        match fault {
+            Fault::Reset if !connections.is_empty() => {
+                let id = self.shared.random.pick(&connections);
+                self.shared.break_connection(id);
+            }
+            Fault::Cut if !connections.is_empty() => {
+                let id = self.shared.random.pick(&connections);
+                self.shared.connection(id).is_cut = true;
+            }
+            Fault::Reset | Fault::Cut => {}
+            Fault::Partition { ns } => {
+                let until_ns = self.shared.now_ns + ns;
+                let network = &mut self.shared.network;
+                network.partition_until_ns = network.partition_until_ns.max(until_ns);
+            }
+            Fault::Kill { down_ns } => self.kill_target(false, down_ns),
+            Fault::PowerCut { down_ns } => self.kill_target(true, down_ns),
+            Fault::Stall { ns } => {
+                let count = u64::from(self.shared.scenario.reactor_count);
+                let at = self.shared.random.below(count) as usize;
+                self.shared.stall(at, ns);
+            }
+            Fault::Resize { block_count } => self.shrink(block_count),
+            Fault::Cancel => self.cancel_one(),
+        }
+    }
+
+    fn shrink(&mut self, block_count: u64) {
+        let full = self.shared.scenario.block_count;
+        if self.block_count != full || block_count >= full || self.is_reopening {
+            return;
+        }
+        let bytes = block_count * u64::from(self.shared.scenario.block_bytes);
+        self.shared.say(|| format!("the namespace shrinks to {block_count} blocks"));
+        if let Err(error) = self.store.resize(bytes) {
+            return self.shared.find(format!("cannot shrink: {error}"));
+        }
+        self.block_count = block_count;
+        self.next_command += 1;
+        self.resize_command = self.next_command - 1;
+        self.model.cut_from(block_count, self.resize_command, self.shared.now_ns);
+        self.tell_resized();
+        let wait_ns = self.shared.random.scaled(MS, 2 * SECOND);
+        self.shared.at(self.shared.now_ns + wait_ns, Event::Grow(block_count));
+    }
+
+    fn grow(&mut self, from: u64) {
+        let full = self.shared.scenario.block_count;
+        self.shared.say(|| format!("the namespace grows to {full} blocks"));
+        if !self.shared.is_planted(Planted::ResizeKeepsData) {
+            self.shared.disk.zero_from(from as usize);
+        }
+        if let Err(error) = self.store.resize(full * u64::from(self.shared.scenario.block_bytes)) {
+            return self.shared.find(format!("cannot grow: {error}"));
+        }
+        self.block_count = full;
+        self.model.grow_from(from, self.resize_command, self.shared.now_ns);
+        self.tell_resized();
+    }
+
+    fn tell_resized(&mut self) {
+        let step = Step::NamespaceResized {
+            subsystem: SUBSYSTEM.parse().expect("a name"),
+            nsid: Nsid::new(1),
+            storage: "simulated".into(),
+        };
+        let (answers, _) = channel();
+        self.post(0, Message::Operator(Order { kind: OrderKind::Apply(vec![step]), answers }));
+    }
+
+    pub(crate) fn enter(&mut self, stage: Stage) {
+        self.shared.say(|| format!("stage: {stage:?}"));
+        self.stage = stage;
+        self.stage_ns = self.shared.now_ns;
+        if stage == Stage::Settle {
+            self.shared.is_hostile = false;
+        }
+        self.wake_users();
+    }
+
+    pub(crate) fn wake_users(&mut self) {
+        for actor in usize::from(self.shared.scenario.reactor_count)..self.shared.wakes.len() {
+            self.shared.wake(actor);
+        }
+    }
+
+    /// The faults whose time has come.
+    pub(crate) fn fire_faults(&mut self) {
+        while let Some((at, _)) = self.shared.scenario.faults.get(self.next_fault)
+            && *at < self.submitted_count
+        {
+            let delay_ns = self.shared.random.scaled(1, 3 * MS);
+            self.shared.at(self.shared.now_ns + delay_ns, Event::Fault(self.next_fault));
+            self.next_fault += 1;
+        }
+    }
+
+    /// Goes on to the next stage when this one is over.
+    fn advance(&mut self) {
+        if !self.commands.is_empty() {
+            return;
+        }
+        match self.stage {
+            Stage::Work if self.submitted_count >= self.shared.scenario.command_count => {
+                self.enter(Stage::Settle);
+            }
+            Stage::Settle if self.is_calm() => {
+                let cuts = self.shared.scenario.ends_with_power_cut;
+                self.left_to_read = (0..self.shared.scenario.block_count).rev().collect();
+                self.enter(if cuts { Stage::Flush } else { Stage::Read });
+            }
+            Stage::Flush if self.had_last_cut => {
+                self.kill_target(true, SECOND);
+                self.enter(Stage::Read);
+            }
+            Stage::Read if self.left_to_read.is_empty() => {
+                self.enter(Stage::Close);
+                for host in &mut self.hosts {
+                    host.close(&mut self.shared);
+                }
+            }
+            Stage::Close if self.hosts.iter().all(Host::is_over) => {
+                self.enter(Stage::Stop);
+                let (answers, _) = channel();
+                self.post(
+                    0,
+                    Message::Operator(Order { kind: OrderKind::Stop { grace_ms: 60_000 }, answers }),
+                );
+                self.is_stopping = true;
+            }
+            Stage::Stop if self.reactors.iter().all(SimReactor::has_stopped) => {
+                self.check_target();
+                self.enter(Stage::Over);
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether the target is up and as large as it should be, and no fault is on its way.
+    fn is_calm(&self) -> bool {
+        !self.reactors.is_empty()
+            && self.block_count == self.shared.scenario.block_count
+            && !self.is_reopening
+    }
+
+    /// Whether the target has given everything back.
+    fn check_target(&mut self) {
+        for at in 0..self.reactors.len() {
+            let reactor = &mut self.reactors[at];
+            let (used, sockets) = (reactor.used_bytes(), reactor.socket_count());
+            reactor.close_all(&mut self.shared);
+            if used > 0 {
+                self.shared
+                    .find(format!("reactor {at} has stopped and {used} bytes of buffers are still out"));
+            }
+            if sockets > 0 {
+                self.shared.say(|| format!("reactor {at} has stopped with {sockets} sockets"));
+            }
+        }
+    }
+}
+
+fn event_number(event: Event) -> u64 {
+    match event {
+        Event::Arrival(id, side) => (id as u64) << 8 | side as u64,
+        Event::Room(id, side) => (id as u64) << 8 | 2 | side as u64,
+        Event::Accept(id) => (id as u64) << 8 | 4,
+        Event::Dialled(id) => (id as u64) << 8 | 5,
+        Event::DiskPart(number) => number << 8 | 6,
+        Event::DiskEnd(number) => number << 8 | 7,
+        Event::Fault(at) => (at as u64) << 8 | 8,
+        Event::Start => 9,
+        Event::Reopen => 10,
+        Event::Grow(_) => 11,
+    }
+}

@@ -1,0 +1,52 @@
+//! Some seeds, and each planted bug. More of both: `cargo xtask sim`.
+
+use clap::ValueEnum;
+use nvlane_sim::{Outcome, Planted, run_seed};
+
+/// Seeds within which each planted bug has to show itself.
+const SEEDS_PER_BUG: u64 = 10_000;
+
+fn must_pass(seed: u64, outcome: &Outcome) {
+    if let Some(finding) = &outcome.finding {
+        panic!("seed {seed}: {finding}\nsee it happen: cargo xtask sim --seed {seed}");
+    }
+}
+
+#[test]
+fn nothing_is_wrong_in_the_first_seeds() {
+    let mut command_count = 0;
+    std::thread::scope(|scope| {
+        let halves = [0, 1].map(|half| {
+            scope.spawn(move || {
+                let mut command_count = 0;
+                for seed in (half..600).step_by(2) {
+                    let outcome = run_seed(seed, None, false);
+                    must_pass(seed, &outcome);
+                    command_count += outcome.command_count;
+                }
+                command_count
+            })
+        });
+        for half in halves {
+            command_count += half.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        }
+    });
+    assert!(command_count > 50_000, "{command_count} commands are too few to mean anything");
+}
+
+#[test]
+fn a_seed_runs_the_same_each_time_and_with_its_trace() {
+    for seed in 0..20 {
+        let (once, again) = (run_seed(seed, None, false), run_seed(seed, None, true));
+        assert_eq!((once.digest, once.command_count), (again.digest, again.command_count), "seed {seed}");
+        assert!(once.trace.is_empty() && again.trace.len() > 10);
+    }
+}
+
+#[test]
+fn every_planted_bug_is_found() {
+    for &bug in Planted::value_variants() {
+        let is_found = (0..SEEDS_PER_BUG).any(|seed| run_seed(seed, Some(bug), false).finding.is_some());
+        assert!(is_found, "{bug:?} went unseen in {SEEDS_PER_BUG} seeds");
+    }
+}

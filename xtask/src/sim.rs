@@ -1,0 +1,34 @@
+//! The simulation: many seeds, or one of them to look at.
+
+use anyhow::Result;
+
+use crate::command::{cargo, run as run_command};
+
+/// Options of `cargo xtask sim`.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// What `nvlane-sim` takes: --seeds N, --seed S, --planted BUG, --planted-all, --twice (see --help)
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<String>,
+}
+
+/// Runs the simulator.
+///
+/// # Errors
+/// If it finds something wrong, or does not find what it should.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let mut command =
+        cargo(&["run", "--release", "--locked", "--package", "nvlane-sim", "--bin", "nvlane-sim", "--"]);
+    run_command(command.args(&options.arguments))
+}
+
+/// What `make test` runs: ten thousand seeds, each planted bug, and the crash states.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn run_many() -> Result<()> {
+    for arguments in [&["--seeds", "10000"][..], &["--planted-all"]] {
+        run(&Options { arguments: arguments.iter().map(ToString::to_string).collect() })?;
+    }
+    Ok(())
+}
