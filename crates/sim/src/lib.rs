@@ -13,6 +13,7 @@
 // Virtual worlds are small: counts and times fit any integer, and a wrong one would only be another seed.
 #![allow(clippy::cast_possible_truncation)]
 
+mod crash;
 mod disk;
 mod host;
 mod model;
@@ -28,5 +29,6 @@ mod trace;
 mod user;
 mod world;
 
+pub use crash::{CrashReport, crash_states};
 pub use planted::Planted;
 pub use run::{Outcome, run_seed};

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::{Parser, ValueEnum};
-use nvlane_sim::{Outcome, Planted, run_seed};
+use nvlane_sim::{CrashReport, Outcome, Planted, crash_states, run_seed};
 
 /// The real host and target under virtual time, a hostile network and a failing disk
 #[derive(Parser)]
@@ -25,6 +25,9 @@ struct Options {
     /// Put each bug in, one after the other: each must be found
     #[arg(long)]
     planted_all: bool,
+    /// Every state that a power cut can leave of all workloads of up to N requests on the file store
+    #[arg(long, value_name = "N")]
+    crash_states: Option<u32>,
     /// Threads [default: one for each core]
     #[arg(long, value_name = "N")]
     jobs: Option<usize>,
@@ -50,6 +53,9 @@ fn main() -> ExitCode {
     let options = Options::parse();
     if options.planted_all {
         return plant_all(&options);
+    }
+    if let Some(length_max) = options.crash_states {
+        return crash(&options, length_max);
     }
     let is_alone = options.seed.is_some() && std::env::args().all(|argument| argument != "--seeds");
     if let (Some(seed), true) = (options.seed, is_alone) {
@@ -93,9 +99,41 @@ fn show(seed: u64, planted: Option<Planted>) -> ExitCode {
     }
 }
 
-fn run_all(options: &Options, planted: Option<Planted>, first: u64) -> Totals {
+fn jobs(options: &Options) -> usize {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let jobs = options.jobs.unwrap_or(cores);
+    options.jobs.unwrap_or(cores).max(1)
+}
+
+/// Looks at all crash states.
+fn crash(options: &Options, length_max: u32) -> ExitCode {
+    let start = Instant::now();
+    let jobs = jobs(options);
+    let total = Mutex::new(CrashReport::default());
+    std::thread::scope(|scope| {
+        for share in 0..jobs {
+            let total = &total;
+            scope.spawn(move || {
+                let report = crash_states(length_max, share, jobs);
+                total.lock().unwrap_or_else(PoisonError::into_inner).add(report);
+            });
+        }
+    });
+    let total = total.into_inner().unwrap_or_else(PoisonError::into_inner);
+    println!(
+        "{} workloads of up to {length_max} requests, {} runs, {} power cuts, {} states in {:.1} s; {} wrong",
+        total.workload_count,
+        total.run_count,
+        total.cut_count,
+        total.state_count,
+        start.elapsed().as_secs_f64(),
+        total.findings.len()
+    );
+    total.findings.iter().for_each(|finding| println!("{finding}"));
+    if total.findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn run_all(options: &Options, planted: Option<Planted>, first: u64) -> Totals {
+    let jobs = jobs(options);
     let next = AtomicU64::new(first);
     let end = first.saturating_add(options.seeds);
     let totals = Mutex::new(Totals::default());
