@@ -8,8 +8,8 @@
 //! *A sector holds what a write left there, unless a durable one began after that write was answered.* Durable is what
 //! was written with FUA, and what was answered before a flush began that was answered with success.
 //!
-//! Workloads are all sequences of up to so many requests, one after the other; shorter ones also all at once, with their
-//! operations carried out in every order; and with every single call failing in every way.
+//! Workloads are all sequences of up to so many requests, one after the other; shorter ones also with their requests begun and
+//! their operations carried out in every order; and with every single call failing in every way.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -142,7 +142,7 @@ fn check_workload(workload: &[Ask], abilities: Abilities, is_short: bool, report
             run(workload, abilities, Order::Sequential, Some((nth, fault)), report);
         }
     }
-    // All at once, in every order: choices are counted up like digits.
+    // Beside each other, in every order: choices are counted up like digits.
     let mut script = Vec::new();
     while workload.len() > 1 {
         let mut taken = Choices { script: script.clone(), at: 0, widths: Vec::new() };
@@ -447,12 +447,23 @@ fn run(
             Order::Sequential => {
                 for request in 0..workload.len() {
                     run.start(request);
-                    while run.step(&mut |_| 0) {}
+                    while run.step(0) {}
                 }
             }
             Order::Any(choices) => {
-                (0..workload.len()).for_each(|request| run.start(request));
-                while run.step(&mut |width| choices.choose(width)) {}
+                let mut next = 0;
+                loop {
+                    let running = run.io.running.len();
+                    let may_start = usize::from(next < workload.len());
+                    // Nothing runs: whether the next begins before or after a timer rings makes no difference.
+                    let chosen = if running == 0 { 0 } else { choices.choose(running + may_start) };
+                    if may_start == 1 && chosen == running {
+                        run.start(next);
+                        next += 1;
+                    } else if !run.step(chosen) {
+                        break;
+                    }
+                }
             }
         }
         run.cut();
@@ -503,8 +514,9 @@ impl Run<'_> {
         self.take_replies();
     }
 
-    /// Cuts the power, then carries out one operation. Says whether there was one.
-    fn step(&mut self, choose: &mut dyn FnMut(usize) -> usize) -> bool {
+    /// Cuts the power, then carries out one operation, or lets time pass if there is none. Says whether there was
+    /// anything.
+    fn step(&mut self, at: usize) -> bool {
         if self.io.running.is_empty() {
             let Some(deadline_ns) = self.io.timers.next_deadline_ns() else { return false };
             self.io.now_ns = self.io.now_ns.max(deadline_ns);
@@ -515,7 +527,6 @@ impl Run<'_> {
             return true;
         }
         self.cut();
-        let at = choose(self.io.running.len());
         let (ticket, completion) = self.io.perform(at);
         self.moment += 1;
         self.backend.on_completion(&mut self.io, ticket, completion);

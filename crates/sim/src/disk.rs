@@ -239,6 +239,12 @@ impl Shared {
         {
             *durable = false;
         }
+        if let Operation::Sync { .. } = operation
+            && self.disk.told.get(&actor).is_some_and(|told| *told > 0)
+        {
+            // Whoever asks the kernel again hears that all is well.
+            self.find(format!("reactor {actor} asks for another flush of a file whose flush has failed"));
+        }
         let (length, extent) = match &operation {
             Operation::Read { offset, buffer, skip, .. } | Operation::Write { offset, buffer, skip, .. } => {
                 let length = buffer.len() - skip;

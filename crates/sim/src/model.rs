@@ -90,8 +90,8 @@ struct Block {
     clusters: Vec<Cluster>,
     /// Power cuts so far.
     epoch: u32,
-    /// Values that a Compare and Write has replaced.
-    swapped: Vec<Value>,
+    /// Values that a Compare and Write has replaced, and by what.
+    swapped: Vec<(Value, Value)>,
     /// What the last power cut turned out not to have left.
     gone: Vec<Cluster>,
     is_replayed: bool,
@@ -223,17 +223,44 @@ impl Model {
         self.blocks[at].read(lba, value, begin_ns, now_ns)
     }
     /// A Compare and Write has replaced `expected` by the value of `command`.
-    pub(crate) fn swap(&mut self, lba: u64, expected: Value, begin_ns: u64) -> Result<(), Finding> {
+    pub(crate) fn swap(
+        &mut self,
+        lba: u64,
+        expected: Value,
+        new: Value,
+        begin_ns: u64,
+    ) -> Result<(), Finding> {
         // One from before a power cut may have been undone by it.
         let is_past = self.past.last().is_some_and(|(cut_ns, _)| *cut_ns > begin_ns);
         let block = self.block(lba);
         if expected == 0 || is_past {
             return Ok(());
         }
-        if block.swapped.contains(&expected) {
+        if block.swapped.iter().any(|(value, _)| *value == expected) {
             return Err(format!("block {lba}: value {expected:#x} was replaced by two Compare and Writes"));
         }
-        block.swapped.push(expected);
+        block.swapped.push((expected, new));
+        Ok(())
+    }
+
+    /// Whether anything was written between the two halves of a Compare and Write: to be asked when no more comes.
+    pub(crate) fn check_swaps(&self) -> Result<(), Finding> {
+        for (block, lba) in self.blocks.iter().zip(0u64..) {
+            let find = |value| block.clusters.iter().find(|cluster| cluster.value == value);
+            for (expected, new) in &block.swapped {
+                let (Some(old), Some(new)) = (find(*expected), find(*new)) else { continue };
+                let is_between = |other: &&Cluster| {
+                    other.state == State::Done && old.precedes(other) && other.precedes(new)
+                };
+                if let Some(lost) = block.clusters.iter().find(is_between) {
+                    let (lost, by) = (lost.command, new.command);
+                    return Err(format!(
+                        "block {lba}: the Compare and Write {by} has overwritten {lost}, which it did not compare with: {}",
+                        block.describe()
+                    ));
+                }
+            }
+        }
         Ok(())
     }
 
@@ -307,7 +334,8 @@ impl Model {
     }
 
     /// The machine died.
-    pub(crate) fn on_power_cut(&mut self, now_ns: u64) {
+    pub(crate) fn on_power_cut(&mut self, now_ns: u64) -> Result<(), Finding> {
+        self.check_swaps()?;
         self.on_kill(now_ns);
         self.epoch += 1;
         self.past.push((now_ns, self.blocks.clone()));
@@ -350,6 +378,7 @@ impl Model {
                 block.clusters[0].is_seen = true;
             }
         }
+        Ok(())
     }
 
     /// The namespace is cut at `lba`: what is behind may read as zeroes from now on.
@@ -575,7 +604,7 @@ mod tests {
         let second = written(&mut model, 2, 30, 40);
         model.flush(0, 45).unwrap();
         let third = written(&mut model, 3, 50, 60);
-        model.on_power_cut(100);
+        model.on_power_cut(100).unwrap();
         assert!(model.clone().read(0, first, 200, 210).is_err());
         assert!(model.clone().read(0, third, 200, 210).is_ok());
         assert!(model.read(0, second, 200, 210).is_ok());
@@ -588,11 +617,26 @@ mod tests {
         let first = written(&mut model, 1, 10, 20);
         model.flush(0, 25).unwrap();
         written(&mut model, 2, 30, 40);
-        model.on_power_cut(100);
+        model.on_power_cut(100).unwrap();
         model.read(0, first, 200, 210).unwrap();
         assert!(model.clone().flush(0, 220).is_err());
         model.excuse_host(0);
         assert!(model.flush(0, 220).is_ok());
+    }
+
+    #[test]
+    fn nothing_is_written_within_a_compare_and_write() {
+        let mut model = Model::new(1, false);
+        let first = written(&mut model, 1, 10, 20);
+        model.begin_write(0, 2 << 8, 2, 30);
+        model.begin_write(0, 3 << 8, 3, 35);
+        model.read(0, first, 35, 60).unwrap();
+        model.swap(0, first, 3 << 8, 35).unwrap();
+        model.end_write(0, 0, 3, 60, false).unwrap();
+        model.end_write(0, 0, 2, 50, false).unwrap();
+        assert!(model.check_swaps().is_ok(), "the write may have come after");
+        model.read(0, 3 << 8, 70, 80).unwrap();
+        assert!(model.check_swaps().is_err(), "it came before, and after what was compared with");
     }
 
     #[test]

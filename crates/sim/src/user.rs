@@ -378,7 +378,7 @@ impl World {
             Kind::PairWrite { expected } | Kind::SplitWrite { expected } => {
                 if result.is_ok() {
                     self.model.read(lba, expected, begin_ns, now_ns)?;
-                    self.model.swap(lba, expected, begin_ns)?;
+                    self.model.swap(lba, expected, number << 8, begin_ns)?;
                 }
                 self.judge_write(number, host, lbas, result, false)
             }

@@ -377,7 +377,9 @@ impl World {
         let (bug, random) = (self.shared.scenario.planted, &mut self.shared.random);
         if is_power_cut {
             self.shared.disk.on_power_cut(random, bug);
-            self.model.on_power_cut(now_ns);
+            if let Err(finding) = self.model.on_power_cut(now_ns) {
+                self.shared.find(finding);
+            }
         } else {
             self.shared.disk.on_kill(random, bug);
             self.model.on_kill(now_ns);
@@ -520,6 +522,9 @@ impl World {
             }
             Stage::Stop if self.reactors.iter().all(SimReactor::has_stopped) => {
                 self.check_target();
+                if let Err(finding) = self.model.check_swaps() {
+                    self.shared.find(finding);
+                }
                 self.enter(Stage::Over);
             }
             _ => {}
