@@ -7,7 +7,7 @@ use crate::command::{cargo, run as run_command};
 /// Options of `cargo xtask sim`.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// What `nvlane-sim` takes: --seeds N, --seed S, --planted BUG, --planted-all, --twice (see --help)
+    /// What `nvlane-sim` takes: --seeds N, --seed S, --planted BUG, --planted-all, --crash-states N, --twice (see --help)
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }
@@ -27,7 +27,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 /// # Errors
 /// As [`run`].
 pub(crate) fn run_many() -> Result<()> {
-    for arguments in [&["--seeds", "10000"][..], &["--planted-all"]] {
+    for arguments in [&["--seeds", "10000"][..], &["--planted-all"], &["--crash-states", "4"]] {
         run(&Options { arguments: arguments.iter().map(ToString::to_string).collect() })?;
     }
     Ok(())

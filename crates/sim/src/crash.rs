@@ -579,7 +579,7 @@ impl Run<'_> {
             }
         }
         let options: Vec<Vec<u8>> = options.into_iter().map(|values| values.into_iter().collect()).collect();
-        let mut state = vec![0; SECTOR_COUNT];
+        let mut state = [0; SECTOR_COUNT];
         loop {
             let values: Vec<u8> = state.iter().zip(&options).map(|(at, values)| values[*at]).collect();
             self.report.state_count += 1;

@@ -311,6 +311,15 @@ impl Host {
             }
             News::Failed { attempts, cause } => {
                 shared.say(|| format!("host {index}: attempt {attempts} failed: {cause}"));
+                let is_slow = shared.scenario.disk.slow > 0 && shared.scenario.disk.slow_ns > 300 * MS;
+                let had_power_cut = shared.scenario.ends_with_power_cut;
+                if matches!(cause, LinkError::TimedOut { .. })
+                    && shared.scenario.is_swift()
+                    && !is_slow
+                    && !had_power_cut
+                {
+                    shared.find(format!("host {index}: a connection took too long, though nothing was slow"));
+                }
             }
             News::Discovery | News::Event(_) => {}
         }

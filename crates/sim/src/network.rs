@@ -304,6 +304,10 @@ impl Shared {
 
     /// Room has come, or a moment has passed, for what this end sends.
     pub(crate) fn on_room(&mut self, id: usize, side: Side) {
+        if !self.is_writable(id, side) {
+            // It has been used up meanwhile; whoever receives makes more.
+            return;
+        }
         let connection = &mut self.network.connections[id];
         let stream = &mut connection.streams[index(side.other())];
         if std::mem::take(&mut stream.is_awaited)

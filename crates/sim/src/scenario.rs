@@ -145,7 +145,7 @@ impl Scenario {
         let block_bytes = r.pick(&[512, 512, 4096]);
         let block_count = if r.one_in(3) { r.between(4, 8) } else { r.between(8, 96) };
         let blocks_max = if r.one_in(4) { r.between(1, 64) } else { r.between(1, 8) }.min(block_count);
-        // The least that every command can end with: a Compare takes two buffers at once.
+        // The least that every command can end with: a Compare takes two buffers at once, and room is left for a capsule.
         let transfer_bytes = (blocks_max * block_bytes).next_power_of_two().max(4096);
         let mut digests =
             r.pick(&[Digests::empty(), Digests::HEADER, Digests::DATA, Digests::all(), Digests::all()]);
@@ -218,7 +218,11 @@ impl Scenario {
             command_timeout_ns: r.pick(&[SECOND, 5 * SECOND, 30 * SECOND]),
             is_replayed: is_prompt && r.one_in(2),
             is_prompt,
-            pool_bytes: if r.one_in(3) { (transfer_bytes * r.between(2, 6)) as usize } else { 4 << 20 },
+            pool_bytes: if r.one_in(3) {
+                (transfer_bytes * r.between(2, 6) + (16 << 10)) as usize
+            } else {
+                4 << 20
+            },
             command_count,
             think_ns: r.scaled(US, 5 * MS),
             mix,
@@ -231,6 +235,14 @@ impl Scenario {
         };
         scenario.draw_faults(r);
         scenario
+    }
+
+    /// Nothing in this run takes long, but for a target that is down and says so: no command and no connection may time out.
+    pub(crate) fn is_swift(&self) -> bool {
+        let is_silent = |(_, fault): &(u64, Fault)| {
+            matches!(fault, Fault::PowerCut { .. } | Fault::Cut | Fault::Partition { .. })
+        };
+        self.is_prompt && self.network.corrupt == 0 && !self.faults.iter().any(is_silent)
     }
 
     fn draw_faults(&mut self, r: &mut Random) {

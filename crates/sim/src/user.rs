@@ -316,6 +316,14 @@ impl World {
             return self.shared.find(format!("command {number} ends on another lane"));
         }
         self.ended_count += 1;
+        let scenario = &self.shared.scenario;
+        if result == Err(Failure::TimedOut)
+            && scenario.is_swift()
+            && scenario.disk.slow == 0
+            && !self.had_last_cut
+        {
+            return self.shared.find(format!("command {number} took too long, though nothing was slow"));
+        }
         if let Err(finding) = self.judge(number, command, completion) {
             self.shared.find(format!("command {number}: {finding}"));
         }
