@@ -3,7 +3,7 @@
 //! A [`Reactor`] runs an [`Application`], which sees the world only through [`Io`]. It knows sockets, storage
 //! operations, deadlines and messages, and nothing of NVMe.
 //!
-//! Unsafe code is here and nowhere above: `buffers`, `mapping`, `memory` and `segment` (memory that the kernel reads
+//! Unsafe code is here and nowhere above: `buffers`, `lines`, `mapping`, `memory` and `segment` (memory that the kernel reads
 //! and writes), `ring`, `workers` and `socket` (the calls that make it do so).
 
 #![cfg_attr(test, allow(clippy::cast_possible_truncation))]
@@ -14,6 +14,7 @@ mod engine;
 mod epoll;
 mod in_flight;
 mod io;
+mod lines;
 mod mailbox;
 mod mapping;
 mod memory;
@@ -32,6 +33,7 @@ pub use buffers::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, Buffer, Pool};
 pub use descriptors::allow_descriptors;
 pub use engine::EngineKind;
 pub use io::{Application, Connection, Io, ListenerTag, SocketId};
+pub use lines::{LINE_BYTES, Line, Lines, prefetch};
 pub use mailbox::{Address, Mailbox};
 pub use memory::{Memory, MemoryAccess, MemoryRef, PastEnd, STRIPE_BYTES};
 pub use operation::{Allocation, Completion, File, Operation, Token};

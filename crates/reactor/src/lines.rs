@@ -1,0 +1,142 @@
+//! Memory as an array of cache lines, and the hint that one of them will be needed soon.
+
+use std::io;
+use std::ops::{Deref, DerefMut, Range};
+
+use crate::mapping::Mapping;
+
+/// Bytes of a cache line.
+pub const LINE_BYTES: usize = 64;
+
+/// A page, the grain in which memory goes back to the system.
+const PAGE_BYTES: usize = 4096;
+
+/// One cache line.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub struct Line(pub [u8; LINE_BYTES]);
+
+/// Cache lines of one owner: zeroes at first, given memory as they are touched, in huge pages where the system has any.
+pub struct Lines {
+    mapping: Mapping,
+    count: usize,
+}
+
+impl Lines {
+    /// Maps `count` lines (not 0).
+    ///
+    /// # Errors
+    /// What the system says when it refuses the mapping.
+    pub fn new(count: usize) -> io::Result<Self> {
+        let bytes = count.max(1).checked_mul(LINE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
+        let mapping = Mapping::anonymous(bytes)?;
+        // Random accesses to small pages miss the TLB each time. Systems without huge pages refuse the advice.
+        let _ = mapping.prefer_huge_pages();
+        Ok(Self { mapping, count: count.max(1) })
+    }
+
+    /// All bytes, in order.
+    #[inline]
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the mapping is that long, initialised, and only `&mut self` gives a way to write to it.
+        unsafe { std::slice::from_raw_parts(self.mapping.at(0).as_ptr(), self.count * LINE_BYTES) }
+    }
+
+    /// All bytes, in order.
+    #[inline]
+    #[must_use]
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `bytes`, and `&mut self` excludes every other view.
+        unsafe { std::slice::from_raw_parts_mut(self.mapping.at(0).as_ptr(), self.count * LINE_BYTES) }
+    }
+
+    /// Zeroes lines; whole pages of them go back to the system.
+    ///
+    /// # Panics
+    /// If the range is not within.
+    pub fn zero(&mut self, range: Range<usize>) {
+        assert!(range.start <= range.end && range.end <= self.count, "{range:?} of {} lines", self.count);
+        let bytes = range.start * LINE_BYTES..range.end * LINE_BYTES;
+        let first_page = bytes.start.next_multiple_of(PAGE_BYTES).min(bytes.end);
+        let pages = first_page..(bytes.end / PAGE_BYTES * PAGE_BYTES).max(first_page);
+        // SAFETY: page-aligned (or empty), within, and `&mut self` says that nothing refers to it.
+        let is_discarded =
+            pages.is_empty() || unsafe { self.mapping.discard(pages.start, pages.len()) }.is_ok();
+        let all = self.bytes_mut();
+        if is_discarded {
+            all[bytes.start..pages.start].fill(0);
+            all[pages.end..bytes.end].fill(0);
+        } else {
+            all[bytes].fill(0);
+        }
+    }
+}
+
+impl Deref for Lines {
+    type Target = [Line];
+
+    #[inline]
+    fn deref(&self) -> &[Line] {
+        // SAFETY: as in `bytes`; mappings begin at a page, so lines are aligned.
+        unsafe { std::slice::from_raw_parts(self.mapping.at(0).cast::<Line>().as_ptr(), self.count) }
+    }
+}
+
+impl DerefMut for Lines {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [Line] {
+        // SAFETY: as in `deref`, and `&mut self` excludes every other view.
+        unsafe { std::slice::from_raw_parts_mut(self.mapping.at(0).cast::<Line>().as_ptr(), self.count) }
+    }
+}
+
+/// Says that `of` will be looked at soon: the processor fetches its line while other work goes on.
+#[inline(always)]
+pub fn prefetch<T: ?Sized>(of: &T) {
+    let address = std::ptr::from_ref(of).cast::<i8>();
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint; it never faults and changes nothing that a program can see.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(address);
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
+    unsafe {
+        std::arch::asm!("prfm pldl1keep, [{0}]", in(reg) address, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let _ = address;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_zero_aligned_and_one_with_their_bytes() {
+        let mut lines = Lines::new(1000).unwrap();
+        assert_eq!(lines.len(), 1000);
+        assert!(lines.bytes().iter().all(|&byte| byte == 0));
+        assert_eq!(lines.as_ptr() as usize % LINE_BYTES, 0);
+        lines[3].0[5] = 7;
+        assert_eq!(lines.bytes()[3 * 64 + 5], 7);
+        lines.bytes_mut()[64] = 9;
+        assert_eq!(lines[1].0[0], 9);
+        prefetch(&lines[999]);
+    }
+
+    #[test]
+    fn zeroing_takes_exactly_the_lines_named() {
+        for range in [0..1, 1..63, 63..65, 1..64, 64..128, 10..900, 64..1000, 500..500] {
+            let mut lines = Lines::new(1000).unwrap();
+            lines.bytes_mut().fill(0xEE);
+            lines.zero(range.clone());
+            for (at, line) in lines.iter().enumerate() {
+                let expected = if range.contains(&at) { 0 } else { 0xEE };
+                assert_eq!(line.0, [expected; 64], "line {at} of {range:?}");
+            }
+        }
+    }
+}
