@@ -1,0 +1,116 @@
+//! What the layout promises: lines touched per operation, bytes per pair.
+
+use crate::processor::{Attributes, Condition, Eviction, Processor, Settings, Stored};
+
+/// Lines read per GET and read and written per PUT, at a load of the index.
+struct Touched {
+    get: f64,
+    replace: f64,
+    insert: f64,
+}
+
+fn key(number: usize, key_bytes: usize, into: &mut [u8; 32]) -> &[u8] {
+    let mixed = (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    into[..8].copy_from_slice(&mixed.to_le_bytes());
+    // Short keys keep the bits that differ.
+    if key_bytes < 8 {
+        into[..4].copy_from_slice(&(number as u32).to_le_bytes());
+    }
+    &into[..key_bytes]
+}
+
+fn put(processor: &mut Processor, key: &[u8], value: &[u8]) {
+    let hash = processor.hash(key);
+    let stored = processor.store(hash, key, value, Attributes::default(), Condition::Always);
+    assert_eq!(stored, Stored::Done);
+}
+
+/// Fills a partition of `buckets` lines of index to `load` of its cells with pairs that take `cells` each.
+fn measure(key_bytes: usize, value_bytes: usize, cells: usize, load: f64) -> Touched {
+    let settings = Settings {
+        memory_bytes: 40 << 20,
+        pair_bytes: if cells > 1 { 8 } else { key_bytes + value_bytes },
+        eviction: Eviction::None,
+        ..Settings::default()
+    };
+    let mut processor = Processor::new(settings).expect("memory");
+    let cell_count = processor.index_bytes() / 64 * 12;
+    let pair_count = (cell_count as f64 * load) as usize / cells;
+    let mut room = [0; 32];
+    let value = vec![7; value_bytes];
+    let last = pair_count / 50;
+    for number in 0..pair_count - last {
+        put(&mut processor, key(number, key_bytes, &mut room), &value);
+    }
+    let sum = |processor: &Processor| {
+        let touches = processor.touches();
+        (touches.read_count + touches.written_count) as f64
+    };
+    let before = sum(&processor);
+    for number in pair_count - last..pair_count {
+        put(&mut processor, key(number, key_bytes, &mut room), &value);
+    }
+    let insert = (sum(&processor) - before) / last as f64;
+    let before = sum(&processor);
+    for number in 0..pair_count {
+        let key = key(number, key_bytes, &mut room);
+        let hash = processor.hash(key);
+        let place = processor.find(hash, key).expect("stored");
+        assert_eq!(processor.value(place).head(), value);
+    }
+    let get = (sum(&processor) - before) / pair_count as f64;
+    let before = sum(&processor);
+    for number in 0..pair_count {
+        put(&mut processor, key(number, key_bytes, &mut room), &value);
+    }
+    let replace = (sum(&processor) - before) / pair_count as f64;
+    println!(
+        "{key_bytes:2} + {value_bytes:2} bytes, load {load:.2}: GET {get:.3}, PUT {replace:.3}, new PUT {insert:.3}"
+    );
+    Touched { get, replace, insert }
+}
+
+#[test]
+fn small_pairs_cost_one_line_to_read_and_two_to_write() {
+    for load in [0.25, 0.5, 0.72] {
+        let touched = measure(4, 4, 2, load);
+        assert!(touched.get <= 1.1 && touched.replace <= 2.1 && touched.insert <= 2.3);
+    }
+    measure(4, 4, 2, 0.75);
+    // Wider pairs pack worse.
+    assert!(measure(8, 8, 4, 0.45).get <= 1.1);
+    measure(8, 8, 4, 0.75);
+    measure(8, 4, 3, 0.75);
+}
+
+#[test]
+fn pairs_of_16_and_32_bytes_cost_one_line_more() {
+    for load in [0.5, 0.75] {
+        let touched = measure(16, 32, 1, load);
+        assert!(touched.get <= 2.1 && touched.replace <= 3.1 && touched.insert <= 3.4);
+    }
+}
+
+/// How many pairs of 16 and 32 bytes fit into so much memory.
+fn capacity(memory_bytes: usize) -> usize {
+    let settings = Settings { memory_bytes, eviction: Eviction::None, ..Settings::default() };
+    let mut processor = Processor::new(settings).expect("memory");
+    let mut room = [0; 32];
+    for number in 0.. {
+        let key = key(number, 16, &mut room);
+        let hash = processor.hash(key);
+        if processor.store(hash, key, &[7; 32], Attributes::default(), Condition::Always) != Stored::Done {
+            assert!(processor.used_bytes() <= memory_bytes);
+            return number;
+        }
+    }
+    unreachable!("memory ends")
+}
+
+#[test]
+fn a_pair_of_16_and_32_bytes_costs_at_most_72_bytes() {
+    let memory_bytes = 72 << 20;
+    let count = capacity(memory_bytes);
+    println!("{:.3} bytes per pair", memory_bytes as f64 / count as f64);
+    assert!(count >= 1 << 20);
+}

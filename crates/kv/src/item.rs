@@ -1,0 +1,182 @@
+//! An item: a pair outside the index, in a block of lines.
+//!
+//! ```text
+//! 0      6  7      8        10    12     16
+//! │ cas  │kl│ bits │ length │flags│expiry│ wide flags? │ extents? │ key │ value, or its tail │
+//! ```
+//!
+//! A pair of 16 and 32 bytes fills a line exactly. A value that does not fit into a region with its key has its first
+//! parts in whole regions, its *extents*, listed in the item, and its tail behind the key.
+
+use crate::regions::{Class, REGION_BYTES};
+
+/// Bytes of every header.
+pub(crate) const HEADER_BYTES: usize = 16;
+
+/// Set if the value has extents.
+pub(crate) const LARGE: u8 = 1 << 2;
+/// Set if the flags do not fit in 16 bits.
+pub(crate) const WIDE: u8 = 1 << 3;
+/// Set if the block stays where it is: it is being filled or sent.
+pub(crate) const HELD: u8 = 1 << 4;
+/// Set once the value was read.
+pub(crate) const FETCHED: u8 = 1 << 5;
+/// memcached's mark of a value that should be made anew.
+pub(crate) const STALE: u8 = 1 << 6;
+/// memcached's mark that somebody makes it anew.
+pub(crate) const WON: u8 = 1 << 7;
+/// How often it was used lately, 0 to 2.
+pub(crate) const USES: u8 = 0b11;
+
+/// Where the length of the key is in the header.
+pub(crate) const KEY_BYTES_AT: usize = 6;
+/// Where the bits are in the header, right behind that.
+pub(crate) const BITS_AT: usize = 7;
+/// Where the expiry is in the header.
+pub(crate) const EXPIRY_AT: usize = 12;
+
+const CAS_BITS: u32 = 48;
+
+/// The first bytes of an item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) cas: u64,
+    pub(crate) key_bytes: u8,
+    pub(crate) bits: u8,
+    /// Bytes of a value without extents.
+    pub(crate) value_bytes: u16,
+    pub(crate) flags: u16,
+    pub(crate) expiry: u32,
+}
+
+/// Where the parts of an item are, bytes from its start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    pub(crate) bits: u8,
+    pub(crate) extent_count: usize,
+    pub(crate) extents_at: usize,
+    pub(crate) key_at: usize,
+    pub(crate) value_at: usize,
+    /// Bytes of value in the block.
+    pub(crate) tail_bytes: usize,
+    pub(crate) total_bytes: usize,
+}
+
+impl Header {
+    #[inline]
+    pub(crate) fn decode(bytes: &[u8]) -> Self {
+        let first = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"));
+        let second = u64::from_le_bytes(bytes[8..16].try_into().expect("eight bytes"));
+        Self {
+            cas: first & ((1 << CAS_BITS) - 1),
+            key_bytes: (first >> 48) as u8,
+            bits: (first >> 56) as u8,
+            value_bytes: second as u16,
+            flags: (second >> 16) as u16,
+            expiry: (second >> 32) as u32,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn encode(self) -> [u8; HEADER_BYTES] {
+        let first =
+            self.cas & ((1 << CAS_BITS) - 1) | u64::from(self.key_bytes) << 48 | u64::from(self.bits) << 56;
+        let second = u64::from(self.value_bytes) | u64::from(self.flags) << 16 | u64::from(self.expiry) << 32;
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[..8].copy_from_slice(&first.to_le_bytes());
+        bytes[8..].copy_from_slice(&second.to_le_bytes());
+        bytes
+    }
+
+    /// Byte of the block where the key is, given the number of extents.
+    #[inline]
+    pub(crate) fn key_at(self, extent_count: usize) -> usize {
+        let mut at = HEADER_BYTES;
+        if self.bits & WIDE != 0 {
+            at += 4;
+        }
+        if self.bits & LARGE != 0 {
+            at += 8 + 4 * extent_count;
+        }
+        at
+    }
+}
+
+impl Layout {
+    /// How an item is laid out.
+    #[inline]
+    pub(crate) fn new(key_bytes: usize, value_bytes: usize, flags: u32) -> Self {
+        let bits = if flags > u32::from(u16::MAX) { WIDE } else { 0 };
+        let fixed = HEADER_BYTES + if bits == 0 { 0 } else { 4 };
+        let whole = fixed + key_bytes + value_bytes;
+        if whole <= REGION_BYTES {
+            return Self {
+                bits,
+                extent_count: 0,
+                extents_at: fixed,
+                key_at: fixed,
+                value_at: fixed + key_bytes,
+                tail_bytes: value_bytes,
+                total_bytes: whole,
+            };
+        }
+        let mut extent_count = value_bytes / REGION_BYTES;
+        let block = |extent_count: usize| {
+            let tail = value_bytes.saturating_sub(extent_count * REGION_BYTES);
+            fixed + 8 + 4 * extent_count + key_bytes + tail
+        };
+        if block(extent_count) > REGION_BYTES {
+            extent_count += 1;
+        }
+        let key_at = fixed + 8 + 4 * extent_count;
+        Self {
+            bits: bits | LARGE,
+            extent_count,
+            extents_at: fixed + 8,
+            key_at,
+            value_at: key_at + key_bytes,
+            tail_bytes: value_bytes.saturating_sub(extent_count * REGION_BYTES),
+            total_bytes: block(extent_count),
+        }
+    }
+
+    /// The class of its block.
+    #[inline]
+    pub(crate) fn class(&self) -> Class {
+        Class::of(self.total_bytes).expect("an item fits in a region")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_pair_of_16_and_32_bytes_fills_a_line() {
+        assert_eq!(Layout::new(16, 32, 65535).total_bytes, 64);
+        assert_eq!(Layout::new(16, 32, 65536).total_bytes, 68);
+    }
+
+    #[test]
+    fn every_value_up_to_256_mib_has_a_layout() {
+        for value_bytes in [0, 1, 65_000, 65_269, 65_270, 65_271, 70_000, 131_072, 1 << 20, 256 << 20] {
+            for key_bytes in [1, 250] {
+                let layout = Layout::new(key_bytes, value_bytes, u32::MAX);
+                assert!(layout.total_bytes <= REGION_BYTES, "{value_bytes}: {layout:?}");
+                let held = layout.extent_count * REGION_BYTES + layout.tail_bytes;
+                assert!(held >= value_bytes && (held == value_bytes || layout.tail_bytes == 0));
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn headers_read_back(
+            cas in 0u64..1 << 48, key_bytes: u8, bits: u8, value_bytes: u16, flags: u16, expiry: u32,
+        ) {
+            let header = Header { cas, key_bytes, bits, value_bytes, flags, expiry };
+            prop_assert_eq!(Header::decode(&header.encode()), header);
+        }
+    }
+}

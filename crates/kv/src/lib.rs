@@ -1,0 +1,27 @@
+//! Key-value: the processor, which holds one partition of the key space in cache lines, and the doors to it.
+//!
+//! Start reading at [`Processor`]. It is sans-io and belongs to one reactor; the doors decode what peers send into calls of it.
+
+// Lines, regions and lengths are counted in 32 bits by construction: a partition has fewer than 2^32 lines.
+#![allow(clippy::cast_possible_truncation)]
+
+mod batch;
+mod bucket;
+#[cfg(test)]
+mod density_tests;
+mod evict;
+mod item;
+mod memory;
+#[cfg(test)]
+mod model_tests;
+mod processor;
+mod regions;
+mod value;
+
+#[cfg(any(test, feature = "count-touches"))]
+pub use memory::Touches;
+pub use processor::{
+    Attributes, Condition, Counters, Eviction, KEY_BYTES_MAX, KeyHash, Marks, Pending, Pin, Place, Processor,
+    Settings, Stored,
+};
+pub use value::Value;

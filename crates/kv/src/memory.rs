@@ -1,0 +1,144 @@
+//! The lines of a partition, and the count of those that an operation touches.
+
+use std::io;
+
+use reactor::{LINE_BYTES, Lines, prefetch};
+
+/// All lines of a partition. Every access goes through here, so that touches can be counted.
+pub(crate) struct Memory {
+    lines: Lines,
+    #[cfg(any(test, feature = "count-touches"))]
+    counter: std::cell::RefCell<Counter>,
+}
+
+/// Lines that operations have read and written, each line once per operation.
+#[cfg(any(test, feature = "count-touches"))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Touches {
+    /// Lines read.
+    pub read_count: u64,
+    /// Lines written.
+    pub written_count: u64,
+}
+
+#[cfg(any(test, feature = "count-touches"))]
+#[derive(Default)]
+struct Counter {
+    touches: Touches,
+    /// What this operation has touched, as far as it is remembered: enough for small pairs.
+    read: Vec<u32>,
+    written: Vec<u32>,
+}
+
+#[cfg(any(test, feature = "count-touches"))]
+impl Counter {
+    fn count(&mut self, line: u32, is_write: bool) {
+        const REMEMBERED_COUNT: usize = 32;
+        // What was written is at hand.
+        let is_known = self.written.contains(&line) || !is_write && self.read.contains(&line);
+        if is_known {
+            return;
+        }
+        let (lines, count) = if is_write {
+            (&mut self.written, &mut self.touches.written_count)
+        } else {
+            (&mut self.read, &mut self.touches.read_count)
+        };
+        *count += 1;
+        if lines.len() < REMEMBERED_COUNT {
+            lines.push(line);
+        }
+    }
+}
+
+impl Memory {
+    pub(crate) fn new(count: usize) -> io::Result<Self> {
+        Ok(Self {
+            lines: Lines::new(count)?,
+            #[cfg(any(test, feature = "count-touches"))]
+            counter: std::cell::RefCell::default(),
+        })
+    }
+
+    /// An operation begins.
+    #[inline(always)]
+    pub(crate) fn begin_operation(&self) {
+        #[cfg(any(test, feature = "count-touches"))]
+        {
+            let mut counter = self.counter.borrow_mut();
+            counter.read.clear();
+            counter.written.clear();
+        }
+    }
+
+    /// What operations have touched so far.
+    #[cfg(any(test, feature = "count-touches"))]
+    pub(crate) fn touches(&self) -> Touches {
+        self.counter.borrow().touches
+    }
+
+    #[inline(always)]
+    fn count(&self, line: u32, bytes: usize, is_write: bool) {
+        #[cfg(any(test, feature = "count-touches"))]
+        for line in line..line + bytes.div_ceil(LINE_BYTES) as u32 {
+            self.counter.borrow_mut().count(line, is_write);
+        }
+        #[cfg(not(any(test, feature = "count-touches")))]
+        let _ = (line, bytes, is_write);
+    }
+
+    /// One line.
+    #[inline(always)]
+    pub(crate) fn line(&self, line: u32) -> &[u8; LINE_BYTES] {
+        self.count(line, 1, false);
+        &self.lines[line as usize].0
+    }
+
+    /// One line, to be changed.
+    #[inline(always)]
+    pub(crate) fn line_mut(&mut self, line: u32) -> &mut [u8; LINE_BYTES] {
+        self.count(line, 1, true);
+        &mut self.lines[line as usize].0
+    }
+
+    /// `length` bytes from byte `offset` of `line` on.
+    #[inline(always)]
+    pub(crate) fn bytes(&self, line: u32, offset: usize, length: usize) -> &[u8] {
+        let start = line as usize * LINE_BYTES + offset;
+        self.count((start / LINE_BYTES) as u32, start % LINE_BYTES + length, false);
+        &self.lines.bytes()[start..start + length]
+    }
+
+    /// `length` bytes from byte `offset` of `line` on, to be changed.
+    #[inline(always)]
+    pub(crate) fn bytes_mut(&mut self, line: u32, offset: usize, length: usize) -> &mut [u8] {
+        let start = line as usize * LINE_BYTES + offset;
+        self.count((start / LINE_BYTES) as u32, start % LINE_BYTES + length, true);
+        &mut self.lines.bytes_mut()[start..start + length]
+    }
+
+    /// A line will be needed.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, line: u32) {
+        if let Some(line) = self.lines.get(line as usize) {
+            prefetch(line);
+        }
+    }
+
+    /// A line, looked at ahead of its operation, which counts it.
+    #[inline(always)]
+    pub(crate) fn peek(&self, line: u32) -> &[u8; LINE_BYTES] {
+        &self.lines[line as usize].0
+    }
+
+    /// Zeroes lines, and gives their memory back.
+    pub(crate) fn zero(&mut self, lines: std::ops::Range<u32>) {
+        self.lines.zero(lines.start as usize..lines.end as usize);
+    }
+
+    /// Copies `length` bytes from one line on to another; they do not overlap.
+    pub(crate) fn copy(&mut self, from: u32, to: u32, length: usize) {
+        let (from, to) = (from as usize * LINE_BYTES, to as usize * LINE_BYTES);
+        self.lines.bytes_mut().copy_within(from..from + length, to);
+    }
+}

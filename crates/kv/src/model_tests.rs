@@ -1,0 +1,395 @@
+//! The processor against a plain map: whatever is stored, changed, pinned, evicted, moved and expired.
+
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+
+use crate::processor::{Attributes, Condition, Eviction, Pending, Pin, Processor, Settings, Stored};
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Store { key: u16, length: u32, condition: u8, flags: u32, expiry: u8 },
+    Find { key: u16 },
+    Delete { key: u16 },
+    Expire { key: u16, expiry: u8 },
+    Increase { key: u16, by: u8 },
+    Cas { key: u16 },
+    Pin { key: u16 },
+    Unpin { at: u8 },
+    Begin { key: u16, length: u32 },
+    Commit { at: u8 },
+    Abandon { at: u8 },
+    Wait { seconds: u8 },
+    Crawl,
+    DeleteMany { from: u16, count: u16, step: u8 },
+    StoreMany { from: u16, count: u16, length: u32 },
+    Clear,
+}
+
+fn length() -> impl Strategy<Value = u32> {
+    prop_oneof![6 => 0u32..16, 6 => 0u32..100, 4 => 100u32..3000, 2 => 3000u32..66_000, 1 => 66_000u32..300_000]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let key = || 0u16..600;
+    let flags = prop_oneof![4 => Just(0u32), 1 => 1u32..65_536, 1 => 65_536u32..=u32::MAX];
+    prop_oneof![
+        20 => (key(), length(), 0u8..5, flags, 0u8..8)
+            .prop_map(|(key, length, condition, flags, expiry)| Step::Store { key, length, condition, flags, expiry }),
+        10 => key().prop_map(|key| Step::Find { key }),
+        5 => key().prop_map(|key| Step::Delete { key }),
+        3 => (key(), 0u8..8).prop_map(|(key, expiry)| Step::Expire { key, expiry }),
+        5 => (key(), any::<u8>()).prop_map(|(key, by)| Step::Increase { key, by }),
+        3 => key().prop_map(|key| Step::Cas { key }),
+        2 => key().prop_map(|key| Step::Pin { key }),
+        2 => any::<u8>().prop_map(|at| Step::Unpin { at }),
+        2 => (key(), length()).prop_map(|(key, length)| Step::Begin { key, length }),
+        2 => any::<u8>().prop_map(|at| Step::Commit { at }),
+        1 => any::<u8>().prop_map(|at| Step::Abandon { at }),
+        2 => (0u8..4).prop_map(|seconds| Step::Wait { seconds }),
+        1 => Just(Step::Crawl),
+        2 => (key(), 1u16..400, 1u8..4).prop_map(|(from, count, step)| Step::DeleteMany { from, count, step }),
+        5 => (key(), 1u16..600, length()).prop_map(|(from, count, length)| Step::StoreMany { from, count, length }),
+        1 => Just(Step::Clear),
+    ]
+}
+
+/// Keys of all lengths, some of which look alike.
+fn key_bytes(key: u16) -> Vec<u8> {
+    let mut bytes = key.to_be_bytes().to_vec();
+    let padding = match key % 7 {
+        0 => 0,
+        1 => 6,
+        2 | 3 => 14,
+        4 => 15,
+        5 => 40,
+        _ => 248,
+    };
+    bytes.resize(2 + padding, b'.');
+    bytes
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Pair {
+    value: Vec<u8>,
+    flags: u32,
+    expiry_s: u32,
+}
+
+struct Pinned {
+    pin: Pin,
+    value: Vec<u8>,
+}
+
+struct Filling {
+    pending: Pending,
+    key: u16,
+    value: Vec<u8>,
+}
+
+struct Twins {
+    processor: Processor,
+    model: HashMap<u16, Pair>,
+    pinned: Vec<Pinned>,
+    filling: Vec<Filling>,
+    evicted_count: u64,
+    seed: u8,
+}
+
+impl Twins {
+    fn value(&mut self, length: u32) -> Vec<u8> {
+        self.seed = self.seed.wrapping_add(41);
+        (0..length).map(|at| (at as u8).wrapping_mul(7) ^ (at >> 8) as u8 ^ self.seed).collect()
+    }
+
+    fn is_expired(&self, pair: &Pair) -> bool {
+        pair.expiry_s != 0 && pair.expiry_s <= self.processor.now_s()
+    }
+
+    /// What the model has, as far as it has not expired. What was evicted is taken out of it.
+    fn expected(&mut self, key: u16) -> Option<Pair> {
+        let pair = self.model.get(&key)?.clone();
+        if self.is_expired(&pair) {
+            self.model.remove(&key);
+            return None;
+        }
+        let bytes = key_bytes(key);
+        let hash = self.processor.hash(&bytes);
+        if self.processor.find(hash, &bytes).is_none() {
+            self.evicted_count += 1;
+            self.model.remove(&key);
+            return None;
+        }
+        Some(pair)
+    }
+
+    fn compare(&mut self, key: u16) {
+        let expected = self.expected(key);
+        let bytes = key_bytes(key);
+        let hash = self.processor.hash(&bytes);
+        self.processor.prefetch(hash);
+        self.processor.prefetch_item(hash);
+        let place = self.processor.find(hash, &bytes);
+        let found = place.map(|place| {
+            self.processor.touch(place);
+            let Attributes { flags, expiry_s } = self.processor.attributes(place);
+            Pair { value: self.processor.value(place).to_vec(), flags, expiry_s }
+        });
+        assert_eq!(found, expected, "key {key}");
+    }
+
+    fn store(&mut self, key: u16, length: u32, condition: u8, flags: u32, expiry_s: u32) {
+        let value = self.value(length);
+        let bytes = key_bytes(key);
+        let hash = self.processor.hash(&bytes);
+        let old = self.expected(key);
+        let condition = match condition {
+            0 => Condition::Absent,
+            1 => Condition::Present,
+            2 => Condition::Unchanged(self.processor.cas(hash, &bytes).unwrap_or(7)),
+            _ => Condition::Always,
+        };
+        let old = old.and_then(|_| self.expected(key));
+        let stored = self.processor.store(hash, &bytes, &value, Attributes { flags, expiry_s }, condition);
+        match stored {
+            Stored::Done => {
+                match condition {
+                    Condition::Absent => assert_eq!(old, None),
+                    Condition::Present | Condition::Unchanged(_) => assert!(old.is_some()),
+                    Condition::Always => {}
+                }
+                self.model.insert(key, Pair { value, flags, expiry_s });
+            }
+            // A pair in the index gets no number if there is no memory to take it out.
+            Stored::Exists => {
+                assert!(old.is_some() && matches!(condition, Condition::Absent | Condition::Unchanged(7)));
+            }
+            Stored::NotFound => assert!(old.is_none()),
+            Stored::NoMemory => {
+                assert!(
+                    self.processor.settings().eviction == Eviction::None
+                        || length > 60_000
+                        || !self.pinned.is_empty()
+                        || !self.filling.is_empty(),
+                    "no memory for {length} bytes"
+                );
+                // The old value may have had to go.
+                if self.processor.find(hash, &bytes).is_none() {
+                    self.model.remove(&key);
+                }
+            }
+            Stored::TooLarge => panic!("nothing is too large here"),
+        }
+    }
+
+    fn run(&mut self, step: Step) {
+        match step {
+            Step::Store { key, length, condition, flags, expiry } => {
+                let expiry_s = if expiry > 5 { self.processor.now_s() + u32::from(expiry) - 5 } else { 0 };
+                self.store(key, length, condition, flags, expiry_s);
+                self.compare(key);
+            }
+            Step::Find { key } => self.compare(key),
+            Step::Delete { key } => self.delete(key),
+            Step::Expire { key, expiry } => {
+                let expiry_s = if expiry == 0 { 0 } else { self.processor.now_s() + u32::from(expiry) };
+                let expected = self.expected(key);
+                let bytes = key_bytes(key);
+                let hash = self.processor.hash(&bytes);
+                if self.processor.set_expiry(hash, &bytes, expiry_s) {
+                    assert!(expected.is_some());
+                    self.model.get_mut(&key).expect("expected").expiry_s = expiry_s;
+                }
+                self.compare(key);
+            }
+            Step::Increase { key, by } => {
+                let expected = self.expected(key);
+                let bytes = key_bytes(key);
+                let hash = self.processor.hash(&bytes);
+                let Some(place) = self.processor.find(hash, &bytes) else {
+                    return assert_eq!(expected, None);
+                };
+                let cas = |this: &mut Self| {
+                    this.processor.find(hash, &bytes).and_then(|place| {
+                        place.item?;
+                        this.processor.cas(hash, &bytes)
+                    })
+                };
+                let before = cas(self);
+                let place = self.processor.find(hash, &bytes).unwrap_or(place);
+                let add = |bytes: &mut [u8]| bytes.iter_mut().for_each(|byte| *byte = byte.wrapping_add(by));
+                if self.processor.change(hash, &bytes, place, add) {
+                    add(&mut self.model.get_mut(&key).expect("expected").value);
+                    let after = cas(self);
+                    assert!(before.is_none() || before != after, "a changed value has another number");
+                }
+                self.compare(key);
+            }
+            Step::Cas { key } => {
+                let bytes = key_bytes(key);
+                let hash = self.processor.hash(&bytes);
+                let expected = self.expected(key);
+                if let Some(cas) = self.processor.cas(hash, &bytes) {
+                    assert!(expected.is_some());
+                    assert_eq!(self.processor.cas(hash, &bytes), Some(cas));
+                }
+                self.compare(key);
+            }
+            Step::Pin { key } => {
+                let bytes = key_bytes(key);
+                let hash = self.processor.hash(&bytes);
+                if let Some(place) = self.processor.find(hash, &bytes)
+                    && let Some(pin) = self.processor.pin(place)
+                {
+                    let value = self.processor.pinned(&pin).to_vec();
+                    self.pinned.push(Pinned { pin, value });
+                }
+            }
+            Step::Unpin { at } => {
+                if !self.pinned.is_empty() {
+                    let pinned = self.pinned.swap_remove(usize::from(at) % self.pinned.len());
+                    assert!(
+                        self.processor.pinned(&pinned.pin).to_vec() == pinned.value,
+                        "a pinned value changed"
+                    );
+                    self.processor.unpin(pinned.pin);
+                }
+            }
+            Step::Begin { key, length } => {
+                let value = self.value(length);
+                if let Some(pending) =
+                    self.processor.begin(&key_bytes(key), value.len(), Attributes::default())
+                {
+                    self.filling.push(Filling { pending, key, value });
+                }
+            }
+            Step::Commit { at } => {
+                if self.filling.is_empty() {
+                    return;
+                }
+                let Filling { pending, key, value } =
+                    self.filling.swap_remove(usize::from(at) % self.filling.len());
+                let cut = value.len() * usize::from(at) / 256;
+                self.processor.fill(&pending, 0, &value[..cut]);
+                self.processor.fill(&pending, cut, &value[cut..]);
+                let bytes = key_bytes(key);
+                let hash = self.processor.hash(&bytes);
+                match self.processor.commit(hash, &bytes, pending, Condition::Always) {
+                    Stored::Done => {
+                        self.model.insert(key, Pair { value, flags: 0, expiry_s: 0 });
+                    }
+                    other => assert_eq!(other, Stored::NoMemory),
+                }
+                self.compare(key);
+            }
+            Step::Abandon { at } => {
+                if !self.filling.is_empty() {
+                    let filling = self.filling.swap_remove(usize::from(at) % self.filling.len());
+                    self.processor.abandon(filling.pending);
+                }
+            }
+            Step::Wait { seconds } => {
+                let now_s = self.processor.now_s() + u32::from(seconds);
+                self.processor.set_now(now_s);
+            }
+            Step::Crawl => {
+                self.processor.crawl(3);
+            }
+            Step::DeleteMany { from, count, step } => {
+                (from..from + count).step_by(step.into()).for_each(|key| self.delete(key));
+            }
+            Step::StoreMany { from, count, length } => {
+                let length = if count > 100 { length % 700 } else { length };
+                (from..from + count).for_each(|key| self.store(key, length, 4, 0, 0));
+            }
+            Step::Clear => {
+                self.processor.clear();
+                self.model.clear();
+                assert_eq!(self.processor.counters().pair_count, 0);
+            }
+        }
+    }
+
+    fn delete(&mut self, key: u16) {
+        let expected = self.expected(key);
+        let bytes = key_bytes(key);
+        let hash = self.processor.hash(&bytes);
+        assert_eq!(self.processor.delete(hash, &bytes), expected.is_some(), "key {key}");
+        self.model.remove(&key);
+    }
+
+    fn check_all(&mut self) {
+        for key in 0..1300 {
+            self.compare(key);
+        }
+        let mut listed = Vec::new();
+        self.processor.list(None, |key| {
+            listed.push(key.to_vec());
+            true
+        });
+        let mut keys: Vec<Vec<u8>> = self.model.keys().map(|&key| key_bytes(key)).collect();
+        if let Some(start) = listed.get(listed.len() / 2) {
+            let mut rest = Vec::new();
+            self.processor.list(Some(start), |key| {
+                rest.push(key.to_vec());
+                true
+            });
+            assert_eq!(rest, listed[listed.len() / 2..]);
+        }
+        listed.sort();
+        keys.sort();
+        assert_eq!(listed, keys);
+        let counters = self.processor.counters();
+        assert_eq!(counters.pair_count as usize, keys.len());
+        let bytes: usize =
+            self.model.iter().map(|(&key, pair)| key_bytes(key).len() + pair.value.len()).sum();
+        assert_eq!(counters.pair_bytes as usize, bytes);
+        assert!(self.evicted_count <= counters.evicted_count);
+        if self.processor.settings().eviction == Eviction::None {
+            assert_eq!(counters.evicted_count, 0);
+        }
+        for pinned in self.pinned.drain(..) {
+            assert!(self.processor.pinned(&pinned.pin).to_vec() == pinned.value, "a pinned value changed");
+            self.processor.unpin(pinned.pin);
+        }
+        for filling in self.filling.drain(..) {
+            self.processor.abandon(filling.pending);
+        }
+        for key in keys {
+            let hash = self.processor.hash(&key);
+            assert!(self.processor.delete(hash, &key));
+        }
+        let spare_regions = self.processor.regions.count() - self.processor.regions.free_count();
+        assert!(spare_regions <= 1, "{spare_regions} regions are lost");
+    }
+}
+
+fn settings(eviction: Eviction, pair_bytes: usize) -> Settings {
+    // Few buckets when large pairs are expected: chains, and much moving.
+    Settings { memory_bytes: 1 << 20, pair_bytes, eviction, seed: 5, ..Settings::default() }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn processor_and_map_agree(
+        steps in prop::collection::vec(step(), 1..120),
+        evicts: bool,
+        pair_bytes in prop_oneof![Just(48usize), Just(60_000), Just(10)],
+    ) {
+        let eviction = if evicts { Eviction::Clock } else { Eviction::None };
+        let mut twins = Twins {
+            processor: Processor::new(settings(eviction, pair_bytes)).expect("memory"),
+            model: HashMap::new(),
+            pinned: Vec::new(),
+            filling: Vec::new(),
+            evicted_count: 0,
+            seed: 0,
+        };
+        for step in steps {
+            twins.run(step);
+        }
+        twins.check_all();
+    }
+}

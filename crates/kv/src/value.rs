@@ -1,0 +1,108 @@
+//! A value as it lies in memory: whole, or in parts.
+
+use crate::processor::Processor;
+use crate::regions::REGION_BYTES;
+
+/// A value, borrowed from its partition.
+#[derive(Clone, Copy)]
+pub struct Value<'a> {
+    /// All of it, or what follows its extents.
+    tail: &'a [u8],
+    length: usize,
+    extents: Option<Extents<'a>>,
+}
+
+#[derive(Clone, Copy)]
+struct Extents<'a> {
+    processor: &'a Processor,
+    /// Numbers of the regions, four bytes each.
+    table: &'a [u8],
+}
+
+impl<'a> Value<'a> {
+    #[inline]
+    pub(crate) fn whole(bytes: &'a [u8]) -> Self {
+        Self { tail: bytes, length: bytes.len(), extents: None }
+    }
+
+    pub(crate) fn parted(processor: &'a Processor, table: &'a [u8], tail: &'a [u8], length: usize) -> Self {
+        Self { tail, length, extents: Some(Extents { processor, table }) }
+    }
+
+    /// Bytes of the value.
+    #[inline]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether there are none.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// The bytes from `offset` on, as far as they lie together; empty at the end only.
+    #[inline]
+    #[must_use]
+    pub fn part(&self, offset: usize) -> &'a [u8] {
+        let Some(extents) = &self.extents else { return &self.tail[offset.min(self.length)..] };
+        let (extent, within) = (offset / REGION_BYTES, offset % REGION_BYTES);
+        match extents.table.chunks_exact(4).nth(extent) {
+            Some(number) => {
+                let region = u32::from_le_bytes(number.try_into().expect("four bytes"));
+                let length = REGION_BYTES.min(self.length - extent * REGION_BYTES);
+                &extents.processor.extent(region)[within..length]
+            }
+            None => {
+                let before = (extents.table.len() / 4 * REGION_BYTES).min(self.length);
+                &self.tail[(offset - before).min(self.tail.len())..]
+            }
+        }
+    }
+
+    /// The first part: all of a value without extents.
+    #[inline]
+    #[must_use]
+    pub fn head(&self) -> &'a [u8] {
+        self.part(0)
+    }
+
+    /// All of a value that lies together.
+    #[inline]
+    #[must_use]
+    pub fn as_whole(&self) -> Option<&'a [u8]> {
+        self.extents.is_none().then_some(self.tail)
+    }
+
+    /// The parts in order.
+    pub fn parts(self) -> impl Iterator<Item = &'a [u8]> {
+        let mut offset = 0;
+        std::iter::from_fn(move || {
+            if offset >= self.length {
+                return None;
+            }
+            let part = self.part(offset);
+            offset += part.len();
+            Some(part)
+        })
+    }
+
+    /// Appends all of it to `out`.
+    #[inline]
+    pub fn append_to(&self, out: &mut Vec<u8>) {
+        match self.as_whole() {
+            Some(bytes) => out.extend_from_slice(bytes),
+            None => self.parts().for_each(|part| out.extend_from_slice(part)),
+        }
+    }
+
+    /// A copy of it.
+    #[must_use]
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.length);
+        self.append_to(&mut bytes);
+        bytes
+    }
+}
