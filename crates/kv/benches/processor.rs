@@ -1,10 +1,13 @@
-//! How close look-ups and stores come to what memory allows. One run measures everything interleaved; the numbers are medians.
+//! How close look-ups and stores come to what memory allows. One run measures everything interleaved; the
+//! numbers are medians.
 //!
-//! `cargo bench -p nvlane-kv --bench processor [-- PAIRS [ROUNDS]]`, ten million pairs of 16 and 32 bytes by default.
+//! `cargo bench -p nvlane-kv --bench processor [-- PAIRS [ROUNDS]]`, ten million pairs of 16 and 32 bytes by
+//! default.
 //!
-//! - *array*: the same keys, hashed the same way, read 32 bytes each from a plain array of lines, prefetched as well as we know
-//!   how: what memory allows.
-//! - *two arrays*: the same with an array of lines in front that says where to read: what memory allows when an index is asked first.
+//! - *array*: the same keys, hashed the same way, read 32 bytes each from a plain array of lines, prefetched
+//!   as well as we know how: what memory allows.
+//! - *two arrays*: the same with an array of lines in front that says where to read: what memory allows when
+//!   an index is asked first.
 //! - *batch*: the processor's look-ups in batches.
 //! - *single*: one look-up after the other, as fast as the processor overlaps them by itself.
 //! - *dependent*: each look-up waits for the one before, as between two commands of a server.

@@ -10,8 +10,8 @@ use crate::processor::{KeyHash, Place, Processor};
 const WINDOW: usize = 12;
 
 impl Processor {
-    /// Looks up all keys in order, and calls `each` with the place of each before the next is looked up: what it changes,
-    /// they see.
+    /// Looks up all keys in order, and calls `each` with the place of each before the next is looked up: what
+    /// it changes, they see.
     #[inline]
     pub fn find_each<'k>(
         &mut self,
@@ -39,7 +39,8 @@ impl Processor {
         }
     }
 
-    /// Fetches what the operations on these keys will need, in two passes. For callers that go over their operations themselves.
+    /// Fetches what the operations on these keys will need, in two passes. For callers that go over their
+    /// operations themselves.
     #[inline]
     pub fn prefetch_all(&self, hashes: &[KeyHash]) {
         hashes.iter().for_each(|&hash| self.prefetch(hash));

@@ -5,10 +5,10 @@
 //! │ 12 tags  │ kinds │ cell 0 │ cell 1 │ …                 │ cell 11 │
 //! ```
 //!
-//! A cell of four bytes is empty, the line of an item outside the index, or a part of an *inline pair*: a small pair
-//! that lies in the bucket itself, in two or more neighbouring cells. The tag of its first cell is the tag of the
-//! key, that of the second holds both lengths. A bucket that overflows keeps in its last cell the line of the next
-//! one.
+//! A cell of four bytes is empty, the line of an item outside the index, or a part of an *inline pair*: a
+//! small pair that lies in the bucket itself, in two or more neighbouring cells. The tag of its first cell is
+//! the tag of the key, that of the second holds both lengths. A bucket that overflows keeps in its last cell
+//! the line of the next one.
 
 use reactor::LINE_BYTES;
 

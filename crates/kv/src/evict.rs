@@ -1,9 +1,9 @@
 //! Making room: moving items together, and letting those go that nobody uses.
 //!
-//! A hand per class goes over its blocks in order. What was used since it came by loses a use and stays; what was not is
-//! evicted. A new pair has no use yet, a pair read once has one, read again two: the used ones are the protected segment of a
-//! segmented LRU, without its lists. Every sixteenth time a whole region is taken from whichever class uses its own least, so that
-//! memory follows the sizes that are stored.
+//! A hand per class goes over its blocks in order. What was used since it came by loses a use and stays; what
+//! was not is evicted. A new pair has no use yet, a pair read once has one, read again two: the used ones are
+//! the protected segment of a segmented LRU, without its lists. Every sixteenth time a whole region is taken
+//! from whichever class uses its own least, so that memory follows the sizes that are stored.
 
 use crate::item::{BITS_AT, FETCHED, HELD, USES};
 use crate::processor::{Eviction, Place, Processor};
@@ -79,7 +79,8 @@ impl Processor {
             return true;
         }
         if self.settings.eviction == Eviction::None {
-            // Only what has expired may go; one search over everything, in pieces that say whether it was worth it.
+            // Only what has expired may go; one search over everything, in pieces that say whether it was
+            // worth it.
             let mut left = self.regions.count();
             while left > 0 {
                 if self.crawl(CRAWL_COUNT.min(left)) > 0 {
@@ -203,7 +204,8 @@ impl Processor {
         uses * 64 / seen.max(1)
     }
 
-    /// Moves a region's items to free blocks of other regions of their class. Says whether the region is free then.
+    /// Moves a region's items to free blocks of other regions of their class. Says whether the region is free
+    /// then.
     fn empty_by_moving(&mut self, region: u32) -> bool {
         let Use::Items(class) = self.regions.use_of(region) else { return false };
         self.regions.shut(region);
@@ -228,8 +230,8 @@ impl Processor {
         is_free
     }
 
-    /// Looks through the next `region_count` regions for expired items and removes them. Returns how many there were. For
-    /// idle moments; it goes on where it stopped.
+    /// Looks through the next `region_count` regions for expired items and removes them. Returns how many
+    /// there were. For idle moments; it goes on where it stopped.
     pub fn crawl(&mut self, region_count: usize) -> usize {
         let count = self.regions.count() as u32;
         let mut removed = 0;

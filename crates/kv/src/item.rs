@@ -5,8 +5,8 @@
 //! │ cas  │kl│ bits │ length │flags│expiry│ wide flags? │ extents? │ key │ value, or its tail │
 //! ```
 //!
-//! A pair of 16 and 32 bytes fills a line exactly. A value that does not fit into a region with its key has its first
-//! parts in whole regions, its *extents*, listed in the item, and its tail behind the key.
+//! A pair of 16 and 32 bytes fills a line exactly. A value that does not fit into a region with its key has
+//! its first parts in whole regions, its *extents*, listed in the item, and its tail behind the key.
 
 use crate::regions::{Class, REGION_BYTES};
 

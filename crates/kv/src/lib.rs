@@ -1,10 +1,12 @@
 //! Key-value: the processor, which holds one partition of the key space in cache lines, and the doors to it.
 //!
-//! Start reading at [`Processor`]. It is sans-io and belongs to one reactor; the doors decode what peers send into calls of it.
+//! Start reading at [`Processor`]. It is sans-io and belongs to one reactor; the doors decode what peers send
+//! into calls of it.
 
 // Lines, regions and lengths are counted in 32 bits by construction: a partition has fewer than 2^32 lines.
 #![allow(clippy::cast_possible_truncation)]
 
+mod atomic;
 mod batch;
 mod bucket;
 #[cfg(test)]
@@ -17,7 +19,9 @@ mod model_tests;
 mod processor;
 mod regions;
 mod value;
+pub mod vector;
 
+pub use atomic::{Atomic, AtomicResult};
 #[cfg(any(test, feature = "count-touches"))]
 pub use memory::Touches;
 pub use processor::{

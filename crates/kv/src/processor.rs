@@ -6,8 +6,8 @@
 //!               └─ overflow ─▶ next bucket
 //! ```
 //!
-//! [`find`](Processor::find) gives a [`Place`], good until the next call that stores, removes or makes room; everything
-//! that reads or changes a value starts from one.
+//! [`find`](Processor::find) gives a [`Place`], good until the next call that stores, removes or makes room;
+//! everything that reads or changes a value starts from one.
 
 use std::collections::HashMap;
 use std::io;
@@ -27,7 +27,8 @@ use crate::value::Value;
 /// Longest key, bytes.
 pub const KEY_BYTES_MAX: usize = 250;
 
-/// Entries that a bucket has in the mean when memory is full. More saves memory, fewer saves look-ups in the next bucket.
+/// Entries that a bucket has in the mean when memory is full. More saves memory, fewer saves look-ups in the
+/// next bucket.
 const ENTRIES_PER_BUCKET: f64 = 10.5;
 
 /// What is done when memory is full.
@@ -35,7 +36,8 @@ const ENTRIES_PER_BUCKET: f64 = 10.5;
 pub enum Eviction {
     /// Nothing new is stored.
     None,
-    /// Pairs not used lately make room. A pair used twice since stays for two rounds of the hand, a new one for none.
+    /// Pairs not used lately make room. A pair used twice since stays for two rounds of the hand, a new one
+    /// for none.
     Clock,
 }
 
@@ -501,8 +503,8 @@ impl Processor {
         true
     }
 
-    /// The number of this very value: another is stored under another one. A pair in the index has none until somebody asks,
-    /// and leaves the index for it. `None` if there is no memory for that.
+    /// The number of this very value: another is stored under another one. A pair in the index has none until
+    /// somebody asks, and leaves the index for it. `None` if there is no memory for that.
     pub fn cas(&mut self, hash: KeyHash, key: &[u8]) -> Option<u64> {
         let place = self.find_again(hash, key)?;
         let place = self.take_out(hash, key, place)?;
@@ -990,7 +992,8 @@ impl Processor {
         BucketMut(self.memory.line_mut(node)).put_item(cell, hash.tag(), line);
     }
 
-    /// The value at a place, to be changed as it lies; it counts as stored anew. `None` if it is in parts, or being sent.
+    /// The value at a place, to be changed as it lies; it counts as stored anew. `None` if it is in parts, or
+    /// being sent.
     pub fn value_mut(&mut self, place: Place) -> Option<&mut [u8]> {
         let Some(line) = place.item else {
             let bucket = BucketMut(self.memory.line_mut(place.node));
@@ -1018,8 +1021,9 @@ impl Processor {
         self.memory.bytes_mut(line, 0, HEADER_BYTES).copy_from_slice(&header.encode());
     }
 
-    /// Calls `each` with the parts of a value in order, to be changed as they lie: it counts as stored anew. A value that
-    /// is being sent is copied first. Parts but the last are multiples of 64 bytes. `false` if there is no memory for that.
+    /// Calls `each` with the parts of a value in order, to be changed as they lie: it counts as stored anew.
+    /// A value that is being sent is copied first. Parts but the last are multiples of 64 bytes. `false` if
+    /// there is no memory for that.
     pub fn change(
         &mut self,
         hash: KeyHash,
@@ -1061,7 +1065,8 @@ impl Processor {
         true
     }
 
-    /// Keeps the value at a place as it is, to be sent piece by piece. A pair in the index is copied instead: `None`.
+    /// Keeps the value at a place as it is, to be sent piece by piece. A pair in the index is copied instead:
+    /// `None`.
     pub fn pin(&mut self, place: Place) -> Option<Pin> {
         let line = place.item?;
         let pins = self.pins.entry(line).or_insert(Pins { count: 0, is_detached: false });
@@ -1120,8 +1125,8 @@ impl Processor {
         (self.counters.pair_count, self.counters.inline_count, self.counters.pair_bytes) = (0, 0, 0);
     }
 
-    /// Calls `each` with keys in an order that stays while nothing is stored or removed, from `start` on if it is there,
-    /// else from where it would be; until `each` says that it wants no more.
+    /// Calls `each` with keys in an order that stays while nothing is stored or removed, from `start` on if
+    /// it is there, else from where it would be; until `each` says that it wants no more.
     pub fn list(&self, start: Option<&[u8]>, mut each: impl FnMut(&[u8]) -> bool) {
         let hash = start.map(|key| self.hash(key));
         let found = start.zip(hash).and_then(|(key, hash)| self.locate(hash, key));

@@ -1,8 +1,10 @@
-//! Who owns which lines: regions of 64 KiB, each free, cut into blocks of one class, or one extent of a large value.
+//! Who owns which lines: regions of 64 KiB, each free, cut into blocks of one class, or one extent of a large
+//! value.
 //!
-//! Classes are *split* and *merged* in batches: a free region becomes all the blocks of a class at once, and the moment its last
-//! block is free it is a free region again, for any class. Which blocks are free says a bitmap per region, small enough to stay in the
-//! near caches: neither taking nor giving back a block touches the block.
+//! Classes are *split* and *merged* in batches: a free region becomes all the blocks of a class at once, and
+//! the moment its last block is free it is a free region again, for any class. Which blocks are free says a
+//! bitmap per region, small enough to stay in the near caches: neither taking nor giving back a block touches
+//! the block.
 
 use reactor::LINE_BYTES;
 
@@ -11,7 +13,8 @@ pub(crate) const REGION_LINES: usize = 1024;
 /// Bytes of a region.
 pub(crate) const REGION_BYTES: usize = REGION_LINES * LINE_BYTES;
 
-/// Lines of a block, by class. Steps of at most a quarter up to a sixth of a region, then what divides it well.
+/// Lines of a block, by class. Steps of at most a quarter up to a sixth of a region, then what divides it
+/// well.
 const CLASS_LINES: [u16; 32] = [
     1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 73, 85, 102, 113, 128, 146, 170,
     204, 256, 341, 512, 1024,
@@ -355,7 +358,8 @@ impl Regions {
         None
     }
 
-    /// A region of items that could be emptied into the free blocks of its class: the emptiest of those looked at.
+    /// A region of items that could be emptied into the free blocks of its class: the emptiest of those
+    /// looked at.
     pub(crate) fn sparsest(&self) -> Option<u32> {
         let mut best: Option<(usize, u32)> = None;
         for list in 0..CLASS_COUNT {
@@ -385,8 +389,8 @@ impl Regions {
         best.map(|(_, index)| index)
     }
 
-    /// Takes no more blocks from a region of items, while it is emptied; [`reopen`](Self::reopen) ends that if it
-    /// cannot be.
+    /// Takes no more blocks from a region of items, while it is emptied; [`reopen`](Self::reopen) ends that
+    /// if it cannot be.
     pub(crate) fn shut(&mut self, region: u32) {
         let list = self.use_of(region).list();
         if self.regions[region as usize].free_count > 0 {

@@ -16,7 +16,8 @@ const PAGE_BYTES: usize = 4096;
 #[repr(C, align(64))]
 pub struct Line(pub [u8; LINE_BYTES]);
 
-/// Cache lines of one owner: zeroes at first, given memory as they are touched, in huge pages where the system has any.
+/// Cache lines of one owner: zeroes at first, given memory as they are touched, in huge pages where the
+/// system has any.
 pub struct Lines {
     mapping: Mapping,
     count: usize,
@@ -30,7 +31,8 @@ impl Lines {
     pub fn new(count: usize) -> io::Result<Self> {
         let bytes = count.max(1).checked_mul(LINE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
         let mapping = Mapping::anonymous(bytes)?;
-        // Random accesses to small pages miss the TLB each time. Systems without huge pages refuse the advice.
+        // Random accesses to small pages miss the TLB each time. Systems without huge pages refuse the
+        // advice.
         let _ = mapping.prefer_huge_pages();
         Ok(Self { mapping, count: count.max(1) })
     }

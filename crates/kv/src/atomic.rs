@@ -1,0 +1,172 @@
+//! Values as single numbers: read, changed and written in one step.
+
+use crate::processor::{Attributes, Condition, KeyHash, Processor, Stored};
+
+/// What is done to a number of 4 or 8 bytes, little-endian. The operand is cut to as many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Atomic {
+    /// Adds, wrapping.
+    Add(u64),
+    /// Adds if the sum is at most the limit; subtracting is adding a negative number that wraps.
+    AddUpTo {
+        /// What is added.
+        operand: u64,
+        /// What the sum may be.
+        limit: u64,
+    },
+    /// Takes away if so much is there.
+    TakeAway(u64),
+    /// The lesser, unsigned.
+    Min(u64),
+    /// The greater, unsigned.
+    Max(u64),
+    /// Bits set in both.
+    And(u64),
+    /// Bits set in either.
+    Or(u64),
+    /// Bits that differ.
+    Xor(u64),
+    /// Another value.
+    Swap(u64),
+    /// Another value, if this is the one there.
+    CompareAndSwap {
+        /// What must be there.
+        expected: u64,
+        /// What is stored.
+        new: u64,
+    },
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtomicResult {
+    /// It was done; the number before.
+    Done(u64),
+    /// It would have gone past its limit, or the number is another; the number as it is.
+    Unchanged(u64),
+    /// There is no value.
+    NotFound,
+    /// The value has neither 4 nor 8 bytes.
+    Length(usize),
+    /// No memory for what has to be copied first.
+    NoMemory,
+}
+
+impl Atomic {
+    /// The number that follows on `value`, or `None` if it is to stay. `mask` has the bits that numbers have.
+    fn apply(self, value: u64, mask: u64) -> Option<u64> {
+        Some(match self {
+            Self::Add(operand) => value.wrapping_add(operand) & mask,
+            Self::AddUpTo { operand, limit } => {
+                value.checked_add(operand).filter(|&sum| sum <= limit.min(mask))?
+            }
+            Self::TakeAway(operand) => value.checked_sub(operand)?,
+            Self::Min(operand) => value.min(operand & mask),
+            Self::Max(operand) => value.max(operand & mask),
+            Self::And(operand) => value & operand,
+            Self::Or(operand) => (value | operand) & mask,
+            Self::Xor(operand) => (value ^ operand) & mask,
+            Self::Swap(new) => new & mask,
+            Self::CompareAndSwap { expected, new } => {
+                if value != expected & mask {
+                    return None;
+                }
+                new & mask
+            }
+        })
+    }
+}
+
+impl Processor {
+    /// Changes the number that is a key's value.
+    pub fn atomic(&mut self, hash: KeyHash, key: &[u8], atomic: Atomic) -> AtomicResult {
+        let Some(place) = self.find(hash, key) else { return AtomicResult::NotFound };
+        let bytes = self.value(place).head();
+        let length = bytes.len();
+        if self.value(place).len() != length || !matches!(length, 4 | 8) {
+            return AtomicResult::Length(self.value(place).len());
+        }
+        let mut wide = [0; 8];
+        wide[..length].copy_from_slice(bytes);
+        let value = u64::from_le_bytes(wide);
+        self.touch(place);
+        let Some(new) = atomic.apply(value, u64::MAX >> (64 - 8 * length)) else {
+            return AtomicResult::Unchanged(value);
+        };
+        let new = new.to_le_bytes();
+        if self.change(hash, key, place, |bytes| bytes.copy_from_slice(&new[..length])) {
+            AtomicResult::Done(value)
+        } else {
+            AtomicResult::NoMemory
+        }
+    }
+
+    /// As [`atomic`](Self::atomic), on a number of 8 bytes that begins with `initial` if there is none.
+    pub fn atomic_or_new(&mut self, hash: KeyHash, key: &[u8], atomic: Atomic, initial: u64) -> AtomicResult {
+        match self.atomic(hash, key, atomic) {
+            AtomicResult::NotFound => {
+                let value = initial.to_le_bytes();
+                match self.store(hash, key, &value, Attributes::default(), Condition::Absent) {
+                    Stored::Done => self.atomic(hash, key, atomic),
+                    _ => AtomicResult::NoMemory,
+                }
+            }
+            result => result,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::processor::Settings;
+
+    fn run(value: &[u8], atomic: Atomic) -> (AtomicResult, Vec<u8>) {
+        let mut processor = Processor::new(Settings::default()).expect("memory");
+        let hash = processor.hash(b"n");
+        processor.store(hash, b"n", value, Attributes::default(), Condition::Always);
+        let result = processor.atomic(hash, b"n", atomic);
+        let place = processor.find(hash, b"n").expect("stored");
+        (result, processor.value(place).to_vec())
+    }
+
+    #[test]
+    fn numbers_of_four_and_eight_bytes_change_as_they_should() {
+        use AtomicResult::{Done, Unchanged};
+        let most = u64::from(u32::MAX);
+        for (atomic, before, result, after) in [
+            (Atomic::Add(2), most, Done(most), 1),
+            (Atomic::AddUpTo { operand: 2, limit: 12 }, 10, Done(10), 12),
+            (Atomic::AddUpTo { operand: 3, limit: 12 }, 10, Unchanged(10), 10),
+            (Atomic::AddUpTo { operand: 1, limit: u64::MAX }, most, Unchanged(most), most),
+            (Atomic::TakeAway(3), 3, Done(3), 0),
+            (Atomic::TakeAway(4), 3, Unchanged(3), 3),
+            (Atomic::Min(7), 9, Done(9), 7),
+            (Atomic::Max(7), 9, Done(9), 9),
+            (Atomic::And(6), 12, Done(12), 4),
+            (Atomic::Or(3), 12, Done(12), 15),
+            (Atomic::Xor(6), 12, Done(12), 10),
+            (Atomic::Swap(1 << 40 | 5), 12, Done(12), 5),
+            (Atomic::CompareAndSwap { expected: 12, new: 13 }, 12, Done(12), 13),
+            (Atomic::CompareAndSwap { expected: 11, new: 13 }, 12, Unchanged(12), 12),
+        ] {
+            let before = u32::try_from(before).expect("fits").to_le_bytes();
+            let after = u32::try_from(after).expect("fits").to_le_bytes().to_vec();
+            assert_eq!(run(&before, atomic), (result, after), "{atomic:?}");
+        }
+        let most = u64::MAX.to_le_bytes();
+        assert_eq!(run(&most, Atomic::Add(1)), (Done(u64::MAX), vec![0; 8]));
+        let stays = run(&most, Atomic::AddUpTo { operand: 1, limit: u64::MAX });
+        assert_eq!(stays, (Unchanged(u64::MAX), most.to_vec()));
+    }
+
+    #[test]
+    fn other_lengths_are_no_numbers() {
+        assert_eq!(run(b"abc", Atomic::Add(1)), (AtomicResult::Length(3), b"abc".to_vec()));
+        let mut processor = Processor::new(Settings::default()).expect("memory");
+        let hash = processor.hash(b"n");
+        assert_eq!(processor.atomic(hash, b"n", Atomic::Add(1)), AtomicResult::NotFound);
+        assert_eq!(processor.atomic_or_new(hash, b"n", Atomic::Add(1), 5), AtomicResult::Done(5));
+        assert_eq!(processor.atomic(hash, b"n", Atomic::Add(1)), AtomicResult::Done(6));
+    }
+}

@@ -1,0 +1,501 @@
+//! Values as arrays of numbers: changed and summed up where they lie.
+//!
+//! A value of many elements moves once, or not at all, instead of once per element. Elements are
+//! little-endian; the loops are written so that the compiler makes vector instructions of them.
+
+use crate::processor::{KeyHash, Place, Processor};
+
+/// What a value is an array of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Element {
+    /// Unsigned, 1 byte.
+    U8,
+    /// Unsigned, 2 bytes.
+    U16,
+    /// Unsigned, 4 bytes.
+    U32,
+    /// Unsigned, 8 bytes.
+    U64,
+    /// Signed, 1 byte.
+    I8,
+    /// Signed, 2 bytes.
+    I16,
+    /// Signed, 4 bytes.
+    I32,
+    /// Signed, 8 bytes.
+    I64,
+    /// Floating point, 4 bytes.
+    F32,
+    /// Floating point, 8 bytes.
+    F64,
+}
+
+/// What is done to two elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Function {
+    /// Their sum; integers wrap.
+    Add,
+    /// The lesser. Of a number and NaN the number.
+    Min,
+    /// The greater. Of a number and NaN the number.
+    Max,
+    /// Bits set in both; integers only.
+    And,
+    /// Bits set in either; integers only.
+    Or,
+    /// Bits that differ; integers only.
+    Xor,
+}
+
+/// Which elements a filter keeps: those that are … than the operand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Comparison {
+    /// Less.
+    Less,
+    /// Less or equal.
+    LessOrEqual,
+    /// Equal.
+    Equal,
+    /// Not equal.
+    NotEqual,
+    /// Greater or equal.
+    GreaterOrEqual,
+    /// Greater.
+    Greater,
+}
+
+/// Why a vector operation was not done. Nothing has changed then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VectorError {
+    /// There is no value.
+    NotFound,
+    /// The value is no whole number of elements, or the operand is not of the right length.
+    Length,
+    /// Bits of floating-point numbers.
+    Function,
+    /// No memory for what has to be copied first.
+    NoMemory,
+}
+
+/// Partial results that are kept side by side: two vectors of the widest kind.
+const LANE_COUNT: usize = 16;
+
+impl Element {
+    /// Bytes of an element.
+    #[must_use]
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::U8 | Self::I8 => 1,
+            Self::U16 | Self::I16 => 2,
+            Self::U32 | Self::I32 | Self::F32 => 4,
+            Self::U64 | Self::I64 | Self::F64 => 8,
+        }
+    }
+
+    fn has(self, function: Function) -> bool {
+        let is_float = matches!(self, Self::F32 | Self::F64);
+        !is_float || matches!(function, Function::Add | Function::Min | Function::Max)
+    }
+}
+
+/// The functions of one type, chosen once per call so that each loop holds one.
+macro_rules! with_function {
+    (int $type:ty, $function:expr, $each:ident, ($($argument:expr),*)) => {
+        match $function {
+            Function::Add => $each!($type, <$type>::wrapping_add, $($argument),*),
+            Function::Min => $each!($type, |a: $type, b: $type| a.min(b), $($argument),*),
+            Function::Max => $each!($type, |a: $type, b: $type| a.max(b), $($argument),*),
+            Function::And => $each!($type, |a: $type, b: $type| a & b, $($argument),*),
+            Function::Or => $each!($type, |a: $type, b: $type| a | b, $($argument),*),
+            Function::Xor => $each!($type, |a: $type, b: $type| a ^ b, $($argument),*),
+        }
+    };
+    (float $type:ty, $function:expr, $each:ident, ($($argument:expr),*)) => {
+        match $function {
+            Function::Add => $each!($type, |a: $type, b: $type| a + b, $($argument),*),
+            Function::Min => $each!($type, <$type>::min, $($argument),*),
+            _ => $each!($type, <$type>::max, $($argument),*),
+        }
+    };
+}
+
+macro_rules! with_element {
+    ($element:expr, $function:expr, $each:ident, $arguments:tt) => {
+        match $element {
+            Element::U8 => with_function!(int u8, $function, $each, $arguments),
+            Element::U16 => with_function!(int u16, $function, $each, $arguments),
+            Element::U32 => with_function!(int u32, $function, $each, $arguments),
+            Element::U64 => with_function!(int u64, $function, $each, $arguments),
+            Element::I8 => with_function!(int i8, $function, $each, $arguments),
+            Element::I16 => with_function!(int i16, $function, $each, $arguments),
+            Element::I32 => with_function!(int i32, $function, $each, $arguments),
+            Element::I64 => with_function!(int i64, $function, $each, $arguments),
+            Element::F32 => with_function!(float f32, $function, $each, $arguments),
+            Element::F64 => with_function!(float f64, $function, $each, $arguments),
+        }
+    };
+}
+
+/// Applies a function to every element of `values` with one operand.
+///
+/// # Panics
+/// If a length does not fit the element, or the function does not: [`Processor`]'s operations check both.
+pub fn update_by_scalar(element: Element, function: Function, values: &mut [u8], operand: &[u8]) {
+    macro_rules! each {
+        ($type:ty, $function:expr, $values:expr, $operand:expr) => {{
+            let operand = <$type>::from_le_bytes($operand.try_into().expect("one element"));
+            let (values, rest) = $values.as_chunks_mut::<{ size_of::<$type>() }>();
+            assert!(rest.is_empty(), "whole elements");
+            for value in values {
+                *value = $function(<$type>::from_le_bytes(*value), operand).to_le_bytes();
+            }
+        }};
+    }
+    with_element!(element, function, each, (values, operand));
+}
+
+/// Applies a function to each element of `values` and the one at the same place in `operands`.
+///
+/// # Panics
+/// As [`update_by_scalar`].
+pub fn update_by_vector(element: Element, function: Function, values: &mut [u8], operands: &[u8]) {
+    assert_eq!(values.len(), operands.len(), "an operand for each element");
+    macro_rules! each {
+        ($type:ty, $function:expr, $values:expr, $operands:expr) => {{
+            let (values, rest) = $values.as_chunks_mut::<{ size_of::<$type>() }>();
+            assert!(rest.is_empty(), "whole elements");
+            for (value, operand) in values.iter_mut().zip($operands.as_chunks::<{ size_of::<$type>() }>().0) {
+                let operand = <$type>::from_le_bytes(*operand);
+                *value = $function(<$type>::from_le_bytes(*value), operand).to_le_bytes();
+            }
+        }};
+    }
+    with_element!(element, function, each, (values, operands));
+}
+
+/// Folds the elements of `values` into `state`, in sixteen lanes that are folded together at the end: sums of
+/// floating-point numbers depend on that order and on nothing else.
+///
+/// # Panics
+/// As [`update_by_scalar`].
+pub fn reduce(element: Element, function: Function, values: &[u8], state: &mut [u8]) {
+    macro_rules! each {
+        ($type:ty, $function:expr, $values:expr, $state:expr) => {{
+            let function = $function;
+            let (values, rest) = $values.as_chunks::<{ size_of::<$type>() }>();
+            assert!(rest.is_empty(), "whole elements");
+            let mut state = <$type>::from_le_bytes((&*$state).try_into().expect("one element"));
+            let (groups, rest) = values.as_chunks::<LANE_COUNT>();
+            if let Some((first, groups)) = groups.split_first() {
+                let mut lanes = first.map(<$type>::from_le_bytes);
+                for group in groups {
+                    for (lane, value) in lanes.iter_mut().zip(group) {
+                        *lane = function(*lane, <$type>::from_le_bytes(*value));
+                    }
+                }
+                state = lanes.into_iter().fold(state, function);
+            }
+            state = rest.iter().fold(state, |state, value| function(state, <$type>::from_le_bytes(*value)));
+            $state.copy_from_slice(&state.to_le_bytes());
+        }};
+    }
+    with_element!(element, function, each, (values, state));
+}
+
+/// Appends to `kept` the elements of `values` that compare so with the operand.
+///
+/// # Panics
+/// As [`update_by_scalar`].
+pub fn filter(element: Element, comparison: Comparison, values: &[u8], operand: &[u8], kept: &mut Vec<u8>) {
+    macro_rules! each {
+        ($type:ty) => {{
+            const BYTES: usize = size_of::<$type>();
+            let operand = <$type>::from_le_bytes(operand.try_into().expect("one element"));
+            let (values, rest) = values.as_chunks::<BYTES>();
+            assert!(rest.is_empty(), "whole elements");
+            // Every element is written, and only those kept are counted: no branch that could go wrong.
+            let start = kept.len();
+            kept.resize(start + values.len() * BYTES, 0);
+            let (room, _) = kept[start..].as_chunks_mut::<BYTES>();
+            let mut count = 0;
+            macro_rules! keep {
+                ($operator:tt) => {
+                    for value in values {
+                        room[count] = *value;
+                        count += usize::from(<$type>::from_le_bytes(*value) $operator operand);
+                    }
+                };
+            }
+            match comparison {
+                Comparison::Less => keep!(<),
+                Comparison::LessOrEqual => keep!(<=),
+                Comparison::Equal => keep!(==),
+                Comparison::NotEqual => keep!(!=),
+                Comparison::GreaterOrEqual => keep!(>=),
+                Comparison::Greater => keep!(>),
+            }
+            kept.truncate(start + count * BYTES);
+        }};
+    }
+    match element {
+        Element::U8 => each!(u8),
+        Element::U16 => each!(u16),
+        Element::U32 => each!(u32),
+        Element::U64 => each!(u64),
+        Element::I8 => each!(i8),
+        Element::I16 => each!(i16),
+        Element::I32 => each!(i32),
+        Element::I64 => each!(i64),
+        Element::F32 => each!(f32),
+        Element::F64 => each!(f64),
+    }
+}
+
+impl Processor {
+    fn vector(&mut self, hash: KeyHash, key: &[u8], element: Element) -> Result<Place, VectorError> {
+        let place = self.find(hash, key).ok_or(VectorError::NotFound)?;
+        if !self.value(place).len().is_multiple_of(element.bytes()) {
+            return Err(VectorError::Length);
+        }
+        self.touch(place);
+        Ok(place)
+    }
+
+    /// Applies a function to every element of a value with one operand. The old value goes to `old`, if it is
+    /// wanted.
+    ///
+    /// # Errors
+    /// What keeps it from being done.
+    pub fn vector_update_by_scalar(
+        &mut self,
+        (hash, key): (KeyHash, &[u8]),
+        (element, function): (Element, Function),
+        operand: &[u8],
+        old: Option<&mut Vec<u8>>,
+    ) -> Result<(), VectorError> {
+        if operand.len() != element.bytes() {
+            return Err(VectorError::Length);
+        }
+        if !element.has(function) {
+            return Err(VectorError::Function);
+        }
+        let place = self.vector(hash, key, element)?;
+        if let Some(old) = old {
+            self.value(place).append_to(old);
+        }
+        let update = |part: &mut [u8]| update_by_scalar(element, function, part, operand);
+        if self.change(hash, key, place, update) { Ok(()) } else { Err(VectorError::NoMemory) }
+    }
+
+    /// Applies a function to each element of a value and the one at the same place in `operands`. The old
+    /// value goes to `old`, if it is wanted.
+    ///
+    /// # Errors
+    /// What keeps it from being done.
+    pub fn vector_update_by_vector(
+        &mut self,
+        (hash, key): (KeyHash, &[u8]),
+        (element, function): (Element, Function),
+        operands: &[u8],
+        old: Option<&mut Vec<u8>>,
+    ) -> Result<(), VectorError> {
+        if !element.has(function) {
+            return Err(VectorError::Function);
+        }
+        let place = self.vector(hash, key, element)?;
+        if self.value(place).len() != operands.len() {
+            return Err(VectorError::Length);
+        }
+        if let Some(old) = old {
+            self.value(place).append_to(old);
+        }
+        let mut left = operands;
+        let update = |part: &mut [u8]| {
+            let (these, rest) = left.split_at(part.len());
+            update_by_vector(element, function, part, these);
+            left = rest;
+        };
+        if self.change(hash, key, place, update) { Ok(()) } else { Err(VectorError::NoMemory) }
+    }
+
+    /// Folds the elements of a value into `state`.
+    ///
+    /// # Errors
+    /// What keeps it from being done.
+    pub fn vector_reduce(
+        &mut self,
+        (hash, key): (KeyHash, &[u8]),
+        (element, function): (Element, Function),
+        state: &mut [u8],
+    ) -> Result<(), VectorError> {
+        if state.len() != element.bytes() {
+            return Err(VectorError::Length);
+        }
+        if !element.has(function) {
+            return Err(VectorError::Function);
+        }
+        let place = self.vector(hash, key, element)?;
+        self.value(place).parts().for_each(|part| reduce(element, function, part, state));
+        Ok(())
+    }
+
+    /// Appends to `kept` the elements of a value that compare so with the operand.
+    ///
+    /// # Errors
+    /// What keeps it from being done.
+    pub fn vector_filter(
+        &mut self,
+        (hash, key): (KeyHash, &[u8]),
+        (element, comparison): (Element, Comparison),
+        operand: &[u8],
+        kept: &mut Vec<u8>,
+    ) -> Result<(), VectorError> {
+        if operand.len() != element.bytes() {
+            return Err(VectorError::Length);
+        }
+        let place = self.vector(hash, key, element)?;
+        self.value(place).parts().for_each(|part| filter(element, comparison, part, operand, kept));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::processor::{Attributes, Condition, Settings, Stored};
+    use proptest::prelude::*;
+
+    const INTEGERS: [Element; 8] = [
+        Element::U8,
+        Element::U16,
+        Element::U32,
+        Element::U64,
+        Element::I8,
+        Element::I16,
+        Element::I32,
+        Element::I64,
+    ];
+
+    /// One element as a number, by the book.
+    fn number(element: Element, bytes: &[u8]) -> i128 {
+        let mut wide = [0; 16];
+        wide[..bytes.len()].copy_from_slice(bytes);
+        let unsigned = i128::from_le_bytes(wide);
+        let is_signed = matches!(element, Element::I8 | Element::I16 | Element::I32 | Element::I64);
+        let bits = 8 * bytes.len();
+        if is_signed && unsigned >> (bits - 1) & 1 == 1 { unsigned - (1 << bits) } else { unsigned }
+    }
+
+    fn apply(function: Function, a: i128, b: i128) -> i128 {
+        match function {
+            Function::Add => a + b,
+            Function::Min => a.min(b),
+            Function::Max => a.max(b),
+            Function::And => a & b,
+            Function::Or => a | b,
+            Function::Xor => a ^ b,
+        }
+    }
+
+    fn function() -> impl Strategy<Value = Function> {
+        use Function::{Add, And, Max, Min, Or, Xor};
+        prop::sample::select(vec![Add, Min, Max, And, Or, Xor])
+    }
+
+    fn comparison() -> impl Strategy<Value = Comparison> {
+        use Comparison::{Equal, Greater, GreaterOrEqual, Less, LessOrEqual, NotEqual};
+        prop::sample::select(vec![Less, LessOrEqual, Equal, NotEqual, GreaterOrEqual, Greater])
+    }
+
+    proptest! {
+        /// Each integer type agrees with plain arithmetic, for every function.
+        #[test]
+        fn integers_are_what_arithmetic_says(
+            which in 0usize..8, function in function(), comparison in comparison(),
+            words in prop::collection::vec(any::<[u8; 8]>(), 1..60), operand: [u8; 8],
+        ) {
+            let element = INTEGERS[which];
+            let width = element.bytes();
+            let values = words.as_flattened();
+            let operand = &operand[..width];
+            let results = |operands: &dyn Fn(usize) -> i128| -> Vec<u8> {
+                values.chunks(width).enumerate().flat_map(|(at, value)| {
+                    let result = apply(function, number(element, value), operands(at));
+                    result.to_le_bytes()[..width].to_vec()
+                }).collect()
+            };
+            let mut scalar = values.to_vec();
+            update_by_scalar(element, function, &mut scalar, operand);
+            prop_assert_eq!(scalar, results(&|_| number(element, operand)));
+            let mut operands = values.to_vec();
+            operands.reverse();
+            let mut vector = values.to_vec();
+            update_by_vector(element, function, &mut vector, &operands);
+            prop_assert_eq!(vector, results(&|at| number(element, &operands[at * width..][..width])));
+            let mut state = operand.to_vec();
+            reduce(element, function, values, &mut state);
+            let folded = values.chunks(width)
+                .fold(number(element, operand), |state, value| apply(function, state, number(element, value)));
+            prop_assert_eq!(&state[..], &folded.to_le_bytes()[..width]);
+            let mut kept = vec![9];
+            filter(element, comparison, values, operand, &mut kept);
+            let expected = values.chunks(width).filter(|value| {
+                let (a, b) = (number(element, value), number(element, operand));
+                match comparison {
+                    Comparison::Less => a < b,
+                    Comparison::LessOrEqual => a <= b,
+                    Comparison::Equal => a == b,
+                    Comparison::NotEqual => a != b,
+                    Comparison::GreaterOrEqual => a >= b,
+                    Comparison::Greater => a > b,
+                }
+            });
+            prop_assert_eq!(&kept[1..], expected.collect::<Vec<_>>().concat());
+        }
+    }
+
+    #[test]
+    fn floating_point_numbers_add_and_compare_and_have_no_bits() {
+        let values: Vec<u8> = (0..100).flat_map(|at| (at as f32 * 0.5).to_le_bytes()).collect();
+        let mut sum = 1f32.to_le_bytes().to_vec();
+        reduce(Element::F32, Function::Add, &values, &mut sum);
+        assert_eq!(sum, (1.0 + 0.5 * 4950f32).to_le_bytes());
+        let mut least = f32::NAN.to_le_bytes().to_vec();
+        reduce(Element::F32, Function::Min, &values, &mut least);
+        assert_eq!(least, 0f32.to_le_bytes());
+        let mut kept = Vec::new();
+        filter(Element::F32, Comparison::Greater, &values, &49f32.to_le_bytes(), &mut kept);
+        assert_eq!(kept, 49.5f32.to_le_bytes());
+        assert!(!Element::F64.has(Function::Xor));
+    }
+
+    #[test]
+    fn a_value_in_extents_is_one_vector() {
+        let mut processor = Processor::new(Settings::default()).expect("memory");
+        let hash = processor.hash(b"v");
+        let value: Vec<u8> = (0..200_000u64).flat_map(u64::to_le_bytes).collect();
+        let stored = processor.store(hash, b"v", &value, Attributes::default(), Condition::Always);
+        assert_eq!(stored, Stored::Done);
+        let place = processor.find(hash, b"v").expect("stored");
+        let pin = processor.pin(place).expect("outside the index");
+        let kind = (Element::U64, Function::Add);
+        let mut old = Vec::new();
+        let key = (hash, &b"v"[..]);
+        processor.vector_update_by_scalar(key, kind, &1u64.to_le_bytes(), Some(&mut old)).expect("done");
+        assert!(old == value);
+        processor.vector_update_by_vector(key, kind, &value, None).expect("done");
+        let mut sum = 0u64.to_le_bytes();
+        processor.vector_reduce(key, kind, &mut sum).expect("done");
+        assert_eq!(u64::from_le_bytes(sum), 200_000 + 199_999 * 200_000);
+        let mut kept = Vec::new();
+        let least = (Element::U64, Comparison::GreaterOrEqual);
+        processor.vector_filter(key, least, &399_995u64.to_le_bytes(), &mut kept).expect("done");
+        assert_eq!(kept, [399_995u64, 399_997, 399_999].map(u64::to_le_bytes).as_flattened());
+        assert!(processor.pinned(&pin).to_vec() == value, "what is being sent stays as it was");
+        processor.unpin(pin);
+        let short = processor.vector_reduce(key, kind, &mut [0; 4]);
+        assert_eq!(short, Err(VectorError::Length));
+        let absent = processor.hash(b"w");
+        assert_eq!(processor.vector_reduce((absent, b"w"), kind, &mut sum), Err(VectorError::NotFound));
+    }
+}
