@@ -13,6 +13,7 @@ mod bucket;
 mod density_tests;
 mod evict;
 mod item;
+pub mod memcached;
 mod memory;
 #[cfg(test)]
 mod model_tests;

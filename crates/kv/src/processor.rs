@@ -484,10 +484,10 @@ impl Processor {
         Attributes { flags, expiry_s: header.expiry }
     }
 
-    /// The marks of the pair. Those in the index carry none and count as read.
+    /// The marks of the pair. Those in the index carry none.
     #[must_use]
     pub fn marks(&self, place: Place) -> Marks {
-        let bits = place.item.map_or(FETCHED, |line| self.memory.bytes(line, BITS_AT, 1)[0]);
+        let bits = place.item.map_or(0, |line| self.memory.bytes(line, BITS_AT, 1)[0]);
         Marks { is_fetched: bits & FETCHED != 0, is_stale: bits & STALE != 0, is_won: bits & WON != 0 }
     }
 
@@ -518,6 +518,13 @@ impl Processor {
             let header = Header { cas, ..self.header(line) };
             self.memory.bytes_mut(line, 0, HEADER_BYTES).copy_from_slice(&header.encode());
         }
+    }
+
+    /// A number that no value has had, for the value there is; `None` if there is none.
+    pub fn next_cas(&mut self, hash: KeyHash, key: &[u8]) -> Option<u64> {
+        self.find_again(hash, key)?;
+        self.next_cas += 1;
+        Some(self.next_cas)
     }
 
     /// Sets when the pair ends. Says whether that could be kept.

@@ -1,0 +1,329 @@
+//! The binary protocol: a header of 24 bytes, extras, key, value.
+
+use super::decode::Decoded;
+use super::execute::Executor;
+use super::{Command, Header, Mode, Verb};
+use crate::processor::{Attributes, Condition, KEY_BYTES_MAX, KeyHash, Stored};
+
+/// First byte of a request.
+pub(crate) const REQUEST: u8 = 0x80;
+const RESPONSE: u8 = 0x81;
+const HEADER_BYTES: usize = 24;
+
+pub(crate) const SUCCESS: u16 = 0;
+const NOT_FOUND: u16 = 1;
+const EXISTS: u16 = 2;
+const TOO_LARGE: u16 = 3;
+const INVALID: u16 = 4;
+const NOT_STORED: u16 = 5;
+const NOT_NUMERIC: u16 = 6;
+const UNKNOWN: u16 = 0x81;
+const NO_MEMORY: u16 = 0x82;
+
+pub(crate) const VERSION: u8 = 0x0b;
+pub(crate) const STAT: u8 = 0x10;
+
+/// What an opcode stands for, without its quietness.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Op {
+    Get { gives_key: bool },
+    Store(Mode),
+    Delete,
+    Arithmetic { is_decrement: bool },
+    Touch,
+    GetAndTouch { gives_key: bool },
+}
+
+fn op(opcode: u8) -> Option<(Op, bool)> {
+    Some(match opcode {
+        0x00 | 0x09 => (Op::Get { gives_key: false }, opcode == 0x09),
+        0x0c | 0x0d => (Op::Get { gives_key: true }, opcode == 0x0d),
+        0x01 | 0x11 => (Op::Store(Mode::Set), opcode == 0x11),
+        0x02 | 0x12 => (Op::Store(Mode::Add), opcode == 0x12),
+        0x03 | 0x13 => (Op::Store(Mode::Replace), opcode == 0x13),
+        0x0e | 0x19 => (Op::Store(Mode::Append), opcode == 0x19),
+        0x0f | 0x1a => (Op::Store(Mode::Prepend), opcode == 0x1a),
+        0x04 | 0x14 => (Op::Delete, opcode == 0x14),
+        0x05 | 0x15 => (Op::Arithmetic { is_decrement: false }, opcode == 0x15),
+        0x06 | 0x16 => (Op::Arithmetic { is_decrement: true }, opcode == 0x16),
+        0x1c => (Op::Touch, false),
+        0x1d | 0x1e => (Op::GetAndTouch { gives_key: false }, opcode == 0x1e),
+        0x23 | 0x24 => (Op::GetAndTouch { gives_key: true }, opcode == 0x24),
+        _ => return None,
+    })
+}
+
+impl Op {
+    /// Bytes of extras.
+    fn extras(self) -> usize {
+        match self {
+            Self::Get { .. } | Self::Delete | Self::Store(Mode::Append | Mode::Prepend) => 0,
+            Self::Store(_) => 8,
+            Self::Arithmetic { .. } => 20,
+            Self::Touch | Self::GetAndTouch { .. } => 4,
+        }
+    }
+}
+
+fn word(bytes: &[u8]) -> u32 {
+    u32::from_be_bytes(bytes[..4].try_into().expect("four bytes"))
+}
+
+fn double_word(bytes: &[u8]) -> u64 {
+    u64::from_be_bytes(bytes[..8].try_into().expect("eight bytes"))
+}
+
+/// Takes one request off the input. Also says how many bytes of it are to be swallowed after the answer.
+pub(crate) fn decode<'a>(input: &mut &'a [u8], value_bytes_max: usize) -> (Decoded<'a>, Option<u64>) {
+    let bytes = *input;
+    if bytes.first().is_some_and(|&magic| magic != REQUEST) {
+        return (Decoded::Close, None);
+    }
+    let Some((head, rest)) = bytes.split_at_checked(HEADER_BYTES) else {
+        return (Decoded::More(HEADER_BYTES), None);
+    };
+    let opcode = head[1];
+    let key_bytes = usize::from(u16::from_be_bytes([head[2], head[3]]));
+    let extra_bytes = usize::from(head[4]);
+    let body_bytes = word(&head[8..]) as usize;
+    let header = Header { opcode, opaque: word(&head[12..]), cas: double_word(&head[16..]) };
+    // Lengths that contradict each other: nobody knows where the next request begins.
+    let Some(value_bytes) = body_bytes.checked_sub(key_bytes + extra_bytes) else {
+        return (Decoded::Close, None);
+    };
+    if value_bytes > value_bytes_max {
+        *input = rest;
+        return (Decoded::Binary(header, TOO_LARGE), Some(body_bytes as u64));
+    }
+    let Some((body, after)) = rest.split_at_checked(body_bytes) else {
+        return (Decoded::More(HEADER_BYTES + body_bytes), None);
+    };
+    *input = after;
+    let (extra, rest) = body.split_at(extra_bytes);
+    let (key, value) = rest.split_at(key_bytes);
+    let decoded = match opcode {
+        0x07 | 0x17 => Decoded::Close,
+        0x08 | 0x18 if matches!(extra_bytes, 0 | 4) && key.is_empty() && value.is_empty() => {
+            let delay = if extra.is_empty() { 0 } else { word(extra).into() };
+            Decoded::Flush { delay, is_quiet: opcode == 0x18, binary: Some(header) }
+        }
+        0x0a | VERSION if body.is_empty() => Decoded::Binary(header, SUCCESS),
+        STAT if extra.is_empty() && value.is_empty() => Decoded::Stats { of: key, binary: Some(header) },
+        0x1b => Decoded::Binary(header, SUCCESS),
+        _ => match op(opcode) {
+            None if matches!(opcode, 0x08 | 0x18 | 0x0a | VERSION | STAT) => Decoded::Binary(header, INVALID),
+            None => Decoded::Binary(header, UNKNOWN),
+            Some((op, _)) => {
+                let takes_value = matches!(op, Op::Store(_));
+                let is_valid = extra_bytes == op.extras()
+                    && (1..=KEY_BYTES_MAX).contains(&key_bytes)
+                    && (takes_value || value.is_empty());
+                if is_valid {
+                    let verb = Verb::Binary(header);
+                    Decoded::Command(Command { verb, key, value, extra, is_base64: false })
+                } else {
+                    Decoded::Binary(header, INVALID)
+                }
+            }
+        },
+    };
+    (decoded, None)
+}
+
+/// Appends a response.
+pub(crate) fn respond(
+    out: &mut Vec<u8>,
+    header: Header,
+    status: u16,
+    extras: &[u8],
+    key: &[u8],
+    value: &[u8],
+    cas: u64,
+) {
+    let body_bytes = extras.len() + key.len() + value.len();
+    out.extend_from_slice(&[RESPONSE, header.opcode]);
+    out.extend_from_slice(&(key.len() as u16).to_be_bytes());
+    out.extend_from_slice(&[extras.len() as u8, 0]);
+    out.extend_from_slice(&status.to_be_bytes());
+    out.extend_from_slice(&(body_bytes as u32).to_be_bytes());
+    out.extend_from_slice(&header.opaque.to_be_bytes());
+    out.extend_from_slice(&cas.to_be_bytes());
+    out.extend_from_slice(extras);
+    out.extend_from_slice(key);
+    out.extend_from_slice(value);
+}
+
+/// Appends a response that says that something is not so.
+pub(crate) fn refuse(out: &mut Vec<u8>, header: Header, status: u16) {
+    let text: &[u8] = match status {
+        NOT_FOUND => b"Not found",
+        EXISTS => b"Data exists for key.",
+        TOO_LARGE => b"Too large.",
+        INVALID => b"Invalid arguments",
+        NOT_STORED => b"Not stored.",
+        NOT_NUMERIC => b"Non-numeric server-side value for incr or decr",
+        UNKNOWN => b"Unknown command",
+        NO_MEMORY => b"Out of memory",
+        _ => b"",
+    };
+    respond(out, header, status, &[], &[], text, 0);
+}
+
+fn status_of(stored: Stored) -> u16 {
+    match stored {
+        Stored::Done => SUCCESS,
+        Stored::Exists => EXISTS,
+        Stored::NotFound => NOT_FOUND,
+        Stored::NoMemory => NO_MEMORY,
+        Stored::TooLarge => TOO_LARGE,
+    }
+}
+
+impl Executor {
+    /// Executes a binary command that has a key.
+    pub(crate) fn binary(
+        &mut self,
+        header: Header,
+        hash: KeyHash,
+        key: &[u8],
+        command: &Command<'_>,
+        out: &mut Vec<u8>,
+    ) {
+        let Some((op, is_quiet)) = op(header.opcode) else { return refuse(out, header, UNKNOWN) };
+        let extra = command.extra;
+        match op {
+            Op::Get { gives_key } => self.binary_get(header, hash, key, gives_key, is_quiet, None, out),
+            Op::GetAndTouch { gives_key } => {
+                let exptime = i64::from(word(extra));
+                self.binary_get(header, hash, key, gives_key, is_quiet, Some(exptime), out);
+            }
+            Op::Store(mode) => {
+                let condition = (header.cas != 0).then_some(header.cas);
+                let (flags, exptime) =
+                    if extra.is_empty() { (0, 0) } else { (word(extra), i64::from(word(&extra[4..]))) };
+                self.counters.set_count += 1;
+                let stored = self.store_value(hash, key, mode, command.value, (flags, exptime), condition);
+                let status = match (stored, mode) {
+                    (Stored::NotFound, Mode::Append | Mode::Prepend) => NOT_STORED,
+                    _ => status_of(stored),
+                };
+                self.binary_end(header, hash, key, is_quiet, status, out);
+            }
+            Op::Delete => {
+                let place = self.processor.find(hash, key);
+                let condition =
+                    if header.cas == 0 { Condition::Present } else { Condition::Unchanged(header.cas) };
+                let status = match self.processor.check(place, condition) {
+                    Ok(()) => {
+                        self.counters.delete_hit_count += 1;
+                        self.processor.remove(hash, place.expect("present"));
+                        SUCCESS
+                    }
+                    Err(stored) => {
+                        self.counters.delete_miss_count += u64::from(stored == Stored::NotFound);
+                        status_of(stored)
+                    }
+                };
+                match status {
+                    SUCCESS if is_quiet => {}
+                    SUCCESS => respond(out, header, SUCCESS, &[], &[], &[], 0),
+                    _ => refuse(out, header, status),
+                }
+            }
+            Op::Arithmetic { is_decrement } => {
+                let (delta, initial, exptime) =
+                    (double_word(extra), double_word(&extra[8..]), word(&extra[16..]));
+                let create = (exptime != u32::MAX).then_some((initial, i64::from(exptime)));
+                let condition = (header.cas != 0).then_some(header.cas);
+                match self.arithmetic(hash, key, is_decrement, delta, create, condition) {
+                    Ok(_) if is_quiet => {}
+                    Ok(number) => {
+                        let cas = self.processor.cas(hash, key).unwrap_or(0);
+                        respond(out, header, SUCCESS, &[], &[], &number.to_be_bytes(), cas);
+                    }
+                    Err(refusal) => {
+                        let status = match refusal {
+                            super::execute::Refusal::NotNumeric => NOT_NUMERIC,
+                            super::execute::Refusal::Stored(stored) => status_of(stored),
+                        };
+                        refuse(out, header, status);
+                    }
+                }
+            }
+            Op::Touch => {
+                self.counters.touch_count += 1;
+                let expiry_s = self.expiry(i64::from(word(extra)));
+                if self.processor.find(hash, key).is_some() && self.processor.set_expiry(hash, key, expiry_s)
+                {
+                    self.counters.touch_hit_count += 1;
+                    self.binary_end(header, hash, key, is_quiet, SUCCESS, out);
+                } else {
+                    refuse(out, header, NOT_FOUND);
+                }
+            }
+        }
+    }
+
+    fn binary_end(
+        &mut self,
+        header: Header,
+        hash: KeyHash,
+        key: &[u8],
+        is_quiet: bool,
+        status: u16,
+        out: &mut Vec<u8>,
+    ) {
+        match status {
+            SUCCESS if is_quiet => {}
+            SUCCESS => {
+                let cas = self.processor.cas(hash, key).unwrap_or(0);
+                respond(out, header, SUCCESS, &[], &[], &[], cas);
+            }
+            _ => refuse(out, header, status),
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "what the four commands differ in")]
+    fn binary_get(
+        &mut self,
+        header: Header,
+        hash: KeyHash,
+        key: &[u8],
+        gives_key: bool,
+        is_quiet: bool,
+        touch: Option<i64>,
+        out: &mut Vec<u8>,
+    ) {
+        self.counters.get_count += 1;
+        self.counters.touch_count += u64::from(touch.is_some());
+        if self.processor.find(hash, key).is_none() {
+            self.counters.get_miss_count += 1;
+            match (is_quiet, gives_key) {
+                (true, _) => {}
+                (false, true) => respond(out, header, NOT_FOUND, &[], key, &[], 0),
+                (false, false) => refuse(out, header, NOT_FOUND),
+            }
+            return;
+        }
+        self.counters.get_hit_count += 1;
+        if let Some(exptime) = touch {
+            self.counters.touch_hit_count += 1;
+            let expiry_s = self.expiry(exptime);
+            self.processor.set_expiry(hash, key, expiry_s);
+        }
+        let cas = self.processor.cas(hash, key).unwrap_or(0);
+        let Some(place) = self.processor.find(hash, key) else {
+            // Ended by the touch.
+            return respond(out, header, SUCCESS, &[0; 4], if gives_key { key } else { &[] }, &[], cas);
+        };
+        self.processor.touch(place);
+        let Attributes { flags, .. } = self.processor.attributes(place);
+        let value = self.processor.value(place);
+        let start = out.len();
+        let key = if gives_key { key } else { &[] };
+        respond(out, header, SUCCESS, &flags.to_be_bytes(), key, &[], cas);
+        value.append_to(out);
+        let body_bytes = (out.len() - start - HEADER_BYTES) as u32;
+        out[start + 8..start + 12].copy_from_slice(&body_bytes.to_be_bytes());
+    }
+}

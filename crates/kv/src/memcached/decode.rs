@@ -1,0 +1,495 @@
+//! Bytes to commands: lines of the classic and the meta protocol, packets of the binary one.
+//!
+//! ```text
+//!            ┌── first byte 0x80 ──▶ Binary
+//! Unknown ───┤
+//!            └── else ─────────────▶ Line ──get…──▶ Keys ──end of line──▶ Line
+//!                                     └─refused value─▶ Swallow ──all of it──▶ Line
+//! ```
+
+use super::{Command, Header, Mode, Verb, number};
+use crate::memcached::{DoorSettings, binary};
+use crate::processor::KEY_BYTES_MAX;
+
+/// A line that does not end within so many bytes ends the connection, unless it lists keys to get.
+const LINE_BYTES_MAX: usize = 2048;
+/// What the meta protocol allows.
+const FLAG_COUNT_MAX: usize = 20;
+const OPAQUE_BYTES_MAX: usize = 32;
+
+const BAD_LINE: &[u8] = b"CLIENT_ERROR bad command line format\r\n";
+
+/// What came out of some bytes.
+#[derive(Debug)]
+pub enum Decoded<'a> {
+    /// A command on a key.
+    Command(Command<'a>),
+    /// What needs no key: the answer.
+    Answer(&'static [u8]),
+    /// The answer to `version`.
+    Version,
+    /// Removes everything, after so many seconds, with an answer or without.
+    Flush {
+        /// Seconds, or a moment in Unix time.
+        delay: i64,
+        /// No answer.
+        is_quiet: bool,
+        /// Asked in the binary protocol.
+        binary: Option<Header>,
+    },
+    /// Asks for statistics, of a kind.
+    Stats {
+        /// Which; empty for the general ones.
+        of: &'a [u8],
+        /// Asked in the binary protocol.
+        binary: Option<Header>,
+    },
+    /// The answer to a binary command without key: its status.
+    Binary(Header, u16),
+    /// More bytes are needed: so many from the start of what is left, at least.
+    More(usize),
+    /// The connection is over.
+    Close,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Unknown,
+    Line,
+    /// Within a line of keys.
+    Keys {
+        with_cas: bool,
+        touch: Touch,
+        key_count: u32,
+    },
+    /// A line whose rest means nothing.
+    SkipLine,
+    /// A value that means nothing.
+    Swallow {
+        left: u64,
+        /// Whether the protocol is the binary one.
+        is_binary: bool,
+    },
+    Binary,
+}
+
+/// Whether a line of keys gives them a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Touch {
+    No,
+    /// It is the next word.
+    Asked,
+    At(i64),
+}
+
+/// One connection's decoder. A copy of it goes on from where it was made.
+#[derive(Clone, Copy, Debug)]
+pub struct Decoder {
+    state: State,
+    settings: DoorSettings,
+}
+
+/// Words of a line.
+struct Words<'a>(&'a [u8]);
+
+impl<'a> Iterator for Words<'a> {
+    type Item = &'a [u8];
+
+    #[inline]
+    fn next(&mut self) -> Option<&'a [u8]> {
+        while let [b' ', rest @ ..] = self.0 {
+            self.0 = rest;
+        }
+        if self.0.is_empty() {
+            return None;
+        }
+        let end = self.0.iter().position(|&byte| byte == b' ').unwrap_or(self.0.len());
+        let (word, rest) = self.0.split_at(end);
+        self.0 = rest;
+        Some(word)
+    }
+}
+
+/// Whether bytes may be a key.
+#[inline]
+pub(crate) fn is_key(key: &[u8]) -> bool {
+    let has_control = key.iter().fold(false, |found, &byte| found | (byte < 0x21) | (byte == 0x7f));
+    (1..=KEY_BYTES_MAX).contains(&key.len()) && !has_control
+}
+
+impl Decoder {
+    /// For a new connection.
+    #[must_use]
+    pub fn new(settings: DoorSettings) -> Self {
+        Self { state: State::Unknown, settings }
+    }
+
+    /// Takes the next command off `input`. After [`Decoded::More`] call again with the same bytes and those
+    /// that follow.
+    pub fn next<'a>(&mut self, input: &mut &'a [u8]) -> Decoded<'a> {
+        loop {
+            match self.state {
+                State::Unknown => match input.first() {
+                    None => return Decoded::More(1),
+                    Some(&binary::REQUEST) => self.state = State::Binary,
+                    Some(_) => self.state = State::Line,
+                },
+                State::Line => {
+                    let before = *input;
+                    let decoded = self.line(input);
+                    if let (State::Line, Decoded::More(_)) = (self.state, &decoded) {
+                        *input = before;
+                    }
+                    return decoded;
+                }
+                State::Keys { with_cas, touch, key_count } => {
+                    if let Some(decoded) = self.keys(input, with_cas, touch, key_count) {
+                        return decoded;
+                    }
+                }
+                State::SkipLine => match input.iter().position(|&byte| byte == b'\n') {
+                    Some(end) => {
+                        *input = &input[end + 1..];
+                        self.state = State::Line;
+                    }
+                    None => {
+                        *input = &[];
+                        return Decoded::More(1);
+                    }
+                },
+                State::Swallow { left, is_binary } => {
+                    let count = left.min(input.len() as u64);
+                    *input = &input[count as usize..];
+                    if count < left {
+                        self.state = State::Swallow { left: left - count, is_binary };
+                        return Decoded::More(1);
+                    }
+                    self.state = if is_binary { State::Binary } else { State::Line };
+                }
+                State::Binary => {
+                    let (decoded, swallow) = binary::decode(input, self.settings.value_bytes_max);
+                    if let Some(left) = swallow {
+                        self.state = State::Swallow { left, is_binary: true };
+                    }
+                    return decoded;
+                }
+            }
+        }
+    }
+
+    fn line<'a>(&mut self, input: &mut &'a [u8]) -> Decoded<'a> {
+        let whole = *input;
+        // Lines of keys have no limit, and their keys are taken as they come.
+        if let Some((with_cas, touch, rest)) = keys_verb(whole) {
+            *input = rest;
+            self.state = State::Keys { with_cas, touch, key_count: 0 };
+            return self.next(input);
+        }
+        let window = &whole[..whole.len().min(LINE_BYTES_MAX)];
+        let Some(end) = window.iter().position(|&byte| byte == b'\n') else {
+            return if whole.len() >= LINE_BYTES_MAX {
+                Decoded::Close
+            } else {
+                Decoded::More(whole.len() + 1)
+            };
+        };
+        let (line, after) = (&whole[..end], &whole[end + 1..]);
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        *input = after;
+        let mut words = Words(line);
+        let Some(name) = words.next() else { return Decoded::Answer(BAD_LINE) };
+        if let [b'm', letter @ (b'g' | b's' | b'd' | b'a' | b'e')] = name {
+            return self.meta(*letter, &mut words, input, whole.len());
+        }
+        let mode = match name {
+            b"set" | b"cas" => Some(Mode::Set),
+            b"add" => Some(Mode::Add),
+            b"replace" => Some(Mode::Replace),
+            b"append" => Some(Mode::Append),
+            b"prepend" => Some(Mode::Prepend),
+            _ => None,
+        };
+        if let Some(mode) = mode {
+            return self.store(mode, name == b"cas", &mut words, input, whole.len());
+        }
+        plain(name, &mut words, line)
+    }
+
+    /// `set <key> <flags> <exptime> <bytes> [<cas>] [noreply]`, and the value.
+    fn store<'a>(
+        &mut self,
+        mode: Mode,
+        is_cas: bool,
+        words: &mut Words<'a>,
+        input: &mut &'a [u8],
+        available: usize,
+    ) -> Decoded<'a> {
+        let mut word = || words.next().unwrap_or_default();
+        let (key, flags, exptime, length) = (word(), word(), word(), word());
+        let cas = is_cas.then(&mut word);
+        let is_quiet = word() == b"noreply";
+        let Some(length) = number::parse(length).filter(|&length| length < i32::MAX as u64 - 2) else {
+            return Decoded::Answer(BAD_LINE);
+        };
+        let value_with_end = length + 2;
+        let flags = number::parse(flags).map(|flags| flags as u32);
+        let exptime = number::parse_signed(exptime);
+        let cas = cas.map(number::parse);
+        let (Some(flags), Some(exptime), true, false) = (flags, exptime, is_key(key), cas == Some(None))
+        else {
+            self.state = State::Swallow { left: value_with_end, is_binary: false };
+            return Decoded::Answer(BAD_LINE);
+        };
+        let cas = cas.flatten();
+        let verb = Verb::Store { mode, cas, flags, exptime, is_quiet };
+        if length > self.settings.value_bytes_max as u64 {
+            self.state = State::Swallow { left: value_with_end, is_binary: false };
+            let removes = mode == Mode::Set && !is_cas;
+            let verb = Verb::Refused { removes, is_quiet };
+            return Decoded::Command(Command { verb, key, value: &[], extra: &[], is_base64: false });
+        }
+        match value(input, length as usize) {
+            Value::More(missing) => Decoded::More(available + missing),
+            Value::Bad => Decoded::Answer(b"CLIENT_ERROR bad data chunk\r\n"),
+            Value::Whole(value) => {
+                Decoded::Command(Command { verb, key, value, extra: &[], is_base64: false })
+            }
+        }
+    }
+
+    /// `m? <key> [<bytes>] <flags>*`, and for `ms` the value.
+    fn meta<'a>(
+        &mut self,
+        letter: u8,
+        words: &mut Words<'a>,
+        input: &mut &'a [u8],
+        available: usize,
+    ) -> Decoded<'a> {
+        let Some(key) = words.next() else { return Decoded::Answer(BAD_LINE) };
+        let mut swallow = None;
+        if letter == b's' {
+            let length = words.next().and_then(number::parse).filter(|&length| length < i32::MAX as u64 - 2);
+            let Some(length) = length else { return Decoded::Answer(BAD_LINE) };
+            swallow = Some(length);
+        }
+        let extra = words.0;
+        let problem = check_flags(extra).err();
+        let is_base64 = Words(extra).any(|flag| flag == b"b");
+        let is_fine = match is_base64 {
+            true => number::decode_base64(key, &mut [0; KEY_BYTES_MAX]).is_some(),
+            false => is_key(key),
+        };
+        let problem = problem.or((!is_fine).then_some(BAD_LINE));
+        if let Some(problem) = problem {
+            if let Some(length) = swallow {
+                self.state = State::Swallow { left: length + 2, is_binary: false };
+            }
+            return Decoded::Answer(problem);
+        }
+        let mut value_bytes: &[u8] = &[];
+        let mut verb = Verb::Meta(letter);
+        if let Some(length) = swallow {
+            if length > self.settings.value_bytes_max as u64 {
+                self.state = State::Swallow { left: length + 2, is_binary: false };
+                verb = Verb::Refused { removes: true, is_quiet: false };
+            } else {
+                match value(input, length as usize) {
+                    Value::More(missing) => return Decoded::More(available + missing),
+                    Value::Bad => return Decoded::Answer(b"CLIENT_ERROR bad data chunk\r\n"),
+                    Value::Whole(value) => value_bytes = value,
+                }
+            }
+        }
+        Decoded::Command(Command { verb, key, value: value_bytes, extra, is_base64 })
+    }
+
+    /// The next key of a line of keys; `None` if it has ended and there may be more behind it.
+    fn keys<'a>(
+        &mut self,
+        input: &mut &'a [u8],
+        with_cas: bool,
+        touch: Touch,
+        key_count: u32,
+    ) -> Option<Decoded<'a>> {
+        let mut rest = *input;
+        while let [b' ', after @ ..] = rest {
+            rest = after;
+        }
+        let window = &rest[..rest.len().min(KEY_BYTES_MAX + 3)];
+        let Some(end) = window.iter().position(|&byte| byte == b' ' || byte == b'\n') else {
+            if window.len() > KEY_BYTES_MAX + 2 {
+                self.state = State::SkipLine;
+                *input = rest;
+                return Some(Decoded::Answer(BAD_LINE));
+            }
+            *input = rest;
+            return Some(Decoded::More(rest.len() + 1));
+        };
+        let is_last = rest[end] == b'\n';
+        let mut key = &rest[..end];
+        if is_last {
+            key = key.strip_suffix(b"\r").unwrap_or(key);
+        }
+        *input = &rest[end + 1..];
+        // The time of `gat` comes before its keys.
+        if touch == Touch::Asked {
+            let Some(exptime) = number::parse_signed(key).filter(|_| !is_last) else {
+                self.state = if is_last { State::Line } else { State::SkipLine };
+                return Some(Decoded::Answer(b"CLIENT_ERROR invalid exptime argument\r\n"));
+            };
+            self.state = State::Keys { with_cas, touch: Touch::At(exptime), key_count };
+            return None;
+        }
+        if key.is_empty() {
+            self.state = State::Line;
+            return Some(Decoded::Answer(if key_count == 0 { BAD_LINE } else { b"END\r\n" }));
+        }
+        if !is_key(key) {
+            self.state = if is_last { State::Line } else { State::SkipLine };
+            return Some(Decoded::Answer(BAD_LINE));
+        }
+        if is_last {
+            // The end of the line is still to be answered.
+            *input = &rest[end..];
+        }
+        self.state = State::Keys { with_cas, touch, key_count: key_count.saturating_add(1) };
+        let touch = if let Touch::At(exptime) = touch { Some(exptime) } else { None };
+        let verb = Verb::Get { with_cas, touch };
+        Some(Decoded::Command(Command { verb, key, value: &[], extra: &[], is_base64: false }))
+    }
+}
+
+/// The verb of a line of keys, and what follows it.
+#[inline]
+fn keys_verb(input: &[u8]) -> Option<(bool, Touch, &[u8])> {
+    if input.first() != Some(&b'g') {
+        return None;
+    }
+    for (name, with_cas, touch) in [
+        (&b"get "[..], false, Touch::No),
+        (b"gets ", true, Touch::No),
+        (b"gat ", false, Touch::Asked),
+        (b"gats ", true, Touch::Asked),
+    ] {
+        if let Some(rest) = input.strip_prefix(name) {
+            return Some((with_cas, touch, rest));
+        }
+    }
+    None
+}
+
+enum Value<'a> {
+    Whole(&'a [u8]),
+    Bad,
+    /// So many bytes are missing.
+    More(usize),
+}
+
+/// Takes a value and the end of its line.
+#[inline]
+fn value<'a>(input: &mut &'a [u8], length: usize) -> Value<'a> {
+    let Some((value, rest)) = input.split_at_checked(length + 2) else {
+        return Value::More(length + 2 - input.len());
+    };
+    *input = rest;
+    match value.strip_suffix(b"\r\n") {
+        Some(value) => Value::Whole(value),
+        None => Value::Bad,
+    }
+}
+
+/// Commands of a line that bring no value.
+fn plain<'a>(name: &[u8], words: &mut Words<'a>, line: &[u8]) -> Decoded<'a> {
+    let mut word = || words.next().unwrap_or_default();
+    let on_key = |verb, key| {
+        if !is_key(key) {
+            return Decoded::Answer(BAD_LINE);
+        }
+        Decoded::Command(Command { verb, key, value: &[], extra: &[], is_base64: false })
+    };
+    match name {
+        b"mn" => Decoded::Answer(b"MN\r\n"),
+        b"get" | b"gets" | b"gat" | b"gats" => Decoded::Answer(BAD_LINE),
+        b"delete" => {
+            let (key, second, third) = (word(), word(), word());
+            let is_quiet = second == b"noreply" || third == b"noreply";
+            if !matches!(second, b"" | b"0" | b"noreply") || !matches!(third, b"" | b"noreply") {
+                let text = b"CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n";
+                return Decoded::Answer(text);
+            }
+            on_key(Verb::Delete { is_quiet }, key)
+        }
+        b"incr" | b"decr" => {
+            let (key, delta, last) = (word(), word(), word());
+            if delta.is_empty() {
+                return Decoded::Answer(BAD_LINE);
+            }
+            let Some(delta) = number::parse(delta) else {
+                return Decoded::Answer(b"CLIENT_ERROR invalid numeric delta argument\r\n");
+            };
+            let is_quiet = last == b"noreply";
+            on_key(Verb::Arithmetic { is_decrement: name == b"decr", delta, is_quiet }, key)
+        }
+        b"touch" => {
+            let (key, exptime, last) = (word(), word(), word());
+            if exptime.is_empty() {
+                return Decoded::Answer(BAD_LINE);
+            }
+            let Some(exptime) = number::parse_signed(exptime) else {
+                return Decoded::Answer(b"CLIENT_ERROR invalid exptime argument\r\n");
+            };
+            on_key(Verb::Touch { exptime, is_quiet: last == b"noreply" }, key)
+        }
+        b"flush_all" => {
+            let (first, second) = (word(), word());
+            let is_quiet = first == b"noreply" || second == b"noreply";
+            let delay = if matches!(first, b"" | b"noreply") { Some(0) } else { number::parse_signed(first) };
+            match delay {
+                Some(delay) => Decoded::Flush { delay, is_quiet, binary: None },
+                None => Decoded::Answer(BAD_LINE),
+            }
+        }
+        b"verbosity" => match (word(), word()) {
+            (b"", _) => Decoded::Answer(BAD_LINE),
+            (b"noreply", _) | (_, b"noreply") => Decoded::Answer(b""),
+            _ => Decoded::Answer(b"OK\r\n"),
+        },
+        b"version" => Decoded::Version,
+        b"stats" => Decoded::Stats { of: word(), binary: None },
+        b"quit" => Decoded::Close,
+        b"shutdown" => Decoded::Answer(b"SERVER_ERROR: shutdown not enabled\r\n"),
+        b"cache_memlimit" | b"lru" | b"lru_crawler" | b"slabs" | b"watch" => {
+            Decoded::Answer(b"CLIENT_ERROR not supported\r\n")
+        }
+        // Browsers that were told to post here.
+        _ if Words(line).last().is_some_and(|word| word.starts_with(b"HTTP/")) => Decoded::Close,
+        _ => Decoded::Answer(b"ERROR\r\n"),
+    }
+}
+
+/// What of the flags of a meta command can be said without knowing which it is.
+fn check_flags(flags: &[u8]) -> Result<(), &'static [u8]> {
+    let mut seen = 0u128;
+    for (count, flag) in Words(flags).enumerate() {
+        if count >= FLAG_COUNT_MAX {
+            return Err(b"CLIENT_ERROR options flags are too long\r\n");
+        }
+        let letter = flag[0];
+        if !letter.is_ascii_graphic() {
+            return Err(BAD_LINE);
+        }
+        if seen >> letter & 1 == 1 {
+            return Err(b"CLIENT_ERROR duplicate flag\r\n");
+        }
+        seen |= 1 << letter;
+        if letter == b'O' && flag.len() > OPAQUE_BYTES_MAX + 1 {
+            return Err(b"CLIENT_ERROR opaque token too long\r\n");
+        }
+    }
+    Ok(())
+}
+
+/// The flags of a meta command, in order: letter and token.
+pub(crate) fn flags(extra: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
+    Words(extra).filter_map(|word| word.split_first().map(|(&letter, token)| (letter, token)))
+}

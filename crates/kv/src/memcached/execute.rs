@@ -1,0 +1,391 @@
+//! Commands, carried out on a partition; answers as bytes.
+
+use super::number::{self, Digits};
+use super::{Command, DoorCounters, DoorSettings, Mode, Verb};
+use crate::processor::{Attributes, Condition, KEY_BYTES_MAX, KeyHash, Place, Processor, Stored};
+
+/// Longer times are moments in Unix time, s.
+const RELATIVE_S_MAX: i64 = 30 * 24 * 60 * 60;
+
+/// The second at which what ends at once has ended.
+const ENDED_S: u32 = 1;
+
+/// A partition as memcached's clients see it.
+pub struct Executor {
+    /// The partition.
+    pub processor: Processor,
+    pub(crate) settings: DoorSettings,
+    pub(crate) counters: DoorCounters,
+    /// Unix time of the processor's second 0.
+    base_s: i64,
+    flush_at_s: Option<u32>,
+    scratch: Vec<u8>,
+}
+
+/// Why arithmetic was not done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    NotNumeric,
+    Stored(Stored),
+}
+
+impl Executor {
+    /// A partition at a moment in Unix time, s.
+    #[must_use]
+    pub fn new(mut processor: Processor, settings: DoorSettings, unix_s: i64) -> Self {
+        // Second 1 is over before anything is stored.
+        let base_s = unix_s - i64::from(ENDED_S) - 1;
+        processor.set_now(ENDED_S + 1);
+        Self {
+            processor,
+            settings,
+            counters: DoorCounters::default(),
+            base_s,
+            flush_at_s: None,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// What clients have done.
+    #[must_use]
+    pub fn counters(&self) -> &DoorCounters {
+        &self.counters
+    }
+
+    /// How the door is.
+    #[must_use]
+    pub fn settings(&self) -> &DoorSettings {
+        &self.settings
+    }
+
+    /// Sets the time, Unix time in seconds.
+    pub fn set_now(&mut self, unix_s: i64) {
+        let now_s = u32::try_from(unix_s - self.base_s).unwrap_or(0).max(self.processor.now_s());
+        self.processor.set_now(now_s);
+        if self.flush_at_s.is_some_and(|at_s| at_s <= now_s) {
+            self.flush_at_s = None;
+            self.processor.clear();
+        }
+    }
+
+    /// Seconds since the start.
+    #[must_use]
+    pub fn uptime_s(&self) -> u32 {
+        self.processor.now_s() - ENDED_S - 1
+    }
+
+    /// Unix time, s.
+    #[must_use]
+    pub fn unix_s(&self) -> i64 {
+        self.base_s + i64::from(self.processor.now_s())
+    }
+
+    /// When something ends, by the client's number.
+    #[must_use]
+    pub fn expiry(&self, exptime: i64) -> u32 {
+        let now_s = i64::from(self.processor.now_s());
+        let at_s = match exptime {
+            0 => return 0,
+            ..0 => return ENDED_S,
+            1..=RELATIVE_S_MAX => now_s + exptime,
+            _ => exptime.saturating_sub(self.base_s),
+        };
+        if at_s <= now_s { ENDED_S } else { u32::try_from(at_s).unwrap_or(0) }
+    }
+
+    /// Removes everything, now or later.
+    pub fn flush(&mut self, delay: i64) {
+        self.counters.flush_count += 1;
+        match self.expiry(delay) {
+            0 | ENDED_S => {
+                self.flush_at_s = None;
+                self.processor.clear();
+            }
+            at_s => self.flush_at_s = Some(at_s),
+        }
+    }
+
+    /// Carries out a command and appends its answer.
+    #[inline]
+    pub fn execute(&mut self, hash: KeyHash, command: &Command<'_>, out: &mut Vec<u8>) {
+        let key = command.key;
+        match command.verb {
+            Verb::Get { with_cas, touch: None } => self.get(hash, key, with_cas, out),
+            Verb::Store { mode, cas, flags, exptime, is_quiet } => {
+                self.counters.set_count += 1;
+                let answer = self.store(hash, key, mode, cas, (flags, exptime), command.value);
+                if !is_quiet {
+                    out.extend_from_slice(answer);
+                }
+            }
+            _ => self.execute_rare(hash, command, out),
+        }
+    }
+
+    #[inline(never)]
+    fn execute_rare(&mut self, hash: KeyHash, command: &Command<'_>, out: &mut Vec<u8>) {
+        let key = command.key;
+        match command.verb {
+            Verb::Get { with_cas, touch } => {
+                if let Some(exptime) = touch {
+                    self.counters.touch_count += 1;
+                    let expiry_s = self.expiry(exptime);
+                    // An expiry in the past ends the value after it was given once more.
+                    if expiry_s != ENDED_S && self.processor.find(hash, key).is_some() {
+                        self.counters.touch_hit_count += 1;
+                        self.processor.set_expiry(hash, key, expiry_s);
+                    }
+                    self.get(hash, key, with_cas, out);
+                    if expiry_s == ENDED_S {
+                        self.processor.delete(hash, key);
+                    }
+                }
+            }
+            Verb::Store { .. } => unreachable!("executed where it is decoded"),
+            Verb::Delete { is_quiet } => {
+                let is_there = self.processor.delete(hash, key);
+                self.counters.delete_hit_count += u64::from(is_there);
+                self.counters.delete_miss_count += u64::from(!is_there);
+                if !is_quiet {
+                    out.extend_from_slice(if is_there { b"DELETED\r\n" } else { b"NOT_FOUND\r\n" });
+                }
+            }
+            Verb::Arithmetic { is_decrement, delta, is_quiet } => {
+                let result = self.arithmetic(hash, key, is_decrement, delta, None, None);
+                if is_quiet {
+                    return;
+                }
+                match result {
+                    Ok(number) => {
+                        number::push(out, number);
+                        out.extend_from_slice(b"\r\n");
+                    }
+                    Err(Refusal::NotNumeric) => out.extend_from_slice(
+                        b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n",
+                    ),
+                    Err(Refusal::Stored(Stored::NotFound)) => out.extend_from_slice(b"NOT_FOUND\r\n"),
+                    Err(Refusal::Stored(_)) => out.extend_from_slice(b"SERVER_ERROR out of memory\r\n"),
+                }
+            }
+            Verb::Touch { exptime, is_quiet } => {
+                self.counters.touch_count += 1;
+                let expiry_s = self.expiry(exptime);
+                let is_there = self.processor.find(hash, key).is_some();
+                let is_touched = is_there && self.processor.set_expiry(hash, key, expiry_s);
+                self.counters.touch_hit_count += u64::from(is_touched);
+                if !is_quiet {
+                    out.extend_from_slice(if is_touched { b"TOUCHED\r\n" } else { b"NOT_FOUND\r\n" });
+                }
+            }
+            Verb::Refused { removes, is_quiet } => {
+                self.counters.too_large_count += 1;
+                let mut room = [0; KEY_BYTES_MAX];
+                let key = command.stored_key(&mut room);
+                if removes {
+                    self.processor.delete(hash, key);
+                }
+                // An error is told even to those who do not want an answer.
+                let _ = is_quiet;
+                out.extend_from_slice(b"SERVER_ERROR object too large for cache\r\n");
+            }
+            Verb::Meta(letter) => {
+                let mut room = [0; KEY_BYTES_MAX];
+                let key = command.stored_key(&mut room);
+                self.meta(letter, hash, key, command, out);
+            }
+            Verb::Binary(header) => self.binary(header, hash, key, command, out),
+        }
+    }
+
+    #[inline]
+    fn get(&mut self, hash: KeyHash, key: &[u8], with_cas: bool, out: &mut Vec<u8>) {
+        self.counters.get_count += 1;
+        let mut cas = None;
+        let mut found = self.processor.find(hash, key);
+        if with_cas && found.is_some() {
+            cas = Some(self.processor.cas(hash, key).unwrap_or(0));
+            // It may have left the index for its number.
+            found = self.processor.find(hash, key);
+        }
+        let Some(place) = found else {
+            self.counters.get_miss_count += 1;
+            return;
+        };
+        self.counters.get_hit_count += 1;
+        self.processor.touch(place);
+        let flags = self.processor.attributes(place).flags;
+        let value = self.processor.value(place);
+        push_value_line(out, key, flags, value.len(), cas);
+        value.append_to(out);
+        out.extend_from_slice(b"\r\n");
+    }
+
+    fn store(
+        &mut self,
+        hash: KeyHash,
+        key: &[u8],
+        mode: Mode,
+        cas: Option<u64>,
+        attributes: (u32, i64),
+        value: &[u8],
+    ) -> &'static [u8] {
+        let stored = self.store_value(hash, key, mode, value, attributes, cas);
+        if cas.is_some() {
+            match stored {
+                Stored::Done => self.counters.cas_hit_count += 1,
+                Stored::NotFound => self.counters.cas_miss_count += 1,
+                _ => self.counters.cas_bad_count += 1,
+            }
+        }
+        match stored {
+            Stored::Done => b"STORED\r\n",
+            Stored::Exists if cas.is_some() => b"EXISTS\r\n",
+            Stored::NotFound if cas.is_some() => b"NOT_FOUND\r\n",
+            Stored::Exists | Stored::NotFound => b"NOT_STORED\r\n",
+            Stored::NoMemory => b"SERVER_ERROR out of memory storing object\r\n",
+            Stored::TooLarge => b"SERVER_ERROR object too large for cache\r\n",
+        }
+    }
+
+    /// Stores a value in one of the ways there are. `attributes` are flags and time as the client gave them;
+    /// a value that is added to keeps its own.
+    pub(crate) fn store_value(
+        &mut self,
+        hash: KeyHash,
+        key: &[u8],
+        mode: Mode,
+        value: &[u8],
+        (flags, exptime): (u32, i64),
+        cas: Option<u64>,
+    ) -> Stored {
+        let attributes = Attributes { flags, expiry_s: self.expiry(exptime) };
+        let condition = match (cas, mode) {
+            (Some(cas), _) => Condition::Unchanged(cas),
+            (None, Mode::Set) => Condition::Always,
+            (None, Mode::Add) => Condition::Absent,
+            (None, Mode::Replace | Mode::Append | Mode::Prepend) => Condition::Present,
+        };
+        let stored = match mode {
+            Mode::Append | Mode::Prepend => {
+                let found = self.processor.find(hash, key);
+                match (self.processor.check(found, condition), found) {
+                    (Ok(()), Some(place)) => self.extend(hash, key, place, mode == Mode::Append, value),
+                    (Err(refusal), _) => refusal,
+                    (Ok(()), None) => Stored::NotFound,
+                }
+            }
+            _ => self.processor.store(hash, key, value, attributes, condition),
+        };
+        match stored {
+            Stored::NoMemory => {
+                self.counters.no_memory_count += 1;
+                // Rather no value than the one before.
+                self.processor.delete(hash, key);
+            }
+            Stored::TooLarge => self.counters.too_large_count += 1,
+            _ => {}
+        }
+        stored
+    }
+
+    fn extend(&mut self, hash: KeyHash, key: &[u8], place: Place, at_end: bool, more: &[u8]) -> Stored {
+        let attributes = self.processor.attributes(place);
+        let value = self.processor.value(place);
+        if value.len() + more.len() > self.settings.value_bytes_max {
+            return Stored::TooLarge;
+        }
+        let mut whole = std::mem::take(&mut self.scratch);
+        whole.clear();
+        if at_end {
+            value.append_to(&mut whole);
+            whole.extend_from_slice(more);
+        } else {
+            whole.extend_from_slice(more);
+            value.append_to(&mut whole);
+        }
+        let stored = self.processor.put(hash, key, &whole, attributes, Some(place));
+        self.keep_scratch(whole);
+        stored
+    }
+
+    fn keep_scratch(&mut self, scratch: Vec<u8>) {
+        if scratch.capacity() <= 64 * 1024 {
+            self.scratch = scratch;
+        }
+    }
+
+    /// Adds to or takes from a number that is kept as text. With `create` (number and time) it begins with
+    /// that.
+    pub(crate) fn arithmetic(
+        &mut self,
+        hash: KeyHash,
+        key: &[u8],
+        is_decrement: bool,
+        delta: u64,
+        create: Option<(u64, i64)>,
+        cas: Option<u64>,
+    ) -> Result<u64, Refusal> {
+        let c = &mut self.counters;
+        let (hits, misses) = if is_decrement {
+            (&mut c.decrement_hit_count, &mut c.decrement_miss_count)
+        } else {
+            (&mut c.increment_hit_count, &mut c.increment_miss_count)
+        };
+        let Some(place) = self.processor.find(hash, key) else {
+            *misses += 1;
+            let Some((initial, exptime)) = create else {
+                return Err(Refusal::Stored(Stored::NotFound));
+            };
+            let attributes = Attributes { flags: 0, expiry_s: self.expiry(exptime) };
+            let digits = Digits::new(initial);
+            return match self.processor.store(hash, key, digits.text(), attributes, Condition::Absent) {
+                Stored::Done => Ok(initial),
+                other => Err(Refusal::Stored(other)),
+            };
+        };
+        if let Some(cas) = cas {
+            self.processor.check(Some(place), Condition::Unchanged(cas)).map_err(Refusal::Stored)?;
+        }
+        let value = self.processor.value(place);
+        let text = value.as_whole().filter(|text| text.len() <= 20).ok_or(Refusal::NotNumeric)?;
+        let length = text.len();
+        let end = text.iter().rposition(|&byte| byte != b' ').map_or(0, |at| at + 1);
+        let number = number::parse(&text[..end]).ok_or(Refusal::NotNumeric)?;
+        *hits += 1;
+        let number = if is_decrement { number.saturating_sub(delta) } else { number.wrapping_add(delta) };
+        let digits = Digits::new(number);
+        let digits = digits.text();
+        self.processor.touch(place);
+        if digits.len() <= length {
+            let write = |bytes: &mut [u8]| {
+                bytes[..digits.len()].copy_from_slice(digits);
+                bytes[digits.len()..].fill(b' ');
+            };
+            return match self.processor.change(hash, key, place, write) {
+                true => Ok(number),
+                false => Err(Refusal::Stored(Stored::NoMemory)),
+            };
+        }
+        let attributes = self.processor.attributes(place);
+        match self.processor.put(hash, key, digits, attributes, Some(place)) {
+            Stored::Done => Ok(number),
+            other => Err(Refusal::Stored(other)),
+        }
+    }
+}
+
+#[inline]
+fn push_value_line(out: &mut Vec<u8>, key: &[u8], flags: u32, length: usize, cas: Option<u64>) {
+    out.reserve(key.len() + length + 64);
+    out.extend_from_slice(b"VALUE ");
+    out.extend_from_slice(key);
+    out.push(b' ');
+    number::push(out, flags.into());
+    out.push(b' ');
+    number::push(out, length as u64);
+    if let Some(cas) = cas {
+        out.push(b' ');
+        number::push(out, cas);
+    }
+    out.extend_from_slice(b"\r\n");
+}

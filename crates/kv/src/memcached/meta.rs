@@ -1,0 +1,436 @@
+//! The meta protocol: `mg`, `ms`, `md`, `ma`, `me`.
+
+use super::decode::flags;
+use super::execute::{Executor, Refusal};
+use super::{Command, Mode, number};
+use crate::processor::{Attributes, Condition, KeyHash, Marks, Stored};
+
+const BAD_TOKEN: &[u8] = b"CLIENT_ERROR bad token in command line format\r\n";
+
+/// What the flags ask for, whichever the command.
+#[derive(Default)]
+struct Wishes {
+    wants_value: bool,
+    is_quiet: bool,
+    /// `T`.
+    exptime: Option<i64>,
+    /// `N`.
+    vivify: Option<i64>,
+    /// `R`.
+    recache_s: Option<i64>,
+    /// `C`.
+    cas: Option<u64>,
+    /// `E`.
+    new_cas: Option<u64>,
+    /// `F`.
+    flags: u32,
+    /// `I`.
+    invalidates: bool,
+    /// `M`.
+    mode: Option<u8>,
+    /// `J`.
+    initial: u64,
+    /// `D`.
+    delta: Option<u64>,
+    /// `x`.
+    drops_value: bool,
+}
+
+impl Wishes {
+    fn read(extra: &[u8]) -> Result<Self, &'static [u8]> {
+        let mut wishes = Self::default();
+        for (letter, token) in flags(extra) {
+            let number = || number::parse(token).ok_or(BAD_TOKEN);
+            let time = || number::parse_signed(token).ok_or(BAD_TOKEN);
+            match letter {
+                b'v' => wishes.wants_value = true,
+                b'q' => wishes.is_quiet = true,
+                b'T' => wishes.exptime = Some(time()?),
+                b'N' => wishes.vivify = Some(time()?),
+                b'R' => wishes.recache_s = Some(time()?),
+                b'C' => wishes.cas = Some(number()?),
+                b'E' => wishes.new_cas = Some(number()?),
+                b'F' => wishes.flags = u32::try_from(number()?).map_err(|_| BAD_TOKEN)?,
+                b'I' => wishes.invalidates = true,
+                b'x' => wishes.drops_value = true,
+                b'M' => wishes.mode = token.first().copied(),
+                b'J' => wishes.initial = number()?,
+                b'D' => wishes.delta = Some(number()?),
+                // Returned flags, and what routers in between read.
+                b'b' | b'c' | b'f' | b'h' | b'k' | b'l' | b'O' | b'P' | b'L' | b's' | b't' | b'u' | b'S' => {}
+                _ => return Err(b"CLIENT_ERROR invalid flag\r\n"),
+            }
+        }
+        Ok(wishes)
+    }
+}
+
+/// What returned flags are answered from.
+#[derive(Clone, Copy, Default)]
+struct Facts {
+    cas: u64,
+    length: usize,
+    attributes: Attributes,
+    was_fetched: bool,
+}
+
+impl Executor {
+    /// Executes a meta command. `key` is the key as it is stored.
+    pub(crate) fn meta(
+        &mut self,
+        letter: u8,
+        hash: KeyHash,
+        key: &[u8],
+        command: &Command<'_>,
+        out: &mut Vec<u8>,
+    ) {
+        self.counters.meta_count += 1;
+        let wishes = match Wishes::read(command.extra) {
+            Ok(wishes) => wishes,
+            Err(problem) => return out.extend_from_slice(problem),
+        };
+        match letter {
+            b'g' => self.meta_get(hash, key, command, &wishes, out),
+            b's' => self.meta_set(hash, key, command, &wishes, out),
+            b'd' => self.meta_delete(hash, key, command, &wishes, out),
+            b'a' => self.meta_arithmetic(hash, key, command, &wishes, out),
+            _ => self.meta_debug(hash, key, command, out),
+        }
+    }
+
+    /// Appends the returned flags, in the order of the request.
+    fn push_flags(&self, command: &Command<'_>, facts: Option<&Facts>, out: &mut Vec<u8>) {
+        let now_s = self.processor.now_s();
+        for (letter, token) in flags(command.extra) {
+            match (letter, facts) {
+                (b'O', _) => {
+                    out.extend_from_slice(b" O");
+                    out.extend_from_slice(token);
+                }
+                (b'k', _) => {
+                    out.extend_from_slice(b" k");
+                    out.extend_from_slice(command.key);
+                    if command.is_base64 {
+                        out.extend_from_slice(b" b");
+                    }
+                }
+                (b'c', Some(facts)) => push_flag(out, b'c', facts.cas),
+                (b'f', Some(facts)) => push_flag(out, b'f', facts.attributes.flags.into()),
+                (b's', Some(facts)) => push_flag(out, b's', facts.length as u64),
+                (b'h', Some(facts)) => push_flag(out, b'h', facts.was_fetched.into()),
+                // How long ago it was read is not kept: a line has no room for it.
+                (b'l', Some(_)) => push_flag(out, b'l', 0),
+                (b't', Some(facts)) => match facts.attributes.expiry_s {
+                    0 => out.extend_from_slice(b" t-1"),
+                    expiry_s => push_flag(out, b't', expiry_s.saturating_sub(now_s).into()),
+                },
+                _ => {}
+            }
+        }
+    }
+
+    fn answer(&self, name: &[u8], command: &Command<'_>, facts: Option<&Facts>, out: &mut Vec<u8>) {
+        out.extend_from_slice(name);
+        self.push_flags(command, facts, out);
+        out.extend_from_slice(b"\r\n");
+    }
+
+    /// What is asked about a pair. Its number only if it is asked for, as a pair in the index leaves it for
+    /// that.
+    fn facts(&mut self, hash: KeyHash, key: &[u8], command: &Command<'_>) -> Option<Facts> {
+        let wants = |letter| flags(command.extra).any(|(other, _)| other == letter);
+        let place = self.processor.find(hash, key)?;
+        let was_fetched = self.processor.marks(place).is_fetched;
+        let attributes = self.processor.attributes(place);
+        let length = self.processor.value(place).len();
+        if wants(b'h') && place.item.is_none() {
+            self.processor.set_marks(hash, key, Marks { is_fetched: true, ..Marks::default() });
+        }
+        let cas = if wants(b'c') { self.processor.cas(hash, key).unwrap_or(0) } else { 0 };
+        Some(Facts { cas, length, attributes, was_fetched })
+    }
+
+    fn meta_get(
+        &mut self,
+        hash: KeyHash,
+        key: &[u8],
+        command: &Command<'_>,
+        wishes: &Wishes,
+        out: &mut Vec<u8>,
+    ) {
+        self.counters.get_count += 1;
+        self.counters.touch_count += u64::from(wishes.exptime.is_some());
+        let mut is_new = false;
+        let mut found = self.processor.find(hash, key);
+        if found.is_none() {
+            self.counters.get_miss_count += 1;
+            if let Some(exptime) = wishes.vivify {
+                let attributes = Attributes { flags: 0, expiry_s: self.expiry(exptime) };
+                let stored = self.processor.store(hash, key, &[], attributes, Condition::Absent);
+                is_new = stored == Stored::Done;
+                if let Some(cas) = wishes.new_cas {
+                    self.processor.set_cas(hash, key, cas);
+                }
+                found = self.processor.find(hash, key);
+            }
+        } else {
+            self.counters.get_hit_count += 1;
+        }
+        let Some(place) = found else {
+            if !wishes.is_quiet {
+                self.answer(b"EN", command, None, out);
+            }
+            return;
+        };
+        let marks = self.processor.marks(place);
+        let mut is_won = is_new;
+        if let Some(exptime) = wishes.exptime {
+            self.counters.touch_hit_count += 1;
+            let expiry_s = self.expiry(exptime);
+            self.processor.set_expiry(hash, key, expiry_s);
+        }
+        if let Some(recache_s) = wishes.recache_s
+            && !is_new
+            && !marks.is_won
+        {
+            let expiry_s = self.processor.attributes(place).expiry_s;
+            let left_s = i64::from(expiry_s) - i64::from(self.processor.now_s());
+            is_won |= expiry_s != 0 && left_s < recache_s;
+        }
+        let Some(facts) = self.facts(hash, key, command) else {
+            return self.answer(b"EN", command, None, out);
+        };
+        let place = self.processor.find(hash, key).expect("it has just been looked at");
+        if wishes.wants_value {
+            out.extend_from_slice(b"VA ");
+            number::push(out, facts.length as u64);
+        } else {
+            out.extend_from_slice(b"HD");
+        }
+        self.push_flags(command, Some(&facts), out);
+        if marks.is_won {
+            out.extend_from_slice(b" Z");
+        }
+        if marks.is_stale {
+            out.extend_from_slice(b" X");
+            is_won |= !marks.is_won;
+        }
+        if is_won {
+            out.extend_from_slice(b" W");
+        }
+        out.extend_from_slice(b"\r\n");
+        if wishes.wants_value {
+            self.processor.value(place).append_to(out);
+            out.extend_from_slice(b"\r\n");
+        }
+        self.processor.touch(place);
+        if is_won {
+            self.processor.set_marks(hash, key, Marks { is_fetched: !is_new, is_won: true, ..marks });
+        }
+    }
+
+    fn meta_set(
+        &mut self,
+        hash: KeyHash,
+        key: &[u8],
+        command: &Command<'_>,
+        wishes: &Wishes,
+        out: &mut Vec<u8>,
+    ) {
+        self.counters.set_count += 1;
+        let mode = match wishes.mode {
+            None | Some(b'S' | b's') => Mode::Set,
+            Some(b'E' | b'e') => Mode::Add,
+            Some(b'A' | b'a') => Mode::Append,
+            Some(b'P' | b'p') => Mode::Prepend,
+            Some(b'R' | b'r') => Mode::Replace,
+            Some(_) => return out.extend_from_slice(b"CLIENT_ERROR invalid mode for ms M token\r\n"),
+        };
+        let attributes = (wishes.flags, wishes.exptime.unwrap_or(0));
+        let mut cas = wishes.cas;
+        let mut is_stale = false;
+        // An older number than the value has: with I it is stored all the same, as one to be made anew.
+        if let Some(expected) = cas
+            && wishes.invalidates
+            && let Some(now) = self.processor.cas(hash, key)
+            && expected < now
+        {
+            (cas, is_stale) = (None, true);
+        }
+        let mut stored = self.store_value(hash, key, mode, command.value, attributes, cas);
+        if let (Mode::Append | Mode::Prepend, Stored::NotFound, Some(exptime), None) =
+            (mode, stored, wishes.vivify, cas)
+        {
+            stored = self.store_value(hash, key, Mode::Add, command.value, (wishes.flags, exptime), None);
+        }
+        if cas.is_some() {
+            match stored {
+                Stored::Done => self.counters.cas_hit_count += 1,
+                Stored::NotFound => self.counters.cas_miss_count += 1,
+                _ => self.counters.cas_bad_count += 1,
+            }
+        }
+        let name: &[u8] = match stored {
+            Stored::Done => b"HD",
+            Stored::Exists if cas.is_some() => b"EX",
+            Stored::NotFound if cas.is_some() => b"NF",
+            Stored::Exists | Stored::NotFound => b"NS",
+            Stored::NoMemory => {
+                return out.extend_from_slice(b"SERVER_ERROR out of memory storing object\r\n");
+            }
+            Stored::TooLarge => {
+                return out.extend_from_slice(b"SERVER_ERROR object too large for cache\r\n");
+            }
+        };
+        if stored == Stored::Done {
+            if let Some(cas) = wishes.new_cas {
+                self.processor.set_cas(hash, key, cas);
+            }
+            if is_stale {
+                self.processor.set_marks(hash, key, Marks { is_stale: true, ..Marks::default() });
+            }
+            if wishes.is_quiet {
+                return;
+            }
+        }
+        let wants_cas = flags(command.extra).any(|(letter, _)| letter == b'c');
+        let cas =
+            if wants_cas && stored == Stored::Done { self.processor.cas(hash, key).unwrap_or(0) } else { 0 };
+        let facts = Facts { cas, length: command.value.len(), ..Facts::default() };
+        self.answer(name, command, Some(&facts), out);
+    }
+
+    fn meta_delete(
+        &mut self,
+        hash: KeyHash,
+        key: &[u8],
+        command: &Command<'_>,
+        wishes: &Wishes,
+        out: &mut Vec<u8>,
+    ) {
+        let found = self.processor.find(hash, key);
+        let condition = wishes.cas.map_or(Condition::Present, Condition::Unchanged);
+        let name: &[u8] = match self.processor.check(found, condition) {
+            Err(Stored::NotFound) => {
+                self.counters.delete_miss_count += 1;
+                b"NF"
+            }
+            Err(_) => b"EX",
+            Ok(()) => {
+                self.counters.delete_hit_count += 1;
+                let place = found.expect("present");
+                if wishes.drops_value {
+                    let expiry_s = self.processor.attributes(place).expiry_s;
+                    let attributes = Attributes { flags: 0, expiry_s };
+                    self.processor.put(hash, key, &[], attributes, Some(place));
+                }
+                if wishes.invalidates || wishes.drops_value {
+                    if let Some(exptime) = wishes.exptime {
+                        let expiry_s = self.expiry(exptime);
+                        self.processor.set_expiry(hash, key, expiry_s);
+                    }
+                    if wishes.invalidates {
+                        // It gets a new number, so that whoever has the old one does not take it for valid.
+                        let new_cas = wishes.new_cas.or_else(|| self.processor.next_cas(hash, key));
+                        if let Some(cas) = new_cas {
+                            self.processor.set_cas(hash, key, cas);
+                        }
+                        let marks = Marks { is_stale: true, ..Marks::default() };
+                        self.processor.set_marks(hash, key, marks);
+                    }
+                } else {
+                    self.processor.remove(hash, place);
+                }
+                if wishes.is_quiet {
+                    return;
+                }
+                b"HD"
+            }
+        };
+        self.answer(name, command, None, out);
+    }
+
+    fn meta_arithmetic(
+        &mut self,
+        hash: KeyHash,
+        key: &[u8],
+        command: &Command<'_>,
+        wishes: &Wishes,
+        out: &mut Vec<u8>,
+    ) {
+        let is_decrement = match wishes.mode {
+            None | Some(b'I' | b'i' | b'+') => false,
+            Some(b'D' | b'd' | b'-') => true,
+            Some(_) => return out.extend_from_slice(b"CLIENT_ERROR invalid mode for ma M token\r\n"),
+        };
+        let create = wishes.vivify.map(|exptime| (wishes.initial, exptime));
+        let delta = wishes.delta.unwrap_or(1);
+        let was_there = self.processor.find(hash, key).is_some();
+        let name: &[u8] = match self.arithmetic(hash, key, is_decrement, delta, create, wishes.cas) {
+            Ok(number) => {
+                if let Some(cas) = wishes.new_cas {
+                    self.processor.set_cas(hash, key, cas);
+                }
+                if let (Some(exptime), true) = (wishes.exptime, was_there) {
+                    let expiry_s = self.expiry(exptime);
+                    self.processor.set_expiry(hash, key, expiry_s);
+                }
+                if wishes.is_quiet {
+                    return;
+                }
+                let facts = self.facts(hash, key, command).unwrap_or_default();
+                if wishes.wants_value {
+                    let digits = number::Digits::new(number);
+                    out.extend_from_slice(b"VA ");
+                    number::push(out, digits.text().len() as u64);
+                    self.push_flags(command, Some(&facts), out);
+                    out.extend_from_slice(b"\r\n");
+                    out.extend_from_slice(digits.text());
+                    out.extend_from_slice(b"\r\n");
+                } else {
+                    self.answer(b"HD", command, Some(&facts), out);
+                }
+                return;
+            }
+            Err(Refusal::NotNumeric) => {
+                return out
+                    .extend_from_slice(b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n");
+            }
+            Err(Refusal::Stored(Stored::NotFound)) => b"NF",
+            Err(Refusal::Stored(Stored::Exists)) => b"EX",
+            Err(Refusal::Stored(_)) => return out.extend_from_slice(b"SERVER_ERROR out of memory\r\n"),
+        };
+        self.answer(name, command, None, out);
+    }
+
+    fn meta_debug(&mut self, hash: KeyHash, key: &[u8], command: &Command<'_>, out: &mut Vec<u8>) {
+        let Some(place) = self.processor.find(hash, key) else {
+            return out.extend_from_slice(b"EN\r\n");
+        };
+        let expiry_s = self.processor.attributes(place).expiry_s;
+        let marks = self.processor.marks(place);
+        let size = self.processor.value(place).len() + key.len() + crate::item::HEADER_BYTES;
+        let cas = self.processor.cas(hash, key).unwrap_or(0);
+        out.extend_from_slice(b"ME ");
+        out.extend_from_slice(command.key);
+        out.extend_from_slice(b" exp=");
+        match expiry_s {
+            0 => out.extend_from_slice(b"-1"),
+            _ => number::push(out, expiry_s.saturating_sub(self.processor.now_s()).into()),
+        }
+        out.extend_from_slice(b" la=0 cas=");
+        number::push(out, cas);
+        out.extend_from_slice(if marks.is_fetched { b" fetch=yes" } else { b" fetch=no" });
+        let class = crate::regions::Class::of(size.min(crate::regions::REGION_BYTES));
+        out.extend_from_slice(b" cls=");
+        number::push(out, class.map_or(0, |class| class.number() as u64 + 1));
+        out.extend_from_slice(b" size=");
+        number::push(out, size as u64);
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+fn push_flag(out: &mut Vec<u8>, letter: u8, number: u64) {
+    out.extend_from_slice(&[b' ', letter]);
+    number::push(out, number);
+}

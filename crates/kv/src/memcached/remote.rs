@@ -1,0 +1,71 @@
+//! Commands on their way to another partition, many in one message.
+
+use super::{Command, Ticket, Verb};
+use crate::processor::KeyHash;
+
+/// Commands for one partition, in order, with everything they bring.
+#[derive(Debug, Default)]
+pub struct RemoteBatch {
+    bytes: Vec<u8>,
+    entries: Vec<Entry>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    /// Which session of the sender asks.
+    session: u64,
+    ticket: Ticket,
+    hash: KeyHash,
+    verb: Verb,
+    is_base64: bool,
+    key_end: usize,
+    value_end: usize,
+    extra_end: usize,
+}
+
+impl RemoteBatch {
+    /// Adds a command of a session.
+    pub fn push(&mut self, session: u64, ticket: Ticket, hash: KeyHash, command: &Command<'_>) {
+        self.bytes.extend_from_slice(command.key);
+        let key_end = self.bytes.len();
+        self.bytes.extend_from_slice(command.value);
+        let value_end = self.bytes.len();
+        self.bytes.extend_from_slice(command.extra);
+        let extra_end = self.bytes.len();
+        let (verb, is_base64) = (command.verb, command.is_base64);
+        self.entries.push(Entry { session, ticket, hash, verb, is_base64, key_end, value_end, extra_end });
+    }
+
+    /// How many commands there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The hashes of the keys, in order.
+    pub fn hashes(&self) -> impl Iterator<Item = KeyHash> {
+        self.entries.iter().map(|entry| entry.hash)
+    }
+
+    /// Calls `each` with session, ticket, hash and command, in order.
+    pub fn for_each(&self, mut each: impl FnMut(u64, Ticket, KeyHash, &Command<'_>)) {
+        let mut start = 0;
+        for entry in &self.entries {
+            let command = Command {
+                verb: entry.verb,
+                key: &self.bytes[start..entry.key_end],
+                value: &self.bytes[entry.key_end..entry.value_end],
+                extra: &self.bytes[entry.value_end..entry.extra_end],
+                is_base64: entry.is_base64,
+            };
+            start = entry.extra_end;
+            each(entry.session, entry.ticket, entry.hash, &command);
+        }
+    }
+}

@@ -1,0 +1,421 @@
+//! One connection: bytes in, batches of commands, answers out in order.
+//!
+//! ```text
+//! on_bytes ─▶ decode up to 64 commands ─▶ fetch their buckets, then their items ─▶ execute ─▶ output
+//!                                                    │ of another partition
+//!                                                    └─▶ Router::send … on_reply ─▶ put in its place
+//! ```
+//!
+//! Inputs are `on_*`, questions are nouns. The driver sends [`output`](Session::output) and says what was
+//! [`sent`](Session::on_sent).
+
+use std::collections::VecDeque;
+
+use super::binary;
+use super::decode::{Decoded, Decoder};
+use super::execute::Executor;
+use super::stats::{ListenerStats, PartitionStats, VERSION};
+use super::{Command, DoorSettings, Header};
+use crate::processor::{KEY_BYTES_MAX, KeyHash};
+
+/// Commands that are looked up together.
+const BATCH: usize = 64;
+/// With more output than this nothing further is executed until some of it is sent.
+const OUTPUT_BYTES_MAX: usize = 256 * 1024;
+/// With more answers than this on their way from other partitions, likewise.
+const AWAITED_COUNT_MAX: usize = 4096;
+
+/// Names an answer that is awaited.
+pub type Ticket = u64;
+
+/// What a session sees of the partitions.
+pub trait Router {
+    /// The partition at hand.
+    fn executor(&mut self) -> &mut Executor;
+    /// Which of how many it is.
+    fn position(&self) -> (usize, usize);
+    /// Has a command executed at another partition; the answer comes to [`Session::on_reply`].
+    fn send(&mut self, to: usize, ticket: Ticket, hash: KeyHash, command: &Command<'_>);
+    /// Has every other partition flushed (with the delay given) or asked for its statistics; each answers to
+    /// [`Session::on_stats`].
+    fn send_all(&mut self, ticket: Ticket, flush: Option<i64>);
+    /// What the listener knows of itself.
+    fn listener_stats(&self) -> ListenerStats;
+}
+
+/// Whether a session goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// It takes more bytes.
+    Open,
+    /// There is much to send: take no more bytes from the peer; call [`Session::resume`] when some of it was
+    /// sent.
+    Stalled,
+    /// It is over once the output is sent.
+    Close,
+}
+
+/// An answer whose turn has not come.
+enum Later {
+    Bytes(Vec<u8>),
+    /// From another partition.
+    Awaited,
+    /// From all others.
+    Gathering(Box<Gathering>),
+}
+
+/// Answers of all partitions to one question.
+struct Gathering {
+    left: usize,
+    sum: PartitionStats,
+    asked: Asked,
+}
+
+/// What all partitions were asked.
+enum Asked {
+    Flush { binary: Option<Header>, is_quiet: bool },
+    Stats { of: Vec<u8>, binary: Option<Header> },
+}
+
+/// One connection.
+pub struct Session {
+    decoder: Decoder,
+    /// Bytes that are no whole command yet, or have to wait.
+    backlog: Vec<u8>,
+    /// Bytes that the backlog needs before it is worth looking at.
+    needed_bytes: usize,
+    output: Vec<u8>,
+    sent_bytes: usize,
+    /// Answers from the first that is awaited on.
+    later: VecDeque<Later>,
+    /// Ticket of the first of them.
+    first_ticket: Ticket,
+    is_closing: bool,
+}
+
+/// A command of a batch, and where decoding goes on behind it.
+struct Entry<'a> {
+    what: What<'a>,
+    decoder: Decoder,
+    rest: &'a [u8],
+}
+
+enum What<'a> {
+    Command(Command<'a>, KeyHash),
+    Answer(&'static [u8]),
+}
+
+impl Session {
+    /// A new connection.
+    #[must_use]
+    pub fn new(settings: DoorSettings) -> Self {
+        Self {
+            decoder: Decoder::new(settings),
+            backlog: Vec::new(),
+            needed_bytes: 0,
+            output: Vec::new(),
+            sent_bytes: 0,
+            later: VecDeque::new(),
+            first_ticket: 0,
+            is_closing: false,
+        }
+    }
+
+    /// Bytes to send, in order.
+    #[must_use]
+    pub fn output(&self) -> &[u8] {
+        &self.output[self.sent_bytes..]
+    }
+
+    /// Whether answers from other partitions are awaited.
+    #[must_use]
+    pub fn is_awaiting(&self) -> bool {
+        !self.later.is_empty()
+    }
+
+    /// Whether bytes of a command are here and the rest of it is not.
+    #[must_use]
+    pub fn is_within_command(&self) -> bool {
+        !self.backlog.is_empty()
+    }
+
+    /// Whether there is too much to send for more to be executed.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.output.len() - self.sent_bytes > OUTPUT_BYTES_MAX || self.later.len() > AWAITED_COUNT_MAX
+    }
+
+    /// So many bytes of the output were sent.
+    pub fn on_sent(&mut self, count: usize) {
+        self.sent_bytes += count;
+        debug_assert!(self.sent_bytes <= self.output.len());
+        if self.sent_bytes == self.output.len() {
+            self.output.clear();
+            self.sent_bytes = 0;
+            self.output.shrink_to(OUTPUT_BYTES_MAX);
+        }
+    }
+
+    /// Gives memory back that an idle connection does not need.
+    pub fn shrink(&mut self) {
+        if self.output.is_empty() {
+            self.output = Vec::new();
+        }
+        self.backlog.shrink_to_fit();
+        self.later.shrink_to_fit();
+    }
+
+    /// Bytes have arrived.
+    pub fn on_bytes(&mut self, router: &mut impl Router, input: &[u8]) -> Progress {
+        if self.is_closing {
+            return Progress::Close;
+        }
+        if self.backlog.is_empty() {
+            let mut rest = input;
+            let progress = self.process(router, &mut rest);
+            self.backlog.extend_from_slice(rest);
+            return progress;
+        }
+        self.backlog.extend_from_slice(input);
+        self.resume(router)
+    }
+
+    /// Goes on with what had to wait.
+    pub fn resume(&mut self, router: &mut impl Router) -> Progress {
+        if self.is_closing {
+            return Progress::Close;
+        }
+        if self.backlog.is_empty() || self.backlog.len() < self.needed_bytes {
+            return if self.is_full() { Progress::Stalled } else { Progress::Open };
+        }
+        let backlog = std::mem::take(&mut self.backlog);
+        let mut rest = &backlog[..];
+        let progress = self.process(router, &mut rest);
+        let used = backlog.len() - rest.len();
+        self.backlog = backlog;
+        self.backlog.drain(..used);
+        if self.backlog.is_empty() {
+            self.backlog.shrink_to(4096);
+        }
+        progress
+    }
+
+    fn process(&mut self, router: &mut impl Router, input: &mut &[u8]) -> Progress {
+        let mut batch: Vec<Entry<'_>> = Vec::with_capacity(BATCH);
+        self.needed_bytes = 0;
+        loop {
+            if self.is_full() {
+                return Progress::Stalled;
+            }
+            let (own, count) = router.position();
+            batch.clear();
+            let mut other = None;
+            let processor = &router.executor().processor;
+            while batch.len() < BATCH {
+                let what = match self.decoder.next(input) {
+                    Decoded::Command(command) => {
+                        let hash = if command.is_base64 {
+                            processor.hash(command.stored_key(&mut [0; KEY_BYTES_MAX]))
+                        } else {
+                            processor.hash(command.key)
+                        };
+                        processor.prefetch(hash);
+                        What::Command(command, hash)
+                    }
+                    Decoded::Answer(answer) => What::Answer(answer),
+                    decoded => {
+                        other = Some(decoded);
+                        break;
+                    }
+                };
+                batch.push(Entry { what, decoder: self.decoder, rest: input });
+            }
+            for entry in &batch {
+                if let What::Command(_, hash) = entry.what {
+                    processor.prefetch_item(hash);
+                }
+            }
+            for entry in &batch {
+                match &entry.what {
+                    What::Answer(answer) => self.sink().extend_from_slice(answer),
+                    What::Command(command, hash) => {
+                        let partition = if count == 1 { own } else { hash.partition(count) };
+                        if partition == own {
+                            router.executor().execute(*hash, command, self.sink());
+                        } else {
+                            let ticket = self.push(Later::Awaited);
+                            router.send(partition, ticket, *hash, command);
+                        }
+                    }
+                }
+                if self.is_full() {
+                    // What was decoded behind this one will be decoded again.
+                    (self.decoder, *input) = (entry.decoder, entry.rest);
+                    return Progress::Stalled;
+                }
+            }
+            match other {
+                None => {}
+                Some(Decoded::More(needed_bytes)) => {
+                    self.needed_bytes = needed_bytes;
+                    return Progress::Open;
+                }
+                Some(Decoded::Close) => {
+                    self.is_closing = true;
+                    *input = &[];
+                    return Progress::Close;
+                }
+                Some(decoded) => self.on_other(router, &decoded),
+            }
+        }
+    }
+
+    /// What is about no single key.
+    fn on_other(&mut self, router: &mut impl Router, decoded: &Decoded<'_>) {
+        let (_, count) = router.position();
+        match *decoded {
+            Decoded::Version => {
+                let sink = self.sink();
+                sink.extend_from_slice(b"VERSION ");
+                sink.extend_from_slice(VERSION.as_bytes());
+                sink.extend_from_slice(b"\r\n");
+            }
+            Decoded::Binary(header, binary::SUCCESS) => {
+                let value: &[u8] = if header.opcode == binary::VERSION { VERSION.as_bytes() } else { &[] };
+                binary::respond(self.sink(), header, binary::SUCCESS, &[], &[], value, 0);
+            }
+            Decoded::Binary(header, status) => binary::refuse(self.sink(), header, status),
+            Decoded::Flush { delay, is_quiet, binary } => {
+                if !router.executor().settings().allows_flush {
+                    match binary {
+                        Some(header) => binary::refuse(self.sink(), header, 0x81),
+                        None => self.sink().extend_from_slice(b"CLIENT_ERROR flush_all not allowed\r\n"),
+                    }
+                    return;
+                }
+                router.executor().flush(delay);
+                let asked = Asked::Flush { binary, is_quiet };
+                self.gather(router, count, PartitionStats::default(), asked, Some(delay));
+            }
+            Decoded::Stats { of, binary } => {
+                let sum = router.executor().stats();
+                let asked = Asked::Stats { of: of.to_vec(), binary };
+                self.gather(router, count, sum, asked, None);
+            }
+            Decoded::Command(_) | Decoded::Answer(_) | Decoded::More(_) | Decoded::Close => {
+                unreachable!("handled with the batch")
+            }
+        }
+    }
+
+    fn gather(
+        &mut self,
+        router: &mut impl Router,
+        count: usize,
+        sum: PartitionStats,
+        asked: Asked,
+        flush: Option<i64>,
+    ) {
+        if count == 1 {
+            return conclude(router, &sum, &asked, self.sink());
+        }
+        let ticket = self.push(Later::Gathering(Box::new(Gathering { left: count - 1, sum, asked })));
+        router.send_all(ticket, flush);
+    }
+
+    /// Where the next answer goes.
+    #[inline]
+    fn sink(&mut self) -> &mut Vec<u8> {
+        if self.later.is_empty() {
+            return &mut self.output;
+        }
+        if !matches!(self.later.back(), Some(Later::Bytes(_))) {
+            self.later.push_back(Later::Bytes(Vec::new()));
+        }
+        match self.later.back_mut() {
+            Some(Later::Bytes(bytes)) => bytes,
+            _ => unreachable!("just made sure of"),
+        }
+    }
+
+    fn push(&mut self, later: Later) -> Ticket {
+        self.later.push_back(later);
+        self.first_ticket + self.later.len() as u64 - 1
+    }
+
+    /// Another partition has answered a command.
+    pub fn on_reply(&mut self, ticket: Ticket, answer: Vec<u8>) {
+        let at = (ticket - self.first_ticket) as usize;
+        debug_assert!(matches!(self.later[at], Later::Awaited));
+        self.later[at] = Later::Bytes(answer);
+        self.advance();
+    }
+
+    /// Another partition has flushed, or said what it holds.
+    pub fn on_stats(&mut self, router: &mut impl Router, ticket: Ticket, stats: &PartitionStats) {
+        let at = (ticket - self.first_ticket) as usize;
+        let Later::Gathering(gathering) = &mut self.later[at] else {
+            unreachable!("tickets name what was asked")
+        };
+        gathering.left -= 1;
+        gathering.sum += *stats;
+        if gathering.left == 0 {
+            let mut answer = Vec::new();
+            conclude(router, &gathering.sum, &gathering.asked, &mut answer);
+            self.later[at] = Later::Bytes(answer);
+            self.advance();
+        }
+    }
+
+    /// Moves answers whose turn has come to the output.
+    fn advance(&mut self) {
+        while let Some(Later::Bytes(_)) = self.later.front() {
+            let Some(Later::Bytes(bytes)) = self.later.pop_front() else { unreachable!("just seen") };
+            self.first_ticket += 1;
+            if self.output.is_empty() {
+                self.output = bytes;
+            } else {
+                self.output.extend_from_slice(&bytes);
+            }
+        }
+    }
+}
+
+/// Answers what all partitions were asked.
+fn conclude(router: &mut impl Router, stats: &PartitionStats, asked: &Asked, out: &mut Vec<u8>) {
+    match asked {
+        Asked::Flush { is_quiet: true, .. } => {}
+        Asked::Flush { binary: Some(header), .. } => {
+            binary::respond(out, *header, binary::SUCCESS, &[], &[], &[], 0);
+        }
+        Asked::Flush { binary: None, .. } => out.extend_from_slice(b"OK\r\n"),
+        Asked::Stats { of, binary } => {
+            let listener = router.listener_stats();
+            let is_known =
+                router.executor().for_each_stat(of, stats, &listener, |name, value| match binary {
+                    Some(header) => {
+                        binary::respond(
+                            out,
+                            *header,
+                            binary::SUCCESS,
+                            &[],
+                            name.as_bytes(),
+                            value.as_bytes(),
+                            0,
+                        );
+                    }
+                    None => {
+                        for piece in ["STAT ", name, " ", value, "\r\n"] {
+                            out.extend_from_slice(piece.as_bytes());
+                        }
+                    }
+                });
+            match (binary, &of[..]) {
+                (Some(header), _) => binary::respond(out, *header, binary::SUCCESS, &[], &[], &[], 0),
+                (None, b"reset") => out.extend_from_slice(b"RESET\r\n"),
+                (None, _) if !is_known => out.extend_from_slice(b"ERROR\r\n"),
+                (None, _) => out.extend_from_slice(b"END\r\n"),
+            }
+        }
+    }
+}

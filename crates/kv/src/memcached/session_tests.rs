@@ -1,0 +1,491 @@
+//! Conversations, as clients have them, word by word; and what nobody should send.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::processor::{KeyHash, Processor, Settings};
+
+/// Partitions in one place: what goes to another is answered when it is asked for.
+struct Partitions {
+    executors: Vec<Executor>,
+    own: usize,
+    /// In the order in which they were sent.
+    sent: Vec<Sent>,
+}
+
+enum Sent {
+    To(usize, RemoteBatch),
+    ToAll(Ticket, Option<i64>),
+}
+
+impl Router for Partitions {
+    fn executor(&mut self) -> &mut Executor {
+        &mut self.executors[self.own]
+    }
+    fn position(&self) -> (usize, usize) {
+        (self.own, self.executors.len())
+    }
+    fn send(&mut self, to: usize, ticket: Ticket, hash: KeyHash, command: &Command<'_>) {
+        let mut batch = RemoteBatch::default();
+        batch.push(0, ticket, hash, command);
+        self.sent.push(Sent::To(to, batch));
+    }
+    fn send_all(&mut self, ticket: Ticket, flush: Option<i64>) {
+        self.sent.push(Sent::ToAll(ticket, flush));
+    }
+    fn listener_stats(&self) -> ListenerStats {
+        ListenerStats { thread_count: 1, ..ListenerStats::default() }
+    }
+}
+
+impl Partitions {
+    fn new(count: usize) -> Self {
+        let settings = Settings { memory_bytes: 4 << 20, ..Settings::default() };
+        let executor = || {
+            let processor = Processor::new(settings.clone()).expect("memory");
+            Executor::new(processor, DoorSettings::default(), 1_700_000_000)
+        };
+        Self { executors: (0..count).map(|_| executor()).collect(), own: 0, sent: Vec::new() }
+    }
+
+    /// Has everything carried out that is on its way, and the last answered first.
+    fn deliver(&mut self, session: &mut Session) {
+        let mut answers = Vec::new();
+        for sent in std::mem::take(&mut self.sent) {
+            match sent {
+                Sent::To(to, batch) => batch.for_each(|_, ticket, hash, command| {
+                    let mut answer = Vec::new();
+                    self.executors[to].execute(hash, command, &mut answer);
+                    answers.push((ticket, answer));
+                }),
+                Sent::ToAll(ticket, flush) => {
+                    for at in 1..self.executors.len() {
+                        if let Some(delay) = flush {
+                            self.executors[at].flush(delay);
+                        }
+                        let stats = self.executors[at].stats();
+                        session.on_stats(self, ticket, &stats);
+                    }
+                }
+            }
+        }
+        while let Some((ticket, answer)) = answers.pop() {
+            session.on_reply(ticket, answer);
+        }
+    }
+
+    fn wait(&mut self, seconds: i64) {
+        for executor in &mut self.executors {
+            let now_s = executor.unix_s() + seconds;
+            executor.set_now(now_s);
+        }
+    }
+}
+
+struct Client {
+    partitions: Partitions,
+    session: Session,
+    is_closed: bool,
+}
+
+impl Client {
+    fn new() -> Self {
+        Self::with(1)
+    }
+
+    fn with(count: usize) -> Self {
+        let session = Session::new(DoorSettings::default());
+        Self { partitions: Partitions::new(count), session, is_closed: false }
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let mut progress = self.session.on_bytes(&mut self.partitions, bytes);
+        let mut answer = Vec::new();
+        loop {
+            self.partitions.deliver(&mut self.session);
+            answer.extend_from_slice(self.session.output());
+            let count = self.session.output().len();
+            self.session.on_sent(count);
+            if progress != Progress::Stalled {
+                break;
+            }
+            progress = self.session.resume(&mut self.partitions);
+        }
+        self.is_closed = progress == Progress::Close;
+        answer
+    }
+
+    /// What is said and what is answered; `|` stands for the end of a line.
+    fn talk(&mut self, said: &str, answered: &str) {
+        let answer = self.send(said.replace('|', "\r\n").as_bytes());
+        assert_eq!(String::from_utf8_lossy(&answer), answered.replace('|', "\r\n"), "to {said:?}");
+    }
+}
+
+fn talk(turns: &[(&str, &str)]) {
+    for count in [1, 3] {
+        let mut client = Client::with(count);
+        for (said, answered) in turns {
+            client.talk(said, answered);
+        }
+    }
+}
+
+#[test]
+fn classic_commands_are_answered_as_memcached_does() {
+    talk(&[
+        ("get a|", "END|"),
+        ("set a 5 0 3|abc|", "STORED|"),
+        ("get a|", "VALUE a 5 3|abc|END|"),
+        ("get a  b a|", "VALUE a 5 3|abc|VALUE a 5 3|abc|END|"),
+        ("add a 0 0 1|x|", "NOT_STORED|"),
+        ("add b 0 0 1|x|", "STORED|"),
+        ("replace c 0 0 1|x|", "NOT_STORED|"),
+        ("replace b 4294967295 0 0||", "STORED|"),
+        ("get b|", "VALUE b 4294967295 0||END|"),
+        ("append a 9 9 2|de|prepend a 0 0 1|_|get a|", "STORED|STORED|VALUE a 5 6|_abcde|END|"),
+        ("append c 0 0 1|x|", "NOT_STORED|"),
+        ("delete a|delete a|delete b 0|", "DELETED|NOT_FOUND|DELETED|"),
+        ("set n 0 0 2|10|incr n 5|decr n 6|get n|", "STORED|15|9|VALUE n 0 2|9 |END|"),
+        ("incr n 91|decr n 1000|incr n 18446744073709551615|incr n 1|", "100|0|18446744073709551615|0|"),
+        ("incr missing 1|", "NOT_FOUND|"),
+        ("set t 0 0 3|abc|incr t 1|", "STORED|CLIENT_ERROR cannot increment or decrement non-numeric value|"),
+        (
+            "incr t x|incr t -1|",
+            "CLIENT_ERROR invalid numeric delta argument|CLIENT_ERROR invalid numeric delta argument|",
+        ),
+        ("touch t 100|touch u 100|", "TOUCHED|NOT_FOUND|"),
+        ("gat 100 t u|", "VALUE t 0 3|abc|END|"),
+        ("verbosity 1|verbosity|", "OK|CLIENT_ERROR bad command line format|"),
+        ("version|", "VERSION 1.6.99-nvlane-0.1.0|"),
+        ("shutdown|", "SERVER_ERROR: shutdown not enabled|"),
+        ("flush_all|get t|", "OK|END|"),
+        ("bogus|", "ERROR|"),
+    ]);
+}
+
+#[test]
+fn noreply_means_no_answer() {
+    talk(&[
+        ("set a 0 0 1 noreply|1|add a 0 0 1 noreply|2|append a 0 0 1 noreply|3|", ""),
+        ("incr a 1 noreply|decr a 2 noreply|touch a 0 noreply|get a|", "VALUE a 0 2|12|END|"),
+        (
+            "delete a noreply|delete a 0 noreply|flush_all noreply|flush_all 0 noreply|verbosity 1 noreply|mn|",
+            "MN|",
+        ),
+    ]);
+}
+
+#[test]
+fn numbers_of_values_change_with_each_store_and_only_then() {
+    let mut client = Client::new();
+    let cas = |client: &mut Client| {
+        let answer = String::from_utf8(client.send(b"gets a\r\n")).expect("text");
+        answer.lines().next().and_then(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).expect("a number")
+    };
+    client.talk("set a 0 0 1|1|", "STORED|");
+    let first = cas(&mut client);
+    client.talk("touch a 100|", "TOUCHED|");
+    assert_eq!(cas(&mut client), first);
+    client.talk(&format!("cas a 0 0 1 {}|2|", first + 100), "EXISTS|");
+    client.talk(&format!("cas b 0 0 1 {first}|2|"), "NOT_FOUND|");
+    client.talk(&format!("cas a 0 0 1 {first}|2|"), "STORED|");
+    client.talk(&format!("cas a 0 0 1 {first}|3|"), "EXISTS|");
+    let second = cas(&mut client);
+    client.talk("incr a 1|", "3|");
+    assert_ne!(cas(&mut client), second);
+    // A small pair that goes back into the index keeps no number, so none fits.
+    let third = cas(&mut client);
+    client.talk("set a 0 0 1|3|", "STORED|");
+    client.talk(&format!("cas a 0 0 1 {third}|2|"), "EXISTS|");
+}
+
+#[test]
+fn values_end_when_they_should() {
+    let mut client = Client::new();
+    client.talk(
+        "set a 0 10 1|1|set b 0 -1 1|1|set c 0 1700000005 1|1|set d 0 2592001 1|1|",
+        "STORED|STORED|STORED|STORED|",
+    );
+    client.talk("get a b c d|", "VALUE a 0 1|1|VALUE c 0 1|1|END|");
+    client.talk("mg a t|", "HD t10|");
+    client.partitions.wait(6);
+    client.talk("get a b c d|", "VALUE a 0 1|1|END|");
+    client.talk("gat 20 a|", "VALUE a 0 1|1|END|");
+    client.partitions.wait(10);
+    client.talk("get a|touch a -1|get a|", "VALUE a 0 1|1|END|TOUCHED|END|");
+    client.talk("set a 0 0 1|1|flush_all 5|get a|", "STORED|OK|VALUE a 0 1|1|END|");
+    client.partitions.wait(5);
+    client.talk("get a|", "END|");
+}
+
+#[test]
+fn broken_lines_are_refused_and_what_follows_is_understood() {
+    let long = "k".repeat(251);
+    talk(&[
+        ("|", "CLIENT_ERROR bad command line format|"),
+        ("get|get |", "CLIENT_ERROR bad command line format|CLIENT_ERROR bad command line format|"),
+        (
+            "set a 0 0 -1|set a 0 0|mn|",
+            "CLIENT_ERROR bad command line format|CLIENT_ERROR bad command line format|MN|",
+        ),
+        (
+            "set a 0 0 2147483648|set a 0 0 9223372036854775808|set a 0 0 +1|set a 0 0 0x1|mn|",
+            "CLIENT_ERROR bad command line format|CLIENT_ERROR bad command line format|CLIENT_ERROR bad command line format|CLIENT_ERROR bad command line format|MN|",
+        ),
+        ("set a -1 0 3|get|mn|", "CLIENT_ERROR bad command line format|MN|"),
+        (
+            "set a x 0 3|get|set a 0 x 3|get|mn|",
+            "CLIENT_ERROR bad command line format|CLIENT_ERROR bad command line format|MN|",
+        ),
+        ("set a 0 0 3|abcdefg|mn|", "CLIENT_ERROR bad data chunk|ERROR|MN|"),
+        ("get a|", "END|"),
+        (
+            &format!("set {long} 0 0 3|abc|get {long} a|delete {long}|mn|"),
+            "CLIENT_ERROR bad command line format|CLIENT_ERROR bad command line format|CLIENT_ERROR bad command line format|MN|",
+        ),
+        ("get a\u{1}b c|mn|", "CLIENT_ERROR bad command line format|MN|"),
+        ("set a 0 0 1\n1\r\nget a\nmn\n", "STORED|VALUE a 0 1|1|END|MN|"),
+        ("delete a 5|", "CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]|"),
+    ]);
+}
+
+#[test]
+fn lines_without_end_and_other_protocols_close_the_connection() {
+    let mut client = Client::new();
+    client.talk(&"x".repeat(2047), "");
+    assert!(!client.is_closed);
+    client.talk("x", "");
+    assert!(client.is_closed);
+    for bytes in [&b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..], b"quit\r\n", b"\x81\x00\x00\x00"] {
+        let mut client = Client::new();
+        client.send(bytes);
+        if bytes[0] != 0x81 {
+            assert!(client.is_closed, "{bytes:?}");
+        }
+    }
+    // Lines of keys have no limit.
+    let mut client = Client::new();
+    let line = format!("get {}|", "k ".repeat(100_000));
+    client.talk("set k 0 0 0||", "STORED|");
+    client.talk(&line, &format!("{}END|", "VALUE k 0 0||".repeat(100_000)));
+}
+
+#[test]
+fn values_have_a_limit() {
+    let mut client = Client::new();
+    client.talk("set a 0 0 1|1|", "STORED|");
+    client.talk(
+        &format!("set a 0 0 1048576|{}|get a|", "x".repeat(1_048_576)),
+        "SERVER_ERROR object too large for cache|END|",
+    );
+    let value = "y".repeat(1_048_000);
+    client.talk(&format!("set a 0 0 1048000|{value}|"), "STORED|");
+    client.talk("get a|", &format!("VALUE a 0 1048000|{value}|END|"));
+    // Many at once are sent piece by piece.
+    client.talk("get a a a|", &format!("{}END|", format!("VALUE a 0 1048000|{value}|").repeat(3)));
+    client.talk(
+        &format!("append a 0 0 1000|{}|", "z".repeat(1000)),
+        "SERVER_ERROR object too large for cache|",
+    );
+}
+
+#[test]
+fn meta_commands_are_answered_as_memcached_does() {
+    talk(&[
+        ("mn|", "MN|"),
+        ("mg a|mg a v|mg a k Oq|mg a q|", "EN|EN|EN ka Oq|"),
+        ("ms a 3|abc|mg a|mg a v|", "HD|HD|VA 3|abc|"),
+        ("mg a s v f t h k O123|", "VA 3 s3 f0 t-1 h0 ka O123|abc|"),
+        ("mg a h|", "HD h1|"),
+        ("ms a 2 F5 T100 k Oz|de|mg a f t v|", "HD ka Oz|VA 2 f5 t100|de|"),
+        ("ms b 1 ME|1|ms b 1 ME|2|ms c 1 MR|1|ms b 1 MA|2|ms b 1 MP|0|mg b v|", "HD|NS|NS|HD|HD|VA 3|012|"),
+        ("ms c 1 MA|1|ms c 1 MA N0|1|mg c v|", "NS|HD|VA 1|1|"),
+        ("ms b 1 MX|1|mn|", "CLIENT_ERROR invalid mode for ms M token|MN|"),
+        ("ms b 1 q|1|mg b q v|mn|", "VA 1|1|MN|"),
+        ("md b q|md b|md b k Ox|", "NF|NF kb Ox|"),
+        ("ma n|ma n N0 J10|ma n|ma n v D5|ma n MD v D100|", "NF|HD|HD|VA 2|16|VA 1|0|"),
+        ("ma a|", "CLIENT_ERROR cannot increment or decrement non-numeric value|"),
+        ("ms Zm9v 2 b|hi|get foo|mg Zm9v b k v|", "HD|VALUE foo 0 2|hi|END|VA 2 kZm9v b|hi|"),
+        (
+            "mg Zm9= b|mg Z b|mg !!!! b|",
+            "EN|CLIENT_ERROR bad command line format|CLIENT_ERROR bad command line format|",
+        ),
+        ("mg a k k|", "CLIENT_ERROR duplicate flag|"),
+        ("mg a O0123456789012345678901234567890123|", "CLIENT_ERROR opaque token too long|"),
+        (
+            "ms a x|ms a|ms a -1|mn|",
+            "CLIENT_ERROR bad command line format|CLIENT_ERROR bad command line format|CLIENT_ERROR bad command line format|MN|",
+        ),
+        ("me nothing|", "EN|"),
+        // What routers in between read.
+        ("mg a P1 L2 v|", "VA 2|de|"),
+    ]);
+}
+
+#[test]
+fn one_client_makes_a_value_anew_while_the_others_wait() {
+    talk(&[
+        ("mg a N30 v t|", "VA 0 t30 W||"),
+        ("mg a N30 v|mg a v|", "VA 0 Z||VA 0 Z||"),
+        ("ms a 1 T90|1|mg a v|mg a R30|mg a R100|mg a R100|", "HD|VA 1|1|HD|HD W|HD Z|"),
+        ("ms a 1|1|md a I T30|mg a v t|mg a v|", "HD|HD|VA 1 t30 X W|1|VA 1 Z X|1|"),
+        ("ms a 1|2|mg a v|", "HD|VA 1|2|"),
+    ]);
+}
+
+#[test]
+fn given_numbers_are_kept_and_compared() {
+    talk(&[
+        ("ms a 1 c E1000|1|mg a c|", "HD c1000|HD c1000|"),
+        ("ms a 1 C999|2|ms b 1 C1|2|ms a 1 C1000 E1001|2|mg a c v|", "EX|NF|HD|VA 1 c1001|2|"),
+        ("ms a 1 C5 I|3|mg a v|", "HD|VA 1 X W|3|"),
+        ("md a C5|ms a 1 E7|1|md a C7|", "EX|HD|HD|"),
+    ]);
+}
+
+fn packet(opcode: u8, extra: &[u8], key: &[u8], value: &[u8], cas: u64) -> Vec<u8> {
+    let mut bytes = vec![0x80, opcode];
+    bytes.extend((key.len() as u16).to_be_bytes());
+    bytes.extend([extra.len() as u8, 0, 0, 0]);
+    bytes.extend(((extra.len() + key.len() + value.len()) as u32).to_be_bytes());
+    bytes.extend(0xdead_beefu32.to_be_bytes());
+    bytes.extend(cas.to_be_bytes());
+    [&bytes[..], extra, key, value].concat()
+}
+
+/// Opcode, status, extras + key + value of each response.
+fn responses(mut bytes: &[u8]) -> Vec<(u8, u16, Vec<u8>, u64)> {
+    let mut all = Vec::new();
+    while !bytes.is_empty() {
+        assert_eq!((bytes[0], &bytes[12..16]), (0x81, &0xdead_beefu32.to_be_bytes()[..]));
+        let status = u16::from_be_bytes([bytes[6], bytes[7]]);
+        let length = u32::from_be_bytes(bytes[8..12].try_into().expect("four")) as usize;
+        let cas = u64::from_be_bytes(bytes[16..24].try_into().expect("eight"));
+        all.push((bytes[1], status, bytes[24..24 + length].to_vec(), cas));
+        bytes = &bytes[24 + length..];
+    }
+    all
+}
+
+#[test]
+fn the_binary_protocol_is_spoken() {
+    for count in [1, 3] {
+        let mut client = Client::with(count);
+        let mut ask = |bytes: Vec<u8>| responses(&client.send(&bytes));
+        let set = ask(packet(0x01, &[0, 0, 0, 7, 0, 0, 0, 0], b"a", b"xyz", 0));
+        let cas = set[0].3;
+        assert!(set[0].1 == 0 && cas != 0);
+        assert_eq!(ask(packet(0x00, &[], b"a", &[], 0)), [(0, 0, b"\0\0\0\x07xyz".to_vec(), cas)]);
+        assert_eq!(ask(packet(0x0c, &[], b"a", &[], 0)), [(0x0c, 0, b"\0\0\0\x07axyz".to_vec(), cas)]);
+        assert_eq!(ask(packet(0x00, &[], b"b", &[], 0))[0].1, 1);
+        // Quiet ones answer only when there is something.
+        let quiet = [
+            packet(0x09, &[], b"b", &[], 0),
+            packet(0x0d, &[], b"a", &[], 0),
+            packet(0x0a, &[], &[], &[], 0),
+        ];
+        let answers = ask(quiet.concat());
+        assert_eq!(answers.iter().map(|answer| answer.0).collect::<Vec<_>>(), [0x0d, 0x0a]);
+        assert_eq!(ask(packet(0x01, &[0; 8], b"a", b"new", cas + 1))[0].1, 2);
+        assert_eq!(ask(packet(0x01, &[0; 8], b"a", b"new", cas))[0].1, 0);
+        assert_eq!(ask(packet(0x02, &[0; 8], b"a", b"new", 0))[0].1, 2);
+        assert_eq!(ask(packet(0x03, &[0; 8], b"b", b"new", 0))[0].1, 1);
+        assert_eq!(ask(packet(0x0e, &[], b"a", b"er", 0))[0].1, 0);
+        assert_eq!(ask(packet(0x00, &[], b"a", &[], 0))[0].2, b"\0\0\0\0newer");
+        assert_eq!(ask(packet(0x0e, &[], b"c", b"er", 0))[0].1, 5);
+        let by = |delta: u64, initial: u64, exptime: u32| {
+            [&delta.to_be_bytes()[..], &initial.to_be_bytes(), &exptime.to_be_bytes()].concat()
+        };
+        assert_eq!(ask(packet(0x05, &by(1, 10, u32::MAX), b"n", &[], 0))[0].1, 1);
+        assert_eq!(ask(packet(0x05, &by(1, 10, 0), b"n", &[], 0))[0].2, 10u64.to_be_bytes());
+        assert_eq!(ask(packet(0x05, &by(1, 10, 0), b"n", &[], 0))[0].2, 11u64.to_be_bytes());
+        assert_eq!(ask(packet(0x06, &by(20, 10, 0), b"n", &[], 0))[0].2, 0u64.to_be_bytes());
+        assert_eq!(ask(packet(0x05, &by(1, 10, 0), b"a", &[], 0))[0].1, 6);
+        assert_eq!(ask(packet(0x1c, &60u32.to_be_bytes(), b"a", &[], 0))[0].1, 0);
+        assert_eq!(ask(packet(0x1d, &60u32.to_be_bytes(), b"a", &[], 0))[0].2, b"\0\0\0\0newer");
+        assert_eq!(ask(packet(0x04, &[], b"a", &[], 0))[0].1, 0);
+        assert_eq!(ask(packet(0x04, &[], b"a", &[], 0))[0].1, 1);
+        assert_eq!(ask(packet(0x0b, &[], &[], &[], 0))[0].2, VERSION.as_bytes());
+        assert_eq!(ask(packet(0x20, &[], &[], &[], 0))[0].1, 0x81);
+        assert_eq!(ask(packet(0x21, &[], b"PLAIN", b"x", 0))[0].1, 0x81);
+        assert_eq!(ask(packet(0x01, &[0; 8], b"big", &vec![0; 2 << 20], 0))[0].1, 3);
+        assert_eq!(ask(packet(0x01, &[0; 7], b"a", b"x", 0))[0].1, 4);
+        assert_eq!(ask(packet(0x00, &[], &[b'k'; 251], &[], 0))[0].1, 4);
+        let stats = ask(packet(0x10, &[], &[], &[], 0));
+        assert!(stats.len() > 30 && stats.last().is_some_and(|last| last.2.is_empty()));
+        assert_eq!(ask(packet(0x08, &[], &[], &[], 0))[0].1, 0);
+        assert_eq!(ask(packet(0x00, &[], b"n", &[], 0))[0].1, 1);
+        // Lengths that contradict each other.
+        let mut broken = packet(0x00, &[], b"a", &[], 0);
+        broken[2] = 0xff;
+        assert!(client.send(&broken).is_empty() && client.is_closed);
+    }
+}
+
+#[test]
+fn statistics_have_the_names_that_clients_read() {
+    for count in [1, 3] {
+        let mut client = Client::with(count);
+        client.talk("set a 0 0 1|1|get a b|", "STORED|VALUE a 0 1|1|END|");
+        let stats = String::from_utf8(client.send(b"stats\r\n")).expect("text");
+        for line in
+            ["STAT cmd_get 2", "STAT get_hits 1", "STAT curr_items 1", "STAT cmd_set 1", "STAT threads 1"]
+        {
+            assert!(stats.lines().any(|other| other == line), "{line} in {stats}");
+        }
+        assert!(stats.ends_with("END\r\n"));
+        assert!(
+            String::from_utf8(client.send(b"stats settings\r\n")).expect("text").contains("item_size_max")
+        );
+        client.talk("stats items|stats reset|stats bogus|", "END|RESET|ERROR|");
+    }
+}
+
+const SCRIPT: &[u8] = b"set a 1 0 3\r\nabc\r\nget a b a\r\nms k 2 T0 c\r\nhi\r\nmg k v s\r\nincr n 1\r\nset n 0 0 1 noreply\r\n5\r\n\
+    incr n 1\r\nset big 0 0 20\r\n01234567890123456789\r\ngets big\r\ngat 0 a n\r\nset bad 0 0 2\r\nxyz\r\nbogus\r\nmd k q\r\nmn\r\n\
+    set w -1 0 4\r\nabcd\r\nget a\r\nversion\r\nflush_all\r\nget a\r\n";
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    /// However the bytes are cut, and wherever the keys are, the answers are the same.
+    #[test]
+    fn any_split_gives_the_same_answers(cuts in prop::collection::vec(0..SCRIPT.len(), 0..20), count in 1usize..4) {
+        let expected = Client::with(count).send(SCRIPT);
+        let mut cuts = cuts;
+        cuts.push(SCRIPT.len());
+        cuts.sort_unstable();
+        let (mut client, mut answer, mut start) = (Client::with(count), Vec::new(), 0);
+        for cut in cuts {
+            answer.extend(client.send(&SCRIPT[start..cut]));
+            start = cut;
+        }
+        prop_assert_eq!(String::from_utf8_lossy(&answer), String::from_utf8_lossy(&expected));
+    }
+
+    /// Whatever is sent, nothing panics.
+    #[test]
+    fn anything_may_be_sent(
+        pieces in prop::collection::vec(prop_oneof![
+            prop::collection::vec(any::<u8>(), 0..40),
+            prop::sample::select(vec![
+                "set a 0 0 5\r\n", "get a", " b", "\r\n", "ms a 3 ", "mg a ", "b ", "k O1 v ", "ma n N0 J5 D3 v\r\n", "incr a 1\r\n",
+                "gat 5 ", "cas a 0 0 1 5\r\n1\r\n", "append a 0 0 1\r\nx\r\n", "abc\r\n", "touch a 5\r\n", "me a\r\n", "N30 W X x I ",
+                "md a I\r\n", "stats\r\n", "flush_all 1\r\n", "T-1 R5 E3 C4 F7 M? ", "\0",
+            ]).prop_map(|text| text.as_bytes().to_vec()),
+            (any::<u8>(), prop::sample::select(vec![0usize, 4, 8, 20]), 0usize..4).prop_map(|(opcode, extra, key)| {
+                packet(opcode % 0x26, &vec![1; extra], &b"abcd"[..key], b"", 0)
+            }),
+        ], 0..40),
+        is_binary: bool,
+    ) {
+        let mut client = Client::with(2);
+        if is_binary {
+            client.send(&packet(0x0a, &[], &[], &[], 0));
+        }
+        for piece in pieces {
+            client.send(&piece);
+        }
+    }
+}

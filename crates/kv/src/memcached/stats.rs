@@ -1,0 +1,220 @@
+//! What clients have done, and how `stats` tells it.
+
+use std::ops::AddAssign;
+
+use super::execute::Executor;
+use super::number;
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $field:ident),* $(,)?) => {
+        /// What clients have done on a partition.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct DoorCounters {
+            $($(#[$doc])* pub $field: u64,)*
+        }
+
+        impl AddAssign for DoorCounters {
+            fn add_assign(&mut self, other: Self) {
+                $(self.$field += other.$field;)*
+            }
+        }
+    };
+}
+
+counters! {
+    /// Keys asked for.
+    get_count,
+    /// Keys found.
+    get_hit_count,
+    /// Keys not found.
+    get_miss_count,
+    /// Values brought.
+    set_count,
+    /// Touches.
+    touch_count,
+    /// Touches of something.
+    touch_hit_count,
+    /// Flushes.
+    flush_count,
+    /// Meta commands.
+    meta_count,
+    /// Deletes of something.
+    delete_hit_count,
+    /// Deletes of nothing.
+    delete_miss_count,
+    /// Increments of something.
+    increment_hit_count,
+    /// Increments of nothing.
+    increment_miss_count,
+    /// Decrements of something.
+    decrement_hit_count,
+    /// Decrements of nothing.
+    decrement_miss_count,
+    /// Numbers that fitted.
+    cas_hit_count,
+    /// Numbers of nothing.
+    cas_miss_count,
+    /// Numbers that did not fit.
+    cas_bad_count,
+    /// Values that were too large.
+    too_large_count,
+    /// Values for which there was no memory.
+    no_memory_count,
+}
+
+/// What a partition says of itself, to be added up with the others.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PartitionStats {
+    /// What clients have done.
+    pub door: DoorCounters,
+    /// What it holds and has done.
+    pub processor: crate::Counters,
+    /// Its memory limit.
+    pub limit_bytes: u64,
+    /// Memory that pairs and index take.
+    pub taken_bytes: u64,
+    /// Its index.
+    pub index_bytes: u64,
+}
+
+impl AddAssign for PartitionStats {
+    fn add_assign(&mut self, other: Self) {
+        self.door += other.door;
+        let (p, o) = (&mut self.processor, other.processor);
+        p.pair_count += o.pair_count;
+        p.inline_count += o.inline_count;
+        p.pair_bytes += o.pair_bytes;
+        p.stored_count += o.stored_count;
+        p.evicted_count += o.evicted_count;
+        p.evicted_unread_count += o.evicted_unread_count;
+        p.expired_count += o.expired_count;
+        p.moved_count += o.moved_count;
+        p.reclaimed_count += o.reclaimed_count;
+        self.limit_bytes += other.limit_bytes;
+        self.taken_bytes += other.taken_bytes;
+        self.index_bytes += other.index_bytes;
+    }
+}
+
+/// What a listener knows of itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ListenerStats {
+    /// Connections now.
+    pub connection_count: u64,
+    /// Connections ever.
+    pub connection_total_count: u64,
+    /// Bytes received.
+    pub received_bytes: u64,
+    /// Bytes sent.
+    pub sent_bytes: u64,
+    /// Threads that serve.
+    pub thread_count: u64,
+}
+
+impl Executor {
+    /// What this partition says of itself.
+    #[must_use]
+    pub fn stats(&self) -> PartitionStats {
+        PartitionStats {
+            door: self.counters,
+            processor: self.processor.counters(),
+            limit_bytes: self.processor.settings().memory_bytes as u64,
+            taken_bytes: self.processor.taken_bytes() as u64,
+            index_bytes: self.processor.index_bytes() as u64,
+        }
+    }
+
+    /// Calls `each` with name and value of every statistic of a kind. `false` if there is no such kind.
+    pub fn for_each_stat(
+        &self,
+        of: &[u8],
+        stats: &PartitionStats,
+        listener: &ListenerStats,
+        mut each: impl FnMut(&str, &str),
+    ) -> bool {
+        let mut number = |name: &str, value: u64| {
+            let digits = number::Digits::new(value);
+            each(name, std::str::from_utf8(digits.text()).expect("digits"));
+        };
+        match of {
+            b"" => {}
+            b"settings" => {
+                number("maxbytes", stats.limit_bytes);
+                number("item_size_max", self.settings.value_bytes_max as u64);
+                number("num_threads", listener.thread_count);
+                for (name, value) in [
+                    ("cas_enabled", "yes"),
+                    ("flush_enabled", if self.settings.allows_flush { "yes" } else { "no" }),
+                    ("evictions", if self.evicts() { "on" } else { "off" }),
+                    ("binding_protocol", "auto-negotiate"),
+                ] {
+                    each(name, value);
+                }
+                return true;
+            }
+            b"items" | b"slabs" | b"sizes" | b"conns" | b"reset" => return true,
+            _ => return false,
+        }
+        let (d, p) = (&stats.door, &stats.processor);
+        number("pid", std::process::id().into());
+        number("uptime", self.uptime_s().into());
+        number("time", u64::try_from(self.unix_s()).unwrap_or(0));
+        each("version", VERSION);
+        each("pointer_size", "64");
+        let mut number = |name: &str, value: u64| {
+            let digits = number::Digits::new(value);
+            each(name, std::str::from_utf8(digits.text()).expect("digits"));
+        };
+        for (name, value) in [
+            ("curr_connections", listener.connection_count),
+            ("total_connections", listener.connection_total_count),
+            ("cmd_get", d.get_count),
+            ("cmd_set", d.set_count),
+            ("cmd_flush", d.flush_count),
+            ("cmd_touch", d.touch_count),
+            ("cmd_meta", d.meta_count),
+            ("get_hits", d.get_hit_count),
+            ("get_misses", d.get_miss_count),
+            ("get_expired", p.expired_count),
+            ("get_flushed", 0),
+            ("delete_misses", d.delete_miss_count),
+            ("delete_hits", d.delete_hit_count),
+            ("incr_misses", d.increment_miss_count),
+            ("incr_hits", d.increment_hit_count),
+            ("decr_misses", d.decrement_miss_count),
+            ("decr_hits", d.decrement_hit_count),
+            ("cas_misses", d.cas_miss_count),
+            ("cas_hits", d.cas_hit_count),
+            ("cas_badval", d.cas_bad_count),
+            ("touch_hits", d.touch_hit_count),
+            ("touch_misses", d.touch_count - d.touch_hit_count),
+            ("store_too_large", d.too_large_count),
+            ("store_no_memory", d.no_memory_count),
+            ("bytes_read", listener.received_bytes),
+            ("bytes_written", listener.sent_bytes),
+            ("limit_maxbytes", stats.limit_bytes),
+            ("accepting_conns", 1),
+            ("listen_disabled_num", 0),
+            ("threads", listener.thread_count),
+            ("conn_yields", 0),
+            ("hash_bytes", stats.index_bytes),
+            ("expired_unfetched", 0),
+            ("evicted_unfetched", p.evicted_unread_count),
+            ("bytes", stats.taken_bytes - stats.index_bytes),
+            ("curr_items", p.pair_count),
+            ("total_items", p.stored_count),
+            ("evictions", p.evicted_count),
+            ("reclaimed", p.expired_count),
+        ] {
+            number(name, value);
+        }
+        true
+    }
+
+    fn evicts(&self) -> bool {
+        self.processor.settings().eviction != crate::Eviction::None
+    }
+}
+
+/// What `version` says. Clients read a number from it to decide which commands there are.
+pub const VERSION: &str = concat!("1.6.99-nvlane-", env!("CARGO_PKG_VERSION"));
