@@ -42,10 +42,14 @@ pub(crate) struct TargetArguments {
     /// The subsystem's name.
     #[arg(long, value_name = "NQN", default_value = DEFAULT_NQN)]
     nqn: Nqn,
-    /// A namespace: ram:SIZE, null:SIZE, file:PATH?size=SIZE or device:PATH, with options such as ?lba=512&readonly behind it.
+    /// A namespace: ram:SIZE, null:SIZE, file:PATH?size=SIZE, device:PATH or kv:ram:SIZE, with options such as
+    /// ?lba=512&readonly behind it.
     /// May be given several times.
     #[arg(long, value_name = "SPEC")]
     namespace: Vec<Spec>,
+    /// Where memcached's clients connect: to the first kv namespace. May be given several times.
+    #[arg(long, value_name = "ADDR:PORT")]
+    memcached: Vec<SocketAddr>,
     /// One thread on each of these cores, such as 0,2-5. [default: all]
     #[arg(long, value_name = "LIST")]
     cores: Option<CoreList>,
@@ -92,7 +96,9 @@ pub(crate) fn target(arguments: &TargetArguments) -> Ended {
         signals.forever().for_each(|signal| drop(from_signals.send(Wake::Signal(signal))));
     });
     if !arguments.run.is_empty() {
-        let mut child = run::start(&arguments.run, &[("NVLANE_ADDR", address(&target, &config))])?;
+        let memcached = target.memcached().first().map_or_else(String::new, |door| local(*door).to_string());
+        let variables = [("NVLANE_ADDR", address(&target, &config)), ("NVLANE_MEMCACHED", memcached)];
+        let mut child = run::start(&arguments.run, &variables)?;
         std::thread::spawn(move || drop(wakes.send(Wake::CommandEnded(child.wait()))));
     }
     serve(target, arguments, &wake)
@@ -171,6 +177,9 @@ fn configure(arguments: &TargetArguments, file: Option<&ConfigFile>) -> Result<T
         let listeners = arguments.listen.iter().map(|text| parse_listener(text));
         config.listeners = listeners.collect::<Result<_, _>>()?;
     }
+    if !arguments.memcached.is_empty() {
+        config.memcached.clone_from(&arguments.memcached);
+    }
     if let Some(cores) = &arguments.cores {
         config.reactors.threads = Threads::Cores(cores.clone());
     }
@@ -240,6 +249,9 @@ fn announce(target: &Target, config: &TargetConfig) {
             discovery = listener.config.discovery,
             "listening"
         );
+    }
+    for address in target.memcached() {
+        tracing::info!(%address, "listening for memcached's clients");
     }
     for subsystem in &config.subsystems {
         let namespaces: Vec<String> =

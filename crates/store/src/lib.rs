@@ -1,9 +1,10 @@
-//! What is behind a namespace: RAM, files, devices, and filters that stack over any of them.
+//! What is behind a namespace: RAM, files, devices, filters that stack over any of them; and key-value partitions.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::cast_possible_truncation))]
 
 mod block;
 mod filter;
+mod key_value;
 mod namespace;
 mod size;
 mod spec;
@@ -14,6 +15,7 @@ mod testing;
 
 pub use block::{FileKind, FileSettings, FileStore, MemorySettings, MemoryStore, NullStore, OpenError};
 pub use filter::{Delay, Fault, FaultKind, FaultRate, Filter, Kind, KindCounters, Limit, Traced};
+pub use key_value::{KeyValueSettings, KeyValueShape, KeyValueStore};
 pub use namespace::{Backend, Geometry, Reply, Request, Store, StoreError, StoreIo, Ticket};
 pub use size::Size;
 pub use spec::{Source, Spec, SpecError};

@@ -183,6 +183,11 @@ pub trait Backend {
 
     /// A timer set for `ticket` rings.
     fn on_timer(&mut self, io: &mut dyn StoreIo, ticket: Ticket);
+
+    /// This reactor's partition, if keys and values are behind the namespace and not blocks.
+    fn key_value(&mut self) -> Option<&mut kv::memcached::Executor> {
+        None
+    }
 }
 
 /// A namespace's storage, shared by all reactors.
@@ -207,4 +212,14 @@ pub trait Store: Send + Sync {
     /// # Errors
     /// Why it cannot be opened.
     fn reopen(&self) -> std::io::Result<()>;
+
+    /// Says how many reactors will attach, before the first does.
+    fn set_reactor_count(&self, count: usize) {
+        let _ = count;
+    }
+
+    /// What hosts are told, if keys and values are behind the namespace and not blocks.
+    fn key_value(&self) -> Option<crate::key_value::KeyValueShape> {
+        None
+    }
 }

@@ -1,12 +1,15 @@
 //! What is behind a namespace, in one line: for the command line and the configuration.
 //!
 //! ```text
-//! SPEC    = ram:SIZE | null:SIZE | file:PATH | device:PATH, then ?OPTION, then &OPTION for each further one
+//! SPEC    = ram:SIZE | null:SIZE | file:PATH | device:PATH | kv:ram:SIZE,
+//!           then ?OPTION, then &OPTION for each further one
 //! OPTION  = lba=BYTES            block size: 512 to 65536, a power of two
 //!         | size=SIZE            (file) creates the file with that size, or lets it grow
 //!         | uuid=UUID            the namespace's identity
 //!         | readonly             writes are refused
 //!         | huge                 (ram) huge pages, if there are any
+//!         | evict=none           (kv) nothing makes room for what is new; else what is not used does
+//!         | pair=BYTES           (kv) key and value to expect in the mean: decides the share of the index
 //!         | FILTER               each stands over those before it; may be given several times
 //! FILTER  = delay=[KIND:]TIME[-TIME]                       for instance delay=read:50us-200us
 //!         | error=[KIND:]RATE[,as=ERROR][,at=SIZE-SIZE][,seed=N]     error=write:1/1000,as=nospace, error=0.1%
@@ -34,6 +37,7 @@ use crate::block::{
     NullStore, OpenError,
 };
 use crate::filter::{Delay, Fault, FaultKind, FaultRate, Filter, Kind, Limit};
+use crate::key_value::{KeyValueSettings, KeyValueStore};
 use crate::namespace::Store;
 use crate::size::Size;
 
@@ -73,6 +77,15 @@ pub enum Source {
         path: PathBuf,
         /// The size it is created with or grows to.
         bytes: Option<u64>,
+    },
+    /// Keys and values in RAM.
+    KeyValue {
+        /// Memory for them and their index.
+        bytes: u64,
+        /// Whether pairs that nobody uses make room for others.
+        evicts: bool,
+        /// Bytes of key and value to expect, in the mean.
+        pair_bytes: u32,
     },
     /// On a block device.
     Device {
@@ -117,6 +130,9 @@ impl Spec {
                 Arc::new(MemoryStore::new(&settings)?)
             }
             Source::Null { bytes } => Arc::new(NullStore::new(*bytes, block_bytes, is_read_only)?),
+            &Source::KeyValue { bytes, evicts, pair_bytes } => {
+                return Ok(Arc::new(KeyValueStore::new(KeyValueSettings { bytes, evicts, pair_bytes })));
+            }
             Source::File { path, bytes } => Arc::new(file(path, FileKind::Regular, *bytes)?),
             Source::Device { path } => Arc::new(file(path, FileKind::Device, None)?),
         };
@@ -212,7 +228,10 @@ const TIME_UNITS: [(&str, u64); 3] = [("s", 1_000_000), ("ms", 1000), ("us", 1)]
 const TIME_US_MAX: u64 = 24 * 3600 * 1_000_000;
 
 /// The sources, for messages.
-const SOURCES: &str = "ram:SIZE, null:SIZE, file:PATH or device:PATH";
+const SOURCES: &str = "ram:SIZE, null:SIZE, file:PATH, device:PATH or kv:ram:SIZE";
+
+/// Key and value, where nothing is said of them.
+const PAIR_BYTES_DEFAULT: u32 = 48;
 
 fn list<const N: usize>(names: [&str; N]) -> String {
     let (last, others) = names.split_last().expect("lists are not empty");
@@ -255,6 +274,13 @@ fn parse_source(text: Piece<'_>) -> Parsed<Source> {
         "ram" => Ok(Source::Memory { bytes: parse_bytes(place)?, huge_pages: false }),
         "null" => Ok(Source::Null { bytes: parse_bytes(place)? }),
         "file" => Ok(Source::File { path: parse_path(place)?, bytes: None }),
+        "kv" => match place.split(':') {
+            (Piece { text: "ram", .. }, Some(size)) => {
+                let bytes = parse_bytes(size)?;
+                Ok(Source::KeyValue { bytes, evicts: true, pair_bytes: PAIR_BYTES_DEFAULT })
+            }
+            _ => place.wrong("expected ram:SIZE, as in kv:ram:4G"),
+        },
         "device" => Ok(Source::Device { path: parse_path(place)? }),
         unknown => scheme.wrong(format!("there is no '{unknown}': expected {SOURCES}")),
     }
@@ -306,6 +332,28 @@ fn parse_option(spec: &mut Spec, name: Piece<'_>, value: Option<Piece<'_>>) -> P
         _ => name.wrong(format!("{} needs a value, as in {}={example}", name.text, name.text)),
     };
     match (name.text, &mut spec.source) {
+        ("evict", Source::KeyValue { evicts, .. }) => {
+            let value = needed("none")?;
+            *evicts = match value.text {
+                "none" => false,
+                "unused" => true,
+                _ => return value.wrong("expected none or unused"),
+            };
+        }
+        ("pair", Source::KeyValue { pair_bytes, .. }) => {
+            let value = needed("48")?;
+            match u32::try_from(value.size()?) {
+                Ok(bytes @ 1..=0x1000_0000) => *pair_bytes = bytes,
+                _ => return value.wrong("expected a size up to 256M"),
+            }
+        }
+        ("evict" | "pair", _) => return name.wrong("only kv: has keys and values"),
+        (
+            "lba" | "readonly" | "huge" | "size" | "delay" | "error" | "limit" | "trace",
+            Source::KeyValue { .. },
+        ) => {
+            return name.wrong("only evict, pair and uuid go with kv:");
+        }
         ("lba", _) => {
             let value = needed("4096")?;
             let bytes = u32::try_from(value.size()?).ok();
@@ -460,6 +508,15 @@ impl fmt::Display for Spec {
                 }
             }
             Source::Null { bytes } => write!(f, "null:{}", Size(*bytes))?,
+            Source::KeyValue { bytes, evicts, pair_bytes } => {
+                write!(f, "kv:ram:{}", Size(*bytes))?;
+                if !evicts {
+                    option(f, format_args!("evict=none"))?;
+                }
+                if *pair_bytes != PAIR_BYTES_DEFAULT {
+                    option(f, format_args!("pair={pair_bytes}"))?;
+                }
+            }
             Source::File { path, bytes } => {
                 write!(f, "file:{}", PathText(path.as_os_str()))?;
                 if let Some(bytes) = bytes {
@@ -587,6 +644,8 @@ mod tests {
         prop_oneof![
             (bytes(), any::<bool>()).prop_map(|(bytes, huge_pages)| Source::Memory { bytes, huge_pages }),
             bytes().prop_map(|bytes| Source::Null { bytes }),
+            (bytes(), any::<bool>(), 1u32..=1 << 28)
+                .prop_map(|(bytes, evicts, pair_bytes)| Source::KeyValue { bytes, evicts, pair_bytes }),
             (path(), option::of(bytes())).prop_map(|(path, bytes)| Source::File { path, bytes }),
             path().prop_map(|path| Source::Device { path }),
         ]
@@ -620,12 +679,11 @@ mod tests {
         let block_bytes = option::of((9u32..=16).prop_map(|bits| 1 << bits));
         let uuid = option::of(any::<[u8; 16]>().prop_map(Uuid::from_bytes));
         (sources(), block_bytes, uuid, any::<bool>(), vec(filters(), 0..4)).prop_map(
-            |(source, block_bytes, uuid, is_read_only, filters)| Spec {
-                source,
-                block_bytes,
-                uuid,
-                is_read_only,
-                filters,
+            |(source, block_bytes, uuid, is_read_only, filters)| {
+                if matches!(source, Source::KeyValue { .. }) {
+                    return Spec { uuid, ..Spec::new(source) };
+                }
+                Spec { source, block_bytes, uuid, is_read_only, filters }
             },
         )
     }
@@ -770,13 +828,17 @@ mod tests {
             "ram:1G?limit=1X/s",
             "ram:1G?trace=on",
             "ram:1G?trace&&trace",
+            "kv:1G",
+            "kv:ram:1G?lba=512",
+            "kv:ram:1G?evict=some",
+            "ram:1G?pair=48",
         ];
         let messages: Vec<String> =
             wrong.iter().map(|text| text.parse::<Spec>().unwrap_err().to_string()).collect();
         insta::assert_snapshot!(messages.join("\n"), @r#"
-        namespace '', character 1: expected ram:SIZE, null:SIZE, file:PATH or device:PATH
-        namespace 'ram', character 1: expected ram:SIZE, null:SIZE, file:PATH or device:PATH
-        namespace 'disk:1G', character 1: there is no 'disk': expected ram:SIZE, null:SIZE, file:PATH or device:PATH
+        namespace '', character 1: expected ram:SIZE, null:SIZE, file:PATH, device:PATH or kv:ram:SIZE
+        namespace 'ram', character 1: expected ram:SIZE, null:SIZE, file:PATH, device:PATH or kv:ram:SIZE
+        namespace 'disk:1G', character 1: there is no 'disk': expected ram:SIZE, null:SIZE, file:PATH, device:PATH or kv:ram:SIZE
         namespace 'ram:', character 5: expected a size such as 64M or 10G
         namespace 'ram:1X', character 6: no size ends in 'X': use K, M, G or T, as in 64M
         namespace 'ram:1GB', character 6: no size ends in 'GB': use K, M, G or T, as in 64M
@@ -823,6 +885,10 @@ mod tests {
         namespace 'ram:1G?limit=1X/s', character 15: no size ends in 'X': use K, M, G or T, as in 64M
         namespace 'ram:1G?trace=on', character 14: trace takes no value
         namespace 'ram:1G?trace&&trace', character 14: expected an option
+        namespace 'kv:1G', character 4: expected ram:SIZE, as in kv:ram:4G
+        namespace 'kv:ram:1G?lba=512', character 11: only evict, pair and uuid go with kv:
+        namespace 'kv:ram:1G?evict=some', character 17: expected none or unused
+        namespace 'ram:1G?pair=48', character 8: only kv: has keys and values
         "#);
     }
 

@@ -42,6 +42,8 @@ pub(crate) struct Attachments {
     leaving: u32,
     /// Those who waited for writes to namespaces that are let go of: nothing is under way there any more.
     released: Vec<(u16, u64)>,
+    /// The first namespace with keys and values: where memcached's clients are led.
+    key_value: Option<(NamespaceId, AttachedIndex)>,
 }
 
 /// What an NSID stands for.
@@ -89,7 +91,20 @@ impl Attachments {
                 self.leaving += 1;
             }
         }
+        self.key_value = None;
+        let ids: Vec<_> = self.by_id.iter().map(|(id, at)| (*id, *at)).collect();
+        for (id, at) in ids {
+            if self.key_value.is_none() && self.get_mut(at).backend.key_value().is_some() {
+                self.key_value = Some((id, at));
+            }
+        }
         self.table = table;
+    }
+
+    /// The partition at hand of the first namespace with keys and values.
+    pub(crate) fn key_value(&mut self) -> Option<(NamespaceId, &mut kv::memcached::Executor)> {
+        let (id, at) = self.key_value?;
+        Some((id, self.get_mut(at).backend.key_value()?))
     }
 
     fn insert(&mut self, id: NamespaceId, backend: Box<dyn Backend>) -> AttachedIndex {

@@ -39,6 +39,8 @@ pub struct TargetConfig {
     pub timeouts: TimeoutConfig,
     /// Where hosts connect.
     pub listeners: Vec<ListenerConfig>,
+    /// Where memcached's clients connect; the first key-value namespace is behind it.
+    pub memcached: Vec<SocketAddr>,
     /// What the discovery service tells.
     pub discovery: DiscoveryConfig,
     /// What is served.

@@ -71,7 +71,7 @@ pub fn storage_name(spec: &Spec) -> Option<String> {
     match &spec.source {
         Source::File { path, .. } => Some(format!("file:{}", path.display())),
         Source::Device { path } => Some(format!("device:{}", path.display())),
-        Source::Memory { .. } | Source::Null { .. } => None,
+        Source::Memory { .. } | Source::Null { .. } | Source::KeyValue { .. } => None,
     }
 }
 

@@ -16,6 +16,7 @@ pub mod discovery;
 mod exclusion;
 mod fused;
 pub mod identity;
+pub mod key_value;
 mod lane;
 pub mod lane_counters;
 pub mod limits;

@@ -14,6 +14,7 @@ use wire::status::Status;
 
 use crate::control_record::{Association, CommandId, LaneId};
 use crate::exclusion::LockMessage;
+use crate::key_value::KeyValueMessage;
 use crate::lane_counters::LaneCounters;
 use crate::namespace_table::NamespaceTable;
 use crate::subsystem::SubsystemId;
@@ -148,6 +149,8 @@ pub enum Message {
     },
     /// About locks of fused commands.
     Lock(LockMessage),
+    /// About keys and values: between the partitions of a namespace.
+    KeyValue(Box<KeyValueMessage>),
     /// From outside: the configuration has changed, or the target ends.
     Operator(crate::operator::Order),
     /// Accept connections here from now on.

@@ -1,6 +1,7 @@
 //! A running target: its threads, and the one handle to them.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -8,17 +9,17 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use proto::controller_queue::QueueSettings;
 use proto::doorbell::Policy;
 use proto::handshake::ControllerOffer;
-use reactor::{Address, CoreList, EngineKind, Features, Mailbox, Reactor, Settings};
+use reactor::{Address, CoreList, EngineKind, Features, Listener, Mailbox, Reactor, Settings};
 use wire::nqn::Nqn;
 
 use crate::commands::IoLimits;
-use crate::config::{Problem, TargetConfig, Threads, TimeoutConfig};
+use crate::config::{Place, Problem, TargetConfig, Threads, TimeoutConfig};
 use crate::control::{Control, ControlSettings};
 use crate::lane::LaneTimeouts;
 use crate::limits::Limits;
 use crate::message::Message;
 use crate::operator::{self, Operator, Order, OrderKind, Report, RunningListener, Step, TargetState};
-use crate::serving::{Home, Serving, ServingSettings};
+use crate::serving::{DOOR, Home, Serving, ServingSettings};
 
 /// Why a target did not start. Nothing of it is left.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +54,7 @@ pub struct Target {
     threads: Vec<JoinHandle<io::Result<()>>>,
     engine: EngineKind,
     stop_ms: u64,
+    memcached: Vec<SocketAddr>,
 }
 
 impl Target {
@@ -70,6 +72,8 @@ impl Target {
         let reactor_count = u16::try_from(cores.len()).unwrap_or(u16::MAX);
         let (operator, steps) =
             Operator::start(config, reactor_count).map_err(|problems| StartError::Config { problems })?;
+        let doors = config.memcached.iter().map(|address| open_door(*address));
+        let doors = doors.collect::<Result<Vec<Listener>, _>>()?;
         let mailboxes: Vec<Mailbox<Message>> = cores
             .iter()
             .map(|_| Mailbox::new())
@@ -81,6 +85,7 @@ impl Target {
             threads: Vec::new(),
             engine,
             stop_ms: config.timeouts.stop_ms,
+            memcached: doors.iter().map(Listener::address).collect(),
         };
         let settings = Settings {
             engine,
@@ -122,6 +127,9 @@ impl Target {
                 Err(source) => return Err(target.abandon(StartError::Reactor { reactor, source })),
             }
         }
+        for (at, door) in (DOOR..).zip(doors) {
+            target.addresses[0].post(Message::Listen(at, door));
+        }
         Ok(target)
     }
 
@@ -129,6 +137,12 @@ impl Target {
     #[must_use]
     pub fn listeners(&self) -> &[RunningListener] {
         self.operator.listeners()
+    }
+
+    /// Where memcached's clients connect, in the order of the configuration.
+    #[must_use]
+    pub fn memcached(&self) -> &[SocketAddr] {
+        &self.memcached
     }
 
     /// The name of its discovery service.
@@ -209,6 +223,15 @@ pub fn applications(
     let serving = serving_settings(limits, timeouts, Policy::default());
     let mut home = Some(home(settings, steps));
     (0..reactor_count).map(|reactor| Serving::new(serving, reactor, home.take())).collect()
+}
+
+fn open_door(address: SocketAddr) -> Result<Listener, StartError> {
+    Listener::bind(address).map_err(|error| StartError::Config {
+        problems: vec![Problem {
+            place: Place::Listener(0),
+            message: format!("cannot listen for memcached's clients on {address}: {error}"),
+        }],
+    })
 }
 
 /// What a reactor's thread is given.

@@ -1,6 +1,7 @@
 //! What each reactor of the target runs: its lanes, the commands under way, and on reactor 0 the control plane.
 
 mod dispatch;
+mod door;
 mod lanes;
 
 use proto::controller_queue::QueueSettings;
@@ -12,9 +13,13 @@ use crate::attached::AttachedIndex;
 use crate::commands::{Caller, Commands, IoLimits, TICKET_TIMER};
 use crate::control::Control;
 use crate::exclusion::{Audience, LockManager, LockMessage};
+use crate::key_value::{self, KeyValueMessage};
 use crate::lane::{Lane, LaneTimeouts};
 use crate::message::Message;
 use crate::running::Owner;
+
+pub(crate) use door::DOOR;
+use door::Door;
 
 /// One receive takes in at most this much: whole caravans, in few calls, into memory that stays warm.
 const STAGING_BYTES: usize = 256 * 1024;
@@ -24,6 +29,9 @@ const CONTROL_TIMER: Token = 1 << 62;
 
 /// The timer that lets idle lanes give memory back.
 const SWEEP_TIMER: Token = CONTROL_TIMER | 1;
+
+/// The timer of the memcached door.
+const DOOR_TIMER: Token = CONTROL_TIMER | 2;
 
 /// How the lanes of a target serve.
 #[derive(Clone, Copy, Debug)]
@@ -56,8 +64,9 @@ pub struct Serving {
     reactor: u16,
     lanes: Vec<Place>,
     free_places: Vec<u32>,
-    /// By index of the socket: which lane it is.
+    /// By index of the socket: which lane it is, or which guest of the door.
     by_socket: Vec<u32>,
+    door: Door,
     commands: Commands,
     home: Option<Home>,
     staging: Box<[u8]>,
@@ -86,6 +95,7 @@ impl Serving {
             lanes: Vec::new(),
             free_places: Vec::new(),
             by_socket: Vec::new(),
+            door: Door::default(),
             commands: Commands::new(settings.limits, reactor),
             home,
             staging: vec![0; STAGING_BYTES].into(),
@@ -169,6 +179,34 @@ impl Serving {
         }
     }
 
+    #[cold]
+    #[inline(never)]
+    fn receive_at_door(&mut self, io: &mut impl Io<Message>, index: u32, socket: SocketId) -> bool {
+        let namespaces = &mut self.commands.namespaces;
+        self.door.receive(io, namespaces, index & !DOOR, socket, &mut self.staging)
+    }
+
+    /// Lets connections in at the door that have waited for the namespace.
+    fn let_in(&mut self, io: &mut impl Io<Message>) {
+        while let Some((socket, index)) = self.door.next_in(io, &mut self.commands.namespaces) {
+            if self.by_socket.len() <= socket.index() {
+                self.by_socket.resize(socket.index() + 1, u32::MAX);
+            }
+            self.by_socket[socket.index()] = index;
+        }
+    }
+
+    fn on_key_value(&mut self, io: &mut impl Io<Message>, message: KeyValueMessage) {
+        let namespaces = &mut self.commands.namespaces;
+        match message {
+            KeyValueMessage::Answers(answers) => self.door.on_answers(io, namespaces, &answers),
+            KeyValueMessage::Stats { session, ticket, stats } => {
+                self.door.on_stats(io, namespaces, session, ticket, &stats);
+            }
+            message => key_value::serve(io, namespaces, message),
+        }
+    }
+
     fn on_control(&mut self, io: &mut impl Io<Message>, message: Message) {
         let Some(home) = &mut self.home else { return };
         let now_ns = io.now_ns();
@@ -212,6 +250,9 @@ impl Application for Serving {
     #[inline]
     fn on_readable(&mut self, io: &mut impl Io<Message>, socket: SocketId) -> bool {
         let Some(&index) = self.by_socket.get(socket.index()) else { return false };
+        if index & DOOR != 0 {
+            return self.receive_at_door(io, index, socket);
+        }
         self.lane(index).is_some_and(|lane| lane.socket == Some(socket)) && self.receive(io, index)
     }
 
@@ -221,6 +262,8 @@ impl Application for Serving {
             && !std::mem::replace(&mut lane.is_dirty, true)
         {
             self.dirty.push(index);
+        } else if index & DOOR != 0 {
+            self.door.on_writable(index & !DOOR, socket);
         }
         let _ = io;
     }
@@ -241,6 +284,8 @@ impl Application for Serving {
             self.drain_control(io);
         } else if token == SWEEP_TIMER {
             self.sweep(io);
+        } else if token == DOOR_TIMER {
+            self.door.sweep(io);
         } else {
             let index = u32::try_from(token & 0xffff_ffff).expect("masked");
             let generation = u32::try_from(token >> 32).expect("30 bits");
@@ -250,7 +295,12 @@ impl Application for Serving {
 
     fn on_message(&mut self, io: &mut impl Io<Message>, message: Message) {
         match message {
+            Message::Adopt(connection, listener) if listener & DOOR != 0 => {
+                self.door.expect(connection);
+                self.let_in(io);
+            }
             Message::Adopt(connection, listener) => self.adopt(io, connection, listener),
+            Message::KeyValue(message) => self.on_key_value(io, *message),
             Message::Answer(answer) => self.on_answer(io, *answer),
             Message::End(id) => {
                 if self.lane_of(id).is_some() {
@@ -260,6 +310,7 @@ impl Application for Serving {
             Message::Abort { lane, cid, asked_by } => self.on_abort(io, lane, cid, asked_by),
             Message::Table(table) => {
                 self.commands.namespaces.replace(table);
+                self.let_in(io);
                 self.report_table(io);
             }
             Message::Flush { subsystem, asked_by } => {
@@ -291,6 +342,10 @@ impl Application for Serving {
         if rang {
             self.ring(io);
         }
+        let served = self.door.has_work();
+        if served {
+            self.door.flush(io, &mut self.commands.namespaces);
+        }
         if !self.failing.is_empty() {
             self.report_failures(io);
         }
@@ -301,6 +356,6 @@ impl Application for Serving {
         if self.commands.namespaces.has_exclusions() {
             self.report_quiet(io);
         }
-        worked || rang
+        worked || rang || served
     }
 }

@@ -171,6 +171,16 @@ impl TargetConfig {
                 findings.add(Place::Listener(at), message);
             }
         }
+        let has_keys = |subsystem: &super::SubsystemConfig| {
+            let is_key_value = |namespace: &super::NamespaceConfig| {
+                matches!(namespace.storage.source, store::Source::KeyValue { .. })
+            };
+            subsystem.namespaces.iter().any(is_key_value)
+        };
+        if !self.memcached.is_empty() && !self.subsystems.iter().any(has_keys) {
+            let message = "memcached's clients need a key-value namespace: add one, such as kv:ram:1G".into();
+            findings.add(Place::Listener(0), message);
+        }
         let has_subsystems = self.listeners.iter().any(|listener| listener.subsystems);
         if !has_subsystems && !self.subsystems.is_empty() && !self.listeners.is_empty() {
             let message = "no listener leads to subsystems: turn subsystems on for one of them".into();

@@ -194,6 +194,8 @@ struct RawFile {
     discovery: RawDiscovery,
     listener: Option<Vec<Spanned<RawListener>>>,
     #[serde(default)]
+    memcached: Vec<SocketAddr>,
+    #[serde(default)]
     subsystem: Vec<Spanned<RawSubsystem>>,
 }
 
@@ -388,10 +390,11 @@ impl Reader<'_> {
             None => ListenerConfig::usual(IpAddr::from([127, 0, 0, 1])),
             Some(listeners) => self.listeners(listeners),
         };
+        let memcached = raw.memcached;
         let discovery = self.discovery(raw.discovery);
         let subsystems = raw.subsystem.into_iter().enumerate();
         let subsystems = subsystems.filter_map(|(at, subsystem)| self.subsystem(at, subsystem)).collect();
-        TargetConfig { reactors, limits, timeouts, listeners, discovery, subsystems }
+        TargetConfig { reactors, limits, timeouts, listeners, memcached, discovery, subsystems }
     }
 
     fn reactors(&mut self, raw: RawReactors) -> ReactorConfig {

@@ -25,6 +25,9 @@ impl TargetConfig {
 }
 
 fn inspect(spec: &Spec) -> Result<(), OpenError> {
+    if let Source::KeyValue { .. } = spec.source {
+        return Ok(());
+    }
     if let Source::Memory { bytes, .. } = spec.source {
         // Whether there is as much memory is only known when it is taken: look at the shape alone.
         let shape = Spec { source: Source::Null { bytes }, filters: Vec::new(), ..spec.clone() };

@@ -233,7 +233,10 @@ fn in_place(nqn: &Nqn, nsid: Nsid, running: &ResolvedNamespace, wanted: &Resolve
 
     if same_but_size(&running.spec, &wanted.spec) {
         let (before, after) = (size(&running.spec), size(&wanted.spec));
-        let is_in_memory = matches!(wanted.spec.source, Source::Memory { .. } | Source::Null { .. });
+        let is_in_memory = matches!(
+            wanted.spec.source,
+            Source::Memory { .. } | Source::Null { .. } | Source::KeyValue { .. }
+        );
         let mut changes = match after.filter(|after| before != Some(*after)) {
             None => Vec::new(),
             Some(after) if before.is_some_and(|before| after < before) && !is_in_memory => {
@@ -257,6 +260,7 @@ fn in_place(nqn: &Nqn, nsid: Nsid, running: &ResolvedNamespace, wanted: &Resolve
     let is_null = matches!(wanted.spec.source, Source::Null { .. });
     let is_same_place = match (&running.spec.source, &wanted.spec.source) {
         (Source::Memory { .. }, Source::Memory { .. }) => true,
+        (Source::KeyValue { .. }, Source::KeyValue { .. }) => true,
         _ => {
             let name = storage_name(&wanted.spec);
             name.is_some() && storage_name(&running.spec) == name
@@ -280,7 +284,9 @@ fn same_but_size(one: &Spec, other: &Spec) -> bool {
     let shape = |spec: &Spec| {
         let mut spec = Spec { uuid: None, ..spec.clone() };
         match &mut spec.source {
-            Source::Memory { bytes, .. } | Source::Null { bytes } => *bytes = 0,
+            Source::Memory { bytes, .. } | Source::Null { bytes } | Source::KeyValue { bytes, .. } => {
+                *bytes = 0
+            }
             Source::File { bytes, .. } => *bytes = None,
             Source::Device { .. } => {}
         }
@@ -292,7 +298,7 @@ fn same_but_size(one: &Spec, other: &Spec) -> bool {
 /// The size that a specification says.
 fn size(spec: &Spec) -> Option<u64> {
     match spec.source {
-        Source::Memory { bytes, .. } | Source::Null { bytes } => Some(bytes),
+        Source::Memory { bytes, .. } | Source::Null { bytes } | Source::KeyValue { bytes, .. } => Some(bytes),
         Source::File { bytes, .. } => bytes,
         Source::Device { .. } => None,
     }
@@ -303,6 +309,7 @@ fn restart(running: &TargetConfig, wanted: &TargetConfig, changes: &mut Vec<Chan
         ("reactors", running.reactors != wanted.reactors),
         ("limits", running.limits != wanted.limits),
         ("timeouts", running.timeouts != wanted.timeouts),
+        ("memcached", running.memcached != wanted.memcached),
         ("nqn of discovery", running.discovery.nqn != wanted.discovery.nqn),
     ];
     let differing = differing.iter().filter(|(_, differs)| *differs);

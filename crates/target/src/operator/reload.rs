@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use reactor::{Listener, ListenerTag};
-use store::{Size, Spec, Store};
+use store::{OpenError, Size, Spec, Store};
 use wire::id::Nsid;
 use wire::nqn::Nqn;
 
@@ -84,8 +84,8 @@ pub struct Operator {
     listeners: Vec<RunningListener>,
     discovery_nqn: Nqn,
     next_tag: ListenerTag,
-    /// Several reactors share the storage.
-    is_shared: bool,
+    /// Reactors that share the storage.
+    reactor_count: usize,
 }
 
 /// A listener that is open.
@@ -141,7 +141,7 @@ impl Operator {
             listeners: Vec::new(),
             discovery_nqn,
             next_tag: 1,
-            is_shared: reactor_count > 1,
+            reactor_count: reactor_count.into(),
         };
         let mut steps = vec![Step::SetReferrals(config.discovery.referrals.clone())];
         steps.extend(operator.open_subsystems(config)?);
@@ -160,7 +160,7 @@ impl Operator {
             let Some(resolved) = resolved.get(&subsystem.nqn) else { continue };
             steps.push(Step::AddSubsystem(new_subsystem(resolved)));
             for (nsid, namespace) in &resolved.namespaces {
-                let store = namespace.spec.open(self.is_shared).map_err(|error| {
+                let store = self.open_new(&namespace.spec).map_err(|error| {
                     let is_it = |wanted: &crate::config::NamespaceConfig| wanted.storage == namespace.spec;
                     let namespace_at = subsystem.namespaces.iter().position(is_it).unwrap_or(0);
                     let place = Place::Namespace(at, namespace_at, "storage");
@@ -301,8 +301,15 @@ impl Operator {
         let has_name = identity::storage_name(spec).is_some();
         match self.stores.iter().find(|(key, _)| has_name && is_it(key)) {
             Some((_, store)) => Ok(Arc::clone(store)),
-            None => spec.open(self.is_shared).map_err(|error| error.to_string()),
+            None => self.open_new(spec).map_err(|error| error.to_string()),
         }
+    }
+
+    /// Opens storage that is not open yet.
+    fn open_new(&self, spec: &Spec) -> Result<Arc<dyn Store>, OpenError> {
+        let store = spec.open(self.reactor_count > 1)?;
+        store.set_reactor_count(self.reactor_count);
+        Ok(store)
     }
 
     fn store(&self, subsystem: &Nqn, nsid: Nsid) -> Result<Arc<dyn Store>, String> {

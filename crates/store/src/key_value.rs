@@ -1,0 +1,145 @@
+//! Key-value namespaces: one partition of the key space per reactor, all in RAM.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use kv::memcached::{DoorSettings, Executor};
+use kv::{Eviction, Processor, Settings};
+use reactor::{Completion, Payload, Pool};
+
+use crate::namespace::{Backend, Geometry, Reply, Request, Store, StoreError, StoreIo, Ticket};
+
+/// The unit in which the size of a key-value namespace is told where blocks are asked for.
+const UNIT_BYTES: u32 = 4096;
+
+/// How a key-value namespace is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyValueSettings {
+    /// Memory of all partitions together.
+    pub bytes: u64,
+    /// Whether pairs that nobody uses make room for others.
+    pub evicts: bool,
+    /// Bytes of key and value to expect, in the mean.
+    pub pair_bytes: u32,
+}
+
+/// What hosts are told of a key-value namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyValueShape {
+    /// Memory of all partitions together.
+    pub bytes: u64,
+    /// The longest value.
+    pub value_bytes_max: u32,
+}
+
+/// A key-value namespace.
+pub struct KeyValueStore {
+    settings: KeyValueSettings,
+    /// Where keys go: the same for all partitions, and unknown to peers.
+    seed: u64,
+    reactor_count: AtomicUsize,
+}
+
+/// One reactor's partition.
+struct Partition {
+    executor: Executor,
+    geometry: Geometry,
+}
+
+impl KeyValueStore {
+    /// A namespace without keys. Its memory is taken by each reactor for itself, as it attaches.
+    #[must_use]
+    pub fn new(settings: KeyValueSettings) -> Self {
+        let seed = RandomState::new().build_hasher().finish();
+        Self { settings, seed, reactor_count: AtomicUsize::new(1) }
+    }
+}
+
+impl Store for KeyValueStore {
+    fn geometry(&self) -> Geometry {
+        Geometry {
+            block_bytes: UNIT_BYTES,
+            block_count: self.settings.bytes / u64::from(UNIT_BYTES),
+            is_read_only: false,
+            has_volatile_cache: false,
+            can_deallocate: false,
+            reads_zeroes_after_deallocate: false,
+            preferred_write_blocks: 1,
+            preferred_deallocate_blocks: 1,
+        }
+    }
+
+    fn attach(&self) -> io::Result<Box<dyn Backend>> {
+        let count = self.reactor_count.load(Ordering::Acquire).max(1) as u64;
+        let processor = Processor::new(Settings {
+            memory_bytes: usize::try_from(self.settings.bytes / count).unwrap_or(usize::MAX),
+            pair_bytes: self.settings.pair_bytes as usize,
+            eviction: if self.settings.evicts { Eviction::Clock } else { Eviction::None },
+            seed: self.seed,
+            ..Settings::default()
+        })?;
+        let unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let unix_s = i64::try_from(unix_s).unwrap_or(i64::MAX);
+        let executor = Executor::new(processor, DoorSettings::default(), unix_s);
+        Ok(Box::new(Partition { executor, geometry: self.geometry() }))
+    }
+
+    fn resize(&self, _: u64) -> io::Result<()> {
+        let message = "a key-value namespace keeps its size until the target is started again";
+        Err(io::Error::new(io::ErrorKind::Unsupported, message))
+    }
+
+    fn reopen(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn set_reactor_count(&self, count: usize) {
+        self.reactor_count.store(count, Ordering::Release);
+    }
+
+    fn key_value(&self) -> Option<KeyValueShape> {
+        let value_bytes_max = u32::try_from(Settings::default().value_bytes_max).unwrap_or(u32::MAX);
+        Some(KeyValueShape { bytes: self.settings.bytes, value_bytes_max })
+    }
+}
+
+/// A key-value namespace has no blocks: what is asked of them fails.
+impl Backend for Partition {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn read_now(&mut self, _: &Pool, _: u64, _: usize, _: bool) -> Option<Result<Payload, StoreError>> {
+        Some(Err(StoreError::Unsupported))
+    }
+
+    fn write_now(&mut self, _: u64, _: &[u8], _: bool) -> Option<Result<(), StoreError>> {
+        Some(Err(StoreError::Unsupported))
+    }
+
+    fn compare_now(&mut self, _: u64, _: &[u8]) -> Option<Result<bool, StoreError>> {
+        Some(Err(StoreError::Unsupported))
+    }
+
+    fn start(&mut self, io: &mut dyn StoreIo, ticket: Ticket, request: Request) {
+        let (result, buffer) = match request {
+            // What is in RAM is as durable as it gets.
+            Request::Flush => (Ok(()), None),
+            Request::Read { buffer, .. } | Request::Write { buffer, .. } => {
+                (Err(StoreError::Unsupported), Some(buffer))
+            }
+            Request::Deallocate { .. } | Request::WriteZeroes { .. } => (Err(StoreError::Unsupported), None),
+        };
+        io.reply(ticket, Reply { result, buffer });
+    }
+
+    fn on_completion(&mut self, _: &mut dyn StoreIo, _: Ticket, _: Completion) {}
+
+    fn on_timer(&mut self, _: &mut dyn StoreIo, _: Ticket) {}
+
+    fn key_value(&mut self) -> Option<&mut Executor> {
+        Some(&mut self.executor)
+    }
+}

@@ -1,0 +1,118 @@
+//! What the partitions of a key-value namespace say to one another.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use kv::memcached::{PartitionStats, RemoteBatch, Ticket};
+use reactor::Io;
+
+use crate::attached::Attachments;
+use crate::message::Message;
+use crate::subsystem::NamespaceId;
+
+/// Between the partitions of a namespace.
+#[derive(Debug)]
+pub enum KeyValueMessage {
+    /// Execute these.
+    Run {
+        /// Who asks.
+        from: usize,
+        /// Where.
+        namespace: NamespaceId,
+        /// What.
+        batch: RemoteBatch,
+    },
+    /// They are executed.
+    Answers(RemoteAnswers),
+    /// Flush, if so told, and say what you hold.
+    Ask {
+        /// Who asks.
+        from: usize,
+        /// Of which namespace.
+        namespace: NamespaceId,
+        /// Which of its sessions.
+        session: u64,
+        /// As what.
+        ticket: Ticket,
+        /// The time that the client gave, to flush at.
+        flush: Option<i64>,
+    },
+    /// What was asked.
+    Stats {
+        /// As asked.
+        session: u64,
+        /// As asked.
+        ticket: Ticket,
+        /// The answer.
+        stats: Box<PartitionStats>,
+    },
+}
+
+/// Answers to a batch, in its order.
+#[derive(Debug, Default)]
+pub struct RemoteAnswers {
+    bytes: Vec<u8>,
+    /// Session, ticket and where the answer ends.
+    entries: Vec<(u64, Ticket, usize)>,
+}
+
+impl RemoteAnswers {
+    /// Calls `each` with session, ticket and answer.
+    pub fn for_each(&self, mut each: impl FnMut(u64, Ticket, &[u8])) {
+        let mut start = 0;
+        for &(session, ticket, end) in &self.entries {
+            each(session, ticket, &self.bytes[start..end]);
+            start = end;
+        }
+    }
+}
+
+/// Unix time, s.
+pub(crate) fn unix_s() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    i64::try_from(since).unwrap_or(i64::MAX)
+}
+
+/// Carries out what another partition asks of this one.
+pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, message: KeyValueMessage) {
+    match message {
+        KeyValueMessage::Run { from, namespace, batch } => {
+            let executor =
+                namespaces.by_id(namespace).and_then(|at| namespaces.get_mut(at).backend.key_value());
+            let mut answers = RemoteAnswers { bytes: Vec::new(), entries: Vec::with_capacity(batch.len()) };
+            match executor {
+                Some(executor) => {
+                    executor.set_now(unix_s());
+                    batch.hashes().for_each(|hash| executor.processor.prefetch(hash));
+                    batch.hashes().for_each(|hash| executor.processor.prefetch_item(hash));
+                    batch.for_each(|session, ticket, hash, command| {
+                        executor.execute(hash, command, &mut answers.bytes);
+                        answers.entries.push((session, ticket, answers.bytes.len()));
+                    });
+                }
+                // The namespace is being removed.
+                None => batch.for_each(|session, ticket, _, _| {
+                    answers.bytes.extend_from_slice(b"SERVER_ERROR the namespace is gone\r\n");
+                    answers.entries.push((session, ticket, answers.bytes.len()));
+                }),
+            }
+            io.post(from, Message::KeyValue(Box::new(KeyValueMessage::Answers(answers))));
+        }
+        KeyValueMessage::Ask { from, namespace, session, ticket, flush } => {
+            let executor =
+                namespaces.by_id(namespace).and_then(|at| namespaces.get_mut(at).backend.key_value());
+            let mut stats = Box::default();
+            if let Some(executor) = executor {
+                executor.set_now(unix_s());
+                if let Some(delay) = flush {
+                    executor.flush(delay);
+                }
+                *stats = executor.stats();
+            }
+            let answer = KeyValueMessage::Stats { session, ticket, stats };
+            io.post(from, Message::KeyValue(Box::new(answer)));
+        }
+        KeyValueMessage::Answers(_) | KeyValueMessage::Stats { .. } => {
+            unreachable!("answers are for the door")
+        }
+    }
+}

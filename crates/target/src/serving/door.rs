@@ -1,0 +1,382 @@
+//! The memcached door of a reactor: its connections, and what goes to and comes from the other partitions.
+//!
+//! ```text
+//! receive ─▶ Session ─▶ own partition ─▶ output ─┐
+//!               └─▶ batch per reactor ─ turn end ─▶ KeyValueMessage ─▶ there ─▶ back ─▶ output ─▶ one send per turn
+//! ```
+
+use std::io::IoSliceMut;
+
+use kv::KeyHash;
+use kv::memcached::{
+    Command, Executor, ListenerStats, PartitionStats, Progress, RemoteBatch, Router, Session, Ticket,
+};
+use reactor::{Connection, Io, Received, Segment, Sent, SocketId};
+
+use crate::attached::Attachments;
+use crate::key_value::{KeyValueMessage, RemoteAnswers, unix_s};
+use crate::message::Message;
+use crate::subsystem::NamespaceId;
+
+/// Set in the tags of the door's listeners, and in what a socket's index stands for.
+pub(crate) const DOOR: u32 = 1 << 31;
+
+/// A connection with output that the peer does not take ends after this long, ns.
+const SEND_NS_MAX: u64 = 30_000_000_000;
+/// A command that does not come to its end within this long ends the connection, ns.
+const COMMAND_NS_MAX: u64 = 30_000_000_000;
+/// How often connections are looked at for that.
+const SWEEP_NS: u64 = 5_000_000_000;
+
+/// One connection.
+struct Guest {
+    socket: SocketId,
+    generation: u32,
+    session: Session,
+    /// Bytes of the peer wait for output to be sent.
+    is_stalled: bool,
+    is_closing: bool,
+    is_dirty: bool,
+    is_blocked: bool,
+    /// When something last moved.
+    moved_ns: u64,
+}
+
+/// A reactor's door.
+#[derive(Default)]
+pub(crate) struct Door {
+    guests: Vec<Option<Box<Guest>>>,
+    /// Connections that came before the namespace.
+    waiting: Vec<Connection>,
+    free: Vec<u32>,
+    generation: u32,
+    /// Guests with something to send.
+    dirty: Vec<u32>,
+    /// By reactor: commands on their way there.
+    batches: Vec<RemoteBatch>,
+    stats: ListenerStats,
+    is_sweep_set: bool,
+}
+
+/// What a session sees of the target.
+struct Route<'a, I> {
+    io: &'a mut I,
+    executor: &'a mut Executor,
+    batches: &'a mut Vec<RemoteBatch>,
+    stats: ListenerStats,
+    session: u64,
+    namespace: NamespaceId,
+}
+
+impl<I: Io<Message>> Router for Route<'_, I> {
+    fn executor(&mut self) -> &mut Executor {
+        self.executor
+    }
+
+    fn position(&self) -> (usize, usize) {
+        (self.io.reactor(), self.io.reactor_count())
+    }
+
+    fn send(&mut self, to: usize, ticket: Ticket, hash: KeyHash, command: &Command<'_>) {
+        if self.batches.len() <= to {
+            self.batches.resize_with(to + 1, RemoteBatch::default);
+        }
+        self.batches[to].push(self.session, ticket, hash, command);
+    }
+
+    fn send_all(&mut self, ticket: Ticket, flush: Option<i64>) {
+        let from = self.io.reactor();
+        // What was asked before comes before.
+        post_batches(self.io, self.batches, self.namespace);
+        for to in (0..self.io.reactor_count()).filter(|&to| to != from) {
+            let (namespace, session) = (self.namespace, self.session);
+            let ask = KeyValueMessage::Ask { from, namespace, session, ticket, flush };
+            self.io.post(to, Message::KeyValue(Box::new(ask)));
+        }
+    }
+
+    fn listener_stats(&self) -> ListenerStats {
+        self.stats
+    }
+}
+
+/// Posts what waits for other reactors.
+fn post_batches(io: &mut impl Io<Message>, batches: &mut [RemoteBatch], namespace: NamespaceId) {
+    let from = io.reactor();
+    for (to, batch) in batches.iter_mut().enumerate().filter(|(_, batch)| !batch.is_empty()) {
+        let run = KeyValueMessage::Run { from, namespace, batch: std::mem::take(batch) };
+        io.post(to, Message::KeyValue(Box::new(run)));
+    }
+}
+
+/// The partition that the door leads to, its clock set.
+fn partition(namespaces: &mut Attachments) -> Option<(NamespaceId, &mut Executor)> {
+    let (namespace, executor) = namespaces.key_value()?;
+    executor.set_now(unix_s());
+    Some((namespace, executor))
+}
+
+impl Door {
+    fn guest(&mut self, index: u32) -> Option<&mut Guest> {
+        self.guests.get_mut(index as usize)?.as_deref_mut()
+    }
+
+    /// Whether something is to be sent or posted.
+    pub(crate) fn has_work(&self) -> bool {
+        !self.dirty.is_empty() || self.batches.iter().any(|batch| !batch.is_empty())
+    }
+
+    /// A connection has come: it is let in when the namespace is there.
+    pub(crate) fn expect(&mut self, connection: Connection) {
+        self.waiting.push(connection);
+    }
+
+    /// Takes over a connection that waits. Returns its socket, and what is to be noted for it.
+    pub(crate) fn next_in(
+        &mut self,
+        io: &mut impl Io<Message>,
+        namespaces: &mut Attachments,
+    ) -> Option<(SocketId, u32)> {
+        let (_, executor) = namespaces.key_value()?;
+        let settings = *executor.settings();
+        let socket = loop {
+            // Those that died while they waited are passed over.
+            if let Ok(socket) = io.adopt(self.waiting.pop()?) {
+                break socket;
+            }
+        };
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.guests.push(None);
+            u32::try_from(self.guests.len() - 1).expect("fewer than descriptors")
+        });
+        self.generation = self.generation.wrapping_add(1);
+        self.guests[index as usize] = Some(Box::new(Guest {
+            socket,
+            generation: self.generation,
+            session: Session::new(settings),
+            is_stalled: false,
+            is_closing: false,
+            is_dirty: false,
+            is_blocked: false,
+            moved_ns: io.now_ns(),
+        }));
+        self.stats.connection_count += 1;
+        self.stats.connection_total_count += 1;
+        self.stats.thread_count = io.reactor_count() as u64;
+        Some((socket, index | DOOR))
+    }
+
+    /// Receives once. Says whether anything came.
+    pub(crate) fn receive(
+        &mut self,
+        io: &mut impl Io<Message>,
+        namespaces: &mut Attachments,
+        index: u32,
+        socket: SocketId,
+        staging: &mut [u8],
+    ) -> bool {
+        let Some(guest) = self.guest(index).filter(|guest| guest.socket == socket) else { return false };
+        if guest.is_stalled || guest.is_closing {
+            return false;
+        }
+        match io.receive(socket, &mut [IoSliceMut::new(staging)]) {
+            Received::Bytes(count) => {
+                self.stats.received_bytes += count as u64;
+                self.run(io, namespaces, index, Some(&staging[..count]));
+                true
+            }
+            Received::Dry => false,
+            Received::Ended | Received::Failed(_) => {
+                self.close(io, index);
+                true
+            }
+        }
+    }
+
+    /// Has a session take in bytes, or go on with those it has.
+    fn run(
+        &mut self,
+        io: &mut impl Io<Message>,
+        namespaces: &mut Attachments,
+        index: u32,
+        bytes: Option<&[u8]>,
+    ) {
+        let now_ns = io.now_ns();
+        let Some(guest) = self.guests.get_mut(index as usize).and_then(Option::as_deref_mut) else { return };
+        let Some((namespace, executor)) = partition(namespaces) else {
+            guest.is_closing = true;
+            return self.mark(index);
+        };
+        let session = u64::from(guest.generation) << 32 | u64::from(index);
+        let batches = &mut self.batches;
+        let mut route = Route { io, executor, batches, stats: self.stats, session, namespace };
+        let progress = match bytes {
+            Some(bytes) => guest.session.on_bytes(&mut route, bytes),
+            None => guest.session.resume(&mut route),
+        };
+        guest.moved_ns = now_ns;
+        let was_stalled = guest.is_stalled;
+        guest.is_stalled = progress == Progress::Stalled;
+        guest.is_closing = progress == Progress::Close;
+        if guest.is_stalled && !was_stalled {
+            io.pause(guest.socket);
+        } else if was_stalled && !guest.is_stalled && !guest.is_closing {
+            io.resume(guest.socket);
+        }
+        if guest.session.is_within_command() && !self.is_sweep_set {
+            self.is_sweep_set = true;
+            io.set_timer(now_ns + SWEEP_NS, super::DOOR_TIMER);
+        }
+        self.mark(index);
+    }
+
+    fn mark(&mut self, index: u32) {
+        if let Some(guest) = self.guest(index)
+            && !std::mem::replace(&mut guest.is_dirty, true)
+        {
+            self.dirty.push(index);
+        }
+    }
+
+    /// The socket takes bytes again.
+    pub(crate) fn on_writable(&mut self, index: u32, socket: SocketId) {
+        if let Some(guest) = self.guest(index).filter(|guest| guest.socket == socket) {
+            guest.is_blocked = false;
+            self.mark(index);
+        }
+    }
+
+    /// Sends what there is, and posts what is for others: once per turn.
+    pub(crate) fn flush(&mut self, io: &mut impl Io<Message>, namespaces: &mut Attachments) {
+        let mut at = 0;
+        while at < self.dirty.len() {
+            let index = self.dirty[at];
+            at += 1;
+            self.send(io, namespaces, index);
+        }
+        self.dirty.drain(..at);
+        if let Some((namespace, _)) = namespaces.key_value() {
+            post_batches(io, &mut self.batches, namespace);
+        }
+    }
+
+    fn send(&mut self, io: &mut impl Io<Message>, namespaces: &mut Attachments, index: u32) {
+        let now_ns = io.now_ns();
+        loop {
+            let Some(guest) = self.guests.get_mut(index as usize).and_then(Option::as_deref_mut) else {
+                return;
+            };
+            guest.is_dirty = false;
+            if guest.is_blocked {
+                return;
+            }
+            let output = guest.session.output();
+            if output.is_empty() {
+                if guest.is_closing && !guest.session.is_awaiting() {
+                    return self.close(io, index);
+                }
+                return;
+            }
+            let length = output.len();
+            match io.send(guest.socket, &[Segment::new(output)]) {
+                Sent::Bytes(count) => {
+                    self.stats.sent_bytes += count as u64;
+                    guest.session.on_sent(count);
+                    guest.moved_ns = now_ns;
+                    if count < length {
+                        guest.is_blocked = true;
+                        io.await_writable(guest.socket);
+                    }
+                    if guest.is_stalled && !guest.session.is_full() {
+                        self.run(io, namespaces, index, None);
+                        continue;
+                    }
+                }
+                Sent::Blocked => {
+                    guest.is_blocked = true;
+                    io.await_writable(guest.socket);
+                    if !self.is_sweep_set {
+                        self.is_sweep_set = true;
+                        io.set_timer(now_ns + SWEEP_NS, super::DOOR_TIMER);
+                    }
+                    return;
+                }
+                Sent::Failed(_) => return self.close(io, index),
+            }
+        }
+    }
+
+    fn close(&mut self, io: &mut impl Io<Message>, index: u32) {
+        if let Some(guest) = self.guests[index as usize].take() {
+            io.close(guest.socket);
+            self.free.push(index);
+            self.stats.connection_count -= 1;
+        }
+    }
+
+    /// Ends connections that do not move, and gives back memory of those that are idle.
+    pub(crate) fn sweep(&mut self, io: &mut impl Io<Message>) {
+        let now_ns = io.now_ns();
+        self.is_sweep_set = false;
+        for index in 0..u32::try_from(self.guests.len()).expect("fewer than descriptors") {
+            let Some(guest) = self.guest(index) else { continue };
+            let idle_ns = now_ns - guest.moved_ns;
+            let waits_to_send = guest.is_blocked && idle_ns > SEND_NS_MAX;
+            let waits_for_rest =
+                guest.session.is_within_command() && !guest.is_stalled && idle_ns > COMMAND_NS_MAX;
+            let is_waiting = guest.is_blocked || guest.session.is_within_command();
+            guest.session.shrink();
+            if waits_to_send || waits_for_rest {
+                self.close(io, index);
+            } else {
+                self.is_sweep_set |= is_waiting;
+            }
+        }
+        if self.is_sweep_set {
+            io.set_timer(now_ns + SWEEP_NS, super::DOOR_TIMER);
+        }
+    }
+
+    /// The session of a guest that is still the same.
+    fn session(&mut self, session: u64) -> Option<u32> {
+        let index = u32::try_from(session & 0xffff_ffff).expect("masked");
+        self.guest(index).filter(|guest| u64::from(guest.generation) == session >> 32).map(|_| index)
+    }
+
+    /// Another partition has answered.
+    pub(crate) fn on_answers(
+        &mut self,
+        io: &mut impl Io<Message>,
+        namespaces: &mut Attachments,
+        answers: &RemoteAnswers,
+    ) {
+        answers.for_each(|session, ticket, answer| {
+            let Some(index) = self.session(session) else { return };
+            if let Some(guest) = self.guest(index) {
+                guest.session.on_reply(ticket, answer.to_vec());
+                if guest.is_stalled && !guest.session.is_full() {
+                    self.run(io, namespaces, index, None);
+                }
+            }
+            self.mark(index);
+        });
+    }
+
+    /// Another partition has said what it holds, or that it has flushed.
+    pub(crate) fn on_stats(
+        &mut self,
+        io: &mut impl Io<Message>,
+        namespaces: &mut Attachments,
+        session: u64,
+        ticket: Ticket,
+        stats: &PartitionStats,
+    ) {
+        let Some(index) = self.session(session) else { return };
+        let Some((namespace, executor)) = partition(namespaces) else { return };
+        let Some(guest) = self.guests[index as usize].as_deref_mut() else { return };
+        let batches = &mut self.batches;
+        let mut route = Route { io, executor, batches, stats: self.stats, session, namespace };
+        guest.session.on_stats(&mut route, ticket, stats);
+        self.mark(index);
+    }
+}
