@@ -83,7 +83,9 @@ impl Store for KeyValueStore {
         let unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let unix_s = i64::try_from(unix_s).unwrap_or(i64::MAX);
         let executor = Executor::new(processor, DoorSettings::default(), unix_s);
-        Ok(Box::new(Partition { executor, geometry: self.geometry() }))
+        // Commands on blocks find none.
+        let geometry = Geometry { block_count: 0, ..self.geometry() };
+        Ok(Box::new(Partition { executor, geometry }))
     }
 
     fn resize(&self, _: u64) -> io::Result<()> {

@@ -68,6 +68,11 @@ impl<'a> Surroundings<'a> {
         (namespace.shown_from <= self.version_in_use).then_some(namespace)
     }
 
+    /// Whether the subsystem has a namespace of the key-value command set.
+    pub(crate) fn has_key_value(&self) -> bool {
+        self.subsystem.is_some_and(Subsystem::has_key_value)
+    }
+
     /// Whether `nsid` can name a namespace here, whether there is one or not.
     pub(crate) fn is_possible(&self, nsid: Nsid) -> bool {
         (1..=self.limits.nsid_max).contains(&nsid.get())

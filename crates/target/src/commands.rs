@@ -63,6 +63,8 @@ pub(crate) enum Begun {
     Complete(Status, u64),
     /// It has succeeded: the payload's first so many bytes are for the host.
     Data(Payload, u32),
+    /// It has succeeded with this result: the payload's first so many bytes are for the host.
+    Value(Payload, u32, u64),
     /// So many bytes are to be asked for; begin it again with them.
     RequestData(u32),
     /// It goes on by itself and comes out of [`Commands::next_ended`]. With `holds_capsule` its in-capsule data had
@@ -301,6 +303,9 @@ impl Commands {
                 Begun::Started { .. } => continue,
                 Begun::Complete(status, result) => Ended { status, result, ..ended },
                 Begun::Data(payload, length) => Ended { data: Some((payload, length)), ..ended },
+                Begun::Value(payload, length, result) => {
+                    Ended { data: Some((payload, length)), result, ..ended }
+                }
                 Begun::RequestData(length) => {
                     self.await_room(ticket, length);
                     continue;

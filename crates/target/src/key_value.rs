@@ -4,8 +4,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use kv::memcached::{PartitionStats, RemoteBatch, Ticket};
 use reactor::Io;
+use wire::kv::Key;
+use wire::status::Status;
 
 use crate::attached::Attachments;
+use crate::kv_io;
+pub use crate::kv_io::{KvAction, KvOutcome};
 use crate::message::Message;
 use crate::subsystem::NamespaceId;
 
@@ -23,6 +27,21 @@ pub enum KeyValueMessage {
     },
     /// They are executed.
     Answers(RemoteAnswers),
+    /// Carry out this command of a lane.
+    Act {
+        /// Who asks.
+        from: usize,
+        /// Where.
+        namespace: NamespaceId,
+        /// As what it runs there.
+        ticket: store::Ticket,
+        /// On which key.
+        key: Key,
+        /// What.
+        action: KvAction,
+    },
+    /// It is carried out.
+    Outcome(store::Ticket, KvOutcome),
     /// Flush, if so told, and say what you hold.
     Ask {
         /// Who asks.
@@ -111,8 +130,25 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, mes
             let answer = KeyValueMessage::Stats { session, ticket, stats };
             io.post(from, Message::KeyValue(Box::new(answer)));
         }
-        KeyValueMessage::Answers(_) | KeyValueMessage::Stats { .. } => {
-            unreachable!("answers are for the door")
+        KeyValueMessage::Act { from, namespace, ticket, key, action } => {
+            let executor =
+                namespaces.by_id(namespace).and_then(|at| namespaces.get_mut(at).backend.key_value());
+            let next = io.reactor() + 1;
+            let is_last = next == io.reactor_count();
+            let outcome = match executor {
+                Some(executor) => kv_io::act(executor, &key, action, is_last),
+                None => {
+                    Ok(KvOutcome { status: Status::NAMESPACE_NOT_READY, result: 0, data: Box::default() })
+                }
+            };
+            let (to, message) = match outcome {
+                Ok(outcome) => (from, KeyValueMessage::Outcome(ticket, outcome)),
+                Err(action) => (next, KeyValueMessage::Act { from, namespace, ticket, key, action }),
+            };
+            io.post(to, Message::KeyValue(Box::new(message)));
+        }
+        KeyValueMessage::Answers(_) | KeyValueMessage::Stats { .. } | KeyValueMessage::Outcome(..) => {
+            unreachable!("answers are for those who asked")
         }
     }
 }

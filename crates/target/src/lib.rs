@@ -17,6 +17,7 @@ mod exclusion;
 mod fused;
 pub mod identity;
 pub mod key_value;
+mod kv_io;
 mod lane;
 pub mod lane_counters;
 pub mod limits;

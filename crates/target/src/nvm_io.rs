@@ -38,7 +38,10 @@ impl Commands {
             NvmOpcode::WRITE => start.write(),
             _ => start.rare(),
         };
-        begun.unwrap_or_else(|status| Begun::Complete(status, 0))
+        match begun {
+            Ok(begun) => begun,
+            Err(status) => start.refused(status),
+        }
     }
 
     /// The namespace that `nsid` stands for.
@@ -79,15 +82,15 @@ impl Commands {
 }
 
 /// A command that begins.
-struct Start<'a, I> {
-    commands: &'a mut Commands,
-    io: &'a mut I,
+pub(crate) struct Start<'a, I> {
+    pub(crate) commands: &'a mut Commands,
+    pub(crate) io: &'a mut I,
     caller: Caller,
-    sqe: &'a Sqe,
+    pub(crate) sqe: &'a Sqe,
     /// Data of its capsule.
-    data: &'a [u8],
+    pub(crate) data: &'a [u8],
     /// Data that was asked for or put aside.
-    supply: Supply,
+    pub(crate) supply: Supply,
     ticket: Option<Ticket>,
 }
 
@@ -167,6 +170,10 @@ impl<I: Io<Message>> Start<'_, I> {
     #[cold]
     #[inline(never)]
     fn rare(&mut self) -> Checked<Begun> {
+        if self.key_value_namespace().is_some() {
+            // Its commands begin where what is none for blocks is refused.
+            return Err(Status::INVALID_OPCODE.with_dnr());
+        }
         match NvmOpcode::from_raw(self.sqe.opcode) {
             NvmOpcode::FLUSH => self.flush(),
             NvmOpcode::COMPARE => self.compare(),
@@ -176,6 +183,23 @@ impl<I: Io<Message>> Start<'_, I> {
             NvmOpcode::COPY => self.copy(),
             _ => Err(Status::INVALID_OPCODE.with_dnr()),
         }
+    }
+
+    /// A command that cannot be one on blocks: the namespace may have keys and values. To commands on blocks it has
+    /// none, so that they need not ask.
+    #[cold]
+    #[inline(never)]
+    fn refused(&mut self, status: Status) -> Begun {
+        let begun = match self.key_value_namespace() {
+            Some(at) => self.key_value(at),
+            None => Err(status),
+        };
+        begun.unwrap_or_else(|status| Begun::Complete(status, 0))
+    }
+
+    fn key_value_namespace(&mut self) -> Option<AttachedIndex> {
+        let at = self.namespace(self.sqe.nsid()).ok()?;
+        self.commands.namespaces.get_mut(at).backend.key_value().is_some().then_some(at)
     }
 
     fn flush(&mut self) -> Checked<Begun> {
@@ -353,7 +377,7 @@ impl<I: Io<Message>> Start<'_, I> {
 
     /// A length that moves between host and controller, if it is within MDTS.
     #[inline]
-    fn transfer(&self, bytes: u64) -> Checked<usize> {
+    pub(crate) fn transfer(&self, bytes: u64) -> Checked<usize> {
         if bytes > u64::from(self.commands.limits.transfer_bytes_max) {
             return Err(Status::INVALID_FIELD.with_dnr());
         }
@@ -362,7 +386,7 @@ impl<I: Io<Message>> Start<'_, I> {
 
     /// Flags of a command that is not fused.
     #[inline]
-    fn check_plain(&self) -> Checked<()> {
+    pub(crate) fn check_plain(&self) -> Checked<()> {
         if self.sqe.flags != SqeFlags::SGL {
             return Err(Status::INVALID_FIELD.with_dnr());
         }
@@ -386,7 +410,7 @@ impl<I: Io<Message>> Start<'_, I> {
 
     /// Sees to it that the host's `length` bytes are there: `Some` if they have to be asked for first.
     #[inline]
-    fn host_data(&self, length: usize) -> Checked<Option<Begun>> {
+    pub(crate) fn host_data(&self, length: usize) -> Checked<Option<Begun>> {
         if !matches!(self.supply, Supply::None) {
             // It was asked for when the namespace had smaller blocks: another one has taken its place since.
             if self.supply.bytes().len() < length {
@@ -445,12 +469,12 @@ impl<I: Io<Message>> Start<'_, I> {
         Begun::Started { ticket, holds_capsule: false }
     }
 
-    fn run(&mut self, at: AttachedIndex, step: Step) -> Ticket {
+    pub(crate) fn run(&mut self, at: AttachedIndex, step: Step) -> Ticket {
         self.commands.run((self.caller, self.sqe, self.ticket), at, step)
     }
 
     /// Puts the command aside until there is a buffer, or its range is free.
-    fn wait(&mut self) -> Begun {
+    pub(crate) fn wait(&mut self) -> Begun {
         let has_data = !matches!(self.supply, Supply::None) || !self.data.is_empty();
         let holds_capsule = matches!(self.supply, Supply::None | Supply::Heap(_)) && has_data;
         let supply = if has_data { self.keep_data() } else { Supply::None };
@@ -469,7 +493,7 @@ impl<I: Io<Message>> Start<'_, I> {
 }
 
 #[inline]
-fn bytes<'a>(data: &'a [u8], supply: &'a Supply) -> &'a [u8] {
+pub(crate) fn bytes<'a>(data: &'a [u8], supply: &'a Supply) -> &'a [u8] {
     match supply {
         Supply::None => data,
         other => other.bytes(),

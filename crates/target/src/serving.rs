@@ -203,6 +203,10 @@ impl Serving {
             KeyValueMessage::Stats { session, ticket, stats } => {
                 self.door.on_stats(io, namespaces, session, ticket, &stats);
             }
+            KeyValueMessage::Outcome(ticket, outcome) => {
+                self.commands.on_kv_outcome(ticket, outcome);
+                self.drain_commands(io);
+            }
             message => key_value::serve(io, namespaces, message),
         }
     }

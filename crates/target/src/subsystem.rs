@@ -34,6 +34,14 @@ pub struct Subsystem {
     pub namespaces: BTreeMap<Nsid, Namespace>,
 }
 
+impl Subsystem {
+    /// Whether a namespace of it is one of the key-value command set.
+    #[must_use]
+    pub fn has_key_value(&self) -> bool {
+        self.namespaces.values().any(|namespace| namespace.store.key_value().is_some())
+    }
+}
+
 /// Which hosts may use a subsystem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {

@@ -48,6 +48,8 @@ pub enum Decoded<'a> {
     Binary(Header, u16),
     /// More bytes are needed: so many from the start of what is left, at least.
     More(usize),
+    /// The connection is over once this is answered.
+    BinaryQuit(Header),
     /// The connection is over.
     Close,
 }
@@ -450,8 +452,9 @@ fn plain<'a>(name: &[u8], words: &mut Words<'a>, line: &[u8]) -> Decoded<'a> {
             }
         }
         b"verbosity" => match (word(), word()) {
-            (b"", _) => Decoded::Answer(BAD_LINE),
-            (b"noreply", _) | (_, b"noreply") => Decoded::Answer(b""),
+            (b"noreply", _) => Decoded::Answer(b""),
+            (level, _) if number::parse(level).is_none() => Decoded::Answer(BAD_LINE),
+            (_, b"noreply") => Decoded::Answer(b""),
             _ => Decoded::Answer(b"OK\r\n"),
         },
         b"version" => Decoded::Version,

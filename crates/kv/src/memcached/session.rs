@@ -260,7 +260,10 @@ impl Session {
                     self.needed_bytes = needed_bytes;
                     return Progress::Open;
                 }
-                Some(Decoded::Close) => {
+                Some(end @ (Decoded::Close | Decoded::BinaryQuit(_))) => {
+                    if let Decoded::BinaryQuit(header) = end {
+                        binary::respond(self.sink(), header, binary::SUCCESS, &[], &[], &[], 0);
+                    }
                     self.is_closing = true;
                     *input = &[];
                     return Progress::Close;
@@ -302,7 +305,11 @@ impl Session {
                 let asked = Asked::Stats { of: of.to_vec(), binary };
                 self.gather(router, count, sum, asked, None);
             }
-            Decoded::Command(_) | Decoded::Answer(_) | Decoded::More(_) | Decoded::Close => {
+            Decoded::Command(_)
+            | Decoded::Answer(_)
+            | Decoded::More(_)
+            | Decoded::BinaryQuit(_)
+            | Decoded::Close => {
                 unreachable!("handled with the batch")
             }
         }

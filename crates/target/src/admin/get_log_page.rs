@@ -87,12 +87,11 @@ fn page(
             FirmwareSlots::single(firmware).expect("at most 8 characters").as_bytes().into()
         }
         Lid::CHANGED_NAMESPACES => write_changed_namespaces(record.changed.iter().copied()).as_slice().into(),
-        Lid::COMMANDS_AND_EFFECTS => {
-            if command.csi != Csi::NVM {
-                return Err(Status::INVALID_FIELD.with_dnr());
-            }
-            effects::page().into()
-        }
+        Lid::COMMANDS_AND_EFFECTS => match command.csi {
+            Csi::NVM => effects::page().into(),
+            Csi::KV if around.has_key_value() => effects::key_value_page().into(),
+            _ => return Err(Status::INVALID_FIELD.with_dnr()),
+        },
         Lid::ANA => ana(around, command.lsp & ANA_GROUPS_ONLY != 0).into(),
         Lid::FEATURES_AND_EFFECTS => features().into(),
         Lid::DISCOVERY => discovery(record, around, command.offset),

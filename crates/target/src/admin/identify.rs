@@ -5,10 +5,13 @@ mod namespace;
 
 use wire::id::{Cntlid, Csi, Nsid};
 use wire::identify::capabilities::FlushAll;
-use wire::identify::command_set::{CommandSetVectors, CommandSets, NvmController, NvmNamespace};
+use wire::identify::command_set::{
+    CommandSetVectors, CommandSets, KvController, NvmController, NvmNamespace,
+};
 use wire::identify::descriptors::{NamespaceDescriptor, write_namespace_descriptors};
 use wire::identify::lists::{write_controller_list, write_nsid_list};
 use wire::identify::{Cns, IDENTIFY_BYTES, IdentifyCommand};
+use wire::property::Vs;
 use wire::sqe::Sqe;
 use wire::status::Status;
 use zerocopy::IntoBytes;
@@ -44,22 +47,35 @@ pub(crate) fn execute(record: &ControllerRecord, around: &Surroundings<'_>, sqe:
     let data = match command.cns {
         Cns::CONTROLLER => no_namespace(sqe).map(|()| controller::identify(record, around))?,
         Cns::NAMESPACE | Cns::ALLOCATED_NAMESPACE => {
+            if csi_of(around, sqe.nsid()) == Csi::KV {
+                return Err(Status::INVALID_COMMAND_SET.with_dnr());
+            }
             of_namespace(around, sqe, |space| namespace::identify(space, around.limits).as_bytes().to_vec())?
         }
-        Cns::ACTIVE_NAMESPACES | Cns::ALLOCATED_NAMESPACES => nsid_list(around, sqe.nsid())?,
+        Cns::ACTIVE_NAMESPACES | Cns::ALLOCATED_NAMESPACES => nsid_list(around, sqe.nsid(), |_| true)?,
         Cns::NAMESPACE_DESCRIPTORS => descriptors(around, sqe.nsid())?,
         Cns::COMMAND_SET_NAMESPACE => {
-            nvm_only(command.csi)?;
-            of_namespace(around, sqe, |_| NvmNamespace::default().as_bytes().to_vec())?
+            known(around, command.csi)?;
+            if around.namespace(sqe.nsid()).is_some() && csi_of(around, sqe.nsid()) != command.csi {
+                return Err(Status::INVALID_COMMAND_SET.with_dnr());
+            }
+            of_namespace(around, sqe, |space| match space.store.key_value() {
+                Some(shape) => namespace::key_value(space, shape, around.limits).as_bytes().to_vec(),
+                None => NvmNamespace::default().as_bytes().to_vec(),
+            })?
         }
         Cns::COMMAND_SET_CONTROLLER => {
-            nvm_only(command.csi)?;
+            known(around, command.csi)?;
             no_namespace(sqe)?;
-            nvm_controller(around)
+            match command.csi {
+                Csi::KV => KvController::new(KV_VERSION).as_bytes().to_vec(),
+                _ => nvm_controller(around),
+            }
         }
         Cns::COMMAND_SET_ACTIVE_NAMESPACES => {
-            nvm_only(command.csi)?;
-            nsid_list(around, sqe.nsid())?
+            known(around, command.csi)?;
+            let is_kv = command.csi == Csi::KV;
+            nsid_list(around, sqe.nsid(), |namespace| namespace.store.key_value().is_some() == is_kv)?
         }
         Cns::INDEPENDENT_NAMESPACE => {
             of_namespace(around, sqe, |space| namespace::independent(space).as_bytes().to_vec())?
@@ -75,7 +91,9 @@ pub(crate) fn execute(record: &ControllerRecord, around: &Surroundings<'_>, sqe:
                 return Err(Status::INVALID_FIELD.with_dnr());
             }
             no_namespace(sqe)?;
-            CommandSetVectors::new(&[CommandSets::NVM]).as_bytes().to_vec()
+            let sets =
+                if around.has_key_value() { CommandSets::NVM | CommandSets::KV } else { CommandSets::NVM };
+            CommandSetVectors::new(&[sets]).as_bytes().to_vec()
         }
         _ => return Err(Status::INVALID_FIELD.with_dnr()),
     };
@@ -83,9 +101,22 @@ pub(crate) fn execute(record: &ControllerRecord, around: &Surroundings<'_>, sqe:
     reply_with(sqe, data)
 }
 
-/// There is one command set.
-fn nvm_only(csi: Csi) -> Result<(), Status> {
-    if csi == Csi::NVM { Ok(()) } else { Err(Status::INVALID_FIELD.with_dnr()) }
+/// Version of the key-value command set whose structures we fill in: 1.3.
+const KV_VERSION: Vs = Vs::from_bits(0x0001_0300);
+
+/// Key value is a command set of a subsystem that has a namespace of it.
+fn known(around: &Surroundings<'_>, csi: Csi) -> Result<(), Status> {
+    match csi {
+        Csi::NVM => Ok(()),
+        Csi::KV if around.has_key_value() => Ok(()),
+        _ => Err(Status::INVALID_FIELD.with_dnr()),
+    }
+}
+
+/// The command set of a namespace.
+fn csi_of(around: &Surroundings<'_>, nsid: Nsid) -> Csi {
+    let is_kv = around.namespace(nsid).is_some_and(|namespace| namespace.store.key_value().is_some());
+    if is_kv { Csi::KV } else { Csi::NVM }
 }
 
 /// What is asked for concerns no namespace.
@@ -110,13 +141,18 @@ fn empty() -> Vec<u8> {
     vec![0; IDENTIFY_BYTES as usize]
 }
 
-fn nsid_list(around: &Surroundings<'_>, after: Nsid) -> Result<Vec<u8>, Status> {
+fn nsid_list(
+    around: &Surroundings<'_>,
+    after: Nsid,
+    is_meant: impl Fn(&Namespace) -> bool,
+) -> Result<Vec<u8>, Status> {
     // The last two ids name no namespace that a list could go on after.
     if after >= Nsid::new(0xFFFF_FFFE) {
         return Err(Status::INVALID_NAMESPACE.with_dnr());
     }
     let mut list = empty();
-    write_nsid_list(&mut list, after, around.namespaces().map(|(nsid, _)| nsid));
+    let meant = around.namespaces().filter(|(_, namespace)| is_meant(namespace));
+    write_nsid_list(&mut list, after, meant.map(|(nsid, _)| nsid));
     Ok(list)
 }
 
@@ -132,7 +168,7 @@ fn descriptors(around: &Surroundings<'_>, nsid: Nsid) -> Result<Vec<u8>, Status>
     let descriptors = [
         NamespaceDescriptor::Nguid(namespace.nguid),
         NamespaceDescriptor::Uuid(namespace.uuid),
-        NamespaceDescriptor::Csi(Csi::NVM),
+        NamespaceDescriptor::Csi(csi_of(around, nsid)),
     ];
     write_namespace_descriptors(&mut list, &descriptors).expect("three descriptors fit into 4096 bytes");
     Ok(list)

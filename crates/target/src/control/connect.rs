@@ -255,6 +255,13 @@ impl Control {
         let association = Arc::new(Association::default());
         association.on_sign(now_ns);
         let lane = connect.command.lane;
+        // Hosts then choose all command sets, and look for the namespaces of each.
+        let has_key_value = match key.kind {
+            ControllerKind::Io(subsystem) => {
+                self.subsystems.get(&subsystem).is_some_and(crate::subsystem::Subsystem::has_key_value)
+            }
+            ControllerKind::Discovery => false,
+        };
         let record = ControllerRecord {
             key,
             subnqn: wish.subnqn,
@@ -262,7 +269,7 @@ impl Control {
             hostid: wish.hostid,
             route: Route { listener: connect.listener, local: connect.local },
             life: Life::Live,
-            machine: Controller::new(self.limits.cap(), VERSION),
+            machine: Controller::new(self.limits.cap().with_css_csi(has_key_value), VERSION),
             transition: Transition::None,
             keep_alive: KeepAlive::new(wish.command.kato_ms, now_ns),
             events: AsyncEventQueue::default(),

@@ -47,6 +47,11 @@ impl Serving {
                     self.flush(io, index);
                 }
             }
+            Begun::Value(payload, length, result) => {
+                lane.counters.read_count.add(1);
+                lane.counters.read_bytes.add(length.into());
+                lane.queue.complete_with_data(slot, payload, length, result, payload_digest);
+            }
             Begun::Complete(status, result) => {
                 Self::count(lane, &mut self.failing, slot, sqe, status);
                 lane.queue.complete(slot, status, result);

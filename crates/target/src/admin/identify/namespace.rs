@@ -1,10 +1,11 @@
 //! Identify namespace (CNS 00, 11) and its part that all command sets share (CNS 08). wire §10.2
 
-use store::Geometry;
-use wire::identify::command_set::{IndependentNamespace, Nstat};
+use store::{Geometry, KeyValueShape};
+use wire::identify::command_set::{IndependentNamespace, KvFormat, KvNamespace, Nstat};
 use wire::identify::namespace::{
     DeallocatedValue, Dlfeat, IdentifyNamespace, LbaFormat, Nmic, Nsattr, Nsfeat,
 };
+use wire::kv::KEY_BYTES_MAX;
 
 use super::ANA_GROUP;
 use crate::limits::Limits;
@@ -38,6 +39,20 @@ pub(super) fn identify(namespace: &Namespace, limits: &Limits) -> IdentifyNamesp
     structure.mssrl.set(limits.copy_range_blocks_max);
     structure.mcl.set(limits.copy_blocks_max);
     structure.set_copy_ranges(limits.copy_range_count_max);
+    structure.anagrpid.set(ANA_GROUP);
+    structure.nguid = namespace.nguid;
+    structure
+}
+
+/// A namespace of the key-value command set. wire §23
+pub(super) fn key_value(namespace: &Namespace, shape: KeyValueShape, limits: &Limits) -> KvNamespace {
+    let mut structure = KvNamespace::default();
+    structure.nsze.set(shape.bytes);
+    structure.nmic = Nmic::SHARED;
+    structure.set_format_count(1);
+    // There is no offset to fetch a part of a value with: it must fit into one transfer.
+    let value_bytes_max = shape.value_bytes_max.min(limits.transfer_bytes_max);
+    structure.kvf[0] = KvFormat::new(KEY_BYTES_MAX as u16, value_bytes_max, 0);
     structure.anagrpid.set(ANA_GROUP);
     structure.nguid = namespace.nguid;
     structure
