@@ -245,7 +245,7 @@ fn mistakes_are_said_with_line_and_column() {
     nvlane.toml:1:10: unclosed table, expected `]`
     nvlane.toml:2:1: unknown key `adress`, expected one of `address`, `advertise`, `subsystems`, `discovery`
     nvlane.toml:1:1: a table where a list of tables is expected: write [[name]]
-    nvlane.toml:1:1: unknown key `subsystems`, expected one of `reactors`, `limits`, `timeouts`, `discovery`, `listener`, `subsystem`
+    nvlane.toml:1:1: unknown key `subsystems`, expected one of `reactors`, `limits`, `timeouts`, `discovery`, `listener`, `memcached`, `subsystem`
     nvlane.toml:2:13: invalid type: string "many", expected a number from 0 to 65535
     nvlane.toml:2:13: invalid value: integer `-1`, expected a number from 0 to 65535
     nvlane.toml:2:8: expected a size: a number of bytes, or text such as "64M"
@@ -279,7 +279,7 @@ fn mistakes_are_said_with_line_and_column() {
     nvlane.toml:4:11: controller ids 0 to 5: take a range within 1 to 65519
     nvlane.toml:4:11: controller ids 5 to 4: take a range within 1 to 65519
     nvlane.toml:4:11: invalid length 1, expected two numbers, as in [1, 65519]
-    nvlane.toml:4:26: namespace 'disk:1G', character 1: there is no 'disk': expected ram:SIZE, null:SIZE, file:PATH or device:PATH
+    nvlane.toml:4:26: namespace 'disk:1G', character 1: there is no 'disk': expected ram:SIZE, null:SIZE, file:PATH, device:PATH or kv:ram:SIZE
     nvlane.toml:4:26: namespace 'ram:1G?lba=1000', character 12: expected a power of two from 512 to 65536
     nvlane.toml:4:43: nsid is 0: take 1 to 1024
     nvlane.toml:4:43: nsid is 1025: take 1 to 1024

@@ -16,7 +16,7 @@ pub(crate) struct Behaviour {
     /// The script's name, without `.sh`.
     pub(crate) name: &'static str,
     /// Namespaces the target starts with: `NSID=ram:SIZE` or `NSID=file:NAME:SIZE`, each with
-    /// `@4096` for blocks of that size instead of 512.
+    /// `@4096` for blocks of that size instead of 512, or `NSID=kv:ram:SIZE`.
     pub(crate) namespaces: &'static [&'static str],
     /// After this many seconds the behaviour has failed. Several times what an idle machine takes.
     pub(crate) limit_s: u64,
@@ -61,6 +61,7 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     host("digests", &["1=ram:64M"], 90),
     host("io-queues", &["1=ram:64M"], 60),
     host("nvm-commands", &["1=ram:64M"], 60),
+    host("key-value", &["1=ram:16M", "2=kv:ram:64M"], 60),
     host("discover", &["1=ram:16M"], 30),
     host("refused", &["1=ram:16M"], 30),
     host("id-ctrl", &["1=ram:16M"], 30),

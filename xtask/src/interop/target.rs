@@ -170,12 +170,15 @@ impl Target {
             let nsid: u32 = nsid.parse()?;
             let (backing, block_bytes) = backing.split_once('@').unwrap_or((backing, "512"));
             let storage = match backing.split(':').collect::<Vec<_>>()[..] {
-                ["ram", size] => format!("ram:{size}?"),
-                ["file", name, size] => format!("file:{}?size={size}&", self.file(name).display()),
-                _ => bail!("not ram:SIZE or file:NAME:SIZE: {backing}"),
+                ["ram", size] => format!("ram:{size}?lba={block_bytes}&"),
+                ["file", name, size] => {
+                    format!("file:{}?size={size}&lba={block_bytes}&", self.file(name).display())
+                }
+                ["kv", "ram", size] => format!("kv:ram:{size}?"),
+                _ => bail!("not ram:SIZE, file:NAME:SIZE or kv:ram:SIZE: {backing}"),
             };
             writeln!(text, "[[subsystem.namespace]]\nnsid = {nsid}")?;
-            writeln!(text, "storage = \"{storage}lba={block_bytes}&uuid={UUID_PREFIX}{nsid:012}\"\n")?;
+            writeln!(text, "storage = \"{storage}uuid={UUID_PREFIX}{nsid:012}\"\n")?;
         }
         Ok(fs::write(self.config_path(), text)?)
     }

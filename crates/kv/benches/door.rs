@@ -1,0 +1,221 @@
+//! memcached's protocol, pipelined, against servers that run already: what each spends of its own time per operation.
+//!
+//! `cargo bench -p nvlane-kv --bench door -- NAME=ADDR:PORT@PID ... [keys=N] [rounds=N] [seconds=N]`
+//!
+//! Servers take turns within each round; the table has the medians. *k/s* is what was reached here, *k/CPU s* operations per second
+//! of the server's processor time, from `/proc/PID/stat`: what a core of it would do.
+
+#![allow(missing_docs, clippy::cast_possible_truncation, clippy::cast_precision_loss)]
+
+use std::fmt::Write as _;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+struct Server {
+    name: String,
+    address: SocketAddr,
+    pid: u32,
+}
+
+/// Processor time of a process, in ticks of 10 ms.
+fn ticks(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("a process");
+    let fields: Vec<&str> = stat.rsplit(')').next().expect("fields").split_whitespace().collect();
+    fields[11].parse::<u64>().expect("utime") + fields[12].parse::<u64>().expect("stime")
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Get,
+    MultiGet,
+    MetaGet,
+    Set,
+    HotIncrement,
+}
+
+struct Work {
+    kind: Kind,
+    batch: usize,
+    connections: usize,
+}
+
+fn value() -> &'static str {
+    "0123456789abcdef0123456789abcdef"
+}
+
+fn request(kind: Kind, batch: usize, keys: u64, random: &mut u64, into: &mut String) {
+    into.clear();
+    let mut next = || {
+        *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (*random >> 33) % keys
+    };
+    if kind == Kind::MultiGet {
+        into.push_str("get");
+        for _ in 0..batch {
+            let _ = write!(into, " key-{:012}", next());
+        }
+        into.push_str("\r\n");
+        return;
+    }
+    for _ in 0..batch {
+        let _ = match kind {
+            Kind::Get => write!(into, "get key-{:012}\r\n", next()),
+            Kind::MetaGet => write!(into, "mg key-{:012} v\r\n", next()),
+            Kind::Set => write!(into, "set key-{:012} 0 0 32\r\n{}\r\n", next(), value()),
+            _ => write!(into, "incr hot 1\r\n"),
+        };
+    }
+}
+
+/// Bytes of the answer to a request.
+fn answer_bytes(kind: Kind, batch: usize) -> Option<usize> {
+    match kind {
+        Kind::Get => Some(batch * ("VALUE key-000000000000 0 32\r\n".len() + 34 + 5)),
+        Kind::MultiGet => Some(batch * ("VALUE key-000000000000 0 32\r\n".len() + 34) + 5),
+        Kind::MetaGet => Some(batch * ("VA 32\r\n".len() + 34)),
+        Kind::Set => Some(batch * 8),
+        Kind::HotIncrement => None,
+    }
+}
+
+fn exchange(stream: &mut TcpStream, kind: Kind, batch: usize, request: &str, buffer: &mut [u8]) {
+    stream.write_all(request.as_bytes()).expect("sent");
+    take(stream, kind, batch, buffer);
+}
+
+fn take(stream: &mut TcpStream, kind: Kind, batch: usize, buffer: &mut [u8]) {
+    match answer_bytes(kind, batch) {
+        Some(length) => {
+            stream.read_exact(&mut buffer[..length]).expect("an answer");
+            let start = &buffer[..4];
+            assert!(
+                matches!(start, b"VALU" | b"VA 3" | b"STOR"),
+                "{:?}",
+                String::from_utf8_lossy(&buffer[..64])
+            );
+        }
+        None => {
+            let mut lines = 0;
+            while lines < batch {
+                let count = stream.read(buffer).expect("an answer");
+                assert!(count > 0, "the server has gone");
+                lines += buffer[..count].iter().filter(|&&byte| byte == b'\n').count();
+            }
+        }
+    }
+}
+
+/// Operations per second, and per second of the server's processor time.
+fn run(server: &Server, work: &Work, keys: u64, seconds: f64) -> (f64, f64) {
+    let mut streams: Vec<TcpStream> = (0..work.connections)
+        .map(|_| {
+            let stream = TcpStream::connect(server.address).expect("a server");
+            stream.set_nodelay(true).expect("an option");
+            stream
+        })
+        .collect();
+    let mut buffer = vec![0; 1 << 20];
+    let mut random = 1;
+    // Made before the clock runs.
+    let requests: Vec<String> = (0..512)
+        .map(|_| {
+            let mut text = String::new();
+            request(work.kind, work.batch, keys, &mut random, &mut text);
+            text
+        })
+        .collect();
+    let (before, start, mut count, mut at) = (ticks(server.pid), Instant::now(), 0u64, 0);
+    while start.elapsed() < Duration::from_secs_f64(seconds) {
+        for stream in &mut streams {
+            at = (at + 1) % requests.len();
+            if work.connections == 1 {
+                exchange(stream, work.kind, work.batch, &requests[at], &mut buffer);
+            } else {
+                stream.write_all(requests[at].as_bytes()).expect("sent");
+            }
+            count += work.batch as u64;
+        }
+        if work.connections > 1 {
+            for stream in &mut streams {
+                take(stream, work.kind, work.batch, &mut buffer);
+            }
+        }
+    }
+    let elapsed = start.elapsed().as_secs_f64();
+    let used = (ticks(server.pid) - before).max(1) as f64 / 100.0;
+    (count as f64 / elapsed, count as f64 / used)
+}
+
+fn fill(server: &Server, keys: u64) {
+    let mut stream = TcpStream::connect(server.address).expect("a server");
+    let mut buffer = vec![0; 1 << 16];
+    for first in (0..keys).step_by(256) {
+        let mut text = String::new();
+        let batch = 256.min(keys - first);
+        for key in first..first + batch {
+            let _ = write!(text, "set key-{key:012} 0 0 32\r\n{}\r\n", value());
+        }
+        exchange(&mut stream, Kind::Set, batch as usize, &text, &mut buffer);
+    }
+    stream.write_all(b"set hot 0 0 1\r\n0\r\n").expect("sent");
+    stream.read_exact(&mut buffer[..8]).expect("an answer");
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn main() {
+    let (mut servers, mut keys, mut rounds, mut seconds) = (Vec::new(), 1_000_000, 5, 1.0);
+    for word in std::env::args().skip(1) {
+        match word.split_once('=') {
+            Some(("keys", number)) => keys = number.parse().expect("a number"),
+            Some(("rounds", number)) => rounds = number.parse().expect("a number"),
+            Some(("seconds", number)) => seconds = number.parse().expect("a number"),
+            Some((name, place)) => {
+                let (address, pid) = place.split_once('@').expect("ADDR:PORT@PID");
+                let (address, pid) = (address.parse().expect("an address"), pid.parse().expect("a pid"));
+                servers.push(Server { name: name.to_owned(), address, pid });
+            }
+            None => {}
+        }
+    }
+    if servers.is_empty() {
+        return println!("no servers given: see the top of benches/door.rs");
+    }
+    for server in &servers {
+        fill(server, keys);
+    }
+    println!("{keys} keys of 16 bytes, values of 32; medians of {rounds} rounds of {seconds} s");
+    for (name, work) in [
+        ("get, 256 in a batch", Work { kind: Kind::Get, batch: 256, connections: 1 }),
+        ("multiget of 256", Work { kind: Kind::MultiGet, batch: 256, connections: 1 }),
+        ("meta get, 256", Work { kind: Kind::MetaGet, batch: 256, connections: 1 }),
+        ("get, 64", Work { kind: Kind::Get, batch: 64, connections: 1 }),
+        ("set, 256", Work { kind: Kind::Set, batch: 256, connections: 1 }),
+        ("incr of one key, 256", Work { kind: Kind::HotIncrement, batch: 256, connections: 1 }),
+        ("get, 1, 64 connections", Work { kind: Kind::Get, batch: 1, connections: 64 }),
+    ] {
+        let mut rates: Vec<(Vec<f64>, Vec<f64>)> = servers.iter().map(|_| Default::default()).collect();
+        for _ in 0..rounds {
+            for (server, rates) in servers.iter().zip(&mut rates) {
+                let (reached, per_cpu) = run(server, &work, keys, seconds);
+                rates.0.push(reached / 1e3);
+                rates.1.push(per_cpu / 1e3);
+            }
+        }
+        let mut first = None;
+        for (server, (reached, per_cpu)) in servers.iter().zip(&mut rates) {
+            let per_cpu = median(per_cpu);
+            let base = *first.get_or_insert(per_cpu);
+            println!(
+                "{name:24} {:12} {:9.0} k/s {per_cpu:9.0} k/CPU s  {:.2} of the first",
+                server.name,
+                median(reached),
+                per_cpu / base
+            );
+        }
+    }
+}
