@@ -9,9 +9,11 @@ connect
 NUMBER=${CTRL#/dev/nvme}
 KV=/dev/ng${NUMBER}n2
 wait_for 10 test -c "$KV"
-[ ! -e "/sys/block/nvme${NUMBER}n2" ] || fail "the kernel made a disk of it"
+# In sysfs it has a disk, a hidden one.
+[ ! -b "/dev/nvme${NUMBER}n2" ] || fail "the kernel made a disk of it"
 
-# kv OPCODE KEY [OPTION...]: a command on a key of at most 16 bytes. Its output is in /tmp/said.
+# kv OPCODE KEY [OPTION...]: a command on a key of at most 16 bytes. What was read is in /tmp/read, as long as
+# the room for it, what was said in /tmp/said.
 kv() {
     local opcode=$1 key=$2 bytes hex word words=(); shift 2
     hex=$(printf %s "$key" | od -An -v -tx1 | tr -d ' \n')0000000000000000000000000000000000
@@ -20,12 +22,11 @@ kv() {
         words+=("0x${bytes:6:2}${bytes:4:2}${bytes:2:2}${bytes:0:2}")
     done
     nvme io-passthru "$KV" -o "$opcode" -n 2 --cdw2="${words[0]}" --cdw3="${words[1]}" \
-        --cdw14="${words[2]}" --cdw15="${words[3]}" "$@" >/tmp/said 2>&1
+        --cdw14="${words[2]}" --cdw15="${words[3]}" "$@" >/tmp/read 2>/tmp/said
 }
 length() { printf %s "$1" | wc -c; }
 store() { kv 0x01 "$1" --cdw10="$(stat -c %s "$2")" --cdw11=$((${3:-0} << 8 | $(length "$1"))) -w -l "$(stat -c %s "$2")" -i "$2"; }
-# What was read is in /tmp/read, as long as the room for it.
-retrieve() { kv 0x02 "$1" --cdw10="$2" --cdw11="$(length "$1")" -r -l "$2" -b && cp /tmp/said /tmp/read; }
+retrieve() { kv 0x02 "$1" --cdw10="$2" --cdw11="$(length "$1")" -r -l "$2" -b; }
 delete() { kv 0x10 "$1" --cdw11="$(length "$1")"; }
 exist() { kv 0x14 "$1" --cdw11="$(length "$1")"; }
 
@@ -41,7 +42,7 @@ retrieve key 1000 || fail "a short buffer is no error: $(cat /tmp/said)"
 cmp <(head -c 1000 /tmp/read) <(head -c 1000 /tmp/a) || fail "the first part is another"
 # Without data its length is the result.
 kv 0x02 key --cdw10=0 --cdw11=3 || fail "retrieve of nothing: $(cat /tmp/said)"
-grep -qi 'result: *0x0*1388' /tmp/said || fail "the length is not 5000: $(cat /tmp/said)"
+grep -qi 'result: *0x0*1388' /tmp/said /tmp/read || fail "the length is not 5000: $(cat /tmp/said /tmp/read)"
 store key /tmp/b || fail "store over it: $(cat /tmp/said)"
 retrieve key 500 && cmp <(head -c 500 /tmp/read) /tmp/b || fail "the value was not replaced"
 store 0123456789abcdef /tmp/large || fail "a value of 1 MiB: $(cat /tmp/said)"
@@ -55,9 +56,9 @@ store absent /tmp/a 2 || fail "store if absent: $(cat /tmp/said)"
 
 # List: three keys, whole ones only.
 kv 0x06 "" --cdw10=4096 --cdw11=0 -r -l 4096 -b || fail "list: $(cat /tmp/said)"
-[ "$(od -An -tu4 -N4 /tmp/said | tr -d ' ')" = 3 ] || fail "not three keys: $(od -An -tx1 -N64 /tmp/said)"
+[ "$(od -An -tu4 -N4 /tmp/read | tr -d ' ')" = 3 ] || fail "not three keys: $(od -An -tx1 -N64 /tmp/read)"
 for key in key absent 0123456789abcdef; do
-    grep -qa "$key" /tmp/said || fail "$key is not in the list"
+    grep -qa "$key" /tmp/read || fail "$key is not in the list"
 done
 delete key || fail "delete: $(cat /tmp/said)"
 ! exist key || fail "a deleted key exists"
