@@ -19,6 +19,7 @@ mod memory;
 mod model_tests;
 mod processor;
 mod regions;
+mod station;
 mod value;
 pub mod vector;
 
@@ -29,4 +30,5 @@ pub use processor::{
     Attributes, Condition, Counters, Eviction, KEY_BYTES_MAX, KeyHash, Marks, Pending, Pin, Place, Processor,
     Settings, Stored,
 };
+pub use station::{Arrival, Station};
 pub use value::Value;

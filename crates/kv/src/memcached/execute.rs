@@ -151,13 +151,14 @@ impl Executor {
                 }
             }
             Verb::Arithmetic { is_decrement, delta, is_quiet } => {
-                let result = self.arithmetic(hash, key, is_decrement, delta, None, None);
+                let mut digits = Digits::new(0);
+                let result = self.arithmetic_into((hash, key), is_decrement, delta, None, None, &mut digits);
                 if is_quiet {
                     return;
                 }
                 match result {
-                    Ok(number) => {
-                        number::push(out, number);
+                    Ok(_) => {
+                        out.extend_from_slice(digits.text());
                         out.extend_from_slice(b"\r\n");
                     }
                     Err(Refusal::NotNumeric) => out.extend_from_slice(
@@ -325,6 +326,20 @@ impl Executor {
         create: Option<(u64, i64)>,
         cas: Option<u64>,
     ) -> Result<u64, Refusal> {
+        let mut digits = Digits::new(0);
+        self.arithmetic_into((hash, key), is_decrement, delta, create, cas, &mut digits)
+    }
+
+    /// The same, with the new number's digits.
+    fn arithmetic_into(
+        &mut self,
+        (hash, key): (KeyHash, &[u8]),
+        is_decrement: bool,
+        delta: u64,
+        create: Option<(u64, i64)>,
+        cas: Option<u64>,
+        new_digits: &mut Digits,
+    ) -> Result<u64, Refusal> {
         let c = &mut self.counters;
         let (hits, misses) = if is_decrement {
             (&mut c.decrement_hit_count, &mut c.decrement_miss_count)
@@ -353,8 +368,8 @@ impl Executor {
         let number = number::parse(&text[..end]).ok_or(Refusal::NotNumeric)?;
         *hits += 1;
         let number = if is_decrement { number.saturating_sub(delta) } else { number.wrapping_add(delta) };
-        let digits = Digits::new(number);
-        let digits = digits.text();
+        *new_digits = Digits::new(number);
+        let digits = new_digits.text();
         self.processor.touch(place);
         if digits.len() <= length {
             let write = |bytes: &mut [u8]| {

@@ -6,6 +6,18 @@ pub(crate) fn parse(text: &[u8]) -> Option<u64> {
     if text.is_empty() || text.len() > 20 {
         return None;
     }
+    if text.len() < 20 {
+        // Nineteen digits fit.
+        let mut number = 0;
+        for &digit in text {
+            let digit = digit.wrapping_sub(b'0');
+            if digit > 9 {
+                return None;
+            }
+            number = number * 10 + u64::from(digit);
+        }
+        return Some(number);
+    }
     text.iter().try_fold(0u64, |number, &digit| {
         let digit = digit.wrapping_sub(b'0');
         if digit > 9 {
