@@ -1,7 +1,7 @@
 //! I/O commands of the key-value command set: what each asks of the partitions. wire §23
 //!
-//! A command whose key belongs to another reactor's partition goes there as a message, with all that it brings, and
-//! its outcome comes back as one.
+//! A command whose key belongs to another reactor's partition goes there as a message, with all that it
+//! brings, and its outcome comes back as one.
 
 use kv::memcached::Executor;
 use kv::{Attributes, Condition, Stored};
@@ -31,7 +31,8 @@ pub enum KvAction {
     Delete,
     /// Say whether it is there.
     Exist,
-    /// Go on with a list of keys, from the first partition named to the last: what there is of it, and the room in all.
+    /// Go on with a list of keys, from the first partition named to the last: what there is of it, and the
+    /// room in all.
     List {
         /// Key to begin with, on the first partition only.
         from: Option<Key>,
@@ -282,7 +283,8 @@ impl<I: Io<Message>> Start<'_, I> {
     }
 }
 
-/// Carries out what a command of another reactor's lane asks of this partition. `Err` if the next partition is to go on.
+/// Carries out what a command of another reactor's lane asks of this partition. `Err` if the next partition
+/// is to go on.
 pub(crate) fn act(
     executor: &mut Executor,
     key: &Key,

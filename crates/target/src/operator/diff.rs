@@ -285,7 +285,7 @@ fn same_but_size(one: &Spec, other: &Spec) -> bool {
         let mut spec = Spec { uuid: None, ..spec.clone() };
         match &mut spec.source {
             Source::Memory { bytes, .. } | Source::Null { bytes } | Source::KeyValue { bytes, .. } => {
-                *bytes = 0
+                *bytes = 0;
             }
             Source::File { bytes, .. } => *bytes = None,
             Source::Device { .. } => {}

@@ -5,7 +5,6 @@ use wire::identify::command_set::{IndependentNamespace, KvFormat, KvNamespace, N
 use wire::identify::namespace::{
     DeallocatedValue, Dlfeat, IdentifyNamespace, LbaFormat, Nmic, Nsattr, Nsfeat,
 };
-use wire::kv::KEY_BYTES_MAX;
 
 use super::ANA_GROUP;
 use crate::limits::Limits;
@@ -52,7 +51,7 @@ pub(super) fn key_value(namespace: &Namespace, shape: KeyValueShape, limits: &Li
     structure.set_format_count(1);
     // There is no offset to fetch a part of a value with: it must fit into one transfer.
     let value_bytes_max = shape.value_bytes_max.min(limits.transfer_bytes_max);
-    structure.kvf[0] = KvFormat::new(KEY_BYTES_MAX as u16, value_bytes_max, 0);
+    structure.kvf[0] = KvFormat::new(16, value_bytes_max, 0);
     structure.anagrpid.set(ANA_GROUP);
     structure.nguid = namespace.nguid;
     structure

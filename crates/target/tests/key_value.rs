@@ -1,0 +1,137 @@
+//! The memcached door of a running target: partitions on several reactors, many clients at once.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use nvlane_target::config::{ListenerConfig, NamespaceConfig, SubsystemConfig, TargetConfig, Threads};
+use nvlane_target::server::Target;
+
+fn start(threads: u16, storage: &str) -> Target {
+    let free = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let mut subsystem = SubsystemConfig::new("nqn.2026-01.io.nvlane:test".parse().expect("a name"));
+    subsystem.namespaces = vec![NamespaceConfig::new(storage.parse().expect("a namespace"))];
+    let mut config = TargetConfig {
+        listeners: vec![ListenerConfig::new(free)],
+        memcached: vec![free],
+        subsystems: vec![subsystem],
+        ..TargetConfig::default()
+    };
+    config.reactors.threads = Threads::Count(threads);
+    Target::start(&config).expect("a target")
+}
+
+struct Client {
+    stream: BufReader<TcpStream>,
+}
+
+impl Client {
+    fn new(target: &Target) -> Self {
+        let stream = TcpStream::connect(target.memcached()[0]).expect("a door");
+        stream.set_read_timeout(Some(Duration::from_secs(30))).expect("an option");
+        stream.set_nodelay(true).expect("an option");
+        Self { stream: BufReader::new(stream) }
+    }
+
+    fn say(&mut self, bytes: &[u8]) {
+        self.stream.get_mut().write_all(bytes).expect("sent");
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.stream.read_line(&mut line).expect("a line");
+        line.trim_end().to_owned()
+    }
+
+    fn ask(&mut self, line: &str) -> String {
+        self.say(format!("{line}\r\n").as_bytes());
+        self.line()
+    }
+}
+
+#[test]
+fn keys_of_all_partitions_are_found_through_any_connection() {
+    let target = start(3, "kv:ram:64M");
+    let mut writer = Client::new(&target);
+    let mut text = String::new();
+    for key in 0..5000 {
+        text += &format!("set key-{key} {key} 0 {}\r\n{key}\r\n", key.to_string().len());
+    }
+    writer.say(text.as_bytes());
+    for _ in 0..5000 {
+        assert_eq!(writer.line(), "STORED");
+    }
+    let mut reader = Client::new(&target);
+    let keys: String = (0..5000).map(|key| format!(" key-{key}")).collect();
+    reader.say(format!("get{keys}\r\nmn\r\n").as_bytes());
+    for key in 0..5000 {
+        assert_eq!(reader.line(), format!("VALUE key-{key} {key} {}", key.to_string().len()));
+        assert_eq!(reader.line(), key.to_string());
+    }
+    assert_eq!((reader.line(), reader.line()), ("END".into(), "MN".into()));
+    reader.say(b"stats\r\n");
+    let stats: Vec<String> =
+        std::iter::repeat_with(|| reader.line()).take_while(|line| line != "END").collect();
+    for line in ["STAT curr_items 5000", "STAT cmd_get 5000", "STAT threads 3"] {
+        assert!(stats.iter().any(|other| other == line), "{line} in {stats:?}");
+    }
+    assert_eq!(reader.ask("flush_all"), "OK");
+    assert_eq!(reader.ask("get key-1 key-2 key-3 key-4"), "END");
+    target.stop().expect("a good end");
+}
+
+#[test]
+fn increments_of_one_key_from_many_connections_all_count() {
+    let target = start(3, "kv:ram:64M");
+    assert_eq!(Client::new(&target).ask("set hot 0 0 1\r\n0"), "STORED");
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let mut client = Client::new(&target);
+                let mut last = 0;
+                for _ in 0..10 {
+                    client.say("incr hot 1\r\n".repeat(100).as_bytes());
+                    for _ in 0..100 {
+                        let number = client.line().parse::<u64>().expect("a number");
+                        assert!(number > last, "{number} after {last}");
+                        last = number;
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(Client::new(&target).ask("incr hot 0"), "8000");
+    target.stop().expect("a good end");
+}
+
+#[test]
+fn large_values_and_slow_readers_do_not_hold_others_up() {
+    let target = start(2, "kv:ram:128M?evict=none");
+    let value = vec![b'v'; 1_000_000];
+    let mut client = Client::new(&target);
+    for key in 0..8 {
+        client.say(format!("set large-{key} 0 0 1000000\r\n").as_bytes());
+        client.say(&value);
+        client.say(b"\r\n");
+        assert_eq!(client.line(), "STORED");
+    }
+    // It asks for much and reads nothing.
+    let mut slow = Client::new(&target);
+    slow.say("get large-0 large-1 large-2 large-3 large-4 large-5 large-6 large-7\r\n".repeat(20).as_bytes());
+    for key in 0..8 {
+        assert_eq!(client.ask(&format!("get large-{key}")), format!("VALUE large-{key} 0 1000000"));
+        let mut read = vec![0; 1_000_002];
+        client.stream.read_exact(&mut read).expect("a value");
+        assert!(read[..1_000_000] == value && client.line() == "END");
+    }
+    // Then it reads everything after all.
+    let mut read = vec![0; 1_000_002];
+    for _ in 0..20 {
+        for key in 0..8 {
+            assert_eq!(slow.line(), format!("VALUE large-{key} 0 1000000"));
+            slow.stream.read_exact(&mut read).expect("a value");
+        }
+        assert_eq!(slow.line(), "END");
+    }
+    target.stop().expect("a good end");
+}
