@@ -115,13 +115,11 @@ impl<'a> Bucket<'a> {
     /// Cells that begin an entry with this tag.
     #[inline]
     pub(crate) fn matches(self, tag: u8) -> Cells {
-        let head: &[u8; 16] = self.0[..16].try_into().expect("sixteen bytes");
-        // Becomes one comparison of sixteen bytes; the four of the kinds are masked out with the rest.
-        let mut hits = 0;
-        for (cell, &byte) in head.iter().enumerate() {
-            hits |= u32::from(byte == tag) << cell;
-        }
-        Cells(hits & self.kinds() & ALL)
+        let (low, high) = self.0[..16].split_at(8);
+        let low = equal_bytes(u64::from_le_bytes(low.try_into().expect("eight bytes")), tag);
+        let high = equal_bytes(u64::from_le_bytes(high.try_into().expect("eight bytes")), tag);
+        // The last four bytes are no tags but the kinds: cells beyond the last begin nothing.
+        Cells((low | high << 8) & self.kinds() & ALL)
     }
 
     /// Cells that begin an entry.
@@ -246,6 +244,17 @@ pub(crate) fn copy_entry(from: Bucket<'_>, cell: usize, into: &mut BucketMut<'_>
         let (key, value) = from.inline(cell);
         into.put_inline(to, from.tag(cell), key, value);
     }
+}
+
+/// Which of eight bytes equal `tag`, one bit each.
+#[inline]
+fn equal_bytes(bytes: u64, tag: u8) -> u32 {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    const LOW: u64 = 0x7f * ONES;
+    let differing = bytes ^ (ONES * u64::from(tag));
+    // The top bit of each byte that is zero, exactly; then the eight of them side by side.
+    let equal = !(((differing & LOW) + LOW) | differing | LOW);
+    ((equal >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56) as u32
 }
 
 #[inline]

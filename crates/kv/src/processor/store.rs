@@ -1,0 +1,279 @@
+//! Storing: a value in place of another, in the index or outside, at once or as it arrives.
+
+use super::{Attributes, Condition, KEY_BYTES_MAX, KeyHash, Pending, Place, Processor, Stored};
+use crate::bucket::{Bucket, BucketMut, inline_cells};
+use crate::item::{HEADER_BYTES, HELD, Header, LARGE, Layout, USES, WIDE};
+use crate::regions::{REGION_BYTES, Use};
+
+impl Processor {
+    /// Moves a pair out of the index, if it lies there.
+    pub(crate) fn take_out(&mut self, hash: KeyHash, key: &[u8], place: Place) -> Option<Place> {
+        if place.item.is_some() {
+            return Some(place);
+        }
+        let mut value = [0; crate::bucket::INLINE_VALUE_BYTES_MAX];
+        let length = self.value(place).len();
+        value[..length].copy_from_slice(self.value(place).head());
+        match self.put_item(hash, key, &value[..length], Attributes::default(), Some(place)) {
+            Stored::Done => self.find_again(hash, key),
+            _ => None,
+        }
+    }
+
+    /// Stores a value.
+    pub fn store(
+        &mut self,
+        hash: KeyHash,
+        key: &[u8],
+        value: &[u8],
+        attributes: Attributes,
+        condition: Condition,
+    ) -> Stored {
+        let found = self.find(hash, key);
+        if let Err(refusal) = self.check(found, condition) {
+            return refusal;
+        }
+        self.put(hash, key, value, attributes, found)
+    }
+
+    /// Whether a condition holds for what was found.
+    pub(crate) fn check(&self, found: Option<Place>, condition: Condition) -> Result<(), Stored> {
+        match (condition, found) {
+            (Condition::Always, _) | (Condition::Absent, None) | (Condition::Present, Some(_)) => Ok(()),
+            (Condition::Absent, Some(_)) => Err(Stored::Exists),
+            (Condition::Present | Condition::Unchanged(_), None) => Err(Stored::NotFound),
+            (Condition::Unchanged(cas), Some(place)) => match place.item {
+                Some(line) if self.header(line).cas == cas => Ok(()),
+                // Nobody has asked for the number of a pair in the index since it was stored.
+                _ => Err(Stored::Exists),
+            },
+        }
+    }
+
+    /// Stores a value in place of what was found.
+    pub(crate) fn put(
+        &mut self,
+        hash: KeyHash,
+        key: &[u8],
+        value: &[u8],
+        attributes: Attributes,
+        found: Option<Place>,
+    ) -> Stored {
+        debug_assert!((1..=KEY_BYTES_MAX).contains(&key.len()));
+        if value.len() > self.settings.value_bytes_max {
+            return Stored::TooLarge;
+        }
+        let is_small =
+            attributes == Attributes::default() && key.len() + value.len() <= self.settings.inline_bytes_max;
+        if is_small && let Some(width) = inline_cells(key.len(), value.len()) {
+            return self.put_inline(hash, key, value, width, found);
+        }
+        self.put_item(hash, key, value, attributes, found)
+    }
+
+    pub(super) fn put_inline(
+        &mut self,
+        hash: KeyHash,
+        key: &[u8],
+        value: &[u8],
+        width: usize,
+        found: Option<Place>,
+    ) -> Stored {
+        if let Some(place) = found {
+            if place.item.is_none() && Bucket(self.memory.line(place.node)).width(place.cell.into()) == width
+            {
+                let old_bytes = self.value(place).len();
+                BucketMut(self.memory.line_mut(place.node)).put_inline(
+                    place.cell.into(),
+                    hash.tag(),
+                    key,
+                    value,
+                );
+                self.counters.pair_bytes -= old_bytes as u64;
+                self.counters.pair_bytes += value.len() as u64;
+                self.counters.stored_count += 1;
+                return Stored::Done;
+            }
+            self.remove(hash, place);
+        }
+        let Some((node, cell)) = self.cells(hash, width) else { return Stored::NoMemory };
+        BucketMut(self.memory.line_mut(node)).put_inline(cell, hash.tag(), key, value);
+        self.counters.pair_count += 1;
+        self.counters.inline_count += 1;
+        self.counters.pair_bytes += (key.len() + value.len()) as u64;
+        self.counters.stored_count += 1;
+        Stored::Done
+    }
+
+    pub(super) fn put_item(
+        &mut self,
+        hash: KeyHash,
+        key: &[u8],
+        value: &[u8],
+        attributes: Attributes,
+        found: Option<Place>,
+    ) -> Stored {
+        let layout = Layout::new(key.len(), value.len(), attributes.flags);
+        // In place, if the block is of the right size and nobody sends from it.
+        if let Some(place) = found
+            && let Some(line) = place.item
+            && layout.extent_count == 0
+        {
+            let header = self.header(line);
+            let use_ = self.regions.use_of(self.regions.region_of(line));
+            if header.bits & (HELD | LARGE) == 0 && use_ == Use::Items(layout.class()) {
+                let old_bytes = usize::from(header.value_bytes);
+                self.write_item(line, &layout, key, value.len(), attributes, header.bits & USES);
+                let at = layout.value_at;
+                self.memory.bytes_mut(line, at, value.len()).copy_from_slice(value);
+                self.counters.pair_bytes -= old_bytes as u64;
+                self.counters.pair_bytes += value.len() as u64;
+                self.counters.stored_count += 1;
+                return Stored::Done;
+            }
+        }
+        let Some(pending) = self.begin(key, value.len(), attributes) else { return Stored::NoMemory };
+        self.fill(&pending, 0, value);
+        self.link(hash, key, pending)
+    }
+
+    /// Writes header and key of an item.
+    #[inline]
+    pub(super) fn write_item(
+        &mut self,
+        line: u32,
+        layout: &Layout,
+        key: &[u8],
+        value_bytes: usize,
+        attributes: Attributes,
+        bits: u8,
+    ) {
+        self.next_cas += 1;
+        let header = Header {
+            cas: self.next_cas,
+            key_bytes: key.len() as u8,
+            bits: layout.bits | bits,
+            value_bytes: if layout.extent_count == 0 { value_bytes as u16 } else { 0 },
+            flags: attributes.flags as u16,
+            expiry: attributes.expiry_s,
+        };
+        let block = self.memory.bytes_mut(line, 0, layout.key_at + key.len());
+        block[..HEADER_BYTES].copy_from_slice(&header.encode());
+        if layout.bits & WIDE != 0 {
+            block[HEADER_BYTES..HEADER_BYTES + 4].copy_from_slice(&attributes.flags.to_le_bytes());
+        }
+        if layout.bits & LARGE != 0 {
+            let at = layout.extents_at - 8;
+            block[at..at + 4].copy_from_slice(&(value_bytes as u32).to_le_bytes());
+            block[at + 4..at + 8].copy_from_slice(&(layout.extent_count as u32).to_le_bytes());
+        }
+        block[layout.key_at..].copy_from_slice(key);
+    }
+
+    /// Takes memory for a value that arrives piece by piece. `None` if there is none.
+    pub fn begin(&mut self, key: &[u8], value_bytes: usize, attributes: Attributes) -> Option<Pending> {
+        let layout = Layout::new(key.len(), value_bytes, attributes.flags);
+        let line = self.take_block(layout.class())?;
+        self.write_item(line, &layout, key, value_bytes, attributes, HELD);
+        self.regions.hold(line, true);
+        for at in 0..layout.extent_count {
+            let Some(region) = self.take_extent() else {
+                for taken in 0..at {
+                    let region = self.extent_of(line, &layout, taken);
+                    self.regions.give_back_extent(region);
+                }
+                self.regions.hold(line, false);
+                self.regions.give_back(line);
+                return None;
+            };
+            let bytes = self.memory.bytes_mut(line, layout.extents_at + 4 * at, 4);
+            bytes.copy_from_slice(&region.to_le_bytes());
+        }
+        self.pending_count += 1;
+        Some(Pending { line, layout, value_bytes })
+    }
+
+    pub(super) fn extent_of(&self, line: u32, layout: &Layout, at: usize) -> u32 {
+        let bytes = self.memory.bytes(line, layout.extents_at + 4 * at, 4);
+        u32::from_le_bytes(bytes.try_into().expect("four bytes"))
+    }
+
+    /// The room for the bytes of a value from `offset` on, as far as it is contiguous.
+    pub fn room(&mut self, pending: &Pending, offset: usize) -> &mut [u8] {
+        let layout = &pending.layout;
+        let (extent, within) = (offset / REGION_BYTES, offset % REGION_BYTES);
+        if extent < layout.extent_count {
+            let region = self.extent_of(pending.line, layout, extent);
+            let length = REGION_BYTES.min(pending.value_bytes - extent * REGION_BYTES) - within;
+            return self.memory.bytes_mut(self.regions.first_line(region), within, length);
+        }
+        let within = offset - layout.extent_count * REGION_BYTES;
+        self.memory.bytes_mut(pending.line, layout.value_at + within, layout.tail_bytes - within)
+    }
+
+    /// Puts bytes of a value where they belong.
+    pub fn fill(&mut self, pending: &Pending, mut offset: usize, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let room = self.room(pending, offset);
+            let count = room.len().min(bytes.len());
+            room[..count].copy_from_slice(&bytes[..count]);
+            offset += count;
+            bytes = &bytes[count..];
+        }
+    }
+
+    /// Stores a value that has arrived.
+    pub fn commit(&mut self, hash: KeyHash, key: &[u8], pending: Pending, condition: Condition) -> Stored {
+        self.memory.begin_operation();
+        let found = self.find_again(hash, key);
+        if let Err(refusal) = self.check(found, condition) {
+            self.abandon(pending);
+            return refusal;
+        }
+        self.link(hash, key, pending)
+    }
+
+    /// Lets go of a value that will not be stored.
+    #[expect(clippy::needless_pass_by_value, reason = "a pending value ends once")]
+    pub fn abandon(&mut self, pending: Pending) {
+        self.release_hold(pending.line);
+        self.pending_count -= 1;
+        self.free_item(pending.line);
+    }
+
+    /// Puts a filled item into the index, in place of what is there.
+    pub(super) fn link(&mut self, hash: KeyHash, key: &[u8], pending: Pending) -> Stored {
+        let line = pending.line;
+        let value_bytes = pending.value_bytes;
+        // Room may have been made since: what was found before may be gone.
+        let found = self.find_again(hash, key);
+        match found {
+            Some(place) if place.item.is_some() => {
+                let old = place.item.expect("just seen");
+                self.counters.pair_bytes -= self.pair_bytes(old) as u64;
+                self.counters.pair_count -= 1;
+                BucketMut(self.memory.line_mut(place.node)).put_item(place.cell.into(), hash.tag(), line);
+                self.free_item(old);
+            }
+            Some(place) => {
+                self.count_out(place);
+                let mut bucket = BucketMut(self.memory.line_mut(place.node));
+                bucket.clear(place.cell.into());
+                bucket.put_item(place.cell.into(), hash.tag(), line);
+            }
+            None => match self.cells(hash, 1) {
+                Some((node, cell)) => BucketMut(self.memory.line_mut(node)).put_item(cell, hash.tag(), line),
+                None => {
+                    self.abandon(pending);
+                    return Stored::NoMemory;
+                }
+            },
+        }
+        self.release_hold(line);
+        self.pending_count -= 1;
+        self.counters.pair_count += 1;
+        self.counters.pair_bytes += (key.len() + value_bytes) as u64;
+        self.counters.stored_count += 1;
+        Stored::Done
+    }
+}
