@@ -94,9 +94,9 @@ impl Processor {
         let own = class.filter(|&class| !self.regions.members(class).is_empty());
         match own {
             Some(class) if !self.hands.pressure.is_multiple_of(REGION_TURN) => {
-                self.evict_in(class) || self.evict_region()
+                self.evict_in(class) || self.evict_region(own)
             }
-            _ => self.evict_region() || own.is_some_and(|class| self.evict_in(class)),
+            _ => self.evict_region(own) || own.is_some_and(|class| self.evict_in(class)),
         }
     }
 
@@ -158,8 +158,8 @@ impl Processor {
         self.remove(hash, Place { node, cell: cell as u8, item: Some(line) });
     }
 
-    /// Empties the least used of a few regions.
-    fn evict_region(&mut self) -> bool {
+    /// Empties the least used of a few regions; of equals rather one of another class.
+    fn evict_region(&mut self, own: Option<Class>) -> bool {
         let count = self.regions.count() as u32;
         let mut best: Option<(usize, u32)> = None;
         let mut seen = 0;
@@ -168,7 +168,8 @@ impl Processor {
             if !matches!(self.regions.use_of(region), Use::Items(_)) || self.regions.held_count(region) > 0 {
                 continue;
             }
-            let score = self.warmth(region);
+            let is_own = own.is_some_and(|class| self.regions.use_of(region) == Use::Items(class));
+            let score = 2 * self.cool(region) + usize::from(is_own);
             if best.is_none_or(|(least, _)| score < least) {
                 best = Some((score, region));
             }
@@ -191,13 +192,18 @@ impl Processor {
         true
     }
 
-    /// How much a region is used, by a few of its blocks.
-    fn warmth(&self, region: u32) -> usize {
+    /// How much a region is used, by a few of its blocks. They lose a use by it: a class that nothing is
+    /// stored in has no hand that goes over it.
+    fn cool(&mut self, region: u32) -> usize {
         let (mut uses, mut seen, mut block) = (0, 0, 0);
         while seen < 8
             && let Some((at, line)) = self.regions.next_taken(region, block)
         {
-            uses += usize::from(self.header(line).bits & USES);
+            let bits = self.header(line).bits;
+            if bits & USES != 0 {
+                uses += usize::from(bits & USES);
+                self.memory.bytes_mut(line, BITS_AT, 1)[0] = bits - 1;
+            }
             seen += 1;
             block = at + 1;
         }

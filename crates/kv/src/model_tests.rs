@@ -393,3 +393,70 @@ proptest! {
         twins.check_all();
     }
 }
+
+fn put(processor: &mut Processor, key: u32, length: usize) -> Stored {
+    let key = format!("key-{key:012}");
+    let hash = processor.hash(key.as_bytes());
+    let value = vec![7; length];
+    processor.store(hash, key.as_bytes(), &value, Attributes::default(), Condition::Always)
+}
+
+fn get(processor: &mut Processor, key: u32) -> bool {
+    let key = format!("key-{key:012}");
+    let hash = processor.hash(key.as_bytes());
+    let place = processor.find(hash, key.as_bytes());
+    if let Some(place) = place {
+        processor.touch(place);
+    }
+    place.is_some()
+}
+
+#[test]
+fn what_is_used_stays_while_others_come_and_go() {
+    let mut processor = Processor::new(settings(Eviction::Clock, 48)).expect("memory");
+    for key in 0..200 {
+        assert_eq!(put(&mut processor, key, 32), Stored::Done);
+    }
+    for key in 1000..100_000 {
+        assert_eq!(put(&mut processor, key, 32), Stored::Done);
+        if key % 1000 == 0 {
+            (0..200).for_each(|key| {
+                get(&mut processor, key);
+            });
+        }
+    }
+    let kept = (0..200).filter(|&key| get(&mut processor, key)).count();
+    assert!(kept >= 190, "{kept} of 200 used keys are left");
+    assert!(processor.counters().evicted_count > 80_000);
+}
+
+#[test]
+fn memory_follows_the_sizes_that_are_stored() {
+    let mut processor = Processor::new(settings(Eviction::Clock, 48)).expect("memory");
+    for (round, length) in [32, 700, 5000, 100].into_iter().enumerate() {
+        let first = round as u32 * 100_000;
+        for key in first..first + 40_000 {
+            assert_eq!(put(&mut processor, key, length), Stored::Done);
+        }
+        let held = (first..first + 40_000).filter(|&key| get(&mut processor, key)).count();
+        let bytes = held * (length + 32);
+        assert!(bytes > 500 << 10, "{bytes} of 1 MiB after values of {length}");
+    }
+    assert!(processor.counters().reclaimed_count > 30);
+}
+
+#[test]
+fn regions_that_are_half_empty_make_room_without_any_loss() {
+    let mut processor = Processor::new(settings(Eviction::None, 48)).expect("memory");
+    let count = (0..).find(|&key| put(&mut processor, key, 32) != Stored::Done).expect("memory ends");
+    for key in (0..count).filter(|key| key % 4 != 0) {
+        let key = format!("key-{key:012}");
+        let hash = processor.hash(key.as_bytes());
+        assert!(processor.delete(hash, key.as_bytes()));
+    }
+    // Three quarters are free, but no region is.
+    let large = (count..).find(|&key| put(&mut processor, key, 5000) != Stored::Done).expect("memory ends");
+    assert!(large - count > 100, "only {} large ones fit", large - count);
+    assert!((0..count).step_by(4).all(|key| get(&mut processor, key)));
+    assert!(processor.counters().moved_count > 0 && processor.counters().evicted_count == 0);
+}
