@@ -3,6 +3,7 @@
 //! Start reading at [`Processor`]. It is sans-io and belongs to one reactor; the doors decode what peers send
 //! into calls of it.
 
+#![forbid(unsafe_code)]
 // Lines, regions and lengths are counted in 32 bits by construction: a partition has fewer than 2^32 lines.
 #![allow(clippy::cast_possible_truncation)]
 
