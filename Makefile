@@ -17,7 +17,7 @@ test: linker
 	$(CARGO) xtask ci
 
 bench: linker
-	$(CARGO) bench --workspace
+	$(CARGO) xtask bench
 
 check: linker
 	$(CARGO) xtask check

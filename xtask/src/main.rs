@@ -1,6 +1,7 @@
 //! Tasks of the repository, in one program: `cargo xtask help`.
 #![forbid(unsafe_code)]
 
+mod bench;
 mod check;
 mod ci;
 mod command;
@@ -20,6 +21,8 @@ enum Task {
     Check,
     /// Everything `make test` does, with the time each step took beside its budget
     Ci,
+    /// Everything `make bench` does: what measures time, and the bars that hang on it
+    Bench,
     /// What the other tasks need: Debian packages, Rust components, the lab's kernels
     Deps,
     /// Behaviours between nvlane and stock Linux kernels, in emulated guests
@@ -33,6 +36,7 @@ fn main() -> ExitCode {
     let result = match Task::parse() {
         Task::Check => ci::run_steps(check::STEPS),
         Task::Ci => ci::run(),
+        Task::Bench => bench::run(),
         Task::Deps => deps::install(),
         Task::Interop(options) => interop::run(&options),
         Task::Sim(options) => sim::run(&options),

@@ -4,7 +4,6 @@
 mod check;
 mod columns;
 mod connection;
-mod descriptors;
 mod discover;
 mod exit;
 mod host_failure;

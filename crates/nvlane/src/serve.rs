@@ -17,7 +17,7 @@ use target::server::{StartError, Target};
 use wire::nqn::Nqn;
 
 use crate::exit::Failure;
-use crate::{Ended, descriptors, run};
+use crate::{Ended, run};
 
 /// The subsystem of a target that was told of none.
 pub(crate) const DEFAULT_NQN: &str = "nqn.2026-01.io.nvlane:target";
@@ -86,7 +86,6 @@ pub(crate) fn target(arguments: &TargetArguments) -> Ended {
     reactor::allow_descriptors();
     // Before any thread is made: they all inherit what is blocked.
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("signal handlers")?;
-    descriptors::allow_all();
     let target = Target::start(&config).map_err(|error| failure(&error, file.as_ref()))?;
     announce(&target, &config);
 

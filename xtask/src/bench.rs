@@ -1,0 +1,64 @@
+//! What `make bench` does: what measures time, and the bars that hang on it. Nothing here is part of `make test`: a noisy machine
+//! can make any of it fail.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::command::{cargo, run as run_command, target_dir};
+
+/// A number of a study, and what it has to be.
+struct Bar {
+    study: &'static str,
+    key: &'static str,
+    what: &'static str,
+    is_reached: fn(f64) -> bool,
+    limit: &'static str,
+}
+
+/// The bars of the foundation; the studies themselves tell of more.
+const BARS: [Bar; 2] = [
+    Bar {
+        study: "ceiling",
+        key: "share_read_qd128",
+        what: "share of the ceiling, 4 KiB reads at depth 128, one core for each side",
+        is_reached: |share| share >= 0.7,
+        limit: "at least 0.7",
+    },
+    Bar {
+        study: "idle",
+        key: "cpu_percent_1000",
+        what: "percent of a core for 1,000 idle lanes",
+        is_reached: |percent| percent < 1.0,
+        limit: "below 1",
+    },
+];
+
+/// Runs the benches, then the studies that the bars hang on.
+///
+/// # Errors
+/// If something cannot be measured, or a bar is not reached.
+pub(crate) fn run() -> Result<()> {
+    run_command(&mut cargo(&["build", "--release", "--locked", "--package", "nvlane"]))?;
+    let program = target_dir().join("release/nvlane");
+    let mut missed = 0;
+    let mut lines = Vec::new();
+    for bar in &BARS {
+        let out = target_dir().join("bench").join(bar.study);
+        let mut study = std::process::Command::new(&program);
+        study.args(["study", bar.study, "--quick", "--out"]).arg(&out);
+        run_command(&mut study)?;
+        let path = out.join("results.json");
+        let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        let results: Value = serde_json::from_str(&text).context("results.json")?;
+        let value = results["headline"][bar.key].as_f64();
+        let value = value.with_context(|| format!("{} has no {}", path.display(), bar.key))?;
+        let is_reached = (bar.is_reached)(value);
+        missed += usize::from(!is_reached);
+        let word = if is_reached { "ok    " } else { "MISSED" };
+        lines.push(format!("{word} {}: {value:.3} ({})", bar.what, bar.limit));
+    }
+    run_command(&mut cargo(&["bench", "--workspace", "--locked"]))?;
+    println!("\n{}", lines.join("\n"));
+    ensure!(missed == 0, "{missed} of {} bars missed", BARS.len());
+    Ok(())
+}
