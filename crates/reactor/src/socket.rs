@@ -47,6 +47,8 @@ pub struct Socket {
 pub struct Listener {
     fd: OwnedFd,
     address: SocketAddr,
+    /// Nobody else has it: it ends with us.
+    is_own: bool,
 }
 
 /// Receive buffer over loopback, bytes, and the least that is worth having in place of the kernel's own choice.
@@ -201,7 +203,9 @@ impl Listener {
         }
         rustix::net::bind(&fd, &address)?;
         rustix::net::listen(&fd, Self::BACKLOG)?;
-        Self::new(fd)
+        let mut listener = Self::new(fd)?;
+        listener.is_own = true;
+        Ok(listener)
     }
 
     /// Takes over a socket that listens already (socket activation).
@@ -211,7 +215,7 @@ impl Listener {
     pub fn new(fd: OwnedFd) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&fd, true)?;
         let address = rustix::net::getsockname(&fd)?.try_into()?;
-        Ok(Self { fd, address })
+        Ok(Self { fd, address, is_own: false })
     }
 
     /// The address with the actual port.
@@ -233,6 +237,15 @@ impl Listener {
                 Err(Errno::INTR | Errno::CONNABORTED | Errno::PROTO) => {}
                 Err(errno) => return Err(errno.into()),
             }
+        }
+    }
+}
+
+impl Drop for Listener {
+    /// A ring that watched the descriptor may hold it for a while after both are gone: the port is to be free at once.
+    fn drop(&mut self) {
+        if self.is_own {
+            let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Both);
         }
     }
 }

@@ -207,6 +207,20 @@ fn connections_that_wait_together_are_all_accepted() {
     }
 }
 
+/// The kernel may hold on to a descriptor for a while after the ring that watched it is gone.
+#[test]
+fn a_port_is_free_as_soon_as_its_reactor_has_ended() {
+    for engine in ENGINES {
+        for round in 0..50 {
+            let rig = Rig::new(engine, 1);
+            let address = rig.listener;
+            TcpStream::connect(address).unwrap().write_all(&[7]).unwrap();
+            drop(rig);
+            Listener::bind(address).unwrap_or_else(|error| panic!("{engine:?}, round {round}: {error}"));
+        }
+    }
+}
+
 #[test]
 fn what_is_sent_comes_back_whatever_the_engine() {
     for engine in ENGINES {
