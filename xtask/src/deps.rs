@@ -17,6 +17,7 @@ const PROGRAMS: &[Program] = &[
     Program { name: "qemu-system-x86_64", package: "qemu-system-x86", purpose: "guests with stock kernels" },
     Program { name: "xz", package: "xz-utils", purpose: "unpacking kernels" },
     Program { name: "zstd", package: "zstd", purpose: "unpacking kernels" },
+    Program { name: "python3", package: "python3", purpose: "forbidding io_uring to a test" },
     Program { name: "setpriv", package: "util-linux", purpose: "ending what a test started" },
 ];
 
