@@ -84,6 +84,7 @@ pub(crate) fn target(arguments: &TargetArguments) -> Ended {
     let file = config_path.as_deref().map(ConfigFile::read).transpose().map_err(Failure::usage)?;
     let config = configure(arguments, file.as_ref())?;
     reactor::allow_descriptors();
+    end_with_any_reactor();
     // Before any thread is made: they all inherit what is blocked.
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("signal handlers")?;
     let target = Target::start(&config).map_err(|error| failure(&error, file.as_ref()))?;
@@ -101,6 +102,18 @@ pub(crate) fn target(arguments: &TargetArguments) -> Ended {
         std::thread::spawn(move || drop(wakes.send(Wake::CommandEnded(child.wait()))));
     }
     serve(target, arguments, &wake)
+}
+
+/// A reactor that panics takes its lanes with it and would leave the others waiting for it for ever: better to end at once,
+/// and be started again by whoever watches.
+fn end_with_any_reactor() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        usual(panic);
+        if std::thread::current().name().is_some_and(|name| name.starts_with("reactor-")) {
+            std::process::abort();
+        }
+    }));
 }
 
 /// Waits for signals and the command's end.
