@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Result, bail};
 
-use crate::command::{is_installed, root, run};
+use crate::command::{cargo, is_installed, root, run};
 
 /// A program, the Debian package that has it, and what it is for.
 struct Program {
@@ -28,13 +28,26 @@ const RUST_COMPONENTS: &[&str] = &["rustfmt", "clippy"];
 /// # Errors
 /// If something is missing that this user cannot install; the message names the command.
 pub(crate) fn install() -> Result<()> {
-    debian_packages()?;
+    debian_packages(PROGRAMS)?;
     rust_components()?;
     lab(&[])
 }
 
-fn debian_packages() -> Result<()> {
-    let missing: Vec<_> = PROGRAMS.iter().filter(|program| !is_installed(program.name)).collect();
+/// Installs what counting instructions takes.
+///
+/// # Errors
+/// As [`install`].
+pub(crate) fn install_for_benches() -> Result<()> {
+    debian_packages(&[Program { name: "valgrind", package: "valgrind", purpose: "counting instructions" }])?;
+    if is_installed("gungraun-runner") {
+        return Ok(());
+    }
+    // Of the same version as the crate of that name in Cargo.toml.
+    run(&mut cargo(&["install", "--locked", "gungraun-runner", "--version", "0.20.0"]))
+}
+
+fn debian_packages(programs: &[Program]) -> Result<()> {
+    let missing: Vec<_> = programs.iter().filter(|program| !is_installed(program.name)).collect();
     for program in &missing {
         println!("missing: {} ({}), for {}", program.name, program.package, program.purpose);
     }
