@@ -90,6 +90,8 @@ impl SimReactor {
         let Self { application, core } = self;
         let actor = core.index;
         application.on_start(&mut SimIo { shared, core, outbox });
+        // What it sets aside at the start is to be there at the end.
+        core.ballast_bytes = core.pool.capacity_bytes() - core.pool.free_bytes();
         shared.wake(actor);
     }
 
@@ -97,9 +99,10 @@ impl SimReactor {
         self.core.stops
     }
 
-    /// Buffers that are out, bytes, but for the ballast.
+    /// Buffers that are out, or in where they should be out, bytes: the ballast, and what was set aside at the start.
     pub(crate) fn used_bytes(&self) -> usize {
-        self.core.pool.capacity_bytes() - self.core.pool.free_bytes() - self.core.ballast_bytes
+        let out_bytes = self.core.pool.capacity_bytes() - self.core.pool.free_bytes();
+        out_bytes.abs_diff(self.core.ballast_bytes)
     }
 
     pub(crate) fn socket_count(&self) -> usize {

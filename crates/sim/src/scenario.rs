@@ -146,7 +146,7 @@ impl Scenario {
         let block_count = if r.one_in(3) { r.between(4, 8) } else { r.between(8, 96) };
         let blocks_max = if r.one_in(4) { r.between(1, 64) } else { r.between(1, 8) }.min(block_count);
         // The least that every command can end with: a Compare takes two buffers at once, and room is left for a capsule.
-        let transfer_bytes = (blocks_max * block_bytes).next_power_of_two().max(4096);
+        let transfer_bytes = transfer_limit(blocks_max * block_bytes);
         let mut digests =
             r.pick(&[Digests::empty(), Digests::HEADER, Digests::DATA, Digests::all(), Digests::all()]);
         let mut corrupt = if digests == Digests::all() { on(r, 2, 100, 20_000) } else { 0 };
@@ -219,7 +219,8 @@ impl Scenario {
             is_replayed: is_prompt && r.one_in(2),
             is_prompt,
             pool_bytes: if r.one_in(3) {
-                (transfer_bytes * r.between(2, 6) + (16 << 10)) as usize
+                // As small as a configuration may have it, and somewhat more.
+                (transfer_bytes * r.between(4, 8)) as usize
             } else {
                 4 << 20
             },
@@ -235,6 +236,11 @@ impl Scenario {
         };
         scenario.draw_faults(r);
         scenario
+    }
+
+    /// The largest transfer that the target allows, bytes.
+    pub(crate) fn transfer_limit_bytes(&self) -> u32 {
+        transfer_limit(u64::from(self.blocks_max) * u64::from(self.block_bytes)) as u32
     }
 
     /// Nothing in this run takes long, but for a target that is down and says so: no command and no connection may time out.
@@ -280,4 +286,9 @@ impl Scenario {
         }
         self.faults.sort_by_key(|(at, _)| *at);
     }
+}
+
+/// The least limit that transfers of so many bytes need.
+fn transfer_limit(bytes: u64) -> u64 {
+    bytes.next_power_of_two().max(16 << 10)
 }

@@ -323,7 +323,7 @@ impl World {
         self.target_count += 1;
         let limits = Limits {
             in_capsule_bytes: scenario.in_capsule_bytes,
-            transfer_bytes_max: 256 << 10,
+            transfer_bytes_max: scenario.transfer_limit_bytes(),
             ..Limits::default()
         };
         let settings = ControlSettings {
