@@ -15,7 +15,7 @@ const TIMEOUT_S_MAX: f64 = 86_400.0;
 
 #[derive(Debug, Args)]
 pub(crate) struct Connection {
-    /// Where: HOST[:PORT][/NQN][?ns=NUMBER], nvme+tcp://..., or "traddr:... trsvcid:... subnqn:..."
+    /// Where: `HOST[:PORT][/NQN][?ns=NUMBER]`, `nvme+tcp://...`, or "traddr:... trsvcid:... subnqn:..."
     #[arg(value_name = "ADDR", env = "NVLANE_ADDR")]
     address: Option<String>,
     #[command(flatten)]

@@ -52,7 +52,7 @@ enum PerfCommand {
 
 #[derive(Debug, Args)]
 struct RunArguments {
-    /// The namespace: HOST[:PORT]/NQN[?ns=1].
+    /// The namespace: `HOST[:PORT]/NQN[?ns=1]`.
     #[arg(env = "NVLANE_ADDR", value_name = "ADDR")]
     address: Option<Address>,
     #[command(flatten)]
@@ -139,7 +139,7 @@ struct ConnectionArguments {
     /// Data digests.
     #[arg(short = 'I', long)]
     data_digest: bool,
-    /// When submitted commands leave: immediate, turn, fixed[:COMMANDS,BYTES,MICROSECONDS] or adaptive[:MICROSECONDS].
+    /// When submitted commands leave: immediate, turn, `fixed[:COMMANDS,BYTES,MICROSECONDS]` or `adaptive[:MICROSECONDS]`.
     #[arg(long, value_name = "POLICY", default_value = "turn")]
     doorbell: DoorbellPolicy,
     /// Whether waiting threads spin: as long as it has paid lately, always, or never.

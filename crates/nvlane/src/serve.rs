@@ -56,7 +56,7 @@ pub(crate) struct TargetArguments {
     /// How threads wait and do storage I/O. [default: io_uring where it may be used]
     #[arg(long, value_name = "ENGINE")]
     engine: Option<Engine>,
-    /// When answers leave: immediate, turn, fixed[:COMMANDS,BYTES,MICROSECONDS] or adaptive[:MICROSECONDS]. [default:
+    /// When answers leave: immediate, turn, `fixed[:COMMANDS,BYTES,MICROSECONDS]` or `adaptive[:MICROSECONDS]`. [default:
     /// turn]
     #[arg(long, value_name = "POLICY")]
     doorbell: Option<DoorbellPolicy>,

@@ -1,4 +1,4 @@
-//! What a picture shows. How it looks is the business of [`svg`](crate::svg).
+//! What a picture shows. How it looks is the business of `svg`.
 
 use load::steady::Spread;
 
