@@ -36,8 +36,8 @@ const ROUND_COUNT: usize = 3;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Takes about a minute. Starts a target with a namespace in memory and one in a file on a free port of 127.0.0.1, writes and reads both
-with every block checked, measures reads and writes of 4 KiB at depths 1, 32 and 128 beside what plain sockets reach with the same
-bytes (`nvlane perf ceiling`), and says how to mount such a target.")]
+with every block checked, measures reads and writes of 4 KiB at depths 1, 32 and 128, on a namespace that keeps nothing, beside what plain
+sockets reach with the same bytes (`nvlane perf ceiling`), and says how to mount such a target.")]
 pub(crate) struct QuickstartArguments {
     /// Where to put the file of the second namespace; it is removed at the end. [default: the system's temporary directory]
     #[arg(long, value_name = "DIR")]
@@ -123,9 +123,13 @@ impl Drop for NamespaceFile {
     }
 }
 
-/// A target with a namespace in memory (1) and one in a file (2).
+/// A target with a namespace in memory (1), one in a file (2), and one that keeps nothing (3).
 fn serve(file: &NamespaceFile, cores: Option<Cores>) -> Result<Served, Failure> {
-    let namespaces = [format!("ram:{NAMESPACE}"), format!("file:{}?size={NAMESPACE}", file.0.display())];
+    let namespaces = [
+        format!("ram:{NAMESPACE}"),
+        format!("file:{}?size={NAMESPACE}", file.0.display()),
+        format!("null:{NAMESPACE}"),
+    ];
     let options = ServedOptions { core: cores.map(|cores| cores.target), ..ServedOptions::of(namespaces) };
     let program = std::env::current_exe().context("which program this is")?;
     Ok(Served::start(&program, &options)?)
@@ -213,7 +217,7 @@ fn measure_cell(
     let mut rounds = Vec::new();
     for _ in 0..ROUND_COUNT {
         let ceiling = measure(&spec).context("the ceiling")?;
-        rounds.push((ceiling.iops(), load(served, 1, &workload, cores)?.report));
+        rounds.push((ceiling.iops(), load(served, 3, &workload, cores)?.report));
     }
     let middle = |value: &dyn Fn(&(f64, Report)) -> f64| {
         median(&rounds.iter().map(value).collect::<Vec<_>>()).unwrap_or(0.0)
@@ -274,7 +278,7 @@ fn print_explanation(cores: Option<Cores>) {
     println!(
         "
 The ceiling moves the same bytes over the same kind of socket with no NVMe at all; share is ours of it, the median of {ROUND_COUNT} rounds
-that take turns. The processor's time is counted in hundredths of a second.
+that take turns. Both without storage: the namespace measured keeps nothing, so that what is seen is the protocol's cost. The processor's time is counted in hundredths of a second.
 
 Serve the same, and mount it from this machine's kernel:
   nvlane target --namespace ram:1G{on}
