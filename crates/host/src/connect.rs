@@ -16,7 +16,7 @@ use crate::error::LinkError;
 
 /// Where received bytes are put before they are looked at: one for each thread, so that it stays warm however many
 /// lanes the thread has.
-pub(crate) const STAGING_BYTES: usize = 256 << 10;
+pub(crate) const STAGING_BYTES: usize = 512 << 10;
 
 /// The least time one of several addresses gets to connect, ns.
 const DIAL_NS_MIN: u64 = 250_000_000;
