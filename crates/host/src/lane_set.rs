@@ -156,7 +156,7 @@ impl<B: DataBuffer> LaneSet<B> {
     }
 
     /// Sleeps without leaving a trace at the sockets: what watches a socket is called for each segment that arrives, on the core of
-    /// whoever sent it, also while we spin. That is a third of a send over loopback.
+    /// whoever sent it, also while we spin (docs/design/socket-path.md).
     fn sleep_on_few(&self, timeout_ns: u64) -> bool {
         let interests: [_; 2 * POLLED_COUNT_MAX] = std::array::from_fn(|at| {
             let lane = self.lanes.get(at / 2)?;
