@@ -79,7 +79,7 @@ impl Default for Options {
             reconnect: ReconnectSettings::default(),
             replay: ReplayPolicy::default(),
             doorbell: DoorbellPolicy::default(),
-            spin: Duration::from_nanos(reactor::SPIN_NS_MAX),
+            spin: Duration::from_nanos(reactor::spin_ns_max()),
             in_place_bytes: 64 << 10,
             seed: None,
         }

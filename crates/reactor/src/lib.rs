@@ -27,6 +27,7 @@ mod socket;
 mod spin;
 mod timers;
 mod turn;
+mod wake;
 mod workers;
 
 pub use buffers::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, Buffer, Pool};
@@ -41,6 +42,6 @@ pub use placement::{CoreList, CoreListError, pin};
 pub use probe::{Features, RingSetup};
 pub use segment::{Payload, Segment};
 pub use socket::{Listener, Received, SEGMENT_COUNT_MAX, Sent, Socket};
-pub use spin::{SPIN_NS_MAX, SpinBudget};
+pub use spin::{SpinBudget, spin_ns_max};
 pub use timers::Timers;
 pub use turn::{Reactor, Settings, TurnCounters};

@@ -1,26 +1,43 @@
 //! How long to spin before sleeping, learned from how long the sleeps were.
 //!
-//! Waking a sleeper costs 5 to 20 µs, which is worth spinning for if work comes soon and is a burnt core if it does
-//! not. The budget grows while sleeps turn out to be short (spinning a little longer would have caught the
+//! Waking a sleeper costs something ([`wake_cost_ns`]), which is worth spinning for if work comes soon and is a burnt core if it
+//! does not. The budget grows while sleeps turn out to be short (spinning a little longer would have caught the
 //! work) and falls to nothing while they are long.
+//!
+//! The longest spin is a few times the cost of waking. With less, two sides that wait for each other fall into a trap: one that
+//! was asleep answers late by the time it takes to wake, the other has given up spinning by then, sleeps, and is late in turn.
 
-/// The longest it pays to spin, ns: a few times what waking up costs.
-pub const SPIN_NS_MAX: u64 = 50_000;
+use crate::wake::wake_cost_ns;
+
+/// The longest spin that pays, in wakes.
+const SPIN_WAKES_MAX: u64 = 6;
+
+/// Between these, ns, whatever waking costs.
+const SPIN_NS_BOUNDS: (u64, u64) = (50_000, 1_000_000);
 
 /// Where growth starts, ns.
 const SPIN_NS_FIRST: u64 = 5_000;
+
+/// The longest it pays to spin on this machine, ns: a few times what waking up costs.
+#[must_use]
+pub fn spin_ns_max() -> u64 {
+    (wake_cost_ns() * SPIN_WAKES_MAX).clamp(SPIN_NS_BOUNDS.0, SPIN_NS_BOUNDS.1)
+}
 
 /// The learned spin budget of one waiting thread.
 ///
 /// ```text
 /// work found while spinning  ──▶ keep (the budget pays)
-/// slept ≤ SPIN_NS_MAX        ──▶ double, up to SPIN_NS_MAX
-/// slept longer               ──▶ halve; under SPIN_NS_FIRST it is 0
+/// work came within the limit ──▶ double, up to the limit
+/// work came later            ──▶ halve; under SPIN_NS_FIRST it is 0
 /// ```
+///
+/// Work came before the sleeper was awake: what waking costs is no part of the wait.
 #[derive(Clone, Copy, Debug)]
 pub struct SpinBudget {
     budget_ns: u64,
     limit_ns: u64,
+    wake_ns: u64,
 }
 
 impl SpinBudget {
@@ -28,7 +45,7 @@ impl SpinBudget {
     #[must_use]
     pub fn new(limit_ns: u64) -> Self {
         let budget_ns = if limit_ns == u64::MAX { u64::MAX } else { limit_ns.min(SPIN_NS_FIRST) };
-        Self { budget_ns, limit_ns }
+        Self { budget_ns, limit_ns, wake_ns: wake_cost_ns() }
     }
 
     /// Whether to go on spinning when the last work was done `idle_ns` ago.
@@ -43,8 +60,8 @@ impl SpinBudget {
         if self.limit_ns == u64::MAX {
             return;
         }
-        if slept_ns <= self.limit_ns {
-            self.budget_ns = (self.budget_ns * 2).clamp(SPIN_NS_FIRST, SPIN_NS_MAX).min(self.limit_ns);
+        if slept_ns.saturating_sub(self.wake_ns) <= self.limit_ns {
+            self.budget_ns = (self.budget_ns * 2).max(SPIN_NS_FIRST).min(self.limit_ns);
         } else {
             self.budget_ns /= 2;
             if self.budget_ns < SPIN_NS_FIRST {
@@ -56,7 +73,7 @@ impl SpinBudget {
 
 impl Default for SpinBudget {
     fn default() -> Self {
-        Self::new(SPIN_NS_MAX)
+        Self::new(spin_ns_max())
     }
 }
 
@@ -66,19 +83,37 @@ mod tests {
 
     #[test]
     fn short_sleeps_grow_the_budget_and_long_ones_take_it_away() {
-        let mut budget = SpinBudget::default();
+        let limit_ns = 50_000;
+        let mut budget = SpinBudget::new(limit_ns);
         assert!(budget.allows(SPIN_NS_FIRST - 1));
         for _ in 0..10 {
             budget.on_woken(20_000);
         }
-        assert!(budget.allows(SPIN_NS_MAX - 1));
-        assert!(!budget.allows(SPIN_NS_MAX));
+        assert!(budget.allows(limit_ns - 1));
+        assert!(!budget.allows(limit_ns));
         for _ in 0..10 {
-            budget.on_woken(10_000_000);
+            budget.on_woken(10_000_000_000);
         }
         assert!(!budget.allows(0), "an idle thread does not spin at all");
         budget.on_woken(1_000);
         assert!(budget.allows(0), "and starts again when work comes often");
+    }
+
+    #[test]
+    fn what_waking_costs_is_no_part_of_the_wait() {
+        let limit_ns = 50_000;
+        let mut budget = SpinBudget { budget_ns: 0, limit_ns, wake_ns: 80_000 };
+        budget.on_woken(limit_ns + 80_000);
+        assert!(budget.allows(0), "the work was there after {limit_ns} ns");
+        let mut late = SpinBudget { budget_ns: 0, limit_ns, wake_ns: 80_000 };
+        late.on_woken(limit_ns + 80_001);
+        assert!(!late.allows(0));
+    }
+
+    #[test]
+    fn the_limit_is_a_few_wakes_within_reason() {
+        let limit_ns = spin_ns_max();
+        assert!((50_000..=1_000_000).contains(&limit_ns), "{limit_ns} ns");
     }
 
     #[test]

@@ -24,7 +24,7 @@ use crate::operation::{Operation, Token};
 use crate::ring::RingEngine;
 use crate::segment::Segment;
 use crate::socket::{Listener, Received, Sent, Socket};
-use crate::spin::{SPIN_NS_MAX, SpinBudget};
+use crate::spin::{SpinBudget, spin_ns_max};
 use crate::timers::Timers;
 
 /// How a reactor is to be.
@@ -42,7 +42,7 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { engine: EngineKind::Uring, falls_back: false, pool_bytes: 64 << 20, spin_ns_max: SPIN_NS_MAX }
+        Self { engine: EngineKind::Uring, falls_back: false, pool_bytes: 64 << 20, spin_ns_max: spin_ns_max() }
     }
 }
 
