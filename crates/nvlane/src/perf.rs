@@ -140,7 +140,7 @@ struct ConnectionArguments {
     #[arg(short = 'I', long)]
     data_digest: bool,
     /// When submitted commands leave: immediate, turn, `fixed[:COMMANDS,BYTES,MICROSECONDS]` or `adaptive[:MICROSECONDS]`.
-    #[arg(long, value_name = "POLICY", default_value = "turn")]
+    #[arg(long, value_name = "POLICY", default_value = "adaptive")]
     doorbell: DoorbellPolicy,
     /// Whether waiting threads spin: as long as it has paid lately, always, or never.
     #[arg(long, default_value = "auto")]

@@ -57,7 +57,7 @@ pub(crate) struct TargetArguments {
     #[arg(long, value_name = "ENGINE")]
     engine: Option<Engine>,
     /// When answers leave: immediate, turn, `fixed[:COMMANDS,BYTES,MICROSECONDS]` or `adaptive[:MICROSECONDS]`. [default:
-    /// turn]
+    /// adaptive]
     #[arg(long, value_name = "POLICY")]
     doorbell: Option<DoorbellPolicy>,
     /// Run this command, with the target's address in $NVLANE_ADDR, and end with it. One word is a line for the shell.

@@ -22,7 +22,7 @@ pub enum Policy {
         /// Wait of the oldest, ns.
         wait_ns: u64,
     },
-    /// At the end of a turn, unless more is about to come and nobody is kept waiting for it.
+    /// At the end of a turn, unless more is about to come, whoever would ring has other work, and nobody is kept waiting.
     Adaptive {
         /// The longest wait it may cause, ns.
         goal_ns: u64,
@@ -38,9 +38,9 @@ impl Policy {
 }
 
 impl Default for Policy {
-    /// Both sides busy at the same time is worth more than larger caravans (docs/design/doorbell.md).
+    /// Never behind `turn`, and ahead of it where commands trickle in (docs/design/doorbell.md).
     fn default() -> Self {
-        Self::Turn
+        Self::ADAPTIVE
     }
 }
 
@@ -111,6 +111,8 @@ pub struct Waiting {
     pub gap_ns: u64,
     /// How long the oldest has waited, ns.
     pub waited_ns: u64,
+    /// Nothing has joined since the last turn: whoever would ring has nothing else to do.
+    pub is_idle: bool,
 }
 
 /// Why a doorbell is rung.
@@ -123,7 +125,7 @@ pub enum Reason {
     Full,
     /// The oldest has waited long enough.
     Time,
-    /// The other side is about to have nothing to do.
+    /// One side has nothing else to do, or is about to.
     Idle,
     /// Nothing more is to be expected soon.
     Sparse,
@@ -170,7 +172,7 @@ const BYTES_MAX: usize = 1 << 20;
 #[inline]
 #[must_use]
 pub fn decide(policy: Policy, waiting: &Waiting) -> Decision {
-    let Waiting { commands, bytes, in_flight, gap_ns, waited_ns } = *waiting;
+    let Waiting { commands, bytes, in_flight, gap_ns, waited_ns, is_idle } = *waiting;
     match policy {
         Policy::Immediate | Policy::Turn => Decision::Ring(Reason::Turn),
         Policy::Fixed { commands: most, bytes: most_bytes, wait_ns } => {
@@ -186,13 +188,17 @@ pub fn decide(policy: Policy, waiting: &Waiting) -> Decision {
             if commands >= COMMANDS_MAX || bytes >= BYTES_MAX {
                 return Decision::Ring(Reason::Full);
             }
+            // A send that is put off saves work only for somebody who has other work meanwhile.
+            if is_idle {
+                return Decision::Ring(Reason::Idle);
+            }
             if in_flight > 0 && gap_ns > SEND_NS {
                 return Decision::Ring(Reason::Sparse);
             }
-            // So long the other side has work without us; what waits would wait there as well. Once it holds less than waits
-            // here, both sides would take turns instead of working at the same time.
+            // So long the other side has work without us; what waits would wait there as well. Once a third of all waits here
+            // it is time to go: with more, both sides would take turns instead of working at the same time.
             let busy_ns = u64::from(in_flight) * gap_ns;
-            if commands >= in_flight || busy_ns <= REACH_NS {
+            if commands.saturating_mul(2) >= in_flight || busy_ns <= REACH_NS {
                 return Decision::Ring(Reason::Idle);
             }
             if waited_ns >= goal_ns {
@@ -223,6 +229,8 @@ pub struct Doorbell {
     policy: Policy,
     /// When the oldest that waits was first seen to.
     since_ns: Option<u64>,
+    /// What waited when it was last told to go on waiting.
+    seen_commands: u32,
     /// When something was brought last.
     brought_ns: u64,
     /// Mean time between two that are brought, in 1/8 ns.
@@ -246,6 +254,7 @@ impl Doorbell {
         Self {
             policy,
             since_ns: None,
+            seen_commands: 0,
             brought_ns: 0,
             gap_8: GAP_NS_MAX * 8,
             counters: DoorbellCounters::default(),
@@ -290,8 +299,13 @@ impl Doorbell {
     pub fn rings(&mut self, commands: u32, bytes: usize, in_flight: u32, now_ns: u64) -> bool {
         let since_ns = *self.since_ns.get_or_insert(now_ns);
         let waited_ns = now_ns.saturating_sub(since_ns);
-        let waiting = Waiting { commands, bytes, in_flight, gap_ns: self.gap_8 / 8, waited_ns };
-        let Decision::Ring(reason) = decide(self.policy, &waiting) else { return false };
+        let is_idle = commands == self.seen_commands;
+        let waiting = Waiting { commands, bytes, in_flight, gap_ns: self.gap_8 / 8, waited_ns, is_idle };
+        let Decision::Ring(reason) = decide(self.policy, &waiting) else {
+            self.seen_commands = commands;
+            return false;
+        };
+        self.seen_commands = 0;
         self.counters.rings[reason as usize] += 1;
         self.counters.waited_ns += waited_ns;
         self.since_ns = None;
@@ -302,6 +316,7 @@ impl Doorbell {
     #[inline]
     pub fn on_rung(&mut self) {
         self.since_ns = None;
+        self.seen_commands = 0;
     }
 }
 
@@ -310,7 +325,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const BUSY: Waiting = Waiting { commands: 4, bytes: 288, in_flight: 60, gap_ns: 500, waited_ns: 0 };
+    const BUSY: Waiting =
+        Waiting { commands: 4, bytes: 288, in_flight: 60, gap_ns: 500, waited_ns: 0, is_idle: false };
 
     #[test]
     fn what_is_written_is_read_back() {
@@ -357,6 +373,7 @@ mod tests {
         assert_eq!(decide(Waiting { in_flight: 0, ..BUSY }), Decision::Ring(Reason::Idle));
         assert_eq!(decide(Waiting { in_flight: 20, ..BUSY }), Decision::Ring(Reason::Idle));
         assert_eq!(decide(Waiting { commands: 60, ..BUSY }), Decision::Ring(Reason::Idle));
+        assert_eq!(decide(Waiting { is_idle: true, ..BUSY }), Decision::Ring(Reason::Idle));
         assert_eq!(decide(Waiting { gap_ns: 2_001, ..BUSY }), Decision::Ring(Reason::Sparse));
         assert_eq!(decide(BUSY), Decision::Wait(20_000));
         assert_eq!(decide(Waiting { in_flight: 24, ..BUSY }), Decision::Wait(2_000));
@@ -373,8 +390,10 @@ mod tests {
         }
         assert!(!doorbell.rings(1, 72, 100, 500_000) && doorbell.is_waiting());
         assert!(!doorbell.rings(2, 144, 100, 519_999));
-        assert!(doorbell.rings(2, 144, 100, 520_000) && !doorbell.is_waiting());
+        assert!(doorbell.rings(3, 216, 100, 520_000) && !doorbell.is_waiting());
         assert_eq!(doorbell.counters().waited_ns, 20_000);
+        assert!(!doorbell.rings(1, 72, 100, 520_100));
+        assert!(doorbell.rings(1, 72, 100, 520_400), "a turn went by and nothing has joined");
         doorbell.on_brought(1, 10_000_000);
         assert!(doorbell.rings(1, 72, 100, 10_000_000), "after a pause nothing is expected");
     }
@@ -387,7 +406,7 @@ mod tests {
             fixed: bool,
         ) {
             let policy = if fixed { Policy::FIXED } else { Policy::ADAPTIVE };
-            let mut waiting = Waiting { commands, bytes, in_flight, gap_ns, waited_ns: 0 };
+            let mut waiting = Waiting { commands, bytes, in_flight, gap_ns, waited_ns: 0, is_idle: false };
             while let Decision::Wait(ns) = decide(policy, &waiting) {
                 prop_assert!(ns > 0);
                 waiting.waited_ns += ns;

@@ -42,7 +42,12 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { engine: EngineKind::Uring, falls_back: false, pool_bytes: 64 << 20, spin_ns_max: spin_ns_max() }
+        Self {
+            engine: EngineKind::Uring,
+            falls_back: false,
+            pool_bytes: 64 << 20,
+            spin_ns_max: spin_ns_max(),
+        }
     }
 }
 

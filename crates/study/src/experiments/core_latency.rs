@@ -16,8 +16,12 @@ const PERCENTAGES: [u64; 8] = [5, 15, 30, 45, 60, 75, 90, 105];
 /// Operations in flight at most; those due beyond it wait, which is part of their latency.
 const DEPTH: u32 = 256;
 
-/// The knee: as much as can be carried with p99 below this, µs.
-const P99_US: f64 = 1000.0;
+/// The knee: as much as can be carried with half of all operations below this, µs. Where latency runs away it passes this
+/// limit at once; what stalls of the machine itself do to p99 and beyond is in the table and the figures.
+const P50_US: f64 = 1000.0;
+
+/// A load is carried if so much of what is offered gets done.
+const CARRIED_SHARE: f64 = 0.97;
 
 const GAIN: Bar = Bar::AtLeast(1.5);
 
@@ -49,7 +53,7 @@ impl Experiment for CoreLatency {
             title: "How much does a core carry before latency runs away?",
             method: "One lane, reads of 4 KiB with Poisson arrivals at rising rates, one core for each side; latency from the moment each \
                      was due, so that falling behind cannot hide. The rates are shares of what a closed loop carries, the same for \
-                     all policies. The knee is the most that is carried with p99 below one millisecond.",
+                     all policies. The knee is the most that is carried whole with p50 below one millisecond.",
             claims: vec![
                 Claim {
                     source: "i10, Netdev 0x14 (2020)",
@@ -111,7 +115,7 @@ impl Experiment for CoreLatency {
             Figure {
                 title: title.into(),
                 note: "To the right is more throughput, down is less latency.".into(),
-                plot: plot.with_mark("1 ms", P99_US),
+                plot: plot.with_mark("1 ms", P50_US),
             }
         };
         vec![
@@ -122,10 +126,15 @@ impl Experiment for CoreLatency {
     }
 }
 
-/// The most that a policy carries with p99 below the limit.
+/// The most that a policy carries before latency runs away, IOPS.
 fn knee(measured: &Measured, policy: &str) -> Option<f64> {
-    let carried =
-        measured.of("policy", policy).filter(|cell| cell.median("p99_us").is_some_and(|us| us <= P99_US));
+    let is_carried = |cell: &&CellRounds| {
+        let median = |value| cell.median(value);
+        let is_whole =
+            median("iops").zip(median("offered_iops")).map(|(iops, offered)| iops >= offered * CARRIED_SHARE);
+        is_whole == Some(true) && median("p50_us").is_some_and(|us| us <= P50_US)
+    };
+    let carried = measured.of("policy", policy).filter(is_carried);
     carried.filter_map(|cell| cell.median("iops")).max_by(f64::total_cmp)
 }
 
@@ -145,13 +154,27 @@ mod tests {
     use crate::measured::of_rounds;
 
     #[test]
+    fn what_is_not_carried_whole_is_past_the_knee() {
+        let experiment = CoreLatency::default();
+        let cells = experiment.cells().into_iter().map(|cell| {
+            let offered = f64::from(cell.word("percent")) * 1e4;
+            let iops = if cell.text("policy") == IMMEDIATE { offered.min(3e5) } else { offered };
+            (cell, vec![vec![("iops", iops), ("offered_iops", offered), ("p50_us", 10.0)]])
+        });
+        let headline = experiment.headline(&of_rounds(cells.collect()));
+        let gain =
+            headline.iter().find(|headline| headline.key == "knee_gain_adaptive_over_immediate").unwrap();
+        assert_eq!(gain.value, 3.5);
+    }
+
+    #[test]
     fn the_knee_is_the_most_that_stays_in_time() {
         let experiment = CoreLatency::default();
         let cells = experiment.cells().into_iter().map(|cell| {
             let percent = f64::from(cell.word("percent"));
             let knee = if cell.text("policy") == IMMEDIATE { 30.0 } else { 75.0 };
-            let p99_us = if percent <= knee { 100.0 } else { 50_000.0 };
-            (cell, vec![vec![("iops", percent * 1e4), ("p99_us", p99_us)]])
+            let p50_us = if percent <= knee { 100.0 } else { 50_000.0 };
+            (cell, vec![vec![("iops", percent * 1e4), ("offered_iops", percent * 1e4), ("p50_us", p50_us)]])
         });
         let headline = experiment.headline(&of_rounds(cells.collect()));
         let value =
