@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use crate::busy_poll::BusyPoll;
 use crate::epoll::EpollEngine;
 use crate::mailbox::Bell;
 use crate::operation::{Completion, Operation, Token};
@@ -60,6 +61,14 @@ impl Engine {
         match self {
             Self::Uring(engine) => engine.set_bell(bell),
             Self::Epoll(engine) => engine.set_bell(bell),
+        }
+    }
+
+    /// Has waits poll the devices of the sockets watched.
+    pub(crate) fn set_busy_poll(&mut self, wanted: BusyPoll) -> io::Result<()> {
+        match self {
+            Self::Uring(engine) => engine.set_busy_poll(wanted),
+            Self::Epoll(engine) => engine.set_busy_poll(wanted),
         }
     }
 

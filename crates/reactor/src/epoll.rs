@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use rustix::event::{Timespec, epoll};
 
+use crate::busy_poll::{BusyPoll, poll_epoll};
 use crate::engine::{Event, Interest, Patience};
 use crate::in_flight::InFlight;
 use crate::mailbox::Bell;
@@ -52,6 +53,11 @@ impl EpollEngine {
         self.add(BELL_KEY, bell.as_fd(), epoll::EventFlags::IN)?;
         self.bell = Some(bell);
         Ok(())
+    }
+
+    /// From Linux 6.9. The set polls the device of the socket that was ready last.
+    pub(crate) fn set_busy_poll(&mut self, wanted: BusyPoll) -> io::Result<()> {
+        poll_epoll(self.set.as_fd(), wanted)
     }
 
     fn add(&self, key: u64, fd: BorrowedFd<'_>, flags: epoll::EventFlags) -> io::Result<()> {

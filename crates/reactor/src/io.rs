@@ -5,9 +5,10 @@
 
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use crate::buffers::Pool;
+use crate::busy_poll::{Arrival, BusyPolling};
 use crate::operation::{Completion, Operation, Token};
 use crate::segment::Segment;
 use crate::socket::{Listener, Received, Sent};
@@ -41,6 +42,15 @@ impl Connection {
     #[must_use]
     pub fn simulated(id: u64) -> Self {
         Self { peer: None, local: None, handle: ConnectionHandle::Simulated(id) }
+    }
+
+    /// Where its last packet came in.
+    #[must_use]
+    pub fn arrival(&self) -> Arrival {
+        match &self.handle {
+            ConnectionHandle::Os(fd) => Arrival::of(fd.as_fd()),
+            ConnectionHandle::Simulated(_) => Arrival::default(),
+        }
     }
 
     /// The number given to [`simulated`](Self::simulated), if this is such a connection.
@@ -96,6 +106,13 @@ pub trait Io<M> {
     /// If the connection is dead already.
     fn adopt(&mut self, connection: Connection) -> io::Result<SocketId>;
 
+    /// Gives a connection up, for another reactor to adopt. No further call will name the socket; what the peer has sent and was
+    /// not received goes with it.
+    fn release(&mut self, socket: SocketId) -> Option<Connection>;
+
+    /// Where the last packet of a connection came in.
+    fn arrival(&self, socket: SocketId) -> Arrival;
+
     /// Receives into `into`, in order. A call that fills all of it means there may be more.
     fn receive(&mut self, socket: SocketId, into: &mut [IoSliceMut<'_>]) -> Received;
 
@@ -141,6 +158,9 @@ pub trait Io<M> {
 
     /// What the reactor has done so far.
     fn counters(&self) -> TurnCounters;
+
+    /// What has become of busy polling.
+    fn busy_polling(&self) -> BusyPolling;
 
     /// Ends the reactor after this turn.
     fn stop(&mut self);

@@ -4,11 +4,12 @@
 //! operations, deadlines and messages, and nothing of NVMe.
 //!
 //! Unsafe code is here and nowhere above: `buffers`, `lines`, `mapping`, `memory` and `segment` (memory that the kernel reads
-//! and writes), `ring`, `workers` and `socket` (the calls that make it do so).
+//! and writes), `ring`, `workers`, `socket` and `busy_poll` (the calls that make it do so).
 
 #![cfg_attr(test, allow(clippy::cast_possible_truncation))]
 
 mod buffers;
+mod busy_poll;
 mod descriptors;
 mod engine;
 mod epoll;
@@ -31,6 +32,9 @@ mod wake;
 mod workers;
 
 pub use buffers::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, Buffer, Pool};
+pub use busy_poll::{
+    Arrival, Asked, BUSY_POLL_BUDGET_MAX, BUSY_POLL_US_MAX, BusyPoll, BusyPolling, SocketPolling, poll_epoll,
+};
 pub use descriptors::allow_descriptors;
 pub use engine::EngineKind;
 pub use io::{Application, Connection, Io, ListenerTag, SocketId};

@@ -7,10 +7,11 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
-use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
+use io_uring::types::{Fd, FsyncFlags, Napi, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
 
 use crate::buffers::Pool;
+use crate::busy_poll::BusyPoll;
 use crate::engine::{Event, Interest, Patience};
 use crate::in_flight::InFlight;
 use crate::mailbox::Bell;
@@ -87,6 +88,12 @@ impl RingEngine {
     pub(crate) fn set_bell(&mut self, bell: Arc<Bell>) -> io::Result<()> {
         self.bell = Some(bell);
         self.arm_bell()
+    }
+
+    /// From Linux 6.9. The ring learns which devices to poll from the sockets that it watches.
+    pub(crate) fn set_busy_poll(&mut self, wanted: BusyPoll) -> io::Result<()> {
+        let napi = Napi::new().set_busy_poll_timeout(wanted.wait_us);
+        self.ring.submitter().register_napi(&mut napi.set_prefer_busy_poll(wanted.prefers))
     }
 
     fn arm_bell(&mut self) -> io::Result<()> {

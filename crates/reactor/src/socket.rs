@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
+use crate::busy_poll::{Arrival, BusyPoll, SocketPolling, poll_socket};
 use crate::segment::Segment;
 
 /// Segments that the kernel takes in one call (`UIO_MAXIOV`).
@@ -143,6 +144,17 @@ impl Socket {
                 _ => Sent::Failed(error),
             };
         }
+    }
+
+    /// Has receives that find nothing look into the device's queue.
+    pub fn set_busy_poll(&self, wanted: BusyPoll) -> SocketPolling {
+        poll_socket(self.as_fd(), wanted)
+    }
+
+    /// Where the last packet came in.
+    #[must_use]
+    pub fn arrival(&self) -> Arrival {
+        Arrival::of(self.as_fd())
     }
 
     /// Tells the peer that nothing more will be sent.

@@ -38,6 +38,8 @@ pub struct SpinBudget {
     budget_ns: u64,
     limit_ns: u64,
     wake_ns: u64,
+    /// It is never less.
+    floor_ns: u64,
 }
 
 impl SpinBudget {
@@ -45,7 +47,13 @@ impl SpinBudget {
     #[must_use]
     pub fn new(limit_ns: u64) -> Self {
         let budget_ns = if limit_ns == u64::MAX { u64::MAX } else { limit_ns.min(SPIN_NS_FIRST) };
-        Self { budget_ns, limit_ns, wake_ns: wake_cost_ns() }
+        Self { budget_ns, limit_ns, floor_ns: 0, wake_ns: wake_cost_ns() }
+    }
+
+    /// The same, never less than `floor_ns`: whoever polls a device spins so long, paid or not.
+    #[must_use]
+    pub fn with_floor(self, floor_ns: u64) -> Self {
+        Self { budget_ns: self.budget_ns.max(floor_ns), floor_ns, ..self }
     }
 
     /// Whether to go on spinning when the last work was done `idle_ns` ago.
@@ -68,6 +76,7 @@ impl SpinBudget {
                 self.budget_ns = 0;
             }
         }
+        self.budget_ns = self.budget_ns.max(self.floor_ns);
     }
 }
 
@@ -102,10 +111,10 @@ mod tests {
     #[test]
     fn what_waking_costs_is_no_part_of_the_wait() {
         let limit_ns = 50_000;
-        let mut budget = SpinBudget { budget_ns: 0, limit_ns, wake_ns: 80_000 };
+        let mut budget = SpinBudget { budget_ns: 0, limit_ns, floor_ns: 0, wake_ns: 80_000 };
         budget.on_woken(limit_ns + 80_000);
         assert!(budget.allows(0), "the work was there after {limit_ns} ns");
-        let mut late = SpinBudget { budget_ns: 0, limit_ns, wake_ns: 80_000 };
+        let mut late = SpinBudget { budget_ns: 0, limit_ns, floor_ns: 0, wake_ns: 80_000 };
         late.on_woken(limit_ns + 80_001);
         assert!(!late.allows(0));
     }
@@ -114,6 +123,15 @@ mod tests {
     fn the_limit_is_a_few_wakes_within_reason() {
         let limit_ns = spin_ns_max();
         assert!((50_000..=1_000_000).contains(&limit_ns), "{limit_ns} ns");
+    }
+
+    #[test]
+    fn a_floor_is_kept_whatever_the_sleeps_were() {
+        let mut budget = SpinBudget::new(0).with_floor(80_000);
+        for slept_ns in [1_000, 10_000_000, 10_000_000, 1_000] {
+            assert!(budget.allows(79_999) && !budget.allows(80_000));
+            budget.on_woken(slept_ns);
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
 use crate::buffers::Pool;
+use crate::busy_poll::{Arrival, Asked, BusyPoll, BusyPolling};
 use crate::engine::{Engine, EngineKind, Event, Interest, Patience};
 use crate::epoll::EpollEngine;
 use crate::io::{Application, Connection, ConnectionHandle, Io, ListenerTag, SocketId};
@@ -38,6 +39,8 @@ pub struct Settings {
     pub pool_bytes: usize,
     /// The longest spin before a sleep, ns; 0 never spins, `u64::MAX` never sleeps.
     pub spin_ns_max: u64,
+    /// How it polls the devices of its sockets.
+    pub busy_poll: BusyPoll,
 }
 
 impl Default for Settings {
@@ -47,6 +50,7 @@ impl Default for Settings {
             falls_back: false,
             pool_bytes: 64 << 20,
             spin_ns_max: spin_ns_max(),
+            busy_poll: BusyPoll::OFF,
         }
     }
 }
@@ -111,12 +115,20 @@ struct Core<M> {
     now_ns: u64,
     stops: bool,
     counters: TurnCounters,
+    busy_polling: BusyPolling,
 }
 
 /// Where a socket lives. A slot's generation grows with each new socket.
 struct Slot {
     generation: u32,
     use_: Use,
+}
+
+impl Slot {
+    /// The id of what is in it, if it is slot `index`.
+    fn id(&self, index: usize) -> SocketId {
+        SocketId::new(u32::try_from(index).expect("ids hold 32 bits"), self.generation)
+    }
 }
 
 enum Use {
@@ -158,6 +170,16 @@ impl<A: Application> Reactor<A> {
             EngineKind::Epoll => Engine::Epoll(Box::new(EpollEngine::new()?)),
         };
         engine.set_bell(mailbox.bell().clone())?;
+        let wanted = settings.busy_poll;
+        let mut busy_polling = BusyPolling { wanted, ..BusyPolling::default() };
+        if wanted.is_on() {
+            busy_polling.engine = Asked::of(engine.set_busy_poll(wanted));
+        }
+        // Where a wait cannot poll devices, receives do while we spin.
+        let spin_floor_ns = match busy_polling.engine {
+            Asked::Refused(_) => wanted.wait_ns(),
+            Asked::No | Asked::Accepted => 0,
+        };
         let application = make(&pool);
         let core = Core {
             engine,
@@ -177,12 +199,13 @@ impl<A: Application> Reactor<A> {
             now_ns: 0,
             stops: false,
             counters: TurnCounters::default(),
+            busy_polling,
         };
         Ok(Self {
             application,
             core,
             events: Vec::with_capacity(256),
-            spin: SpinBudget::new(settings.spin_ns_max),
+            spin: SpinBudget::new(settings.spin_ns_max).with_floor(spin_floor_ns),
         })
     }
 
@@ -236,10 +259,11 @@ impl<A: Application> Reactor<A> {
             }
             if self.turn() {
                 self.core.counters.busy_turn_count += 1;
-                idle_since_ns = None;
+                self.core.busy_polling.spin_hit_count += u64::from(idle_since_ns.take().is_some());
                 continue;
             }
             let now_ns = self.core.now_ns;
+            self.core.busy_polling.spin_count += u64::from(idle_since_ns.is_none());
             let idle_ns = now_ns - *idle_since_ns.get_or_insert(now_ns);
             if self.spin.allows(idle_ns) {
                 self.core.counters.spin_turn_count += 1;
@@ -314,6 +338,11 @@ impl<A: Application> Reactor<A> {
         let slept_ns = core.now_ns - asleep_at_ns;
         core.counters.sleep_count += 1;
         core.counters.asleep_ns += slept_ns;
+        if core.busy_polling.engine == Asked::Accepted && patience != Patience::None {
+            core.busy_polling.sleep_count += 1;
+            core.busy_polling.sleep_hit_count +=
+                u64::from(slept_ns < core.busy_polling.wanted.wait_ns() && !self.events.is_empty());
+        }
         self.spin.on_woken(slept_ns);
         Ok(())
     }
@@ -348,8 +377,7 @@ impl<M: Send + 'static> Core<M> {
     /// The slot of `id`, if that socket is still open.
     fn slot(&mut self, id: SocketId) -> Option<&mut Slot> {
         let slot = self.sockets.get_mut(id.index())?;
-        let index = u32::try_from(id.index()).expect("ids hold 32 bits");
-        (SocketId::new(index, slot.generation) == id).then_some(slot)
+        (slot.id(id.index()) == id).then_some(slot)
     }
 
     fn socket(&mut self, id: SocketId) -> Option<(&Socket, &mut Heat, &mut bool)> {
@@ -417,6 +445,20 @@ impl<M: Send + 'static> Core<M> {
                 self.cool(id);
             }
         }
+    }
+
+    /// Takes a socket out of the engine's watch and ours.
+    fn take_socket(&mut self, id: SocketId) -> Option<Socket> {
+        let slot = self.slot(id)?;
+        if !matches!(slot.use_, Use::Socket { .. }) {
+            return None;
+        }
+        let Use::Socket { socket, .. } = std::mem::replace(&mut slot.use_, Use::Free) else {
+            unreachable!("just matched");
+        };
+        self.engine.disarm(id.key(), socket.as_fd());
+        self.free_slots.push(u32::try_from(id.index()).expect("ids hold 32 bits"));
+        Some(socket)
     }
 
     fn arm(&mut self, id: SocketId, interest: Interest) {
@@ -506,9 +548,24 @@ impl<M: Send + 'static> Io<M> for Core<M> {
             return Err(io::ErrorKind::Unsupported.into());
         };
         let socket = Socket::new(fd)?;
+        if self.busy_polling.wanted.is_on() {
+            self.busy_polling.on_socket(socket.set_busy_poll(self.busy_polling.wanted));
+        }
         let id = self.insert(Use::Socket { socket, heat: Heat::Cold, waits_to_send: false });
         self.arm(id, Interest::Read);
         Ok(id)
+    }
+
+    fn release(&mut self, socket: SocketId) -> Option<Connection> {
+        self.take_socket(socket).map(|socket| connection(socket.into()))
+    }
+
+    fn arrival(&self, socket: SocketId) -> Arrival {
+        let slot = self.sockets.get(socket.index());
+        match slot.map(|slot| (slot.id(socket.index()), &slot.use_)) {
+            Some((id, Use::Socket { socket: open, .. })) if id == socket => open.arrival(),
+            _ => Arrival::default(),
+        }
     }
 
     #[inline]
@@ -556,15 +613,7 @@ impl<M: Send + 'static> Io<M> for Core<M> {
     }
 
     fn close(&mut self, socket: SocketId) {
-        let Some(slot) = self.slot(socket) else { return };
-        if !matches!(slot.use_, Use::Socket { .. }) {
-            return;
-        }
-        let Use::Socket { socket: open, .. } = std::mem::replace(&mut slot.use_, Use::Free) else {
-            unreachable!("just matched");
-        };
-        self.engine.disarm(socket.key(), open.as_fd());
-        self.free_slots.push(u32::try_from(socket.index()).expect("ids hold 32 bits"));
+        drop(self.take_socket(socket));
     }
 
     fn start(&mut self, token: Token, operation: Operation) -> Result<(), Operation> {
@@ -597,6 +646,10 @@ impl<M: Send + 'static> Io<M> for Core<M> {
 
     fn counters(&self) -> TurnCounters {
         self.counters
+    }
+
+    fn busy_polling(&self) -> BusyPolling {
+        self.busy_polling
     }
 
     fn stop(&mut self) {

@@ -22,6 +22,8 @@ enum Message {
     /// Carry out a storage operation of `make` with a buffer of so many bytes.
     Store(usize, Box<dyn FnOnce(nvlane_reactor::Buffer) -> Operation + Send>),
     Timer(Duration),
+    /// Hand connections on to the next reactor when something comes, without reading it.
+    HandOn,
     Report(std::sync::mpsc::Sender<Vec<Outcome>>),
     Stop,
 }
@@ -37,6 +39,7 @@ enum Outcome {
 struct Echo {
     unsent: HashMap<SocketId, Vec<u8>>,
     outcomes: Vec<Outcome>,
+    hands_on: bool,
 }
 
 impl Echo {
@@ -72,6 +75,13 @@ impl Application for Echo {
     }
 
     fn on_readable(&mut self, io: &mut impl Io<Message>, socket: SocketId) -> bool {
+        if self.hands_on {
+            let connection = io.release(socket).expect("an adopted socket");
+            assert!(io.release(socket).is_none(), "it is given up once");
+            self.unsent.remove(&socket);
+            io.post((io.reactor() + 1) % io.reactor_count(), Message::Adopt(connection));
+            return true;
+        }
         let (mut first, mut second) = ([0; 3], [0; 65536]);
         match io.receive(socket, &mut [IoSliceMut::new(&mut first), IoSliceMut::new(&mut second)]) {
             Received::Bytes(count) => {
@@ -120,6 +130,7 @@ impl Application for Echo {
                 let deadline_ns = io.now_ns() + u64::try_from(after.as_nanos()).unwrap();
                 io.set_timer(deadline_ns, deadline_ns);
             }
+            Message::HandOn => self.hands_on = true,
             Message::Report(to) => to.send(std::mem::take(&mut self.outcomes)).unwrap(),
             Message::Stop => io.stop(),
         }
@@ -217,6 +228,28 @@ fn a_port_is_free_as_soon_as_its_reactor_has_ended() {
             TcpStream::connect(address).unwrap().write_all(&[7]).unwrap();
             drop(rig);
             Listener::bind(address).unwrap_or_else(|error| panic!("{engine:?}, round {round}: {error}"));
+        }
+    }
+}
+
+/// What came before a connection changed hands is not lost, and what comes after reaches the new one.
+#[test]
+fn a_connection_that_is_handed_on_loses_nothing() {
+    for engine in ENGINES {
+        let rig = Rig::new(engine, 3);
+        // The first accepts, the second gets it and hands it on to the third.
+        rig.addresses[1].post(Message::HandOn);
+        let mut clients: Vec<_> = (0..20).map(|_| TcpStream::connect(rig.listener).unwrap()).collect();
+        for round in 0..3u8 {
+            for client in &mut clients {
+                client.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+                client.write_all(&[round, 1, 2, 3, 4, 5]).unwrap();
+            }
+            for client in &mut clients {
+                let mut back = [0; 6];
+                client.read_exact(&mut back).expect("it is answered");
+                assert_eq!(back, [round, 1, 2, 3, 4, 5]);
+            }
         }
     }
 }

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::io::{self, IoSliceMut};
 
 use reactor::{
-    Application, BLOCK_BYTES_MIN, Buffer, Completion, Connection, Io, Listener, ListenerTag, Operation, Pool,
-    Received, Segment, Sent, SocketId, Timers, Token, TurnCounters,
+    Application, Arrival, BLOCK_BYTES_MIN, Buffer, BusyPolling, Completion, Connection, Io, Listener,
+    ListenerTag, Operation, Pool, Received, Segment, Sent, SocketId, Timers, Token, TurnCounters,
 };
 use target::Serving;
 use target::message::Message;
@@ -257,6 +257,17 @@ impl Io<Message> for SimIo<'_> {
         Ok(socket)
     }
 
+    fn release(&mut self, socket: SocketId) -> Option<Connection> {
+        let id = self.core.slot(socket)?.connection.take()?;
+        self.core.free.push(socket.index() as u32);
+        self.shared.connection(id).owners[1] = None;
+        Some(Connection::simulated(id as u64))
+    }
+
+    fn arrival(&self, _: SocketId) -> Arrival {
+        Arrival::default()
+    }
+
     fn receive(&mut self, socket: SocketId, into: &mut [IoSliceMut<'_>]) -> Received {
         let Some(id) = self.connection(socket) else {
             return Received::Failed(io::ErrorKind::NotConnected.into());
@@ -370,6 +381,10 @@ impl Io<Message> for SimIo<'_> {
 
     fn counters(&self) -> TurnCounters {
         TurnCounters { busy_turn_count: self.core.turn_count, ..TurnCounters::default() }
+    }
+
+    fn busy_polling(&self) -> BusyPolling {
+        BusyPolling::default()
     }
 
     fn stop(&mut self) {
