@@ -116,6 +116,12 @@ impl<B> CommandTable<B> {
         self.free.len() == self.entries.len()
     }
 
+    /// Whether the command in this slot executes, and there is nothing else.
+    pub(crate) fn is_alone(&self, slot: Slot) -> bool {
+        let is_executing = || matches!(self.entry(slot).phase, Phase::Executing);
+        self.live_count == 1 && self.free.len() + 1 == self.entries.len() && is_executing()
+    }
+
     /// Whether a slot is left. None is, below the limit, only while others drain.
     #[inline]
     pub(crate) fn has_slot(&self) -> bool {

@@ -8,6 +8,8 @@
 //! Every [`Event::Command`] ends in exactly one `complete*`. Events are pulled from a slice of received bytes, so that
 //! nothing is queued between the socket and the command.
 
+mod parted;
+
 use std::ops::Range;
 
 use wire::U16;
@@ -24,6 +26,8 @@ use crate::framer::{DataLimits, Frame, Framer, Sender, term_req};
 use crate::handshake::{Agreement, ControllerOffer};
 use crate::violation::Violation;
 use crate::write_data::WriteData;
+
+pub use parted::Parted;
 
 /// Data that Fabrics and admin commands may bring in their capsule, bytes. wire §4.1
 pub const CAPSULE_BYTES_MIN: u32 = 8192;
@@ -251,6 +255,13 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
 
     fn on_ic_req(&mut self) -> Result<Agreement, Violation> {
         let (response, agreement) = self.settings.offer.on_ic_req(self.framer.header::<IcReq>())?;
+        self.agree(agreement);
+        self.caravan.push_header(response.as_bytes(), false, 0);
+        Ok(agreement)
+    }
+
+    /// From now on PDUs are as agreed.
+    fn agree(&mut self, agreement: Agreement) {
         self.agreement = agreement;
         self.c2h = c2h_layout(&agreement);
         let bare = PduLayout::without_data(PduType::C2hData, agreement.digests);
@@ -260,8 +271,6 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
             data_pdu_bytes_max: agreement.h2c_data_bytes_max,
         };
         self.framer.initialise(agreement.digests, agreement.to_controller, limits);
-        self.caravan.push_header(response.as_bytes(), false, 0);
-        Ok(agreement)
     }
 
     /// Decides on a command before its data: the status it will be refused with, if it will.
