@@ -9,10 +9,11 @@ use anyhow::Context;
 use clap::{Args, ValueEnum};
 use host::DoorbellPolicy;
 use reactor::{CoreList, EngineKind};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use store::Spec;
 use target::config::{ConfigFile, ListenerConfig, NamespaceConfig, SubsystemConfig, TargetConfig, Threads};
+use target::placement::Policy as PlacementPolicy;
 use target::server::{StartError, Target};
 use wire::nqn::Nqn;
 
@@ -28,6 +29,11 @@ Without a configuration, --namespace says what is served, under one NQN:
   nvlane target --namespace ram:1G
   nvlane target --listen 0.0.0.0:4420 --namespace 'file:/srv/disk.img?size=100G' --namespace device:/dev/sdb
   nvlane target --listen 127.0.0.1:0 --namespace null:1T --run 'nvlane perf $NVLANE_ADDR'
+
+Lanes are placed by load: each to the reactor with least to do. --placement napi keeps all lanes of one device queue on one reactor,
+which with --busy-poll takes its packets out of that queue itself; cpu puts lanes where their interrupts are; queue puts
+queue n of each host on reactor n - 1. What is not known of a lane (loopback has no device queue) falls back to load.
+--state FILE tells what was placed by what, and what the kernel has granted.
 
 SIGHUP reads the configuration again and applies what differs. SIGTERM and SIGINT end the target once what hosts have
 begun is done.")]
@@ -60,6 +66,15 @@ pub(crate) struct TargetArguments {
     /// adaptive]
     #[arg(long, value_name = "POLICY")]
     doorbell: Option<DoorbellPolicy>,
+    /// By what lanes get their reactor: load, napi, cpu or queue. [default: load]
+    #[arg(long, value_name = "POLICY")]
+    placement: Option<PlacementPolicy>,
+    /// How long waits poll the device before they sleep, up to 10000; 0 is off. [default: 0]
+    #[arg(long, value_name = "USEC")]
+    busy_poll: Option<u32>,
+    /// Write how things are and all counters to this file, as JSON: after SIGUSR1, and at the end.
+    #[arg(long, value_name = "FILE")]
+    state: Option<PathBuf>,
     /// Run this command, with the target's address in $NVLANE_ADDR, and end with it. One word is a line for the shell.
     #[arg(long, value_name = "CMD", num_args = 1.., allow_hyphen_values = true)]
     run: Vec<String>,
@@ -86,7 +101,7 @@ pub(crate) fn target(arguments: &TargetArguments) -> Ended {
     reactor::allow_descriptors();
     end_with_any_reactor();
     // Before any thread is made: they all inherit what is blocked.
-    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("signal handlers")?;
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM, SIGUSR1]).context("signal handlers")?;
     let target = Target::start(&config).map_err(|error| failure(&error, file.as_ref()))?;
     announce(&target, &config);
 
@@ -122,6 +137,7 @@ fn serve(mut target: Target, arguments: &TargetArguments, wake: &Receiver<Wake>)
     loop {
         match wake.recv().context("nothing can wake the target any more")? {
             Wake::Signal(SIGHUP) => reload(&mut target, arguments),
+            Wake::Signal(SIGUSR1) => write_state(&target, arguments),
             Wake::Signal(_) if !arguments.run.is_empty() => {
                 // The terminal's signal went to the command as well: its end is ours.
             }
@@ -132,12 +148,32 @@ fn serve(mut target: Target, arguments: &TargetArguments, wake: &Receiver<Wake>)
             }
         }
     }
+    if arguments.state.is_some() {
+        write_state(&target, arguments);
+    }
     tracing::info!("ending: waiting for what hosts have begun");
     let lanes_left = target.stop().context("the target ended badly")?;
     if lanes_left > 0 {
         tracing::warn!(lanes_left, "some lanes did not end in time and were cut off");
     }
     Ok(code)
+}
+
+/// Says how things are.
+fn write_state(target: &Target, arguments: &TargetArguments) {
+    let Some(path) = &arguments.state else {
+        return tracing::warn!("SIGUSR1: there is no --state FILE to write to");
+    };
+    let Some(state) = target.state() else { return tracing::error!("the target is gone") };
+    let mut text = serde_json::to_string_pretty(&state).expect("plain values");
+    text.push('\n');
+    // Whoever reads it finds a whole one, this or the one before.
+    let mut beside = path.clone().into_os_string();
+    beside.push(".new");
+    let written = std::fs::write(&beside, text).and_then(|()| std::fs::rename(&beside, path));
+    if let Err(error) = written {
+        tracing::error!(%error, path = %path.display(), "cannot write the state");
+    }
 }
 
 fn reload(target: &mut Target, arguments: &TargetArguments) {
@@ -203,6 +239,12 @@ fn configure(arguments: &TargetArguments, file: Option<&ConfigFile>) -> Result<T
     }
     if let Some(policy) = arguments.doorbell {
         config.reactors.doorbell = policy;
+    }
+    if let Some(policy) = arguments.placement {
+        config.reactors.placement = policy;
+    }
+    if let Some(wait_us) = arguments.busy_poll {
+        config.reactors.busy_poll.wait_us = wait_us;
     }
     let problems = config.check();
     if problems.is_empty() {

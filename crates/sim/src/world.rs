@@ -340,6 +340,7 @@ impl World {
             model: "nvlane".into(),
             access: Access::Any,
             cntlids: 1..=0xffef,
+            doorbell: None,
         };
         let namespace = NewNamespace {
             store: Arc::clone(&self.store),

@@ -13,7 +13,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
 use proto::doorbell::Policy as DoorbellPolicy;
-use reactor::{CoreList, EngineKind};
+use reactor::{BusyPoll, CoreList, EngineKind};
 use store::Spec;
 use wire::discovery::{DISCOVERY_PORT, IO_PORT};
 use wire::id::{Cntlid, Nsid};
@@ -22,6 +22,7 @@ use wire::uuid::Uuid;
 
 use crate::discovery::{Advertised, Referral};
 use crate::limits::Limits;
+use crate::placement::Policy as PlacementPolicy;
 use crate::subsystem::Access;
 
 pub use check::{Place, Problem};
@@ -56,8 +57,12 @@ pub struct ReactorConfig {
     pub engine: Option<EngineKind>,
     /// Buffers of each, bytes.
     pub pool_bytes: usize,
-    /// When answers leave.
+    /// When answers leave, where neither listener nor subsystem says otherwise.
     pub doorbell: DoorbellPolicy,
+    /// By what lanes get their reactor.
+    pub placement: PlacementPolicy,
+    /// How they poll the devices of their sockets.
+    pub busy_poll: BusyPoll,
 }
 
 /// Which reactors there are.
@@ -78,6 +83,8 @@ impl Default for ReactorConfig {
             engine: None,
             pool_bytes: 64 << 20,
             doorbell: DoorbellPolicy::default(),
+            placement: PlacementPolicy::default(),
+            busy_poll: BusyPoll::OFF,
         }
     }
 }
@@ -112,13 +119,15 @@ pub struct ListenerConfig {
     pub subsystems: bool,
     /// It leads to the discovery service.
     pub discovery: bool,
+    /// When answers leave on lanes that came in here, if not as everywhere.
+    pub doorbell: Option<DoorbellPolicy>,
 }
 
 impl ListenerConfig {
     /// A listener for everything.
     #[must_use]
     pub fn new(address: SocketAddr) -> Self {
-        Self { address, advertise: None, subsystems: true, discovery: true }
+        Self { address, advertise: None, subsystems: true, discovery: true, doorbell: None }
     }
 
     /// The listeners of a target that was told nothing but an address: subsystems and discovery on port 4420,
@@ -152,6 +161,8 @@ pub struct SubsystemConfig {
     pub access: Access,
     /// Ids its controllers get.
     pub cntlids: RangeInclusive<u16>,
+    /// When answers leave, if not as the listener has it.
+    pub doorbell: Option<DoorbellPolicy>,
     /// What is in it.
     pub namespaces: Vec<NamespaceConfig>,
 }
@@ -166,6 +177,7 @@ impl SubsystemConfig {
             model: "nvlane".into(),
             access: Access::Any,
             cntlids: 1..=Cntlid::MAX.get(),
+            doorbell: None,
             namespaces: Vec::new(),
         }
     }

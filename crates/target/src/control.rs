@@ -26,6 +26,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
+use proto::doorbell::Policy as DoorbellPolicy;
+use reactor::ListenerTag;
 use wire::fabrics::ConnectResult;
 use wire::id::{Cntlid, Qid};
 use wire::nqn::{HostId, Nqn};
@@ -69,6 +71,8 @@ pub struct Control {
     next_subsystem: u32,
     next_namespace: u64,
     discovery: Discovery,
+    /// When answers leave where nothing else is said.
+    doorbell: DoorbellPolicy,
     controllers: BTreeMap<ControllerKey, ControllerRecord>,
     /// Where the search for a free controller id goes on.
     cntlid_cursors: BTreeMap<ControllerKind, u16>,
@@ -87,6 +91,9 @@ pub struct Control {
 struct LaneUse {
     controller: ControllerKey,
     qid: Qid,
+    listener: ListenerTag,
+    /// When its answers leave.
+    doorbell: DoorbellPolicy,
 }
 
 /// A Connect that waits.
@@ -128,6 +135,7 @@ impl Control {
             next_subsystem: 0,
             next_namespace: 0,
             discovery: Discovery::new(settings.discovery_nqn, settings.wall_ms),
+            doorbell: DoorbellPolicy::default(),
             controllers: BTreeMap::new(),
             cntlid_cursors: BTreeMap::new(),
             lanes: BTreeMap::new(),
@@ -163,7 +171,7 @@ impl Control {
                         );
                     }
                     None => self.answer(command, Err(Status::COMMAND_SEQUENCE_ERROR)),
-                    Some(&LaneUse { controller, qid }) if qid.is_admin() => {
+                    Some(&LaneUse { controller, qid, .. }) if qid.is_admin() => {
                         self.on_admin_command(now_ns, controller, command, &sqe, &data);
                     }
                     Some(&LaneUse { controller, .. }) => {
@@ -302,10 +310,39 @@ impl Control {
     }
 
     /// Notes the counters of a lane that has been connected.
-    fn add_lane(&mut self, lane: LaneId, controller: ControllerKey, qid: Qid, counters: Arc<LaneCounters>) {
-        self.lanes.insert(lane, LaneUse { controller, qid });
-        if let Some(record) = self.controllers.get_mut(&controller) {
+    fn add_lane(&mut self, lane: LaneId, lane_use: LaneUse, counters: Arc<LaneCounters>) {
+        self.lanes.insert(lane, lane_use);
+        if let Some(record) = self.controllers.get_mut(&lane_use.controller) {
             record.counters.insert(lane, counters);
+        }
+    }
+
+    /// When answers leave on a lane: what is said for the subsystem, for the listener, for all.
+    fn doorbell_of(&self, kind: ControllerKind, listener: ListenerTag) -> DoorbellPolicy {
+        let of_subsystem = match kind {
+            ControllerKind::Io(subsystem) => {
+                self.subsystems.get(&subsystem).and_then(|subsystem| subsystem.doorbell)
+            }
+            ControllerKind::Discovery => None,
+        };
+        let of_listener = || self.discovery.listeners.get(&listener).and_then(|listener| listener.doorbell);
+        of_subsystem.or_else(of_listener).unwrap_or(self.doorbell)
+    }
+
+    /// Tells living lanes whose answers are to leave at other moments than before.
+    fn tell_doorbells(&mut self) {
+        let mut changed = Vec::new();
+        for (lane, lane_use) in &self.lanes {
+            let policy = self.doorbell_of(lane_use.controller.kind, lane_use.listener);
+            if policy != lane_use.doorbell {
+                changed.push((*lane, policy));
+            }
+        }
+        for (lane, policy) in changed {
+            if let Some(lane_use) = self.lanes.get_mut(&lane) {
+                lane_use.doorbell = policy;
+            }
+            self.post(lane.reactor, Message::SetDoorbell(lane, policy));
         }
     }
 }

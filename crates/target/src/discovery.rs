@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
+use proto::doorbell::Policy;
 use reactor::ListenerTag;
 use wire::discovery::{DISCOVERY_RECORD_BYTES, DiscoveryEntry, DiscoveryHeader, Eflags, SubsystemType, Treq};
 use wire::nqn::Nqn;
@@ -25,6 +26,8 @@ pub struct ListenerEntry {
     pub serves_subsystems: bool,
     /// Hosts may connect to the discovery service here.
     pub serves_discovery: bool,
+    /// When answers leave on lanes that came in here; `None` for what holds everywhere.
+    pub doorbell: Option<Policy>,
 }
 
 /// An address that hosts are told.
@@ -173,12 +176,14 @@ mod tests {
             address: address.parse().unwrap(),
             advertise: None,
             serves_subsystems: true,
+            doorbell: None,
             serves_discovery: true,
         }
     }
 
     fn subsystem(name: &str, access: Access) -> Subsystem {
         Subsystem {
+            doorbell: None,
             nqn: nqn(name),
             serial: String::new(),
             model: String::new(),

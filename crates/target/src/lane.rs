@@ -8,6 +8,7 @@
 //! ```
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use proto::controller_queue::QueueSettings;
@@ -88,6 +89,10 @@ pub(crate) struct Lane {
     pub(crate) subsystem: Option<SubsystemId>,
     pub(crate) association: Option<Arc<Association>>,
     pub(crate) counters: Arc<LaneCounters>,
+    /// The device queue that it is counted under for placing others.
+    pub(crate) napi: Option<NonZeroU32>,
+    /// It has been given its reactor as an I/O lane.
+    pub(crate) is_placed: bool,
     /// Commands under way, by slot.
     tickets: Vec<Option<Ticket>>,
     /// Commands of it that the backend still has: counted once it drains.
@@ -151,6 +156,8 @@ impl Lane {
             subsystem: None,
             association: None,
             counters: Arc::default(),
+            napi: None,
+            is_placed: false,
             tickets: Vec::new(),
             in_flight: 0,
             pairs: None,
@@ -175,7 +182,13 @@ impl Lane {
         self.qid = established.qid;
         self.subsystem = established.subsystem.filter(|_| !established.qid.is_admin());
         self.association = Some(established.association);
+        self.set_doorbell(established.doorbell);
         self.enter(LaneState::Live, now_ns);
+    }
+
+    /// Changes when what waits to be sent leaves, from its next look on.
+    pub(crate) fn set_doorbell(&mut self, policy: Policy) {
+        self.doorbell.set_policy(policy);
     }
 
     pub(crate) fn enter(&mut self, state: LaneState, now_ns: u64) {

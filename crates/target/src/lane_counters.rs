@@ -13,6 +13,11 @@ impl Counter {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
     }
 
+    /// Notes what is no sum; only the owning reactor may.
+    pub fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
     /// The sum so far.
     #[must_use]
     pub fn get(&self) -> u64 {
@@ -43,6 +48,8 @@ pub struct LaneCounters {
     pub receive_count: Counter,
     /// PDUs sent.
     pub pdu_count: Counter,
+    /// The device queue that its packets came in through when it connected; 0 for none.
+    pub napi_id: Counter,
 }
 
 /// Counters of several lanes, summed.

@@ -25,9 +25,10 @@ pub mod message;
 pub mod namespace_table;
 mod nvm_io;
 pub mod operator;
+pub mod placement;
 mod running;
 pub mod server;
 mod serving;
 pub mod subsystem;
 
-pub use serving::Serving;
+pub use serving::{Moving, Serving};

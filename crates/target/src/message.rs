@@ -4,9 +4,12 @@
 //! lane ──Request──▶ control plane (on reactor 0) ──Answer / Table / End──▶ lanes
 //! ```
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 
 use proto::Slot;
+use proto::doorbell::Policy as DoorbellPolicy;
 use reactor::{Connection, Listener, ListenerTag};
 use wire::id::Qid;
 use wire::sqe::Sqe;
@@ -17,6 +20,9 @@ use crate::exclusion::LockMessage;
 use crate::key_value::KeyValueMessage;
 use crate::lane_counters::LaneCounters;
 use crate::namespace_table::NamespaceTable;
+use crate::operator::ReactorReport;
+use crate::placement::{Connecting, Left, Policy as PlacementPolicy};
+use crate::serving::Moving;
 use crate::subsystem::SubsystemId;
 
 /// From a lane to the control plane.
@@ -95,15 +101,61 @@ pub struct Established {
     pub association: Arc<Association>,
     /// Whose namespaces it reaches; `None` for discovery.
     pub subsystem: Option<SubsystemId>,
+    /// When its answers leave.
+    pub doorbell: DoorbellPolicy,
     /// Who it belongs to, for the log.
     pub host: String,
+}
+
+/// An I/O lane that waits for its reactor.
+#[derive(Debug)]
+pub struct Placing {
+    /// What is known of it.
+    pub connecting: Connecting,
+    /// Its Connect, for the control plane.
+    pub connect: Request,
 }
 
 /// What arrives in a reactor's mailbox.
 #[derive(Debug)]
 pub enum Message {
-    /// A connection to serve from now on.
-    Adopt(Connection, ListenerTag),
+    /// A connection to serve from now on, counted under this device queue.
+    Adopt(Connection, ListenerTag, Option<NonZeroU32>),
+    /// To the first reactor: an I/O lane connects. Who is to serve it?
+    Place(Box<Placing>),
+    /// Hand the lane of this Connect over to reactor `to`.
+    HandOver {
+        /// Which reactor.
+        to: usize,
+        /// Its Connect.
+        connect: Box<Request>,
+    },
+    /// A lane to go on with.
+    TakeOver(Box<Moving>),
+    /// To the first reactor: a lane stays where it is.
+    NotMoved {
+        /// Where it is.
+        from: usize,
+        /// Where it was to go.
+        to: usize,
+        /// It has ended meanwhile.
+        is_gone: bool,
+    },
+    /// To the first reactor: a lane has ended.
+    Left(Left),
+    /// To the first reactor: so many lanes of a reactor had commands lately.
+    Active {
+        /// Which reactor.
+        reactor: usize,
+        /// How many.
+        count: u32,
+    },
+    /// To the first reactor: place lanes by this from now on.
+    SetPlacement(PlacementPolicy),
+    /// When answers of this lane leave from now on.
+    SetDoorbell(LaneId, DoorbellPolicy),
+    /// Tell how you are.
+    Describe(Sender<ReactorReport>),
     /// To the control plane.
     Request(Request),
     /// A command has ended.

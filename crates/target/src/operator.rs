@@ -12,6 +12,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
+use proto::doorbell::Policy as DoorbellPolicy;
 use reactor::{Listener, ListenerTag};
 use store::Store;
 use wire::id::Nsid;
@@ -19,11 +20,15 @@ use wire::nqn::Nqn;
 use wire::uuid::Uuid;
 
 use crate::discovery::{ListenerEntry, Referral};
+use crate::placement::Policy as PlacementPolicy;
 use crate::subsystem::Access;
 
 pub use diff::{Change, Outline, diff};
 pub use reload::{Operator, Outcome, Post, Report, ReportLine, RunningListener, state, stop};
-pub use state::{ControllerState, ListenerState, NamespaceState, QueueState, SubsystemState, TargetState};
+pub use state::{
+    BusyPollState, ControllerState, DeviceQueueState, ListenerState, NamespaceState, PlacementState,
+    QueueState, ReactorReport, ReactorState, SubsystemState, TargetState,
+};
 
 /// An order to the control plane.
 #[derive(Debug)]
@@ -126,6 +131,12 @@ pub enum Step {
     },
     /// Sends hosts on to these discovery services.
     SetReferrals(Vec<Referral>),
+    /// Gives lanes to come their reactors by this.
+    SetPlacement(PlacementPolicy),
+    /// When answers leave, where neither listener nor subsystem says otherwise: those of living lanes, too.
+    SetDoorbell(DoorbellPolicy),
+    /// The same for a subsystem; `None` to leave it to the listener.
+    SetSubsystemDoorbell(Nqn, Option<DoorbellPolicy>),
     /// Adds a subsystem without namespaces.
     AddSubsystem(NewSubsystem),
     /// Removes a subsystem with its namespaces and ends its associations.
@@ -181,7 +192,10 @@ impl Step {
             | Self::AddSubsystem(_)
             | Self::RemoveSubsystem(_)
             | Self::SetAccess(..) => true,
-            Self::SetCntlids(..)
+            Self::SetPlacement(_)
+            | Self::SetDoorbell(_)
+            | Self::SetSubsystemDoorbell(..)
+            | Self::SetCntlids(..)
             | Self::AddNamespace { .. }
             | Self::RemoveNamespace { .. }
             | Self::ReplaceNamespace { .. }
@@ -203,6 +217,8 @@ pub struct NewSubsystem {
     pub access: Access,
     /// Ids its controllers get.
     pub cntlids: RangeInclusive<u16>,
+    /// When answers leave; `None` to leave it to the listener.
+    pub doorbell: Option<DoorbellPolicy>,
 }
 
 /// A namespace to add.
@@ -231,6 +247,9 @@ impl fmt::Debug for Step {
             Self::RemoveListener { tag } => write!(f, "RemoveListener({tag})"),
             Self::ChangeListener { tag, .. } => write!(f, "ChangeListener({tag})"),
             Self::SetReferrals(referrals) => write!(f, "SetReferrals({})", referrals.len()),
+            Self::SetPlacement(policy) => write!(f, "SetPlacement({policy})"),
+            Self::SetDoorbell(policy) => write!(f, "SetDoorbell({policy})"),
+            Self::SetSubsystemDoorbell(nqn, _) => write!(f, "SetSubsystemDoorbell({nqn})"),
             Self::AddSubsystem(subsystem) => write!(f, "AddSubsystem({})", subsystem.nqn),
             Self::RemoveSubsystem(nqn) => write!(f, "RemoveSubsystem({nqn})"),
             Self::SetAccess(nqn, _) => write!(f, "SetAccess({nqn})"),

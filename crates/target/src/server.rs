@@ -91,11 +91,12 @@ impl Target {
             engine,
             falls_back: config.reactors.engine.is_none(),
             pool_bytes: config.reactors.pool_bytes,
+            busy_poll: config.reactors.busy_poll,
             ..Settings::default()
         };
         let serving = serving_settings(&config.limits, &config.timeouts, config.reactors.doorbell);
         let control = control_settings(config, target.operator.discovery_nqn(), reactor_count);
-        let mut home = Some(home(control, steps));
+        let mut home = Some(home(control, cores.clone(), steps));
         let start = Instant::now();
         let (ready, is_ready) = channel();
         for (index, (mailbox, core)) in mailboxes.into_iter().zip(cores).enumerate() {
@@ -173,7 +174,19 @@ impl Target {
     #[must_use]
     pub fn state(&self) -> Option<TargetState> {
         let control = self.addresses[0].clone();
-        operator::state(&move |order| control.post(Message::Operator(order)))
+        let mut state = operator::state(&move |order| control.post(Message::Operator(order)))?;
+        let (to, reports) = channel();
+        for address in &self.addresses {
+            address.post(Message::Describe(to.clone()));
+        }
+        drop(to);
+        for report in reports {
+            state.reactors.push(report.reactor);
+            state.placement = state.placement.or(report.placement);
+        }
+        state.reactors.sort_unstable_by_key(|reactor| reactor.reactor);
+        state.busy_polled_packets = busy_polled_packets();
+        Some(state)
     }
 
     /// Ends associations and then the reactors: what lanes have begun ends first, as far as the configured time
@@ -221,7 +234,7 @@ pub fn applications(
 ) -> Vec<Serving> {
     let reactor_count = settings.reactor_count;
     let serving = serving_settings(limits, timeouts, Policy::default());
-    let mut home = Some(home(settings, steps));
+    let mut home = Some(home(settings, vec![None; reactor_count.into()], steps));
     (0..reactor_count).map(|reactor| Serving::new(serving, reactor, home.take())).collect()
 }
 
@@ -231,6 +244,17 @@ fn open_door(address: SocketAddr) -> Result<Listener, StartError> {
             place: Place::Listener(0),
             message: format!("cannot listen for memcached's clients on {address}: {error}"),
         }],
+    })
+}
+
+/// Packets taken in by polling in our network namespace, as the kernel counts them.
+fn busy_polled_packets() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/self/net/netstat").ok()?;
+    let lines: Vec<&str> = text.lines().collect();
+    // A line of names, then one of numbers.
+    lines.chunks_exact(2).find_map(|pair| {
+        let mut names = pair[0].split_ascii_whitespace().zip(pair[1].split_ascii_whitespace());
+        names.find(|(name, _)| *name == "BusyPollRxPackets")?.1.parse().ok()
     })
 }
 
@@ -287,12 +311,12 @@ fn control_settings(config: &TargetConfig, discovery_nqn: &Nqn, reactor_count: u
 }
 
 /// The control plane with its first order carried out.
-fn home(settings: ControlSettings, steps: Vec<Step>) -> Home {
-    let (now_ns, reactor_count) = (settings.now_ns, settings.reactor_count);
+fn home(settings: ControlSettings, cores: Vec<Option<usize>>, steps: Vec<Step>) -> Home {
+    let now_ns = settings.now_ns;
     let mut control = Control::new(settings);
     let (answers, _) = channel();
     control.on_order(now_ns, Order { kind: OrderKind::Apply(steps), answers });
-    Home::new(control, reactor_count)
+    Home::new(control, cores)
 }
 
 fn choose_engine(wanted: Option<EngineKind>) -> Result<EngineKind, StartError> {

@@ -3,6 +3,7 @@
 mod dispatch;
 mod door;
 mod lanes;
+mod placing;
 
 use proto::controller_queue::QueueSettings;
 use proto::doorbell::Policy;
@@ -16,10 +17,13 @@ use crate::exclusion::{Audience, LockManager, LockMessage};
 use crate::key_value::{self, KeyValueMessage};
 use crate::lane::{Lane, LaneTimeouts};
 use crate::message::Message;
+use crate::operator::ReactorReport;
+use crate::placement::{Placement, Policy as PlacementPolicy};
 use crate::running::Owner;
 
 pub(crate) use door::DOOR;
 use door::Door;
+pub use placing::Moving;
 
 /// One receive takes in at most this much: whole caravans, in few calls, into memory that stays warm.
 const STAGING_BYTES: usize = 256 * 1024;
@@ -46,14 +50,16 @@ pub(crate) struct ServingSettings {
 pub(crate) struct Home {
     pub(crate) control: Control,
     pub(crate) locks: LockManager,
-    /// Where the next connection goes.
-    next_reactor: usize,
+    placement: Placement,
     timer_ns: u64,
 }
 
 impl Home {
-    pub(crate) fn new(control: Control, reactor_count: u16) -> Self {
-        Self { control, locks: LockManager::new(reactor_count), next_reactor: 0, timer_ns: u64::MAX }
+    /// For reactors tied to these cores.
+    pub(crate) fn new(control: Control, cores: Vec<Option<usize>>) -> Self {
+        let locks = LockManager::new(u16::try_from(cores.len()).expect("counted in 16 bits"));
+        let placement = Placement::new(PlacementPolicy::default(), cores);
+        Self { control, locks, placement, timer_ns: u64::MAX }
     }
 }
 
@@ -78,6 +84,12 @@ pub struct Serving {
     failing: Vec<u32>,
     /// Version of the table that the control plane was last told to be in use.
     table_version_told: u64,
+    /// Lanes that had commands lately, as last told to who places others.
+    active_count_told: u32,
+    /// I/O lanes that have connected here.
+    io_lanes_ever: u64,
+    /// Whether it was said that a lane's device cannot be polled.
+    has_told_unpolled: bool,
     is_sweep_set: bool,
 }
 
@@ -103,6 +115,9 @@ impl Serving {
             held: Vec::new(),
             failing: Vec::new(),
             table_version_told: 0,
+            active_count_told: 0,
+            io_lanes_ever: 0,
+            has_told_unpolled: false,
             is_sweep_set: false,
         }
     }
@@ -211,6 +226,17 @@ impl Serving {
         }
     }
 
+    fn on_placement(&mut self, message: Message) {
+        let Some(Home { placement, .. }) = &mut self.home else { return };
+        match message {
+            Message::NotMoved { from, to, is_gone } => placement.on_not_moved(from, to, is_gone),
+            Message::Left(left) => placement.on_left(left),
+            Message::Active { reactor, count } => placement.on_active(reactor, count),
+            Message::SetPlacement(policy) => placement.set_policy(policy),
+            _ => {}
+        }
+    }
+
     fn on_control(&mut self, io: &mut impl Io<Message>, message: Message) {
         let Some(home) = &mut self.home else { return };
         let now_ns = io.now_ns();
@@ -246,9 +272,12 @@ impl Application for Serving {
 
     fn on_accept(&mut self, io: &mut impl Io<Message>, listener: ListenerTag, connection: Connection) {
         let Some(home) = &mut self.home else { return };
-        let to = home.next_reactor;
-        home.next_reactor = (to + 1) % io.reactor_count();
-        io.post(to, Message::Adopt(connection, listener));
+        let arrival = connection.arrival();
+        let to = match listener & DOOR {
+            0 => home.placement.on_accept(arrival),
+            _ => home.placement.on_guest(arrival),
+        };
+        io.post(to, Message::Adopt(connection, listener, arrival.napi_id));
     }
 
     #[inline]
@@ -299,11 +328,26 @@ impl Application for Serving {
 
     fn on_message(&mut self, io: &mut impl Io<Message>, message: Message) {
         match message {
-            Message::Adopt(connection, listener) if listener & DOOR != 0 => {
+            Message::Adopt(connection, listener, _) if listener & DOOR != 0 => {
                 self.door.expect(connection);
                 self.let_in(io);
             }
-            Message::Adopt(connection, listener) => self.adopt(io, connection, listener),
+            Message::Adopt(connection, listener, napi) => {
+                self.begin_lane(io, connection, listener, napi, false);
+            }
+            Message::Place(placing) => self.place(io, *placing),
+            Message::HandOver { to, connect } => self.hand_over(io, to, *connect),
+            Message::TakeOver(moving) => self.take_over(io, *moving),
+            Message::SetDoorbell(id, policy) => {
+                if let Some(lane) = self.lane_of(id) {
+                    lane.set_doorbell(policy);
+                }
+            }
+            Message::Describe(to) => {
+                let placement = self.home.as_ref().map(|home| (&home.placement).into());
+                // Whoever asked may not wait any more.
+                let _ = to.send(ReactorReport { reactor: self.describe(io), placement });
+            }
             Message::KeyValue(message) => self.on_key_value(io, *message),
             Message::Answer(answer) => self.on_answer(io, *answer),
             Message::End(id) => {
@@ -329,6 +373,12 @@ impl Application for Serving {
             }
             Message::Unlisten(tag) => io.unlisten(tag),
             Message::Stop => io.stop(),
+            Message::NotMoved { .. }
+            | Message::Left(_)
+            | Message::Active { .. }
+            | Message::SetPlacement(_) => {
+                self.on_placement(message);
+            }
             Message::Request(_)
             | Message::TableInUse { .. }
             | Message::Aborted { .. }

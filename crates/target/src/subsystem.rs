@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use proto::doorbell::Policy;
 use store::Store;
 use wire::id::Nsid;
 use wire::nqn::Nqn;
@@ -30,6 +31,8 @@ pub struct Subsystem {
     pub access: Access,
     /// Ids its controllers get. Targets that serve one subsystem together have disjoint ranges.
     pub cntlids: RangeInclusive<u16>,
+    /// When answers leave; `None` to leave it to the listener.
+    pub doorbell: Option<Policy>,
     /// What is in it.
     pub namespaces: BTreeMap<Nsid, Namespace>,
 }

@@ -61,8 +61,18 @@ fn what_the_example_shows_as_defaults_is_valid_and_mostly_the_default() {
     assert_eq!(shown.limits, short.limits);
     assert_eq!(shown.timeouts, short.timeouts);
     assert_eq!(
-        (shown.reactors.engine, shown.reactors.pool_bytes),
-        (short.reactors.engine, short.reactors.pool_bytes)
+        (
+            shown.reactors.engine,
+            shown.reactors.pool_bytes,
+            shown.reactors.placement,
+            shown.reactors.busy_poll
+        ),
+        (
+            short.reactors.engine,
+            short.reactors.pool_bytes,
+            short.reactors.placement,
+            short.reactors.busy_poll
+        )
     );
     assert_eq!(shown.reactors.threads, Threads::Count(4));
     assert_eq!(shown.discovery.referrals.len(), 1);
@@ -199,6 +209,10 @@ fn mistakes_are_said_with_line_and_column() {
         "[reactors]\ncores = \"0\"\ncount = 2\n".to_owned(),
         "[reactors]\ncount = 0\n".to_owned(),
         "[reactors]\nengine = \"kqueue\"\n".to_owned(),
+        "[reactors]\nplacement = \"numa\"\n".to_owned(),
+        "[reactors]\nbusy_poll_us = 20000\n".to_owned(),
+        "[reactors]\nprefer_busy_poll = true\n".to_owned(),
+        "[reactors]\nbusy_poll_us = 50\nbusy_poll_budget = 0\n".to_owned(),
         "[reactors]\npool = \"64Q\"\n".to_owned(),
         "[reactors]\npool = \"1M\"\n".to_owned(),
         "[limits]\ntransfer = \"100K\"\n".to_owned(),
@@ -243,7 +257,7 @@ fn mistakes_are_said_with_line_and_column() {
     let shown: Vec<String> = mistakes.iter().map(|text| errors(text)).collect();
     insta::assert_snapshot!(shown.join("\n"), @r#"
     nvlane.toml:1:10: unclosed table, expected `]`
-    nvlane.toml:2:1: unknown key `adress`, expected one of `address`, `advertise`, `subsystems`, `discovery`
+    nvlane.toml:2:1: unknown key `adress`, expected one of `address`, `advertise`, `subsystems`, `discovery`, `doorbell`
     nvlane.toml:1:1: a table where a list of tables is expected: write [[name]]
     nvlane.toml:1:1: unknown key `subsystems`, expected one of `reactors`, `limits`, `timeouts`, `discovery`, `listener`, `memcached`, `subsystem`
     nvlane.toml:2:13: invalid type: string "many", expected a number from 0 to 65535
@@ -255,6 +269,10 @@ fn mistakes_are_said_with_line_and_column() {
     nvlane.toml:3:9: cores says already how many there are: leave one of them out
     nvlane.toml:2:9: count is 0: take 1 to 1024
     nvlane.toml:2:10: there is no engine "kqueue": write auto, uring or epoll
+    nvlane.toml:2:13: "numa" is no placement policy: write load, napi, cpu or queue
+    nvlane.toml:2:16: busy_poll_us is 20000: take 0 to 10000
+    nvlane.toml:2:20: prefer_busy_poll says how to poll, but busy_poll_us is 0: set it, or leave this out
+    nvlane.toml:3:20: busy_poll_budget is 0: take 1 to 1024
     nvlane.toml:2:8: no size ends in 'Q': use K, M, G or T, as in 64M
     nvlane.toml:2:8: a pool of 1M is too small for transfers as large as allowed: take 4M or more
     nvlane.toml:2:12: transfer is 100K: take a power of two from 8K to 4M

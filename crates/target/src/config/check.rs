@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use proto::WINDOW_COUNT_MAX;
 use proto::handshake::H2C_DATA_BYTES_MIN;
+use reactor::{BUSY_POLL_BUDGET_MAX, BUSY_POLL_US_MAX};
 use store::Size;
 use wire::id::Cntlid;
 
@@ -83,6 +84,23 @@ impl TargetConfig {
     fn check_reactors(&self, findings: &mut Findings) {
         if let Threads::Count(count) = self.reactors.threads {
             findings.range(Place::Reactors("count"), "count", count.into(), 1..=1024);
+        }
+        let busy_poll = self.reactors.busy_poll;
+        let wait_us = busy_poll.wait_us.into();
+        let most_us = u64::from(BUSY_POLL_US_MAX);
+        findings.range(Place::Reactors("busy_poll_us"), "busy_poll_us", wait_us, 0..=most_us);
+        if let Some(budget) = busy_poll.budget {
+            let most = BUSY_POLL_BUDGET_MAX.into();
+            findings.range(Place::Reactors("busy_poll_budget"), "busy_poll_budget", budget.into(), 1..=most);
+        }
+        for (key, is_said) in
+            [("prefer_busy_poll", busy_poll.prefers), ("busy_poll_budget", busy_poll.budget.is_some())]
+        {
+            if is_said && !busy_poll.is_on() {
+                let message =
+                    format!("{key} says how to poll, but busy_poll_us is 0: set it, or leave this out");
+                findings.add(Place::Reactors(key), message);
+            }
         }
         // One transfer, and a bit for everything else.
         let least = 4 * u64::from(self.limits.transfer_bytes_max);

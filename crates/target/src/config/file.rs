@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::str::FromStr;
 
-use reactor::{CoreList, EngineKind};
+use reactor::{BusyPoll, CoreList, EngineKind};
 use serde::Deserialize;
 use store::{Size, Spec};
 use toml::Spanned;
@@ -206,6 +206,10 @@ struct RawReactors {
     count: Option<Spanned<u16>>,
     engine: Option<Spanned<String>>,
     doorbell: Option<Spanned<String>>,
+    placement: Option<Spanned<String>>,
+    busy_poll_us: Option<Spanned<u32>>,
+    prefer_busy_poll: Option<Spanned<bool>>,
+    busy_poll_budget: Option<Spanned<u16>>,
     pool: Option<Spanned<RawSize>>,
 }
 
@@ -255,6 +259,7 @@ struct RawListener {
     advertise: Option<Spanned<String>>,
     subsystems: Option<bool>,
     discovery: Option<bool>,
+    doorbell: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -265,6 +270,7 @@ struct RawSubsystem {
     model: Option<Spanned<String>>,
     hosts: Option<Spanned<RawHosts>>,
     cntlids: Option<Spanned<(u16, u16)>>,
+    doorbell: Option<Spanned<String>>,
     #[serde(default)]
     namespace: Vec<Spanned<RawNamespace>>,
 }
@@ -427,6 +433,19 @@ impl Reader<'_> {
         {
             reactors.doorbell = policy;
         }
+        if let Some(placement) = &raw.placement
+            && let Some(policy) = self.parsed(placement, "")
+        {
+            reactors.placement = policy;
+        }
+        reactors.busy_poll = BusyPoll {
+            wait_us: self.number(Place::Reactors("busy_poll_us"), raw.busy_poll_us, 0),
+            prefers: self.number(Place::Reactors("prefer_busy_poll"), raw.prefer_busy_poll, false),
+            budget: raw.busy_poll_budget.map(|budget| {
+                self.spans.insert(Place::Reactors("busy_poll_budget"), budget.span());
+                budget.into_inner()
+            }),
+        };
         if let Some(pool) = raw.pool {
             self.spans.insert(Place::Reactors("pool"), pool.span());
             if let Some(bytes) = self.size(&pool) {
@@ -514,7 +533,8 @@ impl Reader<'_> {
             let Some(address) = self.address(&listener.address, port) else { continue };
             self.spans.insert(Place::Listener(listeners.len()), span);
             let discovery = listener.discovery.unwrap_or(true);
-            listeners.push(ListenerConfig { address, advertise, subsystems, discovery });
+            let doorbell = listener.doorbell.and_then(|doorbell| self.parsed(&doorbell, ""));
+            listeners.push(ListenerConfig { address, advertise, subsystems, discovery, doorbell });
         }
         listeners
     }
@@ -560,12 +580,14 @@ impl Reader<'_> {
             Some(text.into_inner())
         };
         let (serial, model) = (keep("serial", raw.serial), keep("model", raw.model));
+        let doorbell = raw.doorbell.and_then(|doorbell| self.parsed(&doorbell, ""));
         let namespaces = raw.namespace.into_iter().enumerate();
         let namespaces =
             namespaces.filter_map(|(namespace_at, namespace)| self.namespace(at, namespace_at, namespace));
         let namespaces: Vec<NamespaceConfig> = namespaces.collect();
         if let Some(subsystem) = &mut subsystem {
             subsystem.serial = serial;
+            subsystem.doorbell = doorbell;
             subsystem.model = model.unwrap_or_else(|| std::mem::take(&mut subsystem.model));
             subsystem.access = access.unwrap_or(Access::Any);
             subsystem.namespaces = namespaces;

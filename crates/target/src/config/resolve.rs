@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
+use proto::doorbell::Policy as DoorbellPolicy;
 use store::Spec;
 use wire::id::Nsid;
 use wire::nqn::Nqn;
@@ -25,6 +26,8 @@ pub struct ResolvedSubsystem {
     pub access: Access,
     /// Ids its controllers get.
     pub cntlids: RangeInclusive<u16>,
+    /// When answers leave, if not as the listener has it.
+    pub doorbell: Option<DoorbellPolicy>,
     /// What is in it.
     pub namespaces: BTreeMap<Nsid, ResolvedNamespace>,
 }
@@ -59,6 +62,7 @@ impl SubsystemConfig {
             model: self.model.clone(),
             access: self.access.clone(),
             cntlids: self.cntlids.clone(),
+            doorbell: self.doorbell,
             namespaces: self.resolved_in_order().into_iter().collect(),
         }
     }

@@ -31,6 +31,7 @@ impl Control {
         let mut rollout = self.rollouts.begin(answers);
         let outcomes = steps.into_iter().map(|step| self.apply_step(now_ns, step, &mut rollout)).collect();
         self.roll_out(rollout);
+        self.tell_doorbells();
         if is_seen {
             self.tell_listings_changed(&listings);
         }
@@ -52,6 +53,9 @@ impl Control {
                 *self.discovery.listeners.get_mut(&tag).ok_or(StepError::NoListener)? = entry;
             }
             Step::SetReferrals(referrals) => self.discovery.referrals = referrals,
+            Step::SetPlacement(policy) => self.post(0, Message::SetPlacement(policy)),
+            Step::SetDoorbell(policy) => self.doorbell = policy,
+            Step::SetSubsystemDoorbell(nqn, policy) => self.subsystem_mut(&nqn)?.1.doorbell = policy,
             Step::AddSubsystem(subsystem) => self.add_subsystem(subsystem)?,
             Step::RemoveSubsystem(nqn) => {
                 let id = self.id_of(&nqn)?;
@@ -117,6 +121,7 @@ impl Control {
             model: new.model,
             access: new.access,
             cntlids: new.cntlids,
+            doorbell: new.doorbell,
             namespaces: BTreeMap::new(),
         };
         self.subsystems.insert(SubsystemId(self.next_subsystem), subsystem);

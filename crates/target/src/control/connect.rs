@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use proto::async_events::AsyncEventQueue;
 use proto::controller::Controller;
+use proto::doorbell::Policy;
 use proto::keep_alive::KeepAlive;
 use reactor::ListenerTag;
 use wire::fabrics::{ConnectCommand, ConnectData, InvalidParameter};
@@ -23,7 +24,7 @@ use wire::sqe::Sqe;
 use wire::status::Status;
 use zerocopy::FromBytes;
 
-use super::{Control, HeldConnect, MILLISECOND_NS};
+use super::{Control, HeldConnect, LaneUse, MILLISECOND_NS};
 use crate::admin::error_log::ErrorLog;
 use crate::admin::features::Features;
 use crate::control_record::{
@@ -292,10 +293,12 @@ impl Control {
             keep_alive_ms = record.keep_alive.timeout_ms(),
             "host connected"
         );
-        let established = established(&wish.command, &record);
+        let doorbell = self.doorbell_of(key.kind, connect.listener);
+        let established = established(&wish.command, &record, doorbell);
         let deadline_ns = self.association_deadline_ns(&record);
         self.controllers.insert(key, record);
-        self.add_lane(lane, key, Qid::ADMIN, connect.counters);
+        let lane_use = LaneUse { controller: key, qid: Qid::ADMIN, listener: connect.listener, doorbell };
+        self.add_lane(lane, lane_use, connect.counters);
         if let Some(deadline_ns) = deadline_ns {
             self.wake_about(deadline_ns);
         }
@@ -304,11 +307,14 @@ impl Control {
 
     fn new_queue(&mut self, connect: PendingConnect, wish: &Wish, key: ControllerKey) {
         let lane = connect.command.lane;
+        let doorbell = self.doorbell_of(key.kind, connect.listener);
         let Some(record) = self.controllers.get_mut(&key) else { unreachable!("it was just found") };
         record.io.insert(wish.command.qid, lane);
-        let established = established(&wish.command, record);
+        let established = established(&wish.command, record, doorbell);
         tracing::debug!(cntlid = key.cntlid.get(), qid = wish.command.qid.get(), ?lane, "queue connected");
-        self.add_lane(lane, key, wish.command.qid, connect.counters);
+        let qid = wish.command.qid;
+        let lane_use = LaneUse { controller: key, qid, listener: connect.listener, doorbell };
+        self.add_lane(lane, lane_use, connect.counters);
         self.establish(connect.command, key.cntlid, established);
     }
 
@@ -349,8 +355,9 @@ fn wish(connect: &PendingConnect) -> Result<Wish, Refusal> {
     Ok(Wish { command, host, hostid: data.hostid, subnqn, cntlid: data.cntlid() })
 }
 
-fn established(command: &ConnectCommand, record: &ControllerRecord) -> Established {
+fn established(command: &ConnectCommand, record: &ControllerRecord, doorbell: Policy) -> Established {
     Established {
+        doorbell,
         qid: command.qid,
         entries: u16::try_from(command.queue_entries).expect("checked against the limit"),
         is_flow_control_disabled: command.attributes.disable_sq_flow_control(),

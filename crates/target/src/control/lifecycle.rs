@@ -191,7 +191,7 @@ impl Control {
     /// A lane has ended.
     pub(super) fn on_ended(&mut self, now_ns: u64, lane: LaneId) {
         self.held.retain(|held| held.connect.command.lane != lane);
-        let Some(LaneUse { controller: key, qid }) = self.lanes.remove(&lane) else { return };
+        let Some(LaneUse { controller: key, qid, .. }) = self.lanes.remove(&lane) else { return };
         let Some(record) = self.controllers.get_mut(&key) else { return };
         let hostid = record.hostid;
         if let Some(counters) = record.counters.remove(&lane) {

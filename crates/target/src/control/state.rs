@@ -1,9 +1,11 @@
 //! Tells how things are.
 
 use proto::controller::ControllerState as MachineState;
+use wire::id::Qid;
 
 use super::Control;
-use crate::control_record::{ControllerKind, ControllerRecord, Life, Transition};
+use crate::control_record::{ControllerKind, ControllerRecord, LaneId, Life, Transition};
+use crate::lane_counters::{Counter, LaneCounters};
 use crate::operator::{
     ControllerState, ListenerState, NamespaceState, QueueState, SubsystemState, TargetState,
 };
@@ -31,6 +33,7 @@ impl Control {
                 .collect(),
             discovery_controllers: self.controller_states(ControllerKind::Discovery),
             waiting_connect_count: self.held.len(),
+            ..TargetState::default()
         }
     }
 
@@ -63,31 +66,47 @@ impl Control {
 
     fn controller_states(&self, kind: ControllerKind) -> Vec<ControllerState> {
         let records = self.controllers.values().filter(|record| record.key.kind == kind);
-        records.map(controller_state).collect()
+        records.map(|record| self.controller_state(record)).collect()
     }
-}
 
-fn controller_state(record: &ControllerRecord) -> ControllerState {
-    let totals = record.totals();
-    let queues = record.io.iter().map(|(qid, lane)| QueueState { qid: qid.get(), reactor: lane.reactor });
-    ControllerState {
-        cntlid: record.key.cntlid.get(),
-        host: record.host.to_string(),
-        hostid: record.hostid.to_string(),
-        state: match (record.life, record.transition, record.machine.state()) {
-            (Life::Ending, ..) => "ending",
-            (_, Transition::Reset { .. }, _) => "resetting",
-            (.., MachineState::Disabled) => "disabled",
-            (.., MachineState::Ready) => "ready",
-            (.., MachineState::ShuttingDown) => "shutting down",
-            (.., MachineState::ShutDown) => "shut down",
-        },
-        keep_alive_ms: record.keep_alive.timeout_ms(),
-        queues: queues.collect(),
-        read_count: totals.read_count,
-        write_count: totals.write_count,
-        read_bytes: totals.read_bytes,
-        written_bytes: totals.written_bytes,
-        failed_count: totals.failed_count,
+    fn queue_state(&self, record: &ControllerRecord, qid: Qid, lane: LaneId) -> QueueState {
+        let counters = record.counters.get(&lane);
+        let count = |of: fn(&LaneCounters) -> &Counter| counters.map_or(0, |counters| of(counters).get());
+        QueueState {
+            qid: qid.get(),
+            reactor: lane.reactor,
+            napi_id: count(|lane| &lane.napi_id),
+            doorbell: self.lanes.get(&lane).map_or_else(String::new, |lane| lane.doorbell.to_string()),
+            read_count: count(|lane| &lane.read_count),
+            write_count: count(|lane| &lane.write_count),
+            send_count: count(|lane| &lane.send_count),
+            pdu_count: count(|lane| &lane.pdu_count),
+            receive_count: count(|lane| &lane.receive_count),
+        }
+    }
+
+    fn controller_state(&self, record: &ControllerRecord) -> ControllerState {
+        let totals = record.totals();
+        let queues = record.io.iter().map(|(qid, lane)| self.queue_state(record, *qid, *lane));
+        ControllerState {
+            cntlid: record.key.cntlid.get(),
+            host: record.host.to_string(),
+            hostid: record.hostid.to_string(),
+            state: match (record.life, record.transition, record.machine.state()) {
+                (Life::Ending, ..) => "ending",
+                (_, Transition::Reset { .. }, _) => "resetting",
+                (.., MachineState::Disabled) => "disabled",
+                (.., MachineState::Ready) => "ready",
+                (.., MachineState::ShuttingDown) => "shutting down",
+                (.., MachineState::ShutDown) => "shut down",
+            },
+            keep_alive_ms: record.keep_alive.timeout_ms(),
+            queues: queues.collect(),
+            read_count: totals.read_count,
+            write_count: totals.write_count,
+            read_bytes: totals.read_bytes,
+            written_bytes: totals.written_bytes,
+            failed_count: totals.failed_count,
+        }
     }
 }

@@ -5,13 +5,15 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
+use proto::doorbell::Policy as DoorbellPolicy;
 use store::{Size, Source, Spec};
 use wire::id::Nsid;
 use wire::nqn::Nqn;
 
-use crate::config::{ListenerConfig, ResolvedNamespace, ResolvedSubsystem, TargetConfig};
+use crate::config::{ListenerConfig, ReactorConfig, ResolvedNamespace, ResolvedSubsystem, TargetConfig};
 use crate::discovery::Referral;
 use crate::identity::storage_name;
+use crate::placement::Policy as PlacementPolicy;
 use crate::subsystem::Access;
 
 /// One difference. Shown, it says what is to be done; the report adds how it went.
@@ -25,6 +27,12 @@ pub enum Change {
     ChangeListener(ListenerConfig),
     /// Refer hosts to these.
     SetReferrals(Vec<Referral>),
+    /// Give lanes to come their reactors by this.
+    SetPlacement(PlacementPolicy),
+    /// Have answers leave at other moments, where neither listener nor subsystem says which.
+    SetDoorbell(DoorbellPolicy),
+    /// The same for a subsystem.
+    SetSubsystemDoorbell(Nqn, Option<DoorbellPolicy>),
     /// Remove a subsystem with all that is in it.
     RemoveSubsystem(Nqn),
     /// Remove a namespace.
@@ -71,6 +79,12 @@ impl fmt::Display for Change {
             Self::ChangeListener(listener) => write!(f, "change listener {}", listener.address),
             Self::SetReferrals(referrals) => {
                 write!(f, "refer hosts to {}", counted(referrals.len(), "discovery service"))
+            }
+            Self::SetPlacement(policy) => write!(f, "place lanes to come by {policy}"),
+            Self::SetDoorbell(policy) => write!(f, "ring doorbells by {policy}"),
+            Self::SetSubsystemDoorbell(nqn, Some(policy)) => write!(f, "ring doorbells of {nqn} by {policy}"),
+            Self::SetSubsystemDoorbell(nqn, None) => {
+                write!(f, "ring doorbells of {nqn} as those of its listeners")
             }
             Self::RemoveSubsystem(nqn) => write!(f, "remove subsystem {nqn}"),
             Self::RemoveNamespace(nqn, nsid, spec) => write!(f, "remove {nqn} namespace {nsid} ({spec})"),
@@ -132,6 +146,13 @@ pub fn diff(running: &Outline, wanted: &Outline) -> Vec<Change> {
     if running.config.discovery.referrals != wanted.config.discovery.referrals {
         changes.push(Change::SetReferrals(wanted.config.discovery.referrals.clone()));
     }
+    let (before, after) = (&running.config.reactors, &wanted.config.reactors);
+    if before.placement != after.placement {
+        changes.push(Change::SetPlacement(after.placement));
+    }
+    if before.doorbell != after.doorbell {
+        changes.push(Change::SetDoorbell(after.doorbell));
+    }
     for nqn in running.subsystems.keys().filter(|nqn| !wanted.subsystems.contains_key(nqn)) {
         changes.push(Change::RemoveSubsystem(nqn.clone()));
     }
@@ -182,6 +203,9 @@ fn subsystem(
     }
     if running.cntlids != wanted.cntlids {
         changed.push(Change::SetCntlids(nqn.clone(), wanted.cntlids.clone()));
+    }
+    if running.doorbell != wanted.doorbell {
+        changed.push(Change::SetSubsystemDoorbell(nqn.clone(), wanted.doorbell));
     }
     if (&running.serial, &running.model) != (&wanted.serial, &wanted.model) {
         // Hosts keep the first they saw, and refuse a controller that says otherwise.
@@ -305,8 +329,11 @@ fn size(spec: &Spec) -> Option<u64> {
 }
 
 fn restart(running: &TargetConfig, wanted: &TargetConfig, changes: &mut Vec<Change>) {
+    // These two change while it runs.
+    let (doorbell, placement) = (wanted.reactors.doorbell, wanted.reactors.placement);
+    let reactors = ReactorConfig { doorbell, placement, ..running.reactors.clone() };
     let differing = [
-        ("reactors", running.reactors != wanted.reactors),
+        ("reactors", reactors != wanted.reactors),
         ("limits", running.limits != wanted.limits),
         ("timeouts", running.timeouts != wanted.timeouts),
         ("memcached", running.memcached != wanted.memcached),

@@ -143,7 +143,11 @@ impl Operator {
             next_tag: 1,
             reactor_count: reactor_count.into(),
         };
-        let mut steps = vec![Step::SetReferrals(config.discovery.referrals.clone())];
+        let mut steps = vec![
+            Step::SetReferrals(config.discovery.referrals.clone()),
+            Step::SetPlacement(config.reactors.placement),
+            Step::SetDoorbell(config.reactors.doorbell),
+        ];
         steps.extend(operator.open_subsystems(config)?);
         for (listener, socket) in config.listeners.iter().zip(sockets) {
             let (running, step) = operator.new_listener(*listener, socket);
@@ -239,6 +243,11 @@ impl Operator {
                 Ok((step, Effect::Listener(running)))
             }
             Change::SetReferrals(referrals) => none(Step::SetReferrals(referrals.clone())),
+            Change::SetPlacement(policy) => none(Step::SetPlacement(*policy)),
+            Change::SetDoorbell(policy) => none(Step::SetDoorbell(*policy)),
+            Change::SetSubsystemDoorbell(nqn, policy) => {
+                none(Step::SetSubsystemDoorbell(nqn.clone(), *policy))
+            }
             Change::RemoveSubsystem(nqn) => none(Step::RemoveSubsystem(nqn.clone())),
             Change::RemoveNamespace(nqn, nsid, _) => {
                 none(Step::RemoveNamespace { subsystem: nqn.clone(), nsid: *nsid })
@@ -388,6 +397,11 @@ impl Operator {
                 known.into_iter().for_each(|known| *known = running);
             }
             (Change::SetReferrals(referrals), _) => config.discovery.referrals = referrals,
+            (Change::SetPlacement(policy), _) => config.reactors.placement = policy,
+            (Change::SetDoorbell(policy), _) => config.reactors.doorbell = policy,
+            (Change::SetSubsystemDoorbell(nqn, policy), _) => {
+                self.with_subsystem(&nqn, |subsystem| subsystem.doorbell = policy);
+            }
             (Change::RemoveSubsystem(nqn), _) => {
                 self.running.subsystems.remove(&nqn);
                 self.stores.retain(|(subsystem, _), _| *subsystem != nqn);
@@ -492,6 +506,7 @@ fn entry(listener: &RunningListener) -> ListenerEntry {
         advertise: listener.config.advertise,
         serves_subsystems: listener.config.subsystems,
         serves_discovery: listener.config.discovery,
+        doorbell: listener.config.doorbell,
     }
 }
 
@@ -502,6 +517,7 @@ fn new_subsystem(resolved: &ResolvedSubsystem) -> NewSubsystem {
         model: resolved.model.clone(),
         access: resolved.access.clone(),
         cntlids: resolved.cntlids.clone(),
+        doorbell: resolved.doorbell,
     }
 }
 

@@ -217,7 +217,8 @@ impl Serving {
     ) {
         let now_ns = io.now_ns();
         let Some(lane) = self.lanes[index as usize].lane.as_deref_mut() else { return };
-        if let LaneState::Unconnected { .. } = lane.state {
+        let is_connect = matches!(lane.state, LaneState::Unconnected { .. });
+        if is_connect {
             lane.qid = ConnectCommand::from_sqe(sqe).qid;
             lane.enter(LaneState::Connecting, now_ns);
         }
@@ -229,7 +230,11 @@ impl Serving {
             local: lane.local,
             counters: Arc::clone(&lane.counters),
         };
-        io.post(0, Message::Request(Request { lane: lane.id, kind }));
+        let request = Request { lane: lane.id, kind };
+        if is_connect {
+            return self.post_connect(io, index, request);
+        }
+        io.post(0, Message::Request(request));
     }
 
     /// An I/O command on a lane with fused commands under way, or a fused one itself.
@@ -500,12 +505,14 @@ impl Serving {
             return;
         }
         let slot = answer.command.slot;
+        let mut connected = 0;
         if lane.state == LaneState::Connecting {
             match answer.established {
                 Some(established) => {
                     tracing::info!(
                         peer = ?lane.peer, qid = %established.qid, host = established.host, "lane connected"
                     );
+                    connected = u64::from(!established.qid.is_admin());
                     lane.establish(established, now_ns);
                 }
                 None => lane.enter(LaneState::Unconnected { refused: 0 }, now_ns),
@@ -522,6 +529,7 @@ impl Serving {
         if !std::mem::replace(&mut lane.is_dirty, true) {
             self.dirty.push(id.index);
         }
+        self.io_lanes_ever += connected;
         self.set_lane_timer(io, id.index);
     }
 

@@ -1,6 +1,7 @@
 //! The life of a reactor's lanes: accepted, received from, sent to, ended.
 
 use std::io::IoSliceMut;
+use std::num::NonZeroU32;
 
 use proto::Violation;
 use proto::controller_queue::Event;
@@ -31,11 +32,23 @@ impl Serving {
         self.lane(id.index).filter(|lane| lane.id == id)
     }
 
-    pub(super) fn adopt(&mut self, io: &mut impl Io<Message>, connection: Connection, listener: ListenerTag) {
+    /// Takes a connection over; one that another reactor has begun `is_placed`. Gives the lane's place.
+    pub(super) fn begin_lane(
+        &mut self,
+        io: &mut impl Io<Message>,
+        connection: Connection,
+        listener: ListenerTag,
+        napi: Option<NonZeroU32>,
+        is_placed: bool,
+    ) -> Option<u32> {
         let (peer, local) = (connection.peer, connection.local);
         let socket = match io.adopt(connection) {
             Ok(socket) => socket,
-            Err(error) => return tracing::debug!(%error, ?peer, "connection died before it was served"),
+            Err(error) => {
+                tracing::debug!(%error, ?peer, "connection died before it was served");
+                self.post_left(io, napi, is_placed);
+                return None;
+            }
         };
         let index = self.free_places.pop().unwrap_or_else(|| {
             self.lanes.push(Place { generation: 0, lane: None });
@@ -47,12 +60,14 @@ impl Serving {
         let now_ns = io.now_ns();
         let mut lane = Lane::new(id, socket, self.settings.queue, self.settings.doorbell, now_ns);
         (lane.peer, lane.local, lane.listener) = (peer, local, listener);
+        (lane.napi, lane.is_placed) = (napi, is_placed);
         place.lane = Some(Box::new(lane));
         if self.by_socket.len() <= socket.index() {
             self.by_socket.resize(socket.index() + 1, u32::MAX);
         }
         self.by_socket[socket.index()] = index;
         self.set_lane_timer(io, index);
+        Some(index)
     }
 
     /// Sets the lane's timer to its next deadline, if none rings before that.
@@ -284,11 +299,12 @@ impl Serving {
         if let Some(socket) = lane.socket.take() {
             io.close(socket);
         }
-        let id = lane.id;
+        let (id, napi, is_placed) = (lane.id, lane.napi, lane.is_placed);
         let was_known = !matches!(lane.state, LaneState::Initialising | LaneState::Unconnected { .. });
         tracing::debug!(peer = ?lane.peer, qid = %lane.qid, "lane ended");
         self.lanes[index as usize].lane = None;
         self.free_places.push(index);
+        self.post_left(io, napi, is_placed);
         if was_known {
             io.post(0, Message::Request(Request { lane: id, kind: RequestKind::Ended }));
         }
@@ -334,14 +350,18 @@ impl Serving {
 
     /// Lets lanes that have become idle give memory back. A reactor whose lanes are all idle is not woken for it.
     pub(super) fn sweep(&mut self, io: &mut impl Io<Message>) {
-        self.is_sweep_set = false;
+        let mut active_count = 0;
         for place in &mut self.lanes {
             let Some(lane) = place.lane.as_deref_mut() else { continue };
             if std::mem::take(&mut lane.is_active) {
-                self.is_sweep_set = true;
+                active_count += 1;
             } else {
                 lane.shrink();
             }
+        }
+        self.is_sweep_set = active_count > 0;
+        if std::mem::replace(&mut self.active_count_told, active_count) != active_count {
+            io.post(0, Message::Active { reactor: self.reactor.into(), count: active_count });
         }
         if self.is_sweep_set {
             io.set_timer(io.now_ns() + SWEEP_NS, SWEEP_TIMER);

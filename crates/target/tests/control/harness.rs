@@ -384,6 +384,7 @@ impl Target {
             advertise: None,
             serves_subsystems: subsystems,
             serves_discovery: discovery,
+            doorbell: None,
         };
         let tag = self.next_listener;
         self.next_listener += 1;
@@ -425,6 +426,7 @@ pub(crate) fn subsystem(name: &str, access: Access) -> NewSubsystem {
         model: "nvlane".into(),
         access,
         cntlids: 1..=0xFFEF,
+        doorbell: None,
     }
 }
 

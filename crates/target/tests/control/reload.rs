@@ -4,7 +4,9 @@ use std::cell::RefCell;
 use std::path::Path;
 
 use nvlane_target::config::{ConfigFile, Place, TargetConfig};
+use nvlane_target::control_record::LaneId;
 use nvlane_target::limits::Limits;
+use nvlane_target::message::Message;
 use nvlane_target::operator::{
     Operator, Order, OrderAnswer, OrderKind, Outcome, Report, Step, StepOutcome, TargetState, state, stop,
 };
@@ -407,4 +409,48 @@ proptest! {
         let again = running.reload(&configured(&second));
         prop_assert!(again.lines.is_empty(), "{again}");
     }
+}
+
+#[test]
+fn doorbells_and_placement_change_without_a_restart() {
+    let mut running = start(&config(&disks(&["nsid = 1, storage = \"ram:1M\""])));
+    let association = running.target.borrow_mut().ready(host(HOST), DISKS, 2);
+    let [first, second] = association.io[..] else { panic!("two queues") };
+    running.target.borrow_mut().messages.clear();
+    let with = |reactors: &str, doorbell: &str| {
+        let disks = disks(&["nsid = 1, storage = \"ram:1M\""]);
+        format!("[reactors]\n{reactors}\n{}", disks.replace("hosts", &format!("{doorbell}hosts")))
+    };
+    let report = running.reload(&with("doorbell = \"immediate\"\nplacement = \"napi\"", ""));
+    insta::assert_snapshot!(shown(&report), @r"
+    Done: place lanes to come by napi: done
+    Done: ring doorbells by immediate: done
+    ");
+    let told = |running: &Running| -> Vec<(LaneId, String)> {
+        let target = running.target.borrow();
+        let policies = target.messages.iter().filter_map(|(reactor, message)| match message {
+            Message::SetDoorbell(lane, policy) => {
+                assert_eq!(*reactor, usize::from(lane.reactor));
+                Some((*lane, policy.to_string()))
+            }
+            _ => None,
+        });
+        policies.collect()
+    };
+    let lanes = told(&running);
+    assert!(lanes.contains(&(first, "immediate".into())) && lanes.contains(&(second, "immediate".into())));
+    running.target.borrow_mut().messages.clear();
+    let report =
+        running.reload(&with("doorbell = \"immediate\"\nplacement = \"napi\"", "doorbell = \"fixed\"\n"));
+    insta::assert_snapshot!(shown(&report), @"Done: ring doorbells of nqn.2026-01.io.nvlane:disks by fixed:16,65536,50: done");
+    assert!(told(&running).contains(&(second, "fixed:16,65536,50".into())));
+    running.target.borrow_mut().messages.clear();
+    // What a lane has already it is not told again; what else is said of reactors takes a restart.
+    let report = running.reload(&with("doorbell = \"turn\"\nbusy_poll_us = 50", "doorbell = \"fixed\"\n"));
+    insta::assert_snapshot!(shown(&report), @r"
+    Done: place lanes to come by load: done
+    Done: ring doorbells by turn: done
+    NeedsRestart: change reactors: takes a restart
+    ");
+    assert_eq!(told(&running), []);
 }

@@ -1,0 +1,486 @@
+//! Which reactor serves a lane. docs/design/placement.md
+//!
+//! ```text
+//! accept ─▶ on_accept: a reactor, by what is known ─▶ ICReq … Connect ─▶ on_connect: stays, or moves, once, before any I/O
+//!                                                                              └─▶ on_left, when it ends
+//! ```
+//!
+//! Pure: it knows how many lanes each reactor has from what it has decided itself and from the ends it is told of.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::num::NonZeroU32;
+use std::str::FromStr;
+
+use reactor::Arrival;
+use wire::id::Qid;
+
+/// By what a lane gets its reactor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Policy {
+    /// The reactor with least to do.
+    #[default]
+    Load,
+    /// All lanes that come in through one queue of a device to one reactor, so that it alone polls that queue.
+    Napi,
+    /// The reactor on the core that takes the lane's packets in.
+    Cpu,
+    /// Queue n of each controller to reactor n - 1, in turn.
+    Queue,
+}
+
+impl Policy {
+    /// Every policy, in the order of their documentation.
+    pub const ALL: [Self; 4] = [Self::Load, Self::Napi, Self::Cpu, Self::Queue];
+
+    /// As it is written.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Load => "load",
+            Self::Napi => "napi",
+            Self::Cpu => "cpu",
+            Self::Queue => "queue",
+        }
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What a policy may be called.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no placement policy: write load, napi, cpu or queue")]
+pub struct UnknownPolicy(String);
+
+impl FromStr for Policy {
+    type Err = UnknownPolicy;
+
+    fn from_str(text: &str) -> Result<Self, UnknownPolicy> {
+        let found = Self::ALL.into_iter().find(|policy| policy.name() == text);
+        found.ok_or_else(|| UnknownPolicy(text.to_owned()))
+    }
+}
+
+/// By what I/O lanes were given their reactors. Each lane counts once, when it connects.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PlacementCounters {
+    /// By how little the reactor had to do, as the policy wants it.
+    pub by_load: u64,
+    /// By the queue of the device.
+    pub by_napi: u64,
+    /// By the core that takes packets in.
+    pub by_cpu: u64,
+    /// By the number of the queue.
+    pub by_queue: u64,
+    /// By load, because what the policy asks for is not known: no such device, no reactor on that core.
+    pub fell_back: u64,
+    /// Lanes that were handed over to another reactor when they connected.
+    pub moved: u64,
+    /// Lanes that should have been and could not: more had come than their Connect.
+    pub stuck: u64,
+    /// Lanes that came in through another queue of the device when they connected than when they were accepted.
+    pub napi_changed: u64,
+}
+
+/// An I/O lane that connects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connecting {
+    /// The reactor that has it.
+    pub reactor: usize,
+    /// Its queue.
+    pub qid: Qid,
+    /// The device queue that it is counted under.
+    pub counted_napi: Option<NonZeroU32>,
+    /// Where its last packet came in.
+    pub arrival: Arrival,
+}
+
+/// A lane that has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// The reactor that had it.
+    pub reactor: usize,
+    /// The device queue that it is counted under.
+    pub napi: Option<NonZeroU32>,
+    /// It was placed as an I/O lane.
+    pub is_io: bool,
+}
+
+/// What a reactor has.
+#[derive(Clone, Copy, Debug, Default)]
+struct Share {
+    /// All its lanes.
+    lanes: u32,
+    /// Its I/O lanes.
+    io_lanes: u32,
+    /// Lanes that had commands lately.
+    active: u32,
+}
+
+/// A queue of a device.
+#[derive(Clone, Copy, Debug, Default)]
+struct DeviceQueue {
+    /// Who polls it, once that was decided.
+    reactor: Option<usize>,
+    lanes: u32,
+}
+
+/// NAPI ids that are remembered for good; the kernel never gives one twice.
+const SEEN_COUNT_MAX: usize = 1024;
+
+/// What is known for placing lanes.
+#[derive(Debug)]
+pub struct Placement {
+    policy: Policy,
+    /// The core of each reactor, if it is tied to one.
+    cores: Vec<Option<usize>>,
+    shares: Vec<Share>,
+    /// By NAPI id: the kernel gives new ones when a device is set up anew, so those without lanes are forgotten.
+    devices: BTreeMap<NonZeroU32, DeviceQueue>,
+    /// The ids of all that ever had lanes, as far as they are kept.
+    seen: BTreeSet<NonZeroU32>,
+    /// Where a search among equals begins.
+    next: usize,
+    next_guest: usize,
+    counters: PlacementCounters,
+}
+
+impl Placement {
+    /// For reactors on these cores, at least one.
+    #[must_use]
+    pub fn new(policy: Policy, cores: Vec<Option<usize>>) -> Self {
+        let shares = vec![Share::default(); cores.len()];
+        let counters = PlacementCounters::default();
+        let (devices, seen) = (BTreeMap::new(), BTreeSet::new());
+        Self { policy, cores, shares, devices, seen, next: 0, next_guest: 0, counters }
+    }
+
+    /// The policy for lanes to come.
+    #[must_use]
+    pub fn policy(&self) -> Policy {
+        self.policy
+    }
+
+    /// Changes the policy; lanes that there are stay where they are.
+    pub fn set_policy(&mut self, policy: Policy) {
+        self.policy = policy;
+    }
+
+    /// What was placed by what.
+    #[must_use]
+    pub fn counters(&self) -> PlacementCounters {
+        self.counters
+    }
+
+    /// Device queues with lanes, the reactor that polls each, and how many lanes come in through it.
+    pub fn devices(&self) -> impl Iterator<Item = (NonZeroU32, Option<usize>, u32)> + '_ {
+        self.devices.iter().map(|(id, device)| (*id, device.reactor, device.lanes))
+    }
+
+    /// NAPI ids of all queues that lanes have ever come in through.
+    pub fn seen(&self) -> impl Iterator<Item = NonZeroU32> + '_ {
+        self.seen.iter().copied()
+    }
+
+    /// A connection has been accepted: the reactor that is to have it for now.
+    pub fn on_accept(&mut self, arrival: Arrival) -> usize {
+        self.count_napi(arrival.napi_id);
+        let reactor = self.by_fact(arrival).unwrap_or_else(|| {
+            let least = self.least(self.next, |share| share.lanes + share.active);
+            self.next = (least + 1) % self.shares.len();
+            least
+        });
+        self.shares[reactor].lanes += 1;
+        reactor
+    }
+
+    /// A connection that is no lane, but one of memcached's clients: the reactor that has it to the end.
+    pub fn on_guest(&mut self, arrival: Arrival) -> usize {
+        self.by_fact(arrival).unwrap_or_else(|| {
+            let reactor = self.next_guest;
+            self.next_guest = (reactor + 1) % self.shares.len();
+            reactor
+        })
+    }
+
+    /// An I/O lane connects: the reactor that is to have it from now on.
+    pub fn on_connect(&mut self, lane: Connecting) -> usize {
+        let Connecting { reactor: at, qid, counted_napi, arrival } = lane;
+        if counted_napi != arrival.napi_id {
+            self.counters.napi_changed += u64::from(counted_napi.is_some() && arrival.napi_id.is_some());
+            self.forget_napi(counted_napi);
+            self.count_napi(arrival.napi_id);
+        }
+        let to = match (self.policy, self.by_fact(arrival)) {
+            (Policy::Napi, Some(reactor)) => {
+                self.counters.by_napi += 1;
+                reactor
+            }
+            (Policy::Cpu, Some(reactor)) => {
+                self.counters.by_cpu += 1;
+                reactor
+            }
+            (Policy::Queue, _) => {
+                self.counters.by_queue += 1;
+                usize::from(qid.get().saturating_sub(1)) % self.shares.len()
+            }
+            (policy, _) => {
+                let is_asked_for = policy == Policy::Load;
+                self.counters.by_load += u64::from(is_asked_for);
+                self.counters.fell_back += u64::from(!is_asked_for);
+                // Where it is, unless another has less to do: a move is not for nothing.
+                self.least(at, |share| share.io_lanes + share.active)
+            }
+        };
+        if let Some(share) = self.shares.get_mut(at) {
+            share.lanes = share.lanes.saturating_sub(1);
+        }
+        let share = &mut self.shares[to];
+        share.lanes += 1;
+        share.io_lanes += 1;
+        self.counters.moved += u64::from(to != at);
+        to
+    }
+
+    /// A lane was not handed over, `from` one reactor `to` another, after all: it could not be, or is gone.
+    pub fn on_not_moved(&mut self, from: usize, to: usize, is_gone: bool) {
+        for (reactor, change) in [(to, -1), (from, 1)] {
+            if let Some(share) = self.shares.get_mut(reactor) {
+                share.lanes = share.lanes.saturating_add_signed(change);
+                share.io_lanes = share.io_lanes.saturating_add_signed(change);
+            }
+        }
+        self.counters.moved = self.counters.moved.saturating_sub(1);
+        self.counters.stuck += u64::from(!is_gone);
+    }
+
+    /// A lane has ended.
+    pub fn on_left(&mut self, left: Left) {
+        self.forget_napi(left.napi);
+        if let Some(share) = self.shares.get_mut(left.reactor) {
+            share.lanes = share.lanes.saturating_sub(1);
+            share.io_lanes = share.io_lanes.saturating_sub(left.is_io.into());
+        }
+    }
+
+    /// So many lanes of a reactor had commands lately.
+    pub fn on_active(&mut self, reactor: usize, count: u32) {
+        if let Some(share) = self.shares.get_mut(reactor) {
+            share.active = count;
+        }
+    }
+
+    fn count_napi(&mut self, id: Option<NonZeroU32>) {
+        let Some(id) = id else { return };
+        self.devices.entry(id).or_default().lanes += 1;
+        if self.seen.len() < SEEN_COUNT_MAX {
+            self.seen.insert(id);
+        }
+    }
+
+    fn forget_napi(&mut self, id: Option<NonZeroU32>) {
+        if let Some(id) = id
+            && let Some(device) = self.devices.get_mut(&id)
+        {
+            device.lanes = device.lanes.saturating_sub(1);
+            if device.lanes == 0 {
+                self.devices.remove(&id);
+            }
+        }
+    }
+
+    /// The reactor that the policy wants for what comes in there, if that is known.
+    fn by_fact(&mut self, arrival: Arrival) -> Option<usize> {
+        match self.policy {
+            Policy::Napi => arrival.napi_id.map(|id| self.of_napi(id)),
+            Policy::Cpu => {
+                let cpu = usize::try_from(arrival.cpu?).ok()?;
+                self.cores.iter().position(|core| *core == Some(cpu))
+            }
+            Policy::Load | Policy::Queue => None,
+        }
+    }
+
+    /// The reactor of a device queue. A new one goes to a reactor that has none, as long as there is one: a thread that polls
+    /// several polls none of them well.
+    fn of_napi(&mut self, id: NonZeroU32) -> usize {
+        if let Some(reactor) = self.devices.get(&id).and_then(|device| device.reactor) {
+            return reactor;
+        }
+        let mut owned = vec![0u32; self.shares.len()];
+        for device in self.devices.values() {
+            if let Some(reactor) = device.reactor {
+                owned[reactor] += 1;
+            }
+        }
+        let count = self.shares.len();
+        let order = (0..count).map(|at| (self.next + at) % count);
+        let least = order.min_by_key(|&at| (owned[at], self.shares[at].lanes)).unwrap_or(0);
+        self.devices.entry(id).or_default().reactor = Some(least);
+        least
+    }
+
+    /// The reactor with the least of something; among equals the first from `begin` on.
+    fn least(&self, begin: usize, of: impl Fn(&Share) -> u32) -> usize {
+        let count = self.shares.len();
+        (0..count).map(|at| (begin + at) % count).min_by_key(|&at| of(&self.shares[at])).unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const NOWHERE: Arrival = Arrival { napi_id: None, cpu: None };
+
+    fn through(napi: u32) -> Arrival {
+        Arrival { napi_id: NonZeroU32::new(napi), cpu: None }
+    }
+
+    fn placement(policy: Policy, count: usize) -> Placement {
+        Placement::new(policy, (0..count).map(Some).collect())
+    }
+
+    /// Accepts and connects a lane; gives its reactor.
+    fn lane(placement: &mut Placement, qid: u16, arrival: Arrival) -> usize {
+        let reactor = placement.on_accept(arrival);
+        let qid = Qid::new(qid);
+        placement.on_connect(Connecting { reactor, qid, counted_napi: arrival.napi_id, arrival })
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        for policy in Policy::ALL {
+            assert_eq!(policy.to_string().parse(), Ok(policy));
+        }
+        assert!("numa".parse::<Policy>().is_err());
+    }
+
+    #[test]
+    fn hosts_with_one_queue_each_are_spread() {
+        let mut placement = placement(Policy::Load, 2);
+        let mut io = [0; 2];
+        for _ in 0..8 {
+            placement.on_accept(NOWHERE);
+            io[lane(&mut placement, 1, NOWHERE)] += 1;
+        }
+        // In turn, each host's admin lane would take the first reactor, and each I/O lane the second.
+        assert_eq!(io, [4, 4]);
+        assert_eq!(placement.counters().by_load, 8);
+        assert_eq!(placement.counters().fell_back, 0);
+    }
+
+    #[test]
+    fn a_lane_that_works_counts_twice() {
+        let mut placement = placement(Policy::Load, 2);
+        let lanes = [lane(&mut placement, 1, NOWHERE), lane(&mut placement, 2, NOWHERE)];
+        assert_eq!(lanes, [0, 1]);
+        placement.on_active(0, 1);
+        assert_eq!([lane(&mut placement, 3, NOWHERE), lane(&mut placement, 4, NOWHERE)], [1, 0]);
+    }
+
+    #[test]
+    fn lanes_of_one_device_queue_are_together_and_queues_apart() {
+        let mut placement = placement(Policy::Napi, 2);
+        let reactors = [7, 8, 7, 8, 8].map(|napi| lane(&mut placement, 1, through(napi)));
+        assert_eq!(reactors, [0, 1, 0, 1, 1]);
+        assert_eq!(placement.counters().by_napi, 5);
+        assert_eq!(placement.counters().moved, 0, "known when they were accepted");
+        // A third queue has to share.
+        assert_eq!(lane(&mut placement, 1, through(9)), 0, "with the one of fewer lanes");
+        for (reactor, napi) in [(0, 7), (0, 7)] {
+            placement.on_left(Left { reactor, napi: NonZeroU32::new(napi), is_io: true });
+        }
+        let left: Vec<u32> = placement.devices().map(|(id, ..)| id.get()).collect();
+        assert_eq!(left, [8, 9], "ids without lanes are forgotten");
+    }
+
+    #[test]
+    fn without_a_device_queue_napi_falls_back_to_load() {
+        let mut placement = placement(Policy::Napi, 2);
+        let reactors = [1, 2, 3, 4].map(|qid| lane(&mut placement, qid, NOWHERE));
+        assert_eq!(reactors, [0, 1, 0, 1]);
+        assert_eq!((placement.counters().by_napi, placement.counters().fell_back), (0, 4));
+    }
+
+    #[test]
+    fn a_lane_whose_packets_take_another_way_follows_them() {
+        let mut placement = placement(Policy::Napi, 2);
+        assert_eq!(lane(&mut placement, 1, through(7)), 0);
+        assert_eq!(lane(&mut placement, 2, through(8)), 1);
+        let reactor = placement.on_accept(through(7));
+        let lane =
+            Connecting { reactor, qid: Qid::new(3), counted_napi: NonZeroU32::new(7), arrival: through(8) };
+        assert_eq!((reactor, placement.on_connect(lane)), (0, 1));
+        assert_eq!((placement.counters().moved, placement.counters().napi_changed), (1, 1));
+    }
+
+    #[test]
+    fn a_core_without_a_reactor_is_no_fact() {
+        let mut placement = Placement::new(Policy::Cpu, vec![Some(4), Some(6)]);
+        let on = |cpu| Arrival { napi_id: None, cpu };
+        assert_eq!(lane(&mut placement, 1, on(Some(6))), 1);
+        assert_eq!(lane(&mut placement, 2, on(Some(6))), 1);
+        assert_eq!(lane(&mut placement, 3, on(Some(5))), 0);
+        assert_eq!(lane(&mut placement, 4, on(None)), 0);
+        assert_eq!((placement.counters().by_cpu, placement.counters().fell_back), (2, 2));
+    }
+
+    #[test]
+    fn queues_go_round_the_reactors_of_each_controller() {
+        let mut placement = placement(Policy::Queue, 3);
+        assert_eq!([1, 2, 3, 4, 1].map(|qid| lane(&mut placement, qid, NOWHERE)), [0, 1, 2, 0, 0]);
+        assert_eq!(placement.counters().by_queue, 5);
+    }
+
+    #[test]
+    fn a_policy_can_change_while_lanes_are_there() {
+        let mut placement = placement(Policy::Queue, 2);
+        assert_eq!([lane(&mut placement, 1, through(7)), lane(&mut placement, 1, through(8))], [0, 0]);
+        placement.set_policy(Policy::Napi);
+        let reactors = [7, 8, 7].map(|napi| lane(&mut placement, 1, through(napi)));
+        assert_eq!(reactors, [1, 0, 1]);
+    }
+
+    proptest! {
+        /// Whatever happens, reactors exist, and when all lanes are gone nothing is left of them.
+        #[test]
+        fn what_comes_and_goes_leaves_nothing(
+            events in proptest::collection::vec((0u32..4, 0u16..5, 0u8..3, 0usize..4), 1..80),
+        ) {
+            let mut placement = placement(Policy::Load, 3);
+            let mut lanes = Vec::new();
+            for (napi, qid, fate, policy) in events {
+                placement.set_policy(Policy::ALL[policy]);
+                let arrival = through(napi);
+                let reactor = placement.on_accept(arrival);
+                prop_assert!(reactor < 3);
+                if qid == 0 {
+                    lanes.push(Left { reactor, napi: arrival.napi_id, is_io: false });
+                    continue;
+                }
+                let arrival = through(napi / 2);
+                let connecting =
+                    Connecting { reactor, qid: Qid::new(qid), counted_napi: NonZeroU32::new(napi), arrival };
+                let to = placement.on_connect(connecting);
+                prop_assert!(to < 3);
+                let mut left = Left { reactor: to, napi: arrival.napi_id, is_io: true };
+                if to != reactor && fate == 0 {
+                    placement.on_not_moved(reactor, to, false);
+                    left.reactor = reactor;
+                }
+                if fate == 1 { placement.on_left(left) } else { lanes.push(left) }
+            }
+            for left in lanes {
+                placement.on_left(left);
+            }
+            prop_assert_eq!(placement.devices().count(), 0);
+            prop_assert!(placement.shares.iter().all(|share| share.lanes == 0 && share.io_lanes == 0));
+        }
+    }
+}
