@@ -18,7 +18,7 @@ use proto::Violation;
 use proto::doorbell::{self, Doorbell, DoorbellCounters, Policy};
 use proto::handshake::Agreement;
 use proto::host_queue::DataBuffer;
-use reactor::{Address as Post, Mailbox, Received, Socket, SpinBudget};
+use reactor::{Address as Post, Arrival, Asked, BusyPoll, Mailbox, Received, Socket, SpinBudget};
 use wire::id::Qid;
 
 use crate::association::{Claim, KeeperMessage};
@@ -66,6 +66,12 @@ pub struct LaneCounters {
     pub sleeps: u64,
     /// Connections lost.
     pub losses: u64,
+    /// The device queue (NAPI id) that the connection's packets came in through when it was made; 0 for none.
+    pub napi_id: u32,
+    /// Connections whose socket polls its device.
+    pub busy_polled_links: u64,
+    /// Connections whose socket was refused that.
+    pub busy_poll_refusals: u64,
     /// Doorbells rung by reason, and time waited for them.
     pub doorbell: DoorbellCounters,
 }
@@ -82,6 +88,7 @@ pub struct Lane<B = Vec<u8>> {
     in_place_bytes: usize,
     connect_timeout_ns: u64,
     doorbell: Doorbell,
+    busy_poll: BusyPoll,
     spin: SpinBudget,
     clock: Clock,
     polled_ns: u64,
@@ -132,7 +139,8 @@ impl<B: DataBuffer> Lane<B> {
             in_place_bytes: options.in_place_bytes as usize,
             connect_timeout_ns: settings.connect_timeout_ns,
             doorbell: Doorbell::new(options.doorbell),
-            spin: SpinBudget::new(ns(options.spin)),
+            busy_poll: options.busy_poll,
+            spin: SpinBudget::new(ns(options.spin)).with_floor(options.busy_poll.wait_ns()),
             clock,
             polled_ns: clock.now_ns(),
             worked_ns: 0,
@@ -222,6 +230,15 @@ impl<B: DataBuffer> Lane<B> {
         self.core.attachment().map(|attachment| attachment.peer)
     }
 
+    /// Where the last packet of the connection came in, if there is one.
+    #[must_use]
+    pub fn arrival(&self) -> Arrival {
+        match &self.link {
+            Link::Connected(socket) => socket.arrival(),
+            Link::None | Link::Dialling(_) => Arrival::default(),
+        }
+    }
+
     /// What the lane has done so far.
     #[must_use]
     pub fn counters(&self) -> LaneCounters {
@@ -242,7 +259,7 @@ impl<B: DataBuffer> Lane<B> {
 
     /// Sets the longest time a wait spins; see [`Options::spin`].
     pub fn set_spin(&mut self, limit: Duration) {
-        self.spin = SpinBudget::new(ns(limit));
+        self.spin = SpinBudget::new(ns(limit)).with_floor(self.busy_poll.wait_ns());
     }
 
     /// Shares with other lanes, whose user is the same, up to where flushes vouch.
@@ -599,6 +616,7 @@ impl<B: DataBuffer> Lane<B> {
         match dialer.poll(self.polled_ns) {
             Dialled::Waiting => {}
             Dialled::Connected(socket, _) => {
+                self.poll_device_of(&socket);
                 self.link = Link::Connected(socket);
                 self.link_count += 1;
                 (self.is_blocked, self.expects_large) = (false, false);
@@ -607,6 +625,16 @@ impl<B: DataBuffer> Lane<B> {
             }
             Dialled::Failed(cause) => self.lose(cause),
         }
+    }
+
+    /// Has a new socket poll its device, if that is wanted.
+    fn poll_device_of(&mut self, socket: &Socket) {
+        match socket.set_busy_poll(self.busy_poll).poll {
+            Asked::No => {}
+            Asked::Accepted => self.counters.busy_polled_links += 1,
+            Asked::Refused(_) => self.counters.busy_poll_refusals += 1,
+        }
+        self.counters.napi_id = socket.arrival().napi_id.map_or(0, Into::into);
     }
 
     /// The connection is lost, or to be given up.

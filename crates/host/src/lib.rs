@@ -39,6 +39,7 @@ pub use namespace::{BlockRange, InvalidCommand, Namespace};
 pub use options::Options;
 pub use proto::doorbell::{DoorbellCounters, Policy as DoorbellPolicy, Reason as DoorbellReason};
 pub use proto::host_queue::DataBuffer;
+pub use reactor::{Arrival, BusyPoll};
 pub use reconnect::{ReconnectSettings, ReplayPolicy};
 pub use submit::{Command, Completion, Failure, Refused, RefusedReason};
 

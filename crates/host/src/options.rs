@@ -5,6 +5,7 @@ use std::time::Duration;
 use proto::doorbell::Policy as DoorbellPolicy;
 use proto::handshake::HostOffer;
 use proto::host_queue::HOST_SLOT_COUNT_MAX;
+use reactor::BusyPoll;
 use wire::pdu::{DataAlignment, Digests};
 
 use crate::identity::HostIdentity;
@@ -55,6 +56,9 @@ pub struct Options {
     /// The longest time a wait spins before it sleeps. It spins only as long as that has paid lately: zero never
     /// spins, `Duration::MAX` always.
     pub spin: Duration,
+    /// Whether lanes poll the devices that their packets come in through, and how long a wait does so before it sleeps, whether or
+    /// not spinning has paid. Off unless asked for; without such a device (loopback) it only spins.
+    pub busy_poll: BusyPoll,
     /// Read data that comes in PDUs of this size and more is received where it belongs, without a copy.
     pub in_place_bytes: u32,
     /// What jitter is drawn from; taken from the system if not given.
@@ -80,6 +84,7 @@ impl Default for Options {
             replay: ReplayPolicy::default(),
             doorbell: DoorbellPolicy::default(),
             spin: Duration::from_nanos(reactor::spin_ns_max()),
+            busy_poll: BusyPoll::OFF,
             in_place_bytes: 64 << 10,
             seed: None,
         }

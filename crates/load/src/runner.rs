@@ -387,6 +387,9 @@ fn lane_counters(counters: &LaneCounters) -> BTreeMap<String, serde_json::Value>
         ("blocks", counters.blocks),
         ("sleeps", counters.sleeps),
         ("losses", counters.losses),
+        ("napi_id", counters.napi_id.into()),
+        ("busy_polled_links", counters.busy_polled_links),
+        ("busy_poll_refusals", counters.busy_poll_refusals),
     ];
     let rings = Reason::ALL.map(|reason| (reason.name(), counters.doorbell.rings[reason as usize]));
     let rings = rings.into_iter().map(|(name, count)| (format!("rings_{name}"), count));

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{ArgAction, Args, Subcommand, ValueEnum};
-use host::{Address, Association, DoorbellPolicy, Options, ReplayPolicy};
+use host::{Address, Association, BusyPoll, DoorbellPolicy, Options, ReplayPolicy};
 use load::keys::Distribution;
-use load::report::{fio_json, text};
+use load::report::{LaneResult, fio_json, text};
 use load::runner::{self, Finished, RunError, RunSettings};
 use load::steady::SlopeLimit;
 use load::workload::{Arrival, Pace, Pattern, Regions, Sizes, Stop, Workload};
@@ -145,6 +145,11 @@ struct ConnectionArguments {
     /// Whether waiting threads spin: as long as it has paid lately, always, or never.
     #[arg(long, default_value = "auto")]
     spin: Spin,
+    /// How long a waiting lane polls its device before it sleeps, up to 10000; 0 is off. The lanes' counters in the JSON tell what the
+    /// kernel granted. It says nothing where packets come through no device, such as loopback.
+    #[arg(long, value_name = "USEC", default_value_t = 0,
+          value_parser = clap::value_parser!(u32).range(0..=i64::from(reactor::BUSY_POLL_US_MAX)))]
+    busy_poll: u32,
     /// What is submitted again after the connection was lost and is back: writes too, as kernels do, or reads only; then an
     /// interrupted write is a failed one.
     #[arg(long, default_value = "all")]
@@ -215,12 +220,33 @@ fn run(arguments: &RunArguments) -> Ended {
     drop(live);
     association.close();
     let mut finished = finished.map_err(failure)?;
+    if connection.busy_poll > 0 {
+        tell_unpolled(&finished);
+    }
     if output.ceiling {
         let share = ceiling::beside(&workload, &namespace, &finished.report, cores)?;
         finished.report.extra.insert("ceiling".into(), share);
     }
     output.write(&finished)?;
     ended(&finished)
+}
+
+/// Says that lanes were to poll their devices and have none.
+fn tell_unpolled(finished: &Finished) {
+    let count = |lane: &LaneResult, name: &str| {
+        lane.counters.get(name).and_then(serde_json::Value::as_u64).unwrap_or(0)
+    };
+    let lanes = &finished.report.lanes;
+    let refused = lanes.iter().filter(|lane| count(lane, "busy_poll_refusals") > 0).count();
+    let without = lanes.iter().filter(|lane| count(lane, "napi_id") == 0).count();
+    if refused > 0 {
+        tracing::warn!(lanes = refused, "busy polling: the kernel refused it, waits only spun");
+    } else if without > 0 {
+        tracing::info!(
+            lanes = without,
+            "busy polling: packets came through no device that can be polled, waits only spun"
+        );
+    }
 }
 
 /// The process that listens there, if it is another one on this machine.
@@ -304,6 +330,7 @@ impl ConnectionArguments {
                 Spin::Always => Duration::MAX,
                 Spin::Never => Duration::ZERO,
             },
+            busy_poll: BusyPoll::us(self.busy_poll),
             identity: Some(self.identity.read()?),
             replay: match self.replay {
                 Replay::All => ReplayPolicy::Idempotent,
