@@ -5,6 +5,7 @@
 mod aborts;
 mod churn;
 mod corruption;
+mod doorbells;
 mod edges;
 mod endings;
 mod exercise;
@@ -12,6 +13,7 @@ mod exhaustion;
 mod filters;
 mod fused;
 mod matrix;
+mod placement;
 mod raw;
 mod refusals;
 mod relay;
