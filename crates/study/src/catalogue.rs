@@ -16,7 +16,7 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
         Box::new(core_latency::CoreLatency::default()),
         Box::new(mixed_lanes::MixedLanes::default()),
         Box::new(inline_send::InlineSend::default()),
-        Box::new(busy_poll::BusyPoll),
+        Box::new(busy_poll::BusyPolling),
         Box::new(affinity::Affinity::default()),
         Box::new(connections::Connections),
         Box::new(idle::Idle),

@@ -114,9 +114,17 @@ impl Network {
     /// # Errors
     /// If it does not start.
     pub(crate) fn serve(&self, bench: &Bench) -> Result<Served, Error> {
+        self.serve_with(bench, ServedOptions::of(["null:1T"]))
+    }
+
+    /// The same, as these options have it.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub(crate) fn serve_with(&self, bench: &Bench, options: ServedOptions) -> Result<Served, Error> {
         let launcher = ["ip", "netns", "exec", &self.namespace].map(str::to_owned).to_vec();
         let listen = format!("{}:0", self.target);
-        bench.serve_with(ServedOptions { launcher, listen, ..ServedOptions::of(["null:1T"]) })
+        bench.serve_with(ServedOptions { launcher, listen, ..options })
     }
 }
 
@@ -137,40 +145,6 @@ fn run(program: &str, arguments: &[&str]) -> Result<(), Error> {
     let said = String::from_utf8_lossy(&output.stderr);
     let said = said.lines().next().unwrap_or_default();
     Err(Error::Lacking(format!("`{program} {}` failed: {said}", arguments.join(" "))))
-}
-
-/// How long sockets made from now on poll their device before they sleep, system-wide; as it was when it is dropped.
-#[derive(Debug)]
-pub(crate) struct BusyPolling {
-    before: Vec<(&'static str, String)>,
-}
-
-impl BusyPolling {
-    const SWITCHES: [&'static str; 2] = ["/proc/sys/net/core/busy_read", "/proc/sys/net/core/busy_poll"];
-
-    /// # Errors
-    /// [`Error::Lacking`] if this kernel has no such switch, or we may not turn it.
-    pub(crate) fn set(us: u32) -> Result<Self, Error> {
-        let mut before = Vec::new();
-        for switch in Self::SWITCHES {
-            let turned = fs::read_to_string(switch).and_then(|was| {
-                before.push((switch, was));
-                fs::write(switch, us.to_string())
-            });
-            turned.map_err(|error| {
-                Error::Lacking(format!("busy polling cannot be turned on: {switch}: {error}"))
-            })?;
-        }
-        Ok(Self { before })
-    }
-}
-
-impl Drop for BusyPolling {
-    fn drop(&mut self) {
-        for (switch, was) in &self.before {
-            let _ = fs::write(switch, was.trim());
-        }
-    }
 }
 
 /// Packets that were taken in by polling so far, in the network namespace of a process.

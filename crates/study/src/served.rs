@@ -1,10 +1,14 @@
 //! A target in a process of its own, that ends with us whatever happens.
 
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use host::Address;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 
 use crate::experiment::Error;
 
@@ -18,12 +22,14 @@ pub struct ServedOptions {
     pub namespaces: Vec<String>,
     /// Where it listens; port 0 takes a free one.
     pub listen: String,
-    /// The core it has.
+    /// The core it has; several in `arguments`.
     pub core: Option<usize>,
     /// More options of `nvlane target`.
     pub arguments: Vec<String>,
     /// What it is started with, such as `ip netns exec NAME`.
     pub launcher: Vec<String>,
+    /// It tells how it is when it is asked.
+    pub tells: bool,
 }
 
 impl ServedOptions {
@@ -35,11 +41,12 @@ impl ServedOptions {
             core: None,
             arguments: Vec::new(),
             launcher: Vec::new(),
+            tells: false,
         }
     }
 
     /// The command line.
-    fn command(&self, program: &Path) -> Command {
+    fn command(&self, program: &Path, state: Option<&Path>) -> Command {
         let mut words = self.launcher.iter();
         let mut command = match words.next() {
             Some(launcher) => {
@@ -56,6 +63,9 @@ impl ServedOptions {
         if let Some(core) = self.core {
             command.args(["--cores", &core.to_string()]);
         }
+        if let Some(path) = state {
+            command.arg("--state").arg(path);
+        }
         command.args(&self.arguments).args(["--run", RUN]);
         command
     }
@@ -66,7 +76,12 @@ impl ServedOptions {
 pub struct Served {
     address: Address,
     child: Child,
+    /// Where it tells how it is.
+    state: Option<PathBuf>,
 }
+
+/// How long a target may take to tell how it is.
+const TELL_TIME: Duration = Duration::from_secs(10);
 
 impl Served {
     /// Starts it and waits until it listens.
@@ -74,7 +89,12 @@ impl Served {
     /// # Errors
     /// If it cannot be started; what it has to say about that is on its standard error, which is ours.
     pub fn start(program: &Path, options: &ServedOptions) -> Result<Self, Error> {
-        let mut command = options.command(program);
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let state = options.tells.then(|| {
+            let count = COUNT.fetch_add(1, Ordering::Relaxed);
+            std::env::temp_dir().join(format!("nvlane-study-{}-{count}.json", std::process::id()))
+        });
+        let mut command = options.command(program, state.as_deref());
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(|error| Error::system("cannot start the target", error))?;
         let output = child.stdout.take().expect("piped");
@@ -85,7 +105,7 @@ impl Served {
             let status = child.wait().map_err(|error| Error::system("the target", error))?;
             return Err(Error::Target(format!("did not start ({status})")));
         };
-        Ok(Self { address, child })
+        Ok(Self { address, child, state })
     }
 
     /// Where it is.
@@ -98,6 +118,27 @@ impl Served {
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// How it is, as `nvlane target --state` tells it.
+    ///
+    /// # Errors
+    /// If it does not tell, or was not started so that it would.
+    pub fn state(&self) -> Result<Value, Error> {
+        let silent = || Error::Target("does not tell how it is".into());
+        let path = self.state.as_ref().ok_or_else(silent)?;
+        let _ = std::fs::remove_file(path);
+        let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw).ok_or_else(silent)?;
+        kill_process(pid, Signal::USR1).map_err(|error| Error::system("ask the target", error.into()))?;
+        let until = Instant::now() + TELL_TIME;
+        while Instant::now() < until {
+            // It comes as a whole.
+            if let Ok(text) = std::fs::read_to_string(path) {
+                return serde_json::from_str(&text).map_err(|_| silent());
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Err(silent())
     }
 
     /// Ends it.
@@ -118,6 +159,9 @@ impl Served {
 impl Drop for Served {
     fn drop(&mut self) {
         let _ = self.end();
+        if let Some(path) = &self.state {
+            let _ = std::fs::remove_file(path);
+        }
     }
 }
 
@@ -126,7 +170,8 @@ mod tests {
     use super::*;
 
     fn words(options: &ServedOptions) -> String {
-        let command = options.command(Path::new("nvlane"));
+        let state = options.tells.then(|| Path::new("state.json"));
+        let command = options.command(Path::new("nvlane"), state);
         let words = command.get_args().map(|word| word.to_str().unwrap());
         let program = command.get_program().to_str().unwrap();
         std::iter::once(program).chain(words).collect::<Vec<_>>().join(" ")
@@ -146,6 +191,8 @@ mod tests {
                  --cores 3 --engine epoll --run {RUN}"
             )
         );
+        let tells = ServedOptions { tells: true, ..ServedOptions::of(["null:1T"]) };
+        assert!(words(&tells).contains(" --state state.json "));
         let launcher = ["ip", "netns", "exec", "there"].map(str::to_owned).to_vec();
         let there = ServedOptions { launcher, ..ServedOptions::of(["null:1T"]) };
         assert!(words(&there).starts_with("ip netns exec there nvlane --log warn target"));
