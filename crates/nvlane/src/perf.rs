@@ -16,7 +16,7 @@ use load::report::{LaneResult, fio_json, text};
 use load::runner::{self, Finished, RunError, RunSettings};
 use load::steady::SlopeLimit;
 use load::workload::{Arrival, Pace, Pattern, Regions, Sizes, Stop, Workload};
-use reactor::CoreList;
+use reactor::{CoreList, SpinPolicy};
 use wire::pdu::Digests;
 
 use crate::Ended;
@@ -143,8 +143,8 @@ struct ConnectionArguments {
     #[arg(long, value_name = "POLICY", default_value = "adaptive")]
     doorbell: DoorbellPolicy,
     /// Whether waiting threads spin: as long as it has paid lately, always, or never.
-    #[arg(long, default_value = "auto")]
-    spin: Spin,
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    spin: SpinPolicy,
     /// How long a waiting lane polls its device before it sleeps, up to 10000; 0 is off. The lanes' counters in the JSON tell what the
     /// kernel granted. It says nothing where packets come through no device, such as loopback.
     #[arg(long, value_name = "USEC", default_value_t = 0,
@@ -177,13 +177,6 @@ struct OutputArguments {
 enum RegionsArgument {
     Shared,
     Own,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Spin {
-    Auto,
-    Always,
-    Never,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -325,11 +318,7 @@ impl ConnectionArguments {
             depth: depth.ok_or_else(|| too_many("-q", workload.depth, limit))?,
             digests,
             doorbell: self.doorbell,
-            spin: match self.spin {
-                Spin::Auto => Options::default().spin,
-                Spin::Always => Duration::MAX,
-                Spin::Never => Duration::ZERO,
-            },
+            spin: Duration::from_nanos(self.spin.limit_ns()),
             busy_poll: BusyPoll::us(self.busy_poll),
             identity: Some(self.identity.read()?),
             replay: match self.replay {

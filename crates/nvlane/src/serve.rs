@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, channel};
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use host::DoorbellPolicy;
-use reactor::{CoreList, EngineKind};
+use reactor::{CoreList, EngineKind, SpinPolicy};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use store::Spec;
@@ -66,6 +66,9 @@ pub(crate) struct TargetArguments {
     /// adaptive]
     #[arg(long, value_name = "POLICY")]
     doorbell: Option<DoorbellPolicy>,
+    /// Whether waiting threads spin before they sleep: as long as it has paid lately (auto), always, or never. [default: auto]
+    #[arg(long, value_name = "WHEN")]
+    spin: Option<SpinPolicy>,
     /// By what lanes get their reactor: load, napi, cpu or queue. [default: load]
     #[arg(long, value_name = "POLICY")]
     placement: Option<PlacementPolicy>,
@@ -239,6 +242,9 @@ fn configure(arguments: &TargetArguments, file: Option<&ConfigFile>) -> Result<T
     }
     if let Some(policy) = arguments.doorbell {
         config.reactors.doorbell = policy;
+    }
+    if let Some(policy) = arguments.spin {
+        config.reactors.spin = policy;
     }
     if let Some(policy) = arguments.placement {
         config.reactors.placement = policy;

@@ -57,7 +57,12 @@ impl Network {
         let far = format!("nvt{id}f{number}");
         let offloads = "gro on tso off";
         let steps = [
-            ("ip", format!("link add {near} numtxqueues 2 numrxqueues 2 type veth peer name {far} numtxqueues 2 numrxqueues 2 netns {namespace}")),
+            (
+                "ip",
+                format!(
+                    "link add {near} numtxqueues 2 numrxqueues 2 type veth peer name {far} numtxqueues 2 numrxqueues 2 netns {namespace}"
+                ),
+            ),
             ("ip", format!("address add 198.19.{high}.{}/30 dev {near}", low | 1)),
             ("ip", format!("-n {namespace} address add {}/30 dev {far}", network.address)),
             ("ethtool", format!("-K {near} {offloads}")),
@@ -158,7 +163,10 @@ fn each_device_queue_has_its_reactor_which_polls_it() {
         load();
         let after = target.state();
         for lane in lanes.lanes() {
-            assert!(lane.arrival().napi_id.is_some(), "GRO without TSO gives the host's device a context to poll");
+            assert!(
+                lane.arrival().napi_id.is_some(),
+                "GRO without TSO gives the host's device a context to poll"
+            );
             assert_eq!(lane.counters().busy_poll_refusals, 0);
         }
         let queues = after["subsystems"][0]["controllers"][0]["queues"].as_array().expect("queues");
@@ -166,17 +174,27 @@ fn each_device_queue_has_its_reactor_which_polls_it() {
         for queue in queues {
             let [napi, reactor] = ["napi_id", "reactor"].map(|key| queue[key].as_u64().expect("a number"));
             assert_ne!(napi, 0, "{queue}");
-            assert_eq!(*reactors.entry(napi).or_insert(reactor), reactor, "one reactor for each queue: {queues:?}");
+            assert_eq!(
+                *reactors.entry(napi).or_insert(reactor),
+                reactor,
+                "one reactor for each queue: {queues:?}"
+            );
         }
         assert_eq!(after["placement"]["by_napi"], LANE_COUNT, "{}", after["placement"]);
         assert_eq!(after["placement"]["fell_back"], 0);
         let two = reactors.len() == 2 && after["reactors"].as_array().map_or(0, Vec::len) > 1;
         let places: std::collections::BTreeSet<u64> = reactors.values().copied().collect();
-        assert_eq!(places.len() > 1, two, "queues have reactors of their own while there are any: {reactors:?}");
+        assert_eq!(
+            places.len() > 1,
+            two,
+            "queues have reactors of their own while there are any: {reactors:?}"
+        );
         for reactor in after["reactors"].as_array().expect("reactors") {
             let polling = &reactor["busy_poll"];
             // Linux 6.9; sockets poll everywhere.
-            assert!(polling["engine"] == "on" || polling["engine"].as_str().unwrap_or("").contains("refused"));
+            assert!(
+                polling["engine"] == "on" || polling["engine"].as_str().unwrap_or("").contains("refused")
+            );
             assert!(polling["refused_count"] == 0, "{polling}");
         }
         let polled = |state: &Value| state["busy_polled_packets"].as_u64().expect("a counter of the kernel");

@@ -46,6 +46,6 @@ pub use placement::{CoreList, CoreListError, pin};
 pub use probe::{Features, RingSetup};
 pub use segment::{Payload, Segment};
 pub use socket::{Listener, Received, SEGMENT_COUNT_MAX, Sent, Socket};
-pub use spin::{SpinBudget, spin_ns_max};
+pub use spin::{SpinBudget, SpinPolicy, UnknownSpinPolicy, spin_ns_max};
 pub use timers::Timers;
 pub use turn::{Reactor, Settings, TurnCounters};

@@ -7,6 +7,8 @@
 //! The longest spin is a few times the cost of waking. With less, two sides that wait for each other fall into a trap: one that
 //! was asleep answers late by the time it takes to wake, the other has given up spinning by then, sleeps, and is late in turn.
 
+use std::str::FromStr;
+
 use crate::wake::wake_cost_ns;
 
 /// The longest spin that pays, in wakes.
@@ -22,6 +24,48 @@ const SPIN_NS_FIRST: u64 = 5_000;
 #[must_use]
 pub fn spin_ns_max() -> u64 {
     (wake_cost_ns() * SPIN_WAKES_MAX).clamp(SPIN_NS_BOUNDS.0, SPIN_NS_BOUNDS.1)
+}
+
+/// Whether a waiting thread spins before it sleeps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SpinPolicy {
+    /// As long as it has paid lately.
+    #[default]
+    Auto,
+    /// Always: it never sleeps, and burns its core.
+    Always,
+    /// Never: it sleeps at once.
+    Never,
+}
+
+impl SpinPolicy {
+    /// The longest spin before a sleep, ns; `u64::MAX` for one that never sleeps.
+    #[must_use]
+    pub fn limit_ns(self) -> u64 {
+        match self {
+            Self::Auto => spin_ns_max(),
+            Self::Always => u64::MAX,
+            Self::Never => 0,
+        }
+    }
+}
+
+/// What a spin policy may be called.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no way to spin: write auto, always or never")]
+pub struct UnknownSpinPolicy(String);
+
+impl FromStr for SpinPolicy {
+    type Err = UnknownSpinPolicy;
+
+    fn from_str(text: &str) -> Result<Self, UnknownSpinPolicy> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "always" => Ok(Self::Always),
+            "never" => Ok(Self::Never),
+            _ => Err(UnknownSpinPolicy(text.to_owned())),
+        }
+    }
 }
 
 /// The learned spin budget of one waiting thread.
@@ -132,6 +176,15 @@ mod tests {
             assert!(budget.allows(79_999) && !budget.allows(80_000));
             budget.on_woken(slept_ns);
         }
+    }
+
+    #[test]
+    fn policies_are_read_and_limit_the_spin() {
+        let limit_ns = |text: &str| text.parse().map(SpinPolicy::limit_ns);
+        assert_eq!(limit_ns("never"), Ok(0));
+        assert_eq!(limit_ns("always"), Ok(u64::MAX));
+        assert_eq!(limit_ns("auto"), Ok(spin_ns_max()));
+        assert!(limit_ns("sometimes").unwrap_err().to_string().contains("auto, always or never"));
     }
 
     #[test]

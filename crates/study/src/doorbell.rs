@@ -32,23 +32,34 @@ impl Load {
 
 /// Targets that each follow another policy, started when first needed.
 #[derive(Debug, Default)]
-pub(crate) struct PolicyTargets(Vec<(String, Served)>);
+pub(crate) struct PolicyTargets {
+    started: Vec<(String, Served)>,
+    /// What all of them are told besides.
+    arguments: &'static [&'static str],
+}
 
 impl PolicyTargets {
+    /// Targets that are all told this besides.
+    pub(crate) fn with(arguments: &'static [&'static str]) -> Self {
+        Self { started: Vec::new(), arguments }
+    }
+
     /// The target that follows this policy.
     ///
     /// # Errors
     /// If it does not start.
     pub(crate) fn get(&mut self, bench: &Bench, policy: &str) -> Result<&Served, Error> {
-        let index = match self.0.iter().position(|(known, _)| known == policy) {
+        let index = match self.started.iter().position(|(known, _)| known == policy) {
             Some(index) => index,
             None => {
-                let arguments = vec!["--doorbell".into(), policy.into()];
+                let arguments =
+                    ["--doorbell", policy].iter().chain(self.arguments).map(|word| (*word).into());
+                let arguments = arguments.collect();
                 let options = ServedOptions { arguments, ..ServedOptions::of(["null:1T"]) };
-                self.0.push((policy.to_owned(), bench.serve_with(options)?));
-                self.0.len() - 1
+                self.started.push((policy.to_owned(), bench.serve_with(options)?));
+                self.started.len() - 1
             }
         };
-        Ok(&self.0[index].1)
+        Ok(&self.started[index].1)
     }
 }

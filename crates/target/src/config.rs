@@ -13,7 +13,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
 use proto::doorbell::Policy as DoorbellPolicy;
-use reactor::{BusyPoll, CoreList, EngineKind};
+use reactor::{BusyPoll, CoreList, EngineKind, SpinPolicy};
 use store::Spec;
 use wire::discovery::{DISCOVERY_PORT, IO_PORT};
 use wire::id::{Cntlid, Nsid};
@@ -59,6 +59,8 @@ pub struct ReactorConfig {
     pub pool_bytes: usize,
     /// When answers leave, where neither listener nor subsystem says otherwise.
     pub doorbell: DoorbellPolicy,
+    /// Whether they spin before they sleep.
+    pub spin: SpinPolicy,
     /// By what lanes get their reactor.
     pub placement: PlacementPolicy,
     /// How they poll the devices of their sockets.
@@ -83,6 +85,7 @@ impl Default for ReactorConfig {
             engine: None,
             pool_bytes: 64 << 20,
             doorbell: DoorbellPolicy::default(),
+            spin: SpinPolicy::default(),
             placement: PlacementPolicy::default(),
             busy_poll: BusyPoll::OFF,
         }

@@ -91,8 +91,8 @@ impl Target {
             engine,
             falls_back: config.reactors.engine.is_none(),
             pool_bytes: config.reactors.pool_bytes,
+            spin_ns_max: config.reactors.spin.limit_ns(),
             busy_poll: config.reactors.busy_poll,
-            ..Settings::default()
         };
         let serving = serving_settings(&config.limits, &config.timeouts, config.reactors.doorbell);
         let control = control_settings(config, target.operator.discovery_nqn(), reactor_count);

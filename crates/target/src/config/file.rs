@@ -206,6 +206,7 @@ struct RawReactors {
     count: Option<Spanned<u16>>,
     engine: Option<Spanned<String>>,
     doorbell: Option<Spanned<String>>,
+    spin: Option<Spanned<String>>,
     placement: Option<Spanned<String>>,
     busy_poll_us: Option<Spanned<u32>>,
     prefer_busy_poll: Option<Spanned<bool>>,
@@ -432,6 +433,11 @@ impl Reader<'_> {
             && let Some(policy) = self.parsed(doorbell, "")
         {
             reactors.doorbell = policy;
+        }
+        if let Some(spin) = &raw.spin
+            && let Some(policy) = self.parsed(spin, "")
+        {
+            reactors.spin = policy;
         }
         if let Some(placement) = &raw.placement
             && let Some(policy) = self.parsed(placement, "")
