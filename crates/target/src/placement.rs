@@ -110,15 +110,15 @@ pub struct Left {
     pub is_io: bool,
 }
 
-/// What a reactor has.
+/// What a reactor has. Less than nothing for a moment, while a lane has ended where it was and is counted where it was to go.
 #[derive(Clone, Copy, Debug, Default)]
 struct Share {
     /// All its lanes.
-    lanes: u32,
+    lanes: i64,
     /// Its I/O lanes.
-    io_lanes: u32,
+    io_lanes: i64,
     /// Lanes that had commands lately.
-    active: u32,
+    active: i64,
 }
 
 /// A queue of a device.
@@ -237,7 +237,7 @@ impl Placement {
             }
         };
         if let Some(share) = self.shares.get_mut(at) {
-            share.lanes = share.lanes.saturating_sub(1);
+            share.lanes -= 1;
         }
         let share = &mut self.shares[to];
         share.lanes += 1;
@@ -250,8 +250,8 @@ impl Placement {
     pub fn on_not_moved(&mut self, from: usize, to: usize, is_gone: bool) {
         for (reactor, change) in [(to, -1), (from, 1)] {
             if let Some(share) = self.shares.get_mut(reactor) {
-                share.lanes = share.lanes.saturating_add_signed(change);
-                share.io_lanes = share.io_lanes.saturating_add_signed(change);
+                share.lanes += change;
+                share.io_lanes += change;
             }
         }
         self.counters.moved = self.counters.moved.saturating_sub(1);
@@ -262,15 +262,15 @@ impl Placement {
     pub fn on_left(&mut self, left: Left) {
         self.forget_napi(left.napi);
         if let Some(share) = self.shares.get_mut(left.reactor) {
-            share.lanes = share.lanes.saturating_sub(1);
-            share.io_lanes = share.io_lanes.saturating_sub(left.is_io.into());
+            share.lanes -= 1;
+            share.io_lanes -= i64::from(left.is_io);
         }
     }
 
     /// So many lanes of a reactor had commands lately.
     pub fn on_active(&mut self, reactor: usize, count: u32) {
         if let Some(share) = self.shares.get_mut(reactor) {
-            share.active = count;
+            share.active = count.into();
         }
     }
 
@@ -325,7 +325,7 @@ impl Placement {
     }
 
     /// The reactor with the least of something; among equals the first from `begin` on.
-    fn least(&self, begin: usize, of: impl Fn(&Share) -> u32) -> usize {
+    fn least(&self, begin: usize, of: impl Fn(&Share) -> i64) -> usize {
         let count = self.shares.len();
         (0..count).map(|at| (begin + at) % count).min_by_key(|&at| of(&self.shares[at])).unwrap_or(0)
     }
@@ -473,6 +473,12 @@ mod tests {
                 if to != reactor && fate == 0 {
                     placement.on_not_moved(reactor, to, false);
                     left.reactor = reactor;
+                } else if to != reactor && fate == 2 {
+                    // It ends before the order to hand it over comes.
+                    left.reactor = reactor;
+                    placement.on_left(left);
+                    placement.on_not_moved(reactor, to, true);
+                    continue;
                 }
                 if fate == 1 { placement.on_left(left) } else { lanes.push(left) }
             }
