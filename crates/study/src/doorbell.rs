@@ -52,9 +52,8 @@ impl PolicyTargets {
         let index = match self.started.iter().position(|(known, _)| known == policy) {
             Some(index) => index,
             None => {
-                let arguments =
-                    ["--doorbell", policy].iter().chain(self.arguments).map(|word| (*word).into());
-                let arguments = arguments.collect();
+                let words = ["--doorbell", policy];
+                let arguments = words.iter().chain(self.arguments).map(|word| (*word).into()).collect();
                 let options = ServedOptions { arguments, ..ServedOptions::of(["null:1T"]) };
                 self.started.push((policy.to_owned(), bench.serve_with(options)?));
                 self.started.len() - 1
