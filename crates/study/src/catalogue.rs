@@ -12,7 +12,7 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
     vec![
         Box::new(ceiling::Ceiling::default()),
         Box::new(ablation::Ablation::default()),
-        Box::new(low_load_latency::LowLoadLatency::default()),
+        Box::new(low_load_latency::LowLoadLatency),
         Box::new(core_latency::CoreLatency::default()),
         Box::new(mixed_lanes::MixedLanes::default()),
         Box::new(inline_send::InlineSend::default()),

@@ -30,35 +30,33 @@ impl Load {
     }
 }
 
-/// Targets that each follow another policy, started when first needed.
-#[derive(Debug, Default)]
-pub(crate) struct PolicyTargets {
-    started: Vec<(String, Served)>,
-    /// What all of them are told besides.
-    arguments: &'static [&'static str],
+/// A target that follows this policy, told `arguments` besides.
+///
+/// # Errors
+/// If it does not start.
+pub(crate) fn serve(bench: &Bench, policy: &str, arguments: &[&str]) -> Result<Served, Error> {
+    let words = ["--doorbell", policy];
+    let arguments = words.iter().chain(arguments).map(|word| (*word).into()).collect();
+    bench.serve_with(ServedOptions { arguments, ..ServedOptions::of(["null:1T"]) })
 }
 
-impl PolicyTargets {
-    /// Targets that are all told this besides.
-    pub(crate) fn with(arguments: &'static [&'static str]) -> Self {
-        Self { started: Vec::new(), arguments }
-    }
+/// Targets that each follow another policy, started when first needed.
+#[derive(Debug, Default)]
+pub(crate) struct PolicyTargets(Vec<(String, Served)>);
 
+impl PolicyTargets {
     /// The target that follows this policy.
     ///
     /// # Errors
     /// If it does not start.
     pub(crate) fn get(&mut self, bench: &Bench, policy: &str) -> Result<&Served, Error> {
-        let index = match self.started.iter().position(|(known, _)| known == policy) {
+        let index = match self.0.iter().position(|(known, _)| known == policy) {
             Some(index) => index,
             None => {
-                let words = ["--doorbell", policy];
-                let arguments = words.iter().chain(self.arguments).map(|word| (*word).into()).collect();
-                let options = ServedOptions { arguments, ..ServedOptions::of(["null:1T"]) };
-                self.started.push((policy.to_owned(), bench.serve_with(options)?));
-                self.started.len() - 1
+                self.0.push((policy.to_owned(), serve(bench, policy, &[])?));
+                self.0.len() - 1
             }
         };
-        Ok(&self.started[index].1)
+        Ok(&self.0[index].1)
     }
 }

@@ -6,7 +6,7 @@ use load::workload::{Arrival, Pace};
 
 use super::{IO_BYTES, bars};
 use crate::bench::{Bench, values};
-use crate::doorbell::{ADAPTIVE, FIXED, IMMEDIATE, POLICIES, PolicyTargets, TURN};
+use crate::doorbell::{self, ADAPTIVE, FIXED, IMMEDIATE, POLICIES, TURN};
 use crate::experiment::{About, Cell, Claim, Error, Experiment, Values};
 use crate::figure::{Axis, Figure, Plot};
 use crate::headline::{Bar, Headline, Headlines};
@@ -23,16 +23,8 @@ const DEPTH: u32 = 32;
 const ADDED: Bar = Bar::AtMost(2.0);
 
 /// Every policy under little load.
-#[derive(Debug)]
-pub(crate) struct LowLoadLatency {
-    targets: PolicyTargets,
-}
-
-impl Default for LowLoadLatency {
-    fn default() -> Self {
-        Self { targets: PolicyTargets::with(&["--spin", "always"]) }
-    }
-}
+#[derive(Debug, Default)]
+pub(crate) struct LowLoadLatency;
 
 impl Experiment for LowLoadLatency {
     fn about(&self) -> About {
@@ -62,7 +54,8 @@ impl Experiment for LowLoadLatency {
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
         let policy = cell.text("policy");
-        let served = self.targets.get(bench, policy)?;
+        // Of several that spin each would have a part of the core.
+        let served = doorbell::serve(bench, policy, &["--spin", "always"])?;
         let rate = LOADS.into_iter().find(|(name, _)| *name == cell.text("load")).and_then(|(_, rate)| rate);
         let mut load = bench.load("randread", None, IO_BYTES, 1).with_doorbell(policy);
         load.options.spin = Duration::MAX;
@@ -70,7 +63,7 @@ impl Experiment for LowLoadLatency {
             load.workload.pace = Pace::Open { rate_per_s: rate.into(), arrival: Arrival::Poisson };
             load.workload.depth = DEPTH;
         }
-        Ok(values(&bench.run(served, load)?.report))
+        Ok(values(&bench.run(&served, load)?.report))
     }
 
     fn headline(&self, measured: &Measured) -> Vec<Headline> {
