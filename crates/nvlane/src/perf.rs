@@ -318,7 +318,10 @@ impl ConnectionArguments {
             depth: depth.ok_or_else(|| too_many("-q", workload.depth, limit))?,
             digests,
             doorbell: self.doorbell,
-            spin: Duration::from_nanos(self.spin.limit_ns()),
+            spin: match self.spin {
+                SpinPolicy::Always => Duration::MAX,
+                limited => Duration::from_nanos(limited.limit_ns()),
+            },
             busy_poll: BusyPoll::us(self.busy_poll),
             identity: Some(self.identity.read()?),
             replay: match self.replay {

@@ -199,6 +199,8 @@ impl Running<Worker<'_>> {
             })
         };
         let is_open = self.worker.plan.workload().pace != Pace::Closed;
+        // Whoever is told never to sleep does not sleep between arrivals either.
+        let spins = self.worker.association.options().spin == Duration::MAX;
         let measured_from_ns =
             self.lanes.first().and_then(|lane| lane.generator.measured_from_ns()).unwrap_or(0);
         let mut used_before = None;
@@ -222,7 +224,9 @@ impl Running<Worker<'_>> {
             let until_ns = deadline_ns.map_or(WAIT_NS_MAX, |at_ns| at_ns.saturating_sub(now_ns));
             let wait_ns = if is_open { until_ns.saturating_sub(SLEEP_MARGIN_NS) } else { until_ns };
             let wait_ns = wait_ns.min(WAIT_NS_MAX);
-            if self.set.outstanding() == 0 && wait_ns > 0 {
+            if spins && is_open {
+                self.take_back(0);
+            } else if self.set.outstanding() == 0 && wait_ns > 0 {
                 std::thread::sleep(Duration::from_nanos(wait_ns));
             } else {
                 self.take_back(wait_ns);
