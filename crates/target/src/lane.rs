@@ -121,8 +121,19 @@ pub(crate) struct Lane {
     pub(crate) timer_ns: u64,
     /// Whether it is to be closed once nothing of it runs, by order of the control plane.
     pub(crate) is_ending: bool,
-    /// Whether it took in commands since the last sweep.
-    pub(crate) is_active: bool,
+    /// What it did lately.
+    pub(crate) activity: Activity,
+}
+
+/// What a lane did lately, for the sweep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Activity {
+    /// Nothing since it has given its memory back.
+    Idle,
+    /// Nothing since the last sweep.
+    Resting,
+    /// It took in commands.
+    Active,
 }
 
 /// What a flush left behind.
@@ -172,7 +183,7 @@ impl Lane {
             state_since_ns: now_ns,
             timer_ns: 0,
             is_ending: false,
-            is_active: false,
+            activity: Activity::Idle,
         }
     }
 
@@ -340,16 +351,15 @@ impl Lane {
         [state, pdu, send].into_iter().flatten().min_by_key(|(deadline_ns, _)| *deadline_ns)
     }
 
-    /// Gives memory back that an idle lane does not need.
-    pub(crate) fn shrink(&mut self) {
-        if self.held.is_some() || self.pairs.is_some() {
-            return;
+    /// Gives memory back that an idle lane does not need. Says whether that was possible.
+    pub(crate) fn shrink(&mut self) -> bool {
+        if self.held.is_some() || self.pairs.is_some() || self.tickets.iter().any(Option::is_some) {
+            return false;
         }
         self.queue.shrink();
-        if self.tickets.iter().all(Option::is_none) {
-            self.tickets = Vec::new();
-        }
+        self.tickets = Vec::new();
         self.backlog = Vec::new();
+        true
     }
 }
 

@@ -13,6 +13,7 @@ use store::Ticket;
 use crate::attached::AttachedIndex;
 use crate::commands::{Caller, Commands, IoLimits, TICKET_TIMER};
 use crate::control::Control;
+use crate::control_record::LaneId;
 use crate::exclusion::{Audience, LockManager, LockMessage};
 use crate::key_value::{self, KeyValueMessage};
 use crate::lane::{Lane, LaneTimeouts};
@@ -82,6 +83,8 @@ pub struct Serving {
     held: Vec<u32>,
     /// Lanes with failures to report.
     failing: Vec<u32>,
+    /// Lanes that the sweep looks at: those that are not idle.
+    active: Vec<LaneId>,
     /// Version of the table that the control plane was last told to be in use.
     table_version_told: u64,
     /// Lanes that had commands lately, as last told to who places others.
@@ -90,7 +93,6 @@ pub struct Serving {
     io_lanes_ever: u64,
     /// Whether it was said that a lane's device cannot be polled.
     has_told_unpolled: bool,
-    is_sweep_set: bool,
 }
 
 /// Where a lane may be.
@@ -114,11 +116,11 @@ impl Serving {
             dirty: Vec::new(),
             held: Vec::new(),
             failing: Vec::new(),
+            active: Vec::new(),
             table_version_told: 0,
             active_count_told: 0,
             io_lanes_ever: 0,
             has_told_unpolled: false,
-            is_sweep_set: false,
         }
     }
 

@@ -16,6 +16,10 @@ const LANE_COUNTS: [u64; 3] = [0, 1_000, 10_000];
 /// Depth of each lane, as Linux hosts have it.
 const DEPTH: u16 = 128;
 
+/// From the last command until lanes are idle: at most ten seconds later they have given back what they do not need, and what was
+/// to ring had they not connected in time has rung in vain.
+const SETTLING: Duration = Duration::from_secs(11);
+
 /// What 1,000 and 10,000 idle lanes may use, percent of a core.
 const CPU_1000: Bar = Bar::Below(0.5);
 const CPU_10000: Bar = Bar::Below(3.0);
@@ -74,8 +78,9 @@ impl Experiment for Idle {
         let connect_us = start.elapsed().as_secs_f64() * 1e6;
         let fresh_bytes = own_memory_bytes(pid)?;
         crowd.exercise()?;
-        // Lanes give back what they do not need some ten seconds after their last command.
-        bench.sleep(bench.times.idle * 2);
+        if lanes > 0 {
+            bench.sleep(SETTLING);
+        }
 
         let (from, used_ns) = (Instant::now(), run_ns(pid)?);
         bench.sleep(bench.times.idle);

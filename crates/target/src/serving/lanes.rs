@@ -12,7 +12,7 @@ use wire::sqe::Fuse;
 use super::{Place, SWEEP_TIMER, Serving};
 use crate::commands::Caller;
 use crate::control_record::LaneId;
-use crate::lane::{Flushed, Lane, LaneState};
+use crate::lane::{Activity, Flushed, Lane, LaneState};
 use crate::message::{Failure, Message, Request, RequestKind};
 use crate::running::Owner;
 
@@ -21,6 +21,10 @@ const IN_PLACE_BYTES_MIN: usize = 16 * 1024;
 
 /// Lanes that took in no command for this long give back memory that they do not need, ns.
 const SWEEP_NS: u64 = 5_000_000_000;
+
+/// Deadlines of lanes are rounded up to this, ns: thousands of lanes whose time is over, or was, wake the reactor a few times
+/// a second and not one by one.
+const TIMER_STEP_NS: u64 = 250_000_000;
 
 impl Serving {
     pub(super) fn lane(&mut self, index: u32) -> Option<&mut Lane> {
@@ -75,6 +79,7 @@ impl Serving {
         let timeouts = self.settings.timeouts;
         let Some(lane) = self.lane(index) else { return };
         let Some((deadline_ns, _)) = lane.deadline(&timeouts) else { return };
+        let deadline_ns = deadline_ns.checked_next_multiple_of(TIMER_STEP_NS).unwrap_or(u64::MAX);
         if lane.timer_ns == 0 || deadline_ns < lane.timer_ns {
             lane.timer_ns = deadline_ns;
             io.set_timer(deadline_ns, u64::from(lane.id.generation) << 32 | u64::from(index));
@@ -201,12 +206,11 @@ impl Serving {
         if had_command && let Some(association) = &lane.association {
             association.on_sign(now_ns);
         }
-        if had_command {
-            lane.is_active = true;
-            if !self.is_sweep_set {
-                self.is_sweep_set = true;
+        if had_command && std::mem::replace(&mut lane.activity, Activity::Active) == Activity::Idle {
+            if self.active.is_empty() {
                 io.set_timer(now_ns + SWEEP_NS, SWEEP_TIMER);
             }
+            self.active.push(lane.id);
         }
         if !lane.is_dirty && !lane.queue.caravan().is_empty() {
             lane.is_dirty = true;
@@ -348,22 +352,24 @@ impl Serving {
         }
     }
 
-    /// Lets lanes that have become idle give memory back. A reactor whose lanes are all idle is not woken for it.
+    /// Lets lanes that have become idle give memory back. Those that are idle are not looked at, and a reactor whose lanes all are
+    /// is not woken for it.
     pub(super) fn sweep(&mut self, io: &mut impl Io<Message>) {
+        let mut active = std::mem::take(&mut self.active);
         let mut active_count = 0;
-        for place in &mut self.lanes {
-            let Some(lane) = place.lane.as_deref_mut() else { continue };
-            if std::mem::take(&mut lane.is_active) {
-                active_count += 1;
-            } else {
-                lane.shrink();
-            }
-        }
-        self.is_sweep_set = active_count > 0;
+        active.retain(|&id| {
+            let Some(lane) = self.lane_of(id) else { return false };
+            let is_active = lane.activity == Activity::Active;
+            active_count += u32::from(is_active);
+            let is_idle = !is_active && lane.shrink();
+            lane.activity = if is_idle { Activity::Idle } else { Activity::Resting };
+            !is_idle
+        });
+        self.active = active;
         if std::mem::replace(&mut self.active_count_told, active_count) != active_count {
             io.post(0, Message::Active { reactor: self.reactor.into(), count: active_count });
         }
-        if self.is_sweep_set {
+        if !self.active.is_empty() {
             io.set_timer(io.now_ns() + SWEEP_NS, SWEEP_TIMER);
         }
     }
