@@ -81,6 +81,13 @@ impl Engine {
         }
     }
 
+    /// Whether arming looks at the descriptor's state, so that nothing is missed that came, or ended, before. Otherwise only changes
+    /// are seen, and whoever arms must have met the end.
+    #[inline]
+    pub(crate) fn looks_when_armed(&self) -> bool {
+        matches!(self, Self::Uring(_))
+    }
+
     /// Asks for one [`Event::Readable`] of a listener, which may have connections waiting already.
     pub(crate) fn arm_listener(&mut self, key: u64, fd: BorrowedFd<'_>) -> io::Result<()> {
         match self {

@@ -7,8 +7,9 @@
 //! ```
 //!
 //! A socket is *cold* while the engine watches it and *hot* after it was readable: then it is read in each turn
-//! without asking whether it is ready. Before the reactor sleeps, every hot socket goes cold. A *paused* socket is
-//! neither: the application has no room for what it may bring.
+//! without asking whether it is ready. Before the reactor sleeps, every hot socket goes cold. Where many are hot, one goes cold as soon
+//! as it has given all it had: asking each in vain costs more than one call that asks for all. A *paused* socket is neither: the
+//! application has no room for what it may bring.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSliceMut};
@@ -55,7 +56,7 @@ impl Default for Settings {
     }
 }
 
-/// Hot sockets beyond this many go cold at once: asking each in vain costs more than one call that asks for all.
+/// Hot sockets beyond this many go cold at once.
 const HOT_SOCKET_COUNT_MAX: usize = 8;
 
 /// Turns in which a hot socket may be dry while others find work.
@@ -141,8 +142,8 @@ enum Use {
 enum Heat {
     /// The engine watches it.
     Cold,
-    /// It is read each turn; so many turns in vain.
-    Hot { dry_turn_count: u32 },
+    /// It is read each turn; so many turns in vain. The last receive may have taken all there was.
+    Hot { dry_turn_count: u32, is_emptied: bool },
     /// Nobody looks at it.
     Paused,
 }
@@ -392,7 +393,7 @@ impl<M: Send + 'static> Core<M> {
             Some(Use::Listener) => self.accept(application, id),
             // A hot socket is read later in this turn anyway.
             Some(Use::Socket { heat: Heat::Cold, .. }) => {
-                self.set_heat(id, Heat::Hot { dry_turn_count: 0 });
+                self.set_heat(id, Heat::Hot { dry_turn_count: 0, is_emptied: false });
                 self.hot.push(id);
             }
             _ => {}
@@ -413,13 +414,15 @@ impl<M: Send + 'static> Core<M> {
             let found = self.is_hot(id) && application.on_readable(self, id);
             worked |= found;
             let is_crowded = self.hot.len() > HOT_SOCKET_COUNT_MAX;
+            let looks_again = self.engine.looks_when_armed();
             // The call may have closed or paused it.
-            let Some((_, Heat::Hot { dry_turn_count }, _)) = self.socket(id) else {
+            let Some((_, Heat::Hot { dry_turn_count, is_emptied }, _)) = self.socket(id) else {
                 self.hot.swap_remove(at);
                 continue;
             };
             *dry_turn_count = if found { 0 } else { *dry_turn_count + 1 };
-            if *dry_turn_count > 0 && (is_crowded || (worked && *dry_turn_count > DRY_TURN_COUNT_MAX)) {
+            let is_spent = *dry_turn_count > 0 || (*is_emptied && looks_again);
+            if is_spent && (is_crowded || (worked && *dry_turn_count > DRY_TURN_COUNT_MAX)) {
                 self.hot.swap_remove(at);
                 self.cool(id);
                 continue;
@@ -570,13 +573,17 @@ impl<M: Send + 'static> Io<M> for Core<M> {
 
     #[inline]
     fn receive(&mut self, socket: SocketId, into: &mut [IoSliceMut<'_>]) -> Received {
-        match self.socket(socket) {
-            Some((socket, _, _)) => match into {
-                [one] => socket.receive(one),
-                several => socket.receive_vectored(several),
-            },
-            None => Received::Failed(io::ErrorKind::NotConnected.into()),
+        let Some((socket, heat, _)) = self.socket(socket) else {
+            return Received::Failed(io::ErrorKind::NotConnected.into());
+        };
+        let (received, room) = match into {
+            [one] => (socket.receive(one), one.len()),
+            several => (socket.receive_vectored(several), several.iter().map(|part| part.len()).sum()),
+        };
+        if let (Heat::Hot { is_emptied, .. }, Received::Bytes(count)) = (heat, &received) {
+            *is_emptied = *count < room;
         }
+        received
     }
 
     #[inline]
@@ -601,7 +608,7 @@ impl<M: Send + 'static> Io<M> for Core<M> {
 
     fn resume(&mut self, socket: SocketId) {
         if let Some((_, heat @ Heat::Paused, _)) = self.socket(socket) {
-            *heat = Heat::Hot { dry_turn_count: 0 };
+            *heat = Heat::Hot { dry_turn_count: 0, is_emptied: false };
             self.hot.push(socket);
         }
     }
