@@ -85,6 +85,8 @@ pub struct Lane<B = Vec<u8>> {
     is_blocked: bool,
     /// Large payloads come in: receive little else with them.
     expects_large: bool,
+    /// The last poll ended before the socket was empty.
+    has_more: bool,
     in_place_bytes: usize,
     connect_timeout_ns: u64,
     doorbell: Doorbell,
@@ -136,6 +138,7 @@ impl<B: DataBuffer> Lane<B> {
             link: Link::None,
             is_blocked: false,
             expects_large: false,
+            has_more: false,
             in_place_bytes: options.in_place_bytes as usize,
             connect_timeout_ns: settings.connect_timeout_ns,
             doorbell: Doorbell::new(options.doorbell),
@@ -448,6 +451,17 @@ impl<B: DataBuffer> Lane<B> {
         self.link_count
     }
 
+    /// Whether the last poll left something in the socket.
+    pub(crate) fn has_more(&self) -> bool {
+        self.has_more && self.is_live()
+    }
+
+    /// Whether something waits for the doorbell.
+    #[inline]
+    pub(crate) fn has_waiting(&self) -> bool {
+        self.core.has_waiting()
+    }
+
     /// Takes a message of the association. Says whether there was one.
     pub(crate) fn take_message(&mut self) -> bool {
         let message = self.mailbox.next_message();
@@ -524,11 +538,13 @@ impl<B: DataBuffer> Lane<B> {
     #[inline]
     fn receive(&mut self, sink: &mut impl FnMut(Completion<B>)) -> Result<(), LinkError> {
         let mut staging = Staging::take();
+        self.has_more = false;
         for _ in 0..RECEIVE_COUNT_MAX {
             if !self.receive_once(staging.bytes(), sink)? {
-                break;
+                return Ok(());
             }
         }
+        self.has_more = true;
         Ok(())
     }
 

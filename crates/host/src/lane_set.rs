@@ -1,44 +1,29 @@
 //! Several lanes of one thread, polled and waited for together.
 
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+mod crowd;
+
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use proto::host_queue::DataBuffer;
-use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
-use crate::connect::{Interest, sleep, timespec};
+use crate::connect::{Interest, sleep};
 use crate::error::Error;
 use crate::lane::Lane;
 use crate::options::ns;
-use crate::submit::Completion;
+use crate::submit::{Command, Completion, Refused};
+use crowd::Crowd;
 
-/// Lanes up to this many are each polled in turn; of more the kernel is asked first which have something.
+/// Lanes up to this many are each polled in turn; of more, those that have something to do.
 const POLLED_COUNT_MAX: usize = 8;
-
-/// Events taken from the kernel at once.
-const EVENT_COUNT: usize = 64;
-
-/// Marks the mailbox of a lane among the events.
-const MAILBOX: u64 = 1 << 32;
 
 /// Several lanes of one thread.
 #[derive(Debug)]
 pub struct LaneSet<B = Vec<u8>> {
     lanes: Vec<Lane<B>>,
-    epoll: OwnedFd,
-    watched: Vec<Watched>,
-    /// Lanes to poll, of many.
-    ready: Vec<bool>,
+    /// For more than a few lanes.
+    crowd: Option<Box<Crowd>>,
     worked_ns: u64,
-}
-
-/// What the kernel was told to watch of a lane.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Watched {
-    link_count: u64,
-    is_there: bool,
-    writable: bool,
 }
 
 impl<B: DataBuffer> LaneSet<B> {
@@ -47,17 +32,10 @@ impl<B: DataBuffer> LaneSet<B> {
     /// # Errors
     /// If the system has no descriptor left.
     pub fn new(lanes: Vec<Lane<B>>) -> Result<Self, Error> {
-        let make = || -> io::Result<OwnedFd> {
-            let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-            for (index, lane) in lanes.iter().enumerate() {
-                let data = EventData::new_u64(MAILBOX | index as u64);
-                epoll::add(&epoll, lane.mailbox().as_fd(), data, EventFlags::IN)?;
-            }
-            Ok(epoll)
-        };
-        let epoll = make().map_err(|error| Error::system("watch lanes", error))?;
-        let (watched, ready) = (vec![Watched::default(); lanes.len()], vec![true; lanes.len()]);
-        Ok(Self { lanes, epoll, watched, ready, worked_ns: 0 })
+        let is_many = lanes.len() > POLLED_COUNT_MAX;
+        let crowd = is_many.then(|| Crowd::new(&lanes)).transpose();
+        let crowd = crowd.map_err(|error| Error::system("watch lanes", error))?;
+        Ok(Self { lanes, crowd: crowd.map(Box::new), worked_ns: 0 })
     }
 
     /// The lanes.
@@ -66,9 +44,24 @@ impl<B: DataBuffer> LaneSet<B> {
         &self.lanes
     }
 
-    /// The lanes, to submit to.
+    /// The lanes, to do anything with. Of many, each is looked at in the next poll: [`lane_mut`](Self::lane_mut) and
+    /// [`submit`](Self::submit) spare the others.
     pub fn lanes_mut(&mut self) -> &mut [Lane<B>] {
+        if let Some(crowd) = &mut self.crowd {
+            crowd.lend_all();
+        }
         &mut self.lanes
+    }
+
+    /// One lane, to do anything with.
+    ///
+    /// # Panics
+    /// If there are fewer lanes.
+    pub fn lane_mut(&mut self, index: usize) -> &mut Lane<B> {
+        if let Some(crowd) = &mut self.crowd {
+            crowd.lend(index);
+        }
+        &mut self.lanes[index]
     }
 
     /// The lanes, to be owned one by one again.
@@ -77,30 +70,45 @@ impl<B: DataBuffer> LaneSet<B> {
         self.lanes
     }
 
+    /// Submits a command to one of the lanes, as [`Lane::submit`].
+    ///
+    /// # Errors
+    /// As [`Lane::submit`].
+    ///
+    /// # Panics
+    /// If there are fewer lanes.
+    #[inline]
+    pub fn submit(
+        &mut self,
+        index: usize,
+        command: Command,
+        buffer: Option<B>,
+        user: u64,
+    ) -> Result<(), Refused<B>> {
+        self.lanes[index].submit(command, buffer, user)?;
+        if let Some(crowd) = &mut self.crowd {
+            crowd.touch(index);
+        }
+        Ok(())
+    }
+
     /// Commands outstanding on all lanes.
     #[must_use]
     pub fn outstanding(&self) -> usize {
-        self.lanes.iter().map(|lane| usize::from(lane.outstanding())).sum()
+        match &self.crowd {
+            Some(crowd) => crowd.outstanding(&self.lanes),
+            None => self.lanes.iter().map(|lane| usize::from(lane.outstanding())).sum(),
+        }
     }
 
     /// Polls the lanes without waiting. Each completion is handed to `each` with the index of its lane; gives their number.
     pub fn poll_with(&mut self, each: &mut impl FnMut(usize, Completion<B>)) -> usize {
-        let is_many = self.lanes.len() > POLLED_COUNT_MAX;
-        if is_many {
-            self.watch();
-            self.ask(0);
+        if let Some(crowd) = &mut self.crowd {
+            let now_ns = self.lanes[0].clock().now_ns();
+            return crowd.poll_with(&mut self.lanes, now_ns, each);
         }
-        let now_ns = if is_many { self.lanes[0].clock().now_ns() } else { 0 };
-        let mut count = 0;
-        for (index, lane) in self.lanes.iter_mut().enumerate() {
-            if is_many && !self.ready[index] && !lane.wants_poll() {
-                lane.ring_if_due(now_ns);
-                continue;
-            }
-            self.ready[index] = false;
-            count += lane.poll_with(&mut |completion| each(index, completion));
-        }
-        count
+        let lanes = self.lanes.iter_mut().enumerate();
+        lanes.map(|(index, lane)| lane.poll_with(&mut |completion| each(index, completion))).sum()
     }
 
     /// Waits for completions of any lane, at most `timeout`: spins as long as that has paid lately, then sleeps. Gives their
@@ -119,8 +127,7 @@ impl<B: DataBuffer> LaneSet<B> {
             if count > 0 || now_ns >= until_ns || self.outstanding() == 0 {
                 return count;
             }
-            // The first lane learns for all.
-            if self.lanes[0].may_spin(now_ns.saturating_sub(self.worked_ns)) {
+            if self.may_spin(now_ns.saturating_sub(self.worked_ns)) {
                 std::hint::spin_loop();
             } else {
                 self.sleep(until_ns - now_ns, now_ns);
@@ -128,27 +135,23 @@ impl<B: DataBuffer> LaneSet<B> {
         }
     }
 
-    fn sleep(&mut self, timeout_ns: u64, now_ns: u64) {
-        let deadline_ns = self.lanes.iter().filter_map(Lane::next_deadline).min();
-        let timeout_ns = deadline_ns.map_or(timeout_ns, |at| timeout_ns.min(at.saturating_sub(now_ns)));
-        for lane in &self.lanes {
-            lane.mailbox().announce_sleep();
-        }
-        // A message that came before the announcement is found by a look at the mailboxes, which a poll does.
-        let mut has_message = false;
-        for lane in &mut self.lanes {
-            has_message |= lane.take_message();
-        }
-        let timeout_ns = if has_message { 0 } else { timeout_ns };
-        let is_woken = if self.lanes.len() > POLLED_COUNT_MAX {
-            self.watch();
-            self.ask(timeout_ns)
-        } else {
-            self.sleep_on_few(timeout_ns)
+    /// Whether a wait that has lasted so long should spin on. The first lane learns for all.
+    fn may_spin(&self, idle_ns: u64) -> bool {
+        let is_pressed = match &self.crowd {
+            Some(crowd) => crowd.is_pressed(&self.lanes),
+            None => self.lanes.iter().any(|lane| lane.has_waiting() && lane.is_live()),
         };
-        for lane in &self.lanes {
-            lane.mailbox().announce_awake();
-        }
+        is_pressed || self.lanes[0].may_spin(idle_ns)
+    }
+
+    fn sleep(&mut self, timeout_ns: u64, now_ns: u64) {
+        let is_woken = match &mut self.crowd {
+            Some(crowd) => {
+                let until_ns = crowd.next_deadline_ns().unwrap_or(u64::MAX);
+                crowd.sleep(&self.lanes, timeout_ns.min(until_ns.saturating_sub(now_ns)))
+            }
+            None => self.sleep_on_few(timeout_ns, now_ns),
+        };
         if is_woken {
             let clock = self.lanes[0].clock();
             self.lanes[0].spin_mut().on_woken(clock.now_ns().saturating_sub(now_ns));
@@ -157,55 +160,27 @@ impl<B: DataBuffer> LaneSet<B> {
 
     /// Sleeps without leaving a trace at the sockets: what watches a socket is called for each segment that arrives, on the core of
     /// whoever sent it, also while we spin (docs/design/socket-path.md).
-    fn sleep_on_few(&self, timeout_ns: u64) -> bool {
+    fn sleep_on_few(&mut self, timeout_ns: u64, now_ns: u64) -> bool {
+        let deadline_ns = self.lanes.iter().filter_map(Lane::next_deadline).min();
+        let timeout_ns = deadline_ns.map_or(timeout_ns, |at| timeout_ns.min(at.saturating_sub(now_ns)));
+        for lane in &self.lanes {
+            lane.mailbox().announce_sleep();
+        }
+        // A message that came before the announcement is found by a look at the mailboxes.
+        let mut has_message = false;
+        for lane in &mut self.lanes {
+            has_message |= lane.take_message();
+        }
+        let timeout_ns = if has_message { 0 } else { timeout_ns };
         let interests: [_; 2 * POLLED_COUNT_MAX] = std::array::from_fn(|at| {
             let lane = self.lanes.get(at / 2)?;
             let mailbox = Interest { fd: lane.mailbox().as_fd(), writable: false, readable: true };
             if at % 2 == 0 { Some(mailbox) } else { lane.interest() }
         });
-        sleep(interests, timeout_ns)
-    }
-
-    /// Tells the kernel about sockets that are new or block.
-    fn watch(&mut self) {
-        for (index, lane) in self.lanes.iter().enumerate() {
-            let Some(interest) = lane.interest() else {
-                self.watched[index].is_there = false;
-                continue;
-            };
-            let wanted =
-                Watched { link_count: lane.link_count(), is_there: true, writable: interest.writable };
-            let before = self.watched[index];
-            if before == wanted {
-                continue;
-            }
-            let mut flags = EventFlags::empty();
-            flags.set(EventFlags::IN, interest.readable);
-            flags.set(EventFlags::OUT, interest.writable);
-            let data = EventData::new_u64(index as u64);
-            // A socket that was closed has left the set by itself; one that goes on is changed.
-            let changed = epoll::modify(&self.epoll, interest.fd, data, flags);
-            if changed.is_err() && epoll::add(&self.epoll, interest.fd, data, flags).is_err() {
-                // Not watched, then: it is polled in each turn instead.
-                self.ready[index] = true;
-                continue;
-            }
-            self.watched[index] = wanted;
+        let is_woken = sleep(interests, timeout_ns);
+        for lane in &self.lanes {
+            lane.mailbox().announce_awake();
         }
-    }
-
-    /// Asks the kernel which lanes have something. Says whether any has.
-    fn ask(&mut self, timeout_ns: u64) -> bool {
-        let mut events =
-            [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; EVENT_COUNT];
-        let timeout = timespec(timeout_ns);
-        let Ok(count) = epoll::wait(&self.epoll, &mut events, Some(&timeout)) else { return false };
-        for event in &events[..count] {
-            let index = event.data.u64() & (MAILBOX - 1);
-            if let Some(ready) = usize::try_from(index).ok().and_then(|index| self.ready.get_mut(index)) {
-                *ready = true;
-            }
-        }
-        count > 0
+        is_woken
     }
 }

@@ -167,8 +167,8 @@ impl<'a> Loop<'a> {
                 let buffer = self.slots[slot].buffer.take();
                 let lane = self.next_lane[index];
                 self.next_lane[index] = if lane + 1 < class.lanes.end { lane + 1 } else { class.lanes.start };
-                self.set.lanes_mut()[lane]
-                    .submit(command, buffer, slot as u64)
+                self.set
+                    .submit(lane, command, buffer, slot as u64)
                     .map_err(|refused| Error::Load(refused.to_string()))?;
             }
         }

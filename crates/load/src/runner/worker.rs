@@ -240,7 +240,7 @@ impl Running<Worker<'_>> {
     #[inline]
     fn give_out(&mut self, now_ns: u64) -> u64 {
         let mut blocks = 0;
-        for (lane, load) in self.set.lanes_mut().iter_mut().zip(&mut self.lanes) {
+        for (index, load) in self.lanes.iter_mut().enumerate() {
             while let Some(operation) = load.generator.next_operation(now_ns) {
                 let step = operation.step;
                 blocks += u64::from(step.blocks);
@@ -256,9 +256,9 @@ impl Running<Worker<'_>> {
                     buffer
                 });
                 let Err(refused) = command.map_err(host::Error::Command).and_then(|command| {
-                    lane.submit(command, buffer, slot).map_err(|refused| {
+                    self.set.submit(index, command, buffer, slot).map_err(|refused| {
                         load.buffers.extend(refused.buffer);
-                        match (refused.reason, lane.over()) {
+                        match (refused.reason, self.set.lanes()[index].over()) {
                             (RefusedReason::Ended, Some(over)) => over.clone(),
                             (reason, _) => host::Error::Refused { command: step.kind.name(), reason },
                         }

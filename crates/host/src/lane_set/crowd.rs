@@ -1,0 +1,288 @@
+//! Which of many lanes have something to do: those that were submitted to, those whose socket or mailbox the kernel reports, and
+//! those whose time has come. The others are not looked at, so that a poll costs what there is to do and not how many lanes there are.
+//!
+//! ```text
+//! submit ─▶ touched ─▶ rings when the doorbell is due
+//! kernel ─▶ ready ───▶ polled: receives, rings, looks at its mailbox
+//! timers ─▶ ready
+//! ```
+//!
+//! Sockets are watched for changes only (edge-triggered): each that brought something is told once, and not asked again. Mailboxes
+//! ring all the while, since nobody looks into them otherwise.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+
+use proto::host_queue::DataBuffer;
+use reactor::Timers;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::io::Errno;
+
+use crate::connect::timespec;
+use crate::lane::Lane;
+use crate::submit::Completion;
+
+/// Events taken from the kernel at once.
+const EVENT_COUNT: usize = 256;
+
+/// Marks the mailbox of a lane among the events.
+const MAILBOX: u64 = 1 << 32;
+
+/// What of many lanes has something to do.
+pub(super) struct Crowd {
+    epoll: OwnedFd,
+    members: Vec<Member>,
+    /// Lanes whose doorbell is to be looked at.
+    touched: Vec<usize>,
+    /// Lanes to poll.
+    ready: Vec<usize>,
+    /// Those of the last poll: its memory is used again.
+    polled: Vec<usize>,
+    timers: Timers,
+    /// Commands outstanding on all lanes, but for what happened on those that are touched.
+    outstanding: usize,
+    /// The lanes were lent as a whole: nothing is known of them.
+    are_lent: bool,
+}
+
+/// What is known of a lane.
+#[derive(Clone, Copy, Debug)]
+struct Member {
+    /// Whose socket is watched; see [`Lane::link_count`].
+    link_count: u64,
+    outstanding: usize,
+    /// When its timer rings, ns; 0 if none is set.
+    timer_ns: u64,
+    is_touched: bool,
+    is_ready: bool,
+    /// It was lent: whether its mailbox still rings is not known.
+    is_lent: bool,
+    /// Which socket the other side has closed, which is not told again: what it sent before that is to be read to the end.
+    closed_link: u64,
+}
+
+impl std::fmt::Debug for Crowd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Crowd").field("members", &self.members).finish_non_exhaustive()
+    }
+}
+
+impl Crowd {
+    /// Knows nothing of the lanes yet: the first poll looks at each.
+    pub(super) fn new<B: DataBuffer>(lanes: &[Lane<B>]) -> std::io::Result<Self> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        for (index, lane) in lanes.iter().enumerate() {
+            let data = EventData::new_u64(MAILBOX | index as u64);
+            epoll::add(&epoll, lane.mailbox().as_fd(), data, EventFlags::IN)?;
+        }
+        let member = Member {
+            link_count: u64::MAX,
+            outstanding: 0,
+            timer_ns: 0,
+            is_touched: false,
+            is_ready: false,
+            is_lent: false,
+            closed_link: u64::MAX,
+        };
+        let count = lanes.len();
+        Ok(Self {
+            epoll,
+            members: vec![member; count],
+            touched: Vec::with_capacity(count),
+            ready: Vec::with_capacity(count),
+            polled: Vec::with_capacity(count),
+            timers: Timers::default(),
+            outstanding: 0,
+            are_lent: true,
+        })
+    }
+
+    /// Something was submitted to this lane.
+    #[inline]
+    pub(super) fn touch(&mut self, index: usize) {
+        if !std::mem::replace(&mut self.members[index].is_touched, true) {
+            self.touched.push(index);
+        }
+    }
+
+    /// Anything may be done to this lane until the next poll.
+    pub(super) fn lend(&mut self, index: usize) {
+        self.members[index].is_lent = true;
+        self.touch(index);
+    }
+
+    /// Anything may be done to all lanes until the next poll.
+    pub(super) fn lend_all(&mut self) {
+        self.are_lent = true;
+    }
+
+    /// Commands outstanding on all lanes.
+    pub(super) fn outstanding<B: DataBuffer>(&self, lanes: &[Lane<B>]) -> usize {
+        if self.are_lent {
+            return lanes.iter().map(|lane| usize::from(lane.outstanding())).sum();
+        }
+        let changed = |&index: &usize| (lanes[index].outstanding().into(), self.members[index].outstanding);
+        let (now, before) = self
+            .touched
+            .iter()
+            .map(changed)
+            .fold((0, 0), |(now, before), of: (usize, usize)| (now + of.0, before + of.1));
+        self.outstanding + now - before
+    }
+
+    /// Whether something waits that no event will tell of.
+    pub(super) fn is_pressed<B: DataBuffer>(&self, lanes: &[Lane<B>]) -> bool {
+        !self.touched.is_empty() || self.ready.iter().any(|&index| lanes[index].has_more())
+    }
+
+    /// When a lane must be polled at the latest, ns.
+    pub(super) fn next_deadline_ns(&self) -> Option<u64> {
+        self.timers.next_deadline_ns()
+    }
+
+    /// Polls the lanes that have something to do. Each completion is handed to `each` with the index of its lane; gives their number.
+    pub(super) fn poll_with<B: DataBuffer>(
+        &mut self,
+        lanes: &mut [Lane<B>],
+        now_ns: u64,
+        each: &mut impl FnMut(usize, Completion<B>),
+    ) -> usize {
+        if std::mem::take(&mut self.are_lent) {
+            (0..lanes.len()).for_each(|index| self.lend(index));
+        }
+        self.take_events(lanes, 0);
+        while let Some(token) = self.timers.next_due(now_ns) {
+            self.on_timer(lanes, usize::try_from(token).expect("an index"), now_ns);
+        }
+        self.ring(lanes, now_ns);
+        let mut count = 0;
+        let mut polled = std::mem::replace(&mut self.ready, std::mem::take(&mut self.polled));
+        for index in polled.drain(..) {
+            let lane = &mut lanes[index];
+            self.members[index].is_ready = false;
+            count += lane.poll_with(&mut |completion| each(index, completion));
+            self.settle(index, lane);
+        }
+        self.polled = polled;
+        count
+    }
+
+    /// Sleeps until a lane has something to do, at most so long. Says whether one has.
+    pub(super) fn sleep<B: DataBuffer>(&mut self, lanes: &[Lane<B>], timeout_ns: u64) -> bool {
+        self.take_events(lanes, timeout_ns)
+    }
+
+    /// Rings the doorbells that are due of lanes that were submitted to.
+    fn ring<B: DataBuffer>(&mut self, lanes: &mut [Lane<B>], now_ns: u64) {
+        let mut waiting_count = 0;
+        for at in 0..self.touched.len() {
+            let index = self.touched[at];
+            let lane = &mut lanes[index];
+            if std::mem::take(&mut self.members[index].is_lent) {
+                lane.mailbox().announce_sleep();
+                self.make_ready(index);
+            }
+            // Those that are polled ring then.
+            if !self.members[index].is_ready {
+                lane.ring_if_due(now_ns);
+            }
+            let waits = lane.has_waiting() && lane.is_live() && !self.members[index].is_ready;
+            self.members[index].is_touched = waits;
+            if waits {
+                self.touched[waiting_count] = index;
+                waiting_count += 1;
+            }
+            self.note(index, lane);
+        }
+        self.touched.truncate(waiting_count);
+    }
+
+    /// Remembers what a lane is about after it was polled.
+    #[inline]
+    fn settle<B: DataBuffer>(&mut self, index: usize, lane: &mut Lane<B>) {
+        if self.members[index].link_count != lane.link_count() || !lane.is_live() {
+            self.watch(index, lane);
+        }
+        if lane.has_more() || self.members[index].closed_link == lane.link_count() {
+            self.make_ready(index);
+        }
+        if lane.has_waiting() && lane.is_live() {
+            self.touch(index);
+        }
+        self.note(index, lane);
+    }
+
+    /// Remembers what is outstanding on a lane, and until when it can be left alone.
+    #[inline]
+    fn note<B: DataBuffer>(&mut self, index: usize, lane: &Lane<B>) {
+        let member = &mut self.members[index];
+        let outstanding = usize::from(lane.outstanding());
+        self.outstanding = self.outstanding + outstanding - member.outstanding;
+        member.outstanding = outstanding;
+        if let Some(deadline_ns) = lane.next_deadline()
+            && (member.timer_ns == 0 || deadline_ns < member.timer_ns)
+        {
+            member.timer_ns = deadline_ns.max(1);
+            self.timers.set(member.timer_ns, index as u64);
+        }
+        // Completions that need no input, and lanes on their way to a connection.
+        if lane.wants_poll() {
+            self.make_ready(index);
+        }
+    }
+
+    #[cold]
+    fn on_timer<B: DataBuffer>(&mut self, lanes: &[Lane<B>], index: usize, now_ns: u64) {
+        if self.members[index].timer_ns > now_ns {
+            return;
+        }
+        self.members[index].timer_ns = 0;
+        if lanes[index].next_deadline().is_some_and(|deadline_ns| deadline_ns <= now_ns) {
+            self.make_ready(index);
+        } else {
+            self.note(index, &lanes[index]);
+        }
+    }
+
+    #[inline]
+    fn make_ready(&mut self, index: usize) {
+        if !std::mem::replace(&mut self.members[index].is_ready, true) {
+            self.ready.push(index);
+        }
+    }
+
+    /// Tells the kernel about a lane's socket. One that was closed has left the set by itself.
+    #[cold]
+    fn watch<B: DataBuffer>(&mut self, index: usize, lane: &Lane<B>) {
+        let Some(interest) = lane.interest() else { return };
+        let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+        match epoll::add(&self.epoll, interest.fd, EventData::new_u64(index as u64), flags) {
+            Ok(()) | Err(Errno::EXIST) if lane.is_live() => {
+                self.members[index].link_count = lane.link_count();
+            }
+            Ok(()) | Err(Errno::EXIST) => {}
+            // Not watched, then: it is polled in each turn instead.
+            Err(_) => self.make_ready(index),
+        }
+    }
+
+    /// Takes in what the kernel knows of, after waiting for it so long. Says whether there was anything.
+    fn take_events<B: DataBuffer>(&mut self, lanes: &[Lane<B>], timeout_ns: u64) -> bool {
+        let timeout = timespec(timeout_ns);
+        let mut space = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENT_COUNT];
+        let Ok((events, _)) = epoll::wait(&self.epoll, &mut space, Some(&timeout)) else { return false };
+        for event in &*events {
+            let (data, flags) = (event.data.u64(), event.flags);
+            let index = usize::try_from(data & (MAILBOX - 1)).expect("32 bits");
+            if data & MAILBOX != 0 {
+                // Rung once; messages from now on ring again, and those before are found by the poll.
+                lanes[index].mailbox().announce_awake();
+                lanes[index].mailbox().announce_sleep();
+            } else if flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR) {
+                self.members[index].closed_link = lanes[index].link_count();
+            }
+            self.make_ready(index);
+        }
+        !events.is_empty()
+    }
+}
