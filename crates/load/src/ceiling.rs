@@ -1,7 +1,7 @@
 //! What the kernel's TCP allows: the same bytes over the same kind of sockets in the same batches, with no NVMe at all.
 //!
-//! Two threads move exactly what a host and a target with one lane would move. Both spin; each takes in whatever has
-//! arrived in one call and answers all of it in one vectored send. Payloads come from one warm place and nobody looks
+//! Two threads move exactly what a host and a target would move, on one lane or on several, which operations go round. Both spin; each
+//! takes in whatever has arrived on a connection in one call and answers all of it in one vectored send. Payloads come from one warm place and nobody looks
 //! at what arrives, so that nothing but the sockets is measured.
 //!
 //! ```text
@@ -10,33 +10,33 @@
 //! write by R2T      72 ─▶  ◀─ 24   24 + data ─▶  ◀─ 24    R2T, H2CData, CapsuleResp
 //! ```
 
+mod connection;
+mod watch;
+
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use reactor::{Listener, Received, Segment, Sent, Socket};
+use connection::{Incoming, Material, Message, Outgoing, Took};
+use reactor::{Listener, Socket};
+use watch::Watch;
 
 use crate::cpu::{self, CpuTime};
 use crate::histogram::Histogram;
 use crate::random::Prng;
 
-/// Bytes of a command capsule without data, and of every other header.
-const CAPSULE_BYTES: usize = 72;
-const HEADER_BYTES: usize = 24;
-
 /// One receive takes in at most this much. Larger is no faster, and falls out of the nearer caches.
 const STAGING_BYTES: usize = 256 * 1024;
-
-/// Pieces of one send.
-const SEGMENT_COUNT: usize = 256;
 
 /// What is to be moved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CeilingSpec {
-    /// Operations in flight.
+    /// Operations in flight on all connections together.
     pub depth: u32,
+    /// Connections that they go round.
+    pub connections: u32,
     /// Bytes of data of each.
     pub io_bytes: u32,
     /// How many of a hundred operations are reads.
@@ -49,6 +49,8 @@ pub struct CeilingSpec {
     pub warm_up: Duration,
     /// Cores of the near (host) and far (target) side, if they are to be tied to any.
     pub cores: Option<(usize, usize)>,
+    /// Whether the far side sleeps when there is nothing to do: then its processor time is that of its work.
+    pub far_sleeps: bool,
     /// Decides the order of reads and writes.
     pub seed: u64,
 }
@@ -80,48 +82,7 @@ impl CeilingResult {
     }
 }
 
-/// First byte of everything that is sent: what it is, and so how long.
-#[derive(Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-enum Message {
-    Read = 1,
-    WriteInCapsule,
-    WriteByR2t,
-    H2cData,
-    ReadResponse,
-    WriteResponse,
-    R2t,
-}
-
-impl Message {
-    const ALL: [Self; 7] = [
-        Self::Read,
-        Self::WriteInCapsule,
-        Self::WriteByR2t,
-        Self::H2cData,
-        Self::ReadResponse,
-        Self::WriteResponse,
-        Self::R2t,
-    ];
-
-    /// # Panics
-    /// On a byte that neither side sends.
-    fn from_byte(byte: u8) -> Self {
-        Self::ALL[usize::from(byte) - 1]
-    }
-
-    fn length(self, io_bytes: usize) -> usize {
-        match self {
-            Self::Read | Self::WriteByR2t => CAPSULE_BYTES,
-            Self::WriteInCapsule => CAPSULE_BYTES + io_bytes,
-            Self::H2cData => HEADER_BYTES + io_bytes,
-            Self::ReadResponse => 2 * HEADER_BYTES + io_bytes,
-            Self::WriteResponse | Self::R2t => HEADER_BYTES,
-        }
-    }
-}
-
-/// Moves the bytes for as long as `spec` says, over a loopback connection of its own.
+/// Moves the bytes for as long as `spec` says, over loopback connections of its own.
 ///
 /// # Errors
 /// What the system says when there is no socket or no such core.
@@ -130,12 +91,15 @@ impl Message {
 /// If the far side's thread panics.
 pub fn measure(spec: &CeilingSpec) -> io::Result<CeilingResult> {
     let listener = Listener::bind("127.0.0.1:0".parse().expect("an address"))?;
-    let near = Socket::connect(listener.address())?;
-    let far = loop {
-        if let Some(fd) = listener.accept()? {
-            break Socket::new(fd)?;
-        }
-    };
+    let (mut near, mut far) = (Vec::new(), Vec::new());
+    for _ in 0..spec.connections.max(1) {
+        near.push(Socket::connect(listener.address())?);
+        far.push(loop {
+            if let Some(fd) = listener.accept()? {
+                break Socket::new(fd)?;
+            }
+        });
+    }
     let ends = Arc::new(AtomicBool::new(false));
     let thread = {
         let (spec, ends) = (spec.clone(), Arc::clone(&ends));
@@ -148,161 +112,75 @@ pub fn measure(spec: &CeilingSpec) -> io::Result<CeilingResult> {
     Ok(CeilingResult { far, ..result? })
 }
 
-/// Where one side's outgoing bytes come from: a header of each kind, and one payload for all.
-struct Material {
-    headers: Vec<[u8; CAPSULE_BYTES]>,
-    payload: Vec<u8>,
+/// One end of one connection.
+struct End<'a> {
+    socket: &'a Socket,
+    incoming: Incoming,
+    outgoing: Outgoing<'a>,
 }
 
-impl Material {
-    fn new(io_bytes: usize) -> Self {
-        let headers = Message::ALL.map(|message| {
-            let mut header = [0; CAPSULE_BYTES];
-            header[0] = message as u8;
-            header
-        });
-        Self { headers: headers.into(), payload: vec![0x5a; io_bytes] }
-    }
-}
-
-/// Messages that wait to be sent, as pieces. What fits into one call leaves in one.
-struct Outgoing<'a> {
-    material: &'a Material,
-    segments: Vec<Segment<'a>>,
-    /// Bytes of the first piece that are sent.
-    sent: usize,
-}
-
-impl<'a> Outgoing<'a> {
-    fn push(&mut self, message: Message) {
-        let header = &self.material.headers[message as usize - 1];
-        let payload = Segment::new(&self.material.payload);
-        match message {
-            Message::Read | Message::WriteByR2t => self.segments.push(Segment::new(header)),
-            Message::WriteInCapsule => self.segments.extend([Segment::new(header), payload]),
-            Message::H2cData => {
-                self.segments.extend([Segment::new(&header[..HEADER_BYTES]), payload]);
-            }
-            Message::ReadResponse => {
-                let trailer = Segment::new(&header[HEADER_BYTES..2 * HEADER_BYTES]);
-                self.segments.extend([Segment::new(&header[..HEADER_BYTES]), payload, trailer]);
-            }
-            Message::WriteResponse | Message::R2t => {
-                self.segments.push(Segment::new(&header[..HEADER_BYTES]));
-            }
-        }
-    }
-
-    /// Sends as much as the socket takes.
-    fn flush(&mut self, socket: &Socket) -> io::Result<()> {
-        let mut done = 0;
-        while done < self.segments.len() {
-            let count = (self.segments.len() - done).min(SEGMENT_COUNT);
-            let batch = &mut self.segments[done..done + count];
-            let whole = batch[0];
-            if self.sent > 0 {
-                batch[0] = whole.after(self.sent);
-            }
-            let sent = socket.send(batch, false);
-            batch[0] = whole;
-            let mut bytes = match sent {
-                Sent::Bytes(bytes) => bytes + self.sent,
-                Sent::Blocked => break,
-                Sent::Failed(error) => return Err(error),
-            };
-            let first = done;
-            while done < first + count && bytes >= self.segments[done].len() {
-                bytes -= self.segments[done].len();
-                done += 1;
-            }
-            self.sent = bytes;
-            if done < first + count {
-                break;
-            }
-        }
-        self.segments.drain(..done);
-        Ok(())
-    }
-}
-
-/// Cuts received bytes into messages, whose content means nothing.
-struct Incoming {
-    staging: Vec<u8>,
-    /// Bytes of a message that has begun and not ended.
-    left: usize,
-    /// What that is.
-    message: Message,
-}
-
-impl Incoming {
-    fn new() -> Self {
-        Self { staging: vec![0; STAGING_BYTES], left: 0, message: Message::Read }
-    }
-
-    /// Receives once and calls `each` for each message that is complete. `None` when the other side has gone.
-    fn receive(
-        &mut self,
-        socket: &Socket,
-        io_bytes: usize,
-        mut each: impl FnMut(Message),
-    ) -> io::Result<Option<bool>> {
-        let count = match socket.receive(&mut self.staging) {
-            Received::Bytes(count) => count,
-            Received::Dry => return Ok(Some(false)),
-            Received::Ended => return Ok(None),
-            Received::Failed(error) => return Err(error),
-        };
-        let mut at = 0;
-        while at < count {
-            if self.left == 0 {
-                self.message = Message::from_byte(self.staging[at]);
-                self.left = self.message.length(io_bytes);
-            }
-            let taken = self.left.min(count - at);
-            (self.left, at) = (self.left - taken, at + taken);
-            if self.left == 0 {
-                each(self.message);
-            }
-        }
-        Ok(Some(true))
+impl<'a> End<'a> {
+    fn all(sockets: &'a [Socket], material: &'a Material) -> Vec<Self> {
+        let of = |socket| End { socket, incoming: Incoming::new(), outgoing: Outgoing::new(material) };
+        sockets.iter().map(of).collect()
     }
 }
 
 /// The far side: answers until the near side has gone.
-fn answer(socket: &Socket, spec: &CeilingSpec, ends: &AtomicBool) -> io::Result<CpuTime> {
+fn answer(sockets: &[Socket], spec: &CeilingSpec, ends: &AtomicBool) -> io::Result<CpuTime> {
     if let Some((_, core)) = spec.cores {
         reactor::pin(core)?;
     }
     let io_bytes = spec.io_bytes as usize;
     let material = Material::new(io_bytes);
-    let mut incoming = Incoming::new();
-    let mut outgoing = Outgoing { material: &material, segments: Vec::new(), sent: 0 };
+    let mut staging = vec![0; STAGING_BYTES];
+    let mut connections = End::all(sockets, &material);
+    let sockets: Vec<&Socket> = sockets.iter().collect();
+    let mut watch = Watch::new(&sockets)?;
+    let mut ready = Vec::new();
     let mut measured_from = None;
     let start = Instant::now();
-    loop {
-        let received = incoming.receive(socket, io_bytes, |message| {
-            outgoing.push(match message {
-                Message::Read => Message::ReadResponse,
-                Message::WriteByR2t => Message::R2t,
-                _ => Message::WriteResponse,
+    'turns: loop {
+        ready.clear();
+        ready.extend_from_slice(watch.next()?);
+        let mut worked = false;
+        for &index in &ready {
+            let End { socket, incoming, outgoing } = &mut connections[index];
+            let took = incoming.receive(socket, &mut staging, io_bytes, |message| {
+                outgoing.push(match message {
+                    Message::Read => Message::ReadResponse,
+                    Message::WriteByR2t => Message::R2t,
+                    _ => Message::WriteResponse,
+                });
             });
-        });
-        match received {
-            Ok(Some(true)) => {}
-            Ok(Some(false)) => {
-                if ends.load(Ordering::Relaxed) {
-                    break;
+            // Once the near side has what it wants, it goes without a word.
+            let is_over = ends.load(Ordering::Relaxed);
+            match took {
+                Ok(Took::Ended) => break 'turns,
+                Err(_) if is_over => break 'turns,
+                Err(error) => return Err(error),
+                Ok(took) => {
+                    worked |= took != Took::Nothing;
+                    if took == Took::Full {
+                        watch.look_again(index);
+                    }
                 }
-                std::hint::spin_loop();
             }
-            Ok(None) | Err(_) if ends.load(Ordering::Relaxed) => break,
-            Ok(None) => break,
-            Err(error) => return Err(error),
+            if !outgoing.is_empty() {
+                match outgoing.flush(socket) {
+                    Err(error) if !ends.load(Ordering::Relaxed) => return Err(error),
+                    _ => {}
+                }
+            }
         }
-        if !outgoing.segments.is_empty() {
-            match outgoing.flush(socket) {
-                Err(error) if !ends.load(Ordering::Relaxed) => return Err(error),
-                _ => {}
+        if !worked {
+            if ends.load(Ordering::Relaxed) {
+                break;
+            }
+            if spec.far_sleeps && connections.iter().all(|end| end.outgoing.is_empty()) {
+                watch.sleep(&sockets)?;
+            } else {
+                std::hint::spin_loop();
             }
         }
         if measured_from.is_none() && start.elapsed() >= spec.warm_up {
@@ -313,16 +191,28 @@ fn answer(socket: &Socket, spec: &CeilingSpec, ends: &AtomicBool) -> io::Result<
     Ok(used - measured_from.unwrap_or(used))
 }
 
+/// When the operations of one connection that are under way began: those of one kind end in the order they began.
+#[derive(Default)]
+struct Begun {
+    reads: VecDeque<u64>,
+    writes: VecDeque<u64>,
+}
+
 /// The near side: keeps `depth` operations in flight and times them.
-fn ask(socket: &Socket, spec: &CeilingSpec) -> io::Result<CeilingResult> {
+fn ask(sockets: &[Socket], spec: &CeilingSpec) -> io::Result<CeilingResult> {
     if let Some((core, _)) = spec.cores {
         reactor::pin(core)?;
     }
-    socket.connected()?;
+    sockets.iter().try_for_each(Socket::connected)?;
     let io_bytes = spec.io_bytes as usize;
     let material = Material::new(io_bytes);
-    let mut incoming = Incoming::new();
-    let mut outgoing = Outgoing { material: &material, segments: Vec::new(), sent: 0 };
+    let mut staging = vec![0; STAGING_BYTES];
+    let mut connections = End::all(sockets, &material);
+    let mut begun: Vec<Begun> = connections.iter().map(|_| Begun::default()).collect();
+    let mut watch = Watch::new(&sockets.iter().collect::<Vec<_>>())?;
+    // Connections with something to send, and those that are looked at in this turn.
+    let (mut dirty, mut ready): (Vec<usize>, Vec<usize>) = (Vec::new(), Vec::new());
+    let mut turn = 0;
     let mut random = Prng::new(spec.seed);
     let write =
         if spec.io_bytes <= spec.in_capsule_bytes { Message::WriteInCapsule } else { Message::WriteByR2t };
@@ -337,8 +227,6 @@ fn ask(socket: &Socket, spec: &CeilingSpec) -> io::Result<CeilingResult> {
             }
         }
     };
-    // Operations of one kind end in the order they began.
-    let (mut reads, mut writes) = (VecDeque::new(), VecDeque::new());
     let mut latency = Histogram::new();
     let (mut operations, mut sends, mut free) = (0, 0, spec.depth);
     let start = Instant::now();
@@ -368,31 +256,60 @@ fn ask(socket: &Socket, spec: &CeilingSpec) -> io::Result<CeilingResult> {
         }
         for _ in 0..std::mem::take(&mut free) {
             let message = next();
-            if message == Message::Read { &mut reads } else { &mut writes }.push_back(time_ns);
+            let begun = &mut begun[turn];
+            if message == Message::Read { &mut begun.reads } else { &mut begun.writes }.push_back(time_ns);
+            let outgoing = &mut connections[turn].outgoing;
+            if outgoing.is_empty() {
+                dirty.push(turn);
+            }
             outgoing.push(message);
+            turn = if turn + 1 < connections.len() { turn + 1 } else { 0 };
         }
-        if !outgoing.segments.is_empty() {
+        for index in dirty.drain(..) {
+            let End { socket, outgoing, .. } = &mut connections[index];
             outgoing.flush(socket)?;
             sends += 1;
-        }
-        let mut received_ns = 0;
-        let received = incoming.receive(socket, io_bytes, |message| {
-            if received_ns == 0 {
-                received_ns = now_ns();
+            if !outgoing.is_empty() {
+                watch.look_again(index);
             }
-            let begun = match message {
-                Message::R2t => return outgoing.push(Message::H2cData),
-                Message::ReadResponse => reads.pop_front(),
-                _ => writes.pop_front(),
-            };
-            latency.record(received_ns - begun.unwrap_or(received_ns));
-            operations += 1;
-            free += 1;
-        })?;
-        match received {
-            Some(true) => {}
-            Some(false) => std::hint::spin_loop(),
-            None => return Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+        ready.clear();
+        ready.extend_from_slice(watch.next()?);
+        let mut received_ns = 0;
+        let mut worked = false;
+        for &index in &ready {
+            let End { socket, incoming, outgoing } = &mut connections[index];
+            let begun = &mut begun[index];
+            // What the socket did not take before goes on.
+            let mut is_dirty = !outgoing.is_empty();
+            let took = incoming.receive(socket, &mut staging, io_bytes, |message| {
+                if received_ns == 0 {
+                    received_ns = now_ns();
+                }
+                let begun = match message {
+                    Message::R2t => {
+                        is_dirty = true;
+                        return outgoing.push(Message::H2cData);
+                    }
+                    Message::ReadResponse => begun.reads.pop_front(),
+                    _ => begun.writes.pop_front(),
+                };
+                latency.record(received_ns - begun.unwrap_or(received_ns));
+                operations += 1;
+                free += 1;
+            })?;
+            match took {
+                Took::Ended => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Took::Full => watch.look_again(index),
+                Took::All | Took::Nothing => {}
+            }
+            worked |= took != Took::Nothing;
+            if is_dirty {
+                dirty.push(index);
+            }
+        }
+        if !worked {
+            std::hint::spin_loop();
         }
     }
 }
@@ -406,15 +323,17 @@ mod tests {
         for (read_percent, io_bytes) in
             [(100, 4096), (0, 4096), (0, 65536), (70, 4096), (50, 131_072), (0, 512)]
         {
-            for depth in [1, 32] {
+            for (depth, connections) in [(1, 1), (32, 1), (32, 5), (48, 32)] {
                 let spec = CeilingSpec {
                     depth,
+                    connections,
                     io_bytes,
                     read_percent,
                     in_capsule_bytes: 8192,
                     duration: Duration::from_millis(50),
                     warm_up: Duration::from_millis(5),
                     cores: None,
+                    far_sleeps: connections == 32,
                     seed: 1,
                 };
                 let result = measure(&spec).unwrap();

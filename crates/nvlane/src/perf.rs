@@ -168,7 +168,7 @@ struct OutputArguments {
     /// Histograms in the JSON, as fio's json+ has them.
     #[arg(long, requires = "json")]
     bins: bool,
-    /// Measure the ceiling afterwards (one lane, one size, reads and writes) and tell our share of it.
+    /// Measure the ceiling afterwards (one thread, one size, reads and writes) and tell our share of it.
     #[arg(long)]
     ceiling: bool,
 }

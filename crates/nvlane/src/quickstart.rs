@@ -199,12 +199,14 @@ fn measure_cell(
     let pattern = Pattern::named(kind, None).map_err(Failure::usage)?;
     let spec = CeilingSpec {
         depth,
+        connections: 1,
         io_bytes: IO_BYTES,
         read_percent: perf::ceiling::read_percent(&pattern).unwrap_or(100),
         in_capsule_bytes: perf::ceiling::IN_CAPSULE_BYTES,
         duration: Duration::from_millis(600),
         warm_up: Duration::from_millis(150),
         cores: cores.map(|cores| (cores.host, cores.target)),
+        far_sleeps: false,
         seed: 1,
     };
     let workload = Workload {

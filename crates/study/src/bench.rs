@@ -145,27 +145,68 @@ impl Bench {
         }
     }
 
-    /// What plain sockets reach with the bytes of a load on one lane.
+    /// What plain sockets reach with the bytes of a load on as many connections as it has lanes.
     ///
     /// # Errors
     /// What the system says.
+    ///
+    /// # Panics
+    /// If a thread of it panics.
     pub fn ceiling(
         &self,
         load: &Load,
         read_percent: u8,
         in_capsule_bytes: u32,
     ) -> Result<CeilingResult, Error> {
-        let spec = CeilingSpec {
-            depth: load.workload.depth,
+        self.measure_ceiling(&CeilingSpec {
+            depth: load.workload.depth * load.workload.lanes,
+            connections: load.workload.lanes,
             io_bytes: load.workload.sizes.largest_bytes(),
             read_percent,
             in_capsule_bytes,
+            seed: load.workload.seed,
+            ..self.ceiling_spec()
+        })
+    }
+
+    /// What plain sockets reach with reads that go round so many connections, the target's side sleeping when it has nothing to do.
+    ///
+    /// # Errors
+    /// What the system says.
+    ///
+    /// # Panics
+    /// If a thread of it panics.
+    pub fn ceiling_of_many(
+        &self,
+        connections: u32,
+        depth: u32,
+        io_bytes: u32,
+    ) -> Result<CeilingResult, Error> {
+        let spec = CeilingSpec { depth, connections, io_bytes, far_sleeps: true, ..self.ceiling_spec() };
+        self.measure_ceiling(&spec)
+    }
+
+    fn ceiling_spec(&self) -> CeilingSpec {
+        CeilingSpec {
+            depth: 1,
+            connections: 1,
+            io_bytes: 4096,
+            read_percent: 100,
+            in_capsule_bytes: 0,
             duration: self.times.measure,
             warm_up: self.times.warm_up,
             cores: self.cores.map(|cores| (cores.host, cores.target)),
-            seed: load.workload.seed,
-        };
-        load::ceiling::measure(&spec).map_err(|error| Error::system("the ceiling", error))
+            far_sleeps: false,
+            seed: 1,
+        }
+    }
+
+    fn measure_ceiling(&self, spec: &CeilingSpec) -> Result<CeilingResult, Error> {
+        // In a thread of its own, which is tied to the host's core: targets started later must not inherit that.
+        let measured = std::thread::scope(|scope| {
+            scope.spawn(|| load::ceiling::measure(spec)).join().expect("the ceiling does not panic")
+        });
+        measured.map_err(|error| Error::system("the ceiling", error))
     }
 
     /// Waits, unless the study is to end.

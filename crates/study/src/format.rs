@@ -63,6 +63,7 @@ pub(crate) fn value_name(name: &str) -> String {
         "iops" => "IOPS",
         "iops_per_cpu" => "IOPS per core",
         "ceiling_iops" => "ceiling IOPS",
+        "ceiling_iops_per_cpu" => "ceiling IOPS per core",
         "offered_iops" => "offered IOPS",
         "write_mib_per_s" => "writer's MiB/s",
         "memory_mib" => "target MiB",

@@ -23,14 +23,18 @@ pub(crate) const IN_CAPSULE_BYTES: u32 = 8192;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Two threads move over a loopback connection what a host and a target would, as few calls as possible, both spinning, with no NVMe
-at all. Nothing that speaks NVMe over this kernel's TCP with one lane can be faster for long.
+Two threads move over loopback connections what a host and a target would, as few calls as possible, both spinning, with no NVMe
+at all. Nothing that speaks NVMe over this kernel's TCP with as many lanes can be faster for long.
 
-  nvlane perf ceiling -q 1,4,32,128 -w randrw -M 70")]
+  nvlane perf ceiling -q 1,4,32,128 -w randrw -M 70
+  nvlane perf ceiling -q 1023 -P 1,1024 --sleep         what a lane more costs where none can share a send")]
 pub(crate) struct CeilingArguments {
-    /// Operations in flight, one or several: 1,32,128.
+    /// Operations in flight on all connections together, one or several: 1,32,128.
     #[arg(short = 'q', long, value_delimiter = ',', default_value = "1,4,32,128")]
     depth: Vec<u32>,
+    /// Connections that the operations go round, one or several: 1,16,1024.
+    #[arg(short = 'P', long, value_delimiter = ',', default_value = "1")]
+    lanes: Vec<u32>,
     /// Bytes of an operation.
     #[arg(short = 'o', long, value_name = "BYTES", default_value = "4k", value_parser = io_bytes)]
     io_size: u32,
@@ -52,6 +56,9 @@ pub(crate) struct CeilingArguments {
     /// Writes up to this size bring their data with them; larger ones are asked for it.
     #[arg(long, value_name = "BYTES", default_value_t = IN_CAPSULE_BYTES)]
     in_capsule: u32,
+    /// The target's side sleeps when there is nothing to do, so that its processor time is that of its work.
+    #[arg(long)]
+    sleep: bool,
     /// Results as JSON into this file, or - for standard output instead of the table.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -72,23 +79,31 @@ pub(crate) fn ceiling(arguments: &CeilingArguments) -> Ended {
     if arguments.depth.iter().any(|depth| !(1..=65_535).contains(depth)) {
         return Err(Failure::usage("-q takes depths from 1 to 65535"));
     }
+    if arguments.lanes.iter().any(|lanes| !(1..=65_535).contains(lanes)) {
+        return Err(Failure::usage("-P takes 1 to 65535 connections"));
+    }
+    reactor::allow_descriptors();
     let mut rows = Vec::new();
     let is_table = arguments.json.as_deref().is_none_or(|path| path.as_os_str() != "-");
     if is_table {
         println!(
-            "{:>6}{:>12}{:>12}{:>12}{:>12}{:>14}{:>14}",
-            "depth", "IOPS", "MiB/s", "p50 us", "p99 us", "host us/op", "target us/op"
+            "{:>6}{:>6}{:>12}{:>12}{:>12}{:>12}{:>14}{:>14}",
+            "lanes", "depth", "IOPS", "MiB/s", "p50 us", "p99 us", "host us/op", "target us/op"
         );
     }
-    for &depth in &arguments.depth {
+    let pairs =
+        arguments.lanes.iter().flat_map(|&lanes| arguments.depth.iter().map(move |&depth| (lanes, depth)));
+    for (connections, depth) in pairs {
         let spec = CeilingSpec {
             depth,
+            connections,
             io_bytes: arguments.io_size,
             read_percent,
             in_capsule_bytes: arguments.in_capsule,
             duration: arguments.time,
             warm_up: arguments.warm_up,
             cores,
+            far_sleeps: arguments.sleep,
             seed: 1,
         };
         let result = measure(&spec).context("the ceiling")?;
@@ -129,7 +144,8 @@ fn row(spec: &CeilingSpec, result: &CeilingResult) -> String {
     let us = |ns: u64| ns as f64 / 1e3;
     let per_operation = |ns: u64| us(ns) / result.operations.max(1) as f64;
     format!(
-        "{:>6}{iops:>12.0}{:>12.1}{:>12.2}{:>12.2}{:>14.3}{:>14.3}",
+        "{:>6}{:>6}{iops:>12.0}{:>12.1}{:>12.2}{:>12.2}{:>14.3}{:>14.3}",
+        spec.connections,
         spec.depth,
         iops * f64::from(spec.io_bytes) / f64::from(1 << 20),
         us(result.latency.percentile(50.0)),
@@ -142,6 +158,7 @@ fn row(spec: &CeilingSpec, result: &CeilingResult) -> String {
 fn value(spec: &CeilingSpec, result: &CeilingResult) -> Value {
     json!({
         "depth": spec.depth,
+        "lanes": spec.connections,
         "io_bytes": spec.io_bytes,
         "read_percent": spec.read_percent,
         "operations": result.operations,
@@ -165,23 +182,25 @@ pub(crate) fn beside(
     cores: &[usize],
 ) -> Result<Value, Failure> {
     let read_percent = read_percent(&workload.pattern);
-    let (Some(read_percent), 1, &[(io_bytes, _)], Pace::Closed) =
-        (read_percent, workload.lanes, workload.sizes.entries(), workload.pace)
+    let (Some(read_percent), 0..=1, &[(io_bytes, _)], Pace::Closed) =
+        (read_percent, cores.len(), workload.sizes.entries(), workload.pace)
     else {
         return Err(Failure::usage(
-            "--ceiling compares one lane with operations of one size, reads and writes, in a closed loop",
+            "--ceiling compares lanes of one thread with operations of one size, reads and writes, in a closed loop",
         ));
     };
     let allowed = CoreList::allowed().context("cores")?;
     let other = |near: usize| allowed.cores().iter().copied().find(|core| *core != near);
     let spec = CeilingSpec {
-        depth: workload.depth,
+        depth: workload.depth.saturating_mul(workload.lanes),
+        connections: workload.lanes,
         io_bytes,
         read_percent,
         in_capsule_bytes: namespace.limits().in_capsule_bytes,
         duration: Duration::from_secs(2),
         warm_up: Duration::from_millis(300),
         cores: cores.first().and_then(|&near| Some((near, other(near)?))),
+        far_sleeps: false,
         seed: workload.seed,
     };
     let result = measure(&spec).context("the ceiling")?;

@@ -33,8 +33,8 @@ impl Experiment for Connections {
             title: "Does a target slow down with thousands of connections?",
             method: "1,023 reads of 4 KiB in flight, going round 1 to 4,096 lanes of as many connections, one core for each side. \
                      Speed is per core of the target's processor time. The more lanes, the fewer operations share a send and a \
-                     receive, which is what a connection costs in any case. Memory is that of the same lanes when used and then \
-                     left alone.",
+                     receive, which is what a connection costs in any case: plain sockets move the same bytes over as many \
+                     connections beside it, with no NVMe at all. Memory is that of the same lanes when used and then left alone.",
             claims: vec![Claim {
                 source: "ADQ, Netdev 0x14 (2020)",
                 says: "Memcached with ADQ: the gain in throughput holds to the largest number of connections.",
@@ -42,7 +42,16 @@ impl Experiment for Connections {
                 ours: "iops_per_cpu_1024_over_1",
             }],
             judged_by: "iops_per_cpu",
-            columns: &["iops_per_cpu", "iops", "p50_us", "p99_us", "target_percent", "bytes_per_lane"],
+            columns: &[
+                "iops_per_cpu",
+                "ceiling_iops_per_cpu",
+                "share",
+                "iops",
+                "p50_us",
+                "p99_us",
+                "target_percent",
+                "bytes_per_lane",
+            ],
         }
     }
 
@@ -80,13 +89,20 @@ impl Experiment for Connections {
         };
         let driven = drive(bench, &served, lane_count, &[reads])?;
         served.stop()?;
+        let depth = u32::try_from(DEPTH).expect("a small number");
+        let ceiling = bench.ceiling_of_many(lanes.into(), depth, IO_BYTES)?;
         let latency = &driven.classes[0].latency;
         let seconds = driven.elapsed.as_secs_f64();
         #[allow(clippy::cast_precision_loss)] // Time and memory of a process.
         let (target_s, used_bytes) = (driven.target_ns as f64 / 1e9, used_bytes as f64);
+        #[allow(clippy::cast_precision_loss)] // Time and operations of a run.
+        let ceiling_iops_per_cpu = ceiling.operations as f64 * 1e9 / ceiling.far.total_ns() as f64;
+        let iops_per_cpu = driven.iops(0) * seconds / target_s;
         Ok(Values::from([
             ("iops", driven.iops(0)),
-            ("iops_per_cpu", driven.iops(0) * seconds / target_s),
+            ("iops_per_cpu", iops_per_cpu),
+            ("ceiling_iops_per_cpu", ceiling_iops_per_cpu),
+            ("share", iops_per_cpu / ceiling_iops_per_cpu),
             ("target_percent", target_s / seconds * 100.0),
             ("p50_us", us(latency.percentile(50.0))),
             ("p99_us", us(latency.percentile(99.0))),
@@ -96,12 +112,16 @@ impl Experiment for Connections {
 
     fn headline(&self, measured: &Measured) -> Vec<Headline> {
         let mut headlines = Headlines::default();
-        let over_one = |lanes| {
-            let ratio = measured.ratio(&cell_name(lanes), &cell_name(1), "iops_per_cpu")?;
+        let over_one = |lanes, value| {
+            let ratio = measured.ratio(&cell_name(lanes), &cell_name(1), value)?;
             Some(ratio.median)
         };
-        headlines.push("iops_per_cpu_1024_over_1", over_one(1024), Some(EFFICIENCY));
-        headlines.push("iops_per_cpu_4096_over_1", over_one(4096), None);
+        headlines.push("iops_per_cpu_1024_over_1", over_one(1024, "iops_per_cpu"), Some(EFFICIENCY));
+        headlines.push("iops_per_cpu_4096_over_1", over_one(4096, "iops_per_cpu"), None);
+        headlines.push("ceiling_1024_over_1", over_one(1024, "ceiling_iops_per_cpu"), None);
+        let share = |lanes| measured.median(&cell_name(lanes), "share");
+        headlines.push("share_of_ceiling_1", share(1), None);
+        headlines.push("share_of_ceiling_1024", share(1024), None);
         let bytes = |lanes| measured.median(&cell_name(lanes), "bytes_per_lane");
         headlines.push("bytes_per_idle_lane", bytes(4096).or(bytes(1024)), Some(MEMORY));
         headlines.into_vec()
@@ -117,7 +137,13 @@ impl Experiment for Connections {
                 title: "Speed per core of the target".into(),
                 note: "Operations of 4 KiB for each second of the target's processor time. Higher is better."
                     .into(),
-                plot: plot(Axis::linear("IOPS per core"), vec![over("nvlane", "iops_per_cpu")]),
+                plot: plot(
+                    Axis::linear("IOPS per core"),
+                    vec![
+                        over("nvlane", "iops_per_cpu"),
+                        over("plain sockets", "ceiling_iops_per_cpu").as_reference(),
+                    ],
+                ),
             },
             Figure {
                 title: "Latency".into(),
@@ -145,6 +171,7 @@ mod tests {
         });
         let headline = Connections.headline(&of_rounds(cells.collect()));
         assert_eq!((headline[0].key.as_str(), headline[0].value), ("iops_per_cpu_1024_over_1", 0.9));
-        assert_eq!((headline[2].key.as_str(), headline[2].is_reached()), ("bytes_per_idle_lane", Some(true)));
+        let memory = headline.last().expect("several");
+        assert_eq!((memory.key.as_str(), memory.is_reached()), ("bytes_per_idle_lane", Some(true)));
     }
 }
