@@ -5,6 +5,8 @@ use std::io::IsTerminal;
 use clap::{Args, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
+use crate::log_limit::LimitedStderr;
+
 /// What is logged, and how.
 #[derive(Debug, Args)]
 pub(crate) struct LogOptions {
@@ -37,7 +39,7 @@ pub(crate) fn start(options: &LogOptions, usual: &str) {
         .with_ansi(std::io::stderr().is_terminal())
         // Whoever read the log may be gone. To complain of that on standard error would be a panic.
         .log_internal_errors(false)
-        .with_writer(std::io::stderr);
+        .with_writer(LimitedStderr::new(matches!(options.log_format, LogFormat::Json)));
     // A second start, in tests, changes nothing.
     let _ = match options.log_format {
         LogFormat::Text => builder.with_target(false).try_init(),

@@ -10,6 +10,7 @@ mod host_failure;
 mod human_size;
 mod identify;
 mod list;
+mod log_limit;
 mod logging;
 mod manual;
 mod output;

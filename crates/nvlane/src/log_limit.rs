@@ -1,0 +1,147 @@
+//! A log that no peer can flood: of one kind of line only so many are written a second.
+//!
+//! What is left out is counted, and said before the next line of that kind. Lines below info are written only where somebody
+//! asks for them, and then all of them.
+
+use std::collections::HashMap;
+use std::io::{Stderr, Write, stderr};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use tracing::callsite::Identifier;
+use tracing::{Level, Metadata};
+use tracing_subscriber::fmt::MakeWriter;
+
+/// Lines of one kind that may come at once.
+const BURST: f64 = 50.0;
+
+/// Lines of one kind a second, in the long run.
+const LINES_PER_S: f64 = 2.0;
+
+/// Standard error, for the lines that are let through.
+pub(crate) struct LimitedStderr {
+    is_json: bool,
+    kinds: Mutex<HashMap<Identifier, Kind>>,
+}
+
+/// Lines of one place in the program.
+#[derive(Clone, Copy, Debug)]
+struct Kind {
+    /// Lines that may be written at once.
+    allowance: f64,
+    since: Instant,
+    left_out: u64,
+}
+
+impl Kind {
+    fn new(now: Instant) -> Self {
+        Self { allowance: BURST, since: now, left_out: 0 }
+    }
+
+    /// Whether a line is written now, and how many were left out before it.
+    fn admit(&mut self, now: Instant) -> Option<u64> {
+        let earned = now.saturating_duration_since(self.since).as_secs_f64() * LINES_PER_S;
+        (self.allowance, self.since) = ((self.allowance + earned).min(BURST), now);
+        if self.allowance < 1.0 {
+            self.left_out += 1;
+            return None;
+        }
+        self.allowance -= 1.0;
+        Some(std::mem::take(&mut self.left_out))
+    }
+}
+
+impl LimitedStderr {
+    pub(crate) fn new(is_json: bool) -> Self {
+        Self { is_json, kinds: Mutex::default() }
+    }
+
+    fn admit(&self, metadata: &Metadata<'_>) -> Option<u64> {
+        if *metadata.level() > Level::INFO {
+            return Some(0);
+        }
+        let now = Instant::now();
+        let mut kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
+        kinds.entry(metadata.callsite()).or_insert_with(|| Kind::new(now)).admit(now)
+    }
+
+    fn note(&self, left_out: u64) -> String {
+        match self.is_json {
+            true => format!("{{\"level\":\"INFO\",\"message\":\"lines left out\",\"count\":{left_out}}}\n"),
+            false => format!("{left_out} more such lines were left out\n"),
+        }
+    }
+}
+
+/// Where a line goes.
+pub(crate) enum Line {
+    Written(Stderr),
+    LeftOut,
+}
+
+impl Write for Line {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        match self {
+            Self::Written(stderr) => stderr.write(bytes),
+            Self::LeftOut => Ok(bytes.len()),
+        }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        match self {
+            Self::Written(stderr) => stderr.flush(),
+            Self::LeftOut => Ok(()),
+        }
+    }
+}
+
+impl<'a> MakeWriter<'a> for LimitedStderr {
+    type Writer = Line;
+
+    fn make_writer(&'a self) -> Line {
+        Line::Written(stderr())
+    }
+
+    fn make_writer_for(&'a self, metadata: &Metadata<'_>) -> Line {
+        match self.admit(metadata) {
+            None => Line::LeftOut,
+            Some(left_out) => {
+                if left_out > 0 {
+                    // Whoever read the log may be gone.
+                    let _ = stderr().write_all(self.note(left_out).as_bytes());
+                }
+                Line::Written(stderr())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_flood_is_cut_to_its_burst_and_a_trickle_is_not() {
+        let start = Instant::now();
+        let mut kind = Kind::new(start);
+        let written = (0..100_000).filter(|_| kind.admit(start).is_some()).count();
+        assert_eq!(written, 50);
+        assert_eq!(
+            kind.admit(start + Duration::from_secs(1)),
+            Some(100_000 - 50),
+            "what was left out is said"
+        );
+        assert_eq!(kind.admit(start + Duration::from_secs(1)), Some(0));
+        assert_eq!(kind.admit(start + Duration::from_secs(1)), None);
+        let mut trickle = Kind::new(start);
+        assert!((0..1000).all(|second| trickle.admit(start + Duration::from_secs(second)) == Some(0)));
+    }
+
+    #[test]
+    fn a_clock_that_stands_still_or_goes_back_earns_nothing() {
+        let start = Instant::now();
+        let mut kind = Kind::new(start + Duration::from_secs(9));
+        assert_eq!((0..1000).filter(|_| kind.admit(start).is_some()).count(), 50);
+    }
+}
