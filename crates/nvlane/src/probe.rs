@@ -1,6 +1,7 @@
 //! `nvlane probe`: hostile inputs against any NVMe/TCP peer, and whether it bears them.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -9,9 +10,10 @@ use clap::{Args, ValueEnum};
 use host::Address;
 use probe::finding::Outcome;
 use probe::host::drive::Host;
-use probe::peer::Settings;
+use probe::peer::{Removal, Settings};
 use probe::report::{Report, RowResult};
 use probe::{host as host_side, rows, target_run};
+use wire::id::Nsid;
 
 use crate::Ended;
 use crate::connection::Connection;
@@ -22,6 +24,11 @@ use crate::exit::Failure;
 A row passes if the target answers as it should, a neighbour's I/O goes on meanwhile, and a new association works afterwards. The
 exit code is 1 if a row does not pass. Rows that write are skipped unless --overwrite allows them to: what the namespace holds
 is lost then. Do not probe what others depend on.
+
+Rows about what the target does not offer (keys and values, authentication, TLS, reservations) check that it refuses them. Some
+need more than its address:
+  nvlane probe ADDR --overwrite --memcached 127.0.0.1:11211 --target-log target.log --removable 2 \\
+    --remove 'cp without.toml target.toml && kill -HUP 4711' --restore 'cp with.toml target.toml && kill -HUP 4711'
 
 With --role host a false target listens and misbehaves, and a host is driven against it: the library of this program, or any
 command, which finds the address in $NVLANE_ADDR and should connect, write and read:
@@ -51,6 +58,21 @@ pub(crate) struct ProbeArguments {
     /// The longest pause of the neighbour's I/O that is right, ms.
     #[arg(long, value_name = "MS", default_value = "100")]
     pause: u64,
+    /// Where memcached's clients reach the namespace of keys and values (rows E1 to E13, K10).
+    #[arg(long, value_name = "ADDR:PORT")]
+    memcached: Option<SocketAddr>,
+    /// A namespace, other than the one that is probed, that may go away meanwhile (row Q13).
+    #[arg(long, value_name = "NSID", requires_all = ["remove", "restore"])]
+    removable: Option<u32>,
+    /// A line for the shell that takes it away from the target.
+    #[arg(long, value_name = "CMD", requires = "removable")]
+    remove: Option<String>,
+    /// A line for the shell that gives it back.
+    #[arg(long, value_name = "CMD", requires = "removable")]
+    restore: Option<String>,
+    /// Where the target writes its log: how fast it grows is looked at (row R13).
+    #[arg(long, value_name = "FILE")]
+    target_log: Option<PathBuf>,
     /// Write the result as JSON to this file, or to standard output instead of the table.
     #[arg(long, value_name = "FILE|-")]
     json: Option<String>,
@@ -119,7 +141,15 @@ fn settings(arguments: &ProbeArguments) -> Result<Settings, Failure> {
         patience: options.connect_timeout,
         may_overwrite: arguments.overwrite,
         pause_limit: Duration::from_millis(arguments.pause),
+        memcached: arguments.memcached,
+        removal: removal(arguments),
+        log: arguments.target_log.clone(),
     })
+}
+
+fn removal(arguments: &ProbeArguments) -> Option<Removal> {
+    let (remove, restore) = (arguments.remove.clone()?, arguments.restore.clone()?);
+    Some(Removal { nsid: Nsid::new(arguments.removable?), remove, restore })
 }
 
 /// A row as it is listed.

@@ -1,10 +1,12 @@
 //! A target as it was found before anything hostile was sent to it.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use wire::fabrics::{ConnectAttributes, ConnectCommand, ConnectData, ConnectResult};
 use wire::id::{Cntlid, Csi, Nsid, Qid};
+use wire::identify::command_set::KvNamespace;
 use wire::identify::controller::IdentifyController;
 use wire::identify::lists::read_nsid_list;
 use wire::identify::namespace::IdentifyNamespace;
@@ -42,6 +44,23 @@ pub struct Settings {
     pub may_overwrite: bool,
     /// The longest pause of a neighbour's I/O that is right.
     pub pause_limit: Duration,
+    /// Where the target's keys and values are reached by memcached's protocol.
+    pub memcached: Option<SocketAddr>,
+    /// A namespace that may go away, and how.
+    pub removal: Option<Removal>,
+    /// Where the target writes its log.
+    pub log: Option<PathBuf>,
+}
+
+/// A namespace that may go away while rows run, other than the one they use.
+#[derive(Clone, Debug)]
+pub struct Removal {
+    /// Its id.
+    pub nsid: Nsid,
+    /// A line for the shell that takes it away from the target.
+    pub remove: String,
+    /// A line for the shell that gives it back.
+    pub restore: String,
 }
 
 /// The target, and what it has said of itself.
@@ -57,6 +76,8 @@ pub struct Peer {
     pub connected: ConnectResult,
     /// The namespace that is probed.
     pub disk: Option<Disk>,
+    /// The namespace of keys and values that is probed.
+    pub store: Option<Store>,
 }
 
 /// A namespace of blocks.
@@ -68,6 +89,19 @@ pub struct Disk {
     pub block_bytes: u32,
     /// Blocks.
     pub block_count: u64,
+    /// Data that fits in a capsule, bytes.
+    pub in_capsule_bytes: u32,
+}
+
+/// A namespace of keys and values.
+#[derive(Clone, Copy, Debug)]
+pub struct Store {
+    /// Its id.
+    pub nsid: Nsid,
+    /// Its size, bytes.
+    pub size_bytes: u64,
+    /// The longest value.
+    pub value_bytes_max: u32,
     /// Data that fits in a capsule, bytes.
     pub in_capsule_bytes: u32,
 }
@@ -95,6 +129,7 @@ impl Peer {
             identify: Box::default(),
             connected: ConnectResult::default(),
             disk: None,
+            store: None,
         };
         let mut admin = peer.queue(Digests::empty())?;
         let result = peer.connect_admin(&mut admin)?;
@@ -107,9 +142,14 @@ impl Peer {
         let controller = identify(&mut admin, Cns::CONTROLLER, Nsid::NONE)?;
         peer.identify = Box::new(IdentifyController::read_from_bytes(&controller).expect("4096 bytes"));
         let list = identify(&mut admin, Cns::ACTIVE_NAMESPACES, Nsid::NONE)?;
-        for nsid in read_nsid_list(&list).filter(|nsid| peer.settings.nsid.is_none_or(|own| own == *nsid)) {
-            let data = identify(&mut admin, Cns::NAMESPACE, nsid)?;
-            let namespace = IdentifyNamespace::read_from_bytes(&data).expect("4096 bytes");
+        for nsid in read_nsid_list(&list).filter(|nsid| peer.is_wanted(*nsid)) {
+            if peer.settings.removal.as_ref().is_some_and(|removal| removal.nsid == nsid) {
+                continue;
+            }
+            // One with other commands than those on blocks has no such page.
+            let sqe = IdentifyCommand { cns: Cns::NAMESPACE, ..IdentifyCommand::default() }.to_sqe(nsid);
+            let data = admin.run(sqe, Move::Back(IDENTIFY_BYTES)).about("Identify of a namespace")?.data;
+            let Ok(namespace) = IdentifyNamespace::read_from_bytes(&data) else { continue };
             if let Some(block_bytes) = namespace.block_bytes().filter(|_| namespace.is_present()) {
                 let in_capsule_bytes = peer.in_capsule_bytes();
                 let block_count = namespace.nsze.get();
@@ -117,7 +157,33 @@ impl Peer {
                 break;
             }
         }
+        peer.store = peer.find_store(&mut admin)?;
         Ok(peer)
+    }
+
+    fn is_wanted(&self, nsid: Nsid) -> bool {
+        self.settings.nsid.is_none_or(|wanted| wanted == nsid)
+    }
+
+    /// The first namespace of keys and values, or the one named.
+    fn find_store(&self, admin: &mut Queue) -> Check<Option<Store>> {
+        if !self.cap.css_csi() {
+            return Ok(None);
+        }
+        let mut page = |cns, nsid| {
+            let command = IdentifyCommand { cns, csi: Csi::KV, ..IdentifyCommand::default() };
+            admin.run(command.to_sqe(nsid), Move::Back(IDENTIFY_BYTES)).about(format!("Identify {cns}"))
+        };
+        let list = page(Cns::COMMAND_SET_ACTIVE_NAMESPACES, Nsid::NONE)?.data;
+        let Some(nsid) = read_nsid_list(&list).find(|nsid| self.is_wanted(*nsid)) else { return Ok(None) };
+        let data = page(Cns::COMMAND_SET_NAMESPACE, nsid)?.data;
+        let Ok(namespace) = KvNamespace::read_from_bytes(&data) else { return Ok(None) };
+        Ok(namespace.format().map(|format| Store {
+            nsid,
+            size_bytes: namespace.nsze.get(),
+            value_bytes_max: format.value_bytes_max.get(),
+            in_capsule_bytes: self.in_capsule_bytes(),
+        }))
     }
 
     /// A TCP connection, nothing more.
@@ -193,9 +259,16 @@ impl Peer {
     /// # Errors
     /// It is not.
     pub fn enable(&self, admin: &mut Queue) -> Check {
-        let cc = enabled();
+        let cc = self.enabled();
         admin.must(Sqe::property_set(Property::CC, cc.bits().into()), Move::None).about("CC.EN")?;
         wait_ready(admin, true)
+    }
+
+    /// CC with the controller enabled, for all command sets that there are.
+    #[must_use]
+    pub fn enabled(&self) -> Cc {
+        let sets = if self.cap.css_csi() { CommandSetSelection::ALL } else { CommandSetSelection::NVM };
+        Cc::new(sets).with_en(true)
     }
 
     /// An admin queue with its controller enabled.
@@ -271,6 +344,18 @@ impl Peer {
         self.disk()
     }
 
+    /// The namespace of keys and values, if its content may be lost.
+    ///
+    /// # Errors
+    /// Skipped.
+    pub fn scratch_store(&self) -> Check<Store> {
+        match self.store {
+            Some(_) if !self.settings.may_overwrite => skipped("it writes: allow that with --overwrite"),
+            Some(store) => Ok(store),
+            None => skipped("there is no namespace of keys and values"),
+        }
+    }
+
     /// Most bytes that one command may transfer, as far as the target says.
     #[must_use]
     pub fn transfer_bytes_max(&self) -> Option<u64> {
@@ -293,12 +378,6 @@ impl Peer {
         let answer = association.io.must(disk.read(0, 1), Move::Back(disk.block_bytes))?;
         holds(answer.data.len() == disk.block_bytes as usize, "a read brings less than a block")
     }
-}
-
-/// CC with the controller enabled.
-#[must_use]
-pub fn enabled() -> Cc {
-    Cc::new(CommandSetSelection::NVM).with_en(true)
 }
 
 /// Waits for CSTS.RDY.

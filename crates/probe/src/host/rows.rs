@@ -1,5 +1,8 @@
 //! Section 14: what a false target does to hosts, and what they must make of it.
 
+mod ana;
+mod authentication;
+
 use wire::cqe::Cqe;
 use wire::discovery::{DiscoveryEntry, DiscoveryHeader};
 use wire::fabrics::{ConnectCommand, ConnectResult};
@@ -15,7 +18,7 @@ use wire::status::Status;
 use zerocopy::IntoBytes;
 
 use crate::draft::Draft;
-use crate::finding::{Check, differs, holds, skipped};
+use crate::finding::{Check, differs, holds};
 use crate::host::drive::Task;
 use crate::host::false_target::Misdeed;
 use crate::host::session::{BLOCK_BYTES, Event, IN_CAPSULE_BYTES, Session, Then, discovery_log, namespace};
@@ -90,15 +93,21 @@ pub const ROWS: &[HostRow] = &[
     row("H12", "a data digest that is wrong", "the read fails or is repeated, never success", data_digest),
     row("H13", "no answer; an answer after the host has given up", "no buffer used twice", no_answer),
     row("H14", "an Identify with values that cannot be", "refused or clamped", identify),
-    row("H15", "an ANA log that contradicts itself", "refused", || {
-        skipped("it is not written for hosts that read no ANA log")
-    }),
+    row(
+        "H15",
+        "ANA logs that contradict themselves, and events without end",
+        "refused, or not asked for",
+        ana::cases,
+    ),
     row("H16", "discovery logs that are huge, odd, or never the same", "limited", discovery),
     row("H17", "terminal escapes in names", "escaped when they are shown", escapes),
     row("H18", "the end of the connection at every PDU", "comes back, one result for each command", ends),
-    row("H19", "a target that does not authenticate itself", "the connect fails", || {
-        skipped("not written yet: it needs keys")
-    }),
+    row(
+        "H19",
+        "a target that wants authentication, and is wrong at its own",
+        "the connect fails",
+        authentication::cases,
+    ),
     row("H20", "a CNTLID that changes from queue to queue", "the connect fails", cntlids),
     row("H21", "a flood of events", "bounded work", events),
     row("H22", "setup that fails at each step", "ends, and can be tried again", failing_setup),

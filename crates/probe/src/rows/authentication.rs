@@ -1,64 +1,63 @@
-//! Section 6: authentication, as far as a host without keys can try it.
+//! Section 6: authentication, as far as a host without keys can try it: no message that is tried here needs one.
+//!
+//! A target that asks for it must answer what is wrong with AUTH_Failure1 and let nobody in; one that does not must refuse
+//! the same messages.
 
-use wire::fabrics::AuthenticationCommand;
-use wire::id::Nsid;
+use wire::fabrics::{AuthenticationCommand, ConnectData, ConnectResult};
+use wire::id::{Cntlid, Nsid};
 use wire::identify::{Cns, IDENTIFY_BYTES, IdentifyCommand};
+use wire::nqn::Nqn;
 use wire::pdu::Digests;
 use wire::property::Property;
 use wire::sqe::Sqe;
 use wire::status::Status;
+use zerocopy::IntoBytes;
 
-use crate::finding::{About, Check, skipped};
-use crate::peer::Peer;
+use crate::finding::{About, Check, Finding, differs, holds, skipped};
+use crate::peer::{ENTRIES, Peer};
 use crate::queue::{Move, Queue, expect_status};
 use crate::row::Row;
+use crate::rows::authentication_messages::{
+    AUTH_FAILURE, CHALLENGE, Challenge, FFDHE_2048, FFDHE_8192, Negotiate, Reply, SUCCESS, common,
+    decremented,
+};
 use crate::rows::queue_setup::discovery;
 
+/// Why a row says less on a target without authentication.
+const REFUSAL: &str = "a target that asks for no authentication refuses the messages";
+
 pub(super) const ROWS: &[Row] = &[
-    Row::new("A1", "commands before authentication", "status 1/91", before),
+    Row::new("A1", "commands before authentication", "1/91; as usual where none is asked for", before),
     Row::new("A2", "messages where none is asked for", "they may begin, or 0/02", unasked)
         .judged("a target without keys may not know the commands: 0/01"),
     Row::new("A3", "protocol, subtype and lengths that are wrong", "status 0/02", wrong_fields)
         .judged("a target without keys may not know the commands: 0/01"),
-    Row::new("A4", "Negotiate too short, or with odd lists", "reason 06", needs_keys),
-    Row::new("A5", "no common hash or group", "reason 04 or 05", needs_keys),
-    Row::new("A6", "secure channels that are none", "reason 03", needs_keys),
-    Row::new("A7", "Reply with lengths that do not fit", "reason 06", needs_keys),
-    Row::new("A8", "public values that are no such", "reason 05 or 06", needs_keys),
-    Row::new("A9", "wrong transaction, wrong response", "reason 01 or 06", needs_keys),
-    Row::new("A10", "messages in every wrong order", "reason 07, never authenticated", needs_keys),
-    Row::new("A11", "Receive into short buffers", "status 0/02", needs_keys),
-    Row::new("A12", "Receive into long buffers", "the rest is zero", needs_keys),
-    Row::new("A13", "two Sends at once, Negotiate again and again", "one after the other", needs_keys),
-    Row::new("A14", "transactions left unfinished", "ended in time", needs_keys),
-    Row::new("A15", "a Reply replayed", "fails", needs_keys),
-    Row::new("A16", "our own challenge reflected", "reason 01", needs_keys),
-    Row::new("A17", "the right key under another name", "fails", needs_keys),
-    Row::new("A18", "a flood of attempts", "limited", needs_keys),
+    Row::new("A4", "Negotiate too short, or with odd lists", "reason 06, or 02", odd_negotiates)
+        .judged(REFUSAL),
+    Row::new("A5", "no common hash or group", "reason 04 or 05", nothing_in_common).judged(REFUSAL),
+    Row::new("A6", "secure channels that are none", "reason 03", secure_channels).judged(REFUSAL),
+    Row::new("A7", "Reply with lengths that do not fit", "reason 06", odd_replies).judged(REFUSAL),
+    Row::new("A8", "public values that are no such", "reason 05 or 06", public_values).judged(REFUSAL),
+    Row::new("A9", "wrong transaction, wrong response", "reason 01 or 06", wrong_responses).judged(REFUSAL),
+    Row::new("A10", "messages in every wrong order", "reason 07, never authenticated", wrong_order)
+        .judged("a message that is wrong in itself may be refused for that"),
+    Row::new("A11", "Receive into short buffers", "status 0/02", short_receives).judged(REFUSAL),
+    Row::new("A12", "Receive into long buffers", "the rest is zero", long_receives).judged(REFUSAL),
+    Row::new("A13", "two Sends at once, Negotiate again and again", "one after the other", again_and_again)
+        .judged(REFUSAL),
+    Row::new("A14", "transactions left unfinished", "ended in time", unfinished).judged(REFUSAL),
+    Row::new("A15", "a Reply of one connection on another", "fails", replays)
+        .judged("without a key, only a Reply that has failed can be sent again"),
+    Row::new("A16", "our own challenge reflected", "reason 01", reflections).judged(REFUSAL),
+    Row::new("A17", "names that are nearly another host's", "fails", similar_names)
+        .judged("without a key, no such host gets in; without authentication, it is a host as any other"),
+    Row::new("A18", "a flood of attempts with the largest group", "limited, and nobody else waits", flood)
+        .judged(REFUSAL),
     Row::new("A19", "malformed secrets", "a configuration error", |_| {
-        skipped("the target's configuration cannot be changed from here")
+        skipped("secrets are part of the target's configuration: no bytes from here can be one")
     }),
-    Row::new("A20", "both directions asked for, one key", "reason 01", needs_keys),
+    Row::new("A20", "both directions asked for, one key", "reason 01", both_directions).judged(REFUSAL),
 ];
-
-fn needs_keys(peer: &Peer) -> Check {
-    if peer.connected.authentication_required() {
-        return skipped("not written yet");
-    }
-    skipped("the target does not ask for authentication")
-}
-
-fn before(peer: &Peer) -> Check {
-    if !peer.connected.authentication_required() {
-        return skipped("the target does not ask for authentication");
-    }
-    let mut admin = peer.queue(Digests::empty())?;
-    peer.connect_admin(&mut admin)?;
-    let refused = [Status::AUTHENTICATION_REQUIRED];
-    let command = IdentifyCommand { cns: Cns::CONTROLLER, ..IdentifyCommand::default() };
-    admin.must_end(command.to_sqe(Nsid::NONE), Move::Back(IDENTIFY_BYTES), &refused).about("Identify")?;
-    admin.must_end(Sqe::property_get(Property::CAP), Move::None, &refused).about("Property Get").map(drop)
-}
 
 /// What a target may say that does not want any of it.
 const UNWANTED: [Status; 4] = [
@@ -67,6 +66,130 @@ const UNWANTED: [Status; 4] = [
     Status::COMMAND_SEQUENCE_ERROR,
     Status::DATA_SGL_LENGTH_INVALID,
 ];
+
+/// Reasons of AUTH_Failure1.
+mod reason {
+    pub(super) const FAILED: u8 = 1;
+    pub(super) const PROTOCOL: u8 = 2;
+    pub(super) const SECURE_CHANNEL: u8 = 3;
+    pub(super) const HASH: u8 = 4;
+    pub(super) const GROUP: u8 = 5;
+    pub(super) const PAYLOAD: u8 = 6;
+    pub(super) const MESSAGE: u8 = 7;
+}
+
+/// The most that a message may have.
+const ROOM: u32 = 4096;
+
+/// A queue that has to authenticate itself, or would if it were asked to.
+struct Talk {
+    queue: Queue,
+    is_asked: bool,
+}
+
+impl Talk {
+    fn new(peer: &Peer) -> Check<Self> {
+        let mut queue = peer.queue(Digests::empty())?;
+        let answer = peer.connect_admin(&mut queue)?;
+        let is_asked = ConnectResult::from_bits(answer.cqe.dw0()).authentication_required();
+        Ok(Self { queue, is_asked })
+    }
+
+    /// Sends a message: a wrong one is no reason to fail the command, unless nobody has asked for one.
+    fn send(&mut self, message: &[u8]) -> Check {
+        let length = u32::try_from(message.len()).expect("short");
+        let sqe = AuthenticationCommand::new(length).to_send_sqe();
+        let answer = self.queue.run(sqe, Move::InCapsule(message)).about("Send")?;
+        if self.is_asked {
+            expect_status(&answer, &[Status::SUCCESS]).about("Send")
+        } else {
+            expect_status(&answer, &UNWANTED).about("Send where no authentication is asked for")
+        }
+    }
+
+    /// The message that comes; none where nobody has asked.
+    fn receive(&mut self) -> Check<Option<Vec<u8>>> {
+        let sqe = AuthenticationCommand::new(ROOM).to_receive_sqe();
+        let answer = self.queue.run(sqe, Move::Back(ROOM)).about("Receive")?;
+        if self.is_asked {
+            expect_status(&answer, &[Status::SUCCESS]).about("Receive")?;
+            return Ok(Some(answer.data));
+        }
+        expect_status(&answer, &UNWANTED).about("Receive where no authentication is asked for")?;
+        Ok(None)
+    }
+
+    /// Sends this, and it must be answered with a failure for one of these reasons.
+    fn fails(&mut self, message: &[u8], reasons: &[u8]) -> Check {
+        self.send(message)?;
+        if let Some(answer) = self.receive()? {
+            holds(answer.len() >= 8, format!("a message of {} bytes", answer.len()))?;
+            holds(answer[..2] == AUTH_FAILURE, format!("message {:#04x}, not a failure", answer[1]))?;
+            holds(answer[6] == 1, format!("reason code {}", answer[6]))?;
+            holds(reasons.contains(&answer[7]), format!("reason {:02}, not {reasons:02?}", answer[7]))?;
+            holds(answer[8..].iter().all(|byte| *byte == 0), "bytes behind the message: of its memory?")?;
+        }
+        self.is_shut()
+    }
+
+    /// Nothing but authentication is answered yet; where none is asked for, all is.
+    fn is_shut(&mut self) -> Check {
+        let answer = self.queue.run(Sqe::property_get(Property::CAP), Move::None);
+        match (self.is_asked, answer) {
+            (true, Err(Finding::Differs(_))) => Ok(()), // closed
+            (true, Ok(answer)) => {
+                expect_status(&answer, &[Status::AUTHENTICATION_REQUIRED]).about("a command after that")
+            }
+            (false, Ok(answer)) => expect_status(&answer, &[Status::SUCCESS]).about("a command after that"),
+            (_, Err(finding)) => Err(finding.about("a command after that")),
+        }
+    }
+
+    /// Begins as it should be, and gives the challenge; a made-up one where nobody has asked.
+    fn challenged(&mut self, negotiate: &Negotiate) -> Check<Challenge> {
+        self.send(&negotiate.bytes())?;
+        match self.receive()? {
+            None => Ok(Challenge::made_up()),
+            Some(message) => match Challenge::read(&message) {
+                Some(challenge) if message[..2] == CHALLENGE => Ok(challenge),
+                _ if message.starts_with(&AUTH_FAILURE) && message.get(7) == Some(&reason::GROUP) => {
+                    skipped("the target does not use this group")
+                }
+                _ => differs("no challenge that could be one"),
+            },
+        }
+    }
+}
+
+/// On a connection of its own, this Negotiate fails.
+fn negotiate_fails(peer: &Peer, what: &str, message: &[u8], reasons: &[u8]) -> Check {
+    Talk::new(peer)?.fails(message, reasons).about(what)
+}
+
+/// On a connection of its own, the Reply made of its challenge fails.
+fn reply_fails(
+    peer: &Peer,
+    what: &str,
+    negotiate: &Negotiate,
+    make: impl Fn(&Challenge) -> Vec<u8>,
+    reasons: &[u8],
+) -> Check {
+    let mut talk = Talk::new(peer)?;
+    let challenge = talk.challenged(negotiate).about(what)?;
+    talk.fails(&make(&challenge), reasons).about(what)
+}
+
+fn before(peer: &Peer) -> Check {
+    let mut talk = Talk::new(peer)?;
+    talk.is_shut().about("Property Get")?;
+    if talk.is_asked {
+        let command = IdentifyCommand { cns: Cns::CONTROLLER, ..IdentifyCommand::default() };
+        let refused = [Status::AUTHENTICATION_REQUIRED];
+        let moves = Move::Back(IDENTIFY_BYTES);
+        talk.queue.must_end(command.to_sqe(Nsid::NONE), moves, &refused).about("Identify")?;
+    }
+    Ok(())
+}
 
 fn unasked(peer: &Peer) -> Check {
     let message = [0_u8; 256];
@@ -110,4 +233,316 @@ fn wrong_fields(peer: &Peer) -> Check {
         expect_status(&answer, &UNWANTED).about(format!("Receive with {what}"))?;
     }
     Ok(())
+}
+
+fn odd_negotiates(peer: &Peer) -> Check {
+    let right = Negotiate::default().bytes();
+    for length in [8, 12, 16, 40, 68] {
+        negotiate_fails(peer, &format!("{length} bytes"), &right[..length], &[reason::PAYLOAD])?;
+    }
+    for (what, at, value) in [
+        ("no descriptor", 7, 0),
+        ("two descriptors", 7, 2),
+        ("255 descriptors", 7, 255),
+        ("another protocol", 8, 9),
+        ("31 hashes", 10, 31),
+        ("255 hashes", 10, 255),
+        ("31 groups", 11, 31),
+        ("255 groups", 11, 255),
+    ] {
+        let mut message = right.clone();
+        message[at] = value;
+        negotiate_fails(peer, what, &message, &[reason::PAYLOAD, reason::PROTOCOL])?;
+    }
+    Ok(())
+}
+
+fn nothing_in_common(peer: &Peer) -> Check {
+    for (what, hashes, groups, right) in [
+        ("no hash", &[][..], &[0, 1][..], reason::HASH),
+        ("hashes that are none", &[0, 4, 9, 255], &[0, 1], reason::HASH),
+        ("no group", &[1, 2, 3], &[], reason::GROUP),
+        ("groups that are none", &[1, 2, 3], &[6, 9, 255], reason::GROUP),
+        ("neither", &[7], &[77], reason::HASH),
+    ] {
+        let negotiate =
+            Negotiate { hashes: hashes.to_vec(), groups: groups.to_vec(), ..Negotiate::default() };
+        negotiate_fails(peer, what, &negotiate.bytes(), &[right])?;
+    }
+    // The same ones thirty times over are as good as once.
+    let many = Negotiate { hashes: vec![1; 30], groups: vec![1; 30], ..Negotiate::default() };
+    let mut talk = Talk::new(peer)?;
+    talk.send(&many.bytes()).about("thirty of the same")?;
+    talk.receive().about("thirty of the same")?;
+    talk.is_shut()
+}
+
+fn secure_channels(peer: &Peer) -> Check {
+    for secure_channel in [1, 3, 4, 5, 0x80, 0xFF] {
+        let negotiate = Negotiate { secure_channel, ..Negotiate::default() };
+        let what = format!("SC_C {secure_channel}");
+        negotiate_fails(peer, &what, &negotiate.bytes(), &[reason::SECURE_CHANNEL])?;
+    }
+    // A key for TLS cannot come of no exchange.
+    let negotiate = Negotiate { secure_channel: 2, groups: vec![0], ..Negotiate::default() };
+    let reasons = [reason::SECURE_CHANNEL, reason::GROUP];
+    negotiate_fails(peer, "SC_C 2 without a group", &negotiate.bytes(), &reasons)
+}
+
+fn odd_replies(peer: &Peer) -> Check {
+    let without_group = Negotiate { groups: vec![0], ..Negotiate::default() };
+    for negotiate in [&without_group, &Negotiate::with_group(FFDHE_2048)] {
+        for (what, length) in
+            [("8 bytes short", -8_i32), ("a half", -40), ("4 bytes long", 4), ("1 KiB long", 1024)]
+        {
+            let make = |challenge: &Challenge| {
+                let mut bytes = Reply::to(challenge).bytes();
+                let length = i32::try_from(bytes.len()).expect("short") + length;
+                bytes.resize(usize::try_from(length).expect("longer than that"), 0);
+                bytes
+            };
+            reply_fails(peer, what, negotiate, make, &[reason::PAYLOAD])?;
+        }
+        for (what, at, bytes) in [
+            ("HL 0", 6, &[0][..]),
+            ("HL 16", 6, &[16]),
+            ("HL 255", 6, &[255]),
+            ("DHVLEN 4", 10, &[4, 0]),
+            ("DHVLEN 255", 10, &[255, 0]),
+            ("DHVLEN FFFFh", 10, &[255, 255]),
+        ] {
+            let make = |challenge: &Challenge| {
+                let mut reply = Reply::to(challenge).bytes();
+                reply[at..at + bytes.len()].copy_from_slice(bytes);
+                reply
+            };
+            reply_fails(peer, what, negotiate, make, &[reason::PAYLOAD])?;
+        }
+    }
+    Ok(())
+}
+
+fn public_values(peer: &Peer) -> Check {
+    let prime = FFDHE_2048.prime();
+    let one = [vec![0; prime.len() - 1], vec![1]].concat();
+    let reasons = [reason::GROUP, reason::PAYLOAD];
+    for (what, value) in [
+        ("0", vec![0; prime.len()]),
+        ("1", one),
+        ("p - 1", decremented(&prime)),
+        ("p", prime.clone()),
+        ("above p", vec![0xFF; prime.len()]),
+    ] {
+        let make =
+            |challenge: &Challenge| Reply { public_value: value.clone(), ..Reply::to(challenge) }.bytes();
+        reply_fails(peer, what, &Negotiate::with_group(FFDHE_2048), make, &reasons)?;
+    }
+    Ok(())
+}
+
+fn wrong_responses(peer: &Peer) -> Check {
+    let negotiate = Negotiate { groups: vec![0], ..Negotiate::default() };
+    let (failed, payload) = (&[reason::FAILED][..], &[reason::PAYLOAD][..]);
+    type Change = fn(Reply) -> Reply;
+    let cases: [(&str, Change, &[u8]); 4] = [
+        ("another transaction", |reply| Reply { transaction: reply.transaction ^ 0x5A5A, ..reply }, payload),
+        ("another response", |reply| reply, failed),
+        ("CVALID 2", |reply| Reply { validity: 2, ..reply }, payload),
+        ("CVALID without a number", |reply| Reply { validity: 1, sequence: 0, ..reply }, &[1, 6]),
+    ];
+    for (what, change, reasons) in cases {
+        let make = |challenge: &Challenge| change(Reply::to(challenge)).bytes();
+        reply_fails(peer, what, &negotiate, make, reasons)?;
+    }
+    Ok(())
+}
+
+fn wrong_order(peer: &Peer) -> Check {
+    let negotiate = Negotiate { groups: vec![0], ..Negotiate::default() };
+    let made_up = Challenge::made_up();
+    let messages = [
+        ("Negotiate", negotiate.bytes()),
+        ("Challenge", [&common(1, 1, negotiate.transaction)[..], &[0; 42]].concat()),
+        ("Reply", Reply::to(&made_up).bytes()),
+        ("Success1", [&common(1, 3, negotiate.transaction)[..], &[0; 10]].concat()),
+        ("Success2", [&common(1, 4, negotiate.transaction)[..], &[0; 10]].concat()),
+        ("Failure1", [&common(0, 0xF1, negotiate.transaction)[..], &[1, 1]].concat()),
+        ("Failure2", [&common(0, 0xF0, negotiate.transaction)[..], &[1, 1]].concat()),
+        ("a message of no kind", [&common(9, 0x99, negotiate.transaction)[..], &[0; 58]].concat()),
+    ];
+    for state in ["at first", "before its challenge is read", "when challenged", "after a failure"] {
+        for (name, message) in &messages {
+            let what = format!("{name} {state}");
+            let mut talk = Talk::new(peer)?;
+            match state {
+                "at first" => {}
+                "before its challenge is read" => talk.send(&negotiate.bytes())?,
+                "when challenged" => drop(talk.challenged(&negotiate)?),
+                _ => talk.fails(&[0xEE; 16], &[1, 2, 3, 4, 5, 6, 7])?,
+            }
+            // To begin anew is right at first, and may be right later.
+            talk.send(message).about(&what)?;
+            if let Some(answer) = talk.receive().about(&what)? {
+                let kind = answer.get(..2).unwrap_or_default();
+                let reason = answer.get(7).copied().unwrap_or_default();
+                let is_failure =
+                    kind == AUTH_FAILURE && (reason == reason::MESSAGE || (1..=6).contains(&reason));
+                let is_begun = kind == CHALLENGE && *name == "Negotiate";
+                holds(kind != SUCCESS, format!("{what}: success"))?;
+                holds(is_failure || is_begun, format!("{what}: message {kind:02x?}, reason {reason:02}"))?;
+            }
+            talk.is_shut().about(&what)?;
+        }
+    }
+    Ok(())
+}
+
+fn short_receives(peer: &Peer) -> Check {
+    let negotiate = Negotiate { groups: vec![0], ..Negotiate::default() };
+    let whole = 16 + u32::from(Talk::new(peer)?.challenged(&negotiate)?.hash_bytes);
+    for room in [1, 8, 15, 16, whole - 1] {
+        let mut talk = Talk::new(peer)?;
+        talk.send(&negotiate.bytes())?;
+        let sqe = AuthenticationCommand::new(room).to_receive_sqe();
+        let answer = talk.queue.run(sqe, Move::Back(room)).about(format!("{room} bytes of room"))?;
+        expect_status(&answer, &UNWANTED).about(format!("{room} bytes of room"))?;
+        talk.is_shut()?;
+    }
+    Ok(())
+}
+
+fn long_receives(peer: &Peer) -> Check {
+    for negotiate in
+        [Negotiate { groups: vec![0], ..Negotiate::default() }, Negotiate::with_group(FFDHE_2048)]
+    {
+        let mut talk = Talk::new(peer)?;
+        talk.send(&negotiate.bytes())?;
+        let Some(message) = talk.receive()? else { continue };
+        let Some(challenge) = Challenge::read(&message) else { return differs("no challenge") };
+        let rest = message.get(challenge.length()..).unwrap_or_default();
+        holds(rest.iter().all(|byte| *byte == 0), "bytes behind the message: of its memory?")?;
+    }
+    Ok(())
+}
+
+fn again_and_again(peer: &Peer) -> Check {
+    let negotiate = Negotiate { groups: vec![0], ..Negotiate::default() };
+    let mut talk = Talk::new(peer)?;
+    for _ in 0..1000 {
+        talk.send(&negotiate.bytes())?;
+    }
+    let message = negotiate.bytes();
+    let sqe = AuthenticationCommand::new(72).to_send_sqe();
+    let cids: Vec<_> =
+        (0..2).map(|_| talk.queue.submit(sqe, Move::InCapsule(&message))).collect::<Check<_>>()?;
+    for cid in cids {
+        let answer = talk.queue.finish(cid, &[]).about("two Sends at once")?;
+        expect_status(&answer, &[&UNWANTED[..], &[Status::SUCCESS]].concat()).about("two Sends at once")?;
+    }
+    talk.is_shut()
+}
+
+fn unfinished(peer: &Peer) -> Check {
+    let negotiate = Negotiate { groups: vec![0], ..Negotiate::default() };
+    for round in 0..100 {
+        let mut talk = Talk::new(peer)?;
+        match round % 4 {
+            0 => {}
+            1 => talk.send(&negotiate.bytes())?,
+            2 => drop(talk.challenged(&negotiate)?),
+            _ => {
+                let challenge = talk.challenged(&negotiate)?;
+                talk.send(&Reply::to(&challenge).bytes())?;
+            }
+        }
+        if round % 8 < 4 { talk.queue.link.reset() } else { drop(talk) }
+    }
+    Ok(())
+}
+
+fn replays(peer: &Peer) -> Check {
+    let negotiate = Negotiate { groups: vec![0], ..Negotiate::default() };
+    let mut first = Talk::new(peer)?;
+    let challenge = first.challenged(&negotiate)?;
+    let reply = Reply::to(&challenge).bytes();
+    first.fails(&reply, &[reason::FAILED])?;
+    for _ in 0..4 {
+        let mut talk = Talk::new(peer)?;
+        let other = talk.challenged(&negotiate)?;
+        let is_fresh = !talk.is_asked || other.value != challenge.value;
+        holds(is_fresh, "two connections get the same challenge")?;
+        talk.fails(&reply, &[reason::FAILED])?;
+    }
+    Ok(())
+}
+
+fn reflections(peer: &Peer) -> Check {
+    let negotiate = Negotiate { groups: vec![0], ..Negotiate::default() };
+    let make = |challenge: &Challenge| {
+        Reply {
+            validity: 1,
+            sequence: challenge.sequence,
+            own: challenge.value.clone(),
+            ..Reply::to(challenge)
+        }
+        .bytes()
+    };
+    reply_fails(peer, "C2 is C1", &negotiate, make, &[reason::FAILED, reason::PAYLOAD])
+}
+
+fn similar_names(peer: &Peer) -> Check {
+    let settings = &peer.settings;
+    let sqe = peer.connect_command(0, ENTRIES).to_sqe();
+    let upper: Result<Nqn, _> = settings.host.to_string().to_uppercase().replace("NQN.", "nqn.").parse();
+    let name_bytes = settings.host.to_string().len();
+    let mut cases = Vec::new();
+    if let Ok(upper) = &upper {
+        let data = ConnectData::new(settings.hostid, Cntlid::DYNAMIC, &settings.subsystem, upper);
+        cases.push(("capital letters", data));
+    }
+    let mut trailing = peer.connect_data(Cntlid::DYNAMIC);
+    if let Some(rest) = trailing.hostnqn.get_mut(name_bytes + 1..) {
+        rest.fill(b'x');
+    }
+    cases.push(("bytes behind the end", trailing));
+    for (what, data) in cases {
+        let mut queue = peer.queue(Digests::empty())?;
+        let answer = queue.run(sqe, Move::InCapsule(data.as_bytes())).about(what)?;
+        if !answer.status().is_success() {
+            let rights = [Status::CONNECT_INVALID_HOST, Status::CONNECT_INVALID_PARAMETERS];
+            expect_status(&answer, &rights).about(what)?;
+            continue;
+        }
+        let is_asked = ConnectResult::from_bits(answer.cqe.dw0()).authentication_required();
+        let is_right = is_asked == peer.connected.authentication_required();
+        holds(is_right, format!("{what}: another host is not asked as this one is"))?;
+        let negotiate = Negotiate { groups: vec![0], ..Negotiate::default() };
+        let mut talk = Talk { queue, is_asked };
+        let challenge = talk.challenged(&negotiate).about(what)?;
+        talk.fails(&Reply::to(&challenge).bytes(), &[reason::FAILED]).about(what)?;
+    }
+    Ok(())
+}
+
+fn flood(peer: &Peer) -> Check {
+    let negotiate = Negotiate::with_group(FFDHE_8192);
+    for round in 0..100 {
+        let mut talk = Talk::new(peer)?;
+        // As much work as one message can make.
+        talk.send(&negotiate.bytes()).about(format!("attempt {round}"))?;
+        if let Some(message) = talk.receive()?
+            && let Some(challenge) = Challenge::read(&message)
+        {
+            talk.send(&Reply::to(&challenge).bytes())?;
+            talk.receive()?;
+        }
+        talk.is_shut()?;
+    }
+    Ok(())
+}
+
+fn both_directions(peer: &Peer) -> Check {
+    let negotiate = Negotiate { groups: vec![0], ..Negotiate::default() };
+    let make = |challenge: &Challenge| Reply { validity: 1, ..Reply::to(challenge) }.bytes();
+    reply_fails(peer, "CVALID 1", &negotiate, make, &[reason::FAILED])
 }

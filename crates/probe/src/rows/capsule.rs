@@ -14,7 +14,7 @@ use wire::status::Status;
 use crate::draft::{Draft, in_capsule};
 use crate::finding::{About, Check, Finding, differs, holds, skipped};
 use crate::link::{Got, term, term_at};
-use crate::peer::{Disk, Peer, enabled, identify, wait_ready};
+use crate::peer::{Disk, Peer, identify, wait_ready};
 use crate::queue::{Answer, Move, Queue, Step, expect_status};
 use crate::row::Row;
 use crate::rows::common_header::told_off;
@@ -441,7 +441,7 @@ fn before_enable(peer: &Peer) -> Check {
     admin.must_end(Sqe::keep_alive(), Move::None, &refused).about("Keep Alive before CC.EN")?;
     peer.enable(&mut admin)?;
     identify(&mut admin, Cns::CONTROLLER, Nsid::NONE)?;
-    let cc = enabled().with_en(false);
+    let cc = peer.enabled().with_en(false);
     admin.must(Sqe::property_set(Property::CC, cc.bits().into()), Move::None)?;
     wait_ready(&mut admin, false)?;
     admin.must_end(command, Move::Back(IDENTIFY_BYTES), &refused).about("after CC.EN is cleared")?;

@@ -14,6 +14,7 @@ use crate::finding::{About, Check, differs, holds, skipped};
 use crate::peer::{Association, Disk, Peer, identify};
 use crate::queue::{Move, Queue, Step, expect_status};
 use crate::row::Row;
+use crate::rows::reservation;
 
 pub(super) const ROWS: &[Row] = &[
     Row::new("N1", "the last block, and blocks beyond it", "accepted; status 0/80", ends),
@@ -27,12 +28,8 @@ pub(super) const ROWS: &[Row] = &[
     Row::new("N8", "Compare that differs; fused pairs that are none", "2/85; 0/09 and 0/0A", compares),
     Row::new("N9", "overlapping writes from four queues", "each block from one of them", overlaps),
     Row::new("N10", "thousands of Flush and FUA", "all carried out", flushes),
-    Row::new("N11", "I/O against reservations", "0/83 as the table says", |peer| {
-        match peer.identify.oncs().contains(Oncs::RESERVATIONS) {
-            true => skipped("not written yet"),
-            false => skipped("the target has no reservations"),
-        }
-    }),
+    Row::new("N11", "I/O against reservations", "0/83 as the table says", reservation::conflicts)
+        .judged("a target without reservations refuses their commands: 0/01"),
 ];
 
 const BEYOND: [Status; 1] = [Status::LBA_OUT_OF_RANGE];

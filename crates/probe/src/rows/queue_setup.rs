@@ -1,11 +1,12 @@
 //! Section 7: Connect, queues, properties, discovery.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use wire::discovery::DISCOVERY_RECORD_BYTES;
 use wire::fabrics::{ConnectCommand, ConnectData, ConnectResult, Disconnect, PropertyGet, PropertySet};
 use wire::feature::{Fid, NumberOfQueues};
 use wire::id::{Cntlid, Nsid, Qid};
+use wire::identify::namespace::IdentifyNamespace;
 use wire::identify::{Cns, IDENTIFY_BYTES, IdentifyCommand};
 use wire::log::{GetLogPage, Lid};
 use wire::nqn::{HostId, Nqn};
@@ -16,12 +17,12 @@ use wire::sgl::Sgl;
 use wire::sqe::Sqe;
 use wire::status::Status;
 use wire::uuid::Uuid;
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::draft::in_capsule;
 use crate::finding::{About, Check, Finding, differs, holds, skipped};
 use crate::link::Got;
-use crate::peer::{ENTRIES, Peer, enabled, expect_parameter, identify, property, set_queues, wait_ready};
+use crate::peer::{ENTRIES, Peer, expect_parameter, identify, property, set_queues, wait_ready};
 use crate::queue::{Answer, Move, Queue, Step, expect_status};
 use crate::row::Row;
 
@@ -49,9 +50,7 @@ pub(super) const ROWS: &[Row] = &[
         properties,
     ),
     Row::new("Q12", "CC.EN cleared with writes under way", "quiet, and no late write", reset_under_way),
-    Row::new("Q13", "a namespace that goes away meanwhile", "0/0B, or closed", |_| {
-        skipped("the target's configuration cannot be changed from here")
-    }),
+    Row::new("Q13", "a namespace that goes away meanwhile", "0/0B, or closed", removed_under_way),
     Row::new("Q14", "odd offsets into the discovery log", "0/02, or zeros and nothing else", log_offsets),
     Row::new("Q15", "65,535 I/O queues", "fewer granted; 0/02 for FFFFh", queue_counts),
     Row::new("Q16", "Disconnect, then more commands", "closed; refused where it is not offered", disconnect),
@@ -321,12 +320,12 @@ fn properties(peer: &Peer) -> Check {
     }
     // Enabled and disabled, many times.
     for round in 0..200 {
-        let cc = enabled().with_en(round % 2 == 1);
+        let cc = peer.enabled().with_en(round % 2 == 1);
         admin.must(Sqe::property_set(Property::CC, cc.bits().into()), Move::None).about("toggling")?;
         wait_ready(&mut admin, round % 2 == 1)?;
     }
     identify(&mut admin, Cns::CONTROLLER, Nsid::NONE).about("after toggling")?;
-    let down = enabled().with_shn(ShutdownNotification::NORMAL);
+    let down = peer.enabled().with_shn(ShutdownNotification::NORMAL);
     admin.must(Sqe::property_set(Property::CC, down.bits().into()), Move::None).about("a shutdown")?;
     for _ in 0..200 {
         if property(&mut admin, Property::CSTS)? & 0xC == 8 {
@@ -345,7 +344,7 @@ fn reset_under_way(peer: &Peer) -> Check {
     let data = disk.fill(blocks, 0xC2);
     let cid = association.io.submit(disk.write(0, blocks), Move::Asked(&data))?;
     let Step::Wants(window) = association.io.step(cid)? else { return skipped("no R2T for a write") };
-    let cc = enabled().with_en(false);
+    let cc = peer.enabled().with_en(false);
     association.admin.must(Sqe::property_set(Property::CC, cc.bits().into()), Move::None)?;
     wait_ready(&mut association.admin, false)?;
     // The data comes late: its write must not land.
@@ -359,6 +358,78 @@ fn reset_under_way(peer: &Peer) -> Check {
     }
     peer.enable(&mut association.admin).about("enabled again")?;
     disk.holds(&mut peer.io(Digests::empty())?, 0, blocks, 0xC1).about("after a reset")
+}
+
+/// Runs a line for the shell.
+fn shell(line: &str) -> Check {
+    let status = std::process::Command::new("sh").args(["-c", line]).status();
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => skipped(format!("{line:?} ends with {status}")),
+        Err(error) => skipped(format!("{line:?}: {error}")),
+    }
+}
+
+fn removed_under_way(peer: &Peer) -> Check {
+    let Some(removal) = &peer.settings.removal else {
+        return skipped("how a namespace is taken away is not said: --removable, --remove and --restore");
+    };
+    let mut association = peer.associate(Digests::empty())?;
+    let (nsid, page) = (removal.nsid, Move::Back(IDENTIFY_BYTES));
+    let command = IdentifyCommand { cns: Cns::NAMESPACE, ..IdentifyCommand::default() };
+    let data = association.admin.must(command.to_sqe(nsid), page).about("Identify before it goes away")?.data;
+    let block_bytes =
+        IdentifyNamespace::read_from_bytes(&data).ok().and_then(|namespace| namespace.block_bytes());
+    let Some(block_bytes) = block_bytes else { return skipped("the namespace to be removed has no blocks") };
+    let read = Sqe::read(nsid, 0, 1);
+    association.io.must(read, Move::Back(block_bytes)).about("a read before it goes away")?;
+    // One write waits for its data meanwhile.
+    let blocks = peer.in_capsule_bytes() / block_bytes + 8;
+    let content = vec![0xF3; (blocks * block_bytes) as usize];
+    let mut waiting = None;
+    if peer.settings.may_overwrite {
+        let cid = association.io.submit(Sqe::write(nsid, 0, blocks), Move::Asked(&content))?;
+        if let Step::Wants(window) = association.io.step(cid)? {
+            waiting = Some((cid, window));
+        }
+    }
+    shell(&removal.remove)?;
+    let gone = [Status::INVALID_NAMESPACE, Status::INVALID_FIELD, Status::SUCCESS];
+    let mut check = || -> Check {
+        let start = Instant::now();
+        loop {
+            let answer =
+                association.io.must_end(read, Move::Back(block_bytes), &gone).about("a read meanwhile")?;
+            if !answer.status().is_success() {
+                break;
+            }
+            if start.elapsed() > peer.settings.patience {
+                return Err(Finding::Hangs("the namespace is there after its removal".into()));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        if let Some((cid, window)) = waiting {
+            association.io.serve(&window, &content)?;
+            let answer = association.io.finish(cid, &content).about("a write that waited for its data")?;
+            let rights = [&gone[..], &[Status::ABORT_REQUESTED]].concat();
+            expect_status(&answer, &rights).about("a write that waited for its data")?;
+        }
+        let answer = association.admin.run(command.to_sqe(nsid), page)?;
+        let is_gone = !answer.status().is_success() || answer.data.iter().all(|byte| *byte == 0);
+        holds(is_gone, "Identify still shows it")
+    };
+    let result = check();
+    shell(&removal.restore)?;
+    result?;
+    // It comes back, for whoever comes then.
+    for _ in 0..200 {
+        let answer = peer.io(Digests::empty())?.run(read, Move::Back(block_bytes))?;
+        if answer.status().is_success() {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    differs("the namespace does not come back")
 }
 
 /// An admin queue of the discovery controller, enabled, if there is one at this address.

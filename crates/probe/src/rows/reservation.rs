@@ -1,27 +1,242 @@
-//! Section 11: reservations.
+//! Section 11: reservations, and I/O against them (N11). A target without reservations must know none of their commands.
 
+use wire::id::Nsid;
 use wire::identify::capabilities::Oncs;
+use wire::nqn::{HostId, Nqn};
+use wire::pdu::Digests;
+use wire::reservation::{
+    AcquireAction, AcquireCommand, AcquireData, RegisterAction, RegisterCommand, RegisterData, ReleaseAction,
+    ReleaseCommand, ReleaseData, Report, ReportCommand, ReservationType,
+};
+use wire::sqe::Sqe;
+use wire::status::Status;
+use wire::uuid::Uuid;
+use zerocopy::IntoBytes;
 
-use crate::finding::{Check, skipped};
-use crate::peer::Peer;
+use crate::finding::{About, Check, differs, holds, skipped};
+use crate::peer::{Disk, Peer, Settings};
+use crate::queue::{Answer, Move, Queue, Step, expect_status};
 use crate::row::Row;
 
+/// What decides which of two answers is right.
+const REFUSAL: &str = "a target without reservations refuses their commands: 0/01";
+
 pub(super) const ROWS: &[Row] = &[
-    Row::new("V1", "17, 64 and 1000 registrants", "accepted up to the limit", needs_reservations),
-    Row::new("V2", "Report into short buffers", "clipped", needs_reservations),
-    Row::new("V3", "Preempt of odd keys with I/O under way", "the fence holds", needs_reservations),
-    Row::new("V4", "a crash while state is saved", "the old state or the new", |_| {
-        skipped("the target cannot be killed from here")
-    }),
-    Row::new("V5", "a state file that cannot be read", "not writable", |_| {
-        skipped("the target's files cannot be changed from here")
-    }),
-    Row::new("V6", "more notifications than the log holds", "lost ones are counted", needs_reservations),
+    Row::new("V1", "17, 64 and 1000 registrants", "accepted up to the limit", registrants).judged(REFUSAL),
+    Row::new("V2", "Report into short buffers", "clipped", short_reports).judged(REFUSAL),
+    Row::new("V3", "Preempt of odd keys with I/O under way", "the fence holds", preempts).judged(REFUSAL),
+    Row::new("V4", "a crash while state is saved", "the old state or the new", |peer| {
+        unless_there(peer, "the target cannot be killed from here")
+    })
+    .judged(REFUSAL),
+    Row::new("V5", "a state file that cannot be read", "not writable", |peer| {
+        unless_there(peer, "the target's files cannot be changed from here")
+    })
+    .judged(REFUSAL),
+    Row::new("V6", "more notifications than the log holds", "lost ones are counted", |peer| {
+        unless_there(peer, "how many its log holds a target does not say")
+    })
+    .judged(REFUSAL),
 ];
 
-fn needs_reservations(peer: &Peer) -> Check {
-    match peer.identify.oncs().contains(Oncs::RESERVATIONS) {
-        true => skipped("not written yet"),
-        false => skipped("the target has no reservations"),
+/// The key of the host with this number.
+const fn key(number: u32) -> u64 {
+    0x5052_4F42_0000_0001 + number as u64
+}
+
+/// Whether the target has reservations; if not, it must know none of their commands.
+fn is_there(peer: &Peer) -> Check<bool> {
+    if peer.identify.oncs().contains(Oncs::RESERVATIONS) {
+        return Ok(true);
     }
+    let disk = peer.disk()?;
+    let mut io = peer.io(Digests::empty())?;
+    let (nsid, data) = (disk.nsid, [0_u8; 16]);
+    let register = RegisterCommand::default().with_action(RegisterAction::REGISTER).to_sqe(nsid);
+    let acquire = AcquireCommand::default().with_action(AcquireAction::PREEMPT).to_sqe(nsid);
+    let release = ReleaseCommand::default().with_action(ReleaseAction::CLEAR).to_sqe(nsid);
+    let report = ReportCommand { length_bytes: 4096, extended: true }.to_sqe(nsid);
+    for (what, sqe, moves) in [
+        ("Register", register, Move::InCapsule(&data)),
+        ("Acquire", acquire, Move::InCapsule(&data)),
+        ("Release", release, Move::InCapsule(&data[..8])),
+        ("Report", report, Move::Back(4096)),
+    ] {
+        io.must_end(sqe, moves, &[Status::INVALID_OPCODE]).about(format!("{what} without reservations"))?;
+    }
+    io.must(disk.read(0, 1), Move::Back(disk.block_bytes)).about("a read afterwards")?;
+    Ok(false)
+}
+
+fn unless_there(peer: &Peer, why: &str) -> Check {
+    if is_there(peer)? { skipped(why) } else { Ok(()) }
+}
+
+/// The target as another host sees it.
+fn as_host(peer: &Peer, number: u32) -> Peer {
+    let mut bytes = [0x52; 16];
+    bytes[..4].copy_from_slice(&number.to_be_bytes());
+    let uuid = Uuid::from_bytes(bytes);
+    let settings =
+        Settings { host: Nqn::from_uuid(uuid), hostid: HostId::from(uuid), ..peer.settings.clone() };
+    Peer { settings, ..peer.clone() }
+}
+
+/// One host's queue to the namespace.
+struct Host {
+    io: Queue,
+    nsid: Nsid,
+    key: u64,
+}
+
+impl Host {
+    fn new(peer: &Peer, disk: Disk, number: u32) -> Check<Self> {
+        let io = as_host(peer, number).io(Digests::empty()).about(format!("host {number}"))?;
+        Ok(Self { io, nsid: disk.nsid, key: key(number) })
+    }
+
+    fn register(&mut self, action: RegisterAction) -> Check<Answer> {
+        let command = RegisterCommand::default().with_action(action).with_ignore_existing_key(true);
+        let data = RegisterData { crkey: self.key.into(), nrkey: self.key.into() };
+        self.io.run(command.to_sqe(self.nsid), Move::InCapsule(data.as_bytes()))
+    }
+
+    fn acquire(&mut self, action: AcquireAction, kind: ReservationType, other: u64) -> Check<Answer> {
+        let command = AcquireCommand::default().with_action(action).with_kind(kind);
+        let data = AcquireData { crkey: self.key.into(), prkey: other.into() };
+        self.io.run(command.to_sqe(self.nsid), Move::InCapsule(data.as_bytes()))
+    }
+
+    /// Removes all keys and the reservation.
+    fn clear(&mut self) -> Check {
+        expect_status(&self.register(RegisterAction::REGISTER)?, &[Status::SUCCESS]).about("Register")?;
+        let command = ReleaseCommand::default().with_action(ReleaseAction::CLEAR);
+        let data = ReleaseData { crkey: self.key.into() };
+        self.io.must(command.to_sqe(self.nsid), Move::InCapsule(data.as_bytes())).about("Clear").map(drop)
+    }
+
+    fn report(&mut self, room: u32) -> Check<Answer> {
+        let sqe = ReportCommand { length_bytes: room.into(), extended: true }.to_sqe(self.nsid);
+        self.io.run(sqe, Move::Back(room)).about(format!("Report into {room} bytes"))
+    }
+}
+
+fn registrants(peer: &Peer) -> Check {
+    if !is_there(peer)? {
+        return Ok(());
+    }
+    let disk = peer.scratch()?;
+    let mut first = Host::new(peer, disk, 0)?;
+    first.clear()?;
+    let mut accepted = 0_usize;
+    for number in 1..=1000 {
+        let answer = Host::new(peer, disk, number)?.register(RegisterAction::REGISTER)?;
+        expect_status(&answer, &[Status::SUCCESS, Status::INVALID_FIELD])
+            .about(format!("registrant {number}"))?;
+        if !answer.status().is_success() {
+            break;
+        }
+        accepted += 1;
+    }
+    holds(accepted >= 1, "nobody can register")?;
+    let answer = first.report(64 + 1001 * 64)?;
+    let Some(report) = Report::new(&answer.data, true) else { return differs("a report that is none") };
+    let count = report.registrants().count();
+    holds(count == accepted, format!("{count} registrants are reported, {accepted} were accepted"))?;
+    first.clear()
+}
+
+fn short_reports(peer: &Peer) -> Check {
+    if !is_there(peer)? {
+        return Ok(());
+    }
+    let disk = peer.scratch()?;
+    let mut host = Host::new(peer, disk, 0)?;
+    host.clear()?;
+    expect_status(&host.register(RegisterAction::REGISTER)?, &[Status::SUCCESS])?;
+    let whole = host.report(4096)?;
+    expect_status(&whole, &[Status::SUCCESS])?;
+    for room in [4, 20, 24, 28, 64, 68, 124, 128] {
+        let answer = host.report(room)?;
+        if answer.status().is_success() {
+            holds(whole.data.starts_with(&answer.data), format!("another report in {room} bytes"))?;
+        } else {
+            expect_status(&answer, &[Status::INVALID_FIELD, Status::DATA_SGL_LENGTH_INVALID])?;
+        }
+    }
+    host.clear()
+}
+
+fn preempts(peer: &Peer) -> Check {
+    if !is_there(peer)? {
+        return Ok(());
+    }
+    let disk = peer.scratch()?;
+    let (mut holder, mut victim) = (Host::new(peer, disk, 0)?, Host::new(peer, disk, 1)?);
+    holder.clear()?;
+    let blocks = disk.asked_blocks();
+    disk.put(&mut holder.io, 0, blocks, 0xB1)?;
+    for host in [&mut holder, &mut victim] {
+        expect_status(&host.register(RegisterAction::REGISTER)?, &[Status::SUCCESS])?;
+    }
+    let kind = ReservationType::WRITE_EXCLUSIVE;
+    for other in [0, key(77), u64::MAX] {
+        let answer = holder.acquire(AcquireAction::PREEMPT, kind, other)?;
+        let rights = [Status::RESERVATION_CONFLICT, Status::INVALID_FIELD];
+        expect_status(&answer, &rights).about(format!("Preempt of key {other:#x}"))?;
+    }
+    let data = disk.fill(blocks, 0xB2);
+    let cid = victim.io.submit(disk.write(0, blocks), Move::Asked(&data))?;
+    let Step::Wants(window) = victim.io.step(cid)? else { return skipped("no R2T for a write") };
+    expect_status(&holder.acquire(AcquireAction::ACQUIRE, kind, 0)?, &[Status::SUCCESS]).about("Acquire")?;
+    let answer = holder.acquire(AcquireAction::PREEMPT_AND_ABORT, kind, victim.key)?;
+    expect_status(&answer, &[Status::SUCCESS]).about("Preempt and Abort")?;
+    // The data comes late: its write must not land.
+    victim.io.serve(&window, &data)?;
+    if let Ok(answer) = victim.io.finish(cid, &data) {
+        holds(!answer.status().is_success(), "a write succeeds after its host was preempted")?;
+    }
+    disk.holds(&mut holder.io, 0, blocks, 0xB1).about("after a Preempt")?;
+    holder.clear()
+}
+
+/// N11: what each host may do under each kind of reservation.
+pub(super) fn conflicts(peer: &Peer) -> Check {
+    if !is_there(peer)? {
+        return Ok(());
+    }
+    let disk = peer.scratch()?;
+    let mut hosts = [Host::new(peer, disk, 0)?, Host::new(peer, disk, 1)?, Host::new(peer, disk, 2)?];
+    hosts[0].clear()?;
+    for (kind, keeps_readers_out, lets_registrants_in) in [
+        (ReservationType::WRITE_EXCLUSIVE, false, false),
+        (ReservationType::EXCLUSIVE_ACCESS, true, false),
+        (ReservationType::WRITE_EXCLUSIVE_REGISTRANTS, false, true),
+        (ReservationType::EXCLUSIVE_ACCESS_REGISTRANTS, true, true),
+        (ReservationType::WRITE_EXCLUSIVE_ALL, false, true),
+        (ReservationType::EXCLUSIVE_ACCESS_ALL, true, true),
+    ] {
+        for host in &mut hosts[..2] {
+            expect_status(&host.register(RegisterAction::REGISTER)?, &[Status::SUCCESS])?;
+        }
+        expect_status(&hosts[0].acquire(AcquireAction::ACQUIRE, kind, 0)?, &[Status::SUCCESS]).about(kind)?;
+        let data = disk.fill(1, 0xB3);
+        for (host, who) in hosts.iter_mut().zip(["the holder", "a registrant", "anyone else"]) {
+            let is_in = who == "the holder" || who == "a registrant" && lets_registrants_in;
+            let right =
+                |is_free: bool| if is_free { [Status::SUCCESS] } else { [Status::RESERVATION_CONFLICT] };
+            let what = |verb: &str| format!("{verb} by {who} under {kind}");
+            let read = Move::Back(disk.block_bytes);
+            host.io
+                .must_end(disk.read(0, 1), read, &right(is_in || !keeps_readers_out))
+                .about(what("Read"))?;
+            host.io.must_end(disk.write(0, 1), disk.bring(&data), &right(is_in)).about(what("Write"))?;
+            let zeroes: Sqe = Sqe::write_zeroes(disk.nsid, 1, 1, false);
+            if peer.identify.oncs().contains(Oncs::WRITE_ZEROES) {
+                host.io.must_end(zeroes, Move::None, &right(is_in)).about(what("Write Zeroes"))?;
+            }
+        }
+        hosts[0].clear()?;
+    }
+    Ok(())
 }

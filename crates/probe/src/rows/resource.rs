@@ -24,12 +24,14 @@ pub(super) const ROWS: &[Row] = &[
     Row::new("R2", "ICReq, then no Connect", "closed", no_connect)
         .judged("after how long is a choice")
         .slow(),
-    Row::new("R3", "Connect, then no authentication", "closed", |peer| {
-        match peer.connected.authentication_required() {
-            true => skipped("not written yet"),
-            false => skipped("the target does not ask for authentication"),
-        }
-    }),
+    Row::new(
+        "R3",
+        "Connect, then no authentication",
+        "closed; borne where none is asked for",
+        no_authentication,
+    )
+    .judged("after how long is a choice")
+    .slow(),
     Row::new("R4", "a byte every 5 s, of a header, capsule data, H2CData", "closed within 40 s", dribble)
         .judged("after how long is a choice")
         .slow(),
@@ -55,9 +57,8 @@ pub(super) const ROWS: &[Row] = &[
     Row::new("R12", "a target killed under load", "nothing durable is lost", |_| {
         skipped("the target cannot be killed from here")
     }),
-    Row::new("R13", "logs flooded by any of these", "limited", |_| {
-        skipped("the target's log cannot be read from here")
-    }),
+    Row::new("R13", "thousands of wrong PDUs, to flood the log", "64 KiB of log at most", floods_of_log)
+        .judged("how much is too much"),
 ];
 
 fn idle_connections(peer: &Peer) -> Check {
@@ -86,6 +87,20 @@ fn no_connect(peer: &Peer) -> Check {
     link.send(&Draft::command(link.form, Sqe::property_get(Property::CAP), &[]).seal())?;
     let _ = link.receive()?;
     closed_in_time(&mut link, start)
+}
+
+fn no_authentication(peer: &Peer) -> Check {
+    let mut admin = peer.queue(Digests::empty())?;
+    let answer = peer.connect_admin(&mut admin)?;
+    let is_asked = ConnectResult::from_bits(answer.cqe.dw0()).authentication_required();
+    if is_asked {
+        let start = Instant::now();
+        admin.link = admin.link.patient(Duration::from_secs(150));
+        return closed_in_time(&mut admin.link, start);
+    }
+    // Nothing is awaited of it: it stays.
+    std::thread::sleep(Duration::from_secs(15));
+    admin.must(Sqe::property_get(Property::CAP), Move::None).about("after 15 s").map(drop)
 }
 
 fn dribble(peer: &Peer) -> Check {
@@ -171,6 +186,37 @@ fn many_associations(peer: &Peer) -> Check {
         count += 1;
     }
     holds(count > 50, format!("{count} associations in 10 s"))
+}
+
+fn floods_of_log(peer: &Peer) -> Check {
+    const LOG_BYTES_MAX: u64 = 64 << 10;
+    let Some(path) = &peer.settings.log else {
+        return skipped("where the target writes its log is not said: --target-log");
+    };
+    let size = || match std::fs::metadata(path) {
+        Ok(metadata) => Ok(metadata.len()),
+        Err(error) => skipped(format!("{}: {error}", path.display())),
+    };
+    let before = size()?;
+    for round in 0..2000_u32 {
+        let mut link = if round % 3 == 0 { peer.tcp()? } else { peer.link(Digests::empty())? };
+        let draft = Draft::command(link.form, Sqe::property_get(Property::CAP), &[]);
+        let bytes = match round % 3 {
+            1 => draft.with(2, &[9]).seal(),
+            _ => draft.seal(),
+        };
+        link.send(&bytes)?;
+        let _ = link.receive()?;
+    }
+    for round in 0..1000 {
+        let mut queue = peer.queue(Digests::empty())?;
+        let data = peer.connect_data(Cntlid::new(0x1234));
+        let sqe = peer.connect_command(1 + round % 2, ENTRIES).to_sqe();
+        queue.run(sqe, Move::InCapsule(data.as_bytes()))?;
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    let grown = size()?.saturating_sub(before);
+    holds(grown <= LOG_BYTES_MAX, format!("the log has grown by {grown} bytes"))
 }
 
 fn expiry(peer: &Peer) -> Check {

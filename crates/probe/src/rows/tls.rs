@@ -1,40 +1,332 @@
-//! Section 13: TLS, as far as a host without keys can try it.
+//! Section 13: TLS, as far as a host without keys can try it. A port without TLS must end each of these connections as soon
+//! as it sees that they are no NVMe; one with TLS must refuse the handshake.
 
-use wire::pdu::Digests;
+use std::io::{ErrorKind, Read};
+use std::time::{Duration, Instant};
+
+use wire::pdu::{DataAlignment, Digests, IcReq, PduType, TERM_REQ_BYTES};
+use zerocopy::IntoBytes;
 
 use crate::finding::{About, Check, Finding, differs, holds, skipped};
-use crate::link::Got;
+use crate::link::Link;
 use crate::peer::Peer;
 use crate::row::Row;
 
+/// What decides which of two answers is right.
+const PLAIN: &str = "a port without TLS tells off or closes, one with it sends an alert or closes";
+
 pub(super) const ROWS: &[Row] = &[
-    Row::new("T1", "a TLS hello to a plain port", "closed, or told off", hello),
-    Row::new("T2", "hellos that do not fit", "an alert", needs_tls),
-    Row::new("T3", "64 KiB of identities", "an alert", needs_tls),
-    Row::new("T4", "a handshake a byte a second", "closed in time", needs_tls),
-    Row::new("T5", "early data, floods of updates and empty records", "refused, or bounded", needs_tls),
-    Row::new("T6", "a bit wrong in any record", "a fatal alert", needs_tls),
-    Row::new("T7", "the end without close_notify", "as the end of the stream", needs_tls),
-    Row::new("T8", "as many records as a key may have", "a new key", needs_tls),
-    Row::new("T9", "messages that some hosts do not know", "never sent", needs_tls),
+    Row::new("T1", "a TLS hello to a plain port, ICReq to one with TLS", "closed, or told off", other_door),
+    Row::new("T2", "hellos that do not fit", "an alert", unfit_hellos).judged(PLAIN),
+    Row::new("T3", "64 KiB of identities, a thousand, binders cut off", "an alert", many_identities)
+        .judged(PLAIN),
+    Row::new("T4", "a handshake a byte a second", "closed within 20 s", dribble)
+        .judged("after how long is a choice")
+        .slow(),
+    Row::new("T5", "early data, floods of empty records, records too long", "refused", odd_records)
+        .judged(PLAIN),
+    Row::new("T6", "a bit wrong anywhere in the hello", "refused", flipped_bits).judged(PLAIN),
+    Row::new("T7", "the end of the stream within the handshake", "cleaned up", cut_hellos),
+    Row::new("T8", "as many records as a key may have", "a new key", needs_session).judged(PLAIN),
+    Row::new("T9", "messages that some hosts do not know", "never sent", needs_session).judged(PLAIN),
 ];
 
-fn needs_tls(_: &Peer) -> Check {
-    skipped("not written yet: it needs a port with TLS")
+/// Types of records.
+const CHANGE_CIPHER_SPEC: u8 = 20;
+const ALERT: u8 = 21;
+const HANDSHAKE: u8 = 22;
+const APPLICATION_DATA: u8 = 23;
+
+/// The most that a record may have.
+const RECORD_BYTES_MAX: usize = 16_384;
+
+/// How a port refused a hello.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refusal {
+    /// It speaks TLS: an alert.
+    Alert,
+    /// It does not: a TermReq.
+    TermReq,
+    /// It only closed.
+    Closed,
 }
 
-fn hello(peer: &Peer) -> Check {
-    // A record of the handshake with a hello of 200 bytes, as far as anyone looks.
-    let mut bytes = vec![0x16, 3, 1, 0, 204, 1, 0, 0, 200, 3, 3];
-    bytes.resize(5 + 204, 0x5A);
-    let mut link = peer.tcp()?;
-    link.send(&bytes)?;
-    match link.receive() {
-        Ok(Got::Closed) => {}
-        Ok(Got::TermReq { fes, .. }) => holds([1, 2].contains(&fes.raw()), format!("a TermReq ({fes})"))?,
-        Ok(got) => return differs(got),
-        Err(Finding::Hangs(_)) => return Err(Finding::Hangs("it waits for more of a TLS hello".into())),
-        Err(finding) => return Err(finding),
+fn record(kind: u8, body: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(body.len()).expect("short");
+    [&[kind, 3, 1][..], &length.to_be_bytes(), body].concat()
+}
+
+/// A hello over as many records as it needs.
+fn records(message: &[u8]) -> Vec<u8> {
+    message.chunks(RECORD_BYTES_MAX).flat_map(|part| record(HANDSHAKE, part)).collect()
+}
+
+fn with_length_16(bytes: &[u8]) -> Vec<u8> {
+    [&u16::try_from(bytes.len()).expect("short").to_be_bytes()[..], bytes].concat()
+}
+
+/// A ClientHello of TLS 1.3, as hosts with a key send it.
+#[derive(Clone, Debug)]
+struct Hello {
+    versions: Vec<u16>,
+    /// 0: the key alone, 1: with a key exchange. None: certificates only.
+    key_modes: Option<Vec<u8>>,
+    identities: Vec<Vec<u8>>,
+    binder_bytes: usize,
+    has_early_data: bool,
+}
+
+impl Default for Hello {
+    fn default() -> Self {
+        let identity =
+            b"NVMe1R01 nqn.2014-08.org.nvmexpress:uuid:probe nqn.2014-08.org.nvmexpress:uuid:none".to_vec();
+        Self {
+            versions: vec![0x0304],
+            key_modes: Some(vec![1]),
+            identities: vec![identity],
+            binder_bytes: 32,
+            has_early_data: false,
+        }
     }
-    peer.link(Digests::empty()).about("a plain host").map(drop)
+}
+
+impl Hello {
+    fn message(&self) -> Vec<u8> {
+        let mut extensions = Vec::new();
+        let mut extension = |kind: u16, body: &[u8]| {
+            extensions.extend_from_slice(&kind.to_be_bytes());
+            extensions.extend_from_slice(&with_length_16(body));
+        };
+        let versions: Vec<u8> = self.versions.iter().flat_map(|version| version.to_be_bytes()).collect();
+        if !versions.is_empty() {
+            extension(43, &[&[u8::try_from(versions.len()).expect("few")][..], &versions].concat());
+        }
+        extension(10, &with_length_16(&[0, 29, 0, 23]));
+        extension(13, &with_length_16(&[4, 3, 8, 4, 4, 1]));
+        // A share of x25519: its base point is as good as any.
+        let share = [&[0, 29][..], &with_length_16(&[&[9][..], &[0; 31]].concat())].concat();
+        extension(51, &with_length_16(&share));
+        if self.has_early_data {
+            extension(42, &[]);
+        }
+        if let Some(modes) = &self.key_modes {
+            extension(45, &[&[u8::try_from(modes.len()).expect("few")][..], modes].concat());
+            let identities: Vec<u8> = self
+                .identities
+                .iter()
+                .flat_map(|identity| [&with_length_16(identity)[..], &[0; 4]].concat())
+                .collect();
+            let binder =
+                [&[u8::try_from(self.binder_bytes).expect("a hash")][..], &vec![0xB1; self.binder_bytes]]
+                    .concat();
+            let binders = binder.repeat(self.identities.len());
+            let both = [with_length_16(&identities), with_length_16(&binders)].concat();
+            // It is the last one, as it must be.
+            if let Ok(length) = u16::try_from(both.len()) {
+                extensions.extend_from_slice(&41_u16.to_be_bytes());
+                extensions.extend_from_slice(&length.to_be_bytes());
+            } else {
+                extensions.extend_from_slice(&[0, 41, 0xFF, 0xFF]);
+            }
+            extensions.extend_from_slice(&both);
+        }
+        let mut body = vec![3, 3];
+        body.extend_from_slice(&[0x52; 32]);
+        body.extend_from_slice(&[0, 0, 4, 0x13, 1, 0x13, 2, 1, 0]);
+        body.extend_from_slice(&u16::try_from(extensions.len()).unwrap_or(u16::MAX).to_be_bytes());
+        body.extend_from_slice(&extensions);
+        let length = u32::try_from(body.len()).expect("short");
+        [&[1][..], &length.to_be_bytes()[1..], &body].concat()
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        records(&self.message())
+    }
+}
+
+/// Everything that comes up to the end of the connection. Ours ends as soon as the peer has said one whole thing.
+fn answer(link: &mut Link, patience: Duration) -> Check<Vec<u8>> {
+    let start = Instant::now();
+    let mut bytes = Vec::new();
+    loop {
+        let mut part = [0; 4096];
+        let _ = link.stream().set_read_timeout(Some(Duration::from_millis(100)));
+        match { link.stream() }.read(&mut part) {
+            Ok(0) => return Ok(bytes),
+            Ok(count) => {
+                bytes.extend_from_slice(&part[..count]);
+                holds(bytes.len() < 64 << 10, "an answer of 64 KiB to a hello")?;
+                link.finish();
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+            // A reset is an end, too.
+            Err(_) => return Ok(bytes),
+        }
+        if start.elapsed() > patience {
+            return Err(Finding::Hangs("the connection stays open".into()));
+        }
+    }
+}
+
+/// The answer must be a refusal, whole, with nothing in it but what was sent.
+fn refusal(bytes: &[u8], sent: &[u8]) -> Check<Refusal> {
+    let Some(first) = bytes.first() else { return Ok(Refusal::Closed) };
+    if *first == (PduType::C2hTermReq as u8) {
+        let length = bytes.get(4..8).map(|plen| u32::from_le_bytes(plen.try_into().expect("four bytes")));
+        holds(length == u32::try_from(bytes.len()).ok(), "a TermReq of another length than is sent")?;
+        holds(bytes.len() >= TERM_REQ_BYTES, "a short TermReq")?;
+        let fes = u16::from_le_bytes([bytes[8], bytes[9]]);
+        holds([1, 2].contains(&fes), format!("a TermReq {fes:#04x}"))?;
+        let copy = &bytes[TERM_REQ_BYTES..];
+        holds(sent.starts_with(copy), "its TermReq has other bytes than were sent")?;
+        return Ok(Refusal::TermReq);
+    }
+    if bytes.len() == 7 && *first == ALERT && bytes[3..5] == [0, 2] {
+        return Ok(Refusal::Alert);
+    }
+    match *first {
+        HANDSHAKE | CHANGE_CIPHER_SPEC | APPLICATION_DATA => differs("it goes on with the handshake"),
+        _ => differs(format!("{} bytes that are neither an alert nor a TermReq", bytes.len())),
+    }
+}
+
+/// Sends this on a connection of its own, and it must be refused.
+fn refused(peer: &Peer, what: &str, bytes: &[u8]) -> Check<Refusal> {
+    let mut link = peer.tcp()?;
+    link.send(bytes).about(what)?;
+    let answer = answer(&mut link, peer.settings.patience).about(what)?;
+    refusal(&answer, bytes).about(what)
+}
+
+/// Afterwards hosts get in as before.
+fn others_get_in(peer: &Peer) -> Check {
+    peer.link(Digests::empty()).about("a host afterwards").map(drop)
+}
+
+fn other_door(peer: &Peer) -> Check {
+    if refused(peer, "a hello", &Hello::default().bytes())? == Refusal::Alert {
+        let mut link = peer.tcp()?;
+        link.send(IcReq::new(DataAlignment::NONE, Digests::empty(), 1).as_bytes())?;
+        let said = answer(&mut link, peer.settings.patience).about("ICReq at a port with TLS")?;
+        let is_ic_resp = said.first() == Some(&(PduType::IcResp as u8));
+        return holds(!is_ic_resp, "a port with TLS also does without");
+    }
+    others_get_in(peer)
+}
+
+fn unfit_hellos(peer: &Peer) -> Check {
+    let right = Hello::default;
+    for (what, hello) in [
+        ("an identity that nobody has", right()),
+        ("TLS 1.2", Hello { versions: vec![0x0303], ..right() }),
+        ("no version", Hello { versions: Vec::new(), ..right() }),
+        ("versions that are none", Hello { versions: vec![0x0305, 0x7F7F, 0], ..right() }),
+        ("certificates only", Hello { key_modes: None, ..right() }),
+        ("the key alone", Hello { key_modes: Some(vec![0]), ..right() }),
+        ("key modes that are none", Hello { key_modes: Some(vec![7, 255]), ..right() }),
+        ("no identity", Hello { identities: Vec::new(), ..right() }),
+        ("an empty identity", Hello { identities: vec![Vec::new()], ..right() }),
+    ] {
+        refused(peer, what, &hello.bytes())?;
+    }
+    others_get_in(peer)
+}
+
+fn many_identities(peer: &Peer) -> Check {
+    let right = Hello::default;
+    let short = |count: usize| vec![b"NVMe1R01 a b".to_vec(); count];
+    for (what, hello) in [
+        ("an identity of 60,000 bytes", Hello { identities: vec![vec![b'i'; 60_000]], ..right() }),
+        ("1000 identities", Hello { identities: short(1000), ..right() }),
+        ("a binder of 1 byte", Hello { binder_bytes: 1, ..right() }),
+        ("no binder", Hello { binder_bytes: 0, ..right() }),
+        ("a binder of 255 bytes", Hello { binder_bytes: 255, ..right() }),
+    ] {
+        refused(peer, what, &hello.bytes())?;
+    }
+    let whole = right().bytes();
+    // The record and the hello say that more comes: then nothing does.
+    let mut link = peer.tcp()?;
+    link.send(&whole[..whole.len() - 16])?;
+    link.finish();
+    let said = answer(&mut link, peer.settings.patience).about("a binder cut off")?;
+    refusal(&said, &whole).about("a binder cut off")?;
+    others_get_in(peer)
+}
+
+fn dribble(peer: &Peer) -> Check {
+    let bytes = Hello::default().bytes();
+    let mut link = peer.tcp()?;
+    let start = Instant::now();
+    for (count, byte) in bytes.iter().enumerate().take(25) {
+        link.send(std::slice::from_ref(byte))?;
+        match answer(&mut link, Duration::from_millis(900)) {
+            Ok(said) => return refusal(&said, &bytes[..=count]).map(drop),
+            Err(Finding::Hangs(_)) => {}
+            Err(finding) => return Err(finding),
+        }
+    }
+    Err(Finding::Hangs(format!("a handshake is open after {} s", start.elapsed().as_secs())))
+}
+
+fn odd_records(peer: &Peer) -> Check {
+    let hello = Hello::default().message();
+    let early = Hello { has_early_data: true, ..Hello::default() }.bytes();
+    let empty = record(HANDSHAKE, &[]);
+    let too_long = [&[HANDSHAKE, 3, 1, 0x41, 0x01][..], &vec![0; 0x4101]].concat();
+    for (what, bytes) in [
+        ("early data", [&early[..], &record(APPLICATION_DATA, &[0; 512]).repeat(32)].concat()),
+        ("100,000 empty records", empty.repeat(100_000)),
+        ("a record of 16,641 bytes", too_long),
+        ("a record of a kind that is none", record(99, &hello)),
+        ("data before the hello", record(APPLICATION_DATA, &[0; 512])),
+        ("a change of cipher before the hello", record(CHANGE_CIPHER_SPEC, &[1]).repeat(1000)),
+        ("an alert before the hello", record(ALERT, &[2, 0])),
+        ("records of a byte", hello.chunks(1).flat_map(|byte| record(HANDSHAKE, byte)).collect()),
+    ] {
+        // Records without anything in them may be waited through.
+        match refused(peer, what, &bytes) {
+            Err(Finding::Hangs(_)) if what.ends_with("empty records") => {}
+            result => drop(result?),
+        }
+    }
+    others_get_in(peer)
+}
+
+fn flipped_bits(peer: &Peer) -> Check {
+    let bytes = Hello::default().bytes();
+    for at in 0..bytes.len() {
+        let mut wrong = bytes.clone();
+        wrong[at] ^= 1 << (at % 8);
+        let mut link = peer.tcp()?;
+        link.send(&wrong)?;
+        // Lengths may now say that more is to come.
+        link.finish();
+        let what = format!("byte {at}");
+        refusal(&answer(&mut link, peer.settings.patience).about(&what)?, &wrong).about(&what)?;
+    }
+    others_get_in(peer)
+}
+
+fn cut_hellos(peer: &Peer) -> Check {
+    let bytes = Hello::default().bytes();
+    for end in [1, 4, 5, 6, 9, 11, 43, 100, bytes.len() - 1] {
+        let mut link = peer.tcp()?;
+        link.send(&bytes[..end])?;
+        link.finish();
+        let what = format!("the end after {end} bytes");
+        refusal(&answer(&mut link, peer.settings.patience).about(&what)?, &bytes[..end]).about(&what)?;
+        let mut link = peer.tcp()?;
+        link.send(&bytes[..end])?;
+        link.reset();
+    }
+    others_get_in(peer)
+}
+
+fn needs_session(peer: &Peer) -> Check {
+    match refused(peer, "a hello", &Hello::default().bytes())? {
+        Refusal::Alert => skipped("it takes a session, and that takes the port's key"),
+        // Without TLS there is no key to wear out, and nothing of the kind is sent.
+        Refusal::TermReq | Refusal::Closed => Ok(()),
+    }
 }

@@ -1,0 +1,570 @@
+//! Section 15: memcached's protocols, where a target speaks them as well.
+
+mod binary;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::time::{Duration, Instant};
+
+use wire::pdu::{DataAlignment, Digests, IcReq};
+use zerocopy::IntoBytes;
+
+use crate::finding::{About, Check, Finding, differs, holds, skipped};
+use crate::link::{term, term_at};
+use crate::peer::Peer;
+use crate::row::Row;
+use crate::rows::common_header::told_off;
+
+pub(super) const ROWS: &[Row] = &[
+    Row::new("E1", "set with lengths that are none", "CLIENT_ERROR, then as usual, or closed", odd_lengths),
+    Row::new("E2", "keys too long, empty, with control bytes", "CLIENT_ERROR, and no other key", odd_keys)
+        .judged("control bytes but for the ends of words may be part of a key"),
+    Row::new("E3", "lines without an end, values without their end", "an error, or closed", odd_lines),
+    Row::new("E4", "get with 100,000 keys", "every answer, or refused", many_keys)
+        .judged("how many keys a line may have is a choice"),
+    Row::new(
+        "E5",
+        "binary requests with lengths that contradict each other",
+        "an error, or closed",
+        binary::odd,
+    ),
+    Row::new("E6", "SASL in the wrong order, and huge", "refused", binary::sasl),
+    Row::new("E7", "meta commands with odd flags, opaques and base64", "CLIENT_ERROR", meta),
+    Row::new(
+        "E8",
+        "arithmetic on what is no number, and at its ends",
+        "as memcached documents it",
+        arithmetic,
+    ),
+    Row::new("E9", "races of cas, times of all kinds", "as memcached documents it", times),
+    Row::new("E10", "the same port by UDP", "no answer", udp),
+    Row::new(
+        "E11",
+        "a client that does not read, one that does not write",
+        "closed, or borne; others go on",
+        slow,
+    )
+    .judged("after how long is a choice")
+    .slow(),
+    Row::new("E12", "commands for the operator", "refused", operator)
+        .judged("flush_all and verbosity may be allowed"),
+    Row::new("E13", "NVMe, HTTP and memcached at each other's doors", "an error, or closed", wrong_doors),
+];
+
+/// The longest answer that is read.
+const LINE_BYTES_MAX: usize = 64 << 10;
+
+/// A client of memcached's text protocol.
+pub(super) struct Client {
+    stream: TcpStream,
+    patience: Duration,
+    /// Bytes read and not taken.
+    input: Vec<u8>,
+}
+
+/// What a line that is wrong came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum After {
+    /// The lines that came, all of them refusals, before the next command was answered as usual.
+    Goes(Vec<String>),
+    /// The connection was closed.
+    Closed,
+}
+
+impl Client {
+    pub(super) fn new(peer: &Peer) -> Check<Self> {
+        let Some(address) = peer.settings.memcached else {
+            return skipped("where memcached's clients connect is not said: --memcached");
+        };
+        if !peer.settings.may_overwrite {
+            return skipped("it writes: allow that with --overwrite");
+        }
+        Self::connect(address, peer.settings.patience)
+    }
+
+    fn connect(address: SocketAddr, patience: Duration) -> Check<Self> {
+        let gone =
+            |error: std::io::Error| Finding::Dies(format!("memcached's port does not connect: {error}"));
+        let stream = TcpStream::connect_timeout(&address, patience).map_err(gone)?;
+        stream.set_nodelay(true).and_then(|()| stream.set_write_timeout(Some(patience))).map_err(gone)?;
+        Ok(Self { stream, patience, input: Vec::new() })
+    }
+
+    /// Sends bytes; whether the other side still takes them.
+    pub(super) fn send(&mut self, bytes: &[u8]) -> Check<bool> {
+        match self.stream.write_all(bytes) {
+            Ok(()) => Ok(true),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                Err(Finding::Hangs("it takes in nothing more".into()))
+            }
+            Err(_) => Ok(false),
+        }
+    }
+
+    /// Reads more; `false` at the end of the connection.
+    fn more(&mut self, until: Instant) -> Check<bool> {
+        let mut bytes = [0; 64 << 10];
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Finding::Hangs(format!("no answer in {} ms", self.patience.as_millis())));
+            }
+            let _ = self.stream.set_read_timeout(Some(left.max(Duration::from_millis(1))));
+            match self.stream.read(&mut bytes) {
+                Ok(0) => return Ok(false),
+                Ok(count) => {
+                    self.input.extend_from_slice(&bytes[..count]);
+                    return Ok(true);
+                }
+                Err(error) => match error.kind() {
+                    ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted => {}
+                    _ => return Ok(false),
+                },
+            }
+        }
+    }
+
+    /// So many bytes; `None` if the connection ends before.
+    pub(super) fn take(&mut self, count: usize) -> Check<Option<Vec<u8>>> {
+        let until = Instant::now() + self.patience;
+        while self.input.len() < count {
+            if !self.more(until)? {
+                return Ok(None);
+            }
+        }
+        Ok(Some(self.input.drain(..count).collect()))
+    }
+
+    /// The next line, without its end; `None` if the connection ends before.
+    fn next_line(&mut self) -> Check<Option<String>> {
+        let until = Instant::now() + self.patience;
+        let mut seen = 0;
+        loop {
+            if let Some(at) = self.input[seen..].iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.input.drain(..=seen + at).collect();
+                let is_right = line.ends_with(b"\r\n") && line.is_ascii();
+                holds(is_right, format!("a line that is none: {}", line.escape_ascii()))?;
+                return Ok(Some(String::from_utf8_lossy(&line[..line.len() - 2]).into_owned()));
+            }
+            seen = self.input.len();
+            holds(seen < LINE_BYTES_MAX, "an answer without an end")?;
+            if !self.more(until)? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Sends this and gives the line that comes.
+    pub(super) fn line(&mut self, text: &str) -> Check<String> {
+        self.send(text.as_bytes())?;
+        match self.next_line()? {
+            Some(line) => Ok(line),
+            None => differs(format!("closed after {text:?}")),
+        }
+    }
+
+    /// Sends this, and this line must come.
+    fn expect(&mut self, text: &str, right: &str) -> Check {
+        let line = self.line(text).about(text.escape_debug())?;
+        holds(line == right, format!("{:?}: {line:?}, not {right:?}", text.escape_debug().to_string()))
+    }
+
+    /// A value; `None` if there is none.
+    pub(super) fn get(&mut self, key: &str) -> Check<Option<Vec<u8>>> {
+        let line = self.line(&format!("get {key}\r\n"))?;
+        if line == "END" {
+            return Ok(None);
+        }
+        let words: Vec<_> = line.split(' ').collect();
+        let length = match words[..] {
+            ["VALUE", name, _, length] if name == key => length.parse::<usize>().ok(),
+            _ => None,
+        };
+        let Some(length) = length else { return differs(format!("{line:?} in answer to a get")) };
+        let value = self.take(length + 2)?;
+        let end = self.next_line()?;
+        match (value, end.as_deref()) {
+            (Some(value), Some("END")) if value.ends_with(b"\r\n") => Ok(Some(value[..length].to_vec())),
+            _ => differs("a value that does not end as it should"),
+        }
+    }
+
+    /// Stores a value, and gives the answer.
+    pub(super) fn set(&mut self, key: &str, value: &[u8]) -> Check<String> {
+        self.send(format!("set {key} 0 0 {}\r\n", value.len()).as_bytes())?;
+        self.send(value)?;
+        self.line("\r\n")
+    }
+
+    /// Sends what is wrong, then a question: up to its answer there may be refusals, and `others`, and nothing else.
+    fn wrong(&mut self, bytes: &[u8], others: &[&str]) -> Check<After> {
+        let what = String::from_utf8_lossy(&bytes[..bytes.len().min(60)]).escape_debug().to_string();
+        let question: &[u8] = if bytes.ends_with(b"\n") { b"version\r\n" } else { b"\r\nversion\r\n" };
+        let is_open = self.send(bytes)? && self.send(question)?;
+        let mut lines = Vec::new();
+        for _ in 0..10_000 {
+            let Some(line) = self.next_line().about(&what)? else { return Ok(After::Closed) };
+            if line.starts_with("VERSION ") && is_open {
+                return Ok(After::Goes(lines));
+            }
+            let is_refusal =
+                ["ERROR", "CLIENT_ERROR", "SERVER_ERROR"].iter().any(|word| line.starts_with(word));
+            holds(is_refusal || others.contains(&line.as_str()), format!("{what}: {line:?}"))?;
+            lines.push(line);
+        }
+        differs(format!("{what}: 10,000 lines"))
+    }
+
+    /// The same, on a connection of its own, and at least one refusal must come unless it is closed.
+    fn refused(peer: &Peer, bytes: &[u8]) -> Check {
+        match Self::new(peer)?.wrong(bytes, &[])? {
+            After::Goes(lines) => holds(!lines.is_empty(), "it is passed over"),
+            After::Closed => Ok(()),
+        }
+    }
+}
+
+fn odd_lengths(peer: &Peer) -> Check {
+    let lengths = [
+        "-1",
+        "-2147483648",
+        "-9223372036854775808",
+        "2147483648",
+        "4294967295",
+        "9223372036854775808",
+        "18446744073709551615",
+        "18446744073709551616",
+        "123456789012345678901234567890",
+        "0x10",
+        "1e3",
+        "five",
+        "",
+    ];
+    for length in lengths {
+        for verb in ["set", "add", "append", "cas"] {
+            let line = format!("{verb} probe-e1 0 0 {length}\r\nvalue\r\n");
+            Client::refused(peer, line.as_bytes()).about(format!("{verb} of {length:?} bytes"))?;
+        }
+    }
+    // A sign is a part of numbers to some.
+    Client::new(peer)?.wrong(b"set probe-e1 0 0 +5\r\nvalue\r\n", &["STORED"])?;
+    for field in
+        ["set probe-e1 x 0 5", "set probe-e1 0 x 5", "set probe-e1 -1 0 5", "set probe-e1 4294967296 0 5"]
+    {
+        let line = format!("{field}\r\nvalue\r\n");
+        Client::new(peer)?.wrong(line.as_bytes(), &["STORED"]).about(field)?;
+    }
+    let mut client = Client::new(peer)?;
+    client.expect("set probe-e1 0 0 5\r\nvalue\r\n", "STORED")?;
+    client.expect("delete probe-e1\r\n", "DELETED")
+}
+
+fn odd_keys(peer: &Peer) -> Check {
+    let long = "k".repeat(250);
+    let mut client = Client::new(peer)?;
+    client.expect(&format!("set {long} 0 0 4\r\nlong\r\n"), "STORED").about("a key of 250 bytes")?;
+    for length in [251, 252, 1000, 1900] {
+        let key = "k".repeat(length);
+        for line in
+            [format!("set {key} 0 0 5\r\nwrong\r\n"), format!("get {key}\r\n"), format!("delete {key}\r\n")]
+        {
+            Client::refused(peer, line.as_bytes()).about(format!("a key of {length} bytes"))?;
+        }
+    }
+    holds(client.get(&long)?.as_deref() == Some(b"long"), "a longer key was taken for its front")?;
+    client.expect(&format!("delete {long}\r\n"), "DELETED")?;
+    for line in ["set\r\n", "set  0 0 5\r\nvalue\r\n", "get\r\n", "get \r\n", "delete\r\n", "incr probe\r\n"]
+    {
+        Client::refused(peer, line.as_bytes()).about(line.escape_debug())?;
+    }
+    for byte in [0_u8, 1, 7, 0x0B, 0x1B, 0x7F, 0x80, 0xFF] {
+        let key = [b"probe-e2".as_slice(), &[byte], b"x"].concat();
+        let store = [b"set ".as_slice(), &key, b" 0 0 5\r\nvalue\r\n"].concat();
+        let stored = Client::new(peer)?.wrong(&store, &["STORED"]).about(format!("byte {byte:#04x}"))?;
+        // It is never the end of the key.
+        holds(client.get("probe-e2")?.is_none(), format!("byte {byte:#04x} ends a key"))?;
+        if matches!(&stored, After::Goes(lines) if lines.iter().any(|line| line == "STORED")) {
+            let delete = [b"delete ".as_slice(), &key, b"\r\n"].concat();
+            Client::new(peer)?.wrong(&delete, &["DELETED"])?;
+        }
+    }
+    Ok(())
+}
+
+fn odd_lines(peer: &Peer) -> Check {
+    for (what, part) in [("letters", &b"abcdefgh"[..]), ("spaces", b"        "), ("zeros", &[0; 8])] {
+        let mut client = Client::new(peer)?;
+        let chunk = part.repeat(8 << 10);
+        let mut sent = 0;
+        while sent < 64 << 20 && client.send(&chunk)? {
+            sent += chunk.len();
+        }
+        if sent >= 64 << 20 {
+            // All was taken in: then it must at least be told off.
+            match client.wrong(b"", &[]).about(what)? {
+                After::Goes(lines) => holds(!lines.is_empty(), "a line of 64 MiB is passed over")?,
+                After::Closed => {}
+            }
+        }
+    }
+    Client::new(peer)?.wrong(b"version\nget probe-e3\n", &["END"]).map(drop).or_else(
+        |finding| match finding {
+            // The first of the two answers looks as the question's.
+            Finding::Differs(_) => Ok(()),
+            finding => Err(finding),
+        },
+    )?;
+    let mut client = Client::new(peer)?;
+    for end in ["XX", "\n\n", "\r\r", "\nX"] {
+        client.wrong(format!("set probe-e3 0 0 5\r\nvalue{end}").as_bytes(), &[]).about("a value's end")?;
+        client = Client::new(peer)?;
+        holds(client.get("probe-e3")?.is_none(), "a value is stored that does not end as it should")?;
+    }
+    Ok(())
+}
+
+fn many_keys(peer: &Peer) -> Check {
+    const COUNT: usize = 100_000;
+    let mut client = Client::new(peer)?;
+    client.expect("set probe-e4 0 0 8\r\nrepeated\r\n", "STORED")?;
+    for (key, count) in [("probe-e4-none", 0), ("probe-e4", COUNT)] {
+        let mut client = Client::new(peer)?;
+        let line = format!("get{}\r\n", format!(" {key}").repeat(COUNT));
+        // What comes is read meanwhile: neither side must wait for the other.
+        let mut writer = client.stream.try_clone().map_err(|error| Finding::Dies(error.to_string()))?;
+        let sender = std::thread::spawn(move || {
+            let _ = writer.write_all(line.as_bytes());
+        });
+        let result = read_values(&mut client, key);
+        let _ = client.stream.shutdown(std::net::Shutdown::Both);
+        let _ = sender.join();
+        match result.about(format!("{COUNT} keys"))? {
+            Some(values) => holds(values == count, format!("{values} values for {count} keys"))?,
+            None => {}
+        }
+    }
+    client.expect("delete probe-e4\r\n", "DELETED")
+}
+
+/// Values up to the end; `None` if it is refused.
+fn read_values(client: &mut Client, key: &str) -> Check<Option<usize>> {
+    let mut values = 0;
+    loop {
+        match client.next_line()?.as_deref() {
+            Some("END") => return Ok(Some(values)),
+            Some(line) if line == format!("VALUE {key} 0 8") => {
+                let value = client.next_line()?;
+                holds(value.as_deref() == Some("repeated"), "another value")?;
+                values += 1;
+            }
+            Some(line) if line.contains("ERROR") => return Ok(None),
+            None => return Ok(None),
+            Some(line) => return differs(format!("{line:?} among values")),
+        }
+    }
+}
+
+fn meta(peer: &Peer) -> Check {
+    let opaque = |length: usize| format!("mg probe-e7 v O{}\r\n", "o".repeat(length));
+    let flags = format!("mg probe-e7{}\r\n", " v".repeat(50));
+    for line in [
+        "mg\r\n",
+        "mg probe-e7 v v\r\n",
+        &opaque(33),
+        &opaque(1000),
+        &flags,
+        "mg $$$$ b v\r\n",
+        "mg YWJ b v\r\n",
+        "ms probe-e7\r\n",
+        "ms probe-e7 -1\r\n",
+        "ms probe-e7 abc\r\nvalue\r\n",
+        "ms probe-e7 99999999999999999999\r\n",
+        "ms probe-e7 5 Tx\r\nvalue\r\n",
+        "ms probe-e7 5 MZ\r\nvalue\r\n",
+        "ma probe-e7 Dx\r\n",
+        "ma probe-e7 MQ\r\n",
+        "md\r\n",
+        "me\r\n",
+    ] {
+        Client::refused(peer, line.as_bytes()).about(line.trim().escape_debug())?;
+    }
+    // One that is not known may be passed over.
+    Client::new(peer)?.wrong(b"mg probe-e7 v ! Z\r\n", &["EN"])?;
+    let mut client = Client::new(peer)?;
+    client.expect("ms probe-e7 5\r\nvalue\r\n", "HD")?;
+    client.expect(&opaque(32), &format!("VA 5 O{}", "o".repeat(32)))?;
+    client.expect("", "value")?;
+    client.expect("mn\r\n", "MN")?;
+    client.expect("md probe-e7\r\n", "HD")
+}
+
+fn arithmetic(peer: &Peer) -> Check {
+    const NOT_NUMERIC: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";
+    const NO_DELTA: &str = "CLIENT_ERROR invalid numeric delta argument";
+    let mut client = Client::new(peer)?;
+    for (value, line, right) in [
+        ("18446744073709551615", "incr probe-e8 1", "0"),
+        ("18446744073709551614", "incr probe-e8 3", "1"),
+        ("5", "decr probe-e8 7", "0"),
+        ("10", "decr probe-e8 1", "9"),
+        ("007", "incr probe-e8 1", "8"),
+        ("0", "incr probe-e8 18446744073709551615", "18446744073709551615"),
+        ("five", "incr probe-e8 1", NOT_NUMERIC),
+        ("", "incr probe-e8 1", NOT_NUMERIC),
+        ("-1", "incr probe-e8 1", NOT_NUMERIC),
+        ("123456789012345678901", "incr probe-e8 1", NOT_NUMERIC),
+        ("5", "incr probe-e8 abc", NO_DELTA),
+        ("5", "incr probe-e8 -1", NO_DELTA),
+        ("5", "decr probe-e8 18446744073709551616", NO_DELTA),
+        ("5", "incr probe-e8-none 1", "NOT_FOUND"),
+    ] {
+        let set = client.set("probe-e8", value.as_bytes())?;
+        holds(set == "STORED", format!("set: {set}"))?;
+        client.expect(&format!("{line}\r\n"), right).about(format!("of {value:?}"))?;
+        let is_refused = right.starts_with("CLIENT_ERROR") || right == "NOT_FOUND";
+        if is_refused {
+            let is_same = client.get("probe-e8")?.as_deref() == Some(value.as_bytes());
+            holds(is_same, format!("{line} of {value:?} is refused and changes the value"))?;
+        }
+    }
+    client.expect("delete probe-e8\r\n", "DELETED")
+}
+
+fn times(peer: &Peer) -> Check {
+    let (mut one, mut other) = (Client::new(peer)?, Client::new(peer)?);
+    for round in 0..50 {
+        one.expect("set probe-e9 0 0 1\r\n0\r\n", "STORED")?;
+        let line = one.line("gets probe-e9\r\n")?;
+        one.expect("", "0")?;
+        one.expect("", "END")?;
+        let Some(unique) = line.strip_prefix("VALUE probe-e9 0 1 ") else {
+            return differs(format!("{line:?} in answer to gets"));
+        };
+        let cas = format!("cas probe-e9 0 0 1 {unique}\r\n");
+        one.send(format!("{cas}1\r\n").as_bytes())?;
+        other.send(format!("{cas}2\r\n").as_bytes())?;
+        let answers = [one.line("")?, other.line("")?];
+        let stored = answers.iter().filter(|answer| *answer == "STORED").count();
+        let refused = answers.iter().filter(|answer| *answer == "EXISTS").count();
+        holds(stored == 1 && refused == 1, format!("round {round} of cas: {answers:?}"))?;
+        let winner = if answers[0] == "STORED" { b"1" } else { b"2" };
+        holds(one.get("probe-e9")?.as_deref() == Some(winner), "another value than the winner's")?;
+    }
+    // At once, long ago, and a day that is over: all of them are gone already.
+    for exptime in ["-1", "-2147483648", "2592001"] {
+        one.expect(&format!("set probe-e9 0 {exptime} 1\r\nx\r\n"), "STORED").about(exptime)?;
+        holds(one.get("probe-e9")?.is_none(), format!("a value with exptime {exptime} is there"))?;
+    }
+    for exptime in ["0", "2592000", "2147483647", "4102444800"] {
+        one.expect(&format!("set probe-e9 0 {exptime} 1\r\nx\r\n"), "STORED").about(exptime)?;
+        holds(one.get("probe-e9")?.is_some(), format!("a value with exptime {exptime} is gone"))?;
+    }
+    one.wrong(b"set probe-e9 0 99999999999999999999 1\r\nx\r\n", &["STORED"])?;
+    one.expect("set probe-e9-touched 0 2 1\r\nx\r\n", "STORED")?;
+    one.expect("set probe-e9-left 0 2 1\r\nx\r\n", "STORED")?;
+    one.expect("touch probe-e9-touched 100\r\n", "TOUCHED")?;
+    std::thread::sleep(Duration::from_millis(3200));
+    holds(one.get("probe-e9-touched")?.is_some(), "a value is gone whose time was put off")?;
+    holds(one.get("probe-e9-left")?.is_none(), "a value is there whose time is over")?;
+    one.expect("touch probe-e9-left 100\r\n", "NOT_FOUND")?;
+    one.expect("delete probe-e9-touched\r\n", "DELETED")?;
+    one.line("delete probe-e9\r\n").map(drop)
+}
+
+fn udp(peer: &Peer) -> Check {
+    let Some(address) = peer.settings.memcached else {
+        return skipped("where memcached's clients connect is not said: --memcached");
+    };
+    let any = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let failed = |error: std::io::Error| Finding::Skipped(format!("no UDP from here: {error}"));
+    let socket = UdpSocket::bind(any).map_err(failed)?;
+    socket.connect(address).map_err(failed)?;
+    socket.set_read_timeout(Some(Duration::from_millis(500))).map_err(failed)?;
+    let mut bytes = [0; 2048];
+    for request in ["stats\r\n", "version\r\n"] {
+        let frame = [&[0, 1, 0, 0, 0, 1, 0, 0], request.as_bytes()].concat();
+        // Refused by the host, or nobody says anything: either is right.
+        let _ = socket.send(&frame);
+        if let Ok(count) = socket.recv(&mut bytes) {
+            return differs(format!("an answer of {count} bytes by UDP"));
+        }
+    }
+    Ok(())
+}
+
+fn slow(peer: &Peer) -> Check {
+    let mut healthy = Client::new(peer)?;
+    let value = vec![b'v'; 500_000];
+    let stored = healthy.set("probe-e11", &value)?;
+    holds(stored == "STORED", format!("a value of 500,000 bytes: {stored}"))?;
+    let mut deaf = Client::new(peer)?;
+    deaf.send("get probe-e11\r\n".repeat(1000).as_bytes())?;
+    let mut mute = Client::new(peer)?;
+    mute.send(b"set probe-e11-mute 0 0 100000\r\n")?;
+    for _ in 0..8 {
+        std::thread::sleep(Duration::from_secs(5));
+        mute.send(b"x")?;
+        let start = Instant::now();
+        healthy.expect("mn\r\n", "MN").about("another client meanwhile")?;
+        let took = start.elapsed();
+        let limit = peer.settings.pause_limit.max(Duration::from_millis(500));
+        holds(took <= limit, format!("another client waits for {} ms", took.as_millis()))?;
+    }
+    // Whoever was borne gets what is right.
+    let mut bytes = 0;
+    while deaf.more(Instant::now() + Duration::from_secs(2)).unwrap_or(false) && bytes < 600_000_000 {
+        bytes += deaf.input.len();
+        let front = deaf.input.iter().take(16).all(|byte| b"VALUE probe-11END\r\nv05".contains(byte));
+        holds(front, "something else than the value")?;
+        deaf.input.clear();
+    }
+    healthy.expect("get probe-e11-mute\r\n", "END").about("a value that is not whole")?;
+    healthy.expect("delete probe-e11\r\n", "DELETED")
+}
+
+fn operator(peer: &Peer) -> Check {
+    let mut client = Client::new(peer)?;
+    for line in ["shutdown", "shutdown graceful", "cache_memlimit 1", "lru mode flat", "slabs reassign 1 2"] {
+        Client::refused(peer, format!("{line}\r\n").as_bytes()).about(line)?;
+    }
+    for line in ["watch fetchers", "lru_crawler metadump all", "slabs automove 2", "misbehave", "debugtime p"]
+    {
+        Client::new(peer)?.wrong(format!("{line}\r\n").as_bytes(), &[]).about(line)?;
+    }
+    client.expect("set probe-e12 0 0 1\r\nx\r\n", "STORED")?;
+    Client::new(peer)?.wrong(b"verbosity 100000\r\n", &["OK"])?;
+    match Client::new(peer)?.wrong(b"flush_all\r\n", &["OK"])? {
+        After::Goes(lines) if lines.iter().any(|line| line == "OK") => {
+            holds(client.get("probe-e12")?.is_none(), "flush_all says OK, and leaves a key")
+        }
+        _ => {
+            holds(client.get("probe-e12")?.is_some(), "flush_all is refused, and carried out")?;
+            client.expect("delete probe-e12\r\n", "DELETED")
+        }
+    }
+}
+
+fn wrong_doors(peer: &Peer) -> Check {
+    let request = IcReq::new(DataAlignment::NONE, Digests::empty(), 1);
+    let mut client = Client::new(peer)?;
+    let long = [request.as_bytes(), &[0; 4096]].concat();
+    if client.send(&long)? {
+        client.wrong(b"", &[]).about("NVMe at memcached's door")?;
+    }
+    for text in
+        ["GET / HTTP/1.1\r\nHost: probe\r\n\r\n", "POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\nstats\r\n"]
+    {
+        let mut client = Client::new(peer)?;
+        match client.wrong(text.as_bytes(), &[]) {
+            Err(Finding::Differs(why)) if why.contains("STAT") => {
+                return differs("a command within an HTTP request is carried out");
+            }
+            result => drop(result.about("HTTP at memcached's door")?),
+        }
+    }
+    for text in ["stats\r\n\0\0\0\0", "set key 0 0 5\r\nvalue\r\n", "get key\r\n\0\0"] {
+        told_off(peer.tcp()?, text.as_bytes(), &[term(2), term_at(1, 0)])
+            .about(format!("{:?} at NVMe's door", text.escape_debug().to_string()))?;
+    }
+    told_off(peer.tcp()?, &[0x80; 64], &[term(2), term_at(1, 0)]).about("a binary request at NVMe's door")
+}
