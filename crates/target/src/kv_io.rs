@@ -214,7 +214,9 @@ impl<I: Io<Message>> Start<'_, I> {
         {
             return Ok(request);
         }
-        let options = StoreOptions::from_bits_retain(command.options);
+        let Some(options) = StoreOptions::from_bits(command.options) else {
+            return Err(Status::INVALID_FIELD.with_dnr());
+        };
         match here {
             Ok(()) => {
                 let namespace = self.commands.namespaces.get_mut(at);
