@@ -140,7 +140,7 @@ impl ControllerEnd {
 
     /// Nothing more comes out, whatever goes in, and nothing is placed.
     #[track_caller]
-    fn assert_dead(&mut self, cause: Violation) {
+    pub(crate) fn assert_dead(&mut self, cause: Violation) {
         let command = Dialect::PLAIN.command([0; 64], &[]);
         for bytes in [&[][..], &[0], &command, &ic_req(0, 0, 0)] {
             let mut input = bytes;
@@ -157,7 +157,7 @@ impl ControllerEnd {
 }
 
 /// FES and FEI of a violation, from wire §2.4.
-fn codes(violation: Violation) -> (u16, u32) {
+pub(crate) fn codes(violation: Violation) -> (u16, u32) {
     match violation {
         Violation::HeaderField { offset } => (1, offset.into()),
         Violation::Sequence => (2, 0),
@@ -277,7 +277,7 @@ impl HostEnd {
 
     /// Nothing more comes out, whatever goes in; every command ends once, with the given status.
     #[track_caller]
-    fn assert_dead(&mut self, cause: Violation) {
+    pub(crate) fn assert_dead(&mut self, cause: Violation) {
         for bytes in [&[][..], &[5], &ic_resp(0, 0, 8192)] {
             let mut input = bytes;
             match self.queue.next_event(&mut input) {
