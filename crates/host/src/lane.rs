@@ -312,7 +312,8 @@ impl<B: DataBuffer> Lane<B> {
 
     /// Cancels the commands submitted as `user`. Each still ends in a completion, with
     /// [`Failure::Cancelled`](crate::Failure::Cancelled) if it was stopped; its buffer comes back with that, which is when
-    /// the controller has answered or the connection is closed. Says whether there was such a command.
+    /// the controller has answered or the connection is closed. Of a pair that has not left yet both halves end. Says whether there was
+    /// such a command.
     pub fn cancel(&mut self, user: u64) -> bool {
         let found = self.core.cancel(user);
         self.act();

@@ -542,7 +542,7 @@ impl<B: DataBuffer> LaneCore<B> {
     }
 
     /// Cancels the commands known as `user`: what waits ends at once, what is out is aborted and ends when the controller says
-    /// so, or with the connection. Says whether there was one.
+    /// so, or with the connection. A pair that waits ends as a whole. Says whether there was one.
     pub fn cancel(&mut self, user: u64) -> bool {
         let mut found = false;
         let mut cancel = |pending: &Pending<B>| {
@@ -551,9 +551,15 @@ impl<B: DataBuffer> LaneCore<B> {
             is_meant
         };
         let mut ended_now = Vec::new();
-        let waiting = std::mem::take(&mut self.waiting);
-        for pending in waiting {
-            if cancel(&pending) { ended_now.push(pending) } else { self.waiting.push_back(pending) }
+        let mut waiting = std::mem::take(&mut self.waiting).into_iter().peekable();
+        while let Some(first) = waiting.next() {
+            let is_pair = first.sqe.flags.fuse() == Fuse::FIRST;
+            let second = waiting.next_if(|next| is_pair && next.sqe.flags.fuse() == Fuse::SECOND);
+            // Half a pair would wait at the controller for the other half.
+            let is_meant = cancel(&first) | second.as_ref().is_some_and(&mut cancel);
+            for pending in [Some(first), second].into_iter().flatten() {
+                if is_meant { ended_now.push(pending) } else { self.waiting.push_back(pending) }
+            }
         }
         let delayed = std::mem::take(&mut self.delayed);
         for (due_ns, pending) in delayed {

@@ -11,7 +11,9 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use nvlane_host::discovery::{self, Discovery};
-use nvlane_host::{Address, BlockRange, Error, Failure, InvalidCommand, Lane, Options, blocking, futures};
+use nvlane_host::{
+    Address, BlockRange, Command, Error, Failure, InvalidCommand, Lane, Options, blocking, futures,
+};
 use target::{Config, Reaction, Target, options};
 use wire::async_event::AsyncEvent;
 use wire::discovery::{DiscoveryEntry, SubsystemType};
@@ -21,6 +23,7 @@ use wire::identify::capabilities::Oncs;
 use wire::nqn::Nqn;
 use wire::opcode::{AdminOpcode, NvmOpcode};
 use wire::property::{Property, Vs};
+use wire::sqe::{Fuse, Sqe};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -310,6 +313,20 @@ fn a_lane_cancels_what_waits_and_aborts_what_is_out() {
     assert!(lane.cancel(2));
     assert_eq!(lane.poll(&mut completions), 1);
     assert_eq!(completions[0].result, Err(Failure::Cancelled));
+    // Of a pair neither half goes out alone.
+    for half in [3, 4] {
+        let [first, second] = [
+            Sqe::compare(namespace.nsid(), 0, 1).with_fuse(Fuse::FIRST),
+            Sqe::write(namespace.nsid(), 0, 1).with_fuse(Fuse::SECOND),
+        ];
+        let pair = [first, second].map(|sqe| Command::raw_to_controller(sqe, 512));
+        lane.submit_pair(pair, [vec![0; 512], vec![1; 512]], [3, 4]).unwrap();
+        assert!(lane.cancel(half));
+        completions.clear();
+        assert_eq!(lane.poll(&mut completions), 2);
+        assert!(completions.iter().all(|end| end.result == Err(Failure::Cancelled)), "{completions:?}");
+        assert_eq!(lane.outstanding(), 0);
+    }
 }
 
 /// hostile H13
