@@ -4,6 +4,7 @@ use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
@@ -220,6 +221,23 @@ impl Listener {
         Ok(listener)
     }
 
+    /// As [`bind`](Self::bind), but waits up to `patience` for an address that is in use: after a process was killed, the kernel keeps what its
+    /// ring watched until the ring is taken down, its listeners among it.
+    ///
+    /// # Errors
+    /// As [`bind`](Self::bind).
+    pub fn bind_in_time(address: SocketAddr, patience: Duration) -> io::Result<Self> {
+        let until = Instant::now() + patience;
+        loop {
+            match Self::bind(address) {
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < until => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                result => return result,
+            }
+        }
+    }
+
     /// Takes over a socket that listens already (socket activation).
     ///
     /// # Errors
@@ -349,5 +367,15 @@ mod tests {
     fn a_busy_port_is_an_error() {
         let first = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         assert_eq!(Listener::bind(first.address()).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    }
+
+    #[test]
+    fn a_port_that_becomes_free_is_waited_for() {
+        let first = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = first.address();
+        let second = std::thread::spawn(move || Listener::bind_in_time(address, Duration::from_secs(30)));
+        std::thread::sleep(Duration::from_millis(20));
+        drop(first);
+        assert_eq!(second.join().unwrap().unwrap().address(), address);
     }
 }

@@ -42,6 +42,8 @@ pub struct Settings {
     pub spin_ns_max: u64,
     /// How it polls the devices of its sockets.
     pub busy_poll: BusyPoll,
+    /// Connections accepted in a second; more wait in the system's queue.
+    pub accepts_per_s: u32,
 }
 
 impl Default for Settings {
@@ -52,6 +54,7 @@ impl Default for Settings {
             pool_bytes: 64 << 20,
             spin_ns_max: spin_ns_max(),
             busy_poll: BusyPoll::OFF,
+            accepts_per_s: ACCEPTS_PER_S,
         }
     }
 }
@@ -62,8 +65,15 @@ const HOT_SOCKET_COUNT_MAX: usize = 8;
 /// Turns in which a hot socket may be dry while others find work.
 const DRY_TURN_COUNT_MAX: u32 = 64;
 
-/// Connections taken from one listener in one turn.
-const ACCEPT_COUNT_MAX: usize = 64;
+/// Connections accepted in a second unless the settings say otherwise: at 20 to 50 us each, a tenth of a core or two for those who do nothing
+/// but connect.
+const ACCEPTS_PER_S: u32 = 4000;
+
+/// Connections taken from one listener in one turn: those who are connected already wait for them.
+const ACCEPT_COUNT_MAX: usize = 8;
+
+/// So many connections are accepted at once after a time without any.
+const ACCEPT_BURST: u32 = 256;
 
 /// How long a listener rests when the system has no descriptor or memory left for a connection, ns.
 const ACCEPT_PAUSE_NS: u64 = 100_000_000;
@@ -107,6 +117,7 @@ struct Core<M> {
     hot: Vec<SocketId>,
     listeners: Vec<(ListenerTag, Listener, SocketId)>,
     paused_listeners: Vec<(u64, SocketId)>,
+    pace: Pace,
     /// Before this, ns, nothing is said of connections that cannot be accepted.
     accept_warning_ns: u64,
     /// Messages to ourselves.
@@ -193,6 +204,7 @@ impl<A: Application> Reactor<A> {
             hot: Vec::new(),
             listeners: Vec::new(),
             paused_listeners: Vec::new(),
+            pace: Pace::new(settings.accepts_per_s),
             accept_warning_ns: 0,
             own_messages: VecDeque::new(),
             timers: Timers::default(),
@@ -480,10 +492,16 @@ impl<M: Send + 'static> Core<M> {
     fn accept<A: Application<Message = M>>(&mut self, application: &mut A, id: SocketId) {
         let Some(at) = self.listeners.iter().position(|(_, _, listener)| *listener == id) else { return };
         for _ in 0..ACCEPT_COUNT_MAX {
+            if let Err(until_ns) = self.pace.check(self.now_ns) {
+                return self.paused_listeners.push((until_ns, id));
+            }
             let (tag, listener, _) = &self.listeners[at];
             let tag = *tag;
             match listener.accept() {
-                Ok(Some(fd)) => application.on_accept(self, tag, connection(fd)),
+                Ok(Some(fd)) => {
+                    self.pace.on_accepted(self.now_ns);
+                    application.on_accept(self, tag, connection(fd));
+                }
                 Ok(None) => break,
                 Err(error) => {
                     if self.now_ns >= self.accept_warning_ns {
@@ -513,6 +531,29 @@ impl<M: Send + 'static> Core<M> {
                 self.arm_listener(at);
             }
         }
+    }
+}
+
+/// How fast connections are accepted: evenly, but for a burst after a pause.
+struct Pace {
+    interval_ns: u64,
+    /// When the connections accepted so far would have been accepted, had they come evenly.
+    due_ns: u64,
+}
+
+impl Pace {
+    fn new(per_s: u32) -> Self {
+        Self { interval_ns: 1_000_000_000 / u64::from(per_s.max(1)), due_ns: 0 }
+    }
+
+    /// Whether one more may be accepted, or when.
+    fn check(&self, now_ns: u64) -> Result<(), u64> {
+        let at_ns = self.due_ns.saturating_sub(self.interval_ns * u64::from(ACCEPT_BURST));
+        if at_ns <= now_ns { Ok(()) } else { Err(at_ns) }
+    }
+
+    fn on_accepted(&mut self, now_ns: u64) {
+        self.due_ns = self.due_ns.max(now_ns) + self.interval_ns;
     }
 }
 

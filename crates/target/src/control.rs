@@ -35,6 +35,7 @@ use wire::opcode::{AdminOpcode, FabricsType};
 use wire::status::Status;
 
 use crate::admin::{Outcome, Reply, abort, check_form};
+use crate::admission::Admission;
 use crate::control_record::{CommandId, ControllerKey, ControllerKind, ControllerRecord, LaneId, Life};
 use crate::discovery::Discovery;
 use crate::lane_counters::LaneCounters;
@@ -81,6 +82,7 @@ pub struct Control {
     held: Vec<HeldConnect>,
     rollouts: Rollouts,
     stopping: Option<Stopping>,
+    pub(crate) admission: Admission,
     outbox: VecDeque<(usize, Message)>,
     /// When to look at deadlines again: never too late, perhaps too early.
     wake_ns: Option<u64>,
@@ -128,6 +130,7 @@ impl Control {
     #[must_use]
     pub fn new(settings: ControlSettings) -> Self {
         Self {
+            admission: Admission::new(&settings.limits),
             limits: settings.limits,
             entropy: settings.entropy,
             boot_ns: settings.now_ns,

@@ -123,6 +123,8 @@ pub(crate) struct Lane {
     pub(crate) is_ending: bool,
     /// What it did lately.
     pub(crate) activity: Activity,
+    /// Whether no queue belongs to it: it is among those of which only so many may be.
+    pub(crate) is_unconnected: bool,
 }
 
 /// What a lane did lately, for the sweep.
@@ -184,6 +186,7 @@ impl Lane {
             timer_ns: 0,
             is_ending: false,
             activity: Activity::Idle,
+            is_unconnected: false,
         }
     }
 

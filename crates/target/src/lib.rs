@@ -7,6 +7,7 @@
 #![cfg_attr(test, allow(clippy::cast_possible_truncation))]
 
 pub mod admin;
+mod admission;
 mod attached;
 mod commands;
 pub mod config;

@@ -52,6 +52,14 @@ pub struct Limits {
     pub controller_count_max: usize,
     /// Controllers of one host.
     pub controller_count_per_host_max: usize,
+    /// Connections that hosts may have, all together.
+    pub connection_count_max: u32,
+    /// Connections from one IP address.
+    pub connection_count_per_address_max: u32,
+    /// Connections that have not connected a queue (yet), or have broken the protocol: of more, the oldest makes room.
+    pub unconnected_count_max: u32,
+    /// Connections accepted in a second; more wait in the system's queue.
+    pub connections_per_s_max: u32,
     /// How long a host that comes back waits for the lanes of its dead associations, ms.
     pub old_lane_wait_ms: u64,
     /// How long a Connect waits for a lane with its queue id to end, ms.
@@ -82,6 +90,10 @@ impl Default for Limits {
             nsid_max: 1024,
             controller_count_max: 8192,
             controller_count_per_host_max: 512,
+            connection_count_max: 65_536,
+            connection_count_per_address_max: 32_768,
+            unconnected_count_max: 4096,
+            connections_per_s_max: 4000,
             old_lane_wait_ms: 10_000,
             twin_wait_ms: 3000,
             discovery_idle_ms: 120_000,

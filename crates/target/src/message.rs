@@ -4,6 +4,7 @@
 //! lane ──Request──▶ control plane (on reactor 0) ──Answer / Table / End──▶ lanes
 //! ```
 
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -48,7 +49,7 @@ pub enum RequestKind {
         /// How the lane was reached, for what discovery tells.
         listener: ListenerTag,
         /// Where it was reached.
-        local: Option<std::net::SocketAddr>,
+        local: Option<SocketAddr>,
         /// Counters to keep if this is a Connect.
         counters: Arc<LaneCounters>,
     },
@@ -156,6 +157,15 @@ pub enum Message {
     SetDoorbell(LaneId, DoorbellPolicy),
     /// Tell how you are.
     Describe(Sender<ReactorReport>),
+    /// A connection is gone that came in from there.
+    Gone(Option<IpAddr>),
+    /// Something was wrong with a connection.
+    Complaint {
+        /// Whose.
+        peer: Option<SocketAddr>,
+        /// What, in the words it is counted by.
+        reason: &'static str,
+    },
     /// To the control plane.
     Request(Request),
     /// A command has ended.

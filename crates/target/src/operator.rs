@@ -24,10 +24,11 @@ use crate::placement::Policy as PlacementPolicy;
 use crate::subsystem::Access;
 
 pub use diff::{Change, Outline, diff};
+pub(crate) use reload::BIND_WAIT;
 pub use reload::{Operator, Outcome, Post, Report, ReportLine, RunningListener, state, stop};
 pub use state::{
-    BusyPollState, ControllerState, DeviceQueueState, ListenerState, NamespaceState, PlacementState,
-    QueueState, ReactorReport, ReactorState, SubsystemState, TargetState,
+    BusyPollState, ConnectionsState, ControllerState, DeviceQueueState, ListenerState, NamespaceState,
+    PlacementState, QueueState, ReactorReport, ReactorState, SubsystemState, TargetState,
 };
 
 /// An order to the control plane.

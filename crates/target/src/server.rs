@@ -93,8 +93,10 @@ impl Target {
             pool_bytes: config.reactors.pool_bytes,
             spin_ns_max: config.reactors.spin.limit_ns(),
             busy_poll: config.reactors.busy_poll,
+            accepts_per_s: config.limits.connections_per_s_max,
         };
-        let serving = serving_settings(&config.limits, &config.timeouts, config.reactors.doorbell);
+        let serving =
+            serving_settings(&config.limits, &config.timeouts, config.reactors.doorbell, reactor_count);
         let control = control_settings(config, target.operator.discovery_nqn(), reactor_count);
         let mut home = Some(home(control, cores.clone(), steps));
         let start = Instant::now();
@@ -233,13 +235,13 @@ pub fn applications(
     steps: Vec<Step>,
 ) -> Vec<Serving> {
     let reactor_count = settings.reactor_count;
-    let serving = serving_settings(limits, timeouts, Policy::default());
+    let serving = serving_settings(limits, timeouts, Policy::default(), reactor_count);
     let mut home = Some(home(settings, vec![None; reactor_count.into()], steps));
     (0..reactor_count).map(|reactor| Serving::new(serving, reactor, home.take())).collect()
 }
 
 fn open_door(address: SocketAddr) -> Result<Listener, StartError> {
-    Listener::bind(address).map_err(|error| StartError::Config {
+    Listener::bind_in_time(address, operator::BIND_WAIT).map_err(|error| StartError::Config {
         problems: vec![Problem {
             place: Place::Listener(0),
             message: format!("cannot listen for memcached's clients on {address}: {error}"),
@@ -346,7 +348,12 @@ fn cores(threads: &Threads) -> io::Result<Vec<Option<usize>>> {
     })
 }
 
-fn serving_settings(limits: &Limits, timeouts: &TimeoutConfig, doorbell: Policy) -> ServingSettings {
+fn serving_settings(
+    limits: &Limits,
+    timeouts: &TimeoutConfig,
+    doorbell: Policy,
+    reactor_count: u16,
+) -> ServingSettings {
     let milliseconds = |ms: u64| ms.saturating_mul(1_000_000);
     ServingSettings {
         queue: QueueSettings {
@@ -374,5 +381,7 @@ fn serving_settings(limits: &Limits, timeouts: &TimeoutConfig, doorbell: Policy)
             ..LaneTimeouts::default()
         },
         doorbell,
+        unconnected_count_max: limits.unconnected_count_max,
+        reactor_count,
     }
 }

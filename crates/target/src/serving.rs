@@ -4,6 +4,7 @@ mod dispatch;
 mod door;
 mod lanes;
 mod placing;
+mod unconnected;
 
 use proto::controller_queue::QueueSettings;
 use proto::doorbell::Policy;
@@ -25,6 +26,7 @@ use crate::running::Owner;
 pub(crate) use door::DOOR;
 use door::Door;
 pub use placing::Moving;
+use unconnected::Unconnected;
 
 /// One receive takes in at most this much: whole caravans, in few calls, into memory that stays warm.
 const STAGING_BYTES: usize = 256 * 1024;
@@ -45,6 +47,9 @@ pub(crate) struct ServingSettings {
     pub(crate) limits: IoLimits,
     pub(crate) timeouts: LaneTimeouts,
     pub(crate) doorbell: Policy,
+    /// Connections without a queue, of all reactors, and how many reactors these are.
+    pub(crate) unconnected_count_max: u32,
+    pub(crate) reactor_count: u16,
 }
 
 /// The home of the control plane.
@@ -93,6 +98,7 @@ pub struct Serving {
     io_lanes_ever: u64,
     /// Whether it was said that a lane's device cannot be polled.
     has_told_unpolled: bool,
+    unconnected: Unconnected,
 }
 
 /// Where a lane may be.
@@ -121,6 +127,7 @@ impl Serving {
             active_count_told: 0,
             io_lanes_ever: 0,
             has_told_unpolled: false,
+            unconnected: Unconnected::new(settings.unconnected_count_max, settings.reactor_count),
         }
     }
 
@@ -248,6 +255,8 @@ impl Serving {
             Message::Aborted { asked_by, is_aborted } => home.control.on_aborted(asked_by, is_aborted),
             Message::Flushed { asked_by } => home.control.on_flushed(asked_by),
             Message::Operator(order) => home.control.on_order(now_ns, order),
+            Message::Gone(address) => home.control.admission.on_gone(address),
+            Message::Complaint { peer, reason } => home.control.admission.on_complaint(now_ns, peer, reason),
             _ => {}
         }
         self.drain_control(io);
@@ -274,6 +283,9 @@ impl Application for Serving {
 
     fn on_accept(&mut self, io: &mut impl Io<Message>, listener: ListenerTag, connection: Connection) {
         let Some(home) = &mut self.home else { return };
+        if listener & DOOR == 0 && !home.control.admission.admit(io.now_ns(), connection.peer) {
+            return;
+        }
         let arrival = connection.arrival();
         let to = match listener & DOOR {
             0 => home.placement.on_accept(arrival),
@@ -335,7 +347,9 @@ impl Application for Serving {
                 self.let_in(io);
             }
             Message::Adopt(connection, listener, napi) => {
-                self.begin_lane(io, connection, listener, napi, false);
+                if let Some(index) = self.begin_lane(io, connection, listener, napi, false) {
+                    self.count_unconnected(io, index);
+                }
             }
             Message::Place(placing) => self.place(io, *placing),
             Message::HandOver { to, connect } => self.hand_over(io, to, *connect),
@@ -382,6 +396,8 @@ impl Application for Serving {
                 self.on_placement(message);
             }
             Message::Request(_)
+            | Message::Gone(_)
+            | Message::Complaint { .. }
             | Message::TableInUse { .. }
             | Message::Aborted { .. }
             | Message::Flushed { .. }

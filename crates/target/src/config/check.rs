@@ -61,6 +61,9 @@ impl Findings {
 }
 
 /// The largest transfer: its data lies in one buffer of a reactor's pool.
+/// More would not fit the numbers of lanes and sockets.
+const CONNECTION_COUNT_MAX: u64 = 1 << 20;
+
 const TRANSFER_BYTES_MAX: u32 = 4 << 20;
 const _: () = assert!(TRANSFER_BYTES_MAX as usize == reactor::BLOCK_BYTES_MAX);
 /// The largest command capsule, without its command.
@@ -148,6 +151,12 @@ impl TargetConfig {
             limits.controller_count_per_host_max as u64,
             1..=u64::from(Cntlid::MAX.get()),
         );
+        // One association with one I/O queue, at least.
+        range("connections", limits.connection_count_max.into(), 2..=CONNECTION_COUNT_MAX);
+        let per_address = limits.connection_count_per_address_max.into();
+        range("connections_per_address", per_address, 2..=CONNECTION_COUNT_MAX);
+        range("unconnected", limits.unconnected_count_max.into(), 16..=CONNECTION_COUNT_MAX);
+        range("connections_per_s", limits.connections_per_s_max.into(), 10..=1_000_000);
     }
 
     fn check_timeouts(&self, findings: &mut Findings) {

@@ -227,6 +227,10 @@ struct RawLimits {
     io_queues: Option<Spanned<u16>>,
     controllers: Option<Spanned<u16>>,
     controllers_per_host: Option<Spanned<u16>>,
+    connections: Option<Spanned<u32>>,
+    connections_per_address: Option<Spanned<u32>>,
+    unconnected: Option<Spanned<u32>>,
+    connections_per_s: Option<Spanned<u32>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -500,6 +504,26 @@ impl Reader<'_> {
             controller_count_per_host_max: self
                 .number(Place::Limits("controllers_per_host"), raw.controllers_per_host, per_host)
                 .into(),
+            connection_count_max: self.number(
+                Place::Limits("connections"),
+                raw.connections,
+                defaults.connection_count_max,
+            ),
+            connection_count_per_address_max: self.number(
+                Place::Limits("connections_per_address"),
+                raw.connections_per_address,
+                defaults.connection_count_per_address_max,
+            ),
+            unconnected_count_max: self.number(
+                Place::Limits("unconnected"),
+                raw.unconnected,
+                defaults.unconnected_count_max,
+            ),
+            connections_per_s_max: self.number(
+                Place::Limits("connections_per_s"),
+                raw.connections_per_s,
+                defaults.connections_per_s_max,
+            ),
             ..defaults
         }
     }

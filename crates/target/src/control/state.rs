@@ -33,6 +33,7 @@ impl Control {
                 .collect(),
             discovery_controllers: self.controller_states(ControllerKind::Discovery),
             waiting_connect_count: self.held.len(),
+            connections: self.admission.state(),
             ..TargetState::default()
         }
     }

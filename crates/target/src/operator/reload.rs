@@ -488,8 +488,11 @@ fn remove_first<T>(list: &mut Vec<T>, is_it: impl FnMut(&T) -> bool) {
     }
 }
 
+/// How long an address may stay in use by what a killed target has left to the kernel.
+pub(crate) const BIND_WAIT: Duration = Duration::from_secs(2);
+
 fn bind(address: SocketAddr) -> Result<Listener, String> {
-    Listener::bind(address).map_err(|error| {
+    Listener::bind_in_time(address, BIND_WAIT).map_err(|error| {
         let remedy = match error.kind() {
             std::io::ErrorKind::AddrInUse => ": end what listens there, or take another port",
             std::io::ErrorKind::AddrNotAvailable => ": this machine has no such address",

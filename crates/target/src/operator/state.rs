@@ -1,5 +1,6 @@
 //! How things are: what `nvlane list` and its JSON show.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
 use serde::Serialize;
@@ -21,12 +22,23 @@ pub struct TargetState {
     pub discovery_controllers: Vec<ControllerState>,
     /// Connects that wait for an earlier association of their host to end.
     pub waiting_connect_count: usize,
+    /// Connections, and what was wrong with some.
+    pub connections: ConnectionsState,
     /// The threads; empty if they were not asked.
     pub reactors: Vec<ReactorState>,
     /// How lanes get their reactors; `None` if it was not asked.
     pub placement: Option<PlacementState>,
     /// Packets that were taken in by polling devices, by anybody in our network namespace.
     pub busy_polled_packets: Option<u64>,
+}
+
+/// Connections of hosts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ConnectionsState {
+    /// Those there are.
+    pub count: u32,
+    /// How many were refused or ended, or had to be told off, by reason.
+    pub complaints: BTreeMap<String, u64>,
 }
 
 /// A listener.

@@ -13,6 +13,7 @@ use wire::sqe::{Fuse, Psdt, Sqe};
 use wire::status::{Status, StatusKind};
 
 use super::{Serving, caller_of};
+use crate::admission::reason;
 use crate::commands::{Begun, Caller, Ended};
 use crate::control_record::{CommandId, LaneId};
 use crate::fused::Verdict;
@@ -163,7 +164,7 @@ impl Serving {
             Self::count(lane, &mut self.failing, slot, sqe, status);
             lane.queue.complete(slot, status, 0);
             if matches!(lane.state, LaneState::Unconnected { refused: UNCONNECTED_COMMAND_COUNT_MAX.. }) {
-                tracing::info!(peer = ?lane.peer, "closing a connection that does not connect");
+                self.complain(io, index, reason::DOES_NOT_CONNECT);
                 self.close(io, index);
             }
             return;
@@ -221,7 +222,10 @@ impl Serving {
         if is_connect {
             lane.qid = ConnectCommand::from_sqe(sqe).qid;
             lane.enter(LaneState::Connecting, now_ns);
+            // It may have to wait for an older association of its host, which nobody is to use against it.
+            self.uncount_unconnected(index);
         }
+        let Some(lane) = self.lanes[index as usize].lane.as_deref_mut() else { return };
         let kind = RequestKind::Command {
             slot,
             sqe: *sqe,
@@ -331,6 +335,9 @@ impl Serving {
         slot: Slot,
         is_intact: bool,
     ) {
+        if !is_intact {
+            self.complain(io, index, reason::DATA_DIGEST);
+        }
         let Some(lane) = self.lane(index) else { return };
         let buffer = lane.queue.take_buffer(slot);
         let ticket = lane.ticket(slot).expect("a command that receives is under way");
@@ -526,11 +533,15 @@ impl Serving {
             }
             _ => lane.queue.complete(slot, answer.status, answer.result),
         }
+        let is_refused = matches!(lane.state, LaneState::Unconnected { .. });
         if !std::mem::replace(&mut lane.is_dirty, true) {
             self.dirty.push(id.index);
         }
         self.io_lanes_ever += connected;
         self.set_lane_timer(io, id.index);
+        if is_refused {
+            self.count_unconnected(io, id.index);
+        }
     }
 
     /// Aborts a command of a lane if nothing of it has begun to run. wire §18

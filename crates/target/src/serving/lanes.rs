@@ -8,8 +8,10 @@ use proto::controller_queue::Event;
 use reactor::{Connection, Io, ListenerTag, Received};
 use wire::opcode::AdminOpcode;
 use wire::sqe::Fuse;
+use wire::status::Status;
 
 use super::{Place, SWEEP_TIMER, Serving};
+use crate::admission::{reason, reason_of};
 use crate::commands::Caller;
 use crate::control_record::LaneId;
 use crate::lane::{Activity, Flushed, Lane, LaneState};
@@ -51,6 +53,7 @@ impl Serving {
             Err(error) => {
                 tracing::debug!(%error, ?peer, "connection died before it was served");
                 self.post_left(io, napi, is_placed);
+                io.post(0, Message::Gone(peer.map(|peer| peer.ip())));
                 return None;
             }
         };
@@ -72,6 +75,43 @@ impl Serving {
         self.by_socket[socket.index()] = index;
         self.set_lane_timer(io, index);
         Some(index)
+    }
+
+    /// Counts a lane among those that no queue belongs to; the oldest of these may have to make room for it.
+    pub(super) fn count_unconnected(&mut self, io: &mut impl Io<Message>, index: u32) {
+        let Some(lane) = self.lane(index) else { return };
+        if std::mem::replace(&mut lane.is_unconnected, true) {
+            return;
+        }
+        let id = lane.id;
+        self.unconnected.add(id);
+        let lanes = &self.lanes;
+        let is_there = |id: LaneId| {
+            let lane = lanes.get(id.index as usize).and_then(|place| place.lane.as_deref());
+            lane.is_some_and(|lane| lane.id == id && lane.is_unconnected)
+        };
+        if let Some(oldest) = self.unconnected.next_to_leave(is_there) {
+            self.complain(io, oldest.index, reason::MADE_ROOM);
+            self.close(io, oldest.index);
+        }
+    }
+
+    /// A queue belongs to a lane now, or the lane is gone.
+    pub(super) fn uncount_unconnected(&mut self, index: u32) {
+        if let Some(lane) = self.lane(index)
+            && std::mem::take(&mut lane.is_unconnected)
+        {
+            self.unconnected.on_left();
+        }
+    }
+
+    /// Has it counted, and said if it was not said lately, that something is wrong with a lane.
+    #[cold]
+    pub(super) fn complain(&mut self, io: &mut impl Io<Message>, index: u32, reason: &'static str) {
+        let Some(lane) = self.lane(index) else { return };
+        let peer = lane.peer;
+        tracing::debug!(?peer, qid = %lane.qid, reason, "complaint");
+        io.post(0, Message::Complaint { peer, reason });
     }
 
     /// Sets the lane's timer to its next deadline, if none rings before that.
@@ -96,7 +136,7 @@ impl Serving {
         lane.timer_ns = 0;
         match lane.deadline(&timeouts) {
             Some((deadline_ns, reason)) if deadline_ns <= now_ns => {
-                tracing::info!(peer = ?lane.peer, reason, "closing a connection");
+                self.complain(io, index, reason);
                 self.close(io, index);
             }
             _ => self.set_lane_timer(io, index),
@@ -199,6 +239,9 @@ impl Serving {
                 Ok(Some(Event::Refused { cid, status })) => {
                     let failure = Failure { qid: lane.qid, cid, status, nsid: 0, lba: 0 };
                     Self::fail(lane, &mut self.failing, failure);
+                    if status.is(Status::TRANSIENT_TRANSPORT_ERROR) {
+                        self.complain(io, index, reason::DATA_DIGEST);
+                    }
                 }
             }
         }
@@ -230,8 +273,9 @@ impl Serving {
 
     pub(super) fn on_violation(&mut self, io: &mut impl Io<Message>, index: u32, violation: Violation) {
         let now_ns = io.now_ns();
+        self.complain(io, index, reason_of(violation));
         let Some(lane) = self.lane(index) else { return };
-        tracing::info!(peer = ?lane.peer, qid = %lane.qid, %violation, "peer broke the transport protocol");
+        tracing::debug!(peer = ?lane.peer, qid = %lane.qid, %violation, "peer broke the transport protocol");
         if !lane.queue.fail(violation) {
             return self.close(io, index);
         }
@@ -244,6 +288,7 @@ impl Serving {
             self.dirty.push(index);
         }
         self.set_lane_timer(io, index);
+        self.count_unconnected(io, index);
     }
 
     /// Forgets the commands of a lane that ends, but for those that the backend has.
@@ -262,6 +307,7 @@ impl Serving {
     /// Closes a lane's socket, and lets the lane go once nothing of it runs.
     pub(super) fn close(&mut self, io: &mut impl Io<Message>, index: u32) {
         let now_ns = io.now_ns();
+        self.uncount_unconnected(index);
         let Some(lane) = self.lane(index) else { return };
         if let Some(socket) = lane.socket.take() {
             io.close(socket);
@@ -304,11 +350,14 @@ impl Serving {
             io.close(socket);
         }
         let (id, napi, is_placed) = (lane.id, lane.napi, lane.is_placed);
+        let address = lane.peer.map(|peer| peer.ip());
         let was_known = !matches!(lane.state, LaneState::Initialising | LaneState::Unconnected { .. });
         tracing::debug!(peer = ?lane.peer, qid = %lane.qid, "lane ended");
+        self.uncount_unconnected(index);
         self.lanes[index as usize].lane = None;
         self.free_places.push(index);
         self.post_left(io, napi, is_placed);
+        io.post(0, Message::Gone(address));
         if was_known {
             io.post(0, Message::Request(Request { lane: id, kind: RequestKind::Ended }));
         }
