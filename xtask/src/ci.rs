@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use crate::command::{cargo, run as run_command};
-use crate::{check, deps, interop, sim};
+use crate::{check, deps, interop, sim, torture};
 
 /// One step, and how long it should take on two cores from a clean clone. Going over the budget is
 /// reported, but no failure: machines are noisy.
@@ -25,6 +25,7 @@ pub(crate) fn run() -> Result<()> {
     steps.extend_from_slice(check::STEPS);
     steps.push(Step { name: "release build", budget_s: 300, run: build });
     steps.push(Step { name: "simulation", budget_s: 180, run: sim::run_many });
+    steps.push(Step { name: "torture", budget_s: 300, run: torture::run_some });
     steps.push(Step { name: "interop", budget_s: 1200, run: || interop::run(&interop::Options::default()) });
     run_steps(&steps)
 }

@@ -8,6 +8,7 @@ mod command;
 mod deps;
 mod interop;
 mod sim;
+mod torture;
 
 use std::process::ExitCode;
 
@@ -30,6 +31,12 @@ enum Task {
     /// The real host and target under virtual time: many seeds, or one
     #[command(disable_help_flag = true)]
     Sim(sim::Options),
+    /// A target killed at random moments under verified load, and started again
+    #[command(disable_help_flag = true)]
+    CrashLoop(torture::Options),
+    /// A target flooded with half-open, slow and deaf connections, beside a lane that reads
+    #[command(disable_help_flag = true)]
+    Flood(torture::Options),
 }
 
 fn main() -> ExitCode {
@@ -40,6 +47,8 @@ fn main() -> ExitCode {
         Task::Deps => deps::install(),
         Task::Interop(options) => interop::run(&options),
         Task::Sim(options) => sim::run(&options),
+        Task::CrashLoop(options) => torture::crash_loop(&options),
+        Task::Flood(options) => torture::flood(&options),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,0 +1,195 @@
+//! The kill loop: a target over files, verified load over real sockets, SIGKILL at a random moment, the same again.
+//!
+//! ```text
+//! load ──random time──▶ SIGKILL ──▶ start again ──▶ the host library reconnects ──▶ more load ──▶ every block is read
+//!   ▲                                   └─ every fourth time: a new host, which has only the ledger ──┘       │
+//!   └─────────────────────────────────────────────────────────────────────────────────────────────────────────┘
+//! ```
+//! A process that dies loses nothing that it has answered: not what was made durable, and not the rest either, which the kernel
+//! has by then. (What a power cut leaves is another question, which the crash states of `nvlane-sim` ask.)
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+use host::{Association, HostIdentity, Options, ReconnectSettings, ReplayPolicy};
+use load::random::Prng;
+use load::verify::new_run_id;
+use wire::id::Nsid;
+use wire::nqn::Nqn;
+
+use crate::checked::{Account, Checked, Counts};
+use crate::target::{Target, TargetOptions};
+
+/// What is served: whole pages, and blocks smaller than a page, small enough that every block is met often.
+const NAMESPACES: [&str; 2] = ["size=16M", "size=4M&lba=512"];
+
+/// So many kills one association lives through.
+const KILLS_PER_HOST: u32 = 4;
+
+/// Commands that are acknowledged after a restart before everything is read.
+const COMMANDS_AFTER: u64 = 200;
+
+/// What is to be done.
+#[derive(Clone, Debug)]
+pub(crate) struct KillOptions {
+    pub(crate) kills: u32,
+    pub(crate) seed: u64,
+    /// The `nvlane` program.
+    pub(crate) program: PathBuf,
+    /// Where the files are.
+    pub(crate) directory: PathBuf,
+    /// More options of `nvlane target`.
+    pub(crate) arguments: Vec<String>,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct KillReport {
+    pub(crate) kills: u32,
+    pub(crate) hosts: u32,
+    pub(crate) counts: Counts,
+    pub(crate) findings: Vec<String>,
+    pub(crate) took: Duration,
+}
+
+/// Runs the loop.
+pub(crate) fn run(options: &KillOptions) -> Result<KillReport> {
+    let start = Instant::now();
+    let namespaces = NAMESPACES.iter().enumerate().map(|(at, options_of)| {
+        let path = options.directory.join(format!("namespace-{}", at + 1));
+        format!("file:{}?{options_of}", path.display())
+    });
+    let mut target = Target::start(TargetOptions {
+        program: options.program.clone(),
+        namespaces: namespaces.collect(),
+        arguments: options.arguments.clone(),
+        log: options.directory.join("target.log"),
+    })?;
+    let mut random = Prng::new(options.seed);
+    let mut report = KillReport::default();
+    let mut accounts = Vec::new();
+    while report.kills < options.kills && report.counts.violations == 0 {
+        let kills = KILLS_PER_HOST.min(options.kills - report.kills);
+        run_host(&mut target, &mut accounts, kills, &mut random, &mut report)
+            .with_context(|| format!("after {} kills (seed {})", report.kills, options.seed))?;
+    }
+    report.took = start.elapsed();
+    Ok(report)
+}
+
+/// One host: it begins by reading everything, lives through some kills, and ends with commands in flight.
+fn run_host(
+    target: &mut Target,
+    accounts: &mut Vec<Account>,
+    kills: u32,
+    random: &mut Prng,
+    report: &mut KillReport,
+) -> Result<()> {
+    let association = connect(target, report.hosts)?;
+    let is_first = accounts.is_empty();
+    if is_first {
+        let run_id = new_run_id();
+        for nsid in 1..=2 {
+            accounts.push(Account::new(association.namespace(Nsid::new(nsid))?, run_id));
+        }
+    }
+    report.hosts += 1;
+    let mut checked = Checked::new(&association, accounts, random.draw())?;
+    if is_first {
+        checked.fill()?;
+    }
+    checked.verify()?;
+    for kill in 1..=kills {
+        let load_for = Duration::from_micros(2000 + random.below(150_000));
+        let dead_for = Duration::from_micros(random.below(30_000));
+        let is_last = kill == kills;
+        let is_over = AtomicBool::new(false);
+        let killed = std::thread::scope(|scope| {
+            let killer = scope.spawn(|| -> Result<()> {
+                std::thread::sleep(load_for);
+                let killed = target.kill();
+                if is_last {
+                    is_over.store(true, Ordering::Release);
+                }
+                killed?;
+                std::thread::sleep(dead_for);
+                let restarted = target.restart();
+                is_over.store(true, Ordering::Release);
+                restarted
+            });
+            let mut enough = u64::MAX;
+            let loaded = checked.run(|counts| {
+                if is_last || !is_over.load(Ordering::Acquire) {
+                    return is_over.load(Ordering::Acquire);
+                }
+                enough = enough.min(counts.acknowledged + COMMANDS_AFTER);
+                counts.acknowledged >= enough
+            });
+            let killed = killer.join().map_err(|_| anyhow!("the killer panicked"))?;
+            killed.and(loaded)
+        });
+        killed?;
+        report.kills += 1;
+        if !is_last {
+            checked.drain()?;
+            checked.verify()?;
+        }
+    }
+    let (counts, findings) = checked.abandon();
+    report.counts.add(counts);
+    report.findings.extend(findings);
+    Ok(())
+}
+
+/// A host of its own name. Every other one has its writes sent again for it.
+fn connect(target: &Target, number: u32) -> Result<Association> {
+    let replays = number % 2 == 1;
+    let name = format!("nqn.2026-01.io.nvlane:host-{number}").parse::<Nqn>()?;
+    let options = Options {
+        lanes: 2,
+        depth: 32,
+        identity: Some(HostIdentity::of_name(name)),
+        replay: if replays { ReplayPolicy::Idempotent } else { ReplayPolicy::ReadsOnly },
+        reconnect: ReconnectSettings {
+            delay_ns_first: 2_000_000,
+            delay_ns_max: 50_000_000,
+            give_up_ns: Some(60_000_000_000),
+        },
+        ..Options::default()
+    };
+    let options = if number % 4 >= 2 { options.with_digests() } else { options };
+    Association::connect(&target.address(), options).context("cannot connect")
+}
+
+impl KillReport {
+    /// In a few lines.
+    pub(crate) fn print(&self, engine: &str) {
+        let Counts { acknowledged, durable, interrupted, blocks_checked, violations } = self.counts;
+        println!(
+            "{} kills ({engine}), {} hosts, {acknowledged} commands acknowledged ({durable} of them durably), \
+             {interrupted} interrupted, {blocks_checked} blocks checked, {violations} violations, {:.1} s",
+            self.kills,
+            self.hosts,
+            self.took.as_secs_f64()
+        );
+        for finding in &self.findings {
+            println!("  {finding}");
+        }
+    }
+}
+
+/// A directory for the files of a run: given, or one that goes away with the run.
+pub(crate) fn directory(given: Option<&Path>) -> Result<(PathBuf, Option<tempfile::TempDir>)> {
+    match given {
+        Some(path) => {
+            std::fs::create_dir_all(path).with_context(|| path.display().to_string())?;
+            Ok((path.to_owned(), None))
+        }
+        None => {
+            let made = tempfile::tempdir().context("a directory for the files")?;
+            Ok((made.path().to_owned(), Some(made)))
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! `nvlane-torture`: what a target does to those who rely on it while it is killed, or flooded.
+#![forbid(unsafe_code)]
+
+mod checked;
+mod flood;
+mod kill_loop;
+mod target;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::{Args, Parser, Subcommand};
+
+use crate::flood::FloodOptions;
+use crate::kill_loop::{KillOptions, directory};
+
+/// The target as a process over real sockets: killed under verified load, flooded beside it
+#[derive(Parser)]
+#[command(name = "nvlane-torture")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Kill the target at random moments under verified load: nothing that it has answered may be gone
+    CrashLoop(CrashLoopArguments),
+    /// Flood the target with everything that costs a peer nothing, beside a lane that reads
+    Flood(FloodArguments),
+}
+
+#[derive(Args)]
+struct CrashLoopArguments {
+    /// How often, on each engine
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    kills: u32,
+    /// Where random choices begin [default: the time]
+    #[arg(long, value_name = "S")]
+    seed: Option<u64>,
+    /// Only this engine [default: both, one after the other]
+    #[arg(long, value_name = "ENGINE")]
+    engine: Option<String>,
+    /// The nvlane program [default: the one beside this]
+    #[arg(long, value_name = "FILE")]
+    program: Option<PathBuf>,
+    /// Where the files are [default: a temporary directory]
+    #[arg(long, value_name = "DIR")]
+    directory: Option<PathBuf>,
+}
+
+#[derive(Args)]
+struct FloodArguments {
+    /// Connections that never say a word
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    half_open: usize,
+    /// Connections of each kind that says a byte a second, or reads nothing
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    slow: usize,
+    /// How long without and with the flood
+    #[arg(long, value_name = "SECONDS", default_value_t = 8)]
+    seconds: u64,
+    /// Do not judge what the healthy lane gets: on a busy machine it says nothing
+    #[arg(long)]
+    untimed: bool,
+    /// Only this engine [default: both, one after the other]
+    #[arg(long, value_name = "ENGINE")]
+    engine: Option<String>,
+    /// The cores of the target, such as 0 [default: all]
+    #[arg(long, value_name = "LIST")]
+    cores: Option<String>,
+    /// The nvlane program [default: the one beside this]
+    #[arg(long, value_name = "FILE")]
+    program: Option<PathBuf>,
+    /// Where the log is [default: a temporary directory]
+    #[arg(long, value_name = "DIR")]
+    directory: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::CrashLoop(arguments) => crash_loop(&arguments),
+        Command::Flood(arguments) => flood(&arguments),
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The engines of a run: the one that was asked for, or both.
+fn engines(only: Option<&str>) -> Vec<String> {
+    only.map_or_else(|| vec!["uring".into(), "epoll".into()], |engine| vec![engine.to_owned()])
+}
+
+fn program(given: Option<&PathBuf>) -> Result<PathBuf> {
+    match given {
+        Some(program) => Ok(program.clone()),
+        None => Ok(std::env::current_exe()?.with_file_name("nvlane")),
+    }
+}
+
+fn crash_loop(arguments: &CrashLoopArguments) -> Result<ExitCode> {
+    let seed = arguments.seed.unwrap_or_else(load::verify::new_run_id);
+    let mut violations = 0;
+    for engine in engines(arguments.engine.as_deref()) {
+        let (directory, _made) = directory(arguments.directory.as_deref())?;
+        let report = kill_loop::run(&KillOptions {
+            kills: arguments.kills,
+            seed,
+            program: program(arguments.program.as_ref())?,
+            directory,
+            arguments: vec!["--engine".into(), engine.clone()],
+        })?;
+        report.print(&engine);
+        violations += report.counts.violations;
+    }
+    if violations > 0 {
+        println!("--seed {seed} repeats the choices, though not the moments");
+        return Ok(ExitCode::FAILURE);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn flood(arguments: &FloodArguments) -> Result<ExitCode> {
+    let mut code = ExitCode::SUCCESS;
+    for engine in engines(arguments.engine.as_deref()) {
+        let (directory, _made) = directory(arguments.directory.as_deref())?;
+        let mut of_target = vec!["--engine".into(), engine.clone()];
+        if let Some(cores) = &arguments.cores {
+            of_target.extend(["--cores".into(), cores.clone()]);
+        }
+        let report = flood::run(&FloodOptions {
+            half_open: arguments.half_open,
+            slow: arguments.slow,
+            time: Duration::from_secs(arguments.seconds),
+            program: program(arguments.program.as_ref())?,
+            directory,
+            arguments: of_target,
+        })?;
+        report.print(&engine);
+        for failure in report.failures(!arguments.untimed) {
+            println!("  FAILED: {failure}");
+            code = ExitCode::FAILURE;
+        }
+    }
+    Ok(code)
+}

@@ -1,0 +1,51 @@
+//! The target as a process over real sockets: killed, and flooded.
+
+use anyhow::Result;
+
+use crate::command::{cargo, run as run_command, target_dir};
+
+/// Options of `cargo xtask crash-loop` and `cargo xtask flood`.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// What `nvlane-torture` takes (see --help)
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<String>,
+}
+
+/// Kills a target under verified load: `--kills N`, `--engine uring|epoll`, `--seed S`.
+///
+/// # Errors
+/// If anything that was acknowledged is not there afterwards.
+pub(crate) fn crash_loop(options: &Options) -> Result<()> {
+    build()?;
+    run("crash-loop", &options.arguments)
+}
+
+/// Floods a target beside a lane that reads: `--half-open N`, `--seconds N`, `--engine uring|epoll`, `--untimed`.
+///
+/// # Errors
+/// If it takes too much memory, the lane suffers, or something does not come back.
+pub(crate) fn flood(options: &Options) -> Result<()> {
+    build()?;
+    run("flood", &options.arguments)
+}
+
+/// What `make test` runs: two hundred kills on both engines together, and a small flood whose times are not judged.
+///
+/// # Errors
+/// As [`crash_loop`] and [`flood`].
+pub(crate) fn run_some() -> Result<()> {
+    let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
+    run("crash-loop", &words("--kills 100"))?;
+    run("flood", &words("--half-open 2000 --slow 8 --seconds 2 --untimed"))
+}
+
+fn build() -> Result<()> {
+    let packages = ["--package", "nvlane", "--package", "nvlane-torture"];
+    run_command(cargo(&["build", "--release", "--locked"]).args(packages))
+}
+
+fn run(task: &str, arguments: &[String]) -> Result<()> {
+    let mut command = std::process::Command::new(target_dir().join("release/nvlane-torture"));
+    run_command(command.arg(task).args(arguments))
+}
