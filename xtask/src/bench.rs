@@ -5,7 +5,6 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use crate::command::{cargo, run as run_command, target_dir};
-use crate::deps;
 
 /// A number of a study, and what it has to be.
 struct Bar {
@@ -35,8 +34,7 @@ const BARS: [Bar; 2] = [
 ];
 
 /// Package and bench of all that needs nothing but itself.
-const BENCHES: [[&str; 2]; 5] = [
-    ["nvlane-proto", "instructions"],
+const BENCHES: [[&str; 2]; 4] = [
     ["nvlane-load", "cost"],
     ["nvlane-host", "cost"],
     ["nvlane-host", "loopback"],
@@ -67,7 +65,6 @@ pub(crate) fn run() -> Result<()> {
         let word = if is_reached { "ok    " } else { "MISSED" };
         lines.push(format!("{word} {}: {value:.3} ({})", bar.what, bar.limit));
     }
-    deps::install_for_benches()?;
     for [package, bench] in BENCHES {
         run_command(&mut cargo(&["bench", "--locked", "--package", package, "--bench", bench]))?;
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use crate::command::{cargo, run as run_command};
-use crate::{check, deps, interop, sim, torture};
+use crate::{check, deps, instructions, interop, sim, torture};
 
 /// One step, and how long it should take on two cores from a clean clone. Going over the budget is
 /// reported, but no failure: machines are noisy.
@@ -23,6 +23,11 @@ pub(crate) struct Step {
 pub(crate) fn run() -> Result<()> {
     let mut steps = vec![Step { name: "dependencies", budget_s: 240, run: deps::install }];
     steps.extend_from_slice(check::STEPS);
+    steps.push(Step {
+        name: "instructions",
+        budget_s: 180,
+        run: || instructions::run(&instructions::Options::default()),
+    });
     steps.push(Step { name: "release build", budget_s: 300, run: build });
     steps.push(Step { name: "simulation", budget_s: 180, run: sim::run_many });
     steps.push(Step { name: "torture", budget_s: 300, run: torture::run_some });

@@ -1,10 +1,11 @@
 //! What the tasks need on this machine, and getting it.
 
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
-use crate::command::{cargo, is_installed, root, run};
+use crate::command::{cargo, is_installed, output_of, root, run, target_dir};
 
 /// A program, the Debian package that has it, and what it is for.
 struct Program {
@@ -33,17 +34,35 @@ pub(crate) fn install() -> Result<()> {
     lab(&[])
 }
 
-/// Installs what counting instructions takes.
+/// Installs what counting instructions takes, and says where the runner of gungraun is.
 ///
 /// # Errors
 /// As [`install`].
-pub(crate) fn install_for_benches() -> Result<()> {
+pub(crate) fn install_for_counting() -> Result<PathBuf> {
     debian_packages(&[Program { name: "valgrind", package: "valgrind", purpose: "counting instructions" }])?;
-    if is_installed("gungraun-runner") {
-        return Ok(());
+    // It must be of the version of the crate that the bench is written against.
+    let version = locked_version("gungraun")?;
+    let is_right = |runner: &Path| {
+        let says = output_of(Command::new(runner).arg("--version"));
+        says.is_ok_and(|says| says.rsplit(' ').next() == Some(version.as_str()))
+    };
+    let tools = target_dir().join("tools");
+    let ours = tools.join("bin/gungraun-runner");
+    if let Some(runner) = [Path::new("gungraun-runner"), &ours].into_iter().find(|runner| is_right(runner)) {
+        return Ok(runner.to_owned());
     }
-    // Of the same version as the crate of that name in Cargo.toml.
-    run(&mut cargo(&["install", "--locked", "gungraun-runner", "--version", "0.20.0"]))
+    let mut install = cargo(&["install", "--locked", "--quiet", "gungraun-runner", "--version", &version]);
+    run(install.arg("--root").arg(&tools))?;
+    Ok(ours)
+}
+
+/// The version of a crate that `Cargo.lock` names.
+fn locked_version(name: &str) -> Result<String> {
+    let lock = std::fs::read_to_string(root().join("Cargo.lock")).context("Cargo.lock")?;
+    let of_crate = lock.split("[[package]]").find(|entry| entry.contains(&format!("\nname = \"{name}\"\n")));
+    let line = of_crate.and_then(|entry| entry.lines().find_map(|line| line.strip_prefix("version = ")));
+    let version = line.with_context(|| format!("Cargo.lock does not name {name}"))?;
+    Ok(version.trim_matches('"').to_owned())
 }
 
 fn debian_packages(programs: &[Program]) -> Result<()> {

@@ -6,6 +6,7 @@ mod check;
 mod ci;
 mod command;
 mod deps;
+mod instructions;
 mod interop;
 mod sim;
 mod torture;
@@ -26,6 +27,8 @@ enum Task {
     Bench,
     /// What the other tasks need: Debian packages, Rust components, the lab's kernels
     Deps,
+    /// Instructions per command, beside those accepted last: 3 % more is an error
+    Instructions(instructions::Options),
     /// Behaviours between nvlane and stock Linux kernels, in emulated guests
     Interop(interop::Options),
     /// The real host and target under virtual time: many seeds, or one
@@ -45,6 +48,7 @@ fn main() -> ExitCode {
         Task::Ci => ci::run(),
         Task::Bench => bench::run(),
         Task::Deps => deps::install(),
+        Task::Instructions(options) => instructions::run(&options),
         Task::Interop(options) => interop::run(&options),
         Task::Sim(options) => sim::run(&options),
         Task::CrashLoop(options) => torture::crash_loop(&options),

@@ -1,8 +1,7 @@
 //! Instructions that codec, queue and caravan of one side spend on a command of 4 KiB, counted by valgrind.
 //!
-//! Each figure is for [`BATCH`] commands that come in one receive and leave in one caravan; the limits are what one of
-//! them may cost. Needs valgrind, and `gungraun-runner` in the version of the `gungraun` crate:
-//! `cargo install --locked gungraun-runner --version 0.20.0`.
+//! Each case is [`BATCH`] commands that come in one receive and leave in one caravan. `cargo xtask instructions` installs what this
+//! needs, runs it, and compares with `instructions.json`, what one command of each case costs.
 
 #![allow(missing_docs, clippy::cast_possible_truncation)]
 
