@@ -1,0 +1,20 @@
+//! The target's configuration file.
+
+use target::config::ConfigFile;
+
+/// A text is a configuration that can be resolved, or everything that is wrong with it is said, with the place.
+pub fn configuration(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    match ConfigFile::parse("fuzz.toml", text) {
+        Ok(file) => {
+            let subsystems = file.config.resolve();
+            assert_eq!(subsystems.len(), file.config.subsystems.len());
+        }
+        Err(errors) => {
+            assert!(!errors.0.is_empty(), "refused for no reason");
+            for error in &errors.0 {
+                assert!(!error.to_string().is_empty());
+            }
+        }
+    }
+}

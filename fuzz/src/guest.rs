@@ -1,0 +1,184 @@
+//! A target in memory, and a host that comes in by the rules: how far, the input says.
+
+use std::sync::Arc;
+
+use proto::HostQueue;
+use proto::handshake::HostOffer;
+use proto::host_controller::{ControllerSettings, QueueConnect};
+use proto::host_queue::{Completion, HostEvent, Transfer};
+use store::{KeyValueSettings, KeyValueStore, MemorySettings, MemoryStore, Store};
+use target::config::TimeoutConfig;
+use target::control::ControlSettings;
+use target::limits::Limits;
+use target::operator::{NewNamespace, NewSubsystem, Step};
+use target::subsystem::Access;
+use wire::fabrics::ConnectResult;
+use wire::id::{Cntlid, Nsid, Qid};
+use wire::property::{Cc, CommandSetSelection, Property};
+use wire::sqe::Sqe;
+use wire::uuid::Uuid;
+use zerocopy::IntoBytes;
+
+use crate::reactor::MemoryReactor;
+
+/// The namespace of blocks.
+pub(crate) const BLOCKS: Nsid = Nsid::new(1);
+/// The namespace of keys and values.
+pub(crate) const KEYS: Nsid = Nsid::new(2);
+
+const SUBSYSTEM: &str = "nqn.2026-01.io.nvlane:fuzz";
+const BLOCK_BYTES: u32 = 512;
+/// A namespace this small is written over and over, and its end is near.
+const NAMESPACE_BYTES: u64 = 128 * 1024;
+const KEY_MEMORY_BYTES: u64 = 1 << 20;
+
+/// Entries of the queues.
+const ENTRIES: u16 = 32;
+
+/// A target with a namespace of blocks and one of keys.
+pub(crate) fn target() -> MemoryReactor {
+    let settings = ControlSettings {
+        limits: Limits::default(),
+        reactor_count: 1,
+        discovery_nqn: "nqn.2026-01.io.nvlane:discovery".parse().expect("a name"),
+        entropy: 1,
+        now_ns: 1,
+        wall_ms: 1,
+    };
+    let subsystem = NewSubsystem {
+        nqn: SUBSYSTEM.parse().expect("a name"),
+        serial: "FUZZ".into(),
+        model: "nvlane".into(),
+        access: Access::Any,
+        cntlids: 1..=0xffef,
+    };
+    let blocks = MemorySettings {
+        bytes: NAMESPACE_BYTES,
+        block_bytes: BLOCK_BYTES,
+        is_read_only: false,
+        is_shared: false,
+        huge_pages: false,
+    };
+    let keys = KeyValueSettings { bytes: KEY_MEMORY_BYTES, evicts: true, pair_bytes: 64 };
+    let stores: [(Nsid, Arc<dyn Store>); 2] = [
+        (BLOCKS, Arc::new(MemoryStore::new(&blocks).expect("a little memory"))),
+        (KEYS, Arc::new(KeyValueStore::new(keys))),
+    ];
+    let nqn = subsystem.nqn.clone();
+    let mut steps = vec![Step::AddSubsystem(subsystem)];
+    for (nsid, store) in stores {
+        let id = [u8::try_from(nsid.get()).expect("small"); 16];
+        let namespace =
+            NewNamespace { store, storage: "memory".into(), uuid: Uuid::from_bytes(id), nguid: id };
+        steps.push(Step::AddNamespace { subsystem: nqn.clone(), nsid, namespace });
+    }
+    let mut applications =
+        target::server::applications(settings, &Limits::default(), &TimeoutConfig::default(), steps);
+    MemoryReactor::new(applications.remove(0))
+}
+
+/// The host's end of one queue, in good order.
+pub(crate) struct Queue {
+    pub(crate) link: usize,
+    host: HostQueue<Vec<u8>>,
+    next_user: u64,
+}
+
+impl Queue {
+    /// Connects and shakes hands.
+    pub(crate) fn open(target: &mut MemoryReactor, offer: HostOffer, room: usize) -> Self {
+        let link = target.dial(room);
+        let mut queue = Self { link, host: HostQueue::new(offer, ENTRIES - 1), next_user: 0 };
+        assert!(queue.exchange(target).is_empty() && queue.host.has_room(), "the handshake is done");
+        queue
+    }
+
+    /// An admin queue, and its controller enabled.
+    pub(crate) fn admin(target: &mut MemoryReactor, offer: HostOffer, room: usize) -> (Self, Cntlid) {
+        let mut queue = Self::open(target, offer, room);
+        let cntlid = queue.connect(target, Qid::ADMIN, Cntlid::DYNAMIC);
+        let cc = Cc::new(CommandSetSelection::ALL).with_en(true);
+        queue.call(target, Sqe::property_set(Property::CC, u64::from(cc.bits())), Transfer::None);
+        queue.host.set_in_capsule_bytes(Limits::default().in_capsule_bytes);
+        (queue, cntlid)
+    }
+
+    /// An I/O queue of that controller.
+    pub(crate) fn io(target: &mut MemoryReactor, offer: HostOffer, room: usize, cntlid: Cntlid) -> Self {
+        let mut queue = Self::open(target, offer, room);
+        queue.connect(target, Qid::new(1), cntlid);
+        queue.host.set_in_capsule_bytes(Limits::default().in_capsule_bytes);
+        queue
+    }
+
+    fn connect(&mut self, target: &mut MemoryReactor, qid: Qid, cntlid: Cntlid) -> Cntlid {
+        let settings = ControllerSettings {
+            host: "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555"
+                .parse()
+                .expect("a name"),
+            hostid: "11111111-2222-3333-4444-555555555555".parse().expect("an id"),
+            subsystem: SUBSYSTEM.parse().expect("a name"),
+            is_discovery: false,
+            keep_alive_ms: 0,
+            queue_pairs: 1,
+            is_flow_control_disabled: false,
+        };
+        let (sqe, data) = QueueConnect { qid, cntlid, entries: ENTRIES.into() }.command(&settings);
+        let completion = self.call(target, sqe, Transfer::ToController(data.as_bytes().to_vec()));
+        let dw0 = u32::try_from(completion.result & 0xffff_ffff).expect("masked");
+        Cntlid::new(ConnectResult::from_bits(dw0).cntlid())
+    }
+
+    /// A command that succeeds at once.
+    fn call(
+        &mut self,
+        target: &mut MemoryReactor,
+        sqe: Sqe,
+        transfer: Transfer<Vec<u8>>,
+    ) -> Completion<Vec<u8>> {
+        self.submit(sqe, transfer);
+        let mut ended = self.exchange(target);
+        let completion = ended.pop().filter(|completion| completion.status.is_success());
+        completion.expect("one command, one answer")
+    }
+
+    /// Submits a command if there is room; it leaves with the next [`exchange`](Self::exchange).
+    pub(crate) fn submit(&mut self, sqe: Sqe, transfer: Transfer<Vec<u8>>) {
+        if self.host.has_room() && self.host.submit(sqe, transfer, self.next_user).is_ok() {
+            self.next_user += 1;
+        }
+    }
+
+    /// Whether the rules still hold on this queue.
+    pub(crate) fn is_live(&self, target: &MemoryReactor) -> bool {
+        !target.is_closed(self.link)
+    }
+
+    /// Sends what waits and takes in what comes, until nothing more does. The target has to keep the rules.
+    pub(crate) fn exchange(&mut self, target: &mut MemoryReactor) -> Vec<Completion<Vec<u8>>> {
+        let mut ended = Vec::new();
+        loop {
+            let mut sent = Vec::new();
+            while self.host.ring() {
+                let start = sent.len();
+                self.host.for_each_piece(|piece| {
+                    sent.extend_from_slice(piece);
+                    true
+                });
+                self.host.on_sent(sent.len() - start);
+            }
+            let is_quiet = sent.is_empty();
+            target.send(self.link, &sent);
+            let received = target.receive(self.link);
+            let mut input = &received[..];
+            while let Some(event) = self.host.next_event(&mut input).expect("a target that keeps the rules") {
+                if let HostEvent::Completed(completion) = event {
+                    ended.push(completion);
+                }
+            }
+            if is_quiet && received.is_empty() {
+                return ended;
+            }
+        }
+    }
+}

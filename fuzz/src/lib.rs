@@ -1,0 +1,54 @@
+//! What fuzzers feed with bytes: one function for each way in that a peer, or a person, has.
+//!
+//! The fuzzers themselves (`fuzz_targets`) and the plain test that replays the corpora (`tests/corpus.rs`) call the same
+//! functions. Each takes any bytes and panics if something is wrong; beside panics of the product it looks for what must hold
+//! whatever comes: buffers that come back, commands that end once, answers that do not depend on how a stream is cut.
+#![forbid(unsafe_code)]
+
+mod configuration;
+mod discovery_log;
+mod guest;
+mod host_association;
+mod host_lane;
+mod input;
+mod key_values;
+mod memcached;
+mod names;
+mod reactor;
+mod structures;
+mod target_commands;
+mod target_stream;
+
+pub use configuration::configuration;
+pub use discovery_log::discovery_log;
+pub use host_association::host_association;
+pub use host_lane::host_lane;
+pub use key_values::key_values;
+pub use memcached::memcached;
+pub use names::names;
+pub use structures::structures;
+pub use target_commands::target_commands;
+pub use target_stream::target_stream;
+
+/// A function that fuzzers feed.
+#[derive(Clone, Copy)]
+pub struct Target {
+    /// Its name: of the fuzzer, and of the directory with its corpus.
+    pub name: &'static str,
+    /// The function.
+    pub run: fn(&[u8]),
+}
+
+/// All of them.
+pub const TARGETS: &[Target] = &[
+    Target { name: "configuration", run: configuration },
+    Target { name: "discovery_log", run: discovery_log },
+    Target { name: "host_association", run: host_association },
+    Target { name: "host_lane", run: host_lane },
+    Target { name: "key_values", run: key_values },
+    Target { name: "memcached", run: memcached },
+    Target { name: "names", run: names },
+    Target { name: "structures", run: structures },
+    Target { name: "target_commands", run: target_commands },
+    Target { name: "target_stream", run: target_stream },
+];

@@ -1,0 +1,129 @@
+//! memcached's protocols: whatever arrives, cut however, is answered the same; by one partition or several.
+//!
+//! Input: one byte (how the stream is cut, 0 for byte by byte), then the stream.
+
+use kv::memcached::{
+    Command, DoorSettings, Executor, ListenerStats, Progress, RemoteBatch, Router, Session, Ticket,
+};
+use kv::{KeyHash, Processor, Settings};
+
+use crate::input::Input;
+
+/// Memory of a partition: small, so that it fills up.
+const MEMORY_BYTES: usize = 1 << 20;
+
+/// Values up to this length, so that longer ones are soon found.
+const VALUE_BYTES_MAX: usize = 8192;
+
+/// Unix time of all of it, s.
+const NOW_S: i64 = 1_700_000_000;
+
+/// Bytes of answers of which each byte of input costs at most so many: a key is asked for by six, and has one value.
+const ANSWER_BYTES_MAX: usize = VALUE_BYTES_MAX + 4096;
+
+/// Partitions in one place; what goes to another is answered when it is asked for.
+struct Partitions {
+    executors: Vec<Executor>,
+    sent: Vec<Sent>,
+}
+
+enum Sent {
+    To(usize, RemoteBatch),
+    ToAll(Ticket, Option<i64>),
+}
+
+impl Router for Partitions {
+    fn executor(&mut self) -> &mut Executor {
+        &mut self.executors[0]
+    }
+
+    fn position(&self) -> (usize, usize) {
+        (0, self.executors.len())
+    }
+
+    fn send(&mut self, to: usize, ticket: Ticket, hash: KeyHash, command: &Command<'_>) {
+        let mut batch = RemoteBatch::default();
+        batch.push(0, ticket, hash, command);
+        self.sent.push(Sent::To(to, batch));
+    }
+
+    fn send_all(&mut self, ticket: Ticket, flush: Option<i64>) {
+        self.sent.push(Sent::ToAll(ticket, flush));
+    }
+
+    fn listener_stats(&self) -> ListenerStats {
+        ListenerStats { thread_count: 1, ..ListenerStats::default() }
+    }
+}
+
+impl Partitions {
+    fn new(count: usize) -> Self {
+        let door = DoorSettings { value_bytes_max: VALUE_BYTES_MAX, ..DoorSettings::default() };
+        let executor = |_| {
+            let settings = Settings { memory_bytes: MEMORY_BYTES, ..Settings::default() };
+            Executor::new(Processor::new(settings).expect("a little memory"), door, NOW_S)
+        };
+        Self { executors: (0..count).map(executor).collect(), sent: Vec::new() }
+    }
+
+    fn deliver(&mut self, session: &mut Session) {
+        for sent in std::mem::take(&mut self.sent) {
+            match sent {
+                Sent::To(to, batch) => batch.for_each(|_, ticket, hash, command| {
+                    let mut answer = Vec::new();
+                    self.executors[to].execute(hash, command, &mut answer);
+                    session.on_reply(ticket, answer);
+                }),
+                Sent::ToAll(ticket, flush) => {
+                    for at in 1..self.executors.len() {
+                        if let Some(delay) = flush {
+                            self.executors[at].flush(delay);
+                        }
+                        let stats = self.executors[at].stats();
+                        session.on_stats(self, ticket, &stats);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A stream is answered the same whole, cut, and byte by byte; with two partitions nothing panics and all is answered.
+pub fn memcached(data: &[u8]) {
+    let mut input = Input::new(data);
+    let cut = usize::from(input.byte());
+    let stream = input.rest();
+    let whole = talk(1, stream, usize::MAX);
+    let (pieces, _) = talk(1, stream, cut.max(1));
+    let answers_differ = whole.0 != pieces;
+    // Statistics count reads of the socket, too.
+    let counts_itself = stream.windows(4).any(|window| window.eq_ignore_ascii_case(b"stat"))
+        || stream.iter().any(|byte| *byte == 0x80);
+    assert!(counts_itself || !answers_differ, "cut into {cut}, it is answered otherwise");
+    talk(2, stream, cut.max(1));
+}
+
+fn talk(partitions: usize, stream: &[u8], cut: usize) -> (Vec<u8>, bool) {
+    let mut partitions = Partitions::new(partitions);
+    let door = *partitions.executors[0].settings();
+    let mut session = Session::new(door);
+    let mut answers = Vec::new();
+    for piece in stream.chunks(cut) {
+        let mut progress = session.on_bytes(&mut partitions, piece);
+        loop {
+            partitions.deliver(&mut session);
+            answers.extend_from_slice(session.output());
+            session.on_sent(session.output().len());
+            if progress != Progress::Stalled {
+                break;
+            }
+            progress = session.resume(&mut partitions);
+        }
+        assert!(!session.is_awaiting(), "an answer that nobody will give");
+        if progress == Progress::Close {
+            return (answers, true);
+        }
+    }
+    assert!(answers.len() <= stream.len().saturating_mul(ANSWER_BYTES_MAX));
+    (answers, false)
+}

@@ -1,0 +1,51 @@
+//! Names, addresses, identifiers and sizes as people write them: what is taken is printed so that it is taken again, as the same.
+
+use std::fmt::{Debug, Display};
+use std::str::FromStr;
+
+use host::Address;
+use proto::doorbell::Policy;
+use reactor::CoreList;
+use store::Spec;
+use wire::id::Nsid;
+use wire::nqn::{HostId, Nqn};
+use wire::uuid::Uuid;
+
+use crate::input::Input;
+
+/// Input: one byte that picks the kind, then the text (for the last kind: a name's field on the wire).
+pub fn names(data: &[u8]) {
+    let mut input = Input::new(data);
+    let kind = input.byte() % 8;
+    let bytes = input.rest();
+    if kind == 7 {
+        if let Ok(nqn) = Nqn::from_wire(bytes) {
+            assert_eq!(Nqn::from_wire(&nqn.to_wire()), Ok(nqn));
+        }
+        return;
+    }
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    match kind {
+        0 => comes_back::<Nqn>(text),
+        1 => comes_back::<Uuid>(text),
+        2 => comes_back::<HostId>(text),
+        3 => {
+            comes_back::<Address>(text);
+            if let Ok(address) = text.parse::<Address>() {
+                let _ = address.with_nsid(Nsid::new(1)).to_url();
+            }
+        }
+        4 => comes_back::<Spec>(text),
+        5 => comes_back::<CoreList>(text),
+        _ => comes_back::<Policy>(text),
+    }
+}
+
+fn comes_back<T: FromStr + Display + Debug + PartialEq>(text: &str) {
+    let Ok(value) = text.parse::<T>() else { return };
+    let printed = value.to_string();
+    match printed.parse::<T>() {
+        Ok(again) => assert_eq!(again, value, "{text:?} is printed as {printed:?}"),
+        Err(_) => panic!("{text:?} is printed as {printed:?}, which is refused"),
+    }
+}
