@@ -235,9 +235,9 @@ impl Serving {
         }
     }
 
-    fn on_placement(&mut self, message: Message) {
+    fn on_placement(&mut self, message: &Message) {
         let Some(Home { placement, .. }) = &mut self.home else { return };
-        match message {
+        match *message {
             Message::NotMoved { from, to, is_gone } => placement.on_not_moved(from, to, is_gone),
             Message::Left(left) => placement.on_left(left),
             Message::Active { reactor, count } => placement.on_active(reactor, count),
@@ -393,7 +393,7 @@ impl Application for Serving {
             | Message::Left(_)
             | Message::Active { .. }
             | Message::SetPlacement(_) => {
-                self.on_placement(message);
+                self.on_placement(&message);
             }
             Message::Request(_)
             | Message::Gone(_)
