@@ -259,16 +259,16 @@ impl Peer {
     /// # Errors
     /// It is not.
     pub fn enable(&self, admin: &mut Queue) -> Check {
-        let cc = self.enabled();
+        // A discovery controller has other command sets than the others.
+        let cc = enabled(Cap::from_bits(property(admin, Property::CAP)?));
         admin.must(Sqe::property_set(Property::CC, cc.bits().into()), Move::None).about("CC.EN")?;
         wait_ready(admin, true)
     }
 
-    /// CC with the controller enabled, for all command sets that there are.
+    /// CC with an I/O controller enabled.
     #[must_use]
     pub fn enabled(&self) -> Cc {
-        let sets = if self.cap.css_csi() { CommandSetSelection::ALL } else { CommandSetSelection::NVM };
-        Cc::new(sets).with_en(true)
+        enabled(self.cap)
     }
 
     /// An admin queue with its controller enabled.
@@ -378,6 +378,12 @@ impl Peer {
         let answer = association.io.must(disk.read(0, 1), Move::Back(disk.block_bytes))?;
         holds(answer.data.len() == disk.block_bytes as usize, "a read brings less than a block")
     }
+}
+
+/// CC with a controller of these capabilities enabled, for all command sets that there are.
+fn enabled(cap: Cap) -> Cc {
+    let sets = if cap.css_csi() { CommandSetSelection::ALL } else { CommandSetSelection::NVM };
+    Cc::new(sets).with_en(true)
 }
 
 /// Waits for CSTS.RDY.

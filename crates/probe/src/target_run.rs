@@ -61,6 +61,9 @@ fn try_row(peer: &Peer, section: &Section, row: &Row, stillness: &Stillness) -> 
     let before = stillness.total();
     let result = try_once(peer, section, row);
     let has_failed = !matches!(result.outcome, Outcome::Pass | Outcome::Skipped);
+    if has_failed {
+        Stillness::settle();
+    }
     if has_failed && stillness.total() > before { try_once(peer, section, row) } else { result }
 }
 
@@ -106,6 +109,9 @@ fn watched_row(
     match pause {
         Ok(pause) => {
             let result = RowResult { neighbour_pause_ms: Some(ms(pause)), ..result };
+            if pause > peer.settings.pause_limit {
+                Stillness::settle();
+            }
             // What stands still with the whole machine is not the target.
             let is_too_long = pause > peer.settings.pause_limit && stillness.total() == before;
             if is_too_long && result.outcome == Outcome::Pass {
