@@ -1,5 +1,8 @@
 //! Every header byte of every PDU type with every value, in every state of a connection: what comes of it is in a table.
 //!
+//! That is 472 bytes of headers × 256 values × 5 states at each end, 1,208,320 cases. Where a case ends the connection, its TermReq
+//! is of the right status and place, quotes what was sent, and nothing more is taken in.
+//!
 //! A row names the bytes of the header it is about, then reactions, each with the values of such a byte that cause it.
 //! A value that a good PDU has is among them, so each row with a command, data or a completion in it shows that, too.
 
@@ -15,7 +18,7 @@ mod pdus;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use ends::{ControllerEnd, HostEnd, Seen};
+use ends::{ControllerEnd, HostEnd, Seen, codes};
 use nvlane_proto::Violation;
 use nvlane_proto::controller_queue::QueueSettings;
 use pdus::{
@@ -41,6 +44,18 @@ fn violation(violation: Violation) -> String {
         Violation::UnsupportedParameter { offset } => format!("unsupported {offset}"),
         other => other.name().replace('_', " "),
     }
+}
+
+/// The end is told by the TermReq that is due, or by none where none is.
+fn assert_told(told: Option<Vec<u8>>, kind: u8, why: Violation, offending: &[u8]) {
+    if matches!(why, Violation::EndedByPeer { .. } | Violation::MalformedTermReq) {
+        return assert_eq!(told, None);
+    }
+    let told = told.expect("a TermReq is due");
+    let (fes, fei) = codes(why);
+    let copied = told.len() - 24;
+    assert!((8..=128).contains(&copied) && copied <= offending.len(), "{copied} bytes are quoted");
+    assert_eq!(told, term_req(kind, fes, fei, &offending[..copied]));
 }
 
 /// A good PDU of each type for a command with this cid and tag and 64 bytes of data.
@@ -149,7 +164,12 @@ fn controller(state: State, dialect: Dialect) -> ControllerEnd {
 
 fn controller_reacts(mut end: ControllerEnd, pdu: &[u8]) -> String {
     match end.feed(pdu) {
-        Err(why) => violation(why),
+        Err(why) => {
+            let is_told = end.queue.fail(why);
+            assert_told(is_told.then(|| end.sent()), 0x03, why, pdu);
+            end.assert_dead(why);
+            violation(why)
+        }
         Ok(seen) => match &seen[..] {
             [] if end.queue.is_within_pdu() => "waits".into(),
             [] => "dropped".into(),
@@ -198,7 +218,11 @@ fn host(state: State, dialect: Dialect) -> (HostEnd, u16) {
 fn host_reacts(mut end: HostEnd, pdu: &[u8]) -> String {
     let mut input = pdu;
     match end.queue.next_event(&mut input) {
-        Err(why) => violation(why),
+        Err(why) => {
+            assert_told(end.queue.fail(why), 0x02, why, pdu);
+            end.assert_dead(why);
+            violation(why)
+        }
         Ok(None) if end.queue.is_within_pdu() => "waits".into(),
         Ok(None) if !end.queue.caravan().is_empty() => "serves".into(),
         Ok(None) => "taken".into(),
