@@ -333,3 +333,65 @@ fn announce(target: &Target, config: &TargetConfig) {
         );
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::TcpStream;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+
+    use tracing::{Event, Subscriber};
+    use tracing_subscriber::Layer;
+    use tracing_subscriber::layer::{Context, SubscriberExt};
+    use tracing_subscriber::util::SubscriberInitExt;
+
+    use super::*;
+
+    const SIGABRT: i32 = 6;
+
+    static IS_ARMED: AtomicBool = AtomicBool::new(false);
+
+    /// Panics on the thread of a reactor that has something to log.
+    struct Trap;
+
+    impl<S: Subscriber> Layer<S> for Trap {
+        fn on_event(&self, _: &Event<'_>, _: Context<'_, S>) {
+            let is_reactor = std::thread::current().name().is_some_and(|name| name.starts_with("reactor-"));
+            assert!(!(is_reactor && IS_ARMED.swap(false, Ordering::SeqCst)), "sprung by a reactor");
+        }
+    }
+
+    #[test]
+    #[ignore = "ends its process: the next test runs it in one of its own"]
+    fn a_target_one_of_whose_reactors_panics() {
+        tracing_subscriber::registry().with(Trap).init();
+        end_with_any_reactor();
+        let mut subsystem = SubsystemConfig::new(DEFAULT_NQN.parse().expect("well formed"));
+        subsystem.namespaces = vec![NamespaceConfig::new("ram:1M".parse().expect("well formed"))];
+        let config = TargetConfig {
+            listeners: vec![ListenerConfig::new("127.0.0.1:0".parse().expect("well formed"))],
+            subsystems: vec![subsystem],
+            ..TargetConfig::default()
+        };
+        let target = Target::start(&config).expect("a free port");
+        IS_ARMED.store(true, Ordering::SeqCst);
+        let mut peer = TcpStream::connect(target.listeners()[0].address).expect("it listens");
+        // No PDU begins so: worth a line of the log.
+        peer.write_all(&[0xFF; 128]).expect("taken in");
+        std::thread::sleep(Duration::from_secs(60));
+    }
+
+    #[test]
+    fn a_target_ends_when_a_reactor_panics() {
+        let name = "serve::tests::a_target_one_of_whose_reactors_panics";
+        let itself = std::env::current_exe().expect("this test");
+        let ended = Command::new(itself).args([name, "--exact", "--ignored", "--nocapture"]).output();
+        let ended = ended.expect("it runs");
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.signal(), Some(SIGABRT), "{said}");
+        assert!(said.contains("sprung by a reactor"), "what panicked is said first: {said}");
+    }
+}
