@@ -28,6 +28,7 @@ use crate::lane_core::Attachment;
 use crate::lane_set::LaneSet;
 use crate::namespace::Namespace;
 use crate::options::{Options, ms, ns};
+use crate::queue_map::{LaneClass, QueueMap};
 use crate::submit::Failure;
 
 /// An association with one controller of a subsystem. Clones share it; it ends with the last of them and of its lanes.
@@ -140,12 +141,17 @@ impl Shared {
 #[derive(Debug)]
 pub(crate) struct Claim {
     qid: u16,
+    class: LaneClass,
     association: Arc<Inner>,
 }
 
 impl Claim {
     pub(crate) fn qid(&self) -> Qid {
         Qid::new(self.qid)
+    }
+
+    pub(crate) fn class(&self) -> LaneClass {
+        self.class
     }
 }
 
@@ -187,7 +193,7 @@ impl Association {
                 subsystem: subsystem.clone(),
                 is_discovery,
                 keep_alive_ms: ms(options.keep_alive),
-                queue_pairs: options.lanes,
+                queue_pairs: options.queues().count(),
                 is_flow_control_disabled: !options.flow_control,
             },
             offer: options.offer(),
@@ -316,14 +322,28 @@ impl Association {
         }
     }
 
-    /// Connects a lane, for the calling thread or any other one. Its number is the lowest that is free. While the association is
-    /// lost this waits until it is back, or given up.
+    /// Lanes that there can be of each class: what was asked for, as far as the controller grants it.
+    #[must_use]
+    pub fn queues(&self) -> QueueMap {
+        self.inner.options.queues().within(self.controller().queue_pairs)
+    }
+
+    /// Connects a lane of the default class, for the calling thread or any other one. Its number is the lowest that is free. While
+    /// the association is lost this waits until it is back, or given up.
     ///
     /// # Errors
-    /// [`Error::TooFewQueues`], or what keeps it from connecting.
+    /// [`Error::TooFewQueues`], [`Error::NoLane`], or what keeps it from connecting.
     pub fn lane<B: DataBuffer>(&self) -> Result<Lane<B>, Error> {
+        self.lane_of(LaneClass::Default)
+    }
+
+    /// As [`lane`](Self::lane), of any class that was asked for.
+    ///
+    /// # Errors
+    /// As [`lane`](Self::lane).
+    pub fn lane_of<B: DataBuffer>(&self, class: LaneClass) -> Result<Lane<B>, Error> {
         let attachment = self.inner.shared.wait_up()?;
-        let claim = self.claim(attachment.queue_pairs)?;
+        let claim = self.claim(class, attachment.queue_pairs)?;
         let mailbox = Mailbox::new().map_err(|error| Error::system("make a mailbox", error))?;
         let message = KeeperMessage::Lane { address: mailbox.address(), generation: attachment.generation };
         self.inner.keeper.post(message);
@@ -336,23 +356,37 @@ impl Association {
         lane.connect(&attachment)
     }
 
-    /// Connects as many lanes as were asked for, to be waited for together.
+    /// Connects as many lanes as were asked for, to be waited for together: those of the default class first, then read, then poll.
     ///
     /// # Errors
     /// As [`lane`](Self::lane).
     pub fn lanes<B: DataBuffer>(&self) -> Result<LaneSet<B>, Error> {
-        let lanes = (0..self.inner.options.lanes).map(|_| self.lane()).collect::<Result<_, _>>()?;
-        LaneSet::new(lanes)
+        LaneSet::new(self.every_lane()?)
     }
 
-    fn claim(&self, granted: u16) -> Result<Claim, Error> {
+    /// As many lanes of each class as were asked for.
+    pub(crate) fn every_lane<B: DataBuffer>(&self) -> Result<Vec<Lane<B>>, Error> {
+        let queues = self.inner.options.queues();
+        let classes = LaneClass::ALL.into_iter().flat_map(|class| (0..queues.of(class)).map(move |_| class));
+        classes.map(|class| self.lane_of(class)).collect()
+    }
+
+    fn claim(&self, class: LaneClass, granted: u16) -> Result<Claim, Error> {
+        let wanted = self.inner.options.queues();
+        let queues = wanted.within(granted);
+        let is_of_one_class = wanted == QueueMap::from(wanted.default);
         let mut state = self.inner.shared.lock();
-        let qid = (1..=u16::MAX).find(|qid| !state.qids.contains(qid)).unwrap_or(u16::MAX);
-        if qid > granted {
-            return Err(Error::TooFewQueues { lane: qid, granted });
-        }
+        let numbers = if is_of_one_class { 1..=u16::MAX } else { queues.numbers(class) };
+        let free = numbers.clone().find(|qid| !state.qids.contains(qid));
+        let qid = match free {
+            Some(qid) if qid <= granted => qid,
+            _ if !is_of_one_class || class != LaneClass::Default => {
+                return Err(Error::NoLane { class, queues });
+            }
+            free => return Err(Error::TooFewQueues { lane: free.unwrap_or(u16::MAX), granted }),
+        };
         state.qids.insert(qid);
-        Ok(Claim { qid, association: Arc::clone(&self.inner) })
+        Ok(Claim { qid, class, association: Arc::clone(&self.inner) })
     }
 
     /// What happens from now on. Whoever does not want it any more drops it.

@@ -14,7 +14,8 @@
 //! ```
 //!
 //! A call goes out on the connection from the calling thread and waits there: nothing is handed over to another thread. Transfers of any
-//! length are cut into commands that are in flight together. A call that was cut may have been carried out in part when it fails.
+//! length are cut into commands that are in flight together. With [`Options::read_lanes`] reads have a lane of their own, with
+//! [`Options::poll_lanes`] calls made [polled](Namespace::set_polled) too. A call that was cut may have been carried out in part when it fails.
 
 use std::time::Duration;
 
@@ -24,8 +25,10 @@ use crate::address::Address;
 use crate::association::Association;
 use crate::error::Error;
 use crate::lane::Lane;
+use crate::lane_core::Vouching;
 use crate::namespace::{BlockRange, InvalidCommand, Namespace as Geometry};
 use crate::options::Options;
+use crate::queue_map::LaneClass;
 use crate::submit::{Command, Completion, Failure};
 
 /// Bytes of one command of a longer transfer: several are in flight, and each is copied while the next ones travel.
@@ -37,12 +40,32 @@ const WAIT: Duration = Duration::from_secs(3600);
 /// A namespace and a lane of its own.
 #[derive(Debug)]
 pub struct Namespace {
-    lane: Lane<Vec<u8>>,
+    lanes: Lanes,
+    /// Whether calls are polled ones.
+    is_polled: bool,
     namespace: Geometry,
     association: Association,
     /// Buffers that are not in use.
     spare: Vec<Vec<u8>>,
     completions: Vec<Completion<Vec<u8>>>,
+}
+
+/// A lane for each class that there is.
+#[derive(Debug)]
+struct Lanes {
+    default: Lane<Vec<u8>>,
+    read: Option<Lane<Vec<u8>>>,
+    poll: Option<Lane<Vec<u8>>>,
+}
+
+impl Lanes {
+    fn of(&mut self, class: LaneClass, is_polled: bool) -> &mut Lane<Vec<u8>> {
+        match (class, &mut self.read, &mut self.poll) {
+            (_, _, Some(lane)) if is_polled => lane,
+            (LaneClass::Read, Some(lane), _) => lane,
+            _ => &mut self.default,
+        }
+    }
 }
 
 /// One command of a longer transfer.
@@ -59,18 +82,42 @@ impl Namespace {
     /// # Errors
     /// As [`Association::connect`], [`Association::addressed_namespace`] and [`Association::lane`].
     pub fn connect(address: &Address, options: Options) -> Result<Self, Error> {
-        let association = Association::connect(address, Options { lanes: 1, ..options })?;
+        let (read_lanes, poll_lanes) = (options.read_lanes.min(1), options.poll_lanes.min(1));
+        let options = Options { lanes: 1, read_lanes, poll_lanes, ..options };
+        let association = Association::connect(address, options)?;
         let namespace = association.addressed_namespace()?;
         Self::new(&association, namespace)
     }
 
-    /// A namespace of an association, with a lane for the calling thread.
+    /// A namespace of an association, with a lane for the calling thread: one of each class, if there are several.
     ///
     /// # Errors
     /// As [`Association::lane`].
     pub fn new(association: &Association, namespace: Geometry) -> Result<Self, Error> {
-        let (lane, association) = (association.lane()?, association.clone());
-        Ok(Self { lane, namespace, association, spare: Vec::new(), completions: Vec::new() })
+        let queues = association.queues();
+        let lane_of = |class| (queues.of(class) > 0).then(|| association.lane_of(class)).transpose();
+        let (default, read, poll) =
+            (association.lane()?, lane_of(LaneClass::Read)?, lane_of(LaneClass::Poll)?);
+        let mut lanes = Lanes { default, read, poll };
+        // A flush vouches for what was written on any of them.
+        let vouching = Vouching::default();
+        lanes.default.share_vouching(vouching.clone());
+        for lane in [&mut lanes.read, &mut lanes.poll].into_iter().flatten() {
+            lane.share_vouching(vouching.clone());
+        }
+        Ok(Self {
+            lanes,
+            is_polled: false,
+            namespace,
+            association: association.clone(),
+            spare: Vec::new(),
+            completions: Vec::new(),
+        })
+    }
+
+    /// From now on calls are polled ones, or no more: they go to the poll lane, if there is one, and the thread spins until they end.
+    pub fn set_polled(&mut self, is_polled: bool) {
+        self.is_polled = is_polled;
     }
 
     /// What is known of the namespace, and what makes its commands.
@@ -85,9 +132,9 @@ impl Namespace {
         &self.association
     }
 
-    /// Its lane, to use as such between calls.
+    /// Its lane of the default class, to use as such between calls.
     pub fn lane_mut(&mut self) -> &mut Lane<Vec<u8>> {
-        &mut self.lane
+        &mut self.lanes.default
     }
 
     /// Asks again what the namespace is: after it was resized, say.
@@ -107,6 +154,7 @@ impl Namespace {
         let parts = self.parts(offset, into.len())?;
         self.run_parts(
             "Read",
+            LaneClass::Read,
             parts,
             |namespace, part, _| Ok(namespace.read(part.range.lba, part.range.blocks)?),
             |part, data| into[part.start..][..part.length].copy_from_slice(data),
@@ -133,6 +181,7 @@ impl Namespace {
         let parts = self.parts(offset, data.len())?;
         self.run_parts(
             "Write",
+            LaneClass::Default,
             parts,
             |namespace, part, buffer| {
                 buffer.copy_from_slice(&data[part.start..][..part.length]);
@@ -151,6 +200,7 @@ impl Namespace {
         let parts = self.parts(offset, data.len())?;
         let compared = self.run_parts(
             "Compare",
+            LaneClass::Default,
             parts,
             |namespace, part, buffer| {
                 buffer.copy_from_slice(&data[part.start..][..part.length]);
@@ -176,11 +226,11 @@ impl Namespace {
         let pair = self.namespace.compare_and_write(lba, u32::try_from(blocks).map_err(|_| too_long)?)?;
         let buffers = [expected.to_vec(), new.to_vec()];
         // Nothing else is outstanding: there is room.
-        self.lane
-            .submit_pair(pair, buffers, [0, 1])
+        let lane = self.lanes.of(LaneClass::Default, self.is_polled);
+        lane.submit_pair(pair, buffers, [0, 1])
             .map_err(|_| Error::Failed { command: "Compare and Write", failure: Failure::Unreachable })?;
         let mut failures = [None; 2];
-        self.finish(|user, result, _| failures[usize::from(user == 1)] = result.err());
+        self.finish(LaneClass::Default, |user, result, _| failures[usize::from(user == 1)] = result.err());
         match failures {
             [None, None] => Ok(true),
             [Some(Failure::Status(status)), _] if status.is(Status::COMPARE_FAILURE) => Ok(false),
@@ -259,12 +309,14 @@ impl Namespace {
         buffer: Option<Vec<u8>>,
     ) -> Result<(u64, Option<Vec<u8>>), Error> {
         let failed = |failure| Error::Failed { command: name, failure };
-        self.lane.submit(command, buffer, 0).map_err(|refused| match self.lane.over() {
+        let class = command.class_unpolled();
+        let lane = self.lanes.of(class, self.is_polled);
+        lane.submit(command, buffer, 0).map_err(|refused| match lane.over() {
             Some(over) => over.clone(),
             None => Error::Refused { command: name, reason: refused.reason },
         })?;
         let mut end = None;
-        self.finish(|_, result, buffer| end = Some((result, buffer)));
+        self.finish(class, |_, result, buffer| end = Some((result, buffer)));
         let (result, buffer) = end.expect("every command ends");
         Ok((result.map_err(failed)?, buffer))
     }
@@ -287,20 +339,22 @@ impl Namespace {
     fn run_parts(
         &mut self,
         name: &'static str,
+        class: LaneClass,
         mut parts: impl Iterator<Item = Part>,
         mut make: impl FnMut(&Geometry, &Part, &mut [u8]) -> Result<Command, Error>,
         mut take: impl FnMut(&Part, &[u8]),
     ) -> Result<(), Error> {
+        let lane = self.lanes.of(class, self.is_polled);
         let mut in_flight: Vec<Option<Part>> = Vec::new();
         let mut failure = None;
         loop {
-            while failure.is_none() && self.lane.outstanding() < self.lane.depth() {
+            while failure.is_none() && lane.outstanding() < lane.depth() {
                 let Some(part) = parts.next() else { break };
                 let mut buffer = self.spare.pop().unwrap_or_default();
                 buffer.resize(part.length, 0);
                 let command = make(&self.namespace, &part, &mut buffer)?;
                 let index = in_flight.iter().position(Option::is_none).unwrap_or(in_flight.len());
-                if let Err(refused) = self.lane.submit(command, Some(buffer), index as u64) {
+                if let Err(refused) = lane.submit(command, Some(buffer), index as u64) {
                     self.spare.extend(refused.buffer);
                     failure = Some(Failure::Unreachable);
                     break;
@@ -310,10 +364,10 @@ impl Namespace {
                     None => in_flight.push(Some(part)),
                 }
             }
-            if self.lane.outstanding() == 0 {
+            if lane.outstanding() == 0 {
                 break;
             }
-            self.lane.wait(&mut self.completions, WAIT);
+            lane.wait(&mut self.completions, WAIT);
             for completion in self.completions.drain(..) {
                 let index = usize::try_from(completion.user).expect("an index");
                 let part = in_flight[index].take().expect("in flight");
@@ -326,7 +380,7 @@ impl Namespace {
                 self.spare.push(buffer);
             }
         }
-        match (failure, self.lane.over()) {
+        match (failure, lane.over()) {
             (None, _) => Ok(()),
             (Some(Failure::Unreachable), Some(over)) => Err(over.clone()),
             (Some(failure), _) => Err(Error::Failed { command: name, failure }),
@@ -334,9 +388,10 @@ impl Namespace {
     }
 
     /// Waits for everything that is outstanding.
-    fn finish(&mut self, mut each: impl FnMut(u64, Result<u64, Failure>, Option<Vec<u8>>)) {
-        while self.lane.outstanding() > 0 {
-            self.lane.wait(&mut self.completions, WAIT);
+    fn finish(&mut self, class: LaneClass, mut each: impl FnMut(u64, Result<u64, Failure>, Option<Vec<u8>>)) {
+        let lane = self.lanes.of(class, self.is_polled);
+        while lane.outstanding() > 0 {
+            lane.wait(&mut self.completions, WAIT);
             for completion in self.completions.drain(..) {
                 each(completion.user, completion.result, completion.buffer);
             }

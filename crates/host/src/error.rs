@@ -14,6 +14,7 @@ use wire::status::Status;
 
 use crate::address::AddressError;
 use crate::namespace::InvalidCommand;
+use crate::queue_map::{LaneClass, QueueMap};
 use crate::submit::{Failure, RefusedReason};
 
 /// An error of the host library. Commands end with a [`Failure`] of their own.
@@ -78,6 +79,14 @@ pub enum Error {
         lane: u16,
         /// Queues granted.
         granted: u16,
+    },
+    /// All lanes of a class are in use, or the association has none.
+    #[error("no {class} lane is free: the association has {queues}")]
+    NoLane {
+        /// The class.
+        class: LaneClass,
+        /// Lanes it has.
+        queues: QueueMap,
     },
     /// A command makes no sense.
     #[error(transparent)]

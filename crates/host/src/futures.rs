@@ -12,12 +12,14 @@
 //! # Ok(()) }
 //! ```
 //!
+//! Reads go to read lanes and [polled](Command::polled) commands to poll lanes, if the options ask for any; the thread of a poll lane spins
+//! while commands of it are out.
+//!
 //! Each lane has a thread that drives it; commands reach it through a mailbox, and their ends wake whoever awaits them. A future
 //! that is dropped cancels its command: the buffer stays with the lane until the controller is done with it.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
-use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,16 +32,14 @@ use wire::status::Status;
 use crate::address::Address;
 use crate::association::Association;
 use crate::buffer::Window;
-use crate::connect::Interest;
 use crate::error::Error;
+use crate::handed_over::Rest;
 use crate::lane::Lane;
 use crate::lane_core::Vouching;
 use crate::namespace::{BlockRange, InvalidCommand, Namespace as Geometry};
 use crate::options::Options;
+use crate::queue_map::LaneClass;
 use crate::submit::{Command, Completion, Failure};
-
-/// The longest sleep of a driver, ns.
-const SLEEP_NS: u64 = 60_000_000_000;
 
 /// A namespace, to be used from any thread and task. Clones share its lanes.
 #[derive(Debug)]
@@ -51,9 +51,23 @@ pub struct Namespace<B = Vec<u8>> {
 struct Inner<B> {
     namespace: Geometry,
     association: Association,
-    drivers: Vec<Post<Message<B>>>,
-    next_driver: AtomicUsize,
+    /// By [class](LaneClass); those without lanes of their own go to others.
+    drivers: [Drivers<B>; LaneClass::ALL.len()],
     next_id: AtomicU64,
+}
+
+/// The lanes of one class, in turn.
+#[derive(Debug)]
+struct Drivers<B> {
+    posts: Vec<Post<Message<B>>>,
+    next: AtomicUsize,
+}
+
+impl<B> Drivers<B> {
+    fn next(&self) -> Option<Post<Message<B>>> {
+        let turn = self.next.fetch_add(1, Ordering::Relaxed);
+        self.posts.get(turn.checked_rem(self.posts.len())?).cloned()
+    }
 }
 
 /// A failed operation, with the buffer it was given.
@@ -158,7 +172,7 @@ impl<B> Clone for Namespace<B> {
 
 impl<B> Drop for Inner<B> {
     fn drop(&mut self) {
-        for driver in &self.drivers {
+        for driver in self.drivers.iter().flat_map(|drivers| &drivers.posts) {
             driver.post(Message::Close);
         }
     }
@@ -181,13 +195,12 @@ impl<B: DataBuffer + Send + 'static> Namespace<B> {
     /// As [`Association::lane`], or if there is no thread left.
     pub fn new(association: &Association, namespace: Geometry) -> Result<Self, Error> {
         let vouching = Vouching::default();
-        let lanes = (0..association.options().lanes).map(|_| association.lane());
-        let lanes: Vec<Lane<Window<B>>> = lanes.collect::<Result<_, _>>()?;
-        let mut drivers = Vec::new();
+        let lanes: Vec<Lane<Window<B>>> = association.every_lane()?;
+        let mut drivers = LaneClass::ALL.map(|_| Drivers { posts: Vec::new(), next: AtomicUsize::new(0) });
         for mut lane in lanes {
             lane.share_vouching(vouching.clone());
             let mailbox = Mailbox::new().map_err(|error| Error::system("make a mailbox", error))?;
-            drivers.push(mailbox.address());
+            drivers[lane.class() as usize].posts.push(mailbox.address());
             std::thread::Builder::new()
                 .name(format!("nvlane-lane-{}", lane.number()))
                 .spawn(move || {
@@ -195,13 +208,8 @@ impl<B: DataBuffer + Send + 'static> Namespace<B> {
                 })
                 .map_err(|error| Error::system("start a thread", error))?;
         }
-        let inner = Inner {
-            namespace,
-            association: association.clone(),
-            drivers,
-            next_driver: AtomicUsize::new(0),
-            next_id: AtomicU64::new(0),
-        };
+        let inner =
+            Inner { namespace, association: association.clone(), drivers, next_id: AtomicU64::new(0) };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -222,9 +230,11 @@ impl<B: DataBuffer + Send + 'static> Namespace<B> {
         Request { id, command, buffer, slot: Slot::new() }
     }
 
-    fn driver(&self) -> Post<Message<B>> {
-        let turn = self.inner.next_driver.fetch_add(1, Ordering::Relaxed);
-        self.inner.drivers[turn % self.inner.drivers.len()].clone()
+    /// The driver of the next lane for a command.
+    fn driver(&self, command: &Command) -> Post<Message<B>> {
+        let classes = [command.lane_class(), command.class_unpolled()].into_iter().chain(LaneClass::ALL);
+        let found = classes.map(|class| self.inner.drivers[class as usize].next()).find_map(|driver| driver);
+        found.expect("a namespace has lanes")
     }
 
     fn operation(&self, id: u64, slot: Arc<Slot<B>>, driver: Post<Message<B>>) -> Operation<B> {
@@ -232,7 +242,8 @@ impl<B: DataBuffer + Send + 'static> Namespace<B> {
     }
 
     fn start(&self, command: Command, buffer: Option<Window<B>>) -> Operation<B> {
-        let (request, driver) = (self.request(command, buffer), self.driver());
+        let driver = self.driver(&command);
+        let request = self.request(command, buffer);
         let (id, slot) = (request.id, Arc::clone(&request.slot));
         if !driver.post(Message::Submit(request)) {
             slot.finish(unreachable_end(None));
@@ -366,12 +377,12 @@ impl<B: DataBuffer + Send + 'static> Namespace<B> {
         let count =
             u32::try_from(blocks).map_err(|_| InvalidCommand::TooLong { blocks, limit: limit.into() })?;
         let [compare, write] = self.inner.namespace.compare_and_write(lba, count)?;
+        let driver = self.driver(&write);
         let window = |buffer, length| Some(Window { buffer, start: 0, length });
         let pair = Box::new([
             self.request(compare, window(expected, lengths[0])),
             self.request(write, window(new, lengths[1])),
         ]);
-        let driver = self.driver();
         let [first, second] = pair
             .each_ref()
             .map(|request| self.operation(request.id, Arc::clone(&request.slot), driver.clone()));
@@ -440,10 +451,11 @@ struct Driver<B> {
 impl<B: DataBuffer> Driver<B> {
     /// Runs until the handle and every operation of it are gone.
     fn run(mut self, mailbox: &Mailbox<Message<B>>) {
-        let mut worked_ns = 0;
+        let mut rest = Rest::default();
+        let mut next = None;
         loop {
             let mut has_worked = false;
-            while let Some(message) = mailbox.next_message() {
+            while let Some(message) = next.take().or_else(|| mailbox.next_message()) {
                 has_worked = true;
                 if !self.on_message(message) {
                     return;
@@ -456,30 +468,8 @@ impl<B: DataBuffer> Driver<B> {
                     slot.finish(completion);
                 }
             });
-            let now_ns = self.lane.polled_ns();
-            if has_worked || count > 0 {
-                worked_ns = now_ns;
-            } else if self.lane.outstanding() > 0 && self.lane.may_spin(now_ns.saturating_sub(worked_ns)) {
-                std::hint::spin_loop();
-            } else if let Some(message) = self.sleep(mailbox)
-                && !self.on_message(message)
-            {
-                return;
-            }
+            next = rest.after_turn(&mut self.lane, mailbox, has_worked || count > 0);
         }
-    }
-
-    /// Sleeps until there is something to do; gives a message that came just before.
-    fn sleep(&mut self, mailbox: &Mailbox<Message<B>>) -> Option<Message<B>> {
-        mailbox.announce_sleep();
-        // A message that came before the announcement rang no bell.
-        let message = mailbox.next_message();
-        if message.is_none() {
-            let interest = Interest { fd: mailbox.as_fd(), writable: false, readable: true };
-            self.lane.sleep(SLEEP_NS, Some(interest));
-        }
-        mailbox.announce_awake();
-        message
     }
 
     /// Says whether to go on.

@@ -26,6 +26,7 @@ use crate::connect::{Clock, Dialer, Dialled, Interest, Staging, reset, send, sle
 use crate::error::{Error, LinkError};
 use crate::lane_core::{Attachment, LaneAction, LaneCore, LaneSettings, Vouching};
 use crate::options::{Options, ns};
+use crate::queue_map::LaneClass;
 use crate::submit::{Command, Completion, Refused, RefusedReason};
 
 /// Beside a large payload that is received in place so much is received into staging: the headers that follow it.
@@ -87,6 +88,10 @@ pub struct Lane<B = Vec<u8>> {
     expects_large: bool,
     /// The last poll ended before the socket was empty.
     has_more: bool,
+    /// What finds the lane idle leaves at once.
+    sends_inline: bool,
+    /// Of the poll class: never slept on.
+    is_polled: bool,
     in_place_bytes: usize,
     connect_timeout_ns: u64,
     doorbell: Doorbell,
@@ -106,7 +111,7 @@ pub struct Lane<B = Vec<u8>> {
     /// A lane that never was does not end its association.
     was_live: bool,
     /// Our number is ours, and the association lives, as long as we do.
-    _claim: Claim,
+    claim: Claim,
 }
 
 #[derive(Debug)]
@@ -139,6 +144,8 @@ impl<B: DataBuffer> Lane<B> {
             is_blocked: false,
             expects_large: false,
             has_more: false,
+            sends_inline: options.inline_send,
+            is_polled: claim.class() == LaneClass::Poll,
             in_place_bytes: options.in_place_bytes as usize,
             connect_timeout_ns: settings.connect_timeout_ns,
             doorbell: Doorbell::new(options.doorbell),
@@ -154,7 +161,7 @@ impl<B: DataBuffer> Lane<B> {
             over: None,
             link_count: 0,
             was_live: false,
-            _claim: claim,
+            claim,
         }
     }
 
@@ -187,6 +194,12 @@ impl<B: DataBuffer> Lane<B> {
     #[must_use]
     pub fn number(&self) -> u16 {
         self.qid().get()
+    }
+
+    /// What commands it is for.
+    #[must_use]
+    pub fn class(&self) -> LaneClass {
+        self.claim.class()
     }
 
     /// Whether commands go out at once; otherwise they wait for the association to come back.
@@ -280,7 +293,11 @@ impl<B: DataBuffer> Lane<B> {
     pub fn submit(&mut self, command: Command, buffer: Option<B>, user: u64) -> Result<(), Refused<B>> {
         self.core.submit(command, buffer, user)?;
         self.counters.commands += 1;
-        self.ring_if_full();
+        if self.sends_inline && self.core.outstanding() == 1 {
+            self.ring();
+        } else {
+            self.ring_if_full();
+        }
         Ok(())
     }
 
@@ -412,8 +429,17 @@ impl<B: DataBuffer> Lane<B> {
     /// Whether a wait that has lasted so long should spin on.
     #[inline]
     pub(crate) fn may_spin(&self, idle_ns: u64) -> bool {
+        if self.must_spin() {
+            return true;
+        }
         let is_worth_it = self.spin.allows(idle_ns) || self.doorbell.is_waiting();
         is_worth_it && matches!(self.link, Link::Connected(_)) && !self.is_blocked
+    }
+
+    /// Whether somebody polls for a command that is out: nothing else would tell of its end.
+    #[inline]
+    pub(crate) fn must_spin(&self) -> bool {
+        self.is_polled && self.is_live() && self.outstanding() > 0
     }
 
     /// Sleeps until something can be done: on the socket, by the association, at a deadline, or on `other`.
@@ -436,11 +462,12 @@ impl<B: DataBuffer> Lane<B> {
         }
     }
 
-    /// What to wait for on the lane's socket.
+    /// What to wait for on the lane's socket; nothing watches that of a poll lane, once it is live.
     pub(crate) fn interest(&self) -> Option<Interest<'_>> {
         match &self.link {
             Link::None => None,
             Link::Dialling(dialer) => dialer.interest(),
+            Link::Connected(_) if self.is_polled && self.is_live() => None,
             Link::Connected(socket) => {
                 Some(Interest { fd: socket.as_fd(), writable: self.is_blocked, readable: true })
             }

@@ -11,6 +11,7 @@ use crate::connect::{Interest, sleep};
 use crate::error::Error;
 use crate::lane::Lane;
 use crate::options::ns;
+use crate::queue_map::{LaneClass, Rota};
 use crate::submit::{Command, Completion, Refused};
 use crowd::Crowd;
 
@@ -23,6 +24,7 @@ pub struct LaneSet<B = Vec<u8>> {
     lanes: Vec<Lane<B>>,
     /// For more than a few lanes.
     crowd: Option<Box<Crowd>>,
+    rota: Rota,
     worked_ns: u64,
 }
 
@@ -35,7 +37,8 @@ impl<B: DataBuffer> LaneSet<B> {
         let is_many = lanes.len() > POLLED_COUNT_MAX;
         let crowd = is_many.then(|| Crowd::new(&lanes)).transpose();
         let crowd = crowd.map_err(|error| Error::system("watch lanes", error))?;
-        Ok(Self { lanes, crowd: crowd.map(Box::new), worked_ns: 0 })
+        let rota = Rota::new(lanes.iter().map(Lane::class));
+        Ok(Self { lanes, crowd: crowd.map(Box::new), rota, worked_ns: 0 })
     }
 
     /// The lanes.
@@ -92,6 +95,16 @@ impl<B: DataBuffer> LaneSet<B> {
         Ok(())
     }
 
+    /// The lane that takes the next command like this one: those of its [class](Command::lane_class) in turn, or the others if there
+    /// are none.
+    ///
+    /// # Panics
+    /// If there is no lane at all.
+    #[inline]
+    pub fn next_lane(&mut self, command: &Command) -> usize {
+        self.rota.next(command.lane_class(), command.class_unpolled()).expect("a set of lanes has one")
+    }
+
     /// Commands outstanding on all lanes.
     #[must_use]
     pub fn outstanding(&self) -> usize {
@@ -105,7 +118,7 @@ impl<B: DataBuffer> LaneSet<B> {
     pub fn poll_with(&mut self, each: &mut impl FnMut(usize, Completion<B>)) -> usize {
         if let Some(crowd) = &mut self.crowd {
             let now_ns = self.lanes[0].clock().now_ns();
-            return crowd.poll_with(&mut self.lanes, now_ns, each);
+            return crowd.poll_with(&mut self.lanes, self.rota.of(LaneClass::Poll), now_ns, each);
         }
         let lanes = self.lanes.iter_mut().enumerate();
         lanes.map(|(index, lane)| lane.poll_with(&mut |completion| each(index, completion))).sum()
@@ -141,7 +154,8 @@ impl<B: DataBuffer> LaneSet<B> {
             Some(crowd) => crowd.is_pressed(&self.lanes),
             None => self.lanes.iter().any(|lane| lane.has_waiting() && lane.is_live()),
         };
-        is_pressed || self.lanes[0].may_spin(idle_ns)
+        let is_polled = self.rota.of(LaneClass::Poll).iter().any(|&index| self.lanes[index].must_spin());
+        is_pressed || is_polled || self.lanes[0].may_spin(idle_ns)
     }
 
     fn sleep(&mut self, timeout_ns: u64, now_ns: u64) {

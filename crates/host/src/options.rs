@@ -9,6 +9,7 @@ use reactor::BusyPoll;
 use wire::pdu::{DataAlignment, Digests};
 
 use crate::identity::HostIdentity;
+use crate::queue_map::QueueMap;
 use crate::reconnect::{ReconnectSettings, ReplayPolicy};
 
 /// How an association is to be. Start from the default and change what must be different:
@@ -21,8 +22,12 @@ use crate::reconnect::{ReconnectSettings, ReplayPolicy};
 /// ```
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// I/O lanes wanted; a controller may grant fewer. 0 for an association that is only asked about.
+    /// I/O lanes wanted, of the default class; a controller may grant fewer. 0 for an association that is only asked about.
     pub lanes: u16,
+    /// Lanes wanted for reads, beside those: then a read does not wait behind what is being written.
+    pub read_lanes: u16,
+    /// Lanes wanted for commands that are [polled](crate::Command::polled) for, beside those.
+    pub poll_lanes: u16,
     /// Commands outstanding on one lane at most, 1 to [`DEPTH_MAX`](Self::DEPTH_MAX); a controller may take fewer.
     pub depth: u16,
     /// Digests on every PDU. A target that does not agree to exactly these is refused.
@@ -53,6 +58,9 @@ pub struct Options {
     pub replay: ReplayPolicy,
     /// When what is submitted leaves.
     pub doorbell: DoorbellPolicy,
+    /// Whether what is submitted to an idle lane leaves at once, from the submitter's call, instead of with its next poll: for callers
+    /// who have other things to do in between.
+    pub inline_send: bool,
     /// The longest time a wait spins before it sleeps. It spins only as long as that has paid lately: zero never
     /// spins, `Duration::MAX` always.
     pub spin: Duration,
@@ -69,6 +77,8 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             lanes: 1,
+            read_lanes: 0,
+            poll_lanes: 0,
             depth: 128,
             digests: Digests::empty(),
             alignment: DataAlignment::NONE,
@@ -85,6 +95,7 @@ impl Default for Options {
             doorbell: DoorbellPolicy::default(),
             spin: Duration::from_nanos(reactor::spin_ns_max()),
             busy_poll: BusyPoll::OFF,
+            inline_send: false,
             in_place_bytes: 64 << 10,
             seed: None,
         }
@@ -104,7 +115,19 @@ impl Options {
     /// For a connection that is only asked about: no I/O lanes.
     #[must_use]
     pub fn without_lanes(self) -> Self {
-        Self { lanes: 0, ..self }
+        Self { lanes: 0, read_lanes: 0, poll_lanes: 0, ..self }
+    }
+
+    /// With lanes of these classes.
+    #[must_use]
+    pub fn with_queues(self, queues: QueueMap) -> Self {
+        Self { lanes: queues.default, read_lanes: queues.read, poll_lanes: queues.poll, ..self }
+    }
+
+    /// Lanes wanted of each class.
+    #[must_use]
+    pub fn queues(&self) -> QueueMap {
+        QueueMap { default: self.lanes, read: self.read_lanes, poll: self.poll_lanes }
     }
 
     /// The depth, within what a queue can have.

@@ -3,6 +3,7 @@
 use wire::sqe::Sqe;
 use wire::status::Status;
 
+use crate::queue_map::LaneClass;
 use crate::reconnect::Class;
 
 /// A command for a lane: made by a [`Namespace`](crate::Namespace), or raw.
@@ -14,6 +15,8 @@ pub struct Command {
     /// Bytes of the buffer it moves.
     pub(crate) length: u32,
     pub(crate) payload: Payload,
+    /// Somebody polls for it.
+    pub(crate) is_polled: bool,
 }
 
 /// What data a command moves.
@@ -48,11 +51,11 @@ pub(crate) enum Payload {
 impl Command {
     #[inline]
     pub(crate) fn new(sqe: Sqe, class: Class, moves: Moves, length: u32) -> Self {
-        Self { sqe, class, moves, length, payload: Payload::None }
+        Self { sqe, class, moves, length, payload: Payload::None, is_polled: false }
     }
 
     pub(crate) fn with_payload(sqe: Sqe, class: Class, payload: Payload) -> Self {
-        Self { sqe, class, moves: Moves::Payload, length: 0, payload }
+        Self { sqe, class, moves: Moves::Payload, length: 0, payload, is_polled: false }
     }
 
     /// A command without data, as it is; cid and data pointer are set on submission. It is not submitted again after a
@@ -86,6 +89,27 @@ impl Command {
     #[must_use]
     pub fn idempotent(self) -> Self {
         Self { class: Class::Idempotent, ..self }
+    }
+
+    /// Whoever waits for it will poll, and wants it before all else: it goes to a poll lane, if there is one.
+    #[must_use]
+    pub fn polled(self) -> Self {
+        Self { is_polled: true, ..self }
+    }
+
+    /// The class of lanes it belongs to, if they are there; else it goes with [what it is otherwise](Self::class_unpolled).
+    #[inline]
+    #[must_use]
+    pub fn lane_class(&self) -> LaneClass {
+        if self.is_polled { LaneClass::Poll } else { self.class_unpolled() }
+    }
+
+    /// The class of lanes it belongs to if nobody polled for it.
+    #[inline]
+    #[must_use]
+    pub fn class_unpolled(&self) -> LaneClass {
+        let brings_data = matches!(self.moves, Moves::FromController | Moves::AtMostFromController);
+        if brings_data && self.class == Class::ReadOnly { LaneClass::Read } else { LaneClass::Default }
     }
 
     /// On stable media before it completes (FUA): for Write, Write Zeroes and Copy. On Read it reads what is there.

@@ -6,7 +6,8 @@ mod target;
 use std::time::{Duration, Instant};
 
 use nvlane_host::{
-    BlockRange, Completion, DoorbellPolicy, Failure, Lane, Namespace, Options, RefusedReason, Vectored,
+    BlockRange, Completion, DoorbellPolicy, Failure, HandedLanes, Lane, LaneClass, Namespace, Options,
+    QueueMap, RefusedReason, Vectored,
 };
 use target::{Config, Reaction, Target, options};
 use wire::pdu::{DataAlignment, Digests};
@@ -310,4 +311,100 @@ fn an_immediate_doorbell_sends_each_command_at_once() {
     }
     finish(&mut lane);
     assert_eq!(lane.counters().sends - before, 1, "one caravan");
+}
+
+#[test]
+fn what_finds_its_lane_idle_leaves_at_once_if_wished() {
+    let target = Target::new();
+    let (mut lane, namespace) = lane(&target, Options { inline_send: true, ..options() });
+    let before = lane.counters().sends;
+    for (user, sends) in [(0, 1), (1, 1), (2, 1)] {
+        lane.submit(namespace.read(0, 1).unwrap(), Some(vec![0; 512]), user).unwrap();
+        assert_eq!(lane.counters().sends - before, sends, "after {user}");
+    }
+    assert_eq!(finish(&mut lane).len(), 3);
+    assert_eq!(lane.counters().sends - before, 2, "the rest in one caravan");
+}
+
+#[test]
+fn commands_take_lanes_of_their_class() {
+    use LaneClass::{Default as Any, Poll, Read};
+    for (queues, used) in [
+        (QueueMap { default: 1, read: 2, poll: 1 }, vec![(Any, 20), (Read, 10), (Read, 10), (Poll, 20)]),
+        (QueueMap { default: 1, read: 0, poll: 0 }, vec![(Any, 60)]),
+        (
+            QueueMap { default: 1, read: 4, poll: 4 },
+            [vec![(Any, 20)], vec![(Read, 5); 4], vec![(Poll, 5); 4]].concat(),
+        ),
+    ] {
+        let target = Target::with(Config { queue_pairs: 12, ..Config::default() });
+        let association = target.connect(options().with_queues(queues));
+        assert_eq!(association.queues(), queues);
+        let namespace = association.addressed_namespace().unwrap();
+        let mut set = association.lanes::<Vec<u8>>().unwrap();
+        for round in 0..10 {
+            let (read, write) = (namespace.read(round, 1).unwrap(), namespace.write(round, 1).unwrap());
+            let commands = [(read.clone(), true), (write.clone(), true), (read.clone(), true)];
+            let polled = [(read.polled(), true), (write.polled(), true), (namespace.flush(), false)];
+            for (command, has_data) in commands.into_iter().chain(polled) {
+                let lane = set.next_lane(&command);
+                set.submit(lane, command, has_data.then(|| vec![1; 512]), round).unwrap();
+            }
+            while set.outstanding() > 0 {
+                assert!(set.wait_with(&mut |_, done| assert!(done.is_ok()), SECOND) > 0);
+            }
+        }
+        let counted: Vec<_> =
+            set.lanes().iter().map(|lane| (lane.class(), lane.counters().commands)).collect();
+        assert_eq!(counted, used, "{queues}");
+        let numbers: Vec<_> = set.lanes().iter().map(|lane| lane.number()).collect();
+        assert_eq!(numbers, (1..=queues.count()).collect::<Vec<_>>());
+        if queues.poll > 0 {
+            let one_more = association.lane_of::<Vec<u8>>(Poll);
+            assert!(matches!(one_more, Err(nvlane_host::Error::NoLane { class: Poll, .. })));
+        }
+    }
+}
+
+#[test]
+fn a_call_takes_the_lane_of_its_class() {
+    let target = Target::with(Config { queue_pairs: 3, ..Config::default() });
+    let association = target.connect(options().with_queues("default=1,read=1,poll=1".parse().unwrap()));
+    let namespace = association.addressed_namespace().unwrap();
+    let mut disk = nvlane_host::blocking::Namespace::new(&association, namespace).unwrap();
+    let mut block = vec![7; 512];
+    disk.write_at(512, &block).unwrap();
+    disk.read_at(512, &mut block).unwrap();
+    assert_eq!((block[0], disk.lane_mut().counters().commands), (7, 1), "the read went elsewhere");
+    disk.set_polled(true);
+    disk.write_at(0, &block).unwrap();
+    disk.set_polled(false);
+    disk.flush().unwrap();
+    assert_eq!(disk.lane_mut().counters().commands, 2, "what was polled for went elsewhere");
+}
+
+#[test]
+fn lanes_are_handed_over_to_threads_of_their_own() {
+    let target = Target::with(Config { queue_pairs: 2, ..Config::default() });
+    let association = target.connect(Options { lanes: 2, depth: 4, ..options() });
+    let namespace = association.addressed_namespace().unwrap();
+    let lanes = association.lanes::<Vec<u8>>().unwrap().into_lanes();
+    let mut handed = HandedLanes::new(lanes).unwrap();
+    for user in 0..40 {
+        let write = namespace.write(user, 1).unwrap();
+        handed.submit(user as usize % 2, write, Some(vec![user as u8; 512]), user).unwrap();
+    }
+    let refused = handed.submit(0, namespace.flush(), Some(vec![0; 512]), 40).unwrap_err();
+    assert_eq!(refused.reason, RefusedReason::Length { expected: 0, given: 512 });
+    let mut count = 0;
+    while handed.outstanding() > 0 {
+        let mut each = |lane: usize, done: Completion<Vec<u8>>| {
+            assert!(done.is_ok() && lane == done.user as usize % 2);
+            count += 1;
+        };
+        assert!(handed.wait_with(&mut each, SECOND) > 0);
+    }
+    assert_eq!((count, handed.wait_with(&mut |_, _| {}, SECOND)), (40, 0));
+    let counted: Vec<_> = handed.into_lanes().iter().map(|lane| lane.counters().completions).collect();
+    assert_eq!(counted, [20, 20]);
 }

@@ -17,6 +17,7 @@ fn kind(error: &Error) -> Kind {
         | Error::NoSubsystem { .. }
         | Error::WhichNamespace { .. }
         | Error::TooFewQueues { .. }
+        | Error::NoLane { .. }
         | Error::Command(_) => Kind::Usage,
         Error::Link { .. } | Error::GaveUp { .. } | Error::NoNamespace { .. } | Error::Ended => {
             Kind::Unreachable

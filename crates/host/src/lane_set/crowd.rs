@@ -20,6 +20,7 @@ use rustix::io::Errno;
 
 use crate::connect::timespec;
 use crate::lane::Lane;
+use crate::queue_map::LaneClass;
 use crate::submit::Completion;
 
 /// Events taken from the kernel at once.
@@ -144,6 +145,7 @@ impl Crowd {
     pub(super) fn poll_with<B: DataBuffer>(
         &mut self,
         lanes: &mut [Lane<B>],
+        poll_lanes: &[usize],
         now_ns: u64,
         each: &mut impl FnMut(usize, Completion<B>),
     ) -> usize {
@@ -153,6 +155,10 @@ impl Crowd {
         self.take_events(lanes, 0);
         while let Some(token) = self.timers.next_due(now_ns) {
             self.on_timer(lanes, usize::try_from(token).expect("an index"), now_ns);
+        }
+        // Nothing tells of these.
+        for &index in poll_lanes.iter().filter(|&&index| lanes[index].must_spin()) {
+            self.make_ready(index);
         }
         self.ring(lanes, now_ns);
         let mut count = 0;
@@ -254,8 +260,15 @@ impl Crowd {
     /// Tells the kernel about a lane's socket. One that was closed has left the set by itself.
     #[cold]
     fn watch<B: DataBuffer>(&mut self, index: usize, lane: &Lane<B>) {
-        let Some(interest) = lane.interest() else { return };
-        let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+        let Some(interest) = lane.interest() else {
+            if lane.is_live() {
+                self.members[index].link_count = lane.link_count();
+            }
+            return;
+        };
+        let mut flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+        // That of a poll lane only tells that it is connected.
+        flags.set(EventFlags::ONESHOT, lane.class() == LaneClass::Poll);
         match epoll::add(&self.epoll, interest.fd, EventData::new_u64(index as u64), flags) {
             Ok(()) | Err(Errno::EXIST) if lane.is_live() => {
                 self.members[index].link_count = lane.link_count();
