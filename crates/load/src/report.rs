@@ -94,6 +94,12 @@ impl Report {
 /// A workload in plain words and numbers.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Description {
+    /// Lanes by class, such as `default=1,read=2,poll=1`, if there are several classes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queues: Option<String>,
+    /// Percent of the operations that are polled for, if there are lanes for such.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub polled_percent: Option<u8>,
     /// Name of the pattern, as `spdk_nvme_perf` and fio know it.
     pub pattern: &'static str,
     /// Percent of reads.
@@ -159,6 +165,8 @@ impl Description {
         };
         let range = plan.range();
         Self {
+            queues: None,
+            polled_percent: None,
             pattern: workload.pattern.name(),
             read_percent: read,
             write_percent: write,
@@ -428,6 +436,8 @@ impl CounterResult {
 pub struct LaneResult {
     /// Number of the lane, from 0.
     pub lane: u32,
+    /// What commands it is for.
+    pub class: &'static str,
     /// Core of its thread, if pinned.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub core: Option<usize>,
@@ -512,6 +522,7 @@ pub(crate) mod example {
         report.counters = CounterResult::new(&counters, if pace == Pace::Closed { 0 } else { 47 });
         report.lanes = vec![LaneResult {
             lane: 0,
+            class: "default",
             core: Some(1),
             counters: BTreeMap::from([("caravans".into(), 77.into())]),
         }];

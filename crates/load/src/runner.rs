@@ -1,6 +1,7 @@
 //! A load on a namespace of a target, from the first connection to the report: one thread for each core, its lanes its own.
 
 mod buffer;
+mod lanes;
 mod worker;
 
 use std::collections::BTreeMap;
@@ -8,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use host::{Association, DoorbellReason as Reason, LaneCounters, Namespace};
+use host::{Association, DoorbellReason as Reason, LaneClass, LaneCounters, Namespace, QueueMap};
 use wire::identify::namespace::DeallocatedValue;
 
 use crate::cpu::{self, CpuTime, MachineTime};
@@ -38,6 +39,13 @@ const JITTER: Duration = Duration::from_millis(20);
 pub struct RunSettings {
     /// A thread on each of these cores. Without any there is one thread, tied to none.
     pub cores: Vec<usize>,
+    /// Lanes by class instead of one for each lane of the workload, each of which then only has so many operations in flight: those go
+    /// to the lanes of their class that their thread has.
+    pub queues: Option<QueueMap>,
+    /// Percent of the operations that are polled for: they go to poll lanes.
+    pub polled_percent: u8,
+    /// Whether threads of their own drive the lanes to the target: those that make the load hand over to them by mailbox.
+    pub hand_over: bool,
     /// Ends the load as soon as the IOPS are so steady.
     pub steady: Option<SlopeLimit>,
     /// The target's process, if it runs on this machine: its processor time is reported.
@@ -94,6 +102,9 @@ pub struct Finished {
 #[derive(Debug)]
 struct Results {
     lanes: Vec<LaneResults>,
+    /// Of its generators, together.
+    generator: Counters,
+    overdue: u64,
     tally: Tally,
     measured_from_ns: u64,
     last_done_ns: u64,
@@ -106,9 +117,8 @@ struct Results {
 #[derive(Debug)]
 struct LaneResults {
     number: u32,
+    class: LaneClass,
     core: Option<usize>,
-    generator: Counters,
-    overdue: u64,
     lane: LaneCounters,
 }
 
@@ -127,7 +137,7 @@ pub fn geometry(namespace: &Namespace) -> Geometry {
     }
 }
 
-/// Puts `workload` on `namespace`, with a lane of `association` for each of its lanes, and reports.
+/// Puts `workload` on `namespace`, with a lane of `association` for each of its lanes or with lanes by class, and reports.
 ///
 /// # Errors
 /// [`RunError`], before the load has begun. What goes wrong later is in the report.
@@ -152,17 +162,21 @@ pub fn run(
         start_ns: AtomicU64::new(NOT_STARTED),
         stops: AtomicBool::new(false),
     };
-    let threads = threads(&settings.cores, workload.lanes);
+    let threads = threads(settings, workload.lanes);
     let (messages, inbox) = channel();
     std::thread::scope(|scope| {
-        for (core, lanes) in &threads {
+        for thread in &threads {
             let worker = Worker {
                 association,
                 namespace,
                 plan: &plan,
                 shared: &shared,
-                lanes: lanes.clone(),
-                core: *core,
+                loads: thread.loads.clone(),
+                lanes: thread.lanes.clone(),
+                queues: settings.queues,
+                polled_percent: settings.polled_percent,
+                hand_over: settings.hand_over,
+                core: thread.core,
                 messages: messages.clone(),
             };
             let builder = std::thread::Builder::new().name("nvlane-load".into());
@@ -196,6 +210,10 @@ pub fn run(
         });
         let mut finished = report(&plan, environment, results, &usage);
         finished.report.target = association.address().to_string();
+        if let Some(queues) = settings.queues {
+            finished.report.workload.queues = Some(queues.to_string());
+            finished.report.workload.polled_percent = Some(settings.polled_percent);
+        }
         finished.report.series = series;
         finished.report.steady = steady;
         Ok(finished)
@@ -213,19 +231,44 @@ fn check_commands(namespace: &Namespace, plan: &Plan) -> Result<(), RunError> {
     Ok(())
 }
 
-/// Which lanes each thread has: they go round.
-fn threads(cores: &[usize], lane_count: u32) -> Vec<(Option<usize>, Vec<u32>)> {
-    let cores: Vec<_> = if cores.is_empty() { vec![None] } else { cores.iter().copied().map(Some).collect() };
+/// What one thread has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Thread {
+    core: Option<usize>,
+    /// Lanes of the workload, by number.
+    loads: Vec<u32>,
+    /// Lanes to the target, by class.
+    lanes: Vec<LaneClass>,
+}
+
+/// What each thread has: the lanes of the workload go round, those to the target too, each class from the first core on.
+fn threads(settings: &RunSettings, load_count: u32) -> Vec<Thread> {
+    let cores: Vec<_> = match &settings.cores[..] {
+        [] => vec![None],
+        cores => cores.iter().copied().map(Some).collect(),
+    };
     let count = cores.len();
-    let lanes_of = |thread: usize| (0..lane_count).skip(thread).step_by(count).collect::<Vec<_>>();
-    let threads = cores.into_iter().enumerate().map(|(thread, core)| (core, lanes_of(thread)));
-    threads.filter(|(_, lanes)| !lanes.is_empty()).collect()
+    let of = |thread: usize, core| {
+        let loads: Vec<_> = (0..load_count).skip(thread).step_by(count).collect();
+        let lanes = match settings.queues {
+            None => vec![LaneClass::Default; loads.len()],
+            Some(queues) => {
+                let numbers = (1..=queues.count()).filter(|&number| queues.place(number, count) == thread);
+                numbers.map(|number| queues.class_of(number)).collect()
+            }
+        };
+        Thread { core, loads, lanes }
+    };
+    let threads = cores.into_iter().enumerate().map(|(thread, core)| of(thread, core));
+    threads.filter(|thread| !thread.loads.is_empty()).collect()
 }
 
 /// Processor time besides the threads'.
 #[derive(Debug, Default)]
 struct Usage {
     target: Option<CpuTime>,
+    /// Of all our threads, where some are not those that make the load.
+    own: Option<CpuTime>,
     machine: Option<(MachineTime, MachineTime)>,
 }
 
@@ -289,7 +332,7 @@ impl Watch<'_> {
         let mut before = None;
         while results.len() < self.thread_count {
             if before.is_none() && self.shared.now_ns() >= measured_from_ns {
-                before = Some((self.target_time(), cpu::of_machine().ok()));
+                before = Some((self.target_time(), self.own_time(), cpu::of_machine().ok()));
             }
             match self.next() {
                 Some(Message::Interval(index, tally)) => {
@@ -311,11 +354,17 @@ impl Watch<'_> {
             }
         }
         let mut usage = Usage::default();
-        if let Some((target, machine)) = before {
+        if let Some((target, own, machine)) = before {
+            usage.own = own.zip(self.own_time()).map(|(before, after)| after - before);
             usage.target = target.zip(self.target_time()).map(|(before, after)| after - before);
             usage.machine = machine.zip(cpu::of_machine().ok());
         }
         Ok((results, usage))
+    }
+
+    fn own_time(&self) -> Option<CpuTime> {
+        let is_wanted = self.settings.hand_over;
+        is_wanted.then(|| cpu::of_pid(std::process::id()).ok()).flatten()
     }
 
     fn target_time(&self) -> Option<CpuTime> {
@@ -347,11 +396,12 @@ fn report(plan: &Plan, environment: Environment, results: Vec<Results>, usage: &
         used = used + result.used;
         mismatches.extend(result.mismatches);
         error = error.or(result.error);
+        counters.merge(&result.generator);
+        overdue += result.overdue;
         for lane in result.lanes {
-            counters.merge(&lane.generator);
-            overdue += lane.overdue;
             lanes.push(LaneResult {
                 lane: lane.number,
+                class: lane.class.name(),
                 core: lane.core,
                 counters: lane_counters(&lane.lane),
             });
@@ -361,7 +411,7 @@ fn report(plan: &Plan, environment: Environment, results: Vec<Results>, usage: &
     let elapsed_ns = until_ns.saturating_sub(from_ns);
     let mut report = Report::new(plan, environment, &tally, elapsed_ns);
     let operations = report.total.operations;
-    report.cpu.generator = Some(CpuShare::new(used, elapsed_ns, operations));
+    report.cpu.generator = Some(CpuShare::new(usage.own.unwrap_or(used), elapsed_ns, operations));
     report.cpu.target = usage.target.map(|used| CpuShare::new(used, elapsed_ns, operations));
     if let Some((before, after)) = &usage.machine {
         let (soft_interrupt, steal) = after.percent_since(before);
@@ -404,8 +454,23 @@ mod tests {
 
     #[test]
     fn lanes_go_round_the_cores() {
-        assert_eq!(threads(&[], 3), [(None, vec![0, 1, 2])]);
-        assert_eq!(threads(&[4, 2], 3), [(Some(4), vec![0, 2]), (Some(2), vec![1])]);
-        assert_eq!(threads(&[0, 1], 1), [(Some(0), vec![0])], "a core without a lane has no thread");
+        let loads_of = |cores: &[usize], count| {
+            let settings = RunSettings { cores: cores.to_vec(), ..RunSettings::default() };
+            let threads = threads(&settings, count);
+            assert!(threads.iter().all(|thread| thread.lanes.len() == thread.loads.len()));
+            threads.into_iter().map(|thread| (thread.core, thread.loads)).collect::<Vec<_>>()
+        };
+        assert_eq!(loads_of(&[], 3), [(None, vec![0, 1, 2])]);
+        assert_eq!(loads_of(&[4, 2], 3), [(Some(4), vec![0, 2]), (Some(2), vec![1])]);
+        assert_eq!(loads_of(&[0, 1], 1), [(Some(0), vec![0])], "a core without a lane has no thread");
+    }
+
+    #[test]
+    fn each_class_of_lanes_begins_with_the_first_core() {
+        use LaneClass::{Default, Poll, Read};
+        let queues = Some(QueueMap { default: 2, read: 3, poll: 1 });
+        let settings = RunSettings { cores: vec![4, 2], queues, ..RunSettings::default() };
+        let lanes: Vec<_> = threads(&settings, 2).into_iter().map(|thread| thread.lanes).collect();
+        assert_eq!(lanes, [vec![Default, Read, Read, Poll], vec![Default, Read]]);
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{ArgAction, Args, Subcommand, ValueEnum};
-use host::{Address, Association, BusyPoll, DoorbellPolicy, Options, ReplayPolicy};
+use host::{Address, Association, BusyPoll, DoorbellPolicy, Options, QueueMap, ReplayPolicy};
 use load::keys::Distribution;
 use load::report::{LaneResult, fio_json, text};
 use load::runner::{self, Finished, RunError, RunSettings};
@@ -32,6 +32,7 @@ Examples:
   nvlane perf ADDR -w randrw -M 70 --rate 50000 --arrival poisson -L   open loop, all percentiles
   nvlane perf ADDR -w randrw --verify -o 4k/70:64k/30                  every block read is checked
   nvlane perf ADDR -q 128 --ceiling                                    beside what plain sockets reach
+  nvlane perf ADDR -w randrw --queues default=1,read=1 -L              reads on a lane of their own
   nvlane target --listen 127.0.0.1:0 --namespace ram:1G --run 'nvlane perf -q 32'
 
 In a closed loop latency is from submission to completion. With --rate it is from the moment an operation was due, so that a
@@ -93,6 +94,14 @@ struct LoadArguments {
     /// Lanes: queue pairs, each on its own connection. [default: one for each core of -c]
     #[arg(short = 'P', long)]
     lanes: Option<u32>,
+    /// Lanes by class instead of -P: reads take read lanes, operations that are polled for take poll lanes. -q is then the depth of
+    /// each thread. Each class is counted from the first core of -c.
+    #[arg(long, value_name = "MAP", conflicts_with = "lanes")]
+    queues: Option<QueueMap>,
+    /// Share of the operations that are polled for, as those of high priority: they take poll lanes.
+    #[arg(long, value_name = "PERCENT", requires = "queues", default_value_t = 0,
+        value_parser = clap::value_parser!(u8).range(0..=100))]
+    polled: u8,
     /// A thread on each of these cores, such as 0,2-5; lanes go round. [default: one thread, anywhere]
     #[arg(short = 'c', long, value_name = "LIST")]
     cores: Option<CoreList>,
@@ -142,6 +151,10 @@ struct ConnectionArguments {
     /// When submitted commands leave: immediate, turn, `fixed[:COMMANDS,BYTES,MICROSECONDS]` or `adaptive[:MICROSECONDS]`.
     #[arg(long, value_name = "POLICY", default_value = "adaptive")]
     doorbell: DoorbellPolicy,
+    /// Who sends: turn, the thread that submits, with its next poll; inline, the same, at once where the lane is idle; mailbox, a thread
+    /// for each lane that commands are handed over to.
+    #[arg(long, value_name = "HOW", default_value = "turn")]
+    submit: Submit,
     /// Whether waiting threads spin: as long as it has paid lately, always, or never.
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     spin: SpinPolicy,
@@ -179,6 +192,13 @@ enum RegionsArgument {
     Own,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Submit {
+    Turn,
+    Inline,
+    Mailbox,
+}
+
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Replay {
     All,
@@ -201,10 +221,18 @@ fn run(arguments: &RunArguments) -> Ended {
     })?;
     let workload = load.workload()?;
     let cores = load.cores.as_ref().map_or(&[][..], CoreList::cores);
-    let association = Association::connect(address, connection.options(&workload)?)?;
+    let options = connection.options(&workload)?;
+    let options = match load.queues {
+        Some(queues) => options.with_queues(queues),
+        None => options,
+    };
+    let association = Association::connect(address, options)?;
     let namespace = association.addressed_namespace()?;
     let settings = RunSettings {
         cores: cores.to_vec(),
+        queues: load.queues,
+        polled_percent: load.polled,
+        hand_over: connection.submit == Submit::Mailbox,
         steady: load.steady,
         target_pid: address.resolve().ok().and_then(|peers| local_pid(&peers)),
     };
@@ -274,10 +302,30 @@ pub(crate) fn failure(error: RunError) -> Failure {
 }
 
 impl LoadArguments {
+    /// Whether the queue map fits the threads and the operations.
+    fn check_queues(&self, core_count: usize) -> Result<(), Failure> {
+        let Some(queues) = self.queues else { return Ok(()) };
+        if usize::from(queues.default) < core_count {
+            let lacking =
+                format!("--queues {queues}: each of the {core_count} cores of -c needs a default lane");
+            return Err(Failure::usage(lacking));
+        }
+        match (queues.poll > 0, self.polled > 0) {
+            (true, false) => {
+                Err(Failure::usage("poll lanes need operations that are polled for: add --polled PERCENT"))
+            }
+            (false, true) => {
+                Err(Failure::usage("--polled needs poll lanes: add them to --queues, as poll=1"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn workload(&self) -> Result<Workload, Failure> {
         let is_ended = self.operations.is_some() || self.bytes.is_some();
         let runtime = self.time.or((!is_ended).then_some(Duration::from_secs(10)));
         let core_count = self.cores.as_ref().map_or(1, |cores| cores.cores().len());
+        self.check_queues(core_count)?;
         let lanes = self.lanes.unwrap_or(u32::try_from(core_count).unwrap_or(u32::MAX));
         Ok(Workload {
             pattern: Pattern::named(&self.pattern, self.read_percent).map_err(Failure::usage)?,
@@ -318,6 +366,7 @@ impl ConnectionArguments {
             depth: depth.ok_or_else(|| too_many("-q", workload.depth, limit))?,
             digests,
             doorbell: self.doorbell,
+            inline_send: self.submit == Submit::Inline,
             spin: match self.spin {
                 SpinPolicy::Always => Duration::MAX,
                 limited => Duration::from_nanos(limited.limit_ns()),

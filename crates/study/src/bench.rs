@@ -76,6 +76,8 @@ pub struct Load {
     pub workload: Workload,
     /// How the association is to be; lanes and depth are the workload's.
     pub options: Options,
+    /// Whether threads of their own drive the lanes.
+    pub hand_over: bool,
     /// Cores of the load's threads.
     pub cores: Vec<usize>,
 }
@@ -109,6 +111,7 @@ impl Bench {
         Load {
             workload: Workload { pattern, sizes, depth, ..Workload::default() },
             options: Options::default(),
+            hand_over: false,
             cores: self.cores.map(|cores| cores.host).into_iter().collect(),
         }
     }
@@ -131,8 +134,12 @@ impl Bench {
         };
         let association = Association::connect(served.address(), options)?;
         let namespace = association.addressed_namespace()?;
-        let settings =
-            RunSettings { cores: load.cores, target_pid: Some(served.pid()), ..RunSettings::default() };
+        let settings = RunSettings {
+            cores: load.cores,
+            hand_over: load.hand_over,
+            target_pid: Some(served.pid()),
+            ..RunSettings::default()
+        };
         let finished = runner::run(&association, &namespace, &workload, &settings, &mut Stops(&self.stops));
         association.close();
         let finished = finished?;

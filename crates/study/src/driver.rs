@@ -1,10 +1,9 @@
 //! A closed loop on one thread, for what the generator of `load` does not do: loads of several kinds at once on lanes of their own or
 //! shared ones, and operations that go round thousands of lanes.
 
-use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use host::{Address, Completion, LaneSet, Namespace, Options};
+use host::{Address, Completion, LaneSet, Namespace, Options, QueueMap};
 use load::histogram::Histogram;
 use load::random::Prng;
 
@@ -24,10 +23,17 @@ pub(crate) struct Class {
     pub(crate) io_bytes: u32,
     /// How many are in flight.
     pub(crate) depth: usize,
-    /// The lanes they go to, in turn.
-    pub(crate) lanes: Range<usize>,
     /// They begin together, when all before have ended.
     pub(crate) is_burst: bool,
+}
+
+/// Which lanes operations take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Spread {
+    /// So many, in turn.
+    Round(usize),
+    /// Those of their class.
+    ByClass(QueueMap),
 }
 
 /// What came of one kind.
@@ -55,7 +61,7 @@ impl Driven {
     }
 }
 
-/// Puts the classes on `lane_count` lanes of a target's only namespace, from the host's core.
+/// Puts the classes on lanes of a target's only namespace, from the host's core.
 ///
 /// # Errors
 /// What keeps a lane from connecting, or a command from succeeding.
@@ -65,14 +71,14 @@ impl Driven {
 pub(crate) fn drive(
     bench: &Bench,
     served: &Served,
-    lane_count: usize,
+    spread: Spread,
     classes: &[Class],
 ) -> Result<Driven, Error> {
     let run = || -> Result<Driven, Error> {
         if let Some(cores) = bench.cores {
             reactor::pin(cores.host).map_err(|error| Error::system("tie a thread to its core", error))?;
         }
-        Loop::connect(served.address(), lane_count, classes)?.run(bench, served.pid())
+        Loop::connect(served.address(), spread, classes)?.run(bench, served.pid())
     };
     // In a thread of its own: targets started later must not inherit its core.
     std::thread::scope(|scope| scope.spawn(run).join().expect("the load does not panic"))
@@ -91,7 +97,8 @@ struct Loop<'a> {
     slots: Vec<Slot>,
     /// Free slots of each class.
     free: Vec<Vec<usize>>,
-    /// The lane each class takes next.
+    spread: Spread,
+    /// The lane each class takes next, where they go round.
     next_lane: Vec<usize>,
     random: Prng,
     namespace: Namespace,
@@ -101,10 +108,14 @@ struct Loop<'a> {
 }
 
 impl<'a> Loop<'a> {
-    fn connect(address: &Address, lane_count: usize, classes: &'a [Class]) -> Result<Self, Error> {
+    fn connect(address: &Address, spread: Spread, classes: &'a [Class]) -> Result<Self, Error> {
         let depth: usize = classes.iter().map(|class| class.depth).sum();
         let depth = u16::try_from(depth).unwrap_or(u16::MAX).min(Options::DEPTH_MAX);
-        let lanes = Lanes::connect(address, lane_count, &Options { depth, ..Options::default() })?;
+        let options = Options { depth, ..Options::default() };
+        let lanes = match spread {
+            Spread::Round(count) => Lanes::connect(address, count, &options)?,
+            Spread::ByClass(queues) => Lanes::connect_by_class(address, options.with_queues(queues))?,
+        };
         let mut slots = Vec::new();
         let mut free = Vec::new();
         for (index, class) in classes.iter().enumerate() {
@@ -120,7 +131,8 @@ impl<'a> Loop<'a> {
             outcomes: outcomes(classes.len()),
             slots,
             free,
-            next_lane: classes.iter().map(|class| class.lanes.start).collect(),
+            spread,
+            next_lane: vec![0; classes.len()],
             random: Prng::new(1),
             namespace: lanes.namespace,
             set: LaneSet::new(lanes.lanes)?,
@@ -165,8 +177,15 @@ impl<'a> Loop<'a> {
                 let command = command.map_err(host::Error::Command)?;
                 self.slots[slot].begun = now;
                 let buffer = self.slots[slot].buffer.take();
-                let lane = self.next_lane[index];
-                self.next_lane[index] = if lane + 1 < class.lanes.end { lane + 1 } else { class.lanes.start };
+                let lane = match self.spread {
+                    Spread::Round(count) => {
+                        let next = &mut self.next_lane[index];
+                        let lane = *next;
+                        *next = if lane + 1 < count { lane + 1 } else { 0 };
+                        lane
+                    }
+                    Spread::ByClass(_) => self.set.next_lane(&command),
+                };
                 self.set
                     .submit(lane, command, buffer, slot as u64)
                     .map_err(|refused| Error::Load(refused.to_string()))?;

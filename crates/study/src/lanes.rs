@@ -52,6 +52,17 @@ impl Lanes {
         Ok(Self { lanes, associations, namespace })
     }
 
+    /// Connects as many lanes of each class as the options say.
+    ///
+    /// # Errors
+    /// What keeps one of them from connecting.
+    pub(crate) fn connect_by_class(address: &Address, options: Options) -> Result<Self, Error> {
+        let association = Association::connect(address, options)?;
+        let lanes = association.lanes()?.into_lanes();
+        let namespace = association.addressed_namespace()?;
+        Ok(Self { lanes, associations: Associations(vec![association]), namespace })
+    }
+
     /// Has each lane execute a few reads at once, so that both ends have whatever a lane needs that is used.
     ///
     /// # Errors

@@ -810,6 +810,7 @@ mod tests {
                 "lanes": [
                   {
                     "lane": 0,
+                    "class": "default",
                     "core": 1,
                     "counters": {
                       "caravans": 77

@@ -42,6 +42,7 @@ fn write_table(out: &mut String, report: &Report, detail: Detail) -> std::fmt::R
     write_remarks(out, report)?;
     if detail >= Detail::Percentiles {
         write_percentiles(out, report)?;
+        write_lanes(out, report)?;
     }
     if detail >= Detail::Histogram {
         for result in &report.kinds {
@@ -66,7 +67,10 @@ fn write_heading(out: &mut String, report: &Report) -> std::fmt::Result {
         write!(out, " ({})", told.join(", "))?;
     }
     let lanes = if workload.lanes == 1 { "lane" } else { "lanes" };
-    write!(out, ", {} {lanes} at depth {}", workload.lanes, workload.depth)?;
+    match &workload.queues {
+        None => write!(out, ", {} {lanes} at depth {}", workload.lanes, workload.depth)?,
+        Some(queues) => write!(out, ", lanes {queues} at depth {}", workload.depth)?,
+    }
     if let (Some(rate), Some(arrival)) = (workload.rate_per_s, workload.arrival) {
         write!(out, ", {arrival} arrivals at {rate}/s")?;
     }
@@ -164,6 +168,25 @@ fn write_percentiles(out: &mut String, report: &Report) -> std::fmt::Result {
             write!(out, "{:>22.3}", ns as f64 / 1e3)?;
         }
         writeln!(out)?;
+    }
+    Ok(())
+}
+
+/// What each lane did.
+fn write_lanes(out: &mut String, report: &Report) -> std::fmt::Result {
+    if report.lanes.is_empty() {
+        return Ok(());
+    }
+    let columns = ["commands", "sends", "receives", "sleeps"];
+    write!(out, "\n{:<6}{:<9}{:>5}", "lane", "class", "core")?;
+    columns.iter().try_for_each(|name| write!(out, "{name:>14}"))?;
+    writeln!(out, "{:>16}", "commands/send")?;
+    for lane in &report.lanes {
+        let core = lane.core.map_or_else(|| "any".to_owned(), |core| core.to_string());
+        let count = |name: &str| lane.counters.get(name).and_then(serde_json::Value::as_u64).unwrap_or(0);
+        write!(out, "{:<6}{:<9}{core:>5}", lane.lane, lane.class)?;
+        columns.iter().try_for_each(|name| write!(out, "{:>14}", count(name)))?;
+        writeln!(out, "{:>16.2}", count("commands") as f64 / count("sends").max(1) as f64)?;
     }
     Ok(())
 }
@@ -282,6 +305,9 @@ mod tests {
             99.99999                   121.344               119.296          29930553.344          29930553.344
             99.999999                  121.344               119.296          29930553.344          29930553.344
             100                        121.600               119.600          30000000.000          30000000.000
+
+            lane  class     core      commands         sends      receives        sleeps   commands/send
+            0     default      1             0             0             0             0            0.00
             ");
     }
 

@@ -8,12 +8,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use host::{Association, Command, Completion, InvalidCommand, LaneSet, Namespace, RefusedReason};
+use host::{Association, Command, Completion, InvalidCommand, LaneClass, Namespace, QueueMap, RefusedReason};
 
 use super::buffer::IoBuffer;
+use super::lanes::Lanes;
 use super::{INTERVAL_NS, Results};
 use crate::cpu::{self, CpuTime};
-use crate::generator::{Generator, Operation, Phase};
+use crate::generator::{Counters, Generator, Operation, Phase};
 use crate::recorder::{Failure, Recorder, Tally};
 use crate::stream::Step;
 use crate::workload::{Kind, Pace, Plan};
@@ -70,8 +71,13 @@ pub(super) struct Worker<'a> {
     pub(super) namespace: &'a Namespace,
     pub(super) plan: &'a Plan,
     pub(super) shared: &'a Shared,
-    /// Its lanes, by their numbers in the plan.
-    pub(super) lanes: Vec<u32>,
+    /// Its lanes of the plan, by number.
+    pub(super) loads: Vec<u32>,
+    /// Its lanes to the target: one for each load, or by class.
+    pub(super) lanes: Vec<LaneClass>,
+    pub(super) queues: Option<QueueMap>,
+    pub(super) polled_percent: u8,
+    pub(super) hand_over: bool,
     pub(super) core: Option<usize>,
     pub(super) messages: Sender<Message>,
 }
@@ -95,17 +101,19 @@ impl Worker<'_> {
                 cause: error.into(),
             })?;
         }
-        let lanes = self.lanes.iter().map(|_| self.association.lane()).collect::<Result<_, _>>()?;
-        let set = LaneSet::new(lanes)?;
+        let lanes = self.lanes.iter().map(|class| self.association.lane_of(*class));
+        let lanes = lanes.collect::<Result<_, _>>()?;
+        let set = Lanes::new(lanes, self.hand_over)?;
         let depth = self.plan.workload().depth as usize;
         let capacity = self.plan.buffer_bytes();
-        let lanes = self.lanes.iter().map(|&number| LaneLoad {
+        let lanes = self.loads.iter().map(|&number| LaneLoad {
             generator: Generator::new(self.plan, number),
             operations: vec![NO_OPERATION; depth],
             free: (0..depth as u64).rev().collect(),
             buffers: (0..depth as u64)
                 .map(|slot| IoBuffer::new(capacity, u64::from(number) << 16 | slot))
                 .collect(),
+            polled_debt: 0,
         });
         let lanes = lanes.collect();
         let is_open = self.plan.workload().pace != Pace::Closed;
@@ -134,11 +142,28 @@ struct LaneLoad {
     free: Vec<u64>,
     /// Free buffers; the warmest is used first.
     buffers: Vec<IoBuffer>,
+    /// Hundredths of an operation that are to be polled for and were not yet.
+    polled_debt: u16,
 }
+
+impl LaneLoad {
+    /// Whether the next operation is one that is polled for.
+    fn polls(&mut self, percent: u8) -> bool {
+        self.polled_debt += u16::from(percent);
+        let polls = self.polled_debt >= 100;
+        if polls {
+            self.polled_debt -= 100;
+        }
+        polls
+    }
+}
+
+/// What a command is known by: the load it is of and its slot there.
+const LOAD_SHIFT: u32 = 32;
 
 struct Running<W> {
     worker: W,
-    set: LaneSet<IoBuffer>,
+    set: Lanes,
     lanes: Vec<LaneLoad>,
     recorder: Recorder,
     mismatches: Vec<String>,
@@ -240,6 +265,8 @@ impl Running<Worker<'_>> {
     #[inline]
     fn give_out(&mut self, now_ns: u64) -> u64 {
         let mut blocks = 0;
+        let by_class = self.worker.queues.is_some();
+        let polled_percent = self.worker.polled_percent;
         for (index, load) in self.lanes.iter_mut().enumerate() {
             while let Some(operation) = load.generator.next_operation(now_ns) {
                 let step = operation.step;
@@ -255,10 +282,20 @@ impl Running<Worker<'_>> {
                     }
                     buffer
                 });
+                let user = (index as u64) << LOAD_SHIFT | slot;
+                let mut lane = index;
+                let command = command.map(|command| {
+                    if !by_class {
+                        return command;
+                    }
+                    let command = if load.polls(polled_percent) { command.polled() } else { command };
+                    lane = self.set.next_lane(&command);
+                    command
+                });
                 let Err(refused) = command.map_err(host::Error::Command).and_then(|command| {
-                    self.set.submit(index, command, buffer, slot).map_err(|refused| {
+                    self.set.submit(lane, command, buffer, user).map_err(|refused| {
                         load.buffers.extend(refused.buffer);
-                        match (refused.reason, self.set.lanes()[index].over()) {
+                        match (refused.reason, self.set.over(lane)) {
                             (RefusedReason::Ended, Some(over)) => over.clone(),
                             (reason, _) => host::Error::Refused { command: step.kind.name(), reason },
                         }
@@ -282,12 +319,13 @@ impl Running<Worker<'_>> {
         let Self { worker, set, lanes, recorder, mismatches, last_done_ns, .. } = self;
         // All completions of a batch have come by when the first is seen.
         let mut now_ns = 0;
-        let mut each = |index: usize, completion: Completion<IoBuffer>| {
+        let mut each = |_: usize, completion: Completion<IoBuffer>| {
             if now_ns == 0 {
                 now_ns = worker.shared.now_ns();
             }
-            let load = &mut lanes[index];
-            let operation = load.operations[usize::try_from(completion.user).expect("a slot")];
+            let load = &mut lanes[usize::try_from(completion.user >> LOAD_SHIFT).expect("a load")];
+            let slot = completion.user & ((1 << LOAD_SHIFT) - 1);
+            let operation = load.operations[usize::try_from(slot).expect("a slot")];
             match completion.result {
                 Ok(_) => {
                     if operation.step.kind == Kind::Read
@@ -301,7 +339,7 @@ impl Running<Worker<'_>> {
                 }
                 Err(failure) => load.generator.on_failure(&operation, failure_of(failure), recorder),
             }
-            load.free.push(completion.user);
+            load.free.push(slot);
             load.buffers.extend(completion.buffer);
         };
         if wait_ns == 0 {
@@ -314,16 +352,24 @@ impl Running<Worker<'_>> {
 
     fn results(&mut self, measured_from_ns: u64, used: CpuTime) -> Results {
         let now_ns = self.worker.shared.now_ns();
-        let lanes = self.set.lanes().iter().zip(&mut self.lanes).zip(&self.worker.lanes);
-        let lanes = lanes.map(|((lane, load), &number)| super::LaneResults {
-            number,
+        let by_class = self.worker.queues.is_some();
+        let lanes = self.set.take_lanes();
+        let lanes = lanes.iter().enumerate().map(|(index, lane)| super::LaneResults {
+            number: if by_class { u32::from(lane.number()) - 1 } else { self.worker.loads[index] },
+            class: lane.class(),
             core: self.worker.core,
-            generator: *load.generator.counters(),
-            overdue: load.generator.overdue(now_ns),
             lane: lane.counters(),
         });
+        let lanes = lanes.collect();
+        let (mut generator, mut overdue) = (Counters::default(), 0);
+        for load in &mut self.lanes {
+            generator.merge(load.generator.counters());
+            overdue += load.generator.overdue(now_ns);
+        }
         Results {
-            lanes: lanes.collect(),
+            lanes,
+            generator,
+            overdue,
             tally: std::mem::replace(&mut self.recorder, Recorder::new(false)).into_total(),
             measured_from_ns,
             last_done_ns: self.last_done_ns.max(measured_from_ns),

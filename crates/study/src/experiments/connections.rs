@@ -4,7 +4,7 @@ use super::{IO_BYTES, line};
 use crate::bench::{Bench, us};
 use crate::crowd::Crowd;
 use crate::descriptors::host_lane_count_max;
-use crate::driver::{Class, drive};
+use crate::driver::{Class, Spread, drive};
 use crate::experiment::{About, Cell, Claim, Error, Experiment, Values};
 use crate::figure::{Axis, Figure, Plot, ticks};
 use crate::headline::{Bar, Headline, Headlines};
@@ -80,14 +80,8 @@ impl Experiment for Connections {
         drop(crowd);
 
         let lane_count = lanes as usize;
-        let reads = Class {
-            is_write: false,
-            io_bytes: IO_BYTES,
-            depth: DEPTH,
-            lanes: 0..lane_count,
-            is_burst: false,
-        };
-        let driven = drive(bench, &served, lane_count, &[reads])?;
+        let reads = Class { is_write: false, io_bytes: IO_BYTES, depth: DEPTH, is_burst: false };
+        let driven = drive(bench, &served, Spread::Round(lane_count), &[reads])?;
         served.stop()?;
         let depth = u32::try_from(DEPTH).expect("a small number");
         let ceiling = bench.ceiling_of_many(lanes.into(), depth, IO_BYTES)?;

@@ -1,8 +1,10 @@
 //! `mixed-lanes`: small reads behind large writes, and beside them.
 
+use host::QueueMap;
+
 use super::{IO_BYTES, bars};
 use crate::bench::{Bench, us};
-use crate::driver::{Class, drive};
+use crate::driver::{Class, Spread, drive};
 use crate::experiment::{About, Cell, Claim, Error, Experiment, Values};
 use crate::figure::{Axis, Figure, Plot};
 use crate::headline::{Bar, Headline, Headlines};
@@ -36,7 +38,8 @@ impl Experiment for MixedLanes {
             title: "What do small reads gain from a lane of their own?",
             method: "16 readers of 4 KiB, each waiting for one read before the next, and a writer that begins 16 writes of 1 MiB \
                      at once whenever those before have ended, on a namespace in memory. First all on one lane, where a read waits \
-                     behind whatever is being written; then each kind on its own (queue maps). One core for each side.",
+                     behind whatever is being written; then with a lane for reads beside it (queue map default=1,read=1). One core \
+                     for each side.",
             claims: vec![
                 Claim {
                     source: "Sagi Grimberg, NVMe over TCP optimisations (2021)",
@@ -65,17 +68,11 @@ impl Experiment for MixedLanes {
             Some(served) => served,
             none => none.insert(bench.serve_with(ServedOptions::of(["ram:256M"]))?),
         };
-        let (lane_count, write_lanes) = if cell.text("lanes") == SHARED { (1, 0..1) } else { (2, 1..2) };
-        let reads =
-            Class { is_write: false, io_bytes: IO_BYTES, depth: READER_COUNT, lanes: 0..1, is_burst: false };
-        let writes = Class {
-            is_write: true,
-            io_bytes: WRITE_BYTES,
-            depth: BURST_COUNT,
-            lanes: write_lanes,
-            is_burst: true,
-        };
-        let driven = drive(bench, served, lane_count, &[reads, writes])?;
+        let read = u16::from(cell.text("lanes") == SEPARATE);
+        let spread = Spread::ByClass(QueueMap { default: 1, read, poll: 0 });
+        let reads = Class { is_write: false, io_bytes: IO_BYTES, depth: READER_COUNT, is_burst: false };
+        let writes = Class { is_write: true, io_bytes: WRITE_BYTES, depth: BURST_COUNT, is_burst: true };
+        let driven = drive(bench, served, spread, &[reads, writes])?;
         let latency = &driven.classes[0].latency;
         Ok(Values::from([
             ("iops", driven.iops(0)),
