@@ -39,7 +39,7 @@ pub(crate) fn install() -> Result<()> {
 /// # Errors
 /// As [`install`].
 pub(crate) fn install_for_counting() -> Result<PathBuf> {
-    debian_packages(&[Program { name: "valgrind", package: "valgrind", purpose: "counting instructions" }])?;
+    install_valgrind()?;
     // It must be of the version of the crate that the bench is written against.
     let version = locked_version("gungraun")?;
     let is_right = |runner: &Path| {
@@ -63,6 +63,71 @@ fn locked_version(name: &str) -> Result<String> {
     let line = of_crate.and_then(|entry| entry.lines().find_map(|line| line.strip_prefix("version = ")));
     let version = line.with_context(|| format!("Cargo.lock does not name {name}"))?;
     Ok(version.trim_matches('"').to_owned())
+}
+
+/// Installs what fuzzing takes.
+///
+/// # Errors
+/// As [`install`].
+pub(crate) fn install_for_fuzzing() -> Result<()> {
+    debian_packages(&[Program { name: "c++", package: "g++", purpose: "libFuzzer" }])?;
+    cargo_tool("cargo-fuzz", "0.13.2")
+}
+
+/// Installs what measures which lines tests run.
+///
+/// # Errors
+/// As [`install`].
+pub(crate) fn install_for_coverage() -> Result<()> {
+    run(Command::new("rustup").args(["component", "add", "llvm-tools"]).current_dir(root()))?;
+    cargo_tool("cargo-llvm-cov", "0.6.21")
+}
+
+/// Installs what mutates code.
+///
+/// # Errors
+/// As [`install`].
+pub(crate) fn install_for_mutants() -> Result<()> {
+    cargo_tool("cargo-mutants", "27.1.0")
+}
+
+/// Installs what judges dependencies. Without optimisation: it is built once, and hardly runs.
+///
+/// # Errors
+/// As [`install`].
+pub(crate) fn install_deny() -> Result<()> {
+    if is_installed("cargo-deny") {
+        return Ok(());
+    }
+    run(&mut cargo(&["install", "--locked", "--debug", "cargo-deny", "--version", "0.20.2"]))
+}
+
+/// Installs what traces system calls.
+///
+/// # Errors
+/// As [`install`].
+pub(crate) fn install_strace() -> Result<()> {
+    debian_packages(&[Program { name: "strace", package: "strace", purpose: "tracing system calls" }])
+}
+
+/// Installs valgrind.
+///
+/// # Errors
+/// As [`install`].
+pub(crate) fn install_valgrind() -> Result<()> {
+    debian_packages(&[Program {
+        name: "valgrind",
+        package: "valgrind",
+        purpose: "counting instructions, memory errors",
+    }])
+}
+
+/// Installs a program from the registry, unless there is one.
+fn cargo_tool(name: &str, version: &str) -> Result<()> {
+    if is_installed(name) {
+        return Ok(());
+    }
+    run(&mut cargo(&["install", "--locked", name, "--version", version]))
 }
 
 fn debian_packages(programs: &[Program]) -> Result<()> {

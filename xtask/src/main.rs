@@ -5,10 +5,16 @@ mod bench;
 mod check;
 mod ci;
 mod command;
+mod coverage;
+mod deny;
 mod deps;
+mod fuzz;
 mod instructions;
 mod interop;
+mod miri;
+mod mutants;
 mod sim;
+mod syscalls;
 mod torture;
 
 use std::process::ExitCode;
@@ -40,6 +46,18 @@ enum Task {
     /// A target flooded with half-open, slow and deaf connections, beside a lane that reads
     #[command(disable_help_flag = true)]
     Flood(torture::Options),
+    /// Fuzzers of everything that comes from outside: all, or one
+    Fuzz(fuzz::Options),
+    /// Lines of `wire` and `proto` that their tests run
+    Coverage,
+    /// Changes of `wire` and `proto` that their tests do not notice; takes hours
+    Mutants(mutants::Options),
+    /// The unsafe crate under Miri (a nightly compiler), or memcheck
+    Miri(miri::Options),
+    /// System calls of a target, held against packaging/system-calls.txt
+    Syscalls,
+    /// Dependencies: licences, duplicates, sources, known holes
+    Deny,
 }
 
 fn main() -> ExitCode {
@@ -53,6 +71,12 @@ fn main() -> ExitCode {
         Task::Sim(options) => sim::run(&options),
         Task::CrashLoop(options) => torture::crash_loop(&options),
         Task::Flood(options) => torture::flood(&options),
+        Task::Fuzz(options) => fuzz::run(&options),
+        Task::Coverage => coverage::run(),
+        Task::Mutants(options) => mutants::run(&options),
+        Task::Miri(options) => miri::run(&options),
+        Task::Syscalls => syscalls::run(),
+        Task::Deny => deny::run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,0 +1,184 @@
+//! The system calls of a target: traced under load with both engines, held against `packaging/system-calls.txt`, which
+//! seccomp profiles are made of, and against the filter of `packaging/nvlane.service`.
+
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::command::{root, run as run_command, target_dir};
+use crate::deps;
+
+/// A target under a tracer takes its time.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The subsystem that is used.
+const NQN: &str = "nqn.2026-01.io.nvlane:traced";
+
+/// Traces targets, and compares.
+///
+/// # Errors
+/// If a target makes a call that is not listed, or the lists differ.
+pub(crate) fn run() -> Result<()> {
+    deps::install_strace()?;
+    let listed = listed()?;
+    let in_unit = in_unit()?;
+    ensure!(
+        listed == in_unit,
+        "packaging/system-calls.txt and packaging/nvlane.service differ in {:?}",
+        listed.symmetric_difference(&in_unit).collect::<Vec<_>>()
+    );
+    let mut made = BTreeSet::new();
+    for engine in ["uring", "epoll"] {
+        let of_engine = trace(engine).with_context(|| format!("engine {engine}"))?;
+        println!("{engine}: {}", of_engine.iter().map(String::as_str).collect::<Vec<_>>().join(" "));
+        made.extend(of_engine);
+    }
+    let missing: Vec<_> = made.difference(&listed).collect();
+    ensure!(missing.is_empty(), "packaging/system-calls.txt lacks {missing:?}, which a target makes");
+    println!("{} system calls made, all of {} listed", made.len(), listed.len());
+    Ok(())
+}
+
+/// The list: one name a line, `#` begins a comment.
+fn listed() -> Result<BTreeSet<String>> {
+    let path = root().join("packaging/system-calls.txt");
+    let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    let names = text.lines().filter_map(|line| line.split('#').next()).flat_map(str::split_whitespace);
+    Ok(names.map(str::to_owned).collect())
+}
+
+/// What the unit's filter lets through.
+fn in_unit() -> Result<BTreeSet<String>> {
+    let path = root().join("packaging/nvlane.service");
+    let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    let filters = text.lines().filter_map(|line| line.strip_prefix("SystemCallFilter="));
+    Ok(filters.flat_map(str::split_whitespace).map(str::to_owned).collect())
+}
+
+/// The calls of one target from its start to its end, with hosts, clients and an operator at it.
+fn trace(engine: &str) -> Result<BTreeSet<String>> {
+    let dir = target_dir().join("syscalls").join(engine);
+    std::fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
+    let (port, door) = (free_port()?, free_port()?);
+    let config = write_config(&dir, engine, port, door)?;
+    let log = dir.join("strace.txt");
+    let program = target_dir().join("release/nvlane");
+    let mut child = Command::new("strace")
+        .args(["-f", "-qq", "-o"])
+        .arg(&log)
+        .arg(&program)
+        .args(["target", "--config"])
+        .arg(&config)
+        .stdin(Stdio::null())
+        .spawn()
+        .context("cannot run strace")?;
+    let used = use_target(&program, &log, port, door, &mut child);
+    if used.is_err() {
+        let _ = child.kill();
+    }
+    let status = child.wait()?;
+    used?;
+    ensure!(status.success(), "the target ended with {status}");
+    let text = std::fs::read_to_string(&log).with_context(|| log.display().to_string())?;
+    Ok(text.lines().filter_map(name_of).map(str::to_owned).collect())
+}
+
+/// Everything that makes a target do something.
+fn use_target(program: &Path, log: &Path, port: u16, door: u16, child: &mut Child) -> Result<()> {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let start = Instant::now();
+    while TcpStream::connect(address).is_err() {
+        if let Some(status) = child.try_wait()? {
+            bail!("the target ended with {status}");
+        }
+        ensure!(start.elapsed() < START_TIMEOUT, "the target does not listen");
+        sleep(Duration::from_millis(50));
+    }
+    let ask = |arguments: &[&str]| run_command(Command::new(program).args(arguments).stdout(Stdio::null()));
+    let of_namespace = |nsid: u32| format!("{address}/{NQN}?ns={nsid}");
+    ask(&["discover", &address.to_string()])?;
+    for nsid in [1, 2] {
+        for load in [
+            &["-w", "randrw", "-o", "4k/50:128k/50", "--verify"][..],
+            &["-w", "randtrim", "-o", "64k"],
+            &["-w", "writezeroes", "-o", "64k"],
+        ] {
+            let namespace = of_namespace(nsid);
+            let mut arguments = vec!["perf", &namespace, "-q", "16", "-P", "2", "-a", "0", "-t", "1"];
+            arguments.extend(load);
+            ask(&arguments)?;
+        }
+    }
+    let mut client = TcpStream::connect((Ipv4Addr::LOCALHOST, door))?;
+    client.write_all(b"set k 0 0 1\r\nv\r\nget k\r\nquit\r\n")?;
+    client.read_to_end(&mut Vec::new())?;
+    let target = target_of(log)?;
+    // The operator: the configuration again, then the end.
+    kill_process(target, Signal::HUP)?;
+    sleep(Duration::from_secs(1));
+    kill_process(target, Signal::TERM)?;
+    Ok(())
+}
+
+/// The target's process: the first that the trace names.
+fn target_of(log: &Path) -> Result<Pid> {
+    let text = std::fs::read_to_string(log).with_context(|| log.display().to_string())?;
+    let word = text.split_whitespace().next().context("an empty trace")?;
+    Pid::from_raw(word.parse()?).context("no process")
+}
+
+fn write_config(dir: &Path, engine: &str, port: u16, door: u16) -> Result<PathBuf> {
+    let file = dir.join("namespace.img");
+    let text = format!(
+        "memcached = [\"127.0.0.1:{door}\"]\n\
+         [reactors]\ncount = 2\nengine = \"{engine}\"\n\
+         [[listener]]\naddress = \"127.0.0.1:{port}\"\n\
+         [[subsystem]]\nnqn = \"{NQN}\"\nhosts = \"any\"\n\
+         [[subsystem.namespace]]\nstorage = \"ram:64M\"\n\
+         [[subsystem.namespace]]\nstorage = \"file:{}?size=64M\"\n\
+         [[subsystem.namespace]]\nstorage = \"kv:ram:64M\"\n",
+        file.display()
+    );
+    let path = dir.join("nvlane.toml");
+    std::fs::write(&path, text).with_context(|| path.display().to_string())?;
+    Ok(path)
+}
+
+fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}
+
+/// The call in a line of strace's: `PID name(...) = ...` or `PID <... name resumed> ...`.
+fn name_of(line: &str) -> Option<&str> {
+    let (_, rest) = line.split_once(' ')?;
+    let rest = rest.trim_start();
+    let rest = rest.strip_prefix("<... ").unwrap_or(rest);
+    let length = rest.find(|char: char| !(char.is_ascii_alphanumeric() || char == '_'))?;
+    let (name, after) = rest.split_at(length);
+    (!name.is_empty() && (after.starts_with('(') || after.starts_with(" resumed"))).then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_found_in_the_lines_of_a_trace() {
+        assert_eq!(name_of("12 openat(AT_FDCWD, \"x\", 0) = 3"), Some("openat"));
+        assert_eq!(name_of("12    <... epoll_wait resumed>[], 8, 1) = 0"), Some("epoll_wait"));
+        assert_eq!(name_of("12 +++ exited with 0 +++"), None);
+        assert_eq!(name_of("12 --- SIGTERM {si_signo=SIGTERM} ---"), None);
+    }
+
+    #[test]
+    fn the_unit_lets_through_what_is_listed() {
+        assert_eq!(listed().expect("a list"), in_unit().expect("a filter"));
+    }
+}
