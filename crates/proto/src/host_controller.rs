@@ -54,6 +54,10 @@ const EVENT_PERIOD_NS: u64 = 1_000_000_000;
 
 const MS: u64 = 1_000_000;
 
+/// The changed namespaces log, which is read whole.
+#[allow(clippy::cast_possible_truncation, reason = "a page")]
+const CHANGED_LOG_BYTES: u32 = CHANGED_NAMESPACES_BYTES as u32;
+
 /// What a host wants of a controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControllerSettings {
@@ -105,7 +109,7 @@ impl QueueConnect {
     /// # Errors
     /// Refused, authentication asked for, or another controller than the one named.
     pub fn on_completion(&self, status: Status, result: u64) -> Result<Cntlid, ControllerError> {
-        let dw0 = u32::try_from(result & 0xffff_ffff).expect("masked");
+        let dw0 = dword_0(result);
         if !status.is_success() {
             let names_parameter = status.is(Status::CONNECT_INVALID_PARAMETERS);
             let parameter = names_parameter.then(|| InvalidParameter::from_bits(dw0));
@@ -300,6 +304,11 @@ enum State {
     Down,
 }
 
+/// The first of a completion's two result dwords.
+const fn dword_0(result: u64) -> u32 {
+    (result & 0xffff_ffff) as u32
+}
+
 /// A property that is read again and again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Poll {
@@ -314,7 +323,7 @@ impl Poll {
     }
 
     fn again(self, now_ns: u64) -> Self {
-        let interval_ns = (self.interval_ns * 2).min(POLL_NS_MAX);
+        let interval_ns = self.interval_ns.saturating_mul(2).min(POLL_NS_MAX);
         Self { next_ns: now_ns.saturating_add(self.interval_ns), interval_ns, ..self }
     }
 
@@ -357,8 +366,8 @@ impl EventRequests {
         if now_ns.saturating_sub(self.period_start_ns) >= EVENT_PERIOD_NS {
             (self.period_start_ns, self.burst) = (now_ns, 0);
         }
-        self.burst += 1;
-        self.to_send += 1;
+        self.burst = self.burst.saturating_add(1);
+        self.to_send = self.to_send.saturating_add(1);
     }
 }
 
@@ -522,12 +531,12 @@ impl HostController {
             return request(RequestId::KeepAlive, Sqe::keep_alive(), RequestData::None);
         }
         if self.events.due_ns().is_some_and(|due_ns| due_ns <= now_ns) {
-            self.events.to_send -= 1;
+            self.events.to_send = self.events.to_send.saturating_sub(1);
             return request(RequestId::Event, Sqe::async_event_request(), RequestData::None);
         }
         if self.changed_log == ChangedLog::ToRead {
             self.changed_log = ChangedLog::Asked;
-            let length = u32::try_from(CHANGED_NAMESPACES_BYTES).expect("a page");
+            let length = CHANGED_LOG_BYTES;
             // Without RAE, so that the event comes again; nvmet takes no other length. wire §11, §13
             let sqe = Sqe::get_log_page(Lid::CHANGED_NAMESPACES, Nsid::ALL, length.into());
             return request(RequestId::ChangedLog, sqe, RequestData::FromController(length));
@@ -700,7 +709,7 @@ impl HostController {
             true => Ok(()),
             false => Err(ControllerError::Refused { command, status }),
         };
-        let dw0 = u32::try_from(result & 0xffff_ffff).expect("masked");
+        let dw0 = dword_0(result);
         match self.state {
             State::Connect => {
                 self.cntlid = self.connect().on_completion(status, result)?;
@@ -829,7 +838,7 @@ impl HostController {
             return Ok(());
         }
         self.events.on_event(now_ns);
-        let event = AsyncEvent::from_bits(u32::try_from(result & 0xffff_ffff).expect("masked"));
+        let event = AsyncEvent::from_bits(dword_0(result));
         match event {
             AsyncEvent::PERSISTENT_INTERNAL_ERROR => return Err(ControllerError::InternalError),
             AsyncEvent::NAMESPACE_ATTRIBUTE => {

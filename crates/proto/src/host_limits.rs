@@ -160,8 +160,8 @@ impl Limits {
     #[must_use]
     pub fn queue_size(&self, depth: u16) -> (u32, u16) {
         let depth = depth.clamp(1, self.queue_commands_max);
-        let entries = (u32::from(depth) + 1).min(self.queue_entries_max);
-        (entries, u16::try_from(entries - 1).unwrap_or(depth))
+        let entries = u32::from(depth).saturating_add(1).min(self.queue_entries_max);
+        (entries, u16::try_from(entries.saturating_sub(1)).unwrap_or(depth))
     }
 }
 

@@ -339,19 +339,19 @@ impl Scan {
                 false => (Asked::Identify(nsid, Ids::default()), Sqe::identify(Cns::NAMESPACE, nsid)),
             }
         };
-        self.asked[index] = Some(asked);
-        Some((u8::try_from(index).expect("few"), sqe))
+        *self.asked.get_mut(index)? = Some(asked);
+        Some((u8::try_from(index).ok()?, sqe))
     }
 
     /// A command has ended. `data` is what came, however little.
     pub fn on_completion(&mut self, index: u8, status: Status, data: &[u8]) {
-        let slot = &mut self.asked[usize::from(index)];
+        let Some(slot) = self.asked.get_mut(usize::from(index)) else { return };
         let Some(asked) = slot.take() else { return };
         let is_passing =
             status.is(Status::TRANSIENT_TRANSPORT_ERROR) || status.is(Status::COMMAND_INTERRUPTED);
         if is_passing && !status.dnr() && self.repeat_count < REPEAT_COUNT_MAX {
             // It says nothing of the namespace: ask again.
-            self.repeat_count += 1;
+            self.repeat_count = self.repeat_count.saturating_add(1);
             match (asked, self.list) {
                 (Asked::List, List::Asked(after)) => self.list = List::After(after),
                 (Asked::Descriptors(nsid), _) => self.waiting.push_front(nsid),
@@ -388,7 +388,7 @@ impl Scan {
                 return;
             }
             self.waiting.push_back(nsid);
-            (last, count) = (nsid, count + 1);
+            (last, count) = (nsid, usize::saturating_add(count, 1));
         }
         self.list = if count == NSID_LIST_ENTRIES { List::After(last) } else { List::Complete };
     }
@@ -427,7 +427,7 @@ impl Scan {
 #[must_use]
 pub fn changes(before: &[NamespaceInfo], after: &[NamespaceInfo]) -> Vec<Nsid> {
     let find = |all: &[NamespaceInfo], nsid| {
-        all.binary_search_by_key(&nsid, |info| info.nsid).ok().map(|index| all[index])
+        all.binary_search_by_key(&nsid, |info| info.nsid).ok().and_then(|index| all.get(index)).copied()
     };
     // How much of it is in use changes all the time and is no news.
     let settled = |info: NamespaceInfo| NamespaceInfo { used_blocks: 0, ..info };

@@ -39,8 +39,8 @@ impl KeepAlive {
     /// When the association expires if no further sign comes, ns; `None` without a timeout.
     #[must_use]
     pub fn deadline_ns(&self) -> Option<u64> {
-        let wait_ms = u64::from(self.timeout_ms) + GRACE_MS;
-        (self.timeout_ms > 0).then(|| self.last_sign_ns.saturating_add(wait_ms * 1_000_000))
+        let wait_ms = u64::from(self.timeout_ms).saturating_add(GRACE_MS);
+        (self.timeout_ms > 0).then(|| self.last_sign_ns.saturating_add(wait_ms.saturating_mul(1_000_000)))
     }
 
     /// Whether the host has been silent for too long.

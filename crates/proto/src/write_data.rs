@@ -46,12 +46,12 @@ impl WriteData {
         if self.granted == self.length {
             return None;
         }
-        let limit = window_limit.clamp(1, WINDOW_COUNT_MAX);
-        let index = self.windows[..limit].iter().position(|window| window.next == window.end)?;
+        let mut windows = self.windows.iter_mut().take(window_limit.max(1)).enumerate();
+        let (index, window) = windows.find(|(_, window)| window.next == window.end)?;
         let start = self.granted;
-        let end = start + window_bytes_max.max(1).min(self.length - start);
+        let end = start.saturating_add(window_bytes_max.max(1)).min(self.length);
         self.granted = end;
-        self.windows[index] = Window { next: start, end };
+        *window = Window { next: start, end };
         Some((index, start..end))
     }
 
@@ -80,7 +80,7 @@ impl WriteData {
             return Err(Violation::HeaderField { offset: 1 });
         }
         window.next = after;
-        self.received += length;
+        self.received = self.received.saturating_add(length);
         Ok(())
     }
 

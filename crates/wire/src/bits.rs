@@ -15,7 +15,13 @@ pub(crate) const fn high16(dword: u32) -> u16 {
 /// Byte `index` of the dword as it lies on the wire, 0..=3.
 #[inline]
 pub(crate) const fn byte(dword: u32, index: usize) -> u8 {
-    dword.to_le_bytes()[index]
+    let [byte_0, byte_1, byte_2, byte_3] = dword.to_le_bytes();
+    match index {
+        0 => byte_0,
+        1 => byte_1,
+        2 => byte_2,
+        _ => byte_3,
+    }
 }
 
 /// A dword of two halves.

@@ -258,7 +258,7 @@ impl DiscoveryEntry {
 /// Bytes of a log with this many entries.
 #[must_use]
 pub const fn discovery_log_bytes(entry_count: u32) -> u64 {
-    (entry_count as u64 + 1) * DISCOVERY_RECORD_BYTES as u64
+    (entry_count as u64).saturating_add(1).saturating_mul(DISCOVERY_RECORD_BYTES as u64)
 }
 
 /// A log as read: the entries that are wholly there, whatever the header says.

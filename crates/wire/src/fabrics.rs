@@ -50,7 +50,7 @@ impl ConnectCommand {
         Self {
             recfmt: low16(cdw10),
             qid: Qid::new(high16(cdw10)),
-            queue_entries: low16(cdw11) as u32 + 1,
+            queue_entries: (low16(cdw11) as u32).saturating_add(1),
             attributes: ConnectAttributes::from_bits(byte(cdw11, 2)),
             kato_ms: sqe.cdw12.get(),
         }

@@ -203,13 +203,13 @@ impl NumberOfQueues {
     /// Submission queues, 1..=65536.
     #[must_use]
     pub const fn submission_queues(self) -> u32 {
-        self.nsq() as u32 + 1
+        (self.nsq() as u32).saturating_add(1)
     }
 
     /// Completion queues, 1..=65536.
     #[must_use]
     pub const fn completion_queues(self) -> u32 {
-        self.ncq() as u32 + 1
+        (self.ncq() as u32).saturating_add(1)
     }
 
     /// Queue pairs: the lesser of the two.

@@ -36,7 +36,7 @@ impl Key {
     #[inline]
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.length)]
+        self.bytes.get(..usize::from(self.length)).unwrap_or_default()
     }
 }
 
@@ -191,22 +191,28 @@ impl<'a> KeyListWriter<'a> {
     /// Adds a key; `false`, and nothing added, if it does not fit with its padding.
     #[must_use = "whether there was room"]
     pub fn push(&mut self, key: &Key) -> bool {
-        let used = KEY_LENGTH_BYTES + key.as_bytes().len();
-        let end = self.end + used.next_multiple_of(4);
+        let name = key.as_bytes();
+        let end = self.end.saturating_add(entry_bytes(name.len()));
         let Some(entry) = self.list.get_mut(self.end..end) else { return false };
-        entry[..KEY_LENGTH_BYTES].copy_from_slice(&u16::from(key.length).to_le_bytes());
-        entry[KEY_LENGTH_BYTES..used].copy_from_slice(key.as_bytes());
-        entry[used..].fill(0);
+        let Some((length, rest)) = entry.split_first_chunk_mut() else { return false };
+        let Some((place, padding)) = rest.split_at_mut_checked(name.len()) else { return false };
+        *length = u16::from(key.length).to_le_bytes();
+        place.copy_from_slice(name);
+        padding.fill(0);
         self.end = end;
-        self.count += 1;
+        self.count = self.count.saturating_add(1);
         true
     }
 
     /// Writes the count, zeroes what is left of the buffer and gives the bytes of the list.
     #[must_use = "the length of the list"]
     pub fn finish(self) -> usize {
-        self.list[..LIST_HEADER_BYTES].copy_from_slice(&self.count.to_le_bytes());
-        self.list[self.end..].fill(0);
+        if let Some(header) = self.list.first_chunk_mut() {
+            *header = self.count.to_le_bytes();
+        }
+        if let Some(rest) = self.list.get_mut(self.end..) {
+            rest.fill(0);
+        }
         self.end
     }
 }
@@ -264,6 +270,11 @@ impl<'a> KeyList<'a> {
     }
 }
 
+/// Bytes of an entry of a list: the length of the key, the key, and padding to whole dwords.
+fn entry_bytes(key_length: usize) -> usize {
+    KEY_LENGTH_BYTES.saturating_add(key_length).checked_next_multiple_of(4).unwrap_or(usize::MAX)
+}
+
 impl Iterator for KeyList<'_> {
     type Item = Result<Key, KeyListError>;
 
@@ -271,7 +282,7 @@ impl Iterator for KeyList<'_> {
         self.left = self.left.checked_sub(1)?;
         let key = self.key();
         match &key {
-            Ok(key) => self.offset += (KEY_LENGTH_BYTES + key.as_bytes().len()).next_multiple_of(4),
+            Ok(key) => self.offset = self.offset.saturating_add(entry_bytes(key.as_bytes().len())),
             Err(_) => self.left = 0,
         }
         Some(key)

@@ -8,6 +8,16 @@
 //!
 //! `wire §n` in the documentation is a section of the wire reference.
 #![forbid(unsafe_code)]
+// What a peer has sent must not be able to end us: see docs/testing.md.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::unwrap_used
+    )
+)]
 
 #[macro_use]
 mod macros;

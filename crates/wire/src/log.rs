@@ -63,7 +63,7 @@ impl GetLogPage {
             lid: Lid::from_raw(byte(cdw10, 0)),
             lsp: byte(cdw10, 1) & 0x7F,
             rae: byte(cdw10, 1) & 0x80 != 0,
-            length_bytes: (last_dword as u64 + 1) * DWORD_BYTES,
+            length_bytes: (last_dword as u64).saturating_add(1).saturating_mul(DWORD_BYTES),
             specific_id: high16(cdw11),
             offset: sqe.cdw12_13(),
             csi: Csi::from_raw(byte(sqe.cdw14.get(), 3)),

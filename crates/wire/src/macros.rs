@@ -237,8 +237,8 @@ macro_rules! count_fields {
             count_fields!(@set $count, self.$field, count)
         }
     )*};
-    (@get u16, $raw:expr) => { $raw as u16 + 1 };
-    (@get u32, $raw:expr) => { $raw.get() as u32 + 1 };
+    (@get u16, $raw:expr) => { ($raw as u16).saturating_add(1) };
+    (@get u32, $raw:expr) => { ($raw.get() as u32).saturating_add(1) };
     (@set u16, $raw:expr, $count:expr) => { $raw = $crate::bits::zero_based8($count) };
     (@set u32, $raw:expr, $count:expr) => { $raw.set($crate::bits::zero_based16($count)) };
 }

@@ -90,8 +90,9 @@ impl Nqn {
     #[must_use]
     pub fn from_uuid(uuid: Uuid) -> Self {
         let mut text = [0; UUID_PREFIX.len() + UUID_TEXT_BYTES];
-        text[..UUID_PREFIX.len()].copy_from_slice(UUID_PREFIX.as_bytes());
-        text[UUID_PREFIX.len()..].copy_from_slice(&uuid.to_text());
+        let (prefix, rest) = text.split_at_mut(UUID_PREFIX.len());
+        prefix.copy_from_slice(UUID_PREFIX.as_bytes());
+        rest.copy_from_slice(&uuid.to_text());
         Self::copied(&text)
     }
 
@@ -105,7 +106,7 @@ impl Nqn {
     pub fn from_wire(field: &[u8]) -> Result<Self, NqnError> {
         let end = field.iter().position(|byte| *byte == 0);
         let end = end.ok_or(NqnError::NotTerminated { length: field.len() })?;
-        let name = &field[..end];
+        let name = field.get(..end).unwrap_or_default();
         match core::str::from_utf8(name) {
             Ok(text) => Self::from_text(text),
             Err(error) => Err(NqnError::NotUtf8 { position: error.valid_up_to() }),
@@ -122,15 +123,15 @@ impl Nqn {
 
     /// The name.
     #[must_use]
-    #[expect(clippy::missing_panics_doc, reason = "it does not panic: see the text of the expectation")]
     pub fn as_str(&self) -> &str {
-        core::str::from_utf8(self.as_bytes()).expect("checked when the name was made")
+        // Checked when the name was made: it is never empty.
+        core::str::from_utf8(self.as_bytes()).unwrap_or_default()
     }
 
     /// The name's bytes, 1 to 223.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.length)]
+        self.bytes.get(..usize::from(self.length)).unwrap_or_default()
     }
 
     /// Whether it is the well-known discovery name.
@@ -162,6 +163,11 @@ impl Nqn {
     }
 
     /// Copies at most 223 bytes.
+    #[allow(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "the loop ends at the length of either, and 223 fits a byte"
+    )]
     const fn copied(text: &[u8]) -> Self {
         let mut nqn = Self { length: 0, bytes: [0; NQN_BYTES_MAX] };
         while (nqn.length as usize) < text.len() && (nqn.length as usize) < NQN_BYTES_MAX {
@@ -218,12 +224,12 @@ fn check_form(text: &str) -> Result<(), NqnError> {
     let dated = text.strip_prefix(PREFIX).ok_or(NqnError::NoPrefix)?;
     let named = strip_date(dated).ok_or(NqnError::Date)?;
     let (domain, unique) = named.split_once(':').unwrap_or((named, ""));
-    let mut position = text.len() - named.len();
+    let mut position = text.len().saturating_sub(named.len());
     for label in domain.split('.') {
         if !is_label(label) {
             return Err(NqnError::Domain { position });
         }
-        position += label.len() + 1;
+        position = position.saturating_add(label.len()).saturating_add(1);
     }
     if unique.is_empty() { Err(NqnError::NoUniquePart) } else { Ok(()) }
 }

@@ -78,7 +78,7 @@ impl BlockCommand {
         let (cdw12, cdw15) = (sqe.cdw12.get(), sqe.cdw15.get());
         Self {
             slba: sqe.cdw10_11(),
-            blocks: low16(cdw12) as u32 + 1,
+            blocks: (low16(cdw12) as u32).saturating_add(1),
             control: BlockControl::from_bits(high16(cdw12)),
             hints: sqe.cdw13.get(),
             reference_tag: sqe.cdw14.get(),
@@ -97,7 +97,7 @@ impl BlockCommand {
         assert!(matches!(self.blocks, 1..=BLOCKS_MAX), "1 to 65536 blocks, not {}", self.blocks);
         let mut sqe = Sqe::new(opcode.raw(), nsid);
         sqe.set_cdw10_11(self.slba);
-        sqe.cdw12.set(dword(low16(self.blocks - 1), self.control.bits()));
+        sqe.cdw12.set(dword(low16(self.blocks.saturating_sub(1)), self.control.bits()));
         sqe.cdw13.set(self.hints);
         sqe.cdw14.set(self.reference_tag);
         sqe.cdw15.set(dword(self.application_tag, self.application_mask));
@@ -115,7 +115,7 @@ impl BlockCommand {
     #[inline]
     #[must_use]
     pub const fn data_bytes(&self, block_bytes: u32) -> u64 {
-        self.blocks as u64 * block_bytes as u64
+        (self.blocks as u64).saturating_mul(block_bytes as u64)
     }
 
     /// Directive specific value: the upper half of the hints.
@@ -228,7 +228,7 @@ impl DatasetManagement {
     #[must_use]
     pub const fn from_sqe(sqe: &Sqe) -> Self {
         Self {
-            range_count: byte(sqe.cdw10.get(), 0) as u16 + 1,
+            range_count: (byte(sqe.cdw10.get(), 0) as u16).saturating_add(1),
             attributes: DsmAttributes::from_bits_retain(sqe.cdw11.get()),
         }
     }
@@ -246,7 +246,7 @@ impl DatasetManagement {
     /// Bytes the ranges take: the least the data may have.
     #[must_use]
     pub const fn data_bytes(&self) -> u32 {
-        self.range_count as u32 * DSM_RANGE_BYTES
+        (self.range_count as u32).saturating_mul(DSM_RANGE_BYTES)
     }
 
     /// The ranges in the data; `None` if it is too short for them.
@@ -350,7 +350,7 @@ impl CopyCommand {
     /// Source ranges in the data, 1..=256.
     #[must_use]
     pub const fn range_count(&self) -> u16 {
-        self.control.nr() as u16 + 1
+        (self.control.nr() as u16).saturating_add(1)
     }
 
     /// The source ranges in data of format 0 or 2; `None` if it is too short for them or of another format.
@@ -400,7 +400,7 @@ impl CopySource {
     /// Blocks, 1..=65536.
     #[must_use]
     pub const fn blocks(&self) -> u32 {
-        self.nlb.get() as u32 + 1
+        (self.nlb.get() as u32).saturating_add(1)
     }
 
     /// First block past the range; `None` if no 64-bit number is that large.

@@ -235,7 +235,7 @@ impl IcReq {
     #[inline]
     #[must_use]
     pub const fn r2t_limit(&self) -> u64 {
-        self.maxr2t.get() as u64 + 1
+        (self.maxr2t.get() as u64).saturating_add(1)
     }
 }
 
@@ -329,7 +329,7 @@ impl TermReq {
                 flags: PduFlags::empty(),
                 hlen: kind.header_length(),
                 pdo: 0,
-                plen: U32::new(kind.header_length() as u32 + copy_length as u32),
+                plen: U32::new((kind.header_length() as u32).saturating_add(copy_length as u32)),
             },
             fes: U16::new(fes.raw()),
             fei: U32::new(fei),

@@ -74,11 +74,16 @@ bit_fields! {
     }
 }
 
+/// Bytes of a memory page, from the field of four bits that tells it.
+const fn page_bytes(field: u8) -> u32 {
+    1u32.wrapping_shl(PAGE_SHIFT_MIN.saturating_add(field as u32))
+}
+
 impl Cap {
     /// Entries a queue may have, 1..=65536.
     #[must_use]
     pub const fn queue_entries_max(self) -> u32 {
-        self.mqes() as u32 + 1
+        (self.mqes() as u32).saturating_add(1)
     }
 
     /// With this many entries in a queue, clamped to 1..=65536.
@@ -90,7 +95,7 @@ impl Cap {
     /// How long CSTS.RDY may take to follow CC.EN, milliseconds.
     #[must_use]
     pub const fn ready_timeout_ms(self) -> u32 {
-        self.to() as u32 * TIMEOUT_UNIT_MS
+        (self.to() as u32).saturating_mul(TIMEOUT_UNIT_MS)
     }
 
     /// With this ready timeout, rounded up to 500 ms, at most 127.5 s.
@@ -103,13 +108,13 @@ impl Cap {
     /// Smallest memory page in bytes: the unit of MDTS.
     #[must_use]
     pub const fn page_bytes_min(self) -> u32 {
-        1 << (PAGE_SHIFT_MIN + self.mpsmin() as u32)
+        page_bytes(self.mpsmin())
     }
 
     /// Largest memory page in bytes.
     #[must_use]
     pub const fn page_bytes_max(self) -> u32 {
-        1 << (PAGE_SHIFT_MIN + self.mpsmax() as u32)
+        page_bytes(self.mpsmax())
     }
 }
 
@@ -192,7 +197,7 @@ impl Cc {
     /// Memory page in bytes.
     #[must_use]
     pub const fn page_bytes(self) -> u32 {
-        1 << (PAGE_SHIFT_MIN + self.mps() as u32)
+        page_bytes(self.mps())
     }
 
     /// Bytes of a submission entry on I/O queues.
@@ -247,13 +252,13 @@ impl Crto {
     /// Until ready with media, milliseconds.
     #[must_use]
     pub const fn ready_with_media_ms(self) -> u32 {
-        self.crwmt() as u32 * TIMEOUT_UNIT_MS
+        (self.crwmt() as u32).saturating_mul(TIMEOUT_UNIT_MS)
     }
 
     /// Until ready independent of media, milliseconds.
     #[must_use]
     pub const fn ready_independent_ms(self) -> u32 {
-        self.crimt() as u32 * TIMEOUT_UNIT_MS
+        (self.crimt() as u32).saturating_mul(TIMEOUT_UNIT_MS)
     }
 }
 

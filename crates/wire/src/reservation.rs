@@ -166,7 +166,10 @@ impl ReportCommand {
     /// Reads the fields of a Report.
     #[must_use]
     pub const fn from_sqe(sqe: &Sqe) -> Self {
-        Self { length_bytes: (sqe.cdw10.get() as u64 + 1) * DWORD_BYTES, extended: sqe.cdw11.get() & 1 != 0 }
+        Self {
+            length_bytes: (sqe.cdw10.get() as u64).saturating_add(1).saturating_mul(DWORD_BYTES),
+            extended: sqe.cdw11.get() & 1 != 0,
+        }
     }
 
     /// A Report with these fields; the data pointer is left to the caller.
@@ -305,12 +308,13 @@ pub fn write_report(
     let mut end = if extended { EXTENDED_HEADER_BYTES } else { size_of::<ReportHeader>() };
     let mut count: u16 = 0;
     for registrant in registrants.into_iter().take(usize::from(u16::MAX)) {
-        end += if extended {
+        let used = if extended {
             put(buffer, end, registrant.extended().as_bytes())
         } else {
             put(buffer, end, registrant.plain().as_bytes())
         };
-        count += 1;
+        end = end.saturating_add(used);
+        count = count.saturating_add(1);
     }
     header.registrant_count.set(count);
     put(buffer, 0, header.as_bytes());
@@ -320,8 +324,9 @@ pub fn write_report(
 /// Puts the part of a record that lies in the buffer there; gives the record's length.
 fn put(buffer: &mut [u8], at: usize, record: &[u8]) -> usize {
     if let Some(room) = buffer.get_mut(at..) {
-        let length = room.len().min(record.len());
-        room[..length].copy_from_slice(&record[..length]);
+        for (place, byte) in room.iter_mut().zip(record) {
+            *place = *byte;
+        }
     }
     record.len()
 }
@@ -348,10 +353,10 @@ impl<'a> Report<'a> {
         let counted = usize::from(header.registrant_count.get());
         let entries = if extended {
             let rest = data.get(EXTENDED_HEADER_BYTES..).unwrap_or(&[]);
-            let count = counted.min(rest.len() / size_of::<ExtendedEntry>());
+            let count = counted.min(rest.len().checked_div(size_of::<ExtendedEntry>())?);
             Entries::Extended(<[ExtendedEntry]>::ref_from_prefix_with_elems(rest, count).ok()?.0)
         } else {
-            let count = counted.min(rest.len() / size_of::<PlainEntry>());
+            let count = counted.min(rest.len().checked_div(size_of::<PlainEntry>())?);
             Entries::Plain(<[PlainEntry]>::ref_from_prefix_with_elems(rest, count).ok()?.0)
         };
         Some(Self { header, entries })

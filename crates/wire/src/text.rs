@@ -43,10 +43,11 @@ impl<'a> Text<'a> {
     /// Strips the padding off a field.
     #[must_use]
     pub fn of(field: &'a [u8]) -> Self {
-        let end = field.iter().position(|byte| *byte == 0).unwrap_or(field.len());
-        let text = &field[..end];
-        let end = text.iter().rposition(|byte| *byte != b' ').map_or(0, |last| last + 1);
-        Self(&text[..end])
+        let mut text = field.split(|byte| *byte == 0).next().unwrap_or_default();
+        while let [rest @ .., b' '] = text {
+            text = rest;
+        }
+        Self(text)
     }
 
     /// The bytes as they came.

@@ -52,6 +52,11 @@ impl Uuid {
 
     /// The text form: lower case, hyphens as 8-4-4-4-12.
     #[must_use]
+    #[allow(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "16 bytes make 32 digits and 4 hyphens, 36 places in all; a nibble is below 16"
+    )]
     pub const fn to_text(self) -> [u8; UUID_TEXT_BYTES] {
         let mut text = [b'-'; UUID_TEXT_BYTES];
         let mut at = 0;
@@ -85,21 +90,16 @@ impl FromStr for Uuid {
         if !hyphenated && text.len() != 32 {
             return Err(UuidError);
         }
-        let mut digits = [0; 32];
-        let mut count = 0;
-        for (position, byte) in text.iter().enumerate() {
-            if hyphenated && matches!(position, 8 | 13 | 18 | 23) {
-                if *byte != b'-' {
-                    return Err(UuidError);
-                }
-                continue;
-            }
-            digits[count] = hex_digit(*byte).ok_or(UuidError)?;
-            count += 1;
+        let is_hyphen = |position| hyphenated && matches!(position, 8 | 13 | 18 | 23);
+        if text.iter().enumerate().any(|(position, byte)| is_hyphen(position) && *byte != b'-') {
+            return Err(UuidError);
         }
+        let digits = text.iter().enumerate().filter(|(position, _)| !is_hyphen(*position));
+        let mut digits = digits.map(|(_, byte)| hex_digit(*byte));
+        let mut digit = || digits.next().flatten().ok_or(UuidError);
         let mut bytes = [0; 16];
-        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-            *byte = pair[0] << 4 | pair[1];
+        for byte in &mut bytes {
+            *byte = digit()? << 4 | digit()?;
         }
         Ok(Self(bytes))
     }
@@ -121,11 +121,9 @@ impl fmt::Debug for Uuid {
 }
 
 const fn hex_digit(byte: u8) -> Option<u8> {
-    match byte {
-        b'0'..=b'9' => Some(byte - b'0'),
-        b'a'..=b'f' => Some(byte - b'a' + 10),
-        b'A'..=b'F' => Some(byte - b'A' + 10),
-        _ => None,
+    match (byte as char).to_digit(16) {
+        Some(digit) => Some((digit & 0xF) as u8),
+        None => None,
     }
 }
 

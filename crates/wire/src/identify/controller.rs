@@ -292,7 +292,7 @@ impl IdentifyController {
     /// Granularity of the keep-alive timer, milliseconds; 0 means no keep-alive, which Linux refuses.
     #[must_use]
     pub const fn keep_alive_granularity_ms(&self) -> u32 {
-        self.kas.get() as u32 * TENTH_MS
+        (self.kas.get() as u32).saturating_mul(TENTH_MS)
     }
 
     /// Sets [`Self::keep_alive_granularity_ms`], rounded up to 100, at most 6553.5 s.
@@ -329,7 +329,7 @@ impl IdentifyController {
     /// less than 64.
     #[must_use]
     pub const fn command_capsule_bytes(&self) -> u64 {
-        self.ioccsz.get() as u64 * CAPSULE_UNIT_BYTES as u64
+        (self.ioccsz.get() as u64).saturating_mul(CAPSULE_UNIT_BYTES as u64)
     }
 
     /// Bytes of in-capsule data a command on an I/O queue may carry.
@@ -340,19 +340,19 @@ impl IdentifyController {
 
     /// Sets [`Self::in_capsule_bytes`], rounded down to 16.
     pub fn set_in_capsule_bytes(&mut self, bytes: u32) {
-        self.ioccsz.set(bytes / CAPSULE_UNIT_BYTES + 4);
+        self.ioccsz.set((bytes / CAPSULE_UNIT_BYTES).saturating_add(4));
     }
 
     /// Bytes of a response capsule; newer Linux refuses 0.
     #[must_use]
     pub const fn response_capsule_bytes(&self) -> u64 {
-        self.iorcsz.get() as u64 * CAPSULE_UNIT_BYTES as u64
+        (self.iorcsz.get() as u64).saturating_mul(CAPSULE_UNIT_BYTES as u64)
     }
 
     /// Where in-capsule data begins, bytes after the command; Linux refuses others than 0.
     #[must_use]
     pub const fn in_capsule_offset_bytes(&self) -> u32 {
-        self.icdoff.get() as u32 * CAPSULE_UNIT_BYTES
+        (self.icdoff.get() as u32).saturating_mul(CAPSULE_UNIT_BYTES)
     }
 }
 

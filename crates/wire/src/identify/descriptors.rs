@@ -79,16 +79,17 @@ pub fn write_namespace_descriptors(
             NamespaceDescriptor::Other { kind, identifier } => (*kind, identifier),
         };
         let length = u8::try_from(identifier.len()).ok()?;
-        let end = at + HEADER_BYTES + identifier.len();
-        let slot = buffer.get_mut(at..end)?;
+        let slot = buffer.get_mut(at..)?.get_mut(..HEADER_BYTES.checked_add(identifier.len())?)?;
         if kind.raw() == 0 {
             return None;
         }
-        slot[..HEADER_BYTES].copy_from_slice(&[kind.raw(), length, 0, 0]);
-        slot[HEADER_BYTES..].copy_from_slice(identifier);
-        at = end;
+        let used = slot.len();
+        let (head, body) = slot.split_first_chunk_mut::<HEADER_BYTES>()?;
+        *head = [kind.raw(), length, 0, 0];
+        body.copy_from_slice(identifier);
+        at = at.checked_add(used)?;
     }
-    buffer[at..].fill(0);
+    buffer.get_mut(at..)?.fill(0);
     Some(at)
 }
 
@@ -145,7 +146,7 @@ impl<'a> Iterator for NamespaceDescriptors<'a> {
         let Some(descriptor) = descriptor else {
             return self.fail(DescriptorError::Length { offset, kind, length });
         };
-        self.offset += HEADER_BYTES + identifier.len();
+        self.offset = offset.saturating_add(HEADER_BYTES).saturating_add(identifier.len());
         Some(Ok(descriptor))
     }
 }

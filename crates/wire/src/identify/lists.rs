@@ -17,7 +17,7 @@ pub fn write_nsid_list(buffer: &mut [u8], after: Nsid, nsids: impl IntoIterator<
     tail.fill(0);
     for slot in slots {
         let nsid = nsids.next();
-        count += usize::from(nsid.is_some());
+        count = usize::saturating_add(count, nsid.is_some().into());
         *slot = nsid.unwrap_or(Nsid::NONE).get().to_le_bytes();
     }
     count
@@ -44,7 +44,7 @@ pub fn write_controller_list(
     let cntlids = cntlids.into_iter().filter(|cntlid| *cntlid >= from).take(CONTROLLER_LIST_ENTRIES);
     for (slot, cntlid) in slots.iter_mut().zip(cntlids) {
         *slot = cntlid.get().to_le_bytes();
-        count += 1;
+        count = count.saturating_add(1);
     }
     *head = count.to_le_bytes();
     usize::from(count)

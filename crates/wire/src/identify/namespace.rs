@@ -243,6 +243,7 @@ impl IdentifyNamespace {
 
     /// The format in use.
     #[must_use]
+    #[allow(clippy::indexing_slicing, reason = "64 formats, six bits of index")]
     pub const fn format(&self) -> LbaFormat {
         self.lbaf[(self.flbas.index() & 63) as usize]
     }

@@ -51,7 +51,9 @@ const _: () = assert!(size_of::<GroupHeader>() == ANA_GROUP_BYTES);
 /// Bytes of a log with this many groups and namespaces.
 #[must_use]
 pub const fn ana_log_bytes(group_count: u16, namespace_count: u32) -> u64 {
-    ANA_HEADER_BYTES as u64 + group_count as u64 * ANA_GROUP_BYTES as u64 + namespace_count as u64 * 4
+    let groups = (group_count as u64).saturating_mul(ANA_GROUP_BYTES as u64);
+    let namespaces = (namespace_count as u64).saturating_mul(4);
+    (ANA_HEADER_BYTES as u64).saturating_add(groups).saturating_add(namespaces)
 }
 
 /// Writes a log into a buffer, group by group in ascending order of their ids.
@@ -69,6 +71,11 @@ pub struct AnaLogWriter<'a> {
 pub struct AnaLogFull {
     /// Bytes of the buffer.
     pub length: usize,
+}
+
+/// Bytes of a group with so many namespaces.
+const fn group_bytes(namespace_count: usize) -> usize {
+    namespace_count.saturating_mul(4).saturating_add(ANA_GROUP_BYTES)
 }
 
 impl<'a> AnaLogWriter<'a> {
@@ -113,7 +120,7 @@ impl<'a> AnaLogWriter<'a> {
             reserved_17: [0; 15],
         };
         head.copy_from_slice(header.as_bytes());
-        self.end += ANA_GROUP_BYTES + nnsids as usize * 4;
+        self.end = self.end.saturating_add(group_bytes(nnsids as usize));
         self.group_count = group_count;
         Ok(())
     }
@@ -126,8 +133,12 @@ impl<'a> AnaLogWriter<'a> {
             group_count: U16::new(self.group_count),
             reserved_10: [0; 6],
         };
-        self.log[..ANA_HEADER_BYTES].copy_from_slice(header.as_bytes());
-        self.log[self.end..].fill(0);
+        if let Some(place) = self.log.get_mut(..ANA_HEADER_BYTES) {
+            place.copy_from_slice(header.as_bytes());
+        }
+        if let Some(rest) = self.log.get_mut(self.end..) {
+            rest.fill(0);
+        }
         self.end
     }
 }
@@ -210,7 +221,7 @@ impl<'a> Iterator for AnaLog<'a> {
         self.left = self.left.checked_sub(1)?;
         match self.group() {
             Some(group) => {
-                self.offset += ANA_GROUP_BYTES + group.nsids.len() * 4;
+                self.offset = self.offset.saturating_add(group_bytes(group.nsids.len()));
                 Some(Ok(group))
             }
             None => {

@@ -25,6 +25,7 @@ pub struct SupportedPages {
 }
 const _: () = assert!(size_of::<SupportedPages>() == 1024);
 
+#[allow(clippy::indexing_slicing, reason = "one entry for each value of a byte")]
 impl SupportedPages {
     /// What is supported of a page.
     #[must_use]
@@ -69,6 +70,7 @@ pub struct CommandsAndEffects {
 }
 const _: () = assert!(size_of::<CommandsAndEffects>() == 4096);
 
+#[allow(clippy::indexing_slicing, reason = "one entry for each value of a byte")]
 impl CommandsAndEffects {
     /// What an admin command does.
     #[must_use]

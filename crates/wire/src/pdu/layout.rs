@@ -39,7 +39,7 @@ impl DataAlignment {
     #[inline]
     #[must_use]
     pub const fn bytes(self) -> u8 {
-        (self.raw + 1) * 4
+        self.raw.saturating_add(1).saturating_mul(4)
     }
 }
 
@@ -96,7 +96,7 @@ impl PduLayout {
             if data_length as usize > TERM_REQ_COPY_BYTES_MAX {
                 return Err(LayoutError::TooLong { kind, data_length });
             }
-            return Ok(Self { plen: bare.plen + data_length, data_length, ..bare });
+            return Ok(Self { plen: bare.plen.saturating_add(data_length), data_length, ..bare });
         }
         if !kind.may_carry_data() {
             return Err(LayoutError::NoData { kind, data_length });
@@ -107,7 +107,7 @@ impl PduLayout {
         } else {
             (bare.flags, 0)
         };
-        match data_length.checked_add(pdo + trailer) {
+        match data_length.checked_add(pdo.saturating_add(trailer)) {
             // The longest header with its digest is 76 bytes, so pdo is at most 144 (alignment 72).
             Some(plen) => Ok(Self { kind, flags, pdo: (pdo & 0xFF) as u8, plen, data_length }),
             None => Err(LayoutError::TooLong { kind, data_length }),
@@ -121,7 +121,7 @@ impl PduLayout {
     #[inline]
     pub const fn resized(&self, data_length: u32) -> Result<Self, LayoutError> {
         debug_assert!(self.pdo != 0 && data_length != 0);
-        let around = self.plen - self.data_length;
+        let around = self.plen.saturating_sub(self.data_length);
         match data_length.checked_add(around) {
             Some(plen) => Ok(Self { plen, data_length, ..*self }),
             None => Err(LayoutError::TooLong { kind: self.kind, data_length }),
@@ -134,7 +134,7 @@ impl PduLayout {
     pub const fn without_data(kind: PduType, digests: Digests) -> Self {
         let hlen = kind.header_length() as u32;
         let (flags, plen) = if digests.contains(Digests::HEADER) && kind.may_carry_header_digest() {
-            (PduFlags::HDGST, hlen + DIGEST_BYTES)
+            (PduFlags::HDGST, hlen.saturating_add(DIGEST_BYTES))
         } else {
             (PduFlags::empty(), hlen)
         };
@@ -177,7 +177,7 @@ impl PduLayout {
             return self.pdo;
         }
         match self.header_digest_at() {
-            Some(at) => at + 4,
+            Some(at) => at.saturating_add(4),
             None => self.kind.header_length(),
         }
     }
@@ -193,7 +193,7 @@ impl PduLayout {
     #[inline]
     #[must_use]
     pub const fn data_digest_at(&self) -> Option<u32> {
-        if self.flags.contains(PduFlags::DDGST) { Some(self.plen - DIGEST_BYTES) } else { None }
+        if self.flags.contains(PduFlags::DDGST) { Some(self.plen.saturating_sub(DIGEST_BYTES)) } else { None }
     }
 
     /// Bytes of the whole PDU.
