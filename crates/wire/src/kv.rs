@@ -1,4 +1,7 @@
-//! Commands of the key-value command set. wire §23
+//! Commands of the key-value command set. wire §23 The folder beside it has our own: docs/kv-commands.md
+
+pub mod batch;
+pub mod operation;
 
 use core::fmt;
 

@@ -91,7 +91,8 @@ codes! {
 }
 
 codes! {
-    /// Opcode on an I/O queue for a namespace of the key-value command set. wire §23
+    /// Opcode on an I/O queue for a namespace of the key-value command set. wire §23 From 0x80 on they are our own:
+    /// docs/kv-commands.md
     pub struct KvOpcode: u8 {
         STORE = 0x01, "Store";
         RETRIEVE = 0x02, "Retrieve";
@@ -99,6 +100,14 @@ codes! {
         DELETE = 0x10, "Delete";
         EXIST = 0x14, "Exist";
         FABRICS = 0x7F, "Fabrics";
+        BATCH_SUBMIT = 0x81, "Batch Submit";
+        BATCH_COLLECT = 0x82, "Batch Collect";
+        ATOMIC = 0x85, "Atomic";
+        VECTOR_SCALAR = 0x88, "Vector Update by Scalar";
+        VECTOR_VECTOR = 0x89, "Vector Update by Vector";
+        VECTOR_FILTER = 0x8A, "Vector Filter";
+        VECTOR_REDUCE = 0x8C, "Vector Reduce";
+        VECTOR_FETCH = 0x8E, "Vector Fetch and Update";
     }
 }
 
@@ -149,6 +158,14 @@ mod tests {
             (KvOpcode::LIST, ControllerToHost),
             (KvOpcode::DELETE, None),
             (KvOpcode::EXIST, None),
+            (KvOpcode::BATCH_SUBMIT, HostToController),
+            (KvOpcode::BATCH_COLLECT, ControllerToHost),
+            (KvOpcode::ATOMIC, HostToController),
+            (KvOpcode::VECTOR_SCALAR, None),
+            (KvOpcode::VECTOR_VECTOR, HostToController),
+            (KvOpcode::VECTOR_FILTER, ControllerToHost),
+            (KvOpcode::VECTOR_REDUCE, None),
+            (KvOpcode::VECTOR_FETCH, ControllerToHost),
         ] {
             assert_eq!(opcode.data_direction(), direction, "{opcode}");
         }

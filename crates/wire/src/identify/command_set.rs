@@ -144,7 +144,8 @@ pub struct KvNamespace {
     pub eui64: [u8; 8],
     /// Formats; see [`KvNamespace::format_count`].
     pub kvf: [KvFormat; 16],
-    reserved_328: [u8; 3768],
+    reserved_328: [u8; 3512],
+    vendor: KvVendorArea,
 }
 const _: () = assert!(size_of::<KvNamespace>() == IDENTIFY_BYTES as usize);
 const _: () = assert!(core::mem::offset_of!(KvNamespace, kvf) == 72);
@@ -191,6 +192,60 @@ impl KvNamespace {
     #[must_use]
     pub fn format(&self) -> Option<&KvFormat> {
         self.kvf.get(usize::from(self.kvfc))
+    }
+
+    /// The vendor area, if it is one of ours.
+    #[must_use]
+    pub fn vendor(&self) -> Option<&KvVendorArea> {
+        Some(&self.vendor).filter(|vendor| vendor.signature == KvVendorArea::SIGNATURE)
+    }
+
+    /// Sets [`Self::vendor`].
+    pub fn set_vendor(&mut self, vendor: KvVendorArea) {
+        self.vendor = KvVendorArea { signature: KvVendorArea::SIGNATURE, ..vendor };
+    }
+}
+
+/// What there is beyond the command set (bytes 4095:3840 of the namespace): our own commands and their limits.
+/// docs/kv-commands.md §1
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct KvVendorArea {
+    signature: [u8; 8],
+    /// Version of the commands: a higher one adds, and takes nothing away.
+    pub version: U16,
+    reserved_10: [u8; 2],
+    /// The commands there are.
+    pub commands: KvVendorCommands,
+    reserved_13: [u8; 3],
+    /// Operations of one batch.
+    pub batch_operations_max: U32,
+    /// Bytes of the operations of a batch and their outcomes together.
+    pub batch_bytes_max: U32,
+    /// Bytes of a vector that is worked on.
+    pub vector_bytes_max: U32,
+    /// Bytes of vectors that the operations of one batch work on together.
+    pub batch_vector_bytes_max: U32,
+    reserved_32: [u8; 224],
+}
+const _: () = assert!(size_of::<KvVendorArea>() == 256);
+const _: () = assert!(core::mem::offset_of!(KvNamespace, vendor) == 3840);
+
+impl KvVendorArea {
+    /// What it begins with.
+    pub const SIGNATURE: [u8; 8] = *b"nvlanekv";
+}
+
+flags! {
+    /// Commands beyond the command set. docs/kv-commands.md §1
+    #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+    pub struct KvVendorCommands: u8 {
+        /// Batch Submit and Batch Collect.
+        BATCH = 1 << 0;
+        /// Atomic.
+        ATOMIC = 1 << 1;
+        /// The five on vectors.
+        VECTOR = 1 << 2;
     }
 }
 
@@ -262,7 +317,7 @@ impl CommandSetVectors {
     }
 }
 
-default_zeroed! { NvmNamespace NvmController IndependentNamespace KvNamespace }
+default_zeroed! { NvmNamespace NvmController IndependentNamespace KvNamespace KvVendorArea }
 
 #[cfg(test)]
 mod tests {
@@ -284,7 +339,12 @@ mod tests {
             KvNamespace:
             nsze @ 0, nuse @ 16, nsfeat @ 24, nkvf @ 25, nmic @ 26, rescap @ 27, fpi @ 28, kvfc @ 29, novg @
             32, anagrpid @ 36, nsattr @ 43, nvmsetid @ 44, endgid @ 46, nguid @ 48, eui64 @ 64, kvf @ 72,
-            reserved_328 @ 328,
+            reserved_328 @ 328, vendor @ 3840,
+        );
+        assert_offsets!(
+            KvVendorArea:
+            signature @ 0, version @ 8, commands @ 12, batch_operations_max @ 16, batch_bytes_max @ 20,
+            vector_bytes_max @ 24, batch_vector_bytes_max @ 28, reserved_32 @ 32,
         );
         assert_offsets!(KvFormat: key_bytes_max @ 0, options @ 3, value_bytes_max @ 4, keys_max @ 8);
         assert_offsets!(KvController: ver @ 0);
@@ -303,6 +363,17 @@ mod tests {
         assert_eq!(namespace.format().map(|format| format.key_bytes_max.get()), Some(16));
         namespace.kvfc = 16;
         assert!(namespace.format().is_none());
+    }
+
+    #[test]
+    fn our_own_commands_are_told_by_a_signature() {
+        let mut namespace = KvNamespace::default();
+        assert!(namespace.vendor().is_none(), "somebody else's namespace");
+        let commands = KvVendorCommands::BATCH | KvVendorCommands::VECTOR;
+        namespace.set_vendor(KvVendorArea { version: U16::new(1), commands, ..Default::default() });
+        let raw = &namespace.as_bytes()[3840..];
+        assert_eq!(raw[..16], *b"nvlanekv\x01\0\0\0\x05\0\0\0");
+        assert_eq!(namespace.vendor().map(|vendor| vendor.commands), Some(commands));
     }
 
     #[test]

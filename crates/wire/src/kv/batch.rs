@@ -1,0 +1,458 @@
+//! Many operations in one capsule: Batch Collect waits for Batch Submit, whose outcomes it brings. docs/kv-commands.md §4
+//!
+//! ```text
+//! Submit:   header 12 bytes, key, operand, zeros to a dword │ …     one per operation
+//! Collect:  header 16 bytes, data, zeros to a quadword      │ …     one per operation, in the same order
+//! ```
+
+use crate::bits::{low32, quadword};
+use crate::id::Nsid;
+use crate::kv::{KEY_BYTES_MAX, Key};
+use crate::opcode::KvOpcode;
+use crate::sqe::Sqe;
+use crate::status::Status;
+
+/// Bytes before the key of an operation.
+pub const OPERATION_HEADER_BYTES: usize = 12;
+
+/// Bytes before the data of an outcome.
+pub const OUTCOME_HEADER_BYTES: usize = 16;
+
+/// Fields of a Batch Submit. docs/kv-commands.md §4.1
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BatchSubmit {
+    /// Bytes of the operations.
+    pub data_bytes: u32,
+    /// How many they are.
+    pub count: u16,
+    /// Which Batch Collect of the queue waits for the outcomes.
+    pub tag: u32,
+    /// Bytes that the outcomes take at most.
+    pub outcome_bytes: u32,
+}
+
+impl BatchSubmit {
+    /// Reads the fields.
+    #[inline]
+    #[must_use]
+    pub const fn from_sqe(sqe: &Sqe) -> Self {
+        Self {
+            data_bytes: sqe.cdw10.get(),
+            count: (sqe.cdw11.get() & 0xFFFF) as u16,
+            tag: sqe.cdw12.get(),
+            outcome_bytes: sqe.cdw13.get(),
+        }
+    }
+
+    /// A command with these fields; the data pointer is left to the caller.
+    #[must_use]
+    pub fn to_sqe(&self, nsid: Nsid) -> Sqe {
+        let mut sqe = Sqe::new(KvOpcode::BATCH_SUBMIT.raw(), nsid);
+        sqe.cdw10.set(self.data_bytes);
+        sqe.cdw11.set(self.count.into());
+        sqe.cdw12.set(self.tag);
+        sqe.cdw13.set(self.outcome_bytes);
+        sqe
+    }
+}
+
+/// Fields of a Batch Collect. docs/kv-commands.md §4.2
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BatchCollect {
+    /// Bytes of the host's buffer.
+    pub buffer_bytes: u32,
+    /// The same as of the Batch Submit that follows.
+    pub tag: u32,
+}
+
+impl BatchCollect {
+    /// Reads the fields.
+    #[inline]
+    #[must_use]
+    pub const fn from_sqe(sqe: &Sqe) -> Self {
+        Self { buffer_bytes: sqe.cdw10.get(), tag: sqe.cdw12.get() }
+    }
+
+    /// A command with these fields; the data pointer is left to the caller.
+    #[must_use]
+    pub fn to_sqe(&self, nsid: Nsid) -> Sqe {
+        let mut sqe = Sqe::new(KvOpcode::BATCH_COLLECT.raw(), nsid);
+        sqe.cdw10.set(self.buffer_bytes);
+        sqe.cdw12.set(self.tag);
+        sqe
+    }
+}
+
+/// One operation of a batch. docs/kv-commands.md §4.3
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Operation<'a> {
+    /// Store, Retrieve, Delete, Exist, Atomic, or one on vectors.
+    pub opcode: KvOpcode,
+    /// As of the command of its own.
+    pub options: u8,
+    /// As of the command of its own.
+    pub kind: u8,
+    /// Bytes of data that its outcome has at most.
+    pub room_bytes: u32,
+    /// 1 to 16 bytes.
+    pub key: &'a [u8],
+    /// The value of a Store, the operands of what has some.
+    pub operand: &'a [u8],
+}
+
+impl<'a> Operation<'a> {
+    /// One without options, operand and room.
+    #[must_use]
+    pub fn new(opcode: KvOpcode, key: &'a Key) -> Self {
+        Self { opcode, options: 0, kind: 0, room_bytes: 0, key: key.as_bytes(), operand: &[] }
+    }
+
+    /// Bytes that its outcome takes at most.
+    #[inline]
+    #[must_use]
+    pub const fn outcome_bytes(&self) -> usize {
+        outcome_bytes(self.room_bytes as usize)
+    }
+
+    /// Appends it to the data of a Batch Submit. Says whether it could be: a key of 1 to 16 bytes, an operand whose
+    /// length has 32 bits.
+    #[must_use = "whether it was appended"]
+    pub fn append_to(&self, data: &mut Vec<u8>) -> bool {
+        let key_length = match u8::try_from(self.key.len()) {
+            Ok(length @ 1..=16) => length,
+            _ => return false,
+        };
+        let Ok(operand_bytes) = u32::try_from(self.operand.len()) else { return false };
+        let mut header = [self.opcode.raw(), key_length, self.options, self.kind, 0, 0, 0, 0, 0, 0, 0, 0];
+        header[4..8].copy_from_slice(&operand_bytes.to_le_bytes());
+        header[8..].copy_from_slice(&self.room_bytes.to_le_bytes());
+        data.extend_from_slice(&header);
+        data.extend_from_slice(self.key);
+        data.extend_from_slice(self.operand);
+        let padding = (self.key.len() + self.operand.len()).wrapping_neg() % 4;
+        data.extend_from_slice(&[0; 3][..padding]);
+        true
+    }
+}
+
+const fn outcome_bytes(data_bytes: usize) -> usize {
+    OUTCOME_HEADER_BYTES.saturating_add(data_bytes).saturating_add(data_bytes.wrapping_neg() % 8)
+}
+
+/// The data of a Batch Submit that cannot be read; what follows cannot be either.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BatchError {
+    /// It ends in the middle of an operation.
+    #[error("the batch ends in the operation at byte {offset}")]
+    Truncated {
+        /// Where the operation begins.
+        offset: usize,
+    },
+    /// A key has no bytes, or more than 16.
+    #[error("key of {length} bytes in the operation at byte {offset} of the batch")]
+    Key {
+        /// Where the operation begins.
+        offset: usize,
+        /// Its key's length.
+        length: u8,
+    },
+}
+
+/// Reads the data of a Batch Submit, operation after operation, within its bounds. After an error it ends.
+#[derive(Clone, Debug)]
+pub struct Operations<'a> {
+    data: &'a [u8],
+    offset: usize,
+}
+
+impl<'a> Operations<'a> {
+    /// Reads from the beginning.
+    #[inline]
+    #[must_use]
+    pub const fn new(data: &'a [u8]) -> Self {
+        Self { data, offset: 0 }
+    }
+
+    /// Where the next operation begins.
+    #[inline]
+    #[must_use]
+    pub const fn offset(&self) -> usize {
+        self.offset
+    }
+
+    #[inline]
+    fn read(&self) -> Result<(Operation<'a>, usize), BatchError> {
+        let offset = self.offset;
+        let truncated = BatchError::Truncated { offset };
+        let rest = self.data.get(offset..).ok_or(truncated)?;
+        let (header, rest) = rest.split_first_chunk::<OPERATION_HEADER_BYTES>().ok_or(truncated)?;
+        let &[opcode, length, options, kind, o0, o1, o2, o3, r0, r1, r2, r3] = header;
+        let key_bytes = usize::from(length);
+        if !(1..=KEY_BYTES_MAX).contains(&key_bytes) {
+            return Err(BatchError::Key { offset, length });
+        }
+        let operand_bytes = u32::from_le_bytes([o0, o1, o2, o3]) as usize;
+        // Lengths of 32 and 8 bits: their sum fits.
+        let used = key_bytes + operand_bytes;
+        let (key, rest) = rest.split_at_checked(key_bytes).ok_or(truncated)?;
+        let operand = rest.get(..operand_bytes).ok_or(truncated)?;
+        let end = offset + OPERATION_HEADER_BYTES + used + used.wrapping_neg() % 4;
+        if end > self.data.len() {
+            return Err(truncated);
+        }
+        let opcode = KvOpcode::from_raw(opcode);
+        let room_bytes = u32::from_le_bytes([r0, r1, r2, r3]);
+        Ok((Operation { opcode, options, kind, room_bytes, key, operand }, end))
+    }
+}
+
+impl<'a> Iterator for Operations<'a> {
+    type Item = Result<Operation<'a>, BatchError>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.offset >= self.data.len() {
+            return None;
+        }
+        match self.read() {
+            Ok((operation, end)) => {
+                self.offset = end;
+                Some(Ok(operation))
+            }
+            Err(error) => {
+                self.offset = self.data.len();
+                Some(Err(error))
+            }
+        }
+    }
+}
+
+/// How one operation of a batch ended. docs/kv-commands.md §4.4
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome<'a> {
+    /// How.
+    pub status: Status,
+    /// What the completion of a command of its own would say: a value's full length, a number before, a sum.
+    pub result: u64,
+    /// Its data, at most as much as the operation had room for.
+    pub data: &'a [u8],
+}
+
+/// Writes the data of a Batch Collect into a buffer, outcome by outcome.
+#[derive(Debug)]
+pub struct OutcomeWriter<'a> {
+    buffer: &'a mut [u8],
+    end: usize,
+    failed_count: u32,
+}
+
+impl<'a> OutcomeWriter<'a> {
+    /// Begins with the first.
+    #[must_use]
+    pub fn new(buffer: &'a mut [u8]) -> Self {
+        Self { buffer, end: 0, failed_count: 0 }
+    }
+
+    /// The place for the data of the next outcome: `room_bytes`, or less where the buffer ends.
+    #[inline]
+    pub fn room(&mut self, room_bytes: usize) -> &mut [u8] {
+        let start = self.end.saturating_add(OUTCOME_HEADER_BYTES).min(self.buffer.len());
+        let end = start.saturating_add(room_bytes).min(self.buffer.len());
+        &mut self.buffer[start..end]
+    }
+
+    /// Writes an outcome whose first `data_bytes` of [`room`](Self::room) are in place. Says whether it fitted.
+    #[inline]
+    pub fn push(&mut self, status: Status, result: u64, data_bytes: usize) -> bool {
+        let Some(end) = self.end.checked_add(outcome_bytes(data_bytes)) else { return false };
+        let Some(entry) = self.buffer.get_mut(self.end..end) else { return false };
+        let (header, data) = entry.split_at_mut(OUTCOME_HEADER_BYTES);
+        let code = u64::from(status.code());
+        let length = u64::try_from(data_bytes).expect("at most 64 bits");
+        header[..8].copy_from_slice(&(code | length << 32).to_le_bytes());
+        header[8..].copy_from_slice(&result.to_le_bytes());
+        data[data_bytes..].fill(0);
+        self.end = end;
+        self.failed_count += u32::from(!status.is_success());
+        true
+    }
+
+    /// Outcomes that are no success.
+    #[must_use]
+    pub const fn failed_count(&self) -> u32 {
+        self.failed_count
+    }
+
+    /// Bytes written.
+    #[must_use = "the length of the data"]
+    pub const fn finish(self) -> usize {
+        self.end
+    }
+}
+
+/// Reads the data of a Batch Collect, outcome after outcome, within its bounds; ends where it cannot be read.
+#[derive(Clone, Debug)]
+pub struct Outcomes<'a> {
+    data: &'a [u8],
+}
+
+impl<'a> Outcomes<'a> {
+    /// Reads from the beginning.
+    #[must_use]
+    pub const fn new(data: &'a [u8]) -> Self {
+        Self { data }
+    }
+}
+
+impl<'a> Iterator for Outcomes<'a> {
+    type Item = Outcome<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        let (header, rest) = self.data.split_first_chunk::<OUTCOME_HEADER_BYTES>()?;
+        let &[c0, c1, _, _, l0, l1, l2, l3, r0, r1, r2, r3, r4, r5, r6, r7] = header;
+        let length = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
+        let data = rest.get(..length)?;
+        let padded = length.checked_add(length.wrapping_neg() % 8)?;
+        self.data = rest.get(padded..).unwrap_or_default();
+        let status = Status::from_code(u16::from_le_bytes([c0, c1]));
+        Some(Outcome { status, result: u64::from_le_bytes([r0, r1, r2, r3, r4, r5, r6, r7]), data })
+    }
+}
+
+/// What the completion of a Batch Collect says: bytes of its data, and operations they are the outcomes of.
+#[must_use]
+pub const fn collect_result(data_bytes: u32, count: u32) -> u64 {
+    quadword(data_bytes, count)
+}
+
+/// Bytes of the data of a Batch Collect, by its result dwords.
+#[must_use]
+pub const fn collected_bytes(result: u64) -> u32 {
+    low32(result)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use zerocopy::IntoBytes;
+
+    use super::*;
+
+    #[test]
+    fn both_commands_have_the_bytes_of_the_document() {
+        let submit = BatchSubmit { data_bytes: 0x0102, count: 5, tag: 0x0A0B_0C0D, outcome_bytes: 0x2000 };
+        let sqe = submit.to_sqe(Nsid::new(1));
+        let mut expected = [0; 64];
+        expected[..5].copy_from_slice(&[0x81, 0x40, 0, 0, 1]);
+        expected[39] = 0x5A;
+        expected[40..56].copy_from_slice(&[2, 1, 0, 0, 5, 0, 0, 0, 13, 12, 11, 10, 0, 0x20, 0, 0]);
+        assert_eq!(sqe.as_bytes(), expected);
+        assert_eq!(BatchSubmit::from_sqe(&sqe), submit);
+        let collect = BatchCollect { buffer_bytes: 0x2000, tag: 0x0A0B_0C0D };
+        let sqe = collect.to_sqe(Nsid::new(1));
+        expected[0] = 0x82;
+        expected[40..56].copy_from_slice(&[0, 0x20, 0, 0, 0, 0, 0, 0, 13, 12, 11, 10, 0, 0, 0, 0]);
+        assert_eq!(sqe.as_bytes(), expected);
+        assert_eq!(BatchCollect::from_sqe(&sqe), collect);
+    }
+
+    #[test]
+    fn operations_and_outcomes_have_the_bytes_of_the_document() {
+        let key = Key::new(b"abc").expect("a key");
+        let mut data = Vec::new();
+        assert!(
+            Operation { operand: b"xy", options: 2, ..Operation::new(KvOpcode::STORE, &key) }
+                .append_to(&mut data)
+        );
+        assert!(
+            Operation { room_bytes: 64, ..Operation::new(KvOpcode::RETRIEVE, &key) }.append_to(&mut data)
+        );
+        assert_eq!(data[..20], *b"\x01\x03\x02\0\x02\0\0\0\0\0\0\0abcxy\0\0\0");
+        assert_eq!(data[20..], *b"\x02\x03\0\0\0\0\0\0\x40\0\0\0abc\0");
+        let mut buffer = [0xEE; 64];
+        let mut writer = OutcomeWriter::new(&mut buffer);
+        assert!(writer.push(Status::SUCCESS, 0, 0));
+        writer.room(64)[..2].copy_from_slice(b"xy");
+        assert!(writer.push(Status::KEY_EXISTS, 0x0102, 2));
+        assert!(!writer.push(Status::SUCCESS, 0, 16), "8 bytes short");
+        assert_eq!(writer.failed_count(), 1);
+        assert_eq!(writer.finish(), 40);
+        assert_eq!(buffer[..16], [0; 16]);
+        assert_eq!(buffer[16..40], *b"\x89\0\0\0\x02\0\0\0\x02\x01\0\0\0\0\0\0xy\0\0\0\0\0\0");
+    }
+
+    #[test]
+    fn a_malformed_batch_ends_with_an_error() {
+        fn read(data: &[u8]) -> Option<Result<Operation<'_>, BatchError>> {
+            Operations::new(data).last()
+        }
+        assert_eq!(read(&[]), None);
+        assert_eq!(read(&[1; 11]), Some(Err(BatchError::Truncated { offset: 0 })));
+        assert_eq!(read(b"\x02\0\0\0\0\0\0\0\0\0\0\0"), Some(Err(BatchError::Key { offset: 0, length: 0 })));
+        let long = *b"\x02\x11\0\0\0\0\0\0\0\0\0\0aaaaaaaaaaaaaaaaaaaa";
+        assert_eq!(read(&long), Some(Err(BatchError::Key { offset: 0, length: 17 })));
+        assert_eq!(
+            read(b"\x01\x01\0\0\xff\xff\xff\xff\0\0\0\0k\0\0\0"),
+            Some(Err(BatchError::Truncated { offset: 0 }))
+        );
+        // Padding belongs to it.
+        assert_eq!(
+            read(b"\x02\x01\0\0\0\0\0\0\0\0\0\0k\0\0"),
+            Some(Err(BatchError::Truncated { offset: 0 }))
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn batches_read_back(
+            operations in prop::collection::vec(
+                (any::<[u8; 3]>(), any::<u32>(), prop::collection::vec(any::<u8>(), 1..=16), prop::collection::vec(any::<u8>(), 0..40)),
+                0..20,
+            ),
+        ) {
+            let mut data = Vec::new();
+            let given: Vec<Operation<'_>> = operations.iter().map(|([opcode, options, kind], room_bytes, key, operand)| {
+                let opcode = KvOpcode::from_raw(*opcode);
+                Operation { opcode, options: *options, kind: *kind, room_bytes: *room_bytes, key, operand }
+            }).collect();
+            for operation in &given {
+                prop_assert!(operation.append_to(&mut data));
+            }
+            let read: Result<Vec<_>, _> = Operations::new(&data).collect();
+            prop_assert_eq!(read, Ok(given));
+        }
+
+        #[test]
+        fn outcomes_read_back(
+            outcomes in prop::collection::vec((0u16..0x800, any::<u64>(), prop::collection::vec(any::<u8>(), 0..40)), 0..20),
+        ) {
+            let mut buffer = vec![0xEE; 20 * 56];
+            let mut writer = OutcomeWriter::new(&mut buffer);
+            for (code, result, data) in &outcomes {
+                writer.room(40)[..data.len()].copy_from_slice(data);
+                prop_assert!(writer.push(Status::from_code(*code), *result, data.len()));
+            }
+            let length = writer.finish();
+            let read: Vec<_> = Outcomes::new(&buffer[..length])
+                .map(|outcome| (outcome.status.code(), outcome.result, outcome.data.to_vec()))
+                .collect();
+            prop_assert_eq!(read, outcomes);
+        }
+
+        #[test]
+        fn any_bytes_are_read_within_bounds(data in prop::collection::vec(any::<u8>(), 0..300)) {
+            prop_assert!(Operations::new(&data).count() <= 300 / OPERATION_HEADER_BYTES);
+            prop_assert!(Outcomes::new(&data).count() <= 300 / OUTCOME_HEADER_BYTES);
+        }
+
+        #[test]
+        fn what_does_not_fit_is_not_written(room: u32, length in 0usize..100) {
+            let mut buffer = vec![0; length];
+            let mut writer = OutcomeWriter::new(&mut buffer);
+            let count = writer.room(room as usize).len();
+            prop_assert!(count <= length.saturating_sub(OUTCOME_HEADER_BYTES));
+            prop_assert_eq!(writer.push(Status::SUCCESS, 0, room as usize), outcome_bytes(room as usize) <= length);
+        }
+    }
+}
