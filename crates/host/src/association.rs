@@ -23,6 +23,7 @@ use crate::error::{Error, LinkContext, LinkError};
 use crate::identity::HostIdentity;
 use crate::keeper::{AdminAnswer, ControllerInfo, Job, Keeper, KeeperSettings};
 use crate::keeper_thread;
+use crate::key_value::KeyValueNamespace;
 use crate::lane::{Lane, LaneMessage};
 use crate::lane_core::Attachment;
 use crate::lane_set::LaneSet;
@@ -326,6 +327,39 @@ impl Association {
     #[must_use]
     pub fn queues(&self) -> QueueMap {
         self.inner.options.queues().within(self.controller().queue_pairs)
+    }
+
+    /// One namespace of keys and values.
+    ///
+    /// # Errors
+    /// [`Error::NoNamespace`], or [`Error::UnusableNamespace`] if it is one of blocks.
+    pub fn key_value(&self, nsid: Nsid) -> Result<KeyValueNamespace, Error> {
+        let (namespaces, limits) = (self.namespaces(), self.controller().limits);
+        let Some(info) = namespaces.iter().find(|info| info.nsid == nsid) else {
+            let available = namespaces.iter().map(|info| info.nsid).collect();
+            return Err(Error::NoNamespace { subsystem: self.inner.subsystem.to_string(), nsid, available });
+        };
+        KeyValueNamespace::new(info, &limits).map_err(|cause| Error::UnusableNamespace { nsid, cause })
+    }
+
+    /// The namespace of keys and values that the address names; without one there, the only one.
+    ///
+    /// # Errors
+    /// As [`key_value`](Self::key_value), and [`Error::WhichNamespace`] if there are several.
+    pub fn addressed_key_value(&self) -> Result<KeyValueNamespace, Error> {
+        if let Some(nsid) = self.inner.address.nsid {
+            return self.key_value(nsid);
+        }
+        let namespaces = self.namespaces();
+        let mut with_keys = namespaces.iter().filter(|info| info.keys.is_some());
+        match (with_keys.next(), with_keys.next(), namespaces.first()) {
+            (Some(info), None, _) | (None, _, Some(info)) => self.key_value(info.nsid),
+            (None, _, None) => self.key_value(Nsid::new(1)),
+            (Some(_), Some(_), _) => {
+                let available = namespaces.iter().map(|info| info.nsid).collect();
+                Err(Error::WhichNamespace { subsystem: self.inner.subsystem.to_string(), available })
+            }
+        }
     }
 
     /// Connects a lane of the default class, for the calling thread or any other one. Its number is the lowest that is free. While

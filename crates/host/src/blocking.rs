@@ -1,4 +1,4 @@
-//! A namespace to read and write at byte offsets, call by call, on a lane of the calling thread.
+//! A namespace to read and write at byte offsets, or of keys and values, call by call, on a lane of the calling thread.
 //!
 //! ```no_run
 //! use nvlane_host::{Options, blocking::Namespace};
@@ -17,9 +17,13 @@
 //! length are cut into commands that are in flight together. With [`Options::read_lanes`] reads have a lane of their own, with
 //! [`Options::poll_lanes`] calls made [polled](Namespace::set_polled) too. A call that was cut may have been carried out in part when it fails.
 
+mod key_value;
+
 use std::time::Duration;
 
 use wire::status::Status;
+
+pub use key_value::KeyValue;
 
 use crate::address::Address;
 use crate::association::Association;

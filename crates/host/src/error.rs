@@ -72,6 +72,12 @@ pub enum Error {
         /// What is wrong with it.
         cause: Unusable,
     },
+    /// What the controller sent makes no sense.
+    #[error("the controller sent a {what} that makes no sense")]
+    Malformed {
+        /// What it should be.
+        what: &'static str,
+    },
     /// The controller grants fewer queues than there are lanes.
     #[error("lane {lane}: the controller grants {granted} I/O queues: ask for fewer lanes")]
     TooFewQueues {

@@ -18,16 +18,20 @@
 //! Each lane has a thread that drives it; commands reach it through a mailbox, and their ends wake whoever awaits them. A future
 //! that is dropped cancels its command: the buffer stays with the lane until the controller is done with it.
 
+mod key_value;
+
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use proto::host_queue::DataBuffer;
 use reactor::{Address as Post, Mailbox};
 use wire::status::Status;
+
+pub use key_value::{BatchOutcomes, KeyValue};
 
 use crate::address::Address;
 use crate::association::Association;
@@ -44,16 +48,18 @@ use crate::submit::{Command, Completion, Failure};
 /// A namespace, to be used from any thread and task. Clones share its lanes.
 #[derive(Debug)]
 pub struct Namespace<B = Vec<u8>> {
-    inner: Arc<Inner<B>>,
+    namespace: Geometry,
+    lanes: Arc<Lanes<B>>,
 }
 
+/// Lanes with a thread each, and ways to reach them.
 #[derive(Debug)]
-struct Inner<B> {
-    namespace: Geometry,
+struct Lanes<B> {
     association: Association,
     /// By [class](LaneClass); those without lanes of their own go to others.
     drivers: [Drivers<B>; LaneClass::ALL.len()],
     next_id: AtomicU64,
+    next_tag: AtomicU32,
 }
 
 /// The lanes of one class, in turn.
@@ -90,6 +96,8 @@ impl<B> From<Failed<B>> for Error {
 enum Message<B> {
     Submit(Request<B>),
     SubmitPair(Box<[Request<B>; 2]>),
+    /// One directly after the other, on one lane.
+    SubmitBoth(Box<[Request<B>; 2]>),
     Cancel(u64),
     Close,
 }
@@ -137,7 +145,7 @@ struct Operation<B> {
     slot: Arc<Slot<B>>,
     driver: Post<Message<B>>,
     /// The lanes stay as long as their commands.
-    _inner: Arc<Inner<B>>,
+    _lanes: Arc<Lanes<B>>,
 }
 
 impl<B> Future for Operation<B> {
@@ -166,11 +174,11 @@ impl<B> Drop for Operation<B> {
 
 impl<B> Clone for Namespace<B> {
     fn clone(&self) -> Self {
-        Self { inner: Arc::clone(&self.inner) }
+        Self { namespace: self.namespace.clone(), lanes: Arc::clone(&self.lanes) }
     }
 }
 
-impl<B> Drop for Inner<B> {
+impl<B> Drop for Lanes<B> {
     fn drop(&mut self) {
         for driver in self.drivers.iter().flat_map(|drivers| &drivers.posts) {
             driver.post(Message::Close);
@@ -194,61 +202,19 @@ impl<B: DataBuffer + Send + 'static> Namespace<B> {
     /// # Errors
     /// As [`Association::lane`], or if there is no thread left.
     pub fn new(association: &Association, namespace: Geometry) -> Result<Self, Error> {
-        let vouching = Vouching::default();
-        let lanes: Vec<Lane<Window<B>>> = association.every_lane()?;
-        let mut drivers = LaneClass::ALL.map(|_| Drivers { posts: Vec::new(), next: AtomicUsize::new(0) });
-        for mut lane in lanes {
-            lane.share_vouching(vouching.clone());
-            let mailbox = Mailbox::new().map_err(|error| Error::system("make a mailbox", error))?;
-            drivers[lane.class() as usize].posts.push(mailbox.address());
-            std::thread::Builder::new()
-                .name(format!("nvlane-lane-{}", lane.number()))
-                .spawn(move || {
-                    Driver { lane, requests: HashMap::new(), backlog: VecDeque::new() }.run(&mailbox);
-                })
-                .map_err(|error| Error::system("start a thread", error))?;
-        }
-        let inner =
-            Inner { namespace, association: association.clone(), drivers, next_id: AtomicU64::new(0) };
-        Ok(Self { inner: Arc::new(inner) })
+        Ok(Self { namespace, lanes: Lanes::new(association)? })
     }
 
     /// What is known of the namespace, and what makes its commands.
     #[must_use]
     pub fn info(&self) -> &Geometry {
-        &self.inner.namespace
+        &self.namespace
     }
 
     /// Its association.
     #[must_use]
     pub fn association(&self) -> &Association {
-        &self.inner.association
-    }
-
-    fn request(&self, command: Command, buffer: Option<Window<B>>) -> Request<B> {
-        let id = self.inner.next_id.fetch_add(1, Ordering::Relaxed);
-        Request { id, command, buffer, slot: Slot::new() }
-    }
-
-    /// The driver of the next lane for a command.
-    fn driver(&self, command: &Command) -> Post<Message<B>> {
-        let classes = [command.lane_class(), command.class_unpolled()].into_iter().chain(LaneClass::ALL);
-        let found = classes.map(|class| self.inner.drivers[class as usize].next()).find_map(|driver| driver);
-        found.expect("a namespace has lanes")
-    }
-
-    fn operation(&self, id: u64, slot: Arc<Slot<B>>, driver: Post<Message<B>>) -> Operation<B> {
-        Operation { id, slot, driver, _inner: Arc::clone(&self.inner) }
-    }
-
-    fn start(&self, command: Command, buffer: Option<Window<B>>) -> Operation<B> {
-        let driver = self.driver(&command);
-        let request = self.request(command, buffer);
-        let (id, slot) = (request.id, Arc::clone(&request.slot));
-        if !driver.post(Message::Submit(request)) {
-            slot.finish(unreachable_end(None));
-        }
-        self.operation(id, slot, driver)
+        &self.lanes.association
     }
 
     /// Runs a command without a buffer; gives the result dwords.
@@ -256,8 +222,7 @@ impl<B: DataBuffer + Send + 'static> Namespace<B> {
     /// # Errors
     /// [`Error::Failed`].
     pub async fn run(&self, name: &'static str, command: Command) -> Result<u64, Error> {
-        let completion = self.start(command, None).await;
-        completion.result.map_err(|failure| self.failed(name, failure))
+        self.lanes.run(name, command).await
     }
 
     /// Runs a command with its buffer.
@@ -270,21 +235,7 @@ impl<B: DataBuffer + Send + 'static> Namespace<B> {
         command: Command,
         buffer: B,
     ) -> Result<(u64, B), Failed<B>> {
-        let length = buffer.length();
-        let completion = self.start(command, Some(Window { buffer, start: 0, length })).await;
-        let buffer = completion.buffer.map(|window| window.buffer);
-        match (completion.result, buffer) {
-            (Ok(result), Some(buffer)) => Ok((result, buffer)),
-            (Ok(_), None) => Err(Failed { error: Error::Ended, buffer: None }),
-            (Err(failure), buffer) => Err(Failed { error: self.failed(name, failure), buffer }),
-        }
-    }
-
-    fn failed(&self, command: &'static str, failure: Failure) -> Error {
-        match (failure, self.inner.association.over()) {
-            (Failure::Unreachable, Some(over)) => Error::clone(&over),
-            _ => Error::Failed { command, failure },
-        }
+        self.lanes.run_with(name, command, buffer).await
     }
 
     /// Runs a transfer of any length, one command after the other.
@@ -295,7 +246,7 @@ impl<B: DataBuffer + Send + 'static> Namespace<B> {
         buffer: B,
         make: impl Fn(&Geometry, BlockRange) -> Result<Command, InvalidCommand>,
     ) -> Result<B, Failed<B>> {
-        let namespace = &self.inner.namespace;
+        let namespace = &self.namespace;
         let (lba, blocks) = match namespace.blocks_of(offset, buffer.length() as u64) {
             Ok(blocks) => blocks,
             Err(error) => return Err(Failed { error: error.into(), buffer: Some(buffer) }),
@@ -308,13 +259,13 @@ impl<B: DataBuffer + Send + 'static> Namespace<B> {
                 Ok(command) => command,
                 Err(error) => return Err(Failed { error: error.into(), buffer: Some(window.buffer) }),
             };
-            let completion = self.start(command, Some(window)).await;
+            let completion = self.lanes.start(command, Some(window)).await;
             match (completion.result, completion.buffer) {
                 (Ok(_), Some(back)) => window = back,
                 (Ok(_), None) => return Err(Failed { error: Error::Ended, buffer: None }),
                 (Err(failure), back) => {
                     let buffer = back.map(|window| window.buffer);
-                    return Err(Failed { error: self.failed(name, failure), buffer });
+                    return Err(Failed { error: self.lanes.failed(name, failure), buffer });
                 }
             }
         }
@@ -372,30 +323,18 @@ impl<B: DataBuffer + Send + 'static> Namespace<B> {
     /// [`Error::Command`] if that cannot be (controllers take a block or a few), [`Error::Failed`] if it fails.
     pub async fn compare_and_write_at(&self, offset: u64, expected: B, new: B) -> Result<bool, Error> {
         let lengths = [expected.length(), new.length()];
-        let (lba, blocks) = self.inner.namespace.blocks_of(offset, lengths[0] as u64)?;
-        let limit = self.inner.namespace.transfer_blocks_max();
+        let (lba, blocks) = self.namespace.blocks_of(offset, lengths[0] as u64)?;
+        let limit = self.namespace.transfer_blocks_max();
         let count =
             u32::try_from(blocks).map_err(|_| InvalidCommand::TooLong { blocks, limit: limit.into() })?;
-        let [compare, write] = self.inner.namespace.compare_and_write(lba, count)?;
-        let driver = self.driver(&write);
-        let window = |buffer, length| Some(Window { buffer, start: 0, length });
-        let pair = Box::new([
-            self.request(compare, window(expected, lengths[0])),
-            self.request(write, window(new, lengths[1])),
-        ]);
-        let [first, second] = pair
-            .each_ref()
-            .map(|request| self.operation(request.id, Arc::clone(&request.slot), driver.clone()));
-        if !driver.post(Message::SubmitPair(pair)) {
-            first.slot.finish(unreachable_end(None));
-            second.slot.finish(unreachable_end(None));
-        }
+        let pair = self.namespace.compare_and_write(lba, count)?;
+        let [first, second] = self.lanes.start_two(pair, [expected, new], Message::SubmitPair);
         // Both run already: awaiting them in turn costs nothing.
         let (first, second) = (first.await.result, second.await.result);
         match (first, second) {
             (Ok(_), Ok(_)) => Ok(true),
             (Err(Failure::Status(status)), _) if status.is(Status::COMPARE_FAILURE) => Ok(false),
-            (Err(failure), _) | (_, Err(failure)) => Err(self.failed("Compare and Write", failure)),
+            (Err(failure), _) | (_, Err(failure)) => Err(self.lanes.failed("Compare and Write", failure)),
         }
     }
 
@@ -405,7 +344,7 @@ impl<B: DataBuffer + Send + 'static> Namespace<B> {
     /// # Errors
     /// [`Error::Failed`].
     pub async fn flush(&self) -> Result<(), Error> {
-        self.run("Flush", self.inner.namespace.flush()).await.map(drop)
+        self.run("Flush", self.namespace.flush()).await.map(drop)
     }
 
     /// Zeroes a range of whole blocks, deallocating them if wished and possible.
@@ -413,7 +352,7 @@ impl<B: DataBuffer + Send + 'static> Namespace<B> {
     /// # Errors
     /// [`Error::Command`] if that cannot be, [`Error::Failed`] if it fails.
     pub async fn write_zeroes(&self, offset: u64, length: u64, deallocate: bool) -> Result<(), Error> {
-        let namespace = &self.inner.namespace;
+        let namespace = &self.namespace;
         let (lba, blocks) = namespace.blocks_of(offset, length)?;
         for range in Geometry::split(lba, blocks, namespace.write_zeroes_blocks_max()) {
             self.run("Write Zeroes", namespace.write_zeroes(range.lba, range.blocks, deallocate)?).await?;
@@ -426,11 +365,122 @@ impl<B: DataBuffer + Send + 'static> Namespace<B> {
     /// # Errors
     /// [`Error::Command`] if that cannot be, [`Error::Failed`] if it fails.
     pub async fn deallocate(&self, ranges: &[BlockRange]) -> Result<(), Error> {
-        let namespace = &self.inner.namespace;
+        let namespace = &self.namespace;
         for ranges in ranges.chunks(usize::from(namespace.limits().deallocate_ranges_max)) {
             self.run("Deallocate", namespace.deallocate(ranges)?).await?;
         }
         Ok(())
+    }
+}
+
+impl<B: DataBuffer + Send + 'static> Lanes<B> {
+    /// As many as the association's options say.
+    fn new(association: &Association) -> Result<Arc<Self>, Error> {
+        let vouching = Vouching::default();
+        let lanes: Vec<Lane<Window<B>>> = association.every_lane()?;
+        let mut drivers = LaneClass::ALL.map(|_| Drivers { posts: Vec::new(), next: AtomicUsize::new(0) });
+        for mut lane in lanes {
+            lane.share_vouching(vouching.clone());
+            let mailbox = Mailbox::new().map_err(|error| Error::system("make a mailbox", error))?;
+            drivers[lane.class() as usize].posts.push(mailbox.address());
+            std::thread::Builder::new()
+                .name(format!("nvlane-lane-{}", lane.number()))
+                .spawn(move || {
+                    Driver { lane, requests: HashMap::new(), backlog: VecDeque::new() }.run(&mailbox);
+                })
+                .map_err(|error| Error::system("start a thread", error))?;
+        }
+        Ok(Arc::new(Self {
+            association: association.clone(),
+            drivers,
+            next_id: AtomicU64::new(0),
+            next_tag: AtomicU32::new(0),
+        }))
+    }
+
+    /// A tag that no other batch has that is outstanding.
+    fn next_tag(&self) -> u32 {
+        self.next_tag.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn request(&self, command: Command, buffer: Option<Window<B>>) -> Request<B> {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        Request { id, command, buffer, slot: Slot::new() }
+    }
+
+    /// The driver of the next lane for a command.
+    fn driver(&self, command: &Command) -> Post<Message<B>> {
+        let classes = [command.lane_class(), command.class_unpolled()].into_iter().chain(LaneClass::ALL);
+        let found = classes.map(|class| self.drivers[class as usize].next()).find_map(|driver| driver);
+        found.expect("a namespace has lanes")
+    }
+
+    fn operation(self: &Arc<Self>, request: &Request<B>, driver: &Post<Message<B>>) -> Operation<B> {
+        let (id, slot) = (request.id, Arc::clone(&request.slot));
+        Operation { id, slot, driver: driver.clone(), _lanes: Arc::clone(self) }
+    }
+
+    fn start(self: &Arc<Self>, command: Command, buffer: Option<Window<B>>) -> Operation<B> {
+        let driver = self.driver(&command);
+        let request = self.request(command, buffer);
+        let operation = self.operation(&request, &driver);
+        if !driver.post(Message::Submit(request)) {
+            operation.slot.finish(unreachable_end(None));
+        }
+        operation
+    }
+
+    /// Two commands for one lane, as the message that carries them says.
+    fn start_two(
+        self: &Arc<Self>,
+        [one, two]: [Command; 2],
+        buffers: [B; 2],
+        message: impl FnOnce(Box<[Request<B>; 2]>) -> Message<B>,
+    ) -> [Operation<B>; 2] {
+        let [first, second] = buffers.map(|buffer| {
+            let length = buffer.length();
+            Some(Window { buffer, start: 0, length })
+        });
+        let driver = self.driver(&two);
+        let requests = Box::new([self.request(one, first), self.request(two, second)]);
+        let operations = requests.each_ref().map(|request| self.operation(request, &driver));
+        if !driver.post(message(requests)) {
+            operations.iter().for_each(|operation| operation.slot.finish(unreachable_end(None)));
+        }
+        operations
+    }
+
+    /// Two commands that go out one directly after the other.
+    fn start_both(self: &Arc<Self>, commands: [Command; 2], buffers: [B; 2]) -> [Operation<B>; 2] {
+        self.start_two(commands, buffers, Message::SubmitBoth)
+    }
+
+    async fn run(self: &Arc<Self>, name: &'static str, command: Command) -> Result<u64, Error> {
+        let completion = self.start(command, None).await;
+        completion.result.map_err(|failure| self.failed(name, failure))
+    }
+
+    async fn run_with(
+        self: &Arc<Self>,
+        name: &'static str,
+        command: Command,
+        buffer: B,
+    ) -> Result<(u64, B), Failed<B>> {
+        let length = buffer.length();
+        let completion = self.start(command, Some(Window { buffer, start: 0, length })).await;
+        let buffer = completion.buffer.map(|window| window.buffer);
+        match (completion.result, buffer) {
+            (Ok(result), Some(buffer)) => Ok((result, buffer)),
+            (Ok(_), None) => Err(Failed { error: Error::Ended, buffer: None }),
+            (Err(failure), buffer) => Err(Failed { error: self.failed(name, failure), buffer }),
+        }
+    }
+
+    fn failed(&self, command: &'static str, failure: Failure) -> Error {
+        match (failure, self.association.over()) {
+            (Failure::Unreachable, Some(over)) => Error::clone(&over),
+            _ => Error::Failed { command, failure },
+        }
     }
 }
 
@@ -477,14 +527,16 @@ impl<B: DataBuffer> Driver<B> {
         match message {
             Message::Close => return false,
             Message::Cancel(id) => self.cancel(id),
-            Message::Submit(_) | Message::SubmitPair(_) => self.backlog.push_back(message),
+            Message::Submit(_) | Message::SubmitPair(_) | Message::SubmitBoth(_) => {
+                self.backlog.push_back(message);
+            }
         }
         true
     }
 
     fn submit_backlog(&mut self) {
         while let Some(message) = self.backlog.pop_front() {
-            let count = if matches!(message, Message::SubmitPair(_)) { 2 } else { 1 };
+            let count = if matches!(message, Message::Submit(_)) { 1 } else { 2 };
             if !self.lane.has_room(count) && self.lane.over().is_none() {
                 self.backlog.push_front(message);
                 return;
@@ -492,6 +544,7 @@ impl<B: DataBuffer> Driver<B> {
             match message {
                 Message::Submit(request) => self.submit(request),
                 Message::SubmitPair(pair) => self.submit_pair(*pair),
+                Message::SubmitBoth(both) => both.into_iter().for_each(|request| self.submit(request)),
                 Message::Cancel(_) | Message::Close => unreachable!("only commands wait"),
             }
         }
@@ -527,7 +580,7 @@ impl<B: DataBuffer> Driver<B> {
     fn cancel(&mut self, id: u64) {
         let is_meant = |message: &Message<B>| match message {
             Message::Submit(request) => request.id == id,
-            Message::SubmitPair(pair) => pair.iter().any(|request| request.id == id),
+            Message::SubmitPair(two) | Message::SubmitBoth(two) => two.iter().any(|request| request.id == id),
             Message::Cancel(_) | Message::Close => false,
         };
         let before = self.backlog.len();

@@ -19,6 +19,7 @@ mod identify;
 mod identity;
 pub mod keeper;
 mod keeper_thread;
+pub mod key_value;
 mod lane;
 pub mod lane_core;
 mod lane_set;
@@ -36,6 +37,7 @@ pub use error::{Error, LinkContext, LinkError};
 pub use handed_over::HandedLanes;
 pub use identity::HostIdentity;
 pub use keeper::{AdminAnswer, ControllerInfo};
+pub use key_value::{AtomicOutcome, Batch, KeyValueNamespace};
 pub use lane::{Lane, LaneCounters};
 pub use lane_set::LaneSet;
 pub use namespace::{BlockRange, InvalidCommand, Namespace};
@@ -46,6 +48,11 @@ pub use queue_map::{InvalidQueueMap, LaneClass, QueueMap};
 pub use reactor::{Arrival, BusyPoll};
 pub use reconnect::{ReconnectSettings, ReplayPolicy};
 pub use submit::{Command, Completion, Failure, Refused, RefusedReason};
+pub use wire::kv::batch::{Outcome, Outcomes};
+pub use wire::kv::operation::{
+    AtomicFunction, AtomicOperation, ElementCode, VectorComparison, VectorFunction,
+};
+pub use wire::kv::{Key, StoreOptions};
 
 /// The example of the README compiles.
 #[cfg(doctest)]

@@ -81,6 +81,24 @@ pub enum InvalidCommand {
         /// Ranges that are possible.
         limit: u16,
     },
+    /// A value longer than one command can move.
+    #[error("a value of {length} bytes: at most {limit} go in one command")]
+    ValueTooLong {
+        /// Bytes of the value, or of the buffer for it.
+        length: u64,
+        /// Bytes that are possible.
+        limit: u32,
+    },
+    /// A batch takes no more operations: it has as many as it may, or this one would make it too long.
+    #[error(
+        "a batch of {operations} operations has no room for this one: {bytes} bytes hold operations and outcomes"
+    )]
+    BatchFull {
+        /// Operations in it.
+        operations: u16,
+        /// Bytes that operations and outcomes may have together.
+        bytes: u32,
+    },
     /// The controller does not have this command.
     #[error("the controller does not support {0}")]
     Unsupported(&'static str),

@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 
 use wire::id::{Csi, Nsid};
-use wire::identify::command_set::KvNamespace;
+use wire::identify::command_set::{KvNamespace, KvVendorCommands};
 use wire::identify::descriptors::{NamespaceDescriptor, NamespaceDescriptors};
 use wire::identify::lists::{NSID_LIST_ENTRIES, read_nsid_list};
 use wire::identify::namespace::{DeallocatedValue, IdentifyNamespace, Nmic, Nsattr, Nsfeat};
@@ -69,6 +69,8 @@ pub struct NamespaceInfo {
     pub compare_write_blocks: u32,
     /// ANA group, 0 for none.
     pub ana_group: u32,
+    /// What keys and values it takes, if it is one of those.
+    pub keys: Option<KeySpace>,
     /// Its UUID, if it has one.
     pub uuid: Option<Uuid>,
     /// Its NGUID, if it has one.
@@ -84,6 +86,50 @@ pub struct Geometry {
     pub lba_bytes: u32,
     /// Number of blocks.
     pub block_count: u64,
+}
+
+/// What keys and values a namespace takes. wire §23
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeySpace {
+    /// Bytes of all keys and values.
+    pub bytes: u64,
+    /// Bytes of a key, at most 16.
+    pub key_bytes_max: u16,
+    /// Bytes of a value.
+    pub value_bytes_max: u32,
+    /// Commands beyond the standard's; none at a controller that is not ours.
+    pub vendor: KeySpaceVendor,
+}
+
+/// Commands beyond the standard's, and their limits; all 0 if there are none. docs/kv-commands.md §1
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeySpaceVendor {
+    /// The commands.
+    pub commands: KvVendorCommands,
+    /// Operations of one batch.
+    pub batch_operations_max: u32,
+    /// Bytes of the operations of a batch and their outcomes together.
+    pub batch_bytes_max: u32,
+    /// Bytes of a vector that is worked on.
+    pub vector_bytes_max: u32,
+}
+
+impl KeySpace {
+    fn new(identify: &KvNamespace) -> Option<Self> {
+        let format = identify.format()?;
+        let vendor = identify.vendor().map(|vendor| KeySpaceVendor {
+            commands: vendor.commands,
+            batch_operations_max: vendor.batch_operations_max.get(),
+            batch_bytes_max: vendor.batch_bytes_max.get(),
+            vector_bytes_max: vendor.vector_bytes_max.get(),
+        });
+        Some(Self {
+            bytes: identify.nsze.get(),
+            key_bytes_max: format.key_bytes_max.get().min(16),
+            value_bytes_max: format.value_bytes_max.get(),
+            vendor: vendor.unwrap_or_default(),
+        })
+    }
 }
 
 /// What one Copy may do; all 0 if there is none.
@@ -135,6 +181,12 @@ pub enum Unusable {
         /// Its command set.
         csi: Csi,
     },
+    /// Another command set than the one for keys and values, or none of its formats.
+    #[error("it is no namespace of keys and values ({csi})")]
+    NoKeys {
+        /// Its command set.
+        csi: Csi,
+    },
 }
 
 impl NamespaceInfo {
@@ -157,6 +209,7 @@ impl NamespaceInfo {
             deallocate_granularity_blocks: 0,
             compare_write_blocks: 0,
             ana_group: 0,
+            keys: None,
             uuid: ids.uuid,
             nguid: ids.nguid,
             eui64: ids.eui64,
@@ -206,6 +259,7 @@ impl NamespaceInfo {
             is_shared: identify.nmic.contains(Nmic::SHARED),
             is_write_protected: identify.nsattr.contains(Nsattr::WRITE_PROTECTED),
             ana_group: identify.anagrpid.get(),
+            keys: KeySpace::new(identify),
             ..Self::new(nsid, ids)
         }
     }

@@ -1,0 +1,445 @@
+//! Keys and values, call by call, on a lane of the calling thread.
+
+use wire::kv::batch::Outcomes;
+use wire::kv::operation::{AtomicFunction, AtomicOperation, ElementCode, VectorComparison, VectorFunction};
+use wire::kv::{Key, KeyList, StoreOptions};
+use wire::status::Status;
+
+use super::WAIT;
+use crate::address::Address;
+use crate::association::Association;
+use crate::error::Error;
+use crate::key_value::{AtomicOutcome, Batch, KeyValueNamespace};
+use crate::lane::Lane;
+use crate::options::Options;
+use crate::submit::{Command, Completion, Failure, RefusedReason};
+
+/// Bytes of a value that are asked for before it is known how long it is.
+const FIRST_BYTES: u32 = 4096;
+
+/// Bytes of keys that are asked for at a time.
+const LIST_BYTES: u32 = 64 << 10;
+
+/// Names the two commands of a batch among those of the lane.
+const COLLECT: u64 = 1;
+const SUBMIT: u64 = 2;
+
+/// A namespace of keys and values, and a lane of its own.
+///
+/// ```no_run
+/// use nvlane_host::{Key, Options, blocking::KeyValue};
+///
+/// let address = "192.0.2.1:4420/nqn.2016-06.io.nvlane:cache".parse()?;
+/// let mut cache = KeyValue::connect(&address, Options::default())?;
+/// let key = Key::new(b"greeting").expect("1 to 16 bytes");
+/// cache.store(&key, b"hello")?;
+/// assert_eq!(cache.retrieve(&key)?.as_deref(), Some(&b"hello"[..]));
+/// cache.fetch_add(&Key::new(b"visits").expect("1 to 16 bytes"), 1, Some(0))?;
+/// # Ok::<(), nvlane_host::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct KeyValue {
+    lane: Lane<Vec<u8>>,
+    namespace: KeyValueNamespace,
+    association: Association,
+    completions: Vec<Completion<Vec<u8>>>,
+    /// Kept from one call to the next.
+    buffer: Vec<u8>,
+    /// How long the last value was.
+    value_bytes: u32,
+    next_tag: u32,
+}
+
+impl KeyValue {
+    /// Connects to the namespace at `address`: the one it names, or the only one there is with keys and values.
+    ///
+    /// # Errors
+    /// As [`Association::connect`], [`Association::addressed_key_value`] and [`Association::lane`].
+    pub fn connect(address: &Address, options: Options) -> Result<Self, Error> {
+        let association = Association::connect(address, Options { lanes: 1, ..options })?;
+        let namespace = association.addressed_key_value()?;
+        Self::new(&association, namespace)
+    }
+
+    /// A namespace of an association, with a lane for the calling thread.
+    ///
+    /// # Errors
+    /// As [`Association::lane`].
+    pub fn new(association: &Association, namespace: KeyValueNamespace) -> Result<Self, Error> {
+        Ok(Self {
+            lane: association.lane()?,
+            namespace,
+            association: association.clone(),
+            completions: Vec::new(),
+            buffer: Vec::new(),
+            value_bytes: FIRST_BYTES,
+            next_tag: 0,
+        })
+    }
+
+    /// What is known of the namespace, and what makes its commands.
+    #[must_use]
+    pub fn info(&self) -> &KeyValueNamespace {
+        &self.namespace
+    }
+
+    /// Its association.
+    #[must_use]
+    pub fn association(&self) -> &Association {
+        &self.association
+    }
+
+    /// Its lane, to use as such between calls.
+    pub fn lane_mut(&mut self) -> &mut Lane<Vec<u8>> {
+        &mut self.lane
+    }
+
+    /// Stores a value, in place of another.
+    ///
+    /// # Errors
+    /// [`Error::Command`] if that cannot be, [`Error::Failed`] if it fails.
+    pub fn store(&mut self, key: &Key, value: &[u8]) -> Result<(), Error> {
+        self.store_if(key, value, StoreOptions::empty()).map(drop)
+    }
+
+    /// Stores a value if the key is there, or if it is not. Says whether it was done.
+    ///
+    /// # Errors
+    /// As [`store`](Self::store).
+    pub fn store_if(&mut self, key: &Key, value: &[u8], options: StoreOptions) -> Result<bool, Error> {
+        let length = u32::try_from(value.len()).unwrap_or(u32::MAX);
+        let command = self.namespace.store(key, length, options)?;
+        let mut buffer = None;
+        if length > 0 {
+            let mut bytes = std::mem::take(&mut self.buffer);
+            bytes.clear();
+            bytes.extend_from_slice(value);
+            buffer = Some(bytes);
+        }
+        let stored = self.run("Store", command, buffer);
+        match stored {
+            Ok(_) => Ok(true),
+            Err(Error::Failed { failure: Failure::Status(status), .. })
+                if status.is(Status::KEY_EXISTS) || status.is(Status::KEY_DOES_NOT_EXIST) =>
+            {
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A key's value.
+    ///
+    /// # Errors
+    /// [`Error::Failed`].
+    pub fn retrieve(&mut self, key: &Key) -> Result<Option<Vec<u8>>, Error> {
+        let most = self.namespace.value_bytes_max();
+        loop {
+            let room = self.value_bytes.clamp(1, most);
+            let command = self.namespace.retrieve(key, room)?;
+            let Some(length) = present(self.fetch("Retrieve", command, room))? else { return Ok(None) };
+            let length = u32::try_from(length).unwrap_or(u32::MAX);
+            if length <= room {
+                return Ok(Some(self.buffer[..length as usize].to_vec()));
+            }
+            // It is longer than was thought: now it is known.
+            self.value_bytes = length;
+            if length > most {
+                let limit = most;
+                let error = crate::InvalidCommand::ValueTooLong { length: length.into(), limit };
+                return Err(error.into());
+            }
+        }
+    }
+
+    /// Deletes a key and its value, if it is there.
+    ///
+    /// # Errors
+    /// [`Error::Failed`].
+    pub fn delete(&mut self, key: &Key) -> Result<(), Error> {
+        let command = self.namespace.delete(key);
+        self.run("Delete", command, None).map(drop)
+    }
+
+    /// Whether a key is there.
+    ///
+    /// # Errors
+    /// [`Error::Failed`].
+    pub fn exist(&mut self, key: &Key) -> Result<bool, Error> {
+        let command = self.namespace.exist(key);
+        present(self.run("Exist", command, None)).map(|found| found.is_some())
+    }
+
+    /// Some keys, from this one on if it is there; the last of them is where the next call begins, and comes again.
+    /// What is stored or deleted meanwhile may be listed or not.
+    ///
+    /// # Errors
+    /// [`Error::Failed`], or [`Error::Malformed`] if the controller's list makes no sense.
+    pub fn list(&mut self, from: Option<&Key>) -> Result<Vec<Key>, Error> {
+        let room = LIST_BYTES.min(self.namespace.transfer_bytes_max);
+        let command = self.namespace.list(from, room)?;
+        self.fetch("List", command, room)?;
+        let malformed = || Error::Malformed { what: "list of keys" };
+        let list = KeyList::new(&self.buffer).ok_or_else(malformed)?;
+        list.collect::<Result<_, _>>().map_err(|_| malformed())
+    }
+
+    /// Calls `each` with every key until it says no.
+    ///
+    /// # Errors
+    /// As [`list`](Self::list).
+    pub fn for_each_key(&mut self, each: impl FnMut(&Key) -> bool) -> Result<(), Error> {
+        self.for_each_key_from(None, each)
+    }
+
+    /// As [`for_each_key`](Self::for_each_key), from this one on if it is there.
+    ///
+    /// # Errors
+    /// As [`list`](Self::list).
+    pub fn for_each_key_from(
+        &mut self,
+        from: Option<&Key>,
+        mut each: impl FnMut(&Key) -> bool,
+    ) -> Result<(), Error> {
+        let mut next = from.copied();
+        let mut is_first = true;
+        loop {
+            let keys = self.list(next.as_ref())?;
+            // The one a further page begins with was there already.
+            let skipped = usize::from(!is_first && keys.first() == next.as_ref());
+            let Some(new) = keys.get(skipped..).filter(|new| !new.is_empty()) else { return Ok(()) };
+            if !new.iter().all(&mut each) {
+                return Ok(());
+            }
+            (next, is_first) = (new.last().copied(), false);
+        }
+    }
+
+    /// Changes the number that is a key's value, as one.
+    ///
+    /// # Errors
+    /// [`Error::Command`] if the controller has no such command, [`Error::Failed`] if it fails: if there is no value, or none of that
+    /// width. [`Failure::Interrupted`] if it may have happened.
+    pub fn atomic(&mut self, key: &Key, atomic: &AtomicOperation) -> Result<AtomicOutcome, Error> {
+        let command = self.namespace.atomic(key, atomic)?;
+        let before = self.run("Atomic", command, None)?;
+        Ok(AtomicOutcome { before, took_effect: atomic.took_effect(before) })
+    }
+
+    /// Adds to a number of 8 bytes, which begins with `initial` if there is none; gives the number before.
+    ///
+    /// # Errors
+    /// As [`atomic`](Self::atomic).
+    pub fn fetch_add(&mut self, key: &Key, operand: u64, initial: Option<u64>) -> Result<u64, Error> {
+        let add = AtomicOperation::new(AtomicFunction::ADD, operand);
+        let add = initial.map_or(add, |initial| add.or_create(initial));
+        self.atomic(key, &add).map(|outcome| outcome.before)
+    }
+
+    /// Stores a number of 8 bytes if the expected one is there.
+    ///
+    /// # Errors
+    /// As [`atomic`](Self::atomic).
+    pub fn compare_and_swap(&mut self, key: &Key, expected: u64, new: u64) -> Result<AtomicOutcome, Error> {
+        self.atomic(key, &AtomicOperation::compare_and_swap(expected, new))
+    }
+
+    /// Applies a function to every element of a vector with one operand; gives the vector's bytes.
+    ///
+    /// # Errors
+    /// As [`atomic`](Self::atomic).
+    pub fn vector_scalar(
+        &mut self,
+        key: &Key,
+        kind: (ElementCode, VectorFunction),
+        operand: u64,
+    ) -> Result<u64, Error> {
+        let command = self.namespace.vector_scalar(key, kind, operand)?;
+        self.run("Vector Update", command, None)
+    }
+
+    /// Applies a function to each element of a vector and the one at the same place in `operands`.
+    ///
+    /// # Errors
+    /// As [`atomic`](Self::atomic).
+    pub fn vector_vector(
+        &mut self,
+        key: &Key,
+        kind: (ElementCode, VectorFunction),
+        operands: &[u8],
+    ) -> Result<(), Error> {
+        let length = u32::try_from(operands.len()).unwrap_or(u32::MAX);
+        let command = self.namespace.vector_vector(key, kind, length)?;
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.clear();
+        buffer.extend_from_slice(operands);
+        self.run("Vector Update", command, Some(buffer)).map(drop)
+    }
+
+    /// Applies a function to every element of a vector with one operand; gives the vector's first `room_bytes` as they were
+    /// before.
+    ///
+    /// # Errors
+    /// As [`atomic`](Self::atomic).
+    pub fn vector_fetch(
+        &mut self,
+        key: &Key,
+        kind: (ElementCode, VectorFunction),
+        operand: u64,
+        room_bytes: u32,
+    ) -> Result<Vec<u8>, Error> {
+        let command = self.namespace.vector_fetch(key, kind, operand, room_bytes)?;
+        let length = self.fetch("Vector Fetch and Update", command, room_bytes)?;
+        Ok(self.fetched(length).to_vec())
+    }
+
+    /// Folds a vector into one element, beginning with `initial`: the low bytes of what it gives.
+    ///
+    /// # Errors
+    /// As [`atomic`](Self::atomic).
+    pub fn vector_reduce(
+        &mut self,
+        key: &Key,
+        kind: (ElementCode, VectorFunction),
+        initial: u64,
+    ) -> Result<u64, Error> {
+        let command = self.namespace.vector_reduce(key, kind, initial)?;
+        self.run("Vector Reduce", command, None)
+    }
+
+    /// Those elements of a vector that compare so with the operand, as many as `room_bytes` hold.
+    ///
+    /// # Errors
+    /// As [`atomic`](Self::atomic).
+    pub fn vector_filter(
+        &mut self,
+        key: &Key,
+        kind: (ElementCode, VectorComparison),
+        operand: u64,
+        room_bytes: u32,
+    ) -> Result<Vec<u8>, Error> {
+        let command = self.namespace.vector_filter(key, kind, operand, room_bytes)?;
+        let length = self.fetch("Vector Filter", command, room_bytes)?;
+        Ok(self.fetched(length).to_vec())
+    }
+
+    /// A batch without operations.
+    ///
+    /// # Errors
+    /// [`Error::Command`] if the controller has no such command.
+    pub fn batch(&self) -> Result<Batch, Error> {
+        Ok(self.namespace.batch()?)
+    }
+
+    /// Has a batch carried out; gives the outcomes in the order of its operations. It can be used again, after
+    /// [`Batch::clear`].
+    ///
+    /// # Errors
+    /// [`Error::Failed`]: nothing was done, unless [`Failure::may_have_happened`] says that some of it may have been.
+    pub fn run_batch(&mut self, batch: &mut Batch) -> Result<Outcomes<'_>, Error> {
+        if batch.is_empty() {
+            return Ok(Outcomes::new(&[]));
+        }
+        if self.lane.depth() < 2 {
+            // It is two commands, of which one waits for the other.
+            return Err(Error::Refused { command: "Batch Submit", reason: RefusedReason::Full });
+        }
+        let tag = self.next_tag;
+        self.next_tag = self.next_tag.wrapping_add(1);
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.resize(batch.outcome_bytes() as usize, 0);
+        self.submit("Batch Collect", batch.collect(tag), Some(buffer), COLLECT)?;
+        let data = batch.take_data();
+        let submit = batch.submit(tag, data.len());
+        if let Err(refused) = self.lane.submit(submit, Some(data), SUBMIT) {
+            // Collect was taken just before, so the association has ended since, and Collect ends with it.
+            batch.restore(refused.buffer.unwrap_or_default());
+        }
+        let (mut collected, mut failure) = (None, None);
+        while self.lane.outstanding() > 0 {
+            self.lane.wait(&mut self.completions, WAIT);
+            let mut cancels = false;
+            for completion in self.completions.drain(..) {
+                if completion.user == COLLECT {
+                    self.buffer = completion.buffer.unwrap_or_default();
+                    collected = Some(completion.result);
+                } else {
+                    batch.restore(completion.buffer.unwrap_or_default());
+                    failure = completion.result.err();
+                    cancels = failure.is_some();
+                }
+            }
+            // What was refused before its Collect was met leaves that waiting.
+            if cancels && collected.is_none() {
+                self.lane.cancel(COLLECT);
+            }
+        }
+        match (failure, collected) {
+            (None, Some(Ok(result))) => Ok(Batch::outcomes(&self.buffer, result)),
+            (Some(failure), _) | (None, Some(Err(failure))) => Err(self.failed("Batch Submit", failure)),
+            (None, None) => Err(Error::Ended),
+        }
+    }
+
+    /// What the last command has brought, by its result.
+    fn fetched(&self, length: u64) -> &[u8] {
+        let length = usize::try_from(length).unwrap_or(usize::MAX).min(self.buffer.len());
+        &self.buffer[..length]
+    }
+
+    /// Runs a command that fills the buffer.
+    fn fetch(&mut self, name: &'static str, command: Command, room: u32) -> Result<u64, Error> {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.resize(room as usize, 0);
+        self.run(name, command, Some(buffer))
+    }
+
+    fn submit(
+        &mut self,
+        name: &'static str,
+        command: Command,
+        buffer: Option<Vec<u8>>,
+        user: u64,
+    ) -> Result<(), Error> {
+        self.lane.submit(command, buffer, user).map_err(|refused| match self.lane.over() {
+            Some(over) => over.clone(),
+            None => Error::Refused { command: name, reason: refused.reason },
+        })
+    }
+
+    fn failed(&self, command: &'static str, failure: Failure) -> Error {
+        match (failure, self.lane.over()) {
+            (Failure::Unreachable, Some(over)) => over.clone(),
+            _ => Error::Failed { command, failure },
+        }
+    }
+
+    /// Runs any command; its buffer is kept for the next one.
+    fn run(&mut self, name: &'static str, command: Command, buffer: Option<Vec<u8>>) -> Result<u64, Error> {
+        self.submit(name, command, buffer, 0)?;
+        let mut end = None;
+        while self.lane.outstanding() > 0 {
+            self.lane.wait(&mut self.completions, WAIT);
+            for completion in self.completions.drain(..) {
+                if let Some(buffer) = completion.buffer {
+                    self.buffer = buffer;
+                }
+                end = Some(completion.result);
+            }
+        }
+        end.expect("every command ends").map_err(|failure| self.failed(name, failure))
+    }
+}
+
+/// Tells a key that is not there from what went wrong.
+fn present<T>(ended: Result<T, Error>) -> Result<Option<T>, Error> {
+    match ended {
+        Ok(value) => Ok(Some(value)),
+        Err(Error::Failed { failure: Failure::Status(status), .. })
+            if status.is(Status::KEY_DOES_NOT_EXIST) =>
+        {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,351 @@
+//! A namespace of keys and values, and the commands that make sense on it.
+//!
+//! As a [`Namespace`](crate::Namespace) of blocks, a [`KeyValueNamespace`] is a value that makes commands. Those beyond NVMe's key-value
+//! command set (atomics, vectors, batches) are an nvlane target's own: `docs/kv-commands.md`; [`vendor`](KeyValueNamespace::vendor)
+//! says which of them a controller has.
+//!
+//! # Once, or not known
+//!
+//! An operation on a number or a vector depends on how often it is done, so it is never submitted a second time: if the connection is lost
+//! before its answer, it ends with [`Failure::Interrupted`](crate::Failure::Interrupted), and may or may not have happened. The same goes for
+//! a batch as a whole, whose operations may then have happened in part: a prefix of those on each partition of the target. Who has to know
+//! asks for the number, or uses compare-and-swap with values that tell attempts apart.
+
+mod batch;
+
+use proto::host_limits::Limits;
+use proto::host_namespaces::{KeySpace, KeySpaceVendor, NamespaceInfo, Unusable};
+use wire::id::Nsid;
+use wire::identify::command_set::KvVendorCommands;
+use wire::kv::operation::{AtomicOperation, AtomicOptions, ElementCode, VectorComparison, VectorFunction};
+use wire::kv::{Key, RetrieveOptions, StoreOptions};
+use wire::sqe::Sqe;
+
+pub use batch::Batch;
+
+use crate::namespace::InvalidCommand;
+use crate::reconnect::Class;
+use crate::submit::{Command, Moves, Payload, RangeBytes};
+
+/// A namespace of keys and values as it was when it was asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct KeyValueNamespace {
+    nsid: Nsid,
+    keys: KeySpace,
+    /// Bytes that one command transfers.
+    pub(crate) transfer_bytes_max: u32,
+}
+
+/// How a number was, and whether that let it change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AtomicOutcome {
+    /// The number before.
+    pub before: u64,
+    /// Whether it was changed: not if it would have gone past its limit, or was not the expected one.
+    pub took_effect: bool,
+}
+
+impl KeyValueNamespace {
+    /// A namespace as a controller with these limits describes it.
+    ///
+    /// # Errors
+    /// [`Unusable::NoKeys`] if it is none of keys and values.
+    pub fn new(info: &NamespaceInfo, limits: &Limits) -> Result<Self, Unusable> {
+        let keys = info.keys.ok_or(Unusable::NoKeys { csi: info.csi })?;
+        Ok(Self { nsid: info.nsid, keys, transfer_bytes_max: limits.transfer_bytes_max })
+    }
+
+    /// Its id.
+    #[must_use]
+    pub fn nsid(&self) -> Nsid {
+        self.nsid
+    }
+
+    /// What keys and values it takes.
+    #[must_use]
+    pub fn keys(&self) -> &KeySpace {
+        &self.keys
+    }
+
+    /// Which commands beyond the standard's its controller has, and their limits.
+    #[must_use]
+    pub fn vendor(&self) -> &KeySpaceVendor {
+        &self.keys.vendor
+    }
+
+    /// The longest value that one command moves, bytes.
+    #[must_use]
+    pub fn value_bytes_max(&self) -> u32 {
+        self.keys.value_bytes_max.min(self.transfer_bytes_max)
+    }
+
+    fn check_value(&self, length: u32) -> Result<(), InvalidCommand> {
+        let limit = self.value_bytes_max();
+        if length > limit {
+            return Err(InvalidCommand::ValueTooLong { length: length.into(), limit });
+        }
+        Ok(())
+    }
+
+    /// Whether a controller has these commands.
+    pub(crate) fn check_vendor(
+        &self,
+        commands: KvVendorCommands,
+        name: &'static str,
+    ) -> Result<(), InvalidCommand> {
+        match self.keys.vendor.commands.contains(commands) {
+            true => Ok(()),
+            false => Err(InvalidCommand::Unsupported(name)),
+        }
+    }
+
+    /// Stores a value of `length` bytes, in place of another. With an option it may end with
+    /// [`Status::KEY_EXISTS`](wire::status::Status::KEY_EXISTS) or `KEY_DOES_NOT_EXIST`. A value without bytes takes no buffer.
+    ///
+    /// # Errors
+    /// [`InvalidCommand::ValueTooLong`].
+    pub fn store(&self, key: &Key, length: u32, options: StoreOptions) -> Result<Command, InvalidCommand> {
+        self.check_value(length)?;
+        let sqe = Sqe::kv_store(self.nsid, key, length, options);
+        // A condition that held the first time does not hold the second time.
+        let class = if options.is_empty() { Class::Idempotent } else { Class::Other };
+        let moves = if length == 0 { Moves::Nothing } else { Moves::ToController };
+        Ok(Command::new(sqe, class, moves, length))
+    }
+
+    /// Retrieves a value's first `length` bytes; the result is its full length, in which the buffer may be too short.
+    ///
+    /// # Errors
+    /// [`InvalidCommand::ValueTooLong`] beyond what one command moves, [`InvalidCommand::Empty`] for none.
+    pub fn retrieve(&self, key: &Key, length: u32) -> Result<Command, InvalidCommand> {
+        self.from_controller(
+            length,
+            Class::ReadOnly,
+            Sqe::kv_retrieve(self.nsid, key, length, RetrieveOptions::empty()),
+        )
+    }
+
+    /// Deletes a key and its value. That there is none is no failure.
+    #[must_use]
+    pub fn delete(&self, key: &Key) -> Command {
+        Command::new(Sqe::kv_delete(self.nsid, key), Class::Idempotent, Moves::Nothing, 0)
+    }
+
+    /// Asks whether a key is there; if not, it ends with `KEY_DOES_NOT_EXIST`.
+    #[must_use]
+    pub fn exist(&self, key: &Key) -> Command {
+        Command::new(Sqe::kv_exist(self.nsid, key), Class::ReadOnly, Moves::Nothing, 0)
+    }
+
+    /// Lists keys as far as `length` bytes hold them, from this one on if it is there; read the data with
+    /// [`KeyList`](wire::kv::KeyList).
+    ///
+    /// # Errors
+    /// As [`retrieve`](Self::retrieve).
+    pub fn list(&self, from: Option<&Key>, length: u32) -> Result<Command, InvalidCommand> {
+        self.from_controller(length, Class::ReadOnly, Sqe::kv_list(self.nsid, from, length))
+    }
+
+    fn from_controller(&self, length: u32, class: Class, sqe: Sqe) -> Result<Command, InvalidCommand> {
+        if length == 0 {
+            return Err(InvalidCommand::Empty);
+        }
+        if length > self.transfer_bytes_max {
+            let limit = self.transfer_bytes_max;
+            return Err(InvalidCommand::ValueTooLong { length: length.into(), limit });
+        }
+        Ok(Command::new(sqe, class, Moves::AtMostFromController, length))
+    }
+
+    /// Changes the number that is a key's value, as one; the result is the number before:
+    /// [`AtomicOperation::took_effect`] tells from it whether the number was changed.
+    ///
+    /// # Errors
+    /// [`InvalidCommand::Unsupported`].
+    pub fn atomic(&self, key: &Key, atomic: &AtomicOperation) -> Result<Command, InvalidCommand> {
+        self.check_vendor(KvVendorCommands::ATOMIC, "Atomic")?;
+        let mut sqe = Sqe::kv_atomic(self.nsid, key, atomic);
+        let bytes = atomic.to_bytes();
+        let payload = if atomic.options.contains(AtomicOptions::CREATE) {
+            Payload::Own(bytes.into())
+        } else {
+            // Two words are enough, and need no memory of their own.
+            sqe.cdw10.set(16);
+            Payload::Range(RangeBytes(*bytes.first_chunk().expect("24 bytes")))
+        };
+        Ok(Command::with_payload(sqe, Class::Other, payload))
+    }
+
+    /// Applies a function to every element of a vector with one operand: its low bytes. The result is the vector's bytes.
+    ///
+    /// # Errors
+    /// [`InvalidCommand::Unsupported`].
+    pub fn vector_scalar(
+        &self,
+        key: &Key,
+        (element, function): (ElementCode, VectorFunction),
+        operand: u64,
+    ) -> Result<Command, InvalidCommand> {
+        self.check_vendor(KvVendorCommands::VECTOR, "Vector Update")?;
+        let sqe = Sqe::kv_vector_scalar(self.nsid, key, element, function, operand);
+        Ok(Command::new(sqe, Class::Other, Moves::Nothing, 0))
+    }
+
+    /// As [`vector_scalar`](Self::vector_scalar), and brings the vector as it was before, as much as `length` bytes hold.
+    ///
+    /// # Errors
+    /// [`InvalidCommand::Unsupported`], and as [`retrieve`](Self::retrieve).
+    pub fn vector_fetch(
+        &self,
+        key: &Key,
+        (element, function): (ElementCode, VectorFunction),
+        operand: u64,
+        length: u32,
+    ) -> Result<Command, InvalidCommand> {
+        self.check_vendor(KvVendorCommands::VECTOR, "Vector Fetch and Update")?;
+        let sqe = Sqe::kv_vector_fetch(self.nsid, key, (element, function), operand, length);
+        self.from_controller(length, Class::Other, sqe)
+    }
+
+    /// Applies a function to each element of a vector and the one at the same place in the `length` bytes sent.
+    ///
+    /// # Errors
+    /// [`InvalidCommand::Unsupported`], [`InvalidCommand::Empty`] or [`InvalidCommand::ValueTooLong`].
+    pub fn vector_vector(
+        &self,
+        key: &Key,
+        (element, function): (ElementCode, VectorFunction),
+        length: u32,
+    ) -> Result<Command, InvalidCommand> {
+        self.check_vendor(KvVendorCommands::VECTOR, "Vector Update")?;
+        if length == 0 {
+            return Err(InvalidCommand::Empty);
+        }
+        self.check_value(length)?;
+        let sqe = Sqe::kv_vector_vector(self.nsid, key, element, function, length);
+        Ok(Command::new(sqe, Class::Other, Moves::ToController, length))
+    }
+
+    /// Folds a vector into one element, beginning with `initial`; the result's low bytes are that element.
+    ///
+    /// # Errors
+    /// [`InvalidCommand::Unsupported`].
+    pub fn vector_reduce(
+        &self,
+        key: &Key,
+        (element, function): (ElementCode, VectorFunction),
+        initial: u64,
+    ) -> Result<Command, InvalidCommand> {
+        self.check_vendor(KvVendorCommands::VECTOR, "Vector Reduce")?;
+        let sqe = Sqe::kv_vector_reduce(self.nsid, key, element, function, initial);
+        Ok(Command::new(sqe, Class::ReadOnly, Moves::Nothing, 0))
+    }
+
+    /// Brings those elements of a vector that compare so with the operand, as many as `length` bytes hold; the result is
+    /// the bytes of all of them.
+    ///
+    /// # Errors
+    /// [`InvalidCommand::Unsupported`], and as [`retrieve`](Self::retrieve).
+    pub fn vector_filter(
+        &self,
+        key: &Key,
+        (element, comparison): (ElementCode, VectorComparison),
+        operand: u64,
+        length: u32,
+    ) -> Result<Command, InvalidCommand> {
+        self.check_vendor(KvVendorCommands::VECTOR, "Vector Filter")?;
+        let sqe = Sqe::kv_vector_filter(self.nsid, key, (element, comparison), operand, length);
+        self.from_controller(length, Class::ReadOnly, sqe)
+    }
+
+    /// A batch without operations.
+    ///
+    /// # Errors
+    /// [`InvalidCommand::Unsupported`].
+    pub fn batch(&self) -> Result<Batch, InvalidCommand> {
+        self.check_vendor(KvVendorCommands::BATCH, "Batch Submit")?;
+        Ok(Batch::new(self))
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use proto::host_namespaces::Ids;
+    use wire::id::Csi;
+    use wire::identify::command_set::{KvFormat, KvNamespace, KvVendorArea};
+    use wire::kv::operation::AtomicFunction;
+    use wire::opcode::KvOpcode;
+
+    /// A namespace with or without our own commands; transfers of 128 KiB, batches of 4 operations in 4 KiB.
+    pub(crate) fn namespace(commands: KvVendorCommands) -> KeyValueNamespace {
+        let mut identify = KvNamespace::default();
+        identify.nsze.set(1 << 30);
+        identify.set_format_count(1);
+        identify.kvf[0] = KvFormat::new(16, 256 << 20, 0);
+        let mut vendor = KvVendorArea::default();
+        vendor.batch_operations_max.set(4);
+        vendor.batch_bytes_max.set(4096);
+        vendor.commands = commands;
+        identify.set_vendor(vendor);
+        let ids = Ids { csi: Csi::KV, ..Ids::default() };
+        let info = NamespaceInfo::of_keys(Nsid::new(7), &ids, &identify);
+        let blocks = crate::namespace::tests::namespace(wire::identify::capabilities::Oncs::empty());
+        KeyValueNamespace::new(&info, blocks.limits()).expect("keys and values")
+    }
+
+    pub(crate) fn key(text: &str) -> Key {
+        Key::new(text.as_bytes()).expect("1 to 16 bytes")
+    }
+
+    #[test]
+    fn commands_move_what_they_should() {
+        let namespace = namespace(KvVendorCommands::all());
+        let k = key("k");
+        assert_eq!(namespace.value_bytes_max(), 128 << 10, "no more than a transfer");
+        assert_eq!(namespace.store(&k, 5, StoreOptions::empty()).unwrap().buffer_bytes(), Some(5));
+        assert_eq!(namespace.store(&k, 0, StoreOptions::empty()).unwrap().buffer_bytes(), None);
+        let too_long = InvalidCommand::ValueTooLong { length: 131_073, limit: 131_072 };
+        assert_eq!(namespace.store(&k, 131_073, StoreOptions::empty()).unwrap_err(), too_long);
+        assert_eq!(namespace.retrieve(&k, 131_073).unwrap_err(), too_long);
+        assert_eq!(namespace.retrieve(&k, 0).unwrap_err(), InvalidCommand::Empty);
+        assert_eq!(namespace.list(None, 512).unwrap().buffer_bytes(), Some(512));
+        assert_eq!(namespace.delete(&k).buffer_bytes(), None);
+    }
+
+    #[test]
+    fn what_depends_on_how_often_it_is_done_is_not_done_again() {
+        let namespace = namespace(KvVendorCommands::all());
+        let k = key("k");
+        let kind = (ElementCode::U8, VectorFunction::ADD);
+        let class = |command: Result<Command, InvalidCommand>| command.expect("a command").class;
+        assert_eq!(class(namespace.store(&k, 1, StoreOptions::empty())), Class::Idempotent);
+        assert_eq!(class(namespace.store(&k, 1, StoreOptions::MUST_NOT_EXIST)), Class::Other);
+        assert_eq!(class(namespace.retrieve(&k, 1)), Class::ReadOnly);
+        let add = AtomicOperation::new(AtomicFunction::ADD, 1);
+        assert_eq!(class(namespace.atomic(&k, &add)), Class::Other);
+        assert_eq!(class(namespace.vector_scalar(&k, kind, 1)), Class::Other);
+        assert_eq!(class(namespace.vector_fetch(&k, kind, 1, 8)), Class::Other);
+        assert_eq!(class(namespace.vector_vector(&k, kind, 8)), Class::Other);
+        assert_eq!(class(namespace.vector_reduce(&k, kind, 0)), Class::ReadOnly);
+    }
+
+    #[test]
+    fn operands_go_with_the_command() {
+        let namespace = namespace(KvVendorCommands::all());
+        let add = AtomicOperation::new(AtomicFunction::ADD, 1);
+        let plain = namespace.atomic(&key("k"), &add).unwrap();
+        assert!(matches!(plain.payload, Payload::Range(_)) && plain.sqe().cdw10.get() == 16);
+        let creating = namespace.atomic(&key("k"), &add.or_create(5)).unwrap();
+        assert!(matches!(&creating.payload, Payload::Own(bytes) if bytes.len() == 24));
+        assert_eq!(creating.sqe().opcode, KvOpcode::ATOMIC.raw());
+    }
+
+    #[test]
+    fn what_a_controller_lacks_is_said_by_name() {
+        let namespace = namespace(KvVendorCommands::empty());
+        let add = AtomicOperation::new(AtomicFunction::ADD, 1);
+        assert_eq!(namespace.atomic(&key("k"), &add).unwrap_err(), InvalidCommand::Unsupported("Atomic"));
+        assert_eq!(namespace.batch().unwrap_err(), InvalidCommand::Unsupported("Batch Submit"));
+    }
+}

@@ -1,0 +1,312 @@
+//! Many operations in one capsule: made one after the other, sent as two commands, read back in the same order.
+
+use wire::kv::batch::{
+    BatchCollect, BatchSubmit, OUTCOME_HEADER_BYTES, Operation, Outcomes, collected_bytes,
+};
+use wire::kv::operation::{AtomicOperation, ElementCode, VectorComparison, VectorFunction, vector_kind};
+use wire::kv::{Key, StoreOptions};
+use wire::opcode::KvOpcode;
+
+use super::KeyValueNamespace;
+use crate::namespace::InvalidCommand;
+use crate::reconnect::Class;
+use crate::submit::{Command, Moves};
+use wire::id::Nsid;
+
+/// Operations that leave in one capsule. Every one of them ends by itself: what one does not find does not keep the next
+/// from being carried out. Those on one key are carried out in order, and nothing comes between two of a batch whose keys are on one
+/// partition of the target.
+///
+/// On a lane it is two commands, to be submitted one directly after the other: [`collect`](Self::collect) with a buffer of
+/// [`outcome_bytes`](Self::outcome_bytes) and [`submit`](Self::submit) with [`data`](Self::data). Both end; if Submit fails and Collect is
+/// still outstanding, [`cancel`](crate::Lane::cancel) it. The blocking and the asynchronous namespace do all that.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    data: Vec<u8>,
+    count: u16,
+    outcome_bytes: u32,
+    nsid: Nsid,
+    count_max: u16,
+    bytes_max: u32,
+}
+
+impl Batch {
+    pub(super) fn new(namespace: &KeyValueNamespace) -> Self {
+        let vendor = namespace.vendor();
+        Self {
+            data: Vec::new(),
+            count: 0,
+            outcome_bytes: 0,
+            nsid: namespace.nsid(),
+            count_max: u16::try_from(vendor.batch_operations_max).unwrap_or(u16::MAX),
+            bytes_max: vendor.batch_bytes_max.min(namespace.transfer_bytes_max),
+        }
+    }
+
+    /// Operations in it.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.count.into()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Begins anew, with the memory it has.
+    pub fn clear(&mut self) {
+        self.data.clear();
+        self.count = 0;
+        self.outcome_bytes = 0;
+    }
+
+    /// Adds an operation.
+    ///
+    /// # Errors
+    /// [`InvalidCommand::BatchFull`] if no more fit; the batch is as it was.
+    #[inline]
+    pub fn push(&mut self, operation: &Operation<'_>) -> Result<(), InvalidCommand> {
+        let full = InvalidCommand::BatchFull { operations: self.count, bytes: self.bytes_max };
+        let outcome_bytes = self.outcome_bytes as usize + operation.outcome_bytes();
+        let start = self.data.len();
+        if self.count >= self.count_max {
+            return Err(full);
+        }
+        let is_pushed = operation.append_to(&mut self.data);
+        if !is_pushed || self.data.len() + outcome_bytes > self.bytes_max as usize {
+            self.data.truncate(start);
+            return Err(full);
+        }
+        self.count += 1;
+        self.outcome_bytes = u32::try_from(outcome_bytes).expect("within 32 bits");
+        Ok(())
+    }
+
+    /// Stores a value.
+    ///
+    /// # Errors
+    /// As [`push`](Self::push).
+    #[inline]
+    pub fn store(&mut self, key: &Key, value: &[u8], options: StoreOptions) -> Result<(), InvalidCommand> {
+        let operation = Operation::new(KvOpcode::STORE, key);
+        self.push(&Operation { operand: value, options: options.bits(), ..operation })
+    }
+
+    /// Retrieves a value's first `length` bytes.
+    ///
+    /// # Errors
+    /// As [`push`](Self::push).
+    #[inline]
+    pub fn retrieve(&mut self, key: &Key, length: u32) -> Result<(), InvalidCommand> {
+        self.push(&Operation { room_bytes: length, ..Operation::new(KvOpcode::RETRIEVE, key) })
+    }
+
+    /// Deletes a key and its value.
+    ///
+    /// # Errors
+    /// As [`push`](Self::push).
+    pub fn delete(&mut self, key: &Key) -> Result<(), InvalidCommand> {
+        self.push(&Operation::new(KvOpcode::DELETE, key))
+    }
+
+    /// Asks whether a key is there; the result is its value's length.
+    ///
+    /// # Errors
+    /// As [`push`](Self::push).
+    pub fn exist(&mut self, key: &Key) -> Result<(), InvalidCommand> {
+        self.push(&Operation::new(KvOpcode::EXIST, key))
+    }
+
+    /// Changes a number; the result is the number before.
+    ///
+    /// # Errors
+    /// As [`push`](Self::push).
+    #[inline]
+    pub fn atomic(&mut self, key: &Key, atomic: &AtomicOperation) -> Result<(), InvalidCommand> {
+        let operands = atomic.to_bytes();
+        // Words that are 0 at the end need not be sent.
+        let length = match (atomic.second, atomic.initial) {
+            (0, 0) => 8,
+            (_, 0) => 16,
+            _ => 24,
+        };
+        self.push(&Operation {
+            kind: atomic.function.raw(),
+            options: atomic.options.bits(),
+            operand: &operands[..length],
+            ..Operation::new(KvOpcode::ATOMIC, key)
+        })
+    }
+
+    /// Applies a function to every element of a vector with one operand. With room it brings the vector's first bytes as
+    /// they were before.
+    ///
+    /// # Errors
+    /// As [`push`](Self::push).
+    pub fn vector_scalar(
+        &mut self,
+        key: &Key,
+        (element, function): (ElementCode, VectorFunction),
+        operand: u64,
+        room_bytes: u32,
+    ) -> Result<(), InvalidCommand> {
+        let kind = vector_kind(element, function.raw());
+        let operand = &operand.to_le_bytes();
+        self.push(&Operation { kind, room_bytes, operand, ..Operation::new(KvOpcode::VECTOR_SCALAR, key) })
+    }
+
+    /// Applies a function to each element of a vector and the one at the same place in `operands`. With room it brings the
+    /// vector's first bytes as they were before.
+    ///
+    /// # Errors
+    /// As [`push`](Self::push).
+    pub fn vector_vector(
+        &mut self,
+        key: &Key,
+        (element, function): (ElementCode, VectorFunction),
+        operands: &[u8],
+        room_bytes: u32,
+    ) -> Result<(), InvalidCommand> {
+        let kind = vector_kind(element, function.raw());
+        let operation = Operation::new(KvOpcode::VECTOR_VECTOR, key);
+        self.push(&Operation { kind, room_bytes, operand: operands, ..operation })
+    }
+
+    /// Folds a vector into one element, beginning with `initial`: the result's low bytes.
+    ///
+    /// # Errors
+    /// As [`push`](Self::push).
+    pub fn vector_reduce(
+        &mut self,
+        key: &Key,
+        (element, function): (ElementCode, VectorFunction),
+        initial: u64,
+    ) -> Result<(), InvalidCommand> {
+        let kind = vector_kind(element, function.raw());
+        let operand = &initial.to_le_bytes();
+        self.push(&Operation { kind, operand, ..Operation::new(KvOpcode::VECTOR_REDUCE, key) })
+    }
+
+    /// Brings those elements of a vector that compare so with the operand.
+    ///
+    /// # Errors
+    /// As [`push`](Self::push).
+    pub fn vector_filter(
+        &mut self,
+        key: &Key,
+        (element, comparison): (ElementCode, VectorComparison),
+        operand: u64,
+        room_bytes: u32,
+    ) -> Result<(), InvalidCommand> {
+        let kind = vector_kind(element, comparison.raw());
+        let operand = &operand.to_le_bytes();
+        self.push(&Operation { kind, room_bytes, operand, ..Operation::new(KvOpcode::VECTOR_FILTER, key) })
+    }
+
+    /// What Submit sends.
+    #[must_use]
+    pub fn data(&self) -> &[u8] {
+        &self.data
+    }
+
+    /// Takes what Submit sends out of it, to be given back with [`restore`](Self::restore).
+    #[must_use]
+    pub fn take_data(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.data)
+    }
+
+    /// Gives back what was taken.
+    pub fn restore(&mut self, data: Vec<u8>) {
+        self.data = data;
+    }
+
+    /// Bytes of the buffer that Collect fills.
+    #[must_use]
+    pub fn outcome_bytes(&self) -> u32 {
+        self.outcome_bytes.max(u32::try_from(OUTCOME_HEADER_BYTES).expect("a few bytes"))
+    }
+
+    /// The command that waits for the outcomes, to be submitted first. Tags tell the batches apart that are outstanding on a
+    /// lane.
+    #[must_use]
+    pub fn collect(&self, tag: u32) -> Command {
+        let buffer_bytes = self.outcome_bytes();
+        let sqe = BatchCollect { buffer_bytes, tag }.to_sqe(self.nsid);
+        Command::new(sqe, Class::Other, Moves::AtMostFromController, buffer_bytes)
+    }
+
+    /// The command that carries the operations, whose data are `length` bytes.
+    #[must_use]
+    pub fn submit(&self, tag: u32, length: usize) -> Command {
+        let data_bytes = u32::try_from(length).expect("within a transfer");
+        let submit = BatchSubmit { data_bytes, count: self.count, tag, outcome_bytes: self.outcome_bytes };
+        Command::new(submit.to_sqe(self.nsid), Class::Other, Moves::ToController, data_bytes)
+    }
+
+    /// The outcomes in a buffer that Collect has filled, by its result.
+    #[must_use]
+    pub fn outcomes(buffer: &[u8], result: u64) -> Outcomes<'_> {
+        let length = usize::try_from(collected_bytes(result)).unwrap_or(usize::MAX).min(buffer.len());
+        Outcomes::new(&buffer[..length])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key_value::tests::{key, namespace};
+    use wire::identify::command_set::KvVendorCommands;
+    use wire::kv::batch::Operations;
+    use wire::kv::operation::AtomicFunction;
+
+    #[test]
+    fn a_batch_takes_what_the_controller_takes() {
+        let mut batch = namespace(KvVendorCommands::all()).batch().expect("a batch");
+        let full = |operations| InvalidCommand::BatchFull { operations, bytes: 4096 };
+        assert_eq!(batch.retrieve(&key("k"), 4096).unwrap_err(), full(0));
+        assert!(batch.is_empty() && batch.data().is_empty());
+        batch.store(&key("k"), &[1; 100], StoreOptions::empty()).unwrap();
+        batch.retrieve(&key("k"), 2000).unwrap();
+        assert_eq!(batch.retrieve(&key("k"), 2000).unwrap_err(), full(2));
+        batch.atomic(&key("n"), &AtomicOperation::new(AtomicFunction::ADD, 1)).unwrap();
+        batch.delete(&key("k")).unwrap();
+        assert_eq!(batch.delete(&key("k")).unwrap_err(), full(4));
+        assert_eq!(Operations::new(batch.data()).count(), 4);
+        assert_eq!(batch.outcome_bytes(), 4 * 16 + 2000);
+        batch.clear();
+        assert_eq!((batch.len(), batch.outcome_bytes()), (0, 16));
+    }
+
+    #[test]
+    fn both_commands_name_the_same_batch() {
+        let mut batch = namespace(KvVendorCommands::all()).batch().expect("a batch");
+        batch.exist(&key("k")).unwrap();
+        let (collect, submit) = (batch.collect(9), batch.submit(9, batch.data().len()));
+        assert_eq!(BatchCollect::from_sqe(collect.sqe()), BatchCollect { buffer_bytes: 16, tag: 9 });
+        let expected = BatchSubmit { data_bytes: 16, count: 1, tag: 9, outcome_bytes: 16 };
+        assert_eq!(BatchSubmit::from_sqe(submit.sqe()), expected);
+        assert_eq!((collect.buffer_bytes(), submit.buffer_bytes()), (Some(16), Some(16)));
+        assert_eq!(collect.sqe().nsid(), submit.sqe().nsid());
+    }
+
+    #[test]
+    fn atomics_send_no_words_that_are_zero() {
+        let mut batch = namespace(KvVendorCommands::all()).batch().expect("a batch");
+        let add = AtomicOperation::new(AtomicFunction::ADD, 1);
+        for (atomic, length) in [
+            (add, 8),
+            (AtomicOperation::compare_and_swap(1, 2), 16),
+            (add.or_create(3), 24),
+            (add.or_create(0), 8),
+        ] {
+            batch.clear();
+            batch.atomic(&key("n"), &atomic).unwrap();
+            let operation = Operations::new(batch.data()).next().expect("one").expect("whole");
+            assert_eq!(operation.operand.len(), length);
+            let read = AtomicOperation::from_bytes(operation.kind, operation.options, operation.operand);
+            assert_eq!(read, Some(atomic));
+        }
+    }
+}
