@@ -6,7 +6,7 @@
 //!    └──▶ Started ─▶ … on_completion, on_timer, retry … ─▶ next_ended
 //! ```
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 
 use reactor::{Buffer, Completion, Io, Operation, Payload, Pool};
@@ -18,6 +18,7 @@ use wire::status::Status;
 use crate::attached::{AttachedIndex, Attachments};
 use crate::control_record::CommandId;
 use crate::exclusion::LockMessage;
+use crate::kv_batch::{self, CollectKey};
 use crate::message::Message;
 use crate::nvm_io::{compare_failure, failed_pair, status_of};
 use crate::running::{After, Copy, LockNumber, Owner, Running, RunningTable, Step, Supply};
@@ -113,6 +114,10 @@ pub(crate) struct Commands {
     ended: VecDeque<Ended>,
     /// A removed namespace has nothing running any more.
     pub(crate) table_settled: bool,
+    /// Batch Collects that wait.
+    pub(crate) collecting: HashMap<CollectKey, Ticket>,
+    /// For data of vector operations.
+    pub(crate) scratch: Vec<u8>,
 }
 
 /// What backends have left to be done.
@@ -170,6 +175,8 @@ impl Commands {
             is_short: false,
             ended: VecDeque::new(),
             table_settled: false,
+            collecting: HashMap::new(),
+            scratch: Vec::new(),
         }
     }
 
@@ -322,6 +329,7 @@ impl Commands {
         if sqe.flags.fuse() != Fuse::NONE {
             return pool.take(length as usize);
         }
+        let length = kv_batch::room_bytes(sqe, length, self.limits.transfer_bytes_max);
         self.take(pool, length as usize)
     }
 
@@ -381,7 +389,13 @@ impl Commands {
                 self.table_settled |= self.namespaces.end(at);
                 true
             }
-            Step::Backend(_) | Step::Locking(_) => false,
+            Step::Collecting => {
+                let (owner, sqe) = (running.owner, running.sqe);
+                self.running.remove(ticket);
+                self.forget_collect(owner, &sqe);
+                true
+            }
+            Step::Backend(_) | Step::Locking(_) | Step::Collected | Step::Scattered(_) => false,
         }
     }
 

@@ -8,6 +8,7 @@ use wire::kv::Key;
 use wire::status::Status;
 
 use crate::attached::Attachments;
+use crate::kv_batch::PartOfBatch;
 use crate::kv_io;
 pub use crate::kv_io::{KvAction, KvOutcome};
 use crate::message::Message;
@@ -42,6 +43,26 @@ pub enum KeyValueMessage {
     },
     /// It is carried out.
     Outcome(store::Ticket, KvOutcome),
+    /// Carry out this part of a batch.
+    RunPart {
+        /// Who asks.
+        from: usize,
+        /// Where.
+        namespace: NamespaceId,
+        /// As what the batch runs there.
+        ticket: store::Ticket,
+        /// What.
+        part: PartOfBatch,
+    },
+    /// It is carried out.
+    PartOutcomes {
+        /// As asked.
+        ticket: store::Ticket,
+        /// By whom.
+        partition: usize,
+        /// As of a Batch Collect.
+        outcomes: Box<[u8]>,
+    },
     /// Flush, if so told, and say what you hold.
     Ask {
         /// Who asks.
@@ -147,8 +168,17 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, mes
             };
             io.post(to, Message::KeyValue(Box::new(message)));
         }
-        KeyValueMessage::Answers(_) | KeyValueMessage::Stats { .. } | KeyValueMessage::Outcome(..) => {
-            unreachable!("answers are for those who asked")
+        KeyValueMessage::RunPart { from, namespace, ticket, part } => {
+            let executor =
+                namespaces.by_id(namespace).and_then(|at| namespaces.get_mut(at).backend.key_value());
+            let outcomes = part.run(executor);
+            let partition = io.reactor();
+            let answer = KeyValueMessage::PartOutcomes { ticket, partition, outcomes };
+            io.post(from, Message::KeyValue(Box::new(answer)));
         }
+        KeyValueMessage::Answers(_)
+        | KeyValueMessage::Stats { .. }
+        | KeyValueMessage::Outcome(..)
+        | KeyValueMessage::PartOutcomes { .. } => unreachable!("answers are for those who asked"),
     }
 }

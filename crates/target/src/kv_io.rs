@@ -4,11 +4,12 @@
 //! brings, and its outcome comes back as one.
 
 use kv::memcached::Executor;
-use kv::{Attributes, Condition, Stored};
 use reactor::{Buffer, Io, Payload};
 use store::Ticket;
 use wire::id::Nsid;
-use wire::kv::{Key, KeyListWriter, KvCommand, StoreOptions};
+use wire::kv::batch::Operation;
+use wire::kv::operation::KvVendorCommand;
+use wire::kv::{Key, KeyListWriter, KvCommand};
 use wire::opcode::KvOpcode;
 use wire::sgl::DataPointer;
 use wire::status::Status;
@@ -16,6 +17,7 @@ use wire::status::Status;
 use crate::attached::AttachedIndex;
 use crate::commands::{Begun, Commands};
 use crate::key_value::{KeyValueMessage, unix_s};
+use crate::kv_operation::{Done, Effort, VECTOR_BYTES_MAX, operate};
 use crate::message::Message;
 use crate::nvm_io::{Checked, Start, bytes};
 use crate::running::{After, Step};
@@ -23,14 +25,19 @@ use crate::running::{After, Step};
 /// What a command asks of the partition that has its key.
 #[derive(Debug)]
 pub enum KvAction {
-    /// Store a value.
-    Store(Box<[u8]>, StoreOptions),
-    /// Give the value's first bytes, at most so many.
-    Retrieve(usize),
-    /// Remove the key.
-    Delete,
-    /// Say whether it is there.
-    Exist,
+    /// Carry out one operation.
+    Operate {
+        /// Which, by the code of its own command.
+        opcode: KvOpcode,
+        /// Its options.
+        options: u8,
+        /// What is done, of those that do different things.
+        kind: u8,
+        /// Bytes of data that the host takes.
+        room_bytes: u32,
+        /// The value, or operands.
+        operand: Box<[u8]>,
+    },
     /// Go on with a list of keys, from the first partition named to the last: what there is of it, and the
     /// room in all.
     List {
@@ -58,45 +65,6 @@ impl KvOutcome {
     fn new(status: Status) -> Self {
         Self { status, result: 0, data: Box::default() }
     }
-}
-
-/// What became of a store. wire §23
-fn status_of(stored: Stored) -> Status {
-    match stored {
-        Stored::Done => Status::SUCCESS,
-        Stored::Exists => Status::KEY_EXISTS.with_dnr(),
-        Stored::NotFound => Status::KEY_DOES_NOT_EXIST.with_dnr(),
-        Stored::NoMemory => Status::CAPACITY_EXCEEDED.with_dnr(),
-        Stored::TooLarge => Status::INVALID_VALUE_SIZE.with_dnr(),
-    }
-}
-
-fn store(executor: &mut Executor, key: &Key, value: &[u8], options: StoreOptions) -> Status {
-    let condition =
-        match (options.contains(StoreOptions::MUST_EXIST), options.contains(StoreOptions::MUST_NOT_EXIST)) {
-            (false, false) => Condition::Always,
-            (true, false) => Condition::Present,
-            (false, true) => Condition::Absent,
-            (true, true) => return Status::INVALID_FIELD.with_dnr(),
-        };
-    let hash = executor.processor.hash(key.as_bytes());
-    let attributes = Attributes::default();
-    status_of(executor.processor.store(hash, key.as_bytes(), value, attributes, condition))
-}
-
-fn exists(executor: &mut Executor, key: &Key) -> Status {
-    let hash = executor.processor.hash(key.as_bytes());
-    match executor.processor.find(hash, key.as_bytes()) {
-        Some(_) => Status::SUCCESS,
-        None => Status::KEY_DOES_NOT_EXIST.with_dnr(),
-    }
-}
-
-fn delete(executor: &mut Executor, key: &Key) -> Status {
-    let hash = executor.processor.hash(key.as_bytes());
-    // That there was nothing to delete is no error, unless a host asks for one, which none can here. wire §23
-    executor.processor.delete(hash, key.as_bytes());
-    Status::SUCCESS
 }
 
 /// Bytes of a list of keys as hosts get it.
@@ -133,6 +101,11 @@ fn written(keys: &[Key], room: usize) -> Box<[u8]> {
     data.into()
 }
 
+/// The result of a command of its own: by the standard, Exist has none. wire §23
+fn own_result(opcode: KvOpcode, result: u64) -> u64 {
+    if opcode == KvOpcode::EXIST { 0 } else { result }
+}
+
 impl<I: Io<Message>> Start<'_, I> {
     /// Begins a command on a namespace with keys and values.
     #[cold]
@@ -147,36 +120,102 @@ impl<I: Io<Message>> Start<'_, I> {
         if opcode.raw() == wire::opcode::NvmOpcode::FLUSH.raw() {
             return Ok(Begun::Complete(Status::SUCCESS, 0));
         }
+        match opcode {
+            KvOpcode::BATCH_COLLECT => return self.batch_collect(),
+            KvOpcode::BATCH_SUBMIT => return self.batch_submit(at),
+            _ => {}
+        }
         let key = command.key().map_err(|_| Status::INVALID_KEY_SIZE.with_dnr())?;
         let key = match (key, opcode) {
-            (None, KvOpcode::LIST) => return self.list(at, None, command.size_bytes),
+            (key, KvOpcode::LIST) => return self.list(at, key, command.size_bytes),
             (None, _) => return Err(Status::INVALID_KEY_SIZE.with_dnr()),
             (Some(key), _) => key,
         };
-        let count = self.io.reactor_count();
-        let executor = self.executor(at)?;
-        let owner = executor.processor.hash(key.as_bytes()).partition(count);
-        let is_here = owner == self.io.reactor();
-        match opcode {
-            KvOpcode::STORE => self.store(at, &key, &command, is_here.then_some(()).ok_or(owner)),
-            KvOpcode::RETRIEVE => {
-                let length = self.transfer(command.size_bytes.into())?;
-                self.check_room(length)?;
-                if !is_here {
-                    return Ok(self.send(at, owner, key, KvAction::Retrieve(length)));
-                }
-                self.retrieve(at, &key, length)
+        let vendor = KvVendorCommand::from_sqe(self.sqe);
+        let scalar = vendor.operand.to_le_bytes();
+        let length = command.size_bytes;
+        let (room, brought, scalar) = match opcode {
+            KvOpcode::STORE if length > self.commands.limits.transfer_bytes_max => {
+                return Err(Status::INVALID_VALUE_SIZE.with_dnr());
             }
-            KvOpcode::DELETE | KvOpcode::EXIST if !is_here => {
-                let is_delete = opcode == KvOpcode::DELETE;
-                let action = if is_delete { KvAction::Delete } else { KvAction::Exist };
-                Ok(self.send(at, owner, key, action))
-            }
-            KvOpcode::DELETE => Ok(Begun::Complete(delete(self.executor(at)?, &key), 0)),
-            KvOpcode::EXIST => Ok(Begun::Complete(exists(self.executor(at)?, &key), 0)),
-            KvOpcode::LIST => self.list(at, Some(key), command.size_bytes),
-            _ => Err(Status::INVALID_OPCODE.with_dnr()),
+            KvOpcode::STORE | KvOpcode::ATOMIC | KvOpcode::VECTOR_VECTOR => (0, length, &[][..]),
+            KvOpcode::RETRIEVE => (length, 0, &[][..]),
+            KvOpcode::DELETE | KvOpcode::EXIST => (0, 0, &[][..]),
+            KvOpcode::VECTOR_SCALAR | KvOpcode::VECTOR_REDUCE => (0, 0, &scalar[..]),
+            KvOpcode::VECTOR_FILTER | KvOpcode::VECTOR_FETCH => (length, 0, &scalar[..]),
+            _ => return Err(Status::INVALID_OPCODE.with_dnr()),
+        };
+        let room = self.transfer(room.into())?;
+        self.check_room(room)?;
+        let brought = self.transfer(brought.into())?;
+        if brought > 0
+            && let Some(request) = self.host_data(brought)?
+        {
+            return Ok(request);
         }
+        // Giving the vector as it was is an option of the update: it has room for it.
+        let opcode = if opcode == KvOpcode::VECTOR_FETCH { KvOpcode::VECTOR_SCALAR } else { opcode };
+        let standard = matches!(opcode.raw(), 0..0x80);
+        let operation = Operation {
+            opcode,
+            options: command.options,
+            kind: if standard { 0 } else { vendor.kind },
+            room_bytes: u32::try_from(room).expect("at most the transfer limit"),
+            key: key.as_bytes(),
+            operand: scalar,
+        };
+        self.operate(at, &key, operation, brought)
+    }
+
+    /// Carries out one operation, here or where its key is. Its operand is the first bytes of what the host sent, if any.
+    fn operate(
+        &mut self,
+        at: AttachedIndex,
+        key: &Key,
+        operation: Operation<'_>,
+        brought: usize,
+    ) -> Checked<Begun> {
+        let count = self.io.reactor_count();
+        let here = self.io.reactor();
+        let executor = self.executor(at)?;
+        let hash = executor.processor.hash(operation.key);
+        let owner = hash.partition(count);
+        if owner != here {
+            let Operation { opcode, options, kind, room_bytes, .. } = operation;
+            let operand =
+                if brought > 0 { &bytes(self.data, &self.supply)[..brought] } else { operation.operand };
+            let operand = operand.into();
+            let action = KvAction::Operate { opcode, options, kind, room_bytes, operand };
+            return Ok(self.send(at, owner, *key, action));
+        }
+        let mut room: Option<Buffer> = None;
+        if operation.room_bytes > 0 {
+            // No more than there is: buffers go by the value, not by what the host has room for.
+            let length = match executor.processor.find(hash, operation.key) {
+                Some(place) => executor.processor.value(place).len().min(operation.room_bytes as usize),
+                None => 0,
+            };
+            if length > 0 {
+                let Some(buffer) = self.commands.take(self.io.pool(), length) else { return Ok(self.wait()) };
+                room = Some(buffer);
+            }
+        }
+        let commands = &mut *self.commands;
+        let executor = commands.namespaces.get_mut(at).backend.key_value();
+        let executor = executor.ok_or(Status::INVALID_OPCODE.with_dnr())?;
+        let operand =
+            if brought > 0 { &bytes(self.data, &self.supply)[..brought] } else { operation.operand };
+        let operation = Operation { operand, ..operation };
+        let mut effort = Effort { vector_bytes: VECTOR_BYTES_MAX, scratch: &mut commands.scratch };
+        let place = room.as_deref_mut().unwrap_or_default();
+        let done = operate(&mut executor.processor, hash, &operation, place, &mut effort);
+        Ok(match room {
+            Some(buffer) if done.data_bytes > 0 => {
+                let length = u32::try_from(done.data_bytes).expect("at most the transfer limit");
+                Begun::Value(Payload::Buffer(buffer), length, done.result)
+            }
+            _ => Begun::Complete(done.status, own_result(operation.opcode, done.result)),
+        })
     }
 
     fn executor(&mut self, at: AttachedIndex) -> Checked<&mut Executor> {
@@ -187,7 +226,7 @@ impl<I: Io<Message>> Start<'_, I> {
     }
 
     /// Whether the host's descriptor has room for so many bytes.
-    fn check_room(&self, length: usize) -> Checked<()> {
+    pub(crate) fn check_room(&self, length: usize) -> Checked<()> {
         match self.sqe.dptr.classify() {
             _ if length == 0 => Ok(()),
             DataPointer::Transport { length: offered } if offered as usize >= length => Ok(()),
@@ -195,68 +234,6 @@ impl<I: Io<Message>> Start<'_, I> {
             DataPointer::InCapsule { .. } => Err(Status::INVALID_FIELD.with_dnr()),
             DataPointer::Other { .. } => Err(Status::SGL_TYPE_INVALID.with_dnr()),
         }
-    }
-
-    /// `here` is the owner, if it is another.
-    fn store(
-        &mut self,
-        at: AttachedIndex,
-        key: &Key,
-        command: &KvCommand,
-        here: Result<(), usize>,
-    ) -> Checked<Begun> {
-        if command.size_bytes > self.commands.limits.transfer_bytes_max {
-            return Err(Status::INVALID_VALUE_SIZE.with_dnr());
-        }
-        let length = command.size_bytes as usize;
-        if length > 0
-            && let Some(request) = self.host_data(length)?
-        {
-            return Ok(request);
-        }
-        let Some(options) = StoreOptions::from_bits(command.options) else {
-            return Err(Status::INVALID_FIELD.with_dnr());
-        };
-        match here {
-            Ok(()) => {
-                let namespace = self.commands.namespaces.get_mut(at);
-                let executor = namespace.backend.key_value().ok_or(Status::INVALID_OPCODE.with_dnr())?;
-                executor.set_now(unix_s());
-                let value = &bytes(self.data, &self.supply)[..length];
-                Ok(Begun::Complete(store(executor, key, value, options), 0))
-            }
-            Err(owner) => {
-                let value = bytes(self.data, &self.supply)[..length].into();
-                Ok(self.send(at, owner, *key, KvAction::Store(value, options)))
-            }
-        }
-    }
-
-    fn retrieve(&mut self, at: AttachedIndex, key: &Key, room: usize) -> Checked<Begun> {
-        let executor = self.executor(at)?;
-        let hash = executor.processor.hash(key.as_bytes());
-        let place = executor.processor.find(hash, key.as_bytes());
-        let place = place.ok_or(Status::KEY_DOES_NOT_EXIST.with_dnr())?;
-        let value_bytes = executor.processor.value(place).len();
-        let length = value_bytes.min(room);
-        if length == 0 {
-            return Ok(Begun::Complete(Status::SUCCESS, value_bytes as u64));
-        }
-        let Some(mut buffer): Option<Buffer> = self.io.pool().take(length) else { return Ok(self.wait()) };
-        buffer.set_len(length);
-        // Not by `executor`: the time must stand still for the place to stay.
-        let executor = self.commands.namespaces.get_mut(at).backend.key_value();
-        let executor = executor.ok_or(Status::INVALID_OPCODE.with_dnr())?;
-        executor.processor.touch(place);
-        let mut copied = 0;
-        while copied < length {
-            let part = executor.processor.value(place).part(copied);
-            let count = part.len().min(length - copied);
-            buffer[copied..copied + count].copy_from_slice(&part[..count]);
-            copied += count;
-        }
-        let length = u32::try_from(length).expect("at most the transfer limit");
-        Ok(Begun::Value(Payload::Buffer(buffer), length, value_bytes as u64))
     }
 
     fn list(&mut self, at: AttachedIndex, from: Option<Key>, room: u32) -> Checked<Begun> {
@@ -295,23 +272,20 @@ pub(crate) fn act(
 ) -> Result<KvOutcome, KvAction> {
     executor.set_now(unix_s());
     Ok(match action {
-        KvAction::Store(value, options) => KvOutcome::new(store(executor, key, &value, options)),
-        KvAction::Delete => KvOutcome::new(delete(executor, key)),
-        KvAction::Exist => KvOutcome::new(exists(executor, key)),
-        KvAction::Retrieve(room) => {
+        KvAction::Operate { opcode, options, kind, room_bytes, operand } => {
             let hash = executor.processor.hash(key.as_bytes());
-            let Some(place) = executor.processor.find(hash, key.as_bytes()) else {
-                return Ok(KvOutcome::new(Status::KEY_DOES_NOT_EXIST.with_dnr()));
+            let room = match executor.processor.find(hash, key.as_bytes()) {
+                Some(place) => executor.processor.value(place).len().min(room_bytes as usize),
+                None => 0,
             };
-            executor.processor.touch(place);
-            let value = executor.processor.value(place);
-            let length = value.len().min(room);
-            let mut data = Vec::with_capacity(length);
-            while data.len() < length {
-                let part = value.part(data.len());
-                data.extend_from_slice(&part[..part.len().min(length - data.len())]);
-            }
-            KvOutcome { status: Status::SUCCESS, result: value.len() as u64, data: data.into() }
+            let mut data = vec![0; room];
+            let operation =
+                Operation { opcode, options, kind, room_bytes, key: key.as_bytes(), operand: &operand };
+            let mut effort = Effort { vector_bytes: VECTOR_BYTES_MAX, scratch: &mut Vec::new() };
+            let Done { status, result, data_bytes } =
+                operate(&mut executor.processor, hash, &operation, &mut data, &mut effort);
+            data.truncate(data_bytes);
+            KvOutcome { status, result: own_result(opcode, result), data: data.into() }
         }
         KvAction::List { from, mut keys, room } => {
             let has_room = list(executor, from.as_ref(), &mut keys, room);

@@ -85,7 +85,7 @@ impl Commands {
 pub(crate) struct Start<'a, I> {
     pub(crate) commands: &'a mut Commands,
     pub(crate) io: &'a mut I,
-    caller: Caller,
+    pub(crate) caller: Caller,
     pub(crate) sqe: &'a Sqe,
     /// Data of its capsule.
     pub(crate) data: &'a [u8],

@@ -12,6 +12,7 @@ use wire::sqe::Sqe;
 use crate::attached::AttachedIndex;
 use crate::control_record::CommandId;
 use crate::exclusion::overlap;
+use crate::kv_batch::Scattered;
 
 /// A command under way.
 #[derive(Debug)]
@@ -64,6 +65,12 @@ pub(crate) enum Step {
     Backend(After),
     /// A fused pair that waits for its range.
     Locking(Box<FusedPair>),
+    /// A Batch Collect that waits for its Batch Submit.
+    Collecting,
+    /// A Batch Collect whose Batch Submit is being carried out.
+    Collected,
+    /// A Batch Submit, of which other partitions carry out parts.
+    Scattered(Box<Scattered>),
 }
 
 /// Data that a command brought.

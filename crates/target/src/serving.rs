@@ -231,6 +231,10 @@ impl Serving {
                 self.commands.on_kv_outcome(ticket, outcome);
                 self.drain_commands(io);
             }
+            KeyValueMessage::PartOutcomes { ticket, partition, outcomes } => {
+                self.commands.on_part_outcomes(ticket, partition, outcomes);
+                self.drain_commands(io);
+            }
             message => key_value::serve(io, namespaces, message),
         }
     }

@@ -22,6 +22,27 @@ const READING: &[NvmOpcode] = &[NvmOpcode::FLUSH, NvmOpcode::READ, NvmOpcode::CO
 const WRITING: &[NvmOpcode] =
     &[NvmOpcode::WRITE, NvmOpcode::WRITE_ZEROES, NvmOpcode::DATASET_MANAGEMENT, NvmOpcode::COPY];
 
+/// Key-value commands that leave values as they are. wire §23, docs/kv-commands.md
+const KEY_VALUE_READING: &[KvOpcode] = &[
+    KvOpcode::RETRIEVE,
+    KvOpcode::LIST,
+    KvOpcode::EXIST,
+    KvOpcode::BATCH_COLLECT,
+    KvOpcode::VECTOR_FILTER,
+    KvOpcode::VECTOR_REDUCE,
+];
+
+/// Key-value commands that change values. wire §23, docs/kv-commands.md
+const KEY_VALUE_WRITING: &[KvOpcode] = &[
+    KvOpcode::STORE,
+    KvOpcode::DELETE,
+    KvOpcode::BATCH_SUBMIT,
+    KvOpcode::ATOMIC,
+    KvOpcode::VECTOR_SCALAR,
+    KvOpcode::VECTOR_VECTOR,
+    KvOpcode::VECTOR_FETCH,
+];
+
 /// Of the key-value command set. wire §23
 pub(super) fn key_value_page() -> Vec<u8> {
     let mut log = CommandsAndEffects::default();
@@ -29,11 +50,11 @@ pub(super) fn key_value_page() -> Vec<u8> {
     for opcode in ADMIN {
         log.set_admin(opcode.raw(), supported);
     }
-    for opcode in [KvOpcode::RETRIEVE, KvOpcode::LIST, KvOpcode::EXIST] {
+    for opcode in KEY_VALUE_READING {
         log.set_io(opcode.raw(), supported);
     }
     log.set_io(NvmOpcode::FLUSH.raw(), supported);
-    for opcode in [KvOpcode::STORE, KvOpcode::DELETE] {
+    for opcode in KEY_VALUE_WRITING {
         log.set_io(opcode.raw(), supported.with_changes_content(true));
     }
     log.as_bytes().to_vec()

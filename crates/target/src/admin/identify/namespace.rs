@@ -1,12 +1,16 @@
 //! Identify namespace (CNS 00, 11) and its part that all command sets share (CNS 08). wire §10.2
 
 use store::{Geometry, KeyValueShape};
-use wire::identify::command_set::{IndependentNamespace, KvFormat, KvNamespace, Nstat};
+use wire::identify::command_set::{
+    IndependentNamespace, KvFormat, KvNamespace, KvVendorArea, KvVendorCommands, Nstat,
+};
 use wire::identify::namespace::{
     DeallocatedValue, Dlfeat, IdentifyNamespace, LbaFormat, Nmic, Nsattr, Nsfeat,
 };
 
 use super::ANA_GROUP;
+use crate::kv_batch::OPERATION_COUNT_MAX;
+use crate::kv_operation::{BATCH_VECTOR_BYTES_MAX, VECTOR_BYTES_MAX};
 use crate::limits::Limits;
 use crate::subsystem::Namespace;
 
@@ -52,6 +56,14 @@ pub(super) fn key_value(namespace: &Namespace, shape: KeyValueShape, limits: &Li
     // There is no offset to fetch a part of a value with: it must fit into one transfer.
     let value_bytes_max = shape.value_bytes_max.min(limits.transfer_bytes_max);
     structure.kvf[0] = KvFormat::new(16, value_bytes_max, 0);
+    let mut vendor = KvVendorArea::default();
+    vendor.version.set(1);
+    vendor.batch_operations_max.set(OPERATION_COUNT_MAX.into());
+    vendor.batch_bytes_max.set(limits.transfer_bytes_max);
+    vendor.vector_bytes_max.set(VECTOR_BYTES_MAX);
+    vendor.batch_vector_bytes_max.set(BATCH_VECTOR_BYTES_MAX);
+    vendor.commands = KvVendorCommands::all();
+    structure.set_vendor(vendor);
     structure.anagrpid.set(ANA_GROUP);
     structure.nguid = namespace.nguid;
     structure

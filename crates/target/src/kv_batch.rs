@@ -1,0 +1,358 @@
+//! Batches: many operations of one capsule, their outcomes by the command that waits for them. docs/kv-commands.md §4
+//!
+//! ```text
+//! Collect ─▶ waits, with nothing but its place in the queue
+//! Submit  ─▶ checked as a whole ─▶ all keys here: carried out at once, fetching ahead
+//!                 └─▶ sorted by partition ─▶ … each carries out its own … ─▶ put in order again
+//!                                                        └▶ Collect ends with the outcomes, then Submit
+//! ```
+//!
+//! A Submit without a Collect that waits is refused, so that no outcome is ever kept for a host that may not come.
+
+use kv::memcached::Executor;
+use reactor::{Buffer, Io, Payload};
+use store::Ticket;
+use wire::id::Nsid;
+use wire::kv::batch::{
+    BatchCollect, BatchSubmit, OUTCOME_HEADER_BYTES, Operation, Operations, OutcomeWriter, Outcomes,
+    collect_result,
+};
+use wire::opcode::KvOpcode;
+use wire::sqe::Sqe;
+use wire::status::Status;
+
+use crate::attached::AttachedIndex;
+use crate::commands::{Begun, Commands};
+use crate::key_value::{KeyValueMessage, unix_s};
+use crate::kv_operation::{BATCH_VECTOR_BYTES_MAX, Done, Effort, operate};
+use crate::message::Message;
+use crate::nvm_io::{Checked, Start, bytes};
+use crate::running::{Owner, Running, Step, Supply};
+
+/// Operations of one batch.
+pub(crate) const OPERATION_COUNT_MAX: u16 = 1024;
+
+/// Operations that are looked at ahead of the one that is carried out. Measured: flat from 32 on.
+const AHEAD_COUNT: usize = 64;
+
+/// A Collect that waits: its lane, its namespace and its tag.
+pub(crate) type CollectKey = (u32, u32, Nsid, u32);
+
+/// A batch whose operations are on several partitions.
+#[derive(Debug)]
+pub(crate) struct Scattered {
+    /// Where the outcomes go.
+    collect: Ticket,
+    /// Whose each operation is.
+    owners: Vec<u16>,
+    /// Outcomes, by partition.
+    outcomes: Vec<Box<[u8]>>,
+    /// Partitions that have not answered.
+    left_count: usize,
+    /// Bytes of all outcomes at most.
+    outcome_bytes: usize,
+}
+
+/// Operations for one partition, in their order.
+#[derive(Debug)]
+pub struct PartOfBatch {
+    /// As of a Batch Submit.
+    operations: Box<[u8]>,
+    /// Bytes that their outcomes take at most.
+    outcome_bytes: usize,
+}
+
+impl PartOfBatch {
+    /// Carries them out; the outcomes are in their order. Without a partition the namespace is being removed.
+    pub(crate) fn run(&self, executor: Option<&mut Executor>) -> Box<[u8]> {
+        let mut outcomes = vec![0; self.outcome_bytes];
+        let mut writer = OutcomeWriter::new(&mut outcomes);
+        match executor {
+            Some(executor) => {
+                executor.set_now(unix_s());
+                run_here(executor, &self.operations, &mut writer, &mut Vec::new());
+            }
+            None => {
+                for _ in Operations::new(&self.operations) {
+                    writer.push(Status::NAMESPACE_NOT_READY, 0, 0);
+                }
+            }
+        }
+        let length = writer.finish();
+        outcomes.truncate(length);
+        outcomes.into()
+    }
+}
+
+/// Carries out operations of this partition in order: while one is, the lines that those behind it need are on their way.
+fn run_here(executor: &mut Executor, data: &[u8], writer: &mut OutcomeWriter<'_>, scratch: &mut Vec<u8>) {
+    let processor = &mut executor.processor;
+    let none =
+        Operation { opcode: KvOpcode::EXIST, options: 0, kind: 0, room_bytes: 0, key: &[], operand: &[] };
+    let mut ahead = [none; AHEAD_COUNT];
+    let mut hashes = [processor.hash(&[]); AHEAD_COUNT];
+    let mut effort = Effort { vector_bytes: BATCH_VECTOR_BYTES_MAX, scratch };
+    let mut operations = Operations::new(data);
+    loop {
+        let mut count = 0;
+        while count < AHEAD_COUNT
+            && let Some(Ok(operation)) = operations.next()
+        {
+            hashes[count] = processor.hash(operation.key);
+            ahead[count] = operation;
+            count += 1;
+        }
+        if count == 0 {
+            return;
+        }
+        processor.prefetch_all(&hashes[..count]);
+        for (operation, hash) in ahead[..count].iter().zip(hashes) {
+            let room = writer.room(operation.room_bytes as usize);
+            let Done { status, result, data_bytes } = operate(processor, hash, operation, room, &mut effort);
+            let fits = writer.push(status, result, data_bytes);
+            debug_assert!(fits, "counted before");
+        }
+    }
+}
+
+/// Checks all operations before the first is carried out: that they can be read, that they are as many as the command
+/// says, and that there is room for all outcomes.
+fn check(data: &[u8], command: &BatchSubmit) -> Checked<()> {
+    let (mut count, mut outcome_bytes) = (0u32, 0usize);
+    for operation in Operations::new(data) {
+        let operation = operation.map_err(|_| Status::INVALID_FIELD.with_dnr())?;
+        count += 1;
+        // At most 2^20 / 12 operations of 2^32 bytes each: 64 bits hold it.
+        outcome_bytes += operation.outcome_bytes();
+    }
+    if count != command.count.into() || outcome_bytes > command.outcome_bytes as usize {
+        return Err(Status::INVALID_FIELD.with_dnr());
+    }
+    Ok(())
+}
+
+/// What a Batch Submit says of itself, if it is one of ours: bytes of its buffer for operations and outcomes together.
+pub(crate) fn room_bytes(sqe: &Sqe, length: u32, transfer_bytes_max: u32) -> u32 {
+    if sqe.opcode != KvOpcode::BATCH_SUBMIT.raw() {
+        return length;
+    }
+    let outcome_bytes = BatchSubmit::from_sqe(sqe).outcome_bytes;
+    length.saturating_add(outcome_bytes).min(transfer_bytes_max).max(length)
+}
+
+impl<I: Io<Message>> Start<'_, I> {
+    fn collect_key(&self, tag: u32) -> Checked<CollectKey> {
+        match self.caller.owner {
+            Owner::Lane { index, generation, .. } => Ok((index, generation, self.sqe.nsid(), tag)),
+            _ => Err(Status::INVALID_FIELD.with_dnr()),
+        }
+    }
+
+    /// Waits for the Submit with the same tag.
+    pub(crate) fn batch_collect(&mut self) -> Checked<Begun> {
+        let command = BatchCollect::from_sqe(self.sqe);
+        let length = self.transfer(command.buffer_bytes.into())?;
+        if length < OUTCOME_HEADER_BYTES {
+            return Err(Status::INVALID_FIELD.with_dnr());
+        }
+        self.check_room(length)?;
+        let key = self.collect_key(command.tag)?;
+        if self.commands.collecting.contains_key(&key) {
+            return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr());
+        }
+        let ticket = self.commands.running.insert(Running {
+            owner: self.caller.owner,
+            sqe: *self.sqe,
+            namespace: None,
+            step: Step::Collecting,
+        });
+        self.commands.collecting.insert(key, ticket);
+        Ok(Begun::Started { ticket, holds_capsule: false })
+    }
+
+    /// Carries out a batch. If it is refused, so is the Collect that waits for it.
+    pub(crate) fn batch_submit(&mut self, at: AttachedIndex) -> Checked<Begun> {
+        let command = BatchSubmit::from_sqe(self.sqe);
+        let key = self.collect_key(command.tag)?;
+        let collect = self.commands.collecting.get(&key);
+        let collect = *collect.ok_or(Status::COMMAND_SEQUENCE_ERROR.with_dnr())?;
+        let begun = self.batch(at, &command, collect);
+        if let Err(status) = begun {
+            self.commands.collecting.remove(&key);
+            self.commands.end(collect, status, 0, None);
+        }
+        begun
+    }
+
+    fn batch(&mut self, at: AttachedIndex, command: &BatchSubmit, collect: Ticket) -> Checked<Begun> {
+        let (length, outcome_bytes) = (command.data_bytes as usize, command.outcome_bytes as usize);
+        let waiting = self.commands.running.get_mut(collect).expect("a Collect that waits runs");
+        if BatchCollect::from_sqe(&waiting.sqe).buffer_bytes < command.outcome_bytes {
+            return Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr());
+        }
+        if length == 0 || !(1..=OPERATION_COUNT_MAX).contains(&command.count) {
+            return Err(Status::INVALID_FIELD.with_dnr());
+        }
+        self.transfer(u64::from(command.data_bytes) + u64::from(command.outcome_bytes))?;
+        if let Some(request) = self.host_data(length)? {
+            return Ok(request);
+        }
+        check(&bytes(self.data, &self.supply)[..length], command)?;
+        let count = self.io.reactor_count();
+        if count > 1
+            && let Some(begun) = self.scatter(at, command, collect)?
+        {
+            return Ok(begun);
+        }
+        let Some((buffer, used, failed_count)) = self.batch_here(at, length, outcome_bytes)? else {
+            return Ok(self.wait());
+        };
+        let key = self.collect_key(command.tag)?;
+        self.commands.collecting.remove(&key);
+        let used = u32::try_from(used).expect("at most the transfer limit");
+        let result = collect_result(used, command.count.into());
+        self.commands.end(collect, Status::SUCCESS, result, Some((Payload::Buffer(buffer), used)));
+        Ok(Begun::Complete(Status::SUCCESS, collect_result(failed_count, command.count.into())))
+    }
+
+    /// Carries out a batch whose keys are all of this partition; `None` if there is no buffer for the outcomes.
+    fn batch_here(
+        &mut self,
+        at: AttachedIndex,
+        length: usize,
+        outcome_bytes: usize,
+    ) -> Checked<Option<(Buffer, usize, u32)>> {
+        // What was asked for lies in a buffer that has room for the outcomes behind it: whoever holds a buffer does not
+        // wait for another.
+        let own = match std::mem::replace(&mut self.supply, Supply::None) {
+            Supply::Buffer(buffer) if buffer.len() >= length + outcome_bytes => Some(buffer),
+            other => {
+                self.supply = other;
+                None
+            }
+        };
+        let (mut buffer, is_own) = match own {
+            Some(buffer) => (buffer, true),
+            None => match self.commands.take(self.io.pool(), outcome_bytes) {
+                Some(buffer) => (buffer, false),
+                None => return Ok(None),
+            },
+        };
+        let executor = self.commands.namespaces.get_mut(at).backend.key_value();
+        let executor = executor.ok_or(Status::INVALID_OPCODE.with_dnr())?;
+        executor.set_now(unix_s());
+        let scratch = &mut self.commands.scratch;
+        if is_own {
+            let (data, room) = buffer.split_at_mut(length);
+            let mut writer = OutcomeWriter::new(room);
+            run_here(executor, data, &mut writer, scratch);
+            let failed_count = writer.failed_count();
+            let used = writer.finish();
+            buffer.copy_within(length..length + used, 0);
+            Ok(Some((buffer, used, failed_count)))
+        } else {
+            let mut writer = OutcomeWriter::new(&mut buffer);
+            run_here(executor, &bytes(self.data, &self.supply)[..length], &mut writer, scratch);
+            let failed_count = writer.failed_count();
+            let used = writer.finish();
+            Ok(Some((buffer, used, failed_count)))
+        }
+    }
+
+    /// Sends the operations of a batch to the partitions that have their keys; `None` if that is this one for all of them.
+    fn scatter(
+        &mut self,
+        at: AttachedIndex,
+        command: &BatchSubmit,
+        collect: Ticket,
+    ) -> Checked<Option<Begun>> {
+        let (count, here) = (self.io.reactor_count(), self.io.reactor());
+        let attached = self.commands.namespaces.get_mut(at);
+        let namespace = attached.id;
+        let executor = attached.backend.key_value().ok_or(Status::INVALID_OPCODE.with_dnr())?;
+        let data = &bytes(self.data, &self.supply)[..command.data_bytes as usize];
+        let owner = |operation: &Operation<'_>| executor.processor.hash(operation.key).partition(count);
+        if Operations::new(data).map_while(Result::ok).all(|operation| owner(&operation) == here) {
+            return Ok(None);
+        }
+        let mut owners = Vec::with_capacity(command.count.into());
+        let mut parts: Vec<(Vec<u8>, usize)> = vec![(Vec::new(), 0); count];
+        let mut operations = Operations::new(data);
+        let mut start = 0;
+        while let Some(Ok(operation)) = operations.next() {
+            let owner = owner(&operation);
+            let (part, outcome_bytes) = &mut parts[owner];
+            part.extend_from_slice(&data[start..operations.offset()]);
+            *outcome_bytes += operation.outcome_bytes();
+            owners.push(u16::try_from(owner).expect("fewer reactors"));
+            start = operations.offset();
+        }
+        let left_count = parts.iter().filter(|(part, _)| !part.is_empty()).count();
+        let outcomes = vec![Box::default(); count];
+        let outcome_bytes = command.outcome_bytes as usize;
+        let scattered = Box::new(Scattered { collect, owners, outcomes, left_count, outcome_bytes });
+        let key = self.collect_key(command.tag)?;
+        self.commands.collecting.remove(&key);
+        let waiting = self.commands.running.get_mut(collect).expect("a Collect that waits runs");
+        waiting.step = Step::Collected;
+        let ticket = self.run(at, Step::Scattered(scattered));
+        for (owner, (operations, outcome_bytes)) in parts.into_iter().enumerate() {
+            if !operations.is_empty() {
+                let part = PartOfBatch { operations: operations.into(), outcome_bytes };
+                let message = KeyValueMessage::RunPart { from: here, namespace, ticket, part };
+                self.io.post(owner, Message::KeyValue(Box::new(message)));
+            }
+        }
+        Ok(Some(Begun::Started { ticket, holds_capsule: false }))
+    }
+}
+
+impl Commands {
+    /// A partition has carried out its part of a batch. With the last one the batch ends.
+    pub(crate) fn on_part_outcomes(&mut self, ticket: Ticket, partition: usize, outcomes: Box<[u8]>) {
+        let Some(running) = self.running.get_mut(ticket) else { return };
+        let Step::Scattered(scattered) = &mut running.step else {
+            unreachable!("a batch waits for all of its parts")
+        };
+        scattered.outcomes[partition] = outcomes;
+        scattered.left_count -= 1;
+        if scattered.left_count > 0 {
+            return;
+        }
+        let Step::Scattered(scattered) = std::mem::replace(&mut running.step, Step::Receiving) else {
+            unreachable!("just matched")
+        };
+        let (data, failed_count) = scattered.gathered();
+        let count = u32::try_from(scattered.owners.len()).expect("at most so many operations");
+        let length = u32::try_from(data.len()).expect("at most the transfer limit");
+        let payload = Some((Payload::Heap(data), length));
+        self.end(scattered.collect, Status::SUCCESS, collect_result(length, count), payload);
+        self.end(ticket, Status::SUCCESS, collect_result(failed_count, count), None);
+    }
+
+    /// A Collect will not be served any more.
+    pub(crate) fn forget_collect(&mut self, owner: Owner, sqe: &Sqe) {
+        if let Owner::Lane { index, generation, .. } = owner {
+            self.collecting.remove(&(index, generation, sqe.nsid(), BatchCollect::from_sqe(sqe).tag));
+        }
+    }
+}
+
+impl Scattered {
+    /// All outcomes in the order of the operations, and how many are no success.
+    fn gathered(&self) -> (Box<[u8]>, u32) {
+        let mut data = vec![0; self.outcome_bytes];
+        let mut writer = OutcomeWriter::new(&mut data);
+        let mut parts: Vec<_> = self.outcomes.iter().map(|part| Outcomes::new(part)).collect();
+        for &owner in &self.owners {
+            let outcome = parts[usize::from(owner)].next().expect("an outcome for each operation");
+            writer.room(outcome.data.len()).copy_from_slice(outcome.data);
+            let fits = writer.push(outcome.status, outcome.result, outcome.data.len());
+            debug_assert!(fits, "counted before");
+        }
+        let failed_count = writer.failed_count();
+        let length = writer.finish();
+        data.truncate(length);
+        (data.into(), failed_count)
+    }
+}
