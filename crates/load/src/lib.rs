@@ -19,6 +19,7 @@ pub mod cpu;
 pub mod environment;
 pub mod generator;
 pub mod histogram;
+pub mod key_value;
 pub mod keys;
 pub mod ledger;
 pub mod random;

@@ -9,6 +9,7 @@ mod exit;
 mod host_failure;
 mod human_size;
 mod identify;
+mod kv;
 mod list;
 mod log_limit;
 mod logging;
@@ -61,6 +62,8 @@ enum Command {
     List(list::ListArguments),
     /// Show a controller's health and traffic.
     SmartLog(smart_log::SmartLogArguments),
+    /// Keys and values: get, set, count, compute, load, dump and measure.
+    Kv(kv::KvArguments),
     /// Put load on a namespace and measure it; `perf ceiling` measures what plain sockets allow.
     Perf(perf::PerfArguments),
     /// Try hostile inputs on a target, and whether it bears them.
@@ -89,6 +92,7 @@ fn main() -> ExitCode {
         Command::Identify(arguments) => identify::identify(&arguments),
         Command::List(arguments) => list::list(&arguments),
         Command::SmartLog(arguments) => smart_log::smart_log(&arguments),
+        Command::Kv(arguments) => kv::kv(&arguments),
         Command::Perf(arguments) => perf::perf(&arguments),
         Command::Probe(arguments) => probe::probe(&arguments),
         Command::Study(arguments) => study::study(&arguments),

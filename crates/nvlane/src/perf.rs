@@ -271,7 +271,7 @@ fn tell_unpolled(finished: &Finished) {
 }
 
 /// The process that listens there, if it is another one on this machine.
-fn local_pid(peers: &[std::net::SocketAddr]) -> Option<u32> {
+pub(crate) fn local_pid(peers: &[std::net::SocketAddr]) -> Option<u32> {
     let pid = peers.iter().find_map(|peer| load::cpu::pid_of_listener(*peer).ok().flatten())?;
     (pid != std::process::id()).then_some(pid)
 }

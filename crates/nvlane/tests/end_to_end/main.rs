@@ -12,6 +12,7 @@ mod exercise;
 mod exhaustion;
 mod filters;
 mod fused;
+mod key_value;
 mod matrix;
 mod placement;
 mod raw;

@@ -1,0 +1,442 @@
+//! One lane under load, on the thread that owns it.
+//!
+//! ```text
+//! slot: draw operations ─▶ submit one command, or Collect and Submit of a batch ─▶ … ─▶ take outcomes ─▶ again
+//! ```
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+use host::{
+    Association, AtomicFunction, AtomicOperation, Batch, Completion, ElementCode, Failure, InvalidCommand,
+    KeyValueNamespace, Lane, StoreOptions, VectorFunction,
+};
+use wire::status::Status;
+
+use super::value::{check, counter, fill, key};
+use super::{DONE, FILLING, KeyValueError, KeyValueLoad, KeyValueResult, Kind, MEASURING};
+use crate::keys::Keys;
+use crate::random::Prng;
+
+/// What updates do.
+const VECTOR: (ElementCode, VectorFunction) = (ElementCode::U64, VectorFunction::ADD);
+
+/// Waits are looked through that often.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// One operation.
+#[derive(Clone, Copy, Debug)]
+struct Operation {
+    kind: Kind,
+    number: u64,
+    /// The store of a Modify: its value has been retrieved.
+    is_second: bool,
+}
+
+/// What is in flight together: one command, or one batch.
+struct Slot {
+    operations: Vec<Operation>,
+    /// Stores of Modifies whose values were retrieved.
+    seconds: VecDeque<u64>,
+    submitted: Instant,
+    batch: Option<Batch>,
+    /// For what is retrieved, or the outcomes of a batch.
+    into: Vec<u8>,
+    /// For what is stored.
+    from: Vec<u8>,
+    /// Commands that have not ended.
+    open_count: u8,
+    collected: Option<u64>,
+    failure: Option<Failure>,
+}
+
+impl Operation {
+    /// Whether it brings a value.
+    fn is_fetch(self) -> bool {
+        self.kind == Kind::Get || self.kind == Kind::Modify && !self.is_second
+    }
+}
+
+/// A lane and its load.
+pub(super) struct Worker<'a> {
+    lane: Lane<Vec<u8>>,
+    namespace: KeyValueNamespace,
+    load: &'a KeyValueLoad,
+    lane_number: u64,
+    keys: Keys,
+    prng: Prng,
+    slots: Vec<Slot>,
+    result: KeyValueResult,
+    version: u64,
+    inserted_count: u64,
+    /// Keys that are still to be stored before the load, and where the next of them is.
+    to_fill: std::ops::Range<u64>,
+    value: Vec<u8>,
+}
+
+impl<'a> Worker<'a> {
+    pub(super) fn new(
+        association: &Association,
+        namespace: &KeyValueNamespace,
+        load: &'a KeyValueLoad,
+        number: u16,
+    ) -> Result<Self, KeyValueError> {
+        let largest = load.sizes.largest_bytes();
+        let limit = namespace.value_bytes_max();
+        if largest > limit {
+            let error = InvalidCommand::ValueTooLong { length: largest.into(), limit };
+            return Err(host::Error::from(error).into());
+        }
+        let slot = || -> Result<Slot, host::Error> {
+            let mut batch = (load.batch > 1).then(|| namespace.batch()).transpose()?;
+            if let Some(batch) = &mut batch {
+                check_batch(batch, load)?;
+            }
+            Ok(Slot {
+                operations: Vec::with_capacity(load.batch.into()),
+                seconds: VecDeque::new(),
+                submitted: Instant::now(),
+                batch,
+                into: Vec::new(),
+                from: Vec::new(),
+                open_count: 0,
+                collected: None,
+                failure: None,
+            })
+        };
+        let (lane_number, lanes) = (u64::from(number), u64::from(load.lanes));
+        let share = |lane: u64| load.keys / lanes * lane + (load.keys % lanes).min(lane);
+        Ok(Self {
+            lane: association.lane()?,
+            namespace: *namespace,
+            load,
+            lane_number,
+            keys: Keys::new(load.distribution, load.keys, load.seed),
+            prng: Prng::stream(load.seed, lane_number),
+            slots: (0..load.depth).map(|_| slot()).collect::<Result<_, _>>()?,
+            result: KeyValueResult::default(),
+            version: lane_number << 48,
+            inserted_count: 0,
+            to_fill: if load.fill { share(lane_number)..share(lane_number + 1) } else { 0..0 },
+            value: vec![0x5A; largest as usize],
+        })
+    }
+
+    /// Fills, then runs until the phase says that it is over.
+    pub(super) fn run(
+        mut self,
+        phase: &AtomicU8,
+        filled: &Barrier,
+        unpinned: Option<io::Error>,
+    ) -> Result<KeyValueResult, KeyValueError> {
+        let fills = unpinned
+            .map_or(Ok(()), |error| Err(error.into()))
+            .and_then(|()| if self.to_fill.is_empty() { Ok(()) } else { self.work(phase, FILLING) });
+        filled.wait();
+        fills?;
+        self.forget();
+        self.work(phase, DONE)?;
+        Ok(self.result)
+    }
+
+    /// Keeps every slot busy: while there is something to fill, or until the phase is this one.
+    fn work(&mut self, phase: &AtomicU8, until: u8) -> Result<(), KeyValueError> {
+        let mut completions = Vec::new();
+        let mut was_measuring = false;
+        for index in 0..self.slots.len() {
+            self.start(index, Instant::now())?;
+        }
+        loop {
+            let is_over = if until == DONE {
+                let now = phase.load(Ordering::Relaxed);
+                if now == MEASURING && !was_measuring {
+                    was_measuring = true;
+                    self.forget();
+                }
+                now == DONE
+            } else {
+                self.to_fill.is_empty()
+            };
+            if self.lane.outstanding() == 0 {
+                return Ok(());
+            }
+            self.lane.wait(&mut completions, LOOK);
+            let now = Instant::now();
+            for completion in completions.drain(..) {
+                let index = self.on_completion(completion);
+                // What ends after the end is not counted.
+                if self.slots[index].open_count == 0 && !is_over {
+                    self.finish(index, now);
+                    self.start(index, now)?;
+                }
+            }
+            if let Some(over) = self.lane.over() {
+                return Err(over.clone().into());
+            }
+        }
+    }
+
+    /// Forgets what was done so far, but for what went wrong.
+    fn forget(&mut self) {
+        let KeyValueResult { failed_count, first_failure, mismatch_count, .. } =
+            std::mem::take(&mut self.result);
+        self.result =
+            KeyValueResult { failed_count, first_failure, mismatch_count, ..KeyValueResult::default() };
+    }
+
+    fn draw(&mut self, index: usize) -> Option<Operation> {
+        if let Some(number) = self.slots[index].seconds.pop_front() {
+            return Some(Operation { kind: Kind::Modify, number, is_second: true });
+        }
+        if self.load.fill && !self.to_fill.is_empty() {
+            let number = self.to_fill.next()?;
+            return Some(Operation { kind: Kind::Set, number, is_second: false });
+        }
+        let kind = self.load.mix.kind(self.prng.below(100));
+        let number = match kind {
+            Kind::Insert => {
+                self.inserted_count += 1;
+                // Beyond the keys that are there, and each lane's apart.
+                self.load.keys + self.inserted_count * u64::from(self.load.lanes) + self.lane_number
+            }
+            _ => self.keys.draw(&mut self.prng),
+        };
+        Some(Operation { kind, number, is_second: false })
+    }
+
+    fn size(&mut self) -> u32 {
+        let entries = self.load.sizes.entries();
+        if let [(bytes, _)] = entries {
+            return *bytes;
+        }
+        let mut number = self.prng.below(100);
+        for &(bytes, percent) in entries {
+            match number.checked_sub(percent.into()) {
+                Some(left) => number = left,
+                None => return bytes,
+            }
+        }
+        self.load.sizes.largest_bytes()
+    }
+
+    /// The value to store next under a key.
+    fn next_value(&mut self, number: u64) -> usize {
+        let length = self.size() as usize;
+        if self.load.verify {
+            self.version += 1;
+            fill(number, self.version, &mut self.value[..length]);
+        }
+        length
+    }
+
+    /// Submits what a slot does next.
+    fn start(&mut self, index: usize, now: Instant) -> Result<(), KeyValueError> {
+        let slot = &mut self.slots[index];
+        slot.operations.clear();
+        (slot.submitted, slot.collected, slot.failure) = (now, None, None);
+        if slot.batch.is_some() { self.start_batch(index) } else { self.start_one(index) }
+    }
+
+    fn start_one(&mut self, index: usize) -> Result<(), KeyValueError> {
+        let Some(operation) = self.draw(index) else { return Ok(()) };
+        let number = operation.number;
+        let namespace = self.namespace;
+        let (command, buffer) = match operation.kind {
+            Kind::Add => {
+                let add = AtomicOperation::new(AtomicFunction::ADD, 1).or_create(0);
+                (namespace.atomic(&counter(number), &add), None)
+            }
+            Kind::Update => (namespace.vector_scalar(&key(number), VECTOR, 1), None),
+            _ if !operation.is_fetch() => {
+                let length = self.next_value(number);
+                let mut buffer = std::mem::take(&mut self.slots[index].from);
+                buffer.clear();
+                buffer.extend_from_slice(&self.value[..length]);
+                let length = u32::try_from(length).expect("sizes have 32 bits");
+                (namespace.store(&key(number), length, StoreOptions::empty()), Some(buffer))
+            }
+            _ => {
+                let room = self.load.sizes.largest_bytes();
+                let mut buffer = std::mem::take(&mut self.slots[index].into);
+                buffer.resize(room as usize, 0);
+                (namespace.retrieve(&key(number), room), Some(buffer))
+            }
+        };
+        let command = command.map_err(host::Error::from)?;
+        self.slots[index].operations.push(operation);
+        self.slots[index].open_count = 1;
+        self.submit(command, buffer, index as u64 * 2)
+    }
+
+    fn start_batch(&mut self, index: usize) -> Result<(), KeyValueError> {
+        let mut batch = self.slots[index].batch.take().expect("a slot of batches");
+        batch.clear();
+        for _ in 0..self.load.batch {
+            let Some(operation) = self.draw(index) else { break };
+            let number = operation.number;
+            let pushed = match operation.kind {
+                Kind::Add => {
+                    let add = AtomicOperation::new(AtomicFunction::ADD, 1).or_create(0);
+                    batch.atomic(&counter(number), &add)
+                }
+                Kind::Update => batch.vector_scalar(&key(number), VECTOR, 1, 0),
+                _ if !operation.is_fetch() => {
+                    let length = self.next_value(number);
+                    batch.store(&key(number), &self.value[..length], StoreOptions::empty())
+                }
+                _ => batch.retrieve(&key(number), self.load.sizes.largest_bytes()),
+            };
+            pushed.map_err(host::Error::from)?;
+            self.slots[index].operations.push(operation);
+        }
+        if batch.is_empty() {
+            self.slots[index].batch = Some(batch);
+            return Ok(());
+        }
+        // Slots have one batch each.
+        let tag = u32::try_from(index).expect("few slots");
+        let slot = &mut self.slots[index];
+        let mut into = std::mem::take(&mut slot.into);
+        into.resize(batch.outcome_bytes() as usize, 0);
+        let data = batch.take_data();
+        let (collect, submit) = (batch.collect(tag), batch.submit(tag, data.len()));
+        slot.batch = Some(batch);
+        slot.open_count = 2;
+        self.submit(collect, Some(into), index as u64 * 2)?;
+        self.submit(submit, Some(data), index as u64 * 2 + 1)
+    }
+
+    fn submit(
+        &mut self,
+        command: host::Command,
+        buffer: Option<Vec<u8>>,
+        user: u64,
+    ) -> Result<(), KeyValueError> {
+        self.lane.submit(command, buffer, user).map_err(|refused| {
+            let error = match self.lane.over() {
+                Some(over) => over.clone(),
+                None => host::Error::Refused { command: "load", reason: refused.reason },
+            };
+            error.into()
+        })
+    }
+
+    /// Takes a completion to its slot, and says which that is.
+    fn on_completion(&mut self, completion: Completion<Vec<u8>>) -> usize {
+        let index = usize::try_from(completion.user / 2).expect("a slot");
+        let slot = &mut self.slots[index];
+        slot.open_count -= 1;
+        let buffer = completion.buffer.unwrap_or_default();
+        match (&mut slot.batch, completion.user % 2) {
+            (Some(batch), 1) => batch.restore(buffer),
+            (Some(_), _) => slot.into = buffer,
+            (None, _) => {
+                if slot.operations.first().is_some_and(|operation| operation.is_fetch()) {
+                    slot.into = buffer;
+                } else {
+                    slot.from = buffer;
+                }
+            }
+        }
+        match completion.result {
+            Ok(result) if completion.user % 2 == 0 => slot.collected = Some(result),
+            Ok(_) => {}
+            Err(failure) => {
+                slot.failure = slot.failure.or(Some(failure));
+                if completion.user % 2 == 1 && slot.open_count > 0 {
+                    // Nobody submits what its Collect waits for.
+                    self.lane.cancel(completion.user - 1);
+                }
+            }
+        }
+        index
+    }
+
+    /// Counts what a slot has done.
+    fn finish(&mut self, index: usize, now: Instant) {
+        let ns = u64::try_from((now - self.slots[index].submitted).as_nanos()).unwrap_or(u64::MAX);
+        let operations = std::mem::take(&mut self.slots[index].operations);
+        let into = std::mem::take(&mut self.slots[index].into);
+        let failure = self.slots[index].failure;
+        if self.slots[index].batch.is_some() {
+            match (failure, self.slots[index].collected) {
+                (None, Some(result)) => {
+                    for (operation, outcome) in operations.iter().zip(Batch::outcomes(&into, result)) {
+                        self.count(index, *operation, outcome.status, outcome.result, outcome.data, ns);
+                    }
+                }
+                _ => self.fail(failure.map(|failure| failure.to_string()), operations.len()),
+            }
+        } else if let Some(&operation) = operations.first() {
+            match failure {
+                Some(Failure::Status(status)) => self.count(index, operation, status, 0, &[], ns),
+                Some(failure) => self.fail(Some(failure.to_string()), 1),
+                None => {
+                    let length = self.slots[index].collected.unwrap_or(0);
+                    let held = usize::try_from(length).unwrap_or(usize::MAX).min(into.len());
+                    self.count(index, operation, Status::SUCCESS, length, &into[..held], ns);
+                }
+            }
+        }
+        let slot = &mut self.slots[index];
+        (slot.operations, slot.into) = (operations, into);
+    }
+
+    fn fail(&mut self, failure: Option<String>, count: usize) {
+        self.result.failed_count += count as u64;
+        if self.result.first_failure.is_none() {
+            self.result.first_failure = failure;
+        }
+    }
+
+    fn count(
+        &mut self,
+        index: usize,
+        operation: Operation,
+        status: Status,
+        length: u64,
+        data: &[u8],
+        ns: u64,
+    ) {
+        let Operation { kind, number, is_second } = operation;
+        let is_fetched = operation.is_fetch();
+        let is_absent = is_fetched && status.is(Status::KEY_DOES_NOT_EXIST);
+        if !status.is_success() && !is_absent {
+            return self.fail(Some(format!("{}: {status}", kind.name())), 1);
+        }
+        let tally = &mut self.result.kinds[kind as usize];
+        if is_fetched && !is_absent {
+            tally.found_count += 1;
+            self.result.value_bytes += data.len() as u64;
+            if self.load.verify && (length != data.len() as u64 || !check(number, data)) {
+                self.result.mismatch_count += 1;
+            }
+        }
+        if kind == Kind::Modify && !is_second {
+            return self.slots[index].seconds.push_back(number);
+        }
+        if matches!(kind, Kind::Set | Kind::Insert | Kind::Modify) {
+            self.result.value_bytes += u64::from(self.load.sizes.largest_bytes());
+        }
+        let tally = &mut self.result.kinds[kind as usize];
+        tally.count += 1;
+        tally.latency.record(ns);
+    }
+}
+
+/// Whether a batch takes as many operations of each kind as the load has in one.
+fn check_batch(batch: &mut Batch, load: &KeyValueLoad) -> Result<(), host::Error> {
+    let longest = load.sizes.largest_bytes();
+    let value = vec![0; longest as usize];
+    let keys = || (0..load.batch).map(|number| key(number.into()));
+    if load.mix.has(Kind::Get) || load.mix.has(Kind::Modify) {
+        keys().try_for_each(|key| batch.retrieve(&key, longest))?;
+        batch.clear();
+    }
+    keys().try_for_each(|key| batch.store(&key, &value, StoreOptions::empty()))?;
+    batch.clear();
+    Ok(())
+}

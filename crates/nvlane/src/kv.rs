@@ -1,0 +1,138 @@
+//! `nvlane kv`: keys and values, by NVMe's key-value commands and by those of our own.
+
+mod bench;
+mod number;
+mod pairs;
+mod transfer;
+mod vector;
+mod words;
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use host::blocking::KeyValue;
+use host::reconnect::ReconnectSettings;
+use host::{Address, Options};
+use wire::pdu::Digests;
+
+use crate::Ended;
+use crate::connection::Identity;
+use crate::exit::Failure;
+use crate::perf::seconds;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  nvlane target --listen 127.0.0.1:4420 --namespace kv:ram:1G &
+  export NVLANE_ADDR=127.0.0.1:4420/NQN           (`nvlane discover 127.0.0.1:4420` tells the NQN)
+  nvlane kv set  $NVLANE_ADDR greeting hello      a value on the command line
+  nvlane kv set  $NVLANE_ADDR model --file w.bin  from a file; - for standard input
+  nvlane kv get  $NVLANE_ADDR model --file w.bin  into a file
+  nvlane kv incr $NVLANE_ADDR visits 1 --initial 0
+  nvlane kv vector $NVLANE_ADDR weights update --element f32 --function add 0.5
+  nvlane kv bench $NVLANE_ADDR --mix ycsb-b --distribution zipf:0.99 --batch 64 --verify
+  nvlane kv dump $NVLANE_ADDR > all.jsonl && nvlane kv load OTHER all.jsonl
+
+A key is 1 to 16 bytes: text, or bytes in hexadecimal with --hex (then values on the command line are hexadecimal too). Values are
+bytes; numbers are values of 8 bytes, or of 4 with --narrow, little-endian. incr, cas, vector and batches need an nvlane target.
+What changes a number is never sent twice: if the connection is lost before the answer, it ends with an error that says so.")]
+pub(crate) struct KvArguments {
+    #[command(subcommand)]
+    command: KvCommand,
+}
+
+#[derive(Debug, Subcommand)]
+#[allow(clippy::large_enum_variant)] // There is one of them, once.
+enum KvCommand {
+    /// Write a key's value to standard output or a file.
+    Get(pairs::GetArguments),
+    /// Store a value.
+    Set(pairs::SetArguments),
+    /// Delete keys.
+    Delete(pairs::DeleteArguments),
+    /// Say whether a key is there: exit code 0 if it is, 1 if not.
+    Exist(pairs::ExistArguments),
+    /// List keys.
+    List(pairs::ListArguments),
+    /// Add to a number, or take away, and show what it was before and is now.
+    Incr(number::IncrArguments),
+    /// Replace a number if it is the expected one: exit code 1 if it is another.
+    Cas(number::CasArguments),
+    /// Change, fold or filter a value that is a vector of numbers, where it is.
+    Vector(vector::VectorArguments),
+    /// Put load on a namespace and measure it.
+    Bench(bench::BenchArguments),
+    /// Store many pairs from a file of lines.
+    Load(transfer::LoadArguments),
+    /// Write all pairs as lines that `load` takes.
+    Dump(transfer::DumpArguments),
+}
+
+pub(crate) fn kv(arguments: &KvArguments) -> Ended {
+    match &arguments.command {
+        KvCommand::Get(arguments) => pairs::get(arguments),
+        KvCommand::Set(arguments) => pairs::set(arguments),
+        KvCommand::Delete(arguments) => pairs::delete(arguments),
+        KvCommand::Exist(arguments) => pairs::exist(arguments),
+        KvCommand::List(arguments) => pairs::list(arguments),
+        KvCommand::Incr(arguments) => number::incr(arguments),
+        KvCommand::Cas(arguments) => number::cas(arguments),
+        KvCommand::Vector(arguments) => vector::vector(arguments),
+        KvCommand::Bench(arguments) => bench::bench(arguments),
+        KvCommand::Load(arguments) => transfer::load(arguments),
+        KvCommand::Dump(arguments) => transfer::dump(arguments),
+    }
+}
+
+/// Where to, as whom and how.
+#[derive(Debug, Args)]
+struct Place {
+    /// The namespace: `HOST[:PORT]/NQN[?ns=1]`.
+    #[arg(value_name = "ADDR")]
+    address: Address,
+    #[command(flatten)]
+    way: Way,
+}
+
+/// As whom, and how.
+#[derive(Debug, Args)]
+struct Way {
+    #[command(flatten)]
+    identity: Identity,
+    /// Digests over headers.
+    #[arg(long, help_heading = "Connection")]
+    header_digest: bool,
+    /// Digests over data.
+    #[arg(long, help_heading = "Connection")]
+    data_digest: bool,
+    /// Time to wait for any one answer.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "10", help_heading = "Connection")]
+    timeout: Duration,
+}
+
+impl Way {
+    fn options(&self) -> Result<Options, Failure> {
+        let mut digests = Digests::empty();
+        digests.set(Digests::HEADER, self.header_digest);
+        digests.set(Digests::DATA, self.data_digest);
+        Ok(Options {
+            digests,
+            identity: Some(self.identity.read()?),
+            connect_timeout: self.timeout,
+            admin_timeout: self.timeout,
+            command_timeout: self.timeout,
+            reconnect: ReconnectSettings::never(),
+            ..Options::default()
+        })
+    }
+
+    fn connect(&self, address: &Address) -> Result<KeyValue, Failure> {
+        Ok(KeyValue::connect(address, self.options()?)?)
+    }
+}
+
+impl Place {
+    fn connect(&self) -> Result<KeyValue, Failure> {
+        self.way.connect(&self.address)
+    }
+}

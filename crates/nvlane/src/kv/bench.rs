@@ -1,0 +1,177 @@
+//! `nvlane kv bench`: load on keys and values, and what it shows.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use host::{Address, Association, Options};
+use load::environment::Environment;
+use load::key_value::{KeyValueError, KeyValueLoad, Mix, Report, run};
+use load::keys::Distribution;
+use load::workload::Sizes;
+use reactor::CoreList;
+use serde::Serialize;
+
+use super::{Ended, Way};
+use crate::exit::{Failure, Kind};
+use crate::perf::{local_pid, seconds};
+use crate::signals::EndOnSignal;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  nvlane kv bench ADDR                                        gets of 32 bytes, 32 in flight
+  nvlane kv bench ADDR --batch 256 --depth 4                  the same in batches
+  nvlane kv bench ADDR --mix get=90,set=10 --distribution zipf:0.99 -o 16/50:1k/50
+  nvlane kv bench ADDR --mix ycsb-a --verify                  every value is checked
+  nvlane target --namespace kv:ram:1G --run 'nvlane kv bench --batch 64'
+
+Mixes: get, set, add (a counter grows by one), modify (get, then set), insert (a new key) and update (every 64-bit number of a value grows
+by one, where it is), alone or with percentages; ycsb-a (half sets), -b (5 % sets), -c (gets), -d (5 % inserts), -f (half modifies). Latency in batches is that of the batch.")]
+pub(super) struct BenchArguments {
+    /// The namespace: `HOST[:PORT]/NQN[?ns=1]`.
+    #[arg(env = "NVLANE_ADDR", value_name = "ADDR")]
+    address: Option<Address>,
+    #[command(flatten)]
+    way: Way,
+    /// What is done.
+    #[arg(short = 'w', long, default_value = "get", help_heading = "Load")]
+    mix: Mix,
+    /// Keys there are. They are 16 bytes each.
+    #[arg(short = 'k', long, default_value_t = 100_000, help_heading = "Load")]
+    keys: u64,
+    /// Which of them: uniform, or zipf:THETA, such as zipf:0.99.
+    #[arg(long, default_value = "uniform", help_heading = "Load")]
+    distribution: Distribution,
+    /// Size of a value, or a mix such as 16/70:4k/30.
+    #[arg(short = 'o', long, value_name = "BYTES", default_value = "32", help_heading = "Load")]
+    value_size: Sizes,
+    /// Operations of one batch; 1 for commands of their own.
+    #[arg(short = 'b', long, default_value_t = 1, help_heading = "Load")]
+    batch: u16,
+    /// Batches or commands in flight on each lane.
+    #[arg(short = 'q', long, default_value_t = 32, help_heading = "Load")]
+    depth: u16,
+    /// Lanes: queue pairs, each on its own connection with its own thread.
+    #[arg(short = 'P', long, default_value_t = 1, help_heading = "Load")]
+    lanes: u16,
+    /// Cores for the lanes' threads, such as 0,2-5; they go round. [default: anywhere]
+    #[arg(short = 'c', long, value_name = "LIST", help_heading = "Load")]
+    cores: Option<CoreList>,
+    /// How long to measure.
+    #[arg(short = 't', long, value_name = "SECONDS", value_parser = seconds, default_value = "10", help_heading = "Load")]
+    time: Duration,
+    /// Time under load before anything counts.
+    #[arg(short = 'a', long, value_name = "SECONDS", value_parser = seconds, default_value = "1", help_heading = "Load")]
+    warm_up: Duration,
+    /// Do not store every key first: what is there from before is used.
+    #[arg(long, help_heading = "Load")]
+    no_fill: bool,
+    /// Store values that tell what they are, and check every value that is retrieved.
+    #[arg(long, help_heading = "Load")]
+    verify: bool,
+    /// Where random choices begin.
+    #[arg(long, default_value_t = 0, help_heading = "Load")]
+    seed: u64,
+    /// JSON into this file, or - for standard output instead of the table.
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    json: Option<PathBuf>,
+}
+
+/// What programs get: the result beside where it was had.
+#[derive(Debug, Serialize)]
+struct Document<'a> {
+    environment: Environment,
+    result: &'a Report,
+}
+
+pub(super) fn bench(arguments: &BenchArguments) -> Ended {
+    let address = arguments.address.as_ref().ok_or_else(|| {
+        Failure::usage(
+            "which namespace? Write HOST:PORT/NQN, or set NVLANE_ADDR; `nvlane discover` lists them",
+        )
+    })?;
+    let load = arguments.load();
+    let depth = load.lane_depth();
+    if depth > Options::DEPTH_MAX {
+        let limit = Options::DEPTH_MAX;
+        return Err(Failure::usage(format!(
+            "--depth {} makes {depth} commands in flight on a lane, but at most {limit} are possible: a batch is two",
+            load.depth
+        )));
+    }
+    let options = Options { lanes: load.lanes, depth: depth.max(2), ..arguments.way.options()? };
+    let association = Association::connect(address, options)?;
+    let namespace = association.addressed_key_value()?;
+    let target_pid = address.resolve().ok().and_then(|peers| local_pid(&peers));
+    let stops = Arc::new(AtomicBool::new(false));
+    let _handlers = EndOnSignal::new(&stops)?;
+    let cores = arguments.cores.as_ref().map_or(&[][..], CoreList::cores);
+    let result =
+        run(&association, &namespace, &load, cores, target_pid, &mut || stops.load(Ordering::Relaxed));
+    association.close();
+    let result = result.map_err(failure)?;
+    let report = Report::new(&load, &result);
+    arguments.write(address, &report)?;
+    if result.mismatch_count > 0 {
+        let message = format!("{} values are not what was stored", result.mismatch_count);
+        return Err(Failure::new(Kind::Mismatch, message));
+    }
+    if result.failed_count > 0 {
+        let first = result.first_failure.unwrap_or_default();
+        let message = format!("{} operations failed; the first: {first}", result.failed_count);
+        return Err(Failure::new(Kind::Failed, message));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn failure(error: KeyValueError) -> Failure {
+    match error {
+        KeyValueError::Load(_) | KeyValueError::Unverifiable | KeyValueError::NoVector { .. } => {
+            Failure::usage(error)
+        }
+        KeyValueError::Host(error) => error.into(),
+        other => Failure::new(Kind::Failed, other),
+    }
+}
+
+impl BenchArguments {
+    fn load(&self) -> KeyValueLoad {
+        KeyValueLoad {
+            mix: self.mix.clone(),
+            keys: self.keys,
+            distribution: self.distribution,
+            sizes: self.value_size.clone(),
+            batch: self.batch,
+            depth: self.depth,
+            lanes: self.lanes,
+            fill: !self.no_fill,
+            verify: self.verify,
+            warm_up: self.warm_up,
+            runtime: self.time,
+            seed: self.seed,
+        }
+    }
+
+    fn write(&self, address: &Address, report: &Report) -> anyhow::Result<()> {
+        let json = || {
+            let peer = address.resolve().ok().and_then(|peers| peers.first().map(std::net::SocketAddr::ip));
+            let environment = Environment::collect(peer, Duration::from_millis(20));
+            serde_json::to_string_pretty(&Document { environment, result: report }).context("JSON")
+        };
+        let to_output = match &self.json {
+            Some(path) if path.as_os_str() == "-" => json()? + "\n",
+            Some(path) => {
+                std::fs::write(path, json()? + "\n").with_context(|| path.display().to_string())?;
+                report.to_string()
+            }
+            None => report.to_string(),
+        };
+        std::io::stdout().write_all(to_output.as_bytes()).context("standard output")
+    }
+}

@@ -1,0 +1,272 @@
+//! `nvlane kv load` and `dump`: all pairs as lines of JSON, one each.
+//!
+//! ```text
+//! {"key":"greeting","value":"hello"}
+//! {"key_hex":"00ff","value_hex":"0102"}        what is no text
+//! ```
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, BufWriter, IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use clap::Args;
+use host::blocking::KeyValue;
+use host::{Address, Batch, Key, StoreOptions};
+use serde::{Deserialize, Serialize};
+use wire::status::Status;
+
+use super::words::{from_hex, to_hex};
+use super::{Ended, Place, Way};
+use crate::exit::{Failure, Kind};
+
+/// Operations of a batch of ours.
+const BATCH_COUNT: usize = 128;
+
+/// Bytes of values in one batch: more go by commands of their own.
+const BATCH_BYTES: usize = 256 << 10;
+
+#[derive(Debug, Args)]
+pub(super) struct LoadArguments {
+    /// The namespace: `HOST[:PORT]/NQN[?ns=1]`.
+    #[arg(value_name = "ADDR")]
+    address: Address,
+    #[command(flatten)]
+    way: Way,
+    /// Lines as `dump` writes them; - for standard input.
+    #[arg(value_name = "FILE", default_value = "-")]
+    file: PathBuf,
+    /// Leave keys alone that are there.
+    #[arg(long)]
+    new: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct DumpArguments {
+    #[command(flatten)]
+    place: Place,
+    /// Where to write; - for standard output.
+    #[arg(long, value_name = "FILE", default_value = "-")]
+    file: PathBuf,
+}
+
+/// One pair, as its line has it.
+#[derive(Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key_hex: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value_hex: Option<String>,
+}
+
+impl Line {
+    fn new(key: &[u8], value: &[u8]) -> Self {
+        let either = |bytes: &[u8]| match std::str::from_utf8(bytes) {
+            Ok(text) => (Some(text.to_owned()), None),
+            Err(_) => (None, Some(to_hex(bytes))),
+        };
+        let ((key, key_hex), (value, value_hex)) = (either(key), either(value));
+        Self { key, key_hex, value, value_hex }
+    }
+
+    fn pair(&self) -> Result<(Key, Vec<u8>), String> {
+        let either = |text: &Option<String>, hex: &Option<String>, what: &str| match (text, hex) {
+            (Some(text), None) => Ok(text.as_bytes().to_vec()),
+            (None, Some(hex)) => from_hex(hex).ok_or_else(|| format!("{what}_hex is not hexadecimal")),
+            _ => Err(format!("it needs one of {what} and {what}_hex")),
+        };
+        let key = either(&self.key, &self.key_hex, "key")?;
+        let length = key.len();
+        let key = Key::new(&key).ok_or_else(|| format!("a key of {length} bytes: 1 to 16 are possible"))?;
+        Ok((key, either(&self.value, &self.value_hex, "value")?))
+    }
+}
+
+/// Tells a terminal how far it is.
+struct Progress {
+    is_seen: bool,
+    begun: Instant,
+    told: Instant,
+    count: u64,
+}
+
+impl Progress {
+    fn new() -> Self {
+        let now = Instant::now();
+        Self { is_seen: std::io::stderr().is_terminal(), begun: now, told: now, count: 0 }
+    }
+
+    fn add(&mut self, count: u64, doing: &str) {
+        self.count += count;
+        if self.is_seen && self.told.elapsed() > Duration::from_millis(500) {
+            self.told = Instant::now();
+            #[allow(clippy::cast_precision_loss)] // A rate.
+            let rate = self.count as f64 / self.begun.elapsed().as_secs_f64().max(1e-9);
+            eprint!("\r\x1b[K{doing}: {} pairs, {rate:.0} per second", self.count);
+        }
+    }
+
+    fn end(&self) {
+        if self.is_seen {
+            eprint!("\r\x1b[K");
+        }
+    }
+}
+
+pub(super) fn load(arguments: &LoadArguments) -> Ended {
+    let LoadArguments { address, way, file, new } = arguments;
+    let input: Box<dyn BufRead> = if file.as_os_str() == "-" {
+        Box::new(std::io::stdin().lock())
+    } else {
+        Box::new(BufReader::new(File::open(file).with_context(|| file.display().to_string())?))
+    };
+    let mut keys = way.connect(address)?;
+    let options = if *new { StoreOptions::MUST_NOT_EXIST } else { StoreOptions::empty() };
+    let mut batch = keys.batch().ok();
+    let mut progress = Progress::new();
+    for (at, line) in (1u64..).zip(input.lines()) {
+        let line = line.with_context(|| file.display().to_string())?;
+        if line.trim().is_empty() {
+            continue;
+        }
+        let wrong = |why: String| Failure::usage(format!("{}:{at}: {why}", file.display()));
+        let parsed: Line = serde_json::from_str(&line).map_err(|error| wrong(error.to_string()))?;
+        let (key, value) = parsed.pair().map_err(wrong)?;
+        match &mut batch {
+            Some(batch) if value.len() <= BATCH_BYTES / 4 => {
+                let is_full = batch.len() >= BATCH_COUNT || batch.data().len() + value.len() > BATCH_BYTES;
+                if is_full || batch.store(&key, &value, options).is_err() {
+                    store_all(&mut keys, batch, &mut progress)?;
+                    batch.store(&key, &value, options).map_err(host::Error::from)?;
+                }
+            }
+            _ => {
+                keys.store_if(&key, &value, options)?;
+                progress.add(1, "loading");
+            }
+        }
+    }
+    if let Some(batch) = &mut batch {
+        store_all(&mut keys, batch, &mut progress)?;
+    }
+    progress.end();
+    Ok(ExitCode::SUCCESS)
+}
+
+fn store_all(keys: &mut KeyValue, batch: &mut Batch, progress: &mut Progress) -> Result<(), Failure> {
+    let mut failed = None;
+    for outcome in keys.run_batch(batch)? {
+        if !outcome.status.is_success() && !outcome.status.is(Status::KEY_EXISTS) {
+            failed = failed.or(Some(outcome.status));
+        }
+    }
+    progress.add(batch.len() as u64, "loading");
+    batch.clear();
+    match failed {
+        None => Ok(()),
+        Some(status) => Err(Failure::new(Kind::Failed, format!("a pair was not stored: {status}"))),
+    }
+}
+
+pub(super) fn dump(arguments: &DumpArguments) -> Ended {
+    let DumpArguments { place, file } = arguments;
+    let mut keys = place.connect()?;
+    let mut output: Box<dyn Write> = if file.as_os_str() == "-" {
+        Box::new(BufWriter::new(std::io::stdout().lock()))
+    } else {
+        Box::new(BufWriter::new(File::create(file).with_context(|| file.display().to_string())?))
+    };
+    let mut progress = Progress::new();
+    let mut last: Option<Key> = None;
+    loop {
+        let page = keys.list(last.as_ref())?;
+        let skipped = usize::from(last.is_some() && page.first() == last.as_ref());
+        let Some(new) = page.get(skipped..).filter(|new| !new.is_empty()) else { break };
+        for some in new.chunks(BATCH_COUNT) {
+            for (key, value) in values(&mut keys, some)? {
+                let line = serde_json::to_string(&Line::new(key.as_bytes(), &value)).context("JSON")?;
+                writeln!(output, "{line}").with_context(|| file.display().to_string())?;
+                progress.add(1, "dumping");
+            }
+        }
+        last = new.last().copied();
+    }
+    output.flush().with_context(|| file.display().to_string())?;
+    progress.end();
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The values of these keys: in batches where there are any, once it is known how long they are.
+fn values(namespace: &mut KeyValue, keys: &[Key]) -> Result<Vec<(Key, Vec<u8>)>, Failure> {
+    let mut found = Vec::new();
+    let mut alone: Vec<Key> = Vec::new();
+    match namespace.batch() {
+        Err(_) => alone.extend(keys),
+        Ok(mut batch) => {
+            keys.iter().try_for_each(|key| batch.exist(key)).map_err(host::Error::from)?;
+            let lengths: Vec<u64> = namespace
+                .run_batch(&mut batch)?
+                .map(|outcome| if outcome.status.is_success() { outcome.result } else { u64::MAX })
+                .collect();
+            batch.clear();
+            let mut asked = Vec::new();
+            for (key, length) in keys.iter().zip(lengths) {
+                match u32::try_from(length) {
+                    Ok(length) if batch.retrieve(key, length).is_ok() => asked.push(*key),
+                    Ok(_) => alone.push(*key),
+                    // Gone already.
+                    Err(_) => {}
+                }
+            }
+            for (key, outcome) in asked.iter().zip(namespace.run_batch(&mut batch)?) {
+                if !outcome.status.is_success() {
+                    continue;
+                }
+                if outcome.result > outcome.data.len() as u64 {
+                    // Another value by now, and a longer one.
+                    alone.push(*key);
+                } else {
+                    found.push((*key, outcome.data.to_vec()));
+                }
+            }
+        }
+    }
+    for key in alone {
+        if let Some(value) = namespace.retrieve(&key)? {
+            found.push((key, value));
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_hold_text_as_text_and_the_rest_as_digits() {
+        let text = |key: &[u8], value: &[u8]| serde_json::to_string(&Line::new(key, value)).expect("JSON");
+        assert_eq!(text(b"greeting", b"hello"), r#"{"key":"greeting","value":"hello"}"#);
+        assert_eq!(text(&[0xFF], &[1, 0xFE]), r#"{"key_hex":"ff","value_hex":"01fe"}"#);
+        let read = |text: &str| serde_json::from_str::<Line>(text).expect("JSON").pair();
+        let (key, value) = read(r#"{"key":"k","value_hex":"01fe"}"#).expect("a pair");
+        assert_eq!((key.as_bytes(), value), (&b"k"[..], vec![1, 0xFE]));
+        for bad in [
+            r#"{"value":"x"}"#,
+            r#"{"key":"k"}"#,
+            r#"{"key":"k","key_hex":"00","value":""}"#,
+            r#"{"key":"","value":""}"#,
+            r#"{"key":"k","value_hex":"0"}"#,
+        ] {
+            assert!(read(bad).is_err(), "{bad}");
+        }
+        assert!(serde_json::from_str::<Line>(r#"{"key":"k","value":"","ttl":3}"#).is_err());
+    }
+}

@@ -1,0 +1,90 @@
+//! Keys and values as words of a command line: text, or hexadecimal.
+
+use host::Key;
+
+use crate::exit::Failure;
+
+/// Bytes as hexadecimal digits.
+pub(super) fn to_hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The bytes of hexadecimal digits, with or without `0x` before them.
+pub(super) fn from_hex(text: &str) -> Option<Vec<u8>> {
+    let digits = text.strip_prefix("0x").unwrap_or(text).as_bytes();
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let (pairs, rest) = digits.as_chunks::<2>();
+    if !rest.is_empty() {
+        return None;
+    }
+    pairs.iter().map(|&[high, low]| Some(digit(high)? << 4 | digit(low)?)).collect()
+}
+
+/// What a word means.
+pub(super) fn bytes(word: &str, is_hex: bool) -> Result<Vec<u8>, Failure> {
+    if !is_hex {
+        return Ok(word.as_bytes().to_vec());
+    }
+    from_hex(word).ok_or_else(|| Failure::usage(format!("{word:?}: --hex wants pairs of hexadecimal digits")))
+}
+
+/// The key that a word names.
+pub(super) fn key(word: &str, is_hex: bool) -> Result<Key, Failure> {
+    let bytes = bytes(word, is_hex)?;
+    Key::new(&bytes).ok_or_else(|| {
+        Failure::usage(format!("{word:?} has {} bytes: keys of NVMe have 1 to 16", bytes.len()))
+    })
+}
+
+/// A key for people: text where it is, else hexadecimal.
+pub(super) fn shown(key: &Key, is_hex: bool) -> String {
+    match std::str::from_utf8(key.as_bytes()) {
+        Ok(text) if !is_hex && !text.chars().any(char::is_control) => text.to_owned(),
+        _ if is_hex => to_hex(key.as_bytes()),
+        _ => format!("0x{}", to_hex(key.as_bytes())),
+    }
+}
+
+/// A number as people write it: decimal, with a sign, or hexadecimal behind `0x`. Negative ones wrap.
+pub(super) fn number(word: &str) -> Result<u64, String> {
+    let none = || format!("{word:?} is no number of 64 bits");
+    if let Some(digits) = word.strip_prefix("0x") {
+        return u64::from_str_radix(digits, 16).map_err(|_| none());
+    }
+    if word.starts_with('-') {
+        return word.parse::<i64>().map(i64::cast_unsigned).map_err(|_| none());
+    }
+    word.parse().map_err(|_| none())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hexadecimal_goes_both_ways() {
+        assert_eq!(from_hex("0x00fFa5"), Some(vec![0, 0xFF, 0xA5]));
+        assert_eq!(to_hex(&[0, 0xFF, 0xA5]), "00ffa5");
+        for bad in ["0", "0x123", "zz", "é0", "+1"] {
+            assert_eq!(from_hex(bad), None, "{bad}");
+        }
+        assert_eq!(from_hex(""), Some(Vec::new()));
+    }
+
+    #[test]
+    fn keys_have_1_to_16_bytes() {
+        assert!(key("", false).is_err() && key("0123456789abcdefg", false).is_err());
+        assert_eq!(key("ff00", true).expect("a key").as_bytes(), [0xFF, 0]);
+        assert_eq!(shown(&key("ab", false).expect("a key"), false), "ab");
+        assert_eq!(shown(&key("00ff", true).expect("a key"), false), "0x00ff");
+        assert_eq!(shown(&key("ab", false).expect("a key"), true), "6162");
+    }
+
+    #[test]
+    fn numbers_may_be_negative_or_hexadecimal() {
+        assert_eq!(number("-1"), Ok(u64::MAX));
+        assert_eq!(number("0x10"), Ok(16));
+        assert_eq!(number("18446744073709551615"), Ok(u64::MAX));
+        assert!(number("18446744073709551616").is_err() && number("1.5").is_err() && number("").is_err());
+    }
+}

@@ -1,0 +1,111 @@
+//! `nvlane kv`: what its users see.
+
+mod support;
+
+use std::io::Write;
+use std::process::Stdio;
+
+use support::{Ended, Target, nvlane, run};
+
+const MISSING: i32 = 1;
+
+/// Runs `kv VERB ADDR …`.
+fn kv(target: &Target, verb: &str, arguments: &[&str]) -> Ended {
+    run(["kv", verb, &target.address].iter().chain(arguments))
+}
+
+#[test]
+fn values_are_set_and_got_as_text_bytes_and_files() {
+    let target = Target::serving(&["kv:ram:64M"]);
+    assert_eq!(kv(&target, "set", &["greeting", "hello"]).text(), "");
+    assert_eq!(kv(&target, "get", &["greeting"]).text(), "hello");
+    assert_eq!(kv(&target, "get", &["--hex", "6772656574696e67"]).text(), "68656c6c6f\n");
+    let directory = tempfile::tempdir().unwrap();
+    let (from, to) = (directory.path().join("from"), directory.path().join("to"));
+    let value: Vec<u8> = (0..300_000).map(|at| (at % 251) as u8).collect();
+    std::fs::write(&from, &value).unwrap();
+    kv(&target, "set", &["large", "--file", from.to_str().unwrap()]).text();
+    kv(&target, "get", &["large", "--file", to.to_str().unwrap()]).text();
+    assert!(std::fs::read(&to).unwrap() == value);
+    assert_eq!(kv(&target, "set", &["--new", "greeting", "x"]).complaint(MISSING), "greeting is there");
+    assert_eq!(kv(&target, "set", &["--replace", "nobody", "x"]).complaint(MISSING), "nobody is not there");
+    assert_eq!(kv(&target, "get", &["nobody"]).complaint(MISSING), "nobody is not there");
+    assert_eq!(kv(&target, "exist", &["greeting"]).text(), "greeting is there\n");
+    assert_eq!(kv(&target, "exist", &["nobody"]).code, MISSING);
+    assert_eq!(kv(&target, "list", &[]).text().lines().count(), 2);
+    kv(&target, "delete", &["greeting", "large"]).text();
+    assert_eq!(kv(&target, "list", &["-o", "json"]).json()["keys"].as_array().unwrap().len(), 0);
+    let long = kv(&target, "get", &["0123456789abcdefg"]).complaint(2);
+    assert_eq!(long, r#""0123456789abcdefg" has 17 bytes: keys of NVMe have 1 to 16"#);
+}
+
+#[test]
+fn numbers_and_vectors_change_at_the_target() {
+    let target = Target::serving(&["kv:ram:64M"]);
+    assert_eq!(kv(&target, "incr", &["n", "5", "--initial", "10"]).text(), "n: 10 -> 15\n");
+    assert_eq!(kv(&target, "incr", &["n", "-6"]).text(), "n: 15 -> 9\n");
+    let refused = kv(&target, "incr", &["n", "5", "--limit", "12", "-o", "json"]);
+    assert_eq!((refused.code, refused.stdout.contains(r#""changed": false"#)), (MISSING, true));
+    assert_eq!(kv(&target, "cas", &["n", "9", "40"]).text(), "n: 9 -> 40\n");
+    assert_eq!(kv(&target, "cas", &["n", "9", "41"]).code, MISSING);
+    assert_eq!(kv(&target, "incr", &["--narrow", "n", "1"]).code, MISSING, "another width");
+    kv(&target, "set", &["--hex", "76", "0100000002000000ffffffff"]).text();
+    let vector = |arguments: &[&str]| kv(&target, "vector", arguments);
+    assert_eq!(vector(&["v", "update", "-e", "i32", "10"]).text(), "v: 3 elements updated\n");
+    assert_eq!(vector(&["v", "reduce", "-e", "i32", "-f", "max", "-100"]).text(), "12\n");
+    assert_eq!(vector(&["v", "filter", "-e", "i32", "less", "12"]).text(), "11\n9\n");
+    assert!(vector(&["v", "update", "-e", "f32", "-f", "xor", "1"]).complaint(1).contains("invalid field"));
+}
+
+#[test]
+fn pairs_move_from_one_namespace_to_another() {
+    let (from, to) = (Target::serving(&["kv:ram:64M"]), Target::serving(&["kv:ram:64M"]));
+    let mut lines: Vec<String> =
+        (0..1000).map(|at| format!(r#"{{"key":"key-{at}","value":"{}"}}"#, "x".repeat(at))).collect();
+    lines.push(r#"{"key_hex":"ff00","value_hex":"00fe"}"#.into());
+    let mut child = nvlane();
+    let mut child = child.args(["kv", "load", &from.address]).stdin(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(lines.join("\n").as_bytes()).unwrap();
+    assert!(child.wait().unwrap().success());
+    let dump = kv(&from, "dump", &[]).text();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("pairs.jsonl");
+    std::fs::write(&file, &dump).unwrap();
+    kv(&to, "load", &[file.to_str().unwrap()]).text();
+    let sorted = |text: &str| {
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    lines.sort();
+    assert!(sorted(&dump) == lines && sorted(&kv(&to, "dump", &[]).text()) == lines);
+    std::fs::write(&file, "{\"key\":\"k\"}\n").unwrap();
+    assert!(
+        kv(&to, "load", &[file.to_str().unwrap()])
+            .complaint(2)
+            .ends_with(":1: it needs one of value and value_hex")
+    );
+}
+
+#[test]
+fn a_bench_checks_what_it_gets_and_reports_it() {
+    let target = Target::serving(&["kv:ram:64M"]);
+    for extra in [&["--depth", "8"][..], &["--batch", "32", "--depth", "2"]] {
+        let arguments =
+            ["--mix", "ycsb-a", "--keys", "1000", "-o", "16/50:300/50", "-t", "0.3", "-a", "0.1", "--verify"];
+        let report = kv(&target, "bench", &[&arguments, extra, &["--json", "-"]].concat()).json();
+        let result = &report["result"];
+        assert!(result["operations"].as_u64().unwrap() > 0, "{result}");
+        assert_eq!((&result["mismatches"], &result["failed"]), (&0.into(), &0.into()));
+        assert_eq!(result["kinds"][0]["found"], result["kinds"][0]["operations"], "every key is there");
+        assert!(report["environment"]["kernel"].is_string());
+    }
+    let text =
+        kv(&target, "bench", &["--mix", "add=50,modify=50", "-k", "10", "-t", "0.2", "-a", "0"]).text();
+    assert!(text.contains("add ") && text.contains("modify "), "{text}");
+    let refused = kv(&target, "bench", &["--mix", "put"]).complaint(2);
+    assert!(refused.contains("is no mix"), "{refused}");
+    let block = Target::serving(&["ram:16M"]);
+    let refused = kv(&block, "get", &["k"]).complaint(1);
+    assert!(refused.contains("no namespace of keys and values"), "{refused}");
+}
