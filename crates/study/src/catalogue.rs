@@ -3,7 +3,8 @@
 use crate::experiment::Experiment;
 use crate::experiments::{
     ablation, affinity, busy_poll, ceiling, connections, core_latency, digests, generator, idle, inline_send,
-    iosize, low_load_latency, mixed_lanes, mtu,
+    iosize, kv_atomics, kv_batching, kv_large, kv_memory, kv_vector, kv_ycsb, low_load_latency, mixed_lanes,
+    mtu,
 };
 
 /// Every experiment, in the order in which they are told.
@@ -24,6 +25,12 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
         Box::new(digests::Digests::default()),
         Box::new(mtu::Mtu),
         Box::new(generator::Generators),
+        Box::new(kv_batching::KvBatching::default()),
+        Box::new(kv_vector::KvVector::default()),
+        Box::new(kv_atomics::KvAtomics::default()),
+        Box::new(kv_memory::KvMemory),
+        Box::new(kv_ycsb::KvYcsb::default()),
+        Box::new(kv_large::KvLarge::default()),
     ]
 }
 

@@ -22,6 +22,7 @@ mod experiments;
 pub mod figure;
 mod format;
 pub mod headline;
+mod key_value;
 mod lanes;
 pub mod machine;
 pub mod measured;

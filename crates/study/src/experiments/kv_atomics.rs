@@ -1,0 +1,123 @@
+//! `kv-atomics`: one hot counter, or a million.
+
+use load::key_value::{KeyValueLoad, Mix};
+
+use super::line;
+use crate::bench::Bench;
+use crate::experiment::{About, Cell, Claim, Error, Experiment, Values};
+use crate::figure::{Axis, Figure, Plot, ticks};
+use crate::headline::{Bar, Headline, Headlines};
+use crate::key_value::{Pairs, values};
+use crate::measured::Measured;
+use crate::served::ServedOptions;
+
+const KEY_COUNTS: [u64; 4] = [1, 100, 10_000, 1_000_000];
+
+/// Where the keys are: all with the reactor that has the lane, or shared with a second one.
+const ONE: &str = "one reactor";
+const TWO: &str = "two reactors";
+
+/// Operations of a batch, and batches in flight.
+const BATCH: u16 = 64;
+const DEPTH: u16 = 4;
+
+const HOT: Bar = Bar::AtLeast(0.9);
+
+/// Increments of fewer and more counters.
+#[derive(Debug, Default)]
+pub(crate) struct KvAtomics {
+    one: Option<Pairs>,
+    two: Option<Pairs>,
+}
+
+impl Experiment for KvAtomics {
+    fn about(&self) -> About {
+        About {
+            name: "kv-atomics",
+            title: "Does a hot counter slow down?",
+            method: "Fetch-and-add on 1 to 1,000,000 counters of 8 bytes, batches of 64, four in flight on one lane. With one reactor every \
+                     counter is where the lane is; with two, one on the load's core, half of them belong to the other one, or the only one \
+                     does, and operations travel there in batches. Operations on one key run one after the other where it is: the cache forwards \
+                     what the one before has written, and nothing waits.",
+            claims: vec![Claim {
+                source: "KV-Direct (SOSP 2017)",
+                says: "Atomics on a single key: 180 million per second with out-of-order execution, 0.94 million when each waits for \
+                       the one before.",
+                number: "191 times",
+                ours: "hot_over_million_one",
+            }],
+            judged_by: "ops_per_cpu",
+            columns: &["ops_per_cpu", "ops", "target_ns", "p50_us", "p99_us"],
+        }
+    }
+
+    fn cells(&self) -> Vec<Cell> {
+        let of = |where_: &'static str, keys: u64| {
+            Cell::new(cell_name(where_, keys)).with("where", where_).with("keys", keys)
+        };
+        [ONE, TWO].into_iter().flat_map(|where_| KEY_COUNTS.map(|keys| of(where_, keys))).collect()
+    }
+
+    fn check(&self, bench: &Bench) -> Result<(), Error> {
+        match bench.cores {
+            Some(_) => Ok(()),
+            None => Err(Error::Lacking("two reactors need two cores: give this process a second one".into())),
+        }
+    }
+
+    fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
+        let is_one = cell.text("where") == ONE;
+        let place = if is_one { &mut self.one } else { &mut self.two };
+        let pairs = match place {
+            Some(pairs) => pairs,
+            none => {
+                let options = ServedOptions::of(["kv:ram:256M"]);
+                none.insert(if is_one {
+                    Pairs::serve(bench, options)?
+                } else {
+                    Pairs::share(bench, options)?
+                })
+            }
+        };
+        let load = KeyValueLoad {
+            mix: "add".parse::<Mix>().expect("a mix of one kind"),
+            keys: cell.number("keys"),
+            batch: BATCH,
+            depth: DEPTH,
+            fill: false,
+            ..KeyValueLoad::default()
+        };
+        Ok(values(&pairs.run(bench, load)?))
+    }
+
+    fn headline(&self, measured: &Measured) -> Vec<Headline> {
+        let mut headlines = Headlines::default();
+        for (where_, name) in [(ONE, "one"), (TWO, "two")] {
+            let most = cell_name(where_, 1_000_000);
+            let hot = measured.ratio(&cell_name(where_, 1), &most, "ops_per_cpu");
+            headlines.push(format!("hot_over_million_{name}"), hot.map(|hot| hot.median), Some(HOT));
+        }
+        headlines.into_vec()
+    }
+
+    fn figures(&self, measured: &Measured) -> Vec<Figure> {
+        let over = |where_: &str| {
+            let cells = measured.cells.iter().filter(|cell| cell.cell.text("where") == where_);
+            line(where_, cells, "keys", "ops_per_cpu")
+        };
+        vec![Figure {
+            title: "Increments per core of the target".into(),
+            note: "Operations for each second of the target's processor time. Higher is better.".into(),
+            plot: Plot::lines(
+                Axis::log("counters"),
+                ticks(&KEY_COUNTS, |count| count.to_string()),
+                Axis::linear("operations per core"),
+                vec![over(ONE), over(TWO)],
+            ),
+        }]
+    }
+}
+
+fn cell_name(where_: &str, keys: u64) -> String {
+    format!("{where_}, {keys} {}", if keys == 1 { "key" } else { "keys" })
+}

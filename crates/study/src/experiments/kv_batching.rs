@@ -1,0 +1,117 @@
+//! `kv-batching`: one operation in a capsule, or hundreds.
+
+use load::key_value::{KeyValueLoad, Mix};
+
+use super::bars;
+use crate::bench::Bench;
+use crate::experiment::{About, Cell, Claim, Error, Experiment, Values};
+use crate::figure::{Axis, Figure, Plot};
+use crate::headline::{Bar, Headline, Headlines};
+use crate::key_value::{Pairs, values};
+use crate::measured::Measured;
+use crate::served::ServedOptions;
+
+const KINDS: [&str; 3] = ["get", "set", "add"];
+const SIZES: [u32; 4] = [1, 16, 64, 256];
+
+/// Commands in flight where each carries one operation.
+const SINGLE_DEPTH: u16 = 128;
+/// Batches in flight.
+const BATCH_DEPTH: u16 = 4;
+
+const GAIN: Bar = Bar::AtLeast(10.0);
+
+/// The same operations in commands of their own, and in batches.
+#[derive(Debug, Default)]
+pub(crate) struct KvBatching {
+    pairs: Option<Pairs>,
+}
+
+impl Experiment for KvBatching {
+    fn about(&self) -> About {
+        About {
+            name: "kv-batching",
+            title: "What does it save to carry many key-value operations in one capsule?",
+            method: "Gets, sets and increments on 100,000 keys of 16 bytes, values of 32, one lane, one core for each side. Single: one \
+                     command for each operation, 128 in flight, so that they share sends and receives already. Batches of 16 to 256: \
+                     one pair of commands for all of them, four batches in flight. Speed is for each second of the target's \
+                     processor time.",
+            claims: vec![Claim {
+                source: "KV-Direct (SOSP 2017)",
+                says: "Batching on the client's side: up to four times the throughput, for under a microsecond more latency.",
+                number: "4 times",
+                ours: "get_256_over_single",
+            }],
+            judged_by: "ops_per_cpu",
+            columns: &["ops_per_cpu", "ops", "target_ns", "host_ns", "p50_us", "p99_us"],
+        }
+    }
+
+    fn cells(&self) -> Vec<Cell> {
+        let of = |kind: &'static str, size: u32| {
+            Cell::new(cell_name(kind, size)).with("kind", kind).with("batch", size)
+        };
+        KINDS.into_iter().flat_map(|kind| SIZES.map(|size| of(kind, size))).collect()
+    }
+
+    fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
+        let pairs = match &mut self.pairs {
+            Some(pairs) => pairs,
+            none => none.insert(Pairs::serve(bench, ServedOptions::of(["kv:ram:256M"]))?),
+        };
+        let batch = u16::try_from(cell.number("batch")).expect("batches of ours");
+        let mix: Mix = cell.text("kind").parse().expect("a mix of one kind");
+        let depth = if batch == 1 { SINGLE_DEPTH } else { BATCH_DEPTH };
+        Ok(values(&pairs.run(bench, KeyValueLoad { mix, batch, depth, ..KeyValueLoad::default() })?))
+    }
+
+    fn headline(&self, measured: &Measured) -> Vec<Headline> {
+        let mut headlines = Headlines::default();
+        for kind in KINDS {
+            for size in [16, 64, 256] {
+                let gain = measured.ratio(&cell_name(kind, size), &cell_name(kind, 1), "ops_per_cpu");
+                let bar = (size == 256).then_some(GAIN);
+                headlines.push(format!("{kind}_{size}_over_single"), gain.map(|gain| gain.median), bar);
+            }
+        }
+        headlines.into_vec()
+    }
+
+    fn figures(&self, measured: &Measured) -> Vec<Figure> {
+        let names = KINDS.map(str::to_owned).to_vec();
+        let of = |size: u32| {
+            let name = if size == 1 { "single".to_owned() } else { format!("batches of {size}") };
+            bars(&name, measured, KINDS.map(|kind| cell_name(kind, size)), "ops_per_cpu")
+        };
+        vec![Figure {
+            title: "Speed per core of the target".into(),
+            note: "Operations for each second of the target's processor time. Higher is better.".into(),
+            plot: Plot::bars("", names, Axis::log("operations per core"), SIZES.map(of).into()),
+        }]
+    }
+}
+
+fn cell_name(kind: &str, size: u32) -> String {
+    if size == 1 { format!("{kind} single") } else { format!("{kind} in {size}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measured::of_rounds;
+
+    #[test]
+    fn batches_are_compared_with_single_commands() {
+        let cells = KvBatching::default().cells().into_iter().map(|cell| {
+            let value = if cell.number("batch") == 256 { 12e6 } else { 1e6 };
+            (cell, vec![vec![("ops_per_cpu", value)]])
+        });
+        let headline = KvBatching::default().headline(&of_rounds(cells.collect()));
+        let of = |key: &str| headline.iter().find(|headline| headline.key == key).expect("told");
+        assert_eq!(
+            (of("get_256_over_single").value, of("get_256_over_single").is_reached()),
+            (12.0, Some(true))
+        );
+        assert_eq!((of("add_16_over_single").value, of("add_16_over_single").is_reached()), (1.0, None));
+    }
+}

@@ -1,0 +1,114 @@
+//! `kv-memory`: how many pairs fit.
+
+use host::blocking::KeyValue;
+use host::{Options, StoreOptions};
+use load::key_value::{fill, key};
+use wire::status::Status;
+
+use super::bars;
+use crate::bench::Bench;
+use crate::experiment::{About, Cell, Error, Experiment, Values};
+use crate::figure::{Axis, Figure, Plot};
+use crate::headline::{Bar, Headline, Headlines};
+use crate::measured::Measured;
+use crate::served::ServedOptions;
+
+const VALUE_BYTES: [u32; 5] = [4, 32, 100, 500, 4000];
+
+/// Memory of the namespace.
+const MEMORY_BYTES: u32 = 64 << 20;
+
+/// Bytes of a key here.
+const KEY_BYTES: u32 = 16;
+
+const BYTES_PER_PAIR: Bar = Bar::AtMost(72.0);
+
+/// Pairs are stored until there is no room for another one.
+#[derive(Debug)]
+pub(crate) struct KvMemory;
+
+impl Experiment for KvMemory {
+    fn about(&self) -> About {
+        About {
+            name: "kv-memory",
+            title: "How much memory does a pair take?",
+            method: "Pairs with keys of 16 bytes and values of 4 to 4,000 are stored in a namespace of 64 MiB without eviction, told to expect \
+                     pairs of that length, until one is refused. All memory, the index included, over the pairs that were stored. (The lines of memory \
+                     that an operation touches are counted in the tests of crates/kv, not here.)",
+            claims: Vec::new(),
+            judged_by: "bytes_per_pair",
+            columns: &["bytes_per_pair", "overhead_bytes", "used_percent", "pairs"],
+        }
+    }
+
+    fn cells(&self) -> Vec<Cell> {
+        VALUE_BYTES.map(|bytes| Cell::new(cell_name(bytes)).with("value_bytes", bytes)).to_vec()
+    }
+
+    fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
+        let value_bytes = cell.word("value_bytes");
+        let pair = value_bytes + KEY_BYTES;
+        let spec = format!("kv:ram:{}M?evict=none&pair={pair}", MEMORY_BYTES >> 20);
+        let served = bench.serve_with(ServedOptions::of([spec]))?;
+        let count = store_until_full(bench, served.address(), value_bytes as usize)?;
+        served.stop()?;
+        #[allow(clippy::cast_precision_loss)] // Pairs in 64 MiB.
+        let count = count.max(1) as f64;
+        let each = f64::from(MEMORY_BYTES) / count;
+        Ok(Values::from([
+            ("pairs", count),
+            ("bytes_per_pair", each),
+            ("overhead_bytes", each - f64::from(pair)),
+            ("used_percent", f64::from(pair) / each * 100.0),
+        ]))
+    }
+
+    fn headline(&self, measured: &Measured) -> Vec<Headline> {
+        let mut headlines = Headlines::default();
+        for bytes in VALUE_BYTES {
+            let median = measured.median(&cell_name(bytes), "bytes_per_pair");
+            let bar = (bytes == 32).then_some(BYTES_PER_PAIR);
+            headlines.push(format!("bytes_per_pair_{KEY_BYTES}_{bytes}"), median, bar);
+        }
+        headlines.into_vec()
+    }
+
+    fn figures(&self, measured: &Measured) -> Vec<Figure> {
+        let names = VALUE_BYTES.map(|bytes| format!("{KEY_BYTES} + {bytes}")).to_vec();
+        let overhead = bars("beside key and value", measured, VALUE_BYTES.map(cell_name), "overhead_bytes");
+        vec![Figure {
+            title: "Memory beside key and value".into(),
+            note: "Bytes for each pair in a full namespace, the index included. Lower is better.".into(),
+            plot: Plot::bars("key + value, bytes", names, Axis::log("bytes"), vec![overhead]),
+        }]
+    }
+}
+
+/// Stores pairs until one is refused for lack of memory; says how many there are.
+fn store_until_full(bench: &Bench, address: &host::Address, value_bytes: usize) -> Result<u64, Error> {
+    let mut namespace = KeyValue::connect(address, Options::default())?;
+    let mut batch = namespace.batch()?;
+    let (mut value, mut count, mut next) = (vec![0; value_bytes], 0, 0);
+    while !bench.is_stopped() {
+        batch.clear();
+        loop {
+            fill(next, 0, &mut value);
+            if batch.store(&key(next), &value, StoreOptions::empty()).is_err() {
+                break;
+            }
+            next += 1;
+        }
+        for outcome in namespace.run_batch(&mut batch)? {
+            match outcome.status {
+                status if status.is_success() => count += 1,
+                status if status.is(Status::CAPACITY_EXCEEDED) => return Ok(count),
+                status => return Err(Error::Load(status.to_string())),
+            }
+        }
+    }
+    Err(Error::Stopped)
+}
+
+fn cell_name(value_bytes: u32) -> String {
+    format!("{KEY_BYTES} + {value_bytes} B")
+}

@@ -1,0 +1,107 @@
+//! `kv-ycsb`: the mixes by which stores of keys and values are compared.
+
+use load::key_value::{KeyValueLoad, Mix};
+use load::keys::Distribution;
+use load::workload::Sizes;
+
+use super::bars;
+use crate::bench::Bench;
+use crate::experiment::{About, Cell, Error, Experiment, Values};
+use crate::figure::{Axis, Figure, Plot};
+use crate::headline::{Headline, Headlines};
+use crate::key_value::{Pairs, values};
+use crate::measured::Measured;
+use crate::served::ServedOptions;
+
+const LETTERS: [&str; 5] = ["a", "b", "c", "d", "f"];
+const KEYS: [&str; 2] = ["uniform", "zipf:0.99"];
+
+/// Lengths of values, and how they are called.
+const LENGTHS: [(&str, &str); 2] = [("small", "32"), ("mixed", "16/40:256/40:4k/20")];
+
+/// Operations of a batch, and batches in flight.
+const BATCH: u16 = 64;
+const DEPTH: u16 = 4;
+
+/// YCSB's workloads, but for the one that scans.
+#[derive(Debug, Default)]
+pub(crate) struct KvYcsb {
+    /// A target for each set of lengths.
+    pairs: Vec<(String, Pairs)>,
+}
+
+impl Experiment for KvYcsb {
+    fn about(&self) -> About {
+        About {
+            name: "kv-ycsb",
+            title: "How fast are the usual mixes?",
+            method: "YCSB's workloads A (half sets), B (5 % sets), C (gets), D (5 % inserts) and F (half read-modify-writes) on 100,000 keys of \
+                     16 bytes, uniform and Zipf 0.99, values of 32 bytes and mixed ones up to 4 KiB, batches of 64, four in flight on one lane, \
+                     one core for each side. D draws its gets as the others do, not the latest first. Speed is for each second of the \
+                     target's processor time.",
+            claims: Vec::new(),
+            judged_by: "ops_per_cpu",
+            columns: &["ops_per_cpu", "ops", "mib_per_s", "p50_us", "p99_us"],
+        }
+    }
+
+    fn cells(&self) -> Vec<Cell> {
+        let of = |letter: &'static str, keys: &'static str, (length, sizes): (&'static str, &'static str)| {
+            Cell::new(cell_name(letter, keys, length))
+                .with("mix", letter)
+                .with("keys", keys)
+                .with("sizes", sizes)
+        };
+        let lengths = LENGTHS.into_iter();
+        let keys = lengths.flat_map(|length| KEYS.map(|keys| (keys, length)));
+        keys.flat_map(|(keys, length)| LETTERS.map(|letter| of(letter, keys, length))).collect()
+    }
+
+    fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
+        let sizes = cell.text("sizes");
+        let at = match self.pairs.iter().position(|(of, _)| of == sizes) {
+            Some(at) => at,
+            None => {
+                let pairs = Pairs::serve(bench, ServedOptions::of(["kv:ram:512M"]))?;
+                self.pairs.push((sizes.to_owned(), pairs));
+                self.pairs.len() - 1
+            }
+        };
+        let load = KeyValueLoad {
+            mix: format!("ycsb-{}", cell.text("mix")).parse::<Mix>().expect("a mix that there is"),
+            distribution: cell.text("keys").parse::<Distribution>().expect("a distribution that there is"),
+            sizes: sizes.parse::<Sizes>().expect("sizes that there are"),
+            batch: BATCH,
+            depth: DEPTH,
+            ..KeyValueLoad::default()
+        };
+        Ok(values(&self.pairs[at].1.run(bench, load)?))
+    }
+
+    fn headline(&self, measured: &Measured) -> Vec<Headline> {
+        let mut headlines = Headlines::default();
+        for letter in LETTERS {
+            let rate = measured.median(&cell_name(letter, "zipf:0.99", "small"), "ops_per_cpu");
+            headlines.push(format!("{letter}_zipf_small_ops_per_cpu"), rate, None);
+        }
+        headlines.into_vec()
+    }
+
+    fn figures(&self, measured: &Measured) -> Vec<Figure> {
+        let names = LETTERS.map(str::to_uppercase).to_vec();
+        let series = LENGTHS.into_iter().flat_map(|(length, _)| KEYS.map(|keys| (length, keys)));
+        let of = |(length, keys): (&str, &str)| {
+            let cells = LETTERS.map(|letter| cell_name(letter, keys, length));
+            bars(&format!("{length} values, {keys}"), measured, cells, "ops_per_cpu")
+        };
+        vec![Figure {
+            title: "Speed per core of the target".into(),
+            note: "Operations for each second of the target's processor time. Higher is better.".into(),
+            plot: Plot::bars("", names, Axis::log("operations per core"), series.map(of).collect()),
+        }]
+    }
+}
+
+fn cell_name(letter: &str, keys: &str, length: &str) -> String {
+    format!("{} {keys} {length}", letter.to_uppercase())
+}

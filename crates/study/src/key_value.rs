@@ -1,0 +1,80 @@
+//! What the experiments on keys and values share: a target with a namespace of them, and a load on it.
+
+use host::{Association, Options};
+use load::key_value::{KeyValueLoad, KeyValueResult, run};
+
+use crate::bench::{Bench, us};
+use crate::experiment::{Error, Values};
+use crate::served::{Served, ServedOptions};
+
+/// A target with keys and values, which is filled once.
+#[derive(Debug)]
+pub(crate) struct Pairs {
+    served: Served,
+    is_filled: bool,
+}
+
+impl Pairs {
+    /// A target with this namespace, on the target's core unless the options say otherwise.
+    pub(crate) fn serve(bench: &Bench, options: ServedOptions) -> Result<Self, Error> {
+        Ok(Self { served: bench.serve_with(options)?, is_filled: false })
+    }
+
+    /// A target with two reactors, one of them on the load's core.
+    pub(crate) fn share(bench: &Bench, options: ServedOptions) -> Result<Self, Error> {
+        let mut options = options;
+        if let Some(cores) = bench.cores {
+            options.arguments.extend(["--cores".into(), format!("{},{}", cores.target, cores.host)]);
+        }
+        Ok(Self { served: Served::start(&bench.program, &options)?, is_filled: false })
+    }
+
+    /// Puts a load on it. When it begins and ends is the bench's to say.
+    pub(crate) fn run(&mut self, bench: &Bench, load: KeyValueLoad) -> Result<KeyValueResult, Error> {
+        let load = KeyValueLoad {
+            warm_up: bench.times.warm_up,
+            runtime: bench.times.measure,
+            fill: load.fill && !self.is_filled,
+            ..load
+        };
+        let options = Options {
+            lanes: load.lanes,
+            depth: load.lane_depth().clamp(2, Options::DEPTH_MAX),
+            ..Options::default()
+        };
+        let association = Association::connect(self.served.address(), options)?;
+        let namespace = association.addressed_key_value()?;
+        let cores: Vec<usize> = bench.cores.map(|cores| cores.host).into_iter().collect();
+        let pid = Some(self.served.pid());
+        let result = run(&association, &namespace, &load, &cores, pid, &mut || bench.is_stopped());
+        association.close();
+        let result = result.map_err(|error| Error::Load(error.to_string()))?;
+        self.is_filled |= load.fill;
+        match result.first_failure {
+            Some(failure) => Err(Error::Load(failure)),
+            None => Ok(result),
+        }
+    }
+}
+
+/// Speed, latency and processor time of a load, by operations.
+#[allow(clippy::cast_precision_loss)] // Rates and times.
+pub(crate) fn values(result: &KeyValueResult) -> Values {
+    let latency = result.latency();
+    let count = result.count().max(1) as f64;
+    let mut values = Values::from([
+        ("ops", result.per_second()),
+        ("p50_us", us(latency.percentile(50.0))),
+        ("p99_us", us(latency.percentile(99.0))),
+        ("host_ns", result.generator.total_ns() as f64 / count),
+        (
+            "mib_per_s",
+            result.value_bytes as f64 / result.elapsed.as_secs_f64().max(1e-9) / f64::from(1 << 20),
+        ),
+    ]);
+    if let (Some(rate), Some(target)) = (result.per_target_second(), result.target) {
+        values.insert("ops_per_cpu", rate);
+        values.insert("target_ns", target.total_ns() as f64 / count);
+    }
+    values
+}
