@@ -154,9 +154,10 @@ fn each_device_queue_has_its_reactor_which_polls_it() {
         let lanes = (0..LANE_COUNT).map(|_| association.lane().expect("a lane")).collect();
         let mut lanes: LaneSet<Vec<u8>> = LaneSet::new(lanes).expect("a set");
         let namespace = association.namespace(Nsid::new(1)).expect("a namespace");
+        let mut model = Model::new(&namespace, 1);
         let mut load = || {
             let load = Load { commands: 2000, bytes: 8 << 20, blocks_max: 4 };
-            Model::new(&namespace, 1).run(&mut lanes, &namespace, load, &mut Random::new(1));
+            model.run(&mut lanes, &namespace, load, &mut Random::new(1));
         };
         load();
         let before = target.state();

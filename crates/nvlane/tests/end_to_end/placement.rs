@@ -35,10 +35,17 @@ fn lanes(association: &Association, count: usize) -> LaneSet<Vec<u8>> {
     LaneSet::new(lanes).expect("a set")
 }
 
+/// Puts a load on a namespace that nothing was written to.
 fn exercise(association: &Association, lanes: &mut LaneSet<Vec<u8>>) {
     let namespace = association.namespace(ONE).expect("a namespace");
+    exercise_on(&mut Model::new(&namespace, 1), association, lanes);
+}
+
+/// Puts a load on a namespace that is as the model has it.
+fn exercise_on(model: &mut Model, association: &Association, lanes: &mut LaneSet<Vec<u8>>) {
+    let namespace = association.namespace(ONE).expect("a namespace");
     let load = Load { commands: 200, bytes: 4 << 20, blocks_max: 16 };
-    Model::new(&namespace, 1).run(lanes, &namespace, load, &mut Random::new(1));
+    model.run(lanes, &namespace, load, &mut Random::new(1));
 }
 
 #[test]
@@ -55,8 +62,9 @@ fn hosts_with_a_lane_each_are_spread_over_the_reactors() {
         let placement = placement(&state);
         assert_eq!((placement.by_load, placement.fell_back, placement.stuck), (6, 0, 0));
         assert!(placement.moved > 0, "admin lanes are no load: {placement:?}");
+        let mut model = Model::new(&hosts[0].1.namespace(ONE).expect("a namespace"), 1);
         for (lanes, association) in &mut hosts {
-            exercise(association, lanes);
+            exercise_on(&mut model, association, lanes);
         }
         drop(hosts);
         rig.await_quiet();
@@ -158,8 +166,9 @@ fn a_reload_changes_the_policy_for_lanes_to_come() {
         };
         assert_eq!(places(&stayed[0].queues), places(&was));
         assert_eq!(places(&new[0].queues), [(1, 0), (2, 1), (3, 0), (4, 1)]);
-        exercise(&first, &mut before);
-        exercise(&second, &mut after);
+        let mut model = Model::new(&first.namespace(ONE).expect("a namespace"), 1);
+        exercise_on(&mut model, &first, &mut before);
+        exercise_on(&mut model, &second, &mut after);
     }
 }
 
