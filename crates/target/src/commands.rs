@@ -25,7 +25,7 @@ use crate::running::{After, Copy, LockNumber, Owner, Running, RunningTable, Step
 use crate::subsystem::SubsystemId;
 
 /// Bytes that are read at a time where the host gets none of them.
-pub(crate) const CHUNK_BYTES: u64 = 256 * 1024;
+const CHUNK_BYTES: u64 = 256 * 1024;
 
 /// Set in a timer's token if it belongs to a ticket.
 pub(crate) const TICKET_TIMER: u64 = 1 << 63;
@@ -183,6 +183,12 @@ impl Commands {
     /// Sets the reserve aside, before anybody else takes from the pool.
     pub(crate) fn set_aside(&mut self, pool: &Pool) {
         self.reserve = pool.take(self.limits.transfer_bytes_max as usize);
+    }
+
+    /// How much a command moves at once that the target itself reads or writes for: as much as a transfer at most, for which every pool has
+    /// room.
+    pub(crate) fn chunk_bytes(&self, block_bytes: u32) -> u64 {
+        CHUNK_BYTES.min(self.limits.transfer_bytes_max.max(block_bytes).into())
     }
 
     /// A buffer of the pool for a command that waits if there is none. Nobody overtakes those who wait: small transfers
@@ -555,7 +561,7 @@ impl Commands {
         range: Range<u64>,
         mut buffer: Buffer,
     ) {
-        let count = CHUNK_BYTES.min(range.end - range.start);
+        let count = (buffer.capacity() as u64).min(range.end - range.start);
         buffer.set_len(usize::try_from(count).expect("a chunk"));
         let offset = range.start;
         self.set_after(ticket, After::Verify { range: offset + count..range.end });
@@ -588,7 +594,7 @@ impl Commands {
             copy.is_reading = false;
             Request::Write { offset: copy.part_destination, buffer, is_durable: copy.is_durable }
         } else {
-            let Some(part) = copy.next_part(CHUNK_BYTES) else {
+            let Some(part) = copy.next_part(buffer.capacity() as u64) else {
                 return self.end(ticket, Status::SUCCESS, 0, None);
             };
             copy.is_reading = true;

@@ -12,7 +12,7 @@ use wire::sqe::{Sqe, SqeFlags};
 use wire::status::Status;
 
 use crate::attached::{AttachedIndex, Found};
-use crate::commands::{Begun, CHUNK_BYTES, Caller, Commands};
+use crate::commands::{Begun, Caller, Commands};
 use crate::message::Message;
 use crate::running::{After, Copy, Owner, Running, Step, Supply};
 use crate::subsystem::SubsystemId;
@@ -308,7 +308,8 @@ impl<I: Io<Message>> Start<'_, I> {
     fn verify(&mut self) -> Checked<Begun> {
         let extent = self.extent(&BlockCommand::from_sqe(self.sqe))?;
         self.check_plain()?;
-        let count = CHUNK_BYTES.min(extent.bytes);
+        let block_bytes = self.commands.namespaces.get_mut(extent.at).geometry.block_bytes;
+        let count = self.commands.chunk_bytes(block_bytes).min(extent.bytes);
         let length = usize::try_from(count).expect("a chunk");
         let Some(mut buffer) = self.commands.take(self.io.pool(), length) else { return Ok(self.wait()) };
         buffer.set_len(length);
@@ -355,11 +356,12 @@ impl<I: Io<Message>> Start<'_, I> {
         if self.commands.namespaces.get_mut(at).exclusions.holds_back(&(0..u64::MAX)) {
             return Ok(self.wait());
         }
-        let length = usize::try_from(CHUNK_BYTES).expect("a chunk");
+        let chunk_bytes = self.commands.chunk_bytes(geometry.block_bytes).min(blocks * block_bytes);
+        let length = usize::try_from(chunk_bytes).expect("a chunk");
         let Some(mut buffer) = self.commands.take(self.io.pool(), length) else { return Ok(self.wait()) };
         let is_durable = command.control.fua();
         let mut copy = Box::new(Copy::new(sources, command.destination * block_bytes, is_durable));
-        let Some(part) = copy.next_part(CHUNK_BYTES) else { return Err(Status::INVALID_FIELD.with_dnr()) };
+        let Some(part) = copy.next_part(chunk_bytes) else { return Err(Status::INVALID_FIELD.with_dnr()) };
         buffer.set_len(usize::try_from(part.end - part.start).expect("a chunk"));
         let offset = part.start;
         Ok(self.start(at, After::Copy(copy), Request::Read { offset, buffer }))
