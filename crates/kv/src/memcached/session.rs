@@ -22,8 +22,11 @@ use crate::processor::{KEY_BYTES_MAX, KeyHash};
 const BATCH: usize = 64;
 /// With more output than this nothing further is executed until some of it is sent.
 const OUTPUT_BYTES_MAX: usize = 256 * 1024;
-/// With more answers than this on their way from other partitions, likewise.
-const AWAITED_COUNT_MAX: usize = 4096;
+/// With more answers than this on their way from other partitions, likewise: nobody knows how long they are, and whoever asks for long
+/// values and reads none of them must not fill the memory with them.
+const AWAITED_COUNT_MAX: usize = 64;
+/// With more answers than this behind one that is awaited, likewise.
+const LATER_COUNT_MAX: usize = 4096;
 
 /// Names an answer that is awaited.
 pub type Ticket = u64;
@@ -90,6 +93,10 @@ pub struct Session {
     later: VecDeque<Later>,
     /// Ticket of the first of them.
     first_ticket: Ticket,
+    /// How many of them are on their way.
+    awaited_count: usize,
+    /// Bytes of those that are here, but for the last, which may grow.
+    later_bytes: usize,
     is_closing: bool,
 }
 
@@ -117,6 +124,8 @@ impl Session {
             sent_bytes: 0,
             later: VecDeque::new(),
             first_ticket: 0,
+            awaited_count: 0,
+            later_bytes: 0,
             is_closing: false,
         }
     }
@@ -142,7 +151,10 @@ impl Session {
     /// Whether there is too much to send for more to be executed.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.output.len() - self.sent_bytes > OUTPUT_BYTES_MAX || self.later.len() > AWAITED_COUNT_MAX
+        let waiting_bytes = self.output.len() - self.sent_bytes + self.later_bytes + self.last_bytes();
+        waiting_bytes > OUTPUT_BYTES_MAX
+            || self.awaited_count >= AWAITED_COUNT_MAX
+            || self.later.len() > LATER_COUNT_MAX
     }
 
     /// So many bytes of the output were sent.
@@ -345,7 +357,17 @@ impl Session {
         }
     }
 
+    /// Bytes of the last answer in the queue.
+    fn last_bytes(&self) -> usize {
+        match self.later.back() {
+            Some(Later::Bytes(bytes)) => bytes.len(),
+            _ => 0,
+        }
+    }
+
     fn push(&mut self, later: Later) -> Ticket {
+        self.awaited_count += 1;
+        self.later_bytes += self.last_bytes();
         self.later.push_back(later);
         self.first_ticket + self.later.len() as u64 - 1
     }
@@ -354,7 +376,7 @@ impl Session {
     pub fn on_reply(&mut self, ticket: Ticket, answer: Vec<u8>) {
         let at = (ticket - self.first_ticket) as usize;
         debug_assert!(matches!(self.later[at], Later::Awaited));
-        self.later[at] = Later::Bytes(answer);
+        self.put(at, answer);
         self.advance();
     }
 
@@ -369,9 +391,18 @@ impl Session {
         if gathering.left == 0 {
             let mut answer = Vec::new();
             conclude(router, &gathering.sum, &gathering.asked, &mut answer);
-            self.later[at] = Later::Bytes(answer);
+            self.put(at, answer);
             self.advance();
         }
+    }
+
+    /// An answer that was awaited is here.
+    fn put(&mut self, at: usize, answer: Vec<u8>) {
+        self.awaited_count -= 1;
+        if at + 1 < self.later.len() {
+            self.later_bytes += answer.len();
+        }
+        self.later[at] = Later::Bytes(answer);
     }
 
     /// Moves answers whose turn has come to the output.
@@ -379,6 +410,9 @@ impl Session {
         while let Some(Later::Bytes(_)) = self.later.front() {
             let Some(Later::Bytes(bytes)) = self.later.pop_front() else { unreachable!("just seen") };
             self.first_ticket += 1;
+            if !self.later.is_empty() {
+                self.later_bytes -= bytes.len();
+            }
             if self.output.is_empty() {
                 self.output = bytes;
             } else {

@@ -489,3 +489,47 @@ proptest! {
         }
     }
 }
+
+/// Answers that a deaf client asked for take no more than a few values' memory, wherever their keys are.
+#[test]
+fn who_reads_nothing_gets_little_executed() {
+    const VALUE_BYTES: usize = 100_000;
+    let mut client = Client::with(4);
+    let mut keys = Vec::new();
+    for at in 0..8 {
+        let mut store = format!("set k{at} 0 0 {VALUE_BYTES}\r\n").into_bytes();
+        store.resize(store.len() + VALUE_BYTES, b'v');
+        store.extend_from_slice(b"\r\n");
+        assert_eq!(client.send(&store), b"STORED\r\n");
+        keys.push(format!("get k{at}\r\n"));
+    }
+    let asked = keys.concat().repeat(500);
+    let mut progress = client.session.on_bytes(&mut client.partitions, asked.as_bytes());
+    let mut executed = 0;
+    while progress == Progress::Stalled {
+        // Nothing is sent: once the answers are here, nothing more is asked for.
+        let count = client.partitions.sent.len();
+        client.partitions.deliver(&mut client.session);
+        progress = client.session.resume(&mut client.partitions);
+        executed += count;
+        if client.partitions.sent.is_empty() {
+            break;
+        }
+    }
+    assert!(client.session.is_full(), "{executed} executed elsewhere");
+    assert!(client.session.output().len() < 80 * VALUE_BYTES, "{} bytes", client.session.output().len());
+    let mut answered = Vec::new();
+    loop {
+        answered.extend_from_slice(client.session.output());
+        let count = client.session.output().len();
+        client.session.on_sent(count);
+        if client.session.resume(&mut client.partitions) != Progress::Stalled {
+            client.partitions.deliver(&mut client.session);
+            answered.extend_from_slice(client.session.output());
+            break;
+        }
+        client.partitions.deliver(&mut client.session);
+    }
+    let ends = answered.windows(5).filter(|bytes| bytes == b"END\r\n").count();
+    assert_eq!(ends, 4000, "all is answered once it is read");
+}

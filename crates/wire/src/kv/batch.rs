@@ -118,10 +118,7 @@ impl<'a> Operation<'a> {
     /// length has 32 bits.
     #[must_use = "whether it was appended"]
     pub fn append_to(&self, data: &mut Vec<u8>) -> bool {
-        let key_length = match u8::try_from(self.key.len()) {
-            Ok(length @ 1..=16) => length,
-            _ => return false,
-        };
+        let Ok(key_length @ 1..=16) = u8::try_from(self.key.len()) else { return false };
         let Ok(operand_bytes) = u32::try_from(self.operand.len()) else { return false };
         let mut header = [self.opcode.raw(), key_length, self.options, self.kind, 0, 0, 0, 0, 0, 0, 0, 0];
         header[4..8].copy_from_slice(&operand_bytes.to_le_bytes());
@@ -129,8 +126,8 @@ impl<'a> Operation<'a> {
         data.extend_from_slice(&header);
         data.extend_from_slice(self.key);
         data.extend_from_slice(self.operand);
-        let padding = (self.key.len() + self.operand.len()).wrapping_neg() % 4;
-        data.extend_from_slice(&[0; 3][..padding]);
+        let padding = self.key.len().wrapping_add(self.operand.len()).wrapping_neg() % 4;
+        data.extend(std::iter::repeat_n(0, padding));
         true
     }
 }
@@ -192,11 +189,11 @@ impl<'a> Operations<'a> {
             return Err(BatchError::Key { offset, length });
         }
         let operand_bytes = u32::from_le_bytes([o0, o1, o2, o3]) as usize;
-        // Lengths of 32 and 8 bits: their sum fits.
-        let used = key_bytes + operand_bytes;
+        let used = key_bytes.saturating_add(operand_bytes);
         let (key, rest) = rest.split_at_checked(key_bytes).ok_or(truncated)?;
         let operand = rest.get(..operand_bytes).ok_or(truncated)?;
-        let end = offset + OPERATION_HEADER_BYTES + used + used.wrapping_neg() % 4;
+        let padding = used.wrapping_neg() % 4;
+        let end = offset.saturating_add(OPERATION_HEADER_BYTES).saturating_add(used).saturating_add(padding);
         if end > self.data.len() {
             return Err(truncated);
         }
@@ -258,7 +255,7 @@ impl<'a> OutcomeWriter<'a> {
     pub fn room(&mut self, room_bytes: usize) -> &mut [u8] {
         let start = self.end.saturating_add(OUTCOME_HEADER_BYTES).min(self.buffer.len());
         let end = start.saturating_add(room_bytes).min(self.buffer.len());
-        &mut self.buffer[start..end]
+        self.buffer.get_mut(start..end).unwrap_or_default()
     }
 
     /// Writes an outcome whose first `data_bytes` of [`room`](Self::room) are in place. Says whether it fitted.
@@ -266,14 +263,16 @@ impl<'a> OutcomeWriter<'a> {
     pub fn push(&mut self, status: Status, result: u64, data_bytes: usize) -> bool {
         let Some(end) = self.end.checked_add(outcome_bytes(data_bytes)) else { return false };
         let Some(entry) = self.buffer.get_mut(self.end..end) else { return false };
-        let (header, data) = entry.split_at_mut(OUTCOME_HEADER_BYTES);
-        let code = u64::from(status.code());
-        let length = u64::try_from(data_bytes).expect("at most 64 bits");
-        header[..8].copy_from_slice(&(code | length << 32).to_le_bytes());
-        header[8..].copy_from_slice(&result.to_le_bytes());
-        data[data_bytes..].fill(0);
+        let Some((code, rest)) = entry.split_first_chunk_mut() else { return false };
+        let Some((result_field, data)) = rest.split_first_chunk_mut() else { return false };
+        let (Ok(length), Some(padding)) = (u32::try_from(data_bytes), data.get_mut(data_bytes..)) else {
+            return false;
+        };
+        *code = (u64::from(status.code()) | u64::from(length) << 32).to_le_bytes();
+        *result_field = result.to_le_bytes();
+        padding.fill(0);
         self.end = end;
-        self.failed_count += u32::from(!status.is_success());
+        self.failed_count = self.failed_count.saturating_add(u32::from(!status.is_success()));
         true
     }
 

@@ -2,7 +2,7 @@
 
 use crate::bits::{byte, dword, high32, low32};
 use crate::id::Nsid;
-use crate::kv::{KEY_BYTES_MAX, Key, KeyTooLong, KvCommand};
+use crate::kv::{Key, KeyTooLong, KvCommand};
 use crate::opcode::KvOpcode;
 use crate::sqe::Sqe;
 
@@ -115,6 +115,9 @@ pub struct AtomicOperation {
 
 /// Bytes of an Atomic's operands as they are sent by [`AtomicOperation::to_bytes`].
 pub const ATOMIC_BYTES: usize = 24;
+
+/// The same, as commands say it.
+const ATOMIC_DATA_BYTES: u32 = 24;
 
 impl AtomicOperation {
     /// A function with one operand, on 8 bytes that must be there.
@@ -243,11 +246,7 @@ impl Sqe {
         (kind, options): (u8, u8),
         operand: u64,
     ) -> Self {
-        let mut key_field = [0; KEY_BYTES_MAX];
-        let bytes = key.as_bytes();
-        key_field[..bytes.len()].copy_from_slice(bytes);
-        let key_length = u8::try_from(bytes.len()).expect("at most 16");
-        let command = KvCommand { size_bytes, key_length, options, key_field };
+        let command = KvCommand { size_bytes, key_length: key.length, options, key_field: key.bytes };
         KvVendorCommand { command, kind, operand }.to_sqe(opcode, nsid)
     }
 
@@ -256,7 +255,7 @@ impl Sqe {
     #[must_use]
     pub fn kv_atomic(nsid: Nsid, key: &Key, atomic: &AtomicOperation) -> Self {
         let selector = (atomic.function.raw(), atomic.options.bits());
-        Self::kv_vendor((KvOpcode::ATOMIC, nsid), key, ATOMIC_BYTES as u32, selector, 0)
+        Self::kv_vendor((KvOpcode::ATOMIC, nsid), key, ATOMIC_DATA_BYTES, selector, 0)
     }
 
     /// Changes every element of a vector by one operand; the result dwords are the vector's bytes. docs/kv-commands.md §3.4
