@@ -51,6 +51,7 @@ pub(crate) fn target() -> MemoryReactor {
         model: "nvlane".into(),
         access: Access::Any,
         cntlids: 1..=0xffef,
+        doorbell: None,
     };
     let blocks = MemorySettings {
         bytes: NAMESPACE_BYTES,

@@ -34,6 +34,7 @@ const SECOND: u64 = 1_000_000_000;
 const COMMAND_COUNT_MAX: usize = 256;
 
 /// How a command is answered.
+#[derive(Clone, Copy)]
 enum Answer {
     /// As a controller in order does.
     Honest,

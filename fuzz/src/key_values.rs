@@ -81,7 +81,7 @@ pub fn key_values(data: &[u8]) {
                 let completion = call(Sqe::kv_retrieve(KEYS, &key, size, RetrieveOptions::empty()), transfer);
                 match known {
                     None => {
-                        assert!(completion.status.is(Status::KEY_DOES_NOT_EXIST), "{}", completion.status)
+                        assert!(completion.status.is(Status::KEY_DOES_NOT_EXIST), "{}", completion.status);
                     }
                     Some(value) => {
                         assert!(completion.status.is_success(), "{}", completion.status);

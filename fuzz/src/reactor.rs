@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::io::{self, IoSliceMut};
 
 use reactor::{
-    Application, Connection, Io, Listener, ListenerTag, Operation, Pool, Received, Segment, Sent, SocketId,
-    Timers, Token, TurnCounters,
+    Application, Arrival, BusyPolling, Connection, Io, Listener, ListenerTag, Operation, Pool, Received,
+    Segment, Sent, SocketId, Timers, Token, TurnCounters,
 };
 use target::Serving;
 use target::message::Message;
@@ -207,6 +207,19 @@ impl Io<Message> for Core {
         let at = usize::try_from(id).map_err(|_| io::ErrorKind::InvalidInput)?;
         self.links[at].is_taken = true;
         Ok(socket(at))
+    }
+
+    fn release(&mut self, _: SocketId) -> Option<Connection> {
+        // There is one reactor: nothing is handed over.
+        None
+    }
+
+    fn arrival(&self, _: SocketId) -> Arrival {
+        Arrival::default()
+    }
+
+    fn busy_polling(&self) -> BusyPolling {
+        BusyPolling::default()
     }
 
     fn receive(&mut self, socket: SocketId, into: &mut [IoSliceMut<'_>]) -> Received {

@@ -118,7 +118,7 @@ impl KeyValueNamespace {
     /// # Errors
     /// [`InvalidCommand::ValueTooLong`] beyond what one command moves, [`InvalidCommand::Empty`] for none.
     pub fn retrieve(&self, key: &Key, length: u32) -> Result<Command, InvalidCommand> {
-        self.from_controller(
+        self.bringing(
             length,
             Class::ReadOnly,
             Sqe::kv_retrieve(self.nsid, key, length, RetrieveOptions::empty()),
@@ -143,10 +143,10 @@ impl KeyValueNamespace {
     /// # Errors
     /// As [`retrieve`](Self::retrieve).
     pub fn list(&self, from: Option<&Key>, length: u32) -> Result<Command, InvalidCommand> {
-        self.from_controller(length, Class::ReadOnly, Sqe::kv_list(self.nsid, from, length))
+        self.bringing(length, Class::ReadOnly, Sqe::kv_list(self.nsid, from, length))
     }
 
-    fn from_controller(&self, length: u32, class: Class, sqe: Sqe) -> Result<Command, InvalidCommand> {
+    fn bringing(&self, length: u32, class: Class, sqe: Sqe) -> Result<Command, InvalidCommand> {
         if length == 0 {
             return Err(InvalidCommand::Empty);
         }
@@ -204,7 +204,7 @@ impl KeyValueNamespace {
     ) -> Result<Command, InvalidCommand> {
         self.check_vendor(KvVendorCommands::VECTOR, "Vector Fetch and Update")?;
         let sqe = Sqe::kv_vector_fetch(self.nsid, key, (element, function), operand, length);
-        self.from_controller(length, Class::Other, sqe)
+        self.bringing(length, Class::Other, sqe)
     }
 
     /// Applies a function to each element of a vector and the one at the same place in the `length` bytes sent.
@@ -255,7 +255,7 @@ impl KeyValueNamespace {
     ) -> Result<Command, InvalidCommand> {
         self.check_vendor(KvVendorCommands::VECTOR, "Vector Filter")?;
         let sqe = Sqe::kv_vector_filter(self.nsid, key, (element, comparison), operand, length);
-        self.from_controller(length, Class::ReadOnly, sqe)
+        self.bringing(length, Class::ReadOnly, sqe)
     }
 
     /// A batch without operations.

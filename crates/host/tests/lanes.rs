@@ -357,7 +357,7 @@ fn commands_take_lanes_of_their_class() {
         let counted: Vec<_> =
             set.lanes().iter().map(|lane| (lane.class(), lane.counters().commands)).collect();
         assert_eq!(counted, used, "{queues}");
-        let numbers: Vec<_> = set.lanes().iter().map(|lane| lane.number()).collect();
+        let numbers: Vec<_> = set.lanes().iter().map(Lane::number).collect();
         assert_eq!(numbers, (1..=queues.count()).collect::<Vec<_>>());
         if queues.poll > 0 {
             let one_more = association.lane_of::<Vec<u8>>(Poll);

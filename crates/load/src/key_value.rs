@@ -367,7 +367,10 @@ pub fn run(
         phase.store(WARMING, Ordering::Relaxed);
         let mut wait = |time: Duration| {
             let end = Instant::now() + time;
-            while Instant::now() < end && !stops() && !threads.iter().any(|thread| thread.is_finished()) {
+            while Instant::now() < end
+                && !stops()
+                && !threads.iter().any(std::thread::ScopedJoinHandle::is_finished)
+            {
                 let left = end.saturating_duration_since(Instant::now());
                 std::thread::sleep(left.min(Duration::from_millis(50)));
             }

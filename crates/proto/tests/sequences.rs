@@ -58,11 +58,11 @@ impl Table {
 
     /// Notes a reaction: in the same state there is never another. `length` PDUs were run; behind an end all that follows is
     /// settled.
-    fn note(&mut self, state: String, letter: &'static str, reaction: String, length: u32, is_over: bool) {
+    fn note(&mut self, state: String, letter: &'static str, reaction: &str, length: u32, is_over: bool) {
         let behind: u64 =
             if is_over { (1..=LENGTH_MAX - length).map(|more| self.letters.pow(more)).sum() } else { 0 };
         self.sequences += 1 + behind;
-        let before = self.reactions.entry((state, letter)).or_insert_with(|| reaction.clone());
+        let before = self.reactions.entry((state, letter)).or_insert_with(|| reaction.to_owned());
         assert_eq!(*before, reaction, "in one state, one reaction to {letter}");
     }
 
@@ -324,7 +324,7 @@ impl ControllerRun {
         let sent = self.end.sent();
         match why {
             Violation::EndedByPeer { .. } | Violation::MalformedTermReq => {
-                assert!(!is_told && sent.is_empty())
+                assert!(!is_told && sent.is_empty());
             }
             _ => {
                 assert!(is_told);
@@ -361,7 +361,7 @@ fn explore_controller(
         let state = run.state();
         let (reaction, is_over) = run.step(letter);
         let length = prefix.len() as u32 + 1;
-        table.note(state, letter, reaction, length, is_over);
+        table.note(state, letter, &reaction, length, is_over);
         if !is_over && length < LENGTH_MAX {
             prefix.push(letter);
             explore_controller(table, letters, prefix, fresh);
@@ -556,7 +556,7 @@ fn explore_host(table: &mut Table, prefix: &mut Vec<&'static str>) {
         let state = run.state();
         let (reaction, is_over) = run.step(letter);
         let length = prefix.len() as u32 + 1;
-        table.note(state, letter, reaction, length, is_over);
+        table.note(state, letter, &reaction, length, is_over);
         if !is_over && length < LENGTH_MAX {
             prefix.push(letter);
             explore_host(table, prefix);

@@ -254,7 +254,7 @@ fn begin_vector(
 }
 
 /// One element out of an operand, which may be a whole word.
-fn scalar<'a>(operand: &'a [u8], element: Element) -> Result<&'a [u8], Status> {
+fn scalar(operand: &[u8], element: Element) -> Result<&[u8], Status> {
     match operand.len() {
         length if length == element.bytes() || length == 8 => Ok(&operand[..element.bytes()]),
         _ => Err(Status::INVALID_FIELD),

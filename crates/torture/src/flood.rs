@@ -81,6 +81,8 @@ pub(crate) struct FloodReport {
     /// Connections of the target at most, and how long until all were gone.
     pub(crate) peak_connections: usize,
     pub(crate) returned: Option<Duration>,
+    /// Connections that were still there.
+    pub(crate) left: usize,
 }
 
 /// Runs it.
@@ -114,7 +116,8 @@ fn attack(options: &FloodOptions, target: &Target, gauge: &Gauge, report: &mut F
     report.quiet = gauge.over(options.time);
     let own_connections = connections(pid)?;
     let peer = peer(target)?;
-    let (is_flooding, is_held) = (AtomicBool::new(true), AtomicBool::new(true));
+    let (is_flooding, is_held, is_watched) =
+        (AtomicBool::new(true), AtomicBool::new(true), AtomicBool::new(true));
     let floods = AtomicU64::new(0);
     std::thread::scope(|scope| -> Result<()> {
         let flood = |once: fn(&Peer, SocketAddr)| {
@@ -129,6 +132,15 @@ fn attack(options: &FloodOptions, target: &Target, gauge: &Gauge, report: &mut F
         scope.spawn(flood(|_, place| drop(TcpStream::connect(place))));
         scope.spawn(flood(|peer, _| drop(peer.admin(Digests::empty()))));
         scope.spawn(flood(wrong_digest));
+        let watched = &is_watched;
+        let watch = scope.spawn(move || -> Result<(u64, usize)> {
+            let mut most = (0, 0);
+            while watched.load(Ordering::Relaxed) {
+                most = (resident_bytes(pid)?.max(most.0), connections(pid)?.max(most.1));
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            Ok(most)
+        });
         let mut held = Held::open(options, &peer);
         report.held = held.count();
         scope.spawn({
@@ -140,21 +152,17 @@ fn attack(options: &FloodOptions, target: &Target, gauge: &Gauge, report: &mut F
                 }
             }
         });
-        let until = Instant::now() + options.time;
-        let watch = scope.spawn(move || -> Result<(u64, usize)> {
-            let mut most = (0, 0);
-            while Instant::now() < until {
-                most = (resident_bytes(pid)?.max(most.0), connections(pid)?.max(most.1));
-                std::thread::sleep(Duration::from_millis(50));
-            }
-            Ok(most)
-        });
         report.flooded = gauge.over(options.time);
-        let watched = watch.join().map_err(|_| anyhow!("the watch panicked"))?;
+        is_watched.store(false, Ordering::Relaxed);
+        let watched = watch.join();
         is_flooding.store(false, Ordering::Relaxed);
         report.socket_bytes = socket_bytes();
-        report.returned = await_return(pid, own_connections)?;
+        let returned = await_return(pid, own_connections);
+        let left = connections(pid);
+        // Whatever went wrong, the others end now.
         is_held.store(false, Ordering::Relaxed);
+        (report.returned, report.left) = (returned?, left?.saturating_sub(own_connections));
+        let watched = watched.map_err(|_| anyhow!("the watch panicked"))?;
         (report.peak_bytes, report.peak_connections) = watched?;
         Ok(())
     })?;
@@ -186,6 +194,9 @@ fn peer(target: &Target) -> Result<Peer> {
         patience: PATIENCE,
         may_overwrite: true,
         pause_limit: PATIENCE,
+        memcached: None,
+        removal: None,
+        log: None,
     })
     .map_err(|finding: Finding| anyhow!("{finding}"))
 }
@@ -284,9 +295,10 @@ fn slow_data(peer: &Peer, disk: Disk) -> Option<Slow> {
 /// A queue full of reads whose data nobody takes.
 fn deaf(peer: &Peer, disk: Disk) -> Option<Queue> {
     let mut queue = peer.io(Digests::empty()).ok()?;
-    for at in 0..16 {
-        let read = disk.read(at * 32, 32);
-        queue.submit(read, Move::Back(disk.block_bytes * 32)).ok()?;
+    // More than the kernel keeps for both sockets.
+    for at in 0..31 {
+        let read = disk.read(at * 256, 256);
+        queue.submit(read, Move::Back(disk.block_bytes * 256)).ok()?;
     }
     Some(queue)
 }
@@ -397,7 +409,7 @@ impl FloodReport {
         }
         match self.returned {
             Some(after) => println!("  everything returned after {:.1} s", after.as_secs_f64()),
-            None => println!("  not everything returned in {RETURN_LIMIT:?}"),
+            None => println!("  after {RETURN_LIMIT:?} {} connections were left", self.left),
         }
     }
 

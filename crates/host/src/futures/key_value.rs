@@ -145,7 +145,7 @@ impl KeyValue {
     pub async fn retrieve(&self, key: &Key) -> Result<Option<Vec<u8>>, Error> {
         let most = self.namespace.value_bytes_max();
         let mut room = FIRST_BYTES.min(most);
-        let mut buffer = Vec::new();
+        let mut buffer = vec![0; room as usize];
         loop {
             buffer.resize(room as usize, 0);
             let command = self.namespace.retrieve(key, room)?;

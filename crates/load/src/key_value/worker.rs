@@ -342,7 +342,7 @@ impl<'a> Worker<'a> {
             }
         }
         match completion.result {
-            Ok(result) if completion.user % 2 == 0 => slot.collected = Some(result),
+            Ok(result) if completion.user.is_multiple_of(2) => slot.collected = Some(result),
             Ok(_) => {}
             Err(failure) => {
                 slot.failure = slot.failure.or(Some(failure));

@@ -29,10 +29,10 @@ fn key(number: u32) -> Key {
 }
 
 fn failure<T>(ended: Result<T, host::Error>) -> Option<Failure> {
-    match ended {
-        Err(host::Error::Failed { failure, .. }) => Some(failure),
+    ended.err().and_then(|error| match error {
+        host::Error::Failed { failure, .. } => Some(failure),
         _ => None,
-    }
+    })
 }
 
 #[test]

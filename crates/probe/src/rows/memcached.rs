@@ -338,9 +338,8 @@ fn many_keys(peer: &Peer) -> Check {
         let result = read_values(&mut client, key);
         let _ = client.stream.shutdown(std::net::Shutdown::Both);
         let _ = sender.join();
-        match result.about(format!("{COUNT} keys"))? {
-            Some(values) => holds(values == count, format!("{values} values for {count} keys"))?,
-            None => {}
+        if let Some(values) = result.about(format!("{COUNT} keys"))? {
+            holds(values == count, format!("{values} values for {count} keys"))?;
         }
     }
     client.expect("delete probe-e4\r\n", "DELETED")

@@ -84,7 +84,7 @@ impl Experiment for Connections {
         let driven = drive(bench, &served, Spread::Round(lane_count), &[reads])?;
         served.stop()?;
         let depth = u32::try_from(DEPTH).expect("a small number");
-        let ceiling = bench.ceiling_of_many(lanes.into(), depth, IO_BYTES)?;
+        let ceiling = bench.ceiling_of_many(lanes, depth, IO_BYTES)?;
         let latency = &driven.classes[0].latency;
         let seconds = driven.elapsed.as_secs_f64();
         #[allow(clippy::cast_precision_loss)] // Time and memory of a process.

@@ -354,11 +354,16 @@ impl Door {
             let Some(index) = self.session(session) else { return };
             if let Some(guest) = self.guest(index) {
                 guest.session.on_reply(ticket, answer.to_vec());
-                if guest.is_stalled && !guest.session.is_full() {
-                    self.run(io, namespaces, index, None);
-                }
             }
             self.mark(index);
+        });
+        // Only now, so that what had to wait goes on in batches as well.
+        answers.for_each(|session, _, _| {
+            let Some(index) = self.session(session) else { return };
+            let goes_on = |guest: &mut Guest| guest.is_stalled && !guest.session.is_full();
+            if self.guest(index).is_some_and(goes_on) {
+                self.run(io, namespaces, index, None);
+            }
         });
     }
 

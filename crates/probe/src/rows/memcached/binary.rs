@@ -21,8 +21,9 @@ struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    const fn new(opcode: u8, body: &'a [u8]) -> Self {
-        Self { opcode, key_bytes: 0, extra_bytes: 0, body_bytes: body.len() as u32, body }
+    fn new(opcode: u8, body: &'a [u8]) -> Self {
+        let body_bytes = u32::try_from(body.len()).expect("a short body");
+        Self { opcode, key_bytes: 0, extra_bytes: 0, body_bytes, body }
     }
 
     fn bytes(&self, opaque: u32) -> Vec<u8> {
