@@ -239,7 +239,7 @@ impl Rest {
             return None;
         }
         if lane.outstanding() > 0 && lane.may_spin(now_ns.saturating_sub(self.worked_ns)) {
-            std::hint::spin_loop();
+            lane.spin();
             return None;
         }
         mailbox.announce_sleep();

@@ -15,9 +15,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proto::Violation;
-use proto::doorbell::{self, Doorbell, DoorbellCounters, Policy};
+use proto::doorbell::{Doorbell, DoorbellCounters, Policy};
 use proto::handshake::Agreement;
 use proto::host_queue::DataBuffer;
+use proto::receive::Receive;
 use reactor::{Address as Post, Arrival, Asked, BusyPoll, Mailbox, Received, Socket, SpinBudget};
 use wire::id::Qid;
 
@@ -26,6 +27,7 @@ use crate::connect::{Clock, Dialer, Dialled, Interest, Staging, reset, send, sle
 use crate::error::{Error, LinkError};
 use crate::lane_core::{Attachment, LaneAction, LaneCore, LaneSettings, Vouching};
 use crate::options::{Options, ns};
+use crate::phases::{Phases, SAMPLE_INTERVAL, Stage, Stopwatch};
 use crate::queue_map::LaneClass;
 use crate::submit::{Command, Completion, Refused, RefusedReason};
 
@@ -34,6 +36,9 @@ const LOOKAHEAD_BYTES: usize = 4096;
 
 /// Receives in one poll at most, while each fills all it was given.
 const RECEIVE_COUNT_MAX: usize = 8;
+
+/// The same where each brings a PDU's header or data only.
+const PDU_RECEIVE_COUNT_MAX: usize = 1024;
 
 /// What the association tells a lane.
 #[derive(Debug)]
@@ -51,10 +56,14 @@ pub struct LaneCounters {
     pub commands: u64,
     /// Commands ended.
     pub completions: u64,
+    /// Caravans: doorbells rung.
+    pub caravans: u64,
     /// Sends: caravans, or parts of them.
     pub sends: u64,
     /// Receives that brought something.
     pub receives: u64,
+    /// Receives that brought nothing.
+    pub dry_receives: u64,
     /// Bytes sent.
     pub sent_bytes: u64,
     /// Bytes received.
@@ -63,7 +72,9 @@ pub struct LaneCounters {
     pub in_place_bytes: u64,
     /// Times that the socket took only a part.
     pub blocks: u64,
-    /// Sleeps.
+    /// Polls of waits that found nothing and did not sleep. In a [`LaneSet`](crate::LaneSet) the first lane counts for all.
+    pub spins: u64,
+    /// Sleeps. In a [`LaneSet`](crate::LaneSet) the first lane counts for all.
     pub sleeps: u64,
     /// Connections lost.
     pub losses: u64,
@@ -75,6 +86,8 @@ pub struct LaneCounters {
     pub busy_poll_refusals: u64,
     /// Doorbells rung by reason, and time waited for them.
     pub doorbell: DoorbellCounters,
+    /// Where the time of commands went, told from one in 64.
+    pub phases: Phases,
 }
 
 /// One I/O queue pair on one connection. `B` is what its commands read into and write from.
@@ -93,6 +106,7 @@ pub struct Lane<B = Vec<u8>> {
     /// Of the poll class: never slept on.
     is_polled: bool,
     in_place_bytes: usize,
+    receive: Receive,
     connect_timeout_ns: u64,
     doorbell: Doorbell,
     busy_poll: BusyPoll,
@@ -104,6 +118,7 @@ pub struct Lane<B = Vec<u8>> {
     mailbox: Mailbox<LaneMessage>,
     keeper: Post<KeeperMessage>,
     counters: LaneCounters,
+    watch: Stopwatch,
     last_loss: Option<LinkError>,
     over: Option<Arc<Error>>,
     /// Counts sockets, for those who watch them.
@@ -146,7 +161,11 @@ impl<B: DataBuffer> Lane<B> {
             has_more: false,
             sends_inline: options.inline_send,
             is_polled: claim.class() == LaneClass::Poll,
-            in_place_bytes: options.in_place_bytes as usize,
+            in_place_bytes: match options.receive {
+                Receive::Staging => options.in_place_bytes as usize,
+                Receive::Pdu => 1,
+            },
+            receive: options.receive,
             connect_timeout_ns: settings.connect_timeout_ns,
             doorbell: Doorbell::new(options.doorbell),
             busy_poll: options.busy_poll,
@@ -157,6 +176,7 @@ impl<B: DataBuffer> Lane<B> {
             mailbox,
             keeper,
             counters: LaneCounters::default(),
+            watch: Stopwatch::default(),
             last_loss: None,
             over: None,
             link_count: 0,
@@ -258,7 +278,12 @@ impl<B: DataBuffer> Lane<B> {
     /// What the lane has done so far.
     #[must_use]
     pub fn counters(&self) -> LaneCounters {
-        LaneCounters { doorbell: self.doorbell.counters(), ..self.counters }
+        LaneCounters {
+            caravans: self.core.caravan_count(),
+            doorbell: self.doorbell.counters(),
+            phases: self.watch.phases(),
+            ..self.counters
+        }
     }
 
     /// When the last poll looked, ns since the association was made: all its completions came then.
@@ -291,13 +316,26 @@ impl<B: DataBuffer> Lane<B> {
     /// ended.
     #[inline]
     pub fn submit(&mut self, command: Command, buffer: Option<B>, user: u64) -> Result<(), Refused<B>> {
+        if self.counters.commands.is_multiple_of(SAMPLE_INTERVAL) {
+            return self.submit_timed(command, buffer, user);
+        }
         self.core.submit(command, buffer, user)?;
         self.counters.commands += 1;
-        if self.sends_inline && self.core.outstanding() == 1 {
-            self.ring();
+        self.ring_if_due_at_once();
+        Ok(())
+    }
+
+    /// As [`submit`](Self::submit), following the command with a clock if no other is followed and nothing holds it up.
+    #[cold]
+    fn submit_timed(&mut self, command: Command, buffer: Option<B>, user: u64) -> Result<(), Refused<B>> {
+        if self.watch.stage() == Stage::Idle && self.core.goes_out_at_once(&command) {
+            self.core.submit_timed(command, buffer, user)?;
+            self.watch.start(self.clock.now_ns());
         } else {
-            self.ring_if_full();
+            self.core.submit(command, buffer, user)?;
         }
+        self.counters.commands += 1;
+        self.ring_if_due_at_once();
         Ok(())
     }
 
@@ -317,13 +355,23 @@ impl<B: DataBuffer> Lane<B> {
         Ok(())
     }
 
+    /// Sends a single command inline where that is wanted; otherwise only what is full leaves before the end of a turn.
+    #[inline]
+    fn ring_if_due_at_once(&mut self) {
+        if self.sends_inline && self.core.outstanding() == 1 {
+            self.ring();
+        } else {
+            self.ring_if_full();
+        }
+    }
+
     /// Some caravans do not wait for the end of a turn.
     #[inline]
     fn ring_if_full(&mut self) {
         if let Some((commands, bytes)) = self.core.waiting()
-            && doorbell::is_full(self.doorbell.policy(), commands, bytes)
+            && self.doorbell.is_full(commands, bytes)
         {
-            self.ring();
+            self.ring_now();
         }
     }
 
@@ -340,6 +388,14 @@ impl<B: DataBuffer> Lane<B> {
     /// Rings the doorbell: sends what was submitted, as far as the socket takes it.
     #[inline]
     pub fn ring(&mut self) {
+        if self.core.has_waiting() {
+            self.doorbell.on_asked();
+        }
+        self.ring_now();
+    }
+
+    #[inline]
+    fn ring_now(&mut self) {
         self.doorbell.on_rung();
         if let Err(cause) = self.flush() {
             self.lose(cause);
@@ -350,7 +406,7 @@ impl<B: DataBuffer> Lane<B> {
     #[inline]
     pub(crate) fn ring_if_due(&mut self, now_ns: u64) {
         if self.is_due(now_ns) {
-            self.ring();
+            self.ring_now();
         }
     }
 
@@ -360,7 +416,10 @@ impl<B: DataBuffer> Lane<B> {
         if !self.core.has_waiting() {
             return true;
         }
-        let Some((commands, bytes)) = self.core.waiting() else { return true };
+        let Some((commands, bytes)) = self.core.waiting() else {
+            self.doorbell.on_asked();
+            return true;
+        };
         let in_flight = u32::from(self.core.outstanding()).saturating_sub(commands);
         self.doorbell.rings(commands, bytes, in_flight, now_ns)
     }
@@ -419,7 +478,7 @@ impl<B: DataBuffer> Lane<B> {
                 return count;
             }
             if self.may_spin(self.polled_ns.saturating_sub(self.worked_ns)) {
-                std::hint::spin_loop();
+                self.spin();
             } else {
                 self.sleep(until_ns - self.polled_ns, None);
             }
@@ -440,6 +499,18 @@ impl<B: DataBuffer> Lane<B> {
     #[inline]
     pub(crate) fn must_spin(&self) -> bool {
         self.is_polled && self.is_live() && self.outstanding() > 0
+    }
+
+    /// A wait goes on without sleeping.
+    #[inline]
+    pub(crate) fn spin(&mut self) {
+        self.counters.spins += 1;
+        std::hint::spin_loop();
+    }
+
+    /// A wait of this lane and others is about to sleep.
+    pub(crate) fn count_sleep(&mut self) {
+        self.counters.sleeps += 1;
     }
 
     /// Sleeps until something can be done: on the socket, by the association, at a deadline, or on `other`.
@@ -549,12 +620,19 @@ impl<B: DataBuffer> Lane<B> {
     fn flush(&mut self) -> Result<(), LinkError> {
         let Link::Connected(socket) = &self.link else { return Ok(()) };
         while self.core.ring() {
+            // What waits behind a caravan that is on its way is not rung for.
+            if self.watch.stage() == Stage::Doorbell && !self.core.has_waiting_behind() {
+                self.watch.on_rung(self.clock.now_ns());
+            }
             let core = &self.core;
             let progress = send(socket, core.piece_count(), |each| core.for_each_piece(each))?;
             self.core.on_sent(progress.sent_bytes);
             self.counters.sends += 1;
             self.counters.sent_bytes += progress.sent_bytes as u64;
             self.is_blocked = progress.is_blocked;
+            if self.watch.stage() == Stage::Send && !self.core.is_leaving() {
+                self.watch.on_taken(self.clock.now_ns());
+            }
             if progress.is_blocked {
                 self.counters.blocks += 1;
                 break;
@@ -567,7 +645,11 @@ impl<B: DataBuffer> Lane<B> {
     fn receive(&mut self, sink: &mut impl FnMut(Completion<B>)) -> Result<(), LinkError> {
         let mut staging = Staging::take();
         self.has_more = false;
-        for _ in 0..RECEIVE_COUNT_MAX {
+        let count_max = match self.receive {
+            Receive::Staging => RECEIVE_COUNT_MAX,
+            Receive::Pdu => PDU_RECEIVE_COUNT_MAX,
+        };
+        for _ in 0..count_max {
             if !self.receive_once(staging.bytes(), sink)? {
                 return Ok(());
             }
@@ -584,6 +666,9 @@ impl<B: DataBuffer> Lane<B> {
         sink: &mut impl FnMut(Completion<B>),
     ) -> Result<bool, LinkError> {
         let Link::Connected(socket) = &self.link else { return Ok(false) };
+        if self.receive == Receive::Pdu {
+            return self.receive_piece(staging, sink);
+        }
         let limit = if self.expects_large { LOOKAHEAD_BYTES } else { staging.len() };
         let place = self.core.place().filter(|place| place.len() >= self.in_place_bytes);
         let (received, place_bytes, room) = match place {
@@ -594,25 +679,72 @@ impl<B: DataBuffer> Lane<B> {
             }
             None => (socket.receive(&mut staging[..limit]), 0, limit),
         };
-        let count = match received {
-            Received::Bytes(count) => count,
-            Received::Dry => return Ok(false),
-            Received::Ended => return Err(LinkError::Closed { during: self.core.doing() }),
-            Received::Failed(error) => return Err(error.into()),
-        };
-        self.counters.receives += 1;
-        self.counters.received_bytes += count as u64;
+        let Some(count) = self.count_received(received)? else { return Ok(false) };
         let placed = count.min(place_bytes);
         if placed > 0 {
             self.counters.in_place_bytes += placed as u64;
             self.core.on_placed(placed)?;
         }
         let mut input = &staging[..count - placed];
-        self.core.on_bytes(&mut input, self.polled_ns, sink)?;
+        self.take_in(&mut input, sink)?;
         // Within a large payload, or after one: the next may be as large, and should not end up in staging.
         let is_within_large = self.core.place().is_some_and(|place| place.len() >= self.in_place_bytes);
         self.expects_large = is_within_large || (place_bytes > 0 && count < room);
         Ok(count == room)
+    }
+
+    /// Receives a header, a part of one, or the data of one PDU. Says whether there may be more at once.
+    #[cold]
+    fn receive_piece(
+        &mut self,
+        staging: &mut [u8],
+        sink: &mut impl FnMut(Completion<B>),
+    ) -> Result<bool, LinkError> {
+        let Link::Connected(socket) = &self.link else { return Ok(false) };
+        let wanted = self.core.wanted_bytes().min(staging.len());
+        let (received, is_placed) = match self.core.place() {
+            Some(place) => (socket.receive(place), true),
+            None => (socket.receive(&mut staging[..wanted]), false),
+        };
+        let Some(count) = self.count_received(received)? else { return Ok(false) };
+        let mut input = &staging[..0];
+        if is_placed {
+            self.counters.in_place_bytes += count as u64;
+            self.core.on_placed(count)?;
+        } else {
+            input = &staging[..count];
+        }
+        self.take_in(&mut input, sink)?;
+        Ok(true)
+    }
+
+    /// How many bytes a receive has brought, if any.
+    #[inline]
+    fn count_received(&mut self, received: Received) -> Result<Option<usize>, LinkError> {
+        let count = match received {
+            Received::Bytes(count) => count,
+            Received::Dry => {
+                self.counters.dry_receives += 1;
+                return Ok(None);
+            }
+            Received::Ended => return Err(LinkError::Closed { during: self.core.doing() }),
+            Received::Failed(error) => return Err(error.into()),
+        };
+        self.counters.receives += 1;
+        self.counters.received_bytes += count as u64;
+        if self.watch.stage() == Stage::Away {
+            self.watch.on_received(self.clock.now_ns());
+        }
+        Ok(Some(count))
+    }
+
+    #[inline]
+    fn take_in(&mut self, input: &mut &[u8], sink: &mut impl FnMut(Completion<B>)) -> Result<(), LinkError> {
+        self.core.on_bytes(input, self.polled_ns, sink)?;
+        if self.watch.stage() != Stage::Idle && self.core.take_timed_done() {
+            self.watch.stop(self.clock.now_ns());
+        }
+        Ok(())
     }
 
     /// Does what the lane's machine asks for.
@@ -689,6 +821,7 @@ impl<B: DataBuffer> Lane<B> {
         }
         tracing::debug!(lane = self.number(), %cause, "connection lost");
         self.counters.losses += 1;
+        self.watch.forget();
         self.last_loss = Some(cause.clone());
         self.core.on_lost(cause);
         self.act();

@@ -158,6 +158,8 @@ const IS_CANCELLED: u8 = 1 << 2;
 const IS_LATE: u8 = 1 << 3;
 /// An Abort was sent for it.
 const IS_ABORTED: u8 = 1 << 4;
+/// Its phases are timed.
+const IS_TIMED: u8 = 1 << 5;
 
 impl Tag {
     fn has(self, flag: u8) -> bool {
@@ -192,6 +194,10 @@ pub struct LaneCore<B> {
     actions: VecDeque<LaneAction>,
     /// When to look for commands that take too long.
     look_ns: u64,
+    /// The command whose phases are timed has completed.
+    is_timed_done: bool,
+    /// Doorbells rung: caravans that left, or are leaving.
+    caravan_count: u64,
 }
 
 impl<B: DataBuffer> LaneCore<B> {
@@ -211,6 +217,8 @@ impl<B: DataBuffer> LaneCore<B> {
             done: VecDeque::new(),
             actions: VecDeque::new(),
             look_ns: 0,
+            is_timed_done: false,
+            caravan_count: 0,
         }
     }
 
@@ -378,7 +386,7 @@ impl<B: DataBuffer> LaneCore<B> {
         match fate {
             Fate::Replay => {
                 pending.tag.seen_ms = 0;
-                pending.tag.flags &= !IS_ABORTED;
+                pending.tag.flags &= !(IS_ABORTED | IS_TIMED);
                 Some(pending)
             }
             Fate::End(failure) => {
@@ -399,6 +407,43 @@ impl<B: DataBuffer> LaneCore<B> {
     /// [`Refused`], with the buffer.
     #[inline]
     pub fn submit(&mut self, command: Command, buffer: Option<B>, user: u64) -> Result<(), Refused<B>> {
+        self.submit_with(command, buffer, user, 0)
+    }
+
+    /// As [`submit`](Self::submit), for a command whose phases are timed: its completion is told by
+    /// [`take_timed_done`](Self::take_timed_done). One at a time.
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit).
+    pub(crate) fn submit_timed(
+        &mut self,
+        command: Command,
+        buffer: Option<B>,
+        user: u64,
+    ) -> Result<(), Refused<B>> {
+        self.is_timed_done = false;
+        self.submit_with(command, buffer, user, IS_TIMED)
+    }
+
+    /// Whether this command, submitted now, joins the caravan that fills.
+    pub(crate) fn goes_out_at_once(&self, command: &Command) -> bool {
+        let is_judged_first = command.class == Class::Flush;
+        self.is_live() && self.waiting.is_empty() && self.queue.room() > 0 && !is_judged_first
+    }
+
+    /// Whether the command whose phases are timed has completed since this was asked last.
+    pub(crate) fn take_timed_done(&mut self) -> bool {
+        std::mem::take(&mut self.is_timed_done)
+    }
+
+    #[inline]
+    fn submit_with(
+        &mut self,
+        command: Command,
+        buffer: Option<B>,
+        user: u64,
+        flags: u8,
+    ) -> Result<(), Refused<B>> {
         if self.outstanding >= self.settings.depth || self.phase == Phase::Ended {
             return Err(self.refuse(buffer));
         }
@@ -422,7 +467,7 @@ impl<B: DataBuffer> LaneCore<B> {
             },
             (_, buffer) => return Err(misfit(&command, buffer)),
         };
-        let flags = if is_exact { IS_EXACT } else { 0 };
+        let flags = flags | if is_exact { IS_EXACT } else { 0 };
         self.outstanding += 1;
         self.sequence = self.sequence.wrapping_add(1);
         let sequence = self.sequence;
@@ -597,7 +642,7 @@ impl<B: DataBuffer> LaneCore<B> {
                 }
             };
             let completion = self.queue.take(ended);
-            if completion.status.is_success() && !completion.user.has(IS_CONNECT) {
+            if completion.status.is_success() && !completion.user.has(IS_CONNECT | IS_TIMED) {
                 self.outstanding -= 1;
                 sink(Completion {
                     user: completion.user.user,
@@ -674,6 +719,15 @@ impl<B: DataBuffer> LaneCore<B> {
             self.pump();
             return Ok(());
         }
+        if tag.has(IS_TIMED) {
+            self.is_timed_done = true;
+            if status.is_success() {
+                let buffer = buffer.and_then(Data::into_caller);
+                self.done.push_back(Completion { user: tag.user, result: Ok(result), received, buffer });
+                self.pump();
+                return Ok(());
+            }
+        }
         let may_retry = !tag.has(IS_CANCELLED | IS_LATE) && tag.retry_count < RETRY_COUNT_MAX;
         if may_retry && tag.class != Class::Other && is_transient(status) {
             let sqe = *self.queue.completed_command().expect("one has just completed");
@@ -696,7 +750,7 @@ impl<B: DataBuffer> LaneCore<B> {
     fn retry(&mut self, sqe: Sqe, mut tag: Tag, buffer: Option<Data<B>>, status: Status, now_ns: u64) {
         tag.retry_count += 1;
         tag.seen_ms = 0;
-        tag.flags &= !IS_ABORTED;
+        tag.flags &= !(IS_ABORTED | IS_TIMED);
         let transfer = match (buffer, DataDirection::of(sqe.opcode)) {
             (None, _) => Transfer::None,
             (Some(buffer), DataDirection::ControllerToHost) => {
@@ -821,6 +875,12 @@ impl<B: DataBuffer> LaneCore<B> {
         !caravan.is_leaving() && caravan.waiting_bytes() > 0
     }
 
+    /// Whether anything waits that the last doorbell was not rung for.
+    #[inline]
+    pub(crate) fn has_waiting_behind(&self) -> bool {
+        self.queue.caravan().waiting_bytes() > 0
+    }
+
     /// What waits: commands and bytes. `None` if it is to leave whatever the doorbell says: a handshake, data that was asked
     /// for.
     #[inline]
@@ -838,7 +898,22 @@ impl<B: DataBuffer> LaneCore<B> {
         if matches!(self.phase, Phase::Down | Phase::Opening { .. } | Phase::Ended) {
             return false;
         }
-        self.queue.ring() || self.queue.caravan().is_leaving()
+        if self.queue.ring() {
+            self.caravan_count += 1;
+            return true;
+        }
+        self.is_leaving()
+    }
+
+    /// Whether anything is on its way.
+    #[inline]
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.queue.caravan().is_leaving()
+    }
+
+    /// Doorbells rung so far.
+    pub(crate) fn caravan_count(&self) -> u64 {
+        self.caravan_count
     }
 
     /// Calls `each` with the bytes on their way, in order, until it says false.
@@ -871,6 +946,12 @@ impl<B: DataBuffer> LaneCore<B> {
     #[inline]
     pub fn place(&mut self) -> Option<&mut [u8]> {
         self.queue.place()
+    }
+
+    /// Bytes up to the next place where what follows is known; see [`HostQueue::wanted_bytes`].
+    #[must_use]
+    pub fn wanted_bytes(&self) -> usize {
+        self.queue.wanted_bytes()
     }
 
     /// The first `count` bytes of [`place`](Self::place) have been received.

@@ -141,8 +141,9 @@ impl<B: DataBuffer> LaneSet<B> {
                 return count;
             }
             if self.may_spin(now_ns.saturating_sub(self.worked_ns)) {
-                std::hint::spin_loop();
+                self.lanes[0].spin();
             } else {
+                self.lanes[0].count_sleep();
                 self.sleep(until_ns - now_ns, now_ns);
             }
         }

@@ -5,12 +5,17 @@ use std::time::Duration;
 use proto::doorbell::Policy as DoorbellPolicy;
 use proto::handshake::HostOffer;
 use proto::host_queue::HOST_SLOT_COUNT_MAX;
+use proto::receive::Receive;
 use reactor::BusyPoll;
 use wire::pdu::{DataAlignment, Digests};
 
 use crate::identity::HostIdentity;
 use crate::queue_map::QueueMap;
 use crate::reconnect::{ReconnectSettings, ReplayPolicy};
+
+/// From this size on data that is copied out of a warm buffer costs more than the receives of its own that it takes to have it come in
+/// place (docs/design/socket-path.md).
+const IN_PLACE_BYTES: u32 = 64 << 10;
 
 /// How an association is to be. Start from the default and change what must be different:
 ///
@@ -69,6 +74,8 @@ pub struct Options {
     pub busy_poll: BusyPoll,
     /// Read data that comes in PDUs of this size and more is received where it belongs, without a copy.
     pub in_place_bytes: u32,
+    /// How received bytes are asked for. Anything but the default is for measuring what that is worth.
+    pub receive: Receive,
     /// What jitter is drawn from; taken from the system if not given.
     pub seed: Option<u64>,
 }
@@ -96,7 +103,8 @@ impl Default for Options {
             spin: Duration::from_nanos(reactor::spin_ns_max()),
             busy_poll: BusyPoll::OFF,
             inline_send: false,
-            in_place_bytes: 64 << 10,
+            in_place_bytes: IN_PLACE_BYTES,
+            receive: Receive::default(),
             seed: None,
         }
     }

@@ -48,6 +48,10 @@ pub struct Report {
     /// Each lane's own counters.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub lanes: Vec<LaneResult>,
+    /// Where the time of commands went, in the order in which they go through these phases: of all lanes, from their first command on,
+    /// told from one command in 64.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub phases: Vec<PhaseResult>,
     /// The first blocks that were wrong, in words.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub mismatches: Vec<String>,
@@ -79,6 +83,7 @@ impl Report {
             cpu: Cpu::default(),
             counters: CounterResult::default(),
             lanes: Vec::new(),
+            phases: Vec::new(),
             mismatches: Vec::new(),
             steady: None,
             extra: BTreeMap::new(),
@@ -445,6 +450,37 @@ pub struct LaneResult {
     pub counters: BTreeMap<String, serde_json::Value>,
 }
 
+/// How long commands spent in one phase.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PhaseResult {
+    /// Which.
+    pub phase: &'static str,
+    /// Commands that were followed.
+    pub count: u64,
+    /// The mean, ns.
+    pub mean_ns: u64,
+    /// What half of them did not pass, ns, to a factor of two.
+    pub p50_ns: u64,
+    /// What 99 of 100 did not pass, ns, to a factor of two.
+    pub p99_ns: u64,
+    /// The longest, ns.
+    pub max_ns: u64,
+}
+
+impl PhaseResult {
+    /// What was seen of `phase`.
+    pub fn new(phase: &'static str, times: &reactor::Durations) -> Self {
+        Self {
+            phase,
+            count: times.count,
+            mean_ns: times.mean_ns(),
+            p50_ns: times.percentile_ns(50),
+            p99_ns: times.percentile_ns(99),
+            max_ns: times.max_ns,
+        }
+    }
+}
+
 /// How steady the rate was at the end.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct SteadyResult {
@@ -524,8 +560,13 @@ pub(crate) mod example {
             lane: 0,
             class: "default",
             core: Some(1),
-            counters: BTreeMap::from([("caravans".into(), 77.into())]),
+            counters: [("caravans", 77), ("commands", 308), ("sent_bytes", 22_176), ("rings_turn", 77)]
+                .map(|(name, count)| (name.to_owned(), count.into()))
+                .into(),
         }];
+        let mut times = reactor::Durations::default();
+        [400, 600, 5_000].into_iter().for_each(|ns| times.add(ns));
+        report.phases = vec![PhaseResult::new("doorbell", &times)];
         report
     }
 }

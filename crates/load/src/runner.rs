@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use host::{Association, DoorbellReason as Reason, LaneClass, LaneCounters, Namespace, QueueMap};
+use host::{Association, DoorbellReason as Reason, LaneClass, LaneCounters, Namespace, Phases, QueueMap};
 use wire::identify::namespace::DeallocatedValue;
 
 use crate::cpu::{self, CpuTime, MachineTime};
 use crate::environment::Environment;
 use crate::generator::Counters;
 use crate::recorder::Tally;
-use crate::report::{CounterResult, CpuShare, LaneResult, Report, Sample, SteadyResult};
+use crate::report::{CounterResult, CpuShare, LaneResult, PhaseResult, Report, Sample, SteadyResult};
 use crate::steady::{SlopeLimit, Steady};
 use crate::stream::Step;
 use crate::workload::{Deallocated, Geometry, Invalid, Kind, Plan, Workload};
@@ -388,6 +388,7 @@ impl Watch<'_> {
 fn report(plan: &Plan, environment: Environment, results: Vec<Results>, usage: &Usage) -> Finished {
     let (mut tally, mut counters, mut overdue) = (Tally::default(), Counters::default(), 0);
     let (mut lanes, mut mismatches, mut error) = (Vec::new(), Vec::new(), None);
+    let mut phases = Phases::default();
     let (mut from_ns, mut until_ns, mut used) = (u64::MAX, 0, CpuTime::default());
     for result in results {
         tally.merge(&result.tally);
@@ -399,6 +400,7 @@ fn report(plan: &Plan, environment: Environment, results: Vec<Results>, usage: &
         counters.merge(&result.generator);
         overdue += result.overdue;
         for lane in result.lanes {
+            phases.merge(&lane.lane.phases);
             lanes.push(LaneResult {
                 lane: lane.number,
                 class: lane.class.name(),
@@ -420,6 +422,7 @@ fn report(plan: &Plan, environment: Environment, results: Vec<Results>, usage: &
     }
     report.counters = CounterResult::new(&counters, overdue);
     report.lanes = lanes;
+    report.phases = phases.named().map(|(name, times)| PhaseResult::new(name, times)).to_vec();
     report.mismatches = mismatches;
     Finished { report, tally, error }
 }
@@ -429,12 +432,15 @@ fn lane_counters(counters: &LaneCounters) -> BTreeMap<String, serde_json::Value>
     let named = [
         ("commands", counters.commands),
         ("completions", counters.completions),
+        ("caravans", counters.caravans),
         ("sends", counters.sends),
         ("receives", counters.receives),
+        ("dry_receives", counters.dry_receives),
         ("sent_bytes", counters.sent_bytes),
         ("received_bytes", counters.received_bytes),
         ("in_place_bytes", counters.in_place_bytes),
         ("blocks", counters.blocks),
+        ("spins", counters.spins),
         ("sleeps", counters.sleeps),
         ("losses", counters.losses),
         ("napi_id", counters.napi_id.into()),

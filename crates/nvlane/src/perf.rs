@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{ArgAction, Args, Subcommand, ValueEnum};
-use host::{Address, Association, BusyPoll, DoorbellPolicy, Options, QueueMap, ReplayPolicy};
+use host::{Address, Association, BusyPoll, DoorbellPolicy, Options, QueueMap, Receive, ReplayPolicy};
 use load::keys::Distribution;
 use load::report::{LaneResult, fio_json, text};
 use load::runner::{self, Finished, RunError, RunSettings};
@@ -155,6 +155,10 @@ struct ConnectionArguments {
     /// for each lane that commands are handed over to.
     #[arg(long, value_name = "HOW", default_value = "turn")]
     submit: Submit,
+    /// How received bytes are asked for, to measure what the default is worth: all there is into one warm buffer (staging), or PDU by
+    /// PDU, a header or its data with each call (pdu).
+    #[arg(long, value_name = "HOW", default_value = "staging")]
+    receive: Receive,
     /// Whether waiting threads spin: as long as it has paid lately, always, or never.
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     spin: SpinPolicy,
@@ -367,6 +371,7 @@ impl ConnectionArguments {
             digests,
             doorbell: self.doorbell,
             inline_send: self.submit == Submit::Inline,
+            receive: self.receive,
             spin: match self.spin {
                 SpinPolicy::Always => Duration::MAX,
                 limited => Duration::from_nanos(limited.limit_ns()),

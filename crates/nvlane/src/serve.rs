@@ -1,5 +1,7 @@
 //! `nvlane target`: a target until it is told to end.
 
+mod counters;
+
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -7,7 +9,7 @@ use std::sync::mpsc::{Receiver, channel};
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
-use host::DoorbellPolicy;
+use host::{DoorbellPolicy, Receive};
 use reactor::{CoreList, EngineKind, SpinPolicy};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
@@ -35,7 +37,8 @@ which with --busy-poll takes its packets out of that queue itself; cpu puts lane
 queue n of each host on reactor n - 1. What is not known of a lane (loopback has no device queue) falls back to load.
 --state FILE tells what was placed by what, and what the kernel has granted.
 
-SIGHUP reads the configuration again and applies what differs. SIGTERM and SIGINT end the target once what hosts have
+SIGHUP reads the configuration again and applies what differs. SIGUSR1 writes what each lane has done so far, and where the time of its
+commands went, to the log, and how things are to --state FILE. SIGTERM and SIGINT end the target once what hosts have
 begun is done.")]
 pub(crate) struct TargetArguments {
     /// What to serve, as TOML; `nvlane check` finds mistakes in it.
@@ -78,6 +81,10 @@ pub(crate) struct TargetArguments {
     /// Write how things are and all counters to this file, as JSON: after SIGUSR1, and at the end.
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
+    /// How received bytes are asked for, to measure what the default is worth: all there is into one warm buffer (staging), or PDU by
+    /// PDU, a header or its data with each call (pdu). [default: staging]
+    #[arg(long, value_name = "HOW")]
+    receive: Option<Receive>,
     /// Run this command, with the target's address in $NVLANE_ADDR, and end with it. One word is a line for the shell.
     #[arg(long, value_name = "CMD", num_args = 1.., allow_hyphen_values = true)]
     run: Vec<String>,
@@ -140,7 +147,10 @@ fn serve(mut target: Target, arguments: &TargetArguments, wake: &Receiver<Wake>)
     loop {
         match wake.recv().context("nothing can wake the target any more")? {
             Wake::Signal(SIGHUP) => reload(&mut target, arguments),
-            Wake::Signal(SIGUSR1) => write_state(&target, arguments),
+            Wake::Signal(SIGUSR1) => {
+                counters::log(&target);
+                write_state(&target, arguments);
+            }
             Wake::Signal(_) if !arguments.run.is_empty() => {
                 // The terminal's signal went to the command as well: its end is ours.
             }
@@ -151,9 +161,7 @@ fn serve(mut target: Target, arguments: &TargetArguments, wake: &Receiver<Wake>)
             }
         }
     }
-    if arguments.state.is_some() {
-        write_state(&target, arguments);
-    }
+    write_state(&target, arguments);
     tracing::info!("ending: waiting for what hosts have begun");
     let lanes_left = target.stop().context("the target ended badly")?;
     if lanes_left > 0 {
@@ -162,11 +170,9 @@ fn serve(mut target: Target, arguments: &TargetArguments, wake: &Receiver<Wake>)
     Ok(code)
 }
 
-/// Says how things are.
+/// Says how things are, if there is a file for it.
 fn write_state(target: &Target, arguments: &TargetArguments) {
-    let Some(path) = &arguments.state else {
-        return tracing::warn!("SIGUSR1: there is no --state FILE to write to");
-    };
+    let Some(path) = &arguments.state else { return };
     let Some(state) = target.state() else { return tracing::error!("the target is gone") };
     let mut text = serde_json::to_string_pretty(&state).expect("plain values");
     text.push('\n');
@@ -251,6 +257,9 @@ fn configure(arguments: &TargetArguments, file: Option<&ConfigFile>) -> Result<T
     }
     if let Some(wait_us) = arguments.busy_poll {
         config.reactors.busy_poll.wait_us = wait_us;
+    }
+    if let Some(receive) = arguments.receive {
+        config.reactors.receive = receive;
     }
     let problems = config.check();
     if problems.is_empty() {

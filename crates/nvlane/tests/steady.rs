@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use host::{Completion, Lane, Namespace, Options};
+use reactor::EngineKind;
 use target::config::Threads;
 
 use setup::{Rig, engines, options};
@@ -106,6 +107,36 @@ fn run(
 /// One test, so that nothing else allocates beside it.
 #[test]
 fn commands_allocate_nothing_on_either_end() {
+    every_shape_comes_to_rest();
+    for engine in engines() {
+        a_million_commands_allocate_nothing(engine);
+    }
+}
+
+/// Reads, writes with their data in the capsule and writes that are asked for it, a third each.
+fn a_million_commands_allocate_nothing(engine: EngineKind) {
+    const ROUND_COUNT: usize = 10;
+    const ROUND: u64 = 100_000;
+    let rig = Rig::with(engine, &["ram:4M"], |config| config.reactors.threads = Threads::Count(1));
+    let association = rig.connect(Options { depth: 32, ..options() });
+    let namespace = association.addressed_namespace().expect("one namespace");
+    let mut lane: Lane = association.lane().expect("a lane");
+    let mut completions = Vec::with_capacity(64);
+    let shapes = [(1, 100), (1, 0), (3, 0)].map(|(blocks, read_percent)| Shape { blocks, read_percent });
+    let mut buffers = shapes.map(|shape| vec![vec![0; shape.blocks as usize * 4096]; 32]);
+    // A burst larger than all before it may come late: then counting begins again, a few times.
+    let mut counts: Vec<u64> = Vec::new();
+    while counts.len() < 4 * ROUND_COUNT && !counts.ends_with(&[0; ROUND_COUNT]) {
+        let before = total();
+        for (shape, buffers) in shapes.into_iter().zip(&mut buffers) {
+            run(&mut lane, &namespace, shape, buffers, &mut completions, ROUND / 3 + 1);
+        }
+        counts.push(total() - before);
+    }
+    assert!(counts.ends_with(&[0; ROUND_COUNT]), "{engine:?}: {counts:?} per {ROUND} commands");
+}
+
+fn every_shape_comes_to_rest() {
     let shapes = [
         Shape { blocks: 1, read_percent: 100 },
         Shape { blocks: 1, read_percent: 0 },

@@ -129,11 +129,13 @@ pub enum Reason {
     Idle,
     /// Nothing more is to be expected soon.
     Sparse,
+    /// Somebody wants it so: what waits is urgent, or the owner of the lane rings.
+    Asked,
 }
 
 impl Reason {
     /// Every reason, in the order of its number.
-    pub const ALL: [Self; 5] = [Self::Turn, Self::Full, Self::Time, Self::Idle, Self::Sparse];
+    pub const ALL: [Self; 6] = [Self::Turn, Self::Full, Self::Time, Self::Idle, Self::Sparse, Self::Asked];
 
     /// Lower-case name for counters.
     #[must_use]
@@ -144,6 +146,7 @@ impl Reason {
             Self::Time => "time",
             Self::Idle => "idle",
             Self::Sparse => "sparse",
+            Self::Asked => "asked",
         }
     }
 }
@@ -312,7 +315,24 @@ impl Doorbell {
         true
     }
 
-    /// It was rung for a reason of somebody else's.
+    /// Whether so much leaves at once, turn or not.
+    #[inline]
+    pub fn is_full(&mut self, commands: u32, bytes: usize) -> bool {
+        let is_full = is_full(self.policy, commands, bytes);
+        if is_full {
+            let reason = if self.policy == Policy::Immediate { Reason::Turn } else { Reason::Full };
+            self.counters.rings[reason as usize] += 1;
+        }
+        is_full
+    }
+
+    /// It is rung because somebody wants it so.
+    #[inline]
+    pub fn on_asked(&mut self) {
+        self.counters.rings[Reason::Asked as usize] += 1;
+    }
+
+    /// What waited leaves, for whatever reason.
     #[inline]
     pub fn on_rung(&mut self) {
         self.since_ns = None;

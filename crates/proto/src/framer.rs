@@ -360,6 +360,22 @@ impl Framer {
         }
     }
 
+    /// Bytes up to the next place where what follows is known: the common header, the rest of the header, padding, data, its digest.
+    /// At least one.
+    #[must_use]
+    pub fn wanted_bytes(&self) -> usize {
+        let count = match self.state {
+            State::Between => COMMON_HEADER_BYTES,
+            State::Header { .. } if self.have < COMMON_LENGTH => (COMMON_LENGTH - self.have).into(),
+            State::Header { need } => need.saturating_sub(self.have).into(),
+            State::Padding { left: 0, data: left } | State::Data { left, .. } => left as usize,
+            State::Padding { left, .. } => left.into(),
+            State::Digest { have, .. } => DIGEST_BYTES - usize::from(have),
+            State::End { .. } | State::Failed(_) => COMMON_HEADER_BYTES,
+        };
+        count.max(1)
+    }
+
     /// Whether the stream stands between two PDUs.
     #[inline]
     #[must_use]

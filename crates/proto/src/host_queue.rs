@@ -607,6 +607,12 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
         }
     }
 
+    /// Bytes up to the next place where what follows is known, see [`Framer::wanted_bytes`](crate::framer::Framer::wanted_bytes).
+    #[must_use]
+    pub fn wanted_bytes(&self) -> usize {
+        self.framer.wanted_bytes()
+    }
+
     /// The first `count` bytes of [`place`](Self::place) have been received. Pull events next, even without
     /// further input.
     ///

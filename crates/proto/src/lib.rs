@@ -65,6 +65,7 @@ pub mod host_namespaces;
 )]
 pub mod host_queue;
 pub mod keep_alive;
+pub mod receive;
 mod violation;
 mod write_data;
 

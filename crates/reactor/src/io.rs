@@ -12,7 +12,6 @@ use crate::busy_poll::{Arrival, BusyPolling};
 use crate::operation::{Completion, Operation, Token};
 use crate::segment::Segment;
 use crate::socket::{Listener, Received, Sent};
-use crate::turn::TurnCounters;
 
 /// A socket of one reactor. Never reused for another connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -91,6 +90,11 @@ pub trait Io<M> {
     /// The time of this turn, ns since some fixed moment; it never goes back.
     fn now_ns(&self) -> u64;
 
+    /// The time at this very moment, in the same count. It costs a look at the clock: for what is measured now and then.
+    fn clock_ns(&self) -> u64 {
+        self.now_ns()
+    }
+
     /// Accepts connections from `listener`, reported with `tag`.
     ///
     /// # Errors
@@ -155,9 +159,6 @@ pub trait Io<M> {
 
     /// This reactor's buffers.
     fn pool(&self) -> &Pool;
-
-    /// What the reactor has done so far.
-    fn counters(&self) -> TurnCounters;
 
     /// What has become of busy polling.
     fn busy_polling(&self) -> BusyPolling;

@@ -10,6 +10,7 @@
 
 mod buffers;
 mod busy_poll;
+mod counter;
 mod descriptors;
 mod engine;
 mod epoll;
@@ -35,6 +36,7 @@ pub use buffers::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, Buffer, Pool};
 pub use busy_poll::{
     Arrival, Asked, BUSY_POLL_BUDGET_MAX, BUSY_POLL_US_MAX, BusyPoll, BusyPolling, SocketPolling, poll_epoll,
 };
+pub use counter::{Counter, Durations, SharedDurations};
 pub use descriptors::allow_descriptors;
 pub use engine::EngineKind;
 pub use io::{Application, Connection, Io, ListenerTag, SocketId};

@@ -14,10 +14,12 @@
 use std::collections::VecDeque;
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Instant;
 
 use crate::buffers::Pool;
 use crate::busy_poll::{Arrival, Asked, BusyPoll, BusyPolling};
+use crate::counter::Counter;
 use crate::engine::{Engine, EngineKind, Event, Interest, Patience};
 use crate::epoll::EpollEngine;
 use crate::io::{Application, Connection, ConnectionHandle, Io, ListenerTag, SocketId};
@@ -84,17 +86,17 @@ const ACCEPT_WARNING_NS: u64 = 10_000_000_000;
 /// Turns with work after which events are collected even if the engine does not ask for it.
 const TURNS_PER_COLLECT: u32 = 16;
 
-/// What a reactor has done, for counters and studies.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What a reactor has done, for anyone to read.
+#[derive(Debug, Default)]
 pub struct TurnCounters {
     /// Turns in which there was work.
-    pub busy_turn_count: u64,
+    pub busy_turn_count: Counter,
     /// Turns spent spinning.
-    pub spin_turn_count: u64,
+    pub spin_turn_count: Counter,
     /// Sleeps.
-    pub sleep_count: u64,
+    pub sleep_count: Counter,
     /// Time asleep, ns.
-    pub asleep_ns: u64,
+    pub asleep_ns: Counter,
 }
 
 /// One thread's loop around an application.
@@ -126,7 +128,7 @@ struct Core<M> {
     start: Instant,
     now_ns: u64,
     stops: bool,
-    counters: TurnCounters,
+    counters: Arc<TurnCounters>,
     busy_polling: BusyPolling,
 }
 
@@ -211,7 +213,7 @@ impl<A: Application> Reactor<A> {
             start: Instant::now(),
             now_ns: 0,
             stops: false,
-            counters: TurnCounters::default(),
+            counters: Arc::default(),
             busy_polling,
         };
         Ok(Self {
@@ -249,10 +251,10 @@ impl<A: Application> Reactor<A> {
         &mut self.application
     }
 
-    /// What it has done so far.
+    /// What it has done, now and later.
     #[must_use]
-    pub fn counters(&self) -> TurnCounters {
-        self.core.counters
+    pub fn counters(&self) -> Arc<TurnCounters> {
+        Arc::clone(&self.core.counters)
     }
 
     /// Runs until the application stops it, then waits for the storage operations under way.
@@ -271,7 +273,7 @@ impl<A: Application> Reactor<A> {
                 self.collect(Patience::None)?;
             }
             if self.turn() {
-                self.core.counters.busy_turn_count += 1;
+                self.core.counters.busy_turn_count.add(1);
                 self.core.busy_polling.spin_hit_count += u64::from(idle_since_ns.take().is_some());
                 continue;
             }
@@ -279,7 +281,7 @@ impl<A: Application> Reactor<A> {
             self.core.busy_polling.spin_count += u64::from(idle_since_ns.is_none());
             let idle_ns = now_ns - *idle_since_ns.get_or_insert(now_ns);
             if self.spin.allows(idle_ns) {
-                self.core.counters.spin_turn_count += 1;
+                self.core.counters.spin_turn_count.add(1);
                 std::hint::spin_loop();
                 continue;
             }
@@ -349,8 +351,8 @@ impl<A: Application> Reactor<A> {
         core.mailbox.bell().announce_awake();
         core.read_clock();
         let slept_ns = core.now_ns - asleep_at_ns;
-        core.counters.sleep_count += 1;
-        core.counters.asleep_ns += slept_ns;
+        core.counters.sleep_count.add(1);
+        core.counters.asleep_ns.add(slept_ns);
         if core.busy_polling.engine == Asked::Accepted && patience != Patience::None {
             core.busy_polling.sleep_count += 1;
             core.busy_polling.sleep_hit_count +=
@@ -363,8 +365,7 @@ impl<A: Application> Reactor<A> {
 
 impl<M: Send + 'static> Core<M> {
     fn read_clock(&mut self) {
-        let now_ns = u64::try_from(self.start.elapsed().as_nanos()).expect("centuries from now");
-        self.now_ns = self.now_ns.max(now_ns);
+        self.now_ns = self.now_ns.max(elapsed_ns(self.start));
     }
 
     fn next_message(&mut self) -> Option<M> {
@@ -557,6 +558,10 @@ impl Pace {
     }
 }
 
+fn elapsed_ns(start: Instant) -> u64 {
+    u64::try_from(start.elapsed().as_nanos()).expect("centuries from now")
+}
+
 fn connection(fd: OwnedFd) -> Connection {
     let peer = rustix::net::getpeername(&fd).ok().flatten().and_then(|address| address.try_into().ok());
     let local = rustix::net::getsockname(&fd).ok().and_then(|address| address.try_into().ok());
@@ -567,6 +572,10 @@ impl<M: Send + 'static> Io<M> for Core<M> {
     #[inline]
     fn now_ns(&self) -> u64 {
         self.now_ns
+    }
+
+    fn clock_ns(&self) -> u64 {
+        elapsed_ns(self.start)
     }
 
     fn listen(&mut self, tag: ListenerTag, listener: Listener) -> io::Result<()> {
@@ -690,10 +699,6 @@ impl<M: Send + 'static> Io<M> for Core<M> {
 
     fn pool(&self) -> &Pool {
         &self.pool
-    }
-
-    fn counters(&self) -> TurnCounters {
-        self.counters
     }
 
     fn busy_polling(&self) -> BusyPolling {

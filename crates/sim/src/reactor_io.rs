@@ -5,7 +5,7 @@ use std::io::{self, IoSliceMut};
 
 use reactor::{
     Application, Arrival, BLOCK_BYTES_MIN, Buffer, BusyPolling, Completion, Connection, Io, Listener,
-    ListenerTag, Operation, Pool, Received, Segment, Sent, SocketId, Timers, Token, TurnCounters,
+    ListenerTag, Operation, Pool, Received, Segment, Sent, SocketId, Timers, Token,
 };
 use target::Serving;
 use target::message::Message;
@@ -38,7 +38,6 @@ struct Core {
     accepted: Vec<usize>,
     completions: Vec<Completion>,
     stops: bool,
-    turn_count: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -81,7 +80,6 @@ impl SimReactor {
             accepted: Vec::new(),
             completions: Vec::new(),
             stops: false,
-            turn_count: 0,
         };
         Self { application, core }
     }
@@ -130,7 +128,6 @@ impl SimReactor {
         if core.stops {
             return;
         }
-        core.turn_count += 1;
         let now_ns = shared.now_ns;
         let mut worked = false;
         let io = &mut SimIo { shared, core, outbox };
@@ -377,10 +374,6 @@ impl Io<Message> for SimIo<'_> {
 
     fn pool(&self) -> &Pool {
         &self.core.pool
-    }
-
-    fn counters(&self) -> TurnCounters {
-        TurnCounters { busy_turn_count: self.core.turn_count, ..TurnCounters::default() }
     }
 
     fn busy_polling(&self) -> BusyPolling {

@@ -1,6 +1,6 @@
-//! Doorbell policies, and how host and target are told of them: what experiments about them vary.
+//! Doorbell policies and ways to receive, and how host and target are told of them: what experiments about them vary.
 
-use host::DoorbellPolicy;
+use host::{DoorbellPolicy, Receive};
 
 use crate::bench::{Bench, Load};
 use crate::experiment::Error;
@@ -28,6 +28,12 @@ impl Load {
         self.options.doorbell = policy;
         self
     }
+
+    /// With this way to receive.
+    pub(crate) fn with_receive(mut self, receive: Receive) -> Self {
+        self.options.receive = receive;
+        self
+    }
 }
 
 /// A target that follows this policy, told `arguments` besides.
@@ -40,9 +46,9 @@ pub(crate) fn serve(bench: &Bench, policy: &str, arguments: &[&str]) -> Result<S
     bench.serve_with(ServedOptions { arguments, ..ServedOptions::of(["null:1T"]) })
 }
 
-/// Targets that each follow another policy, started when first needed.
+/// Targets that each follow another policy, or receive another way, started when first needed.
 #[derive(Debug, Default)]
-pub(crate) struct PolicyTargets(Vec<(String, Served)>);
+pub(crate) struct PolicyTargets(Vec<(String, Receive, Served)>);
 
 impl PolicyTargets {
     /// The target that follows this policy.
@@ -50,13 +56,28 @@ impl PolicyTargets {
     /// # Errors
     /// If it does not start.
     pub(crate) fn get(&mut self, bench: &Bench, policy: &str) -> Result<&Served, Error> {
-        let index = match self.0.iter().position(|(known, _)| known == policy) {
+        self.get_with(bench, policy, Receive::default())
+    }
+
+    /// The target that follows this policy and receives this way.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub(crate) fn get_with(
+        &mut self,
+        bench: &Bench,
+        policy: &str,
+        receive: Receive,
+    ) -> Result<&Served, Error> {
+        let is_it = |(known, way, _): &(String, Receive, Served)| known == policy && *way == receive;
+        let index = match self.0.iter().position(is_it) {
             Some(index) => index,
             None => {
-                self.0.push((policy.to_owned(), serve(bench, policy, &[])?));
+                let served = serve(bench, policy, &["--receive", &receive.to_string()])?;
+                self.0.push((policy.to_owned(), receive, served));
                 self.0.len() - 1
             }
         };
-        Ok(&self.0[index].1)
+        Ok(&self.0[index].2)
     }
 }

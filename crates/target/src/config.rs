@@ -13,6 +13,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
 use proto::doorbell::Policy as DoorbellPolicy;
+use proto::receive::Receive;
 use reactor::{BusyPoll, CoreList, EngineKind, SpinPolicy};
 use store::Spec;
 use wire::discovery::{DISCOVERY_PORT, IO_PORT};
@@ -65,7 +66,14 @@ pub struct ReactorConfig {
     pub placement: PlacementPolicy,
     /// How they poll the devices of their sockets.
     pub busy_poll: BusyPoll,
+    /// How received bytes are asked for. Anything but the default is for measuring what that is worth.
+    pub receive: Receive,
+    /// Data of writes, or the rest of it, is received straight into its buffer from this size on, bytes.
+    pub in_place_bytes: usize,
 }
+
+/// A receive of its own for each such piece costs less than its copy out of a warm buffer (docs/design/socket-path.md).
+const IN_PLACE_BYTES: usize = 16 << 10;
 
 /// Which reactors there are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,6 +96,8 @@ impl Default for ReactorConfig {
             spin: SpinPolicy::default(),
             placement: PlacementPolicy::default(),
             busy_poll: BusyPoll::OFF,
+            receive: Receive::default(),
+            in_place_bytes: IN_PLACE_BYTES,
         }
     }
 }

@@ -12,7 +12,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use proto::controller_queue::QueueSettings;
-use proto::doorbell::{self, Doorbell, Policy};
+use proto::doorbell::{Doorbell, Policy};
 use proto::{ControllerQueue, Piece, Slot};
 use reactor::{Buffer, Io, ListenerTag, Payload, Segment, Sent, SocketId};
 use store::Ticket;
@@ -24,6 +24,7 @@ use crate::control_record::{Association, LaneId};
 use crate::fused::Pairs;
 use crate::lane_counters::LaneCounters;
 use crate::message::{Established, Failure, Message};
+use crate::stopwatch::{Stage, Stopwatch};
 use crate::subsystem::SubsystemId;
 
 /// Pieces handed to the kernel in one call.
@@ -93,6 +94,8 @@ pub(crate) struct Lane {
     pub(crate) napi: Option<NonZeroU32>,
     /// It has been given its reactor as an I/O lane.
     pub(crate) is_placed: bool,
+    /// Times one of its commands.
+    pub(crate) watch: Stopwatch,
     /// Commands under way, by slot.
     tickets: Vec<Option<Ticket>>,
     /// Commands of it that the backend still has: counted once it drains.
@@ -171,6 +174,7 @@ impl Lane {
             counters: Arc::default(),
             napi: None,
             is_placed: false,
+            watch: Stopwatch::default(),
             tickets: Vec::new(),
             in_flight: 0,
             pairs: None,
@@ -250,7 +254,7 @@ impl Lane {
     #[inline]
     pub(crate) fn is_full(&mut self) -> bool {
         let caravan = self.queue.caravan();
-        doorbell::is_full(self.doorbell.policy(), caravan.waiting_command_count(), caravan.waiting_bytes())
+        self.doorbell.is_full(caravan.waiting_command_count(), caravan.waiting_bytes())
     }
 
     /// Whether what waits is to leave at the end of this turn.
@@ -259,7 +263,11 @@ impl Lane {
         let caravan = self.queue.caravan();
         let (commands, bytes) = (caravan.waiting_command_count(), caravan.waiting_bytes());
         let may_wait = self.state == LaneState::Live && !self.qid.is_admin();
-        if !may_wait || bytes == 0 || caravan.is_leaving() || caravan.is_urgent() {
+        if bytes == 0 || caravan.is_leaving() {
+            return true;
+        }
+        if !may_wait || caravan.is_urgent() {
+            self.doorbell.on_asked();
             return true;
         }
         let brought_count = commands.saturating_sub(self.brought_count);
@@ -279,7 +287,10 @@ impl Lane {
             if caravan.ring() {
                 self.brought_count = 0;
                 self.doorbell.on_rung();
-                self.counters.pdu_count.add(pdu_count.into());
+                self.counters.on_rung(pdu_count, &self.doorbell.counters());
+                if self.watch.stage() == Stage::Doorbell {
+                    self.watch.on_rung(&self.counters.phases, io.clock_ns());
+                }
             }
             if !caravan.is_leaving() {
                 self.blocked_since_ns = None;
@@ -314,14 +325,20 @@ impl Lane {
             match io.send(socket, &segments[..count]) {
                 Sent::Bytes(sent) => {
                     caravan.on_sent(sent, drop);
+                    self.counters.sent_bytes.add(sent as u64);
                     if sent < length {
+                        self.counters.blocked_count.add(1);
                         self.blocked_since_ns = Some(io.now_ns());
                         keep_interrupted(caravan);
                         io.await_writable(socket);
                         return Flushed::Blocked;
                     }
+                    if self.watch.stage() == Stage::Send && !caravan.is_leaving() {
+                        self.watch.on_taken(&self.counters.phases, io.clock_ns());
+                    }
                 }
                 Sent::Blocked => {
+                    self.counters.blocked_count.add(1);
                     self.blocked_since_ns.get_or_insert(io.now_ns());
                     io.await_writable(socket);
                     return Flushed::Blocked;

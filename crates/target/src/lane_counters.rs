@@ -1,29 +1,8 @@
 //! Counters of one lane: written by its reactor alone, read by anyone.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
-/// A number that one thread adds to, with a plain load and store, and others read.
-#[derive(Debug, Default)]
-pub struct Counter(AtomicU64);
-
-impl Counter {
-    /// Adds; only the owning reactor may.
-    #[inline]
-    pub fn add(&self, count: u64) {
-        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
-    }
-
-    /// Notes what is no sum; only the owning reactor may.
-    pub fn set(&self, value: u64) {
-        self.0.store(value, Ordering::Relaxed);
-    }
-
-    /// The sum so far.
-    #[must_use]
-    pub fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
+use proto::doorbell::{DoorbellCounters, Reason};
+use reactor::{Counter, Durations, SharedDurations};
+use serde::Serialize;
 
 /// What a lane has done.
 #[derive(Debug, Default)]
@@ -42,14 +21,148 @@ pub struct LaneCounters {
     pub written_bytes: Counter,
     /// Media errors.
     pub media_error_count: Counter,
+    /// Caravans: doorbells rung.
+    pub caravan_count: Counter,
+    /// PDUs in them.
+    pub pdu_count: Counter,
     /// Sends, each a caravan or the rest of one.
     pub send_count: Counter,
+    /// Sends of which the socket took only a part, or nothing.
+    pub blocked_count: Counter,
+    /// Bytes sent, headers included.
+    pub sent_bytes: Counter,
     /// Receives that brought something.
     pub receive_count: Counter,
-    /// PDUs sent.
-    pub pdu_count: Counter,
+    /// Receives that brought nothing.
+    pub dry_receive_count: Counter,
+    /// Bytes received, headers included.
+    pub received_bytes: Counter,
+    /// Of these, bytes received where they belong.
+    pub in_place_bytes: Counter,
+    /// Doorbells by [`Reason`].
+    pub rings: [Counter; Reason::ALL.len()],
+    /// Time that the oldest of each caravan waited for the doorbell, ns in all.
+    pub doorbell_waited_ns: Counter,
     /// The device queue that its packets came in through when it connected; 0 for none.
     pub napi_id: Counter,
+    /// Where the time of commands went.
+    pub phases: PhaseCounters,
+}
+
+/// How long the commands that are followed with a clock, one in 64, spent in each phase.
+///
+/// ```text
+/// turn begins ──socket──▶ begun ──backend──▶ ended ──doorbell──▶ rung ──send──▶ taken by the socket
+/// ```
+#[derive(Debug, Default)]
+pub struct PhaseCounters {
+    /// From the beginning of the turn that received the command (of a write that was asked for its data: the last of that) until it
+    /// was begun: the receive, and what came before it.
+    pub socket: SharedDurations,
+    /// Until the namespace had done it.
+    pub backend: SharedDurations,
+    /// Until the doorbell was rung for its answer.
+    pub doorbell: SharedDurations,
+    /// Until the socket had taken its answer.
+    pub send: SharedDurations,
+}
+
+/// What a lane has done, at one moment: its counters for people and programs to read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct LaneReport {
+    /// Commands completed.
+    pub command_count: u64,
+    /// Caravans: doorbells rung.
+    pub caravan_count: u64,
+    /// PDUs in them.
+    pub pdu_count: u64,
+    /// Sends, each a caravan or the rest of one.
+    pub send_count: u64,
+    /// Sends of which the socket took only a part, or nothing.
+    pub blocked_count: u64,
+    /// Bytes sent, headers included.
+    pub sent_bytes: u64,
+    /// Receives that brought something.
+    pub receive_count: u64,
+    /// Receives that brought nothing.
+    pub dry_receive_count: u64,
+    /// Bytes received, headers included.
+    pub received_bytes: u64,
+    /// Of these, bytes received where they belong.
+    pub in_place_bytes: u64,
+    /// Doorbells by reason.
+    pub rings: Vec<(&'static str, u64)>,
+    /// Time that the oldest of each caravan waited for the doorbell, ns in all.
+    pub doorbell_waited_ns: u64,
+    /// Where the time of the commands went that were followed, in the order in which they go through these phases.
+    pub phases: Vec<PhaseReport>,
+}
+
+/// How long commands spent in one phase.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PhaseReport {
+    /// Which.
+    pub phase: &'static str,
+    /// Commands that were followed.
+    pub count: u64,
+    /// The mean, ns.
+    pub mean_ns: u64,
+    /// What 99 of 100 did not pass, ns, to a factor of two.
+    pub p99_ns: u64,
+    /// The longest, ns.
+    pub max_ns: u64,
+}
+
+impl LaneCounters {
+    /// A doorbell was rung for so many PDUs, and counts so many rings.
+    #[inline]
+    pub(crate) fn on_rung(&self, pdu_count: u32, doorbell: &DoorbellCounters) {
+        self.caravan_count.add(1);
+        self.pdu_count.add(pdu_count.into());
+        self.rings.iter().zip(doorbell.rings).for_each(|(counter, count)| counter.set(count));
+        self.doorbell_waited_ns.set(doorbell.waited_ns);
+    }
+
+    /// How they stand.
+    #[must_use]
+    pub fn report(&self) -> LaneReport {
+        let commands = [&self.read_count, &self.write_count, &self.other_count, &self.failed_count];
+        let rings = Reason::ALL.map(|reason| (reason.name(), self.rings[reason as usize].get()));
+        let phases = &self.phases;
+        let phases = [
+            ("socket", &phases.socket),
+            ("backend", &phases.backend),
+            ("doorbell", &phases.doorbell),
+            ("send", &phases.send),
+        ];
+        LaneReport {
+            command_count: commands.iter().map(|counter| counter.get()).sum(),
+            caravan_count: self.caravan_count.get(),
+            pdu_count: self.pdu_count.get(),
+            send_count: self.send_count.get(),
+            blocked_count: self.blocked_count.get(),
+            sent_bytes: self.sent_bytes.get(),
+            receive_count: self.receive_count.get(),
+            dry_receive_count: self.dry_receive_count.get(),
+            received_bytes: self.received_bytes.get(),
+            in_place_bytes: self.in_place_bytes.get(),
+            rings: rings.into_iter().filter(|(_, count)| *count > 0).collect(),
+            doorbell_waited_ns: self.doorbell_waited_ns.get(),
+            phases: phases.map(|(phase, times)| PhaseReport::new(phase, &times.get())).to_vec(),
+        }
+    }
+}
+
+impl PhaseReport {
+    fn new(phase: &'static str, times: &Durations) -> Self {
+        Self {
+            phase,
+            count: times.count,
+            mean_ns: times.mean_ns(),
+            p99_ns: times.percentile_ns(99),
+            max_ns: times.max_ns,
+        }
+    }
 }
 
 /// Counters of several lanes, summed.

@@ -32,6 +32,7 @@ pub mod placement;
 mod running;
 pub mod server;
 mod serving;
+mod stopwatch;
 pub mod subsystem;
 
 pub use serving::{Moving, Serving};

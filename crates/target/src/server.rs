@@ -2,23 +2,25 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use proto::controller_queue::QueueSettings;
-use proto::doorbell::Policy;
 use proto::handshake::ControllerOffer;
-use reactor::{Address, CoreList, EngineKind, Features, Listener, Mailbox, Reactor, Settings};
+use reactor::{Address, CoreList, EngineKind, Features, Listener, Mailbox, Reactor, Settings, TurnCounters};
 use wire::nqn::Nqn;
 
 use crate::commands::IoLimits;
-use crate::config::{Place, Problem, TargetConfig, Threads, TimeoutConfig};
+use crate::config::{Place, Problem, ReactorConfig, TargetConfig, Threads, TimeoutConfig};
 use crate::control::{Control, ControlSettings};
 use crate::lane::LaneTimeouts;
 use crate::limits::Limits;
 use crate::message::Message;
-use crate::operator::{self, Operator, Order, OrderKind, Report, RunningListener, Step, TargetState};
+use crate::operator::{
+    self, Operator, Order, OrderKind, ReactorState, Report, RunningListener, Step, TargetState,
+};
 use crate::serving::{DOOR, Home, Serving, ServingSettings};
 
 /// Why a target did not start. Nothing of it is left.
@@ -53,6 +55,8 @@ pub struct Target {
     addresses: Vec<Address<Message>>,
     threads: Vec<JoinHandle<io::Result<()>>>,
     engine: EngineKind,
+    /// What each reactor does.
+    turns: Vec<Arc<TurnCounters>>,
     stop_ms: u64,
     memcached: Vec<SocketAddr>,
 }
@@ -84,6 +88,7 @@ impl Target {
             addresses: mailboxes.iter().map(Mailbox::address).collect(),
             threads: Vec::new(),
             engine,
+            turns: vec![Arc::default(); cores.len()],
             stop_ms: config.timeouts.stop_ms,
             memcached: doors.iter().map(Listener::address).collect(),
         };
@@ -95,8 +100,12 @@ impl Target {
             busy_poll: config.reactors.busy_poll,
             accepts_per_s: config.limits.connections_per_s_max,
         };
-        let serving =
-            serving_settings(&config.limits, &config.timeouts, config.reactors.doorbell, reactor_count);
+        let serving = ServingSettings {
+            doorbell: config.reactors.doorbell,
+            receive: config.reactors.receive,
+            in_place_bytes: config.reactors.in_place_bytes,
+            ..serving_settings(&config.limits, &config.timeouts, reactor_count)
+        };
         let control = control_settings(config, target.operator.discovery_nqn(), reactor_count);
         let mut home = Some(home(control, cores.clone(), steps));
         let start = Instant::now();
@@ -125,8 +134,12 @@ impl Target {
         for _ in 0..target.threads.len() {
             let (reactor, result) = is_ready.recv().expect("each thread says how it went");
             match result {
-                Ok(EngineKind::Epoll) => target.engine = EngineKind::Epoll,
-                Ok(EngineKind::Uring) => {}
+                Ok((engine, turns)) => {
+                    if engine == EngineKind::Epoll {
+                        target.engine = engine;
+                    }
+                    target.turns[reactor] = turns;
+                }
                 Err(source) => return Err(target.abandon(StartError::Reactor { reactor, source })),
             }
         }
@@ -183,7 +196,7 @@ impl Target {
         }
         drop(to);
         for report in reports {
-            state.reactors.push(report.reactor);
+            state.reactors.push(with_turns(report.reactor, &self.turns));
             state.placement = state.placement.or(report.placement);
         }
         state.reactors.sort_unstable_by_key(|reactor| reactor.reactor);
@@ -235,7 +248,7 @@ pub fn applications(
     steps: Vec<Step>,
 ) -> Vec<Serving> {
     let reactor_count = settings.reactor_count;
-    let serving = serving_settings(limits, timeouts, Policy::default(), reactor_count);
+    let serving = serving_settings(limits, timeouts, reactor_count);
     let mut home = Some(home(settings, vec![None; reactor_count.into()], steps));
     (0..reactor_count).map(|reactor| Serving::new(serving, reactor, home.take())).collect()
 }
@@ -260,6 +273,21 @@ fn busy_polled_packets() -> Option<u64> {
     })
 }
 
+/// Adds what a reactor counts.
+fn with_turns(reactor: ReactorState, turns: &[Arc<TurnCounters>]) -> ReactorState {
+    let turns = &turns[usize::from(reactor.reactor)];
+    ReactorState {
+        busy_turn_count: turns.busy_turn_count.get(),
+        spin_turn_count: turns.spin_turn_count.get(),
+        sleep_count: turns.sleep_count.get(),
+        asleep_ns: turns.asleep_ns.get(),
+        ..reactor
+    }
+}
+
+/// What a reactor's thread says of its start.
+type Started = io::Result<(EngineKind, Arc<TurnCounters>)>;
+
 /// What a reactor's thread is given.
 struct Plan {
     settings: Settings,
@@ -271,11 +299,7 @@ struct Plan {
     home: Option<Home>,
 }
 
-fn run(
-    plan: Plan,
-    mailbox: Mailbox<Message>,
-    ready: &Sender<(usize, io::Result<EngineKind>)>,
-) -> io::Result<()> {
+fn run(plan: Plan, mailbox: Mailbox<Message>, ready: &Sender<(usize, Started)>) -> io::Result<()> {
     let index = plan.index;
     let made = match plan.core {
         Some(core) => reactor::pin(core),
@@ -289,7 +313,7 @@ fn run(
         Ok(reactor) => {
             let mut reactor = reactor.with_peers(index, plan.addresses, plan.start);
             // The starter may have given up already.
-            let _ = ready.send((index, Ok(reactor.engine())));
+            let _ = ready.send((index, Ok((reactor.engine(), reactor.counters()))));
             reactor.run().inspect_err(|error| tracing::error!(%error, index, "reactor failed"))
         }
         Err(error) => {
@@ -348,12 +372,9 @@ fn cores(threads: &Threads) -> io::Result<Vec<Option<usize>>> {
     })
 }
 
-fn serving_settings(
-    limits: &Limits,
-    timeouts: &TimeoutConfig,
-    doorbell: Policy,
-    reactor_count: u16,
-) -> ServingSettings {
+/// How lanes serve, as far as it does not hang on the reactors' settings.
+fn serving_settings(limits: &Limits, timeouts: &TimeoutConfig, reactor_count: u16) -> ServingSettings {
+    let defaults = ReactorConfig::default();
     let milliseconds = |ms: u64| ms.saturating_mul(1_000_000);
     ServingSettings {
         queue: QueueSettings {
@@ -380,7 +401,9 @@ fn serving_settings(
             send_ns: milliseconds(timeouts.send_ms),
             ..LaneTimeouts::default()
         },
-        doorbell,
+        doorbell: defaults.doorbell,
+        receive: defaults.receive,
+        in_place_bytes: defaults.in_place_bytes,
         unconnected_count_max: limits.unconnected_count_max,
         reactor_count,
     }

@@ -8,6 +8,7 @@ mod unconnected;
 
 use proto::controller_queue::QueueSettings;
 use proto::doorbell::Policy;
+use proto::receive::Receive;
 use reactor::{Application, Completion, Connection, Io, ListenerTag, SocketId, Token};
 use store::Ticket;
 
@@ -47,6 +48,9 @@ pub(crate) struct ServingSettings {
     pub(crate) limits: IoLimits,
     pub(crate) timeouts: LaneTimeouts,
     pub(crate) doorbell: Policy,
+    pub(crate) receive: Receive,
+    /// The rest of a PDU's data is received straight into its buffer if it is at least this long.
+    pub(crate) in_place_bytes: usize,
     /// Connections without a queue, of all reactors, and how many reactors these are.
     pub(crate) unconnected_count_max: u32,
     pub(crate) reactor_count: u16,

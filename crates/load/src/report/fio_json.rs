@@ -813,8 +813,21 @@ mod tests {
                     "class": "default",
                     "core": 1,
                     "counters": {
-                      "caravans": 77
+                      "caravans": 77,
+                      "commands": 308,
+                      "rings_turn": 77,
+                      "sent_bytes": 22176
                     }
+                  }
+                ],
+                "phases": [
+                  {
+                    "phase": "doorbell",
+                    "count": 3,
+                    "mean_ns": 2000,
+                    "p50_ns": 1023,
+                    "p99_ns": 5000,
+                    "max_ns": 5000
                   }
                 ]
               }

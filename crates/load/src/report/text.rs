@@ -43,6 +43,7 @@ fn write_table(out: &mut String, report: &Report, detail: Detail) -> std::fmt::R
     if detail >= Detail::Percentiles {
         write_percentiles(out, report)?;
         write_lanes(out, report)?;
+        write_lane_sums(out, report)?;
     }
     if detail >= Detail::Histogram {
         for result in &report.kinds {
@@ -191,6 +192,46 @@ fn write_lanes(out: &mut String, report: &Report) -> std::fmt::Result {
     Ok(())
 }
 
+/// What the lanes did for it, and where the time of commands went.
+fn write_lane_sums(out: &mut String, report: &Report) -> std::fmt::Result {
+    let sum = |counter: &str| -> u64 {
+        report.lanes.iter().filter_map(|lane| lane.counters.get(counter)?.as_u64()).sum()
+    };
+    let (commands, caravans) = (sum("commands"), sum("caravans"));
+    if caravans == 0 {
+        return Ok(());
+    }
+    let (per_caravan, bytes) = (commands as f64 / caravans as f64, sum("sent_bytes") / caravans);
+    writeln!(out, "\ncaravans    {caravans} of {per_caravan:.1} commands and {bytes} bytes in the mean")?;
+    write!(out, "doorbells  ")?;
+    for (name, _) in report.lanes.iter().take(1).flat_map(|lane| &lane.counters) {
+        if let (Some(reason), count @ 1..) = (name.strip_prefix("rings_"), sum(name)) {
+            write!(out, " {reason} {count}")?;
+        }
+    }
+    writeln!(
+        out,
+        "\nsocket      {} sends ({} blocked), {} receives, {} in vain; {} spins, {} sleeps",
+        sum("sends"),
+        sum("blocks"),
+        sum("receives"),
+        sum("dry_receives"),
+        sum("spins"),
+        sum("sleeps")
+    )?;
+    write!(out, "\n{:<12}{:>12}", "phase", "followed")?;
+    ["mean us", "p50 us", "p99 us", "max us"].iter().try_for_each(|column| write!(out, "{column:>12}"))?;
+    writeln!(out)?;
+    for phase in &report.phases {
+        write!(out, "{:<12}{:>12}", phase.phase, phase.count)?;
+        for ns in [phase.mean_ns, phase.p50_ns, phase.p99_ns, phase.max_ns] {
+            write!(out, "{:>12.2}", ns as f64 / 1e3)?;
+        }
+        writeln!(out)?;
+    }
+    Ok(())
+}
+
 fn write_histogram(out: &mut String, kind: &str, latency: &Latency) -> std::fmt::Result {
     writeln!(out, "\n{kind}: {:>14}{:>14}{:>14}{:>14}", "from us", "to us", "cumulative %", "count")?;
     let mut seen = 0;
@@ -307,7 +348,14 @@ mod tests {
             100                        121.600               119.600          30000000.000          30000000.000
 
             lane  class     core      commands         sends      receives        sleeps   commands/send
-            0     default      1             0             0             0             0            0.00
+            0     default      1           308             0             0             0          308.00
+
+            caravans    77 of 4.0 commands and 288 bytes in the mean
+            doorbells   turn 77
+            socket      0 sends (0 blocked), 0 receives, 0 in vain; 0 spins, 0 sleeps
+
+            phase           followed     mean us      p50 us      p99 us      max us
+            doorbell               3        2.00        1.02        5.00        5.00
             ");
     }
 

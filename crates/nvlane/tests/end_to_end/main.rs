@@ -5,6 +5,7 @@
 mod aborts;
 mod churn;
 mod corruption;
+mod counters;
 mod doorbells;
 mod edges;
 mod endings;

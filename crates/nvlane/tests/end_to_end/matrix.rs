@@ -1,6 +1,6 @@
 //! nvlane against nvlane, in every way in which two ends can agree: the data is right.
 
-use host::{Association, Options};
+use host::{Association, Options, Receive};
 use proptest::prelude::*;
 use reactor::EngineKind;
 use target::config::TargetConfig;
@@ -17,6 +17,8 @@ struct Offer {
     window: u32,
     windows: u8,
     cpda: u8,
+    in_place: usize,
+    receive: Receive,
 }
 
 /// What the host's end is.
@@ -30,7 +32,11 @@ struct Wish {
     depth: u16,
     in_capsule: u32,
     in_place: u32,
+    receive: Receive,
 }
+
+/// Ways to receive; most lanes take the first.
+const RECEIVES: [Receive; 3] = [Receive::Staging, Receive::Staging, Receive::Pdu];
 
 impl Offer {
     fn rig(self, engine: EngineKind, storage: &[&str]) -> Rig {
@@ -39,6 +45,7 @@ impl Offer {
             (limits.h2c_data_bytes_max, limits.in_capsule_bytes) = (self.h2c_data, self.in_capsule);
             (limits.window_bytes_max, limits.window_count_max) = (self.window, self.windows);
             limits.data_alignment = alignment(self.cpda);
+            (config.reactors.in_place_bytes, config.reactors.receive) = (self.in_place, self.receive);
         })
     }
 }
@@ -54,6 +61,7 @@ impl Wish {
             depth: self.depth,
             in_capsule_bytes_max: self.in_capsule,
             in_place_bytes: self.in_place,
+            receive: self.receive,
             ..options()
         }
     }
@@ -92,7 +100,8 @@ fn every_agreement_carries_data_unchanged() {
             {
                 for in_capsule in [0, 8192, 64 << 10] {
                     let windows = random.pick(&[1, 2, 4]);
-                    let offer = Offer { h2c_data, in_capsule, window, windows, cpda };
+                    let (in_place, receive) = (random.pick(&[1, 16 << 10]), random.pick(&RECEIVES));
+                    let offer = Offer { h2c_data, in_capsule, window, windows, cpda, in_place, receive };
                     let rig = offer.rig(engine, &["ram:2M?lba=512"]);
                     for digests in 0..4 {
                         let wish = Wish {
@@ -104,6 +113,7 @@ fn every_agreement_carries_data_unchanged() {
                             depth: random.pick(&[1, 2, 8, 32, 128]),
                             in_capsule: random.pick(&[0, 4096, u32::MAX]),
                             in_place: random.pick(&[1, 4096, 64 << 10]),
+                            receive: random.pick(&RECEIVES),
                         };
                         let load = Load { commands: 60, bytes: 3 << 20, blocks_max: 2048 };
                         let association = rig.connect(wish.options());
@@ -136,13 +146,16 @@ fn every_depth_and_number_of_lanes_works_on_every_storage() {
 }
 
 fn offers() -> impl Strategy<Value = Offer> {
-    (1u32..=512, 0u32..=64, 1u32..=512, 1u8..=4, 0u8..=31).prop_map(
-        |(h2c_data, in_capsule, window, windows, cpda)| Offer {
+    let receive = prop::sample::select(RECEIVES.as_slice());
+    (1u32..=512, 0u32..=64, 1u32..=512, 1u8..=4, 0u8..=31, 1usize..100_000, receive).prop_map(
+        |(h2c_data, in_capsule, window, windows, cpda, in_place, receive)| Offer {
             h2c_data: 4092 + h2c_data * 4,
             in_capsule: in_capsule * 1024,
             window: window * window * 4,
             windows,
             cpda,
+            in_place,
+            receive,
         },
     )
 }
@@ -150,18 +163,11 @@ fn offers() -> impl Strategy<Value = Offer> {
 fn wishes() -> impl Strategy<Value = Wish> {
     let in_place = prop_oneof![Just(1u32), 1u32..200_000];
     let in_capsule = prop_oneof![Just(u32::MAX), 0u32..70_000];
-    (0u8..4, 0u8..=31, 1u32..=20, any::<bool>(), 1u16..=4, 1u16..=128, in_capsule, in_place).prop_map(
-        |(digests, hpda, r2t_limit, flow_control, lanes, depth, in_capsule, in_place)| Wish {
-            digests,
-            hpda,
-            r2t_limit,
-            flow_control,
-            lanes,
-            depth,
-            in_capsule,
-            in_place,
-        },
-    )
+    let receive = prop::sample::select(RECEIVES.as_slice());
+    (0u8..4, 0u8..=31, 1u32..=20, any::<bool>(), 1u16..=4, 1u16..=128, in_capsule, in_place, receive)
+        .prop_map(|(digests, hpda, r2t_limit, flow_control, lanes, depth, in_capsule, in_place, receive)| {
+            Wish { digests, hpda, r2t_limit, flow_control, lanes, depth, in_capsule, in_place, receive }
+        })
 }
 
 proptest! {

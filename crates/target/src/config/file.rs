@@ -211,6 +211,8 @@ struct RawReactors {
     busy_poll_us: Option<Spanned<u32>>,
     prefer_busy_poll: Option<Spanned<bool>>,
     busy_poll_budget: Option<Spanned<u16>>,
+    receive: Option<Spanned<String>>,
+    in_place: Option<Spanned<RawSize>>,
     pool: Option<Spanned<RawSize>>,
 }
 
@@ -456,6 +458,17 @@ impl Reader<'_> {
                 budget.into_inner()
             }),
         };
+        if let Some(receive) = &raw.receive
+            && let Some(receive) = self.parsed(receive, "")
+        {
+            reactors.receive = receive;
+        }
+        if let Some(in_place) = raw.in_place
+            && let Some(bytes) = self.size(&in_place)
+        {
+            // No data is longer than memory.
+            reactors.in_place_bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        }
         if let Some(pool) = raw.pool {
             self.spans.insert(Place::Reactors("pool"), pool.span());
             if let Some(bytes) = self.size(&pool) {

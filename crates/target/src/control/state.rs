@@ -1,11 +1,12 @@
 //! Tells how things are.
 
 use proto::controller::ControllerState as MachineState;
+use reactor::Counter;
 use wire::id::Qid;
 
 use super::Control;
 use crate::control_record::{ControllerKind, ControllerRecord, LaneId, Life, Transition};
-use crate::lane_counters::{Counter, LaneCounters};
+use crate::lane_counters::LaneCounters;
 use crate::operator::{
     ControllerState, ListenerState, NamespaceState, QueueState, SubsystemState, TargetState,
 };
@@ -83,6 +84,7 @@ impl Control {
             send_count: count(|lane| &lane.send_count),
             pdu_count: count(|lane| &lane.pdu_count),
             receive_count: count(|lane| &lane.receive_count),
+            counters: counters.map(|counters| counters.report()).unwrap_or_default(),
         }
     }
 

@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 
 use serde::Serialize;
 
+use crate::lane_counters::LaneReport;
 use crate::placement::Placement;
 
 /// Everything the control plane knows, for people and programs to read.
@@ -138,6 +139,8 @@ pub struct QueueState {
     pub pdu_count: u64,
     /// Receives that brought something.
     pub receive_count: u64,
+    /// What its lane has done.
+    pub counters: LaneReport,
 }
 
 /// A thread.
@@ -153,6 +156,14 @@ pub struct ReactorState {
     pub io_lanes_ever: u64,
     /// The device queues (NAPI ids) that packets of its lanes came in through.
     pub napi_ids: Vec<u32>,
+    /// Turns in which there was work.
+    pub busy_turn_count: u64,
+    /// Turns spent spinning.
+    pub spin_turn_count: u64,
+    /// Sleeps.
+    pub sleep_count: u64,
+    /// Time asleep, ns.
+    pub asleep_ns: u64,
     /// What became of busy polling.
     pub busy_poll: BusyPollState,
 }

@@ -20,6 +20,7 @@ use crate::fused::Verdict;
 use crate::lane::{Lane, LaneState, payload_digest};
 use crate::message::{Answer, Failure, Message, Request, RequestKind};
 use crate::running::{Owner, Running, Step, Supply};
+use crate::stopwatch::Stage;
 
 /// Data that admin and Fabrics commands may bring, bytes.
 const CONTROL_DATA_BYTES_MAX: u32 = 8192;
@@ -70,6 +71,29 @@ impl Serving {
                         io.pause(socket);
                     }
                 }
+            }
+        }
+    }
+
+    /// Notes how the command that the lane's stopwatch follows has begun.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn follow(
+        &mut self,
+        io: &mut impl Io<Message>,
+        index: u32,
+        slot: Slot,
+        begun_ns: u64,
+        begun: &Begun,
+    ) {
+        let Some(lane) = self.lanes[index as usize].lane.as_deref_mut() else { return };
+        let times = &lane.counters.phases;
+        match begun {
+            Begun::RequestData(_) => lane.watch.await_data(slot),
+            Begun::Started { .. } => lane.watch.begin(times, slot, io.now_ns(), begun_ns),
+            Begun::Complete(..) | Begun::Data(..) | Begun::Value(..) => {
+                lane.watch.begin(times, slot, io.now_ns(), begun_ns);
+                lane.watch.on_done(times, io.clock_ns());
             }
         }
     }
@@ -373,7 +397,9 @@ impl Serving {
     ) {
         let Some(lane) = self.lanes[index as usize].lane.as_deref_mut() else { return };
         lane.set_ticket(slot, None);
+        let is_followed = lane.watch.stage() == Stage::Data(slot);
         if !is_intact {
+            lane.watch.forget(slot);
             // The framing is still good, so only the command fails. wire §3
             self.commands.running.remove(ticket);
             let status = Status::TRANSIENT_TRANSPORT_ERROR;
@@ -386,7 +412,11 @@ impl Serving {
         }
         let Some(caller) = self.caller(index, slot) else { return };
         let supply = Supply::Buffer(buffer);
+        let followed_ns = is_followed.then(|| io.clock_ns());
         let begun = self.commands.begin_with(io, caller, sqe, &[], supply, Some(ticket));
+        if let Some(begun_ns) = followed_ns {
+            self.follow(io, index, slot, begun_ns, &begun);
+        }
         if !matches!(begun, Begun::Started { .. }) {
             self.commands.running.remove(ticket);
         }
@@ -425,6 +455,9 @@ impl Serving {
             lane.queue.complete(second, status, 0);
         } else {
             lane.set_ticket(slot, None);
+            if lane.watch.stage() == Stage::Backend(slot) {
+                lane.watch.on_done(&lane.counters.phases, io.clock_ns());
+            }
             match ended.data {
                 Some((payload, length)) => {
                     lane.counters.read_count.add(1);
@@ -560,6 +593,7 @@ impl Serving {
             return false;
         }
         lane.set_ticket(slot, None);
+        lane.watch.forget(slot);
         lane.queue.complete(slot, Status::ABORT_REQUESTED, 0);
         if !std::mem::replace(&mut lane.is_dirty, true) {
             self.dirty.push(id.index);

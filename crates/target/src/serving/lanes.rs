@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 
 use proto::Violation;
 use proto::controller_queue::Event;
+use proto::receive::Receive;
 use reactor::{Connection, Io, ListenerTag, Received};
 use wire::opcode::AdminOpcode;
 use wire::sqe::Fuse;
@@ -18,8 +19,8 @@ use crate::lane::{Activity, Flushed, Lane, LaneState};
 use crate::message::{Failure, Message, Request, RequestKind};
 use crate::running::Owner;
 
-/// The rest of a PDU's data is received straight into its buffer if it is at least this long.
-const IN_PLACE_BYTES_MIN: usize = 16 * 1024;
+/// Where each receive brings a PDU's header or data only, there are so many in a turn at most.
+const PDU_RECEIVE_COUNT_MAX: usize = 1024;
 
 /// Lanes that took in no command for this long give back memory that they do not need, ns.
 const SWEEP_NS: u64 = 5_000_000_000;
@@ -143,29 +144,64 @@ impl Serving {
         }
     }
 
-    /// Receives once, and acts on what came. Says whether anything did.
+    /// Receives, and acts on what came. Says whether anything did.
     pub(super) fn receive(&mut self, io: &mut impl Io<Message>, index: u32) -> bool {
         let mut staging = std::mem::take(&mut self.staging);
-        let worked = self.receive_into(io, index, &mut staging);
+        let worked = match self.settings.receive {
+            Receive::Staging => {
+                self.receive_into(io, index, &mut staging, None, self.settings.in_place_bytes)
+            }
+            Receive::Pdu => self.receive_pieces(io, index, &mut staging),
+        };
         self.staging = staging;
         worked
     }
 
-    pub(super) fn receive_into(&mut self, io: &mut impl Io<Message>, index: u32, staging: &mut [u8]) -> bool {
+    /// Receives PDU by PDU: headers, parts of them, and data each by themselves.
+    #[cold]
+    fn receive_pieces(&mut self, io: &mut impl Io<Message>, index: u32, staging: &mut [u8]) -> bool {
+        for count in 0..PDU_RECEIVE_COUNT_MAX {
+            // Paused, it is to be left alone.
+            let Some(lane) = self.lane(index).filter(|lane| lane.held.is_none()) else { return count > 0 };
+            let wanted = lane.queue.wanted_bytes();
+            if !self.receive_into(io, index, staging, Some(wanted), 1) {
+                return count > 0;
+            }
+        }
+        true
+    }
+
+    /// Receives once: data that belongs into a buffer and is `in_place_bytes` long at least goes there, everything else into `staging`.
+    /// With a limit so many bytes are received at most, or what goes into a buffer and nothing behind it.
+    #[inline]
+    fn receive_into(
+        &mut self,
+        io: &mut impl Io<Message>,
+        index: u32,
+        staging: &mut [u8],
+        limit: Option<usize>,
+        in_place_bytes: usize,
+    ) -> bool {
         let Some(lane) = self.lane(index) else { return false };
         let Some(socket) = lane.socket else { return false };
         let mut placed_max = 0;
         let received = match lane.queue.place() {
-            Some(place) if place.len() >= IN_PLACE_BYTES_MIN => {
+            Some(place) if place.len() >= in_place_bytes => {
                 placed_max = place.len();
-                io.receive(socket, &mut [IoSliceMut::new(place), IoSliceMut::new(staging)])
+                let behind = if limit.is_some() { 0 } else { staging.len() };
+                io.receive(socket, &mut [IoSliceMut::new(place), IoSliceMut::new(&mut staging[..behind])])
             }
-            _ => io.receive(socket, &mut [IoSliceMut::new(staging)]),
+            _ => {
+                let count = limit.map_or(staging.len(), |limit| limit.min(staging.len()));
+                io.receive(socket, &mut [IoSliceMut::new(&mut staging[..count])])
+            }
         };
         match received {
             Received::Bytes(count) => {
                 lane.counters.receive_count.add(1);
+                lane.counters.received_bytes.add(count as u64);
                 let placed = count.min(placed_max);
+                lane.counters.in_place_bytes.add(placed as u64);
                 if placed > 0
                     && let Err(violation) = lane.queue.on_placed(placed)
                 {
@@ -175,7 +211,10 @@ impl Serving {
                 self.take_in(io, index, &staging[..count - placed]);
                 true
             }
-            Received::Dry => false,
+            Received::Dry => {
+                lane.counters.dry_receive_count.add(1);
+                false
+            }
             Received::Ended => {
                 self.close(io, index);
                 true
@@ -226,7 +265,11 @@ impl Serving {
                         let (index, generation) = (lane.id.index, lane.id.generation);
                         let owner = Owner::Lane { index, generation, slot };
                         let caller = Caller { owner, subsystem, must_own };
+                        let followed_ns = lane.watch.follows_next().then(|| io.clock_ns());
                         let begun = self.commands.begin(io, caller, &sqe, data);
+                        if let Some(begun_ns) = followed_ns {
+                            self.follow(io, index, slot, begun_ns, &begun);
+                        }
                         self.on_begun(io, index, slot, &sqe, begun);
                         continue;
                     }

@@ -138,6 +138,8 @@ impl Serving {
                 polled_sleeps: polling.sleep_count,
                 polled_hits: polling.sleep_hit_count,
             },
+            // Its turns are counted where it runs.
+            ..ReactorState::default()
         }
     }
 }
