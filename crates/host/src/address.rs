@@ -266,7 +266,8 @@ fn check_family(family: &str, host: &HostName) -> Result<(), AddressError> {
 }
 
 fn from_url(text: &str) -> Result<Address, AddressError> {
-    let rest = match text.split_once("://") {
+    // What stands behind a slash is a name, whatever it looks like.
+    let rest = match text.split_once("://").filter(|(scheme, _)| !scheme.contains('/')) {
         Some((scheme, rest)) if scheme.eq_ignore_ascii_case("nvme+tcp") => rest,
         Some((scheme, _)) => return Err(AddressError::Scheme(scheme.into())),
         None => text,
@@ -457,6 +458,14 @@ mod tests {
         assert_eq!(parse("target/nqn.2014-08.org.nvmexpress.discovery").port(), 8009);
         assert_eq!(parse(&format!("target/{NQN}")).port(), 4420);
         assert_eq!(parse(&format!("target:1/{NQN}")).port(), 1);
+    }
+
+    #[test]
+    fn a_name_may_look_like_a_scheme() {
+        let address = Address::new(HostName::Ip("192.0.2.1".parse().unwrap()))
+            .with_subsystem("nqn.2016-06.io.nvlane:a://b".parse().unwrap());
+        assert_eq!(parse(&address.to_string()), address);
+        assert_eq!(parse(&address.to_url()), address);
     }
 
     #[test]
