@@ -5,7 +5,7 @@ use std::io::{self, IoSliceMut};
 
 use reactor::{
     Application, Arrival, BusyPolling, Connection, Io, Listener, ListenerTag, Operation, Pool, Received,
-    Segment, Sent, SocketId, Timers, Token, TurnCounters,
+    Segment, Sent, SocketId, Timers, Token,
 };
 use target::Serving;
 use target::message::Message;
@@ -314,10 +314,6 @@ impl Io<Message> for Core {
 
     fn pool(&self) -> &Pool {
         &self.pool
-    }
-
-    fn counters(&self) -> TurnCounters {
-        TurnCounters::default()
     }
 
     fn stop(&mut self) {
