@@ -43,7 +43,7 @@ fn a_reload_changes_when_answers_leave_on_lanes_that_live() {
         let association = rig.connect(Options { lanes: 1, depth: DEPTH, ..options() });
         let lane = association.lane().expect("a lane");
         let mut lanes = LaneSet::new(vec![lane]).expect("a set");
-        assert_eq!(queue(&rig).doorbell, "turn");
+        assert_eq!(queue(&rig).doorbell, "adaptive:20");
         let (reads, together) = sends(&rig, &association, &mut lanes);
         assert_eq!(reads, 20 * u64::from(DEPTH));
         assert!(together < reads / 2, "{together} sends for {reads} answers");
