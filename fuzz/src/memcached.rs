@@ -47,7 +47,7 @@ impl Router for Partitions {
         self.sent.push(Sent::To(to, batch));
     }
 
-    fn send_all(&mut self, ticket: Ticket, flush: Option<i64>) {
+    fn send_all(&mut self, ticket: Ticket, flush: Option<i64>, _: bool) {
         self.sent.push(Sent::ToAll(ticket, flush));
     }
 
@@ -58,7 +58,8 @@ impl Router for Partitions {
 
 impl Partitions {
     fn new(count: usize) -> Self {
-        let door = DoorSettings { value_bytes_max: VALUE_BYTES_MAX, ..DoorSettings::default() };
+        let door =
+            DoorSettings { value_bytes_max: VALUE_BYTES_MAX, allows_flush: true, ..DoorSettings::default() };
         let executor = |_| {
             let settings = Settings { memory_bytes: MEMORY_BYTES, ..Settings::default() };
             Executor::new(Processor::new(settings).expect("a little memory"), door, NOW_S)

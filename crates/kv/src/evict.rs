@@ -13,7 +13,7 @@ use crate::regions::{CLASS_COUNT, Class, Use};
 pub(crate) struct Hands {
     /// By class: which of its regions, and which block.
     by_class: [(usize, usize); CLASS_COUNT],
-    region: u32,
+    pub(crate) region: u32,
     crawl: u32,
     pressure: u32,
 }
@@ -77,6 +77,9 @@ impl Processor {
             && self.empty_by_moving(region)
         {
             return true;
+        }
+        if self.durable.is_some() {
+            return self.demote_region() || self.crawl(self.regions.count()) > 0;
         }
         if self.settings.eviction == Eviction::None {
             // Only what has expired may go; one search over everything, in pieces that say whether it was
@@ -145,7 +148,7 @@ impl Processor {
     }
 
     /// Removes an item from the index.
-    fn evict(&mut self, line: u32) {
+    pub(crate) fn evict(&mut self, line: u32) {
         let header = self.header(line);
         if self.is_expired(&header) {
             self.counters.expired_count += 1;
@@ -155,7 +158,7 @@ impl Processor {
         }
         let hash = self.hash_of_item(line);
         let (node, cell) = self.entry_of(hash, line).expect("an item that is not held is in the index");
-        self.remove(hash, Place { node, cell: cell as u8, item: Some(line) });
+        self.unlink(hash, Place { node, cell: cell as u8, item: Some(line) });
     }
 
     /// Empties the least used of a few regions; of equals rather one of another class.
@@ -194,7 +197,7 @@ impl Processor {
 
     /// How much a region is used, by a few of its blocks. They lose a use by it: a class that nothing is
     /// stored in has no hand that goes over it.
-    fn cool(&mut self, region: u32) -> usize {
+    pub(crate) fn cool(&mut self, region: u32) -> usize {
         let (mut uses, mut seen, mut block) = (0, 0, 0);
         while seen < 8
             && let Some((at, line)) = self.regions.next_taken(region, block)

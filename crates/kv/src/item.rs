@@ -7,6 +7,10 @@
 //!
 //! A pair of 16 and 32 bytes fills a line exactly. A value that does not fit into a region with its key has
 //! its first parts in whole regions, its *extents*, listed in the item, and its tail behind the key.
+//!
+//! In a partition that is written to a log, items that may be reduced to a stub have their place in the log as
+//! the last eight bytes, 0 while they are in none. A *stub* has no value, but the place of it where extents
+//! would be listed.
 
 use crate::regions::{Class, REGION_BYTES};
 
@@ -35,6 +39,11 @@ pub(crate) const BITS_AT: usize = 7;
 /// Where the expiry is in the header.
 pub(crate) const EXPIRY_AT: usize = 12;
 
+/// Set in the number of extents of a stub: its place follows, as long as two of them.
+pub(crate) const AWAY: u32 = 1 << 31;
+/// Bytes of a place in the log.
+pub(crate) const PLACE_BYTES: usize = 8;
+
 const CAS_BITS: u32 = 48;
 
 /// The first bytes of an item.
@@ -59,6 +68,8 @@ pub(crate) struct Layout {
     pub(crate) value_at: usize,
     /// Bytes of value in the block.
     pub(crate) tail_bytes: usize,
+    /// Where the place in the log is, or 0 if the item has none.
+    pub(crate) place_at: usize,
     pub(crate) total_bytes: usize,
 }
 
@@ -103,12 +114,14 @@ impl Header {
 }
 
 impl Layout {
-    /// How an item is laid out.
+    /// How an item is laid out; with `has_log`, with its place in it if a stub would be half as large.
     #[inline]
-    pub(crate) fn new(key_bytes: usize, value_bytes: usize, flags: u32) -> Self {
+    pub(crate) fn new(key_bytes: usize, value_bytes: usize, flags: u32, has_log: bool) -> Self {
         let bits = if flags > u32::from(u16::MAX) { WIDE } else { 0 };
         let fixed = HEADER_BYTES + if bits == 0 { 0 } else { 4 };
-        let whole = fixed + key_bytes + value_bytes;
+        let place_bytes = if has_log { place_bytes(fixed, key_bytes, value_bytes) } else { 0 };
+        let place_at = |total: usize| if place_bytes == 0 { 0 } else { total - PLACE_BYTES };
+        let whole = fixed + key_bytes + value_bytes + place_bytes;
         if whole <= REGION_BYTES {
             return Self {
                 bits,
@@ -117,13 +130,14 @@ impl Layout {
                 key_at: fixed,
                 value_at: fixed + key_bytes,
                 tail_bytes: value_bytes,
+                place_at: place_at(whole),
                 total_bytes: whole,
             };
         }
         let mut extent_count = value_bytes / REGION_BYTES;
         let block = |extent_count: usize| {
             let tail = value_bytes.saturating_sub(extent_count * REGION_BYTES);
-            fixed + 8 + 4 * extent_count + key_bytes + tail
+            fixed + 8 + 4 * extent_count + key_bytes + tail + place_bytes
         };
         if block(extent_count) > REGION_BYTES {
             extent_count += 1;
@@ -136,7 +150,25 @@ impl Layout {
             key_at,
             value_at: key_at + key_bytes,
             tail_bytes: value_bytes.saturating_sub(extent_count * REGION_BYTES),
+            place_at: place_at(block(extent_count)),
             total_bytes: block(extent_count),
+        }
+    }
+
+    /// How a stub is laid out.
+    pub(crate) fn stub(key_bytes: usize, flags: u32) -> Self {
+        let bits = if flags > u32::from(u16::MAX) { WIDE } else { 0 };
+        let extents_at = HEADER_BYTES + if bits == 0 { 0 } else { 4 } + 8;
+        let key_at = extents_at + PLACE_BYTES;
+        Self {
+            bits: bits | LARGE,
+            extent_count: PLACE_BYTES / 4,
+            extents_at,
+            key_at,
+            value_at: key_at + key_bytes,
+            tail_bytes: 0,
+            place_at: extents_at,
+            total_bytes: key_at + key_bytes,
         }
     }
 
@@ -147,6 +179,14 @@ impl Layout {
     }
 }
 
+/// Bytes for the place in the log: none if a stub would not be worth it.
+#[inline]
+fn place_bytes(fixed: usize, key_bytes: usize, value_bytes: usize) -> usize {
+    let whole = (fixed + key_bytes + value_bytes).div_ceil(reactor::LINE_BYTES);
+    let stub = (fixed + 8 + PLACE_BYTES + key_bytes).div_ceil(reactor::LINE_BYTES);
+    if whole >= 2 * stub { PLACE_BYTES } else { 0 }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -154,18 +194,22 @@ mod tests {
 
     #[test]
     fn a_pair_of_16_and_32_bytes_fills_a_line() {
-        assert_eq!(Layout::new(16, 32, 65535).total_bytes, 64);
-        assert_eq!(Layout::new(16, 32, 65536).total_bytes, 68);
+        assert_eq!(Layout::new(16, 32, 65535, true).total_bytes, 64);
+        assert_eq!(Layout::new(16, 32, 65536, false).total_bytes, 68);
     }
 
     #[test]
     fn every_value_up_to_256_mib_has_a_layout() {
         for value_bytes in [0, 1, 65_000, 65_269, 65_270, 65_271, 70_000, 131_072, 1 << 20, 256 << 20] {
             for key_bytes in [1, 250] {
-                let layout = Layout::new(key_bytes, value_bytes, u32::MAX);
-                assert!(layout.total_bytes <= REGION_BYTES, "{value_bytes}: {layout:?}");
-                let held = layout.extent_count * REGION_BYTES + layout.tail_bytes;
-                assert!(held >= value_bytes && (held == value_bytes || layout.tail_bytes == 0));
+                for has_log in [false, true] {
+                    let layout = Layout::new(key_bytes, value_bytes, u32::MAX, has_log);
+                    assert!(layout.total_bytes <= REGION_BYTES, "{value_bytes}: {layout:?}");
+                    let held = layout.extent_count * REGION_BYTES + layout.tail_bytes;
+                    assert!(held >= value_bytes && (held == value_bytes || layout.tail_bytes == 0));
+                    let value_end = layout.value_at + layout.tail_bytes;
+                    assert!(layout.place_at == 0 || layout.place_at == value_end);
+                }
             }
         }
     }

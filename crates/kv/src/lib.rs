@@ -10,10 +10,13 @@
 mod atomic;
 mod batch;
 mod bucket;
+mod changes;
 #[cfg(test)]
 mod density_tests;
+mod durable;
 mod evict;
 mod item;
+pub mod log;
 pub mod memcached;
 mod memory;
 #[cfg(test)]

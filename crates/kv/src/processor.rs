@@ -19,9 +19,11 @@ use std::io;
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_micro_inline};
 
 use crate::bucket::{Bucket, BucketMut, Kind};
+use crate::durable::Durable;
 use crate::evict::Hands;
 use crate::item::{
-    BITS_AT, EXPIRY_AT, FETCHED, HEADER_BYTES, Header, KEY_BYTES_AT, LARGE, Layout, STALE, USES, WIDE, WON,
+    AWAY, BITS_AT, EXPIRY_AT, FETCHED, HEADER_BYTES, Header, KEY_BYTES_AT, LARGE, Layout, STALE, USES, WIDE,
+    WON,
 };
 use crate::memory::Memory;
 use crate::regions::{REGION_BYTES, REGION_LINES, Regions};
@@ -90,6 +92,17 @@ impl KeyHash {
     #[inline]
     fn tag(self) -> u8 {
         self.0 as u8
+    }
+
+    /// All of its bits.
+    #[inline]
+    pub(crate) fn raw(self) -> u64 {
+        self.0
+    }
+
+    #[cfg(test)]
+    pub(crate) fn of(bits: u64) -> Self {
+        Self(bits)
     }
 }
 
@@ -171,6 +184,10 @@ pub struct Counters {
     pub moved_count: u64,
     /// Regions emptied by eviction or moving.
     pub reclaimed_count: u64,
+    /// Values that are in the log only, to make room for others.
+    pub demoted_count: u64,
+    /// Values that were fetched from the log.
+    pub loaded_count: u64,
 }
 
 /// A value on its way in: it has its memory, and is no one's yet.
@@ -219,11 +236,13 @@ pub struct Processor {
     pub(crate) change_count: u64,
     bucket_count: u32,
     secrets: RapidSecrets,
-    next_cas: u64,
+    pub(crate) next_cas: u64,
     /// Lines for the next buckets that overflow.
     spare: Vec<u32>,
     pins: HashMap<u32, Pins>,
     pending_count: usize,
+    /// What a log has to know, if there is one.
+    pub(crate) durable: Option<Box<Durable>>,
 }
 
 impl Processor {
@@ -255,6 +274,7 @@ impl Processor {
             spare: Vec::with_capacity(2),
             pins: HashMap::new(),
             pending_count: 0,
+            durable: None,
         })
     }
 
@@ -358,7 +378,7 @@ impl Processor {
             let expiry_s = u32::from_le_bytes(expiry.try_into().expect("four bytes"));
             if expiry_s != 0 && expiry_s <= self.now_s {
                 self.counters.expired_count += 1;
-                self.remove(hash, place);
+                self.unlink(hash, place);
                 return None;
             }
         }
@@ -376,7 +396,7 @@ impl Processor {
     }
 
     #[inline]
-    fn locate(&self, hash: KeyHash, key: &[u8]) -> Option<Place> {
+    pub(crate) fn locate(&self, hash: KeyHash, key: &[u8]) -> Option<Place> {
         let tag = hash.tag();
         let mut node = self.bucket_of(hash);
         loop {
@@ -408,7 +428,7 @@ impl Processor {
     }
 
     #[inline]
-    fn key_at(&self, line: u32, header: Header) -> usize {
+    pub(crate) fn key_at(&self, line: u32, header: Header) -> usize {
         let extent_count = if header.bits & LARGE == 0 { 0 } else { self.extent_count(line, header) };
         header.key_at(extent_count)
     }
@@ -419,7 +439,19 @@ impl Processor {
         let at = HEADER_BYTES + if header.bits & WIDE == 0 { 0 } else { 4 };
         let bytes = self.memory.bytes(line, at, 8);
         let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes")) as usize;
-        (word(0), word(4))
+        (word(0), word(4) & !(AWAY as usize))
+    }
+
+    /// Whether an item is a stub: its value is in the log only.
+    #[inline]
+    pub(crate) fn is_stub(&self, line: u32, header: Header) -> bool {
+        header.bits & LARGE != 0 && self.has_stub_mark(line, header)
+    }
+
+    #[cold]
+    fn has_stub_mark(&self, line: u32, header: Header) -> bool {
+        let at = HEADER_BYTES + if header.bits & WIDE == 0 { 4 } else { 8 };
+        self.memory.bytes(line, at + 3, 1)[0] & 0x80 != 0
     }
 
     fn extent_count(&self, line: u32, header: Header) -> usize {
@@ -450,12 +482,29 @@ impl Processor {
         }
     }
 
+    /// Bytes of the value at a place, wherever the value is.
+    #[inline]
+    #[must_use]
+    pub fn value_bytes(&self, place: Place) -> usize {
+        match place.item {
+            None => self.value(place).len(),
+            Some(line) => {
+                let header = self.header(line);
+                if header.bits & LARGE == 0 { header.value_bytes.into() } else { self.large(line, header).0 }
+            }
+        }
+    }
+
     #[inline]
     pub(crate) fn item_value(&self, line: u32) -> Value<'_> {
         let header = self.header(line);
         if header.bits & LARGE == 0 {
             let at = header.key_at(0) + usize::from(header.key_bytes);
             return Value::whole(self.memory.bytes(line, at, header.value_bytes.into()));
+        }
+        if self.has_stub_mark(line, header) {
+            debug_assert!(false, "the value is to be fetched first");
+            return Value::whole(&[]);
         }
         let (length, extent_count) = self.large(line, header);
         let table_at = HEADER_BYTES + if header.bits & WIDE == 0 { 8 } else { 12 };
@@ -503,6 +552,7 @@ impl Processor {
         for (is_set, bit) in [(marks.is_fetched, FETCHED), (marks.is_stale, STALE), (marks.is_won, WON)] {
             *bits |= if is_set { bit } else { 0 };
         }
+        self.note_item(hash, key, line);
         true
     }
 
@@ -520,6 +570,7 @@ impl Processor {
         if let Some(line) = place.and_then(|place| place.item) {
             let header = Header { cas, ..self.header(line) };
             self.memory.bytes_mut(line, 0, HEADER_BYTES).copy_from_slice(&header.encode());
+            self.note_item(hash, key, line);
         }
     }
 
@@ -544,11 +595,12 @@ impl Processor {
         }
         let line = place.item.expect("taken out of the index");
         self.memory.bytes_mut(line, EXPIRY_AT, 4).copy_from_slice(&expiry_s.to_le_bytes());
+        self.note_item(hash, key, line);
         true
     }
 
     /// Bytes of key and value of an item.
-    fn pair_bytes(&self, line: u32) -> usize {
+    pub(crate) fn pair_bytes(&self, line: u32) -> usize {
         let header = self.header(line);
         let value_bytes = if header.bits & LARGE == 0 {
             usize::from(header.value_bytes)
@@ -580,6 +632,12 @@ impl Processor {
 
     /// Removes the pair at a place.
     pub fn remove(&mut self, hash: KeyHash, place: Place) {
+        self.note_removal(hash, place);
+        self.unlink(hash, place);
+    }
+
+    /// Removes the pair at a place from memory.
+    pub(crate) fn unlink(&mut self, hash: KeyHash, place: Place) {
         self.count_out(place);
         self.change_count += 1;
         BucketMut(self.memory.line_mut(place.node)).clear(place.cell.into());

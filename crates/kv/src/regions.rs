@@ -72,6 +72,8 @@ pub(crate) struct Regions {
     free_blocks: [usize; LIST_COUNT],
     /// Lines of blocks and extents that are taken.
     taken_lines: usize,
+    /// Free regions that are for stubs only.
+    kept_back: usize,
 }
 
 /// One list per class, and one for buckets.
@@ -148,6 +150,7 @@ impl Regions {
             members: std::array::from_fn(|_| Vec::new()),
             free_blocks: [0; LIST_COUNT],
             taken_lines: 0,
+            kept_back: 0,
         }
     }
 
@@ -189,6 +192,19 @@ impl Regions {
         self.take_for(Use::Items(class))
     }
 
+    /// Keeps so many free regions for [`take_for_stub`](Self::take_for_stub).
+    pub(crate) fn keep_back(&mut self, count: usize) {
+        self.kept_back = count;
+    }
+
+    /// Takes a block for what makes more room than it needs.
+    pub(crate) fn take_for_stub(&mut self, class: Class) -> Option<u32> {
+        let kept_back = std::mem::take(&mut self.kept_back);
+        let line = self.take(class);
+        self.kept_back = kept_back;
+        line
+    }
+
     /// Takes a line for a bucket.
     pub(crate) fn take_bucket(&mut self) -> Option<u32> {
         self.take_for(Use::Buckets)
@@ -219,10 +235,14 @@ impl Regions {
         Some(self.first_line(index) + block * class.lines() as u32)
     }
 
+    fn pop_free(&mut self) -> Option<u32> {
+        if self.free.len() <= self.kept_back { None } else { self.free.pop() }
+    }
+
     /// Makes blocks of a free region.
     #[cold]
     fn split(&mut self, use_: Use) -> Option<u32> {
-        let index = self.free.pop()?;
+        let index = self.pop_free()?;
         let (list, class) = (use_.list(), use_.class());
         let region = &mut self.regions[index as usize];
         region.use_ = use_;
@@ -285,7 +305,7 @@ impl Regions {
 
     /// Takes a whole region for a part of a large value.
     pub(crate) fn take_extent(&mut self) -> Option<u32> {
-        let index = self.free.pop()?;
+        let index = self.pop_free()?;
         self.regions[index as usize].use_ = Use::Extent;
         self.taken_lines += REGION_LINES;
         Some(index)

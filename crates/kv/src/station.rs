@@ -92,6 +92,12 @@ impl<O> Station<O> {
         self.spare.push(list);
         count
     }
+
+    /// Everything that waits, for no value will come: per key in order.
+    pub fn drain(&mut self) -> impl Iterator<Item = O> {
+        self.operation_count = 0;
+        std::mem::take(&mut self.waiting).into_values().flatten()
+    }
 }
 
 #[cfg(test)]

@@ -51,8 +51,8 @@ pub(crate) struct TargetArguments {
     /// The subsystem's name.
     #[arg(long, value_name = "NQN", default_value = DEFAULT_NQN)]
     nqn: Nqn,
-    /// A namespace: ram:SIZE, null:SIZE, file:PATH?size=SIZE, device:PATH or kv:ram:SIZE, with options such as
-    /// ?lba=512&readonly behind it.
+    /// A namespace: ram:SIZE, null:SIZE, file:PATH?size=SIZE, device:PATH, kv:ram:SIZE or kv:file:PATH?size=SIZE,
+    /// with options such as ?lba=512&readonly behind it.
     /// May be given several times.
     #[arg(long, value_name = "SPEC")]
     namespace: Vec<Spec>,

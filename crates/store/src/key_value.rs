@@ -1,4 +1,8 @@
-//! Key-value namespaces: one partition of the key space per reactor, all in RAM.
+//! Key-value namespaces: one partition of the key space per reactor, in RAM or with a log in a file.
+
+mod file;
+mod logged;
+mod superblock;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
@@ -9,6 +13,9 @@ use kv::memcached::{DoorSettings, Executor};
 use kv::{Eviction, Processor, Settings};
 use reactor::{Completion, Payload, Pool};
 
+use crate::block::OpenError;
+pub use crate::key_value::file::{KeyValueFile, KeyValueFileSettings};
+pub use crate::key_value::logged::Logged;
 use crate::namespace::{Backend, Geometry, Reply, Request, Store, StoreError, StoreIo, Ticket};
 
 /// The unit in which the size of a key-value namespace is told where blocks are asked for.
@@ -23,6 +30,8 @@ pub struct KeyValueSettings {
     pub evicts: bool,
     /// Bytes of key and value to expect, in the mean.
     pub pair_bytes: u32,
+    /// Whether memcached's clients may remove everything at once.
+    pub allows_flush: bool,
 }
 
 /// What hosts are told of a key-value namespace.
@@ -32,6 +41,8 @@ pub struct KeyValueShape {
     pub bytes: u64,
     /// The longest value.
     pub value_bytes_max: u32,
+    /// Whether changes go into a log.
+    pub has_log: bool,
 }
 
 /// A key-value namespace.
@@ -59,16 +70,7 @@ impl KeyValueStore {
 
 impl Store for KeyValueStore {
     fn geometry(&self) -> Geometry {
-        Geometry {
-            block_bytes: UNIT_BYTES,
-            block_count: self.settings.bytes / u64::from(UNIT_BYTES),
-            is_read_only: false,
-            has_volatile_cache: false,
-            can_deallocate: false,
-            reads_zeroes_after_deallocate: false,
-            preferred_write_blocks: 1,
-            preferred_deallocate_blocks: 1,
-        }
+        geometry(self.settings.bytes)
     }
 
     fn attach(&self) -> io::Result<Box<dyn Backend>> {
@@ -80,9 +82,8 @@ impl Store for KeyValueStore {
             seed: self.seed,
             ..Settings::default()
         })?;
-        let unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let unix_s = i64::try_from(unix_s).unwrap_or(i64::MAX);
-        let executor = Executor::new(processor, DoorSettings::default(), unix_s);
+        let door = DoorSettings { allows_flush: self.settings.allows_flush, ..DoorSettings::default() };
+        let executor = Executor::new(processor, door, unix_s());
         // Commands on blocks find none.
         let geometry = Geometry { block_count: 0, ..self.geometry() };
         Ok(Box::new(Partition { executor, geometry }))
@@ -97,14 +98,35 @@ impl Store for KeyValueStore {
         Ok(())
     }
 
-    fn set_reactor_count(&self, count: usize) {
+    fn set_reactor_count(&self, count: usize) -> Result<(), OpenError> {
         self.reactor_count.store(count, Ordering::Release);
+        Ok(())
     }
 
     fn key_value(&self) -> Option<KeyValueShape> {
         let value_bytes_max = u32::try_from(Settings::default().value_bytes_max).unwrap_or(u32::MAX);
-        Some(KeyValueShape { bytes: self.settings.bytes, value_bytes_max })
+        Some(KeyValueShape { bytes: self.settings.bytes, value_bytes_max, has_log: false })
     }
+}
+
+/// What is told of a key-value namespace where blocks are asked for.
+fn geometry(bytes: u64) -> Geometry {
+    Geometry {
+        block_bytes: UNIT_BYTES,
+        block_count: bytes / u64::from(UNIT_BYTES),
+        is_read_only: false,
+        has_volatile_cache: false,
+        can_deallocate: false,
+        reads_zeroes_after_deallocate: false,
+        preferred_write_blocks: 1,
+        preferred_deallocate_blocks: 1,
+    }
+}
+
+/// Unix time, s.
+fn unix_s() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    i64::try_from(since).unwrap_or(i64::MAX)
 }
 
 /// A key-value namespace has no blocks: what is asked of them fails.

@@ -15,7 +15,10 @@ mod testing;
 
 pub use block::{FileKind, FileSettings, FileStore, MemorySettings, MemoryStore, NullStore, OpenError};
 pub use filter::{Delay, Fault, FaultKind, FaultRate, Filter, Kind, KindCounters, Limit, Traced};
-pub use key_value::{KeyValueSettings, KeyValueShape, KeyValueStore};
-pub use namespace::{Backend, Geometry, Reply, Request, Store, StoreError, StoreIo, Ticket};
+pub use key_value::{
+    KeyValueFile, KeyValueFileSettings, KeyValueSettings, KeyValueShape, KeyValueStore, Logged,
+};
+pub use kv::log::Sync;
+pub use namespace::{Backend, Geometry, OWN_TICKET, Reply, Request, Store, StoreError, StoreIo, Ticket};
 pub use size::Size;
 pub use spec::{Source, Spec, SpecError};

@@ -48,6 +48,9 @@ impl Geometry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ticket(pub u64);
 
+/// Set in tickets that backends have of their own, and in no other.
+pub const OWN_TICKET: u64 = 1 << 62;
+
 /// Something to do to a namespace.
 #[derive(Debug)]
 pub enum Request {
@@ -145,6 +148,11 @@ pub trait StoreIo {
     fn set_timer(&mut self, deadline_ns: u64, ticket: Ticket);
     /// Ends a ticket.
     fn reply(&mut self, ticket: Ticket, reply: Reply);
+    /// A ticket of the backend's own, for operations and timers that no request has asked for: as many as there are
+    /// numbers of 24 bits, each the same every time.
+    fn own(&self, number: u32) -> Ticket {
+        Ticket(OWN_TICKET | u64::from(number))
+    }
 }
 
 /// One reactor's access to a namespace's storage.
@@ -188,6 +196,11 @@ pub trait Backend {
     fn key_value(&mut self) -> Option<&mut kv::memcached::Executor> {
         None
     }
+
+    /// This reactor's partition, if it has a log: then not everything can be done and answered at once.
+    fn logged(&mut self) -> Option<&mut crate::key_value::Logged> {
+        None
+    }
 }
 
 /// A namespace's storage, shared by all reactors.
@@ -213,9 +226,22 @@ pub trait Store: Send + Sync {
     /// Why it cannot be opened.
     fn reopen(&self) -> std::io::Result<()>;
 
+    /// Attaches the calling reactor, by its number: for storage of which each has its own part.
+    ///
+    /// # Errors
+    /// What keeps this thread from using the storage.
+    fn attach_as(&self, reactor: usize) -> std::io::Result<Box<dyn Backend>> {
+        let _ = reactor;
+        self.attach()
+    }
+
     /// Says how many reactors will attach, before the first does.
-    fn set_reactor_count(&self, count: usize) {
+    ///
+    /// # Errors
+    /// If it is divided among another number.
+    fn set_reactor_count(&self, count: usize) -> Result<(), crate::block::OpenError> {
         let _ = count;
+        Ok(())
     }
 
     /// What hosts are told, if keys and values are behind the namespace and not blocks.

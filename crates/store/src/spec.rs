@@ -1,15 +1,20 @@
 //! What is behind a namespace, in one line: for the command line and the configuration.
 //!
 //! ```text
-//! SPEC    = ram:SIZE | null:SIZE | file:PATH | device:PATH | kv:ram:SIZE,
+//! SPEC    = ram:SIZE | null:SIZE | file:PATH | device:PATH | kv:ram:SIZE | kv:file:PATH,
 //!           then ?OPTION, then &OPTION for each further one
 //! OPTION  = lba=BYTES            block size: 512 to 65536, a power of two
-//!         | size=SIZE            (file) creates the file with that size, or lets it grow
+//!         | size=SIZE            (file, kv:file) creates the file with that size; (file) lets it grow
 //!         | uuid=UUID            the namespace's identity
 //!         | readonly             writes are refused
 //!         | huge                 (ram) huge pages, if there are any
-//!         | evict=none           (kv) nothing makes room for what is new; else what is not used does
+//!         | evict=none           (kv:ram) nothing makes room for what is new; else what is not used does
 //!         | pair=BYTES           (kv) key and value to expect in the mean: decides the share of the index
+//!         | flush                (kv) memcached's clients may remove everything at once, with flush_all
+//!         | memory=SIZE          (kv:file) RAM for the index and what is used; else a quarter of the file
+//!         | sync=always          (kv:file) answers leave when what they tell of survives a power cut
+//!         |     =batch           … at once; it survives a little later
+//!         |     =none            … at once; it survives when a Flush has ended
 //!         | FILTER               each stands over those before it; may be given several times
 //! FILTER  = delay=[KIND:]TIME[-TIME]                       for instance delay=read:50us-200us
 //!         | error=[KIND:]RATE[,as=ERROR][,at=SIZE-SIZE][,seed=N]     error=write:1/1000,as=nospace, error=0.1%
@@ -30,6 +35,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use kv::log::Sync;
 use wire::uuid::Uuid;
 
 use crate::block::{
@@ -37,7 +43,7 @@ use crate::block::{
     NullStore, OpenError,
 };
 use crate::filter::{Delay, Fault, FaultKind, FaultRate, Filter, Kind, Limit};
-use crate::key_value::{KeyValueSettings, KeyValueStore};
+use crate::key_value::{KeyValueFile, KeyValueFileSettings, KeyValueSettings, KeyValueStore};
 use crate::namespace::Store;
 use crate::size::Size;
 
@@ -86,6 +92,23 @@ pub enum Source {
         evicts: bool,
         /// Bytes of key and value to expect, in the mean.
         pair_bytes: u32,
+        /// Whether memcached's clients may remove everything at once.
+        allows_flush: bool,
+    },
+    /// Keys and values in a file, and in RAM what is used of them.
+    KeyValueFile {
+        /// Which.
+        path: PathBuf,
+        /// The size it is created with.
+        bytes: Option<u64>,
+        /// RAM, if given.
+        memory_bytes: Option<u64>,
+        /// When answers leave.
+        sync: Sync,
+        /// Bytes of key and value to expect, in the mean.
+        pair_bytes: u32,
+        /// Whether memcached's clients may remove everything at once.
+        allows_flush: bool,
     },
     /// On a block device.
     Device {
@@ -130,13 +153,24 @@ impl Spec {
                 Arc::new(MemoryStore::new(&settings)?)
             }
             Source::Null { bytes } => Arc::new(NullStore::new(*bytes, block_bytes, is_read_only)?),
-            &Source::KeyValue { bytes, evicts, pair_bytes } => {
-                return Ok(Arc::new(KeyValueStore::new(KeyValueSettings { bytes, evicts, pair_bytes })));
+            &Source::KeyValue { bytes, evicts, pair_bytes, allows_flush } => {
+                let settings = KeyValueSettings { bytes, evicts, pair_bytes, allows_flush };
+                return Ok(Arc::new(KeyValueStore::new(settings)));
             }
-            Source::File { path, bytes } => Arc::new(file(path, FileKind::Regular, *bytes)?),
+            Source::File { path, bytes } | Source::KeyValueFile { path, bytes, .. } => {
+                Arc::new(file(path, FileKind::Regular, *bytes)?)
+            }
             Source::Device { path } => Arc::new(file(path, FileKind::Device, None)?),
         };
-        Ok(self.filters.iter().fold(store, |below, filter| filter.over(below)))
+        let store = self.filters.iter().fold(store, |below, filter| filter.over(below));
+        Ok(match &self.source {
+            &Source::KeyValueFile { ref path, memory_bytes, sync, pair_bytes, allows_flush, .. } => {
+                let path = path.clone();
+                let settings = KeyValueFileSettings { path, memory_bytes, sync, pair_bytes, allows_flush };
+                Arc::new(KeyValueFile::new(settings, store))
+            }
+            _ => store,
+        })
     }
 }
 
@@ -228,7 +262,10 @@ const TIME_UNITS: [(&str, u64); 3] = [("s", 1_000_000), ("ms", 1000), ("us", 1)]
 const TIME_US_MAX: u64 = 24 * 3600 * 1_000_000;
 
 /// The sources, for messages.
-const SOURCES: &str = "ram:SIZE, null:SIZE, file:PATH, device:PATH or kv:ram:SIZE";
+const SOURCES: &str = "ram:SIZE, null:SIZE, file:PATH, device:PATH, kv:ram:SIZE or kv:file:PATH";
+
+/// When answers leave, by name.
+const SYNCS: [(&str, Sync); 3] = [("always", Sync::Always), ("batch", Sync::Batch), ("none", Sync::None)];
 
 /// Key and value, where nothing is said of them.
 const PAIR_BYTES_DEFAULT: u32 = 48;
@@ -277,9 +314,22 @@ fn parse_source(text: Piece<'_>) -> Parsed<Source> {
         "kv" => match place.split(':') {
             (Piece { text: "ram", .. }, Some(size)) => {
                 let bytes = parse_bytes(size)?;
-                Ok(Source::KeyValue { bytes, evicts: true, pair_bytes: PAIR_BYTES_DEFAULT })
+                Ok(Source::KeyValue {
+                    bytes,
+                    evicts: true,
+                    pair_bytes: PAIR_BYTES_DEFAULT,
+                    allows_flush: false,
+                })
             }
-            _ => place.wrong("expected ram:SIZE, as in kv:ram:4G"),
+            (Piece { text: "file", .. }, Some(path)) => Ok(Source::KeyValueFile {
+                path: parse_path(path)?,
+                bytes: None,
+                memory_bytes: None,
+                sync: Sync::default(),
+                pair_bytes: PAIR_BYTES_DEFAULT,
+                allows_flush: false,
+            }),
+            _ => place.wrong("expected ram:SIZE or file:PATH, as in kv:ram:4G"),
         },
         "device" => Ok(Source::Device { path: parse_path(place)? }),
         unknown => scheme.wrong(format!("there is no '{unknown}': expected {SOURCES}")),
@@ -340,19 +390,41 @@ fn parse_option(spec: &mut Spec, name: Piece<'_>, value: Option<Piece<'_>>) -> P
                 _ => return value.wrong("expected none or unused"),
             };
         }
-        ("pair", Source::KeyValue { pair_bytes, .. }) => {
+        ("pair", Source::KeyValue { pair_bytes, .. } | Source::KeyValueFile { pair_bytes, .. }) => {
             let value = needed("48")?;
             match u32::try_from(value.size()?) {
                 Ok(bytes @ 1..=0x1000_0000) => *pair_bytes = bytes,
                 _ => return value.wrong("expected a size up to 256M"),
             }
         }
+        ("evict", Source::KeyValueFile { .. }) => {
+            return name.wrong("a file keeps its keys: evict goes with kv:ram: only");
+        }
         ("evict" | "pair", _) => return name.wrong("only kv: has keys and values"),
+        ("memory", Source::KeyValueFile { memory_bytes, .. }) => {
+            *memory_bytes = Some(parse_bytes(needed("1G")?)?);
+        }
+        ("sync", Source::KeyValueFile { sync, .. }) => {
+            let value = needed("always")?;
+            match SYNCS.iter().find(|(word, _)| *word == value.text) {
+                Some((_, wanted)) => *sync = *wanted,
+                None => return value.wrong("expected always, batch or none"),
+            }
+        }
+        ("flush", Source::KeyValue { allows_flush, .. } | Source::KeyValueFile { allows_flush, .. }) => {
+            flag()?;
+            *allows_flush = true;
+        }
+        ("flush", _) => return name.wrong("only kv: is reached by memcached's clients"),
+        ("memory" | "sync", _) => return name.wrong("only kv:file: has a log"),
+        ("lba" | "readonly" | "huge", Source::KeyValueFile { .. }) => {
+            return name.wrong("only size, memory, sync, pair, flush, uuid and filters go with kv:file:");
+        }
         (
             "lba" | "readonly" | "huge" | "size" | "delay" | "error" | "limit" | "trace",
             Source::KeyValue { .. },
         ) => {
-            return name.wrong("only evict, pair and uuid go with kv:");
+            return name.wrong("only evict, pair, flush and uuid go with kv:ram:");
         }
         ("lba", _) => {
             let value = needed("4096")?;
@@ -378,7 +450,9 @@ fn parse_option(spec: &mut Spec, name: Piece<'_>, value: Option<Piece<'_>>) -> P
             flag()?;
             *huge_pages = true;
         }
-        ("size", Source::File { bytes, .. }) => *bytes = Some(parse_bytes(needed("10G")?)?),
+        ("size", Source::File { bytes, .. } | Source::KeyValueFile { bytes, .. }) => {
+            *bytes = Some(parse_bytes(needed("10G")?)?)
+        }
         ("size", Source::Memory { .. } | Source::Null { .. }) => {
             return name.wrong("the size stands after the colon, as in ram:10G");
         }
@@ -508,7 +582,7 @@ impl fmt::Display for Spec {
                 }
             }
             Source::Null { bytes } => write!(f, "null:{}", Size(*bytes))?,
-            Source::KeyValue { bytes, evicts, pair_bytes } => {
+            Source::KeyValue { bytes, evicts, pair_bytes, allows_flush } => {
                 write!(f, "kv:ram:{}", Size(*bytes))?;
                 if !evicts {
                     option(f, format_args!("evict=none"))?;
@@ -516,11 +590,33 @@ impl fmt::Display for Spec {
                 if *pair_bytes != PAIR_BYTES_DEFAULT {
                     option(f, format_args!("pair={pair_bytes}"))?;
                 }
+                if *allows_flush {
+                    option(f, format_args!("flush"))?;
+                }
             }
             Source::File { path, bytes } => {
                 write!(f, "file:{}", PathText(path.as_os_str()))?;
                 if let Some(bytes) = bytes {
                     option(f, format_args!("size={}", Size(*bytes)))?;
+                }
+            }
+            Source::KeyValueFile { path, bytes, memory_bytes, sync, pair_bytes, allows_flush } => {
+                write!(f, "kv:file:{}", PathText(path.as_os_str()))?;
+                if let Some(bytes) = bytes {
+                    option(f, format_args!("size={}", Size(*bytes)))?;
+                }
+                if let Some(bytes) = memory_bytes {
+                    option(f, format_args!("memory={}", Size(*bytes)))?;
+                }
+                if *sync != Sync::default() {
+                    let name = SYNCS.iter().find(|(_, known)| known == sync).map_or("", |(name, _)| name);
+                    option(f, format_args!("sync={name}"))?;
+                }
+                if *pair_bytes != PAIR_BYTES_DEFAULT {
+                    option(f, format_args!("pair={pair_bytes}"))?;
+                }
+                if *allows_flush {
+                    option(f, format_args!("flush"))?;
                 }
             }
             Source::Device { path } => write!(f, "device:{}", PathText(path.as_os_str()))?,
@@ -644,9 +740,22 @@ mod tests {
         prop_oneof![
             (bytes(), any::<bool>()).prop_map(|(bytes, huge_pages)| Source::Memory { bytes, huge_pages }),
             bytes().prop_map(|bytes| Source::Null { bytes }),
-            (bytes(), any::<bool>(), 1u32..=1 << 28)
-                .prop_map(|(bytes, evicts, pair_bytes)| Source::KeyValue { bytes, evicts, pair_bytes }),
+            (bytes(), any::<bool>(), 1u32..=1 << 28, any::<bool>()).prop_map(
+                |(bytes, evicts, pair_bytes, allows_flush)| Source::KeyValue {
+                    bytes,
+                    evicts,
+                    pair_bytes,
+                    allows_flush
+                }
+            ),
             (path(), option::of(bytes())).prop_map(|(path, bytes)| Source::File { path, bytes }),
+            (path(), option::of(bytes()), option::of(bytes()), 0..SYNCS.len(), 1u32..=1 << 28).prop_map(
+                |(path, bytes, memory_bytes, sync, pair_bytes)| {
+                    let sync = SYNCS[sync].1;
+                    let allows_flush = pair_bytes % 2 == 0;
+                    Source::KeyValueFile { path, bytes, memory_bytes, sync, pair_bytes, allows_flush }
+                }
+            ),
             path().prop_map(|path| Source::Device { path }),
         ]
     }
@@ -682,6 +791,9 @@ mod tests {
             |(source, block_bytes, uuid, is_read_only, filters)| {
                 if matches!(source, Source::KeyValue { .. }) {
                     return Spec { uuid, ..Spec::new(source) };
+                }
+                if matches!(source, Source::KeyValueFile { .. }) {
+                    return Spec { uuid, filters, ..Spec::new(source) };
                 }
                 Spec { source, block_bytes, uuid, is_read_only, filters }
             },
@@ -836,9 +948,9 @@ mod tests {
         let messages: Vec<String> =
             wrong.iter().map(|text| text.parse::<Spec>().unwrap_err().to_string()).collect();
         insta::assert_snapshot!(messages.join("\n"), @r#"
-        namespace '', character 1: expected ram:SIZE, null:SIZE, file:PATH, device:PATH or kv:ram:SIZE
-        namespace 'ram', character 1: expected ram:SIZE, null:SIZE, file:PATH, device:PATH or kv:ram:SIZE
-        namespace 'disk:1G', character 1: there is no 'disk': expected ram:SIZE, null:SIZE, file:PATH, device:PATH or kv:ram:SIZE
+        namespace '', character 1: expected ram:SIZE, null:SIZE, file:PATH, device:PATH, kv:ram:SIZE or kv:file:PATH
+        namespace 'ram', character 1: expected ram:SIZE, null:SIZE, file:PATH, device:PATH, kv:ram:SIZE or kv:file:PATH
+        namespace 'disk:1G', character 1: there is no 'disk': expected ram:SIZE, null:SIZE, file:PATH, device:PATH, kv:ram:SIZE or kv:file:PATH
         namespace 'ram:', character 5: expected a size such as 64M or 10G
         namespace 'ram:1X', character 6: no size ends in 'X': use K, M, G or T, as in 64M
         namespace 'ram:1GB', character 6: no size ends in 'GB': use K, M, G or T, as in 64M
@@ -885,8 +997,8 @@ mod tests {
         namespace 'ram:1G?limit=1X/s', character 15: no size ends in 'X': use K, M, G or T, as in 64M
         namespace 'ram:1G?trace=on', character 14: trace takes no value
         namespace 'ram:1G?trace&&trace', character 14: expected an option
-        namespace 'kv:1G', character 4: expected ram:SIZE, as in kv:ram:4G
-        namespace 'kv:ram:1G?lba=512', character 11: only evict, pair and uuid go with kv:
+        namespace 'kv:1G', character 4: expected ram:SIZE or file:PATH, as in kv:ram:4G
+        namespace 'kv:ram:1G?lba=512', character 11: only evict, pair, flush and uuid go with kv:ram:
         namespace 'kv:ram:1G?evict=some', character 17: expected none or unused
         namespace 'ram:1G?pair=48', character 8: only kv: has keys and values
         "#);

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use store::{Backend, Geometry};
+use store::{Backend, Geometry, OWN_TICKET, Ticket};
 use wire::id::Nsid;
 
 use crate::exclusion::Exclusions;
+use crate::kv_log::Desk;
 use crate::namespace_table::NamespaceTable;
 use crate::subsystem::{NamespaceId, SubsystemId};
 
@@ -26,9 +27,37 @@ pub(crate) struct Attached {
     pub(crate) running: u32,
     /// Ranges that a fused command somewhere holds for itself.
     pub(crate) exclusions: Exclusions,
+    /// What waits for its log, if it has one.
+    pub(crate) desk: Option<Box<Desk>>,
     /// No longer in the table: let go of when nothing runs.
     is_removed: bool,
 }
+
+impl Attached {
+    /// Whether keys and values are behind it.
+    pub(crate) fn has_keys(&mut self) -> bool {
+        self.desk.is_some() || self.backend.key_value().is_some()
+    }
+}
+
+impl AttachedIndex {
+    /// The number of a ticket that the backend here has of its own.
+    pub(crate) fn own_ticket(self, number: u32) -> Ticket {
+        Ticket(OWN_TICKET | u64::from(self.0) << OWN_BITS | u64::from(number))
+    }
+
+    /// Whose own a ticket is, if it is one.
+    #[inline]
+    pub(crate) fn of_own_ticket(ticket: Ticket) -> Option<Self> {
+        (ticket.0 & OWN_TICKET != 0).then(|| {
+            let index = (ticket.0 & !OWN_TICKET) >> OWN_BITS;
+            Self(u32::try_from(index).expect("as it was put in"))
+        })
+    }
+}
+
+/// Bits of the numbers that a backend gives its own tickets.
+const OWN_BITS: u32 = 24;
 
 /// All of them.
 #[derive(Default)]
@@ -44,6 +73,8 @@ pub(crate) struct Attachments {
     released: Vec<(u16, u64)>,
     /// The first namespace with keys and values: where memcached's clients are led.
     key_value: Option<(NamespaceId, AttachedIndex)>,
+    /// Whether any has a log that is to be looked after.
+    pub(crate) has_logs: bool,
 }
 
 /// What an NSID stands for.
@@ -58,7 +89,8 @@ pub(crate) enum Found {
 
 impl Attachments {
     /// Goes over to another table: attaches what is new, lets go of what is gone.
-    pub(crate) fn replace(&mut self, table: Arc<NamespaceTable>) {
+    /// `reactor` is this one's number.
+    pub(crate) fn replace(&mut self, table: Arc<NamespaceTable>, reactor: usize) {
         let mut gone = std::mem::take(&mut self.by_id);
         let length = table.subsystems.keys().next_back().map_or(0, |last| last.0 as usize + 1);
         self.views = vec![Vec::new(); length];
@@ -66,7 +98,7 @@ impl Attachments {
             for entry in entries {
                 let at = match gone.remove(&entry.id) {
                     Some(at) => Some(at),
-                    None => match entry.store.attach() {
+                    None => match entry.store.attach_as(reactor) {
                         Ok(backend) => Some(self.insert(entry.id, backend)),
                         Err(error) => {
                             tracing::error!(%error, nsid = %entry.nsid, "cannot use a namespace");
@@ -92,9 +124,10 @@ impl Attachments {
             }
         }
         self.key_value = None;
+        self.has_logs = self.slots.iter().flatten().any(|attached| attached.desk.is_some());
         let ids: Vec<_> = self.by_id.iter().map(|(id, at)| (*id, *at)).collect();
         for (id, at) in ids {
-            if self.key_value.is_none() && self.get_mut(at).backend.key_value().is_some() {
+            if self.key_value.is_none() && self.get_mut(at).has_keys() {
                 self.key_value = Some((id, at));
             }
         }
@@ -107,8 +140,9 @@ impl Attachments {
         Some((id, self.get_mut(at).backend.key_value()?))
     }
 
-    fn insert(&mut self, id: NamespaceId, backend: Box<dyn Backend>) -> AttachedIndex {
+    fn insert(&mut self, id: NamespaceId, mut backend: Box<dyn Backend>) -> AttachedIndex {
         let geometry = backend.geometry();
+        let desk = backend.logged().is_some().then(Box::default);
         let attached = Attached {
             id,
             backend,
@@ -116,6 +150,7 @@ impl Attachments {
             block_shift: geometry.block_bytes.trailing_zeros(),
             running: 0,
             exclusions: Exclusions::default(),
+            desk,
             is_removed: false,
         };
         let at = self.slots.iter().position(Option::is_none).unwrap_or_else(|| {
@@ -161,6 +196,11 @@ impl Attachments {
     #[inline]
     pub(crate) fn get_mut(&mut self, at: AttachedIndex) -> &mut Attached {
         self.slots[at.0 as usize].as_mut().expect("a namespace stays while something runs in it")
+    }
+
+    /// Whether a namespace is attached here.
+    pub(crate) fn is_there(&self, at: AttachedIndex) -> bool {
+        self.slots.get(at.0 as usize).is_some_and(Option::is_some)
     }
 
     /// Every namespace.

@@ -104,7 +104,7 @@ pub(crate) struct Commands {
     pub(crate) next_lock: LockNumber,
     /// Commands that wait for a buffer or for a range, in order.
     waiting: VecDeque<Ticket>,
-    queues: StoreQueues,
+    pub(crate) queues: StoreQueues,
     /// A buffer for one transfer, kept out of the pool for commands that others wait for: with data in a capsule, behind
     /// which nothing of a lane is taken in, or with a buffer of its own already. They end without needing anything
     /// else, so everything goes on however long hosts leave the pool empty.
@@ -122,16 +122,18 @@ pub(crate) struct Commands {
 
 /// What backends have left to be done.
 #[derive(Default)]
-struct StoreQueues {
+pub(crate) struct StoreQueues {
     /// Operations beyond what the engine takes at once.
     overflow: VecDeque<(Ticket, Operation)>,
     replies: VecDeque<(Ticket, Reply)>,
 }
 
 /// The reactor, as backends see it.
-struct StoreAccess<'a, I> {
-    io: &'a mut I,
-    queues: &'a mut StoreQueues,
+pub(crate) struct StoreAccess<'a, I> {
+    pub(crate) io: &'a mut I,
+    pub(crate) queues: &'a mut StoreQueues,
+    /// Who sees it.
+    pub(crate) at: AttachedIndex,
 }
 
 impl<I: Io<Message>> StoreIo for StoreAccess<'_, I> {
@@ -158,6 +160,10 @@ impl<I: Io<Message>> StoreIo for StoreAccess<'_, I> {
 
     fn reply(&mut self, ticket: Ticket, reply: Reply) {
         self.queues.replies.push_back((ticket, reply));
+    }
+
+    fn own(&self, number: u32) -> Ticket {
+        self.at.own_ticket(number)
     }
 }
 
@@ -249,18 +255,21 @@ impl Commands {
             }
         }
         let Some(at) = self.namespace_of(ticket) else { return };
-        let mut access = StoreAccess { io, queues: &mut self.queues };
+        let mut access = StoreAccess { io, queues: &mut self.queues, at };
         self.namespaces.get_mut(at).backend.on_completion(&mut access, ticket, completion);
     }
 
     /// A timer of a ticket rings.
     pub(crate) fn on_timer<I: Io<Message>>(&mut self, io: &mut I, ticket: Ticket) {
         let Some(at) = self.namespace_of(ticket) else { return };
-        let mut access = StoreAccess { io, queues: &mut self.queues };
+        let mut access = StoreAccess { io, queues: &mut self.queues, at };
         self.namespaces.get_mut(at).backend.on_timer(&mut access, ticket);
     }
 
     fn namespace_of(&mut self, ticket: Ticket) -> Option<AttachedIndex> {
+        if let Some(at) = AttachedIndex::of_own_ticket(ticket) {
+            return self.namespaces.is_there(at).then_some(at);
+        }
         self.running.get_mut(ticket)?.namespace
     }
 
@@ -431,7 +440,7 @@ impl Commands {
         ticket: Ticket,
         request: Request,
     ) {
-        let mut access = StoreAccess { io, queues: &mut self.queues };
+        let mut access = StoreAccess { io, queues: &mut self.queues, at };
         self.namespaces.get_mut(at).backend.start(&mut access, ticket, request);
     }
 

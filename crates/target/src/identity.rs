@@ -70,6 +70,7 @@ pub fn discovery_nqn(machine: &str, address: SocketAddr) -> Nqn {
 pub fn storage_name(spec: &Spec) -> Option<String> {
     match &spec.source {
         Source::File { path, .. } => Some(format!("file:{}", path.display())),
+        Source::KeyValueFile { path, .. } => Some(format!("kv:file:{}", path.display())),
         Source::Device { path } => Some(format!("device:{}", path.display())),
         Source::Memory { .. } | Source::Null { .. } | Source::KeyValue { .. } => None,
     }

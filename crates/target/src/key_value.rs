@@ -11,6 +11,7 @@ use crate::attached::Attachments;
 use crate::kv_batch::PartOfBatch;
 use crate::kv_io;
 pub use crate::kv_io::{KvAction, KvOutcome};
+use crate::kv_log;
 use crate::message::Message;
 use crate::subsystem::NamespaceId;
 
@@ -96,6 +97,26 @@ pub struct RemoteAnswers {
 }
 
 impl RemoteAnswers {
+    /// Adds an answer that `write` appends.
+    pub(crate) fn push(&mut self, session: u64, ticket: Ticket, write: impl FnOnce(&mut Vec<u8>)) {
+        write(&mut self.bytes);
+        self.entries.push((session, ticket, self.bytes.len()));
+    }
+
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The same questions, all answered with this.
+    pub(crate) fn refused(&self, answer: &[u8]) -> Self {
+        let mut refused = Self::default();
+        self.for_each(|session, ticket, _| {
+            refused.push(session, ticket, |bytes| bytes.extend_from_slice(answer));
+        });
+        refused
+    }
+
     /// Calls `each` with session, ticket and answer.
     pub fn for_each(&self, mut each: impl FnMut(u64, Ticket, &[u8])) {
         let mut start = 0;
@@ -114,6 +135,7 @@ pub(crate) fn unix_s() -> i64 {
 
 /// Carries out what another partition asks of this one.
 pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, message: KeyValueMessage) {
+    let Some(message) = kv_log::serve(io, namespaces, message) else { return };
     match message {
         KeyValueMessage::Run { from, namespace, batch } => {
             let executor =

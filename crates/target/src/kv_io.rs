@@ -38,6 +38,8 @@ pub enum KvAction {
         /// The value, or operands.
         operand: Box<[u8]>,
     },
+    /// Have everything survive that was done so far, on this partition and those after it.
+    Flush,
     /// Go on with a list of keys, from the first partition named to the last: what there is of it, and the
     /// room in all.
     List {
@@ -48,6 +50,18 @@ pub enum KvAction {
         /// Room for the list, bytes.
         room: usize,
     },
+}
+
+impl KvAction {
+    /// Whether it cannot be carried out without the value that is there.
+    pub(crate) fn needs_value(&self) -> bool {
+        match self {
+            Self::Operate { opcode, .. } => {
+                !matches!(*opcode, KvOpcode::STORE | KvOpcode::DELETE | KvOpcode::EXIST)
+            }
+            Self::Flush | Self::List { .. } => false,
+        }
+    }
 }
 
 /// How a command ended at its partition.
@@ -62,7 +76,7 @@ pub struct KvOutcome {
 }
 
 impl KvOutcome {
-    fn new(status: Status) -> Self {
+    pub(crate) fn new(status: Status) -> Self {
         Self { status, result: 0, data: Box::default() }
     }
 }
@@ -121,6 +135,10 @@ impl<I: Io<Message>> Start<'_, I> {
             return Ok(Begun::Complete(Status::SUCCESS, 0));
         }
         match opcode {
+            // Operations of a batch end together: none could wait for its value or for the log.
+            KvOpcode::BATCH_COLLECT | KvOpcode::BATCH_SUBMIT if self.has_log(at) => {
+                return Err(Status::INVALID_OPCODE.with_dnr());
+            }
             KvOpcode::BATCH_COLLECT => return self.batch_collect(),
             KvOpcode::BATCH_SUBMIT => return self.batch_submit(at),
             _ => {}
@@ -177,10 +195,10 @@ impl<I: Io<Message>> Start<'_, I> {
     ) -> Checked<Begun> {
         let count = self.io.reactor_count();
         let here = self.io.reactor();
-        let executor = self.executor(at)?;
-        let hash = executor.processor.hash(operation.key);
+        let hash = self.executor(at)?.processor.hash(operation.key);
         let owner = hash.partition(count);
-        if owner != here {
+        // With a log not everything can be answered at once: it is carried out as what others ask for.
+        if owner != here || self.has_log(at) {
             let Operation { opcode, options, kind, room_bytes, .. } = operation;
             let operand =
                 if brought > 0 { &bytes(self.data, &self.supply)[..brought] } else { operation.operand };
@@ -191,6 +209,7 @@ impl<I: Io<Message>> Start<'_, I> {
         let mut room: Option<Buffer> = None;
         if operation.room_bytes > 0 {
             // No more than there is: buffers go by the value, not by what the host has room for.
+            let executor = self.executor(at)?;
             let length = match executor.processor.find(hash, operation.key) {
                 Some(place) => executor.processor.value(place).len().min(operation.room_bytes as usize),
                 None => 0,
@@ -218,8 +237,19 @@ impl<I: Io<Message>> Start<'_, I> {
         })
     }
 
+    /// Whether changes of a namespace go into a log.
+    fn has_log(&mut self, at: AttachedIndex) -> bool {
+        self.commands.namespaces.get_mut(at).desk.is_some()
+    }
+
     fn executor(&mut self, at: AttachedIndex) -> Checked<&mut Executor> {
-        let executor = self.commands.namespaces.get_mut(at).backend.key_value();
+        let backend = &mut self.commands.namespaces.get_mut(at).backend;
+        // Where there is a log, what is asked waits until it was read.
+        let executor = match backend.logged().map(|logged| logged.has_failed()) {
+            Some(true) => return Err(Status::KV_UNRECOVERED_ERROR.with_dnr()),
+            Some(false) => backend.logged().map(store::Logged::executor),
+            None => backend.key_value(),
+        };
         let executor = executor.ok_or(Status::INVALID_OPCODE.with_dnr())?;
         executor.set_now(unix_s());
         Ok(executor)
@@ -251,6 +281,12 @@ impl<I: Io<Message>> Start<'_, I> {
         Ok(self.send(at, first, key, action))
     }
 
+    /// Flushes the logs of all partitions, one after the other.
+    pub(crate) fn flush_logs(&mut self, at: AttachedIndex) -> Begun {
+        let key = Key::new(&[0]).expect("one byte");
+        self.send(at, 0, key, KvAction::Flush)
+    }
+
     /// Has another partition (or this one, by way of its mailbox) carry out the command.
     fn send(&mut self, at: AttachedIndex, to: usize, key: Key, action: KvAction) -> Begun {
         let ticket = self.run(at, Step::Backend(After::Complete));
@@ -275,7 +311,7 @@ pub(crate) fn act(
         KvAction::Operate { opcode, options, kind, room_bytes, operand } => {
             let hash = executor.processor.hash(key.as_bytes());
             let room = match executor.processor.find(hash, key.as_bytes()) {
-                Some(place) => executor.processor.value(place).len().min(room_bytes as usize),
+                Some(place) => executor.processor.value_bytes(place).min(room_bytes as usize),
                 None => 0,
             };
             let mut data = vec![0; room];
@@ -287,6 +323,8 @@ pub(crate) fn act(
             data.truncate(data_bytes);
             KvOutcome { status, result: own_result(opcode, result), data: data.into() }
         }
+        KvAction::Flush if !is_last => return Err(KvAction::Flush),
+        KvAction::Flush => KvOutcome::new(Status::SUCCESS),
         KvAction::List { from, mut keys, room } => {
             let has_room = list(executor, from.as_ref(), &mut keys, room);
             if has_room && !is_last {

@@ -81,7 +81,7 @@ fn rare(
         }
         KvOpcode::EXIST => {
             let place = processor.find(hash, operation.key).ok_or(Status::KEY_DOES_NOT_EXIST)?;
-            Ok(Done::new(Status::SUCCESS, processor.value(place).len() as u64))
+            Ok(Done::new(Status::SUCCESS, processor.value_bytes(place) as u64))
         }
         KvOpcode::ATOMIC => {
             let Operation { kind, options, operand, .. } = *operation;

@@ -199,7 +199,7 @@ impl<I: Io<Message>> Start<'_, I> {
 
     fn key_value_namespace(&mut self) -> Option<AttachedIndex> {
         let at = self.namespace(self.sqe.nsid()).ok()?;
-        self.commands.namespaces.get_mut(at).backend.key_value().is_some().then_some(at)
+        self.commands.namespaces.get_mut(at).has_keys().then_some(at)
     }
 
     fn flush(&mut self) -> Checked<Begun> {
@@ -222,6 +222,9 @@ impl<I: Io<Message>> Start<'_, I> {
             return Ok(Begun::Started { ticket: parent, holds_capsule: false });
         }
         let at = self.namespace(self.sqe.nsid())?;
+        if self.commands.namespaces.get_mut(at).desk.is_some() {
+            return Ok(self.flush_logs(at));
+        }
         Ok(self.start(at, After::Complete, Request::Flush))
     }
 

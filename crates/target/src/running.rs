@@ -239,8 +239,8 @@ impl RunningTable {
             u32::try_from(self.entries.len() - 1).expect("bounded by the queues' sizes")
         });
         let entry = &mut self.entries[index as usize];
-        // 31 bits: the top bit of a timer's token says whose it is.
-        entry.generation = (entry.generation + 1) & 0x7fff_ffff;
+        // 30 bits: the top bit of a timer's token says whose it is, the next one whether a ticket is a backend's own.
+        entry.generation = (entry.generation + 1) & 0x3fff_ffff;
         entry.running = Some(running);
         Ticket(u64::from(entry.generation) << 32 | u64::from(index))
     }

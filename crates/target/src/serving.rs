@@ -254,6 +254,18 @@ impl Serving {
         }
     }
 
+    /// Carries on with logs, and with what waits for them.
+    #[cold]
+    #[inline(never)]
+    fn tend_logs(&mut self, io: &mut impl Io<Message>) -> bool {
+        let worked = self.commands.tend_logs(io);
+        if worked {
+            self.drain_commands(io);
+            self.let_in(io);
+        }
+        worked
+    }
+
     fn on_control(&mut self, io: &mut impl Io<Message>, message: Message) {
         let Some(home) = &mut self.home else { return };
         let now_ns = io.now_ns();
@@ -381,7 +393,7 @@ impl Application for Serving {
             }
             Message::Abort { lane, cid, asked_by } => self.on_abort(io, lane, cid, asked_by),
             Message::Table(table) => {
-                self.commands.namespaces.replace(table);
+                self.commands.namespaces.replace(table, self.reactor.into());
                 self.let_in(io);
                 self.report_table(io);
             }
@@ -414,7 +426,10 @@ impl Application for Serving {
     }
 
     fn on_turn_end(&mut self, io: &mut impl Io<Message>) -> bool {
-        let worked = self.drain_commands(io);
+        let mut worked = self.drain_commands(io);
+        if self.commands.namespaces.has_logs {
+            worked |= self.tend_logs(io);
+        }
         if self.commands.has_waiting() || !self.held.is_empty() {
             self.go_on(io);
         }

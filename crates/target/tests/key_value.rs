@@ -51,7 +51,7 @@ impl Client {
 
 #[test]
 fn keys_of_all_partitions_are_found_through_any_connection() {
-    let target = start(3, "kv:ram:64M");
+    let target = start(3, "kv:ram:64M?flush");
     let mut writer = Client::new(&target);
     let mut text = String::new();
     for key in 0..5000 {
@@ -77,6 +77,18 @@ fn keys_of_all_partitions_are_found_through_any_connection() {
     }
     assert_eq!(reader.ask("flush_all"), "OK");
     assert_eq!(reader.ask("get key-1 key-2 key-3 key-4"), "END");
+    target.stop().expect("a good end");
+}
+
+/// hostile E12
+#[test]
+fn clients_remove_everything_only_where_they_may() {
+    let target = start(2, "kv:ram:64M");
+    let mut client = Client::new(&target);
+    assert_eq!(client.ask("set a 0 0 1\r\nx"), "STORED");
+    assert_eq!(client.ask("flush_all"), "CLIENT_ERROR flush_all not allowed");
+    assert_eq!(client.ask("shutdown"), "SERVER_ERROR: shutdown not enabled");
+    assert_eq!(client.ask("get a"), "VALUE a 0 1");
     target.stop().expect("a good end");
 }
 

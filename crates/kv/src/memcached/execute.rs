@@ -80,6 +80,11 @@ impl Executor {
         self.base_s + i64::from(self.processor.now_s())
     }
 
+    /// Unix time of the processor's second 0, s.
+    pub(crate) fn base_s(&self) -> i64 {
+        self.base_s
+    }
+
     /// When something ends, by the client's number.
     #[must_use]
     pub fn expiry(&self, exptime: i64) -> u32 {
@@ -103,6 +108,16 @@ impl Executor {
             }
             at_s => self.flush_at_s = Some(at_s),
         }
+    }
+
+    /// Whether a command of a partition with a log can be carried out and answered now: it changes nothing, its
+    /// value is here, and it tells of nothing that may not survive.
+    #[cold]
+    #[must_use]
+    pub fn is_immediate(&self, hash: KeyHash, command: &Command<'_>) -> bool {
+        matches!(command.verb, Verb::Get { touch: None, .. })
+            && !self.processor.is_awaited(hash)
+            && !self.processor.is_away(hash, command.key)
     }
 
     /// Carries out a command and appends its answer.

@@ -139,6 +139,19 @@ pub struct Command<'a> {
     pub is_base64: bool,
 }
 
+impl Verb {
+    /// Whether it cannot be carried out without the value that is there.
+    #[must_use]
+    pub fn needs_value(&self) -> bool {
+        !matches!(
+            self,
+            Self::Store { mode: Mode::Set | Mode::Add | Mode::Replace, .. }
+                | Self::Delete { .. }
+                | Self::Refused { .. }
+        )
+    }
+}
+
 impl<'a> Command<'a> {
     /// The key as it is stored. `room` is for one that has to be decoded.
     #[inline]

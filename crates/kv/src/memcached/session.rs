@@ -39,9 +39,9 @@ pub trait Router {
     fn position(&self) -> (usize, usize);
     /// Has a command executed at another partition; the answer comes to [`Session::on_reply`].
     fn send(&mut self, to: usize, ticket: Ticket, hash: KeyHash, command: &Command<'_>);
-    /// Has every other partition flushed (with the delay given) or asked for its statistics; each answers to
-    /// [`Session::on_stats`].
-    fn send_all(&mut self, ticket: Ticket, flush: Option<i64>);
+    /// Has every other partition, and this one if so told, flushed (with the delay given) or asked for its
+    /// statistics; each answers to [`Session::on_stats`].
+    fn send_all(&mut self, ticket: Ticket, flush: Option<i64>, with_own: bool);
     /// What the listener knows of itself.
     fn listener_stats(&self) -> ListenerStats;
 }
@@ -97,6 +97,8 @@ pub struct Session {
     awaited_count: usize,
     /// Bytes of those that are here, but for the last, which may grow.
     later_bytes: usize,
+    /// The last of them that this partition gives, in its time: until then all that is for it goes the same way.
+    detour: Option<Ticket>,
     is_closing: bool,
 }
 
@@ -126,6 +128,7 @@ impl Session {
             first_ticket: 0,
             awaited_count: 0,
             later_bytes: 0,
+            detour: None,
             is_closing: false,
         }
     }
@@ -252,10 +255,13 @@ impl Session {
                     What::Answer(answer) => self.sink().extend_from_slice(answer),
                     What::Command(command, hash) => {
                         let partition = if count == 1 { own } else { hash.partition(count) };
-                        if partition == own {
+                        if partition == own && self.is_immediate(router, *hash, command) {
                             router.executor().execute(*hash, command, self.sink());
                         } else {
                             let ticket = self.push(Later::Awaited);
+                            if partition == own {
+                                self.detour = Some(ticket);
+                            }
                             router.send(partition, ticket, *hash, command);
                         }
                     }
@@ -308,8 +314,15 @@ impl Session {
                     }
                     return;
                 }
-                router.executor().flush(delay);
                 let asked = Asked::Flush { binary, is_quiet };
+                if router.executor().processor.has_log() {
+                    // This partition answers like the others, when it survives.
+                    let sum = PartitionStats::default();
+                    let ticket = self.push(Later::Gathering(Box::new(Gathering { left: count, sum, asked })));
+                    self.detour = Some(ticket);
+                    return router.send_all(ticket, Some(delay), true);
+                }
+                router.executor().flush(delay);
                 self.gather(router, count, PartitionStats::default(), asked, Some(delay));
             }
             Decoded::Stats { of, binary } => {
@@ -339,7 +352,17 @@ impl Session {
             return conclude(router, &sum, &asked, self.sink());
         }
         let ticket = self.push(Later::Gathering(Box::new(Gathering { left: count - 1, sum, asked })));
-        router.send_all(ticket, flush);
+        router.send_all(ticket, flush, false);
+    }
+
+    /// Whether a command of the partition at hand can be carried out and answered now. Behind one that could
+    /// not, none can: a connection's commands keep their order.
+    #[inline]
+    fn is_immediate(&self, router: &mut impl Router, hash: KeyHash, command: &Command<'_>) -> bool {
+        let executor = router.executor();
+        !executor.processor.has_log()
+            || self.detour.is_none_or(|ticket| ticket < self.first_ticket)
+                && executor.is_immediate(hash, command)
     }
 
     /// Where the next answer goes.

@@ -30,7 +30,7 @@ impl Router for Partitions {
         batch.push(0, ticket, hash, command);
         self.sent.push(Sent::To(to, batch));
     }
-    fn send_all(&mut self, ticket: Ticket, flush: Option<i64>) {
+    fn send_all(&mut self, ticket: Ticket, flush: Option<i64>, _: bool) {
         self.sent.push(Sent::ToAll(ticket, flush));
     }
     fn listener_stats(&self) -> ListenerStats {

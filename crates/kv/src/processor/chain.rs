@@ -124,9 +124,11 @@ impl Processor {
     /// Removes everything.
     pub fn clear(&mut self) {
         self.change_count += 1;
+        self.note_clear();
         if self.pins.is_empty() && self.pending_count == 0 {
             self.memory.zero(0..self.bucket_count);
             self.regions = Regions::new(self.bucket_count, self.regions.count());
+            self.regions.keep_back(self.regions_kept_back());
             self.hands = Hands::default();
             self.spare.clear();
         } else {

@@ -2,7 +2,7 @@
 
 use super::{KeyHash, Pin, Pins, Place, Processor, Stored};
 use crate::bucket::{Bucket, BucketMut};
-use crate::item::{BITS_AT, HEADER_BYTES, HELD, Header, LARGE, Layout, WIDE};
+use crate::item::{BITS_AT, HEADER_BYTES, HELD, Header, LARGE, WIDE};
 use crate::regions::REGION_BYTES;
 use crate::value::Value;
 
@@ -13,14 +13,14 @@ impl Processor {
     }
 
     /// Gives an item's memory back, now or when it was sent.
-    pub(super) fn free_item(&mut self, line: u32) {
+    pub(crate) fn free_item(&mut self, line: u32) {
         let header = self.header(line);
         if header.bits & HELD != 0 {
             let pins = self.pins.get_mut(&line).expect("only pinned items are held in the index");
             pins.is_detached = true;
             return;
         }
-        if header.bits & LARGE != 0 {
+        if header.bits & LARGE != 0 && !self.is_stub(line, header) {
             let (_, extent_count) = self.large(line, header);
             let table_at = HEADER_BYTES + if header.bits & WIDE == 0 { 8 } else { 12 };
             for at in 0..extent_count {
@@ -84,6 +84,10 @@ impl Processor {
             }
             place = self.find_again(hash, key).expect("just stored");
         }
+        self.note(hash, key);
+        if let Some(line) = place.item {
+            self.unplace(line);
+        }
         if let Some(value) = self.value_mut(place) {
             each(value);
             return true;
@@ -92,7 +96,7 @@ impl Processor {
         let header = self.header(line);
         self.renew(line, header);
         let (length, extent_count) = self.large(line, header);
-        let layout = Layout::new(header.key_bytes.into(), length, self.attributes(place).flags);
+        let layout = self.layout(header.key_bytes.into(), length, self.attributes(place).flags);
         debug_assert_eq!(layout.extent_count, extent_count);
         for at in 0..extent_count {
             let region = self.extent_of(line, &layout, at);

@@ -2,7 +2,7 @@
 
 use super::{Attributes, Condition, KEY_BYTES_MAX, KeyHash, Pending, Place, Processor, Stored};
 use crate::bucket::{Bucket, BucketMut, inline_cells};
-use crate::item::{HEADER_BYTES, HELD, Header, LARGE, Layout, USES, WIDE};
+use crate::item::{HEADER_BYTES, HELD, Header, LARGE, Layout, PLACE_BYTES, USES, WIDE};
 use crate::regions::{REGION_BYTES, Use};
 
 impl Processor {
@@ -63,8 +63,13 @@ impl Processor {
         if value.len() > self.settings.value_bytes_max {
             return Stored::TooLarge;
         }
-        let is_small =
-            attributes == Attributes::default() && key.len() + value.len() <= self.settings.inline_bytes_max;
+        if !self.has_log_room(key.len() + value.len()) {
+            return Stored::NoMemory;
+        }
+        // In the index there is no number to tell by whether a record in the log is the last of its key.
+        let is_small = attributes == Attributes::default()
+            && key.len() + value.len() <= self.settings.inline_bytes_max
+            && self.durable.is_none();
         if is_small && let Some(width) = inline_cells(key.len(), value.len()) {
             return self.put_inline(hash, key, value, width, found);
         }
@@ -113,7 +118,7 @@ impl Processor {
         attributes: Attributes,
         found: Option<Place>,
     ) -> Stored {
-        let layout = Layout::new(key.len(), value.len(), attributes.flags);
+        let layout = self.layout(key.len(), value.len(), attributes.flags);
         // In place, if the block is of the right size and nobody sends from it.
         if let Some(place) = found
             && let Some(line) = place.item
@@ -126,6 +131,7 @@ impl Processor {
                 self.write_item(line, &layout, key, value.len(), attributes, header.bits & USES);
                 let at = layout.value_at;
                 self.memory.bytes_mut(line, at, value.len()).copy_from_slice(value);
+                self.note(hash, key);
                 self.counters.pair_bytes -= old_bytes as u64;
                 self.counters.pair_bytes += value.len() as u64;
                 self.counters.stored_count += 1;
@@ -168,11 +174,20 @@ impl Processor {
             block[at + 4..at + 8].copy_from_slice(&(layout.extent_count as u32).to_le_bytes());
         }
         block[layout.key_at..].copy_from_slice(key);
+        if layout.place_at != 0 {
+            self.memory.bytes_mut(line, layout.place_at, PLACE_BYTES).fill(0);
+        }
+    }
+
+    /// How an item of this partition is laid out.
+    #[inline]
+    pub(crate) fn layout(&self, key_bytes: usize, value_bytes: usize, flags: u32) -> Layout {
+        Layout::new(key_bytes, value_bytes, flags, self.durable.is_some())
     }
 
     /// Takes memory for a value that arrives piece by piece. `None` if there is none.
     pub fn begin(&mut self, key: &[u8], value_bytes: usize, attributes: Attributes) -> Option<Pending> {
-        let layout = Layout::new(key.len(), value_bytes, attributes.flags);
+        let layout = self.layout(key.len(), value_bytes, attributes.flags);
         let line = self.take_block(layout.class())?;
         self.write_item(line, &layout, key, value_bytes, attributes, HELD);
         self.regions.hold(line, true);
@@ -191,6 +206,12 @@ impl Processor {
         }
         self.pending_count += 1;
         Some(Pending { line, layout, value_bytes })
+    }
+
+    /// A stub that is to be put into the index.
+    pub(crate) fn pending_stub(&mut self, line: u32, layout: Layout, value_bytes: usize) -> Pending {
+        self.pending_count += 1;
+        Pending { line, layout, value_bytes }
     }
 
     pub(super) fn extent_of(&self, line: u32, layout: &Layout, at: usize) -> u32 {
@@ -241,8 +262,18 @@ impl Processor {
         self.free_item(pending.line);
     }
 
-    /// Puts a filled item into the index, in place of what is there.
+    /// Puts a filled item into the index, in place of what is there: a change.
     pub(super) fn link(&mut self, hash: KeyHash, key: &[u8], pending: Pending) -> Stored {
+        let stored = self.insert(hash, key, pending);
+        if stored == Stored::Done {
+            self.counters.stored_count += 1;
+            self.note(hash, key);
+        }
+        stored
+    }
+
+    /// Puts a filled item into the index, in place of what is there.
+    pub(crate) fn insert(&mut self, hash: KeyHash, key: &[u8], pending: Pending) -> Stored {
         let line = pending.line;
         let value_bytes = pending.value_bytes;
         // Room may have been made since: what was found before may be gone.
@@ -273,7 +304,6 @@ impl Processor {
         self.pending_count -= 1;
         self.counters.pair_count += 1;
         self.counters.pair_bytes += (key.len() + value_bytes) as u64;
-        self.counters.stored_count += 1;
         Stored::Done
     }
 }

@@ -88,6 +88,30 @@ pub enum OpenError {
         /// The size asked for.
         wanted: u64,
     },
+    /// The file is too small for what it is to hold.
+    #[error("{} has {}: it needs at least {}", path.display(), Size(*bytes), Size(*bytes_min))]
+    TooSmall {
+        /// Which.
+        path: PathBuf,
+        /// Its size.
+        bytes: u64,
+        /// The least that would do.
+        bytes_min: u64,
+    },
+    /// The keys in the file are divided among another number of reactors.
+    #[error(
+        "{} is divided among {has} threads, and the target runs {wanted}: start it with {has}, or copy the pairs to \
+         a new file",
+        path.display()
+    )]
+    OtherPartitions {
+        /// Which.
+        path: PathBuf,
+        /// Reactors that it was made for.
+        has: u64,
+        /// Reactors that there are.
+        wanted: u64,
+    },
     /// What lies below cannot write such small blocks.
     #[error("{} cannot be written in blocks of {block_bytes} bytes: use lba={block_bytes_min} or more", path.display())]
     BlockTooSmall {

@@ -200,7 +200,8 @@ impl TargetConfig {
         }
         let has_keys = |subsystem: &super::SubsystemConfig| {
             let is_key_value = |namespace: &super::NamespaceConfig| {
-                matches!(namespace.storage.source, store::Source::KeyValue { .. })
+                use store::Source::{KeyValue, KeyValueFile};
+                matches!(namespace.storage.source, KeyValue { .. } | KeyValueFile { .. })
             };
             subsystem.namespaces.iter().any(is_key_value)
         };

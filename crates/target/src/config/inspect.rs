@@ -49,9 +49,15 @@ fn inspect(spec: &Spec) -> Result<(), OpenError> {
             let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
             let has_place = directory.is_none_or(Path::is_dir);
             let remedy = match spec.source {
-                Source::File { .. } if !has_place => "make its directory first",
-                Source::File { bytes: Some(_), .. } if !spec.is_read_only => return Ok(()),
-                Source::File { .. } if !spec.is_read_only => "add size= to have it made",
+                Source::File { .. } | Source::KeyValueFile { .. } if !has_place => "make its directory first",
+                Source::File { bytes: Some(_), .. } | Source::KeyValueFile { bytes: Some(_), .. }
+                    if !spec.is_read_only =>
+                {
+                    return Ok(());
+                }
+                Source::File { .. } | Source::KeyValueFile { .. } if !spec.is_read_only => {
+                    "add size= to have it made"
+                }
                 _ => remedy,
             };
             Err(OpenError::Missing { path, remedy })

@@ -311,7 +311,7 @@ fn same_but_size(one: &Spec, other: &Spec) -> bool {
             Source::Memory { bytes, .. } | Source::Null { bytes } | Source::KeyValue { bytes, .. } => {
                 *bytes = 0;
             }
-            Source::File { bytes, .. } => *bytes = None,
+            Source::File { bytes, .. } | Source::KeyValueFile { bytes, .. } => *bytes = None,
             Source::Device { .. } => {}
         }
         spec
@@ -323,7 +323,7 @@ fn same_but_size(one: &Spec, other: &Spec) -> bool {
 fn size(spec: &Spec) -> Option<u64> {
     match spec.source {
         Source::Memory { bytes, .. } | Source::Null { bytes } | Source::KeyValue { bytes, .. } => Some(bytes),
-        Source::File { bytes, .. } => bytes,
+        Source::File { bytes, .. } | Source::KeyValueFile { bytes, .. } => bytes,
         Source::Device { .. } => None,
     }
 }

@@ -317,7 +317,7 @@ impl Operator {
     /// Opens storage that is not open yet.
     fn open_new(&self, spec: &Spec) -> Result<Arc<dyn Store>, OpenError> {
         let store = spec.open(self.reactor_count > 1)?;
-        store.set_reactor_count(self.reactor_count);
+        store.set_reactor_count(self.reactor_count)?;
         Ok(store)
     }
 

@@ -84,11 +84,11 @@ impl<I: Io<Message>> Router for Route<'_, I> {
         self.batches[to].push(self.session, ticket, hash, command);
     }
 
-    fn send_all(&mut self, ticket: Ticket, flush: Option<i64>) {
+    fn send_all(&mut self, ticket: Ticket, flush: Option<i64>, with_own: bool) {
         let from = self.io.reactor();
         // What was asked before comes before.
         post_batches(self.io, self.batches, self.namespace);
-        for to in (0..self.io.reactor_count()).filter(|&to| to != from) {
+        for to in (0..self.io.reactor_count()).filter(|&to| with_own || to != from) {
             let (namespace, session) = (self.namespace, self.session);
             let ask = KeyValueMessage::Ask { from, namespace, session, ticket, flush };
             self.io.post(to, Message::KeyValue(Box::new(ask)));

@@ -1,0 +1,266 @@
+//! What has changed and is to be written down: keys, each once, in the order of their first change.
+//!
+//! Changes are numbered. All up to a number are *settled* when they are where they survive.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+
+use crate::processor::{KEY_BYTES_MAX, KeyHash};
+
+/// By the hash of a key, which is as good as random.
+type ByHash<T> = HashMap<u64, T, BuildHasherDefault<Itself>>;
+
+/// Takes a hash for what it is.
+#[derive(Default)]
+struct Itself(u64);
+
+impl Hasher for Itself {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("keys are numbers");
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.0 = value;
+    }
+}
+
+/// Changes of a partition.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    /// Bytes of the keys of `entries`.
+    keys: Vec<u8>,
+    entries: Vec<Entry>,
+    /// The first of them that was not taken.
+    next: usize,
+    /// Which entry a key has, by its hash; of two keys with one hash, the later.
+    by_hash: ByHash<usize>,
+    count: u64,
+    settled: u64,
+    /// The last change of a key, by its hash, as long as it is not settled.
+    unsettled: ByHash<u64>,
+    /// The change that removed everything, if there was one.
+    cleared: u64,
+    is_clear_due: bool,
+    /// Keys to be written again although nothing has changed.
+    again: VecDeque<Box<[u8]>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    hash: KeyHash,
+    /// The first change.
+    number: u64,
+    at: usize,
+    length: usize,
+}
+
+/// Something to write down.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Due {
+    /// Everything was removed.
+    Clear,
+    /// This key's pair as it is now, or that there is none.
+    Key {
+        /// Its hash.
+        hash: KeyHash,
+        /// It.
+        key: [u8; KEY_BYTES_MAX],
+        /// Its bytes.
+        length: usize,
+        /// It is written again only.
+        is_again: bool,
+    },
+}
+
+impl Changes {
+    /// A key's pair has changed, or is gone.
+    pub(crate) fn note(&mut self, hash: KeyHash, key: &[u8]) {
+        self.count += 1;
+        self.unsettled.insert(hash.raw(), self.count);
+        if let Some(&at) = self.by_hash.get(&hash.raw())
+            && at >= self.next
+            && self.key(self.entries[at]) == key
+        {
+            return;
+        }
+        let at = self.keys.len();
+        self.keys.extend_from_slice(key);
+        self.by_hash.insert(hash.raw(), self.entries.len());
+        self.entries.push(Entry { hash, number: self.count, at, length: key.len() });
+    }
+
+    /// Everything was removed: what was to be written before need not be.
+    pub(crate) fn note_clear(&mut self) {
+        self.count += 1;
+        self.cleared = self.count;
+        self.is_clear_due = true;
+        self.next = self.entries.len();
+        self.again.clear();
+        self.forget_taken();
+    }
+
+    /// A key is to be written again: where it is now will be used for something else.
+    pub(crate) fn write_again(&mut self, key: &[u8]) {
+        self.again.push_back(key.into());
+    }
+
+    /// Keys that are to be written again.
+    pub(crate) fn again_count(&self) -> usize {
+        self.again.len()
+    }
+
+    fn key(&self, entry: Entry) -> &[u8] {
+        &self.keys[entry.at..entry.at + entry.length]
+    }
+
+    /// Whether anything is to be written; with `only_again`, again.
+    pub(crate) fn has_due(&self, only_again: bool) -> bool {
+        !self.again.is_empty() || !only_again && (self.is_clear_due || self.next < self.entries.len())
+    }
+
+    /// What is to be written next. It stays so until it is [taken](Self::take).
+    pub(crate) fn due(&self, only_again: bool, hash: impl Fn(&[u8]) -> KeyHash) -> Option<Due> {
+        if self.is_clear_due && !only_again {
+            return Some(Due::Clear);
+        }
+        let mut room = [0; KEY_BYTES_MAX];
+        if let Some(key) = self.again.front() {
+            room[..key.len()].copy_from_slice(key);
+            return Some(Due::Key { hash: hash(key), key: room, length: key.len(), is_again: true });
+        }
+        let entry = *self.entries.get(self.next).filter(|_| !only_again)?;
+        room[..entry.length].copy_from_slice(self.key(entry));
+        Some(Due::Key { hash: entry.hash, key: room, length: entry.length, is_again: false })
+    }
+
+    /// What was [due](Self::due) is being written.
+    pub(crate) fn take(&mut self, due: &Due) {
+        match due {
+            Due::Clear => self.is_clear_due = false,
+            Due::Key { is_again: true, .. } => drop(self.again.pop_front()),
+            Due::Key { .. } => {
+                self.next += 1;
+                self.forget_taken();
+            }
+        }
+    }
+
+    fn forget_taken(&mut self) {
+        if self.next == self.entries.len() {
+            self.next = 0;
+            self.entries.clear();
+            self.keys.clear();
+            self.by_hash.clear();
+        } else if self.next > 4096 && self.next > self.entries.len() / 2 {
+            let start = self.entries[self.next].at;
+            self.keys.drain(..start);
+            self.entries.drain(..self.next);
+            self.by_hash.retain(|_, at| *at >= self.next);
+            self.by_hash.values_mut().for_each(|at| *at -= self.next);
+            self.entries.iter_mut().for_each(|entry| entry.at -= start);
+            self.next = 0;
+        }
+    }
+
+    /// The last change so far.
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// All changes up to this one have been taken.
+    pub(crate) fn taken(&self) -> u64 {
+        if self.is_clear_due {
+            return self.cleared - 1;
+        }
+        self.entries.get(self.next).map_or(self.count, |entry| entry.number - 1)
+    }
+
+    /// All changes up to this one survive.
+    pub(crate) fn settle(&mut self, number: u64) {
+        self.settled = self.settled.max(number);
+        if self.settled == self.count {
+            self.unsettled.clear();
+        } else {
+            let settled = self.settled;
+            self.unsettled.retain(|_, last| *last > settled);
+        }
+    }
+
+    /// The last change that survives with all before it.
+    pub(crate) fn settled(&self) -> u64 {
+        self.settled
+    }
+
+    /// The change that whoever sees this key has seen, unless it is settled.
+    pub(crate) fn unsettled(&self, hash: KeyHash) -> Option<u64> {
+        let last = self.unsettled.get(&hash.raw()).copied().unwrap_or(0).max(self.cleared);
+        (last > self.settled).then_some(last)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rapidhash::v3::{RapidSecrets, rapidhash_v3_micro_inline};
+
+    fn hash(key: &[u8]) -> KeyHash {
+        KeyHash::of(rapidhash_v3_micro_inline::<true, false>(key, &RapidSecrets::seed(1)))
+    }
+
+    fn next(changes: &mut Changes) -> Option<Vec<u8>> {
+        let due = changes.due(false, hash)?;
+        changes.take(&due);
+        Some(match due {
+            Due::Clear => b"(clear)".to_vec(),
+            Due::Key { key, length, .. } => key[..length].to_vec(),
+        })
+    }
+
+    #[test]
+    fn a_key_that_changes_often_is_written_once_and_settles_with_its_last_change() {
+        let mut changes = Changes::default();
+        for key in [b"a", b"b", b"a", b"a"] {
+            changes.note(hash(key), key);
+        }
+        assert_eq!((changes.count(), changes.taken()), (4, 0));
+        assert_eq!(next(&mut changes), Some(b"a".to_vec()));
+        assert_eq!(changes.taken(), 1);
+        changes.note(hash(b"a"), b"a");
+        assert_eq!(next(&mut changes), Some(b"b".to_vec()));
+        assert_eq!(changes.taken(), 4);
+        changes.settle(4);
+        assert_eq!((changes.unsettled(hash(b"a")), changes.unsettled(hash(b"b"))), (Some(5), None));
+        assert_eq!((next(&mut changes), next(&mut changes)), (Some(b"a".to_vec()), None));
+    }
+
+    #[test]
+    fn what_was_removed_with_everything_else_is_not_written() {
+        let mut changes = Changes::default();
+        changes.note(hash(b"a"), b"a");
+        changes.note_clear();
+        changes.note(hash(b"b"), b"b");
+        assert_eq!(changes.taken(), 1);
+        assert!(changes.unsettled(hash(b"any")).is_some());
+        assert_eq!(next(&mut changes), Some(b"(clear)".to_vec()));
+        assert_eq!((next(&mut changes), next(&mut changes)), (Some(b"b".to_vec()), None));
+        changes.settle(changes.taken());
+        assert_eq!(changes.unsettled(hash(b"any")), None);
+    }
+
+    #[test]
+    fn room_is_used_again_when_writing_never_catches_up() {
+        let mut changes = Changes::default();
+        for number in 0..100_000u32 {
+            let key = number.to_le_bytes();
+            changes.note(hash(&key), &key);
+            if number > 100 {
+                assert_eq!(next(&mut changes), Some((number - 101).to_le_bytes().to_vec()));
+            }
+        }
+        assert!(changes.keys.capacity() < 200_000 && changes.entries.len() < 20_000);
+    }
+}

@@ -1,0 +1,141 @@
+//! Freeing segments: what is current in the oldest is written again at the head.
+//!
+//! ```text
+//! Idle ──short of segments──▶ Scanning ──end of the segment──▶ Settling ──all written again survives──▶ Idle
+//! ```
+
+use super::record::{Head, Kind};
+use super::recover::piece;
+use super::scan::{Scanner, Sink};
+use super::{Failure, Job, Log, RESERVE_COUNT, Sync, Work};
+use crate::memcached::Executor;
+use crate::processor::KeyHash;
+
+/// Keys that wait to be written again; with more, reading waits.
+const AGAIN_COUNT_MAX: usize = 512;
+/// Values that are fetched to be written again; with more, reading waits.
+const FETCH_COUNT_MAX: usize = 8;
+
+/// How far the oldest segment is.
+#[derive(Debug, Default)]
+pub(super) struct Cleaner {
+    scanner: Option<Scanner>,
+    pub(super) is_reading: bool,
+    is_settling: bool,
+    /// Values that are being fetched to be written again.
+    pub(super) fetch_count: usize,
+    /// Keys taken for being written again so far; of those, written; of those, surviving.
+    pub(super) again_taken: u64,
+    pub(super) again_written: u64,
+    again_settled: u64,
+}
+
+impl Cleaner {
+    /// What was written so far survives.
+    pub(super) fn on_settled(&mut self) {
+        self.again_settled = self.again_written;
+    }
+}
+
+impl Log {
+    /// Begins, goes on with and ends the cleaning of the oldest segment.
+    pub(super) fn tend(&mut self, executor: &mut Executor) {
+        if self.cleaner.is_settling {
+            let again_count = executor.processor.changes().again_count();
+            let Some(cleaner) = Some(&mut self.cleaner).filter(|it| again_count == 0 && it.fetch_count == 0)
+            else {
+                return;
+            };
+            if cleaner.again_settled < cleaner.again_taken {
+                if self.settings.sync == Sync::None && cleaner.again_written == cleaner.again_taken {
+                    self.wants_flush_now = true;
+                }
+                return;
+            }
+            cleaner.is_settling = false;
+            let segment = self.segments.pop_front().expect("the one that was read");
+            self.free.push_back((segment.generation, segment.slot));
+            self.counters.cleaned_count += 1;
+        }
+        let low =
+            usize::try_from(self.settings.segment_count / 4).unwrap_or(usize::MAX).max(RESERVE_COUNT + 2);
+        let is_low = self.free.len() < low && self.segments.len() > 1;
+        if self.cleaner.scanner.is_none() && is_low && matches!(self.phase, super::Phase::Ready) {
+            let oldest = self.segments.front().expect("more than one");
+            let block_bytes = self.settings.block_bytes;
+            let scanner = Scanner::new(oldest.run, oldest.generation, block_bytes, oldest.end);
+            self.cleaner.is_settling = scanner.next_position().is_none();
+            self.cleaner.scanner = Some(scanner).filter(|_| !self.cleaner.is_settling);
+        }
+    }
+
+    pub(super) fn next_clean(&mut self, executor: &mut Executor) -> Option<Work> {
+        let cleaner = &mut self.cleaner;
+        let again_count = executor.processor.changes().again_count();
+        let is_behind = cleaner.fetch_count >= FETCH_COUNT_MAX || again_count > AGAIN_COUNT_MAX;
+        if cleaner.is_reading || is_behind {
+            return None;
+        }
+        let position = cleaner.scanner.as_ref()?.next_position()?;
+        cleaner.is_reading = true;
+        let start = self.slot_start(self.segments.front().expect("the one that is read").slot);
+        Some(piece(&self.settings, Job::Clean, start, position))
+    }
+
+    pub(super) fn on_clean(&mut self, executor: &mut Executor, bytes: Option<&[u8]>) {
+        self.cleaner.is_reading = false;
+        let Some(mut scanner) = self.cleaner.scanner.take() else { return };
+        let Some(bytes) = bytes else { return self.fail(Failure::Unreadable) };
+        let oldest = *self.segments.front().expect("the one that is read");
+        let start = self.slot_start(oldest.slot);
+        let mut sink = CleanSink { executor, start, away: Vec::new() };
+        scanner.on_bytes(bytes, &mut sink);
+        let away = sink.away;
+        if scanner.next_position().is_some() {
+            self.cleaner.scanner = Some(scanner);
+        } else if scanner.end() == oldest.end {
+            self.cleaner.is_settling = true;
+        } else {
+            return self.fail(Failure::Damaged(start));
+        }
+        for (hash, key) in away {
+            self.fetch_again(executor, hash, &key);
+        }
+        self.tend(executor);
+    }
+}
+
+struct CleanSink<'a> {
+    executor: &'a mut Executor,
+    start: u64,
+    /// Keys whose values are here only.
+    away: Vec<(KeyHash, Box<[u8]>)>,
+}
+
+impl Sink for CleanSink<'_> {
+    fn on_head(&mut self, head: &Head, key: &[u8], position: u64) {
+        let processor = &mut self.executor.processor;
+        let hash = processor.hash(key);
+        if head.kind != Kind::Pair || !processor.is_current(hash, key, head.cas) {
+            return;
+        }
+        let here = self.start + position;
+        if let Some(away) = processor.away(hash, key) {
+            if away.place == here {
+                self.away.push((hash, key.into()));
+            }
+            return;
+        }
+        let line = processor.locate(hash, key).and_then(|place| place.item).expect("it is current");
+        if processor.place_of(line).is_some_and(|place| place != here) {
+            return;
+        }
+        // Until it is written it must not be let go of.
+        processor.unplace(line);
+        processor.changes().write_again(key);
+    }
+
+    fn on_value(&mut self, _: &[u8]) {}
+
+    fn on_end(&mut self, _: bool) {}
+}

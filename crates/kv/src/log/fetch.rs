@@ -1,0 +1,195 @@
+//! Fetching values from the log.
+
+use super::record::{Checksum, HEAD_BYTES, Head, Kind, TAIL_BYTES, Where};
+use super::{Job, Loaded, Log, PIECE_BYTES, Work};
+use crate::durable::Away;
+use crate::memcached::Executor;
+use crate::processor::{KeyHash, Pending};
+
+/// One value on its way.
+#[derive(Debug)]
+pub(super) struct Fetch {
+    hash: KeyHash,
+    key: Box<[u8]>,
+    /// It is to be written again.
+    is_again: bool,
+    /// Somebody waits for it.
+    is_wanted: bool,
+    is_reading: bool,
+    course: Option<Course>,
+}
+
+/// How far the reading of a value is.
+#[derive(Debug)]
+struct Course {
+    away: Away,
+    pending: Pending,
+    /// Bytes of the record that were taken in.
+    done: usize,
+    checksum: Checksum,
+    tail: [u8; TAIL_BYTES],
+}
+
+impl Log {
+    /// Has the value of a key fetched, for [`next_loaded`](Self::next_loaded).
+    pub fn fetch(&mut self, executor: &mut Executor, key: &[u8]) {
+        let hash = executor.processor.hash(key);
+        self.want(hash, key, false);
+    }
+
+    pub(super) fn fetch_again(&mut self, executor: &mut Executor, hash: KeyHash, key: &[u8]) {
+        if executor.processor.is_away(hash, key) {
+            self.want(hash, key, true);
+        }
+    }
+
+    fn want(&mut self, hash: KeyHash, key: &[u8], is_again: bool) {
+        let known = self.fetches.iter_mut().flatten().find(|fetch| *fetch.key == *key);
+        if let Some(fetch) = known {
+            self.cleaner.fetch_count += usize::from(is_again && !fetch.is_again);
+            fetch.is_again |= is_again;
+            fetch.is_wanted |= !is_again;
+            return;
+        }
+        self.cleaner.fetch_count += usize::from(is_again);
+        let fetch =
+            Fetch { hash, key: key.into(), is_again, is_wanted: !is_again, is_reading: false, course: None };
+        let number = self.fetches.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.fetches.push(None);
+            self.fetches.len() - 1
+        });
+        self.fetches[number] = Some(fetch);
+        self.fetch_queue.push_back(number as u32);
+    }
+
+    /// The next read of a value.
+    pub(super) fn next_fetch(&mut self, executor: &mut Executor) -> Option<Work> {
+        while let Some(&number) = self.fetch_queue.front() {
+            if self.is_fetch_stuck {
+                return None;
+            }
+            let fetch = self.fetches[number as usize].as_mut().expect("it waits");
+            if fetch.course.is_none() {
+                let Some(away) = executor.processor.away(fetch.hash, &fetch.key) else {
+                    self.fetch_queue.pop_front();
+                    self.end_fetch(executor, number, true);
+                    continue;
+                };
+                let Some(pending) = executor.processor.begin(&fetch.key, away.value_bytes, away.attributes)
+                else {
+                    // What is being written can make room when it is.
+                    if self.flight.is_some() || executor.processor.changes().has_due(false) {
+                        self.is_fetch_stuck = true;
+                        return None;
+                    }
+                    self.fetch_queue.pop_front();
+                    self.end_fetch(executor, number, false);
+                    continue;
+                };
+                let (checksum, tail) = (Checksum::default(), [0; TAIL_BYTES]);
+                fetch.course = Some(Course { away, pending, done: 0, checksum, tail });
+            }
+            let course = fetch.course.as_ref().expect("just begun");
+            let record_bytes = HEAD_BYTES + fetch.key.len() + course.away.value_bytes + TAIL_BYTES;
+            let block_bytes = self.settings.block_bytes;
+            let from = course.away.place + course.done as u64;
+            let offset = from / block_bytes * block_bytes;
+            let end = (course.away.place + record_bytes as u64).next_multiple_of(block_bytes);
+            let length = usize::try_from(end - offset).unwrap_or(usize::MAX).min(PIECE_BYTES);
+            fetch.is_reading = true;
+            self.counters.fetch_count += 1;
+            self.fetch_queue.pop_front();
+            return Some(Work::Read { job: Job::Fetch(number), offset, length });
+        }
+        None
+    }
+
+    pub(super) fn on_fetched(&mut self, executor: &mut Executor, number: u32, bytes: Option<&[u8]>) {
+        let block_bytes = self.settings.block_bytes;
+        let slot = |fetch: &Fetch| fetch.course.as_ref().map(|course| course.away.place);
+        let place = self.fetches[number as usize].as_ref().and_then(slot).expect("it is being read");
+        let segment = self.segment_at(place);
+        let fetch = self.fetches[number as usize].as_mut().expect("it is being read");
+        fetch.is_reading = false;
+        let course = fetch.course.as_mut().expect("it is being read");
+        let is_good = match (bytes, segment) {
+            (Some(bytes), Some((segment, position))) => {
+                let skip = ((place + course.done as u64) % block_bytes) as usize;
+                let place = Where { run: segment.run, generation: segment.generation, position };
+                course.take_in(executor, &fetch.key, place, &bytes[skip..])
+            }
+            _ => false,
+        };
+        let record_bytes = HEAD_BYTES + fetch.key.len() + course.away.value_bytes + TAIL_BYTES;
+        if is_good && course.done < record_bytes {
+            return self.fetch_queue.push_front(number);
+        }
+        let is_sound = is_good && course.tail == course.checksum.finish().to_le_bytes();
+        let course = fetch.course.take().expect("just seen");
+        if is_sound {
+            executor.processor.load(fetch.hash, &fetch.key, place, course.pending);
+        } else {
+            executor.processor.abandon(course.pending);
+            // The pair may be another by now, and its record elsewhere.
+            let now = executor.processor.away(fetch.hash, &fetch.key);
+            if now.is_some_and(|away| away.place != place) {
+                return self.fetch_queue.push_back(number);
+            }
+            let is_gone = now.is_none();
+            return self.end_fetch(executor, number, is_gone);
+        }
+        self.end_fetch(executor, number, true);
+    }
+
+    fn end_fetch(&mut self, executor: &mut Executor, number: u32, is_good: bool) {
+        let Some(fetch) = self.fetches[number as usize].take() else { return };
+        if fetch.is_again {
+            self.cleaner.fetch_count -= 1;
+            if is_good {
+                let processor = &mut executor.processor;
+                let line = processor.locate(fetch.hash, &fetch.key).and_then(|place| place.item);
+                if let Some(line) = line {
+                    processor.unplace(line);
+                    processor.changes().write_again(&fetch.key);
+                }
+            } else {
+                // Its segment must not be freed.
+                self.fail(super::Failure::Unreadable);
+            }
+        }
+        if fetch.is_wanted {
+            self.loaded.push_back(Loaded { key: fetch.key, is_good });
+        }
+    }
+}
+
+impl Course {
+    /// Bytes of the record from where it goes on. Whether they are what was written.
+    fn take_in(&mut self, executor: &mut Executor, key: &[u8], place: Where, mut bytes: &[u8]) -> bool {
+        let value_at = HEAD_BYTES + key.len();
+        if self.done == 0 {
+            let Some(first) = bytes.get(..value_at) else { return false };
+            let head = Head::decode(first[..HEAD_BYTES].try_into().expect("its length"));
+            let is_it =
+                head.is_some_and(|head| head.kind == Kind::Pair && head.value_bytes == self.away.value_bytes);
+            if !is_it || first[HEAD_BYTES..] != *key || !Head::is_genuine(first, place) {
+                return false;
+            }
+            self.done = value_at;
+            bytes = &bytes[value_at..];
+        }
+        let value_left = (value_at + self.away.value_bytes).saturating_sub(self.done);
+        let part = &bytes[..value_left.min(bytes.len())];
+        if !part.is_empty() {
+            self.checksum.update(part);
+            executor.processor.fill(&self.pending, self.done - value_at, part);
+            self.done += part.len();
+        }
+        let tail_at = value_at + self.away.value_bytes;
+        for &byte in bytes[part.len()..].iter().take(tail_at + TAIL_BYTES - self.done) {
+            self.tail[self.done - tail_at] = byte;
+            self.done += 1;
+        }
+        true
+    }
+}

@@ -1,0 +1,264 @@
+//! Reading the log at the start.
+
+use super::record::{Head, Kind, SegmentHeader};
+use super::scan::{Scanner, Sink};
+use super::{Failure, Job, Log, LogSettings, PIECE_BYTES, Phase, Segment, Work};
+use crate::durable::{MARKS, Restored};
+use crate::memcached::Executor;
+use crate::processor::{Attributes, KEY_BYTES_MAX, KeyHash, Pending};
+
+/// Numbers that may have been given to values of which nothing was written before the power went.
+const CAS_LOST_COUNT: u64 = 1 << 24;
+
+/// How far the log was read.
+#[derive(Debug)]
+pub(super) struct Recovery {
+    pub(super) is_reading: bool,
+    headers: Vec<Option<SegmentHeader>>,
+    slot_count: u64,
+    /// What there is to read, from the oldest on, and which of it is being read.
+    segments: Vec<Segment>,
+    at: usize,
+    scanner: Option<Scanner>,
+    replay: Replay,
+}
+
+/// The pair that is being read.
+#[derive(Debug, Default)]
+struct Replay {
+    /// First byte of the segment in the file.
+    start: u64,
+    key: Vec<u8>,
+    found: Option<Found>,
+    is_short_of_memory: bool,
+}
+
+#[derive(Debug)]
+enum Found {
+    Removed,
+    Cleared,
+    /// What is left of the value, and how much is there.
+    Whole(Restored, KeyHash, Pending, usize),
+    Stub(Restored, KeyHash),
+}
+
+impl Recovery {
+    pub(super) fn new(slot_count: u64) -> Self {
+        Self {
+            is_reading: false,
+            headers: Vec::new(),
+            slot_count,
+            segments: Vec::new(),
+            at: 0,
+            scanner: None,
+            replay: Replay { key: Vec::with_capacity(KEY_BYTES_MAX), ..Replay::default() },
+        }
+    }
+
+    pub(super) fn next(&mut self, settings: &LogSettings) -> Option<Work> {
+        if self.is_reading {
+            return None;
+        }
+        self.is_reading = true;
+        let slot = self.headers.len() as u64;
+        if slot < self.slot_count {
+            let offset = settings.start + slot * settings.segment_bytes;
+            return Some(Work::Read { job: Job::Recover, offset, length: settings.block_bytes as usize });
+        }
+        let position = self.scanner.as_ref().and_then(Scanner::next_position).expect("something is left");
+        let start = settings.start + self.segments[self.at].slot * settings.segment_bytes;
+        Some(piece(settings, Job::Recover, start, position))
+    }
+}
+
+/// The next read of a segment that begins at `start`.
+pub(super) fn piece(settings: &LogSettings, job: Job, start: u64, position: u64) -> Work {
+    debug_assert!(position.is_multiple_of(settings.block_bytes));
+    let length = (settings.segment_bytes - position).min(PIECE_BYTES as u64);
+    Work::Read { job, offset: start + position, length: length as usize }
+}
+
+impl Log {
+    pub(super) fn on_recovered(&mut self, executor: &mut Executor, bytes: Option<&[u8]>) {
+        let Phase::Recovering(recovery) = &mut self.phase else { return };
+        recovery.is_reading = false;
+        let Some(bytes) = bytes else { return self.fail(Failure::Unreadable) };
+        if (recovery.headers.len() as u64) < recovery.slot_count {
+            recovery.headers.push(SegmentHeader::decode(bytes, self.settings.identity));
+            if recovery.headers.len() as u64 == recovery.slot_count {
+                self.arrange(executor);
+            }
+            return;
+        }
+        let mut sink = ReplaySink { executor, replay: &mut recovery.replay };
+        let scanner = recovery.scanner.as_mut().expect("a segment is being read");
+        scanner.on_bytes(bytes, &mut sink);
+        if scanner.next_position().is_some() {
+            return;
+        }
+        scanner.on_end(&mut sink);
+        let is_last = recovery.at + 1 == recovery.segments.len();
+        let segment = &mut recovery.segments[recovery.at];
+        if is_last {
+            segment.end = scanner.end();
+        } else if scanner.end() != segment.end {
+            let offset = self.settings.start + segment.slot * self.settings.segment_bytes;
+            return self.fail(Failure::Damaged(offset));
+        }
+        if recovery.replay.is_short_of_memory {
+            return self.fail(Failure::NoMemory);
+        }
+        recovery.at += 1;
+        self.go_on(executor);
+    }
+
+    /// All headers are there: what is between the oldest that the newest needs and itself is the log.
+    fn arrange(&mut self, executor: &mut Executor) {
+        let Phase::Recovering(recovery) = &mut self.phase else { return };
+        let headers = recovery.headers.iter().zip(0..);
+        let mut known: Vec<(SegmentHeader, u64)> =
+            headers.filter_map(|(header, slot)| Some(((*header)?, slot))).collect();
+        known.sort_unstable_by_key(|(header, _)| header.generation);
+        let Some(&(newest, _)) = known.last() else {
+            self.free = (0..self.settings.segment_count).map(|slot| (0, slot)).collect();
+            self.phase = Phase::Ready;
+            return;
+        };
+        let needed = known.partition_point(|(header, _)| header.generation < newest.oldest);
+        let needed = &known[needed..];
+        for (&(header, _), generation) in needed.iter().zip(newest.oldest..) {
+            if header.generation != generation {
+                return self.fail(Failure::Missing(generation));
+            }
+        }
+        let ends = needed[1..].iter().map(|(next, _)| next.previous_end);
+        let ends = ends.chain([self.settings.segment_bytes]);
+        let segments = needed.iter().zip(ends);
+        recovery.segments = segments
+            .map(|(&(header, slot), end)| {
+                let SegmentHeader { run, generation, .. } = header;
+                Segment { run, generation, slot, end }
+            })
+            .collect();
+        self.oldest_told = newest.oldest;
+        let processor = &mut executor.processor;
+        processor.next_cas = processor.next_cas.max(newest.next_cas);
+        // The others in the order in which they were freed, as far as that is known.
+        let mut free: Vec<(u64, u64)> = (0..self.settings.segment_count)
+            .filter(|slot| !recovery.segments.iter().any(|segment| segment.slot == *slot))
+            .map(|slot| (recovery.headers[slot as usize].map_or(0, |header| header.generation), slot))
+            .collect();
+        free.sort_unstable();
+        self.free = free.into();
+        self.go_on(executor);
+    }
+
+    /// The next segment, or the end.
+    fn go_on(&mut self, executor: &mut Executor) {
+        let Phase::Recovering(recovery) = &mut self.phase else { return };
+        match recovery.segments.get(recovery.at) {
+            Some(segment) => {
+                let block_bytes = self.settings.block_bytes;
+                recovery.scanner =
+                    Some(Scanner::new(segment.run, segment.generation, block_bytes, segment.end));
+                recovery.replay.start = self.settings.start + segment.slot * self.settings.segment_bytes;
+                if segment.end <= block_bytes {
+                    recovery.at += 1;
+                    self.go_on(executor);
+                }
+            }
+            None => {
+                self.segments = std::mem::take(&mut recovery.segments).into();
+                let next_cas = &mut executor.processor.next_cas;
+                *next_cas = (*next_cas + CAS_LOST_COUNT) & ((1 << 48) - 1);
+                self.phase = Phase::Ready;
+            }
+        }
+    }
+}
+
+struct ReplaySink<'a> {
+    executor: &'a mut Executor,
+    replay: &'a mut Replay,
+}
+
+impl Sink for ReplaySink<'_> {
+    fn on_head(&mut self, head: &Head, key: &[u8], position: u64) {
+        let replay = &mut *self.replay;
+        replay.key.clear();
+        replay.key.extend_from_slice(key);
+        let processor = &mut self.executor.processor;
+        processor.next_cas = processor.next_cas.max(head.cas);
+        replay.found = Some(match head.kind {
+            Kind::Removed => Found::Removed,
+            Kind::Cleared => Found::Cleared,
+            Kind::Pair => {
+                let now_s = i64::from(self.executor.processor.now_s());
+                let expiry_s = match head.expiry_s {
+                    0 => 0,
+                    expiry_s if expiry_s - self.executor.base_s() <= now_s => {
+                        // It has ended; so has what was there before it.
+                        replay.found = Some(Found::Removed);
+                        return;
+                    }
+                    expiry_s => u32::try_from(expiry_s - self.executor.base_s()).unwrap_or(u32::MAX),
+                };
+                let attributes = Attributes { flags: head.flags, expiry_s };
+                let pair = Restored {
+                    value_bytes: head.value_bytes,
+                    attributes,
+                    marks: head.marks & MARKS,
+                    cas: head.cas,
+                    place: replay.start + position,
+                };
+                let processor = &mut self.executor.processor;
+                let hash = processor.hash(key);
+                let stays_away = processor.should_stay_away(key.len(), head.value_bytes, head.flags);
+                let pending =
+                    if stays_away { None } else { processor.begin(key, head.value_bytes, attributes) };
+                match pending {
+                    Some(pending) => Found::Whole(pair, hash, pending, 0),
+                    None if processor.layout(key.len(), head.value_bytes, head.flags).place_at != 0 => {
+                        Found::Stub(pair, hash)
+                    }
+                    None => {
+                        replay.is_short_of_memory = true;
+                        Found::Removed
+                    }
+                }
+            }
+        });
+    }
+
+    fn on_value(&mut self, part: &[u8]) {
+        if let Some(Found::Whole(_, _, pending, filled)) = &mut self.replay.found {
+            self.executor.processor.fill(pending, *filled, part);
+            *filled += part.len();
+        }
+    }
+
+    fn on_end(&mut self, is_whole: bool) {
+        let processor = &mut self.executor.processor;
+        let key = &self.replay.key[..];
+        let is_done = match self.replay.found.take() {
+            Some(Found::Whole(_, _, pending, _)) if !is_whole => {
+                processor.abandon(pending);
+                true
+            }
+            None => true,
+            Some(_) if !is_whole => true,
+            Some(Found::Whole(pair, hash, pending, _)) => processor.restore(hash, key, &pair, pending),
+            Some(Found::Stub(pair, hash)) => processor.restore_stub(hash, key, &pair),
+            Some(Found::Removed) => {
+                let hash = processor.hash(key);
+                processor.forget(hash, key);
+                true
+            }
+            Some(Found::Cleared) => {
+                processor.forget_all();
+                true
+            }
+        };
+        self.replay.is_short_of_memory |= !is_done;
+    }
+}

@@ -1,0 +1,182 @@
+//! Reading a segment from front to back, in pieces of any length, without keeping values.
+//!
+//! ```text
+//! Head ──all of it, genuine──▶ Value ──last byte──▶ Tail ──checksum right──▶ Head …
+//!   ├──0: the rest of the block is empty──▶ Skip ──▶ Head
+//!   └──anything else, at any point──▶ Over
+//! ```
+
+use super::record::{Checksum, HEAD_BYTES, Head, Kind, TAIL_BYTES, Where};
+use crate::processor::KEY_BYTES_MAX;
+
+/// What is done with what is read.
+pub(crate) trait Sink {
+    /// A record begins, at this byte of the segment.
+    fn on_head(&mut self, head: &Head, key: &[u8], position: u64);
+    /// A part of its value.
+    fn on_value(&mut self, part: &[u8]);
+    /// It ends; with `is_whole`, as it was written.
+    fn on_end(&mut self, is_whole: bool);
+}
+
+/// How far a segment was read.
+#[derive(Debug)]
+pub(crate) struct Scanner {
+    place: Where,
+    block_bytes: u64,
+    /// Nothing is read from here on.
+    limit: u64,
+    /// Behind the last whole record.
+    end: u64,
+    state: State,
+    room: [u8; HEAD_BYTES + KEY_BYTES_MAX],
+    filled: usize,
+    head: Option<Head>,
+    checksum: Checksum,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Head,
+    Skip,
+    Value { left: usize },
+    Tail,
+    Over,
+}
+
+impl Scanner {
+    /// Of a segment from its second block on, up to `limit`.
+    pub(crate) fn new(run: u64, generation: u64, block_bytes: u64, limit: u64) -> Self {
+        Self {
+            place: Where { run, generation, position: block_bytes },
+            block_bytes,
+            limit,
+            end: block_bytes,
+            state: State::Head,
+            room: [0; HEAD_BYTES + KEY_BYTES_MAX],
+            filled: 0,
+            head: None,
+            checksum: Checksum::default(),
+        }
+    }
+
+    /// Where to read on; `None` if there is nothing more.
+    pub(crate) fn next_position(&self) -> Option<u64> {
+        (self.state != State::Over && self.place.position < self.limit).then_some(self.place.position)
+    }
+
+    /// The end of the block in which the last whole record ends.
+    pub(crate) fn end(&self) -> u64 {
+        self.end.next_multiple_of(self.block_bytes)
+    }
+
+    fn over(&mut self, sink: &mut impl Sink) {
+        if matches!(self.state, State::Value { .. } | State::Tail) {
+            sink.on_end(false);
+        }
+        self.state = State::Over;
+    }
+
+    /// No more can be read, or nothing more is there.
+    pub(crate) fn on_end(&mut self, sink: &mut impl Sink) {
+        self.over(sink);
+    }
+
+    /// Bytes from [`next_position`](Self::next_position) on.
+    pub(crate) fn on_bytes(&mut self, mut bytes: &[u8], sink: &mut impl Sink) {
+        let room = self.limit - self.place.position;
+        bytes = &bytes[..bytes.len().min(usize::try_from(room).unwrap_or(usize::MAX))];
+        while !bytes.is_empty() {
+            let count = match self.state {
+                State::Over => return,
+                State::Skip => {
+                    let to_block = (self.place.position + 1).next_multiple_of(self.block_bytes);
+                    let left = (to_block - self.place.position) as usize;
+                    if left <= bytes.len() {
+                        self.state = State::Head;
+                    }
+                    left.min(bytes.len())
+                }
+                State::Head => match self.on_head(bytes, sink) {
+                    Some(count) => count,
+                    None => return self.over(sink),
+                },
+                State::Value { left } => {
+                    let part = &bytes[..left.min(bytes.len())];
+                    self.checksum.update(part);
+                    sink.on_value(part);
+                    self.state = if part.len() == left {
+                        self.filled = 0;
+                        State::Tail
+                    } else {
+                        State::Value { left: left - part.len() }
+                    };
+                    part.len()
+                }
+                State::Tail => {
+                    let count = (TAIL_BYTES - self.filled).min(bytes.len());
+                    self.room[self.filled..self.filled + count].copy_from_slice(&bytes[..count]);
+                    self.filled += count;
+                    if self.filled == TAIL_BYTES {
+                        if self.room[..TAIL_BYTES] != self.checksum.finish().to_le_bytes() {
+                            return self.over(sink);
+                        }
+                        sink.on_end(true);
+                        self.end = self.place.position + count as u64;
+                        (self.state, self.filled, self.head) = (State::Head, 0, None);
+                    }
+                    count
+                }
+            };
+            self.place.position += count as u64;
+            bytes = &bytes[count..];
+        }
+    }
+
+    /// Takes bytes of what precedes a value. `None` if they are of no record.
+    fn on_head(&mut self, bytes: &[u8], sink: &mut impl Sink) -> Option<usize> {
+        let start = self.place.position - self.filled as u64;
+        if self.filled == 0 && bytes[0] == 0 {
+            // At the front of a block nothing was written.
+            if start.is_multiple_of(self.block_bytes) {
+                return None;
+            }
+            self.state = State::Skip;
+            return Some(0);
+        }
+        let wanted = HEAD_BYTES + self.head.map_or(0, |head| head.key_bytes);
+        let count = (wanted - self.filled).min(bytes.len());
+        self.room[self.filled..self.filled + count].copy_from_slice(&bytes[..count]);
+        self.filled += count;
+        if self.filled < wanted {
+            return Some(count);
+        }
+        let head = match self.head {
+            Some(head) => head,
+            None => {
+                let first = self.room[..HEAD_BYTES].try_into().expect("its length");
+                let head = Head::decode(first)?;
+                if start + head.record_bytes() as u64 > self.limit {
+                    return None;
+                }
+                self.head = Some(head);
+                if head.key_bytes > 0 {
+                    return Some(count);
+                }
+                head
+            }
+        };
+        if !Head::is_genuine(&self.room[..self.filled], Where { position: start, ..self.place }) {
+            return None;
+        }
+        if head.kind != Kind::Pair && head.value_bytes != 0 {
+            return None;
+        }
+        sink.on_head(&head, &self.room[HEAD_BYTES..self.filled], start);
+        self.checksum = Checksum::default();
+        self.filled = 0;
+        self.state =
+            if head.value_bytes == 0 { State::Tail } else { State::Value { left: head.value_bytes } };
+        Some(count)
+    }
+}

@@ -1,0 +1,525 @@
+//! The log on a disk that loses power: after every step, with every kind of what may then be on it.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::*;
+use crate::memcached::DoorSettings;
+use crate::processor::{Attributes, Condition, Eviction, Processor, Settings, Stored};
+
+const SECTOR_BYTES: usize = 512;
+const UNIX_S: i64 = 1_000_000;
+
+fn settings(sync: Sync) -> LogSettings {
+    LogSettings {
+        identity: 77,
+        run: 0,
+        start: 1024,
+        segment_bytes: 8192,
+        segment_count: 12,
+        block_bytes: 512,
+        sync,
+    }
+}
+
+/// What a disk holds for sure, and what it may hold.
+#[derive(Clone)]
+struct Disk {
+    durable: Vec<u8>,
+    /// As it reads.
+    bytes: Vec<u8>,
+    /// Sectors that may have got there or not, in order.
+    unsure: Vec<(usize, Vec<u8>)>,
+}
+
+impl Disk {
+    fn new(settings: &LogSettings) -> Self {
+        let bytes = vec![0; (settings.start + settings.segment_count * settings.segment_bytes) as usize];
+        Self { durable: bytes.clone(), bytes, unsure: Vec::new() }
+    }
+
+    fn of(bytes: Vec<u8>) -> Self {
+        Self { durable: bytes.clone(), bytes, unsure: Vec::new() }
+    }
+
+    /// What may be there after a power cut, with those unsure sectors of which `is_there` says so.
+    fn cut(&self, is_there: impl Fn(usize) -> bool) -> Vec<u8> {
+        let mut bytes = self.durable.clone();
+        for (_, (offset, sector)) in self.unsure.iter().enumerate().filter(|(at, _)| is_there(*at)) {
+            bytes[*offset..*offset + SECTOR_BYTES].copy_from_slice(sector);
+        }
+        bytes
+    }
+
+    fn settle(&mut self) {
+        self.durable.clone_from(&self.bytes);
+        self.unsure.clear();
+    }
+}
+
+struct Bench {
+    executor: Executor,
+    log: Log,
+    disk: Disk,
+    buffer: Vec<u8>,
+    write: Option<Write>,
+    /// Writes that the log is told have failed.
+    fails: bool,
+}
+
+impl Bench {
+    fn open(settings: LogSettings, disk: Disk) -> Self {
+        Self::open_with(settings, disk, 1 << 20)
+    }
+
+    fn open_with(settings: LogSettings, disk: Disk, memory_bytes: usize) -> Self {
+        let processor = Processor::new(Settings {
+            memory_bytes,
+            eviction: Eviction::None,
+            value_bytes_max: settings.value_bytes_max(),
+            ..Settings::default()
+        });
+        let mut executor = Executor::new(processor.expect("memory"), DoorSettings::default(), UNIX_S);
+        static RUN: AtomicU64 = AtomicU64::new(1);
+        let settings = LogSettings { run: RUN.fetch_add(1, Ordering::Relaxed), ..settings };
+        let log = Log::new(settings, &mut executor);
+        Self { executor, log, disk, buffer: vec![0; PIECE_BYTES], write: None, fails: false }
+    }
+
+    /// Begins or ends one operation. Says whether there was one.
+    fn step(&mut self) -> bool {
+        if let Some(write) = self.write.take() {
+            if write.is_durable {
+                self.disk.settle();
+            }
+            self.log.on_written(&mut self.executor, !self.fails);
+            return true;
+        }
+        let Some(work) = self.log.next(&mut self.executor) else { return false };
+        match work {
+            Work::Read { job, offset, length } => {
+                let bytes = self.disk.bytes[offset as usize..offset as usize + length].to_vec();
+                self.log.on_read(&mut self.executor, job, Some(&bytes));
+            }
+            Work::Write => {
+                let Some(write) = self.log.fill(&mut self.executor, &mut self.buffer) else { return true };
+                assert!(write.offset.is_multiple_of(512) && write.length.is_multiple_of(512));
+                let start = write.offset as usize;
+                for at in (0..write.length).step_by(SECTOR_BYTES) {
+                    let sector = self.buffer[at..at + SECTOR_BYTES].to_vec();
+                    self.disk.bytes[start + at..start + at + SECTOR_BYTES].copy_from_slice(&sector);
+                    self.disk.unsure.push((start + at, sector));
+                }
+                self.write = Some(write);
+            }
+            Work::Flush => {
+                self.disk.settle();
+                self.log.on_flushed(&mut self.executor, true);
+            }
+        }
+        true
+    }
+
+    fn settle(&mut self) {
+        let mut left = 100_000;
+        while self.step() {
+            left -= 1;
+            assert!(left > 0, "it never comes to rest");
+        }
+    }
+
+    fn recover(&mut self) {
+        while !self.log.is_ready() {
+            assert!(self.step(), "{:?}", self.log.failure());
+        }
+    }
+
+    fn value(&mut self, key: &[u8]) -> Option<Vec<u8>> {
+        let hash = self.executor.processor.hash(key);
+        if self.executor.processor.is_away(hash, key) {
+            self.log.fetch(&mut self.executor, key);
+            loop {
+                assert!(self.step(), "the value never comes");
+                if let Some(loaded) = self.log.next_loaded() {
+                    assert!(loaded.is_good && *loaded.key == *key);
+                    break;
+                }
+            }
+        }
+        let place = self.executor.processor.find(hash, key)?;
+        Some(self.executor.processor.value(place).to_vec())
+    }
+
+    fn set(&mut self, key: &[u8], value: &[u8]) -> Stored {
+        let hash = self.executor.processor.hash(key);
+        self.executor.processor.store(hash, key, value, Attributes::default(), Condition::Always)
+    }
+}
+
+/// What is known of each key: its states, by the change that made them.
+#[derive(Clone, Default)]
+struct History {
+    states: BTreeMap<u8, Vec<(u64, Option<Vec<u8>>)>>,
+}
+
+impl History {
+    fn note(&mut self, key: u8, number: u64, value: Option<Vec<u8>>) {
+        self.states.entry(key).or_default().push((number, value));
+    }
+
+    /// Only what a recovered key was found to hold is known of it.
+    fn restart(&mut self, bench: &mut Bench) {
+        for key in KEYS {
+            let value = bench.value(&[key]);
+            self.states.insert(key, vec![(0, value)]);
+        }
+    }
+
+    /// Whether a key may hold this after a cut that came when changes up to `settled` were told to survive.
+    fn allows(&self, key: u8, settled: u64, value: &Option<Vec<u8>>) -> bool {
+        let Some(states) = self.states.get(&key) else { return value.is_none() };
+        let last = states.iter().rposition(|(number, _)| *number <= settled);
+        if last.is_none() && value.is_none() {
+            return true;
+        }
+        states[last.unwrap_or(0)..].iter().any(|(_, state)| state == value)
+    }
+}
+
+const KEYS: std::ops::Range<u8> = 1..7;
+
+struct Random(u64);
+
+impl Random {
+    fn bits(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
+    fn pick(&mut self, limit: u64) -> u64 {
+        (self.bits() >> 20) % limit
+    }
+}
+
+fn change(bench: &mut Bench, history: &mut History, random: &mut Random) {
+    let key = KEYS.start + random.pick(6) as u8;
+    let name = [key];
+    let hash = bench.executor.processor.hash(&name);
+    match random.pick(12) {
+        0..8 => {
+            let length = [3, 20, 200, 700, 1000][random.pick(5) as usize];
+            let value: Vec<u8> = (0..length).map(|_| random.pick(256) as u8).collect();
+            assert_eq!(bench.set(&name, &value), Stored::Done);
+            history.note(key, bench.executor.processor.changes().count(), Some(value));
+        }
+        8 | 9 => {
+            if bench.executor.processor.delete(hash, &name) {
+                history.note(key, bench.executor.processor.changes().count(), None);
+            }
+        }
+        10 => {
+            bench.executor.processor.demote_region();
+        }
+        _ if random.pick(4) == 0 => {
+            bench.executor.processor.clear();
+            let number = bench.executor.processor.changes().count();
+            KEYS.for_each(|key| history.note(key, number, None));
+        }
+        _ => {}
+    }
+}
+
+/// Opens what a cut has left, and holds it against what was known. Returns it.
+fn check(settings: LogSettings, image: Vec<u8>, history: &History, settled: u64, seed: u64) -> Bench {
+    let mut bench = Bench::open(settings, Disk::of(image));
+    while !bench.log.is_ready() {
+        assert!(bench.step(), "seed {seed}: {:?}", bench.log.failure());
+    }
+    for key in KEYS {
+        let value = bench.value(&[key]);
+        assert!(
+            history.allows(key, settled, &value),
+            "seed {seed}, key {key}, settled {settled}: {:?} in {:?}",
+            value.map(|value| value.len()),
+            history.states.get(&key).map(|states| states
+                .iter()
+                .map(|(number, value)| (*number, value.as_ref().map(Vec::len)))
+                .collect::<Vec<_>>())
+        );
+    }
+    bench
+}
+
+fn crash_states(sync: Sync, seeds: std::ops::Range<u64>) -> usize {
+    let settings = settings(sync);
+    let mut state_count = 0;
+    for seed in seeds {
+        let mut random = Random(seed * 2 + 1);
+        let mut history = History::default();
+        let mut bench = Bench::open(settings, Disk::new(&settings));
+        bench.recover();
+        for _ in 0..60 {
+            for _ in 0..random.pick(4) {
+                change(&mut bench, &mut history, &mut random);
+            }
+            if random.pick(8) == 0 {
+                bench.log.ask_flush(&mut bench.executor);
+            }
+            for _ in 0..random.pick(5) {
+                bench.step();
+                // Nobody is told more than this.
+                let settled = bench.log.settled(&mut bench.executor);
+                let count = bench.disk.unsure.len();
+                let bits = random.bits();
+                let mut images = vec![
+                    bench.disk.cut(|_| false),
+                    bench.disk.cut(|_| true),
+                    bench.disk.cut(|at| bits >> (at % 61) & 1 == 1),
+                ];
+                if count > 1 {
+                    let at = random.pick(count as u64) as usize;
+                    images.push(bench.disk.cut(|other| other < at));
+                    images.push(bench.disk.cut(|other| other >= at));
+                    images.push(bench.disk.cut(|other| other == at));
+                }
+                for image in images {
+                    state_count += 1;
+                    check(settings, image, &history, settled, seed);
+                }
+            }
+            if random.pick(20) == 0 {
+                // It goes on with what a cut has left.
+                let settled = bench.log.settled(&mut bench.executor);
+                let bits = random.bits();
+                let image = bench.disk.cut(|at| bits >> (at % 61) & 1 == 1);
+                bench = check(settings, image, &history, settled, seed);
+                history.restart(&mut bench);
+            }
+        }
+        bench.log.ask_flush(&mut bench.executor);
+        bench.settle();
+        assert_eq!(bench.log.settled(&mut bench.executor), bench.executor.processor.changes().count());
+        assert!(bench.log.failure().is_none());
+    }
+    state_count
+}
+
+#[test]
+fn what_was_acknowledged_is_there_after_every_cut_when_answers_wait() {
+    println!("{} states", crash_states(Sync::Always, 0..20));
+}
+
+#[test]
+fn what_was_flushed_is_there_after_every_cut_when_nothing_waits() {
+    println!("{} states", crash_states(Sync::None, 100..120));
+}
+
+#[test]
+fn segments_are_freed_as_fast_as_they_are_needed() {
+    for sync in [Sync::Always, Sync::None] {
+        let settings = settings(sync);
+        let mut bench = Bench::open(settings, Disk::new(&settings));
+        bench.recover();
+        let mut random = Random(5);
+        let mut expected = BTreeMap::new();
+        for round in 0..3000u32 {
+            let key = random.pick(30) as u8;
+            let value = vec![round as u8; 300 + random.pick(500) as usize];
+            assert_eq!(bench.set(&[b'k', key], &value), Stored::Done, "round {round}");
+            expected.insert(key, value);
+            if random.pick(5) == 0 {
+                bench.executor.processor.demote_region();
+            }
+            if random.pick(3) == 0 {
+                bench.settle();
+            }
+        }
+        bench.settle();
+        assert!(bench.log.counters().cleaned_count > 100, "{:?}", bench.log.counters());
+        for (key, value) in &expected {
+            assert!(bench.value(&[b'k', *key]).as_ref() == Some(value));
+        }
+        bench.log.ask_flush(&mut bench.executor);
+        bench.settle();
+        let mut again = Bench::open(settings, Disk::of(bench.disk.durable.clone()));
+        again.recover();
+        for (key, value) in &expected {
+            assert!(again.value(&[b'k', *key]).as_ref() == Some(value));
+        }
+    }
+}
+
+#[test]
+fn a_full_log_refuses_and_takes_again_what_was_made_room_for() {
+    let settings = settings(Sync::Always);
+    let mut bench = Bench::open(settings, Disk::new(&settings));
+    bench.recover();
+    let mut count = 0u8;
+    while bench.set(&[b'k', count], &[7; 900]) == Stored::Done {
+        bench.settle();
+        count += 1;
+    }
+    assert!(u64::from(count) * 900 > settings.live_bytes_max() * 8 / 10, "{count}");
+    let hash = bench.executor.processor.hash(&[b'k', 3]);
+    assert!(bench.executor.processor.delete(hash, &[b'k', 3]));
+    assert_eq!(bench.set(b"kx", &[7; 900]), Stored::Done);
+    bench.settle();
+    assert_eq!(bench.log.settled(&mut bench.executor), bench.executor.processor.changes().count());
+}
+
+#[test]
+fn a_damaged_or_missing_segment_is_not_passed_over() {
+    let settings = settings(Sync::Always);
+    let mut bench = Bench::open(settings, Disk::new(&settings));
+    bench.recover();
+    for key in 0..30u8 {
+        assert_eq!(bench.set(&[b'k', key], &[key; 900]), Stored::Done);
+        bench.settle();
+    }
+    let open = |image: Vec<u8>| {
+        let mut bench = Bench::open(settings, Disk::of(image));
+        while bench.step() {}
+        bench.log.failure()
+    };
+    assert_eq!(open(bench.disk.durable.clone()), None);
+    let mut image = bench.disk.durable.clone();
+    image[1024 + 8192 + 2000] ^= 1;
+    assert_eq!(open(image), Some(Failure::Damaged(1024 + 8192)));
+    let mut image = bench.disk.durable.clone();
+    image[1024 + 8192] ^= 1;
+    assert_eq!(open(image), Some(Failure::Missing(2)));
+}
+
+#[test]
+fn a_write_that_fails_ends_it() {
+    let settings = settings(Sync::Always);
+    let mut bench = Bench::open(settings, Disk::new(&settings));
+    bench.recover();
+    bench.set(b"k", b"v");
+    bench.fails = true;
+    bench.settle();
+    assert_eq!(bench.log.failure(), Some(Failure::Unwritable));
+    assert_eq!(bench.log.settled(&mut bench.executor), 0);
+}
+
+#[test]
+fn attributes_numbers_and_expiry_come_back() {
+    let settings = settings(Sync::Always);
+    let mut bench = Bench::open(settings, Disk::new(&settings));
+    bench.recover();
+    let now_s = bench.executor.processor.now_s();
+    for (key, expiry_s, flags) in [(b"a", now_s + 100, 70_000), (b"b", now_s + 1, 5), (b"c", 0, 0)] {
+        let hash = bench.executor.processor.hash(key);
+        let attributes = Attributes { flags, expiry_s };
+        bench.executor.processor.store(hash, key, &[9; 300], attributes, Condition::Always);
+    }
+    let hash = bench.executor.processor.hash(b"a");
+    let cas = bench.executor.processor.cas(hash, b"a");
+    bench.settle();
+    let mut again = Bench::open(settings, Disk::of(bench.disk.durable.clone()));
+    again.executor.set_now(UNIX_S + 10);
+    again.recover();
+    assert!(again.value(b"b").is_none() && again.value(b"c").is_some());
+    let place = again.executor.processor.find(hash, b"a").expect("it has not ended");
+    assert_eq!(again.executor.processor.attributes(place).flags, 70_000);
+    assert_eq!(again.executor.processor.cas(hash, b"a"), cas);
+    again.set(b"a", b"new");
+    assert!(again.executor.processor.cas(hash, b"a") > cas);
+    again.executor.set_now(UNIX_S + 200);
+    assert!(again.value(b"a").is_some(), "it was stored anew");
+}
+
+/// Values over a piece, more of them than memory holds.
+#[test]
+fn large_values_are_written_in_pieces_and_leave_memory() {
+    let settings = LogSettings {
+        segment_bytes: 8 << 20,
+        segment_count: 16,
+        block_bytes: 4096,
+        ..settings(Sync::Always)
+    };
+    let settings = LogSettings { start: 4096, ..settings };
+    let memory_bytes = 6 << 20;
+    let mut bench = Bench::open_with(settings, Disk::new(&settings), memory_bytes);
+    bench.recover();
+    let value = |key: u8| -> Vec<u8> { (0..900_001u32).map(|at| (at / 7) as u8 ^ key).collect() };
+    for key in 0..20 {
+        assert_eq!(bench.set(&[key], &value(key)), Stored::Done, "{key}");
+        bench.settle();
+    }
+    assert!(bench.executor.processor.counters().demoted_count > 10);
+    for key in 0..20 {
+        assert!(bench.value(&[key]) == Some(value(key)), "{key}");
+    }
+    let mut again = Bench::open_with(settings, Disk::of(bench.disk.durable.clone()), memory_bytes);
+    again.recover();
+    for key in 0..20 {
+        assert!(again.value(&[key]) == Some(value(key)), "{key}");
+    }
+}
+
+/// Operations on one key whose value is in the log only: together at the station, and one by one. Returns what
+/// each has cost.
+fn accesses_per_increment(count: u64, has_station: bool) -> f64 {
+    let settings = settings(Sync::Always);
+    let mut bench = Bench::open(settings, Disk::new(&settings));
+    bench.recover();
+    let key = b"hot";
+    let hash = bench.executor.processor.hash(key);
+    let mut value = vec![0; 800];
+    bench.set(key, &value);
+    bench.settle();
+    let before = bench.log.counters();
+    let demote = |bench: &mut Bench| {
+        bench.executor.processor.demote_region();
+        assert!(bench.executor.processor.is_away(hash, key));
+    };
+    let add = |bench: &mut Bench| {
+        let place = bench.executor.processor.find(hash, key).expect("there");
+        let is_done = bench.executor.processor.change(hash, key, place, |part| {
+            let sum = u64::from_le_bytes(part[..8].try_into().expect("eight bytes")) + 1;
+            part[..8].copy_from_slice(&sum.to_le_bytes());
+        });
+        assert!(is_done);
+    };
+    demote(&mut bench);
+    if has_station {
+        let mut station = crate::Station::new(count as usize);
+        for number in 0..count {
+            match station.on_operation(key, number) {
+                crate::Arrival::Fetch => bench.log.fetch(&mut bench.executor, key),
+                crate::Arrival::Waits => {}
+                crate::Arrival::Full(_) => unreachable!("room for all"),
+            }
+        }
+        while station.is_reserved(key) {
+            assert!(bench.step());
+            while let Some(loaded) = bench.log.next_loaded() {
+                station.on_value(&loaded.key, |_| add(&mut bench));
+            }
+        }
+        bench.settle();
+    } else {
+        for _ in 0..count {
+            assert!(bench.value(key).is_some());
+            add(&mut bench);
+            bench.settle();
+            demote(&mut bench);
+        }
+    }
+    value[..8].copy_from_slice(&count.to_le_bytes());
+    assert_eq!(bench.value(key), Some(value));
+    let after = bench.log.counters();
+    let accesses = after.fetch_count + after.write_count - before.fetch_count - before.write_count;
+    accesses as f64 / count as f64
+}
+
+#[test]
+fn operations_on_a_hot_key_in_the_log_share_its_fetch_and_its_write() {
+    let together = accesses_per_increment(1000, true);
+    let one_by_one = accesses_per_increment(100, false);
+    println!("{together} accesses per operation with the station, {one_by_one} without");
+    assert!(together <= 0.05 && one_by_one / together >= 200.0, "{together} and {one_by_one}");
+}

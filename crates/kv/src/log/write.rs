@@ -1,0 +1,283 @@
+//! Writing: what has changed becomes records at the head.
+
+use super::record::{Checksum, HEAD_BYTES, Head, Kind, TAIL_BYTES, Where};
+use super::{Failure, Log, PIECE_BYTES, RESERVE_COUNT, Segment, SegmentHeader, Sync, Write};
+use crate::changes::Due;
+use crate::durable::MARKS;
+use crate::item::Header;
+use crate::memcached::Executor;
+use crate::processor::{Pin, Place, Processor};
+
+/// A write under way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Flight {
+    /// Where the head ends then.
+    end: u64,
+    /// All changes up to here are written then.
+    taken: u64,
+    /// So many keys were written again then.
+    again: u64,
+}
+
+/// A record that takes several writes. Its value is kept as it is meanwhile.
+#[derive(Debug)]
+pub(super) struct Stream {
+    pin: Pin,
+    /// Bytes of the value, and how many of them were written.
+    value_bytes: usize,
+    done: usize,
+    checksum: Checksum,
+    /// First byte of the record in the file.
+    place: u64,
+    /// Changes that were taken before it.
+    taken: u64,
+}
+
+/// A record to be written.
+struct Found {
+    head: Head,
+    /// Where the pair is, if there is one.
+    line: Option<u32>,
+}
+
+impl Log {
+    /// Whether something could be written now.
+    pub(super) fn wants_write(&mut self, executor: &mut Executor) -> bool {
+        if self.flight.is_some() || self.is_flushing {
+            return false;
+        }
+        if self.stream.is_some() {
+            return true;
+        }
+        let only_again = self.is_short();
+        let Some(due) = self.due(&mut executor.processor, only_again) else { return false };
+        let found = self.find(executor, &due);
+        self.fits(found.head.record_bytes()) || self.can_roll()
+    }
+
+    fn is_short(&self) -> bool {
+        self.usable_count() <= RESERVE_COUNT
+    }
+
+    fn due(&self, processor: &mut Processor, only_again: bool) -> Option<Due> {
+        let durable = processor.durable.as_ref().expect("there is a log");
+        durable.changes.due(only_again, |key| processor.hash(key))
+    }
+
+    /// The present state of what is due.
+    fn find(&self, executor: &Executor, due: &Due) -> Found {
+        let processor = &executor.processor;
+        let none = |kind, key_bytes| Found {
+            head: Head {
+                kind,
+                key_bytes,
+                marks: 0,
+                value_bytes: 0,
+                flags: 0,
+                cas: processor.next_cas,
+                expiry_s: 0,
+            },
+            line: None,
+        };
+        let (hash, key) = match due {
+            Due::Clear => return none(Kind::Cleared, 0),
+            Due::Key { hash, key, length, .. } => (*hash, &key[..*length]),
+        };
+        let Some(place) = processor.locate(hash, key) else { return none(Kind::Removed, key.len()) };
+        let line = place.item.expect("with a log, pairs lie outside of the index");
+        let Header { cas, expiry, bits, .. } = processor.header(line);
+        let head = Head {
+            kind: Kind::Pair,
+            key_bytes: key.len(),
+            marks: bits & MARKS,
+            value_bytes: processor.pair_bytes(line) - key.len(),
+            flags: processor.attributes(place).flags,
+            cas,
+            expiry_s: if expiry == 0 { 0 } else { executor.base_s() + i64::from(expiry) },
+        };
+        Found { head, line: Some(line) }
+    }
+
+    fn head_end(&self) -> u64 {
+        self.segments.back().map_or(0, |segment| segment.end)
+    }
+
+    fn fits(&self, bytes: usize) -> bool {
+        self.has_head && self.head_end() + bytes as u64 <= self.settings.segment_bytes
+    }
+
+    /// Whether the next segment can begin: one is free, and all before survives.
+    fn can_roll(&mut self) -> bool {
+        if self.settings.sync == Sync::None && self.is_unflushed {
+            self.wants_flush_now = true;
+            return false;
+        }
+        self.usable_count() > 0
+    }
+
+    /// Begins the next segment. Its header is `into`.
+    fn roll(&mut self, next_cas: u64, into: &mut [u8]) {
+        let (_, slot) = self.free.pop_front().expect("looked at before");
+        let generation = self.segments.back().map_or(1, |last| last.generation + 1);
+        let oldest = self.segments.front().map_or(generation, |first| first.generation);
+        let header = SegmentHeader {
+            log: self.settings.identity,
+            run: self.settings.run,
+            generation,
+            oldest,
+            previous_end: self.head_end(),
+            next_cas,
+        };
+        into.fill(0);
+        header.encode(into);
+        let run = self.settings.run;
+        self.segments.push_back(Segment { run, generation, slot, end: 0 });
+        self.oldest_told = oldest;
+        self.has_head = true;
+    }
+
+    /// Fills a buffer of [`PIECE_BYTES`] with what is to be written next. `None` if there is nothing.
+    pub fn fill(&mut self, executor: &mut Executor, buffer: &mut [u8]) -> Option<Write> {
+        let buffer = &mut buffer[..PIECE_BYTES];
+        let block_bytes = self.settings.block_bytes as usize;
+        if !self.wants_write(executor) {
+            return None;
+        }
+        let only_again = self.is_short();
+        let mut at = 0;
+        if self.stream.is_none() {
+            let due = self.due(&mut executor.processor, only_again)?;
+            if !self.fits(self.find(executor, &due).head.record_bytes()) {
+                self.roll(executor.processor.next_cas, &mut buffer[..block_bytes]);
+                at = block_bytes;
+            }
+        }
+        let Segment { generation, slot, end: start, .. } = *self.segments.back().expect("there is a head");
+        let slot_start = self.slot_start(slot);
+        let first_place = self.stream.as_ref().map_or(slot_start + start, |stream| stream.place);
+        loop {
+            if let Some(stream) = &mut self.stream {
+                at += stream.go_on(&executor.processor, &mut buffer[at..]);
+                if !stream.is_over() {
+                    break;
+                }
+                let stream = self.stream.take().expect("just seen");
+                executor.processor.unpin(stream.pin);
+            }
+            let Some(due) = self.due(&mut executor.processor, only_again) else { break };
+            let Found { head, line } = self.find(executor, &due);
+            let record_bytes = head.record_bytes();
+            let position = start + at as u64;
+            let is_large = record_bytes > PIECE_BYTES - block_bytes;
+            if position + record_bytes as u64 > self.settings.segment_bytes
+                || !is_large && record_bytes > buffer.len() - at
+                || is_large && buffer.len() - at < block_bytes
+            {
+                break;
+            }
+            let processor = &mut executor.processor;
+            if let (Due::Key { hash, key, length, is_again, .. }, Some(line)) = (&due, line)
+                && processor.is_stub(line, processor.header(line))
+            {
+                // It has been let go of since.
+                processor.changes().take(&due);
+                if *is_again {
+                    self.fetch_again(executor, *hash, &key[..*length]);
+                }
+                continue;
+            }
+            let taken = processor.changes().taken();
+            processor.changes().take(&due);
+            let key = match &due {
+                Due::Clear => &[],
+                Due::Key { key, length, .. } => &key[..*length],
+            };
+            self.cleaner.again_taken += u64::from(matches!(due, Due::Key { is_again: true, .. }));
+            self.counters.record_count += 1;
+            let place = Where { run: self.settings.run, generation, position };
+            head.encode(key, place, &mut buffer[at..]);
+            at += HEAD_BYTES + key.len();
+            let place = slot_start + position;
+            let mut checksum = Checksum::default();
+            if let Some(line) = line {
+                processor.set_place(line, place);
+                if is_large {
+                    let item = Place { node: 0, cell: 0, item: Some(line) };
+                    let pin = processor.pin(item).expect("it is an item");
+                    let value_bytes = head.value_bytes;
+                    self.stream = Some(Stream { pin, value_bytes, done: 0, checksum, place, taken });
+                    continue;
+                }
+                for part in processor.item_value(line).parts() {
+                    checksum.update(part);
+                    buffer[at..at + part.len()].copy_from_slice(part);
+                    at += part.len();
+                }
+            }
+            buffer[at..at + TAIL_BYTES].copy_from_slice(&checksum.finish().to_le_bytes());
+            at += TAIL_BYTES;
+        }
+        if at == 0 {
+            return None;
+        }
+        let length = at.next_multiple_of(block_bytes);
+        buffer[at..length].fill(0);
+        let changes = executor.processor.changes();
+        let taken = self.stream.as_ref().map_or(changes.taken(), |stream| stream.taken);
+        let end = start + length as u64;
+        self.flight = Some(Flight { end, taken, again: self.cleaner.again_taken });
+        let durable = executor.processor.durable.as_mut().expect("there is a log");
+        durable.in_flight = first_place..slot_start + end;
+        Some(Write { offset: slot_start + start, length, is_durable: self.settings.sync != Sync::None })
+    }
+
+    /// A write has ended.
+    pub fn on_written(&mut self, executor: &mut Executor, is_good: bool) {
+        let Some(flight) = self.flight.take() else { return };
+        if !is_good {
+            return self.fail(Failure::Unwritable);
+        }
+        let head = self.segments.back_mut().expect("there is a head");
+        self.counters.write_count += 1;
+        self.counters.written_bytes += flight.end - head.end;
+        head.end = flight.end;
+        self.written = flight.taken;
+        self.is_fetch_stuck = false;
+        if self.stream.is_none() {
+            executor.processor.durable.as_mut().expect("there is a log").in_flight = 0..0;
+            self.cleaner.again_written = flight.again;
+        }
+        if self.settings.sync == Sync::None {
+            self.is_unflushed = true;
+        } else {
+            executor.processor.changes().settle(flight.taken);
+            self.cleaner.on_settled();
+        }
+        self.tend(executor);
+    }
+}
+
+impl Stream {
+    /// Bytes still to be written, the checksum included.
+    fn is_over(&self) -> bool {
+        self.done == self.value_bytes + TAIL_BYTES
+    }
+
+    fn go_on(&mut self, processor: &Processor, into: &mut [u8]) -> usize {
+        let mut at = 0;
+        while at < into.len() && self.done < self.value_bytes {
+            let part = processor.pinned(&self.pin).part(self.done);
+            let part = &part[..part.len().min(into.len() - at)];
+            self.checksum.update(part);
+            into[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+            self.done += part.len();
+        }
+        while at < into.len() && self.done >= self.value_bytes && !self.is_over() {
+            into[at] = self.checksum.finish().to_le_bytes()[self.done - self.value_bytes];
+            self.done += 1;
+            at += 1;
+        }
+        at
+    }
+}

@@ -1,0 +1,118 @@
+//! A key-value namespace in a file: one log per reactor.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use kv::log::Sync;
+use kv::memcached::{DoorSettings, Executor};
+use kv::{Eviction, Processor, Settings};
+
+use super::logged::Logged;
+use super::superblock::Superblock;
+use super::{KeyValueShape, geometry, unix_s};
+use crate::block::OpenError;
+use crate::namespace::{Backend, Geometry, Store};
+
+/// Memory for a key-value file, if nothing is said of it: this share of the file, and at least so much.
+const MEMORY_SHARE: u64 = 4;
+const MEMORY_BYTES_MIN: u64 = 16 << 20;
+
+/// How a key-value file is to be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyValueFileSettings {
+    /// Which.
+    pub path: PathBuf,
+    /// Memory of all partitions together, if given.
+    pub memory_bytes: Option<u64>,
+    /// When answers leave.
+    pub sync: Sync,
+    /// Bytes of key and value to expect, in the mean.
+    pub pair_bytes: u32,
+    /// Whether memcached's clients may remove everything at once.
+    pub allows_flush: bool,
+}
+
+/// A key-value namespace in a file.
+pub struct KeyValueFile {
+    settings: KeyValueFileSettings,
+    below: Arc<dyn Store>,
+    /// Once it is known how many reactors attach.
+    superblock: Mutex<Option<Superblock>>,
+}
+
+impl KeyValueFile {
+    /// On storage that is open already.
+    #[must_use]
+    pub fn new(settings: KeyValueFileSettings, below: Arc<dyn Store>) -> Self {
+        Self { settings, below, superblock: Mutex::default() }
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        let share = self.below.geometry().bytes() / MEMORY_SHARE;
+        self.settings.memory_bytes.unwrap_or(share.max(MEMORY_BYTES_MIN))
+    }
+
+    fn superblock(&self) -> Option<Superblock> {
+        *self.superblock.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Store for KeyValueFile {
+    fn geometry(&self) -> Geometry {
+        Geometry {
+            has_volatile_cache: self.settings.sync != Sync::Always,
+            ..geometry(self.below.geometry().bytes())
+        }
+    }
+
+    fn attach_as(&self, reactor: usize) -> io::Result<Box<dyn Backend>> {
+        let superblock =
+            self.superblock().ok_or_else(|| io::Error::other("nobody has said how many attach"))?;
+        let log = superblock.log(reactor as u64, self.settings.sync);
+        let memory_bytes = self.memory_bytes() / superblock.partition_count;
+        let processor = Processor::new(Settings {
+            memory_bytes: usize::try_from(memory_bytes).unwrap_or(usize::MAX),
+            pair_bytes: self.settings.pair_bytes as usize,
+            inline_bytes_max: 0,
+            eviction: Eviction::None,
+            value_bytes_max: log.value_bytes_max(),
+            seed: superblock.seed,
+        })?;
+        let door = DoorSettings { allows_flush: self.settings.allows_flush, ..DoorSettings::default() };
+        let value_bytes_max = door.value_bytes_max.min(log.value_bytes_max());
+        let executor = Executor::new(processor, DoorSettings { value_bytes_max, ..door }, unix_s());
+        let below = self.below.attach()?;
+        // Commands on blocks find none.
+        let geometry = Geometry { block_count: 0, ..self.geometry() };
+        Ok(Box::new(Logged::new(executor, log, below, geometry)))
+    }
+
+    fn attach(&self) -> io::Result<Box<dyn Backend>> {
+        self.attach_as(0)
+    }
+
+    fn resize(&self, _: u64) -> io::Result<()> {
+        let message = "a key-value file keeps its size";
+        Err(io::Error::new(io::ErrorKind::Unsupported, message))
+    }
+
+    fn reopen(&self) -> io::Result<()> {
+        let message = "a key-value file is opened anew when the target is started again";
+        Err(io::Error::new(io::ErrorKind::Unsupported, message))
+    }
+
+    fn set_reactor_count(&self, count: usize) -> Result<(), OpenError> {
+        let bytes = self.below.geometry().bytes();
+        let superblock = Superblock::open(&self.settings.path, bytes, count.max(1) as u64)?;
+        *self.superblock.lock().unwrap_or_else(PoisonError::into_inner) = Some(superblock);
+        Ok(())
+    }
+
+    fn key_value(&self) -> Option<KeyValueShape> {
+        let value_bytes_max =
+            self.superblock().map_or(0, |superblock| superblock.log(0, self.settings.sync).value_bytes_max());
+        let value_bytes_max = u32::try_from(value_bytes_max).unwrap_or(u32::MAX);
+        Some(KeyValueShape { bytes: self.below.geometry().bytes(), value_bytes_max, has_log: true })
+    }
+}

@@ -1,0 +1,319 @@
+//! A partition with a log: what the log wants read and written becomes requests to the storage below.
+//!
+//! ```text
+//! target ─▶ executor ─▶ changes ─▶ poll: Log::next ─▶ requests with tickets of our own ─▶ below
+//!    ▲                                                                                      │
+//!    └── settled, next_loaded ◀─ Log::on_* ◀────────────────────────────────────── replies ─┘
+//! ```
+
+use kv::KeyHash;
+use kv::log::{Job, Loaded, Log, LogSettings, PIECE_BYTES, Work};
+use kv::memcached::Executor;
+use reactor::{Buffer, Completion, Operation, Payload, Pool};
+
+use crate::namespace::{Backend, Geometry, Reply, Request, StoreError, StoreIo, Ticket};
+
+/// Requests that run below at once.
+const RUN_COUNT_MAX: usize = 64;
+
+/// How soon to ask again for a buffer, ns.
+const BUFFER_WAIT_NS: u64 = 200_000;
+
+/// The number of the timer's ticket.
+const TIMER: u32 = 0x00ff_ffff;
+
+/// One reactor's partition and its log.
+pub struct Logged {
+    executor: Executor,
+    log: Log,
+    below: Box<dyn Backend>,
+    geometry: Geometry,
+    /// What runs below, by the number of its ticket.
+    runs: Vec<Option<Run>>,
+    run_count: usize,
+    replies: Vec<(Ticket, Reply)>,
+    /// Flushes, and the change that each waits for.
+    flushes: Vec<(u64, Ticket)>,
+    is_timer_set: bool,
+    is_failure_told: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Run {
+    Read(Job),
+    Write,
+    Flush,
+}
+
+/// What the storage below sees of the reactor.
+struct Beneath<'a> {
+    io: &'a mut dyn StoreIo,
+    replies: &'a mut Vec<(Ticket, Reply)>,
+}
+
+impl StoreIo for Beneath<'_> {
+    fn now_ns(&self) -> u64 {
+        self.io.now_ns()
+    }
+
+    fn pool(&self) -> &Pool {
+        self.io.pool()
+    }
+
+    fn start(&mut self, ticket: Ticket, operation: Operation) {
+        self.io.start(ticket, operation);
+    }
+
+    fn set_timer(&mut self, deadline_ns: u64, ticket: Ticket) {
+        self.io.set_timer(deadline_ns, ticket);
+    }
+
+    fn reply(&mut self, ticket: Ticket, reply: Reply) {
+        self.replies.push((ticket, reply));
+    }
+
+    fn own(&self, number: u32) -> Ticket {
+        self.io.own(number)
+    }
+}
+
+impl Logged {
+    pub(super) fn new(
+        mut executor: Executor,
+        settings: LogSettings,
+        below: Box<dyn Backend>,
+        geometry: Geometry,
+    ) -> Self {
+        let log = Log::new(settings, &mut executor);
+        Self {
+            executor,
+            log,
+            below,
+            geometry,
+            runs: Vec::new(),
+            run_count: 0,
+            replies: Vec::new(),
+            flushes: Vec::new(),
+            is_timer_set: false,
+            is_failure_told: false,
+        }
+    }
+
+    /// Whether the log was read and can be written.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.log.is_ready()
+    }
+
+    /// Whether the log could not be read or written: nothing is served any more.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.log.failure().is_some()
+    }
+
+    /// Whether answers wait until what they tell of survives.
+    #[must_use]
+    pub fn settles_answers(&self) -> bool {
+        self.log.settings().sync == kv::log::Sync::Always
+    }
+
+    /// Whether anything is under way or due.
+    pub fn is_busy(&mut self) -> bool {
+        self.run_count > 0 || !self.flushes.is_empty()
+    }
+
+    /// The partition.
+    pub fn executor(&mut self) -> &mut Executor {
+        &mut self.executor
+    }
+
+    /// What the log has done.
+    #[must_use]
+    pub fn counters(&self) -> kv::log::LogCounters {
+        self.log.counters()
+    }
+
+    /// Whether the value of a key is to be [fetched](Self::fetch) before anything needs it.
+    #[must_use]
+    pub fn is_away(&self, key: &[u8]) -> bool {
+        let hash = self.executor.processor.hash(key);
+        self.executor.processor.is_away(hash, key)
+    }
+
+    /// Has a value fetched, with the next [`poll`](Self::poll).
+    pub fn fetch(&mut self, key: &[u8]) {
+        self.log.fetch(&mut self.executor, key);
+    }
+
+    /// The next key whose value was fetched or could not be.
+    pub fn next_loaded(&mut self) -> Option<Loaded> {
+        self.log.next_loaded()
+    }
+
+    /// The change that an answer about a key has to wait for, if it has to.
+    pub fn awaited(&mut self, hash: KeyHash) -> Option<u64> {
+        self.log.awaited(&self.executor, hash)
+    }
+
+    /// The last change so far, if an answer about any key has to wait for it.
+    pub fn awaited_last(&mut self) -> Option<u64> {
+        self.log.awaited_last(&mut self.executor)
+    }
+
+    /// The last change that survives with all before it.
+    pub fn settled(&mut self) -> u64 {
+        self.log.settled(&mut self.executor)
+    }
+
+    /// Everything so far is to survive soon. Returns the change to wait for.
+    pub fn ask_flush(&mut self) -> u64 {
+        self.log.ask_flush(&mut self.executor)
+    }
+
+    /// Carries on with what there is to read and write.
+    pub fn poll(&mut self, io: &mut dyn StoreIo) {
+        loop {
+            self.take_replies();
+            if self.run_count >= RUN_COUNT_MAX {
+                break;
+            }
+            let Some(work) = self.log.next(&mut self.executor) else { break };
+            let (run, request) = match work {
+                Work::Flush => (Run::Flush, Request::Flush),
+                Work::Read { job, offset, length } => match self.buffer(io, length) {
+                    Some(buffer) => (Run::Read(job), Request::Read { offset, buffer }),
+                    None => return self.log.put_back(work),
+                },
+                Work::Write => {
+                    let Some(mut buffer) = self.buffer(io, PIECE_BYTES) else {
+                        return self.log.put_back(work);
+                    };
+                    let Some(write) = self.log.fill(&mut self.executor, &mut buffer) else { continue };
+                    buffer.set_len(write.length);
+                    let (offset, is_durable) = (write.offset, write.is_durable);
+                    (Run::Write, Request::Write { offset, buffer, is_durable })
+                }
+            };
+            self.begin(io, run, request);
+        }
+        self.conclude(io);
+    }
+
+    fn buffer(&mut self, io: &mut dyn StoreIo, length: usize) -> Option<Buffer> {
+        let buffer = io.pool().take(length);
+        if buffer.is_none() && !self.is_timer_set {
+            self.is_timer_set = true;
+            io.set_timer(io.now_ns() + BUFFER_WAIT_NS, io.own(TIMER));
+        }
+        buffer
+    }
+
+    fn begin(&mut self, io: &mut dyn StoreIo, run: Run, request: Request) {
+        let number = self.runs.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.runs.push(None);
+            self.runs.len() - 1
+        });
+        self.runs[number] = Some(run);
+        self.run_count += 1;
+        let ticket = io.own(u32::try_from(number).expect("few run at once"));
+        self.below.start(&mut Beneath { io, replies: &mut self.replies }, ticket, request);
+    }
+
+    fn take_replies(&mut self) {
+        while let Some((ticket, reply)) = self.replies.pop() {
+            let number = (ticket.0 & u64::from(TIMER)) as usize;
+            let run = self.runs.get_mut(number).and_then(Option::take).expect("a run ends once");
+            self.run_count -= 1;
+            if let Err(error) = reply.result {
+                tracing::error!(%error, ?run, "the log of a key-value namespace");
+            }
+            let is_good = reply.result.is_ok();
+            match run {
+                Run::Read(job) => {
+                    let buffer = reply.buffer.filter(|_| is_good);
+                    self.log.on_read(&mut self.executor, job, buffer.as_deref());
+                }
+                Run::Write => self.log.on_written(&mut self.executor, is_good),
+                Run::Flush => self.log.on_flushed(&mut self.executor, is_good),
+            }
+        }
+    }
+
+    /// Ends flushes whose changes survive, and says once why nothing goes on.
+    fn conclude(&mut self, io: &mut dyn StoreIo) {
+        if !self.flushes.is_empty() {
+            let settled = self.log.settled(&mut self.executor);
+            let has_failed = self.has_failed();
+            self.flushes.retain(|&(number, ticket)| {
+                let is_over = number <= settled || has_failed;
+                if is_over {
+                    let result = if number <= settled { Ok(()) } else { Err(StoreError::Closed) };
+                    io.reply(ticket, Reply { result, buffer: None });
+                }
+                !is_over
+            });
+        }
+        if let Some(failure) = self.log.failure()
+            && !std::mem::replace(&mut self.is_failure_told, true)
+        {
+            tracing::error!(?failure, "the key-value namespace is closed until the target is started again");
+        }
+    }
+}
+
+impl Backend for Logged {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn read_now(&mut self, _: &Pool, _: u64, _: usize, _: bool) -> Option<Result<Payload, StoreError>> {
+        Some(Err(StoreError::Unsupported))
+    }
+
+    fn write_now(&mut self, _: u64, _: &[u8], _: bool) -> Option<Result<(), StoreError>> {
+        Some(Err(StoreError::Unsupported))
+    }
+
+    fn compare_now(&mut self, _: u64, _: &[u8]) -> Option<Result<bool, StoreError>> {
+        Some(Err(StoreError::Unsupported))
+    }
+
+    fn start(&mut self, io: &mut dyn StoreIo, ticket: Ticket, request: Request) {
+        match request {
+            Request::Flush => {
+                let number = self.ask_flush();
+                self.flushes.push((number, ticket));
+                self.poll(io);
+            }
+            Request::Read { buffer, .. } | Request::Write { buffer, .. } => {
+                io.reply(ticket, Reply { result: Err(StoreError::Unsupported), buffer: Some(buffer) });
+            }
+            Request::Deallocate { .. } | Request::WriteZeroes { .. } => {
+                io.reply(ticket, Reply { result: Err(StoreError::Unsupported), buffer: None });
+            }
+        }
+    }
+
+    fn on_completion(&mut self, io: &mut dyn StoreIo, ticket: Ticket, completion: Completion) {
+        let mut beneath = Beneath { io, replies: &mut self.replies };
+        self.below.on_completion(&mut beneath, ticket, completion);
+        self.poll(io);
+    }
+
+    fn on_timer(&mut self, io: &mut dyn StoreIo, ticket: Ticket) {
+        if ticket == io.own(TIMER) {
+            self.is_timer_set = false;
+        } else {
+            self.below.on_timer(&mut Beneath { io, replies: &mut self.replies }, ticket);
+        }
+        self.poll(io);
+    }
+
+    fn key_value(&mut self) -> Option<&mut Executor> {
+        self.is_ready().then_some(&mut self.executor)
+    }
+
+    fn logged(&mut self) -> Option<&mut Logged> {
+        Some(self)
+    }
+}

@@ -1,0 +1,170 @@
+//! The first block of a key-value file: how the rest is divided, and what must stay the same from start to start.
+
+use std::fs::{File, OpenOptions};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use kv::log::{LogSettings, SEGMENT_COUNT_MIN, Sync};
+
+use crate::block::OpenError;
+
+/// Bytes of it, and what reads and writes of the logs are multiples of.
+pub(super) const BLOCK_BYTES: u64 = 4096;
+
+const MAGIC: [u8; 8] = *b"nvlanekv";
+const VERSION: u64 = 1;
+
+/// Segments that a partition's log has.
+const SEGMENT_COUNT: u64 = 64;
+const SEGMENT_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=1 << 30;
+
+/// What it says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Superblock {
+    /// Tells this file's segments from what was there before.
+    pub(super) identity: u64,
+    /// Where keys go.
+    pub(super) seed: u64,
+    /// Partitions, each with a log of its own.
+    pub(super) partition_count: u64,
+    pub(super) segment_bytes: u64,
+    /// Of each partition.
+    pub(super) segment_count: u64,
+}
+
+/// A number that nobody can foresee.
+pub(super) fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+impl Superblock {
+    /// For a new file of so many bytes, if that is enough.
+    pub(super) fn new(bytes: u64, partition_count: u64) -> Option<Self> {
+        let share = bytes.saturating_sub(BLOCK_BYTES) / partition_count.max(1);
+        let segment_bytes = share / SEGMENT_COUNT / BLOCK_BYTES * BLOCK_BYTES;
+        let segment_bytes = segment_bytes.clamp(*SEGMENT_BYTES.start(), *SEGMENT_BYTES.end());
+        let segment_count = share / segment_bytes;
+        let (identity, seed) = (random(), random());
+        (segment_count >= SEGMENT_COUNT_MIN).then_some(Self {
+            identity,
+            seed,
+            partition_count,
+            segment_bytes,
+            segment_count,
+        })
+    }
+
+    /// The log of a partition.
+    pub(super) fn log(&self, partition: u64, sync: Sync) -> LogSettings {
+        LogSettings {
+            identity: self.identity.wrapping_add(partition),
+            run: random(),
+            start: BLOCK_BYTES + partition * self.segment_count * self.segment_bytes,
+            segment_bytes: self.segment_bytes,
+            segment_count: self.segment_count,
+            block_bytes: BLOCK_BYTES,
+            sync,
+        }
+    }
+
+    fn numbers(&self) -> [u64; 6] {
+        let Self { identity, seed, partition_count, segment_bytes, segment_count } = *self;
+        [VERSION, identity, seed, partition_count, segment_bytes, segment_count]
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = vec![0; BLOCK_BYTES as usize];
+        bytes[..8].copy_from_slice(&MAGIC);
+        for (number, at) in self.numbers().into_iter().zip((8..).step_by(8)) {
+            bytes[at..at + 8].copy_from_slice(&number.to_le_bytes());
+        }
+        let checksum = kv::log::checksum(&bytes[..56]);
+        bytes[56..60].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+        let is_genuine =
+            bytes[..8] == MAGIC && bytes[56..60] == kv::log::checksum(&bytes[..56]).to_le_bytes();
+        (is_genuine && number(8) == VERSION).then(|| Self {
+            identity: number(16),
+            seed: number(24),
+            partition_count: number(32),
+            segment_bytes: number(40),
+            segment_count: number(48),
+        })
+    }
+
+    /// That of a file which is open already; writes one if there is nothing in it.
+    pub(super) fn open(path: &Path, bytes: u64, partition_count: u64) -> Result<Self, OpenError> {
+        let system = |action| move |source| OpenError::System { action, path: path.to_owned(), source };
+        let file = OpenOptions::new().read(true).write(true).open(path).map_err(system("open"))?;
+        let mut first = vec![0; BLOCK_BYTES as usize];
+        file.read_exact_at(&mut first, 0).map_err(system("read"))?;
+        if first.iter().all(|&byte| byte == 0) {
+            let too_small = || OpenError::TooSmall {
+                path: path.to_owned(),
+                bytes,
+                bytes_min: BLOCK_BYTES + partition_count * SEGMENT_COUNT_MIN * SEGMENT_BYTES.start(),
+            };
+            let superblock = Self::new(bytes, partition_count).ok_or_else(too_small)?;
+            write(&file, path, &superblock).map_err(system("write"))?;
+            return Ok(superblock);
+        }
+        let found = Self::decode(&first).ok_or_else(|| OpenError::WrongKind {
+            path: path.to_owned(),
+            is: "no key-value file, and not empty",
+            remedy: "name another one",
+        })?;
+        let end = BLOCK_BYTES + found.partition_count * found.segment_count * found.segment_bytes;
+        if end > bytes {
+            return Err(OpenError::TooSmall { path: path.to_owned(), bytes, bytes_min: end });
+        }
+        if found.partition_count != partition_count {
+            return Err(OpenError::OtherPartitions {
+                path: path.to_owned(),
+                has: found.partition_count,
+                wanted: partition_count,
+            });
+        }
+        Ok(found)
+    }
+}
+
+fn write(file: &File, path: &Path, superblock: &Superblock) -> io::Result<()> {
+    file.write_all_at(&superblock.encode(), 0)?;
+    file.sync_all()?;
+    // The file has a name from now on, also after a power cut.
+    match path.parent() {
+        Some(directory) if !directory.as_os_str().is_empty() => File::open(directory)?.sync_all(),
+        _ => File::open(".")?.sync_all(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_divided_once_and_what_is_no_such_file_is_left_alone() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("pairs");
+        let file = File::create(&path).unwrap();
+        file.set_len(64 << 20).unwrap();
+        let made = Superblock::open(&path, 64 << 20, 2).unwrap();
+        assert_eq!((made.segment_bytes, made.segment_count), (520_192, 64));
+        assert_eq!(Superblock::open(&path, 64 << 20, 2).unwrap(), made);
+        let refusal = |bytes, count| Superblock::open(&path, bytes, count).unwrap_err().to_string();
+        assert!(refusal(64 << 20, 3).contains("2 threads"), "{}", refusal(64 << 20, 3));
+        assert!(refusal(32 << 20, 2).contains("63.5M") || refusal(32 << 20, 2).contains("at least"));
+        file.write_all_at(&[1], 100).unwrap();
+        file.write_all_at(&[0; 8], 0).unwrap();
+        assert!(refusal(64 << 20, 2).contains("not empty"));
+        let second = place.path().join("small");
+        File::create(&second).unwrap().set_len(1 << 20).unwrap();
+        assert!(Superblock::open(&second, 1 << 20, 4).is_err());
+    }
+}

@@ -1,0 +1,344 @@
+//! Key-value namespaces with a log: commands that wait for values, and answers that wait until what they tell of
+//! survives.
+//!
+//! ```text
+//! Run, Act, Ask ─▶ not read yet: kept │ value in the log: station, fetch │ else carried out ─▶ answer
+//!                                                         └─ loaded ─▶ all that waits, in order ─┘  │
+//!                                        settled up to the change that it has seen ─▶ posted ◀──────┘
+//! ```
+
+use std::collections::VecDeque;
+
+use kv::memcached::{RemoteBatch, Ticket};
+use kv::{Arrival, KEY_BYTES_MAX, Station};
+use reactor::Io;
+use store::Logged;
+use wire::kv::Key;
+use wire::status::Status;
+
+use crate::attached::Attachments;
+use crate::commands::{Commands, StoreAccess};
+use crate::key_value::{KeyValueMessage, RemoteAnswers, unix_s};
+use crate::kv_io::{self, KvAction, KvOutcome};
+use crate::message::Message;
+use crate::subsystem::NamespaceId;
+
+/// With more commands than this waiting for values, messages wait.
+const PARKED_COUNT_MAX: usize = 16 * 1024;
+
+/// What waits for the log of one namespace on one reactor.
+pub(crate) struct Desk {
+    station: Station<Parked>,
+    held: VecDeque<Held>,
+    /// Messages that came before the log was read, or while much waited.
+    arrived: VecDeque<KeyValueMessage>,
+    /// Counted among what runs in the namespace.
+    is_counted: bool,
+    was_ready: bool,
+}
+
+impl Default for Desk {
+    fn default() -> Self {
+        Self {
+            station: Station::new(usize::MAX),
+            held: VecDeque::new(),
+            arrived: VecDeque::new(),
+            is_counted: false,
+            was_ready: false,
+        }
+    }
+}
+
+/// A command that waits for a value.
+struct Parked {
+    from: usize,
+    what: Waiting,
+}
+
+enum Waiting {
+    /// One of memcached's.
+    Command(RemoteBatch),
+    /// One of NVMe's.
+    Action(store::Ticket, Key, KvAction),
+}
+
+/// An answer that waits for a change to survive.
+struct Held {
+    number: u64,
+    to: usize,
+    message: KeyValueMessage,
+}
+
+impl Desk {
+    fn is_idle(&self) -> bool {
+        self.station.is_empty() && self.held.is_empty() && self.arrived.is_empty()
+    }
+
+    fn takes(&self, logged: &Logged) -> bool {
+        logged.is_ready() && self.station.len() <= PARKED_COUNT_MAX
+    }
+
+    /// Posts an answer, now or when the change it has seen survives.
+    fn answer(
+        &mut self,
+        io: &mut impl Io<Message>,
+        number: Option<u64>,
+        to: usize,
+        message: KeyValueMessage,
+    ) {
+        match number {
+            None => io.post(to, Message::KeyValue(Box::new(message))),
+            Some(number) => self.held.push_back(Held { number, to, message }),
+        }
+    }
+
+    /// Puts a command aside if the value of its key is on its way, or has to be fetched first.
+    fn park(&mut self, logged: &mut Logged, key: &[u8], needs_value: bool, parked: Parked) -> Option<Parked> {
+        if !self.station.is_reserved(key) && !(needs_value && logged.is_away(key)) {
+            return Some(parked);
+        }
+        match self.station.on_operation(key, parked) {
+            Arrival::Fetch => logged.fetch(key),
+            Arrival::Waits => {}
+            Arrival::Full(_) => unreachable!("it has room for all"),
+        }
+        None
+    }
+
+    fn run(&mut self, io: &mut impl Io<Message>, logged: &mut Logged, from: usize, batch: &RemoteBatch) {
+        let mut answers = RemoteAnswers::default();
+        let mut number = None;
+        batch.for_each(|session, ticket, hash, command| {
+            let mut room = [0; KEY_BYTES_MAX];
+            let key = command.stored_key(&mut room);
+            let needs_value = command.verb.needs_value();
+            if self.station.is_reserved(key) || needs_value && logged.is_away(key) {
+                let mut one = RemoteBatch::default();
+                one.push(session, ticket, hash, command);
+                self.park(logged, key, needs_value, Parked { from, what: Waiting::Command(one) });
+                return;
+            }
+            answers.push(session, ticket, |bytes| logged.executor().execute(hash, command, bytes));
+            number = number.max(logged.awaited(hash));
+        });
+        if !answers.is_empty() {
+            self.answer(io, number, from, KeyValueMessage::Answers(answers));
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "a message, taken apart")]
+    fn act(
+        &mut self,
+        io: &mut impl Io<Message>,
+        logged: &mut Logged,
+        from: usize,
+        namespace: NamespaceId,
+        ticket: store::Ticket,
+        key: Key,
+        action: KvAction,
+    ) {
+        let needs_value = action.needs_value();
+        let is_of_key = !matches!(action, KvAction::List { .. } | KvAction::Flush);
+        let parked = Parked { from, what: Waiting::Action(ticket, key, action) };
+        let parked =
+            if is_of_key { self.park(logged, key.as_bytes(), needs_value, parked) } else { Some(parked) };
+        let Some(Parked { what: Waiting::Action(_, _, action), .. }) = parked else { return };
+        let number_of_flush = matches!(action, KvAction::Flush).then(|| logged.ask_flush());
+        let next = io.reactor() + 1;
+        let outcome = kv_io::act(logged.executor(), &key, action, next == io.reactor_count());
+        let hash = logged.executor().processor.hash(key.as_bytes());
+        let settled = logged.settled();
+        let number = match number_of_flush {
+            Some(number) => Some(number).filter(|number| *number > settled),
+            None if is_of_key => logged.awaited(hash),
+            None => None,
+        };
+        let (to, message) = match outcome {
+            Ok(outcome) => (from, KeyValueMessage::Outcome(ticket, outcome)),
+            Err(action) => (next, KeyValueMessage::Act { from, namespace, ticket, key, action }),
+        };
+        self.answer(io, number, to, message);
+    }
+
+    fn ask(
+        &mut self,
+        io: &mut impl Io<Message>,
+        logged: &mut Logged,
+        (from, session, ticket): (usize, u64, Ticket),
+        flush: Option<i64>,
+    ) {
+        if let Some(delay) = flush {
+            logged.executor().flush(delay);
+        }
+        let stats = Box::new(logged.executor().stats());
+        let number = flush.and_then(|_| logged.awaited_last());
+        self.answer(io, number, from, KeyValueMessage::Stats { session, ticket, stats });
+    }
+
+    fn serve(&mut self, io: &mut impl Io<Message>, logged: &mut Logged, message: KeyValueMessage) {
+        logged.executor().set_now(unix_s());
+        match message {
+            KeyValueMessage::Run { from, batch, .. } => self.run(io, logged, from, &batch),
+            KeyValueMessage::Act { from, namespace, ticket, key, action } => {
+                self.act(io, logged, from, namespace, ticket, key, action);
+            }
+            KeyValueMessage::Ask { from, session, ticket, flush, .. } => {
+                self.ask(io, logged, (from, session, ticket), flush);
+            }
+            _ => unreachable!("answers are for those who asked"),
+        }
+    }
+
+    /// A value is here, or is not to be had.
+    fn on_loaded(
+        &mut self,
+        io: &mut impl Io<Message>,
+        logged: &mut Logged,
+        namespace: NamespaceId,
+        key: &[u8],
+        is_good: bool,
+    ) {
+        let mut waiting = Vec::new();
+        self.station.on_value(key, |parked| waiting.push(parked));
+        for Parked { from, what } in waiting {
+            match what {
+                Waiting::Command(batch) if is_good => self.run(io, logged, from, &batch),
+                Waiting::Action(ticket, key, action) if is_good => {
+                    self.act(io, logged, from, namespace, ticket, key, action);
+                }
+                what => refuse(io, from, what),
+            }
+        }
+    }
+
+    /// Nothing can be carried out any more: everything that waits is told.
+    fn give_up(&mut self, io: &mut impl Io<Message>, logged: &mut Logged, namespace: NamespaceId) {
+        while let Some(loaded) = logged.next_loaded() {
+            self.on_loaded(io, logged, namespace, &loaded.key, false);
+        }
+        for (from, what) in self.station.drain().map(|Parked { from, what }| (from, what)) {
+            refuse(io, from, what);
+        }
+        for Held { to, message, .. } in std::mem::take(&mut self.held) {
+            let (to, message) = match message {
+                KeyValueMessage::Answers(answers) => (to, KeyValueMessage::Answers(answers.refused(REFUSAL))),
+                KeyValueMessage::Outcome(ticket, _) => (to, failed(ticket)),
+                KeyValueMessage::Act { from, ticket, .. } => (from, failed(ticket)),
+                message => (to, message),
+            };
+            io.post(to, Message::KeyValue(Box::new(message)));
+        }
+        // As if the namespace were gone.
+        for message in std::mem::take(&mut self.arrived) {
+            io.post(io.reactor(), Message::KeyValue(Box::new(message)));
+        }
+    }
+}
+
+/// What memcached's clients are told when a log fails.
+const REFUSAL: &[u8] = b"SERVER_ERROR the log cannot be read or written\r\n";
+
+fn failed(ticket: store::Ticket) -> KeyValueMessage {
+    KeyValueMessage::Outcome(ticket, KvOutcome::new(Status::KV_UNRECOVERED_ERROR.with_dnr()))
+}
+
+fn refuse(io: &mut impl Io<Message>, from: usize, what: Waiting) {
+    let message = match what {
+        Waiting::Command(batch) => {
+            let mut answers = RemoteAnswers::default();
+            batch.for_each(|session, ticket, _, _| {
+                answers.push(session, ticket, |bytes| bytes.extend_from_slice(REFUSAL));
+            });
+            KeyValueMessage::Answers(answers)
+        }
+        Waiting::Action(ticket, ..) => failed(ticket),
+    };
+    io.post(from, Message::KeyValue(Box::new(message)));
+}
+
+/// Takes in what another partition asks of one with a log. Gives back what is for one without.
+pub(crate) fn serve(
+    io: &mut impl Io<Message>,
+    namespaces: &mut Attachments,
+    message: KeyValueMessage,
+) -> Option<KeyValueMessage> {
+    let id = match &message {
+        KeyValueMessage::Run { namespace, .. }
+        | KeyValueMessage::Act { namespace, .. }
+        | KeyValueMessage::Ask { namespace, .. } => *namespace,
+        _ => return Some(message),
+    };
+    let Some(at) = namespaces.by_id(id) else { return Some(message) };
+    let attached = namespaces.get_mut(at);
+    let (Some(desk), Some(logged)) = (attached.desk.as_deref_mut(), attached.backend.logged()) else {
+        return Some(message);
+    };
+    if logged.has_failed() {
+        return Some(message);
+    }
+    if desk.arrived.is_empty() && desk.takes(logged) {
+        desk.serve(io, logged, message);
+    } else {
+        desk.arrived.push_back(message);
+    }
+    None
+}
+
+impl Commands {
+    /// Carries on with all logs. Says whether anything came of it.
+    pub(crate) fn tend_logs<I: Io<Message>>(&mut self, io: &mut I) -> bool {
+        let mut worked = false;
+        let queues = &mut self.queues;
+        let (mut entered, mut left) = (Vec::new(), Vec::new());
+        self.namespaces.for_each(|at, attached| {
+            let id = attached.id;
+            let (Some(desk), Some(logged)) = (attached.desk.as_deref_mut(), attached.backend.logged()) else {
+                return;
+            };
+            logged.poll(&mut StoreAccess { io: &mut *io, queues: &mut *queues, at });
+            if logged.has_failed() {
+                worked |= !desk.is_idle();
+                desk.give_up(io, logged, id);
+            }
+            if logged.is_ready() && !std::mem::replace(&mut desk.was_ready, true) {
+                worked = true;
+            }
+            let mut has_run = false;
+            while let Some(loaded) = logged.next_loaded() {
+                desk.on_loaded(io, logged, id, &loaded.key, loaded.is_good);
+                has_run = true;
+            }
+            while desk.takes(logged)
+                && let Some(message) = desk.arrived.pop_front()
+            {
+                desk.serve(io, logged, message);
+                has_run = true;
+            }
+            if has_run {
+                logged.poll(&mut StoreAccess { io: &mut *io, queues: &mut *queues, at });
+                worked = true;
+            }
+            let settled = logged.settled();
+            // Those with later changes may wait behind those with earlier ones: the first says when to look.
+            for _ in 0..desk.held.len() {
+                let held = desk.held.pop_front().expect("counted");
+                if held.number <= settled {
+                    io.post(held.to, Message::KeyValue(Box::new(held.message)));
+                    worked = true;
+                } else {
+                    desk.held.push_back(held);
+                }
+            }
+            let is_busy = logged.is_busy() || !desk.is_idle();
+            if is_busy != desk.is_counted {
+                desk.is_counted = is_busy;
+                if is_busy { entered.push(at) } else { left.push(at) }
+            }
+        });
+        entered.into_iter().for_each(|at| self.namespaces.begin(at));
+        for at in left {
+            self.table_settled |= self.namespaces.end(at);
+        }
+        worked
+    }
+}
