@@ -14,6 +14,8 @@ mod exhaustion;
 mod filters;
 mod fused;
 mod key_value;
+mod key_value_doors;
+mod linear;
 mod matrix;
 mod placement;
 mod raw;

@@ -125,6 +125,11 @@ impl Rig {
         self.address
     }
 
+    /// Where memcached's clients connect.
+    pub(crate) fn memcached(&self) -> SocketAddr {
+        self.target.as_ref().expect("a target that runs").memcached()[0]
+    }
+
     pub(crate) fn connect(&self, options: Options) -> Association {
         connect_to(self.socket_address(), options)
     }

@@ -1,0 +1,338 @@
+//! Keys and values through both doors at once: what clients see of one another, and what is there after a restart.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::sync::Mutex;
+use std::time::Instant;
+
+use reactor::EngineKind;
+use target::config::{NamespaceConfig, Threads};
+use tempfile::TempDir;
+use wire::cqe::Cqe;
+use wire::id::Nsid;
+use wire::kv::{Key, RetrieveOptions, StoreOptions};
+use wire::sqe::Sqe;
+use wire::status::Status;
+
+use crate::linear::{Deed, Done, is_linear};
+use crate::raw::{RawHost, Said};
+use crate::setup::{PATIENCE, Random, Rig, engines};
+
+const NSID: Nsid = Nsid::new(1);
+
+/// A target with both doors to one namespace. `{}` in `storage` is a new file.
+fn rig(engine: EngineKind, threads: u16, directory: &TempDir, storage: &str) -> Rig {
+    let path = directory.path().join("pairs");
+    let spec = storage.replace("{}", &path.display().to_string());
+    Rig::with(engine, &[], |config| {
+        let namespace = NamespaceConfig::new(spec.parse().expect("a good specification"));
+        config.subsystems[0].namespaces = vec![NamespaceConfig { nsid: Some(NSID), ..namespace }];
+        config.memcached = vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 0))];
+        config.reactors.threads = Threads::Count(threads);
+    })
+}
+
+/// One of memcached's clients.
+struct Client(BufReader<TcpStream>);
+
+impl Client {
+    fn new(rig: &Rig) -> Self {
+        let stream = TcpStream::connect(rig.memcached()).expect("a door");
+        stream.set_read_timeout(Some(PATIENCE)).expect("an option");
+        stream.set_nodelay(true).expect("an option");
+        Self(BufReader::new(stream))
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.0.read_line(&mut line).expect("a line");
+        line.trim_end().to_owned()
+    }
+
+    fn say(&mut self, bytes: &[u8]) {
+        self.0.get_mut().write_all(bytes).expect("sent");
+    }
+
+    fn ask(&mut self, line: &str) -> String {
+        self.say(format!("{line}\r\n").as_bytes());
+        self.line()
+    }
+
+    fn store(&mut self, verb: &str, key: &str, value: &[u8]) -> String {
+        self.say(&[format!("{verb} {key} 0 0 {}\r\n", value.len()).as_bytes(), value, b"\r\n"].concat());
+        self.line()
+    }
+
+    fn get(&mut self, key: &str) -> Option<Vec<u8>> {
+        self.say(format!("get {key}\r\n").as_bytes());
+        let line = self.line();
+        if line == "END" {
+            return None;
+        }
+        let length = line.rsplit(' ').next().and_then(|word| word.parse().ok());
+        let mut value = vec![0; length.unwrap_or_else(|| panic!("a value: {line}"))];
+        self.0.read_exact(&mut value).expect("a value");
+        assert_eq!((self.line(), self.line()), (String::new(), "END".into()));
+        Some(value)
+    }
+}
+
+fn key(name: &str) -> Key {
+    Key::new(name.as_bytes()).expect("1 to 16 bytes")
+}
+
+fn end(host: &mut RawHost, cid: u16) -> Cqe {
+    host.io.completion(cid)
+}
+
+fn store(host: &mut RawHost, name: &str, value: &[u8], options: StoreOptions) -> Status {
+    let sqe = Sqe::kv_store(NSID, &key(name), value.len() as u32, options);
+    let cid = host.io.write_in_capsule(sqe, value);
+    end(host, cid).status()
+}
+
+fn retrieve(host: &mut RawHost, name: &str) -> Option<Vec<u8>> {
+    let room = 64 * 1024;
+    let cid = host.io.transport(Sqe::kv_retrieve(NSID, &key(name), room, RetrieveOptions::empty()), room);
+    let mut value = Vec::new();
+    loop {
+        match host.io.next() {
+            Said::Data { bytes, .. } => value.extend(bytes),
+            Said::Completion(cqe) if cqe.cid.get() == cid => match cqe.status() {
+                Status::SUCCESS => {
+                    assert_eq!(cqe.dw0() as usize, value.len());
+                    return Some(value);
+                }
+                status => {
+                    assert_eq!(status, Status::KEY_DOES_NOT_EXIST.with_dnr());
+                    return None;
+                }
+            },
+            other => panic!("instead of a value: {other:?}"),
+        }
+    }
+}
+
+fn number(value: &[u8]) -> u64 {
+    let text = std::str::from_utf8(value).expect("digits");
+    text.trim_end().parse().expect("a number")
+}
+
+/// Some deeds of one of memcached's clients on a key.
+fn deed_of_client(client: &mut Client, random: &mut Random, name: &str) -> Deed {
+    let new = random.below(1_000_000);
+    let text = new.to_string();
+    match random.below(8) {
+        0..3 => Deed::Read(client.get(name).map(|value| number(&value))),
+        3 => {
+            assert_eq!(client.store("set", name, text.as_bytes()), "STORED");
+            Deed::Write(new)
+        }
+        4 => Deed::WriteNew(new, client.store("add", name, text.as_bytes()) == "STORED"),
+        5 if random.below(3) == 0 => Deed::Delete(Some(client.ask(&format!("delete {name}")) == "DELETED")),
+        _ => {
+            let by = 1 + random.below(9);
+            Deed::Add(by, client.ask(&format!("incr {name} {by}")).parse().ok())
+        }
+    }
+}
+
+fn deed_of_host(host: &mut RawHost, random: &mut Random, name: &str) -> Deed {
+    let new = random.below(1_000_000);
+    let text = new.to_string();
+    match random.below(8) {
+        0..4 => Deed::Read(retrieve(host, name).map(|value| number(&value))),
+        4 => {
+            assert_eq!(store(host, name, text.as_bytes(), StoreOptions::empty()), Status::SUCCESS);
+            Deed::Write(new)
+        }
+        5 => {
+            let status = store(host, name, text.as_bytes(), StoreOptions::MUST_NOT_EXIST);
+            Deed::WriteNew(new, status.is_success())
+        }
+        6 => {
+            let status = store(host, name, text.as_bytes(), StoreOptions::MUST_EXIST);
+            Deed::Replace(new, status.is_success())
+        }
+        _ => {
+            let cid = host.io.command(Sqe::kv_delete(NSID, &key(name)), &[]);
+            assert_eq!(end(host, cid).status(), Status::SUCCESS);
+            Deed::Delete(None)
+        }
+    }
+}
+
+/// Clients of both kinds on few keys, each history held against a register.
+fn histories_are_linear(storage: &str, threads: u16) {
+    const NAMES: [&str; 3] = ["a", "hot-key-0", "key-of-16-bytes!"];
+    let directory = tempfile::tempdir().expect("a directory");
+    let rig = rig(engines()[0], threads, &directory, storage);
+    let histories = NAMES.map(|_| Mutex::new(Vec::new()));
+    let record = |called: Instant, at: usize, deed: Deed| {
+        let done = Done { called, answered: Instant::now(), deed };
+        histories[at].lock().expect("no panic").push(done);
+    };
+    std::thread::scope(|scope| {
+        for client in 0..4 {
+            let (rig, record) = (&rig, &record);
+            scope.spawn(move || {
+                let (mut client, mut random) = (Client::new(rig), Random::new(client));
+                for _ in 0..150 {
+                    let at = random.below(NAMES.len() as u64) as usize;
+                    let called = Instant::now();
+                    let deed = deed_of_client(&mut client, &mut random, NAMES[at]);
+                    record(called, at, deed);
+                }
+            });
+        }
+        for host in 10..12 {
+            let (rig, record) = (&rig, &record);
+            scope.spawn(move || {
+                let (mut host, mut random) = (RawHost::new(rig), Random::new(host));
+                for _ in 0..150 {
+                    let at = random.below(NAMES.len() as u64) as usize;
+                    let called = Instant::now();
+                    let deed = deed_of_host(&mut host, &mut random, NAMES[at]);
+                    record(called, at, deed);
+                }
+            });
+        }
+    });
+    for (name, history) in NAMES.iter().zip(&histories) {
+        let history = history.lock().expect("no panic");
+        assert!(history.len() > 100 && is_linear(&history), "{name}: {history:#?}");
+    }
+}
+
+#[test]
+fn histories_in_ram_are_linear() {
+    histories_are_linear("kv:ram:64M", 3);
+}
+
+#[test]
+fn histories_with_a_log_are_linear() {
+    histories_are_linear("kv:file:{}?size=64M&memory=8M", 3);
+    histories_are_linear("kv:file:{}?size=64M&memory=8M&sync=none", 2);
+}
+
+#[test]
+fn pairs_are_there_after_a_restart_through_both_doors() {
+    for engine in engines() {
+        for sync in ["always", "batch"] {
+            let directory = tempfile::tempdir().expect("a directory");
+            let mut rig =
+                rig(engine, 2, &directory, &format!("kv:file:{{}}?size=64M&memory=8M&sync={sync}&flush"));
+            let (mut client, mut host) = (Client::new(&rig), RawHost::new(&rig));
+            for at in 0..200 {
+                let (one, other) = (format!("client-{at}"), format!("host-{at}"));
+                assert_eq!(client.store("set", &one, one.as_bytes()), "STORED");
+                assert_eq!(
+                    store(&mut host, &other, other.as_bytes(), StoreOptions::empty()),
+                    Status::SUCCESS
+                );
+            }
+            assert_eq!(client.ask("delete client-7"), "DELETED");
+            assert_eq!(client.store("set", "count", b"41"), "STORED");
+            assert_eq!(client.ask("incr count 1"), "42");
+            let flush = host.io.command(Sqe::flush(NSID), &[]);
+            assert_eq!(end(&mut host, flush).status(), Status::SUCCESS);
+            drop((client, host));
+            rig.stop();
+            rig.start();
+            let (mut client, mut host) = (Client::new(&rig), RawHost::new(&rig));
+            for at in (0..200).filter(|at| *at != 7) {
+                let (one, other) = (format!("client-{at}"), format!("host-{at}"));
+                assert_eq!(retrieve(&mut host, &one), Some(one.clone().into_bytes()));
+                assert_eq!(client.get(&other), Some(other.clone().into_bytes()));
+            }
+            assert_eq!((client.get("client-7"), retrieve(&mut host, "client-7")), (None, None));
+            assert_eq!(client.get("count"), Some(b"42".to_vec()));
+            assert_eq!(client.ask("flush_all"), "OK");
+            drop((client, host));
+            rig.stop();
+            rig.start();
+            assert_eq!(Client::new(&rig).get("count"), None);
+        }
+    }
+}
+
+#[test]
+fn more_values_than_memory_holds_are_served_through_both_doors() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let rig = rig(engines()[0], 2, &directory, "kv:file:{}?size=128M&memory=8M");
+    let value = |at: u64| -> Vec<u8> { (0..20_000).map(|byte| (at + byte) as u8).collect() };
+    let (mut client, mut host) = (Client::new(&rig), RawHost::new(&rig));
+    for at in 0..1000 {
+        assert_eq!(client.store("set", &format!("key-{at}"), &value(at)), "STORED");
+    }
+    let mut random = Random::new(1);
+    for _ in 0..400 {
+        let at = random.below(1000);
+        let name = format!("key-{at}");
+        assert!(client.get(&name) == Some(value(at)), "{name}");
+        let other = random.below(1000);
+        let name = format!("key-{other}");
+        assert!(retrieve(&mut host, &name) == Some(value(other)), "{name}");
+    }
+    // Many at once, of which most are away; answers keep their order.
+    let names: Vec<u64> = (0..200).map(|_| random.below(1000)).collect();
+    let line: String = names.iter().map(|at| format!(" key-{at}")).collect();
+    client.say(format!("get{line}\r\n").as_bytes());
+    for at in names {
+        assert_eq!(client.line(), format!("VALUE key-{at} 0 20000"));
+        let mut read = vec![0; 20_002];
+        client.0.read_exact(&mut read).expect("a value");
+        assert!(read[..20_000] == value(at));
+    }
+    assert_eq!(client.line(), "END");
+    // Commands on one key that is away, in one send.
+    client.say(b"append key-3 0 0 2\r\n!!\r\nget key-3\r\ndelete key-3\r\nget key-3\r\n");
+    assert_eq!(client.line(), "STORED");
+    assert_eq!(client.line(), "VALUE key-3 0 20002");
+    let mut read = vec![0; 20_004];
+    client.0.read_exact(&mut read).expect("a value");
+    assert!(read[..20_000] == value(3) && read[20_000..20_002] == *b"!!");
+    assert_eq!((client.line(), client.line(), client.line()), ("END".into(), "DELETED".into(), "END".into()));
+}
+
+/// A write to the log fails: whatever was answered before is there after a restart, and nothing is answered after.
+#[test]
+fn a_log_that_cannot_be_written_closes_the_namespace_and_loses_nothing_that_was_acknowledged() {
+    for at in 1..12 {
+        let directory = tempfile::tempdir().expect("a directory");
+        let storage = "kv:file:{}?size=64M&memory=8M";
+        let failing = format!("{storage}&error=write:1/{at},as=eio");
+        let mut stored = Vec::new();
+        {
+            let rig = rig(EngineKind::Epoll, 1, &directory, &failing);
+            let mut client = Client::new(&rig);
+            for number in 0..40 {
+                let name = format!("key-{number}");
+                client.say(format!("set {name} 0 0 {}\r\n{name}\r\n", name.len()).as_bytes());
+                let mut line = String::new();
+                if client.0.read_line(&mut line).is_err() || line != "STORED\r\n" {
+                    break;
+                }
+                stored.push(name);
+            }
+            assert!(stored.len() < 40, "a write has failed");
+            let mut host = RawHost::new(&rig);
+            assert!(!store(&mut host, "x", b"y", StoreOptions::empty()).is_success());
+        }
+        let rig = rig(EngineKind::Epoll, 1, &directory, storage);
+        let mut client = Client::new(&rig);
+        for name in stored {
+            assert_eq!(client.get(&name), Some(name.into_bytes()));
+        }
+    }
+}
+
+#[test]
+fn a_file_made_for_another_number_of_threads_is_refused() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut rig = rig(EngineKind::Epoll, 2, &directory, "kv:file:{}?size=64M");
+    rig.stop();
+    rig.config.reactors.threads = Threads::Count(3);
+    let error = target::server::Target::start(&rig.config).err().expect("it is refused");
+    assert!(format!("{error:#}").contains("divided among 2 threads"), "{error:#}");
+}
