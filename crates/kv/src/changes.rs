@@ -60,6 +60,7 @@ struct Entry {
 
 /// Something to write down.
 #[derive(Clone, Copy, Debug)]
+#[expect(clippy::large_enum_variant, reason = "one at a time, on the stack")]
 pub(crate) enum Due {
     /// Everything was removed.
     Clear,

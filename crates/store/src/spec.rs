@@ -451,7 +451,7 @@ fn parse_option(spec: &mut Spec, name: Piece<'_>, value: Option<Piece<'_>>) -> P
             *huge_pages = true;
         }
         ("size", Source::File { bytes, .. } | Source::KeyValueFile { bytes, .. }) => {
-            *bytes = Some(parse_bytes(needed("10G")?)?)
+            *bytes = Some(parse_bytes(needed("10G")?)?);
         }
         ("size", Source::Memory { .. } | Source::Null { .. }) => {
             return name.wrong("the size stands after the colon, as in ram:10G");

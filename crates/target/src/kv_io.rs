@@ -132,6 +132,11 @@ impl<I: Io<Message>> Start<'_, I> {
             return Err(Status::INVALID_NAMESPACE.with_dnr());
         }
         if opcode.raw() == wire::opcode::NvmOpcode::FLUSH.raw() {
+            if self.has_log(at) {
+                let ticket = self.run(at, Step::Backend(After::Complete));
+                self.flush_logs(at, ticket);
+                return Ok(Begun::Started { ticket, holds_capsule: false });
+            }
             return Ok(Begun::Complete(Status::SUCCESS, 0));
         }
         match opcode {
@@ -238,7 +243,7 @@ impl<I: Io<Message>> Start<'_, I> {
     }
 
     /// Whether changes of a namespace go into a log.
-    fn has_log(&mut self, at: AttachedIndex) -> bool {
+    pub(crate) fn has_log(&mut self, at: AttachedIndex) -> bool {
         self.commands.namespaces.get_mut(at).desk.is_some()
     }
 
@@ -281,20 +286,25 @@ impl<I: Io<Message>> Start<'_, I> {
         Ok(self.send(at, first, key, action))
     }
 
-    /// Flushes the logs of all partitions, one after the other.
-    pub(crate) fn flush_logs(&mut self, at: AttachedIndex) -> Begun {
+    /// Flushes the logs of all partitions, one after the other: this is how `ticket` ends.
+    pub(crate) fn flush_logs(&mut self, at: AttachedIndex, ticket: Ticket) {
         let key = Key::new(&[0]).expect("one byte");
-        self.send(at, 0, key, KvAction::Flush)
+        self.post(at, 0, ticket, key, KvAction::Flush);
     }
 
     /// Has another partition (or this one, by way of its mailbox) carry out the command.
     fn send(&mut self, at: AttachedIndex, to: usize, key: Key, action: KvAction) -> Begun {
         let ticket = self.run(at, Step::Backend(After::Complete));
+        self.post(at, to, ticket, key, action);
+        Begun::Started { ticket, holds_capsule: false }
+    }
+
+    /// Posts what `ticket` asks of a partition.
+    fn post(&mut self, at: AttachedIndex, to: usize, ticket: Ticket, key: Key, action: KvAction) {
         let namespace = self.commands.namespaces.get_mut(at).id;
         let from = self.io.reactor();
         let message = KeyValueMessage::Act { from, namespace, ticket, key, action };
         self.io.post(to, Message::KeyValue(Box::new(message)));
-        Begun::Started { ticket, holds_capsule: false }
     }
 }
 

@@ -94,7 +94,7 @@ impl Desk {
 
     /// Puts a command aside if the value of its key is on its way, or has to be fetched first.
     fn park(&mut self, logged: &mut Logged, key: &[u8], needs_value: bool, parked: Parked) -> Option<Parked> {
-        if !self.station.is_reserved(key) && !(needs_value && logged.is_away(key)) {
+        if !self.station.is_reserved(key) && (!needs_value || !logged.is_away(key)) {
             return Some(parked);
         }
         match self.station.on_operation(key, parked) {

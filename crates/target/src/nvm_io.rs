@@ -217,14 +217,15 @@ impl<I: Io<Message>> Start<'_, I> {
                 let caller = Caller { owner: Owner::Parent(parent), ..self.caller };
                 let step = Step::Backend(After::Complete);
                 let ticket = self.commands.run((caller, self.sqe, None), at, step);
-                self.commands.start_in(self.io, at, ticket, Request::Flush);
+                if self.has_log(at) {
+                    self.flush_logs(at, ticket);
+                } else {
+                    self.commands.start_in(self.io, at, ticket, Request::Flush);
+                }
             }
             return Ok(Begun::Started { ticket: parent, holds_capsule: false });
         }
         let at = self.namespace(self.sqe.nsid())?;
-        if self.commands.namespaces.get_mut(at).desk.is_some() {
-            return Ok(self.flush_logs(at));
-        }
         Ok(self.start(at, After::Complete, Request::Flush))
     }
 

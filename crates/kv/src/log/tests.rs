@@ -159,8 +159,11 @@ impl Bench {
 /// What is known of each key: its states, by the change that made them.
 #[derive(Clone, Default)]
 struct History {
-    states: BTreeMap<u8, Vec<(u64, Option<Vec<u8>>)>>,
+    states: BTreeMap<u8, Vec<State>>,
 }
+
+/// A value and the change that made it.
+type State = (u64, Option<Vec<u8>>);
 
 impl History {
     fn note(&mut self, key: u8, number: u64, value: Option<Vec<u8>>) {
@@ -214,10 +217,8 @@ fn change(bench: &mut Bench, history: &mut History, random: &mut Random) {
             assert_eq!(bench.set(&name, &value), Stored::Done);
             history.note(key, bench.executor.processor.changes().count(), Some(value));
         }
-        8 | 9 => {
-            if bench.executor.processor.delete(hash, &name) {
-                history.note(key, bench.executor.processor.changes().count(), None);
-            }
+        8 | 9 if bench.executor.processor.delete(hash, &name) => {
+            history.note(key, bench.executor.processor.changes().count(), None);
         }
         10 => {
             bench.executor.processor.demote_region();

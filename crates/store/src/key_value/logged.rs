@@ -221,7 +221,7 @@ impl Logged {
 
     fn take_replies(&mut self) {
         while let Some((ticket, reply)) = self.replies.pop() {
-            let number = (ticket.0 & u64::from(TIMER)) as usize;
+            let number = usize::try_from(ticket.0 & u64::from(TIMER)).expect("24 bits");
             let run = self.runs.get_mut(number).and_then(Option::take).expect("a run ends once");
             self.run_count -= 1;
             if let Err(error) = reply.result {

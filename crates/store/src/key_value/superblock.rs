@@ -13,6 +13,9 @@ use crate::block::OpenError;
 /// Bytes of it, and what reads and writes of the logs are multiples of.
 pub(super) const BLOCK_BYTES: u64 = 4096;
 
+/// The same, as the length of a buffer.
+const BLOCK_LENGTH: usize = 4096;
+
 const MAGIC: [u8; 8] = *b"nvlanekv";
 const VERSION: u64 = 1;
 
@@ -75,7 +78,7 @@ impl Superblock {
     }
 
     fn encode(&self) -> Vec<u8> {
-        let mut bytes = vec![0; BLOCK_BYTES as usize];
+        let mut bytes = vec![0; BLOCK_LENGTH];
         bytes[..8].copy_from_slice(&MAGIC);
         for (number, at) in self.numbers().into_iter().zip((8..).step_by(8)) {
             bytes[at..at + 8].copy_from_slice(&number.to_le_bytes());
@@ -102,7 +105,7 @@ impl Superblock {
     pub(super) fn open(path: &Path, bytes: u64, partition_count: u64) -> Result<Self, OpenError> {
         let system = |action| move |source| OpenError::System { action, path: path.to_owned(), source };
         let file = OpenOptions::new().read(true).write(true).open(path).map_err(system("open"))?;
-        let mut first = vec![0; BLOCK_BYTES as usize];
+        let mut first = vec![0; BLOCK_LENGTH];
         file.read_exact_at(&mut first, 0).map_err(system("read"))?;
         if first.iter().all(|&byte| byte == 0) {
             let too_small = || OpenError::TooSmall {
