@@ -18,7 +18,7 @@ fn rig(threads: u16) -> Rig {
     Rig::with(EngineKind::Epoll, &["kv:ram:64M"], |config| config.reactors.threads = Threads::Count(threads))
 }
 
-fn connect(rig: &Rig) -> KeyValue {
+pub(crate) fn connect(rig: &Rig) -> KeyValue {
     let association = rig.connect(Options { lanes: 1, ..options() });
     let namespace = association.addressed_key_value().expect("a namespace of keys and values");
     KeyValue::new(&association, namespace).expect("a lane")

@@ -5,15 +5,23 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::Mutex;
 use std::time::Instant;
 
+use host::{ElementCode, VectorComparison, VectorFunction};
 use reactor::EngineKind;
 use target::config::{NamespaceConfig, Threads};
 use tempfile::TempDir;
 use wire::cqe::Cqe;
-use wire::id::Nsid;
+use wire::id::{Csi, Nsid};
+use wire::identify::command_set::KvVendorCommands;
+use wire::kv::batch::{BatchCollect, BatchSubmit};
 use wire::kv::{Key, RetrieveOptions, StoreOptions};
+use wire::log::support::CommandsAndEffects;
+use wire::log::{GetLogPage, Lid};
+use wire::opcode::KvOpcode;
 use wire::sqe::Sqe;
 use wire::status::Status;
+use wire::zerocopy::FromBytes;
 
+use crate::key_value::connect;
 use crate::linear::{Deed, Done, is_linear};
 use crate::raw::{RawHost, Said};
 use crate::setup::{PATIENCE, Random, Rig, engines};
@@ -293,6 +301,141 @@ fn more_values_than_memory_holds_are_served_through_both_doors() {
     client.0.read_exact(&mut read).expect("a value");
     assert!(read[..20_000] == value(3) && read[20_000..20_002] == *b"!!");
     assert_eq!((client.line(), client.line(), client.line()), ("END".into(), "DELETED".into(), "END".into()));
+}
+
+/// What changes numbers and vectors waits for values that are away, as others do, and is there after a restart.
+#[test]
+fn numbers_and_vectors_change_through_the_log() {
+    const VECTOR_COUNT: u32 = 20;
+    let add = (ElementCode::U32, VectorFunction::ADD);
+    let above = (ElementCode::U32, VectorComparison::GREATER);
+    let name = |kind: &str, number: u32| key(&format!("{kind}-{number}"));
+    let vector = |number: u32| (0..5000).map(|at| at + number).collect::<Vec<u32>>();
+    let bytes = |vector: &[u32]| vector.iter().flat_map(|element| element.to_le_bytes()).collect::<Vec<u8>>();
+    for threads in [1, 3] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut rig = rig(engines()[0], threads, &directory, "kv:file:{}?size=256M&memory=16M");
+        let mut keys = connect(&rig);
+        for number in 0..VECTOR_COUNT {
+            assert_eq!(
+                keys.fetch_add(&name("count", number), 3, Some(number.into())).unwrap(),
+                number.into()
+            );
+            keys.store(&name("vector", number), &bytes(&vector(number))).expect("stored");
+        }
+        // Twice as much as memory holds: what was stored first is away.
+        for number in 0..1600 {
+            keys.store(&name("other", number), &[1; 20_000]).expect("stored");
+        }
+        for number in 0..VECTOR_COUNT {
+            let (counter, place) = (name("count", number), name("vector", number));
+            assert!(keys.exist(&place).expect("asked"));
+            // The first that needs the value is another one each time.
+            match number % 4 {
+                0 => assert_eq!(keys.vector_scalar(&place, add, 1).expect("updated"), 20_000),
+                1 => keys.vector_vector(&place, add, &bytes(&[1; 5000])).expect("updated"),
+                2 => assert_eq!(keys.vector_fetch(&place, add, 1, 4).expect("updated"), number.to_le_bytes()),
+                _ => {
+                    let kept =
+                        keys.vector_filter(&place, above, u64::from(4998 + number), 4).expect("filtered");
+                    assert_eq!(kept, (4999 + number).to_le_bytes());
+                    keys.vector_scalar(&place, add, 1).expect("updated");
+                }
+            }
+            let sum: u64 = vector(number + 1).into_iter().map(u64::from).sum();
+            assert_eq!(keys.vector_reduce(&place, add, 0).expect("folded"), sum);
+            let swap = keys.compare_and_swap(&counter, u64::from(number) + 3, 7).expect("swapped");
+            assert!(swap.took_effect);
+            // A number where there is a vector, that was away or was not.
+            assert!(
+                keys.fetch_add(&place, 1, None).is_err()
+                    && keys.fetch_add(&name("other", number), 1, None).is_err()
+            );
+        }
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let mut keys = connect(&rig);
+                    for _ in 0..50 {
+                        keys.fetch_add(&name("count", 0), 1, None).expect("added");
+                    }
+                });
+            }
+        });
+        drop(keys);
+        rig.stop();
+        rig.start();
+        let mut keys = connect(&rig);
+        for number in 0..VECTOR_COUNT {
+            let count = if number == 0 { 207u64 } else { 7 };
+            let found = keys.retrieve(&name("count", number)).expect("asked");
+            assert_eq!(found, Some(count.to_le_bytes().to_vec()));
+            let found = keys.retrieve(&name("vector", number)).expect("asked");
+            assert!(found == Some(bytes(&vector(number + 1))), "vector {number} with {threads} threads");
+        }
+    }
+}
+
+/// docs/kv-commands.md §1
+#[test]
+fn with_a_log_there_are_no_batches_and_none_are_offered() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for (storage, has_batches) in [("kv:ram:64M", true), ("kv:file:{}?size=64M&memory=8M", false)] {
+        let rig = rig(engines()[0], 2, &directory, storage);
+        let keys = connect(&rig);
+        let offered = keys.info().vendor();
+        assert!(offered.commands.contains(KvVendorCommands::ATOMIC | KvVendorCommands::VECTOR));
+        assert_eq!(offered.commands.contains(KvVendorCommands::BATCH), has_batches);
+        assert_eq!((offered.batch_operations_max > 0, keys.batch().is_ok()), (has_batches, has_batches));
+        let mut host = RawHost::new(&rig);
+        let effects = GetLogPage {
+            lid: Lid::COMMANDS_AND_EFFECTS,
+            csi: Csi::KV,
+            length_bytes: 4096,
+            ..GetLogPage::default()
+        };
+        let effects = host.admin.read(effects.to_sqe(Nsid::NONE), 4096);
+        let effects = CommandsAndEffects::read_from_bytes(&effects).expect("a page");
+        for opcode in [KvOpcode::BATCH_SUBMIT, KvOpcode::BATCH_COLLECT] {
+            assert_eq!(effects.io(opcode.raw()).supported(), has_batches);
+        }
+        assert!(effects.io(KvOpcode::ATOMIC.raw()).supported());
+        // What is reserved is refused wherever the key is.
+        let reserved = StoreOptions::from_bits_retain(1 << 3);
+        assert_eq!(store(&mut host, "k", b"v", reserved), Status::INVALID_FIELD.with_dnr());
+        if !has_batches {
+            let sqe = BatchCollect { buffer_bytes: 64, tag: 1 }.to_sqe(NSID);
+            let collect = host.io.transport(sqe, 64);
+            assert_eq!(end(&mut host, collect).status(), Status::INVALID_OPCODE.with_dnr());
+            let operations = *b"\x01\x01\0\0\x01\0\0\0\0\0\0\0kv\0\0";
+            let sqe = BatchSubmit { data_bytes: 16, count: 1, tag: 1, outcome_bytes: 16 }.to_sqe(NSID);
+            let submit = host.io.write_in_capsule(sqe, &operations);
+            assert_eq!(end(&mut host, submit).status(), Status::INVALID_OPCODE.with_dnr());
+        }
+        assert_eq!(retrieve(&mut host, "k"), None);
+    }
+}
+
+/// Where answers do not wait, a Flush does: it ends well only if what was answered before survives, in whichever partition.
+#[test]
+fn flushes_reach_the_logs_of_all_partitions() {
+    for (options, nsid) in [
+        ("sync=batch&error=write:1/1,as=eio", NSID),
+        ("sync=none&error=flush:1/1,as=eio", NSID),
+        ("sync=none&error=flush:1/1,as=eio", Nsid::ALL),
+        ("sync=none", NSID),
+        ("sync=none", Nsid::ALL),
+    ] {
+        for name in ["a", "b", "c", "d"] {
+            let directory = tempfile::tempdir().expect("a directory");
+            let storage = format!("kv:file:{{}}?size=64M&memory=8M&{options}");
+            let rig = rig(EngineKind::Epoll, 2, &directory, &storage);
+            let mut host = RawHost::new(&rig);
+            assert_eq!(store(&mut host, name, b"v", StoreOptions::empty()), Status::SUCCESS);
+            let flush = host.io.run(Sqe::flush(nsid), &[]);
+            assert_eq!(flush.is_success(), !options.contains("error"), "{options} {nsid}: {flush}");
+        }
+    }
 }
 
 /// A write to the log fails: whatever was answered before is there after a restart, and nothing is answered after.
