@@ -58,8 +58,7 @@ impl Router for Partitions {
 
 impl Partitions {
     fn new(count: usize) -> Self {
-        let door =
-            DoorSettings { value_bytes_max: VALUE_BYTES_MAX, allows_flush: true, ..DoorSettings::default() };
+        let door = DoorSettings { value_bytes_max: VALUE_BYTES_MAX, allows_flush: true };
         let executor = |_| {
             let settings = Settings { memory_bytes: MEMORY_BYTES, ..Settings::default() };
             Executor::new(Processor::new(settings).expect("a little memory"), door, NOW_S)
