@@ -30,14 +30,13 @@ pub(crate) fn flood(options: &Options) -> Result<()> {
     run("flood", &options.arguments)
 }
 
-/// What `make test` runs: two hundred kills on both engines together, and a small flood whose times are not judged.
+/// What `make test` runs: two hundred kills on both engines together.
 ///
 /// # Errors
-/// As [`crash_loop`] and [`flood`].
+/// As [`crash_loop`].
 pub(crate) fn run_some() -> Result<()> {
     let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
-    run("crash-loop", &words("--kills 100"))?;
-    run("flood", &words("--half-open 2000 --slow 8 --seconds 2 --untimed"))
+    run("crash-loop", &words("--kills 100"))
 }
 
 fn build() -> Result<()> {
