@@ -7,10 +7,19 @@
 ! stand_in || skip "nvmet has no key-value namespaces"
 connect
 NUMBER=${CTRL#/dev/nvme}
-KV=/dev/ng${NUMBER}n2
+# device NSID: what a namespace is called behind /dev/nvme or /dev/ng. Kernels number namespaces as they learn of them,
+# several at a time. In sysfs each has a disk, hidden if it is none of blocks.
+device() {
+    local disk
+    for disk in "/sys/block/nvme${NUMBER}n"*; do
+        [ "$(cat "$disk/nsid" 2>/dev/null)" != "$1" ] || { echo "${disk##*/nvme}"; return 0; }
+    done
+    return 1
+}
+wait_for 10 device 2
+KV=/dev/ng$(device 2)
 wait_for 10 test -c "$KV"
-# In sysfs it has a disk, a hidden one.
-[ ! -b "/dev/nvme${NUMBER}n2" ] || fail "the kernel made a disk of it"
+[ ! -b "/dev/nvme$(device 2)" ] || fail "the kernel made a disk of it"
 
 # kv OPCODE KEY [OPTION...]: a command on a key of at most 16 bytes. What was read is in /tmp/read, as long as
 # the room for it, what was said in /tmp/said.
