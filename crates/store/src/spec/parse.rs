@@ -1,0 +1,399 @@
+//! Reading a specification: piece by piece, so that what is wrong is told with its place.
+
+use std::ffi::OsString;
+use std::ops::Range;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use kv::log::Sync;
+use wire::uuid::Uuid;
+
+use super::{PAIR_BYTES_DEFAULT, SYNCS, Source, Spec, SpecError, TIME_UNITS};
+use crate::block::BLOCK_BYTES;
+use crate::filter::{Delay, Fault, FaultKind, FaultRate, Filter, Kind, Limit};
+use crate::size::Size;
+
+/// A part of the text, and where it begins (in bytes).
+#[derive(Clone, Copy)]
+struct Piece<'a> {
+    text: &'a str,
+    at: usize,
+}
+
+/// What is wrong at which byte.
+struct Wrong {
+    at: usize,
+    message: String,
+}
+
+type Parsed<T> = Result<T, Wrong>;
+
+impl<'a> Piece<'a> {
+    fn wrong<T>(self, message: impl Into<String>) -> Parsed<T> {
+        Err(Wrong { at: self.at, message: message.into() })
+    }
+
+    /// What follows the first `count` bytes.
+    fn skip(self, count: usize) -> Self {
+        Self { text: &self.text[count..], at: self.at + count }
+    }
+
+    /// What is before and after the first `separator`.
+    fn split(self, separator: char) -> (Self, Option<Self>) {
+        match self.text.find(separator) {
+            Some(at) => (Self { text: &self.text[..at], ..self }, Some(self.skip(at + separator.len_utf8()))),
+            None => (self, None),
+        }
+    }
+
+    /// The pieces between separators.
+    fn pieces(self, separator: char) -> impl Iterator<Item = Self> {
+        let mut rest = Some(self);
+        std::iter::from_fn(move || {
+            let (piece, after) = rest?.split(separator);
+            rest = after;
+            Some(piece)
+        })
+    }
+
+    fn size(self) -> Parsed<u64> {
+        let size = Size::parse(self.text).map_err(|(at, message)| Wrong { at: self.at + at, message })?;
+        Ok(size.0)
+    }
+
+    fn number(self) -> Parsed<u64> {
+        let is_number = !self.text.is_empty() && self.text.bytes().all(|byte| byte.is_ascii_digit());
+        match self.text.parse() {
+            Ok(number) if is_number => Ok(number),
+            _ => self.wrong("expected a number"),
+        }
+    }
+
+    /// A time, us.
+    fn time(self) -> Parsed<u64> {
+        let end = self.text.find(|c: char| !c.is_ascii_digit()).unwrap_or(self.text.len());
+        let (digits, unit) = (&self.text[..end], &self.text[end..]);
+        let factor = TIME_UNITS.iter().find(|(name, _)| *name == unit).map(|(_, factor)| *factor);
+        match (digits.parse::<u64>(), factor) {
+            (Ok(count), Some(factor)) => match count.checked_mul(factor).filter(|us| *us <= TIME_US_MAX) {
+                Some(us) => Ok(us),
+                None => self.wrong("more than a day"),
+            },
+            (Ok(_), None) => self.skip(end).wrong("expected a unit of time: us, ms or s, as in 100us"),
+            (Err(_), _) => self.wrong("expected a time such as 100us, 5ms or 1s"),
+        }
+    }
+
+    /// `[KIND:]rest`
+    fn kind(self) -> Parsed<(Option<Kind>, Self)> {
+        let (name, Some(rest)) = self.split(':') else { return Ok((None, self)) };
+        match Kind::ALL.into_iter().find(|kind| kind.name() == name.text) {
+            Some(kind) => Ok((Some(kind), rest)),
+            None => name.wrong(format!("expected one of {}", list(Kind::ALL.map(Kind::name)))),
+        }
+    }
+}
+
+/// A day.
+const TIME_US_MAX: u64 = 24 * 3600 * 1_000_000;
+
+/// The sources, for messages.
+const SOURCES: &str = "ram:SIZE, null:SIZE, file:PATH, device:PATH, kv:ram:SIZE or kv:file:PATH";
+
+fn list<const N: usize>(names: [&str; N]) -> String {
+    let (last, others) = names.split_last().expect("lists are not empty");
+    format!("{} or {last}", others.join(", "))
+}
+
+impl FromStr for Spec {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        parse(Piece { text, at: 0 }).map_err(|Wrong { at, message }| SpecError {
+            text: text.to_owned(),
+            position: text[..at].chars().count() + 1,
+            message,
+        })
+    }
+}
+
+fn parse(text: Piece<'_>) -> Parsed<Spec> {
+    let (source, options) = text.split('?');
+    let mut spec = Spec::new(parse_source(source)?);
+    let mut given: Vec<&str> = Vec::new();
+    for option in options.into_iter().flat_map(|options| options.pieces('&')) {
+        let (name, value) = option.split('=');
+        let is_filter = matches!(name.text, "delay" | "error" | "limit" | "trace");
+        if !is_filter && given.contains(&name.text) {
+            return name.wrong(format!("{} is given twice", name.text));
+        }
+        given.push(name.text);
+        parse_option(&mut spec, name, value)?;
+    }
+    Ok(spec)
+}
+
+fn parse_source(text: Piece<'_>) -> Parsed<Source> {
+    let (scheme, Some(place)) = text.split(':') else {
+        return text.wrong(format!("expected {SOURCES}"));
+    };
+    match scheme.text {
+        "ram" => Ok(Source::Memory { bytes: parse_bytes(place)?, huge_pages: false }),
+        "null" => Ok(Source::Null { bytes: parse_bytes(place)? }),
+        "file" => Ok(Source::File { path: parse_path(place)?, bytes: None }),
+        "kv" => match place.split(':') {
+            (Piece { text: "ram", .. }, Some(size)) => {
+                let bytes = parse_bytes(size)?;
+                Ok(Source::KeyValue {
+                    bytes,
+                    evicts: true,
+                    pair_bytes: PAIR_BYTES_DEFAULT,
+                    allows_flush: false,
+                })
+            }
+            (Piece { text: "file", .. }, Some(path)) => Ok(Source::KeyValueFile {
+                path: parse_path(path)?,
+                bytes: None,
+                memory_bytes: None,
+                sync: Sync::default(),
+                pair_bytes: PAIR_BYTES_DEFAULT,
+                allows_flush: false,
+            }),
+            _ => place.wrong("expected ram:SIZE or file:PATH, as in kv:ram:4G"),
+        },
+        "device" => Ok(Source::Device { path: parse_path(place)? }),
+        unknown => scheme.wrong(format!("there is no '{unknown}': expected {SOURCES}")),
+    }
+}
+
+/// A size that is not 0.
+fn parse_bytes(text: Piece<'_>) -> Parsed<u64> {
+    match text.size()? {
+        0 => text.wrong("a namespace of no bytes"),
+        bytes => Ok(bytes),
+    }
+}
+
+fn parse_path(text: Piece<'_>) -> Parsed<PathBuf> {
+    if text.text.is_empty() {
+        return text.wrong("expected a path");
+    }
+    let mut bytes = Vec::with_capacity(text.text.len());
+    let mut rest = text;
+    while let (before, Some(after)) = rest.split('%') {
+        bytes.extend_from_slice(before.text.as_bytes());
+        let code = after.text.get(..2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        let is_code = after.text.bytes().take(2).all(|byte| byte.is_ascii_hexdigit());
+        match code.filter(|_| is_code) {
+            Some(0) => return after.wrong("a path has no zero bytes"),
+            Some(byte) => bytes.push(byte),
+            None => {
+                let percent = Piece { at: after.at - 1, ..after };
+                return percent
+                    .wrong("expected two hexadecimal digits after %: write %25 for the sign itself");
+            }
+        }
+        rest = after.skip(2);
+    }
+    if rest.text.contains('\0') || bytes.contains(&0) {
+        return text.wrong("a path has no zero bytes");
+    }
+    bytes.extend_from_slice(rest.text.as_bytes());
+    Ok(OsString::from_vec(bytes).into())
+}
+
+fn parse_option(spec: &mut Spec, name: Piece<'_>, value: Option<Piece<'_>>) -> Parsed<()> {
+    let flag = || match value {
+        None => Ok(()),
+        Some(value) => value.wrong(format!("{} takes no value", name.text)),
+    };
+    let needed = |example: &str| match value {
+        Some(value) if !value.text.is_empty() => Ok(value),
+        _ => name.wrong(format!("{} needs a value, as in {}={example}", name.text, name.text)),
+    };
+    match (name.text, &mut spec.source) {
+        ("evict", Source::KeyValue { evicts, .. }) => {
+            let value = needed("none")?;
+            *evicts = match value.text {
+                "none" => false,
+                "unused" => true,
+                _ => return value.wrong("expected none or unused"),
+            };
+        }
+        ("pair", Source::KeyValue { pair_bytes, .. } | Source::KeyValueFile { pair_bytes, .. }) => {
+            let value = needed("48")?;
+            match u32::try_from(value.size()?) {
+                Ok(bytes @ 1..=0x1000_0000) => *pair_bytes = bytes,
+                _ => return value.wrong("expected a size up to 256M"),
+            }
+        }
+        ("evict", Source::KeyValueFile { .. }) => {
+            return name.wrong("a file keeps its keys: evict goes with kv:ram: only");
+        }
+        ("evict" | "pair", _) => return name.wrong("only kv: has keys and values"),
+        ("memory", Source::KeyValueFile { memory_bytes, .. }) => {
+            *memory_bytes = Some(parse_bytes(needed("1G")?)?);
+        }
+        ("sync", Source::KeyValueFile { sync, .. }) => {
+            let value = needed("always")?;
+            match SYNCS.iter().find(|(word, _)| *word == value.text) {
+                Some((_, wanted)) => *sync = *wanted,
+                None => return value.wrong("expected always, batch or none"),
+            }
+        }
+        ("flush", Source::KeyValue { allows_flush, .. } | Source::KeyValueFile { allows_flush, .. }) => {
+            flag()?;
+            *allows_flush = true;
+        }
+        ("flush", _) => return name.wrong("only kv: is reached by memcached's clients"),
+        ("memory" | "sync", _) => return name.wrong("only kv:file: has a log"),
+        ("lba" | "readonly" | "huge", Source::KeyValueFile { .. }) => {
+            return name.wrong("only size, memory, sync, pair, flush, uuid and filters go with kv:file:");
+        }
+        (
+            "lba" | "readonly" | "huge" | "size" | "delay" | "error" | "limit" | "trace",
+            Source::KeyValue { .. },
+        ) => {
+            return name.wrong("only evict, pair, flush and uuid go with kv:ram:");
+        }
+        ("lba", _) => {
+            let value = needed("4096")?;
+            let bytes = u32::try_from(value.size()?).ok();
+            let is_right = |bytes: &u32| BLOCK_BYTES.contains(bytes) && bytes.is_power_of_two();
+            match bytes.filter(is_right) {
+                Some(bytes) => spec.block_bytes = Some(bytes),
+                None => return value.wrong("expected a power of two from 512 to 65536"),
+            }
+        }
+        ("uuid", _) => {
+            let value = needed("01234567-89ab-cdef-0123-456789abcdef")?;
+            match value.text.parse::<Uuid>() {
+                Ok(uuid) => spec.uuid = Some(uuid),
+                Err(error) => return value.wrong(error.to_string()),
+            }
+        }
+        ("readonly", _) => {
+            flag()?;
+            spec.is_read_only = true;
+        }
+        ("huge", Source::Memory { huge_pages, .. }) => {
+            flag()?;
+            *huge_pages = true;
+        }
+        ("size", Source::File { bytes, .. } | Source::KeyValueFile { bytes, .. }) => {
+            *bytes = Some(parse_bytes(needed("10G")?)?);
+        }
+        ("size", Source::Memory { .. } | Source::Null { .. }) => {
+            return name.wrong("the size stands after the colon, as in ram:10G");
+        }
+        ("size", Source::Device { .. }) => return name.wrong("a device has the size it has"),
+        ("delay", _) => spec.filters.push(Filter::Delay(parse_delay(needed("100us")?)?)),
+        ("error", _) => spec.filters.push(Filter::Error(parse_fault(needed("1/1000")?)?)),
+        ("limit", _) => spec.filters.push(Filter::Limit(parse_limit(needed("10000iops")?)?)),
+        ("trace", _) => {
+            flag()?;
+            spec.filters.push(Filter::Trace);
+        }
+        ("huge", _) => return name.wrong("only ram: can have huge pages"),
+        ("", _) => return name.wrong("expected an option"),
+        (unknown, _) => {
+            return name.wrong(format!(
+                "there is no option '{unknown}': expected lba, size, uuid, readonly, huge, delay, error, limit or trace"
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn parse_delay(text: Piece<'_>) -> Parsed<Delay> {
+    let (kind, times) = text.kind()?;
+    let (from, to) = times.split('-');
+    let from_us = from.time()?;
+    let to_us = to.map_or(Ok(from_us), Piece::time)?;
+    if to_us < from_us {
+        return to.unwrap_or(from).wrong("ends before it begins");
+    }
+    Ok(Delay { kind, wait_us: from_us..=to_us })
+}
+
+fn parse_fault(text: Piece<'_>) -> Parsed<Fault> {
+    let mut parts = text.pieces(',');
+    let (kind, rate) = parts.next().unwrap_or(text).kind()?;
+    let rate = parse_fault_rate(rate)?;
+    let mut fault = Fault { kind, rate, range: None, error: FaultKind::default(), seed: 0 };
+    for part in parts {
+        match part.split('=') {
+            (name, Some(value)) if name.text == "as" => {
+                match FaultKind::ALL.into_iter().find(|error| error.name() == value.text) {
+                    Some(error) => fault.error = error,
+                    None => {
+                        let names = list(FaultKind::ALL.map(FaultKind::name));
+                        return value.wrong(format!("expected one of {names}"));
+                    }
+                }
+            }
+            (name, Some(value)) if name.text == "at" => fault.range = Some(parse_range(value)?),
+            (name, Some(value)) if name.text == "seed" => fault.seed = value.number()?,
+            _ => return part.wrong("expected as=ERROR, at=FROM-TO or seed=NUMBER"),
+        }
+    }
+    Ok(fault)
+}
+
+fn parse_fault_rate(text: Piece<'_>) -> Parsed<FaultRate> {
+    let expected = "expected 1/N for every N-th, or a chance such as 0.1%";
+    if let Some(count) = text.text.strip_prefix("1/") {
+        let count = Piece { text: count, at: text.at + 2 }.number()?;
+        return if count == 0 { text.wrong(expected) } else { Ok(FaultRate::Every(count)) };
+    }
+    let Some(percent) = text.text.strip_suffix('%') else { return text.wrong(expected) };
+    let (whole, fraction) = percent.split_once('.').unwrap_or((percent, ""));
+    let is_number = |digits: &str| digits.bytes().all(|byte| byte.is_ascii_digit());
+    if whole.is_empty() || whole.len() > 3 || !is_number(whole) || !is_number(fraction) {
+        return text.wrong(expected);
+    }
+    if fraction.len() > 4 {
+        return text.wrong("a chance has at most four digits after the point");
+    }
+    let per_million = format!("{whole}{fraction:0<4}").parse().expect("at most seven digits");
+    if per_million > 1_000_000 {
+        return text.wrong("more than 100%");
+    }
+    Ok(FaultRate::PerMillion(per_million))
+}
+
+fn parse_range(text: Piece<'_>) -> Parsed<Range<u64>> {
+    let (from, Some(to)) = text.split('-') else { return text.wrong("expected two places, as in 1M-2M") };
+    let range = from.size()?..to.size()?;
+    if range.is_empty() {
+        return to.wrong("ends before it begins");
+    }
+    Ok(range)
+}
+
+fn parse_limit(text: Piece<'_>) -> Parsed<Limit> {
+    let mut limit = Limit { operations_per_s: None, bytes_per_s: None, burst_us: Limit::BURST_US_DEFAULT };
+    for part in text.pieces(',') {
+        let (rate, given) = if let Some(time) = part.text.strip_prefix("burst=") {
+            limit.burst_us = Piece { text: time, at: part.at + "burst=".len() }.time()?;
+            continue;
+        } else if let Some(count) = part.text.strip_suffix("iops") {
+            (Piece { text: count, ..part }.number()?, &mut limit.operations_per_s)
+        } else if let Some(size) = part.text.strip_suffix("/s") {
+            (Piece { text: size, ..part }.size()?, &mut limit.bytes_per_s)
+        } else {
+            return part.wrong("expected a rate such as 10000iops or 200M/s, or burst=TIME");
+        };
+        if rate == 0 {
+            return part.wrong("nothing would ever pass");
+        }
+        if given.replace(rate).is_some() {
+            return part.wrong("this is given twice");
+        }
+    }
+    if limit.operations_per_s.is_none() && limit.bytes_per_s.is_none() {
+        return text.wrong("expected a rate such as 10000iops or 200M/s");
+    }
+    Ok(limit)
+}

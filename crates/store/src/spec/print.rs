@@ -1,0 +1,171 @@
+//! Writing a specification: what is read back as the same.
+
+use std::ffi::OsStr;
+use std::fmt::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+
+use kv::log::Sync;
+
+use super::{PAIR_BYTES_DEFAULT, SYNCS, Source, Spec, TIME_UNITS};
+use crate::filter::{Delay, Fault, FaultKind, FaultRate, Filter, Kind, Limit};
+use crate::size::Size;
+
+impl fmt::Display for Spec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut separator = '?';
+        let mut option = |f: &mut fmt::Formatter<'_>, option: fmt::Arguments<'_>| {
+            f.write_char(std::mem::replace(&mut separator, '&'))?;
+            f.write_fmt(option)
+        };
+        match &self.source {
+            Source::Memory { bytes, huge_pages } => {
+                write!(f, "ram:{}", Size(*bytes))?;
+                if *huge_pages {
+                    option(f, format_args!("huge"))?;
+                }
+            }
+            Source::Null { bytes } => write!(f, "null:{}", Size(*bytes))?,
+            Source::KeyValue { bytes, evicts, pair_bytes, allows_flush } => {
+                write!(f, "kv:ram:{}", Size(*bytes))?;
+                if !evicts {
+                    option(f, format_args!("evict=none"))?;
+                }
+                if *pair_bytes != PAIR_BYTES_DEFAULT {
+                    option(f, format_args!("pair={pair_bytes}"))?;
+                }
+                if *allows_flush {
+                    option(f, format_args!("flush"))?;
+                }
+            }
+            Source::File { path, bytes } => {
+                write!(f, "file:{}", PathText(path.as_os_str()))?;
+                if let Some(bytes) = bytes {
+                    option(f, format_args!("size={}", Size(*bytes)))?;
+                }
+            }
+            Source::KeyValueFile { path, bytes, memory_bytes, sync, pair_bytes, allows_flush } => {
+                write!(f, "kv:file:{}", PathText(path.as_os_str()))?;
+                if let Some(bytes) = bytes {
+                    option(f, format_args!("size={}", Size(*bytes)))?;
+                }
+                if let Some(bytes) = memory_bytes {
+                    option(f, format_args!("memory={}", Size(*bytes)))?;
+                }
+                if *sync != Sync::default() {
+                    let name = SYNCS.iter().find(|(_, known)| known == sync).map_or("", |(name, _)| name);
+                    option(f, format_args!("sync={name}"))?;
+                }
+                if *pair_bytes != PAIR_BYTES_DEFAULT {
+                    option(f, format_args!("pair={pair_bytes}"))?;
+                }
+                if *allows_flush {
+                    option(f, format_args!("flush"))?;
+                }
+            }
+            Source::Device { path } => write!(f, "device:{}", PathText(path.as_os_str()))?,
+        }
+        if let Some(block_bytes) = self.block_bytes {
+            option(f, format_args!("lba={block_bytes}"))?;
+        }
+        if let Some(uuid) = self.uuid {
+            option(f, format_args!("uuid={uuid}"))?;
+        }
+        if self.is_read_only {
+            option(f, format_args!("readonly"))?;
+        }
+        for filter in &self.filters {
+            option(f, format_args!("{filter}"))?;
+        }
+        Ok(())
+    }
+}
+
+/// A path in a specification: valid text, without what means something else.
+struct PathText<'a>(&'a OsStr);
+
+impl fmt::Display for PathText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for chunk in self.0.as_bytes().utf8_chunks() {
+            for character in chunk.valid().chars() {
+                match character {
+                    '?' | '%' => write!(f, "%{:02X}", u32::from(character))?,
+                    _ => f.write_char(character)?,
+                }
+            }
+            for byte in chunk.invalid() {
+                write!(f, "%{byte:02X}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A time with the largest unit that leaves a whole number.
+struct Time(u64);
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let fitting = TIME_UNITS.iter().find(|(_, factor)| self.0 > 0 && self.0.is_multiple_of(*factor));
+        let (unit, factor) = fitting.unwrap_or(&("us", 1));
+        write!(f, "{}{unit}", self.0 / factor)
+    }
+}
+
+impl fmt::Display for Filter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let of = |f: &mut fmt::Formatter<'_>, kind: Option<Kind>| match kind {
+            Some(kind) => write!(f, "{}:", kind.name()),
+            None => Ok(()),
+        };
+        match self {
+            Self::Delay(Delay { kind, wait_us }) => {
+                f.write_str("delay=")?;
+                of(f, *kind)?;
+                write!(f, "{}", Time(*wait_us.start()))?;
+                if wait_us.start() == wait_us.end() { Ok(()) } else { write!(f, "-{}", Time(*wait_us.end())) }
+            }
+            Self::Error(Fault { kind, rate, range, error, seed }) => {
+                f.write_str("error=")?;
+                of(f, *kind)?;
+                write!(f, "{rate}")?;
+                if *error != FaultKind::default() {
+                    write!(f, ",as={}", error.name())?;
+                }
+                if let Some(range) = range {
+                    write!(f, ",at={}-{}", Size(range.start), Size(range.end))?;
+                }
+                if *seed == 0 { Ok(()) } else { write!(f, ",seed={seed}") }
+            }
+            Self::Limit(Limit { operations_per_s, bytes_per_s, burst_us }) => {
+                f.write_str("limit=")?;
+                if let Some(rate) = operations_per_s {
+                    write!(f, "{rate}iops")?;
+                }
+                if let Some(rate) = bytes_per_s {
+                    let comma = if operations_per_s.is_some() { "," } else { "" };
+                    write!(f, "{comma}{}/s", Size(*rate))?;
+                }
+                match *burst_us {
+                    Limit::BURST_US_DEFAULT => Ok(()),
+                    burst_us => write!(f, ",burst={}", Time(burst_us)),
+                }
+            }
+            Self::Trace => f.write_str("trace"),
+        }
+    }
+}
+
+impl fmt::Display for FaultRate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Every(n) => write!(f, "1/{n}"),
+            Self::PerMillion(share) => {
+                let (whole, fraction) = (share / 10_000, format!("{:04}", share % 10_000));
+                match fraction.trim_end_matches('0') {
+                    "" => write!(f, "{whole}%"),
+                    digits => write!(f, "{whole}.{digits}%"),
+                }
+            }
+        }
+    }
+}
