@@ -35,8 +35,7 @@ pub(crate) fn flood(options: &Options) -> Result<()> {
 /// # Errors
 /// As [`crash_loop`].
 pub(crate) fn run_some() -> Result<()> {
-    let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
-    run("crash-loop", &words("--kills 100"))
+    run("crash-loop", &["--kills".into(), "100".into()])
 }
 
 fn build() -> Result<()> {

@@ -23,7 +23,11 @@ const SPIN_NS_FIRST: u64 = 5_000;
 /// The longest it pays to spin on this machine, ns: a few times what waking up costs.
 #[must_use]
 pub fn spin_ns_max() -> u64 {
-    (wake_cost_ns() * SPIN_WAKES_MAX).clamp(SPIN_NS_BOUNDS.0, SPIN_NS_BOUNDS.1)
+    limit_of(wake_cost_ns())
+}
+
+fn limit_of(wake_ns: u64) -> u64 {
+    wake_ns.saturating_mul(SPIN_WAKES_MAX).clamp(SPIN_NS_BOUNDS.0, SPIN_NS_BOUNDS.1)
 }
 
 /// Whether a waiting thread spins before it sleeps.
@@ -165,8 +169,9 @@ mod tests {
 
     #[test]
     fn the_limit_is_a_few_wakes_within_reason() {
-        let limit_ns = spin_ns_max();
-        assert!((50_000..=1_000_000).contains(&limit_ns), "{limit_ns} ns");
+        assert_eq!(limit_of(5_000), 50_000);
+        assert_eq!(limit_of(30_000), 180_000);
+        assert_eq!(limit_of(u64::MAX), 1_000_000);
     }
 
     #[test]

@@ -123,8 +123,9 @@ fn geometry(bytes: u64) -> Geometry {
     }
 }
 
-/// Unix time, s.
-fn unix_s() -> i64 {
+/// Unix time, s: what keys and values expire by.
+#[must_use]
+pub fn unix_s() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     i64::try_from(since).unwrap_or(i64::MAX)
 }

@@ -16,7 +16,7 @@ mod testing;
 pub use block::{FileKind, FileSettings, FileStore, MemorySettings, MemoryStore, NullStore, OpenError};
 pub use filter::{Delay, Fault, FaultKind, FaultRate, Filter, Kind, KindCounters, Limit, Traced};
 pub use key_value::{
-    KeyValueFile, KeyValueFileSettings, KeyValueSettings, KeyValueShape, KeyValueStore, Logged,
+    KeyValueFile, KeyValueFileSettings, KeyValueSettings, KeyValueShape, KeyValueStore, Logged, unix_s,
 };
 pub use kv::log::Sync;
 pub use namespace::{Backend, Geometry, OWN_TICKET, Reply, Request, Store, StoreError, StoreIo, Ticket};

@@ -1,7 +1,5 @@
 //! What the partitions of a key-value namespace say to one another.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use kv::memcached::{PartitionStats, RemoteBatch, Ticket};
 use reactor::Io;
 use wire::kv::Key;
@@ -127,12 +125,6 @@ impl RemoteAnswers {
     }
 }
 
-/// Unix time, s.
-pub(crate) fn unix_s() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    i64::try_from(since).unwrap_or(i64::MAX)
-}
-
 /// Carries out what another partition asks of this one.
 pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, message: KeyValueMessage) {
     let Some(message) = kv_log::serve(io, namespaces, message) else { return };
@@ -143,7 +135,7 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, mes
             let mut answers = RemoteAnswers { bytes: Vec::new(), entries: Vec::with_capacity(batch.len()) };
             match executor {
                 Some(executor) => {
-                    executor.set_now(unix_s());
+                    executor.set_now(store::unix_s());
                     batch.hashes().for_each(|hash| executor.processor.prefetch(hash));
                     batch.hashes().for_each(|hash| executor.processor.prefetch_item(hash));
                     batch.for_each(|session, ticket, hash, command| {
@@ -164,7 +156,7 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, mes
                 namespaces.by_id(namespace).and_then(|at| namespaces.get_mut(at).backend.key_value());
             let mut stats = Box::default();
             if let Some(executor) = executor {
-                executor.set_now(unix_s());
+                executor.set_now(store::unix_s());
                 if let Some(delay) = flush {
                     executor.flush(delay);
                 }

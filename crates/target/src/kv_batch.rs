@@ -23,7 +23,7 @@ use wire::status::Status;
 
 use crate::attached::AttachedIndex;
 use crate::commands::{Begun, Commands};
-use crate::key_value::{KeyValueMessage, unix_s};
+use crate::key_value::KeyValueMessage;
 use crate::kv_operation::{BATCH_VECTOR_BYTES_MAX, Done, Effort, operate};
 use crate::message::Message;
 use crate::nvm_io::{Checked, Start, bytes};
@@ -69,7 +69,7 @@ impl PartOfBatch {
         let mut writer = OutcomeWriter::new(&mut outcomes);
         match executor {
             Some(executor) => {
-                executor.set_now(unix_s());
+                executor.set_now(store::unix_s());
                 run_here(executor, &self.operations, &mut writer, &mut Vec::new());
             }
             None => {
@@ -240,7 +240,7 @@ impl<I: Io<Message>> Start<'_, I> {
         };
         let executor = self.commands.namespaces.get_mut(at).backend.key_value();
         let executor = executor.ok_or(Status::INVALID_OPCODE.with_dnr())?;
-        executor.set_now(unix_s());
+        executor.set_now(store::unix_s());
         let scratch = &mut self.commands.scratch;
         if is_own {
             let (data, room) = buffer.split_at_mut(length);

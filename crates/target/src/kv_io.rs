@@ -16,7 +16,7 @@ use wire::status::Status;
 
 use crate::attached::AttachedIndex;
 use crate::commands::{Begun, Commands};
-use crate::key_value::{KeyValueMessage, unix_s};
+use crate::key_value::KeyValueMessage;
 use crate::kv_operation::{Done, Effort, VECTOR_BYTES_MAX, operate};
 use crate::message::Message;
 use crate::nvm_io::{Checked, Start, bytes};
@@ -256,7 +256,7 @@ impl<I: Io<Message>> Start<'_, I> {
             None => backend.key_value(),
         };
         let executor = executor.ok_or(Status::INVALID_OPCODE.with_dnr())?;
-        executor.set_now(unix_s());
+        executor.set_now(store::unix_s());
         Ok(executor)
     }
 
@@ -316,7 +316,7 @@ pub(crate) fn act(
     action: KvAction,
     is_last: bool,
 ) -> Result<KvOutcome, KvAction> {
-    executor.set_now(unix_s());
+    executor.set_now(store::unix_s());
     Ok(match action {
         KvAction::Operate { opcode, options, kind, room_bytes, operand } => {
             let hash = executor.processor.hash(key.as_bytes());

@@ -18,7 +18,7 @@ use wire::status::Status;
 
 use crate::attached::Attachments;
 use crate::commands::{Commands, StoreAccess};
-use crate::key_value::{KeyValueMessage, RemoteAnswers, unix_s};
+use crate::key_value::{KeyValueMessage, RemoteAnswers};
 use crate::kv_io::{self, KvAction, KvOutcome};
 use crate::message::Message;
 use crate::subsystem::NamespaceId;
@@ -176,7 +176,7 @@ impl Desk {
     }
 
     fn serve(&mut self, io: &mut impl Io<Message>, logged: &mut Logged, message: KeyValueMessage) {
-        logged.executor().set_now(unix_s());
+        logged.executor().set_now(store::unix_s());
         match message {
             KeyValueMessage::Run { from, batch, .. } => self.run(io, logged, from, &batch),
             KeyValueMessage::Act { from, namespace, ticket, key, action } => {

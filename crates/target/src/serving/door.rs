@@ -14,7 +14,7 @@ use kv::memcached::{
 use reactor::{Connection, Io, Received, Segment, Sent, SocketId};
 
 use crate::attached::Attachments;
-use crate::key_value::{KeyValueMessage, RemoteAnswers, unix_s};
+use crate::key_value::{KeyValueMessage, RemoteAnswers};
 use crate::message::Message;
 use crate::subsystem::NamespaceId;
 
@@ -112,7 +112,7 @@ fn post_batches(io: &mut impl Io<Message>, batches: &mut [RemoteBatch], namespac
 /// The partition that the door leads to, its clock set.
 fn partition(namespaces: &mut Attachments) -> Option<(NamespaceId, &mut Executor)> {
     let (namespace, executor) = namespaces.key_value()?;
-    executor.set_now(unix_s());
+    executor.set_now(store::unix_s());
     Some((namespace, executor))
 }
 
