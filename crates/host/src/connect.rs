@@ -18,6 +18,9 @@ use crate::error::LinkError;
 /// lanes the thread has.
 pub(crate) const STAGING_BYTES: usize = 512 << 10;
 
+/// A piece so long goes out as a whole: many small commands are not to need a second call.
+const WHOLE_BYTES_MAX: usize = 32 << 10;
+
 /// The least time one of several addresses gets to connect, ns.
 const DIAL_NS_MIN: u64 = 250_000_000;
 
@@ -66,19 +69,20 @@ impl Drop for Staging {
     }
 }
 
-/// Gathers what `for_each_piece` gives and sends it in one call. Gives the number of bytes taken, and whether that was
-/// all there was.
+/// Gathers what `for_each_piece` gives and sends it in one call, of long pieces no more than fits into `length_max`. Gives the number of
+/// bytes taken, and whether that was less than was given to the socket.
 #[inline]
 pub(crate) fn send<'a>(
     socket: &Socket,
     piece_count: usize,
+    length_max: usize,
     for_each_piece: impl FnOnce(&mut dyn FnMut(&'a [u8]) -> bool),
 ) -> Result<Progress, LinkError> {
     // Most caravans are one run of headers; to clear a long array for them would cost more than they do.
     if piece_count <= 8 {
-        send_up_to::<8>(socket, for_each_piece)
+        send_up_to::<8>(socket, length_max, for_each_piece)
     } else {
-        send_up_to::<256>(socket, for_each_piece)
+        send_up_to::<256>(socket, length_max, for_each_piece)
     }
 }
 
@@ -93,6 +97,7 @@ pub(crate) struct Progress {
 #[inline]
 fn send_up_to<'a, const COUNT: usize>(
     socket: &Socket,
+    length_max: usize,
     for_each_piece: impl FnOnce(&mut dyn FnMut(&'a [u8]) -> bool),
 ) -> Result<Progress, LinkError> {
     const { assert!(COUNT <= SEGMENT_COUNT_MAX) };
@@ -101,9 +106,13 @@ fn send_up_to<'a, const COUNT: usize>(
     for_each_piece(&mut |piece| {
         // Asked once more than there is room, in case there is more: the rest goes with the next call.
         let Some(segment) = segments.get_mut(count) else { return false };
-        *segment = Segment::new(piece);
-        (count, length) = (count + 1, length + piece.len());
-        true
+        let mut sent = piece;
+        if piece.len() > WHOLE_BYTES_MAX && length + piece.len() > length_max {
+            sent = &piece[..length_max.saturating_sub(length)];
+        }
+        *segment = Segment::new(sent);
+        (count, length) = (count + 1, length + sent.len());
+        sent.len() == piece.len()
     });
     match socket.send(&segments[..count], false) {
         Sent::Bytes(sent_bytes) => Ok(Progress { sent_bytes, is_blocked: sent_bytes < length }),
@@ -282,6 +291,22 @@ mod tests {
         let Dialled::Failed(LinkError::Socket(error)) = dial(vec![closed]) else { panic!("is refused") };
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
         assert!(matches!(dial(vec![]), Dialled::Failed(_)));
+    }
+
+    #[test]
+    fn long_pieces_are_cut_to_what_a_turn_has_room_for() {
+        let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let Dialled::Connected(socket, _) = dial(vec![listener.address()]) else { panic!("connects") };
+        let (short, long) = (vec![1; WHOLE_BYTES_MAX], vec![2; 4 * WHOLE_BYTES_MAX]);
+        let sent_bytes = |room: usize| {
+            let pieces = [&short[..], &short, &long, &short];
+            let progress = send(&socket, 4, room, |each| {
+                let _ = pieces.into_iter().all(each);
+            });
+            progress.unwrap().sent_bytes
+        };
+        assert_eq!(sent_bytes(3 * WHOLE_BYTES_MAX), 3 * WHOLE_BYTES_MAX, "the long one in part");
+        assert_eq!(sent_bytes(WHOLE_BYTES_MAX), 2 * WHOLE_BYTES_MAX, "short ones go whole");
     }
 
     #[test]

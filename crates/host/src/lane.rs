@@ -37,6 +37,16 @@ const LOOKAHEAD_BYTES: usize = 4096;
 /// Receives in one poll at most, while each fills all it was given.
 const RECEIVE_COUNT_MAX: usize = 8;
 
+/// So much is sent in a turn, bytes, and no send begins after that: other lanes of the thread are not to wait until a peer that takes
+/// in as fast as we send has it all.
+const SEND_BYTES_MAX: usize = 512 << 10;
+
+/// So much is received in a poll, bytes, and no receive begins after that.
+const RECEIVE_BYTES_MAX: u64 = 1 << 20;
+
+/// So much of one payload is received at once, bytes.
+const PLACED_BYTES_MAX: usize = 512 << 10;
+
 /// The same where each brings a PDU's header or data only.
 const PDU_RECEIVE_COUNT_MAX: usize = 1024;
 
@@ -101,6 +111,8 @@ pub struct Lane<B = Vec<u8>> {
     expects_large: bool,
     /// The last poll ended before the socket was empty.
     has_more: bool,
+    /// A turn had no room for all there was to send.
+    has_unsent: bool,
     /// What finds the lane idle leaves at once.
     sends_inline: bool,
     /// Of the poll class: never slept on.
@@ -159,6 +171,7 @@ impl<B: DataBuffer> Lane<B> {
             is_blocked: false,
             expects_large: false,
             has_more: false,
+            has_unsent: false,
             sends_inline: options.inline_send,
             is_polled: claim.class() == LaneClass::Poll,
             in_place_bytes: match options.receive {
@@ -491,7 +504,7 @@ impl<B: DataBuffer> Lane<B> {
         if self.must_spin() {
             return true;
         }
-        let is_worth_it = self.spin.allows(idle_ns) || self.doorbell.is_waiting();
+        let is_worth_it = self.spin.allows(idle_ns) || self.doorbell.is_waiting() || self.has_unsent;
         is_worth_it && matches!(self.link, Link::Connected(_)) && !self.is_blocked
     }
 
@@ -552,7 +565,7 @@ impl<B: DataBuffer> Lane<B> {
 
     /// Whether the last poll left something in the socket.
     pub(crate) fn has_more(&self) -> bool {
-        self.has_more && self.is_live()
+        (self.has_more || self.has_unsent) && self.is_live()
     }
 
     /// Whether something waits for the doorbell.
@@ -615,18 +628,25 @@ impl<B: DataBuffer> Lane<B> {
         Ok(())
     }
 
-    /// Sends as much as the socket takes.
+    /// Sends as much as the socket takes, and a turn has room for.
     #[inline]
     fn flush(&mut self) -> Result<(), LinkError> {
         let Link::Connected(socket) = &self.link else { return Ok(()) };
+        let mut room = SEND_BYTES_MAX;
+        self.has_unsent = false;
         while self.core.ring() {
+            if room == 0 {
+                self.has_unsent = true;
+                break;
+            }
             // What waits behind a caravan that is on its way is not rung for.
             if self.watch.stage() == Stage::Doorbell && !self.core.has_waiting_behind() {
                 self.watch.on_rung(self.clock.now_ns());
             }
             let core = &self.core;
-            let progress = send(socket, core.piece_count(), |each| core.for_each_piece(each))?;
+            let progress = send(socket, core.piece_count(), room, |each| core.for_each_piece(each))?;
             self.core.on_sent(progress.sent_bytes);
+            room = room.saturating_sub(progress.sent_bytes);
             self.counters.sends += 1;
             self.counters.sent_bytes += progress.sent_bytes as u64;
             self.is_blocked = progress.is_blocked;
@@ -649,7 +669,11 @@ impl<B: DataBuffer> Lane<B> {
             Receive::Staging => RECEIVE_COUNT_MAX,
             Receive::Pdu => PDU_RECEIVE_COUNT_MAX,
         };
+        let until_bytes = self.counters.received_bytes + RECEIVE_BYTES_MAX;
         for _ in 0..count_max {
+            if self.counters.received_bytes >= until_bytes {
+                break;
+            }
             if !self.receive_once(staging.bytes(), sink)? {
                 return Ok(());
             }
@@ -671,14 +695,17 @@ impl<B: DataBuffer> Lane<B> {
         }
         let limit = if self.expects_large { LOOKAHEAD_BYTES } else { staging.len() };
         let place = self.core.place().filter(|place| place.len() >= self.in_place_bytes);
-        let (received, place_bytes, room) = match place {
+        let (received, place_bytes, behind_bytes) = match place {
             Some(place) => {
-                let place_bytes = place.len();
-                let mut into = [IoSliceMut::new(place), IoSliceMut::new(&mut staging[..LOOKAHEAD_BYTES])];
-                (socket.receive_vectored(&mut into), place_bytes, place_bytes + LOOKAHEAD_BYTES)
+                let place_bytes = place.len().min(PLACED_BYTES_MAX);
+                let behind_bytes = if place_bytes < place.len() { 0 } else { LOOKAHEAD_BYTES };
+                let place = IoSliceMut::new(&mut place[..place_bytes]);
+                let mut into = [place, IoSliceMut::new(&mut staging[..behind_bytes])];
+                (socket.receive_vectored(&mut into), place_bytes, behind_bytes)
             }
             None => (socket.receive(&mut staging[..limit]), 0, limit),
         };
+        let room = place_bytes + behind_bytes;
         let Some(count) = self.count_received(received)? else { return Ok(false) };
         let placed = count.min(place_bytes);
         if placed > 0 {
@@ -689,7 +716,8 @@ impl<B: DataBuffer> Lane<B> {
         self.take_in(&mut input, sink)?;
         // Within a large payload, or after one: the next may be as large, and should not end up in staging.
         let is_within_large = self.core.place().is_some_and(|place| place.len() >= self.in_place_bytes);
-        self.expects_large = is_within_large || (place_bytes > 0 && count < room);
+        let was_cut = place_bytes > 0 && behind_bytes == 0;
+        self.expects_large = is_within_large || was_cut || (place_bytes > 0 && count < room);
         Ok(count == room)
     }
 

@@ -153,7 +153,7 @@ impl<B: DataBuffer> LaneSet<B> {
     fn may_spin(&self, idle_ns: u64) -> bool {
         let is_pressed = match &self.crowd {
             Some(crowd) => crowd.is_pressed(&self.lanes),
-            None => self.lanes.iter().any(|lane| lane.has_waiting() && lane.is_live()),
+            None => self.lanes.iter().any(|lane| (lane.has_waiting() && lane.is_live()) || lane.has_more()),
         };
         let is_polled = self.rota.of(LaneClass::Poll).iter().any(|&index| self.lanes[index].must_spin());
         is_pressed || is_polled || self.lanes[0].may_spin(idle_ns)

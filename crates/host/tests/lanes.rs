@@ -327,6 +327,28 @@ fn what_finds_its_lane_idle_leaves_at_once_if_wished() {
 }
 
 #[test]
+fn a_poll_ends_however_much_there_is_to_write() {
+    // What a turn has room for: the rest of one caravan may follow, and what was received may have let more go.
+    const POLL_BYTES_MAX: u64 = 2 * ((512 << 10) + (64 << 10));
+    let mut config = Config::default();
+    config.settings.window_bytes = 1 << 20;
+    let target = Target::with(config);
+    let (mut lane, namespace) = lane(&target, options());
+    for user in 0..4 {
+        lane.submit(namespace.write(user * 2048, 2048).unwrap(), Some(vec![7; 1 << 20]), user).unwrap();
+    }
+    let (mut completions, start) = (Vec::new(), Instant::now());
+    while completions.len() < 4 {
+        let before = lane.counters().sent_bytes;
+        lane.poll(&mut completions);
+        let sent = lane.counters().sent_bytes - before;
+        assert!(sent <= POLL_BYTES_MAX, "{sent} bytes in one poll");
+        assert!(start.elapsed() < 5 * SECOND);
+    }
+    assert!(completions.iter().all(Completion::is_ok) && lane.counters().sent_bytes > 4 << 20);
+}
+
+#[test]
 fn commands_take_lanes_of_their_class() {
     use LaneClass::{Default as Any, Poll, Read};
     for (queues, used) in [

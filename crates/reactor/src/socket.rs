@@ -53,21 +53,41 @@ pub struct Listener {
     is_own: bool,
 }
 
+/// How the names of congestion controls begin that pace, and those that do not, as the kernel calls them.
+const PACING: &str = "bbr";
+const UNPACED: [&str; 2] = ["cubic", "reno"];
+
 /// Receive buffer over loopback, bytes, and the least that is worth having in place of the kernel's own choice.
 const LOOPBACK_BYTES: usize = 4 << 20;
 const LOOPBACK_BYTES_MIN: usize = 1 << 20;
 
-/// Over loopback, opens the receive window at once. The kernel's own choice begins at 64 KiB and grows with what is read in a round
-/// trip, which here is so short that deep lanes stay in small sends for good (docs/design/socket-path.md).
-fn widen(fd: &OwnedFd, address: Option<SocketAddr>) {
+/// Suits a socket to loopback, if that is where `address` is (docs/design/socket-path.md).
+fn suit_loopback(fd: &OwnedFd, address: Option<SocketAddr>) {
+    if address.is_some_and(|address| address.ip().is_loopback()) {
+        widen(fd);
+        unpace(fd);
+    }
+}
+
+/// Opens the receive window at once. The kernel's own choice begins at 64 KiB and grows with what is read in a round
+/// trip, which over loopback is so short that deep lanes stay in small sends for good.
+fn widen(fd: &OwnedFd) {
     static ALLOWED: OnceLock<usize> = OnceLock::new();
     let allowed = *ALLOWED.get_or_init(|| {
         let text = std::fs::read_to_string("/proc/sys/net/core/rmem_max").unwrap_or_default();
         text.trim().parse().unwrap_or(0)
     });
-    if allowed >= LOOPBACK_BYTES_MIN && address.is_some_and(|address| address.ip().is_loopback()) {
+    if allowed >= LOOPBACK_BYTES_MIN {
         // Without it everything works, too.
         let _ = sockopt::set_socket_recv_buffer_size(fd, LOOPBACK_BYTES.min(allowed));
+    }
+}
+
+/// Takes a congestion control that does not pace: a timer for every few segments keeps a rate that nothing on this machine has.
+fn unpace(fd: &OwnedFd) {
+    if sockopt::tcp_congestion(fd).is_ok_and(|name| name.starts_with(PACING)) {
+        // If neither is there, or allowed, everything is only slower.
+        let _ = UNPACED.iter().find(|name| sockopt::set_tcp_congestion(fd, name).is_ok());
     }
 }
 
@@ -79,7 +99,7 @@ impl Socket {
     pub fn new(fd: OwnedFd) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&fd, true)?;
         sockopt::set_tcp_nodelay(&fd, true)?;
-        widen(&fd, rustix::net::getsockname(&fd).ok().and_then(|address| address.try_into().ok()));
+        suit_loopback(&fd, rustix::net::getsockname(&fd).ok().and_then(|address| address.try_into().ok()));
         Ok(Self { fd })
     }
 
@@ -95,7 +115,7 @@ impl Socket {
             None,
         )?;
         sockopt::set_tcp_nodelay(&fd, true)?;
-        widen(&fd, Some(address));
+        suit_loopback(&fd, Some(address));
         match rustix::net::connect(&fd, &address) {
             Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Ok(Self { fd }),
             Err(errno) => Err(errno.into()),
@@ -215,6 +235,8 @@ impl Listener {
             sockopt::set_ipv6_v6only(&fd, true)?;
         }
         rustix::net::bind(&fd, &address)?;
+        // What is accepted begins with what the listener has.
+        suit_loopback(&fd, Some(address));
         rustix::net::listen(&fd, Self::BACKLOG)?;
         let mut listener = Self::new(fd)?;
         listener.is_own = true;
@@ -323,6 +345,25 @@ mod tests {
                 other => return other,
             }
         }
+    }
+
+    #[test]
+    fn nothing_paces_over_loopback() {
+        let (near, far) = pair();
+        for socket in [&near.fd, &far.fd] {
+            assert!(!sockopt::tcp_congestion(socket).unwrap().starts_with(PACING));
+        }
+        let fd = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        let own = sockopt::tcp_congestion(&fd).unwrap();
+        let paces = sockopt::set_tcp_congestion(&fd, PACING).is_ok();
+        suit_loopback(&fd, Some("192.0.2.1:4420".parse().unwrap()));
+        assert_eq!(
+            sockopt::tcp_congestion(&fd).unwrap(),
+            if paces { PACING } else { own.as_str() },
+            "far away"
+        );
+        suit_loopback(&fd, Some("127.0.0.1:4420".parse().unwrap()));
+        assert!(!sockopt::tcp_congestion(&fd).unwrap().starts_with(PACING));
     }
 
     #[test]

@@ -30,6 +30,12 @@ use crate::subsystem::SubsystemId;
 /// Pieces handed to the kernel in one call.
 const SEGMENT_COUNT: usize = 256;
 
+/// So much is sent in a turn at most, bytes: other lanes are not to wait until a peer that takes in as fast as we send has it all.
+const SEND_BYTES_MAX: usize = 512 << 10;
+
+/// A payload so long goes out as a whole: many small responses are not to need a second call.
+const WHOLE_BYTES_MAX: usize = 32 << 10;
+
 /// Failed commands that are reported in one turn; more are counted only.
 const FAILURE_COUNT_MAX: usize = 8;
 
@@ -146,6 +152,8 @@ pub(crate) enum Activity {
 pub(crate) enum Flushed {
     /// Everything is sent.
     Empty,
+    /// A turn has room for no more: the rest is for the next one.
+    Left,
     /// The socket is full.
     Blocked,
     /// The connection is broken.
@@ -254,7 +262,9 @@ impl Lane {
     #[inline]
     pub(crate) fn is_full(&mut self) -> bool {
         let caravan = self.queue.caravan();
-        self.doorbell.is_full(caravan.waiting_command_count(), caravan.waiting_bytes())
+        // What is on its way already goes on at the end of the turn, or when the socket has room.
+        !caravan.is_leaving()
+            && self.doorbell.is_full(caravan.waiting_command_count(), caravan.waiting_bytes())
     }
 
     /// Whether what waits is to leave at the end of this turn.
@@ -278,10 +288,11 @@ impl Lane {
         self.doorbell.rings(commands, bytes, in_flight.into(), now_ns)
     }
 
-    /// Sends what waits, as far as the socket takes it.
+    /// Sends what waits, as far as the socket takes it and a turn has room for.
     pub(crate) fn flush<I: Io<Message>>(&mut self, io: &mut I) -> Flushed {
         let Some(socket) = self.socket else { return Flushed::Empty };
         let caravan = self.queue.caravan();
+        let mut room = SEND_BYTES_MAX;
         loop {
             let pdu_count = caravan.waiting_pdu_count();
             if caravan.ring() {
@@ -296,6 +307,9 @@ impl Lane {
                 self.blocked_since_ns = None;
                 return Flushed::Empty;
             }
+            if room == 0 {
+                return Flushed::Left;
+            }
             let mut segments = [Segment::EMPTY; SEGMENT_COUNT];
             let (mut count, mut length) = (0, 0);
             'pieces: for piece in caravan.pieces() {
@@ -306,13 +320,18 @@ impl Lane {
                         count += 1;
                     }
                     Piece::Payload(payload, mut range) => {
+                        let whole_end = range.end;
+                        if range.len() > WHOLE_BYTES_MAX {
+                            range.end = range.end.min(range.start + room.saturating_sub(length));
+                        }
+                        let is_cut = range.end < whole_end;
                         while !range.is_empty() && count < SEGMENT_COUNT {
                             segments[count] = payload.segment(range.clone());
                             range.start += segments[count].len();
                             length += segments[count].len();
                             count += 1;
                         }
-                        if !range.is_empty() {
+                        if is_cut || !range.is_empty() {
                             break 'pieces;
                         }
                     }
@@ -326,6 +345,7 @@ impl Lane {
                 Sent::Bytes(sent) => {
                     caravan.on_sent(sent, drop);
                     self.counters.sent_bytes.add(sent as u64);
+                    room = room.saturating_sub(sent);
                     if sent < length {
                         self.counters.blocked_count.add(1);
                         self.blocked_since_ns = Some(io.now_ns());

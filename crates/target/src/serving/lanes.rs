@@ -22,6 +22,9 @@ use crate::running::Owner;
 /// Where each receive brings a PDU's header or data only, there are so many in a turn at most.
 const PDU_RECEIVE_COUNT_MAX: usize = 1024;
 
+/// So many bytes of one payload are received in a turn at most.
+const PLACED_BYTES_MAX: usize = 512 << 10;
+
 /// Lanes that took in no command for this long give back memory that they do not need, ns.
 const SWEEP_NS: u64 = 5_000_000_000;
 
@@ -187,8 +190,10 @@ impl Serving {
         let mut placed_max = 0;
         let received = match lane.queue.place() {
             Some(place) if place.len() >= in_place_bytes => {
-                placed_max = place.len();
-                let behind = if limit.is_some() { 0 } else { staging.len() };
+                // What does not fit into a turn comes in the next one, after what other lanes have.
+                placed_max = place.len().min(PLACED_BYTES_MAX);
+                let behind = if limit.is_some() || placed_max < place.len() { 0 } else { staging.len() };
+                let place = &mut place[..placed_max];
                 io.receive(socket, &mut [IoSliceMut::new(place), IoSliceMut::new(&mut staging[..behind])])
             }
             _ => {
@@ -413,21 +418,22 @@ impl Serving {
         for at in 0..self.dirty.len() {
             let index = self.dirty[at];
             let Some(lane) = self.lane(index) else { continue };
-            if lane.is_due(now_ns) {
-                lane.is_dirty = false;
-                self.flush(io, index);
-            } else {
+            let waits = !lane.is_due(now_ns) || self.flush(io, index) == Flushed::Left;
+            if waits {
                 self.dirty[waiting_count] = index;
                 waiting_count += 1;
+            } else if let Some(lane) = self.lane(index) {
+                lane.is_dirty = false;
             }
         }
         self.dirty.truncate(waiting_count);
     }
 
-    /// Sends what waits on a lane, as far as its socket takes it.
-    pub(super) fn flush(&mut self, io: &mut impl Io<Message>, index: u32) {
-        let Some(lane) = self.lane(index) else { return };
-        match lane.flush(io) {
+    /// Sends what waits on a lane, as far as its socket takes it and a turn has room for.
+    pub(super) fn flush(&mut self, io: &mut impl Io<Message>, index: u32) -> Flushed {
+        let Some(lane) = self.lane(index) else { return Flushed::Empty };
+        let flushed = lane.flush(io);
+        match flushed {
             Flushed::Empty => {
                 if lane.state == LaneState::Terminating
                     && let Some(socket) = lane.socket
@@ -440,8 +446,14 @@ impl Serving {
                     self.set_lane_timer(io, index);
                 }
             }
+            Flushed::Left => {
+                if !std::mem::replace(&mut lane.is_dirty, true) {
+                    self.dirty.push(index);
+                }
+            }
             Flushed::Broken => self.close(io, index),
         }
+        flushed
     }
 
     /// Lets lanes that have become idle give memory back. Those that are idle are not looked at, and a reactor whose lanes all are
