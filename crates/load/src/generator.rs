@@ -228,7 +228,9 @@ impl Generator {
         if self.in_flight >= self.depth {
             return None;
         }
-        let Phase::Running { end_ns } = self.phase else { return self.next_fill(now_ns) };
+        let Phase::Running { end_ns } = self.phase else {
+            return self.next_fill().map(|step| Operation { step, due_ns: now_ns, submitted_ns: now_ns });
+        };
         if now_ns >= end_ns || self.budget.operations == 0 || self.budget.bytes == 0 {
             self.phase = Phase::Over;
             return None;
@@ -261,7 +263,7 @@ impl Generator {
 
     /// The next write of the fill.
     #[cold]
-    fn next_fill(&mut self, now_ns: u64) -> Option<Operation> {
+    fn next_fill(&mut self) -> Option<Step> {
         let Phase::Filling { next } = self.phase else { return None };
         let left = self.fill.end() - next;
         if left == 0 {
@@ -275,7 +277,7 @@ impl Generator {
         self.phase = Phase::Filling { next: next + u64::from(blocks) };
         self.in_flight += 1;
         self.counters.operations += 1;
-        Some(Operation { step, due_ns: now_ns, submitted_ns: now_ns })
+        Some(step)
     }
 
     /// Bytes that an operation reads, writes, zeroes or deallocates.

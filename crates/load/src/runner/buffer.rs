@@ -4,9 +4,13 @@ use host::DataBuffer;
 
 use crate::random::mix;
 
-/// A buffer that is as long as its operation.
+/// A buffer that is as long as its operation. One word: it goes from hand to hand with each operation, and what was written as several
+/// words and is read again at once as one waits for the stores.
 #[derive(Debug)]
-pub(crate) struct IoBuffer {
+pub(crate) struct IoBuffer(Box<Room>);
+
+#[derive(Debug)]
+struct Room {
     bytes: Box<[u8]>,
     length: usize,
 }
@@ -17,7 +21,7 @@ impl IoBuffer {
         let words = (0..capacity.div_ceil(8) as u64).map(|word| mix(seed << 32 | word).to_le_bytes());
         let mut bytes: Vec<u8> = words.flatten().collect();
         bytes.truncate(capacity);
-        Self { bytes: bytes.into_boxed_slice(), length: capacity }
+        Self(Box::new(Room { bytes: bytes.into_boxed_slice(), length: capacity }))
     }
 
     /// Makes it `length` bytes long.
@@ -26,27 +30,28 @@ impl IoBuffer {
     /// If there is not so much room.
     #[inline]
     pub(crate) fn resize(&mut self, length: usize) {
-        assert!(length <= self.bytes.len(), "buffers have room for the largest operation");
-        self.length = length;
+        assert!(length <= self.0.bytes.len(), "buffers have room for the largest operation");
+        self.0.length = length;
     }
 
     /// What the operation moves.
     #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
-        &self.bytes[..self.length]
+        &self.0.bytes[..self.0.length]
     }
 
     /// The same, to fill.
     #[inline]
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes[..self.length]
+        let Room { bytes, length } = &mut *self.0;
+        &mut bytes[..*length]
     }
 }
 
 impl DataBuffer for IoBuffer {
     #[inline]
     fn length(&self) -> usize {
-        self.length
+        self.0.length
     }
 
     #[inline]

@@ -340,7 +340,9 @@ impl Running<Worker<'_>> {
                 Err(failure) => load.generator.on_failure(&operation, failure_of(failure), recorder),
             }
             load.free.push(slot);
-            load.buffers.extend(completion.buffer);
+            if let Some(buffer) = completion.buffer {
+                load.buffers.push(buffer);
+            }
         };
         if wait_ns == 0 {
             set.poll_with(&mut each);
