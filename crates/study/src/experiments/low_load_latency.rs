@@ -48,7 +48,7 @@ impl Experiment for LowLoadLatency {
                 ours: "adaptive_p99_added_us",
             }],
             judged_by: "p50_us",
-            columns: &["p50_us", "p99_us", "mean_us", "iops", "host_us", "target_us"],
+            columns: &["p50_us", "p99_us", "mean_us", "iops"],
         }
     }
 
