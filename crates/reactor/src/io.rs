@@ -12,6 +12,7 @@ use crate::busy_poll::{Arrival, BusyPolling};
 use crate::operation::{Completion, Operation, Token};
 use crate::segment::Segment;
 use crate::socket::{Listener, Received, Sent};
+use crate::zero_copy::{Held, Notice};
 
 /// A socket of one reactor. Never reused for another connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -123,6 +124,22 @@ pub trait Io<M> {
     /// Sends as much as fits.
     fn send(&mut self, socket: SocketId, segments: &[Segment<'_>]) -> Sent;
 
+    /// Lets sends on this socket leave their bytes where they lie. Says whether they can.
+    fn allow_zero_copy(&mut self, _socket: SocketId) -> bool {
+        false
+    }
+
+    /// As [`send`](Self::send), but the bytes that are taken must stay as they are until [`next_notice`](Self::next_notice) tells of this
+    /// send. Says whether it will. Notices count as something to read: [`Application::on_readable`] is called for them.
+    fn send_zero_copy(&mut self, socket: SocketId, segments: &[Segment<'_>]) -> (Sent, bool) {
+        (self.send(socket, segments), false)
+    }
+
+    /// The next notice of bytes that are not read any more.
+    fn next_notice(&mut self, _socket: SocketId) -> Option<Notice> {
+        None
+    }
+
     /// Calls [`Application::on_writable`] once when the socket takes bytes again: for after [`Sent::Blocked`] or a
     /// send that took only a part.
     fn await_writable(&mut self, socket: SocketId);
@@ -138,6 +155,12 @@ pub trait Io<M> {
 
     /// Closes the connection. No further call will name the socket.
     fn close(&mut self, socket: SocketId);
+
+    /// As [`close`](Self::close), keeping what the kernel may still read until it is done.
+    fn close_holding(&mut self, socket: SocketId, held: Held) {
+        drop(held);
+        self.close(socket);
+    }
 
     /// Starts a storage operation, which ends with [`Application::on_completion`].
     ///

@@ -4,7 +4,7 @@
 //! operations, deadlines and messages, and nothing of NVMe.
 //!
 //! Unsafe code is here and nowhere above: `buffers`, `lines`, `mapping`, `memory` and `segment` (memory that the kernel reads
-//! and writes), `ring`, `workers`, `socket` and `busy_poll` (the calls that make it do so).
+//! and writes), `ring`, `workers`, `socket`, `zero_copy` and `busy_poll` (the calls that make it do so).
 
 #![cfg_attr(test, allow(clippy::cast_possible_truncation))]
 
@@ -31,6 +31,7 @@ mod timers;
 mod turn;
 mod wake;
 mod workers;
+mod zero_copy;
 
 pub use buffers::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, Buffer, Pool};
 pub use busy_poll::{
@@ -51,3 +52,4 @@ pub use socket::{Listener, Received, SEGMENT_COUNT_MAX, Sent, Socket};
 pub use spin::{SpinBudget, SpinPolicy, UnknownSpinPolicy, spin_ns_max};
 pub use timers::Timers;
 pub use turn::{Reactor, Settings, TurnCounters};
+pub use zero_copy::{Held, Notice, abort_and_await, stays_on_this_machine};

@@ -146,25 +146,7 @@ impl Socket {
     /// `more` tells the kernel that more follows at once.
     #[inline]
     pub fn send(&self, segments: &[Segment<'_>], more: bool) -> Sent {
-        // SAFETY: all zeroes is a valid `msghdr`: no address, no control data.
-        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-        message.msg_iov = segments.as_ptr().cast_mut().cast();
-        message.msg_iovlen = segments.len().min(SEGMENT_COUNT_MAX);
-        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | if more { libc::MSG_MORE } else { 0 };
-        loop {
-            // SAFETY: `Segment` is an iovec over bytes that stay mapped while `segments` is borrowed, and the
-            // kernel only reads them.
-            let sent = unsafe { libc::sendmsg(self.fd.as_raw_fd(), &raw const message, flags) };
-            if let Ok(sent) = usize::try_from(sent) {
-                return Sent::Bytes(sent);
-            }
-            let error = io::Error::last_os_error();
-            return match error.kind() {
-                io::ErrorKind::WouldBlock => Sent::Blocked,
-                io::ErrorKind::Interrupted => continue,
-                _ => Sent::Failed(error),
-            };
-        }
+        send_message(self.as_fd(), segments, if more { libc::MSG_MORE } else { 0 })
     }
 
     /// Has receives that find nothing look into the device's queue.
@@ -308,6 +290,30 @@ impl AsFd for Listener {
     }
 }
 
+/// One `sendmsg`, which never blocks.
+#[inline]
+pub(crate) fn send_message(fd: BorrowedFd<'_>, segments: &[Segment<'_>], flags: libc::c_int) -> Sent {
+    // SAFETY: all zeroes is a valid `msghdr`: no address, no control data.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = segments.as_ptr().cast_mut().cast();
+    message.msg_iovlen = segments.len().min(SEGMENT_COUNT_MAX);
+    let flags = flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    loop {
+        // SAFETY: `Segment` is an iovec over bytes that stay mapped while `segments` is borrowed, and the kernel
+        // only reads them.
+        let sent = unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const message, flags) };
+        if let Ok(sent) = usize::try_from(sent) {
+            return Sent::Bytes(sent);
+        }
+        let error = io::Error::last_os_error();
+        return match error.kind() {
+            io::ErrorKind::WouldBlock => Sent::Blocked,
+            io::ErrorKind::Interrupted => continue,
+            _ => Sent::Failed(error),
+        };
+    }
+}
+
 fn family(address: &SocketAddr) -> AddressFamily {
     if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET }
 }
@@ -323,10 +329,10 @@ fn received(result: rustix::io::Result<usize>) -> Received {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn pair() -> (Socket, Socket) {
+    pub(crate) fn pair() -> (Socket, Socket) {
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let near = Socket::connect(listener.address()).unwrap();
         let far = loop {

@@ -30,6 +30,7 @@ use crate::segment::Segment;
 use crate::socket::{Listener, Received, Sent, Socket};
 use crate::spin::{SpinBudget, spin_ns_max};
 use crate::timers::Timers;
+use crate::zero_copy::{Held, Notice, Parting, abort_all};
 
 /// How a reactor is to be.
 #[derive(Clone, Debug)]
@@ -119,6 +120,8 @@ struct Core<M> {
     hot: Vec<SocketId>,
     listeners: Vec<(ListenerTag, Listener, SocketId)>,
     paused_listeners: Vec<(u64, SocketId)>,
+    /// Connections that are closed, of which the kernel still sends something.
+    parting: Vec<Parting>,
     pace: Pace,
     /// Before this, ns, nothing is said of connections that cannot be accepted.
     accept_warning_ns: u64,
@@ -148,7 +151,7 @@ impl Slot {
 enum Use {
     Free,
     Listener,
-    Socket { socket: Socket, heat: Heat, waits_to_send: bool },
+    Socket { socket: Socket, heat: Heat, waits_to_send: bool, is_zero_copy: bool },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -206,6 +209,7 @@ impl<A: Application> Reactor<A> {
             hot: Vec::new(),
             listeners: Vec::new(),
             paused_listeners: Vec::new(),
+            parting: Vec::new(),
             pace: Pace::new(settings.accepts_per_s),
             accept_warning_ns: 0,
             own_messages: VecDeque::new(),
@@ -319,6 +323,10 @@ impl<A: Application> Reactor<A> {
             worked = true;
         }
         core.resume_listeners();
+        if !core.parting.is_empty() {
+            let now_ns = core.now_ns;
+            core.parting.retain_mut(|parting| !parting.is_over(now_ns));
+        }
         worked | application.on_turn_end(core)
     }
 
@@ -374,7 +382,8 @@ impl<M: Send + 'static> Core<M> {
 
     fn next_deadline_ns(&self) -> Option<u64> {
         let paused = self.paused_listeners.iter().map(|(until_ns, _)| *until_ns).min();
-        paused.into_iter().chain(self.timers.next_deadline_ns()).min()
+        let parting = (!self.parting.is_empty()).then(|| Parting::next_look_ns(self.now_ns));
+        [paused, parting, self.timers.next_deadline_ns()].into_iter().flatten().min()
     }
 
     fn insert(&mut self, use_: Use) -> SocketId {
@@ -396,7 +405,7 @@ impl<M: Send + 'static> Core<M> {
 
     fn socket(&mut self, id: SocketId) -> Option<(&Socket, &mut Heat, &mut bool)> {
         match &mut self.slot(id)?.use_ {
-            Use::Socket { socket, heat, waits_to_send } => Some((socket, heat, waits_to_send)),
+            Use::Socket { socket, heat, waits_to_send, .. } => Some((socket, heat, waits_to_send)),
             Use::Free | Use::Listener => None,
         }
     }
@@ -535,6 +544,17 @@ impl<M: Send + 'static> Core<M> {
     }
 }
 
+impl<A: Application> Drop for Reactor<A> {
+    /// The application goes first, and with it what the kernel may still read: it is not to be sent any more by then.
+    fn drop(&mut self) {
+        let slots = self.core.sockets.drain(..);
+        abort_all(slots.filter_map(|slot| match slot.use_ {
+            Use::Socket { socket, is_zero_copy: true, .. } => Some(socket),
+            _ => None,
+        }));
+    }
+}
+
 /// How fast connections are accepted: evenly, but for a burst after a pause.
 struct Pace {
     interval_ns: u64,
@@ -604,7 +624,8 @@ impl<M: Send + 'static> Io<M> for Core<M> {
         if self.busy_polling.wanted.is_on() {
             self.busy_polling.on_socket(socket.set_busy_poll(self.busy_polling.wanted));
         }
-        let id = self.insert(Use::Socket { socket, heat: Heat::Cold, waits_to_send: false });
+        let id =
+            self.insert(Use::Socket { socket, heat: Heat::Cold, waits_to_send: false, is_zero_copy: false });
         self.arm(id, Interest::Read);
         Ok(id)
     }
@@ -644,6 +665,27 @@ impl<M: Send + 'static> Io<M> for Core<M> {
         }
     }
 
+    fn allow_zero_copy(&mut self, socket: SocketId) -> bool {
+        match self.slot(socket).map(|slot| &mut slot.use_) {
+            Some(Use::Socket { socket, is_zero_copy, .. }) => {
+                *is_zero_copy = socket.allow_zero_copy();
+                *is_zero_copy
+            }
+            _ => false,
+        }
+    }
+
+    fn send_zero_copy(&mut self, socket: SocketId, segments: &[Segment<'_>]) -> (Sent, bool) {
+        match self.socket(socket) {
+            Some((socket, _, _)) => socket.send_zero_copy(segments),
+            None => (Sent::Failed(io::ErrorKind::NotConnected.into()), false),
+        }
+    }
+
+    fn next_notice(&mut self, socket: SocketId) -> Option<Notice> {
+        self.socket(socket)?.0.next_notice()
+    }
+
     fn await_writable(&mut self, socket: SocketId) {
         if let Some((_, _, waits_to_send)) = self.socket(socket)
             && !std::mem::replace(waits_to_send, true)
@@ -671,6 +713,12 @@ impl<M: Send + 'static> Io<M> for Core<M> {
 
     fn close(&mut self, socket: SocketId) {
         drop(self.take_socket(socket));
+    }
+
+    fn close_holding(&mut self, socket: SocketId, held: Held) {
+        if let Some(socket) = self.take_socket(socket) {
+            self.parting.push(Parting::new(socket, held, self.now_ns));
+        }
     }
 
     fn start(&mut self, token: Token, operation: Operation) -> Result<(), Operation> {
