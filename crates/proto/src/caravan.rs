@@ -2,11 +2,14 @@
 //!
 //! ```text
 //! push_* ─▶ filling ──ring──▶ leaving ──on_sent──▶ gone
+//!                               └──on_sent_zero_copy──▶ kept ──on_notice──▶ gone
 //! ```
 //!
 //! What is pushed goes into the caravan that fills. Ringing the doorbell lets it leave; while it is on its way the next one
 //! fills. A caravan that the kernel takes only a part of goes on exactly there. wire §28.23
+//! What is sent without a copy is kept as it is, headers and payloads, until the kernel gives notice that it reads it no more.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
 use wire::digest::header_digest;
@@ -16,7 +19,34 @@ use wire::digest::header_digest;
 pub struct Caravan<P> {
     filling: Load<P>,
     leaving: Load<P>,
+    /// Of connections that have sent without a copy.
+    kept: Option<Box<Kept<P>>>,
 }
+
+/// What the kernel may still read.
+#[derive(Debug)]
+struct Kept<P> {
+    /// The number that the kernel gives the next send.
+    next_send: u32,
+    /// Sends of the caravan that is leaving.
+    leaving: Sends,
+    /// Caravans that are sent to their end, oldest first.
+    loads: VecDeque<(Sends, Load<P>)>,
+    /// Empty loads, to be used again.
+    spare: Vec<Load<P>>,
+}
+
+/// Sends of one caravan without a copy, numbered without a gap.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sends {
+    first: u32,
+    count: u32,
+    /// Those that no notice has come for.
+    awaited: u32,
+}
+
+/// Loads that are kept to be used again.
+const SPARE_COUNT_MAX: usize = 4;
 
 /// A run of PDUs.
 #[derive(Debug)]
@@ -81,7 +111,7 @@ impl<P> Default for Load<P> {
 
 impl<P> Default for Caravan<P> {
     fn default() -> Self {
-        Self { filling: Load::default(), leaving: Load::default() }
+        Self { filling: Load::default(), leaving: Load::default(), kept: None }
     }
 }
 
@@ -258,7 +288,92 @@ impl<P> Caravan<P> {
             return;
         }
         load.unsent = load.unsent.checked_sub(count).expect("no more is sent than was there");
-        load.advance(count, &mut gone);
+        load.advance(count, &mut |payload| gone(payload.take().expect("a payload for each last range")));
+    }
+
+    /// As [`on_sent`](Self::on_sent), of bytes that were sent without a copy if `is_zero_copy`, or that follow such in the same caravan:
+    /// see [`is_kept`](Self::is_kept). `taken` gets each payload that is sent to its end; it stays until it is
+    /// [released](Self::release), which may be at once.
+    ///
+    /// # Panics
+    /// As [`on_sent`](Self::on_sent).
+    pub fn on_sent_zero_copy(&mut self, count: usize, is_zero_copy: bool, mut taken: impl FnMut(&mut P)) {
+        let kept = self.kept.get_or_insert_default();
+        if is_zero_copy {
+            if kept.leaving.count == 0 {
+                kept.leaving.first = kept.next_send;
+            }
+            kept.leaving.count += 1;
+            kept.leaving.awaited += 1;
+            kept.next_send = kept.next_send.wrapping_add(1);
+        }
+        let load = &mut self.leaving;
+        load.unsent = load.unsent.checked_sub(count).expect("no more is sent than was there");
+        load.advance(count, &mut |payload: &mut Option<P>| {
+            taken(payload.as_mut().expect("a payload for each last range"));
+        });
+        if load.unsent == 0 {
+            let sends = std::mem::take(&mut kept.leaving);
+            let load = std::mem::replace(load, kept.spare.pop().unwrap_or_default());
+            kept.loads.push_back((sends, load));
+        }
+    }
+
+    /// The kernel has given notice of the sends `first..=last`: [release](Self::release) what it held.
+    pub fn on_notice(&mut self, first: u32, last: u32) {
+        let Some(kept) = &mut self.kept else { return };
+        kept.leaving.on_notice(first, last);
+        kept.loads.iter_mut().for_each(|(sends, _)| sends.on_notice(first, last));
+    }
+
+    /// Lets caravans go that are sent to their end and that the kernel does not read any more. `gone` gets their payloads.
+    pub fn release(&mut self, mut gone: impl FnMut(P)) {
+        let Some(kept) = &mut self.kept else { return };
+        let mut at = 0;
+        while let Some((sends, _)) = kept.loads.get(at) {
+            if sends.awaited > 0 {
+                at += 1;
+            } else if let Some((_, mut load)) = kept.loads.remove(at) {
+                load.payloads.drain(..).flatten().for_each(&mut gone);
+                load.clear();
+                if kept.spare.len() < SPARE_COUNT_MAX {
+                    kept.spare.push(load);
+                }
+            }
+        }
+    }
+
+    /// Whether a part of the caravan on its way was sent without a copy: all of it is kept then.
+    #[inline]
+    #[must_use]
+    pub fn is_kept(&self) -> bool {
+        self.kept.as_ref().is_some_and(|kept| kept.leaving.count > 0)
+    }
+
+    /// Sends that no notice has come for.
+    #[inline]
+    #[must_use]
+    pub fn awaited_count(&self) -> u32 {
+        match &self.kept {
+            None => 0,
+            Some(kept) => {
+                kept.leaving.awaited + kept.loads.iter().map(|(sends, _)| sends.awaited).sum::<u32>()
+            }
+        }
+    }
+
+    /// Gives away what the kernel may still read, for a connection that ends: headers and payloads, of so many sends. What is on its way
+    /// without a copy is not sent any further.
+    pub fn take_kept(&mut self) -> (u32, Vec<(Vec<u8>, Vec<P>)>) {
+        let count = self.awaited_count();
+        let Some(kept) = &mut self.kept else { return (0, Vec::new()) };
+        let sends = std::mem::take(&mut kept.leaving);
+        if sends.count > 0 {
+            kept.loads.push_back((sends, std::mem::take(&mut self.leaving)));
+        }
+        let loads =
+            kept.loads.drain(..).map(|(_, load)| (load.bytes, load.payloads.into_iter().flatten().collect()));
+        (count, loads.collect())
     }
 
     /// If the kernel stopped in the middle of a payload: that payload and all of it that is still to be sent. For
@@ -310,7 +425,8 @@ impl<P> Caravan<P> {
         self.filling.clear();
     }
 
-    /// Forgets everything, on its way or not. `gone` gets the payloads.
+    /// Forgets everything, on its way or not, but for what the kernel may still read: [take](Self::take_kept) that first. `gone` gets the
+    /// payloads.
     pub fn clear(&mut self, mut gone: impl FnMut(P)) {
         for load in [&mut self.leaving, &mut self.filling] {
             load.payloads.drain(..).flatten().for_each(&mut gone);
@@ -321,7 +437,34 @@ impl<P> Caravan<P> {
     /// Gives memory back that an idle lane does not need.
     pub fn shrink(&mut self) {
         if self.is_empty() {
-            *self = Self::default();
+            (self.filling, self.leaving) = (Load::default(), Load::default());
+            // The numbers go on.
+            if let Some(kept) = &mut self.kept {
+                kept.spare = Vec::new();
+            }
+        }
+    }
+}
+
+impl<P> Default for Kept<P> {
+    fn default() -> Self {
+        Self { next_send: 0, leaving: Sends::default(), loads: VecDeque::new(), spare: Vec::new() }
+    }
+}
+
+impl Sends {
+    /// Takes off those that are among `first..=last`. Numbers wrap; far fewer than half of them are ever awaited.
+    fn on_notice(&mut self, first: u32, last: u32) {
+        if self.count == 0 {
+            return;
+        }
+        // Seen from our first one.
+        let from = first.wrapping_sub(self.first).cast_signed();
+        let to = last.wrapping_sub(self.first).cast_signed();
+        let end = i32::try_from(self.count - 1).unwrap_or(i32::MAX);
+        if to >= 0 && from <= end && from <= to {
+            let among = (to.min(end) - from.max(0)).unsigned_abs() + 1;
+            self.awaited = self.awaited.saturating_sub(among);
         }
     }
 }
@@ -340,8 +483,8 @@ impl<P> Load<P> {
         }
     }
 
-    /// Moves on by `count` bytes, which are less than all.
-    fn advance(&mut self, mut count: usize, gone: &mut impl FnMut(P)) {
+    /// Moves on by `count` bytes; `ended` gets the place of each payload that is sent to its end.
+    fn advance(&mut self, mut count: usize, ended: &mut impl FnMut(&mut Option<P>)) {
         let sent = &mut self.sent;
         while count > 0 {
             let part = self.parts[sent.part];
@@ -358,7 +501,7 @@ impl<P> Load<P> {
             sent.part += 1;
             sent.within = 0;
             if matches!(part, Part::Payload { is_last: true, .. }) {
-                gone(self.payloads[sent.payload].take().expect("a payload for each last range"));
+                ended(&mut self.payloads[sent.payload]);
                 sent.payload += 1;
             }
         }
@@ -431,7 +574,122 @@ mod tests {
         assert!(caravan.is_empty() && !caravan.ring());
     }
 
+    #[test]
+    fn what_is_sent_without_a_copy_stays_until_it_is_noticed() {
+        let mut caravan = Caravan::<Vec<u8>>::default();
+        let push = |caravan: &mut Caravan<Vec<u8>>, byte| {
+            caravan.push_header(b"head", false, 0);
+            caravan.push_payload(vec![byte; 10]);
+            caravan.push_range(0..10, true);
+            caravan.ring()
+        };
+        assert!(push(&mut caravan, 1));
+        let mut taken = Vec::new();
+        caravan.on_sent_zero_copy(9, true, |payload| taken.push(payload[0]));
+        assert!(caravan.is_kept() && taken.is_empty());
+        // The rest by copy: all of the caravan waits all the same.
+        caravan.on_sent_zero_copy(5, false, |payload| taken.push(payload[0]));
+        assert_eq!((taken, caravan.awaited_count(), caravan.is_kept()), (vec![1], 1, false));
+        assert!(caravan.is_empty());
+        assert!(push(&mut caravan, 2));
+        caravan.on_sent_zero_copy(14, true, |_| {});
+        assert!(push(&mut caravan, 3));
+        caravan.on_sent(14, |payload| assert_eq!(payload[0], 3));
+        let mut gone = Vec::new();
+        // Out of order, which devices with several queues may do.
+        caravan.on_notice(1, 1);
+        caravan.release(|payload| gone.push(payload[0]));
+        assert_eq!((&gone[..], caravan.awaited_count()), (&[2][..], 1));
+        caravan.shrink();
+        caravan.on_notice(0, 0);
+        caravan.release(|payload| gone.push(payload[0]));
+        assert_eq!((gone, caravan.awaited_count()), (vec![2, 1], 0));
+        // The numbers go on.
+        assert!(push(&mut caravan, 4));
+        caravan.on_sent_zero_copy(1, true, |_| {});
+        caravan.on_notice(0, 1);
+        caravan.release(|_| panic!("those are gone"));
+        assert_eq!(caravan.awaited_count(), 1);
+        assert!(push(&mut caravan, 5) || caravan.is_leaving());
+        let (count, kept) = caravan.take_kept();
+        assert_eq!((count, kept), (1, vec![(b"head".to_vec(), vec![vec![4; 10]])]));
+        assert!(!caravan.is_leaving() && caravan.awaited_count() == 0);
+    }
+
+    #[test]
+    fn a_notice_may_come_before_the_rest_is_sent() {
+        let mut caravan = Caravan::<Vec<u8>>::default();
+        caravan.push_payload(vec![1; 10]);
+        caravan.push_range(0..10, true);
+        assert!(caravan.ring());
+        caravan.on_sent_zero_copy(5, true, |_| panic!("half of it"));
+        caravan.on_notice(0, 0);
+        caravan.release(|_| panic!("it is still to be sent"));
+        caravan.on_sent_zero_copy(5, false, |_| {});
+        let mut gone_count = 0;
+        caravan.release(|_| gone_count += 1);
+        assert_eq!((gone_count, caravan.awaited_count()), (1, 0));
+    }
+
     proptest! {
+        /// However sends are cut and notices come, in ranges and out of order, also where numbers wrap: every payload is let go once, and not
+        /// before the last notice of its caravan.
+        #[test]
+        fn kept_payloads_go_with_the_last_notice(
+            caravans in proptest::collection::vec(proptest::collection::vec((1usize..40, any::<bool>()), 1..6), 1..12),
+            notices in proptest::collection::vec((any::<u32>(), 0u32..3), 0..40),
+            start in prop_oneof![Just(0u32), Just(u32::MAX - 3)],
+        ) {
+            let mut caravan = Caravan::<Vec<u8>>::default();
+            caravan.kept = Some(Box::new(Kept { next_send: start, ..Kept::default() }));
+            // Of each send without a copy, its caravan.
+            let (mut sends, mut expected) = (Vec::new(), 0);
+            for (number, cuts) in caravans.iter().enumerate() {
+                let length: usize = cuts.iter().map(|(count, _)| count).sum();
+                caravan.push_payload(vec![number as u8; length]);
+                caravan.push_range(0..length as u32, true);
+                prop_assert!(caravan.ring());
+                for (count, is_zero_copy) in cuts {
+                    if *is_zero_copy {
+                        sends.push(number);
+                    }
+                    if *is_zero_copy || caravan.is_kept() {
+                        caravan.on_sent_zero_copy(*count, *is_zero_copy, |_| {});
+                    } else {
+                        caravan.on_sent(*count, drop);
+                    }
+                }
+                prop_assert!(!caravan.is_leaving());
+                expected += usize::from(cuts.iter().any(|(_, is_zero_copy)| *is_zero_copy));
+            }
+            let mut is_noticed = vec![false; sends.len()];
+            let mut gone = Vec::new();
+            let all = (0..sends.len() as u32).map(|at| (at, 0));
+            for (at, more) in notices.into_iter().chain(all) {
+                if sends.is_empty() {
+                    break;
+                }
+                let first = at as usize % sends.len();
+                let last = (first + more as usize).min(sends.len() - 1);
+                // Each send is noticed once.
+                if is_noticed[first..=last].contains(&true) {
+                    continue;
+                }
+                is_noticed[first..=last].fill(true);
+                caravan.on_notice(start.wrapping_add(first as u32), start.wrapping_add(last as u32));
+                caravan.release(|payload| gone.push(usize::from(payload[0])));
+                let left = is_noticed.iter().filter(|is_noticed| !**is_noticed).count();
+                prop_assert_eq!(caravan.awaited_count() as usize, left);
+                for number in &gone {
+                    let mut of_it = sends.iter().zip(&is_noticed).filter(|(of, _)| *of == number);
+                    prop_assert!(of_it.all(|(_, is_noticed)| *is_noticed));
+                }
+            }
+            prop_assert_eq!(gone.len(), expected);
+            gone.dedup();
+            prop_assert_eq!(gone.len(), expected);
+        }
+
         /// However the kernel cuts it, and whatever is copied on the way, the bytes come out in order, and each payload is
         /// let go exactly when its last byte is gone.
         #[test]

@@ -670,15 +670,41 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
     /// The kernel has taken `count` bytes. Completions that waited for this come with the next event.
     pub fn on_sent(&mut self, count: usize) {
         let (slots, finished) = (&mut self.slots, &mut self.finished);
-        self.caravan.on_sent(count, |DataRange { slot, ends_window }| {
-            if let State::Live(command) = &mut slots[usize::from(slot)].state {
-                command.in_transit -= 1;
-                command.window_count -= u32::from(ends_window);
-                if command.in_transit == 0 && command.completion.is_some() {
-                    finished.push(slot);
-                }
+        self.caravan.on_sent(count, |range| range_gone(slots, finished, range));
+    }
+
+    /// Whether all that is on its way stays where it is until the kernel has read it, wherever this queue's commands are moved to. Data
+    /// that is a part of its command itself, or of an array given as its buffer, does not.
+    #[must_use]
+    pub fn lies_still(&self) -> bool {
+        let start = self.slots.as_ptr().addr();
+        let commands = start..start + self.slots.capacity() * size_of::<Slot<B, U>>();
+        let mut lies_still = true;
+        self.for_each_piece(|piece| {
+            lies_still = piece.is_empty() || !commands.contains(&piece.as_ptr().addr());
+            lies_still
+        });
+        lies_still
+    }
+
+    /// As [`on_sent`](Self::on_sent), of bytes that were sent without a copy if `is_zero_copy`, or that follow such in the same caravan:
+    /// their commands end when the kernel has given notice. See [`Caravan::on_sent_zero_copy`].
+    pub fn on_sent_zero_copy(&mut self, count: usize, is_zero_copy: bool) {
+        let (slots, finished) = (&mut self.slots, &mut self.finished);
+        self.caravan.on_sent_zero_copy(count, is_zero_copy, |DataRange { slot, ends_window }| {
+            // The controller may ask for more before the notice comes.
+            if let State::Live(command) = &mut slots[usize::from(*slot)].state {
+                command.window_count -= u32::from(std::mem::take(ends_window));
             }
         });
+        self.caravan.release(|range| range_gone(slots, finished, range));
+    }
+
+    /// The kernel has given notice of the sends `first..=last`. Completions that waited for this come with the next event.
+    pub fn on_notice(&mut self, first: u32, last: u32) {
+        let (slots, finished) = (&mut self.slots, &mut self.finished);
+        self.caravan.on_notice(first, last);
+        self.caravan.release(|range| range_gone(slots, finished, range));
     }
 
     /// Whether completions wait that need no further input.
@@ -700,7 +726,7 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
         term_req(Sender::Controller, violation, self.framer.offending_header())
     }
 
-    /// After the connection is closed: takes out a command that has not ended, with `status` in place of an answer.
+    /// After the connection is closed, and the kernel is done with what was sent: takes out a command that has not ended, with `status` in place of an answer.
     /// Those that the controller had answered keep its answer.
     pub fn next_unfinished(&mut self, status: Status) -> Option<Completion<B, U>> {
         let slot = self.unfinished()?;
@@ -708,7 +734,7 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
         Some(self.take(Ended { slot }))
     }
 
-    /// After the connection is closed: takes out a command that has not ended, to judge what becomes of it.
+    /// After the connection is closed, and the kernel is done with what was sent: takes out a command that has not ended, to judge what becomes of it.
     pub fn next_unfinished_command(&mut self) -> Option<Unfinished<B, U>> {
         let ring_count = self.ring_count;
         let slot = self.unfinished()?;
@@ -727,11 +753,40 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
 
     /// A slot whose command has not ended.
     fn unfinished(&mut self) -> Option<u16> {
+        debug_assert_eq!(self.caravan.awaited_count(), 0, "the kernel may still read their data");
         self.caravan.clear(drop);
         self.incoming = Incoming::None;
         self.finished.clear();
         let slot = self.slots.iter().position(|slot| matches!(slot.state, State::Live(_)))?;
         Some(u16::try_from(slot).expect("few slots"))
+    }
+}
+
+impl<B, U> HostQueue<B, U> {
+    /// Sends without a copy whose bytes the kernel may still read.
+    #[inline]
+    #[must_use]
+    pub fn awaited_count(&self) -> u32 {
+        self.caravan.awaited_count()
+    }
+
+    /// Gives up everything that the kernel may still read, for good: it is never used for anything else.
+    pub fn leak(&mut self) {
+        std::mem::forget(std::mem::take(&mut self.slots));
+        std::mem::forget(std::mem::take(&mut self.caravan));
+    }
+}
+
+/// A range of a command's data is sent, and nobody reads it any more.
+#[inline]
+fn range_gone<B, U>(slots: &mut [Slot<B, U>], finished: &mut Vec<u16>, range: DataRange) {
+    let DataRange { slot, ends_window } = range;
+    if let State::Live(command) = &mut slots[usize::from(slot)].state {
+        command.in_transit -= 1;
+        command.window_count -= u32::from(ends_window);
+        if command.in_transit == 0 && command.completion.is_some() {
+            finished.push(slot);
+        }
     }
 }
 

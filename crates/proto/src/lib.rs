@@ -68,6 +68,7 @@ pub mod keep_alive;
 pub mod receive;
 mod violation;
 mod write_data;
+pub mod zero_copy;
 
 pub use caravan::{Caravan, Piece};
 pub use command_table::{SLOT_COUNT_MAX, Slot};
