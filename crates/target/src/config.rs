@@ -14,6 +14,7 @@ use std::ops::RangeInclusive;
 
 use proto::doorbell::Policy as DoorbellPolicy;
 use proto::receive::Receive;
+use proto::zero_copy::Policy as ZeroCopy;
 use reactor::{BusyPoll, CoreList, EngineKind, SpinPolicy};
 use store::Spec;
 use wire::discovery::{DISCOVERY_PORT, IO_PORT};
@@ -70,6 +71,8 @@ pub struct ReactorConfig {
     pub receive: Receive,
     /// Data of writes, or the rest of it, is received straight into its buffer from this size on, bytes.
     pub in_place_bytes: usize,
+    /// Which answers are sent from where they lie, without a copy.
+    pub zero_copy: ZeroCopy,
 }
 
 /// A receive of its own for each such piece costs less than its copy out of a warm buffer (docs/design/socket-path.md).
@@ -98,6 +101,7 @@ impl Default for ReactorConfig {
             busy_poll: BusyPoll::OFF,
             receive: Receive::default(),
             in_place_bytes: IN_PLACE_BYTES,
+            zero_copy: ZeroCopy::default(),
         }
     }
 }

@@ -13,8 +13,9 @@ use std::sync::Arc;
 
 use proto::controller_queue::QueueSettings;
 use proto::doorbell::{Doorbell, Policy};
+use proto::zero_copy::{Policy as ZeroCopy, Threshold};
 use proto::{ControllerQueue, Piece, Slot};
-use reactor::{Buffer, Io, ListenerTag, Payload, Segment, Sent, SocketId};
+use reactor::{Buffer, Held, Io, ListenerTag, Payload, Pool, Segment, Sent, SocketId, stays_on_this_machine};
 use store::Ticket;
 use wire::digest::DataDigest;
 use wire::id::Qid;
@@ -124,6 +125,12 @@ pub(crate) struct Lane {
     pub(crate) pdu_since_ns: Option<u64>,
     /// Since when the socket takes nothing, ns.
     blocked_since_ns: Option<u64>,
+    /// Which sends leave their bytes where they lie.
+    zero_copy: Threshold,
+    /// Since when no notice of such sends has come, ns.
+    unnoticed_since_ns: Option<u64>,
+    /// On the list of lanes that await notices.
+    pub(crate) is_awaiting: bool,
     /// When it came into its state, ns.
     pub(crate) state_since_ns: u64,
     /// When its timer rings, ns; 0 if none is set.
@@ -194,6 +201,9 @@ impl Lane {
             is_dirty: false,
             pdu_since_ns: None,
             blocked_since_ns: None,
+            zero_copy: Threshold::NEVER,
+            unnoticed_since_ns: None,
+            is_awaiting: false,
             state_since_ns: now_ns,
             timer_ns: 0,
             is_ending: false,
@@ -215,6 +225,17 @@ impl Lane {
     /// Changes when what waits to be sent leaves, from its next look on.
     pub(crate) fn set_doorbell(&mut self, policy: Policy) {
         self.doorbell.set_policy(policy);
+    }
+
+    /// From now on its sends may leave their bytes where they lie.
+    pub(crate) fn set_zero_copy<I: Io<Message>>(&mut self, io: &mut I, policy: ZeroCopy) {
+        let threshold = Threshold::new(policy, stays_on_this_machine(self.local, self.peer));
+        let Some(socket) = self.socket.filter(|_| threshold.is_on()) else { return };
+        if io.allow_zero_copy(socket) {
+            self.zero_copy = threshold;
+        } else {
+            tracing::debug!(peer = ?self.peer, "no zero-copy on this socket");
+        }
     }
 
     pub(crate) fn enter(&mut self, state: LaneState, now_ns: u64) {
@@ -341,9 +362,25 @@ impl Lane {
                 }
             }
             self.counters.send_count.add(1);
-            match io.send(socket, &segments[..count]) {
+            let segments = &segments[..count];
+            let is_meant = self.zero_copy.takes(length) && lies_still(caravan) && has_plenty(io.pool());
+            let (sent, is_zero_copy) = if is_meant {
+                io.send_zero_copy(socket, segments)
+            } else {
+                (io.send(socket, segments), false)
+            };
+            match sent {
                 Sent::Bytes(sent) => {
-                    caravan.on_sent(sent, drop);
+                    if is_zero_copy || caravan.is_kept() {
+                        caravan.on_sent_zero_copy(sent, is_zero_copy, |_| {});
+                        caravan.release(drop);
+                    } else {
+                        caravan.on_sent(sent, drop);
+                    }
+                    if is_zero_copy {
+                        self.counters.on_zero_copy(sent, caravan.awaited_count());
+                        self.unnoticed_since_ns.get_or_insert(io.now_ns());
+                    }
                     self.counters.sent_bytes.add(sent as u64);
                     room = room.saturating_sub(sent);
                     if sent < length {
@@ -371,6 +408,46 @@ impl Lane {
         }
     }
 
+    /// Whether the kernel still reads something that was sent.
+    #[inline]
+    pub(crate) fn awaits_notices(&mut self) -> bool {
+        self.queue.caravan().awaited_count() > 0
+    }
+
+    /// Lets go of what the kernel does not read any more.
+    pub(crate) fn take_notices<I: Io<Message>>(&mut self, io: &mut I) {
+        let Some(socket) = self.socket else { return };
+        let caravan = self.queue.caravan();
+        while caravan.awaited_count() > 0
+            && let Some(notice) = io.next_notice(socket)
+        {
+            caravan.on_notice(notice.first, notice.last);
+            caravan.release(drop);
+            let awaited_count = caravan.awaited_count();
+            self.unnoticed_since_ns = (awaited_count > 0).then(|| io.now_ns());
+            self.counters.on_notice(notice, awaited_count);
+            if self.zero_copy.on_notice(notice.send_count(), notice.is_copied) {
+                tracing::debug!(peer = ?self.peer, "the kernel copies what is sent without a copy: no more of it");
+            }
+        }
+    }
+
+    /// Closes its socket. What the kernel still reads stays until it is done.
+    pub(crate) fn close<I: Io<Message>>(&mut self, io: &mut I) {
+        let Some(socket) = self.socket.take() else { return };
+        let (awaited_count, kept) = self.queue.caravan().take_kept();
+        self.unnoticed_since_ns = None;
+        if awaited_count == 0 {
+            return io.close(socket);
+        }
+        let mut held = Held { awaited_count, ..Held::default() };
+        for (headers, payloads) in kept {
+            held.headers.push(headers);
+            held.payloads.extend(payloads);
+        }
+        io.close_holding(socket, held);
+    }
+
     /// When this lane's patience with its peer ends next, ns, and with what.
     pub(crate) fn deadline(&self, timeouts: &LaneTimeouts) -> Option<(u64, &'static str)> {
         let since = |since_ns: u64, wait_ns: u64| since_ns.saturating_add(wait_ns);
@@ -388,7 +465,9 @@ impl Lane {
         };
         let pdu = self.pdu_since_ns.map(|at_ns| (since(at_ns, timeouts.pdu_ns), "PDU not complete in time"));
         let send = self.blocked_since_ns.map(|at_ns| (since(at_ns, timeouts.send_ns), "reads nothing"));
-        [state, pdu, send].into_iter().flatten().min_by_key(|(deadline_ns, _)| *deadline_ns)
+        let notice =
+            self.unnoticed_since_ns.map(|at_ns| (since(at_ns, timeouts.send_ns), "acknowledges nothing"));
+        [state, pdu, send, notice].into_iter().flatten().min_by_key(|(deadline_ns, _)| *deadline_ns)
     }
 
     /// Gives memory back that an idle lane does not need. Says whether that was possible.
@@ -401,6 +480,17 @@ impl Lane {
         self.backlog = Vec::new();
         true
     }
+}
+
+/// Whether all that is on its way stays as it is until the kernel has read it, and read it again for a peer that did not get it. Memory
+/// of a namespace does not: a block that is half old and half new would be neither.
+fn lies_still(caravan: &proto::Caravan<Payload>) -> bool {
+    !caravan.pieces().any(|piece| matches!(piece, Piece::Payload(Payload::Memory(_), _)))
+}
+
+/// Whether buffers can be done without for longer: peers that acknowledge nothing hold at most half of them.
+fn has_plenty(pool: &Pool) -> bool {
+    pool.free_bytes() >= pool.capacity_bytes() / 2
 }
 
 /// The digest of a range of a payload.

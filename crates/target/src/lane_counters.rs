@@ -1,7 +1,7 @@
 //! Counters of one lane: written by its reactor alone, read by anyone.
 
 use proto::doorbell::{DoorbellCounters, Reason};
-use reactor::{Counter, Durations, SharedDurations};
+use reactor::{Counter, Durations, Notice, SharedDurations};
 use serde::Serialize;
 
 /// What a lane has done.
@@ -39,6 +39,14 @@ pub struct LaneCounters {
     pub received_bytes: Counter,
     /// Of these, bytes received where they belong.
     pub in_place_bytes: Counter,
+    /// Sends that left their bytes where they lay.
+    pub zero_copy_count: Counter,
+    /// Bytes of these.
+    pub zero_copy_bytes: Counter,
+    /// Of these sends, those whose bytes the kernel copied after all.
+    pub zero_copy_copied_count: Counter,
+    /// Of these sends, those whose bytes the kernel may still read.
+    pub zero_copy_awaited_count: Counter,
     /// Doorbells by [`Reason`].
     pub rings: [Counter; Reason::ALL.len()],
     /// Time that the oldest of each caravan waited for the doorbell, ns in all.
@@ -90,6 +98,14 @@ pub struct LaneReport {
     pub received_bytes: u64,
     /// Of these, bytes received where they belong.
     pub in_place_bytes: u64,
+    /// Sends that left their bytes where they lay.
+    pub zero_copy_count: u64,
+    /// Bytes of these.
+    pub zero_copy_bytes: u64,
+    /// Of these sends, those whose bytes the kernel copied after all.
+    pub zero_copy_copied_count: u64,
+    /// Of these sends, those whose bytes the kernel may still read.
+    pub zero_copy_awaited_count: u64,
     /// Doorbells by reason.
     pub rings: Vec<(&'static str, u64)>,
     /// Time that the oldest of each caravan waited for the doorbell, ns in all.
@@ -123,6 +139,20 @@ impl LaneCounters {
         self.doorbell_waited_ns.set(doorbell.waited_ns);
     }
 
+    /// So many bytes were sent from where they lie; the kernel reads so many sends now.
+    pub(crate) fn on_zero_copy(&self, sent_bytes: usize, awaited_count: u32) {
+        self.zero_copy_count.add(1);
+        self.zero_copy_bytes.add(sent_bytes as u64);
+        self.zero_copy_awaited_count.set(awaited_count.into());
+    }
+
+    /// The kernel is done with some of them, and still reads so many.
+    pub(crate) fn on_notice(&self, notice: Notice, awaited_count: u32) {
+        let copied_count = if notice.is_copied { notice.send_count() } else { 0 };
+        self.zero_copy_copied_count.add(copied_count.into());
+        self.zero_copy_awaited_count.set(awaited_count.into());
+    }
+
     /// How they stand.
     #[must_use]
     pub fn report(&self) -> LaneReport {
@@ -146,6 +176,10 @@ impl LaneCounters {
             dry_receive_count: self.dry_receive_count.get(),
             received_bytes: self.received_bytes.get(),
             in_place_bytes: self.in_place_bytes.get(),
+            zero_copy_count: self.zero_copy_count.get(),
+            zero_copy_bytes: self.zero_copy_bytes.get(),
+            zero_copy_copied_count: self.zero_copy_copied_count.get(),
+            zero_copy_awaited_count: self.zero_copy_awaited_count.get(),
             rings: rings.into_iter().filter(|(_, count)| *count > 0).collect(),
             doorbell_waited_ns: self.doorbell_waited_ns.get(),
             phases: phases.map(|(phase, times)| PhaseReport::new(phase, &times.get())).to_vec(),

@@ -104,6 +104,7 @@ impl Target {
             doorbell: config.reactors.doorbell,
             receive: config.reactors.receive,
             in_place_bytes: config.reactors.in_place_bytes,
+            zero_copy: config.reactors.zero_copy,
             ..serving_settings(&config.limits, &config.timeouts, reactor_count)
         };
         let control = control_settings(config, target.operator.discovery_nqn(), reactor_count);
@@ -404,6 +405,7 @@ fn serving_settings(limits: &Limits, timeouts: &TimeoutConfig, reactor_count: u1
         doorbell: defaults.doorbell,
         receive: defaults.receive,
         in_place_bytes: defaults.in_place_bytes,
+        zero_copy: defaults.zero_copy,
         unconnected_count_max: limits.unconnected_count_max,
         reactor_count,
     }

@@ -9,6 +9,7 @@ mod unconnected;
 use proto::controller_queue::QueueSettings;
 use proto::doorbell::Policy;
 use proto::receive::Receive;
+use proto::zero_copy::Policy as ZeroCopy;
 use reactor::{Application, Completion, Connection, Io, ListenerTag, SocketId, Token};
 use store::Ticket;
 
@@ -41,6 +42,9 @@ const SWEEP_TIMER: Token = CONTROL_TIMER | 1;
 /// The timer of the memcached door.
 const DOOR_TIMER: Token = CONTROL_TIMER | 2;
 
+/// The timer that looks for notices of what was sent without a copy.
+const NOTICE_TIMER: Token = CONTROL_TIMER | 3;
+
 /// How the lanes of a target serve.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ServingSettings {
@@ -51,6 +55,8 @@ pub(crate) struct ServingSettings {
     pub(crate) receive: Receive,
     /// The rest of a PDU's data is received straight into its buffer if it is at least this long.
     pub(crate) in_place_bytes: usize,
+    /// Which answers are sent from where they lie, without a copy.
+    pub(crate) zero_copy: ZeroCopy,
     /// Connections without a queue, of all reactors, and how many reactors these are.
     pub(crate) unconnected_count_max: u32,
     pub(crate) reactor_count: u16,
@@ -92,6 +98,9 @@ pub struct Serving {
     held: Vec<u32>,
     /// Lanes with failures to report.
     failing: Vec<u32>,
+    /// Lanes of which the kernel still reads something that was sent.
+    awaiting: Vec<LaneId>,
+    has_notice_timer: bool,
     /// Lanes that the sweep looks at: those that are not idle.
     active: Vec<LaneId>,
     /// Version of the table that the control plane was last told to be in use.
@@ -126,6 +135,8 @@ impl Serving {
             dirty: Vec::new(),
             held: Vec::new(),
             failing: Vec::new(),
+            awaiting: Vec::new(),
+            has_notice_timer: false,
             active: Vec::new(),
             table_version_told: 0,
             active_count_told: 0,
@@ -351,6 +362,8 @@ impl Application for Serving {
             self.drain_control(io);
         } else if token == SWEEP_TIMER {
             self.sweep(io);
+        } else if token == NOTICE_TIMER {
+            self.on_notice_timer(io);
         } else if token == DOOR_TIMER {
             self.door.sweep(io);
         } else {
@@ -429,6 +442,9 @@ impl Application for Serving {
         let mut worked = self.drain_commands(io);
         if self.commands.namespaces.has_logs {
             worked |= self.tend_logs(io);
+        }
+        if !self.awaiting.is_empty() {
+            self.take_notices(io);
         }
         if self.commands.has_waiting() || !self.held.is_empty() {
             self.go_on(io);

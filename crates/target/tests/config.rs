@@ -6,6 +6,7 @@ use nvlane_target::config::{
 use nvlane_target::subsystem::Access;
 use proptest::prelude::*;
 use proto::receive::Receive;
+use proto::zero_copy::Policy as ZeroCopy;
 use reactor::EngineKind;
 use wire::id::Nsid;
 
@@ -76,8 +77,8 @@ fn what_the_example_shows_as_defaults_is_valid_and_mostly_the_default() {
         )
     );
     assert_eq!(
-        (shown.reactors.receive, shown.reactors.in_place_bytes),
-        (short.reactors.receive, short.reactors.in_place_bytes)
+        (shown.reactors.receive, shown.reactors.in_place_bytes, shown.reactors.zero_copy),
+        (short.reactors.receive, short.reactors.in_place_bytes, short.reactors.zero_copy)
     );
     assert_eq!(shown.reactors.threads, Threads::Count(4));
     assert_eq!(shown.discovery.referrals.len(), 1);
@@ -128,6 +129,7 @@ fn reactors_and_limits_are_read() {
         pool = 134217728
         receive = "pdu"
         in_place = "32K"
+        zero_copy = "128K"
         [limits]
         transfer = "256K"
         in_capsule = 4096
@@ -150,6 +152,7 @@ fn reactors_and_limits_are_read() {
     assert_eq!(config.reactors.engine, Some(EngineKind::Epoll));
     assert_eq!(config.reactors.pool_bytes, 128 << 20);
     assert_eq!((config.reactors.receive, config.reactors.in_place_bytes), (Receive::Pdu, 32 << 10));
+    assert_eq!(config.reactors.zero_copy, ZeroCopy::From(128 << 10));
     assert_eq!((config.limits.transfer_bytes_max, config.limits.in_capsule_bytes), (256 << 10, 4096));
     assert_eq!((config.limits.h2c_data_bytes_max, config.limits.window_bytes_max), (8192, 65_536));
     assert_eq!((config.limits.window_count_max, config.limits.data_alignment.bytes()), (4, 128));

@@ -213,6 +213,7 @@ struct RawReactors {
     busy_poll_budget: Option<Spanned<u16>>,
     receive: Option<Spanned<String>>,
     in_place: Option<Spanned<RawSize>>,
+    zero_copy: Option<Spanned<String>>,
     pool: Option<Spanned<RawSize>>,
 }
 
@@ -468,6 +469,11 @@ impl Reader<'_> {
         {
             // No data is longer than memory.
             reactors.in_place_bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        }
+        if let Some(zero_copy) = &raw.zero_copy
+            && let Some(policy) = self.parsed(zero_copy, "")
+        {
+            reactors.zero_copy = policy;
         }
         if let Some(pool) = raw.pool {
             self.spans.insert(Place::Reactors("pool"), pool.span());

@@ -539,6 +539,7 @@ impl Serving {
 
     pub(super) fn on_answer(&mut self, io: &mut impl Io<Message>, answer: Answer) {
         let now_ns = io.now_ns();
+        let zero_copy = self.settings.zero_copy;
         let id = answer.command.lane;
         let Some(lane) = self.lane_of(id) else { return };
         if !lane.takes_commands() {
@@ -554,6 +555,9 @@ impl Serving {
                     );
                     connected = u64::from(!established.qid.is_admin());
                     lane.establish(established, now_ns);
+                    if !lane.qid.is_admin() {
+                        lane.set_zero_copy(io, zero_copy);
+                    }
                 }
                 None => lane.enter(LaneState::Unconnected { refused: 0 }, now_ns),
             }

@@ -11,7 +11,7 @@ use wire::opcode::AdminOpcode;
 use wire::sqe::Fuse;
 use wire::status::Status;
 
-use super::{Place, SWEEP_TIMER, Serving};
+use super::{NOTICE_TIMER, Place, SWEEP_TIMER, Serving};
 use crate::admission::{reason, reason_of};
 use crate::commands::Caller;
 use crate::control_record::LaneId;
@@ -27,6 +27,9 @@ const PLACED_BYTES_MAX: usize = 512 << 10;
 
 /// Lanes that took in no command for this long give back memory that they do not need, ns.
 const SWEEP_NS: u64 = 5_000_000_000;
+
+/// Notices are looked for so often at least, ns: those of a paused socket wake nobody.
+const NOTICE_NS: u64 = 5_000_000;
 
 /// Deadlines of lanes are rounded up to this, ns: thousands of lanes whose time is over, or was, wake the reactor a few times
 /// a second and not one by one.
@@ -357,9 +360,7 @@ impl Serving {
         let now_ns = io.now_ns();
         self.uncount_unconnected(index);
         let Some(lane) = self.lane(index) else { return };
-        if let Some(socket) = lane.socket.take() {
-            io.close(socket);
-        }
+        lane.close(io);
         if lane.state != LaneState::Draining {
             lane.enter(LaneState::Draining, now_ns);
             lane.pdu_since_ns = None;
@@ -394,9 +395,7 @@ impl Serving {
         if lane.in_flight > 0 || !(lane.state == LaneState::Draining || lane.is_ending) {
             return;
         }
-        if let Some(socket) = lane.socket.take() {
-            io.close(socket);
-        }
+        lane.close(io);
         let (id, napi, is_placed) = (lane.id, lane.napi, lane.is_placed);
         let address = lane.peer.map(|peer| peer.ip());
         let was_known = !matches!(lane.state, LaneState::Initialising | LaneState::Unconnected { .. });
@@ -408,6 +407,21 @@ impl Serving {
         io.post(0, Message::Gone(address));
         if was_known {
             io.post(0, Message::Request(Request { lane: id, kind: RequestKind::Ended }));
+        }
+    }
+
+    /// Looks for notices again later, if some are awaited.
+    pub(super) fn on_notice_timer(&mut self, io: &mut impl Io<Message>) {
+        self.has_notice_timer = false;
+        self.take_notices(io);
+        if !self.awaiting.is_empty() {
+            self.set_notice_timer(io);
+        }
+    }
+
+    fn set_notice_timer(&mut self, io: &mut impl Io<Message>) {
+        if !std::mem::replace(&mut self.has_notice_timer, true) {
+            io.set_timer(io.now_ns() + NOTICE_NS, NOTICE_TIMER);
         }
     }
 
@@ -453,7 +467,34 @@ impl Serving {
             }
             Flushed::Broken => self.close(io, index),
         }
+        self.await_notices(io, index);
         flushed
+    }
+
+    /// Has a lane looked after whose sends the kernel may still read.
+    #[inline]
+    fn await_notices(&mut self, io: &mut impl Io<Message>, index: u32) {
+        let Some(lane) = self.lane(index) else { return };
+        if !lane.awaits_notices() || std::mem::replace(&mut lane.is_awaiting, true) {
+            return;
+        }
+        let id = lane.id;
+        self.set_lane_timer(io, index);
+        self.awaiting.push(id);
+        self.set_notice_timer(io);
+    }
+
+    /// Lets go of what the kernel does not read any more.
+    #[cold]
+    pub(super) fn take_notices(&mut self, io: &mut impl Io<Message>) {
+        let mut awaiting = std::mem::take(&mut self.awaiting);
+        awaiting.retain(|&id| {
+            let Some(lane) = self.lane_of(id) else { return false };
+            lane.take_notices(io);
+            lane.is_awaiting = lane.awaits_notices();
+            lane.is_awaiting
+        });
+        self.awaiting = awaiting;
     }
 
     /// Lets lanes that have become idle give memory back. Those that are idle are not looked at, and a reactor whose lanes all are
