@@ -70,19 +70,21 @@ impl Drop for Staging {
 }
 
 /// Gathers what `for_each_piece` gives and sends it in one call, of long pieces no more than fits into `length_max`. Gives the number of
-/// bytes taken, and whether that was less than was given to the socket.
+/// bytes taken, and whether that was less than was given to the socket. `is_zero_copy` says of so many bytes whether they are to be sent
+/// without a copy.
 #[inline]
 pub(crate) fn send<'a>(
     socket: &Socket,
     piece_count: usize,
     length_max: usize,
     for_each_piece: impl FnOnce(&mut dyn FnMut(&'a [u8]) -> bool),
+    is_zero_copy: impl FnOnce(usize) -> bool,
 ) -> Result<Progress, LinkError> {
     // Most caravans are one run of headers; to clear a long array for them would cost more than they do.
     if piece_count <= 8 {
-        send_up_to::<8>(socket, length_max, for_each_piece)
+        send_up_to::<8>(socket, length_max, for_each_piece, is_zero_copy)
     } else {
-        send_up_to::<256>(socket, length_max, for_each_piece)
+        send_up_to::<256>(socket, length_max, for_each_piece, is_zero_copy)
     }
 }
 
@@ -92,6 +94,8 @@ pub(crate) struct Progress {
     pub(crate) sent_bytes: usize,
     /// The socket took less than it was given.
     pub(crate) is_blocked: bool,
+    /// A notice will tell when the kernel is done with the bytes.
+    pub(crate) is_zero_copy: bool,
 }
 
 #[inline]
@@ -99,6 +103,7 @@ fn send_up_to<'a, const COUNT: usize>(
     socket: &Socket,
     length_max: usize,
     for_each_piece: impl FnOnce(&mut dyn FnMut(&'a [u8]) -> bool),
+    is_zero_copy: impl FnOnce(usize) -> bool,
 ) -> Result<Progress, LinkError> {
     const { assert!(COUNT <= SEGMENT_COUNT_MAX) };
     let mut segments = [Segment::EMPTY; COUNT];
@@ -114,9 +119,15 @@ fn send_up_to<'a, const COUNT: usize>(
         (count, length) = (count + 1, length + sent.len());
         sent.len() == piece.len()
     });
-    match socket.send(&segments[..count], false) {
-        Sent::Bytes(sent_bytes) => Ok(Progress { sent_bytes, is_blocked: sent_bytes < length }),
-        Sent::Blocked => Ok(Progress { sent_bytes: 0, is_blocked: true }),
+    let segments = &segments[..count];
+    let (sent, is_zero_copy) = if is_zero_copy(length) {
+        socket.send_zero_copy(segments)
+    } else {
+        (socket.send(segments, false), false)
+    };
+    match sent {
+        Sent::Bytes(sent_bytes) => Ok(Progress { sent_bytes, is_blocked: sent_bytes < length, is_zero_copy }),
+        Sent::Blocked => Ok(Progress { sent_bytes: 0, is_blocked: true, is_zero_copy }),
         Sent::Failed(error) => Err(error.into()),
     }
 }
@@ -300,9 +311,10 @@ mod tests {
         let (short, long) = (vec![1; WHOLE_BYTES_MAX], vec![2; 4 * WHOLE_BYTES_MAX]);
         let sent_bytes = |room: usize| {
             let pieces = [&short[..], &short, &long, &short];
-            let progress = send(&socket, 4, room, |each| {
+            let each_piece = |each: &mut dyn FnMut(_) -> bool| {
                 let _ = pieces.into_iter().all(each);
-            });
+            };
+            let progress = send(&socket, 4, room, each_piece, |_| false);
             progress.unwrap().sent_bytes
         };
         assert_eq!(sent_bytes(3 * WHOLE_BYTES_MAX), 3 * WHOLE_BYTES_MAX, "the long one in part");

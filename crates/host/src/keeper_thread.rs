@@ -324,7 +324,7 @@ fn flush(keeper: &mut Keeper, socket: &Socket, is_blocked: &mut bool) -> Result<
     while keeper.ring() {
         // Admin data is short; there are few pieces.
         let sender: &Keeper = keeper;
-        let progress = send(socket, 0, usize::MAX, |each| sender.for_each_piece(each))?;
+        let progress = send(socket, 0, usize::MAX, |each| sender.for_each_piece(each), |_| false)?;
         keeper.on_sent(progress.sent_bytes);
         if progress.is_blocked {
             *is_blocked = true;

@@ -19,14 +19,18 @@ use proto::doorbell::{Doorbell, DoorbellCounters, Policy};
 use proto::handshake::Agreement;
 use proto::host_queue::DataBuffer;
 use proto::receive::Receive;
-use reactor::{Address as Post, Arrival, Asked, BusyPoll, Mailbox, Received, Socket, SpinBudget};
+use proto::zero_copy::{Policy as ZeroCopy, Threshold};
+use reactor::{
+    Address as Post, Arrival, Asked, BusyPoll, Mailbox, Received, Socket, SpinBudget, stays_on_this_machine,
+};
 use wire::id::Qid;
 
 use crate::association::{Claim, KeeperMessage};
-use crate::connect::{Clock, Dialer, Dialled, Interest, Staging, reset, send, sleep};
+use crate::connect::{Clock, Dialer, Dialled, Interest, Progress, Staging, reset, send, sleep};
 use crate::error::{Error, LinkError};
 use crate::lane_core::{Attachment, LaneAction, LaneCore, LaneSettings, Vouching};
 use crate::options::{Options, ns};
+use crate::parting::{LOOK_NS, Parting, Then, part_at_once};
 use crate::phases::{Phases, SAMPLE_INTERVAL, Stage, Stopwatch};
 use crate::queue_map::LaneClass;
 use crate::submit::{Command, Completion, Refused, RefusedReason};
@@ -80,6 +84,14 @@ pub struct LaneCounters {
     pub received_bytes: u64,
     /// Of these, bytes received where they belong.
     pub in_place_bytes: u64,
+    /// Sends that left their bytes where they lay.
+    pub zero_copy_sends: u64,
+    /// Bytes of these.
+    pub zero_copy_bytes: u64,
+    /// Of these sends, those whose bytes the kernel copied after all.
+    pub zero_copy_copied: u64,
+    /// Of these sends, those whose bytes the kernel may still read.
+    pub zero_copy_awaited: u64,
     /// Times that the socket took only a part.
     pub blocks: u64,
     /// Polls of waits that found nothing and did not sleep. In a [`LaneSet`](crate::LaneSet) the first lane counts for all.
@@ -119,6 +131,9 @@ pub struct Lane<B = Vec<u8>> {
     is_polled: bool,
     in_place_bytes: usize,
     receive: Receive,
+    zero_copy_policy: ZeroCopy,
+    /// What became of it on this connection.
+    zero_copy: Threshold,
     connect_timeout_ns: u64,
     doorbell: Doorbell,
     busy_poll: BusyPoll,
@@ -146,6 +161,8 @@ enum Link {
     None,
     Dialling(Dialer),
     Connected(Socket),
+    /// The kernel still reads what was sent.
+    Parting(Box<Parting>),
 }
 
 impl<B: DataBuffer> Lane<B> {
@@ -179,6 +196,8 @@ impl<B: DataBuffer> Lane<B> {
                 Receive::Pdu => 1,
             },
             receive: options.receive,
+            zero_copy_policy: options.zero_copy,
+            zero_copy: Threshold::NEVER,
             connect_timeout_ns: settings.connect_timeout_ns,
             doorbell: Doorbell::new(options.doorbell),
             busy_poll: options.busy_poll,
@@ -284,7 +303,7 @@ impl<B: DataBuffer> Lane<B> {
     pub fn arrival(&self) -> Arrival {
         match &self.link {
             Link::Connected(socket) => socket.arrival(),
-            Link::None | Link::Dialling(_) => Arrival::default(),
+            Link::None | Link::Dialling(_) | Link::Parting(_) => Arrival::default(),
         }
     }
 
@@ -295,6 +314,7 @@ impl<B: DataBuffer> Lane<B> {
             caravans: self.core.caravan_count(),
             doorbell: self.doorbell.counters(),
             phases: self.watch.phases(),
+            zero_copy_awaited: self.core.awaited_count().into(),
             ..self.counters
         }
     }
@@ -549,13 +569,18 @@ impl<B: DataBuffer> Lane<B> {
     /// What to wait for on the lane's socket; nothing watches that of a poll lane, once it is live.
     pub(crate) fn interest(&self) -> Option<Interest<'_>> {
         match &self.link {
-            Link::None => None,
+            Link::None | Link::Parting(_) => None,
             Link::Dialling(dialer) => dialer.interest(),
             Link::Connected(_) if self.is_polled && self.is_live() => None,
             Link::Connected(socket) => {
                 Some(Interest { fd: socket.as_fd(), writable: self.is_blocked, readable: true })
             }
         }
+    }
+
+    /// Whether the kernel still reads what was sent: it tells as of an error when it is done.
+    pub(crate) fn awaits_notices(&self) -> bool {
+        self.core.awaited_count() > 0
     }
 
     /// Grows with each new socket.
@@ -594,6 +619,7 @@ impl<B: DataBuffer> Lane<B> {
     fn dial_deadline_ns(&self) -> Option<u64> {
         match &self.link {
             Link::Dialling(dialer) => dialer.deadline_ns(),
+            Link::Parting(_) => Some(self.polled_ns.saturating_add(LOOK_NS)),
             Link::None | Link::Connected(_) => None,
         }
     }
@@ -622,6 +648,9 @@ impl<B: DataBuffer> Lane<B> {
         if self.core.waiting().is_none() {
             self.flush()?;
         }
+        if self.core.awaited_count() > 0 {
+            self.take_notices();
+        }
         if self.core.has_finished() {
             self.core.on_bytes(&mut &[][..], self.polled_ns, sink)?;
         }
@@ -644,8 +673,15 @@ impl<B: DataBuffer> Lane<B> {
                 self.watch.on_rung(self.clock.now_ns());
             }
             let core = &self.core;
-            let progress = send(socket, core.piece_count(), room, |each| core.for_each_piece(each))?;
-            self.core.on_sent(progress.sent_bytes);
+            let is_zero_copy = |bytes| self.zero_copy.takes(bytes) && core.lies_still();
+            let each_piece = |each: &mut dyn FnMut(_) -> bool| core.for_each_piece(each);
+            let progress = send(socket, core.piece_count(), room, each_piece, is_zero_copy)?;
+            if progress.is_zero_copy || self.core.is_kept() {
+                self.core.on_sent_zero_copy(progress.sent_bytes, progress.is_zero_copy);
+                self.counters.count_zero_copy(progress);
+            } else {
+                self.core.on_sent(progress.sent_bytes);
+            }
             room = room.saturating_sub(progress.sent_bytes);
             self.counters.sends += 1;
             self.counters.sent_bytes += progress.sent_bytes as u64;
@@ -659,6 +695,30 @@ impl<B: DataBuffer> Lane<B> {
             }
         }
         Ok(())
+    }
+
+    /// Lets go of what the kernel does not read any more.
+    #[cold]
+    fn take_notices(&mut self) {
+        let socket = match &self.link {
+            Link::Connected(socket) => socket,
+            Link::Parting(parting) => &parting.socket,
+            Link::None | Link::Dialling(_) => return,
+        };
+        while self.core.awaited_count() > 0
+            && let Some(notice) = socket.next_notice()
+        {
+            self.core.on_notice(notice.first, notice.last);
+            if notice.is_copied {
+                self.counters.zero_copy_copied += u64::from(notice.send_count());
+            }
+            if self.zero_copy.on_notice(notice.send_count(), notice.is_copied) {
+                tracing::debug!(
+                    lane = self.core.qid().get(),
+                    "the kernel copies what is sent without a copy: no more of it"
+                );
+            }
+        }
     }
 
     #[inline]
@@ -781,14 +841,19 @@ impl<B: DataBuffer> Lane<B> {
         if let Err(cause) = self.core.on_time(self.polled_ns) {
             self.lose(cause);
         }
-        if let Link::Dialling(_) = self.link {
-            self.dial();
+        match self.link {
+            Link::Dialling(_) => self.dial(),
+            Link::Parting(_) => self.part(),
+            Link::None | Link::Connected(_) => {}
         }
         self.act();
     }
 
     #[cold]
     fn on_message(&mut self, message: LaneMessage) {
+        if let Link::Parting(parting) = &mut self.link {
+            return parting.messages.push(message);
+        }
         match message {
             LaneMessage::Up(attachment) => {
                 if attachment.queue_pairs >= self.number() {
@@ -799,10 +864,10 @@ impl<B: DataBuffer> Lane<B> {
                 }
             }
             LaneMessage::Down(generation) => {
-                self.core.detach(generation);
-                if !self.core.is_live() {
-                    self.last_loss.get_or_insert(LinkError::Association);
-                }
+                let attachment = self.core.attachment();
+                let is_ours = attachment.is_some_and(|attachment| attachment.generation == generation);
+                let then = Then::Detach(generation);
+                if is_ours { self.give_up(then) } else { self.leave(then) }
             }
             LaneMessage::Over(error) => self.end(error),
         }
@@ -810,8 +875,54 @@ impl<B: DataBuffer> Lane<B> {
     }
 
     fn end(&mut self, error: Arc<Error>) {
-        self.core.end();
-        self.over = Some(error);
+        self.give_up(Then::End(error));
+    }
+
+    /// Gives the connection up, now or when the kernel is done with what was sent on it.
+    fn give_up(&mut self, then: Then) {
+        if self.core.awaited_count() == 0 {
+            return self.leave(then);
+        }
+        match std::mem::replace(&mut self.link, Link::None) {
+            Link::Connected(socket) => {
+                self.link = Link::Parting(Box::new(Parting::new(socket, then)));
+                self.part();
+            }
+            _ => unreachable!("only what is connected sends"),
+        }
+    }
+
+    /// Looks whether the kernel is done.
+    #[cold]
+    fn part(&mut self) {
+        self.take_notices();
+        if self.core.awaited_count() > 0 {
+            return;
+        }
+        if let Link::Parting(parting) = std::mem::replace(&mut self.link, Link::None) {
+            let Parting { socket, then, messages } = *parting;
+            drop(socket);
+            self.leave(then);
+            messages.into_iter().for_each(|message| self.on_message(message));
+        }
+    }
+
+    /// Has decided what becomes of the lane's commands.
+    fn leave(&mut self, then: Then) {
+        match then {
+            Then::Lose(cause) => self.core.on_lost(cause),
+            Then::Detach(generation) => {
+                self.core.detach(generation);
+                if !self.core.is_live() {
+                    self.last_loss.get_or_insert(LinkError::Association);
+                }
+            }
+            Then::End(error) => {
+                self.core.end();
+                self.over = Some(error);
+            }
+        }
+        self.act();
     }
 
     #[cold]
@@ -821,6 +932,7 @@ impl<B: DataBuffer> Lane<B> {
             Dialled::Waiting => {}
             Dialled::Connected(socket, _) => {
                 self.poll_device_of(&socket);
+                self.zero_copy = zero_copy_on(&socket, self.zero_copy_policy);
                 self.link = Link::Connected(socket);
                 self.link_count += 1;
                 (self.is_blocked, self.expects_large) = (false, false);
@@ -844,6 +956,9 @@ impl<B: DataBuffer> Lane<B> {
     /// The connection is lost, or to be given up.
     #[cold]
     fn lose(&mut self, cause: LinkError) {
+        if let Link::Parting(_) = self.link {
+            return;
+        }
         if let LinkError::Violation(violation) = cause {
             self.send_term_req(violation);
         }
@@ -851,8 +966,7 @@ impl<B: DataBuffer> Lane<B> {
         self.counters.losses += 1;
         self.watch.forget();
         self.last_loss = Some(cause.clone());
-        self.core.on_lost(cause);
-        self.act();
+        self.give_up(Then::Lose(cause));
     }
 
     /// Tells the target what it did wrong, if the socket takes it at once.
@@ -892,6 +1006,38 @@ impl<B: DataBuffer> Lane<B> {
             LaneAction::Report { generation, cause } => {
                 self.keeper.post(KeeperMessage::LaneLost { generation, cause });
             }
+        }
+    }
+}
+
+/// Which sends of a new connection leave their bytes where they lie.
+fn zero_copy_on(socket: &Socket, policy: ZeroCopy) -> Threshold {
+    let is_local = stays_on_this_machine(socket.local().ok(), socket.peer().ok());
+    let threshold = Threshold::new(policy, is_local);
+    if threshold.is_on() && socket.allow_zero_copy() { threshold } else { Threshold::NEVER }
+}
+
+impl LaneCounters {
+    fn count_zero_copy(&mut self, progress: Progress) {
+        if progress.is_zero_copy {
+            self.zero_copy_sends += 1;
+            self.zero_copy_bytes += progress.sent_bytes as u64;
+        }
+    }
+}
+
+impl<B> Drop for Lane<B> {
+    /// Its buffers go with it: the kernel is to be done with them.
+    fn drop(&mut self) {
+        let awaited_count = self.core.awaited_count();
+        let socket = match &self.link {
+            Link::Connected(socket) => socket,
+            Link::Parting(parting) => &parting.socket,
+            Link::None | Link::Dialling(_) => return,
+        };
+        if awaited_count > 0 && !part_at_once(socket, awaited_count) {
+            tracing::warn!("buffers that a device still reads are given up with their lane");
+            self.core.leak();
         }
     }
 }

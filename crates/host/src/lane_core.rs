@@ -818,6 +818,27 @@ impl<B: DataBuffer> LaneCore<B> {
         self.queue.on_sent(count);
     }
 
+    /// Whether what is on its way stays where it is; see [`HostQueue::lies_still`].
+    pub(crate) fn lies_still(&self) -> bool {
+        self.queue.lies_still()
+    }
+
+    /// Whether a part of the caravan on its way was sent without a copy.
+    #[inline]
+    pub(crate) fn is_kept(&self) -> bool {
+        self.queue.caravan().is_kept()
+    }
+
+    /// The kernel has taken `count` bytes; see [`HostQueue::on_sent_zero_copy`].
+    pub(crate) fn on_sent_zero_copy(&mut self, count: usize, is_zero_copy: bool) {
+        self.queue.on_sent_zero_copy(count, is_zero_copy);
+    }
+
+    /// The kernel is done with the bytes of the sends `first..=last`.
+    pub(crate) fn on_notice(&mut self, first: u32, last: u32) {
+        self.queue.on_notice(first, last);
+    }
+
     /// Whether completions wait that need no input: call [`on_bytes`](Self::on_bytes) with none.
     #[inline]
     #[must_use]
@@ -851,6 +872,19 @@ impl<B: DataBuffer> LaneCore<B> {
     pub fn term_req(&self, violation: Violation) -> Option<Vec<u8>> {
         // In the middle of a PDU it would be taken for that PDU's bytes.
         if self.queue.caravan().is_leaving() { None } else { self.queue.fail(violation) }
+    }
+}
+
+impl<B> LaneCore<B> {
+    /// Sends whose bytes the kernel may still read. The connection must not be given up before it is done with them.
+    #[inline]
+    pub(crate) fn awaited_count(&self) -> u32 {
+        self.queue.awaited_count()
+    }
+
+    /// Gives up the buffers that the kernel may still read, for good.
+    pub(crate) fn leak(&mut self) {
+        self.queue.leak();
     }
 }
 

@@ -6,6 +6,7 @@ use proto::doorbell::Policy as DoorbellPolicy;
 use proto::handshake::HostOffer;
 use proto::host_queue::HOST_SLOT_COUNT_MAX;
 use proto::receive::Receive;
+use proto::zero_copy::Policy as ZeroCopy;
 use reactor::BusyPoll;
 use wire::pdu::{DataAlignment, Digests};
 
@@ -74,6 +75,9 @@ pub struct Options {
     pub busy_poll: BusyPoll,
     /// Read data that comes in PDUs of this size and more is received where it belongs, without a copy.
     pub in_place_bytes: u32,
+    /// Which write data is sent from where it lies, without a copy. The completion of such a write waits until the kernel is done with
+    /// its buffer, which may be after the target has answered.
+    pub zero_copy: ZeroCopy,
     /// How received bytes are asked for. Anything but the default is for measuring what that is worth.
     pub receive: Receive,
     /// What jitter is drawn from; taken from the system if not given.
@@ -104,6 +108,7 @@ impl Default for Options {
             busy_poll: BusyPoll::OFF,
             inline_send: false,
             in_place_bytes: IN_PLACE_BYTES,
+            zero_copy: ZeroCopy::default(),
             receive: Receive::default(),
             seed: None,
         }

@@ -291,7 +291,9 @@ impl Crowd {
                 // Rung once; messages from now on ring again, and those before are found by the poll.
                 lanes[index].mailbox().announce_awake();
                 lanes[index].mailbox().announce_sleep();
-            } else if flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR) {
+            } else if flags.intersects(EventFlags::RDHUP | EventFlags::HUP)
+                || (flags.contains(EventFlags::ERR) && !lanes[index].awaits_notices())
+            {
                 self.members[index].closed_link = lanes[index].link_count();
             }
             self.make_ready(index);
