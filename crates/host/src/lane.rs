@@ -199,7 +199,7 @@ impl<B: DataBuffer> Lane<B> {
             zero_copy_policy: options.zero_copy,
             zero_copy: Threshold::NEVER,
             connect_timeout_ns: settings.connect_timeout_ns,
-            doorbell: Doorbell::new(options.doorbell),
+            doorbell: Doorbell::new(options.doorbell_of(claim.class())),
             busy_poll: options.busy_poll,
             spin: SpinBudget::new(ns(options.spin)).with_floor(options.busy_poll.wait_ns()),
             clock,

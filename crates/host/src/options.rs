@@ -11,7 +11,7 @@ use reactor::BusyPoll;
 use wire::pdu::{DataAlignment, Digests};
 
 use crate::identity::HostIdentity;
-use crate::queue_map::QueueMap;
+use crate::queue_map::{LaneClass, QueueMap};
 use crate::reconnect::{ReconnectSettings, ReplayPolicy};
 
 /// From this size on data that is copied out of a warm buffer costs more than the receives of its own that it takes to have it come in
@@ -64,6 +64,10 @@ pub struct Options {
     pub replay: ReplayPolicy,
     /// When what is submitted leaves.
     pub doorbell: DoorbellPolicy,
+    /// The same on read lanes, if it is another there.
+    pub read_doorbell: Option<DoorbellPolicy>,
+    /// The same on poll lanes, if it is another there.
+    pub poll_doorbell: Option<DoorbellPolicy>,
     /// Whether what is submitted to an idle lane leaves at once, from the submitter's call, instead of with its next poll: for callers
     /// who have other things to do in between.
     pub inline_send: bool,
@@ -104,6 +108,8 @@ impl Default for Options {
             reconnect: ReconnectSettings::default(),
             replay: ReplayPolicy::default(),
             doorbell: DoorbellPolicy::default(),
+            read_doorbell: None,
+            poll_doorbell: None,
             spin: Duration::from_nanos(reactor::spin_ns_max()),
             busy_poll: BusyPoll::OFF,
             inline_send: false,
@@ -141,6 +147,16 @@ impl Options {
     #[must_use]
     pub fn queues(&self) -> QueueMap {
         QueueMap { default: self.lanes, read: self.read_lanes, poll: self.poll_lanes }
+    }
+
+    /// When what is submitted to lanes of this class leaves.
+    pub(crate) fn doorbell_of(&self, class: LaneClass) -> DoorbellPolicy {
+        let own = match class {
+            LaneClass::Default => None,
+            LaneClass::Read => self.read_doorbell,
+            LaneClass::Poll => self.poll_doorbell,
+        };
+        own.unwrap_or(self.doorbell)
     }
 
     /// The depth, within what a queue can have.

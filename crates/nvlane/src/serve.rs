@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, channel};
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
-use host::{DoorbellPolicy, Receive};
+use host::{DoorbellPolicy, Receive, ZeroCopy};
 use reactor::{CoreList, EngineKind, SpinPolicy};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
@@ -78,6 +78,13 @@ pub(crate) struct TargetArguments {
     /// How long waits poll the device before they sleep, up to 10000; 0 is off. [default: 0]
     #[arg(long, value_name = "USEC")]
     busy_poll: Option<u32>,
+    /// Data of writes is received straight into its buffer from this size on, without a copy. [default: 16K]
+    #[arg(long, value_name = "BYTES", value_parser = load::workload::parse_bytes)]
+    in_place: Option<u64>,
+    /// Which answers are sent from where they lie, without a copy: of a size from which on, such as 64K; off; or auto, where packets
+    /// leave the machine, until the kernel says that it copied after all. [default: auto]
+    #[arg(long, value_name = "SIZE")]
+    zero_copy: Option<ZeroCopy>,
     /// Write how things are and all counters to this file, as JSON: after SIGUSR1, and at the end.
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
@@ -260,6 +267,12 @@ fn configure(arguments: &TargetArguments, file: Option<&ConfigFile>) -> Result<T
     }
     if let Some(receive) = arguments.receive {
         config.reactors.receive = receive;
+    }
+    if let Some(bytes) = arguments.in_place {
+        config.reactors.in_place_bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+    }
+    if let Some(zero_copy) = arguments.zero_copy {
+        config.reactors.zero_copy = zero_copy;
     }
     let problems = config.check();
     if problems.is_empty() {

@@ -24,3 +24,4 @@ mod relay;
 mod reloads;
 mod segments;
 mod setup;
+mod zero_copy;
