@@ -1,6 +1,7 @@
 //! `nvlane perf`: load on a namespace, and what it shows.
 
 pub(crate) mod ceiling;
+mod doorbells;
 pub(crate) mod live;
 
 use std::io::Write;
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{ArgAction, Args, Subcommand, ValueEnum};
-use host::{Address, Association, BusyPoll, DoorbellPolicy, Options, QueueMap, Receive, ReplayPolicy};
+use host::{Address, Association, BusyPoll, Options, QueueMap, Receive, ReplayPolicy, ZeroCopy};
 use load::keys::Distribution;
 use load::report::{LaneResult, fio_json, text};
 use load::runner::{self, Finished, RunError, RunSettings};
@@ -22,6 +23,7 @@ use wire::pdu::Digests;
 use crate::Ended;
 use crate::connection::Identity;
 use crate::exit::{Failure, Kind};
+use doorbells::Doorbells;
 
 #[derive(Debug, Args)]
 #[command(
@@ -148,9 +150,10 @@ struct ConnectionArguments {
     /// Data digests.
     #[arg(short = 'I', long)]
     data_digest: bool,
-    /// When submitted commands leave: immediate, turn, `fixed[:COMMANDS,BYTES,MICROSECONDS]` or `adaptive[:MICROSECONDS]`.
-    #[arg(long, value_name = "POLICY", default_value = "adaptive")]
-    doorbell: DoorbellPolicy,
+    /// When submitted commands leave: immediate, turn, `fixed[:COMMANDS,BYTES,MICROSECONDS]` or `adaptive[:MICROSECONDS]`; or some of
+    /// these by class of --queues, such as default=adaptive,read=immediate,poll=turn. [default: adaptive]
+    #[arg(long, value_name = "POLICY", default_value = "adaptive", hide_default_value = true)]
+    doorbell: Doorbells,
     /// Who sends: turn, the thread that submits, with its next poll; inline, the same, at once where the lane is idle; mailbox, a thread
     /// for each lane that commands are handed over to.
     #[arg(long, value_name = "HOW", default_value = "turn")]
@@ -159,6 +162,13 @@ struct ConnectionArguments {
     /// PDU, a header or its data with each call (pdu).
     #[arg(long, value_name = "HOW", default_value = "staging")]
     receive: Receive,
+    /// Read data that comes in PDUs of this size and more is received where it belongs, without a copy. [default: 64K]
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    in_place: Option<u64>,
+    /// Which write data is sent from where it lies, without a copy: caravans of a size from which on, such as 64K; off; or auto, where
+    /// packets leave the machine, until the kernel says that it copied after all.
+    #[arg(long, value_name = "SIZE", default_value = "auto")]
+    zero_copy: ZeroCopy,
     /// Whether waiting threads spin: as long as it has paid lately, always, or never.
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     spin: SpinPolicy,
@@ -226,6 +236,11 @@ fn run(arguments: &RunArguments) -> Ended {
     let workload = load.workload()?;
     let cores = load.cores.as_ref().map_or(&[][..], CoreList::cores);
     let options = connection.options(&workload)?;
+    if let Some(class) = connection.doorbell.lacking(load.queues) {
+        let doorbell = connection.doorbell;
+        let lacking = format!("--doorbell {doorbell}: there are no {class} lanes: add them to --queues");
+        return Err(Failure::usage(lacking));
+    }
     let options = match load.queues {
         Some(queues) => options.with_queues(queues),
         None => options,
@@ -369,8 +384,12 @@ impl ConnectionArguments {
             lanes: u16::try_from(workload.lanes).map_err(|_| too_many("-P", workload.lanes, u16::MAX))?,
             depth: depth.ok_or_else(|| too_many("-q", workload.depth, limit))?,
             digests,
-            doorbell: self.doorbell,
+            doorbell: self.doorbell.default,
+            read_doorbell: self.doorbell.read,
+            poll_doorbell: self.doorbell.poll,
             inline_send: self.submit == Submit::Inline,
+            in_place_bytes: self.in_place.map_or(Options::default().in_place_bytes, clamped),
+            zero_copy: self.zero_copy,
             receive: self.receive,
             spin: match self.spin {
                 SpinPolicy::Always => Duration::MAX,
@@ -417,6 +436,11 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     let number = text.strip_suffix('s').unwrap_or(text);
     let duration = number.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     duration.ok_or_else(|| format!("{text:?} is not a number of seconds"))
+}
+
+/// Bytes that no data is longer than, if not so many.
+fn clamped(bytes: u64) -> u32 {
+    u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
 fn bytes(text: &str) -> Result<u64, load::workload::Invalid> {
