@@ -2,9 +2,9 @@
 
 use crate::experiment::Experiment;
 use crate::experiments::{
-    ablation, affinity, busy_poll, ceiling, connections, core_latency, digests, generator, idle, inline_send,
-    iosize, kv_atomics, kv_batching, kv_large, kv_memory, kv_vector, kv_ycsb, low_load_latency, mixed_lanes,
-    mtu,
+    ablation, affinity, busy_poll, ceiling, connections, copies, core_latency, digests, generator, idle,
+    inline_send, iosize, kv_atomics, kv_batching, kv_large, kv_memory, kv_vector, kv_ycsb, low_load_latency,
+    mixed_lanes, mtu,
 };
 
 /// Every experiment, in the order in which they are told.
@@ -22,6 +22,7 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
         Box::new(connections::Connections),
         Box::new(idle::Idle),
         Box::new(iosize::IoSize::default()),
+        Box::new(copies::Copies::default()),
         Box::new(digests::Digests::default()),
         Box::new(mtu::Mtu),
         Box::new(generator::Generators),

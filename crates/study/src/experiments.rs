@@ -5,6 +5,7 @@ pub(crate) mod affinity;
 pub(crate) mod busy_poll;
 pub(crate) mod ceiling;
 pub(crate) mod connections;
+pub(crate) mod copies;
 pub(crate) mod core_latency;
 pub(crate) mod digests;
 pub(crate) mod generator;

@@ -1,0 +1,182 @@
+//! `copies`: from which size on data is better received in place, and better sent without a copy.
+
+use host::{Options, ZeroCopy};
+use load::workload::format_bytes;
+
+use super::line;
+use crate::bench::{Bench, values};
+use crate::experiment::{About, Cell, Claim, Error, Experiment, Values};
+use crate::figure::{Axis, Figure, Plot, ticks};
+use crate::headline::{Headline, Headlines};
+use crate::measured::Measured;
+use crate::served::{Served, ServedOptions};
+
+const SIZES: [u32; 9] =
+    [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20];
+
+const DEPTH: u32 = 8;
+
+const DIRECTIONS: [(&str, &str); 2] = [("read", "randread"), ("write", "randwrite")];
+
+/// What receives the data in a direction receives it out of staging, or in place; what sends it copies, or does not.
+const COPIED: &str = "copied";
+const IN_PLACE: &str = "in place";
+const ZERO_COPY: &str = "zero-copy";
+const WAYS: [&str; 3] = [COPIED, IN_PLACE, ZERO_COPY];
+
+/// Longer than any data.
+const NEVER: &str = "1G";
+
+/// Copies of large data, and what it takes to do without.
+#[derive(Debug, Default)]
+pub(crate) struct Copies {
+    targets: Vec<(&'static str, Served)>,
+}
+
+impl Copies {
+    /// The target that goes this way, started when it is first needed.
+    fn target(&mut self, bench: &Bench, way: &'static str) -> Result<&Served, Error> {
+        if let Some(at) = self.targets.iter().position(|(of, _)| *of == way) {
+            return Ok(&self.targets[at].1);
+        }
+        let arguments: &[&str] = match way {
+            IN_PLACE => &["--in-place", "1", "--zero-copy", "off"],
+            ZERO_COPY => &["--in-place", NEVER, "--zero-copy", "4K"],
+            _ => &["--in-place", NEVER, "--zero-copy", "off"],
+        };
+        let arguments = arguments.iter().map(|word| (*word).to_owned()).collect();
+        let options = ServedOptions { arguments, ..ServedOptions::of(["null:1T"]) };
+        self.targets.push((way, bench.serve_with(options)?));
+        Ok(&self.targets.last().expect("just pushed").1)
+    }
+}
+
+impl Experiment for Copies {
+    fn about(&self) -> About {
+        About {
+            name: "copies",
+            title: "From which size on is a copy dearer than what avoids it?",
+            method: "One lane, 8 operations in flight, one core for each side, loopback. Whoever receives the data takes it out of a warm \
+                     buffer (copied), or receives each piece of it where it belongs (in place); or whoever sends it leaves it where it lies \
+                     (zero-copy), which over loopback the kernel makes up for with a copy of its own. Gains are taken within each round.",
+            claims: vec![Claim {
+                source: "MSG_ZEROCOPY, Netdev 2.1 (2017)",
+                says: "Sends without a copy pay from about 10 KiB on, where packets leave the machine.",
+                number: "10 KiB",
+                ours: "zero_copy_from_write",
+            }],
+            judged_by: "iops",
+            columns: &["iops", "mib_per_s", "p50_us", "p99_us", "host_us", "target_us"],
+        }
+    }
+
+    fn cells(&self) -> Vec<Cell> {
+        let mut cells = Vec::new();
+        for (direction, _) in DIRECTIONS {
+            for size in SIZES {
+                cells.extend(WAYS.map(|way| {
+                    Cell::new(cell_name(direction, size, way))
+                        .with("direction", direction)
+                        .with("bytes", size)
+                        .with("way", way)
+                        .with("series", series(direction, way).as_str())
+                }));
+            }
+        }
+        cells
+    }
+
+    fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
+        let way = WAYS.into_iter().find(|way| *way == cell.text("way")).expect("a cell of ours");
+        let (_, pattern) =
+            DIRECTIONS.into_iter().find(|(name, _)| *name == cell.text("direction")).expect("a cell of ours");
+        let served = self.target(bench, way)?;
+        let mut load = bench.load(pattern, None, cell.word("bytes"), DEPTH);
+        load.options = Options {
+            in_place_bytes: if way == IN_PLACE { 1 } else { u32::MAX },
+            zero_copy: if way == ZERO_COPY { ZeroCopy::From(4 << 10) } else { ZeroCopy::Off },
+            ..load.options
+        };
+        Ok(values(&bench.run(served, load)?.report))
+    }
+
+    fn headline(&self, measured: &Measured) -> Vec<Headline> {
+        let mut headlines = Headlines::default();
+        for (way, key) in [(IN_PLACE, "in_place"), (ZERO_COPY, "zero_copy")] {
+            for (direction, _) in DIRECTIONS {
+                let gain = |size| {
+                    let (with, without) =
+                        (cell_name(direction, size, way), cell_name(direction, size, COPIED));
+                    measured.ratio(&with, &without, "iops").map(|gain| gain.median)
+                };
+                headlines.push(
+                    format!("{key}_from_{direction}"),
+                    pays_from(&SIZES.map(|size| (size, gain(size)))),
+                    None,
+                );
+                for size in [16 << 10, 64 << 10, 1 << 20] {
+                    let name = format_bytes(size.into());
+                    headlines.push(format!("{key}_gain_{direction}_{name}"), gain(size), None);
+                }
+            }
+        }
+        headlines.into_vec()
+    }
+
+    fn figures(&self, measured: &Measured) -> Vec<Figure> {
+        let sizes = SIZES.map(u64::from);
+        let figure = |(direction, _): (&str, _)| {
+            let series = WAYS.map(|way| {
+                let name = series(direction, way);
+                line(way, measured.of("series", &name), "bytes", "mib_per_s")
+            });
+            Figure {
+                title: format!("Throughput of {direction}s over size"),
+                note: "8 operations in flight on one lane. Higher is better.".into(),
+                plot: Plot::lines(
+                    Axis::log("bytes of an operation"),
+                    ticks(&sizes, format_bytes),
+                    Axis::log("MiB/s"),
+                    series.to_vec(),
+                ),
+            }
+        };
+        DIRECTIONS.map(figure).to_vec()
+    }
+}
+
+/// The smallest size from which on nothing is lost, whatever the size above it; `None` if there is none, or not all was measured.
+fn pays_from(gains: &[(u32, Option<f64>)]) -> Option<f64> {
+    let mut from = None;
+    for (size, gain) in gains.iter().rev() {
+        if gain.as_ref().copied()? < 1.0 {
+            break;
+        }
+        from = Some(f64::from(*size));
+    }
+    from
+}
+
+fn series(direction: &str, way: &str) -> String {
+    format!("{direction} {way}")
+}
+
+fn cell_name(direction: &str, size: u32, way: &str) -> String {
+    format!("{direction} {} {way}", format_bytes(size.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_crossover_is_where_nothing_above_loses() {
+        let of =
+            |gains: [f64; 4]| pays_from(&[4, 8, 16, 32].into_iter().zip(gains.map(Some)).collect::<Vec<_>>());
+        assert_eq!(of([0.8, 0.9, 1.0, 1.2]), Some(16.0));
+        assert_eq!(of([1.1, 0.9, 1.3, 1.2]), Some(16.0), "a lucky small one is not it");
+        assert_eq!(of([1.1; 4]), Some(4.0));
+        assert_eq!(of([1.2, 1.2, 1.2, 0.9]), None);
+        assert_eq!(pays_from(&[(4, Some(2.0)), (8, None)]), None);
+    }
+}
