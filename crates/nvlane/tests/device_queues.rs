@@ -8,12 +8,9 @@ mod exercise;
 #[allow(dead_code)]
 #[path = "end_to_end/setup.rs"]
 mod setup;
+mod veth;
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::Instant;
 
 use host::{Association, BusyPoll, LaneSet, Options};
 use serde_json::Value;
@@ -21,120 +18,9 @@ use wire::id::Nsid;
 
 use exercise::{Load, Model};
 use setup::{PATIENCE, Random, engines, options};
+use veth::{Network, Target};
 
 const LANE_COUNT: u16 = 8;
-
-fn run(program: &str, arguments: &str) -> Result<(), String> {
-    let output = Command::new(program).args(arguments.split_ascii_whitespace()).output();
-    let output = output.map_err(|error| format!("{program}: {error}"))?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    if output.status.success() { Ok(()) } else { Err(format!("{program} {arguments}: {said}")) }
-}
-
-/// A network namespace with a device whose other end is here; gone when it is dropped.
-struct Network {
-    namespace: String,
-    near: String,
-    address: String,
-}
-
-impl Network {
-    /// `None` where there can be none, which is said.
-    fn new(number: u32) -> Option<Self> {
-        let id = std::process::id();
-        let [_, _, high, low] = (id << 2).to_be_bytes();
-        let high = high ^ 0x80;
-        let network = Self {
-            namespace: format!("nvlane-test-{id}-{number}"),
-            near: format!("nvt{id}n{number}"),
-            address: format!("198.19.{high}.{}", low | 2),
-        };
-        let (namespace, near) = (&network.namespace, &network.near);
-        if let Err(error) = run("ip", &format!("netns add {namespace}")) {
-            eprintln!("skipped: {error}");
-            return None;
-        }
-        let far = format!("nvt{id}f{number}");
-        let offloads = "gro on tso off";
-        let steps = [
-            (
-                "ip",
-                format!(
-                    "link add {near} numtxqueues 2 numrxqueues 2 type veth peer name {far} numtxqueues 2 numrxqueues 2 netns {namespace}"
-                ),
-            ),
-            ("ip", format!("address add 198.19.{high}.{}/30 dev {near}", low | 1)),
-            ("ip", format!("-n {namespace} address add {}/30 dev {far}", network.address)),
-            ("ethtool", format!("-K {near} {offloads}")),
-            ("ip", format!("netns exec {namespace} ethtool -K {far} {offloads}")),
-            ("ip", format!("link set {near} up")),
-            ("ip", format!("-n {namespace} link set {far} up")),
-            ("ip", format!("-n {namespace} link set lo up")),
-        ];
-        for (program, arguments) in steps {
-            if let Err(error) = run(program, &arguments) {
-                eprintln!("skipped: {error}");
-                return None;
-            }
-        }
-        Some(network)
-    }
-}
-
-impl Drop for Network {
-    fn drop(&mut self) {
-        let _ = run("ip", &format!("link delete {}", self.near));
-        let _ = run("ip", &format!("netns delete {}", self.namespace));
-    }
-}
-
-/// A target in that namespace, which tells how it is.
-struct Target {
-    child: Child,
-    address: host::Address,
-    state: PathBuf,
-}
-
-impl Target {
-    fn start(network: &Network, directory: &Path, arguments: &str) -> Self {
-        let state = directory.join("state.json");
-        let mut child = Command::new("ip")
-            .args(["netns", "exec", &network.namespace, env!("CARGO_BIN_EXE_nvlane"), "target"])
-            .args(["--listen", &format!("{}:0", network.address), "--namespace", "ram:1M"])
-            .arg("--state")
-            .arg(&state)
-            .args(arguments.split_ascii_whitespace())
-            .args(["--run", "echo $NVLANE_ADDR; cat >/dev/null"])
-            .env("NVLANE_LOG", "warn")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("a program that starts");
-        let mut address = String::new();
-        BufReader::new(child.stdout.as_mut().expect("piped")).read_line(&mut address).expect("a line");
-        Self { child, address: address.trim().parse().expect("an address"), state }
-    }
-
-    fn state(&self) -> Value {
-        let _ = std::fs::remove_file(&self.state);
-        run("kill", &format!("-USR1 {}", self.child.id())).expect("a target that runs");
-        let until = Instant::now() + PATIENCE;
-        loop {
-            if let Ok(text) = std::fs::read_to_string(&self.state) {
-                return serde_json::from_str(&text).expect("JSON");
-            }
-            assert!(Instant::now() < until, "the target does not tell how it is");
-            std::thread::sleep(std::time::Duration::from_millis(2));
-        }
-    }
-}
-
-impl Drop for Target {
-    fn drop(&mut self) {
-        drop(self.child.stdin.take());
-        let _ = self.child.wait();
-    }
-}
 
 #[test]
 fn each_device_queue_has_its_reactor_which_polls_it() {
@@ -147,7 +33,7 @@ fn each_device_queue_has_its_reactor_which_polls_it() {
         };
         let cores = format!("{}", reactor::CoreList::allowed().expect("cores"));
         let arguments = format!("--engine {engine} --cores {cores} --placement napi --busy-poll 50");
-        let target = Target::start(&network, directory.path(), &arguments);
+        let target = Target::start(&network, directory.path(), "ram:1M", &arguments);
         let busy_poll = BusyPoll::us(50);
         let wanted = Options { lanes: LANE_COUNT, depth: 8, busy_poll, spin: PATIENCE, ..options() };
         let association = Association::connect(&target.address, wanted).expect("a host connects");
