@@ -29,7 +29,7 @@ pub(crate) const KEYS: Nsid = Nsid::new(2);
 const SUBSYSTEM: &str = "nqn.2026-01.io.nvlane:fuzz";
 const BLOCK_BYTES: u32 = 512;
 /// A namespace this small is written over and over, and its end is near.
-const NAMESPACE_BYTES: u64 = 128 * 1024;
+pub(crate) const NAMESPACE_BYTES: u64 = 128 * 1024;
 const KEY_MEMORY_BYTES: u64 = 1 << 20;
 
 /// Entries of the queues.
@@ -148,6 +148,21 @@ impl Queue {
         if self.host.has_room() && self.host.submit(sqe, transfer, self.next_user).is_ok() {
             self.next_user += 1;
         }
+    }
+
+    /// Sends what waits, and reads nothing.
+    #[cfg(test)]
+    pub(crate) fn push(&mut self, target: &mut MemoryReactor) {
+        let mut sent = Vec::new();
+        while self.host.ring() {
+            let start = sent.len();
+            self.host.for_each_piece(|piece| {
+                sent.extend_from_slice(piece);
+                true
+            });
+            self.host.on_sent(sent.len() - start);
+        }
+        target.send(self.link, &sent);
     }
 
     /// Whether the rules still hold on this queue.

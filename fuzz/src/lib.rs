@@ -15,6 +15,8 @@ mod key_values;
 mod memcached;
 mod names;
 mod reactor;
+#[cfg(test)]
+mod scarce_buffers_tests;
 mod structures;
 mod target_commands;
 mod target_stream;

@@ -128,6 +128,12 @@ impl MemoryReactor {
         self.settle();
     }
 
+    /// Bytes of the pool that can be had.
+    #[cfg(test)]
+    pub(crate) fn free_bytes(&self) -> usize {
+        self.core.pool.free_bytes()
+    }
+
     /// Every peer closes, and what the target held for them comes back.
     pub(crate) fn end(mut self) {
         for link in &mut self.core.links {

@@ -169,6 +169,10 @@ fn serve(mut target: Target, arguments: &TargetArguments, wake: &Receiver<Wake>)
         }
     }
     write_state(&target, arguments);
+    // What went wrong is told even to those who never asked.
+    if let Some(state) = target.state().filter(|state| !state.connections.complaints.is_empty()) {
+        counters::tell_connections(&state);
+    }
     tracing::info!("ending: waiting for what hosts have begun");
     let lanes_left = target.stop().context("the target ended badly")?;
     if lanes_left > 0 {

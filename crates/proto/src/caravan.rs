@@ -213,6 +213,12 @@ impl<P> Caravan<P> {
         self.filling.unsent
     }
 
+    /// Bytes that wait to leave, or are on their way and not sent.
+    #[must_use]
+    pub fn unsent_bytes(&self) -> usize {
+        self.filling.unsent + self.leaving.unsent
+    }
+
     /// Pieces of the caravan on its way that are not sent yet.
     #[inline]
     #[must_use]

@@ -5,8 +5,10 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use proto::Violation;
+use reactor::Counter;
 
 use crate::limits::Limits;
 use crate::operator::ConnectionsState;
@@ -20,8 +22,14 @@ pub(crate) mod reason {
     pub(crate) const TOO_MANY: &str = "too many connections";
     pub(crate) const TOO_MANY_OF_ADDRESS: &str = "too many connections from one address";
     pub(crate) const MADE_ROOM: &str = "made room: too many connections without a queue";
+    pub(crate) const TOO_MANY_GUESTS: &str = "too many memcached connections";
+    pub(crate) const TOO_MANY_GUESTS_OF_ADDRESS: &str = "too many memcached connections from one address";
+    pub(crate) const GUEST_READS_NOTHING: &str = "memcached client reads nothing";
+    pub(crate) const GUEST_STALLS: &str = "memcached command not complete in time";
     pub(crate) const DOES_NOT_CONNECT: &str = "commands in place of Connect";
     pub(crate) const DATA_DIGEST: &str = "data digest does not match";
+    pub(crate) const READS_NOTHING_PRESSED: &str = "reads nothing while others wait for buffers";
+    pub(crate) const SENDS_NOTHING_PRESSED: &str = "data not sent while others wait for buffers";
 }
 
 /// What a violation is counted as.
@@ -38,14 +46,43 @@ pub(crate) fn reason_of(violation: Violation) -> &'static str {
     }
 }
 
+/// Who a connection is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Visitor {
+    /// An NVMe host.
+    Host,
+    /// A client of memcached's door.
+    Guest,
+}
+
 /// Connections that are there, and what was wrong with others.
 #[derive(Debug)]
 pub(crate) struct Admission {
+    hosts: Crowd,
+    guests: Crowd,
+    /// What the door tells its guests of themselves.
+    guest_counters: Arc<GuestCounters>,
+    tallies: BTreeMap<&'static str, Tally>,
+}
+
+/// Connections of one kind, and how many there may be.
+#[derive(Debug)]
+struct Crowd {
     count_max: u32,
     count_per_address_max: u32,
     count: u32,
     by_address: BTreeMap<IpAddr, u32>,
-    tallies: BTreeMap<&'static str, Tally>,
+}
+
+/// Clients of memcached's door, of all reactors.
+#[derive(Debug, Default)]
+pub(crate) struct GuestCounters {
+    /// Connections that there are.
+    pub(crate) count: Counter,
+    /// Connections that were let in, ever.
+    pub(crate) admitted_count: Counter,
+    /// Connections that were refused.
+    pub(crate) rejected_count: Counter,
 }
 
 /// What is known of one reason.
@@ -59,44 +96,51 @@ struct Tally {
 
 impl Admission {
     pub(crate) fn new(limits: &Limits) -> Self {
+        let (guest_max, guest_per_address_max) =
+            (limits.memcached_connection_count_max, limits.memcached_connection_count_per_address_max);
         Self {
-            count_max: limits.connection_count_max,
-            count_per_address_max: limits.connection_count_per_address_max,
-            count: 0,
-            by_address: BTreeMap::new(),
+            hosts: Crowd::new(limits.connection_count_max, limits.connection_count_per_address_max),
+            guests: Crowd::new(guest_max, guest_per_address_max),
+            guest_counters: Arc::default(),
             tallies: BTreeMap::new(),
         }
     }
 
+    /// What is known of guests, for the door.
+    pub(crate) fn guest_counters(&self) -> Arc<GuestCounters> {
+        Arc::clone(&self.guest_counters)
+    }
+
     /// Whether a connection is let in. It counts until [`on_gone`](Self::on_gone).
-    pub(crate) fn admit(&mut self, now_ns: u64, peer: Option<SocketAddr>) -> bool {
-        let address = peer.map(|peer| peer.ip());
-        let of_address = address.and_then(|address| self.by_address.get(&address)).copied().unwrap_or(0);
-        if self.count >= self.count_max {
-            self.on_complaint(now_ns, peer, reason::TOO_MANY);
-            return false;
+    pub(crate) fn admit(&mut self, now_ns: u64, visitor: Visitor, peer: Option<SocketAddr>) -> bool {
+        let admitted = self.crowd(visitor).admit(peer.map(|peer| peer.ip()));
+        if visitor == Visitor::Guest {
+            let counters = &self.guest_counters;
+            let counter = if admitted.is_ok() { &counters.admitted_count } else { &counters.rejected_count };
+            counter.add(1);
+            counters.count.set(self.guests.count.into());
         }
-        if of_address >= self.count_per_address_max {
-            self.on_complaint(now_ns, peer, reason::TOO_MANY_OF_ADDRESS);
-            return false;
-        }
-        self.count += 1;
-        if let Some(address) = address {
-            self.by_address.insert(address, of_address + 1);
-        }
-        true
+        let Err(full) = admitted else { return true };
+        let reason = match (visitor, full) {
+            (Visitor::Host, Full::All) => reason::TOO_MANY,
+            (Visitor::Host, Full::OfAddress) => reason::TOO_MANY_OF_ADDRESS,
+            (Visitor::Guest, Full::All) => reason::TOO_MANY_GUESTS,
+            (Visitor::Guest, Full::OfAddress) => reason::TOO_MANY_GUESTS_OF_ADDRESS,
+        };
+        self.on_complaint(now_ns, peer, reason);
+        false
     }
 
     /// A connection that was let in is gone.
-    pub(crate) fn on_gone(&mut self, address: Option<IpAddr>) {
-        debug_assert!(self.count > 0, "a connection is gone that was never there");
-        self.count = self.count.saturating_sub(1);
-        let Some(address) = address else { return };
-        if let Some(count) = self.by_address.get_mut(&address) {
-            *count -= 1;
-            if *count == 0 {
-                self.by_address.remove(&address);
-            }
+    pub(crate) fn on_gone(&mut self, visitor: Visitor, address: Option<IpAddr>) {
+        self.crowd(visitor).on_gone(address);
+        self.guest_counters.count.set(self.guests.count.into());
+    }
+
+    fn crowd(&mut self, visitor: Visitor) -> &mut Crowd {
+        match visitor {
+            Visitor::Host => &mut self.hosts,
+            Visitor::Guest => &mut self.guests,
         }
     }
 
@@ -120,7 +164,8 @@ impl Admission {
 
     pub(crate) fn state(&self) -> ConnectionsState {
         ConnectionsState {
-            count: self.count,
+            count: self.hosts.count,
+            memcached_count: self.guests.count,
             complaints: self
                 .tallies
                 .iter()
@@ -130,8 +175,49 @@ impl Admission {
     }
 }
 
+/// Which limit is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Full {
+    All,
+    OfAddress,
+}
+
+impl Crowd {
+    fn new(count_max: u32, count_per_address_max: u32) -> Self {
+        Self { count_max, count_per_address_max, count: 0, by_address: BTreeMap::new() }
+    }
+
+    fn admit(&mut self, address: Option<IpAddr>) -> Result<(), Full> {
+        let of_address = address.and_then(|address| self.by_address.get(&address)).copied().unwrap_or(0);
+        if self.count >= self.count_max {
+            return Err(Full::All);
+        }
+        if of_address >= self.count_per_address_max {
+            return Err(Full::OfAddress);
+        }
+        self.count += 1;
+        if let Some(address) = address {
+            self.by_address.insert(address, of_address + 1);
+        }
+        Ok(())
+    }
+
+    fn on_gone(&mut self, address: Option<IpAddr>) {
+        debug_assert!(self.count > 0, "a connection is gone that was never there");
+        self.count = self.count.saturating_sub(1);
+        let Some(address) = address else { return };
+        if let Some(count) = self.by_address.get_mut(&address) {
+            *count -= 1;
+            if *count == 0 {
+                self.by_address.remove(&address);
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use super::Visitor::{Guest, Host};
     use super::*;
 
     const SECOND: u64 = 1_000_000_000;
@@ -151,24 +237,46 @@ mod tests {
     #[test]
     fn one_address_cannot_take_everything() {
         let mut admission = admission(4, 2);
-        assert!(admission.admit(0, peer(1)) && admission.admit(0, peer(1)));
-        assert!(!admission.admit(0, peer(1)));
-        assert!(admission.admit(0, peer(2)) && admission.admit(0, None));
-        assert!(!admission.admit(0, peer(3)), "all in all");
-        admission.on_gone(peer(1).map(|peer| peer.ip()));
-        assert!(admission.admit(0, peer(1)));
+        assert!(admission.admit(0, Host, peer(1)) && admission.admit(0, Host, peer(1)));
+        assert!(!admission.admit(0, Host, peer(1)));
+        assert!(admission.admit(0, Host, peer(2)) && admission.admit(0, Host, None));
+        assert!(!admission.admit(0, Host, peer(3)), "all in all");
+        admission.on_gone(Host, peer(1).map(|peer| peer.ip()));
+        assert!(admission.admit(0, Host, peer(1)));
         let complaints = [(reason::TOO_MANY.to_owned(), 1), (reason::TOO_MANY_OF_ADDRESS.to_owned(), 1)];
-        assert_eq!(admission.state(), ConnectionsState { count: 4, complaints: complaints.into() });
+        let state = ConnectionsState { count: 4, memcached_count: 0, complaints: complaints.into() };
+        assert_eq!(admission.state(), state);
+    }
+
+    #[test]
+    fn guests_of_the_door_are_counted_by_themselves() {
+        let mut admission = Admission::new(&Limits {
+            memcached_connection_count_max: 3,
+            memcached_connection_count_per_address_max: 2,
+            ..Limits::default()
+        });
+        assert!((0..8).all(|_| admission.admit(0, Host, peer(1))));
+        assert!(admission.admit(0, Guest, peer(1)) && admission.admit(0, Guest, peer(1)));
+        assert!(!admission.admit(0, Guest, peer(1)));
+        assert!(admission.admit(0, Guest, peer(2)) && !admission.admit(0, Guest, peer(3)));
+        admission.on_gone(Guest, peer(2).map(|peer| peer.ip()));
+        let state = admission.state();
+        assert_eq!((state.count, state.memcached_count), (8, 2));
+        let complaints = [reason::TOO_MANY_GUESTS, reason::TOO_MANY_GUESTS_OF_ADDRESS];
+        assert_eq!(state.complaints, complaints.map(|reason| (reason.to_owned(), 1)).into());
+        let counters = admission.guest_counters();
+        let counts = [&counters.count, &counters.admitted_count, &counters.rejected_count];
+        assert_eq!(counts.map(Counter::get), [2, 3, 2]);
     }
 
     #[test]
     fn what_is_gone_leaves_no_trace() {
         let mut admission = admission(2, 2);
         for host in 0..=255 {
-            assert!(admission.admit(0, peer(host)));
-            admission.on_gone(peer(host).map(|peer| peer.ip()));
+            assert!(admission.admit(0, Host, peer(host)));
+            admission.on_gone(Host, peer(host).map(|peer| peer.ip()));
         }
-        assert!(admission.by_address.is_empty());
+        assert!(admission.hosts.by_address.is_empty());
         assert_eq!(admission.state(), ConnectionsState::default());
     }
 

@@ -22,6 +22,7 @@ use crate::kv_batch::{self, CollectKey};
 use crate::message::Message;
 use crate::nvm_io::{compare_failure, failed_pair, status_of};
 use crate::running::{After, Copy, LockNumber, Owner, Running, RunningTable, Step, Supply};
+use crate::shares::{Shares, UNSENT_BYTES_MAX};
 use crate::subsystem::SubsystemId;
 
 /// Bytes that are read at a time where the host gets none of them.
@@ -68,9 +69,19 @@ pub(crate) enum Begun {
     Value(Payload, u32, u64),
     /// So many bytes are to be asked for; begin it again with them.
     RequestData(u32),
-    /// It goes on by itself and comes out of [`Commands::next_ended`]. With `holds_capsule` its in-capsule data had
-    /// to be kept aside because no buffer is free: take no further commands from this lane until it goes on.
-    Started { ticket: Ticket, holds_capsule: bool },
+    /// It goes on by itself and comes out of [`Commands::next_ended`].
+    Started { ticket: Ticket, hold: Hold },
+}
+
+/// What a command that goes on by itself means for those behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hold {
+    /// Nothing.
+    None,
+    /// Its in-capsule data had to be kept aside because no buffer is free: nothing is taken in from its lane until it goes on.
+    Capsule,
+    /// It waits in its lane's line, and so do those behind it that bring no data.
+    Line,
 }
 
 /// A command that did not end at once has ended.
@@ -102,15 +113,15 @@ pub(crate) struct Commands {
     /// This reactor's number.
     reactor: u16,
     pub(crate) next_lock: LockNumber,
-    /// Commands that wait for a buffer or for a range, in order.
+    /// Commands that wait for a range, or that wait for a buffer and have one already or data in its place, in order.
     waiting: VecDeque<Ticket>,
+    /// What lanes hold of the pool, and the commands that hold nothing and wait for some of it.
+    pub(crate) shares: Shares,
     pub(crate) queues: StoreQueues,
     /// A buffer for one transfer, kept out of the pool for commands that others wait for: with data in a capsule, behind
     /// which nothing of a lane is taken in, or with a buffer of its own already. They end without needing anything
     /// else, so everything goes on however long hosts leave the pool empty.
     reserve: Option<Buffer>,
-    /// A command waits for a buffer: whoever comes later waits behind it.
-    is_short: bool,
     ended: VecDeque<Ended>,
     /// A removed namespace has nothing running any more.
     pub(crate) table_settled: bool,
@@ -176,9 +187,9 @@ impl Commands {
             reactor,
             next_lock: 0,
             waiting: VecDeque::new(),
+            shares: Shares::default(),
             queues: StoreQueues::default(),
             reserve: None,
-            is_short: false,
             ended: VecDeque::new(),
             table_settled: false,
             collecting: HashMap::new(),
@@ -189,6 +200,7 @@ impl Commands {
     /// Sets the reserve aside, before anybody else takes from the pool.
     pub(crate) fn set_aside(&mut self, pool: &Pool) {
         self.reserve = pool.take(self.limits.transfer_bytes_max as usize);
+        self.shares.set_pool(pool);
     }
 
     /// How much a command moves at once that the target itself reads or writes for: as much as a transfer at most, for which every pool has
@@ -197,27 +209,38 @@ impl Commands {
         CHUNK_BYTES.min(self.limits.transfer_bytes_max.max(block_bytes).into())
     }
 
-    /// A buffer of the pool for a command that waits if there is none. Nobody overtakes those who wait: small transfers
-    /// would leave the pool in pieces, and a large one without a chance.
+    /// A buffer of the pool for a command that waits in its lane's line if it may not have one.
     #[inline]
-    pub(crate) fn take(&mut self, pool: &Pool, length: usize) -> Option<Buffer> {
-        if self.is_short {
+    pub(crate) fn take(&mut self, pool: &Pool, owner: Owner, length: usize) -> Option<Buffer> {
+        if !self.may_take(pool, owner, length) {
             return None;
         }
         let buffer = pool.take(length);
-        self.is_short = buffer.is_none();
+        self.shares.on_taken(pool);
         buffer
     }
 
-    /// Whether commands wait for buffers.
+    /// Whether a command may have a buffer of the pool, if there is one of that length.
     #[inline]
-    pub(crate) fn is_short(&self) -> bool {
-        self.is_short
+    pub(crate) fn may_take(&mut self, pool: &Pool, owner: Owner, length: usize) -> bool {
+        !self.shares.is_tight() || self.may_take_if_tight(pool, owner, length)
+    }
+
+    #[cold]
+    fn may_take_if_tight(&mut self, pool: &Pool, owner: Owner, length: usize) -> bool {
+        let Some(lane) = owner.lane() else { return true };
+        self.shares.may_take(pool, lane, self.running.taken_bytes(lane), length)
+    }
+
+    /// Whether the lane of a command has answers that its peer does not take.
+    pub(crate) fn is_blocked(&self, owner: Owner) -> bool {
+        owner.lane().is_some_and(|lane| self.shares.is_blocked(lane))
     }
 
     /// A buffer of the pool, or the reserve, for a command that others wait for.
     pub(crate) fn take_at_last(&mut self, pool: &Pool, length: usize) -> Option<Buffer> {
-        let buffer = if self.is_short { None } else { pool.take(length) };
+        let buffer = if self.shares.has_first() { None } else { pool.take(length) };
+        self.shares.on_taken(pool);
         buffer.or_else(|| {
             let mut buffer = self.reserve.take()?;
             buffer.set_len(length);
@@ -294,64 +317,132 @@ impl Commands {
         self.running.count_of_lane(lane, generation) + u32::try_from(ended).expect("as many as commands")
     }
 
-    /// Lets commands that wait go on, as far as there are buffers.
-    pub(crate) fn retry<I: Io<Message>>(&mut self, io: &mut I, caller: impl Fn(Owner) -> Option<Caller>) {
-        self.is_short = false;
+    /// Lets commands that wait go on, as far as there are buffers. Says whether there may be more to do at once.
+    pub(crate) fn retry<I: Io<Message>>(
+        &mut self,
+        io: &mut I,
+        caller: impl Fn(Owner) -> Option<Caller>,
+    ) -> bool {
+        if self.reserve.is_none() {
+            self.reserve = io.pool().take(self.limits.transfer_bytes_max as usize);
+        }
         for _ in 0..self.waiting.len() {
             let Some(ticket) = self.waiting.pop_front() else { break };
-            // Aborted, or its lane has ended.
-            let Some(running) = self.running.get_mut(ticket) else { continue };
-            let (owner, sqe) = (running.owner, running.sqe);
-            let ended = Ended::new(owner, sqe, Status::SUCCESS);
-            let supply = match std::mem::replace(&mut running.step, Step::Receiving) {
-                Step::Waiting(supply) => supply,
-                Step::AwaitingRoom(length) => {
-                    match self.take_room(io.pool(), &sqe, length) {
-                        Some(buffer) => {
-                            let room = Some((buffer, length));
-                            self.ended.push_back(Ended { room, ..ended });
-                        }
-                        None => self.await_room(ticket, length),
-                    }
-                    continue;
-                }
-                _ => unreachable!("commands in the waiting line wait"),
-            };
-            let Some(caller) = caller(owner) else {
-                self.running.remove(ticket);
-                continue;
-            };
-            let ended = match self.begin_with(io, caller, &sqe, &[], supply, Some(ticket)) {
-                Begun::Started { .. } => continue,
-                Begun::Complete(status, result) => Ended { status, result, ..ended },
-                Begun::Data(payload, length) => Ended { data: Some((payload, length)), ..ended },
-                Begun::Value(payload, length, result) => {
-                    Ended { data: Some((payload, length)), result, ..ended }
-                }
-                Begun::RequestData(length) => {
-                    self.await_room(ticket, length);
-                    continue;
-                }
-            };
-            self.running.remove(ticket);
-            self.ended.push_back(ended);
+            self.go_on(io, ticket, &caller);
         }
+        let mut has_served = false;
+        for _ in 0..self.shares.waiting_count() {
+            let Some(lane) = self.shares.next_turn() else { break };
+            let wanted_bytes = self.serve_line(io, lane, &caller);
+            has_served |= wanted_bytes.is_none();
+            let (now_ns, taken_bytes) = (io.now_ns(), self.running.taken_bytes(lane));
+            self.shares.end_turn(io.pool(), now_ns, lane, taken_bytes, wanted_bytes);
+        }
+        has_served
     }
 
-    /// A buffer to receive a command's data into, if there is one.
-    pub(crate) fn take_room(&mut self, pool: &Pool, sqe: &Sqe, length: u32) -> Option<Buffer> {
+    /// Lets commands in a lane's line go on, in their order: one, if others wait as well. Gives how large a buffer the next one needs if
+    /// it cannot.
+    fn serve_line<I: Io<Message>>(
+        &mut self,
+        io: &mut I,
+        lane: u32,
+        caller: &impl Fn(Owner) -> Option<Caller>,
+    ) -> Option<usize> {
+        let is_alone = self.shares.waiting_count() == 0;
+        // What ends at once is not sent before the end of the turn: until then nobody knows whether the peer takes it.
+        let mut ended_bytes = 0;
+        while let Some(ticket) = self.shares.first_in_line(lane) {
+            let ended_count = self.ended.len();
+            self.go_on(io, ticket, caller);
+            match self.running.get_mut(ticket) {
+                Some(Running { step: Step::AwaitingRoom(length), .. }) => return Some(*length as usize),
+                Some(Running { step: Step::InLine, sqe, .. }) => return Some(sqe.dptr.length.get() as usize),
+                // It has gone on, or waits for something else now.
+                _ => self.shares.leave_line(lane),
+            }
+            let data = self.ended.range(ended_count..).filter_map(|ended| ended.data.as_ref());
+            ended_bytes += data.map(|(payload, _)| payload.len()).sum::<usize>();
+            if !is_alone || ended_bytes >= UNSENT_BYTES_MAX {
+                break;
+            }
+        }
+        None
+    }
+
+    /// Lets a command that waits go on, or wait again.
+    fn go_on<I: Io<Message>>(
+        &mut self,
+        io: &mut I,
+        ticket: Ticket,
+        caller: &impl Fn(Owner) -> Option<Caller>,
+    ) {
+        // Aborted, or its lane has ended.
+        let Some(running) = self.running.get_mut(ticket) else { return };
+        let (owner, sqe) = (running.owner, running.sqe);
+        let ended = Ended::new(owner, sqe, Status::SUCCESS);
+        let supply = match std::mem::replace(&mut running.step, Step::Between) {
+            Step::Waiting(supply) => supply,
+            Step::InLine => Supply::None,
+            Step::AwaitingRoom(length) => return self.room(io, ticket, length),
+            _ => unreachable!("what waits has not begun"),
+        };
+        let Some(caller) = caller(owner) else {
+            self.running.remove(ticket);
+            return;
+        };
+        let ended = match self.begin_with(io, caller, &sqe, &[], supply, Some(ticket)) {
+            Begun::Started { .. } => return,
+            Begun::Complete(status, result) => Ended { status, result, ..ended },
+            Begun::Data(payload, length) => Ended { data: Some((payload, length)), ..ended },
+            Begun::Value(payload, length, result) => Ended { data: Some((payload, length)), result, ..ended },
+            Begun::RequestData(length) => return self.room(io, ticket, length),
+        };
+        self.running.remove(ticket);
+        self.ended.push_back(ended);
+    }
+
+    /// Takes a buffer to receive a waiting command's data into, or waits for one.
+    fn room<I: Io<Message>>(&mut self, io: &mut I, ticket: Ticket, length: u32) {
+        let running = self.running.get_mut(ticket).expect("a running command");
+        let (owner, sqe) = (running.owner, running.sqe);
+        let Some(buffer) = self.take_room(io.pool(), owner, &sqe, length) else {
+            return self.line_up(ticket, Step::AwaitingRoom(length));
+        };
+        self.receive(ticket, &buffer, io.now_ns());
+        self.ended
+            .push_back(Ended { room: Some((buffer, length)), ..Ended::new(owner, sqe, Status::SUCCESS) });
+    }
+
+    /// A buffer to receive a command's data into, if it may have one.
+    pub(crate) fn take_room(&mut self, pool: &Pool, owner: Owner, sqe: &Sqe, length: u32) -> Option<Buffer> {
         // Half of a pair waits for nobody: the other half has its buffer already, which may be what they wait for.
         if sqe.flags.fuse() != Fuse::NONE {
             return pool.take(length as usize);
         }
         let length = kv_batch::room_bytes(sqe, length, self.limits.transfer_bytes_max);
-        self.take(pool, length as usize)
+        self.take(pool, owner, length as usize)
     }
 
-    /// Puts a command at the end of the line: it needs a buffer to receive its data into.
-    pub(crate) fn await_room(&mut self, ticket: Ticket, length: u32) {
-        self.running.get_mut(ticket).expect("a running command").step = Step::AwaitingRoom(length);
-        self.waiting.push_back(ticket);
+    /// A command's data is asked for.
+    pub(crate) fn receive(&mut self, ticket: Ticket, buffer: &Buffer, now_ns: u64) {
+        self.running.charge(ticket, buffer.capacity());
+        self.running.get_mut(ticket).expect("a running command").step = Step::Receiving { since_ns: now_ns };
+    }
+
+    /// Puts a new command at the end of its lane's line.
+    pub(crate) fn enlist(&mut self, owner: Owner, sqe: &Sqe) -> Ticket {
+        let ticket = self.running.insert(Running::new(owner, *sqe, None, Step::Between));
+        self.line_up(ticket, Step::InLine);
+        ticket
+    }
+
+    /// Puts a command at the end of its lane's line.
+    pub(crate) fn line_up(&mut self, ticket: Ticket, step: Step) {
+        let running = self.running.get_mut(ticket).expect("a running command");
+        running.step = step;
+        let lane = running.owner.lane().expect("only commands of lanes take buffers");
+        self.shares.line_up(lane, ticket);
     }
 
     /// Puts a command at the end of the line of those that wait.
@@ -363,7 +454,12 @@ impl Commands {
 
     /// Whether commands wait for buffers or ranges.
     pub(crate) fn has_waiting(&self) -> bool {
-        !self.waiting.is_empty()
+        !self.waiting.is_empty() || self.shares.waiting_count() > 0
+    }
+
+    /// Whether commands wait for buffers that peers keep away.
+    pub(crate) fn is_pressed(&self) -> bool {
+        self.shares.is_tight() && self.has_waiting()
     }
 
     /// Flushes all namespaces of a subsystem for the control plane. The end comes out of
@@ -385,7 +481,11 @@ impl Commands {
     pub(crate) fn abort(&mut self, ticket: Ticket) -> bool {
         let Some(running) = self.running.get_mut(ticket) else { return false };
         match running.step {
-            Step::Receiving | Step::AwaitingRoom(_) | Step::Waiting(_) => {
+            Step::Between
+            | Step::Receiving { .. }
+            | Step::AwaitingRoom(_)
+            | Step::InLine
+            | Step::Waiting(_) => {
                 self.running.remove(ticket);
                 true
             }
@@ -423,10 +523,11 @@ impl Commands {
     ) -> Ticket {
         let (caller, sqe, ticket) = start;
         self.namespaces.begin(at);
-        let running = Running { owner: caller.owner, sqe: *sqe, namespace: Some(at), step };
+        let running = Running::new(caller.owner, *sqe, Some(at), step);
         match ticket {
             Some(ticket) => {
-                *self.running.get_mut(ticket).expect("a running command") = running;
+                let before = self.running.get_mut(ticket).expect("a running command");
+                *before = Running { taken_bytes: before.taken_bytes, ..running };
                 ticket
             }
             None => self.running.insert(running),
@@ -448,7 +549,7 @@ impl Commands {
     fn on_reply<I: Io<Message>>(&mut self, io: &mut I, ticket: Ticket, reply: Reply) {
         let running = self.running.get_mut(ticket).expect("a ticket gets one reply");
         let at = running.namespace.expect("a backend was asked");
-        let Step::Backend(after) = std::mem::replace(&mut running.step, Step::Receiving) else {
+        let Step::Backend(after) = std::mem::replace(&mut running.step, Step::Between) else {
             unreachable!("only commands that the backend has are replied to")
         };
         if let Err(error) = reply.result {
@@ -604,6 +705,7 @@ impl Commands {
             Request::Write { offset: copy.part_destination, buffer, is_durable: copy.is_durable }
         } else {
             let Some(part) = copy.next_part(buffer.capacity() as u64) else {
+                self.give_back(Some(buffer));
                 return self.end(ticket, Status::SUCCESS, 0, None);
             };
             copy.is_reading = true;

@@ -115,13 +115,24 @@ pub struct TimeoutConfig {
     pub pdu_ms: u64,
     /// For a peer that reads nothing of what we send, ms.
     pub send_ms: u64,
+    /// From a request for a write's data (R2T) to all of it, ms.
+    pub data_ms: u64,
+    /// The same two while other hosts wait for the buffers that are kept from them, ms.
+    pub pressed_ms: u64,
     /// For lanes to end what they have begun when the target stops, ms.
     pub stop_ms: u64,
 }
 
 impl Default for TimeoutConfig {
     fn default() -> Self {
-        Self { connect_ms: 10_000, pdu_ms: 30_000, send_ms: 30_000, stop_ms: 10_000 }
+        Self {
+            connect_ms: 10_000,
+            pdu_ms: 30_000,
+            send_ms: 10_000,
+            data_ms: 30_000,
+            pressed_ms: 1000,
+            stop_ms: 10_000,
+        }
     }
 }
 

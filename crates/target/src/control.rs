@@ -184,6 +184,7 @@ impl Control {
             }
             RequestKind::Failures(failures) => self.on_failures(lane, &failures),
             RequestKind::Ended => self.on_ended(now_ns, lane),
+            RequestKind::Expelled => self.on_expelled(now_ns, lane),
         }
     }
 

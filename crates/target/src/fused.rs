@@ -225,7 +225,7 @@ impl Commands {
         });
         self.namespaces.begin(extent.at);
         let step = Step::Locking(pair);
-        self.running.insert(Running { owner, sqe, namespace: Some(extent.at), step });
+        self.running.insert(Running::new(owner, sqe, Some(extent.at), step));
         let namespace = self.namespaces.get_mut(extent.at).id;
         let blocks = command.slba..command.slba + u64::from(command.blocks);
         io.post(0, Message::Lock(LockMessage::Ask(Lock { holder: self.holder(lock), namespace, blocks })));
@@ -242,7 +242,7 @@ impl Commands {
         let Some(ticket) = self.running.find(waits) else { return };
         let running = self.running.get_mut(ticket).expect("just found");
         let at = running.namespace.expect("a pair has a namespace");
-        let Step::Locking(pair) = std::mem::replace(&mut running.step, Step::Receiving) else {
+        let Step::Locking(pair) = std::mem::replace(&mut running.step, Step::Between) else {
             unreachable!("just matched")
         };
         let attached = self.namespaces.get_mut(at);

@@ -22,7 +22,7 @@ use wire::sqe::Sqe;
 use wire::status::Status;
 
 use crate::attached::AttachedIndex;
-use crate::commands::{Begun, Commands};
+use crate::commands::{Begun, Commands, Hold};
 use crate::key_value::KeyValueMessage;
 use crate::kv_operation::{BATCH_VECTOR_BYTES_MAX, Done, Effort, operate};
 use crate::message::Message;
@@ -160,14 +160,10 @@ impl<I: Io<Message>> Start<'_, I> {
         if self.commands.collecting.contains_key(&key) {
             return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr());
         }
-        let ticket = self.commands.running.insert(Running {
-            owner: self.caller.owner,
-            sqe: *self.sqe,
-            namespace: None,
-            step: Step::Collecting,
-        });
+        let running = Running::new(self.caller.owner, *self.sqe, None, Step::Collecting);
+        let ticket = self.commands.running.insert(running);
         self.commands.collecting.insert(key, ticket);
-        Ok(Begun::Started { ticket, holds_capsule: false })
+        Ok(Begun::Started { ticket, hold: Hold::None })
     }
 
     /// Carries out a batch. If it is refused, so is the Collect that waits for it.
@@ -233,7 +229,7 @@ impl<I: Io<Message>> Start<'_, I> {
         };
         let (mut buffer, is_own) = match own {
             Some(buffer) => (buffer, true),
-            None => match self.commands.take(self.io.pool(), outcome_bytes) {
+            None => match self.take_for_data(outcome_bytes) {
                 Some(buffer) => (buffer, false),
                 None => return Ok(None),
             },
@@ -296,6 +292,7 @@ impl<I: Io<Message>> Start<'_, I> {
         let waiting = self.commands.running.get_mut(collect).expect("a Collect that waits runs");
         waiting.step = Step::Collected;
         let ticket = self.run(at, Step::Scattered(scattered));
+        self.commands.running.charge(ticket, outcome_bytes);
         for (owner, (operations, outcome_bytes)) in parts.into_iter().enumerate() {
             if !operations.is_empty() {
                 let part = PartOfBatch { operations: operations.into(), outcome_bytes };
@@ -303,7 +300,7 @@ impl<I: Io<Message>> Start<'_, I> {
                 self.io.post(owner, Message::KeyValue(Box::new(message)));
             }
         }
-        Ok(Some(Begun::Started { ticket, holds_capsule: false }))
+        Ok(Some(Begun::Started { ticket, hold: Hold::None }))
     }
 }
 
@@ -319,7 +316,7 @@ impl Commands {
         if scattered.left_count > 0 {
             return;
         }
-        let Step::Scattered(scattered) = std::mem::replace(&mut running.step, Step::Receiving) else {
+        let Step::Scattered(scattered) = std::mem::replace(&mut running.step, Step::Between) else {
             unreachable!("just matched")
         };
         let (data, failed_count) = scattered.gathered();

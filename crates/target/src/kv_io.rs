@@ -15,7 +15,7 @@ use wire::sgl::DataPointer;
 use wire::status::Status;
 
 use crate::attached::AttachedIndex;
-use crate::commands::{Begun, Commands};
+use crate::commands::{Begun, Commands, Hold};
 use crate::key_value::KeyValueMessage;
 use crate::kv_operation::{Done, Effort, VECTOR_BYTES_MAX, operate};
 use crate::message::Message;
@@ -60,6 +60,15 @@ impl KvAction {
                 !matches!(*opcode, KvOpcode::STORE | KvOpcode::DELETE | KvOpcode::EXIST)
             }
             Self::Flush | Self::List { .. } => false,
+        }
+    }
+
+    /// Bytes of what it brings and of what may come of it.
+    fn data_bytes(&self) -> usize {
+        match self {
+            Self::Operate { room_bytes, operand, .. } => *room_bytes as usize + operand.len(),
+            Self::Flush => 0,
+            Self::List { room, .. } => *room,
         }
     }
 }
@@ -135,7 +144,7 @@ impl<I: Io<Message>> Start<'_, I> {
             if self.has_log(at) {
                 let ticket = self.run(at, Step::Backend(After::Complete));
                 self.flush_logs(at, ticket);
-                return Ok(Begun::Started { ticket, holds_capsule: false });
+                return Ok(Begun::Started { ticket, hold: Hold::None });
             }
             return Ok(Begun::Complete(Status::SUCCESS, 0));
         }
@@ -220,7 +229,7 @@ impl<I: Io<Message>> Start<'_, I> {
                 None => 0,
             };
             if length > 0 {
-                let Some(buffer) = self.commands.take(self.io.pool(), length) else { return Ok(self.wait()) };
+                let Some(buffer) = self.take_for_data(length) else { return Ok(self.wait_for_buffer()) };
                 room = Some(buffer);
             }
         }
@@ -295,8 +304,9 @@ impl<I: Io<Message>> Start<'_, I> {
     /// Has another partition (or this one, by way of its mailbox) carry out the command.
     fn send(&mut self, at: AttachedIndex, to: usize, key: Key, action: KvAction) -> Begun {
         let ticket = self.run(at, Step::Backend(After::Complete));
+        self.commands.running.charge(ticket, action.data_bytes());
         self.post(at, to, ticket, key, action);
-        Begun::Started { ticket, holds_capsule: false }
+        Begun::Started { ticket, hold: Hold::None }
     }
 
     /// Posts what `ticket` asks of a partition.

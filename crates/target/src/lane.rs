@@ -66,6 +66,10 @@ pub(crate) struct LaneTimeouts {
     pub(crate) pdu_ns: u64,
     /// From a send that found no room to one that does.
     pub(crate) send_ns: u64,
+    /// From a request for data to all of that data.
+    pub(crate) data_ns: u64,
+    /// The same two while others wait for buffers.
+    pub(crate) pressed_ns: u64,
     /// From our TermReq to the peer's close.
     pub(crate) terminate_ns: u64,
 }
@@ -76,7 +80,9 @@ impl Default for LaneTimeouts {
         Self {
             connect_ns: 10 * SECOND_NS,
             pdu_ns: 30 * SECOND_NS,
-            send_ns: 30 * SECOND_NS,
+            send_ns: 10 * SECOND_NS,
+            data_ns: 30 * SECOND_NS,
+            pressed_ns: SECOND_NS,
             terminate_ns: 5 * SECOND_NS,
         }
     }
@@ -109,6 +115,8 @@ pub(crate) struct Lane {
     pub(crate) in_flight: u32,
     /// Fused commands that are not complete pairs.
     pub(crate) pairs: Option<Box<Pairs>>,
+    /// Its commands begin as they come: none of them waits in line or for another half.
+    pub(crate) is_plain: bool,
     /// A command whose in-capsule data is kept aside: no further input is taken in until it goes on.
     pub(crate) held: Option<Ticket>,
     /// Received bytes that were not taken in because of `held`.
@@ -124,13 +132,21 @@ pub(crate) struct Lane {
     /// Since when its last PDU is incomplete, ns.
     pub(crate) pdu_since_ns: Option<u64>,
     /// Since when the socket takes nothing, ns.
-    blocked_since_ns: Option<u64>,
+    pub(crate) blocked_since_ns: Option<u64>,
     /// Which sends leave their bytes where they lie.
     zero_copy: Threshold,
     /// Since when no notice of such sends has come, ns.
     unnoticed_since_ns: Option<u64>,
     /// On the list of lanes that await notices.
     pub(crate) is_awaiting: bool,
+    /// Answers that it has no room for are counted.
+    pub(crate) is_behind: bool,
+    /// Since when, at the earliest, its peer owes data that it was asked for, ns.
+    pub(crate) asked_since_ns: Option<u64>,
+    /// Bytes received when that was last looked at while others waited for buffers, and when that was, ns.
+    pub(crate) progress: (u64, u64),
+    /// Its peer has let so much time pass that its association ends with it.
+    pub(crate) is_expelled: bool,
     /// When it came into its state, ns.
     pub(crate) state_since_ns: u64,
     /// When its timer rings, ns; 0 if none is set.
@@ -193,6 +209,7 @@ impl Lane {
             tickets: Vec::new(),
             in_flight: 0,
             pairs: None,
+            is_plain: true,
             held: None,
             backlog: Vec::new(),
             doorbell: Doorbell::new(policy),
@@ -204,6 +221,10 @@ impl Lane {
             zero_copy: Threshold::NEVER,
             unnoticed_since_ns: None,
             is_awaiting: false,
+            is_behind: false,
+            asked_since_ns: None,
+            progress: (0, 0),
+            is_expelled: false,
             state_since_ns: now_ns,
             timer_ns: 0,
             is_ending: false,
@@ -267,6 +288,11 @@ impl Lane {
     }
 
     /// All commands under way.
+    pub(crate) fn tickets(&self) -> impl Iterator<Item = Ticket> {
+        self.tickets.iter().copied().flatten()
+    }
+
+    /// Takes them out.
     pub(crate) fn take_tickets(&mut self) -> Vec<Ticket> {
         std::mem::take(&mut self.tickets).into_iter().flatten().collect()
     }
@@ -329,6 +355,7 @@ impl Lane {
                 return Flushed::Empty;
             }
             if room == 0 {
+                self.blocked_since_ns = None;
                 return Flushed::Left;
             }
             let mut segments = [Segment::EMPTY; SEGMENT_COUNT];
@@ -467,7 +494,8 @@ impl Lane {
         let send = self.blocked_since_ns.map(|at_ns| (since(at_ns, timeouts.send_ns), "reads nothing"));
         let notice =
             self.unnoticed_since_ns.map(|at_ns| (since(at_ns, timeouts.send_ns), "acknowledges nothing"));
-        [state, pdu, send, notice].into_iter().flatten().min_by_key(|(deadline_ns, _)| *deadline_ns)
+        let data = self.asked_since_ns.map(|at_ns| (since(at_ns, timeouts.data_ns), "data not sent in time"));
+        [state, pdu, send, notice, data].into_iter().flatten().min_by_key(|(deadline_ns, _)| *deadline_ns)
     }
 
     /// Gives memory back that an idle lane does not need. Says whether that was possible.

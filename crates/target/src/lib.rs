@@ -33,6 +33,7 @@ pub mod placement;
 mod running;
 pub mod server;
 mod serving;
+mod shares;
 mod stopwatch;
 pub mod subsystem;
 

@@ -56,6 +56,10 @@ pub struct Limits {
     pub connection_count_max: u32,
     /// Connections from one IP address.
     pub connection_count_per_address_max: u32,
+    /// Connections that clients of memcached's door may have, all together.
+    pub memcached_connection_count_max: u32,
+    /// Of these, from one IP address.
+    pub memcached_connection_count_per_address_max: u32,
     /// Connections that have not connected a queue (yet), or have broken the protocol: of more, the oldest makes room.
     pub unconnected_count_max: u32,
     /// Connections accepted in a second; more wait in the system's queue.
@@ -92,6 +96,8 @@ impl Default for Limits {
             controller_count_per_host_max: 512,
             connection_count_max: 65_536,
             connection_count_per_address_max: 32_768,
+            memcached_connection_count_max: 16_384,
+            memcached_connection_count_per_address_max: 8192,
             unconnected_count_max: 4096,
             connections_per_s_max: 4000,
             old_lane_wait_ms: 10_000,

@@ -16,6 +16,7 @@ use wire::id::Qid;
 use wire::sqe::Sqe;
 use wire::status::Status;
 
+use crate::admission::Visitor;
 use crate::control_record::{Association, CommandId, LaneId};
 use crate::exclusion::LockMessage;
 use crate::key_value::KeyValueMessage;
@@ -57,6 +58,8 @@ pub enum RequestKind {
     Failures(Vec<Failure>),
     /// The lane has ended: nothing it had started can change a namespace any more.
     Ended,
+    /// The same, and it was closed because its host has let time pass: it is not to come back to this association.
+    Expelled,
 }
 
 /// An entry for the error log.
@@ -158,7 +161,7 @@ pub enum Message {
     /// Tell how you are.
     Describe(Sender<ReactorReport>),
     /// A connection is gone that came in from there.
-    Gone(Option<IpAddr>),
+    Gone(Visitor, Option<IpAddr>),
     /// Something was wrong with a connection.
     Complaint {
         /// Whose.

@@ -12,7 +12,7 @@ use wire::sqe::{Sqe, SqeFlags};
 use wire::status::Status;
 
 use crate::attached::{AttachedIndex, Found};
-use crate::commands::{Begun, Caller, Commands};
+use crate::commands::{Begun, Caller, Commands, Hold};
 use crate::message::Message;
 use crate::running::{After, Copy, Owner, Running, Step, Supply};
 use crate::subsystem::SubsystemId;
@@ -120,11 +120,11 @@ impl<I: Io<Message>> Start<'_, I> {
             DataPointer::Other { .. } => return Err(Status::SGL_TYPE_INVALID.with_dnr()),
         }
         let pool = self.io.pool();
-        let done = if self.commands.is_short() {
-            None
-        } else {
+        let done = if self.commands.may_take(pool, self.caller.owner, length) {
             let attached = self.commands.namespaces.get_mut(extent.at);
             attached.backend.read_now(pool, extent.offset, length, self.caller.must_own)
+        } else {
+            None
         };
         match done {
             Some(Ok(payload)) => {
@@ -132,7 +132,9 @@ impl<I: Io<Message>> Start<'_, I> {
             }
             Some(Err(error)) => Err(status_of(error, true)),
             None => {
-                let Some(buffer) = self.commands.take(pool, length) else { return Ok(self.wait()) };
+                let Some(buffer) = self.commands.take(pool, self.caller.owner, length) else {
+                    return Ok(self.wait_for_buffer());
+                };
                 let length = u32::try_from(length).expect("at most the transfer limit");
                 let request = Request::Read { offset: extent.offset, buffer };
                 Ok(self.start(extent.at, After::Read { length }, request))
@@ -211,7 +213,7 @@ impl<I: Io<Message>> Start<'_, I> {
             }
             let left = u32::try_from(all.len()).expect("few namespaces");
             let step = Step::Backend(After::FlushAll { left, status: Status::SUCCESS });
-            let running = Running { owner: self.caller.owner, sqe: *self.sqe, namespace: None, step };
+            let running = Running::new(self.caller.owner, *self.sqe, None, step);
             let parent = self.commands.running.insert(running);
             for at in all {
                 let caller = Caller { owner: Owner::Parent(parent), ..self.caller };
@@ -223,7 +225,7 @@ impl<I: Io<Message>> Start<'_, I> {
                     self.commands.start_in(self.io, at, ticket, Request::Flush);
                 }
             }
-            return Ok(Begun::Started { ticket: parent, holds_capsule: false });
+            return Ok(Begun::Started { ticket: parent, hold: Hold::None });
         }
         let at = self.namespace(self.sqe.nsid())?;
         Ok(self.start(at, After::Complete, Request::Flush))
@@ -315,7 +317,9 @@ impl<I: Io<Message>> Start<'_, I> {
         let block_bytes = self.commands.namespaces.get_mut(extent.at).geometry.block_bytes;
         let count = self.commands.chunk_bytes(block_bytes).min(extent.bytes);
         let length = usize::try_from(count).expect("a chunk");
-        let Some(mut buffer) = self.commands.take(self.io.pool(), length) else { return Ok(self.wait()) };
+        let Some(mut buffer) = self.commands.take(self.io.pool(), self.caller.owner, length) else {
+            return Ok(self.wait_for_buffer());
+        };
         buffer.set_len(length);
         let range = extent.offset + count..extent.offset + extent.bytes;
         let request = Request::Read { offset: extent.offset, buffer };
@@ -362,7 +366,10 @@ impl<I: Io<Message>> Start<'_, I> {
         }
         let chunk_bytes = self.commands.chunk_bytes(geometry.block_bytes).min(blocks * block_bytes);
         let length = usize::try_from(chunk_bytes).expect("a chunk");
-        let Some(mut buffer) = self.commands.take(self.io.pool(), length) else { return Ok(self.wait()) };
+        // It has its ranges, behind which others may wait.
+        let Some(mut buffer) = self.commands.take_at_last(self.io.pool(), length) else {
+            return Ok(self.wait());
+        };
         let is_durable = command.control.fua();
         let mut copy = Box::new(Copy::new(sources, command.destination * block_bytes, is_durable));
         let Some(part) = copy.next_part(chunk_bytes) else { return Err(Status::INVALID_FIELD.with_dnr()) };
@@ -468,33 +475,63 @@ impl<I: Io<Message>> Start<'_, I> {
         std::mem::replace(&mut self.supply, Supply::None)
     }
 
+    /// A buffer for what the host gets, of a command that may have brought data.
+    pub(crate) fn take_for_data(&mut self, length: usize) -> Option<Buffer> {
+        let owner = self.caller.owner;
+        let buffer = self.commands.take(self.io.pool(), owner, length);
+        // Behind its data nothing of its lane is taken in, which may be what the lane waits for: not so if its peer does not read.
+        if buffer.is_none() && self.has_data() && !self.commands.is_blocked(owner) {
+            return self.commands.take_at_last(self.io.pool(), length);
+        }
+        buffer
+    }
+
+    fn has_data(&self) -> bool {
+        !matches!(self.supply, Supply::None) || !self.data.is_empty()
+    }
+
     /// Starts a request of the backend.
     fn start(&mut self, at: AttachedIndex, after: After, request: Request) -> Begun {
+        let taken_bytes = match &request {
+            Request::Read { buffer, .. } | Request::Write { buffer, .. } => buffer.capacity(),
+            Request::Flush | Request::Deallocate { .. } | Request::WriteZeroes { .. } => 0,
+        };
         let ticket = self.run(at, Step::Backend(after));
+        self.commands.running.charge(ticket, taken_bytes);
         self.commands.start_in(self.io, at, ticket, request);
-        Begun::Started { ticket, holds_capsule: false }
+        Begun::Started { ticket, hold: Hold::None }
     }
 
     pub(crate) fn run(&mut self, at: AttachedIndex, step: Step) -> Ticket {
         self.commands.run((self.caller, self.sqe, self.ticket), at, step)
     }
 
-    /// Puts the command aside until there is a buffer, or its range is free.
+    /// Puts the command aside until its range is free, or there is a buffer for it: it has data, or others wait for it.
     pub(crate) fn wait(&mut self) -> Begun {
-        let has_data = !matches!(self.supply, Supply::None) || !self.data.is_empty();
+        let has_data = self.has_data();
         let holds_capsule = matches!(self.supply, Supply::None | Supply::Heap(_)) && has_data;
         let supply = if has_data { self.keep_data() } else { Supply::None };
-        let ticket = match self.ticket {
-            Some(ticket) => ticket,
-            None => self.commands.running.insert(Running {
-                owner: self.caller.owner,
-                sqe: *self.sqe,
-                namespace: None,
-                step: Step::Receiving,
-            }),
-        };
+        let ticket = self.ticket();
         self.commands.wait(ticket, supply);
-        Begun::Started { ticket, holds_capsule }
+        Begun::Started { ticket, hold: if holds_capsule { Hold::Capsule } else { Hold::None } }
+    }
+
+    /// Puts the command aside until its lane may have a buffer for it.
+    pub(crate) fn wait_for_buffer(&mut self) -> Begun {
+        if self.has_data() {
+            return self.wait();
+        }
+        let ticket = self.ticket();
+        self.commands.line_up(ticket, Step::InLine);
+        Begun::Started { ticket, hold: Hold::Line }
+    }
+
+    /// The command's ticket.
+    fn ticket(&mut self) -> Ticket {
+        self.ticket.unwrap_or_else(|| {
+            let running = Running::new(self.caller.owner, *self.sqe, None, Step::Between);
+            self.commands.running.insert(running)
+        })
     }
 }
 

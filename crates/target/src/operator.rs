@@ -27,8 +27,8 @@ pub use diff::{Change, Outline, diff};
 pub(crate) use reload::BIND_WAIT;
 pub use reload::{Operator, Outcome, Post, Report, ReportLine, RunningListener, state, stop};
 pub use state::{
-    BusyPollState, ConnectionsState, ControllerState, DeviceQueueState, ListenerState, NamespaceState,
-    PlacementState, QueueState, ReactorReport, ReactorState, SubsystemState, TargetState,
+    BuffersState, BusyPollState, ConnectionsState, ControllerState, DeviceQueueState, ListenerState,
+    NamespaceState, PlacementState, QueueState, ReactorReport, ReactorState, SubsystemState, TargetState,
 };
 
 /// An order to the control plane.

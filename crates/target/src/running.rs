@@ -25,6 +25,8 @@ pub(crate) struct Running {
     pub(crate) namespace: Option<AttachedIndex>,
     /// Where it stands.
     pub(crate) step: Step,
+    /// Memory that it has taken and that comes back at its end at the latest, bytes.
+    pub(crate) taken_bytes: usize,
 }
 
 /// Who wants to know how it ends.
@@ -50,15 +52,27 @@ impl Owner {
             Self::Parent(_) | Self::Control(_) => false,
         }
     }
+
+    /// The lane's index, if it is one.
+    pub(crate) fn lane(self) -> Option<u32> {
+        match self {
+            Self::Lane { index, .. } | Self::Pair { index, .. } => Some(index),
+            Self::Parent(_) | Self::Control(_) => None,
+        }
+    }
 }
 
 /// Where a command stands.
 #[derive(Debug)]
 pub(crate) enum Step {
-    /// Its data was asked for and is on its way into the queue's buffer.
-    Receiving,
-    /// It waits for a buffer of this many bytes to receive its data into.
+    /// Between two of the others.
+    Between,
+    /// Its data was asked for at this time, ns, and is on its way into the queue's buffer.
+    Receiving { since_ns: u64 },
+    /// It waits in its lane's line, for a buffer of this many bytes to receive its data into.
     AwaitingRoom(u32),
+    /// It waits in its lane's line, to begin.
+    InLine,
     /// It waits for a buffer, or for a range to be free again, with the data it has.
     Waiting(Supply),
     /// The backend has it; then this.
@@ -202,6 +216,11 @@ impl Supply {
 }
 
 impl Running {
+    /// A command that has taken nothing yet.
+    pub(crate) fn new(owner: Owner, sqe: Sqe, namespace: Option<AttachedIndex>, step: Step) -> Self {
+        Self { owner, sqe, namespace, step, taken_bytes: 0 }
+    }
+
     /// The blocks that it is about to change in its namespace, if any; at least those.
     pub(crate) fn blocks_changed(&self) -> Option<Range<u64>> {
         if !matches!(self.step, Step::Backend(_)) {
@@ -224,6 +243,8 @@ impl Running {
 pub(crate) struct RunningTable {
     entries: Vec<Entry>,
     free: Vec<u32>,
+    /// What the commands of each lane have taken, bytes.
+    taken_bytes: Vec<usize>,
 }
 
 #[derive(Debug)]
@@ -254,7 +275,37 @@ impl RunningTable {
         self.get_mut(ticket)?;
         let index = u32::try_from(ticket.0 & 0xffff_ffff).expect("masked");
         self.free.push(index);
-        self.entries[index as usize].running.take()
+        let running = self.entries[index as usize].running.take()?;
+        if running.taken_bytes > 0
+            && let Some(lane) = running.owner.lane()
+        {
+            self.taken_bytes[lane as usize] -= running.taken_bytes;
+        }
+        Some(running)
+    }
+
+    /// Counts memory that a command has taken, instead of what it had before.
+    pub(crate) fn charge(&mut self, ticket: Ticket, bytes: usize) {
+        let Some(running) = self.get_mut(ticket) else { return };
+        let before = std::mem::replace(&mut running.taken_bytes, bytes);
+        let Some(lane) = running.owner.lane() else { return };
+        let lane = lane as usize;
+        if self.taken_bytes.len() <= lane {
+            self.taken_bytes.resize(lane + 1, 0);
+        }
+        self.taken_bytes[lane] = self.taken_bytes[lane] + bytes - before;
+    }
+
+    /// Since when a command waits for the data that it has asked for, ns, if it does.
+    pub(crate) fn asked_since_ns(&self, ticket: Ticket) -> Option<u64> {
+        let entry = self.entries.get((ticket.0 & 0xffff_ffff) as usize)?;
+        let running = entry.running.as_ref().filter(|_| u64::from(entry.generation) == ticket.0 >> 32)?;
+        if let Step::Receiving { since_ns } = running.step { Some(since_ns) } else { None }
+    }
+
+    /// What the commands of a lane have taken, bytes.
+    pub(crate) fn taken_bytes(&self, lane: u32) -> usize {
+        self.taken_bytes.get(lane as usize).copied().unwrap_or(0)
     }
 
     /// The first that is so.

@@ -12,6 +12,7 @@ use proto::handshake::ControllerOffer;
 use reactor::{Address, CoreList, EngineKind, Features, Listener, Mailbox, Reactor, Settings, TurnCounters};
 use wire::nqn::Nqn;
 
+use crate::admission::GuestCounters;
 use crate::commands::IoLimits;
 use crate::config::{Place, Problem, ReactorConfig, TargetConfig, Threads, TimeoutConfig};
 use crate::control::{Control, ControlSettings};
@@ -108,7 +109,9 @@ impl Target {
             ..serving_settings(&config.limits, &config.timeouts, reactor_count)
         };
         let control = control_settings(config, target.operator.discovery_nqn(), reactor_count);
-        let mut home = Some(home(control, cores.clone(), steps));
+        let home = home(control, cores.clone(), steps);
+        let guests = home.control.admission.guest_counters();
+        let mut home = Some(home);
         let start = Instant::now();
         let (ready, is_ready) = channel();
         for (index, (mailbox, core)) in mailboxes.into_iter().zip(cores).enumerate() {
@@ -119,6 +122,7 @@ impl Target {
                 core,
                 addresses: target.addresses.clone(),
                 start,
+                guests: Arc::clone(&guests),
                 home: home.take(),
             };
             let ready = ready.clone();
@@ -250,8 +254,11 @@ pub fn applications(
 ) -> Vec<Serving> {
     let reactor_count = settings.reactor_count;
     let serving = serving_settings(limits, timeouts, reactor_count);
-    let mut home = Some(home(settings, vec![None; reactor_count.into()], steps));
-    (0..reactor_count).map(|reactor| Serving::new(serving, reactor, home.take())).collect()
+    let home = home(settings, vec![None; reactor_count.into()], steps);
+    let guests = home.control.admission.guest_counters();
+    let mut home = Some(home);
+    let application = |reactor| Serving::new(serving, Arc::clone(&guests), reactor, home.take());
+    (0..reactor_count).map(application).collect()
 }
 
 fn open_door(address: SocketAddr) -> Result<Listener, StartError> {
@@ -297,6 +304,7 @@ struct Plan {
     core: Option<usize>,
     addresses: Vec<Address<Message>>,
     start: Instant,
+    guests: Arc<GuestCounters>,
     home: Option<Home>,
 }
 
@@ -308,7 +316,7 @@ fn run(plan: Plan, mailbox: Mailbox<Message>, ready: &Sender<(usize, Started)>) 
     }
     .and_then(|()| {
         let reactor = u16::try_from(index).expect("counted in 16 bits");
-        Reactor::new(&plan.settings, mailbox, |_| Serving::new(plan.serving, reactor, plan.home))
+        Reactor::new(&plan.settings, mailbox, |_| Serving::new(plan.serving, plan.guests, reactor, plan.home))
     });
     match made {
         Ok(reactor) => {
@@ -400,6 +408,8 @@ fn serving_settings(limits: &Limits, timeouts: &TimeoutConfig, reactor_count: u1
             connect_ns: milliseconds(timeouts.connect_ms),
             pdu_ns: milliseconds(timeouts.pdu_ms),
             send_ns: milliseconds(timeouts.send_ms),
+            data_ns: milliseconds(timeouts.data_ms),
+            pressed_ns: milliseconds(timeouts.pressed_ms),
             ..LaneTimeouts::default()
         },
         doorbell: defaults.doorbell,

@@ -4,7 +4,10 @@ mod dispatch;
 mod door;
 mod lanes;
 mod placing;
+mod pressure;
 mod unconnected;
+
+use std::sync::Arc;
 
 use proto::controller_queue::QueueSettings;
 use proto::doorbell::Policy;
@@ -13,6 +16,7 @@ use proto::zero_copy::Policy as ZeroCopy;
 use reactor::{Application, Completion, Connection, Io, ListenerTag, SocketId, Token};
 use store::Ticket;
 
+use crate::admission::{GuestCounters, Visitor};
 use crate::attached::AttachedIndex;
 use crate::commands::{Caller, Commands, IoLimits, TICKET_TIMER};
 use crate::control::Control;
@@ -44,6 +48,9 @@ const DOOR_TIMER: Token = CONTROL_TIMER | 2;
 
 /// The timer that looks for notices of what was sent without a copy.
 const NOTICE_TIMER: Token = CONTROL_TIMER | 3;
+
+/// The timer that has a look at who keeps buffers away from others.
+const PRESSURE_TIMER: Token = CONTROL_TIMER | 4;
 
 /// How the lanes of a target serve.
 #[derive(Clone, Copy, Debug)]
@@ -112,6 +119,8 @@ pub struct Serving {
     /// Whether it was said that a lane's device cannot be polled.
     has_told_unpolled: bool,
     unconnected: Unconnected,
+    /// Whether it is set when to look who keeps buffers away.
+    is_watching_pressure: bool,
 }
 
 /// Where a lane may be.
@@ -121,14 +130,20 @@ struct Place {
 }
 
 impl Serving {
-    pub(crate) fn new(settings: ServingSettings, reactor: u16, home: Option<Home>) -> Self {
+    /// Reactors of one target share what is counted of `guests`.
+    pub(crate) fn new(
+        settings: ServingSettings,
+        guests: Arc<GuestCounters>,
+        reactor: u16,
+        home: Option<Home>,
+    ) -> Self {
         Self {
             settings,
             reactor,
             lanes: Vec::new(),
             free_places: Vec::new(),
             by_socket: Vec::new(),
-            door: Door::default(),
+            door: Door::new(guests),
             commands: Commands::new(settings.limits, reactor),
             home,
             staging: vec![0; STAGING_BYTES].into(),
@@ -143,6 +158,7 @@ impl Serving {
             io_lanes_ever: 0,
             has_told_unpolled: false,
             unconnected: Unconnected::new(settings.unconnected_count_max, settings.reactor_count),
+            is_watching_pressure: false,
         }
     }
 
@@ -286,7 +302,7 @@ impl Serving {
             Message::Aborted { asked_by, is_aborted } => home.control.on_aborted(asked_by, is_aborted),
             Message::Flushed { asked_by } => home.control.on_flushed(asked_by),
             Message::Operator(order) => home.control.on_order(now_ns, order),
-            Message::Gone(address) => home.control.admission.on_gone(address),
+            Message::Gone(visitor, address) => home.control.admission.on_gone(visitor, address),
             Message::Complaint { peer, reason } => home.control.admission.on_complaint(now_ns, peer, reason),
             _ => {}
         }
@@ -314,7 +330,8 @@ impl Application for Serving {
 
     fn on_accept(&mut self, io: &mut impl Io<Message>, listener: ListenerTag, connection: Connection) {
         let Some(home) = &mut self.home else { return };
-        if listener & DOOR == 0 && !home.control.admission.admit(io.now_ns(), connection.peer) {
+        let visitor = if listener & DOOR == 0 { Visitor::Host } else { Visitor::Guest };
+        if !home.control.admission.admit(io.now_ns(), visitor, connection.peer) {
             return;
         }
         let arrival = connection.arrival();
@@ -366,6 +383,8 @@ impl Application for Serving {
             self.on_notice_timer(io);
         } else if token == DOOR_TIMER {
             self.door.sweep(io);
+        } else if token == PRESSURE_TIMER {
+            self.relieve(io);
         } else {
             let index = u32::try_from(token & 0xffff_ffff).expect("masked");
             let generation = u32::try_from(token >> 32).expect("30 bits");
@@ -429,7 +448,7 @@ impl Application for Serving {
                 self.on_placement(&message);
             }
             Message::Request(_)
-            | Message::Gone(_)
+            | Message::Gone(..)
             | Message::Complaint { .. }
             | Message::TableInUse { .. }
             | Message::Aborted { .. }
@@ -447,7 +466,7 @@ impl Application for Serving {
             self.take_notices(io);
         }
         if self.commands.has_waiting() || !self.held.is_empty() {
-            self.go_on(io);
+            worked |= self.go_on(io);
         }
         let rang = !self.dirty.is_empty();
         if rang {

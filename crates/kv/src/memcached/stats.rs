@@ -103,6 +103,8 @@ pub struct ListenerStats {
     pub connection_count: u64,
     /// Connections ever.
     pub connection_total_count: u64,
+    /// Connections that were refused, because there were too many.
+    pub rejected_count: u64,
     /// Bytes received.
     pub received_bytes: u64,
     /// Bytes sent.
@@ -168,6 +170,7 @@ impl Executor {
         for (name, value) in [
             ("curr_connections", listener.connection_count),
             ("total_connections", listener.connection_total_count),
+            ("rejected_connections", listener.rejected_count),
             ("cmd_get", d.get_count),
             ("cmd_set", d.set_count),
             ("cmd_flush", d.flush_count),

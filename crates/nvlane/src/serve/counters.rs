@@ -1,9 +1,10 @@
 //! What a target's reactors and lanes have done so far, in its log.
 
 use target::lane_counters::{LaneReport, PhaseReport};
+use target::operator::TargetState;
 use target::server::Target;
 
-/// Writes a line for each reactor and each lane of the data path.
+/// Writes a line for each reactor, each lane of the data path and each reason for which connections were refused or ended.
 pub(super) fn log(target: &Target) {
     let Some(state) = target.state() else { return tracing::error!("the target's reactors have ended") };
     for turns in &state.reactors {
@@ -15,7 +16,19 @@ pub(super) fn log(target: &Target) {
             asleep_ms = turns.asleep_ns / 1_000_000,
             "counters of a reactor"
         );
+        let buffers = &turns.buffers;
+        tracing::info!(
+            reactor = turns.reactor,
+            bytes = buffers.bytes,
+            free_bytes = buffers.free_bytes,
+            free_bytes_min = buffers.free_bytes_min,
+            waited = buffers.waited_count,
+            waiting_lanes = buffers.waiting_lanes,
+            held_back = buffers.held_back_count,
+            "buffers of a reactor"
+        );
     }
+    tell_connections(&state);
     for controller in state.subsystems.iter().flat_map(|subsystem| &subsystem.controllers) {
         for queue in &controller.queues {
             let counters = &queue.counters;
@@ -44,6 +57,15 @@ pub(super) fn log(target: &Target) {
                 "counters of a lane"
             );
         }
+    }
+}
+
+/// Writes how many connections there are, and a line for each reason for which some were refused or ended.
+pub(super) fn tell_connections(state: &TargetState) {
+    let connections = &state.connections;
+    tracing::info!(hosts = connections.count, memcached = connections.memcached_count, "connections");
+    for (reason, count) in &connections.complaints {
+        tracing::info!(reason, count, "connections refused or ended");
     }
 }
 

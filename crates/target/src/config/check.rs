@@ -155,15 +155,26 @@ impl TargetConfig {
         range("connections", limits.connection_count_max.into(), 2..=CONNECTION_COUNT_MAX);
         let per_address = limits.connection_count_per_address_max.into();
         range("connections_per_address", per_address, 2..=CONNECTION_COUNT_MAX);
+        let guests = [
+            ("memcached_connections", limits.memcached_connection_count_max),
+            ("memcached_connections_per_address", limits.memcached_connection_count_per_address_max),
+        ];
+        for (key, count) in guests {
+            range(key, count.into(), 1..=CONNECTION_COUNT_MAX);
+        }
         range("unconnected", limits.unconnected_count_max.into(), 16..=CONNECTION_COUNT_MAX);
         range("connections_per_s", limits.connections_per_s_max.into(), 10..=1_000_000);
     }
 
     fn check_timeouts(&self, findings: &mut Findings) {
         let timeouts = &self.timeouts;
-        for (key, timeout_ms) in
-            [("connect_s", timeouts.connect_ms), ("pdu_s", timeouts.pdu_ms), ("send_s", timeouts.send_ms)]
-        {
+        for (key, timeout_ms) in [
+            ("connect_s", timeouts.connect_ms),
+            ("pdu_s", timeouts.pdu_ms),
+            ("send_s", timeouts.send_ms),
+            ("data_s", timeouts.data_ms),
+            ("pressed_s", timeouts.pressed_ms),
+        ] {
             if timeout_ms == 0 {
                 findings.add(
                     Place::Timeouts(key),

@@ -232,6 +232,8 @@ struct RawLimits {
     controllers_per_host: Option<Spanned<u16>>,
     connections: Option<Spanned<u32>>,
     connections_per_address: Option<Spanned<u32>>,
+    memcached_connections: Option<Spanned<u32>>,
+    memcached_connections_per_address: Option<Spanned<u32>>,
     unconnected: Option<Spanned<u32>>,
     connections_per_s: Option<Spanned<u32>>,
 }
@@ -242,6 +244,8 @@ struct RawTimeouts {
     connect_s: Option<Spanned<u32>>,
     pdu_s: Option<Spanned<u32>>,
     send_s: Option<Spanned<u32>>,
+    data_s: Option<Spanned<u32>>,
+    pressed_s: Option<Spanned<u32>>,
     stop_s: Option<Spanned<u32>>,
 }
 
@@ -533,6 +537,16 @@ impl Reader<'_> {
                 raw.connections_per_address,
                 defaults.connection_count_per_address_max,
             ),
+            memcached_connection_count_max: self.number(
+                Place::Limits("memcached_connections"),
+                raw.memcached_connections,
+                defaults.memcached_connection_count_max,
+            ),
+            memcached_connection_count_per_address_max: self.number(
+                Place::Limits("memcached_connections_per_address"),
+                raw.memcached_connections_per_address,
+                defaults.memcached_connection_count_per_address_max,
+            ),
             unconnected_count_max: self.number(
                 Place::Limits("unconnected"),
                 raw.unconnected,
@@ -558,6 +572,8 @@ impl Reader<'_> {
             connect_ms: ms("connect_s", raw.connect_s, defaults.connect_ms),
             pdu_ms: ms("pdu_s", raw.pdu_s, defaults.pdu_ms),
             send_ms: ms("send_s", raw.send_s, defaults.send_ms),
+            data_ms: ms("data_s", raw.data_s, defaults.data_ms),
+            pressed_ms: ms("pressed_s", raw.pressed_s, defaults.pressed_ms),
             stop_ms: ms("stop_s", raw.stop_s, defaults.stop_ms),
         }
     }

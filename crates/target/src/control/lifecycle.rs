@@ -35,6 +35,8 @@ pub(super) enum Cause {
     KeepAliveExpired,
     /// A discovery controller was not used for some time.
     Idle,
+    /// The host has let time pass on one of its queues.
+    Stalled,
     /// The configuration does not let the host in any more.
     Removed,
     /// The target ends.
@@ -171,6 +173,9 @@ impl Control {
                 tracing::warn!(cntlid, %host, timeout_ms, silent_ms, "keep-alive expired: ending the association");
             }
             Cause::Idle => tracing::debug!(cntlid, %host, silent_ms, "discovery controller idle: ending it"),
+            Cause::Stalled => {
+                tracing::info!(cntlid, %host, "a queue of it was closed: ending the association")
+            }
             Cause::Removed => {
                 tracing::info!(cntlid, %host, "host is no longer allowed: ending its association");
             }
@@ -215,6 +220,16 @@ impl Control {
         self.forget_if_ended(key);
         self.reconsider_connects(now_ns, Some(hostid));
         self.stop_if_ended();
+    }
+
+    /// A lane was closed because its host has let time pass. A host that means well takes the loss of a queue for the end of its
+    /// association; others are not to keep the rest of it.
+    pub(super) fn on_expelled(&mut self, now_ns: u64, lane: LaneId) {
+        let key = self.lanes.get(&lane).map(|lane| lane.controller);
+        self.on_ended(now_ns, lane);
+        if let Some(key) = key {
+            self.end_association(now_ns, key, Cause::Stalled);
+        }
     }
 
     fn forget_if_ended(&mut self, key: ControllerKey) {

@@ -33,11 +33,13 @@ pub struct TargetState {
     pub busy_polled_packets: Option<u64>,
 }
 
-/// Connections of hosts.
+/// Connections of hosts, and of memcached's clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ConnectionsState {
     /// Those there are.
     pub count: u32,
+    /// Those of memcached's clients.
+    pub memcached_count: u32,
     /// How many were refused or ended, or had to be told off, by reason.
     pub complaints: BTreeMap<String, u64>,
 }
@@ -166,6 +168,25 @@ pub struct ReactorState {
     pub asleep_ns: u64,
     /// What became of busy polling.
     pub busy_poll: BusyPollState,
+    /// Its buffers.
+    pub buffers: BuffersState,
+}
+
+/// A thread's buffers for data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct BuffersState {
+    /// All of them, bytes.
+    pub bytes: usize,
+    /// Those that are free now, bytes.
+    pub free_bytes: usize,
+    /// The fewest that were ever free, bytes.
+    pub free_bytes_min: usize,
+    /// Commands that had to wait for some.
+    pub waited_count: u64,
+    /// Lanes with commands that wait for some now.
+    pub waiting_lanes: usize,
+    /// Times that a lane was held back because its host did not read.
+    pub held_back_count: u64,
 }
 
 /// What the kernel has granted a thread: "off", "on", or "refused: " and why.

@@ -14,7 +14,7 @@ use wire::status::{Status, StatusKind};
 
 use super::{Serving, caller_of};
 use crate::admission::reason;
-use crate::commands::{Begun, Caller, Ended};
+use crate::commands::{Begun, Caller, Ended, Hold};
 use crate::control_record::{CommandId, LaneId};
 use crate::fused::Verdict;
 use crate::lane::{Lane, LaneState, payload_digest};
@@ -62,13 +62,17 @@ impl Serving {
                 }
             }
             Begun::RequestData(length) => self.request_data(io, index, slot, sqe, length),
-            Begun::Started { ticket, holds_capsule } => {
+            Begun::Started { ticket, hold } => {
                 lane.set_ticket(slot, Some(ticket));
-                if holds_capsule {
-                    lane.held = Some(ticket);
-                    self.held.push(index);
-                    if let Some(socket) = lane.socket {
-                        io.pause(socket);
+                match hold {
+                    Hold::None => {}
+                    Hold::Line => lane.is_plain = false,
+                    Hold::Capsule => {
+                        lane.held = Some(ticket);
+                        self.held.push(index);
+                        if let Some(socket) = lane.socket {
+                            io.pause(socket);
+                        }
                     }
                 }
             }
@@ -107,22 +111,53 @@ impl Serving {
         sqe: &Sqe,
         length: u32,
     ) {
-        let buffer = self.commands.take_room(io.pool(), sqe, length);
         let Some(lane) = self.lanes[index as usize].lane.as_deref_mut() else { return };
         let owner = Owner::Lane { index, generation: lane.id.generation, slot };
-        let running = |step| Running { owner, sqe: *sqe, namespace: None, step };
-        let ticket = match buffer {
+        let buffer = self.commands.take_room(io.pool(), owner, sqe, length);
+        let ticket = self.commands.running.insert(Running::new(owner, *sqe, None, Step::Between));
+        lane.set_ticket(slot, Some(ticket));
+        match buffer {
             Some(buffer) => {
+                self.commands.receive(ticket, &buffer, io.now_ns());
                 lane.queue.request_data(slot, buffer, length);
-                self.commands.running.insert(running(Step::Receiving))
+                self.await_data(io, index);
             }
             None => {
-                let ticket = self.commands.running.insert(running(Step::Receiving));
-                self.commands.await_room(ticket, length);
-                ticket
+                self.commands.line_up(ticket, Step::AwaitingRoom(length));
+                lane.is_plain = false;
             }
-        };
+        }
+    }
+
+    /// A lane's peer owes data from now on: not for ever.
+    fn await_data(&mut self, io: &mut impl Io<Message>, index: u32) {
+        let now_ns = io.now_ns();
+        let Some(lane) = self.lanes[index as usize].lane.as_deref_mut() else { return };
+        if lane.asked_since_ns.is_none() {
+            lane.asked_since_ns = Some(now_ns);
+            self.set_lane_timer(io, index);
+        }
+    }
+
+    /// Puts a command behind those of its lane that wait, if there are any and it brings no data. Says whether it did.
+    #[cold]
+    pub(super) fn lines_up(&mut self, index: u32, slot: Slot, sqe: &Sqe, data: &[u8]) -> bool {
+        let Some(lane) = self.lanes[index as usize].lane.as_deref_mut() else { return false };
+        if !data.is_empty() || !self.commands.shares.holds_back(index) {
+            return false;
+        }
+        let owner = Owner::Lane { index, generation: lane.id.generation, slot };
+        let ticket = self.commands.enlist(owner, sqe);
         lane.set_ticket(slot, Some(ticket));
+        true
+    }
+
+    /// Says again whether a lane's commands begin as they come.
+    pub(super) fn settle(&mut self, index: u32) {
+        let holds_back = self.commands.shares.holds_back(index);
+        if let Some(lane) = self.lane(index) {
+            lane.is_plain = lane.pairs.is_none() && !holds_back;
+        }
     }
 
     /// Counts a command that has ended without data for the host.
@@ -281,6 +316,9 @@ impl Serving {
             let Some(lane) = self.lane(index) else { return };
             let verdict = lane.pairs.as_mut().and_then(|pairs| pairs.on_other());
             self.on_verdict(io, index, verdict);
+            if self.lines_up(index, slot, sqe, &data) {
+                return;
+            }
             let begun = self.commands.begin(io, caller, sqe, &data);
             return self.on_begun(io, index, slot, sqe, begun);
         }
@@ -309,6 +347,7 @@ impl Serving {
             }
         };
         let Some(lane) = self.lane(index) else { return };
+        lane.is_plain = false;
         let pairs = lane.pairs.get_or_insert_default();
         let verdict = match fuse {
             Fuse::FIRST => {
@@ -348,6 +387,7 @@ impl Serving {
             && lane.pairs.as_ref().is_some_and(|pairs| pairs.is_empty())
         {
             lane.pairs = None;
+            self.settle(index);
         }
     }
 
@@ -448,6 +488,7 @@ impl Serving {
         }
         if let Some((buffer, length)) = ended.room {
             lane.queue.request_data(slot, buffer, length);
+            self.await_data(io, index);
         } else if let (Owner::Pair { second, .. }, Some(status)) = (ended.owner, ended.second) {
             Self::count(lane, &mut self.failing, slot, &ended.sqe, ended.status);
             lane.queue.complete(slot, ended.status, 0);
@@ -470,6 +511,7 @@ impl Serving {
                 }
             }
         }
+        let Some(lane) = self.lanes[index as usize].lane.as_deref_mut() else { return };
         if !lane.is_dirty {
             lane.is_dirty = true;
             self.dirty.push(index);
@@ -493,13 +535,18 @@ impl Serving {
         }
     }
 
-    /// Lets commands go on that waited for buffers, and lanes take in what was put aside.
-    pub(super) fn go_on(&mut self, io: &mut impl Io<Message>) {
+    /// Lets commands go on that waited for buffers, and lanes take in what was put aside. Says whether there may be more to do.
+    pub(super) fn go_on(&mut self, io: &mut impl Io<Message>) -> bool {
+        let mut worked = false;
         if self.commands.has_waiting() {
             let lanes = &self.lanes;
             let caller = |owner| caller_of(lanes, owner);
-            self.commands.retry(io, caller);
+            worked = self.commands.retry(io, caller);
             self.drain_commands(io);
+            while let Some(index) = self.commands.shares.next_settled() {
+                self.settle(index);
+            }
+            self.watch_pressure(io);
         }
         for at in (0..self.held.len()).rev() {
             let index = self.held[at];
@@ -524,6 +571,7 @@ impl Serving {
                 io.resume(socket);
             }
         }
+        worked
     }
 
     pub(super) fn report_failures(&mut self, io: &mut impl Io<Message>) {

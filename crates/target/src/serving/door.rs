@@ -6,6 +6,8 @@
 //! ```
 
 use std::io::IoSliceMut;
+use std::net::SocketAddr;
+use std::sync::Arc;
 
 use kv::KeyHash;
 use kv::memcached::{
@@ -13,6 +15,7 @@ use kv::memcached::{
 };
 use reactor::{Connection, Io, Received, Segment, Sent, SocketId};
 
+use crate::admission::{GuestCounters, Visitor, reason};
 use crate::attached::Attachments;
 use crate::key_value::{KeyValueMessage, RemoteAnswers};
 use crate::message::Message;
@@ -31,6 +34,7 @@ const SWEEP_NS: u64 = 5_000_000_000;
 /// One connection.
 struct Guest {
     socket: SocketId,
+    peer: Option<SocketAddr>,
     generation: u32,
     session: Session,
     /// Bytes of the peer wait for output to be sent.
@@ -43,7 +47,6 @@ struct Guest {
 }
 
 /// A reactor's door.
-#[derive(Default)]
 pub(crate) struct Door {
     guests: Vec<Option<Box<Guest>>>,
     /// Connections that came before the namespace.
@@ -55,6 +58,8 @@ pub(crate) struct Door {
     /// By reactor: commands on their way there.
     batches: Vec<RemoteBatch>,
     stats: ListenerStats,
+    /// Of all reactors' doors.
+    counters: Arc<GuestCounters>,
     is_sweep_set: bool,
 }
 
@@ -64,6 +69,7 @@ struct Route<'a, I> {
     executor: &'a mut Executor,
     batches: &'a mut Vec<RemoteBatch>,
     stats: ListenerStats,
+    counters: &'a GuestCounters,
     session: u64,
     namespace: NamespaceId,
 }
@@ -95,8 +101,14 @@ impl<I: Io<Message>> Router for Route<'_, I> {
         }
     }
 
+    /// This reactor's traffic, and the connections of all reactors.
     fn listener_stats(&self) -> ListenerStats {
-        self.stats
+        ListenerStats {
+            connection_count: self.counters.count.get(),
+            connection_total_count: self.counters.admitted_count.get(),
+            rejected_count: self.counters.rejected_count.get(),
+            ..self.stats
+        }
     }
 }
 
@@ -117,6 +129,20 @@ fn partition(namespaces: &mut Attachments) -> Option<(NamespaceId, &mut Executor
 }
 
 impl Door {
+    pub(crate) fn new(counters: Arc<GuestCounters>) -> Self {
+        Self {
+            guests: Vec::new(),
+            waiting: Vec::new(),
+            free: Vec::new(),
+            generation: 0,
+            dirty: Vec::new(),
+            batches: Vec::new(),
+            stats: ListenerStats::default(),
+            counters,
+            is_sweep_set: false,
+        }
+    }
+
     fn guest(&mut self, index: u32) -> Option<&mut Guest> {
         self.guests.get_mut(index as usize)?.as_deref_mut()
     }
@@ -139,10 +165,13 @@ impl Door {
     ) -> Option<(SocketId, u32)> {
         let (_, executor) = namespaces.key_value()?;
         let settings = *executor.settings();
-        let socket = loop {
+        let (socket, peer) = loop {
+            let connection = self.waiting.pop()?;
+            let peer = connection.peer;
             // Those that died while they waited are passed over.
-            if let Ok(socket) = io.adopt(self.waiting.pop()?) {
-                break socket;
+            match io.adopt(connection) {
+                Ok(socket) => break (socket, peer),
+                Err(_) => io.post(0, Message::Gone(Visitor::Guest, peer.map(|peer| peer.ip()))),
             }
         };
         let index = self.free.pop().unwrap_or_else(|| {
@@ -152,6 +181,7 @@ impl Door {
         self.generation = self.generation.wrapping_add(1);
         self.guests[index as usize] = Some(Box::new(Guest {
             socket,
+            peer,
             generation: self.generation,
             session: Session::new(settings),
             is_stalled: false,
@@ -160,8 +190,6 @@ impl Door {
             is_blocked: false,
             moved_ns: io.now_ns(),
         }));
-        self.stats.connection_count += 1;
-        self.stats.connection_total_count += 1;
         self.stats.thread_count = io.reactor_count() as u64;
         Some((socket, index | DOOR))
     }
@@ -208,8 +236,8 @@ impl Door {
             return self.mark(index);
         };
         let session = u64::from(guest.generation) << 32 | u64::from(index);
-        let batches = &mut self.batches;
-        let mut route = Route { io, executor, batches, stats: self.stats, session, namespace };
+        let (batches, counters) = (&mut self.batches, &*self.counters);
+        let mut route = Route { io, executor, batches, stats: self.stats, counters, session, namespace };
         let progress = match bytes {
             Some(bytes) => guest.session.on_bytes(&mut route, bytes),
             None => guest.session.resume(&mut route),
@@ -310,7 +338,7 @@ impl Door {
         if let Some(guest) = self.guests[index as usize].take() {
             io.close(guest.socket);
             self.free.push(index);
-            self.stats.connection_count -= 1;
+            io.post(0, Message::Gone(Visitor::Guest, guest.peer.map(|peer| peer.ip())));
         }
     }
 
@@ -327,6 +355,9 @@ impl Door {
             let is_waiting = guest.is_blocked || guest.session.is_within_command();
             guest.session.shrink();
             if waits_to_send || waits_for_rest {
+                let reason = if waits_to_send { reason::GUEST_READS_NOTHING } else { reason::GUEST_STALLS };
+                let peer = guest.peer;
+                io.post(0, Message::Complaint { peer, reason });
                 self.close(io, index);
             } else {
                 self.is_sweep_set |= is_waiting;
@@ -379,8 +410,8 @@ impl Door {
         let Some(index) = self.session(session) else { return };
         let Some((namespace, executor)) = partition(namespaces) else { return };
         let Some(guest) = self.guests[index as usize].as_deref_mut() else { return };
-        let batches = &mut self.batches;
-        let mut route = Route { io, executor, batches, stats: self.stats, session, namespace };
+        let (batches, counters) = (&mut self.batches, &*self.counters);
+        let mut route = Route { io, executor, batches, stats: self.stats, counters, session, namespace };
         guest.session.on_stats(&mut route, ticket, stats);
         self.mark(index);
     }

@@ -12,7 +12,7 @@ use wire::sqe::Fuse;
 use wire::status::Status;
 
 use super::{NOTICE_TIMER, Place, SWEEP_TIMER, Serving};
-use crate::admission::{reason, reason_of};
+use crate::admission::{Visitor, reason, reason_of};
 use crate::commands::Caller;
 use crate::control_record::LaneId;
 use crate::lane::{Activity, Flushed, Lane, LaneState};
@@ -60,7 +60,7 @@ impl Serving {
             Err(error) => {
                 tracing::debug!(%error, ?peer, "connection died before it was served");
                 self.post_left(io, napi, is_placed);
-                io.post(0, Message::Gone(peer.map(|peer| peer.ip())));
+                io.post(0, Message::Gone(Visitor::Host, peer.map(|peer| peer.ip())));
                 return None;
             }
         };
@@ -141,13 +141,34 @@ impl Serving {
             return;
         }
         lane.timer_ns = 0;
+        if lane.asked_since_ns.is_some() {
+            let asked_since_ns = self.asked_since_ns(index, now_ns);
+            let Some(lane) = self.lane(index) else { return };
+            lane.asked_since_ns = asked_since_ns;
+        }
+        let Some(lane) = self.lane(index) else { return };
         match lane.deadline(&timeouts) {
-            Some((deadline_ns, reason)) if deadline_ns <= now_ns => {
-                self.complain(io, index, reason);
-                self.close(io, index);
-            }
+            Some((deadline_ns, reason)) if deadline_ns <= now_ns => self.expel(io, index, reason),
             _ => self.set_lane_timer(io, index),
         }
+    }
+
+    /// Closes a lane whose peer has let time pass. Without it its association is none any more.
+    pub(super) fn expel(&mut self, io: &mut impl Io<Message>, index: u32, reason: &'static str) {
+        self.complain(io, index, reason);
+        if let Some(lane) = self.lane(index) {
+            lane.is_expelled = true;
+        }
+        self.close(io, index);
+    }
+
+    /// Since when a lane's peer owes data that it was asked for, ns.
+    pub(super) fn asked_since_ns(&mut self, index: u32, now_ns: u64) -> Option<u64> {
+        let lane = self.lanes[index as usize].lane.as_deref()?;
+        let running = &self.commands.running;
+        let oldest_ns = lane.tickets().filter_map(|ticket| running.asked_since_ns(ticket)).min()?;
+        // While nothing is taken in from it, it cannot bring any.
+        Some(if lane.held.is_some() { now_ns } else { oldest_ns })
     }
 
     /// Receives, and acts on what came. Says whether anything did.
@@ -266,7 +287,7 @@ impl Serving {
                     had_command = true;
                     // The common case: an I/O command that is not fused and ends at once.
                     if let Some(subsystem) = lane.subsystem
-                        && lane.pairs.is_none()
+                        && (lane.is_plain || (lane.pairs.is_none() && !data.is_empty()))
                         && sqe.flags.fuse() == Fuse::NONE
                         && sqe.opcode != AdminOpcode::FABRICS.raw()
                     {
@@ -349,10 +370,13 @@ impl Serving {
             self.commands.abort(ticket);
         }
         lane.pairs = None;
+        lane.is_plain = true;
         lane.held = None;
         lane.backlog = Vec::new();
         lane.queue.clear(|_| {});
+        lane.asked_since_ns = None;
         lane.in_flight = self.commands.count_of_lane(index, lane.id.generation);
+        self.commands.shares.forget(index);
     }
 
     /// Closes a lane's socket, and lets the lane go once nothing of it runs.
@@ -363,7 +387,7 @@ impl Serving {
         lane.close(io);
         if lane.state != LaneState::Draining {
             lane.enter(LaneState::Draining, now_ns);
-            lane.pdu_since_ns = None;
+            (lane.pdu_since_ns, lane.blocked_since_ns) = (None, None);
             lane.queue.caravan().clear(drop);
             self.abandon_commands(index);
         }
@@ -400,13 +424,15 @@ impl Serving {
         let address = lane.peer.map(|peer| peer.ip());
         let was_known = !matches!(lane.state, LaneState::Initialising | LaneState::Unconnected { .. });
         tracing::debug!(peer = ?lane.peer, qid = %lane.qid, "lane ended");
+        let kind = if lane.is_expelled { RequestKind::Expelled } else { RequestKind::Ended };
         self.uncount_unconnected(index);
+        self.commands.shares.forget(index);
         self.lanes[index as usize].lane = None;
         self.free_places.push(index);
         self.post_left(io, napi, is_placed);
-        io.post(0, Message::Gone(address));
+        io.post(0, Message::Gone(Visitor::Host, address));
         if was_known {
-            io.post(0, Message::Request(Request { lane: id, kind: RequestKind::Ended }));
+            io.post(0, Message::Request(Request { lane: id, kind }));
         }
     }
 
@@ -454,15 +480,23 @@ impl Serving {
                 {
                     io.finish(socket);
                 }
+                if lane.is_behind {
+                    self.on_unsent(io, index);
+                }
             }
             Flushed::Blocked => {
                 if lane.timer_ns == 0 {
                     self.set_lane_timer(io, index);
                 }
+                self.on_unsent(io, index);
             }
             Flushed::Left => {
+                let is_behind = lane.is_behind;
                 if !std::mem::replace(&mut lane.is_dirty, true) {
                     self.dirty.push(index);
+                }
+                if is_behind {
+                    self.on_unsent(io, index);
                 }
             }
             Flushed::Broken => self.close(io, index),
@@ -495,6 +529,16 @@ impl Serving {
             lane.is_awaiting
         });
         self.awaiting = awaiting;
+    }
+
+    /// A lane's socket has no room for what waits, or has it again.
+    #[cold]
+    fn on_unsent(&mut self, io: &mut impl Io<Message>, index: u32) {
+        let Some(lane) = self.lanes[index as usize].lane.as_deref_mut() else { return };
+        let unsent_bytes = lane.queue.caravan().unsent_bytes();
+        lane.is_behind = unsent_bytes > 0;
+        let holds_back = self.commands.shares.on_unsent(io.pool(), index, unsent_bytes);
+        lane.is_plain = lane.pairs.is_none() && !holds_back;
     }
 
     /// Lets lanes that have become idle give memory back. Those that are idle are not looked at, and a reactor whose lanes all are

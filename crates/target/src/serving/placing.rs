@@ -84,6 +84,7 @@ impl Serving {
         let (listener, qid, napi, counters) =
             (lane.listener, lane.qid, lane.napi, Arc::clone(&lane.counters));
         tracing::debug!(peer = ?lane.peer, %qid, to, "lane handed over");
+        self.commands.shares.forget(id.index);
         self.lanes[id.index as usize].lane = None;
         self.free_places.push(id.index);
         let moving = Moving { connection, listener, queue, qid, napi, counters, connect };
@@ -138,6 +139,7 @@ impl Serving {
                 polled_sleeps: polling.sleep_count,
                 polled_hits: polling.sleep_hit_count,
             },
+            buffers: self.commands.shares.state(io.pool()),
             // Its turns are counted where it runs.
             ..ReactorState::default()
         }

@@ -1,0 +1,173 @@
+//! A whole target in memory whose peers keep its buffers: others go on, and what is kept comes back. Its pool has 3 MiB for commands.
+
+use proto::handshake::HostOffer;
+use proto::host_queue::Transfer;
+use wire::pdu::Digests;
+use wire::sqe::Sqe;
+
+use crate::guest::{self, BLOCKS, NAMESPACE_BYTES, Queue};
+use crate::reactor::MemoryReactor;
+
+const SECOND: u64 = 1_000_000_000;
+
+/// Blocks of the largest read, and its bytes: the whole namespace.
+const READ_BLOCKS: u32 = 256;
+const READ_BYTES: usize = READ_BLOCKS as usize * 512;
+
+/// What an idle pool has for commands: all but the reserve.
+const POOL_BYTES: usize = 3 << 20;
+
+/// An association with one I/O queue. Data digests make reads take buffers.
+struct Guest {
+    admin: Queue,
+    io: Queue,
+}
+
+impl Guest {
+    /// One whose side takes `room` bytes before it has to be read.
+    fn new(target: &mut MemoryReactor, room: usize) -> Self {
+        let offer = HostOffer { digests: Digests::DATA, ..HostOffer::default() };
+        let (admin, cntlid) = Queue::admin(target, offer, usize::MAX);
+        let io = Queue::io(target, offer, room, cntlid);
+        Self { admin, io }
+    }
+
+    /// One that asks for all it can, and reads nothing of it.
+    fn deaf(target: &mut MemoryReactor) -> Self {
+        let mut guest = Self::new(target, 4096);
+        (0..31).for_each(|_| guest.submit_read(READ_BLOCKS));
+        guest.io.push(target);
+        guest
+    }
+
+    /// One that begins writes and does not send their data.
+    fn owing(target: &mut MemoryReactor) -> Self {
+        let mut guest = Self::new(target, usize::MAX);
+        for _ in 0..31 {
+            guest.io.submit(Sqe::write(BLOCKS, 0, READ_BLOCKS), Transfer::ToController(vec![1; READ_BYTES]));
+        }
+        guest.io.push(target);
+        guest
+    }
+
+    fn submit_read(&mut self, blocks: u32) {
+        let buffer = vec![0; blocks as usize * 512];
+        self.io.submit(Sqe::read(BLOCKS, 0, blocks), Transfer::FromController { buffer, is_exact: true });
+    }
+
+    /// How many of the reads that wait, and of as many more, are answered now.
+    fn read(&mut self, target: &mut MemoryReactor, count: usize, blocks: u32) -> usize {
+        (0..count).for_each(|_| self.submit_read(blocks));
+        let ended = self.io.exchange(target);
+        ended.iter().filter(|ended| ended.status.is_success()).count()
+    }
+
+    /// Whether its connections are both closed, or both open.
+    fn is_gone(&self, target: &MemoryReactor) -> bool {
+        assert_eq!(target.is_closed(self.io.link), target.is_closed(self.admin.link));
+        target.is_closed(self.io.link)
+    }
+}
+
+#[test]
+fn a_host_that_reads_nothing_keeps_no_more_than_its_part() {
+    assert_eq!(NAMESPACE_BYTES, READ_BYTES as u64);
+    let mut target = guest::target();
+    let mut deaf = Guest::deaf(&mut target);
+    // A caravan that is on its way and one that fills.
+    let kept = POOL_BYTES - target.free_bytes();
+    assert!((1 << 20..=(2 << 20) + READ_BYTES).contains(&kept), "{kept}");
+    // When it reads after all, it gets everything.
+    assert_eq!(deaf.read(&mut target, 0, 1), 31);
+    assert_eq!(target.free_bytes(), POOL_BYTES);
+    target.end();
+}
+
+#[test]
+fn hosts_that_read_nothing_hold_up_nobody() {
+    let mut target = guest::target();
+    let mut healthy = Guest::new(&mut target, usize::MAX);
+    let deaf: Vec<Guest> = (0..12).map(|_| Guest::deaf(&mut target)).collect();
+    assert!(target.free_bytes() * 4 < POOL_BYTES, "{}", target.free_bytes());
+    assert_eq!(healthy.read(&mut target, 16, 8), 16, "small reads go on at once");
+    assert!(deaf.iter().all(|deaf| !deaf.is_gone(&target)));
+    // A large one waits until those who keep everything are sent away, which is soon. Others take their place once.
+    assert_eq!(healthy.read(&mut target, 1, READ_BLOCKS), 0);
+    let gone = |target: &MemoryReactor| deaf.iter().filter(|deaf| deaf.is_gone(target)).count();
+    target.pass(SECOND / 2);
+    assert_eq!(gone(&target), 0);
+    target.pass(SECOND);
+    assert!(gone(&target) > 0, "their associations end with their queues");
+    target.pass(2 * SECOND);
+    assert_eq!(healthy.read(&mut target, 0, 1), 1);
+    target.pass(12 * SECOND);
+    assert_eq!((gone(&target), target.free_bytes()), (deaf.len(), POOL_BYTES));
+    assert!(!healthy.is_gone(&target));
+    target.end();
+}
+
+#[test]
+fn hosts_that_owe_data_hold_up_nobody() {
+    let mut target = guest::target();
+    let mut healthy = Guest::new(&mut target, usize::MAX);
+    let owing: Vec<Guest> = (0..12).map(|_| Guest::owing(&mut target)).collect();
+    assert_eq!(healthy.read(&mut target, 16, 8), 16, "small reads go on at once");
+    // They wait themselves: those who keep most go.
+    target.pass(4 * SECOND);
+    assert!(owing.iter().any(|owing| owing.is_gone(&target)));
+    assert_eq!(healthy.read(&mut target, 1, READ_BLOCKS), 1);
+    assert!(!healthy.is_gone(&target));
+    target.end();
+}
+
+#[test]
+fn data_that_was_asked_for_is_not_waited_for_for_ever() {
+    let mut target = guest::target();
+    let mut owing = Guest::new(&mut target, usize::MAX);
+    owing.io.submit(Sqe::write(BLOCKS, 0, READ_BLOCKS), Transfer::ToController(vec![1; READ_BYTES]));
+    owing.io.push(&mut target);
+    assert!(target.free_bytes() < POOL_BYTES);
+    target.pass(29 * SECOND);
+    assert!(!owing.is_gone(&target), "nobody waits for its buffer");
+    target.pass(2 * SECOND);
+    assert!(owing.is_gone(&target));
+    assert_eq!(target.free_bytes(), POOL_BYTES);
+    target.end();
+}
+
+#[test]
+fn a_host_that_reads_nothing_is_sent_away_though_nobody_waits() {
+    let mut target = guest::target();
+    let deaf = Guest::deaf(&mut target);
+    target.pass(9 * SECOND);
+    assert!(!deaf.is_gone(&target));
+    target.pass(2 * SECOND);
+    assert!(deaf.is_gone(&target));
+    assert_eq!(target.free_bytes(), POOL_BYTES);
+    target.end();
+}
+
+#[test]
+fn more_than_there_is_room_for_is_done_by_and_by() {
+    let mut target = guest::target();
+    let mut guests: Vec<Guest> = (0..4).map(|_| Guest::new(&mut target, usize::MAX)).collect();
+    for guest in &mut guests {
+        for _ in 0..31 {
+            guest
+                .io
+                .submit(Sqe::compare(BLOCKS, 0, READ_BLOCKS), Transfer::ToController(vec![0; READ_BYTES]));
+        }
+        guest.io.push(&mut target);
+    }
+    let mut ended_count = 0;
+    for _ in 0..100 {
+        for guest in &mut guests {
+            let ended = guest.io.exchange(&mut target);
+            assert!(ended.iter().all(|ended| ended.status.is_success()));
+            ended_count += ended.len();
+        }
+    }
+    assert_eq!(ended_count, 4 * 31);
+    assert_eq!(target.free_bytes(), POOL_BYTES);
+    target.end();
+}
