@@ -30,7 +30,7 @@ pub(crate) fn run() -> Result<()> {
     });
     steps.push(Step { name: "release build", budget_s: 300, run: build });
     steps.push(Step { name: "simulation", budget_s: 180, run: sim::run_many });
-    steps.push(Step { name: "torture", budget_s: 300, run: torture::run_some });
+    steps.push(Step { name: "torture", budget_s: 400, run: torture::run_some });
     steps.push(Step { name: "interop", budget_s: 1200, run: || interop::run(&interop::Options::default()) });
     run_steps(&steps)
 }

@@ -30,12 +30,14 @@ pub(crate) fn flood(options: &Options) -> Result<()> {
     run("flood", &options.arguments)
 }
 
-/// What `make test` runs: two hundred kills on both engines together.
+/// What `make test` runs: two hundred kills on both engines together, and a flood of each.
 ///
 /// # Errors
-/// As [`crash_loop`].
+/// As [`crash_loop`] and [`flood`].
 pub(crate) fn run_some() -> Result<()> {
-    run("crash-loop", &["--kills".into(), "100".into()])
+    run("crash-loop", &["--kills".into(), "100".into()])?;
+    let flood = ["--half-open", "1000", "--slow", "8", "--seconds", "2", "--untimed"];
+    run("flood", &flood.map(String::from))
 }
 
 fn build() -> Result<()> {

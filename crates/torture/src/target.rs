@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use host::Address;
+use rustix::process::{Pid, Signal};
+use serde_json::Value;
 
 /// How long a target may take until it is ready. After a kill it may have to wait for what the kernel still holds of the last one.
 const START_LIMIT: Duration = Duration::from_secs(20);
@@ -25,6 +27,13 @@ pub(crate) struct TargetOptions {
     pub(crate) arguments: Vec<String>,
     /// Where its log goes.
     pub(crate) log: PathBuf,
+}
+
+impl TargetOptions {
+    /// Where it says how things are.
+    fn state_file(&self) -> PathBuf {
+        self.log.with_extension("state")
+    }
 }
 
 /// A running target. It ends with us.
@@ -57,6 +66,22 @@ impl Target {
         let said = length(&self.options.log);
         self.child = spawn(&self.options, self.place)?;
         self.await_ready(said)
+    }
+
+    /// How it says that things are; `None` if it does not.
+    pub(crate) fn state(&self) -> Option<Value> {
+        let file = self.options.state_file();
+        // What is there already is older.
+        let _ = std::fs::remove_file(&file);
+        rustix::process::kill_process(Pid::from_child(&self.child), Signal::USR1).ok()?;
+        let until = Instant::now() + START_LIMIT;
+        while Instant::now() < until {
+            if let Ok(text) = std::fs::read_to_string(&file) {
+                return serde_json::from_str(&text).ok();
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        None
     }
 
     /// Waits until it says that it is ready, behind so many bytes of its log. (A connection would prove nothing: the kernel may
@@ -120,6 +145,7 @@ fn spawn(options: &TargetOptions, place: SocketAddr) -> Result<Child> {
     for namespace in &options.namespaces {
         command.args(["--namespace", namespace]);
     }
+    command.arg("--state").arg(options.state_file());
     command.args(&options.arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
     command.env_remove("NVLANE_LOG");
     command.spawn().with_context(|| format!("cannot start {}", options.program.display()))
