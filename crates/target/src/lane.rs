@@ -309,9 +309,7 @@ impl Lane {
     #[inline]
     pub(crate) fn is_full(&mut self) -> bool {
         let caravan = self.queue.caravan();
-        // What is on its way already goes on at the end of the turn, or when the socket has room.
-        !caravan.is_leaving()
-            && self.doorbell.is_full(caravan.waiting_command_count(), caravan.waiting_bytes())
+        self.doorbell.is_full(caravan.waiting_command_count(), caravan.waiting_bytes())
     }
 
     /// Whether what waits is to leave at the end of this turn.

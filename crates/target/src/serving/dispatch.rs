@@ -46,7 +46,7 @@ impl Serving {
                 lane.counters.read_bytes.add(length.into());
                 lane.queue.complete_with_data(slot, payload, length, 0, payload_digest);
                 if lane.is_full() {
-                    self.flush(io, index);
+                    self.on_full(io, index);
                 }
             }
             Begun::Value(payload, length, result) => {
@@ -58,7 +58,7 @@ impl Serving {
                 Self::count(lane, &mut self.failing, slot, sqe, status);
                 lane.queue.complete(slot, status, result);
                 if lane.is_full() {
-                    self.flush(io, index);
+                    self.on_full(io, index);
                 }
             }
             Begun::RequestData(length) => self.request_data(io, index, slot, sqe, length),

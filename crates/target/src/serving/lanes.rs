@@ -469,6 +469,17 @@ impl Serving {
         self.dirty.truncate(waiting_count);
     }
 
+    /// So much waits on a lane that it is sent before the turn ends. What is on its way already goes on at the end of the turn, or when the
+    /// socket has room; until then it is only counted.
+    pub(super) fn on_full(&mut self, io: &mut impl Io<Message>, index: u32) {
+        let Some(lane) = self.lane(index) else { return };
+        if lane.queue.caravan().is_leaving() {
+            self.on_unsent(io, index);
+        } else {
+            self.flush(io, index);
+        }
+    }
+
     /// Sends what waits on a lane, as far as its socket takes it and a turn has room for.
     pub(super) fn flush(&mut self, io: &mut impl Io<Message>, index: u32) -> Flushed {
         let Some(lane) = self.lane(index) else { return Flushed::Empty };
