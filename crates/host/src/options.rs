@@ -14,8 +14,8 @@ use crate::identity::HostIdentity;
 use crate::queue_map::{LaneClass, QueueMap};
 use crate::reconnect::{ReconnectSettings, ReplayPolicy};
 
-/// From this size on data that is copied out of a warm buffer costs more than the receives of its own that it takes to have it come in
-/// place (docs/design/socket-path.md).
+/// From this size on data that is copied out of a warm buffer costs no less than the receives of its own that it takes to have it come in
+/// place; from 256 KiB on more (docs/design/socket-path.md).
 const IN_PLACE_BYTES: u32 = 64 << 10;
 
 /// How an association is to be. Start from the default and change what must be different:

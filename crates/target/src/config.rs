@@ -75,7 +75,8 @@ pub struct ReactorConfig {
     pub zero_copy: ZeroCopy,
 }
 
-/// A receive of its own for each such piece costs less than its copy out of a warm buffer (docs/design/socket-path.md).
+/// A receive of its own for each such piece costs no more than its copy out of a warm buffer; from 256 KiB on less
+/// (docs/design/socket-path.md).
 const IN_PLACE_BYTES: usize = 16 << 10;
 
 /// Which reactors there are.
