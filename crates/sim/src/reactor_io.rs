@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::io::{self, IoSliceMut};
 
 use reactor::{
-    Application, Arrival, BLOCK_BYTES_MIN, Buffer, BusyPolling, Completion, Connection, Io, Listener,
-    ListenerTag, Operation, Pool, Received, Segment, Sent, SocketId, Timers, Token,
+    Application, Arrival, BLOCK_BYTES_MIN, Buffer, BusyPolling, Completion, Connection, Held, Io, Listener,
+    ListenerTag, Notice, Operation, Pool, Received, Segment, Sent, SocketId, Timers, Token,
 };
 use target::Serving;
 use target::message::Message;
@@ -37,6 +37,10 @@ struct Core {
     inbox: VecDeque<(u64, Message)>,
     accepted: Vec<usize>,
     completions: Vec<Completion>,
+    /// Sends without a copy that no notice was given of: when that is due, the socket, and the number of the send.
+    unnoticed: Vec<(u64, SocketId, u32)>,
+    /// What closed connections still refer to, and until when.
+    parting: Vec<(u64, Held)>,
     stops: bool,
 }
 
@@ -46,6 +50,8 @@ struct Slot {
     connection: Option<usize>,
     is_paused: bool,
     waits_to_send: bool,
+    /// Sends without a copy.
+    zero_copy_count: u32,
 }
 
 /// What an application sees.
@@ -79,6 +85,8 @@ impl SimReactor {
             inbox: VecDeque::new(),
             accepted: Vec::new(),
             completions: Vec::new(),
+            unnoticed: Vec::new(),
+            parting: Vec::new(),
             stops: false,
         };
         Self { application, core }
@@ -130,6 +138,7 @@ impl SimReactor {
         }
         let now_ns = shared.now_ns;
         let mut worked = false;
+        core.parting.retain(|(until_ns, _)| *until_ns > now_ns);
         let io = &mut SimIo { shared, core, outbox };
         while !io.core.completions.is_empty() {
             let at = io.shared.random.below(io.core.completions.len() as u64) as usize;
@@ -175,6 +184,7 @@ impl SimReactor {
         worked |= application.on_turn_end(io);
         let Self { core, .. } = self;
         if core.stops {
+            core.parting.clear();
             return;
         }
         let next_ns = [core.timers.next_deadline_ns(), core.inbox.front().map(|(at_ns, _)| *at_ns)];
@@ -301,6 +311,36 @@ impl Io<Message> for SimIo<'_> {
         }
     }
 
+    fn allow_zero_copy(&mut self, _: SocketId) -> bool {
+        true
+    }
+
+    /// Now and then the kernel has no pages to spare, and sends a copy.
+    fn send_zero_copy(&mut self, socket: SocketId, segments: &[Segment<'_>]) -> (Sent, bool) {
+        let sent = self.send(socket, segments);
+        if !matches!(sent, Sent::Bytes(_)) || self.shared.random.below(8) == 0 {
+            return (sent, false);
+        }
+        let due_ns = self.shared.now_ns + self.shared.random.below(NOTICE_NS_MAX);
+        if let Some(slot) = self.core.slot(socket) {
+            let number = slot.zero_copy_count;
+            slot.zero_copy_count += 1;
+            self.core.unnoticed.push((due_ns, socket, number));
+            let actor = self.actor();
+            self.shared.wake_at(actor, due_ns);
+        }
+        (sent, true)
+    }
+
+    /// In any order, one by one.
+    fn next_notice(&mut self, socket: SocketId) -> Option<Notice> {
+        let now_ns = self.shared.now_ns;
+        let is_due = |(due_ns, of, _): &(u64, SocketId, u32)| *of == socket && *due_ns <= now_ns;
+        let at = self.core.unnoticed.iter().position(is_due)?;
+        let (_, _, number) = self.core.unnoticed.swap_remove(at);
+        Some(Notice { first: number, last: number, is_copied: false })
+    }
+
     fn await_writable(&mut self, socket: SocketId) {
         let Some(id) = self.connection(socket) else { return };
         if let Some(slot) = self.core.slot(socket) {
@@ -338,8 +378,17 @@ impl Io<Message> for SimIo<'_> {
         let Some(slot) = self.core.slot(socket) else { return };
         if let Some(id) = slot.connection.take() {
             self.core.free.push(socket.index() as u32);
+            self.core.unnoticed.retain(|(_, of, _)| *of != socket);
             self.shared.close(id, Side::Target);
         }
+    }
+
+    fn close_holding(&mut self, socket: SocketId, held: Held) {
+        let until_ns = self.shared.now_ns + self.shared.random.below(NOTICE_NS_MAX);
+        self.core.parting.push((until_ns, held));
+        let actor = self.actor();
+        self.shared.wake_at(actor, until_ns);
+        self.close(socket);
     }
 
     fn start(&mut self, token: Token, operation: Operation) -> Result<(), Operation> {
@@ -384,6 +433,9 @@ impl Io<Message> for SimIo<'_> {
         self.core.stops = true;
     }
 }
+
+/// How long the kernel may read what was sent without a copy, ns.
+const NOTICE_NS_MAX: u64 = 2000 * US;
 
 /// How long a message from one reactor to another takes, ns.
 pub(crate) const MESSAGE_NS_MAX: u64 = 20 * US;

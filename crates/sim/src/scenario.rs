@@ -2,6 +2,7 @@
 //!
 //! Every seed has its own swarm of faults: most kinds are off in most runs, so that those that are on get far.
 
+use proto::zero_copy::Policy as ZeroCopy;
 use wire::pdu::Digests;
 
 use crate::planted::Planted;
@@ -130,6 +131,8 @@ pub(crate) struct Scenario {
     pub(crate) faults: Vec<(u64, Fault)>,
     /// The run ends with a power cut, after a flush, and a look at every block.
     pub(crate) ends_with_power_cut: bool,
+    /// Which answers the target sends without a copy.
+    pub(crate) zero_copy: ZeroCopy,
 }
 
 impl Scenario {
@@ -233,8 +236,12 @@ impl Scenario {
             late_ns: r.scaled(US, if is_prompt { MS } else { 500 * MS }),
             faults: Vec::new(),
             ends_with_power_cut: !is_memory && r.one_in(2),
+            zero_copy: ZeroCopy::Off,
         };
         scenario.draw_faults(r);
+        if r.one_in(3) {
+            scenario.zero_copy = ZeroCopy::From(r.scaled(1, 64 << 10) as u32);
+        }
         scenario
     }
 

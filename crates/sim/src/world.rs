@@ -353,7 +353,9 @@ impl World {
             Step::AddSubsystem(subsystem),
             Step::AddNamespace { subsystem: nqn, nsid: Nsid::new(1), namespace },
         ];
-        let applications = target::server::applications(settings, &limits, &TimeoutConfig::default(), steps);
+        let timeouts = TimeoutConfig::default();
+        let applications =
+            target::server::applications(settings, &limits, &timeouts, scenario.zero_copy, steps);
         let count = applications.len();
         let numbered = applications.into_iter().enumerate();
         let make = |(index, application)| SimReactor::new(application, index, count, scenario.pool_bytes);

@@ -9,6 +9,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use proto::controller_queue::QueueSettings;
 use proto::handshake::ControllerOffer;
+use proto::zero_copy::Policy as ZeroCopy;
 use reactor::{Address, CoreList, EngineKind, Features, Listener, Mailbox, Reactor, Settings, TurnCounters};
 use wire::nqn::Nqn;
 
@@ -250,10 +251,11 @@ pub fn applications(
     settings: ControlSettings,
     limits: &Limits,
     timeouts: &TimeoutConfig,
+    zero_copy: ZeroCopy,
     steps: Vec<Step>,
 ) -> Vec<Serving> {
     let reactor_count = settings.reactor_count;
-    let serving = serving_settings(limits, timeouts, reactor_count);
+    let serving = ServingSettings { zero_copy, ..serving_settings(limits, timeouts, reactor_count) };
     let home = home(settings, vec![None; reactor_count.into()], steps);
     let guests = home.control.admission.guest_counters();
     let mut home = Some(home);
