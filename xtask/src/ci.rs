@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use crate::command::{cargo, run as run_command};
-use crate::{check, deps, instructions, interop, sim, torture};
+use crate::{check, clients, deps, instructions, interop, sim, torture};
 
 /// One step, and how long it should take on two cores from a clean clone. Going over the budget is
 /// reported, but no failure: machines are noisy.
@@ -31,6 +31,7 @@ pub(crate) fn run() -> Result<()> {
     steps.push(Step { name: "release build", budget_s: 300, run: build });
     steps.push(Step { name: "simulation", budget_s: 180, run: sim::run_many });
     steps.push(Step { name: "torture", budget_s: 400, run: torture::run_some });
+    steps.push(Step { name: "clients", budget_s: 120, run: || clients::run(&clients::Options::default()) });
     steps.push(Step { name: "interop", budget_s: 1200, run: || interop::run(&interop::Options::default()) });
     run_steps(&steps)
 }

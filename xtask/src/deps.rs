@@ -22,6 +22,17 @@ const PROGRAMS: &[Program] = &[
     Program { name: "setpriv", package: "util-linux", purpose: "ending what a test started" },
 ];
 
+const CLIENT_PROGRAMS: &[Program] = &[
+    Program { name: "memccapable", package: "libmemcached-tools", purpose: "checks of memcached's protocol" },
+    Program { name: "python3", package: "python3", purpose: "memcached's clients in Python" },
+];
+
+/// Packages for Python with memcached's clients in them, and what runs their tests.
+const PYTHON_PACKAGES: &[&str] = &["pytest==8.4.2", "pymemcache==4.0.0", PYTHON_MEMCACHED];
+
+/// Its tests are in its source only.
+const PYTHON_MEMCACHED: &str = "python-memcached==1.62";
+
 const RUST_COMPONENTS: &[&str] = &["rustfmt", "clippy"];
 
 /// Installs what is missing: Debian packages (as root), Rust components, the lab's images.
@@ -31,7 +42,50 @@ const RUST_COMPONENTS: &[&str] = &["rustfmt", "clippy"];
 pub(crate) fn install() -> Result<()> {
     debian_packages(PROGRAMS)?;
     rust_components()?;
+    install_clients()?;
     lab(&[])
+}
+
+/// Memcached's clients in Python.
+pub(crate) struct Clients {
+    /// A Python that has them.
+    pub(crate) python: PathBuf,
+    /// The tests of python-memcached.
+    pub(crate) python_memcached: PathBuf,
+}
+
+/// Installs memcached's clients, in an environment of their own.
+///
+/// # Errors
+/// As [`install`].
+pub(crate) fn install_clients() -> Result<Clients> {
+    debian_packages(CLIENT_PROGRAMS)?;
+    let place = target_dir().join("tools/memcached-clients");
+    let python = place.join("bin/python");
+    let source = PYTHON_MEMCACHED.replace("==", "-");
+    let clients = Clients { python: python.clone(), python_memcached: place.join(&source).join("tests") };
+    let wanted = PYTHON_PACKAGES.join("\n");
+    let stamp = place.join("installed");
+    if std::fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
+        return Ok(clients);
+    }
+    let has_venv =
+        Command::new("python3").args(["-c", "import ensurepip, venv"]).stderr(Stdio::null()).status();
+    if !has_venv.is_ok_and(|status| status.success()) {
+        install_debian(&["python3-venv"])?;
+    }
+    run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&place))?;
+    let pip = |arguments: &[&str]| {
+        let mut command = Command::new(&python);
+        command.args(["-m", "pip", "--quiet", "--disable-pip-version-check"]).args(arguments);
+        command
+    };
+    run(pip(&["install"]).args(PYTHON_PACKAGES))?;
+    run(pip(&["download", "--no-deps", "--no-binary", ":all:", PYTHON_MEMCACHED, "--dest"]).arg(&place))?;
+    let archive = place.join(format!("{source}.tar.gz"));
+    run(Command::new(&python).args(["-m", "tarfile", "-e"]).arg(archive).arg(&place))?;
+    std::fs::write(&stamp, wanted).with_context(|| stamp.display().to_string())?;
+    Ok(clients)
 }
 
 /// Installs what counting instructions takes, and says where the runner of gungraun is.
@@ -137,9 +191,10 @@ fn debian_packages(programs: &[Program]) -> Result<()> {
     }
     let mut packages: Vec<_> = missing.iter().map(|program| program.package).collect();
     packages.dedup();
-    if packages.is_empty() {
-        return Ok(());
-    }
+    if packages.is_empty() { Ok(()) } else { install_debian(&packages) }
+}
+
+fn install_debian(packages: &[&str]) -> Result<()> {
     if !rustix::process::geteuid().is_root() || !is_installed("apt-get") {
         bail!("install them first: sudo apt-get install --no-install-recommends {}", packages.join(" "));
     }

@@ -4,6 +4,7 @@
 mod bench;
 mod check;
 mod ci;
+mod clients;
 mod command;
 mod coverage;
 mod deny;
@@ -37,6 +38,8 @@ enum Task {
     Instructions(instructions::Options),
     /// Behaviours between nvlane and stock Linux kernels, in emulated guests
     Interop(interop::Options),
+    /// Memcached's clients against a target, as their own makers test them
+    Clients(clients::Options),
     /// The real host and target under virtual time: many seeds, or one
     #[command(disable_help_flag = true)]
     Sim(sim::Options),
@@ -68,6 +71,7 @@ fn main() -> ExitCode {
         Task::Deps => deps::install(),
         Task::Instructions(options) => instructions::run(&options),
         Task::Interop(options) => interop::run(&options),
+        Task::Clients(options) => clients::run(&options),
         Task::Sim(options) => sim::run(&options),
         Task::CrashLoop(options) => torture::crash_loop(&options),
         Task::Flood(options) => torture::flood(&options),

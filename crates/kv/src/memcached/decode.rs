@@ -44,6 +44,13 @@ pub enum Decoded<'a> {
         /// Asked in the binary protocol.
         binary: Option<Header>,
     },
+    /// Wants the memory to be so many MiB.
+    Limit {
+        /// How many.
+        megabytes: u64,
+        /// Without an answer.
+        is_quiet: bool,
+    },
     /// The answer to a binary command without key: its status.
     Binary(Header, u16),
     /// More bytes are needed: so many from the start of what is left, at least.
@@ -461,9 +468,11 @@ fn plain<'a>(name: &[u8], words: &mut Words<'a>, line: &[u8]) -> Decoded<'a> {
         b"stats" => Decoded::Stats { of: word(), binary: None },
         b"quit" => Decoded::Close,
         b"shutdown" => Decoded::Answer(b"SERVER_ERROR: shutdown not enabled\r\n"),
-        b"cache_memlimit" | b"lru" | b"lru_crawler" | b"slabs" | b"watch" => {
-            Decoded::Answer(b"CLIENT_ERROR not supported\r\n")
-        }
+        b"cache_memlimit" => match (number::parse(word()), word() == b"noreply") {
+            (Some(megabytes), is_quiet) => Decoded::Limit { megabytes, is_quiet },
+            (None, _) => Decoded::Answer(BAD_LINE),
+        },
+        b"lru" | b"lru_crawler" | b"slabs" | b"watch" => Decoded::Answer(b"CLIENT_ERROR not supported\r\n"),
         // Browsers that were told to post here.
         _ if Words(line).last().is_some_and(|word| word.starts_with(b"HTTP/")) => Decoded::Close,
         _ => Decoded::Answer(b"ERROR\r\n"),

@@ -78,6 +78,7 @@ struct Gathering {
 enum Asked {
     Flush { binary: Option<Header>, is_quiet: bool },
     Stats { of: Vec<u8>, binary: Option<Header> },
+    Limit { megabytes: u64, is_quiet: bool },
 }
 
 /// One connection.
@@ -330,6 +331,10 @@ impl Session {
                 let asked = Asked::Stats { of: of.to_vec(), binary };
                 self.gather(router, count, sum, asked, None);
             }
+            Decoded::Limit { megabytes, is_quiet } => {
+                let sum = router.executor().stats();
+                self.gather(router, count, sum, Asked::Limit { megabytes, is_quiet }, None);
+            }
             Decoded::Command(_)
             | Decoded::Answer(_)
             | Decoded::More(_)
@@ -453,6 +458,12 @@ fn conclude(router: &mut impl Router, stats: &PartitionStats, asked: &Asked, out
             binary::respond(out, *header, binary::SUCCESS, &[], &[], &[], 0);
         }
         Asked::Flush { binary: None, .. } => out.extend_from_slice(b"OK\r\n"),
+        Asked::Limit { is_quiet: true, .. } => {}
+        // It is fixed at start: only what it is already can be had.
+        Asked::Limit { megabytes, .. } if stats.limit_bytes.div_ceil(1 << 20) == *megabytes => {
+            out.extend_from_slice(b"OK\r\n");
+        }
+        Asked::Limit { .. } => out.extend_from_slice(b"CLIENT_ERROR memory is fixed at start\r\n"),
         Asked::Stats { of, binary } => {
             let listener = router.listener_stats();
             let is_known =

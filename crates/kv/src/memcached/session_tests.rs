@@ -438,7 +438,22 @@ fn statistics_have_the_names_that_clients_read() {
         assert!(
             String::from_utf8(client.send(b"stats settings\r\n")).expect("text").contains("item_size_max")
         );
-        client.talk("stats items|stats reset|stats bogus|", "END|RESET|ERROR|");
+        client.talk("stats items|stats cachedump 1 1|stats reset|stats bogus|", "END|END|RESET|ERROR|");
+    }
+}
+
+#[test]
+fn the_memory_limit_is_what_it_is() {
+    for count in [1, 2] {
+        let mut client = Client::with(count);
+        let stats = String::from_utf8(client.send(b"stats\r\n")).expect("text");
+        let limit = stats.lines().find_map(|line| line.strip_prefix("STAT limit_maxbytes "));
+        let megabytes = limit.and_then(|bytes| bytes.parse::<u64>().ok()).expect("a limit").div_ceil(1 << 20);
+        client.talk(&format!("cache_memlimit {megabytes}|cache_memlimit {megabytes} noreply|"), "OK|");
+        client.talk(
+            "cache_memlimit 1000000|cache_memlimit|cache_memlimit 1 noreply|mn|",
+            "CLIENT_ERROR memory is fixed at start|CLIENT_ERROR bad command line format|MN|",
+        );
     }
 }
 

@@ -1,0 +1,148 @@
+//! Memcached's clients against `nvlane target`, as their own makers test them: scripts of `interop/memcached/`.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::command::{cargo, root, run as run_command, target_dir};
+use crate::deps::{self, Clients};
+
+/// The scripts, without `.sh`.
+const SUITES: [&str; 3] = ["memccapable", "pymemcache", "python-memcached"];
+
+/// What is served: in RAM; and with a log, in a file whose values may have as many bytes as memcached's.
+const STORAGES: [(&str, &str); 2] =
+    [("kv-ram", "kv:ram:50M?flush"), ("kv-file", "kv:file:{}?size=4G&memory=50M&flush")];
+
+const ENGINES: [&str; 2] = ["uring", "epoll"];
+
+/// No suite takes so long: one that does hangs.
+const LIMIT_S: &str = "300";
+
+/// Options of `cargo xtask clients`.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Suites to run, or a part of their names (all)
+    names: Vec<String>,
+    /// Only this engine (both)
+    #[arg(long, value_name = "ENGINE", value_parser = clap::builder::PossibleValuesParser::new(ENGINES))]
+    engine: Option<String>,
+    /// How often
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    times: u32,
+    /// An nvlane binary to test instead of building one
+    #[arg(long, value_name = "PATH")]
+    target_bin: Option<PathBuf>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { names: Vec::new(), engine: None, times: 1, target_bin: None }
+    }
+}
+
+/// Runs the suites chosen, each against a target of its own.
+///
+/// # Errors
+/// If one fails, or something that it takes is missing.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let is_chosen = |suite: &&str| {
+        options.names.is_empty() || options.names.iter().any(|name| suite.contains(name.as_str()))
+    };
+    let suites: Vec<_> = SUITES.into_iter().filter(|suite| is_chosen(&suite)).collect();
+    ensure!(
+        !suites.is_empty(),
+        "no suite is called {}; there are {}",
+        options.names.join(" or "),
+        SUITES.join(", ")
+    );
+    let engines = ENGINES.iter().filter(|engine| options.engine.as_ref().is_none_or(|only| only == *engine));
+    let clients = deps::install_clients()?;
+    let nvlane = match &options.target_bin {
+        Some(path) => path.canonicalize().with_context(|| format!("no binary {}", path.display()))?,
+        None => {
+            run_command(&mut cargo(&["build", "--release", "--locked", "--package", "nvlane"]))?;
+            target_dir().join("release/nvlane")
+        }
+    };
+    let mut failed = Vec::new();
+    for engine in engines {
+        for (name, storage) in STORAGES {
+            for suite in &suites {
+                for time in 1..=options.times {
+                    let dir = target_dir().join("clients").join(engine).join(name).join(suite);
+                    let start = Instant::now();
+                    let is_good = run_suite(&nvlane, &clients, suite, engine, storage, &dir)?;
+                    let word = if is_good { "ok" } else { "FAIL" };
+                    let took = start.elapsed().as_secs_f64();
+                    println!("{word:<4}  {suite:<17} {engine:<6} {name:<8} {took:>6.1} s");
+                    if !is_good {
+                        println!("{}", last_lines(&dir.join("log"), 40));
+                        failed.push(format!("{suite} ({engine}, {name}, {time} of {})", options.times));
+                    }
+                }
+            }
+        }
+    }
+    ensure!(
+        failed.is_empty(),
+        "failed: {}; logs are in {}",
+        failed.join(", "),
+        target_dir().join("clients").display()
+    );
+    Ok(())
+}
+
+/// Runs a suite in an empty directory against a target that lives as long. Says whether it has passed.
+fn run_suite(
+    nvlane: &Path,
+    clients: &Clients,
+    suite: &str,
+    engine: &str,
+    storage: &str,
+    dir: &Path,
+) -> Result<bool> {
+    let _ = fs::remove_dir_all(dir);
+    fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
+    let log = File::create(dir.join("log"))?;
+    let pairs = dir.join("pairs");
+    let storage = storage.replace("{}", &pairs.display().to_string());
+    let mut command = Command::new("timeout");
+    command.args(["--kill-after", "10", LIMIT_S]).arg(nvlane);
+    command.args(["--log", "warn", "target", "--engine", engine, "--listen", "127.0.0.1:0"]);
+    command.args(["--namespace", &storage, "--memcached", "127.0.0.1:0", "--run"]);
+    command.arg(root().join("interop/memcached").join(suite).with_extension("sh"));
+    command.env("PYTHON", &clients.python).env("PYTHON_MEMCACHED", &clients.python_memcached);
+    command.current_dir(dir).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+    let status = command.status().context("cannot run timeout")?;
+    let _ = fs::remove_file(pairs);
+    Ok(status.success())
+}
+
+/// The end of a log.
+fn last_lines(log: &Path, count: usize) -> String {
+    let text = String::from_utf8_lossy(&fs::read(log).unwrap_or_default()).into_owned();
+    let lines: Vec<_> = text.lines().collect();
+    lines[lines.len().saturating_sub(count)..].join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::SUITES;
+    use crate::command::root;
+
+    #[test]
+    fn every_script_is_run() {
+        let scripts = std::fs::read_dir(root().join("interop/memcached")).expect("scripts are there");
+        let names =
+            scripts.map(|entry| entry.expect("readable").file_name().into_string().expect("plain name"));
+        let names: BTreeSet<_> =
+            names.filter_map(|name| name.strip_suffix(".sh").map(str::to_owned)).collect();
+        assert_eq!(names, SUITES.map(str::to_owned).into());
+    }
+}
