@@ -41,8 +41,6 @@ pub struct KeyValueShape {
     pub bytes: u64,
     /// The longest value.
     pub value_bytes_max: u32,
-    /// Whether changes go into a log.
-    pub has_log: bool,
 }
 
 /// A key-value namespace.
@@ -105,7 +103,7 @@ impl Store for KeyValueStore {
 
     fn key_value(&self) -> Option<KeyValueShape> {
         let value_bytes_max = u32::try_from(Settings::default().value_bytes_max).unwrap_or(u32::MAX);
-        Some(KeyValueShape { bytes: self.settings.bytes, value_bytes_max, has_log: false })
+        Some(KeyValueShape { bytes: self.settings.bytes, value_bytes_max })
     }
 }
 

@@ -73,11 +73,6 @@ impl<'a> Surroundings<'a> {
         self.subsystem.is_some_and(Subsystem::has_key_value)
     }
 
-    /// Whether one of them takes batches.
-    pub(crate) fn has_batches(&self) -> bool {
-        self.subsystem.is_some_and(Subsystem::has_batches)
-    }
-
     /// Whether `nsid` can name a namespace here, whether there is one or not.
     pub(crate) fn is_possible(&self, nsid: Nsid) -> bool {
         (1..=self.limits.nsid_max).contains(&nsid.get())

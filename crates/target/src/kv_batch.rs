@@ -24,6 +24,7 @@ use wire::status::Status;
 use crate::attached::AttachedIndex;
 use crate::commands::{Begun, Commands, Hold};
 use crate::key_value::KeyValueMessage;
+use crate::kv_io::executor_of;
 use crate::kv_operation::{BATCH_VECTOR_BYTES_MAX, Done, Effort, operate};
 use crate::message::Message;
 use crate::nvm_io::{Checked, Start, bytes};
@@ -33,7 +34,7 @@ use crate::running::{Owner, Running, Step, Supply};
 pub(crate) const OPERATION_COUNT_MAX: u16 = 1024;
 
 /// Operations that are looked at ahead of the one that is carried out. Measured: flat from 32 on.
-const AHEAD_COUNT: usize = 64;
+pub(crate) const AHEAD_COUNT: usize = 64;
 
 /// A Collect that waits: its lane, its namespace and its tag.
 pub(crate) type CollectKey = (u32, u32, Nsid, u32);
@@ -82,6 +83,46 @@ impl PartOfBatch {
         outcomes.truncate(length);
         outcomes.into()
     }
+
+    /// Where each of its operations begins.
+    pub(crate) fn starts(&self) -> Vec<usize> {
+        let mut operations = Operations::new(&self.operations);
+        let mut starts = Vec::new();
+        loop {
+            let start = operations.offset();
+            match operations.next() {
+                Some(Ok(_)) => starts.push(start),
+                _ => return starts,
+            }
+        }
+    }
+
+    /// The operation that [begins](Self::starts) there.
+    pub(crate) fn operation(&self, start: usize) -> Operation<'_> {
+        let operation = Operations::new(&self.operations[start..]).next();
+        operation.and_then(Result::ok).expect("read before")
+    }
+}
+
+/// Writes outcomes with their data, as of a Batch Collect.
+pub(crate) fn written<'a>(outcomes: impl Iterator<Item = (Done, &'a [u8])> + Clone) -> Box<[u8]> {
+    let bytes = |data: &[u8]| OUTCOME_HEADER_BYTES + data.len().next_multiple_of(8);
+    let mut buffer = vec![0; outcomes.clone().map(|(_, data)| bytes(data)).sum()];
+    let mut writer = OutcomeWriter::new(&mut buffer);
+    for (done, data) in outcomes {
+        writer.room(data.len()).copy_from_slice(data);
+        let fits = writer.push(done.status, done.result, data.len());
+        debug_assert!(fits, "counted before");
+    }
+    let length = writer.finish();
+    debug_assert_eq!(length, buffer.len());
+    buffer.into()
+}
+
+/// The same operations, all ended so.
+pub(crate) fn refused(outcomes: &[u8], status: Status) -> Box<[u8]> {
+    let count = Outcomes::new(outcomes).count();
+    written(std::iter::repeat_n((Done::new(status, 0), &[][..]), count))
 }
 
 /// Carries out operations of this partition in order: while one is, the lines that those behind it need are on their way.
@@ -194,8 +235,8 @@ impl<I: Io<Message>> Start<'_, I> {
             return Ok(request);
         }
         check(&bytes(self.data, &self.supply)[..length], command)?;
-        let count = self.io.reactor_count();
-        if count > 1
+        // With a log operations may have to wait for their values, and all of them for the log: its partitions see to that.
+        if (self.io.reactor_count() > 1 || self.has_log(at))
             && let Some(begun) = self.scatter(at, command, collect)?
         {
             return Ok(begun);
@@ -255,7 +296,8 @@ impl<I: Io<Message>> Start<'_, I> {
         }
     }
 
-    /// Sends the operations of a batch to the partitions that have their keys; `None` if that is this one for all of them.
+    /// Sends the operations of a batch to the partitions that have their keys; `None` if that is this one for all of them, and
+    /// it can carry them out at once.
     fn scatter(
         &mut self,
         at: AttachedIndex,
@@ -264,11 +306,12 @@ impl<I: Io<Message>> Start<'_, I> {
     ) -> Checked<Option<Begun>> {
         let (count, here) = (self.io.reactor_count(), self.io.reactor());
         let attached = self.commands.namespaces.get_mut(at);
-        let namespace = attached.id;
-        let executor = attached.backend.key_value().ok_or(Status::INVALID_OPCODE.with_dnr())?;
+        let (namespace, has_log) = (attached.id, attached.desk.is_some());
+        let executor = executor_of(attached)?;
         let data = &bytes(self.data, &self.supply)[..command.data_bytes as usize];
         let owner = |operation: &Operation<'_>| executor.processor.hash(operation.key).partition(count);
-        if Operations::new(data).map_while(Result::ok).all(|operation| owner(&operation) == here) {
+        if !has_log && Operations::new(data).map_while(Result::ok).all(|operation| owner(&operation) == here)
+        {
             return Ok(None);
         }
         let mut owners = Vec::with_capacity(command.count.into());

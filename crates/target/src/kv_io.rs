@@ -14,7 +14,7 @@ use wire::opcode::KvOpcode;
 use wire::sgl::DataPointer;
 use wire::status::Status;
 
-use crate::attached::AttachedIndex;
+use crate::attached::{Attached, AttachedIndex};
 use crate::commands::{Begun, Commands, Hold};
 use crate::key_value::KeyValueMessage;
 use crate::kv_operation::{Done, Effort, VECTOR_BYTES_MAX, operate};
@@ -56,9 +56,7 @@ impl KvAction {
     /// Whether it cannot be carried out without the value that is there.
     pub(crate) fn needs_value(&self) -> bool {
         match self {
-            Self::Operate { opcode, .. } => {
-                !matches!(*opcode, KvOpcode::STORE | KvOpcode::DELETE | KvOpcode::EXIST)
-            }
+            Self::Operate { opcode, .. } => needs_value(*opcode),
             Self::Flush | Self::List { .. } => false,
         }
     }
@@ -71,6 +69,23 @@ impl KvAction {
             Self::List { room, .. } => *room,
         }
     }
+}
+
+/// Whether an operation cannot be carried out without the value that is there.
+pub(crate) fn needs_value(opcode: KvOpcode) -> bool {
+    !matches!(opcode, KvOpcode::STORE | KvOpcode::DELETE | KvOpcode::EXIST)
+}
+
+/// The partition of this reactor, if it serves.
+pub(crate) fn executor_of(attached: &mut Attached) -> Checked<&mut Executor> {
+    let backend = &mut attached.backend;
+    // Where there is a log, what is asked waits until it was read.
+    let executor = match backend.logged().map(|logged| logged.has_failed()) {
+        Some(true) => return Err(Status::KV_UNRECOVERED_ERROR.with_dnr()),
+        Some(false) => backend.logged().map(store::Logged::executor),
+        None => backend.key_value(),
+    };
+    executor.ok_or(Status::INVALID_OPCODE.with_dnr())
 }
 
 /// How a command ended at its partition.
@@ -149,10 +164,6 @@ impl<I: Io<Message>> Start<'_, I> {
             return Ok(Begun::Complete(Status::SUCCESS, 0));
         }
         match opcode {
-            // Operations of a batch end together: none could wait for its value or for the log.
-            KvOpcode::BATCH_COLLECT | KvOpcode::BATCH_SUBMIT if self.has_log(at) => {
-                return Err(Status::INVALID_OPCODE.with_dnr());
-            }
             KvOpcode::BATCH_COLLECT => return self.batch_collect(),
             KvOpcode::BATCH_SUBMIT => return self.batch_submit(at),
             _ => {}
@@ -257,14 +268,7 @@ impl<I: Io<Message>> Start<'_, I> {
     }
 
     fn executor(&mut self, at: AttachedIndex) -> Checked<&mut Executor> {
-        let backend = &mut self.commands.namespaces.get_mut(at).backend;
-        // Where there is a log, what is asked waits until it was read.
-        let executor = match backend.logged().map(|logged| logged.has_failed()) {
-            Some(true) => return Err(Status::KV_UNRECOVERED_ERROR.with_dnr()),
-            Some(false) => backend.logged().map(store::Logged::executor),
-            None => backend.key_value(),
-        };
-        let executor = executor.ok_or(Status::INVALID_OPCODE.with_dnr())?;
+        let executor = executor_of(self.commands.namespaces.get_mut(at))?;
         executor.set_now(store::unix_s());
         Ok(executor)
     }

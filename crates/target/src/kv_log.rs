@@ -2,10 +2,12 @@
 //! survives.
 //!
 //! ```text
-//! Run, Act, Ask ─▶ not read yet: kept │ value in the log: station, fetch │ else carried out ─▶ answer
+//! Run, Act, RunPart, Ask ─▶ not read yet: kept │ value in the log: station, fetch │ else carried out ─▶ answer
 //!                                                         └─ loaded ─▶ all that waits, in order ─┘  │
 //!                                        settled up to the change that it has seen ─▶ posted ◀──────┘
 //! ```
+
+mod part;
 
 use std::collections::VecDeque;
 
@@ -19,7 +21,9 @@ use wire::status::Status;
 use crate::attached::Attachments;
 use crate::commands::{Commands, StoreAccess};
 use crate::key_value::{KeyValueMessage, RemoteAnswers};
+use crate::kv_batch::{self, AHEAD_COUNT, PartOfBatch};
 use crate::kv_io::{self, KvAction, KvOutcome};
+use crate::kv_log::part::Part;
 use crate::message::Message;
 use crate::subsystem::NamespaceId;
 
@@ -29,6 +33,8 @@ const PARKED_COUNT_MAX: usize = 16 * 1024;
 /// What waits for the log of one namespace on one reactor.
 pub(crate) struct Desk {
     station: Station<Parked>,
+    /// Parts of batches of which operations wait for values.
+    parts: Vec<Option<Part>>,
     held: VecDeque<Held>,
     /// Messages that came before the log was read, or while much waited.
     arrived: VecDeque<KeyValueMessage>,
@@ -41,6 +47,7 @@ impl Default for Desk {
     fn default() -> Self {
         Self {
             station: Station::new(usize::MAX),
+            parts: Vec::new(),
             held: VecDeque::new(),
             arrived: VecDeque::new(),
             is_counted: false,
@@ -60,6 +67,8 @@ enum Waiting {
     Command(RemoteBatch),
     /// One of NVMe's.
     Action(store::Ticket, Key, KvAction),
+    /// One of a batch: its part, and which of it.
+    Operation(usize, usize),
 }
 
 /// An answer that waits for a change to survive.
@@ -160,6 +169,66 @@ impl Desk {
         self.answer(io, number, to, message);
     }
 
+    fn run_part(
+        &mut self,
+        io: &mut impl Io<Message>,
+        logged: &mut Logged,
+        (from, ticket): (usize, store::Ticket),
+        part: PartOfBatch,
+    ) {
+        let place = self.parts.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.parts.push(None);
+            self.parts.len() - 1
+        });
+        let mut part = Part::new(from, ticket, part);
+        for at in 0..part.len() {
+            if at % AHEAD_COUNT == 0 {
+                part.prefetch(logged.executor(), at..part.len().min(at + AHEAD_COUNT));
+            }
+            self.run_of_part(logged, &mut part, place, at);
+        }
+        self.keep_or_answer(io, place, part);
+    }
+
+    /// Carries out an operation of a part, unless it has to wait for its value.
+    fn run_of_part(&mut self, logged: &mut Logged, part: &mut Part, place: usize, at: usize) {
+        let operation = part.operation(at);
+        let waiting = Parked { from: part.from, what: Waiting::Operation(place, at) };
+        if self.park(logged, operation.key, kv_io::needs_value(operation.opcode), waiting).is_none() {
+            return;
+        }
+        let hash = logged.executor().processor.hash(operation.key);
+        part.run(logged.executor(), at);
+        part.number = part.number.max(logged.awaited(hash));
+    }
+
+    fn keep_or_answer(&mut self, io: &mut impl Io<Message>, place: usize, part: Part) {
+        if !part.is_over() {
+            self.parts[place] = Some(part);
+            return;
+        }
+        let (ticket, partition, outcomes) = (part.ticket, io.reactor(), part.outcomes());
+        let answer = KeyValueMessage::PartOutcomes { ticket, partition, outcomes };
+        self.answer(io, part.number, part.from, answer);
+    }
+
+    /// A value that an operation of a part has waited for is here, or is not to be had.
+    fn go_on_with_part(
+        &mut self,
+        io: &mut impl Io<Message>,
+        logged: &mut Logged,
+        (place, at): (usize, usize),
+        is_good: bool,
+    ) {
+        let mut part = self.parts[place].take().expect("it waits for this operation");
+        if is_good {
+            self.run_of_part(logged, &mut part, place, at);
+        } else {
+            part.refuse(at, Status::KV_UNRECOVERED_ERROR.with_dnr());
+        }
+        self.keep_or_answer(io, place, part);
+    }
+
     fn ask(
         &mut self,
         io: &mut impl Io<Message>,
@@ -182,6 +251,9 @@ impl Desk {
             KeyValueMessage::Act { from, namespace, ticket, key, action } => {
                 self.act(io, logged, from, namespace, ticket, key, action);
             }
+            KeyValueMessage::RunPart { from, ticket, part, .. } => {
+                self.run_part(io, logged, (from, ticket), part);
+            }
             KeyValueMessage::Ask { from, session, ticket, flush, .. } => {
                 self.ask(io, logged, (from, session, ticket), flush);
             }
@@ -200,13 +272,27 @@ impl Desk {
     ) {
         let mut waiting = Vec::new();
         self.station.on_value(key, |parked| waiting.push(parked));
+        self.go_on(io, logged, namespace, waiting, is_good);
+    }
+
+    /// Values are here, or are not to be had: carries on with what has waited for them.
+    fn go_on(
+        &mut self,
+        io: &mut impl Io<Message>,
+        logged: &mut Logged,
+        namespace: NamespaceId,
+        waiting: Vec<Parked>,
+        is_good: bool,
+    ) {
         for Parked { from, what } in waiting {
             match what {
                 Waiting::Command(batch) if is_good => self.run(io, logged, from, &batch),
                 Waiting::Action(ticket, key, action) if is_good => {
                     self.act(io, logged, from, namespace, ticket, key, action);
                 }
-                what => refuse(io, from, what),
+                Waiting::Operation(place, at) => self.go_on_with_part(io, logged, (place, at), is_good),
+                Waiting::Command(batch) => refuse(io, from, &batch),
+                Waiting::Action(ticket, ..) => io.post(from, Message::KeyValue(Box::new(failed(ticket)))),
             }
         }
     }
@@ -216,14 +302,17 @@ impl Desk {
         while let Some(loaded) = logged.next_loaded() {
             self.on_loaded(io, logged, namespace, &loaded.key, false);
         }
-        for (from, what) in self.station.drain().map(|Parked { from, what }| (from, what)) {
-            refuse(io, from, what);
-        }
+        let waiting = self.station.drain().collect();
+        self.go_on(io, logged, namespace, waiting, false);
         for Held { to, message, .. } in std::mem::take(&mut self.held) {
             let (to, message) = match message {
                 KeyValueMessage::Answers(answers) => (to, KeyValueMessage::Answers(answers.refused(REFUSAL))),
                 KeyValueMessage::Outcome(ticket, _) => (to, failed(ticket)),
                 KeyValueMessage::Act { from, ticket, .. } => (from, failed(ticket)),
+                KeyValueMessage::PartOutcomes { ticket, partition, outcomes } => {
+                    let outcomes = kv_batch::refused(&outcomes, Status::KV_UNRECOVERED_ERROR.with_dnr());
+                    (to, KeyValueMessage::PartOutcomes { ticket, partition, outcomes })
+                }
                 message => (to, message),
             };
             io.post(to, Message::KeyValue(Box::new(message)));
@@ -242,18 +331,12 @@ fn failed(ticket: store::Ticket) -> KeyValueMessage {
     KeyValueMessage::Outcome(ticket, KvOutcome::new(Status::KV_UNRECOVERED_ERROR.with_dnr()))
 }
 
-fn refuse(io: &mut impl Io<Message>, from: usize, what: Waiting) {
-    let message = match what {
-        Waiting::Command(batch) => {
-            let mut answers = RemoteAnswers::default();
-            batch.for_each(|session, ticket, _, _| {
-                answers.push(session, ticket, |bytes| bytes.extend_from_slice(REFUSAL));
-            });
-            KeyValueMessage::Answers(answers)
-        }
-        Waiting::Action(ticket, ..) => failed(ticket),
-    };
-    io.post(from, Message::KeyValue(Box::new(message)));
+fn refuse(io: &mut impl Io<Message>, from: usize, batch: &RemoteBatch) {
+    let mut answers = RemoteAnswers::default();
+    batch.for_each(|session, ticket, _, _| {
+        answers.push(session, ticket, |bytes| bytes.extend_from_slice(REFUSAL));
+    });
+    io.post(from, Message::KeyValue(Box::new(KeyValueMessage::Answers(answers))));
 }
 
 /// Takes in what another partition asks of one with a log. Gives back what is for one without.
@@ -265,6 +348,7 @@ pub(crate) fn serve(
     let id = match &message {
         KeyValueMessage::Run { namespace, .. }
         | KeyValueMessage::Act { namespace, .. }
+        | KeyValueMessage::RunPart { namespace, .. }
         | KeyValueMessage::Ask { namespace, .. } => *namespace,
         _ => return Some(message),
     };

@@ -43,15 +43,6 @@ impl Subsystem {
     pub fn has_key_value(&self) -> bool {
         self.namespaces.values().any(|namespace| namespace.store.key_value().is_some())
     }
-
-    /// Whether a namespace of it takes batches: those with a log do not.
-    #[must_use]
-    pub fn has_batches(&self) -> bool {
-        self.namespaces
-            .values()
-            .filter_map(|namespace| namespace.store.key_value())
-            .any(|shape| !shape.has_log)
-    }
 }
 
 /// Which hosts may use a subsystem.

@@ -5,14 +5,13 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::Mutex;
 use std::time::Instant;
 
-use host::{ElementCode, VectorComparison, VectorFunction};
+use host::{AtomicFunction, AtomicOperation, ElementCode, VectorComparison, VectorFunction};
 use reactor::EngineKind;
 use target::config::{NamespaceConfig, Threads};
 use tempfile::TempDir;
 use wire::cqe::Cqe;
 use wire::id::{Csi, Nsid};
 use wire::identify::command_set::KvVendorCommands;
-use wire::kv::batch::{BatchCollect, BatchSubmit};
 use wire::kv::{Key, RetrieveOptions, StoreOptions};
 use wire::log::support::CommandsAndEffects;
 use wire::log::{GetLogPage, Lid};
@@ -378,15 +377,18 @@ fn numbers_and_vectors_change_through_the_log() {
 
 /// docs/kv-commands.md §1
 #[test]
-fn with_a_log_there_are_no_batches_and_none_are_offered() {
+fn batches_are_offered_with_and_without_a_log() {
     let directory = tempfile::tempdir().expect("a directory");
-    for (storage, has_batches) in [("kv:ram:64M", true), ("kv:file:{}?size=64M&memory=8M", false)] {
+    for storage in ["kv:ram:64M", "kv:file:{}?size=64M&memory=8M"] {
         let rig = rig(engines()[0], 2, &directory, storage);
         let keys = connect(&rig);
         let offered = keys.info().vendor();
-        assert!(offered.commands.contains(KvVendorCommands::ATOMIC | KvVendorCommands::VECTOR));
-        assert_eq!(offered.commands.contains(KvVendorCommands::BATCH), has_batches);
-        assert_eq!((offered.batch_operations_max > 0, keys.batch().is_ok()), (has_batches, has_batches));
+        assert!(
+            offered
+                .commands
+                .contains(KvVendorCommands::BATCH | KvVendorCommands::ATOMIC | KvVendorCommands::VECTOR)
+        );
+        assert!(offered.batch_operations_max > 0);
         let mut host = RawHost::new(&rig);
         let effects = GetLogPage {
             lid: Lid::COMMANDS_AND_EFFECTS,
@@ -396,24 +398,87 @@ fn with_a_log_there_are_no_batches_and_none_are_offered() {
         };
         let effects = host.admin.read(effects.to_sqe(Nsid::NONE), 4096);
         let effects = CommandsAndEffects::read_from_bytes(&effects).expect("a page");
-        for opcode in [KvOpcode::BATCH_SUBMIT, KvOpcode::BATCH_COLLECT] {
-            assert_eq!(effects.io(opcode.raw()).supported(), has_batches);
+        for opcode in [KvOpcode::BATCH_SUBMIT, KvOpcode::BATCH_COLLECT, KvOpcode::ATOMIC] {
+            assert!(effects.io(opcode.raw()).supported());
         }
-        assert!(effects.io(KvOpcode::ATOMIC.raw()).supported());
         // What is reserved is refused wherever the key is.
         let reserved = StoreOptions::from_bits_retain(1 << 3);
         assert_eq!(store(&mut host, "k", b"v", reserved), Status::INVALID_FIELD.with_dnr());
-        if !has_batches {
-            let sqe = BatchCollect { buffer_bytes: 64, tag: 1 }.to_sqe(NSID);
-            let collect = host.io.transport(sqe, 64);
-            assert_eq!(end(&mut host, collect).status(), Status::INVALID_OPCODE.with_dnr());
-            let operations = *b"\x01\x01\0\0\x01\0\0\0\0\0\0\0kv\0\0";
-            let sqe = BatchSubmit { data_bytes: 16, count: 1, tag: 1, outcome_bytes: 16 }.to_sqe(NSID);
-            let submit = host.io.write_in_capsule(sqe, &operations);
-            assert_eq!(end(&mut host, submit).status(), Status::INVALID_OPCODE.with_dnr());
-        }
         assert_eq!(retrieve(&mut host, "k"), None);
     }
+}
+
+/// More values than memory holds, stored, changed and read in batches: outcomes are in order whichever of them had to be
+/// fetched, those on one key see one another, and all of it is there after a restart.
+#[test]
+fn batches_work_on_values_that_are_in_the_log_only() {
+    const COUNT: u64 = 3000;
+    let name = |number: u64| key(&format!("key-{number}"));
+    let value = |number: u64| number.to_le_bytes().repeat(128);
+    for threads in [1, 2] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut rig = rig(engines()[0], threads, &directory, "kv:file:{}?size=64M&memory=2M");
+        let mut keys = connect(&rig);
+        let mut batch = keys.batch().expect("a batch");
+        for first in (0..COUNT).step_by(100) {
+            batch.clear();
+            for number in first..first + 100 {
+                batch.store(&name(number), &value(number), StoreOptions::empty()).expect("room");
+            }
+            assert!(keys.run_batch(&mut batch).expect("run").all(|outcome| outcome.status.is_success()));
+        }
+        let (counter, add) = (name(COUNT), AtomicOperation::new(AtomicFunction::ADD, 1).or_create(0));
+        for round in 0..30 {
+            batch.clear();
+            for at in 0..100 {
+                let number = (at * 30 + round * 7) % COUNT;
+                batch.retrieve(&name(number), 1024).expect("room");
+                batch.atomic(&counter, &add).expect("room");
+                batch
+                    .vector_scalar(&name(number), (ElementCode::U64, VectorFunction::ADD), 0, 0)
+                    .expect("room");
+            }
+            batch.exist(&name(COUNT + 1)).expect("room");
+            let mut outcomes = keys.run_batch(&mut batch).expect("run");
+            for at in 0..100 {
+                let number = (at * 30 + round * 7) % COUNT;
+                assert!(outcomes.next().expect("an outcome").data == value(number), "key {number}");
+                assert_eq!(outcomes.next().expect("an outcome").result, round * 100 + at);
+                assert_eq!(outcomes.next().expect("an outcome").result, 1024);
+            }
+            assert!(outcomes.next().expect("an outcome").status.is(Status::KEY_DOES_NOT_EXIST));
+        }
+        drop(keys);
+        rig.stop();
+        rig.start();
+        let mut keys = connect(&rig);
+        assert_eq!(keys.fetch_add(&counter, 0, None).expect("there"), 3000);
+        for number in 0..COUNT {
+            assert!(keys.retrieve(&name(number)).expect("asked") == Some(value(number)), "key {number}");
+        }
+    }
+}
+
+/// A batch is one write to the log, and is answered when all of it survives: if the log fails, none of it is said to have been done.
+#[test]
+fn a_batch_is_one_write_and_is_refused_as_a_whole_if_that_fails() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let storage = "kv:file:{}?size=64M&memory=8M&error=write:1/3,as=eio";
+    let rig = rig(EngineKind::Epoll, 1, &directory, storage);
+    let mut keys = connect(&rig);
+    keys.store(&key("first"), b"v").expect("the first write is good");
+    let mut batch = keys.batch().expect("a batch");
+    for number in 0..50 {
+        batch.store(&key(&format!("key-{number}")), b"v", StoreOptions::empty()).expect("room");
+    }
+    assert!(
+        keys.run_batch(&mut batch).expect("run").all(|outcome| outcome.status.is_success()),
+        "the second"
+    );
+    let refused = keys.run_batch(&mut batch).expect("run").map(|outcome| outcome.status);
+    assert!(refused.eq([Status::KV_UNRECOVERED_ERROR; 50]), "the third fails");
+    let error = keys.run_batch(&mut batch).err().expect("there is no log any more").to_string();
+    assert!(error.contains("unrecovered"), "{error}");
 }
 
 /// Where answers do not wait, a Flush does: it ends well only if what was answered before survives, in whichever partition.

@@ -113,6 +113,6 @@ impl Store for KeyValueFile {
         let value_bytes_max =
             self.superblock().map_or(0, |superblock| superblock.log(0, self.settings.sync).value_bytes_max());
         let value_bytes_max = u32::try_from(value_bytes_max).unwrap_or(u32::MAX);
-        Some(KeyValueShape { bytes: self.below.geometry().bytes(), value_bytes_max, has_log: true })
+        Some(KeyValueShape { bytes: self.below.geometry().bytes(), value_bytes_max })
     }
 }

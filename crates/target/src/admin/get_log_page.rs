@@ -89,7 +89,7 @@ fn page(
         Lid::CHANGED_NAMESPACES => write_changed_namespaces(record.changed.iter().copied()).as_slice().into(),
         Lid::COMMANDS_AND_EFFECTS => match command.csi {
             Csi::NVM => effects::page().into(),
-            Csi::KV if around.has_key_value() => effects::key_value_page(around.has_batches()).into(),
+            Csi::KV if around.has_key_value() => effects::key_value_page().into(),
             _ => return Err(Status::INVALID_FIELD.with_dnr()),
         },
         Lid::ANA => ana(around, command.lsp & ANA_GROUPS_ONLY != 0).into(),

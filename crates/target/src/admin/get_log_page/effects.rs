@@ -23,13 +23,20 @@ const WRITING: &[NvmOpcode] =
     &[NvmOpcode::WRITE, NvmOpcode::WRITE_ZEROES, NvmOpcode::DATASET_MANAGEMENT, NvmOpcode::COPY];
 
 /// Key-value commands that leave values as they are. wire §23, docs/kv-commands.md
-const KEY_VALUE_READING: &[KvOpcode] =
-    &[KvOpcode::RETRIEVE, KvOpcode::LIST, KvOpcode::EXIST, KvOpcode::VECTOR_FILTER, KvOpcode::VECTOR_REDUCE];
+const KEY_VALUE_READING: &[KvOpcode] = &[
+    KvOpcode::RETRIEVE,
+    KvOpcode::LIST,
+    KvOpcode::EXIST,
+    KvOpcode::BATCH_COLLECT,
+    KvOpcode::VECTOR_FILTER,
+    KvOpcode::VECTOR_REDUCE,
+];
 
 /// Key-value commands that change values. wire §23, docs/kv-commands.md
 const KEY_VALUE_WRITING: &[KvOpcode] = &[
     KvOpcode::STORE,
     KvOpcode::DELETE,
+    KvOpcode::BATCH_SUBMIT,
     KvOpcode::ATOMIC,
     KvOpcode::VECTOR_SCALAR,
     KvOpcode::VECTOR_VECTOR,
@@ -37,7 +44,7 @@ const KEY_VALUE_WRITING: &[KvOpcode] = &[
 ];
 
 /// Of the key-value command set. wire §23
-pub(super) fn key_value_page(has_batches: bool) -> Vec<u8> {
+pub(super) fn key_value_page() -> Vec<u8> {
     let mut log = CommandsAndEffects::default();
     let supported = CommandEffects::default().with_supported(true);
     for opcode in ADMIN {
@@ -49,10 +56,6 @@ pub(super) fn key_value_page(has_batches: bool) -> Vec<u8> {
     log.set_io(NvmOpcode::FLUSH.raw(), supported);
     for opcode in KEY_VALUE_WRITING {
         log.set_io(opcode.raw(), supported.with_changes_content(true));
-    }
-    if has_batches {
-        log.set_io(KvOpcode::BATCH_COLLECT.raw(), supported);
-        log.set_io(KvOpcode::BATCH_SUBMIT.raw(), supported.with_changes_content(true));
     }
     log.as_bytes().to_vec()
 }

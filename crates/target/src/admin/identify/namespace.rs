@@ -58,14 +58,11 @@ pub(super) fn key_value(namespace: &Namespace, shape: KeyValueShape, limits: &Li
     structure.kvf[0] = KvFormat::new(16, value_bytes_max, 0);
     let mut vendor = KvVendorArea::default();
     vendor.version.set(1);
-    vendor.commands = KvVendorCommands::ATOMIC | KvVendorCommands::VECTOR;
+    vendor.commands = KvVendorCommands::BATCH | KvVendorCommands::ATOMIC | KvVendorCommands::VECTOR;
+    vendor.batch_operations_max.set(OPERATION_COUNT_MAX.into());
+    vendor.batch_bytes_max.set(limits.transfer_bytes_max);
     vendor.vector_bytes_max.set(VECTOR_BYTES_MAX);
-    if !shape.has_log {
-        vendor.commands |= KvVendorCommands::BATCH;
-        vendor.batch_operations_max.set(OPERATION_COUNT_MAX.into());
-        vendor.batch_bytes_max.set(limits.transfer_bytes_max);
-        vendor.batch_vector_bytes_max.set(BATCH_VECTOR_BYTES_MAX);
-    }
+    vendor.batch_vector_bytes_max.set(BATCH_VECTOR_BYTES_MAX);
     structure.set_vendor(vendor);
     structure.anagrpid.set(ANA_GROUP);
     structure.nguid = namespace.nguid;
