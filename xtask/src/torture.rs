@@ -12,7 +12,7 @@ pub(crate) struct Options {
     arguments: Vec<String>,
 }
 
-/// Kills a target under verified load: `--kills N`, `--engine uring|epoll`, `--seed S`.
+/// Kills a target under verified load: `--of blocks|pairs`, `--kills N`, `--engine uring|epoll`, `--seed S`.
 ///
 /// # Errors
 /// If anything that was acknowledged is not there afterwards.
@@ -30,12 +30,14 @@ pub(crate) fn flood(options: &Options) -> Result<()> {
     run("flood", &options.arguments)
 }
 
-/// What `make test` runs: two hundred kills on both engines together, and a flood of each.
+/// What `make test` runs: on each engine a hundred kills of a target with blocks, forty of one with keys and values, and a flood.
 ///
 /// # Errors
 /// As [`crash_loop`] and [`flood`].
 pub(crate) fn run_some() -> Result<()> {
-    run("crash-loop", &["--kills".into(), "100".into()])?;
+    for (of, kills) in [("blocks", "100"), ("pairs", "40")] {
+        run("crash-loop", &["--of", of, "--kills", kills].map(str::to_owned))?;
+    }
     let flood = ["--half-open", "1000", "--slow", "8", "--seconds", "2", "--untimed"];
     run("flood", &flood.map(String::from))
 }

@@ -131,6 +131,13 @@ impl KeyValueNamespace {
         Command::new(Sqe::kv_delete(self.nsid, key), Class::Idempotent, Moves::Nothing, 0)
     }
 
+    /// Makes every change that was reported done before it durable; needed only where the target answers earlier. The first one
+    /// after a reconnect is refused: see [`reconnect`](crate::reconnect).
+    #[must_use]
+    pub fn flush(&self) -> Command {
+        Command::new(Sqe::flush(self.nsid), Class::Flush, Moves::Nothing, 0)
+    }
+
     /// Asks whether a key is there; if not, it ends with `KEY_DOES_NOT_EXIST`.
     #[must_use]
     pub fn exist(&self, key: &Key) -> Command {

@@ -2,8 +2,11 @@
 #![forbid(unsafe_code)]
 
 mod checked;
+mod doors;
 mod flood;
 mod kill_loop;
+mod pair_loop;
+mod pairs;
 mod target;
 
 use std::path::PathBuf;
@@ -11,10 +14,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::flood::FloodOptions;
 use crate::kill_loop::{KillOptions, directory};
+use crate::pair_loop::PairOptions;
 
 /// The target as a process over real sockets: killed under verified load, flooded beside it
 #[derive(Parser)]
@@ -34,7 +38,13 @@ enum Command {
 
 #[derive(Args)]
 struct CrashLoopArguments {
-    /// How often, on each engine
+    /// What is served: blocks; pairs, keys and values with a log, through both doors [default: both, one after the other]
+    #[arg(long, value_name = "WHAT")]
+    of: Option<Served>,
+    /// When answers of pairs leave: always, batch or none [default: half of the kills always, the others the rest]
+    #[arg(long, value_name = "WHEN")]
+    sync: Option<String>,
+    /// How often, of each and on each engine
     #[arg(long, value_name = "N", default_value_t = 200)]
     kills: u32,
     /// Where random choices begin [default: the time]
@@ -49,6 +59,12 @@ struct CrashLoopArguments {
     /// Where the files are [default: a temporary directory]
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Served {
+    Blocks,
+    Pairs,
 }
 
 #[derive(Args)]
@@ -109,22 +125,56 @@ fn crash_loop(arguments: &CrashLoopArguments) -> Result<ExitCode> {
     let seed = arguments.seed.unwrap_or_else(load::verify::new_run_id);
     let mut violations = 0;
     for engine in engines(arguments.engine.as_deref()) {
-        let (directory, _made) = directory(arguments.directory.as_deref())?;
-        let report = kill_loop::run(&KillOptions {
-            kills: arguments.kills,
-            seed,
-            program: program(arguments.program.as_ref())?,
-            directory,
-            arguments: vec!["--engine".into(), engine.clone()],
-        })?;
-        report.print(&engine);
-        violations += report.counts.violations;
+        if arguments.of != Some(Served::Pairs) {
+            violations += kill_blocks(arguments, &engine, seed)?;
+        }
+        if arguments.of != Some(Served::Blocks) {
+            violations += kill_pairs(arguments, &engine, seed)?;
+        }
     }
     if violations > 0 {
         println!("--seed {seed} repeats the choices, though not the moments");
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says how much was found.
+fn kill_blocks(arguments: &CrashLoopArguments, engine: &str, seed: u64) -> Result<u64> {
+    let (directory, _made) = directory(arguments.directory.as_deref())?;
+    let report = kill_loop::run(&KillOptions {
+        kills: arguments.kills,
+        seed,
+        program: program(arguments.program.as_ref())?,
+        directory,
+        arguments: vec!["--engine".into(), engine.to_owned()],
+    })?;
+    report.print(engine);
+    Ok(report.counts.violations)
+}
+
+/// Says how much was found.
+fn kill_pairs(arguments: &CrashLoopArguments, engine: &str, seed: u64) -> Result<u64> {
+    let rest = arguments.kills / 4;
+    let shares = match &arguments.sync {
+        Some(sync) => vec![(sync.as_str(), arguments.kills)],
+        None => vec![("always", arguments.kills - 2 * rest), ("batch", rest), ("none", rest)],
+    };
+    let mut violations = 0;
+    for (sync, kills) in shares {
+        let (directory, _made) = directory(arguments.directory.as_deref())?;
+        let report = pair_loop::run(&PairOptions {
+            kills,
+            seed,
+            sync: sync.to_owned(),
+            program: program(arguments.program.as_ref())?,
+            directory,
+            arguments: vec!["--engine".into(), engine.to_owned()],
+        })?;
+        report.print(engine, sync);
+        violations += report.violations;
+    }
+    Ok(violations)
 }
 
 fn flood(arguments: &FloodArguments) -> Result<ExitCode> {

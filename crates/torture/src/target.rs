@@ -46,7 +46,12 @@ pub(crate) struct Target {
 impl Target {
     /// Starts a target on a free port, and waits until it is ready.
     pub(crate) fn start(options: TargetOptions) -> Result<Self> {
-        let place = free_place()?;
+        let place = free_places(1)?[0];
+        Self::start_at(options, place)
+    }
+
+    /// Starts a target there, and waits until it is ready.
+    pub(crate) fn start_at(options: TargetOptions, place: SocketAddr) -> Result<Self> {
         let said = length(&options.log);
         let child = spawn(&options, place)?;
         let mut target = Self { options, place, child };
@@ -82,6 +87,13 @@ impl Target {
             std::thread::sleep(Duration::from_millis(10));
         }
         None
+    }
+
+    /// Starts it again and kills it after a while, whether it is ready by then or not.
+    pub(crate) fn restart_and_kill(&mut self, after: Duration) -> Result<()> {
+        self.child = spawn(&self.options, self.place)?;
+        std::thread::sleep(after);
+        self.kill()
     }
 
     /// Waits until it says that it is ready, behind so many bytes of its log. (A connection would prove nothing: the kernel may
@@ -125,13 +137,14 @@ impl Drop for Target {
     }
 }
 
-/// A free port below those that the kernel gives to whoever connects: a connect to one of those, while nobody listens there, may
+/// Free ports below those that the kernel gives to whoever connects: a connect to one of those, while nobody listens there, may
 /// meet itself.
-fn free_place() -> Result<SocketAddr> {
+pub(crate) fn free_places(count: usize) -> Result<Vec<SocketAddr>> {
     let first = 20_000 + u16::try_from(std::process::id() % 8000).expect("below 8000");
     let places = (first..30_000).map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
-    let mut free = places.filter(|place| TcpListener::bind(place).is_ok());
-    free.next().context("no port is free")
+    let free: Vec<_> = places.filter(|place| TcpListener::bind(place).is_ok()).take(count).collect();
+    ensure!(free.len() == count, "no port is free");
+    Ok(free)
 }
 
 fn length(log: &Path) -> usize {

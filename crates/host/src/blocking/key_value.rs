@@ -161,6 +161,16 @@ impl KeyValue {
         self.run("Delete", command, None).map(drop)
     }
 
+    /// Makes everything that was changed durable, where the target answers earlier (`sync=batch`, `sync=none`).
+    /// [`Failure::Unflushed`] after a reconnect: see [`reconnect`](crate::reconnect).
+    ///
+    /// # Errors
+    /// [`Error::Failed`].
+    pub fn flush(&mut self) -> Result<(), Error> {
+        let command = self.namespace.flush();
+        self.run("Flush", command, None).map(drop)
+    }
+
     /// Whether a key is there.
     ///
     /// # Errors

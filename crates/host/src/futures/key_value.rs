@@ -172,6 +172,14 @@ impl KeyValue {
         self.lanes.run("Delete", self.namespace.delete(key)).await.map(drop)
     }
 
+    /// Makes everything that was changed durable, where the target answers earlier.
+    ///
+    /// # Errors
+    /// [`Error::Failed`].
+    pub async fn flush(&self) -> Result<(), Error> {
+        self.lanes.run("Flush", self.namespace.flush()).await.map(drop)
+    }
+
     /// Whether a key is there.
     ///
     /// # Errors

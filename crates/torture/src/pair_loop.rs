@@ -1,0 +1,305 @@
+//! The kill loop for keys and values: a target over a file, load through both doors, SIGKILL at a random moment, now and then another while it
+//! reads its log, and every key held against what was answered.
+//!
+//! ```text
+//! workers, each with keys of its own ──random time──▶ SIGKILL ──▶ start again (─▶ SIGKILL ─▶ start again) ──▶ every key is read
+//!    ▲                                                                     through the door of another worker ──┘      │
+//!    └────────────────────────────────────────────────────────────────────────────────────────────────────────────────┘
+//! ```
+//! What was answered is there, where answers wait until it survives (`sync=always`); elsewhere what was answered before a Flush is.
+//! What was not answered has happened as a whole or not at all.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+use host::blocking::KeyValue;
+use host::{Association, HostIdentity, Options, ReconnectSettings, ReplayPolicy};
+use load::random::Prng;
+use wire::nqn::Nqn;
+
+use crate::doors::{Door, MemcachedDoor, NvmeDoor};
+use crate::pairs::{Deed, End, Form, Ledger};
+use crate::target::{Target, TargetOptions, free_places};
+
+/// Keys of each worker. Their values together are more than memory holds.
+const KEY_COUNT: usize = 400;
+
+/// Workers at each door.
+const WORKERS: u64 = 2;
+
+/// Deeds that leave together, at most.
+const DEED_COUNT_MAX: u64 = 24;
+
+/// So many kills one association lives through.
+const KILLS_PER_HOST: u32 = 4;
+
+/// The longest value that a file of this size takes, with up to four partitions.
+const VALUE_BYTES_MAX: u64 = 30 << 10;
+
+/// What is served, but for where.
+const STORAGE: &str = "size=64M&memory=5M";
+
+/// What is to be done.
+#[derive(Clone, Debug)]
+pub(crate) struct PairOptions {
+    pub(crate) kills: u32,
+    pub(crate) seed: u64,
+    /// When answers leave: always, batch or none.
+    pub(crate) sync: String,
+    /// The `nvlane` program.
+    pub(crate) program: PathBuf,
+    /// Where the file is.
+    pub(crate) directory: PathBuf,
+    /// More options of `nvlane target`.
+    pub(crate) arguments: Vec<String>,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PairReport {
+    pub(crate) kills: u32,
+    /// Kills while a target read its log.
+    pub(crate) kills_at_start: u32,
+    pub(crate) acknowledged: u64,
+    /// Of these, what changes something.
+    pub(crate) changes: u64,
+    pub(crate) flushes: u64,
+    pub(crate) interrupted: u64,
+    pub(crate) checked: u64,
+    pub(crate) violations: u64,
+    pub(crate) findings: Vec<String>,
+    pub(crate) took: Duration,
+}
+
+/// Someone with a door, and what is known of their keys.
+struct Worker {
+    door: Box<dyn Door>,
+    ledger: Ledger,
+    random: Prng,
+    report: PairReport,
+}
+
+/// Runs the loop.
+pub(crate) fn run(options: &PairOptions) -> Result<PairReport> {
+    let start = Instant::now();
+    let places = free_places(2)?;
+    let path = options.directory.join(format!("pairs-{}", options.sync));
+    let mut arguments = options.arguments.clone();
+    arguments.extend(["--memcached".into(), places[1].to_string()]);
+    let mut target = Target::start_at(
+        TargetOptions {
+            program: options.program.clone(),
+            namespaces: vec![format!("kv:file:{}?{STORAGE}&sync={}", path.display(), options.sync)],
+            arguments,
+            log: options.directory.join("target.log"),
+        },
+        places[0],
+    )?;
+    let mut random = Prng::new(options.seed);
+    let settles = options.sync == "always";
+    let mut workers = Vec::new();
+    for number in 0..2 * WORKERS {
+        let form = if number < WORKERS { Form::Digits } else { Form::Word };
+        let door: Box<dyn Door> = match form {
+            Form::Digits => Box::new(MemcachedDoor::new(places[1])?),
+            Form::Word => connect(&target, number)?,
+        };
+        workers.push(Worker {
+            door,
+            ledger: Ledger::new(number << 32, KEY_COUNT, form, settles, VALUE_BYTES_MAX),
+            random: Prng::new(random.draw()),
+            report: PairReport::default(),
+        });
+    }
+    let mut report = PairReport::default();
+    while report.kills < options.kills && report.violations == 0 {
+        cycle(&mut target, &mut workers, &mut random, &mut report)
+            .with_context(|| format!("after {} kills (seed {})", report.kills, options.seed))?;
+        if report.kills.is_multiple_of(KILLS_PER_HOST) {
+            for number in WORKERS..2 * WORKERS {
+                let at = usize::try_from(number).expect("few workers");
+                workers[at].door = connect(&target, number + u64::from(report.kills))?;
+            }
+        }
+        for worker in &mut workers {
+            report.add(std::mem::take(&mut worker.report));
+        }
+    }
+    report.took = start.elapsed();
+    Ok(report)
+}
+
+/// Load, a kill in the middle of it, and a look at every key.
+fn cycle(
+    target: &mut Target,
+    workers: &mut [Worker],
+    random: &mut Prng,
+    report: &mut PairReport,
+) -> Result<()> {
+    let load_for = Duration::from_micros(2000 + random.below(150_000));
+    let starts_for = (random.below(3) == 0).then(|| Duration::from_micros(random.below(40_000)));
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let killer = scope.spawn(|| -> Result<()> {
+            std::thread::sleep(load_for);
+            let killed = target.kill();
+            is_over.store(true, Ordering::Release);
+            killed?;
+            if let Some(starts_for) = starts_for {
+                target.restart_and_kill(starts_for)?;
+            }
+            target.restart()
+        });
+        for worker in &mut *workers {
+            scope.spawn(|| worker.load(&is_over));
+        }
+        killer.join().map_err(|_| anyhow!("the killer panicked"))?
+    })?;
+    report.kills += 1 + u32::from(starts_for.is_some());
+    report.kills_at_start += u32::from(starts_for.is_some());
+    for worker in &mut *workers {
+        worker.door.reconnect()?;
+        worker.ledger.killed();
+    }
+    // Whoever has changed a key, others see it as well.
+    let turn = usize::try_from(random.below(workers.len() as u64)).expect("few workers");
+    for at in 0..workers.len() {
+        let through = (at + turn) % workers.len();
+        let mut door = std::mem::replace(&mut workers[through].door, Box::new(Shut));
+        workers[at].verify(door.as_mut());
+        workers[through].door = door;
+    }
+    Ok(())
+}
+
+/// Stands where a door is taken out.
+struct Shut;
+
+impl Door for Shut {
+    fn run(&mut self, deeds: &[(host::Key, &Deed)]) -> Vec<End> {
+        vec![End::NotBegun; deeds.len()]
+    }
+
+    fn reconnect(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl Worker {
+    /// Random deeds until the target is gone.
+    fn load(&mut self, is_over: &AtomicBool) {
+        while !is_over.load(Ordering::Acquire) {
+            let count = 1 + self.random.below(DEED_COUNT_MAX);
+            let first = self.random.below(KEY_COUNT as u64);
+            // Neighbours, so that each key is met once, from anywhere on.
+            let keys = (first..first + count).map(|at| usize::try_from(at).expect("few keys") % KEY_COUNT);
+            let deeds: Vec<_> = keys.map(|at| (at, self.ledger.deed(at, &mut self.random))).collect();
+            let asked: Vec<_> = deeds.iter().map(|(at, deed)| (self.ledger.key(*at), deed)).collect();
+            let ends = self.door.run(&asked);
+            let is_cut = ends.contains(&End::Unknown);
+            for ((at, deed), end) in deeds.iter().zip(ends) {
+                let is_answered = matches!(end, End::Done | End::Found(_) | End::Sum(_));
+                self.report.acknowledged += u64::from(is_answered);
+                self.report.changes += u64::from(is_answered && *deed != Deed::Get);
+                self.report.interrupted += u64::from(end == End::Unknown && *deed != Deed::Get);
+                if let Err(finding) = self.ledger.end(*at, deed, end) {
+                    self.report.find(finding);
+                }
+            }
+            if is_cut {
+                return;
+            }
+            if self.random.below(16) == 0 && self.door.flush() {
+                self.report.flushes += 1;
+                self.ledger.flushed();
+            }
+        }
+    }
+
+    /// Reads all keys through a door.
+    fn verify(&mut self, door: &mut dyn Door) {
+        let mut next = 0;
+        while next < self.ledger.len() {
+            let end = self.ledger.len().min(next + 16);
+            let asked: Vec<_> = (next..end).map(|at| (self.ledger.key(at), &Deed::Get)).collect();
+            let ends = door.run(&asked);
+            let count = ends.iter().take_while(|end| **end != End::NotBegun).count();
+            for (at, end) in (next..end).zip(ends).take(count) {
+                let ended = match end {
+                    End::Unknown => Err("a read was not answered by a target that is there".to_owned()),
+                    end => self.ledger.end(at, &Deed::Get, end),
+                };
+                match ended {
+                    Ok(()) => self.report.checked += 1,
+                    Err(finding) => self.report.find(finding),
+                }
+            }
+            if count == 0 {
+                return self.report.find("nothing could be read".to_owned());
+            }
+            next += count;
+        }
+    }
+}
+
+/// An NVMe host with a lane. Every other one has its stores sent again for it.
+fn connect(target: &Target, number: u64) -> Result<Box<dyn Door>> {
+    let replays = number % 2 == 1;
+    let name = format!("nqn.2026-01.io.nvlane:host-{number}").parse::<Nqn>()?;
+    let options = Options {
+        lanes: 1,
+        depth: 32,
+        identity: Some(HostIdentity::of_name(name)),
+        replay: if replays { ReplayPolicy::Idempotent } else { ReplayPolicy::ReadsOnly },
+        reconnect: ReconnectSettings {
+            delay_ns_first: 2_000_000,
+            delay_ns_max: 50_000_000,
+            give_up_ns: Some(60_000_000_000),
+        },
+        ..Options::default()
+    };
+    let association = Association::connect(&target.address(), options).context("cannot connect")?;
+    let namespace = association.addressed_key_value()?;
+    Ok(Box::new(NvmeDoor::new(KeyValue::new(&association, namespace)?)))
+}
+
+impl PairReport {
+    fn find(&mut self, finding: String) {
+        self.violations += 1;
+        if self.findings.len() < 20 {
+            self.findings.push(finding);
+        }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.acknowledged += other.acknowledged;
+        self.changes += other.changes;
+        self.flushes += other.flushes;
+        self.interrupted += other.interrupted;
+        self.checked += other.checked;
+        self.violations += other.violations;
+        self.findings.extend(other.findings);
+    }
+
+    /// In a few lines.
+    pub(crate) fn print(&self, engine: &str, sync: &str) {
+        println!(
+            "{} kills ({engine}, sync={sync}; {} of them at the start), {} commands acknowledged ({} of them changes), {} flushes, \
+             {} changes interrupted, {} keys checked, {} violations, {:.1} s",
+            self.kills,
+            self.kills_at_start,
+            self.acknowledged,
+            self.changes,
+            self.flushes,
+            self.interrupted,
+            self.checked,
+            self.violations,
+            self.took.as_secs_f64()
+        );
+        for finding in &self.findings {
+            println!("  {finding}");
+        }
+    }
+}
