@@ -31,7 +31,9 @@ turn, round by round, until the medians are stable, and writes report.html (for 
   nvlane study list                     what there is
   nvlane study ceiling --quick          a first look in half a minute
   nvlane study idle --out /tmp/idle     somewhere else than ./study/idle
-  nvlane study ceiling --only qd128     some of the cells")]
+  nvlane study ceiling --only qd128     some of the cells
+
+kv-peers starts memcached (1.6.40 or newer) and redis-server from the path; $NVLANE_MEMCACHED_BIN and $NVLANE_REDIS_BIN name others.")]
 pub(crate) struct StudyArguments {
     /// Name of an experiment. [default: list, which shows them all]
     #[arg(value_name = "NAME")]

@@ -2,9 +2,9 @@
 
 use crate::experiment::Experiment;
 use crate::experiments::{
-    ablation, affinity, busy_poll, ceiling, connections, copies, core_latency, digests, generator, idle,
-    inline_send, iosize, kv_atomics, kv_batching, kv_large, kv_memory, kv_vector, kv_ycsb, low_load_latency,
-    mixed_lanes, mtu,
+    ablation, adq_memcached, affinity, busy_poll, ceiling, connections, copies, core_latency, digests,
+    generator, idle, inline_send, iosize, kv_atomics, kv_batching, kv_large, kv_memory, kv_peers, kv_vector,
+    kv_ycsb, low_load_latency, mixed_lanes, mtu,
 };
 
 /// Every experiment, in the order in which they are told.
@@ -32,6 +32,8 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
         Box::new(kv_memory::KvMemory),
         Box::new(kv_ycsb::KvYcsb::default()),
         Box::new(kv_large::KvLarge::default()),
+        Box::new(kv_peers::KvPeers::default()),
+        Box::new(adq_memcached::AdqMemcached),
     ]
 }
 

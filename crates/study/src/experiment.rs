@@ -27,6 +27,11 @@ pub trait Experiment {
         Ok(())
     }
 
+    /// What else was used, with its version, if anything was.
+    fn seen(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Measures one of its cells once. Whatever must run for that is started when it is first needed, and kept.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! The experiments, one file each, and what several of them draw.
 
 pub(crate) mod ablation;
+pub(crate) mod adq_memcached;
 pub(crate) mod affinity;
 pub(crate) mod busy_poll;
 pub(crate) mod ceiling;
@@ -16,6 +17,7 @@ pub(crate) mod kv_atomics;
 pub(crate) mod kv_batching;
 pub(crate) mod kv_large;
 pub(crate) mod kv_memory;
+pub(crate) mod kv_peers;
 pub(crate) mod kv_vector;
 pub(crate) mod kv_ycsb;
 pub(crate) mod low_load_latency;

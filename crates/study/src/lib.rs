@@ -28,11 +28,13 @@ pub mod machine;
 pub mod measured;
 mod network;
 pub mod page;
+mod peers;
 mod process;
 pub mod progress;
 pub mod results;
 mod served;
 pub mod summary;
 mod svg;
+mod text_load;
 
 pub use served::{Served, ServedOptions};

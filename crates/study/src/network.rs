@@ -109,6 +109,11 @@ impl Network {
         Ok(network)
     }
 
+    /// The address of the other side.
+    pub(crate) fn target(&self) -> Ipv4Addr {
+        self.target
+    }
+
     /// A target on the other side.
     ///
     /// # Errors

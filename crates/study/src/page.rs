@@ -257,6 +257,7 @@ fn environment(study: &Study) -> Vec<(&'static str, String)> {
         ("measured", Some(method)),
         ("cores", Some(cores)),
         ("nvlane", Some(format!("{}{commit}", environment.nvlane_version))),
+        ("beside", Some(study.seen.join(", "))),
         ("kernel", environment.kernel.clone()),
         ("processor", environment.cpu_model.clone()),
         ("machine", Some(format!("{machine}, {} cores for us", environment.core_count))),

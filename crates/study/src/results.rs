@@ -21,6 +21,8 @@ pub struct Study {
     pub environment: Environment,
     /// How.
     pub settings: Settings,
+    /// What else was used, with its version.
+    pub seen: Vec<String>,
     /// What was measured.
     pub measured: Measured,
     /// What follows from it.
@@ -96,6 +98,7 @@ impl Study {
             about: experiment.about(),
             headline: experiment.headline(&measured),
             figures: experiment.figures(&measured),
+            seen: experiment.seen(),
             environment,
             settings,
             measured,
@@ -124,7 +127,7 @@ impl Study {
             let Headline { key, value, .. } = headline;
             Some(BarResult { key, bar, value: *value, is_reached: bar.is_reached(*value) })
         });
-        json!({
+        let mut results = json!({
             "experiment": self.about.name,
             "title": self.about.title,
             "claims": self.about.claims,
@@ -135,7 +138,11 @@ impl Study {
             "headline": headline,
             "bars": bars.collect::<Vec<_>>(),
             "cells": self.measured.cells.iter().map(cell).collect::<Vec<_>>(),
-        })
+        });
+        if !self.seen.is_empty() {
+            results["seen"] = json!(self.seen);
+        }
+        results
     }
 }
 
@@ -195,6 +202,7 @@ pub(crate) mod example {
                 rounds_max: 3,
                 tolerance: 0.05,
             },
+            seen: Vec::new(),
             measured,
             headline: vec![
                 Headline::new("gain", 12.0).with_bar(Bar::AtLeast(4.0)),

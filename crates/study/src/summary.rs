@@ -23,6 +23,9 @@ pub fn list(experiments: &[Box<dyn Experiment>]) -> String {
 pub fn of(study: &Study) -> String {
     let mut text = table(study);
     let _ = writeln!(text, "\n{}", rounds_in_words(study));
+    if !study.seen.is_empty() {
+        let _ = writeln!(text, "beside {}", study.seen.join(", "));
+    }
     let width = study.headline.iter().map(|headline| headline.key.len()).max().unwrap_or(0);
     for headline in &study.headline {
         let _ = write!(text, "{:<width$}  {:>9}", headline.key, quantity(&headline.key, headline.value));

@@ -1,0 +1,217 @@
+//! `kv-peers`: memcached's protocol here, memcached itself, and redis.
+
+use std::net::SocketAddr;
+
+use super::bars;
+use crate::bench::{Bench, us};
+use crate::experiment::{About, Cell, Claim, Error, Experiment, Values};
+use crate::figure::{Axis, Figure, Plot};
+use crate::headline::{Bar, Headline, Headlines};
+use crate::measured::Measured;
+use crate::peers::{MEMCACHED, Peer, PeerServer, REDIS, free_place};
+use crate::process::run_ns;
+use crate::served::{Served, ServedOptions};
+use crate::text_load::{self, Kind, Protocol, TextLoad};
+
+const OURS: &str = "nvlane";
+const PEERS: [Peer; 2] = [MEMCACHED, REDIS];
+
+const KEY_COUNT: u64 = 1_000_000;
+
+/// What is asked, and how many times the better peer's speed we are to have.
+struct Work {
+    name: &'static str,
+    kind: Kind,
+    batch: usize,
+    connections: usize,
+    bar: Bar,
+}
+
+const fn work(name: &'static str, kind: Kind, batch: usize, connections: usize, bar: f64) -> Work {
+    Work { name, kind, batch, connections, bar: Bar::AtLeast(bar) }
+}
+
+const WORKS: [Work; 7] = [
+    work("get in 256", Kind::Get, 256, 4, 6.0),
+    work("multiget of 256", Kind::MultiGet, 256, 4, 6.0),
+    work("get in 64", Kind::Get, 64, 4, 4.0),
+    work("multiget of 64", Kind::MultiGet, 64, 4, 4.0),
+    work("set in 256", Kind::Set, 256, 4, 5.0),
+    work("incr of one key in 256", Kind::Increment, 256, 4, 4.0),
+    work("get, 64 connections", Kind::Get, 1, 64, 1.5),
+];
+
+/// The same requests to three servers.
+#[derive(Debug, Default)]
+pub(crate) struct KvPeers {
+    ours: Option<(SocketAddr, Served)>,
+    peers: Vec<(&'static str, PeerServer)>,
+}
+
+impl KvPeers {
+    /// The server of this name, filled.
+    fn server(&mut self, name: &str, bench: &Bench) -> Result<(SocketAddr, u32, Protocol), Error> {
+        let Some(peer) = PEERS.iter().find(|peer| peer.name == name) else {
+            if self.ours.is_none() {
+                let door = free_place()?;
+                let arguments = vec!["--memcached".into(), door.to_string()];
+                let served =
+                    bench.serve_with(ServedOptions { arguments, ..ServedOptions::of(["kv:ram:512M"]) })?;
+                text_load::fill(door, Protocol::Memcached, KEY_COUNT)?;
+                self.ours = Some((door, served));
+            }
+            let (door, served) = self.ours.as_ref().expect("just made sure of");
+            return Ok((*door, served.pid(), Protocol::Memcached));
+        };
+        if !self.peers.iter().any(|(known, _)| *known == name) {
+            let server = peer.start(bench)?;
+            text_load::fill(server.place, peer.protocol, KEY_COUNT)?;
+            self.peers.push((peer.name, server));
+        }
+        let (_, server) = self.peers.iter().find(|(known, _)| *known == name).expect("just made sure of");
+        Ok((server.place, server.pid(), peer.protocol))
+    }
+}
+
+impl Experiment for KvPeers {
+    fn about(&self) -> About {
+        About {
+            name: "kv-peers",
+            title: "What does a core of a key-value server do here, in memcached and in redis?",
+            method: "A million keys of 16 bytes with values of 32, each server with one thread on the same core, one generator on another. \
+                     Pipelines of 256 and 64 commands and multigets of as many keys on four connections, and one command at a time on 64. \
+                     Speed is for each second of the server's own processor time. memcached and redis-server come from the path, or \
+                     from NVLANE_MEMCACHED_BIN and NVLANE_REDIS_BIN.",
+            claims: vec![Claim {
+                source: "KV-Direct (SOSP 2017)",
+                says: "One network card with the processor does what 20 to 30 cores of the best software then did; memcached: 1.5 \
+                       million operations per second.",
+                number: "—",
+                ours: "get_256_over_memcached",
+            }],
+            judged_by: "ops_per_cpu",
+            columns: &["ops_per_cpu", "ops", "server_ns", "p50_us", "p99_us"],
+        }
+    }
+
+    fn cells(&self) -> Vec<Cell> {
+        let of = |work: &Work, server: &'static str| {
+            Cell::new(cell_name(work.name, server)).with("work", work.name).with("server", server)
+        };
+        let servers = || [OURS, MEMCACHED.name, REDIS.name];
+        WORKS.iter().flat_map(|work| servers().map(|server| of(work, server))).collect()
+    }
+
+    fn check(&self, bench: &Bench) -> Result<(), Error> {
+        if bench.cores.is_none() {
+            return Err(Error::Lacking("this needs two cores, and there is one for us".into()));
+        }
+        PEERS.iter().try_for_each(|peer| peer.version().map(drop))
+    }
+
+    fn seen(&self) -> Vec<String> {
+        PEERS.iter().filter_map(|peer| Some(format!("{} {}", peer.name, peer.version().ok()?))).collect()
+    }
+
+    fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
+        let (place, pid, protocol) = self.server(cell.text("server"), bench)?;
+        let name = cell.text("work");
+        let work = WORKS.iter().find(|work| work.name == name).expect("a cell of ours");
+        let load = TextLoad {
+            kind: work.kind,
+            batch: work.batch,
+            connections: work.connections,
+            keys: KEY_COUNT,
+            rate_per_s: None,
+            warm_up: bench.times.warm_up,
+            measure: bench.times.measure,
+        };
+        let mut before = 0;
+        let on_measure = || run_ns(pid).map(|ns| before = ns);
+        let core = bench.cores.map(|cores| cores.host);
+        let result = text_load::run(place, protocol, &load, core, on_measure, &|| bench.is_stopped())?;
+        let used_ns = run_ns(pid)?.saturating_sub(before).max(1);
+        #[allow(clippy::cast_precision_loss)] // Rates and times.
+        let (count, used_ns) = (result.operations.max(1) as f64, used_ns as f64);
+        Ok(Values::from([
+            ("ops", result.per_second()),
+            ("ops_per_cpu", count / used_ns * 1e9),
+            ("server_ns", used_ns / count),
+            ("p50_us", us(result.latency.percentile(50.0))),
+            ("p99_us", us(result.latency.percentile(99.0))),
+        ]))
+    }
+
+    fn headline(&self, measured: &Measured) -> Vec<Headline> {
+        let mut headlines = Headlines::default();
+        for work in &WORKS {
+            let over = |peer: &Peer| {
+                let (ours, theirs) = (cell_name(work.name, OURS), cell_name(work.name, peer.name));
+                measured.ratio(&ours, &theirs, "ops_per_cpu").map(|ratio| ratio.median)
+            };
+            let ratios = PEERS.map(|peer| over(&peer));
+            let key = key(work.name);
+            for (peer, ratio) in PEERS.iter().zip(ratios) {
+                headlines.push(format!("{key}_over_{}", peer.name), ratio, None);
+            }
+            let over_better = ratios.iter().flatten().copied().reduce(f64::min);
+            let is_whole = ratios.iter().all(Option::is_some);
+            headlines.push(format!("{key}_over_better"), over_better.filter(|_| is_whole), Some(work.bar));
+        }
+        headlines.into_vec()
+    }
+
+    fn figures(&self, measured: &Measured) -> Vec<Figure> {
+        let names = WORKS.iter().map(|work| work.name.to_owned()).collect();
+        let of = |server: &str| {
+            bars(server, measured, WORKS.iter().map(|work| cell_name(work.name, server)), "ops_per_cpu")
+        };
+        vec![Figure {
+            title: "Speed per core of the server".into(),
+            note: "Operations for each second of the server's processor time. Higher is better.".into(),
+            plot: Plot::bars(
+                "",
+                names,
+                Axis::log("operations per core"),
+                [OURS, MEMCACHED.name, REDIS.name].map(of).into(),
+            ),
+        }]
+    }
+}
+
+fn cell_name(work: &str, server: &str) -> String {
+    format!("{work}, {server}")
+}
+
+/// What a work is called in headlines: `get in 256` is `get_256`.
+fn key(work: &str) -> String {
+    let words = work.split([' ', ',']).filter(|word| !matches!(*word, "" | "in" | "of" | "one" | "key"));
+    words.collect::<Vec<_>>().join("_")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measured::of_rounds;
+
+    #[test]
+    fn the_better_peer_is_the_measure() {
+        let cells = KvPeers::default().cells().into_iter().map(|cell| {
+            let value = match cell.text("server") {
+                OURS => 12.0,
+                "redis" => 3.0,
+                _ => 2.0,
+            };
+            (cell, vec![vec![("ops_per_cpu", value)]])
+        });
+        let headline = KvPeers::default().headline(&of_rounds(cells.collect()));
+        let of = |key: &str| headline.iter().find(|headline| headline.key == key).expect("told");
+        assert_eq!((of("get_256_over_memcached").value, of("get_256_over_redis").value), (6.0, 4.0));
+        assert_eq!(
+            (of("get_256_over_better").value, of("get_256_over_better").is_reached()),
+            (4.0, Some(false))
+        );
+        assert_eq!(of("incr_256_over_better").is_reached(), Some(true));
+        assert_eq!(of("get_64_connections_over_better").is_reached(), Some(true));
+    }
+}

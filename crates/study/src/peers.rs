@@ -1,0 +1,189 @@
+//! Servers that others have made, started beside ours: where they are, which version, and their processes.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::bench::Bench;
+use crate::experiment::Error;
+use crate::text_load::Protocol;
+
+/// How long one may take until it listens.
+const START_TIME: Duration = Duration::from_secs(10);
+
+/// A server by others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Peer {
+    pub(crate) name: &'static str,
+    pub(crate) protocol: Protocol,
+    /// The variable that says where it is, unless it is on the path.
+    variable: &'static str,
+    program: &'static str,
+    /// Older ones are no comparison: the numbers of the version, and why.
+    oldest: (&'static [u32], &'static str),
+    hint: &'static str,
+}
+
+pub(crate) const MEMCACHED: Peer = Peer {
+    name: "memcached",
+    protocol: Protocol::Memcached,
+    variable: "NVLANE_MEMCACHED_BIN",
+    program: "memcached",
+    oldest: (&[1, 6, 40], "it answers pipelined gets with a send each"),
+    hint: "build one from https://memcached.org/downloads",
+};
+
+pub(crate) const REDIS: Peer = Peer {
+    name: "redis",
+    protocol: Protocol::Redis,
+    variable: "NVLANE_REDIS_BIN",
+    program: "redis-server",
+    oldest: (&[6], "it is long out of use"),
+    hint: "apt install redis-server",
+};
+
+impl Peer {
+    fn program(&self) -> String {
+        std::env::var(self.variable).unwrap_or_else(|_| self.program.to_owned())
+    }
+
+    /// Its version.
+    ///
+    /// # Errors
+    /// [`Error::Lacking`] if there is none, or none that is worth a comparison.
+    pub(crate) fn version(&self) -> Result<String, Error> {
+        let program = self.program();
+        let Self { variable, hint, .. } = self;
+        let said = Command::new(&program).arg("--version").output();
+        let said = said.ok().filter(|said| said.status.success()).map(|said| said.stdout);
+        let said = said.ok_or_else(|| {
+            Error::Lacking(format!("{program} cannot be run: {hint}, or name it in {variable}"))
+        })?;
+        let said = String::from_utf8_lossy(&said).into_owned();
+        let version =
+            version_in(&said).ok_or_else(|| Error::Lacking(format!("{program} tells no version: {said}")))?;
+        let (oldest, why) = self.oldest;
+        if numbers(version).as_slice() < oldest {
+            let oldest = oldest.iter().map(u32::to_string).collect::<Vec<_>>().join(".");
+            return Err(Error::Lacking(format!(
+                "{program} is {version}: {why}; take {oldest} or newer: {hint}, and name it in {variable}"
+            )));
+        }
+        Ok(version.to_owned())
+    }
+
+    /// Starts it on the target's core, with one thread.
+    ///
+    /// # Errors
+    /// If it does not listen in time.
+    pub(crate) fn start(&self, bench: &Bench) -> Result<PeerServer, Error> {
+        let place = free_place()?;
+        let port = place.port().to_string();
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL"]);
+        if let Some(cores) = bench.cores {
+            command.args(["taskset", "--cpu-list", &cores.target.to_string()]);
+        }
+        command.arg(self.program());
+        match self.protocol {
+            Protocol::Memcached => {
+                command.args([
+                    "-l",
+                    "127.0.0.1",
+                    "-p",
+                    &port,
+                    "-U",
+                    "0",
+                    "-t",
+                    "1",
+                    "-m",
+                    "1024",
+                    "-c",
+                    "2048",
+                ]);
+                if rustix::process::geteuid().is_root() {
+                    command.args(["-u", "root"]);
+                }
+            }
+            Protocol::Redis => {
+                command.args(["--bind", "127.0.0.1", "--port", &port, "--save", "", "--appendonly", "no"]);
+            }
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::null()).current_dir(std::env::temp_dir());
+        let child =
+            command.spawn().map_err(|error| Error::system("cannot run setpriv (util-linux)", error))?;
+        let mut server = PeerServer { place, child };
+        let until = Instant::now() + START_TIME;
+        while TcpStream::connect(place).is_err() {
+            let status = server.child.try_wait().map_err(|error| Error::system("a peer", error))?;
+            if status.is_some() || Instant::now() > until {
+                return Err(Error::Lacking(format!("{} does not listen", self.name)));
+            }
+            sleep(Duration::from_millis(10));
+        }
+        Ok(server)
+    }
+}
+
+/// A running peer. It ends with us.
+#[derive(Debug)]
+pub(crate) struct PeerServer {
+    pub(crate) place: SocketAddr,
+    child: Child,
+}
+
+impl PeerServer {
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for PeerServer {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A port that nobody listens on now.
+pub(crate) fn free_place() -> Result<SocketAddr, Error> {
+    let place = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
+    place.map_err(|error| Error::system("a free port", error))
+}
+
+/// The first word of numbers with dots between them: `memcached 1.6.45`, `Redis server v=7.0.15 sha=…`.
+fn version_in(said: &str) -> Option<&str> {
+    let mut words = said.split_whitespace().map(|word| word.trim_start_matches("v="));
+    words.find(|word| word.contains('.') && word.starts_with(|first: char| first.is_ascii_digit()))
+}
+
+fn numbers(version: &str) -> Vec<u32> {
+    let parts = version.split(['.', '-', '_']);
+    parts.map_while(|part| part.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_found_and_compared() {
+        assert_eq!(version_in("memcached 1.6.45\n"), Some("1.6.45"));
+        assert_eq!(version_in("Redis server v=7.0.15 sha=00000000:0 malloc=x bits=64"), Some("7.0.15"));
+        assert_eq!(version_in("none"), None);
+        assert!(numbers("1.6.18") < numbers("1.6.40") && numbers("1.6.45-2-gabc") > numbers("1.6.40"));
+    }
+
+    #[test]
+    fn a_peer_that_is_missing_is_told_with_a_hint() {
+        let peer = Peer { program: "no-such-server", variable: "NVLANE_NO_SUCH_BIN", ..REDIS };
+        let error = peer.version().unwrap_err().to_string();
+        assert!(
+            error.contains("no-such-server")
+                && error.contains("apt install")
+                && error.contains("NVLANE_NO_SUCH_BIN")
+        );
+    }
+}

@@ -1,0 +1,353 @@
+//! A load in memcached's protocol or redis's, the same for any server: requests in batches from many connections, closed (the next batch when the
+//! last was answered) or open (at times that the server has no say in).
+
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use load::arrival::{Arrival, Schedule};
+use load::histogram::Histogram;
+use load::random::Prng;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::experiment::Error;
+
+/// Bytes of a value.
+const VALUE: &str = "0123456789abcdef0123456789abcdef";
+
+/// Requests that are made before the clock runs.
+const REQUEST_COUNT: usize = 512;
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a server speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    Memcached,
+    Redis,
+}
+
+/// What a batch consists of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// So many commands for one key each.
+    Get,
+    /// One command for so many keys.
+    MultiGet,
+    Set,
+    /// All of one key.
+    Increment,
+}
+
+/// A load.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TextLoad {
+    pub(crate) kind: Kind,
+    /// Operations that leave together.
+    pub(crate) batch: usize,
+    pub(crate) connections: usize,
+    pub(crate) keys: u64,
+    /// Batches per second, if they are to come at times of their own.
+    pub(crate) rate_per_s: Option<f64>,
+    pub(crate) warm_up: Duration,
+    pub(crate) measure: Duration,
+}
+
+/// What came of it.
+pub(crate) struct TextResult {
+    pub(crate) operations: u64,
+    pub(crate) elapsed: Duration,
+    /// Of batches, ns; of an open load from the time at which each was due.
+    pub(crate) latency: Histogram,
+}
+
+impl TextResult {
+    #[allow(clippy::cast_precision_loss)] // A rate.
+    pub(crate) fn per_second(&self) -> f64 {
+        self.operations as f64 / self.elapsed.as_secs_f64().max(1e-9)
+    }
+}
+
+/// How the end of an answer is known.
+#[derive(Clone, Copy)]
+enum Answer {
+    /// It has so many bytes, and begins so.
+    Bytes(usize, &'static [u8]),
+    /// It has so many lines.
+    Lines(usize),
+}
+
+struct Connection {
+    stream: TcpStream,
+    /// What is left of the answer under way, and since when it is awaited.
+    awaited: Option<(usize, Instant)>,
+    is_at_start: bool,
+}
+
+fn key(number: u64) -> String {
+    format!("key-{number:012}")
+}
+
+fn words_of_redis(into: &mut String, words: &[&str]) {
+    let _ = write!(into, "*{}\r\n", words.len());
+    for word in words {
+        let _ = write!(into, "${}\r\n{word}\r\n", word.len());
+    }
+}
+
+fn request(protocol: Protocol, kind: Kind, keys: &[String]) -> String {
+    let mut text = String::new();
+    match (protocol, kind) {
+        (Protocol::Memcached, Kind::MultiGet) => {
+            let _ = write!(text, "get {}\r\n", keys.join(" "));
+        }
+        (Protocol::Redis, Kind::MultiGet) => {
+            let words: Vec<_> = std::iter::once("MGET").chain(keys.iter().map(String::as_str)).collect();
+            words_of_redis(&mut text, &words);
+        }
+        (Protocol::Memcached, _) => {
+            for key in keys {
+                let _ = match kind {
+                    Kind::Set => write!(text, "set {key} 0 0 {}\r\n{VALUE}\r\n", VALUE.len()),
+                    Kind::Increment => write!(text, "incr hot 1\r\n"),
+                    _ => write!(text, "get {key}\r\n"),
+                };
+            }
+        }
+        (Protocol::Redis, _) => {
+            for key in keys {
+                match kind {
+                    Kind::Set => words_of_redis(&mut text, &["SET", key, VALUE]),
+                    Kind::Increment => words_of_redis(&mut text, &["INCR", "hot"]),
+                    _ => words_of_redis(&mut text, &["GET", key]),
+                }
+            }
+        }
+    }
+    text
+}
+
+fn answer(protocol: Protocol, kind: Kind, batch: usize) -> Answer {
+    let value = VALUE.len() + 2;
+    match (protocol, kind) {
+        (Protocol::Memcached, Kind::Get) => {
+            Answer::Bytes(batch * ("VALUE key-000000000000 0 32\r\n".len() + value + 5), b"VALUE")
+        }
+        (Protocol::Memcached, Kind::MultiGet) => {
+            Answer::Bytes(batch * ("VALUE key-000000000000 0 32\r\n".len() + value) + 5, b"VALUE")
+        }
+        (Protocol::Memcached, Kind::Set) => Answer::Bytes(batch * "STORED\r\n".len(), b"STORED"),
+        (Protocol::Redis, Kind::Get) => Answer::Bytes(batch * ("$32\r\n".len() + value), b"$32"),
+        (Protocol::Redis, Kind::MultiGet) => {
+            Answer::Bytes(format!("*{batch}\r\n").len() + batch * ("$32\r\n".len() + value), b"*")
+        }
+        (Protocol::Redis, Kind::Set) => Answer::Bytes(batch * "+OK\r\n".len(), b"+OK"),
+        (_, Kind::Increment) => Answer::Lines(batch),
+    }
+}
+
+/// Stores all keys, and the number that increments are of.
+pub(crate) fn fill(place: SocketAddr, protocol: Protocol, keys: u64) -> Result<(), Error> {
+    let mut connection = connect(place)?;
+    let mut buffer = vec![0; 1 << 16];
+    let mut ask = |text: &str, awaited: Answer| -> Result<(), Error> {
+        connection.begin(text, awaited, Instant::now())?;
+        while !connection.take(awaited, &mut buffer)? {}
+        Ok(())
+    };
+    for first in (0..keys).step_by(256) {
+        let some: Vec<_> = (first..keys.min(first + 256)).map(key).collect();
+        ask(&request(protocol, Kind::Set, &some), answer(protocol, Kind::Set, some.len()))?;
+    }
+    match protocol {
+        Protocol::Memcached => ask("set hot 0 0 1\r\n0\r\n", Answer::Bytes(8, b"STORED")),
+        Protocol::Redis => ask("*3\r\n$3\r\nSET\r\n$3\r\nhot\r\n$1\r\n0\r\n", Answer::Bytes(5, b"+OK")),
+    }
+}
+
+fn connect(place: SocketAddr) -> Result<Connection, Error> {
+    let stream = TcpStream::connect(place).and_then(|stream| {
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        Ok(stream)
+    });
+    let stream = stream.map_err(|error| Error::system("connect to a server", error))?;
+    Ok(Connection { stream, awaited: None, is_at_start: false })
+}
+
+impl Connection {
+    fn begin(&mut self, request: &str, answer: Answer, since: Instant) -> Result<(), Error> {
+        let count = match answer {
+            Answer::Bytes(count, _) | Answer::Lines(count) => count,
+        };
+        self.awaited = Some((count, since));
+        self.is_at_start = true;
+        self.stream.write_all(request.as_bytes()).map_err(|error| Error::system("ask a server", error))
+    }
+
+    /// Takes in what has come. Says whether the answer is complete.
+    fn take(&mut self, answer: Answer, buffer: &mut [u8]) -> Result<bool, Error> {
+        let count = self.stream.read(buffer).map_err(|error| Error::system("a server's answer", error))?;
+        if count == 0 {
+            return Err(Error::system("a server's answer", io::ErrorKind::UnexpectedEof.into()));
+        }
+        let (left, _) = self.awaited.as_mut().ok_or_else(|| Error::Load("an answer to nothing".into()))?;
+        let (counted, start) = match answer {
+            Answer::Bytes(_, start) => (count, start),
+            Answer::Lines(_) => (buffer[..count].iter().filter(|&&byte| byte == b'\n').count(), &b""[..]),
+        };
+        let is_wrong =
+            std::mem::take(&mut self.is_at_start) && count >= start.len() && !buffer.starts_with(start);
+        if is_wrong || counted > *left {
+            let said = String::from_utf8_lossy(&buffer[..count.min(60)]).into_owned();
+            return Err(Error::Load(format!("a server answered {said:?}")));
+        }
+        *left -= counted;
+        Ok(*left == 0)
+    }
+}
+
+/// Puts the load on a server, from one thread on the cores given.
+pub(crate) fn run(
+    place: SocketAddr,
+    protocol: Protocol,
+    load: &TextLoad,
+    core: Option<usize>,
+    mut on_measure: impl FnMut() -> Result<(), Error> + Send,
+    is_stopped: &(dyn Fn() -> bool + Sync),
+) -> Result<TextResult, Error> {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            if let Some(core) = core {
+                reactor::pin(core).map_err(|error| Error::system("pin the load's thread", error))?;
+            }
+            drive(place, protocol, load, &mut on_measure, is_stopped)
+        });
+        thread.join().map_err(|_| Error::Load("its thread panicked".into()))?
+    })
+}
+
+fn drive(
+    place: SocketAddr,
+    protocol: Protocol,
+    load: &TextLoad,
+    on_measure: &mut dyn FnMut() -> Result<(), Error>,
+    is_stopped: &dyn Fn() -> bool,
+) -> Result<TextResult, Error> {
+    let mut connections = (0..load.connections).map(|_| connect(place)).collect::<Result<Vec<_>, _>>()?;
+    let mut random = Prng::new(1);
+    let requests: Vec<_> = (0..REQUEST_COUNT)
+        .map(|_| {
+            let keys: Vec<_> = (0..load.batch).map(|_| key(random.below(load.keys))).collect();
+            request(protocol, load.kind, &keys)
+        })
+        .collect();
+    let answer = answer(protocol, load.kind, load.batch);
+    let mut buffer = vec![0; 1 << 18];
+    let mut result = TextResult { operations: 0, elapsed: Duration::ZERO, latency: Histogram::new() };
+    let begin = Instant::now();
+    let measured_from = begin + load.warm_up;
+    let until = measured_from + load.measure;
+    let mut is_measuring = false;
+    let mut schedule = load.rate_per_s.map(|rate| Schedule::open(rate, Arrival::Poisson, 0, 0.0, 1));
+    let mut due: VecDeque<Instant> = VecDeque::new();
+    let mut free: Vec<usize> = (0..connections.len()).rev().collect();
+    let mut next = 0;
+    let mut heard = begin;
+    loop {
+        let now = Instant::now();
+        if !is_measuring && now >= measured_from {
+            is_measuring = true;
+            on_measure()?;
+        }
+        if now >= until || is_stopped() {
+            break;
+        }
+        if let Some(schedule) = &mut schedule {
+            let now_ns = u64::try_from((now - begin).as_nanos()).unwrap_or(u64::MAX);
+            while let Some(at_ns) = schedule.take(now_ns) {
+                due.push_back(begin + Duration::from_nanos(at_ns));
+            }
+        }
+        while !free.is_empty() && (schedule.is_none() || !due.is_empty()) {
+            let since = due.pop_front().unwrap_or_else(Instant::now);
+            let Some(at) = free.pop() else { break };
+            next = (next + 1) % requests.len();
+            connections[at].begin(&requests[next], answer, since)?;
+        }
+        // Between arrivals as between answers: whoever sleeps here would measure how it is woken.
+        let wait = schedule.as_ref().map_or(PATIENCE, |_| Duration::ZERO);
+        for at in ready(&connections, wait)? {
+            heard = now;
+            if connections[at].take(answer, &mut buffer)? {
+                let ended = Instant::now();
+                let (_, since) = connections[at].awaited.take().unwrap_or((0, ended));
+                free.push(at);
+                if is_measuring {
+                    result.operations += load.batch as u64;
+                    result.latency.record(u64::try_from((ended - since).as_nanos()).unwrap_or(u64::MAX));
+                }
+            }
+        }
+        let is_waiting = connections.iter().any(|connection| connection.awaited.is_some());
+        if is_waiting && now.saturating_duration_since(heard) > PATIENCE {
+            return Err(Error::Load(format!("no answer in {PATIENCE:?}")));
+        }
+        if !is_waiting {
+            heard = now;
+        }
+    }
+    // What was due and is not answered took at least so long.
+    let ended = Instant::now();
+    if load.rate_per_s.is_some() {
+        let unanswered =
+            connections.iter().filter_map(|connection| connection.awaited.map(|(_, since)| since));
+        for since in due.into_iter().chain(unanswered).filter(|since| *since >= measured_from) {
+            result.latency.record(u64::try_from((ended - since).as_nanos()).unwrap_or(u64::MAX));
+        }
+    }
+    result.elapsed = ended.saturating_duration_since(measured_from);
+    Ok(result)
+}
+
+/// Connections that have something to read.
+fn ready(connections: &[Connection], wait: Duration) -> Result<Vec<usize>, Error> {
+    let mut asked: Vec<_> =
+        connections.iter().map(|connection| PollFd::new(&connection.stream, PollFlags::IN)).collect();
+    let timeout = Timespec { tv_sec: i64::try_from(wait.as_secs()).unwrap_or(0), tv_nsec: 0 };
+    match poll(&mut asked, Some(&timeout)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        Err(error) => return Err(Error::system("wait for a server", error.into())),
+    }
+    let is_ready = |(_, asked): &(usize, &PollFd<'_>)| !asked.revents().is_empty();
+    Ok(asked.iter().enumerate().filter(is_ready).map(|(at, _)| at).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_as_servers_read_them() {
+        let keys = [key(1), key(2)];
+        assert_eq!(
+            request(Protocol::Memcached, Kind::Get, &keys),
+            "get key-000000000001\r\nget key-000000000002\r\n"
+        );
+        assert_eq!(
+            request(Protocol::Memcached, Kind::MultiGet, &keys),
+            "get key-000000000001 key-000000000002\r\n"
+        );
+        assert_eq!(
+            request(Protocol::Redis, Kind::MultiGet, &keys[..1]),
+            "*2\r\n$4\r\nMGET\r\n$16\r\nkey-000000000001\r\n"
+        );
+        assert_eq!(
+            request(Protocol::Redis, Kind::Increment, &keys[..1]),
+            "*2\r\n$4\r\nINCR\r\n$3\r\nhot\r\n"
+        );
+    }
+}
