@@ -7,11 +7,11 @@ mod superblock;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use kv::memcached::{DoorSettings, Executor};
 use kv::{Eviction, Processor, Settings};
 use reactor::{Completion, Payload, Pool};
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::block::OpenError;
 pub use crate::key_value::file::{KeyValueFile, KeyValueFileSettings};
@@ -124,8 +124,8 @@ fn geometry(bytes: u64) -> Geometry {
 /// Unix time, s: what keys and values expire by.
 #[must_use]
 pub fn unix_s() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    i64::try_from(since).unwrap_or(i64::MAX)
+    // As of the kernel's last tick: every command asks, so no clock is read for it.
+    clock_gettime(ClockId::RealtimeCoarse).tv_sec
 }
 
 /// A key-value namespace has no blocks: what is asked of them fails.
