@@ -71,11 +71,12 @@ enum CallFault {
     Short(usize),
 }
 
-const CALL_FAULTS: [CallFault; 7] = [
+const CALL_FAULTS: [CallFault; 8] = [
     CallFault::Error(Errno::IO),
     CallFault::Error(Errno::NOSPC),
     CallFault::Error(Errno::INTR),
     CallFault::Error(Errno::AGAIN),
+    CallFault::Error(Errno::CANCELED),
     CallFault::Short(0),
     CallFault::Short(200),
     CallFault::Short(512),

@@ -9,7 +9,8 @@ use host::{Completion, LinkError, Namespace, ReconnectSettings, ReplayPolicy};
 use proto::handshake::HostOffer;
 use proto::host_controller::ControllerSettings;
 use proto::host_limits::Limits;
-use wire::id::Qid;
+use proto::host_namespaces::NamespaceInfo;
+use wire::id::{Nsid, Qid};
 use wire::nqn::HostId;
 use wire::pdu::DataAlignment;
 
@@ -66,6 +67,8 @@ pub(crate) struct Host {
     inbox: VecDeque<(u64, ToKeeper)>,
     pub(crate) lanes: Vec<Lane>,
     pub(crate) namespace: Option<Namespace>,
+    /// The other one, if there are two.
+    pub(crate) second: Option<Namespace>,
     /// What its controller can do.
     limits: Option<Limits>,
     /// When another first attempt is made, ns.
@@ -139,6 +142,7 @@ impl Host {
             inbox: VecDeque::new(),
             lanes: (1..=scenario.lanes_per_host).map(lane).collect(),
             namespace: None,
+            second: None,
             limits: None,
             again_ns: None,
             up_count: 0,
@@ -268,10 +272,7 @@ impl Host {
                 shared.say(|| format!("host {index}: association {} is up", attachment.generation));
                 self.up_count += 1;
                 self.limits = Some(controller.limits);
-                self.namespace = namespaces
-                    .first()
-                    .and_then(|info| Namespace::new(*info, controller.limits).ok())
-                    .or(self.namespace.take());
+                self.know(&namespaces, controller.limits);
                 for lane in &mut self.lanes {
                     tell_lane(shared, lane, ToLane::Up(Arc::clone(&attachment)));
                 }
@@ -284,8 +285,8 @@ impl Host {
             }
             News::Namespaces { namespaces, .. } => {
                 shared.say(|| format!("host {index}: namespaces have changed"));
-                if let (Some(info), Some(limits)) = (namespaces.first(), self.limits) {
-                    self.namespace = Namespace::new(*info, limits).ok().or(self.namespace.take());
+                if let Some(limits) = self.limits {
+                    self.know(&namespaces, limits);
                 }
                 for lane in &self.lanes {
                     shared.wake(lane.actor);
@@ -322,6 +323,14 @@ impl Host {
                 }
             }
             News::Discovery | News::Event(_) => {}
+        }
+    }
+
+    /// What is new of the namespaces.
+    fn know(&mut self, namespaces: &[NamespaceInfo], limits: Limits) {
+        for info in namespaces {
+            let known = if info.nsid == Nsid::new(1) { &mut self.namespace } else { &mut self.second };
+            *known = Namespace::new(*info, limits).ok().or(known.take());
         }
     }
 

@@ -19,11 +19,15 @@
 //! Zeroes are not unique. A read of them needs one zeroing that nothing surely came after.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use crate::random::mixed;
 
 /// What a block holds: 0 for zeroes.
 pub(crate) type Value = u64;
+
+/// Marks the value of a Copy, which nobody knows before somebody reads it.
+const COPIED: Value = 1 << 63;
 
 /// No end yet.
 const NEVER: u64 = u64::MAX;
@@ -106,7 +110,20 @@ pub(crate) struct Model {
     epoch: u32,
     /// How things stood at each power cut: what was answered before and arrives after is held against that.
     past: Vec<(u64, Vec<Block>)>,
+    /// By block: the one Copy that ever was made to it.
+    copies: BTreeMap<u64, Copied>,
     pub(crate) read_count: u64,
+}
+
+/// A Copy to one block.
+#[derive(Clone, Copy, Debug)]
+struct Copied {
+    /// The block it came from, which was never copied to.
+    source: u64,
+    command: u64,
+    begin_ns: u64,
+    /// What it was found to have brought.
+    value: Option<Value>,
 }
 
 /// What is wrong.
@@ -129,7 +146,14 @@ impl Model {
         let block =
             Block { clusters: vec![first], epoch: 0, swapped: Vec::new(), gone: Vec::new(), is_replayed };
         let blocks = vec![block; usize::try_from(block_count).expect("few blocks")];
-        Self { blocks, unflushed: BTreeMap::new(), epoch: 0, past: Vec::new(), read_count: 0 }
+        Self {
+            blocks,
+            unflushed: BTreeMap::new(),
+            epoch: 0,
+            past: Vec::new(),
+            copies: BTreeMap::new(),
+            read_count: 0,
+        }
     }
 
     fn block(&mut self, lba: u64) -> &mut Block {
@@ -149,6 +173,49 @@ impl Model {
             is_excused: false,
             before: (0, 0),
         });
+    }
+
+    /// Whether a block may be copied from one to another, so that what is read there later says where it came from: each block is
+    /// copied to once, and never from after that.
+    pub(crate) fn may_copy(&self, source: u64, lba: u64) -> bool {
+        !self.copies.contains_key(&lba) && !self.copies.contains_key(&source)
+    }
+
+    /// A Copy of one block begins.
+    pub(crate) fn begin_copy(&mut self, source: u64, lba: u64, command: u64, now_ns: u64) {
+        self.begin_write(lba, COPIED | command << 8, command, now_ns);
+        self.copies.insert(lba, Copied { source, command, begin_ns: now_ns, value: None });
+    }
+
+    /// A command that began at `begin_ns` saw what was written as `value` for block `origin`.
+    pub(crate) fn read_content(
+        &mut self,
+        lba: u64,
+        (origin, value): (u64, Value),
+        begin_ns: u64,
+        now_ns: u64,
+    ) -> Result<(), Finding> {
+        if value == 0 || origin == lba {
+            return self.read(lba, value, begin_ns, now_ns);
+        }
+        let copied = self.copies.get(&lba).copied().filter(|copied| copied.source == origin);
+        let Some(copied) = copied else {
+            return Err(format!("block {lba}: holds the data of block {origin} ({value:#x})"));
+        };
+        match copied.value {
+            Some(known) if known != value => {
+                return Err(format!("block {lba}: one Copy has brought {known:#x} and {value:#x}"));
+            }
+            Some(_) => {}
+            None => {
+                // The Copy read it: some time while it was under way.
+                let end_ns =
+                    self.find(lba, copied.command).map_or(now_ns, |cluster| cluster.end_ns.min(now_ns));
+                self.read(origin, value, copied.begin_ns, end_ns)?;
+                self.copies.insert(lba, Copied { value: Some(value), ..copied });
+            }
+        }
+        self.read(lba, COPIED | copied.command << 8, begin_ns, now_ns)
     }
 
     fn find(&mut self, lba: u64, command: u64) -> Option<&mut Cluster> {
@@ -265,8 +332,8 @@ impl Model {
     }
 
     /// A flush of `host` that began at `begin_ns` was done.
-    pub(crate) fn flush(&mut self, host: usize, begin_ns: u64) -> Result<(), Finding> {
-        for block in &mut self.blocks {
+    pub(crate) fn flush(&mut self, host: usize, lbas: &Range<u64>, begin_ns: u64) -> Result<(), Finding> {
+        for (block, _) in self.blocks.iter_mut().zip(0u64..).filter(|(_, lba)| lbas.contains(lba)) {
             for cluster in &mut block.clusters {
                 if cluster.is_certain() && cluster.end_ns <= begin_ns && !cluster.is_excused {
                     cluster.is_durable = true;
@@ -276,7 +343,7 @@ impl Model {
         let mut vouched = Vec::new();
         if let Some(unflushed) = self.unflushed.get_mut(&host) {
             unflushed.retain(|entry| {
-                let is_covered = entry.2 <= begin_ns;
+                let is_covered = lbas.contains(&entry.0) && entry.2 <= begin_ns;
                 if is_covered {
                     vouched.push(*entry);
                 }
@@ -381,16 +448,16 @@ impl Model {
         Ok(())
     }
 
-    /// The namespace is cut at `lba`: what is behind may read as zeroes from now on.
-    pub(crate) fn cut_from(&mut self, lba: u64, command: u64, now_ns: u64) {
-        for lba in lba..self.blocks.len() as u64 {
+    /// The namespace loses these blocks: they may read as zeroes from now on.
+    pub(crate) fn cut(&mut self, lbas: Range<u64>, command: u64, now_ns: u64) {
+        for lba in lbas {
             self.begin_write(lba, 0, command, now_ns);
         }
     }
 
-    /// It has grown again: what is behind reads as zeroes.
-    pub(crate) fn grow_from(&mut self, lba: u64, command: u64, now_ns: u64) {
-        for lba in lba..self.blocks.len() as u64 {
+    /// It has them again: they read as zeroes.
+    pub(crate) fn grow(&mut self, lbas: Range<u64>, command: u64, now_ns: u64) {
+        for lba in lbas {
             if let Some(cluster) = self.find(lba, command) {
                 (cluster.state, cluster.end_ns, cluster.is_durable) = (State::Done, now_ns, true);
             }
@@ -420,7 +487,7 @@ impl Block {
         if block.clusters[at].state == State::NotDone {
             return Err(format!(
                 "block {lba}: read the data of command {}, which is said not to be done",
-                value >> 8
+                (value & !COPIED) >> 8
             ));
         }
         if block.is_replayed
@@ -452,12 +519,16 @@ impl Block {
                     && other.end_ns < begin_ns
             })
         };
-        let may_be = |zero: &&Cluster| zero.value == 0 && zero.state != State::NotDone && !is_replaced(zero);
+        // A Copy may have brought zeroes.
+        let may_be_zero = |cluster: &Cluster| cluster.value == 0 || cluster.value & COPIED != 0;
+        let may_be =
+            |zero: &&Cluster| may_be_zero(zero) && zero.state != State::NotDone && !is_replaced(zero);
+        let has_copy = block.clusters.iter().any(|cluster| cluster.value & COPIED != 0 && may_be(&cluster));
         let zeroes: Vec<State> = block.clusters.iter().filter(may_be).map(|zero| zero.state).collect();
         if zeroes.is_empty() {
             return Err(format!("block {lba}: read zeroes, which were replaced: {}", block.describe()));
         }
-        if zeroes.iter().all(|state| *state == State::Survivor) {
+        if !has_copy && zeroes.iter().all(|state| *state == State::Survivor) {
             block.settle(0);
         }
         Ok(())
@@ -533,22 +604,19 @@ pub(crate) fn fill(block: &mut [u8], lba: u64, value: Value) {
     }
 }
 
-/// The value that a block's content stands for.
-pub(crate) fn value_of(block: &[u8], lba: u64) -> Result<Value, Finding> {
+/// The block that a block's content was written for, and the value it stands for.
+pub(crate) fn content_of(block: &[u8], lba: u64) -> Result<(u64, Value), Finding> {
     let word = |at: usize| u64::from_le_bytes(block[at * 8..at * 8 + 8].try_into().expect("8 bytes"));
     let value = word(0);
     let words = block.len() / 8;
     if value == 0 {
         return match block.iter().all(|byte| *byte == 0) {
-            true => Ok(0),
+            true => Ok((lba, 0)),
             false => Err(format!("block {lba}: begins with zeroes and goes on with something else")),
         };
     }
-    if word(1) != lba {
-        return Err(format!("block {lba}: holds the data of block {} ({value:#x})", word(1)));
-    }
     match (2..words).find(|at| word(*at) != mixed(value ^ (*at as u64) << 48)) {
-        None => Ok(value),
+        None => Ok((word(1), value)),
         Some(at) => Err(format!("block {lba}: {value:#x} up to byte {}, then something else", at * 8)),
     }
 }
@@ -602,7 +670,7 @@ mod tests {
         let mut model = Model::new(1, false);
         let first = written(&mut model, 1, 10, 20);
         let second = written(&mut model, 2, 30, 40);
-        model.flush(0, 45).unwrap();
+        model.flush(0, &(0..1), 45).unwrap();
         let third = written(&mut model, 3, 50, 60);
         model.on_power_cut(100).unwrap();
         assert!(model.clone().read(0, first, 200, 210).is_err());
@@ -615,13 +683,13 @@ mod tests {
     fn a_flush_does_not_vouch_for_what_a_power_cut_took() {
         let mut model = Model::new(1, false);
         let first = written(&mut model, 1, 10, 20);
-        model.flush(0, 25).unwrap();
+        model.flush(0, &(0..1), 25).unwrap();
         written(&mut model, 2, 30, 40);
         model.on_power_cut(100).unwrap();
         model.read(0, first, 200, 210).unwrap();
-        assert!(model.clone().flush(0, 220).is_err());
+        assert!(model.clone().flush(0, &(0..1), 220).is_err());
         model.excuse_host(0);
-        assert!(model.flush(0, 220).is_ok());
+        assert!(model.flush(0, &(0..1), 220).is_ok());
     }
 
     #[test]
@@ -642,11 +710,55 @@ mod tests {
     #[test]
     fn contents_stand_for_their_values() {
         let mut block = vec![0; 512];
-        assert_eq!(value_of(&block, 3), Ok(0));
+        assert_eq!(content_of(&block, 3), Ok((3, 0)));
         fill(&mut block, 3, 77);
-        assert_eq!(value_of(&block, 3), Ok(77));
-        assert!(value_of(&block, 4).is_err());
+        assert_eq!(content_of(&block, 3), Ok((3, 77)));
+        assert_eq!(content_of(&block, 4), Ok((3, 77)), "misdirected, or copied");
         block[400] ^= 1;
-        assert!(value_of(&block, 3).is_err());
+        assert!(content_of(&block, 3).is_err());
+    }
+
+    /// Block 0 is written and copied to block 1.
+    fn copied() -> (Model, Value) {
+        let mut model = Model::new(2, false);
+        let value = written(&mut model, 1, 10, 20);
+        assert!(model.may_copy(0, 1));
+        model.begin_copy(0, 1, 2, 30);
+        (model, value)
+    }
+
+    #[test]
+    fn a_copy_brings_what_its_source_held_meanwhile() {
+        let (mut model, value) = copied();
+        let second = written(&mut model, 3, 32, 34);
+        model.end_write(0, 1, 2, 40, false).unwrap();
+        let third = written(&mut model, 4, 50, 60);
+        for (value, is_right) in [(value, true), (second, true), (third, false)] {
+            let mut model = model.clone();
+            assert_eq!(model.read_content(1, (0, value), 70, 80).is_ok(), is_right, "{value:#x}");
+        }
+        model.read_content(1, (0, value), 70, 80).unwrap();
+        assert!(model.read_content(1, (0, second), 90, 99).is_err(), "one of them");
+        assert!(!model.may_copy(0, 1) && !model.may_copy(1, 0), "what is read says where it came from");
+    }
+
+    #[test]
+    fn what_nobody_copied_is_misdirected() {
+        let (mut model, value) = copied();
+        assert!(model.read_content(1, (1, 1 << 8), 40, 50).is_err());
+        assert!(model.clone().read_content(0, (1, value), 40, 50).is_err());
+        model.doubt_write(1, 2, None);
+        assert!(model.clone().read(1, 0, 60, 70).is_ok(), "the Copy may not have happened");
+        assert!(model.read_content(1, (0, value), 60, 70).is_ok(), "or it has");
+        assert!(model.read(1, 0, 80, 90).is_err() || model.copies[&1].value.is_some());
+    }
+
+    #[test]
+    fn a_copy_that_was_done_is_not_read_before() {
+        let (mut model, _) = copied();
+        model.begin_write(1, 9 << 8, 9, 21);
+        model.end_write(0, 1, 9, 25, false).unwrap();
+        model.end_write(0, 1, 2, 40, false).unwrap();
+        assert!(model.read(1, 9 << 8, 50, 60).is_err(), "the Copy was lost");
     }
 }

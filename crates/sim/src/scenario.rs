@@ -48,6 +48,7 @@ pub(crate) struct Mix {
     pub(crate) compare: u32,
     pub(crate) compare_and_write: u32,
     pub(crate) verify: u32,
+    pub(crate) copy: u32,
 }
 
 /// How the network behaves all the time.
@@ -107,6 +108,10 @@ pub(crate) struct Scenario {
     pub(crate) block_bytes: u32,
     pub(crate) block_count: u64,
     pub(crate) blocks_max: u32,
+    /// What a second namespace is, in the words of a configuration: RAM that outlives the target, behind filters.
+    pub(crate) second: Option<String>,
+    /// Its blocks; 0 without it. In the model they follow those of the first.
+    pub(crate) second_block_count: u64,
     pub(crate) digests: Digests,
     pub(crate) r2t_limit: u32,
     pub(crate) has_flow_control: bool,
@@ -201,6 +206,7 @@ impl Scenario {
             compare: weight(r, 2, 15),
             compare_and_write: if r.one_in(3) { r.below(50) as u32 } else { 0 },
             verify: weight(r, 2, 5),
+            copy: 0,
         };
         let mut scenario = Self {
             seed,
@@ -213,6 +219,8 @@ impl Scenario {
             block_bytes: block_bytes as u32,
             block_count,
             blocks_max: blocks_max as u32,
+            second: None,
+            second_block_count: 0,
             digests,
             r2t_limit: r.between(1, 4) as u32,
             has_flow_control: r.one_in(3),
@@ -242,7 +250,45 @@ impl Scenario {
         if r.one_in(3) {
             scenario.zero_copy = ZeroCopy::From(r.scaled(1, 64 << 10) as u32);
         }
+        scenario.draw_more();
         scenario
+    }
+
+    /// Copies and a second namespace. They have draws of their own, so that the others stay what they were.
+    fn draw_more(&mut self) {
+        let mut random = Random::new(self.seed, 5);
+        let r = &mut random;
+        if r.one_in(2) {
+            self.mix.copy = 1 + r.below(15) as u32;
+        }
+        if !r.one_in(2) {
+            return;
+        }
+        self.second_block_count = r.between(4, 32);
+        let mut filters = String::new();
+        if r.one_in(2) {
+            let longest_us = r.scaled(1, if self.is_prompt { 500 } else { 50_000 });
+            filters += &format!("&delay=0us-{longest_us}us");
+        }
+        if r.one_in(3) {
+            filters += &format!("&error=write:1/{},seed={}", r.between(5, 100), r.below(1000));
+        }
+        if r.one_in(4) {
+            filters += &format!("&error=read:1/{}", r.between(5, 100));
+        }
+        if r.one_in(4) {
+            filters += &format!("&limit={}iops", r.scaled(2000, 100_000));
+        }
+        if r.one_in(8) {
+            filters += "&trace";
+        }
+        let bytes = self.second_block_count * u64::from(self.block_bytes);
+        self.second = Some(format!("ram:{bytes}?lba={}{filters}", self.block_bytes));
+    }
+
+    /// Blocks of both namespaces.
+    pub(crate) fn all_block_count(&self) -> u64 {
+        self.block_count + self.second_block_count
     }
 
     /// The largest transfer that the target allows, bytes.

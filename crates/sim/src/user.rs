@@ -28,6 +28,10 @@ enum Kind {
         is_durable: bool,
     },
     Deallocate,
+    Copy {
+        source: u64,
+        is_durable: bool,
+    },
     Flush,
     Verify,
     Compare {
@@ -93,7 +97,9 @@ impl World {
     }
 
     fn submit_some(&mut self, host: usize, lane: usize) {
-        let Some(namespace) = self.hosts[host].namespace.clone() else { return };
+        if self.hosts[host].namespace.is_none() {
+            return;
+        }
         let actor = self.hosts[host].lanes[lane].actor;
         let now_ns = self.shared.now_ns;
         let mut next_ns = *self.next_submit_ns.entry(actor).or_insert(0);
@@ -101,7 +107,7 @@ impl World {
             && self.submitted_count < self.shared.scenario.command_count
             && self.hosts[host].lanes[lane].core.has_room(2)
         {
-            self.submit_one(host, lane, &namespace);
+            self.submit_one(host, lane);
             if self.choice.one_in(3) {
                 next_ns = now_ns + self.choice.below(self.shared.scenario.think_ns) + 1;
             }
@@ -112,7 +118,7 @@ impl World {
                 && self.hosts[host].lanes[lane].core.has_room(1)
                 && next_ns <= now_ns
             {
-                self.submit_one(host, lane, &namespace);
+                self.submit_one(host, lane);
                 next_ns = now_ns + self.choice.below(self.shared.scenario.think_ns) + 1;
             }
         }
@@ -122,7 +128,25 @@ impl World {
         }
     }
 
-    fn submit_one(&mut self, host: usize, lane: usize, namespace: &Namespace) {
+    /// A namespace of a host's, and the block of the model with which it begins.
+    fn draw_namespace(&mut self, host: usize) -> Option<(Namespace, u64)> {
+        let first = (self.hosts[host].namespace.clone()?, 0);
+        match self.hosts[host].second.clone() {
+            Some(second) if self.choice.one_in(3) => Some((second, self.shared.scenario.block_count)),
+            _ => Some(first),
+        }
+    }
+
+    /// The namespace in which a block of the model lies, and the block there.
+    fn place(&self, host: usize, lba: u64) -> Option<(Namespace, u64)> {
+        match lba.checked_sub(self.shared.scenario.block_count) {
+            None => Some((self.hosts[host].namespace.clone()?, lba)),
+            Some(lba) => Some((self.hosts[host].second.clone()?, lba)),
+        }
+    }
+
+    fn submit_one(&mut self, host: usize, lane: usize) {
+        let Some((namespace, base)) = self.draw_namespace(host) else { return };
         let mix = self.shared.scenario.mix;
         let weights = [
             mix.read,
@@ -134,6 +158,7 @@ impl World {
             mix.compare,
             if self.shared.scenario.depth < 2 { 0 } else { mix.compare_and_write },
             mix.verify,
+            mix.copy,
         ];
         let mut drawn = self.choice.below(u64::from(weights.iter().sum::<u32>()));
         let mut kind = 0;
@@ -149,21 +174,23 @@ impl World {
         let (command, kind, blocks) = match kind {
             0 => (namespace.read(lba, blocks), Kind::Read, blocks),
             1 | 2 => (namespace.write(lba, blocks), Kind::Write { is_durable }, blocks),
-            3 => (Ok(namespace.flush()), Kind::Flush, 0),
+            3 => return self.submit(host, lane, namespace.flush(), Kind::Flush, (base, 0)),
             4 => {
                 let deallocates = self.choice.one_in(2);
                 (namespace.write_zeroes(lba, blocks, deallocates), Kind::WriteZeroes { is_durable }, blocks)
             }
             5 => (namespace.deallocate(&[range]), Kind::Deallocate, blocks),
             6 => {
-                let expected = (lba..lba + u64::from(blocks)).map(|lba| self.model.likely(lba)).collect();
+                let lbas = base + lba..base + lba + u64::from(blocks);
+                let expected = lbas.map(|lba| self.model.likely(lba)).collect();
                 (namespace.compare(lba, blocks), Kind::Compare { expected }, blocks)
             }
             7 if self.shared.is_planted(Planted::SplitCompareAndWrite) => {
-                let expected = self.model.likely(lba);
+                let expected = self.model.likely(base + lba);
                 (namespace.compare(lba, 1), Kind::SplitCompare { expected }, 1)
             }
-            7 => return self.submit_pair(host, lane, namespace, lba),
+            7 => return self.submit_pair(host, lane, &namespace, (base, lba)),
+            9 => return self.submit_copy(host, lane, &namespace, (base, lba, blocks)),
             _ => (namespace.verify(lba, blocks), Kind::Verify, blocks),
         };
         let Ok(command) = command else {
@@ -172,7 +199,32 @@ impl World {
             return;
         };
         let command = if is_durable { command.fua() } else { command };
-        self.submit(host, lane, command, kind, (lba, blocks));
+        self.submit(host, lane, command, kind, (base + lba, blocks));
+    }
+
+    /// Copies blocks elsewhere in their namespace, if what is read there later can say where it came from.
+    fn submit_copy(
+        &mut self,
+        host: usize,
+        lane: usize,
+        namespace: &Namespace,
+        (base, lba, blocks): (u64, u64, u32),
+    ) {
+        self.submitted_count += 1;
+        let count = u64::from(blocks);
+        let source = self.choice.below(namespace.block_count() - count + 1);
+        let overlaps = source.abs_diff(lba) < count;
+        let may = |at| self.model.may_copy(base + source + at, base + lba + at);
+        if overlaps || !(0..count).all(may) {
+            return;
+        }
+        let range = host::BlockRange { lba: source, blocks };
+        let Ok(copy) = namespace.copy(lba, &[range]) else { return };
+        let is_durable = self.choice.one_in(3);
+        let copy = if is_durable { copy.fua() } else { copy };
+        let kind = Kind::Copy { source: base + source, is_durable };
+        self.submit(host, lane, copy, kind, (base + lba, blocks));
+        self.submitted_count -= 1;
     }
 
     fn block_bytes(&self) -> usize {
@@ -217,9 +269,11 @@ impl World {
         };
         let now_ns = self.shared.now_ns;
         self.shared.say(|| format!("host {host} lane {lane}: {number} is {kind:?} of {blocks} from {lba}"));
-        for lba in lba..lba + u64::from(blocks) {
+        for at in 0..u64::from(blocks) {
             if let Some(value) = value {
-                self.model.begin_write(lba, value, number, now_ns);
+                self.model.begin_write(lba + at, value, number, now_ns);
+            } else if let Kind::Copy { source, .. } = kind {
+                self.model.begin_copy(source + at, lba + at, number, now_ns);
             }
         }
         self.submitted_count += 1;
@@ -229,9 +283,10 @@ impl World {
         }
     }
 
-    fn submit_pair(&mut self, host: usize, lane: usize, namespace: &Namespace, lba: u64) {
+    fn submit_pair(&mut self, host: usize, lane: usize, namespace: &Namespace, (base, lba): (u64, u64)) {
         self.submitted_count += 1;
         let Ok(pair) = namespace.compare_and_write(lba, 1) else { return };
+        let lba = base + lba;
         let expected = self.model.likely(lba);
         let (first, second) = (self.number(), self.number());
         let now_ns = self.shared.now_ns;
@@ -257,13 +312,13 @@ impl World {
     }
 
     fn submit_reads(&mut self, host: usize, lane: usize) {
-        let Some(namespace) = self.hosts[host].namespace.clone() else { return };
         while self.hosts[host].lanes[lane].core.has_room(1)
             && let Some(lba) = self.left_to_read.pop()
         {
-            match namespace.read(lba, 1) {
-                Ok(read) => self.submit(host, lane, read, Kind::Read, (lba, 1)),
-                Err(_) => {
+            let read = self.place(host, lba).and_then(|(namespace, lba)| namespace.read(lba, 1).ok());
+            match read {
+                Some(read) => self.submit(host, lane, read, Kind::Read, (lba, 1)),
+                None => {
                     // It has not heard yet that the namespace is longer again.
                     self.left_to_read.push(lba);
                     let actor = self.hosts[host].lanes[lane].actor;
@@ -275,14 +330,14 @@ impl World {
     }
 
     fn submit_replays(&mut self, host: usize, lane: usize) {
-        let Some(namespace) = self.hosts[host].namespace.clone() else { return };
         while self.hosts[host].lanes[lane].core.is_live()
             && self.hosts[host].lanes[lane].core.has_room(1)
             && let Some(at) = self.replays.iter().position(|replay| (replay.0, replay.1) == (host, lane))
             && let Some((_, _, lba, buffer)) = self.replays.remove(at)
         {
             let blocks = (buffer.len() / self.block_bytes()) as u32;
-            if let Ok(write) = namespace.write(lba, blocks) {
+            let write = self.place(host, lba).and_then(|(namespace, lba)| namespace.write(lba, blocks).ok());
+            if let Some(write) = write {
                 let number = self.number();
                 let command = Command { kind: Kind::Replay, lba, blocks, begin_ns: 0, host, lane };
                 self.commands.insert(number, command);
@@ -354,7 +409,7 @@ impl World {
                     return Err(format!("a read of {} bytes brought {received}", buffer.len()));
                 }
                 for (block, lba) in buffer.chunks_exact(self.block_bytes()).zip(lbas) {
-                    self.model.read(lba, model::value_of(block, lba)?, begin_ns, now_ns)?;
+                    self.model.read_content(lba, model::content_of(block, lba)?, begin_ns, now_ns)?;
                 }
                 Ok(())
             }
@@ -374,7 +429,15 @@ impl World {
                 }
                 result => self.judge_write(number, host, lbas, result, false),
             },
-            Kind::Flush => self.judge_flush(number, (host, lane), begin_ns, result),
+            // Of one that failed some blocks may have been copied, but for those that never began.
+            Kind::Copy { is_durable, .. } => match result {
+                Err(Failure::Status(status)) if !status.is(Status::ABORT_REQUESTED) => {
+                    lbas.for_each(|lba| self.model.doubt_write(lba, number, Some(now_ns)));
+                    Ok(())
+                }
+                result => self.judge_write(number, host, lbas, result, is_durable),
+            },
+            Kind::Flush => self.judge_flush((host, lane), lba, begin_ns, result),
             Kind::Compare { expected } => {
                 if result.is_ok() {
                     for (value, lba) in expected.into_iter().zip(lbas) {
@@ -391,9 +454,9 @@ impl World {
                 self.judge_write(number, host, lbas, result, false)
             }
             Kind::SplitCompare { expected } => {
-                let namespace = self.hosts[host].namespace.clone();
+                let write = self.place(host, lba).and_then(|(namespace, lba)| namespace.write(lba, 1).ok());
                 if result.is_ok()
-                    && let Some(write) = namespace.and_then(|namespace| namespace.write(lba, 1).ok())
+                    && let Some(write) = write
                     && self.hosts[host].lanes[lane].core.has_room(1)
                 {
                     self.submit(host, lane, write, Kind::SplitWrite { expected }, (lba, 1));
@@ -413,6 +476,8 @@ impl World {
         is_durable: bool,
     ) -> Result<(), model::Finding> {
         let now_ns = self.shared.now_ns;
+        // RAM that outlives the target keeps everything.
+        let is_durable = is_durable || lbas.start >= self.shared.scenario.block_count;
         let was_not_done = match result {
             Ok(_) => {
                 return lbas.try_for_each(|lba| self.model.end_write(host, lba, number, now_ns, is_durable));
@@ -441,14 +506,16 @@ impl World {
 
     fn judge_flush(
         &mut self,
-        number: u64,
         (host, lane): (usize, usize),
+        lba: u64,
         begin_ns: u64,
         result: Result<u64, Failure>,
     ) -> Result<(), model::Finding> {
         match result {
             Ok(_) => {
-                self.model.flush(host, begin_ns)?;
+                let first = self.shared.scenario.block_count;
+                let lbas = if lba < first { 0..first } else { first..self.shared.scenario.all_block_count() };
+                self.model.flush(host, &lbas, begin_ns)?;
                 self.had_last_cut |= self.stage == Stage::Flush;
                 return Ok(());
             }
@@ -462,7 +529,6 @@ impl World {
             Err(Failure::Unflushed) => self.model.excuse_host(host),
             Err(_) => {}
         }
-        let _ = number;
         if self.stage == Stage::Flush {
             let actor = self.hosts[host].lanes[lane].actor;
             self.shared.wake_at(actor, self.shared.now_ns + 10_000_000);

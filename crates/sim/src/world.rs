@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 
 use reactor::File;
-use store::{FileStore, Geometry, MemorySettings, MemoryStore, Store};
+use store::{FileStore, Geometry, MemorySettings, MemoryStore, Spec, Store};
 use target::config::TimeoutConfig;
 use target::control::ControlSettings;
 use target::limits::Limits;
@@ -30,7 +30,8 @@ const WORK_NS_MAX: u64 = 60 * SECOND;
 /// Everything must have ended so long after nothing goes wrong any more, ns.
 const SETTLE_NS_MAX: u64 = 300 * SECOND;
 
-/// More events than this are a loop without an end.
+/// More events than this without the end of any command are a loop without an end. (Long commands over a network of tiny pieces
+/// take hundreds of thousands.)
 const EVENT_COUNT_MAX: u64 = 4_000_000;
 
 /// How far a run is.
@@ -73,6 +74,7 @@ pub(crate) struct World {
     pub(crate) replays: VecDeque<(usize, usize, u64, Vec<u8>)>,
     reactors: Vec<SimReactor>,
     store: Arc<dyn Store>,
+    second: Option<Arc<dyn Store>>,
     /// Blocks that the namespace has now.
     block_count: u64,
     /// What the model knows the last resize by.
@@ -113,6 +115,12 @@ fn store(scenario: &Scenario, block_count: u64) -> Arc<dyn Store> {
     Arc::new(FileStore::simulated(File::simulated(0), &geometry))
 }
 
+/// The second namespace's storage, as a configuration would have it.
+fn second(scenario: &Scenario) -> Option<Arc<dyn Store>> {
+    let spec: Spec = scenario.second.as_ref()?.parse().expect("a specification");
+    Some(spec.open(scenario.reactor_count > 1).expect("a little memory"))
+}
+
 impl World {
     pub(crate) fn new(scenario: Scenario, is_traced: bool) -> Self {
         let reactor_count = usize::from(scenario.reactor_count);
@@ -121,7 +129,7 @@ impl World {
         let host = |index| Host::new(&scenario, index, reactor_count + index * per_host);
         let hosts: Vec<Host> = (0..scenario.host_count).map(host).collect();
         let mut world = Self {
-            model: Model::new(scenario.block_count, scenario.is_replayed),
+            model: Model::new(scenario.all_block_count(), scenario.is_replayed),
             stage: Stage::Work,
             commands: BTreeMap::new(),
             next_command: 1,
@@ -133,6 +141,7 @@ impl World {
             replays: VecDeque::new(),
             reactors: Vec::new(),
             store: store(&scenario, scenario.block_count),
+            second: second(&scenario),
             block_count: scenario.block_count,
             resize_command: 0,
             is_reopening: false,
@@ -157,9 +166,12 @@ impl World {
 
     /// Runs to the end, or to the first finding.
     pub(crate) fn run(&mut self) {
-        let mut event_count = 0;
+        let (mut event_count, mut ended_count) = (0, 0);
         while self.stage != Stage::Over && self.shared.findings.is_empty() {
             event_count += 1;
+            if self.ended_count > ended_count {
+                (event_count, ended_count) = (0, self.ended_count);
+            }
             if event_count > EVENT_COUNT_MAX {
                 self.shared.find("it goes on and on: more events than make sense");
                 return;
@@ -349,10 +361,19 @@ impl World {
             nguid: [7; 16],
         };
         let nqn = subsystem.nqn.clone();
-        let steps = vec![
+        let mut steps = vec![
             Step::AddSubsystem(subsystem),
-            Step::AddNamespace { subsystem: nqn, nsid: Nsid::new(1), namespace },
+            Step::AddNamespace { subsystem: nqn.clone(), nsid: Nsid::new(1), namespace },
         ];
+        if let Some(store) = &self.second {
+            let namespace = NewNamespace {
+                store: Arc::clone(store),
+                storage: "second".into(),
+                uuid: Uuid::from_bytes([8; 16]),
+                nguid: [8; 16],
+            };
+            steps.push(Step::AddNamespace { subsystem: nqn, nsid: Nsid::new(2), namespace });
+        }
         let timeouts = TimeoutConfig::default();
         let applications =
             target::server::applications(settings, &limits, &timeouts, scenario.zero_copy, steps);
@@ -433,7 +454,7 @@ impl World {
         self.block_count = block_count;
         self.next_command += 1;
         self.resize_command = self.next_command - 1;
-        self.model.cut_from(block_count, self.resize_command, self.shared.now_ns);
+        self.model.cut(block_count..full, self.resize_command, self.shared.now_ns);
         self.tell_resized();
         let wait_ns = self.shared.random.scaled(MS, 2 * SECOND);
         self.shared.at(self.shared.now_ns + wait_ns, Event::Grow(block_count));
@@ -449,7 +470,7 @@ impl World {
             return self.shared.find(format!("cannot grow: {error}"));
         }
         self.block_count = full;
-        self.model.grow_from(from, self.resize_command, self.shared.now_ns);
+        self.model.grow(from..full, self.resize_command, self.shared.now_ns);
         self.tell_resized();
     }
 
@@ -501,7 +522,7 @@ impl World {
             }
             Stage::Settle if self.is_calm() => {
                 let cuts = self.shared.scenario.ends_with_power_cut;
-                self.left_to_read = (0..self.shared.scenario.block_count).rev().collect();
+                self.left_to_read = (0..self.shared.scenario.all_block_count()).rev().collect();
                 self.enter(if cuts { Stage::Flush } else { Stage::Read });
             }
             Stage::Flush if self.had_last_cut => {

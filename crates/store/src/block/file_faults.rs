@@ -136,12 +136,13 @@ fn run_trace(fault: impl FnMut(usize, &Operation) -> Option<Fault> + 'static) ->
     (outcomes, operation_count)
 }
 
-const ERRORS: [Errno; 9] = [
+const ERRORS: [Errno; 10] = [
     Errno::IO,
     Errno::NOSPC,
     Errno::DQUOT,
     Errno::INTR,
     Errno::AGAIN,
+    Errno::CANCELED,
     Errno::OPNOTSUPP,
     Errno::INVAL,
     Errno::ROFS,

@@ -381,6 +381,18 @@ mod tests {
         }
     }
 
+    /// Between creation, size and flush the power may go at any time.
+    #[test]
+    fn a_file_that_was_left_half_made_becomes_what_was_asked_for() {
+        let place = Place(tempfile::tempdir().unwrap());
+        for (name, left_bytes) in [("empty", 0), ("part", 4096), ("whole", 8192)] {
+            let settings = FileSettings { bytes: Some(8192), ..place.file(name, left_bytes) };
+            let store = FileStore::open(&settings).unwrap();
+            assert_eq!(store.geometry().bytes(), 8192, "{name}");
+            assert_eq!(std::fs::metadata(&settings.path).unwrap().len(), 8192, "{name}");
+        }
+    }
+
     #[test]
     fn what_cannot_be_opened_says_why_and_what_to_do() {
         let place = Place(tempfile::tempdir().unwrap());
