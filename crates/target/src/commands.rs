@@ -242,7 +242,7 @@ impl Commands {
         let buffer = if self.shares.has_first() { None } else { pool.take(length) };
         self.shares.on_taken(pool);
         buffer.or_else(|| {
-            let mut buffer = self.reserve.take()?;
+            let mut buffer = self.reserve.take_if(|buffer| buffer.capacity() >= length)?;
             buffer.set_len(length);
             Some(buffer)
         })

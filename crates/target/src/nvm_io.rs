@@ -366,7 +366,7 @@ impl<I: Io<Message>> Start<'_, I> {
         }
         let chunk_bytes = self.commands.chunk_bytes(geometry.block_bytes).min(blocks * block_bytes);
         let length = usize::try_from(chunk_bytes).expect("a chunk");
-        // It has its ranges, behind which others may wait.
+        // Its ranges came in a capsule, or in a buffer: others may wait for it.
         let Some(mut buffer) = self.commands.take_at_last(self.io.pool(), length) else {
             return Ok(self.wait());
         };

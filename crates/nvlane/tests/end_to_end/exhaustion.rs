@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use host::{Namespace, Options};
 use reactor::EngineKind;
 use wire::id::Nsid;
+use wire::nvm::{CopyCommand, CopyFormat, CopySource};
 use wire::sqe::Sqe;
 use wire::status::Status;
+use zerocopy::IntoBytes;
 
 use crate::exercise::{Load, Model};
 use crate::raw::{RawHost, Said};
@@ -137,6 +139,32 @@ fn a_write_in_its_capsule_does_not_stop_the_data_behind_it() {
         for (at, cid) in large.into_iter().enumerate() {
             let read = host.io.read(Sqe::read(ONE, at as u64 * 256, 256), MIB as u32);
             assert!(read.iter().all(|&byte| byte == cid as u8));
+        }
+    }
+}
+
+/// The ranges of a Copy lie in its capsule, as the data of a write may.
+#[test]
+fn a_copy_does_not_stop_the_data_behind_it() {
+    for engine in engines() {
+        let rig = rig(engine, &["file:8M"]);
+        let mut host = RawHost::new(&rig);
+        let large: Vec<u16> =
+            (0..6).map(|at| host.io.transport(Sqe::write(ONE, at * 256, 256), MIB as u32)).collect();
+        let copy = CopyCommand::new(1900, CopyFormat::FORMAT_0, 1).to_sqe(ONE);
+        let copies: Vec<u16> = (0..2)
+            .map(|_| host.io.write_in_capsule(copy, CopySource::new(Nsid::NONE, 2000, 8).as_bytes()))
+            .collect();
+        let mut ended = Vec::new();
+        while ended.len() < 8 {
+            match host.io.next() {
+                Said::R2t(r2t) => host.io.data(&r2t, &vec![r2t.cid.get() as u8; MIB]),
+                Said::Completion(cqe) => {
+                    assert_eq!(cqe.status(), Status::SUCCESS);
+                    ended.push(cqe.cid.get());
+                }
+                other => panic!("after {ended:?} of {large:?} and {copies:?}: {other:?}"),
+            }
         }
     }
 }
