@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use proto::HostQueue;
 use proto::handshake::HostOffer;
 use proto::host_controller::{ControllerSettings, QueueConnect};
 use proto::host_queue::{Completion, HostEvent, Transfer};
+use proto::{HostQueue, Violation};
 use store::{KeyValueSettings, KeyValueStore, MemorySettings, MemoryStore, Store};
 use target::config::TimeoutConfig;
 use target::control::ControlSettings;
@@ -14,10 +14,12 @@ use target::operator::{NewNamespace, NewSubsystem, Step};
 use target::subsystem::Access;
 use wire::fabrics::ConnectResult;
 use wire::id::{Cntlid, Nsid, Qid};
+use wire::pdu::{CapsuleResp, PduType, TermReq};
 use wire::property::{Cc, CommandSetSelection, Property};
+use wire::sgl::DataPointer;
 use wire::sqe::Sqe;
 use wire::uuid::Uuid;
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::reactor::MemoryReactor;
 
@@ -170,7 +172,8 @@ impl Queue {
         !target.is_closed(self.link)
     }
 
-    /// Sends what waits and takes in what comes, until nothing more does. The target has to keep the rules.
+    /// Sends what waits and takes in what comes, until nothing more does. The target has to keep the rules; it may ask for less
+    /// data than a command has, which the host does not bear: it ends the connection.
     pub(crate) fn exchange(&mut self, target: &mut MemoryReactor) -> Vec<Completion<Vec<u8>>> {
         let mut ended = Vec::new();
         loop {
@@ -187,14 +190,37 @@ impl Queue {
             target.send(self.link, &sent);
             let received = target.receive(self.link);
             let mut input = &received[..];
-            while let Some(event) = self.host.next_event(&mut input).expect("a target that keeps the rules") {
-                if let HostEvent::Completed(completion) = event {
-                    ended.push(completion);
+            loop {
+                match self.host.next_event(&mut input) {
+                    Ok(Some(HostEvent::Completed(completion))) => ended.push(completion),
+                    Ok(Some(HostEvent::Initialised(_))) => {}
+                    Ok(None) => break,
+                    Err(violation) => {
+                        let term_req = self.host.fail(violation).expect("something that can be said");
+                        assert!(
+                            violation == Violation::Sequence && self.asked_for_less(&term_req),
+                            "the target breaks the rules: {violation}"
+                        );
+                        target.send(self.link, &term_req);
+                        assert!(target.is_closed(self.link), "a host that gives up is let go");
+                        return ended;
+                    }
                 }
             }
             if is_quiet && received.is_empty() {
                 return ended;
             }
         }
+    }
+
+    /// Whether what the host complains about is the success of a command that it holds data for.
+    fn asked_for_less(&self, term_req: &[u8]) -> bool {
+        let copy = term_req.get(size_of::<TermReq>()..).unwrap_or_default();
+        let Ok((response, _)) = CapsuleResp::read_from_prefix(copy) else { return false };
+        let is_response = response.common.kind == PduType::CapsuleResp as u8;
+        let has_data = |sqe: &Sqe| matches!(sqe.dptr.classify(), DataPointer::Transport { length: 1.. });
+        let mut commands = self.host.commands();
+        let held_data = commands.any(|(sqe, _)| sqe.cid == response.cqe.cid && has_data(sqe));
+        is_response && response.cqe.status().is_success() && held_data
     }
 }

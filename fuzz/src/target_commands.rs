@@ -13,6 +13,7 @@ use proto::handshake::HostOffer;
 use proto::host_queue::Transfer;
 use wire::U32;
 use wire::id::Nsid;
+use wire::opcode::{AdminOpcode, DataDirection};
 use wire::pdu::Digests;
 use wire::sqe::{Sqe, SqeFlags};
 
@@ -81,7 +82,17 @@ pub(crate) fn command(input: &mut Input<'_>) -> (Sqe, Transfer<Vec<u8>>) {
         *dword = U32::new(input.dword());
     }
     let (kind, length) = (input.byte(), usize::from(input.word()));
-    let transfer = match kind & 3 {
+    let is_fabrics = opcode == AdminOpcode::FABRICS.raw();
+    let code = if is_fabrics { sqe.nsid.get().to_le_bytes()[0] } else { opcode };
+    // Which way the data goes, as the opcode has it: a host that means another way would blame the target for its R2T, or for
+    // asking for nothing. wire §5.1
+    let transfer = match (kind & 3, DataDirection::of(code)) {
+        (1 | 2, DataDirection::None) => 0,
+        (1 | 2, DataDirection::HostToController) => 1,
+        (1 | 2, DataDirection::ControllerToHost) => 2,
+        (kind, _) => kind,
+    };
+    let transfer = match transfer {
         1 => {
             let mut data = input.bytes(length).to_vec();
             data.resize(length, 0);

@@ -38,7 +38,7 @@ pub struct Address {
 pub enum HostName {
     /// By number.
     Ip(IpAddr),
-    /// A link-local address and the interface it is reached through.
+    /// A link-local address and the interface it is reached through: its name, or its number.
     Zoned(Ipv6Addr, String),
     /// By name, resolved each time a connection is made.
     Name(String),
@@ -62,6 +62,9 @@ pub enum AddressError {
     /// Something in brackets that is no IPv6 address.
     #[error("\"{0}\" is no IPv6 address: only those go in brackets")]
     NotIpv6(String),
+    /// Something after the percent sign that names no interface.
+    #[error("\"{0}\" names no interface: write its name in letters, digits and -._~, or its number")]
+    Zone(String),
     /// Something else than a name or an address.
     #[error("\"{0}\" is no host name and no IP address")]
     BadName(String),
@@ -167,9 +170,8 @@ fn interface_index(zone: &str) -> std::io::Result<u32> {
     if let Ok(index) = zone.parse() {
         return Ok(index);
     }
-    // A name with a slash would lead elsewhere.
-    let is_name = !zone.is_empty() && !zone.contains('/') && !zone.starts_with('.');
-    let text = match is_name {
+    // Any other name could lead elsewhere.
+    let text = match is_zone(zone) && !zone.starts_with('.') {
         true => std::fs::read_to_string(format!("/sys/class/net/{zone}/ifindex"))?,
         false => String::new(),
     };
@@ -320,13 +322,18 @@ fn parse_address(text: &str) -> Result<HostName, AddressError> {
 
 fn parse_v6(text: &str) -> Result<HostName, AddressError> {
     let not_v6 = || AddressError::NotIpv6(text.into());
-    match text.split_once('%') {
-        Some((ip, zone)) if !zone.is_empty() => {
-            Ok(HostName::Zoned(ip.parse().map_err(|_| not_v6())?, zone.into()))
-        }
-        Some(_) => Err(not_v6()),
-        None => Ok(HostName::Ip(IpAddr::V6(text.parse().map_err(|_| not_v6())?))),
-    }
+    let Some((ip, zone)) = text.split_once('%') else {
+        return Ok(HostName::Ip(IpAddr::V6(text.parse().map_err(|_| not_v6())?)));
+    };
+    let ip = ip.parse().map_err(|_| not_v6())?;
+    if is_zone(zone) { Ok(HostName::Zoned(ip, zone.into())) } else { Err(AddressError::Zone(zone.into())) }
+}
+
+/// Whether this can be the zone of an address: RFC 4007 (11.2) leaves the form to each system, RFC 6874 lets these stand in a
+/// URI as they are. An interface with any other name can be written by its number.
+fn is_zone(text: &str) -> bool {
+    let is_zone_byte = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~');
+    !text.is_empty() && text.bytes().all(is_zone_byte)
 }
 
 fn parse_host(text: &str) -> Result<HostName, AddressError> {
@@ -385,9 +392,14 @@ impl fmt::Display for HostName {
     }
 }
 
-/// The short form, which parses to the same address again.
+/// The short form, which parses to the same address again; the alternate form is what follows the scheme in a URL.
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A machine whose name is a key would pass for the first of several pairs.
+        if !f.alternate() && self.port.is_some() && matches!(&self.host, HostName::Name(name) if is_key(name))
+        {
+            f.write_str(SCHEME)?;
+        }
         self.host.fmt(f)?;
         if let Some(port) = self.port {
             write!(f, ":{port}")?;
@@ -414,7 +426,7 @@ impl Address {
     /// The address as a URL: `nvme+tcp://HOST:PORT/NQN`.
     #[must_use]
     pub fn to_url(&self) -> String {
-        format!("{SCHEME}{self}")
+        format!("{SCHEME}{self:#}")
     }
 }
 
@@ -478,6 +490,37 @@ mod tests {
         assert_eq!(error("[::1"), AddressError::OpenBracket("[::1".into()));
         assert_eq!(error("[192.0.2.1]"), AddressError::NotIpv6("192.0.2.1".into()));
         assert_eq!(error("[::1]4420"), AddressError::Port("4420".into()));
+    }
+
+    #[test]
+    fn a_zone_is_the_name_or_the_number_of_an_interface() {
+        for zone in ["lo", "1", "eth0.100", "br-1_a~b"] {
+            let address = parse(&format!("traddr:fe80::1%{zone} trsvcid:4420"));
+            assert_eq!(address, parse(&format!("[fe80::1%{zone}]:4420")));
+            assert_eq!(parse(&address.to_string()), address);
+            assert_eq!(parse(&address.to_url()), address);
+        }
+        for zone in ["", "?d=8009", "/", "a/b", "%251", "eth0 ", "[", "ö"] {
+            // A slash and a question mark end the host before its bracket.
+            assert!(format!("[::1%{zone}]").parse::<Address>().is_err(), "{zone}");
+            assert!(
+                format!("traddr=::1%{zone};trsvcid=1").parse::<Address>().is_err() || zone.ends_with(' '),
+                "{zone}"
+            );
+        }
+        assert_eq!(error("traddr=::1%?d=8009"), AddressError::Zone("?d=8009".into()));
+    }
+
+    #[test]
+    fn a_machine_may_be_called_like_a_key() {
+        for text in
+            ["nvme+tcp://ns:5", "nvme+tcp://TRADDR:4420/nqn.2016-06.io.nvlane:disk?ns=1", "ns/nqn.x:y"]
+        {
+            let address = parse(text);
+            assert_eq!(address.to_string(), text);
+            assert_eq!(parse(&address.to_string()), address);
+            assert_eq!(parse(&address.to_url()), address);
+        }
     }
 
     #[test]
