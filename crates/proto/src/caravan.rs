@@ -118,6 +118,7 @@ impl<P> Default for Caravan<P> {
 impl<P> Caravan<P> {
     /// Adds a PDU header that is complete but for its digest, which follows it if `has_digest`; and `padding` bytes.
     #[inline]
+    #[expect(clippy::arithmetic_side_effects, reason = "PDUs of one caravan, which a queue's entries bound")]
     pub fn push_header(&mut self, header: &[u8], has_digest: bool, padding: usize) {
         self.filling.pdu_count += 1;
         self.filling.push_bytes(header);
@@ -129,6 +130,11 @@ impl<P> Caravan<P> {
     /// Adds what follows the header that was pushed last. It reads that where it lies now: a header whose address is
     /// taken nowhere is built there, too.
     #[inline(never)]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "the header was just pushed, and padding ends at 128 bytes"
+    )]
     fn push_trailer(&mut self, header_length: usize, has_digest: bool, padding: usize) {
         /// The longest padding, and then some.
         const ZEROES: [u8; 128] = [0; 128];
@@ -161,12 +167,14 @@ impl<P> Caravan<P> {
     /// # Panics
     /// If none was pushed since the doorbell was rung.
     #[must_use]
+    #[expect(clippy::expect_used, reason = "documented as a panic")]
     pub fn last_payload(&self) -> &P {
         self.filling.payloads.last().and_then(Option::as_ref).expect("a payload was pushed")
     }
 
     /// Adds a range of the payload pushed last, not empty; `is_last` when no further range of it follows.
     #[inline]
+    #[expect(clippy::arithmetic_side_effects, reason = "a range that is not empty, of data in memory")]
     pub fn push_range(&mut self, range: Range<u32>, is_last: bool) {
         debug_assert!(!range.is_empty());
         self.filling.unsent += (range.end - range.start) as usize;
@@ -182,6 +190,10 @@ impl<P> Caravan<P> {
 
     /// The PDU pushed last begins a command, or ends one.
     #[inline]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "commands of one caravan, which a queue's entries bound"
+    )]
     pub(crate) fn count_command(&mut self) {
         self.filling.command_count += 1;
     }
@@ -222,6 +234,7 @@ impl<P> Caravan<P> {
     /// Pieces of the caravan on its way that are not sent yet.
     #[inline]
     #[must_use]
+    #[expect(clippy::arithmetic_side_effects, reason = "what is sent is never more than there was")]
     pub fn piece_count(&self) -> usize {
         self.leaving.parts.len() - self.leaving.sent.part
     }
@@ -252,6 +265,11 @@ impl<P> Caravan<P> {
 
     /// The pieces of the caravan on its way that are not sent yet, in order.
     #[inline]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "positions in our own output, which no peer names"
+    )]
     pub fn pieces(&self) -> impl Iterator<Item = Piece<'_, P>> {
         let load = &self.leaving;
         let mut parts = load.parts[load.sent.part..].iter();
@@ -285,6 +303,7 @@ impl<P> Caravan<P> {
     /// # Panics
     /// If more is said to be sent than was there.
     #[inline]
+    #[expect(clippy::expect_used, reason = "documented as a panic")]
     pub fn on_sent(&mut self, count: usize, mut gone: impl FnMut(P)) {
         let load = &mut self.leaving;
         // The common case: all of it.
@@ -385,6 +404,11 @@ impl<P> Caravan<P> {
     /// If the kernel stopped in the middle of a payload: that payload and all of it that is still to be sent. For
     /// payloads that may change before the rest leaves; see [`replace_interrupted`](Self::replace_interrupted).
     #[must_use]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "positions in our own output, which no peer names"
+    )]
     pub fn interrupted(&self) -> Option<(&P, Range<usize>)> {
         let load = &self.leaving;
         match load.parts.get(load.sent.part) {
@@ -405,6 +429,12 @@ impl<P> Caravan<P> {
     ///
     /// # Panics
     /// If no payload is interrupted.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        reason = "positions in our own output, which no peer names"
+    )]
     pub fn replace_interrupted(&mut self, payload: P) -> P {
         let load = &mut self.leaving;
         let mut base = None;
@@ -477,6 +507,11 @@ impl Sends {
 
 impl<P> Load<P> {
     #[inline]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        reason = "headers are short, and a queue's entries bound how many there are"
+    )]
     fn push_bytes(&mut self, bytes: &[u8]) {
         let length = u32::try_from(bytes.len()).expect("headers are short");
         self.bytes.extend_from_slice(bytes);
@@ -490,6 +525,12 @@ impl<P> Load<P> {
     }
 
     /// Moves on by `count` bytes; `ended` gets the place of each payload that is sent to its end.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        reason = "positions in our own output, which no peer names"
+    )]
     fn advance(&mut self, mut count: usize, ended: &mut impl FnMut(&mut Option<P>)) {
         let sent = &mut self.sent;
         while count > 0 {
@@ -532,6 +573,7 @@ impl<P> Load<P> {
 
 impl Part {
     #[inline]
+    #[expect(clippy::arithmetic_side_effects, reason = "a range that is not empty")]
     fn length(self) -> usize {
         match self {
             Self::Bytes(length) => length as usize,

@@ -117,6 +117,7 @@ impl<B> CommandTable<B> {
     }
 
     /// Whether the command in this slot executes, and there is nothing else.
+    #[expect(clippy::arithmetic_side_effects, reason = "slots, at most 1024")]
     pub(crate) fn is_alone(&self, slot: Slot) -> bool {
         let is_executing = || matches!(self.entry(slot).phase, Phase::Executing);
         self.live_count == 1 && self.free.len() + 1 == self.entries.len() && is_executing()
@@ -133,6 +134,11 @@ impl<B> CommandTable<B> {
     /// # Panics
     /// If the table has as many commands as it may, or no slot.
     #[inline(always)]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "slots are the table's own, at most 1024"
+    )]
     pub(crate) fn insert(&mut self, cid: u16) -> Slot {
         debug_assert!(self.live_count < self.limit, "no more than {} commands", self.limit);
         let index = match self.free.pop() {
@@ -151,6 +157,11 @@ impl<B> CommandTable<B> {
 
     /// The live command with this cid.
     #[inline]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "slots are the table's own; the mask keeps places in the table"
+    )]
     pub(crate) fn find(&self, cid: u16) -> Option<Slot> {
         let mask = self.by_cid.len().wrapping_sub(1);
         let mut at = usize::from(cid) & mask;
@@ -166,11 +177,13 @@ impl<B> CommandTable<B> {
     }
 
     #[inline]
+    #[expect(clippy::indexing_slicing, reason = "slots are the table's own")]
     pub(crate) fn entry(&self, slot: Slot) -> &Entry<B> {
         &self.entries[slot.index()]
     }
 
     #[inline]
+    #[expect(clippy::indexing_slicing, reason = "slots are the table's own")]
     pub(crate) fn phase_mut(&mut self, slot: Slot) -> &mut Phase<B> {
         &mut self.entries[slot.index()].phase
     }
@@ -181,6 +194,11 @@ impl<B> CommandTable<B> {
     /// # Panics
     /// If the slot has no command.
     #[inline]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "slots are the table's own, and this one is live"
+    )]
     pub(crate) fn complete(&mut self, slot: Slot, is_arriving: impl FnOnce() -> bool) -> u16 {
         let entry = &mut self.entries[slot.index()];
         let cid = entry.cid;
@@ -198,12 +216,18 @@ impl<B> CommandTable<B> {
     }
 
     /// The last byte that was owed to a completed command has come.
+    #[expect(clippy::indexing_slicing, reason = "slots are the table's own")]
     pub(crate) fn drained(&mut self, slot: Slot) {
         self.entries[slot.index()].phase = Phase::Free;
         self.free.push(slot.0);
     }
 
     /// The transfer tag of a window of a command.
+    #[expect(
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        reason = "slots are the table's own, and a command has at most four windows"
+    )]
     pub(crate) fn tag(&self, slot: Slot, window: usize) -> U16 {
         let window = u16::try_from(window).expect("few windows") & 3;
         U16::new(u16::from(self.entries[slot.index()].generation) << 12 | window << 10 | slot.0)
@@ -223,6 +247,7 @@ impl<B> CommandTable<B> {
     }
 
     /// Takes every command out, for a lane that ends. `gone` gets the slots of live ones.
+    #[expect(clippy::expect_used, reason = "slots, at most 1024")]
     pub(crate) fn clear(&mut self, mut gone: impl FnMut(Slot)) {
         for (index, entry) in self.entries.iter_mut().enumerate() {
             let phase = std::mem::replace(&mut entry.phase, Phase::Free);
@@ -243,6 +268,12 @@ impl<B> CommandTable<B> {
 
     /// Makes slots, of which it returns one.
     #[cold]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        reason = "slots, at most 1024, one of which was just made"
+    )]
     fn grow(&mut self) -> u16 {
         let from = self.entries.len();
         // Slots that only drain do not count as commands: they may make the table a little larger than its limit.
@@ -259,6 +290,11 @@ impl<B> CommandTable<B> {
     }
 
     #[inline]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "slots, at most 1024; the mask keeps places in the table, half of which is empty"
+    )]
     fn index(&mut self, cid: u16, index: u16) {
         let mask = self.by_cid.len() - 1;
         let mut at = usize::from(cid) & mask;
@@ -270,6 +306,11 @@ impl<B> CommandTable<B> {
 
     /// Removes a command, and closes its gap, so that every other one is still found from its home on.
     #[inline]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "slots, at most 1024; the mask keeps places in the table, and the command is there"
+    )]
     fn unindex(&mut self, cid: u16, slot: Slot) {
         let mask = self.by_cid.len() - 1;
         let mut gap = usize::from(cid) & mask;
@@ -282,6 +323,11 @@ impl<B> CommandTable<B> {
         }
     }
 
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "the mask keeps places in the table, half of which is empty"
+    )]
     fn close_gap(&mut self, mut gap: usize, mask: usize) {
         let mut at = (gap + 1) & mask;
         while let Some(index) = self.by_cid[at].checked_sub(1) {

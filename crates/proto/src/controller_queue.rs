@@ -142,6 +142,7 @@ fn corrupt_unless(is_intact: bool) -> Option<Status> {
 }
 
 /// A C2HData as agreed, to be resized.
+#[expect(clippy::expect_used, reason = "a layout with data, of an alignment that the handshake took")]
 fn c2h_layout(agreement: &Agreement) -> PduLayout {
     PduLayout::new(PduType::C2hData, agreement.digests, agreement.to_host, 1).expect("it carries data")
 }
@@ -182,7 +183,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
     /// [`SLOT_COUNT_MAX`]: crate::SLOT_COUNT_MAX
     pub fn establish(&mut self, entries: u16, is_flow_control_disabled: bool) {
         self.table.set_limit(entries);
-        let head = self.submission.head % entries.max(1);
+        let head = self.submission.head.checked_rem(entries).unwrap_or(0);
         self.submission = SubmissionQueue { entries, head, is_flow_control_disabled };
     }
 
@@ -265,7 +266,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
         self.agreement = agreement;
         self.c2h = c2h_layout(&agreement);
         let bare = PduLayout::without_data(PduType::C2hData, agreement.digests);
-        self.c2h_padding = self.c2h.prefix_length() - bare.prefix_length();
+        self.c2h_padding = self.c2h.prefix_length().saturating_sub(bare.prefix_length());
         let limits = DataLimits {
             capsule_bytes_max: self.settings.in_capsule_bytes.max(CAPSULE_BYTES_MIN),
             data_pdu_bytes_max: agreement.h2c_data_bytes_max,
@@ -291,11 +292,11 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
             }
         }
         // A host has as many commands out as the queue has entries, and knows of no answer that has not left.
-        let out = u32::from(self.table.live_count()) + self.caravan.waiting_command_count();
+        let out = u32::from(self.table.live_count()).saturating_add(self.caravan.waiting_command_count());
         if out >= self.table.limit().into() {
             return Err(Violation::Sequence);
         }
-        let next = self.submission.head + 1;
+        let next = self.submission.head.wrapping_add(1);
         self.submission.head = if next >= self.submission.entries { 0 } else { next };
         if self.table.find(sqe.cid.get()).is_some() {
             return Ok(refusal.or(Some(Status::COMMAND_ID_CONFLICT.with_dnr())));
@@ -362,6 +363,12 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
     }
 
     #[inline]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        reason = "the PDU lies in its window (WriteData), and that in the buffer (request_data)"
+    )]
     fn on_data(&mut self, bytes: &[u8]) {
         match &mut self.incoming {
             Incoming::Capsule { refusal: None } => self.assembly.extend_from_slice(bytes),
@@ -403,6 +410,11 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
     /// Where the bytes that come next may be received into directly, without a copy: the rest of the PDU's data in
     /// its command's buffer. `None` if the next bytes are anything else. The buffer stays until that PDU is over, even
     /// if its command is completed before; only [`clear`](Self::clear) drops it earlier.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "the PDU lies in its window (WriteData), and that in the buffer (request_data)"
+    )]
     pub fn place(&mut self) -> Option<&mut [u8]> {
         let left = self.framer.data_left() as usize;
         match self.incoming {
@@ -427,6 +439,12 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
     ///
     /// # Errors
     /// None that bytes of data can cause; the framer's signature has them.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        reason = "the PDU lies in its window (WriteData), and that in the buffer (request_data)"
+    )]
     pub fn on_placed(&mut self, count: usize) -> Result<(), Violation> {
         let Incoming::Write { slot, offset } = &mut self.incoming else { return Ok(()) };
         let start = *offset as usize;
@@ -463,7 +481,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
             && let Some((window, range)) = data.grant(self.settings.window_bytes, window_limit)
         {
             let tag = self.table.tag(slot, window);
-            let pdu = R2t::new(digests, cid, tag, range.start, range.end - range.start);
+            let pdu = R2t::new(digests, cid, tag, range.start, range.end.saturating_sub(range.start));
             self.caravan.push_header(pdu.as_bytes(), digests.contains(Digests::HEADER), 0);
             self.caravan.mark_urgent();
         }
@@ -538,8 +556,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
     #[inline(never)] // One PDU for each command is the common case.
     fn push_all_but_last(&mut self, cid: u16, length: u32, digest: &impl Fn(&P, Range<usize>) -> u32) -> u32 {
         let mut start = 0;
-        while length - start > self.settings.c2h_data_bytes {
-            let end = start + self.settings.c2h_data_bytes;
+        while length.saturating_sub(start) > self.settings.c2h_data_bytes {
+            let end = start.saturating_add(self.settings.c2h_data_bytes);
             self.push_c2h_data(cid, start..end, PduFlags::empty(), digest);
             start = end;
         }
@@ -548,6 +566,11 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
 
     /// Adds a PDU for a range of the payload pushed last.
     #[inline(always)]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        reason = "the caller's own lengths, less than 4 GiB"
+    )]
     fn push_c2h_data(
         &mut self,
         cid: u16,

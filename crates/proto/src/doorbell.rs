@@ -59,7 +59,7 @@ impl FromStr for Policy {
         let unknown = || UnknownPolicy(text.to_owned());
         let us = |number: &str| {
             let us = number.parse::<u64>().ok().filter(|us| *us <= 1_000_000);
-            us.map(|us| us * 1000).ok_or_else(unknown)
+            us.map(|us| us.saturating_mul(1000)).ok_or_else(unknown)
         };
         match text.split_once(':') {
             None => match text {
@@ -184,7 +184,7 @@ pub fn decide(policy: Policy, waiting: &Waiting) -> Decision {
             } else if waited_ns >= wait_ns {
                 Decision::Ring(Reason::Time)
             } else {
-                Decision::Wait(wait_ns - waited_ns)
+                Decision::Wait(wait_ns.saturating_sub(waited_ns))
             }
         }
         Policy::Adaptive { goal_ns } => {
@@ -200,14 +200,14 @@ pub fn decide(policy: Policy, waiting: &Waiting) -> Decision {
             }
             // So long the other side has work without us; what waits would wait there as well. Once a third of all waits here
             // it is time to go: with more, both sides would take turns instead of working at the same time.
-            let busy_ns = u64::from(in_flight) * gap_ns;
+            let busy_ns = u64::from(in_flight).saturating_mul(gap_ns);
             if commands.saturating_mul(2) >= in_flight || busy_ns <= REACH_NS {
                 return Decision::Ring(Reason::Idle);
             }
             if waited_ns >= goal_ns {
                 return Decision::Ring(Reason::Time);
             }
-            Decision::Wait((busy_ns - REACH_NS).min(goal_ns - waited_ns))
+            Decision::Wait(busy_ns.saturating_sub(REACH_NS).min(goal_ns.saturating_sub(waited_ns)))
         }
     }
 }
@@ -292,13 +292,17 @@ impl Doorbell {
     /// So many commands (not 0) have come back from where they were in flight.
     #[inline]
     pub fn on_brought(&mut self, count: u32, now_ns: u64) {
-        let gap_ns = (now_ns.saturating_sub(self.brought_ns) / u64::from(count)).min(GAP_NS_MAX);
+        let gap_ns = now_ns
+            .saturating_sub(self.brought_ns)
+            .checked_div(count.into())
+            .map_or(0, |gap_ns| gap_ns.min(GAP_NS_MAX));
         self.brought_ns = now_ns;
-        self.gap_8 = self.gap_8 - self.gap_8 / 8 + gap_ns;
+        self.gap_8 = self.gap_8.saturating_sub(self.gap_8 / 8).saturating_add(gap_ns);
     }
 
     /// Whether to ring now, for so many commands and bytes that wait while so many are in flight.
     #[inline]
+    #[expect(clippy::arithmetic_side_effects, clippy::indexing_slicing, reason = "a count for each reason")]
     pub fn rings(&mut self, commands: u32, bytes: usize, in_flight: u32, now_ns: u64) -> bool {
         let since_ns = *self.since_ns.get_or_insert(now_ns);
         let waited_ns = now_ns.saturating_sub(since_ns);
@@ -317,6 +321,7 @@ impl Doorbell {
 
     /// Whether so much leaves at once, turn or not.
     #[inline]
+    #[expect(clippy::arithmetic_side_effects, clippy::indexing_slicing, reason = "a count for each reason")]
     pub fn is_full(&mut self, commands: u32, bytes: usize) -> bool {
         let is_full = is_full(self.policy, commands, bytes);
         if is_full {
@@ -328,6 +333,7 @@ impl Doorbell {
 
     /// It is rung because somebody wants it so.
     #[inline]
+    #[expect(clippy::arithmetic_side_effects, clippy::indexing_slicing, reason = "a count for each reason")]
     pub fn on_asked(&mut self) {
         self.counters.rings[Reason::Asked as usize] += 1;
     }

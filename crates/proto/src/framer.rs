@@ -96,8 +96,10 @@ struct Rule {
     prefix: u8,
     /// Where data begins; 0 if the type carries none.
     pdo: u8,
-    /// Bytes behind the data.
-    trailer: u8,
+    /// Bytes between the header with its digest and the data.
+    padding: u8,
+    /// Bytes of a PDU beside its data.
+    overhead: u32,
     /// Whether it is nothing without data, whose length its header tells once more.
     is_data_pdu: bool,
     /// Flags of the digests, as a PDU with data has them.
@@ -150,7 +152,8 @@ impl Rule {
             hlen,
             prefix: bare.prefix_length(),
             pdo,
-            trailer,
+            padding: pdo.saturating_sub(bare.prefix_length()),
+            overhead: u32::from(pdo).saturating_add(trailer.into()),
             is_data_pdu,
             digests: full.flags() | if trailer > 0 { PduFlags::DDGST } else { PduFlags::empty() },
             more: match kind {
@@ -178,10 +181,13 @@ impl Rule {
         }
         let [kind, flags, hlen, pdo, plen @ ..] = common;
         let plen = u32::from_le_bytes(plen);
-        let overhead = u32::from(self.pdo) + u32::from(self.trailer);
         let full = [kind, flags & !self.more.bits(), hlen, pdo];
-        if full == self.full && self.pdo != 0 && plen > overhead && plen <= self.plen_max {
-            return Ok(plen - overhead);
+        if full == self.full
+            && self.pdo != 0
+            && plen <= self.plen_max
+            && let Some(data @ 1..) = plen.checked_sub(self.overhead)
+        {
+            return Ok(data);
         }
         self.check(zerocopy::transmute!(common))
     }
@@ -218,7 +224,7 @@ impl Rule {
         if self.is_data_pdu && plen == pdo.into() {
             return Ok(0);
         }
-        plen.checked_sub(u32::from(pdo) + u32::from(self.trailer)).filter(|data| *data > 0).ok_or(PLEN)
+        plen.checked_sub(self.overhead).filter(|data| *data > 0).ok_or(PLEN)
     }
 }
 
@@ -265,7 +271,9 @@ impl Framer {
     fn allow(&mut self, kinds: &[PduType], digests: Digests, alignment: DataAlignment, limits: DataLimits) {
         self.rules = [None; TYPE_COUNT];
         for &kind in kinds {
-            self.rules[kind as usize] = Some(Rule::new(kind, digests, alignment, limits));
+            if let Some(rule) = self.rules.get_mut(kind as usize) {
+                *rule = Some(Rule::new(kind, digests, alignment, limits));
+            }
         }
     }
 
@@ -324,7 +332,9 @@ impl Framer {
     /// The header that was handed out last. `T` is of its type.
     #[inline]
     #[must_use]
+    #[expect(clippy::expect_used, reason = "headers fit: it would not compile otherwise")]
     pub fn header<T: FromBytes + KnownLayout + Immutable + Unaligned>(&self) -> &T {
+        const { assert!(size_of::<T>() <= HEADER_BYTES_MAX) };
         T::ref_from_prefix(&self.header).expect("headers fit").0
     }
 
@@ -366,11 +376,13 @@ impl Framer {
     pub fn wanted_bytes(&self) -> usize {
         let count = match self.state {
             State::Between => COMMON_HEADER_BYTES,
-            State::Header { .. } if self.have < COMMON_LENGTH => (COMMON_LENGTH - self.have).into(),
+            State::Header { .. } if self.have < COMMON_LENGTH => {
+                COMMON_LENGTH.saturating_sub(self.have).into()
+            }
             State::Header { need } => need.saturating_sub(self.have).into(),
             State::Padding { left: 0, data: left } | State::Data { left, .. } => left as usize,
             State::Padding { left, .. } => left.into(),
-            State::Digest { have, .. } => DIGEST_BYTES - usize::from(have),
+            State::Digest { have, .. } => DIGEST_BYTES.saturating_sub(have.into()),
             State::End { .. } | State::Failed(_) => COMMON_HEADER_BYTES,
         };
         count.max(1)
@@ -391,7 +403,7 @@ impl Framer {
             Ok(kind) => kind.header_length().min(self.have),
             Err(_) => self.have.min(COMMON_LENGTH),
         };
-        &self.header[..length.into()]
+        self.header.get(..length.into()).unwrap_or_default()
     }
 
     /// The next piece, from between PDUs.
@@ -405,12 +417,12 @@ impl Framer {
             *input = rest;
             // Of fixed length, so that they are moved without a call.
             match (header.first_chunk::<CAPSULE_CMD_BYTES>(), header.first_chunk::<DATA_BYTES>()) {
-                (Some(command), _) => *self.header.first_chunk_mut().expect("headers fit") = *command,
-                (None, Some(other)) => *self.header.first_chunk_mut().expect("headers fit") = *other,
+                (Some(command), _) => put(&mut self.header, 0, command),
+                (None, Some(other)) => put(&mut self.header, 0, other),
                 (None, None) => unreachable!("no header is shorter"),
             }
             if usize::from(rule.hlen) > CAPSULE_CMD_BYTES {
-                self.header[CAPSULE_CMD_BYTES..header.len()].copy_from_slice(&header[CAPSULE_CMD_BYTES..]);
+                put(&mut self.header, 0, header);
             }
             let data = match rule.data_length(*common) {
                 Ok(data) => data,
@@ -421,16 +433,15 @@ impl Framer {
             };
             self.have = rule.prefix;
             let (hlen, prefix) = (rule.hlen, rule.prefix);
-            let (kind, is_data_pdu, pdo) = (rule.kind, rule.is_data_pdu, rule.pdo);
+            let (kind, is_data_pdu, padding) = (rule.kind, rule.is_data_pdu, rule.padding);
             if prefix > hlen {
-                self.check_digest(&header[hlen.into()..])?;
+                self.check_digest(header.get(hlen.into()..).unwrap_or_default())?;
             }
             if is_data_pdu {
                 self.check_length(data)?;
             }
             if data > 0 {
-                // The rest up to pdo is padding.
-                self.state = State::Padding { left: pdo - prefix, data };
+                self.state = State::Padding { left: padding, data };
             }
             return Ok(Some(Frame::Header(kind, data)));
         }
@@ -466,16 +477,17 @@ impl Framer {
             let ended: &TermReq = self.header();
             return Err(Violation::EndedByPeer { fes: ended.status(), fei: ended.fei.get() });
         };
-        let data = rule.check(*self.header()).expect("checked with its first 8 bytes");
+        let data = rule.check(*self.header())?;
         if rule.prefix > rule.hlen {
-            self.check_digest(&self.header[rule.hlen.into()..rule.prefix.into()])?;
+            let digest = self.header.get(rule.hlen.into()..rule.prefix.into());
+            self.check_digest(digest.unwrap_or_default())?;
         }
         if rule.is_data_pdu {
             self.check_length(data)?;
         }
         self.state = match data {
             0 => State::Between,
-            _ => State::Padding { left: rule.pdo - rule.prefix, data },
+            _ => State::Padding { left: rule.padding, data },
         };
         Ok(Some(Frame::Header(rule.kind, data)))
     }
@@ -487,20 +499,19 @@ impl Framer {
 
     /// Says whether `need` bytes of the header are there.
     fn take_header_bytes(&mut self, need: u8, input: &mut &[u8]) -> bool {
-        let have = usize::from(self.have);
-        let count = (usize::from(need) - have).min(input.len());
-        let (taken, rest) = input.split_at(count);
-        self.header[have..have + count].copy_from_slice(taken);
-        *input = rest;
-        self.have += u8::try_from(count).expect("at most a header");
+        self.have = take(&mut self.header, self.have, need, input);
         self.have == need
     }
 
     /// Compares the header with the digest that came behind it.
     fn check_digest(&self, digest: &[u8]) -> Result<(), Violation> {
         let received = digest.first_chunk().map_or(0, |digest| u32::from_le_bytes(*digest));
-        let header = &self.header[..usize::from(self.have) - DIGEST_BYTES];
-        if received == header_digest(header) { Ok(()) } else { Err(Violation::HeaderDigest { received }) }
+        let header = self.header.get(..usize::from(self.have.saturating_sub(DIGEST_LENGTH)));
+        if received == header_digest(header.unwrap_or_default()) {
+            Ok(())
+        } else {
+            Err(Violation::HeaderDigest { received })
+        }
     }
 
     /// A data PDU without data, or whose length field says other than its framing, cannot be.
@@ -535,8 +546,8 @@ impl Framer {
                 }
                 State::Padding { left, data } => {
                     let count = usize::from(left).min(input.len());
-                    *input = &input[count..];
-                    let left = left - u8::try_from(count).expect("at most the padding");
+                    (_, *input) = input.split_at(count);
+                    let left = left.saturating_sub(u8::try_from(count).unwrap_or(left));
                     self.state = State::Padding { left, data };
                     if left > 0 {
                         return None;
@@ -559,18 +570,13 @@ impl Framer {
                     if self.trailer != 0 {
                         digest.update(taken);
                     }
-                    let left = left - u32::try_from(count).expect("at most what was left");
+                    let left = left.saturating_sub(u32::try_from(count).unwrap_or(left));
                     self.state = State::Data { left, digest };
                     return Some(Frame::Data(taken));
                 }
                 State::Digest { have, mut bytes, computed } => {
-                    let at = usize::from(have);
-                    let count = (DIGEST_BYTES - at).min(input.len());
-                    let (taken, rest) = input.split_at(count);
-                    bytes[at..at + count].copy_from_slice(taken);
-                    *input = rest;
-                    if at + count < DIGEST_BYTES {
-                        let have = have + u8::try_from(count).expect("at most a digest");
+                    let have = take(&mut bytes, have, DIGEST_LENGTH, input);
+                    if have < DIGEST_LENGTH {
                         self.state = State::Digest { have, bytes, computed };
                         return None;
                     }
@@ -586,13 +592,32 @@ impl Framer {
     }
 }
 
+/// Copies `bytes` to where `at` is in `to`, which has room for them.
+#[inline]
+fn put(to: &mut [u8], at: usize, bytes: &[u8]) {
+    if let Some(place) = to.get_mut(at..).and_then(|place| place.get_mut(..bytes.len())) {
+        place.copy_from_slice(bytes);
+    }
+}
+
+/// Moves bytes from the front of `input` to behind the `have` bytes that are in `to`, until those are `need`. Returns how many
+/// they are.
+fn take(to: &mut [u8], have: u8, need: u8, input: &mut &[u8]) -> u8 {
+    let missing = need.saturating_sub(have);
+    let (taken, rest) = input.split_at(usize::from(missing).min(input.len()));
+    put(to, have.into(), taken);
+    *input = rest;
+    have.saturating_add(u8::try_from(taken.len()).unwrap_or(missing))
+}
+
 /// The TermReq for a violation: header and copy of what offended. `None` if none may be sent. wire §2.4
 #[must_use]
 pub fn term_req(sender: Sender, violation: Violation, offending: &[u8]) -> Option<Vec<u8>> {
     use zerocopy::IntoBytes;
     let (fes, fei): (FatalErrorStatus, u32) = violation.term_req()?;
-    let copy = &offending[..offending.len().min(TERM_REQ_COPY_BYTES_MAX)];
-    let copy_length = u8::try_from(copy.len()).expect("at most 128");
+    let copy = offending.get(..TERM_REQ_COPY_BYTES_MAX).unwrap_or(offending);
+    // At most 128.
+    let copy_length = u8::try_from(copy.len()).ok()?;
     let header = match sender {
         Sender::Host => TermReq::from_controller(fes, fei, copy_length),
         Sender::Controller => TermReq::from_host(fes, fei, copy_length),

@@ -156,6 +156,7 @@ struct Layouts {
 }
 
 impl Layouts {
+    #[expect(clippy::expect_used, reason = "a layout with data, of an alignment that the handshake took")]
     fn new(agreement: &Agreement) -> Self {
         let full = |kind| {
             PduLayout::new(kind, agreement.digests, agreement.to_controller, 1).expect("it carries data")
@@ -266,6 +267,11 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
     /// # Errors
     /// [`Refused`], with the data.
     #[inline]
+    #[expect(
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        reason = "slots are ours, and the length was checked"
+    )]
     pub fn submit(&mut self, sqe: Sqe, transfer: Transfer<B>, user: U) -> Result<(), Refused<B>> {
         let (length, is_write) = match &transfer {
             Transfer::None => (0, false),
@@ -279,7 +285,7 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
         let Some(slot) = self.take_slot() else { return Err(Refused::Full(transfer)) };
         let is_in_capsule = is_write && length > 0 && length <= self.in_capsule_bytes(&sqe);
         let entry = &mut self.slots[usize::from(slot)];
-        entry.generation = (entry.generation + 1) & 0x3f;
+        entry.generation = entry.generation.wrapping_add(1) & 0x3f;
         entry.sqe = sqe;
         entry.sqe.cid.set(u16::from(entry.generation) << INDEX_BITS | slot);
         entry.sqe.dptr = if is_in_capsule { Sgl::in_capsule(length) } else { Sgl::transport(length) };
@@ -324,7 +330,7 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
     /// Commands that can be submitted now.
     #[must_use]
     pub fn room(&self) -> u16 {
-        if self.has_room() { self.limit - self.live_count } else { 0 }
+        if self.has_room() { self.limit.saturating_sub(self.live_count) } else { 0 }
     }
 
     /// Commands submitted and not completed.
@@ -335,6 +341,7 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
     }
 
     #[inline]
+    #[expect(clippy::arithmetic_side_effects, reason = "below the limit")]
     fn take_slot(&mut self) -> Option<u16> {
         if !self.has_room() {
             return None;
@@ -347,6 +354,11 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
     }
 
     #[cold]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        reason = "slots, at most 1024, one of which was just made"
+    )]
     fn add_slot(&mut self) -> u16 {
         let sqe = Sqe::new(0, wire::id::Nsid::NONE);
         self.slots.push(Slot { generation: 0, sqe, state: State::Free });
@@ -354,6 +366,7 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
     }
 
     #[inline]
+    #[expect(clippy::arithmetic_side_effects, reason = "a layout begins with its header and digest")]
     fn push_pdu(&mut self, layout: &PduLayout, header: &[u8]) {
         let has_digest = layout.header_digest_at().is_some();
         let bare = header.len() + if has_digest { wire::digest::DIGEST_BYTES } else { 0 };
@@ -362,6 +375,11 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
     }
 
     /// Adds a range of a command's data, and its digest.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "slots are ours; ranges of one command's data, which has less than 4 GiB"
+    )]
     fn push_data(&mut self, slot: u16, range: Range<u32>, ends_window: bool) {
         let State::Live(command) = &mut self.slots[usize::from(slot)].state else {
             unreachable!("only live commands send data")
@@ -429,6 +447,7 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
     /// # Panics
     /// If it was taken before.
     #[inline(always)]
+    #[expect(clippy::expect_used, reason = "documented as a panic")]
     pub fn take(&mut self, ended: Ended) -> Completion<B, U> {
         // Field by field: what was written last, and in parts, would hold up a copy of the whole.
         let command = self.command(ended.slot);
@@ -466,6 +485,7 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
     }
 
     #[inline]
+    #[expect(clippy::indexing_slicing, reason = "slots are ours, or of a cid whose generation was checked")]
     fn command(&mut self, slot: u16) -> &mut Command<B, U> {
         match &mut self.slots[usize::from(slot)].state {
             State::Live(command) => command,
@@ -481,6 +501,11 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
     }
 
     #[inline]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "slots are ours, and this one is live"
+    )]
     fn free_slot(&mut self, slot: u16) {
         self.slots[usize::from(slot)].state = State::Free;
         self.free.push(slot);
@@ -539,6 +564,11 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
         if is_success { complete(command, slot, Status::SUCCESS, 0) } else { Ok(None) }
     }
 
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        reason = "the framer hands out no more than the PDU has, which was held against the buffer"
+    )]
     fn on_data(&mut self, bytes: &[u8]) {
         let Incoming::Read { slot, offset, is_success } = self.incoming else { return };
         if let Transfer::FromController { buffer, .. } = &mut self.command(slot).transfer {
@@ -558,6 +588,11 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
     }
 
     /// Serves a window: all of it goes into the caravan. wire §4.1
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        reason = "the window was held against the buffer, and the range against the window"
+    )]
     fn on_r2t(&mut self) -> Result<(), Violation> {
         let r2t: R2t = *self.framer.header();
         let (slot, command) = find(&mut self.slots, r2t.cid).ok_or(Violation::HeaderField { offset: 8 })?;
@@ -592,6 +627,7 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
 
     /// Where the bytes that come next may be received into directly, without a copy: the rest of the PDU's data in
     /// its command's buffer, as far as that is contiguous. `None` if the next bytes are anything else.
+    #[expect(clippy::indexing_slicing, reason = "the part is not shorter than itself")]
     pub fn place(&mut self) -> Option<&mut [u8]> {
         let left = self.framer.data_left() as usize;
         match self.incoming {
@@ -618,6 +654,12 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
     ///
     /// # Errors
     /// None that bytes of data can cause; the framer's signature has them.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        reason = "the caller received no more than the place has, which lies in the buffer"
+    )]
     pub fn on_placed(&mut self, count: usize) -> Result<(), Violation> {
         let Incoming::Read { slot, offset, .. } = &mut self.incoming else { return Ok(()) };
         let start = *offset as usize;
@@ -636,7 +678,7 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
     #[inline]
     pub fn ring(&mut self) -> bool {
         let has_rung = self.framer.failure().is_none() && self.caravan.ring();
-        self.ring_count += u64::from(has_rung);
+        self.ring_count = self.ring_count.wrapping_add(has_rung.into());
         has_rung
     }
 
@@ -648,6 +690,7 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
     }
 
     /// Calls `each` with the bytes of the caravan on its way, in order, until it says false.
+    #[expect(clippy::indexing_slicing, reason = "slots are ours")]
     pub fn for_each_piece<'a>(&'a self, mut each: impl FnMut(&'a [u8]) -> bool) {
         for piece in self.caravan.pieces() {
             let goes_on = match piece {
@@ -676,6 +719,7 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
     /// Whether all that is on its way stays where it is until the kernel has read it, wherever this queue's commands are moved to. Data
     /// that is a part of its command itself, or of an array given as its buffer, does not.
     #[must_use]
+    #[expect(clippy::arithmetic_side_effects, reason = "the place of our own commands")]
     pub fn lies_still(&self) -> bool {
         let start = self.slots.as_ptr().addr();
         let commands = start..start + self.slots.capacity() * size_of::<Slot<B, U>>();
@@ -689,6 +733,11 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
 
     /// As [`on_sent`](Self::on_sent), of bytes that were sent without a copy if `is_zero_copy`, or that follow such in the same caravan:
     /// their commands end when the kernel has given notice. See [`Caravan::on_sent_zero_copy`].
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "slots are ours, and what was counted in is counted out"
+    )]
     pub fn on_sent_zero_copy(&mut self, count: usize, is_zero_copy: bool) {
         let (slots, finished) = (&mut self.slots, &mut self.finished);
         self.caravan.on_sent_zero_copy(count, is_zero_copy, |DataRange { slot, ends_window }| {
@@ -734,7 +783,9 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
         Some(self.take(Ended { slot }))
     }
 
-    /// After the connection is closed, and the kernel is done with what was sent: takes out a command that has not ended, to judge what becomes of it.
+    /// After the connection is closed, and the kernel is done with what was sent: takes out a command that has not ended, to judge what
+    /// becomes of it.
+    #[expect(clippy::indexing_slicing, reason = "slots are ours")]
     pub fn next_unfinished_command(&mut self) -> Option<Unfinished<B, U>> {
         let ring_count = self.ring_count;
         let slot = self.unfinished()?;
@@ -752,6 +803,7 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
     }
 
     /// A slot whose command has not ended.
+    #[expect(clippy::expect_used, reason = "slots, at most 1024")]
     fn unfinished(&mut self) -> Option<u16> {
         debug_assert_eq!(self.caravan.awaited_count(), 0, "the kernel may still read their data");
         self.caravan.clear(drop);
@@ -779,6 +831,11 @@ impl<B, U> HostQueue<B, U> {
 
 /// A range of a command's data is sent, and nobody reads it any more.
 #[inline]
+#[expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "slots are ours, and what was counted in is counted out"
+)]
 fn range_gone<B, U>(slots: &mut [Slot<B, U>], finished: &mut Vec<u16>, range: DataRange) {
     let DataRange { slot, ends_window } = range;
     if let State::Live(command) = &mut slots[usize::from(slot)].state {
@@ -836,6 +893,7 @@ fn complete<B: DataBuffer, U>(
 
 /// Copies `bytes` into a buffer from `offset` on. There is room for them.
 #[inline]
+#[expect(clippy::arithmetic_side_effects, reason = "the bytes were held against the buffer")]
 fn fill<B: DataBuffer>(buffer: &mut B, mut offset: usize, mut bytes: &[u8]) {
     loop {
         let part = buffer.part_mut(offset);
@@ -850,6 +908,7 @@ fn fill<B: DataBuffer>(buffer: &mut B, mut offset: usize, mut bytes: &[u8]) {
 }
 
 /// Calls `each` with the contiguous parts of a range.
+#[expect(clippy::arithmetic_side_effects, clippy::indexing_slicing, reason = "the range lies in the buffer")]
 fn for_each_part<'a, B: DataBuffer>(buffer: &'a B, range: Range<usize>, mut each: impl FnMut(&'a [u8])) {
     let mut at = range.start;
     while at < range.end {
@@ -868,11 +927,13 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> DataBuffer for T {
     }
 
     #[inline]
+    #[expect(clippy::indexing_slicing, reason = "the trait asks for an offset below the length")]
     fn part(&self, offset: usize) -> &[u8] {
         &self.as_ref()[offset..]
     }
 
     #[inline]
+    #[expect(clippy::indexing_slicing, reason = "the trait asks for an offset below the length")]
     fn part_mut(&mut self, offset: usize) -> &mut [u8] {
         &mut self.as_mut()[offset..]
     }

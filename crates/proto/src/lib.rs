@@ -17,52 +17,16 @@
 #![cfg_attr(test, allow(clippy::cast_possible_truncation))]
 
 pub mod async_events;
-#[allow(
-    clippy::arithmetic_side_effects,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    reason = "positions in our own output, which no peer names"
-)]
 pub mod caravan;
-#[allow(
-    clippy::arithmetic_side_effects,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    reason = "slots are ours, found by looking for a tag; generations wrap"
-)]
 mod command_table;
 pub mod controller;
-#[allow(
-    clippy::arithmetic_side_effects,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    reason = "slots are the table's, lengths were checked against the layout of their PDU"
-)]
 pub mod controller_queue;
-#[allow(
-    clippy::arithmetic_side_effects,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    reason = "our own counts and times, below their limits"
-)]
 pub mod doorbell;
-#[allow(
-    clippy::arithmetic_side_effects,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    reason = "plen and pdo are checked with the common header, before anything is cut by them"
-)]
 pub mod framer;
 pub mod handshake;
 pub mod host_controller;
 pub mod host_limits;
 pub mod host_namespaces;
-#[allow(
-    clippy::arithmetic_side_effects,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    reason = "slots are ours, checked against the generation in the cid before they are used"
-)]
 pub mod host_queue;
 pub mod keep_alive;
 pub mod receive;
