@@ -36,6 +36,9 @@ struct Kept<P> {
     spare: Vec<Load<P>>,
 }
 
+/// What the kernel may still read of one caravan: headers and payloads.
+pub type KeptLoad<P> = (Vec<u8>, Vec<P>);
+
 /// Sends of one caravan without a copy, numbered without a gap.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sends {
@@ -389,7 +392,7 @@ impl<P> Caravan<P> {
 
     /// Gives away what the kernel may still read, for a connection that ends: headers and payloads, of so many sends. What is on its way
     /// without a copy is not sent any further.
-    pub fn take_kept(&mut self) -> (u32, Vec<(Vec<u8>, Vec<P>)>) {
+    pub fn take_kept(&mut self) -> (u32, Vec<KeptLoad<P>>) {
         let count = self.awaited_count();
         let Some(kept) = &mut self.kept else { return (0, Vec::new()) };
         let sends = std::mem::take(&mut kept.leaving);
