@@ -47,7 +47,7 @@ pub use memory::{Memory, MemoryAccess, MemoryRef, PastEnd, STRIPE_BYTES};
 pub use operation::{Allocation, Completion, File, Operation, Token};
 pub use placement::{CoreList, CoreListError, pin};
 pub use probe::{Features, RingSetup};
-pub use segment::{Payload, Segment};
+pub use segment::{Payload, Segment, Torn};
 pub use socket::{Listener, Received, SEGMENT_COUNT_MAX, Sent, Socket};
 pub use spin::{SpinBudget, SpinPolicy, UnknownSpinPolicy, spin_ns_max};
 pub use timers::Timers;

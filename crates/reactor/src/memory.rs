@@ -542,6 +542,19 @@ impl MemoryRef {
         unsafe { Segment::from_raw(self.start.as_ptr().add(range.start), range.len()) }
     }
 
+    /// A part of the range, that is not empty.
+    ///
+    /// # Panics
+    /// If `range` is not within it.
+    #[must_use]
+    pub fn part(&self, range: Range<usize>) -> Self {
+        assert!(range.start < range.end && range.end <= self.length, "{range:?} of {}", self.length);
+        let attachment = Rc::clone(&self.attachment);
+        // SAFETY: within the range, which is within the mapping that `attachment` keeps.
+        let start = unsafe { self.start.add(range.start) };
+        Self { attachment, start, length: range.len() }
+    }
+
     /// A copy of a part of the range, as it is now.
     ///
     /// # Panics

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use crate::buffers::Buffer;
-use crate::memory::MemoryRef;
+use crate::memory::{MemoryRef, STRIPE_BYTES};
 
 /// A run of bytes to send, laid out as the kernel's `iovec`.
 ///
@@ -99,8 +99,19 @@ pub enum Payload {
     Memory(MemoryRef),
     /// This many zero bytes.
     Zeroes(usize),
-    /// Bytes on the heap: control data, and copies of what could not wait.
+    /// Bytes on the heap: control data, and what other reactors answer.
     Heap(Box<[u8]>),
+    /// The rest of a range of a RAM namespace of which a part is sent.
+    Torn(Box<Torn>),
+}
+
+/// What [`Payload::rest`] makes of a range in a namespace.
+#[derive(Debug)]
+pub struct Torn {
+    /// The rest of the block that the send stopped in, as it was then.
+    kept: Box<[u8]>,
+    /// The blocks behind it.
+    behind: Option<MemoryRef>,
 }
 
 /// What zeroes are sent from: small enough to stay in the nearest cache.
@@ -116,6 +127,7 @@ impl Payload {
             Self::Memory(memory) => memory.len(),
             Self::Zeroes(length) => *length,
             Self::Heap(bytes) => bytes.len(),
+            Self::Torn(torn) => torn.kept.len() + torn.behind.as_ref().map_or(0, MemoryRef::len),
         }
     }
 
@@ -140,7 +152,31 @@ impl Payload {
                 Segment::new(&ZEROES[..range.len().min(ZEROES.len())])
             }
             Self::Heap(bytes) => Segment::new(&bytes[range]),
+            Self::Torn(torn) => torn.segment(range),
         }
+    }
+
+    /// What takes the place of a payload of which everything before `range` is sent: `None` for one whose bytes stay as they are. A block that is half
+    /// old and half new would be neither, so what is left of it is copied now: up to the next place where a block of any size may end, and no more,
+    /// since it may be long until the peer takes it.
+    ///
+    /// # Panics
+    /// If the range is not within the payload.
+    #[must_use]
+    pub fn rest(&self, range: Range<usize>) -> Option<Self> {
+        let (memory, range) = match self {
+            Self::Memory(memory) => (memory, range),
+            Self::Torn(torn) if range.start > torn.kept.len() => {
+                let behind = torn.behind.as_ref()?;
+                (behind, range.start - torn.kept.len()..range.end - torn.kept.len())
+            }
+            Self::Torn(_) | Self::Buffer(_) | Self::Zeroes(_) | Self::Heap(_) => return None,
+        };
+        // Both kinds begin where a block does.
+        let boundary = range.start.next_multiple_of(STRIPE_BYTES).min(range.end);
+        let kept = memory.to_bytes(range.start..boundary);
+        let behind = (boundary < range.end).then(|| memory.part(boundary..range.end));
+        Some(Self::Torn(Box::new(Torn { kept, behind })))
     }
 
     /// Calls `each` with the bytes of `range`, in order, in one or more pieces. For digests.
@@ -160,7 +196,20 @@ impl Payload {
                     left -= piece;
                 }
             }
-            Self::Memory(_) => panic!("a digest over namespace memory could differ from what is sent"),
+            Self::Memory(_) | Self::Torn(_) => {
+                panic!("a digest over namespace memory could differ from what is sent")
+            }
+        }
+    }
+}
+
+impl Torn {
+    #[cold]
+    fn segment(&self, range: Range<usize>) -> Segment<'_> {
+        let kept = self.kept.len();
+        match &self.behind {
+            Some(behind) if range.start >= kept => behind.segment(range.start - kept..range.end - kept),
+            _ => Segment::new(&self.kept[range.start..range.end.min(kept)]),
         }
     }
 }
@@ -168,17 +217,44 @@ impl Payload {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::Memory;
 
-    #[test]
-    fn zeroes_of_any_length_come_in_pieces() {
-        let payload = Payload::Zeroes(100_000);
+    fn bytes(payload: &Payload) -> Vec<u8> {
         let (mut at, mut seen) = (0, Vec::new());
         while at < payload.len() {
             let segment = payload.segment(at..payload.len());
             segment.append_to(&mut seen);
             at += segment.len();
         }
-        assert_eq!(seen, vec![0; 100_000]);
+        seen
+    }
+
+    #[test]
+    fn what_is_left_of_an_interrupted_block_stays_as_it_was_and_no_more() {
+        let length = 4 * STRIPE_BYTES;
+        let memory = Memory::new(length, false, false).unwrap().attach().unwrap();
+        memory.copy_in(0, &vec![1; length]).unwrap();
+        let whole = Payload::Memory(memory.refer(0, length).unwrap());
+        let sent = STRIPE_BYTES + 100;
+        let rest = whole.rest(sent..length).unwrap();
+        memory.copy_in(0, &vec![2; length]).unwrap();
+        let expected = [vec![1; STRIPE_BYTES - 100], vec![2; 2 * STRIPE_BYTES]].concat();
+        assert_eq!((rest.len(), bytes(&rest) == expected), (length - sent, true));
+        // Interrupted where it is kept, it stays; behind that, the same again.
+        assert!(rest.rest(10..rest.len()).is_none());
+        let again = rest.rest(STRIPE_BYTES - 100 + 5..rest.len()).unwrap();
+        memory.copy_in(0, &vec![3; length]).unwrap();
+        let expected = [vec![2; STRIPE_BYTES - 5], vec![3; STRIPE_BYTES]].concat();
+        assert!(bytes(&again) == expected);
+        let last = again.rest(2 * STRIPE_BYTES - 10..again.len()).unwrap();
+        assert!(bytes(&last) == [3; 5]);
+        assert!(Payload::Zeroes(10).rest(5..10).is_none());
+    }
+
+    #[test]
+    fn zeroes_of_any_length_come_in_pieces() {
+        let payload = Payload::Zeroes(100_000);
+        assert_eq!(bytes(&payload), vec![0; 100_000]);
         let mut length = 0;
         payload.for_each_piece(5..99_000, |piece| length += piece.len());
         assert_eq!(length, 98_995);

@@ -526,10 +526,10 @@ pub(crate) fn payload_digest(payload: &Payload, range: std::ops::Range<usize>) -
     digest.finish()
 }
 
-/// The socket took a part of a payload that lies in namespace memory: the rest is copied now, since a block that is half
-/// old and half new would be neither.
+/// The socket took a part of a payload that may lie in namespace memory: what is left of the block is copied now.
 fn keep_interrupted(caravan: &mut proto::Caravan<Payload>) {
-    let Some((Payload::Memory(memory), range)) = caravan.interrupted() else { return };
-    let rest = Payload::Heap(memory.to_bytes(range));
-    caravan.replace_interrupted(rest);
+    let rest = caravan.interrupted().and_then(|(payload, range)| payload.rest(range));
+    if let Some(rest) = rest {
+        caravan.replace_interrupted(rest);
+    }
 }
