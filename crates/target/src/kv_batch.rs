@@ -335,7 +335,6 @@ impl<I: Io<Message>> Start<'_, I> {
         let waiting = self.commands.running.get_mut(collect).expect("a Collect that waits runs");
         waiting.step = Step::Collected;
         let ticket = self.run(at, Step::Scattered(scattered));
-        self.commands.running.charge(ticket, outcome_bytes);
         for (owner, (operations, outcome_bytes)) in parts.into_iter().enumerate() {
             if !operations.is_empty() {
                 let part = PartOfBatch { operations: operations.into(), outcome_bytes };

@@ -60,15 +60,6 @@ impl KvAction {
             Self::Flush | Self::List { .. } => false,
         }
     }
-
-    /// Bytes of what it brings and of what may come of it.
-    fn data_bytes(&self) -> usize {
-        match self {
-            Self::Operate { room_bytes, operand, .. } => *room_bytes as usize + operand.len(),
-            Self::Flush => 0,
-            Self::List { room, .. } => *room,
-        }
-    }
 }
 
 /// Whether an operation cannot be carried out without the value that is there.
@@ -308,7 +299,6 @@ impl<I: Io<Message>> Start<'_, I> {
     /// Has another partition (or this one, by way of its mailbox) carry out the command.
     fn send(&mut self, at: AttachedIndex, to: usize, key: Key, action: KvAction) -> Begun {
         let ticket = self.run(at, Step::Backend(After::Complete));
-        self.commands.running.charge(ticket, action.data_bytes());
         self.post(at, to, ticket, key, action);
         Begun::Started { ticket, hold: Hold::None }
     }

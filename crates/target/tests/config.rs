@@ -1,7 +1,7 @@
 //! The configuration file: what it means, and what is said about mistakes.
 
 use nvlane_target::config::{
-    ConfigFile, ListenerConfig, NamespaceConfig, SubsystemConfig, TargetConfig, Threads,
+    ConfigFile, ListenerConfig, NamespaceConfig, SubsystemConfig, TargetConfig, Threads, TimeoutConfig,
 };
 use nvlane_target::subsystem::Access;
 use proptest::prelude::*;
@@ -138,7 +138,13 @@ fn reactors_and_limits_are_read() {
         windows = 4
         alignment = 128
         io_queues = 8
+        connections = 100
+        memcached_connections = 20
+        memcached_connections_per_address = 10
         [timeouts]
+        send_s = 5
+        data_s = 6
+        pressed_s = 2
         stop_s = 1
         [[listener]]
         address = "::1"
@@ -156,7 +162,19 @@ fn reactors_and_limits_are_read() {
     assert_eq!((config.limits.transfer_bytes_max, config.limits.in_capsule_bytes), (256 << 10, 4096));
     assert_eq!((config.limits.h2c_data_bytes_max, config.limits.window_bytes_max), (8192, 65_536));
     assert_eq!((config.limits.window_count_max, config.limits.data_alignment.bytes()), (4, 128));
-    assert_eq!((config.limits.io_queue_count_max, config.timeouts.stop_ms), (8, 1000));
+    assert_eq!((config.limits.io_queue_count_max, config.limits.connection_count_max), (8, 100));
+    let limits = &config.limits;
+    let of_memcached =
+        (limits.memcached_connection_count_max, limits.memcached_connection_count_per_address_max);
+    assert_eq!(of_memcached, (20, 10));
+    let timeouts = TimeoutConfig {
+        send_ms: 5000,
+        data_ms: 6000,
+        pressed_ms: 2000,
+        stop_ms: 1000,
+        ..TimeoutConfig::default()
+    };
+    assert_eq!(config.timeouts, timeouts);
     let addresses: Vec<_> = config.listeners.iter().map(|listener| listener.address.to_string()).collect();
     assert_eq!(addresses, ["[::1]:4420", "127.0.0.1:8009"], "the usual port of what they serve");
     let advertised = config.listeners[1].advertise.unwrap();

@@ -8,6 +8,10 @@ use nvlane_target::config::{ListenerConfig, NamespaceConfig, SubsystemConfig, Ta
 use nvlane_target::server::Target;
 
 fn start(threads: u16, storage: &str) -> Target {
+    Target::start(&config(threads, storage)).expect("a target")
+}
+
+fn config(threads: u16, storage: &str) -> TargetConfig {
     let free = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let mut subsystem = SubsystemConfig::new("nqn.2026-01.io.nvlane:test".parse().expect("a name"));
     subsystem.namespaces = vec![NamespaceConfig::new(storage.parse().expect("a namespace"))];
@@ -18,7 +22,7 @@ fn start(threads: u16, storage: &str) -> Target {
         ..TargetConfig::default()
     };
     config.reactors.threads = Threads::Count(threads);
-    Target::start(&config).expect("a target")
+    config
 }
 
 struct Client {
@@ -89,6 +93,38 @@ fn clients_remove_everything_only_where_they_may() {
     assert_eq!(client.ask("flush_all"), "CLIENT_ERROR flush_all not allowed");
     assert_eq!(client.ask("shutdown"), "SERVER_ERROR: shutdown not enabled");
     assert_eq!(client.ask("get a"), "VALUE a 0 1");
+    target.stop().expect("a good end");
+}
+
+#[test]
+fn clients_beyond_the_limit_are_refused_and_counted() {
+    let mut config = config(2, "kv:ram:64M");
+    config.limits.memcached_connection_count_max = 2;
+    let target = Target::start(&config).expect("a target");
+    let mut clients: Vec<Client> = (0..2).map(|_| Client::new(&target)).collect();
+    clients.iter_mut().for_each(|client| assert_eq!(client.ask("mn"), "MN"));
+    // Refused: its connection ends, if it came about at all.
+    let mut refused = Client::new(&target);
+    let mut nothing = Vec::new();
+    assert_eq!(refused.stream.read_to_end(&mut nothing).unwrap_or(0), 0);
+    clients[0].say(b"stats\r\n");
+    let stats: Vec<String> =
+        std::iter::repeat_with(|| clients[0].line()).take_while(|line| line != "END").collect();
+    for line in ["STAT curr_connections 2", "STAT total_connections 2", "STAT rejected_connections 1"] {
+        assert!(stats.iter().any(|other| other == line), "{line} in {stats:?}");
+    }
+    let connections = target.state().expect("it runs").connections;
+    assert_eq!(connections.memcached_count, 2);
+    assert_eq!(connections.complaints["too many memcached connections"], 1);
+    // Who leaves makes room, as soon as that is noticed.
+    clients.pop();
+    let is_let_in = |_| {
+        std::thread::sleep(Duration::from_millis(10));
+        let mut client = Client::new(&target);
+        client.stream.get_mut().write_all(b"mn\r\n").is_ok()
+            && client.stream.read_line(&mut String::new()).is_ok_and(|length| length > 0)
+    };
+    assert!((0..1000).any(is_let_in), "there is room again");
     target.stop().expect("a good end");
 }
 

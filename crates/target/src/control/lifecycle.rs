@@ -174,7 +174,7 @@ impl Control {
             }
             Cause::Idle => tracing::debug!(cntlid, %host, silent_ms, "discovery controller idle: ending it"),
             Cause::Stalled => {
-                tracing::info!(cntlid, %host, "a queue of it was closed: ending the association")
+                tracing::info!(cntlid, %host, "a queue of it was closed: ending the association");
             }
             Cause::Removed => {
                 tracing::info!(cntlid, %host, "host is no longer allowed: ending its association");

@@ -233,6 +233,16 @@ fn losing_an_io_lane_does_not_end_the_association() {
 }
 
 #[test]
+fn an_association_ends_with_a_lane_that_its_host_let_go_to_waste() {
+    let mut target = Target::new();
+    let association = target.ready(host(HOST), DISKS, 2);
+    target.expel(association.io[0]);
+    assert!(target.ended.contains(&association.io[1]) && target.ended.contains(&association.admin));
+    let again = target.ready(host(HOST), DISKS, 1);
+    assert_ne!(again.admin, association.admin, "its host may come back");
+}
+
+#[test]
 fn a_host_that_is_not_allowed_any_more_is_disconnected() {
     let mut target = Target::new();
     let association = target.ready(host(HOST), DISKS, 1);
