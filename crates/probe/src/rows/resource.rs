@@ -59,6 +59,13 @@ pub(super) const ROWS: &[Row] = &[
     }),
     Row::new("R13", "thousands of wrong PDUs, to flood the log", "64 KiB of log at most", floods_of_log)
         .judged("how much is too much"),
+    Row::new(
+        "R14",
+        "queues full of reads that nobody reads and of writes whose data does not come, a small read on another",
+        "it does not wait",
+        hoarders,
+    )
+    .judged("how long is a wait"),
 ];
 
 fn idle_connections(peer: &Peer) -> Check {
@@ -293,4 +300,37 @@ fn fairness(peer: &Peer) -> Check {
         let limit = peer.settings.pause_limit;
         holds(p99 <= limit, format!("p99 of a small read is {} ms beside large ones", p99.as_millis()))
     })
+}
+
+fn hoarders(peer: &Peer) -> Check {
+    let disk = peer.disk()?;
+    let limit = peer.transfer_bytes_max().unwrap_or(1 << 20).min(1 << 20);
+    let length = u32::try_from(limit).expect("at most 1 MiB");
+    let blocks = length / disk.block_bytes;
+    let mut quiet = peer.io(Digests::empty())?;
+    let mut hoarders = Vec::new();
+    for _ in 0..4 {
+        let mut deaf = peer.io(Digests::empty())?;
+        for _ in 1..deaf.entries {
+            deaf.submit(disk.read(0, blocks), Move::Back(length))?;
+        }
+        // Nothing is written: the data never comes.
+        let mut owing = peer.io(Digests::empty())?;
+        let data = vec![0; length as usize];
+        for _ in 1..owing.entries {
+            owing.submit(disk.write(0, blocks), Move::Asked(&data))?;
+        }
+        hoarders.push((deaf, owing));
+    }
+    let mut longest = Duration::ZERO;
+    for _ in 0..50 {
+        let begun = Instant::now();
+        quiet.must(disk.read(0, 1), Move::Back(disk.block_bytes)).about("the other queue")?;
+        longest = longest.max(begun.elapsed());
+    }
+    let limit = peer.settings.pause_limit;
+    holds(
+        longest <= limit,
+        format!("a small read took {} ms beside those who keep buffers", longest.as_millis()),
+    )
 }
