@@ -258,11 +258,11 @@ impl Held {
             held.silent.extend(TcpStream::connect(place).ok());
         }
         let Some(disk) = peer.disk else { return held };
-        for _ in 0..options.slow {
+        for at in 0..options.slow {
             held.slow.extend(slow_handshake(place));
             held.slow.extend(slow_capsule(peer));
             held.slow.extend(slow_data(peer, disk));
-            held.deaf.extend(deaf(peer, disk));
+            held.deaf.extend(deaf(peer, disk, at % 2 == 1));
             held.owing.extend(owing(peer, disk));
         }
         held
@@ -321,9 +321,13 @@ fn slow_data(peer: &Peer, disk: Disk) -> Option<Slow> {
     Some(Slow { line: Line::Queue(Box::new(queue)), bytes })
 }
 
-/// A queue full of reads whose data nobody takes.
-fn deaf(peer: &Peer, disk: Disk) -> Option<Queue> {
+/// A queue full of reads whose data nobody takes; the window of the connection may be next to none from the beginning.
+fn deaf(peer: &Peer, disk: Disk, is_narrow: bool) -> Option<Queue> {
     let mut queue = peer.io(Digests::empty()).ok()?;
+    if is_narrow {
+        // The kernel takes the least that it allows.
+        rustix::net::sockopt::set_socket_recv_buffer_size(queue.link.stream(), 1).ok()?;
+    }
     // More than the kernel keeps for both sockets.
     for at in 0..31 {
         let read = disk.read(at * 256, 256);
