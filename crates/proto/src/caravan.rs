@@ -231,7 +231,7 @@ impl<P> Caravan<P> {
     /// Bytes that wait to leave, or are on their way and not sent.
     #[must_use]
     pub fn unsent_bytes(&self) -> usize {
-        self.filling.unsent + self.leaving.unsent
+        self.filling.unsent.saturating_add(self.leaving.unsent)
     }
 
     /// Pieces of the caravan on its way that are not sent yet.
@@ -325,6 +325,11 @@ impl<P> Caravan<P> {
     ///
     /// # Panics
     /// As [`on_sent`](Self::on_sent).
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        reason = "positions in our own output, which no peer names"
+    )]
     pub fn on_sent_zero_copy(&mut self, count: usize, is_zero_copy: bool, mut taken: impl FnMut(&mut P)) {
         let kept = self.kept.get_or_insert_default();
         if is_zero_copy {
@@ -355,6 +360,7 @@ impl<P> Caravan<P> {
     }
 
     /// Lets caravans go that are sent to their end and that the kernel does not read any more. `gone` gets their payloads.
+    #[expect(clippy::arithmetic_side_effects, reason = "an index that the loop checks")]
     pub fn release(&mut self, mut gone: impl FnMut(P)) {
         let Some(kept) = &mut self.kept else { return };
         let mut at = 0;
@@ -385,7 +391,8 @@ impl<P> Caravan<P> {
         match &self.kept {
             None => 0,
             Some(kept) => {
-                kept.leaving.awaited + kept.loads.iter().map(|(sends, _)| sends.awaited).sum::<u32>()
+                let whole: u32 = kept.loads.iter().map(|(sends, _)| sends.awaited).sum();
+                whole.saturating_add(kept.leaving.awaited)
             }
         }
     }
@@ -494,16 +501,14 @@ impl<P> Default for Kept<P> {
 impl Sends {
     /// Takes off those that are among `first..=last`. Numbers wrap; far fewer than half of them are ever awaited.
     fn on_notice(&mut self, first: u32, last: u32) {
-        if self.count == 0 {
-            return;
-        }
+        let Some(end) = self.count.checked_sub(1) else { return };
         // Seen from our first one.
         let from = first.wrapping_sub(self.first).cast_signed();
         let to = last.wrapping_sub(self.first).cast_signed();
-        let end = i32::try_from(self.count - 1).unwrap_or(i32::MAX);
+        let end = i32::try_from(end).unwrap_or(i32::MAX);
         if to >= 0 && from <= end && from <= to {
-            let among = (to.min(end) - from.max(0)).unsigned_abs() + 1;
-            self.awaited = self.awaited.saturating_sub(among);
+            let beyond_first = to.min(end).abs_diff(from.max(0));
+            self.awaited = self.awaited.saturating_sub(beyond_first.saturating_add(1));
         }
     }
 }
@@ -691,8 +696,8 @@ mod tests {
             notices in proptest::collection::vec((any::<u32>(), 0u32..3), 0..40),
             start in prop_oneof![Just(0u32), Just(u32::MAX - 3)],
         ) {
-            let mut caravan = Caravan::<Vec<u8>>::default();
-            caravan.kept = Some(Box::new(Kept { next_send: start, ..Kept::default() }));
+            let kept = Kept { next_send: start, ..Kept::default() };
+            let mut caravan = Caravan::<Vec<u8>> { kept: Some(Box::new(kept)), ..Caravan::default() };
             // Of each send without a copy, its caravan.
             let (mut sends, mut expected) = (Vec::new(), 0);
             for (number, cuts) in caravans.iter().enumerate() {
