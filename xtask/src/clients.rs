@@ -52,7 +52,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let is_chosen = |suite: &&str| {
         options.names.is_empty() || options.names.iter().any(|name| suite.contains(name.as_str()))
     };
-    let suites: Vec<_> = SUITES.into_iter().filter(|suite| is_chosen(&suite)).collect();
+    let suites: Vec<_> = SUITES.into_iter().filter(|suite| is_chosen(suite)).collect();
     ensure!(
         !suites.is_empty(),
         "no suite is called {}; there are {}",
