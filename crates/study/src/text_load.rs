@@ -7,9 +7,10 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use load::arrival::{Arrival, Schedule};
+use load::arrival::Schedule;
 use load::histogram::Histogram;
 use load::random::Prng;
+use load::workload::Arrival;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::experiment::Error;

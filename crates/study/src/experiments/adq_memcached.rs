@@ -190,7 +190,7 @@ fn run(
         measure: bench.times.measure,
     };
     let mut before = (0, None);
-    let on_measure = || {
+    let on_measure = || -> Result<(), Error> {
         before = (run_ns(pid)?, busy_polled_packets(pid));
         Ok(())
     };
