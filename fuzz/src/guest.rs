@@ -5,6 +5,7 @@ use std::sync::Arc;
 use proto::handshake::HostOffer;
 use proto::host_controller::{ControllerSettings, QueueConnect};
 use proto::host_queue::{Completion, HostEvent, Transfer};
+use proto::zero_copy::Policy as ZeroCopy;
 use proto::{HostQueue, Violation};
 use store::{KeyValueSettings, KeyValueStore, MemorySettings, MemoryStore, Store};
 use target::config::TimeoutConfig;
@@ -75,8 +76,8 @@ pub(crate) fn target() -> MemoryReactor {
             NewNamespace { store, storage: "memory".into(), uuid: Uuid::from_bytes(id), nguid: id };
         steps.push(Step::AddNamespace { subsystem: nqn.clone(), nsid, namespace });
     }
-    let mut applications =
-        target::server::applications(settings, &Limits::default(), &TimeoutConfig::default(), steps);
+    let (limits, timeouts) = (Limits::default(), TimeoutConfig::default());
+    let mut applications = target::server::applications(settings, &limits, &timeouts, ZeroCopy::Off, steps);
     MemoryReactor::new(applications.remove(0))
 }
 
