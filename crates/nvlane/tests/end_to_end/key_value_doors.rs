@@ -477,7 +477,7 @@ fn a_batch_is_one_write_and_is_refused_as_a_whole_if_that_fails() {
     );
     let refused = keys.run_batch(&mut batch).expect("run").map(|outcome| outcome.status);
     assert!(refused.eq([Status::KV_UNRECOVERED_ERROR; 50]), "the third fails");
-    let error = keys.run_batch(&mut batch).err().expect("there is no log any more").to_string();
+    let error = keys.run_batch(&mut batch).expect_err("there is no log any more").to_string();
     assert!(error.contains("unrecovered"), "{error}");
 }
 
