@@ -69,9 +69,11 @@ enum CallFault {
     Error(Errno),
     /// It stops after so many bytes.
     Short(usize),
+    /// It never comes back.
+    Never,
 }
 
-const CALL_FAULTS: [CallFault; 8] = [
+const CALL_FAULTS: [CallFault; 9] = [
     CallFault::Error(Errno::IO),
     CallFault::Error(Errno::NOSPC),
     CallFault::Error(Errno::INTR),
@@ -80,6 +82,7 @@ const CALL_FAULTS: [CallFault; 8] = [
     CallFault::Short(0),
     CallFault::Short(200),
     CallFault::Short(512),
+    CallFault::Never,
 ];
 
 /// How much was looked at.
@@ -210,6 +213,8 @@ struct Recorder {
     fault: Option<(usize, CallFault)>,
     call_count: usize,
     running: Vec<Running>,
+    /// The call that never comes back.
+    stuck: Option<Running>,
     replies: Vec<(Ticket, Reply)>,
     sectors: Vec<Sector>,
     /// The current image, as reads see it.
@@ -272,10 +277,15 @@ impl Recorder {
         self.sectors[sector].versions.push((number, value));
     }
 
-    fn perform(&mut self, at: usize) -> (Ticket, Completion) {
-        let Running { ticket, number, mut operation, covered } = self.running.remove(at);
+    /// Carries out an operation, if it comes back.
+    fn perform(&mut self, at: usize) -> Option<(Ticket, Completion)> {
         let fault = self.fault.filter(|(nth, _)| *nth == self.call_count).map(|(_, fault)| fault);
         self.call_count += 1;
+        if let Some(CallFault::Never) = fault {
+            self.stuck = Some(self.running.remove(at));
+            return None;
+        }
+        let Running { ticket, number, mut operation, covered } = self.running.remove(at);
         let mut result = self.outcome(&operation, fault);
         let is_sync = matches!(operation, Operation::Sync { .. } | Operation::Write { durable: true, .. });
         match (&mut operation, &result) {
@@ -333,7 +343,7 @@ impl Recorder {
             Operation::Read { buffer, .. } | Operation::Write { buffer, .. } => Some(buffer),
             Operation::Sync { .. } | Operation::Allocate { .. } => None,
         };
-        (ticket, Completion { token: ticket.0, result, buffer })
+        Some((ticket, Completion { token: ticket.0, result, buffer }))
     }
 
     fn outcome(&self, operation: &Operation, fault: Option<CallFault>) -> io::Result<usize> {
@@ -353,7 +363,7 @@ impl Recorder {
         match fault {
             Some(CallFault::Error(errno)) => Err(errno.into()),
             Some(CallFault::Short(count)) => Ok(count.min(length)),
-            None => Ok(length),
+            Some(CallFault::Never) | None => Ok(length),
         }
     }
 
@@ -427,6 +437,7 @@ fn run(
             fault,
             call_count: 0,
             running: Vec::new(),
+            stuck: None,
             replies: Vec::new(),
             sectors: vec![Sector::default(); SECTOR_COUNT],
             bytes: vec![0; SECTOR_COUNT * SECTOR_BYTES],
@@ -468,9 +479,7 @@ fn run(
             }
         }
         run.cut();
-        if !run.begun.is_empty() {
-            run.find("requests were never answered");
-        }
+        run.check_end();
         run.io.call_count
     })
 }
@@ -528,8 +537,9 @@ impl Run<'_> {
             return true;
         }
         self.cut();
-        let (ticket, completion) = self.io.perform(at);
+        let performed = self.io.perform(at);
         self.moment += 1;
+        let Some((ticket, completion)) = performed else { return true };
         self.backend.on_completion(&mut self.io, ticket, completion);
         self.take_replies();
         true
@@ -566,6 +576,28 @@ impl Run<'_> {
         }
     }
 
+    /// Everything was answered, but for what waits for a call that never comes back; and only that keeps a buffer.
+    fn check_end(&mut self) {
+        let is_stuck =
+            |request: &usize| self.io.stuck.as_ref().is_some_and(|stuck| stuck.ticket.0 == *request as u64);
+        // A flush waits for the one that runs.
+        let may_wait = |request: &usize| {
+            let ask = self.workload[*request];
+            self.io.stuck.is_some() && matches!(ask, Ask::Flush | Ask::DurableWrite(_) | Ask::DurableZero(_))
+        };
+        if !self.begun.keys().all(|request| is_stuck(request) || may_wait(request)) {
+            self.find("requests were never answered");
+        }
+        let kept = self.io.stuck.as_ref().map_or(0, |stuck| match &stuck.operation {
+            Operation::Read { buffer, .. } | Operation::Write { buffer, .. } => buffer.capacity(),
+            Operation::Sync { .. } | Operation::Allocate { .. } => 0,
+        });
+        let out = self.io.pool.capacity_bytes() - self.io.pool.free_bytes();
+        if out > kept && self.begun.len() <= 1 {
+            self.find(&format!("{out} bytes of buffers are out, {kept} of them with the call"));
+        }
+    }
+
     /// The power goes: looks at every state that may be left.
     fn cut(&mut self) {
         self.report.cut_count += 1;
@@ -574,7 +606,7 @@ impl Run<'_> {
             let versions = sector.versions.iter().map(|(_, value)| *value);
             options.push(versions.chain([sector.stable]).collect());
         }
-        for running in &self.io.running {
+        for running in self.io.running.iter().chain(&self.io.stuck) {
             for (sector, value) in Recorder::changes(&running.operation) {
                 options[sector].insert(value);
             }

@@ -67,8 +67,10 @@ pub(crate) struct Host {
     inbox: VecDeque<(u64, ToKeeper)>,
     pub(crate) lanes: Vec<Lane>,
     pub(crate) namespace: Option<Namespace>,
-    /// The other one, if there are two.
+    /// The other one, if there are two, as it was when it was last there.
     pub(crate) second: Option<Namespace>,
+    /// Whether the other one is there, for all that this host was told.
+    pub(crate) sees_second: bool,
     /// What its controller can do.
     limits: Option<Limits>,
     /// When another first attempt is made, ns.
@@ -143,6 +145,7 @@ impl Host {
             lanes: (1..=scenario.lanes_per_host).map(lane).collect(),
             namespace: None,
             second: None,
+            sees_second: false,
             limits: None,
             again_ns: None,
             up_count: 0,
@@ -328,6 +331,7 @@ impl Host {
 
     /// What is new of the namespaces.
     fn know(&mut self, namespaces: &[NamespaceInfo], limits: Limits) {
+        self.sees_second = namespaces.iter().any(|info| info.nsid != Nsid::new(1));
         for info in namespaces {
             let known = if info.nsid == Nsid::new(1) { &mut self.namespace } else { &mut self.second };
             *known = Namespace::new(*info, limits).ok().or(known.take());

@@ -21,6 +21,7 @@ mod network;
 mod planted;
 mod random;
 mod reactor_io;
+mod removable;
 mod run;
 mod scenario;
 mod shared;

@@ -34,6 +34,8 @@ pub(crate) enum Fault {
     Resize { block_count: u64 },
     /// A command is cancelled.
     Cancel,
+    /// The second namespace is removed under I/O, and perhaps added again.
+    Remove { away_ns: u64, returns: bool },
 }
 
 /// How often each command is drawn.
@@ -112,6 +114,7 @@ pub(crate) struct Scenario {
     pub(crate) second: Option<String>,
     /// Its blocks; 0 without it. In the model they follow those of the first.
     pub(crate) second_block_count: u64,
+    pub(crate) second_block_bytes: u32,
     pub(crate) digests: Digests,
     pub(crate) r2t_limit: u32,
     pub(crate) has_flow_control: bool,
@@ -221,6 +224,7 @@ impl Scenario {
             blocks_max: blocks_max as u32,
             second: None,
             second_block_count: 0,
+            second_block_bytes: 0,
             digests,
             r2t_limit: r.between(1, 4) as u32,
             has_flow_control: r.one_in(3),
@@ -282,8 +286,27 @@ impl Scenario {
         if r.one_in(8) {
             filters += "&trace";
         }
-        let bytes = self.second_block_count * u64::from(self.block_bytes);
-        self.second = Some(format!("ram:{bytes}?lba={}{filters}", self.block_bytes));
+        let other = if self.block_bytes == 512 { 4096 } else { 512 };
+        self.second_block_bytes = r.pick(&[self.block_bytes, other, other]);
+        let bytes = self.second_block_count * u64::from(self.second_block_bytes);
+        self.second = Some(format!("ram:{bytes}?lba={}{filters}", self.second_block_bytes));
+        if r.one_in(3) {
+            for _ in 0..r.between(1, 3) {
+                let fault = Fault::Remove { away_ns: r.scaled(US, 2 * SECOND), returns: !r.one_in(4) };
+                self.faults.push((r.below(self.command_count), fault));
+            }
+            self.faults.sort_by_key(|(at, _)| *at);
+        }
+    }
+
+    /// Bytes of a block of the model.
+    pub(crate) fn block_bytes_at(&self, lba: u64) -> u32 {
+        if lba < self.block_count { self.block_bytes } else { self.second_block_bytes }
+    }
+
+    /// Blocks that one command moves at most in the namespace that has a block of the model.
+    pub(crate) fn blocks_max_at(&self, lba: u64) -> u32 {
+        (self.blocks_max * self.block_bytes / self.block_bytes_at(lba)).max(1)
     }
 
     /// Blocks of both namespaces.

@@ -52,6 +52,8 @@ pub(crate) enum Event {
     Reopen,
     /// The operator makes the namespace longer again.
     Grow(u64),
+    /// The operator adds the second namespace again.
+    Return,
 }
 
 /// The common part of the world.

@@ -3,7 +3,7 @@
 use host::{Command as HostCommand, Completion, Failure, Namespace};
 use wire::status::Status;
 
-use crate::model::{self, Value};
+use crate::model::{self, Content};
 use crate::planted::Planted;
 use crate::world::{Stage, World};
 
@@ -28,27 +28,28 @@ enum Kind {
         is_durable: bool,
     },
     Deallocate,
+    /// From these blocks, one by one.
     Copy {
-        source: u64,
+        sources: Vec<u64>,
         is_durable: bool,
     },
     Flush,
     Verify,
     Compare {
-        expected: Vec<Value>,
+        expected: Vec<Content>,
     },
     /// The first of a pair.
     PairCompare,
     /// The second of a pair: what the first compares with.
     PairWrite {
-        expected: Value,
+        expected: Content,
     },
     /// A planted bug: a comparison whose write follows.
     SplitCompare {
-        expected: Value,
+        expected: Content,
     },
     SplitWrite {
-        expected: Value,
+        expected: Content,
     },
     /// A planted bug: a write of before, once more.
     Replay,
@@ -167,7 +168,8 @@ impl World {
             kind += 1;
         }
         let end = namespace.block_count();
-        let blocks = self.choice.scaled(1, u64::from(self.shared.scenario.blocks_max).min(end)) as u32;
+        let blocks_max = self.shared.scenario.blocks_max_at(base);
+        let blocks = self.choice.scaled(1, u64::from(blocks_max).min(end)) as u32;
         let lba = self.choice.below(end - u64::from(blocks) + 1);
         let is_durable = kind == 2 || (kind == 4 && self.choice.one_in(3));
         let range = host::BlockRange { lba, blocks };
@@ -202,7 +204,7 @@ impl World {
         self.submit(host, lane, command, kind, (base + lba, blocks));
     }
 
-    /// Copies blocks elsewhere in their namespace, if what is read there later can say where it came from.
+    /// Copies up to four ranges of blocks of a namespace elsewhere in it, one of them perhaps onto itself.
     fn submit_copy(
         &mut self,
         host: usize,
@@ -210,34 +212,52 @@ impl World {
         namespace: &Namespace,
         (base, lba, blocks): (u64, u64, u32),
     ) {
-        self.submitted_count += 1;
-        let count = u64::from(blocks);
-        let source = self.choice.below(namespace.block_count() - count + 1);
-        let overlaps = source.abs_diff(lba) < count;
-        let may = |at| self.model.may_copy(base + source + at, base + lba + at);
-        if overlaps || !(0..count).all(may) {
-            return;
+        let range_count =
+            if self.choice.one_in(2) { 1 } else { self.choice.between(2, 4).min(blocks.into()) };
+        let (mut ranges, mut left) = (Vec::new(), blocks);
+        for after in (0..range_count as u32).rev() {
+            let blocks = if after == 0 { left } else { self.choice.between(1, (left - after).into()) as u32 };
+            let lba = self.choice.below(namespace.block_count() - u64::from(blocks) + 1);
+            ranges.push(host::BlockRange { lba, blocks });
+            left -= blocks;
         }
-        let range = host::BlockRange { lba: source, blocks };
-        let Ok(copy) = namespace.copy(lba, &[range]) else { return };
+        let written = lba..lba + u64::from(blocks);
+        let is_read = |range: &host::BlockRange| {
+            range.lba < written.end && written.start < range.lba + u64::from(range.blocks)
+        };
+        // Which of several ranges is copied first is nobody's business.
+        let is_ambiguous = ranges.len() > 1 && ranges.iter().any(is_read);
+        let now_ns = self.shared.now_ns;
+        let may_copy = written.clone().all(|lba| self.model.may_copy_to(base + lba, now_ns));
+        let Some(copy) = namespace.copy(lba, &ranges).ok().filter(|_| may_copy && !is_ambiguous) else {
+            self.submitted_count += 1;
+            return;
+        };
         let is_durable = self.choice.one_in(3);
         let copy = if is_durable { copy.fua() } else { copy };
-        let kind = Kind::Copy { source: base + source, is_durable };
-        self.submit(host, lane, copy, kind, (base + lba, blocks));
-        self.submitted_count -= 1;
+        let read = |range: &host::BlockRange| base + range.lba..base + range.lba + u64::from(range.blocks);
+        let sources = ranges.iter().flat_map(read).collect();
+        self.submit(host, lane, copy, Kind::Copy { sources, is_durable }, (base + lba, blocks));
     }
 
-    fn block_bytes(&self) -> usize {
-        self.shared.scenario.block_bytes as usize
+    fn block_bytes(&self, lba: u64) -> usize {
+        self.shared.scenario.block_bytes_at(lba) as usize
     }
 
-    fn filled(&self, lba: u64, values: &[Value]) -> Vec<u8> {
-        let block_bytes = self.block_bytes();
-        let mut buffer = vec![0; values.len() * block_bytes];
-        for ((block, value), lba) in buffer.chunks_exact_mut(block_bytes).zip(values).zip(lba..) {
-            model::fill(block, lba, *value);
+    /// Blocks of these contents, for a namespace that has `lba`.
+    fn filled(&self, lba: u64, contents: &[Content]) -> Vec<u8> {
+        let block_bytes = self.block_bytes(lba);
+        let mut buffer = vec![0; contents.len() * block_bytes];
+        for (block, (origin, value)) in buffer.chunks_exact_mut(block_bytes).zip(contents) {
+            model::fill(block, *origin, *value);
         }
         buffer
+    }
+
+    /// What a write of one value brings to each of its blocks.
+    fn written(&self, lba: u64, count: usize, value: u64) -> Vec<u8> {
+        let contents: Vec<Content> = (lba..).take(count).map(|lba| (lba, value)).collect();
+        self.filled(lba, &contents)
     }
 
     fn number(&mut self) -> u64 {
@@ -256,8 +276,8 @@ impl World {
         let number = self.number();
         let count = blocks as usize;
         let buffer = match &kind {
-            Kind::Read => Some(vec![0xee; count * self.block_bytes()]),
-            Kind::Write { .. } | Kind::SplitWrite { .. } => Some(self.filled(lba, &vec![number << 8; count])),
+            Kind::Read => Some(vec![0xee; count * self.block_bytes(lba)]),
+            Kind::Write { .. } | Kind::SplitWrite { .. } => Some(self.written(lba, count, number << 8)),
             Kind::Compare { expected } => Some(self.filled(lba, expected)),
             Kind::SplitCompare { expected } => Some(self.filled(lba, &[*expected])),
             _ => None,
@@ -269,12 +289,12 @@ impl World {
         };
         let now_ns = self.shared.now_ns;
         self.shared.say(|| format!("host {host} lane {lane}: {number} is {kind:?} of {blocks} from {lba}"));
-        for at in 0..u64::from(blocks) {
-            if let Some(value) = value {
-                self.model.begin_write(lba + at, value, number, now_ns);
-            } else if let Kind::Copy { source, .. } = kind {
-                self.model.begin_copy(source + at, lba + at, number, now_ns);
-            }
+        if let Some(value) = value {
+            (lba..lba + u64::from(blocks)).for_each(|lba| self.model.begin_write(lba, value, number, now_ns));
+        } else if let Kind::Copy { sources, .. } = &kind {
+            (lba..)
+                .zip(sources)
+                .for_each(|(lba, &source)| self.model.begin_copy(source, lba, number, now_ns));
         }
         self.submitted_count += 1;
         self.commands.insert(number, Command { kind, lba, blocks, begin_ns: now_ns, host, lane });
@@ -290,12 +310,12 @@ impl World {
         let expected = self.model.likely(lba);
         let (first, second) = (self.number(), self.number());
         let now_ns = self.shared.now_ns;
-        self.shared.say(|| format!("host {host} lane {lane}: {first}, {second} swap {expected:#x} at {lba}"));
+        self.shared.say(|| format!("host {host} lane {lane}: {first}, {second} swap {expected:x?} at {lba}"));
         self.model.begin_write(lba, second << 8, second, now_ns);
         let command = |kind| Command { kind, lba, blocks: 1, begin_ns: now_ns, host, lane };
         self.commands.insert(first, command(Kind::PairCompare));
         self.commands.insert(second, command(Kind::PairWrite { expected }));
-        let buffers = [self.filled(lba, &[expected]), self.filled(lba, &[second << 8])];
+        let buffers = [self.filled(lba, &[expected]), self.written(lba, 1, second << 8)];
         if let Err((reason, _)) =
             self.hosts[host].lanes[lane].core.submit_pair(pair, buffers, [first, second])
         {
@@ -335,7 +355,7 @@ impl World {
             && let Some(at) = self.replays.iter().position(|replay| (replay.0, replay.1) == (host, lane))
             && let Some((_, _, lba, buffer)) = self.replays.remove(at)
         {
-            let blocks = (buffer.len() / self.block_bytes()) as u32;
+            let blocks = (buffer.len() / self.block_bytes(lba)) as u32;
             let write = self.place(host, lba).and_then(|(namespace, lba)| namespace.write(lba, blocks).ok());
             if let Some(write) = write {
                 let number = self.number();
@@ -392,6 +412,9 @@ impl World {
     ) -> Result<(), model::Finding> {
         let now_ns = self.shared.now_ns;
         let Command { kind, lba, blocks, begin_ns, host, lane } = command;
+        if lba >= self.shared.scenario.block_count {
+            self.second_state.judge(begin_ns, completion.result)?;
+        }
         let lbas = lba..lba + u64::from(blocks);
         let Completion { result, received, buffer, .. } = completion;
         match kind {
@@ -408,7 +431,7 @@ impl World {
                 if received as usize != buffer.len() {
                     return Err(format!("a read of {} bytes brought {received}", buffer.len()));
                 }
-                for (block, lba) in buffer.chunks_exact(self.block_bytes()).zip(lbas) {
+                for (block, lba) in buffer.chunks_exact(self.block_bytes(lba)).zip(lbas) {
                     self.model.read_content(lba, model::content_of(block, lba)?, begin_ns, now_ns)?;
                 }
                 Ok(())
@@ -440,16 +463,19 @@ impl World {
             Kind::Flush => self.judge_flush((host, lane), lba, begin_ns, result),
             Kind::Compare { expected } => {
                 if result.is_ok() {
-                    for (value, lba) in expected.into_iter().zip(lbas) {
-                        self.model.read(lba, value, begin_ns, now_ns)?;
+                    for (content, lba) in expected.into_iter().zip(lbas) {
+                        self.model.read_content(lba, content, begin_ns, now_ns)?;
                     }
                 }
                 Ok(())
             }
             Kind::PairWrite { expected } | Kind::SplitWrite { expected } => {
                 if result.is_ok() {
-                    self.model.read(lba, expected, begin_ns, now_ns)?;
-                    self.model.swap(lba, expected, number << 8, begin_ns)?;
+                    self.model.read_content(lba, expected, begin_ns, now_ns)?;
+                    // What a Copy brought is not this block's alone.
+                    if expected.0 == lba && !self.model.was_copied_to(lba) {
+                        self.model.swap(lba, expected.1, number << 8, begin_ns)?;
+                    }
                 }
                 self.judge_write(number, host, lbas, result, false)
             }
@@ -486,6 +512,7 @@ impl World {
                 status.is(Status::ABORT_REQUESTED)
                     || status.is(Status::ABORTED_FAILED_FUSED)
                     || status.is(Status::LBA_OUT_OF_RANGE)
+                    || status.is(Status::INVALID_NAMESPACE)
             }
             Err(Failure::Cancelled | Failure::Unreachable) => true,
             Err(_) => false,

@@ -20,6 +20,7 @@ use crate::model::Model;
 use crate::planted::Planted;
 use crate::random::Random;
 use crate::reactor_io::{MESSAGE_NS_MAX, SimReactor};
+use crate::removable::Removable;
 use crate::scenario::{Fault, MS, SECOND, Scenario};
 use crate::shared::{Actor, Event, Shared};
 use crate::user::Command;
@@ -72,6 +73,7 @@ pub(crate) struct World {
     pub(crate) doubtful: Vec<Vec<(u64, u64)>>,
     /// For a planted bug: interrupted writes that are sent again.
     pub(crate) replays: VecDeque<(usize, usize, u64, Vec<u8>)>,
+    pub(crate) second_state: Removable,
     reactors: Vec<SimReactor>,
     store: Arc<dyn Store>,
     second: Option<Arc<dyn Store>>,
@@ -139,6 +141,7 @@ impl World {
             next_submit_ns: BTreeMap::new(),
             doubtful: vec![Vec::new(); scenario.host_count],
             replays: VecDeque::new(),
+            second_state: Removable::default(),
             reactors: Vec::new(),
             store: store(&scenario, scenario.block_count),
             second: second(&scenario),
@@ -270,6 +273,7 @@ impl World {
                 }
             }
             Event::Grow(block_count) => self.grow(block_count),
+            Event::Return => self.return_second(),
         }
     }
 
@@ -280,6 +284,7 @@ impl World {
             if let Some(reactor) = self.reactors.get_mut(actor) {
                 reactor.turn(&mut self.shared, &mut self.outbox);
             }
+            self.second_state.poll(self.shared.now_ns);
             self.dispatch();
             return;
         }
@@ -363,16 +368,10 @@ impl World {
         let nqn = subsystem.nqn.clone();
         let mut steps = vec![
             Step::AddSubsystem(subsystem),
-            Step::AddNamespace { subsystem: nqn.clone(), nsid: Nsid::new(1), namespace },
+            Step::AddNamespace { subsystem: nqn, nsid: Nsid::new(1), namespace },
         ];
-        if let Some(store) = &self.second {
-            let namespace = NewNamespace {
-                store: Arc::clone(store),
-                storage: "second".into(),
-                uuid: Uuid::from_bytes([8; 16]),
-                nguid: [8; 16],
-            };
-            steps.push(Step::AddNamespace { subsystem: nqn, nsid: Nsid::new(2), namespace });
+        if self.second_state.is_configured() {
+            steps.extend(self.add_second());
         }
         let timeouts = TimeoutConfig::default();
         let applications =
@@ -397,6 +396,7 @@ impl World {
         self.shared.say(|| format!("{what} for {down_ns} ns"));
         let now_ns = self.shared.now_ns;
         self.reactors.clear();
+        self.second_state.on_target_down(now_ns);
         self.shared.orphan_all(is_power_cut);
         let (bug, random) = (self.shared.scenario.planted, &mut self.shared.random);
         if is_power_cut {
@@ -438,6 +438,7 @@ impl World {
             }
             Fault::Resize { block_count } => self.shrink(block_count),
             Fault::Cancel => self.cancel_one(),
+            Fault::Remove { away_ns, returns } => self.remove_second(away_ns, returns),
         }
     }
 
@@ -472,6 +473,51 @@ impl World {
         self.block_count = full;
         self.model.grow(from..full, self.resize_command, self.shared.now_ns);
         self.tell_resized();
+    }
+
+    fn add_second(&self) -> Option<Step> {
+        let namespace = NewNamespace {
+            store: Arc::clone(self.second.as_ref()?),
+            storage: "second".into(),
+            uuid: Uuid::from_bytes([8; 16]),
+            nguid: [8; 16],
+        };
+        let subsystem = SUBSYSTEM.parse().expect("a name");
+        Some(Step::AddNamespace { subsystem, nsid: Nsid::new(2), namespace })
+    }
+
+    fn remove_second(&mut self, away_ns: u64, returns: bool) {
+        // Once it is settled which blocks are read in the end, they stay.
+        let is_late = self.stage > Stage::Settle;
+        if is_late || self.second.is_none() || !self.second_state.is_configured() {
+            return;
+        }
+        let now_ns = self.shared.now_ns;
+        self.shared.say(|| "the second namespace is removed".into());
+        let (answers, released) = channel();
+        self.second_state.on_removed(now_ns, released, returns);
+        if self.reactors.is_empty() {
+            self.second_state.on_target_down(now_ns);
+        }
+        let step =
+            Step::RemoveNamespace { subsystem: SUBSYSTEM.parse().expect("a name"), nsid: Nsid::new(2) };
+        self.post(0, Message::Operator(Order { kind: OrderKind::Apply(vec![step]), answers }));
+        if returns {
+            self.shared.at(now_ns + away_ns, Event::Return);
+        }
+    }
+
+    fn return_second(&mut self) {
+        let now_ns = self.shared.now_ns;
+        if !self.second_state.is_away() {
+            // Whoever puts a namespace in the place of another waits until nobody uses that.
+            return self.shared.at(now_ns + MS, Event::Return);
+        }
+        self.shared.say(|| "the second namespace is added again".into());
+        self.second_state.on_returned();
+        let (answers, _) = channel();
+        let steps = self.add_second().into_iter().collect();
+        self.post(0, Message::Operator(Order { kind: OrderKind::Apply(steps), answers }));
     }
 
     fn tell_resized(&mut self) {
@@ -522,7 +568,10 @@ impl World {
             }
             Stage::Settle if self.is_calm() => {
                 let cuts = self.shared.scenario.ends_with_power_cut;
-                self.left_to_read = (0..self.shared.scenario.all_block_count()).rev().collect();
+                let scenario = &self.shared.scenario;
+                let has_second = self.second_state.is_configured();
+                let end = if has_second { scenario.all_block_count() } else { scenario.block_count };
+                self.left_to_read = (0..end).rev().collect();
                 self.enter(if cuts { Stage::Flush } else { Stage::Read });
             }
             Stage::Flush if self.had_last_cut => {
@@ -555,11 +604,14 @@ impl World {
         }
     }
 
-    /// Whether the target is up and as large as it should be, and no fault is on its way.
+    /// Whether the target is up and as large as it should be, no fault is on its way, and hosts know what is there.
     fn is_calm(&self) -> bool {
+        let has_second = self.second.is_some() && self.second_state.is_configured();
         !self.reactors.is_empty()
             && self.block_count == self.shared.scenario.block_count
             && !self.is_reopening
+            && !self.second_state.is_to_return()
+            && self.hosts.iter().all(|host| host.up_count == 0 || host.sees_second == has_second)
     }
 
     /// Whether the target has given everything back.
@@ -591,5 +643,6 @@ fn event_number(event: Event) -> u64 {
         Event::Start => 9,
         Event::Reopen => 10,
         Event::Grow(_) => 11,
+        Event::Return => 12,
     }
 }

@@ -1,0 +1,122 @@
+//! A namespace that the operator removes and adds again: what commands in it may end with, and when.
+//!
+//! ```text
+//! Configured ──removed──▶ Leaving ──released──▶ Away ──returned──▶ Configured
+//! ```
+//!
+//! From the order to remove it until every reactor has let it go, a command may find it or not. Then none may, until it is
+//! added again. Once everything is calm, all must.
+
+use std::sync::mpsc::Receiver;
+
+use host::Failure;
+use target::operator::OrderAnswer;
+use wire::status::Status;
+
+use crate::model::Finding;
+
+/// The namespace as the operator knows it.
+#[derive(Debug, Default)]
+pub(crate) struct Removable {
+    state: State,
+    /// When it was removed first: no command that ended before was told that it is not there.
+    removed_ns: Option<u64>,
+}
+
+#[derive(Debug, Default)]
+enum State {
+    #[default]
+    Configured,
+    Leaving {
+        answers: Receiver<OrderAnswer>,
+        returns: bool,
+    },
+    Away {
+        since_ns: u64,
+        returns: bool,
+    },
+}
+
+impl Removable {
+    /// Whether it is there, or to be.
+    pub(crate) fn is_configured(&self) -> bool {
+        matches!(self.state, State::Configured)
+    }
+
+    /// Whether it is to be added again.
+    pub(crate) fn is_to_return(&self) -> bool {
+        matches!(self.state, State::Leaving { returns: true, .. } | State::Away { returns: true, .. })
+    }
+
+    /// The order to remove it is out; the target says here when nobody uses it any more.
+    pub(crate) fn on_removed(&mut self, now_ns: u64, answers: Receiver<OrderAnswer>, returns: bool) {
+        self.removed_ns.get_or_insert(now_ns);
+        self.state = State::Leaving { answers, returns };
+    }
+
+    /// The target has ended: nobody uses it any more.
+    pub(crate) fn on_target_down(&mut self, now_ns: u64) {
+        if let State::Leaving { returns, .. } = self.state {
+            self.state = State::Away { since_ns: now_ns, returns };
+        }
+    }
+
+    /// Hears what the target says.
+    pub(crate) fn poll(&mut self, now_ns: u64) {
+        if let State::Leaving { answers, returns } = &self.state
+            && answers.try_iter().any(|answer| matches!(answer, OrderAnswer::Released(_)))
+        {
+            self.state = State::Away { since_ns: now_ns, returns: *returns };
+        }
+    }
+
+    /// Whether nobody uses it any more.
+    pub(crate) fn is_away(&self) -> bool {
+        matches!(self.state, State::Away { .. })
+    }
+
+    /// It is added again.
+    pub(crate) fn on_returned(&mut self) {
+        self.state = State::Configured;
+    }
+
+    /// Whether a command that began at `begin_ns` may have ended so.
+    pub(crate) fn judge(&self, begin_ns: u64, result: Result<u64, Failure>) -> Result<(), Finding> {
+        match (result, &self.state) {
+            (Ok(_), State::Away { since_ns, .. }) if begin_ns > *since_ns => {
+                Err("ended well in a namespace that everybody had let go of".into())
+            }
+            (Err(Failure::Status(status)), _)
+                if status.is(Status::INVALID_NAMESPACE) && self.removed_ns.is_none() =>
+            {
+                Err("did not find a namespace that was never removed".into())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[test]
+    fn a_namespace_that_is_away_serves_nobody() {
+        let missing = Err(Failure::Status(Status::INVALID_NAMESPACE));
+        let mut removable = Removable::default();
+        assert!(removable.judge(5, Ok(0)).is_ok() && removable.judge(5, missing).is_err());
+        let (answers, released) = channel();
+        removable.on_removed(10, released, true);
+        assert!(removable.judge(5, missing).is_ok() && removable.judge(11, Ok(0)).is_ok());
+        removable.poll(20);
+        assert!(!removable.is_away());
+        answers.send(OrderAnswer::Released(Vec::new())).unwrap();
+        removable.poll(30);
+        assert!(removable.judge(25, Ok(0)).is_ok(), "it began before");
+        assert!(removable.judge(31, Ok(0)).is_err() && removable.judge(31, missing).is_ok());
+        removable.on_returned();
+        assert!(removable.judge(40, Ok(0)).is_ok() && removable.is_configured());
+    }
+}
