@@ -65,12 +65,14 @@ impl Op {
     }
 }
 
+/// The first four bytes; 0 if there are fewer.
 fn word(bytes: &[u8]) -> u32 {
-    u32::from_be_bytes(bytes[..4].try_into().expect("four bytes"))
+    bytes.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes))
 }
 
+/// The first eight.
 fn double_word(bytes: &[u8]) -> u64 {
-    u64::from_be_bytes(bytes[..8].try_into().expect("eight bytes"))
+    bytes.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))
 }
 
 /// Takes one request off the input. Also says how many bytes of it are to be swallowed after the answer.
@@ -79,7 +81,7 @@ pub(crate) fn decode<'a>(input: &mut &'a [u8], value_bytes_max: usize) -> (Decod
     if bytes.first().is_some_and(|&magic| magic != REQUEST) {
         return (Decoded::Close, None);
     }
-    let Some((head, rest)) = bytes.split_at_checked(HEADER_BYTES) else {
+    let Some((head, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
         return (Decoded::More(HEADER_BYTES), None);
     };
     let opcode = head[1];
@@ -88,7 +90,7 @@ pub(crate) fn decode<'a>(input: &mut &'a [u8], value_bytes_max: usize) -> (Decod
     let body_bytes = word(&head[8..]) as usize;
     let header = Header { opcode, opaque: word(&head[12..]), cas: double_word(&head[16..]) };
     // Lengths that contradict each other: nobody knows where the next request begins.
-    let Some(value_bytes) = body_bytes.checked_sub(key_bytes + extra_bytes) else {
+    let Some(value_bytes) = body_bytes.checked_sub(key_bytes.saturating_add(extra_bytes)) else {
         return (Decoded::Close, None);
     };
     if value_bytes > value_bytes_max {
@@ -96,7 +98,7 @@ pub(crate) fn decode<'a>(input: &mut &'a [u8], value_bytes_max: usize) -> (Decod
         return (Decoded::Binary(header, TOO_LARGE), Some(body_bytes as u64));
     }
     let Some((body, after)) = rest.split_at_checked(body_bytes) else {
-        return (Decoded::More(HEADER_BYTES + body_bytes), None);
+        return (Decoded::More(HEADER_BYTES.saturating_add(body_bytes)), None);
     };
     *input = after;
     let (extra, rest) = body.split_at(extra_bytes);
@@ -132,6 +134,7 @@ pub(crate) fn decode<'a>(input: &mut &'a [u8], value_bytes_max: usize) -> (Decod
 }
 
 /// Appends a response.
+#[expect(clippy::arithmetic_side_effects, reason = "lengths of slices in memory")]
 pub(crate) fn respond(
     out: &mut Vec<u8>,
     header: Header,
@@ -182,6 +185,11 @@ fn status_of(stored: Stored) -> u16 {
 
 impl Executor {
     /// Executes a binary command that has a key.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        reason = "counters, and a key that was just found"
+    )]
     pub(crate) fn binary(
         &mut self,
         header: Header,
@@ -200,8 +208,11 @@ impl Executor {
             }
             Op::Store(mode) => {
                 let condition = (header.cas != 0).then_some(header.cas);
-                let (flags, exptime) =
-                    if extra.is_empty() { (0, 0) } else { (word(extra), i64::from(word(&extra[4..]))) };
+                let (flags, exptime) = if extra.is_empty() {
+                    (0, 0)
+                } else {
+                    (word(extra), i64::from(word(extra.get(4..).unwrap_or_default())))
+                };
                 self.counters.set_count += 1;
                 let stored = self.store_value(hash, key, mode, command.value, (flags, exptime), condition);
                 let status = match (stored, mode) {
@@ -232,8 +243,11 @@ impl Executor {
                 }
             }
             Op::Arithmetic { is_decrement } => {
-                let (delta, initial, exptime) =
-                    (double_word(extra), double_word(&extra[8..]), word(&extra[16..]));
+                let (delta, initial, exptime) = (
+                    double_word(extra),
+                    double_word(extra.get(8..).unwrap_or_default()),
+                    word(extra.get(16..).unwrap_or_default()),
+                );
                 let create = (exptime != u32::MAX).then_some((initial, i64::from(exptime)));
                 let condition = (header.cas != 0).then_some(header.cas);
                 match self.arithmetic(hash, key, is_decrement, delta, create, condition) {
@@ -285,6 +299,11 @@ impl Executor {
     }
 
     #[expect(clippy::too_many_arguments, reason = "what the four commands differ in")]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "counters, and places in our own answer, whose header was just pushed"
+    )]
     fn binary_get(
         &mut self,
         header: Header,

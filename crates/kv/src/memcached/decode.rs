@@ -158,7 +158,8 @@ impl Decoder {
                 }
                 State::SkipLine => match input.iter().position(|&byte| byte == b'\n') {
                     Some(end) => {
-                        *input = &input[end + 1..];
+                        let (_, rest) = input.split_at(end);
+                        *input = rest.strip_prefix(b"\n").unwrap_or(rest);
                         self.state = State::Line;
                     }
                     None => {
@@ -167,10 +168,11 @@ impl Decoder {
                     }
                 },
                 State::Swallow { left, is_binary } => {
-                    let count = left.min(input.len() as u64);
-                    *input = &input[count as usize..];
-                    if count < left {
-                        self.state = State::Swallow { left: left - count, is_binary };
+                    let count = usize::try_from(left).map_or(input.len(), |left| left.min(input.len()));
+                    (_, *input) = input.split_at(count);
+                    let left = left.saturating_sub(count as u64);
+                    if left > 0 {
+                        self.state = State::Swallow { left, is_binary };
                         return Decoded::More(1);
                     }
                     self.state = if is_binary { State::Binary } else { State::Line };
@@ -194,17 +196,17 @@ impl Decoder {
             self.state = State::Keys { with_cas, touch, key_count: 0 };
             return self.next(input);
         }
-        let window = &whole[..whole.len().min(LINE_BYTES_MAX)];
+        let window = whole.get(..LINE_BYTES_MAX).unwrap_or(whole);
         let Some(end) = window.iter().position(|&byte| byte == b'\n') else {
             return if whole.len() >= LINE_BYTES_MAX {
                 Decoded::Close
             } else {
-                Decoded::More(whole.len() + 1)
+                Decoded::More(whole.len().saturating_add(1))
             };
         };
-        let (line, after) = (&whole[..end], &whole[end + 1..]);
+        let (line, after) = whole.split_at(end);
         let line = line.strip_suffix(b"\r").unwrap_or(line);
-        *input = after;
+        *input = after.strip_prefix(b"\n").unwrap_or(after);
         let mut words = Words(line);
         let Some(name) = words.next() else { return Decoded::Answer(BAD_LINE) };
         if let [b'm', letter @ (b'g' | b's' | b'd' | b'a' | b'e')] = name {
@@ -237,10 +239,10 @@ impl Decoder {
         let (key, flags, exptime, length) = (word(), word(), word(), word());
         let cas = is_cas.then(&mut word);
         let is_quiet = word() == b"noreply";
-        let Some(length) = number::parse(length).filter(|&length| length < i32::MAX as u64 - 2) else {
+        let Some(length) = number::parse(length).filter(|&length| length < VALUE_BYTES_LIMIT) else {
             return Decoded::Answer(BAD_LINE);
         };
-        let value_with_end = length + 2;
+        let value_with_end = length.saturating_add(VALUE_END.len() as u64);
         let flags = number::parse(flags).map(|flags| flags as u32);
         let exptime = number::parse_signed(exptime);
         let cas = cas.map(number::parse);
@@ -258,7 +260,7 @@ impl Decoder {
             return Decoded::Command(Command { verb, key, value: &[], extra: &[], is_base64: false });
         }
         match value(input, length as usize) {
-            Value::More(missing) => Decoded::More(available + missing),
+            Value::More(missing) => Decoded::More(available.saturating_add(missing)),
             Value::Bad => Decoded::Answer(b"CLIENT_ERROR bad data chunk\r\n"),
             Value::Whole(value) => {
                 Decoded::Command(Command { verb, key, value, extra: &[], is_base64: false })
@@ -277,7 +279,7 @@ impl Decoder {
         let Some(key) = words.next() else { return Decoded::Answer(BAD_LINE) };
         let mut swallow = None;
         if letter == b's' {
-            let length = words.next().and_then(number::parse).filter(|&length| length < i32::MAX as u64 - 2);
+            let length = words.next().and_then(number::parse).filter(|&length| length < VALUE_BYTES_LIMIT);
             let Some(length) = length else { return Decoded::Answer(BAD_LINE) };
             swallow = Some(length);
         }
@@ -291,7 +293,8 @@ impl Decoder {
         let problem = problem.or((!is_fine).then_some(BAD_LINE));
         if let Some(problem) = problem {
             if let Some(length) = swallow {
-                self.state = State::Swallow { left: length + 2, is_binary: false };
+                self.state =
+                    State::Swallow { left: length.saturating_add(VALUE_END.len() as u64), is_binary: false };
             }
             return Decoded::Answer(problem);
         }
@@ -299,11 +302,12 @@ impl Decoder {
         let mut verb = Verb::Meta(letter);
         if let Some(length) = swallow {
             if length > self.settings.value_bytes_max as u64 {
-                self.state = State::Swallow { left: length + 2, is_binary: false };
+                self.state =
+                    State::Swallow { left: length.saturating_add(VALUE_END.len() as u64), is_binary: false };
                 verb = Verb::Refused { removes: true, is_quiet: false };
             } else {
                 match value(input, length as usize) {
-                    Value::More(missing) => return Decoded::More(available + missing),
+                    Value::More(missing) => return Decoded::More(available.saturating_add(missing)),
                     Value::Bad => return Decoded::Answer(b"CLIENT_ERROR bad data chunk\r\n"),
                     Value::Whole(value) => value_bytes = value,
                 }
@@ -324,7 +328,7 @@ impl Decoder {
         while let [b' ', after @ ..] = rest {
             rest = after;
         }
-        let window = &rest[..rest.len().min(KEY_BYTES_MAX + 3)];
+        let window = rest.get(..KEY_BYTES_MAX + 3).unwrap_or(rest);
         let Some(end) = window.iter().position(|&byte| byte == b' ' || byte == b'\n') else {
             if window.len() > KEY_BYTES_MAX + 2 {
                 self.state = State::SkipLine;
@@ -332,14 +336,14 @@ impl Decoder {
                 return Some(Decoded::Answer(BAD_LINE));
             }
             *input = rest;
-            return Some(Decoded::More(rest.len() + 1));
+            return Some(Decoded::More(rest.len().saturating_add(1)));
         };
-        let is_last = rest[end] == b'\n';
-        let mut key = &rest[..end];
+        let (mut key, behind) = rest.split_at(end);
+        let is_last = behind.first() == Some(&b'\n');
         if is_last {
             key = key.strip_suffix(b"\r").unwrap_or(key);
         }
-        *input = &rest[end + 1..];
+        *input = behind.get(1..).unwrap_or_default();
         // The time of `gat` comes before its keys.
         if touch == Touch::Asked {
             let Some(exptime) = number::parse_signed(key).filter(|_| !is_last) else {
@@ -359,7 +363,7 @@ impl Decoder {
         }
         if is_last {
             // The end of the line is still to be answered.
-            *input = &rest[end..];
+            *input = behind;
         }
         self.state = State::Keys { with_cas, touch, key_count: key_count.saturating_add(1) };
         let touch = if let Touch::At(exptime) = touch { Some(exptime) } else { None };
@@ -387,6 +391,12 @@ fn keys_verb(input: &[u8]) -> Option<(bool, Touch, &[u8])> {
     None
 }
 
+/// What a value ends with.
+const VALUE_END: &[u8] = b"\r\n";
+
+/// Lengths of values are below this, as in memcached.
+const VALUE_BYTES_LIMIT: u64 = i32::MAX as u64 - 2;
+
 enum Value<'a> {
     Whole(&'a [u8]),
     Bad,
@@ -397,11 +407,12 @@ enum Value<'a> {
 /// Takes a value and the end of its line.
 #[inline]
 fn value<'a>(input: &mut &'a [u8], length: usize) -> Value<'a> {
-    let Some((value, rest)) = input.split_at_checked(length + 2) else {
-        return Value::More(length + 2 - input.len());
+    let whole = length.saturating_add(VALUE_END.len());
+    let Some((value, rest)) = input.split_at_checked(whole) else {
+        return Value::More(whole.saturating_sub(input.len()));
     };
     *input = rest;
-    match value.strip_suffix(b"\r\n") {
+    match value.strip_suffix(VALUE_END) {
         Some(value) => Value::Whole(value),
         None => Value::Bad,
     }
@@ -486,7 +497,7 @@ fn check_flags(flags: &[u8]) -> Result<(), &'static [u8]> {
         if count >= FLAG_COUNT_MAX {
             return Err(b"CLIENT_ERROR options flags are too long\r\n");
         }
-        let letter = flag[0];
+        let Some(&letter) = flag.first() else { continue };
         if !letter.is_ascii_graphic() {
             return Err(BAD_LINE);
         }

@@ -8,10 +8,38 @@
 //! hundred commands and an end. So each can go to the partition that has its key, and answers are put
 //! together in order.
 
+// What a client has sent must not be able to end us: see docs/testing.md.
+#[cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::unwrap_used
+    )
+)]
 mod binary;
+#[cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::unwrap_used
+    )
+)]
 mod decode;
 mod execute;
 mod meta;
+#[cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::unwrap_used
+    )
+)]
 mod number;
 mod remote;
 mod session;

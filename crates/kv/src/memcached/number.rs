@@ -8,13 +8,13 @@ pub(crate) fn parse(text: &[u8]) -> Option<u64> {
     }
     if text.len() < 20 {
         // Nineteen digits fit.
-        let mut number = 0;
+        let mut number = 0u64;
         for &digit in text {
             let digit = digit.wrapping_sub(b'0');
             if digit > 9 {
                 return None;
             }
-            number = number * 10 + u64::from(digit);
+            number = number.wrapping_mul(10).wrapping_add(digit.into());
         }
         return Some(number);
     }
@@ -43,6 +43,11 @@ pub(crate) struct Digits {
 
 impl Digits {
     #[inline]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "a number of 64 bits has at most 20 digits"
+    )]
     pub(crate) fn new(mut number: u64) -> Self {
         let mut bytes = [0; 20];
         let mut start = 20;
@@ -59,7 +64,7 @@ impl Digits {
 
     #[inline]
     pub(crate) fn text(&self) -> &[u8] {
-        &self.bytes[usize::from(self.start)..]
+        self.bytes.get(usize::from(self.start)..).unwrap_or_default()
     }
 }
 
@@ -70,6 +75,11 @@ pub(crate) fn push(out: &mut Vec<u8>, number: u64) {
 }
 
 /// Decodes base64 with padding. `None` if it is none, or longer than `into`.
+#[expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "letters of their ranges, four in a group, and the length was held against `into`"
+)]
 pub(crate) fn decode_base64(text: &[u8], into: &mut [u8]) -> Option<usize> {
     if text.is_empty() || !text.len().is_multiple_of(4) {
         return None;
