@@ -88,7 +88,8 @@ pub(crate) fn command(input: &mut Input<'_>) -> (Sqe, Transfer<Vec<u8>>) {
     // asking for nothing. wire §5.1
     let transfer = match (kind & 3, DataDirection::of(code)) {
         (1 | 2, DataDirection::None) => 0,
-        (1 | 2, DataDirection::HostToController) => 1,
+        // No command that a target knows has data both ways; what is sent comes first.
+        (1 | 2, DataDirection::HostToController | DataDirection::Both) => 1,
         (1 | 2, DataDirection::ControllerToHost) => 2,
         (kind, _) => kind,
     };

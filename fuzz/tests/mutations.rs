@@ -1,0 +1,106 @@
+//! The corpora, changed at random: not what a fuzzer does, which sees where an input leads, but on any compiler and at once.
+//!
+//! `NVLANE_FUZZ_ROUNDS` says how many inputs each function gets. The same number gives the same inputs.
+
+use std::panic::catch_unwind;
+use std::path::Path;
+
+use nvlane_fuzz::TARGETS;
+
+/// Inputs of each function, unless the environment says otherwise.
+const ROUNDS: u64 = 3000;
+
+/// Longer inputs are cut.
+const INPUT_BYTES_MAX: usize = 20_000;
+
+/// Numbers at which something may change.
+const EDGES: [u8; 9] = [0, 1, 2, 0x0f, 0x40, 0x7f, 0x80, 0xfe, 0xff];
+
+/// Splitmix64.
+struct Random(u64);
+
+impl Random {
+    fn draw(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        usize::try_from(self.draw() % (limit.max(1) as u64)).expect("below a usize")
+    }
+}
+
+/// Changes an input in one place.
+fn change(input: &mut Vec<u8>, other: &[u8], random: &mut Random) {
+    let at = random.below(input.len());
+    let count = random.below(16).min(input.len() - at);
+    match random.below(8) {
+        0 => {
+            if let Some(byte) = input.get_mut(at) {
+                *byte ^= 1 << random.below(8);
+            }
+        }
+        1 | 2 => {
+            if let Some(byte) = input.get_mut(at) {
+                *byte = EDGES[random.below(EDGES.len())];
+            }
+        }
+        3 => {
+            for byte in &mut input[at..at + count] {
+                *byte = random.draw().to_le_bytes()[0];
+            }
+        }
+        4 => drop(input.drain(at..at + count)),
+        5 => {
+            let piece = input[at..at + count].to_vec();
+            let to = random.below(input.len());
+            input.splice(to..to, piece);
+        }
+        6 => {
+            let from = random.below(other.len());
+            let piece = &other[from..];
+            let piece = &piece[..piece.len().min(1 + random.below(200))];
+            input.splice(at..at, piece.iter().copied());
+        }
+        _ => {
+            let from = random.below(other.len());
+            input.truncate(at);
+            input.extend_from_slice(&other[from..]);
+        }
+    }
+    input.truncate(INPUT_BYTES_MAX);
+}
+
+#[test]
+fn changed_inputs_break_nothing() {
+    let rounds =
+        std::env::var("NVLANE_FUZZ_ROUNDS").map_or(ROUNDS, |rounds| rounds.parse().expect("a number"));
+    let mut broken = Vec::new();
+    for target in TARGETS {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target.name);
+        let mut paths: Vec<_> =
+            std::fs::read_dir(dir).expect("a corpus").map(|entry| entry.expect("a file").path()).collect();
+        paths.sort();
+        let corpus: Vec<_> = paths.iter().map(|path| std::fs::read(path).expect("readable")).collect();
+        for round in 0..rounds {
+            let mut random = Random(round);
+            let mut input = corpus[random.below(corpus.len())].clone();
+            for _ in 0..=random.below(6) {
+                let other = random.below(corpus.len());
+                change(&mut input, &corpus[other], &mut random);
+            }
+            if catch_unwind(|| (target.run)(&input)).is_err() {
+                let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{round}", target.name));
+                std::fs::write(&path, &input).expect("a place for it");
+                broken.push(path);
+                if broken.len() % 4 == 0 {
+                    break;
+                }
+            }
+        }
+    }
+    assert!(broken.is_empty(), "inputs that break something: {broken:#?}");
+}
