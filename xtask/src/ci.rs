@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use crate::command::{cargo, run as run_command};
-use crate::{check, clients, deps, instructions, interop, sim, torture};
+use crate::{check, clients, deny, deps, instructions, interop, sim, syscalls, torture};
 
 /// One step, and how long it should take on two cores from a clean clone. Going over the budget is
 /// reported, but no failure: machines are noisy.
@@ -21,14 +21,16 @@ pub(crate) struct Step {
 /// # Errors
 /// Of the first step that fails.
 pub(crate) fn run() -> Result<()> {
-    let mut steps = vec![Step { name: "dependencies", budget_s: 240, run: deps::install }];
+    let mut steps = vec![Step { name: "installation", budget_s: 240, run: deps::install }];
     steps.extend_from_slice(check::STEPS);
+    steps.push(Step { name: "dependencies", budget_s: 240, run: deny::run });
     steps.push(Step {
         name: "instructions",
         budget_s: 180,
         run: || instructions::run(&instructions::Options::default()),
     });
     steps.push(Step { name: "release build", budget_s: 300, run: build });
+    steps.push(Step { name: "system calls", budget_s: 60, run: syscalls::run });
     steps.push(Step { name: "simulation", budget_s: 180, run: sim::run_many });
     steps.push(Step { name: "torture", budget_s: 400, run: torture::run_some });
     steps.push(Step { name: "clients", budget_s: 120, run: || clients::run(&clients::Options::default()) });
