@@ -301,6 +301,10 @@ impl Model {
         for cluster in clusters.chain(&mut self.blocks[at].clusters) {
             cluster.may_be_zero &= cluster.value != value;
         }
+        if self.blocks[at].is_replayed {
+            // What it read may have been written once more since: this says nothing of the order.
+            return Ok(());
+        }
         let during = (copied.begin_ns, self.end_of_copy(lba, copied.command, now_ns));
         not_by.push(copied.command);
         let explained = self.explain(copied.source, content, during, not_by);
