@@ -15,14 +15,25 @@ use crate::pairs::{Deed, End};
 /// How long an answer may take while the target is there.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// What became of a flush.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flushed {
+    /// Everything that was answered before it survives.
+    Done,
+    /// It was not done, or there is no such command.
+    Not,
+    /// The target was away: what was answered before may be gone, and the next flush says nothing of it.
+    Lost,
+}
+
 /// A way to keys and values.
 pub(crate) trait Door: Send {
     /// Carries out deeds on keys, each another, and says how each has ended.
     fn run(&mut self, deeds: &[(Key, &Deed)]) -> Vec<End>;
 
-    /// Has everything survive that was answered so far. Says whether it has.
-    fn flush(&mut self) -> bool {
-        false
+    /// Has everything survive that was answered so far.
+    fn flush(&mut self) -> Flushed {
+        Flushed::Not
     }
 
     /// The target was started again.
@@ -208,8 +219,12 @@ impl Door for NvmeDoor {
         ends
     }
 
-    fn flush(&mut self) -> bool {
-        self.keys.flush().is_ok()
+    fn flush(&mut self) -> Flushed {
+        match self.keys.flush() {
+            Ok(()) => Flushed::Done,
+            Err(Error::Failed { failure: Failure::Unflushed, .. }) => Flushed::Lost,
+            Err(_) => Flushed::Not,
+        }
     }
 
     fn reconnect(&mut self) -> Result<()> {

@@ -19,7 +19,7 @@ use host::{Association, HostIdentity, Options, ReconnectSettings, ReplayPolicy};
 use load::random::Prng;
 use wire::nqn::Nqn;
 
-use crate::doors::{Door, MemcachedDoor, NvmeDoor};
+use crate::doors::{Door, Flushed, MemcachedDoor, NvmeDoor};
 use crate::pairs::{Deed, End, Form, Ledger};
 use crate::target::{Target, TargetOptions, free_places};
 
@@ -199,6 +199,10 @@ impl Worker {
             let asked: Vec<_> = deeds.iter().map(|(at, deed)| (self.ledger.key(*at), deed)).collect();
             let ends = self.door.run(&asked);
             let is_cut = ends.contains(&End::Unknown);
+            if is_over.load(Ordering::Acquire) {
+                // A host's commands that were sent again are answered by the target that was started again.
+                self.ledger.cut();
+            }
             for ((at, deed), end) in deeds.iter().zip(ends) {
                 let is_answered = matches!(end, End::Done | End::Found(_) | End::Sum(_));
                 self.report.acknowledged += u64::from(is_answered);
@@ -211,9 +215,16 @@ impl Worker {
             if is_cut {
                 return;
             }
-            if self.random.below(16) == 0 && self.door.flush() {
-                self.report.flushes += 1;
-                self.ledger.flushed();
+            if self.random.below(16) == 0 {
+                match self.door.flush() {
+                    Flushed::Done => {
+                        self.report.flushes += 1;
+                        self.ledger.flushed();
+                    }
+                    // The library may know of the kill before the killer has said so.
+                    Flushed::Lost => self.ledger.cut(),
+                    Flushed::Not => {}
+                }
             }
         }
     }

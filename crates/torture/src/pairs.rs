@@ -75,6 +75,8 @@ pub(crate) struct Ledger {
     known: Vec<Known>,
     version: u64,
     value_bytes_max: u64,
+    /// The target may have been killed and started again since: nobody knows which of both has given an answer.
+    is_between: bool,
 }
 
 /// So many of a worker's keys are counters.
@@ -84,7 +86,8 @@ impl Ledger {
     /// Of keys that are not there yet: `count` from number `first` on.
     pub(crate) fn new(first: u64, count: usize, form: Form, settles: bool, value_bytes_max: u64) -> Self {
         let known = Known { states: vec![None], is_uncertain: false };
-        Self { first, form, settles, known: vec![known; count], version: 0, value_bytes_max }
+        let known = vec![known; count];
+        Self { first, form, settles, known, version: 0, value_bytes_max, is_between: false }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -171,7 +174,7 @@ impl Ledger {
             let allowed: Vec<_> = known.possible().iter().map(summary).collect();
             return Err(format!("{} holds {}, not one of {allowed:?}", self.name(at), summary(found)));
         }
-        if known.is_uncertain {
+        if known.is_uncertain && !self.is_between {
             // It was found after a restart: it has come from the log.
             self.known[at] = Known { states: vec![found.clone()], is_uncertain: false };
         }
@@ -185,8 +188,15 @@ impl Ledger {
         }
     }
 
-    /// The target has ended: what does not survive for sure may be gone.
+    /// The target is being killed, and perhaps started again already, while answers come.
+    pub(crate) fn cut(&mut self) {
+        self.killed();
+        self.is_between = true;
+    }
+
+    /// The target has ended: what does not survive for sure may be gone. What is found from now on does.
     pub(crate) fn killed(&mut self) {
+        self.is_between = false;
         for known in self.known.iter_mut().filter(|known| known.states.len() > 1) {
             known.is_uncertain = true;
         }
