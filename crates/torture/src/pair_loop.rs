@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
 use host::blocking::KeyValue;
 use host::{Association, HostIdentity, Options, ReconnectSettings, ReplayPolicy};
 use load::random::Prng;
@@ -34,6 +34,9 @@ const DEED_COUNT_MAX: u64 = 24;
 
 /// So many kills one association lives through.
 const KILLS_PER_HOST: u32 = 4;
+
+/// The first flush after a restart is refused by the library, and says so.
+const FLUSH_TRIES: u32 = 3;
 
 /// The longest value that a file of this size takes, with up to four partitions.
 const VALUE_BYTES_MAX: u64 = 30 << 10;
@@ -163,6 +166,10 @@ fn cycle(
         worker.door.reconnect()?;
         worker.ledger.killed();
     }
+    // What hosts have sent again was answered after the start, perhaps before it is in the log: what is found below is to survive.
+    let mut doors = workers.iter_mut().map(|worker| &mut worker.door);
+    let is_flushed = doors.any(|door| (0..FLUSH_TRIES).any(|_| door.flush() == Flushed::Done));
+    ensure!(is_flushed, "no host could flush");
     // Whoever has changed a key, others see it as well.
     let turn = usize::try_from(random.below(workers.len() as u64)).expect("few workers");
     for at in 0..workers.len() {

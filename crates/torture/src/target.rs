@@ -140,7 +140,8 @@ impl Drop for Target {
 /// Free ports below those that the kernel gives to whoever connects: a connect to one of those, while nobody listens there, may
 /// meet itself.
 pub(crate) fn free_places(count: usize) -> Result<Vec<SocketAddr>> {
-    let first = 20_000 + u16::try_from(std::process::id() % 8000).expect("below 8000");
+    // Apart from those of a neighbour that is started at the same time.
+    let first = 20_000 + 2 * u16::try_from(std::process::id() % 4000).expect("below 4000");
     let places = (first..30_000).map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
     let free: Vec<_> = places.filter(|place| TcpListener::bind(place).is_ok()).take(count).collect();
     ensure!(free.len() == count, "no port is free");
