@@ -30,6 +30,7 @@ pub(crate) fn run() -> Result<()> {
         run: || instructions::run(&instructions::Options::default()),
     });
     steps.push(Step { name: "release build", budget_s: 300, run: build });
+    steps.push(Step { name: "quickstart", budget_s: 120, run: quickstart });
     steps.push(Step { name: "system calls", budget_s: 60, run: syscalls::run });
     steps.push(Step { name: "simulation", budget_s: 180, run: sim::run_many });
     steps.push(Step { name: "torture", budget_s: 400, run: torture::run_some });
@@ -40,6 +41,11 @@ pub(crate) fn run() -> Result<()> {
 
 fn build() -> Result<()> {
     run_command(&mut cargo(&["build", "--release", "--workspace", "--locked"]))
+}
+
+/// What `make run` does: loads whose every block is checked.
+fn quickstart() -> Result<()> {
+    run_command(&mut cargo(&["run", "--release", "--locked", "--package", "nvlane", "--", "quickstart"]))
 }
 
 /// Runs the steps in order, up to the first that fails, and prints what each took.

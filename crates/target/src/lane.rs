@@ -354,6 +354,7 @@ impl Lane {
             }
             if room == 0 {
                 self.blocked_since_ns = None;
+                keep_interrupted(caravan);
                 return Flushed::Left;
             }
             let mut segments = [Segment::EMPTY; SEGMENT_COUNT];
