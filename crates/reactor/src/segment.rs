@@ -172,7 +172,10 @@ impl Payload {
             }
             Self::Torn(_) | Self::Buffer(_) | Self::Zeroes(_) | Self::Heap(_) => return None,
         };
-        // Both kinds begin where a block does.
+        // Both kinds begin where a block does, and what is left may do so as well.
+        if range.start.is_multiple_of(STRIPE_BYTES) {
+            return None;
+        }
         let boundary = range.start.next_multiple_of(STRIPE_BYTES).min(range.end);
         let kept = memory.to_bytes(range.start..boundary);
         let behind = (boundary < range.end).then(|| memory.part(boundary..range.end));

@@ -15,7 +15,10 @@ use proto::controller_queue::QueueSettings;
 use proto::doorbell::{Doorbell, Policy};
 use proto::zero_copy::{Policy as ZeroCopy, Threshold};
 use proto::{ControllerQueue, Piece, Slot};
-use reactor::{Buffer, Held, Io, ListenerTag, Payload, Pool, Segment, Sent, SocketId, stays_on_this_machine};
+use reactor::{
+    Buffer, Held, Io, ListenerTag, Payload, Pool, STRIPE_BYTES, Segment, Sent, SocketId,
+    stays_on_this_machine,
+};
 use store::Ticket;
 use wire::digest::DataDigest;
 use wire::id::Qid;
@@ -36,6 +39,9 @@ const SEND_BYTES_MAX: usize = 512 << 10;
 
 /// A payload so long goes out as a whole: many small responses are not to need a second call.
 const WHOLE_BYTES_MAX: usize = 32 << 10;
+
+/// Longer payloads are cut at multiples of this, where a block of any size may end.
+const CUT_BYTES: usize = STRIPE_BYTES;
 
 /// Failed commands that are reported in one turn; more are counted only.
 const FAILURE_COUNT_MAX: usize = 8;
@@ -368,8 +374,15 @@ impl Lane {
                     }
                     Piece::Payload(payload, mut range) => {
                         let whole_end = range.end;
-                        if range.len() > WHOLE_BYTES_MAX {
-                            range.end = range.end.min(range.start + room.saturating_sub(length));
+                        if range.len() > WHOLE_BYTES_MAX && length + range.len() > room {
+                            // Where a block ends: memory of a namespace may change before the rest is sent.
+                            let end = (range.start + room.saturating_sub(length)) / CUT_BYTES * CUT_BYTES;
+                            let least = if count == 0 {
+                                (range.start / CUT_BYTES + 1) * CUT_BYTES
+                            } else {
+                                range.start
+                            };
+                            range.end = range.end.min(end.max(least));
                         }
                         let is_cut = range.end < whole_end;
                         while !range.is_empty() && count < SEGMENT_COUNT {
