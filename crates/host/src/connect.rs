@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
+use proto::caravan::WHOLE_BYTES_MAX;
 use reactor::{SEGMENT_COUNT_MAX, Segment, Sent, Socket};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
@@ -17,9 +18,6 @@ use crate::error::LinkError;
 /// Where received bytes are put before they are looked at: one for each thread, so that it stays warm however many
 /// lanes the thread has.
 pub(crate) const STAGING_BYTES: usize = 512 << 10;
-
-/// A piece so long goes out as a whole: many small commands are not to need a second call.
-const WHOLE_BYTES_MAX: usize = 32 << 10;
 
 /// The least time one of several addresses gets to connect, ns.
 const DIAL_NS_MIN: u64 = 250_000_000;

@@ -8,6 +8,8 @@
 //! between two polls leaves in one send, and one receive brings what has come. A lane only moves while its owner calls it: it
 //! connects, receives and reconnects within [`poll`](Lane::poll) and [`wait`](Lane::wait).
 
+mod parting;
+
 use std::io::IoSliceMut;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -15,22 +17,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proto::Violation;
+use proto::caravan::TURN_BYTES_MAX;
 use proto::doorbell::{Doorbell, DoorbellCounters, Policy};
 use proto::handshake::Agreement;
 use proto::host_queue::DataBuffer;
-use proto::receive::Receive;
+use proto::receive::{PLACED_BYTES_MAX, Receive};
 use proto::zero_copy::{Policy as ZeroCopy, Threshold};
-use reactor::{
-    Address as Post, Arrival, Asked, BusyPoll, Mailbox, Received, Socket, SpinBudget, stays_on_this_machine,
-};
+use reactor::{Address as Post, Arrival, Asked, BusyPoll, Mailbox, Received, Socket, SpinBudget};
 use wire::id::Qid;
 
+use self::parting::{LOOK_NS, Parting, Then, zero_copy_on};
 use crate::association::{Claim, KeeperMessage};
-use crate::connect::{Clock, Dialer, Dialled, Interest, Progress, Staging, reset, send, sleep};
+use crate::connect::{Clock, Dialer, Dialled, Interest, Staging, reset, send, sleep};
 use crate::error::{Error, LinkError};
 use crate::lane_core::{Attachment, LaneAction, LaneCore, LaneSettings, Vouching};
 use crate::options::{Options, ns};
-use crate::parting::{LOOK_NS, Parting, Then, part_at_once};
 use crate::phases::{Phases, SAMPLE_INTERVAL, Stage, Stopwatch};
 use crate::queue_map::LaneClass;
 use crate::submit::{Command, Completion, Refused, RefusedReason};
@@ -41,18 +42,11 @@ const LOOKAHEAD_BYTES: usize = 4096;
 /// Receives in one poll at most, while each fills all it was given.
 const RECEIVE_COUNT_MAX: usize = 8;
 
-/// So much is sent in a turn, bytes, and no send begins after that: other lanes of the thread are not to wait until a peer that takes
-/// in as fast as we send has it all.
-const SEND_BYTES_MAX: usize = 512 << 10;
+/// The same where each brings a PDU's header or data only.
+const PDU_RECEIVE_COUNT_MAX: usize = 1024;
 
 /// So much is received in a poll, bytes, and no receive begins after that.
 const RECEIVE_BYTES_MAX: u64 = 1 << 20;
-
-/// So much of one payload is received at once, bytes.
-const PLACED_BYTES_MAX: usize = 512 << 10;
-
-/// The same where each brings a PDU's header or data only.
-const PDU_RECEIVE_COUNT_MAX: usize = 1024;
 
 /// What the association tells a lane.
 #[derive(Debug)]
@@ -123,8 +117,6 @@ pub struct Lane<B = Vec<u8>> {
     expects_large: bool,
     /// The last poll ended before the socket was empty.
     has_more: bool,
-    /// A turn had no room for all there was to send.
-    has_unsent: bool,
     /// What finds the lane idle leaves at once.
     sends_inline: bool,
     /// Of the poll class: never slept on.
@@ -188,7 +180,6 @@ impl<B: DataBuffer> Lane<B> {
             is_blocked: false,
             expects_large: false,
             has_more: false,
-            has_unsent: false,
             sends_inline: options.inline_send,
             is_polled: claim.class() == LaneClass::Poll,
             in_place_bytes: match options.receive {
@@ -524,7 +515,7 @@ impl<B: DataBuffer> Lane<B> {
         if self.must_spin() {
             return true;
         }
-        let is_worth_it = self.spin.allows(idle_ns) || self.doorbell.is_waiting() || self.has_unsent;
+        let is_worth_it = self.spin.allows(idle_ns) || self.doorbell.is_waiting() || self.core.is_leaving();
         is_worth_it && matches!(self.link, Link::Connected(_)) && !self.is_blocked
     }
 
@@ -588,9 +579,9 @@ impl<B: DataBuffer> Lane<B> {
         self.link_count
     }
 
-    /// Whether the last poll left something in the socket.
+    /// Whether the last poll left something in the socket, or something that it would take.
     pub(crate) fn has_more(&self) -> bool {
-        (self.has_more || self.has_unsent) && self.is_live()
+        (self.has_more || (self.core.is_leaving() && !self.is_blocked)) && self.is_live()
     }
 
     /// Whether something waits for the doorbell.
@@ -661,11 +652,9 @@ impl<B: DataBuffer> Lane<B> {
     #[inline]
     fn flush(&mut self) -> Result<(), LinkError> {
         let Link::Connected(socket) = &self.link else { return Ok(()) };
-        let mut room = SEND_BYTES_MAX;
-        self.has_unsent = false;
+        let mut room = TURN_BYTES_MAX;
         while self.core.ring() {
             if room == 0 {
-                self.has_unsent = true;
                 break;
             }
             // What waits behind a caravan that is on its way is not rung for.
@@ -695,30 +684,6 @@ impl<B: DataBuffer> Lane<B> {
             }
         }
         Ok(())
-    }
-
-    /// Lets go of what the kernel does not read any more.
-    #[cold]
-    fn take_notices(&mut self) {
-        let socket = match &self.link {
-            Link::Connected(socket) => socket,
-            Link::Parting(parting) => &parting.socket,
-            Link::None | Link::Dialling(_) => return,
-        };
-        while self.core.awaited_count() > 0
-            && let Some(notice) = socket.next_notice()
-        {
-            self.core.on_notice(notice.first, notice.last);
-            if notice.is_copied {
-                self.counters.zero_copy_copied += u64::from(notice.send_count());
-            }
-            if self.zero_copy.on_notice(notice.send_count(), notice.is_copied) {
-                tracing::debug!(
-                    lane = self.core.qid().get(),
-                    "the kernel copies what is sent without a copy: no more of it"
-                );
-            }
-        }
     }
 
     #[inline]
@@ -878,53 +843,6 @@ impl<B: DataBuffer> Lane<B> {
         self.give_up(Then::End(error));
     }
 
-    /// Gives the connection up, now or when the kernel is done with what was sent on it.
-    fn give_up(&mut self, then: Then) {
-        if self.core.awaited_count() == 0 {
-            return self.leave(then);
-        }
-        match std::mem::replace(&mut self.link, Link::None) {
-            Link::Connected(socket) => {
-                self.link = Link::Parting(Box::new(Parting::new(socket, then)));
-                self.part();
-            }
-            _ => unreachable!("only what is connected sends"),
-        }
-    }
-
-    /// Looks whether the kernel is done.
-    #[cold]
-    fn part(&mut self) {
-        self.take_notices();
-        if self.core.awaited_count() > 0 {
-            return;
-        }
-        if let Link::Parting(parting) = std::mem::replace(&mut self.link, Link::None) {
-            let Parting { socket, then, messages } = *parting;
-            drop(socket);
-            self.leave(then);
-            messages.into_iter().for_each(|message| self.on_message(message));
-        }
-    }
-
-    /// Has decided what becomes of the lane's commands.
-    fn leave(&mut self, then: Then) {
-        match then {
-            Then::Lose(cause) => self.core.on_lost(cause),
-            Then::Detach(generation) => {
-                self.core.detach(generation);
-                if !self.core.is_live() {
-                    self.last_loss.get_or_insert(LinkError::Association);
-                }
-            }
-            Then::End(error) => {
-                self.core.end();
-                self.over = Some(error);
-            }
-        }
-        self.act();
-    }
-
     #[cold]
     fn dial(&mut self) {
         let Link::Dialling(dialer) = &mut self.link else { return };
@@ -1006,38 +924,6 @@ impl<B: DataBuffer> Lane<B> {
             LaneAction::Report { generation, cause } => {
                 self.keeper.post(KeeperMessage::LaneLost { generation, cause });
             }
-        }
-    }
-}
-
-/// Which sends of a new connection leave their bytes where they lie.
-fn zero_copy_on(socket: &Socket, policy: ZeroCopy) -> Threshold {
-    let is_local = stays_on_this_machine(socket.local().ok(), socket.peer().ok());
-    let threshold = Threshold::new(policy, is_local);
-    if threshold.is_on() && socket.allow_zero_copy() { threshold } else { Threshold::NEVER }
-}
-
-impl LaneCounters {
-    fn count_zero_copy(&mut self, progress: Progress) {
-        if progress.is_zero_copy {
-            self.zero_copy_sends += 1;
-            self.zero_copy_bytes += progress.sent_bytes as u64;
-        }
-    }
-}
-
-impl<B> Drop for Lane<B> {
-    /// Its buffers go with it: the kernel is to be done with them.
-    fn drop(&mut self) {
-        let awaited_count = self.core.awaited_count();
-        let socket = match &self.link {
-            Link::Connected(socket) => socket,
-            Link::Parting(parting) => &parting.socket,
-            Link::None | Link::Dialling(_) => return,
-        };
-        if awaited_count > 0 && !part_at_once(socket, awaited_count) {
-            tracing::warn!("buffers that a device still reads are given up with their lane");
-            self.core.leak();
         }
     }
 }

@@ -25,7 +25,6 @@ pub mod lane_core;
 mod lane_set;
 mod namespace;
 mod options;
-mod parting;
 mod phases;
 mod queue_map;
 pub mod reconnect;

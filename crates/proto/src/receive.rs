@@ -3,6 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
+/// So much of one payload is received at once, bytes: other lanes have their turn before the rest.
+pub const PLACED_BYTES_MAX: usize = 512 << 10;
+
 /// How received bytes are asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Receive {

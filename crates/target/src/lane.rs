@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use proto::caravan::{TURN_BYTES_MAX, WHOLE_BYTES_MAX};
 use proto::controller_queue::QueueSettings;
 use proto::doorbell::{Doorbell, Policy};
 use proto::zero_copy::{Policy as ZeroCopy, Threshold};
@@ -34,13 +35,7 @@ use crate::subsystem::SubsystemId;
 /// Pieces handed to the kernel in one call.
 const SEGMENT_COUNT: usize = 256;
 
-/// So much is sent in a turn at most, bytes: other lanes are not to wait until a peer that takes in as fast as we send has it all.
-const SEND_BYTES_MAX: usize = 512 << 10;
-
-/// A payload so long goes out as a whole: many small responses are not to need a second call.
-const WHOLE_BYTES_MAX: usize = 32 << 10;
-
-/// Longer payloads are cut at multiples of this, where a block of any size may end.
+/// Long payloads are cut at multiples of this, where a block of any size may end.
 const CUT_BYTES: usize = STRIPE_BYTES;
 
 /// Failed commands that are reported in one turn; more are counted only.
@@ -343,7 +338,7 @@ impl Lane {
     pub(crate) fn flush<I: Io<Message>>(&mut self, io: &mut I) -> Flushed {
         let Some(socket) = self.socket else { return Flushed::Empty };
         let caravan = self.queue.caravan();
-        let mut room = SEND_BYTES_MAX;
+        let mut room = TURN_BYTES_MAX;
         loop {
             let pdu_count = caravan.waiting_pdu_count();
             if caravan.ring() {

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 
 use proto::Violation;
 use proto::controller_queue::Event;
-use proto::receive::Receive;
+use proto::receive::{PLACED_BYTES_MAX, Receive};
 use reactor::{Connection, Io, ListenerTag, Received};
 use wire::opcode::AdminOpcode;
 use wire::sqe::Fuse;
@@ -21,9 +21,6 @@ use crate::running::Owner;
 
 /// Where each receive brings a PDU's header or data only, there are so many in a turn at most.
 const PDU_RECEIVE_COUNT_MAX: usize = 1024;
-
-/// So many bytes of one payload are received in a turn at most.
-const PLACED_BYTES_MAX: usize = 512 << 10;
 
 /// Lanes that took in no command for this long give back memory that they do not need, ns.
 const SWEEP_NS: u64 = 5_000_000_000;
@@ -473,10 +470,10 @@ impl Serving {
     /// socket has room; until then it is only counted.
     pub(super) fn on_full(&mut self, io: &mut impl Io<Message>, index: u32) {
         let Some(lane) = self.lane(index) else { return };
-        if lane.queue.caravan().is_leaving() {
-            self.on_unsent(io, index);
-        } else {
+        if !lane.queue.caravan().is_leaving() {
             self.flush(io, index);
+        } else if lane.must_own() || lane.blocked_since_ns.is_some() {
+            self.on_unsent(io, index);
         }
     }
 
