@@ -8,6 +8,8 @@
 //! hundred commands and an end. So each can go to the partition that has its key, and answers are put
 //! together in order.
 
+mod execute;
+mod meta;
 // What a client has sent must not be able to end us: see docs/testing.md.
 #[cfg_attr(
     not(test),
@@ -18,34 +20,14 @@
         clippy::unwrap_used
     )
 )]
-mod binary;
-#[cfg_attr(
-    not(test),
-    deny(
-        clippy::arithmetic_side_effects,
-        clippy::expect_used,
-        clippy::indexing_slicing,
-        clippy::unwrap_used
-    )
-)]
-mod decode;
-mod execute;
-mod meta;
-#[cfg_attr(
-    not(test),
-    deny(
-        clippy::arithmetic_side_effects,
-        clippy::expect_used,
-        clippy::indexing_slicing,
-        clippy::unwrap_used
-    )
-)]
-mod number;
+mod protocol;
 mod remote;
 mod session;
 #[cfg(test)]
 mod session_tests;
 mod stats;
+
+use protocol::{binary, decode, number};
 
 pub use decode::{Decoded, Decoder};
 pub use execute::Executor;

@@ -7,7 +7,8 @@
 //!                                     └─refused value─▶ Swallow ──all of it──▶ Line
 //! ```
 
-use super::{Command, Header, Mode, Verb, number};
+use super::number;
+use crate::memcached::{Command, Header, Mode, Verb};
 use crate::memcached::{DoorSettings, binary};
 use crate::processor::KEY_BYTES_MAX;
 

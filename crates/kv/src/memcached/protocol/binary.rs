@@ -1,8 +1,8 @@
 //! The binary protocol: a header of 24 bytes, extras, key, value.
 
 use super::decode::Decoded;
-use super::execute::Executor;
-use super::{Command, Header, Mode, Verb};
+use crate::memcached::execute::{Executor, Refusal};
+use crate::memcached::{Command, Header, Mode, Verb};
 use crate::processor::{Attributes, Condition, KEY_BYTES_MAX, KeyHash, Stored};
 
 /// First byte of a request.
@@ -258,8 +258,8 @@ impl Executor {
                     }
                     Err(refusal) => {
                         let status = match refusal {
-                            super::execute::Refusal::NotNumeric => NOT_NUMERIC,
-                            super::execute::Refusal::Stored(stored) => status_of(stored),
+                            Refusal::NotNumeric => NOT_NUMERIC,
+                            Refusal::Stored(stored) => status_of(stored),
                         };
                         refuse(out, header, status);
                     }
