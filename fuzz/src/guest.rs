@@ -153,9 +153,8 @@ impl Queue {
         }
     }
 
-    /// Sends what waits, and reads nothing.
-    #[cfg(test)]
-    pub(crate) fn push(&mut self, target: &mut MemoryReactor) {
+    /// Sends what waits, and reads nothing. Says whether there was anything.
+    pub(crate) fn push(&mut self, target: &mut MemoryReactor) -> bool {
         let mut sent = Vec::new();
         while self.host.ring() {
             let start = sent.len();
@@ -166,6 +165,7 @@ impl Queue {
             self.host.on_sent(sent.len() - start);
         }
         target.send(self.link, &sent);
+        !sent.is_empty()
     }
 
     /// Whether the rules still hold on this queue.
@@ -178,17 +178,7 @@ impl Queue {
     pub(crate) fn exchange(&mut self, target: &mut MemoryReactor) -> Vec<Completion<Vec<u8>>> {
         let mut ended = Vec::new();
         loop {
-            let mut sent = Vec::new();
-            while self.host.ring() {
-                let start = sent.len();
-                self.host.for_each_piece(|piece| {
-                    sent.extend_from_slice(piece);
-                    true
-                });
-                self.host.on_sent(sent.len() - start);
-            }
-            let is_quiet = sent.is_empty();
-            target.send(self.link, &sent);
+            let is_quiet = !self.push(target);
             let received = target.receive(self.link);
             let mut input = &received[..];
             loop {
