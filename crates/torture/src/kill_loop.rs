@@ -13,20 +13,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
-use host::{Association, HostIdentity, Options, ReconnectSettings, ReplayPolicy};
+use host::Association;
 use load::random::Prng;
 use load::verify::new_run_id;
 use wire::id::Nsid;
-use wire::nqn::Nqn;
 
 use crate::checked::{Account, Checked, Counts};
+use crate::hosts::{self, KILLS_PER_HOST};
 use crate::target::{Target, TargetOptions};
 
 /// What is served: whole pages, and blocks smaller than a page, small enough that every block is met often.
 const NAMESPACES: [&str; 2] = ["size=16M", "size=4M&lba=512"];
-
-/// So many kills one association lives through.
-const KILLS_PER_HOST: u32 = 4;
 
 /// Commands that are acknowledged after a restart before everything is read.
 const COMMANDS_AFTER: u64 = 200;
@@ -143,22 +140,9 @@ fn run_host(
     Ok(())
 }
 
-/// A host of its own name. Every other one has its writes sent again for it.
+/// A host of its own name. Every other pair of them has digests.
 fn connect(target: &Target, number: u32) -> Result<Association> {
-    let replays = number % 2 == 1;
-    let name = format!("nqn.2026-01.io.nvlane:host-{number}").parse::<Nqn>()?;
-    let options = Options {
-        lanes: 2,
-        depth: 32,
-        identity: Some(HostIdentity::of_name(name)),
-        replay: if replays { ReplayPolicy::Idempotent } else { ReplayPolicy::ReadsOnly },
-        reconnect: ReconnectSettings {
-            delay_ns_first: 2_000_000,
-            delay_ns_max: 50_000_000,
-            give_up_ns: Some(60_000_000_000),
-        },
-        ..Options::default()
-    };
+    let options = hosts::options(number.into(), 2)?;
     let options = if number % 4 >= 2 { options.with_digests() } else { options };
     Association::connect(&target.address(), options).context("cannot connect")
 }

@@ -4,6 +4,7 @@
 mod checked;
 mod doors;
 mod flood;
+mod hosts;
 mod kill_loop;
 mod pair_loop;
 mod pairs;
@@ -18,7 +19,6 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::flood::FloodOptions;
 use crate::kill_loop::{KillOptions, directory};
-use crate::pair_loop::PairOptions;
 
 /// The target as a process over real sockets: killed under verified load, flooded beside it
 #[derive(Parser)]
@@ -139,16 +139,21 @@ fn crash_loop(arguments: &CrashLoopArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+fn kill_options(
+    arguments: &CrashLoopArguments,
+    engine: &str,
+    seed: u64,
+    kills: u32,
+    directory: PathBuf,
+) -> Result<KillOptions> {
+    let program = program(arguments.program.as_ref())?;
+    Ok(KillOptions { kills, seed, program, directory, arguments: vec!["--engine".into(), engine.to_owned()] })
+}
+
 /// Says how much was found.
 fn kill_blocks(arguments: &CrashLoopArguments, engine: &str, seed: u64) -> Result<u64> {
     let (directory, _made) = directory(arguments.directory.as_deref())?;
-    let report = kill_loop::run(&KillOptions {
-        kills: arguments.kills,
-        seed,
-        program: program(arguments.program.as_ref())?,
-        directory,
-        arguments: vec!["--engine".into(), engine.to_owned()],
-    })?;
+    let report = kill_loop::run(&kill_options(arguments, engine, seed, arguments.kills, directory)?)?;
     report.print(engine);
     Ok(report.counts.violations)
 }
@@ -163,14 +168,7 @@ fn kill_pairs(arguments: &CrashLoopArguments, engine: &str, seed: u64) -> Result
     let mut violations = 0;
     for (sync, kills) in shares {
         let (directory, _made) = directory(arguments.directory.as_deref())?;
-        let report = pair_loop::run(&PairOptions {
-            kills,
-            seed,
-            sync: sync.to_owned(),
-            program: program(arguments.program.as_ref())?,
-            directory,
-            arguments: vec!["--engine".into(), engine.to_owned()],
-        })?;
+        let report = pair_loop::run(&kill_options(arguments, engine, seed, kills, directory)?, sync)?;
         report.print(engine, sync);
         violations += report.violations;
     }

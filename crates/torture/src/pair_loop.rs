@@ -9,17 +9,17 @@
 //! What was answered is there, where answers wait until it survives (`sync=always`); elsewhere what was answered before a Flush is.
 //! What was not answered has happened as a whole or not at all.
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
+use host::Association;
 use host::blocking::KeyValue;
-use host::{Association, HostIdentity, Options, ReconnectSettings, ReplayPolicy};
 use load::random::Prng;
-use wire::nqn::Nqn;
 
 use crate::doors::{Door, Flushed, MemcachedDoor, NvmeDoor};
+use crate::hosts::{self, KILLS_PER_HOST};
+use crate::kill_loop::KillOptions;
 use crate::pairs::{Deed, End, Form, Ledger};
 use crate::target::{Target, TargetOptions, free_places};
 
@@ -32,9 +32,6 @@ const WORKERS: u64 = 2;
 /// Deeds that leave together, at most.
 const DEED_COUNT_MAX: u64 = 24;
 
-/// So many kills one association lives through.
-const KILLS_PER_HOST: u32 = 4;
-
 /// The first flush after a restart is refused by the library, and says so.
 const FLUSH_TRIES: u32 = 3;
 
@@ -43,21 +40,6 @@ const VALUE_BYTES_MAX: u64 = 30 << 10;
 
 /// What is served, but for where.
 const STORAGE: &str = "size=64M&memory=5M";
-
-/// What is to be done.
-#[derive(Clone, Debug)]
-pub(crate) struct PairOptions {
-    pub(crate) kills: u32,
-    pub(crate) seed: u64,
-    /// When answers leave: always, batch or none.
-    pub(crate) sync: String,
-    /// The `nvlane` program.
-    pub(crate) program: PathBuf,
-    /// Where the file is.
-    pub(crate) directory: PathBuf,
-    /// More options of `nvlane target`.
-    pub(crate) arguments: Vec<String>,
-}
 
 /// What came of it.
 #[derive(Clone, Debug, Default)]
@@ -84,24 +66,24 @@ struct Worker {
     report: PairReport,
 }
 
-/// Runs the loop.
-pub(crate) fn run(options: &PairOptions) -> Result<PairReport> {
+/// Runs the loop with answers that leave as `sync` says: always, batch or none.
+pub(crate) fn run(options: &KillOptions, sync: &str) -> Result<PairReport> {
     let start = Instant::now();
     let places = free_places(2)?;
-    let path = options.directory.join(format!("pairs-{}", options.sync));
+    let path = options.directory.join(format!("pairs-{sync}"));
     let mut arguments = options.arguments.clone();
     arguments.extend(["--memcached".into(), places[1].to_string()]);
     let mut target = Target::start_at(
         TargetOptions {
             program: options.program.clone(),
-            namespaces: vec![format!("kv:file:{}?{STORAGE}&sync={}", path.display(), options.sync)],
+            namespaces: vec![format!("kv:file:{}?{STORAGE}&sync={sync}", path.display())],
             arguments,
             log: options.directory.join("target.log"),
         },
         places[0],
     )?;
     let mut random = Prng::new(options.seed);
-    let settles = options.sync == "always";
+    let settles = sync == "always";
     let mut workers = Vec::new();
     for number in 0..2 * WORKERS {
         let form = if number < WORKERS { Form::Digits } else { Form::Word };
@@ -262,23 +244,10 @@ impl Worker {
     }
 }
 
-/// An NVMe host with a lane. Every other one has its stores sent again for it.
+/// An NVMe host with a lane.
 fn connect(target: &Target, number: u64) -> Result<Box<dyn Door>> {
-    let replays = number % 2 == 1;
-    let name = format!("nqn.2026-01.io.nvlane:host-{number}").parse::<Nqn>()?;
-    let options = Options {
-        lanes: 1,
-        depth: 32,
-        identity: Some(HostIdentity::of_name(name)),
-        replay: if replays { ReplayPolicy::Idempotent } else { ReplayPolicy::ReadsOnly },
-        reconnect: ReconnectSettings {
-            delay_ns_first: 2_000_000,
-            delay_ns_max: 50_000_000,
-            give_up_ns: Some(60_000_000_000),
-        },
-        ..Options::default()
-    };
-    let association = Association::connect(&target.address(), options).context("cannot connect")?;
+    let association =
+        Association::connect(&target.address(), hosts::options(number, 1)?).context("cannot connect")?;
     let namespace = association.addressed_key_value()?;
     Ok(Box::new(NvmeDoor::new(KeyValue::new(&association, namespace)?)))
 }

@@ -1,0 +1,26 @@
+//! Hosts that live through kills.
+
+use anyhow::Result;
+use host::{HostIdentity, Options, ReconnectSettings, ReplayPolicy};
+use wire::nqn::Nqn;
+
+/// So many kills one association lives through.
+pub(crate) const KILLS_PER_HOST: u32 = 4;
+
+/// How the host of this number is, which has a name of its own. Every other one has its writes sent again for it.
+pub(crate) fn options(number: u64, lanes: u16) -> Result<Options> {
+    let replays = number % 2 == 1;
+    let name = format!("nqn.2026-01.io.nvlane:host-{number}").parse::<Nqn>()?;
+    Ok(Options {
+        lanes,
+        depth: 32,
+        identity: Some(HostIdentity::of_name(name)),
+        replay: if replays { ReplayPolicy::Idempotent } else { ReplayPolicy::ReadsOnly },
+        reconnect: ReconnectSettings {
+            delay_ns_first: 2_000_000,
+            delay_ns_max: 50_000_000,
+            give_up_ns: Some(60_000_000_000),
+        },
+        ..Options::default()
+    })
+}
