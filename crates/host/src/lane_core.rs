@@ -445,40 +445,61 @@ impl<B: DataBuffer> LaneCore<B> {
         if self.outstanding >= self.settings.depth || self.phase == Phase::Ended {
             return Err(self.refuse(buffer));
         }
-        let is_exact = command.moves == Moves::FromController;
-        let transfer = match (command.moves, buffer) {
-            (Moves::FromController | Moves::AtMostFromController, Some(buffer))
-                if buffer.length() == command.length as usize && command.length <= LENGTH_MAX =>
-            {
-                Transfer::FromController { buffer: Data::Caller(buffer), is_exact }
+        let fits = |buffer: &B| buffer.length() == command.length as usize && command.length <= LENGTH_MAX;
+        // Each of these by itself: what is moved stays in registers on its way into the queue.
+        match (command.moves, buffer) {
+            (Moves::FromController, Some(buffer)) if fits(&buffer) => {
+                let transfer = Transfer::FromController { buffer: Data::Caller(buffer), is_exact: true };
+                self.submit_transfer(&command, transfer, user, flags | IS_EXACT);
             }
-            (Moves::ToController, Some(buffer))
+            (Moves::ToController, Some(buffer)) if fits(&buffer) => {
+                self.submit_transfer(&command, Transfer::ToController(Data::Caller(buffer)), user, flags);
+            }
+            (_, buffer) => return self.submit_rare(command, buffer, user, flags),
+        }
+        Ok(())
+    }
+
+    /// Submits what neither fills a buffer nor sends one.
+    #[inline(never)]
+    fn submit_rare(
+        &mut self,
+        mut command: Command,
+        buffer: Option<B>,
+        user: u64,
+        flags: u8,
+    ) -> Result<(), Refused<B>> {
+        let transfer = match (command.moves, buffer) {
+            (Moves::AtMostFromController, Some(buffer))
                 if buffer.length() == command.length as usize && command.length <= LENGTH_MAX =>
             {
-                Transfer::ToController(Data::Caller(buffer))
+                Transfer::FromController { buffer: Data::Caller(buffer), is_exact: false }
             }
             (Moves::Nothing, None) => Transfer::None,
             (Moves::Payload, None) => match command.payload {
                 Payload::Range(range) => Transfer::ToController(Data::Range(range)),
-                Payload::Own(bytes) => Transfer::ToController(Data::Own(bytes)),
+                Payload::Own(ref mut bytes) => Transfer::ToController(Data::Own(std::mem::take(bytes))),
                 Payload::None => Transfer::None,
             },
             (_, buffer) => return Err(misfit(&command, buffer)),
         };
-        let flags = flags | if is_exact { IS_EXACT } else { 0 };
+        self.submit_transfer(&command, transfer, user, flags);
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn submit_transfer(&mut self, command: &Command, transfer: Transfer<Data<B>>, user: u64, flags: u8) {
         self.outstanding += 1;
         self.sequence = self.sequence.wrapping_add(1);
         let sequence = self.sequence;
         let tag = Tag { user, sequence, seen_ms: 0, class: command.class, retry_count: 0, flags };
         // Nearly always it goes out as it is; everything else is sorted out elsewhere.
-        if self.phase == Phase::Live && self.waiting.is_empty() && command.class != Class::Flush {
-            if let Err(refused) = self.queue.submit(command.sqe, transfer, tag) {
-                self.hold(command.sqe, refused, tag);
-            }
+        let goes_out = self.phase == Phase::Live && self.waiting.is_empty() && command.class != Class::Flush;
+        if goes_out && self.queue.has_room() {
+            self.queue.submit_where_room(command.sqe, transfer, tag);
         } else {
             self.take_in(Pending { sqe: command.sqe, transfer, tag });
         }
-        Ok(())
     }
 
     /// The controller takes fewer commands than the lane: this one waits for one to end.

@@ -137,6 +137,27 @@ impl<P> Caravan<P> {
         }
     }
 
+    /// As [`push_header`](Self::push_header) of a header that `finish` completes where it lies: what is made of small parts and copied at
+    /// once would wait until the parts are stored.
+    #[inline]
+    #[expect(clippy::arithmetic_side_effects, reason = "PDUs of one caravan, which a queue's entries bound")]
+    pub fn push_header_with<const BYTES: usize>(
+        &mut self,
+        header: &[u8; BYTES],
+        has_digest: bool,
+        padding: usize,
+        finish: impl FnOnce(&mut [u8; BYTES]),
+    ) {
+        self.filling.pdu_count += 1;
+        self.filling.push_bytes(header);
+        if let Some(header) = self.filling.bytes.last_chunk_mut() {
+            finish(header);
+        }
+        if has_digest || padding > 0 {
+            self.push_trailer(BYTES, has_digest, padding);
+        }
+    }
+
     /// Adds what follows the header that was pushed last. It reads that where it lies now: a header whose address is
     /// taken nowhere is built there, too.
     #[inline(never)]

@@ -15,9 +15,11 @@ use std::ops::Range;
 
 use wire::U16;
 use wire::cqe::Cqe;
-use wire::digest::DataDigest;
+use wire::digest::{DIGEST_BYTES, DataDigest};
 use wire::opcode::AdminOpcode;
-use wire::pdu::{CapsuleCmd, CapsuleResp, DataPdu, Digests, IcResp, PduFlags, PduLayout, PduType, R2t};
+use wire::pdu::{
+    CAPSULE_CMD_BYTES, CapsuleCmd, CapsuleResp, DataPdu, Digests, IcResp, PduFlags, PduLayout, PduType, R2t,
+};
 use wire::sgl::Sgl;
 use wire::sqe::Sqe;
 use wire::status::Status;
@@ -42,6 +44,9 @@ pub trait DataBuffer {
     fn part_mut(&mut self, offset: usize) -> &mut [u8];
 }
 
+/// A command's data has so many bytes at most: header, padding and digest are to have room in a PDU length.
+pub const LENGTH_MAX: u32 = u32::MAX - 1025;
+
 /// What data a command moves, and whose.
 #[derive(Debug)]
 pub enum Transfer<B> {
@@ -56,6 +61,17 @@ pub enum Transfer<B> {
         /// Whether every byte must come.
         is_exact: bool,
     },
+}
+
+impl<B: DataBuffer> Transfer<B> {
+    /// Bytes of the data.
+    #[inline]
+    fn length(&self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::ToController(buffer) | Self::FromController { buffer, .. } => buffer.length(),
+        }
+    }
 }
 
 /// The end of a command. `U` is what its submitter knows it by.
@@ -224,6 +240,15 @@ enum Incoming {
 const INDEX_BITS: u32 = 10;
 const INDEX_MASK: u16 = (1 << INDEX_BITS) - 1;
 
+/// Whether a header so long is followed by its digest, and by how much padding.
+#[inline]
+#[expect(clippy::arithmetic_side_effects, reason = "a layout begins with its header and digest")]
+fn trailer(layout: &PduLayout, header_length: usize) -> (bool, usize) {
+    let has_digest = layout.header_digest_at().is_some();
+    let bare = header_length + if has_digest { DIGEST_BYTES } else { 0 };
+    (has_digest, usize::from(layout.prefix_length()) - bare)
+}
+
 impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
     /// The queue of a connection that is about to be made, for at most `limit` commands at once (1 to
     /// [`HOST_SLOT_COUNT_MAX`]). Its ICReq is in the caravan.
@@ -267,28 +292,40 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
     /// # Errors
     /// [`Refused`], with the data.
     #[inline]
+    pub fn submit(&mut self, sqe: Sqe, transfer: Transfer<B>, user: U) -> Result<(), Refused<B>> {
+        if transfer.length() > LENGTH_MAX as usize {
+            return Err(Refused::TooLong(transfer));
+        }
+        if !self.has_room() {
+            return Err(Refused::Full(transfer));
+        }
+        self.submit_where_room(sqe, transfer, user);
+        Ok(())
+    }
+
+    /// As [`submit`](Self::submit), where it is known that the queue [has room](Self::has_room) and that the data is not longer than
+    /// [`LENGTH_MAX`]. Nothing can come back, so the command goes to its slot without a stop in memory.
+    ///
+    /// # Panics
+    /// If the data is longer.
+    #[inline]
     #[expect(
         clippy::expect_used,
         clippy::indexing_slicing,
-        reason = "slots are ours, and the length was checked"
+        reason = "slots are ours; the length is what callers vouch for"
     )]
-    pub fn submit(&mut self, sqe: Sqe, transfer: Transfer<B>, user: U) -> Result<(), Refused<B>> {
-        let (length, is_write) = match &transfer {
-            Transfer::None => (0, false),
-            Transfer::ToController(buffer) => (buffer.length(), true),
-            Transfer::FromController { buffer, .. } => (buffer.length(), false),
-        };
-        // Leaves room for header, padding and digest in a PDU length.
-        let Some(length) = u32::try_from(length).ok().filter(|&length| length < u32::MAX - 1024) else {
-            return Err(Refused::TooLong(transfer));
-        };
-        let Some(slot) = self.take_slot() else { return Err(Refused::Full(transfer)) };
+    pub fn submit_where_room(&mut self, sqe: Sqe, transfer: Transfer<B>, user: U) {
+        let is_write = matches!(transfer, Transfer::ToController(_));
+        let length = u32::try_from(transfer.length()).expect("data no longer than LENGTH_MAX");
+        let slot = self.take_slot();
         let is_in_capsule = is_write && length > 0 && length <= self.in_capsule_bytes(&sqe);
         let entry = &mut self.slots[usize::from(slot)];
         entry.generation = entry.generation.wrapping_add(1) & 0x3f;
         entry.sqe = sqe;
-        entry.sqe.cid.set(u16::from(entry.generation) << INDEX_BITS | slot);
-        entry.sqe.dptr = if is_in_capsule { Sgl::in_capsule(length) } else { Sgl::transport(length) };
+        let cid = u16::from(entry.generation) << INDEX_BITS | slot;
+        let dptr = if is_in_capsule { Sgl::in_capsule(length) } else { Sgl::transport(length) };
+        entry.sqe.cid.set(cid);
+        entry.sqe.dptr = dptr;
         entry.state = State::Live(Command {
             user,
             transfer,
@@ -303,13 +340,17 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
             false => self.layouts.bare_capsule,
             true => self.layouts.full_capsule.resized(length).expect("the length was checked"),
         };
-        let pdu = CapsuleCmd::new(&layout, entry.sqe);
-        self.push_pdu(&layout, pdu.as_bytes());
+        let header: [u8; CAPSULE_CMD_BYTES] = zerocopy::transmute!(CapsuleCmd::new(&layout, sqe));
+        let (has_digest, padding) = trailer(&layout, header.len());
+        self.caravan.push_header_with(&header, has_digest, padding, |header| {
+            let capsule: &mut CapsuleCmd = zerocopy::transmute_mut!(header);
+            capsule.sqe.cid.set(cid);
+            capsule.sqe.dptr = dptr;
+        });
         self.caravan.count_command();
         if is_in_capsule {
             self.push_data(slot, 0..length, false);
         }
-        Ok(())
     }
 
     /// Data up to this length goes in the capsule. A Fabrics command carries its data there on every queue, as far as every
@@ -342,15 +383,13 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
 
     #[inline]
     #[expect(clippy::arithmetic_side_effects, reason = "below the limit")]
-    fn take_slot(&mut self) -> Option<u16> {
-        if !self.has_room() {
-            return None;
-        }
+    fn take_slot(&mut self) -> u16 {
+        debug_assert!(self.has_room(), "a command for a queue without room");
         self.live_count += 1;
-        Some(match self.free.pop() {
+        match self.free.pop() {
             Some(slot) => slot,
             None => self.add_slot(),
-        })
+        }
     }
 
     #[cold]
@@ -366,11 +405,8 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
     }
 
     #[inline]
-    #[expect(clippy::arithmetic_side_effects, reason = "a layout begins with its header and digest")]
     fn push_pdu(&mut self, layout: &PduLayout, header: &[u8]) {
-        let has_digest = layout.header_digest_at().is_some();
-        let bare = header.len() + if has_digest { wire::digest::DIGEST_BYTES } else { 0 };
-        let padding = usize::from(layout.prefix_length()) - bare;
+        let (has_digest, padding) = trailer(layout, header.len());
         self.caravan.push_header(header, has_digest, padding);
     }
 

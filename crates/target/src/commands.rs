@@ -261,7 +261,7 @@ impl Commands {
     pub(crate) fn begin<I: Io<Message>>(
         &mut self,
         io: &mut I,
-        caller: Caller,
+        caller: &Caller,
         sqe: &Sqe,
         data: &[u8],
     ) -> Begun {
@@ -391,7 +391,7 @@ impl Commands {
             self.running.remove(ticket);
             return;
         };
-        let ended = match self.begin_with(io, caller, &sqe, &[], supply, Some(ticket)) {
+        let ended = match self.begin_with(io, &caller, &sqe, &[], supply, Some(ticket)) {
             Begun::Started { .. } => return,
             Begun::Complete(status, result) => Ended { status, result, ..ended },
             Begun::Data(payload, length) => Ended { data: Some((payload, length)), ..ended },
@@ -472,7 +472,7 @@ impl Commands {
     ) {
         let caller = Caller { owner: Owner::Control(asked_by), subsystem, must_own: false };
         let sqe = Sqe::flush(Nsid::ALL);
-        if let Begun::Complete(status, result) = self.begin(io, caller, &sqe, &[]) {
+        if let Begun::Complete(status, result) = self.begin(io, &caller, &sqe, &[]) {
             self.ended.push_back(Ended { result, ..Ended::new(caller.owner, sqe, status) });
         }
     }

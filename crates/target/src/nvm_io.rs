@@ -26,7 +26,7 @@ impl Commands {
     pub(crate) fn begin_with<I: Io<Message>>(
         &mut self,
         io: &mut I,
-        caller: Caller,
+        caller: &Caller,
         sqe: &Sqe,
         data: &[u8],
         supply: Supply,
@@ -55,7 +55,7 @@ impl Commands {
     }
 
     /// Where a command's blocks are, if they are in the namespace.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn extent(
         &mut self,
         subsystem: SubsystemId,
@@ -85,7 +85,7 @@ impl Commands {
 pub(crate) struct Start<'a, I> {
     pub(crate) commands: &'a mut Commands,
     pub(crate) io: &'a mut I,
-    pub(crate) caller: Caller,
+    pub(crate) caller: &'a Caller,
     pub(crate) sqe: &'a Sqe,
     /// Data of its capsule.
     pub(crate) data: &'a [u8],
@@ -216,7 +216,7 @@ impl<I: Io<Message>> Start<'_, I> {
             let running = Running::new(self.caller.owner, *self.sqe, None, step);
             let parent = self.commands.running.insert(running);
             for at in all {
-                let caller = Caller { owner: Owner::Parent(parent), ..self.caller };
+                let caller = Caller { owner: Owner::Parent(parent), ..*self.caller };
                 let step = Step::Backend(After::Complete);
                 let ticket = self.commands.run((caller, self.sqe, None), at, step);
                 if self.has_log(at) {
@@ -383,7 +383,7 @@ impl<I: Io<Message>> Start<'_, I> {
         self.commands.namespace(self.caller.subsystem, nsid)
     }
 
-    #[inline]
+    #[inline(always)]
     fn extent(&mut self, command: &BlockCommand) -> Checked<Extent> {
         self.commands.extent(self.caller.subsystem, self.sqe.nsid(), command)
     }
@@ -503,7 +503,7 @@ impl<I: Io<Message>> Start<'_, I> {
     }
 
     pub(crate) fn run(&mut self, at: AttachedIndex, step: Step) -> Ticket {
-        self.commands.run((self.caller, self.sqe, self.ticket), at, step)
+        self.commands.run((*self.caller, self.sqe, self.ticket), at, step)
     }
 
     /// Puts the command aside until its range is free, or there is a buffer for it: it has data, or others wait for it.

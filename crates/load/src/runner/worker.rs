@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use host::{Association, Command, Completion, InvalidCommand, LaneClass, Namespace, QueueMap, RefusedReason};
+use host::{
+    Association, Command, Completion, InvalidCommand, LaneClass, Namespace, QueueMap, Refused, RefusedReason,
+};
 
 use super::buffer::IoBuffer;
 use super::lanes::Lanes;
@@ -273,40 +275,42 @@ impl Running<Worker<'_>> {
                 blocks += u64::from(step.blocks);
                 let command = command(self.worker.namespace, step);
                 let slot = load.free.pop().expect("a generator keeps to its depth");
-                load.operations[usize::try_from(slot).expect("a slot")] = operation;
+                let kept = &mut load.operations[usize::try_from(slot).expect("a slot")];
+                *kept = operation;
                 let buffer = matches!(step.kind, Kind::Read | Kind::Write).then(|| {
                     let mut buffer = load.buffers.pop().expect("as many as slots");
-                    buffer.resize(load.generator.length_bytes(&operation));
+                    buffer.resize(load.generator.length_bytes(kept));
                     if step.kind == Kind::Write {
-                        load.generator.stamp(&operation, 0, buffer.bytes_mut());
+                        load.generator.stamp(kept, 0, buffer.bytes_mut());
                     }
                     buffer
                 });
                 let user = (index as u64) << LOAD_SHIFT | slot;
-                let mut lane = index;
-                let command = command.map(|command| {
-                    if !by_class {
-                        return command;
+                // What was made is handed on where it lies: moved, it would have to be in memory first.
+                let submitted = match command {
+                    Ok(command) if !by_class => {
+                        self.set.submit(index, command, buffer, user).map_err(|refused| (index, refused))
                     }
-                    let command = if load.polls(polled_percent) { command.polled() } else { command };
-                    lane = self.set.next_lane(&command);
-                    command
-                });
-                let Err(refused) = command.map_err(host::Error::Command).and_then(|command| {
-                    self.set.submit(lane, command, buffer, user).map_err(|refused| {
-                        load.buffers.extend(refused.buffer);
-                        match (refused.reason, self.set.over(lane)) {
-                            (RefusedReason::Ended, Some(over)) => over.clone(),
-                            (reason, _) => host::Error::Refused { command: step.kind.name(), reason },
-                        }
-                    })
-                }) else {
-                    continue;
+                    Ok(command) => {
+                        let command = if load.polls(polled_percent) { command.polled() } else { command };
+                        let lane = self.set.next_lane(&command);
+                        self.set.submit(lane, command, buffer, user).map_err(|refused| (lane, refused))
+                    }
+                    Err(invalid) => {
+                        self.error.get_or_insert(host::Error::Command(invalid));
+                        Err((index, Refused { reason: RefusedReason::Full, buffer }))
+                    }
                 };
+                let Err((lane, refused)) = submitted else { continue };
+                load.buffers.extend(refused.buffer);
+                self.error.get_or_insert_with(|| match (refused.reason, self.set.over(lane)) {
+                    (RefusedReason::Ended, Some(over)) => over.clone(),
+                    (reason, _) => host::Error::Refused { command: step.kind.name(), reason },
+                });
                 load.free.push(slot);
-                load.generator.on_failure(&operation, Failure::Disconnected, &mut self.recorder);
+                let kept = load.operations[usize::try_from(slot).expect("a slot")];
+                load.generator.on_failure(&kept, Failure::Disconnected, &mut self.recorder);
                 load.generator.stop();
-                self.error.get_or_insert(refused);
                 self.worker.shared.stops.store(true, Ordering::Relaxed);
             }
         }
@@ -383,7 +387,7 @@ impl Running<Worker<'_>> {
 }
 
 /// The command for a step.
-#[inline]
+#[inline(always)]
 pub(super) fn command(namespace: &Namespace, step: Step) -> Result<Command, InvalidCommand> {
     match step.kind {
         Kind::Read => namespace.read(step.slba, step.blocks),

@@ -319,7 +319,7 @@ impl Serving {
             if self.lines_up(index, slot, sqe, &data) {
                 return;
             }
-            let begun = self.commands.begin(io, caller, sqe, &data);
+            let begun = self.commands.begin(io, &caller, sqe, &data);
             return self.on_begun(io, index, slot, sqe, begun);
         }
         if fuse == Fuse::FIRST {
@@ -453,7 +453,7 @@ impl Serving {
         let Some(caller) = self.caller(index, slot) else { return };
         let supply = Supply::Buffer(buffer);
         let followed_ns = is_followed.then(|| io.clock_ns());
-        let begun = self.commands.begin_with(io, caller, sqe, &[], supply, Some(ticket));
+        let begun = self.commands.begin_with(io, &caller, sqe, &[], supply, Some(ticket));
         if let Some(begun_ns) = followed_ns {
             self.follow(io, index, slot, begun_ns, &begun);
         }

@@ -292,7 +292,7 @@ impl Serving {
                         let owner = Owner::Lane { index, generation, slot };
                         let caller = Caller { owner, subsystem, must_own };
                         let followed_ns = lane.watch.follows_next().then(|| io.clock_ns());
-                        let begun = self.commands.begin(io, caller, &sqe, data);
+                        let begun = self.commands.begin(io, &caller, &sqe, data);
                         if let Some(begun_ns) = followed_ns {
                             self.follow(io, index, slot, begun_ns, &begun);
                         }
