@@ -9,6 +9,16 @@
 //! assert_eq!(address, same);
 //! # Ok::<(), nvlane_host::AddressError>(())
 //! ```
+// What a controller has sent must not be able to end us: see docs/testing.md.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::unwrap_used
+    )
+)]
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, ToSocketAddrs};
@@ -231,6 +241,7 @@ fn from_pairs(text: &str) -> Result<Address, AddressError> {
 }
 
 /// Cuts at white space and semicolons, and at commas where a key follows: a subsystem's name may contain commas.
+#[expect(clippy::arithmetic_side_effects, reason = "behind a comma that is there")]
 fn parts(text: &str) -> impl Iterator<Item = &str> {
     let pieces = text.split([' ', '\t', '\n', ';']);
     pieces.flat_map(|piece| {
@@ -298,6 +309,7 @@ fn from_url(text: &str) -> Result<Address, AddressError> {
 }
 
 /// Host, in brackets if it is written so, and port.
+#[expect(clippy::arithmetic_side_effects, reason = "behind a bracket that is there")]
 fn split_port(authority: &str) -> Result<(&str, Option<&str>), AddressError> {
     if authority.starts_with('[') {
         let end = authority.find(']').ok_or_else(|| AddressError::OpenBracket(authority.into()))?;

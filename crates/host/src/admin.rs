@@ -1,4 +1,14 @@
 //! Admin commands of callers: carried by the keeper's thread, answered to the caller's.
+// What a controller has sent must not be able to end us: see docs/testing.md.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::unwrap_used
+    )
+)]
 
 use proto::host_controller::RequestData;
 use wire::feature::{Fid, GetFeatures, SetFeatures};
@@ -95,6 +105,7 @@ impl Association {
     }
 }
 
+#[expect(clippy::expect_used, reason = "it is masked")]
 fn low_dword(result: u64) -> u32 {
     u32::try_from(result & 0xffff_ffff).expect("masked")
 }

@@ -9,6 +9,16 @@
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+// What a controller has sent must not be able to end us: see docs/testing.md.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::unwrap_used
+    )
+)]
 
 use std::collections::HashSet;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -111,6 +121,10 @@ impl LogReader {
 
     /// The part to read next; `None` when everything is there.
     #[must_use]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "what is read is at most the count, and that the limit"
+    )]
     pub fn next_part(&self) -> Option<GetLogPage> {
         let record = DISCOVERY_RECORD_BYTES as u64;
         let read = self.entries.len() as u64;
@@ -144,17 +158,17 @@ impl LogReader {
             }
             ReaderState::Entries => {
                 let entries = if self.can_offset {
-                    <[DiscoveryEntry]>::ref_from_bytes(
-                        &part[..part.len() - part.len() % DISCOVERY_RECORD_BYTES],
-                    )
-                    .map_err(|_| LogError::Short)?
+                    let whole_count = part.len() / DISCOVERY_RECORD_BYTES;
+                    let entries = <[DiscoveryEntry]>::ref_from_prefix_with_elems(part, whole_count);
+                    entries.map_err(|_| LogError::Short)?.0
                 } else {
                     DiscoveryLog::new(part).ok_or(LogError::Short)?.entries
                 };
                 if entries.is_empty() {
                     return Err(LogError::Short);
                 }
-                let left = usize::try_from(self.count).expect("few") - self.entries.len();
+                let count = usize::try_from(self.count).map_err(|_| LogError::Short)?;
+                let left = count.saturating_sub(self.entries.len());
                 self.entries.extend(entries.iter().take(left));
                 if self.entries.len() as u64 == self.count {
                     self.state = ReaderState::Check;
@@ -164,7 +178,7 @@ impl LogReader {
             }
             ReaderState::Check => {
                 let (header, _) = DiscoveryHeader::ref_from_prefix(part).map_err(|_| LogError::Short)?;
-                self.attempt_count += 1;
+                self.attempt_count = self.attempt_count.saturating_add(1);
                 if header.genctr.get() == self.generation {
                     self.state = ReaderState::Done;
                 } else if self.attempt_count >= ATTEMPT_COUNT_MAX {
@@ -286,6 +300,7 @@ pub struct Survey {
 ///
 /// # Errors
 /// As [`discover`], about the first service; failures of others are in the survey.
+#[expect(clippy::arithmetic_side_effects, reason = "no deeper than the limit")]
 pub fn survey(address: &Address, options: &Options) -> Result<Survey, Error> {
     let mut survey = Survey::default();
     let mut seen = HashSet::from([key(address)]);

@@ -1,5 +1,15 @@
 //! What a controller tells when it is asked: Identify and log pages, typed. Text in them is escaped when it is displayed.
 //! wire §10, §11
+// What a controller has sent must not be able to end us: see docs/testing.md.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::unwrap_used
+    )
+)]
 
 use wire::id::{Csi, Nsid};
 use wire::identify::controller::IdentifyController;
@@ -87,9 +97,9 @@ impl Association {
         let step = if can_offset { LOG_PART_BYTES } else { page.length_bytes };
         let mut log = Vec::new();
         while (log.len() as u64) < page.length_bytes {
-            let left = page.length_bytes - log.len() as u64;
+            let left = page.length_bytes.saturating_sub(log.len() as u64);
             let length_bytes = left.min(step);
-            let offset = page.offset + log.len() as u64;
+            let offset = page.offset.saturating_add(log.len() as u64);
             let part = self.log_part(GetLogPage { length_bytes, offset, rae: true, ..page }, nsid)?;
             let is_short = (part.len() as u64) < length_bytes;
             log.extend_from_slice(&part);

@@ -10,6 +10,16 @@
 //! before its answer, it ends with [`Failure::Interrupted`](crate::Failure::Interrupted), and may or may not have happened. The same goes for
 //! a batch as a whole, whose operations may then have happened in part: a prefix of those on each partition of the target. Who has to know
 //! asks for the number, or uses compare-and-swap with values that tell attempts apart.
+// What a controller has sent must not be able to end us: see docs/testing.md.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::unwrap_used
+    )
+)]
 
 mod batch;
 
@@ -169,6 +179,7 @@ impl KeyValueNamespace {
     ///
     /// # Errors
     /// [`InvalidCommand::Unsupported`].
+    #[expect(clippy::expect_used, reason = "two of three words")]
     pub fn atomic(&self, key: &Key, atomic: &AtomicOperation) -> Result<Command, InvalidCommand> {
         self.check_vendor(KvVendorCommands::ATOMIC, "Atomic")?;
         let mut sqe = Sqe::kv_atomic(self.nsid, key, atomic);

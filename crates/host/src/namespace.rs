@@ -2,6 +2,16 @@
 //!
 //! A [`Namespace`] is a value: what was known of it when it was asked for. It makes commands, checking their ranges
 //! and sizes, so that what a lane submits can be executed.
+// What a controller has sent must not be able to end us: see docs/testing.md.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::unwrap_used
+    )
+)]
 
 use std::sync::Arc;
 
@@ -118,6 +128,7 @@ impl Namespace {
     ///
     /// # Errors
     /// Why it cannot be read or written.
+    #[expect(clippy::arithmetic_side_effects, reason = "a geometry has no blocks of no bytes")]
     pub fn new(info: NamespaceInfo, limits: Limits) -> Result<Self, Unusable> {
         let Geometry { lba_bytes, block_count } = info.geometry?;
         if limits.transfer_bytes_max < lba_bytes {
@@ -154,6 +165,7 @@ impl Namespace {
 
     /// Size in bytes.
     #[must_use]
+    #[expect(clippy::arithmetic_side_effects, reason = "a geometry of more is refused")]
     pub fn size_bytes(&self) -> u64 {
         self.block_count * u64::from(self.lba_bytes)
     }
@@ -188,6 +200,7 @@ impl Namespace {
     }
 
     #[inline]
+    #[expect(clippy::arithmetic_side_effects, reason = "at most the transfer limit, of 32 bits")]
     fn check_transfer(&self, lba: u64, blocks: u32) -> Result<u32, InvalidCommand> {
         self.check_range(lba, blocks.into())?;
         if blocks > self.transfer_blocks_max {
@@ -291,6 +304,7 @@ impl Namespace {
         self.blocks_within(self.limits().write_zeroes_bytes_max)
     }
 
+    #[expect(clippy::arithmetic_side_effects, reason = "a geometry has no blocks of no bytes")]
     fn blocks_within(&self, limit_bytes: Option<u64>) -> u32 {
         let blocks = limit_bytes.map_or(BLOCKS_MAX.into(), |bytes| bytes / u64::from(self.lba_bytes));
         u32::try_from(blocks).unwrap_or(BLOCKS_MAX).clamp(1, BLOCKS_MAX)
@@ -324,10 +338,8 @@ impl Namespace {
         }
         let attributes = DsmAttributes::DEALLOCATE;
         let sqe = DatasetManagement { range_count, attributes }.to_sqe(self.nsid);
-        let bytes = |range: &BlockRange| -> [u8; 16] {
-            let range = DsmRange::new(range.lba, range.blocks);
-            range.as_bytes().try_into().expect("16 bytes")
-        };
+        let bytes =
+            |range: &BlockRange| -> [u8; 16] { zerocopy::transmute!(DsmRange::new(range.lba, range.blocks)) };
         let payload = match ranges {
             [range] => Payload::Range(RangeBytes(bytes(range))),
             _ => Payload::Own(ranges.iter().flat_map(bytes).collect()),
@@ -352,7 +364,7 @@ impl Namespace {
             if u64::from(source.blocks) > limit {
                 return Err(InvalidCommand::TooLong { blocks: source.blocks.into(), limit });
             }
-            total += u64::from(source.blocks);
+            total = total.saturating_add(source.blocks.into());
         }
         if total > copy.blocks.into() {
             return Err(InvalidCommand::TooLong { blocks: total, limit: copy.blocks.into() });
@@ -380,6 +392,7 @@ impl Namespace {
         if !offset.is_multiple_of(lba_bytes) || !length.is_multiple_of(lba_bytes) {
             return Err(InvalidCommand::Unaligned { offset, length, lba_bytes: self.lba_bytes });
         }
+        #[expect(clippy::arithmetic_side_effects, reason = "a geometry has no blocks of no bytes")]
         let (lba, blocks) = (offset / lba_bytes, length / lba_bytes);
         self.check_range(lba, blocks)?;
         Ok((lba, blocks))
@@ -388,12 +401,12 @@ impl Namespace {
     /// Cuts a range into parts of at most `blocks_max` blocks.
     pub fn split(lba: u64, blocks: u64, blocks_max: u32) -> impl Iterator<Item = BlockRange> {
         let step = blocks_max.max(1);
-        let mut done = 0;
+        let mut done = 0u64;
         std::iter::from_fn(move || {
-            let left = blocks - done;
+            let left = blocks.saturating_sub(done);
             let count = u32::try_from(left).unwrap_or(u32::MAX).min(step);
-            let range = BlockRange { lba: lba + done, blocks: count };
-            done += u64::from(count);
+            let range = BlockRange { lba: lba.saturating_add(done), blocks: count };
+            done = done.saturating_add(count.into());
             (count > 0).then_some(range)
         })
     }

@@ -1,4 +1,14 @@
 //! Values as single numbers: read, changed and written in one step.
+// What a host has sent must not be able to end us: see docs/testing.md.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::unwrap_used
+    )
+)]
 
 use crate::processor::{Attributes, Condition, KeyHash, Processor, Stored};
 
@@ -79,6 +89,11 @@ impl Atomic {
 
 impl Processor {
     /// Changes the number that is a key's value.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "the number has 4 or 8 bytes"
+    )]
     pub fn atomic(&mut self, hash: KeyHash, key: &[u8], atomic: Atomic) -> AtomicResult {
         let Some(place) = self.find(hash, key) else { return AtomicResult::NotFound };
         let bytes = self.value(place).head();

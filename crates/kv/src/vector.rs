@@ -2,6 +2,16 @@
 //!
 //! A value of many elements moves once, or not at all, instead of once per element. Elements are
 //! little-endian; the loops are written so that the compiler makes vector instructions of them.
+// What a host has sent must not be able to end us: see docs/testing.md.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::unwrap_used
+    )
+)]
 
 use crate::processor::{KeyHash, Place, Processor};
 
@@ -206,6 +216,11 @@ pub fn reduce(element: Element, function: Function, values: &[u8], state: &mut [
 ///
 /// # Panics
 /// As [`update_by_scalar`].
+#[expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "no more elements are kept than there are"
+)]
 pub fn filter(element: Element, comparison: Comparison, values: &[u8], operand: &[u8], kept: &mut Vec<u8>) {
     macro_rules! each {
         ($type:ty) => {{

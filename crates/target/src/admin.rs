@@ -1,4 +1,14 @@
 //! Admin commands, one file each, and what they have in common.
+// What a host has sent must not be able to end us: see docs/testing.md.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::unwrap_used
+    )
+)]
 
 pub(crate) mod abort;
 pub(crate) mod async_event_request;

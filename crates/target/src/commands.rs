@@ -5,6 +5,16 @@
 //!    ├──▶ RequestData ─(R2T)─▶ begin with the data
 //!    └──▶ Started ─▶ … on_completion, on_timer, retry … ─▶ next_ended
 //! ```
+// What a host has sent must not be able to end us: see docs/testing.md.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::unwrap_used
+    )
+)]
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -314,7 +324,7 @@ impl Commands {
     /// Commands of a lane that the backend still has, or whose end has not been taken.
     pub(crate) fn count_of_lane(&self, lane: u32, generation: u32) -> u32 {
         let ended = self.ended.iter().filter(|ended| ended.owner.is_of_lane(lane, generation)).count();
-        self.running.count_of_lane(lane, generation) + u32::try_from(ended).expect("as many as commands")
+        self.running.count_of_lane(lane, generation).saturating_add(u32::try_from(ended).unwrap_or(u32::MAX))
     }
 
     /// Lets commands that wait go on, as far as there are buffers. Says whether there may be more to do at once.
@@ -351,7 +361,7 @@ impl Commands {
     ) -> Option<usize> {
         let is_alone = self.shares.waiting_count() == 0;
         // What ends at once is not sent before the end of the turn: until then nobody knows whether the peer takes it.
-        let mut ended_bytes = 0;
+        let mut ended_bytes = 0usize;
         while let Some(ticket) = self.shares.first_in_line(lane) {
             let ended_count = self.ended.len();
             self.go_on(io, ticket, caller);
@@ -362,7 +372,7 @@ impl Commands {
                 _ => self.shares.leave_line(lane),
             }
             let data = self.ended.range(ended_count..).filter_map(|ended| ended.data.as_ref());
-            ended_bytes += data.map(|(payload, _)| payload.len()).sum::<usize>();
+            ended_bytes = ended_bytes.saturating_add(data.map(|(payload, _)| payload.len()).sum());
             if !is_alone || ended_bytes >= UNSENT_BYTES_MAX {
                 break;
             }
@@ -404,7 +414,7 @@ impl Commands {
 
     /// Takes a buffer to receive a waiting command's data into, or waits for one.
     fn room<I: Io<Message>>(&mut self, io: &mut I, ticket: Ticket, length: u32) {
-        let running = self.running.get_mut(ticket).expect("a running command");
+        let running = self.running.live_mut(ticket);
         let (owner, sqe) = (running.owner, running.sqe);
         let Some(buffer) = self.take_room(io.pool(), owner, &sqe, length) else {
             return self.line_up(ticket, Step::AwaitingRoom(length));
@@ -427,7 +437,7 @@ impl Commands {
     /// A command's data is asked for.
     pub(crate) fn receive(&mut self, ticket: Ticket, buffer: &Buffer, now_ns: u64) {
         self.running.charge(ticket, buffer.capacity());
-        self.running.get_mut(ticket).expect("a running command").step = Step::Receiving { since_ns: now_ns };
+        self.running.live_mut(ticket).step = Step::Receiving { since_ns: now_ns };
     }
 
     /// Puts a new command at the end of its lane's line.
@@ -438,8 +448,9 @@ impl Commands {
     }
 
     /// Puts a command at the end of its lane's line.
+    #[expect(clippy::expect_used, reason = "only commands of lanes take buffers")]
     pub(crate) fn line_up(&mut self, ticket: Ticket, step: Step) {
-        let running = self.running.get_mut(ticket).expect("a running command");
+        let running = self.running.live_mut(ticket);
         running.step = step;
         let lane = running.owner.lane().expect("only commands of lanes take buffers");
         self.shares.line_up(lane, ticket);
@@ -447,7 +458,7 @@ impl Commands {
 
     /// Puts a command at the end of the line of those that wait.
     pub(crate) fn wait(&mut self, ticket: Ticket, supply: Supply) {
-        let running = self.running.get_mut(ticket).expect("a running command");
+        let running = self.running.live_mut(ticket);
         running.step = Step::Waiting(supply);
         self.waiting.push_back(ticket);
     }
@@ -493,7 +504,7 @@ impl Commands {
             Step::Backend(
                 After::Read { .. } | After::Complete | After::Compare(_) | After::Verify { .. },
             ) => {
-                let at = running.namespace.expect("a backend was asked");
+                let at = running.asked_namespace();
                 let Some(request) = self.namespaces.get_mut(at).backend.withdraw(ticket) else {
                     return false;
                 };
@@ -526,7 +537,7 @@ impl Commands {
         let running = Running::new(caller.owner, *sqe, Some(at), step);
         match ticket {
             Some(ticket) => {
-                let before = self.running.get_mut(ticket).expect("a running command");
+                let before = self.running.live_mut(ticket);
                 *before = Running { taken_bytes: before.taken_bytes, ..running };
                 ticket
             }
@@ -546,9 +557,14 @@ impl Commands {
     }
 
     /// The backend is done with a ticket: the next step of its command, or its end.
+    #[expect(
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        reason = "a backend of ours gives back the buffer it got"
+    )]
     fn on_reply<I: Io<Message>>(&mut self, io: &mut I, ticket: Ticket, reply: Reply) {
-        let running = self.running.get_mut(ticket).expect("a ticket gets one reply");
-        let at = running.namespace.expect("a backend was asked");
+        let running = self.running.live_mut(ticket);
+        let at = running.asked_namespace();
         let Step::Backend(after) = std::mem::replace(&mut running.step, Step::Between) else {
             unreachable!("only commands that the backend has are replied to")
         };
@@ -594,7 +610,7 @@ impl Commands {
     }
 
     fn on_failure<I: Io<Message>>(&mut self, io: &mut I, ticket: Ticket, after: After, error: StoreError) {
-        let running = self.running.get_mut(ticket).expect("a running command");
+        let running = self.running.live_mut(ticket);
         let is_read = !matches!(after, After::Complete | After::Deallocate { .. } | After::FusedWrite(_));
         let status = status_of(error, is_read);
         tracing::debug!(%error, opcode = running.sqe.opcode, "command failed");
@@ -617,7 +633,7 @@ impl Commands {
         second: Status,
     ) {
         io.post(0, Message::Lock(LockMessage::Unlock(self.holder(lock))));
-        let running = self.running.remove(ticket).expect("a pair ends once");
+        let running = self.running.end(ticket);
         if let Some(at) = running.namespace {
             self.table_settled |= self.namespaces.end(at);
         }
@@ -636,7 +652,7 @@ impl Commands {
 
     /// A running command has ended.
     pub(crate) fn end(&mut self, ticket: Ticket, status: Status, result: u64, data: Option<(Payload, u32)>) {
-        let running = self.running.remove(ticket).expect("a command ends once");
+        let running = self.running.end(ticket);
         if let Some(at) = running.namespace {
             self.table_settled |= self.namespaces.end(at);
         }
@@ -648,8 +664,9 @@ impl Commands {
         }
     }
 
+    #[expect(clippy::arithmetic_side_effects, reason = "each of its parts ends once")]
     fn on_part_ended(&mut self, parent: Ticket, part: Status) {
-        let running = self.running.get_mut(parent).expect("a parent outlives its parts");
+        let running = self.running.live_mut(parent);
         let Step::Backend(After::FlushAll { left, status }) = &mut running.step else {
             unreachable!("only flushes have parts")
         };
@@ -663,6 +680,11 @@ impl Commands {
         }
     }
 
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        reason = "a chunk of a range in the namespace"
+    )]
     fn verify<I: Io<Message>>(
         &mut self,
         io: &mut I,
@@ -678,6 +700,7 @@ impl Commands {
         self.start_in(io, at, ticket, Request::Read { offset, buffer });
     }
 
+    #[expect(clippy::arithmetic_side_effects, reason = "a range ends after it begins")]
     fn deallocate<I: Io<Message>>(
         &mut self,
         io: &mut I,
@@ -691,6 +714,11 @@ impl Commands {
         self.start_in(io, at, ticket, request);
     }
 
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        reason = "a chunk of a range in the namespace"
+    )]
     fn copy<I: Io<Message>>(
         &mut self,
         io: &mut I,
@@ -717,6 +745,6 @@ impl Commands {
     }
 
     pub(crate) fn set_after(&mut self, ticket: Ticket, after: After) {
-        self.running.get_mut(ticket).expect("a running command").step = Step::Backend(after);
+        self.running.live_mut(ticket).step = Step::Backend(after);
     }
 }

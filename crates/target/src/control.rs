@@ -14,6 +14,16 @@
 //!
 //! The driver calls an input, then drains [`Control::next_message`], and calls [`Control::on_deadline`] when
 //! [`Control::next_deadline_ns`] has come. Every command gets exactly one answer, unless its lane ends first.
+// What a host has sent must not be able to end us: see docs/testing.md.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::unwrap_used
+    )
+)]
 
 mod apply;
 mod commands;
@@ -233,8 +243,8 @@ impl Control {
     /// Time has passed: to be called at or after [`next_deadline_ns`](Self::next_deadline_ns).
     pub fn on_deadline(&mut self, now_ns: u64) {
         let Some(wake_ns) = self.wake_ns.filter(|wake_ns| *wake_ns <= now_ns) else { return };
-        if now_ns - wake_ns >= LATE_NS {
-            self.wake_ns = Some(now_ns + LATE_NS / 2);
+        if now_ns.saturating_sub(wake_ns) >= LATE_NS {
+            self.wake_ns = Some(now_ns.saturating_add(LATE_NS / 2));
             return;
         }
         self.wake_ns = None;

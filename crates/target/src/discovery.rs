@@ -2,6 +2,16 @@
 //!
 //! Every host has a log of its own: it lists only subsystems that the host may connect to, at addresses it
 //! can reach the way it came.
+// What a host has sent must not be able to end us: see docs/testing.md.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::unwrap_used
+    )
+)]
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};

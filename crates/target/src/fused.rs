@@ -5,6 +5,16 @@
 //! SECOND ▶ (its data) ─┴─▶ lock the range ─▶ compare ──equal──▶ write ─▶ both end, range unlocked
 //!                                               └─different──▶ 0x285 and 0x009
 //! ```
+// What a host has sent must not be able to end us: see docs/testing.md.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::unwrap_used
+    )
+)]
 
 use std::collections::VecDeque;
 
@@ -121,7 +131,7 @@ impl Pairs {
     /// What follows from what has arrived. Pull until `None`.
     pub(crate) fn next_verdict(&mut self) -> Option<Verdict> {
         for at in 0..self.pairs.len() {
-            let Pair { first, second: Some(second) } = &mut self.pairs[at] else { continue };
+            let Some(Pair { first, second: Some(second) }) = self.pairs.get_mut(at) else { continue };
             // One half has failed: so does the other, once.
             match (&first.state, &second.state) {
                 (HalfState::Failed, HalfState::Failed) => {
@@ -210,16 +220,16 @@ impl Commands {
         };
         // As with any data that was asked for before another namespace took the place of the first.
         let given = first.2.bytes().len().min(second.2.bytes().len());
-        if (given as u64) < extent.bytes {
+        let Some(length) = usize::try_from(extent.bytes).ok().filter(|&length| length <= given) else {
             return self.refuse_pair(owner, sqe, Status::DATA_SGL_LENGTH_INVALID.with_dnr());
-        }
-        self.next_lock += 1;
+        };
+        self.next_lock = self.next_lock.wrapping_add(1);
         let lock = self.next_lock;
         let pair = Box::new(FusedPair {
             expected: first.2,
             data: second.2,
             offset: extent.offset,
-            length: usize::try_from(extent.bytes).expect("a few blocks"),
+            length,
             is_durable: command.control.fua(),
             lock,
         });
@@ -227,7 +237,7 @@ impl Commands {
         let step = Step::Locking(pair);
         self.running.insert(Running::new(owner, sqe, Some(extent.at), step));
         let namespace = self.namespaces.get_mut(extent.at).id;
-        let blocks = command.slba..command.slba + u64::from(command.blocks);
+        let blocks = command.slba..command.slba.saturating_add(command.blocks.into());
         io.post(0, Message::Lock(LockMessage::Ask(Lock { holder: self.holder(lock), namespace, blocks })));
     }
 
@@ -240,13 +250,13 @@ impl Commands {
     pub(crate) fn on_lock_granted<I: Io<Message>>(&mut self, io: &mut I, lock: LockNumber) {
         let waits = |running: &Running| matches!(&running.step, Step::Locking(pair) if pair.lock == lock);
         let Some(ticket) = self.running.find(waits) else { return };
-        let running = self.running.get_mut(ticket).expect("just found");
-        let at = running.namespace.expect("a pair has a namespace");
+        let running = self.running.live_mut(ticket);
+        let at = running.asked_namespace();
         let Step::Locking(pair) = std::mem::replace(&mut running.step, Step::Between) else {
             unreachable!("just matched")
         };
         let attached = self.namespaces.get_mut(at);
-        match attached.backend.compare_now(pair.offset, &pair.expected.bytes()[..pair.length]) {
+        match attached.backend.compare_now(pair.offset, pair.expected_bytes()) {
             Some(Ok(is_equal)) => self.on_fused_compared(io, ticket, &pair, is_equal, None),
             Some(Err(error)) => {
                 self.end_pair(io, ticket, pair.lock, status_of(error, true), failed_pair());
@@ -273,7 +283,7 @@ impl Commands {
         pair: &FusedPair,
         buffer: Buffer,
     ) {
-        let is_equal = pair.expected.bytes()[..pair.length] == buffer[..pair.length];
+        let is_equal = buffer.get(..pair.length) == Some(pair.expected_bytes());
         self.on_fused_compared(io, ticket, pair, is_equal, Some(buffer));
     }
 
@@ -291,9 +301,9 @@ impl Commands {
             let status = Status::COMPARE_FAILURE.with_dnr();
             return self.end_pair(io, ticket, lock, status, failed_pair());
         }
-        let running = self.running.get_mut(ticket).expect("a running pair");
-        let at = running.namespace.expect("a pair has a namespace");
-        let data = &pair.data.bytes()[..pair.length];
+        let running = self.running.live_mut(ticket);
+        let at = running.asked_namespace();
+        let data = pair.data_bytes();
         match self.namespaces.get_mut(at).backend.write_now(pair.offset, data, pair.is_durable) {
             Some(result) => {
                 self.give_back(buffer);
@@ -306,7 +316,7 @@ impl Commands {
                     return self.end_pair(io, ticket, lock, Status::COMMAND_INTERRUPTED, failed_pair());
                 };
                 buffer.set_len(pair.length);
-                buffer.copy_from_slice(&pair.data.bytes()[..pair.length]);
+                buffer.copy_from_slice(pair.data_bytes());
                 self.set_after(ticket, After::FusedWrite(lock));
                 let request = Request::Write { offset: pair.offset, buffer, is_durable: pair.is_durable };
                 self.start_in(io, at, ticket, request);

@@ -1,6 +1,16 @@
 //! I/O commands of the NVM command set: what each asks of the store. wire §14
 //!
 //! Limits are compared in blocks, with checked arithmetic, before anything else happens.
+// What a host has sent must not be able to end us: see docs/testing.md.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::unwrap_used
+    )
+)]
 
 use reactor::{Buffer, Io};
 use store::{Geometry, Request, StoreError, Ticket};
@@ -109,6 +119,7 @@ pub(crate) struct Extent {
 
 impl<I: Io<Message>> Start<'_, I> {
     #[inline]
+    #[expect(clippy::expect_used, reason = "the length is at most the transfer limit, of 32 bits")]
     fn read(&mut self) -> Checked<Begun> {
         let extent = self.extent(&BlockCommand::from_sqe(self.sqe))?;
         let length = self.transfer(extent.bytes)?;
@@ -156,12 +167,12 @@ impl<I: Io<Message>> Start<'_, I> {
             return Ok(self.wait());
         }
         let attached = self.commands.namespaces.get_mut(extent.at);
-        let bytes = &bytes(self.data, &self.supply)[..length];
+        let bytes = first(bytes(self.data, &self.supply), length)?;
         match attached.backend.write_now(extent.offset, bytes, extent.is_fua) {
             Some(Ok(())) => Ok(Begun::Complete(Status::SUCCESS, 0)),
             Some(Err(error)) => Err(status_of(error, false)),
             None => {
-                let Some(buffer) = self.take_data(length) else { return Ok(self.wait()) };
+                let Some(buffer) = self.take_data(length)? else { return Ok(self.wait()) };
                 let request = Request::Write { offset: extent.offset, buffer, is_durable: extent.is_fua };
                 Ok(self.start(extent.at, After::Complete, request))
             }
@@ -204,6 +215,7 @@ impl<I: Io<Message>> Start<'_, I> {
         self.commands.namespaces.get_mut(at).has_keys().then_some(at)
     }
 
+    #[expect(clippy::expect_used, reason = "no more namespaces than there are ids, of 32 bits")]
     fn flush(&mut self) -> Checked<Begun> {
         self.check_plain()?;
         if self.sqe.nsid() == Nsid::ALL {
@@ -239,7 +251,7 @@ impl<I: Io<Message>> Start<'_, I> {
             return Ok(request);
         }
         let attached = self.commands.namespaces.get_mut(extent.at);
-        let expected = &bytes(self.data, &self.supply)[..length];
+        let expected = first(bytes(self.data, &self.supply), length)?;
         match attached.backend.compare_now(extent.offset, expected) {
             Some(Ok(true)) => Ok(Begun::Complete(Status::SUCCESS, 0)),
             Some(Ok(false)) => Err(compare_failure()),
@@ -276,6 +288,7 @@ impl<I: Io<Message>> Start<'_, I> {
         Ok(self.start(extent.at, After::Complete, request))
     }
 
+    #[expect(clippy::arithmetic_side_effects, reason = "ranges were held against the namespace, in blocks")]
     fn dataset_management(&mut self) -> Checked<Begun> {
         let command = DatasetManagement::from_sqe(self.sqe);
         let at = self.namespace(self.sqe.nsid())?;
@@ -311,6 +324,11 @@ impl<I: Io<Message>> Start<'_, I> {
         Ok(self.start(at, After::Deallocate { ranges }, request))
     }
 
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        reason = "a chunk of blocks in the namespace"
+    )]
     fn verify(&mut self) -> Checked<Begun> {
         let extent = self.extent(&BlockCommand::from_sqe(self.sqe))?;
         self.check_plain()?;
@@ -326,6 +344,11 @@ impl<I: Io<Message>> Start<'_, I> {
         Ok(self.start(extent.at, After::Verify { range }, request))
     }
 
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        reason = "ranges were held against the namespace, in blocks, and are 256 at most"
+    )]
     fn copy(&mut self) -> Checked<Begun> {
         let command = CopyCommand::from_sqe(self.sqe);
         let at = self.namespace(self.sqe.nsid())?;
@@ -415,6 +438,7 @@ impl<I: Io<Message>> Start<'_, I> {
     }
 
     #[inline]
+    #[expect(clippy::arithmetic_side_effects, reason = "blocks that were held against the namespace")]
     fn is_held_back(&mut self, extent: &Extent) -> bool {
         let blocks =
             extent.slba..extent.slba + (extent.bytes >> extent.geometry.block_bytes.trailing_zeros());
@@ -454,17 +478,20 @@ impl<I: Io<Message>> Start<'_, I> {
     }
 
     /// The host's data in a buffer for the backend; `None` if none is free.
-    fn take_data(&mut self, length: usize) -> Option<Buffer> {
+    fn take_data(&mut self, length: usize) -> Checked<Option<Buffer>> {
         if let Supply::Buffer(_) = self.supply {
             let Supply::Buffer(mut buffer) = std::mem::replace(&mut self.supply, Supply::None) else {
                 unreachable!("just matched")
             };
             buffer.set_len(length);
-            return Some(buffer);
+            return Ok(Some(buffer));
         }
-        let mut buffer = self.commands.take_at_last(self.io.pool(), length)?;
-        buffer.copy_from_slice(&bytes(self.data, &self.supply)[..length]);
-        Some(buffer)
+        let bytes = first(bytes(self.data, &self.supply), length)?;
+        let mut buffer = self.commands.take_at_last(self.io.pool(), length);
+        if let Some(buffer) = &mut buffer {
+            buffer.copy_from_slice(bytes);
+        }
+        Ok(buffer)
     }
 
     /// The host's data, to be kept while the command runs.
@@ -541,6 +568,12 @@ pub(crate) fn bytes<'a>(data: &'a [u8], supply: &'a Supply) -> &'a [u8] {
         Supply::None => data,
         other => other.bytes(),
     }
+}
+
+/// The first `length` bytes of the host's data, which are there as long as [`Start::host_data`] was asked.
+#[inline]
+fn first(bytes: &[u8], length: usize) -> Checked<&[u8]> {
+    bytes.get(..length).ok_or(Status::DATA_SGL_LENGTH_INVALID.with_dnr())
 }
 
 pub(crate) fn compare_failure() -> Status {

@@ -133,12 +133,24 @@ pub(crate) struct FusedPair {
     pub(crate) data: Supply,
     /// First byte of both.
     pub(crate) offset: u64,
-    /// Bytes of each.
+    /// Bytes of each: there are so many.
     pub(crate) length: usize,
     /// FUA was asked for.
     pub(crate) is_durable: bool,
     /// Its lock.
     pub(crate) lock: LockNumber,
+}
+
+impl FusedPair {
+    /// The bytes that are compared.
+    pub(crate) fn expected_bytes(&self) -> &[u8] {
+        &self.expected.bytes()[..self.length]
+    }
+
+    /// The bytes that are written.
+    pub(crate) fn data_bytes(&self) -> &[u8] {
+        &self.data.bytes()[..self.length]
+    }
 }
 
 /// A Copy under way, in bytes.
@@ -221,6 +233,14 @@ impl Running {
         Self { owner, sqe, namespace, step, taken_bytes: 0 }
     }
 
+    /// The namespace of a command that a backend was asked for.
+    ///
+    /// # Panics
+    /// If none was.
+    pub(crate) fn asked_namespace(&self) -> AttachedIndex {
+        self.namespace.expect("a backend was asked")
+    }
+
     /// The blocks that it is about to change in its namespace, if any; at least those.
     pub(crate) fn blocks_changed(&self) -> Option<Range<u64>> {
         if !matches!(self.step, Step::Backend(_)) {
@@ -269,6 +289,22 @@ impl RunningTable {
     pub(crate) fn get_mut(&mut self, ticket: Ticket) -> Option<&mut Running> {
         let entry = self.entries.get_mut((ticket.0 & 0xffff_ffff) as usize)?;
         (u64::from(entry.generation) == ticket.0 >> 32).then_some(entry.running.as_mut()).flatten()
+    }
+
+    /// A command that has not ended.
+    ///
+    /// # Panics
+    /// If it has: tickets are ours, and who acts on one has not ended it.
+    pub(crate) fn live_mut(&mut self, ticket: Ticket) -> &mut Running {
+        self.get_mut(ticket).expect("a running command")
+    }
+
+    /// Ends a command that has not ended.
+    ///
+    /// # Panics
+    /// As [`live_mut`](Self::live_mut).
+    pub(crate) fn end(&mut self, ticket: Ticket) -> Running {
+        self.remove(ticket).expect("a command ends once")
     }
 
     pub(crate) fn remove(&mut self, ticket: Ticket) -> Option<Running> {

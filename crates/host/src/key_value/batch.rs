@@ -69,18 +69,19 @@ impl Batch {
     #[inline]
     pub fn push(&mut self, operation: &Operation<'_>) -> Result<(), InvalidCommand> {
         let full = InvalidCommand::BatchFull { operations: self.count, bytes: self.bytes_max };
-        let outcome_bytes = self.outcome_bytes as usize + operation.outcome_bytes();
+        let outcome_bytes = operation.outcome_bytes().saturating_add(self.outcome_bytes as usize);
         let start = self.data.len();
         if self.count >= self.count_max {
             return Err(full);
         }
         let is_pushed = operation.append_to(&mut self.data);
-        if !is_pushed || self.data.len() + outcome_bytes > self.bytes_max as usize {
+        let bytes = self.data.len().saturating_add(outcome_bytes);
+        if !is_pushed || bytes > self.bytes_max as usize {
             self.data.truncate(start);
             return Err(full);
         }
-        self.count += 1;
-        self.outcome_bytes = u32::try_from(outcome_bytes).expect("within 32 bits");
+        self.count = self.count.saturating_add(1);
+        self.outcome_bytes = u32::try_from(outcome_bytes).unwrap_or(u32::MAX);
         Ok(())
     }
 
@@ -135,7 +136,7 @@ impl Batch {
         self.push(&Operation {
             kind: atomic.function.raw(),
             options: atomic.options.bits(),
-            operand: &operands[..length],
+            operand: operands.get(..length).unwrap_or(&operands),
             ..Operation::new(KvOpcode::ATOMIC, key)
         })
     }
@@ -224,6 +225,7 @@ impl Batch {
 
     /// Bytes of the buffer that Collect fills.
     #[must_use]
+    #[expect(clippy::expect_used, reason = "a header has a few bytes")]
     pub fn outcome_bytes(&self) -> u32 {
         self.outcome_bytes.max(u32::try_from(OUTCOME_HEADER_BYTES).expect("a few bytes"))
     }
@@ -239,6 +241,7 @@ impl Batch {
 
     /// The command that carries the operations, whose data are `length` bytes.
     #[must_use]
+    #[expect(clippy::expect_used, reason = "a batch is filled within a transfer, of 32 bits")]
     pub fn submit(&self, tag: u32, length: usize) -> Command {
         let data_bytes = u32::try_from(length).expect("within a transfer");
         let submit = BatchSubmit { data_bytes, count: self.count, tag, outcome_bytes: self.outcome_bytes };
@@ -248,8 +251,8 @@ impl Batch {
     /// The outcomes in a buffer that Collect has filled, by its result.
     #[must_use]
     pub fn outcomes(buffer: &[u8], result: u64) -> Outcomes<'_> {
-        let length = usize::try_from(collected_bytes(result)).unwrap_or(usize::MAX).min(buffer.len());
-        Outcomes::new(&buffer[..length])
+        let length = usize::try_from(collected_bytes(result)).unwrap_or(usize::MAX);
+        Outcomes::new(buffer.get(..length).unwrap_or(buffer))
     }
 }
 

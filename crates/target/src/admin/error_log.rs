@@ -34,7 +34,7 @@ impl ErrorLog {
         if wanted.iter().any(|status| failure.status.is(*status)) {
             return;
         }
-        self.count += 1;
+        self.count = self.count.saturating_add(1);
         let mut entry = ErrorEntry::default();
         entry.count.set(self.count);
         entry.sqid.set(failure.qid.get());
@@ -59,7 +59,7 @@ impl ErrorLog {
     /// The page: newest first, all zero where there is no entry.
     #[must_use]
     pub fn page(&self) -> Vec<u8> {
-        let mut page = vec![0; self.entry_count_max * ERROR_ENTRY_BYTES];
+        let mut page = vec![0; self.entry_count_max.saturating_mul(ERROR_ENTRY_BYTES)];
         for (slot, entry) in page.chunks_exact_mut(ERROR_ENTRY_BYTES).zip(self.entries.iter().rev()) {
             slot.copy_from_slice(entry.as_bytes());
         }

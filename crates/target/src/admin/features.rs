@@ -63,7 +63,7 @@ pub struct Features {
     pub arbitration: Arbitration,
     /// Power state: there is only one.
     pub power: PowerManagement,
-    /// Thresholds of the composite temperature, kelvin: over, under.
+    /// Thresholds of the composite temperature, kelvin, by type: over, under.
     pub temperature_kelvin: [u16; 2],
     /// Error recovery of namespaces where it is not the default.
     pub error_recovery: BTreeMap<Nsid, ErrorRecovery>,
@@ -111,9 +111,6 @@ impl TimestampClock {
     }
 }
 
-/// The last of the two types of threshold: 0 over, 1 under.
-const UNDER: u8 = 1;
-
 impl Features {
     /// The defaults, which hold after Connect and after each reset.
     #[must_use]
@@ -131,8 +128,15 @@ impl Features {
     }
 
     /// The threshold that a command's dword 11 names; `None` for sensors and types there are none of.
-    pub(crate) fn threshold_index(named: TemperatureThreshold) -> Option<usize> {
-        (named.sensor() == 0 && named.kind() <= UNDER).then(|| usize::from(named.kind()))
+    pub(crate) fn threshold(&self, named: TemperatureThreshold) -> Option<u16> {
+        let of_controller = self.temperature_kelvin.get(usize::from(named.kind())).copied();
+        of_controller.filter(|_| named.sensor() == 0)
+    }
+
+    /// The same, to be set.
+    pub(crate) fn threshold_mut(&mut self, named: TemperatureThreshold) -> Option<&mut u16> {
+        let of_controller = self.temperature_kelvin.get_mut(usize::from(named.kind()));
+        of_controller.filter(|_| named.sensor() == 0)
     }
 
     /// The volatile write cache is always on.

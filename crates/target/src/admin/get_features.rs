@@ -63,8 +63,8 @@ impl Values<'_> {
             Fid::POWER_MANAGEMENT => reply_dw0(self.features.power.bits()),
             Fid::TEMPERATURE_THRESHOLD => {
                 let named = TemperatureThreshold::from_bits(command.value);
-                let index = Features::threshold_index(named).ok_or(Status::INVALID_FIELD.with_dnr())?;
-                reply_dw0(self.features.temperature_kelvin[index].into())
+                let kelvin = self.features.threshold(named).ok_or(Status::INVALID_FIELD.with_dnr())?;
+                reply_dw0(kelvin.into())
             }
             Fid::ERROR_RECOVERY => {
                 reply_dw0(self.features.error_recovery.get(&sqe.nsid()).map_or(0, |recovery| recovery.bits()))

@@ -56,10 +56,8 @@ pub(crate) fn execute(record: &mut ControllerRecord, around: &Surroundings<'_>, 
     if command.offset > page.len() as u64 {
         return Err(Status::INVALID_FIELD.with_dnr());
     }
-    let part = command.part_of(&page);
-    let mut data = vec![0; length];
-    let filled = part.len().min(length);
-    data[..filled].copy_from_slice(&part[..filled]);
+    let mut data = command.part_of(&page).to_vec();
+    data.resize(length, 0);
     if !command.rae {
         on_read(record, &command, length);
     }
@@ -83,8 +81,8 @@ fn page(
         Lid::ERROR => record.errors.page().into(),
         Lid::SMART => health::page(record, around).into(),
         Lid::FIRMWARE_SLOTS => {
-            let firmware = super::identify::firmware();
-            FirmwareSlots::single(firmware).expect("at most 8 characters").as_bytes().into()
+            let slots = FirmwareSlots::single(super::identify::firmware());
+            slots.map_err(|_| Status::INTERNAL_ERROR)?.as_bytes().into()
         }
         Lid::CHANGED_NAMESPACES => write_changed_namespaces(record.changed.iter().copied()).as_slice().into(),
         Lid::COMMANDS_AND_EFFECTS => match command.csi {
@@ -103,7 +101,7 @@ fn page(
 fn on_read(record: &mut ControllerRecord, command: &GetLogPage, length: usize) {
     record.events.on_log_read(command.lid, false);
     // The list is cleared by the read that brings its end: a host may read it in parts.
-    let listed = record.changed.len().min(1024) as u64 * 4;
+    let listed = (record.changed.len() as u64).min(1024).saturating_mul(4);
     if command.lid == Lid::CHANGED_NAMESPACES && command.offset.saturating_add(length as u64) >= listed {
         record.changed.clear();
     }
@@ -118,6 +116,7 @@ fn supported_pages(kind: ControllerKind) -> Vec<u8> {
 }
 
 /// One group, optimized, with every namespace. wire §19
+#[expect(clippy::expect_used, reason = "as long as our own namespaces make it")]
 fn ana(around: &Surroundings<'_>, groups_only: bool) -> Vec<u8> {
     let nsids: Vec<Nsid> =
         if groups_only { Vec::new() } else { around.namespaces().map(|(nsid, _)| nsid).collect() };
@@ -131,6 +130,7 @@ fn ana(around: &Surroundings<'_>, groups_only: bool) -> Vec<u8> {
     log
 }
 
+#[expect(clippy::indexing_slicing, reason = "one entry for each value of a byte")]
 fn features() -> Vec<u8> {
     let mut log = FeaturesAndEffects::default();
     for feature in FEATURES {

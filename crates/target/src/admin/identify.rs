@@ -162,6 +162,7 @@ fn controller_list(around: &Surroundings<'_>, from: Cntlid) -> Vec<u8> {
     list
 }
 
+#[expect(clippy::expect_used, reason = "three descriptors of ours")]
 fn descriptors(around: &Surroundings<'_>, nsid: Nsid) -> Result<Vec<u8>, Status> {
     let namespace = around.namespace(nsid).ok_or(Status::INVALID_NAMESPACE.with_dnr())?;
     let mut list = empty();

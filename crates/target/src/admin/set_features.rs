@@ -43,8 +43,7 @@ pub(crate) fn execute(
         }
         Fid::TEMPERATURE_THRESHOLD => {
             let threshold = TemperatureThreshold::from_bits(command.value);
-            let index = Features::threshold_index(threshold).ok_or(invalid)?;
-            features.temperature_kelvin[index] = threshold.kelvin();
+            *features.threshold_mut(threshold).ok_or(invalid)? = threshold.kelvin();
         }
         Fid::ERROR_RECOVERY => set_error_recovery(features, around, sqe.nsid(), command.value)?,
         Fid::VOLATILE_WRITE_CACHE => {
@@ -116,7 +115,8 @@ fn set_queue_count(record: &mut ControllerRecord, around: &Surroundings<'_>, val
     if !record.io.is_empty() {
         return Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr());
     }
-    let granted = wanted.queue_pairs().min(around.limits.io_queue_count_max.into());
-    record.features.queue_count = u16::try_from(granted).expect("at most the limit");
-    reply_dw0(NumberOfQueues::pairs(granted).bits())
+    let limit = around.limits.io_queue_count_max;
+    let granted = u16::try_from(wanted.queue_pairs()).unwrap_or(limit).min(limit);
+    record.features.queue_count = granted;
+    reply_dw0(NumberOfQueues::pairs(granted.into()).bits())
 }

@@ -110,6 +110,7 @@ impl Control {
         Ok(ended_count)
     }
 
+    #[expect(clippy::arithmetic_side_effects, reason = "the operator adds them")]
     fn add_subsystem(&mut self, new: NewSubsystem) -> Result<(), StepError> {
         if self.subsystem_named(&new.nqn).is_some() {
             return Err(StepError::SubsystemExists);
@@ -138,6 +139,7 @@ impl Control {
         subsystem.map(|subsystem| (id, subsystem)).ok_or(StepError::NoSubsystem)
     }
 
+    #[expect(clippy::arithmetic_side_effects, reason = "the operator adds them")]
     fn new_namespace_id(&mut self) -> NamespaceId {
         self.next_namespace += 1;
         NamespaceId(self.next_namespace)
@@ -177,7 +179,7 @@ impl Control {
     /// Tells the hosts whose discovery log is not what it was.
     fn tell_listings_changed(&mut self, before: &BTreeMap<ControllerKey, u64>) {
         // Whoever looks later, without a controller that could be told, has to see it from the generation.
-        self.discovery.generation += 1;
+        self.discovery.generation = self.discovery.generation.wrapping_add(1);
         for (key, listing) in self.listings() {
             if before.get(&key) == Some(&listing) {
                 continue;

@@ -132,7 +132,8 @@ impl Control {
                     Hold::OldLanes => (self.limits.old_lane_wait_ms, Status::CONNECT_CONTROLLER_BUSY),
                     Hold::Twin => (self.limits.twin_wait_ms, Status::COMMAND_SEQUENCE_ERROR),
                 };
-                let until_ns = until_ns.unwrap_or(now_ns + wait_ms * MILLISECOND_NS);
+                let until_ns =
+                    until_ns.unwrap_or_else(|| now_ns.saturating_add(wait_ms.saturating_mul(MILLISECOND_NS)));
                 if now_ns >= until_ns {
                     return self.refuse_connect(&connect, &status.into(), Some(&wish));
                 }
@@ -237,6 +238,7 @@ impl Control {
     }
 
     /// A free id of the range: the one after the last given, so that none comes again soon. wire §28.14
+    #[expect(clippy::arithmetic_side_effects, clippy::expect_used, reason = "within the range of 16 bits")]
     fn allocate(&mut self, kind: ControllerKind, range: &RangeInclusive<u16>) -> Option<Cntlid> {
         let (first, last) = (*range.start(), *range.end());
         let count = u64::from(last.checked_sub(first)?) + 1;
@@ -359,7 +361,7 @@ fn established(command: &ConnectCommand, record: &ControllerRecord, doorbell: Po
     Established {
         doorbell,
         qid: command.qid,
-        entries: u16::try_from(command.queue_entries).expect("checked against the limit"),
+        entries: u16::try_from(command.queue_entries).unwrap_or(u16::MAX),
         is_flow_control_disabled: command.attributes.disable_sq_flow_control(),
         association: Arc::clone(&record.association),
         subsystem: match record.key.kind {

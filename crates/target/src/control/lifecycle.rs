@@ -251,7 +251,7 @@ impl Control {
         match record.key.kind {
             // A discovery connection without keep-alive is forgotten by tools that were killed. wire §20
             ControllerKind::Discovery if record.keep_alive.timeout_ms() == 0 => {
-                let idle_ns = self.limits.discovery_idle_ms * MILLISECOND_NS;
+                let idle_ns = self.limits.discovery_idle_ms.saturating_mul(MILLISECOND_NS);
                 Some(record.association.last_sign_ns().saturating_add(idle_ns))
             }
             _ => keep_alive.deadline_ns(),

@@ -54,6 +54,7 @@ impl Rollouts {
         Self { version: 0, in_use: vec![0; reactor_count.into()], waiting: VecDeque::new() }
     }
 
+    #[expect(clippy::expect_used, reason = "it was made of one")]
     pub(super) fn reactor_count(&self) -> u16 {
         u16::try_from(self.in_use.len()).expect("made of one")
     }
@@ -64,6 +65,7 @@ impl Rollouts {
     }
 
     /// The version that the next table will have.
+    #[expect(clippy::arithmetic_side_effects, reason = "a count of our own changes")]
     pub(super) fn next_version(&self) -> u64 {
         self.version + 1
     }

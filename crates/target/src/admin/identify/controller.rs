@@ -22,6 +22,7 @@ const ANA_CHANGE_SECONDS: u8 = 10;
 /// Model of the discovery service.
 const DISCOVERY_MODEL: &str = "nvlane discovery";
 
+#[expect(clippy::expect_used, reason = "texts and limits of the configuration, which has checked them")]
 pub(super) fn identify(record: &ControllerRecord, around: &Surroundings<'_>) -> Vec<u8> {
     let limits = around.limits;
     let mut controller = IdentifyController::fabrics();

@@ -14,6 +14,7 @@ use crate::kv_operation::{BATCH_VECTOR_BYTES_MAX, VECTOR_BYTES_MAX};
 use crate::limits::Limits;
 use crate::subsystem::Namespace;
 
+#[expect(clippy::expect_used, reason = "geometry of a store of ours")]
 pub(super) fn identify(namespace: &Namespace, limits: &Limits) -> IdentifyNamespace {
     let geometry = namespace.store.geometry();
     let mut structure = IdentifyNamespace::default();
