@@ -395,7 +395,7 @@ impl Processor {
         Header::decode(self.memory.bytes(line, 0, HEADER_BYTES))
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn locate(&self, hash: KeyHash, key: &[u8]) -> Option<Place> {
         let tag = hash.tag();
         let mut node = self.bucket_of(hash);
