@@ -364,13 +364,13 @@ impl Processor {
     }
 
     /// Looks a key up. Pairs that have expired are not found, and are gone then.
-    #[inline]
+    #[inline(always)]
     pub fn find(&mut self, hash: KeyHash, key: &[u8]) -> Option<Place> {
         self.memory.begin_operation();
         self.find_again(hash, key)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn find_again(&mut self, hash: KeyHash, key: &[u8]) -> Option<Place> {
         let place = self.locate(hash, key)?;
         if let Some(line) = place.item {

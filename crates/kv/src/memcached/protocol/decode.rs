@@ -157,7 +157,7 @@ impl Decoder {
                         return decoded;
                     }
                 }
-                State::SkipLine => match input.iter().position(|&byte| byte == b'\n') {
+                State::SkipLine => match memchr::memchr(b'\n', input) {
                     Some(end) => {
                         let (_, rest) = input.split_at(end);
                         *input = rest.strip_prefix(b"\n").unwrap_or(rest);
@@ -198,7 +198,7 @@ impl Decoder {
             return self.next(input);
         }
         let window = whole.get(..LINE_BYTES_MAX).unwrap_or(whole);
-        let Some(end) = window.iter().position(|&byte| byte == b'\n') else {
+        let Some(end) = memchr::memchr(b'\n', window) else {
             return if whole.len() >= LINE_BYTES_MAX {
                 Decoded::Close
             } else {
@@ -330,7 +330,7 @@ impl Decoder {
             rest = after;
         }
         let window = rest.get(..KEY_BYTES_MAX + 3).unwrap_or(rest);
-        let Some(end) = window.iter().position(|&byte| byte == b' ' || byte == b'\n') else {
+        let Some(end) = memchr::memchr2(b' ', b'\n', window) else {
             if window.len() > KEY_BYTES_MAX + 2 {
                 self.state = State::SkipLine;
                 *input = rest;

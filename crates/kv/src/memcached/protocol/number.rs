@@ -68,10 +68,21 @@ impl Digits {
     }
 }
 
+/// The digit of a number below ten.
+#[inline]
+const fn digit(number: u64) -> u8 {
+    b'0'.wrapping_add(number as u8)
+}
+
 /// Appends a number.
 #[inline]
 pub(crate) fn push(out: &mut Vec<u8>, number: u64) {
-    out.extend_from_slice(Digits::new(number).text());
+    match number {
+        // Flags and short lengths.
+        0..10 => out.push(digit(number)),
+        10..100 => out.extend_from_slice(&[digit(number / 10), digit(number % 10)]),
+        _ => out.extend_from_slice(Digits::new(number).text()),
+    }
 }
 
 /// Decodes base64 with padding. `None` if it is none, or longer than `into`.
