@@ -111,6 +111,9 @@ pub trait Io<M> {
     /// If the connection is dead already.
     fn adopt(&mut self, connection: Connection) -> io::Result<SocketId>;
 
+    /// A connection is more than one that anybody can make: from now on it does not come after those that are.
+    fn establish(&mut self, _socket: SocketId) {}
+
     /// Gives a connection up, for another reactor to adopt. No further call will name the socket; what the peer has sent and was
     /// not received goes with it.
     fn release(&mut self, socket: SocketId) -> Option<Connection>;

@@ -1,15 +1,19 @@
 //! The loop of a reactor: take in events, run the application, ring doorbells, then spin or sleep.
 //!
 //! ```text
-//! collect ─▶ messages ─▶ hot sockets ─▶ timers ─▶ on_turn_end ─▶ worked? ──yes──▶ next turn
-//!    ▲                                                              │no
-//!    └────── sleep until an event ◀── arm hot sockets ◀── budget spent? ──no──▶ next turn (spin)
+//! collect ─▶ messages ─▶ hot sockets ─▶ fresh ones ─▶ timers ─▶ on_turn_end ─▶ worked? ──yes──▶ next turn
+//!    ▲                                                                            │no
+//!    └────────── sleep until an event ◀── arm hot sockets ◀── budget spent? ──no──┴──▶ next turn (spin)
 //! ```
 //!
 //! A socket is *cold* while the engine watches it and *hot* after it was readable: then it is read in each turn
 //! without asking whether it is ready. Before the reactor sleeps, every hot socket goes cold. Where many are hot, one goes cold as soon
 //! as it has given all it had: asking each in vain costs more than one call that asks for all. A *paused* socket is neither: the
 //! application has no room for what it may bring.
+//!
+//! A socket is *fresh* until the application has established it: anyone may open such, and thousands may have something at once, if it is
+//! only their end. They are read after all others and one after the other, for a short time in each turn; timers, many of which end them,
+//! have as much, and few connections are accepted. So whoever only connects never has more than a small part of a turn.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSliceMut};
@@ -73,7 +77,10 @@ const DRY_TURN_COUNT_MAX: u32 = 64;
 const ACCEPTS_PER_S: u32 = 4000;
 
 /// Connections taken from one listener in one turn: those who are connected already wait for them.
-const ACCEPT_COUNT_MAX: usize = 8;
+const ACCEPT_COUNT_MAX: usize = 2;
+
+/// Fresh sockets are read for so long in one turn, and as long timers ring, ns: a few of each, for one is closed in 10 us.
+const UNHURRIED_NS: u64 = 30_000;
 
 /// So many connections are accepted at once after a time without any.
 const ACCEPT_BURST: u32 = 256;
@@ -118,6 +125,10 @@ struct Core<M> {
     sockets: Vec<Slot>,
     free_slots: Vec<u32>,
     hot: Vec<SocketId>,
+    /// Hot ones that are not established, in the order in which they were found so.
+    fresh: VecDeque<SocketId>,
+    /// The last turn has left something for the next one.
+    is_behind: bool,
     listeners: Vec<(ListenerTag, Listener, SocketId)>,
     paused_listeners: Vec<(u64, SocketId)>,
     /// Connections that are closed, of which the kernel still sends something.
@@ -151,7 +162,7 @@ impl Slot {
 enum Use {
     Free,
     Listener,
-    Socket { socket: Socket, heat: Heat, waits_to_send: bool, is_zero_copy: bool },
+    Socket { socket: Socket, heat: Heat, waits_to_send: bool, is_zero_copy: bool, is_established: bool },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -207,6 +218,8 @@ impl<A: Application> Reactor<A> {
             sockets: Vec::new(),
             free_slots: Vec::new(),
             hot: Vec::new(),
+            fresh: VecDeque::new(),
+            is_behind: false,
             listeners: Vec::new(),
             paused_listeners: Vec::new(),
             parting: Vec::new(),
@@ -272,7 +285,8 @@ impl<A: Application> Reactor<A> {
         self.application.on_start(&mut self.core);
         while !self.core.stops {
             turns_since_collect += 1;
-            if turns_since_collect >= TURNS_PER_COLLECT || self.core.engine.has_work() {
+            if turns_since_collect >= TURNS_PER_COLLECT || self.core.is_behind || self.core.engine.has_work()
+            {
                 turns_since_collect = 0;
                 self.collect(Patience::None)?;
             }
@@ -318,8 +332,13 @@ impl<A: Application> Reactor<A> {
             worked = true;
         }
         worked |= core.read_hot(application);
-        while let Some(token) = core.timers.next_due(core.now_ns) {
-            application.on_timer(core, token);
+        core.is_behind = false;
+        if !core.fresh.is_empty() {
+            core.is_behind = core.read_fresh(application);
+            worked = true;
+        }
+        if core.timers.next_deadline_ns().is_some_and(|deadline_ns| deadline_ns <= core.now_ns) {
+            core.is_behind |= core.ring_timers(application);
             worked = true;
         }
         core.resume_listeners();
@@ -415,11 +434,20 @@ impl<M: Send + 'static> Core<M> {
             Some(Use::Listener) => self.accept(application, id),
             // A hot socket is read later in this turn anyway.
             Some(Use::Socket { heat: Heat::Cold, .. }) => {
-                self.set_heat(id, Heat::Hot { dry_turn_count: 0, is_emptied: false });
-                self.hot.push(id);
+                self.heat(id);
             }
             _ => {}
         }
+    }
+
+    /// From now on a socket is read without asking, the sooner if it is established.
+    fn heat(&mut self, id: SocketId) {
+        self.set_heat(id, Heat::Hot { dry_turn_count: 0, is_emptied: false });
+        if self.is_established(id) { self.hot.push(id) } else { self.fresh.push_back(id) }
+    }
+
+    fn is_established(&mut self, id: SocketId) -> bool {
+        matches!(self.slot(id).map(|slot| &slot.use_), Some(Use::Socket { is_established: true, .. }))
     }
 
     fn set_heat(&mut self, id: SocketId, new: Heat) {
@@ -454,6 +482,43 @@ impl<M: Send + 'static> Core<M> {
         worked
     }
 
+    /// Reads fresh sockets that have something, each once and for a short time. Says whether any are left.
+    fn read_fresh<A: Application<Message = M>>(&mut self, application: &mut A) -> bool {
+        let until_ns = elapsed_ns(self.start) + UNHURRIED_NS;
+        for _ in 0..self.fresh.len() {
+            let Some(id) = self.fresh.pop_front() else { break };
+            let found = self.is_hot(id) && application.on_readable(self, id);
+            let looks_again = self.engine.looks_when_armed();
+            // The call may have closed, paused or established it.
+            if let Some((_, Heat::Hot { is_emptied, .. }, _)) = self.socket(id) {
+                let is_spent = !found || (*is_emptied && looks_again);
+                if self.is_established(id) {
+                    self.hot.push(id);
+                } else if is_spent {
+                    self.cool(id);
+                } else {
+                    self.fresh.push_back(id);
+                }
+            }
+            if elapsed_ns(self.start) >= until_ns {
+                break;
+            }
+        }
+        !self.fresh.is_empty()
+    }
+
+    /// Rings timers that are due, for a short time. Says whether any are left.
+    fn ring_timers<A: Application<Message = M>>(&mut self, application: &mut A) -> bool {
+        let until_ns = elapsed_ns(self.start) + UNHURRIED_NS;
+        while let Some(token) = self.timers.next_due(self.now_ns) {
+            application.on_timer(self, token);
+            if elapsed_ns(self.start) >= until_ns {
+                return true;
+            }
+        }
+        false
+    }
+
     fn is_hot(&mut self, id: SocketId) -> bool {
         matches!(self.socket(id), Some((_, Heat::Hot { .. }, _)))
     }
@@ -465,7 +530,7 @@ impl<M: Send + 'static> Core<M> {
     }
 
     fn cool_all(&mut self) {
-        while let Some(id) = self.hot.pop() {
+        while let Some(id) = self.hot.pop().or_else(|| self.fresh.pop_front()) {
             if self.is_hot(id) {
                 self.cool(id);
             }
@@ -624,10 +689,21 @@ impl<M: Send + 'static> Io<M> for Core<M> {
         if self.busy_polling.wanted.is_on() {
             self.busy_polling.on_socket(socket.set_busy_poll(self.busy_polling.wanted));
         }
-        let id =
-            self.insert(Use::Socket { socket, heat: Heat::Cold, waits_to_send: false, is_zero_copy: false });
+        let id = self.insert(Use::Socket {
+            socket,
+            heat: Heat::Cold,
+            waits_to_send: false,
+            is_zero_copy: false,
+            is_established: false,
+        });
         self.arm(id, Interest::Read);
         Ok(id)
+    }
+
+    fn establish(&mut self, socket: SocketId) {
+        if let Some(Use::Socket { is_established, .. }) = self.slot(socket).map(|slot| &mut slot.use_) {
+            *is_established = true;
+        }
     }
 
     fn release(&mut self, socket: SocketId) -> Option<Connection> {
@@ -699,9 +775,8 @@ impl<M: Send + 'static> Io<M> for Core<M> {
     }
 
     fn resume(&mut self, socket: SocketId) {
-        if let Some((_, heat @ Heat::Paused, _)) = self.socket(socket) {
-            *heat = Heat::Hot { dry_turn_count: 0, is_emptied: false };
-            self.hot.push(socket);
+        if let Some((_, Heat::Paused, _)) = self.socket(socket) {
+            self.heat(socket);
         }
     }
 

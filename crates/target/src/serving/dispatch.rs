@@ -603,6 +603,9 @@ impl Serving {
                     );
                     connected = u64::from(!established.qid.is_admin());
                     lane.establish(established, now_ns);
+                    if let Some(socket) = lane.socket {
+                        io.establish(socket);
+                    }
                     if !lane.qid.is_admin() {
                         lane.set_zero_copy(io, zero_copy);
                     }

@@ -174,6 +174,8 @@ impl Door {
                 Err(_) => io.post(0, Message::Gone(Visitor::Guest, peer.map(|peer| peer.ip()))),
             }
         };
+        // There is nothing more for a guest to show: one is as good as another.
+        io.establish(socket);
         let index = self.free.pop().unwrap_or_else(|| {
             self.guests.push(None);
             u32::try_from(self.guests.len() - 1).expect("fewer than descriptors")
