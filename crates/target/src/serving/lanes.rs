@@ -89,14 +89,9 @@ impl Serving {
         }
         let id = lane.id;
         self.unconnected.add(id);
-        let lanes = &self.lanes;
-        let is_there = |id: LaneId| {
-            let lane = lanes.get(id.index as usize).and_then(|place| place.lane.as_deref());
-            lane.is_some_and(|lane| lane.id == id && lane.is_unconnected)
-        };
-        if let Some(oldest) = self.unconnected.next_to_leave(is_there) {
-            self.complain(io, oldest.index, reason::MADE_ROOM);
-            self.close(io, oldest.index);
+        if let Some(oldest) = self.unconnected.next_to_leave() {
+            self.complain(io, oldest, reason::MADE_ROOM);
+            self.close(io, oldest);
         }
     }
 
@@ -105,7 +100,8 @@ impl Serving {
         if let Some(lane) = self.lane(index)
             && std::mem::take(&mut lane.is_unconnected)
         {
-            self.unconnected.on_left();
+            let id = lane.id;
+            self.unconnected.on_left(id);
         }
     }
 

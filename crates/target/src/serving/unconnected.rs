@@ -1,56 +1,77 @@
 //! Connections that no queue belongs to: each costs its peer next to nothing, so there are only so many. Of more, the oldest makes
 //! room: an honest host is connected within milliseconds, while those who flood stay.
 
-use std::collections::VecDeque;
-
 use crate::control_record::LaneId;
 
-/// The lanes of a reactor that no queue belongs to, the oldest first.
+/// The end of the list.
+const NONE: u32 = u32::MAX;
+
+/// The lanes of a reactor that no queue belongs to, the oldest first: a list through their places, for one that comes or leaves costs the
+/// same however many there are.
 #[derive(Debug)]
 pub(super) struct Unconnected {
-    /// Some may have left since.
-    order: VecDeque<LaneId>,
+    /// By the lane's place.
+    links: Vec<Link>,
+    oldest: u32,
+    newest: u32,
     count: usize,
     count_max: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    older: u32,
+    newer: u32,
 }
 
 impl Unconnected {
     /// For one of so many reactors.
     pub(super) fn new(count_max: u32, reactor_count: u16) -> Self {
         let share = (count_max as usize).div_ceil(usize::from(reactor_count.max(1)));
-        Self { order: VecDeque::new(), count: 0, count_max: share }
+        Self { links: Vec::new(), oldest: NONE, newest: NONE, count: 0, count_max: share }
     }
 
+    /// A lane that is not in the list.
     pub(super) fn add(&mut self, id: LaneId) {
+        let at = id.index as usize;
+        if self.links.len() <= at {
+            self.links.resize(at + 1, Link { older: NONE, newer: NONE });
+        }
+        self.links[at] = Link { older: self.newest, newer: NONE };
+        match self.links.get_mut(self.newest as usize) {
+            Some(newest) => newest.newer = id.index,
+            None => self.oldest = id.index,
+        }
+        self.newest = id.index;
         self.count += 1;
-        self.order.push_back(id);
     }
 
-    /// A lane has connected, or is gone.
-    pub(super) fn on_left(&mut self) {
+    /// A lane of the list has connected, or is gone.
+    pub(super) fn on_left(&mut self, id: LaneId) {
         debug_assert!(self.count > 0, "a lane left that was not there");
+        let Link { older, newer } = self.links[id.index as usize];
+        match self.links.get_mut(older as usize) {
+            Some(link) => link.newer = newer,
+            None => self.oldest = newer,
+        }
+        match self.links.get_mut(newer as usize) {
+            Some(link) => link.older = older,
+            None => self.newest = older,
+        }
         self.count = self.count.saturating_sub(1);
     }
 
-    /// The lane that has to make room, if one has to.
-    pub(super) fn next_to_leave(&mut self, is_there: impl Fn(LaneId) -> bool) -> Option<LaneId> {
-        // Those who have left are forgotten at the latest when they are most.
-        if self.order.len() > 2 * self.count_max.max(16) {
-            self.order.retain(|id| is_there(*id));
-        }
-        while self.count > self.count_max {
-            let id = self.order.pop_front()?;
-            if is_there(id) {
-                return Some(id);
-            }
-        }
-        None
+    /// The place of the lane that has to make room, if one has to.
+    pub(super) fn next_to_leave(&self) -> Option<u32> {
+        (self.count > self.count_max && self.oldest != NONE).then_some(self.oldest)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::collections::VecDeque;
+
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -62,24 +83,35 @@ mod tests {
     fn the_oldest_that_is_still_there_makes_room() {
         let mut unconnected = Unconnected::new(6, 2);
         (0..3).for_each(|index| unconnected.add(id(index)));
-        assert_eq!(unconnected.next_to_leave(|_| true), None);
-        unconnected.on_left();
+        assert_eq!(unconnected.next_to_leave(), None);
+        unconnected.on_left(id(0));
         unconnected.add(id(3));
         unconnected.add(id(4));
-        assert_eq!(unconnected.next_to_leave(|of| of != id(0)), Some(id(1)));
+        assert_eq!(unconnected.next_to_leave(), Some(1));
+        unconnected.on_left(id(1));
+        assert_eq!(unconnected.next_to_leave(), None);
     }
 
-    #[test]
-    fn those_who_leave_are_forgotten() {
-        let mut unconnected = Unconnected::new(20, 1);
-        let mut there = BTreeSet::new();
-        unconnected.add(id(0));
-        there.insert(0);
-        for index in 1..10_000 {
-            unconnected.add(id(index));
-            unconnected.on_left();
-            assert_eq!(unconnected.next_to_leave(|of| there.contains(&of.index)), None);
+    proptest! {
+        /// Lanes come and leave in any order; a place is taken again.
+        #[test]
+        fn those_who_are_there_are_known_in_their_order(places in proptest::collection::vec(0u32..20, 0..200)) {
+            let mut unconnected = Unconnected::new(5, 1);
+            let mut there = VecDeque::new();
+            for place in places {
+                match there.iter().position(|&other| other == place) {
+                    Some(at) => {
+                        there.remove(at);
+                        unconnected.on_left(id(place));
+                    }
+                    None => {
+                        there.push_back(place);
+                        unconnected.add(id(place));
+                    }
+                }
+                let oldest = there.front().copied().filter(|_| there.len() > 5);
+                prop_assert_eq!(unconnected.next_to_leave(), oldest);
+            }
         }
-        assert!(unconnected.order.len() <= 41, "{}", unconnected.order.len());
     }
 }
