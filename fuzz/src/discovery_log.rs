@@ -2,9 +2,11 @@
 //!
 //! Input: one byte (bit 0: the service takes offsets), then the damage done to each part that is asked for.
 
+use std::sync::LazyLock;
+
 use host::discovery::{ENTRY_COUNT_MAX, LogReader, address_of};
 use wire::discovery::{DISCOVERY_RECORD_BYTES, DiscoveryEntry, DiscoveryHeader, DiscoveryLog};
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::input::Input;
 
@@ -20,19 +22,29 @@ pub fn discovery_log(data: &[u8]) {
     let mut reader = LogReader::new(input.byte() & 1 != 0);
     for _ in 0..PART_COUNT_MAX {
         let Some(asked) = reader.next_part() else {
-            let found = reader.into_discovered();
-            assert!(found.entries.len() as u64 <= ENTRY_COUNT_MAX);
-            found.entries.iter().for_each(look_at);
+            // Each of them was looked at in its part.
+            assert!(reader.into_discovered().entries.len() as u64 <= ENTRY_COUNT_MAX);
             return;
         };
-        let mut part = page(asked.length_bytes.min(PART_BYTES_MAX));
+        let length = asked.length_bytes.min(PART_BYTES_MAX);
+        if input.is_empty() {
+            // As good as the next one: with a large count there are many of them.
+            if reader.on_part(part_of(&PAGE, length)).is_err() {
+                return;
+            }
+            continue;
+        }
+        let mut part = part_of(&PAGE, length).to_vec();
         input.damage(&mut part);
         // Now and then it is shorter than asked for.
         let cut = usize::from(input.byte());
         part.truncate(part.len() - cut.min(part.len()));
-        if let Some(log) = DiscoveryLog::new(&part) {
-            log.entries.iter().for_each(look_at);
-            let _ = log.is_complete();
+        let _ = DiscoveryLog::new(&part).map(|log| log.is_complete());
+        // A part that begins with the header may be taken for one that does not.
+        if let Ok((entries, _)) =
+            <[DiscoveryEntry]>::ref_from_prefix_with_elems(&part, part.len() / DISCOVERY_RECORD_BYTES)
+        {
+            entries.iter().for_each(look_at);
         }
         if reader.on_part(&part).is_err() {
             return;
@@ -41,14 +53,19 @@ pub fn discovery_log(data: &[u8]) {
     panic!("it reads on and on");
 }
 
-fn page(length: u64) -> Vec<u8> {
+/// The longest part, of a log with two entries.
+static PAGE: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let subsystem = "nqn.2026-01.io.nvlane:fuzz".parse().expect("a name");
     let mut page = DiscoveryHeader::new(1, 2).as_bytes().to_vec();
     for port in [4420, 4421] {
         page.extend(DiscoveryEntry::tcp([192, 0, 2, 1].into(), port, &subsystem).as_bytes());
     }
-    page.resize(usize::try_from(length).expect("small"), 0);
+    page.resize(usize::try_from(PART_BYTES_MAX).expect("small"), 0);
     page
+});
+
+fn part_of(page: &[u8], length: u64) -> &[u8] {
+    &page[..usize::try_from(length).expect("small")]
 }
 
 fn look_at(entry: &DiscoveryEntry) {

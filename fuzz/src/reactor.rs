@@ -1,7 +1,7 @@
 //! A reactor in memory: one application of the target, its sockets as queues of bytes, a clock that is told.
 
 use std::collections::VecDeque;
-use std::io::{self, IoSliceMut};
+use std::io::{self, IoSliceMut, Read};
 
 use reactor::{
     Application, Arrival, BusyPolling, Connection, Io, Listener, ListenerTag, Operation, Pool, Received,
@@ -234,11 +234,16 @@ impl Io<Message> for Core {
         };
         let mut count = 0;
         for place in into {
-            let length = place.len().min(link.to_target.len());
-            for (byte, arrived) in place.iter_mut().zip(link.to_target.drain(..length)) {
-                *byte = arrived;
+            let mut place = &mut place[..];
+            while !place.is_empty() {
+                // As far as the queue goes in one piece.
+                let length = link.to_target.read(place).expect("memory");
+                if length == 0 {
+                    break;
+                }
+                place = &mut place[length..];
+                count += length;
             }
-            count += length;
         }
         match count {
             0 if link.has_peer_closed => Received::Ended,
