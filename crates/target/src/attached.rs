@@ -96,7 +96,8 @@ impl Attachments {
         self.views = vec![Vec::new(); length];
         for (subsystem, entries) in &table.subsystems {
             for entry in entries {
-                let at = match gone.remove(&entry.id) {
+                let known = self.by_id.get(&entry.id).copied();
+                let at = match known.or_else(|| gone.remove(&entry.id)) {
                     Some(at) => Some(at),
                     None => match entry.store.attach_as(reactor) {
                         Ok(backend) => Some(self.insert(entry.id, backend)),

@@ -23,7 +23,7 @@ pub struct NamespaceTable {
 pub struct NamespaceEntry {
     /// Its number in its subsystem. Entries are sorted by it.
     pub nsid: Nsid,
-    /// Its name within the target.
+    /// What reactors know its storage by.
     pub id: NamespaceId,
     /// Its storage.
     pub store: Arc<dyn Store>,

@@ -14,7 +14,8 @@ use wire::uuid::Uuid;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SubsystemId(pub u32);
 
-/// Names a namespace within the target, for as long as it exists. Never reused, unlike an NSID.
+/// Names the storage of a namespace within the target, for as long as any namespace has it: also under another identity or
+/// in another subsystem. Never reused, unlike an NSID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NamespaceId(pub u64);
 
@@ -68,7 +69,7 @@ impl Access {
 /// One namespace of a subsystem.
 #[derive(Clone)]
 pub struct Namespace {
-    /// Its name within the target.
+    /// What reactors know its storage by.
     pub id: NamespaceId,
     /// Its storage.
     pub store: Arc<dyn Store>,

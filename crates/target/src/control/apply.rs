@@ -1,11 +1,12 @@
 //! Puts the operator's steps in place.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::mem;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
+use store::Store;
 use wire::async_event::AsyncEvent;
 use wire::nqn::Nqn;
 use zerocopy::IntoBytes;
@@ -30,6 +31,9 @@ impl Control {
         let listings = if is_seen { self.listings() } else { BTreeMap::new() };
         let mut rollout = self.rollouts.begin(answers);
         let outcomes = steps.into_iter().map(|step| self.apply_step(now_ns, step, &mut rollout)).collect();
+        let namespaces = self.subsystems.values().flat_map(|subsystem| subsystem.namespaces.values());
+        let in_use: BTreeSet<NamespaceId> = namespaces.map(|namespace| namespace.id).collect();
+        rollout.retired.retain(|(id, _)| !in_use.contains(id));
         self.roll_out(rollout);
         self.tell_doorbells();
         if is_seen {
@@ -61,8 +65,8 @@ impl Control {
                 let id = self.id_of(&nqn)?;
                 ended_count = self.end_associations_of(now_ns, id, |_| true);
                 let removed = self.subsystems.remove(&id);
-                let stores = removed.into_iter().flat_map(|subsystem| subsystem.namespaces.into_values());
-                rollout.retired.extend(stores.map(|namespace| namespace.store));
+                let namespaces = removed.into_iter().flat_map(|subsystem| subsystem.namespaces.into_values());
+                rollout.retired.extend(namespaces.map(|namespace| (namespace.id, namespace.store)));
             }
             Step::SetAccess(nqn, access) => {
                 let id = self.id_of(&nqn)?;
@@ -72,7 +76,7 @@ impl Control {
             Step::SetCntlids(nqn, range) => self.subsystem_mut(&nqn)?.1.cntlids = range,
             Step::AddNamespace { subsystem, nsid, namespace } => {
                 let shown_from = self.rollouts.next_version();
-                let id = self.new_namespace_id();
+                let id = self.namespace_id(&namespace.store, rollout);
                 let (subsystem_id, known) = self.subsystem_mut(&subsystem)?;
                 if known.namespaces.contains_key(&nsid) {
                     return Err(StepError::NamespaceExists);
@@ -83,21 +87,19 @@ impl Control {
             Step::RemoveNamespace { subsystem, nsid } => {
                 let (id, known) = self.subsystem_mut(&subsystem)?;
                 let removed = known.namespaces.remove(&nsid).ok_or(StepError::NoNamespace)?;
-                rollout.retired.push(removed.store);
+                rollout.retired.push((removed.id, removed.store));
                 rollout.changed.entry(id).or_default().insert(nsid);
             }
             Step::ReplaceNamespace { subsystem, nsid, namespace } => {
                 let shown_from = self.rollouts.next_version();
-                let id = self.new_namespace_id();
+                let id = self.namespace_id(&namespace.store, rollout);
                 let (subsystem_id, known) = self.subsystem_mut(&subsystem)?;
                 let known = known.namespaces.get_mut(&nsid).ok_or(StepError::NoNamespace)?;
                 // To hosts it stays the same namespace if its identity does: it never goes away for them.
                 let is_same = (known.uuid, known.nguid) == (namespace.uuid, namespace.nguid);
                 let shown_from = if is_same { known.shown_from } else { shown_from };
                 let replaced = mem::replace(known, configured(namespace, id, shown_from));
-                if !Arc::ptr_eq(&replaced.store, &known.store) {
-                    rollout.retired.push(replaced.store);
-                }
+                rollout.retired.push((replaced.id, replaced.store));
                 rollout.changed.entry(subsystem_id).or_default().insert(nsid);
             }
             Step::NamespaceResized { subsystem, nsid, storage } => {
@@ -139,8 +141,17 @@ impl Control {
         subsystem.map(|subsystem| (id, subsystem)).ok_or(StepError::NoSubsystem)
     }
 
+    /// What reactors know a namespace's storage by. Storage that gets another identity, or another place, keeps it: they
+    /// go on with what they have attached. RAM may be attached to only once, keys would be gone, and a second log in
+    /// one file would overwrite the first.
     #[expect(clippy::arithmetic_side_effects, reason = "the operator adds them")]
-    fn new_namespace_id(&mut self) -> NamespaceId {
+    fn namespace_id(&mut self, store: &Arc<dyn Store>, rollout: &Rollout) -> NamespaceId {
+        let namespaces = self.subsystems.values().flat_map(|subsystem| subsystem.namespaces.values());
+        let present = namespaces.map(|namespace| (namespace.id, &namespace.store));
+        let retired = rollout.retired.iter().map(|(id, store)| (*id, store));
+        if let Some((id, _)) = present.chain(retired).find(|(_, known)| Arc::ptr_eq(known, store)) {
+            return id;
+        }
         self.next_namespace += 1;
         NamespaceId(self.next_namespace)
     }

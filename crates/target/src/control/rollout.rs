@@ -21,7 +21,7 @@ use crate::control_record::{ControllerKind, Life};
 use crate::message::Message;
 use crate::namespace_table::{NamespaceEntry, NamespaceTable};
 use crate::operator::OrderAnswer;
-use crate::subsystem::{Namespace, SubsystemId};
+use crate::subsystem::{Namespace, NamespaceId, SubsystemId};
 
 /// Where versions have got to.
 #[derive(Debug)]
@@ -39,7 +39,8 @@ pub(super) struct Rollout {
     version: u64,
     pub(super) changed: BTreeMap<SubsystemId, BTreeSet<Nsid>>,
     pub(super) listeners: Vec<(ListenerTag, Listener)>,
-    pub(super) retired: Vec<Arc<dyn Store>>,
+    /// Storage that no namespace has any more, and what reactors know it by.
+    pub(super) retired: Vec<(NamespaceId, Arc<dyn Store>)>,
     answers: Sender<OrderAnswer>,
 }
 
@@ -132,7 +133,8 @@ impl Control {
             }
             if !rollout.retired.is_empty() {
                 // Closing may block: that is for the operator's thread, if it still waits.
-                let _ = rollout.answers.send(OrderAnswer::Released(rollout.retired));
+                let stores = rollout.retired.into_iter().map(|(_, store)| store).collect();
+                let _ = rollout.answers.send(OrderAnswer::Released(stores));
             }
         }
     }

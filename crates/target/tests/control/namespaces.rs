@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use nvlane_target::message::Message;
+use nvlane_target::namespace_table::NamespaceEntry;
 use nvlane_target::operator::{OrderAnswer, OrderKind, Step, StepError};
-use nvlane_target::subsystem::Access;
+use nvlane_target::subsystem::{Access, NamespaceId};
 use wire::async_event::AsyncEvents;
 use wire::feature::Fid;
 use wire::id::Nsid;
@@ -154,6 +155,50 @@ fn storage_that_moved_stays_the_same_namespace() {
     target.take_table(1);
     assert_eq!(listed(&mut target, &hosts[0]), [1, 3]);
     assert!(receiver.try_recv().is_err(), "its storage is still in use");
+}
+
+/// What the last table calls each namespace's storage, by number, in each subsystem.
+fn storage_names(target: &Target) -> Vec<Vec<(u32, NamespaceId)>> {
+    let mut tables = target.messages.iter().rev().filter_map(|(_, message)| match message {
+        Message::Table(table) => Some(table),
+        _ => None,
+    });
+    let entries =
+        |entries: &Vec<NamespaceEntry>| entries.iter().map(|entry| (entry.nsid.get(), entry.id)).collect();
+    tables.next().expect("one was sent").subsystems.values().map(entries).collect()
+}
+
+/// Reactors go on with what they have attached: RAM of one reactor can be attached only once, keys in RAM would be gone.
+#[test]
+fn storage_keeps_its_name_under_another_identity_and_in_another_subsystem() {
+    let mut target = Target::new();
+    target.habits.tables_are_taken = false;
+    let store = Shape::blocks(512, 64);
+    target.apply(vec![add_namespace(2, Arc::clone(&store))]);
+    let before = storage_names(&target);
+    let mut renamed = namespace(2, Arc::clone(&store));
+    renamed.uuid = Uuid::from_bytes([0xAA; 16]);
+    let replace = |namespace| Step::ReplaceNamespace { subsystem: nqn(DISKS), nsid: Nsid::new(2), namespace };
+    target.apply(vec![replace(renamed)]);
+    assert_eq!(storage_names(&target), before);
+    let other = "nqn.2026-01.io.nvlane:other";
+    let receiver = target.apply(vec![
+        Step::RemoveNamespace { subsystem: nqn(DISKS), nsid: Nsid::new(2) },
+        Step::AddSubsystem(subsystem(other, Access::Any)),
+        Step::AddNamespace { subsystem: nqn(other), nsid: Nsid::new(5), namespace: namespace(5, store) },
+    ]);
+    let after = storage_names(&target);
+    assert_eq!((after[0].len(), after[1][0].1), (2, before[0][1].1));
+    target.take_table(0);
+    target.take_table(1);
+    assert!(receiver.try_recv().is_err(), "its storage is still in use");
+    // Other storage in its place is not what they have attached.
+    target.apply(vec![Step::ReplaceNamespace {
+        subsystem: nqn(other),
+        nsid: Nsid::new(5),
+        namespace: namespace(5, Shape::blocks(512, 64)),
+    }]);
+    assert_ne!(storage_names(&target)[1], after[1]);
 }
 
 #[test]
