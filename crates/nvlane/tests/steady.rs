@@ -118,7 +118,9 @@ fn a_million_commands_allocate_nothing(engine: EngineKind) {
     const ROUND_COUNT: usize = 10;
     const ROUND: u64 = 100_000;
     let rig = Rig::with(engine, &["ram:4M"], |config| config.reactors.threads = Threads::Count(1));
-    let association = rig.connect(Options { depth: 32, ..options() });
+    // A keep alive is no command of the data path; on a slow machine one would come every few rounds.
+    let keep_alive = Duration::from_mins(10);
+    let association = rig.connect(Options { depth: 32, keep_alive, ..options() });
     let namespace = association.addressed_namespace().expect("one namespace");
     let mut lane: Lane = association.lane().expect("a lane");
     let mut completions = Vec::with_capacity(64);
