@@ -116,6 +116,8 @@ pub(crate) fn target(arguments: &TargetArguments) -> Ended {
     let file = config_path.as_deref().map(ConfigFile::read).transpose().map_err(Failure::usage)?;
     let config = configure(arguments, file.as_ref())?;
     reactor::allow_descriptors();
+    // While there is one thread only, this takes no time.
+    reactor::reserve_descriptors(descriptor_count(&config));
     end_with_any_reactor();
     // Before any thread is made: they all inherit what is blocked.
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM, SIGUSR1]).context("signal handlers")?;
@@ -134,6 +136,13 @@ pub(crate) fn target(arguments: &TargetArguments) -> Ended {
         std::thread::spawn(move || drop(wakes.send(Wake::CommandEnded(child.wait()))));
     }
     serve(target, arguments, &wake)
+}
+
+/// Descriptors that a target may come to need: a few files, and all connections that there may be.
+fn descriptor_count(config: &TargetConfig) -> u64 {
+    const FILES: u64 = 1024;
+    let limits = &config.limits;
+    FILES + u64::from(limits.connection_count_max) + u64::from(limits.memcached_connection_count_max)
 }
 
 /// A reactor that panics takes its lanes with it and would leave the others waiting for it for ever: better to end at once,

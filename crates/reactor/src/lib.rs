@@ -38,7 +38,7 @@ pub use busy_poll::{
     Arrival, Asked, BUSY_POLL_BUDGET_MAX, BUSY_POLL_US_MAX, BusyPoll, BusyPolling, SocketPolling, poll_epoll,
 };
 pub use counter::{Counter, Durations, SharedDurations};
-pub use descriptors::allow_descriptors;
+pub use descriptors::{allow_descriptors, reserve_descriptors};
 pub use engine::EngineKind;
 pub use io::{Application, Connection, Io, ListenerTag, SocketId};
 pub use lines::{LINE_BYTES, Line, Lines, prefetch};
