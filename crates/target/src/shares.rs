@@ -26,8 +26,9 @@ const SMALL_BYTES: usize = 64 << 10;
 /// A lane whose socket takes nothing and for which more than this waits starts no further command that could add to it, bytes.
 pub(crate) const UNSENT_BYTES_MAX: usize = 1 << 20;
 
-/// A command that has waited so long for others to give buffers back is not overtaken any more, ns.
-const OVERTAKEN_NS_MAX: u64 = 1_000_000_000;
+/// A command that has waited so long for others to give buffers back is not overtaken any more, ns: longer than peers may keep those that
+/// others wait for, so that it is not all who wait for these.
+const OVERTAKEN_NS_MAX: u64 = 2_000_000_000;
 
 /// What a lane gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -359,9 +360,9 @@ mod tests {
             shares.end_turn(pool, now_ns, lane, 0, Some(MIB));
         };
         turn(&mut shares, &pool, SECOND);
-        turn(&mut shares, &pool, 2 * SECOND - 1);
+        turn(&mut shares, &pool, SECOND + OVERTAKEN_NS_MAX - 1);
         assert!(shares.may_take(&pool, 2, 0, 4096) && !shares.has_first());
-        turn(&mut shares, &pool, 2 * SECOND);
+        turn(&mut shares, &pool, SECOND + OVERTAKEN_NS_MAX);
         assert!(!shares.may_take(&pool, 2, 0, 4096), "not even what is small");
         taken.clear();
         assert!(!shares.may_take(&pool, 2, 0, 4096) && shares.may_take(&pool, 1, 0, MIB));
@@ -384,7 +385,7 @@ mod tests {
     fn a_lane_that_ends_leaves_nothing_behind() {
         let (pool, mut shares, _taken) = scarce(8);
         shares.line_up(1, Ticket(1));
-        for now_ns in [0, SECOND] {
+        for now_ns in [0, OVERTAKEN_NS_MAX] {
             assert_eq!(shares.next_turn(), Some(1));
             shares.end_turn(&pool, now_ns, 1, 0, Some(MIB));
         }
