@@ -651,7 +651,14 @@ mod tests {
         caravan.push_header(b"second", false, 0);
         assert!(!caravan.ring(), "one is on its way");
         assert_eq!((caravan.waiting_pdu_count(), caravan.waiting_bytes()), (1, 6));
-        caravan.on_sent(5, |_| {});
+        assert_eq!((caravan.unsent_bytes(), caravan.piece_count()), (11, 1));
+        caravan.on_sent(2, |_| {});
+        assert_eq!((caravan.unsent_bytes(), caravan.piece_count()), (9, 1));
+        caravan.on_sent(3, |_| {});
+        assert_eq!((caravan.unsent_bytes(), caravan.piece_count()), (6, 0));
+        assert!(!caravan.is_urgent());
+        caravan.mark_urgent();
+        assert!(caravan.is_urgent());
         assert!(caravan.ring());
         assert_eq!(remaining(&caravan), b"second");
         caravan.on_sent(6, |_| {});

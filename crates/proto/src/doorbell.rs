@@ -382,6 +382,57 @@ mod tests {
     }
 
     #[test]
+    fn unless_told_otherwise_it_is_adaptive() {
+        assert_eq!(Policy::default(), Policy::Adaptive { goal_ns: 20_000 });
+    }
+
+    #[test]
+    fn policies_of_no_wait_ring_with_each_turn() {
+        for policy in [Policy::Immediate, Policy::Turn] {
+            assert_eq!(decide(policy, &BUSY), Decision::Ring(Reason::Turn));
+        }
+    }
+
+    #[test]
+    fn a_full_caravan_leaves_whatever_the_policy() {
+        let fixed = Policy::Fixed { commands: 8, bytes: 4096, wait_ns: 0 };
+        for (policy, commands, bytes) in
+            [(fixed, 8, 4096), (Policy::Turn, 256, 1 << 20), (Policy::ADAPTIVE, 256, 1 << 20)]
+        {
+            assert!(is_full(policy, commands, 0) && is_full(policy, 0, bytes), "{policy}");
+            assert!(!is_full(policy, commands - 1, bytes - 1), "{policy}");
+        }
+        assert!(is_full(Policy::Immediate, 1, 72), "each command is one");
+        let adaptive = Waiting { bytes: 1 << 20, ..BUSY };
+        assert_eq!(super::decide(Policy::ADAPTIVE, &adaptive), Decision::Ring(Reason::Full));
+    }
+
+    #[test]
+    fn every_ring_is_counted_by_its_reason() {
+        let mut doorbell = Doorbell::new(Policy::Immediate);
+        assert!(doorbell.is_full(1, 72));
+        doorbell.set_policy(Policy::Turn);
+        assert_eq!(doorbell.policy(), Policy::Turn);
+        assert!(!doorbell.is_full(255, 72) && doorbell.is_full(256, 72));
+        assert!(doorbell.rings(1, 72, 0, 0));
+        doorbell.on_asked();
+        let names = Reason::ALL.map(Reason::name);
+        assert_eq!(names, ["turn", "full", "time", "idle", "sparse", "asked"]);
+        assert_eq!(doorbell.counters().rings, [2, 1, 0, 0, 0, 1]);
+    }
+
+    #[test]
+    fn what_is_rung_for_another_reason_has_not_waited() {
+        let mut doorbell = Doorbell::new(Policy::FIXED);
+        assert!(!doorbell.rings(1, 72, 0, 0) && doorbell.is_waiting());
+        doorbell.on_rung();
+        assert!(!doorbell.is_waiting());
+        assert!(!doorbell.rings(1, 72, 0, 60_000), "it waits from now on");
+        assert!(doorbell.rings(1, 72, 0, 110_000));
+        assert_eq!(doorbell.counters().waited_ns, 50_000);
+    }
+
+    #[test]
     fn a_fixed_policy_waits_for_company_even_where_none_comes() {
         let alone = Waiting { in_flight: 0, ..BUSY };
         assert_eq!(decide(Policy::FIXED, &alone), Decision::Wait(50_000));

@@ -235,6 +235,23 @@ mod tests {
         assert_eq!(limits.event_request_count, 1);
     }
 
+    /// wire §10.4
+    #[test]
+    fn the_command_set_s_limits_are_taken_in_where_there_are_any() {
+        let ordinary = Limits::new(cap(), &controller(&[])).unwrap();
+        let mut limits = ordinary;
+        limits.refine(cap(), &NvmController::default());
+        assert_eq!(limits, ordinary, "zeroes say that there is none");
+        let mut nvm = NvmController::default();
+        nvm.dmrl = 8;
+        nvm.dmrsl.set(1000);
+        nvm.set_write_zeroes_limit_bytes(Some(1 << 20), 4096);
+        nvm.set_verify_limit_bytes(Some(1 << 16), 4096);
+        limits.refine(cap(), &nvm);
+        assert_eq!((limits.write_zeroes_bytes_max, limits.verify_bytes_max), (Some(1 << 20), Some(1 << 16)));
+        assert_eq!((limits.deallocate_ranges_max, limits.deallocate_range_blocks_max), (8, Some(1000)));
+    }
+
     #[test]
     fn without_the_offset_subtype_nothing_goes_in_the_capsule() {
         let limits = Limits::new(cap(), &controller(&[(536, &[1, 0, 0, 0])])).unwrap();

@@ -498,7 +498,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use wire::identify::IdentifyCommand;
+    use wire::identify::command_set::{KvFormat, KvVendorArea};
     use wire::identify::lists::write_nsid_list;
+    use zerocopy::IntoBytes;
 
     fn identify(changes: &[(usize, &[u8])]) -> Vec<u8> {
         let mut bytes = vec![0; 4096];
@@ -643,6 +645,81 @@ mod tests {
         after[0].used_blocks += 1;
         assert_eq!(changes(&before, &after), [2, 3, 4].map(Nsid::new));
         assert!(changes(&before, &before).is_empty());
+    }
+
+    /// wire §23
+    #[test]
+    fn a_namespace_of_keys_and_values_is_found_with_its_limits() {
+        let mut page = KvNamespace::default();
+        page.nsze.set(1 << 30);
+        page.nmic = Nmic::SHARED;
+        page.nsattr = Nsattr::WRITE_PROTECTED;
+        page.anagrpid.set(3);
+        page.set_format_count(1);
+        page.kvf[0] = KvFormat::new(200, 1 << 20, 0);
+        let found = |page: &KvNamespace, csi: u8| {
+            let mut scan = Scan::new(1, true);
+            while let Some((index, sqe)) = scan.next_command() {
+                let mut data = vec![0; 4096];
+                let command = IdentifyCommand::from_sqe(&sqe);
+                match command.cns {
+                    Cns::ACTIVE_NAMESPACES => {
+                        write_nsid_list(&mut data, sqe.nsid(), [Nsid::new(1)]);
+                    }
+                    Cns::NAMESPACE_DESCRIPTORS => data[..5].copy_from_slice(&[4, 1, 0, 0, csi]),
+                    cns => {
+                        assert_eq!((cns, command.csi.raw()), (Cns::COMMAND_SET_NAMESPACE, csi));
+                        data = page.as_bytes().to_vec();
+                    }
+                }
+                scan.on_completion(index, Status::SUCCESS, &data);
+            }
+            let [info] = scan.into_found()[..] else { panic!("one namespace") };
+            info
+        };
+        let info = found(&page, Csi::KV.raw());
+        assert_eq!(info.geometry, Err(Unusable::CommandSet { csi: Csi::KV }));
+        assert_eq!((info.is_shared, info.is_write_protected, info.ana_group), (true, true, 3));
+        let plain = KeySpace {
+            bytes: 1 << 30,
+            key_bytes_max: 16,
+            value_bytes_max: 1 << 20,
+            vendor: KeySpaceVendor::default(),
+        };
+        assert_eq!(info.keys, Some(plain), "a command has room for 16 bytes of a key");
+        let mut vendor = KvVendorArea::default();
+        vendor.commands = KvVendorCommands::ATOMIC;
+        vendor.batch_operations_max.set(64);
+        vendor.batch_bytes_max.set(4096);
+        vendor.vector_bytes_max.set(8192);
+        page.set_vendor(vendor);
+        let ours = KeySpaceVendor {
+            commands: KvVendorCommands::ATOMIC,
+            batch_operations_max: 64,
+            batch_bytes_max: 4096,
+            vector_bytes_max: 8192,
+        };
+        assert_eq!(found(&page, Csi::KV.raw()).keys, Some(KeySpace { vendor: ours, ..plain }));
+        page.kvfc = 200;
+        assert_eq!(found(&page, Csi::KV.raw()).keys, None, "a format that there is none of");
+        // Of a command set that we do not know only the name is known.
+        let other = found(&page, 0x3F);
+        assert_eq!((other.csi.raw(), other.keys, other.is_shared), (0x3F, None, false));
+    }
+
+    #[test]
+    fn ids_of_nothing_but_zeroes_are_none() {
+        let list = |fill: u8| {
+            let of = |kind: u8, length: u8| {
+                let id = vec![fill; length.into()];
+                [vec![kind, length, 0, 0], id].concat()
+            };
+            Ids::new(&[of(1, 8), of(2, 16), of(3, 16)].concat())
+        };
+        let ids = list(9);
+        assert_eq!((ids.eui64, ids.nguid), (Some([9; 8]), Some([9; 16])));
+        assert_eq!(ids.uuid, Some(Uuid::from_bytes([9; 16])));
+        assert_eq!(list(0), Ids::default());
     }
 
     #[test]

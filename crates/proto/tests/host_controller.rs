@@ -12,6 +12,7 @@ use wire::async_event::{AsyncEvent, AsyncEvents};
 use wire::fabrics::{ConnectResult, InvalidParameter, PropertyGet, PropertySet};
 use wire::feature::{Fid, SetFeatures};
 use wire::id::{Cntlid, Nsid, Qid};
+use wire::identify::command_set::NvmController;
 use wire::identify::controller::IdentifyController;
 use wire::identify::lists::write_nsid_list;
 use wire::identify::{Cns, IdentifyCommand};
@@ -22,6 +23,9 @@ use wire::status::Status;
 use zerocopy::IntoBytes;
 
 const SECOND: u64 = 1_000_000_000;
+
+/// What a host asks for the limits of the command set of blocks with.
+const READ_LIMITS: &str = "identify I/O command set specific controller";
 
 fn settings() -> ControllerSettings {
     ControllerSettings {
@@ -54,6 +58,8 @@ struct Peer {
     notices: VecDeque<Notice>,
     /// Refuse the command with this number.
     refuse: Option<(usize, Status, u32)>,
+    /// Answer the command of this name so.
+    instead: Option<(&'static str, u64, Vec<u8>)>,
 }
 
 impl Peer {
@@ -76,6 +82,7 @@ impl Peer {
             open_events: 0,
             notices: VecDeque::new(),
             refuse: None,
+            instead: None,
         }
     }
 
@@ -88,6 +95,13 @@ impl Peer {
                 && number == self.sent.len()
             {
                 self.host.on_completion(request.id, (status, dw0.into()), &[], self.now_ns)?;
+                continue;
+            }
+            if let Some((name, result, data)) = &self.instead
+                && self.sent.last().is_some_and(|sent| sent == name)
+            {
+                let answer = (Status::SUCCESS, *result);
+                self.host.on_completion(request.id, answer, data, self.now_ns)?;
                 continue;
             }
             if let Some((status, result, data)) = answer {
@@ -214,6 +228,10 @@ fn the_way_up_is_the_one_that_every_target_knows() {
     );
     assert_eq!(peer.host.queue_pairs(), 3, "as many as granted");
     assert_eq!(peer.host.cntlid(), Cntlid::new(7));
+    assert!(peer.host.is_live());
+    assert_eq!((peer.host.cap(), peer.host.vs()), (cap(), Vs::V1_3));
+    assert_eq!(peer.host.identify().map(|identify| identify.nn.get()), Some(16));
+    assert_eq!(peer.host.limits().map(|limits| limits.in_capsule_bytes), Some(8192));
     let blocks: Vec<_> = peer.host.namespaces().iter().map(|info| info.geometry.unwrap()).collect();
     assert_eq!(blocks, [1000, 2000].map(|block_count| Geometry { lba_bytes: 4096, block_count }));
 }
@@ -253,7 +271,12 @@ fn a_refused_connect_says_what_was_wrong() {
     assert!(error.to_string().ends_with("do not retry, subsystem name"), "{error}");
     let connect = QueueConnect { qid: Qid::new(1), cntlid: Cntlid::new(7), entries: 128 };
     for (parameter, name) in [
+        (InvalidParameter::HOSTID, "host identifier"),
+        (InvalidParameter::CNTLID, "controller id"),
         (InvalidParameter::HOSTNQN, "host name"),
+        (InvalidParameter::QID, "queue id"),
+        (InvalidParameter::SQSIZE, "queue size"),
+        (InvalidParameter::KATO, "keep-alive timeout"),
         (InvalidParameter::command(46), "byte 46 of the command"),
         (InvalidParameter::data(20), "byte 20 of the data"),
     ] {
@@ -275,6 +298,7 @@ fn another_controller_than_ours_is_refused() {
     for bit in [17, 18] {
         let error = admin.on_completion(Status::SUCCESS, 7 | 1 << bit).unwrap_err();
         assert_eq!(error, ControllerError::AuthenticationRequired);
+        assert!(error.is_permanent());
     }
     let mut peer = Peer::new(settings());
     peer.identify.set_cntlid(Cntlid::new(8));
@@ -293,6 +317,60 @@ fn a_controller_gets_its_own_time_to_become_ready() {
     let error = peer.run_until(4 * SECOND).unwrap_err();
     assert!(matches!(error, ControllerError::NotReady { waited_ms: 2000..2200 }), "{error}");
     assert!(peer.sent.len() < 60, "asked less and less often");
+}
+
+#[test]
+fn a_controller_that_has_failed_is_given_up() {
+    // Fatal status, and all ones: what a device that is gone reads as.
+    for csts in [0b10, u64::from(u32::MAX)] {
+        let mut peer = Peer::new(settings());
+        peer.instead = Some(("get controller status", csts, Vec::new()));
+        assert_eq!(peer.run(), Err(ControllerError::Failed), "{csts:#x}");
+        assert!(!peer.host.is_live() && peer.host.limits().is_none());
+    }
+}
+
+#[test]
+fn a_controller_that_says_too_little_of_itself_is_refused() {
+    let mut peer = Peer::new(settings());
+    peer.instead = Some(("identify controller", 0, vec![0; 4095]));
+    let status = Status::DATA_TRANSFER_ERROR;
+    let error = ControllerError::Refused { command: "Identify Controller", status };
+    assert_eq!(peer.run(), Err(error));
+    let mut peer = Peer::new(settings());
+    peer.identify.set_in_capsule_bytes(8192);
+    let mut page = peer.identify.as_bytes().to_vec();
+    page[1800] = 1;
+    peer.instead = Some(("identify controller", 0, page));
+    assert!(peer.run().is_err_and(ControllerError::is_permanent), "data that does not follow its command");
+}
+
+/// wire §10.4
+#[test]
+fn where_there_are_command_sets_their_limits_are_asked_for() {
+    let mut nvm = NvmController::default();
+    nvm.dmrl = 8;
+    nvm.dmrsl.set(1000);
+    for (data, ranges, blocks) in
+        [(nvm.as_bytes().to_vec(), 8, Some(1000)), (vec![0xFF; 100], wire::nvm::RANGES_MAX, None)]
+    {
+        let mut peer = Peer::new(settings());
+        peer.properties = Controller::new(cap().with_css_csi(true), Vs::V1_3);
+        peer.instead = Some((READ_LIMITS, 0, data));
+        peer.run_until(2 * SECOND).unwrap();
+        assert_eq!(peer.sent[5..7], ["identify controller", READ_LIMITS]);
+        let limits = peer.host.limits().expect("it is live");
+        assert_eq!((limits.deallocate_ranges_max, limits.deallocate_range_blocks_max), (ranges, blocks));
+    }
+}
+
+#[test]
+fn a_refused_keep_alive_ends_the_association() {
+    let mut peer = Peer::live(settings());
+    let status = Status::INVALID_OPCODE.with_dnr();
+    peer.refuse = Some((peer.sent.len() + 1, status, 0));
+    let error = peer.run_until(peer.now_ns + 3 * SECOND).unwrap_err();
+    assert_eq!(error, ControllerError::Refused { command: "Keep Alive", status });
 }
 
 #[test]
@@ -326,6 +404,33 @@ fn a_changed_namespace_is_found_and_told() {
     peer.notices.clear();
     peer.run().unwrap();
     assert!(peer.notices.is_empty(), "nothing has changed");
+}
+
+#[test]
+fn a_look_that_is_wanted_during_another_follows_it() {
+    let mut peer = Peer::live(settings());
+    peer.sent.clear();
+    for _ in 0..3 {
+        peer.host.rescan();
+    }
+    peer.run().unwrap();
+    let lists = peer.sent.iter().filter(|name| *name == "identify active namespace list").count();
+    assert_eq!(lists, 2, "one for the first, one for all others");
+    let mut peer = Peer::live(ControllerSettings { is_discovery: true, ..settings() });
+    peer.sent.clear();
+    peer.host.rescan();
+    peer.run().unwrap();
+    assert!(peer.sent.is_empty(), "a discovery controller has no namespaces");
+}
+
+#[test]
+fn a_changed_discovery_log_is_told_once() {
+    let mut peer = Peer::live(ControllerSettings { is_discovery: true, ..settings() });
+    for _ in 0..2 {
+        peer.event(AsyncEvent::DISCOVERY_CHANGE).unwrap();
+    }
+    peer.run().unwrap();
+    assert_eq!(peer.notices, [Notice::DiscoveryChanged]);
 }
 
 /// hostile H21
@@ -375,6 +480,14 @@ fn a_shutdown_waits_for_the_controller_but_not_for_ever() {
     peer.run().unwrap();
     assert_eq!(peer.notices, [Notice::Down]);
     assert_eq!(peer.sent, ["set controller configuration", "get controller status"]);
+
+    let mut peer = Peer::live(settings());
+    peer.host.shut_down();
+    peer.refuse = Some((peer.sent.len() + 1, Status::INTERNAL_ERROR, 0));
+    peer.run().unwrap();
+    peer.host.shut_down();
+    peer.run().unwrap();
+    assert_eq!(peer.notices, [Notice::Down], "refused, and down once");
 
     let mut peer = Peer::live(settings());
     peer.host.shut_down();

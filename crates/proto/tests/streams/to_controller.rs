@@ -227,6 +227,30 @@ proptest! {
         prop_assert!(play(dialect, r2ts, &bytes, None) == whole);
     }
 
+    /// Who reads no more than is wanted never reads past a PDU, and takes five reads for one at most.
+    #[test]
+    fn what_is_wanted_ends_with_its_pdu(
+        dialect in dialect(), r2ts in 1u32..5, ops in ops(), seed in 1u64..,
+    ) {
+        let parts = conversation(dialect, r2ts, &ops, &mut Choice(seed));
+        let mut target = Target::new(dialect, r2ts);
+        for part in &parts {
+            for pdu in cut(part) {
+                let (mut rest, mut read_count) = (pdu, 0);
+                while !rest.is_empty() {
+                    let wanted = target.end.queue.wanted_bytes();
+                    prop_assert!((1..=rest.len()).contains(&wanted), "{} of {}", wanted, rest.len());
+                    let (chunk, others) = rest.split_at(wanted);
+                    target.feed(chunk);
+                    (rest, read_count) = (others, read_count + 1);
+                }
+                prop_assert!(read_count <= 5);
+            }
+            target.send();
+        }
+        prop_assert!(target.outcome == play(dialect, r2ts, &parts, None));
+    }
+
     #[test]
     fn damage_never_panics(
         dialect in dialect(),
