@@ -6,6 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
+use reactor::whole_file::{FileCalls, SystemFiles, place_new};
 use wire::nqn::{HostId, Nqn};
 use wire::uuid::Uuid;
 
@@ -85,8 +86,11 @@ impl Places {
         rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).ok()?;
         let identity = HostIdentity::from_uuid(uuid_of(bytes, 4));
         std::fs::create_dir_all(state).ok()?;
-        write_once(&state.join("hostid"), &identity.id.to_string())?;
-        write_once(&state.join("hostnqn"), identity.nqn.as_str())?;
+        // What targets know of us must not be lost with the power, nor where we keep it.
+        state.parent().and_then(|parent| SystemFiles.sync(parent).ok());
+        let keep = |name, line: String| place_new(&mut SystemFiles, &state.join(name), line.as_bytes()).ok();
+        keep("hostid", format!("{}\n", identity.id))?;
+        keep("hostnqn", format!("{}\n", identity.nqn))?;
         // Another process may have been first: what is kept counts.
         let nqn = read_line(&state.join("hostnqn"))?.parse().ok()?;
         let id = read_line(&state.join("hostid"))?.parse().ok()?;
@@ -110,18 +114,6 @@ fn id_of_name(nqn: &Nqn) -> HostId {
 fn read_line(path: &Path) -> Option<String> {
     let text = std::fs::read_to_string(path).ok()?;
     Some(text.lines().next()?.trim().to_owned()).filter(|line| !line.is_empty())
-}
-
-/// Writes a file as a whole, unless there is one.
-fn write_once(path: &Path, line: &str) -> Option<()> {
-    let temporary = path.with_extension(format!("{}.new", std::process::id()));
-    std::fs::write(&temporary, format!("{line}\n")).ok()?;
-    let linked = std::fs::hard_link(&temporary, path);
-    std::fs::remove_file(&temporary).ok()?;
-    match linked {
-        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => None,
-        _ => Some(()),
-    }
 }
 
 /// FNV-1a over 128 bits: spreads a text, hides nothing from someone who guesses it.

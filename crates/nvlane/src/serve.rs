@@ -10,6 +10,7 @@ use std::sync::mpsc::{Receiver, channel};
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use host::{DoorbellPolicy, Receive, ZeroCopy};
+use reactor::whole_file::{SystemFiles, replace};
 use reactor::{CoreList, EngineKind, SpinPolicy};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
@@ -196,11 +197,7 @@ fn write_state(target: &Target, arguments: &TargetArguments) {
     let Some(state) = target.state() else { return tracing::error!("the target is gone") };
     let mut text = serde_json::to_string_pretty(&state).expect("plain values");
     text.push('\n');
-    // Whoever reads it finds a whole one, this or the one before.
-    let mut beside = path.clone().into_os_string();
-    beside.push(".new");
-    let written = std::fs::write(&beside, text).and_then(|()| std::fs::rename(&beside, path));
-    if let Err(error) = written {
+    if let Err(error) = replace(&mut SystemFiles, path, text.as_bytes()) {
         tracing::error!(%error, path = %path.display(), "cannot write the state");
     }
 }

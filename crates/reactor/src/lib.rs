@@ -30,6 +30,7 @@ mod spin;
 mod timers;
 mod turn;
 mod wake;
+pub mod whole_file;
 mod workers;
 mod zero_copy;
 

@@ -18,6 +18,8 @@ use reactor::{Buffer, Completion, File, Operation, Pool, Timers};
 use rustix::io::Errno;
 use store::{Backend, FileStore, Geometry, Reply, Request, Store, StoreError, StoreIo, Ticket};
 
+use crate::crash_files::crash_files;
+
 /// Bytes that are written whole or not at all.
 const SECTOR_BYTES: usize = 512;
 
@@ -111,10 +113,14 @@ impl CrashReport {
     }
 }
 
-/// Looks at all workloads of up to `length_max` requests, or at every `share_count`-th of them from `share` on.
+/// Looks at all workloads of up to `length_max` requests, or at every `share_count`-th of them from `share` on; the first share
+/// has the small files too.
 #[must_use]
 pub fn crash_states(length_max: u32, share: usize, share_count: usize) -> CrashReport {
     let mut report = CrashReport::default();
+    if share == 0 {
+        crash_files(&mut report);
+    }
     for length in 1..=length_max {
         let count = ALPHABET.len().pow(length);
         for index in (share..count).step_by(share_count) {

@@ -14,6 +14,7 @@
 #![allow(clippy::cast_possible_truncation)]
 
 mod crash;
+mod crash_files;
 mod disk;
 mod host;
 mod model;

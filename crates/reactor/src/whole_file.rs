@@ -1,0 +1,144 @@
+//! Small files that are there as a whole, as they were or not at all, whatever happens to the machine meanwhile.
+//!
+//! Content is made durable under another name before it gets its own: a power cut may keep a name and lose what it stands
+//! for. Not for reactors: these calls block.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The calls that put a file in its place. A test stands in for the system, and cuts the power between any two.
+pub trait FileCalls {
+    /// Writes a file, in the place of what may be there. Nothing of it is durable.
+    ///
+    /// # Errors
+    /// What the system says; something may have been written.
+    fn write(&mut self, path: &Path, bytes: &[u8]) -> io::Result<()>;
+
+    /// Makes a file's content durable, or the names in a directory.
+    ///
+    /// # Errors
+    /// What the system says; nothing may be durable.
+    fn sync(&mut self, path: &Path) -> io::Result<()>;
+
+    /// Gives a file a second name, unless that is taken.
+    ///
+    /// # Errors
+    /// What the system says, `AlreadyExists` among it.
+    fn link(&mut self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Gives a file another name, and takes it from what has it.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Removes a name.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn remove(&mut self, path: &Path) -> io::Result<()>;
+}
+
+/// The files of this machine.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemFiles;
+
+impl FileCalls for SystemFiles {
+    fn write(&mut self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        std::fs::write(path, bytes)
+    }
+
+    fn sync(&mut self, path: &Path) -> io::Result<()> {
+        std::fs::File::open(path)?.sync_all()
+    }
+
+    fn link(&mut self, from: &Path, to: &Path) -> io::Result<()> {
+        std::fs::hard_link(from, to)
+    }
+
+    fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
+        std::fs::rename(from, to)
+    }
+
+    fn remove(&mut self, path: &Path) -> io::Result<()> {
+        std::fs::remove_file(path)
+    }
+}
+
+/// Puts a file in its place unless there is one. Whichever is there afterwards will be there after a power cut. Says whether
+/// it is this one.
+///
+/// # Errors
+/// What the system says; then the file is there as a whole, or is not.
+pub fn place_new(calls: &mut impl FileCalls, path: &Path, bytes: &[u8]) -> io::Result<bool> {
+    let beside = beside(path);
+    let placed = match written(calls, &beside, bytes).and_then(|()| calls.link(&beside, path)) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(error),
+    };
+    // Left behind it is in nobody's way.
+    let _ = calls.remove(&beside);
+    let is_placed = placed?;
+    calls.sync(directory(path))?;
+    Ok(is_placed)
+}
+
+/// Puts a file in its place, and in that of what is there. Whoever reads it, also after a power cut, finds the one or the
+/// other, and this one once it has been said to be there.
+///
+/// # Errors
+/// What the system says; then either may be there.
+pub fn replace(calls: &mut impl FileCalls, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let beside = beside(path);
+    if let Err(error) = written(calls, &beside, bytes).and_then(|()| calls.rename(&beside, path)) {
+        let _ = calls.remove(&beside);
+        return Err(error);
+    }
+    calls.sync(directory(path))
+}
+
+fn written(calls: &mut impl FileCalls, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    calls.write(path, bytes)?;
+    calls.sync(path)
+}
+
+/// Where a file is made. Two processes do not use the same.
+fn beside(path: &Path) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(format!(".{}.new", std::process::id()));
+    name.into()
+}
+
+fn directory(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_placed_once_and_replaced_any_number_of_times() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a");
+        assert!(place_new(&mut SystemFiles, &path, b"first").unwrap());
+        assert!(!place_new(&mut SystemFiles, &path, b"second").unwrap());
+        assert_eq!(std::fs::read(&path).unwrap(), b"first");
+        for content in [&b"third"[..], b""] {
+            replace(&mut SystemFiles, &path, content).unwrap();
+            assert_eq!(std::fs::read(&path).unwrap(), content);
+        }
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left beside it");
+    }
+
+    #[test]
+    fn what_cannot_be_placed_leaves_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        assert!(place_new(&mut SystemFiles, &directory.path().join("missing/a"), b"x").is_err());
+        std::fs::create_dir(directory.path().join("taken")).unwrap();
+        assert!(replace(&mut SystemFiles, &directory.path().join("taken"), b"x").is_err());
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+}
