@@ -63,6 +63,8 @@ struct Cluster {
     /// The command that wrote it.
     command: u64,
     state: State,
+    /// When the command that wrote it began: nobody saw it before.
+    written_ns: u64,
     /// The latest begin of a command that saw or made it.
     begin_ns: u64,
     /// The earliest end of one.
@@ -155,6 +157,7 @@ impl Model {
             value: 0,
             command: 0,
             state: State::Done,
+            written_ns: 0,
             begin_ns: 0,
             end_ns: 0,
             is_seen: true,
@@ -186,6 +189,7 @@ impl Model {
             value,
             command,
             state: State::Pending,
+            written_ns: now_ns,
             begin_ns: now_ns,
             end_ns: NEVER,
             is_seen: false,
@@ -214,13 +218,13 @@ impl Model {
         self.explain(lba, content, (begin_ns, now_ns), &mut Vec::new())
     }
 
-    /// As [`read_content`](Self::read_content), between two moments, but not by these Copies.
+    /// As [`read_content`](Self::read_content), between two moments, but not by these Copies to these blocks.
     fn explain(
         &mut self,
         lba: u64,
         content: Content,
         (begin_ns, now_ns): (u64, u64),
-        not_by: &mut Vec<u64>,
+        not_by: &mut Vec<(u64, u64)>,
     ) -> Result<(), Finding> {
         let (origin, value) = content;
         if value == 0 {
@@ -252,7 +256,7 @@ impl Model {
         lba: u64,
         content: Content,
         (begin_ns, now_ns): (u64, u64),
-        not_by: &mut Vec<u64>,
+        not_by: &mut Vec<(u64, u64)>,
     ) -> Vec<Value> {
         let (origin, value) = content;
         let mut found = Vec::new();
@@ -260,14 +264,14 @@ impl Model {
             found.push(value);
         }
         for copied in self.copies.get(&lba).into_iter().flatten() {
-            if not_by.contains(&copied.command)
+            if not_by.contains(&(lba, copied.command))
                 || copied.content.is_some_and(|known| known != content)
                 || !self.may_read(lba, copied.value(), begin_ns, now_ns)
             {
                 continue;
             }
             let may_have = copied.content.is_some() || not_by.len() + 1 >= UNREAD_COPIES_MAX || {
-                not_by.push(copied.command);
+                not_by.push((lba, copied.command));
                 let during = (copied.begin_ns, self.end_of_copy(lba, copied.command, now_ns));
                 let found = self.explanations(copied.source, content, during, not_by);
                 not_by.pop();
@@ -287,7 +291,7 @@ impl Model {
         value: Value,
         content: Content,
         now_ns: u64,
-        not_by: &mut Vec<u64>,
+        not_by: &mut Vec<(u64, u64)>,
     ) -> Result<(), Finding> {
         let copies = self.copies.entry(lba).or_default();
         let Some(copied) = copies.iter_mut().find(|copied| copied.value() == value) else { return Ok(()) };
@@ -306,7 +310,7 @@ impl Model {
             return Ok(());
         }
         let during = (copied.begin_ns, self.end_of_copy(lba, copied.command, now_ns));
-        not_by.push(copied.command);
+        not_by.push((lba, copied.command));
         let explained = self.explain(copied.source, content, during, not_by);
         not_by.pop();
         explained
@@ -327,7 +331,7 @@ impl Model {
                 block
             };
             self.at_some_time(lba, begin_ns, now_ns, |block, until_ns| {
-                hide(block).read(lba, 0, begin_ns, until_ns).is_ok()
+                hide(block).may_read(0, begin_ns, until_ns)
             })
         };
         zeroes_without(None)
@@ -349,7 +353,7 @@ impl Model {
     fn may_read(&self, lba: u64, value: Value, begin_ns: u64, now_ns: u64) -> bool {
         self.at_some_time(lba, begin_ns, now_ns, |block, until_ns| {
             !(value != 0 && block.is_surely_gone(value, begin_ns))
-                && block.clone().read(lba, value, begin_ns, until_ns).is_ok()
+                && block.may_read(value, begin_ns, until_ns)
         })
     }
 
@@ -447,7 +451,7 @@ impl Model {
         let spans = |(cut_ns, _): &&(u64, Vec<Block>)| *cut_ns > begin_ns;
         for (cut_ns, blocks) in self.past.iter().filter(spans) {
             // It was answered before the power went, or it says what the disk held then.
-            if blocks[at].clone().read(lba, value, begin_ns, *cut_ns).is_ok() {
+            if blocks[at].may_read(value, begin_ns, *cut_ns) {
                 return Ok(());
             }
         }
@@ -655,10 +659,57 @@ impl Block {
         self.clusters.iter().any(replaces)
     }
 
+    /// Whether [`read`](Self::read) would find nothing wrong.
+    fn may_read(&self, value: Value, begin_ns: u64, now_ns: u64) -> bool {
+        if value == 0 {
+            return self.clusters.iter().any(|zero| self.may_be_zero(zero, begin_ns, now_ns));
+        }
+        let Some(this) = self.clusters.iter().find(|cluster| cluster.value == value) else { return false };
+        if this.state == State::NotDone || this.written_ns > now_ns {
+            return false;
+        }
+        if self.may_be_repeated(this) {
+            return true;
+        }
+        let is_lone_survivor = this.state == State::Survivor && !this.is_seen;
+        let this = Cluster {
+            is_seen: true,
+            begin_ns: this.begin_ns.max(begin_ns),
+            end_ns: this.end_ns.min(now_ns),
+            ..this.clone()
+        };
+        let rules_out = |other: &Cluster| {
+            other.command != this.command
+                && !(is_lone_survivor && other.state == State::Survivor)
+                && other.is_certain()
+                && (other.value != 0 || other.state == State::Done)
+                && this.contradicts(other)
+        };
+        !self.clusters.iter().any(rules_out)
+    }
+
+    /// Whether it may be done again later: what is read of it says nothing of the order.
+    fn may_be_repeated(&self, cluster: &Cluster) -> bool {
+        self.is_replayed
+            && matches!(cluster.state, State::Pending | State::Perhaps)
+            && cluster.end_ns == NEVER
+    }
+
+    /// Whether zeroes that a command saw may have been these.
+    fn may_be_zero(&self, zero: &Cluster, begin_ns: u64, now_ns: u64) -> bool {
+        let replaces = |other: &Cluster| {
+            other.value != 0 && other.is_certain() && zero.end_ns < other.begin_ns && other.end_ns < begin_ns
+        };
+        zero.may_be_zero
+            && zero.state != State::NotDone
+            && zero.written_ns <= now_ns
+            && !self.clusters.iter().any(replaces)
+    }
+
     /// A command that began at `begin_ns` saw a value.
     fn read(&mut self, lba: u64, value: Value, begin_ns: u64, now_ns: u64) -> Result<(), Finding> {
         if value == 0 {
-            return self.read_zeroes(lba, begin_ns);
+            return self.read_zeroes(lba, begin_ns, now_ns);
         }
         let block = &mut *self;
         let Some(at) = block.clusters.iter().position(|cluster| cluster.value == value) else {
@@ -673,11 +724,14 @@ impl Block {
                 (value & !COPIED) >> 8
             ));
         }
-        if block.is_replayed
-            && matches!(block.clusters[at].state, State::Pending | State::Perhaps)
-            && block.clusters[at].end_ns == NEVER
-        {
-            // It may be done again later: this says nothing of the order.
+        if block.clusters[at].written_ns > now_ns {
+            // A Copy that was over by then is said to have brought it.
+            return Err(format!(
+                "block {lba}: {value:#x} was read before it was written: {}",
+                block.describe()
+            ));
+        }
+        if block.may_be_repeated(&block.clusters[at]) {
             return Ok(());
         }
         if block.clusters[at].state == State::Survivor && !block.clusters[at].is_seen {
@@ -692,17 +746,9 @@ impl Block {
         self.check(lba, command)
     }
 
-    fn read_zeroes(&mut self, lba: u64, begin_ns: u64) -> Result<(), Finding> {
+    fn read_zeroes(&mut self, lba: u64, begin_ns: u64, now_ns: u64) -> Result<(), Finding> {
         let block = self;
-        let is_replaced = |zero: &Cluster| {
-            block.clusters.iter().any(|other| {
-                other.value != 0
-                    && other.is_certain()
-                    && zero.end_ns < other.begin_ns
-                    && other.end_ns < begin_ns
-            })
-        };
-        let may_be = |zero: &&Cluster| zero.may_be_zero && zero.state != State::NotDone && !is_replaced(zero);
+        let may_be = |zero: &&Cluster| block.may_be_zero(zero, begin_ns, now_ns);
         let has_copy = block.clusters.iter().any(|cluster| cluster.value & COPIED != 0 && may_be(&cluster));
         let zeroes: Vec<State> = block.clusters.iter().filter(may_be).map(|zero| zero.state).collect();
         if zeroes.is_empty() {
@@ -930,6 +976,35 @@ mod tests {
         assert!(chain.clone().read_content(2, (0, second), 140, 150).is_err());
         chain.read_content(2, (0, third), 140, 150).unwrap();
         assert_eq!(chain.likely(1), (0, third), "it must have been there");
+    }
+
+    #[test]
+    fn a_copy_brings_nothing_that_was_written_after_it() {
+        let (mut model, value) = copied();
+        model.end_write(0, 1, 2, 40, false).unwrap();
+        let late = written(&mut model, 3, 50, 60);
+        assert!(model.clone().read_content(1, (0, late), 70, 80).is_err());
+        assert!(model.clone().read_content(1, (0, value), 70, 80).is_ok());
+        model.begin_write(1, 9 << 8, 4, 15);
+        model.end_write(0, 1, 4, 25, false).unwrap();
+        model.begin_write(0, 0, 5, 62);
+        model.end_write(0, 0, 5, 64, false).unwrap();
+        assert!(model.read_content(1, (1, 0), 70, 80).is_err(), "zeroed too late");
+    }
+
+    #[test]
+    fn one_copy_may_have_brought_the_same_to_two_blocks() {
+        let mut model = Model::new(4, false);
+        let value = written(&mut model, 1, 10, 20);
+        // Command 2 copies 0 to 1 and, after command 3 has copied that to 2, 2 to 3.
+        model.begin_copy(0, 1, 2, 30);
+        model.begin_copy(2, 3, 2, 30);
+        model.begin_copy(1, 2, 3, 30);
+        for (lba, command) in [(1, 2), (3, 2), (2, 3)] {
+            model.end_write(0, lba, command, 60, false).unwrap();
+        }
+        assert!(model.read_content(3, (0, value), 70, 80).is_ok());
+        assert!(model.read_content(3, (0, 7 << 8), 90, 99).is_err());
     }
 
     #[test]
