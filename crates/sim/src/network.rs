@@ -39,11 +39,13 @@ pub(crate) enum Took {
 /// One direction of a connection.
 #[derive(Debug, Default)]
 struct Stream {
-    on_the_way: VecDeque<(u64, Vec<u8>)>,
-    on_the_way_bytes: usize,
+    /// What has arrived, and behind it what is on the way.
+    bytes: VecDeque<u8>,
+    arrived_bytes: usize,
+    /// When each piece on the way arrives, and its length.
+    on_the_way: VecDeque<(u64, usize)>,
     /// When the last piece arrives.
     last_ns: u64,
-    arrived: VecDeque<u8>,
     /// The end that is on its way, and when it arrives.
     end: Option<(u64, End)>,
     /// The end that has arrived.
@@ -88,6 +90,14 @@ pub(crate) struct Network {
     pub(crate) partition_until_ns: u64,
     /// When the target's machine answers again; `u64::MAX` while that is open.
     pub(crate) is_target_up: bool,
+}
+
+impl Stream {
+    /// Loses the pieces on the way, but for the first so many.
+    fn lose(&mut self, kept: usize) {
+        let lost: usize = self.on_the_way.drain(kept..).map(|(_, length)| length).sum();
+        self.bytes.truncate(self.bytes.len() - lost);
+    }
 }
 
 fn index(side: Side) -> usize {
@@ -149,14 +159,14 @@ impl Shared {
     /// Whether a receive would bring something.
     pub(crate) fn is_readable(&self, id: usize, side: Side) -> bool {
         let stream = &self.network.connections[id].streams[index(side)];
-        !stream.arrived.is_empty() || stream.ended.is_some()
+        stream.arrived_bytes > 0 || stream.ended.is_some()
     }
 
     pub(crate) fn is_writable(&self, id: usize, side: Side) -> bool {
         let connection = &self.network.connections[id];
         let stream = &connection.streams[index(side.other())];
         connection.streams[index(side)].ended == Some(End::Reset)
-            || stream.on_the_way_bytes + stream.arrived.len() < self.scenario.network.capacity
+            || stream.bytes.len() < self.scenario.network.capacity
     }
 
     /// Room for what an end wants to send.
@@ -167,7 +177,7 @@ impl Shared {
             return Took::Reset;
         }
         let stream = &mut connection.streams[index(side.other())];
-        let room = capacity.saturating_sub(stream.on_the_way_bytes + stream.arrived.len());
+        let room = capacity.saturating_sub(stream.bytes.len());
         let mut count = room.min(length);
         if count > 1 && self.is_hostile && self.random.happens(self.scenario.network.short) {
             count = self.random.between(1, count as u64) as usize;
@@ -212,21 +222,25 @@ impl Shared {
             let piece_bytes = self.random.scaled(1, piece_max as u64) as usize;
             let (piece, after) = rest.split_at(piece_bytes.min(rest.len()));
             rest = after;
-            let mut piece = piece.to_vec();
             let at_ns = self.arrival_ns(id);
             let is_corrupt = self.is_hostile && self.random.happens(network.corrupt);
             let bit = self.random.below(piece.len() as u64 * 8) as usize;
             let stream = &mut self.network.connections[id].streams[index(to)];
+            let start = stream.bytes.len();
+            stream.bytes.extend(piece);
             if is_corrupt && stream.sent_bytes >= UNPROTECTED_BYTES {
-                piece[bit / 8] ^= 1 << (bit % 8);
+                stream.bytes[start + bit / 8] ^= 1 << (bit % 8);
                 self.trace.say(now_ns, || format!("connection {id}: a bit is wrong"));
             }
             let at_ns = at_ns.max(stream.last_ns);
             stream.last_ns = at_ns;
             stream.sent_bytes += piece.len() as u64;
-            stream.on_the_way_bytes += piece.len();
-            stream.on_the_way.push_back((at_ns, piece));
-            self.at(at_ns, Event::Arrival(id, to));
+            // What arrives together is one event.
+            let is_new = stream.on_the_way.back().is_none_or(|(last_ns, _)| *last_ns != at_ns);
+            stream.on_the_way.push_back((at_ns, piece.len()));
+            if is_new {
+                self.at(at_ns, Event::Arrival(id, to));
+            }
         }
     }
 
@@ -277,9 +291,8 @@ impl Shared {
         let stream = &mut connection.streams[index(side)];
         let mut has_news = false;
         while stream.on_the_way.front().is_some_and(|(at_ns, _)| *at_ns <= now_ns) {
-            let Some((_, piece)) = stream.on_the_way.pop_front() else { break };
-            stream.on_the_way_bytes -= piece.len();
-            stream.arrived.extend(piece);
+            let Some((_, length)) = stream.on_the_way.pop_front() else { break };
+            stream.arrived_bytes += length;
             has_news = true;
         }
         if let Some((at_ns, end)) = stream.end
@@ -321,7 +334,7 @@ impl Shared {
     pub(crate) fn receive(&mut self, id: usize, side: Side, into: &mut [&mut [u8]]) -> Got {
         let (latency_ns, now_ns) = (self.network.connections[id].latency_ns, self.now_ns);
         let stream = &mut self.network.connections[id].streams[index(side)];
-        if stream.arrived.is_empty() {
+        if stream.arrived_bytes == 0 {
             return match stream.ended {
                 Some(End::Finished) => Got::Ended,
                 Some(End::Reset) => Got::Reset,
@@ -330,12 +343,11 @@ impl Shared {
         }
         let mut total = 0;
         for place in into {
-            let mut filled = 0;
-            while let Ok(count @ 1..) = stream.arrived.read(&mut place[filled..]) {
-                filled += count;
-            }
-            total += filled;
+            let count = place.len().min(stream.arrived_bytes - total);
+            stream.bytes.read_exact(&mut place[..count]).expect("so much has arrived");
+            total += count;
         }
+        stream.arrived_bytes -= total;
         if stream.is_awaited {
             self.at(now_ns + latency_ns, Event::Room(id, side.other()));
         }
@@ -354,7 +366,7 @@ impl Shared {
         let connection = &mut self.network.connections[id];
         connection.closed[index(side)] = true;
         connection.owners[index(side)] = None;
-        let has_unread = !connection.streams[index(side)].arrived.is_empty();
+        let has_unread = connection.streams[index(side)].arrived_bytes > 0;
         let end = if has_unread { End::Reset } else { End::Finished };
         let at_ns = self.arrival_ns(id);
         self.end_stream(id, side.other(), at_ns, end);
@@ -372,10 +384,7 @@ impl Shared {
         let kept = self.random.below(kept as u64 + 1) as usize;
         let is_told = self.scenario.is_prompt || !self.is_hostile || !self.random.one_in(4);
         let at_ns = self.arrival_ns(id);
-        let stream = &mut self.network.connections[id].streams[index(side.other())];
-        for (_, piece) in stream.on_the_way.drain(kept..) {
-            stream.on_the_way_bytes -= piece.len();
-        }
+        self.network.connections[id].streams[index(side.other())].lose(kept);
         if self.network.connections[id].phase == Phase::Dialling {
             return;
         }
@@ -395,9 +404,7 @@ impl Shared {
             let at_ns = self.arrival_ns(id);
             let stream = &mut self.network.connections[id].streams[index(side)];
             stream.is_broken = true;
-            for (_, piece) in stream.on_the_way.drain(kept..) {
-                stream.on_the_way_bytes -= piece.len();
-            }
+            stream.lose(kept);
             self.end_stream(id, side, at_ns, End::Reset);
         }
     }
