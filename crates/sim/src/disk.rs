@@ -37,6 +37,8 @@ struct Running {
     covered: BTreeMap<usize, u64>,
     /// Its data is not looked for before it has ended.
     is_late: bool,
+    /// It does not end by itself.
+    is_stuck: bool,
 }
 
 /// The disk, and what the kernel has of it.
@@ -50,7 +52,7 @@ pub(crate) struct Disk {
     unstable: BTreeMap<usize, Versions>,
     running: BTreeMap<u64, Running>,
     next: u64,
-    /// What was at a place before it was last written, for a planted bug.
+    /// What was at a place before it was last written, for a planted bug: empty without it.
     former: Vec<u8>,
     /// A flush or a durable write has failed since this was last asked.
     pub(crate) has_failed_sync: bool,
@@ -58,12 +60,15 @@ pub(crate) struct Disk {
     failure_count: u64,
     told: BTreeMap<Actor, u64>,
     pub(crate) operation_count: u64,
+    /// An operation is stuck since this was last asked.
+    pub(crate) has_stuck: bool,
 }
 
 impl Disk {
-    pub(crate) fn new(block_bytes: usize, block_count: usize) -> Self {
+    pub(crate) fn new(block_bytes: usize, block_count: usize, bug: Option<Planted>) -> Self {
         let zeroes = vec![0; block_bytes * block_count];
-        Self { block_bytes, bytes: zeroes.clone(), stable: zeroes.clone(), former: zeroes, ..Self::default() }
+        let former = if bug == Some(Planted::StaleRead) { zeroes.clone() } else { Vec::new() };
+        Self { block_bytes, bytes: zeroes.clone(), stable: zeroes, former, ..Self::default() }
     }
 
     fn range(&self, block: usize) -> std::ops::Range<usize> {
@@ -71,14 +76,16 @@ impl Disk {
     }
 
     /// Writes one block into the cache.
-    fn put(&mut self, block: usize, content: &[u8], number: u64) {
+    fn put(&mut self, block: usize, content: Vec<u8>, number: u64) {
         let range = self.range(block);
         if range.end > self.bytes.len() {
             return;
         }
-        self.former[range.clone()].copy_from_slice(&self.bytes[range.clone()]);
-        self.bytes[range].copy_from_slice(content);
-        self.unstable.entry(block).or_default().since.push((number, content.to_vec()));
+        if !self.former.is_empty() {
+            self.former[range.clone()].copy_from_slice(&self.bytes[range.clone()]);
+        }
+        self.bytes[range].copy_from_slice(&content);
+        self.unstable.entry(block).or_default().since.push((number, content));
     }
 
     /// Makes the versions of a block up to an operation durable.
@@ -112,14 +119,15 @@ impl Disk {
         bug: Option<Planted>,
         random: &mut Random,
     ) {
-        let Some(mut running) = self.running.remove(&number) else { return };
-        let block_bytes = self.block_bytes;
+        let Self { running, bytes, former, block_bytes, .. } = self;
+        let (Some(running), block_bytes) = (running.get_mut(&number), *block_bytes) else { return };
         let limit = running.limit;
+        let mut written = Vec::new();
         match &mut running.operation {
             Operation::Read { offset, buffer, skip, .. } => {
                 let start = *offset as usize;
                 let is_stale = bug == Some(Planted::StaleRead) && random.one_in(20);
-                let from = if is_stale { &self.former } else { &self.bytes };
+                let from = if is_stale { former } else { bytes };
                 for block in part {
                     let place = block * block_bytes..(block + 1) * block_bytes;
                     let to = place.start + *skip - start..place.end + *skip - start;
@@ -138,18 +146,15 @@ impl Disk {
                         continue;
                     }
                     let content = buffer[from..from + block_bytes].to_vec();
-                    let block = if is_astray { block + 1 } else { block };
-                    self.put(block, &content, number);
+                    written.push((if is_astray { block + 1 } else { block }, content));
                 }
             }
-            Operation::Allocate { .. } => {
-                for block in part {
-                    self.put(block, &vec![0; block_bytes], number);
-                }
-            }
+            Operation::Allocate { .. } => written.extend(part.map(|block| (block, vec![0; block_bytes]))),
             Operation::Sync { .. } => {}
         }
-        self.running.insert(number, running);
+        for (block, content) in written {
+            self.put(block, content, number);
+        }
     }
 
     /// What the operations under way leave when nobody waits for them any more.
@@ -195,7 +200,9 @@ impl Disk {
             }
         }
         self.bytes.copy_from_slice(&self.stable);
-        self.former.copy_from_slice(&self.stable);
+        if !self.former.is_empty() {
+            self.former.copy_from_slice(&self.stable);
+        }
     }
 
     /// The file is cut and grows again.
@@ -212,6 +219,11 @@ impl Disk {
         self.told.clear();
     }
 
+    /// Whether an operation is under way that does not end by itself.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.running.values().any(|running| running.is_stuck)
+    }
+
     /// Operations under way.
     pub(crate) fn running_count(&self) -> usize {
         self.running.len()
@@ -224,21 +236,19 @@ impl Shared {
         &mut self,
         actor: Actor,
         token: Token,
-        mut operation: Operation,
+        operation: Operation,
     ) -> Result<(), Operation> {
         let settings = self.scenario.disk;
-        if self.disk.running.values().filter(|running| running.actor == actor).count() >= settings.limit {
+        let is_ours = |running: &&Running| running.actor == actor;
+        if self.disk.running.len() >= settings.limit
+            && self.disk.running.values().filter(is_ours).count() >= settings.limit
+        {
             return Err(operation);
         }
         self.disk.operation_count += 1;
         self.disk.next += 1;
         let number = self.disk.next;
         let block_bytes = self.disk.block_bytes;
-        if self.is_planted(Planted::FuaIgnored)
-            && let Operation::Write { durable, .. } = &mut operation
-        {
-            *durable = false;
-        }
         if let Operation::Sync { .. } = operation
             && self.disk.told.get(&actor).is_some_and(|told| *told > 0)
         {
@@ -275,6 +285,9 @@ impl Shared {
             }
             _ => BTreeMap::new(),
         };
+        let is_stuck = self.is_hostile && !is_late && self.random.happens(settings.stuck);
+        // One that is may have done all of its work, or nothing.
+        let is_idle = is_stuck && self.random.one_in(2);
         let mut at_ns = self.now_ns;
         let mut draw_ns = |shared: &mut Self| {
             at_ns += settings.latency_ns / PART_COUNT + shared.random.below(settings.jitter_ns);
@@ -294,7 +307,7 @@ impl Shared {
             if parts.len() > 1 && self.random.one_in(2) {
                 parts.reverse();
             }
-            if !is_late {
+            if !is_late && !is_idle {
                 for _ in 0..parts.len() {
                     let at_ns = draw_ns(self);
                     self.at(at_ns, Event::DiskPart(number));
@@ -311,11 +324,13 @@ impl Shared {
                 self.at(at_ns, Event::DiskPart(number));
             }
         }
-        if !self.strikes(Planted::StuckOperation, 100) {
+        if !is_stuck && !self.strikes(Planted::StuckOperation, 100) {
             self.at(end_ns, Event::DiskEnd(number));
         }
-        self.say(|| format!("disk {number}: {} for reactor {actor}", describe(&operation)));
-        let running = Running { actor, token, operation, parts, result, limit, covered, is_late };
+        self.disk.has_stuck |= is_stuck;
+        let how = if is_stuck { ", and is stuck" } else { "" };
+        self.say(|| format!("disk {number}: {} for reactor {actor}{how}", describe(&operation)));
+        let running = Running { actor, token, operation, parts, result, limit, covered, is_late, is_stuck };
         self.disk.running.insert(number, running);
         Ok(())
     }
@@ -354,6 +369,22 @@ impl Shared {
             return (Ok(count), count / block_bytes * block_bytes);
         }
         (Ok(length), length)
+    }
+
+    /// The device is reset: what is stuck ends at last, with an error.
+    pub(crate) fn on_device_reset(&mut self) {
+        let now_ns = self.now_ns;
+        let stuck = self.disk.running.iter_mut().filter(|(_, running)| running.is_stuck);
+        let mut ended = Vec::new();
+        for (number, running) in stuck {
+            running.is_stuck = false;
+            running.parts.clear();
+            running.result = Err(Errno::IO);
+            ended.push(*number);
+        }
+        for number in ended {
+            self.at(now_ns, Event::DiskEnd(number));
+        }
     }
 
     pub(crate) fn on_disk_part(&mut self, number: u64) {
@@ -415,7 +446,9 @@ impl Shared {
                     self.disk.settle(*block, |version| version == *newest);
                 }
             }
-            (Operation::Write { offset, .. }, Ok(_)) if is_durable => {
+            (Operation::Write { offset, .. }, Ok(_))
+                if is_durable && !self.is_planted(Planted::FuaIgnored) =>
+            {
                 let first = *offset as usize / self.disk.block_bytes;
                 let count = running.limit / self.disk.block_bytes;
                 for block in first..first + count {

@@ -7,19 +7,24 @@ use host::keeper::{Keeper, KeeperAction, KeeperSettings, News};
 use host::lane_core::{Attachment, LaneAction, LaneCore, LaneSettings, Vouching};
 use host::{Completion, LinkError, Namespace, ReconnectSettings, ReplayPolicy};
 use proto::handshake::HostOffer;
-use proto::host_controller::ControllerSettings;
+use proto::host_controller::{ControllerError, ControllerSettings};
 use proto::host_limits::Limits;
 use proto::host_namespaces::NamespaceInfo;
 use wire::id::{Nsid, Qid};
-use wire::nqn::HostId;
+use wire::nqn::{HostId, Nqn};
 use wire::pdu::DataAlignment;
+use wire::status::Status;
 
 use crate::network::{Got, Phase, Took};
+use crate::reactor_io::MESSAGE_NS_MAX;
 use crate::scenario::{MS, SECOND, Scenario};
 use crate::shared::{Actor, Shared, Side};
 
 /// The subsystem's name.
 pub(crate) const SUBSYSTEM: &str = "nqn.2026-01.io.nvlane:simulated";
+
+/// The host that is not always allowed.
+pub(crate) const BARRED: usize = 1;
 
 /// Pieces of one send, as the real drivers gather them.
 const PIECE_COUNT: usize = 256;
@@ -78,6 +83,10 @@ pub(crate) struct Host {
     /// When it came up last, and how often it did.
     pub(crate) up_count: u32,
     is_closing: bool,
+    /// It was told that it is not allowed, and its lanes end.
+    pub(crate) is_shut_out: bool,
+    /// When its keeper connected last.
+    dialled_ns: u64,
     staging: Vec<u8>,
 }
 
@@ -90,11 +99,15 @@ pub(crate) struct Lane {
     expects_large: bool,
 }
 
+/// A host's name.
+pub(crate) fn name(index: usize) -> Nqn {
+    format!("nqn.2026-01.io.nvlane:host-{index}").parse().expect("a name")
+}
+
 fn settings(scenario: &Scenario, index: usize) -> KeeperSettings {
-    let name = format!("nqn.2026-01.io.nvlane:host-{index}");
     KeeperSettings {
         controller: ControllerSettings {
-            host: name.parse().expect("a name"),
+            host: name(index),
             hostid: HostId::from_bytes([index as u8 + 1; 16]),
             subsystem: SUBSYSTEM.parse().expect("a name"),
             is_discovery: false,
@@ -150,8 +163,24 @@ impl Host {
             again_ns: None,
             up_count: 0,
             is_closing: false,
+            is_shut_out: false,
+            dialled_ns: 0,
             staging: vec![0; STAGING_BYTES],
         }
+    }
+
+    /// Whether it was shut out and all of it has ended: whoever uses it begins anew.
+    pub(crate) fn has_gone(&self) -> bool {
+        let is_idle =
+            |lane: &Lane| lane.inbox.is_empty() && lane.core.outstanding() == 0 && !lane.core.has_done();
+        self.is_shut_out && self.lanes.iter().all(is_idle)
+    }
+
+    /// Another one in its place.
+    pub(crate) fn renew(&mut self, shared: &mut Shared) {
+        *self = Self::new(&shared.scenario, self.index, self.actor);
+        self.again_ns = Some(shared.now_ns);
+        shared.wake(self.actor);
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -259,7 +288,10 @@ impl Host {
         while let Some(action) = self.keeper.next_action() {
             has_acted = true;
             match action {
-                KeeperAction::Open => self.link = Link::Dialling(shared.dial(self.actor)),
+                KeeperAction::Open => {
+                    self.dialled_ns = shared.now_ns;
+                    self.link = Link::Dialling(shared.dial(self.actor));
+                }
                 KeeperAction::Close { at_once } => hang_up(shared, &mut self.link, at_once),
                 KeeperAction::Answer { .. } => {}
                 KeeperAction::Tell(news) => self.on_news(shared, news),
@@ -273,6 +305,11 @@ impl Host {
         match news {
             News::Up { attachment, controller, namespaces } => {
                 shared.say(|| format!("host {index}: association {} is up", attachment.generation));
+                if shared.barred_since_ns.is_some_and(|since_ns| since_ns + MESSAGE_NS_MAX < self.dialled_ns)
+                    && index == BARRED
+                {
+                    shared.find(format!("host {index} was let in, and is not allowed"));
+                }
                 self.up_count += 1;
                 self.limits = Some(controller.limits);
                 self.know(&namespaces, controller.limits);
@@ -300,6 +337,13 @@ impl Host {
                 if let Some(cause) = cause
                     && !self.is_closing
                 {
+                    if self.up_count > 0 && shared.scenario.bars() && is_refusal(&cause) {
+                        self.is_shut_out = true;
+                        for lane in &mut self.lanes {
+                            tell_lane(shared, lane, ToLane::Over);
+                        }
+                        return;
+                    }
                     if self.up_count > 0 {
                         shared.find(format!("host {index} gives up for good: {cause}"));
                     }
@@ -521,6 +565,12 @@ impl Host {
     pub(crate) fn outstanding(&self) -> BTreeMap<usize, u16> {
         self.lanes.iter().map(|lane| (lane.actor, lane.core.outstanding())).collect()
     }
+}
+
+/// Whether a target says that this host is not allowed.
+fn is_refusal(cause: &LinkError) -> bool {
+    let LinkError::Controller(ControllerError::ConnectRefused { status, .. }) = cause else { return false };
+    status.is(Status::CONNECT_INVALID_HOST)
 }
 
 fn tell_lane(shared: &mut Shared, lane: &mut Lane, message: ToLane) {

@@ -70,9 +70,9 @@ impl Removable {
         }
     }
 
-    /// Whether nobody uses it any more.
-    pub(crate) fn is_away(&self) -> bool {
-        matches!(self.state, State::Away { .. })
+    /// Since when nobody uses it any more.
+    pub(crate) fn away_since_ns(&self) -> Option<u64> {
+        if let State::Away { since_ns, .. } = self.state { Some(since_ns) } else { None }
     }
 
     /// It is added again.
@@ -111,7 +111,7 @@ mod tests {
         removable.on_removed(10, released, true);
         assert!(removable.judge(5, missing).is_ok() && removable.judge(11, Ok(0)).is_ok());
         removable.poll(20);
-        assert!(!removable.is_away());
+        assert_eq!(removable.away_since_ns(), None);
         answers.send(OrderAnswer::Released(Vec::new())).unwrap();
         removable.poll(30);
         assert!(removable.judge(25, Ok(0)).is_ok(), "it began before");

@@ -34,8 +34,12 @@ pub(crate) enum Fault {
     Resize { block_count: u64 },
     /// A command is cancelled.
     Cancel,
-    /// The second namespace is removed under I/O, and perhaps added again.
+    /// The second namespace is removed under I/O, and perhaps added again, with new storage.
     Remove { away_ns: u64, returns: bool },
+    /// The second namespace gets another identity under I/O, and keeps its storage.
+    Rename,
+    /// The second host may not connect for a while.
+    Bar { away_ns: u64 },
 }
 
 /// How often each command is drawn.
@@ -80,6 +84,8 @@ pub(crate) struct DiskSettings {
     /// Operations that take very long, per million, and how long.
     pub(crate) slow: u32,
     pub(crate) slow_ns: u64,
+    /// Operations that never end by themselves, per million.
+    pub(crate) stuck: u32,
     /// Operations that fail in passing, per million.
     pub(crate) passing: u32,
     /// Reads and writes that stop short, per million.
@@ -190,6 +196,7 @@ impl Scenario {
             jitter_ns: r.scaled(1, MS),
             slow: on(r, 4, 500, 20_000),
             slow_ns: r.scaled(MS, 3 * SECOND),
+            stuck: 0,
             passing: error(r, 3, 200_000),
             short: error(r, 3, 300_000),
             read_error: error(r, 3, 20_000),
@@ -255,6 +262,7 @@ impl Scenario {
             scenario.zero_copy = ZeroCopy::From(r.scaled(1, 64 << 10) as u32);
         }
         scenario.draw_more();
+        scenario.draw_rest();
         scenario
     }
 
@@ -299,6 +307,27 @@ impl Scenario {
         }
     }
 
+    /// Operations that are stuck, other names, hosts that are not allowed. Again, the others stay what they were.
+    fn draw_rest(&mut self) {
+        let mut random = Random::new(self.seed, 6);
+        let r = &mut random;
+        if !self.is_memory && r.one_in(6) {
+            self.disk.stuck = r.scaled(500, 20_000) as u32;
+        }
+        if self.second.is_some() && r.one_in(4) {
+            for _ in 0..r.between(1, 3) {
+                self.faults.push((r.below(self.command_count), Fault::Rename));
+            }
+        }
+        if self.host_count > 1 && r.one_in(4) {
+            for _ in 0..r.between(1, 3) {
+                let fault = Fault::Bar { away_ns: r.scaled(US, 5 * SECOND) };
+                self.faults.push((r.below(self.command_count), fault));
+            }
+        }
+        self.faults.sort_by_key(|(at, _)| *at);
+    }
+
     /// Bytes of a block of the model.
     pub(crate) fn block_bytes_at(&self, lba: u64) -> u32 {
         if lba < self.block_count { self.block_bytes } else { self.second_block_bytes }
@@ -314,6 +343,11 @@ impl Scenario {
         self.block_count + self.second_block_count
     }
 
+    /// Whether a host is not always allowed.
+    pub(crate) fn bars(&self) -> bool {
+        self.faults.iter().any(|(_, fault)| matches!(fault, Fault::Bar { .. }))
+    }
+
     /// The largest transfer that the target allows, bytes.
     pub(crate) fn transfer_limit_bytes(&self) -> u32 {
         transfer_limit(u64::from(self.blocks_max) * u64::from(self.block_bytes)) as u32
@@ -324,7 +358,10 @@ impl Scenario {
         let is_silent = |(_, fault): &(u64, Fault)| {
             matches!(fault, Fault::PowerCut { .. } | Fault::Cut | Fault::Partition { .. })
         };
-        self.is_prompt && self.network.corrupt == 0 && !self.faults.iter().any(is_silent)
+        self.is_prompt
+            && self.network.corrupt == 0
+            && self.disk.stuck == 0
+            && !self.faults.iter().any(is_silent)
     }
 
     fn draw_faults(&mut self, r: &mut Random) {

@@ -50,10 +50,14 @@ pub(crate) enum Event {
     Start,
     /// The operator opens the namespace anew.
     Reopen,
+    /// The operator sees that the disk is stuck.
+    Rescue,
     /// The operator makes the namespace longer again.
     Grow(u64),
     /// The operator adds the second namespace again.
     Return,
+    /// The operator allows the second host again.
+    Admit,
 }
 
 /// The common part of the world.
@@ -69,6 +73,8 @@ pub(crate) struct Shared {
     stalled_until_ns: Vec<u64>,
     pub(crate) network: Network,
     pub(crate) disk: Disk,
+    /// Since when the second host is not allowed.
+    pub(crate) barred_since_ns: Option<u64>,
     /// Faults that come by chance still do.
     pub(crate) is_hostile: bool,
     /// What was found wrong.
@@ -77,7 +83,8 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new(scenario: Scenario, actor_count: usize, is_traced: bool) -> Self {
-        let disk = Disk::new(scenario.block_bytes as usize, scenario.block_count as usize);
+        let (block_bytes, block_count) = (scenario.block_bytes as usize, scenario.block_count as usize);
+        let disk = Disk::new(block_bytes, block_count, scenario.planted);
         Self {
             random: Random::new(scenario.seed, 2),
             now_ns: 0,
@@ -88,6 +95,7 @@ impl Shared {
             stalled_until_ns: vec![0; actor_count],
             network: Network::default(),
             disk,
+            barred_since_ns: None,
             is_hostile: true,
             findings: Vec::new(),
             scenario,

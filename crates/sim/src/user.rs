@@ -76,6 +76,7 @@ impl World {
         }
         let before = self.next_command;
         match self.stage {
+            _ if self.hosts[host].is_shut_out => {}
             Stage::Work => self.submit_some(host, lane),
             Stage::Flush => self.submit_flush(host, lane),
             Stage::Read => self.submit_reads(host, lane),
@@ -335,12 +336,21 @@ impl World {
         while self.hosts[host].lanes[lane].core.has_room(1)
             && let Some(lba) = self.left_to_read.pop()
         {
-            let read = self.place(host, lba).and_then(|(namespace, lba)| namespace.read(lba, 1).ok());
+            // As many of those behind it as one command reads.
+            let blocks_max = self.shared.scenario.blocks_max_at(lba);
+            let mut blocks = 1;
+            while blocks < blocks_max
+                && lba + u64::from(blocks) != self.shared.scenario.block_count
+                && self.left_to_read.pop_if(|next| *next == lba + u64::from(blocks)).is_some()
+            {
+                blocks += 1;
+            }
+            let read = self.place(host, lba).and_then(|(namespace, lba)| namespace.read(lba, blocks).ok());
             match read {
-                Some(read) => self.submit(host, lane, read, Kind::Read, (lba, 1)),
+                Some(read) => self.submit(host, lane, read, Kind::Read, (lba, blocks)),
                 None => {
                     // It has not heard yet that the namespace is longer again.
-                    self.left_to_read.push(lba);
+                    self.left_to_read.extend((lba..lba + u64::from(blocks)).rev());
                     let actor = self.hosts[host].lanes[lane].actor;
                     self.shared.wake_at(actor, self.shared.now_ns + 10_000_000);
                     return;
@@ -422,7 +432,7 @@ impl World {
                 let Some(buffer) = buffer else { return Err("a read came back without its buffer".into()) };
                 if result.is_err() {
                     if self.stage == Stage::Read {
-                        self.left_to_read.push(lba);
+                        self.left_to_read.extend(lbas.rev());
                         let actor = self.hosts[host].lanes[lane].actor;
                         self.shared.wake_at(actor, now_ns + 10_000_000);
                     }

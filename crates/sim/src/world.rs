@@ -1,5 +1,7 @@
 //! The whole of one run: a target, its hosts and their users, and what happens to them.
 
+mod operator;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -11,13 +13,11 @@ use target::control::ControlSettings;
 use target::limits::Limits;
 use target::message::Message;
 use target::operator::{NewNamespace, NewSubsystem, Order, OrderKind, Step};
-use target::subsystem::Access;
 use wire::id::Nsid;
 use wire::uuid::Uuid;
 
 use crate::host::{Host, SUBSYSTEM};
 use crate::model::Model;
-use crate::planted::Planted;
 use crate::random::Random;
 use crate::reactor_io::{MESSAGE_NS_MAX, SimReactor};
 use crate::removable::Removable;
@@ -77,11 +77,14 @@ pub(crate) struct World {
     reactors: Vec<SimReactor>,
     store: Arc<dyn Store>,
     second: Option<Arc<dyn Store>>,
+    /// What its identity is made of.
+    second_name: u8,
     /// Blocks that the namespace has now.
     block_count: u64,
     /// What the model knows the last resize by.
     resize_command: u64,
     is_reopening: bool,
+    is_rescuing: bool,
     is_stopping: bool,
     target_count: u64,
     next_fault: usize,
@@ -145,9 +148,11 @@ impl World {
             reactors: Vec::new(),
             store: store(&scenario, scenario.block_count),
             second: second(&scenario),
+            second_name: 8,
             block_count: scenario.block_count,
             resize_command: 0,
             is_reopening: false,
+            is_rescuing: false,
             is_stopping: false,
             target_count: 0,
             next_fault: 0,
@@ -272,8 +277,13 @@ impl World {
                     self.shared.find(format!("cannot reopen: {error}"));
                 }
             }
+            Event::Rescue => self.rescue(),
             Event::Grow(block_count) => self.grow(block_count),
             Event::Return => self.return_second(),
+            Event::Admit => {
+                self.shared.barred_since_ns = None;
+                self.set_access();
+            }
         }
     }
 
@@ -286,12 +296,25 @@ impl World {
             }
             self.second_state.poll(self.shared.now_ns);
             self.dispatch();
+            if std::mem::take(&mut self.shared.disk.has_stuck)
+                && !std::mem::replace(&mut self.is_rescuing, true)
+            {
+                let wait_ns = self.shared.random.scaled(SECOND, 60 * SECOND);
+                self.shared.at(self.shared.now_ns + wait_ns, Event::Rescue);
+            }
             return;
         }
         let per_host = 1 + usize::from(self.shared.scenario.lanes_per_host);
         let (index, part) = ((actor - reactor_count) / per_host, (actor - reactor_count) % per_host);
         if part > 0 {
-            return self.run_user(index, part - 1);
+            self.run_user(index, part - 1);
+            if self.hosts[index].has_gone() {
+                // Nobody vouches for what its lanes have written.
+                self.model.excuse_host(index);
+                self.shared.say(|| format!("host {index} begins anew"));
+                self.hosts[index].renew(&mut self.shared);
+            }
+            return;
         }
         let before = self.hosts[index].up_count;
         self.hosts[index].run_keeper(&mut self.shared);
@@ -355,7 +378,7 @@ impl World {
             nqn: SUBSYSTEM.parse().expect("a name"),
             serial: "SIMULATED".into(),
             model: "nvlane".into(),
-            access: Access::Any,
+            access: self.access(),
             cntlids: 1..=0xffef,
             doorbell: None,
         };
@@ -439,95 +462,9 @@ impl World {
             Fault::Resize { block_count } => self.shrink(block_count),
             Fault::Cancel => self.cancel_one(),
             Fault::Remove { away_ns, returns } => self.remove_second(away_ns, returns),
+            Fault::Rename => self.rename_second(),
+            Fault::Bar { away_ns } => self.bar(away_ns),
         }
-    }
-
-    fn shrink(&mut self, block_count: u64) {
-        let full = self.shared.scenario.block_count;
-        if self.block_count != full || block_count >= full || self.is_reopening {
-            return;
-        }
-        let bytes = block_count * u64::from(self.shared.scenario.block_bytes);
-        self.shared.say(|| format!("the namespace shrinks to {block_count} blocks"));
-        if let Err(error) = self.store.resize(bytes) {
-            return self.shared.find(format!("cannot shrink: {error}"));
-        }
-        self.block_count = block_count;
-        self.next_command += 1;
-        self.resize_command = self.next_command - 1;
-        self.model.cut(block_count..full, self.resize_command, self.shared.now_ns);
-        self.tell_resized();
-        let wait_ns = self.shared.random.scaled(MS, 2 * SECOND);
-        self.shared.at(self.shared.now_ns + wait_ns, Event::Grow(block_count));
-    }
-
-    fn grow(&mut self, from: u64) {
-        let full = self.shared.scenario.block_count;
-        self.shared.say(|| format!("the namespace grows to {full} blocks"));
-        if !self.shared.is_planted(Planted::ResizeKeepsData) {
-            self.shared.disk.zero_from(from as usize);
-        }
-        if let Err(error) = self.store.resize(full * u64::from(self.shared.scenario.block_bytes)) {
-            return self.shared.find(format!("cannot grow: {error}"));
-        }
-        self.block_count = full;
-        self.model.grow(from..full, self.resize_command, self.shared.now_ns);
-        self.tell_resized();
-    }
-
-    fn add_second(&self) -> Option<Step> {
-        let namespace = NewNamespace {
-            store: Arc::clone(self.second.as_ref()?),
-            storage: "second".into(),
-            uuid: Uuid::from_bytes([8; 16]),
-            nguid: [8; 16],
-        };
-        let subsystem = SUBSYSTEM.parse().expect("a name");
-        Some(Step::AddNamespace { subsystem, nsid: Nsid::new(2), namespace })
-    }
-
-    fn remove_second(&mut self, away_ns: u64, returns: bool) {
-        // Once it is settled which blocks are read in the end, they stay.
-        let is_late = self.stage > Stage::Settle;
-        if is_late || self.second.is_none() || !self.second_state.is_configured() {
-            return;
-        }
-        let now_ns = self.shared.now_ns;
-        self.shared.say(|| "the second namespace is removed".into());
-        let (answers, released) = channel();
-        self.second_state.on_removed(now_ns, released, returns);
-        if self.reactors.is_empty() {
-            self.second_state.on_target_down(now_ns);
-        }
-        let step =
-            Step::RemoveNamespace { subsystem: SUBSYSTEM.parse().expect("a name"), nsid: Nsid::new(2) };
-        self.post(0, Message::Operator(Order { kind: OrderKind::Apply(vec![step]), answers }));
-        if returns {
-            self.shared.at(now_ns + away_ns, Event::Return);
-        }
-    }
-
-    fn return_second(&mut self) {
-        let now_ns = self.shared.now_ns;
-        if !self.second_state.is_away() {
-            // Whoever puts a namespace in the place of another waits until nobody uses that.
-            return self.shared.at(now_ns + MS, Event::Return);
-        }
-        self.shared.say(|| "the second namespace is added again".into());
-        self.second_state.on_returned();
-        let (answers, _) = channel();
-        let steps = self.add_second().into_iter().collect();
-        self.post(0, Message::Operator(Order { kind: OrderKind::Apply(steps), answers }));
-    }
-
-    fn tell_resized(&mut self) {
-        let step = Step::NamespaceResized {
-            subsystem: SUBSYSTEM.parse().expect("a name"),
-            nsid: Nsid::new(1),
-            storage: "simulated".into(),
-        };
-        let (answers, _) = channel();
-        self.post(0, Message::Operator(Order { kind: OrderKind::Apply(vec![step]), answers }));
     }
 
     pub(crate) fn enter(&mut self, stage: Stage) {
@@ -610,6 +547,8 @@ impl World {
         !self.reactors.is_empty()
             && self.block_count == self.shared.scenario.block_count
             && !self.is_reopening
+            && !self.is_rescuing
+            && self.shared.barred_since_ns.is_none()
             && !self.second_state.is_to_return()
             && self.hosts.iter().all(|host| host.up_count == 0 || host.sees_second == has_second)
     }
@@ -644,5 +583,7 @@ fn event_number(event: Event) -> u64 {
         Event::Reopen => 10,
         Event::Grow(_) => 11,
         Event::Return => 12,
+        Event::Rescue => 13,
+        Event::Admit => 14,
     }
 }

@@ -1,0 +1,171 @@
+//! What the operator does while hosts are at work: sizes, identities, storage that comes and goes, who may connect, and help
+//! for a disk that is stuck.
+
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+
+use target::message::Message;
+use target::operator::{NewNamespace, Order, OrderKind, Step};
+use target::subsystem::Access;
+use wire::id::Nsid;
+use wire::uuid::Uuid;
+
+use super::{Stage, World, second};
+use crate::host::{self, BARRED, SUBSYSTEM};
+use crate::planted::Planted;
+use crate::scenario::{MS, SECOND};
+use crate::shared::Event;
+
+impl World {
+    /// Orders something, and does not wait for the answer.
+    fn apply(&mut self, steps: Vec<Step>) {
+        let (answers, _) = channel();
+        self.post(0, Message::Operator(Order { kind: OrderKind::Apply(steps), answers }));
+    }
+
+    /// The disk has been stuck for a while: the operator resets it, or starts the target again.
+    pub(super) fn rescue(&mut self) {
+        self.is_rescuing = false;
+        if !self.shared.disk.is_stuck() {
+            return;
+        }
+        if self.shared.random.one_in(3) {
+            self.shared.say(|| "the disk is reset".into());
+            return self.shared.on_device_reset();
+        }
+        let down_ns = self.shared.random.scaled(MS, SECOND);
+        let is_power_cut = self.shared.random.one_in(2);
+        self.kill_target(is_power_cut, down_ns);
+    }
+
+    pub(super) fn shrink(&mut self, block_count: u64) {
+        let full = self.shared.scenario.block_count;
+        if self.block_count != full || block_count >= full || self.is_reopening {
+            return;
+        }
+        let bytes = block_count * u64::from(self.shared.scenario.block_bytes);
+        self.shared.say(|| format!("the namespace shrinks to {block_count} blocks"));
+        if let Err(error) = self.store.resize(bytes) {
+            return self.shared.find(format!("cannot shrink: {error}"));
+        }
+        self.block_count = block_count;
+        self.next_command += 1;
+        self.resize_command = self.next_command - 1;
+        self.model.cut(block_count..full, self.resize_command, self.shared.now_ns);
+        self.tell_resized();
+        let wait_ns = self.shared.random.scaled(MS, 2 * SECOND);
+        self.shared.at(self.shared.now_ns + wait_ns, Event::Grow(block_count));
+    }
+
+    pub(super) fn grow(&mut self, from: u64) {
+        let full = self.shared.scenario.block_count;
+        self.shared.say(|| format!("the namespace grows to {full} blocks"));
+        if !self.shared.is_planted(Planted::ResizeKeepsData) {
+            self.shared.disk.zero_from(from as usize);
+        }
+        if let Err(error) = self.store.resize(full * u64::from(self.shared.scenario.block_bytes)) {
+            return self.shared.find(format!("cannot grow: {error}"));
+        }
+        self.block_count = full;
+        self.model.grow(from..full, self.resize_command, self.shared.now_ns);
+        self.tell_resized();
+    }
+
+    fn tell_resized(&mut self) {
+        let step = Step::NamespaceResized {
+            subsystem: SUBSYSTEM.parse().expect("a name"),
+            nsid: Nsid::new(1),
+            storage: "simulated".into(),
+        };
+        self.apply(vec![step]);
+    }
+
+    fn new_second(&self) -> Option<NewNamespace> {
+        let nguid = [self.second_name; 16];
+        let (store, storage) = (Arc::clone(self.second.as_ref()?), "second".into());
+        Some(NewNamespace { store, storage, uuid: Uuid::from_bytes(nguid), nguid })
+    }
+
+    pub(super) fn add_second(&self) -> Option<Step> {
+        let subsystem = SUBSYSTEM.parse().expect("a name");
+        Some(Step::AddNamespace { subsystem, nsid: Nsid::new(2), namespace: self.new_second()? })
+    }
+
+    pub(super) fn rename_second(&mut self) {
+        if !self.second_state.is_configured() {
+            return;
+        }
+        self.second_name += 1;
+        let Some(namespace) = self.new_second() else { return };
+        self.shared.say(|| "the second namespace gets another identity".into());
+        let subsystem = SUBSYSTEM.parse().expect("a name");
+        let step = Step::ReplaceNamespace { subsystem, nsid: Nsid::new(2), namespace };
+        self.apply(vec![step]);
+    }
+
+    pub(super) fn remove_second(&mut self, away_ns: u64, returns: bool) {
+        // Once it is settled which blocks are read in the end, they stay.
+        let is_late = self.stage > Stage::Settle;
+        if is_late || self.second.is_none() || !self.second_state.is_configured() {
+            return;
+        }
+        let now_ns = self.shared.now_ns;
+        self.shared.say(|| "the second namespace is removed".into());
+        let (answers, released) = channel();
+        self.second_state.on_removed(now_ns, released, returns);
+        if self.reactors.is_empty() {
+            self.second_state.on_target_down(now_ns);
+        }
+        let step =
+            Step::RemoveNamespace { subsystem: SUBSYSTEM.parse().expect("a name"), nsid: Nsid::new(2) };
+        self.post(0, Message::Operator(Order { kind: OrderKind::Apply(vec![step]), answers }));
+        if returns {
+            self.shared.at(now_ns + away_ns, Event::Return);
+        }
+    }
+
+    pub(super) fn return_second(&mut self) {
+        let now_ns = self.shared.now_ns;
+        let Some(since_ns) = self.second_state.away_since_ns() else {
+            // Whoever puts a namespace in the place of another waits until nobody uses that.
+            return self.shared.at(now_ns + MS, Event::Return);
+        };
+        self.shared.say(|| "the second namespace is added again".into());
+        self.second_state.on_returned();
+        // RAM that is opened again is other RAM.
+        self.second = second(&self.shared.scenario);
+        let lbas = self.shared.scenario.block_count..self.shared.scenario.all_block_count();
+        self.next_command += 1;
+        self.model.cut(lbas.clone(), self.next_command - 1, since_ns);
+        self.model.grow(lbas, self.next_command - 1, now_ns);
+        self.apply(self.add_second().into_iter().collect());
+    }
+
+    /// Who may connect.
+    pub(super) fn access(&self) -> Access {
+        match self.shared.barred_since_ns {
+            None => Access::Any,
+            Some(_) => {
+                let others = (0..self.hosts.len()).filter(|index| *index != BARRED);
+                Access::Only(others.map(host::name).collect())
+            }
+        }
+    }
+
+    pub(super) fn set_access(&mut self) {
+        let access = self.access();
+        self.shared.say(|| format!("{access:?} may connect"));
+        let step = Step::SetAccess(SUBSYSTEM.parse().expect("a name"), access);
+        self.apply(vec![step]);
+    }
+
+    pub(super) fn bar(&mut self, away_ns: u64) {
+        let now_ns = self.shared.now_ns;
+        if self.stage > Stage::Settle || self.shared.barred_since_ns.is_some() {
+            return;
+        }
+        self.shared.barred_since_ns = Some(now_ns);
+        self.set_access();
+        self.shared.at(now_ns + away_ns, Event::Admit);
+    }
+}
