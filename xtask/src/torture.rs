@@ -21,7 +21,7 @@ pub(crate) fn crash_loop(options: &Options) -> Result<()> {
     run("crash-loop", &options.arguments)
 }
 
-/// Floods a target beside a lane that reads: `--half-open N`, `--seconds N`, `--engine uring|epoll`, `--untimed`.
+/// Floods a target beside a host that reads: `--attacks KIND,...`, `--half-open N`, `--seconds N`, `--engine uring|epoll`, `--untimed`.
 ///
 /// # Errors
 /// If it takes too much memory, the lane suffers, or something does not come back.

@@ -46,7 +46,7 @@ pub use lines::{LINE_BYTES, Line, Lines, prefetch};
 pub use mailbox::{Address, Mailbox};
 pub use memory::{Memory, MemoryAccess, MemoryRef, PastEnd, STRIPE_BYTES};
 pub use operation::{Allocation, Completion, File, Operation, Token};
-pub use placement::{CoreList, CoreListError, pin};
+pub use placement::{CoreList, CoreListError, pin, step_back};
 pub use probe::{Features, RingSetup};
 pub use segment::{Payload, Segment, Torn};
 pub use socket::{Listener, Received, SEGMENT_COUNT_MAX, Sent, Socket};

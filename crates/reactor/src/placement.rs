@@ -91,6 +91,20 @@ pub fn pin(core: usize) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
+/// From now on the calling thread, and those that it starts, run only when no other wants to. There may be no way back.
+///
+/// # Errors
+/// If the kernel does not allow it.
+pub fn step_back() -> io::Result<()> {
+    // SAFETY: all zeroes is a valid `sched_param`, and the only one for this policy.
+    let parameters: libc::sched_param = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel only reads the parameters, which live until it returns.
+    match unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,6 +127,20 @@ mod tests {
             pin(core).unwrap();
             assert_eq!(CoreList::allowed().unwrap().cores(), [core]);
             assert!(pin(CpuSet::MAX_CPU).is_err());
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn a_thread_that_steps_back_runs_when_no_other_wants_to() {
+        std::thread::spawn(|| {
+            step_back().unwrap();
+            let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+            let (_, fields) = stat.rsplit_once(')').unwrap();
+            // The 41st field, of which two are the thread's number and its name.
+            let policy = fields.split_ascii_whitespace().nth(38).unwrap();
+            assert_eq!(policy.parse(), Ok(libc::SCHED_IDLE));
         })
         .join()
         .unwrap();

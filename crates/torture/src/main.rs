@@ -17,7 +17,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::flood::FloodOptions;
+use crate::flood::{Attack, FloodOptions};
 use crate::kill_loop::{KillOptions, directory};
 
 /// The target as a process over real sockets: killed under verified load, flooded beside it
@@ -32,7 +32,7 @@ struct Cli {
 enum Command {
     /// Kill the target at random moments under verified load: nothing that it has answered may be gone
     CrashLoop(CrashLoopArguments),
-    /// Flood the target with everything that costs a peer nothing, beside a lane that reads
+    /// Flood the target with everything that costs a peer nothing, beside a host that reads
     Flood(FloodArguments),
 }
 
@@ -69,6 +69,9 @@ enum Served {
 
 #[derive(Args)]
 struct FloodArguments {
+    /// Only these attacks [default: all]
+    #[arg(long, value_name = "KIND", value_delimiter = ',')]
+    attacks: Vec<Attack>,
     /// Connections that never say a word
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     half_open: usize,
@@ -78,13 +81,13 @@ struct FloodArguments {
     /// How long without and with the flood
     #[arg(long, value_name = "SECONDS", default_value_t = 8)]
     seconds: u64,
-    /// Do not judge what the healthy lane gets: on a busy machine it says nothing
+    /// Keep nobody to cores of its own, and do not judge what the healthy host gets: on a busy machine it says nothing
     #[arg(long)]
     untimed: bool,
     /// Only this engine [default: both, one after the other]
     #[arg(long, value_name = "ENGINE")]
     engine: Option<String>,
-    /// The cores of the target, such as 0 [default: all]
+    /// The cores of the target, such as 0 [default: the first; all if untimed]
     #[arg(long, value_name = "LIST")]
     cores: Option<String>,
     /// The nvlane program [default: the one beside this]
@@ -179,17 +182,20 @@ fn flood(arguments: &FloodArguments) -> Result<ExitCode> {
     let mut code = ExitCode::SUCCESS;
     for engine in engines(arguments.engine.as_deref()) {
         let (directory, _made) = directory(arguments.directory.as_deref())?;
-        let mut of_target = vec!["--engine".into(), engine.clone()];
-        if let Some(cores) = &arguments.cores {
-            of_target.extend(["--cores".into(), cores.clone()]);
-        }
+        let attacks = match arguments.attacks.as_slice() {
+            [] => Attack::value_variants(),
+            some => some,
+        };
         let report = flood::run(&FloodOptions {
+            attacks: attacks.to_vec(),
             half_open: arguments.half_open,
             slow: arguments.slow,
             time: Duration::from_secs(arguments.seconds),
+            is_timed: !arguments.untimed,
             program: program(arguments.program.as_ref())?,
             directory,
-            arguments: of_target,
+            cores: arguments.cores.clone(),
+            arguments: vec!["--engine".into(), engine.clone()],
         })?;
         report.print(&engine);
         for failure in report.failures(!arguments.untimed) {

@@ -1,0 +1,192 @@
+//! The healthy host: one lane whose reads come at fixed moments, one that reads as fast as it gets answers.
+//!
+//! The first is what is judged: its reads are due whatever happens, and latency counts from when they were due. The second says how much
+//! of the target is left; its host is one of many on its core, so what it gets is told by the time that it ran as well.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use host::{Association, Completion, Lane, Namespace, Options};
+use load::histogram::Histogram;
+use load::random::Prng;
+use reactor::step_back;
+use rustix::time::{ClockId, clock_gettime};
+use wire::id::Nsid;
+
+use super::PATIENCE;
+use crate::target::Target;
+
+/// Reads that are due at once, and how often.
+pub(super) const BURST: usize = 32;
+pub(super) const PERIOD: Duration = Duration::from_micros(500);
+
+/// So long before they are due the host is awake, whatever its sleep took.
+const LEAD: Duration = Duration::from_micros(150);
+
+/// Reads outstanding in the closed loop.
+pub(super) const DEPTH: usize = 16;
+
+/// Reads that have been due for longer are given up: they are not made, and missing.
+const LATE_MAX: Duration = Duration::from_millis(100);
+
+const BLOCK_BYTES: usize = 4096;
+
+/// What a lane got.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Health {
+    pub(super) iops: f64,
+    pub(super) p99_us: f64,
+    pub(super) longest_us: f64,
+    /// Of the time, the host had a core for so much.
+    pub(super) ran_share: f64,
+}
+
+impl Health {
+    /// IOPS while the host ran.
+    pub(super) fn iops_of_ran(&self) -> f64 {
+        if self.ran_share > 0.0 { self.iops / self.ran_share } else { 0.0 }
+    }
+}
+
+/// The healthy host.
+pub(super) struct Healthy {
+    association: Association,
+    namespace: Namespace,
+    paced: Reader,
+    closed: Reader,
+}
+
+/// A lane that reads random blocks.
+struct Reader {
+    lane: Lane<Vec<u8>>,
+    random: Prng,
+    free: Vec<Vec<u8>>,
+    ended: Vec<Completion<Vec<u8>>>,
+    /// Moments that reads carry are counted from here.
+    epoch: Instant,
+}
+
+/// What is being measured, on one thread.
+struct Window {
+    start: Instant,
+    ran_before: Duration,
+    latencies: Histogram,
+}
+
+impl Healthy {
+    pub(super) fn connect(target: &Target) -> Result<Self> {
+        let options = Options { depth: 64, lanes: 2, ..Options::default() };
+        let association = Association::connect(&target.address(), options)?;
+        let namespace = association.namespace(Nsid::new(1))?;
+        let (paced, closed) =
+            (Reader::new(association.lane()?, BURST), Reader::new(association.lane()?, DEPTH));
+        Ok(Self { association, namespace, paced, closed })
+    }
+
+    /// Reads at fixed moments, until it is over.
+    pub(super) fn paced(&mut self, mut is_over: impl FnMut() -> bool) -> Result<Health> {
+        let reader = &mut self.paced;
+        let mut window = Window::begin();
+        let mut due = Instant::now() + LEAD;
+        while !is_over() {
+            if let Some(rest) = due.checked_duration_since(Instant::now() + LEAD) {
+                std::thread::sleep(rest);
+            }
+            while Instant::now() < due {
+                std::hint::spin_loop();
+            }
+            if due.elapsed() < LATE_MAX {
+                reader.submit_all(&self.namespace)?;
+                while reader.free.len() < BURST {
+                    reader.take(|_| window.latencies.record(ns(due.elapsed())))?;
+                }
+            }
+            due += PERIOD;
+        }
+        Ok(window.end())
+    }
+
+    /// Reads as fast as it gets answers for so long, on a thread of its own. One that `steps_back` has no more right to its core than those
+    /// who flood.
+    pub(super) fn closed(&mut self, time: Duration, steps_back: bool) -> Result<Health> {
+        let Self { namespace, closed: reader, .. } = self;
+        let measure = move || -> Result<Health> {
+            if steps_back {
+                step_back().context("the closed loop cannot step back")?;
+            }
+            let mut window = Window::begin();
+            while window.start.elapsed() < time {
+                reader.submit_all(namespace)?;
+                reader.take(|latency| window.latencies.record(ns(latency)))?;
+            }
+            let health = window.end();
+            while reader.free.len() < DEPTH {
+                reader.take(|_| {})?;
+            }
+            Ok(health)
+        };
+        let read = std::thread::scope(|scope| scope.spawn(measure).join());
+        read.map_err(|_| anyhow!("the closed loop panicked"))?
+    }
+
+    pub(super) fn close(self) {
+        drop((self.paced, self.closed));
+        self.association.close();
+    }
+}
+
+impl Reader {
+    fn new(lane: Lane<Vec<u8>>, depth: usize) -> Self {
+        let free = (0..depth).map(|_| vec![0; BLOCK_BYTES]).collect();
+        Self { lane, random: Prng::new(1), free, ended: Vec::new(), epoch: Instant::now() }
+    }
+
+    /// Reads with all buffers that are free.
+    fn submit_all(&mut self, namespace: &Namespace) -> Result<()> {
+        let now_ns = ns(self.epoch.elapsed());
+        for buffer in self.free.drain(..) {
+            let read = namespace.read(self.random.below(namespace.block_count()), 1)?;
+            self.lane.submit(read, Some(buffer), now_ns)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for answers, and tells how long each took since it was submitted.
+    fn take(&mut self, mut each: impl FnMut(Duration)) -> Result<()> {
+        ensure!(self.lane.wait(&mut self.ended, PATIENCE) > 0, "nothing ends in {PATIENCE:?}");
+        let now = self.epoch.elapsed();
+        for end in self.ended.drain(..) {
+            end.result.context("a read")?;
+            each(now.saturating_sub(Duration::from_nanos(end.user)));
+            self.free.push(end.buffer.unwrap_or_default());
+        }
+        Ok(())
+    }
+}
+
+impl Window {
+    fn begin() -> Self {
+        Self { start: Instant::now(), ran_before: ran(), latencies: Histogram::new() }
+    }
+
+    fn end(self) -> Health {
+        let time = self.start.elapsed().as_secs_f64();
+        #[expect(clippy::cast_precision_loss, reason = "figures for people")]
+        let (count, us) = (self.latencies.count() as f64, |ns: u64| ns as f64 / 1000.0);
+        Health {
+            iops: count / time,
+            p99_us: us(self.latencies.percentile(99.0)),
+            longest_us: us(self.latencies.max()),
+            ran_share: ran().saturating_sub(self.ran_before).as_secs_f64() / time,
+        }
+    }
+}
+
+/// How long the calling thread has had a core.
+fn ran() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
+}
+
+fn ns(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
