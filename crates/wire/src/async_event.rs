@@ -106,6 +106,8 @@ mod tests {
         ] {
             assert_eq!(event.bits(), bits, "{event:?}");
         }
+        let made = AsyncEvent::new(AsyncEventType::NOTICE, 0x03, Lid::ANA);
+        assert_eq!((made, made.information()), (AsyncEvent::ANA_CHANGE, 0x03));
     }
 
     /// wire §12
@@ -117,7 +119,9 @@ mod tests {
             | AsyncEvents::DISCOVERY;
         assert_eq!(linux.bits(), 0x8000_0B00);
         assert_eq!((AsyncEvents::SMART | AsyncEvents::TELEMETRY).bits(), 0x0000_04FF);
-        assert_eq!(AsyncEvents::from_bits_retain(0x0000_1100).reserved(), 0x1000);
+        let unknown = AsyncEvents::from_bits_retain(0x0000_1100);
+        assert_eq!(unknown.reserved(), 0x1000);
+        assert_eq!(format!("{unknown:?}"), "AsyncEvents(NAMESPACE_ATTRIBUTE | 0x1000)");
     }
 
     #[test]

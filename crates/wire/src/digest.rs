@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn no_bytes_digest_to_zero() {
         assert_eq!(data_digest(&[]), 0);
-        assert_eq!(DataDigest::new().finish(), 0);
+        assert_eq!(DataDigest::default().finish(), 0);
     }
 
     /// One bit at a time, from the definition in wire §3.

@@ -412,6 +412,8 @@ mod tests {
             (InvalidParameter::QID, 42),
             (InvalidParameter::SQSIZE, 44),
             (InvalidParameter::KATO, 48),
+            (InvalidParameter::data(4), 0x0001_0004),
+            (InvalidParameter::command(4), 4),
         ] {
             assert_eq!(parameter.bits(), bits, "{parameter:?}");
         }

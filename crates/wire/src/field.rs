@@ -44,6 +44,7 @@ mod tests {
         assert_eq!(field.number(&[1, 2, 3, 4]), Some(0x0302));
         assert_eq!(field.number(&[1, 2]), None);
         assert_eq!(Field { name: "y", offset: 0, length: 17 }.number(&[0; 17]), None);
+        assert_eq!(length_of(|pair: &(u8, [u16; 3])| &pair.1), 6);
         assert_eq!(Field { name: "z", offset: usize::MAX, length: 2 }.bytes(&[0; 17]), None);
     }
 }

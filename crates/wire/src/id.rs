@@ -156,4 +156,12 @@ mod tests {
         assert!(Qid::ADMIN.is_admin());
         assert!(!Qid::new(1).is_admin());
     }
+
+    #[test]
+    fn ids_are_shown_as_the_numbers_that_they_come_from() {
+        assert_eq!(Nsid::from(0xFFFF_FFFE).to_string(), "4294967294");
+        assert_eq!(format!("{:>3}|{:<3}|", Qid::from(7), Qid::ADMIN), "  7|0  |");
+        assert_eq!(Cntlid::from(0xFFEF).to_string(), "65519");
+        assert_eq!(Cntlid::from(0xFFEF), Cntlid::MAX);
+    }
 }

@@ -463,6 +463,15 @@ mod tests {
         assert_eq!(id.to_string(), text);
         assert_eq!(id.to_bytes()[..5], [0x11, 0x11, 0x11, 0x11, 0x22]);
         assert!(!id.is_zero() && HostId::default().is_zero());
+        assert_eq!(HostId::from(id.uuid()), id);
+        assert_eq!(format!("{id:?}"), format!("HostId({text})"));
+    }
+
+    #[test]
+    fn names_are_shown_padded_and_debugged_with_their_kind() {
+        let nqn: Nqn = "nqn.2016-06.io.nvlane:a".parse().expect("a name");
+        assert_eq!(format!("{nqn:<25}|"), "nqn.2016-06.io.nvlane:a  |");
+        assert_eq!(format!("{nqn:?}"), "Nqn(nqn.2016-06.io.nvlane:a)");
     }
 
     proptest! {

@@ -102,6 +102,12 @@ mod tests {
     }
 
     #[test]
+    fn without_anything_said_there_is_no_data() {
+        assert_eq!(Sgl::default().as_bytes(), Sgl::none().as_bytes());
+        assert_eq!(Sgl::default().classify(), DataPointer::Transport { length: 0 });
+    }
+
+    #[test]
     fn in_capsule_data_has_the_data_block_descriptor_with_offset() {
         assert_eq!(
             Sgl::in_capsule(0x1000).as_bytes(),

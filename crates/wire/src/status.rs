@@ -438,6 +438,13 @@ mod tests {
     }
 
     #[test]
+    fn a_status_is_the_same_whatever_its_flags() {
+        assert!(Status::INVALID_FIELD.with_dnr().with_more().is(Status::INVALID_FIELD));
+        assert!(!Status::INVALID_FIELD.is(Status::INVALID_OPCODE));
+        assert_eq!(format!("{:?}", Status::SUCCESS), "Status(success (0x000))");
+    }
+
+    #[test]
     fn every_constant_has_one_code_and_its_own_text() {
         for (constant, status, text) in nvm_name::ROWS {
             assert_eq!(nvm_name(status.code()), Some(*text), "{constant}");

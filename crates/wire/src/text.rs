@@ -131,6 +131,7 @@ mod tests {
         assert_eq!(text.as_str(), None);
         assert_eq!(text.as_bytes(), b"a\nb\xFF");
         insta::assert_snapshot!(text, @r"a\x0ab\xff");
+        assert_eq!(format!("{text:?}"), r"Text(a\x0ab\xff)");
     }
 
     #[test]

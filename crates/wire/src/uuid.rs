@@ -141,6 +141,7 @@ mod tests {
         assert_eq!(uuid.to_bytes()[..8], [0x01, 0x23, 0x45, 0x67, 0x89, 0xAB, 0xCD, 0xEF]);
         assert_eq!(uuid.to_bytes()[8..], [0x01, 0x23, 0x45, 0x67, 0x89, 0xAB, 0xCD, 0xEF]);
         assert_eq!(uuid.to_string(), TEXT);
+        assert_eq!(format!("{uuid:?}"), format!("Uuid({TEXT})"));
     }
 
     #[test]

@@ -382,6 +382,28 @@ mod tests {
     }
 
     #[test]
+    fn an_operation_without_a_key_is_not_appended() {
+        let key = Key::new(&[b'k'; 16]).expect("a key");
+        let whole = Operation { room_bytes: 3, ..Operation::new(KvOpcode::RETRIEVE, &key) };
+        assert_eq!(whole.outcome_bytes(), 24, "with its padding");
+        let mut data = Vec::new();
+        for key in [&[][..], &[b'k'; 17]] {
+            assert!(!Operation { key, ..whole }.append_to(&mut data));
+        }
+        assert!(data.is_empty());
+        assert!(whole.append_to(&mut data));
+        let mut operations = Operations::new(&data);
+        assert_eq!((operations.next(), operations.offset()), (Some(Ok(whole)), data.len()));
+    }
+
+    #[test]
+    fn the_result_of_a_collect_counts_bytes_and_operations() {
+        let result = collect_result(0xFFFF_FFF8, 5);
+        assert_eq!(result, 0x0000_0005_FFFF_FFF8);
+        assert_eq!(collected_bytes(result), 0xFFFF_FFF8);
+    }
+
+    #[test]
     fn a_malformed_batch_ends_with_an_error() {
         fn read(data: &[u8]) -> Option<Result<Operation<'_>, BatchError>> {
             Operations::new(data).last()
