@@ -3,13 +3,14 @@
 //! A [`Reactor`] runs an [`Application`], which sees the world only through [`Io`]. It knows sockets, storage
 //! operations, deadlines and messages, and nothing of NVMe.
 //!
-//! Unsafe code is here and nowhere above: `buffers`, `lines`, `mapping`, `memory` and `segment` (memory that the kernel reads
-//! and writes), `ring`, `workers`, `socket`, `zero_copy` and `busy_poll` (the calls that make it do so).
+//! Unsafe code is here and nowhere above: `buffers`, `chunks`, `lines`, `mapping`, `memory` and `segment` (memory that the
+//! kernel reads and writes), `ring`, `workers`, `socket`, `zero_copy` and `busy_poll` (the calls that make it do so).
 
 #![cfg_attr(test, allow(clippy::cast_possible_truncation))]
 
 mod buffers;
 mod busy_poll;
+mod chunks;
 mod counter;
 mod descriptors;
 mod engine;
@@ -38,6 +39,7 @@ pub use buffers::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, Buffer, Pool};
 pub use busy_poll::{
     Arrival, Asked, BUSY_POLL_BUDGET_MAX, BUSY_POLL_US_MAX, BusyPoll, BusyPolling, SocketPolling, poll_epoll,
 };
+pub use chunks::{CHUNK_BYTES, Chunk, Chunks};
 pub use counter::{Counter, Durations, SharedDurations};
 pub use descriptors::{allow_descriptors, reserve_descriptors};
 pub use engine::EngineKind;

@@ -3,8 +3,10 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::buffers::Buffer;
+use crate::chunks::{CHUNK_BYTES, Chunk};
 use crate::memory::{MemoryRef, STRIPE_BYTES};
 
 /// A run of bytes to send, laid out as the kernel's `iovec`.
@@ -103,6 +105,8 @@ pub enum Payload {
     Heap(Box<[u8]>),
     /// The rest of a range of a RAM namespace of which a part is sent.
     Torn(Box<Torn>),
+    /// Whole chunks, and what follows them, which stays as it is as they do.
+    Chunks(Arc<Vec<Chunk>>, Box<Payload>),
 }
 
 /// What [`Payload::rest`] makes of a range in a namespace.
@@ -128,6 +132,7 @@ impl Payload {
             Self::Zeroes(length) => *length,
             Self::Heap(bytes) => bytes.len(),
             Self::Torn(torn) => torn.kept.len() + torn.behind.as_ref().map_or(0, MemoryRef::len),
+            Self::Chunks(chunks, rest) => chunks.len() * CHUNK_BYTES + rest.len(),
         }
     }
 
@@ -153,6 +158,7 @@ impl Payload {
             }
             Self::Heap(bytes) => Segment::new(&bytes[range]),
             Self::Torn(torn) => torn.segment(range),
+            Self::Chunks(chunks, rest) => segment_of_chunks(chunks, rest, range),
         }
     }
 
@@ -170,7 +176,9 @@ impl Payload {
                 let behind = torn.behind.as_ref()?;
                 (behind, range.start - torn.kept.len()..range.end - torn.kept.len())
             }
-            Self::Torn(_) | Self::Buffer(_) | Self::Zeroes(_) | Self::Heap(_) => return None,
+            Self::Torn(_) | Self::Buffer(_) | Self::Zeroes(_) | Self::Heap(_) | Self::Chunks(..) => {
+                return None;
+            }
         };
         // Both kinds begin where a block does, and what is left may do so as well.
         if range.start.is_multiple_of(STRIPE_BYTES) {
@@ -199,6 +207,18 @@ impl Payload {
                     left -= piece;
                 }
             }
+            Self::Chunks(chunks, rest) => {
+                let (mut at, whole) = (range.start, chunks.len() * CHUNK_BYTES);
+                while at < range.end.min(whole) {
+                    let within = at % CHUNK_BYTES;
+                    let end = CHUNK_BYTES.min(within + range.end - at);
+                    each(&chunks[at / CHUNK_BYTES][within..end]);
+                    at += end - within;
+                }
+                if at < range.end {
+                    rest.for_each_piece(at - whole..range.end - whole, each);
+                }
+            }
             Self::Memory(_) | Self::Torn(_) => {
                 panic!("a digest over namespace memory could differ from what is sent")
             }
@@ -217,10 +237,50 @@ impl Torn {
     }
 }
 
+#[cold]
+fn segment_of_chunks<'a>(chunks: &'a [Chunk], rest: &'a Payload, range: Range<usize>) -> Segment<'a> {
+    let whole = chunks.len() * CHUNK_BYTES;
+    if range.start >= whole {
+        return rest.segment(range.start - whole..range.end - whole);
+    }
+    let within = range.start % CHUNK_BYTES;
+    let end = CHUNK_BYTES.min(within + range.len());
+    Segment::new(&chunks[range.start / CHUNK_BYTES][within..end])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chunks::Chunks;
     use crate::memory::Memory;
+
+    #[test]
+    fn chunks_and_what_follows_them_are_one_run_of_bytes() {
+        let mut source = Chunks::new(2).unwrap();
+        assert!(source.open() && source.open());
+        let mut chunks = vec![source.take().unwrap(), source.take().unwrap()];
+        chunks[0].fill(1);
+        chunks[1].fill(2);
+        let rest = Payload::Heap(vec![3; 10].into());
+        let payload = Payload::Chunks(Arc::new(chunks), Box::new(rest));
+        assert_eq!(payload.len(), 2 * CHUNK_BYTES + 10);
+        for range in [
+            0..payload.len(),
+            5..9,
+            CHUNK_BYTES - 1..CHUNK_BYTES + 1,
+            2 * CHUNK_BYTES - 3..2 * CHUNK_BYTES + 4,
+        ] {
+            let expected: Vec<u8> = range.clone().map(|at| (at / CHUNK_BYTES) as u8 + 1).collect();
+            let (mut at, mut sent, mut digested) = (range.start, Vec::new(), Vec::new());
+            while at < range.end {
+                let segment = payload.segment(at..range.end);
+                segment.append_to(&mut sent);
+                at += segment.len();
+            }
+            payload.for_each_piece(range, |piece| digested.extend_from_slice(piece));
+            assert!(sent == expected && digested == expected);
+        }
+    }
 
     fn bytes(payload: &Payload) -> Vec<u8> {
         let (mut at, mut seen) = (0, Vec::new());

@@ -1,0 +1,203 @@
+//! Chunks: the parts of large values. A chunk is owned memory that goes from reactor to reactor with what it
+//! holds, so that a value is received where it stays and sent from where it lies, whichever reactor has the
+//! connection.
+//!
+//! ```text
+//! open ─▶ free ──take──▶ Chunk: filled by its one owner ──Arc──▶ read by many ──last one drops it──▶ free ─▶ close
+//! ```
+//!
+//! Address space for all chunks is reserved at first; how many have memory says who opened them.
+
+use std::fmt;
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::mapping::Mapping;
+
+/// Bytes of a chunk.
+pub const CHUNK_BYTES: usize = 1 << 20;
+
+/// Chunks of one owner, who decides how many of them there are.
+pub struct Chunks {
+    shared: Arc<Shared>,
+    /// Those with memory that nobody has.
+    free: Vec<u32>,
+    /// Those without memory.
+    closed: Vec<u32>,
+    count_max: usize,
+}
+
+struct Shared {
+    mapping: Mapping,
+    /// Those that were let go of, wherever that was.
+    returned: Mutex<Vec<u32>>,
+    returned_count: AtomicUsize,
+}
+
+/// [`CHUNK_BYTES`] of memory with one owner. What is in it is whatever the last owner left.
+pub struct Chunk {
+    shared: Arc<Shared>,
+    start: NonNull<u8>,
+    number: u32,
+}
+
+// SAFETY: a chunk is the only way to its memory until it is dropped, and tied to no thread.
+unsafe impl Send for Chunk {}
+// SAFETY: `&Chunk` only reads.
+unsafe impl Sync for Chunk {}
+
+impl Chunks {
+    /// Reserves address space for `count_max` chunks, none of which has memory.
+    ///
+    /// # Errors
+    /// What the system says when it refuses the mapping.
+    pub fn new(count_max: usize) -> io::Result<Self> {
+        let bytes = count_max.max(1).checked_mul(CHUNK_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
+        let count = u32::try_from(count_max).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let mapping = Mapping::anonymous(bytes)?;
+        let _ = mapping.prefer_huge_pages();
+        // Room for all: letting go of one never allocates.
+        let returned = Mutex::new(Vec::with_capacity(count_max));
+        let shared = Arc::new(Shared { mapping, returned, returned_count: AtomicUsize::new(0) });
+        Ok(Self { shared, free: Vec::new(), closed: (0..count).rev().collect(), count_max })
+    }
+
+    /// A chunk that nobody has; `None` if there is none with memory.
+    pub fn take(&mut self) -> Option<Chunk> {
+        if self.free.is_empty() {
+            self.collect();
+        }
+        let number = self.free.pop()?;
+        let start = self.shared.mapping.at(number as usize * CHUNK_BYTES);
+        Some(Chunk { shared: Arc::clone(&self.shared), start, number })
+    }
+
+    /// Takes in what was let go of.
+    fn collect(&mut self) {
+        if self.shared.returned_count.load(Ordering::Acquire) > 0 {
+            let mut returned = self.shared.returned();
+            self.free.append(&mut returned);
+            self.shared.returned_count.store(0, Ordering::Release);
+        }
+    }
+
+    /// One more chunk may have memory. Says whether there is one more.
+    pub fn open(&mut self) -> bool {
+        self.free.extend(self.closed.last());
+        self.closed.pop().is_some()
+    }
+
+    /// Gives the memory of a chunk that nobody has back to the system. Says whether there was one.
+    pub fn close(&mut self) -> bool {
+        self.collect();
+        let Some(number) = self.free.pop() else { return false };
+        // SAFETY: whole pages of the mapping (chunks are multiples of every page size in use for it); a free chunk
+        // has no owner, so nothing refers to it.
+        let given_back =
+            unsafe { self.shared.mapping.discard(number as usize * CHUNK_BYTES, CHUNK_BYTES) }.is_ok();
+        debug_assert!(given_back, "advice on our own mapping is taken");
+        self.closed.push(number);
+        true
+    }
+
+    /// How many there can be.
+    #[must_use]
+    pub fn count_max(&self) -> usize {
+        self.count_max
+    }
+
+    /// How many have memory.
+    #[must_use]
+    pub fn open_count(&self) -> usize {
+        self.count_max - self.closed.len()
+    }
+
+    /// How many somebody has.
+    #[must_use]
+    pub fn taken_count(&self) -> usize {
+        let free = self.free.len() + self.shared.returned_count.load(Ordering::Acquire);
+        self.open_count().saturating_sub(free)
+    }
+}
+
+impl Shared {
+    fn returned(&self) -> std::sync::MutexGuard<'_, Vec<u32>> {
+        self.returned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Deref for Chunk {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: in the mapping, which `shared` keeps; initialised by the system; ours alone.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), CHUNK_BYTES) }
+    }
+}
+
+impl DerefMut for Chunk {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and `&mut self` excludes every other view.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), CHUNK_BYTES) }
+    }
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        let mut returned = self.shared.returned();
+        returned.push(self.number);
+        self.shared.returned_count.store(returned.len(), Ordering::Release);
+    }
+}
+
+impl fmt::Debug for Chunk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Chunk({})", self.number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_come_and_go_with_their_memory() {
+        let mut chunks = Chunks::new(3).unwrap();
+        assert!(chunks.take().is_none(), "none has memory");
+        assert!(chunks.open() && chunks.open());
+        let (mut first, second) = (chunks.take().unwrap(), chunks.take().unwrap());
+        assert!(chunks.take().is_none());
+        assert!(!chunks.close(), "none is free");
+        first.fill(7);
+        assert!(second.iter().all(|&byte| byte == 0));
+        assert_eq!((chunks.open_count(), chunks.taken_count(), chunks.count_max()), (2, 2, 3));
+        drop(first);
+        assert_eq!(chunks.taken_count(), 1);
+        assert!(chunks.close());
+        assert_eq!((chunks.open_count(), chunks.taken_count()), (1, 1));
+        assert!(chunks.open() && chunks.open() && !chunks.open());
+        let again = chunks.take().unwrap();
+        assert!(again.iter().all(|&byte| byte == 0), "its memory was given back");
+    }
+
+    #[test]
+    fn a_chunk_is_let_go_of_on_any_thread_and_outlives_its_owner() {
+        let mut chunks = Chunks::new(1).unwrap();
+        chunks.open();
+        let mut chunk = chunks.take().unwrap();
+        chunk[5] = 9;
+        let shared = Arc::new(chunk);
+        let other = Arc::clone(&shared);
+        std::thread::spawn(move || assert_eq!(other[5], 9)).join().unwrap();
+        assert!(chunks.take().is_none());
+        std::thread::spawn(move || drop(shared)).join().unwrap();
+        let chunk = chunks.take().unwrap();
+        drop(chunks);
+        assert_eq!(chunk[5], 9);
+    }
+}
