@@ -243,7 +243,7 @@ impl Processor {
     }
 
     /// Makes a stub of an item, if its value can be had from the log.
-    fn demote(&mut self, line: u32) -> bool {
+    pub(crate) fn demote(&mut self, line: u32) -> bool {
         let header = self.header(line);
         if header.bits & HELD != 0 {
             return false;

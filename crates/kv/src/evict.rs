@@ -72,14 +72,17 @@ impl Processor {
 
     /// Frees a block of the class, or a region. `false` if nothing could be done.
     #[cold]
-    fn make_room(&mut self, class: Option<Class>) -> bool {
+    pub(crate) fn make_room(&mut self, class: Option<Class>) -> bool {
+        if self.close_chunk() {
+            return true;
+        }
         if let Some(region) = self.regions.sparsest()
             && self.empty_by_moving(region)
         {
             return true;
         }
         if self.durable.is_some() {
-            return self.demote_region() || self.crawl(self.regions.count()) > 0;
+            return self.demote_region() || self.demote_chunked() || self.crawl(self.regions.count()) > 0;
         }
         if self.settings.eviction == Eviction::None {
             // Only what has expired may go; one search over everything, in pieces that say whether it was
@@ -94,12 +97,20 @@ impl Processor {
             return false;
         }
         self.hands.pressure += 1;
+        let is_turn = class.is_none() || self.hands.pressure.is_multiple_of(REGION_TURN);
+        if is_turn && self.is_mostly_chunked() && self.evict_chunked() {
+            return true;
+        }
         let own = class.filter(|&class| !self.regions.members(class).is_empty());
         match own {
             Some(class) if !self.hands.pressure.is_multiple_of(REGION_TURN) => {
                 self.evict_in(class) || self.evict_region(own)
             }
-            _ => self.evict_region(own) || own.is_some_and(|class| self.evict_in(class)),
+            _ => {
+                self.evict_region(own)
+                    || own.is_some_and(|class| self.evict_in(class))
+                    || self.evict_chunked()
+            }
         }
     }
 
@@ -134,7 +145,7 @@ impl Processor {
     }
 
     /// The hand comes by an item: it loses a use, or its memory. Says whether it is gone.
-    fn pass(&mut self, line: u32) -> bool {
+    pub(crate) fn pass(&mut self, line: u32) -> bool {
         let header = self.header(line);
         if header.bits & HELD != 0 {
             return false;
@@ -162,13 +173,17 @@ impl Processor {
     }
 
     /// Empties the least used of a few regions; of equals rather one of another class.
-    fn evict_region(&mut self, own: Option<Class>) -> bool {
+    pub(crate) fn evict_region(&mut self, own: Option<Class>) -> bool {
         let count = self.regions.count() as u32;
         let mut best: Option<(usize, u32)> = None;
         let mut seen = 0;
         for step in 0..count {
             let region = (self.hands.region + step) % count;
             if !matches!(self.regions.use_of(region), Use::Items(_)) || self.regions.held_count(region) > 0 {
+                continue;
+            }
+            // With them much more memory would go than a region's. They have a hand of their own.
+            if self.regions.next_taken(region, 0).is_some_and(|(_, line)| self.is_chunked(line)) {
                 continue;
             }
             let is_own = own.is_some_and(|class| self.regions.use_of(region) == Use::Items(class));
@@ -226,6 +241,7 @@ impl Processor {
             let entry = self.entry_of(hash, line).expect("an item that is not held is in the index");
             self.memory.copy(line, to, class.lines() * reactor::LINE_BYTES);
             self.redirect(hash, entry, to);
+            self.on_moved(to);
             self.regions.give_back(line);
             self.counters.moved_count += 1;
             self.change_count += 1;

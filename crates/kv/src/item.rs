@@ -6,11 +6,15 @@
 //! ```
 //!
 //! A pair of 16 and 32 bytes fills a line exactly. A value that does not fit into a region with its key has
-//! its first parts in whole regions, its *extents*, listed in the item, and its tail behind the key.
+//! its first parts in whole regions, its *extents*, listed in the item, and its tail behind the key. One of a
+//! mebibyte or more has its whole mebibytes in chunks outside of the regions, before its extents: the first
+//! number of the list says where they are known.
 //!
 //! In a partition that is written to a log, items that may be reduced to a stub have their place in the log as
 //! the last eight bytes, 0 while they are in none. A *stub* has no value, but the place of it where extents
 //! would be listed.
+
+use reactor::CHUNK_BYTES;
 
 use crate::regions::{Class, REGION_BYTES};
 
@@ -39,7 +43,7 @@ pub(crate) const BITS_AT: usize = 7;
 /// Where the expiry is in the header.
 pub(crate) const EXPIRY_AT: usize = 12;
 
-/// Set in the number of extents of a stub: its place follows, as long as two of them.
+/// Set in the length of the list of a stub: its place follows, as long as two of them.
 pub(crate) const AWAY: u32 = 1 << 31;
 /// Bytes of a place in the log.
 pub(crate) const PLACE_BYTES: usize = 8;
@@ -62,7 +66,10 @@ pub(crate) struct Header {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub(crate) bits: u8,
+    /// Whole chunks before the extents.
+    pub(crate) chunk_count: usize,
     pub(crate) extent_count: usize,
+    /// Where the extents are listed, behind the number of the chunks if there are any.
     pub(crate) extents_at: usize,
     pub(crate) key_at: usize,
     pub(crate) value_at: usize,
@@ -99,15 +106,15 @@ impl Header {
         bytes
     }
 
-    /// Byte of the block where the key is, given the number of extents.
+    /// Byte of the block where the key is, given the length of its list.
     #[inline]
-    pub(crate) fn key_at(self, extent_count: usize) -> usize {
+    pub(crate) fn key_at(self, list_count: usize) -> usize {
         let mut at = HEADER_BYTES;
         if self.bits & WIDE != 0 {
             at += 4;
         }
         if self.bits & LARGE != 0 {
-            at += 8 + 4 * extent_count;
+            at += 8 + 4 * list_count;
         }
         at
     }
@@ -125,6 +132,7 @@ impl Layout {
         if whole <= REGION_BYTES {
             return Self {
                 bits,
+                chunk_count: 0,
                 extent_count: 0,
                 extents_at: fixed,
                 key_at: fixed,
@@ -134,22 +142,26 @@ impl Layout {
                 total_bytes: whole,
             };
         }
-        let mut extent_count = value_bytes / REGION_BYTES;
+        let chunk_count = chunk_count(value_bytes);
+        let rest_bytes = value_bytes - chunk_count * CHUNK_BYTES;
+        let extents_at = fixed + if chunk_count == 0 { 8 } else { 12 };
+        let mut extent_count = rest_bytes / REGION_BYTES;
         let block = |extent_count: usize| {
-            let tail = value_bytes.saturating_sub(extent_count * REGION_BYTES);
-            fixed + 8 + 4 * extent_count + key_bytes + tail + place_bytes
+            let tail = rest_bytes.saturating_sub(extent_count * REGION_BYTES);
+            extents_at + 4 * extent_count + key_bytes + tail + place_bytes
         };
         if block(extent_count) > REGION_BYTES {
             extent_count += 1;
         }
-        let key_at = fixed + 8 + 4 * extent_count;
+        let key_at = extents_at + 4 * extent_count;
         Self {
             bits: bits | LARGE,
+            chunk_count,
             extent_count,
-            extents_at: fixed + 8,
+            extents_at,
             key_at,
             value_at: key_at + key_bytes,
-            tail_bytes: value_bytes.saturating_sub(extent_count * REGION_BYTES),
+            tail_bytes: rest_bytes.saturating_sub(extent_count * REGION_BYTES),
             place_at: place_at(block(extent_count)),
             total_bytes: block(extent_count),
         }
@@ -162,6 +174,7 @@ impl Layout {
         let key_at = extents_at + PLACE_BYTES;
         Self {
             bits: bits | LARGE,
+            chunk_count: 0,
             extent_count: PLACE_BYTES / 4,
             extents_at,
             key_at,
@@ -172,11 +185,22 @@ impl Layout {
         }
     }
 
+    /// Numbers in its list.
+    pub(crate) fn list_count(&self) -> usize {
+        self.extent_count + usize::from(self.chunk_count > 0)
+    }
+
     /// The class of its block.
     #[inline]
     pub(crate) fn class(&self) -> Class {
         Class::of(self.total_bytes).expect("an item fits in a region")
     }
+}
+
+/// Whole chunks of a value.
+#[inline]
+pub(crate) fn chunk_count(value_bytes: usize) -> usize {
+    value_bytes / CHUNK_BYTES
 }
 
 /// Bytes for the place in the log: none if a stub would not be worth it.
@@ -200,12 +224,26 @@ mod tests {
 
     #[test]
     fn every_value_up_to_256_mib_has_a_layout() {
-        for value_bytes in [0, 1, 65_000, 65_269, 65_270, 65_271, 70_000, 131_072, 1 << 20, 256 << 20] {
+        for value_bytes in [
+            0,
+            1,
+            65_000,
+            65_269,
+            65_270,
+            65_271,
+            70_000,
+            131_072,
+            1 << 20,
+            (1 << 21) - 1,
+            1_114_112,
+            256 << 20,
+        ] {
             for key_bytes in [1, 250] {
                 for has_log in [false, true] {
                     let layout = Layout::new(key_bytes, value_bytes, u32::MAX, has_log);
                     assert!(layout.total_bytes <= REGION_BYTES, "{value_bytes}: {layout:?}");
-                    let held = layout.extent_count * REGION_BYTES + layout.tail_bytes;
+                    let whole = layout.chunk_count * CHUNK_BYTES + layout.extent_count * REGION_BYTES;
+                    let held = whole + layout.tail_bytes;
                     assert!(held >= value_bytes && (held == value_bytes || layout.tail_bytes == 0));
                     let value_end = layout.value_at + layout.tail_bytes;
                     assert!(layout.place_at == 0 || layout.place_at == value_end);

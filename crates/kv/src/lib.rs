@@ -11,6 +11,9 @@ mod atomic;
 mod batch;
 mod bucket;
 mod changes;
+mod chunked;
+#[cfg(test)]
+mod chunked_tests;
 #[cfg(test)]
 mod density_tests;
 mod durable;
@@ -28,6 +31,7 @@ mod value;
 pub mod vector;
 
 pub use atomic::{Atomic, AtomicResult};
+pub use chunked::ChunkList;
 #[cfg(any(test, feature = "count-touches"))]
 pub use memory::Touches;
 pub use processor::{

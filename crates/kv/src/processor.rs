@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! hash ─▶ bucket (one line) ─▶ inline pair                            1 line
-//!               │    └───────▶ item's line ─▶ extents of 64 KiB       1 more, or as many as the value has
+//!               │    └───────▶ item's line ─▶ chunks, extents         1 more, or as many as the value has
 //!               └─ overflow ─▶ next bucket
 //! ```
 //!
@@ -17,8 +17,10 @@ use std::collections::HashMap;
 use std::io;
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_micro_inline};
+use reactor::CHUNK_BYTES;
 
 use crate::bucket::{Bucket, BucketMut, Kind};
+use crate::chunked::Chunked;
 use crate::durable::Durable;
 use crate::evict::Hands;
 use crate::item::{
@@ -228,6 +230,7 @@ struct Pins {
 pub struct Processor {
     pub(crate) memory: Memory,
     pub(crate) regions: Regions,
+    pub(crate) chunked: Chunked,
     pub(crate) settings: Settings,
     pub(crate) counters: Counters,
     pub(crate) now_s: u32,
@@ -263,6 +266,7 @@ impl Processor {
         Ok(Self {
             memory: Memory::new(line_count)?,
             regions: Regions::new(bucket_count, region_count),
+            chunked: Chunked::new(region_count)?,
             counters: Counters::default(),
             now_s: 1,
             hands: Hands::default(),
@@ -293,7 +297,7 @@ impl Processor {
     /// Memory in use: the index, and the regions that are not free.
     #[must_use]
     pub fn used_bytes(&self) -> usize {
-        let regions = self.regions.count() - self.regions.free_count();
+        let regions = self.regions.count() - self.regions.free_count() - self.chunked.free_regions();
         self.bucket_count as usize * reactor::LINE_BYTES
             + regions * REGION_BYTES
             + self.regions.count() * Regions::RECORD_BYTES
@@ -303,6 +307,7 @@ impl Processor {
     #[must_use]
     pub fn taken_bytes(&self) -> usize {
         (self.bucket_count as usize + self.regions.taken_lines()) * reactor::LINE_BYTES
+            + self.chunked.taken_bytes()
     }
 
     /// Bytes of the buckets that each key has one of.
@@ -429,11 +434,11 @@ impl Processor {
 
     #[inline]
     pub(crate) fn key_at(&self, line: u32, header: Header) -> usize {
-        let extent_count = if header.bits & LARGE == 0 { 0 } else { self.extent_count(line, header) };
-        header.key_at(extent_count)
+        let list_count = if header.bits & LARGE == 0 { 0 } else { self.list_count(line, header) };
+        header.key_at(list_count)
     }
 
-    /// Bytes of the value of an item with extents, and how many it has.
+    /// Bytes of the value of an item with a list, and how long that is.
     #[cold]
     pub(crate) fn large(&self, line: u32, header: Header) -> (usize, usize) {
         let at = HEADER_BYTES + if header.bits & WIDE == 0 { 0 } else { 4 };
@@ -454,7 +459,7 @@ impl Processor {
         self.memory.bytes(line, at + 3, 1)[0] & 0x80 != 0
     }
 
-    fn extent_count(&self, line: u32, header: Header) -> usize {
+    fn list_count(&self, line: u32, header: Header) -> usize {
         self.large(line, header).1
     }
 
@@ -506,12 +511,16 @@ impl Processor {
             debug_assert!(false, "the value is to be fetched first");
             return Value::whole(&[]);
         }
-        let (length, extent_count) = self.large(line, header);
+        let (length, list_count) = self.large(line, header);
+        let chunks = self.chunks_of(line, header).map_or(&[][..], |chunks| chunks);
         let table_at = HEADER_BYTES + if header.bits & WIDE == 0 { 8 } else { 12 };
-        let tail_at = header.key_at(extent_count) + usize::from(header.key_bytes);
-        let tail_bytes = length.saturating_sub(extent_count * REGION_BYTES);
+        let (table_at, extent_count) =
+            if chunks.is_empty() { (table_at, list_count) } else { (table_at + 4, list_count - 1) };
+        let tail_at = header.key_at(list_count) + usize::from(header.key_bytes);
+        let tail_bytes = (length - chunks.len() * CHUNK_BYTES).saturating_sub(extent_count * REGION_BYTES);
         Value::parted(
             self,
+            chunks,
             self.memory.bytes(line, table_at, 4 * extent_count),
             self.memory.bytes(line, tail_at, tail_bytes),
             length,

@@ -74,6 +74,8 @@ pub(crate) struct Regions {
     taken_lines: usize,
     /// Free regions that are for stubs only.
     kept_back: usize,
+    /// Those whose memory is a chunk's.
+    lent: Vec<u32>,
 }
 
 /// One list per class, and one for buckets.
@@ -151,6 +153,7 @@ impl Regions {
             free_blocks: [0; LIST_COUNT],
             taken_lines: 0,
             kept_back: 0,
+            lent: Vec::new(),
         }
     }
 
@@ -317,6 +320,22 @@ impl Regions {
         self.regions[region as usize].use_ = Use::Free;
         self.taken_lines -= REGION_LINES;
         self.free.push(region);
+    }
+
+    /// Gives the memory of `count` free regions to others: which ones. Empty if there are not so many.
+    pub(crate) fn lend(&mut self, count: usize) -> &[u32] {
+        if self.free.len() < self.kept_back + count {
+            return &[];
+        }
+        let from = self.free.len() - count;
+        self.lent.extend(self.free.drain(from..));
+        &self.lent[self.lent.len() - count..]
+    }
+
+    /// The memory of `count` regions is theirs again.
+    pub(crate) fn take_back(&mut self, count: usize) {
+        let from = self.lent.len() - count;
+        self.free.extend(self.lent.drain(from..));
     }
 
     fn push_open(&mut self, index: u32, list: usize) {

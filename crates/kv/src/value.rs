@@ -1,5 +1,7 @@
 //! A value as it lies in memory: whole, or in parts.
 
+use reactor::{CHUNK_BYTES, Chunk};
+
 use crate::processor::Processor;
 use crate::regions::REGION_BYTES;
 
@@ -15,6 +17,8 @@ pub struct Value<'a> {
 #[derive(Clone, Copy)]
 struct Extents<'a> {
     processor: &'a Processor,
+    /// What comes before the regions.
+    chunks: &'a [Chunk],
     /// Numbers of the regions, four bytes each.
     table: &'a [u8],
 }
@@ -25,8 +29,14 @@ impl<'a> Value<'a> {
         Self { tail: bytes, length: bytes.len(), extents: None }
     }
 
-    pub(crate) fn parted(processor: &'a Processor, table: &'a [u8], tail: &'a [u8], length: usize) -> Self {
-        Self { tail, length, extents: Some(Extents { processor, table }) }
+    pub(crate) fn parted(
+        processor: &'a Processor,
+        chunks: &'a [Chunk],
+        table: &'a [u8],
+        tail: &'a [u8],
+        length: usize,
+    ) -> Self {
+        Self { tail, length, extents: Some(Extents { processor, chunks, table }) }
     }
 
     /// Bytes of the value.
@@ -48,15 +58,20 @@ impl<'a> Value<'a> {
     #[must_use]
     pub fn part(&self, offset: usize) -> &'a [u8] {
         let Some(extents) = &self.extents else { return &self.tail[offset.min(self.length)..] };
+        if let Some(chunk) = extents.chunks.get(offset / CHUNK_BYTES) {
+            return &chunk[offset % CHUNK_BYTES..];
+        }
+        let whole = extents.chunks.len() * CHUNK_BYTES;
+        let (offset, rest_bytes) = (offset - whole, self.length - whole);
         let (extent, within) = (offset / REGION_BYTES, offset % REGION_BYTES);
         match extents.table.chunks_exact(4).nth(extent) {
             Some(number) => {
                 let region = u32::from_le_bytes(number.try_into().expect("four bytes"));
-                let length = REGION_BYTES.min(self.length - extent * REGION_BYTES);
+                let length = REGION_BYTES.min(rest_bytes - extent * REGION_BYTES);
                 &extents.processor.extent(region)[within..length]
             }
             None => {
-                let before = (extents.table.len() / 4 * REGION_BYTES).min(self.length);
+                let before = (extents.table.len() / 4 * REGION_BYTES).min(rest_bytes);
                 &self.tail[(offset - before).min(self.tail.len())..]
             }
         }
@@ -95,6 +110,16 @@ impl<'a> Value<'a> {
         match self.as_whole() {
             Some(bytes) => out.extend_from_slice(bytes),
             None => self.parts().for_each(|part| out.extend_from_slice(part)),
+        }
+    }
+
+    /// Appends what there is from `offset` on to `out`.
+    pub(crate) fn append_from(&self, mut offset: usize, out: &mut Vec<u8>) {
+        out.reserve(self.length - offset);
+        while offset < self.length {
+            let part = self.part(offset);
+            out.extend_from_slice(part);
+            offset += part.len();
         }
     }
 

@@ -128,6 +128,9 @@ impl Processor {
         if self.pins.is_empty() && self.pending_count == 0 {
             self.memory.zero(0..self.bucket_count);
             self.regions = Regions::new(self.bucket_count, self.regions.count());
+            // Chunks keep the memory that they have, also those that are still being sent.
+            self.chunked.clear();
+            self.regions.lend(self.chunked.lent_regions());
             self.regions.keep_back(self.regions_kept_back());
             self.hands = Hands::default();
             self.spare.clear();

@@ -1,8 +1,10 @@
 //! Changing values where they lie, and keeping them as they are while they are sent.
 
+use reactor::CHUNK_BYTES;
+
 use super::{KeyHash, Pin, Pins, Place, Processor, Stored};
 use crate::bucket::{Bucket, BucketMut};
-use crate::item::{BITS_AT, HEADER_BYTES, HELD, Header, LARGE, WIDE};
+use crate::item::{BITS_AT, HEADER_BYTES, HELD, Header, LARGE, WIDE, chunk_count};
 use crate::regions::REGION_BYTES;
 use crate::value::Value;
 
@@ -21,13 +23,14 @@ impl Processor {
             return;
         }
         if header.bits & LARGE != 0 && !self.is_stub(line, header) {
-            let (_, extent_count) = self.large(line, header);
+            let (length, list_count) = self.large(line, header);
             let table_at = HEADER_BYTES + if header.bits & WIDE == 0 { 8 } else { 12 };
-            for at in 0..extent_count {
+            for at in usize::from(chunk_count(length) > 0)..list_count {
                 let bytes = self.memory.bytes(line, table_at + 4 * at, 4);
                 let region = u32::from_le_bytes(bytes.try_into().expect("four bytes"));
                 self.regions.give_back_extent(region);
             }
+            self.free_chunks(line, header);
         }
         self.regions.give_back(line);
     }
@@ -72,13 +75,8 @@ impl Processor {
         mut each: impl FnMut(&mut [u8]),
     ) -> bool {
         let mut place = place;
-        if let Some(line) = place.item
-            && self.header(line).bits & HELD != 0
-        {
-            let attributes = self.attributes(place);
-            let value = self.value(place).to_vec();
-            let Some(pending) = self.begin(key, value.len(), attributes) else { return false };
-            self.fill(&pending, 0, &value);
+        if place.item.is_some_and(|line| !self.is_own(line)) {
+            let Some(pending) = self.copied(key, place) else { return false };
             if self.link(hash, key, pending) != Stored::Done {
                 return false;
             }
@@ -95,12 +93,16 @@ impl Processor {
         let line = place.item.expect("pairs in the index are whole");
         let header = self.header(line);
         self.renew(line, header);
-        let (length, extent_count) = self.large(line, header);
+        let (length, list_count) = self.large(line, header);
         let layout = self.layout(header.key_bytes.into(), length, self.attributes(place).flags);
-        debug_assert_eq!(layout.extent_count, extent_count);
-        for at in 0..extent_count {
+        debug_assert_eq!(layout.list_count(), list_count);
+        if let Some(chunks) = self.chunks_mut(line, header) {
+            chunks.iter_mut().for_each(|chunk| each(chunk));
+        }
+        let rest_bytes = length - layout.chunk_count * CHUNK_BYTES;
+        for at in 0..layout.extent_count {
             let region = self.extent_of(line, &layout, at);
-            let bytes = REGION_BYTES.min(length - at * REGION_BYTES);
+            let bytes = REGION_BYTES.min(rest_bytes - at * REGION_BYTES);
             each(self.memory.bytes_mut(self.regions.first_line(region), 0, bytes));
         }
         if layout.tail_bytes > 0 {

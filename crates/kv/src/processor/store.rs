@@ -1,8 +1,10 @@
 //! Storing: a value in place of another, in the index or outside, at once or as it arrives.
 
+use reactor::{CHUNK_BYTES, Chunk};
+
 use super::{Attributes, Condition, KEY_BYTES_MAX, KeyHash, Pending, Place, Processor, Stored};
 use crate::bucket::{Bucket, BucketMut, inline_cells};
-use crate::item::{HEADER_BYTES, HELD, Header, LARGE, Layout, PLACE_BYTES, USES, WIDE};
+use crate::item::{HEADER_BYTES, HELD, Header, LARGE, Layout, PLACE_BYTES, USES, WIDE, chunk_count};
 use crate::regions::{REGION_BYTES, Use};
 
 impl Processor {
@@ -122,7 +124,7 @@ impl Processor {
         // In place, if the block is of the right size and nobody sends from it.
         if let Some(place) = found
             && let Some(line) = place.item
-            && layout.extent_count == 0
+            && layout.bits & LARGE == 0
         {
             let header = self.header(line);
             let use_ = self.regions.use_of(self.regions.region_of(line));
@@ -159,7 +161,7 @@ impl Processor {
             cas: self.next_cas,
             key_bytes: key.len() as u8,
             bits: layout.bits | bits,
-            value_bytes: if layout.extent_count == 0 { value_bytes as u16 } else { 0 },
+            value_bytes: if layout.bits & LARGE == 0 { value_bytes as u16 } else { 0 },
             flags: attributes.flags as u16,
             expiry: attributes.expiry_s,
         };
@@ -169,9 +171,9 @@ impl Processor {
             block[HEADER_BYTES..HEADER_BYTES + 4].copy_from_slice(&attributes.flags.to_le_bytes());
         }
         if layout.bits & LARGE != 0 {
-            let at = layout.extents_at - 8;
+            let at = layout.extents_at - if layout.chunk_count == 0 { 8 } else { 12 };
             block[at..at + 4].copy_from_slice(&(value_bytes as u32).to_le_bytes());
-            block[at + 4..at + 8].copy_from_slice(&(layout.extent_count as u32).to_le_bytes());
+            block[at + 4..at + 8].copy_from_slice(&(layout.list_count() as u32).to_le_bytes());
         }
         block[layout.key_at..].copy_from_slice(key);
         if layout.place_at != 0 {
@@ -187,7 +189,24 @@ impl Processor {
 
     /// Takes memory for a value that arrives piece by piece. `None` if there is none.
     pub fn begin(&mut self, key: &[u8], value_bytes: usize, attributes: Attributes) -> Option<Pending> {
+        let chunks = match chunk_count(value_bytes) {
+            0 => Vec::new(),
+            count => self.take_chunks(count)?,
+        };
+        self.begin_with(key, value_bytes, attributes, chunks)
+    }
+
+    /// The same for a value whose whole mebibytes have their memory.
+    #[inline]
+    pub(crate) fn begin_with(
+        &mut self,
+        key: &[u8],
+        value_bytes: usize,
+        attributes: Attributes,
+        chunks: Vec<Chunk>,
+    ) -> Option<Pending> {
         let layout = self.layout(key.len(), value_bytes, attributes.flags);
+        debug_assert_eq!(layout.chunk_count, chunks.len());
         let line = self.take_block(layout.class())?;
         self.write_item(line, &layout, key, value_bytes, attributes, HELD);
         self.regions.hold(line, true);
@@ -203,6 +222,9 @@ impl Processor {
             };
             let bytes = self.memory.bytes_mut(line, layout.extents_at + 4 * at, 4);
             bytes.copy_from_slice(&region.to_le_bytes());
+        }
+        if !chunks.is_empty() {
+            self.put_chunks(line, layout.extents_at - 4, chunks);
         }
         self.pending_count += 1;
         Some(Pending { line, layout, value_bytes })
@@ -222,10 +244,25 @@ impl Processor {
     /// The room for the bytes of a value from `offset` on, as far as it is contiguous.
     pub fn room(&mut self, pending: &Pending, offset: usize) -> &mut [u8] {
         let layout = &pending.layout;
+        if layout.bits & LARGE != 0 {
+            return self.room_in_parts(pending, offset);
+        }
+        self.memory.bytes_mut(pending.line, layout.value_at + offset, layout.tail_bytes - offset)
+    }
+
+    fn room_in_parts(&mut self, pending: &Pending, offset: usize) -> &mut [u8] {
+        let layout = &pending.layout;
+        if offset / CHUNK_BYTES < layout.chunk_count {
+            let header = self.header(pending.line);
+            let chunks = self.chunks_mut(pending.line, header).expect("nobody else has a pending value");
+            return &mut chunks[offset / CHUNK_BYTES][offset % CHUNK_BYTES..];
+        }
+        let whole = layout.chunk_count * CHUNK_BYTES;
+        let (offset, rest_bytes) = (offset - whole, pending.value_bytes - whole);
         let (extent, within) = (offset / REGION_BYTES, offset % REGION_BYTES);
         if extent < layout.extent_count {
             let region = self.extent_of(pending.line, layout, extent);
-            let length = REGION_BYTES.min(pending.value_bytes - extent * REGION_BYTES) - within;
+            let length = REGION_BYTES.min(rest_bytes - extent * REGION_BYTES) - within;
             return self.memory.bytes_mut(self.regions.first_line(region), within, length);
         }
         let within = offset - layout.extent_count * REGION_BYTES;
@@ -263,7 +300,7 @@ impl Processor {
     }
 
     /// Puts a filled item into the index, in place of what is there: a change.
-    pub(super) fn link(&mut self, hash: KeyHash, key: &[u8], pending: Pending) -> Stored {
+    pub(crate) fn link(&mut self, hash: KeyHash, key: &[u8], pending: Pending) -> Stored {
         let stored = self.insert(hash, key, pending);
         if stored == Stored::Done {
             self.counters.stored_count += 1;
