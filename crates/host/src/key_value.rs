@@ -44,6 +44,8 @@ pub struct KeyValueNamespace {
     keys: KeySpace,
     /// Bytes that one command transfers.
     pub(crate) transfer_bytes_max: u32,
+    /// The same for values.
+    value_transfer_bytes_max: u32,
 }
 
 /// How a number was, and whether that let it change.
@@ -62,7 +64,8 @@ impl KeyValueNamespace {
     /// [`Unusable::NoKeys`] if it is none of keys and values.
     pub fn new(info: &NamespaceInfo, limits: &Limits) -> Result<Self, Unusable> {
         let keys = info.keys.ok_or(Unusable::NoKeys { csi: info.csi })?;
-        Ok(Self { nsid: info.nsid, keys, transfer_bytes_max: limits.transfer_bytes_max })
+        let Limits { transfer_bytes_max, value_transfer_bytes_max, .. } = *limits;
+        Ok(Self { nsid: info.nsid, keys, transfer_bytes_max, value_transfer_bytes_max })
     }
 
     /// Its id.
@@ -86,7 +89,7 @@ impl KeyValueNamespace {
     /// The longest value that one command moves, bytes.
     #[must_use]
     pub fn value_bytes_max(&self) -> u32 {
-        self.keys.value_bytes_max.min(self.transfer_bytes_max)
+        self.keys.value_bytes_max.min(self.value_transfer_bytes_max)
     }
 
     fn check_value(&self, length: u32) -> Result<(), InvalidCommand> {
@@ -128,11 +131,8 @@ impl KeyValueNamespace {
     /// # Errors
     /// [`InvalidCommand::ValueTooLong`] beyond what one command moves, [`InvalidCommand::Empty`] for none.
     pub fn retrieve(&self, key: &Key, length: u32) -> Result<Command, InvalidCommand> {
-        self.bringing(
-            length,
-            Class::ReadOnly,
-            Sqe::kv_retrieve(self.nsid, key, length, RetrieveOptions::empty()),
-        )
+        let sqe = Sqe::kv_retrieve(self.nsid, key, length, RetrieveOptions::empty());
+        self.bringing_at_most(self.value_transfer_bytes_max, length, Class::ReadOnly, sqe)
     }
 
     /// Deletes a key and its value. That there is none is no failure.
@@ -164,11 +164,20 @@ impl KeyValueNamespace {
     }
 
     fn bringing(&self, length: u32, class: Class, sqe: Sqe) -> Result<Command, InvalidCommand> {
+        self.bringing_at_most(self.transfer_bytes_max, length, class, sqe)
+    }
+
+    fn bringing_at_most(
+        &self,
+        limit: u32,
+        length: u32,
+        class: Class,
+        sqe: Sqe,
+    ) -> Result<Command, InvalidCommand> {
         if length == 0 {
             return Err(InvalidCommand::Empty);
         }
-        if length > self.transfer_bytes_max {
-            let limit = self.transfer_bytes_max;
+        if length > limit {
             return Err(InvalidCommand::ValueTooLong { length: length.into(), limit });
         }
         Ok(Command::new(sqe, class, Moves::AtMostFromController, length))

@@ -398,7 +398,7 @@ mod tests {
     #[test]
     fn a_slot_stays_while_data_is_owed_to_it() {
         let mut table = CommandTable::new(1);
-        let mut data = WriteData::new(8);
+        let mut data = WriteData::new(0..8);
         data.grant(8, 1);
         let slot = table.insert(7);
         *table.phase_mut(slot) = Phase::Receiving { data, buffer: (), is_intact: true };
@@ -416,7 +416,7 @@ mod tests {
     #[test]
     fn a_buffer_stays_while_a_pdu_is_arriving_in_it() {
         let mut table = CommandTable::new(1);
-        let mut data = WriteData::new(8);
+        let mut data = WriteData::new(0..8);
         data.grant(8, 1);
         data.on_h2c_data(0, 0, 8, true).unwrap();
         let slot = table.insert(7);

@@ -95,7 +95,7 @@ enum Incoming {
     None,
     /// Into `assembly`, for the command whose header came last; nowhere if that will be refused with this status.
     Capsule { refusal: Option<Status> },
-    /// Into the buffer of the command in this slot, at this offset; nowhere if that is completed.
+    /// Into the buffer of the command in this slot, at this offset of it; nowhere if that is completed.
     Write { slot: Slot, offset: u32 },
 }
 
@@ -358,6 +358,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
         let offset = pdu.offset.get();
         let is_last = pdu.common.flags.contains(PduFlags::LAST);
         data.on_h2c_data(window, offset, pdu.length.get(), is_last)?;
+        // Its windows are within the part that the buffer is for.
+        let offset = data.within_part(offset);
         self.incoming = Incoming::Write { slot, offset };
         Ok(())
     }
@@ -463,10 +465,20 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
     /// # Panics
     /// If the buffer is shorter, the length 0, or the data was asked for before.
     pub fn request_data(&mut self, slot: Slot, buffer: B, length: u32) {
-        assert!(length > 0 && buffer.as_ref().len() >= length as usize, "room for {length} bytes");
+        self.request_part(slot, buffer, 0..length);
+    }
+
+    /// Asks for a part of the data of a command, which goes to the front of `buffer`: for data that is received part by
+    /// part, each asked for when the buffer of the one before was [taken](Self::take_buffer).
+    ///
+    /// # Panics
+    /// If the buffer is shorter, the part empty, or another one is asked for.
+    pub fn request_part(&mut self, slot: Slot, buffer: B, part: Range<u32>) {
+        let length = part.len();
+        assert!(length > 0 && buffer.as_ref().len() >= length, "room for {length} bytes");
         let phase = self.table.phase_mut(slot);
         assert!(matches!(phase, Phase::Executing), "asked for once, by a command that executes");
-        *phase = Phase::Receiving { data: WriteData::new(length), buffer, is_intact: true };
+        *phase = Phase::Receiving { data: WriteData::new(part), buffer, is_intact: true };
         self.push_r2ts(slot);
     }
 

@@ -22,6 +22,9 @@ const OUTSTANDING_MAX: u16 = 4;
 pub struct Limits {
     /// Most bytes one command transfers.
     pub transfer_bytes_max: u32,
+    /// Most bytes one command transfers by the controller's word alone; `u32::MAX` if it knows no limit. For values, which
+    /// are moved as a whole.
+    pub value_transfer_bytes_max: u32,
     /// Data up to this length goes in the capsule on I/O queues.
     pub in_capsule_bytes: u32,
     /// Entries of an I/O queue at most, 2 to 65536.
@@ -90,10 +93,10 @@ impl Limits {
         if queue_entries_max < 2 {
             return Err(UnusableField { field: "CAP.MQES", value: 0, why: "a queue needs two entries" });
         }
-        let transfer_bytes_max =
-            identify.transfer_limit_bytes(cap.page_bytes_min()).map_or(TRANSFER_BYTES_MAX, |limit| {
-                u32::try_from(limit).unwrap_or(u32::MAX).min(TRANSFER_BYTES_MAX)
-            });
+        let value_transfer_bytes_max = identify
+            .transfer_limit_bytes(cap.page_bytes_min())
+            .map_or(u32::MAX, |limit| u32::try_from(limit).unwrap_or(u32::MAX));
+        let transfer_bytes_max = value_transfer_bytes_max.min(TRANSFER_BYTES_MAX);
         // Without the offset subtype there is no way to name data in a capsule. wire §10.1
         let in_capsule_bytes = match identify.sgls().in_capsule_offset() {
             true => u32::try_from(identify.in_capsule_bytes().min(IN_CAPSULE_BYTES_MAX)).unwrap_or(0),
@@ -106,6 +109,7 @@ impl Limits {
         };
         Ok(Self {
             transfer_bytes_max,
+            value_transfer_bytes_max,
             in_capsule_bytes,
             queue_entries_max,
             queue_commands_max: maxcmd,
@@ -128,6 +132,7 @@ impl Limits {
     pub fn discovery(identify: &IdentifyController) -> Self {
         Self {
             transfer_bytes_max: TRANSFER_BYTES_MAX,
+            value_transfer_bytes_max: TRANSFER_BYTES_MAX,
             in_capsule_bytes: 0,
             queue_entries_max: 2,
             queue_commands_max: 1,
@@ -205,7 +210,7 @@ mod tests {
     #[test]
     fn an_ordinary_controller_is_taken_at_its_word() {
         let limits = Limits::new(cap(), &controller(&[(77, &[5])])).unwrap();
-        assert_eq!(limits.transfer_bytes_max, 128 << 10);
+        assert_eq!((limits.transfer_bytes_max, limits.value_transfer_bytes_max), (128 << 10, 128 << 10));
         assert_eq!(limits.in_capsule_bytes, 8192);
         assert_eq!(limits.queue_size(32), (33, 32));
         assert_eq!(limits.queue_size(500), (128, 127), "one entry stays free");

@@ -14,11 +14,13 @@ pub const WINDOW_COUNT_MAX: usize = 4;
 /// What has been granted and received of one command's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WriteData {
-    /// Bytes of the command's data.
-    length: u32,
+    /// Where the part begins that is asked for.
+    start: u32,
+    /// Where it ends: all of the command's data, if it starts with the first byte and is asked for as one.
+    end: u32,
     /// Bytes granted so far, from the start.
     granted: u32,
-    /// Bytes received so far, in whatever window.
+    /// Bytes received so far, in whatever window, and those before the part.
     received: u32,
     /// Open windows: what is still to come of each. Empty ranges are closed.
     windows: [Window; WINDOW_COUNT_MAX],
@@ -31,9 +33,15 @@ struct Window {
 }
 
 impl WriteData {
-    /// Nothing granted yet of `length` bytes.
-    pub(crate) fn new(length: u32) -> Self {
-        Self { length, granted: 0, received: 0, windows: [Window::default(); WINDOW_COUNT_MAX] }
+    /// Nothing granted yet of this part of a command's data.
+    pub(crate) fn new(part: Range<u32>) -> Self {
+        let Range { start, end } = part;
+        Self { start, end, granted: start, received: start, windows: [Window::default(); WINDOW_COUNT_MAX] }
+    }
+
+    /// Where a byte of the command's data lies in the part. Windows begin with the part at the earliest.
+    pub(crate) fn within_part(&self, offset: u32) -> u32 {
+        offset.saturating_sub(self.start)
     }
 
     /// Opens the next window, of at most `window_bytes_max`, if data is left to ask for and fewer than
@@ -43,13 +51,13 @@ impl WriteData {
         window_bytes_max: u32,
         window_limit: usize,
     ) -> Option<(usize, Range<u32>)> {
-        if self.granted == self.length {
+        if self.granted == self.end {
             return None;
         }
         let mut windows = self.windows.iter_mut().take(window_limit.max(1)).enumerate();
         let (index, window) = windows.find(|(_, window)| window.next == window.end)?;
         let start = self.granted;
-        let end = start.saturating_add(window_bytes_max.max(1)).min(self.length);
+        let end = start.saturating_add(window_bytes_max.max(1)).min(self.end);
         self.granted = end;
         *window = Window { next: start, end };
         Some((index, start..end))
@@ -86,7 +94,7 @@ impl WriteData {
 
     /// Whether every byte has been asked for and has come, but for what is left of the PDU that was accepted last.
     pub(crate) fn is_complete(&self) -> bool {
-        self.received == self.length
+        self.received == self.end
     }
 
     /// Whether data that was asked for is still to come, beside what is left of the PDU that was accepted last.
@@ -102,7 +110,7 @@ mod tests {
 
     #[test]
     fn windows_follow_one_another() {
-        let mut data = WriteData::new(10);
+        let mut data = WriteData::new(0..10);
         assert_eq!(data.grant(4, 1), Some((0, 0..4)));
         assert_eq!(data.grant(4, 1), None, "one at a time");
         assert_eq!(data.grant(4, 2), Some((1, 4..8)));
@@ -114,7 +122,7 @@ mod tests {
 
     #[test]
     fn what_does_not_continue_a_window_is_refused() {
-        let mut data = WriteData::new(0x2000);
+        let mut data = WriteData::new(0..0x2000);
         let never_granted = Err(Violation::HeaderField { offset: 10 });
         assert_eq!(data.on_h2c_data(0, 0, 1, false), never_granted);
         data.grant(0x1000, 1);
@@ -135,12 +143,14 @@ mod tests {
         /// Any split of the windows into PDUs, in any interleaving, completes the write exactly once.
         #[test]
         fn every_exact_split_completes(
+            start in prop_oneof![Just(0u32), 0u32..0xffff_0000],
             length in 1u32..100_000,
             window_bytes in 1u32..40_000,
             limit in 1usize..6,
             cuts in proptest::collection::vec((0usize..4, 1u32..9000), 1..50),
         ) {
-            let mut data = WriteData::new(length);
+            let length = length.min(u32::MAX - start);
+            let mut data = WriteData::new(start..start + length);
             let mut open: Vec<(usize, Range<u32>)> = Vec::new();
             let mut seen = vec![false; length as usize];
             for (pick, cut) in cuts.iter().cycle() {
@@ -157,7 +167,7 @@ mod tests {
                 let is_last = range.start + count == range.end;
                 prop_assert_eq!(data.on_h2c_data(*index, range.start, count, is_last), Ok(()));
                 for byte in range.start..range.start + count {
-                    prop_assert!(!std::mem::replace(&mut seen[byte as usize], true));
+                    prop_assert!(!std::mem::replace(&mut seen[(byte - start) as usize], true));
                 }
                 range.start += count;
                 if is_last {

@@ -20,6 +20,9 @@ const FIRST_BYTES: u32 = 4096;
 /// Bytes of keys that are asked for at a time.
 const LIST_BYTES: u32 = 64 << 10;
 
+/// A longer buffer is not kept for the next value.
+const KEPT_BYTES_MAX: u32 = 1 << 20;
+
 /// Names the two commands of a batch among those of the lane.
 const COLLECT: u64 = 1;
 const SUBMIT: u64 = 2;
@@ -117,6 +120,9 @@ impl KeyValue {
             buffer = Some(bytes);
         }
         let stored = self.run("Store", command, buffer);
+        if length > KEPT_BYTES_MAX {
+            self.buffer = Vec::new();
+        }
         match stored {
             Ok(_) => Ok(true),
             Err(Error::Failed { failure: Failure::Status(status), .. })
@@ -134,16 +140,21 @@ impl KeyValue {
     /// [`Error::Failed`].
     pub fn retrieve(&mut self, key: &Key) -> Result<Option<Vec<u8>>, Error> {
         let most = self.namespace.value_bytes_max();
+        let mut room = self.value_bytes.clamp(1, most);
         loop {
-            let room = self.value_bytes.clamp(1, most);
             let command = self.namespace.retrieve(key, room)?;
             let Some(length) = present(self.fetch("Retrieve", command, room))? else { return Ok(None) };
             let length = u32::try_from(length).unwrap_or(u32::MAX);
-            if length <= room {
+            if length <= room && length <= KEPT_BYTES_MAX {
                 return Ok(Some(self.buffer[..length as usize].to_vec()));
             }
+            if length <= room {
+                self.buffer.truncate(length as usize);
+                return Ok(Some(std::mem::take(&mut self.buffer)));
+            }
             // It is longer than was thought: now it is known.
-            self.value_bytes = length;
+            self.value_bytes = length.min(KEPT_BYTES_MAX);
+            room = length;
             if length > most {
                 let limit = most;
                 let error = crate::InvalidCommand::ValueTooLong { length: length.into(), limit };
