@@ -3,7 +3,8 @@
 //! Input: one byte (how the stream is cut, 0 for byte by byte), then the stream.
 
 use kv::memcached::{
-    Command, DoorSettings, Executor, ListenerStats, Progress, RemoteBatch, Router, Session, Ticket,
+    Command, DoorSettings, Executor, LargeStore, ListenerStats, Output, Progress, RemoteBatch, Router,
+    Session, Ticket,
 };
 use kv::{KeyHash, Processor, Settings};
 
@@ -30,6 +31,8 @@ struct Partitions {
 enum Sent {
     To(usize, RemoteBatch),
     ToAll(Ticket, Option<i64>),
+    Reserve(usize, usize),
+    Large(usize, Ticket, LargeStore),
 }
 
 impl Router for Partitions {
@@ -49,6 +52,14 @@ impl Router for Partitions {
 
     fn send_all(&mut self, ticket: Ticket, flush: Option<i64>, _: bool) {
         self.sent.push(Sent::ToAll(ticket, flush));
+    }
+
+    fn reserve(&mut self, to: usize, count: usize) {
+        self.sent.push(Sent::Reserve(to, count));
+    }
+
+    fn store_large(&mut self, to: usize, ticket: Ticket, store: LargeStore) {
+        self.sent.push(Sent::Large(to, ticket, store));
     }
 
     fn listener_stats(&self) -> ListenerStats {
@@ -72,8 +83,19 @@ impl Partitions {
                 Sent::To(to, batch) => batch.for_each(|_, ticket, hash, command| {
                     let mut answer = Vec::new();
                     self.executors[to].execute(hash, command, &mut answer);
+                    let mut answer = Output::from(answer);
+                    answer.insert(self.executors[to].take_sent());
                     session.on_reply(ticket, answer);
                 }),
+                Sent::Reserve(to, count) => {
+                    let room = self.executors[to].processor.take_chunks(count);
+                    session.on_room(self, room.unwrap_or_default());
+                }
+                Sent::Large(to, ticket, store) => {
+                    let mut answer = Vec::new();
+                    self.executors[to].execute_large(store, &mut answer);
+                    session.on_reply(ticket, answer.into());
+                }
                 Sent::ToAll(ticket, flush) => {
                     for at in 1..self.executors.len() {
                         if let Some(delay) = flush {

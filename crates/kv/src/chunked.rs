@@ -136,7 +136,7 @@ impl Processor {
                 }
                 continue;
             }
-            for region in lent.to_vec() {
+            for region in lent {
                 let first = self.regions.first_line(region);
                 self.memory.zero(first..first + REGION_LINES as u32);
             }
@@ -179,12 +179,12 @@ impl Processor {
 
     /// The hand goes on over values in chunks until it has evicted one.
     pub(crate) fn evict_chunked(&mut self) -> bool {
-        self.pass_chunked(|this, line| this.pass(line))
+        self.pass_chunked(Self::pass)
     }
 
     /// The same, and leaves a stub of the value.
     pub(crate) fn demote_chunked(&mut self) -> bool {
-        self.pass_chunked(|this, line| this.demote(line))
+        self.pass_chunked(Self::demote)
     }
 
     fn pass_chunked(&mut self, mut pass: impl FnMut(&mut Self, u32) -> bool) -> bool {
@@ -231,6 +231,26 @@ impl Processor {
         self.memory.bytes_mut(line, at, 4).copy_from_slice(&number.to_le_bytes());
     }
 
+    /// Whether a value that is yet to arrive could be stored now, but for memory.
+    ///
+    /// # Errors
+    /// What stands against it.
+    pub fn would_store(
+        &mut self,
+        hash: KeyHash,
+        key: &[u8],
+        value_bytes: usize,
+        condition: Condition,
+    ) -> Result<(), Stored> {
+        let found = self.find(hash, key);
+        self.check(found, condition)?;
+        if value_bytes > self.settings.value_bytes_max {
+            return Err(Stored::TooLarge);
+        }
+        let has_memory = chunk_count(value_bytes) <= self.chunked.source.count_max();
+        if has_memory && self.has_log_room(key.len() + value_bytes) { Ok(()) } else { Err(Stored::NoMemory) }
+    }
+
     /// Stores a value that has arrived: whole mebibytes, and what follows them, less than another one.
     pub fn store_chunks(
         &mut self,
@@ -264,6 +284,40 @@ impl Processor {
             }
             None => Stored::NoMemory,
         }
+    }
+
+    /// Stores a value together with more, before or behind it, in its place.
+    pub(crate) fn extend(
+        &mut self,
+        hash: KeyHash,
+        key: &[u8],
+        place: Place,
+        at_end: bool,
+        chunks: &[Chunk],
+        rest: &[u8],
+    ) -> Stored {
+        let attributes = self.attributes(place);
+        let value = self.value(place);
+        let (old_bytes, old_chunks) = (value.len(), self.chunks(place).cloned().unwrap_or_default());
+        // Making room may move what lies in regions.
+        let mut old_rest = Vec::new();
+        value.append_from(old_chunks.len() * CHUNK_BYTES, &mut old_rest);
+        let more_bytes = chunks.len() * CHUNK_BYTES + rest.len();
+        if !self.has_log_room(key.len() + old_bytes + more_bytes) {
+            return Stored::NoMemory;
+        }
+        let Some(pending) = self.begin(key, old_bytes + more_bytes, attributes) else {
+            return Stored::NoMemory;
+        };
+        let (old_at, more_at) = if at_end { (0, old_bytes) } else { (more_bytes, 0) };
+        for (mut at, chunks, rest) in [(old_at, &**old_chunks, &old_rest[..]), (more_at, chunks, rest)] {
+            for chunk in chunks {
+                self.fill(&pending, at, chunk);
+                at += CHUNK_BYTES;
+            }
+            self.fill(&pending, at, rest);
+        }
+        self.link(hash, key, pending)
     }
 
     /// A copy of the value at a place that nobody else has yet.

@@ -323,13 +323,13 @@ impl Regions {
     }
 
     /// Gives the memory of `count` free regions to others: which ones. Empty if there are not so many.
-    pub(crate) fn lend(&mut self, count: usize) -> &[u32] {
+    pub(crate) fn lend(&mut self, count: usize) -> Vec<u32> {
         if self.free.len() < self.kept_back + count {
-            return &[];
+            return Vec::new();
         }
-        let from = self.free.len() - count;
-        self.lent.extend(self.free.drain(from..));
-        &self.lent[self.lent.len() - count..]
+        let lent = self.free.split_off(self.free.len() - count);
+        self.lent.extend_from_slice(&lent);
+        lent
     }
 
     /// The memory of `count` regions is theirs again.

@@ -105,7 +105,7 @@ pub enum Payload {
     Heap(Box<[u8]>),
     /// The rest of a range of a RAM namespace of which a part is sent.
     Torn(Box<Torn>),
-    /// Whole chunks, and what follows them, which stays as it is as they do.
+    /// Whole chunks, and what follows them: bytes that stay as they are.
     Chunks(Arc<Vec<Chunk>>, Box<Payload>),
 }
 

@@ -30,6 +30,8 @@ pub struct KeyValueSettings {
     pub evicts: bool,
     /// Bytes of key and value to expect, in the mean.
     pub pair_bytes: u32,
+    /// The longest value that memcached's clients may store.
+    pub item_bytes: u32,
     /// Whether memcached's clients may remove everything at once.
     pub allows_flush: bool,
 }
@@ -80,7 +82,8 @@ impl Store for KeyValueStore {
             seed: self.seed,
             ..Settings::default()
         })?;
-        let door = DoorSettings { allows_flush: self.settings.allows_flush, ..DoorSettings::default() };
+        let value_bytes_max = self.settings.item_bytes as usize;
+        let door = DoorSettings { value_bytes_max, allows_flush: self.settings.allows_flush };
         let executor = Executor::new(processor, door, unix_s());
         // Commands on blocks find none.
         let geometry = Geometry { block_count: 0, ..self.geometry() };

@@ -10,6 +10,7 @@
 //!         | huge                 (ram) huge pages, if there are any
 //!         | evict=none           (kv:ram) nothing makes room for what is new; else what is not used does
 //!         | pair=BYTES           (kv) key and value to expect in the mean: decides the share of the index
+//!         | item=SIZE            (kv) the longest value that memcached's clients may store: 1M unless told, at most 256M
 //!         | flush                (kv) memcached's clients may remove everything at once, with flush_all
 //!         | memory=SIZE          (kv:file) RAM for the index and what is used; else a quarter of the file
 //!         | sync=always          (kv:file) answers leave when what they tell of survives a power cut
@@ -34,6 +35,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kv::log::Sync;
+#[cfg(test)]
+use kv::memcached::ITEM_BYTES_DEFAULT;
 use wire::uuid::Uuid;
 
 use crate::block::{
@@ -88,6 +91,8 @@ pub enum Source {
         evicts: bool,
         /// Bytes of key and value to expect, in the mean.
         pair_bytes: u32,
+        /// The longest value that memcached's clients may store.
+        item_bytes: u32,
         /// Whether memcached's clients may remove everything at once.
         allows_flush: bool,
     },
@@ -103,6 +108,8 @@ pub enum Source {
         sync: Sync,
         /// Bytes of key and value to expect, in the mean.
         pair_bytes: u32,
+        /// The longest value that memcached's clients may store.
+        item_bytes: u32,
         /// Whether memcached's clients may remove everything at once.
         allows_flush: bool,
     },
@@ -149,8 +156,8 @@ impl Spec {
                 Arc::new(MemoryStore::new(&settings)?)
             }
             Source::Null { bytes } => Arc::new(NullStore::new(*bytes, block_bytes, is_read_only)?),
-            &Source::KeyValue { bytes, evicts, pair_bytes, allows_flush } => {
-                let settings = KeyValueSettings { bytes, evicts, pair_bytes, allows_flush };
+            &Source::KeyValue { bytes, evicts, pair_bytes, item_bytes, allows_flush } => {
+                let settings = KeyValueSettings { bytes, evicts, pair_bytes, item_bytes, allows_flush };
                 return Ok(Arc::new(KeyValueStore::new(settings)));
             }
             Source::File { path, bytes } | Source::KeyValueFile { path, bytes, .. } => {
@@ -160,9 +167,18 @@ impl Spec {
         };
         let store = self.filters.iter().fold(store, |below, filter| filter.over(below));
         Ok(match &self.source {
-            &Source::KeyValueFile { ref path, memory_bytes, sync, pair_bytes, allows_flush, .. } => {
+            &Source::KeyValueFile {
+                ref path,
+                memory_bytes,
+                sync,
+                pair_bytes,
+                item_bytes,
+                allows_flush,
+                ..
+            } => {
                 let path = path.clone();
-                let settings = KeyValueFileSettings { path, memory_bytes, sync, pair_bytes, allows_flush };
+                let settings =
+                    KeyValueFileSettings { path, memory_bytes, sync, pair_bytes, item_bytes, allows_flush };
                 Arc::new(KeyValueFile::new(settings, store))
             }
             _ => store,
@@ -196,11 +212,12 @@ mod tests {
         prop_oneof![
             (bytes(), any::<bool>()).prop_map(|(bytes, huge_pages)| Source::Memory { bytes, huge_pages }),
             bytes().prop_map(|bytes| Source::Null { bytes }),
-            (bytes(), any::<bool>(), 1u32..=1 << 28, any::<bool>()).prop_map(
-                |(bytes, evicts, pair_bytes, allows_flush)| Source::KeyValue {
+            (bytes(), any::<bool>(), 1u32..=1 << 28, 1024u32..=1 << 28, any::<bool>()).prop_map(
+                |(bytes, evicts, pair_bytes, item_bytes, allows_flush)| Source::KeyValue {
                     bytes,
                     evicts,
                     pair_bytes,
+                    item_bytes,
                     allows_flush
                 }
             ),
@@ -209,7 +226,16 @@ mod tests {
                 |(path, bytes, memory_bytes, sync, pair_bytes)| {
                     let sync = SYNCS[sync].1;
                     let allows_flush = pair_bytes % 2 == 0;
-                    Source::KeyValueFile { path, bytes, memory_bytes, sync, pair_bytes, allows_flush }
+                    let item_bytes = if pair_bytes % 3 == 0 { ITEM_BYTES_DEFAULT } else { 1 << 20 };
+                    Source::KeyValueFile {
+                        path,
+                        bytes,
+                        memory_bytes,
+                        sync,
+                        pair_bytes,
+                        item_bytes,
+                        allows_flush,
+                    }
                 }
             ),
             path().prop_map(|path| Source::Device { path }),
@@ -454,7 +480,7 @@ mod tests {
         namespace 'ram:1G?trace=on', character 14: trace takes no value
         namespace 'ram:1G?trace&&trace', character 14: expected an option
         namespace 'kv:1G', character 4: expected ram:SIZE or file:PATH, as in kv:ram:4G
-        namespace 'kv:ram:1G?lba=512', character 11: only evict, pair, flush and uuid go with kv:ram:
+        namespace 'kv:ram:1G?lba=512', character 11: only evict, pair, item, flush and uuid go with kv:ram:
         namespace 'kv:ram:1G?evict=some', character 17: expected none or unused
         namespace 'ram:1G?pair=48', character 8: only kv: has keys and values
         "#);

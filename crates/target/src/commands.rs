@@ -29,6 +29,7 @@ use crate::attached::{AttachedIndex, Attachments};
 use crate::control_record::CommandId;
 use crate::exclusion::LockMessage;
 use crate::kv_batch::{self, CollectKey};
+use crate::kv_large::Intake;
 use crate::message::Message;
 use crate::nvm_io::{compare_failure, failed_pair, status_of};
 use crate::running::{After, Copy, LockNumber, Owner, Running, RunningTable, Step, Supply};
@@ -105,12 +106,12 @@ pub(crate) struct Ended {
     pub(crate) data: Option<(Payload, u32)>,
     /// How the second of a fused pair has ended; `status` is that of the first.
     pub(crate) second: Option<Status>,
-    /// The command has waited for this buffer, to receive so many bytes into. It has not ended.
-    pub(crate) room: Option<(Buffer, u32)>,
+    /// The command has waited for this room, to receive this part of its data into. It has not ended.
+    pub(crate) room: Option<(Intake, Range<u32>)>,
 }
 
 impl Ended {
-    fn new(owner: Owner, sqe: Sqe, status: Status) -> Self {
+    pub(crate) fn new(owner: Owner, sqe: Sqe, status: Status) -> Self {
         Self { owner, sqe, status, result: 0, data: None, second: None, room: None }
     }
 }
@@ -139,6 +140,8 @@ pub(crate) struct Commands {
     pub(crate) collecting: HashMap<CollectKey, Ticket>,
     /// For data of vector operations.
     pub(crate) scratch: Vec<u8>,
+    /// Stores in parts that wait for others of their lanes.
+    pub(crate) arriving_later: VecDeque<Ticket>,
 }
 
 /// What backends have left to be done.
@@ -204,6 +207,7 @@ impl Commands {
             table_settled: false,
             collecting: HashMap::new(),
             scratch: Vec::new(),
+            arriving_later: VecDeque::new(),
         }
     }
 
@@ -367,7 +371,10 @@ impl Commands {
             self.go_on(io, ticket, caller);
             match self.running.get_mut(ticket) {
                 Some(Running { step: Step::AwaitingRoom(length), .. }) => return Some(*length as usize),
-                Some(Running { step: Step::InLine, sqe, .. }) => return Some(sqe.dptr.length.get() as usize),
+                // Values may be longer: their chunks take no buffers.
+                Some(Running { step: Step::InLine, sqe, .. }) => {
+                    return Some(sqe.dptr.length.get().min(self.limits.transfer_bytes_max) as usize);
+                }
                 // It has gone on, or waits for something else now.
                 _ => self.shares.leave_line(lane),
             }
@@ -420,8 +427,8 @@ impl Commands {
             return self.line_up(ticket, Step::AwaitingRoom(length));
         };
         self.receive(ticket, &buffer, io.now_ns());
-        self.ended
-            .push_back(Ended { room: Some((buffer, length)), ..Ended::new(owner, sqe, Status::SUCCESS) });
+        let room = Some((Intake::Buffer(buffer), 0..length));
+        self.ended.push_back(Ended { room, ..Ended::new(owner, sqe, Status::SUCCESS) });
     }
 
     /// A buffer to receive a command's data into, if it may have one.
@@ -515,13 +522,23 @@ impl Commands {
                 self.table_settled |= self.namespaces.end(at);
                 true
             }
+            Step::Arriving(ref arriving) if !arriving.is_whole() => {
+                let at = running.namespace.expect("a Store has a namespace");
+                self.running.remove(ticket);
+                self.table_settled |= self.namespaces.end(at);
+                true
+            }
             Step::Collecting => {
                 let (owner, sqe) = (running.owner, running.sqe);
                 self.running.remove(ticket);
                 self.forget_collect(owner, &sqe);
                 true
             }
-            Step::Backend(_) | Step::Locking(_) | Step::Collected | Step::Scattered(_) => false,
+            Step::Backend(_)
+            | Step::Locking(_)
+            | Step::Arriving(_)
+            | Step::Collected
+            | Step::Scattered(_) => false,
         }
     }
 
@@ -662,6 +679,10 @@ impl Commands {
                 self.ended.push_back(Ended { result, data, ..Ended::new(owner, running.sqe, status) });
             }
         }
+    }
+
+    pub(crate) fn push_ended(&mut self, ended: Ended) {
+        self.ended.push_back(ended);
     }
 
     #[expect(clippy::arithmetic_side_effects, reason = "each of its parts ends once")]

@@ -1,11 +1,12 @@
 //! What the partitions of a key-value namespace say to one another.
 
-use kv::memcached::{PartitionStats, RemoteBatch, Ticket};
-use reactor::Io;
+use kv::ChunkList;
+use kv::memcached::{Executor, LargeStore, Output, PartitionStats, RemoteBatch, Ticket};
+use reactor::{Chunk, Io};
 use wire::kv::Key;
 use wire::status::Status;
 
-use crate::attached::Attachments;
+use crate::attached::{AttachedIndex, Attachments};
 use crate::kv_batch::PartOfBatch;
 use crate::kv_io;
 pub use crate::kv_io::{KvAction, KvOutcome};
@@ -27,6 +28,37 @@ pub enum KeyValueMessage {
     },
     /// They are executed.
     Answers(RemoteAnswers),
+    /// Give memory for so many parts of a value that arrives.
+    Reserve {
+        /// Who asks.
+        from: usize,
+        /// Where.
+        namespace: NamespaceId,
+        /// For which of its sessions.
+        session: u64,
+        /// For how many.
+        count: usize,
+    },
+    /// There it is; none if there is none.
+    Room {
+        /// As asked.
+        session: u64,
+        /// The memory.
+        chunks: Vec<Chunk>,
+    },
+    /// Store a value that has arrived.
+    StoreLarge {
+        /// Who asks.
+        from: usize,
+        /// Where.
+        namespace: NamespaceId,
+        /// Which of its sessions.
+        session: u64,
+        /// As what.
+        ticket: Ticket,
+        /// The command.
+        store: LargeStore,
+    },
     /// Carry out this command of a lane.
     Act {
         /// Who asks.
@@ -92,12 +124,27 @@ pub struct RemoteAnswers {
     bytes: Vec<u8>,
     /// Session, ticket and where the answer ends.
     entries: Vec<(u64, Ticket, usize)>,
+    /// Values that belong into answers, each at this byte of all: none is the beginning of one.
+    large: Vec<(usize, ChunkList)>,
 }
 
 impl RemoteAnswers {
     /// Adds an answer that `write` appends.
     pub(crate) fn push(&mut self, session: u64, ticket: Ticket, write: impl FnOnce(&mut Vec<u8>)) {
         write(&mut self.bytes);
+        self.entries.push((session, ticket, self.bytes.len()));
+    }
+
+    /// Adds the answer of an executor to a command that `execute` has it carry out.
+    pub(crate) fn push_executed(
+        &mut self,
+        session: u64,
+        ticket: Ticket,
+        executor: &mut Executor,
+        execute: impl FnOnce(&mut Executor, &mut Vec<u8>),
+    ) {
+        execute(executor, &mut self.bytes);
+        self.large.extend(executor.take_sent());
         self.entries.push((session, ticket, self.bytes.len()));
     }
 
@@ -109,19 +156,43 @@ impl RemoteAnswers {
     /// The same questions, all answered with this.
     pub(crate) fn refused(&self, answer: &[u8]) -> Self {
         let mut refused = Self::default();
-        self.for_each(|session, ticket, _| {
+        self.for_each(|session, ticket, _, _| {
             refused.push(session, ticket, |bytes| bytes.extend_from_slice(answer));
         });
         refused
     }
 
-    /// Calls `each` with session, ticket and answer.
-    pub fn for_each(&self, mut each: impl FnMut(u64, Ticket, &[u8])) {
-        let mut start = 0;
+    /// Calls `each` with session, ticket, answer, and the values that belong into it.
+    pub fn for_each(&self, mut each: impl FnMut(u64, Ticket, &[u8], &[(usize, ChunkList)])) {
+        let (mut start, mut large) = (0, &self.large[..]);
         for &(session, ticket, end) in &self.entries {
-            each(session, ticket, &self.bytes[start..end]);
-            start = end;
+            let (own, rest) = large.split_at(large.iter().take_while(|(at, _)| *at <= end).count());
+            each(session, ticket, &self.bytes[start..end], own);
+            (start, large) = (end, rest);
         }
+    }
+
+    /// Calls `each` with session, ticket and answer as it is sent.
+    pub(crate) fn for_each_output(&self, mut each: impl FnMut(u64, Ticket, Output)) {
+        let mut start = 0;
+        self.for_each(|session, ticket, answer, large| {
+            let mut output = Output::from(answer.to_vec());
+            if !large.is_empty() {
+                output.insert(large.iter().map(|(at, chunks)| (at - start, ChunkList::clone(chunks))));
+            }
+            start += answer.len();
+            each(session, ticket, output);
+        });
+    }
+}
+
+/// The partition of a namespace, with a log or without.
+fn executor_of(namespaces: &mut Attachments, at: AttachedIndex) -> Option<&mut Executor> {
+    let backend = &mut namespaces.get_mut(at).backend;
+    if backend.logged().is_some() {
+        backend.logged().map(store::Logged::executor)
+    } else {
+        backend.key_value()
     }
 }
 
@@ -132,21 +203,47 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, mes
         KeyValueMessage::Run { from, namespace, batch } => {
             let executor =
                 namespaces.by_id(namespace).and_then(|at| namespaces.get_mut(at).backend.key_value());
-            let mut answers = RemoteAnswers { bytes: Vec::new(), entries: Vec::with_capacity(batch.len()) };
+            let mut answers =
+                RemoteAnswers { entries: Vec::with_capacity(batch.len()), ..RemoteAnswers::default() };
             match executor {
                 Some(executor) => {
                     executor.set_now(store::unix_s());
                     batch.hashes().for_each(|hash| executor.processor.prefetch(hash));
                     batch.hashes().for_each(|hash| executor.processor.prefetch_item(hash));
                     batch.for_each(|session, ticket, hash, command| {
-                        executor.execute(hash, command, &mut answers.bytes);
-                        answers.entries.push((session, ticket, answers.bytes.len()));
+                        answers.push_executed(session, ticket, executor, |executor, bytes| {
+                            executor.execute(hash, command, bytes);
+                        });
                     });
                 }
                 // The namespace is being removed.
                 None => batch.for_each(|session, ticket, _, _| {
                     answers.bytes.extend_from_slice(b"SERVER_ERROR the namespace is gone\r\n");
                     answers.entries.push((session, ticket, answers.bytes.len()));
+                }),
+            }
+            io.post(from, Message::KeyValue(Box::new(KeyValueMessage::Answers(answers))));
+        }
+        KeyValueMessage::Reserve { from, namespace, session, count } => {
+            let at = namespaces.by_id(namespace);
+            let executor = at.and_then(|at| executor_of(namespaces, at));
+            let chunks = executor.and_then(|executor| executor.processor.take_chunks(count));
+            let room = KeyValueMessage::Room { session, chunks: chunks.unwrap_or_default() };
+            io.post(from, Message::KeyValue(Box::new(room)));
+        }
+        KeyValueMessage::StoreLarge { from, namespace, session, ticket, store } => {
+            let executor =
+                namespaces.by_id(namespace).and_then(|at| namespaces.get_mut(at).backend.key_value());
+            let mut answers = RemoteAnswers::default();
+            match executor {
+                Some(executor) => {
+                    executor.set_now(store::unix_s());
+                    answers.push_executed(session, ticket, executor, |executor, bytes| {
+                        executor.execute_large(store, bytes);
+                    });
+                }
+                None => answers.push(session, ticket, |bytes| {
+                    bytes.extend_from_slice(b"SERVER_ERROR the namespace is gone\r\n");
                 }),
             }
             io.post(from, Message::KeyValue(Box::new(KeyValueMessage::Answers(answers))));
@@ -172,9 +269,7 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, mes
             let is_last = next == io.reactor_count();
             let outcome = match executor {
                 Some(executor) => kv_io::act(executor, &key, action, is_last),
-                None => {
-                    Ok(KvOutcome { status: Status::NAMESPACE_NOT_READY, result: 0, data: Box::default() })
-                }
+                None => Ok(KvOutcome::new(Status::NAMESPACE_NOT_READY)),
             };
             let (to, message) = match outcome {
                 Ok(outcome) => (from, KeyValueMessage::Outcome(ticket, outcome)),
@@ -191,6 +286,7 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, mes
             io.post(from, Message::KeyValue(Box::new(answer)));
         }
         KeyValueMessage::Answers(_)
+        | KeyValueMessage::Room { .. }
         | KeyValueMessage::Stats { .. }
         | KeyValueMessage::Outcome(..)
         | KeyValueMessage::PartOutcomes { .. } => unreachable!("answers are for those who asked"),

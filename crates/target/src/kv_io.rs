@@ -4,7 +4,8 @@
 //! brings, and its outcome comes back as one.
 
 use kv::memcached::Executor;
-use reactor::{Buffer, Io, Payload};
+use kv::{ChunkList, KeyHash};
+use reactor::{Buffer, Chunk, Io, Payload};
 use store::Ticket;
 use wire::id::Nsid;
 use wire::kv::batch::Operation;
@@ -17,6 +18,7 @@ use wire::status::Status;
 use crate::attached::{Attached, AttachedIndex};
 use crate::commands::{Begun, Commands, Hold};
 use crate::key_value::KeyValueMessage;
+use crate::kv_large::{self, Large};
 use crate::kv_operation::{Done, Effort, VECTOR_BYTES_MAX, operate};
 use crate::message::Message;
 use crate::nvm_io::{Checked, Start, bytes};
@@ -40,6 +42,24 @@ pub enum KvAction {
     },
     /// Have everything survive that was done so far, on this partition and those after it.
     Flush,
+    /// Give memory for parts of a value that arrives.
+    Reserve {
+        /// Options of the Store.
+        options: u8,
+        /// Bytes of the value.
+        length: u32,
+        /// For how many parts.
+        count: usize,
+    },
+    /// Store a value that has arrived.
+    Commit {
+        /// Options of the Store.
+        options: u8,
+        /// Bytes of the value.
+        length: u32,
+        /// The value.
+        chunks: Vec<Chunk>,
+    },
     /// Go on with a list of keys, from the first partition named to the last: what there is of it, and the
     /// room in all.
     List {
@@ -57,7 +77,7 @@ impl KvAction {
     pub(crate) fn needs_value(&self) -> bool {
         match self {
             Self::Operate { opcode, .. } => needs_value(*opcode),
-            Self::Flush | Self::List { .. } => false,
+            Self::Flush | Self::List { .. } | Self::Reserve { .. } | Self::Commit { .. } => false,
         }
     }
 }
@@ -88,11 +108,15 @@ pub struct KvOutcome {
     pub result: u64,
     /// What the host is sent.
     pub data: Box<[u8]>,
+    /// What it is sent before that, and how much of both.
+    pub chunks: Option<(ChunkList, u32)>,
+    /// Memory for a value that arrives.
+    pub room: Vec<Chunk>,
 }
 
 impl KvOutcome {
     pub(crate) fn new(status: Status) -> Self {
-        Self { status, result: 0, data: Box::default() }
+        Self { status, result: 0, data: Box::default(), chunks: None, room: Vec::new() }
     }
 }
 
@@ -169,8 +193,8 @@ impl<I: Io<Message>> Start<'_, I> {
         let scalar = vendor.operand.to_le_bytes();
         let length = command.size_bytes;
         let (room, brought, scalar) = match opcode {
-            KvOpcode::STORE if length > self.commands.limits.transfer_bytes_max => {
-                return Err(Status::INVALID_VALUE_SIZE.with_dnr());
+            KvOpcode::STORE if self.comes_in_parts(length) => {
+                return self.store_in_parts(at, key, &command);
             }
             KvOpcode::STORE | KvOpcode::ATOMIC | KvOpcode::VECTOR_VECTOR => (0, length, &[][..]),
             KvOpcode::RETRIEVE => (length, 0, &[][..]),
@@ -179,8 +203,7 @@ impl<I: Io<Message>> Start<'_, I> {
             KvOpcode::VECTOR_FILTER | KvOpcode::VECTOR_FETCH => (length, 0, &scalar[..]),
             _ => return Err(Status::INVALID_OPCODE.with_dnr()),
         };
-        let room = self.transfer(room.into())?;
-        self.check_room(room)?;
+        let room = self.room(opcode, room)?;
         let brought = self.transfer(brought.into())?;
         if brought > 0
             && let Some(request) = self.host_data(brought)?
@@ -194,7 +217,7 @@ impl<I: Io<Message>> Start<'_, I> {
             opcode,
             options: command.options,
             kind: if standard { 0 } else { vendor.kind },
-            room_bytes: u32::try_from(room).expect("at most the transfer limit"),
+            room_bytes: u32::try_from(room).expect("at most as the command says"),
             key: key.as_bytes(),
             operand: scalar,
         };
@@ -221,6 +244,12 @@ impl<I: Io<Message>> Start<'_, I> {
             let operand = operand.into();
             let action = KvAction::Operate { opcode, options, kind, room_bytes, operand };
             return Ok(self.send(at, owner, *key, action));
+        }
+        if operation.opcode == KvOpcode::RETRIEVE
+            && let Some(large) =
+                Large::find(self.executor(at)?, hash, operation.key, operation.room_bytes as usize)
+        {
+            return self.send_large(at, hash, operation.key, large);
         }
         let mut room: Option<Buffer> = None;
         if operation.room_bytes > 0 {
@@ -253,12 +282,34 @@ impl<I: Io<Message>> Start<'_, I> {
         })
     }
 
+    /// Sends a value from where it lies.
+    #[cold]
+    fn send_large(&mut self, at: AttachedIndex, hash: KeyHash, key: &[u8], large: Large) -> Checked<Begun> {
+        let mut rest = Payload::Zeroes(0);
+        if large.rest_bytes() > 0 {
+            let buffer = self.take_for_data(large.rest_bytes());
+            let Some(mut buffer) = buffer else { return Ok(self.wait_for_buffer()) };
+            large.copy_rest(self.executor(at)?, hash, key, &mut buffer);
+            rest = Payload::Buffer(buffer);
+        }
+        Ok(large.begun(rest))
+    }
+
+    /// The room that a host has for what it asks for, as far as it is used.
+    fn room(&self, opcode: KvOpcode, length: u32) -> Checked<usize> {
+        self.check_room(length as usize)?;
+        // Values may be longer than a transfer; of everything else there is no more.
+        let most =
+            if opcode == KvOpcode::RETRIEVE { u32::MAX } else { self.commands.limits.transfer_bytes_max };
+        Ok(length.min(most) as usize)
+    }
+
     /// Whether changes of a namespace go into a log.
     pub(crate) fn has_log(&mut self, at: AttachedIndex) -> bool {
         self.commands.namespaces.get_mut(at).desk.is_some()
     }
 
-    fn executor(&mut self, at: AttachedIndex) -> Checked<&mut Executor> {
+    pub(crate) fn executor(&mut self, at: AttachedIndex) -> Checked<&mut Executor> {
         let executor = executor_of(self.commands.namespaces.get_mut(at))?;
         executor.set_now(store::unix_s());
         Ok(executor)
@@ -276,11 +327,10 @@ impl<I: Io<Message>> Start<'_, I> {
     }
 
     fn list(&mut self, at: AttachedIndex, from: Option<Key>, room: u32) -> Checked<Begun> {
-        let room = self.transfer(room.into())?;
+        let room = self.room(KvOpcode::LIST, room)?;
         if room < 4 {
             return Err(Status::INVALID_FIELD.with_dnr());
         }
-        self.check_room(room)?;
         let count = self.io.reactor_count();
         let executor = self.executor(at)?;
         // Partition after partition, in their order.
@@ -324,6 +374,19 @@ pub(crate) fn act(
     Ok(match action {
         KvAction::Operate { opcode, options, kind, room_bytes, operand } => {
             let hash = executor.processor.hash(key.as_bytes());
+            if opcode == KvOpcode::RETRIEVE
+                && let Some(large) = Large::find(executor, hash, key.as_bytes(), room_bytes as usize)
+            {
+                let mut data = vec![0; large.rest_bytes()];
+                large.copy_rest(executor, hash, key.as_bytes(), &mut data);
+                let data_bytes = u32::try_from(large.data_bytes).expect("at most the room");
+                return Ok(KvOutcome {
+                    result: large.length as u64,
+                    data: data.into(),
+                    chunks: Some((large.chunks, data_bytes)),
+                    ..KvOutcome::new(Status::SUCCESS)
+                });
+            }
             let room = match executor.processor.find(hash, key.as_bytes()) {
                 Some(place) => executor.processor.value_bytes(place).min(room_bytes as usize),
                 None => 0,
@@ -335,8 +398,9 @@ pub(crate) fn act(
             let Done { status, result, data_bytes } =
                 operate(&mut executor.processor, hash, &operation, &mut data, &mut effort);
             data.truncate(data_bytes);
-            KvOutcome { status, result: own_result(opcode, result), data: data.into() }
+            KvOutcome { result: own_result(opcode, result), data: data.into(), ..KvOutcome::new(status) }
         }
+        action @ (KvAction::Reserve { .. } | KvAction::Commit { .. }) => kv_large::act(executor, key, action),
         KvAction::Flush if !is_last => return Err(KvAction::Flush),
         KvAction::Flush => KvOutcome::new(Status::SUCCESS),
         KvAction::List { from, mut keys, room } => {
@@ -351,7 +415,17 @@ pub(crate) fn act(
 
 impl Commands {
     /// A partition has carried out a command of a lane of this reactor.
-    pub(crate) fn on_kv_outcome(&mut self, ticket: Ticket, outcome: KvOutcome) {
+    pub(crate) fn on_kv_outcome<I: Io<Message>>(&mut self, io: &mut I, ticket: Ticket, outcome: KvOutcome) {
+        match self.running.get_mut(ticket).map(|running| &running.step) {
+            Some(Step::Arriving(_)) => return self.on_arriving_outcome(io, ticket, outcome),
+            Some(_) => {}
+            // A Store in parts that was aborted.
+            None => return,
+        }
+        if let Some((chunks, length)) = outcome.chunks {
+            let payload = Payload::Chunks(chunks, Box::new(Payload::Heap(outcome.data)));
+            return self.end(ticket, outcome.status, outcome.result, Some((payload, length)));
+        }
         let length = u32::try_from(outcome.data.len()).expect("at most the transfer limit");
         let data = (length > 0).then(|| (Payload::Heap(outcome.data), length));
         self.end(ticket, outcome.status, outcome.result, data);

@@ -11,7 +11,7 @@ mod part;
 
 use std::collections::VecDeque;
 
-use kv::memcached::{RemoteBatch, Ticket};
+use kv::memcached::{LargeStore, RemoteBatch, Ticket};
 use kv::{Arrival, KEY_BYTES_MAX, Station};
 use reactor::Io;
 use store::Logged;
@@ -65,6 +65,8 @@ struct Parked {
 enum Waiting {
     /// One of memcached's.
     Command(RemoteBatch),
+    /// One of memcached's whose value came in parts.
+    Large(u64, Ticket, LargeStore),
     /// One of NVMe's.
     Action(store::Ticket, Key, KvAction),
     /// One of a batch: its part, and which of it.
@@ -127,12 +129,36 @@ impl Desk {
                 self.park(logged, key, needs_value, Parked { from, what: Waiting::Command(one) });
                 return;
             }
-            answers.push(session, ticket, |bytes| logged.executor().execute(hash, command, bytes));
+            answers.push_executed(session, ticket, logged.executor(), |executor, bytes| {
+                executor.execute(hash, command, bytes);
+            });
             number = number.max(logged.awaited(hash));
         });
         if !answers.is_empty() {
             self.answer(io, number, from, KeyValueMessage::Answers(answers));
         }
+    }
+
+    fn store_large(
+        &mut self,
+        io: &mut impl Io<Message>,
+        logged: &mut Logged,
+        from: usize,
+        (session, ticket): (u64, Ticket),
+        store: LargeStore,
+    ) {
+        let mut room = [0; KEY_BYTES_MAX];
+        let head = store.head();
+        let key = head.stored_key(&mut room).to_vec();
+        let (hash, needs_value) = (store.hash, head.verb.needs_value());
+        let parked = Parked { from, what: Waiting::Large(session, ticket, store) };
+        let Some(parked) = self.park(logged, &key, needs_value, parked) else { return };
+        let Parked { what: Waiting::Large(_, _, store), .. } = parked else { return };
+        let mut answers = RemoteAnswers::default();
+        answers.push_executed(session, ticket, logged.executor(), |executor, bytes| {
+            executor.execute_large(store, bytes);
+        });
+        self.answer(io, logged.awaited(hash), from, KeyValueMessage::Answers(answers));
     }
 
     #[expect(clippy::too_many_arguments, reason = "a message, taken apart")]
@@ -254,6 +280,9 @@ impl Desk {
             KeyValueMessage::RunPart { from, ticket, part, .. } => {
                 self.run_part(io, logged, (from, ticket), part);
             }
+            KeyValueMessage::StoreLarge { from, session, ticket, store, .. } => {
+                self.store_large(io, logged, from, (session, ticket), store);
+            }
             KeyValueMessage::Ask { from, session, ticket, flush, .. } => {
                 self.ask(io, logged, (from, session, ticket), flush);
             }
@@ -287,11 +316,19 @@ impl Desk {
         for Parked { from, what } in waiting {
             match what {
                 Waiting::Command(batch) if is_good => self.run(io, logged, from, &batch),
+                Waiting::Large(session, ticket, store) if is_good => {
+                    self.store_large(io, logged, from, (session, ticket), store);
+                }
                 Waiting::Action(ticket, key, action) if is_good => {
                     self.act(io, logged, from, namespace, ticket, key, action);
                 }
                 Waiting::Operation(place, at) => self.go_on_with_part(io, logged, (place, at), is_good),
-                Waiting::Command(batch) => refuse(io, from, &batch),
+                Waiting::Command(batch) => {
+                    let mut asked = Vec::new();
+                    batch.for_each(|session, ticket, _, _| asked.push((session, ticket)));
+                    refuse(io, from, &asked);
+                }
+                Waiting::Large(session, ticket, _) => refuse(io, from, &[(session, ticket)]),
                 Waiting::Action(ticket, ..) => io.post(from, Message::KeyValue(Box::new(failed(ticket)))),
             }
         }
@@ -331,11 +368,11 @@ fn failed(ticket: store::Ticket) -> KeyValueMessage {
     KeyValueMessage::Outcome(ticket, KvOutcome::new(Status::KV_UNRECOVERED_ERROR.with_dnr()))
 }
 
-fn refuse(io: &mut impl Io<Message>, from: usize, batch: &RemoteBatch) {
+fn refuse(io: &mut impl Io<Message>, from: usize, asked: &[(u64, Ticket)]) {
     let mut answers = RemoteAnswers::default();
-    batch.for_each(|session, ticket, _, _| {
+    for &(session, ticket) in asked {
         answers.push(session, ticket, |bytes| bytes.extend_from_slice(REFUSAL));
-    });
+    }
     io.post(from, Message::KeyValue(Box::new(KeyValueMessage::Answers(answers))));
 }
 
@@ -347,6 +384,7 @@ pub(crate) fn serve(
 ) -> Option<KeyValueMessage> {
     let id = match &message {
         KeyValueMessage::Run { namespace, .. }
+        | KeyValueMessage::StoreLarge { namespace, .. }
         | KeyValueMessage::Act { namespace, .. }
         | KeyValueMessage::RunPart { namespace, .. }
         | KeyValueMessage::Ask { namespace, .. } => *namespace,

@@ -118,13 +118,24 @@ fn retrieve(processor: &mut Processor, hash: KeyHash, key: &[u8], room: &mut [u8
 }
 
 /// What became of a store. wire §23
-fn status_of(stored: Stored) -> Status {
+pub(crate) fn status_of(stored: Stored) -> Status {
     match stored {
         Stored::Done => Status::SUCCESS,
         Stored::Exists => Status::KEY_EXISTS.with_dnr(),
         Stored::NotFound => Status::KEY_DOES_NOT_EXIST.with_dnr(),
         Stored::NoMemory => Status::CAPACITY_EXCEEDED.with_dnr(),
         Stored::TooLarge => Status::INVALID_VALUE_SIZE.with_dnr(),
+    }
+}
+
+/// When a Store is done; `None` if its options contradict each other.
+#[inline]
+pub(crate) fn condition(options: StoreOptions) -> Option<Condition> {
+    match (options.contains(StoreOptions::MUST_EXIST), options.contains(StoreOptions::MUST_NOT_EXIST)) {
+        (false, false) => Some(Condition::Always),
+        (true, false) => Some(Condition::Present),
+        (false, true) => Some(Condition::Absent),
+        (true, true) => None,
     }
 }
 
@@ -136,13 +147,7 @@ pub(crate) fn store(
     value: &[u8],
     options: StoreOptions,
 ) -> Status {
-    let condition =
-        match (options.contains(StoreOptions::MUST_EXIST), options.contains(StoreOptions::MUST_NOT_EXIST)) {
-            (false, false) => Condition::Always,
-            (true, false) => Condition::Present,
-            (false, true) => Condition::Absent,
-            (true, true) => return Status::INVALID_FIELD.with_dnr(),
-        };
+    let Some(condition) = condition(options) else { return Status::INVALID_FIELD.with_dnr() };
     status_of(processor.store(hash, key, value, Attributes::default(), condition))
 }
 

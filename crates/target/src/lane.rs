@@ -17,8 +17,7 @@ use proto::doorbell::{Doorbell, Policy};
 use proto::zero_copy::{Policy as ZeroCopy, Threshold};
 use proto::{ControllerQueue, Piece, Slot};
 use reactor::{
-    Buffer, Held, Io, ListenerTag, Payload, Pool, STRIPE_BYTES, Segment, Sent, SocketId,
-    stays_on_this_machine,
+    Held, Io, ListenerTag, Payload, Pool, STRIPE_BYTES, Segment, Sent, SocketId, stays_on_this_machine,
 };
 use store::Ticket;
 use wire::digest::DataDigest;
@@ -27,6 +26,7 @@ use wire::pdu::Digests;
 
 use crate::control_record::{Association, LaneId};
 use crate::fused::Pairs;
+use crate::kv_large::Intake;
 use crate::lane_counters::LaneCounters;
 use crate::message::{Established, Failure, Message};
 use crate::stopwatch::{Stage, Stopwatch};
@@ -94,7 +94,7 @@ pub(crate) struct Lane {
     pub(crate) id: LaneId,
     /// `None` once it is closed.
     pub(crate) socket: Option<SocketId>,
-    pub(crate) queue: ControllerQueue<Buffer, Payload>,
+    pub(crate) queue: ControllerQueue<Intake, Payload>,
     pub(crate) state: LaneState,
     pub(crate) listener: ListenerTag,
     pub(crate) peer: Option<SocketAddr>,

@@ -20,6 +20,7 @@ pub mod identity;
 pub mod key_value;
 mod kv_batch;
 mod kv_io;
+mod kv_large;
 mod kv_log;
 mod kv_operation;
 mod lane;

@@ -13,6 +13,7 @@ use crate::attached::AttachedIndex;
 use crate::control_record::CommandId;
 use crate::exclusion::overlap;
 use crate::kv_batch::Scattered;
+use crate::kv_large::Arriving;
 
 /// A command under way.
 #[derive(Debug)]
@@ -83,6 +84,8 @@ pub(crate) enum Step {
     Collecting,
     /// A Batch Collect whose Batch Submit is being carried out.
     Collected,
+    /// A Store whose value arrives in parts.
+    Arriving(Box<Arriving>),
     /// A Batch Submit, of which other partitions carry out parts.
     Scattered(Box<Scattered>),
 }
@@ -336,7 +339,11 @@ impl RunningTable {
     pub(crate) fn asked_since_ns(&self, ticket: Ticket) -> Option<u64> {
         let entry = self.entries.get((ticket.0 & 0xffff_ffff) as usize)?;
         let running = entry.running.as_ref().filter(|_| u64::from(entry.generation) == ticket.0 >> 32)?;
-        if let Step::Receiving { since_ns } = running.step { Some(since_ns) } else { None }
+        match &running.step {
+            Step::Receiving { since_ns } => Some(*since_ns),
+            Step::Arriving(arriving) => arriving.asked_since_ns(),
+            _ => None,
+        }
     }
 
     /// What the commands of a lane have taken, bytes.
@@ -356,6 +363,18 @@ impl RunningTable {
         let is_of_lane = |running: &&Running| running.owner.is_of_lane(lane, of_generation);
         let count = self.iter().filter(is_of_lane).count();
         u32::try_from(count).expect("bounded by the queue's size")
+    }
+
+    /// Commands of a lane that stand so.
+    pub(crate) fn count_in_step(
+        &self,
+        lane: u32,
+        of_generation: u32,
+        is_so: impl Fn(&Step) -> bool,
+    ) -> usize {
+        self.iter()
+            .filter(|running| running.owner.is_of_lane(lane, of_generation) && is_so(&running.step))
+            .count()
     }
 
     /// Whether a command under way is changing any of these blocks.

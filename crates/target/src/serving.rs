@@ -255,11 +255,12 @@ impl Serving {
         let namespaces = &mut self.commands.namespaces;
         match message {
             KeyValueMessage::Answers(answers) => self.door.on_answers(io, namespaces, &answers),
+            KeyValueMessage::Room { session, chunks } => self.door.on_room(io, namespaces, session, chunks),
             KeyValueMessage::Stats { session, ticket, stats } => {
                 self.door.on_stats(io, namespaces, session, ticket, &stats);
             }
             KeyValueMessage::Outcome(ticket, outcome) => {
-                self.commands.on_kv_outcome(ticket, outcome);
+                self.commands.on_kv_outcome(io, ticket, outcome);
                 self.drain_commands(io);
             }
             KeyValueMessage::PartOutcomes { ticket, partition, outcomes } => {
@@ -465,7 +466,7 @@ impl Application for Serving {
         if !self.awaiting.is_empty() {
             self.take_notices(io);
         }
-        if self.commands.has_waiting() || !self.held.is_empty() {
+        if self.commands.has_waiting() || !self.held.is_empty() || !self.commands.arriving_later.is_empty() {
             worked |= self.go_on(io);
         }
         let rang = !self.dirty.is_empty();

@@ -44,6 +44,14 @@ impl Subsystem {
     pub fn has_key_value(&self) -> bool {
         self.namespaces.values().any(|namespace| namespace.store.key_value().is_some())
     }
+
+    /// Whether all it has are namespaces of the key-value command set: values may be longer than what is read or
+    /// written as blocks at a time.
+    #[must_use]
+    pub fn has_key_value_only(&self) -> bool {
+        !self.namespaces.is_empty()
+            && self.namespaces.values().all(|namespace| namespace.store.key_value().is_some())
+    }
 }
 
 /// Which hosts may use a subsystem.

@@ -1,11 +1,18 @@
 //! Commands, carried out on a partition; answers as bytes.
 
+use reactor::{CHUNK_BYTES, Chunk};
+
+use super::incoming::LargeStore;
 use super::number::{self, Digits};
 use super::{Command, DoorCounters, DoorSettings, Mode, Verb};
+use crate::chunked::ChunkList;
 use crate::processor::{Attributes, Condition, KEY_BYTES_MAX, KeyHash, Place, Processor, Stored};
 
 /// Longer times are moments in Unix time, s.
 const RELATIVE_S_MAX: i64 = 30 * 24 * 60 * 60;
+
+const NO_MEMORY: &[u8] = b"SERVER_ERROR out of memory storing object\r\n";
+const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
 
 /// The second at which what ends at once has ended.
 const ENDED_S: u32 = 1;
@@ -20,6 +27,10 @@ pub struct Executor {
     base_s: i64,
     flush_at_s: Option<u32>,
     scratch: Vec<u8>,
+    /// Whole mebibytes of the value of the command that is carried out, before the rest that it has itself.
+    pub(crate) brought: Vec<Chunk>,
+    /// Values that belong into the answer, each at this byte of it.
+    pub(crate) sent: Vec<(usize, ChunkList)>,
 }
 
 /// Why arithmetic was not done.
@@ -43,6 +54,8 @@ impl Executor {
             base_s,
             flush_at_s: None,
             scratch: Vec::new(),
+            brought: Vec::new(),
+            sent: Vec::new(),
         }
     }
 
@@ -193,8 +206,9 @@ impl Executor {
                     out.extend_from_slice(if is_touched { b"TOUCHED\r\n" } else { b"NOT_FOUND\r\n" });
                 }
             }
-            Verb::Refused { removes, is_quiet } => {
-                self.counters.too_large_count += 1;
+            Verb::Refused { removes, is_memory, is_quiet } => {
+                let c = &mut self.counters;
+                *(if is_memory { &mut c.no_memory_count } else { &mut c.too_large_count }) += 1;
                 let mut room = [0; KEY_BYTES_MAX];
                 let key = command.stored_key(&mut room);
                 if removes {
@@ -202,7 +216,7 @@ impl Executor {
                 }
                 // An error is told even to those who do not want an answer.
                 let _ = is_quiet;
-                out.extend_from_slice(b"SERVER_ERROR object too large for cache\r\n");
+                out.extend_from_slice(if is_memory { NO_MEMORY } else { TOO_LARGE });
             }
             Verb::Meta(letter) => {
                 let mut room = [0; KEY_BYTES_MAX];
@@ -232,8 +246,41 @@ impl Executor {
         let flags = self.processor.attributes(place).flags;
         let value = self.processor.value(place);
         push_value_line(out, key, flags, value.len(), cas);
-        value.append_to(out);
+        match value.as_whole() {
+            Some(bytes) => out.extend_from_slice(bytes),
+            None => {
+                self.push_value(place, out);
+            }
+        }
         out.extend_from_slice(b"\r\n");
+    }
+
+    /// Appends a value. Its whole mebibytes are not copied but noted: how many bytes those are.
+    pub(crate) fn push_value(&mut self, place: Place, out: &mut Vec<u8>) -> usize {
+        let value = self.processor.value(place);
+        let Some(chunks) = self.processor.chunks(place) else {
+            value.append_to(out);
+            return 0;
+        };
+        let chunk_bytes = chunks.len() * CHUNK_BYTES;
+        self.sent.push((out.len(), ChunkList::clone(chunks)));
+        value.append_from(chunk_bytes, out);
+        chunk_bytes
+    }
+
+    /// Carries out a command whose value came in chunks, and appends its answer.
+    pub fn execute_large(&mut self, store: LargeStore, out: &mut Vec<u8>) {
+        let hash = store.hash;
+        store.with_command(|command, chunks| {
+            self.brought = chunks;
+            self.execute(hash, command, out);
+        });
+        self.brought = Vec::new();
+    }
+
+    /// Values that belong into the answers since the last call, each at this byte of them.
+    pub fn take_sent(&mut self) -> std::vec::Drain<'_, (usize, ChunkList)> {
+        self.sent.drain(..)
     }
 
     fn store(
@@ -258,8 +305,8 @@ impl Executor {
             Stored::Exists if cas.is_some() => b"EXISTS\r\n",
             Stored::NotFound if cas.is_some() => b"NOT_FOUND\r\n",
             Stored::Exists | Stored::NotFound => b"NOT_STORED\r\n",
-            Stored::NoMemory => b"SERVER_ERROR out of memory storing object\r\n",
-            Stored::TooLarge => b"SERVER_ERROR object too large for cache\r\n",
+            Stored::NoMemory => NO_MEMORY,
+            Stored::TooLarge => TOO_LARGE,
         }
     }
 
@@ -290,7 +337,11 @@ impl Executor {
                     (Ok(()), None) => Stored::NotFound,
                 }
             }
-            _ => self.processor.store(hash, key, value, attributes, condition),
+            _ if self.brought.is_empty() => self.processor.store(hash, key, value, attributes, condition),
+            _ => {
+                let chunks = std::mem::take(&mut self.brought);
+                self.processor.store_chunks(hash, key, chunks, value, attributes, condition)
+            }
         };
         match stored {
             Stored::NoMemory => {
@@ -307,8 +358,13 @@ impl Executor {
     fn extend(&mut self, hash: KeyHash, key: &[u8], place: Place, at_end: bool, more: &[u8]) -> Stored {
         let attributes = self.processor.attributes(place);
         let value = self.processor.value(place);
-        if value.len() + more.len() > self.settings.value_bytes_max {
+        let length = value.len() + more.len() + self.brought.len() * CHUNK_BYTES;
+        if length > self.settings.value_bytes_max {
             return Stored::TooLarge;
+        }
+        if length >= CHUNK_BYTES {
+            let brought = std::mem::take(&mut self.brought);
+            return self.processor.extend(hash, key, place, at_end, &brought, more);
         }
         let mut whole = std::mem::take(&mut self.scratch);
         whole.clear();
@@ -406,7 +462,8 @@ impl Executor {
 
 #[inline]
 fn push_value_line(out: &mut Vec<u8>, key: &[u8], flags: u32, length: usize, cas: Option<u64>) {
-    out.reserve(key.len() + length + 64);
+    // Of longer values only the rest is copied.
+    out.reserve(key.len() + length % CHUNK_BYTES + 64);
     out.extend_from_slice(b"VALUE ");
     out.extend_from_slice(key);
     out.push(b' ');

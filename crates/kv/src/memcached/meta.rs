@@ -1,5 +1,7 @@
 //! The meta protocol: `mg`, `ms`, `md`, `ma`, `me`.
 
+use reactor::CHUNK_BYTES;
+
 use super::decode::flags;
 use super::execute::{Executor, Refusal};
 use super::{Command, Mode, number};
@@ -220,7 +222,7 @@ impl Executor {
         }
         out.extend_from_slice(b"\r\n");
         if wishes.wants_value {
-            self.processor.value(place).append_to(out);
+            self.push_value(place, out);
             out.extend_from_slice(b"\r\n");
         }
         self.processor.touch(place);
@@ -257,6 +259,7 @@ impl Executor {
         {
             (cas, is_stale) = (None, true);
         }
+        let length = command.value.len() + self.brought.len() * CHUNK_BYTES;
         let mut stored = self.store_value(hash, key, mode, command.value, attributes, cas);
         if let (Mode::Append | Mode::Prepend, Stored::NotFound, Some(exptime), None) =
             (mode, stored, wishes.vivify, cas)
@@ -296,7 +299,7 @@ impl Executor {
         let wants_cas = flags(command.extra).any(|(letter, _)| letter == b'c');
         let cas =
             if wants_cas && stored == Stored::Done { self.processor.cas(hash, key).unwrap_or(0) } else { 0 };
-        let facts = Facts { cas, length: command.value.len(), ..Facts::default() };
+        let facts = Facts { cas, length, ..Facts::default() };
         self.answer(name, command, Some(&facts), out);
     }
 

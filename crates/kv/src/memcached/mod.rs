@@ -9,7 +9,9 @@
 //! together in order.
 
 mod execute;
+mod incoming;
 mod meta;
+mod output;
 // What a client has sent must not be able to end us: see docs/testing.md.
 #[cfg_attr(
     not(test),
@@ -31,6 +33,8 @@ use protocol::{binary, decode, number};
 
 pub use decode::{Decoded, Decoder};
 pub use execute::Executor;
+pub use incoming::LargeStore;
+pub use output::Output;
 pub use remote::RemoteBatch;
 pub use session::{Progress, Router, Session, Ticket};
 pub use stats::{DoorCounters, ListenerStats, PartitionStats, VERSION};
@@ -44,10 +48,12 @@ pub struct DoorSettings {
     pub allows_flush: bool,
 }
 
+/// The longest value unless told otherwise, as memcached has it: a mebibyte with its header.
+pub const ITEM_BYTES_DEFAULT: u32 = 1_048_500;
+
 impl Default for DoorSettings {
     fn default() -> Self {
-        // As memcached: a mebibyte with its header.
-        Self { value_bytes_max: 1_048_500, allows_flush: true }
+        Self { value_bytes_max: ITEM_BYTES_DEFAULT as usize, allows_flush: true }
     }
 }
 
@@ -110,10 +116,12 @@ pub enum Verb {
         /// No answer.
         is_quiet: bool,
     },
-    /// A value that was too large: the old one goes, if it was a `set`.
+    /// A value that was too large, or that there is no memory for: the old one goes, if it was a `set`.
     Refused {
         /// Whether it was.
         removes: bool,
+        /// Whether it is memory that there is not enough of.
+        is_memory: bool,
         /// No answer.
         is_quiet: bool,
     },

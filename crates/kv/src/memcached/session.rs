@@ -11,11 +11,15 @@
 
 use std::collections::VecDeque;
 
+use reactor::Chunk;
+
 use super::binary;
 use super::decode::{Decoded, Decoder};
 use super::execute::Executor;
+use super::incoming::{Incoming, LargeStore};
+use super::output::Output;
 use super::stats::{ListenerStats, PartitionStats, VERSION};
-use super::{Command, DoorSettings, Header};
+use super::{Command, DoorSettings, Header, Mode, Verb};
 use crate::processor::{KEY_BYTES_MAX, KeyHash};
 
 /// Commands that are looked up together.
@@ -42,6 +46,10 @@ pub trait Router {
     /// Has every other partition, and this one if so told, flushed (with the delay given) or asked for its
     /// statistics; each answers to [`Session::on_stats`].
     fn send_all(&mut self, ticket: Ticket, flush: Option<i64>, with_own: bool);
+    /// Asks for memory for so many parts of a value that arrives; [`Session::on_room`] gets it.
+    fn reserve(&mut self, to: usize, count: usize);
+    /// Has a value stored that has arrived; the answer comes to [`Session::on_reply`].
+    fn store_large(&mut self, to: usize, ticket: Ticket, store: LargeStore);
     /// What the listener knows of itself.
     fn listener_stats(&self) -> ListenerStats;
 }
@@ -60,7 +68,7 @@ pub enum Progress {
 
 /// An answer whose turn has not come.
 enum Later {
-    Bytes(Vec<u8>),
+    Bytes(Output),
     /// From another partition.
     Awaited,
     /// From all others.
@@ -88,8 +96,9 @@ pub struct Session {
     backlog: Vec<u8>,
     /// Bytes that the backlog needs before it is worth looking at.
     needed_bytes: usize,
-    output: Vec<u8>,
-    sent_bytes: usize,
+    output: Output,
+    /// A value that arrives in parts.
+    incoming: Option<Box<Incoming>>,
     /// Answers from the first that is awaited on.
     later: VecDeque<Later>,
     /// Ticket of the first of them.
@@ -123,8 +132,8 @@ impl Session {
             decoder: Decoder::new(settings),
             backlog: Vec::new(),
             needed_bytes: 0,
-            output: Vec::new(),
-            sent_bytes: 0,
+            output: Output::default(),
+            incoming: None,
             later: VecDeque::new(),
             first_ticket: 0,
             awaited_count: 0,
@@ -134,10 +143,15 @@ impl Session {
         }
     }
 
-    /// Bytes to send, in order.
+    /// Bytes to send, in order, as far as they lie together; none if there is nothing to send.
     #[must_use]
     pub fn output(&self) -> &[u8] {
-        &self.output[self.sent_bytes..]
+        self.output.pieces().next().unwrap_or_default()
+    }
+
+    /// Bytes to send, in order.
+    pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        self.output.pieces()
     }
 
     /// Whether answers from other partitions are awaited.
@@ -149,25 +163,23 @@ impl Session {
     /// Whether bytes of a command are here and the rest of it is not.
     #[must_use]
     pub fn is_within_command(&self) -> bool {
-        !self.backlog.is_empty()
+        !self.backlog.is_empty() || self.incoming.is_some()
     }
 
     /// Whether there is too much to send for more to be executed.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        let waiting_bytes = self.output.len() - self.sent_bytes + self.later_bytes + self.last_bytes();
+        let waiting_bytes = self.output.len() + self.later_bytes + self.last_bytes();
         waiting_bytes > OUTPUT_BYTES_MAX
+            || self.output.has_large()
             || self.awaited_count >= AWAITED_COUNT_MAX
             || self.later.len() > LATER_COUNT_MAX
     }
 
     /// So many bytes of the output were sent.
     pub fn on_sent(&mut self, count: usize) {
-        self.sent_bytes += count;
-        debug_assert!(self.sent_bytes <= self.output.len());
-        if self.sent_bytes == self.output.len() {
-            self.output.clear();
-            self.sent_bytes = 0;
+        self.output.on_sent(count);
+        if self.output.is_empty() {
             self.output.shrink_to(OUTPUT_BYTES_MAX);
         }
     }
@@ -175,7 +187,7 @@ impl Session {
     /// Gives memory back that an idle connection does not need.
     pub fn shrink(&mut self) {
         if self.output.is_empty() {
-            self.output = Vec::new();
+            self.output = Output::default();
         }
         self.backlog.shrink_to_fit();
         self.later.shrink_to_fit();
@@ -223,6 +235,11 @@ impl Session {
             if self.is_full() {
                 return Progress::Stalled;
             }
+            if self.incoming.is_some()
+                && let Some(progress) = self.take_in(router, input)
+            {
+                return progress;
+            }
             let (own, count) = router.position();
             batch.clear();
             let mut other = None;
@@ -253,11 +270,16 @@ impl Session {
             }
             for entry in &batch {
                 match &entry.what {
-                    What::Answer(answer) => self.sink().extend_from_slice(answer),
+                    What::Answer(answer) => self.sink().bytes_mut().extend_from_slice(answer),
                     What::Command(command, hash) => {
                         let partition = if count == 1 { own } else { hash.partition(count) };
                         if partition == own && self.is_immediate(router, *hash, command) {
-                            router.executor().execute(*hash, command, self.sink());
+                            let executor = router.executor();
+                            let sink = self.sink();
+                            executor.execute(*hash, command, sink.bytes_mut());
+                            if !executor.sent.is_empty() {
+                                sink.insert(executor.take_sent());
+                            }
                         } else {
                             let ticket = self.push(Later::Awaited);
                             if partition == own {
@@ -281,14 +303,123 @@ impl Session {
                 }
                 Some(end @ (Decoded::Close | Decoded::BinaryQuit(_))) => {
                     if let Decoded::BinaryQuit(header) = end {
-                        binary::respond(self.sink(), header, binary::SUCCESS, &[], &[], &[], 0);
+                        binary::respond(self.sink().bytes_mut(), header, binary::SUCCESS, &[], &[], &[], 0);
                     }
                     self.is_closing = true;
                     *input = &[];
                     return Progress::Close;
                 }
+                Some(Decoded::Large { command, length, has_line_end }) => {
+                    let mut room = [0; KEY_BYTES_MAX];
+                    let hash = router.executor().processor.hash(command.stored_key(&mut room));
+                    let partition = if count == 1 { own } else { hash.partition(count) };
+                    let line_end_bytes = if has_line_end { 2 } else { 0 };
+                    self.incoming =
+                        Some(Box::new(Incoming::new(&command, hash, partition, length, line_end_bytes)));
+                }
                 Some(decoded) => self.on_other(router, &decoded),
             }
+        }
+    }
+
+    /// Takes in what there is of a value that arrives in parts. `None` if it is over.
+    fn take_in(&mut self, router: &mut impl Router, input: &mut &[u8]) -> Option<Progress> {
+        let (own, _) = router.position();
+        loop {
+            let incoming = self.incoming.as_mut()?;
+            if incoming.is_whole() {
+                break;
+            }
+            if incoming.lacks_room() {
+                let partition = incoming.partition;
+                if partition != own {
+                    let count = incoming.wanted();
+                    if count > 0 {
+                        router.reserve(partition, count);
+                    }
+                    return Some(Progress::Stalled);
+                }
+                match router.executor().processor.take_chunks(1) {
+                    Some(chunks) => incoming.on_room(chunks),
+                    None => self.give_up(router),
+                }
+                continue;
+            }
+            if input.is_empty() {
+                self.needed_bytes = 0;
+                return Some(Progress::Open);
+            }
+            incoming.on_bytes(input);
+            let count = incoming.wanted();
+            if count > 0 && incoming.partition != own {
+                router.reserve(incoming.partition, count);
+            }
+        }
+        let incoming = self.incoming.take()?;
+        if !incoming.ends_well() {
+            self.sink().bytes_mut().extend_from_slice(b"CLIENT_ERROR bad data chunk\r\n");
+            return None;
+        }
+        let partition = incoming.partition;
+        let store = incoming.into_store();
+        if partition == own && !router.executor().processor.has_log() {
+            let executor = router.executor();
+            let sink = self.sink();
+            executor.execute_large(store, sink.bytes_mut());
+            return None;
+        }
+        let ticket = self.push(Later::Awaited);
+        if partition == own {
+            self.detour = Some(ticket);
+        }
+        router.store_large(partition, ticket, store);
+        None
+    }
+
+    /// There is no memory for the value that arrives: the rest of it means nothing.
+    fn give_up(&mut self, router: &mut impl Router) {
+        let Some(incoming) = self.incoming.take() else { return };
+        self.decoder.swallow(incoming.left());
+        let partition = incoming.partition;
+        let store = incoming.into_store();
+        if let Verb::Binary(header) = store.verb() {
+            return binary::refuse(self.sink().bytes_mut(), header, binary::NO_MEMORY);
+        }
+        let removes = matches!(store.verb(), Verb::Store { mode: Mode::Set, cas: None, .. } | Verb::Meta(_));
+        let verb = Verb::Refused { removes, is_memory: true, is_quiet: false };
+        let hash = store.hash;
+        store.with_command(|command, _| {
+            let command = Command { verb, value: &[], ..*command };
+            if partition == router.position().0 && self.is_immediate(router, hash, &command) {
+                return router.executor().execute(hash, &command, self.sink().bytes_mut());
+            }
+            let ticket = self.push(Later::Awaited);
+            if partition == router.position().0 {
+                self.detour = Some(ticket);
+            }
+            router.send(partition, ticket, hash, &command);
+        });
+    }
+
+    /// Memory has come for the value that arrives; none if there is none. [`resume`](Self::resume) then.
+    pub fn on_room(&mut self, router: &mut impl Router, chunks: Vec<Chunk>) {
+        match &mut self.incoming {
+            Some(_) if chunks.is_empty() => self.give_up(router),
+            Some(incoming) => incoming.on_room(chunks),
+            None => {}
+        }
+    }
+
+    /// Where the bytes that come next may be received into directly: the value that they belong to.
+    pub fn place(&mut self) -> Option<&mut [u8]> {
+        if !self.backlog.is_empty() { None } else { self.incoming.as_mut()?.place() }
+    }
+
+    /// The first `count` bytes of [`place`](Self::place) have been received; bytes that follow come next, even if
+    /// there are none.
+    pub fn on_placed(&mut self, count: usize) {
+        if let Some(incoming) = &mut self.incoming {
+            incoming.on_placed(count);
         }
     }
 
@@ -297,21 +428,24 @@ impl Session {
         let (_, count) = router.position();
         match *decoded {
             Decoded::Version => {
-                let sink = self.sink();
+                let sink = self.sink().bytes_mut();
                 sink.extend_from_slice(b"VERSION ");
                 sink.extend_from_slice(VERSION.as_bytes());
                 sink.extend_from_slice(b"\r\n");
             }
             Decoded::Binary(header, binary::SUCCESS) => {
                 let value: &[u8] = if header.opcode == binary::VERSION { VERSION.as_bytes() } else { &[] };
-                binary::respond(self.sink(), header, binary::SUCCESS, &[], &[], value, 0);
+                binary::respond(self.sink().bytes_mut(), header, binary::SUCCESS, &[], &[], value, 0);
             }
-            Decoded::Binary(header, status) => binary::refuse(self.sink(), header, status),
+            Decoded::Binary(header, status) => binary::refuse(self.sink().bytes_mut(), header, status),
             Decoded::Flush { delay, is_quiet, binary } => {
                 if !router.executor().settings().allows_flush {
                     match binary {
-                        Some(header) => binary::refuse(self.sink(), header, 0x81),
-                        None => self.sink().extend_from_slice(b"CLIENT_ERROR flush_all not allowed\r\n"),
+                        Some(header) => binary::refuse(self.sink().bytes_mut(), header, 0x81),
+                        None => self
+                            .sink()
+                            .bytes_mut()
+                            .extend_from_slice(b"CLIENT_ERROR flush_all not allowed\r\n"),
                     }
                     return;
                 }
@@ -339,6 +473,7 @@ impl Session {
             | Decoded::Answer(_)
             | Decoded::More(_)
             | Decoded::BinaryQuit(_)
+            | Decoded::Large { .. }
             | Decoded::Close => {
                 unreachable!("handled with the batch")
             }
@@ -372,12 +507,12 @@ impl Session {
 
     /// Where the next answer goes.
     #[inline]
-    fn sink(&mut self) -> &mut Vec<u8> {
+    fn sink(&mut self) -> &mut Output {
         if self.later.is_empty() {
             return &mut self.output;
         }
         if !matches!(self.later.back(), Some(Later::Bytes(_))) {
-            self.later.push_back(Later::Bytes(Vec::new()));
+            self.later.push_back(Later::Bytes(Output::default()));
         }
         match self.later.back_mut() {
             Some(Later::Bytes(bytes)) => bytes,
@@ -401,7 +536,7 @@ impl Session {
     }
 
     /// Another partition has answered a command.
-    pub fn on_reply(&mut self, ticket: Ticket, answer: Vec<u8>) {
+    pub fn on_reply(&mut self, ticket: Ticket, answer: Output) {
         let at = (ticket - self.first_ticket) as usize;
         debug_assert!(matches!(self.later[at], Later::Awaited));
         self.put(at, answer);
@@ -417,7 +552,7 @@ impl Session {
         gathering.left -= 1;
         gathering.sum += *stats;
         if gathering.left == 0 {
-            let mut answer = Vec::new();
+            let mut answer = Output::default();
             conclude(router, &gathering.sum, &gathering.asked, &mut answer);
             self.put(at, answer);
             self.advance();
@@ -425,7 +560,7 @@ impl Session {
     }
 
     /// An answer that was awaited is here.
-    fn put(&mut self, at: usize, answer: Vec<u8>) {
+    fn put(&mut self, at: usize, answer: Output) {
         self.awaited_count -= 1;
         if at + 1 < self.later.len() {
             self.later_bytes += answer.len();
@@ -444,14 +579,15 @@ impl Session {
             if self.output.is_empty() {
                 self.output = bytes;
             } else {
-                self.output.extend_from_slice(&bytes);
+                self.output.append(bytes);
             }
         }
     }
 }
 
 /// Answers what all partitions were asked.
-fn conclude(router: &mut impl Router, stats: &PartitionStats, asked: &Asked, out: &mut Vec<u8>) {
+fn conclude(router: &mut impl Router, stats: &PartitionStats, asked: &Asked, out: &mut Output) {
+    let out = out.bytes_mut();
     match asked {
         Asked::Flush { is_quiet: true, .. } => {}
         Asked::Flush { binary: Some(header), .. } => {

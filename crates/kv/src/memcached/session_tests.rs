@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::processor::{KeyHash, Processor, Settings};
+use crate::processor::{Eviction, KeyHash, Processor, Settings};
 
 /// Partitions in one place: what goes to another is answered when it is asked for.
 struct Partitions {
@@ -16,6 +16,8 @@ struct Partitions {
 enum Sent {
     To(usize, RemoteBatch),
     ToAll(Ticket, Option<i64>),
+    Reserve(usize, usize),
+    Large(usize, Ticket, LargeStore),
 }
 
 impl Router for Partitions {
@@ -33,6 +35,12 @@ impl Router for Partitions {
     fn send_all(&mut self, ticket: Ticket, flush: Option<i64>, _: bool) {
         self.sent.push(Sent::ToAll(ticket, flush));
     }
+    fn reserve(&mut self, to: usize, count: usize) {
+        self.sent.push(Sent::Reserve(to, count));
+    }
+    fn store_large(&mut self, to: usize, ticket: Ticket, store: LargeStore) {
+        self.sent.push(Sent::Large(to, ticket, store));
+    }
     fn listener_stats(&self) -> ListenerStats {
         ListenerStats { thread_count: 1, ..ListenerStats::default() }
     }
@@ -41,9 +49,13 @@ impl Router for Partitions {
 impl Partitions {
     fn new(count: usize) -> Self {
         let settings = Settings { memory_bytes: 4 << 20, ..Settings::default() };
+        Self::as_told(count, &settings, DoorSettings::default())
+    }
+
+    fn as_told(count: usize, settings: &Settings, door: DoorSettings) -> Self {
         let executor = || {
             let processor = Processor::new(settings.clone()).expect("memory");
-            Executor::new(processor, DoorSettings::default(), 1_700_000_000)
+            Executor::new(processor, door, 1_700_000_000)
         };
         Self { executors: (0..count).map(|_| executor()).collect(), own: 0, sent: Vec::new() }
     }
@@ -56,8 +68,19 @@ impl Partitions {
                 Sent::To(to, batch) => batch.for_each(|_, ticket, hash, command| {
                     let mut answer = Vec::new();
                     self.executors[to].execute(hash, command, &mut answer);
+                    let mut answer = Output::from(answer);
+                    answer.insert(self.executors[to].take_sent());
                     answers.push((ticket, answer));
                 }),
+                Sent::Reserve(to, count) => {
+                    let room = self.executors[to].processor.take_chunks(count);
+                    session.on_room(self, room.unwrap_or_default());
+                }
+                Sent::Large(to, ticket, store) => {
+                    let mut answer = Vec::new();
+                    self.executors[to].execute_large(store, &mut answer);
+                    answers.push((ticket, answer.into()));
+                }
                 Sent::ToAll(ticket, flush) => {
                     for at in 1..self.executors.len() {
                         if let Some(delay) = flush {
@@ -103,9 +126,11 @@ impl Client {
         let mut answer = Vec::new();
         loop {
             self.partitions.deliver(&mut self.session);
-            answer.extend_from_slice(self.session.output());
-            let count = self.session.output().len();
-            self.session.on_sent(count);
+            while !self.session.output().is_empty() {
+                answer.extend_from_slice(self.session.output());
+                let count = self.session.output().len();
+                self.session.on_sent(count);
+            }
             if progress != Progress::Stalled {
                 break;
             }
@@ -288,6 +313,139 @@ fn values_have_a_limit() {
         &format!("append a 0 0 1000|{}|", "z".repeat(1000)),
         "SERVER_ERROR object too large for cache|",
     );
+}
+
+/// A client of partitions with so much memory, which may store values of any length.
+fn client_of_large(count: usize, memory_bytes: usize, eviction: Eviction) -> Client {
+    let settings = Settings { memory_bytes, eviction, ..Settings::default() };
+    let door = DoorSettings { value_bytes_max: 256 << 20, ..DoorSettings::default() };
+    let partitions = Partitions::as_told(count, &settings, door);
+    Client { partitions, session: Session::new(door), is_closed: false }
+}
+
+/// Sends it in pieces, some of them to where they belong at once.
+fn send_in_pieces(client: &mut Client, bytes: &[u8], piece: usize) -> Vec<u8> {
+    let mut answer = Vec::new();
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let mut now = &rest[..piece.min(rest.len())];
+        rest = &rest[now.len()..];
+        if let Some(place) = client.session.place() {
+            let count = place.len().min(now.len() / 2);
+            place[..count].copy_from_slice(&now[..count]);
+            client.session.on_placed(count);
+            now = &now[count..];
+        }
+        answer.extend(client.send(now));
+    }
+    answer
+}
+
+#[test]
+fn values_of_mebibytes_arrive_in_parts_and_are_sent_from_where_they_lie() {
+    let value =
+        |seed: usize, length: usize| -> Vec<u8> { (0..length).map(|at| (at / 1000 + seed) as u8).collect() };
+    let set = |key: &str, value: &[u8]| {
+        let mut said = format!("set {key} 5 0 {}\r\n", value.len()).into_bytes();
+        said.extend_from_slice(value);
+        said.extend_from_slice(b"\r\n");
+        said
+    };
+    let got = |key: &str, flags: u32, value: &[u8]| {
+        let mut answer = format!("VALUE {key} {flags} {}\r\n", value.len()).into_bytes();
+        answer.extend_from_slice(value);
+        answer.extend_from_slice(b"\r\nEND\r\n");
+        answer
+    };
+    for count in [1, 3] {
+        for piece in [100_000, 1_500_000, usize::MAX] {
+            let mut client = client_of_large(count, 48 << 20, Eviction::Clock);
+            for (number, length) in [1 << 20, (1 << 20) + 7, 5_000_000].into_iter().enumerate() {
+                let key = format!("key-{number}");
+                let first = value(number, length);
+                let answer = send_in_pieces(&mut client, &set(&key, &first), piece);
+                assert_eq!(String::from_utf8_lossy(&answer), "STORED\r\n");
+                assert!(client.send(format!("get {key}\r\n").as_bytes()) == got(&key, 5, &first));
+                // Behind it, in front of it, and with it in front of others.
+                client.talk(&format!("append {key} 0 0 3|end|"), "STORED|");
+                let long = value(9, 1_100_000);
+                let mut said = format!("prepend {key} 0 0 {}\r\n", long.len()).into_bytes();
+                said.extend_from_slice(&long);
+                said.extend_from_slice(b"\r\n");
+                assert_eq!(send_in_pieces(&mut client, &said, piece), b"STORED\r\n");
+                let whole = [&long[..], &first, b"end"].concat();
+                assert!(client.send(format!("get {key}\r\n").as_bytes()) == got(&key, 5, &whole));
+                let twice = client.send(format!("get {key} {key}\r\nmn\r\n").as_bytes());
+                let one = got(&key, 5, &whole);
+                let expected = [&one[..one.len() - 5], &one, b"MN\r\n"].concat();
+                assert!(twice == expected, "{} of {} bytes", twice.len(), expected.len());
+                // The meta and the binary protocol.
+                let mut said = format!("ms {key} {} s\r\n", first.len()).into_bytes();
+                said.extend_from_slice(&first);
+                said.extend_from_slice(b"\r\n");
+                let answer = send_in_pieces(&mut client, &said, piece);
+                assert_eq!(String::from_utf8_lossy(&answer), format!("HD s{}\r\n", first.len()));
+                let mut expected = format!("VA {}\r\n", first.len()).into_bytes();
+                expected.extend_from_slice(&first);
+                expected.extend_from_slice(b"\r\n");
+                assert!(client.send(format!("mg {key} v\r\n").as_bytes()) == expected);
+                let mut binary =
+                    Client { session: Session::new(*client.partitions.executors[0].settings()), ..client };
+                let mut said = vec![0x80, 1, 0, key.len() as u8, 8, 0, 0, 0];
+                said.extend_from_slice(&((8 + key.len() + whole.len()) as u32).to_be_bytes());
+                said.extend_from_slice(&[0; 12]);
+                said.extend_from_slice(&[0; 8]);
+                said.extend_from_slice(key.as_bytes());
+                said.extend_from_slice(&whole);
+                let answer = send_in_pieces(&mut binary, &said, piece);
+                assert_eq!((answer[0], answer[1], &answer[6..8], answer.len()), (0x81, 1, &[0, 0][..], 24));
+                let mut said = vec![0x80, 0, 0, key.len() as u8, 0, 0, 0, 0, 0, 0, 0, key.len() as u8];
+                said.extend_from_slice(&[0; 12]);
+                said.extend_from_slice(key.as_bytes());
+                let answer = binary.send(&said);
+                assert_eq!(answer[8..12], ((4 + whole.len()) as u32).to_be_bytes());
+                assert!(answer[28..] == whole[..]);
+                client =
+                    Client { session: Session::new(*binary.partitions.executors[0].settings()), ..binary };
+            }
+        }
+    }
+}
+
+#[test]
+fn a_value_that_ends_wrong_or_finds_no_memory_is_refused_and_what_follows_is_understood() {
+    for count in [1, 3] {
+        let mut client = client_of_large(count, 8 << 20, Eviction::None);
+        client.talk("set a 0 0 3|old|", "STORED|");
+        let value = "x".repeat(2_000_000);
+        client.talk(
+            &format!("set a 0 0 2000000|{value}yyget a|"),
+            "CLIENT_ERROR bad data chunk|VALUE a 0 3|old|END|",
+        );
+        let value = "x".repeat(30_000_000);
+        // As with memcached, the value before goes.
+        client.talk(
+            &format!("set a 0 0 30000000|{value}|get a|"),
+            "SERVER_ERROR out of memory storing object|END|",
+        );
+        client.talk(&format!("set a 0 0 2000000 noreply|{}|get b|", "z".repeat(2_000_000)), "END|");
+        client.talk("get a|", &format!("VALUE a 0 2000000|{}|END|", "z".repeat(2_000_000)));
+        // One that is never whole leaves nothing behind.
+        client.send(b"set a 0 0 5000000\r\n0123456789");
+        assert!(client.session.is_within_command());
+        client.session = Session::new(*client.partitions.executors[0].settings());
+        client.talk("delete a|", "DELETED|");
+        client.talk(&format!("set a 0 0 5000000|{}|", "w".repeat(5_000_000)), "STORED|");
+        // What takes no value has none, however long.
+        let mut said = vec![0x80, 0, 0, 1, 0, 0, 0, 0];
+        said.extend_from_slice(&2_000_001u32.to_be_bytes());
+        said.extend_from_slice(&[0; 12]);
+        said.extend_from_slice(&vec![b'a'; 2_000_001]);
+        let mut binary =
+            Client { session: Session::new(*client.partitions.executors[0].settings()), ..client };
+        let answer = binary.send(&said);
+        assert_eq!((answer[0], answer[7]), (0x81, 4));
+    }
 }
 
 #[test]

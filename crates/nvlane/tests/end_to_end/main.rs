@@ -15,6 +15,7 @@ mod filters;
 mod fused;
 mod key_value;
 mod key_value_doors;
+mod key_value_large;
 mod linear;
 mod matrix;
 mod placement;

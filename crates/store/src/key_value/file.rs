@@ -31,6 +31,8 @@ pub struct KeyValueFileSettings {
     pub pair_bytes: u32,
     /// Whether memcached's clients may remove everything at once.
     pub allows_flush: bool,
+    /// The longest value that memcached's clients may store.
+    pub item_bytes: u32,
 }
 
 /// A key-value namespace in a file.
@@ -79,9 +81,9 @@ impl Store for KeyValueFile {
             value_bytes_max: log.value_bytes_max(),
             seed: superblock.seed,
         })?;
-        let door = DoorSettings { allows_flush: self.settings.allows_flush, ..DoorSettings::default() };
-        let value_bytes_max = door.value_bytes_max.min(log.value_bytes_max());
-        let executor = Executor::new(processor, DoorSettings { value_bytes_max, ..door }, unix_s());
+        let value_bytes_max = log.value_bytes_max().min(self.settings.item_bytes as usize);
+        let door = DoorSettings { value_bytes_max, allows_flush: self.settings.allows_flush };
+        let executor = Executor::new(processor, door, unix_s());
         let below = self.below.attach()?;
         // Commands on blocks find none.
         let geometry = Geometry { block_count: 0, ..self.geometry() };

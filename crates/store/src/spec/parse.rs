@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use kv::log::Sync;
+use kv::memcached::ITEM_BYTES_DEFAULT;
 use wire::uuid::Uuid;
 
 use super::{PAIR_BYTES_DEFAULT, SYNCS, Source, Spec, SpecError, TIME_UNITS};
@@ -149,6 +150,7 @@ fn parse_source(text: Piece<'_>) -> Parsed<Source> {
                     bytes,
                     evicts: true,
                     pair_bytes: PAIR_BYTES_DEFAULT,
+                    item_bytes: ITEM_BYTES_DEFAULT,
                     allows_flush: false,
                 })
             }
@@ -158,6 +160,7 @@ fn parse_source(text: Piece<'_>) -> Parsed<Source> {
                 memory_bytes: None,
                 sync: Sync::default(),
                 pair_bytes: PAIR_BYTES_DEFAULT,
+                item_bytes: ITEM_BYTES_DEFAULT,
                 allows_flush: false,
             }),
             _ => place.wrong("expected ram:SIZE or file:PATH, as in kv:ram:4G"),
@@ -242,20 +245,28 @@ fn parse_option(spec: &mut Spec, name: Piece<'_>, value: Option<Piece<'_>>) -> P
                 None => return value.wrong("expected always, batch or none"),
             }
         }
+        ("item", Source::KeyValue { item_bytes, .. } | Source::KeyValueFile { item_bytes, .. }) => {
+            let value = needed("64M")?;
+            match u32::try_from(value.size()?) {
+                Ok(bytes @ 1024..=0x1000_0000) => *item_bytes = bytes,
+                _ => return value.wrong("expected a size from 1K to 256M"),
+            }
+        }
         ("flush", Source::KeyValue { allows_flush, .. } | Source::KeyValueFile { allows_flush, .. }) => {
             flag()?;
             *allows_flush = true;
         }
-        ("flush", _) => return name.wrong("only kv: is reached by memcached's clients"),
+        ("flush" | "item", _) => return name.wrong("only kv: is reached by memcached's clients"),
         ("memory" | "sync", _) => return name.wrong("only kv:file: has a log"),
         ("lba" | "readonly" | "huge", Source::KeyValueFile { .. }) => {
-            return name.wrong("only size, memory, sync, pair, flush, uuid and filters go with kv:file:");
+            return name
+                .wrong("only size, memory, sync, pair, item, flush, uuid and filters go with kv:file:");
         }
         (
             "lba" | "readonly" | "huge" | "size" | "delay" | "error" | "limit" | "trace",
             Source::KeyValue { .. },
         ) => {
-            return name.wrong("only evict, pair, flush and uuid go with kv:ram:");
+            return name.wrong("only evict, pair, item, flush and uuid go with kv:ram:");
         }
         ("lba", _) => {
             let value = needed("4096")?;

@@ -1,5 +1,6 @@
 //! Writing a specification: what is read back as the same.
 
+use kv::memcached::ITEM_BYTES_DEFAULT;
 use std::ffi::OsStr;
 use std::fmt::{self, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -25,13 +26,16 @@ impl fmt::Display for Spec {
                 }
             }
             Source::Null { bytes } => write!(f, "null:{}", Size(*bytes))?,
-            Source::KeyValue { bytes, evicts, pair_bytes, allows_flush } => {
+            Source::KeyValue { bytes, evicts, pair_bytes, item_bytes, allows_flush } => {
                 write!(f, "kv:ram:{}", Size(*bytes))?;
                 if !evicts {
                     option(f, format_args!("evict=none"))?;
                 }
                 if *pair_bytes != PAIR_BYTES_DEFAULT {
                     option(f, format_args!("pair={pair_bytes}"))?;
+                }
+                if *item_bytes != ITEM_BYTES_DEFAULT {
+                    option(f, format_args!("item={item_bytes}"))?;
                 }
                 if *allows_flush {
                     option(f, format_args!("flush"))?;
@@ -43,7 +47,15 @@ impl fmt::Display for Spec {
                     option(f, format_args!("size={}", Size(*bytes)))?;
                 }
             }
-            Source::KeyValueFile { path, bytes, memory_bytes, sync, pair_bytes, allows_flush } => {
+            Source::KeyValueFile {
+                path,
+                bytes,
+                memory_bytes,
+                sync,
+                pair_bytes,
+                item_bytes,
+                allows_flush,
+            } => {
                 write!(f, "kv:file:{}", PathText(path.as_os_str()))?;
                 if let Some(bytes) = bytes {
                     option(f, format_args!("size={}", Size(*bytes)))?;
@@ -57,6 +69,9 @@ impl fmt::Display for Spec {
                 }
                 if *pair_bytes != PAIR_BYTES_DEFAULT {
                     option(f, format_args!("pair={pair_bytes}"))?;
+                }
+                if *item_bytes != ITEM_BYTES_DEFAULT {
+                    option(f, format_args!("item={item_bytes}"))?;
                 }
                 if *allows_flush {
                     option(f, format_args!("flush"))?;

@@ -18,7 +18,7 @@ use zerocopy::IntoBytes;
 
 use super::{Outcome, Surroundings, reply_with};
 use crate::control_record::{ControllerKind, ControllerRecord};
-use crate::subsystem::Namespace;
+use crate::subsystem::{Namespace, Subsystem};
 
 /// Every namespace takes a Flush of all of them.
 const FLUSH_ALL: FlushAll = FlushAll::SUPPORTED;
@@ -60,7 +60,10 @@ pub(crate) fn execute(record: &ControllerRecord, around: &Surroundings<'_>, sqe:
                 return Err(Status::INVALID_COMMAND_SET.with_dnr());
             }
             of_namespace(around, sqe, |space| match space.store.key_value() {
-                Some(shape) => namespace::key_value(space, shape, around.limits).as_bytes().to_vec(),
+                Some(shape) => {
+                    let is_limited = !around.subsystem.is_some_and(Subsystem::has_key_value_only);
+                    namespace::key_value(space, shape, around.limits, is_limited).as_bytes().to_vec()
+                }
                 None => NvmNamespace::default().as_bytes().to_vec(),
             })?
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use proto::Slot;
-use reactor::{Buffer, Io, Payload};
+use reactor::{Buffer, Chunk, Io, Payload};
 use store::Ticket;
 use wire::fabrics::ConnectCommand;
 use wire::nvm::BlockCommand;
@@ -17,6 +17,7 @@ use crate::admission::reason;
 use crate::commands::{Begun, Caller, Ended, Hold};
 use crate::control_record::{CommandId, LaneId};
 use crate::fused::Verdict;
+use crate::kv_large::Intake;
 use crate::lane::{Lane, LaneState, payload_digest};
 use crate::message::{Answer, Failure, Message, Request, RequestKind};
 use crate::running::{Owner, Running, Step, Supply};
@@ -53,6 +54,9 @@ impl Serving {
                 lane.counters.read_count.add(1);
                 lane.counters.read_bytes.add(length.into());
                 lane.queue.complete_with_data(slot, payload, length, result, payload_digest);
+                if lane.is_full() {
+                    self.on_full_of_values(io, index);
+                }
             }
             Begun::Complete(status, result) => {
                 Self::count(lane, &mut self.failing, slot, sqe, status);
@@ -119,7 +123,7 @@ impl Serving {
         match buffer {
             Some(buffer) => {
                 self.commands.receive(ticket, &buffer, io.now_ns());
-                lane.queue.request_data(slot, buffer, length);
+                lane.queue.request_data(slot, Intake::Buffer(buffer), length);
                 self.await_data(io, index);
             }
             None => {
@@ -403,8 +407,11 @@ impl Serving {
             self.complain(io, index, reason::DATA_DIGEST);
         }
         let Some(lane) = self.lane(index) else { return };
-        let buffer = lane.queue.take_buffer(slot);
         let ticket = lane.ticket(slot).expect("a command that receives is under way");
+        let buffer = match lane.queue.take_buffer(slot) {
+            Intake::Buffer(buffer) => buffer,
+            Intake::Chunk(chunk) => return self.on_part_received(io, index, slot, ticket, is_intact, chunk),
+        };
         let sqe = self.commands.running.get_mut(ticket).expect("it runs until it is completed").sqe;
         let Some(lane) = self.lanes[index as usize].lane.as_deref_mut() else { return };
         if let Some(pairs) = &mut lane.pairs {
@@ -422,6 +429,36 @@ impl Serving {
             }
         }
         self.begin_received(io, index, slot, &sqe, ticket, is_intact, buffer);
+    }
+
+    /// A part of a value is there.
+    #[cold]
+    fn on_part_received(
+        &mut self,
+        io: &mut impl Io<Message>,
+        index: u32,
+        slot: Slot,
+        ticket: Ticket,
+        is_intact: bool,
+        chunk: Chunk,
+    ) {
+        if is_intact {
+            let next = self.commands.on_part_arrived(io, ticket, chunk);
+            if let (Some((intake, part)), Some(lane)) = (next, self.lane(index)) {
+                lane.queue.request_part(slot, intake, part);
+                self.await_data(io, index);
+            }
+            return;
+        }
+        let sqe = self.commands.running.get_mut(ticket).expect("it runs until it is completed").sqe;
+        self.commands.abort(ticket);
+        let Some(lane) = self.lanes[index as usize].lane.as_deref_mut() else { return };
+        lane.set_ticket(slot, None);
+        lane.watch.forget(slot);
+        // The framing is still good, so only the command fails. wire §3
+        let status = Status::TRANSIENT_TRANSPORT_ERROR;
+        Self::count(lane, &mut self.failing, slot, &sqe, status);
+        lane.queue.complete(slot, status, 0);
     }
 
     #[allow(clippy::too_many_arguments)] // One call, kept apart only for its two callers.
@@ -486,8 +523,8 @@ impl Serving {
             lane.in_flight = lane.in_flight.saturating_sub(1);
             return self.let_go(io, index);
         }
-        if let Some((buffer, length)) = ended.room {
-            lane.queue.request_data(slot, buffer, length);
+        if let Some((intake, part)) = ended.room {
+            lane.queue.request_part(slot, intake, part);
             self.await_data(io, index);
         } else if let (Owner::Pair { second, .. }, Some(status)) = (ended.owner, ended.second) {
             Self::count(lane, &mut self.failing, slot, &ended.sqe, ended.status);
@@ -538,6 +575,9 @@ impl Serving {
     /// Lets commands go on that waited for buffers, and lanes take in what was put aside. Says whether there may be more to do.
     pub(super) fn go_on(&mut self, io: &mut impl Io<Message>) -> bool {
         let mut worked = false;
+        if !self.commands.arriving_later.is_empty() {
+            self.commands.begin_waiting_arrivals(io);
+        }
         if self.commands.has_waiting() {
             let lanes = &self.lanes;
             let caller = |owner| caller_of(lanes, owner);

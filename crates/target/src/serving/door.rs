@@ -11,9 +11,12 @@ use std::sync::Arc;
 
 use kv::KeyHash;
 use kv::memcached::{
-    Command, Executor, ListenerStats, PartitionStats, Progress, RemoteBatch, Router, Session, Ticket,
+    Command, Executor, LargeStore, ListenerStats, PartitionStats, Progress, RemoteBatch, Router, Session,
+    Ticket,
 };
-use reactor::{Connection, Io, Received, Segment, Sent, SocketId};
+use proto::caravan::TURN_BYTES_MAX;
+use proto::receive::PLACED_BYTES_MAX;
+use reactor::{Chunk, Connection, Io, Received, Segment, Sent, SocketId};
 
 use crate::admission::{GuestCounters, Visitor, reason};
 use crate::attached::Attachments;
@@ -28,6 +31,8 @@ pub(crate) const DOOR: u32 = 1 << 31;
 const SEND_NS_MAX: u64 = 30_000_000_000;
 /// A command that does not come to its end within this long ends the connection, ns.
 const COMMAND_NS_MAX: u64 = 30_000_000_000;
+/// Pieces handed to the kernel in one call.
+const SEGMENT_COUNT: usize = 8;
 /// How often connections are looked at for that.
 const SWEEP_NS: u64 = 5_000_000_000;
 
@@ -99,6 +104,20 @@ impl<I: Io<Message>> Router for Route<'_, I> {
             let ask = KeyValueMessage::Ask { from, namespace, session, ticket, flush };
             self.io.post(to, Message::KeyValue(Box::new(ask)));
         }
+    }
+
+    fn reserve(&mut self, to: usize, count: usize) {
+        let (from, namespace, session) = (self.io.reactor(), self.namespace, self.session);
+        let reserve = KeyValueMessage::Reserve { from, namespace, session, count };
+        self.io.post(to, Message::KeyValue(Box::new(reserve)));
+    }
+
+    fn store_large(&mut self, to: usize, ticket: Ticket, store: LargeStore) {
+        // What was asked before comes before.
+        post_batches(self.io, self.batches, self.namespace);
+        let (from, namespace, session) = (self.io.reactor(), self.namespace, self.session);
+        let store = KeyValueMessage::StoreLarge { from, namespace, session, ticket, store };
+        self.io.post(to, Message::KeyValue(Box::new(store)));
     }
 
     /// This reactor's traffic, and the connections of all reactors.
@@ -209,10 +228,23 @@ impl Door {
         if guest.is_stalled || guest.is_closing {
             return false;
         }
-        match io.receive(socket, &mut [IoSliceMut::new(staging)]) {
+        let mut placed_max = 0;
+        let received = match guest.session.place() {
+            Some(place) => {
+                // What does not fit into a turn comes in the next one, after what others have.
+                placed_max = place.len().min(PLACED_BYTES_MAX);
+                let behind = if placed_max < place.len() { 0 } else { staging.len() };
+                let place = &mut place[..placed_max];
+                io.receive(socket, &mut [IoSliceMut::new(place), IoSliceMut::new(&mut staging[..behind])])
+            }
+            None => io.receive(socket, &mut [IoSliceMut::new(staging)]),
+        };
+        match received {
             Received::Bytes(count) => {
+                let placed = count.min(placed_max);
+                guest.session.on_placed(placed);
                 self.stats.received_bytes += count as u64;
-                self.run(io, namespaces, index, Some(&staging[..count]));
+                self.run(io, namespaces, index, Some(&staging[..count - placed]));
                 true
             }
             Received::Dry => false,
@@ -278,40 +310,50 @@ impl Door {
 
     /// Sends what there is, and posts what is for others: once per turn.
     pub(crate) fn flush(&mut self, io: &mut impl Io<Message>, namespaces: &mut Attachments) {
-        let mut at = 0;
-        while at < self.dirty.len() {
-            let index = self.dirty[at];
-            at += 1;
-            self.send(io, namespaces, index);
+        let count = self.dirty.len();
+        for at in 0..count {
+            self.send(io, namespaces, self.dirty[at]);
         }
-        self.dirty.drain(..at);
+        self.dirty.drain(..count);
         if let Some((namespace, _)) = namespaces.key_value() {
             post_batches(io, &mut self.batches, namespace);
         }
     }
 
+    /// Sends what a session has, as far as its socket takes it and a turn has room for.
     fn send(&mut self, io: &mut impl Io<Message>, namespaces: &mut Attachments, index: u32) {
         let now_ns = io.now_ns();
+        let mut room = TURN_BYTES_MAX;
+        if let Some(guest) = self.guest(index) {
+            guest.is_dirty = false;
+        }
         loop {
             let Some(guest) = self.guests.get_mut(index as usize).and_then(Option::as_deref_mut) else {
                 return;
             };
-            guest.is_dirty = false;
             if guest.is_blocked {
                 return;
             }
-            let output = guest.session.output();
-            if output.is_empty() {
+            let (mut segments, mut count, mut length) = ([Segment::EMPTY; SEGMENT_COUNT], 0, 0);
+            for piece in guest.session.pieces().take(SEGMENT_COUNT) {
+                let piece = &piece[..piece.len().min(room - length)];
+                segments[count] = Segment::new(piece);
+                (count, length) = (count + 1, length + piece.len());
+            }
+            if room == 0 {
+                return self.mark(index);
+            }
+            if length == 0 {
                 if guest.is_closing && !guest.session.is_awaiting() {
                     return self.close(io, index);
                 }
                 return;
             }
-            let length = output.len();
-            match io.send(guest.socket, &[Segment::new(output)]) {
+            match io.send(guest.socket, &segments[..count]) {
                 Sent::Bytes(count) => {
                     self.stats.sent_bytes += count as u64;
                     guest.session.on_sent(count);
+                    room -= count;
                     guest.moved_ns = now_ns;
                     if count < length {
                         guest.is_blocked = true;
@@ -383,21 +425,40 @@ impl Door {
         namespaces: &mut Attachments,
         answers: &RemoteAnswers,
     ) {
-        answers.for_each(|session, ticket, answer| {
+        answers.for_each_output(|session, ticket, answer| {
             let Some(index) = self.session(session) else { return };
             if let Some(guest) = self.guest(index) {
-                guest.session.on_reply(ticket, answer.to_vec());
+                guest.session.on_reply(ticket, answer);
             }
             self.mark(index);
         });
         // Only now, so that what had to wait goes on in batches as well.
-        answers.for_each(|session, _, _| {
+        answers.for_each(|session, _, _, _| {
             let Some(index) = self.session(session) else { return };
             let goes_on = |guest: &mut Guest| guest.is_stalled && !guest.session.is_full();
             if self.guest(index).is_some_and(goes_on) {
                 self.run(io, namespaces, index, None);
             }
         });
+    }
+
+    /// Another partition has given memory for a value that arrives, or has none.
+    pub(crate) fn on_room(
+        &mut self,
+        io: &mut impl Io<Message>,
+        namespaces: &mut Attachments,
+        session: u64,
+        chunks: Vec<Chunk>,
+    ) {
+        let Some(index) = self.session(session) else { return };
+        let Some((namespace, executor)) = partition(namespaces) else { return };
+        let Some(guest) = self.guests[index as usize].as_deref_mut() else { return };
+        let (batches, counters) = (&mut self.batches, &*self.counters);
+        let mut route = Route { io, executor, batches, stats: self.stats, counters, session, namespace };
+        guest.session.on_room(&mut route, chunks);
+        if guest.is_stalled && !guest.session.is_full() {
+            self.run(io, namespaces, index, None);
+        }
     }
 
     /// Another partition has said what it holds, or that it has flushed.

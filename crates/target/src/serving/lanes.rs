@@ -473,6 +473,15 @@ impl Serving {
         }
     }
 
+    /// The same where what waits is values: what a turn has no room for holds buffers, or memory of the store, all the same.
+    #[cold]
+    pub(super) fn on_full_of_values(&mut self, io: &mut impl Io<Message>, index: u32) {
+        self.on_full(io, index);
+        if self.lane(index).is_some_and(|lane| lane.queue.caravan().is_leaving()) {
+            self.on_unsent(io, index);
+        }
+    }
+
     /// Sends what waits on a lane, as far as its socket takes it and a turn has room for.
     pub(super) fn flush(&mut self, io: &mut impl Io<Message>, index: u32) -> Flushed {
         let Some(lane) = self.lane(index) else { return Flushed::Empty };

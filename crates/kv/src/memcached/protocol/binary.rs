@@ -1,5 +1,7 @@
 //! The binary protocol: a header of 24 bytes, extras, key, value.
 
+use reactor::CHUNK_BYTES;
+
 use super::decode::Decoded;
 use crate::memcached::execute::{Executor, Refusal};
 use crate::memcached::{Command, Header, Mode, Verb};
@@ -18,7 +20,7 @@ const INVALID: u16 = 4;
 const NOT_STORED: u16 = 5;
 const NOT_NUMERIC: u16 = 6;
 const UNKNOWN: u16 = 0x81;
-const NO_MEMORY: u16 = 0x82;
+pub(crate) const NO_MEMORY: u16 = 0x82;
 
 pub(crate) const VERSION: u8 = 0x0b;
 pub(crate) const STAT: u8 = 0x10;
@@ -97,6 +99,9 @@ pub(crate) fn decode<'a>(input: &mut &'a [u8], value_bytes_max: usize) -> (Decod
         *input = rest;
         return (Decoded::Binary(header, TOO_LARGE), Some(body_bytes as u64));
     }
+    if value_bytes >= CHUNK_BYTES {
+        return decode_large(input, rest, header, (key_bytes, extra_bytes, value_bytes));
+    }
     let Some((body, after)) = rest.split_at_checked(body_bytes) else {
         return (Decoded::More(HEADER_BYTES.saturating_add(body_bytes)), None);
     };
@@ -131,6 +136,30 @@ pub(crate) fn decode<'a>(input: &mut &'a [u8], value_bytes_max: usize) -> (Decod
         },
     };
     (decoded, None)
+}
+
+/// The next request, whose value has a mebibyte or more.
+#[cold]
+fn decode_large<'a>(
+    input: &mut &'a [u8],
+    body: &'a [u8],
+    header: Header,
+    (key_bytes, extra_bytes, value_bytes): (usize, usize, usize),
+) -> (Decoded<'a>, Option<u64>) {
+    let is_valid = matches!(op(header.opcode), Some((op @ Op::Store(_), _)) if op.extras() == extra_bytes)
+        && (1..=KEY_BYTES_MAX).contains(&key_bytes);
+    let front_bytes = extra_bytes.saturating_add(key_bytes);
+    if !is_valid {
+        *input = body;
+        return (Decoded::Binary(header, INVALID), Some(front_bytes.saturating_add(value_bytes) as u64));
+    }
+    let Some((front, rest)) = body.split_at_checked(front_bytes) else {
+        return (Decoded::More(HEADER_BYTES.saturating_add(front_bytes)), None);
+    };
+    *input = rest;
+    let (extra, key) = front.split_at(extra_bytes);
+    let command = Command { verb: Verb::Binary(header), key, value: &[], extra, is_base64: false };
+    (Decoded::Large { command, length: value_bytes, has_line_end: false }, None)
 }
 
 /// Appends a response.
@@ -338,12 +367,11 @@ impl Executor {
         };
         self.processor.touch(place);
         let Attributes { flags, .. } = self.processor.attributes(place);
-        let value = self.processor.value(place);
         let start = out.len();
         let key = if gives_key { key } else { &[] };
         respond(out, header, SUCCESS, &flags.to_be_bytes(), key, &[], cas);
-        value.append_to(out);
-        let body_bytes = (out.len() - start - HEADER_BYTES) as u32;
+        let chunk_bytes = self.push_value(place, out);
+        let body_bytes = (out.len() - start - HEADER_BYTES + chunk_bytes) as u32;
         out[start + 8..start + 12].copy_from_slice(&body_bytes.to_be_bytes());
     }
 }

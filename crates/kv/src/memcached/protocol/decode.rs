@@ -7,6 +7,8 @@
 //!                                     └─refused value─▶ Swallow ──all of it──▶ Line
 //! ```
 
+use reactor::CHUNK_BYTES;
+
 use super::number;
 use crate::memcached::{Command, Header, Mode, Verb};
 use crate::memcached::{DoorSettings, binary};
@@ -25,6 +27,16 @@ const BAD_LINE: &[u8] = b"CLIENT_ERROR bad command line format\r\n";
 pub enum Decoded<'a> {
     /// A command on a key.
     Command(Command<'a>),
+    /// A command with a value of a mebibyte or more, which begins with the next byte; behind it comes the end of a line,
+    /// if so told.
+    Large {
+        /// The command, without its value.
+        command: Command<'a>,
+        /// Bytes of the value.
+        length: usize,
+        /// Whether a line ends behind it.
+        has_line_end: bool,
+    },
     /// What needs no key: the answer.
     Answer(&'static [u8]),
     /// The answer to `version`.
@@ -132,6 +144,12 @@ impl Decoder {
     #[must_use]
     pub fn new(settings: DoorSettings) -> Self {
         Self { state: State::Unknown, settings }
+    }
+
+    /// So many bytes that follow mean nothing.
+    pub(crate) fn swallow(&mut self, left: u64) {
+        let is_binary = self.state == State::Binary;
+        self.state = State::Swallow { left, is_binary };
     }
 
     /// Takes the next command off `input`. After [`Decoded::More`] call again with the same bytes and those
@@ -257,10 +275,15 @@ impl Decoder {
         if length > self.settings.value_bytes_max as u64 {
             self.state = State::Swallow { left: value_with_end, is_binary: false };
             let removes = mode == Mode::Set && !is_cas;
-            let verb = Verb::Refused { removes, is_quiet };
+            let verb = Verb::Refused { removes, is_memory: false, is_quiet };
             return Decoded::Command(Command { verb, key, value: &[], extra: &[], is_base64: false });
         }
-        match value(input, length as usize) {
+        let length = length as usize;
+        if length >= CHUNK_BYTES {
+            let command = Command { verb, key, value: &[], extra: &[], is_base64: false };
+            return Decoded::Large { command, length, has_line_end: true };
+        }
+        match value(input, length) {
             Value::More(missing) => Decoded::More(available.saturating_add(missing)),
             Value::Bad => Decoded::Answer(b"CLIENT_ERROR bad data chunk\r\n"),
             Value::Whole(value) => {
@@ -305,7 +328,10 @@ impl Decoder {
             if length > self.settings.value_bytes_max as u64 {
                 self.state =
                     State::Swallow { left: length.saturating_add(VALUE_END.len() as u64), is_binary: false };
-                verb = Verb::Refused { removes: true, is_quiet: false };
+                verb = Verb::Refused { removes: true, is_memory: false, is_quiet: false };
+            } else if length as usize >= CHUNK_BYTES {
+                let command = Command { verb, key, value: &[], extra, is_base64 };
+                return Decoded::Large { command, length: length as usize, has_line_end: true };
             } else {
                 match value(input, length as usize) {
                     Value::More(missing) => return Decoded::More(available.saturating_add(missing)),

@@ -12,6 +12,7 @@ use super::{ANA_GROUP, FLUSH_ALL, firmware};
 use crate::admin::{Surroundings, possible_events};
 use crate::control_record::{ControllerKind, ControllerRecord};
 use crate::limits::VERSION;
+use crate::subsystem::Subsystem;
 
 /// How long a shutdown may take, microseconds: hosts wait as long for the flush.
 const SHUTDOWN_US: u32 = 30_000_000;
@@ -32,8 +33,10 @@ pub(super) fn identify(record: &ControllerRecord, around: &Surroundings<'_>) -> 
     controller.set_serial(serial).expect("checked with the configuration");
     controller.set_model(model).expect("checked with the configuration");
     controller.set_firmware(firmware()).expect("at most 8 characters");
-    controller
-        .set_transfer_limit_bytes(Some(limits.transfer_bytes_max.into()), limits.cap().page_bytes_min());
+    // There is no offset to move a part of a value with: among keys and values each format's limit holds alone.
+    let is_limited = !around.subsystem.is_some_and(Subsystem::has_key_value_only);
+    let transfer_bytes_max = is_limited.then_some(limits.transfer_bytes_max.into());
+    controller.set_transfer_limit_bytes(transfer_bytes_max, limits.cap().page_bytes_min());
     controller.set_cntlid(record.key.cntlid);
     controller.set_version(VERSION);
     controller.rtd3e.set(SHUTDOWN_US);

@@ -49,13 +49,19 @@ pub(super) fn identify(namespace: &Namespace, limits: &Limits) -> IdentifyNamesp
 }
 
 /// A namespace of the key-value command set. wire §23
-pub(super) fn key_value(namespace: &Namespace, shape: KeyValueShape, limits: &Limits) -> KvNamespace {
+pub(super) fn key_value(
+    namespace: &Namespace,
+    shape: KeyValueShape,
+    limits: &Limits,
+    is_limited: bool,
+) -> KvNamespace {
     let mut structure = KvNamespace::default();
     structure.nsze.set(shape.bytes);
     structure.nmic = Nmic::SHARED;
     structure.set_format_count(1);
-    // There is no offset to fetch a part of a value with: it must fit into one transfer.
-    let value_bytes_max = shape.value_bytes_max.min(limits.transfer_bytes_max);
+    // There is no offset to fetch a part of a value with: it must fit into one transfer, if those have a limit.
+    let transfer_bytes_max = if is_limited { limits.transfer_bytes_max } else { u32::MAX };
+    let value_bytes_max = shape.value_bytes_max.min(transfer_bytes_max);
     structure.kvf[0] = KvFormat::new(16, value_bytes_max, 0);
     let mut vendor = KvVendorArea::default();
     vendor.version.set(1);

@@ -1,0 +1,159 @@
+//! A value that arrives in parts, and the command that it is for.
+
+use reactor::{CHUNK_BYTES, Chunk};
+
+use super::{Command, Verb};
+use crate::processor::KeyHash;
+
+/// A command that stores a value which has arrived in chunks.
+#[derive(Debug)]
+pub struct LargeStore {
+    /// Of its key.
+    pub hash: KeyHash,
+    verb: Verb,
+    key: Box<[u8]>,
+    extra: Box<[u8]>,
+    is_base64: bool,
+    length: usize,
+    /// The value; what of the last one is over means nothing.
+    chunks: Vec<Chunk>,
+}
+
+impl LargeStore {
+    pub(super) fn verb(&self) -> Verb {
+        self.verb
+    }
+
+    /// The key as it came.
+    fn command<'a>(&'a self, value: &'a [u8]) -> Command<'a> {
+        let Self { verb, key, extra, is_base64, .. } = self;
+        Command { verb: *verb, key, value, extra, is_base64: *is_base64 }
+    }
+
+    /// The command without its value.
+    #[must_use]
+    pub fn head(&self) -> Command<'_> {
+        self.command(&[])
+    }
+
+    /// Calls `each` with the command, whose value is what follows whole mebibytes, and those.
+    pub(super) fn with_command(mut self, each: impl FnOnce(&Command<'_>, Vec<Chunk>)) {
+        let mut chunks = std::mem::take(&mut self.chunks);
+        let rest_bytes = self.length % CHUNK_BYTES;
+        let whole = chunks.len() > self.length / CHUNK_BYTES;
+        let last = if rest_bytes > 0 && whole { chunks.pop() } else { None };
+        let rest = last.as_ref().map_or(&[][..], |chunk| &chunk[..rest_bytes]);
+        each(&self.command(rest), chunks);
+    }
+}
+
+/// A value on its way in.
+pub(super) struct Incoming {
+    store: LargeStore,
+    /// Which partition it is for.
+    pub(super) partition: usize,
+    /// Bytes of the value that are here.
+    filled: usize,
+    /// The end of its line, as far as it is here, and how long it is to be.
+    line_end: [u8; 2],
+    line_end_filled: usize,
+    line_end_bytes: usize,
+    /// Chunks that were asked for, those that came included.
+    asked_count: usize,
+}
+
+impl Incoming {
+    pub(super) fn new(
+        command: &Command<'_>,
+        hash: KeyHash,
+        partition: usize,
+        length: usize,
+        line_end_bytes: usize,
+    ) -> Self {
+        let store = LargeStore {
+            hash,
+            verb: command.verb,
+            key: command.key.into(),
+            extra: command.extra.into(),
+            is_base64: command.is_base64,
+            length,
+            chunks: Vec::new(),
+        };
+        Self {
+            store,
+            partition,
+            filled: 0,
+            line_end: [0; 2],
+            line_end_filled: 0,
+            line_end_bytes,
+            asked_count: 0,
+        }
+    }
+
+    pub(super) fn is_whole(&self) -> bool {
+        self.filled == self.store.length && self.line_end_filled == self.line_end_bytes
+    }
+
+    /// Whether the value is followed by what should follow it.
+    pub(super) fn ends_well(&self) -> bool {
+        self.line_end_bytes == 0 || self.line_end == *b"\r\n"
+    }
+
+    /// Bytes that are still to come.
+    pub(super) fn left(&self) -> u64 {
+        (self.store.length - self.filled + self.line_end_bytes - self.line_end_filled) as u64
+    }
+
+    /// Whether the next byte has no place.
+    pub(super) fn lacks_room(&self) -> bool {
+        self.filled < self.store.length && self.store.chunks.len() <= self.filled / CHUNK_BYTES
+    }
+
+    /// Chunks to be asked for now, one ahead of what comes; they count as asked for.
+    pub(super) fn wanted(&mut self) -> usize {
+        let wanted = (self.filled / CHUNK_BYTES + 2).min(self.store.length.div_ceil(CHUNK_BYTES));
+        let count = wanted.saturating_sub(self.asked_count);
+        self.asked_count += count;
+        count
+    }
+
+    pub(super) fn on_room(&mut self, chunks: Vec<Chunk>) {
+        self.store.chunks.extend(chunks);
+        self.asked_count = self.asked_count.max(self.store.chunks.len());
+    }
+
+    /// Where the next bytes of the value go.
+    pub(super) fn place(&mut self) -> Option<&mut [u8]> {
+        let (at, within) = (self.filled / CHUNK_BYTES, self.filled % CHUNK_BYTES);
+        let left = self.store.length - self.filled;
+        let chunk = self.store.chunks.get_mut(at).filter(|_| left > 0)?;
+        Some(&mut chunk[within..CHUNK_BYTES.min(within + left)])
+    }
+
+    pub(super) fn on_placed(&mut self, count: usize) {
+        self.filled += count;
+    }
+
+    /// Takes bytes off the front of `input`, as far as they belong to the value and there is room.
+    pub(super) fn on_bytes(&mut self, input: &mut &[u8]) {
+        if let Some(place) = self.place() {
+            let count = place.len().min(input.len());
+            let (taken, rest) = input.split_at(count);
+            place[..count].copy_from_slice(taken);
+            self.filled += count;
+            *input = rest;
+        }
+        while self.filled == self.store.length
+            && self.line_end_filled < self.line_end_bytes
+            && let [byte, rest @ ..] = *input
+        {
+            self.line_end[self.line_end_filled] = *byte;
+            self.line_end_filled += 1;
+            *input = rest;
+        }
+    }
+
+    pub(super) fn into_store(self) -> LargeStore {
+        self.store
+    }
+}

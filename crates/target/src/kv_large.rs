@@ -1,0 +1,354 @@
+//! Values that are longer than a transfer: received part by part into memory of the store, and sent from where they lie.
+//!
+//! ```text
+//! Store ─▶ waits, if its lane receives several ─▶ Reserve ─▶ chunks ─▶ R2T, data ─▶ … ─▶ Commit ─▶ ended
+//!                                                    ▲─ the next ones, ahead ─┘
+//! ```
+//!
+//! A part is a chunk, which whoever holds it owns: whatever ends a Store before it is whole, its chunks are free again
+//! and the value before stays. A Retrieve shares the chunks of the value that it has found.
+
+use std::ops::Range;
+
+use kv::memcached::Executor;
+use kv::{Attributes, ChunkList};
+use reactor::{Buffer, CHUNK_BYTES, Chunk, Io, Payload};
+use store::Ticket;
+use wire::kv::{Key, KvCommand, StoreOptions};
+use wire::sgl::DataPointer;
+use wire::status::Status;
+
+use crate::attached::AttachedIndex;
+use crate::commands::{Begun, Commands, Ended, Hold};
+use crate::key_value::KeyValueMessage;
+use crate::kv_io::{KvAction, KvOutcome};
+use crate::kv_operation::{condition, status_of};
+use crate::message::Message;
+use crate::nvm_io::{Checked, Start};
+use crate::running::{Owner, Step};
+
+/// Values that one lane receives at a time: a host that announces many and sends none holds little.
+const ARRIVING_COUNT_MAX: usize = 4;
+
+/// Chunks that a value has ahead of what has come.
+const AHEAD_COUNT: usize = 2;
+
+/// Where a command's data is received.
+#[derive(Debug)]
+pub(crate) enum Intake {
+    /// In a buffer of the pool.
+    Buffer(Buffer),
+    /// In a part of a value.
+    Chunk(Chunk),
+}
+
+impl AsRef<[u8]> for Intake {
+    #[inline]
+    fn as_ref(&self) -> &[u8] {
+        match self {
+            Self::Buffer(buffer) => buffer,
+            Self::Chunk(chunk) => chunk,
+        }
+    }
+}
+
+impl AsMut<[u8]> for Intake {
+    #[inline]
+    fn as_mut(&mut self) -> &mut [u8] {
+        match self {
+            Self::Buffer(buffer) => buffer,
+            Self::Chunk(chunk) => chunk,
+        }
+    }
+}
+
+/// A Store whose value arrives in parts.
+#[derive(Debug)]
+pub(crate) struct Arriving {
+    key: Key,
+    options: u8,
+    length: u32,
+    /// What has come.
+    chunks: Vec<Chunk>,
+    /// Memory for what comes next.
+    spare: Vec<Chunk>,
+    /// Chunks that were given so far.
+    given_count: usize,
+    stage: Stage,
+    is_asking: bool,
+    /// Since when the host owes the part that it was asked for last, ns.
+    asked_since_ns: Option<u64>,
+}
+
+/// How far a value is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Others of its lane come first.
+    Waiting,
+    Arriving,
+    /// It is whole: its partition has it.
+    Whole,
+}
+
+impl Arriving {
+    /// Whether its partition may have stored it.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.stage == Stage::Whole
+    }
+
+    /// Since when a part that was asked for is awaited, ns, if one is.
+    pub(crate) fn asked_since_ns(&self) -> Option<u64> {
+        self.asked_since_ns
+    }
+
+    fn part_count(&self) -> usize {
+        (self.length as usize).div_ceil(CHUNK_BYTES)
+    }
+
+    /// The next part to ask the host for, if there is memory for it.
+    fn next_part(&mut self, now_ns: u64) -> Option<(Intake, Range<u32>)> {
+        if self.asked_since_ns.is_some() {
+            return None;
+        }
+        let chunk = self.spare.pop()?;
+        self.asked_since_ns = Some(now_ns);
+        let start = (self.chunks.len() * CHUNK_BYTES) as u32;
+        let end = self.length.min(start.saturating_add(CHUNK_BYTES as u32));
+        Some((Intake::Chunk(chunk), start..end))
+    }
+
+    /// What its partition is to do next, if anything.
+    fn next_action(&mut self) -> Option<KvAction> {
+        if self.chunks.len() == self.part_count() {
+            self.stage = Stage::Whole;
+            let chunks = std::mem::take(&mut self.chunks);
+            return Some(KvAction::Commit { options: self.options, length: self.length, chunks });
+        }
+        let ahead = self.given_count - self.chunks.len();
+        let count = AHEAD_COUNT.saturating_sub(ahead).min(self.part_count() - self.given_count);
+        if self.is_asking || count == 0 {
+            return None;
+        }
+        self.is_asking = true;
+        Some(KvAction::Reserve { options: self.options, length: self.length, count })
+    }
+}
+
+/// Carries out one step of a Store in parts, at the partition that has its key.
+pub(crate) fn act(executor: &mut Executor, key: &Key, action: KvAction) -> KvOutcome {
+    let processor = &mut executor.processor;
+    let hash = processor.hash(key.as_bytes());
+    match action {
+        KvAction::Reserve { options, length, count } => {
+            let Some(condition) = StoreOptions::from_bits(options).and_then(condition) else {
+                return KvOutcome::new(Status::INVALID_FIELD.with_dnr());
+            };
+            // What will be refused need not be sent.
+            if let Err(refusal) = processor.would_store(hash, key.as_bytes(), length as usize, condition) {
+                return KvOutcome::new(status_of(refusal));
+            }
+            match processor.take_chunks(count) {
+                Some(room) => KvOutcome { room, ..KvOutcome::new(Status::SUCCESS) },
+                None => KvOutcome::new(Status::CAPACITY_EXCEEDED.with_dnr()),
+            }
+        }
+        KvAction::Commit { options, length, mut chunks } => {
+            let Some(condition) = StoreOptions::from_bits(options).and_then(condition) else {
+                return KvOutcome::new(Status::INVALID_FIELD.with_dnr());
+            };
+            let rest_bytes = length as usize % CHUNK_BYTES;
+            let last = if rest_bytes == 0 { None } else { chunks.pop() };
+            let rest = last.as_ref().map_or(&[][..], |chunk| &chunk[..rest_bytes]);
+            let attributes = Attributes::default();
+            let stored = processor.store_chunks(hash, key.as_bytes(), chunks, rest, attributes, condition);
+            KvOutcome::new(status_of(stored))
+        }
+        _ => unreachable!("steps of a Store"),
+    }
+}
+
+/// A value in chunks, as far as a host has room for it.
+#[derive(Debug)]
+pub(crate) struct Large {
+    pub(crate) chunks: ChunkList,
+    /// Bytes of the whole value.
+    pub(crate) length: usize,
+    /// Bytes that the host gets.
+    pub(crate) data_bytes: usize,
+}
+
+impl Large {
+    /// The value of a key, if it has chunks.
+    #[inline]
+    pub(crate) fn find(
+        executor: &mut Executor,
+        hash: kv::KeyHash,
+        key: &[u8],
+        room_bytes: usize,
+    ) -> Option<Self> {
+        let processor = &mut executor.processor;
+        let place = processor.find(hash, key)?;
+        let chunks = processor.chunks(place)?.clone();
+        processor.touch(place);
+        let length = processor.value_bytes(place);
+        Some(Self { chunks, length, data_bytes: length.min(room_bytes) })
+    }
+
+    /// Bytes that the host gets of what follows the chunks.
+    pub(crate) fn rest_bytes(&self) -> usize {
+        self.data_bytes.saturating_sub(self.chunks.len() * CHUNK_BYTES)
+    }
+
+    /// Copies what follows the chunks.
+    pub(crate) fn copy_rest(&self, executor: &mut Executor, hash: kv::KeyHash, key: &[u8], into: &mut [u8]) {
+        let Some(place) = executor.processor.find(hash, key) else { return };
+        let value = executor.processor.value(place);
+        let (mut from, mut at) = (self.chunks.len() * CHUNK_BYTES, 0);
+        while at < into.len() {
+            let part = value.part(from);
+            let count = part.len().min(into.len() - at);
+            into[at..at + count].copy_from_slice(&part[..count]);
+            (from, at) = (from + count, at + count);
+        }
+    }
+
+    /// What the host is sent.
+    pub(crate) fn begun(self, rest: Payload) -> Begun {
+        let length = u32::try_from(self.data_bytes).expect("at most what a host has asked for");
+        Begun::Value(Payload::Chunks(self.chunks, Box::new(rest)), length, self.length as u64)
+    }
+}
+
+impl<I: Io<Message>> Start<'_, I> {
+    /// Whether the value of a Store is received part by part.
+    pub(crate) fn comes_in_parts(&self, length: u32) -> bool {
+        let is_asked_for = matches!(self.sqe.dptr.classify(), DataPointer::Transport { .. });
+        length > self.commands.limits.transfer_bytes_max || length as usize >= CHUNK_BYTES && is_asked_for
+    }
+
+    /// The longest value that hosts were told of.
+    fn value_bytes_max(&mut self, at: AttachedIndex) -> Checked<usize> {
+        let value_bytes_max = self.executor(at)?.processor.settings().value_bytes_max;
+        // Beside namespaces of blocks there is a limit to what one command transfers.
+        let all = self.commands.namespaces.all_of(self.caller.subsystem);
+        let is_limited = all.into_iter().any(|at| !self.commands.namespaces.get_mut(at).has_keys());
+        let transfer_bytes_max = self.commands.limits.transfer_bytes_max as usize;
+        Ok(if is_limited { value_bytes_max.min(transfer_bytes_max) } else { value_bytes_max })
+    }
+
+    /// Begins a Store whose value is received part by part.
+    pub(crate) fn store_in_parts(
+        &mut self,
+        at: AttachedIndex,
+        key: Key,
+        command: &KvCommand,
+    ) -> Checked<Begun> {
+        let length = command.size_bytes;
+        if length as usize > self.value_bytes_max(at)? {
+            return Err(Status::INVALID_VALUE_SIZE.with_dnr());
+        }
+        self.check_room(length as usize)?;
+        let arriving = Arriving {
+            key,
+            options: command.options,
+            length,
+            chunks: Vec::new(),
+            spare: Vec::new(),
+            given_count: 0,
+            stage: Stage::Waiting,
+            is_asking: false,
+            asked_since_ns: None,
+        };
+        let ticket = self.run(at, Step::Arriving(Box::new(arriving)));
+        self.commands.begin_arriving(self.io, ticket);
+        Ok(Begun::Started { ticket, hold: Hold::None })
+    }
+}
+
+impl Commands {
+    /// Lets a value begin to arrive, or wait until fewer of its lane do.
+    fn begin_arriving<I: Io<Message>>(&mut self, io: &mut I, ticket: Ticket) {
+        let Some(owner) = self.running.get_mut(ticket).map(|running| running.owner) else { return };
+        let Owner::Lane { index, generation, .. } = owner else { return };
+        let is_arriving =
+            |step: &Step| matches!(step, Step::Arriving(arriving) if arriving.stage != Stage::Waiting);
+        if self.running.count_in_step(index, generation, is_arriving) >= ARRIVING_COUNT_MAX {
+            return self.arriving_later.push_back(ticket);
+        }
+        if let Some(arriving) = self.arriving(ticket) {
+            arriving.stage = Stage::Arriving;
+        }
+        self.carry_on_arriving(io, ticket);
+    }
+
+    /// Lets values begin to arrive that had to wait, as far as others have.
+    pub(crate) fn begin_waiting_arrivals<I: Io<Message>>(&mut self, io: &mut I) {
+        for _ in 0..self.arriving_later.len() {
+            let Some(ticket) = self.arriving_later.pop_front() else { break };
+            self.begin_arriving(io, ticket);
+        }
+    }
+
+    fn arriving(&mut self, ticket: Ticket) -> Option<&mut Arriving> {
+        match self.running.get_mut(ticket).map(|running| &mut running.step) {
+            Some(Step::Arriving(arriving)) => Some(arriving),
+            _ => None,
+        }
+    }
+
+    /// Has the partition of a value do what comes next.
+    fn carry_on_arriving<I: Io<Message>>(&mut self, io: &mut I, ticket: Ticket) {
+        let Some(arriving) = self.arriving(ticket) else { return };
+        let Some(action) = arriving.next_action() else { return };
+        let key = arriving.key;
+        let at = self.running.get_mut(ticket).and_then(|running| running.namespace);
+        let at = at.expect("a Store has a namespace");
+        let attached = self.namespaces.get_mut(at);
+        let namespace = attached.id;
+        let executor = match attached.backend.logged() {
+            Some(logged) => Some(logged.executor()),
+            None => attached.backend.key_value(),
+        };
+        let count = io.reactor_count();
+        let to = executor.map_or(0, |executor| executor.processor.hash(key.as_bytes()).partition(count));
+        let message = KeyValueMessage::Act { from: io.reactor(), namespace, ticket, key, action };
+        io.post(to, Message::KeyValue(Box::new(message)));
+    }
+
+    /// The partition of a value has done what it was told to.
+    pub(crate) fn on_arriving_outcome<I: Io<Message>>(
+        &mut self,
+        io: &mut I,
+        ticket: Ticket,
+        outcome: KvOutcome,
+    ) {
+        let Some(arriving) = self.arriving(ticket) else { return };
+        if arriving.is_whole() || !outcome.status.is_success() {
+            return self.end(ticket, outcome.status, 0, None);
+        }
+        arriving.is_asking = false;
+        arriving.given_count += outcome.room.len();
+        arriving.spare.extend(outcome.room);
+        let part = arriving.next_part(io.now_ns());
+        if let (Some(room), Some(running)) = (part, self.running.get_mut(ticket)) {
+            let (owner, sqe) = (running.owner, running.sqe);
+            self.push_ended(Ended { room: Some(room), ..Ended::new(owner, sqe, Status::SUCCESS) });
+        }
+        self.carry_on_arriving(io, ticket);
+    }
+
+    /// A part of a value is here: what to ask the host for next, if there is memory for it already.
+    pub(crate) fn on_part_arrived<I: Io<Message>>(
+        &mut self,
+        io: &mut I,
+        ticket: Ticket,
+        chunk: Chunk,
+    ) -> Option<(Intake, Range<u32>)> {
+        let arriving = self.arriving(ticket)?;
+        arriving.asked_since_ns = None;
+        arriving.chunks.push(chunk);
+        let next = arriving.next_part(io.now_ns());
+        self.carry_on_arriving(io, ticket);
+        next
+    }
+}
