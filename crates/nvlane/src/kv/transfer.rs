@@ -190,11 +190,12 @@ pub(super) fn dump(arguments: &DumpArguments) -> Ended {
         let skipped = usize::from(last.is_some() && page.first() == last.as_ref());
         let Some(new) = page.get(skipped..).filter(|new| !new.is_empty()) else { break };
         for some in new.chunks(BATCH_COUNT) {
-            for (key, value) in values(&mut keys, some)? {
-                let line = serde_json::to_string(&Line::new(key.as_bytes(), &value)).context("JSON")?;
+            for_each_value(&mut keys, some, |key, value| {
+                let line = serde_json::to_string(&Line::new(key.as_bytes(), value)).context("JSON")?;
                 writeln!(output, "{line}").with_context(|| file.display().to_string())?;
                 progress.add(1, "dumping");
-            }
+                Ok(())
+            })?;
         }
         last = new.last().copied();
     }
@@ -203,9 +204,13 @@ pub(super) fn dump(arguments: &DumpArguments) -> Ended {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The values of these keys: in batches where there are any, once it is known how long they are.
-fn values(namespace: &mut KeyValue, keys: &[Key]) -> Result<Vec<(Key, Vec<u8>)>, Failure> {
-    let mut found = Vec::new();
+/// Calls `each` with these keys that are there and their values: in batches where there are any, once it is known how long
+/// they are, and long ones one by one.
+fn for_each_value(
+    namespace: &mut KeyValue,
+    keys: &[Key],
+    mut each: impl FnMut(&Key, &[u8]) -> Result<(), Failure>,
+) -> Result<(), Failure> {
     let mut alone: Vec<Key> = Vec::new();
     match namespace.batch() {
         Err(_) => alone.extend(keys),
@@ -233,17 +238,17 @@ fn values(namespace: &mut KeyValue, keys: &[Key]) -> Result<Vec<(Key, Vec<u8>)>,
                     // Another value by now, and a longer one.
                     alone.push(*key);
                 } else {
-                    found.push((*key, outcome.data.to_vec()));
+                    each(key, outcome.data)?;
                 }
             }
         }
     }
     for key in alone {
         if let Some(value) = namespace.retrieve(&key)? {
-            found.push((key, value));
+            each(&key, &value)?;
         }
     }
-    Ok(found)
+    Ok(())
 }
 
 #[cfg(test)]
