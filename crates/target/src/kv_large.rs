@@ -33,6 +33,10 @@ const ARRIVING_COUNT_MAX: usize = 4;
 /// Chunks that a value has ahead of what has come.
 const AHEAD_COUNT: usize = 2;
 
+/// Bytes of a part.
+const PART_BYTES: u32 = 1 << 20;
+const _: () = assert!(PART_BYTES as usize == CHUNK_BYTES);
+
 /// Where a command's data is received.
 #[derive(Debug)]
 pub(crate) enum Intake {
@@ -112,8 +116,8 @@ impl Arriving {
         }
         let chunk = self.spare.pop()?;
         self.asked_since_ns = Some(now_ns);
-        let start = (self.chunks.len() * CHUNK_BYTES) as u32;
-        let end = self.length.min(start.saturating_add(CHUNK_BYTES as u32));
+        let start = u32::try_from(self.chunks.len() * CHUNK_BYTES).expect("within the value");
+        let end = self.length.min(start.saturating_add(PART_BYTES));
         Some((Intake::Chunk(chunk), start..end))
     }
 
