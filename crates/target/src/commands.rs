@@ -29,7 +29,7 @@ use crate::attached::{AttachedIndex, Attachments};
 use crate::control_record::CommandId;
 use crate::exclusion::LockMessage;
 use crate::kv_batch::{self, CollectKey};
-use crate::kv_large::Intake;
+use crate::kv_large::{Arrivals, Intake};
 use crate::message::Message;
 use crate::nvm_io::{compare_failure, failed_pair, status_of};
 use crate::running::{After, Copy, LockNumber, Owner, Running, RunningTable, Step, Supply};
@@ -140,8 +140,8 @@ pub(crate) struct Commands {
     pub(crate) collecting: HashMap<CollectKey, Ticket>,
     /// For data of vector operations.
     pub(crate) scratch: Vec<u8>,
-    /// Stores in parts that wait for others of their lanes.
-    pub(crate) arriving_later: VecDeque<Ticket>,
+    /// The values that lanes receive part by part.
+    pub(crate) arrivals: Arrivals,
 }
 
 /// What backends have left to be done.
@@ -207,7 +207,7 @@ impl Commands {
             table_settled: false,
             collecting: HashMap::new(),
             scratch: Vec::new(),
-            arriving_later: VecDeque::new(),
+            arrivals: Arrivals::default(),
         }
     }
 
@@ -523,7 +523,10 @@ impl Commands {
                 true
             }
             Step::Arriving(ref arriving) if !arriving.is_whole() => {
-                let at = running.namespace.expect("a Store has a namespace");
+                let at = running.asked_namespace();
+                if let Some(lane) = running.owner.lane() {
+                    self.arrivals.on_aborted(lane);
+                }
                 self.running.remove(ticket);
                 self.table_settled |= self.namespaces.end(at);
                 true

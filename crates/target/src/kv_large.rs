@@ -1,13 +1,17 @@
 //! Values that are longer than a transfer: received part by part into memory of the store, and sent from where they lie.
 //!
 //! ```text
-//! Store ─▶ waits, if its lane receives several ─▶ Reserve ─▶ chunks ─▶ R2T, data ─▶ … ─▶ Commit ─▶ ended
-//!                                                    ▲─ the next ones, ahead ─┘
+//! Store ─▶ waits, while its lane receives another ─▶ Reserve ─▶ chunks ─▶ R2T, data ─▶ … ─▶ Commit ─▶ ended
+//!                                                       ▲─ the next one, ahead ──┘
 //! ```
+//!
+//! A lane receives one value at a time, and the next when all that is missing of it is asked for: whoever announces many and
+//! sends none has two chunks at most, and whoever sends one more than that.
 //!
 //! A part is a chunk, which whoever holds it owns: whatever ends a Store before it is whole, its chunks are free again
 //! and the value before stays. A Retrieve shares the chunks of the value that it has found.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
 use kv::memcached::Executor;
@@ -25,12 +29,9 @@ use crate::kv_io::{KvAction, KvOutcome};
 use crate::kv_operation::{condition, status_of};
 use crate::message::Message;
 use crate::nvm_io::{Checked, Start};
-use crate::running::{Owner, Step};
+use crate::running::Step;
 
-/// Values that one lane receives at a time: a host that announces many and sends none holds little.
-const ARRIVING_COUNT_MAX: usize = 4;
-
-/// Chunks that a value has ahead of what has come.
+/// Chunks that a value has beside those that have come, once one has: what is received, and the next.
 const AHEAD_COUNT: usize = 2;
 
 /// Bytes of a part.
@@ -82,6 +83,27 @@ pub(crate) struct Arriving {
     is_asking: bool,
     /// Since when the host owes the part that it was asked for last, ns.
     asked_since_ns: Option<u64>,
+    /// It has failed, and ends when that part is here: until then the host sends.
+    failure: Option<Status>,
+}
+
+/// The values that lanes receive.
+#[derive(Debug, Default)]
+pub(crate) struct Arrivals {
+    lanes: Vec<LaneArrivals>,
+    /// Lanes where something has ended.
+    to_settle: Vec<u32>,
+}
+
+/// The values that one lane receives.
+#[derive(Debug, Default)]
+struct LaneArrivals {
+    /// The one that began last.
+    last: Option<Ticket>,
+    /// The one before that, of which only the last part is missing.
+    before: Option<Ticket>,
+    /// Those that have not begun, in order.
+    waiting: VecDeque<Ticket>,
 }
 
 /// How far a value is.
@@ -109,9 +131,14 @@ impl Arriving {
         (self.length as usize).div_ceil(CHUNK_BYTES)
     }
 
+    /// Whether no more than one part is missing, for which there is memory.
+    fn is_nearly_whole(&self) -> bool {
+        self.is_whole() || self.given_count == self.part_count() && self.given_count - self.chunks.len() <= 1
+    }
+
     /// The next part to ask the host for, if there is memory for it.
     fn next_part(&mut self, now_ns: u64) -> Option<(Intake, Range<u32>)> {
-        if self.asked_since_ns.is_some() {
+        if self.asked_since_ns.is_some() || self.failure.is_some() {
             return None;
         }
         let chunk = self.spare.pop()?;
@@ -129,8 +156,9 @@ impl Arriving {
             return Some(KvAction::Commit { options: self.options, length: self.length, chunks });
         }
         let ahead = self.given_count - self.chunks.len();
-        let count = AHEAD_COUNT.saturating_sub(ahead).min(self.part_count() - self.given_count);
-        if self.is_asking || count == 0 {
+        let ahead_max = if self.chunks.is_empty() { 1 } else { AHEAD_COUNT };
+        let count = ahead_max.saturating_sub(ahead).min(self.part_count() - self.given_count);
+        if self.is_asking || self.failure.is_some() || count == 0 {
             return None;
         }
         self.is_asking = true;
@@ -262,34 +290,69 @@ impl<I: Io<Message>> Start<'_, I> {
             stage: Stage::Waiting,
             is_asking: false,
             asked_since_ns: None,
+            failure: None,
         };
         let ticket = self.run(at, Step::Arriving(Box::new(arriving)));
-        self.commands.begin_arriving(self.io, ticket);
+        if let Some(lane) = self.caller.owner.lane() {
+            self.commands.arrivals.lane(lane).waiting.push_back(ticket);
+            self.commands.begin_arrivals(self.io, lane);
+        }
         Ok(Begun::Started { ticket, hold: Hold::None })
     }
 }
 
-impl Commands {
-    /// Lets a value begin to arrive, or wait until fewer of its lane do.
-    fn begin_arriving<I: Io<Message>>(&mut self, io: &mut I, ticket: Ticket) {
-        let Some(owner) = self.running.get_mut(ticket).map(|running| running.owner) else { return };
-        let Owner::Lane { index, generation, .. } = owner else { return };
-        let is_arriving =
-            |step: &Step| matches!(step, Step::Arriving(arriving) if arriving.stage != Stage::Waiting);
-        if self.running.count_in_step(index, generation, is_arriving) >= ARRIVING_COUNT_MAX {
-            return self.arriving_later.push_back(ticket);
+impl Arrivals {
+    fn lane(&mut self, lane: u32) -> &mut LaneArrivals {
+        let at = lane as usize;
+        if self.lanes.len() <= at {
+            self.lanes.resize_with(at + 1, LaneArrivals::default);
         }
-        if let Some(arriving) = self.arriving(ticket) {
-            arriving.stage = Stage::Arriving;
-        }
-        self.carry_on_arriving(io, ticket);
+        &mut self.lanes[at]
     }
 
-    /// Lets values begin to arrive that had to wait, as far as others have.
-    pub(crate) fn begin_waiting_arrivals<I: Io<Message>>(&mut self, io: &mut I) {
-        for _ in 0..self.arriving_later.len() {
-            let Some(ticket) = self.arriving_later.pop_front() else { break };
-            self.begin_arriving(io, ticket);
+    /// A value of a lane does not arrive any more.
+    pub(crate) fn on_aborted(&mut self, lane: u32) {
+        self.to_settle.push(lane);
+    }
+
+    /// Whether there are lanes where something has ended.
+    pub(crate) fn has_changed(&self) -> bool {
+        !self.to_settle.is_empty()
+    }
+}
+
+impl Commands {
+    /// Lets the next values of a lane begin to arrive, as far as those before them have.
+    fn begin_arrivals<I: Io<Message>>(&mut self, io: &mut I, lane: u32) {
+        loop {
+            let LaneArrivals { last, before, .. } = *self.arrivals.lane(lane);
+            let mut is_arriving = |ticket: &Ticket| self.arriving(*ticket).is_some_and(|of| !of.is_whole());
+            let (last, before) = (last.filter(&mut is_arriving), before.filter(&mut is_arriving));
+            let (last, before) = if last.is_some() { (last, before) } else { (before, None) };
+            let may_begin = match last {
+                None => true,
+                Some(last) => before.is_none() && self.arriving(last).is_some_and(|of| of.is_nearly_whole()),
+            };
+            let of_lane = self.arrivals.lane(lane);
+            (of_lane.last, of_lane.before) = (last, before);
+            let Some(next) = (if may_begin { of_lane.waiting.pop_front() } else { None }) else { return };
+            // Aborted, or its lane has ended.
+            let Some(arriving) = self.arriving(next) else { continue };
+            arriving.stage = Stage::Arriving;
+            let of_lane = self.arrivals.lane(lane);
+            (of_lane.last, of_lane.before) = (Some(next), last);
+            self.carry_on_arriving(io, next);
+        }
+    }
+
+    /// Lets values begin to arrive after others that were aborted.
+    #[cold]
+    pub(crate) fn settle_arrivals<I: Io<Message>>(&mut self, io: &mut I) {
+        while let Some(lane) = self.arrivals.to_settle.pop() {
+            let mut waiting = std::mem::take(&mut self.arrivals.lane(lane).waiting);
+            waiting.retain(|ticket| self.arriving(*ticket).is_some());
+            self.arrivals.lane(lane).waiting = waiting;
+            self.begin_arrivals(io, lane);
         }
     }
 
@@ -300,8 +363,17 @@ impl Commands {
         }
     }
 
-    /// Has the partition of a value do what comes next.
+    /// Has the partition of a value do what comes next, and lets others of its lane begin if that is its last.
     fn carry_on_arriving<I: Io<Message>>(&mut self, io: &mut I, ticket: Ticket) {
+        self.ask_partition(io, ticket);
+        let is_nearly_whole = self.arriving(ticket).is_some_and(|of| of.is_nearly_whole());
+        let lane = self.running.get_mut(ticket).and_then(|running| running.owner.lane());
+        if let Some(lane) = lane.filter(|_| is_nearly_whole) {
+            self.begin_arrivals(io, lane);
+        }
+    }
+
+    fn ask_partition<I: Io<Message>>(&mut self, io: &mut I, ticket: Ticket) {
         let Some(arriving) = self.arriving(ticket) else { return };
         let Some(action) = arriving.next_action() else { return };
         let key = arriving.key;
@@ -327,18 +399,31 @@ impl Commands {
         outcome: KvOutcome,
     ) {
         let Some(arriving) = self.arriving(ticket) else { return };
-        if arriving.is_whole() || !outcome.status.is_success() {
-            return self.end(ticket, outcome.status, 0, None);
-        }
         arriving.is_asking = false;
+        if !arriving.is_whole() && !outcome.status.is_success() && arriving.asked_since_ns.is_some() {
+            arriving.failure = Some(outcome.status);
+            return;
+        }
+        if arriving.is_whole() || !outcome.status.is_success() {
+            return self.end_arriving(io, ticket, outcome.status);
+        }
         arriving.given_count += outcome.room.len();
         arriving.spare.extend(outcome.room);
         let part = arriving.next_part(io.now_ns());
-        if let (Some(room), Some(running)) = (part, self.running.get_mut(ticket)) {
-            let (owner, sqe) = (running.owner, running.sqe);
+        let Some(running) = self.running.get_mut(ticket) else { return };
+        let (owner, sqe) = (running.owner, running.sqe);
+        if let Some(room) = part {
             self.push_ended(Ended { room: Some(room), ..Ended::new(owner, sqe, Status::SUCCESS) });
         }
         self.carry_on_arriving(io, ticket);
+    }
+
+    fn end_arriving<I: Io<Message>>(&mut self, io: &mut I, ticket: Ticket, status: Status) {
+        let lane = self.running.get_mut(ticket).and_then(|running| running.owner.lane());
+        self.end(ticket, status, 0, None);
+        if let Some(lane) = lane {
+            self.begin_arrivals(io, lane);
+        }
     }
 
     /// A part of a value is here: what to ask the host for next, if there is memory for it already.
@@ -350,6 +435,10 @@ impl Commands {
     ) -> Option<(Intake, Range<u32>)> {
         let arriving = self.arriving(ticket)?;
         arriving.asked_since_ns = None;
+        if let Some(status) = arriving.failure {
+            self.end_arriving(io, ticket, status);
+            return None;
+        }
         arriving.chunks.push(chunk);
         let next = arriving.next_part(io.now_ns());
         self.carry_on_arriving(io, ticket);

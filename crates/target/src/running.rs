@@ -365,18 +365,6 @@ impl RunningTable {
         u32::try_from(count).expect("bounded by the queue's size")
     }
 
-    /// Commands of a lane that stand so.
-    pub(crate) fn count_in_step(
-        &self,
-        lane: u32,
-        of_generation: u32,
-        is_so: impl Fn(&Step) -> bool,
-    ) -> usize {
-        self.iter()
-            .filter(|running| running.owner.is_of_lane(lane, of_generation) && is_so(&running.step))
-            .count()
-    }
-
     /// Whether a command under way is changing any of these blocks.
     pub(crate) fn changes(&self, namespace: AttachedIndex, blocks: &Range<u64>) -> bool {
         self.iter().any(|running| {

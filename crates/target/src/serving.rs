@@ -466,8 +466,11 @@ impl Application for Serving {
         if !self.awaiting.is_empty() {
             self.take_notices(io);
         }
-        if self.commands.has_waiting() || !self.held.is_empty() || !self.commands.arriving_later.is_empty() {
+        if self.commands.has_waiting() || !self.held.is_empty() {
             worked |= self.go_on(io);
+        }
+        if self.commands.arrivals.has_changed() {
+            self.commands.settle_arrivals(io);
         }
         let rang = !self.dirty.is_empty();
         if rang {

@@ -575,9 +575,6 @@ impl Serving {
     /// Lets commands go on that waited for buffers, and lanes take in what was put aside. Says whether there may be more to do.
     pub(super) fn go_on(&mut self, io: &mut impl Io<Message>) -> bool {
         let mut worked = false;
-        if !self.commands.arriving_later.is_empty() {
-            self.commands.begin_waiting_arrivals(io);
-        }
         if self.commands.has_waiting() {
             let lanes = &self.lanes;
             let caller = |owner| caller_of(lanes, owner);

@@ -39,12 +39,17 @@ impl Serving {
     fn keeps_buffers(&mut self, index: u32, now_ns: u64) -> Option<&'static str> {
         let pressed_ns = self.settings.timeouts.pressed_ns;
         let is_over = |since_ns: u64| now_ns.saturating_sub(since_ns) >= pressed_ns;
+        let taken_bytes = self.commands.running.taken_bytes(index);
         // The answers of admin queues take none of them.
         let lane = self.lane(index).filter(|lane| lane.subsystem.is_some() && lane.socket.is_some())?;
         if lane.blocked_since_ns.is_some_and(is_over) {
             return Some(reason::READS_NOTHING_PRESSED);
         }
         lane.asked_since_ns?;
+        // Parts of long values go into memory of the store, which others do not wait for here.
+        if taken_bytes == 0 {
+            return None;
+        }
         let received_bytes = lane.counters.received_bytes.get();
         let (before_bytes, since_ns) = lane.progress;
         let sends_nothing = received_bytes - before_bytes < PROGRESS_BYTES_MIN;
