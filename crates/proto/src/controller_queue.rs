@@ -620,6 +620,12 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
         self.table.find(cid)
     }
 
+    /// Bytes of data in a C2HData PDU at most: all but the last of a command have so many.
+    #[must_use]
+    pub fn c2h_data_bytes(&self) -> u32 {
+        self.settings.c2h_data_bytes
+    }
+
     /// The id of a live command.
     #[must_use]
     pub fn cid(&self, slot: Slot) -> u16 {

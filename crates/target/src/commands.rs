@@ -142,6 +142,8 @@ pub(crate) struct Commands {
     pub(crate) scratch: Vec<u8>,
     /// The values that lanes receive part by part.
     pub(crate) arrivals: Arrivals,
+    /// Retrieves of long values whose digests are computed, in turn.
+    pub(crate) digesting: VecDeque<Ticket>,
 }
 
 /// What backends have left to be done.
@@ -208,6 +210,7 @@ impl Commands {
             collecting: HashMap::new(),
             scratch: Vec::new(),
             arrivals: Arrivals::default(),
+            digesting: VecDeque::new(),
         }
     }
 
@@ -503,6 +506,7 @@ impl Commands {
             | Step::Receiving { .. }
             | Step::AwaitingRoom(_)
             | Step::InLine
+            | Step::Digesting(_)
             | Step::Waiting(_) => {
                 self.running.remove(ticket);
                 true

@@ -13,6 +13,7 @@ use crate::attached::AttachedIndex;
 use crate::control_record::CommandId;
 use crate::exclusion::overlap;
 use crate::kv_batch::Scattered;
+use crate::kv_digest::Digested;
 use crate::kv_large::Arriving;
 
 /// A command under way.
@@ -86,6 +87,8 @@ pub(crate) enum Step {
     Collected,
     /// A Store whose value arrives in parts.
     Arriving(Box<Arriving>),
+    /// Digests of the value that it has found are computed.
+    Digesting(Box<Digested>),
     /// A Batch Submit, of which other partitions carry out parts.
     Scattered(Box<Scattered>),
 }

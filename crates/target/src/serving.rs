@@ -472,6 +472,10 @@ impl Application for Serving {
         if self.commands.arrivals.has_changed() {
             self.commands.settle_arrivals(io);
         }
+        if !self.commands.digesting.is_empty() {
+            self.digest(io);
+            worked = true;
+        }
         let rang = !self.dirty.is_empty();
         if rang {
             self.ring(io);

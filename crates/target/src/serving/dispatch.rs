@@ -17,6 +17,7 @@ use crate::admission::reason;
 use crate::commands::{Begun, Caller, Ended, Hold};
 use crate::control_record::{CommandId, LaneId};
 use crate::fused::Verdict;
+use crate::kv_digest;
 use crate::kv_large::Intake;
 use crate::lane::{Lane, LaneState, payload_digest};
 use crate::message::{Answer, Failure, Message, Request, RequestKind};
@@ -51,6 +52,9 @@ impl Serving {
                 }
             }
             Begun::Value(payload, length, result) => {
+                if lane.must_own() && kv_digest::takes_long(&payload, length) {
+                    return self.digest_first(index, slot, sqe, payload, length, result);
+                }
                 lane.counters.read_count.add(1);
                 lane.counters.read_bytes.add(length.into());
                 lane.queue.complete_with_data(slot, payload, length, result, payload_digest);
@@ -80,6 +84,45 @@ impl Serving {
                     }
                 }
             }
+        }
+    }
+
+    /// Computes the digests of a long value before it is sent.
+    #[cold]
+    fn digest_first(
+        &mut self,
+        index: u32,
+        slot: Slot,
+        sqe: &Sqe,
+        payload: Payload,
+        length: u32,
+        result: u64,
+    ) {
+        let Some(lane) = self.lanes[index as usize].lane.as_deref_mut() else { return };
+        let owner = Owner::Lane { index, generation: lane.id.generation, slot };
+        let pdu_bytes = lane.queue.c2h_data_bytes();
+        let ticket = self.commands.digest_first((owner, sqe), payload, length, result, pdu_bytes);
+        lane.set_ticket(slot, Some(ticket));
+    }
+
+    /// Computes digests of the long value whose turn it is, and sends it when they are known.
+    #[cold]
+    pub(super) fn digest(&mut self, io: &mut impl Io<Message>) {
+        let Some((running, digested)) = self.commands.digest_next() else { return };
+        let Owner::Lane { index, generation, slot } = running.owner else { return };
+        let Some(lane) = self.lane(index).filter(|lane| lane.id.generation == generation) else { return };
+        lane.set_ticket(slot, None);
+        let (length, result) = (digested.length, digested.result);
+        lane.counters.read_count.add(1);
+        lane.counters.read_bytes.add(length.into());
+        let (payload, digest) = digested.into_parts();
+        lane.queue.complete_with_data(slot, payload, length, result, digest);
+        let is_full = lane.is_full();
+        if !std::mem::replace(&mut lane.is_dirty, true) {
+            self.dirty.push(index);
+        }
+        if is_full {
+            self.on_full_of_values(io, index);
         }
     }
 
@@ -537,6 +580,9 @@ impl Serving {
                 lane.watch.on_done(&lane.counters.phases, io.clock_ns());
             }
             match ended.data {
+                Some((payload, length)) if lane.must_own() && kv_digest::takes_long(&payload, length) => {
+                    return self.digest_first(index, slot, &ended.sqe, payload, length, ended.result);
+                }
                 Some((payload, length)) => {
                     lane.counters.read_count.add(1);
                     lane.counters.read_bytes.add(length.into());

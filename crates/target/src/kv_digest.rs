@@ -1,0 +1,153 @@
+//! Data digests of long values, a part of one in each turn: what a lane is sent does not hold up the others of its reactor.
+//!
+//! ```text
+//! value, in chunks ─▶ digest of its first PDU ─ turn ─▶ … ─▶ of its last ─▶ sent
+//! ```
+//!
+//! Chunks do not change, so what is computed before a value is sent is right when it is.
+
+use std::ops::Range;
+
+use reactor::Payload;
+use store::Ticket;
+use wire::digest::DataDigest;
+use wire::sqe::Sqe;
+
+use crate::commands::Commands;
+use crate::running::{Owner, Running, Step};
+
+/// Bytes of which digests are computed in a turn. Values up to this length have theirs when they are sent.
+const TURN_BYTES: u32 = 1 << 20;
+
+/// A value that is sent when the digests of its PDUs are known.
+#[derive(Debug)]
+pub(crate) struct Digested {
+    pub(crate) payload: Payload,
+    /// Bytes of the payload that the host gets.
+    pub(crate) length: u32,
+    pub(crate) result: u64,
+    /// Bytes of all PDUs but the last.
+    pdu_bytes: u32,
+    /// Of the PDUs that are done.
+    digests: Vec<u32>,
+    /// Of what is done of the next one.
+    digest: DataDigest,
+    /// Bytes that are done.
+    at: u32,
+}
+
+/// Whether the digests of a payload take long.
+#[inline]
+pub(crate) fn takes_long(payload: &Payload, length: u32) -> bool {
+    length > TURN_BYTES && matches!(payload, Payload::Chunks(..))
+}
+
+impl Digested {
+    fn new(payload: Payload, length: u32, result: u64, pdu_bytes: u32) -> Self {
+        let digests = Vec::with_capacity(length.div_ceil(pdu_bytes) as usize);
+        Self { payload, length, result, pdu_bytes, digests, digest: DataDigest::new(), at: 0 }
+    }
+
+    /// Goes on, no further than a turn has room for. Says whether all are known.
+    fn go_on(&mut self) -> bool {
+        let end = self.length.min(self.at.saturating_add(TURN_BYTES));
+        while self.at < end {
+            let of_pdu = self.at % self.pdu_bytes;
+            let part_end = end.min(self.at.saturating_add(self.pdu_bytes - of_pdu));
+            let digest = &mut self.digest;
+            self.payload.for_each_piece(self.at as usize..part_end as usize, |piece| digest.update(piece));
+            self.at = part_end;
+            if self.at.is_multiple_of(self.pdu_bytes) || self.at == self.length {
+                self.digests.push(std::mem::take(&mut self.digest).finish());
+            }
+        }
+        self.at == self.length
+    }
+
+    /// The value, and the digests of its PDUs by the bytes that they have of it.
+    pub(crate) fn into_parts(self) -> (Payload, impl Fn(&Payload, Range<usize>) -> u32) {
+        let Self { payload, pdu_bytes, digests, .. } = self;
+        (payload, move |_: &Payload, range: Range<usize>| digests[range.start / pdu_bytes as usize])
+    }
+}
+
+impl Commands {
+    /// Puts a value aside that is sent in PDUs of so many bytes, until their digests are known.
+    #[cold]
+    pub(crate) fn digest_first(
+        &mut self,
+        (owner, sqe): (Owner, &Sqe),
+        payload: Payload,
+        length: u32,
+        result: u64,
+        pdu_bytes: u32,
+    ) -> Ticket {
+        let taken_bytes = match &payload {
+            Payload::Chunks(_, rest) => match &**rest {
+                Payload::Buffer(buffer) => buffer.capacity(),
+                _ => 0,
+            },
+            _ => 0,
+        };
+        let digested = Digested::new(payload, length, result, pdu_bytes);
+        let ticket =
+            self.running.insert(Running::new(owner, *sqe, None, Step::Digesting(Box::new(digested))));
+        self.running.charge(ticket, taken_bytes);
+        self.digesting.push_back(ticket);
+        ticket
+    }
+
+    /// Computes digests of the value whose turn it is. Gives it back when all are known.
+    pub(crate) fn digest_next(&mut self) -> Option<(Running, Digested)> {
+        let ticket = self.digesting.pop_front()?;
+        // Aborted, or its lane has ended.
+        let Step::Digesting(digested) = &mut self.running.get_mut(ticket)?.step else { return None };
+        if !digested.go_on() {
+            self.digesting.push_back(ticket);
+            return None;
+        }
+        let mut running = self.running.remove(ticket)?;
+        match std::mem::replace(&mut running.step, Step::Between) {
+            Step::Digesting(digested) => Some((running, *digested)),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use reactor::{CHUNK_BYTES, Chunks};
+
+    use super::*;
+    use crate::lane::payload_digest;
+
+    #[test]
+    fn digests_of_parts_are_those_of_the_pdus_whatever_their_length() {
+        let mut source = Chunks::new(3).unwrap();
+        let mut chunk = |fill: u8| {
+            assert!(source.open());
+            let mut chunk = source.take().unwrap();
+            chunk.fill(fill);
+            chunk
+        };
+        let chunks = Arc::new(vec![chunk(1), chunk(2), chunk(3)]);
+        for pdu_bytes in [8192, 700_000, 1 << 20, 5 << 20] {
+            let rest = Payload::Heap(vec![4; 70_001].into());
+            let payload = Payload::Chunks(Arc::clone(&chunks), Box::new(rest));
+            let length = 3 * CHUNK_BYTES as u32 + 70_001;
+            let mut digested = Digested::new(payload, length, 0, pdu_bytes);
+            let mut turn_count = 1;
+            while !digested.go_on() {
+                turn_count += 1;
+            }
+            assert_eq!(turn_count, length.div_ceil(TURN_BYTES));
+            let (payload, digest) = digested.into_parts();
+            for start in (0..length).step_by(pdu_bytes as usize) {
+                let range = start as usize..length.min(start + pdu_bytes) as usize;
+                assert_eq!(digest(&payload, range.clone()), payload_digest(&payload, range));
+            }
+        }
+    }
+}
