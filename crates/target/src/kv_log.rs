@@ -180,12 +180,15 @@ impl Desk {
         let Some(Parked { what: Waiting::Action(_, _, action), .. }) = parked else { return };
         let number_of_flush = matches!(action, KvAction::Flush).then(|| logged.ask_flush());
         let next = io.reactor() + 1;
+        let is_room = matches!(action, KvAction::Reserve { .. });
         let outcome = kv_io::act(logged.executor(), &key, action, next == io.reactor_count());
+        let has_room = is_room && outcome.as_ref().is_ok_and(|outcome| outcome.status.is_success());
         let hash = logged.executor().processor.hash(key.as_bytes());
         let settled = logged.settled();
         let number = match number_of_flush {
             Some(number) => Some(number).filter(|number| *number > settled),
-            None if is_of_key => logged.awaited(hash),
+            // Memory for a value tells nothing of the one before.
+            None if is_of_key && !has_room => logged.awaited(hash),
             None => None,
         };
         let (to, message) = match outcome {

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use host::blocking::KeyValue;
 use host::{Failure, Key, Options, StoreOptions};
 use reactor::EngineKind;
-use target::config::Threads;
+use target::config::{NamespaceConfig, Threads};
+use wire::id::Nsid;
 use wire::status::Status;
 
 use crate::key_value::connect;
@@ -302,5 +303,126 @@ fn memcached_and_nvme_see_the_same_values_of_mebibytes() {
                 assert_eq!(client.set(&format!("key-{number}"), &value(number, 40 * MEBIBYTE)), "STORED\r\n");
             }
         }
+    }
+}
+
+/// A target with both doors to a new file in this directory, and values of up to 2 MiB.
+fn rig_of_file(engine: EngineKind, threads: u16, directory: &tempfile::TempDir, options: &str) -> Rig {
+    let path = directory.path().join("pairs");
+    let spec = format!("kv:file:{}?size=2G&memory=32M&item=2M{options}", path.display());
+    Rig::with(engine, &[], |config| {
+        let namespace = NamespaceConfig::new(spec.parse().expect("a good specification"));
+        let nsid = Some(Nsid::new(1));
+        config.subsystems[0].namespaces = vec![NamespaceConfig { nsid, ..namespace }];
+        config.memcached = vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 0))];
+        config.reactors.threads = Threads::Count(threads);
+    })
+}
+
+#[test]
+fn values_of_mebibytes_in_a_file_leave_memory_and_are_there_after_a_restart() {
+    const COUNT: usize = 40;
+    let length = |number: usize| MEBIBYTE - 1 + number % 4 * 349_000;
+    let name = |number: usize| format!("key-{number}");
+    for engine in engines() {
+        for (threads, options) in [(1, ""), (2, ""), (2, "&sync=batch")] {
+            let directory = tempfile::tempdir().expect("a directory");
+            let mut rig = rig_of_file(engine, threads, &directory, options);
+            let (mut client, mut keys) = (Client::new(&rig), connect(&rig));
+            // Twice as much as memory holds, half of it through each door.
+            for number in 0..COUNT {
+                if number % 2 == 0 {
+                    keys.store(&key(number), &value(number, length(number))).expect("stored");
+                } else {
+                    assert_eq!(client.set(&name(number), &value(number, length(number))), "STORED\r\n");
+                }
+            }
+            for number in 0..COUNT {
+                if number % 2 == 0 {
+                    assert!(client.get(&name(number)) == Some(value(number, length(number))), "{number}");
+                } else {
+                    let found = keys.retrieve(&key(number)).expect("asked");
+                    assert!(found == Some(value(number, length(number))), "{number}");
+                }
+            }
+            // Values that are away are replaced, and what breaks off replaces none.
+            for number in 0..COUNT / 4 {
+                keys.store(&key(number), &value(number + 1, length(number + 1))).expect("stored");
+                let mut other = Client::new(&rig);
+                let stream = other.0.get_mut();
+                write!(stream, "set {} 0 0 {}\r\n", name(number + 20), 2 * MEBIBYTE).expect("sent");
+                stream.write_all(&value(3, MEBIBYTE + 9)).expect("sent");
+            }
+            keys.flush().expect("flushed");
+            drop((keys, client));
+            rig.stop();
+            rig.start();
+            let mut keys = connect(&rig);
+            for number in 0..COUNT {
+                let of = if number < COUNT / 4 { number + 1 } else { number };
+                let found = keys.retrieve(&key(number)).expect("asked");
+                assert!(found == Some(value(of, length(of))), "{number} after a restart, {threads} threads");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_value_in_a_file_is_read_as_a_whole_while_others_replace_it() {
+    for threads in [1, 2] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let rig = rig_of_file(engines()[0], threads, &directory, "");
+        let is_over = AtomicBool::new(false);
+        let length = |round: usize| MEBIBYTE + round % 5 * 200_000;
+        connect(&rig).store(&key(0), &vec![0; length(0)]).expect("stored");
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    let mut keys = connect(&rig);
+                    while !is_over.load(Ordering::Relaxed) {
+                        let found = keys.retrieve(&key(0)).expect("asked").expect("there");
+                        let round = usize::from(found[0]);
+                        assert_eq!(found.len(), length(round));
+                        assert!(found.iter().all(|&byte| usize::from(byte) == round), "parts of two values");
+                    }
+                });
+            }
+            scope.spawn(|| {
+                let mut keys = connect(&rig);
+                for round in 1..40 {
+                    keys.store(&key(0), &vec![round as u8; length(round)]).expect("stored");
+                    // So that the other one leaves memory now and then.
+                    keys.store(&key(round % 25 + 1), &vec![7; 2 * MEBIBYTE]).expect("stored");
+                }
+                is_over.store(true, Ordering::Relaxed);
+            });
+        });
+    }
+}
+
+/// Who announces many values and sends none of them keeps little of the memory from others.
+#[test]
+fn values_that_are_announced_and_not_sent_hold_little_memory() {
+    for threads in [1, 2] {
+        let rig = rig(EngineKind::Epoll, "kv:ram:128M?evict=none", threads);
+        let announce = || {
+            let mut other = connect(&rig);
+            let namespace = *other.info();
+            for number in 0..16 {
+                let command =
+                    namespace.store(&key(number), 60 << 20, StoreOptions::empty()).expect("a command");
+                other.lane_mut().submit(command, Some(vec![0; 60 << 20]), number as u64).expect("room");
+            }
+            other.lane_mut().ring();
+            other
+        };
+        // Their first parts are asked for; nobody turns their lanes, so that nothing is sent.
+        let silent: Vec<_> = (0..12).map(|_| announce()).collect();
+        let mut keys = connect(&rig);
+        std::thread::sleep(Duration::from_millis(50));
+        for number in 20..24 {
+            keys.store(&key(number), &value(number, 12 * MEBIBYTE)).expect("there is memory");
+        }
+        drop(silent);
     }
 }
