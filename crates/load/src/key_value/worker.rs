@@ -24,6 +24,9 @@ use crate::random::Prng;
 /// What updates do.
 const VECTOR: (ElementCode, VectorFunction) = (ElementCode::U64, VectorFunction::ADD);
 
+/// What values have that nobody verifies.
+const FILL: u8 = 0x5A;
+
 /// Waits are looked through that often.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -43,10 +46,8 @@ struct Slot {
     seconds: VecDeque<u64>,
     submitted: Instant,
     batch: Option<Batch>,
-    /// For what is retrieved, or the outcomes of a batch.
-    into: Vec<u8>,
-    /// For what is stored.
-    from: Vec<u8>,
+    /// For what is retrieved or stored, or the outcomes of a batch.
+    buffer: Vec<u8>,
     /// Commands that have not ended.
     open_count: u8,
     collected: Option<u64>,
@@ -74,6 +75,7 @@ pub(super) struct Worker<'a> {
     inserted_count: u64,
     /// Keys that are still to be stored before the load, and where the next of them is.
     to_fill: std::ops::Range<u64>,
+    /// For values of batches.
     value: Vec<u8>,
 }
 
@@ -100,8 +102,7 @@ impl<'a> Worker<'a> {
                 seconds: VecDeque::new(),
                 submitted: Instant::now(),
                 batch,
-                into: Vec::new(),
-                from: Vec::new(),
+                buffer: Vec::new(),
                 open_count: 0,
                 collected: None,
                 failure: None,
@@ -121,7 +122,7 @@ impl<'a> Worker<'a> {
             version: lane_number << 48,
             inserted_count: 0,
             to_fill: if load.fill { share(lane_number)..share(lane_number + 1) } else { 0..0 },
-            value: vec![0x5A; largest as usize],
+            value: if load.batch > 1 { vec![FILL; largest as usize] } else { Vec::new() },
         })
     }
 
@@ -222,12 +223,15 @@ impl<'a> Worker<'a> {
         self.load.sizes.largest_bytes()
     }
 
-    /// The value to store next under a key.
-    fn next_value(&mut self, number: u64) -> usize {
+    /// Makes the first bytes of `value` the value to store next under a key. Gives how many they are.
+    fn next_value(&mut self, number: u64, value: &mut Vec<u8>) -> usize {
         let length = self.size() as usize;
+        if value.len() < length {
+            value.resize(length, FILL);
+        }
         if self.load.verify {
             self.version += 1;
-            fill(number, self.version, &mut self.value[..length]);
+            fill(number, self.version, &mut value[..length]);
         }
         length
     }
@@ -251,16 +255,16 @@ impl<'a> Worker<'a> {
             }
             Kind::Update => (namespace.vector_scalar(&key(number), VECTOR, 1), None),
             _ if !operation.is_fetch() => {
-                let length = self.next_value(number);
-                let mut buffer = std::mem::take(&mut self.slots[index].from);
-                buffer.clear();
-                buffer.extend_from_slice(&self.value[..length]);
+                // Long values are not written again for each store: what is there will do.
+                let mut buffer = std::mem::take(&mut self.slots[index].buffer);
+                let length = self.next_value(number, &mut buffer);
+                buffer.truncate(length);
                 let length = u32::try_from(length).expect("sizes have 32 bits");
                 (namespace.store(&key(number), length, StoreOptions::empty()), Some(buffer))
             }
             _ => {
                 let room = self.load.sizes.largest_bytes();
-                let mut buffer = std::mem::take(&mut self.slots[index].into);
+                let mut buffer = std::mem::take(&mut self.slots[index].buffer);
                 buffer.resize(room as usize, 0);
                 (namespace.retrieve(&key(number), room), Some(buffer))
             }
@@ -284,8 +288,11 @@ impl<'a> Worker<'a> {
                 }
                 Kind::Update => batch.vector_scalar(&key(number), VECTOR, 1, 0),
                 _ if !operation.is_fetch() => {
-                    let length = self.next_value(number);
-                    batch.store(&key(number), &self.value[..length], StoreOptions::empty())
+                    let mut value = std::mem::take(&mut self.value);
+                    let length = self.next_value(number, &mut value);
+                    let pushed = batch.store(&key(number), &value[..length], StoreOptions::empty());
+                    self.value = value;
+                    pushed
                 }
                 _ => batch.retrieve(&key(number), self.load.sizes.largest_bytes()),
             };
@@ -299,7 +306,7 @@ impl<'a> Worker<'a> {
         // Slots have one batch each.
         let tag = u32::try_from(index).expect("few slots");
         let slot = &mut self.slots[index];
-        let mut into = std::mem::take(&mut slot.into);
+        let mut into = std::mem::take(&mut slot.buffer);
         into.resize(batch.outcome_bytes() as usize, 0);
         let data = batch.take_data();
         let (collect, submit) = (batch.collect(tag), batch.submit(tag, data.len()));
@@ -332,14 +339,7 @@ impl<'a> Worker<'a> {
         let buffer = completion.buffer.unwrap_or_default();
         match (&mut slot.batch, completion.user % 2) {
             (Some(batch), 1) => batch.restore(buffer),
-            (Some(_), _) => slot.into = buffer,
-            (None, _) => {
-                if slot.operations.first().is_some_and(|operation| operation.is_fetch()) {
-                    slot.into = buffer;
-                } else {
-                    slot.from = buffer;
-                }
-            }
+            _ => slot.buffer = buffer,
         }
         match completion.result {
             Ok(result) if completion.user.is_multiple_of(2) => slot.collected = Some(result),
@@ -359,12 +359,12 @@ impl<'a> Worker<'a> {
     fn finish(&mut self, index: usize, now: Instant) {
         let ns = u64::try_from((now - self.slots[index].submitted).as_nanos()).unwrap_or(u64::MAX);
         let operations = std::mem::take(&mut self.slots[index].operations);
-        let into = std::mem::take(&mut self.slots[index].into);
+        let buffer = std::mem::take(&mut self.slots[index].buffer);
         let failure = self.slots[index].failure;
         if self.slots[index].batch.is_some() {
             match (failure, self.slots[index].collected) {
                 (None, Some(result)) => {
-                    for (operation, outcome) in operations.iter().zip(Batch::outcomes(&into, result)) {
+                    for (operation, outcome) in operations.iter().zip(Batch::outcomes(&buffer, result)) {
                         self.count(index, *operation, outcome.status, outcome.result, outcome.data, ns);
                     }
                 }
@@ -376,13 +376,13 @@ impl<'a> Worker<'a> {
                 Some(failure) => self.fail(Some(failure.to_string()), 1),
                 None => {
                     let length = self.slots[index].collected.unwrap_or(0);
-                    let held = usize::try_from(length).unwrap_or(usize::MAX).min(into.len());
-                    self.count(index, operation, Status::SUCCESS, length, &into[..held], ns);
+                    let held = usize::try_from(length).unwrap_or(usize::MAX).min(buffer.len());
+                    self.count(index, operation, Status::SUCCESS, length, &buffer[..held], ns);
                 }
             }
         }
         let slot = &mut self.slots[index];
-        (slot.operations, slot.into) = (operations, into);
+        (slot.operations, slot.buffer) = (operations, buffer);
     }
 
     fn fail(&mut self, failure: Option<String>, count: usize) {
