@@ -315,6 +315,9 @@ impl Shared {
             }
         }
         let mut end_ns = draw_ns(self);
+        if let Operation::Sync { .. } = operation {
+            end_ns += settings.flush_ns;
+        }
         if self.is_hostile && self.random.happens(settings.slow) {
             end_ns += self.random.below(settings.slow_ns);
         }

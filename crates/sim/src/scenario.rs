@@ -84,6 +84,8 @@ pub(crate) struct DiskSettings {
     /// Operations that take very long, per million, and how long.
     pub(crate) slow: u32,
     pub(crate) slow_ns: u64,
+    /// What a flush takes beside that, ns: much longer than a write, on many a disk.
+    pub(crate) flush_ns: u64,
     /// Operations that never end by themselves, per million.
     pub(crate) stuck: u32,
     /// Operations that fail in passing, per million.
@@ -143,6 +145,8 @@ pub(crate) struct Scenario {
     pub(crate) late_ns: u64,
     /// What happens when so many commands have been submitted.
     pub(crate) faults: Vec<(u64, Fault)>,
+    /// Power cuts wait for the next flush or durable write that is answered.
+    pub(crate) cuts_at_answers: bool,
     /// The run ends with a power cut, after a flush, and a look at every block.
     pub(crate) ends_with_power_cut: bool,
     /// Which answers the target sends without a copy.
@@ -196,6 +200,7 @@ impl Scenario {
             jitter_ns: r.scaled(1, MS),
             slow: on(r, 4, 500, 20_000),
             slow_ns: r.scaled(MS, 3 * SECOND),
+            flush_ns: 0,
             stuck: 0,
             passing: error(r, 3, 200_000),
             short: error(r, 3, 300_000),
@@ -254,6 +259,7 @@ impl Scenario {
             late: on(r, 3, 1000, 100_000),
             late_ns: r.scaled(US, if is_prompt { MS } else { 500 * MS }),
             faults: Vec::new(),
+            cuts_at_answers: false,
             ends_with_power_cut: !is_memory && r.one_in(2),
             zero_copy: ZeroCopy::Off,
         };
@@ -307,7 +313,7 @@ impl Scenario {
         }
     }
 
-    /// Operations that are stuck, other names, hosts that are not allowed. Again, the others stay what they were.
+    /// Operations that are stuck or slow, other names, hosts that are not allowed. Again, the others stay what they were.
     fn draw_rest(&mut self) {
         let mut random = Random::new(self.seed, 6);
         let r = &mut random;
@@ -326,6 +332,10 @@ impl Scenario {
             }
         }
         self.faults.sort_by_key(|(at, _)| *at);
+        self.cuts_at_answers = r.one_in(2);
+        if r.one_in(2) {
+            self.disk.flush_ns = r.scaled(100 * US, 10 * MS);
+        }
     }
 
     /// Bytes of a block of the model.

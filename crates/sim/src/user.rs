@@ -5,6 +5,7 @@ use wire::status::Status;
 
 use crate::model::{self, Content};
 use crate::planted::Planted;
+use crate::shared::Event;
 use crate::world::{Stage, World};
 
 /// A command that is out.
@@ -427,6 +428,18 @@ impl World {
         }
         let lbas = lba..lba + u64::from(blocks);
         let Completion { result, received, buffer, .. } = completion;
+        let vouches = matches!(
+            kind,
+            Kind::Flush | Kind::Write { is_durable: true } | Kind::WriteZeroes { is_durable: true }
+        );
+        if vouches
+            && result.is_ok()
+            && self.stage == Stage::Work
+            && let Some(at) = self.held_cuts.pop()
+        {
+            // What it vouches for is all that there is.
+            self.shared.at(now_ns, Event::Fault(at));
+        }
         match kind {
             Kind::Read => {
                 let Some(buffer) = buffer else { return Err("a read came back without its buffer".into()) };

@@ -88,6 +88,8 @@ pub(crate) struct World {
     is_stopping: bool,
     target_count: u64,
     next_fault: usize,
+    /// Power cuts that wait for an answer.
+    pub(crate) held_cuts: Vec<usize>,
     stage_ns: u64,
     outbox: Vec<(usize, Message)>,
     /// Blocks to be looked at in the end.
@@ -156,6 +158,7 @@ impl World {
             is_stopping: false,
             target_count: 0,
             next_fault: 0,
+            held_cuts: Vec::new(),
             stage_ns: 0,
             outbox: Vec::new(),
             left_to_read: Vec::new(),
@@ -488,6 +491,12 @@ impl World {
         while let Some((at, _)) = self.shared.scenario.faults.get(self.next_fault)
             && *at < self.submitted_count
         {
+            let (_, fault) = self.shared.scenario.faults[self.next_fault];
+            if self.shared.scenario.cuts_at_answers && matches!(fault, Fault::PowerCut { .. }) {
+                self.held_cuts.push(self.next_fault);
+                self.next_fault += 1;
+                continue;
+            }
             let delay_ns = self.shared.random.scaled(1, 3 * MS);
             self.shared.at(self.shared.now_ns + delay_ns, Event::Fault(self.next_fault));
             self.next_fault += 1;
