@@ -14,6 +14,7 @@ mod instructions;
 mod interop;
 mod miri;
 mod mutants;
+mod product_bugs;
 mod sim;
 mod syscalls;
 mod torture;
@@ -43,6 +44,8 @@ enum Task {
     /// The real host and target under virtual time: many seeds, or one
     #[command(disable_help_flag = true)]
     Sim(sim::Options),
+    /// Bugs put into a copy of the product's own code, one at a time: the simulation must find each
+    ProductBugs(product_bugs::Options),
     /// A target killed at random moments under verified load, and started again
     #[command(disable_help_flag = true)]
     CrashLoop(torture::Options),
@@ -73,6 +76,7 @@ fn main() -> ExitCode {
         Task::Interop(options) => interop::run(&options),
         Task::Clients(options) => clients::run(&options),
         Task::Sim(options) => sim::run(&options),
+        Task::ProductBugs(options) => product_bugs::run(&options),
         Task::CrashLoop(options) => torture::crash_loop(&options),
         Task::Flood(options) => torture::flood(&options),
         Task::Fuzz(options) => fuzz::run(&options),

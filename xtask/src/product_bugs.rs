@@ -1,0 +1,221 @@
+//! Bugs put into the product's own code, in a copy of it: the simulation must find each.
+//!
+//! All are in one program, each behind a switch that an environment variable turns on, so that it is built once.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::command::{cargo, root, run as run_command, target_dir};
+
+/// Options of `cargo xtask product-bugs`.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Bugs to put in, one after the other [default: all]
+    names: Vec<String>,
+    /// Seeds within which each must be found
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    seeds: u64,
+}
+
+/// What turns a bug on.
+const VARIABLE: &str = "NVLANE_BUG";
+
+/// A place that is changed.
+struct Site {
+    file: &'static str,
+    /// What is there, once.
+    good: &'static str,
+    /// What comes in its place: `BUG(name)` is whether that bug is on.
+    bad: &'static str,
+}
+
+const SITES: &[Site] = &[
+    // A flush takes the answer of one that began before its writes ended.
+    Site {
+        file: "crates/store/src/block/file_backend.rs",
+        good: "        self.flushes.waiting.push(ticket);\n        if self.flushes.running.is_empty() {",
+        bad: "        if BUG(flush-joins-running) && !self.flushes.running.is_empty() {
+            return self.flushes.running.push(ticket);
+        }
+        self.flushes.waiting.push(ticket);\n        if self.flushes.running.is_empty() {",
+    },
+    Site {
+        file: "crates/store/src/block/file_backend.rs",
+        good: "        if let Err(errno) = result {\n            self.shared.close(gate, \"a flush has failed\"",
+        bad: "        if let (Err(errno), false) = (result, BUG(failed-flush-closes-nothing)) {
+            self.shared.close(gate, \"a flush has failed\"",
+    },
+    Site {
+        file: "crates/store/src/block/file_backend.rs",
+        good: "let (offset, skip, durable) = (*offset + *done as u64, *done, *is_durable);",
+        bad: "let rest = if BUG(rest-of-write-misplaced) { *offset } else { *offset + *done as u64 };
+                let (offset, skip, durable) = (rest, *done, *is_durable && !BUG(fua-dropped));",
+    },
+    Site {
+        file: "crates/store/src/block/file_backend.rs",
+        good: "Operation::Read { file, offset: *offset + *done as u64, buffer, skip: *done }",
+        bad: "let rest = if BUG(rest-of-read-misplaced) { *offset } else { *offset + *done as u64 };
+                Operation::Read { file, offset: rest, buffer, skip: *done }",
+    },
+    Site {
+        file: "crates/store/src/block/file_backend.rs",
+        good: "if let Work::Range { is_durable: true, .. } = task.work {",
+        bad: "if let (Work::Range { is_durable: true, .. }, false) = (task.work, BUG(durable-zeroes-unflushed)) {",
+    },
+    Site {
+        file: "crates/host/src/reconnect.rs",
+        good: "Class::Idempotent if policy == ReplayPolicy::Idempotent =>",
+        bad: "Class::Idempotent if policy == ReplayPolicy::Idempotent || BUG(writes-replayed) =>",
+    },
+    // After a loss the target may have lost its cache, and nobody is told.
+    Site {
+        file: "crates/host/src/reconnect.rs",
+        good: "Class::Flush if has_volatile_cache =>",
+        bad: "Class::Flush if has_volatile_cache && !BUG(flush-vouches-for-lost) =>",
+    },
+    Site {
+        file: "crates/host/src/lane_core.rs",
+        good: "self.vouching.covers(attachment.generation);",
+        bad: "self.vouching.covers(attachment.generation) || BUG(flush-vouches-for-lost);",
+    },
+    Site {
+        file: "crates/target/src/control/connect.rs",
+        good: "kind != ControllerKind::Discovery && of_host().any(is_ending)",
+        bad: "kind != ControllerKind::Discovery && !BUG(connect-let-in-too-soon) && of_host().any(is_ending)",
+    },
+    Site {
+        file: "crates/target/src/nvm_io.rs",
+        good: "        self.commands.namespaces.get_mut(extent.at).exclusions.holds_back(&blocks)",
+        bad: "        !BUG(locked-range-written) && self.commands.namespaces.get_mut(extent.at).exclusions.holds_back(&blocks)",
+    },
+    Site {
+        file: "crates/target/src/exclusion.rs",
+        good: "        !self.active.iter().any(|active| active.lock.meets(lock))\n            && ",
+        bad: "        (BUG(locks-overlap) || !self.active.iter().any(|active| active.lock.meets(lock)))\n            && ",
+    },
+    Site {
+        file: "crates/target/src/serving.rs",
+        good: "next_quiet(|blocks| running.changes(at, blocks))",
+        bad: "next_quiet(|blocks| !BUG(lock-beside-writes) && running.changes(at, blocks))",
+    },
+    // Storage whose namespace gets another identity is attached to once more.
+    Site {
+        file: "crates/target/src/control/apply.rs",
+        good: ".find(|(_, known)| Arc::ptr_eq(known, store))",
+        bad: ".find(|(_, known)| !BUG(storage-attached-twice) && Arc::ptr_eq(known, store))",
+    },
+];
+
+impl Site {
+    fn put_into(&self, text: &str) -> Result<String> {
+        let count = text.matches(self.good).count();
+        ensure!(count == 1, "{} has this {count} times, and should once: {}", self.file, self.good);
+        let switch = format!("std::env::var_os({VARIABLE:?}).is_some_and(|bug| bug == \"");
+        let before = format!(
+            "({{ static IS_ON: std::sync::OnceLock<bool> = std::sync::OnceLock::new(); *IS_ON.get_or_init(|| {switch}"
+        );
+        let mut bad = self.bad.to_owned();
+        for name in self.names() {
+            bad = bad.replace(&format!("BUG({name})"), &format!("{before}{name}\")) }})"));
+        }
+        Ok(text.replace(self.good, &bad))
+    }
+
+    fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.bad.split("BUG(").skip(1).filter_map(|rest| rest.split(')').next())
+    }
+}
+
+fn names() -> BTreeSet<String> {
+    SITES.iter().flat_map(Site::names).map(str::to_owned).collect()
+}
+
+/// Puts each bug in and sees that it is found.
+///
+/// # Errors
+/// If one is not, or if the simulation finds something without any.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let copy = target_dir().join("product-bugs");
+    copy_sources(&copy.join("sources"))?;
+    let bugs = names();
+    let mut build =
+        cargo(&["build", "--release", "--locked", "--package", "nvlane-sim", "--bin", "nvlane-sim"]);
+    // Quicker to build than what is shipped, and quick enough.
+    build.args(["--config", "profile.release.lto=false", "--config", "profile.release.debug=false"]);
+    build.current_dir(copy.join("sources")).env("CARGO_TARGET_DIR", copy.join("build"));
+    run_command(&mut build)?;
+    let program = copy.join("build/release/nvlane-sim");
+    run_command(Command::new(&program).args(["--seeds", "200"]).env_remove(VARIABLE))?;
+    let unknown = options.names.iter().find(|name| !bugs.contains(*name));
+    ensure!(unknown.is_none(), "there is no bug {unknown:?} in {bugs:?}");
+    let mut unseen = Vec::new();
+    for bug in bugs.iter().filter(|bug| options.names.is_empty() || options.names.contains(bug)) {
+        let start = Instant::now();
+        let mut command = Command::new(&program);
+        command.args(["--seeds", &options.seeds.to_string()]).env(VARIABLE, bug);
+        let output = command.output().with_context(|| format!("cannot run {}", program.display()))?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let finding =
+            text.lines().find(|line| line.starts_with("seed ")).filter(|_| !output.status.success());
+        let finding: String = finding.unwrap_or("NOT FOUND").chars().take(110).collect();
+        println!("{bug:<30} {:>6.1} s  {finding}", start.elapsed().as_secs_f64());
+        if finding == "NOT FOUND" {
+            unseen.push(bug.as_str());
+        }
+    }
+    ensure!(unseen.is_empty(), "not found in {} seeds: {}", options.seeds, unseen.join(", "));
+    Ok(())
+}
+
+/// Copies what the simulation is built from. Files that are the same already stay, and need not be built again.
+fn copy_sources(to: &Path) -> Result<()> {
+    for file in ["Cargo.toml", "Cargo.lock"] {
+        copy_file(Path::new(file), to)?;
+    }
+    let mut directories: Vec<PathBuf> = ["crates", "fuzz", "xtask"].map(PathBuf::from).to_vec();
+    while let Some(directory) = directories.pop() {
+        let Ok(entries) = std::fs::read_dir(root().join(&directory)) else { continue };
+        for entry in entries {
+            let entry = entry?;
+            let path = directory.join(entry.file_name());
+            match entry.file_type()? {
+                kind if kind.is_dir() && entry.file_name() != "corpus" => directories.push(path),
+                kind if kind.is_file() => copy_file(&path, to)?,
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+fn copy_file(path: &Path, to: &Path) -> Result<()> {
+    let mut content = std::fs::read(root().join(path)).with_context(|| path.display().to_string())?;
+    for site in SITES.iter().filter(|site| Path::new(site.file) == path) {
+        content = site.put_into(std::str::from_utf8(&content)?)?.into_bytes();
+    }
+    let to = to.join(path);
+    if std::fs::read(&to).is_ok_and(|there| there == content) {
+        return Ok(());
+    }
+    std::fs::create_dir_all(to.parent().context("a file lies in a directory")?)?;
+    std::fs::write(&to, content).with_context(|| to.display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_bug_has_its_place() {
+        for site in SITES {
+            let text = std::fs::read_to_string(root().join(site.file)).unwrap();
+            let bad = site.put_into(&text).unwrap();
+            assert!(!bad.contains("BUG("), "{}", site.file);
+        }
+        assert!(names().len() > 10);
+    }
+}
