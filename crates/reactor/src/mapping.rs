@@ -1,9 +1,9 @@
 //! An anonymous memory mapping: reserved at once, given memory page by page as it is touched.
 
+mod pages;
+
 use std::io;
 use std::ptr::NonNull;
-
-use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
 
 /// Zero-filled memory that belongs to the process until it is dropped.
 pub(crate) struct Mapping {
@@ -21,21 +21,18 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Maps `length` bytes (not 0). No memory is committed yet.
     pub(crate) fn anonymous(length: usize) -> io::Result<Self> {
-        Self::new(length, 1, ProtFlags::READ | ProtFlags::WRITE)
+        Self::new(length, 1, true)
     }
 
     /// Reserves `length` bytes (not 0) of address space, aligned to `alignment` (a power of two). None of it may be
     /// touched before [`open`](Self::open).
     pub(crate) fn reserved(length: usize, alignment: usize) -> io::Result<Self> {
-        Self::new(length, alignment, ProtFlags::empty())
+        Self::new(length, alignment, false)
     }
 
-    fn new(length: usize, alignment: usize, protection: ProtFlags) -> io::Result<Self> {
+    fn new(length: usize, alignment: usize, is_open: bool) -> io::Result<Self> {
         let mapped = length.checked_add(alignment - 1).ok_or(io::ErrorKind::OutOfMemory)?;
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory in use.
-        let whole = unsafe { mmap_anonymous(std::ptr::null_mut(), mapped, protection, flags)? };
-        let whole = NonNull::new(whole.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let whole = pages::reserve(mapped, is_open)?;
         let before = whole.align_offset(alignment);
         // SAFETY: at most `alignment - 1` bytes in, which the mapping is longer than `length` by.
         let start = unsafe { whole.add(before) };
@@ -67,17 +64,14 @@ impl Mapping {
         if range.is_empty() {
             return Ok(());
         }
-        let access = MprotectFlags::READ | MprotectFlags::WRITE;
-        // SAFETY: ours; giving access takes nothing away from anybody.
-        unsafe { mprotect(self.start.as_ptr().add(range.start).cast(), range.len(), access)? };
-        Ok(())
+        // SAFETY: ours, as just asserted.
+        unsafe { pages::open(self.start.add(range.start), range.len()) }
     }
 
     /// Asks for transparent huge pages. The kernel may decline.
     pub(crate) fn prefer_huge_pages(&self) -> io::Result<()> {
-        // SAFETY: the range is ours; this advice changes no content.
-        unsafe { madvise(self.start.as_ptr().cast(), self.length, Advice::LinuxHugepage)? };
-        Ok(())
+        // SAFETY: the range is ours.
+        unsafe { pages::prefer_huge(self.start, self.length) }
     }
 
     /// Gives the whole pages of `offset..offset + length` back to the system; they read as zeroes afterwards.
@@ -85,17 +79,15 @@ impl Mapping {
     /// # Safety
     /// The range is page-aligned and in the mapping, and no reference into it is alive.
     pub(crate) unsafe fn discard(&self, offset: usize, length: usize) -> io::Result<()> {
-        // SAFETY: the caller's contract; private anonymous pages read as zeroes after this.
-        unsafe { madvise(self.start.as_ptr().add(offset).cast(), length, Advice::LinuxDontNeed)? };
-        Ok(())
+        // SAFETY: the caller's contract.
+        unsafe { pages::discard(self.start.add(offset), length) }
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
         let (start, length) = self.whole;
-        // SAFETY: mapped by `new` with this length; nothing refers to it any more.
-        let result = unsafe { munmap(start.as_ptr().cast(), length) };
-        debug_assert!(result.is_ok(), "unmapping our own mapping cannot fail");
+        // SAFETY: reserved by `new` with this length; nothing refers to it any more.
+        unsafe { pages::release(start, length) };
     }
 }

@@ -1,0 +1,101 @@
+//! What a mapping asks of the system. Miri knows no reserved address space: there pages come from the allocator, open from the
+//! start.
+
+use std::io;
+use std::ptr::NonNull;
+
+#[cfg(not(miri))]
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
+
+/// Reserves `length` bytes (not 0) wherever there is room, to be touched at once if `is_open`.
+#[cfg(not(miri))]
+pub(super) fn reserve(length: usize, is_open: bool) -> io::Result<NonNull<u8>> {
+    let protection = if is_open { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::empty() };
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // SAFETY: a new mapping at an address of the kernel's choice touches no memory in use.
+    let start = unsafe { mmap_anonymous(std::ptr::null_mut(), length, protection, flags)? };
+    NonNull::new(start.cast::<u8>()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+}
+
+/// Makes pages readable and writable.
+///
+/// # Safety
+/// They are in what was reserved.
+#[cfg(not(miri))]
+pub(super) unsafe fn open(start: NonNull<u8>, length: usize) -> io::Result<()> {
+    // SAFETY: the caller's contract; giving access takes nothing away from anybody.
+    unsafe { mprotect(start.as_ptr().cast(), length, MprotectFlags::READ | MprotectFlags::WRITE)? };
+    Ok(())
+}
+
+/// Asks for transparent huge pages.
+///
+/// # Safety
+/// As of [`open`].
+#[cfg(not(miri))]
+pub(super) unsafe fn prefer_huge(start: NonNull<u8>, length: usize) -> io::Result<()> {
+    // SAFETY: the caller's contract; this advice changes no content.
+    unsafe { madvise(start.as_ptr().cast(), length, Advice::LinuxHugepage)? };
+    Ok(())
+}
+
+/// Gives pages back; they read as zeroes afterwards.
+///
+/// # Safety
+/// As of [`open`], and nothing refers to them.
+#[cfg(not(miri))]
+pub(super) unsafe fn discard(start: NonNull<u8>, length: usize) -> io::Result<()> {
+    // SAFETY: the caller's contract; private anonymous pages read as zeroes after this.
+    unsafe { madvise(start.as_ptr().cast(), length, Advice::LinuxDontNeed)? };
+    Ok(())
+}
+
+/// Gives back what was reserved.
+///
+/// # Safety
+/// It is all that one call of [`reserve`] gave, and nothing refers to it.
+#[cfg(not(miri))]
+pub(super) unsafe fn release(start: NonNull<u8>, length: usize) {
+    // SAFETY: the caller's contract.
+    let result = unsafe { munmap(start.as_ptr().cast(), length) };
+    debug_assert!(result.is_ok(), "unmapping our own mapping cannot fail");
+}
+
+#[cfg(miri)]
+pub(super) use interpreted::*;
+
+#[cfg(miri)]
+mod interpreted {
+    use std::alloc::{Layout, alloc_zeroed, dealloc};
+
+    use super::*;
+
+    fn layout(length: usize) -> Layout {
+        Layout::from_size_align(length, 4096).expect("a length that was reserved")
+    }
+
+    pub(in super::super) fn reserve(length: usize, _is_open: bool) -> io::Result<NonNull<u8>> {
+        // SAFETY: the length is not 0.
+        let start = unsafe { alloc_zeroed(layout(length)) };
+        NonNull::new(start).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+    }
+
+    pub(in super::super) unsafe fn open(_start: NonNull<u8>, _length: usize) -> io::Result<()> {
+        Ok(())
+    }
+
+    pub(in super::super) unsafe fn prefer_huge(_start: NonNull<u8>, _length: usize) -> io::Result<()> {
+        Ok(())
+    }
+
+    pub(in super::super) unsafe fn discard(start: NonNull<u8>, length: usize) -> io::Result<()> {
+        // SAFETY: the caller's contract.
+        unsafe { start.write_bytes(0, length) };
+        Ok(())
+    }
+
+    pub(in super::super) unsafe fn release(start: NonNull<u8>, length: usize) {
+        // SAFETY: the caller's contract; allocated with this layout.
+        unsafe { dealloc(start.as_ptr(), layout(length)) };
+    }
+}
