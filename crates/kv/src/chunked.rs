@@ -138,7 +138,7 @@ impl Processor {
             }
             for region in lent {
                 let first = self.regions.first_line(region);
-                self.memory.zero(first..first + REGION_LINES as u32);
+                self.memory.give_back(first..first + REGION_LINES as u32);
             }
             let is_open = self.chunked.source.open();
             debug_assert!(is_open, "as many as regions give memory for");

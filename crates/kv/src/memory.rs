@@ -136,6 +136,11 @@ impl Memory {
         self.lines.zero(lines.start as usize..lines.end as usize);
     }
 
+    /// Gives the memory of lines back to the system, as far as they are whole pages. What is in them means nothing then.
+    pub(crate) fn give_back(&mut self, lines: std::ops::Range<u32>) {
+        self.lines.give_back(lines.start as usize..lines.end as usize);
+    }
+
     /// Copies `length` bytes from one line on to another; they do not overlap.
     pub(crate) fn copy(&mut self, from: u32, to: u32, length: usize) {
         let (from, to) = (from as usize * LINE_BYTES, to as usize * LINE_BYTES);

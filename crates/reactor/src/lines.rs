@@ -58,6 +58,28 @@ impl Lines {
     /// # Panics
     /// If the range is not within.
     pub fn zero(&mut self, range: Range<usize>) {
+        let bytes = range.start * LINE_BYTES..range.end * LINE_BYTES;
+        let pages = self.discard(range);
+        let all = self.bytes_mut();
+        match pages {
+            Some(pages) => {
+                all[bytes.start..pages.start].fill(0);
+                all[pages.end..bytes.end].fill(0);
+            }
+            None => all[bytes].fill(0),
+        }
+    }
+
+    /// Gives whole pages of lines back to the system and touches none: what the lines have then is as it was, or zeroes.
+    ///
+    /// # Panics
+    /// If the range is not within.
+    pub fn give_back(&mut self, range: Range<usize>) {
+        self.discard(range);
+    }
+
+    /// Discards whole pages of lines: which bytes, unless the system refuses.
+    fn discard(&mut self, range: Range<usize>) -> Option<Range<usize>> {
         assert!(range.start <= range.end && range.end <= self.count, "{range:?} of {} lines", self.count);
         let bytes = range.start * LINE_BYTES..range.end * LINE_BYTES;
         let first_page = bytes.start.next_multiple_of(PAGE_BYTES).min(bytes.end);
@@ -65,13 +87,7 @@ impl Lines {
         // SAFETY: page-aligned (or empty), within, and `&mut self` says that nothing refers to it.
         let is_discarded =
             pages.is_empty() || unsafe { self.mapping.discard(pages.start, pages.len()) }.is_ok();
-        let all = self.bytes_mut();
-        if is_discarded {
-            all[bytes.start..pages.start].fill(0);
-            all[pages.end..bytes.end].fill(0);
-        } else {
-            all[bytes].fill(0);
-        }
+        is_discarded.then_some(pages)
     }
 }
 
@@ -137,6 +153,20 @@ mod tests {
             lines.zero(range.clone());
             for (at, line) in lines.iter().enumerate() {
                 let expected = if range.contains(&at) { 0 } else { 0xEE };
+                assert_eq!(line.0, [expected; 64], "line {at} of {range:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_given_back_is_whole_pages_of_the_lines_named_and_nothing_else() {
+        for range in [0..1, 1..63, 63..130, 64..128, 10..900, 500..500] {
+            let mut lines = Lines::new(1000).unwrap();
+            lines.bytes_mut().fill(0xEE);
+            lines.give_back(range.clone());
+            let pages = range.start.next_multiple_of(64)..range.end / 64 * 64;
+            for (at, line) in lines.iter().enumerate() {
+                let expected = if pages.contains(&at) { 0 } else { 0xEE };
                 assert_eq!(line.0, [expected; 64], "line {at} of {range:?}");
             }
         }
