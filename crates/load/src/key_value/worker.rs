@@ -168,10 +168,12 @@ impl<'a> Worker<'a> {
             let now = Instant::now();
             for completion in completions.drain(..) {
                 let index = self.on_completion(completion);
-                // What ends after the end is not counted.
-                if self.slots[index].open_count == 0 && !is_over {
+                // What ends after the end is not counted, unless it is to be there for what follows.
+                if self.slots[index].open_count == 0 && (!is_over || until != DONE) {
                     self.finish(index, now);
-                    self.start(index, now)?;
+                    if !is_over {
+                        self.start(index, now)?;
+                    }
                 }
             }
             if let Some(over) = self.lane.over() {
