@@ -26,6 +26,15 @@ fn key(number: usize) -> Key {
     Key::new(format!("key-{number}").as_bytes()).expect("1 to 16 bytes")
 }
 
+/// Says that it is over, also if a thread panics.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// A value that tells where each of its bytes belongs.
 fn value(first: usize, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
@@ -126,6 +135,7 @@ fn a_value_is_read_as_a_whole_while_others_replace_it() {
                 });
             }
             scope.spawn(|| {
+                let _over = Over(&is_over);
                 let mut keys = connect(&rig);
                 for round in 1..100 {
                     if round % 10 == 0 {
@@ -138,7 +148,6 @@ fn a_value_is_read_as_a_whole_while_others_replace_it() {
                     assert!(start.elapsed() < PATIENCE, "nobody reads");
                     std::thread::sleep(Duration::from_millis(5));
                 }
-                is_over.store(true, Ordering::Relaxed);
             });
         });
     }
@@ -306,11 +315,10 @@ fn memcached_and_nvme_see_the_same_values_of_mebibytes() {
     }
 }
 
-/// A target with both doors to a new file in this directory, and values of up to 2 MiB.
-fn rig_of_file(engine: EngineKind, threads: u16, directory: &tempfile::TempDir, options: &str) -> Rig {
+/// A target with both doors to a new file in this directory, and values of up to nearly 2 MiB.
+fn rig_of_file(engine: EngineKind, threads: u16, directory: &tempfile::TempDir) -> Rig {
     let path = directory.path().join("pairs");
-    // Half of it has segments of 16 MiB and a little, of which the longest value takes an eighth.
-    let spec = format!("kv:file:{}?size=4G&memory=32M&item=2M{options}", path.display());
+    let spec = format!("kv:file:{}?size=2G&memory=32M&item=2M", path.display());
     Rig::with(engine, &[], |config| {
         let namespace = NamespaceConfig::new(spec.parse().expect("a good specification"));
         let nsid = Some(Nsid::new(1));
@@ -320,36 +328,23 @@ fn rig_of_file(engine: EngineKind, threads: u16, directory: &tempfile::TempDir, 
     })
 }
 
-/// Stores a value, again where memory is still full of what goes to the file: with `sync=batch` stores may come faster than that.
-fn when_there_is_room(mut store: impl FnMut() -> Result<(), String>) {
-    let begin = Instant::now();
-    while let Err(error) = store() {
-        assert!(begin.elapsed() < PATIENCE, "{error}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
 #[test]
 fn values_of_mebibytes_in_a_file_leave_memory_and_are_there_after_a_restart() {
     const COUNT: usize = 40;
     let length = |number: usize| MEBIBYTE - 1 + number % 4 * 349_000;
     let name = |number: usize| format!("key-{number}");
     for engine in engines() {
-        for (threads, options) in [(1, ""), (2, ""), (2, "&sync=batch")] {
+        for threads in [1, 2] {
             let directory = tempfile::tempdir().expect("a directory");
-            let mut rig = rig_of_file(engine, threads, &directory, options);
+            let mut rig = rig_of_file(engine, threads, &directory);
             let (mut client, mut keys) = (Client::new(&rig), connect(&rig));
             // Twice as much as memory holds, half of it through each door.
             for number in 0..COUNT {
-                let value = value(number, length(number));
-                when_there_is_room(|| {
-                    if number % 2 == 0 {
-                        keys.store(&key(number), &value).map_err(|error| error.to_string())
-                    } else {
-                        let answer = client.set(&name(number), &value);
-                        if answer == "STORED\r\n" { Ok(()) } else { Err(answer) }
-                    }
-                });
+                if number % 2 == 0 {
+                    keys.store(&key(number), &value(number, length(number))).expect("stored");
+                } else {
+                    assert_eq!(client.set(&name(number), &value(number, length(number))), "STORED\r\n");
+                }
             }
             for number in 0..COUNT {
                 if number % 2 == 0 {
@@ -361,13 +356,10 @@ fn values_of_mebibytes_in_a_file_leave_memory_and_are_there_after_a_restart() {
             }
             // Values that are away are replaced, and what breaks off replaces none.
             for number in 0..COUNT / 4 {
-                let value_after = value(number + 1, length(number + 1));
-                when_there_is_room(|| {
-                    keys.store(&key(number), &value_after).map_err(|error| error.to_string())
-                });
+                keys.store(&key(number), &value(number + 1, length(number + 1))).expect("stored");
                 let mut other = Client::new(&rig);
                 let stream = other.0.get_mut();
-                write!(stream, "set {} 0 0 {}\r\n", name(number + 20), 2 * MEBIBYTE).expect("sent");
+                write!(stream, "set {} 0 0 {}\r\n", name(number + 20), 3 * MEBIBYTE / 2).expect("sent");
                 stream.write_all(&value(3, MEBIBYTE + 9)).expect("sent");
             }
             keys.flush().expect("flushed");
@@ -388,7 +380,7 @@ fn values_of_mebibytes_in_a_file_leave_memory_and_are_there_after_a_restart() {
 fn a_value_in_a_file_is_read_as_a_whole_while_others_replace_it() {
     for threads in [1, 2] {
         let directory = tempfile::tempdir().expect("a directory");
-        let rig = rig_of_file(engines()[0], threads, &directory, "");
+        let rig = rig_of_file(engines()[0], threads, &directory);
         let is_over = AtomicBool::new(false);
         let length = |round: usize| MEBIBYTE + round % 5 * 200_000;
         connect(&rig).store(&key(0), &vec![0; length(0)]).expect("stored");
@@ -405,13 +397,13 @@ fn a_value_in_a_file_is_read_as_a_whole_while_others_replace_it() {
                 });
             }
             scope.spawn(|| {
+                let _over = Over(&is_over);
                 let mut keys = connect(&rig);
                 for round in 1..40 {
                     keys.store(&key(0), &vec![round as u8; length(round)]).expect("stored");
                     // So that the other one leaves memory now and then.
-                    keys.store(&key(round % 25 + 1), &vec![7; 2 * MEBIBYTE]).expect("stored");
+                    keys.store(&key(round % 25 + 1), &vec![7; 3 * MEBIBYTE / 2]).expect("stored");
                 }
-                is_over.store(true, Ordering::Relaxed);
             });
         });
     }
