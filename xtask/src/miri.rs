@@ -6,7 +6,7 @@ use crate::command::{cargo, run as run_command, target_dir};
 use crate::deps;
 
 /// Tests that make no system call but for memory: what Miri can run.
-const FREE_OF_SYSTEM_CALLS: [&str; 4] = ["lines::", "timers::", "segment::"];
+const FREE_OF_SYSTEM_CALLS: [&str; 3] = ["lines::", "timers::", "segment::"];
 
 /// Options of `cargo xtask miri`.
 #[derive(clap::Args)]
