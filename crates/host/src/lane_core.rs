@@ -158,10 +158,17 @@ const IS_LATE: u8 = 1 << 3;
 const IS_ABORTED: u8 = 1 << 4;
 /// Its phases are timed.
 const IS_TIMED: u8 = 1 << 5;
+/// It was out on a connection that is lost, and may have happened.
+const IS_UNCERTAIN: u8 = 1 << 6;
 
 impl Tag {
     fn has(self, flag: u8) -> bool {
         self.flags & flag != 0
+    }
+
+    /// What to say of a command that will not happen, or not again.
+    fn stopped(self, failure: Failure) -> Failure {
+        if self.has(IS_UNCERTAIN) { Failure::Interrupted } else { failure }
     }
 }
 
@@ -308,7 +315,8 @@ impl<B: DataBuffer> LaneCore<B> {
         self.phase = Phase::Ended;
         let delayed = self.delayed.drain(..).map(|(_, pending)| pending);
         for pending in self.waiting.drain(..).chain(delayed) {
-            self.done.push_back(ended(pending, Failure::Unreachable));
+            let failure = pending.tag.stopped(Failure::Unreachable);
+            self.done.push_back(ended(pending, failure));
         }
     }
 
@@ -364,7 +372,10 @@ impl<B: DataBuffer> LaneCore<B> {
 
     /// Ends a command whose connection is gone, or gives it back to be submitted again.
     fn judge(&mut self, command: Unfinished<Data<B>, Tag>) -> Option<Pending<B>> {
-        let Unfinished { user: tag, sqe, transfer, answer, is_unsent } = command;
+        let Unfinished { user: mut tag, sqe, transfer, answer, is_unsent } = command;
+        if !is_unsent && matches!(tag.class, Class::Idempotent | Class::Other) {
+            tag.flags |= IS_UNCERTAIN;
+        }
         let mut pending = Pending { sqe, transfer, tag };
         if let Some((status, result)) = answer {
             let result = if status.is_success() { Ok(result) } else { Err(Failure::Status(status)) };
@@ -377,7 +388,7 @@ impl<B: DataBuffer> LaneCore<B> {
         let fate = match fate(tag.class, is_unsent, self.settings.replay, has_cache) {
             // One that took too long before would only take too long again.
             Fate::Replay if tag.has(IS_LATE) => Fate::End(Failure::TimedOut),
-            Fate::Replay if tag.has(IS_CANCELLED) => Fate::End(Failure::Cancelled),
+            Fate::Replay if tag.has(IS_CANCELLED) => Fate::End(tag.stopped(Failure::Cancelled)),
             Fate::End(Failure::Interrupted) if tag.has(IS_LATE) => Fate::End(Failure::TimedOut),
             other => other,
         };
@@ -629,7 +640,10 @@ impl<B: DataBuffer> LaneCore<B> {
         for (due_ns, pending) in delayed {
             if cancel(&pending) { ended_now.push(pending) } else { self.delayed.push((due_ns, pending)) }
         }
-        self.done.extend(ended_now.into_iter().map(|pending| ended(pending, Failure::Cancelled)));
+        self.done.extend(ended_now.into_iter().map(|pending| {
+            let failure = pending.tag.stopped(Failure::Cancelled);
+            ended(pending, failure)
+        }));
         let actions = &mut self.actions;
         self.queue.for_each_command(|sqe, tag| {
             if tag.user == user && !tag.has(IS_CONNECT | IS_CANCELLED) {
@@ -756,8 +770,8 @@ impl<B: DataBuffer> LaneCore<B> {
         let failure = match status {
             status if !status.is(Status::ABORT_REQUESTED) => Failure::Status(status),
             _ if tag.has(IS_LATE) => Failure::TimedOut,
-            _ if tag.has(IS_CANCELLED) => Failure::Cancelled,
-            status => Failure::Status(status),
+            _ if tag.has(IS_CANCELLED) => tag.stopped(Failure::Cancelled),
+            status => tag.stopped(Failure::Status(status)),
         };
         let buffer = buffer.and_then(Data::into_caller);
         self.done.push_back(Completion { user: tag.user, result: Err(failure), received, buffer });

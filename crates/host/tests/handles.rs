@@ -56,7 +56,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
         if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
             return output;
         }
-        assert!(start.elapsed() < 5 * SECOND, "the future hangs");
+        assert!(start.elapsed() < 30 * SECOND, "the future hangs");
         std::thread::park_timeout(SECOND);
     }
 }

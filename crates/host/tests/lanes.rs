@@ -20,7 +20,7 @@ fn finish<B: nvlane_host::DataBuffer>(lane: &mut Lane<B>) -> Vec<Completion<B>> 
     let (mut completions, start) = (Vec::new(), Instant::now());
     while lane.outstanding() > 0 {
         lane.wait(&mut completions, SECOND);
-        assert!(start.elapsed() < 5 * SECOND, "{} outstanding", lane.outstanding());
+        assert!(start.elapsed() < 30 * SECOND, "{} outstanding", lane.outstanding());
     }
     completions.sort_by_key(|completion| completion.user);
     completions
@@ -343,7 +343,7 @@ fn a_poll_ends_however_much_there_is_to_write() {
         lane.poll(&mut completions);
         let sent = lane.counters().sent_bytes - before;
         assert!(sent <= POLL_BYTES_MAX, "{sent} bytes in one poll");
-        assert!(start.elapsed() < 5 * SECOND);
+        assert!(start.elapsed() < 30 * SECOND);
     }
     assert!(completions.iter().all(Completion::is_ok) && lane.counters().sent_bytes > 4 << 20);
 }
