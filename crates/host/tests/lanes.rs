@@ -129,7 +129,8 @@ fn large_reads_are_received_in_place() {
         assert!(done.buffer.unwrap() == target.state().memory[0][index << 20..(index + 1) << 20]);
     }
     let counters = lane.counters();
-    assert!(counters.in_place_bytes > 3 << 20, "{counters:?}");
+    // Of each, half may have come through staging with its header.
+    assert!(counters.in_place_bytes >= 2 << 20, "{counters:?}");
 }
 
 #[test]
