@@ -14,6 +14,9 @@ use crate::shared::{Actor, Event, Shared};
 /// Parts into which a long operation is cut.
 const PART_COUNT: u64 = 3;
 
+/// A store tries so often what fails in passing.
+const PASSING_COUNT_MAX: u32 = 10;
+
 /// What one block has become since it was durable.
 #[derive(Clone, Debug, Default)]
 struct Versions {
@@ -56,6 +59,8 @@ pub(crate) struct Disk {
     former: Vec<u8>,
     /// A flush or a durable write has failed since this was last asked.
     pub(crate) has_failed_sync: bool,
+    /// How often durable operations have failed in passing or ended short, by whom they are for.
+    passing: BTreeMap<(Actor, Token), u32>,
     /// Failures so far, and how many of them the flushes of each reactor have reported: each is told of each once.
     failure_count: u64,
     told: BTreeMap<Actor, u64>,
@@ -435,6 +440,21 @@ impl Shared {
         let running = self.disk.running.remove(&number)?;
         let is_durable =
             matches!(running.operation, Operation::Sync { .. } | Operation::Write { durable: true, .. });
+        let is_whole = match (&running.operation, running.result) {
+            (Operation::Write { buffer, skip, .. }, Ok(count)) => skip + count >= buffer.len(),
+            (_, result) => result.is_ok(),
+        };
+        // A store gives up what fails in passing time after time, and is closed then as after any other failure.
+        if is_whole {
+            self.disk.passing.remove(&(actor, token));
+        } else if is_durable {
+            let count = self.disk.passing.entry((actor, token)).or_default();
+            *count += 1;
+            if *count >= PASSING_COUNT_MAX {
+                self.disk.passing.remove(&(actor, token));
+                self.disk.has_failed_sync = true;
+            }
+        }
         match (&running.operation, running.result) {
             (_, Err(errno)) if is_durable && !matches!(errno, Errno::INTR | Errno::AGAIN) => {
                 self.disk.has_failed_sync = true;
