@@ -67,6 +67,8 @@ impl MemcachedDoor {
         let line = self.line()?;
         Ok(match (deed, line.as_str()) {
             (Deed::Set(_), "STORED") | (Deed::Delete, "DELETED" | "NOT_FOUND") => End::Done,
+            (Deed::Set(_), "SERVER_ERROR out of memory storing object") => End::Gone,
+            (Deed::Add(_), "SERVER_ERROR out of memory") => End::Full,
             (Deed::Get, "END") => End::Found(None),
             (Deed::Get, value) if value.starts_with("VALUE ") => {
                 let length = value.rsplit(' ').next().and_then(|word| word.parse().ok());
@@ -187,6 +189,7 @@ fn end_of(deed: &Deed, outcome: &Outcome<'_>) -> End {
         (Deed::Get, status) if status.is_success() => End::Found(Some(outcome.data.to_vec())),
         (Deed::Get, status) if status.is(Status::KEY_DOES_NOT_EXIST) => End::Found(None),
         (Deed::Add(by), status) if status.is_success() => End::Sum(outcome.result.wrapping_add(*by)),
+        (_, status) if status.is(Status::CAPACITY_EXCEEDED) => End::Full,
         (_, status) => End::Wrong(status.to_string()),
     }
 }
@@ -196,6 +199,9 @@ fn end_of_failed(error: &Error) -> End {
     match error {
         Error::Failed { failure, .. } if failure.may_have_happened() => End::Unknown,
         Error::Failed { failure: Failure::Cancelled | Failure::Unreachable, .. } => End::NotBegun,
+        Error::Failed { failure: Failure::Status(status), .. } if status.is(Status::CAPACITY_EXCEEDED) => {
+            End::Full
+        }
         error => End::Wrong(error.to_string()),
     }
 }

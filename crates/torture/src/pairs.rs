@@ -53,6 +53,10 @@ pub(crate) enum End {
     Unknown,
     /// It was never begun.
     NotBegun,
+    /// Memory is full of what is on its way to the file: nothing was done.
+    Full,
+    /// The same, and the value before was given up, as memcached does.
+    Gone,
     /// It ended as it must not.
     Wrong(String),
 }
@@ -139,6 +143,9 @@ impl Ledger {
         let wrong = |what: String| Err(format!("{} {}: {what}", self.name(at), shown(deed)));
         match (deed, end) {
             (_, End::NotBegun) => {}
+            // Where answers do not wait for the file, stores may come faster than that takes them.
+            (Deed::Set(_) | Deed::Add(_), End::Full) if !self.settles => {}
+            (Deed::Set(_), End::Gone) if !self.settles => self.known[at].become_(None, false),
             (_, End::Wrong(what)) => return wrong(what),
             (Deed::Get, End::Unknown) => {}
             (Deed::Get, End::Found(state)) => return self.observe(at, &state),
