@@ -17,14 +17,13 @@
 //! cut takes a block back to any value that no durable one has surely replaced; the first read afterwards decides.
 //!
 //! Zeroes are not unique. A read of them needs one zeroing that nothing surely came after.
-//!
-//! A Copy writes what nobody knows in advance. Content says which block it was written for, so a read of it is explained
-//! by the write itself or by a Copy whose source, back to that block, may have held it while the Copy was under way. If
-//! one explanation is left, the Copy is known to have brought this and nothing else, and counts as a read of its source.
+
+mod copies;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use self::copies::Copied;
 use crate::random::mixed;
 
 /// What a block holds: 0 for zeroes.
@@ -35,9 +34,6 @@ pub(crate) type Content = (u64, Value);
 
 /// Marks the value of a Copy, which nobody knows before somebody reads it.
 const COPIED: Value = 1 << 63;
-
-/// Content that would have come through so many Copies, none of which was read, is believed: looking further takes too long.
-const UNREAD_COPIES_MAX: usize = 3;
 
 /// No end yet.
 const NEVER: u64 = u64::MAX;
@@ -129,24 +125,6 @@ pub(crate) struct Model {
     pub(crate) read_count: u64,
 }
 
-/// A Copy to one block.
-#[derive(Clone, Copy, Debug)]
-struct Copied {
-    /// The block it came from.
-    source: u64,
-    command: u64,
-    begin_ns: u64,
-    /// What it was found to have brought.
-    content: Option<Content>,
-}
-
-impl Copied {
-    /// What stands for its data where it was written.
-    fn value(&self) -> Value {
-        COPIED | self.command << 8
-    }
-}
-
 /// What is wrong.
 pub(crate) type Finding = String;
 
@@ -198,192 +176,6 @@ impl Model {
             is_excused: false,
             before: (0, 0),
         });
-    }
-
-    /// A Copy of one block begins.
-    pub(crate) fn begin_copy(&mut self, source: u64, lba: u64, command: u64, now_ns: u64) {
-        let copied = Copied { source, command, begin_ns: now_ns, content: None };
-        self.begin_write(lba, copied.value(), command, now_ns);
-        self.copies.entry(lba).or_default().push(copied);
-    }
-
-    /// A command that began at `begin_ns` saw this content.
-    pub(crate) fn read_content(
-        &mut self,
-        lba: u64,
-        content: Content,
-        begin_ns: u64,
-        now_ns: u64,
-    ) -> Result<(), Finding> {
-        self.explain(lba, content, (begin_ns, now_ns), &mut Vec::new())
-    }
-
-    /// As [`read_content`](Self::read_content), between two moments, but not by these Copies to these blocks.
-    fn explain(
-        &mut self,
-        lba: u64,
-        content: Content,
-        (begin_ns, now_ns): (u64, u64),
-        not_by: &mut Vec<(u64, u64)>,
-    ) -> Result<(), Finding> {
-        let (origin, value) = content;
-        if value == 0 {
-            if !self.may_be_zero(lba, begin_ns, now_ns) {
-                return Err(format!("block {lba}: read zeroes, which no Copy can have brought"));
-            }
-            return self.read(lba, 0, begin_ns, now_ns);
-        }
-        if origin == lba && !self.copies.contains_key(&lba) {
-            return self.read(lba, value, begin_ns, now_ns);
-        }
-        match self.explanations(lba, content, (begin_ns, now_ns), not_by)[..] {
-            [] if origin == lba => self.read(lba, value, begin_ns, now_ns),
-            [] => Err(format!("block {lba}: holds the data of block {origin} ({value:#x})")),
-            [only] => {
-                if only & COPIED != 0 {
-                    self.resolve(lba, only, content, now_ns, not_by)?;
-                }
-                self.read(lba, only, begin_ns, now_ns)
-            }
-            // It says nothing of the order.
-            _ => Ok(()),
-        }
-    }
-
-    /// Which writes may have brought content that was read between two moments.
-    fn explanations(
-        &self,
-        lba: u64,
-        content: Content,
-        (begin_ns, now_ns): (u64, u64),
-        not_by: &mut Vec<(u64, u64)>,
-    ) -> Vec<Value> {
-        let (origin, value) = content;
-        let mut found = Vec::new();
-        if origin == lba && self.may_read(lba, value, begin_ns, now_ns) {
-            found.push(value);
-        }
-        for copied in self.copies.get(&lba).into_iter().flatten() {
-            if not_by.contains(&(lba, copied.command))
-                || copied.content.is_some_and(|known| known != content)
-                || !self.may_read(lba, copied.value(), begin_ns, now_ns)
-            {
-                continue;
-            }
-            let may_have = copied.content.is_some() || not_by.len() + 1 >= UNREAD_COPIES_MAX || {
-                not_by.push((lba, copied.command));
-                let during = (copied.begin_ns, self.end_of_copy(lba, copied.command, now_ns));
-                let found = self.explanations(copied.source, content, during, not_by);
-                not_by.pop();
-                !found.is_empty()
-            };
-            if may_have {
-                found.push(copied.value());
-            }
-        }
-        found
-    }
-
-    /// A Copy has brought this and nothing else: it has read its source, some time while it was under way.
-    fn resolve(
-        &mut self,
-        lba: u64,
-        value: Value,
-        content: Content,
-        now_ns: u64,
-        not_by: &mut Vec<(u64, u64)>,
-    ) -> Result<(), Finding> {
-        let copies = self.copies.entry(lba).or_default();
-        let Some(copied) = copies.iter_mut().find(|copied| copied.value() == value) else { return Ok(()) };
-        if copied.content.replace(content).is_some() {
-            return Ok(());
-        }
-        let copied = *copied;
-        let at = usize::try_from(lba).expect("few blocks");
-        let past = self.past.iter_mut().map(|(_, blocks)| &mut blocks[at]);
-        let clusters = past.flat_map(|block| &mut block.clusters);
-        for cluster in clusters.chain(&mut self.blocks[at].clusters) {
-            cluster.may_be_zero &= cluster.value != value;
-        }
-        if self.blocks[at].is_replayed {
-            // What it read may have been written once more since: this says nothing of the order.
-            return Ok(());
-        }
-        let during = (copied.begin_ns, self.end_of_copy(lba, copied.command, now_ns));
-        not_by.push((lba, copied.command));
-        let explained = self.explain(copied.source, content, during, not_by);
-        not_by.pop();
-        explained
-    }
-
-    /// Whether zeroes that were read may be such, or have come with a Copy from a block that may have held them.
-    fn may_be_zero(&self, lba: u64, begin_ns: u64, now_ns: u64) -> bool {
-        let Some(copies) = self.copies.get(&lba) else { return true };
-        if copies.iter().all(|copied| copied.content.is_some()) {
-            return true;
-        }
-        let zeroes_without = |also: Option<Value>| {
-            let hide = |block: &Block| {
-                let mut block = block.clone();
-                for cluster in block.clusters.iter_mut().filter(|cluster| cluster.value & COPIED != 0) {
-                    cluster.may_be_zero &= also == Some(cluster.value);
-                }
-                block
-            };
-            self.at_some_time(lba, begin_ns, now_ns, |block, until_ns| {
-                hide(block).may_read(0, begin_ns, until_ns)
-            })
-        };
-        zeroes_without(None)
-            || copies.iter().any(|copied| {
-                let end_ns = self.end_of_copy(lba, copied.command, now_ns);
-                zeroes_without(Some(copied.value()))
-                    && self.may_read(copied.source, 0, copied.begin_ns, end_ns)
-            })
-    }
-
-    /// By when a Copy surely had read its source.
-    fn end_of_copy(&self, lba: u64, command: u64, now_ns: u64) -> u64 {
-        let block = &self.blocks[usize::try_from(lba).expect("few blocks")];
-        let cluster = block.clusters.iter().rev().find(|cluster| cluster.command == command);
-        cluster.map_or(now_ns, |cluster| cluster.end_ns.min(now_ns))
-    }
-
-    /// Whether a command between two moments may have seen a value.
-    fn may_read(&self, lba: u64, value: Value, begin_ns: u64, now_ns: u64) -> bool {
-        self.at_some_time(lba, begin_ns, now_ns, |block, until_ns| {
-            !(value != 0 && block.is_surely_gone(value, begin_ns))
-                && block.may_read(value, begin_ns, until_ns)
-        })
-    }
-
-    /// Whether a block may be copied to: it has few Copies that nobody has read and that may be what it holds. Many of them
-    /// explain anything.
-    pub(crate) fn may_copy_to(&self, lba: u64, now_ns: u64) -> bool {
-        let block = &self.blocks[usize::try_from(lba).expect("few blocks")];
-        let is_open = |cluster: &&Cluster| {
-            cluster.value & COPIED != 0 && cluster.may_be_zero && !block.is_surely_gone(cluster.value, now_ns)
-        };
-        block.clusters.iter().filter(is_open).count() < UNREAD_COPIES_MAX
-    }
-
-    /// Whether a block's own values come back to it by Copies, perhaps.
-    pub(crate) fn was_copied_to(&self, lba: u64) -> bool {
-        self.copies.contains_key(&lba)
-    }
-
-    /// Whether something holds of a block as it is, or as it was before a power cut that came between two moments.
-    fn at_some_time(
-        &self,
-        lba: u64,
-        begin_ns: u64,
-        now_ns: u64,
-        mut holds: impl FnMut(&Block, u64) -> bool,
-    ) -> bool {
-        let at = usize::try_from(lba).expect("few blocks");
-        let mut past = self.past.iter().filter(|(cut_ns, _)| *cut_ns > begin_ns);
-        past.any(|(cut_ns, blocks)| holds(&blocks[at], (*cut_ns).min(now_ns)))
-            || holds(&self.blocks[at], now_ns)
     }
 
     fn find(&mut self, lba: u64, command: u64) -> Option<&mut Cluster> {
@@ -637,11 +429,7 @@ impl Model {
         let block = &self.blocks[usize::try_from(lba).expect("few blocks")];
         let certain = block.clusters.iter().rev().find(|cluster| cluster.is_certain());
         let value = certain.map_or(0, |cluster| cluster.value);
-        let mut copies = self.copies.get(&lba).into_iter().flatten();
-        copies
-            .find(|copied| copied.value() == value)
-            .and_then(|copied| copied.content)
-            .unwrap_or((lba, value))
+        self.brought(lba, value).unwrap_or((lba, value))
     }
 }
 
@@ -851,7 +639,7 @@ pub(crate) fn content_of(block: &[u8], lba: u64) -> Result<Content, Finding> {
 mod tests {
     use super::*;
 
-    fn written(model: &mut Model, command: u64, begin_ns: u64, end_ns: u64) -> Value {
+    pub(super) fn written(model: &mut Model, command: u64, begin_ns: u64, end_ns: u64) -> Value {
         let value = command << 8;
         model.begin_write(0, value, command, begin_ns);
         model.end_write(0, 0, command, end_ns, false).unwrap();
@@ -942,99 +730,5 @@ mod tests {
         assert_eq!(content_of(&block, 4), Ok((3, 77)), "misdirected, or copied");
         block[400] ^= 1;
         assert!(content_of(&block, 3).is_err());
-    }
-
-    /// Block 0 is written and copied to block 1.
-    fn copied() -> (Model, Value) {
-        let mut model = Model::new(2, false);
-        let value = written(&mut model, 1, 10, 20);
-        model.begin_copy(0, 1, 2, 30);
-        (model, value)
-    }
-
-    #[test]
-    fn a_copy_brings_what_its_source_held_meanwhile() {
-        let (mut model, value) = copied();
-        let second = written(&mut model, 3, 32, 34);
-        model.end_write(0, 1, 2, 40, false).unwrap();
-        let third = written(&mut model, 4, 50, 60);
-        for (value, is_right) in [(value, true), (second, true), (99 << 8, false)] {
-            let mut model = model.clone();
-            assert_eq!(model.read_content(1, (0, value), 70, 80).is_ok(), is_right, "{value:#x}");
-        }
-        model.read_content(1, (0, value), 70, 80).unwrap();
-        assert!(model.read_content(1, (0, second), 90, 99).is_err(), "one of them");
-        assert!(model.clone().read_content(1, (1, 0), 90, 99).is_err(), "and no zeroes");
-        // What a Copy brought goes further with the next one.
-        let mut chain = Model { blocks: vec![model.blocks[0].clone(); 3], ..model };
-        chain.blocks[1] = Model::new(1, false).blocks.remove(0);
-        chain.copies.clear();
-        chain.begin_copy(0, 1, 5, 100);
-        chain.end_write(0, 1, 5, 110, false).unwrap();
-        chain.begin_copy(1, 2, 6, 120);
-        chain.end_write(0, 2, 6, 130, false).unwrap();
-        assert!(chain.clone().read_content(2, (0, second), 140, 150).is_err());
-        chain.read_content(2, (0, third), 140, 150).unwrap();
-        assert_eq!(chain.likely(1), (0, third), "it must have been there");
-    }
-
-    #[test]
-    fn a_copy_brings_nothing_that_was_written_after_it() {
-        let (mut model, value) = copied();
-        model.end_write(0, 1, 2, 40, false).unwrap();
-        let late = written(&mut model, 3, 50, 60);
-        assert!(model.clone().read_content(1, (0, late), 70, 80).is_err());
-        assert!(model.clone().read_content(1, (0, value), 70, 80).is_ok());
-        model.begin_write(1, 9 << 8, 4, 15);
-        model.end_write(0, 1, 4, 25, false).unwrap();
-        model.begin_write(0, 0, 5, 62);
-        model.end_write(0, 0, 5, 64, false).unwrap();
-        assert!(model.read_content(1, (1, 0), 70, 80).is_err(), "zeroed too late");
-    }
-
-    #[test]
-    fn one_copy_may_have_brought_the_same_to_two_blocks() {
-        let mut model = Model::new(4, false);
-        let value = written(&mut model, 1, 10, 20);
-        // Command 2 copies 0 to 1 and, after command 3 has copied that to 2, 2 to 3.
-        model.begin_copy(0, 1, 2, 30);
-        model.begin_copy(2, 3, 2, 30);
-        model.begin_copy(1, 2, 3, 30);
-        for (lba, command) in [(1, 2), (3, 2), (2, 3)] {
-            model.end_write(0, lba, command, 60, false).unwrap();
-        }
-        assert!(model.read_content(3, (0, value), 70, 80).is_ok());
-        assert!(model.read_content(3, (0, 7 << 8), 90, 99).is_err());
-    }
-
-    #[test]
-    fn a_copy_brings_zeroes_only_if_there_were_some() {
-        let (mut model, _) = copied();
-        model.begin_write(1, 9 << 8, 9, 21);
-        model.end_write(0, 1, 9, 25, false).unwrap();
-        model.end_write(0, 1, 2, 40, false).unwrap();
-        assert!(model.clone().read_content(1, (1, 0), 50, 60).is_err());
-        model.begin_write(0, 0, 10, 35);
-        assert!(model.read_content(1, (1, 0), 50, 60).is_ok(), "zeroed beside the Copy");
-    }
-
-    #[test]
-    fn what_nobody_copied_is_misdirected() {
-        let (mut model, value) = copied();
-        assert!(model.read_content(1, (1, 1 << 8), 40, 50).is_err());
-        assert!(model.clone().read_content(0, (1, value), 40, 50).is_err());
-        model.doubt_write(1, 2, None);
-        assert!(model.clone().read(1, 0, 60, 70).is_ok(), "the Copy may not have happened");
-        assert!(model.read_content(1, (0, value), 60, 70).is_ok(), "or it has");
-        assert!(model.read_content(1, (1, 0), 80, 90).is_err(), "which does not change");
-    }
-
-    #[test]
-    fn a_copy_that_was_done_is_not_read_before() {
-        let (mut model, _) = copied();
-        model.begin_write(1, 9 << 8, 9, 21);
-        model.end_write(0, 1, 9, 25, false).unwrap();
-        model.end_write(0, 1, 2, 40, false).unwrap();
-        assert!(model.read(1, 9 << 8, 50, 60).is_err(), "the Copy was lost");
     }
 }
