@@ -459,40 +459,33 @@ impl<B: DataBuffer> LaneCore<B> {
         let fits = |buffer: &B| buffer.length() == command.length as usize && command.length <= LENGTH_MAX;
         // Each of these by itself: what is moved stays in registers on its way into the queue.
         match (command.moves, buffer) {
-            (Moves::FromController, Some(buffer)) if fits(&buffer) => {
-                let transfer = Transfer::FromController { buffer: Data::Caller(buffer), is_exact: true };
-                self.submit_transfer(&command, transfer, user, flags | IS_EXACT);
+            (Moves::FromController | Moves::AtMostFromController, Some(buffer)) if fits(&buffer) => {
+                let is_exact = command.moves == Moves::FromController;
+                let transfer = Transfer::FromController { buffer: Data::Caller(buffer), is_exact };
+                self.submit_transfer(&command, transfer, user, flags | if is_exact { IS_EXACT } else { 0 });
             }
             (Moves::ToController, Some(buffer)) if fits(&buffer) => {
                 self.submit_transfer(&command, Transfer::ToController(Data::Caller(buffer)), user, flags);
             }
-            (_, buffer) => return self.submit_rare(command, buffer, user, flags),
+            (_, None) => return self.submit_without_buffer(command, user, flags),
+            (_, buffer) => return Err(misfit(&command, buffer)),
         }
         Ok(())
     }
 
-    /// Submits what neither fills a buffer nor sends one.
+    /// Submits what neither fills a buffer of the caller's nor sends one.
     #[inline(never)]
-    fn submit_rare(
+    fn submit_without_buffer(
         &mut self,
         mut command: Command,
-        buffer: Option<B>,
         user: u64,
         flags: u8,
     ) -> Result<(), Refused<B>> {
-        let transfer = match (command.moves, buffer) {
-            (Moves::AtMostFromController, Some(buffer))
-                if buffer.length() == command.length as usize && command.length <= LENGTH_MAX =>
-            {
-                Transfer::FromController { buffer: Data::Caller(buffer), is_exact: false }
-            }
-            (Moves::Nothing, None) => Transfer::None,
-            (Moves::Payload, None) => match command.payload {
-                Payload::Range(range) => Transfer::ToController(Data::Range(range)),
-                Payload::Own(ref mut bytes) => Transfer::ToController(Data::Own(std::mem::take(bytes))),
-                Payload::None => Transfer::None,
-            },
-            (_, buffer) => return Err(misfit(&command, buffer)),
+        let transfer = match (command.moves, &mut command.payload) {
+            (Moves::Payload, Payload::Range(range)) => Transfer::ToController(Data::Range(*range)),
+            (Moves::Payload, Payload::Own(bytes)) => Transfer::ToController(Data::Own(std::mem::take(bytes))),
+            (Moves::Nothing, _) | (Moves::Payload, Payload::None) => Transfer::None,
+            _ => return Err(misfit(&command, None)),
         };
         self.submit_transfer(&command, transfer, user, flags);
         Ok(())
