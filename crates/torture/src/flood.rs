@@ -103,8 +103,8 @@ pub(crate) fn run(options: &FloodOptions) -> Result<FloodReport> {
         idle_bytes: resident_bytes(target.pid())?,
         ..FloodReport::default()
     };
-    let shares_core = cores.as_ref().is_some_and(Cores::are_shared);
-    let attackers = Attackers { options, cores: cores.as_ref(), shares_core };
+    let attackers = Attackers { options, cores: cores.as_ref() };
+    let shares_core = attackers.share_core();
     report.quiet = healthy.paced(over(options.time))?;
     report.quiet_closed = healthy.closed(options.time / 2, shares_core)?;
     if let Some(decoy) = decoy {
@@ -162,8 +162,6 @@ fn start_decoy(options: &FloodOptions, cores: &Cores) -> Result<Target> {
 struct Attackers<'a> {
     options: &'a FloodOptions,
     cores: Option<&'a Cores>,
-    /// The healthy host's core is theirs.
-    shares_core: bool,
 }
 
 impl Attackers<'_> {
@@ -174,7 +172,7 @@ impl Attackers<'_> {
         healthy: &mut Healthy,
         afterwards: impl FnOnce(&mut Healthy) -> Result<T>,
     ) -> Result<(Beside, T)> {
-        let Self { options, shares_core, .. } = self;
+        let options = self.options;
         let scene = &Scene::default();
         std::thread::scope(|scope| {
             scope.spawn(move || self.hold(scene, peer));
@@ -187,7 +185,7 @@ impl Attackers<'_> {
                 let arriving = healthy.paced(|| scene.is_open.load(Ordering::Relaxed))?;
                 let began = Instant::now();
                 let paced = healthy.paced(over(options.time))?;
-                let closed = healthy.closed(options.time / 2, shares_core)?;
+                let closed = healthy.closed(options.time / 2, self.share_core())?;
                 let floods = scene.tally.tell(&options.attacks, began.elapsed());
                 scene.has_flood_ended.store(true, Ordering::Relaxed);
                 let held = scene.held_count.load(Ordering::Relaxed);
@@ -198,6 +196,11 @@ impl Attackers<'_> {
             scene.has_all_ended.store(true, Ordering::Relaxed);
             outcome.context("the healthy host")
         })
+    }
+
+    /// Whether the healthy host's core is theirs.
+    fn share_core(self) -> bool {
+        self.cores.is_some_and(Cores::are_shared)
     }
 
     /// Opens what is to be held, and says a byte a second where something is said.
