@@ -238,13 +238,14 @@ impl Shared {
         let Some(opened) = &current.opened else {
             return Err(io::Error::other(format!("{} could not be reopened", self.name)));
         };
+        let is_direct = opened.traits.is_direct;
         let open = || {
-            let is_direct = opened.traits.is_direct;
             file_open::open_again(settings, opened.identity, is_direct)
                 .map(File::new)
                 .map_err(io::Error::other)
         };
-        let data = open()?;
+        // Through the page cache, a process that is killed ends after its writes.
+        let data = if is_direct { File::new(opened.data.try_clone()?) } else { open()? };
         // Without writes there is nothing to flush.
         let sync = if self.is_read_only { data.clone() } else { open()? };
         let watch = match (settings.kind, opened.traits.has_name) {
@@ -361,7 +362,9 @@ impl Store for FileStore {
             let mut current = lock(current);
             // Closed first: without the lock and the claim that the old description holds, nothing may run.
             shared.gate.fetch_or(1, Ordering::AcqRel);
-            current.opened = None;
+            if let Some(opened) = current.opened.take() {
+                file_open::unlock(&opened);
+            }
             let opened = file_open::reopen(settings, shared.block_bytes).map_err(io::Error::other)?;
             shared.bytes.store(opened.bytes, Ordering::Release);
             let traits = opened.traits;
@@ -573,6 +576,22 @@ mod tests {
         store.reopen().unwrap();
         assert!(matches!(FileStore::open(&settings), Err(OpenError::Locked { .. })));
         drop(store);
+        assert!(FileStore::open(&settings).is_ok());
+    }
+
+    #[test]
+    fn what_is_being_written_keeps_the_lock() {
+        let directory = tempfile::tempdir().unwrap();
+        let settings = settings(&directory.path().join("a"), 65536);
+        let store = FileStore::open(&settings).unwrap();
+        if !store.shared.is_direct.load(Ordering::Relaxed) {
+            return;
+        }
+        // As the kernel has it while a write runs, whatever becomes of the process.
+        let running = store.shared.describe().unwrap().data;
+        drop(store);
+        assert!(matches!(FileStore::open(&settings), Err(OpenError::Locked { .. })));
+        drop(running);
         assert!(FileStore::open(&settings).is_ok());
     }
 

@@ -39,8 +39,11 @@ pub struct FileSettings {
 /// A file or device that was found to be in order.
 #[derive(Debug)]
 pub(super) struct Opened {
-    /// Holds the lock; I/O goes through descriptors of its own.
+    /// Claims a device, and resizes.
     pub(super) keeper: OwnedFd,
+    /// Holds the lock. What is read and written directly goes through this description, all reactors' alike: the
+    /// kernel keeps it, and the lock with it, until the last of it has ended, also when the process is killed.
+    pub(super) data: OwnedFd,
     pub(super) identity: Identity,
     pub(super) bytes: u64,
     pub(super) block_bytes: u32,
@@ -95,7 +98,7 @@ pub(super) fn reopen(settings: &FileSettings, block_bytes: u32) -> Result<Opened
     open_existing(&settings, None)
 }
 
-/// A descriptor of its own for I/O on what `opened` found: errors of writing back are told to each once.
+/// A description of its own for I/O on what `opened` found: errors of writing back are told to each once.
 pub(super) fn open_again(
     settings: &FileSettings,
     identity: Identity,
@@ -147,7 +150,8 @@ fn open_existing(settings: &FileSettings, grow_to: Option<u64>) -> Result<Opened
     check_kind(settings, &metadata)?;
     let (keeper, is_direct) = open_keeper(settings, |flags| open_with(settings, flags))?;
     let stat = rustix::fs::fstat(&keeper).map_err(|errno| system("look at", path, errno.into()))?;
-    lock(settings, &keeper)?;
+    let data = open_again(settings, Identity::of(&stat), is_direct)?;
+    lock(settings, &data)?;
     let alignment = if is_direct { alignment(settings, &keeper)? } else { 1 };
     let default = match settings.kind {
         FileKind::Regular => super::BLOCK_BYTES_DEFAULT,
@@ -172,7 +176,7 @@ fn open_existing(settings: &FileSettings, grow_to: Option<u64>) -> Result<Opened
         FileKind::Regular => of_file(settings, &keeper, &stat, is_direct, bytes),
         FileKind::Device => of_device(&stat, is_direct, block_bytes),
     };
-    Ok(Opened { keeper, identity: Identity::of(&stat), bytes, block_bytes, traits })
+    Ok(Opened { keeper, data, identity: Identity::of(&stat), bytes, block_bytes, traits })
 }
 
 fn check_kind(settings: &FileSettings, metadata: &Metadata) -> Result<(), OpenError> {
@@ -227,13 +231,13 @@ fn open_keeper(
     Ok((open(claim).map_err(refused)?, false))
 }
 
-fn lock(settings: &FileSettings, keeper: &OwnedFd) -> Result<(), OpenError> {
+fn lock(settings: &FileSettings, data: &OwnedFd) -> Result<(), OpenError> {
     let wanted = if settings.is_read_only {
         FlockOperation::NonBlockingLockShared
     } else {
         FlockOperation::NonBlockingLockExclusive
     };
-    match rustix::fs::flock(keeper, wanted) {
+    match rustix::fs::flock(data, wanted) {
         Ok(()) => Ok(()),
         Err(Errno::WOULDBLOCK) => Err(OpenError::Locked { path: settings.path.clone() }),
         // Some network file systems have no locks: better to serve than to refuse.
@@ -253,6 +257,13 @@ fn lock(settings: &FileSettings, keeper: &OwnedFd) -> Result<(), OpenError> {
 fn direct_alignment(file: &OwnedFd) -> Option<u32> {
     let statx = rustix::fs::statx(file, c"", rustix::fs::AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
     (statx.stx_mask & StatxFlags::DIOALIGN.bits() != 0).then_some(statx.stx_dio_offset_align)
+}
+
+/// Lets others have the file, although its description may still be in use.
+pub(super) fn unlock(opened: &Opened) {
+    if let Err(errno) = rustix::fs::flock(&opened.data, FlockOperation::NonBlockingUnlock) {
+        tracing::debug!(%errno, "was not locked");
+    }
 }
 
 /// The smallest block that can be read and written past the page cache.

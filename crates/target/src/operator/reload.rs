@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use reactor::{Listener, ListenerTag};
 use store::{OpenError, Size, Spec, Store};
@@ -164,7 +164,7 @@ impl Operator {
             let Some(resolved) = resolved.get(&subsystem.nqn) else { continue };
             steps.push(Step::AddSubsystem(new_subsystem(resolved)));
             for (nsid, namespace) in &resolved.namespaces {
-                let store = self.open_new(&namespace.spec).map_err(|error| {
+                let store = self.open_in_time(&namespace.spec).map_err(|error| {
                     let is_it = |wanted: &crate::config::NamespaceConfig| wanted.storage == namespace.spec;
                     let namespace_at = subsystem.namespaces.iter().position(is_it).unwrap_or(0);
                     let place = Place::Namespace(at, namespace_at, "storage");
@@ -311,6 +311,27 @@ impl Operator {
         match self.stores.iter().find(|(key, _)| has_name && is_it(key)) {
             Some((_, store)) => Ok(Arc::clone(store)),
             None => self.open_new(spec).map_err(|error| error.to_string()),
+        }
+    }
+
+    /// As [`open_new`](Self::open_new), but waits a while for storage that is in use. What a killed target had begun to
+    /// write ends after it, and holds its lock until then: none of it comes after what we write.
+    fn open_in_time(&self, spec: &Spec) -> Result<Arc<dyn Store>, OpenError> {
+        let until = Instant::now() + STORAGE_WAIT;
+        let mut was_told = false;
+        loop {
+            match self.open_new(spec) {
+                Err(error @ (OpenError::Locked { .. } | OpenError::Busy { .. }))
+                    if Instant::now() < until =>
+                {
+                    if !was_told {
+                        tracing::info!(%error, "waiting for it to be let go");
+                        was_told = true;
+                    }
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                result => return result,
+            }
         }
     }
 
@@ -490,6 +511,9 @@ fn remove_first<T>(list: &mut Vec<T>, is_it: impl FnMut(&T) -> bool) {
 
 /// How long an address may stay in use by what a killed target has left to the kernel.
 pub(crate) const BIND_WAIT: Duration = Duration::from_secs(2);
+
+/// How long storage may stay in use by what a killed target has begun.
+const STORAGE_WAIT: Duration = Duration::from_secs(5);
 
 fn bind(address: SocketAddr) -> Result<Listener, String> {
     Listener::bind_in_time(address, BIND_WAIT).map_err(|error| {

@@ -284,6 +284,20 @@ fn is_free(path: &Path) -> bool {
 }
 
 #[test]
+fn storage_that_is_in_use_at_start_is_waited_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let storage = format!("file:{}/a?size=1M", directory.path().display());
+    let held = storage.parse::<store::Spec>().unwrap().open(false).unwrap();
+    let before = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        drop(held);
+    });
+    let running = start(&config(&disks(&[&format!("nsid = 1, storage = \"{storage}\"")])));
+    assert_eq!(running.state().subsystems[0].namespaces.len(), 1);
+    before.join().unwrap();
+}
+
+#[test]
 fn storage_may_move_to_another_subsystem() {
     let directory = tempfile::tempdir().unwrap();
     let file = format!("nsid = 1, storage = \"file:{}/a?size=1M\"", directory.path().display());
