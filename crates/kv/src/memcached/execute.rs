@@ -178,15 +178,16 @@ impl Executor {
                     out.extend_from_slice(if is_there { b"DELETED\r\n" } else { b"NOT_FOUND\r\n" });
                 }
             }
+            Verb::Arithmetic { is_decrement: false, delta, is_quiet }
+                if self.add_to_text(hash, key, delta, if is_quiet { None } else { Some(out) }) => {}
             Verb::Arithmetic { is_decrement, delta, is_quiet } => {
-                let mut digits = Digits::new(0);
-                let result = self.arithmetic_into((hash, key), is_decrement, delta, None, None, &mut digits);
+                let result = self.arithmetic(hash, key, is_decrement, delta, None, None);
                 if is_quiet {
                     return;
                 }
                 match result {
-                    Ok(_) => {
-                        out.extend_from_slice(digits.text());
+                    Ok(number) => {
+                        Digits::new(number).append_to(out);
                         out.extend_from_slice(b"\r\n");
                     }
                     Err(Refusal::NotNumeric) => out.extend_from_slice(
@@ -230,17 +231,28 @@ impl Executor {
     #[inline]
     fn get(&mut self, hash: KeyHash, key: &[u8], with_cas: bool, out: &mut Vec<u8>) {
         self.counters.get_count += 1;
-        let mut cas = None;
-        let mut found = self.processor.find(hash, key);
-        if with_cas && found.is_some() {
-            cas = Some(self.processor.cas(hash, key).unwrap_or(0));
-            // It may have left the index for its number.
-            found = self.processor.find(hash, key);
+        if with_cas {
+            return self.get_with_cas(hash, key, out);
         }
-        let Some(place) = found else {
-            self.counters.get_miss_count += 1;
-            return;
-        };
+        match self.processor.find(hash, key) {
+            Some(place) => self.give(key, place, None, out),
+            None => self.counters.get_miss_count += 1,
+        }
+    }
+
+    #[inline(never)]
+    fn get_with_cas(&mut self, hash: KeyHash, key: &[u8], out: &mut Vec<u8>) {
+        let cas = self.processor.cas(hash, key).unwrap_or(0);
+        // It may have left the index for its number.
+        match self.processor.find(hash, key) {
+            Some(place) => self.give(key, place, Some(cas), out),
+            None => self.counters.get_miss_count += 1,
+        }
+    }
+
+    /// Answers with the pair at a place.
+    #[inline(always)]
+    fn give(&mut self, key: &[u8], place: Place, cas: Option<u64>, out: &mut Vec<u8>) {
         self.counters.get_hit_count += 1;
         self.processor.touch(place);
         let flags = self.processor.attributes(place).flags;
@@ -386,6 +398,24 @@ impl Executor {
         }
     }
 
+    /// Adds to a number without reading it, if its last eight digits are all that changes, and answers with its text.
+    #[inline]
+    fn add_to_text(&mut self, hash: KeyHash, key: &[u8], delta: u64, mut out: Option<&mut Vec<u8>>) -> bool {
+        let Some(place) = self.processor.find(hash, key) else { return false };
+        let text = self.processor.value(place).as_whole();
+        let Some(last) = text.and_then(|text| number::add_to_last(text, delta)) else { return false };
+        self.processor.touch(place);
+        let is_changed = self.processor.change(hash, key, place, |text| {
+            number::replace_last(text, last);
+            if let Some(out) = &mut out {
+                number::push_last(out, text, last);
+                out.extend_from_slice(b"\r\n");
+            }
+        });
+        self.counters.increment_hit_count += u64::from(is_changed);
+        is_changed
+    }
+
     /// Adds to or takes from a number that is kept as text. With `create` (number and time) it begins with
     /// that.
     pub(crate) fn arithmetic(
@@ -396,20 +426,6 @@ impl Executor {
         delta: u64,
         create: Option<(u64, i64)>,
         cas: Option<u64>,
-    ) -> Result<u64, Refusal> {
-        let mut digits = Digits::new(0);
-        self.arithmetic_into((hash, key), is_decrement, delta, create, cas, &mut digits)
-    }
-
-    /// The same, with the new number's digits.
-    fn arithmetic_into(
-        &mut self,
-        (hash, key): (KeyHash, &[u8]),
-        is_decrement: bool,
-        delta: u64,
-        create: Option<(u64, i64)>,
-        cas: Option<u64>,
-        new_digits: &mut Digits,
     ) -> Result<u64, Refusal> {
         let c = &mut self.counters;
         let (hits, misses) = if is_decrement {
@@ -423,8 +439,9 @@ impl Executor {
                 return Err(Refusal::Stored(Stored::NotFound));
             };
             let attributes = Attributes { flags: 0, expiry_s: self.expiry(exptime) };
-            let digits = Digits::new(initial);
-            return match self.processor.store(hash, key, digits.text(), attributes, Condition::Absent) {
+            self.scratch.clear();
+            Digits::new(initial).append_to(&mut self.scratch);
+            return match self.processor.store(hash, key, &self.scratch, attributes, Condition::Absent) {
                 Stored::Done => Ok(initial),
                 other => Err(Refusal::Stored(other)),
             };
@@ -439,12 +456,11 @@ impl Executor {
         let number = number::parse(&text[..end]).ok_or(Refusal::NotNumeric)?;
         *hits += 1;
         let number = if is_decrement { number.saturating_sub(delta) } else { number.wrapping_add(delta) };
-        *new_digits = Digits::new(number);
-        let digits = new_digits.text();
+        let digits = Digits::new(number);
         self.processor.touch(place);
         if digits.len() <= length {
             let write = |bytes: &mut [u8]| {
-                bytes[..digits.len()].copy_from_slice(digits);
+                digits.write_to(bytes);
                 bytes[digits.len()..].fill(b' ');
             };
             return match self.processor.change(hash, key, place, write) {
@@ -452,8 +468,10 @@ impl Executor {
                 false => Err(Refusal::Stored(Stored::NoMemory)),
             };
         }
+        self.scratch.clear();
+        digits.append_to(&mut self.scratch);
         let attributes = self.processor.attributes(place);
-        match self.processor.put(hash, key, digits, attributes, Some(place)) {
+        match self.processor.put(hash, key, &self.scratch, attributes, Some(place)) {
             Stored::Done => Ok(number),
             other => Err(Refusal::Stored(other)),
         }

@@ -385,10 +385,10 @@ impl Executor {
                 if wishes.wants_value {
                     let digits = number::Digits::new(number);
                     out.extend_from_slice(b"VA ");
-                    number::push(out, digits.text().len() as u64);
+                    number::push(out, digits.len() as u64);
                     self.push_flags(command, Some(&facts), out);
                     out.extend_from_slice(b"\r\n");
-                    out.extend_from_slice(digits.text());
+                    digits.append_to(out);
                     out.extend_from_slice(b"\r\n");
                 } else {
                     self.answer(b"HD", command, Some(&facts), out);

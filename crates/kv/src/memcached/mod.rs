@@ -171,6 +171,15 @@ impl Verb {
 }
 
 impl<'a> Command<'a> {
+    /// Room for one.
+    pub const NONE: Command<'static> = Command {
+        verb: Verb::Get { with_cas: false, touch: None },
+        key: &[],
+        value: &[],
+        extra: &[],
+        is_base64: false,
+    };
+
     /// The key as it is stored. `room` is for one that has to be decoded.
     #[inline]
     #[must_use]

@@ -24,6 +24,8 @@ use crate::processor::{KEY_BYTES_MAX, KeyHash};
 
 /// Commands that are looked up together.
 const BATCH: usize = 64;
+/// How many commands before it is executed a command's item is fetched: as many as the processor fetches at once.
+const ITEMS_AHEAD: usize = 12;
 /// With more output than this nothing further is executed until some of it is sent.
 const OUTPUT_BYTES_MAX: usize = 256 * 1024;
 /// With more answers than this on their way from other partitions, likewise: nobody knows how long they are, and whoever asks for long
@@ -112,16 +114,18 @@ pub struct Session {
     is_closing: bool,
 }
 
-/// A command of a batch, and where decoding goes on behind it.
+/// One of a batch: a command, or what needs none.
+#[derive(Clone, Copy)]
 struct Entry<'a> {
-    what: What<'a>,
-    decoder: Decoder,
-    rest: &'a [u8],
+    command: Command<'a>,
+    /// Of the command's key; none if there is nothing to execute.
+    hash: Option<KeyHash>,
+    /// The answer if there is nothing to execute.
+    answer: &'static [u8],
 }
 
-enum What<'a> {
-    Command(Command<'a>, KeyHash),
-    Answer(&'static [u8]),
+impl Entry<'_> {
+    const NONE: Entry<'static> = Entry { command: Command::NONE, hash: None, answer: &[] };
 }
 
 impl Session {
@@ -167,6 +171,7 @@ impl Session {
     }
 
     /// Whether there is too much to send for more to be executed.
+    #[inline]
     #[must_use]
     pub fn is_full(&self) -> bool {
         let waiting_bytes = self.output.len() + self.later_bytes + self.last_bytes();
@@ -241,42 +246,51 @@ impl Session {
                 return progress;
             }
             let (own, count) = router.position();
-            batch.clear();
+            let before = (self.decoder, *input);
+            let mut length = 0;
             let mut other = None;
             let processor = &router.executor().processor;
-            while batch.len() < BATCH {
-                let what = match self.decoder.next(input) {
-                    Decoded::Command(command) => {
+            while length < BATCH {
+                if length == batch.len() {
+                    batch.push(Entry::NONE);
+                }
+                let entry = &mut batch[length];
+                match self.decoder.next(input, &mut entry.command) {
+                    Decoded::Command => {
+                        let command = &entry.command;
                         let hash = if command.is_base64 {
                             processor.hash(command.stored_key(&mut [0; KEY_BYTES_MAX]))
                         } else {
                             processor.hash(command.key)
                         };
                         processor.prefetch(hash);
-                        What::Command(command, hash)
+                        entry.hash = Some(hash);
                     }
-                    Decoded::Answer(answer) => What::Answer(answer),
+                    Decoded::Answer(answer) => (entry.hash, entry.answer) = (None, answer),
                     decoded => {
                         other = Some(decoded);
                         break;
                     }
-                };
-                batch.push(Entry { what, decoder: self.decoder, rest: input });
-            }
-            for entry in &batch {
-                if let What::Command(_, hash) = entry.what {
-                    processor.prefetch_item(hash);
                 }
+                length += 1;
             }
-            for entry in &batch {
-                match &entry.what {
-                    What::Answer(answer) => self.sink().bytes_mut().extend_from_slice(answer),
-                    What::Command(command, hash) => {
+            let (entries, room) = batch.split_at_mut(length);
+            for hash in entries.iter().take(ITEMS_AHEAD).filter_map(|entry| entry.hash) {
+                processor.prefetch_item(hash);
+            }
+            for (at, entry) in entries.iter().enumerate() {
+                if let Some(hash) = entries.get(at + ITEMS_AHEAD).and_then(|ahead| ahead.hash) {
+                    router.executor().processor.prefetch_item(hash);
+                }
+                let command = &entry.command;
+                match entry.hash {
+                    None => self.sink().bytes_mut().extend_from_slice(entry.answer),
+                    Some(hash) => {
                         let partition = if count == 1 { own } else { hash.partition(count) };
-                        if partition == own && self.is_immediate(router, *hash, command) {
+                        if partition == own && self.is_immediate(router, hash, command) {
                             let executor = router.executor();
                             let sink = self.sink();
-                            executor.execute(*hash, command, sink.bytes_mut());
+                            executor.execute(hash, command, sink.bytes_mut());
                             if !executor.sent.is_empty() {
                                 sink.insert(executor.take_sent());
                             }
@@ -285,13 +299,16 @@ impl Session {
                             if partition == own {
                                 self.detour = Some(ticket);
                             }
-                            router.send(partition, ticket, *hash, command);
+                            router.send(partition, ticket, hash, command);
                         }
                     }
                 }
                 if self.is_full() {
                     // What was decoded behind this one will be decoded again.
-                    (self.decoder, *input) = (entry.decoder, entry.rest);
+                    (self.decoder, *input) = before;
+                    for _ in 0..=at {
+                        self.decoder.next(input, &mut { Command::NONE });
+                    }
                     return Progress::Stalled;
                 }
             }
@@ -309,13 +326,14 @@ impl Session {
                     *input = &[];
                     return Progress::Close;
                 }
-                Some(Decoded::Large { command, length, has_line_end }) => {
+                Some(Decoded::Large { length, has_line_end }) => {
+                    let command = &room[0].command;
                     let mut room = [0; KEY_BYTES_MAX];
                     let hash = router.executor().processor.hash(command.stored_key(&mut room));
                     let partition = if count == 1 { own } else { hash.partition(count) };
                     let line_end_bytes = if has_line_end { 2 } else { 0 };
                     self.incoming =
-                        Some(Box::new(Incoming::new(&command, hash, partition, length, line_end_bytes)));
+                        Some(Box::new(Incoming::new(command, hash, partition, length, line_end_bytes)));
                 }
                 Some(decoded) => self.on_other(router, &decoded),
             }
@@ -469,7 +487,7 @@ impl Session {
                 let sum = router.executor().stats();
                 self.gather(router, count, sum, Asked::Limit { megabytes, is_quiet }, None);
             }
-            Decoded::Command(_)
+            Decoded::Command
             | Decoded::Answer(_)
             | Decoded::More(_)
             | Decoded::BinaryQuit(_)

@@ -3,7 +3,6 @@
 use std::ops::AddAssign;
 
 use super::execute::Executor;
-use super::number;
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $field:ident),* $(,)?) => {
@@ -135,8 +134,7 @@ impl Executor {
         mut each: impl FnMut(&str, &str),
     ) -> bool {
         let mut number = |name: &str, value: u64| {
-            let digits = number::Digits::new(value);
-            each(name, std::str::from_utf8(digits.text()).expect("digits"));
+            each(name, &value.to_string());
         };
         match of {
             b"" => {}
@@ -165,8 +163,7 @@ impl Executor {
         each("version", VERSION);
         each("pointer_size", "64");
         let mut number = |name: &str, value: u64| {
-            let digits = number::Digits::new(value);
-            each(name, std::str::from_utf8(digits.text()).expect("digits"));
+            each(name, &value.to_string());
         };
         for (name, value) in [
             ("curr_connections", listener.connection_count),

@@ -78,7 +78,11 @@ fn double_word(bytes: &[u8]) -> u64 {
 }
 
 /// Takes one request off the input. Also says how many bytes of it are to be swallowed after the answer.
-pub(crate) fn decode<'a>(input: &mut &'a [u8], value_bytes_max: usize) -> (Decoded<'a>, Option<u64>) {
+pub(crate) fn decode<'a>(
+    input: &mut &'a [u8],
+    command: &mut Command<'a>,
+    value_bytes_max: usize,
+) -> (Decoded<'a>, Option<u64>) {
     let bytes = *input;
     if bytes.first().is_some_and(|&magic| magic != REQUEST) {
         return (Decoded::Close, None);
@@ -100,7 +104,7 @@ pub(crate) fn decode<'a>(input: &mut &'a [u8], value_bytes_max: usize) -> (Decod
         return (Decoded::Binary(header, TOO_LARGE), Some(body_bytes as u64));
     }
     if value_bytes >= CHUNK_BYTES {
-        return decode_large(input, rest, header, (key_bytes, extra_bytes, value_bytes));
+        return decode_large((input, command), rest, header, (key_bytes, extra_bytes, value_bytes));
     }
     let Some((body, after)) = rest.split_at_checked(body_bytes) else {
         return (Decoded::More(HEADER_BYTES.saturating_add(body_bytes)), None);
@@ -128,7 +132,8 @@ pub(crate) fn decode<'a>(input: &mut &'a [u8], value_bytes_max: usize) -> (Decod
                     && (takes_value || value.is_empty());
                 if is_valid {
                     let verb = Verb::Binary(header);
-                    Decoded::Command(Command { verb, key, value, extra, is_base64: false })
+                    *command = Command { verb, key, value, extra, is_base64: false };
+                    Decoded::Command
                 } else {
                     Decoded::Binary(header, INVALID)
                 }
@@ -141,7 +146,7 @@ pub(crate) fn decode<'a>(input: &mut &'a [u8], value_bytes_max: usize) -> (Decod
 /// The next request, whose value has a mebibyte or more.
 #[cold]
 fn decode_large<'a>(
-    input: &mut &'a [u8],
+    (input, command): (&mut &'a [u8], &mut Command<'a>),
     body: &'a [u8],
     header: Header,
     (key_bytes, extra_bytes, value_bytes): (usize, usize, usize),
@@ -158,8 +163,8 @@ fn decode_large<'a>(
     };
     *input = rest;
     let (extra, key) = front.split_at(extra_bytes);
-    let command = Command { verb: Verb::Binary(header), key, value: &[], extra, is_base64: false };
-    (Decoded::Large { command, length: value_bytes, has_line_end: false }, None)
+    *command = Command { verb: Verb::Binary(header), key, value: &[], extra, is_base64: false };
+    (Decoded::Large { length: value_bytes, has_line_end: false }, None)
 }
 
 /// Appends a response.

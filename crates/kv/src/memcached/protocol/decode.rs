@@ -25,13 +25,11 @@ const BAD_LINE: &[u8] = b"CLIENT_ERROR bad command line format\r\n";
 /// What came out of some bytes.
 #[derive(Debug)]
 pub enum Decoded<'a> {
-    /// A command on a key.
-    Command(Command<'a>),
+    /// A command on a key: it is where the caller wanted it.
+    Command,
     /// A command with a value of a mebibyte or more, which begins with the next byte; behind it comes the end of a line,
-    /// if so told.
+    /// if so told. The command is where the caller wanted it, without its value.
     Large {
-        /// The command, without its value.
-        command: Command<'a>,
         /// Bytes of the value.
         length: usize,
         /// Whether a line ends behind it.
@@ -125,11 +123,27 @@ impl<'a> Iterator for Words<'a> {
         if self.0.is_empty() {
             return None;
         }
-        let end = self.0.iter().position(|&byte| byte == b' ').unwrap_or(self.0.len());
-        let (word, rest) = self.0.split_at(end);
+        let (word, rest) = self.0.split_at(first_space(self.0));
         self.0 = rest;
         Some(word)
     }
+}
+
+/// Where the first space is; the end if there is none. Words are short: eight bytes are looked at together, and no call is worth it.
+#[inline]
+fn first_space(text: &[u8]) -> usize {
+    const ONES: u64 = u64::from_ne_bytes([1; 8]);
+    let (eights, rest) = text.as_chunks();
+    for (at, eight) in eights.iter().enumerate() {
+        let others = u64::from_le_bytes(*eight) ^ (ONES.wrapping_mul(b' '.into()));
+        // The first byte that is zero has its top bit set here, and what comes behind it does not matter.
+        let zero = others.wrapping_sub(ONES) & !others & ONES.wrapping_mul(0x80);
+        if zero != 0 {
+            return at.wrapping_mul(8).wrapping_add(zero.trailing_zeros() as usize / 8);
+        }
+    }
+    let found = rest.iter().position(|&byte| byte == b' ').unwrap_or(rest.len());
+    text.len().saturating_sub(rest.len()).saturating_add(found)
 }
 
 /// Whether bytes may be a key.
@@ -153,8 +167,9 @@ impl Decoder {
     }
 
     /// Takes the next command off `input`. After [`Decoded::More`] call again with the same bytes and those
-    /// that follow.
-    pub fn next<'a>(&mut self, input: &mut &'a [u8]) -> Decoded<'a> {
+    /// that follow. A command on a key is written to `command`, once: copies of what was just written piece by piece cost more
+    /// than the rest.
+    pub fn next<'a>(&mut self, input: &mut &'a [u8], command: &mut Command<'a>) -> Decoded<'a> {
         loop {
             match self.state {
                 State::Unknown => match input.first() {
@@ -164,14 +179,14 @@ impl Decoder {
                 },
                 State::Line => {
                     let before = *input;
-                    let decoded = self.line(input);
+                    let decoded = self.line(input, command);
                     if let (State::Line, Decoded::More(_)) = (self.state, &decoded) {
                         *input = before;
                     }
                     return decoded;
                 }
                 State::Keys { with_cas, touch, key_count } => {
-                    if let Some(decoded) = self.keys(input, with_cas, touch, key_count) {
+                    if let Some(decoded) = self.keys(input, command, with_cas, touch, key_count) {
                         return decoded;
                     }
                 }
@@ -197,7 +212,7 @@ impl Decoder {
                     self.state = if is_binary { State::Binary } else { State::Line };
                 }
                 State::Binary => {
-                    let (decoded, swallow) = binary::decode(input, self.settings.value_bytes_max);
+                    let (decoded, swallow) = binary::decode(input, command, self.settings.value_bytes_max);
                     if let Some(left) = swallow {
                         self.state = State::Swallow { left, is_binary: true };
                     }
@@ -207,13 +222,13 @@ impl Decoder {
         }
     }
 
-    fn line<'a>(&mut self, input: &mut &'a [u8]) -> Decoded<'a> {
+    fn line<'a>(&mut self, input: &mut &'a [u8], command: &mut Command<'a>) -> Decoded<'a> {
         let whole = *input;
         // Lines of keys have no limit, and their keys are taken as they come.
         if let Some((with_cas, touch, rest)) = keys_verb(whole) {
             *input = rest;
             self.state = State::Keys { with_cas, touch, key_count: 0 };
-            return self.next(input);
+            return self.next(input, command);
         }
         let window = whole.get(..LINE_BYTES_MAX).unwrap_or(whole);
         let Some(end) = memchr::memchr(b'\n', window) else {
@@ -229,7 +244,7 @@ impl Decoder {
         let mut words = Words(line);
         let Some(name) = words.next() else { return Decoded::Answer(BAD_LINE) };
         if let [b'm', letter @ (b'g' | b's' | b'd' | b'a' | b'e')] = name {
-            return self.meta(*letter, &mut words, input, whole.len());
+            return self.meta(*letter, &mut words, input, command, whole.len());
         }
         let mode = match name {
             b"set" | b"cas" => Some(Mode::Set),
@@ -240,18 +255,18 @@ impl Decoder {
             _ => None,
         };
         if let Some(mode) = mode {
-            return self.store(mode, name == b"cas", &mut words, input, whole.len());
+            return self.store((mode, name == b"cas"), &mut words, input, command, whole.len());
         }
-        plain(name, &mut words, line)
+        plain(name, &mut words, line, command)
     }
 
     /// `set <key> <flags> <exptime> <bytes> [<cas>] [noreply]`, and the value.
     fn store<'a>(
         &mut self,
-        mode: Mode,
-        is_cas: bool,
+        (mode, is_cas): (Mode, bool),
         words: &mut Words<'a>,
         input: &mut &'a [u8],
+        command: &mut Command<'a>,
         available: usize,
     ) -> Decoded<'a> {
         let mut word = || words.next().unwrap_or_default();
@@ -276,18 +291,20 @@ impl Decoder {
             self.state = State::Swallow { left: value_with_end, is_binary: false };
             let removes = mode == Mode::Set && !is_cas;
             let verb = Verb::Refused { removes, is_memory: false, is_quiet };
-            return Decoded::Command(Command { verb, key, value: &[], extra: &[], is_base64: false });
+            *command = Command { verb, key, value: &[], extra: &[], is_base64: false };
+            return Decoded::Command;
         }
         let length = length as usize;
         if length >= CHUNK_BYTES {
-            let command = Command { verb, key, value: &[], extra: &[], is_base64: false };
-            return Decoded::Large { command, length, has_line_end: true };
+            *command = Command { verb, key, value: &[], extra: &[], is_base64: false };
+            return Decoded::Large { length, has_line_end: true };
         }
         match value(input, length) {
             Value::More(missing) => Decoded::More(available.saturating_add(missing)),
             Value::Bad => Decoded::Answer(b"CLIENT_ERROR bad data chunk\r\n"),
             Value::Whole(value) => {
-                Decoded::Command(Command { verb, key, value, extra: &[], is_base64: false })
+                *command = Command { verb, key, value, extra: &[], is_base64: false };
+                Decoded::Command
             }
         }
     }
@@ -298,6 +315,7 @@ impl Decoder {
         letter: u8,
         words: &mut Words<'a>,
         input: &mut &'a [u8],
+        command: &mut Command<'a>,
         available: usize,
     ) -> Decoded<'a> {
         let Some(key) = words.next() else { return Decoded::Answer(BAD_LINE) };
@@ -330,8 +348,8 @@ impl Decoder {
                     State::Swallow { left: length.saturating_add(VALUE_END.len() as u64), is_binary: false };
                 verb = Verb::Refused { removes: true, is_memory: false, is_quiet: false };
             } else if length as usize >= CHUNK_BYTES {
-                let command = Command { verb, key, value: &[], extra, is_base64 };
-                return Decoded::Large { command, length: length as usize, has_line_end: true };
+                *command = Command { verb, key, value: &[], extra, is_base64 };
+                return Decoded::Large { length: length as usize, has_line_end: true };
             } else {
                 match value(input, length as usize) {
                     Value::More(missing) => return Decoded::More(available.saturating_add(missing)),
@@ -340,13 +358,15 @@ impl Decoder {
                 }
             }
         }
-        Decoded::Command(Command { verb, key, value: value_bytes, extra, is_base64 })
+        *command = Command { verb, key, value: value_bytes, extra, is_base64 };
+        Decoded::Command
     }
 
     /// The next key of a line of keys; `None` if it has ended and there may be more behind it.
     fn keys<'a>(
         &mut self,
         input: &mut &'a [u8],
+        command: &mut Command<'a>,
         with_cas: bool,
         touch: Touch,
         key_count: u32,
@@ -395,7 +415,8 @@ impl Decoder {
         self.state = State::Keys { with_cas, touch, key_count: key_count.saturating_add(1) };
         let touch = if let Touch::At(exptime) = touch { Some(exptime) } else { None };
         let verb = Verb::Get { with_cas, touch };
-        Some(Decoded::Command(Command { verb, key, value: &[], extra: &[], is_base64: false }))
+        *command = Command { verb, key, value: &[], extra: &[], is_base64: false };
+        Some(Decoded::Command)
     }
 }
 
@@ -446,13 +467,14 @@ fn value<'a>(input: &mut &'a [u8], length: usize) -> Value<'a> {
 }
 
 /// Commands of a line that bring no value.
-fn plain<'a>(name: &[u8], words: &mut Words<'a>, line: &[u8]) -> Decoded<'a> {
+fn plain<'a>(name: &[u8], words: &mut Words<'a>, line: &[u8], command: &mut Command<'a>) -> Decoded<'a> {
     let mut word = || words.next().unwrap_or_default();
-    let on_key = |verb, key| {
+    let mut on_key = |verb, key| {
         if !is_key(key) {
             return Decoded::Answer(BAD_LINE);
         }
-        Decoded::Command(Command { verb, key, value: &[], extra: &[], is_base64: false })
+        *command = Command { verb, key, value: &[], extra: &[], is_base64: false };
+        Decoded::Command
     };
     match name {
         b"mn" => Decoded::Answer(b"MN\r\n"),
@@ -542,4 +564,18 @@ fn check_flags(flags: &[u8]) -> Result<(), &'static [u8]> {
 /// The flags of a meta command, in order: letter and token.
 pub(crate) fn flags(extra: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     Words(extra).filter_map(|word| word.split_first().map(|(&letter, token)| (letter, token)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_first_space_is_found(text in prop::collection::vec(prop_oneof![Just(b' '), Just(b'!'), any::<u8>()], 0..40)) {
+            let found = text.iter().position(|&byte| byte == b' ').unwrap_or(text.len());
+            prop_assert_eq!(first_space(&text), found);
+        }
+    }
 }

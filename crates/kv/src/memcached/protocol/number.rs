@@ -35,37 +35,151 @@ pub(crate) fn parse_signed(text: &[u8]) -> Option<i64> {
     }
 }
 
-/// Digits of a number, without allocating.
+/// Digits of a number: in words, the first digit in the lowest byte, to be stored as they are. What is written byte by byte and copied at once
+/// right after costs more than making it.
 pub(crate) struct Digits {
-    bytes: [u8; 20],
-    start: u8,
+    words: [u64; 3],
+    length: usize,
 }
 
 impl Digits {
     #[inline]
     #[expect(
         clippy::arithmetic_side_effects,
-        clippy::indexing_slicing,
-        reason = "a number of 64 bits has at most 20 digits"
+        reason = "one to eight digits in front, and no more than twenty"
     )]
-    pub(crate) fn new(mut number: u64) -> Self {
-        let mut bytes = [0; 20];
-        let mut start = 20;
-        loop {
-            start -= 1;
-            bytes[start] = b'0' + (number % 10) as u8;
-            number /= 10;
-            if number == 0 {
-                break;
-            }
+    pub(crate) fn new(number: u64) -> Self {
+        if number < EIGHT {
+            let (first, length) = without_zeroes(number);
+            return Self { words: [first, 0, 0], length };
         }
-        Self { bytes, start: start as u8 }
+        let (front, last) = (number / EIGHT, eight_digits(number % EIGHT));
+        // What begins behind so many digits, in two words.
+        let behind = |word: u64, digits: usize| {
+            let bits = 8 * digits as u32;
+            (word.checked_shl(bits).unwrap_or(0), word >> (64 - bits))
+        };
+        if front < EIGHT {
+            let (first, length) = without_zeroes(front);
+            let (low, high) = behind(last, length);
+            return Self { words: [first | low, high, 0], length: length + 8 };
+        }
+        let (first, length) = without_zeroes(front / EIGHT);
+        let (low, middle) = behind(eight_digits(front % EIGHT), length);
+        let (upper, high) = behind(last, length);
+        Self { words: [first | low, middle | upper, high], length: length + 16 }
     }
 
+    /// How many there are.
     #[inline]
-    pub(crate) fn text(&self) -> &[u8] {
-        self.bytes.get(usize::from(self.start)..).unwrap_or_default()
+    pub(crate) fn len(&self) -> usize {
+        self.length
     }
+
+    /// Appends them.
+    #[inline]
+    pub(crate) fn append_to(&self, out: &mut Vec<u8>) {
+        let length = out.len().saturating_add(self.length);
+        let [first, more @ ..] = self.words;
+        out.extend_from_slice(&first.to_le_bytes());
+        if self.length > 8 {
+            for word in more {
+                out.extend_from_slice(&word.to_le_bytes());
+            }
+        }
+        out.truncate(length);
+    }
+
+    /// Writes them to the front of `to`, as many as have room.
+    #[inline]
+    pub(crate) fn write_to(&self, to: &mut [u8]) {
+        let Some(to) = to.get_mut(..self.length) else { return };
+        for (to, word) in to.chunks_mut(8).zip(self.words) {
+            let bytes = word.to_le_bytes();
+            match to.first_chunk_mut() {
+                Some(to) => *to = bytes,
+                None => to.iter_mut().zip(bytes).for_each(|(to, byte)| *to = byte),
+            }
+        }
+    }
+}
+
+/// The last digits of a number as text, eight or all of them, once `number` is added: in a word, the last digit in the highest byte, and how many
+/// they are. Only if nothing else of the text changes: it has at most nineteen digits, the first is not 0, and nothing is carried past those eight.
+/// Commands on one counter wait for one another here, so all digits are added at once.
+#[inline]
+#[expect(clippy::arithmetic_side_effects, reason = "at most eight bytes, of two digits and a carry each")]
+pub(crate) fn add_to_last(text: &[u8], number: u64) -> Option<(u64, usize)> {
+    const TO_CARRY: u64 = u64::from_ne_bytes([0xf6; 8]);
+    const TOPS: u64 = u64::from_ne_bytes([0x80; 8]);
+    let (word, count, front) = match text.split_last_chunk::<8>() {
+        Some((front, last)) => (u64::from_be_bytes(*last), 8, front),
+        None => (text.iter().fold(ZEROES, |word, &byte| word << 8 | u64::from(byte)), text.len(), &[][..]),
+    };
+    if front.len() > 11 || !front.iter().all(u8::is_ascii_digit) || number >= EIGHT {
+        return None;
+    }
+    // What is no digit is too small or too large.
+    let others = (word.wrapping_add(u64::from_ne_bytes([0x46; 8])) | word.wrapping_sub(ZEROES)) & TOPS;
+    if others != 0 || matches!(text.first(), None | Some(b'0')) {
+        return None;
+    }
+    let added = eight_digits(number).swap_bytes() - ZEROES;
+    let sum = (word - ZEROES + added).checked_add(TO_CARRY)?;
+    // Bytes that nothing was carried from.
+    let rest = ((sum & TOPS) >> 7) * 0xf6;
+    let sum = sum - rest;
+    let has_more_digits = count < 8 && sum >> (8 * count) != 0;
+    (!has_more_digits).then(|| ((sum + ZEROES).swap_bytes(), count))
+}
+
+/// Replaces the last `count` bytes, eight at most, by the highest of a word.
+#[inline]
+#[expect(clippy::arithmetic_side_effects, reason = "at most eight bytes")]
+pub(crate) fn replace_last(text: &mut [u8], (word, count): (u64, usize)) {
+    if let Some(last) = text.last_chunk_mut() {
+        *last = word.to_le_bytes();
+        return;
+    }
+    let first = word >> (8 * (8 - count.clamp(1, 8)));
+    text.iter_mut().zip(first.to_le_bytes()).for_each(|(to, byte)| *to = byte);
+}
+
+/// Appends what [`replace_last`] has made, without reading bytes that were just written.
+#[inline]
+#[expect(clippy::arithmetic_side_effects, reason = "at most eight bytes")]
+pub(crate) fn push_last(out: &mut Vec<u8>, text: &[u8], (word, count): (u64, usize)) {
+    let front = text.get(..text.len().saturating_sub(8)).unwrap_or_default();
+    out.extend_from_slice(front);
+    let length = out.len().saturating_add(count);
+    out.extend_from_slice(&(word >> (8 * (8 - count.clamp(1, 8)))).to_le_bytes());
+    out.truncate(length);
+}
+
+/// Digits of a number below 10^8 without zeroes in front, and how many they are. The last digit stays, whatever it is.
+#[inline]
+#[expect(clippy::arithmetic_side_effects, reason = "seven zeroes in front at most")]
+const fn without_zeroes(number: u64) -> (u64, usize) {
+    let word = eight_digits(number) - ZEROES;
+    let zeroes = word.trailing_zeros() / 8;
+    let zeroes = if zeroes > 7 { 7 } else { zeroes };
+    ((word + ZEROES) >> (8 * zeroes), 8 - zeroes as usize)
+}
+
+/// Eight digits are below this.
+const EIGHT: u64 = 100_000_000;
+
+const ZEROES: u64 = u64::from_ne_bytes([b'0'; 8]);
+
+/// The eight digits of a number of no more, the first in the lowest byte: halves, then pairs, then single ones, all at once.
+#[inline]
+#[expect(clippy::arithmetic_side_effects, reason = "each part stays within its bits")]
+const fn eight_digits(number: u64) -> u64 {
+    let fours = (number / 10_000) | ((number % 10_000) << 32);
+    let hundreds = ((fours * 10_486) >> 20) & 0x7f_0000_007f;
+    let twos = hundreds | ((fours - 100 * hundreds) << 16);
+    let tens = ((twos * 103) >> 10) & 0x000f_000f_000f_000f;
+    (tens | ((twos - 10 * tens) << 8)) + ZEROES
 }
 
 /// The digit of a number below ten.
@@ -81,7 +195,7 @@ pub(crate) fn push(out: &mut Vec<u8>, number: u64) {
         // Flags and short lengths.
         0..10 => out.push(digit(number)),
         10..100 => out.extend_from_slice(&[digit(number / 10), digit(number % 10)]),
-        _ => out.extend_from_slice(Digits::new(number).text()),
+        _ => Digits::new(number).append_to(out),
     }
 }
 
@@ -163,13 +277,44 @@ mod tests {
 
     proptest! {
         #[test]
-        fn numbers_and_base64_read_back(number: u64, bytes in prop::collection::vec(any::<u8>(), 1..200)) {
-            prop_assert_eq!(parse(Digits::new(number).text()), Some(number));
+        fn numbers_and_base64_read_back(
+            number: u64,
+            shift in 0..64u32,
+            bytes in prop::collection::vec(any::<u8>(), 1..200),
+        ) {
+            let number = number >> shift;
+            let digits = Digits::new(number);
+            let (mut appended, mut written) = (Vec::new(), vec![0; digits.len()]);
+            digits.append_to(&mut appended);
+            digits.write_to(&mut written);
+            prop_assert_eq!(std::str::from_utf8(&appended), Ok(&*number.to_string()));
+            prop_assert_eq!(&written, &appended);
+            prop_assert_eq!(parse(&appended), Some(number));
             let mut text = Vec::new();
             push_base64(&mut text, &bytes);
             let mut back = [0; 200];
             let length = decode_base64(&text, &mut back);
             prop_assert_eq!(length.map(|length| &back[..length]), Some(&bytes[..]));
+        }
+
+        #[test]
+        fn digits_are_added_at_once(number: u64, shift in 0..64u32, more: u64, less in 0..64u32, other: u8, at in 0..20usize) {
+            let (number, more) = (number >> shift, more >> less);
+            let sum = number.checked_add(more).map(|sum| sum.to_string());
+            let mut text = number.to_string().into_bytes();
+            if let Some(last) = add_to_last(&text, more) {
+                replace_last(&mut text, last);
+                prop_assert_eq!(std::str::from_utf8(&text).ok(), sum.as_deref());
+            } else {
+                let is_longer = sum.is_none_or(|sum| sum.len() > text.len());
+                let may_carry = number % EIGHT + more >= EIGHT || more >= EIGHT;
+                prop_assert!(number == 0 || is_longer || text.len() > 19 || may_carry);
+            }
+            if let Some(byte) = text.get_mut(at) {
+                *byte = other;
+                let is_number = text.iter().all(u8::is_ascii_digit) && text[0] != b'0';
+                prop_assert!(is_number || add_to_last(&text, more).is_none());
+            }
         }
 
         #[test]
