@@ -133,8 +133,8 @@ fn fuzz(name: &str, seconds: u64) -> Result<Round> {
         .args([&grown, &corpus(name)])
         .arg(format!("-max_total_time={seconds}"))
         .arg(format!("-artifact_prefix={}/{name}-", found.display()))
-        // An input that takes longer, or more memory, is a finding as well. Profiles of values are off: they take four executions of five.
-        .args(["-timeout=10", "-rss_limit_mb=2048", "-print_final_stats=1"])
+        // An input that takes longer, on a loaded machine, too, or more memory, is a finding as well. Profiles of values are off: they take four executions of five.
+        .args(["-timeout=300", "-rss_limit_mb=2048", "-print_final_stats=1"])
         .stderr(Stdio::piped())
         .spawn()
         .with_context(|| format!("cannot run the fuzzer {name}"))?;
