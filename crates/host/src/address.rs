@@ -420,8 +420,13 @@ impl fmt::Display for Address {
             f.write_str("/")?;
             for char in subsystem.as_str().chars() {
                 match char {
-                    // What would end the name, or be taken for something else.
-                    '%' | '?' | '#' | ' ' | ';' => write!(f, "%{:02x}", u32::from(char))?,
+                    // What would end the name, or be taken for something else or for nothing.
+                    '%' | '?' | '#' | ';' => write!(f, "%{:02x}", u32::from(char))?,
+                    _ if char.is_whitespace() => {
+                        char.encode_utf8(&mut [0; 4])
+                            .bytes()
+                            .try_for_each(|byte| write!(f, "%{byte:02x}"))?;
+                    }
                     _ => fmt::Write::write_char(f, char)?,
                 }
             }
@@ -567,6 +572,10 @@ mod tests {
     fn a_name_with_odd_characters_survives() {
         let address = parse("host").with_subsystem(Nqn::from_wire(b"odd name?100%;x,y#\0").unwrap());
         assert_eq!(address.to_string(), "host/odd%20name%3f100%25%3bx,y%23");
+        assert_eq!(parse(&address.to_string()), address);
+        // A space that does not break, at the end of the text, too.
+        let address = parse("host").with_subsystem(Nqn::from_wire("name\u{a0}\0".as_bytes()).unwrap());
+        assert_eq!(address.to_string(), "host/name%c2%a0");
         assert_eq!(parse(&address.to_string()), address);
         assert_eq!(parse("traddr=host,subnqn=nqn.x:a,b,trsvcid=1").subsystem.unwrap().as_str(), "nqn.x:a,b");
     }
