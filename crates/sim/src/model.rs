@@ -456,7 +456,9 @@ impl Block {
         if this.state == State::NotDone || this.written_ns > now_ns {
             return false;
         }
-        if self.may_be_repeated(this) {
+        // What was read before the write was answered may have been done once before, and replaced.
+        let was_repeated = self.is_replayed && this.state == State::Done && now_ns <= this.end_ns;
+        if was_repeated || self.may_be_repeated(this) {
             return true;
         }
         let is_lone_survivor = this.state == State::Survivor && !this.is_seen;

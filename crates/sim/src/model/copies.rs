@@ -299,6 +299,24 @@ mod tests {
     }
 
     #[test]
+    fn a_write_that_was_sent_again_may_have_been_copied_before_it_was_replaced() {
+        for is_replayed in [true, false] {
+            let mut model = Model::new(2, is_replayed);
+            // Done the first time, copied and replaced; done the second time, answered and read.
+            model.begin_write(0, 1 << 8, 1, 10);
+            model.begin_copy(0, 1, 2, 30);
+            model.end_write(0, 1, 2, 40, false).unwrap();
+            let second = written(&mut model, 3, 50, 60);
+            model.end_write(0, 0, 1, 70, false).unwrap();
+            model.read_content(0, (0, 1 << 8), 80, 90).unwrap();
+            assert_eq!(model.clone().read_content(1, (0, 1 << 8), 80, 90).is_ok(), is_replayed);
+            model.begin_copy(0, 1, 4, 100);
+            model.end_write(0, 1, 4, 110, false).unwrap();
+            assert!(model.read_content(1, (0, second), 120, 130).is_err(), "replaced by then");
+        }
+    }
+
+    #[test]
     fn what_nobody_copied_is_misdirected() {
         let (mut model, value) = copied();
         assert!(model.read_content(1, (1, 1 << 8), 40, 50).is_err());
