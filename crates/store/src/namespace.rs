@@ -141,6 +141,14 @@ pub trait StoreIo {
     fn now_ns(&self) -> u64;
     /// This reactor's buffers.
     fn pool(&self) -> &Pool;
+    /// A buffer for work that others may wait for, though buffers of the pool wait for them: one of the pool, or one that is kept aside.
+    fn take_at_last(&mut self, length: usize) -> Option<Buffer> {
+        self.pool().take(length)
+    }
+    /// A buffer of [`take_at_last`](Self::take_at_last) has done its work.
+    fn give_back(&mut self, buffer: Option<Buffer>) {
+        drop(buffer);
+    }
     /// Starts an operation for a ticket; it comes back through [`Backend::on_completion`] with that ticket. One
     /// operation of a ticket runs at a time. When too many run, it waits for its turn by itself.
     fn start(&mut self, ticket: Ticket, operation: Operation);

@@ -32,6 +32,7 @@ use crate::kv_batch::{self, CollectKey};
 use crate::kv_large::{Arrivals, Intake};
 use crate::message::Message;
 use crate::nvm_io::{compare_failure, failed_pair, status_of};
+use crate::reserve::Reserve;
 use crate::running::{After, Copy, LockNumber, Owner, Running, RunningTable, Step, Supply};
 use crate::shares::{Shares, UNSENT_BYTES_MAX};
 use crate::subsystem::SubsystemId;
@@ -129,10 +130,8 @@ pub(crate) struct Commands {
     /// What lanes hold of the pool, and the commands that hold nothing and wait for some of it.
     pub(crate) shares: Shares,
     pub(crate) queues: StoreQueues,
-    /// A buffer for one transfer, kept out of the pool for commands that others wait for: with data in a capsule, behind
-    /// which nothing of a lane is taken in, or with a buffer of its own already. They end without needing anything
-    /// else, so everything goes on however long hosts leave the pool empty.
-    reserve: Option<Buffer>,
+    /// For commands that others wait for.
+    pub(crate) reserve: Reserve,
     ended: VecDeque<Ended>,
     /// A removed namespace has nothing running any more.
     pub(crate) table_settled: bool,
@@ -158,6 +157,7 @@ pub(crate) struct StoreQueues {
 pub(crate) struct StoreAccess<'a, I> {
     pub(crate) io: &'a mut I,
     pub(crate) queues: &'a mut StoreQueues,
+    pub(crate) reserve: &'a mut Reserve,
     /// Who sees it.
     pub(crate) at: AttachedIndex,
 }
@@ -169,6 +169,14 @@ impl<I: Io<Message>> StoreIo for StoreAccess<'_, I> {
 
     fn pool(&self) -> &Pool {
         self.io.pool()
+    }
+
+    fn take_at_last(&mut self, length: usize) -> Option<Buffer> {
+        self.io.pool().take(length).or_else(|| self.reserve.take(length))
+    }
+
+    fn give_back(&mut self, buffer: Option<Buffer>) {
+        self.reserve.give_back(buffer);
     }
 
     fn start(&mut self, ticket: Ticket, operation: Operation) {
@@ -204,7 +212,7 @@ impl Commands {
             waiting: VecDeque::new(),
             shares: Shares::default(),
             queues: StoreQueues::default(),
-            reserve: None,
+            reserve: Reserve::default(),
             ended: VecDeque::new(),
             table_settled: false,
             collecting: HashMap::new(),
@@ -216,7 +224,7 @@ impl Commands {
 
     /// Sets the reserve aside, before anybody else takes from the pool.
     pub(crate) fn set_aside(&mut self, pool: &Pool) {
-        self.reserve = pool.take(self.limits.transfer_bytes_max as usize);
+        self.reserve.set_aside(pool, self.limits.transfer_bytes_max as usize);
         self.shares.set_pool(pool);
     }
 
@@ -258,19 +266,12 @@ impl Commands {
     pub(crate) fn take_at_last(&mut self, pool: &Pool, length: usize) -> Option<Buffer> {
         let buffer = if self.shares.has_first() { None } else { pool.take(length) };
         self.shares.on_taken(pool);
-        buffer.or_else(|| {
-            let mut buffer = self.reserve.take_if(|buffer| buffer.capacity() >= length)?;
-            buffer.set_len(length);
-            Some(buffer)
-        })
+        buffer.or_else(|| self.reserve.take(length))
     }
 
     /// A buffer that may have been the reserve has done its work.
     pub(crate) fn give_back(&mut self, buffer: Option<Buffer>) {
-        if self.reserve.is_none() {
-            let length = self.limits.transfer_bytes_max as usize;
-            self.reserve = buffer.filter(|buffer| buffer.capacity() >= length);
-        }
+        self.reserve.give_back(buffer);
     }
 
     /// Begins an I/O command with the data of its capsule.
@@ -295,14 +296,14 @@ impl Commands {
             }
         }
         let Some(at) = self.namespace_of(ticket) else { return };
-        let mut access = StoreAccess { io, queues: &mut self.queues, at };
+        let mut access = StoreAccess { io, queues: &mut self.queues, reserve: &mut self.reserve, at };
         self.namespaces.get_mut(at).backend.on_completion(&mut access, ticket, completion);
     }
 
     /// A timer of a ticket rings.
     pub(crate) fn on_timer<I: Io<Message>>(&mut self, io: &mut I, ticket: Ticket) {
         let Some(at) = self.namespace_of(ticket) else { return };
-        let mut access = StoreAccess { io, queues: &mut self.queues, at };
+        let mut access = StoreAccess { io, queues: &mut self.queues, reserve: &mut self.reserve, at };
         self.namespaces.get_mut(at).backend.on_timer(&mut access, ticket);
     }
 
@@ -340,9 +341,7 @@ impl Commands {
         io: &mut I,
         caller: impl Fn(Owner) -> Option<Caller>,
     ) -> bool {
-        if self.reserve.is_none() {
-            self.reserve = io.pool().take(self.limits.transfer_bytes_max as usize);
-        }
+        self.reserve.refill(io.pool());
         for _ in 0..self.waiting.len() {
             let Some(ticket) = self.waiting.pop_front() else { break };
             self.go_on(io, ticket, &caller);
@@ -576,7 +575,7 @@ impl Commands {
         ticket: Ticket,
         request: Request,
     ) {
-        let mut access = StoreAccess { io, queues: &mut self.queues, at };
+        let mut access = StoreAccess { io, queues: &mut self.queues, reserve: &mut self.reserve, at };
         self.namespaces.get_mut(at).backend.start(&mut access, ticket, request);
     }
 

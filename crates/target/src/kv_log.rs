@@ -413,14 +413,14 @@ impl Commands {
     /// Carries on with all logs. Says whether anything came of it.
     pub(crate) fn tend_logs<I: Io<Message>>(&mut self, io: &mut I) -> bool {
         let mut worked = false;
-        let queues = &mut self.queues;
+        let (queues, reserve) = (&mut self.queues, &mut self.reserve);
         let (mut entered, mut left) = (Vec::new(), Vec::new());
         self.namespaces.for_each(|at, attached| {
             let id = attached.id;
             let (Some(desk), Some(logged)) = (attached.desk.as_deref_mut(), attached.backend.logged()) else {
                 return;
             };
-            logged.poll(&mut StoreAccess { io: &mut *io, queues: &mut *queues, at });
+            logged.poll(&mut StoreAccess { io: &mut *io, queues: &mut *queues, reserve: &mut *reserve, at });
             if logged.has_failed() {
                 worked |= !desk.is_idle();
                 desk.give_up(io, logged, id);
@@ -440,7 +440,12 @@ impl Commands {
                 has_run = true;
             }
             if has_run {
-                logged.poll(&mut StoreAccess { io: &mut *io, queues: &mut *queues, at });
+                logged.poll(&mut StoreAccess {
+                    io: &mut *io,
+                    queues: &mut *queues,
+                    reserve: &mut *reserve,
+                    at,
+                });
                 worked = true;
             }
             let settled = logged.settled();

@@ -32,6 +32,7 @@ pub mod namespace_table;
 mod nvm_io;
 pub mod operator;
 pub mod placement;
+mod reserve;
 mod running;
 pub mod server;
 mod serving;

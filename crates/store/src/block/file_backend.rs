@@ -215,7 +215,7 @@ impl FileBackend {
                     Way::Zero => Allocation::Zero,
                     Way::Write => {
                         let block_bytes = self.shared.block_bytes();
-                        let Some(buffer) = zeroes(io.pool(), buffer, length, block_bytes) else {
+                        let Some(buffer) = zeroes(io, buffer, length, block_bytes) else {
                             return io.set_timer(io.now_ns() + BUFFER_WAIT_NS, ticket);
                         };
                         let operation =
@@ -332,13 +332,13 @@ impl FileBackend {
         buffer: Option<Buffer>,
     ) {
         let Some(task) = self.tasks.remove(&ticket) else { return };
-        let is_range = matches!(task.work, Work::Range { .. });
-        // Zeroes that were being written are ours.
-        let buffer = buffer.filter(|_| !is_range);
-        io.reply(ticket, Reply { result, buffer });
-        if is_range {
-            self.on_range_end(io);
+        if !matches!(task.work, Work::Range { .. }) {
+            return io.reply(ticket, Reply { result, buffer });
         }
+        // Zeroes that were being written are ours.
+        io.give_back(buffer);
+        io.reply(ticket, done(result));
+        self.on_range_end(io);
     }
 
     /// An operation has failed for good.
@@ -431,6 +431,7 @@ impl FileBackend {
             // A flush takes the place of what cannot be written durably by itself.
             task.work = Work::Flush;
             task.attempt_count = 0;
+            io.give_back(buffer);
             self.flush(io, ticket);
             return self.on_range_end(io);
         }
@@ -522,15 +523,16 @@ impl Backend for FileBackend {
 }
 
 /// A buffer of zeroes for the next write of a range of `length` bytes: the one used before, or a new one as large as
-/// the pool has.
-fn zeroes(pool: &Pool, used: Option<Buffer>, length: u64, block_bytes: u32) -> Option<Buffer> {
+/// the pool has. A fused pair may wait for the range, and those who keep the pool's buffers for the pair.
+fn zeroes(io: &mut dyn StoreIo, used: Option<Buffer>, length: u64, block_bytes: u32) -> Option<Buffer> {
     let wanted = usize::try_from(length.min(ZEROES_BYTES)).expect("a small number");
     if let Some(mut buffer) = used {
         // It held zeroes up to its old length, and the rest of a range only shrinks.
         buffer.set_len(wanted.min(buffer.len()));
         return Some(buffer);
     }
-    let mut buffer = pool.take(wanted).or_else(|| pool.take(wanted.min(block_bytes as usize)))?;
+    let least = wanted.min(block_bytes as usize);
+    let mut buffer = io.pool().take(wanted).or_else(|| io.take_at_last(least))?;
     buffer.fill(0);
     Some(buffer)
 }

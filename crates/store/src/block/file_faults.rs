@@ -369,6 +369,21 @@ fn zeroes_are_written_in_chunks_and_wait_for_a_buffer() {
 }
 
 #[test]
+fn zeroes_are_written_with_what_is_kept_aside_when_the_pool_is_empty() {
+    let (_, place, mut double) = Double::file(BLOCK * BLOCK_COUNT, BLOCK as u32);
+    place.borrow_mut().fault = Box::new(|_, operation| match operation {
+        Operation::Allocate { .. } => Some(Fault::Error(Errno::OPNOTSUPP)),
+        _ => None,
+    });
+    double.io.reserve = double.io.pool.take(BLOCK_BYTES_MAX);
+    let _all: Vec<_> = std::iter::from_fn(|| double.io.pool.take(1)).collect();
+    for is_durable in [false, true] {
+        assert_eq!(double.run(zeroes(2, 3, is_durable, false)), Ok(vec![]));
+        assert!(double.io.reserve.is_some(), "it is back");
+    }
+}
+
+#[test]
 fn a_range_past_the_end_is_refused_and_changes_nothing() {
     let (store, place, mut double) = Double::file(BLOCK * BLOCK_COUNT, BLOCK as u32);
     store.resize(4 * BLOCK as u64).unwrap();

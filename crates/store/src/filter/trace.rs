@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use reactor::{Completion, Operation, Pool};
+use reactor::{Buffer, Completion, Operation, Pool};
 
 use super::{Filtered, Gate, Kind, Setting, range_of};
 use crate::namespace::{Backend, Geometry, Reply, Request, Store, StoreIo, Ticket};
@@ -127,6 +127,14 @@ impl StoreIo for Watch<'_> {
 
     fn pool(&self) -> &Pool {
         self.io.pool()
+    }
+
+    fn take_at_last(&mut self, length: usize) -> Option<Buffer> {
+        self.io.take_at_last(length)
+    }
+
+    fn give_back(&mut self, buffer: Option<Buffer>) {
+        self.io.give_back(buffer);
     }
 
     fn start(&mut self, ticket: Ticket, operation: Operation) {

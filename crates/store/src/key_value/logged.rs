@@ -60,6 +60,14 @@ impl StoreIo for Beneath<'_> {
         self.io.pool()
     }
 
+    fn take_at_last(&mut self, length: usize) -> Option<Buffer> {
+        self.io.take_at_last(length)
+    }
+
+    fn give_back(&mut self, buffer: Option<Buffer>) {
+        self.io.give_back(buffer);
+    }
+
     fn start(&mut self, ticket: Ticket, operation: Operation) {
         self.io.start(ticket, operation);
     }

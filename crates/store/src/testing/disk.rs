@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
 
-use reactor::{Allocation, Completion, File, Operation, Pool, Timers};
+use reactor::{Allocation, Buffer, Completion, File, Operation, Pool, Timers};
 use rustix::io::Errno;
 
 use super::{Bench, Outcome, Step, begin, outcome_of};
@@ -111,6 +111,8 @@ pub(crate) struct Double {
 pub(crate) struct DiskIo {
     pub(crate) now_ns: u64,
     pub(crate) pool: Pool,
+    /// Kept aside.
+    pub(crate) reserve: Option<Buffer>,
     pub(crate) running: Vec<(Ticket, Operation)>,
     pub(crate) timers: Timers,
     place: Place,
@@ -124,6 +126,16 @@ impl StoreIo for DiskIo {
 
     fn pool(&self) -> &Pool {
         &self.pool
+    }
+
+    fn take_at_last(&mut self, length: usize) -> Option<Buffer> {
+        let mut buffer = self.pool.take(length).or_else(|| self.reserve.take())?;
+        buffer.set_len(length);
+        Some(buffer)
+    }
+
+    fn give_back(&mut self, buffer: Option<Buffer>) {
+        self.reserve = self.reserve.take().or(buffer);
     }
 
     fn start(&mut self, ticket: Ticket, operation: Operation) {
@@ -154,6 +166,7 @@ impl Double {
         let io = DiskIo {
             now_ns: 0,
             pool: Pool::new(16 << 20).unwrap(),
+            reserve: None,
             running: Vec::new(),
             timers: Timers::default(),
             place: Rc::clone(place),
