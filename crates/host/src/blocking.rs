@@ -104,10 +104,12 @@ impl Namespace {
             (association.lane()?, lane_of(LaneClass::Read)?, lane_of(LaneClass::Poll)?);
         let mut lanes = Lanes { default, read, poll };
         // A flush vouches for what was written on any of them.
-        let vouching = Vouching::default();
-        lanes.default.share_vouching(vouching.clone());
-        for lane in [&mut lanes.read, &mut lanes.poll].into_iter().flatten() {
-            lane.share_vouching(vouching.clone());
+        if lanes.read.is_some() || lanes.poll.is_some() {
+            let vouching = Vouching::default();
+            let Lanes { default, read, poll } = &mut lanes;
+            for lane in [Some(default), read.as_mut(), poll.as_mut()].into_iter().flatten() {
+                lane.share_vouching(vouching.clone());
+            }
         }
         Ok(Self {
             lanes,

@@ -60,6 +60,8 @@ struct Lanes<B> {
     drivers: [Drivers<B>; LaneClass::ALL.len()],
     next_id: AtomicU64,
     next_tag: AtomicU32,
+    /// Up to where flushes vouch, on all of them.
+    vouching: Vouching,
 }
 
 /// The lanes of one class, in turn.
@@ -145,7 +147,7 @@ struct Operation<B> {
     slot: Arc<Slot<B>>,
     driver: Post<Message<B>>,
     /// The lanes stay as long as their commands.
-    _lanes: Arc<Lanes<B>>,
+    lanes: Arc<Lanes<B>>,
 }
 
 impl<B> Future for Operation<B> {
@@ -154,7 +156,12 @@ impl<B> Future for Operation<B> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut state = self.slot.lock();
         match std::mem::replace(&mut *state, SlotState::Taken) {
-            SlotState::Done(completion) => Poll::Ready(completion),
+            SlotState::Done(completion) => {
+                if completion.result == Err(Failure::Unflushed) {
+                    self.lanes.vouching.acknowledge();
+                }
+                Poll::Ready(completion)
+            }
             SlotState::Waiting(_) => {
                 *state = SlotState::Waiting(Some(context.waker().clone()));
                 Poll::Pending
@@ -338,8 +345,8 @@ impl<B: DataBuffer + Send + 'static> Namespace<B> {
         }
     }
 
-    /// Makes everything that was written durable. [`Failure::Unflushed`] after a reconnect, once for all lanes: see
-    /// [`reconnect`](crate::reconnect).
+    /// Makes everything that was written durable. [`Failure::Unflushed`] after a reconnect, for all lanes and clones until one that awaits
+    /// it has been told: see [`reconnect`](crate::reconnect).
     ///
     /// # Errors
     /// [`Error::Failed`].
@@ -376,7 +383,7 @@ impl<B: DataBuffer + Send + 'static> Namespace<B> {
 impl<B: DataBuffer + Send + 'static> Lanes<B> {
     /// As many as the association's options say.
     fn new(association: &Association) -> Result<Arc<Self>, Error> {
-        let vouching = Vouching::default();
+        let vouching = Vouching::acknowledged_outside();
         let lanes: Vec<Lane<Window<B>>> = association.every_lane()?;
         let mut drivers = LaneClass::ALL.map(|_| Drivers { posts: Vec::new(), next: AtomicUsize::new(0) });
         for mut lane in lanes {
@@ -395,6 +402,7 @@ impl<B: DataBuffer + Send + 'static> Lanes<B> {
             drivers,
             next_id: AtomicU64::new(0),
             next_tag: AtomicU32::new(0),
+            vouching,
         }))
     }
 
@@ -417,7 +425,7 @@ impl<B: DataBuffer + Send + 'static> Lanes<B> {
 
     fn operation(self: &Arc<Self>, request: &Request<B>, driver: &Post<Message<B>>) -> Operation<B> {
         let (id, slot) = (request.id, Arc::clone(&request.slot));
-        Operation { id, slot, driver: driver.clone(), _lanes: Arc::clone(self) }
+        Operation { id, slot, driver: driver.clone(), lanes: Arc::clone(self) }
     }
 
     fn start(self: &Arc<Self>, command: Command, buffer: Option<Window<B>>) -> Operation<B> {

@@ -81,16 +81,47 @@ pub struct LaneSettings {
 }
 
 /// Up to which association flushes vouch. Shared by lanes whose user is one and the same.
+///
+/// One flush is told of a loss, for all of them; until its user has that answer no other flush may succeed. By default they have it when
+/// the lane hands it out.
 #[derive(Clone, Debug, Default)]
-pub struct Vouching(Arc<AtomicU64>);
+pub struct Vouching {
+    shared: Arc<Vouched>,
+    /// Whoever shares it says when its user has the answer.
+    is_acknowledged_outside: bool,
+}
+
+#[derive(Debug, Default)]
+struct Vouched {
+    /// Flushes vouch in associations up to this one.
+    until: AtomicU64,
+    /// They will, once users have the answers that are on their way to them.
+    answered: AtomicU64,
+}
 
 impl Vouching {
-    fn covers(&self, generation: u64) -> bool {
-        self.0.load(Ordering::Relaxed) >= generation
+    /// One whose users get their answers later than lanes hand them out: [`acknowledge`](Self::acknowledge) says when.
+    pub(crate) fn acknowledged_outside() -> Self {
+        Self { is_acknowledged_outside: true, ..Self::default() }
     }
 
-    fn raise(&self, generation: u64) {
-        self.0.fetch_max(generation, Ordering::Relaxed);
+    /// Nothing was written before this association: by the first of those who share it.
+    fn begin(&self, generation: u64) {
+        let _ = self.shared.until.compare_exchange(0, generation, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    fn covers(&self, generation: u64) -> bool {
+        self.shared.until.load(Ordering::Relaxed) >= generation
+    }
+
+    /// A flush is told that it does not vouch for what was written before this association.
+    fn answer(&self, generation: u64) {
+        self.shared.answered.fetch_max(generation, Ordering::Relaxed);
+    }
+
+    /// A user has such an answer.
+    pub(crate) fn acknowledge(&self) {
+        self.shared.until.fetch_max(self.shared.answered.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 }
 
@@ -188,6 +219,10 @@ pub struct LaneCore<B> {
     queue: HostQueue<Data<B>, Tag>,
     attachment: Option<Arc<Attachment>>,
     vouching: Vouching,
+    /// Other lanes have the same user.
+    is_sharing: bool,
+    /// `done` has a flush that was told of a loss.
+    has_told: bool,
     /// Commands taken and not ended.
     outstanding: u16,
     sequence: u32,
@@ -215,6 +250,8 @@ impl<B: DataBuffer> LaneCore<B> {
             queue: HostQueue::new(settings.offer, settings.depth),
             attachment: None,
             vouching: Vouching::default(),
+            is_sharing: false,
+            has_told: false,
             outstanding: 0,
             sequence: 0,
             waiting: VecDeque::new(),
@@ -230,9 +267,9 @@ impl<B: DataBuffer> LaneCore<B> {
     /// Shares with other lanes up to where flushes vouch.
     pub fn share_vouching(&mut self, vouching: Vouching) {
         if let Some(attachment) = &self.attachment {
-            vouching.raise(attachment.generation);
+            vouching.begin(attachment.generation);
         }
-        self.vouching = vouching;
+        (self.vouching, self.is_sharing) = (vouching, true);
     }
 
     /// Its queue.
@@ -287,9 +324,9 @@ impl<B: DataBuffer> LaneCore<B> {
         if self.phase != Phase::Down {
             return;
         }
-        // A new lane has written nothing that a flush could fail to vouch for.
+        // A new lane has written nothing that a flush could fail to vouch for; those that it shares vouching with may have.
         if self.attachment.is_none() {
-            self.vouching.raise(attachment.generation);
+            self.vouching.begin(attachment.generation);
         }
         let limit = attachment.limits.queue_size(self.settings.depth).1;
         self.queue = HostQueue::new(self.settings.offer, limit);
@@ -399,10 +436,11 @@ impl<B: DataBuffer> LaneCore<B> {
                 Some(pending)
             }
             Fate::End(failure) => {
-                if failure == Failure::Unflushed {
-                    // Whoever flushes has been told of this loss.
+                // Whoever flushes is told of this loss. Another lane, which has not heard of it, may still have writes answered that
+                // are lost with it: then the next association's first flush is what tells.
+                if failure == Failure::Unflushed && !self.is_sharing {
                     let generation = self.attachment.as_ref().map_or(0, |attachment| attachment.generation);
-                    self.vouching.raise(generation + 1);
+                    self.tell(generation + 1);
                 }
                 self.done.push_back(ended(pending, failure));
                 None
@@ -587,11 +625,20 @@ impl<B: DataBuffer> LaneCore<B> {
     }
 
     /// Whether a flush may vouch for everything that was reported done. If not, it is told so now.
-    fn may_flush(&self) -> bool {
+    fn may_flush(&mut self) -> bool {
         let Some(attachment) = &self.attachment else { return true };
-        let may = !attachment.limits.has_volatile_cache || self.vouching.covers(attachment.generation);
-        self.vouching.raise(attachment.generation);
+        let generation = attachment.generation;
+        let may = !attachment.limits.has_volatile_cache || self.vouching.covers(generation);
+        if !may {
+            self.tell(generation);
+        }
         may
+    }
+
+    /// A flush that is done tells of the loss before this association.
+    fn tell(&mut self, generation: u64) {
+        self.vouching.answer(generation);
+        self.has_told = true;
     }
 
     /// Sends what waits, as far as the queue has room.
@@ -696,6 +743,9 @@ impl<B: DataBuffer> LaneCore<B> {
         while let Some(completion) = self.done.pop_front() {
             self.outstanding -= 1;
             sink(completion);
+        }
+        if std::mem::take(&mut self.has_told) && !self.vouching.is_acknowledged_outside {
+            self.vouching.acknowledge();
         }
     }
 

@@ -37,8 +37,12 @@
 //! A write that was reported done sits in the target's volatile cache, if there is one, until it is flushed. If the
 //! target was restarted, that cache is gone, and the host cannot tell a restart from a broken cable. So the first flush
 //! on a lane after a reconnect ends with [`Failure::Unflushed`] and is not sent: **whatever was written without FUA before the
-//! reconnect and not flushed then may be lost, and is to be written again**. The flush after that is an ordinary one. Handles that share
-//! their vouching (the futures handle with all its lanes) are told once.
+//! reconnect and not flushed then may be lost, and is to be written again**. The flush after that is an ordinary one.
+//!
+//! A handle with several lanes (futures, and blocking with read or poll lanes) is told once for all of them: until somebody has that answer no
+//! flush succeeds on any lane, so none vouches for what is lost before it is known to be. A flush that was in flight when the
+//! connection was lost ends with [`Failure::Unflushed`] as well; there the first one after the reconnect does so once more, as
+//! other lanes may have had writes answered meanwhile.
 
 use crate::submit::Failure;
 

@@ -5,22 +5,25 @@
 use std::sync::Arc;
 
 use nvlane_host::keeper::{Keeper, KeeperAction, KeeperSettings, News};
-use nvlane_host::lane_core::{Attachment, LaneAction, LaneCore, LaneSettings};
-use nvlane_host::{Command, Completion, Failure, LinkError, ReconnectSettings, ReplayPolicy};
+use nvlane_host::lane_core::{Attachment, LaneAction, LaneCore, LaneSettings, Vouching};
+use nvlane_host::{Command, Completion, Failure, LinkError, Namespace, ReconnectSettings, ReplayPolicy};
 use proto::controller::Controller;
 use proto::controller_queue::{Event, QueueSettings};
 use proto::handshake::HostOffer;
 use proto::host_controller::ControllerSettings;
+use proto::host_namespaces::{Ids, NamespaceInfo};
 use proto::{ControllerQueue, Piece};
 use wire::fabrics::{ConnectCommand, ConnectResult, PropertyGet, PropertySet};
 use wire::id::{Cntlid, Nsid, Qid};
+use wire::identify::capabilities::Vwc;
 use wire::identify::controller::IdentifyController;
+use wire::identify::namespace::IdentifyNamespace;
 use wire::identify::{Cns, IdentifyCommand};
 use wire::opcode::{AdminOpcode, FabricsType};
 use wire::property::{Cap, Vs};
 use wire::sqe::Sqe;
 use wire::status::Status;
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -288,12 +291,18 @@ struct Laned {
 
 impl Laned {
     fn new() -> Self {
+        Self::attached(1, None)
+    }
+
+    /// In the association of this generation, and with others' vouching.
+    fn attached(generation: u64, vouching: Option<&Vouching>) -> Self {
         let mut identify = IdentifyController::fabrics();
         identify.set_in_capsule_bytes(8192);
+        identify.vwc = Vwc::from_bits(0).with_present(true);
         identify.set_retry_delays_ms([100, 5000, 60_000]);
         let cap = Cap::from_bits(0).with_queue_entries_max(128);
         let attachment = Attachment {
-            generation: 1,
+            generation,
             cntlid: Cntlid::new(1),
             peer: ([192, 0, 2, 1], 4420).into(),
             settings: controller_settings(),
@@ -310,6 +319,9 @@ impl Laned {
             replay: ReplayPolicy::default(),
         };
         let mut core = LaneCore::new(settings);
+        if let Some(vouching) = vouching {
+            core.share_vouching(vouching.clone());
+        }
         core.attach(&Arc::new(attachment), 0);
         let mut lane = Self { core, peer: Peer::new(), now_ns: 0, done: Vec::new(), aborts: 0, losses: 0 };
         lane.step();
@@ -365,6 +377,31 @@ impl Laned {
         self.step();
     }
 
+    /// The connection is lost, and the lane has one of the next association.
+    fn reconnect(&mut self) {
+        self.core.on_lost(LinkError::Association);
+        let before = Attachment::clone(self.core.attachment().unwrap());
+        self.peer = Peer::new();
+        self.core.attach(&Arc::new(Attachment { generation: before.generation + 1, ..before }), self.now_ns);
+        self.step();
+    }
+
+    fn submit_flush(&mut self) {
+        let mut bytes = vec![0; 4096];
+        bytes[..8].copy_from_slice(&1000u64.to_le_bytes());
+        bytes[130] = 12;
+        let (identify, _) = IdentifyNamespace::ref_from_prefix(&bytes).unwrap();
+        let info = NamespaceInfo::of_blocks(Nsid::new(1), &Ids::default(), identify).unwrap();
+        let flush = Namespace::new(info, self.core.attachment().unwrap().limits).unwrap().flush();
+        self.core.submit(flush, None, 9).unwrap();
+    }
+
+    fn flush(&mut self) -> Result<u64, Failure> {
+        self.submit_flush();
+        self.step();
+        self.done.pop().expect("it has ended").result
+    }
+
     fn read(&mut self) {
         let command = Command::raw_from_controller(Sqe::read(Nsid::new(1), 0, 1), 512).read_only();
         self.core.submit(command, Some(vec![0; 512]), 9).unwrap();
@@ -418,11 +455,50 @@ fn what_was_in_flight_is_sent_again_in_its_order() {
     lane.step();
     let write = Command::raw_to_controller(Sqe::write(Nsid::new(1), 0, 1), 512);
     lane.core.submit(write, Some(vec![1; 512]), 20).unwrap();
-    lane.core.on_lost(LinkError::Association);
-    let attachment = Attachment { generation: 2, ..Attachment::clone(lane.core.attachment().unwrap()) };
-    lane.peer = Peer::new();
-    lane.core.attach(&Arc::new(attachment), lane.now_ns);
-    lane.step();
+    lane.reconnect();
     let users: Vec<_> = lane.done.iter().map(|completion| (completion.user, completion.result)).collect();
     assert_eq!(users, (0..21).map(|user| (user, Ok(0))).collect::<Vec<_>>(), "the write had not left");
+}
+
+#[test]
+fn no_flush_succeeds_on_any_lane_until_one_has_told_of_the_loss() {
+    let vouching = Vouching::default();
+    let mut one = Laned::attached(1, Some(&vouching));
+    let mut two = Laned::attached(1, Some(&vouching));
+    assert_eq!((one.flush(), two.flush()), (Ok(0), Ok(0)));
+    one.reconnect();
+    two.reconnect();
+    one.submit_flush();
+    assert!(one.core.has_done(), "it has ended, and nobody knows yet");
+    assert_eq!(two.flush(), Err(Failure::Unflushed));
+    one.step();
+    assert_eq!(one.done.pop().unwrap().result, Err(Failure::Unflushed));
+    assert_eq!((one.flush(), two.flush()), (Ok(0), Ok(0)));
+}
+
+#[test]
+fn a_lane_whose_first_association_is_a_later_one_vouches_for_no_other() {
+    let vouching = Vouching::default();
+    let mut one = Laned::attached(1, Some(&vouching));
+    one.reconnect();
+    let mut two = Laned::attached(2, Some(&vouching));
+    assert_eq!((one.flush(), two.flush()), (Err(Failure::Unflushed), Ok(0)));
+}
+
+#[test]
+fn a_flush_that_was_in_flight_tells_a_lane_alone_and_not_its_neighbours() {
+    let mut alone = Laned::new();
+    alone.submit_flush();
+    alone.reconnect();
+    assert_eq!(alone.done.pop().unwrap().result, Err(Failure::Unflushed));
+    assert_eq!(alone.flush(), Ok(0));
+    let vouching = Vouching::default();
+    let mut one = Laned::attached(1, Some(&vouching));
+    let mut two = Laned::attached(1, Some(&vouching));
+    one.submit_flush();
+    one.reconnect();
+    assert_eq!(one.done.pop().unwrap().result, Err(Failure::Unflushed));
+    // The other lane had a write answered after that, and heard of the loss only then.
+    two.reconnect();
+    assert_eq!((two.flush(), one.flush()), (Err(Failure::Unflushed), Ok(0)));
 }
