@@ -5,13 +5,26 @@ use anyhow::{Result, ensure};
 use crate::command::{cargo, target_dir};
 use crate::deps;
 
+/// The crates, and those of their tests that judge a mutant beside the ones in its files. Each takes a build for each mutant, so what sweeps over
+/// everything and takes longest (`sweep`, `sequences`, `pair`, `models`, `streams`) is left out.
+const CRATES: [(&str, &[&str]); 2] =
+    [("wire", &[]), ("proto", &["transitions", "golden", "host_controller", "host_commands", "hostile"])];
+
+/// What runs test programs: one that takes so many seconds of a processor, where all of its tests take few, is held not to end. The time that passes says
+/// little, as the machine may do other work.
+const RUNNER: &str = "--config=target.'cfg(unix)'.runner=['prlimit','--cpu=20','--']";
+
+/// Mutants that do what the code does, as a pattern of their names, and why.
+const EQUIVALENT: &[(&str, &str)] =
+    &[("replace < with <= in NumberOfQueues::queue_pairs", "the lesser of two equal numbers is either")];
+
 /// Options of `cargo xtask mutants`.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// One part of many, such as 1/20, of mutants all over the crates; without it, all: hours
+    /// One part of many, such as 1/20, of mutants all over each crate; without it, all: hours
     #[arg(long, value_name = "K/N")]
     shard: Option<String>,
-    /// Only mutants of this file; may be said again
+    /// Only mutants of this file, such as crates/wire/src/pdu.rs; may be said again
     #[arg(long, value_name = "PATH")]
     file: Vec<String>,
     /// Mutants tested at once
@@ -19,26 +32,49 @@ pub(crate) struct Options {
     jobs: u32,
 }
 
-/// Mutates `wire` and `proto`, runs the tests of both for each mutant, and shows those that live.
+/// Mutates `wire` and `proto`, runs the crate's own tests for each mutant, and shows those that live.
 ///
 /// # Errors
 /// If the tests fail without a mutation, or a mutant cannot be tested. Mutants that live are no error: docs/testing.md.
 pub(crate) fn run(options: &Options) -> Result<()> {
     deps::install_for_mutants()?;
-    let mut command = cargo(&["mutants", "--package", "nvlane-wire", "--package", "nvlane-proto"]);
-    command.args(["--test-package", "nvlane-wire,nvlane-proto", "--no-shuffle", "--colors", "never"]);
-    command.args(["--output".as_ref(), target_dir().join("mutants").as_os_str()]);
-    command.args(["--jobs".to_owned(), options.jobs.to_string()]);
+    for (name, tests) in CRATES {
+        let directory = format!("crates/{name}/");
+        let files: Vec<_> = options.file.iter().filter(|file| file.contains(&directory)).collect();
+        if options.file.is_empty() || !files.is_empty() {
+            mutate(name, tests, &files, options)?;
+        }
+    }
+    Ok(())
+}
+
+fn mutate(name: &str, tests: &[&str], files: &[&String], options: &Options) -> Result<()> {
+    let mut command =
+        cargo(&["mutants", "--package", &format!("nvlane-{name}"), "--no-shuffle", "--colors", "never"]);
+    command.args(["--output".as_ref(), target_dir().join("mutants").join(name).as_os_str()]);
+    command.args(["--jobs".to_owned(), options.jobs.to_string()]).args(["--timeout", "400"]);
     if let Some(shard) = &options.shard {
         command.args(["--shard", shard, "--sharding", "round-robin"]);
     }
-    for file in &options.file {
+    for file in files {
         command.args(["--file", file]);
     }
-    // A mutant is built oftener than it runs; each copy of the tree is built in a place of its own.
+    for (pattern, _reason) in EQUIVALENT {
+        command.args(["--exclude-re", pattern]);
+    }
+    command.arg("--cargo-arg=--lib");
+    command.args(tests.iter().map(|test| format!("--cargo-arg=--test={test}")));
+    // A mutant is built oftener than it runs.
     command.env("CARGO_PROFILE_DEV_OPT_LEVEL", "0").env("CARGO_PROFILE_DEV_DEBUG", "none");
-    command.args(["--cargo-arg", "--config=profile.dev.package.'*'.opt-level=1"]);
-    command.env("CARGO_INCREMENTAL", "1").env_remove("CARGO_TARGET_DIR");
+    command.args(["--cargo-arg", RUNNER]);
+    command.arg("--cargo-arg=--config=profile.dev.package.'*'.opt-level=1");
+    command.env("CARGO_INCREMENTAL", "1");
+    // One copy of the tree finds what the last run has built; several need a place each.
+    if options.jobs == 1 {
+        command.env("CARGO_TARGET_DIR", target_dir().join("mutants/build"));
+    } else {
+        command.env_remove("CARGO_TARGET_DIR");
+    }
     // Proptest is to find a counterexample, not to shrink it.
     command.env("PROPTEST_MAX_SHRINK_ITERS", "0").env("PROPTEST_CASES", "64");
     let status = command.status()?;

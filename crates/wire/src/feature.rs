@@ -373,6 +373,7 @@ mod tests {
     #[test]
     fn queues_are_counted_from_one() {
         assert_eq!(NumberOfQueues::from_bits(0x0003_0001).queue_pairs(), 2);
+        assert_eq!(NumberOfQueues::from_bits(0x0001_0003).queue_pairs(), 2);
         assert_eq!(NumberOfQueues::pairs(0), NumberOfQueues::pairs(1));
         assert_eq!(NumberOfQueues::pairs(65_536).queue_pairs(), 65_535);
         assert!(NumberOfQueues::pairs(u32::MAX).is_valid());
