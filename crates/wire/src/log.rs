@@ -132,6 +132,14 @@ mod tests {
         expected[48..56].copy_from_slice(&[8, 7, 6, 5, 4, 3, 2, 1]);
         expected[59] = 1;
         assert_eq!(sqe.as_bytes(), expected);
+
+        // The first bytes of a page, without RAE.
+        let sqe = Sqe::get_log_page(Lid::SMART, Nsid::ALL, 512);
+        let mut expected = [0; 64];
+        expected[..8].copy_from_slice(&[0x02, 0x40, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF]);
+        expected[39] = 0x5A;
+        expected[40..44].copy_from_slice(&[0x02, 0, 127, 0]);
+        assert_eq!(sqe.as_bytes(), expected);
     }
 
     #[test]

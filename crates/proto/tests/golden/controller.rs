@@ -6,6 +6,7 @@ use wire::pdu::DataAlignment;
 use wire::status::Status;
 
 use crate::ends::{ControllerEnd, Seen};
+use crate::pdus::Dialect;
 use crate::{assert_bytes, hex};
 
 /// One command as it is delivered.
@@ -184,6 +185,31 @@ fn a_write_in_its_capsule() {
     assert_eq!(data, vec![0xA5; 4096]);
     end.queue.complete(slot, Status::SUCCESS, 0);
     assert_bytes(&end.sent(), "05 00 18 00 18 00 00 00  00*8  01 00 00 00 11 40 00 00");
+}
+
+/// Header of 72 bytes with its digest, padding up to 128, data, its digest: who takes in what is wanted, 1000 bytes at most, stops at each.
+#[test]
+fn what_is_wanted_of_a_capsule_ends_with_each_part() {
+    let dialect = Dialect { digests: 3, alignment: 31 };
+    let mut end = ControllerEnd::plain(dialect);
+    let write = hex("
+        01 40 11 40 01 00 00 00 00*16
+        00*8 C8 05 00 00 00 00 00 01  // in capsule, 1480 bytes
+        08 00 00 00 00 00 00 00 07 00 00 00 00*12
+    ");
+    let pdu = dialect.command(write.try_into().unwrap(), &[0xA5; 1480]);
+    let (first, mut rest) = pdu.split_at(3);
+    assert_eq!(end.queue.wanted_bytes(), 8, "between PDUs, a common header");
+    end.feed(first).unwrap();
+    let mut wanted = Vec::new();
+    while !rest.is_empty() {
+        wanted.push(end.queue.wanted_bytes());
+        let (part, others) = rest.split_at(end.queue.wanted_bytes().min(1000));
+        assert_eq!(end.feed(part).unwrap().len(), usize::from(others.is_empty()));
+        rest = others;
+    }
+    assert_eq!(wanted, [5, 68, 52, 1480, 480, 4]);
+    assert_eq!(end.queue.wanted_bytes(), 8);
 }
 
 /// wire §4.1: the data comes in two H2CData, since 128 KiB is the most in one.

@@ -9,6 +9,7 @@ use wire::sqe::Sqe;
 use wire::status::Status;
 
 use crate::ends::HostEnd;
+use crate::pdus::Dialect;
 use crate::{assert_bytes, hex};
 
 /// A queue that has sent its ICReq and got this answer.
@@ -136,6 +137,29 @@ fn a_write_in_its_capsule() {
     );
     let written = end.complete(&hex("05 00 18 00 18 00 00 00  00*8  01 00 00 00 00 04 00 00"));
     assert_eq!((written.status, written.buffer), (Status::SUCCESS, Some(vec![0xA5; 4096])));
+}
+
+/// Header of 24 bytes with its digest, padding up to 128, data, its digest; then a response: who takes in what is wanted, 1000 bytes at most, stops
+/// at each.
+#[test]
+fn what_is_wanted_of_an_answer_ends_with_each_part() {
+    let dialect = Dialect { digests: 3, alignment: 31 };
+    let mut end = HostEnd::plain(dialect);
+    let cid = end.read(1480);
+    let mut response = [0; 16];
+    response[12..14].copy_from_slice(&cid.to_le_bytes());
+    let answer = [dialect.c2h(cid, 0, &[0x1D; 1480], 0x04), dialect.response(response)].concat();
+    let (first, mut rest) = answer.split_at(3);
+    assert_eq!(end.queue.wanted_bytes(), 8, "between PDUs, a common header");
+    end.feed(first).unwrap();
+    let mut wanted = Vec::new();
+    while !rest.is_empty() {
+        wanted.push(end.queue.wanted_bytes());
+        let (part, others) = rest.split_at(end.queue.wanted_bytes().min(1000));
+        assert_eq!(end.feed(part).unwrap().len(), usize::from(others.is_empty()));
+        rest = others;
+    }
+    assert_eq!(wanted, [5, 20, 100, 1480, 480, 4, 8, 20]);
 }
 
 /// wire §4.1: one byte more than fits, so by R2T; SPDK asks for it in two windows, and takes 8 KiB in one H2CData.
