@@ -63,13 +63,8 @@ pub(crate) fn target() -> MemoryReactor {
         is_shared: false,
         huge_pages: false,
     };
-    let keys = KeyValueSettings {
-        bytes: KEY_MEMORY_BYTES,
-        evicts: true,
-        pair_bytes: 64,
-        item_bytes: 1 << 20,
-        allows_flush: true,
-    };
+    let keys =
+        KeyValueSettings { bytes: KEY_MEMORY_BYTES, evicts: true, item_bytes: 1 << 20, allows_flush: true };
     let stores: [(Nsid, Arc<dyn Store>); 2] = [
         (BLOCKS, Arc::new(MemoryStore::new(&blocks).expect("a little memory"))),
         (KEYS, Arc::new(KeyValueStore::new(keys))),

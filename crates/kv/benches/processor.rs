@@ -8,7 +8,11 @@
 //!   as well as we know how: what memory allows.
 //! - *two arrays*: the same with an array of lines in front that says where to read: what memory allows when
 //!   an index is asked first.
-//! - *batch*: the processor's look-ups in batches.
+//! - *ceiling*: the same table as the server's, looked up in batches with a rolling prefetch; each value is read
+//!   in place. What follows is compared with it.
+//! - *server*: what a connection to memcached's door does between the parsed batch and its answer: 64 commands,
+//!   their buckets fetched, then their items, then each carried out and its answer written.
+//! - *door*: the same with parsing, from a multiget's bytes to the bytes of its answer.
 //! - *single*: one look-up after the other, as fast as the processor overlaps them by itself.
 //! - *dependent*: each look-up waits for the one before, as between two commands of a server.
 
@@ -17,10 +21,52 @@
 use std::hint::black_box;
 use std::time::Instant;
 
+use nvlane_kv::memcached::{
+    Command, DoorSettings, Executor, LargeStore, ListenerStats, Progress, Router, Session, Ticket, Verb,
+};
 use nvlane_kv::{Attributes, Condition, Eviction, KeyHash, Processor, Settings, Stored};
 use reactor::{Lines, prefetch};
 
 const BATCH: usize = 256;
+
+/// Commands that a connection looks up together: as in memcached/session.rs.
+const SERVER_BATCH: usize = 64;
+
+/// Every key as text: no spaces, no control characters.
+const KEY_BYTES: usize = 16;
+
+/// The only partition.
+struct Alone(Executor);
+
+impl Router for Alone {
+    fn executor(&mut self) -> &mut Executor {
+        &mut self.0
+    }
+
+    fn position(&self) -> (usize, usize) {
+        (0, 1)
+    }
+
+    fn send(&mut self, _: usize, _: Ticket, _: KeyHash, _: &Command<'_>) {
+        unreachable!("there is no other partition")
+    }
+
+    fn send_all(&mut self, _: Ticket, _: Option<i64>, _: bool) {
+        unreachable!("nothing is flushed")
+    }
+
+    fn reserve(&mut self, _: usize, _: usize) {
+        unreachable!("no value is that long")
+    }
+
+    fn store_large(&mut self, _: usize, _: Ticket, _: LargeStore) {
+        unreachable!("no value is that long")
+    }
+
+    fn listener_stats(&self) -> ListenerStats {
+        ListenerStats::default()
+    }
+}
 
 struct Random(u64);
 
@@ -34,11 +80,9 @@ impl Random {
     }
 }
 
-fn key(number: u64) -> [u8; 16] {
-    let mut key = [0; 16];
-    key[..8].copy_from_slice(&number.to_le_bytes());
-    key[8..].copy_from_slice(&number.wrapping_mul(0xff51_afd7_ed55_8ccd).to_le_bytes());
-    key
+fn key(number: u64) -> [u8; KEY_BYTES] {
+    let mixed = number.wrapping_mul(0xff51_afd7_ed55_8ccd);
+    std::array::from_fn(|at| b"0123456789abcdef"[(mixed >> (4 * at) & 15) as usize])
 }
 
 /// Keys of one round, made before the clock runs.
@@ -107,6 +151,54 @@ fn batch(processor: &mut Processor, keys: &[[u8; 16]]) -> u64 {
     sums
 }
 
+fn server(executor: &mut Executor, keys: &[[u8; 16]], out: &mut Vec<u8>) -> u64 {
+    let mut answered = 0;
+    let mut hashes = [executor.processor.hash(&[]); SERVER_BATCH];
+    for keys in keys.chunks(SERVER_BATCH) {
+        for (hash, key) in hashes.iter_mut().zip(keys) {
+            *hash = executor.processor.hash(key);
+            executor.processor.prefetch(*hash);
+        }
+        for &hash in &hashes[..keys.len()] {
+            executor.processor.prefetch_item(hash);
+        }
+        for (&hash, key) in hashes.iter().zip(keys) {
+            let verb = Verb::Get { with_cas: false, touch: None };
+            let command = Command { verb, key, value: &[], extra: &[], is_base64: false };
+            executor.execute(hash, &command, out);
+        }
+        answered += out.len() as u64;
+        out.clear();
+    }
+    answered
+}
+
+/// Multigets of a batch each, as bytes.
+fn multigets(keys: &[[u8; 16]]) -> Vec<Vec<u8>> {
+    let line = |keys: &[[u8; 16]]| {
+        let mut line = b"get".to_vec();
+        for key in keys {
+            line.push(b' ');
+            line.extend_from_slice(key);
+        }
+        line.extend_from_slice(b"\r\n");
+        line
+    };
+    keys.chunks(BATCH).map(line).collect()
+}
+
+fn door(alone: &mut Alone, lines: &[Vec<u8>]) -> u64 {
+    let mut session = Session::new(DoorSettings::default());
+    let mut answered = 0;
+    for line in lines {
+        assert_eq!(session.on_bytes(alone, line), Progress::Open);
+        let count = session.output().len();
+        answered += count as u64;
+        session.on_sent(count);
+    }
+    answered
+}
+
 fn single(processor: &mut Processor, keys: &[[u8; 16]]) -> u64 {
     let mut sums = 0;
     for key in keys {
@@ -152,19 +244,16 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-fn main() {
-    let numbers: Vec<u64> = std::env::args().filter_map(|word| word.parse().ok()).collect();
-    let pair_count = numbers.first().copied().unwrap_or(10_000_000);
-    let rounds = numbers.get(1).copied().unwrap_or(15);
-    let memory_bytes =
-        usize::try_from(pair_count * 72 + if pair_count < 1_000_000 { 1 << 20 } else { 0 }).expect("memory");
-    let settings = Settings { memory_bytes, eviction: Eviction::None, ..Settings::default() };
-    let mut processor = Processor::new(settings).expect("memory");
+/// Stores all pairs one after the other, with the index growing, and says how long single stores took.
+fn fill(processor: &mut Processor, pair_count: u64, round: &str) {
     let start = Instant::now();
+    let mut store_ns = Vec::with_capacity(usize::try_from(pair_count).expect("memory"));
     for number in 0..pair_count {
         let key = key(number);
         let hash = processor.hash(&key);
+        let begin = Instant::now();
         let stored = processor.store(hash, &key, &[2; 32], Attributes::default(), Condition::Always);
+        store_ns.push(begin.elapsed().as_nanos() as u32);
         assert_eq!(stored, Stored::Done, "pair {number} of {pair_count} does not fit into 72 bytes each");
     }
     println!(
@@ -173,6 +262,35 @@ fn main() {
         processor.taken_bytes() as f64 / pair_count as f64,
         pair_count as f64 / start.elapsed().as_secs_f64() / 1e6
     );
+    store_ns.sort_unstable();
+    let at = |share: f64| store_ns[((store_ns.len() - 1) as f64 * share) as usize];
+    println!(
+        "{round}: a store took {} ns in the median, 99 % at most {}, 99.9 % {}, 99.99 % {}, all {}",
+        at(0.5),
+        at(0.99),
+        at(0.999),
+        at(0.9999),
+        at(1.0)
+    );
+}
+
+fn main() {
+    let numbers: Vec<u64> = std::env::args().filter_map(|word| word.parse().ok()).collect();
+    let pair_count = numbers.first().copied().unwrap_or(10_000_000);
+    let rounds = numbers.get(1).copied().unwrap_or(15);
+    let memory_bytes =
+        usize::try_from(pair_count * 72 + if pair_count < 1_000_000 { 1 << 20 } else { 0 }).expect("memory");
+    let settings = Settings { memory_bytes, eviction: Eviction::None, ..Settings::default() };
+    let mut alone = Alone(Executor::new(
+        Processor::new(settings).expect("memory"),
+        DoorSettings::default(),
+        1_700_000_000,
+    ));
+    // The second time memory is there already: what is seen then is the index's own.
+    for round in ["memory new", "memory touched before"] {
+        alone.0.processor.clear();
+        fill(&mut alone.0.processor, pair_count, round);
+    }
     let mut lines = Lines::new(usize::try_from(pair_count).expect("memory")).expect("memory");
     lines.bytes_mut().fill(2);
     let mut random = Random(1);
@@ -181,25 +299,32 @@ fn main() {
         let to = (random.next() % pair_count) as u32;
         line.0[..4].copy_from_slice(&to.to_le_bytes());
     }
-    let names = ["array", "two arrays", "batch", "single", "dependent", "put"];
+    let names = ["array", "two arrays", "ceiling", "server", "door", "single", "dependent", "put"];
+    let ceiling = 2;
     let mut rates = vec![Vec::new(); names.len()];
+    let mut out = Vec::with_capacity(1 << 16);
     for _ in 0..rounds {
         let keys = keys(&mut random, pair_count, 400_000);
+        let multigets = multigets(&keys);
         for (which, rates) in rates.iter_mut().enumerate() {
             let start = Instant::now();
+            let processor = &mut alone.0.processor;
             black_box(match which {
-                0 => array(&lines, &processor, &keys),
-                1 => two_arrays(&index, &lines, &processor, &keys),
-                2 => batch(&mut processor, &keys),
-                3 => single(&mut processor, &keys),
-                4 => dependent(&mut processor, &keys),
-                _ => put(&mut processor, &keys),
+                0 => array(&lines, processor, &keys),
+                1 => two_arrays(&index, &lines, processor, &keys),
+                2 => batch(processor, &keys),
+                3 => server(&mut alone.0, &keys, &mut out),
+                4 => door(&mut alone, &multigets),
+                5 => single(processor, &keys),
+                6 => dependent(processor, &keys),
+                _ => put(processor, &keys),
             });
             rates.push(keys.len() as f64 / start.elapsed().as_secs_f64() / 1e6);
         }
     }
     let medians: Vec<f64> = rates.into_iter().map(median).collect();
     for (name, rate) in names.iter().zip(&medians) {
-        println!("{name:10} {rate:7.2} M/s   {:5.1} ns   {:.2} of the array", 1e3 / rate, rate / medians[0]);
+        let times = medians[ceiling] / rate;
+        println!("{name:10} {rate:7.2} M/s   {:5.1} ns   {times:.2} times the ceiling's", 1e3 / rate);
     }
 }

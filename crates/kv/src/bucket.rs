@@ -7,8 +7,11 @@
 //!
 //! A cell of four bytes is empty, the line of an item outside the index, or a part of an *inline pair*: a
 //! small pair that lies in the bucket itself, in two or more neighbouring cells. The tag of its first cell is
-//! the tag of the key, that of the second holds both lengths. A bucket that overflows keeps in its last cell
-//! the line of the next one.
+//! the tag of the key, that of the second holds both lengths.
+//!
+//! A bucket that *overflows* has further entries in the last line of its group, and costs no cell for saying
+//! so. There the tag is which bucket of the group an entry belongs to and five bits of the key's. Such a line
+//! keeps in its last cell where the next one is, once it is full itself.
 
 use reactor::LINE_BYTES;
 
@@ -25,6 +28,10 @@ const KINDS_AT: usize = 12;
 const CELLS_AT: usize = 16;
 /// The bit of the kinds that says that the last cell leads on.
 const CHAINED: u32 = 1 << 31;
+/// The bit that says that there is more in the last line of the group.
+const OVERFLOWS: u32 = 1 << 30;
+/// Bits of a key's tag that the tag has where several buckets' entries lie.
+const SHARED_TAG_BITS: u32 = 5;
 /// One bit per cell. The kinds are two of them: which cells begin an entry, and behind that which are inline.
 const ALL: u32 = (1 << CELL_COUNT) - 1;
 
@@ -37,7 +44,7 @@ pub(crate) enum Kind {
     Item,
     /// The first of an inline pair.
     Inline,
-    /// A further one of an inline pair, or the link to the next bucket.
+    /// A further one of an inline pair, or the link to the next line.
     Rest,
 }
 
@@ -55,6 +62,12 @@ pub(crate) fn inline_cells(key_bytes: usize, value_bytes: usize) -> Option<usize
         return None;
     }
     Some((key_bytes + value_bytes).div_ceil(CELL_BYTES).max(2))
+}
+
+/// The tag of an entry among those that several buckets share: of the bucket in `slot` of its group.
+#[inline]
+pub(crate) fn shared_tag(slot: u32, tag: u8) -> u8 {
+    (slot << SHARED_TAG_BITS) as u8 | tag & ((1 << SHARED_TAG_BITS) - 1)
 }
 
 /// A set of cells, lowest first.
@@ -127,7 +140,22 @@ impl<'a> Bucket<'a> {
         Cells(self.kinds() & ALL)
     }
 
-    /// The line of the next bucket.
+    /// Cells of a line shared by several buckets that begin an entry of the bucket in `slot`.
+    pub(crate) fn entries_of(self, slot: u32) -> Cells {
+        let mut cells = 0;
+        for cell in self.entries() {
+            cells |= u32::from(u32::from(self.tag(cell)) >> SHARED_TAG_BITS == slot) << cell;
+        }
+        Cells(cells)
+    }
+
+    /// Whether the line of the group has entries of this bucket.
+    #[inline]
+    pub(crate) fn overflows(self) -> bool {
+        self.kinds() & OVERFLOWS != 0
+    }
+
+    /// The line behind this one, if several buckets share it.
     #[inline]
     pub(crate) fn next(self) -> Option<u32> {
         (self.kinds() & CHAINED != 0).then(|| self.cell(CELL_COUNT - 1))
@@ -208,7 +236,23 @@ impl BucketMut<'_> {
         self.set_kinds(cell, width, 0, 0);
     }
 
-    /// Links the next bucket, or none. The last cell is empty, or was the link.
+    /// Points the item at `cell` at another line.
+    #[inline]
+    pub(crate) fn set_item(&mut self, cell: usize, line: u32) {
+        let at = CELLS_AT + cell * CELL_BYTES;
+        self.0[at..at + 4].copy_from_slice(&line.to_le_bytes());
+    }
+
+    /// Says whether the line of the group has entries of this bucket.
+    pub(crate) fn set_overflows(&mut self, overflows: bool) {
+        let mut kinds = Bucket(self.0).kinds() & !OVERFLOWS;
+        if overflows {
+            kinds |= OVERFLOWS;
+        }
+        self.0[KINDS_AT..KINDS_AT + 4].copy_from_slice(&kinds.to_le_bytes());
+    }
+
+    /// Links the next line, or none. The last cell is empty, or was the link.
     pub(crate) fn set_next(&mut self, next: Option<u32>) {
         let last = CELL_COUNT - 1;
         // The link is a cell that begins nothing and is inline.
@@ -229,20 +273,21 @@ impl BucketMut<'_> {
         *self.0 = [0; LINE_BYTES];
         let mut to = 0;
         for cell in old.entries() {
-            copy_entry(old, cell, self, to);
+            copy_entry(old, cell, self, to, old.tag(cell));
             to += old.width(cell);
         }
         self.set_next(old.next());
+        self.set_overflows(old.overflows());
     }
 }
 
-/// Copies the entry at `cell` to the empty cells from `to` on.
-pub(crate) fn copy_entry(from: Bucket<'_>, cell: usize, into: &mut BucketMut<'_>, to: usize) {
+/// Copies the entry at `cell` to the empty cells from `to` on, under this tag.
+pub(crate) fn copy_entry(from: Bucket<'_>, cell: usize, into: &mut BucketMut<'_>, to: usize, tag: u8) {
     if from.kind(cell) == Kind::Item {
-        into.put_item(to, from.tag(cell), from.cell(cell));
+        into.put_item(to, tag, from.cell(cell));
     } else {
         let (key, value) = from.inline(cell);
-        into.put_inline(to, from.tag(cell), key, value);
+        into.put_inline(to, tag, key, value);
     }
 }
 
@@ -303,6 +348,28 @@ mod tests {
         assert_eq!(bucket.entries().collect::<Vec<_>>(), [0, 4]);
         assert_eq!(bucket.inline(0).0, b"0123456789abcdef");
         assert_eq!(bucket.cell(4), 99);
+    }
+
+    #[test]
+    fn shared_lines_tell_whose_an_entry_is_and_buckets_overflow_without_a_cell_for_it() {
+        let mut line = [0; LINE_BYTES];
+        let mut bucket = BucketMut(&mut line);
+        bucket.put_item(0, shared_tag(6, 0xff), 1);
+        bucket.put_inline(1, shared_tag(0, 0xff), b"key", b"value");
+        bucket.put_item(3, shared_tag(0, 0xe0), 2);
+        bucket.set_overflows(true);
+        bucket.pack();
+        let view = Bucket(&line);
+        assert!(view.overflows() && view.next().is_none());
+        assert_eq!(view.empty_count(), 8);
+        assert_eq!(view.entries_of(0).collect::<Vec<_>>(), [1, 3]);
+        assert_eq!(view.entries_of(6).collect::<Vec<_>>(), [0]);
+        assert_eq!(view.matches(shared_tag(0, 0x1f)).collect::<Vec<_>>(), [1]);
+        let mut bucket = BucketMut(&mut line);
+        bucket.set_item(3, 9);
+        bucket.set_overflows(false);
+        let view = Bucket(&line);
+        assert!(!view.overflows() && view.cell(3) == 9 && view.tag(3) == shared_tag(0, 0));
     }
 
     #[test]

@@ -254,7 +254,8 @@ proptest! {
         let processor = &mut twins.processor;
         prop_assert_eq!(processor.chunked.taken_bytes(), 0);
         while processor.close_chunk() {}
-        prop_assert_eq!(processor.regions.free_count(), processor.regions.count());
+        // But what the smallest index takes.
+        prop_assert_eq!(processor.regions.free_count() + 1, processor.regions.count());
     }
 }
 

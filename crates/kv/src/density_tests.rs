@@ -1,5 +1,6 @@
 //! What the layout promises: lines touched per operation, bytes per pair.
 
+use crate::index::GROUP_BUCKETS;
 use crate::processor::{Attributes, Condition, Eviction, Processor, Settings, Stored};
 
 /// Lines read per GET and read and written per PUT, at a load of the index.
@@ -8,6 +9,9 @@ struct Touched {
     replace: f64,
     insert: f64,
 }
+
+/// Groups of the index that is filled.
+const GROUPS: u64 = 10_000;
 
 fn key(number: usize, key_bytes: usize, into: &mut [u8; 32]) -> &[u8] {
     let mixed = (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -25,17 +29,15 @@ fn put(processor: &mut Processor, key: &[u8], value: &[u8]) {
     assert_eq!(stored, Stored::Done);
 }
 
-/// Fills a partition of `buckets` lines of index to `load` of its cells with pairs that take `cells` each.
+/// Fills the index to `load` of its buckets' cells with pairs that take `cells` each, and counts the lines that
+/// operations touch, each line once per operation and kind. An operation that writes a line that it has read
+/// counts both; what is written and then read counts once.
 fn measure(key_bytes: usize, value_bytes: usize, cells: usize, load: f64) -> Touched {
-    let settings = Settings {
-        memory_bytes: 40 << 20,
-        pair_bytes: if cells > 1 { 8 } else { key_bytes + value_bytes },
-        eviction: Eviction::None,
-        ..Settings::default()
-    };
+    let settings = Settings { memory_bytes: 48 << 20, eviction: Eviction::None, ..Settings::default() };
     let mut processor = Processor::new(settings).expect("memory");
-    let cell_count = processor.index_bytes() / 64 * 12;
-    let pair_count = (cell_count as f64 * load) as usize / cells;
+    processor.spread_over(GROUPS);
+    let pair_count = (GROUPS * GROUP_BUCKETS * 12) as f64 * load / cells as f64;
+    let pair_count = pair_count as usize;
     let mut room = [0; 32];
     let value = vec![7; value_bytes];
     let last = pair_count / 50;
@@ -64,6 +66,7 @@ fn measure(key_bytes: usize, value_bytes: usize, cells: usize, load: f64) -> Tou
         put(&mut processor, key(number, key_bytes, &mut room), &value);
     }
     let replace = (sum(&processor) - before) / pair_count as f64;
+    assert_eq!(processor.index_bytes() as u64, GROUPS * 512, "the index was to keep its size");
     println!(
         "{key_bytes:2} + {value_bytes:2} bytes, load {load:.2}: GET {get:.3}, PUT {replace:.3}, new PUT {insert:.3}"
     );
@@ -72,13 +75,12 @@ fn measure(key_bytes: usize, value_bytes: usize, cells: usize, load: f64) -> Tou
 
 #[test]
 fn small_pairs_cost_one_line_to_read_and_two_to_write() {
-    for load in [0.25, 0.5, 0.72] {
+    for load in [0.25, 0.5, 0.75] {
         let touched = measure(4, 4, 2, load);
-        assert!(touched.get <= 1.1 && touched.replace <= 2.1 && touched.insert <= 2.3);
+        assert!(touched.get <= 1.1 && touched.replace <= 2.1 && touched.insert <= 2.5);
     }
-    measure(4, 4, 2, 0.75);
     // Wider pairs pack worse.
-    assert!(measure(8, 8, 4, 0.45).get <= 1.1);
+    assert!(measure(8, 8, 4, 0.5).get <= 1.1);
     measure(8, 8, 4, 0.75);
     measure(8, 4, 3, 0.75);
 }

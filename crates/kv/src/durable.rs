@@ -265,10 +265,9 @@ impl Processor {
         self.write_stub(stub, &layout, key, header, flags, value_bytes, place);
         let hash = self.hash(key);
         let entry = self.entry_of(hash, line).expect("an item that is not held is in the index");
-        self.redirect(hash, entry, stub);
+        self.redirect(entry, stub);
         self.free_item(line);
         self.counters.demoted_count += 1;
-        self.change_count += 1;
         true
     }
 

@@ -240,11 +240,10 @@ impl Processor {
             let hash = self.hash_of_item(line);
             let entry = self.entry_of(hash, line).expect("an item that is not held is in the index");
             self.memory.copy(line, to, class.lines() * reactor::LINE_BYTES);
-            self.redirect(hash, entry, to);
+            self.redirect(entry, to);
             self.on_moved(to);
             self.regions.give_back(line);
             self.counters.moved_count += 1;
-            self.change_count += 1;
             if self.regions.use_of(region) == Use::Free {
                 break;
             }

@@ -18,6 +18,9 @@ mod chunked_tests;
 mod density_tests;
 mod durable;
 mod evict;
+#[cfg(test)]
+mod growth_tests;
+mod index;
 mod item;
 pub mod log;
 pub mod memcached;

@@ -3,7 +3,7 @@
 //! ```text
 //! hash ─▶ bucket (one line) ─▶ inline pair                            1 line
 //!               │    └───────▶ item's line ─▶ chunks, extents         1 more, or as many as the value has
-//!               └─ overflow ─▶ next bucket
+//!               └─ overflow ─▶ line of the group
 //! ```
 //!
 //! [`find`](Processor::find) gives a [`Place`], good until the next call that stores, removes or makes room;
@@ -11,6 +11,8 @@
 
 mod chain;
 mod change;
+mod list;
+mod resize;
 mod store;
 
 use std::collections::HashMap;
@@ -19,10 +21,12 @@ use std::io;
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_micro_inline};
 use reactor::CHUNK_BYTES;
 
-use crate::bucket::{Bucket, BucketMut, Kind};
+use self::chain::{shared_line, slot};
+use crate::bucket::{Bucket, BucketMut, Kind, shared_tag};
 use crate::chunked::Chunked;
 use crate::durable::Durable;
 use crate::evict::Hands;
+use crate::index::{GROUP_LINES, Index};
 use crate::item::{
     AWAY, BITS_AT, EXPIRY_AT, FETCHED, HEADER_BYTES, Header, KEY_BYTES_AT, LARGE, Layout, STALE, USES, WIDE,
     WON,
@@ -34,9 +38,10 @@ use crate::value::Value;
 /// Longest key, bytes.
 pub const KEY_BYTES_MAX: usize = 250;
 
-/// Entries that a bucket has in the mean when memory is full. More saves memory, fewer saves look-ups in the
-/// next bucket.
-const ENTRIES_PER_BUCKET: f64 = 10.5;
+/// Lines for what overflows, and lines being moved, that there is room for from the start. More are needed if
+/// the index could not grow for long.
+const SPARE_COUNT: usize = 32;
+const MOVING_COUNT: usize = 8;
 
 /// What is done when memory is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,8 +58,6 @@ pub enum Eviction {
 pub struct Settings {
     /// Memory for index, pairs and the records about them.
     pub memory_bytes: usize,
-    /// Key and value of the pairs to expect, in the mean: decides the share of the index.
-    pub pair_bytes: usize,
     /// The largest pair, key and value, that lies in the index itself.
     pub inline_bytes_max: usize,
     /// What is done when memory is full.
@@ -69,7 +72,6 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             memory_bytes: 64 << 20,
-            pair_bytes: 48,
             inline_bytes_max: 20,
             eviction: Eviction::Clock,
             value_bytes_max: 256 << 20,
@@ -235,13 +237,13 @@ pub struct Processor {
     pub(crate) counters: Counters,
     pub(crate) now_s: u32,
     pub(crate) hands: Hands,
-    /// Grows whenever making room has taken entries away or moved them.
-    pub(crate) change_count: u64,
-    bucket_count: u32,
+    index: Index,
     secrets: RapidSecrets,
     pub(crate) next_cas: u64,
-    /// Lines for the next buckets that overflow.
+    /// Lines for what overflows next.
     spare: Vec<u32>,
+    /// What a resize is moving: empty but then.
+    moving: Vec<[u8; reactor::LINE_BYTES]>,
     pins: HashMap<u32, Pins>,
     pending_count: usize,
     /// What a log has to know, if there is one.
@@ -255,27 +257,27 @@ impl Processor {
     /// What the system says when it refuses the memory.
     pub fn new(settings: Settings) -> io::Result<Self> {
         let memory_bytes = settings.memory_bytes.max(4 * REGION_BYTES);
-        let bucket_count = bucket_count(&settings, memory_bytes);
-        let heap_bytes = memory_bytes.saturating_sub(bucket_count as usize * reactor::LINE_BYTES);
-        let region_count = (heap_bytes / (REGION_BYTES + Regions::RECORD_BYTES)).max(2);
-        let line_count = bucket_count as usize + region_count * REGION_LINES;
+        let region_count = memory_bytes / (REGION_BYTES + Regions::RECORD_BYTES + Index::RECORD_BYTES);
+        let line_count = region_count * REGION_LINES;
         if line_count > u32::MAX as usize {
             let message = "a partition has at most 256 GiB: use more reactors";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
+        let mut regions = Regions::new(region_count);
+        let first_line = regions.take_index().expect("all regions are free");
         Ok(Self {
             memory: Memory::new(line_count)?,
-            regions: Regions::new(bucket_count, region_count),
+            regions,
+            index: Index::new(first_line, region_count),
             chunked: Chunked::new(region_count)?,
             counters: Counters::default(),
             now_s: 1,
             hands: Hands::default(),
-            change_count: 0,
-            bucket_count,
             secrets: RapidSecrets::seed(settings.seed),
             settings,
             next_cas: 1,
-            spare: Vec::with_capacity(2),
+            spare: Vec::with_capacity(SPARE_COUNT),
+            moving: Vec::with_capacity(MOVING_COUNT),
             pins: HashMap::new(),
             pending_count: 0,
             durable: None,
@@ -294,26 +296,23 @@ impl Processor {
         &self.settings
     }
 
-    /// Memory in use: the index, and the regions that are not free.
+    /// Memory in use: the regions that are not free, and what there is to know of all of them.
     #[must_use]
     pub fn used_bytes(&self) -> usize {
         let regions = self.regions.count() - self.regions.free_count() - self.chunked.free_regions();
-        self.bucket_count as usize * reactor::LINE_BYTES
-            + regions * REGION_BYTES
-            + self.regions.count() * Regions::RECORD_BYTES
+        regions * REGION_BYTES + self.regions.count() * (Regions::RECORD_BYTES + Index::RECORD_BYTES)
     }
 
-    /// Bytes of blocks, extents and buckets in use, and of the index.
+    /// Bytes of buckets, blocks, extents and chunks in use.
     #[must_use]
     pub fn taken_bytes(&self) -> usize {
-        (self.bucket_count as usize + self.regions.taken_lines()) * reactor::LINE_BYTES
-            + self.chunked.taken_bytes()
+        self.index_bytes() + self.regions.taken_lines() * reactor::LINE_BYTES + self.chunked.taken_bytes()
     }
 
-    /// Bytes of the buckets that each key has one of.
+    /// Bytes of the buckets, with what they share for what overflows.
     #[must_use]
     pub fn index_bytes(&self) -> usize {
-        self.bucket_count as usize * reactor::LINE_BYTES
+        self.index.group_count() as usize * GROUP_LINES as usize * reactor::LINE_BYTES
     }
 
     /// The lines that operations have touched so far.
@@ -341,28 +340,30 @@ impl Processor {
         KeyHash(rapidhash_v3_micro_inline::<true, false>(key, &self.secrets))
     }
 
-    #[inline]
-    pub(crate) fn bucket_of(&self, hash: KeyHash) -> u32 {
-        (((hash.0 >> 32) * u64::from(self.bucket_count)) >> 32) as u32
+    /// The line of the bucket of a key.
+    #[inline(always)]
+    pub(crate) fn home(&self, hash: KeyHash) -> u32 {
+        self.index.home((hash.0 >> 32) as u32)
     }
 
     /// A key will be looked up: has its bucket fetched.
     #[inline]
     pub fn prefetch(&self, hash: KeyHash) {
-        self.memory.prefetch(self.bucket_of(hash));
+        self.memory.prefetch(self.home(hash));
     }
 
     /// A key will be looked up and its bucket is there by now: has its item fetched, if it has one.
     #[inline]
     pub fn prefetch_item(&self, hash: KeyHash) {
-        let bucket = Bucket(self.memory.peek(self.bucket_of(hash)));
+        let home = self.home(hash);
+        let bucket = Bucket(self.memory.peek(home));
         let mut matches = bucket.matches(hash.tag());
         match matches.next() {
             Some(cell) if bucket.kind(cell) == Kind::Item => self.memory.prefetch(bucket.cell(cell)),
             Some(_) => {}
             None => {
-                if let Some(next) = bucket.next() {
-                    self.memory.prefetch(next);
+                if bucket.overflows() {
+                    self.memory.prefetch(shared_line(home));
                 }
             }
         }
@@ -402,20 +403,37 @@ impl Processor {
 
     #[inline(always)]
     pub(crate) fn locate(&self, hash: KeyHash, key: &[u8]) -> Option<Place> {
-        let tag = hash.tag();
-        let mut node = self.bucket_of(hash);
+        let home = self.home(hash);
+        let bucket = Bucket(self.memory.line(home));
+        let place = self.locate_in(home, bucket, hash.tag(), key);
+        if place.is_none() && bucket.overflows() { self.locate_beyond(home, hash, key) } else { place }
+    }
+
+    #[inline(always)]
+    fn locate_in(&self, node: u32, bucket: Bucket<'_>, tag: u8, key: &[u8]) -> Option<Place> {
+        for cell in bucket.matches(tag) {
+            let (is_it, item) = if bucket.kind(cell) == Kind::Item {
+                let line = bucket.cell(cell);
+                (self.item_has_key(line, key), Some(line))
+            } else {
+                (bucket.inline(cell).0 == key, None)
+            };
+            if is_it {
+                return Some(Place { node, cell: cell as u8, item });
+            }
+        }
+        None
+    }
+
+    /// Looks for a key among what overflows from its bucket.
+    #[cold]
+    fn locate_beyond(&self, home: u32, hash: KeyHash, key: &[u8]) -> Option<Place> {
+        let tag = shared_tag(slot(home), hash.tag());
+        let mut node = shared_line(home);
         loop {
             let bucket = Bucket(self.memory.line(node));
-            for cell in bucket.matches(tag) {
-                let (is_it, item) = if bucket.kind(cell) == Kind::Item {
-                    let line = bucket.cell(cell);
-                    (self.item_has_key(line, key), Some(line))
-                } else {
-                    (bucket.inline(cell).0 == key, None)
-                };
-                if is_it {
-                    return Some(Place { node, cell: cell as u8, item });
-                }
+            if let Some(place) = self.locate_in(node, bucket, tag, key) {
+                return Some(place);
             }
             node = bucket.next()?;
         }
@@ -621,10 +639,15 @@ impl Processor {
 
     fn count_out(&mut self, place: Place) {
         let bytes = match place.item {
-            Some(line) => self.pair_bytes(line),
+            Some(line) => {
+                self.index.used_cells -= 1;
+                self.pair_bytes(line)
+            }
             None => {
                 self.counters.inline_count -= 1;
-                let (key, value) = Bucket(self.memory.line(place.node)).inline(place.cell.into());
+                let bucket = Bucket(self.memory.line(place.node));
+                self.index.used_cells -= bucket.width(place.cell.into()) as u64;
+                let (key, value) = bucket.inline(place.cell.into());
                 key.len() + value.len()
             }
         };
@@ -648,29 +671,10 @@ impl Processor {
     /// Removes the pair at a place from memory.
     pub(crate) fn unlink(&mut self, hash: KeyHash, place: Place) {
         self.count_out(place);
-        self.change_count += 1;
         BucketMut(self.memory.line_mut(place.node)).clear(place.cell.into());
         if let Some(line) = place.item {
             self.free_item(line);
         }
-        if Bucket(self.memory.line(self.bucket_of(hash))).next().is_some() {
-            self.shorten(self.bucket_of(hash));
-        }
+        self.settle(self.home(hash));
     }
-}
-
-/// Buckets for the pairs that fit into memory.
-fn bucket_count(settings: &Settings, memory_bytes: usize) -> u32 {
-    let entry_bytes = reactor::LINE_BYTES as f64 / ENTRIES_PER_BUCKET;
-    let is_inline = settings.pair_bytes <= settings.inline_bytes_max;
-    let item_bytes = if is_inline {
-        // Everything is index: leave a quarter for what is larger after all.
-        return (memory_bytes / reactor::LINE_BYTES * 3 / 4) as u32;
-    } else {
-        let whole = (settings.pair_bytes + HEADER_BYTES).min(REGION_BYTES);
-        crate::regions::Class::of(whole).expect("at most a region").lines() * reactor::LINE_BYTES
-    };
-    // A chain's further buckets come from the regions.
-    let pairs = memory_bytes as f64 / (item_bytes as f64 + entry_bytes * 1.26);
-    ((pairs / ENTRIES_PER_BUCKET) as u32).max(16)
 }

@@ -36,7 +36,9 @@ pub(crate) enum Use {
     Free,
     /// Items of a class.
     Items(Class),
-    /// Buckets that others lead on to.
+    /// The index.
+    Index,
+    /// Lines for what the index has no room for.
     Buckets,
     /// A part of a large value.
     Extent,
@@ -63,7 +65,6 @@ struct Region {
 /// All regions of a partition.
 pub(crate) struct Regions {
     regions: Vec<Region>,
-    first_line: u32,
     free: Vec<u32>,
     /// Heads of the lists of regions with free blocks, by list number.
     open: [u32; LIST_COUNT],
@@ -115,7 +116,7 @@ impl Use {
         match self {
             Self::Items(class) => class.0.into(),
             Self::Buckets => BUCKET_LIST,
-            Self::Free | Self::Extent => unreachable!("not cut into blocks"),
+            Self::Free | Self::Index | Self::Extent => unreachable!("not cut into blocks"),
         }
     }
 
@@ -131,8 +132,8 @@ impl Regions {
     /// Bytes that one region's record takes.
     pub(crate) const RECORD_BYTES: usize = size_of::<Region>() + size_of::<u32>();
 
-    /// `count` free regions, the first of which begins at `first_line`.
-    pub(crate) fn new(first_line: u32, count: usize) -> Self {
+    /// `count` free regions.
+    pub(crate) fn new(count: usize) -> Self {
         let region = || Region {
             use_: Use::Free,
             free_count: 0,
@@ -146,7 +147,6 @@ impl Regions {
         };
         Self {
             regions: (0..count).map(|_| region()).collect(),
-            first_line,
             free: (0..u32::try_from(count).expect("counted in 32 bits")).rev().collect(),
             open: [NONE; LIST_COUNT],
             members: std::array::from_fn(|_| Vec::new()),
@@ -180,13 +180,13 @@ impl Regions {
     /// The region of a line.
     #[inline]
     pub(crate) fn region_of(&self, line: u32) -> u32 {
-        (line - self.first_line) / REGION_LINES as u32
+        line / REGION_LINES as u32
     }
 
     /// The first line of a region.
     #[inline]
     pub(crate) fn first_line(&self, region: u32) -> u32 {
-        self.first_line + region * REGION_LINES as u32
+        region * REGION_LINES as u32
     }
 
     /// Takes a block for an item of `class`.
@@ -304,6 +304,26 @@ impl Regions {
             self.regions[moved as usize].member_at = at;
         }
         self.free.push(index);
+    }
+
+    /// Lines in use that lead on from the index.
+    pub(crate) fn bucket_lines(&self) -> usize {
+        self.members[BUCKET_LIST].len() * REGION_LINES - self.free_blocks[BUCKET_LIST]
+    }
+
+    /// Takes a whole region for the index: its first line.
+    pub(crate) fn take_index(&mut self) -> Option<u32> {
+        let region = self.pop_free()?;
+        self.regions[region as usize].use_ = Use::Index;
+        Some(self.first_line(region))
+    }
+
+    /// Gives a region of the index back.
+    pub(crate) fn give_back_index(&mut self, first_line: u32) {
+        let region = self.region_of(first_line);
+        debug_assert_eq!(self.use_of(region), Use::Index);
+        self.regions[region as usize].use_ = Use::Free;
+        self.free.push(region);
     }
 
     /// Takes a whole region for a part of a large value.
@@ -473,7 +493,7 @@ mod tests {
         /// Blocks never overlap, and what is given back merges into whole regions.
         #[test]
         fn blocks_never_overlap(steps in prop::collection::vec((any::<bool>(), 1usize..70_000), 1..400)) {
-            let mut regions = Regions::new(100, 8);
+            let mut regions = Regions::new(8);
             let mut lines: HashMap<u32, u32> = HashMap::new();
             let mut held: Vec<(u32, usize)> = Vec::new();
             for (take, size) in steps {
@@ -481,7 +501,7 @@ mod tests {
                     let class = Class::of(size.min(REGION_BYTES)).unwrap();
                     if let Some(line) = regions.take(class) {
                         for at in line..line + class.lines() as u32 {
-                            prop_assert!((100..100 + 8 * 1024).contains(&at));
+                            prop_assert!((0..8 * 1024).contains(&at));
                             prop_assert!(lines.insert(at, line).is_none());
                         }
                         held.push((line, class.lines()));

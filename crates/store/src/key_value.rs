@@ -28,8 +28,6 @@ pub struct KeyValueSettings {
     pub bytes: u64,
     /// Whether pairs that nobody uses make room for others.
     pub evicts: bool,
-    /// Bytes of key and value to expect, in the mean.
-    pub pair_bytes: u32,
     /// The longest value that memcached's clients may store.
     pub item_bytes: u32,
     /// Whether memcached's clients may remove everything at once.
@@ -77,7 +75,6 @@ impl Store for KeyValueStore {
         let count = self.reactor_count.load(Ordering::Acquire).max(1) as u64;
         let processor = Processor::new(Settings {
             memory_bytes: usize::try_from(self.settings.bytes / count).unwrap_or(usize::MAX),
-            pair_bytes: self.settings.pair_bytes as usize,
             eviction: if self.settings.evicts { Eviction::Clock } else { Eviction::None },
             seed: self.seed,
             ..Settings::default()

@@ -9,7 +9,6 @@
 //!         | readonly             writes are refused
 //!         | huge                 (ram) huge pages, if there are any
 //!         | evict=none           (kv:ram) nothing makes room for what is new; else what is not used does
-//!         | pair=BYTES           (kv) key and value to expect in the mean: decides the share of the index
 //!         | item=SIZE            (kv) the longest value that memcached's clients may store: 1M unless told, at most 256M
 //!         | flush                (kv) memcached's clients may remove everything at once, with flush_all
 //!         | memory=SIZE          (kv:file) RAM for the index and what is used; else a quarter of the file
@@ -89,8 +88,6 @@ pub enum Source {
         bytes: u64,
         /// Whether pairs that nobody uses make room for others.
         evicts: bool,
-        /// Bytes of key and value to expect, in the mean.
-        pair_bytes: u32,
         /// The longest value that memcached's clients may store.
         item_bytes: u32,
         /// Whether memcached's clients may remove everything at once.
@@ -106,8 +103,6 @@ pub enum Source {
         memory_bytes: Option<u64>,
         /// When answers leave.
         sync: Sync,
-        /// Bytes of key and value to expect, in the mean.
-        pair_bytes: u32,
         /// The longest value that memcached's clients may store.
         item_bytes: u32,
         /// Whether memcached's clients may remove everything at once.
@@ -156,8 +151,8 @@ impl Spec {
                 Arc::new(MemoryStore::new(&settings)?)
             }
             Source::Null { bytes } => Arc::new(NullStore::new(*bytes, block_bytes, is_read_only)?),
-            &Source::KeyValue { bytes, evicts, pair_bytes, item_bytes, allows_flush } => {
-                let settings = KeyValueSettings { bytes, evicts, pair_bytes, item_bytes, allows_flush };
+            &Source::KeyValue { bytes, evicts, item_bytes, allows_flush } => {
+                let settings = KeyValueSettings { bytes, evicts, item_bytes, allows_flush };
                 return Ok(Arc::new(KeyValueStore::new(settings)));
             }
             Source::File { path, bytes } | Source::KeyValueFile { path, bytes, .. } => {
@@ -167,18 +162,9 @@ impl Spec {
         };
         let store = self.filters.iter().fold(store, |below, filter| filter.over(below));
         Ok(match &self.source {
-            &Source::KeyValueFile {
-                ref path,
-                memory_bytes,
-                sync,
-                pair_bytes,
-                item_bytes,
-                allows_flush,
-                ..
-            } => {
+            &Source::KeyValueFile { ref path, memory_bytes, sync, item_bytes, allows_flush, .. } => {
                 let path = path.clone();
-                let settings =
-                    KeyValueFileSettings { path, memory_bytes, sync, pair_bytes, item_bytes, allows_flush };
+                let settings = KeyValueFileSettings { path, memory_bytes, sync, item_bytes, allows_flush };
                 Arc::new(KeyValueFile::new(settings, store))
             }
             _ => store,
@@ -191,9 +177,6 @@ const TIME_UNITS: [(&str, u64); 3] = [("s", 1_000_000), ("ms", 1000), ("us", 1)]
 
 /// When answers leave, by name.
 const SYNCS: [(&str, Sync); 3] = [("always", Sync::Always), ("batch", Sync::Batch), ("none", Sync::None)];
-
-/// Key and value, where nothing is said of them.
-const PAIR_BYTES_DEFAULT: u32 = 48;
 
 #[cfg(test)]
 mod tests {
@@ -212,30 +195,20 @@ mod tests {
         prop_oneof![
             (bytes(), any::<bool>()).prop_map(|(bytes, huge_pages)| Source::Memory { bytes, huge_pages }),
             bytes().prop_map(|bytes| Source::Null { bytes }),
-            (bytes(), any::<bool>(), 1u32..=1 << 28, 1024u32..=1 << 28, any::<bool>()).prop_map(
-                |(bytes, evicts, pair_bytes, item_bytes, allows_flush)| Source::KeyValue {
+            (bytes(), any::<bool>(), 1024u32..=1 << 28, any::<bool>()).prop_map(
+                |(bytes, evicts, item_bytes, allows_flush)| Source::KeyValue {
                     bytes,
                     evicts,
-                    pair_bytes,
                     item_bytes,
                     allows_flush
                 }
             ),
             (path(), option::of(bytes())).prop_map(|(path, bytes)| Source::File { path, bytes }),
-            (path(), option::of(bytes()), option::of(bytes()), 0..SYNCS.len(), 1u32..=1 << 28).prop_map(
-                |(path, bytes, memory_bytes, sync, pair_bytes)| {
+            (path(), option::of(bytes()), option::of(bytes()), 0..SYNCS.len(), 1024u32..=1 << 28).prop_map(
+                |(path, bytes, memory_bytes, sync, item_bytes)| {
                     let sync = SYNCS[sync].1;
-                    let allows_flush = pair_bytes % 2 == 0;
-                    let item_bytes = if pair_bytes % 3 == 0 { ITEM_BYTES_DEFAULT } else { 1 << 20 };
-                    Source::KeyValueFile {
-                        path,
-                        bytes,
-                        memory_bytes,
-                        sync,
-                        pair_bytes,
-                        item_bytes,
-                        allows_flush,
-                    }
+                    let allows_flush = item_bytes % 2 == 0;
+                    Source::KeyValueFile { path, bytes, memory_bytes, sync, item_bytes, allows_flush }
                 }
             ),
             path().prop_map(|path| Source::Device { path }),
@@ -425,7 +398,7 @@ mod tests {
             "kv:1G",
             "kv:ram:1G?lba=512",
             "kv:ram:1G?evict=some",
-            "ram:1G?pair=48",
+            "ram:1G?evict=none",
         ];
         let messages: Vec<String> =
             wrong.iter().map(|text| text.parse::<Spec>().unwrap_err().to_string()).collect();
@@ -480,9 +453,9 @@ mod tests {
         namespace 'ram:1G?trace=on', character 14: trace takes no value
         namespace 'ram:1G?trace&&trace', character 14: expected an option
         namespace 'kv:1G', character 4: expected ram:SIZE or file:PATH, as in kv:ram:4G
-        namespace 'kv:ram:1G?lba=512', character 11: only evict, pair, item, flush and uuid go with kv:ram:
+        namespace 'kv:ram:1G?lba=512', character 11: only evict, item, flush and uuid go with kv:ram:
         namespace 'kv:ram:1G?evict=some', character 17: expected none or unused
-        namespace 'ram:1G?pair=48', character 8: only kv: has keys and values
+        namespace 'ram:1G?evict=none', character 8: only kv: has keys and values
         "#);
     }
 

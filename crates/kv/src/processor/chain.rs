@@ -1,25 +1,132 @@
-//! The index: chains of buckets, how they grow and shrink, and what is in them.
+//! The buckets of the index: room in them for an entry, what overflows from them and comes back, and which
+//! entry leads to an item.
+
+use reactor::LINE_BYTES;
 
 use super::{Eviction, KeyHash, Place, Processor};
-use crate::bucket::{Bucket, BucketMut, CELL_COUNT, Kind, copy_entry};
+use crate::bucket::{Bucket, BucketMut, CELL_COUNT, Kind, copy_entry, shared_tag};
 use crate::evict::Hands;
+use crate::index::{INDEX_LINES_MIN, Index, OVERFLOW_SLOT};
 use crate::regions::Regions;
 
+/// Room for an entry.
+#[derive(Clone, Copy)]
+pub(super) struct Cell {
+    pub(super) node: u32,
+    pub(super) cell: usize,
+    /// The tag of the key there.
+    pub(super) tag: u8,
+}
+
+/// The line for what overflows from the bucket at `home`.
+#[inline]
+pub(super) fn shared_line(home: u32) -> u32 {
+    home | OVERFLOW_SLOT
+}
+
+/// Which bucket of its group the one at `home` is.
+#[inline]
+pub(super) fn slot(home: u32) -> u32 {
+    home & OVERFLOW_SLOT
+}
+
 impl Processor {
-    /// Moves entries of a chain forward as far as they fit, and lets go of buckets that are empty then.
+    /// So many neighbouring empty cells of a line, which is packed for them if need be.
+    fn empty_cells(&mut self, node: u32, width: usize) -> Option<usize> {
+        let bucket = Bucket(self.memory.line(node));
+        if let Some(cell) = bucket.find_empty(width) {
+            return Some(cell);
+        }
+        if bucket.empty_count() < width {
+            return None;
+        }
+        let mut bucket = BucketMut(self.memory.line_mut(node));
+        bucket.pack();
+        Bucket(bucket.0).find_empty(width)
+    }
+
+    /// So many neighbouring empty cells where an entry of the key may lie; else the last line where it might.
+    fn free_cells(&mut self, hash: KeyHash, width: usize) -> Result<Cell, u32> {
+        let home = self.home(hash);
+        if let Some(cell) = self.empty_cells(home, width) {
+            return Ok(Cell { node: home, cell, tag: hash.tag() });
+        }
+        let mut node = shared_line(home);
+        loop {
+            if let Some(cell) = self.empty_cells(node, width) {
+                if !Bucket(self.memory.line(home)).overflows() {
+                    BucketMut(self.memory.line_mut(home)).set_overflows(true);
+                }
+                return Ok(Cell { node, cell, tag: shared_tag(slot(home), hash.tag()) });
+            }
+            match Bucket(self.memory.line(node)).next() {
+                Some(next) => node = next,
+                None => return Err(node),
+            }
+        }
+    }
+
+    /// So many neighbouring empty cells for an entry of a key, which has none.
+    pub(super) fn cells(&mut self, hash: KeyHash, width: usize) -> Option<Cell> {
+        self.tend_index();
+        loop {
+            let last = match self.free_cells(hash, width) {
+                Ok(cell) => return Some(cell),
+                Err(last) => last,
+            };
+            // What follows may take entries away where room is looked for: look again.
+            if let Some(line) = self.spare.pop() {
+                self.lengthen(last, line);
+                continue;
+            }
+            match self.take_bucket_line() {
+                Some(line) => self.spare.push(line),
+                None if self.settings.eviction == Eviction::Clock => self.evict_from_bucket(hash),
+                None => return None,
+            }
+        }
+    }
+
+    /// The same for an entry that a resize moves. The lines that this may need are at hand.
+    pub(super) fn cells_moved(&mut self, hash: KeyHash, width: usize) -> Cell {
+        loop {
+            match self.free_cells(hash, width) {
+                Ok(cell) => return cell,
+                Err(last) => {
+                    let line = self.spare.pop().expect("set aside before the bucket was emptied");
+                    self.lengthen(last, line);
+                }
+            }
+        }
+    }
+
+    /// Makes `line` the one behind `node`, the last that is shared.
+    fn lengthen(&mut self, node: u32, line: u32) {
+        *self.memory.line_mut(line) = [0; LINE_BYTES];
+        let before = *self.memory.line(node);
+        let old = Bucket(&before);
+        let last = CELL_COUNT - 1;
+        // Whatever lies in the last cell makes way for the link.
+        if old.kind(last) != Kind::Empty {
+            let cell = old.entries().last().expect("something begins before the last cell");
+            copy_entry(old, cell, &mut BucketMut(self.memory.line_mut(line)), 0, old.tag(cell));
+            BucketMut(self.memory.line_mut(node)).clear(cell);
+        }
+        BucketMut(self.memory.line_mut(node)).set_next(Some(line));
+    }
+
+    /// Moves entries of shared lines forward as far as they fit, and lets go of lines that are empty then.
     pub(super) fn shorten(&mut self, mut node: u32) {
         while let Some(next) = Bucket(self.memory.line(node)).next() {
             let from = *self.memory.line(next);
-            let mut moved = false;
-            for cell in Bucket(&from).entries() {
-                let width = Bucket(&from).width(cell);
-                if let Some(to) = Bucket(self.memory.line(node)).find_empty(width) {
-                    copy_entry(Bucket(&from), cell, &mut BucketMut(self.memory.line_mut(node)), to);
+            let from = Bucket(&from);
+            for cell in from.entries() {
+                if let Some(to) = Bucket(self.memory.line(node)).find_empty(from.width(cell)) {
+                    let mut into = BucketMut(self.memory.line_mut(node));
+                    copy_entry(from, cell, &mut into, to, from.tag(cell));
                     BucketMut(self.memory.line_mut(next)).clear(cell);
-                    moved = true;
                 }
             }
-            self.change_count += u64::from(moved);
             let rest = Bucket(self.memory.line(next));
             if rest.entries().next().is_some() {
                 node = next;
@@ -31,81 +138,70 @@ impl Processor {
         }
     }
 
-    /// So many neighbouring empty cells in the chain of a key, which has none of its own.
-    pub(super) fn cells(&mut self, hash: KeyHash, width: usize) -> Option<(u32, usize)> {
-        let first = self.bucket_of(hash);
+    /// An entry of a bucket is gone: others of it come back from the shared lines as far as they fit.
+    #[inline]
+    pub(super) fn settle(&mut self, home: u32) {
+        if Bucket(self.memory.line(home)).overflows() {
+            self.bring_back(home);
+        }
+    }
+
+    #[cold]
+    fn bring_back(&mut self, home: u32) {
+        let mut node = shared_line(home);
+        let mut is_left = false;
         loop {
-            let mut node = first;
-            loop {
-                let bucket = Bucket(self.memory.line(node));
-                if let Some(cell) = bucket.find_empty(width) {
-                    return Some((node, cell));
-                }
-                if bucket.empty_count() >= width {
-                    let mut bucket = BucketMut(self.memory.line_mut(node));
-                    bucket.pack();
-                    let cell = Bucket(bucket.0).find_empty(width)?;
-                    return Some((node, cell));
-                }
-                match bucket.next() {
-                    Some(next) => node = next,
-                    None => break,
-                }
+            let from = *self.memory.line(node);
+            let from = Bucket(&from);
+            for cell in from.entries_of(slot(home)) {
+                let Some(to) = self.empty_cells(home, from.width(cell)) else {
+                    is_left = true;
+                    continue;
+                };
+                let tag = self.hash_of_entry(from, cell).tag();
+                copy_entry(from, cell, &mut BucketMut(self.memory.line_mut(home)), to, tag);
+                BucketMut(self.memory.line_mut(node)).clear(cell);
             }
-            // What follows may take entries of this very chain away: look again.
-            if let Some(line) = self.spare.pop() {
-                self.lengthen(node, line);
-                continue;
-            }
-            match self.take_bucket_line() {
-                Some(line) => self.spare.push(line),
-                None if self.settings.eviction == Eviction::Clock => self.evict_from_bucket(first),
-                None => return None,
+            match from.next() {
+                Some(next) => node = next,
+                None => break,
             }
         }
-    }
-
-    /// Makes `line` the bucket after `node`, the last of its chain.
-    pub(super) fn lengthen(&mut self, node: u32, line: u32) {
-        *self.memory.line_mut(line) = [0; reactor::LINE_BYTES];
-        let before = *self.memory.line(node);
-        let old = Bucket(&before);
-        let last = CELL_COUNT - 1;
-        // Whatever lies in the last cell makes way for the link.
-        if old.kind(last) != Kind::Empty {
-            let cell = old.entries().last().expect("something begins before the last cell");
-            copy_entry(old, cell, &mut BucketMut(self.memory.line_mut(line)), 0);
-            BucketMut(self.memory.line_mut(node)).clear(cell);
+        if !is_left {
+            BucketMut(self.memory.line_mut(home)).set_overflows(false);
         }
-        BucketMut(self.memory.line_mut(node)).set_next(Some(line));
+        self.shorten(shared_line(home));
     }
 
-    /// With no memory for another bucket, the first pair of this chain goes.
-    pub(super) fn evict_from_bucket(&mut self, first: u32) {
-        let bucket = Bucket(self.memory.line(first));
-        let cell = bucket.entries().next().expect("a chain without room has entries");
+    /// With no memory for another line, the first pair of the bucket of a key goes.
+    fn evict_from_bucket(&mut self, hash: KeyHash) {
+        let home = self.home(hash);
+        let bucket = Bucket(self.memory.line(home));
+        let cell = bucket.entries().next().expect("a bucket without room has entries");
         let item = (bucket.kind(cell) == Kind::Item).then(|| bucket.cell(cell));
-        let place = Place { node: first, cell: cell as u8, item };
-        self.count_out(place);
         self.counters.evicted_count += 1;
-        self.change_count += 1;
-        BucketMut(self.memory.line_mut(first)).clear(cell);
-        if let Some(line) = item {
-            self.free_item(line);
-        }
+        self.unlink(hash, Place { node: home, cell: cell as u8, item });
     }
 
-    /// The entry that leads to an item: the line of its bucket, and the cell.
+    /// The entry that leads to an item: its line, and the cell.
     pub(crate) fn entry_of(&self, hash: KeyHash, item: u32) -> Option<(u32, usize)> {
-        let mut node = self.bucket_of(hash);
+        let home = self.home(hash);
+        let (mut node, mut tag) = (home, hash.tag());
         loop {
             let bucket = Bucket(self.memory.line(node));
-            for cell in bucket.matches(hash.tag()) {
+            for cell in bucket.matches(tag) {
                 if bucket.kind(cell) == Kind::Item && bucket.cell(cell) == item {
                     return Some((node, cell));
                 }
             }
-            node = bucket.next()?;
+            node = if node != home {
+                bucket.next()?
+            } else if bucket.overflows() {
+                tag = shared_tag(slot(home), tag);
+                shared_line(home)
+            } else {
+                return None;
+            };
         }
     }
 
@@ -116,18 +212,29 @@ impl Processor {
         self.hash(key)
     }
 
-    /// Points the entry of a key at another line.
-    pub(crate) fn redirect(&mut self, hash: KeyHash, (node, cell): (u32, usize), line: u32) {
-        BucketMut(self.memory.line_mut(node)).put_item(cell, hash.tag(), line);
+    /// The hash of an entry's key.
+    pub(super) fn hash_of_entry(&self, bucket: Bucket<'_>, cell: usize) -> KeyHash {
+        if bucket.kind(cell) == Kind::Item {
+            self.hash_of_item(bucket.cell(cell))
+        } else {
+            self.hash(bucket.inline(cell).0)
+        }
+    }
+
+    /// Points an entry at another line.
+    pub(crate) fn redirect(&mut self, (node, cell): (u32, usize), line: u32) {
+        BucketMut(self.memory.line_mut(node)).set_item(cell, line);
     }
 
     /// Removes everything.
     pub fn clear(&mut self) {
-        self.change_count += 1;
         self.note_clear();
         if self.pins.is_empty() && self.pending_count == 0 {
-            self.memory.zero(0..self.bucket_count);
-            self.regions = Regions::new(self.bucket_count, self.regions.count());
+            self.regions = Regions::new(self.regions.count());
+            // Before chunks take what is theirs.
+            let first = self.regions.take_index().expect("all regions are free");
+            self.index = Index::new(first, self.regions.count());
+            self.memory.zero(first..first + INDEX_LINES_MIN);
             // Chunks keep the memory that they have, also those that are still being sent.
             self.chunked.clear();
             self.regions.lend(self.chunked.lent_regions());
@@ -135,57 +242,8 @@ impl Processor {
             self.hands = Hands::default();
             self.spare.clear();
         } else {
-            for bucket in 0..self.bucket_count {
-                loop {
-                    let first = Bucket(self.memory.line(bucket));
-                    let Some(cell) = first.entries().next() else { break };
-                    let item = (first.kind(cell) == Kind::Item).then(|| first.cell(cell));
-                    BucketMut(self.memory.line_mut(bucket)).clear(cell);
-                    if let Some(line) = item {
-                        self.free_item(line);
-                    }
-                    self.shorten(bucket);
-                }
-            }
+            self.clear_entries();
         }
         (self.counters.pair_count, self.counters.inline_count, self.counters.pair_bytes) = (0, 0, 0);
-    }
-
-    /// Calls `each` with keys in an order that stays while nothing is stored or removed, from `start` on if
-    /// it is there, else from where it would be; until `each` says that it wants no more.
-    pub fn list(&self, start: Option<&[u8]>, mut each: impl FnMut(&[u8]) -> bool) {
-        let hash = start.map(|key| self.hash(key));
-        let found = start.zip(hash).and_then(|(key, hash)| self.locate(hash, key));
-        let first = hash.map_or(0, |hash| self.bucket_of(hash));
-        let mut skips = found;
-        for bucket in first..self.bucket_count {
-            let mut node = bucket;
-            loop {
-                let view = Bucket(self.memory.line(node));
-                for cell in view.entries() {
-                    if let Some(place) = skips {
-                        if (node, cell) != (place.node, usize::from(place.cell)) {
-                            continue;
-                        }
-                        skips = None;
-                    }
-                    let goes_on = if view.kind(cell) == Kind::Item {
-                        let line = view.cell(cell);
-                        let header = self.header(line);
-                        let at = self.key_at(line, header);
-                        self.is_expired(&header) || each(self.memory.bytes(line, at, header.key_bytes.into()))
-                    } else {
-                        each(view.inline(cell).0)
-                    };
-                    if !goes_on {
-                        return;
-                    }
-                }
-                match view.next() {
-                    Some(next) => node = next,
-                    None => break,
-                }
-            }
-        }
     }
 }

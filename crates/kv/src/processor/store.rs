@@ -2,6 +2,7 @@
 
 use reactor::{CHUNK_BYTES, Chunk};
 
+use super::chain::Cell;
 use super::{Attributes, Condition, KEY_BYTES_MAX, KeyHash, Pending, Place, Processor, Stored};
 use crate::bucket::{Bucket, BucketMut, inline_cells};
 use crate::item::{HEADER_BYTES, HELD, Header, LARGE, Layout, PLACE_BYTES, USES, WIDE, chunk_count};
@@ -90,12 +91,9 @@ impl Processor {
             if place.item.is_none() && Bucket(self.memory.line(place.node)).width(place.cell.into()) == width
             {
                 let old_bytes = self.value(place).len();
-                BucketMut(self.memory.line_mut(place.node)).put_inline(
-                    place.cell.into(),
-                    hash.tag(),
-                    key,
-                    value,
-                );
+                let tag = Bucket(self.memory.line(place.node)).tag(place.cell.into());
+                let mut bucket = BucketMut(self.memory.line_mut(place.node));
+                bucket.put_inline(place.cell.into(), tag, key, value);
                 self.counters.pair_bytes -= old_bytes as u64;
                 self.counters.pair_bytes += value.len() as u64;
                 self.counters.stored_count += 1;
@@ -103,8 +101,9 @@ impl Processor {
             }
             self.remove(hash, place);
         }
-        let Some((node, cell)) = self.cells(hash, width) else { return Stored::NoMemory };
-        BucketMut(self.memory.line_mut(node)).put_inline(cell, hash.tag(), key, value);
+        let Some(Cell { node, cell, tag }) = self.cells(hash, width) else { return Stored::NoMemory };
+        BucketMut(self.memory.line_mut(node)).put_inline(cell, tag, key, value);
+        self.index.used_cells += width as u64;
         self.counters.pair_count += 1;
         self.counters.inline_count += 1;
         self.counters.pair_bytes += (key.len() + value.len()) as u64;
@@ -320,17 +319,22 @@ impl Processor {
                 let old = place.item.expect("just seen");
                 self.counters.pair_bytes -= self.pair_bytes(old) as u64;
                 self.counters.pair_count -= 1;
-                BucketMut(self.memory.line_mut(place.node)).put_item(place.cell.into(), hash.tag(), line);
+                BucketMut(self.memory.line_mut(place.node)).set_item(place.cell.into(), line);
                 self.free_item(old);
             }
             Some(place) => {
                 self.count_out(place);
+                let tag = Bucket(self.memory.line(place.node)).tag(place.cell.into());
                 let mut bucket = BucketMut(self.memory.line_mut(place.node));
                 bucket.clear(place.cell.into());
-                bucket.put_item(place.cell.into(), hash.tag(), line);
+                bucket.put_item(place.cell.into(), tag, line);
+                self.index.used_cells += 1;
             }
             None => match self.cells(hash, 1) {
-                Some((node, cell)) => BucketMut(self.memory.line_mut(node)).put_item(cell, hash.tag(), line),
+                Some(Cell { node, cell, tag }) => {
+                    BucketMut(self.memory.line_mut(node)).put_item(cell, tag, line);
+                    self.index.used_cells += 1;
+                }
                 None => {
                     self.abandon(pending);
                     return Stored::NoMemory;

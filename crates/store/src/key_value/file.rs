@@ -27,8 +27,6 @@ pub struct KeyValueFileSettings {
     pub memory_bytes: Option<u64>,
     /// When answers leave.
     pub sync: Sync,
-    /// Bytes of key and value to expect, in the mean.
-    pub pair_bytes: u32,
     /// Whether memcached's clients may remove everything at once.
     pub allows_flush: bool,
     /// The longest value that memcached's clients may store.
@@ -75,7 +73,6 @@ impl Store for KeyValueFile {
         let memory_bytes = self.memory_bytes() / superblock.partition_count;
         let processor = Processor::new(Settings {
             memory_bytes: usize::try_from(memory_bytes).unwrap_or(usize::MAX),
-            pair_bytes: self.settings.pair_bytes as usize,
             inline_bytes_max: 0,
             eviction: Eviction::None,
             value_bytes_max: log.value_bytes_max(),

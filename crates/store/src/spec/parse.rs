@@ -10,7 +10,7 @@ use kv::log::Sync;
 use kv::memcached::ITEM_BYTES_DEFAULT;
 use wire::uuid::Uuid;
 
-use super::{PAIR_BYTES_DEFAULT, SYNCS, Source, Spec, SpecError, TIME_UNITS};
+use super::{SYNCS, Source, Spec, SpecError, TIME_UNITS};
 use crate::block::BLOCK_BYTES;
 use crate::filter::{Delay, Fault, FaultKind, FaultRate, Filter, Kind, Limit};
 use crate::size::Size;
@@ -149,7 +149,6 @@ fn parse_source(text: Piece<'_>) -> Parsed<Source> {
                 Ok(Source::KeyValue {
                     bytes,
                     evicts: true,
-                    pair_bytes: PAIR_BYTES_DEFAULT,
                     item_bytes: ITEM_BYTES_DEFAULT,
                     allows_flush: false,
                 })
@@ -159,7 +158,6 @@ fn parse_source(text: Piece<'_>) -> Parsed<Source> {
                 bytes: None,
                 memory_bytes: None,
                 sync: Sync::default(),
-                pair_bytes: PAIR_BYTES_DEFAULT,
                 item_bytes: ITEM_BYTES_DEFAULT,
                 allows_flush: false,
             }),
@@ -224,17 +222,10 @@ fn parse_option(spec: &mut Spec, name: Piece<'_>, value: Option<Piece<'_>>) -> P
                 _ => return value.wrong("expected none or unused"),
             };
         }
-        ("pair", Source::KeyValue { pair_bytes, .. } | Source::KeyValueFile { pair_bytes, .. }) => {
-            let value = needed("48")?;
-            match u32::try_from(value.size()?) {
-                Ok(bytes @ 1..=0x1000_0000) => *pair_bytes = bytes,
-                _ => return value.wrong("expected a size up to 256M"),
-            }
-        }
         ("evict", Source::KeyValueFile { .. }) => {
             return name.wrong("a file keeps its keys: evict goes with kv:ram: only");
         }
-        ("evict" | "pair", _) => return name.wrong("only kv: has keys and values"),
+        ("evict", _) => return name.wrong("only kv: has keys and values"),
         ("memory", Source::KeyValueFile { memory_bytes, .. }) => {
             *memory_bytes = Some(parse_bytes(needed("1G")?)?);
         }
@@ -259,14 +250,13 @@ fn parse_option(spec: &mut Spec, name: Piece<'_>, value: Option<Piece<'_>>) -> P
         ("flush" | "item", _) => return name.wrong("only kv: is reached by memcached's clients"),
         ("memory" | "sync", _) => return name.wrong("only kv:file: has a log"),
         ("lba" | "readonly" | "huge", Source::KeyValueFile { .. }) => {
-            return name
-                .wrong("only size, memory, sync, pair, item, flush, uuid and filters go with kv:file:");
+            return name.wrong("only size, memory, sync, item, flush, uuid and filters go with kv:file:");
         }
         (
             "lba" | "readonly" | "huge" | "size" | "delay" | "error" | "limit" | "trace",
             Source::KeyValue { .. },
         ) => {
-            return name.wrong("only evict, pair, item, flush and uuid go with kv:ram:");
+            return name.wrong("only evict, item, flush and uuid go with kv:ram:");
         }
         ("lba", _) => {
             let value = needed("4096")?;

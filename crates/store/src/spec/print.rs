@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use kv::log::Sync;
 
-use super::{PAIR_BYTES_DEFAULT, SYNCS, Source, Spec, TIME_UNITS};
+use super::{SYNCS, Source, Spec, TIME_UNITS};
 use crate::filter::{Delay, Fault, FaultKind, FaultRate, Filter, Kind, Limit};
 use crate::size::Size;
 
@@ -26,13 +26,10 @@ impl fmt::Display for Spec {
                 }
             }
             Source::Null { bytes } => write!(f, "null:{}", Size(*bytes))?,
-            Source::KeyValue { bytes, evicts, pair_bytes, item_bytes, allows_flush } => {
+            Source::KeyValue { bytes, evicts, item_bytes, allows_flush } => {
                 write!(f, "kv:ram:{}", Size(*bytes))?;
                 if !evicts {
                     option(f, format_args!("evict=none"))?;
-                }
-                if *pair_bytes != PAIR_BYTES_DEFAULT {
-                    option(f, format_args!("pair={pair_bytes}"))?;
                 }
                 if *item_bytes != ITEM_BYTES_DEFAULT {
                     option(f, format_args!("item={item_bytes}"))?;
@@ -47,15 +44,7 @@ impl fmt::Display for Spec {
                     option(f, format_args!("size={}", Size(*bytes)))?;
                 }
             }
-            Source::KeyValueFile {
-                path,
-                bytes,
-                memory_bytes,
-                sync,
-                pair_bytes,
-                item_bytes,
-                allows_flush,
-            } => {
+            Source::KeyValueFile { path, bytes, memory_bytes, sync, item_bytes, allows_flush } => {
                 write!(f, "kv:file:{}", PathText(path.as_os_str()))?;
                 if let Some(bytes) = bytes {
                     option(f, format_args!("size={}", Size(*bytes)))?;
@@ -66,9 +55,6 @@ impl fmt::Display for Spec {
                 if *sync != Sync::default() {
                     let name = SYNCS.iter().find(|(_, known)| known == sync).map_or("", |(name, _)| name);
                     option(f, format_args!("sync={name}"))?;
-                }
-                if *pair_bytes != PAIR_BYTES_DEFAULT {
-                    option(f, format_args!("pair={pair_bytes}"))?;
                 }
                 if *item_bytes != ITEM_BYTES_DEFAULT {
                     option(f, format_args!("item={item_bytes}"))?;

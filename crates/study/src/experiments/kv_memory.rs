@@ -48,7 +48,7 @@ impl Experiment for KvMemory {
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
         let value_bytes = cell.word("value_bytes");
         let pair = value_bytes + KEY_BYTES;
-        let spec = format!("kv:ram:{}M?evict=none&pair={pair}", MEMORY_BYTES >> 20);
+        let spec = format!("kv:ram:{}M?evict=none", MEMORY_BYTES >> 20);
         let served = bench.serve_with(ServedOptions::of([spec]))?;
         let count = store_until_full(bench, served.address(), value_bytes as usize)?;
         served.stop()?;

@@ -1,0 +1,297 @@
+//! Where keys have their buckets: groups of lines, as many as there are pairs for.
+//!
+//! ```text
+//! group, eight lines:  bucket 0 │ bucket 1 │ … │ bucket 6 │ what overflows from any of them ─▶ further lines
+//!
+//! hashes   0 ─────────── frontier ─────────── 2^32
+//! spread over    `low` groups       `high` groups          a resize moves the frontier, bucket by bucket
+//! ```
+//!
+//! Buckets lie in the order of the hashes that they hold: the bucket of a hash is its share of all hashes. A
+//! resize to any number of groups goes over the old buckets once and in place: a larger index from the last
+//! bucket down, since no bucket's new place lies before its old one, a smaller one from the first bucket up.
+//! Groups lie in whole regions, 128 in each. Which regions they are says a directory, small enough to stay in
+//! the near caches.
+
+use std::ops::Range;
+
+use crate::regions::REGION_LINES;
+
+/// Lines of a group.
+pub(crate) const GROUP_LINES: u32 = 8;
+/// Which line of a group has what overflows; those before it are buckets.
+pub(crate) const OVERFLOW_SLOT: u32 = GROUP_LINES - 1;
+/// Buckets of a group.
+pub(crate) const GROUP_BUCKETS: u64 = OVERFLOW_SLOT as u64;
+/// Groups of a region.
+pub(crate) const REGION_GROUPS: u64 = REGION_LINES as u64 / GROUP_LINES as u64;
+
+/// Groups that an index has at least.
+pub(crate) const GROUPS_MIN: u64 = 8;
+/// Lines of the smallest index.
+pub(crate) const INDEX_LINES_MIN: u32 = GROUPS_MIN as u32 * GROUP_LINES;
+
+/// One past the last hash, by the half that says where a key has its bucket.
+const HASHES: u64 = 1 << 32;
+
+/// The index of a partition: which line is whose bucket.
+#[derive(Debug)]
+pub(crate) struct Index {
+    /// The first lines of its regions, in order.
+    directory: Vec<u32>,
+    /// Groups over which the hashes before the frontier are spread, and over which those from it on.
+    low: u64,
+    high: u64,
+    frontier: u64,
+    resize: Option<Resize>,
+    /// Cells that entries take.
+    pub(crate) used_cells: u64,
+    /// As long as the cells used are in this range, there is nothing to do: its start and its length.
+    calm_from: u64,
+    calm_count: u64,
+}
+
+/// A resize that is under way.
+#[derive(Clone, Copy, Debug)]
+struct Resize {
+    is_growing: bool,
+    /// Old buckets that are still to be moved: the first ones if the index grows, else the last.
+    left_count: u64,
+    /// What a growing index has from this group on is ready for use.
+    ready_from: u64,
+}
+
+/// Which hashes a bucket holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Share {
+    /// The line of the bucket.
+    pub(crate) home: u32,
+    /// One past the last of its hashes.
+    pub(crate) end: u64,
+}
+
+/// The first hash of a bucket, if all are spread over so many groups.
+fn first_hash(bucket: u64, groups: u64) -> u64 {
+    (bucket << 32).div_ceil(groups * GROUP_BUCKETS)
+}
+
+impl Index {
+    /// Bytes of the directory for each region that there is.
+    pub(crate) const RECORD_BYTES: usize = size_of::<u32>();
+
+    /// The smallest one, in the region that begins at `first_line`; there will be `region_count` at most.
+    pub(crate) fn new(first_line: u32, region_count: usize) -> Self {
+        let mut directory = Vec::with_capacity(region_count);
+        directory.push(first_line);
+        Self {
+            directory,
+            low: GROUPS_MIN,
+            high: GROUPS_MIN,
+            frontier: 0,
+            resize: None,
+            used_cells: 0,
+            calm_from: 0,
+            calm_count: 0,
+        }
+    }
+
+    /// The line of the bucket of a hash.
+    #[inline(always)]
+    pub(crate) fn home(&self, hash: u32) -> u32 {
+        let hash = u64::from(hash);
+        let groups = if hash < self.frontier { self.low } else { self.high };
+        let at = hash * groups;
+        let slot = ((at & (HASHES - 1)) * GROUP_BUCKETS) >> 32;
+        self.group_line(at >> 32) + slot as u32
+    }
+
+    /// The bucket of a hash, and which hashes it holds.
+    pub(crate) fn share(&self, hash: u32) -> Share {
+        let before_frontier = u64::from(hash) < self.frontier;
+        let groups = if before_frontier { self.low } else { self.high };
+        let bucket = (u64::from(hash) * groups * GROUP_BUCKETS) >> 32;
+        let end = first_hash(bucket + 1, groups);
+        Share { home: self.home(hash), end: if before_frontier { end.min(self.frontier) } else { end } }
+    }
+
+    #[inline(always)]
+    fn group_line(&self, group: u64) -> u32 {
+        self.directory[(group / REGION_GROUPS) as usize] + (group % REGION_GROUPS) as u32 * GROUP_LINES
+    }
+
+    fn bucket_line(&self, bucket: u64) -> u32 {
+        self.group_line(bucket / GROUP_BUCKETS) + (bucket % GROUP_BUCKETS) as u32
+    }
+
+    /// The lines of a group.
+    pub(crate) fn group_lines(&self, group: u64) -> Range<u32> {
+        let first = self.group_line(group);
+        first..first + GROUP_LINES
+    }
+
+    /// Groups, during a resize as many as the larger index has.
+    pub(crate) fn group_count(&self) -> u64 {
+        self.low.max(self.high)
+    }
+
+    /// First lines of its regions.
+    pub(crate) fn directory(&self) -> &[u32] {
+        &self.directory
+    }
+
+    /// Regions that so many groups need.
+    fn regions_for(groups: u64) -> usize {
+        groups.div_ceil(REGION_GROUPS) as usize
+    }
+
+    /// Whether a resize is under way.
+    pub(crate) fn is_resizing(&self) -> bool {
+        self.resize.is_some()
+    }
+
+    /// Whether there will be more groups after the resize under way.
+    pub(crate) fn is_growing(&self) -> bool {
+        self.resize.is_some_and(|resize| resize.is_growing)
+    }
+
+    /// Whether the cells used are as many as nothing has to be done about.
+    #[inline(always)]
+    pub(crate) fn is_calm(&self) -> bool {
+        self.used_cells.wrapping_sub(self.calm_from) < self.calm_count
+    }
+
+    /// Sets for which cells used there is nothing to do.
+    pub(crate) fn set_calm(&mut self, cells: Range<u64>) {
+        (self.calm_from, self.calm_count) = (cells.start, cells.end.saturating_sub(cells.start));
+    }
+
+    /// How many more regions are needed before so many groups can be made.
+    pub(crate) fn regions_missing(&self, groups: u64) -> usize {
+        Self::regions_for(groups).saturating_sub(self.directory.len())
+    }
+
+    /// Adds a region behind those that there are.
+    pub(crate) fn add_region(&mut self, first_line: u32) {
+        self.directory.push(first_line);
+    }
+
+    /// Takes away a region that no group needs.
+    pub(crate) fn remove_region(&mut self) -> Option<u32> {
+        (self.directory.len() > Self::regions_for(self.group_count())).then(|| self.directory.pop()).flatten()
+    }
+
+    /// Makes the smallest one of an index without entries.
+    pub(crate) fn reset(&mut self) {
+        (self.low, self.high, self.frontier, self.resize) = (GROUPS_MIN, GROUPS_MIN, 0, None);
+        self.used_cells = 0;
+        self.set_calm(0..0);
+    }
+
+    /// Begins to spread the keys over another number of groups, for which there are regions.
+    pub(crate) fn begin(&mut self, groups: u64) {
+        debug_assert!(self.resize.is_none() && self.regions_missing(groups) == 0);
+        let (old, is_growing) = (self.high, groups > self.high);
+        self.resize = Some(Resize { is_growing, left_count: old * GROUP_BUCKETS, ready_from: groups });
+        (self.low, self.high, self.frontier) =
+            if is_growing { (old, groups, HASHES) } else { (groups, old, 0) };
+        self.set_calm(0..0);
+    }
+
+    /// The old bucket that is moved after `ahead` others: its line.
+    pub(crate) fn next_to_move(&self, ahead: u64) -> Option<u32> {
+        let resize = self.resize?;
+        let left_count = resize.left_count.checked_sub(ahead).filter(|&left| left > 0)?;
+        let bucket = if resize.is_growing { left_count - 1 } else { self.high * GROUP_BUCKETS - left_count };
+        Some(self.bucket_line(bucket))
+    }
+
+    /// Moves the frontier over the next bucket to be moved, which is empty by now. Its keys belong elsewhere
+    /// then, and the groups returned have to be emptied first. The last one ends the resize.
+    pub(crate) fn advance(&mut self) -> Range<u64> {
+        let Some(resize) = &mut self.resize else { return 0..0 };
+        resize.left_count -= 1;
+        let left_count = resize.left_count;
+        let mut unready = 0..0;
+        if resize.is_growing {
+            self.frontier = first_hash(left_count, self.low);
+            let first = ((self.frontier * self.high) >> 32).max(self.low);
+            unready = first..resize.ready_from.max(first);
+            resize.ready_from = resize.ready_from.min(first);
+        } else {
+            self.frontier = first_hash(self.high * GROUP_BUCKETS - left_count, self.high);
+        }
+        if left_count == 0 {
+            let groups = if resize.is_growing { self.high } else { self.low };
+            (self.low, self.high, self.frontier, self.resize) = (groups, groups, 0, None);
+        }
+        unready
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn index(groups: u64) -> Index {
+        let mut index = Index::new(0, 64);
+        for region in 1..64 {
+            index.add_region(region * REGION_LINES as u32);
+        }
+        (index.low, index.high) = (groups, groups);
+        index
+    }
+
+    /// All hashes' shares in order.
+    fn shares(index: &Index) -> Vec<(u64, Share)> {
+        let (mut shares, mut from) = (Vec::new(), 0);
+        while let Ok(hash) = u32::try_from(from) {
+            let share = index.share(hash);
+            assert_eq!(index.home(hash), share.home);
+            assert_eq!(index.home((share.end - 1) as u32), share.home, "the last of its share");
+            shares.push((from, share));
+            from = share.end;
+        }
+        assert_eq!(from, HASHES);
+        shares
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+        /// After every step each hash has one bucket, no bucket is of two roles, and what a step moves goes
+        /// to buckets that are empty by then or have got what belongs to them.
+        #[test]
+        fn a_resize_keeps_every_bucket_apart(from in 8u64..40, to in 8u64..80) {
+            prop_assume!(from != to);
+            let mut index = index(from);
+            let bucket_count = from * GROUP_BUCKETS;
+            index.begin(to);
+            for step in 0..bucket_count {
+                let line = index.next_to_move(0).expect("more buckets");
+                let before = shares(&index);
+                prop_assert_eq!(before.iter().filter(|(_, share)| share.home == line).count(), 1);
+                let unready = index.advance();
+                prop_assert!(unready.is_empty() || unready.start >= from && unready.end <= to);
+                prop_assert_eq!(index.is_resizing(), step + 1 < bucket_count);
+                let after = shares(&index);
+                let mut homes: Vec<u32> = after.iter().map(|(_, share)| share.home).collect();
+                homes.sort_unstable();
+                homes.dedup();
+                prop_assert_eq!(homes.len(), after.len(), "a bucket has two shares");
+            }
+            prop_assert_eq!(index.group_count(), to);
+            prop_assert_eq!(shares(&index).len() as u64, to * GROUP_BUCKETS);
+        }
+    }
+
+    #[test]
+    fn the_largest_index_has_a_place_for_every_hash() {
+        let groups = 1 << 29;
+        for bucket in [0, 1, groups * GROUP_BUCKETS - 1] {
+            let first = first_hash(bucket, groups);
+            assert_eq!((first * groups * GROUP_BUCKETS) >> 32, bucket);
+        }
+        assert_eq!(first_hash(groups * GROUP_BUCKETS, groups), HASHES);
+    }
+}

@@ -1,0 +1,152 @@
+//! Going over all keys, in the order of their hashes: it is the same whatever is stored, removed or moved
+//! meanwhile, and however large the index is.
+
+use super::Processor;
+use super::chain::{shared_line, slot};
+use crate::bucket::{Bucket, BucketMut, Kind};
+
+/// Keys of a bucket that are put in order at a time.
+const SORTED_COUNT: usize = 32;
+
+/// The entries with the least hashes of a bucket, in order.
+struct Sorted {
+    entries: [(u64, u32, u8); SORTED_COUNT],
+    count: usize,
+    /// There are more.
+    is_cut: bool,
+}
+
+impl Sorted {
+    fn new() -> Self {
+        Self { entries: [(0, 0, 0); SORTED_COUNT], count: 0, is_cut: false }
+    }
+
+    fn add(&mut self, entry: (u64, u32, u8)) {
+        let at = self.entries[..self.count].partition_point(|other| *other < entry);
+        if self.count == SORTED_COUNT {
+            self.is_cut = true;
+        } else {
+            self.count += 1;
+        }
+        if at < self.count {
+            self.entries[at..self.count].rotate_right(1);
+            self.entries[at] = entry;
+        }
+    }
+}
+
+impl Processor {
+    /// Calls `each` with all keys from `start` on, or from where it would be if it is not there, until `each`
+    /// says that it wants no more. Keys that are there all the while are listed once by whoever goes on with
+    /// the last key of a list, whatever happens to others in between.
+    pub fn list(&self, start: Option<&[u8]>, mut each: impl FnMut(&[u8]) -> bool) {
+        let first = start.map_or(0, |key| self.hash(key).raw());
+        let mut from = first >> 32;
+        while let Ok(hash) = u32::try_from(from) {
+            let share = self.index.share(hash);
+            let mut least = first;
+            loop {
+                let sorted = self.sorted(share.home, least);
+                for &(_, node, cell) in &sorted.entries[..sorted.count] {
+                    let bucket = Bucket(self.memory.line(node));
+                    let goes_on = if bucket.kind(cell.into()) == Kind::Item {
+                        let line = bucket.cell(cell.into());
+                        let header = self.header(line);
+                        let at = self.key_at(line, header);
+                        self.is_expired(&header) || each(self.memory.bytes(line, at, header.key_bytes.into()))
+                    } else {
+                        each(bucket.inline(cell.into()).0)
+                    };
+                    if !goes_on {
+                        return;
+                    }
+                }
+                if !sorted.is_cut {
+                    break;
+                }
+                least = sorted.entries[SORTED_COUNT - 1].0 + 1;
+            }
+            from = share.end;
+        }
+    }
+
+    /// The first entries of a bucket whose hashes are `least` or more.
+    fn sorted(&self, home: u32, least: u64) -> Sorted {
+        let mut sorted = Sorted::new();
+        let mut add = |node: u32, bucket: Bucket<'_>, cell: usize| {
+            let hash = self.hash_of_entry(bucket, cell).raw();
+            if hash >= least {
+                sorted.add((hash, node, cell as u8));
+            }
+        };
+        let bucket = Bucket(self.memory.line(home));
+        bucket.entries().for_each(|cell| add(home, bucket, cell));
+        let mut next = bucket.overflows().then(|| shared_line(home));
+        while let Some(node) = next {
+            let bucket = Bucket(self.memory.line(node));
+            bucket.entries_of(slot(home)).for_each(|cell| add(node, bucket, cell));
+            next = bucket.next();
+        }
+        sorted
+    }
+
+    /// Removes all entries one by one, and makes the index as small as it was at first.
+    pub(super) fn clear_entries(&mut self) {
+        let mut from = 0;
+        while let Ok(hash) = u32::try_from(from) {
+            let share = self.index.share(hash);
+            while let Some((node, cell)) = self.first_entry(share.home) {
+                let bucket = Bucket(self.memory.line(node));
+                let item = (bucket.kind(cell) == Kind::Item).then(|| bucket.cell(cell));
+                BucketMut(self.memory.line_mut(node)).clear(cell);
+                if let Some(line) = item {
+                    self.free_item(line);
+                }
+            }
+            self.settle(share.home);
+            from = share.end;
+        }
+        self.index.reset();
+        self.let_go_of_regions();
+    }
+
+    fn first_entry(&self, home: u32) -> Option<(u32, usize)> {
+        let sorted = self.sorted(home, 0);
+        (sorted.count > 0).then(|| (sorted.entries[0].1, sorted.entries[0].2.into()))
+    }
+
+    /// All entries, for tests: each lies where a look-up finds it.
+    #[cfg(test)]
+    pub(crate) fn assert_index(&self) {
+        let (mut cells, mut pairs, mut from) = (0, 0, 0);
+        while let Ok(hash) = u32::try_from(from) {
+            let share = self.index.share(hash);
+            let mut least = 0;
+            loop {
+                let sorted = self.sorted(share.home, least);
+                for &(hash, node, cell) in &sorted.entries[..sorted.count] {
+                    assert!((from..share.end).contains(&(hash >> 32)), "a key lies where it does not belong");
+                    let bucket = Bucket(self.memory.line(node));
+                    let key = match bucket.kind(cell.into()) {
+                        Kind::Item => {
+                            let line = bucket.cell(cell.into());
+                            let header = self.header(line);
+                            self.memory.bytes(line, self.key_at(line, header), header.key_bytes.into())
+                        }
+                        _ => bucket.inline(cell.into()).0,
+                    };
+                    let place = self.locate(super::KeyHash::of(hash), key).expect("listed, so found");
+                    assert_eq!((place.node, place.cell), (node, cell));
+                    cells += bucket.width(cell.into()) as u64;
+                    pairs += 1;
+                }
+                if !sorted.is_cut {
+                    break;
+                }
+                least = sorted.entries[SORTED_COUNT - 1].0 + 1;
+            }
+            from = share.end;
+        }
+        assert_eq!((self.index.used_cells, self.counters.pair_count), (cells, pairs));
+    }
+}
