@@ -10,7 +10,7 @@
     )
 )]
 
-use crate::processor::{Attributes, Condition, KeyHash, Processor, Stored};
+use crate::processor::{Attributes, Condition, KeyHash, Place, Processor, Stored};
 
 /// What is done to a number of 4 or 8 bytes, little-endian. The operand is cut to as many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,13 +89,20 @@ impl Atomic {
 
 impl Processor {
     /// Changes the number that is a key's value.
+    pub fn atomic(&mut self, hash: KeyHash, key: &[u8], atomic: Atomic) -> AtomicResult {
+        match self.find(hash, key) {
+            Some(place) => self.atomic_at(hash, key, place, atomic),
+            None => AtomicResult::NotFound,
+        }
+    }
+
+    /// The same where the key was just found.
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
         reason = "the number has 4 or 8 bytes"
     )]
-    pub fn atomic(&mut self, hash: KeyHash, key: &[u8], atomic: Atomic) -> AtomicResult {
-        let Some(place) = self.find(hash, key) else { return AtomicResult::NotFound };
+    pub fn atomic_at(&mut self, hash: KeyHash, key: &[u8], place: Place, atomic: Atomic) -> AtomicResult {
         let bytes = self.value(place).head();
         let length = bytes.len();
         if self.value(place).len() != length || !matches!(length, 4 | 8) {

@@ -13,6 +13,8 @@
     )
 )]
 
+use reactor::with_wide_vectors;
+
 use crate::processor::{KeyHash, Place, Processor};
 
 /// What a value is an array of.
@@ -77,8 +79,6 @@ pub enum Comparison {
 /// Why a vector operation was not done. Nothing has changed then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VectorError {
-    /// There is no value.
-    NotFound,
     /// The value is no whole number of elements, or the operand is not of the right length.
     Length,
     /// Bits of floating-point numbers.
@@ -156,9 +156,11 @@ pub fn update_by_scalar(element: Element, function: Function, values: &mut [u8],
             let operand = <$type>::from_le_bytes($operand.try_into().expect("one element"));
             let (values, rest) = $values.as_chunks_mut::<{ size_of::<$type>() }>();
             assert!(rest.is_empty(), "whole elements");
-            for value in values {
-                *value = $function(<$type>::from_le_bytes(*value), operand).to_le_bytes();
-            }
+            with_wide_vectors(|| {
+                for value in values {
+                    *value = $function(<$type>::from_le_bytes(*value), operand).to_le_bytes();
+                }
+            });
         }};
     }
     with_element!(element, function, each, (values, operand));
@@ -174,10 +176,13 @@ pub fn update_by_vector(element: Element, function: Function, values: &mut [u8],
         ($type:ty, $function:expr, $values:expr, $operands:expr) => {{
             let (values, rest) = $values.as_chunks_mut::<{ size_of::<$type>() }>();
             assert!(rest.is_empty(), "whole elements");
-            for (value, operand) in values.iter_mut().zip($operands.as_chunks::<{ size_of::<$type>() }>().0) {
-                let operand = <$type>::from_le_bytes(*operand);
-                *value = $function(<$type>::from_le_bytes(*value), operand).to_le_bytes();
-            }
+            let operands = $operands.as_chunks::<{ size_of::<$type>() }>().0;
+            with_wide_vectors(|| {
+                for (value, operand) in values.iter_mut().zip(operands) {
+                    let operand = <$type>::from_le_bytes(*operand);
+                    *value = $function(<$type>::from_le_bytes(*value), operand).to_le_bytes();
+                }
+            });
         }};
     }
     with_element!(element, function, each, (values, operands));
@@ -198,11 +203,13 @@ pub fn reduce(element: Element, function: Function, values: &[u8], state: &mut [
             let (groups, rest) = values.as_chunks::<LANE_COUNT>();
             if let Some((first, groups)) = groups.split_first() {
                 let mut lanes = first.map(<$type>::from_le_bytes);
-                for group in groups {
-                    for (lane, value) in lanes.iter_mut().zip(group) {
-                        *lane = function(*lane, <$type>::from_le_bytes(*value));
+                with_wide_vectors(|| {
+                    for group in groups {
+                        for (lane, value) in lanes.iter_mut().zip(group) {
+                            *lane = function(*lane, <$type>::from_le_bytes(*value));
+                        }
                     }
-                }
+                });
                 state = lanes.into_iter().fold(state, function);
             }
             state = rest.iter().fold(state, |state, value| function(state, <$type>::from_le_bytes(*value)));
@@ -267,23 +274,22 @@ pub fn filter(element: Element, comparison: Comparison, values: &[u8], operand: 
 }
 
 impl Processor {
-    fn vector(&mut self, hash: KeyHash, key: &[u8], element: Element) -> Result<Place, VectorError> {
-        let place = self.find(hash, key).ok_or(VectorError::NotFound)?;
-        if !self.value(place).len().is_multiple_of(element.bytes()) {
+    fn check_vector(&mut self, place: Place, element: Element) -> Result<(), VectorError> {
+        if !self.value_bytes(place).is_multiple_of(element.bytes()) {
             return Err(VectorError::Length);
         }
         self.touch(place);
-        Ok(place)
+        Ok(())
     }
 
-    /// Applies a function to every element of a value with one operand. The old value goes to `old`, if it is
-    /// wanted.
+    /// Applies a function to every element of the value of a key, just found at `place`, with one operand. The old value goes to
+    /// `old`, if it is wanted.
     ///
     /// # Errors
     /// What keeps it from being done.
     pub fn vector_update_by_scalar(
         &mut self,
-        (hash, key): (KeyHash, &[u8]),
+        (hash, key, place): (KeyHash, &[u8], Place),
         (element, function): (Element, Function),
         operand: &[u8],
         old: Option<&mut Vec<u8>>,
@@ -294,7 +300,7 @@ impl Processor {
         if !element.has(function) {
             return Err(VectorError::Function);
         }
-        let place = self.vector(hash, key, element)?;
+        self.check_vector(place, element)?;
         if let Some(old) = old {
             self.value(place).append_to(old);
         }
@@ -302,14 +308,14 @@ impl Processor {
         if self.change(hash, key, place, update) { Ok(()) } else { Err(VectorError::NoMemory) }
     }
 
-    /// Applies a function to each element of a value and the one at the same place in `operands`. The old
-    /// value goes to `old`, if it is wanted.
+    /// Applies a function to each element of the value of a key, just found at `place`, and the one at the same place in
+    /// `operands`. The old value goes to `old`, if it is wanted.
     ///
     /// # Errors
     /// What keeps it from being done.
     pub fn vector_update_by_vector(
         &mut self,
-        (hash, key): (KeyHash, &[u8]),
+        (hash, key, place): (KeyHash, &[u8], Place),
         (element, function): (Element, Function),
         operands: &[u8],
         old: Option<&mut Vec<u8>>,
@@ -317,8 +323,8 @@ impl Processor {
         if !element.has(function) {
             return Err(VectorError::Function);
         }
-        let place = self.vector(hash, key, element)?;
-        if self.value(place).len() != operands.len() {
+        self.check_vector(place, element)?;
+        if self.value_bytes(place) != operands.len() {
             return Err(VectorError::Length);
         }
         if let Some(old) = old {
@@ -339,7 +345,7 @@ impl Processor {
     /// What keeps it from being done.
     pub fn vector_reduce(
         &mut self,
-        (hash, key): (KeyHash, &[u8]),
+        place: Place,
         (element, function): (Element, Function),
         state: &mut [u8],
     ) -> Result<(), VectorError> {
@@ -349,7 +355,7 @@ impl Processor {
         if !element.has(function) {
             return Err(VectorError::Function);
         }
-        let place = self.vector(hash, key, element)?;
+        self.check_vector(place, element)?;
         self.value(place).parts().for_each(|part| reduce(element, function, part, state));
         Ok(())
     }
@@ -360,7 +366,7 @@ impl Processor {
     /// What keeps it from being done.
     pub fn vector_filter(
         &mut self,
-        (hash, key): (KeyHash, &[u8]),
+        place: Place,
         (element, comparison): (Element, Comparison),
         operand: &[u8],
         kept: &mut Vec<u8>,
@@ -368,7 +374,7 @@ impl Processor {
         if operand.len() != element.bytes() {
             return Err(VectorError::Length);
         }
-        let place = self.vector(hash, key, element)?;
+        self.check_vector(place, element)?;
         self.value(place).parts().for_each(|part| filter(element, comparison, part, operand, kept));
         Ok(())
     }
@@ -495,22 +501,22 @@ mod tests {
         let pin = processor.pin(place).expect("outside the index");
         let kind = (Element::U64, Function::Add);
         let mut old = Vec::new();
-        let key = (hash, &b"v"[..]);
+        let key = (hash, &b"v"[..], place);
         processor.vector_update_by_scalar(key, kind, &1u64.to_le_bytes(), Some(&mut old)).expect("done");
         assert!(old == value);
-        processor.vector_update_by_vector(key, kind, &value, None).expect("done");
+        // The value that is being sent is another one now.
+        let place = processor.find(hash, b"v").expect("changed");
+        processor.vector_update_by_vector((hash, b"v", place), kind, &value, None).expect("done");
         let mut sum = 0u64.to_le_bytes();
-        processor.vector_reduce(key, kind, &mut sum).expect("done");
+        processor.vector_reduce(place, kind, &mut sum).expect("done");
         assert_eq!(u64::from_le_bytes(sum), 200_000 + 199_999 * 200_000);
         let mut kept = Vec::new();
         let least = (Element::U64, Comparison::GreaterOrEqual);
-        processor.vector_filter(key, least, &399_995u64.to_le_bytes(), &mut kept).expect("done");
+        processor.vector_filter(place, least, &399_995u64.to_le_bytes(), &mut kept).expect("done");
         assert_eq!(kept, [399_995u64, 399_997, 399_999].map(u64::to_le_bytes).as_flattened());
         assert!(processor.pinned(&pin).to_vec() == value, "what is being sent stays as it was");
         processor.unpin(pin);
-        let short = processor.vector_reduce(key, kind, &mut [0; 4]);
+        let short = processor.vector_reduce(place, kind, &mut [0; 4]);
         assert_eq!(short, Err(VectorError::Length));
-        let absent = processor.hash(b"w");
-        assert_eq!(processor.vector_reduce((absent, b"w"), kind, &mut sum), Err(VectorError::NotFound));
     }
 }

@@ -4,7 +4,8 @@
 //! operations, deadlines and messages, and nothing of NVMe.
 //!
 //! Unsafe code is here and nowhere above: `buffers`, `chunks`, `lines`, `mapping`, `memory` and `segment` (memory that the
-//! kernel reads and writes), `ring`, `workers`, `socket`, `zero_copy` and `busy_poll` (the calls that make it do so).
+//! kernel reads and writes), `ring`, `workers`, `socket`, `zero_copy` and `busy_poll` (the calls that make it do so), and `wide`
+//! (instructions that not every processor has).
 
 #![cfg_attr(test, allow(clippy::cast_possible_truncation))]
 
@@ -32,6 +33,7 @@ mod timers;
 mod turn;
 mod wake;
 pub mod whole_file;
+mod wide;
 mod workers;
 mod zero_copy;
 
@@ -55,4 +57,5 @@ pub use socket::{Listener, Received, SEGMENT_COUNT_MAX, Sent, Socket};
 pub use spin::{SpinBudget, SpinPolicy, UnknownSpinPolicy, spin_ns_max};
 pub use timers::Timers;
 pub use turn::{Reactor, Settings, TurnCounters};
+pub use wide::with_wide_vectors;
 pub use zero_copy::{Held, Notice, abort_and_await, stays_on_this_machine};

@@ -2,7 +2,7 @@
 //! docs/kv-commands.md §2
 
 use kv::vector::{Comparison, Element, Function, VectorError};
-use kv::{Atomic, AtomicResult, Attributes, Condition, KeyHash, Processor, Stored};
+use kv::{Atomic, AtomicResult, Attributes, Condition, KeyHash, Place, Processor, Stored};
 use wire::kv::StoreOptions;
 use wire::kv::batch::Operation;
 use wire::kv::operation::{
@@ -168,19 +168,20 @@ fn change_number(processor: &mut Processor, hash: KeyHash, key: &[u8], atomic: &
         _ => return Err(Status::INVALID_FIELD),
     };
     let width = if options.contains(AtomicOptions::NARROW) { 4 } else { 8 };
-    match processor.find(hash, key) {
-        Some(place) if processor.value(place).len() != width => return Err(Status::INVALID_VALUE_SIZE),
-        Some(_) => {}
+    let place = match processor.find(hash, key) {
+        Some(place) if processor.value_bytes(place) != width => return Err(Status::INVALID_VALUE_SIZE),
+        Some(place) => place,
         None if options.contains(AtomicOptions::CREATE) => {
             let value = &initial.to_le_bytes()[..width];
             let stored = processor.store(hash, key, value, Attributes::default(), Condition::Absent);
             if stored != Stored::Done {
                 return Err(status_of(stored));
             }
+            processor.find(hash, key).ok_or(Status::KEY_DOES_NOT_EXIST)?
         }
         None => return Err(Status::KEY_DOES_NOT_EXIST),
-    }
-    match processor.atomic(hash, key, action) {
+    };
+    match processor.atomic_at(hash, key, place, action) {
         AtomicResult::Done(before) | AtomicResult::Unchanged(before) => {
             Ok(Done::new(Status::SUCCESS, before))
         }
@@ -232,30 +233,29 @@ fn comparison(code: u8) -> Option<Comparison> {
 
 fn vector_status(error: VectorError) -> Status {
     match error {
-        VectorError::NotFound => Status::KEY_DOES_NOT_EXIST,
         VectorError::Length => Status::INVALID_VALUE_SIZE,
         VectorError::Function => Status::INVALID_FIELD,
         VectorError::NoMemory => Status::CAPACITY_EXCEEDED,
     }
 }
 
-/// What a vector operation works on: its element, its code, and the vector's bytes.
+/// What a vector operation works on: where the vector is, its element, the operation's code, and the vector's bytes.
 fn begin_vector(
     processor: &mut Processor,
     hash: KeyHash,
     operation: &Operation<'_>,
     effort: &mut Effort<'_>,
-) -> Result<(Element, u8, u64), Status> {
+) -> Result<(Place, Element, u8, u64), Status> {
     let (code, function) = vector_parts(operation.kind);
     let element = element(code).ok_or(Status::INVALID_FIELD)?;
     let place = processor.find(hash, operation.key).ok_or(Status::KEY_DOES_NOT_EXIST)?;
-    let length = u32::try_from(processor.value(place).len()).unwrap_or(u32::MAX);
+    let length = u32::try_from(processor.value_bytes(place)).unwrap_or(u32::MAX);
     if length > VECTOR_BYTES_MAX {
         return Err(Status::INVALID_VALUE_SIZE);
     }
     effort.vector_bytes =
         effort.vector_bytes.checked_sub(length).ok_or(Status::COMMAND_SIZE_LIMIT_EXCEEDED)?;
-    Ok((element, function, length.into()))
+    Ok((place, element, function, length.into()))
 }
 
 /// One element out of an operand, which may be a whole word.
@@ -273,15 +273,15 @@ fn vector(
     room: &mut [u8],
     effort: &mut Effort<'_>,
 ) -> Outcome {
-    let (element, code, length) = begin_vector(processor, hash, operation, effort)?;
-    let key = (hash, operation.key);
+    let (place, element, code, length) = begin_vector(processor, hash, operation, effort)?;
+    let key = (hash, operation.key, place);
     let scratch = &mut *effort.scratch;
     scratch.clear();
     let mut result = length;
     let done = if operation.opcode == KvOpcode::VECTOR_FILTER {
         let comparison = comparison(code).ok_or(Status::INVALID_FIELD)?;
         let operand = scalar(operation.operand, element)?;
-        let done = processor.vector_filter(key, (element, comparison), operand, scratch);
+        let done = processor.vector_filter(place, (element, comparison), operand, scratch);
         result = scratch.len() as u64;
         done
     } else {
@@ -306,15 +306,13 @@ fn reduce(
     operation: &Operation<'_>,
     effort: &mut Effort<'_>,
 ) -> Outcome {
-    let (element, code, _) = begin_vector(processor, hash, operation, effort)?;
+    let (place, element, code, _) = begin_vector(processor, hash, operation, effort)?;
     let function = function(code).ok_or(Status::INVALID_FIELD)?;
     let initial = scalar(operation.operand, element)?;
     let mut state = [0; 8];
     let width = element.bytes();
     state[..width].copy_from_slice(initial);
-    processor
-        .vector_reduce((hash, operation.key), (element, function), &mut state[..width])
-        .map_err(vector_status)?;
+    processor.vector_reduce(place, (element, function), &mut state[..width]).map_err(vector_status)?;
     Ok(Done::new(Status::SUCCESS, u64::from_le_bytes(state)))
 }
 
