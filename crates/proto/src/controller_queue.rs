@@ -187,6 +187,12 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
         self.submission = SubmissionQueue { entries, head, is_flow_control_disabled };
     }
 
+    /// From now on commands may bring so many bytes in their capsules, for hosts that were told another number than all others;
+    /// [`CAPSULE_BYTES_MIN`] is possible in any case.
+    pub fn set_in_capsule_bytes(&mut self, bytes: u32) {
+        self.framer.set_capsule_bytes_max(bytes.max(CAPSULE_BYTES_MIN));
+    }
+
     /// What was agreed in the handshake.
     #[must_use]
     pub fn agreement(&self) -> Agreement {

@@ -268,6 +268,13 @@ impl Framer {
         }
     }
 
+    /// From the next command capsule on the sender may bring so many bytes of data in one.
+    pub fn set_capsule_bytes_max(&mut self, bytes: u32) {
+        if let Some(Some(rule)) = self.rules.get_mut(PduType::CapsuleCmd as usize) {
+            rule.plen_max = rule.overhead.saturating_add(bytes);
+        }
+    }
+
     fn allow(&mut self, kinds: &[PduType], digests: Digests, alignment: DataAlignment, limits: DataLimits) {
         self.rules = [None; TYPE_COUNT];
         for &kind in kinds {

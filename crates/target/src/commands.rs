@@ -50,6 +50,8 @@ pub(crate) struct IoLimits {
     pub(crate) transfer_bytes_max: u32,
     /// In-capsule data of I/O commands, bytes.
     pub(crate) in_capsule_bytes: u32,
+    /// The same of commands on keys and values, where nothing else is.
+    pub(crate) key_value_in_capsule_bytes: u32,
     /// Blocks of a fused Compare and Write (ACWU).
     pub(crate) compare_and_write_blocks_max: u32,
     /// Blocks of one source range of a Copy (MSSRL).

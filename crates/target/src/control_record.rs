@@ -102,6 +102,8 @@ pub struct ControllerRecord {
     pub admin: Option<LaneId>,
     /// Its I/O queues, those that are ending included.
     pub io: BTreeMap<Qid, LaneId>,
+    /// In-capsule data of its I/O queues, bytes, whatever becomes of its subsystem.
+    pub in_capsule_bytes: u32,
     /// What its lanes share.
     pub association: Arc<Association>,
     /// Counters of its lanes.

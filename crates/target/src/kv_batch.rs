@@ -231,7 +231,7 @@ impl<I: Io<Message>> Start<'_, I> {
             return Err(Status::INVALID_FIELD.with_dnr());
         }
         self.transfer(u64::from(command.data_bytes) + u64::from(command.outcome_bytes))?;
-        if let Some(request) = self.host_data(length)? {
+        if let Some(request) = self.key_value_data(length)? {
             return Ok(request);
         }
         check(&bytes(self.data, &self.supply)[..length], command)?;

@@ -206,7 +206,7 @@ impl<I: Io<Message>> Start<'_, I> {
         let room = self.room(opcode, room)?;
         let brought = self.transfer(brought.into())?;
         if brought > 0
-            && let Some(request) = self.host_data(brought)?
+            && let Some(request) = self.key_value_data(brought)?
         {
             return Ok(request);
         }
@@ -293,6 +293,11 @@ impl<I: Io<Message>> Start<'_, I> {
             rest = Payload::Buffer(buffer);
         }
         Ok(large.begun(rest))
+    }
+
+    /// Sees to it that the host's `length` bytes are there: `Some` if they have to be asked for first.
+    pub(crate) fn key_value_data(&self, length: usize) -> Checked<Option<Begun>> {
+        self.host_data_within(length, self.commands.limits.key_value_in_capsule_bytes)
     }
 
     /// The room that a host has for what it asks for, as far as it is used.

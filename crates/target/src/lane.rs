@@ -237,6 +237,9 @@ impl Lane {
     /// Its Connect was accepted.
     pub(crate) fn establish(&mut self, established: Established, now_ns: u64) {
         self.queue.establish(established.entries, established.is_flow_control_disabled);
+        if !established.qid.is_admin() {
+            self.queue.set_in_capsule_bytes(established.in_capsule_bytes);
+        }
         self.qid = established.qid;
         self.subsystem = established.subsystem.filter(|_| !established.qid.is_admin());
         self.association = Some(established.association);

@@ -3,6 +3,8 @@
 use wire::pdu::DataAlignment;
 use wire::property::{Cap, Vs};
 
+use crate::subsystem::Subsystem;
+
 /// The version every controller shows. From 2.0 on hosts ask for the structures of command sets (CNS 06, 08),
 /// with which a controller says more than MDTS about the size of single commands. wire §7, §10
 pub const VERSION: Vs = Vs::V2_0;
@@ -24,6 +26,8 @@ pub struct Limits {
     pub transfer_bytes_max: u32,
     /// In-capsule data of I/O commands (IOCCSZ), bytes.
     pub in_capsule_bytes: u32,
+    /// The same of a subsystem with nothing but keys and values, if that is more: a batch comes without being asked for.
+    pub key_value_in_capsule_bytes: u32,
     /// Data of one H2CData (MAXH2CDATA), bytes: a multiple of 4, at least 4096.
     pub h2c_data_bytes_max: u32,
     /// Data asked for in one R2T, bytes: a multiple of 4.
@@ -80,6 +84,7 @@ impl Default for Limits {
             io_queue_count_max: 128,
             transfer_bytes_max: 1 << 20,
             in_capsule_bytes: 8192,
+            key_value_in_capsule_bytes: 64 << 10,
             h2c_data_bytes_max: 1 << 20,
             window_bytes_max: 1 << 20,
             window_count_max: 1,
@@ -108,6 +113,17 @@ impl Default for Limits {
 }
 
 impl Limits {
+    /// In-capsule data of I/O commands in a subsystem, bytes; none of them for discovery.
+    #[must_use]
+    pub fn in_capsule_bytes_of(&self, subsystem: Option<&Subsystem>) -> u32 {
+        match subsystem {
+            Some(subsystem) if subsystem.has_key_value_only() => {
+                self.in_capsule_bytes.max(self.key_value_in_capsule_bytes)
+            }
+            _ => self.in_capsule_bytes,
+        }
+    }
+
     /// The capabilities every controller shows. wire §7
     #[must_use]
     pub fn cap(&self) -> Cap {

@@ -101,6 +101,8 @@ pub struct Established {
     pub entries: u16,
     /// Whether SQ flow control is disabled.
     pub is_flow_control_disabled: bool,
+    /// In-capsule data, bytes.
+    pub in_capsule_bytes: u32,
     /// What it shares with the other lanes of its controller.
     pub association: Arc<Association>,
     /// Whose namespaces it reaches; `None` for discovery.

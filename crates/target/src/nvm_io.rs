@@ -448,6 +448,12 @@ impl<I: Io<Message>> Start<'_, I> {
     /// Sees to it that the host's `length` bytes are there: `Some` if they have to be asked for first.
     #[inline]
     pub(crate) fn host_data(&self, length: usize) -> Checked<Option<Begun>> {
+        self.host_data_within(length, self.commands.limits.in_capsule_bytes)
+    }
+
+    /// The same, where so many bytes may come in the capsule.
+    #[inline]
+    pub(crate) fn host_data_within(&self, length: usize, in_capsule_bytes: u32) -> Checked<Option<Begun>> {
         if !matches!(self.supply, Supply::None) {
             // It was asked for when the namespace had smaller blocks: another one has taken its place since.
             if self.supply.bytes().len() < length {
@@ -458,7 +464,7 @@ impl<I: Io<Message>> Start<'_, I> {
         let needed = u32::try_from(length).map_err(|_| Status::INVALID_FIELD.with_dnr())?;
         match self.sqe.dptr.classify() {
             DataPointer::InCapsule { length: given, .. } => {
-                if given > self.commands.limits.in_capsule_bytes {
+                if given > in_capsule_bytes {
                     return Err(Status::SGL_OFFSET_INVALID.with_dnr());
                 }
                 if given < needed {

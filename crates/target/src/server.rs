@@ -401,6 +401,7 @@ fn serving_settings(limits: &Limits, timeouts: &TimeoutConfig, reactor_count: u1
         limits: IoLimits {
             transfer_bytes_max: limits.transfer_bytes_max,
             in_capsule_bytes: limits.in_capsule_bytes,
+            key_value_in_capsule_bytes: limits.in_capsule_bytes.max(limits.key_value_in_capsule_bytes),
             compare_and_write_blocks_max: limits.compare_and_write_blocks_max,
             copy_range_blocks_max: limits.copy_range_blocks_max.into(),
             copy_blocks_max: limits.copy_blocks_max,

@@ -270,6 +270,23 @@ fn batches_whose_operations_are_asked_for_are_carried_out_too() {
     }
 }
 
+#[test]
+fn capsules_bring_more_where_there_is_nothing_but_keys_and_values() {
+    let told = |namespaces: &[&str]| {
+        let rig = Rig::with(EngineKind::Epoll, namespaces, |_| {});
+        let association = rig.connect(Options { lanes: 1, ..options() });
+        association.controller().limits.in_capsule_bytes
+    };
+    assert_eq!((told(&["kv:ram:64M"]), told(&["kv:ram:64M", "ram:1M"])), (64 << 10, 8192));
+    let rig = rig(1);
+    let mut keys = connect(&rig);
+    for length in [8192, 8193, 64 << 10, (64 << 10) + 1] {
+        let value = vec![7; length];
+        keys.store(&key(1), &value).expect("stored");
+        assert!(keys.retrieve(&key(1)).expect("there") == Some(value), "{length} bytes");
+    }
+}
+
 struct Unpark(std::thread::Thread);
 
 impl std::task::Wake for Unpark {

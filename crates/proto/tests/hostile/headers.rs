@@ -114,6 +114,19 @@ fn p5_a_capsule_past_its_limit_is_refused_on_its_first_8_bytes() {
         let bytes = Dialect::PLAIN.command(write(limit + 4), &pattern(limit as usize + 4));
         end().assert_fatal(&bytes, 0..8, header_field(4));
     }
+    // Or more than others take, once it is known what it is for.
+    for (in_capsule_bytes, limit) in [(16384, 16384), (4096, 8192)] {
+        for dialect in Dialect::all() {
+            let end = || {
+                let mut end = ControllerEnd::connected(QueueSettings::default(), dialect, 1, 16);
+                end.queue.set_in_capsule_bytes(in_capsule_bytes);
+                end
+            };
+            end().deliver(&dialect.command(write(limit), &pattern(limit as usize)));
+            let bytes = dialect.command(write(limit + 4), &pattern(limit as usize + 4));
+            end().assert_fatal(&bytes, 0..8, header_field(4));
+        }
+    }
 }
 
 #[test]

@@ -126,10 +126,13 @@ impl TargetConfig {
                 format!("transfer is {given}: take a power of two from 8K to {most}"),
             );
         }
-        let in_capsule = limits.in_capsule_bytes;
-        if !in_capsule.is_multiple_of(16) || in_capsule > IN_CAPSULE_BYTES_MAX {
-            let message = format!("in_capsule is {in_capsule}: take a multiple of 16 up to 64K");
-            findings.add(Place::Limits("in_capsule"), message);
+        for (key, bytes) in
+            [("in_capsule", limits.in_capsule_bytes), ("kv_in_capsule", limits.key_value_in_capsule_bytes)]
+        {
+            if !bytes.is_multiple_of(16) || bytes > IN_CAPSULE_BYTES_MAX {
+                let message = format!("{key} is {bytes}: take a multiple of 16 up to 64K");
+                findings.add(Place::Limits(key), message);
+            }
         }
         for (key, bytes, least) in [
             ("h2c_data", limits.h2c_data_bytes_max, H2C_DATA_BYTES_MIN),

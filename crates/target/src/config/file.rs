@@ -222,6 +222,7 @@ struct RawReactors {
 struct RawLimits {
     transfer: Option<Spanned<RawSize>>,
     in_capsule: Option<Spanned<RawSize>>,
+    kv_in_capsule: Option<Spanned<RawSize>>,
     h2c_data: Option<Spanned<RawSize>>,
     window: Option<Spanned<RawSize>>,
     windows: Option<Spanned<u8>>,
@@ -502,6 +503,11 @@ impl Reader<'_> {
                 Place::Limits("in_capsule"),
                 raw.in_capsule,
                 defaults.in_capsule_bytes,
+            ),
+            key_value_in_capsule_bytes: self.small_size(
+                Place::Limits("kv_in_capsule"),
+                raw.kv_in_capsule,
+                defaults.key_value_in_capsule_bytes,
             ),
             h2c_data_bytes_max: self.small_size(
                 Place::Limits("h2c_data"),

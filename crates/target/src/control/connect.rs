@@ -33,6 +33,7 @@ use crate::control_record::{
 use crate::lane_counters::{LaneCounters, LaneTotals};
 use crate::limits::VERSION;
 use crate::message::{Answer, Established, Message};
+use crate::subsystem::Subsystem;
 
 /// A Connect, as it came.
 pub(super) struct PendingConnect {
@@ -259,12 +260,12 @@ impl Control {
         association.on_sign(now_ns);
         let lane = connect.command.lane;
         // Hosts then choose all command sets, and look for the namespaces of each.
-        let has_key_value = match key.kind {
-            ControllerKind::Io(subsystem) => {
-                self.subsystems.get(&subsystem).is_some_and(crate::subsystem::Subsystem::has_key_value)
-            }
-            ControllerKind::Discovery => false,
+        let subsystem = match key.kind {
+            ControllerKind::Io(subsystem) => self.subsystems.get(&subsystem),
+            ControllerKind::Discovery => None,
         };
+        let has_key_value = subsystem.is_some_and(Subsystem::has_key_value);
+        let in_capsule_bytes = self.limits.in_capsule_bytes_of(subsystem);
         let record = ControllerRecord {
             key,
             subnqn: wish.subnqn,
@@ -283,6 +284,7 @@ impl Control {
             discovery_page: None,
             admin: Some(lane),
             io: BTreeMap::new(),
+            in_capsule_bytes,
             association: Arc::clone(&association),
             counters: BTreeMap::new(),
             past: LaneTotals::default(),
@@ -363,6 +365,7 @@ fn established(command: &ConnectCommand, record: &ControllerRecord, doorbell: Po
         qid: command.qid,
         entries: u16::try_from(command.queue_entries).unwrap_or(u16::MAX),
         is_flow_control_disabled: command.attributes.disable_sq_flow_control(),
+        in_capsule_bytes: record.in_capsule_bytes,
         association: Arc::clone(&record.association),
         subsystem: match record.key.kind {
             ControllerKind::Io(subsystem) => Some(subsystem),

@@ -54,7 +54,7 @@ pub(super) fn identify(record: &ControllerRecord, around: &Surroundings<'_>) -> 
     controller.lpa = Lpa::EXTENDED_DATA | Lpa::SUPPORTED_PAGES;
     match record.key.kind {
         ControllerKind::Io(_) => {
-            controller.set_in_capsule_bytes(limits.in_capsule_bytes);
+            controller.set_in_capsule_bytes(record.in_capsule_bytes);
             io(&mut controller, around);
         }
         ControllerKind::Discovery => {
