@@ -34,8 +34,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kv::log::Sync;
-#[cfg(test)]
-use kv::memcached::ITEM_BYTES_DEFAULT;
 use wire::uuid::Uuid;
 
 use crate::block::{
