@@ -32,8 +32,8 @@ impl Experiment for KvMemory {
         About {
             name: "kv-memory",
             title: "How much memory does a pair take?",
-            method: "Pairs with keys of 16 bytes and values of 4 to 4,000 are stored in a namespace of 64 MiB without eviction, told to expect \
-                     pairs of that length, until one is refused. All memory, the index included, over the pairs that were stored. (The lines of memory \
+            method: "Pairs with keys of 16 bytes and values of 4 to 4,000 are stored in a namespace of 64 MiB without eviction, which is told nothing \
+                     of their length, until one is refused. All memory, the index included, over the pairs that were stored. (The lines of memory \
                      that an operation touches are counted in the tests of crates/kv, not here.)",
             claims: Vec::new(),
             judged_by: "bytes_per_pair",
