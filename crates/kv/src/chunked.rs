@@ -111,7 +111,7 @@ impl Processor {
     /// The whole mebibytes of the value at a place; `None` if it is shorter. Who keeps them keeps this value.
     #[must_use]
     pub fn chunks(&self, place: Place) -> Option<&ChunkList> {
-        let line = place.item?;
+        let line = place.item()?;
         let header = self.header(line);
         if self.is_stub(line, header) { None } else { self.chunks_of(line, header) }
     }

@@ -122,7 +122,7 @@ impl Processor {
     #[inline]
     pub(crate) fn note_removal(&mut self, hash: KeyHash, place: Place) {
         if self.durable.is_some()
-            && let Some(line) = place.item
+            && let Some(line) = place.item()
         {
             let (key, length) = self.key_of(line);
             self.note(hash, &key[..length]);
@@ -144,7 +144,7 @@ impl Processor {
     }
 
     fn flags_of(&self, line: u32) -> u32 {
-        self.attributes(Place { node: 0, cell: 0, item: Some(line) }).flags
+        self.attributes(Place::of_item(line)).flags
     }
 
     /// Where in an item its place is. A stub's place is where its value is: it is no item's own.
@@ -186,7 +186,7 @@ impl Processor {
     pub(crate) fn away(&self, hash: KeyHash, key: &[u8]) -> Option<Away> {
         self.durable.as_ref()?;
         let place = self.locate(hash, key)?;
-        let line = place.item?;
+        let line = place.item()?;
         let header = self.header(line);
         if !self.is_stub(line, header) {
             return None;
@@ -299,7 +299,7 @@ impl Processor {
     /// A value has come from the log: the stub becomes an item again, unless the pair is another by now.
     pub(crate) fn load(&mut self, hash: KeyHash, key: &[u8], place: u64, pending: Pending) -> bool {
         let is_it = self.away(hash, key).is_some_and(|away| away.place == place);
-        let stub = self.locate(hash, key).and_then(|place| place.item).filter(|_| is_it);
+        let stub = self.locate(hash, key).and_then(Place::item).filter(|_| is_it);
         let Some(stub) = stub else {
             self.abandon(pending);
             return false;
@@ -373,7 +373,7 @@ impl Processor {
 
     /// Whether a record with this number is that of the pair there is.
     pub(crate) fn is_current(&self, hash: KeyHash, key: &[u8], cas: u64) -> bool {
-        let line = self.locate(hash, key).and_then(|place| place.item);
+        let line = self.locate(hash, key).and_then(Place::item);
         line.is_some_and(|line| self.header(line).cas == cas)
     }
 }

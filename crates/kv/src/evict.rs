@@ -169,7 +169,7 @@ impl Processor {
         }
         let hash = self.hash_of_item(line);
         let (node, cell) = self.entry_of(hash, line).expect("an item that is not held is in the index");
-        self.unlink(hash, Place { node, cell: cell as u8, item: Some(line) });
+        self.unlink(hash, Place::new(node, cell, Some(line)));
     }
 
     /// Empties the least used of a few regions; of equals rather one of another class.

@@ -213,7 +213,7 @@ impl Twins {
                 };
                 let cas = |this: &mut Self| {
                     this.processor.find(hash, &bytes).and_then(|place| {
-                        place.item?;
+                        place.item()?;
                         this.processor.cas(hash, &bytes)
                     })
                 };

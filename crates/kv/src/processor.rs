@@ -17,6 +17,7 @@ mod store;
 
 use std::collections::HashMap;
 use std::io;
+use std::num::NonZeroU64;
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_micro_inline};
 use reactor::CHUNK_BYTES;
@@ -110,13 +111,45 @@ impl KeyHash {
     }
 }
 
-/// Where a pair is.
+/// Where a pair is. Two numbers, so that a look-up gives it back in registers: in parts it would be written, and
+/// read again in other widths before that is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    pub(crate) node: u32,
-    pub(crate) cell: u8,
+    /// The line of the entry, and the cell there; never 0.
+    entry: NonZeroU64,
+    /// The item's line and one more, or 0 if the pair lies in the index.
+    item: u64,
+}
+
+impl Place {
+    #[inline(always)]
+    pub(crate) fn new(node: u32, cell: usize, item: Option<u32>) -> Self {
+        let entry = NonZeroU64::MIN | ((u64::from(node) << 8) | ((cell as u64) << 1));
+        Self { entry, item: item.map_or(0, |line| u64::from(line) + 1) }
+    }
+
+    /// For what is asked of the item alone.
+    pub(crate) fn of_item(line: u32) -> Self {
+        Self::new(0, 0, Some(line))
+    }
+
+    /// The line of the entry.
+    #[inline(always)]
+    pub(crate) fn node(self) -> u32 {
+        (self.entry.get() >> 8) as u32
+    }
+
+    /// The cell there.
+    #[inline(always)]
+    pub(crate) fn cell(self) -> usize {
+        (self.entry.get() as u8 >> 1).into()
+    }
+
     /// The item's line; `None` if the pair lies in the index.
-    pub(crate) item: Option<u32>,
+    #[inline(always)]
+    pub(crate) fn item(self) -> Option<u32> {
+        self.item.checked_sub(1).map(|line| line as u32)
+    }
 }
 
 /// What a pair has beside key and value.
@@ -379,7 +412,7 @@ impl Processor {
     #[inline(always)]
     pub(crate) fn find_again(&mut self, hash: KeyHash, key: &[u8]) -> Option<Place> {
         let place = self.locate(hash, key)?;
-        if let Some(line) = place.item {
+        if let Some(line) = place.item() {
             let expiry = self.memory.bytes(line, EXPIRY_AT, 4);
             let expiry_s = u32::from_le_bytes(expiry.try_into().expect("four bytes"));
             if expiry_s != 0 && expiry_s <= self.now_s {
@@ -419,7 +452,7 @@ impl Processor {
                 (bucket.inline(cell).0 == key, None)
             };
             if is_it {
-                return Some(Place { node, cell: cell as u8, item });
+                return Some(Place::new(node, cell, item));
             }
         }
         None
@@ -484,7 +517,7 @@ impl Processor {
     /// Notes that a pair is read: it stays longer.
     #[inline]
     pub fn touch(&mut self, place: Place) {
-        let Some(line) = place.item else { return };
+        let Some(line) = place.item() else { return };
         let bits = self.memory.bytes(line, BITS_AT, 1)[0];
         if bits & USES < 2 || bits & FETCHED == 0 {
             let uses = (bits & USES).saturating_add(1).min(2);
@@ -496,10 +529,10 @@ impl Processor {
     #[inline]
     #[must_use]
     pub fn value(&self, place: Place) -> Value<'_> {
-        match place.item {
+        match place.item() {
             None => {
-                let bucket = Bucket(self.memory.line(place.node));
-                Value::whole(bucket.inline(place.cell.into()).1)
+                let bucket = Bucket(self.memory.line(place.node()));
+                Value::whole(bucket.inline(place.cell()).1)
             }
             Some(line) => self.item_value(line),
         }
@@ -509,7 +542,7 @@ impl Processor {
     #[inline]
     #[must_use]
     pub fn value_bytes(&self, place: Place) -> usize {
-        match place.item {
+        match place.item() {
             None => self.value(place).len(),
             Some(line) => {
                 let header = self.header(line);
@@ -553,7 +586,7 @@ impl Processor {
     #[inline]
     #[must_use]
     pub fn attributes(&self, place: Place) -> Attributes {
-        let Some(line) = place.item else { return Attributes::default() };
+        let Some(line) = place.item() else { return Attributes::default() };
         let header = self.header(line);
         let mut flags = u32::from(header.flags);
         if header.bits & WIDE != 0 {
@@ -566,14 +599,14 @@ impl Processor {
     /// The marks of the pair. Those in the index carry none.
     #[must_use]
     pub fn marks(&self, place: Place) -> Marks {
-        let bits = place.item.map_or(0, |line| self.memory.bytes(line, BITS_AT, 1)[0]);
+        let bits = place.item().map_or(0, |line| self.memory.bytes(line, BITS_AT, 1)[0]);
         Marks { is_fetched: bits & FETCHED != 0, is_stale: bits & STALE != 0, is_won: bits & WON != 0 }
     }
 
     /// Sets the marks of a pair; one in the index leaves it for that. Says whether there was memory for it.
     pub fn set_marks(&mut self, hash: KeyHash, key: &[u8], marks: Marks) -> bool {
         let place = self.find_again(hash, key).and_then(|place| self.take_out(hash, key, place));
-        let Some(line) = place.and_then(|place| place.item) else { return false };
+        let Some(line) = place.and_then(Place::item) else { return false };
         let bits = &mut self.memory.bytes_mut(line, BITS_AT, 1)[0];
         *bits &= !(FETCHED | STALE | WON);
         for (is_set, bit) in [(marks.is_fetched, FETCHED), (marks.is_stale, STALE), (marks.is_won, WON)] {
@@ -588,13 +621,13 @@ impl Processor {
     pub fn cas(&mut self, hash: KeyHash, key: &[u8]) -> Option<u64> {
         let place = self.find_again(hash, key)?;
         let place = self.take_out(hash, key, place)?;
-        Some(self.header(place.item?).cas)
+        Some(self.header(place.item()?).cas)
     }
 
     /// Gives the value this number, as caches that copy from one another do.
     pub fn set_cas(&mut self, hash: KeyHash, key: &[u8], cas: u64) {
         let place = self.find_again(hash, key).and_then(|place| self.take_out(hash, key, place));
-        if let Some(line) = place.and_then(|place| place.item) {
+        if let Some(line) = place.and_then(Place::item) {
             let header = Header { cas, ..self.header(line) };
             self.memory.bytes_mut(line, 0, HEADER_BYTES).copy_from_slice(&header.encode());
             self.note_item(hash, key, line);
@@ -611,7 +644,7 @@ impl Processor {
     /// Sets when the pair ends. Says whether that could be kept.
     pub fn set_expiry(&mut self, hash: KeyHash, key: &[u8], expiry_s: u32) -> bool {
         let Some(mut place) = self.find_again(hash, key) else { return false };
-        if place.item.is_none() {
+        if place.item().is_none() {
             if expiry_s == 0 {
                 return true;
             }
@@ -620,7 +653,7 @@ impl Processor {
                 None => return false,
             }
         }
-        let line = place.item.expect("taken out of the index");
+        let line = place.item().expect("taken out of the index");
         self.memory.bytes_mut(line, EXPIRY_AT, 4).copy_from_slice(&expiry_s.to_le_bytes());
         self.note_item(hash, key, line);
         true
@@ -638,16 +671,16 @@ impl Processor {
     }
 
     fn count_out(&mut self, place: Place) {
-        let bytes = match place.item {
+        let bytes = match place.item() {
             Some(line) => {
                 self.index.used_cells -= 1;
                 self.pair_bytes(line)
             }
             None => {
                 self.counters.inline_count -= 1;
-                let bucket = Bucket(self.memory.line(place.node));
-                self.index.used_cells -= bucket.width(place.cell.into()) as u64;
-                let (key, value) = bucket.inline(place.cell.into());
+                let bucket = Bucket(self.memory.line(place.node()));
+                self.index.used_cells -= bucket.width(place.cell()) as u64;
+                let (key, value) = bucket.inline(place.cell());
                 key.len() + value.len()
             }
         };
@@ -671,8 +704,8 @@ impl Processor {
     /// Removes the pair at a place from memory.
     pub(crate) fn unlink(&mut self, hash: KeyHash, place: Place) {
         self.count_out(place);
-        BucketMut(self.memory.line_mut(place.node)).clear(place.cell.into());
-        if let Some(line) = place.item {
+        BucketMut(self.memory.line_mut(place.node())).clear(place.cell());
+        if let Some(line) = place.item() {
             self.free_item(line);
         }
         self.settle(self.home(hash));

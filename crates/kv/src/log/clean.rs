@@ -9,7 +9,7 @@ use super::recover::piece;
 use super::scan::{Scanner, Sink};
 use super::{Failure, Job, Log, RESERVE_COUNT, Sync, Work};
 use crate::memcached::Executor;
-use crate::processor::KeyHash;
+use crate::processor::{KeyHash, Place};
 
 /// Keys that wait to be written again; with more, reading waits.
 const AGAIN_COUNT_MAX: usize = 512;
@@ -126,7 +126,7 @@ impl Sink for CleanSink<'_> {
             }
             return;
         }
-        let line = processor.locate(hash, key).and_then(|place| place.item).expect("it is current");
+        let line = processor.locate(hash, key).and_then(Place::item).expect("it is current");
         if processor.place_of(line).is_some_and(|place| place != here) {
             return;
         }

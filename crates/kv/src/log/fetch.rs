@@ -4,7 +4,7 @@ use super::record::{Checksum, HEAD_BYTES, Head, Kind, TAIL_BYTES, Where};
 use super::{Job, Loaded, Log, PIECE_BYTES, Work};
 use crate::durable::Away;
 use crate::memcached::Executor;
-use crate::processor::{KeyHash, Pending};
+use crate::processor::{KeyHash, Pending, Place};
 
 /// One value on its way.
 #[derive(Debug)]
@@ -147,7 +147,7 @@ impl Log {
             self.cleaner.fetch_count -= 1;
             if is_good {
                 let processor = &mut executor.processor;
-                let line = processor.locate(fetch.hash, &fetch.key).and_then(|place| place.item);
+                let line = processor.locate(fetch.hash, &fetch.key).and_then(Place::item);
                 if let Some(line) = line {
                     processor.unplace(line);
                     processor.changes().write_again(&fetch.key);

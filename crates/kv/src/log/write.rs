@@ -84,7 +84,7 @@ impl Log {
             Due::Key { hash, key, length, .. } => (*hash, &key[..*length]),
         };
         let Some(place) = processor.locate(hash, key) else { return none(Kind::Removed, key.len()) };
-        let line = place.item.expect("with a log, pairs lie outside of the index");
+        let line = place.item().expect("with a log, pairs lie outside of the index");
         let Header { cas, expiry, bits, .. } = processor.header(line);
         let head = Head {
             kind: Kind::Pair,
@@ -202,7 +202,7 @@ impl Log {
             if let Some(line) = line {
                 processor.set_place(line, place);
                 if is_large {
-                    let item = Place { node: 0, cell: 0, item: Some(line) };
+                    let item = Place::of_item(line);
                     let pin = processor.pin(item).expect("it is an item");
                     let value_bytes = head.value_bytes;
                     self.stream = Some(Stream { pin, value_bytes, done: 0, checksum, place, taken });

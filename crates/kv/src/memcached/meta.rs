@@ -145,7 +145,7 @@ impl Executor {
         let was_fetched = self.processor.marks(place).is_fetched;
         let attributes = self.processor.attributes(place);
         let length = self.processor.value(place).len();
-        if wants(b'h') && place.item.is_none() {
+        if wants(b'h') && place.item().is_none() {
             self.processor.set_marks(hash, key, Marks { is_fetched: true, ..Marks::default() });
         }
         let cas = if wants(b'c') { self.processor.cas(hash, key).unwrap_or(0) } else { 0 };

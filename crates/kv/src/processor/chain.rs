@@ -180,7 +180,7 @@ impl Processor {
         let cell = bucket.entries().next().expect("a bucket without room has entries");
         let item = (bucket.kind(cell) == Kind::Item).then(|| bucket.cell(cell));
         self.counters.evicted_count += 1;
-        self.unlink(hash, Place { node: home, cell: cell as u8, item });
+        self.unlink(hash, Place::new(home, cell, item));
     }
 
     /// The entry that leads to an item: its line, and the cell.

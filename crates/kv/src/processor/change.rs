@@ -38,12 +38,11 @@ impl Processor {
     /// The value at a place, to be changed as it lies; it counts as stored anew. `None` if it is in parts, or
     /// being sent.
     pub fn value_mut(&mut self, place: Place) -> Option<&mut [u8]> {
-        let Some(line) = place.item else {
-            let bucket = BucketMut(self.memory.line_mut(place.node));
-            let Place { cell, .. } = place;
+        let Some(line) = place.item() else {
+            let bucket = BucketMut(self.memory.line_mut(place.node()));
             let range = {
-                let (key, value) = Bucket(bucket.0).inline(cell.into());
-                let at = 16 + usize::from(cell) * 4 + key.len();
+                let (key, value) = Bucket(bucket.0).inline(place.cell());
+                let at = 16 + place.cell() * 4 + key.len();
                 at..at + value.len()
             };
             return Some(&mut bucket.0[range]);
@@ -75,7 +74,7 @@ impl Processor {
         mut each: impl FnMut(&mut [u8]),
     ) -> bool {
         let mut place = place;
-        if place.item.is_some_and(|line| !self.is_own(line)) {
+        if place.item().is_some_and(|line| !self.is_own(line)) {
             let Some(pending) = self.copied(key, place) else { return false };
             if self.link(hash, key, pending) != Stored::Done {
                 return false;
@@ -83,14 +82,14 @@ impl Processor {
             place = self.find_again(hash, key).expect("just stored");
         }
         self.note(hash, key);
-        if let Some(line) = place.item {
+        if let Some(line) = place.item() {
             self.unplace(line);
         }
         if let Some(value) = self.value_mut(place) {
             each(value);
             return true;
         }
-        let line = place.item.expect("pairs in the index are whole");
+        let line = place.item().expect("pairs in the index are whole");
         let header = self.header(line);
         self.renew(line, header);
         let (length, list_count) = self.large(line, header);
@@ -114,7 +113,7 @@ impl Processor {
     /// Keeps the value at a place as it is, to be sent piece by piece. A pair in the index is copied instead:
     /// `None`.
     pub fn pin(&mut self, place: Place) -> Option<Pin> {
-        let line = place.item?;
+        let line = place.item()?;
         let pins = self.pins.entry(line).or_insert(Pins { count: 0, is_detached: false });
         pins.count += 1;
         if pins.count == 1 {

@@ -136,7 +136,7 @@ impl Processor {
                         _ => bucket.inline(cell.into()).0,
                     };
                     let place = self.locate(super::KeyHash::of(hash), key).expect("listed, so found");
-                    assert_eq!((place.node, place.cell), (node, cell));
+                    assert_eq!((place.node(), place.cell()), (node, cell.into()));
                     cells += bucket.width(cell.into()) as u64;
                     pairs += 1;
                 }

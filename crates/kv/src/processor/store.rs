@@ -11,7 +11,7 @@ use crate::regions::{REGION_BYTES, Use};
 impl Processor {
     /// Moves a pair out of the index, if it lies there.
     pub(crate) fn take_out(&mut self, hash: KeyHash, key: &[u8], place: Place) -> Option<Place> {
-        if place.item.is_some() {
+        if place.item().is_some() {
             return Some(place);
         }
         let mut value = [0; crate::bucket::INLINE_VALUE_BYTES_MAX];
@@ -45,7 +45,7 @@ impl Processor {
             (Condition::Always, _) | (Condition::Absent, None) | (Condition::Present, Some(_)) => Ok(()),
             (Condition::Absent, Some(_)) => Err(Stored::Exists),
             (Condition::Present | Condition::Unchanged(_), None) => Err(Stored::NotFound),
-            (Condition::Unchanged(cas), Some(place)) => match place.item {
+            (Condition::Unchanged(cas), Some(place)) => match place.item() {
                 Some(line) if self.header(line).cas == cas => Ok(()),
                 // Nobody has asked for the number of a pair in the index since it was stored.
                 _ => Err(Stored::Exists),
@@ -88,12 +88,11 @@ impl Processor {
         found: Option<Place>,
     ) -> Stored {
         if let Some(place) = found {
-            if place.item.is_none() && Bucket(self.memory.line(place.node)).width(place.cell.into()) == width
-            {
+            if place.item().is_none() && Bucket(self.memory.line(place.node())).width(place.cell()) == width {
                 let old_bytes = self.value(place).len();
-                let tag = Bucket(self.memory.line(place.node)).tag(place.cell.into());
-                let mut bucket = BucketMut(self.memory.line_mut(place.node));
-                bucket.put_inline(place.cell.into(), tag, key, value);
+                let tag = Bucket(self.memory.line(place.node())).tag(place.cell());
+                let mut bucket = BucketMut(self.memory.line_mut(place.node()));
+                bucket.put_inline(place.cell(), tag, key, value);
                 self.counters.pair_bytes -= old_bytes as u64;
                 self.counters.pair_bytes += value.len() as u64;
                 self.counters.stored_count += 1;
@@ -122,7 +121,7 @@ impl Processor {
         let layout = self.layout(key.len(), value.len(), attributes.flags);
         // In place, if the block is of the right size and nobody sends from it.
         if let Some(place) = found
-            && let Some(line) = place.item
+            && let Some(line) = place.item()
             && layout.bits & LARGE == 0
         {
             let header = self.header(line);
@@ -315,19 +314,19 @@ impl Processor {
         // Room may have been made since: what was found before may be gone.
         let found = self.find_again(hash, key);
         match found {
-            Some(place) if place.item.is_some() => {
-                let old = place.item.expect("just seen");
+            Some(place) if place.item().is_some() => {
+                let old = place.item().expect("just seen");
                 self.counters.pair_bytes -= self.pair_bytes(old) as u64;
                 self.counters.pair_count -= 1;
-                BucketMut(self.memory.line_mut(place.node)).set_item(place.cell.into(), line);
+                BucketMut(self.memory.line_mut(place.node())).set_item(place.cell(), line);
                 self.free_item(old);
             }
             Some(place) => {
                 self.count_out(place);
-                let tag = Bucket(self.memory.line(place.node)).tag(place.cell.into());
-                let mut bucket = BucketMut(self.memory.line_mut(place.node));
-                bucket.clear(place.cell.into());
-                bucket.put_item(place.cell.into(), tag, line);
+                let tag = Bucket(self.memory.line(place.node())).tag(place.cell());
+                let mut bucket = BucketMut(self.memory.line_mut(place.node()));
+                bucket.clear(place.cell());
+                bucket.put_item(place.cell(), tag, line);
                 self.index.used_cells += 1;
             }
             None => match self.cells(hash, 1) {
