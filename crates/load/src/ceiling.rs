@@ -2,7 +2,8 @@
 //!
 //! Two threads move exactly what a host and a target would move, on one lane or on several, which operations go round. Both spin; each
 //! takes in whatever has arrived on a connection in one call and answers all of it in one vectored send. Payloads come from one warm place and nobody looks
-//! at what arrives, so that nothing but the sockets is measured.
+//! at what arrives, so that nothing but the sockets is measured. What is larger than all caches cannot be moved so fast by anybody: for that,
+//! payloads come from and go to memory of each connection's own.
 //!
 //! ```text
 //! read              72 ─▶          ◀─ 24 + data + 24      C2HData, CapsuleResp
@@ -15,8 +16,8 @@ mod watch;
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use connection::{Incoming, Material, Message, Outgoing, Took};
@@ -43,6 +44,8 @@ pub struct CeilingSpec {
     pub read_percent: u8,
     /// Writes up to this size bring their data at once; larger ones are asked for it.
     pub in_capsule_bytes: u32,
+    /// Memory that each connection's payloads come from and go to at either end, bytes, one after the other; 0: one warm place for all.
+    pub memory_bytes: usize,
     /// How long to measure.
     pub duration: Duration,
     /// How long to run before that.
@@ -101,11 +104,13 @@ pub fn measure(spec: &CeilingSpec) -> io::Result<CeilingResult> {
         });
     }
     let ends = Arc::new(AtomicBool::new(false));
+    let (tells_ready, is_ready) = mpsc::channel();
     let thread = {
         let (spec, ends) = (spec.clone(), Arc::clone(&ends));
-        std::thread::Builder::new().name("ceiling-far".into()).spawn(move || answer(&far, &spec, &ends))?
+        let answers = move || answer(&far, &spec, &tells_ready, &ends);
+        std::thread::Builder::new().name("ceiling-far".into()).spawn(answers)?
     };
-    let result = ask(&near, spec);
+    let result = ask(&near, spec, &is_ready);
     ends.store(true, Ordering::Relaxed);
     drop(near);
     let far = thread.join().expect("the far side does not panic")?;
@@ -120,25 +125,36 @@ struct End<'a> {
 }
 
 impl<'a> End<'a> {
-    fn all(sockets: &'a [Socket], material: &'a Material) -> Vec<Self> {
-        let of = |socket| End { socket, incoming: Incoming::new(), outgoing: Outgoing::new(material) };
-        sockets.iter().map(of).collect()
+    /// With one of `materials` for all, or one for each.
+    fn all(sockets: &'a [Socket], materials: &'a [Material], spec: &CeilingSpec) -> Vec<Self> {
+        let of = |(socket, material)| End {
+            socket,
+            incoming: Incoming::new(spec.memory_bytes),
+            outgoing: Outgoing::new(material, spec.io_bytes as usize),
+        };
+        sockets.iter().zip(materials.iter().cycle()).map(of).collect()
     }
 }
 
-/// The far side: answers until the near side has gone.
-fn answer(sockets: &[Socket], spec: &CeilingSpec, ends: &AtomicBool) -> io::Result<CpuTime> {
+/// The far side: answers until the near side has gone. It tells when it has its memory, which may take its time.
+fn answer(
+    sockets: &[Socket],
+    spec: &CeilingSpec,
+    tells_ready: &mpsc::Sender<()>,
+    ends: &AtomicBool,
+) -> io::Result<CpuTime> {
     if let Some((_, core)) = spec.cores {
         reactor::pin(core)?;
     }
     let io_bytes = spec.io_bytes as usize;
-    let material = Material::new(io_bytes);
+    let materials = Material::of(spec);
     let mut staging = vec![0; STAGING_BYTES];
-    let mut connections = End::all(sockets, &material);
+    let mut connections = End::all(sockets, &materials, spec);
     let sockets: Vec<&Socket> = sockets.iter().collect();
     let mut watch = Watch::new(&sockets)?;
     let mut ready = Vec::new();
     let mut measured_from = None;
+    let _ = tells_ready.send(());
     let start = Instant::now();
     'turns: loop {
         ready.clear();
@@ -199,15 +215,19 @@ struct Begun {
 }
 
 /// The near side: keeps `depth` operations in flight and times them.
-fn ask(sockets: &[Socket], spec: &CeilingSpec) -> io::Result<CeilingResult> {
+fn ask(
+    sockets: &[Socket],
+    spec: &CeilingSpec,
+    is_far_ready: &mpsc::Receiver<()>,
+) -> io::Result<CeilingResult> {
     if let Some((core, _)) = spec.cores {
         reactor::pin(core)?;
     }
     sockets.iter().try_for_each(Socket::connected)?;
     let io_bytes = spec.io_bytes as usize;
-    let material = Material::new(io_bytes);
+    let materials = Material::of(spec);
     let mut staging = vec![0; STAGING_BYTES];
-    let mut connections = End::all(sockets, &material);
+    let mut connections = End::all(sockets, &materials, spec);
     let mut begun: Vec<Begun> = connections.iter().map(|_| Begun::default()).collect();
     let mut watch = Watch::new(&sockets.iter().collect::<Vec<_>>())?;
     // Connections with something to send, and those that are looked at in this turn.
@@ -229,6 +249,7 @@ fn ask(sockets: &[Socket], spec: &CeilingSpec) -> io::Result<CeilingResult> {
     };
     let mut latency = Histogram::new();
     let (mut operations, mut sends, mut free) = (0, 0, spec.depth);
+    is_far_ready.recv().map_err(|_| io::ErrorKind::UnexpectedEof)?;
     let start = Instant::now();
     let now_ns = || u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
     let end_of = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
@@ -318,29 +339,43 @@ fn ask(sockets: &[Socket], spec: &CeilingSpec) -> io::Result<CeilingResult> {
 mod tests {
     use super::*;
 
+    fn spec(depth: u32, connections: u32, io_bytes: u32, read_percent: u8) -> CeilingSpec {
+        CeilingSpec {
+            depth,
+            connections,
+            io_bytes,
+            read_percent,
+            in_capsule_bytes: 8192,
+            memory_bytes: 0,
+            duration: Duration::from_millis(50),
+            warm_up: Duration::from_millis(5),
+            cores: None,
+            far_sleeps: connections == 32,
+            seed: 1,
+        }
+    }
+
     #[test]
     fn every_kind_of_operation_goes_round() {
         for (read_percent, io_bytes) in
             [(100, 4096), (0, 4096), (0, 65536), (70, 4096), (50, 131_072), (0, 512)]
         {
             for (depth, connections) in [(1, 1), (32, 1), (32, 5), (48, 32)] {
-                let spec = CeilingSpec {
-                    depth,
-                    connections,
-                    io_bytes,
-                    read_percent,
-                    in_capsule_bytes: 8192,
-                    duration: Duration::from_millis(50),
-                    warm_up: Duration::from_millis(5),
-                    cores: None,
-                    far_sleeps: connections == 32,
-                    seed: 1,
-                };
+                let spec = spec(depth, connections, io_bytes, read_percent);
                 let result = measure(&spec).unwrap();
                 assert!(result.operations > u64::from(depth), "{spec:?}");
                 assert!(result.latency.percentile(50.0) > 0);
                 assert!(result.iops() > 0.0);
             }
+        }
+    }
+
+    #[test]
+    fn connections_have_memory_of_their_own() {
+        for io_bytes in [4096, 600_000, 1_000_000] {
+            let duration = Duration::from_millis(200);
+            let spec = CeilingSpec { memory_bytes: 700_000, duration, ..spec(3, 2, io_bytes, 50) };
+            assert!(measure(&spec).unwrap().operations > 0, "{spec:?}");
         }
     }
 }

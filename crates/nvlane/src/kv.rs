@@ -105,8 +105,8 @@ struct Way {
     /// Digests over data.
     #[arg(long, help_heading = "Connection")]
     data_digest: bool,
-    /// Time to wait for any one answer.
-    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "10", help_heading = "Connection")]
+    /// Time to wait for any one answer. A target that gives a long value memory it has not used before may take its time.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "30", help_heading = "Connection")]
     timeout: Duration,
 }
 

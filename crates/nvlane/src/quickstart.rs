@@ -203,6 +203,7 @@ fn measure_cell(
         io_bytes: IO_BYTES,
         read_percent: perf::ceiling::read_percent(&pattern).unwrap_or(100),
         in_capsule_bytes: perf::ceiling::IN_CAPSULE_BYTES,
+        memory_bytes: 0,
         duration: Duration::from_millis(600),
         warm_up: Duration::from_millis(150),
         cores: cores.map(|cores| (cores.host, cores.target)),

@@ -193,6 +193,34 @@ impl Bench {
         self.measure_ceiling(&spec)
     }
 
+    /// What plain sockets reach with operations of a mebibyte, one in flight on each of so many connections whose data come from and go to so much
+    /// memory each, for so long.
+    ///
+    /// # Errors
+    /// What the system says.
+    ///
+    /// # Panics
+    /// As [`ceiling_of_many`](Self::ceiling_of_many).
+    pub fn ceiling_of_memory(
+        &self,
+        connections: u32,
+        read_percent: u8,
+        memory_bytes: usize,
+        duration: Duration,
+    ) -> Result<CeilingResult, Error> {
+        let (depth, io_bytes) = (connections, 1 << 20);
+        let spec = self.ceiling_spec();
+        self.measure_ceiling(&CeilingSpec {
+            depth,
+            connections,
+            io_bytes,
+            read_percent,
+            memory_bytes,
+            duration,
+            ..spec
+        })
+    }
+
     fn ceiling_spec(&self) -> CeilingSpec {
         CeilingSpec {
             depth: 1,
@@ -200,6 +228,7 @@ impl Bench {
             io_bytes: 4096,
             read_percent: 100,
             in_capsule_bytes: 0,
+            memory_bytes: 0,
             duration: self.times.measure,
             warm_up: self.times.warm_up,
             cores: self.cores.map(|cores| (cores.host, cores.target)),

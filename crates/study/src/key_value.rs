@@ -1,5 +1,7 @@
 //! What the experiments on keys and values share: a target with a namespace of them, and a load on it.
 
+use std::time::Duration;
+
 use host::{Association, Options};
 use load::key_value::{KeyValueLoad, KeyValueResult, run};
 
@@ -29,24 +31,40 @@ impl Pairs {
         Ok(Self { served: Served::start(&bench.program, &options)?, is_filled: false })
     }
 
+    /// The target's process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.served.pid()
+    }
+
     /// Puts a load on it. When it begins and ends is the bench's to say.
     pub(crate) fn run(&mut self, bench: &Bench, load: KeyValueLoad) -> Result<KeyValueResult, Error> {
-        let load = KeyValueLoad {
-            warm_up: bench.times.warm_up,
-            runtime: bench.times.measure,
-            fill: load.fill && !self.is_filled,
-            ..load
-        };
+        self.run_for(bench, load, (bench.times.warm_up, bench.times.measure), &mut || ())
+    }
+
+    /// The same, warm-up and measurement each for so long; `look` is called now and then.
+    pub(crate) fn run_for(
+        &mut self,
+        bench: &Bench,
+        load: KeyValueLoad,
+        (warm_up, runtime): (Duration, Duration),
+        look: &mut dyn FnMut(),
+    ) -> Result<KeyValueResult, Error> {
+        let load = KeyValueLoad { warm_up, runtime, fill: load.fill && !self.is_filled, ..load };
         let options = Options {
             lanes: load.lanes,
             depth: load.lane_depth().clamp(2, Options::DEPTH_MAX),
+            // Memory that the target has not used before may be slow to get.
+            command_timeout: Duration::from_secs(120),
             ..Options::default()
         };
         let association = Association::connect(self.served.address(), options)?;
         let namespace = association.addressed_key_value()?;
         let cores: Vec<usize> = bench.cores.map(|cores| cores.host).into_iter().collect();
         let pid = Some(self.served.pid());
-        let result = run(&association, &namespace, &load, &cores, pid, &mut || bench.is_stopped());
+        let result = run(&association, &namespace, &load, &cores, pid, &mut || {
+            look();
+            bench.is_stopped()
+        });
         association.close();
         let result = result.map_err(|error| Error::Load(error.to_string()))?;
         self.is_filled |= load.fill;

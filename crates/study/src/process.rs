@@ -48,6 +48,37 @@ fn parse_own_memory_bytes(text: &str) -> Option<u64> {
     Some((kib("Pss_Anon:")? + kib("Pss_Shmem:")?) * 1024)
 }
 
+/// Memory of a process in mappings of less than a gibibyte, bytes: of a target with a large namespace in RAM all but that.
+pub(crate) fn small_mappings_bytes(pid: u32) -> Result<u64, Error> {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps"));
+    let text = text.map_err(|error| Error::system("the target's memory", error))?;
+    Ok(parse_small_mappings_bytes(&text))
+}
+
+fn parse_small_mappings_bytes(text: &str) -> u64 {
+    let kib =
+        |line: &str, name| line.strip_prefix(name)?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok();
+    let (mut sum, mut size) = (0, 0);
+    for line in text.lines() {
+        if let Some(of) = kib(line, "Size:") {
+            size = of;
+        }
+        if let Some(resident) = kib(line, "Rss:").filter(|_| size < 1 << 20) {
+            sum += resident;
+        }
+    }
+    sum * 1024
+}
+
+/// Memory that programs could still have, bytes.
+pub(crate) fn available_bytes() -> Result<u64, Error> {
+    let text = fs::read_to_string("/proc/meminfo");
+    let text = text.map_err(|error| Error::system("free memory", error))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.trim().strip_suffix("kB"));
+    let kib = line.and_then(|kib| kib.trim().parse::<u64>().ok());
+    kib.map(|kib| kib * 1024).ok_or_else(|| Error::system("free memory", io::ErrorKind::InvalidData.into()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -62,8 +93,16 @@ mod tests {
     }
 
     #[test]
+    fn mappings_of_a_namespace_are_told_from_others() {
+        let smaps = "7f00-7f01 rw-p 00000000 00:00 0\nSize:  9437184 kB\nRss:  4000000 kB\n\
+                     7f02-7f03 rw-p 00000000 00:00 0\nSize: 65536 kB\nRss: 70 kB\nPss: 70 kB\n";
+        assert_eq!(parse_small_mappings_bytes(smaps), 70 << 10);
+    }
+
+    #[test]
     fn our_own_are_known() {
         let pid = std::process::id();
+        assert!(small_mappings_bytes(pid).unwrap() > 4096 && available_bytes().unwrap() > 4096);
         assert!(run_ns(pid).unwrap() > 0);
         assert!(own_memory_bytes(pid).unwrap() > 4096);
     }

@@ -2,11 +2,15 @@
 
 use std::io;
 
+use super::{CeilingSpec, STAGING_BYTES};
 use reactor::{Received, Segment, Sent, Socket};
 
 /// Bytes of a command capsule without data, and of every other header.
 const CAPSULE_BYTES: usize = 72;
 const HEADER_BYTES: usize = 24;
+
+/// Received into memory at once, at most: as much as a target does in a turn.
+const PLACED_BYTES_MAX: usize = 512 << 10;
 
 /// Pieces of one send.
 const SEGMENT_COUNT: usize = 256;
@@ -52,34 +56,52 @@ impl Message {
     }
 }
 
-/// Where one side's outgoing bytes come from: a header of each kind, and one payload for all.
+/// Where one side's outgoing bytes come from: a header of each kind, and memory for payloads.
 pub(super) struct Material {
     headers: Vec<[u8; CAPSULE_BYTES]>,
     payload: Vec<u8>,
 }
 
 impl Material {
-    pub(super) fn new(io_bytes: usize) -> Self {
+    /// One for all connections, or one for each if they have memory of their own.
+    pub(super) fn of(spec: &CeilingSpec) -> Vec<Self> {
+        let count = if spec.memory_bytes == 0 { 1 } else { spec.connections.max(1) };
+        (0..count).map(|_| Self::new(spec.memory_bytes.max(spec.io_bytes as usize))).collect()
+    }
+
+    fn new(payload_bytes: usize) -> Self {
         let headers = Message::ALL.map(|message| {
             let mut header = [0; CAPSULE_BYTES];
             header[0] = message as u8;
             header
         });
-        Self { headers: headers.into(), payload: vec![0x5a; io_bytes] }
+        Self { headers: headers.into(), payload: vec![0x5a; payload_bytes] }
     }
 }
 
 /// Messages that wait to be sent, as pieces. What fits into one call leaves in one.
 pub(super) struct Outgoing<'a> {
     material: &'a Material,
+    io_bytes: usize,
+    /// Where the next payload begins.
+    next: usize,
     segments: Vec<Segment<'a>>,
     /// Bytes of the first piece that are sent.
     sent: usize,
 }
 
 impl<'a> Outgoing<'a> {
-    pub(super) fn new(material: &'a Material) -> Self {
-        Self { material, segments: Vec::new(), sent: 0 }
+    pub(super) fn new(material: &'a Material, io_bytes: usize) -> Self {
+        Self { material, io_bytes, next: 0, segments: Vec::new(), sent: 0 }
+    }
+
+    fn payload(&mut self) -> Segment<'a> {
+        if self.next + self.io_bytes > self.material.payload.len() {
+            self.next = 0;
+        }
+        let start = self.next;
+        self.next += self.io_bytes;
+        Segment::new(&self.material.payload[start..self.next])
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -88,14 +110,18 @@ impl<'a> Outgoing<'a> {
 
     pub(super) fn push(&mut self, message: Message) {
         let header = &self.material.headers[message as usize - 1];
-        let payload = Segment::new(&self.material.payload);
         match message {
             Message::Read | Message::WriteByR2t => self.segments.push(Segment::new(header)),
-            Message::WriteInCapsule => self.segments.extend([Segment::new(header), payload]),
+            Message::WriteInCapsule => {
+                let payload = self.payload();
+                self.segments.extend([Segment::new(header), payload]);
+            }
             Message::H2cData => {
+                let payload = self.payload();
                 self.segments.extend([Segment::new(&header[..HEADER_BYTES]), payload]);
             }
             Message::ReadResponse => {
+                let payload = self.payload();
                 let trailer = Segment::new(&header[HEADER_BYTES..2 * HEADER_BYTES]);
                 self.segments.extend([Segment::new(&header[..HEADER_BYTES]), payload, trailer]);
             }
@@ -143,6 +169,10 @@ pub(super) struct Incoming {
     left: usize,
     /// What that is.
     message: Message,
+    /// Where the data of long messages go, from the first byte to the last and again; empty where they go nowhere.
+    memory: Vec<u8>,
+    /// Where the next of them go.
+    at: usize,
 }
 
 /// How a receive went.
@@ -159,8 +189,8 @@ pub(super) enum Took {
 }
 
 impl Incoming {
-    pub(super) fn new() -> Self {
-        Self { left: 0, message: Message::Read }
+    pub(super) fn new(memory_bytes: usize) -> Self {
+        Self { left: 0, message: Message::Read, memory: vec![1; memory_bytes], at: 0 }
     }
 
     /// Receives once and calls `each` for each message that is complete.
@@ -171,12 +201,29 @@ impl Incoming {
         io_bytes: usize,
         mut each: impl FnMut(Message),
     ) -> io::Result<Took> {
-        let count = match socket.receive(staging) {
+        let is_placed = self.left >= STAGING_BYTES && !self.memory.is_empty();
+        let into = if is_placed {
+            let end = self.memory.len().min(self.at + self.left.min(PLACED_BYTES_MAX));
+            &mut self.memory[self.at..end]
+        } else {
+            &mut *staging
+        };
+        let room = into.len();
+        let count = match socket.receive(into) {
             Received::Bytes(count) => count,
             Received::Dry => return Ok(Took::Nothing),
             Received::Ended => return Ok(Took::Ended),
             Received::Failed(error) => return Err(error),
         };
+        let took = if count == room { Took::Full } else { Took::All };
+        if is_placed {
+            self.left -= count;
+            self.at = (self.at + count) % self.memory.len();
+            if self.left == 0 {
+                each(self.message);
+            }
+            return Ok(took);
+        }
         let mut at = 0;
         while at < count {
             if self.left == 0 {
@@ -189,6 +236,6 @@ impl Incoming {
                 each(self.message);
             }
         }
-        Ok(if count == staging.len() { Took::Full } else { Took::All })
+        Ok(took)
     }
 }

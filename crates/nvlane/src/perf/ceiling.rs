@@ -56,6 +56,9 @@ pub(crate) struct CeilingArguments {
     /// Writes up to this size bring their data with them; larger ones are asked for it.
     #[arg(long, value_name = "BYTES", default_value_t = IN_CAPSULE_BYTES)]
     in_capsule: u32,
+    /// Memory that each connection's data come from and go to at both ends, for what is larger than the caches. [default: one warm place for all]
+    #[arg(long, value_name = "BYTES", value_parser = load::workload::parse_bytes, default_value = "0", hide_default_value = true)]
+    memory: u64,
     /// The target's side sleeps when there is nothing to do, so that its processor time is that of its work.
     #[arg(long)]
     sleep: bool,
@@ -100,6 +103,7 @@ pub(crate) fn ceiling(arguments: &CeilingArguments) -> Ended {
             io_bytes: arguments.io_size,
             read_percent,
             in_capsule_bytes: arguments.in_capsule,
+            memory_bytes: usize::try_from(arguments.memory).unwrap_or(usize::MAX),
             duration: arguments.time,
             warm_up: arguments.warm_up,
             cores,
@@ -161,6 +165,7 @@ fn value(spec: &CeilingSpec, result: &CeilingResult) -> Value {
         "lanes": spec.connections,
         "io_bytes": spec.io_bytes,
         "read_percent": spec.read_percent,
+        "memory_bytes": spec.memory_bytes,
         "operations": result.operations,
         "elapsed_ns": result.elapsed_ns,
         "iops": result.iops(),
@@ -197,6 +202,7 @@ pub(crate) fn beside(
         io_bytes,
         read_percent,
         in_capsule_bytes: namespace.limits().in_capsule_bytes,
+        memory_bytes: 0,
         duration: Duration::from_secs(2),
         warm_up: Duration::from_millis(300),
         cores: cores.first().and_then(|&near| Some((near, other(near)?))),

@@ -1,15 +1,18 @@
 //! `kv-large`: values from a kibibyte to 256 MiB.
 
-use load::key_value::{KeyValueLoad, Mix};
+use load::key_value::{KeyValueLoad, Kind, Mix};
 use load::workload::Sizes;
+
+use std::time::Duration;
 
 use super::line;
 use crate::bench::Bench;
 use crate::experiment::{About, Cell, Error, Experiment, Values};
 use crate::figure::{Axis, Figure, Plot, ticks};
-use crate::headline::{Headline, Headlines};
+use crate::headline::{Bar, Headline, Headlines};
 use crate::key_value::{Pairs, values};
-use crate::measured::Measured;
+use crate::measured::{CellRounds, Measured};
+use crate::process::{available_bytes, small_mappings_bytes};
 use crate::served::ServedOptions;
 
 const VALUE_BYTES: [u64; 9] =
@@ -22,11 +25,38 @@ const TOTAL_BYTES: u64 = 128 << 20;
 /// Bytes in flight at most.
 const FLIGHT_BYTES: u64 = 4 << 20;
 
+/// Clients of the longest values at once.
+const CLIENT_COUNT: u16 = 16;
+
+/// Room for the values of all clients, and for those that take their place.
+const CLIENTS_NAMESPACE: &str = "kv:ram:9G";
+
+/// Memory of all: the namespace, what the clients send from and receive into, and some.
+const CLIENTS_BYTES: u64 = 14 << 30;
+
+/// How long values of all clients are measured at least: one round of them takes half a second and more.
+const CLIENTS_TIME: Duration = Duration::from_secs(8);
+
+/// Before that: what was never touched may be slow to get. So long for the clients' memory, and once for all of the target's.
+const CLIENTS_WARM_UP: Duration = Duration::from_secs(8);
+const TARGET_WARM_UP: Duration = Duration::from_secs(20);
+
+/// Memory of each connection of the sockets that are measured beside them: together more than any cache.
+const CEILING_BYTES: usize = 64 << 20;
+
+/// What they are to have of the sockets' bandwidth.
+const SHARE: Bar = Bar::AtLeast(0.8);
+
+/// Memory of the target for each of their connections beside what the namespace has, KiB.
+const CONNECTION_KIB: Bar = Bar::AtMost(1024.0);
+
 /// Gets and sets of larger and larger values, by commands of their own.
 #[derive(Debug, Default)]
 pub(crate) struct KvLarge {
     /// A target for each length.
     pairs: Vec<(u64, Pairs)>,
+    /// One for many clients.
+    clients: Option<Pairs>,
 }
 
 impl Experiment for KvLarge {
@@ -35,10 +65,13 @@ impl Experiment for KvLarge {
             name: "kv-large",
             title: "How fast are large values?",
             method: "Retrieves and Stores of values from 1 KiB to 256 MiB, the longest there are; 128 MiB of them in all or two, up to 32 and 4 MiB or \
-                     one in flight on one lane, one core for each side. Beyond 1 MiB they are received in parts and sent from where they lie.",
+                     one in flight on one lane, one core for each side. Beyond 1 MiB they are received in parts and sent from where they lie. \
+                     Then 16 clients with a value of 256 MiB each at once, beside plain sockets on as many connections that move data out of \
+                     as much memory as no cache holds and into as much: the share of their bandwidth, and the target's memory for each \
+                     connection beside the namespace's.",
             claims: Vec::new(),
             judged_by: "mib_per_s",
-            columns: &["mib_per_s", "ops", "target_ns", "p50_us", "p99_us"],
+            columns: &["mib_per_s", "ops", "target_ns", "p50_us", "p99_us", "share", "connection_kib"],
         }
     }
 
@@ -46,10 +79,17 @@ impl Experiment for KvLarge {
         let of = |kind: &'static str, bytes: u64| {
             Cell::new(cell_name(kind, bytes)).with("kind", kind).with("bytes", bytes)
         };
-        VALUE_BYTES.into_iter().flat_map(|bytes| KINDS.map(|kind| of(kind, bytes))).collect()
+        let clients = KINDS.map(|kind| {
+            Cell::new(clients_name(kind)).with("kind", kind).with("clients", u32::from(CLIENT_COUNT))
+        });
+        VALUE_BYTES.into_iter().flat_map(|bytes| KINDS.map(|kind| of(kind, bytes))).chain(clients).collect()
     }
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
+        let mix: Mix = cell.text("kind").parse().expect("a mix of one kind");
+        if cell.name == clients_name(cell.text("kind")) {
+            return self.measure_clients(mix, bench);
+        }
         let bytes = cell.number("bytes");
         let at = match self.pairs.iter().position(|(of, _)| *of == bytes) {
             Some(at) => at,
@@ -61,7 +101,7 @@ impl Experiment for KvLarge {
             }
         };
         let load = KeyValueLoad {
-            mix: cell.text("kind").parse::<Mix>().expect("a mix of one kind"),
+            mix,
             keys: (TOTAL_BYTES / bytes).max(2),
             sizes: Sizes::one(u32::try_from(bytes).expect("at most 256 MiB")),
             depth: u16::try_from((FLIGHT_BYTES / bytes).clamp(1, 32)).expect("at most 32"),
@@ -78,12 +118,22 @@ impl Experiment for KvLarge {
                 headlines.push(format!("{kind}_{name}_mib_per_s"), rate, None);
             }
         }
+        for kind in KINDS {
+            let of = |value| measured.median(&clients_name(kind), value);
+            headlines.push(format!("{kind}_clients_share"), of("share"), Some(SHARE));
+            headlines.push(
+                format!("{kind}_clients_connection_kib"),
+                of("connection_kib"),
+                Some(CONNECTION_KIB),
+            );
+        }
         headlines.into_vec()
     }
 
     fn figures(&self, measured: &Measured) -> Vec<Figure> {
         let over = |kind: &str| {
-            let cells = measured.cells.iter().filter(|cell| cell.cell.text("kind") == kind);
+            let of_one = |cell: &&CellRounds| cell.cell.name != clients_name(kind);
+            let cells = measured.cells.iter().filter(|cell| cell.cell.text("kind") == kind).filter(of_one);
             line(kind, cells, "bytes", "mib_per_s")
         };
         vec![Figure {
@@ -100,6 +150,50 @@ impl Experiment for KvLarge {
             ),
         }]
     }
+}
+
+impl KvLarge {
+    /// Many clients with a value of the longest each.
+    fn measure_clients(&mut self, mix: Mix, bench: &Bench) -> Result<Values, Error> {
+        if self.clients.is_none() && available_bytes()? < CLIENTS_BYTES {
+            return Err(Error::Lacking("this needs 14 GiB of free memory".into()));
+        }
+        let time = bench.times.measure.max(CLIENTS_TIME);
+        let read_percent = if mix.has(Kind::Get) { 100 } else { 0 };
+        let ceiling = bench.ceiling_of_memory(CLIENT_COUNT.into(), read_percent, CEILING_BYTES, time / 4)?;
+        let load = KeyValueLoad {
+            mix,
+            keys: CLIENT_COUNT.into(),
+            sizes: Sizes::one(256 << 20),
+            depth: 1,
+            lanes: CLIENT_COUNT,
+            ..KeyValueLoad::default()
+        };
+        let pairs = match &mut self.clients {
+            Some(pairs) => pairs,
+            none => {
+                let mut pairs = Pairs::serve(bench, ServedOptions::of([CLIENTS_NAMESPACE]))?;
+                let sets = KeyValueLoad { mix: Mix::only(Kind::Set), ..load.clone() };
+                pairs.run_for(bench, sets, (Duration::ZERO, TARGET_WARM_UP), &mut || ())?;
+                none.insert(pairs)
+            }
+        };
+        let pid = pairs.pid();
+        let before = small_mappings_bytes(pid)?;
+        let mut most = before;
+        let mut values = values(&pairs.run_for(bench, load, (CLIENTS_WARM_UP, time), &mut || {
+            most = most.max(small_mappings_bytes(pid).unwrap_or(0));
+        })?);
+        #[allow(clippy::cast_precision_loss)] // Memory of connections.
+        values.insert("connection_kib", (most - before) as f64 / 1024.0 / f64::from(CLIENT_COUNT));
+        // Operations of the sockets are a mebibyte each.
+        values.insert("share", values["mib_per_s"] / ceiling.iops());
+        Ok(values)
+    }
+}
+
+fn clients_name(kind: &str) -> String {
+    format!("{kind} of {CLIENT_COUNT} clients")
 }
 
 fn cell_name(kind: &str, bytes: u64) -> String {

@@ -28,7 +28,7 @@ const VECTOR_COUNT: u64 = 1000;
 const DEPTH: u16 = 32;
 
 /// Vectors of one batch.
-const BATCH_SIZE: u16 = 64;
+const BATCH_SIZE: u16 = 128;
 
 /// Every element of a vector grows by one.
 #[derive(Debug, Default)]
@@ -43,9 +43,9 @@ impl Experiment for KvVector {
             name: "kv-vector",
             title: "What does it save to change a vector where it is?",
             method: "Vectors of 64-bit numbers, 64 bytes to 4 KiB, whose elements all grow by one; one lane, one core for each side. By a \
-                     vector command, 32 in flight; by vector commands in batches of 64; with each element under a key of its own and \
+                     vector command, 32 in flight; by vector commands in batches of 128; with each element under a key of its own and \
                      a fetch-and-add for each, 128 in flight; by a Retrieve, and a Store when it has come, 32 in flight. Speed is in \
-                     vectors for each second of the target's processor time.",
+                     vectors for each second of the target's processor time, and the target never spins.",
             claims: vec![
                 Claim {
                     source: "KV-Direct (SOSP 2017)",
@@ -75,7 +75,9 @@ impl Experiment for KvVector {
         let at = match self.pairs.iter().position(|(of, _)| *of == bytes) {
             Some(at) => at,
             None => {
-                self.pairs.push((bytes, Pairs::serve(bench, ServedOptions::of(["kv:ram:256M"]))?));
+                let arguments = ["--spin", "never"].map(str::to_owned).into();
+                let options = ServedOptions { arguments, ..ServedOptions::of(["kv:ram:256M"]) };
+                self.pairs.push((bytes, Pairs::serve(bench, options)?));
                 self.pairs.len() - 1
             }
         };
