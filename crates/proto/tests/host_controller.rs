@@ -55,6 +55,8 @@ struct Peer {
     now_ns: u64,
     sent: Vec<String>,
     open_events: u32,
+    /// Events that the host has asked for.
+    events: AsyncEvents,
     notices: VecDeque<Notice>,
     /// Refuse the command with this number.
     refuse: Option<(usize, Status, u32)>,
@@ -80,6 +82,7 @@ impl Peer {
             now_ns: SECOND,
             sent: Vec::new(),
             open_events: 0,
+            events: AsyncEvents::empty(),
             notices: VecDeque::new(),
             refuse: None,
             instead: None,
@@ -166,6 +169,9 @@ impl Peer {
             AdminOpcode::SET_FEATURES => {
                 let set = SetFeatures::from_sqe(sqe);
                 let dw0 = if set.fid == Fid::NUMBER_OF_QUEUES { 0x0002_0002 } else { 0 };
+                if set.fid == Fid::ASYNC_EVENTS {
+                    self.events = AsyncEvents::from_bits_retain(set.value);
+                }
                 (format!("set {}", set.fid), done(dw0))
             }
             AdminOpcode::ASYNC_EVENT_REQUEST => {
@@ -243,6 +249,18 @@ fn a_discovery_controller_has_no_queues_and_no_namespaces() {
     assert_eq!(up[5..], ["identify controller", "set asynchronous event configuration"]);
     assert_eq!(events, ["event request"; 3]);
     assert_eq!(peer.host.next_deadline(), None, "no keep-alive was asked for");
+}
+
+#[test]
+fn a_host_asks_for_the_events_that_it_acts_on_and_the_controller_has() {
+    assert_eq!(Peer::live(settings()).events, AsyncEvents::NAMESPACE_ATTRIBUTE);
+    let discovery = ControllerSettings { is_discovery: true, ..settings() };
+    assert_eq!(Peer::live(discovery).events, AsyncEvents::DISCOVERY);
+    let mut peer = Peer::new(settings());
+    peer.identify.set_oaes(AsyncEvents::DISCOVERY | AsyncEvents::ANA);
+    peer.run_until(2 * SECOND).unwrap();
+    assert!(peer.host.is_live());
+    assert!(!peer.sent.iter().any(|sent| sent == "set asynchronous event configuration"));
 }
 
 /// hostile H22
