@@ -183,6 +183,7 @@ mod tests {
 
     use super::*;
     use crate::filter::{Delay, Fault, FaultKind, FaultRate, Kind, Limit};
+    use kv::memcached::ITEM_BYTES_DEFAULT;
     use proptest::collection::vec;
     use proptest::option;
     use proptest::prelude::*;
@@ -206,6 +207,7 @@ mod tests {
                 |(path, bytes, memory_bytes, sync, item_bytes)| {
                     let sync = SYNCS[sync].1;
                     let allows_flush = item_bytes % 2 == 0;
+                    let item_bytes = if item_bytes % 3 == 0 { ITEM_BYTES_DEFAULT } else { item_bytes };
                     Source::KeyValueFile { path, bytes, memory_bytes, sync, item_bytes, allows_flush }
                 }
             ),
