@@ -389,6 +389,7 @@ impl Laned {
     fn submit_flush(&mut self) {
         let mut bytes = vec![0; 4096];
         bytes[..8].copy_from_slice(&1000u64.to_le_bytes());
+        bytes[8..16].copy_from_slice(&1000u64.to_le_bytes());
         bytes[130] = 12;
         let (identify, _) = IdentifyNamespace::ref_from_prefix(&bytes).unwrap();
         let info = NamespaceInfo::of_blocks(Nsid::new(1), &Ids::default(), identify).unwrap();
