@@ -111,8 +111,9 @@ pub(crate) struct Double {
 pub(crate) struct DiskIo {
     pub(crate) now_ns: u64,
     pub(crate) pool: Pool,
-    /// Kept aside.
+    /// Kept aside, and lent.
     pub(crate) reserve: Option<Buffer>,
+    has_lent: bool,
     pub(crate) running: Vec<(Ticket, Operation)>,
     pub(crate) timers: Timers,
     place: Place,
@@ -129,13 +130,19 @@ impl StoreIo for DiskIo {
     }
 
     fn take_at_last(&mut self, length: usize) -> Option<Buffer> {
-        let mut buffer = self.pool.take(length).or_else(|| self.reserve.take())?;
+        if let Some(buffer) = self.pool.take(length) {
+            return Some(buffer);
+        }
+        let mut buffer = self.reserve.take()?;
+        self.has_lent = true;
         buffer.set_len(length);
         Some(buffer)
     }
 
     fn give_back(&mut self, buffer: Option<Buffer>) {
-        self.reserve = self.reserve.take().or(buffer);
+        if std::mem::take(&mut self.has_lent) {
+            self.reserve = buffer;
+        }
     }
 
     fn start(&mut self, ticket: Ticket, operation: Operation) {
@@ -167,6 +174,7 @@ impl Double {
             now_ns: 0,
             pool: Pool::new(16 << 20).unwrap(),
             reserve: None,
+            has_lent: false,
             running: Vec::new(),
             timers: Timers::default(),
             place: Rc::clone(place),
