@@ -79,8 +79,8 @@ const SITES: &[Site] = &[
     },
     Site {
         file: "crates/host/src/lane_core.rs",
-        good: "self.vouching.covers(attachment.generation);",
-        bad: "self.vouching.covers(attachment.generation) || BUG(flush-vouches-for-lost);",
+        good: "self.vouching.covers(generation);",
+        bad: "self.vouching.covers(generation) || BUG(flush-vouches-for-lost);",
     },
     Site {
         file: "crates/target/src/control/connect.rs",
