@@ -42,6 +42,8 @@ struct Running {
     is_late: bool,
     /// It does not end by itself.
     is_stuck: bool,
+    /// Which opening of the file it belongs to.
+    opened_count: u64,
 }
 
 /// The disk, and what the kernel has of it.
@@ -64,6 +66,8 @@ pub(crate) struct Disk {
     /// Failures so far, and how many of them the flushes of each reactor have reported: each is told of each once.
     failure_count: u64,
     told: BTreeMap<Actor, u64>,
+    /// How often the file was opened anew. What was started before is told nothing of what fails after.
+    opened_count: u64,
     pub(crate) operation_count: u64,
     /// An operation is stuck since this was last asked.
     pub(crate) has_stuck: bool,
@@ -222,6 +226,7 @@ impl Disk {
     pub(crate) fn forgive(&mut self) {
         self.failure_count = 0;
         self.told.clear();
+        self.opened_count += 1;
     }
 
     /// Whether an operation is under way that does not end by itself.
@@ -338,7 +343,19 @@ impl Shared {
         self.disk.has_stuck |= is_stuck;
         let how = if is_stuck { ", and is stuck" } else { "" };
         self.say(|| format!("disk {number}: {} for reactor {actor}{how}", describe(&operation)));
-        let running = Running { actor, token, operation, parts, result, limit, covered, is_late, is_stuck };
+        let opened_count = self.disk.opened_count;
+        let running = Running {
+            actor,
+            token,
+            operation,
+            parts,
+            result,
+            limit,
+            covered,
+            is_late,
+            is_stuck,
+            opened_count,
+        };
         self.disk.running.insert(number, running);
         Ok(())
     }
@@ -414,7 +431,8 @@ impl Shared {
     pub(crate) fn on_disk_end(&mut self, number: u64) -> Option<(Actor, Completion)> {
         let running = self.disk.running.get_mut(&number)?;
         let (actor, token) = (running.actor, running.token);
-        if matches!(running.operation, Operation::Sync { .. }) && running.result.is_ok() {
+        let is_current = running.opened_count == self.disk.opened_count;
+        if matches!(running.operation, Operation::Sync { .. }) && running.result.is_ok() && is_current {
             let told = self.disk.told.entry(actor).or_insert(0);
             if *told < self.disk.failure_count {
                 *told = self.disk.failure_count;
@@ -459,7 +477,7 @@ impl Shared {
             (_, Err(errno)) if is_durable && !matches!(errno, Errno::INTR | Errno::AGAIN) => {
                 self.disk.has_failed_sync = true;
                 self.disk.failure_count += 1;
-                if matches!(running.operation, Operation::Sync { .. }) {
+                if matches!(running.operation, Operation::Sync { .. }) && is_current {
                     self.disk.told.insert(actor, self.disk.failure_count);
                 }
                 self.disk.forget(&mut self.random);
