@@ -6,7 +6,7 @@ use crate::command::{cargo, target_dir};
 use crate::deps;
 
 /// The crates, and those of their tests that judge a mutant beside the ones in its files. Each takes a build for each mutant, so what sweeps over
-/// everything and takes longest (`sweep`, `sequences`, `pair`, `models`, `streams`) is left out.
+/// everything and takes longest (`sweep`, `sequences`, `pair`, `models`, `streams`) is left out, as are `allocation` and `scattered`.
 const CRATES: [(&str, &[&str]); 2] =
     [("wire", &[]), ("proto", &["transitions", "golden", "host_controller", "host_commands", "hostile"])];
 

@@ -127,7 +127,7 @@ proptest! {
 }
 
 #[test]
-fn no_store_moves_more_than_a_bucket() {
+fn no_store_moves_more_than_a_bucket_of_a_growing_index() {
     let mut processor = processor(24 << 20, Eviction::None);
     let (mut most, mut sum, mut count) = (0, 0, 0_u32);
     for number in 0.. {

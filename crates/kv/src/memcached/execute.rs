@@ -408,7 +408,7 @@ impl Executor {
         let is_changed = self.processor.change(hash, key, place, |text| {
             number::replace_last(text, last);
             if let Some(out) = &mut out {
-                number::push_last(out, text, last);
+                number::push_replaced(out, text, last);
                 out.extend_from_slice(b"\r\n");
             }
         });

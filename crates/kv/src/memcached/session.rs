@@ -274,7 +274,7 @@ impl Session {
                 }
                 length += 1;
             }
-            let (entries, room) = batch.split_at_mut(length);
+            let (entries, behind) = batch.split_at(length);
             for hash in entries.iter().take(ITEMS_AHEAD).filter_map(|entry| entry.hash) {
                 processor.prefetch_item(hash);
             }
@@ -327,9 +327,8 @@ impl Session {
                     return Progress::Close;
                 }
                 Some(Decoded::Large { length, has_line_end }) => {
-                    let command = &room[0].command;
-                    let mut room = [0; KEY_BYTES_MAX];
-                    let hash = router.executor().processor.hash(command.stored_key(&mut room));
+                    let command = &behind[0].command;
+                    let hash = router.executor().processor.hash(command.stored_key(&mut [0; KEY_BYTES_MAX]));
                     let partition = if count == 1 { own } else { hash.partition(count) };
                     let line_end_bytes = if has_line_end { 2 } else { 0 };
                     self.incoming =

@@ -104,12 +104,12 @@ impl Digits {
     }
 }
 
-/// The last digits of a number as text, eight or all of them, once `number` is added: in a word, the last digit in the highest byte, and how many
-/// they are. Only if nothing else of the text changes: it has at most nineteen digits, the first is not 0, and nothing is carried past those eight.
+/// The last digits of a number as text, eight or all of them, once `number` is added: in a word, the first in its lowest byte. Only if nothing else
+/// of the text changes: it has at most nineteen digits, the first is not 0, and nothing is carried past those eight.
 /// Commands on one counter wait for one another here, so all digits are added at once.
 #[inline]
-#[expect(clippy::arithmetic_side_effects, reason = "at most eight bytes, of two digits and a carry each")]
-pub(crate) fn add_to_last(text: &[u8], number: u64) -> Option<(u64, usize)> {
+#[expect(clippy::arithmetic_side_effects, reason = "one to eight bytes, of two digits and a carry each")]
+pub(crate) fn add_to_last(text: &[u8], number: u64) -> Option<u64> {
     const TO_CARRY: u64 = u64::from_ne_bytes([0xf6; 8]);
     const TOPS: u64 = u64::from_ne_bytes([0x80; 8]);
     let (word, count, front) = match text.split_last_chunk::<8>() {
@@ -130,29 +130,25 @@ pub(crate) fn add_to_last(text: &[u8], number: u64) -> Option<(u64, usize)> {
     let rest = ((sum & TOPS) >> 7) * 0xf6;
     let sum = sum - rest;
     let has_more_digits = count < 8 && sum >> (8 * count) != 0;
-    (!has_more_digits).then(|| ((sum + ZEROES).swap_bytes(), count))
+    (!has_more_digits).then(|| (sum + ZEROES).swap_bytes() >> (8 * (8 - count)))
 }
 
-/// Replaces the last `count` bytes, eight at most, by the highest of a word.
+/// Replaces the last digits, as [`add_to_last`] has them.
 #[inline]
-#[expect(clippy::arithmetic_side_effects, reason = "at most eight bytes")]
-pub(crate) fn replace_last(text: &mut [u8], (word, count): (u64, usize)) {
-    if let Some(last) = text.last_chunk_mut() {
-        *last = word.to_le_bytes();
-        return;
+pub(crate) fn replace_last(text: &mut [u8], last: u64) {
+    let bytes = last.to_le_bytes();
+    match text.last_chunk_mut() {
+        Some(end) => *end = bytes,
+        None => text.iter_mut().zip(bytes).for_each(|(to, byte)| *to = byte),
     }
-    let first = word >> (8 * (8 - count.clamp(1, 8)));
-    text.iter_mut().zip(first.to_le_bytes()).for_each(|(to, byte)| *to = byte);
 }
 
-/// Appends what [`replace_last`] has made, without reading bytes that were just written.
+/// Appends a text whose last digits were replaced by these, without reading bytes that were just written.
 #[inline]
-#[expect(clippy::arithmetic_side_effects, reason = "at most eight bytes")]
-pub(crate) fn push_last(out: &mut Vec<u8>, text: &[u8], (word, count): (u64, usize)) {
-    let front = text.get(..text.len().saturating_sub(8)).unwrap_or_default();
-    out.extend_from_slice(front);
-    let length = out.len().saturating_add(count);
-    out.extend_from_slice(&(word >> (8 * (8 - count.clamp(1, 8)))).to_le_bytes());
+pub(crate) fn push_replaced(out: &mut Vec<u8>, text: &[u8], last: u64) {
+    let length = out.len().saturating_add(text.len());
+    out.extend_from_slice(text.get(..text.len().saturating_sub(8)).unwrap_or_default());
+    out.extend_from_slice(&last.to_le_bytes());
     out.truncate(length);
 }
 
@@ -305,6 +301,9 @@ mod tests {
             if let Some(last) = add_to_last(&text, more) {
                 replace_last(&mut text, last);
                 prop_assert_eq!(std::str::from_utf8(&text).ok(), sum.as_deref());
+                let mut pushed = vec![b'x'];
+                push_replaced(&mut pushed, &text, last);
+                prop_assert_eq!(&pushed[1..], &text);
             } else {
                 let is_longer = sum.is_none_or(|sum| sum.len() > text.len());
                 let may_carry = number % EIGHT + more >= EIGHT || more >= EIGHT;
