@@ -7,7 +7,7 @@ use wire::status::Status;
 
 use crate::ends::{ControllerEnd, Seen};
 use crate::pdus::Dialect;
-use crate::{assert_bytes, hex};
+use crate::{assert_bytes, feed_what_is_wanted, hex};
 
 /// One command as it is delivered.
 #[track_caller]
@@ -198,16 +198,12 @@ fn what_is_wanted_of_a_capsule_ends_with_each_part() {
         08 00 00 00 00 00 00 00 07 00 00 00 00*12
     ");
     let pdu = dialect.command(write.try_into().unwrap(), &[0xA5; 1480]);
-    let (first, mut rest) = pdu.split_at(3);
-    assert_eq!(end.queue.wanted_bytes(), 8, "between PDUs, a common header");
-    end.feed(first).unwrap();
-    let mut wanted = Vec::new();
-    while !rest.is_empty() {
-        wanted.push(end.queue.wanted_bytes());
-        let (part, others) = rest.split_at(end.queue.wanted_bytes().min(1000));
-        assert_eq!(end.feed(part).unwrap().len(), usize::from(others.is_empty()));
-        rest = others;
-    }
+    let wanted = feed_what_is_wanted(
+        &mut end,
+        &pdu,
+        |end| end.queue.wanted_bytes(),
+        |end, part, is_last| assert_eq!(end.feed(part).unwrap().len(), usize::from(is_last)),
+    );
     assert_eq!(wanted, [5, 68, 52, 1480, 480, 4]);
     assert_eq!(end.queue.wanted_bytes(), 8);
 }

@@ -10,7 +10,7 @@ use wire::status::Status;
 
 use crate::ends::HostEnd;
 use crate::pdus::Dialect;
-use crate::{assert_bytes, hex};
+use crate::{assert_bytes, feed_what_is_wanted, hex};
 
 /// A queue that has sent its ICReq and got this answer.
 fn initialised(offer: HostOffer, request: &str, answer: &str) -> HostEnd {
@@ -149,16 +149,12 @@ fn what_is_wanted_of_an_answer_ends_with_each_part() {
     let mut response = [0; 16];
     response[12..14].copy_from_slice(&cid.to_le_bytes());
     let answer = [dialect.c2h(cid, 0, &[0x1D; 1480], 0x04), dialect.response(response)].concat();
-    let (first, mut rest) = answer.split_at(3);
-    assert_eq!(end.queue.wanted_bytes(), 8, "between PDUs, a common header");
-    end.feed(first).unwrap();
-    let mut wanted = Vec::new();
-    while !rest.is_empty() {
-        wanted.push(end.queue.wanted_bytes());
-        let (part, others) = rest.split_at(end.queue.wanted_bytes().min(1000));
-        assert_eq!(end.feed(part).unwrap().len(), usize::from(others.is_empty()));
-        rest = others;
-    }
+    let wanted = feed_what_is_wanted(
+        &mut end,
+        &answer,
+        |end| end.queue.wanted_bytes(),
+        |end, part, is_last| assert_eq!(end.feed(part).unwrap().len(), usize::from(is_last)),
+    );
     assert_eq!(wanted, [5, 20, 100, 1480, 480, 4, 8, 20]);
 }
 

@@ -33,6 +33,27 @@ fn table(bytes: &[u8]) -> String {
     rows.collect()
 }
 
+/// Feeds an end 3 bytes and then as many bytes at a time as it wants, 1000 at most: what it wanted each time.
+fn feed_what_is_wanted<E>(
+    end: &mut E,
+    bytes: &[u8],
+    wanted_bytes: impl Fn(&E) -> usize,
+    mut feed: impl FnMut(&mut E, &[u8], bool),
+) -> Vec<usize> {
+    assert_eq!(wanted_bytes(end), 8, "between PDUs, a common header");
+    let (first, mut rest) = bytes.split_at(3);
+    feed(end, first, false);
+    let mut wanted = Vec::new();
+    while !rest.is_empty() {
+        let count = wanted_bytes(end);
+        wanted.push(count);
+        let (part, others) = rest.split_at(count.min(1000));
+        feed(end, part, others.is_empty());
+        rest = others;
+    }
+    wanted
+}
+
 #[track_caller]
 fn assert_bytes(actual: &[u8], expected: &str) {
     let expected = hex(expected);
