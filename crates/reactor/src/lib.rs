@@ -4,7 +4,7 @@
 //! operations, deadlines and messages, and nothing of NVMe.
 //!
 //! Unsafe code is here and nowhere above: `buffers`, `chunks`, `lines`, `mapping`, `memory` and `segment` (memory that the
-//! kernel reads and writes), `ring`, `workers`, `socket`, `zero_copy` and `busy_poll` (the calls that make it do so), and `wide`
+//! kernel reads and writes), `ring`, `workers`, `socket`, `zero_copy` and `busy_poll` (the calls that make it do so), and `wide` and `equal_bytes`
 //! (instructions that not every processor has).
 
 #![cfg_attr(test, allow(clippy::cast_possible_truncation))]
@@ -16,6 +16,7 @@ mod counter;
 mod descriptors;
 mod engine;
 mod epoll;
+mod equal_bytes;
 mod in_flight;
 mod io;
 mod lines;
@@ -45,6 +46,7 @@ pub use chunks::{CHUNK_BYTES, Chunk, Chunks};
 pub use counter::{Counter, Durations, SharedDurations};
 pub use descriptors::{allow_descriptors, reserve_descriptors};
 pub use engine::EngineKind;
+pub use equal_bytes::equal_bytes;
 pub use io::{Application, Connection, Io, ListenerTag, SocketId};
 pub use lines::{LINE_BYTES, Line, Lines, prefetch};
 pub use mailbox::{Address, Mailbox};

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::ops::{Deref, DerefMut, Range};
+use std::ptr::NonNull;
 
 use crate::mapping::Mapping;
 
@@ -19,9 +20,16 @@ pub struct Line(pub [u8; LINE_BYTES]);
 /// Cache lines of one owner: zeroes at first, given memory as they are touched, in huge pages where the
 /// system has any.
 pub struct Lines {
-    mapping: Mapping,
+    /// Where the mapping begins.
+    start: NonNull<Line>,
     count: usize,
+    mapping: Mapping,
 }
+
+// SAFETY: `start` is only where the mapping begins, whose bytes are looked at and changed under the rules of references to this.
+unsafe impl Send for Lines {}
+// SAFETY: as above.
+unsafe impl Sync for Lines {}
 
 impl Lines {
     /// Maps `count` lines (not 0).
@@ -34,7 +42,7 @@ impl Lines {
         // Random accesses to small pages miss the TLB each time. Systems without huge pages refuse the
         // advice.
         let _ = mapping.prefer_huge_pages();
-        Ok(Self { mapping, count: count.max(1) })
+        Ok(Self { start: mapping.at(0).cast(), count: count.max(1), mapping })
     }
 
     /// All bytes, in order.
@@ -42,7 +50,7 @@ impl Lines {
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the mapping is that long, initialised, and only `&mut self` gives a way to write to it.
-        unsafe { std::slice::from_raw_parts(self.mapping.at(0).as_ptr(), self.count * LINE_BYTES) }
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast(), self.count * LINE_BYTES) }
     }
 
     /// All bytes, in order.
@@ -50,7 +58,7 @@ impl Lines {
     #[must_use]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `bytes`, and `&mut self` excludes every other view.
-        unsafe { std::slice::from_raw_parts_mut(self.mapping.at(0).as_ptr(), self.count * LINE_BYTES) }
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().cast(), self.count * LINE_BYTES) }
     }
 
     /// Zeroes lines; whole pages of them go back to the system.
@@ -97,7 +105,7 @@ impl Deref for Lines {
     #[inline]
     fn deref(&self) -> &[Line] {
         // SAFETY: as in `bytes`; mappings begin at a page, so lines are aligned.
-        unsafe { std::slice::from_raw_parts(self.mapping.at(0).cast::<Line>().as_ptr(), self.count) }
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.count) }
     }
 }
 
@@ -105,7 +113,7 @@ impl DerefMut for Lines {
     #[inline]
     fn deref_mut(&mut self) -> &mut [Line] {
         // SAFETY: as in `deref`, and `&mut self` excludes every other view.
-        unsafe { std::slice::from_raw_parts_mut(self.mapping.at(0).cast::<Line>().as_ptr(), self.count) }
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.count) }
     }
 }
 

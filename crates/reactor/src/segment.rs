@@ -44,6 +44,12 @@ impl<'a> Segment<'a> {
         Self { raw: libc::iovec { iov_base: start.cast_mut().cast(), iov_len: length }, bytes: PhantomData }
     }
 
+    /// As the kernel has it.
+    #[inline]
+    pub(crate) fn raw(self) -> libc::iovec {
+        self.raw
+    }
+
     /// The segment without its first `count` bytes.
     ///
     /// # Panics

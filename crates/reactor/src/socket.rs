@@ -290,18 +290,28 @@ impl AsFd for Listener {
     }
 }
 
-/// One `sendmsg`, which never blocks.
+/// Sends some segments with one call, which never blocks.
 #[inline]
 pub(crate) fn send_message(fd: BorrowedFd<'_>, segments: &[Segment<'_>], flags: libc::c_int) -> Sent {
-    // SAFETY: all zeroes is a valid `msghdr`: no address, no control data.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = segments.as_ptr().cast_mut().cast();
-    message.msg_iovlen = segments.len().min(SEGMENT_COUNT_MAX);
     let flags = flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     loop {
-        // SAFETY: `Segment` is an iovec over bytes that stay mapped while `segments` is borrowed, and the kernel
-        // only reads them.
-        let sent = unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const message, flags) };
+        let sent = match segments {
+            // For one, the kernel has no list to copy and check.
+            [segment] => {
+                let raw = segment.raw();
+                // SAFETY: the segment's bytes stay mapped while `segments` is borrowed, and the kernel only reads them.
+                unsafe { libc::send(fd.as_raw_fd(), raw.iov_base, raw.iov_len, flags) }
+            }
+            _ => {
+                // SAFETY: all zeroes is a valid `msghdr`: no address, no control data.
+                let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+                message.msg_iov = segments.as_ptr().cast_mut().cast();
+                message.msg_iovlen = segments.len().min(SEGMENT_COUNT_MAX);
+                // SAFETY: `Segment` is an iovec over bytes that stay mapped while `segments` is borrowed, and the kernel
+                // only reads them.
+                unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const message, flags) }
+            }
+        };
         if let Ok(sent) = usize::try_from(sent) {
             return Sent::Bytes(sent);
         }
