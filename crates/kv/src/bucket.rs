@@ -13,7 +13,7 @@
 //! so. There the tag is which bucket of the group an entry belongs to and five bits of the key's. Such a line
 //! keeps in its last cell where the next one is, once it is full itself.
 
-use reactor::LINE_BYTES;
+use reactor::{LINE_BYTES, equal_bytes};
 
 /// Cells of a bucket.
 pub(crate) const CELL_COUNT: usize = 12;
@@ -128,11 +128,9 @@ impl<'a> Bucket<'a> {
     /// Cells that begin an entry with this tag.
     #[inline]
     pub(crate) fn matches(self, tag: u8) -> Cells {
-        let (low, high) = self.0[..16].split_at(8);
-        let low = equal_bytes(u64::from_le_bytes(low.try_into().expect("eight bytes")), tag);
-        let high = equal_bytes(u64::from_le_bytes(high.try_into().expect("eight bytes")), tag);
         // The last four bytes are no tags but the kinds: cells beyond the last begin nothing.
-        Cells((low | high << 8) & self.kinds() & ALL)
+        let tags = self.0.first_chunk().expect("a line has more");
+        Cells(equal_bytes(tags, tag) & self.kinds() & ALL)
     }
 
     /// Cells that begin an entry.
@@ -289,17 +287,6 @@ pub(crate) fn copy_entry(from: Bucket<'_>, cell: usize, into: &mut BucketMut<'_>
         let (key, value) = from.inline(cell);
         into.put_inline(to, tag, key, value);
     }
-}
-
-/// Which of eight bytes equal `tag`, one bit each.
-#[inline]
-fn equal_bytes(bytes: u64, tag: u8) -> u32 {
-    const ONES: u64 = 0x0101_0101_0101_0101;
-    const LOW: u64 = 0x7f * ONES;
-    let differing = bytes ^ (ONES * u64::from(tag));
-    // The top bit of each byte that is zero, exactly; then the eight of them side by side.
-    let equal = !(((differing & LOW) + LOW) | differing | LOW);
-    ((equal >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56) as u32
 }
 
 #[inline]

@@ -35,6 +35,7 @@ pub(crate) const STALE: u8 = 1 << 6;
 pub(crate) const WON: u8 = 1 << 7;
 /// How often it was used lately, 0 to 2.
 pub(crate) const USES: u8 = 0b11;
+pub(crate) const USES_MAX: u8 = 2;
 
 /// Where the length of the key is in the header.
 pub(crate) const KEY_BYTES_AT: usize = 6;

@@ -29,8 +29,8 @@ use crate::durable::Durable;
 use crate::evict::Hands;
 use crate::index::{GROUP_LINES, Index};
 use crate::item::{
-    AWAY, BITS_AT, EXPIRY_AT, FETCHED, HEADER_BYTES, Header, KEY_BYTES_AT, LARGE, Layout, STALE, USES, WIDE,
-    WON,
+    AWAY, BITS_AT, EXPIRY_AT, FETCHED, HEADER_BYTES, Header, KEY_BYTES_AT, LARGE, Layout, STALE, USES,
+    USES_MAX, WIDE, WON,
 };
 use crate::memory::Memory;
 use crate::regions::{REGION_BYTES, REGION_LINES, Regions};
@@ -109,6 +109,14 @@ impl KeyHash {
     pub(crate) fn of(bits: u64) -> Self {
         Self(bits)
     }
+}
+
+/// Where the bucket of a key was, when it was asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Home(u32);
+
+impl Home {
+    pub(crate) const NONE: Self = Self(0);
 }
 
 /// Where a pair is. Two numbers, so that a look-up gives it back in registers: in parts it would be written, and
@@ -382,13 +390,26 @@ impl Processor {
     /// A key will be looked up: has its bucket fetched.
     #[inline]
     pub fn prefetch(&self, hash: KeyHash) {
-        self.memory.prefetch(self.home(hash));
+        self.prefetch_home(hash);
+    }
+
+    /// As [`prefetch`](Self::prefetch); says where the bucket is.
+    #[inline]
+    pub(crate) fn prefetch_home(&self, hash: KeyHash) -> Home {
+        let home = self.home(hash);
+        self.memory.prefetch(home);
+        Home(home)
     }
 
     /// A key will be looked up and its bucket is there by now: has its item fetched, if it has one.
     #[inline]
     pub fn prefetch_item(&self, hash: KeyHash) {
-        let home = self.home(hash);
+        self.prefetch_item_of(hash, Home(self.home(hash)));
+    }
+
+    /// As [`prefetch_item`](Self::prefetch_item), with the bucket known. If that has moved meanwhile, nothing comes of it.
+    #[inline]
+    pub(crate) fn prefetch_item_of(&self, hash: KeyHash, Home(home): Home) {
         let bucket = Bucket(self.memory.peek(home));
         let mut matches = bucket.matches(hash.tag());
         match matches.next() {
@@ -480,7 +501,7 @@ impl Processor {
         }
         let at =
             if bits[1] & (LARGE | WIDE) == 0 { HEADER_BYTES } else { self.key_at(line, self.header(line)) };
-        self.memory.bytes(line, at, key.len()) == key
+        is_equal(self.memory.bytes(line, at, key.len()), key)
     }
 
     #[inline]
@@ -519,10 +540,25 @@ impl Processor {
     pub fn touch(&mut self, place: Place) {
         let Some(line) = place.item() else { return };
         let bits = self.memory.bytes(line, BITS_AT, 1)[0];
-        if bits & USES < 2 || bits & FETCHED == 0 {
-            let uses = (bits & USES).saturating_add(1).min(2);
+        if bits & USES < USES_MAX || bits & FETCHED == 0 {
+            let uses = (bits & USES).saturating_add(1).min(USES_MAX);
             self.memory.bytes_mut(line, BITS_AT, 1)[0] = bits & !USES | FETCHED | uses;
         }
+    }
+
+    /// Notes that a pair is read, and gives its flags and its value. `None`, and nothing is noted, if that is in parts or the flags are long.
+    #[inline(always)]
+    pub(crate) fn read_whole(&mut self, place: Place) -> Option<(u32, &[u8])> {
+        let Some(line) = place.item() else { return Some((0, self.value(place).head())) };
+        let header = self.header(line);
+        if header.bits & (LARGE | WIDE) != 0 {
+            return None;
+        }
+        if header.bits & USES < USES_MAX || header.bits & FETCHED == 0 {
+            self.touch(place);
+        }
+        let at = HEADER_BYTES + usize::from(header.key_bytes);
+        Some((header.flags.into(), self.memory.bytes(line, at, header.value_bytes.into())))
     }
 
     /// The value at a place.
@@ -710,4 +746,13 @@ impl Processor {
         }
         self.settle(self.home(hash));
     }
+}
+
+/// Whether two keys of one length are the same. They are short: no call is worth it.
+#[inline(always)]
+fn is_equal(one: &[u8], other: &[u8]) -> bool {
+    let ((one, one_rest), (other, other_rest)) = (one.as_chunks::<8>(), other.as_chunks::<8>());
+    let word = |eight: &[u8; 8]| u64::from_le_bytes(*eight);
+    let are_equal = one.iter().zip(other).all(|(one, other)| word(one) == word(other));
+    are_equal && one_rest.iter().zip(other_rest).all(|(one, other)| one == other)
 }

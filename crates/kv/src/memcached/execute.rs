@@ -1,11 +1,14 @@
 //! Commands, carried out on a partition; answers as bytes.
 
+use std::iter;
+
 use reactor::{CHUNK_BYTES, Chunk};
 
 use super::incoming::LargeStore;
-use super::number::{self, Digits};
+use super::number::{self, Digits, LastDigits};
 use super::{Command, DoorCounters, DoorSettings, Mode, Verb};
 use crate::chunked::ChunkList;
+use crate::item::USES_MAX;
 use crate::processor::{Attributes, Condition, KEY_BYTES_MAX, KeyHash, Place, Processor, Stored};
 
 /// Longer times are moments in Unix time, s.
@@ -31,6 +34,24 @@ pub struct Executor {
     pub(crate) brought: Vec<Chunk>,
     /// Values that belong into the answer, each at this byte of it.
     pub(crate) sent: Vec<(usize, ChunkList)>,
+}
+
+/// An `incr` whose counter is known.
+#[derive(Clone, Copy)]
+pub(crate) struct Addition {
+    delta: u64,
+    is_quiet: bool,
+}
+
+impl Addition {
+    /// What a command adds; `None` if it does something else.
+    #[inline]
+    pub(crate) fn of(command: &Command<'_>) -> Option<Self> {
+        match command.verb {
+            Verb::Arithmetic { is_decrement: false, delta, is_quiet } => Some(Self { delta, is_quiet }),
+            _ => None,
+        }
+    }
 }
 
 /// Why arithmetic was not done.
@@ -178,25 +199,12 @@ impl Executor {
                     out.extend_from_slice(if is_there { b"DELETED\r\n" } else { b"NOT_FOUND\r\n" });
                 }
             }
-            Verb::Arithmetic { is_decrement: false, delta, is_quiet }
-                if self.add_to_text(hash, key, delta, if is_quiet { None } else { Some(out) }) => {}
-            Verb::Arithmetic { is_decrement, delta, is_quiet } => {
-                let result = self.arithmetic(hash, key, is_decrement, delta, None, None);
-                if is_quiet {
-                    return;
+            Verb::Arithmetic { is_decrement, delta, is_quiet } => match Addition::of(command) {
+                Some(addition) => {
+                    self.add_all(hash, key, iter::once(addition), out);
                 }
-                match result {
-                    Ok(number) => {
-                        Digits::new(number).append_to(out);
-                        out.extend_from_slice(b"\r\n");
-                    }
-                    Err(Refusal::NotNumeric) => out.extend_from_slice(
-                        b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n",
-                    ),
-                    Err(Refusal::Stored(Stored::NotFound)) => out.extend_from_slice(b"NOT_FOUND\r\n"),
-                    Err(Refusal::Stored(_)) => out.extend_from_slice(b"SERVER_ERROR out of memory\r\n"),
-                }
-            }
+                None => self.answer_arithmetic(hash, key, is_decrement, delta, is_quiet, out),
+            },
             Verb::Touch { exptime, is_quiet } => {
                 self.counters.touch_count += 1;
                 let expiry_s = self.expiry(exptime);
@@ -254,17 +262,22 @@ impl Executor {
     #[inline(always)]
     fn give(&mut self, key: &[u8], place: Place, cas: Option<u64>, out: &mut Vec<u8>) {
         self.counters.get_hit_count += 1;
-        self.processor.touch(place);
-        let flags = self.processor.attributes(place).flags;
-        let value = self.processor.value(place);
-        push_value_line(out, key, flags, value.len(), cas);
-        match value.as_whole() {
-            Some(bytes) => out.extend_from_slice(bytes),
-            None => {
-                self.push_value(place, out);
+        match self.processor.read_whole(place) {
+            Some((flags, value)) => {
+                push_value_line(out, key, flags, value.len(), cas);
+                out.extend_from_slice(value);
             }
+            None => self.give_parted(key, place, cas, out),
         }
         out.extend_from_slice(b"\r\n");
+    }
+
+    #[inline(never)]
+    fn give_parted(&mut self, key: &[u8], place: Place, cas: Option<u64>, out: &mut Vec<u8>) {
+        self.processor.touch(place);
+        let flags = self.processor.attributes(place).flags;
+        push_value_line(out, key, flags, self.processor.value(place).len(), cas);
+        self.push_value(place, out);
     }
 
     /// Appends a value. Its whole mebibytes are not copied but noted: how many bytes those are.
@@ -398,22 +411,79 @@ impl Executor {
         }
     }
 
-    /// Adds to a number without reading it, if its last eight digits are all that changes, and answers with its text.
-    #[inline]
-    fn add_to_text(&mut self, hash: KeyHash, key: &[u8], delta: u64, mut out: Option<&mut Vec<u8>>) -> bool {
-        let Some(place) = self.processor.find(hash, key) else { return false };
-        let text = self.processor.value(place).as_whole();
-        let Some(last) = text.and_then(|text| number::add_to_last(text, delta)) else { return false };
-        self.processor.touch(place);
-        let is_changed = self.processor.change(hash, key, place, |text| {
-            number::replace_last(text, last);
-            if let Some(out) = &mut out {
-                number::push_replaced(out, text, last);
+    /// Carries out additions to one counter, behind one another. Says how many: one at least, if there is one.
+    pub(crate) fn add_all(
+        &mut self,
+        hash: KeyHash,
+        key: &[u8],
+        mut additions: impl Iterator<Item = Addition> + Clone,
+        out: &mut Vec<u8>,
+    ) -> usize {
+        let done = self.add_to_last_digits(hash, key, additions.clone(), out);
+        if done > 0 {
+            return done;
+        }
+        let Some(Addition { delta, is_quiet }) = additions.next() else { return 0 };
+        self.answer_arithmetic(hash, key, false, delta, is_quiet, out);
+        1
+    }
+
+    /// Carries out additions as long as no more than the last eight digits change. Each has what came out of the one before at hand: the counter is
+    /// looked up and written once. Says how many.
+    fn add_to_last_digits(
+        &mut self,
+        hash: KeyHash,
+        key: &[u8],
+        additions: impl Iterator<Item = Addition>,
+        out: &mut Vec<u8>,
+    ) -> usize {
+        let Some(place) = self.processor.find(hash, key) else { return 0 };
+        let Some(text) = self.processor.value(place).as_whole() else { return 0 };
+        let Some(mut last) = LastDigits::of(text) else { return 0 };
+        let (before, mut count) = (out.len(), 0);
+        for Addition { delta, is_quiet } in additions {
+            if !last.add(delta) {
+                break;
+            }
+            count += 1;
+            if !is_quiet {
+                last.append_to(text, out);
                 out.extend_from_slice(b"\r\n");
             }
-        });
-        self.counters.increment_hit_count += u64::from(is_changed);
-        is_changed
+        }
+        (0..count.min(USES_MAX.into())).for_each(|_| self.processor.touch(place));
+        if count > 0 && !self.processor.change(hash, key, place, |text| last.write_to(text)) {
+            out.truncate(before);
+            return 0;
+        }
+        self.counters.increment_hit_count += count as u64;
+        count
+    }
+
+    fn answer_arithmetic(
+        &mut self,
+        hash: KeyHash,
+        key: &[u8],
+        is_decrement: bool,
+        delta: u64,
+        is_quiet: bool,
+        out: &mut Vec<u8>,
+    ) {
+        let result = self.arithmetic(hash, key, is_decrement, delta, None, None);
+        if is_quiet {
+            return;
+        }
+        match result {
+            Ok(number) => {
+                Digits::new(number).append_to(out);
+                out.extend_from_slice(b"\r\n");
+            }
+            Err(Refusal::NotNumeric) => {
+                out.extend_from_slice(b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n");
+            }
+            Err(Refusal::Stored(Stored::NotFound)) => out.extend_from_slice(b"NOT_FOUND\r\n"),
+            Err(Refusal::Stored(_)) => out.extend_from_slice(b"SERVER_ERROR out of memory\r\n"),
+        }
     }
 
     /// Adds to or takes from a number that is kept as text. With `create` (number and time) it begins with
@@ -484,9 +554,13 @@ fn push_value_line(out: &mut Vec<u8>, key: &[u8], flags: u32, length: usize, cas
     out.reserve(key.len() + length % CHUNK_BYTES + 64);
     out.extend_from_slice(b"VALUE ");
     out.extend_from_slice(key);
-    out.push(b' ');
-    number::push(out, flags.into());
-    out.push(b' ');
+    if flags == 0 {
+        out.extend_from_slice(b" 0 ");
+    } else {
+        out.push(b' ');
+        number::push(out, flags.into());
+        out.push(b' ');
+    }
     number::push(out, length as u64);
     if let Some(cas) = cas {
         out.push(b' ');

@@ -15,12 +15,12 @@ use reactor::Chunk;
 
 use super::binary;
 use super::decode::{Decoded, Decoder};
-use super::execute::Executor;
+use super::execute::{Addition, Executor};
 use super::incoming::{Incoming, LargeStore};
 use super::output::Output;
 use super::stats::{ListenerStats, PartitionStats, VERSION};
 use super::{Command, DoorSettings, Header, Mode, Verb};
-use crate::processor::{KEY_BYTES_MAX, KeyHash};
+use crate::processor::{Home, KEY_BYTES_MAX, KeyHash};
 
 /// Commands that are looked up together.
 const BATCH: usize = 64;
@@ -120,12 +120,13 @@ struct Entry<'a> {
     command: Command<'a>,
     /// Of the command's key; none if there is nothing to execute.
     hash: Option<KeyHash>,
+    home: Home,
     /// The answer if there is nothing to execute.
     answer: &'static [u8],
 }
 
 impl Entry<'_> {
-    const NONE: Entry<'static> = Entry { command: Command::NONE, hash: None, answer: &[] };
+    const NONE: Entry<'static> = Entry { command: Command::NONE, hash: None, home: Home::NONE, answer: &[] };
 }
 
 impl Session {
@@ -234,7 +235,8 @@ impl Session {
     }
 
     fn process(&mut self, router: &mut impl Router, input: &mut &[u8]) -> Progress {
-        let mut batch: Vec<Entry<'_>> = Vec::with_capacity(BATCH);
+        // Room for as many commands as there may be, unless they are very short.
+        let mut batch: Vec<Entry<'_>> = Vec::with_capacity((input.len() / 16 + 1).min(BATCH));
         self.needed_bytes = 0;
         loop {
             if self.is_full() {
@@ -255,6 +257,12 @@ impl Session {
                     batch.push(Entry::NONE);
                 }
                 let entry = &mut batch[length];
+                if self.decoder.next_key(input, &mut entry.command) {
+                    let hash = processor.hash(entry.command.key);
+                    (entry.hash, entry.home) = (Some(hash), processor.prefetch_home(hash));
+                    length += 1;
+                    continue;
+                }
                 match self.decoder.next(input, &mut entry.command) {
                     Decoded::Command => {
                         let command = &entry.command;
@@ -263,8 +271,7 @@ impl Session {
                         } else {
                             processor.hash(command.key)
                         };
-                        processor.prefetch(hash);
-                        entry.hash = Some(hash);
+                        (entry.hash, entry.home) = (Some(hash), processor.prefetch_home(hash));
                     }
                     Decoded::Answer(answer) => (entry.hash, entry.answer) = (None, answer),
                     decoded => {
@@ -275,14 +282,19 @@ impl Session {
                 length += 1;
             }
             let (entries, behind) = batch.split_at(length);
-            for hash in entries.iter().take(ITEMS_AHEAD).filter_map(|entry| entry.hash) {
-                processor.prefetch_item(hash);
-            }
-            for (at, entry) in entries.iter().enumerate() {
-                if let Some(hash) = entries.get(at + ITEMS_AHEAD).and_then(|ahead| ahead.hash) {
-                    router.executor().processor.prefetch_item(hash);
+            let (mut at, mut fetched) = (0, 0);
+            while let Some(entry) = entries.get(at) {
+                while fetched < entries.len().min(at + ITEMS_AHEAD) {
+                    let Entry { hash, home, .. } = entries[fetched];
+                    if let Some(hash) = hash
+                        && (fetched == 0 || entries[fetched - 1].hash != Some(hash))
+                    {
+                        router.executor().processor.prefetch_item_of(hash, home);
+                    }
+                    fetched += 1;
                 }
                 let command = &entry.command;
+                let mut done = 1;
                 match entry.hash {
                     None => self.sink().bytes_mut().extend_from_slice(entry.answer),
                     Some(hash) => {
@@ -290,7 +302,11 @@ impl Session {
                         if partition == own && self.is_immediate(router, hash, command) {
                             let executor = router.executor();
                             let sink = self.sink();
-                            executor.execute(hash, command, sink.bytes_mut());
+                            if Addition::of(command).is_some() {
+                                done = add_all(executor, hash, &entries[at..], sink.bytes_mut());
+                            } else {
+                                executor.execute(hash, command, sink.bytes_mut());
+                            }
                             if !executor.sent.is_empty() {
                                 sink.insert(executor.take_sent());
                             }
@@ -303,10 +319,11 @@ impl Session {
                         }
                     }
                 }
+                at += done;
                 if self.is_full() {
                     // What was decoded behind this one will be decoded again.
                     (self.decoder, *input) = before;
-                    for _ in 0..=at {
+                    for _ in 0..at {
                         self.decoder.next(input, &mut { Command::NONE });
                     }
                     return Progress::Stalled;
@@ -600,6 +617,15 @@ impl Session {
             }
         }
     }
+}
+
+/// Carries out the first of some commands, an addition, with those behind it that add to the same counter. Says how many.
+#[inline(never)]
+fn add_all(executor: &mut Executor, hash: KeyHash, entries: &[Entry<'_>], out: &mut Vec<u8>) -> usize {
+    let Some(first) = entries.first() else { return 0 };
+    let key = first.command.key;
+    let same = entries.iter().take_while(|entry| entry.hash == Some(hash) && entry.command.key == key);
+    executor.add_all(hash, key, same.map_while(|entry| Addition::of(&entry.command)), out)
 }
 
 /// Answers what all partitions were asked.

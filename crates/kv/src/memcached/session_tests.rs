@@ -637,6 +637,41 @@ proptest! {
         prop_assert_eq!(String::from_utf8_lossy(&answer), String::from_utf8_lossy(&expected));
     }
 
+    /// Additions behind one another are answered as if each came alone, whatever they add up to.
+    #[test]
+    fn additions_together_are_the_same_as_one_after_the_other(
+        start in prop_oneof![Just("".to_owned()), Just("text".to_owned()), (0..u64::MAX, 0..64u32).prop_map(|(number, shift)| (number >> shift).to_string())],
+        commands in prop::collection::vec(
+            (prop::sample::select(vec!["a", "b", "a", "a", "longer-than-eight"]), any::<u64>(), 0..64u32, 0..12u32), 1..100
+        ),
+        count in 1usize..3,
+    ) {
+        let lines = commands.iter().map(|(key, number, shift, kind)| match kind {
+            0 => format!("incr {key} {} noreply\r\n", number >> shift),
+            1 => format!("decr {key} {}\r\n", number >> shift),
+            2 => format!("get {key}\r\n"),
+            3 => format!("incr {key}  0{}\r\n", number >> shift),
+            4 => format!("incr {key} 1x\r\n"),
+            5 => format!("set {key} 0 0 1\r\n9\r\n"),
+            _ => format!("incr {key} {}\r\n", number >> shift),
+        });
+        let lines: Vec<_> = lines.collect();
+        let [mut together, mut alone] = [(); 2].map(|()| {
+            let mut client = Client::with(count);
+            for key in ["a", "b"].into_iter().filter(|_| !start.is_empty()) {
+                client.send(format!("set {key} 0 0 {}\r\n{start}\r\n", start.len()).as_bytes());
+            }
+            client
+        });
+        let answer = together.send(lines.concat().as_bytes());
+        let expected: Vec<u8> = lines.iter().flat_map(|line| alone.send(line.as_bytes())).collect();
+        prop_assert_eq!(String::from_utf8_lossy(&answer), String::from_utf8_lossy(&expected));
+        let [hits, expected_hits] = [&mut together, &mut alone].map(|client| {
+            client.partitions.executors.iter().map(|executor| executor.counters().increment_hit_count).sum::<u64>()
+        });
+        prop_assert_eq!(hits, expected_hits);
+    }
+
     /// Whatever is sent, nothing panics.
     #[test]
     fn anything_may_be_sent(

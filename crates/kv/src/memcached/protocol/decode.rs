@@ -129,28 +129,52 @@ impl<'a> Iterator for Words<'a> {
     }
 }
 
+const ONES: u64 = u64::from_ne_bytes([1; 8]);
+const TOPS: u64 = u64::from_ne_bytes([0x80; 8]);
+
 /// Where the first space is; the end if there is none. Words are short: eight bytes are looked at together, and no call is worth it.
-#[inline]
+#[inline(always)]
 fn first_space(text: &[u8]) -> usize {
-    const ONES: u64 = u64::from_ne_bytes([1; 8]);
+    first(text, |eight| mark_zero(eight ^ ONES.wrapping_mul(b' '.into())), |byte| byte == b' ')
+}
+
+/// Where the first byte is that is in no key; the end if there is none.
+#[inline(always)]
+fn key_end(text: &[u8]) -> usize {
+    let below = |eight: u64| eight.wrapping_sub(ONES.wrapping_mul(0x21)) & !eight;
+    first(text, |eight| below(eight) | mark_zero(eight ^ ONES.wrapping_mul(0x7f)), |byte| !is_of_key(byte))
+}
+
+/// Sets the top bit of the first byte that is zero, and of none before it.
+#[inline(always)]
+fn mark_zero(eight: u64) -> u64 {
+    eight.wrapping_sub(ONES) & !eight
+}
+
+/// Where the first byte is that `is_it` says: `marks` sets its top bit in eight bytes, and none before it.
+#[inline(always)]
+fn first(text: &[u8], marks: impl Fn(u64) -> u64, is_it: impl Fn(u8) -> bool) -> usize {
     let (eights, rest) = text.as_chunks();
     for (at, eight) in eights.iter().enumerate() {
-        let others = u64::from_le_bytes(*eight) ^ (ONES.wrapping_mul(b' '.into()));
-        // The first byte that is zero has its top bit set here, and what comes behind it does not matter.
-        let zero = others.wrapping_sub(ONES) & !others & ONES.wrapping_mul(0x80);
-        if zero != 0 {
-            return at.wrapping_mul(8).wrapping_add(zero.trailing_zeros() as usize / 8);
+        let marked = marks(u64::from_le_bytes(*eight)) & TOPS;
+        if marked != 0 {
+            return at.wrapping_mul(8).wrapping_add(marked.trailing_zeros() as usize / 8);
         }
     }
-    let found = rest.iter().position(|&byte| byte == b' ').unwrap_or(rest.len());
+    let found = rest.iter().position(|&byte| is_it(byte)).unwrap_or(rest.len());
     text.len().saturating_sub(rest.len()).saturating_add(found)
+}
+
+/// Whether keys may have this byte: no space, and no control character.
+#[inline(always)]
+fn is_of_key(byte: u8) -> bool {
+    byte > b' ' && byte != 0x7f
 }
 
 /// Whether bytes may be a key.
 #[inline]
 pub(crate) fn is_key(key: &[u8]) -> bool {
-    let has_control = key.iter().fold(false, |found, &byte| found | (byte < 0x21) | (byte == 0x7f));
-    (1..=KEY_BYTES_MAX).contains(&key.len()) && !has_control
+    (1..=KEY_BYTES_MAX).contains(&key.len()) && key.iter().fold(true, |all, &byte| all & is_of_key(byte))
 }
 
 impl Decoder {
@@ -229,6 +253,12 @@ impl Decoder {
             *input = rest;
             self.state = State::Keys { with_cas, touch, key_count: 0 };
             return self.next(input, command);
+        }
+        if let Some((key, delta, rest)) = addition(whole) {
+            *input = rest;
+            let verb = Verb::Arithmetic { is_decrement: false, delta, is_quiet: false };
+            *command = Command { verb, key, value: &[], extra: &[], is_base64: false };
+            return Decoded::Command;
         }
         let window = whole.get(..LINE_BYTES_MAX).unwrap_or(whole);
         let Some(end) = memchr::memchr(b'\n', window) else {
@@ -418,6 +448,24 @@ impl Decoder {
         *command = Command { verb, key, value: &[], extra: &[], is_base64: false };
         Some(Decoded::Command)
     }
+
+    /// Takes the next key off a line of keys, as nearly all are: behind one space, with something behind it, and no time. Says whether it could;
+    /// whatever else there may be, [`next`](Self::next) finds out.
+    #[inline(always)]
+    pub fn next_key<'a>(&mut self, input: &mut &'a [u8], command: &mut Command<'a>) -> bool {
+        let State::Keys { with_cas, touch: Touch::No, key_count } = self.state else { return false };
+        let rest = input.strip_prefix(b" ").unwrap_or(input);
+        let window = rest.get(..KEY_BYTES_MAX + 1).unwrap_or(rest);
+        let (key, behind) = rest.split_at(key_end(window));
+        if key.is_empty() || !matches!(behind, [b' ', ..] | [b'\r', b'\n', ..]) {
+            return false;
+        }
+        *input = behind;
+        self.state = State::Keys { with_cas, touch: Touch::No, key_count: key_count.saturating_add(1) };
+        let verb = Verb::Get { with_cas, touch: None };
+        *command = Command { verb, key, value: &[], extra: &[], is_base64: false };
+        true
+    }
 }
 
 /// The verb of a line of keys, and what follows it.
@@ -437,6 +485,28 @@ fn keys_verb(input: &[u8]) -> Option<(bool, Touch, &[u8])> {
         }
     }
     None
+}
+
+/// `incr <key> <delta>` as nearly all write it: the key, the number, and what follows the line. Whatever else it may be is found out word by word.
+#[inline]
+fn addition(input: &[u8]) -> Option<(&[u8], u64, &[u8])> {
+    const DIGIT_COUNT_MAX: usize = 19;
+    let rest = input.strip_prefix(b"incr ")?;
+    let window = rest.get(..KEY_BYTES_MAX + 1).unwrap_or(rest);
+    let (key, behind) = rest.split_at_checked(first_space(window))?;
+    let mut rest = behind.strip_prefix(b" ")?;
+    let (mut delta, mut count) = (0u64, 0usize);
+    while let [digit @ b'0'..=b'9', after @ ..] = rest {
+        // Nineteen digits fit.
+        delta = delta.wrapping_mul(10).wrapping_add(digit.wrapping_sub(b'0').into());
+        count = count.wrapping_add(1);
+        rest = after;
+        if count > DIGIT_COUNT_MAX {
+            return None;
+        }
+    }
+    let rest = rest.strip_prefix(b"\r\n")?;
+    (count > 0 && is_key(key)).then_some((key, delta, rest))
 }
 
 /// What a value ends with.
@@ -576,6 +646,12 @@ mod tests {
         fn the_first_space_is_found(text in prop::collection::vec(prop_oneof![Just(b' '), Just(b'!'), any::<u8>()], 0..40)) {
             let found = text.iter().position(|&byte| byte == b' ').unwrap_or(text.len());
             prop_assert_eq!(first_space(&text), found);
+        }
+
+        #[test]
+        fn a_key_ends_at_the_first_byte_that_is_in_none(text in prop::collection::vec(prop_oneof![3 => b'!'..=b'~', 1 => any::<u8>()], 0..40)) {
+            let end = text.iter().position(|&byte| byte <= b' ' || byte == 0x7f).unwrap_or(text.len());
+            prop_assert_eq!(key_end(&text), end);
         }
     }
 }

@@ -104,52 +104,76 @@ impl Digits {
     }
 }
 
-/// The last digits of a number as text, eight or all of them, once `number` is added: in a word, the first in its lowest byte. Only if nothing else
-/// of the text changes: it has at most nineteen digits, the first is not 0, and nothing is carried past those eight.
-/// Commands on one counter wait for one another here, so all digits are added at once.
-#[inline]
-#[expect(clippy::arithmetic_side_effects, reason = "one to eight bytes, of two digits and a carry each")]
-pub(crate) fn add_to_last(text: &[u8], number: u64) -> Option<u64> {
-    const TO_CARRY: u64 = u64::from_ne_bytes([0xf6; 8]);
-    const TOPS: u64 = u64::from_ne_bytes([0x80; 8]);
-    let (word, count, front) = match text.split_last_chunk::<8>() {
-        Some((front, last)) => (u64::from_be_bytes(*last), 8, front),
-        None => (text.iter().fold(ZEROES, |word, &byte| word << 8 | u64::from(byte)), text.len(), &[][..]),
-    };
-    if front.len() > 11 || !front.iter().all(u8::is_ascii_digit) || number >= EIGHT {
-        return None;
-    }
-    // What is no digit is too small or too large.
-    let others = (word.wrapping_add(u64::from_ne_bytes([0x46; 8])) | word.wrapping_sub(ZEROES)) & TOPS;
-    if others != 0 || matches!(text.first(), None | Some(b'0')) {
-        return None;
-    }
-    let added = eight_digits(number).swap_bytes() - ZEROES;
-    let sum = (word - ZEROES + added).checked_add(TO_CARRY)?;
-    // Bytes that nothing was carried from.
-    let rest = ((sum & TOPS) >> 7) * 0xf6;
-    let sum = sum - rest;
-    let has_more_digits = count < 8 && sum >> (8 * count) != 0;
-    (!has_more_digits).then(|| (sum + ZEROES).swap_bytes() >> (8 * (8 - count)))
+/// The last digits of a counter, eight or all of them: commands on one counter wait for one another here, so all digits are added at once.
+#[derive(Clone, Copy)]
+pub(crate) struct LastDigits {
+    /// As text, the last in the lowest byte; zeroes in front.
+    word: u64,
+    count: usize,
 }
 
-/// Replaces the last digits, as [`add_to_last`] has them.
-#[inline]
-pub(crate) fn replace_last(text: &mut [u8], last: u64) {
-    let bytes = last.to_le_bytes();
-    match text.last_chunk_mut() {
-        Some(end) => *end = bytes,
-        None => text.iter_mut().zip(bytes).for_each(|(to, byte)| *to = byte),
+impl LastDigits {
+    /// Those of a text, if that is a number of at most nineteen digits whose first is not 0.
+    #[inline]
+    pub(crate) fn of(text: &[u8]) -> Option<Self> {
+        let (word, count, front) = match text.split_last_chunk::<8>() {
+            Some((front, last)) => (u64::from_be_bytes(*last), 8, front),
+            None => {
+                (text.iter().fold(ZEROES, |word, &byte| word << 8 | u64::from(byte)), text.len(), &[][..])
+            }
+        };
+        // What is no digit is too small or too large.
+        let others = (word.wrapping_add(u64::from_ne_bytes([0x46; 8])) | word.wrapping_sub(ZEROES)) & TOPS;
+        let is_number = others == 0 && front.len() <= 11 && front.iter().all(u8::is_ascii_digit);
+        (is_number && !matches!(text.first(), None | Some(b'0'))).then_some(Self { word, count })
     }
-}
 
-/// Appends a text whose last digits were replaced by these, without reading bytes that were just written.
-#[inline]
-pub(crate) fn push_replaced(out: &mut Vec<u8>, text: &[u8], last: u64) {
-    let length = out.len().saturating_add(text.len());
-    out.extend_from_slice(text.get(..text.len().saturating_sub(8)).unwrap_or_default());
-    out.extend_from_slice(&last.to_le_bytes());
-    out.truncate(length);
+    /// Adds a number. Says whether it could: nothing else of the text may change, so nothing is carried past these digits.
+    #[inline]
+    #[expect(clippy::arithmetic_side_effects, reason = "one to eight bytes, of two digits and a carry each")]
+    pub(crate) fn add(&mut self, number: u64) -> bool {
+        const TO_CARRY: u64 = u64::from_ne_bytes([0xf6; 8]);
+        let added = match number {
+            0..10 => number,
+            10..EIGHT => eight_digits(number).swap_bytes() - ZEROES,
+            _ => return false,
+        };
+        let Some(sum) = (self.word - ZEROES + added).checked_add(TO_CARRY) else { return false };
+        // Bytes that nothing was carried from.
+        let rest = ((sum & TOPS) >> 7) * 0xf6;
+        let sum = sum - rest;
+        if self.count < 8 && sum >> (8 * self.count) != 0 {
+            return false;
+        }
+        self.word = sum + ZEROES;
+        true
+    }
+
+    /// The first of them in the lowest byte.
+    #[inline]
+    #[expect(clippy::arithmetic_side_effects, reason = "one to eight digits")]
+    fn in_order(self) -> [u8; 8] {
+        (self.word.swap_bytes() >> (8 * (8 - self.count))).to_le_bytes()
+    }
+
+    /// Puts them into the text that they are from.
+    #[inline]
+    pub(crate) fn write_to(self, text: &mut [u8]) {
+        let bytes = self.in_order();
+        match text.last_chunk_mut() {
+            Some(end) => *end = bytes,
+            None => text.iter_mut().zip(bytes).for_each(|(to, byte)| *to = byte),
+        }
+    }
+
+    /// Appends the text that they are from with them in it, without reading bytes that were just written.
+    #[inline]
+    pub(crate) fn append_to(self, text: &[u8], out: &mut Vec<u8>) {
+        let length = out.len().saturating_add(text.len());
+        out.extend_from_slice(text.get(..text.len().saturating_sub(8)).unwrap_or_default());
+        out.extend_from_slice(&self.in_order());
+        out.truncate(length);
+    }
 }
 
 /// Digits of a number below 10^8 without zeroes in front, and how many they are. The last digit stays, whatever it is.
@@ -166,6 +190,7 @@ const fn without_zeroes(number: u64) -> (u64, usize) {
 const EIGHT: u64 = 100_000_000;
 
 const ZEROES: u64 = u64::from_ne_bytes([b'0'; 8]);
+const TOPS: u64 = u64::from_ne_bytes([0x80; 8]);
 
 /// The eight digits of a number of no more, the first in the lowest byte: halves, then pairs, then single ones, all at once.
 #[inline]
@@ -185,14 +210,19 @@ const fn digit(number: u64) -> u8 {
 }
 
 /// Appends a number.
-#[inline]
+#[inline(always)]
 pub(crate) fn push(out: &mut Vec<u8>, number: u64) {
     match number {
         // Flags and short lengths.
         0..10 => out.push(digit(number)),
         10..100 => out.extend_from_slice(&[digit(number / 10), digit(number % 10)]),
-        _ => Digits::new(number).append_to(out),
+        _ => push_long(out, number),
     }
+}
+
+#[inline(never)]
+fn push_long(out: &mut Vec<u8>, number: u64) {
+    Digits::new(number).append_to(out);
 }
 
 /// Decodes base64 with padding. `None` if it is none, or longer than `into`.
@@ -298,12 +328,13 @@ mod tests {
             let (number, more) = (number >> shift, more >> less);
             let sum = number.checked_add(more).map(|sum| sum.to_string());
             let mut text = number.to_string().into_bytes();
-            if let Some(last) = add_to_last(&text, more) {
-                replace_last(&mut text, last);
+            let added = |text: &[u8]| LastDigits::of(text).and_then(|mut last| last.add(more).then_some(last));
+            if let Some(last) = added(&text) {
+                let mut appended = vec![b'x'];
+                last.append_to(&text, &mut appended);
+                last.write_to(&mut text);
                 prop_assert_eq!(std::str::from_utf8(&text).ok(), sum.as_deref());
-                let mut pushed = vec![b'x'];
-                push_replaced(&mut pushed, &text, last);
-                prop_assert_eq!(&pushed[1..], &text);
+                prop_assert_eq!(&appended[1..], &text);
             } else {
                 let is_longer = sum.is_none_or(|sum| sum.len() > text.len());
                 let may_carry = number % EIGHT + more >= EIGHT || more >= EIGHT;
@@ -312,7 +343,23 @@ mod tests {
             if let Some(byte) = text.get_mut(at) {
                 *byte = other;
                 let is_number = text.iter().all(u8::is_ascii_digit) && text[0] != b'0';
-                prop_assert!(is_number || add_to_last(&text, more).is_none());
+                prop_assert!(is_number || added(&text).is_none());
+            }
+        }
+
+        #[test]
+        fn what_does_not_fit_changes_no_digits(number in 1..u64::MAX, deltas in prop::collection::vec(any::<u64>(), 0..20)) {
+            let text = number.to_string().into_bytes();
+            let Some(mut last) = LastDigits::of(&text) else { return Ok(()) };
+            let mut sum = number;
+            for (at, delta) in deltas.into_iter().enumerate() {
+                let delta = delta >> (at * 7 % 64);
+                if last.add(delta) {
+                    sum += delta;
+                }
+                let mut appended = Vec::new();
+                last.append_to(&text, &mut appended);
+                prop_assert_eq!(std::str::from_utf8(&appended), Ok(&*sum.to_string()));
             }
         }
 
