@@ -55,7 +55,7 @@ pub use operation::{Allocation, Completion, File, Operation, Token};
 pub use placement::{CoreList, CoreListError, pin, step_back};
 pub use probe::{Features, RingSetup};
 pub use segment::{Payload, Segment, Torn};
-pub use socket::{Listener, Received, SEGMENT_COUNT_MAX, Sent, Socket};
+pub use socket::{Listener, Received, SEGMENT_COUNT_MAX, Sent, Socket, suit_loopback};
 pub use spin::{SpinBudget, SpinPolicy, UnknownSpinPolicy, spin_ns_max};
 pub use timers::Timers;
 pub use turn::{Reactor, Settings, TurnCounters};

@@ -61,8 +61,10 @@ const UNPACED: [&str; 2] = ["cubic", "reno"];
 const LOOPBACK_BYTES: usize = 4 << 20;
 const LOOPBACK_BYTES_MIN: usize = 1 << 20;
 
-/// Suits a socket to loopback, if that is where `address` is (docs/design/socket-path.md).
-fn suit_loopback(fd: &OwnedFd, address: Option<SocketAddr>) {
+/// Suits a socket to loopback, if that is where `address` is (docs/design/socket-path.md). Those of this crate are; this is for others that
+/// are to be like them.
+pub fn suit_loopback(fd: &impl AsFd, address: Option<SocketAddr>) {
+    let fd = fd.as_fd();
     if address.is_some_and(|address| address.ip().is_loopback()) {
         widen(fd);
         unpace(fd);
@@ -71,7 +73,7 @@ fn suit_loopback(fd: &OwnedFd, address: Option<SocketAddr>) {
 
 /// Opens the receive window at once. The kernel's own choice begins at 64 KiB and grows with what is read in a round
 /// trip, which over loopback is so short that deep lanes stay in small sends for good.
-fn widen(fd: &OwnedFd) {
+fn widen(fd: BorrowedFd<'_>) {
     static ALLOWED: OnceLock<usize> = OnceLock::new();
     let allowed = *ALLOWED.get_or_init(|| {
         let text = std::fs::read_to_string("/proc/sys/net/core/rmem_max").unwrap_or_default();
@@ -84,7 +86,7 @@ fn widen(fd: &OwnedFd) {
 }
 
 /// Takes a congestion control that does not pace: a timer for every few segments keeps a rate that nothing on this machine has.
-fn unpace(fd: &OwnedFd) {
+fn unpace(fd: BorrowedFd<'_>) {
     if sockopt::tcp_congestion(fd).is_ok_and(|name| name.starts_with(PACING)) {
         // If neither is there, or allowed, everything is only slower.
         let _ = UNPACED.iter().find(|name| sockopt::set_tcp_congestion(fd, name).is_ok());
