@@ -100,9 +100,14 @@ fn a_bench_checks_what_it_gets_and_reports_it() {
         assert_eq!(result["kinds"][0]["found"], result["kinds"][0]["operations"], "every key is there");
         assert!(report["environment"]["kernel"].is_string());
     }
-    let text =
-        kv(&target, "bench", &["--mix", "add=50,modify=50", "-k", "10", "-t", "0.2", "-a", "0"]).text();
+    let text = kv(
+        &target,
+        "bench",
+        &["--mix", "add=50,modify=50", "-k", "10", "-t", "0.2", "-a", "0.1", "-q", "64"],
+    )
+    .text();
     assert!(text.contains("add ") && text.contains("modify "), "{text}");
+    assert!(!text.contains("not there"), "what was begun before the clock is not missing: {text}");
     let refused = kv(&target, "bench", &["--mix", "put"]).complaint(2);
     assert!(refused.contains("is no mix"), "{refused}");
     let block = Target::serving(&["ram:16M"]);

@@ -37,13 +37,15 @@ struct Operation {
     number: u64,
     /// The store of a Modify: its value has been retrieved.
     is_second: bool,
+    /// Then, whether there was one.
+    is_found: bool,
 }
 
 /// What is in flight together: one command, or one batch.
 struct Slot {
     operations: Vec<Operation>,
     /// Stores of Modifies whose values were retrieved.
-    seconds: VecDeque<u64>,
+    seconds: VecDeque<Operation>,
     submitted: Instant,
     batch: Option<Batch>,
     /// For what is retrieved or stored, or the outcomes of a batch.
@@ -191,12 +193,12 @@ impl<'a> Worker<'a> {
     }
 
     fn draw(&mut self, index: usize) -> Option<Operation> {
-        if let Some(number) = self.slots[index].seconds.pop_front() {
-            return Some(Operation { kind: Kind::Modify, number, is_second: true });
+        if let Some(second) = self.slots[index].seconds.pop_front() {
+            return Some(second);
         }
         if self.load.fill && !self.to_fill.is_empty() {
             let number = self.to_fill.next()?;
-            return Some(Operation { kind: Kind::Set, number, is_second: false });
+            return Some(Operation { kind: Kind::Set, number, is_second: false, is_found: false });
         }
         let kind = self.load.mix.kind(self.prng.below(100));
         let number = match kind {
@@ -207,7 +209,7 @@ impl<'a> Worker<'a> {
             }
             _ => self.keys.draw(&mut self.prng),
         };
-        Some(Operation { kind, number, is_second: false })
+        Some(Operation { kind, number, is_second: false, is_found: false })
     }
 
     fn size(&mut self) -> u32 {
@@ -403,28 +405,29 @@ impl<'a> Worker<'a> {
         data: &[u8],
         ns: u64,
     ) {
-        let Operation { kind, number, is_second } = operation;
+        let Operation { kind, number, is_second, .. } = operation;
         let is_fetched = operation.is_fetch();
         let is_absent = is_fetched && status.is(Status::KEY_DOES_NOT_EXIST);
         if !status.is_success() && !is_absent {
             return self.fail(Some(format!("{}: {status}", kind.name())), 1);
         }
-        let tally = &mut self.result.kinds[kind as usize];
-        if is_fetched && !is_absent {
-            tally.found_count += 1;
+        let is_found = if is_second { operation.is_found } else { is_fetched && !is_absent };
+        if is_fetched && is_found {
             self.result.value_bytes += data.len() as u64;
             if self.load.verify && (length != data.len() as u64 || !check(number, data)) {
                 self.result.mismatch_count += 1;
             }
         }
         if kind == Kind::Modify && !is_second {
-            return self.slots[index].seconds.push_back(number);
+            let second = Operation { is_second: true, is_found, ..operation };
+            return self.slots[index].seconds.push_back(second);
         }
         if matches!(kind, Kind::Set | Kind::Insert | Kind::Modify) {
             self.result.value_bytes += u64::from(self.load.sizes.largest_bytes());
         }
         let tally = &mut self.result.kinds[kind as usize];
         tally.count += 1;
+        tally.found_count += u64::from(is_found);
         tally.latency.record(ns);
     }
 }
