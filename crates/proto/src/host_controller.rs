@@ -215,18 +215,9 @@ struct ParameterName(Option<InvalidParameter>);
 impl fmt::Display for ParameterName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(parameter) = self.0 else { return Ok(()) };
-        let name = match parameter {
-            InvalidParameter::HOSTID => "host identifier",
-            InvalidParameter::CNTLID => "controller id",
-            InvalidParameter::SUBNQN => "subsystem name",
-            InvalidParameter::HOSTNQN => "host name",
-            InvalidParameter::QID => "queue id",
-            InvalidParameter::SQSIZE => "queue size",
-            InvalidParameter::KATO => "keep-alive timeout",
-            other => {
-                let place = if other.in_data() { "data" } else { "command" };
-                return write!(f, ", byte {} of the {place}", other.offset());
-            }
+        let Some(name) = parameter.name() else {
+            let place = if parameter.in_data() { "data" } else { "command" };
+            return write!(f, ", byte {} of the {place}", parameter.offset());
         };
         write!(f, ", {name}")
     }

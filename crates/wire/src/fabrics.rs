@@ -169,6 +169,21 @@ impl InvalidParameter {
     pub const fn command(offset: u16) -> Self {
         Self::from_bits(0).with_offset(offset)
     }
+
+    /// What it is called, if it is one of those above.
+    #[must_use]
+    pub fn name(self) -> Option<&'static str> {
+        Some(match self {
+            Self::HOSTID => "host identifier",
+            Self::CNTLID => "controller id",
+            Self::SUBNQN => "subsystem name",
+            Self::HOSTNQN => "host name",
+            Self::QID => "queue id",
+            Self::SQSIZE => "queue size",
+            Self::KATO => "keep-alive timeout",
+            _ => return None,
+        })
+    }
 }
 
 /// Fields of a Property Get; the value comes as the 8-byte result. wire §6.4

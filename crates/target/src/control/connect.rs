@@ -21,7 +21,7 @@ use wire::fabrics::{ConnectCommand, ConnectData, InvalidParameter};
 use wire::id::{Cntlid, Qid};
 use wire::nqn::{HostId, Nqn};
 use wire::sqe::Sqe;
-use wire::status::Status;
+use wire::status::{Status, StatusTable};
 use zerocopy::FromBytes;
 
 use super::{Control, HeldConnect, LaneUse, MILLISECOND_NS};
@@ -324,11 +324,14 @@ impl Control {
 
     fn refuse_connect(&mut self, connect: &PendingConnect, refusal: &Refusal, wish: Option<&Wish>) {
         let status = refusal.status;
+        let reason = status.name_in(StatusTable::Fabrics);
+        let parameter = refusal.parameter.name();
         match wish {
             Some(Wish { host, subnqn, command, .. }) => {
-                tracing::info!(%host, subsystem = %subnqn, qid = command.qid.get(), %status, "connect refused");
+                let qid = command.qid.get();
+                tracing::info!(%host, subsystem = %subnqn, qid, reason, parameter, "connect refused");
             }
-            None => tracing::info!(%status, "connect refused: it makes no sense"),
+            None => tracing::info!(reason, parameter, "connect refused: it cannot be read"),
         }
         let answer = Answer {
             command: connect.command,
