@@ -2,6 +2,7 @@
 
 use std::io;
 
+use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// A list of cores as users write it: `0,2-5`.
@@ -88,7 +89,18 @@ pub fn pin(core: usize) -> io::Result<()> {
     }
     let mut set = CpuSet::new();
     set.set(core);
-    Ok(sched_setaffinity(None, &set)?)
+    sched_setaffinity(None, &set).map_err(|error| match (error, CoreList::allowed()) {
+        (Errno::INVAL, Ok(now)) => io::Error::new(io::ErrorKind::InvalidInput, NoSuchCore { core, now }),
+        (error, _) => error.into(),
+    })
+}
+
+/// A core that is not there, or not for us.
+#[derive(Debug, thiserror::Error)]
+#[error("there is no core {core} for this process, which runs on {now}")]
+struct NoSuchCore {
+    core: usize,
+    now: CoreList,
 }
 
 /// From now on the calling thread, and those that it starts, run only when no other wants to. There may be no way back.
@@ -127,6 +139,9 @@ mod tests {
             pin(core).unwrap();
             assert_eq!(CoreList::allowed().unwrap().cores(), [core]);
             assert!(pin(CpuSet::MAX_CPU).is_err());
+            let past = CpuSet::MAX_CPU - 1;
+            let why = pin(past).expect_err("more cores than anybody has").to_string();
+            assert_eq!(why, format!("there is no core {past} for this process, which runs on {core}"));
         })
         .join()
         .unwrap();
