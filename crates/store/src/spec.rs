@@ -132,6 +132,12 @@ impl Spec {
         Self { source, block_bytes: None, uuid: None, is_read_only: false, filters: Vec::new() }
     }
 
+    /// Whether keys and values are there, not blocks.
+    #[must_use]
+    pub fn is_key_value(&self) -> bool {
+        matches!(self.source, Source::KeyValue { .. } | Source::KeyValueFile { .. })
+    }
+
     /// Opens the storage, for one reactor or for several (`is_shared`).
     ///
     /// # Errors

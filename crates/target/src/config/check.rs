@@ -213,11 +213,7 @@ impl TargetConfig {
             }
         }
         let has_keys = |subsystem: &super::SubsystemConfig| {
-            let is_key_value = |namespace: &super::NamespaceConfig| {
-                use store::Source::{KeyValue, KeyValueFile};
-                matches!(namespace.storage.source, KeyValue { .. } | KeyValueFile { .. })
-            };
-            subsystem.namespaces.iter().any(is_key_value)
+            subsystem.namespaces.iter().any(|namespace| namespace.storage.is_key_value())
         };
         if !self.memcached.is_empty() && !self.subsystems.iter().any(has_keys) {
             let message = "memcached's clients need a key-value namespace: add one, such as kv:ram:1G".into();
