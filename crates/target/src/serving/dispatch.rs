@@ -682,7 +682,10 @@ impl Serving {
             match answer.established {
                 Some(established) => {
                     tracing::info!(
-                        peer = ?lane.peer, qid = %established.qid, host = established.host, "lane connected"
+                        peer = lane.peer.map(tracing::field::display),
+                        qid = %established.qid,
+                        host = %established.host,
+                        "lane connected"
                     );
                     connected = u64::from(!established.qid.is_admin());
                     lane.establish(established, now_ns);
