@@ -484,6 +484,7 @@ mod tests {
         sqe.set_cdw10_11(u64::MAX - 65_536);
         assert_eq!(BlockCommand::from_sqe(&sqe).end(), Some(u64::MAX));
         assert_eq!(DsmRange::new(u64::MAX, 1).end(), None);
+        assert_eq!(DsmRange::new(u64::MAX - 1, 1).end(), Some(u64::MAX));
         assert_eq!(CopySource::new(Nsid::NONE, u64::MAX, 1).end(), None);
     }
 

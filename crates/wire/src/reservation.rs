@@ -248,7 +248,7 @@ struct ExtendedEntry {
 const _: () = assert!(size_of::<ExtendedEntry>() == 64);
 
 const EXTENDED_HEADER_BYTES: usize = 64;
-const HOLDER: u8 = 1 << 0;
+const HOLDER: u8 = 0b1;
 
 impl Registrant {
     fn plain(&self) -> PlainEntry {

@@ -464,7 +464,9 @@ mod tests {
             if status.dnr() { rebuilt = rebuilt.with_dnr(); }
             if status.more() { rebuilt = rebuilt.with_more(); }
             prop_assert_eq!(rebuilt, status);
-            prop_assert!(!status.with_dnr().without_dnr().dnr());
+            prop_assert!(status.with_dnr().dnr() && status.with_more().more());
+            prop_assert!(!status.without_dnr().dnr());
+            prop_assert_eq!(status.without_dnr().with_dnr(), status.with_dnr());
             let _ = status.to_string();
         }
     }

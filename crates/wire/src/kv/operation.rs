@@ -391,6 +391,20 @@ mod tests {
     }
 
     #[test]
+    fn what_is_asked_for_twice_is_asked_for() {
+        let atomic = AtomicOperation::new(AtomicFunction::ADD, 1).narrow().or_create(2);
+        assert_eq!(atomic.narrow().or_create(2), atomic);
+    }
+
+    /// docs/kv-commands.md §2.2
+    #[test]
+    fn elements_have_1_2_4_or_8_bytes() {
+        let bytes = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10].map(|code| ElementCode::from_raw(code).bytes());
+        assert_eq!(bytes[..8], [1, 2, 4, 8, 1, 2, 4, 8].map(Some));
+        assert_eq!(bytes[8..], [Some(4), Some(8), None]);
+    }
+
+    #[test]
     fn operands_have_one_to_three_words() {
         for (length, is_read) in [(0, false), (7, false), (8, true), (16, true), (24, true), (32, false)] {
             let read = AtomicOperation::from_bytes(0, 0, &vec![1; length]);

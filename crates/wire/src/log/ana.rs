@@ -11,7 +11,7 @@ pub const ANA_HEADER_BYTES: usize = 16;
 pub const ANA_GROUP_BYTES: usize = 32;
 
 /// In the `lsp` of Get Log Page: groups only, no namespaces.
-pub const ANA_GROUPS_ONLY: u8 = 1 << 0;
+pub const ANA_GROUPS_ONLY: u8 = 0b1;
 
 codes! {
     /// State of an ANA group. wire §19
