@@ -100,9 +100,9 @@ fn is_enabled(enabled: AsyncEvents, event: AsyncEvent) -> bool {
         (AsyncEventType::NOTICE, Lid::DISCOVERY) => AsyncEvents::DISCOVERY,
         // The warnings of the log are numbered otherwise than the events they raise: spare space is bit 0 there.
         (AsyncEventType::SMART, _) => match event {
-            AsyncEvent::SMART_SPARE => AsyncEvents::from_bits_retain(1 << 0),
-            AsyncEvent::SMART_TEMPERATURE => AsyncEvents::from_bits_retain(1 << 1),
-            AsyncEvent::SMART_RELIABILITY => AsyncEvents::from_bits_retain(1 << 2),
+            AsyncEvent::SMART_SPARE => AsyncEvents::from_bits_retain(0b001),
+            AsyncEvent::SMART_TEMPERATURE => AsyncEvents::from_bits_retain(0b010),
+            AsyncEvent::SMART_RELIABILITY => AsyncEvents::from_bits_retain(0b100),
             _ => AsyncEvents::SMART,
         },
         // Errors and command set events cannot be switched off here.

@@ -452,6 +452,8 @@ mod tests {
         assert_eq!(decide(Waiting { commands: 60, ..BUSY }), Decision::Ring(Reason::Idle));
         assert_eq!(decide(Waiting { is_idle: true, ..BUSY }), Decision::Ring(Reason::Idle));
         assert_eq!(decide(Waiting { gap_ns: 2_001, ..BUSY }), Decision::Ring(Reason::Sparse));
+        assert_eq!(decide(Waiting { gap_ns: 2_000, ..BUSY }), Decision::Wait(20_000));
+        assert_eq!(decide(Waiting { gap_ns: 2_001, in_flight: 0, ..BUSY }), Decision::Ring(Reason::Idle));
         assert_eq!(decide(BUSY), Decision::Wait(20_000));
         assert_eq!(decide(Waiting { in_flight: 24, ..BUSY }), Decision::Wait(2_000));
         assert_eq!(decide(Waiting { waited_ns: 20_000, ..BUSY }), Decision::Ring(Reason::Time));

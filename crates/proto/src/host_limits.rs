@@ -225,6 +225,7 @@ mod tests {
         assert_eq!(refused(&[(1800, &[1, 0])]), "ICDOFF");
         assert_eq!(refused(&[(536, &[0; 4])]), "SGLS");
         assert_eq!(refused(&[(512, &[0x77])]), "SQES");
+        assert_eq!(refused(&[(512, &[0x10])]), "SQES", "1 or 2 bytes");
         assert_eq!(refused(&[(513, &[0x33])]), "CQES");
         let one_entry = Cap::from_bits(0);
         assert_eq!(Limits::new(one_entry, &controller(&[])).unwrap_err().field, "CAP.MQES");

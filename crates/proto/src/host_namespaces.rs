@@ -536,6 +536,67 @@ mod tests {
         assert_eq!(refused(&[(128, &[8, 0])]), Unusable::Metadata { bytes: 8 });
         assert!(matches!(refused(&[(0, &[0xff; 8])]), Unusable::TooLarge { .. }));
         assert_eq!(info(&[(0, &[0; 8])]).unwrap().geometry.unwrap().block_count, 0);
+        assert_eq!(info(&[(130, &[22])]).unwrap().geometry.unwrap().lba_bytes, TRANSFER_BYTES_MAX);
+    }
+
+    /// wire §10.2
+    #[test]
+    fn what_a_namespace_says_of_itself_is_known() {
+        let sizes: [(usize, &[u8]); 6] =
+            [(38, &[1]), (46, &[8]), (64, &[1]), (68, &[2]), (72, &[3]), (74, &[9, 0, 7, 0, 0, 0, 5])];
+        let more: [(usize, &[u8]); 9] = [
+            (8, &[4]),
+            (16, &[3]),
+            (24, &[0b1_0011]),
+            (30, &[1]),
+            (33, &[0b1001]),
+            (92, &[6]),
+            (99, &[1]),
+            (104, &[1; 16]),
+            (120, &[2; 8]),
+        ];
+        let usual = info(&[]).unwrap();
+        let copy = CopyLimits { range_blocks: 9, blocks: 7, ranges: 6 };
+        let expected = NamespaceInfo {
+            used_blocks: 3,
+            capacity_blocks: 4,
+            is_write_protected: true,
+            is_shared: true,
+            is_thin: true,
+            deallocated_value: DeallocatedValue::ZEROES,
+            write_zeroes_deallocates: true,
+            copy,
+            optimal_boundary_blocks: 8,
+            optimal_write_blocks: 4,
+            write_granularity_blocks: 2,
+            deallocate_granularity_blocks: 3,
+            compare_write_blocks: 2,
+            ana_group: 6,
+            nguid: Some([1; 16]),
+            eui64: Some([2; 8]),
+            ..usual
+        };
+        assert_eq!(info(&[sizes.as_slice(), &more].concat()), Some(expected));
+        // Sizes that are not said to be valid are none.
+        let unsaid = NamespaceInfo { copy, optimal_boundary_blocks: 8, ..usual };
+        assert_eq!(info(&sizes), Some(unsaid));
+        let copy = CopyLimits::default();
+        assert_eq!((usual.copy, usual.nguid, usual.eui64), (copy, None, None), "no copies, no ids");
+    }
+
+    #[test]
+    fn a_namespace_whose_identify_is_refused_is_not_there() {
+        let mut scan = Scan::new(1, false);
+        while let Some((index, sqe)) = scan.next_command() {
+            let is_list = IdentifyCommand::from_sqe(&sqe).cns == Cns::ACTIVE_NAMESPACES;
+            let mut list = vec![0; 4096];
+            write_nsid_list(&mut list, Nsid::NONE, [Nsid::new(1)]);
+            match is_list {
+                true => scan.on_completion(index, Status::SUCCESS, &list),
+                false => scan.on_completion(index, Status::INVALID_NAMESPACE.with_dnr(), &identify(&[])),
+            }
+        }
+        assert!(scan.is_done() && scan.into_found().is_empty());
     }
 
     #[test]
@@ -569,10 +630,13 @@ mod tests {
     #[test]
     fn a_controller_whose_answers_are_all_damaged_is_not_asked_for_ever() {
         let mut scan = Scan::new(2, true);
+        let mut count = 0;
         while let Some((index, _)) = scan.next_command() {
             scan.on_completion(index, Status::TRANSIENT_TRANSPORT_ERROR, &[]);
+            count += 1;
         }
         assert!(scan.is_done() && scan.into_found().is_empty());
+        assert_eq!(count, REPEAT_COUNT_MAX + 5, "the list, and two commands for each namespace");
     }
 
     /// A controller with these namespaces answers a scan.
@@ -624,13 +688,16 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_does_not_ascend_ends_the_list() {
-        let mut scan = Scan::new(10, false);
-        let (index, _) = scan.next_command().unwrap();
-        let page: Vec<u8> = [3u32, 2].iter().cycle().take(1024).flat_map(|nsid| nsid.to_le_bytes()).collect();
-        scan.on_completion(index, Status::SUCCESS, &page);
-        assert_eq!(scan.next_command().map(|(_, sqe)| sqe.nsid()), Some(Nsid::new(3)));
-        assert_eq!(scan.next_command().map(|(index, _)| index), None);
+    fn a_list_that_does_not_ascend_or_names_no_namespace_ends_there() {
+        for senseless in [2, u32::MAX] {
+            let mut scan = Scan::new(10, false);
+            let (index, _) = scan.next_command().unwrap();
+            let nsids = [3, senseless];
+            let page: Vec<u8> = nsids.iter().cycle().take(1024).flat_map(|nsid| nsid.to_le_bytes()).collect();
+            scan.on_completion(index, Status::SUCCESS, &page);
+            assert_eq!(scan.next_command().map(|(_, sqe)| sqe.nsid()), Some(Nsid::new(3)));
+            assert_eq!(scan.next_command().map(|(index, _)| index), None);
+        }
     }
 
     #[test]

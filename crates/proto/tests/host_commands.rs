@@ -10,16 +10,17 @@ mod ends;
 mod pdus;
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use nvlane_proto::host_queue::{HostEvent, Transfer};
+use nvlane_proto::host_queue::{HostEvent, Refused, Transfer};
 use nvlane_proto::{HostQueue, Violation};
 use wire::id::Nsid;
 use wire::sqe::Sqe;
 use wire::status::Status;
 
 use crate::ends::HostEnd;
-use crate::pdus::{Dialect, READ, WRITE, cqe, ic_resp, pattern};
+use crate::pdus::{Dialect, LAST, READ, SUCCESS, TRANSPORT, WRITE, cqe, ic_resp, pattern};
 
 /// A queue that is connected, of commands with data of this kind.
 fn connected<B: nvlane_proto::host_queue::DataBuffer>() -> HostQueue<B> {
@@ -78,6 +79,66 @@ fn there_is_no_room_before_the_handshake_nor_after_a_violation() {
 }
 
 #[test]
+fn a_full_queue_gives_the_data_back() {
+    let mut queue = connected();
+    for room in (1..=16).rev() {
+        assert_eq!(queue.room(), room);
+        let (sqe, transfer) = write(pattern(512));
+        queue.submit(sqe, transfer, 7).expect("there is room");
+    }
+    let (sqe, transfer) = write(pattern(8));
+    let Err(Refused::Full(Transfer::ToController(data))) = queue.submit(sqe, transfer, 7) else {
+        panic!("one too many")
+    };
+    assert_eq!((data, queue.room(), queue.outstanding()), (pattern(8), 0, 16));
+}
+
+/// An answer that comes late does not end a later command.
+#[test]
+fn a_slot_has_64_ids_by_turns() {
+    let mut end = HostEnd::plain(Dialect::PLAIN);
+    let mut next = || {
+        let cid = end.flush();
+        end.complete(&response(cid));
+        cid
+    };
+    let first = next();
+    let mut cids = BTreeSet::from([first]);
+    cids.extend((1..64).map(|_| next()));
+    assert_eq!(cids.len(), 64);
+    assert_eq!(next(), first);
+}
+
+#[test]
+fn a_write_of_no_bytes_has_none_in_its_capsule() {
+    let mut queue = connected();
+    let (sqe, transfer) = write(Vec::new());
+    queue.submit(sqe, transfer, 7).expect("there is room");
+    assert!(queue.ring());
+    let capsule = leaving(&queue);
+    assert_eq!((capsule.len(), capsule[3], capsule[8 + 39]), (72, 0, TRANSPORT));
+}
+
+#[test]
+fn the_rest_of_a_read_may_be_received_where_it_belongs() {
+    let mut end = HostEnd::plain(Dialect::BOTH_DIGESTS);
+    let cid = end.read(4096);
+    assert!(end.queue.place().is_none(), "nothing has come");
+    let pdu = Dialect::BOTH_DIGESTS.c2h(cid, 0, &pattern(4096), LAST | SUCCESS);
+    let (first, rest) = pdu.split_at(28 + 96);
+    assert_eq!(end.feed(first), Ok(Vec::new()));
+    let (data, digest) = rest.split_at(4000);
+    for part in [&data[..1000], &data[1000..]] {
+        let place = end.queue.place().expect("data is next");
+        place[..part.len()].copy_from_slice(part);
+        end.queue.on_placed(part.len()).expect("data of this PDU");
+    }
+    assert!(end.queue.place().is_none(), "the digest is next");
+    let completion = end.complete(digest);
+    assert_eq!((completion.status, completion.buffer), (Status::SUCCESS, Some(pattern(4096))));
+}
+
+#[test]
 fn data_that_leaves_without_a_copy_holds_its_command_until_the_last_notice() {
     let mut queue = connected();
     let (sqe, transfer) = write(pattern(4096));
@@ -131,11 +192,15 @@ fn a_window_is_over_with_its_last_byte_and_not_with_its_notice() {
 #[test]
 fn data_within_its_command_does_not_lie_still() {
     let mut queue = connected();
-    let (sqe, transfer) = write([7u8; 512]);
-    assert!(queue.submit(sqe, transfer, 7).is_ok() && queue.ring());
-    assert!(!queue.lies_still(), "its slot may move with the queue");
+    for _ in 0..2 {
+        let (sqe, transfer) = write([7u8; 512]);
+        assert!(queue.submit(sqe, transfer, 7).is_ok());
+    }
+    assert!(queue.ring() && !queue.lies_still(), "its slot may move with the queue");
     queue.on_sent(100);
     assert!(!queue.lies_still(), "some of it is left");
+    queue.on_sent(72 + 512);
+    assert!(!queue.lies_still(), "nor does that of the next");
 }
 
 #[test]
