@@ -12,15 +12,36 @@ const CRATES: [(&str, &[&str]); 2] =
 
 /// What runs test programs: one that takes so many seconds of a processor, where all of its tests take few, is held not to end. The time that passes says
 /// little, as the machine may do other work.
-const RUNNER: &str = "--config=target.'cfg(unix)'.runner=['prlimit','--cpu=20','--']";
+const RUNNER: &str = "--config=target.'cfg(unix)'.runner=['prlimit','--cpu=10','--']";
 
 /// Mutants that do what the code does, as a pattern of their names, and why.
-const EQUIVALENT: &[(&str, &str)] =
-    &[("replace < with <= in NumberOfQueues::queue_pairs", "the lesser of two equal numbers is either")];
+const EQUIVALENT: &[(&str, &str)] = &[
+    ("replace < with <= in NumberOfQueues::queue_pairs", "the lesser of two equal numbers is either"),
+    (
+        "replace > with >= in (zero_based(8|16)|NumberOfQueues::pairs|Cap::with_ready_timeout_ms)$",
+        "what is the most stays the most",
+    ),
+    ("replace > with >= in Caravan<P>::push_(header|header_with|trailer)$", "padding of no bytes is none"),
+    (
+        r"replace \| with \^ in (dword|quadword|vector_kind|Flbas::index|GetLogPage::to_sqe|Status::(to_wire|with_crd))$",
+        "what is joined has no bit in common",
+    ),
+    (
+        r"replace \| with \^ in (OutcomeWriter<'a>::push|<impl FromStr for Uuid>::from_str|CommandTable<B>::tag)$",
+        "what is joined has no bit in common",
+    ),
+    (
+        r"replace \| with \^ in (HostQueue<B, U>::submit_where_room|ControllerQueue<B, P>::complete_with_data)$",
+        "what is joined has no bit in common",
+    ),
+];
 
 /// Options of `cargo xtask mutants`.
 #[derive(clap::Args)]
 pub(crate) struct Options {
+    /// Only mutants of this crate, wire or proto; two runs, one of each, do not disturb each other
+    #[arg(value_name = "CRATE", value_parser = ["wire", "proto"])]
+    only: Option<String>,
     /// One part of many, such as 1/20, of mutants all over each crate; without it, all: hours
     #[arg(long, value_name = "K/N")]
     shard: Option<String>,
@@ -38,7 +59,8 @@ pub(crate) struct Options {
 /// If the tests fail without a mutation, or a mutant cannot be tested. Mutants that live are no error: docs/testing.md.
 pub(crate) fn run(options: &Options) -> Result<()> {
     deps::install_for_mutants()?;
-    for (name, tests) in CRATES {
+    let is_wanted = |name: &str| options.only.as_ref().is_none_or(|only| only == name);
+    for (name, tests) in CRATES.into_iter().filter(|(name, _)| is_wanted(name)) {
         let directory = format!("crates/{name}/");
         let files: Vec<_> = options.file.iter().filter(|file| file.contains(&directory)).collect();
         if options.file.is_empty() || !files.is_empty() {
@@ -51,7 +73,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 fn mutate(name: &str, tests: &[&str], files: &[&String], options: &Options) -> Result<()> {
     let mut command =
         cargo(&["mutants", "--package", &format!("nvlane-{name}"), "--no-shuffle", "--colors", "never"]);
-    command.args(["--output".as_ref(), target_dir().join("mutants").join(name).as_os_str()]);
+    let directory = target_dir().join("mutants").join(name);
+    command.args(["--output".as_ref(), directory.as_os_str()]);
     command.args(["--jobs".to_owned(), options.jobs.to_string()]).args(["--timeout", "400"]);
     if let Some(shard) = &options.shard {
         command.args(["--shard", shard, "--sharding", "round-robin"]);
@@ -71,7 +94,7 @@ fn mutate(name: &str, tests: &[&str], files: &[&String], options: &Options) -> R
     command.env("CARGO_INCREMENTAL", "1");
     // One copy of the tree finds what the last run has built; several need a place each.
     if options.jobs == 1 {
-        command.env("CARGO_TARGET_DIR", target_dir().join("mutants/build"));
+        command.env("CARGO_TARGET_DIR", directory.join("build"));
     } else {
         command.env_remove("CARGO_TARGET_DIR");
     }
