@@ -53,7 +53,7 @@ fn begin(backend: &mut dyn Backend, io: &mut dyn StoreIo, ticket: Ticket, step: 
     let request = match step {
         Step::Read { offset, length } => {
             // Both kinds of payload in turn.
-            match backend.read_now(io.pool(), offset, length, ticket.0.is_multiple_of(2)) {
+            match backend.read_now(Some(io.pool()), offset, length, ticket.0.is_multiple_of(2)) {
                 Some(read) => return Some(read.map(|payload| bytes_of(&payload))),
                 None => Request::Read { offset, buffer: io.pool().take(length).expect("a large pool") },
             }

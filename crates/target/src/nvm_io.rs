@@ -131,13 +131,10 @@ impl<I: Io<Message>> Start<'_, I> {
             DataPointer::Other { .. } => return Err(Status::SGL_TYPE_INVALID.with_dnr()),
         }
         let pool = self.io.pool();
-        let done = if self.commands.may_take(pool, self.caller.owner, length) {
-            let attached = self.commands.namespaces.get_mut(extent.at);
-            attached.backend.read_now(pool, extent.offset, length, self.caller.must_own)
-        } else {
-            None
-        };
-        match done {
+        // What lies where it can be sent from takes no buffer, and waits for none.
+        let buffers = self.commands.may_take(pool, self.caller.owner, length).then_some(pool);
+        let attached = self.commands.namespaces.get_mut(extent.at);
+        match attached.backend.read_now(buffers, extent.offset, length, self.caller.must_own) {
             Some(Ok(payload)) => {
                 Ok(Begun::Data(payload, u32::try_from(length).expect("at most the transfer limit")))
             }

@@ -101,6 +101,8 @@ pub struct Serving {
     staging: Box<[u8]>,
     /// Lanes with something to send.
     dirty: Vec<u32>,
+    /// What lanes have sent in this turn, bytes.
+    sent_bytes: u64,
     /// Lanes with input that was put aside.
     held: Vec<u32>,
     /// Lanes with failures to report.
@@ -148,6 +150,7 @@ impl Serving {
             home,
             staging: vec![0; STAGING_BYTES].into(),
             dirty: Vec::new(),
+            sent_bytes: 0,
             held: Vec::new(),
             failing: Vec::new(),
             awaiting: Vec::new(),
@@ -480,6 +483,7 @@ impl Application for Serving {
         if rang {
             self.ring(io);
         }
+        self.sent_bytes = 0;
         let served = self.door.has_work();
         if served {
             self.door.flush(io, &mut self.commands.namespaces);

@@ -161,7 +161,7 @@ impl Backend for MemoryBackend {
 
     fn read_now(
         &mut self,
-        pool: &Pool,
+        pool: Option<&Pool>,
         offset: u64,
         length: usize,
         must_own: bool,
@@ -173,7 +173,7 @@ impl Backend for MemoryBackend {
             return Some(Ok(Payload::Memory(memory)));
         }
         // Without a buffer the caller waits for one and starts a request.
-        let mut buffer = pool.take(length)?;
+        let mut buffer = pool?.take(length)?;
         Some(self.read(offset, &mut buffer).map(|()| Payload::Buffer(buffer)))
     }
 
@@ -273,7 +273,7 @@ mod tests {
         {
             let store = MemoryStore::new(&settings(8192, is_shared)).unwrap();
             let mut backend = store.attach().unwrap();
-            let payload = backend.read_now(&pool, 0, 4096, must_own).unwrap().unwrap();
+            let payload = backend.read_now(Some(&pool), 0, 4096, must_own).unwrap().unwrap();
             assert_eq!(matches!(payload, Payload::Memory(_)), is_reference);
         }
     }
@@ -283,7 +283,7 @@ mod tests {
         let pool = Pool::new(1).unwrap();
         let _all = pool.take(reactor::BLOCK_BYTES_MAX).unwrap();
         let store = MemoryStore::new(&settings(8192, true)).unwrap();
-        assert!(store.attach().unwrap().read_now(&pool, 0, 4096, false).is_none());
+        assert!(store.attach().unwrap().read_now(Some(&pool), 0, 4096, false).is_none());
     }
 
     #[test]

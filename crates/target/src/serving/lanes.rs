@@ -32,6 +32,13 @@ const NOTICE_NS: u64 = 5_000_000;
 /// a second and not one by one.
 const TIMER_STEP_NS: u64 = 250_000_000;
 
+/// Once lanes have sent so much in a turn, bytes, only those go on in it that have little to send: a turn in which everybody sends all that a
+/// lane may takes milliseconds where many read much.
+const ALL_BYTES_MAX: u64 = 512 << 10;
+
+/// So much is little, bytes.
+const LITTLE_BYTES_MAX: usize = 256 << 10;
+
 impl Serving {
     pub(super) fn lane(&mut self, index: u32) -> Option<&mut Lane> {
         self.lanes.get_mut(index as usize)?.lane.as_deref_mut()
@@ -448,6 +455,7 @@ impl Serving {
     pub(super) fn ring(&mut self, io: &mut impl Io<Message>) {
         let now_ns = io.now_ns();
         let mut waiting_count = 0;
+        let mut count_before_full = None;
         for at in 0..self.dirty.len() {
             let index = self.dirty[at];
             let Some(lane) = self.lane(index) else { continue };
@@ -458,8 +466,15 @@ impl Serving {
             } else if let Some(lane) = self.lane(index) {
                 lane.is_dirty = false;
             }
+            if count_before_full.is_none() && self.sent_bytes >= ALL_BYTES_MAX {
+                count_before_full = Some(waiting_count);
+            }
         }
         self.dirty.truncate(waiting_count);
+        // Those that the turn had no room for come first in the next one.
+        if let Some(count) = count_before_full {
+            self.dirty.rotate_left(count);
+        }
     }
 
     /// So much waits on a lane that it is sent before the turn ends. What is on its way already goes on at the end of the turn, or when the
@@ -484,8 +499,14 @@ impl Serving {
 
     /// Sends what waits on a lane, as far as its socket takes it and a turn has room for.
     pub(super) fn flush(&mut self, io: &mut impl Io<Message>, index: u32) -> Flushed {
-        let Some(lane) = self.lane(index) else { return Flushed::Empty };
+        let place = self.lanes.get_mut(index as usize);
+        let Some(lane) = place.and_then(|place| place.lane.as_deref_mut()) else { return Flushed::Empty };
+        if self.sent_bytes >= ALL_BYTES_MAX && lane.queue.caravan().unsent_bytes() > LITTLE_BYTES_MAX {
+            return self.put_off(io, index);
+        }
+        let before = lane.counters.sent_bytes.get();
         let flushed = lane.flush(io);
+        self.sent_bytes += lane.counters.sent_bytes.get() - before;
         match flushed {
             Flushed::Empty => {
                 if lane.state == LaneState::Terminating
@@ -516,6 +537,20 @@ impl Serving {
         }
         self.await_notices(io, index);
         flushed
+    }
+
+    /// Leaves what waits on a lane to the next turn.
+    #[cold]
+    fn put_off(&mut self, io: &mut impl Io<Message>, index: u32) -> Flushed {
+        let Some(lane) = self.lane(index) else { return Flushed::Empty };
+        let is_counted = lane.is_behind || lane.must_own();
+        if !std::mem::replace(&mut lane.is_dirty, true) {
+            self.dirty.push(index);
+        }
+        if is_counted {
+            self.on_unsent(io, index);
+        }
+        Flushed::Left
     }
 
     /// Has a lane looked after whose sends the kernel may still read.
