@@ -34,6 +34,12 @@ const CLIENTS_NAMESPACE: &str = "kv:ram:9G";
 /// Memory of all: the namespace, what the clients send from and receive into, and some.
 const CLIENTS_BYTES: u64 = 14 << 30;
 
+/// From this length on values are stored for so long before anything is measured, and then measured for so long at least: one takes
+/// tenths of a second, and seconds where its memory was never touched.
+const LONG_BYTES: u64 = 64 << 20;
+const LONG_WARM_UP: Duration = Duration::from_secs(6);
+const LONG_TIME: Duration = Duration::from_secs(2);
+
 /// How long values of all clients are measured at least: one round of them takes half a second and more.
 const CLIENTS_TIME: Duration = Duration::from_secs(8);
 
@@ -56,7 +62,15 @@ pub(crate) struct KvLarge {
     /// A target for each length.
     pairs: Vec<(u64, Pairs)>,
     /// One for many clients.
-    clients: Option<Pairs>,
+    clients: Option<Clients>,
+}
+
+/// A target for many clients.
+#[derive(Debug)]
+struct Clients {
+    pairs: Pairs,
+    /// Memory that it had before the first of them came, without the namespace's.
+    idle_bytes: u64,
 }
 
 impl Experiment for KvLarge {
@@ -91,15 +105,6 @@ impl Experiment for KvLarge {
             return self.measure_clients(mix, bench);
         }
         let bytes = cell.number("bytes");
-        let at = match self.pairs.iter().position(|(of, _)| *of == bytes) {
-            Some(at) => at,
-            None => {
-                // Room for what is there and for what takes its place, and as much again.
-                let namespace = if bytes <= 1 << 20 { "kv:ram:512M" } else { "kv:ram:2G" };
-                self.pairs.push((bytes, Pairs::serve(bench, ServedOptions::of([namespace]))?));
-                self.pairs.len() - 1
-            }
-        };
         let load = KeyValueLoad {
             mix,
             keys: (TOTAL_BYTES / bytes).max(2),
@@ -107,7 +112,24 @@ impl Experiment for KvLarge {
             depth: u16::try_from((FLIGHT_BYTES / bytes).clamp(1, 32)).expect("at most 32"),
             ..KeyValueLoad::default()
         };
-        Ok(values(&self.pairs[at].1.run(bench, load)?))
+        let at = match self.pairs.iter().position(|(of, _)| *of == bytes) {
+            Some(at) => at,
+            None => {
+                // Room for what is there and for what takes its place, and as much again.
+                let namespace = if bytes <= 1 << 20 { "kv:ram:512M" } else { "kv:ram:2G" };
+                let mut pairs = Pairs::serve(bench, ServedOptions::of([namespace]))?;
+                if bytes >= LONG_BYTES {
+                    touch(&mut pairs, bench, &load, LONG_WARM_UP)?;
+                }
+                self.pairs.push((bytes, pairs));
+                self.pairs.len() - 1
+            }
+        };
+        let mut time = bench.times.measure;
+        if bytes >= LONG_BYTES {
+            time = time.max(LONG_TIME);
+        }
+        Ok(values(&self.pairs[at].1.run_for(bench, load, (bench.times.warm_up, time), &mut || ())?))
     }
 
     fn headline(&self, measured: &Measured) -> Vec<Headline> {
@@ -169,27 +191,33 @@ impl KvLarge {
             lanes: CLIENT_COUNT,
             ..KeyValueLoad::default()
         };
-        let pairs = match &mut self.clients {
-            Some(pairs) => pairs,
+        let Clients { pairs, idle_bytes } = match &mut self.clients {
+            Some(clients) => clients,
             none => {
                 let mut pairs = Pairs::serve(bench, ServedOptions::of([CLIENTS_NAMESPACE]))?;
-                let sets = KeyValueLoad { mix: Mix::only(Kind::Set), ..load.clone() };
-                pairs.run_for(bench, sets, (Duration::ZERO, TARGET_WARM_UP), &mut || ())?;
-                none.insert(pairs)
+                // Before the first load: what it makes the target take stays.
+                let idle_bytes = small_mappings_bytes(pairs.pid())?;
+                touch(&mut pairs, bench, &load, TARGET_WARM_UP)?;
+                none.insert(Clients { pairs, idle_bytes })
             }
         };
         let pid = pairs.pid();
-        let before = small_mappings_bytes(pid)?;
-        let mut most = before;
+        let mut most = *idle_bytes;
         let mut values = values(&pairs.run_for(bench, load, (CLIENTS_WARM_UP, time), &mut || {
             most = most.max(small_mappings_bytes(pid).unwrap_or(0));
         })?);
         #[allow(clippy::cast_precision_loss)] // Memory of connections.
-        values.insert("connection_kib", (most - before) as f64 / 1024.0 / f64::from(CLIENT_COUNT));
+        values.insert("connection_kib", (most - *idle_bytes) as f64 / 1024.0 / f64::from(CLIENT_COUNT));
         // Operations of the sockets are a mebibyte each.
         values.insert("share", values["mib_per_s"] / ceiling.iops());
         Ok(values)
     }
+}
+
+/// Stores what a load is of for a while, so that the memory for it has been touched.
+fn touch(pairs: &mut Pairs, bench: &Bench, load: &KeyValueLoad, time: Duration) -> Result<(), Error> {
+    let sets = KeyValueLoad { mix: Mix::only(Kind::Set), ..load.clone() };
+    pairs.run_for(bench, sets, (Duration::ZERO, time), &mut || ()).map(|_| ())
 }
 
 fn clients_name(kind: &str) -> String {
