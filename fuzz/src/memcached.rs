@@ -2,11 +2,13 @@
 //!
 //! Input: one byte (how the stream is cut, 0 for byte by byte), then the stream.
 
+use std::sync::Arc;
+
 use kv::memcached::{
     Command, DoorSettings, Executor, LargeStore, ListenerStats, Output, Progress, RemoteBatch, Router,
     Session, Ticket,
 };
-use kv::{KeyHash, Processor, Settings};
+use kv::{Kept, KeyHash, Processor, Settings};
 
 use crate::input::Input;
 
@@ -15,6 +17,9 @@ const MEMORY_BYTES: usize = 1 << 20;
 
 /// Values up to this length, so that longer ones are soon found.
 const VALUE_BYTES_MAX: usize = 8192;
+
+/// Values that are kept are fetched in pieces of so many bytes.
+const PIECE_BYTES: usize = 1000;
 
 /// Unix time of all of it, s.
 const NOW_S: i64 = 1_700_000_000;
@@ -33,6 +38,7 @@ enum Sent {
     ToAll(Ticket, Option<i64>),
     Reserve(usize, usize),
     Large(usize, Ticket, LargeStore),
+    Fetch(usize, Arc<Kept>, usize),
 }
 
 impl Router for Partitions {
@@ -60,6 +66,10 @@ impl Router for Partitions {
 
     fn store_large(&mut self, to: usize, ticket: Ticket, store: LargeStore) {
         self.sent.push(Sent::Large(to, ticket, store));
+    }
+
+    fn fetch(&mut self, to: usize, kept: Arc<Kept>, offset: usize) {
+        self.sent.push(Sent::Fetch(to, kept, offset));
     }
 
     fn listener_stats(&self) -> ListenerStats {
@@ -95,6 +105,10 @@ impl Partitions {
                     let mut answer = Vec::new();
                     self.executors[to].execute_large(store, &mut answer);
                     session.on_reply(ticket, answer.into());
+                }
+                Sent::Fetch(to, kept, offset) => {
+                    let piece = self.executors[to].processor.piece(&kept, offset, PIECE_BYTES);
+                    assert!(session.on_piece(piece.unwrap_or_default()), "a piece of what is kept");
                 }
                 Sent::ToAll(ticket, flush) => {
                     for at in 1..self.executors.len() {

@@ -19,12 +19,13 @@
 #![allow(missing_docs, clippy::cast_possible_truncation)]
 
 use std::hint::black_box;
+use std::sync::Arc;
 use std::time::Instant;
 
 use nvlane_kv::memcached::{
     Command, DoorSettings, Executor, LargeStore, ListenerStats, Progress, Router, Session, Ticket, Verb,
 };
-use nvlane_kv::{Attributes, Condition, Eviction, KeyHash, Processor, Settings, Stored};
+use nvlane_kv::{Attributes, Condition, Eviction, Kept, KeyHash, Processor, Settings, Stored};
 use reactor::{Lines, prefetch};
 
 const BATCH: usize = 256;
@@ -60,6 +61,10 @@ impl Router for Alone {
     }
 
     fn store_large(&mut self, _: usize, _: Ticket, _: LargeStore) {
+        unreachable!("no value is that long")
+    }
+
+    fn fetch(&mut self, _: usize, _: Arc<Kept>, _: usize) {
         unreachable!("no value is that long")
     }
 

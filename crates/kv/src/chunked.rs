@@ -155,6 +155,9 @@ impl Processor {
     }
 
     fn make_room_for_chunk(&mut self) -> bool {
+        if self.let_go() {
+            return true;
+        }
         if self.durable.is_some() {
             return self.demote_chunked() || self.make_room(None);
         }

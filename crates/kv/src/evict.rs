@@ -73,7 +73,7 @@ impl Processor {
     /// Frees a block of the class, or a region. `false` if nothing could be done.
     #[cold]
     pub(crate) fn make_room(&mut self, class: Option<Class>) -> bool {
-        if self.close_chunk() {
+        if self.let_go() || self.close_chunk() {
             return true;
         }
         if let Some(region) = self.regions.sparsest()

@@ -22,6 +22,7 @@ mod evict;
 mod growth_tests;
 mod index;
 mod item;
+mod kept;
 pub mod log;
 pub mod memcached;
 mod memory;
@@ -35,6 +36,7 @@ pub mod vector;
 
 pub use atomic::{Atomic, AtomicResult};
 pub use chunked::ChunkList;
+pub use kept::Kept;
 #[cfg(any(test, feature = "count-touches"))]
 pub use memory::Touches;
 pub use processor::{

@@ -18,6 +18,7 @@ mod store;
 use std::collections::HashMap;
 use std::io;
 use std::num::NonZeroU64;
+use std::sync::Arc;
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_micro_inline};
 use reactor::CHUNK_BYTES;
@@ -32,6 +33,7 @@ use crate::item::{
     AWAY, BITS_AT, EXPIRY_AT, FETCHED, HEADER_BYTES, Header, KEY_BYTES_AT, LARGE, Layout, STALE, USES,
     USES_MAX, WIDE, WON,
 };
+use crate::kept::Returned;
 use crate::memory::Memory;
 use crate::regions::{REGION_BYTES, REGION_LINES, Regions};
 use crate::value::Value;
@@ -286,6 +288,7 @@ pub struct Processor {
     /// What a resize is moving: empty but then.
     moving: Vec<[u8; reactor::LINE_BYTES]>,
     pins: HashMap<u32, Pins>,
+    pub(crate) returned: Arc<Returned>,
     pending_count: usize,
     /// What a log has to know, if there is one.
     pub(crate) durable: Option<Box<Durable>>,
@@ -320,6 +323,7 @@ impl Processor {
             spare: Vec::with_capacity(SPARE_COUNT),
             moving: Vec::with_capacity(MOVING_COUNT),
             pins: HashMap::new(),
+            returned: Arc::default(),
             pending_count: 0,
             durable: None,
         })

@@ -169,7 +169,13 @@ impl<G: Gate> Backend for FilteredBackend<G> {
         self.below.geometry()
     }
 
-    fn read_now(&mut self, _: Option<&Pool>, _: u64, _: usize, _: bool) -> Option<Result<Payload, StoreError>> {
+    fn read_now(
+        &mut self,
+        _: Option<&Pool>,
+        _: u64,
+        _: usize,
+        _: bool,
+    ) -> Option<Result<Payload, StoreError>> {
         None
     }
 

@@ -134,7 +134,13 @@ impl Backend for Partition {
         self.geometry
     }
 
-    fn read_now(&mut self, _: Option<&Pool>, _: u64, _: usize, _: bool) -> Option<Result<Payload, StoreError>> {
+    fn read_now(
+        &mut self,
+        _: Option<&Pool>,
+        _: u64,
+        _: usize,
+        _: bool,
+    ) -> Option<Result<Payload, StoreError>> {
         Some(Err(StoreError::Unsupported))
     }
 

@@ -1,7 +1,11 @@
 //! What the partitions of a key-value namespace say to one another.
 
-use kv::ChunkList;
-use kv::memcached::{Executor, LargeStore, Output, PartitionStats, RemoteBatch, Ticket};
+use std::sync::Arc;
+
+use kv::Kept;
+use kv::memcached::{
+    Executor, LargeStore, LongValue, Output, PIECE_BYTES, PartitionStats, RemoteBatch, Ticket,
+};
 use reactor::{Chunk, Io};
 use wire::kv::Key;
 use wire::status::Status;
@@ -58,6 +62,26 @@ pub enum KeyValueMessage {
         ticket: Ticket,
         /// The command.
         store: LargeStore,
+    },
+    /// Give the next piece of a value that you keep.
+    Fetch {
+        /// Who asks.
+        from: usize,
+        /// Where.
+        namespace: NamespaceId,
+        /// For which of its sessions.
+        session: u64,
+        /// Which.
+        kept: Arc<Kept>,
+        /// From which byte on.
+        offset: usize,
+    },
+    /// There it is; empty if there is none.
+    Piece {
+        /// As asked.
+        session: u64,
+        /// The piece.
+        piece: Vec<u8>,
     },
     /// Carry out this command of a lane.
     Act {
@@ -125,7 +149,7 @@ pub struct RemoteAnswers {
     /// Session, ticket and where the answer ends.
     entries: Vec<(u64, Ticket, usize)>,
     /// Values that belong into answers, each at this byte of all: none is the beginning of one.
-    large: Vec<(usize, ChunkList)>,
+    long: Vec<(usize, LongValue)>,
 }
 
 impl RemoteAnswers {
@@ -144,7 +168,7 @@ impl RemoteAnswers {
         execute: impl FnOnce(&mut Executor, &mut Vec<u8>),
     ) {
         execute(executor, &mut self.bytes);
-        self.large.extend(executor.take_sent());
+        self.long.extend(executor.take_sent());
         self.entries.push((session, ticket, self.bytes.len()));
     }
 
@@ -163,22 +187,22 @@ impl RemoteAnswers {
     }
 
     /// Calls `each` with session, ticket, answer, and the values that belong into it.
-    pub fn for_each(&self, mut each: impl FnMut(u64, Ticket, &[u8], &[(usize, ChunkList)])) {
-        let (mut start, mut large) = (0, &self.large[..]);
+    pub fn for_each(&self, mut each: impl FnMut(u64, Ticket, &[u8], &[(usize, LongValue)])) {
+        let (mut start, mut long) = (0, &self.long[..]);
         for &(session, ticket, end) in &self.entries {
-            let (own, rest) = large.split_at(large.iter().take_while(|(at, _)| *at <= end).count());
+            let (own, rest) = long.split_at(long.iter().take_while(|(at, _)| *at <= end).count());
             each(session, ticket, &self.bytes[start..end], own);
-            (start, large) = (end, rest);
+            (start, long) = (end, rest);
         }
     }
 
     /// Calls `each` with session, ticket and answer as it is sent.
     pub(crate) fn for_each_output(&self, mut each: impl FnMut(u64, Ticket, Output)) {
         let mut start = 0;
-        self.for_each(|session, ticket, answer, large| {
+        self.for_each(|session, ticket, answer, long| {
             let mut output = Output::from(answer.to_vec());
-            if !large.is_empty() {
-                output.insert(large.iter().map(|(at, chunks)| (at - start, ChunkList::clone(chunks))));
+            if !long.is_empty() {
+                output.insert(long.iter().map(|(at, value)| (at - start, value.clone())));
             }
             start += answer.len();
             each(session, ticket, output);
@@ -230,6 +254,13 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, mes
             let chunks = executor.and_then(|executor| executor.processor.take_chunks(count));
             let room = KeyValueMessage::Room { session, chunks: chunks.unwrap_or_default() };
             io.post(from, Message::KeyValue(Box::new(room)));
+        }
+        KeyValueMessage::Fetch { from, namespace, session, kept, offset } => {
+            let at = namespaces.by_id(namespace);
+            let executor = at.and_then(|at| executor_of(namespaces, at));
+            let piece = executor.and_then(|executor| executor.processor.piece(&kept, offset, PIECE_BYTES));
+            let piece = KeyValueMessage::Piece { session, piece: piece.unwrap_or_default() };
+            io.post(from, Message::KeyValue(Box::new(piece)));
         }
         KeyValueMessage::StoreLarge { from, namespace, session, ticket, store } => {
             let executor =
@@ -287,6 +318,7 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, mes
         }
         KeyValueMessage::Answers(_)
         | KeyValueMessage::Room { .. }
+        | KeyValueMessage::Piece { .. }
         | KeyValueMessage::Stats { .. }
         | KeyValueMessage::Outcome(..)
         | KeyValueMessage::PartOutcomes { .. } => unreachable!("answers are for those who asked"),

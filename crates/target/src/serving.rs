@@ -259,6 +259,7 @@ impl Serving {
         match message {
             KeyValueMessage::Answers(answers) => self.door.on_answers(io, namespaces, &answers),
             KeyValueMessage::Room { session, chunks } => self.door.on_room(io, namespaces, session, chunks),
+            KeyValueMessage::Piece { session, piece } => self.door.on_piece(io, session, piece),
             KeyValueMessage::Stats { session, ticket, stats } => {
                 self.door.on_stats(io, namespaces, session, ticket, &stats);
             }

@@ -1,15 +1,17 @@
 //! Commands, carried out on a partition; answers as bytes.
 
 use std::iter;
+use std::sync::Arc;
 
 use reactor::{CHUNK_BYTES, Chunk};
 
 use super::incoming::LargeStore;
 use super::number::{self, Digits, LastDigits};
-use super::{Command, DoorCounters, DoorSettings, Mode, Verb};
-use crate::chunked::ChunkList;
+use super::output::LongValue;
+use super::{COPIED_BYTES_MAX, Command, DoorCounters, DoorSettings, Mode, Verb};
 use crate::item::USES_MAX;
 use crate::processor::{Attributes, Condition, KEY_BYTES_MAX, KeyHash, Place, Processor, Stored};
+use crate::regions::REGION_BYTES;
 
 /// Longer times are moments in Unix time, s.
 const RELATIVE_S_MAX: i64 = 30 * 24 * 60 * 60;
@@ -33,7 +35,7 @@ pub struct Executor {
     /// Whole mebibytes of the value of the command that is carried out, before the rest that it has itself.
     pub(crate) brought: Vec<Chunk>,
     /// Values that belong into the answer, each at this byte of it.
-    pub(crate) sent: Vec<(usize, ChunkList)>,
+    pub(crate) sent: Vec<(usize, LongValue)>,
 }
 
 /// An `incr` whose counter is known.
@@ -280,17 +282,26 @@ impl Executor {
         self.push_value(place, out);
     }
 
-    /// Appends a value. Its whole mebibytes are not copied but noted: how many bytes those are.
+    /// Appends a value. Its whole mebibytes, and what follows them if that is long, are not copied but noted: how many bytes that is.
     pub(crate) fn push_value(&mut self, place: Place, out: &mut Vec<u8>) -> usize {
-        let value = self.processor.value(place);
-        let Some(chunks) = self.processor.chunks(place) else {
-            value.append_to(out);
+        let length = self.processor.value(place).len();
+        let chunks = self.processor.chunks(place).cloned();
+        let chunk_bytes = chunks.as_ref().map_or(0, |chunks| chunks.len() * CHUNK_BYTES);
+        let mut kept = None;
+        if length - chunk_bytes > COPIED_BYTES_MAX {
+            kept = self.processor.keep(place).map(Arc::new);
+        }
+        let at = out.len();
+        if kept.is_none() {
+            self.processor.value(place).append_from(chunk_bytes, out);
+        }
+        if chunks.is_none() && kept.is_none() {
             return 0;
-        };
-        let chunk_bytes = chunks.len() * CHUNK_BYTES;
-        self.sent.push((out.len(), ChunkList::clone(chunks)));
-        value.append_from(chunk_bytes, out);
-        chunk_bytes
+        }
+        let value = LongValue { chunks, kept };
+        let noted_bytes = value.len();
+        self.sent.push((at, value));
+        noted_bytes
     }
 
     /// Carries out a command whose value came in chunks, and appends its answer.
@@ -304,7 +315,7 @@ impl Executor {
     }
 
     /// Values that belong into the answers since the last call, each at this byte of them.
-    pub fn take_sent(&mut self) -> std::vec::Drain<'_, (usize, ChunkList)> {
+    pub fn take_sent(&mut self) -> std::vec::Drain<'_, (usize, LongValue)> {
         self.sent.drain(..)
     }
 
@@ -550,8 +561,8 @@ impl Executor {
 
 #[inline]
 fn push_value_line(out: &mut Vec<u8>, key: &[u8], flags: u32, length: usize, cas: Option<u64>) {
-    // Of longer values only the rest is copied.
-    out.reserve(key.len() + length % CHUNK_BYTES + 64);
+    // Longer values make room for what of them is copied.
+    out.reserve(key.len() + length % REGION_BYTES + 64);
     out.extend_from_slice(b"VALUE ");
     out.extend_from_slice(key);
     if flags == 0 {

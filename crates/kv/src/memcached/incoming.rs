@@ -1,11 +1,13 @@
-//! A value that arrives in parts, and the command that it is for.
+//! A long value that arrives, received into where it stays, and the command that it is for.
+//!
+//! One of a mebibyte or more comes in chunks of its partition; a shorter one into a buffer of its length.
 
 use reactor::{CHUNK_BYTES, Chunk};
 
 use super::{Command, Verb};
 use crate::processor::KeyHash;
 
-/// A command that stores a value which has arrived in chunks.
+/// A command that stores a value which has arrived.
 #[derive(Debug)]
 pub struct LargeStore {
     /// Of its key.
@@ -15,13 +17,25 @@ pub struct LargeStore {
     extra: Box<[u8]>,
     is_base64: bool,
     length: usize,
-    /// The value; what of the last one is over means nothing.
+    /// The value, if it has a mebibyte or more; what of the last one is over means nothing.
     chunks: Vec<Chunk>,
+    /// The value, if it is shorter.
+    short: Vec<u8>,
 }
 
 impl LargeStore {
     pub(super) fn verb(&self) -> Verb {
         self.verb
+    }
+
+    /// Whether its value has less than a mebibyte.
+    pub(super) fn is_short(&self) -> bool {
+        self.length < CHUNK_BYTES
+    }
+
+    /// Bytes of the value that lie in no chunk.
+    pub(super) fn short_bytes(&self) -> usize {
+        self.short.len()
     }
 
     /// The key as it came.
@@ -38,6 +52,9 @@ impl LargeStore {
 
     /// Calls `each` with the command, whose value is what follows whole mebibytes, and those.
     pub(super) fn with_command(mut self, each: impl FnOnce(&Command<'_>, Vec<Chunk>)) {
+        if self.is_short() {
+            return each(&self.command(&self.short), Vec::new());
+        }
         let mut chunks = std::mem::take(&mut self.chunks);
         let rest_bytes = self.length % CHUNK_BYTES;
         let whole = chunks.len() > self.length / CHUNK_BYTES;
@@ -78,6 +95,7 @@ impl Incoming {
             is_base64: command.is_base64,
             length,
             chunks: Vec::new(),
+            short: Vec::new(),
         };
         Self {
             store,
@@ -106,11 +124,27 @@ impl Incoming {
 
     /// Whether the next byte has no place.
     pub(super) fn lacks_room(&self) -> bool {
+        if self.store.is_short() {
+            return self.store.short.is_empty();
+        }
         self.filled < self.store.length && self.store.chunks.len() <= self.filled / CHUNK_BYTES
+    }
+
+    /// Bytes that the buffer for it will have; none if it comes in chunks, or has its buffer.
+    pub(super) fn short_bytes_wanted(&self) -> usize {
+        if self.store.is_short() && self.store.short.is_empty() { self.store.length } else { 0 }
+    }
+
+    /// A shorter value gets its buffer.
+    pub(super) fn take_short(&mut self) {
+        self.store.short = vec![0; self.store.length];
     }
 
     /// Chunks to be asked for now, one ahead of what comes; they count as asked for.
     pub(super) fn wanted(&mut self) -> usize {
+        if self.store.is_short() {
+            return 0;
+        }
         let wanted = (self.filled / CHUNK_BYTES + 2).min(self.store.length.div_ceil(CHUNK_BYTES));
         let count = wanted.saturating_sub(self.asked_count);
         self.asked_count += count;
@@ -126,6 +160,9 @@ impl Incoming {
     pub(super) fn place(&mut self) -> Option<&mut [u8]> {
         let (at, within) = (self.filled / CHUNK_BYTES, self.filled % CHUNK_BYTES);
         let left = self.store.length - self.filled;
+        if self.store.is_short() {
+            return self.store.short.get_mut(self.filled..).filter(|_| left > 0);
+        }
         let chunk = self.store.chunks.get_mut(at).filter(|_| left > 0)?;
         Some(&mut chunk[within..CHUNK_BYTES.min(within + left)])
     }

@@ -34,10 +34,16 @@ use protocol::{binary, decode, number};
 pub use decode::{Decoded, Decoder};
 pub use execute::Executor;
 pub use incoming::LargeStore;
-pub use output::Output;
+pub use output::{LongValue, Output};
 pub use remote::RemoteBatch;
 pub use session::{Progress, Router, Session, Ticket};
 pub use stats::{DoorCounters, ListenerStats, PartitionStats, VERSION};
+
+/// Up to so many bytes a value, or what of it follows its whole mebibytes, is copied into the answer; and one that comes waits in
+/// the backlog until it is whole.
+const COPIED_BYTES_MAX: usize = 128 << 10;
+/// A longer one is copied in pieces of so many bytes, each when the one before is sent.
+pub const PIECE_BYTES: usize = 256 << 10;
 
 /// How the door is to be.
 #[derive(Clone, Copy, Debug)]

@@ -1,10 +1,47 @@
-//! What a client is sent: bytes of answers, and between them chunks of values from where they lie.
+//! What a client is sent: bytes of answers, and between them long values from where they lie.
+//!
+//! ```text
+//! bytes │ value: chunks, then pieces of what follows them, each asked for when the one before is sent │ bytes …
+//! ```
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use reactor::CHUNK_BYTES;
 
 use crate::chunked::ChunkList;
+use crate::kept::Kept;
+
+/// A value that is not copied into an answer.
+#[derive(Clone, Debug)]
+pub struct LongValue {
+    /// Its whole mebibytes, if it has any.
+    pub(super) chunks: Option<ChunkList>,
+    /// All of it, for what follows those; none if that is copied.
+    pub(super) kept: Option<Arc<Kept>>,
+}
+
+impl LongValue {
+    fn chunk(&self, number: usize) -> Option<&[u8]> {
+        Some(self.chunks.as_ref()?.get(number)?)
+    }
+
+    fn chunk_bytes(&self) -> usize {
+        self.chunks.as_ref().map_or(0, |chunks| chunks.len() * CHUNK_BYTES)
+    }
+
+    /// Bytes of it that are not copied.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.kept.as_ref().map_or_else(|| self.chunk_bytes(), |kept| kept.len())
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
 
 /// Bytes to send, in order.
 #[derive(Debug, Default)]
@@ -12,10 +49,45 @@ pub struct Output {
     bytes: Vec<u8>,
     /// How many of the bytes are sent.
     sent_bytes: usize,
-    /// Chunks, each list before this one of the bytes.
-    large: VecDeque<(usize, ChunkList)>,
-    /// How much of the first list is sent.
-    sent_chunk_bytes: usize,
+    /// Bytes of the long values of which not all is sent.
+    long_bytes: usize,
+    /// If there are any.
+    long: Option<Box<LongValues>>,
+}
+
+/// Long values of which not all is sent: never none.
+#[derive(Debug, Default)]
+struct LongValues {
+    /// Each before this one of the bytes.
+    queue: VecDeque<(usize, LongValue)>,
+    /// How much of the first is sent.
+    sent_bytes: usize,
+    /// What follows of it behind its chunks, as far as it is here.
+    piece: Vec<u8>,
+    piece_sent_bytes: usize,
+    /// The next piece is on its way.
+    is_asked: bool,
+}
+
+impl LongValues {
+    /// So many bytes were sent, of which the first belong to the first value. Gives back how many did not, and
+    /// whether all of the value is sent.
+    fn on_sent(&mut self, count: usize) -> (usize, bool) {
+        let Some((_, value)) = self.queue.front() else { return (count, false) };
+        let of_chunks = count.min(value.chunk_bytes().saturating_sub(self.sent_bytes));
+        let of_piece = (count - of_chunks).min(self.piece.len() - self.piece_sent_bytes);
+        self.sent_bytes += of_chunks + of_piece;
+        self.piece_sent_bytes += of_piece;
+        if self.piece_sent_bytes == self.piece.len() {
+            (self.piece, self.piece_sent_bytes) = (Vec::new(), 0);
+        }
+        let is_over = self.sent_bytes == value.len();
+        if is_over {
+            self.queue.pop_front();
+            self.sent_bytes = 0;
+        }
+        (count - of_chunks - of_piece, is_over)
+    }
 }
 
 impl Output {
@@ -25,92 +97,129 @@ impl Output {
         &mut self.bytes
     }
 
-    /// Puts chunks where they belong among the bytes appended last.
-    pub fn insert(&mut self, large: impl Iterator<Item = (usize, ChunkList)>) {
-        self.large.extend(large);
+    /// Puts long values where they belong among the bytes appended last.
+    pub fn insert(&mut self, values: impl Iterator<Item = (usize, LongValue)>) {
+        for (before, value) in values {
+            self.long_bytes += value.len();
+            self.long.get_or_insert_default().queue.push_back((before, value));
+        }
     }
 
-    /// Bytes that wait, those of chunks left out.
+    /// Bytes that wait; those of a long value count until all of it is sent.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
-        self.bytes.len() - self.sent_bytes
+        self.bytes.len() - self.sent_bytes + self.long_bytes
     }
 
     /// Whether nothing is to be sent.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.len() == 0 && self.large.is_empty()
+        self.len() == 0
     }
 
-    /// Whether chunks are to be sent.
+    /// Whether long values are to be sent.
     #[inline]
     #[must_use]
-    pub fn has_large(&self) -> bool {
-        !self.large.is_empty()
+    pub fn has_long(&self) -> bool {
+        self.long.is_some()
     }
 
-    /// What is to be sent, in order.
+    /// What is to be sent, in order, as far as it is here.
     pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
-        let (mut at, mut skip) = (self.sent_bytes, self.sent_chunk_bytes);
-        let mut large = self.large.iter().peekable();
+        let mut at = self.sent_bytes;
+        let (mut skip, mut piece) = self
+            .long
+            .as_ref()
+            .map_or((0, &[][..]), |long| (long.sent_bytes, &long.piece[long.piece_sent_bytes..]));
+        let mut values = self.long.iter().flat_map(|long| &long.queue).peekable();
         std::iter::from_fn(move || {
             loop {
-                match large.peek() {
+                match values.peek() {
                     Some((before, _)) if at < *before => {
-                        let piece = &self.bytes[at..*before];
+                        let bytes = &self.bytes[at..*before];
                         at = *before;
-                        return Some(piece);
+                        return Some(bytes);
                     }
-                    Some((_, chunks)) => {
-                        if let Some(chunk) = chunks.get(skip / CHUNK_BYTES) {
-                            let piece = &chunk[skip % CHUNK_BYTES..];
-                            skip += piece.len();
-                            return Some(piece);
+                    Some((_, value)) => {
+                        if let Some(chunk) = value.chunk(skip / CHUNK_BYTES) {
+                            let bytes = &chunk[skip % CHUNK_BYTES..];
+                            skip += bytes.len();
+                            return Some(bytes);
                         }
-                        large.next();
+                        if !piece.is_empty() {
+                            skip += piece.len();
+                            return Some(std::mem::take(&mut piece));
+                        }
+                        if skip < value.len() {
+                            // The rest of it has to be fetched.
+                            return None;
+                        }
+                        values.next();
                         skip = 0;
                     }
                     None => {
-                        let piece = &self.bytes[at..];
+                        let bytes = &self.bytes[at..];
                         at = self.bytes.len();
-                        return (!piece.is_empty()).then_some(piece);
+                        return (!bytes.is_empty()).then_some(bytes);
                     }
                 }
             }
         })
     }
 
+    /// The value whose next piece is to be fetched, and from which byte on: it counts as asked for.
+    pub fn wanted(&mut self) -> Option<(Arc<Kept>, usize)> {
+        let long = self.long.as_mut().filter(|long| !long.is_asked && long.piece.is_empty())?;
+        let (_, value) = long.queue.front().filter(|(_, value)| long.sent_bytes >= value.chunk_bytes())?;
+        let kept = value.kept.as_ref()?;
+        long.is_asked = true;
+        Some((Arc::clone(kept), long.sent_bytes))
+    }
+
+    /// The piece that was asked for is here.
+    pub fn on_piece(&mut self, piece: Vec<u8>) {
+        if let Some(long) = &mut self.long {
+            (long.piece, long.is_asked) = (piece, false);
+        }
+    }
+
     /// So many bytes were sent.
     #[inline]
     pub fn on_sent(&mut self, count: usize) {
-        if self.large.is_empty() {
+        if self.long.is_none() {
             self.sent_bytes += count;
             debug_assert!(self.sent_bytes <= self.bytes.len());
         } else {
-            self.on_sent_large(count);
+            self.on_sent_with_long(count);
         }
-        if self.sent_bytes == self.bytes.len() && self.large.is_empty() {
+        if self.is_empty() {
             self.bytes.clear();
             self.sent_bytes = 0;
         }
     }
 
     #[cold]
-    fn on_sent_large(&mut self, mut count: usize) {
-        while let Some((before, chunks)) = self.large.front() {
+    fn on_sent_with_long(&mut self, mut count: usize) {
+        while let Some(long) = &mut self.long
+            && let Some((before, value)) = long.queue.front()
+        {
             let bytes = count.min(before - self.sent_bytes);
             self.sent_bytes += bytes;
-            count -= bytes;
-            let left = chunks.len() * CHUNK_BYTES - self.sent_chunk_bytes;
-            if self.sent_bytes < *before || count < left {
-                self.sent_chunk_bytes += count;
+            if self.sent_bytes < *before {
                 return;
             }
-            count -= left;
-            self.sent_chunk_bytes = 0;
-            self.large.pop_front();
+            let value_bytes = value.len();
+            let (left, is_over) = long.on_sent(count - bytes);
+            if !is_over {
+                return;
+            }
+            count = left;
+            self.long_bytes -= value_bytes;
+            if long.queue.is_empty() {
+                self.long = None;
+            }
         }
         self.sent_bytes += count;
     }
@@ -119,7 +228,8 @@ impl Output {
     pub fn append(&mut self, other: Self) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(&other.bytes);
-        self.large.extend(other.large.into_iter().map(|(before, chunks)| (start + before, chunks)));
+        let values = other.long.into_iter().flat_map(|long| long.queue);
+        self.insert(values.map(|(before, value)| (start + before, value)));
     }
 
     /// Gives memory back beyond so many bytes.
@@ -136,36 +246,53 @@ impl From<Vec<u8>> for Output {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use reactor::Chunks;
-
     use super::*;
+    use crate::processor::{Attributes, Condition, Processor, Settings, Stored};
 
     #[test]
-    fn bytes_and_chunks_are_sent_in_order_whatever_is_taken_at_a_time() {
-        let mut source = Chunks::new(3).expect("address space");
-        let mut list = |fills: &[u8]| {
-            let chunks = fills.iter().map(|&fill| {
-                source.open();
-                let mut chunk = source.take().expect("opened");
-                chunk.fill(fill);
-                chunk
-            });
-            Arc::new(chunks.collect::<Vec<_>>())
+    fn bytes_and_values_are_sent_in_order_whatever_is_taken_at_a_time() {
+        let mut processor =
+            Processor::new(Settings { memory_bytes: 12 << 20, ..Settings::default() }).expect("memory");
+        let mut value = |key: &[u8], length: usize, is_kept: bool| {
+            let bytes: Vec<u8> = (0..length).map(|at| (at / 1000) as u8 ^ key[0]).collect();
+            let hash = processor.hash(key);
+            let stored = processor.store(hash, key, &bytes, Attributes::default(), Condition::Always);
+            assert_eq!(stored, Stored::Done);
+            let place = processor.find(hash, key).expect("stored");
+            let chunks = processor.chunks(place).cloned();
+            let kept = is_kept.then(|| Arc::new(processor.keep(place).expect("an item")));
+            (LongValue { chunks, kept }, bytes)
         };
+        let values = [
+            value(b"a", 2 * CHUNK_BYTES, false),
+            value(b"b", 300_000, true),
+            value(b"c", CHUNK_BYTES + 700_000, true),
+            value(b"d", CHUNK_BYTES, false),
+        ];
         for step in [1_000, 700_001, CHUNK_BYTES, 5 * CHUNK_BYTES] {
-            let mut output = Output::from(b"headend".to_vec());
-            output.insert([(4, list(&[1, 2])), (7, list(&[3]))].into_iter());
-            let mut expected = b"head".to_vec();
-            expected.extend(std::iter::repeat_n(1, CHUNK_BYTES).chain(std::iter::repeat_n(2, CHUNK_BYTES)));
-            expected.extend_from_slice(b"end");
-            expected.extend(std::iter::repeat_n(3, CHUNK_BYTES));
+            let mut output = Output::from(b"headxend".to_vec());
+            let places = [4, 5, 5, 8];
+            output.insert(places.into_iter().zip(values.iter().map(|(value, _)| value.clone())));
+            let expected = [
+                b"head",
+                &values[0].1[..],
+                b"x",
+                &values[1].1[..],
+                &values[2].1[..],
+                b"end",
+                &values[3].1[..],
+            ]
+            .concat();
             let mut first = Output::from(b"".to_vec());
             first.append(output);
             let mut output = first;
+            assert_eq!(output.len(), expected.len());
             let mut sent = Vec::new();
             while !output.is_empty() {
+                if let Some((kept, offset)) = output.wanted() {
+                    assert!(output.wanted().is_none(), "one at a time");
+                    output.on_piece(processor.piece(&kept, offset, 256 << 10).expect("there is more"));
+                }
                 let mut taken = Vec::new();
                 for piece in output.pieces() {
                     let count = piece.len().min(step - taken.len());
@@ -174,10 +301,12 @@ mod tests {
                         break;
                     }
                 }
+                assert!(!taken.is_empty(), "nothing to send, and nothing to wait for");
                 output.on_sent(taken.len());
                 sent.extend_from_slice(&taken);
             }
             assert!(sent == expected, "{step} bytes at a time");
+            assert!(!output.has_long());
         }
     }
 }

@@ -10,8 +10,9 @@
 //! [`sent`](Session::on_sent).
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
-use reactor::Chunk;
+use reactor::{CHUNK_BYTES, Chunk};
 
 use super::binary;
 use super::decode::{Decoded, Decoder};
@@ -19,18 +20,23 @@ use super::execute::{Addition, Executor};
 use super::incoming::{Incoming, LargeStore};
 use super::output::Output;
 use super::stats::{ListenerStats, PartitionStats, VERSION};
-use super::{Command, DoorSettings, Header, Mode, Verb};
+use super::{Command, DoorSettings, Header, Mode, PIECE_BYTES, Verb};
+use crate::kept::Kept;
 use crate::processor::{Home, KEY_BYTES_MAX, KeyHash};
 
 /// Commands that are looked up together.
 const BATCH: usize = 64;
 /// How many commands before it is executed a command's item is fetched: as many as the processor fetches at once.
 const ITEMS_AHEAD: usize = 12;
-/// With more output than this nothing further is executed until some of it is sent.
+/// With more output than this nothing further is executed until some of it is sent. Answers on their way from other partitions count as
+/// long as they are expected to be.
 const OUTPUT_BYTES_MAX: usize = 256 * 1024;
-/// With more answers than this on their way from other partitions, likewise: nobody knows how long they are, and whoever asks for long
-/// values and reads none of them must not fill the memory with them.
-const AWAITED_COUNT_MAX: usize = 64;
+/// What an answer on its way is expected to have at least: so many of them may be.
+const AWAITED_BYTES_MIN: usize = OUTPUT_BYTES_MAX / 64 + 1;
+/// What one is expected to have before any has come.
+const AWAITED_BYTES_FIRST: usize = OUTPUT_BYTES_MAX / 16;
+/// A value of less than a mebibyte that comes has to wait for its buffer while this and what is to be sent would be more.
+const SHORT_BYTES_MAX: usize = CHUNK_BYTES - 128 * 1024;
 /// With more answers than this behind one that is awaited, likewise.
 const LATER_COUNT_MAX: usize = 4096;
 
@@ -52,6 +58,8 @@ pub trait Router {
     fn reserve(&mut self, to: usize, count: usize);
     /// Has a value stored that has arrived; the answer comes to [`Session::on_reply`].
     fn store_large(&mut self, to: usize, ticket: Ticket, store: LargeStore);
+    /// Asks for the next piece of a value that another partition keeps; [`Session::on_piece`] gets it.
+    fn fetch(&mut self, to: usize, kept: Arc<Kept>, offset: usize);
     /// What the listener knows of itself.
     fn listener_stats(&self) -> ListenerStats;
 }
@@ -71,8 +79,8 @@ pub enum Progress {
 /// An answer whose turn has not come.
 enum Later {
     Bytes(Output),
-    /// From another partition.
-    Awaited,
+    /// From another partition: bytes that it is expected to have.
+    Awaited(usize),
     /// From all others.
     Gathering(Box<Gathering>),
 }
@@ -105,10 +113,10 @@ pub struct Session {
     later: VecDeque<Later>,
     /// Ticket of the first of them.
     first_ticket: Ticket,
-    /// How many of them are on their way.
-    awaited_count: usize,
-    /// Bytes of those that are here, but for the last, which may grow.
+    /// Bytes of those that are here, but for the last, which may grow, and those that are expected.
     later_bytes: usize,
+    /// Bytes that the next one is expected to have.
+    expected_bytes: usize,
     /// The last of them that this partition gives, in its time: until then all that is for it goes the same way.
     detour: Option<Ticket>,
     is_closing: bool,
@@ -141,8 +149,8 @@ impl Session {
             incoming: None,
             later: VecDeque::new(),
             first_ticket: 0,
-            awaited_count: 0,
             later_bytes: 0,
+            expected_bytes: AWAITED_BYTES_FIRST,
             detour: None,
             is_closing: false,
         }
@@ -159,10 +167,10 @@ impl Session {
         self.output.pieces()
     }
 
-    /// Whether answers from other partitions are awaited.
+    /// Whether answers from other partitions are awaited, or pieces of them.
     #[must_use]
     pub fn is_awaiting(&self) -> bool {
-        !self.later.is_empty()
+        !self.later.is_empty() || self.output.has_long()
     }
 
     /// Whether bytes of a command are here and the rest of it is not.
@@ -175,11 +183,53 @@ impl Session {
     #[inline]
     #[must_use]
     pub fn is_full(&self) -> bool {
-        let waiting_bytes = self.output.len() + self.later_bytes + self.last_bytes();
-        waiting_bytes > OUTPUT_BYTES_MAX
-            || self.output.has_large()
-            || self.awaited_count >= AWAITED_COUNT_MAX
-            || self.later.len() > LATER_COUNT_MAX
+        self.waiting_bytes() > OUTPUT_BYTES_MAX || self.later.len() > LATER_COUNT_MAX
+    }
+
+    /// Bytes to be sent, now and later.
+    #[inline]
+    fn waiting_bytes(&self) -> usize {
+        self.output.len() + self.later_bytes + self.last_bytes()
+    }
+
+    /// Whether a stalled session would go on.
+    #[must_use]
+    pub fn goes_on(&self) -> bool {
+        !self.is_full() && !self.lacks_buffer()
+    }
+
+    /// Whether a value that comes has to wait for its buffer, so that not more than a mebibyte is held.
+    fn lacks_buffer(&self) -> bool {
+        let wanted = self.incoming.as_ref().map_or(0, |incoming| incoming.short_bytes_wanted());
+        let waiting = self.waiting_bytes();
+        wanted > 0 && waiting > 0 && wanted + waiting > SHORT_BYTES_MAX
+    }
+
+    /// Whether a long value is being sent: [`fetch`](Self::fetch) before what is to be sent is looked at.
+    #[inline]
+    #[must_use]
+    pub fn has_long(&self) -> bool {
+        self.output.has_long()
+    }
+
+    /// Has what follows in a long value fetched, if that is next. `false` if the value is gone, and the connection has to end.
+    pub fn fetch(&mut self, router: &mut impl Router) -> bool {
+        let Some((kept, offset)) = self.output.wanted() else { return true };
+        let (own, count) = router.position();
+        let partition = if count == 1 { own } else { kept.partition(count) };
+        if partition != own {
+            router.fetch(partition, kept, offset);
+            return true;
+        }
+        let piece = router.executor().processor.piece(&kept, offset, PIECE_BYTES);
+        piece.is_some_and(|piece| self.on_piece(piece))
+    }
+
+    /// A piece that was fetched is here. `false` if there is none, and the connection has to end.
+    pub fn on_piece(&mut self, piece: Vec<u8>) -> bool {
+        let is_there = !piece.is_empty();
+        self.output.on_piece(piece);
+        is_there
     }
 
     /// So many bytes of the output were sent.
@@ -220,7 +270,7 @@ impl Session {
             return Progress::Close;
         }
         if self.backlog.is_empty() || self.backlog.len() < self.needed_bytes {
-            return if self.is_full() { Progress::Stalled } else { Progress::Open };
+            return if self.goes_on() { Progress::Open } else { Progress::Stalled };
         }
         let backlog = std::mem::take(&mut self.backlog);
         let mut rest = &backlog[..];
@@ -311,7 +361,7 @@ impl Session {
                                 sink.insert(executor.take_sent());
                             }
                         } else {
-                            let ticket = self.push(Later::Awaited);
+                            let ticket = self.push_awaited(command.value.len());
                             if partition == own {
                                 self.detour = Some(ticket);
                             }
@@ -365,6 +415,13 @@ impl Session {
                 break;
             }
             if incoming.lacks_room() {
+                if incoming.short_bytes_wanted() > 0 {
+                    if self.lacks_buffer() {
+                        return Some(Progress::Stalled);
+                    }
+                    self.incoming.as_mut()?.take_short();
+                    continue;
+                }
                 let partition = incoming.partition;
                 if partition != own {
                     let count = incoming.wanted();
@@ -402,7 +459,7 @@ impl Session {
             executor.execute_large(store, sink.bytes_mut());
             return None;
         }
-        let ticket = self.push(Later::Awaited);
+        let ticket = self.push_awaited(store.short_bytes().max(1));
         if partition == own {
             self.detour = Some(ticket);
         }
@@ -427,7 +484,7 @@ impl Session {
             if partition == router.position().0 && self.is_immediate(router, hash, &command) {
                 return router.executor().execute(hash, &command, self.sink().bytes_mut());
             }
-            let ticket = self.push(Later::Awaited);
+            let ticket = self.push_awaited(0);
             if partition == router.position().0 {
                 self.detour = Some(ticket);
             }
@@ -563,16 +620,25 @@ impl Session {
     }
 
     fn push(&mut self, later: Later) -> Ticket {
-        self.awaited_count += 1;
-        self.later_bytes += self.last_bytes();
+        self.later_bytes += self.last_bytes() + expected_bytes(&later);
         self.later.push_back(later);
         self.first_ticket + self.later.len() as u64 - 1
+    }
+
+    /// A command with so many bytes of a value goes elsewhere. Who brings a value is told little.
+    fn push_awaited(&mut self, value_bytes: usize) -> Ticket {
+        let bytes = if value_bytes == 0 { self.expected_bytes } else { AWAITED_BYTES_MIN.max(value_bytes) };
+        self.push(Later::Awaited(bytes))
     }
 
     /// Another partition has answered a command.
     pub fn on_reply(&mut self, ticket: Ticket, answer: Output) {
         let at = (ticket - self.first_ticket) as usize;
-        debug_assert!(matches!(self.later[at], Later::Awaited));
+        debug_assert!(matches!(self.later[at], Later::Awaited(_)));
+        // As long as the longest of late, and no longer than that one is asked for at a time.
+        let (bytes, expected) =
+            (answer.len().clamp(AWAITED_BYTES_MIN, OUTPUT_BYTES_MAX + 1), self.expected_bytes);
+        self.expected_bytes = bytes.max(expected - expected.saturating_sub(bytes).div_ceil(4));
         self.put(at, answer);
         self.advance();
     }
@@ -595,7 +661,7 @@ impl Session {
 
     /// An answer that was awaited is here.
     fn put(&mut self, at: usize, answer: Output) {
-        self.awaited_count -= 1;
+        self.later_bytes -= expected_bytes(&self.later[at]);
         if at + 1 < self.later.len() {
             self.later_bytes += answer.len();
         }
@@ -626,6 +692,15 @@ fn add_all(executor: &mut Executor, hash: KeyHash, entries: &[Entry<'_>], out: &
     let key = first.command.key;
     let same = entries.iter().take_while(|entry| entry.hash == Some(hash) && entry.command.key == key);
     executor.add_all(hash, key, same.map_while(|entry| Addition::of(&entry.command)), out)
+}
+
+/// Bytes that an answer on its way is expected to have.
+fn expected_bytes(later: &Later) -> usize {
+    match later {
+        Later::Bytes(_) => 0,
+        Later::Awaited(bytes) => *bytes,
+        Later::Gathering(_) => AWAITED_BYTES_MIN,
+    }
 }
 
 /// Answers what all partitions were asked.

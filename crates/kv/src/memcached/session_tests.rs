@@ -1,8 +1,11 @@
 //! Conversations, as clients have them, word by word; and what nobody should send.
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 
 use super::*;
+use crate::kept::Kept;
 use crate::processor::{Eviction, KeyHash, Processor, Settings};
 
 /// Partitions in one place: what goes to another is answered when it is asked for.
@@ -18,6 +21,7 @@ enum Sent {
     ToAll(Ticket, Option<i64>),
     Reserve(usize, usize),
     Large(usize, Ticket, LargeStore),
+    Fetch(usize, Arc<Kept>, usize),
 }
 
 impl Router for Partitions {
@@ -40,6 +44,9 @@ impl Router for Partitions {
     }
     fn store_large(&mut self, to: usize, ticket: Ticket, store: LargeStore) {
         self.sent.push(Sent::Large(to, ticket, store));
+    }
+    fn fetch(&mut self, to: usize, kept: Arc<Kept>, offset: usize) {
+        self.sent.push(Sent::Fetch(to, kept, offset));
     }
     fn listener_stats(&self) -> ListenerStats {
         ListenerStats { thread_count: 1, ..ListenerStats::default() }
@@ -80,6 +87,10 @@ impl Partitions {
                     let mut answer = Vec::new();
                     self.executors[to].execute_large(store, &mut answer);
                     answers.push((ticket, answer.into()));
+                }
+                Sent::Fetch(to, kept, offset) => {
+                    let piece = self.executors[to].processor.piece(&kept, offset, 50_000);
+                    assert!(session.on_piece(piece.unwrap_or_default()), "a piece of it");
                 }
                 Sent::ToAll(ticket, flush) => {
                     for at in 1..self.executors.len() {
@@ -125,10 +136,14 @@ impl Client {
         let mut progress = self.session.on_bytes(&mut self.partitions, bytes);
         let mut answer = Vec::new();
         loop {
-            self.partitions.deliver(&mut self.session);
-            while !self.session.output().is_empty() {
-                answer.extend_from_slice(self.session.output());
+            loop {
+                self.partitions.deliver(&mut self.session);
+                assert!(self.session.fetch(&mut self.partitions), "what is kept stays");
                 let count = self.session.output().len();
+                if count == 0 && self.partitions.sent.is_empty() {
+                    break;
+                }
+                answer.extend_from_slice(self.session.output());
                 self.session.on_sent(count);
             }
             if progress != Progress::Stalled {

@@ -229,6 +229,7 @@ impl Processor {
     /// Removes everything.
     pub fn clear(&mut self) {
         self.note_clear();
+        self.let_go();
         if self.pins.is_empty() && self.pending_count == 0 {
             self.regions = Regions::new(self.regions.count());
             // Before chunks take what is theirs.

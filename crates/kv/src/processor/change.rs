@@ -129,13 +129,13 @@ impl Processor {
         self.item_value(pin.line)
     }
 
-    /// Ends a pin.
+    /// Ends a pin. Says whether that has freed memory.
     #[expect(clippy::needless_pass_by_value, reason = "a pin ends once")]
-    pub fn unpin(&mut self, pin: Pin) {
+    pub fn unpin(&mut self, pin: Pin) -> bool {
         let pins = self.pins.get_mut(&pin.line).expect("pinned");
         pins.count -= 1;
         if pins.count > 0 {
-            return;
+            return false;
         }
         let is_detached = pins.is_detached;
         self.pins.remove(&pin.line);
@@ -143,5 +143,6 @@ impl Processor {
         if is_detached {
             self.free_item(pin.line);
         }
+        is_detached
     }
 }

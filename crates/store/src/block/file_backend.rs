@@ -456,7 +456,13 @@ impl Backend for FileBackend {
         self.shared.geometry()
     }
 
-    fn read_now(&mut self, _: Option<&Pool>, _: u64, _: usize, _: bool) -> Option<Result<Payload, StoreError>> {
+    fn read_now(
+        &mut self,
+        _: Option<&Pool>,
+        _: u64,
+        _: usize,
+        _: bool,
+    ) -> Option<Result<Payload, StoreError>> {
         None
     }
 

@@ -83,7 +83,13 @@ impl Backend for Shape {
         self.geometry()
     }
 
-    fn read_now(&mut self, _: Option<&Pool>, _: u64, length: usize, _: bool) -> Option<Result<Payload, StoreError>> {
+    fn read_now(
+        &mut self,
+        _: Option<&Pool>,
+        _: u64,
+        length: usize,
+        _: bool,
+    ) -> Option<Result<Payload, StoreError>> {
         Some(Ok(Payload::Zeroes(length)))
     }
 

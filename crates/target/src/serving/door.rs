@@ -9,11 +9,11 @@ use std::io::IoSliceMut;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use kv::KeyHash;
 use kv::memcached::{
     Command, Executor, LargeStore, ListenerStats, PartitionStats, Progress, RemoteBatch, Router, Session,
     Ticket,
 };
+use kv::{Kept, KeyHash};
 use proto::caravan::TURN_BYTES_MAX;
 use proto::receive::PLACED_BYTES_MAX;
 use reactor::{Chunk, Connection, Io, Received, Segment, Sent, SocketId};
@@ -118,6 +118,12 @@ impl<I: Io<Message>> Router for Route<'_, I> {
         let (from, namespace, session) = (self.io.reactor(), self.namespace, self.session);
         let store = KeyValueMessage::StoreLarge { from, namespace, session, ticket, store };
         self.io.post(to, Message::KeyValue(Box::new(store)));
+    }
+
+    fn fetch(&mut self, to: usize, kept: Arc<Kept>, offset: usize) {
+        let (from, namespace, session) = (self.io.reactor(), self.namespace, self.session);
+        let fetch = KeyValueMessage::Fetch { from, namespace, session, kept, offset };
+        self.io.post(to, Message::KeyValue(Box::new(fetch)));
     }
 
     /// This reactor's traffic, and the connections of all reactors.
@@ -334,6 +340,12 @@ impl Door {
             if guest.is_blocked {
                 return;
             }
+            if guest.session.has_long() && !self.fetch(io, namespaces, index) {
+                return self.close(io, index);
+            }
+            let Some(guest) = self.guests.get_mut(index as usize).and_then(Option::as_deref_mut) else {
+                return;
+            };
             let (mut segments, mut count, mut length) = ([Segment::EMPTY; SEGMENT_COUNT], 0, 0);
             for piece in guest.session.pieces().take(SEGMENT_COUNT) {
                 let piece = &piece[..piece.len().min(room - length)];
@@ -359,7 +371,7 @@ impl Door {
                         guest.is_blocked = true;
                         io.await_writable(guest.socket);
                     }
-                    if guest.is_stalled && !guest.session.is_full() {
+                    if guest.is_stalled && guest.session.goes_on() {
                         self.run(io, namespaces, index, None);
                         continue;
                     }
@@ -435,7 +447,7 @@ impl Door {
         // Only now, so that what had to wait goes on in batches as well.
         answers.for_each(|session, _, _, _| {
             let Some(index) = self.session(session) else { return };
-            let goes_on = |guest: &mut Guest| guest.is_stalled && !guest.session.is_full();
+            let goes_on = |guest: &mut Guest| guest.is_stalled && guest.session.goes_on();
             if self.guest(index).is_some_and(goes_on) {
                 self.run(io, namespaces, index, None);
             }
@@ -456,9 +468,26 @@ impl Door {
         let (batches, counters) = (&mut self.batches, &*self.counters);
         let mut route = Route { io, executor, batches, stats: self.stats, counters, session, namespace };
         guest.session.on_room(&mut route, chunks);
-        if guest.is_stalled && !guest.session.is_full() {
+        if guest.is_stalled && guest.session.goes_on() {
             self.run(io, namespaces, index, None);
         }
+    }
+
+    /// Has a session fetch what it is to send next of a long value. `false` if that is gone: its namespace is.
+    fn fetch(&mut self, io: &mut impl Io<Message>, namespaces: &mut Attachments, index: u32) -> bool {
+        let Some((namespace, executor)) = partition(namespaces) else { return false };
+        let Some(guest) = self.guests[index as usize].as_deref_mut() else { return false };
+        let session = u64::from(guest.generation) << 32 | u64::from(index);
+        let (batches, counters) = (&mut self.batches, &*self.counters);
+        let mut route = Route { io, executor, batches, stats: self.stats, counters, session, namespace };
+        guest.session.fetch(&mut route)
+    }
+
+    /// Another partition has given the next piece of a long value, or has none.
+    pub(crate) fn on_piece(&mut self, io: &mut impl Io<Message>, session: u64, piece: Vec<u8>) {
+        let Some(index) = self.session(session) else { return };
+        let is_there = self.guest(index).is_some_and(|guest| guest.session.on_piece(piece));
+        if is_there { self.mark(index) } else { self.close(io, index) }
     }
 
     /// Another partition has said what it holds, or that it has flushed.
@@ -476,6 +505,9 @@ impl Door {
         let (batches, counters) = (&mut self.batches, &*self.counters);
         let mut route = Route { io, executor, batches, stats: self.stats, counters, session, namespace };
         guest.session.on_stats(&mut route, ticket, stats);
+        if guest.is_stalled && guest.session.goes_on() {
+            self.run(io, namespaces, index, None);
+        }
         self.mark(index);
     }
 }

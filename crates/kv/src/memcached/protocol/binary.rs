@@ -1,10 +1,8 @@
 //! The binary protocol: a header of 24 bytes, extras, key, value.
 
-use reactor::CHUNK_BYTES;
-
 use super::decode::Decoded;
 use crate::memcached::execute::{Executor, Refusal};
-use crate::memcached::{Command, Header, Mode, Verb};
+use crate::memcached::{COPIED_BYTES_MAX, Command, Header, Mode, Verb};
 use crate::processor::{Attributes, Condition, KEY_BYTES_MAX, KeyHash, Stored};
 
 /// First byte of a request.
@@ -103,7 +101,7 @@ pub(crate) fn decode<'a>(
         *input = rest;
         return (Decoded::Binary(header, TOO_LARGE), Some(body_bytes as u64));
     }
-    if value_bytes >= CHUNK_BYTES {
+    if value_bytes > COPIED_BYTES_MAX {
         return decode_large((input, command), rest, header, (key_bytes, extra_bytes, value_bytes));
     }
     let Some((body, after)) = rest.split_at_checked(body_bytes) else {
@@ -143,7 +141,7 @@ pub(crate) fn decode<'a>(
     (decoded, None)
 }
 
-/// The next request, whose value has a mebibyte or more.
+/// The next request, whose value is long.
 #[cold]
 fn decode_large<'a>(
     (input, command): (&mut &'a [u8], &mut Command<'a>),
@@ -375,8 +373,8 @@ impl Executor {
         let start = out.len();
         let key = if gives_key { key } else { &[] };
         respond(out, header, SUCCESS, &flags.to_be_bytes(), key, &[], cas);
-        let chunk_bytes = self.push_value(place, out);
-        let body_bytes = (out.len() - start - HEADER_BYTES + chunk_bytes) as u32;
+        let noted_bytes = self.push_value(place, out);
+        let body_bytes = (out.len() - start - HEADER_BYTES + noted_bytes) as u32;
         out[start + 8..start + 12].copy_from_slice(&body_bytes.to_be_bytes());
     }
 }

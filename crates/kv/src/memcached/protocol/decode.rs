@@ -7,10 +7,8 @@
 //!                                     └─refused value─▶ Swallow ──all of it──▶ Line
 //! ```
 
-use reactor::CHUNK_BYTES;
-
 use super::number;
-use crate::memcached::{Command, Header, Mode, Verb};
+use crate::memcached::{COPIED_BYTES_MAX, Command, Header, Mode, Verb};
 use crate::memcached::{DoorSettings, binary};
 use crate::processor::KEY_BYTES_MAX;
 
@@ -27,7 +25,7 @@ const BAD_LINE: &[u8] = b"CLIENT_ERROR bad command line format\r\n";
 pub enum Decoded<'a> {
     /// A command on a key: it is where the caller wanted it.
     Command,
-    /// A command with a value of a mebibyte or more, which begins with the next byte; behind it comes the end of a line,
+    /// A command with a long value, which begins with the next byte; behind it comes the end of a line,
     /// if so told. The command is where the caller wanted it, without its value.
     Large {
         /// Bytes of the value.
@@ -325,7 +323,7 @@ impl Decoder {
             return Decoded::Command;
         }
         let length = length as usize;
-        if length >= CHUNK_BYTES {
+        if length > COPIED_BYTES_MAX {
             *command = Command { verb, key, value: &[], extra: &[], is_base64: false };
             return Decoded::Large { length, has_line_end: true };
         }
@@ -377,7 +375,7 @@ impl Decoder {
                 self.state =
                     State::Swallow { left: length.saturating_add(VALUE_END.len() as u64), is_binary: false };
                 verb = Verb::Refused { removes: true, is_memory: false, is_quiet: false };
-            } else if length as usize >= CHUNK_BYTES {
+            } else if length as usize > COPIED_BYTES_MAX {
                 *command = Command { verb, key, value: &[], extra, is_base64 };
                 return Decoded::Large { length: length as usize, has_line_end: true };
             } else {
