@@ -15,7 +15,7 @@ use crate::item::{
 };
 use crate::log::record::RECORD_EXTRA_BYTES;
 use crate::processor::{Attributes, KEY_BYTES_MAX, KeyHash, Pending, Place, Processor, Stored};
-use crate::regions::Use;
+use crate::regions::{REGION_BYTES, Use};
 
 /// Bits of an item that go with it into the log and back.
 pub(crate) const MARKS: u8 = STALE | WON | FETCHED;
@@ -98,6 +98,21 @@ impl Processor {
         let extra_bytes = RECORD_EXTRA_BYTES as u64;
         let used = self.counters.pair_bytes + (self.counters.pair_count + 1) * extra_bytes;
         used + pair_bytes as u64 <= durable.log_bytes_max
+    }
+
+    /// Whether there is memory for values of so many bytes, or what is in the log makes room for them. If not, there will be when more
+    /// has been written.
+    pub fn has_room(&mut self, bytes: usize) -> bool {
+        let wanted = self.regions_kept_back() + bytes / REGION_BYTES + 1;
+        loop {
+            let free_count = self.regions.free_count() + self.chunked.free_regions();
+            if free_count >= wanted.min(self.regions.count()) {
+                return true;
+            }
+            if !self.make_room(None) {
+                return false;
+            }
+        }
     }
 
     pub(crate) fn changes(&mut self) -> &mut Changes {

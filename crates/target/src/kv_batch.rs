@@ -84,6 +84,11 @@ impl PartOfBatch {
         outcomes.into()
     }
 
+    /// Bytes of its operations, values and all.
+    pub(crate) fn operation_bytes(&self) -> usize {
+        self.operations.len()
+    }
+
     /// Where each of its operations begins.
     pub(crate) fn starts(&self) -> Vec<usize> {
         let mut operations = Operations::new(&self.operations);

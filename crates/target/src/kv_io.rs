@@ -5,7 +5,7 @@
 
 use kv::memcached::Executor;
 use kv::{ChunkList, KeyHash};
-use reactor::{Buffer, Chunk, Io, Payload};
+use reactor::{Buffer, CHUNK_BYTES, Chunk, Io, Payload};
 use store::Ticket;
 use wire::id::Nsid;
 use wire::kv::batch::Operation;
@@ -78,6 +78,16 @@ impl KvAction {
         match self {
             Self::Operate { opcode, .. } => needs_value(*opcode),
             Self::Flush | Self::List { .. } | Self::Reserve { .. } | Self::Commit { .. } => false,
+        }
+    }
+
+    /// Bytes of a value that it wants stored, or memory for.
+    pub(crate) fn brought_bytes(&self) -> usize {
+        match self {
+            Self::Operate { opcode: KvOpcode::STORE, operand, .. } => operand.len(),
+            Self::Reserve { count, .. } => count * CHUNK_BYTES,
+            Self::Commit { length, .. } => *length as usize % CHUNK_BYTES,
+            Self::Operate { .. } | Self::Flush | Self::List { .. } => 0,
         }
     }
 }

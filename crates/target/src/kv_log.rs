@@ -6,6 +6,9 @@
 //!                                                         └─ loaded ─▶ all that waits, in order ─┘  │
 //!                                        settled up to the change that it has seen ─▶ posted ◀──────┘
 //! ```
+//!
+//! What brings a value that there is no memory for waits, and all that comes after it, until more has been written: then values can leave
+//! memory that are in the log. Once all is written it is carried out in any case, and refused if there is still none.
 
 mod part;
 
@@ -13,7 +16,7 @@ use std::collections::VecDeque;
 
 use kv::memcached::{LargeStore, RemoteBatch, Ticket};
 use kv::{Arrival, KEY_BYTES_MAX, Station};
-use reactor::Io;
+use reactor::{CHUNK_BYTES, Io};
 use store::Logged;
 use wire::kv::Key;
 use wire::status::Status;
@@ -38,6 +41,8 @@ pub(crate) struct Desk {
     held: VecDeque<Held>,
     /// Messages that came before the log was read, or while much waited.
     arrived: VecDeque<KeyValueMessage>,
+    /// The first of them waits for memory: until the log has come further than this.
+    short_at: Option<u64>,
     /// Counted among what runs in the namespace.
     is_counted: bool,
     was_ready: bool,
@@ -50,6 +55,7 @@ impl Default for Desk {
             parts: Vec::new(),
             held: VecDeque::new(),
             arrived: VecDeque::new(),
+            short_at: None,
             is_counted: false,
             was_ready: false,
         }
@@ -85,8 +91,23 @@ impl Desk {
         self.station.is_empty() && self.held.is_empty() && self.arrived.is_empty()
     }
 
-    fn takes(&self, logged: &Logged) -> bool {
-        logged.is_ready() && self.station.len() <= PARKED_COUNT_MAX
+    fn takes(&self, logged: &mut Logged) -> bool {
+        let is_short = self.short_at.is_some() && self.short_at == logged.progress();
+        logged.is_ready() && self.station.len() <= PARKED_COUNT_MAX && !is_short
+    }
+
+    /// Whether values of so many bytes can be stored, as far as memory is concerned, or nothing would come of waiting.
+    fn has_room(&mut self, logged: &mut Logged, bytes: usize) -> bool {
+        if logged.has_room(bytes) {
+            return true;
+        }
+        self.short_at = logged.progress();
+        self.short_at.is_none()
+    }
+
+    /// Puts messages that wait for memory before all others.
+    fn put_back(&mut self, messages: impl DoubleEndedIterator<Item = KeyValueMessage>) {
+        messages.rev().for_each(|message| self.arrived.push_front(message));
     }
 
     /// Posts an answer, now or when the change it has seen survives.
@@ -116,10 +137,21 @@ impl Desk {
         None
     }
 
-    fn run(&mut self, io: &mut impl Io<Message>, logged: &mut Logged, from: usize, batch: &RemoteBatch) {
+    /// Carries out commands of memcached's clients, and gives back those that wait for memory.
+    fn run(
+        &mut self,
+        io: &mut impl Io<Message>,
+        logged: &mut Logged,
+        from: usize,
+        batch: &RemoteBatch,
+    ) -> RemoteBatch {
         let mut answers = RemoteAnswers::default();
         let mut number = None;
+        let mut rest = RemoteBatch::default();
         batch.for_each(|session, ticket, hash, command| {
+            if !rest.is_empty() || !command.value.is_empty() && !self.has_room(logged, command.value.len()) {
+                return rest.push(session, ticket, hash, command);
+            }
             let mut room = [0; KEY_BYTES_MAX];
             let key = command.stored_key(&mut room);
             let needs_value = command.verb.needs_value();
@@ -137,6 +169,7 @@ impl Desk {
         if !answers.is_empty() {
             self.answer(io, number, from, KeyValueMessage::Answers(answers));
         }
+        rest
     }
 
     fn store_large(
@@ -273,10 +306,25 @@ impl Desk {
         self.answer(io, number, from, KeyValueMessage::Stats { session, ticket, stats });
     }
 
+    /// Carries out what a message asks for; what waits for memory is put back.
     fn serve(&mut self, io: &mut impl Io<Message>, logged: &mut Logged, message: KeyValueMessage) {
+        let bytes = brought_bytes(&message);
+        if bytes > 0 && !self.has_room(logged, bytes) {
+            return self.put_back(std::iter::once(message));
+        }
         logged.executor().set_now(store::unix_s());
         match message {
-            KeyValueMessage::Run { from, batch, .. } => self.run(io, logged, from, &batch),
+            KeyValueMessage::Run { from, namespace, batch } => {
+                let batch = self.run(io, logged, from, &batch);
+                if !batch.is_empty() {
+                    self.put_back(std::iter::once(KeyValueMessage::Run { from, namespace, batch }));
+                }
+            }
+            KeyValueMessage::Reserve { from, session, count, .. } => {
+                let chunks = logged.executor().processor.take_chunks(count).unwrap_or_default();
+                let room = KeyValueMessage::Room { session, chunks };
+                io.post(from, Message::KeyValue(Box::new(room)));
+            }
             KeyValueMessage::Act { from, namespace, ticket, key, action } => {
                 self.act(io, logged, from, namespace, ticket, key, action);
             }
@@ -316,14 +364,23 @@ impl Desk {
         waiting: Vec<Parked>,
         is_good: bool,
     ) {
+        // One that waits for memory has all behind it wait.
+        let mut short = Vec::new();
         for Parked { from, what } in waiting {
             match what {
-                Waiting::Command(batch) if is_good => self.run(io, logged, from, &batch),
+                Waiting::Command(batch) if is_good => {
+                    let batch = if short.is_empty() { self.run(io, logged, from, &batch) } else { batch };
+                    if !batch.is_empty() {
+                        short.push(KeyValueMessage::Run { from, namespace, batch });
+                    }
+                }
                 Waiting::Large(session, ticket, store) if is_good => {
-                    self.store_large(io, logged, from, (session, ticket), store);
+                    let message = KeyValueMessage::StoreLarge { from, namespace, session, ticket, store };
+                    self.serve_unless(io, logged, message, &mut short);
                 }
                 Waiting::Action(ticket, key, action) if is_good => {
-                    self.act(io, logged, from, namespace, ticket, key, action);
+                    let message = KeyValueMessage::Act { from, namespace, ticket, key, action };
+                    self.serve_unless(io, logged, message, &mut short);
                 }
                 Waiting::Operation(place, at) => self.go_on_with_part(io, logged, (place, at), is_good),
                 Waiting::Command(batch) => {
@@ -334,6 +391,23 @@ impl Desk {
                 Waiting::Large(session, ticket, _) => refuse(io, from, &[(session, ticket)]),
                 Waiting::Action(ticket, ..) => io.post(from, Message::KeyValue(Box::new(failed(ticket)))),
             }
+        }
+        self.put_back(short.into_iter());
+    }
+
+    /// Carries out what a message asks for, unless it has to wait for memory, or behind those that do.
+    fn serve_unless(
+        &mut self,
+        io: &mut impl Io<Message>,
+        logged: &mut Logged,
+        message: KeyValueMessage,
+        short: &mut Vec<KeyValueMessage>,
+    ) {
+        let bytes = brought_bytes(&message);
+        if !short.is_empty() || bytes > 0 && !self.has_room(logged, bytes) {
+            short.push(message);
+        } else {
+            self.serve(io, logged, message);
         }
     }
 
@@ -367,6 +441,17 @@ impl Desk {
 /// What memcached's clients are told when a log fails.
 const REFUSAL: &[u8] = b"SERVER_ERROR the log cannot be read or written\r\n";
 
+/// Bytes of values that a message wants stored, or memory for. Commands of memcached's clients are looked at one by one.
+fn brought_bytes(message: &KeyValueMessage) -> usize {
+    match message {
+        KeyValueMessage::Act { action, .. } => action.brought_bytes(),
+        KeyValueMessage::RunPart { part, .. } => part.operation_bytes(),
+        KeyValueMessage::StoreLarge { store, .. } => store.rest_bytes(),
+        KeyValueMessage::Reserve { count, .. } => count * CHUNK_BYTES,
+        _ => 0,
+    }
+}
+
 fn failed(ticket: store::Ticket) -> KeyValueMessage {
     KeyValueMessage::Outcome(ticket, KvOutcome::new(Status::KV_UNRECOVERED_ERROR.with_dnr()))
 }
@@ -388,6 +473,7 @@ pub(crate) fn serve(
     let id = match &message {
         KeyValueMessage::Run { namespace, .. }
         | KeyValueMessage::StoreLarge { namespace, .. }
+        | KeyValueMessage::Reserve { namespace, .. }
         | KeyValueMessage::Act { namespace, .. }
         | KeyValueMessage::RunPart { namespace, .. }
         | KeyValueMessage::Ask { namespace, .. } => *namespace,

@@ -380,6 +380,13 @@ impl Log {
             .then_some(count)
     }
 
+    /// How many writes have ended, as long as there are changes that are not written.
+    #[must_use]
+    pub fn progress(&self, executor: &mut Executor) -> Option<u64> {
+        let is_behind = self.flight.is_some() || self.written < executor.processor.changes().count();
+        is_behind.then_some(self.counters.write_count)
+    }
+
     /// The next key whose value was fetched, or could not be.
     pub fn next_loaded(&mut self) -> Option<Loaded> {
         self.loaded.pop_front()

@@ -33,6 +33,12 @@ impl LargeStore {
         self.length < CHUNK_BYTES
     }
 
+    /// Bytes of the value behind its whole mebibytes.
+    #[must_use]
+    pub fn rest_bytes(&self) -> usize {
+        self.length % CHUNK_BYTES
+    }
+
     /// Bytes of the value that lie in no chunk.
     pub(super) fn short_bytes(&self) -> usize {
         self.short.len()

@@ -423,7 +423,8 @@ impl Session {
                     continue;
                 }
                 let partition = incoming.partition;
-                if partition != own {
+                // With a log there may be memory when more has been written: that is asked of the partition as of any other.
+                if partition != own || router.executor().processor.has_log() {
                     let count = incoming.wanted();
                     if count > 0 {
                         router.reserve(partition, count);
@@ -442,7 +443,7 @@ impl Session {
             }
             incoming.on_bytes(input);
             let count = incoming.wanted();
-            if count > 0 && incoming.partition != own {
+            if count > 0 && (incoming.partition != own || router.executor().processor.has_log()) {
                 router.reserve(incoming.partition, count);
             }
         }

@@ -535,6 +535,110 @@ fn a_log_that_cannot_be_written_closes_the_namespace_and_loses_nothing_that_was_
     }
 }
 
+/// Values that come faster than a slow disk takes them: several times what memory holds.
+const BURST_COUNT: usize = 300;
+
+fn of_burst(number: usize) -> Vec<u8> {
+    vec![number as u8; [60_000, 200_000, 100, 130_000][number % 4]]
+}
+
+fn say_burst(client: &mut Client) {
+    for number in 0..BURST_COUNT {
+        let value = of_burst(number);
+        client
+            .say(&[format!("set key-{number} 0 0 {}\r\n", value.len()).as_bytes(), &value, b"\r\n"].concat());
+    }
+}
+
+/// Where answers do not wait for the log, those who store wait for it once memory is full, whatever the door, and everything is kept.
+#[test]
+fn stores_that_outrun_a_slow_disk_wait_for_it() {
+    for (sync, threads) in [("batch", 1), ("batch", 2), ("none", 1)] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let storage = format!("kv:file:{{}}?size=512M&memory=6M&sync={sync}&delay=write:5ms");
+        let mut rig = rig(EngineKind::Epoll, threads, &directory, &storage);
+        let (mut first, mut second) = (Client::new(&rig), Client::new(&rig));
+        std::thread::scope(|scope| {
+            scope.spawn(|| say_burst(&mut first));
+            let mut keys = connect(&rig);
+            for number in 0..BURST_COUNT / 2 {
+                keys.store(&key(&format!("nvme-{number}")), &of_burst(number)).expect("stored");
+            }
+            // Counters go on meanwhile, in their order.
+            assert_eq!(second.store("set", "counter", b"0"), "STORED");
+            for number in 1..50 {
+                assert_eq!(second.ask("incr counter 1"), number.to_string());
+            }
+        });
+        for number in 0..BURST_COUNT {
+            assert_eq!(first.line(), "STORED", "{number}, sync={sync}");
+        }
+        connect(&rig).flush().expect("flushed");
+        for restarted in [false, true] {
+            let mut client = Client::new(&rig);
+            for number in (0..BURST_COUNT).step_by(7) {
+                let value = of_burst(number);
+                assert!(client.get(&format!("key-{number}")) == Some(value.clone()), "{number}, {restarted}");
+                if number < BURST_COUNT / 2 {
+                    assert!(client.get(&format!("nvme-{number}")) == Some(value), "{number}, {restarted}");
+                }
+            }
+            drop(client);
+            if !restarted {
+                rig.stop();
+                rig.start();
+            }
+        }
+    }
+}
+
+/// Those who wait for a log are told when it fails, and let go of when their namespace is removed.
+#[test]
+fn waiting_for_a_slow_disk_ends_with_the_log_and_with_the_namespace() {
+    for fails in [true, false] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let error = if fails { "&error=write:1/8,as=eio" } else { "" };
+        let storage = format!("kv:file:{{}}?size=512M&memory=6M&sync=batch{error}&delay=write:20ms");
+        let mut rig = rig(EngineKind::Epoll, 2, &directory, &storage);
+        let mut client = Client::new(&rig);
+        let mut stream = client.0.get_ref().try_clone().expect("the same connection");
+        let sender = std::thread::spawn(move || {
+            for number in 0..BURST_COUNT {
+                let value = of_burst(number);
+                let set = [format!("set key-{number} 0 0 {}\r\n", value.len()).as_bytes(), &value, b"\r\n"]
+                    .concat();
+                if stream.write_all(&set).is_err() {
+                    return;
+                }
+            }
+        });
+        assert_eq!(client.line(), "STORED");
+        if !fails {
+            // Another one takes its place.
+            let other = rig.namespace_config(1, "kv:ram:16M");
+            rig.reload(|config| config.subsystems[0].namespaces = vec![other]);
+        }
+        // Whatever is answered: all are, or the connection ends.
+        let mut answered = Vec::new();
+        for _ in 1..BURST_COUNT {
+            let mut line = String::new();
+            match client.0.read_line(&mut line) {
+                Ok(0) => break,
+                Ok(_) => answered.push(line),
+                Err(error) => {
+                    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "nobody was told");
+                    break;
+                }
+            }
+        }
+        assert!(answered.iter().all(|line| !line.contains("out of memory")), "{answered:?}");
+        assert_eq!(answered.iter().any(|line| line != "STORED\r\n"), fails, "{answered:?}");
+        drop(client);
+        sender.join().expect("the sender ends");
+        rig.stop();
+    }
+}
+
 #[test]
 fn a_file_made_for_another_number_of_threads_is_refused() {
     let directory = tempfile::tempdir().expect("a directory");

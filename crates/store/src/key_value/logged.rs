@@ -173,6 +173,16 @@ impl Logged {
         self.log.settled(&mut self.executor)
     }
 
+    /// Whether memory for values of so many bytes is to be had. If not, and the log is [behind](Self::progress), it will be.
+    pub fn has_room(&mut self, bytes: usize) -> bool {
+        self.executor.processor.has_room(bytes)
+    }
+
+    /// How many writes have ended, as long as there are changes that are not written: when it says otherwise, there may be room.
+    pub fn progress(&mut self) -> Option<u64> {
+        self.log.progress(&mut self.executor)
+    }
+
     /// Everything so far is to survive soon. Returns the change to wait for.
     pub fn ask_flush(&mut self) -> u64 {
         self.log.ask_flush(&mut self.executor)
