@@ -63,8 +63,13 @@ pub(crate) fn target() -> MemoryReactor {
         is_shared: false,
         huge_pages: false,
     };
-    let keys =
-        KeyValueSettings { bytes: KEY_MEMORY_BYTES, evicts: true, item_bytes: 1 << 20, allows_flush: true };
+    let keys = KeyValueSettings {
+        bytes: KEY_MEMORY_BYTES,
+        evicts: true,
+        item_bytes: 1 << 20,
+        allows_flush: true,
+        prefaults: false,
+    };
     let stores: [(Nsid, Arc<dyn Store>); 2] = [
         (BLOCKS, Arc::new(MemoryStore::new(&blocks).expect("a little memory"))),
         (KEYS, Arc::new(KeyValueStore::new(keys))),

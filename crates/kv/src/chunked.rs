@@ -8,7 +8,7 @@
 use std::io;
 use std::sync::Arc;
 
-use reactor::{CHUNK_BYTES, Chunk, Chunks};
+use reactor::{CHUNK_BYTES, Chunk, Chunks, Untouched};
 
 use crate::item::{HEADER_BYTES, HELD, Header, LARGE, WIDE, chunk_count};
 use crate::processor::{Attributes, Condition, Eviction, KeyHash, Pending, Place, Processor, Stored};
@@ -20,6 +20,9 @@ pub type ChunkList = Arc<Vec<Chunk>>;
 /// Regions whose memory a chunk has.
 const REGIONS_PER_CHUNK: usize = CHUNK_BYTES / REGION_BYTES;
 
+/// Chunks that are touched ahead of what is wanted.
+const AHEAD_COUNT: usize = 16;
+
 /// The chunks of a partition, and whose they are.
 pub(crate) struct Chunked {
     source: Chunks,
@@ -27,6 +30,8 @@ pub(crate) struct Chunked {
     free: Vec<u32>,
     hand: usize,
     pressure: u32,
+    /// Has chunks touched that nobody wants yet.
+    touch: Option<Box<dyn FnMut(Chunk) -> bool + Send>>,
 }
 
 struct Entry {
@@ -38,7 +43,7 @@ struct Entry {
 impl Chunked {
     pub(crate) fn new(region_count: usize) -> io::Result<Self> {
         let source = Chunks::new(region_count / REGIONS_PER_CHUNK)?;
-        Ok(Self { source, entries: Vec::new(), free: Vec::new(), hand: 0, pressure: 0 })
+        Ok(Self { source, entries: Vec::new(), free: Vec::new(), hand: 0, pressure: 0, touch: None })
     }
 
     /// Regions whose memory is in chunks that nobody has.
@@ -127,29 +132,66 @@ impl Processor {
     fn take_chunk(&mut self) -> Option<Chunk> {
         loop {
             if let Some(chunk) = self.chunked.source.take() {
+                self.touch_more();
                 return Some(chunk);
             }
-            let lent = self.regions.lend(REGIONS_PER_CHUNK);
-            if lent.is_empty() {
-                if !self.make_room_for_chunk() {
-                    return None;
-                }
-                continue;
+            if !self.open_chunk() && !self.make_room_for_chunk() {
+                return None;
             }
-            for region in lent {
-                let first = self.regions.first_line(region);
-                self.memory.give_back(first..first + REGION_LINES as u32);
-            }
-            let is_open = self.chunked.source.open();
-            debug_assert!(is_open, "as many as regions give memory for");
         }
+    }
+
+    /// Makes a chunk of free regions.
+    fn open_chunk(&mut self) -> bool {
+        if !self.lend(REGIONS_PER_CHUNK) {
+            return false;
+        }
+        let is_open = self.chunked.source.open();
+        debug_assert!(is_open, "as many as regions give memory for");
+        is_open
+    }
+
+    /// Gives the memory of so many free regions to chunks.
+    pub(crate) fn lend(&mut self, region_count: usize) -> bool {
+        let lent = self.regions.lend(region_count);
+        for region in &lent {
+            let first = self.regions.first_line(*region);
+            self.memory.give_back(first..first + REGION_LINES as u32);
+        }
+        !lent.is_empty()
+    }
+
+    /// Has memory touched before it is wanted: chunks are made ahead of those that are taken, and given to `touch`, which drops each when
+    /// that is done, on any thread; it says whether it takes more. Gives the rest of the memory back for who touches that.
+    pub fn touch_ahead(&mut self, touch: impl FnMut(Chunk) -> bool + Send + 'static) -> Untouched {
+        self.chunked.touch = Some(Box::new(touch));
+        self.memory.untouched()
+    }
+
+    /// A chunk was taken: others are touched in its place, two for one, as long as there are few and memory is free.
+    fn touch_more(&mut self) {
+        let Some(mut touch) = self.chunked.touch.take() else { return };
+        for _ in 0..2 {
+            let has_enough = self.chunked.free_regions() >= AHEAD_COUNT * REGIONS_PER_CHUNK;
+            if has_enough || self.regions.free_count() < self.regions.count() / 8 || !self.open_chunk() {
+                break;
+            }
+            // The one just made: the last that came is the first that is taken.
+            if !self.chunked.source.take().is_none_or(&mut touch) {
+                break;
+            }
+        }
+        self.chunked.touch = Some(touch);
     }
 
     /// Makes regions of a chunk that nobody has.
     pub(crate) fn close_chunk(&mut self) -> bool {
         let is_closed = self.chunked.source.close();
         if is_closed {
-            self.regions.take_back(REGIONS_PER_CHUNK);
+            for region in self.regions.take_back(REGIONS_PER_CHUNK) {
+                let first = self.regions.first_line(region);
+                self.memory.allow(first..first + REGION_LINES as u32);
+            }
         }
         is_closed
     }

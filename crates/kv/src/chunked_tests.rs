@@ -303,3 +303,33 @@ fn a_value_beyond_memory_is_refused_and_takes_nothing_along() {
     assert!(processor.take_chunks(7).is_none(), "not beside them");
     drop(some);
 }
+
+#[test]
+fn chunks_are_touched_ahead_of_those_that_are_taken_and_no_memory_is_lost() {
+    let settings = Settings { memory_bytes: 64 << 20, eviction: Eviction::None, ..Settings::default() };
+    let mut processor = Processor::new(settings).expect("memory");
+    let (sender, touched) = std::sync::mpsc::sync_channel(6);
+    let untouched = processor.touch_ahead(move |chunk| sender.try_send(chunk).is_ok());
+    assert!(untouched.len() > 60 << 20);
+    let first = processor.take_chunks(1).expect("memory");
+    let made: Vec<Chunk> = touched.try_iter().collect();
+    assert_eq!(made.len(), 2, "two for one");
+    let places: Vec<_> = made.iter().map(|chunk| chunk.as_ptr()).collect();
+    drop(made);
+    let next = processor.take_chunks(2).expect("memory");
+    assert!(next.iter().all(|chunk| places.contains(&chunk.as_ptr())), "what was touched is taken first");
+    // No more of them wait than whoever touches them takes.
+    let all = processor.take_chunks(40).expect("memory");
+    assert_eq!(touched.try_iter().count(), 6);
+    drop((first, next, all, touched));
+    // Nobody touches any more: they are to be had all the same.
+    assert!(processor.take_chunks(58).is_some());
+    // And regions have it back.
+    let value = vec![7; 60_000];
+    for number in 0..900u32 {
+        let key = number.to_le_bytes();
+        let hash = processor.hash(&key);
+        let stored = processor.store(hash, &key, &value, Attributes::default(), Condition::Always);
+        assert_eq!(stored, Stored::Done, "{number}");
+    }
+}

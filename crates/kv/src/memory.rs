@@ -60,6 +60,11 @@ impl Memory {
         })
     }
 
+    /// For who populates it.
+    pub(crate) fn untouched(&self) -> reactor::Untouched {
+        self.lines.untouched()
+    }
+
     /// An operation begins.
     #[inline(always)]
     pub(crate) fn begin_operation(&self) {
@@ -139,6 +144,11 @@ impl Memory {
     /// Gives the memory of lines back to the system, as far as they are whole pages. What is in them means nothing then.
     pub(crate) fn give_back(&mut self, lines: std::ops::Range<u32>) {
         self.lines.give_back(lines.start as usize..lines.end as usize);
+    }
+
+    /// The memory of lines is theirs again.
+    pub(crate) fn allow(&mut self, lines: std::ops::Range<u32>) {
+        self.lines.allow(&(lines.start as usize..lines.end as usize));
     }
 
     /// Copies `length` bytes from one line on to another; they do not overlap.

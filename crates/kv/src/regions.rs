@@ -352,10 +352,11 @@ impl Regions {
         lent
     }
 
-    /// The memory of `count` regions is theirs again.
-    pub(crate) fn take_back(&mut self, count: usize) {
-        let from = self.lent.len() - count;
-        self.free.extend(self.lent.drain(from..));
+    /// The memory of `count` regions is theirs again: which ones.
+    pub(crate) fn take_back(&mut self, count: usize) -> Vec<u32> {
+        let taken = self.lent.split_off(self.lent.len() - count);
+        self.free.extend_from_slice(&taken);
+        taken
     }
 
     fn push_open(&mut self, index: u32, list: usize) {

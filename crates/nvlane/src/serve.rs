@@ -53,7 +53,7 @@ pub(crate) struct TargetArguments {
     #[arg(long, value_name = "NQN", default_value = DEFAULT_NQN)]
     nqn: Nqn,
     /// A namespace: ram:SIZE, null:SIZE, file:PATH?size=SIZE, device:PATH, kv:ram:SIZE or kv:file:PATH?size=SIZE,
-    /// with options such as ?lba=512&readonly behind it.
+    /// with options such as ?lba=512&readonly behind it, or ?prefault, which has the memory of kv given before it is used.
     /// May be given several times.
     #[arg(long, value_name = "SPEC")]
     namespace: Vec<Spec>,

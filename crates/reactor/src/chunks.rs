@@ -123,6 +123,17 @@ impl Chunks {
     }
 }
 
+impl Chunk {
+    /// Has the system give memory for all of it now, which else is done as it is touched.
+    ///
+    /// # Errors
+    /// If the system gives none, or is older than Linux 5.14.
+    pub fn populate(&mut self) -> io::Result<()> {
+        let start = self.number as usize * CHUNK_BYTES;
+        self.shared.mapping.populate(start..start + CHUNK_BYTES)
+    }
+}
+
 impl Shared {
     fn returned(&self) -> std::sync::MutexGuard<'_, Vec<u32>> {
         self.returned.lock().unwrap_or_else(PoisonError::into_inner)
@@ -171,6 +182,7 @@ mod tests {
         assert!(chunks.take().is_none(), "none has memory");
         assert!(chunks.open() && chunks.open());
         let (mut first, second) = (chunks.take().unwrap(), chunks.take().unwrap());
+        first.populate().unwrap();
         assert!(chunks.take().is_none());
         assert!(!chunks.close(), "none is free");
         first.fill(7);

@@ -3,6 +3,7 @@
 use std::io;
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::mapping::Mapping;
 
@@ -11,6 +12,9 @@ pub const LINE_BYTES: usize = 64;
 
 /// A page, the grain in which memory goes back to the system.
 const PAGE_BYTES: usize = 4096;
+
+/// The grain in which memory is withheld from who populates it.
+const GRAIN_BYTES: usize = 64 << 10;
 
 /// One cache line.
 #[derive(Clone, Copy, Debug)]
@@ -23,13 +27,69 @@ pub struct Lines {
     /// Where the mapping begins.
     start: NonNull<Line>,
     count: usize,
-    mapping: Mapping,
+    shared: Arc<Shared>,
 }
 
-// SAFETY: `start` is only where the mapping begins, whose bytes are looked at and changed under the rules of references to this.
+struct Shared {
+    mapping: Mapping,
+    /// By grain: whether nobody is to populate it. Locked while somebody does.
+    withheld: Mutex<Vec<bool>>,
+}
+
+// SAFETY: the start is that of the mapping, which is tied to no thread; nobody else reads or writes it.
 unsafe impl Send for Lines {}
-// SAFETY: as above.
+// SAFETY: `&Lines` only reads.
 unsafe impl Sync for Lines {}
+
+/// Lines whose memory is to be given by the system before they are touched, by a thread of its own while their owner uses them.
+pub struct Untouched {
+    shared: Arc<Shared>,
+    /// Where what was not populated begins.
+    next: usize,
+}
+
+impl Untouched {
+    /// Bytes in all.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.shared.mapping.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How far it has come, bytes.
+    #[must_use]
+    pub fn populated(&self) -> usize {
+        self.next
+    }
+
+    /// Has the system give memory for up to `bytes` more, but for what is withheld. Says whether there were any, and an owner still.
+    ///
+    /// # Errors
+    /// If the system gives none, or is older than Linux 5.14.
+    pub fn populate(&mut self, bytes: usize) -> io::Result<bool> {
+        let end = self.next.saturating_add(bytes.next_multiple_of(GRAIN_BYTES)).min(self.len());
+        if end == self.next || Arc::strong_count(&self.shared) == 1 {
+            return Ok(false);
+        }
+        let withheld = self.shared.withheld.lock().unwrap_or_else(PoisonError::into_inner);
+        while self.next < end {
+            let is_withheld = |at: usize| withheld[at / GRAIN_BYTES];
+            let starts = (self.next..end).step_by(GRAIN_BYTES).skip(1);
+            let kind = is_withheld(self.next);
+            let until = starts.clone().find(|&at| is_withheld(at) != kind).unwrap_or(end);
+            if !kind {
+                self.shared.mapping.populate(self.next..until)?;
+            }
+            self.next = until;
+        }
+        Ok(true)
+    }
+}
 
 impl Lines {
     /// Maps `count` lines (not 0).
@@ -42,7 +102,18 @@ impl Lines {
         // Random accesses to small pages miss the TLB each time. Systems without huge pages refuse the
         // advice.
         let _ = mapping.prefer_huge_pages();
-        Ok(Self { start: mapping.at(0).cast(), count: count.max(1), mapping })
+        let withheld = Mutex::new(vec![false; bytes.div_ceil(GRAIN_BYTES)]);
+        Ok(Self {
+            start: mapping.at(0).cast(),
+            count: count.max(1),
+            shared: Arc::new(Shared { mapping, withheld }),
+        })
+    }
+
+    /// For who populates them.
+    #[must_use]
+    pub fn untouched(&self) -> Untouched {
+        Untouched { shared: Arc::clone(&self.shared), next: 0 }
     }
 
     /// All bytes, in order.
@@ -78,12 +149,30 @@ impl Lines {
         }
     }
 
-    /// Gives whole pages of lines back to the system and touches none: what the lines have then is as it was, or zeroes.
+    /// Gives whole pages of lines back to the system and touches none: what the lines have then is as it was, or zeroes. Who populates
+    /// memory leaves out the grains of 64 KiB that they begin in, until they are [allowed](Self::allow).
     ///
     /// # Panics
     /// If the range is not within.
     pub fn give_back(&mut self, range: Range<usize>) {
+        self.withhold(&range, true);
         self.discard(range);
+    }
+
+    /// Lines that were given back may be populated again.
+    ///
+    /// # Panics
+    /// If the range is not within.
+    pub fn allow(&mut self, range: &Range<usize>) {
+        self.withhold(range, false);
+    }
+
+    fn withhold(&mut self, range: &Range<usize>, is_withheld: bool) {
+        assert!(range.start <= range.end && range.end <= self.count, "{range:?} of {} lines", self.count);
+        let grains =
+            (range.start * LINE_BYTES).div_ceil(GRAIN_BYTES)..(range.end * LINE_BYTES).div_ceil(GRAIN_BYTES);
+        let mut withheld = self.shared.withheld.lock().unwrap_or_else(PoisonError::into_inner);
+        withheld[grains].fill(is_withheld);
     }
 
     /// Discards whole pages of lines: which bytes, unless the system refuses.
@@ -94,7 +183,7 @@ impl Lines {
         let pages = first_page..(bytes.end / PAGE_BYTES * PAGE_BYTES).max(first_page);
         // SAFETY: page-aligned (or empty), within, and `&mut self` says that nothing refers to it.
         let is_discarded =
-            pages.is_empty() || unsafe { self.mapping.discard(pages.start, pages.len()) }.is_ok();
+            pages.is_empty() || unsafe { self.shared.mapping.discard(pages.start, pages.len()) }.is_ok();
         is_discarded.then_some(pages)
     }
 }
@@ -138,6 +227,8 @@ pub fn prefetch<T: ?Sized>(of: &T) {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::FileExt;
+
     use super::*;
 
     #[test]
@@ -151,6 +242,50 @@ mod tests {
         lines.bytes_mut()[64] = 9;
         assert_eq!(lines[1].0[0], 9);
         prefetch(&lines[999]);
+    }
+
+    #[test]
+    fn populating_changes_nothing_and_ends_with_the_lines() {
+        let mut lines = Lines::new(10_000).unwrap();
+        lines[3].0[5] = 7;
+        let mut untouched = lines.untouched();
+        assert_eq!((untouched.len(), untouched.populated()), (10_000 * LINE_BYTES, 0));
+        let thread = std::thread::spawn(move || {
+            let mut count = 0;
+            while untouched.populate(100_000).unwrap() {
+                count += 1;
+            }
+            assert_eq!((count, untouched.populated()), (5, 10_000 * LINE_BYTES));
+            untouched
+        });
+        lines[4].0[5] = 8;
+        assert!(!thread.join().unwrap().populate(1).unwrap());
+        assert_eq!((lines[3].0[5], lines[4].0[5], lines[5].0[5]), (7, 8, 0));
+        let mut untouched = lines.untouched();
+        drop(lines);
+        assert!(!untouched.populate(10_000).unwrap(), "nobody wants it");
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "it has no pages")]
+    fn what_is_given_back_is_not_populated_until_it_is_allowed() {
+        let grain = GRAIN_BYTES / LINE_BYTES;
+        let mut lines = Lines::new(8 * grain).unwrap();
+        // Of each page its entry of eight bytes says in the last bit whether it is there.
+        let pages = std::fs::File::open("/proc/self/pagemap").unwrap();
+        let is_there = |at: usize| {
+            let mut entry = [0; 8];
+            pages.read_exact_at(&mut entry, (at / PAGE_BYTES * 8) as u64).unwrap();
+            u64::from_le_bytes(entry) >> 63 == 1
+        };
+        lines.give_back(grain..3 * grain);
+        lines.give_back(5 * grain..6 * grain);
+        lines.allow(&(2 * grain..3 * grain));
+        let mut untouched = lines.untouched();
+        while untouched.populate(3 * GRAIN_BYTES).unwrap() {}
+        let start = lines.bytes().as_ptr() as usize;
+        let populated = [0, 1, 2, 3, 4, 5, 6, 7].map(|at| is_there(start + at * GRAIN_BYTES));
+        assert_eq!(populated, [true, false, true, true, true, false, true, true]);
     }
 
     #[test]

@@ -74,6 +74,20 @@ impl Mapping {
         unsafe { pages::prefer_huge(self.start, self.length) }
     }
 
+    /// Has the system give the pages of `range` now, which is whole pages that may be touched. What is in them stays, also while others
+    /// read and write them.
+    ///
+    /// # Panics
+    /// If the range is not in the mapping.
+    pub(crate) fn populate(&self, range: std::ops::Range<usize>) -> io::Result<()> {
+        assert!(range.start <= range.end && range.end <= self.length, "{range:?} past {}", self.length);
+        if range.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: ours, as just asserted; it changes nothing that anybody could see.
+        unsafe { pages::populate(self.start.add(range.start), range.len()) }
+    }
+
     /// Gives the whole pages of `offset..offset + length` back to the system; they read as zeroes afterwards.
     ///
     /// # Safety

@@ -103,6 +103,34 @@ struct NoSuchCore {
     now: CoreList,
 }
 
+/// Unties the calling thread from the cores it has been given: it runs on all that the process may run on and that have the same memory
+/// close by. What it touches first lies there.
+///
+/// # Errors
+/// If the kernel does not say where that is: then nothing has changed.
+pub fn spread_over_node() -> io::Result<()> {
+    let own = CoreList::allowed()?;
+    let Some(&core) = own.cores().first() else { return Err(io::ErrorKind::NotFound.into()) };
+    let process = sched_getaffinity(Some(rustix::process::getpid()))?;
+    let near = cores_near(core)?;
+    let mut set = CpuSet::new();
+    let wanted = near.cores().iter().filter(|&&core| process.is_set(core)).chain(own.cores());
+    wanted.for_each(|&core| set.set(core));
+    Ok(sched_setaffinity(None, &set)?)
+}
+
+/// The cores that have the same memory close by.
+fn cores_near(core: usize) -> io::Result<CoreList> {
+    for entry in std::fs::read_dir(format!("/sys/devices/system/cpu/cpu{core}"))? {
+        let name = entry?.file_name();
+        let Some(node) = name.to_str().and_then(|name| name.strip_prefix("node")) else { continue };
+        let list = std::fs::read_to_string(format!("/sys/devices/system/node/node{node}/cpulist"))?;
+        return list.trim().parse().map_err(io::Error::other);
+    }
+    // A kernel without such nodes: all memory is as close.
+    CoreList::allowed()
+}
+
 /// From now on the calling thread, and those that it starts, run only when no other wants to. There may be no way back.
 ///
 /// # Errors
@@ -142,6 +170,21 @@ mod tests {
             let past = CpuSet::MAX_CPU - 1;
             let why = pin(past).expect_err("more cores than anybody has").to_string();
             assert_eq!(why, format!("there is no core {past} for this process, which runs on {core}"));
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn a_thread_that_is_spread_has_the_cores_it_had_and_no_others_than_the_process() {
+        let all = CoreList::allowed().unwrap();
+        let core = all.cores()[0];
+        std::thread::spawn(move || {
+            pin(core).unwrap();
+            spread_over_node().unwrap();
+            let spread = CoreList::allowed().unwrap();
+            assert!(spread.cores().contains(&core));
+            assert!(spread.cores().iter().all(|core| all.cores().contains(core)));
         })
         .join()
         .unwrap();

@@ -2,6 +2,7 @@
 
 mod file;
 mod logged;
+mod prefault;
 mod superblock;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -32,6 +33,8 @@ pub struct KeyValueSettings {
     pub item_bytes: u32,
     /// Whether memcached's clients may remove everything at once.
     pub allows_flush: bool,
+    /// Whether the memory is touched ahead.
+    pub prefaults: bool,
 }
 
 /// What hosts are told of a key-value namespace.
@@ -73,12 +76,15 @@ impl Store for KeyValueStore {
 
     fn attach(&self) -> io::Result<Box<dyn Backend>> {
         let count = self.reactor_count.load(Ordering::Acquire).max(1) as u64;
-        let processor = Processor::new(Settings {
+        let mut processor = Processor::new(Settings {
             memory_bytes: usize::try_from(self.settings.bytes / count).unwrap_or(usize::MAX),
             eviction: if self.settings.evicts { Eviction::Clock } else { Eviction::None },
             seed: self.seed,
             ..Settings::default()
         })?;
+        if self.settings.prefaults {
+            prefault::begin(&mut processor)?;
+        }
         let value_bytes_max = self.settings.item_bytes as usize;
         let door = DoorSettings { value_bytes_max, allows_flush: self.settings.allows_flush };
         let executor = Executor::new(processor, door, unix_s());

@@ -11,6 +11,7 @@
 //!         | evict=none           (kv:ram) nothing makes room for what is new; else what is not used does
 //!         | item=SIZE            (kv) the longest value that memcached's clients may store: 1M unless told, at most 256M
 //!         | flush                (kv) memcached's clients may remove everything at once, with flush_all
+//!         | prefault             (kv) a thread has the system give the memory from the start on, before it is used
 //!         | memory=SIZE          (kv:file) RAM for the index and what is used; else a quarter of the file
 //!         | sync=always          (kv:file) answers leave when what they tell of survives a power cut
 //!         |     =batch           … at once; it survives a little later
@@ -90,6 +91,8 @@ pub enum Source {
         item_bytes: u32,
         /// Whether memcached's clients may remove everything at once.
         allows_flush: bool,
+        /// Whether the memory is touched ahead.
+        prefaults: bool,
     },
     /// Keys and values in a file, and in RAM what is used of them.
     KeyValueFile {
@@ -105,6 +108,8 @@ pub enum Source {
         item_bytes: u32,
         /// Whether memcached's clients may remove everything at once.
         allows_flush: bool,
+        /// Whether the memory is touched ahead.
+        prefaults: bool,
     },
     /// On a block device.
     Device {
@@ -155,8 +160,8 @@ impl Spec {
                 Arc::new(MemoryStore::new(&settings)?)
             }
             Source::Null { bytes } => Arc::new(NullStore::new(*bytes, block_bytes, is_read_only)?),
-            &Source::KeyValue { bytes, evicts, item_bytes, allows_flush } => {
-                let settings = KeyValueSettings { bytes, evicts, item_bytes, allows_flush };
+            &Source::KeyValue { bytes, evicts, item_bytes, allows_flush, prefaults } => {
+                let settings = KeyValueSettings { bytes, evicts, item_bytes, allows_flush, prefaults };
                 return Ok(Arc::new(KeyValueStore::new(settings)));
             }
             Source::File { path, bytes } | Source::KeyValueFile { path, bytes, .. } => {
@@ -166,9 +171,18 @@ impl Spec {
         };
         let store = self.filters.iter().fold(store, |below, filter| filter.over(below));
         Ok(match &self.source {
-            &Source::KeyValueFile { ref path, memory_bytes, sync, item_bytes, allows_flush, .. } => {
+            &Source::KeyValueFile {
+                ref path,
+                memory_bytes,
+                sync,
+                item_bytes,
+                allows_flush,
+                prefaults,
+                ..
+            } => {
                 let path = path.clone();
-                let settings = KeyValueFileSettings { path, memory_bytes, sync, item_bytes, allows_flush };
+                let settings =
+                    KeyValueFileSettings { path, memory_bytes, sync, item_bytes, allows_flush, prefaults };
                 Arc::new(KeyValueFile::new(settings, store))
             }
             _ => store,
@@ -200,12 +214,13 @@ mod tests {
         prop_oneof![
             (bytes(), any::<bool>()).prop_map(|(bytes, huge_pages)| Source::Memory { bytes, huge_pages }),
             bytes().prop_map(|bytes| Source::Null { bytes }),
-            (bytes(), any::<bool>(), 1024u32..=1 << 28, any::<bool>()).prop_map(
-                |(bytes, evicts, item_bytes, allows_flush)| Source::KeyValue {
+            (bytes(), any::<bool>(), 1024u32..=1 << 28, any::<bool>(), any::<bool>()).prop_map(
+                |(bytes, evicts, item_bytes, allows_flush, prefaults)| Source::KeyValue {
                     bytes,
                     evicts,
                     item_bytes,
-                    allows_flush
+                    allows_flush,
+                    prefaults
                 }
             ),
             (path(), option::of(bytes())).prop_map(|(path, bytes)| Source::File { path, bytes }),
@@ -214,7 +229,16 @@ mod tests {
                     let sync = SYNCS[sync].1;
                     let allows_flush = item_bytes % 2 == 0;
                     let item_bytes = if item_bytes % 3 == 0 { ITEM_BYTES_DEFAULT } else { item_bytes };
-                    Source::KeyValueFile { path, bytes, memory_bytes, sync, item_bytes, allows_flush }
+                    let prefaults = item_bytes % 5 == 0;
+                    Source::KeyValueFile {
+                        path,
+                        bytes,
+                        memory_bytes,
+                        sync,
+                        item_bytes,
+                        allows_flush,
+                        prefaults,
+                    }
                 }
             ),
             path().prop_map(|path| Source::Device { path }),
@@ -405,6 +429,8 @@ mod tests {
             "kv:ram:1G?lba=512",
             "kv:ram:1G?evict=some",
             "ram:1G?evict=none",
+            "ram:1G?prefault",
+            "kv:ram:1G?prefault=1",
         ];
         let messages: Vec<String> =
             wrong.iter().map(|text| text.parse::<Spec>().unwrap_err().to_string()).collect();
@@ -459,9 +485,11 @@ mod tests {
         namespace 'ram:1G?trace=on', character 14: trace takes no value
         namespace 'ram:1G?trace&&trace', character 14: expected an option
         namespace 'kv:1G', character 4: expected ram:SIZE or file:PATH, as in kv:ram:4G
-        namespace 'kv:ram:1G?lba=512', character 11: only evict, item, flush and uuid go with kv:ram:
+        namespace 'kv:ram:1G?lba=512', character 11: only evict, item, flush, prefault and uuid go with kv:ram:
         namespace 'kv:ram:1G?evict=some', character 17: expected none or unused
         namespace 'ram:1G?evict=none', character 8: only kv: has keys and values
+        namespace 'ram:1G?prefault', character 8: only memory of kv: is touched ahead
+        namespace 'kv:ram:1G?prefault=1', character 20: prefault takes no value
         "#);
     }
 

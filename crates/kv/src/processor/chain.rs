@@ -7,7 +7,7 @@ use super::{Eviction, KeyHash, Place, Processor};
 use crate::bucket::{Bucket, BucketMut, CELL_COUNT, Kind, copy_entry, shared_tag};
 use crate::evict::Hands;
 use crate::index::{INDEX_LINES_MIN, Index, OVERFLOW_SLOT};
-use crate::regions::Regions;
+use crate::regions::{REGION_LINES, Regions};
 
 /// Room for an entry.
 #[derive(Clone, Copy)]
@@ -238,7 +238,9 @@ impl Processor {
             self.memory.zero(first..first + INDEX_LINES_MIN);
             // Chunks keep the memory that they have, also those that are still being sent.
             self.chunked.clear();
-            self.regions.lend(self.chunked.lent_regions());
+            let line_count = self.regions.count() * REGION_LINES;
+            self.memory.allow(0..line_count as u32);
+            self.lend(self.chunked.lent_regions());
             self.regions.keep_back(self.regions_kept_back());
             self.hands = Hands::default();
             self.spare.clear();

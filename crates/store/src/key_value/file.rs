@@ -10,7 +10,7 @@ use kv::{Eviction, Processor, Settings};
 
 use super::logged::Logged;
 use super::superblock::Superblock;
-use super::{KeyValueShape, geometry, unix_s};
+use super::{KeyValueShape, geometry, prefault, unix_s};
 use crate::block::OpenError;
 use crate::namespace::{Backend, Geometry, Store};
 
@@ -31,6 +31,8 @@ pub struct KeyValueFileSettings {
     pub allows_flush: bool,
     /// The longest value that memcached's clients may store.
     pub item_bytes: u32,
+    /// Whether the memory is touched ahead.
+    pub prefaults: bool,
 }
 
 /// A key-value namespace in a file.
@@ -71,13 +73,16 @@ impl Store for KeyValueFile {
             self.superblock().ok_or_else(|| io::Error::other("nobody has said how many attach"))?;
         let log = superblock.log(reactor as u64, self.settings.sync);
         let memory_bytes = self.memory_bytes() / superblock.partition_count;
-        let processor = Processor::new(Settings {
+        let mut processor = Processor::new(Settings {
             memory_bytes: usize::try_from(memory_bytes).unwrap_or(usize::MAX),
             inline_bytes_max: 0,
             eviction: Eviction::None,
             value_bytes_max: log.value_bytes_max(),
             seed: superblock.seed,
         })?;
+        if self.settings.prefaults {
+            prefault::begin(&mut processor)?;
+        }
         let value_bytes_max = log.value_bytes_max().min(self.settings.item_bytes as usize);
         let door = DoorSettings { value_bytes_max, allows_flush: self.settings.allows_flush };
         let executor = Executor::new(processor, door, unix_s());

@@ -151,6 +151,7 @@ fn parse_source(text: Piece<'_>) -> Parsed<Source> {
                     evicts: true,
                     item_bytes: ITEM_BYTES_DEFAULT,
                     allows_flush: false,
+                    prefaults: false,
                 })
             }
             (Piece { text: "file", .. }, Some(path)) => Ok(Source::KeyValueFile {
@@ -160,6 +161,7 @@ fn parse_source(text: Piece<'_>) -> Parsed<Source> {
                 sync: Sync::default(),
                 item_bytes: ITEM_BYTES_DEFAULT,
                 allows_flush: false,
+                prefaults: false,
             }),
             _ => place.wrong("expected ram:SIZE or file:PATH, as in kv:ram:4G"),
         },
@@ -247,16 +249,22 @@ fn parse_option(spec: &mut Spec, name: Piece<'_>, value: Option<Piece<'_>>) -> P
             flag()?;
             *allows_flush = true;
         }
+        ("prefault", Source::KeyValue { prefaults, .. } | Source::KeyValueFile { prefaults, .. }) => {
+            flag()?;
+            *prefaults = true;
+        }
+        ("prefault", _) => return name.wrong("only memory of kv: is touched ahead"),
         ("flush" | "item", _) => return name.wrong("only kv: is reached by memcached's clients"),
         ("memory" | "sync", _) => return name.wrong("only kv:file: has a log"),
         ("lba" | "readonly" | "huge", Source::KeyValueFile { .. }) => {
-            return name.wrong("only size, memory, sync, item, flush, uuid and filters go with kv:file:");
+            return name
+                .wrong("only size, memory, sync, item, flush, prefault, uuid and filters go with kv:file:");
         }
         (
             "lba" | "readonly" | "huge" | "size" | "delay" | "error" | "limit" | "trace",
             Source::KeyValue { .. },
         ) => {
-            return name.wrong("only evict, item, flush and uuid go with kv:ram:");
+            return name.wrong("only evict, item, flush, prefault and uuid go with kv:ram:");
         }
         ("lba", _) => {
             let value = needed("4096")?;

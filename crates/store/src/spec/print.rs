@@ -26,7 +26,7 @@ impl fmt::Display for Spec {
                 }
             }
             Source::Null { bytes } => write!(f, "null:{}", Size(*bytes))?,
-            Source::KeyValue { bytes, evicts, item_bytes, allows_flush } => {
+            Source::KeyValue { bytes, evicts, item_bytes, allows_flush, prefaults } => {
                 write!(f, "kv:ram:{}", Size(*bytes))?;
                 if !evicts {
                     option(f, format_args!("evict=none"))?;
@@ -37,6 +37,9 @@ impl fmt::Display for Spec {
                 if *allows_flush {
                     option(f, format_args!("flush"))?;
                 }
+                if *prefaults {
+                    option(f, format_args!("prefault"))?;
+                }
             }
             Source::File { path, bytes } => {
                 write!(f, "file:{}", PathText(path.as_os_str()))?;
@@ -44,7 +47,7 @@ impl fmt::Display for Spec {
                     option(f, format_args!("size={}", Size(*bytes)))?;
                 }
             }
-            Source::KeyValueFile { path, bytes, memory_bytes, sync, item_bytes, allows_flush } => {
+            Source::KeyValueFile { path, bytes, memory_bytes, sync, item_bytes, allows_flush, prefaults } => {
                 write!(f, "kv:file:{}", PathText(path.as_os_str()))?;
                 if let Some(bytes) = bytes {
                     option(f, format_args!("size={}", Size(*bytes)))?;
@@ -61,6 +64,9 @@ impl fmt::Display for Spec {
                 }
                 if *allows_flush {
                     option(f, format_args!("flush"))?;
+                }
+                if *prefaults {
+                    option(f, format_args!("prefault"))?;
                 }
             }
             Source::Device { path } => write!(f, "device:{}", PathText(path.as_os_str()))?,
