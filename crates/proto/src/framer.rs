@@ -72,7 +72,7 @@ pub struct Framer {
 enum State {
     /// No byte of the next PDU is here.
     Between,
-    /// The header is incomplete; once 8 bytes are there, `need` says how long it is with its digest.
+    /// The header is incomplete: `need` is 8 at first, then how long it is with its digest.
     Header { need: u8 },
     /// A header was handed out; so many bytes of padding come before its data.
     Padding { left: u8, data: u32 },
@@ -383,9 +383,6 @@ impl Framer {
     pub fn wanted_bytes(&self) -> usize {
         let count = match self.state {
             State::Between => COMMON_HEADER_BYTES,
-            State::Header { .. } if self.have < COMMON_LENGTH => {
-                COMMON_LENGTH.saturating_sub(self.have).into()
-            }
             State::Header { need } => need.saturating_sub(self.have).into(),
             State::Padding { left: 0, data: left } | State::Data { left, .. } => left as usize,
             State::Padding { left, .. } => left.into(),

@@ -123,10 +123,11 @@ fn a_write_of_no_bytes_has_none_in_its_capsule() {
 fn the_rest_of_a_read_may_be_received_where_it_belongs() {
     let mut end = HostEnd::plain(Dialect::BOTH_DIGESTS);
     let cid = end.read(4096);
-    assert!(end.queue.place().is_none(), "nothing has come");
+    assert!(end.queue.place().is_none() && !end.queue.is_within_pdu(), "nothing has come");
     let pdu = Dialect::BOTH_DIGESTS.c2h(cid, 0, &pattern(4096), LAST | SUCCESS);
     let (first, rest) = pdu.split_at(28 + 96);
     assert_eq!(end.feed(first), Ok(Vec::new()));
+    assert!(end.queue.is_within_pdu());
     let (data, digest) = rest.split_at(4000);
     for part in [&data[..1000], &data[1000..]] {
         let place = end.queue.place().expect("data is next");
@@ -136,6 +137,7 @@ fn the_rest_of_a_read_may_be_received_where_it_belongs() {
     assert!(end.queue.place().is_none(), "the digest is next");
     let completion = end.complete(digest);
     assert_eq!((completion.status, completion.buffer), (Status::SUCCESS, Some(pattern(4096))));
+    assert!(!end.queue.is_within_pdu());
 }
 
 #[test]
