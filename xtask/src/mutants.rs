@@ -23,6 +23,10 @@ const EQUIVALENT: &[(&str, &str)] = &[
     ),
     ("replace > with >= in Caravan<P>::push_(header|header_with|trailer)$", "padding of no bytes is none"),
     (
+        "replace > with >= in ControllerQueue<B, P>::complete_with_data$",
+        "of data that one PDU carries nothing comes before the last PDU",
+    ),
+    (
         r"replace \| with \^ in (dword|quadword|vector_kind|Flbas::index|GetLogPage::to_sqe|Status::(to_wire|with_crd))$",
         "what is joined has no bit in common",
     ),
