@@ -114,6 +114,16 @@ impl Incoming {
         }
     }
 
+    /// The command without its value.
+    pub(super) fn head(&self) -> Command<'_> {
+        self.store.head()
+    }
+
+    /// Of the command's key.
+    pub(super) fn hash(&self) -> KeyHash {
+        self.store.hash
+    }
+
     pub(super) fn is_whole(&self) -> bool {
         self.filled == self.store.length && self.line_end_filled == self.line_end_bytes
     }

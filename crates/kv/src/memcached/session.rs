@@ -409,6 +409,15 @@ impl Session {
     /// Takes in what there is of a value that arrives in parts. `None` if it is over.
     fn take_in(&mut self, router: &mut impl Router, input: &mut &[u8]) -> Option<Progress> {
         let (own, _) = router.position();
+        // Its namespace may have been replaced by another, where the key has another hash: the value belongs nowhere then.
+        let incoming = self.incoming.as_ref()?;
+        let key_hash = router.executor().processor.hash(incoming.head().stored_key(&mut [0; KEY_BYTES_MAX]));
+        if key_hash != incoming.hash() {
+            self.incoming = None;
+            self.is_closing = true;
+            *input = &[];
+            return Some(Progress::Close);
+        }
         loop {
             let incoming = self.incoming.as_mut()?;
             if incoming.is_whole() {

@@ -756,3 +756,17 @@ fn who_reads_nothing_gets_little_executed() {
     let ends = answered.windows(5).filter(|bytes| bytes == b"END\r\n").count();
     assert_eq!(ends, 4000, "all is answered once it is read");
 }
+
+#[test]
+fn a_value_whose_namespace_is_replaced_while_it_arrives_ends_the_connection() {
+    for length in [200_000, 1_500_000] {
+        let mut client = client_of_large(1, 16 << 20, Eviction::Clock);
+        client.send(format!("set a 0 0 {length}\r\n0123456789").as_bytes());
+        assert!(client.session.is_within_command());
+        let settings = Settings { memory_bytes: 16 << 20, seed: 7, ..Settings::default() };
+        client.partitions = Partitions::as_told(1, &settings, *client.partitions.executors[0].settings());
+        client.send(&vec![b'x'; length]);
+        assert!(client.is_closed);
+        assert_eq!(client.partitions.executors[0].processor.counters().pair_count, 0);
+    }
+}

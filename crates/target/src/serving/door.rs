@@ -62,6 +62,8 @@ pub(crate) struct Door {
     dirty: Vec<u32>,
     /// By reactor: commands on their way there.
     batches: Vec<RemoteBatch>,
+    /// Which namespace they are for: in another one keys have other hashes.
+    batches_for: Option<NamespaceId>,
     stats: ListenerStats,
     /// Of all reactors' doors.
     counters: Arc<GuestCounters>,
@@ -162,6 +164,7 @@ impl Door {
             generation: 0,
             dirty: Vec::new(),
             batches: Vec::new(),
+            batches_for: None,
             stats: ListenerStats::default(),
             counters,
             is_sweep_set: false,
@@ -275,6 +278,11 @@ impl Door {
             guest.is_closing = true;
             return self.mark(index);
         };
+        if self.batches_for != Some(namespace)
+            && let Some(before) = self.batches_for.replace(namespace)
+        {
+            post_batches(io, &mut self.batches, before);
+        }
         let session = u64::from(guest.generation) << 32 | u64::from(index);
         let (batches, counters) = (&mut self.batches, &*self.counters);
         let mut route = Route { io, executor, batches, stats: self.stats, counters, session, namespace };
@@ -321,7 +329,7 @@ impl Door {
             self.send(io, namespaces, self.dirty[at]);
         }
         self.dirty.drain(..count);
-        if let Some((namespace, _)) = namespaces.key_value() {
+        if let Some(namespace) = self.batches_for {
             post_batches(io, &mut self.batches, namespace);
         }
     }
