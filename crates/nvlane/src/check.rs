@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use clap::Args;
 use target::config::ConfigFile;
 
-use crate::Ended;
 use crate::exit::Failure;
+use crate::{Ended, output};
 
 #[derive(Debug, Args)]
 pub(crate) struct CheckArguments {
@@ -26,11 +26,11 @@ pub(crate) fn check(arguments: &CheckArguments) -> Ended {
     }
     let config = &file.config;
     let namespaces: usize = config.subsystems.iter().map(|subsystem| subsystem.namespaces.len()).sum();
-    println!(
-        "{}: good: {} listeners, {} subsystems, {namespaces} namespaces",
+    output::write(format!(
+        "{}: good: {} listeners, {} subsystems, {namespaces} namespaces\n",
         arguments.config.display(),
         config.listeners.len(),
         config.subsystems.len(),
-    );
+    ))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -20,7 +20,7 @@ use crate::output::Output;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The port is 8009 unless ADDR has one, or 4420 if nothing listens there. A subsystem in ADDR is passed over: the discovery
+The port is 8009 unless ADDR has one, or 4420 if nothing listens there. A subsystem in ADDR is passed over: the discovery \
 service of that address is asked. Services that it refers to are asked as well, each once.")]
 pub(crate) struct DiscoverArguments {
     #[command(flatten)]

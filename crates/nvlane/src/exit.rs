@@ -22,6 +22,8 @@ pub(crate) struct Failure {
 /// What kind of failure: its exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
+    /// Whoever read our output has seen enough: there is nothing to say, and nobody to say it to.
+    Unread = 0,
     /// Something failed on the way.
     Failed = 1,
     /// What was asked for cannot be.
@@ -37,13 +39,33 @@ impl Failure {
         Self { kind, message: message.to_string() }
     }
 
+    /// Standard output could not be written to.
+    pub(crate) fn output(error: std::io::Error) -> Self {
+        match error.kind() {
+            std::io::ErrorKind::BrokenPipe => Self::new(Kind::Unread, ""),
+            _ => anyhow::Error::new(error).context("standard output").into(),
+        }
+    }
+
     /// The same with something said before it.
     pub(crate) fn context(self, before: impl fmt::Display) -> Self {
         Self { message: format!("{before}{}", self.message), ..self }
     }
 
+    /// The same, but after something was done already, which is said behind it.
+    pub(crate) fn later(self, behind: impl fmt::Display) -> Self {
+        let kind = if self.kind == Kind::Usage { Kind::Failed } else { self.kind };
+        Self { kind, message: format!("{}{behind}", self.message) }
+    }
+
     pub(crate) fn usage(message: impl fmt::Display) -> Self {
         Self::new(Kind::Usage, message)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
     }
 }
 
@@ -70,5 +92,12 @@ pub(crate) fn wrong_options(error: &clap::Error) -> ExitCode {
     }
     let text = error.to_string();
     let line = text.lines().next().unwrap_or_default();
-    report(&Failure::usage(line.strip_prefix("error: ").unwrap_or(line)))
+    let line = line.strip_prefix("error: ").unwrap_or(line);
+    // What the standard library says of numbers, for people.
+    let line = line
+        .replace("invalid digit found in string", "write a whole number")
+        .replace("cannot parse integer from empty string", "write a whole number")
+        .replace("number too large to fit in target type", "that is too large")
+        .replace("invalid float literal", "write a number");
+    report(&Failure::usage(line))
 }

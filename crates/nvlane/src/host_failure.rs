@@ -6,7 +6,11 @@ use crate::exit::{Failure, Kind};
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self::new(kind(&error), error)
+        let advice = match &error {
+            Error::UnusableNamespace { .. } => "; `nvlane identify` tells what it is",
+            _ => "",
+        };
+        Self::new(kind(&error), format!("{error}{advice}"))
     }
 }
 
@@ -22,6 +26,7 @@ fn kind(error: &Error) -> Kind {
         Error::Link { .. } | Error::GaveUp { .. } | Error::NoNamespace { .. } | Error::Ended => {
             Kind::Unreachable
         }
+        Error::UnusableNamespace { .. } => Kind::Unreachable,
         Error::Failed { failure: CommandFailure::Unreachable, .. } => Kind::Unreachable,
         _ => Kind::Failed,
     }

@@ -18,23 +18,25 @@ use wire::pdu::Digests;
 use crate::Ended;
 use crate::connection::Identity;
 use crate::exit::Failure;
-use crate::perf::seconds;
+use crate::perf::run_time;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   nvlane target --listen 127.0.0.1:4420 --namespace kv:ram:1G &
   export NVLANE_ADDR=127.0.0.1:4420/NQN           (`nvlane discover 127.0.0.1:4420` tells the NQN)
-  nvlane kv set  $NVLANE_ADDR greeting hello      a value on the command line
-  nvlane kv set  $NVLANE_ADDR model --file w.bin  from a file; - for standard input
-  nvlane kv get  $NVLANE_ADDR model --file w.bin  into a file
+  nvlane kv set $NVLANE_ADDR greeting hello       a value on the command line
+  nvlane kv set $NVLANE_ADDR model --file w.bin   from a file; - for standard input
+  nvlane kv get $NVLANE_ADDR model --file w.bin   into a file
   nvlane kv incr $NVLANE_ADDR visits 1 --initial 0
   nvlane kv vector $NVLANE_ADDR weights update --element f32 --function add 0.5
   nvlane kv bench $NVLANE_ADDR --mix ycsb-b --distribution zipf:0.99 --batch 64 --verify
   nvlane kv dump $NVLANE_ADDR > all.jsonl && nvlane kv load OTHER all.jsonl
 
-A key is 1 to 16 bytes: text, or bytes in hexadecimal with --hex (then values on the command line are hexadecimal too). Values are
-bytes; numbers are values of 8 bytes, or of 4 with --narrow, little-endian. incr, cas, vector and batches need an nvlane target.
+A key is 1 to 16 bytes: text, or bytes in hexadecimal with --hex (then values on the command line are hexadecimal too). Values are \
+bytes, up to 256 MiB; numbers are values of 8 bytes, or of 4 with --narrow, little-endian: not memcached's, which are digits. \
+incr, cas, vector and batches need an nvlane target.
+
 What changes a number is never sent twice: if the connection is lost before the answer, it ends with an error that says so.")]
 pub(crate) struct KvArguments {
     #[command(subcommand)]
@@ -64,7 +66,7 @@ enum KvCommand {
     Bench(bench::BenchArguments),
     /// Store many pairs from a file of lines.
     Load(transfer::LoadArguments),
-    /// Write all pairs as lines that `load` takes.
+    /// Write all pairs as lines that `load` takes; not those of memcached's clients whose keys are longer than 16 bytes.
     Dump(transfer::DumpArguments),
 }
 
@@ -100,13 +102,14 @@ struct Way {
     #[command(flatten)]
     identity: Identity,
     /// Digests over headers.
-    #[arg(long, help_heading = "Connection")]
+    #[arg(short = 'g', long, help_heading = "Connection")]
     header_digest: bool,
     /// Digests over data.
-    #[arg(long, help_heading = "Connection")]
+    #[arg(short = 'G', long, help_heading = "Connection")]
     data_digest: bool,
-    /// Time to wait for any one answer. A target that gives a long value memory it has not used before may take its time.
-    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "30", help_heading = "Connection")]
+    /// Seconds to wait for any one answer, such as 0.5. A target that gives a long value memory it has not used before may take its
+    /// time.
+    #[arg(long, value_name = "SECONDS", value_parser = run_time, default_value = "30", help_heading = "Connection")]
     timeout: Duration,
 }
 

@@ -4,6 +4,7 @@ use std::io::IsTerminal;
 
 use clap::{Args, ValueEnum};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 use crate::log_limit::LimitedStderr;
 
@@ -12,7 +13,14 @@ use crate::log_limit::LimitedStderr;
 pub(crate) struct LogOptions {
     /// What to log: error, warn, info, debug, trace, or filters such as "info,nvlane_target=debug". [default: info for
     /// a target, else warn]
-    #[arg(long, global = true, env = "NVLANE_LOG", value_name = "FILTER", help_heading = "Log")]
+    #[arg(
+        long,
+        global = true,
+        env = "NVLANE_LOG",
+        value_name = "FILTER",
+        value_parser = filter,
+        help_heading = "Log"
+    )]
     log: Option<String>,
     /// How to write it.
     #[arg(long, global = true, default_value = "text", value_name = "FORMAT", help_heading = "Log")]
@@ -27,15 +35,27 @@ enum LogFormat {
     Json,
 }
 
+/// A filter that lets something pass. A level that is none would be taken for the name of a module, and silence all.
+fn filter(text: &str) -> Result<String, String> {
+    if text.is_empty() {
+        return Ok(String::new());
+    }
+    let is_level = |word: &str| word.parse::<LevelFilter>().is_ok();
+    let is_ours = |word: &str| word.starts_with("nvlane") || word.contains(['=', '[']);
+    match text.split(',').find(|word| !is_level(word) && !is_ours(word)) {
+        Some(word) => Err(format!(
+            "{word:?} is no level: write error, warn, info, debug, trace or off, or filters such as info,nvlane_target=debug"
+        )),
+        None => EnvFilter::try_new(text).map(|_| text.to_owned()).map_err(|error| error.to_string()),
+    }
+}
+
 /// Starts logging, at `usual` unless told otherwise. Only the first call of a process counts.
 pub(crate) fn start(options: &LogOptions, usual: &str) {
-    let wanted = options.log.as_deref().unwrap_or(usual);
-    let filter = EnvFilter::try_new(wanted).unwrap_or_else(|error| {
-        eprintln!("nvlane: --log {wanted:?}: {error}; logging at {usual}");
-        EnvFilter::new(usual)
-    });
+    // An empty variable is one that is not set.
+    let wanted = options.log.as_deref().filter(|wanted| !wanted.is_empty()).unwrap_or(usual);
     let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        .with_env_filter(EnvFilter::new(wanted))
         .with_ansi(std::io::stderr().is_terminal())
         // Whoever read the log may be gone. To complain of that on standard error would be a panic.
         .log_internal_errors(false)
@@ -45,4 +65,19 @@ pub(crate) fn start(options: &LogOptions, usual: &str) {
         LogFormat::Text => builder.with_target(false).try_init(),
         LogFormat::Json => builder.json().flatten_event(true).try_init(),
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::filter;
+
+    #[test]
+    fn a_filter_that_would_silence_everything_is_none() {
+        for good in ["", "warn", "INFO", "off", "info,nvlane_target=debug", "nvlane_target::control"] {
+            assert!(filter(good).is_ok(), "{good}");
+        }
+        for bad in ["inof", "info;debug", "nvlane_target=loud", "nonsense==,"] {
+            assert!(filter(bad).is_err(), "{bad}");
+        }
+    }
 }

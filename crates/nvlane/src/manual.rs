@@ -1,6 +1,5 @@
 //! Completion scripts and manual pages, made of the same definition as `--help`.
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -8,7 +7,7 @@ use anyhow::Context;
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 
-use crate::{Cli, Ended};
+use crate::{Cli, Ended, output};
 
 #[derive(Debug, Args)]
 pub(crate) struct CompletionsArguments {
@@ -26,7 +25,7 @@ pub(crate) struct ManArguments {
 pub(crate) fn completions(arguments: &CompletionsArguments) -> Ended {
     let mut script = Vec::new();
     clap_complete::generate(arguments.shell, &mut Cli::command(), "nvlane", &mut script);
-    std::io::stdout().write_all(&script).context("standard output")?;
+    output::write(script)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -40,7 +39,7 @@ pub(crate) fn man(arguments: &ManArguments) -> Ended {
         None => {
             let mut page = Vec::new();
             clap_mangen::Man::new(command).render(&mut page).context("manual page")?;
-            std::io::stdout().write_all(&page).context("standard output")?;
+            output::write(page)?;
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -1,7 +1,9 @@
 //! Results on standard output: text for people, JSON for programs.
 
 use std::fmt::Display;
+use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Write};
+use std::path::Path;
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
@@ -38,11 +40,72 @@ impl Output {
             Format::Text => result.to_string(),
             Format::Json => serde_json::to_string_pretty(result).context("JSON")? + "\n",
         };
-        let mut stdout = std::io::stdout().lock();
-        match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-            // Whoever read has seen enough.
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-            written => Ok(written.context("standard output")?),
+        write(text)
+    }
+}
+
+/// Writes to standard output, at once.
+pub(crate) fn write(bytes: impl AsRef<[u8]>) -> Result<(), Failure> {
+    let mut stdout = std::io::stdout().lock();
+    stdout.write_all(bytes.as_ref()).and_then(|()| stdout.flush()).map_err(Failure::output)
+}
+
+/// Whether a path of the command line stands for standard input or output.
+pub(crate) fn is_standard(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// Finds out whether results can go into this file, before the work that they come of.
+pub(crate) fn check_file(path: Option<&Path>) -> Result<(), Failure> {
+    let Some(path) = path.filter(|path| !is_standard(path)) else { return Ok(()) };
+    let opened = match OpenOptions::new().write(true).create_new(true).open(path) {
+        Ok(_) => fs::remove_file(path),
+        // A pipe is opened once only: who reads it would take the first end for the last.
+        Err(error) if error.kind() == ErrorKind::AlreadyExists && !(path.is_file() || path.is_dir()) => {
+            Ok(())
+        }
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            OpenOptions::new().append(true).open(path).map(drop)
+        }
+        Err(error) => Err(error),
+    };
+    opened.map_err(|error| Failure::usage(format!("cannot write {}: {error}", path.display())))
+}
+
+/// Tells results: as a table, and as JSON if there is a file for it, or in the table's place if that is `-`.
+pub(crate) fn tell(
+    table: impl FnOnce() -> String,
+    json: impl FnOnce() -> serde_json::Result<String>,
+    file: Option<&Path>,
+) -> Result<(), Failure> {
+    let Some(path) = file else { return write(table()) };
+    let json = json().context("JSON")? + "\n";
+    if is_standard(path) {
+        return write(json);
+    }
+    // First the table: a disk that is full by now costs nobody what was measured.
+    let shown = write(table());
+    fs::write(path, json).with_context(|| path.display().to_string())?;
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_checked_without_a_trace() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (new, old) = (directory.path().join("new"), directory.path().join("old"));
+        fs::write(&old, "kept").expect("written");
+        check_file(None).expect("nothing to check");
+        check_file(Some(Path::new("-"))).expect("standard output");
+        check_file(Some(&new)).expect("it can be made");
+        check_file(Some(&old)).expect("it can be replaced");
+        check_file(Some(Path::new("/dev/null"))).expect("a device");
+        assert!(!new.exists() && fs::read(&old).expect("there") == b"kept");
+        for bad in [directory.path().to_owned(), directory.path().join("none/new")] {
+            assert!(check_file(Some(&bad)).is_err(), "{}", bad.display());
         }
     }
 }

@@ -4,12 +4,10 @@ pub(crate) mod ceiling;
 mod doorbells;
 pub(crate) mod live;
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context;
 use clap::{ArgAction, Args, Subcommand, ValueEnum};
 use host::{Address, Association, BusyPoll, Options, QueueMap, Receive, ReplayPolicy, ZeroCopy};
 use load::keys::Distribution;
@@ -20,10 +18,13 @@ use load::workload::{Arrival, Pace, Pattern, Regions, Sizes, Stop, Workload};
 use reactor::{CoreList, SpinPolicy};
 use wire::pdu::Digests;
 
-use crate::Ended;
 use crate::connection::Identity;
 use crate::exit::{Failure, Kind};
+use crate::{Ended, output};
 use doorbells::Doorbells;
+
+/// The longest that anything can be asked to take: 30 years.
+const TIME_MAX: Duration = Duration::from_secs(1_000_000_000);
 
 #[derive(Debug, Args)]
 #[command(
@@ -31,13 +32,15 @@ use doorbells::Doorbells;
     after_help = "\
 Examples:
   nvlane perf 192.0.2.1/nqn.2026-01.io.nvlane:target -q 128 -w randread -t 10
-  nvlane perf ADDR -w randrw -M 70 --rate 50000 --arrival poisson -L   open loop, all percentiles
-  nvlane perf ADDR -w randrw --verify -o 4k/70:64k/30                  every block read is checked
-  nvlane perf ADDR -q 128 --ceiling                                    beside what plain sockets reach
-  nvlane perf ADDR -w randrw --queues default=1,read=1 -L              reads on a lane of their own
+  nvlane perf ADDR -w randrw -M 70 --rate 50000 -L       open loop, all percentiles
+  nvlane perf ADDR -w randrw --verify -o 4k/70:64k/30    every block read is checked
+  nvlane perf ADDR -q 128 --ceiling                      beside what plain sockets reach
+  nvlane perf ADDR -w randrw --queues default=1,read=1   reads on a lane of their own
   nvlane target --listen 127.0.0.1:0 --namespace ram:1G --run 'nvlane perf -q 32'
 
-In a closed loop latency is from submission to completion. With --rate it is from the moment an operation was due, so that a
+What patterns other than reads and verify write, the namespace keeps: what it held before is lost.
+
+In a closed loop latency is from submission to completion. With --rate it is from the moment an operation was due, so that a \
 target that falls behind cannot hide it."
 )]
 pub(crate) struct PerfArguments {
@@ -82,7 +85,7 @@ struct LoadArguments {
     #[arg(short = 'M', long, value_name = "READ%")]
     read_percent: Option<u8>,
     /// How long to measure. [default: 10 seconds, unless --operations or --bytes ends it]
-    #[arg(short = 't', long, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(short = 't', long, value_name = "SECONDS", value_parser = run_time)]
     time: Option<Duration>,
     /// Time under load before anything counts.
     #[arg(short = 'a', long, value_name = "SECONDS", value_parser = seconds, default_value = "1")]
@@ -105,7 +108,7 @@ struct LoadArguments {
         value_parser = clap::value_parser!(u8).range(0..=100))]
     polled: u8,
     /// A thread on each of these cores, such as 0,2-5; lanes go round. [default: one thread, anywhere]
-    #[arg(short = 'c', long, value_name = "LIST")]
+    #[arg(short = 'c', long, value_name = "LIST", value_parser = cores)]
     cores: Option<CoreList>,
     /// Open loop: so many operations per second of all lanes, due at their time whatever the target does.
     #[arg(long, value_name = "OPS")]
@@ -233,6 +236,7 @@ fn run(arguments: &RunArguments) -> Ended {
             "which namespace? Write HOST:PORT/NQN, or set NVLANE_ADDR; `nvlane discover` lists them",
         )
     })?;
+    output::check_file(output.json.as_deref())?;
     let workload = load.workload()?;
     let cores = load.cores.as_ref().map_or(&[][..], CoreList::cores);
     let options = connection.options(&workload)?;
@@ -407,27 +411,19 @@ impl ConnectionArguments {
 }
 
 impl OutputArguments {
-    fn write(&self, finished: &Finished) -> anyhow::Result<()> {
+    fn write(&self, finished: &Finished) -> Result<(), Failure> {
         let report = &finished.report;
         let detail = match self.latency {
             0 => text::Detail::Summary,
             1 => text::Detail::Percentiles,
             _ => text::Detail::Histogram,
         };
-        let json = || fio_json::to_string(report, self.bins);
+        let json = || Ok(fio_json::to_string(report, self.bins));
         let table = || {
             let share = ceiling::share_line(report).map_or_else(String::new, |line| line + "\n");
             text::table(report, detail) + &share
         };
-        let to_output = match &self.json {
-            Some(path) if path.as_os_str() == "-" => json() + "\n",
-            Some(path) => {
-                std::fs::write(path, json() + "\n").with_context(|| path.display().to_string())?;
-                table()
-            }
-            None => table(),
-        };
-        std::io::stdout().write_all(to_output.as_bytes()).context("standard output")
+        output::tell(table, json, self.json.as_deref())
     }
 }
 
@@ -435,7 +431,26 @@ impl OutputArguments {
 pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     let number = text.strip_suffix('s').unwrap_or(text);
     let duration = number.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let duration = duration.filter(|duration| *duration <= TIME_MAX);
     duration.ok_or_else(|| format!("{text:?} is not a number of seconds"))
+}
+
+/// Seconds in which something can happen.
+pub(crate) fn run_time(text: &str) -> Result<Duration, String> {
+    let duration = seconds(text)?;
+    let is_some = duration >= Duration::from_millis(1);
+    if is_some { Ok(duration) } else { Err("write at least 0.001 seconds".into()) }
+}
+
+/// Cores that there are for us.
+pub(crate) fn cores(text: &str) -> anyhow::Result<CoreList> {
+    let wanted = text.parse::<CoreList>()?;
+    // A thread's own cores may be fewer than those it can be tied to: only an attempt tells.
+    std::thread::scope(|scope| {
+        let tried = scope.spawn(|| wanted.cores().iter().try_for_each(|&core| reactor::pin(core)));
+        tried.join().expect("it does not panic")
+    })?;
+    Ok(wanted)
 }
 
 /// Bytes that no data is longer than, if not so many.

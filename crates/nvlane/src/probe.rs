@@ -11,26 +11,27 @@ use host::Address;
 use probe::finding::Outcome;
 use probe::host::drive::Host;
 use probe::peer::{Removal, Settings};
-use probe::report::{Report, RowResult};
+use probe::report::RowResult;
 use probe::{host as host_side, rows, target_run};
 use wire::id::Nsid;
 
-use crate::Ended;
 use crate::connection::Connection;
-use crate::exit::Failure;
+use crate::exit::{Failure, Kind};
+use crate::{Ended, output};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A row passes if the target answers as it should, a neighbour's I/O goes on meanwhile, and a new association works afterwards. The
-exit code is 1 if a row does not pass. Rows that write are skipped unless --overwrite allows them to: what the namespace holds
+A row passes if the target answers as it should, a neighbour's I/O goes on meanwhile, and a new association works afterwards. The \
+exit code is 1 if a row does not pass. Rows that write are skipped unless --overwrite allows them to: what the namespace holds \
 is lost then. Do not probe what others depend on.
 
-Rows about what the target does not offer (keys and values, authentication, TLS, reservations) check that it refuses them. Some
+Rows about what the target does not offer (keys and values, authentication, TLS, reservations) check that it refuses them. Some \
 need more than its address:
-  nvlane probe ADDR --overwrite --memcached 127.0.0.1:11211 --target-log target.log --removable 2 \\
-    --remove 'cp without.toml target.toml && kill -HUP 4711' --restore 'cp with.toml target.toml && kill -HUP 4711'
+  nvlane probe ADDR --overwrite --memcached 127.0.0.1:11211 --target-log target.log \\
+    --removable 2 --remove 'cp without.toml target.toml && kill -HUP 4711' \\
+    --restore 'cp with.toml target.toml && kill -HUP 4711'
 
-With --role host a false target listens and misbehaves, and a host is driven against it: the library of this program, or any
+With --role host a false target listens and misbehaves, and a host is driven against it: the library of this program, or any \
 command, which finds the address in $NVLANE_ADDR and should connect, write and read:
   nvlane probe --role host
   nvlane probe --role host --listen 192.0.2.1:4420 --run 'my-host \"$NVLANE_ADDR\"'")]
@@ -73,9 +74,9 @@ pub(crate) struct ProbeArguments {
     /// Where the target writes its log: how fast it grows is looked at (row R13).
     #[arg(long, value_name = "FILE")]
     target_log: Option<PathBuf>,
-    /// Write the result as JSON to this file, or to standard output instead of the table.
-    #[arg(long, value_name = "FILE|-")]
-    json: Option<String>,
+    /// JSON into this file, or - for standard output instead of the table.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
 }
 
 /// Which side is probed.
@@ -90,10 +91,10 @@ enum Role {
 pub(crate) fn probe(arguments: &ProbeArguments) -> Ended {
     check_rows(arguments)?;
     if arguments.list {
-        list(arguments);
+        output::write(list(arguments))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let to_stdout = arguments.json.as_deref() == Some("-");
+    output::check_file(arguments.json.as_deref())?;
     let report = match arguments.role {
         Role::Target => target_run::run(settings(arguments)?, &arguments.row, &mut on_result),
         Role::Host => {
@@ -104,13 +105,14 @@ pub(crate) fn probe(arguments: &ProbeArguments) -> Ended {
             host_side::run::run(arguments.listen, &host, &arguments.row, &mut on_result)
         }
     };
-    let report = report.map_err(|finding| Failure::from(anyhow::anyhow!("{finding}")))?;
-    if !to_stdout {
-        print!("{report}");
-    }
-    if let Some(path) = &arguments.json {
-        write_json(&report, path)?;
-    }
+    let kind = match arguments.role {
+        // Before any row nothing hostile was sent: there is no way to the target.
+        Role::Target => Kind::Unreachable,
+        Role::Host => Kind::Failed,
+    };
+    let report = report.map_err(|finding| Failure::new(kind, finding))?;
+    let json = || serde_json::to_string_pretty(&report);
+    output::tell(|| report.to_string(), json, arguments.json.as_deref())?;
     Ok(ExitCode::from(u8::from(!report.is_good())))
 }
 
@@ -194,29 +196,22 @@ fn check_rows(arguments: &ProbeArguments) -> Result<(), Failure> {
     }
 }
 
-fn list(arguments: &ProbeArguments) {
+fn list(arguments: &ProbeArguments) -> String {
     let ids = &arguments.row;
+    let mut text = String::new();
     let mut title = String::new();
     for row in rows_of(arguments.role) {
         if !ids.is_empty() && !ids.iter().any(|id| id.eq_ignore_ascii_case(row.id)) {
             continue;
         }
         if row.section != title {
-            println!("{}", row.section);
+            text.push_str(&format!("{}\n", row.section));
             title = row.section;
         }
-        println!("  {:4} {}: {}", row.id, row.sent, row.right);
+        text.push_str(&format!("  {:4} {}: {}\n", row.id, row.sent, row.right));
         if let Some(why) = row.judgement {
-            println!("       our judgement: {why}");
+            text.push_str(&format!("       our judgement: {why}\n"));
         }
     }
-}
-
-fn write_json(report: &Report, path: &str) -> Result<(), Failure> {
-    let json = serde_json::to_string_pretty(report).context("JSON")? + "\n";
-    if path == "-" {
-        print!("{json}");
-        return Ok(());
-    }
-    Ok(std::fs::write(path, json).with_context(|| path.to_owned())?)
+    text
 }

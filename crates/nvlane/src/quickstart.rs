@@ -1,8 +1,9 @@
 //! `nvlane quickstart`: a target, verified load, speed beside the ceiling, and what to do next, with nothing to configure.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -22,7 +23,8 @@ use wire::id::Nsid;
 use crate::exit::{Failure, Kind};
 use crate::perf::failure;
 use crate::serve::DEFAULT_NQN;
-use crate::{Ended, perf};
+use crate::signals::EndOnSignal;
+use crate::{Ended, output, perf};
 
 /// Size of each namespace.
 const NAMESPACE: &str = "128M";
@@ -35,8 +37,8 @@ const ROUND_COUNT: usize = 3;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Takes about a minute. Starts a target with a namespace in memory and one in a file on a free port of 127.0.0.1, writes and reads both
-with every block checked, measures reads and writes of 4 KiB at depths 1, 32 and 128, on a namespace that keeps nothing, beside what plain
+Takes about a minute. Starts a target with a namespace in memory and one in a file on a free port of 127.0.0.1, writes and reads both \
+with every block checked, measures reads and writes of 4 KiB at depths 1, 32 and 128, on a namespace that keeps nothing, beside what plain \
 sockets reach with the same bytes (`nvlane perf ceiling`), and says how to mount such a target.")]
 pub(crate) struct QuickstartArguments {
     /// Where to put the file of the second namespace; it is removed at the end. [default: the system's temporary directory]
@@ -72,30 +74,32 @@ pub(crate) fn quickstart(arguments: &QuickstartArguments) -> Ended {
         &[host, target, ..] => Some(Cores { host, target }),
         _ => None,
     };
+    output::check_file(arguments.json.as_deref())?;
     let directory = arguments.directory.clone().unwrap_or_else(std::env::temp_dir);
-    let file = NamespaceFile::within(&directory);
-    let served = serve(&file, cores)?;
+    let stops = Arc::new(AtomicBool::new(false));
+    let _handlers = EndOnSignal::new(&stops)?;
+    let served = serve(&NamespaceFile::within(&directory), cores)?;
     let environment = Environment::collect(None, Duration::from_millis(20));
-    print_heading(served.address(), cores, &environment);
+    print_heading(served.address(), cores, &environment)?;
 
     let mut verified = Vec::new();
     for (nsid, name) in [(1, "memory"), (2, "file")] {
-        verified.push(verify(&served, nsid, name, cores)?);
+        verified.push(verify(&served, nsid, name, cores, &stops)?);
     }
-    println!(
-        "\n{:<12}{:>6}{:>12}{:>10}{:>10}{:>14}{:>9}{:>13}{:>14}",
+    output::write(format!(
+        "\n{:<12}{:>6}{:>12}{:>10}{:>10}{:>14}{:>9}{:>13}{:>14}\n",
         "4 KiB", "depth", "IOPS", "p50 us", "p99 us", "ceiling IOPS", "share", "host us/op", "target us/op"
-    );
+    ))?;
     let mut cells = Vec::new();
     for kind in ["randread", "randwrite"] {
         for depth in [1, 32, 128] {
-            let cell = measure_cell(&served, kind, depth, cores)?;
-            print_cell(&cell);
+            let cell = measure_cell(&served, kind, depth, cores, &stops)?;
+            print_cell(&cell)?;
             cells.push(cell);
         }
     }
     served.stop()?;
-    print_explanation(cores);
+    print_explanation(cores)?;
     if let Some(path) = &arguments.json {
         let document = json!({
             "environment": environment,
@@ -108,7 +112,7 @@ pub(crate) fn quickstart(arguments: &QuickstartArguments) -> Ended {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The file of the second namespace, for as long as it is wanted.
+/// The name of the second namespace's file, until the target has it open: however we end, nothing of it is left.
 struct NamespaceFile(PathBuf);
 
 impl NamespaceFile {
@@ -141,7 +145,13 @@ fn associate(address: &Address, nsid: u32) -> Result<Association, host::Error> {
 }
 
 /// Load of reads and writes of several sizes, every block checked.
-fn verify(served: &Served, nsid: u32, name: &str, cores: Option<Cores>) -> Result<Value, Failure> {
+fn verify(
+    served: &Served,
+    nsid: u32,
+    name: &str,
+    cores: Option<Cores>,
+    stops: &Arc<AtomicBool>,
+) -> Result<Value, Failure> {
     let workload = Workload {
         pattern: Pattern::named("randrw", Some(70)).map_err(Failure::usage)?,
         sizes: "4k/60:64k/30:256k/10".parse::<Sizes>().map_err(Failure::usage)?,
@@ -152,14 +162,14 @@ fn verify(served: &Served, nsid: u32, name: &str, cores: Option<Cores>) -> Resul
         stop: Stop { runtime: Some(Duration::from_secs(4)), ..Stop::default() },
         ..Workload::default()
     };
-    let finished = load(served, nsid, &workload, cores)?;
+    let finished = load(served, nsid, &workload, cores, stops)?;
     let Report { total, counters, .. } = &finished.report;
-    println!(
-        "{name:<8} {:>9} operations of 4 to 256 KiB, {:>9} blocks checked, {} wrong, {} failed",
+    output::write(format!(
+        "{name:<8} {:>9} operations of 4 to 256 KiB, {:>9} blocks checked, {} wrong, {} failed\n",
         total.operations, counters.blocks_checked, counters.mismatch_count, total.error_count
-    );
+    ))?;
     for mismatch in &finished.report.mismatches {
-        println!("  {mismatch}");
+        output::write(format!("  {mismatch}\n"))?;
     }
     if counters.mismatch_count > 0 {
         return Err(Failure::new(Kind::Mismatch, "data is not what was written"));
@@ -175,7 +185,13 @@ fn verify(served: &Served, nsid: u32, name: &str, cores: Option<Cores>) -> Resul
     }))
 }
 
-fn load(served: &Served, nsid: u32, workload: &Workload, cores: Option<Cores>) -> Result<Finished, Failure> {
+fn load(
+    served: &Served,
+    nsid: u32,
+    workload: &Workload,
+    cores: Option<Cores>,
+    stops: &Arc<AtomicBool>,
+) -> Result<Finished, Failure> {
     let association = associate(served.address(), nsid)?;
     let namespace = association.addressed_namespace()?;
     let settings = RunSettings {
@@ -183,9 +199,12 @@ fn load(served: &Served, nsid: u32, workload: &Workload, cores: Option<Cores>) -
         target_pid: Some(served.pid()),
         ..RunSettings::default()
     };
-    let mut live = perf::live::Live::new(workload)?;
+    let mut live = perf::live::Live::ended_by(Arc::clone(stops), workload);
     let finished = runner::run(&association, &namespace, workload, &settings, &mut live);
     association.close();
+    if stops.load(Ordering::Relaxed) {
+        return Err(Failure::new(Kind::Failed, "stopped"));
+    }
     finished.map_err(failure)
 }
 
@@ -195,6 +214,7 @@ fn measure_cell(
     kind: &'static str,
     depth: u32,
     cores: Option<Cores>,
+    stops: &Arc<AtomicBool>,
 ) -> Result<Cell, Failure> {
     let pattern = Pattern::named(kind, None).map_err(Failure::usage)?;
     let spec = CeilingSpec {
@@ -220,7 +240,7 @@ fn measure_cell(
     let mut rounds = Vec::new();
     for _ in 0..ROUND_COUNT {
         let ceiling = measure(&spec).context("the ceiling")?;
-        rounds.push((ceiling.iops(), load(served, 3, &workload, cores)?.report));
+        rounds.push((ceiling.iops(), load(served, 3, &workload, cores, stops)?.report));
     }
     let middle = |value: &dyn Fn(&(f64, Report)) -> f64| {
         median(&rounds.iter().map(value).collect::<Vec<_>>()).unwrap_or(0.0)
@@ -248,23 +268,23 @@ fn measure_cell(
     })
 }
 
-fn print_heading(address: &Address, cores: Option<Cores>, environment: &Environment) {
+fn print_heading(address: &Address, cores: Option<Cores>, environment: &Environment) -> Result<(), Failure> {
     let kernel = environment.kernel.as_deref().unwrap_or("?");
     let cpu = environment.cpu_model.as_deref().unwrap_or(&environment.architecture);
-    println!("target at {address}, kernel {kernel}, {} cores of {cpu}", environment.core_count);
-    match cores {
+    let sides = match cores {
         Some(Cores { host, target }) => {
-            println!("host on core {host}, target on core {target}, over loopback\n");
+            format!("host on core {host}, target on core {target}, over loopback")
         }
-        None => println!("host and target share one core: speeds mean little here\n"),
-    }
-    let _ = std::io::stdout().flush();
+        None => "host and target share one core: speeds mean little here".into(),
+    };
+    let core_count = environment.core_count;
+    output::write(format!("target at {address}, kernel {kernel}, {core_count} cores of {cpu}\n{sides}\n\n"))
 }
 
-fn print_cell(cell: &Cell) {
+fn print_cell(cell: &Cell) -> Result<(), Failure> {
     let target_us = cell.target_us.map_or_else(|| "-".into(), |us| format!("{us:.2}"));
-    println!(
-        "{:<12}{:>6}{:>12.0}{:>10.1}{:>10.1}{:>14.0}{:>9.2}{:>13.2}{target_us:>14}",
+    output::write(format!(
+        "{:<12}{:>6}{:>12.0}{:>10.1}{:>10.1}{:>14.0}{:>9.2}{:>13.2}{target_us:>14}\n",
         cell.kind,
         cell.depth,
         cell.iops,
@@ -273,12 +293,12 @@ fn print_cell(cell: &Cell) {
         cell.ceiling_iops,
         cell.share,
         cell.host_us
-    );
+    ))
 }
 
-fn print_explanation(cores: Option<Cores>) {
+fn print_explanation(cores: Option<Cores>) -> Result<(), Failure> {
     let on = cores.map_or_else(String::new, |cores| format!(" --cores {}", cores.target));
-    println!(
+    output::write(format!(
         "
 The ceiling moves the same bytes over the same kind of socket with no NVMe at all; share is ours of it, the median of {ROUND_COUNT} rounds
 that take turns. Both without storage: the namespace measured keeps nothing, so that what is seen is the protocol's cost. The processor's time is counted in hundredths of a second.
@@ -286,8 +306,9 @@ that take turns. Both without storage: the namespace measured keeps nothing, so 
 Serve the same, and mount it from this machine's kernel:
   nvlane target --namespace ram:1G{on}
   modprobe nvme-tcp && nvme connect -t tcp -a 127.0.0.1 -s 4420 -n {DEFAULT_NQN}
-From another machine: nvlane target --listen 0.0.0.0:4420 ..., and its address after -a. More load: nvlane perf --help"
-    );
+From another machine: nvlane target --listen 0.0.0.0:4420 ..., and its address after -a. More load: nvlane perf --help
+"
+    ))
 }
 
 fn cell_value(cell: &Cell) -> Value {

@@ -12,6 +12,7 @@ use clap::{Args, ValueEnum};
 use host::{DoorbellPolicy, Receive, ZeroCopy};
 use reactor::whole_file::{SystemFiles, replace};
 use reactor::{CoreList, EngineKind, SpinPolicy};
+use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use store::Spec;
@@ -21,7 +22,8 @@ use target::server::{StartError, Target};
 use wire::nqn::Nqn;
 
 use crate::exit::Failure;
-use crate::{Ended, run};
+use crate::perf::cores;
+use crate::{Ended, output, run};
 
 /// The subsystem of a target that was told of none.
 pub(crate) const DEFAULT_NQN: &str = "nqn.2026-01.io.nvlane:target";
@@ -30,17 +32,33 @@ pub(crate) const DEFAULT_NQN: &str = "nqn.2026-01.io.nvlane:target";
 #[command(after_help = "\
 Without a configuration, --namespace says what is served, under one NQN:
   nvlane target --namespace ram:1G
-  nvlane target --listen 0.0.0.0:4420 --namespace 'file:/srv/disk.img?size=100G' --namespace device:/dev/sdb
+  nvlane target --listen 0.0.0.0:4420 --namespace 'file:/srv/disk.img?size=100G'
   nvlane target --listen 127.0.0.1:0 --namespace null:1T --run 'nvlane perf $NVLANE_ADDR'
 
-Lanes are placed by load: each to the reactor with least to do. --placement napi keeps all lanes of one device queue on one reactor,
-which with --busy-poll takes its packets out of that queue itself; cpu puts lanes where their interrupts are; queue puts
-queue n of each host on reactor n - 1. What is not known of a lane (loopback has no device queue) falls back to load.
+Options of a namespace stand behind a ?, with & between them; sizes end in K, M, G or T:
+  lba=BYTES      block size, 512 to 65536                        [default: 4096, a device's own]
+  size=SIZE      (file, kv:file) make the file of this size if it is not there; a file of blocks may grow
+  uuid=UUID      the namespace's identity                        [default: made of its place]
+  readonly       writes are refused
+  huge           (ram) huge pages, if there are any
+  prefault       (kv) the system gives the memory ahead, and nobody waits for it where it is used first
+  evict=none     (kv:ram) a full namespace refuses; otherwise what nobody uses makes room
+  item=SIZE      (kv) longest value of memcached's clients, 1K to 256M        [default: 1M]
+  flush          (kv) memcached's clients may remove everything with flush_all
+  memory=SIZE    (kv:file) memory for the index and what is used  [default: a quarter of the file]
+  sync=WHEN      (kv:file) answers leave when what they tell of survives a power cut (always), or at once,
+                 and it survives a little later (batch) or after a Flush (none)  [default: always]
+  delay=[KIND:]TIME[-TIME], error=[KIND:]RATE, limit=RATE, trace
+                 filters, for tests: delay=read:50us-2ms, error=write:1/1000,as=nospace, limit=10000iops,200M/s
+
+Lanes are placed by load: each to the reactor with least to do. --placement napi keeps all lanes of one device queue on one reactor, \
+which with --busy-poll takes its packets out of that queue itself; cpu puts lanes where their interrupts are; queue puts \
+queue n of each host on reactor n - 1. What is not known of a lane (loopback has no device queue) falls back to load. \
 --state FILE tells what was placed by what, and what the kernel has granted.
 
-SIGHUP reads the configuration again and applies what differs. SIGUSR1 writes what each lane has done so far, and where the time of its
-commands went, to the log, and how things are to --state FILE. SIGTERM and SIGINT end the target once what hosts have
-begun is done.")]
+SIGHUP reads the configuration again and applies what differs. SIGUSR1 writes what each lane has done so far, and where the time of its \
+commands went, to the log, and how things are to --state FILE. SIGTERM and SIGINT end the target once what hosts have \
+begun is done; with --run, once its command ends, to which SIGTERM is passed on.")]
 pub(crate) struct TargetArguments {
     /// What to serve, as TOML; `nvlane check` finds mistakes in it.
     #[arg(long, short, value_name = "FILE", conflicts_with_all = ["nqn", "namespace"])]
@@ -53,7 +71,7 @@ pub(crate) struct TargetArguments {
     #[arg(long, value_name = "NQN", default_value = DEFAULT_NQN)]
     nqn: Nqn,
     /// A namespace: ram:SIZE, null:SIZE, file:PATH?size=SIZE, device:PATH, kv:ram:SIZE or kv:file:PATH?size=SIZE,
-    /// with options such as ?lba=512&readonly behind it, or ?prefault, which has the memory of kv given before it is used.
+    /// with options such as ?lba=512&readonly behind it, see below.
     /// May be given several times.
     #[arg(long, value_name = "SPEC")]
     namespace: Vec<Spec>,
@@ -61,7 +79,7 @@ pub(crate) struct TargetArguments {
     #[arg(long, value_name = "ADDR:PORT")]
     memcached: Vec<SocketAddr>,
     /// One thread on each of these cores, such as 0,2-5. [default: all]
-    #[arg(long, value_name = "LIST")]
+    #[arg(long, value_name = "LIST", value_parser = cores)]
     cores: Option<CoreList>,
     /// How threads wait and do storage I/O. [default: io_uring where it may be used]
     #[arg(long, value_name = "ENGINE")]
@@ -116,6 +134,7 @@ pub(crate) fn target(arguments: &TargetArguments) -> Ended {
     let config_path = arguments.config.clone();
     let file = config_path.as_deref().map(ConfigFile::read).transpose().map_err(Failure::usage)?;
     let config = configure(arguments, file.as_ref())?;
+    output::check_file(arguments.state.as_deref())?;
     reactor::allow_descriptors();
     // While there is one thread only, this takes no time.
     reactor::reserve_descriptors(descriptor_count(&config));
@@ -127,16 +146,24 @@ pub(crate) fn target(arguments: &TargetArguments) -> Ended {
 
     let (wakes, wake) = channel();
     let from_signals = wakes.clone();
-    std::thread::spawn(move || {
+    start_thread(move || {
         signals.forever().for_each(|signal| drop(from_signals.send(Wake::Signal(signal))));
-    });
+    })?;
+    let mut command = None;
     if !arguments.run.is_empty() {
         let memcached = target.memcached().first().map_or_else(String::new, |door| local(*door).to_string());
         let variables = [("NVLANE_ADDR", address(&target, &config)), ("NVLANE_MEMCACHED", memcached)];
         let mut child = run::start(&arguments.run, &variables)?;
-        std::thread::spawn(move || drop(wakes.send(Wake::CommandEnded(child.wait()))));
+        command = Pid::from_raw(i32::try_from(child.id()).unwrap_or(0));
+        start_thread(move || drop(wakes.send(Wake::CommandEnded(child.wait()))))?;
     }
-    serve(target, arguments, &wake)
+    serve(target, arguments, command, &wake)
+}
+
+/// Starts a thread of our own, beside the reactors.
+fn start_thread(work: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
+    std::thread::Builder::new().spawn(work).context("this user may have no more threads (ulimit -u)")?;
+    Ok(())
 }
 
 /// Descriptors that a target may come to need: a few files, and all connections that there may be.
@@ -158,8 +185,13 @@ fn end_with_any_reactor() {
     }));
 }
 
-/// Waits for signals and the command's end.
-fn serve(mut target: Target, arguments: &TargetArguments, wake: &Receiver<Wake>) -> Ended {
+/// Waits for signals and the end of `--run`'s command, if there is one.
+fn serve(
+    mut target: Target,
+    arguments: &TargetArguments,
+    command: Option<Pid>,
+    wake: &Receiver<Wake>,
+) -> Ended {
     let mut code = ExitCode::SUCCESS;
     loop {
         match wake.recv().context("nothing can wake the target any more")? {
@@ -168,10 +200,12 @@ fn serve(mut target: Target, arguments: &TargetArguments, wake: &Receiver<Wake>)
                 counters::log(&target);
                 write_state(&target, arguments);
             }
-            Wake::Signal(_) if !arguments.run.is_empty() => {
-                // The terminal's signal went to the command as well: its end is ours.
-            }
-            Wake::Signal(_) => break,
+            Wake::Signal(signal) => match command {
+                None => break,
+                // Its end is ours. The terminal's signal went to the command as well; SIGTERM is for us alone.
+                Some(command) if signal == SIGTERM => drop(kill_process(command, Signal::TERM)),
+                Some(_) => {}
+            },
             Wake::CommandEnded(status) => {
                 code = ExitCode::from(run::code(status.context("the command")?));
                 break;
@@ -206,9 +240,9 @@ fn reload(target: &mut Target, arguments: &TargetArguments) {
     let Some(path) = &arguments.config else {
         return tracing::warn!("SIGHUP: there is no configuration to read again");
     };
-    let wanted = ConfigFile::read(path).map_err(|errors| errors.to_string()).and_then(|file| {
-        configure(arguments, Some(&file)).map_err(|_| "options and configuration do not fit".to_owned())
-    });
+    let wanted = ConfigFile::read(path)
+        .map_err(|errors| errors.to_string())
+        .and_then(|file| configure(arguments, Some(&file)).map_err(|failure| failure.to_string()));
     match wanted {
         Ok(wanted) => {
             let report = target.reload(&wanted);
@@ -357,12 +391,13 @@ fn announce(target: &Target, config: &TargetConfig) {
     tracing::info!(reactors = target.reactor_count(), engine, discovery = %target.discovery_nqn(), "ready");
     if let (Some(listener), Some(subsystem)) = (target.listeners().first(), config.subsystems.first()) {
         let address = local(listener.address);
-        tracing::info!(
-            "mount it with: nvme connect -t tcp -a {} -s {} -n {}",
-            address.ip(),
-            address.port(),
-            subsystem.nqn
-        );
+        let (ip, port, nqn) = (address.ip(), address.port(), &subsystem.nqn);
+        let namespaces = &subsystem.namespaces;
+        if !namespaces.is_empty() && namespaces.iter().all(|namespace| namespace.storage.is_key_value()) {
+            tracing::info!("use it with: nvlane kv list {address}/{nqn}");
+        } else {
+            tracing::info!("mount it with: nvme connect -t tcp -a {ip} -s {port} -n {nqn}");
+        }
     }
 }
 

@@ -19,13 +19,13 @@ use study::results::{Settings, Study};
 use study::{catalogue, page, summary};
 
 use crate::exit::{Failure, Kind};
-use crate::perf::seconds;
+use crate::perf::{cores, run_time};
 use crate::signals::EndOnSignal;
-use crate::{Ended, perf};
+use crate::{Ended, output, perf};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Each experiment starts the targets it needs on free ports of 127.0.0.1, with one core for each side, measures all its variants in
+Each experiment starts the targets it needs on free ports of 127.0.0.1, with one core for each side, measures all its variants in \
 turn, round by round, until the medians are stable, and writes report.html (for you) and results.json (for programs).
 
   nvlane study list                     what there is
@@ -53,11 +53,11 @@ pub(crate) struct StudyArguments {
     /// So many rounds, whatever comes of them. [default: 3 to 9, until the medians are stable]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: Option<u16>,
-    /// How long to measure each cell in each round.
-    #[arg(short = 't', long, value_name = "SECONDS", value_parser = seconds)]
+    /// How long to measure each cell in each round. [default: 1, with --quick 0.35]
+    #[arg(short = 't', long, value_name = "SECONDS", value_parser = run_time)]
     time: Option<Duration>,
     /// Two cores: of the host's side and of the target's. [default: the first two that there are]
-    #[arg(short = 'c', long, value_name = "LIST")]
+    #[arg(short = 'c', long, value_name = "LIST", value_parser = cores)]
     cores: Option<CoreList>,
     /// Hold idle lanes for the study that started this process.
     #[arg(long, hide = true, num_args = 3, value_names = ["ADDR", "COUNT", "DEPTH"])]
@@ -70,7 +70,7 @@ pub(crate) fn study(arguments: &StudyArguments) -> Ended {
     }
     let name = arguments.name.as_deref().unwrap_or("list");
     if name == "list" {
-        print!("{}", summary::list(&catalogue::all()));
+        output::write(summary::list(&catalogue::all()))?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut experiment = catalogue::find(name).ok_or_else(|| {
@@ -81,14 +81,17 @@ pub(crate) fn study(arguments: &StudyArguments) -> Ended {
     let (bench, rounds) = (arguments.bench()?, arguments.rounds());
     let settings = Settings::new(&bench, rounds, arguments.quick);
     let environment = Environment::collect(None, Duration::from_millis(20));
+    let out = arguments.out.clone().unwrap_or_else(|| Path::new("study").join(name));
+    // Before the work whose results go there.
+    make(&out)?;
+    output::check_file(Some(&out.join("results.json")))?;
     let _handlers = EndOnSignal::new(&bench.stops)?;
     let mut progress: Box<dyn Progress> =
         if std::io::stderr().is_terminal() { Box::new(Terminal::new()) } else { Box::new(()) };
     let measured = machine::run(&mut *experiment, cells, &bench, rounds, &mut *progress)?;
     let study = Study::new(&*experiment, measured, environment, settings);
-    let out = arguments.out.clone().unwrap_or_else(|| Path::new("study").join(name));
     let report = write(&study, &out)?;
-    print!("{}\nreport: {}\n", summary::of(&study), report.display());
+    output::write(format!("{}\nreport: {}\n", summary::of(&study), report.display()))?;
     let is_missed = arguments.check && !study.is_reached();
     if is_missed { Err(Failure::new(Kind::Failed, "a bar is not reached")) } else { Ok(ExitCode::SUCCESS) }
 }
@@ -141,6 +144,11 @@ fn hold(address: &str, count: &str, depth: &str) -> Ended {
     Ok(ExitCode::SUCCESS)
 }
 
+fn make(directory: &Path) -> Result<(), Failure> {
+    std::fs::create_dir_all(directory)
+        .map_err(|error| Failure::usage(format!("cannot make {}: {error}", directory.display())))
+}
+
 /// Writes both forms of the report into a directory; gives the place of the one for people.
 fn write(study: &Study, directory: &Path) -> anyhow::Result<PathBuf> {
     let json = serde_json::to_string_pretty(&study.to_json()).context("JSON")? + "\n";
@@ -148,7 +156,6 @@ fn write(study: &Study, directory: &Path) -> anyhow::Result<PathBuf> {
     let put = |path: &Path, text: &str| {
         std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
     };
-    std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
     put(&directory.join("results.json"), &json)?;
     put(&report, &page::render(study))?;
     Ok(report)

@@ -54,7 +54,13 @@ fn numbers_and_vectors_change_at_the_target() {
     assert_eq!(vector(&["v", "update", "-e", "i32", "10"]).text(), "v: 3 elements updated\n");
     assert_eq!(vector(&["v", "reduce", "-e", "i32", "-f", "max", "-100"]).text(), "12\n");
     assert_eq!(vector(&["v", "filter", "-e", "i32", "less", "12"]).text(), "11\n9\n");
-    assert!(vector(&["v", "update", "-e", "f32", "-f", "xor", "1"]).complaint(1).contains("invalid field"));
+    let wrong = vector(&["v", "update", "-e", "f32", "-f", "xor", "1"]).complaint(2);
+    assert_eq!(wrong, "there is no xor of f32: write add, min or max");
+    let wrong = vector(&["v", "reduce", "-e", "u64"]).complaint(MISSING);
+    assert!(wrong.starts_with("v is not a vector of u64") && wrong.contains("no multiple of 8"), "{wrong}");
+    assert_eq!(vector(&["w", "reduce"]).complaint(MISSING), "w is not there");
+    assert_eq!(kv(&target, "incr", &["w"]).complaint(MISSING), "w is not there");
+    assert_eq!(kv(&target, "cas", &["v", "1", "2"]).complaint(MISSING), "v is not a number of 8 bytes");
 }
 
 #[test]
@@ -85,6 +91,9 @@ fn pairs_move_from_one_namespace_to_another() {
             .complaint(2)
             .ends_with(":1: it needs one of value and value_hex")
     );
+    std::fs::write(&file, format!("{}\nno line\n", lines[..200].join("\n"))).unwrap();
+    let said = kv(&to, "load", &[file.to_str().unwrap()]).complaint(1);
+    assert!(said.ends_with(":201: column 2: expected ident; 128 pairs were stored before"), "{said}");
 }
 
 #[test]
@@ -111,6 +120,6 @@ fn a_bench_checks_what_it_gets_and_reports_it() {
     let refused = kv(&target, "bench", &["--mix", "put"]).complaint(2);
     assert!(refused.contains("is no mix"), "{refused}");
     let block = Target::serving(&["ram:16M"]);
-    let refused = kv(&block, "get", &["k"]).complaint(1);
+    let refused = kv(&block, "get", &["k"]).complaint(4);
     assert!(refused.contains("no namespace of keys and values"), "{refused}");
 }

@@ -1,13 +1,11 @@
 //! `nvlane kv bench`: load on keys and values, and what it shows.
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::Context;
 use clap::Args;
 use host::{Address, Association, Options};
 use load::environment::Environment;
@@ -19,20 +17,23 @@ use serde::Serialize;
 
 use super::{Ended, Way};
 use crate::exit::{Failure, Kind};
-use crate::perf::{local_pid, seconds};
+use crate::output;
+use crate::perf::{cores, local_pid, run_time, seconds};
 use crate::signals::EndOnSignal;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  nvlane kv bench ADDR                                        gets of 32 bytes, 32 in flight
-  nvlane kv bench ADDR --batch 256 --depth 4                  the same in batches
+  nvlane kv bench ADDR                          gets of 32 bytes, 32 in flight
+  nvlane kv bench ADDR --batch 256 --depth 4    the same in batches
   nvlane kv bench ADDR --mix get=90,set=10 --distribution zipf:0.99 -o 16/50:1k/50
-  nvlane kv bench ADDR --mix ycsb-a --verify                  every value is checked
-  nvlane target --namespace kv:ram:1G --run 'nvlane kv bench --batch 64'
+  nvlane kv bench ADDR --mix ycsb-a --verify    every value is checked
+  nvlane target --listen 127.0.0.1:0 --namespace kv:ram:1G --run 'nvlane kv bench --batch 64'
 
-Mixes: get, set, add (a counter grows by one), modify (get, then set), insert (a new key) and update (every 64-bit number of a value grows
-by one, where it is), alone or with percentages; ycsb-a (half sets), -b (5 % sets), -c (gets), -d (5 % inserts), -f (half modifies). Latency in batches is that of the batch.")]
+Mixes: get, set, add (a counter grows by one), modify (get, then set), insert (a new key) and update (every 64-bit number of a value grows \
+by one, where it is), alone or with percentages; ycsb-a (half sets), -b (5 % sets), -c (gets), -d (5 % inserts), -f (half modifies). Latency in batches is that of the batch.
+
+The keys it stores stay, beside what is there.")]
 pub(super) struct BenchArguments {
     /// The namespace: `HOST[:PORT]/NQN[?ns=1]`.
     #[arg(env = "NVLANE_ADDR", value_name = "ADDR")]
@@ -61,10 +62,10 @@ pub(super) struct BenchArguments {
     #[arg(short = 'P', long, default_value_t = 1, help_heading = "Load")]
     lanes: u16,
     /// Cores for the lanes' threads, such as 0,2-5; they go round. [default: anywhere]
-    #[arg(short = 'c', long, value_name = "LIST", help_heading = "Load")]
+    #[arg(short = 'c', long, value_name = "LIST", value_parser = cores, help_heading = "Load")]
     cores: Option<CoreList>,
     /// How long to measure.
-    #[arg(short = 't', long, value_name = "SECONDS", value_parser = seconds, default_value = "10", help_heading = "Load")]
+    #[arg(short = 't', long, value_name = "SECONDS", value_parser = run_time, default_value = "10", help_heading = "Load")]
     time: Duration,
     /// Time under load before anything counts.
     #[arg(short = 'a', long, value_name = "SECONDS", value_parser = seconds, default_value = "1", help_heading = "Load")]
@@ -96,6 +97,7 @@ pub(super) fn bench(arguments: &BenchArguments) -> Ended {
             "which namespace? Write HOST:PORT/NQN, or set NVLANE_ADDR; `nvlane discover` lists them",
         )
     })?;
+    output::check_file(arguments.json.as_deref())?;
     let load = arguments.load();
     let depth = load.lane_depth();
     if depth > Options::DEPTH_MAX {
@@ -158,20 +160,12 @@ impl BenchArguments {
         }
     }
 
-    fn write(&self, address: &Address, report: &Report) -> anyhow::Result<()> {
+    fn write(&self, address: &Address, report: &Report) -> Result<(), Failure> {
         let json = || {
             let peer = address.resolve().ok().and_then(|peers| peers.first().map(std::net::SocketAddr::ip));
             let environment = Environment::collect(peer, Duration::from_millis(20));
-            serde_json::to_string_pretty(&Document { environment, result: report }).context("JSON")
+            serde_json::to_string_pretty(&Document { environment, result: report })
         };
-        let to_output = match &self.json {
-            Some(path) if path.as_os_str() == "-" => json()? + "\n",
-            Some(path) => {
-                std::fs::write(path, json()? + "\n").with_context(|| path.display().to_string())?;
-                report.to_string()
-            }
-            None => report.to_string(),
-        };
-        std::io::stdout().write_all(to_output.as_bytes()).context("standard output")
+        output::tell(|| report.to_string(), json, self.json.as_deref())
     }
 }

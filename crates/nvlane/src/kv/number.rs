@@ -7,7 +7,7 @@ use clap::Args;
 use host::{AtomicFunction, AtomicOperation};
 use serde::Serialize;
 
-use super::words::{key, number, shown};
+use super::words::{key, number, shown, told};
 use super::{Ended, Place};
 use crate::exit::Kind;
 use crate::output::Output;
@@ -16,11 +16,12 @@ use crate::output::Output;
 pub(super) struct IncrArguments {
     #[command(flatten)]
     place: Place,
+    /// The key of the number.
     key: String,
-    /// What is added; behind --floor, what is taken away.
+    /// What is added, with --floor taken away. A negative number takes away too, and the result wraps below 0.
     #[arg(value_name = "BY", default_value = "1", allow_negative_numbers = true, value_parser = number)]
     by: u64,
-    /// Begin with this number if the key is not there.
+    /// Begin with this number if the key is not there. [default: that is an error]
     #[arg(long, value_name = "NUMBER", value_parser = number)]
     initial: Option<u64>,
     /// Only if the sum is at most this: exit code 1 if it would be more.
@@ -39,6 +40,7 @@ pub(super) struct IncrArguments {
 pub(super) struct CasArguments {
     #[command(flatten)]
     place: Place,
+    /// The key of the number.
     key: String,
     /// The number that must be there.
     #[arg(allow_negative_numbers = true, value_parser = number)]
@@ -81,7 +83,9 @@ pub(super) fn cas(arguments: &CasArguments) -> Ended {
 fn run(place: &Place, word: &str, width: &Width, atomic: AtomicOperation, output: &Output) -> Ended {
     let atomic = if width.narrow { atomic.narrow() } else { atomic };
     let key = key(word, width.hex)?;
-    let outcome = place.connect()?.atomic(&key, &atomic)?;
+    let wanted = if width.narrow { "a number of 4 bytes" } else { "a number of 8 bytes" };
+    let outcome = place.connect()?.atomic(&key, &atomic);
+    let outcome = outcome.map_err(|error| told(error, &key, width.hex, wanted))?;
     let before = outcome.before;
     let after = match (outcome.took_effect, atomic.function) {
         (false, _) => before,

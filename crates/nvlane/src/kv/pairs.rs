@@ -1,7 +1,7 @@
 //! `nvlane kv get`, `set`, `delete`, `exist` and `list`.
 
 use std::fmt;
-use std::io::{Read, Write};
+use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -10,15 +10,16 @@ use clap::Args;
 use host::{Key, StoreOptions};
 use serde::Serialize;
 
-use super::words::{self, bytes, key, shown};
+use super::words::{self, absent, bytes, key, shown};
 use super::{Ended, Place};
 use crate::exit::{Failure, Kind};
-use crate::output::Output;
+use crate::output::{self, Output};
 
 #[derive(Debug, Args)]
 pub(super) struct GetArguments {
     #[command(flatten)]
     place: Place,
+    /// The key: 1 to 16 bytes.
     key: String,
     /// Write the value into this file; - for standard output.
     #[arg(long, value_name = "FILE", default_value = "-")]
@@ -32,6 +33,7 @@ pub(super) struct GetArguments {
 pub(super) struct SetArguments {
     #[command(flatten)]
     place: Place,
+    /// The key: 1 to 16 bytes.
     key: String,
     /// The value; or take it from --file.
     #[arg(required_unless_present = "file", conflicts_with = "file")]
@@ -54,6 +56,7 @@ pub(super) struct SetArguments {
 pub(super) struct DeleteArguments {
     #[command(flatten)]
     place: Place,
+    /// The keys. One that is not there is no error.
     #[arg(required = true, value_name = "KEY")]
     keys: Vec<String>,
     /// Keys are hexadecimal.
@@ -65,6 +68,7 @@ pub(super) struct DeleteArguments {
 pub(super) struct ExistArguments {
     #[command(flatten)]
     place: Place,
+    /// The key: 1 to 16 bytes.
     key: String,
     /// The key is hexadecimal.
     #[arg(long)]
@@ -96,7 +100,7 @@ pub(super) fn get(arguments: &GetArguments) -> Ended {
     let mut keys = place.connect()?;
     let value = keys.retrieve(&key)?.ok_or_else(|| absent(&key, *hex))?;
     let text = if *hex { (words::to_hex(&value) + "\n").into_bytes() } else { value };
-    write(file, &text)?;
+    write(file, text)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -176,14 +180,9 @@ impl fmt::Display for Keys {
     }
 }
 
-/// A key that should be there is not.
-pub(super) fn absent(key: &Key, is_hex: bool) -> Failure {
-    Failure::new(Kind::Failed, format!("{} is not there", shown(key, is_hex)))
-}
-
 /// A file's bytes, or those of standard input.
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, Failure> {
-    if path.as_os_str() == "-" {
+    if output::is_standard(path) {
         let mut bytes = Vec::new();
         std::io::stdin().lock().read_to_end(&mut bytes).context("standard input")?;
         return Ok(bytes);
@@ -191,10 +190,13 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     Ok(std::fs::read(path).with_context(|| path.display().to_string())?)
 }
 
-fn write(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
-    if path.as_os_str() == "-" {
-        let mut output = std::io::stdout().lock();
-        return output.write_all(bytes).and_then(|()| output.flush()).context("standard output");
+fn write(path: &Path, mut bytes: Vec<u8>) -> Result<(), Failure> {
+    if !output::is_standard(path) {
+        return Ok(std::fs::write(path, bytes).with_context(|| path.display().to_string())?);
     }
-    std::fs::write(path, bytes).with_context(|| path.display().to_string())
+    // Programs get the value, people a line.
+    if std::io::stdout().is_terminal() && bytes.last() != Some(&b'\n') {
+        bytes.push(b'\n');
+    }
+    output::write(bytes)
 }

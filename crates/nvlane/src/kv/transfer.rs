@@ -7,7 +7,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -21,6 +21,7 @@ use wire::status::Status;
 use super::words::{from_hex, to_hex};
 use super::{Ended, Place, Way};
 use crate::exit::{Failure, Kind};
+use crate::output;
 
 /// Operations of a batch of ours.
 const BATCH_COUNT: usize = 128;
@@ -29,6 +30,12 @@ const BATCH_COUNT: usize = 128;
 const BATCH_BYTES: usize = 256 << 10;
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+A line is a pair as JSON, text as it is and other bytes as hexadecimal digits:
+  {\"key\":\"greeting\",\"value\":\"hello\"}
+  {\"key_hex\":\"00ff\",\"value_hex\":\"0102\"}
+
+What was stored before a line that is wrong, or before the target refused a pair, stays: the error says how many.")]
 pub(super) struct LoadArguments {
     /// The namespace: `HOST[:PORT]/NQN[?ns=1]`.
     #[arg(value_name = "ADDR")]
@@ -44,6 +51,9 @@ pub(super) struct LoadArguments {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Pairs that come or go meanwhile may be there or not; all others are, once. Flags, expiry and keys of more than 16 bytes, which \
+memcached's clients have beside, are not part of NVMe's commands, nor of a dump.")]
 pub(super) struct DumpArguments {
     #[command(flatten)]
     place: Place,
@@ -113,7 +123,25 @@ impl Progress {
         }
     }
 
-    fn end(&self) {
+    /// What was `done`, in all.
+    fn end(&self, done: &str) {
+        if self.is_seen {
+            eprintln!("\r\x1b[K{done} {} pairs in {:.1} s", self.count, self.begun.elapsed().as_secs_f64());
+        }
+    }
+
+    /// A failure, with how far it was until then.
+    fn failed(&self, failure: Failure) -> Failure {
+        match self.count {
+            0 => failure,
+            count => failure.later(format_args!("; {count} pairs were stored before")),
+        }
+    }
+}
+
+impl Drop for Progress {
+    /// Leaves a clean line for what is said next.
+    fn drop(&mut self) {
         if self.is_seen {
             eprint!("\r\x1b[K");
         }
@@ -122,52 +150,72 @@ impl Progress {
 
 pub(super) fn load(arguments: &LoadArguments) -> Ended {
     let LoadArguments { address, way, file, new } = arguments;
-    let input: Box<dyn BufRead> = if file.as_os_str() == "-" {
+    let input: Box<dyn BufRead> = if output::is_standard(file) {
         Box::new(std::io::stdin().lock())
     } else {
         Box::new(BufReader::new(File::open(file).with_context(|| file.display().to_string())?))
     };
     let mut keys = way.connect(address)?;
     let options = if *new { StoreOptions::MUST_NOT_EXIST } else { StoreOptions::empty() };
-    let mut batch = keys.batch().ok();
     let mut progress = Progress::new();
+    load_lines(input, file, &mut keys, options, &mut progress).map_err(|failure| progress.failed(failure))?;
+    progress.end("loaded");
+    Ok(ExitCode::SUCCESS)
+}
+
+fn load_lines(
+    input: Box<dyn BufRead>,
+    file: &Path,
+    keys: &mut KeyValue,
+    options: StoreOptions,
+    progress: &mut Progress,
+) -> Result<(), Failure> {
+    let mut batch = keys.batch().ok();
     for (at, line) in (1u64..).zip(input.lines()) {
         let line = line.with_context(|| file.display().to_string())?;
         if line.trim().is_empty() {
             continue;
         }
         let wrong = |why: String| Failure::usage(format!("{}:{at}: {why}", file.display()));
-        let parsed: Line = serde_json::from_str(&line).map_err(|error| wrong(error.to_string()))?;
-        let (key, value) = parsed.pair().map_err(wrong)?;
+        let (key, value) = match serde_json::from_str::<Line>(&line) {
+            Ok(parsed) => parsed.pair().map_err(wrong)?,
+            // Our line, its column.
+            Err(error) => {
+                let text = error.to_string();
+                let what = text.split(" at line ").next().unwrap_or(&text);
+                return Err(wrong(format!("column {}: {what}", error.column())));
+            }
+        };
         match &mut batch {
             Some(batch) if value.len() <= BATCH_BYTES / 4 => {
                 let is_full = batch.len() >= BATCH_COUNT || batch.data().len() + value.len() > BATCH_BYTES;
                 if is_full || batch.store(&key, &value, options).is_err() {
-                    store_all(&mut keys, batch, &mut progress)?;
+                    store_all(keys, batch, progress)?;
                     batch.store(&key, &value, options).map_err(host::Error::from)?;
                 }
             }
             _ => {
-                keys.store_if(&key, &value, options)?;
-                progress.add(1, "loading");
+                let is_stored = keys.store_if(&key, &value, options)?;
+                progress.add(is_stored.into(), "loading");
             }
         }
     }
     if let Some(batch) = &mut batch {
-        store_all(&mut keys, batch, &mut progress)?;
+        store_all(keys, batch, progress)?;
     }
-    progress.end();
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 fn store_all(keys: &mut KeyValue, batch: &mut Batch, progress: &mut Progress) -> Result<(), Failure> {
-    let mut failed = None;
+    let (mut failed, mut stored) = (None, 0);
     for outcome in keys.run_batch(batch)? {
-        if !outcome.status.is_success() && !outcome.status.is(Status::KEY_EXISTS) {
+        if outcome.status.is_success() {
+            stored += 1;
+        } else if !outcome.status.is(Status::KEY_EXISTS) {
             failed = failed.or(Some(outcome.status));
         }
     }
-    progress.add(batch.len() as u64, "loading");
+    progress.add(stored, "loading");
     batch.clear();
     match failed {
         None => Ok(()),
@@ -178,7 +226,12 @@ fn store_all(keys: &mut KeyValue, batch: &mut Batch, progress: &mut Progress) ->
 pub(super) fn dump(arguments: &DumpArguments) -> Ended {
     let DumpArguments { place, file } = arguments;
     let mut keys = place.connect()?;
-    let mut output: Box<dyn Write> = if file.as_os_str() == "-" {
+    let is_standard = output::is_standard(file);
+    let written = |error: std::io::Error| match is_standard {
+        true => Failure::output(error),
+        false => anyhow::Error::new(error).context(file.display().to_string()).into(),
+    };
+    let mut output: Box<dyn Write> = if is_standard {
         Box::new(BufWriter::new(std::io::stdout().lock()))
     } else {
         Box::new(BufWriter::new(File::create(file).with_context(|| file.display().to_string())?))
@@ -192,15 +245,15 @@ pub(super) fn dump(arguments: &DumpArguments) -> Ended {
         for some in new.chunks(BATCH_COUNT) {
             for_each_value(&mut keys, some, |key, value| {
                 let line = serde_json::to_string(&Line::new(key.as_bytes(), value)).context("JSON")?;
-                writeln!(output, "{line}").with_context(|| file.display().to_string())?;
+                writeln!(output, "{line}").map_err(written)?;
                 progress.add(1, "dumping");
                 Ok(())
             })?;
         }
         last = new.last().copied();
     }
-    output.flush().with_context(|| file.display().to_string())?;
-    progress.end();
+    output.flush().map_err(written)?;
+    progress.end("dumped");
     Ok(ExitCode::SUCCESS)
 }
 

@@ -5,19 +5,27 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use host::{ElementCode, VectorComparison, VectorFunction};
+use host::{ElementCode, Key, VectorComparison, VectorFunction};
 use serde::Serialize;
 
 use super::pairs::read;
-use super::words::{key, shown};
+use super::words::{self, key, shown};
 use super::{Ended, Place};
 use crate::exit::Failure;
 use crate::output::Output;
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  nvlane kv set ADDR v 0100000002000000 --hex     (key 76 in hexadecimal)
+  nvlane kv vector ADDR v update -e u32 10        adds 10 to every element
+  nvlane kv vector ADDR v update -e u32 --file w  adds the elements of a file
+  nvlane kv vector ADDR v reduce -e u32 -f max
+  nvlane kv vector ADDR v filter -e u32 less 12")]
 pub(super) struct VectorArguments {
     #[command(flatten)]
     place: Place,
+    /// The key of the vector: a value of such numbers, little-endian, one behind the other.
     key: String,
     #[command(subcommand)]
     action: Action,
@@ -52,8 +60,10 @@ enum Action {
     },
     /// Show the elements that are so: less, less-or-equal, equal, not-equal, greater-or-equal, greater.
     Filter {
+        /// How an element has to compare with the operand.
         #[arg(value_parser = comparison)]
         comparison: VectorComparison,
+        /// What elements are compared with.
         #[arg(allow_negative_numbers = true)]
         operand: String,
         #[command(flatten)]
@@ -137,20 +147,43 @@ fn decode(word: u64, element: ElementCode) -> String {
     }
 }
 
+/// What a failed command says of this key.
+fn told<'a>(key: &'a Key, kind: &'a ElementArguments) -> impl Fn(host::Error) -> Failure + 'a {
+    move |error| {
+        let (element, bytes) = (kind.element, kind.element.bytes().unwrap_or(1));
+        let wanted = format!(
+            "a vector of {element} to work on: its length is no multiple of {bytes}, not that of --file, or more than the target's limit"
+        );
+        words::told(error, key, kind.hex, &wanted)
+    }
+}
+
+/// Refuses functions on the bits of floating-point numbers, which no target has.
+fn check_function(function: VectorFunction, element: ElementCode) -> Result<(), Failure> {
+    let is_bitwise = matches!(function, VectorFunction::AND | VectorFunction::OR | VectorFunction::XOR);
+    match element {
+        ElementCode::F32 | ElementCode::F64 if is_bitwise => {
+            Err(Failure::usage(format!("there is no {function} of {element}: write add, min or max")))
+        }
+        _ => Ok(()),
+    }
+}
+
 pub(super) fn vector(arguments: &VectorArguments) -> Ended {
     let VectorArguments { place, key: word, action } = arguments;
     match action {
         Action::Update { operand, file, function, kind } => {
             let key = key(word, kind.hex)?;
+            check_function(*function, kind.element)?;
             let of = (kind.element, *function);
             let bytes = match (operand, file) {
                 (Some(operand), _) => {
                     let operand = encode(operand, kind.element)?;
-                    place.connect()?.vector_scalar(&key, of, operand)?
+                    place.connect()?.vector_scalar(&key, of, operand).map_err(told(&key, kind))?
                 }
                 (None, Some(file)) => {
                     let operands = read(file)?;
-                    place.connect()?.vector_vector(&key, of, &operands)?;
+                    place.connect()?.vector_vector(&key, of, &operands).map_err(told(&key, kind))?;
                     operands.len() as u64
                 }
                 (None, None) => return Err(Failure::usage("no operand: write it, or name a --file")),
@@ -159,9 +192,11 @@ pub(super) fn vector(arguments: &VectorArguments) -> Ended {
             kind.output.print(&Updated { key: shown(&key, kind.hex), elements })?;
         }
         Action::Reduce { initial, function, kind } => {
+            check_function(*function, kind.element)?;
             let key = key(word, kind.hex)?;
             let initial = encode(initial, kind.element)?;
-            let result = place.connect()?.vector_reduce(&key, (kind.element, *function), initial)?;
+            let result = place.connect()?.vector_reduce(&key, (kind.element, *function), initial);
+            let result = result.map_err(told(&key, kind))?;
             let elements = vec![decode(result, kind.element)];
             kind.output.print(&Elements { key: shown(&key, kind.hex), elements })?;
         }
@@ -170,7 +205,8 @@ pub(super) fn vector(arguments: &VectorArguments) -> Ended {
             let operand = encode(operand, kind.element)?;
             let mut namespace = place.connect()?;
             let room = namespace.info().vendor().vector_bytes_max.max(1);
-            let kept = namespace.vector_filter(&key, (kind.element, *comparison), operand, room)?;
+            let kept = namespace.vector_filter(&key, (kind.element, *comparison), operand, room);
+            let kept = kept.map_err(told(&key, kind))?;
             let wide = |element: &[u8]| {
                 let mut word = [0; 8];
                 word[..element.len()].copy_from_slice(element);

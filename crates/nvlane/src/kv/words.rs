@@ -1,8 +1,9 @@
 //! Keys and values as words of a command line: text, or hexadecimal.
 
-use host::Key;
+use host::{Error, Failure as CommandFailure, Key};
+use wire::status::Status;
 
-use crate::exit::Failure;
+use crate::exit::{Failure, Kind};
 
 /// Bytes as hexadecimal digits.
 pub(super) fn to_hex(bytes: &[u8]) -> String {
@@ -34,6 +35,27 @@ pub(super) fn key(word: &str, is_hex: bool) -> Result<Key, Failure> {
     Key::new(&bytes).ok_or_else(|| {
         Failure::usage(format!("{word:?} has {} bytes: keys of NVMe have 1 to 16", bytes.len()))
     })
+}
+
+/// What a failed command says of a key: words for what people meet, and for the rest the library's. `wanted` is what the value
+/// had to be.
+pub(super) fn told(error: Error, key: &Key, is_hex: bool, wanted: &str) -> Failure {
+    let status = match &error {
+        Error::Failed { failure: CommandFailure::Status(status), .. } => *status,
+        _ => return error.into(),
+    };
+    if status.is(Status::KEY_DOES_NOT_EXIST) {
+        absent(key, is_hex)
+    } else if status.is(Status::INVALID_VALUE_SIZE) {
+        Failure::new(Kind::Failed, format!("{} is not {wanted}", shown(key, is_hex)))
+    } else {
+        error.into()
+    }
+}
+
+/// A key that should be there is not.
+pub(super) fn absent(key: &Key, is_hex: bool) -> Failure {
+    Failure::new(Kind::Failed, format!("{} is not there", shown(key, is_hex)))
 }
 
 /// A key for people: text where it is, else hexadecimal.

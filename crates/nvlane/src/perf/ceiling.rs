@@ -1,6 +1,5 @@
 //! `nvlane perf ceiling`: what the kernel's TCP allows on this machine.
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -14,20 +13,20 @@ use load::workload::{Mix, Pace, Pattern, Workload};
 use reactor::CoreList;
 use serde_json::{Value, json};
 
-use super::seconds;
-use crate::Ended;
+use super::{cores, run_time, seconds};
 use crate::exit::Failure;
+use crate::{Ended, output};
 
 /// In-capsule data of a target that says nothing else, bytes: 8 KiB is what most say.
 pub(crate) const IN_CAPSULE_BYTES: u32 = 8192;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Two threads move over loopback connections what a host and a target would, as few calls as possible, both spinning, with no NVMe
+Two threads move over loopback connections what a host and a target would, as few calls as possible, both spinning, with no NVMe \
 at all. Nothing that speaks NVMe over this kernel's TCP with as many lanes can be faster for long.
 
   nvlane perf ceiling -q 1,4,32,128 -w randrw -M 70
-  nvlane perf ceiling -q 1023 -P 1,1024 --sleep         what a lane more costs where none can share a send")]
+  nvlane perf ceiling -q 1023 -P 1,1024 --sleep    what a lane more costs where none can share a send")]
 pub(crate) struct CeilingArguments {
     /// Operations in flight on all connections together, one or several: 1,32,128.
     #[arg(short = 'q', long, value_delimiter = ',', default_value = "1,4,32,128")]
@@ -45,13 +44,13 @@ pub(crate) struct CeilingArguments {
     #[arg(short = 'M', long, value_name = "READ%")]
     read_percent: Option<u8>,
     /// How long to measure each.
-    #[arg(short = 't', long, value_name = "SECONDS", value_parser = seconds, default_value = "3")]
+    #[arg(short = 't', long, value_name = "SECONDS", value_parser = run_time, default_value = "3")]
     time: Duration,
     /// Time under load before anything counts.
     #[arg(short = 'a', long, value_name = "SECONDS", value_parser = seconds, default_value = "0.5")]
     warm_up: Duration,
     /// Two cores: of the host's side and of the target's. [default: anywhere]
-    #[arg(short = 'c', long, value_name = "LIST")]
+    #[arg(short = 'c', long, value_name = "LIST", value_parser = cores)]
     cores: Option<CoreList>,
     /// Writes up to this size bring their data with them; larger ones are asked for it.
     #[arg(long, value_name = "BYTES", default_value_t = IN_CAPSULE_BYTES)]
@@ -87,12 +86,13 @@ pub(crate) fn ceiling(arguments: &CeilingArguments) -> Ended {
     }
     reactor::allow_descriptors();
     let mut rows = Vec::new();
-    let is_table = arguments.json.as_deref().is_none_or(|path| path.as_os_str() != "-");
+    output::check_file(arguments.json.as_deref())?;
+    let is_table = !arguments.json.as_deref().is_some_and(output::is_standard);
     if is_table {
-        println!(
-            "{:>6}{:>6}{:>12}{:>12}{:>12}{:>12}{:>14}{:>14}",
+        output::write(format!(
+            "{:>6}{:>6}{:>12}{:>12}{:>12}{:>12}{:>14}{:>14}\n",
             "lanes", "depth", "IOPS", "MiB/s", "p50 us", "p99 us", "host us/op", "target us/op"
-        );
+        ))?;
     }
     let pairs =
         arguments.lanes.iter().flat_map(|&lanes| arguments.depth.iter().map(move |&depth| (lanes, depth)));
@@ -112,20 +112,16 @@ pub(crate) fn ceiling(arguments: &CeilingArguments) -> Ended {
         };
         let result = measure(&spec).context("the ceiling")?;
         if is_table {
-            println!("{}", row(&spec, &result));
+            output::write(row(&spec, &result) + "\n")?;
         }
         rows.push(value(&spec, &result));
     }
-    if let Some(path) = &arguments.json {
+    let json = || {
         let environment = Environment::collect(None, Duration::from_millis(20));
-        let document = json!({ "environment": environment, "ceiling": rows });
-        let text = serde_json::to_string_pretty(&document).context("JSON")? + "\n";
-        if is_table {
-            std::fs::write(path, text).with_context(|| path.display().to_string())?;
-        } else {
-            std::io::stdout().write_all(text.as_bytes()).context("standard output")?;
-        }
-    }
+        serde_json::to_string_pretty(&json!({ "environment": environment, "ceiling": rows }))
+    };
+    // The table stands there already.
+    output::tell(String::new, json, arguments.json.as_deref())?;
     Ok(ExitCode::SUCCESS)
 }
 

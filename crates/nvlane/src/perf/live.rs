@@ -15,7 +15,7 @@ use crate::signals::EndOnSignal;
 pub(crate) struct Live {
     is_seen: bool,
     stops: Arc<AtomicBool>,
-    _handlers: EndOnSignal,
+    _handlers: Option<EndOnSignal>,
     total_s: Option<u64>,
     /// A line has been begun that the next one replaces.
     is_within_line: bool,
@@ -24,13 +24,21 @@ pub(crate) struct Live {
 impl Live {
     pub(crate) fn new(workload: &Workload) -> anyhow::Result<Self> {
         let stops = Arc::new(AtomicBool::new(false));
-        Ok(Self {
+        let handlers = EndOnSignal::new(&stops)?;
+        let mut live = Self::ended_by(stops, workload);
+        live._handlers = Some(handlers);
+        Ok(live)
+    }
+
+    /// For one load of several, which end together.
+    pub(crate) fn ended_by(stops: Arc<AtomicBool>, workload: &Workload) -> Self {
+        Self {
             is_seen: std::io::stderr().is_terminal(),
-            _handlers: EndOnSignal::new(&stops)?,
+            _handlers: None,
             stops,
             total_s: workload.stop.runtime.map(|runtime| runtime.as_secs()),
             is_within_line: false,
-        })
+        }
     }
 
     fn show(&mut self, line: &str) {

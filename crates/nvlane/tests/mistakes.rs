@@ -1,0 +1,156 @@
+//! What users get wrong, and what goes wrong around them, ends in one line that tells what to do, or in silence if nobody listens.
+
+mod support;
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use support::{Target, nvlane, run};
+
+const USAGE: i32 = 2;
+
+/// How a process ends that should do so soon.
+#[track_caller]
+fn code_soon(process: &mut Child) -> Option<i32> {
+    let since = Instant::now();
+    while since.elapsed() < Duration::from_secs(60) {
+        if let Some(status) = process.try_wait().expect("it can be waited for") {
+            return status.code();
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    process.kill().expect("it ends");
+    panic!("it goes on for ever");
+}
+
+fn signal(process: &Child, name: &str) {
+    let sent = Command::new("kill").args([name, &process.id().to_string()]).status();
+    assert!(sent.expect("kill runs").success());
+}
+
+#[test]
+fn a_core_that_is_not_there_is_named() {
+    let address = "127.0.0.1:1/nqn.2026-01.io.nvlane:x";
+    for command in [
+        &["target", "--listen", "127.0.0.1:0", "--namespace", "ram:1M", "--cores", "1023"][..],
+        &["perf", address, "-c", "1023"],
+        &["perf", "ceiling", "-c", "0,1023"],
+        &["kv", "bench", address, "-c", "1023"],
+        &["study", "ceiling", "-c", "0,1023"],
+    ] {
+        let line = run(command).complaint(USAGE);
+        assert!(line.contains("there is no core 1023 for this process, which runs on"), "{line}");
+    }
+}
+
+#[test]
+fn numbers_and_times_say_what_they_should_be() {
+    for (command, hint) in [
+        (&["perf", "-q", "many"][..], "write a whole number"),
+        (&["perf", "--rate", "fast"], "write a number"),
+        (&["perf", "-t", "0"], "at least 0.001 seconds"),
+        (&["perf", "-t", "1e300"], "not a number of seconds"),
+        (&["kv", "bench", "-t", "0"], "at least 0.001 seconds"),
+        (&["kv", "bench", "-b", "70000"], "0..=65535"),
+        (&["target", "--busy-poll", "x"], "write a whole number"),
+        (&["--log", "inof", "study", "list"], "is no level"),
+    ] {
+        let line = run(command).complaint(USAGE);
+        assert!(line.contains(hint), "{command:?}: {line}");
+    }
+}
+
+#[test]
+fn results_that_could_not_be_written_are_not_measured() {
+    let target = Target::serving(&["ram:1M", "kv:ram:64M"]);
+    let (blocks, keys) = (format!("{}?ns=1", target.address), format!("{}?ns=2", target.address));
+    for command in [
+        &["perf", &blocks, "-t", "600", "--json", "/nowhere/at/all"][..],
+        &["perf", "ceiling", "-t", "600", "--json", "/nowhere/at/all"],
+        &["kv", "bench", &keys, "-t", "600", "--json", "/nowhere/at/all"],
+        &["quickstart", "--json", "/nowhere/at/all"],
+        &["probe", &blocks, "--json", "/nowhere/at/all"],
+        &["study", "ceiling", "--out", "/proc/nowhere"],
+        &["target", "--listen", "127.0.0.1:0", "--namespace", "ram:1M", "--state", "/nowhere/at/all"],
+    ] {
+        let line = run(command).complaint(USAGE);
+        assert!(line.contains("/nowhere/at/all") || line.contains("/proc/nowhere"), "{line}");
+    }
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_ends_the_command_without_a_word() {
+    let target = Target::serving(&["kv:ram:64M"]);
+    let stored = run(["kv", "bench", &target.address, "-k", "20000", "-t", "0.01", "-a", "0"]);
+    assert_eq!(stored.code, 0, "{}", stored.stderr);
+    for command in [
+        &["probe", "--list"][..],
+        &["perf", "ceiling", "-q", "1,1,1,1", "-t", "0.01", "-a", "0"],
+        &["kv", "dump", &target.address],
+        &["kv", "list", &target.address],
+        &["completions", "bash"],
+        &["study", "list"],
+    ] {
+        let mut process =
+            nvlane().args(command).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
+        drop(process.stdout.take());
+        let code = code_soon(&mut process);
+        let mut said = String::new();
+        process.stderr.take().expect("piped").read_to_string(&mut said).expect("text");
+        assert_eq!((code, said.as_str()), (Some(0), ""), "{command:?}");
+    }
+}
+
+#[test]
+fn a_namespace_of_the_other_kind_is_not_what_was_asked_for() {
+    let target = Target::serving(&["ram:1M", "kv:ram:16M"]);
+    let (blocks, keys) = (format!("{}?ns=1", target.address), format!("{}?ns=2", target.address));
+    for command in [&["kv", "list", &blocks][..], &["kv", "bench", &blocks], &["perf", &keys]] {
+        let line = run(command).complaint(4);
+        assert!(line.contains("`nvlane identify` tells what it is"), "{line}");
+    }
+}
+
+#[test]
+fn a_probe_that_finds_nobody_says_so_with_its_code() {
+    let line = run(["probe", "127.0.0.1:1/nqn.2026-01.io.nvlane:x"]).complaint(4);
+    assert!(line.contains("before any row"), "{line}");
+}
+
+#[test]
+fn a_target_that_is_told_to_end_ends_its_command_first() {
+    let mut target = nvlane()
+        .args(["target", "--listen", "127.0.0.1:0", "--namespace", "ram:1M"])
+        .args([
+            "--run",
+            "sh",
+            "-c",
+            "trap 'echo told; exit 7' TERM; echo ready; while :; do sleep 0.05; done",
+        ])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    let mut lines =
+        BufReader::new(target.stdout.take().expect("piped")).lines().map(|line| line.expect("text"));
+    assert_eq!(lines.next().as_deref(), Some("ready"));
+    signal(&target, "-TERM");
+    assert_eq!((lines.next().as_deref(), code_soon(&mut target)), (Some("told"), Some(7)));
+}
+
+#[test]
+fn a_quickstart_that_is_interrupted_ends_and_leaves_nothing() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut quickstart = nvlane()
+        .args(["quickstart", "--directory"])
+        .arg(directory.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it runs");
+    let mut lines = BufReader::new(quickstart.stdout.take().expect("piped")).lines();
+    assert!(lines.next().expect("a line").expect("text").starts_with("target at"));
+    assert_eq!(directory.path().read_dir().expect("a directory").count(), 0, "it has no name any more");
+    signal(&quickstart, "-TERM");
+    assert_eq!(code_soon(&mut quickstart), Some(1));
+}
