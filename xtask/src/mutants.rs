@@ -5,7 +5,7 @@ use anyhow::{Result, ensure};
 use crate::command::{cargo, target_dir};
 use crate::deps;
 
-/// The crates, and those of their tests that judge a mutant beside the ones in its files. Each takes a build for each mutant, so what sweeps over
+/// The crates, and those of their tests that judge what the ones in its files have left alive. Each takes a build for each mutant, so what sweeps over
 /// everything and takes longest (`sweep`, `sequences`, `pair`, `models`, `streams`) is left out, as are `allocation` and `scattered`.
 const CRATES: [(&str, &[&str]); 2] =
     [("wire", &[]), ("proto", &["transitions", "golden", "host_controller", "host_commands", "hostile"])];
@@ -68,13 +68,24 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         let directory = format!("crates/{name}/");
         let files: Vec<_> = options.file.iter().filter(|file| file.contains(&directory)).collect();
         if options.file.is_empty() || !files.is_empty() {
-            mutate(name, tests, &files, options)?;
+            mutate(name, &Judge::Files, &files, options)?;
+            if !tests.is_empty() {
+                mutate(name, &Judge::Others(tests), &files, options)?;
+            }
         }
     }
     Ok(())
 }
 
-fn mutate(name: &str, tests: &[&str], files: &[&String], options: &Options) -> Result<()> {
+/// Which tests judge mutants.
+enum Judge<'a> {
+    /// Those in the crate's files: one program to build.
+    Files,
+    /// These, of what lives after that.
+    Others(&'a [&'a str]),
+}
+
+fn mutate(name: &str, judge: &Judge<'_>, files: &[&String], options: &Options) -> Result<()> {
     let mut command =
         cargo(&["mutants", "--package", &format!("nvlane-{name}"), "--no-shuffle", "--colors", "never"]);
     let directory = target_dir().join("mutants").join(name);
@@ -89,8 +100,14 @@ fn mutate(name: &str, tests: &[&str], files: &[&String], options: &Options) -> R
     for (pattern, _reason) in EQUIVALENT {
         command.args(["--exclude-re", pattern]);
     }
-    command.arg("--cargo-arg=--lib");
-    command.args(tests.iter().map(|test| format!("--cargo-arg=--test={test}")));
+    match judge {
+        Judge::Files => {
+            command.arg("--cargo-arg=--lib");
+        }
+        Judge::Others(tests) => {
+            command.arg("--iterate").args(tests.iter().map(|test| format!("--cargo-arg=--test={test}")));
+        }
+    }
     // A mutant is built oftener than it runs.
     command.env("CARGO_PROFILE_DEV_OPT_LEVEL", "0").env("CARGO_PROFILE_DEV_DEBUG", "none");
     command.args(["--cargo-arg", RUNNER]);
