@@ -330,11 +330,11 @@ mod tests {
                     }
                 } else {
                     let (buffer, tag) = held.swap_remove(length % held.len());
-                    prop_assert!(buffer.iter().all(|&byte| byte == tag));
+                    prop_assert!(*buffer == *vec![tag; buffer.len()]);
                 }
             }
             for (buffer, tag) in &held {
-                prop_assert!(buffer.iter().all(|byte| byte == tag));
+                prop_assert!(**buffer == *vec![*tag; buffer.len()]);
             }
             drop(held);
             prop_assert_eq!(pool.free_bytes(), pool.capacity_bytes());

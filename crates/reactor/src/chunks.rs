@@ -17,8 +17,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::mapping::Mapping;
 
-/// Bytes of a chunk.
-pub const CHUNK_BYTES: usize = 1 << 20;
+/// Bytes of a chunk; few where each of them is interpreted.
+pub const CHUNK_BYTES: usize = if cfg!(miri) { 16 << 10 } else { 1 << 20 };
 
 /// Chunks of one owner, who decides how many of them there are.
 pub struct Chunks {
@@ -211,5 +211,30 @@ mod tests {
         let chunk = chunks.take().unwrap();
         drop(chunks);
         assert_eq!(chunk[5], 9);
+    }
+
+    #[test]
+    fn chunks_go_to_and_fro_between_threads_with_what_they_hold() {
+        let mut chunks = Chunks::new(2).unwrap();
+        assert!(chunks.open() && chunks.open());
+        let (filled, received) = std::sync::mpsc::channel::<Chunk>();
+        let reader = std::thread::spawn(move || {
+            let seen: Vec<u8> =
+                received.iter().map(|chunk| chunk[0].wrapping_add(chunk[CHUNK_BYTES - 1])).collect();
+            seen
+        });
+        for number in 0..20u8 {
+            let mut chunk = loop {
+                // It is dropped over there.
+                if let Some(chunk) = chunks.take() {
+                    break chunk;
+                }
+                std::thread::yield_now();
+            };
+            chunk.fill(number);
+            filled.send(chunk).unwrap();
+        }
+        drop(filled);
+        assert_eq!(reader.join().unwrap(), (0..20).map(|number| number * 2).collect::<Vec<u8>>());
     }
 }

@@ -29,19 +29,19 @@ use crate::segment::Segment;
 pub const STRIPE_BYTES: usize = 64 * 1024;
 
 /// Locks: stripes share them by address. Enough that two reactors seldom meet.
-const LOCK_COUNT: usize = 1024;
+const LOCK_COUNT: usize = if cfg!(miri) { 16 } else { 1024 };
 
 /// A page, the grain in which memory comes and goes.
 const PAGE_BYTES: usize = 4096;
 
 /// A huge page, the grain of a memory that asked for them: giving back less would break one up.
-const HUGE_PAGE_BYTES: usize = 2 << 20;
+const HUGE_PAGE_BYTES: usize = if cfg!(miri) { 32 << 10 } else { 2 << 20 };
 
 /// Address space is reserved for this many times the first length, and for no less than [`RESERVED_BYTES_MIN`].
 const RESERVED_FACTOR: usize = 16;
 
-/// See [`RESERVED_FACTOR`]. Address space alone costs nothing.
-const RESERVED_BYTES_MIN: usize = 1 << 40;
+/// See [`RESERVED_FACTOR`]. Address space alone costs nothing, but for Miri, to which it is memory.
+const RESERVED_BYTES_MIN: usize = if cfg!(miri) { 4 << 20 } else { 1 << 40 };
 
 /// The memory of one namespace, which reactors attach to.
 pub struct Memory {
@@ -591,17 +591,20 @@ mod tests {
     use proptest::prelude::*;
     use std::sync::atomic::AtomicBool;
 
+    /// Bytes at first, and how long a step of the model is at most.
+    const BYTES: usize = if cfg!(miri) { 12_000 } else { 300_000 };
+
     proptest! {
         /// A memory behaves like a vector of bytes, also when it grows and shrinks.
         #[test]
         fn a_memory_is_a_vector_of_bytes(
             is_shared: bool,
             is_huge: bool,
-            steps in proptest::collection::vec((0u8..6, 0usize..300_000, 0usize..150_000, any::<u8>()), 1..30),
+            steps in proptest::collection::vec((0u8..6, 0..BYTES, 0..BYTES / 2, any::<u8>()), 1..30),
         ) {
-            let memory = Memory::new(300_000, is_shared, is_huge).unwrap();
+            let memory = Memory::new(BYTES, is_shared, is_huge).unwrap();
             let access = memory.attach().unwrap();
-            let mut model = vec![0u8; 300_000];
+            let mut model = vec![0u8; BYTES];
             for (kind, offset, length, value) in steps {
                 if kind == 5 {
                     // Over several huge pages, to and fro.
@@ -651,6 +654,11 @@ mod tests {
         }
     }
 
+    /// So many, or a hundredth of them, which Miri takes as long for.
+    fn rounds(count: usize) -> usize {
+        if cfg!(miri) { count.div_ceil(100).max(3) } else { count }
+    }
+
     #[test]
     fn a_block_is_never_seen_half_written() {
         let memory = Memory::new(STRIPE_BYTES, true, false).unwrap();
@@ -668,9 +676,9 @@ mod tests {
         });
         let access = memory.attach().unwrap();
         let mut block = [0; 4096];
-        for _ in 0..2000 {
+        for _ in 0..rounds(2000) {
             access.copy_out(4096, &mut block).unwrap();
-            assert!(block.iter().all(|&byte| byte == block[0]), "a torn block");
+            assert!(block == [block[0]; 4096], "a torn block");
         }
         stop.store(true, Ordering::Relaxed);
         thread.join().unwrap();
@@ -707,7 +715,7 @@ mod tests {
     fn nobody_writes_behind_the_end_of_a_memory_that_shrank() {
         let memory = Memory::new(LONG, true, false).unwrap();
         while_someone_writes(&memory, || {
-            for round in 0..200 {
+            for round in 0..rounds(200) {
                 memory.resize(SHORT).unwrap();
                 for at in (SHORT.next_multiple_of(PAGE_BYTES)..LONG).step_by(PAGE_BYTES) {
                     // SAFETY: reserved and open; if it is written to all the same, this test fails.
@@ -724,7 +732,7 @@ mod tests {
     fn what_the_user_of_an_exclusive_memory_left_behind_never_comes_back() {
         let memory = Memory::new(LONG, false, false).unwrap();
         while_someone_writes(&memory, || {
-            for _ in 0..2000 {
+            for _ in 0..rounds(2000) {
                 memory.resize(SHORT).unwrap();
                 memory.resize(LONG).unwrap();
             }
@@ -745,7 +753,7 @@ mod tests {
                 let memory = Arc::clone(&memory);
                 std::thread::spawn(move || {
                     let access = memory.attach().unwrap();
-                    for round in 0..20 {
+                    for round in 0..rounds(20) {
                         let start = index * 5000 + round * STRIPE_BYTES;
                         access.copy_in(start, &[1; 100_000]).unwrap();
                         access.zero(start, LENGTH - start - round * 4096, true).unwrap();

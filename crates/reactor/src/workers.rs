@@ -161,8 +161,11 @@ fn perform(job: &Job) -> io::Result<usize> {
             Work::Write { start, length, offset, durable } => {
                 // SAFETY: see `Send for Job`.
                 let from = unsafe { std::slice::from_raw_parts(start, length) };
-                let flags = if durable { ReadWriteFlags::DSYNC } else { ReadWriteFlags::empty() };
-                rustix::io::pwritev2(fd, &[io::IoSlice::new(from)], offset, flags)
+                if durable {
+                    rustix::io::pwritev2(fd, &[io::IoSlice::new(from)], offset, ReadWriteFlags::DSYNC)
+                } else {
+                    rustix::io::pwrite(fd, from, offset)
+                }
             }
             Work::Sync => rustix::fs::fdatasync(fd).map(|()| 0),
             Work::Allocate { offset, length, change } => {
@@ -178,5 +181,90 @@ fn perform(job: &Job) -> io::Result<usize> {
 impl AsFd for Workers {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.done.bell.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buffers::Pool;
+    use crate::operation::File;
+
+    /// Carries them out, and what is left of those that stop short.
+    fn run_all(workers: &Workers, operations: &mut [Operation]) {
+        for (slot, operation) in (0..).zip(&mut *operations) {
+            workers.start(slot, operation);
+        }
+        let (mut running, mut done) = (operations.len(), Vec::new());
+        while running > 0 {
+            workers.take_done(&mut done);
+            for (slot, result) in done.drain(..) {
+                let count = result.unwrap();
+                let operation = &mut operations[slot as usize];
+                let is_whole = match operation {
+                    Operation::Read { offset, buffer, skip, .. }
+                    | Operation::Write { offset, buffer, skip, .. } => {
+                        (*offset, *skip) = (*offset + count as u64, *skip + count);
+                        *skip == buffer.len()
+                    }
+                    _ => true,
+                };
+                if is_whole {
+                    running -= 1;
+                } else {
+                    workers.start(slot, operation);
+                }
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn buffers_are_written_and_read_while_their_owner_keeps_them() {
+        const BYTES: usize = 512;
+        let workers = Workers::new().unwrap();
+        let pool = Pool::new(1).unwrap();
+        let file = File::new(tempfile::tempfile().unwrap().into());
+        let write = |number: u8| {
+            let mut buffer = pool.take(BYTES).unwrap();
+            buffer.fill(number);
+            let offset = u64::from(number) * BYTES as u64;
+            Operation::Write { file: file.clone(), offset, buffer, skip: 2, durable: false }
+        };
+        let mut writes: Vec<_> = (0..8).map(write).collect();
+        run_all(&workers, &mut writes);
+        drop(writes);
+        run_all(&workers, &mut [Operation::Sync { file: file.clone() }]);
+        let read = |number: u64| {
+            let buffer = pool.take(BYTES).unwrap();
+            Operation::Read { file: file.clone(), offset: number * BYTES as u64, buffer, skip: 2 }
+        };
+        let mut reads: Vec<_> = (0..8).map(read).collect();
+        run_all(&workers, &mut reads);
+        for (number, read) in (0..8).zip(reads) {
+            let buffer = read.complete(0, Ok(0)).buffer.unwrap();
+            assert_eq!(buffer[2..], [number; BYTES - 2]);
+        }
+    }
+
+    #[test]
+    fn whoever_lets_go_of_them_waits_for_what_they_do() {
+        let pool = Pool::new(1).unwrap();
+        let file = File::new(tempfile::tempfile().unwrap().into());
+        let workers = Workers::new().unwrap();
+        let mut operations: Vec<_> = (0..8)
+            .map(|_| Operation::Read {
+                file: file.clone(),
+                offset: 0,
+                buffer: pool.take(4096).unwrap(),
+                skip: 0,
+            })
+            .collect();
+        for (slot, operation) in (0..).zip(&mut operations) {
+            workers.start(slot, operation);
+        }
+        drop(workers);
+        drop(operations);
+        assert_eq!(pool.free_bytes(), pool.capacity_bytes());
     }
 }

@@ -56,6 +56,12 @@ const ORIGIN_ZERO_COPY: u8 = 5;
 /// A control message of an error, with room for an address that nobody wants.
 const CONTROL_BYTES: usize = 128;
 
+/// The least length of a control message with a `sock_extended_err`.
+#[allow(clippy::cast_possible_truncation, reason = "a few bytes")]
+// SAFETY: a calculation.
+const ERROR_MESSAGE_BYTES: usize =
+    unsafe { libc::CMSG_LEN(size_of::<libc::sock_extended_err>() as libc::c_uint) } as usize;
+
 #[repr(align(8))]
 struct Control([u8; CONTROL_BYTES]);
 
@@ -136,7 +142,7 @@ fn notice_of(message: &libc::msghdr) -> Option<Notice> {
             (header.cmsg_level, header.cmsg_type),
             (libc::SOL_IP, libc::IP_RECVERR) | (libc::SOL_IPV6, libc::IPV6_RECVERR)
         );
-        if is_error && header.cmsg_len as usize >= size_of::<libc::sock_extended_err>() {
+        if is_error && header.cmsg_len as usize >= ERROR_MESSAGE_BYTES {
             // SAFETY: such a message begins with this structure; it may lie unaligned.
             let error =
                 unsafe { std::ptr::read_unaligned(libc::CMSG_DATA(next).cast::<libc::sock_extended_err>()) };
@@ -358,6 +364,59 @@ mod tests {
         assert!(stays("192.0.2.1:1", "192.0.2.1:2") && stays("[::ffff:127.0.0.1]:1", "[::ffff:127.0.0.1]:2"));
         assert!(!stays("192.0.2.1:1", "192.0.2.2:2"));
         assert!(!stays_on_this_machine(None, None));
+    }
+
+    /// Puts a control message into `control`, as the kernel does.
+    fn message(control: &mut Control, level: i32, kind: i32, error: libc::sock_extended_err) -> libc::msghdr {
+        let length = u32::try_from(size_of_val(&error)).unwrap();
+        // SAFETY: all zeroes is a valid `msghdr`.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_control = control.0.as_mut_ptr().cast();
+        // SAFETY: a calculation.
+        message.msg_controllen = unsafe { libc::CMSG_SPACE(length) } as _;
+        // SAFETY: the control buffer is aligned as headers are, has room for one with this error, and nobody else refers to it.
+        unsafe {
+            let header = libc::CMSG_FIRSTHDR(&raw const message);
+            (*header).cmsg_level = level;
+            (*header).cmsg_type = kind;
+            (*header).cmsg_len = libc::CMSG_LEN(length) as _;
+            libc::CMSG_DATA(header).cast::<libc::sock_extended_err>().write_unaligned(error);
+        }
+        message
+    }
+
+    #[test]
+    fn of_control_messages_only_notices_are_taken_for_such() {
+        let notice = libc::sock_extended_err {
+            ee_errno: 0,
+            ee_origin: ORIGIN_ZERO_COPY,
+            ee_type: 0,
+            ee_code: CODE_COPIED,
+            ee_pad: 0,
+            ee_info: 3,
+            ee_data: 5,
+        };
+        let told = |level, kind, error| {
+            let mut control = Control([0; CONTROL_BYTES]);
+            notice_of(&message(&mut control, level, kind, error))
+        };
+        let expected = Notice { first: 3, last: 5, is_copied: true };
+        assert_eq!(told(libc::SOL_IP, libc::IP_RECVERR, notice), Some(expected));
+        assert_eq!(told(libc::SOL_IPV6, libc::IPV6_RECVERR, notice), Some(expected));
+        let whole = libc::sock_extended_err { ee_code: 0, ..notice };
+        assert!(!told(libc::SOL_IP, libc::IP_RECVERR, whole).unwrap().is_copied);
+        assert_eq!(told(libc::SOL_SOCKET, libc::IP_RECVERR, notice), None);
+        let unreachable = libc::sock_extended_err { ee_errno: 113, ee_origin: 2, ..notice };
+        assert_eq!(told(libc::SOL_IP, libc::IP_RECVERR, unreachable), None);
+        // One that is cut short, and none at all.
+        let mut control = Control([0; CONTROL_BYTES]);
+        let mut cut = message(&mut control, libc::SOL_IP, libc::IP_RECVERR, notice);
+        cut.msg_controllen = 20;
+        // SAFETY: as above; the header is within what is left.
+        unsafe { (*libc::CMSG_FIRSTHDR(&raw const cut)).cmsg_len = 20 };
+        assert_eq!(notice_of(&cut), None);
+        cut.msg_controllen = 0;
+        assert_eq!(notice_of(&cut), None);
     }
 
     #[test]
