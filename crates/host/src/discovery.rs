@@ -31,12 +31,14 @@ use wire::id::Nsid;
 use wire::identify::capabilities::Lpa;
 use wire::log::{GetLogPage, Lid};
 use wire::nqn::Nqn;
+use wire::status::Status;
 use zerocopy::FromBytes;
 
 use crate::address::{Address, AddressError};
 use crate::association::{Association, Event};
 use crate::error::Error;
 use crate::options::Options;
+use crate::submit::Failure;
 
 /// Entries read of one service, whatever it counts. hostile H16
 pub const ENTRY_COUNT_MAX: u64 = 1024;
@@ -192,6 +194,22 @@ impl LogReader {
         Ok(())
     }
 
+    /// The part that was asked for was refused. A log that has become shorter since its header was read, by a controller that knows nothing of
+    /// that read, ends before it: says whether that may be, and the log is read anew.
+    #[must_use]
+    pub fn on_refused(&mut self, status: Status) -> bool {
+        let is_behind_first = self.state == ReaderState::Entries && self.can_offset;
+        if !is_behind_first || !status.is(Status::INVALID_FIELD) {
+            return false;
+        }
+        self.attempt_count = self.attempt_count.saturating_add(1);
+        if self.attempt_count >= ATTEMPT_COUNT_MAX {
+            return false;
+        }
+        self.state = ReaderState::Header;
+        true
+    }
+
     /// What was read.
     #[must_use]
     pub fn into_discovered(self) -> Discovered {
@@ -267,7 +285,12 @@ fn read_log(association: &Association) -> Result<Discovered, Error> {
     let can_offset = association.controller().identify.lpa.contains(Lpa::EXTENDED_DATA);
     let mut reader = LogReader::new(can_offset);
     while let Some(part) = reader.next_part() {
-        let part = association.log_part(part, Nsid::NONE)?;
+        let part = match association.log_part(part, Nsid::NONE) {
+            Err(Error::Failed { failure: Failure::Status(status), .. }) if reader.on_refused(status) => {
+                continue;
+            }
+            part => part?,
+        };
         reader.on_part(&part).map_err(|error| Error::Answer { command: COMMAND, why: why(error) })?;
     }
     Ok(reader.into_discovered())
@@ -393,6 +416,32 @@ mod tests {
         assert_eq!((found.generation, found.entries.len()), (2, 5));
         let error = read(|part| log(u64::from(part), 3, 3), true).unwrap_err();
         assert_eq!(error, LogError::Changing);
+    }
+
+    #[test]
+    fn a_log_that_has_become_shorter_than_it_was_is_read_anew() {
+        let refused = Status::INVALID_FIELD.with_dnr();
+        let mut reader = LogReader::new(true);
+        assert!(!reader.on_refused(refused), "the header");
+        reader.on_part(&log(1, 0, 20)[..1024]).unwrap();
+        let part = reader.next_part().unwrap();
+        reader.on_part(part.part_of(&log(1, 20, 20))).unwrap();
+        assert_eq!(reader.next_part().unwrap().offset, 16 * 1024);
+        assert!(!reader.on_refused(Status::INTERNAL_ERROR) && reader.on_refused(refused));
+        while let Some(part) = reader.next_part() {
+            reader.on_part(part.part_of(&log(2, 3, 3))).unwrap();
+        }
+        let found = reader.into_discovered();
+        assert_eq!((found.generation, found.entries.len()), (2, 3));
+        let mut reader = LogReader::new(true);
+        let mut count = 0;
+        while {
+            reader.on_part(&log(1, 0, 20)[..1024]).unwrap();
+            reader.on_refused(refused)
+        } {
+            count += 1;
+        }
+        assert_eq!(count, ATTEMPT_COUNT_MAX - 1, "not for ever");
     }
 
     /// hostile H16

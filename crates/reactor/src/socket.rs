@@ -199,6 +199,15 @@ impl From<Socket> for OwnedFd {
 }
 
 impl Listener {
+    /// One of a simulated network: nobody ever arrives at its descriptor.
+    ///
+    /// # Errors
+    /// If the system has no descriptor left.
+    pub fn simulated(address: SocketAddr) -> io::Result<Self> {
+        use rustix::event::{EventfdFlags, eventfd};
+        Ok(Self { fd: eventfd(0, EventfdFlags::CLOEXEC)?, address, is_own: false })
+    }
+
     /// Connections that wait for `accept`, enough for many hosts that return at once after a restart (wire §28.28).
     const BACKLOG: i32 = 4096;
 

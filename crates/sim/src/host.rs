@@ -18,6 +18,7 @@ use wire::status::Status;
 use crate::network::{Got, Phase, Took};
 use crate::reactor_io::MESSAGE_NS_MAX;
 use crate::scenario::{MS, SECOND, Scenario};
+use crate::scout::Scout;
 use crate::shared::{Actor, Shared, Side};
 
 /// The subsystem's name.
@@ -88,6 +89,8 @@ pub(crate) struct Host {
     /// When its keeper connected last.
     dialled_ns: u64,
     staging: Vec<u8>,
+    /// It is one of the discovery service: it has no lanes, and reads the log.
+    pub(crate) scout: Option<Scout>,
 }
 
 /// One lane of it.
@@ -104,13 +107,14 @@ pub(crate) fn name(index: usize) -> Nqn {
     format!("nqn.2026-01.io.nvlane:host-{index}").parse().expect("a name")
 }
 
-fn settings(scenario: &Scenario, index: usize) -> KeeperSettings {
+fn settings(scenario: &Scenario, index: usize, is_discovery: bool) -> KeeperSettings {
+    let subsystem = if is_discovery { Nqn::discovery() } else { SUBSYSTEM.parse().expect("a name") };
     KeeperSettings {
         controller: ControllerSettings {
             host: name(index),
             hostid: HostId::from_bytes([index as u8 + 1; 16]),
-            subsystem: SUBSYSTEM.parse().expect("a name"),
-            is_discovery: false,
+            subsystem,
+            is_discovery,
             keep_alive_ms: scenario.keep_alive_ms,
             queue_pairs: scenario.lanes_per_host,
             is_flow_control_disabled: !scenario.has_flow_control,
@@ -152,7 +156,7 @@ impl Host {
         Self {
             index,
             actor,
-            keeper: Keeper::new(settings(scenario, index), 0),
+            keeper: Keeper::new(settings(scenario, index, false), 0),
             link: Link::None,
             inbox: VecDeque::new(),
             lanes: (1..=scenario.lanes_per_host).map(lane).collect(),
@@ -166,7 +170,15 @@ impl Host {
             is_shut_out: false,
             dialled_ns: 0,
             staging: vec![0; STAGING_BYTES],
+            scout: None,
         }
+    }
+
+    /// One of the discovery service.
+    pub(crate) fn scout(scenario: &Scenario, index: usize, actor: Actor) -> Self {
+        let scenario = Scenario { lanes_per_host: 0, ..scenario.clone() };
+        let keeper = Keeper::new(settings(&scenario, index, true), 0);
+        Self { keeper, scout: Some(Scout::default()), ..Self::new(&scenario, index, actor) }
     }
 
     /// Whether it was shut out and all of it has ended: whoever uses it begins anew.
@@ -198,7 +210,7 @@ impl Host {
     pub(crate) fn run_keeper(&mut self, shared: &mut Shared) {
         let now_ns = shared.now_ns;
         if self.again_ns.take_if(|at_ns| *at_ns <= now_ns).is_some() && !self.is_closing {
-            self.keeper = Keeper::new(settings(&shared.scenario, self.index), now_ns);
+            self.keeper = Keeper::new(settings(&shared.scenario, self.index, self.scout.is_some()), now_ns);
         }
         while self.inbox.front().is_some_and(|(at_ns, _)| *at_ns <= now_ns) {
             match self.inbox.pop_front() {
@@ -212,6 +224,11 @@ impl Host {
             }
         }
         loop {
+            if !self.is_closing
+                && let Some(job) = self.scout.as_mut().and_then(|scout| scout.next_job(now_ns))
+            {
+                self.keeper.submit(job);
+            }
             self.dial_keeper(shared);
             if let Err(cause) = self.exchange_keeper(shared) {
                 self.lose_keeper(shared, cause);
@@ -220,8 +237,9 @@ impl Host {
                 break;
             }
         }
-        let deadlines =
-            [self.keeper.next_deadline(), self.inbox.front().map(|(at_ns, _)| *at_ns), self.again_ns];
+        let reading_ns = self.scout.as_ref().filter(|_| !self.is_closing).and_then(Scout::next_deadline);
+        let inbox_ns = self.inbox.front().map(|(at_ns, _)| *at_ns);
+        let deadlines = [self.keeper.next_deadline(), inbox_ns, self.again_ns, reading_ns];
         if let Some(at_ns) = deadlines.into_iter().flatten().min() {
             shared.wake_at(self.actor, at_ns.max(now_ns + 1));
         }
@@ -293,7 +311,11 @@ impl Host {
                     self.link = Link::Dialling(shared.dial(self.actor));
                 }
                 KeeperAction::Close { at_once } => hang_up(shared, &mut self.link, at_once),
-                KeeperAction::Answer { .. } => {}
+                KeeperAction::Answer { id, answer } => {
+                    if let Some(scout) = &mut self.scout {
+                        scout.on_answer(shared, id, answer);
+                    }
+                }
                 KeeperAction::Tell(news) => self.on_news(shared, news),
             }
         }
@@ -307,10 +329,14 @@ impl Host {
                 shared.say(|| format!("host {index}: association {} is up", attachment.generation));
                 if shared.barred_since_ns.is_some_and(|since_ns| since_ns + MESSAGE_NS_MAX < self.dialled_ns)
                     && index == BARRED
+                    && self.scout.is_none()
                 {
                     shared.find(format!("host {index} was let in, and is not allowed"));
                 }
                 self.up_count += 1;
+                if let Some(scout) = &mut self.scout {
+                    scout.on_up(shared, &controller);
+                }
                 self.limits = Some(controller.limits);
                 self.know(&namespaces, controller.limits);
                 for lane in &mut self.lanes {
@@ -369,7 +395,13 @@ impl Host {
                     shared.find(format!("host {index}: a connection took too long, though nothing was slow"));
                 }
             }
-            News::Discovery | News::Event(_) => {}
+            News::Discovery => {
+                shared.say(|| format!("host {index}: the discovery log has changed"));
+                if let Some(scout) = &mut self.scout {
+                    scout.on_changed();
+                }
+            }
+            News::Event(_) => {}
         }
     }
 

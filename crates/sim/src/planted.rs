@@ -50,4 +50,10 @@ pub enum Planted {
     LostBuffer,
     /// A namespace that shrinks and grows again has its old data.
     ResizeKeepsData,
+    /// A host is not told that its discovery log has changed, now and then.
+    LostDiscoveryEvent,
+    /// Parts of a discovery log are taken together whatever its generation was in the end.
+    TornDiscoveryLog,
+    /// A host that has connected to the discovery service again does not read the log again.
+    DiscoveryNotReadAgain,
 }

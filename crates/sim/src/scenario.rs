@@ -40,6 +40,8 @@ pub(crate) enum Fault {
     Rename,
     /// The second host may not connect for a while.
     Bar { away_ns: u64 },
+    /// What the target offers changes: in one order, so many steps of it.
+    Offer { step_count: u8 },
 }
 
 /// How often each command is drawn.
@@ -151,6 +153,8 @@ pub(crate) struct Scenario {
     pub(crate) ends_with_power_cut: bool,
     /// Which answers the target sends without a copy.
     pub(crate) zero_copy: ZeroCopy,
+    /// Hosts that keep a connection to the discovery service, and read its log.
+    pub(crate) scout_count: usize,
 }
 
 impl Scenario {
@@ -262,6 +266,7 @@ impl Scenario {
             cuts_at_answers: false,
             ends_with_power_cut: !is_memory && r.one_in(2),
             zero_copy: ZeroCopy::Off,
+            scout_count: 0,
         };
         scenario.draw_faults(r);
         if r.one_in(3) {
@@ -269,7 +274,26 @@ impl Scenario {
         }
         scenario.draw_more();
         scenario.draw_rest();
+        scenario.draw_discovery();
         scenario
+    }
+
+    /// Hosts that use the discovery service, and changes of what it tells them. Again, the others stay what they were.
+    fn draw_discovery(&mut self) {
+        let mut random = Random::new(self.seed, 7);
+        let r = &mut random;
+        if !r.one_in(3) {
+            return;
+        }
+        self.scout_count = r.between(1, 3) as usize;
+        let change_count = if r.one_in(4) { 0 } else { r.scaled(1, 40) };
+        // Those who change much at a time change it before it is read.
+        let rush = r.one_in(3).then(|| r.below(self.command_count));
+        for _ in 0..change_count {
+            let at = rush.unwrap_or_else(|| r.below(self.command_count));
+            self.faults.push((at, Fault::Offer { step_count: r.scaled(1, 8) as u8 }));
+        }
+        self.faults.sort_by_key(|(at, _)| *at);
     }
 
     /// Copies and a second namespace. They have draws of their own, so that the others stay what they were.

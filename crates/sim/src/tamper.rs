@@ -6,6 +6,9 @@ use crate::random::Random;
 const CAPSULE_RESP: u8 = 0x05;
 const R2T: u8 = 0x09;
 
+/// The result of an Asynchronous Event Request that tells of a change of the discovery log: a notice of it, and the page. wire §13
+const DISCOVERY_CHANGED: [u8; 4] = [0x02, 0xf0, 0x70, 0x00];
+
 /// What goes through, cut into PDUs.
 #[derive(Debug, Default)]
 pub(crate) struct Tamper {
@@ -18,7 +21,12 @@ pub(crate) struct Tamper {
 impl Tamper {
     /// Lets bytes of a target through, changed as the bug wants it. Digests must be off.
     pub(crate) fn pass(&mut self, bug: Option<Planted>, bytes: Vec<u8>, random: &mut Random) -> Vec<u8> {
-        let bugs = [Planted::WrongR2tOffset, Planted::SwappedCompletions, Planted::AbortAfterCompletion];
+        let bugs = [
+            Planted::WrongR2tOffset,
+            Planted::SwappedCompletions,
+            Planted::AbortAfterCompletion,
+            Planted::LostDiscoveryEvent,
+        ];
         let Some(bug) = bug.filter(|bug| bugs.contains(bug)) else { return bytes };
         self.pending.extend(bytes);
         let mut out = Vec::new();
@@ -40,6 +48,11 @@ impl Tamper {
                     if is_plain {
                         pdu[22] = 7 << 1;
                     }
+                }
+                (Planted::LostDiscoveryEvent, CAPSULE_RESP)
+                    if pdu.get(8..12) == Some(&DISCOVERY_CHANGED) && random.one_in(2) =>
+                {
+                    continue;
                 }
                 (Planted::SwappedCompletions, CAPSULE_RESP) => {
                     if let Some(mut held) = self.held.take() {

@@ -13,15 +13,18 @@ use target::control::ControlSettings;
 use target::limits::Limits;
 use target::message::Message;
 use target::operator::{NewNamespace, NewSubsystem, Order, OrderKind, Step};
+use target::subsystem::Access;
 use wire::id::Nsid;
 use wire::uuid::Uuid;
 
 use crate::host::{Host, SUBSYSTEM};
 use crate::model::Model;
+use crate::offer::{Offer, SERVICE};
 use crate::random::Random;
 use crate::reactor_io::{MESSAGE_NS_MAX, SimReactor};
 use crate::removable::Removable;
 use crate::scenario::{Fault, MS, SECOND, Scenario};
+use crate::scout::Scout;
 use crate::shared::{Actor, Event, Shared};
 use crate::user::Command;
 
@@ -30,6 +33,9 @@ const WORK_NS_MAX: u64 = 60 * SECOND;
 
 /// Everything must have ended so long after nothing goes wrong any more, ns.
 const SETTLE_NS_MAX: u64 = 300 * SECOND;
+
+/// When a run begins, ms since the beginning of 1970.
+const START_MS: u64 = 1_700_000_000_000;
 
 /// More events than this without the end of any command are a loop without an end. (Long commands over a network of tiny pieces
 /// take hundreds of thousands.)
@@ -58,6 +64,9 @@ pub(crate) enum Stage {
 pub(crate) struct World {
     pub(crate) shared: Shared,
     pub(crate) hosts: Vec<Host>,
+    /// Hosts of the discovery service.
+    scouts: Vec<Host>,
+    offer: Offer,
     pub(crate) model: Model,
     pub(crate) stage: Stage,
     /// What users have out, by number.
@@ -132,9 +141,14 @@ impl World {
     pub(crate) fn new(scenario: Scenario, is_traced: bool) -> Self {
         let reactor_count = usize::from(scenario.reactor_count);
         let per_host = 1 + usize::from(scenario.lanes_per_host);
-        let actor_count = reactor_count + scenario.host_count * per_host;
+        let first_scout = reactor_count + scenario.host_count * per_host;
+        let actor_count = first_scout + scenario.scout_count;
         let host = |index| Host::new(&scenario, index, reactor_count + index * per_host);
         let hosts: Vec<Host> = (0..scenario.host_count).map(host).collect();
+        let scout = |index| Host::scout(&scenario, index, first_scout + index);
+        let scouts = (0..scenario.scout_count).map(scout).collect();
+        let main = SUBSYSTEM.parse().expect("a name");
+        let offer = Offer::new(scenario.seed, scenario.scout_count, main, Access::Any);
         let mut world = Self {
             model: Model::new(scenario.all_block_count(), scenario.is_replayed),
             stage: Stage::Work,
@@ -165,6 +179,8 @@ impl World {
             had_last_cut: false,
             shared: Shared::new(scenario, actor_count, is_traced),
             hosts,
+            scouts,
+            offer,
         };
         let scenario = format!("{:?}", world.shared.scenario);
         world.shared.say(|| scenario);
@@ -226,9 +242,10 @@ impl World {
         let lanes: Vec<_> = self.hosts.iter().map(Host::outstanding).collect();
         let disk = self.shared.disk.running_count();
         format!(
-            "{:?}: {} commands are left {commands:?}, lanes {lanes:?}, disk {disk}",
+            "{:?}: {} commands are left {commands:?}, lanes {lanes:?}, disk {disk}, discovery log {}",
             self.stage,
-            self.commands.len()
+            self.commands.len(),
+            if self.is_offer_known() { "known" } else { "not known" }
         )
     }
 
@@ -298,6 +315,9 @@ impl World {
                 reactor.turn(&mut self.shared, &mut self.outbox);
             }
             self.second_state.poll(self.shared.now_ns);
+            if let Err(finding) = self.offer.poll(self.shared.now_ns) {
+                self.shared.find(finding);
+            }
             self.dispatch();
             if std::mem::take(&mut self.shared.disk.has_stuck)
                 && !std::mem::replace(&mut self.is_rescuing, true)
@@ -309,6 +329,9 @@ impl World {
         }
         let per_host = 1 + usize::from(self.shared.scenario.lanes_per_host);
         let (index, part) = ((actor - reactor_count) / per_host, (actor - reactor_count) % per_host);
+        if index >= self.hosts.len() {
+            return self.run_scout(actor - reactor_count - self.hosts.len() * per_host);
+        }
         if part > 0 {
             self.run_user(index, part - 1);
             if self.hosts[index].has_gone() {
@@ -324,6 +347,26 @@ impl World {
         if self.hosts[index].up_count > before {
             self.on_up(index);
         }
+    }
+
+    /// A host of the discovery service runs.
+    fn run_scout(&mut self, index: usize) {
+        self.scouts[index].run_keeper(&mut self.shared);
+        let readings = self.scouts[index].scout.as_mut().map(|scout| std::mem::take(&mut scout.readings));
+        for reading in readings.into_iter().flatten() {
+            self.ended_count += 1;
+            if let Err(finding) = self.offer.judge(index, &reading) {
+                self.shared.find(finding);
+            }
+        }
+    }
+
+    /// Whether the hosts of the discovery service know what there is.
+    fn is_offer_known(&self) -> bool {
+        let knows = |(index, host): (usize, &Host)| {
+            host.scout.as_ref().is_some_and(Scout::is_at_rest) && self.offer.is_known(index)
+        };
+        self.scouts.iter().enumerate().all(knows)
     }
 
     /// A host has a new association.
@@ -372,10 +415,10 @@ impl World {
         let settings = ControlSettings {
             limits,
             reactor_count: scenario.reactor_count,
-            discovery_nqn: "nqn.2026-01.io.nvlane:discovery".parse().expect("a name"),
+            discovery_nqn: SERVICE.parse().expect("a name"),
             entropy: scenario.seed ^ self.target_count << 32,
             now_ns: self.shared.now_ns,
-            wall_ms: self.target_count,
+            wall_ms: START_MS + self.shared.now_ns / MS,
         };
         let subsystem = NewSubsystem {
             nqn: SUBSYSTEM.parse().expect("a name"),
@@ -398,6 +441,10 @@ impl World {
         ];
         if self.second_state.is_configured() {
             steps.extend(self.add_second());
+        }
+        if scenario.scout_count > 0 {
+            steps.extend(self.offer.steps(&SUBSYSTEM.parse().expect("a name")));
+            self.offer.on_start(self.shared.now_ns);
         }
         let timeouts = TimeoutConfig::default();
         let applications =
@@ -439,7 +486,8 @@ impl World {
 
     fn on_fault(&mut self, fault: Fault) {
         self.shared.say(|| format!("fault: {fault:?}"));
-        let connections: Vec<usize> = self.hosts.iter().flat_map(Host::connections).collect();
+        let connections: Vec<usize> =
+            self.hosts.iter().chain(&self.scouts).flat_map(Host::connections).collect();
         match fault {
             Fault::Reset if !connections.is_empty() => {
                 let id = self.shared.random.pick(&connections);
@@ -467,6 +515,7 @@ impl World {
             Fault::Remove { away_ns, returns } => self.remove_second(away_ns, returns),
             Fault::Rename => self.rename_second(),
             Fault::Bar { away_ns } => self.bar(away_ns),
+            Fault::Offer { step_count } => self.change_offer(step_count),
         }
     }
 
@@ -526,11 +575,11 @@ impl World {
             }
             Stage::Read if self.left_to_read.is_empty() => {
                 self.enter(Stage::Close);
-                for host in &mut self.hosts {
+                for host in self.hosts.iter_mut().chain(&mut self.scouts) {
                     host.close(&mut self.shared);
                 }
             }
-            Stage::Close if self.hosts.iter().all(Host::is_over) => {
+            Stage::Close if self.hosts.iter().chain(&self.scouts).all(Host::is_over) => {
                 self.enter(Stage::Stop);
                 let (answers, _) = channel();
                 self.post(
@@ -559,6 +608,7 @@ impl World {
             && !self.is_rescuing
             && self.shared.barred_since_ns.is_none()
             && !self.second_state.is_to_return()
+            && self.is_offer_known()
             && self.hosts.iter().all(|host| host.up_count == 0 || host.sees_second == has_second)
     }
 

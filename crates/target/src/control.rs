@@ -132,6 +132,10 @@ const TICK_NS: u64 = 250 * MILLISECOND_NS;
 /// long to take in what has arrived meanwhile, before anybody is declared dead.
 const LATE_NS: u64 = 1000 * MILLISECOND_NS;
 
+/// The discovery log may change so often in a ms, on average since the start, and a target that is started again has none of the generations
+/// of the one before.
+const GENERATIONS_PER_MS: u64 = 1 << 16;
+
 /// How long the parts of a discovery log are kept for a host to read on, ns.
 const DISCOVERY_PAGE_NS: u64 = 10_000 * MILLISECOND_NS;
 
@@ -147,7 +151,10 @@ impl Control {
             subsystems: BTreeMap::new(),
             next_subsystem: 0,
             next_namespace: 0,
-            discovery: Discovery::new(settings.discovery_nqn, settings.wall_ms),
+            discovery: Discovery::new(
+                settings.discovery_nqn,
+                settings.wall_ms.saturating_mul(GENERATIONS_PER_MS),
+            ),
             doorbell: DoorbellPolicy::default(),
             controllers: BTreeMap::new(),
             cntlid_cursors: BTreeMap::new(),

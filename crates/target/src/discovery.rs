@@ -72,8 +72,8 @@ pub struct Discovery {
 }
 
 impl Discovery {
-    /// A service without listeners. Generations begin at `generation`: the time in ms keeps them apart over
-    /// restarts.
+    /// A service without listeners. Generations begin at `generation`: one that grows with the time keeps them
+    /// apart over restarts.
     #[must_use]
     pub fn new(nqn: Nqn, generation: u64) -> Self {
         Self { nqn, generation, listeners: BTreeMap::new(), referrals: Vec::new() }

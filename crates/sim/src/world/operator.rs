@@ -8,6 +8,7 @@ use target::message::Message;
 use target::operator::{NewNamespace, Order, OrderKind, Step};
 use target::subsystem::Access;
 use wire::id::Nsid;
+use wire::nqn::Nqn;
 use wire::uuid::Uuid;
 
 use super::{Stage, World, second};
@@ -155,8 +156,26 @@ impl World {
     pub(super) fn set_access(&mut self) {
         let access = self.access();
         self.shared.say(|| format!("{access:?} may connect"));
-        let step = Step::SetAccess(SUBSYSTEM.parse().expect("a name"), access);
-        self.apply(vec![step]);
+        let nqn: Nqn = SUBSYSTEM.parse().expect("a name");
+        self.offer.set_access(&nqn, access.clone());
+        self.order(vec![Step::SetAccess(nqn, access)]);
+    }
+
+    /// The operator changes what is offered.
+    pub(super) fn change_offer(&mut self, step_count: u8) {
+        if self.stage > Stage::Settle {
+            return;
+        }
+        let steps = self.offer.change(step_count);
+        self.shared.say(|| format!("{steps:?}"));
+        self.order(steps);
+    }
+
+    /// Orders what hosts may see in their discovery logs.
+    fn order(&mut self, steps: Vec<Step>) {
+        let (answers, applied) = channel();
+        self.offer.on_ordered(applied);
+        self.post(0, Message::Operator(Order { kind: OrderKind::Apply(steps), answers }));
     }
 
     pub(super) fn bar(&mut self, away_ns: u64) {

@@ -1,0 +1,285 @@
+//! What the target offers, as the operator has it: listeners, subsystems and who may use them, other discovery services. And what a
+//! host may have read of it.
+//!
+//! Each order makes a new version. A log that was read is one version as its host may see it, whole, and none that was
+//! over before the reading began. Of logs with one generation none differs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::mpsc::{Receiver, TryRecvError};
+
+use reactor::{Listener, ListenerTag};
+use target::discovery::{Advertised, ListenerEntry, Referral};
+use target::operator::{NewSubsystem, OrderAnswer, Step};
+use target::subsystem::Access;
+use wire::discovery::{DiscoveryEntry, SubsystemType};
+use wire::nqn::Nqn;
+
+use crate::host;
+use crate::model::Finding;
+use crate::random::Random;
+use crate::scout::Reading;
+
+/// The discovery service's own name.
+pub(crate) const SERVICE: &str = "nqn.2026-01.io.nvlane:discovery";
+
+/// The listener at which everybody arrives. It stays.
+const FIRST_LISTENER: ListenerTag = 1;
+
+/// Others that may come and go, and as many subsystems and services: together too many for one part of a log.
+const OTHER_COUNT: u64 = 5;
+
+/// What there is.
+#[derive(Clone, Debug)]
+struct Version {
+    listeners: BTreeMap<ListenerTag, ListenerEntry>,
+    subsystems: BTreeMap<Nqn, Access>,
+    referrals: Vec<Referral>,
+}
+
+/// A line of a log: kind, address, name.
+type Line = (u8, SocketAddr, String);
+
+/// What there was and is.
+#[derive(Debug)]
+pub(crate) struct Offer {
+    version: Version,
+    /// By host that reads logs: what each version shows it, and since when that has surely been replaced, ns.
+    shown: Vec<Vec<(BTreeSet<Line>, u64)>>,
+    /// By host and generation: what was read.
+    read: BTreeMap<(usize, u64), BTreeSet<Line>>,
+    /// By host: what was read last.
+    last: Vec<Option<BTreeSet<Line>>>,
+    /// Orders since the first version.
+    version_count: usize,
+    /// Those that the target has not answered, by the number of the version that they make.
+    pending: Vec<(usize, Receiver<OrderAnswer>)>,
+    random: Random,
+}
+
+impl Version {
+    fn lines(&self, host: &Nqn) -> BTreeSet<Line> {
+        let address = |listener: &ListenerEntry| match listener.advertise {
+            Some(told) => SocketAddr::new(told.ip, told.port.unwrap_or(listener.address.port())),
+            None => listener.address,
+        };
+        let mut lines = BTreeSet::new();
+        for listener in self.listeners.values() {
+            if listener.serves_discovery {
+                lines.insert((SubsystemType::DISCOVERY.raw(), address(listener), SERVICE.to_owned()));
+            }
+            if !listener.serves_subsystems {
+                continue;
+            }
+            let allowed = self.subsystems.iter().filter(|(_, access)| match access {
+                Access::Any => true,
+                Access::Only(hosts) => hosts.contains(host),
+            });
+            lines.extend(
+                allowed.map(|(nqn, _)| (SubsystemType::NVM.raw(), address(listener), nqn.to_string())),
+            );
+        }
+        let referral =
+            |referral: &Referral| (SubsystemType::REFERRAL.raw(), referral.address, referral.nqn.to_string());
+        lines.extend(self.referrals.iter().map(referral));
+        lines
+    }
+}
+
+fn listener(tag: ListenerTag) -> ListenerEntry {
+    ListenerEntry {
+        address: ([192, 0, 2, 1], 4419 + tag as u16).into(),
+        advertise: None,
+        serves_subsystems: true,
+        serves_discovery: true,
+        doorbell: None,
+    }
+}
+
+fn subsystem(number: u64) -> Nqn {
+    format!("nqn.2026-01.io.nvlane:offered-{number}").parse().expect("a name")
+}
+
+fn new_subsystem(nqn: Nqn, access: Access) -> Step {
+    Step::AddSubsystem(NewSubsystem {
+        nqn,
+        serial: "OFFERED".into(),
+        model: "nvlane".into(),
+        access,
+        cntlids: 1..=0xffef,
+        doorbell: None,
+    })
+}
+
+fn add_listener(tag: ListenerTag, entry: ListenerEntry) -> Step {
+    Step::AddListener { tag, entry, socket: Listener::simulated(entry.address).expect("a descriptor") }
+}
+
+impl Offer {
+    /// One listener, and the subsystem that all runs have.
+    pub(crate) fn new(seed: u64, scout_count: usize, main: Nqn, access: Access) -> Self {
+        let version = Version {
+            listeners: BTreeMap::from([(FIRST_LISTENER, listener(FIRST_LISTENER))]),
+            subsystems: BTreeMap::from([(main, access)]),
+            referrals: Vec::new(),
+        };
+        let shown = |index| vec![(version.lines(&host::name(index)), u64::MAX)];
+        Self {
+            shown: (0..scout_count).map(shown).collect(),
+            read: BTreeMap::new(),
+            last: vec![None; scout_count],
+            version_count: 0,
+            pending: Vec::new(),
+            random: Random::new(seed, 8),
+            version,
+        }
+    }
+
+    /// What a target that starts is to have, beside the subsystem that it has anyway.
+    pub(crate) fn steps(&self, main: &Nqn) -> Vec<Step> {
+        let listeners = self.version.listeners.iter().map(|(tag, entry)| add_listener(*tag, *entry));
+        let subsystems = self.version.subsystems.iter().filter(|(nqn, _)| *nqn != main);
+        let subsystems = subsystems.map(|(nqn, access)| new_subsystem(nqn.clone(), access.clone()));
+        let referrals = Step::SetReferrals(self.version.referrals.clone());
+        listeners.chain(subsystems).chain([referrals]).collect()
+    }
+
+    /// The operator lets other hosts in.
+    pub(crate) fn set_access(&mut self, nqn: &Nqn, access: Access) {
+        self.version.subsystems.insert(nqn.clone(), access);
+    }
+
+    /// Draws an order of so many steps.
+    pub(crate) fn change(&mut self, step_count: u8) -> Vec<Step> {
+        (0..step_count).map(|_| self.step()).collect()
+    }
+
+    fn step(&mut self) -> Step {
+        let number = self.random.below(OTHER_COUNT);
+        let tag = FIRST_LISTENER + 1 + number as ListenerTag;
+        let nqn = subsystem(number);
+        let version = &mut self.version;
+        match self.random.below(7) {
+            0 | 1 => {
+                if version.listeners.remove(&tag).is_some() {
+                    return Step::RemoveListener { tag };
+                }
+                let entry = listener(tag);
+                version.listeners.insert(tag, entry);
+                add_listener(tag, entry)
+            }
+            2 => {
+                let tag = if version.listeners.contains_key(&tag) { tag } else { FIRST_LISTENER };
+                let advertise = self.random.one_in(2).then(|| Advertised {
+                    ip: [203, 0, 113, tag as u8].into(),
+                    port: self.random.one_in(2).then_some(14_420),
+                });
+                let mut entry = ListenerEntry { advertise, ..listener(tag) };
+                if tag != FIRST_LISTENER {
+                    (entry.serves_subsystems, entry.serves_discovery) =
+                        self.random.pick(&[(true, true), (true, false), (false, true)]);
+                }
+                version.listeners.insert(tag, entry);
+                Step::ChangeListener { tag, entry }
+            }
+            3 => {
+                let count = self.random.below(OTHER_COUNT);
+                let referral = |number: u64| Referral {
+                    address: ([198, 51, 100, number as u8], 8009).into(),
+                    nqn: Nqn::discovery(),
+                };
+                version.referrals = (0..count).map(referral).collect();
+                Step::SetReferrals(version.referrals.clone())
+            }
+            4 if version.subsystems.contains_key(&nqn) => {
+                let access = self.random.pick(&[None, Some(0), Some(1)]);
+                let access = access.map_or(Access::Any, |only| Access::Only([host::name(only)].into()));
+                version.subsystems.insert(nqn.clone(), access.clone());
+                Step::SetAccess(nqn, access)
+            }
+            _ => {
+                if version.subsystems.remove(&nqn).is_some() {
+                    return Step::RemoveSubsystem(nqn);
+                }
+                version.subsystems.insert(nqn.clone(), Access::Any);
+                new_subsystem(nqn, Access::Any)
+            }
+        }
+    }
+
+    /// All of an order is drawn, and on its way to the target, which answers here.
+    pub(crate) fn on_ordered(&mut self, answers: Receiver<OrderAnswer>) {
+        for (index, versions) in self.shown.iter_mut().enumerate() {
+            versions.push((self.version.lines(&host::name(index)), u64::MAX));
+        }
+        self.version_count += 1;
+        self.pending.push((self.version_count, answers));
+    }
+
+    /// Hears what the target says: what a version has replaced is not shown any more.
+    pub(crate) fn poll(&mut self, now_ns: u64) -> Result<(), Finding> {
+        let (mut in_place, mut failed) = (0, None);
+        self.pending.retain(|(number, answers)| match answers.try_recv() {
+            Ok(OrderAnswer::Applied(outcomes)) => {
+                in_place = *number;
+                failed = failed.or(outcomes.into_iter().find_map(Result::err));
+                false
+            }
+            Ok(_) | Err(TryRecvError::Empty) => true,
+            Err(TryRecvError::Disconnected) => false,
+        });
+        self.replace(in_place, now_ns);
+        failed.map_or(Ok(()), |error| Err(format!("the target does not do as the operator says: {error}")))
+    }
+
+    /// A target has started with all that there is.
+    pub(crate) fn on_start(&mut self, now_ns: u64) {
+        self.pending.clear();
+        self.replace(self.version_count, now_ns);
+    }
+
+    /// Nothing before this version is shown any more.
+    fn replace(&mut self, number: usize, now_ns: u64) {
+        for versions in &mut self.shown {
+            versions.iter_mut().take(number).for_each(|(_, until_ns)| *until_ns = now_ns.min(*until_ns));
+        }
+    }
+
+    /// Whether a host may have read this.
+    pub(crate) fn judge(&mut self, index: usize, reading: &Reading) -> Result<(), Finding> {
+        let generation = reading.log.generation;
+        let mut lines = BTreeSet::new();
+        for entry in &reading.log.entries {
+            let line = line(entry)?;
+            if !lines.insert(line.clone()) {
+                return Err(format!("generation {generation} of the log lists {line:?} twice"));
+            }
+        }
+        let versions = &self.shown[index];
+        let begin_ns = reading.begin_ns;
+        if !versions.iter().any(|(shown, replaced_ns)| *shown == lines && *replaced_ns >= begin_ns) {
+            let is_old = versions.iter().any(|(shown, _)| *shown == lines);
+            let why = if is_old { "was replaced before it was read" } else { "is none that there was" };
+            return Err(format!("host {index} has read generation {generation} of the log, which {why}"));
+        }
+        let known = self.read.entry((index, generation)).or_insert_with(|| lines.clone());
+        if *known != lines {
+            return Err(format!("generation {generation} of the log is two different ones"));
+        }
+        self.last[index] = Some(lines);
+        Ok(())
+    }
+
+    /// Whether a host has read last what there is.
+    pub(crate) fn is_known(&self, index: usize) -> bool {
+        let now = self.shown[index].last().map(|(shown, _)| shown);
+        self.last[index].as_ref() == now
+    }
+}
+
+fn line(entry: &DiscoveryEntry) -> Result<Line, Finding> {
+    let address = format!("{}:{}", entry.address(), entry.service_id());
+    let address = address.parse().map_err(|error| format!("{address} is no address: {error}"))?;
+    let nqn = entry.subsystem().map_err(|error| format!("a name of the log: {error}"))?;
+    Ok((entry.subtype.raw(), address, nqn.to_string()))
+}

@@ -1,0 +1,135 @@
+//! A host of the discovery service: reads the log as `host::Discovery` does, when it is connected and whenever it is told of a change.
+
+use host::Failure;
+use host::discovery::{Discovered, LogError, LogReader};
+use host::keeper::{AdminAnswer, ControllerInfo, Job};
+use host::reconnect::Class;
+use proto::host_controller::RequestData;
+use wire::id::Nsid;
+use wire::identify::capabilities::Lpa;
+use wire::log::GetLogPage;
+use wire::status::Status;
+
+use crate::planted::Planted;
+use crate::scenario::MS;
+use crate::shared::Shared;
+
+/// A log that was read.
+#[derive(Debug)]
+pub(crate) struct Reading {
+    pub(crate) log: Discovered,
+    /// When the first part of it was asked for, at the earliest, ns.
+    pub(crate) begin_ns: u64,
+}
+
+/// What reads the log, without its connection.
+#[derive(Debug, Default)]
+pub(crate) struct Scout {
+    /// The log may have changed since it was read.
+    is_due: bool,
+    /// It is read again not before, ns.
+    rests_until_ns: u64,
+    reader: Option<LogReader>,
+    begin_ns: u64,
+    /// The part that was asked for, by the number of its command.
+    asked: Option<(u64, GetLogPage)>,
+    next_job: u64,
+    can_offset: bool,
+    transfer_bytes_max: u32,
+    up_count: u32,
+    /// For a planted bug: the header that was read first.
+    header: Vec<u8>,
+    /// Logs that were read and not judged.
+    pub(crate) readings: Vec<Reading>,
+}
+
+impl Scout {
+    /// Its connection is there, again perhaps: what was missed meanwhile nobody tells.
+    pub(crate) fn on_up(&mut self, shared: &Shared, controller: &ControllerInfo) {
+        self.can_offset = controller.identify.lpa.contains(Lpa::EXTENDED_DATA);
+        self.transfer_bytes_max = controller.limits.transfer_bytes_max;
+        self.up_count += 1;
+        self.is_due |= self.up_count == 1 || !shared.is_planted(Planted::DiscoveryNotReadAgain);
+    }
+
+    /// An event says that the log has changed.
+    pub(crate) fn on_changed(&mut self) {
+        self.is_due = true;
+    }
+
+    /// When there is something to do without anything happening, ns.
+    pub(crate) fn next_deadline(&self) -> Option<u64> {
+        (self.is_due && self.reader.is_none() && self.up_count > 0).then_some(self.rests_until_ns)
+    }
+
+    /// The next command, once the connection stands.
+    pub(crate) fn next_job(&mut self, now_ns: u64) -> Option<Job> {
+        if self.up_count == 0 || self.asked.is_some() {
+            return None;
+        }
+        if self.reader.is_none() && self.is_due && self.rests_until_ns <= now_ns {
+            self.is_due = false;
+            self.begin_ns = now_ns;
+            self.reader = Some(LogReader::new(self.can_offset));
+            self.header.clear();
+        }
+        let part = self.reader.as_ref()?.next_part()?;
+        let length = u32::try_from(part.length_bytes).unwrap_or(u32::MAX).min(self.transfer_bytes_max);
+        let part = GetLogPage { length_bytes: length.into(), ..part };
+        self.next_job += 1;
+        self.asked = Some((self.next_job, part));
+        let data = RequestData::FromController(length);
+        Some(Job { id: self.next_job, sqe: part.to_sqe(Nsid::NONE), data, class: Class::ReadOnly })
+    }
+
+    /// A command has ended.
+    pub(crate) fn on_answer(&mut self, shared: &mut Shared, id: u64, answer: Result<AdminAnswer, Failure>) {
+        let Some((_, part)) = self.asked.take_if(|(asked, _)| *asked == id) else {
+            return shared.find(format!("part {id} of a discovery log ends, and is not out"));
+        };
+        let Some(mut reader) = self.reader.take() else { return };
+        let outcome = match answer {
+            Ok(AdminAnswer { mut data, .. }) => {
+                if shared.is_planted(Planted::TornDiscoveryLog) && part.offset == 0 {
+                    if self.header.is_empty() {
+                        self.header.clone_from(&data);
+                    } else if !part.rae {
+                        data.clone_from(&self.header);
+                    }
+                }
+                reader.on_part(&data)
+            }
+            Err(Failure::Status(status)) if reader.on_refused(status) => Ok(()),
+            Err(failure) => {
+                shared.say(|| format!("a part of the discovery log is not to be had: {failure:?}"));
+                // One that was damaged on the way is to be had again.
+                if failure.status().is_some_and(Status::dnr) {
+                    shared.find(format!("a part of the discovery log was refused: {failure:?}"));
+                }
+                return self.begin_again(shared);
+            }
+        };
+        match outcome {
+            Ok(()) if reader.next_part().is_some() => self.reader = Some(reader),
+            Ok(()) => {
+                let log = reader.into_discovered();
+                shared
+                    .say(|| format!("generation {} was read: {} entries", log.generation, log.entries.len()));
+                self.readings.push(Reading { log, begin_ns: self.begin_ns });
+            }
+            Err(LogError::Changing) => self.begin_again(shared),
+            Err(error) => shared.find(format!("a discovery log makes no sense: {error}")),
+        }
+    }
+
+    /// Whoever wants to know tries again, a little later.
+    fn begin_again(&mut self, shared: &Shared) {
+        self.is_due = true;
+        self.rests_until_ns = shared.now_ns + 100 * MS;
+    }
+
+    /// Whether it knows all that it was told of.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.up_count > 0 && !self.is_due && self.reader.is_none()
+    }
+}
