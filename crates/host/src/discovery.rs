@@ -180,14 +180,10 @@ impl LogReader {
             }
             ReaderState::Check => {
                 let (header, _) = DiscoveryHeader::ref_from_prefix(part).map_err(|_| LogError::Short)?;
-                self.attempt_count = self.attempt_count.saturating_add(1);
-                if header.genctr.get() == self.generation {
-                    self.state = ReaderState::Done;
-                } else if self.attempt_count >= ATTEMPT_COUNT_MAX {
-                    return Err(LogError::Changing);
-                } else {
-                    self.state = ReaderState::Header;
+                if header.genctr.get() != self.generation {
+                    return self.begin_anew();
                 }
+                self.state = ReaderState::Done;
             }
             ReaderState::Done => {}
         }
@@ -195,19 +191,21 @@ impl LogReader {
     }
 
     /// The part that was asked for was refused. A log that has become shorter since its header was read, by a controller that knows nothing of
-    /// that read, ends before it: says whether that may be, and the log is read anew.
+    /// that read, ends before it: then it is read anew. `None` if that cannot be why.
     #[must_use]
-    pub fn on_refused(&mut self, status: Status) -> bool {
-        let is_behind_first = self.state == ReaderState::Entries && self.can_offset;
-        if !is_behind_first || !status.is(Status::INVALID_FIELD) {
-            return false;
-        }
+    pub fn on_refused(&mut self, status: Status) -> Option<Result<(), LogError>> {
+        let is_behind_header = self.state == ReaderState::Entries && self.can_offset;
+        (is_behind_header && status.is(Status::INVALID_FIELD)).then(|| self.begin_anew())
+    }
+
+    /// The log has changed while it was read.
+    fn begin_anew(&mut self) -> Result<(), LogError> {
         self.attempt_count = self.attempt_count.saturating_add(1);
         if self.attempt_count >= ATTEMPT_COUNT_MAX {
-            return false;
+            return Err(LogError::Changing);
         }
         self.state = ReaderState::Header;
-        true
+        Ok(())
     }
 
     /// What was read.
@@ -285,13 +283,17 @@ fn read_log(association: &Association) -> Result<Discovered, Error> {
     let can_offset = association.controller().identify.lpa.contains(Lpa::EXTENDED_DATA);
     let mut reader = LogReader::new(can_offset);
     while let Some(part) = reader.next_part() {
-        let part = match association.log_part(part, Nsid::NONE) {
-            Err(Error::Failed { failure: Failure::Status(status), .. }) if reader.on_refused(status) => {
-                continue;
+        let outcome = match association.log_part(part, Nsid::NONE) {
+            Ok(part) => reader.on_part(&part),
+            Err(error) => {
+                let Error::Failed { failure: Failure::Status(status), .. } = &error else {
+                    return Err(error);
+                };
+                let Some(outcome) = reader.on_refused(*status) else { return Err(error) };
+                outcome
             }
-            part => part?,
         };
-        reader.on_part(&part).map_err(|error| Error::Answer { command: COMMAND, why: why(error) })?;
+        outcome.map_err(|error| Error::Answer { command: COMMAND, why: why(error) })?;
     }
     Ok(reader.into_discovered())
 }
@@ -422,26 +424,25 @@ mod tests {
     fn a_log_that_has_become_shorter_than_it_was_is_read_anew() {
         let refused = Status::INVALID_FIELD.with_dnr();
         let mut reader = LogReader::new(true);
-        assert!(!reader.on_refused(refused), "the header");
+        assert_eq!(reader.on_refused(refused), None, "the header");
         reader.on_part(&log(1, 0, 20)[..1024]).unwrap();
         let part = reader.next_part().unwrap();
         reader.on_part(part.part_of(&log(1, 20, 20))).unwrap();
         assert_eq!(reader.next_part().unwrap().offset, 16 * 1024);
-        assert!(!reader.on_refused(Status::INTERNAL_ERROR) && reader.on_refused(refused));
+        assert_eq!(reader.on_refused(Status::INTERNAL_ERROR), None);
+        assert_eq!(reader.on_refused(refused), Some(Ok(())));
         while let Some(part) = reader.next_part() {
             reader.on_part(part.part_of(&log(2, 3, 3))).unwrap();
         }
         let found = reader.into_discovered();
         assert_eq!((found.generation, found.entries.len()), (2, 3));
         let mut reader = LogReader::new(true);
-        let mut count = 0;
-        while {
+        for _ in 1..ATTEMPT_COUNT_MAX {
             reader.on_part(&log(1, 0, 20)[..1024]).unwrap();
-            reader.on_refused(refused)
-        } {
-            count += 1;
+            assert_eq!(reader.on_refused(refused), Some(Ok(())));
         }
-        assert_eq!(count, ATTEMPT_COUNT_MAX - 1, "not for ever");
+        reader.on_part(&log(1, 0, 20)[..1024]).unwrap();
+        assert_eq!(reader.on_refused(refused), Some(Err(LogError::Changing)), "not for ever");
     }
 
     /// hostile H16

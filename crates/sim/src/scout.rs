@@ -99,15 +99,17 @@ impl Scout {
                 }
                 reader.on_part(&data)
             }
-            Err(Failure::Status(status)) if reader.on_refused(status) => Ok(()),
-            Err(failure) => {
-                shared.say(|| format!("a part of the discovery log is not to be had: {failure:?}"));
-                // One that was damaged on the way is to be had again.
-                if failure.status().is_some_and(Status::dnr) {
-                    shared.find(format!("a part of the discovery log was refused: {failure:?}"));
+            Err(failure) => match failure.status().and_then(|status| reader.on_refused(status)) {
+                Some(outcome) => outcome,
+                None => {
+                    shared.say(|| format!("a part of the discovery log is not to be had: {failure:?}"));
+                    // One that was damaged on the way is to be had again.
+                    if failure.status().is_some_and(Status::dnr) {
+                        shared.find(format!("a part of the discovery log was refused: {failure:?}"));
+                    }
+                    return self.begin_again(shared);
                 }
-                return self.begin_again(shared);
-            }
+            },
         };
         match outcome {
             Ok(()) if reader.next_part().is_some() => self.reader = Some(reader),
