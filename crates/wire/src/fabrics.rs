@@ -419,18 +419,18 @@ mod tests {
         let result = ConnectResult::default().with_cntlid(0x0102).with_authentication_required(true);
         assert_eq!(result.bits(), 0x0002_0102);
         assert_eq!(result.with_secure_channel_required(true).bits(), 0x0006_0102);
-        for (parameter, bits) in [
-            (InvalidParameter::HOSTID, 0x0001_0000),
-            (InvalidParameter::CNTLID, 0x0001_0010),
-            (InvalidParameter::SUBNQN, 0x0001_0100),
-            (InvalidParameter::HOSTNQN, 0x0001_0200),
-            (InvalidParameter::QID, 42),
-            (InvalidParameter::SQSIZE, 44),
-            (InvalidParameter::KATO, 48),
-            (InvalidParameter::data(4), 0x0001_0004),
-            (InvalidParameter::command(4), 4),
+        for (parameter, bits, name) in [
+            (InvalidParameter::HOSTID, 0x0001_0000, Some("host identifier")),
+            (InvalidParameter::CNTLID, 0x0001_0010, Some("controller id")),
+            (InvalidParameter::SUBNQN, 0x0001_0100, Some("subsystem name")),
+            (InvalidParameter::HOSTNQN, 0x0001_0200, Some("host name")),
+            (InvalidParameter::QID, 42, Some("queue id")),
+            (InvalidParameter::SQSIZE, 44, Some("queue size")),
+            (InvalidParameter::KATO, 48, Some("keep-alive timeout")),
+            (InvalidParameter::data(4), 0x0001_0004, None),
+            (InvalidParameter::command(4), 4, None),
         ] {
-            assert_eq!(parameter.bits(), bits, "{parameter:?}");
+            assert_eq!((parameter.bits(), parameter.name()), (bits, name), "{parameter:?}");
         }
     }
 
