@@ -11,7 +11,7 @@ mod null;
 
 pub use error::OpenError;
 pub use file::FileStore;
-pub use file_open::{FileKind, FileSettings};
+pub use file_open::{Contents, FileKind, FileSettings};
 pub use memory::{MemorySettings, MemoryStore};
 pub use null::NullStore;
 

@@ -3,7 +3,7 @@
 mod file;
 mod logged;
 mod prefault;
-mod superblock;
+pub(crate) mod superblock;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;

@@ -13,7 +13,9 @@ mod tickets;
 #[cfg(test)]
 mod testing;
 
-pub use block::{FileKind, FileSettings, FileStore, MemorySettings, MemoryStore, NullStore, OpenError};
+pub use block::{
+    Contents, FileKind, FileSettings, FileStore, MemorySettings, MemoryStore, NullStore, OpenError,
+};
 pub use filter::{Delay, Fault, FaultKind, FaultRate, Filter, Kind, KindCounters, Limit, Traced};
 pub use key_value::{
     KeyValueFile, KeyValueFileSettings, KeyValueSettings, KeyValueShape, KeyValueStore, Logged, unix_s,

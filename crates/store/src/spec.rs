@@ -38,7 +38,8 @@ use kv::log::Sync;
 use wire::uuid::Uuid;
 
 use crate::block::{
-    BLOCK_BYTES_DEFAULT, FileKind, FileSettings, FileStore, MemorySettings, MemoryStore, NullStore, OpenError,
+    BLOCK_BYTES_DEFAULT, Contents, FileKind, FileSettings, FileStore, MemorySettings, MemoryStore, NullStore,
+    OpenError,
 };
 use crate::filter::Filter;
 use crate::key_value::{KeyValueFile, KeyValueFileSettings, KeyValueSettings, KeyValueStore};
@@ -151,8 +152,9 @@ impl Spec {
         let is_read_only = self.is_read_only;
         let block_bytes = self.block_bytes.unwrap_or(BLOCK_BYTES_DEFAULT);
         let file = |path: &Path, kind, bytes| {
-            let block_bytes = self.block_bytes;
-            FileStore::open(&FileSettings { path: path.to_owned(), kind, bytes, block_bytes, is_read_only })
+            let (path, block_bytes) = (path.to_owned(), self.block_bytes);
+            let contents = if self.is_key_value() { Contents::Pairs } else { Contents::Blocks };
+            FileStore::open(&FileSettings { path, kind, contents, bytes, block_bytes, is_read_only })
         };
         let store: Arc<dyn Store> = match &self.source {
             &Source::Memory { bytes, huge_pages } => {

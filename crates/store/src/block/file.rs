@@ -386,6 +386,7 @@ impl Store for FileStore {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::block::Contents;
     use crate::testing::{Bench, Outcome, Rig, Step, check_against_model, model_steps};
     use proptest::prelude::*;
     use reactor::EngineKind;
@@ -399,6 +400,7 @@ mod tests {
         FileSettings {
             path: path.to_owned(),
             kind: FileKind::Regular,
+            contents: Contents::Blocks,
             bytes: Some(bytes),
             block_bytes: Some(512),
             is_read_only: false,
@@ -638,6 +640,23 @@ mod tests {
         settings.block_bytes = Some(512);
         let refused = FileStore::open(&settings).err().unwrap();
         assert!(matches!(refused, OpenError::BlockTooSmall { block_bytes_min: 4096, .. }), "{refused}");
+    }
+
+    #[test]
+    fn a_device_with_a_copy_of_a_key_value_file_is_left_alone() {
+        let Some(device) = LoopDevice::new(64 << 10) else { return };
+        let settings = FileSettings {
+            kind: FileKind::Device,
+            bytes: None,
+            block_bytes: None,
+            ..settings(&device.path, 0)
+        };
+        let disk = std::fs::OpenOptions::new().write(true).open(&device.path).unwrap();
+        disk.write_all_at(b"nvlanekv", 0).unwrap();
+        let refused = FileStore::open(&settings).err().unwrap().to_string();
+        assert!(refused.contains("is a copy of a file of keys and values"), "{refused}");
+        disk.write_all_at(&[0; 4096], 0).unwrap();
+        FileStore::open(&settings).unwrap();
     }
 
     /// A block device on a file, for as long as it lives.

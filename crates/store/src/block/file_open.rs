@@ -11,6 +11,7 @@ use rustix::io::Errno;
 
 use super::OpenError;
 use super::error::check_size;
+use crate::key_value::superblock;
 
 /// What kind of file is behind a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +22,15 @@ pub enum FileKind {
     Device,
 }
 
+/// What is stored in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Contents {
+    /// The blocks of hosts.
+    Blocks,
+    /// Logs of keys and values, behind a superblock.
+    Pairs,
+}
+
 /// How a file or block device is to be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileSettings {
@@ -28,6 +38,8 @@ pub struct FileSettings {
     pub path: PathBuf,
     /// What it must be.
     pub kind: FileKind,
+    /// What it is to hold. One that holds the other is left alone.
+    pub contents: Contents,
     /// The size a file is created with or grows to; as it is if not given.
     pub bytes: Option<u64>,
     /// Bytes of a logical block: 4096 if not given, and for devices what theirs has.
@@ -152,6 +164,7 @@ fn open_existing(settings: &FileSettings, grow_to: Option<u64>) -> Result<Opened
     let stat = rustix::fs::fstat(&keeper).map_err(|errno| system("look at", path, errno.into()))?;
     let data = open_again(settings, Identity::of(&stat), is_direct)?;
     lock(settings, &data)?;
+    check_contents(settings, Identity::of(&stat))?;
     let alignment = if is_direct { alignment(settings, &keeper)? } else { 1 };
     let default = match settings.kind {
         FileKind::Regular => super::BLOCK_BYTES_DEFAULT,
@@ -190,6 +203,32 @@ fn check_kind(settings: &FileSettings, metadata: &Metadata) -> Result<(), OpenEr
         _ => ("neither a regular file nor a block device", "name one of these"),
     };
     Err(OpenError::WrongKind { path, is, remedy })
+}
+
+/// What namespaces of one kind have stored is not written over by one of the other.
+fn check_contents(settings: &FileSettings, identity: Identity) -> Result<(), OpenError> {
+    let path = &settings.path;
+    // Through the page cache nothing has to be aligned.
+    let file = std::fs::File::from(open_again(settings, identity, false)?);
+    let unreadable = |error| system("read", path, error);
+    let has_superblock = superblock::is_in(&file).map_err(unreadable)?;
+    let (is, remedy) = match (settings.contents, settings.kind) {
+        (Contents::Blocks, _) if !has_superblock => return Ok(()),
+        (Contents::Blocks, FileKind::Regular) => {
+            ("a file of keys and values, not of blocks", "write kv:file: in place of file:")
+        }
+        (Contents::Blocks, FileKind::Device) => (
+            "a copy of a file of keys and values",
+            "copy it to a file to serve it with kv:file:, or zero its first 4K to use it for blocks",
+        ),
+        (Contents::Pairs, _) => {
+            if has_superblock || superblock::is_zero(&file).map_err(unreadable)? {
+                return Ok(());
+            }
+            ("no key-value file, and not empty", "name another one")
+        }
+    };
+    Err(OpenError::WrongKind { path: path.clone(), is, remedy })
 }
 
 fn open_with(settings: &FileSettings, flags: OFlags) -> io::Result<OwnedFd> {
@@ -373,6 +412,7 @@ mod tests {
             FileSettings {
                 path: self.0.path().join(name),
                 kind: FileKind::Regular,
+                contents: Contents::Blocks,
                 bytes: None,
                 block_bytes: None,
                 is_read_only: false,
@@ -448,6 +488,53 @@ mod tests {
         /data/used is in use by another namespace or target process: two would destroy each other's data
         ");
         assert!(!place.0.path().join("none").exists(), "nothing is left behind");
+    }
+
+    #[test]
+    fn neither_kind_of_namespace_writes_over_the_other() {
+        let place = Place(tempfile::tempdir().unwrap());
+        let text = |settings: &FileSettings| std::fs::read(&settings.path).unwrap();
+        let as_spec = |scheme: &str, settings: &FileSettings, options: &str| {
+            let spec = format!("{scheme}:{}{options}", settings.path.display());
+            let store =
+                spec.parse::<crate::Spec>().unwrap().open(false).map_err(|error| error.to_string())?;
+            store.set_reactor_count(1).map_err(|error| error.to_string())
+        };
+        let pairs = place.settings("pairs");
+        as_spec("kv:file", &pairs, "?size=1M").unwrap();
+        let before = text(&pairs);
+        let mut refusals = vec![place.refusal(&pairs)];
+        refusals.push(place.refusal(&FileSettings { is_read_only: true, ..pairs.clone() }));
+        refusals.push(place.refusal(&FileSettings { bytes: Some(2 << 20), ..pairs.clone() }));
+        assert_eq!(text(&pairs), before, "neither written nor grown");
+        as_spec("kv:file", &pairs, "").unwrap();
+
+        // One that was written near its beginning, and one that nobody wrote but at its end.
+        for (name, at) in [("begun", 0), ("ended", (1 << 20) - 1)] {
+            let blocks = place.file(name, 1 << 20);
+            let file = OpenOptions::new().write(true).open(&blocks.path).unwrap();
+            std::os::unix::fs::FileExt::write_all_at(&file, &[1], at).unwrap();
+            let before = text(&blocks);
+            for options in ["", "?size=2M"] {
+                let refused = as_spec("kv:file", &blocks, options).unwrap_err();
+                refusals.push(refused.replace(place.0.path().to_str().unwrap(), "/data"));
+            }
+            assert_eq!(text(&blocks), before, "neither written nor grown");
+            FileStore::open(&blocks).unwrap();
+        }
+        insta::assert_snapshot!(refusals.join("\n"), @r"
+        /data/pairs is a file of keys and values, not of blocks: write kv:file: in place of file:
+        /data/pairs is a file of keys and values, not of blocks: write kv:file: in place of file:
+        /data/pairs is a file of keys and values, not of blocks: write kv:file: in place of file:
+        /data/begun is no key-value file, and not empty: name another one
+        /data/begun is no key-value file, and not empty: name another one
+        /data/ended is no key-value file, and not empty: name another one
+        /data/ended is no key-value file, and not empty: name another one
+        ");
+        // Zeroes that were written are nothing either.
+        let zeroes = place.settings("zeroes");
+        std::fs::write(&zeroes.path, vec![0; 3 << 20]).unwrap();
+        as_spec("kv:file", &zeroes, "").unwrap();
     }
 
     #[test]

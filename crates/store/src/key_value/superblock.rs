@@ -7,6 +7,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use kv::log::{LogSettings, SEGMENT_COUNT_MIN, Sync};
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
 
 use crate::block::OpenError;
 
@@ -101,7 +103,7 @@ impl Superblock {
         })
     }
 
-    /// That of a file which is open already; writes one if there is nothing in it.
+    /// That of a file which is open already, and was found to hold one or nothing; writes one if there is none.
     pub(super) fn open(path: &Path, bytes: u64, partition_count: u64) -> Result<Self, OpenError> {
         let system = |action| move |source| OpenError::System { action, path: path.to_owned(), source };
         let file = OpenOptions::new().read(true).write(true).open(path).map_err(system("open"))?;
@@ -134,6 +136,37 @@ impl Superblock {
             });
         }
         Ok(found)
+    }
+}
+
+/// Whether a file begins as a superblock does, of whatever version, and whole or not.
+pub(crate) fn is_in(file: &File) -> io::Result<bool> {
+    let mut first = [0; MAGIC.len()];
+    match file.read_exact_at(&mut first, 0) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+        result => result.map(|()| first == MAGIC),
+    }
+}
+
+/// Whether a file holds nothing but zeroes. Holes are passed over, where the file system tells of them.
+pub(crate) fn is_zero(file: &File) -> io::Result<bool> {
+    let mut bytes = vec![0; 1 << 20];
+    let mut at = 0;
+    loop {
+        at = match rustix::fs::seek(file, SeekFrom::Data(at)) {
+            Ok(at) => at,
+            Err(Errno::NXIO) => return Ok(true),
+            Err(Errno::INVAL) => at,
+            Err(errno) => return Err(errno.into()),
+        };
+        let count = file.read_at(&mut bytes, at)?;
+        if count == 0 {
+            return Ok(true);
+        }
+        if bytes[..count].iter().any(|&byte| byte != 0) {
+            return Ok(false);
+        }
+        at += count as u64;
     }
 }
 
