@@ -2,6 +2,7 @@
 
 mod file;
 mod logged;
+pub(crate) mod mark;
 mod prefault;
 pub(crate) mod superblock;
 

@@ -642,23 +642,6 @@ mod tests {
         assert!(matches!(refused, OpenError::BlockTooSmall { block_bytes_min: 4096, .. }), "{refused}");
     }
 
-    #[test]
-    fn a_device_with_a_copy_of_a_key_value_file_is_left_alone() {
-        let Some(device) = LoopDevice::new(64 << 10) else { return };
-        let settings = FileSettings {
-            kind: FileKind::Device,
-            bytes: None,
-            block_bytes: None,
-            ..settings(&device.path, 0)
-        };
-        let disk = std::fs::OpenOptions::new().write(true).open(&device.path).unwrap();
-        disk.write_all_at(b"nvlanekv", 0).unwrap();
-        let refused = FileStore::open(&settings).err().unwrap().to_string();
-        assert!(refused.contains("is a copy of a file of keys and values"), "{refused}");
-        disk.write_all_at(&[0; 4096], 0).unwrap();
-        FileStore::open(&settings).unwrap();
-    }
-
     /// A block device on a file, for as long as it lives.
     struct LoopDevice {
         path: PathBuf,

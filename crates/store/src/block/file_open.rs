@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::OpenError;
 use super::error::check_size;
-use crate::key_value::superblock;
+use crate::key_value::{mark, superblock};
 
 /// What kind of file is behind a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -212,17 +212,20 @@ fn check_contents(settings: &FileSettings, identity: Identity) -> Result<(), Ope
     let file = std::fs::File::from(open_again(settings, identity, false)?);
     let unreadable = |error| system("read", path, error);
     let has_superblock = superblock::is_in(&file).map_err(unreadable)?;
-    let (is, remedy) = match (settings.contents, settings.kind) {
-        (Contents::Blocks, _) if !has_superblock => return Ok(()),
-        (Contents::Blocks, FileKind::Regular) => {
-            ("a file of keys and values, not of blocks", "write kv:file: in place of file:")
+    let (is, remedy) = match settings.contents {
+        Contents::Blocks if !has_superblock => {
+            mark::clear(&file);
+            return Ok(());
         }
-        (Contents::Blocks, FileKind::Device) => (
-            "a copy of a file of keys and values",
-            "copy it to a file to serve it with kv:file:, or zero its first 4K to use it for blocks",
-        ),
-        (Contents::Pairs, _) => {
+        Contents::Blocks if !mark::is_set(&file) => {
+            // A host may have written it.
+            tracing::warn!(path = %path.display(), "what is served as blocks looks like a file of keys and values");
+            return Ok(());
+        }
+        Contents::Blocks => ("a file of keys and values, not of blocks", "write kv:file: in place of file:"),
+        Contents::Pairs => {
             if has_superblock || superblock::is_zero(&file).map_err(unreadable)? {
+                mark::set(&file);
                 return Ok(());
             }
             ("no key-value file, and not empty", "name another one")
@@ -492,7 +495,9 @@ mod tests {
 
     #[test]
     fn neither_kind_of_namespace_writes_over_the_other() {
-        let place = Place(tempfile::tempdir().unwrap());
+        // Where this program is: there is no tmpfs, which has attributes of users only since Linux 6.6.
+        let beside = std::env::current_exe().unwrap();
+        let place = Place(tempfile::tempdir_in(beside.parent().unwrap()).unwrap());
         let text = |settings: &FileSettings| std::fs::read(&settings.path).unwrap();
         let as_spec = |scheme: &str, settings: &FileSettings, options: &str| {
             let spec = format!("{scheme}:{}{options}", settings.path.display());
@@ -503,6 +508,11 @@ mod tests {
         let pairs = place.settings("pairs");
         as_spec("kv:file", &pairs, "?size=1M").unwrap();
         let before = text(&pairs);
+        if !mark::is_set(&std::fs::File::open(&pairs.path).unwrap()) {
+            // A file system without extended attributes: nothing tells it from what a host may write.
+            FileStore::open(&pairs).unwrap();
+            return;
+        }
         let mut refusals = vec![place.refusal(&pairs)];
         refusals.push(place.refusal(&FileSettings { is_read_only: true, ..pairs.clone() }));
         refusals.push(place.refusal(&FileSettings { bytes: Some(2 << 20), ..pairs.clone() }));
@@ -531,6 +541,15 @@ mod tests {
         /data/ended is no key-value file, and not empty: name another one
         /data/ended is no key-value file, and not empty: name another one
         ");
+        // Hosts of blocks write what they like, and have nothing refused by it.
+        let copy = place.settings("copy");
+        std::fs::write(&copy.path, &before).unwrap();
+        FileStore::open(&copy).unwrap();
+        // What was zeroed may hold blocks, whatever they are.
+        std::fs::write(&pairs.path, vec![0; before.len()]).unwrap();
+        FileStore::open(&pairs).unwrap();
+        std::fs::write(&pairs.path, &before).unwrap();
+        FileStore::open(&pairs).unwrap();
         // Zeroes that were written are nothing either.
         let zeroes = place.settings("zeroes");
         std::fs::write(&zeroes.path, vec![0; 3 << 20]).unwrap();
