@@ -71,6 +71,11 @@ pub struct Settings {
     pub seed: u64,
 }
 
+impl Settings {
+    /// The least memory of a partition, bytes: for its index, pairs of several classes, and records.
+    pub const MEMORY_BYTES_MIN: usize = 4 * REGION_BYTES;
+}
+
 impl Default for Settings {
     fn default() -> Self {
         Self {
@@ -300,7 +305,7 @@ impl Processor {
     /// # Errors
     /// What the system says when it refuses the memory.
     pub fn new(settings: Settings) -> io::Result<Self> {
-        let memory_bytes = settings.memory_bytes.max(4 * REGION_BYTES);
+        let memory_bytes = settings.memory_bytes.max(Settings::MEMORY_BYTES_MIN);
         let region_count = memory_bytes / (REGION_BYTES + Regions::RECORD_BYTES + Index::RECORD_BYTES);
         let line_count = region_count * REGION_LINES;
         if line_count > u32::MAX as usize {

@@ -104,6 +104,7 @@ impl Store for KeyValueStore {
     }
 
     fn set_reactor_count(&self, count: usize) -> Result<(), OpenError> {
+        check_memory(self.settings.bytes, count)?;
         self.reactor_count.store(count, Ordering::Release);
         Ok(())
     }
@@ -112,6 +113,19 @@ impl Store for KeyValueStore {
         let value_bytes_max = u32::try_from(Settings::default().value_bytes_max).unwrap_or(u32::MAX);
         Some(KeyValueShape { bytes: self.settings.bytes, value_bytes_max })
     }
+}
+
+/// The least memory of one partition, bytes.
+pub(crate) const MEMORY_BYTES_MIN: u64 = Settings::MEMORY_BYTES_MIN as u64;
+
+/// Checks that memory is enough to be divided among so many partitions.
+pub(crate) fn check_memory(bytes: u64, partition_count: usize) -> Result<(), OpenError> {
+    let partition_count = partition_count.max(1) as u64;
+    let bytes_min = partition_count.saturating_mul(MEMORY_BYTES_MIN);
+    if bytes < bytes_min {
+        return Err(OpenError::MemoryTooSmall { bytes, partition_count, bytes_min });
+    }
+    Ok(())
 }
 
 /// What is told of a key-value namespace where blocks are asked for.

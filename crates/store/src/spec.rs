@@ -42,7 +42,9 @@ use crate::block::{
     OpenError,
 };
 use crate::filter::Filter;
-use crate::key_value::{KeyValueFile, KeyValueFileSettings, KeyValueSettings, KeyValueStore};
+use crate::key_value::{
+    KeyValueFile, KeyValueFileSettings, KeyValueSettings, KeyValueStore, check_memory, superblock,
+};
 use crate::namespace::Store;
 
 /// What is behind a namespace.
@@ -144,6 +146,26 @@ impl Spec {
         matches!(self.source, Source::KeyValue { .. } | Source::KeyValueFile { .. })
     }
 
+    /// Checks that what is asked for is enough to be divided among so many reactors.
+    ///
+    /// # Errors
+    /// The least that would do.
+    pub fn check_shares(&self, reactor_count: usize) -> Result<(), OpenError> {
+        match &self.source {
+            Source::KeyValue { bytes, .. } => check_memory(*bytes, reactor_count),
+            Source::KeyValueFile { path, bytes, memory_bytes, .. } => {
+                if let Some(bytes) = *memory_bytes {
+                    check_memory(bytes, reactor_count)?;
+                }
+                match *bytes {
+                    Some(bytes) => superblock::check_size(path, bytes, reactor_count.max(1) as u64),
+                    None => Ok(()),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Opens the storage, for one reactor or for several (`is_shared`).
     ///
     /// # Errors
@@ -212,11 +234,13 @@ mod tests {
 
     fn sources() -> impl Strategy<Value = Source> {
         let bytes = || prop_oneof![1u64..10_000, (1u64..5000).prop_map(|count| count << 30), Just(1)];
+        let memory = || prop_oneof![262_144u64..300_000, (1u64..5000).prop_map(|count| count << 20)];
+        let file = || prop_oneof![790_528u64..900_000, (1u64..5000).prop_map(|count| count << 30)];
         let path = || vec(1u8.., 1..20).prop_map(|bytes| PathBuf::from(OsString::from_vec(bytes)));
         prop_oneof![
             (bytes(), any::<bool>()).prop_map(|(bytes, huge_pages)| Source::Memory { bytes, huge_pages }),
             bytes().prop_map(|bytes| Source::Null { bytes }),
-            (bytes(), any::<bool>(), 1024u32..=1 << 28, any::<bool>(), any::<bool>()).prop_map(
+            (memory(), any::<bool>(), 1024u32..=1 << 28, any::<bool>(), any::<bool>()).prop_map(
                 |(bytes, evicts, item_bytes, allows_flush, prefaults)| Source::KeyValue {
                     bytes,
                     evicts,
@@ -226,7 +250,7 @@ mod tests {
                 }
             ),
             (path(), option::of(bytes())).prop_map(|(path, bytes)| Source::File { path, bytes }),
-            (path(), option::of(bytes()), option::of(bytes()), 0..SYNCS.len(), 1024u32..=1 << 28).prop_map(
+            (path(), option::of(file()), option::of(memory()), 0..SYNCS.len(), 1024u32..=1 << 28).prop_map(
                 |(path, bytes, memory_bytes, sync, item_bytes)| {
                     let sync = SYNCS[sync].1;
                     let allows_flush = item_bytes % 2 == 0;
@@ -433,6 +457,16 @@ mod tests {
             "ram:1G?evict=none",
             "ram:1G?prefault",
             "kv:ram:1G?prefault=1",
+            "kv:ram:1",
+            "kv:ram:255K",
+            "kv:ram:0",
+            "kv:ram:1G?colour=red",
+            "kv:file:/a?memory=1",
+            "kv:file:/a?memory=262143",
+            "kv:file:/a?size=1K",
+            "kv:file:/a?size=771K",
+            "kv:file:/a?size=1G&lba=512",
+            "kv:file:/a?colour=red",
         ];
         let messages: Vec<String> =
             wrong.iter().map(|text| text.parse::<Spec>().unwrap_err().to_string()).collect();
@@ -492,7 +526,46 @@ mod tests {
         namespace 'ram:1G?evict=none', character 8: only kv: has keys and values
         namespace 'ram:1G?prefault', character 8: only memory of kv: is touched ahead
         namespace 'kv:ram:1G?prefault=1', character 20: prefault takes no value
+        namespace 'kv:ram:1', character 8: too little for keys and values: take 256K or more for each thread
+        namespace 'kv:ram:255K', character 8: too little for keys and values: take 256K or more for each thread
+        namespace 'kv:ram:0', character 8: a namespace of no bytes
+        namespace 'kv:ram:1G?colour=red', character 11: there is no option 'colour': only evict, item, flush, prefault and uuid go with kv:ram:
+        namespace 'kv:file:/a?memory=1', character 19: too little for keys and values: take 256K or more for each thread
+        namespace 'kv:file:/a?memory=262143', character 19: too little for keys and values: take 256K or more for each thread
+        namespace 'kv:file:/a?size=1K', character 17: too little for a log of keys and values: take 772K or more, and 768K more for each further thread
+        namespace 'kv:file:/a?size=771K', character 17: too little for a log of keys and values: take 772K or more, and 768K more for each further thread
+        namespace 'kv:file:/a?size=1G&lba=512', character 20: only size, memory, sync, item, flush, prefault, uuid and filters go with kv:file:
+        namespace 'kv:file:/a?colour=red', character 12: there is no option 'colour': only size, memory, sync, item, flush, prefault, uuid and filters go with kv:file:
         "#);
+    }
+
+    #[test]
+    fn each_reactor_has_as_much_as_it_needs() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("pairs");
+        let refusal = |text: &str, count| {
+            let spec = text.replace("FILE", path.to_str().unwrap()).parse::<Spec>().unwrap();
+            let checked = spec.check_shares(count).err()?;
+            let opened = spec.open(true).unwrap().set_reactor_count(count).expect_err("as it was checked");
+            assert_eq!(opened.to_string(), checked.to_string());
+            Some(checked.to_string().replace(path.to_str().unwrap(), "FILE"))
+        };
+        for (text, count) in [
+            ("kv:ram:256K", 1),
+            ("kv:ram:1M", 4),
+            ("kv:file:FILE?size=772K", 1),
+            ("kv:file:FILE?memory=1M", 4),
+            ("ram:512?lba=512", 64),
+        ] {
+            assert_eq!(refusal(text, count), None, "{text}");
+        }
+        let refusals =
+            [("kv:ram:1M", 5), ("kv:file:FILE?size=2M", 3), ("kv:file:FILE?size=2M&memory=300K", 2)];
+        insta::assert_snapshot!(refusals.map(|(text, count)| refusal(text, count).unwrap()).join("\n"), @r"
+        1M of memory, divided among 5 threads, is too little for keys and values: take 1280K or more
+        FILE has 2M: it needs at least 2308K
+        300K of memory, divided among 2 threads, is too little for keys and values: take 512K or more
+        ");
     }
 
     #[test]

@@ -90,6 +90,18 @@ pub enum Threads {
     Cores(CoreList),
 }
 
+impl Threads {
+    /// How many they are on this machine.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        match self {
+            Self::Auto => CoreList::allowed().map_or(1, |list| list.cores().len()),
+            Self::Count(count) => usize::from(*count),
+            Self::Cores(list) => list.cores().len(),
+        }
+    }
+}
+
 impl Default for ReactorConfig {
     fn default() -> Self {
         Self {

@@ -415,7 +415,10 @@ fn storage_is_looked_at_and_not_touched() {
          {{ storage = \"file:{place}/nowhere/new?size=1M\" }},\n\
          {{ storage = \"file:{place}/odd\" }},\n\
          {{ storage = \"file:{place}\" }},\n\
-         {{ storage = \"ram:5000\" }},\n]\n"
+         {{ storage = \"ram:5000\" }},\n\
+         {{ storage = \"kv:ram:1M\" }},\n\
+         {{ storage = \"kv:file:{place}/pairs?size=3M\" }},\n]\n\
+         [reactors]\ncount = 5\n"
     );
     let file = ConfigFile::parse("nvlane.toml", &text).unwrap();
     let errors = file.inspect().expect_err("most of it is wrong").to_string();
@@ -425,6 +428,8 @@ fn storage_is_looked_at_and_not_touched() {
     nvlane.toml:10:13: /place/odd has 1000 bytes, not a multiple of its block size 4096: make it 4096
     nvlane.toml:11:13: /place is a directory: name a file in it
     nvlane.toml:12:13: the RAM namespace has 5000 bytes, not a multiple of its block size 4096: make it 8192
+    nvlane.toml:13:13: 1M of memory, divided among 5 threads, is too little for keys and values: take 1280K or more
+    nvlane.toml:14:13: /place/pairs has 3M: it needs at least 3844K
     ");
     assert!(!directory.path().join("new").exists());
     assert_eq!(std::fs::read(directory.path().join("small")).unwrap().len(), 4096);

@@ -22,6 +22,16 @@ pub enum OpenError {
         /// The block size.
         block_bytes: u32,
     },
+    /// The size is no multiple of what its parts are, which cannot be chosen.
+    #[error("{name} has {bytes} bytes, not a multiple of {unit_bytes}: make it {}", bytes.next_multiple_of((*unit_bytes).into()))]
+    SizeNotWhole {
+        /// What has that size.
+        name: String,
+        /// The size.
+        bytes: u64,
+        /// What it is to be a multiple of.
+        unit_bytes: u32,
+    },
     /// There is nothing in it.
     #[error("{name} is empty: {remedy}")]
     Empty {
@@ -95,6 +105,19 @@ pub enum OpenError {
         path: PathBuf,
         /// Its size.
         bytes: u64,
+        /// The least that would do.
+        bytes_min: u64,
+    },
+    /// The memory is too small for what is to be held in it.
+    #[error(
+        "{} of memory, divided among {partition_count} threads, is too little for keys and values: take {} or more",
+        Size(*bytes), Size(*bytes_min)
+    )]
+    MemoryTooSmall {
+        /// The memory.
+        bytes: u64,
+        /// Reactors that share it.
+        partition_count: u64,
         /// The least that would do.
         bytes_min: u64,
     },

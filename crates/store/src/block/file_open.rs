@@ -95,7 +95,7 @@ impl Identity {
 pub(super) fn open(settings: &FileSettings) -> Result<Opened, OpenError> {
     if let (FileKind::Regular, Some(bytes)) = (settings.kind, settings.bytes) {
         let block_bytes = settings.block_bytes.unwrap_or(super::BLOCK_BYTES_DEFAULT);
-        check_size(&format!("the namespace on {}", settings.path.display()), bytes, block_bytes)?;
+        check_bytes(settings, format!("the namespace on {}", settings.path.display()), bytes, block_bytes)?;
         match std::fs::metadata(&settings.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return create(settings, bytes),
             _ => {}
@@ -184,7 +184,7 @@ fn open_existing(settings: &FileSettings, grow_to: Option<u64>) -> Result<Opened
             remedy: "add ?size=10G to give it a size",
         });
     }
-    check_size(&path.display().to_string(), bytes, block_bytes)?;
+    check_bytes(settings, path.display().to_string(), bytes, block_bytes)?;
     let traits = match settings.kind {
         FileKind::Regular => of_file(settings, &keeper, &stat, is_direct, bytes),
         FileKind::Device => of_device(&stat, is_direct, block_bytes),
@@ -203,6 +203,16 @@ fn check_kind(settings: &FileSettings, metadata: &Metadata) -> Result<(), OpenEr
         _ => ("neither a regular file nor a block device", "name one of these"),
     };
     Err(OpenError::WrongKind { path, is, remedy })
+}
+
+/// Checks block size and size. Those of keys and values have no choice of blocks.
+fn check_bytes(settings: &FileSettings, name: String, bytes: u64, block_bytes: u32) -> Result<(), OpenError> {
+    match check_size(&name, bytes, block_bytes) {
+        Err(OpenError::SizeNotBlocks { .. }) if settings.contents == Contents::Pairs => {
+            Err(OpenError::SizeNotWhole { name, bytes, unit_bytes: block_bytes })
+        }
+        result => result,
+    }
 }
 
 /// What namespaces of one kind have stored is not written over by one of the other.
@@ -532,6 +542,9 @@ mod tests {
             assert_eq!(text(&blocks), before, "neither written nor grown");
             FileStore::open(&blocks).unwrap();
         }
+        let odd = place.settings("odd");
+        let refused = as_spec("kv:file", &odd, "?size=1000001").unwrap_err();
+        refusals.push(refused.replace(place.0.path().to_str().unwrap(), "/data"));
         insta::assert_snapshot!(refusals.join("\n"), @r"
         /data/pairs is a file of keys and values, not of blocks: write kv:file: in place of file:
         /data/pairs is a file of keys and values, not of blocks: write kv:file: in place of file:
@@ -540,6 +553,7 @@ mod tests {
         /data/begun is no key-value file, and not empty: name another one
         /data/ended is no key-value file, and not empty: name another one
         /data/ended is no key-value file, and not empty: name another one
+        the namespace on /data/odd has 1000001 bytes, not a multiple of 4096: make it 1003520
         ");
         // Hosts of blocks write what they like, and have nothing refused by it.
         let copy = place.settings("copy");

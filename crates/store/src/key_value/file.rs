@@ -10,13 +10,13 @@ use kv::{Eviction, Processor, Settings};
 
 use super::logged::Logged;
 use super::superblock::Superblock;
-use super::{KeyValueShape, geometry, prefault, unix_s};
+use super::{KeyValueShape, MEMORY_BYTES_MIN, check_memory, geometry, prefault, unix_s};
 use crate::block::OpenError;
 use crate::namespace::{Backend, Geometry, Store};
 
 /// Memory for a key-value file, if nothing is said of it: this share of the file, and at least so much.
 const MEMORY_SHARE: u64 = 4;
-const MEMORY_BYTES_MIN: u64 = 16 << 20;
+const MEMORY_BYTES_LEAST: u64 = 16 << 20;
 
 /// How a key-value file is to be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,9 +50,10 @@ impl KeyValueFile {
         Self { settings, below, superblock: Mutex::default() }
     }
 
-    fn memory_bytes(&self) -> u64 {
+    fn memory_bytes(&self, partition_count: u64) -> u64 {
         let share = self.below.geometry().bytes() / MEMORY_SHARE;
-        self.settings.memory_bytes.unwrap_or(share.max(MEMORY_BYTES_MIN))
+        let least = MEMORY_BYTES_LEAST.max(partition_count.saturating_mul(MEMORY_BYTES_MIN));
+        self.settings.memory_bytes.unwrap_or(share.max(least))
     }
 
     fn superblock(&self) -> Option<Superblock> {
@@ -72,7 +73,7 @@ impl Store for KeyValueFile {
         let superblock =
             self.superblock().ok_or_else(|| io::Error::other("nobody has said how many attach"))?;
         let log = superblock.log(reactor as u64, self.settings.sync);
-        let memory_bytes = self.memory_bytes() / superblock.partition_count;
+        let memory_bytes = self.memory_bytes(superblock.partition_count) / superblock.partition_count;
         let mut processor = Processor::new(Settings {
             memory_bytes: usize::try_from(memory_bytes).unwrap_or(usize::MAX),
             inline_bytes_max: 0,
@@ -107,6 +108,9 @@ impl Store for KeyValueFile {
     }
 
     fn set_reactor_count(&self, count: usize) -> Result<(), OpenError> {
+        if let Some(bytes) = self.settings.memory_bytes {
+            check_memory(bytes, count)?;
+        }
         let bytes = self.below.geometry().bytes();
         let superblock = Superblock::open(&self.settings.path, bytes, count.max(1) as u64)?;
         *self.superblock.lock().unwrap_or_else(PoisonError::into_inner) = Some(superblock);

@@ -110,12 +110,8 @@ impl Superblock {
         let mut first = vec![0; BLOCK_LENGTH];
         file.read_exact_at(&mut first, 0).map_err(system("read"))?;
         if first.iter().all(|&byte| byte == 0) {
-            let too_small = || OpenError::TooSmall {
-                path: path.to_owned(),
-                bytes,
-                bytes_min: BLOCK_BYTES + partition_count * SEGMENT_COUNT_MIN * SEGMENT_BYTES.start(),
-            };
-            let superblock = Self::new(bytes, partition_count).ok_or_else(too_small)?;
+            check_size(path, bytes, partition_count)?;
+            let superblock = Self::new(bytes, partition_count).expect("it has that size");
             write(&file, path, &superblock).map_err(system("write"))?;
             return Ok(superblock);
         }
@@ -137,6 +133,21 @@ impl Superblock {
         }
         Ok(found)
     }
+}
+
+/// The least that a file has for so many partitions, bytes.
+pub(crate) const fn bytes_min(partition_count: u64) -> u64 {
+    let each = SEGMENT_COUNT_MIN * *SEGMENT_BYTES.start();
+    BLOCK_BYTES.saturating_add(partition_count.saturating_mul(each))
+}
+
+/// Checks that a file of so many bytes is enough for so many partitions.
+pub(crate) fn check_size(path: &Path, bytes: u64, partition_count: u64) -> Result<(), OpenError> {
+    let bytes_min = bytes_min(partition_count);
+    if bytes < bytes_min {
+        return Err(OpenError::TooSmall { path: path.to_owned(), bytes, bytes_min });
+    }
+    Ok(())
 }
 
 /// Whether a file begins as a superblock does, of whatever version, and whole or not.
@@ -202,5 +213,9 @@ mod tests {
         let second = place.path().join("small");
         File::create(&second).unwrap().set_len(1 << 20).unwrap();
         assert!(Superblock::open(&second, 1 << 20, 4).is_err());
+        for count in 1..100 {
+            assert!(Superblock::new(bytes_min(count), count).is_some());
+            assert!(Superblock::new(bytes_min(count) - 1, count).is_none());
+        }
     }
 }

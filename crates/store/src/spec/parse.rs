@@ -13,6 +13,7 @@ use wire::uuid::Uuid;
 use super::{SYNCS, Source, Spec, SpecError, TIME_UNITS};
 use crate::block::BLOCK_BYTES;
 use crate::filter::{Delay, Fault, FaultKind, FaultRate, Filter, Kind, Limit};
+use crate::key_value::{MEMORY_BYTES_MIN, superblock};
 use crate::size::Size;
 
 /// A part of the text, and where it begins (in bytes).
@@ -102,6 +103,11 @@ const TIME_US_MAX: u64 = 24 * 3600 * 1_000_000;
 /// The sources, for messages.
 const SOURCES: &str = "ram:SIZE, null:SIZE, file:PATH, device:PATH, kv:ram:SIZE or kv:file:PATH";
 
+/// What may stand behind keys and values.
+const KEY_VALUE_OPTIONS: &str = "only evict, item, flush, prefault and uuid go with kv:ram:";
+const KEY_VALUE_FILE_OPTIONS: &str =
+    "only size, memory, sync, item, flush, prefault, uuid and filters go with kv:file:";
+
 fn list<const N: usize>(names: [&str; N]) -> String {
     let (last, others) = names.split_last().expect("lists are not empty");
     format!("{} or {last}", others.join(", "))
@@ -145,7 +151,7 @@ fn parse_source(text: Piece<'_>) -> Parsed<Source> {
         "file" => Ok(Source::File { path: parse_path(place)?, bytes: None }),
         "kv" => match place.split(':') {
             (Piece { text: "ram", .. }, Some(size)) => {
-                let bytes = parse_bytes(size)?;
+                let bytes = parse_memory(size)?;
                 Ok(Source::KeyValue {
                     bytes,
                     evicts: true,
@@ -174,6 +180,30 @@ fn parse_source(text: Piece<'_>) -> Parsed<Source> {
 fn parse_bytes(text: Piece<'_>) -> Parsed<u64> {
     match text.size()? {
         0 => text.wrong("a namespace of no bytes"),
+        bytes => Ok(bytes),
+    }
+}
+
+/// Memory for keys and values.
+fn parse_memory(text: Piece<'_>) -> Parsed<u64> {
+    match parse_bytes(text)? {
+        bytes if bytes < MEMORY_BYTES_MIN => text.wrong(format!(
+            "too little for keys and values: take {} or more for each thread",
+            Size(MEMORY_BYTES_MIN)
+        )),
+        bytes => Ok(bytes),
+    }
+}
+
+/// The size of a file of keys and values.
+fn parse_log_bytes(text: Piece<'_>) -> Parsed<u64> {
+    let (one, two) = (superblock::bytes_min(1), superblock::bytes_min(2));
+    match parse_bytes(text)? {
+        bytes if bytes < one => text.wrong(format!(
+            "too little for a log of keys and values: take {} or more, and {} more for each further thread",
+            Size(one),
+            Size(two - one)
+        )),
         bytes => Ok(bytes),
     }
 }
@@ -229,7 +259,7 @@ fn parse_option(spec: &mut Spec, name: Piece<'_>, value: Option<Piece<'_>>) -> P
         }
         ("evict", _) => return name.wrong("only kv: has keys and values"),
         ("memory", Source::KeyValueFile { memory_bytes, .. }) => {
-            *memory_bytes = Some(parse_bytes(needed("1G")?)?);
+            *memory_bytes = Some(parse_memory(needed("1G")?)?);
         }
         ("sync", Source::KeyValueFile { sync, .. }) => {
             let value = needed("always")?;
@@ -257,14 +287,13 @@ fn parse_option(spec: &mut Spec, name: Piece<'_>, value: Option<Piece<'_>>) -> P
         ("flush" | "item", _) => return name.wrong("only kv: is reached by memcached's clients"),
         ("memory" | "sync", _) => return name.wrong("only kv:file: has a log"),
         ("lba" | "readonly" | "huge", Source::KeyValueFile { .. }) => {
-            return name
-                .wrong("only size, memory, sync, item, flush, prefault, uuid and filters go with kv:file:");
+            return name.wrong(KEY_VALUE_FILE_OPTIONS);
         }
         (
             "lba" | "readonly" | "huge" | "size" | "delay" | "error" | "limit" | "trace",
             Source::KeyValue { .. },
         ) => {
-            return name.wrong("only evict, item, flush, prefault and uuid go with kv:ram:");
+            return name.wrong(KEY_VALUE_OPTIONS);
         }
         ("lba", _) => {
             let value = needed("4096")?;
@@ -290,9 +319,8 @@ fn parse_option(spec: &mut Spec, name: Piece<'_>, value: Option<Piece<'_>>) -> P
             flag()?;
             *huge_pages = true;
         }
-        ("size", Source::File { bytes, .. } | Source::KeyValueFile { bytes, .. }) => {
-            *bytes = Some(parse_bytes(needed("10G")?)?);
-        }
+        ("size", Source::File { bytes, .. }) => *bytes = Some(parse_bytes(needed("10G")?)?),
+        ("size", Source::KeyValueFile { bytes, .. }) => *bytes = Some(parse_log_bytes(needed("10G")?)?),
         ("size", Source::Memory { .. } | Source::Null { .. }) => {
             return name.wrong("the size stands after the colon, as in ram:10G");
         }
@@ -306,10 +334,13 @@ fn parse_option(spec: &mut Spec, name: Piece<'_>, value: Option<Piece<'_>>) -> P
         }
         ("huge", _) => return name.wrong("only ram: can have huge pages"),
         ("", _) => return name.wrong("expected an option"),
-        (unknown, _) => {
-            return name.wrong(format!(
-                "there is no option '{unknown}': expected lba, size, uuid, readonly, huge, delay, error, limit or trace"
-            ));
+        (unknown, source) => {
+            let options = match source {
+                Source::KeyValue { .. } => KEY_VALUE_OPTIONS,
+                Source::KeyValueFile { .. } => KEY_VALUE_FILE_OPTIONS,
+                _ => "expected lba, size, uuid, readonly, huge, delay, error, limit or trace",
+            };
+            return name.wrong(format!("there is no option '{unknown}': {options}"));
         }
     }
     Ok(())

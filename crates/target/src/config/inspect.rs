@@ -12,9 +12,10 @@ impl TargetConfig {
     #[must_use]
     pub fn inspect(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
+        let reactor_count = self.reactors.threads.count();
         for (subsystem_at, subsystem) in self.subsystems.iter().enumerate() {
             for (at, namespace) in subsystem.namespaces.iter().enumerate() {
-                if let Err(error) = inspect(&namespace.storage) {
+                if let Err(error) = inspect(&namespace.storage, reactor_count) {
                     let place = Place::Namespace(subsystem_at, at, "storage");
                     problems.push(Problem { place, message: error.to_string() });
                 }
@@ -24,7 +25,8 @@ impl TargetConfig {
     }
 }
 
-fn inspect(spec: &Spec) -> Result<(), OpenError> {
+fn inspect(spec: &Spec, reactor_count: usize) -> Result<(), OpenError> {
+    spec.check_shares(reactor_count)?;
     if let Source::KeyValue { .. } = spec.source {
         return Ok(());
     }
