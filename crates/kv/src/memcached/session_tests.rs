@@ -304,6 +304,12 @@ fn lines_without_end_and_other_protocols_close_the_connection() {
             assert!(client.is_closed, "{bytes:?}");
         }
     }
+    // A host of NVMe/TCP begins with a zero: it need not wait for the end of a line.
+    for bytes in [&[0][..], b"\0\0\x80\0\x80\0\0\0", b"\0get a\r\n"] {
+        let mut client = Client::new();
+        assert_eq!(client.send(bytes), b"");
+        assert!(client.is_closed, "{bytes:?}");
+    }
     // Lines of keys have no limit.
     let mut client = Client::new();
     let line = format!("get {}|", "k ".repeat(100_000));

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!            ┌── first byte 0x80 ──▶ Binary
-//! Unknown ───┤
+//! Unknown ───┼── first byte 0 ─────▶ Close
 //!            └── else ─────────────▶ Line ──get…──▶ Keys ──end of line──▶ Line
 //!                                     └─refused value─▶ Swallow ──all of it──▶ Line
 //! ```
@@ -197,6 +197,8 @@ impl Decoder {
                 State::Unknown => match input.first() {
                     None => return Decoded::More(1),
                     Some(&binary::REQUEST) => self.state = State::Binary,
+                    // An NVMe host at the wrong door sends an ICReq, and waits. wire §2.2
+                    Some(0) => return Decoded::Close,
                     Some(_) => self.state = State::Line,
                 },
                 State::Line => {
