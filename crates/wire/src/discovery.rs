@@ -89,18 +89,6 @@ codes! {
     }
 }
 
-flags! {
-    /// In the `lsp` of Get Log Page; send 0 unless the supported pages log lists the bit. wire §20
-    pub struct DiscoveryLsp: u8 {
-        /// Extended entries.
-        EXTENDED = 1 << 0;
-        /// Entries of this port only.
-        PORT_LOCAL = 1 << 1;
-        /// All subsystems.
-        ALL = 1 << 2;
-    }
-}
-
 /// Header of the log. wire §20
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
