@@ -225,5 +225,8 @@ fn clients_name(kind: &str) -> String {
 }
 
 fn cell_name(kind: &str, bytes: u64) -> String {
-    format!("{kind} {} KiB", bytes >> 10)
+    match bytes >> 20 {
+        0 => format!("{kind} {} KiB", bytes >> 10),
+        mebibytes => format!("{kind} {mebibytes} MiB"),
+    }
 }
