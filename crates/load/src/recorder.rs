@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use wire::status::Status;
+
 use crate::histogram::Histogram;
 use crate::workload::Kind;
 
@@ -25,7 +27,7 @@ pub enum Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Status { sct, sc } => write!(f, "status {sct:x}/{sc:02x}h"),
+            Self::Status { sct, sc } => Status::from_code(u16::from_be_bytes([*sct, *sc])).fmt(f),
             Self::TimedOut => f.write_str("timed out"),
             Self::Disconnected => f.write_str("disconnected"),
         }
@@ -230,7 +232,7 @@ mod tests {
 
     #[test]
     fn failures_are_named() {
-        assert_eq!(LBA_OUT_OF_RANGE.to_string(), "status 0/80h");
+        assert_eq!(LBA_OUT_OF_RANGE.to_string(), "LBA out of range (0x080)");
         assert_eq!(Failure::Disconnected.to_string(), "disconnected");
     }
 }

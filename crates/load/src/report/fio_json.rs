@@ -704,7 +704,7 @@ mod tests {
                     "bytes_per_s": 616448.0,
                     "error_count": 1,
                     "errors": {
-                      "status 0/80h": 1
+                      "LBA out of range (0x080)": 1
                     },
                     "service": {
                       "count": 301,
@@ -726,7 +726,7 @@ mod tests {
                   "bytes_per_s": 2050048.0,
                   "error_count": 1,
                   "errors": {
-                    "status 0/80h": 1
+                    "LBA out of range (0x080)": 1
                   },
                   "service": {
                     "count": 1001,

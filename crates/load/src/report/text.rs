@@ -287,7 +287,7 @@ mod tests {
 
             generator  0.799 us of processor per operation (user 0.300, system 0.500), 0 % of a core, 15 switches
             target     0.699 us of processor per operation (user 0.200, system 0.500), 0 % of a core, 15 switches
-            1 write failed: status 0/80h
+            1 write failed: LBA out of range (0x080)
             5600 blocks checked, 0 wrong
             ");
     }
@@ -312,7 +312,7 @@ mod tests {
 
             generator  0.799 us of processor per operation (user 0.300, system 0.500), 0 % of a core, 15 switches
             target     0.699 us of processor per operation (user 0.200, system 0.500), 0 % of a core, 15 switches
-            1 write failed: status 0/80h
+            1 write failed: LBA out of range (0x080)
             the target fell behind: 47 operations that were due were never sent
             5600 blocks checked, 1 wrong
               LBA 7: reads as zeroes
