@@ -33,6 +33,8 @@ Examples:
   nvlane kv bench $NVLANE_ADDR --mix ycsb-b --distribution zipf:0.99 --batch 64 --verify
   nvlane kv dump $NVLANE_ADDR > all.jsonl && nvlane kv load OTHER all.jsonl
 
+list, dump and bench take the address from $NVLANE_ADDR where none is given.
+
 A key is 1 to 16 bytes: text, or bytes in hexadecimal with --hex (then values on the command line are hexadecimal too). Values are \
 bytes, up to 256 MiB; numbers are values of 8 bytes, or of 4 with --narrow, little-endian: not memcached's, which are digits. \
 incr, cas, vector and batches need an nvlane target.
@@ -96,6 +98,16 @@ struct Place {
     way: Way,
 }
 
+/// The same for verbs with no word behind it that could be taken for the address.
+#[derive(Debug, Args)]
+struct OnlyPlace {
+    /// The namespace: `HOST[:PORT]/NQN[?ns=1]`.
+    #[arg(value_name = "ADDR", env = "NVLANE_ADDR")]
+    address: Option<Address>,
+    #[command(flatten)]
+    way: Way,
+}
+
 /// As whom, and how.
 #[derive(Debug, Args)]
 struct Way {
@@ -131,6 +143,14 @@ impl Way {
 
     fn connect(&self, address: &Address) -> Result<KeyValue, Failure> {
         Ok(KeyValue::connect(address, self.options()?)?)
+    }
+}
+
+impl OnlyPlace {
+    fn connect(&self) -> Result<KeyValue, Failure> {
+        let missing =
+            || Failure::usage("no address: write HOST[:PORT]/NQN behind the command, or set NVLANE_ADDR");
+        self.way.connect(self.address.as_ref().ok_or_else(missing)?)
     }
 }
 

@@ -21,7 +21,7 @@ use crate::output::Output;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-With a subsystem in ADDR its namespaces are listed, otherwise those of every subsystem that the discovery service there names.
+With a subsystem in ADDR its namespaces are listed, otherwise those of every subsystem that the discovery service there names. \
 DevicePath and Address are what the other commands take as ADDR.")]
 pub(crate) struct ListArguments {
     #[command(flatten)]

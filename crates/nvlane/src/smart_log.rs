@@ -4,6 +4,7 @@ use std::fmt;
 use std::process::ExitCode;
 
 use clap::Args;
+use host::{Association, Error};
 use serde::{Serialize, Serializer};
 use wire::id::Nsid;
 use wire::log::health::HealthLog;
@@ -11,6 +12,7 @@ use wire::log::health::HealthLog;
 use crate::Ended;
 use crate::columns::Columns;
 use crate::connection::Connection;
+use crate::exit::Failure;
 use crate::human_size::HumanSize;
 use crate::output::Output;
 
@@ -34,10 +36,23 @@ pub(crate) struct SmartLogArguments {
 pub(crate) fn smart_log(arguments: &SmartLogArguments) -> Ended {
     let association = arguments.connection.associate()?;
     let named = arguments.namespace.map(Nsid::new).or(association.address().nsid);
-    let log = association.smart_log(named.unwrap_or(Nsid::ALL))?;
+    let log = association
+        .smart_log(named.unwrap_or(Nsid::ALL))
+        .map_err(|error| about(error, named, &association))?;
     association.close();
     arguments.output.print(&Report::new(&log))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Why there is no log: the controller's answer does not say whether there is such a namespace.
+fn about(error: Error, named: Option<Nsid>, association: &Association) -> Failure {
+    let (Some(nsid), Error::Failed { .. }) = (named, &error) else { return error.into() };
+    match association.namespace(nsid) {
+        Err(missing @ Error::NoNamespace { .. }) => missing.into(),
+        _ => Failure::from(error).later(format_args!(
+            "; namespace {nsid} may have no log of its own: leave it out to see the controller's"
+        )),
+    }
 }
 
 /// The log with the names that scripts know from nvme-cli.

@@ -5,7 +5,7 @@ mod support;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use support::{Target, run, strange_peer};
+use support::{Ended, Target, nvlane, run, strange_peer};
 use wire::pdu::IC_BYTES;
 
 #[test]
@@ -51,6 +51,20 @@ fn a_closed_port_asks_whether_the_target_runs() {
         let line = run([verb, address]).complaint(4);
         assert!(line.contains("is the target running"), "{line}");
     }
+}
+
+#[test]
+fn the_port_of_memcacheds_clients_is_told_from_one_of_nvme_at_once() {
+    let line = Ended::of(
+        nvlane()
+            .args(["target", "--listen", "127.0.0.1:0", "--memcached", "127.0.0.1:0", "--namespace"])
+            .args(["kv:ram:16M", "--run"])
+            .arg("$NVLANE identify $NVLANE_MEMCACHED/nqn.2026-01.io.nvlane:x")
+            .env("NVLANE", env!("CARGO_BIN_EXE_nvlane")),
+    )
+    .complaint(4);
+    assert!(line.contains("the target closed the connection during handshake"), "{line}");
+    assert!(line.contains("is this an NVMe/TCP port?"), "{line}");
 }
 
 #[test]

@@ -64,6 +64,17 @@ fn numbers_and_vectors_change_at_the_target() {
 }
 
 #[test]
+fn verbs_without_words_take_the_address_of_the_environment() {
+    let target = Target::serving(&["kv:ram:64M"]);
+    kv(&target, "set", &["greeting", "hello"]).text();
+    for (verb, shown) in [("list", "greeting\n"), ("dump", "{\"key\":\"greeting\",\"value\":\"hello\"}\n")] {
+        let ended = Ended::of(nvlane().args(["kv", verb]).env("NVLANE_ADDR", &target.address));
+        assert_eq!(ended.text(), shown);
+        assert!(run(["kv", verb]).complaint(2).starts_with("no address: "), "{verb}");
+    }
+}
+
+#[test]
 fn pairs_move_from_one_namespace_to_another() {
     let (from, to) = (Target::serving(&["kv:ram:64M"]), Target::serving(&["kv:ram:64M"]));
     let mut lines: Vec<String> =

@@ -11,7 +11,7 @@ use host::{Key, StoreOptions};
 use serde::Serialize;
 
 use super::words::{self, absent, bytes, key, shown};
-use super::{Ended, Place};
+use super::{Ended, OnlyPlace, Place};
 use crate::exit::{Failure, Kind};
 use crate::output::{self, Output};
 
@@ -80,7 +80,7 @@ pub(super) struct ExistArguments {
 #[derive(Debug, Args)]
 pub(super) struct ListArguments {
     #[command(flatten)]
-    place: Place,
+    place: OnlyPlace,
     /// Begin with this key, if it is there. The order is the target's own.
     #[arg(long, value_name = "KEY")]
     from: Option<String>,

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use wire::status::Status;
 
 use super::words::{from_hex, to_hex};
-use super::{Ended, Place, Way};
+use super::{Ended, OnlyPlace, Way};
 use crate::exit::{Failure, Kind};
 use crate::output;
 
@@ -56,7 +56,7 @@ Pairs that come or go meanwhile may be there or not; all others are, once. Flags
 memcached's clients have beside, are not part of NVMe's commands, nor of a dump.")]
 pub(super) struct DumpArguments {
     #[command(flatten)]
-    place: Place,
+    place: OnlyPlace,
     /// Where to write; - for standard output.
     #[arg(long, value_name = "FILE", default_value = "-")]
     file: PathBuf,
