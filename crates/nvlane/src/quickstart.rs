@@ -78,7 +78,8 @@ pub(crate) fn quickstart(arguments: &QuickstartArguments) -> Ended {
     let directory = arguments.directory.clone().unwrap_or_else(std::env::temp_dir);
     let stops = Arc::new(AtomicBool::new(false));
     let _handlers = EndOnSignal::new(&stops)?;
-    let served = serve(&NamespaceFile::within(&directory), cores)?;
+    let file = NamespaceFile::within(&directory);
+    let served = serve(&file, cores)?;
     let environment = Environment::collect(None, Duration::from_millis(20));
     print_heading(served.address(), cores, &environment)?;
 
@@ -112,7 +113,7 @@ pub(crate) fn quickstart(arguments: &QuickstartArguments) -> Ended {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The name of the second namespace's file, until the target has it open: however we end, nothing of it is left.
+/// The file of the second namespace, for as long as it is wanted: a namespace whose file is gone takes no writes.
 struct NamespaceFile(PathBuf);
 
 impl NamespaceFile {
