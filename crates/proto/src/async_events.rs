@@ -150,6 +150,20 @@ mod tests {
     }
 
     #[test]
+    fn what_the_log_has_told_is_not_told_again() {
+        let mut queue = queue();
+        queue.raise(AsyncEvent::NAMESPACE_ATTRIBUTE);
+        queue.raise(AsyncEvent::DISCOVERY_CHANGE);
+        queue.on_log_read(Lid::DISCOVERY, false);
+        queue.on_request(1).unwrap();
+        queue.on_request(2).unwrap();
+        assert_eq!(queue.next_completion(), Some((1, AsyncEvent::NAMESPACE_ATTRIBUTE)));
+        assert_eq!(queue.next_completion(), None);
+        queue.raise(AsyncEvent::DISCOVERY_CHANGE);
+        assert_eq!(queue.next_completion(), Some((2, AsyncEvent::DISCOVERY_CHANGE)));
+    }
+
+    #[test]
     fn events_that_are_not_wanted_are_not_kept() {
         let mut queue = queue();
         queue.on_request(1).unwrap();

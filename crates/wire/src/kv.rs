@@ -416,8 +416,12 @@ mod tests {
             let written: Vec<Key> = keys.take_while(|key| writer.push(key)).collect();
             let length = writer.finish();
             prop_assert!(length <= room && length.is_multiple_of(4));
-            let read: Result<Vec<Key>, _> = KeyList::new(&list).expect("a count").collect();
-            prop_assert_eq!(read, Ok(written));
+            let mut reader = KeyList::new(&list).expect("a count");
+            for (at, key) in written.iter().enumerate() {
+                prop_assert_eq!(reader.left() as usize, written.len() - at);
+                prop_assert_eq!(reader.next(), Some(Ok(*key)));
+            }
+            prop_assert_eq!((reader.left(), reader.next()), (0, None));
         }
     }
 }

@@ -528,7 +528,7 @@ mod tests {
         assert_offsets!(CopySource: snsid @ 0, slba @ 8, nlb @ 16, tags @ 18);
         let source = CopySource::new(Nsid::new(5), 0x0304, 8);
         assert_eq!(source.as_bytes()[..20], [5, 0, 0, 0, 0, 0, 0, 0, 4, 3, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0]);
-        assert_eq!((source.nsid(), source.blocks()), (Nsid::new(5), 8));
+        assert_eq!((source.nsid(), source.blocks(), source.end()), (Nsid::new(5), 8, Some(0x030C)));
     }
 
     #[test]
