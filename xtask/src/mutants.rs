@@ -6,9 +6,23 @@ use crate::command::{cargo, target_dir};
 use crate::deps;
 
 /// The crates, and those of their tests that judge what the ones in its files have left alive. Each takes a build for each mutant, so what sweeps over
-/// everything and takes longest (`sweep`, `sequences`, `pair`, `models`, `streams`) is left out, as are `allocation` and `scattered`.
-const CRATES: [(&str, &[&str]); 2] =
-    [("wire", &[]), ("proto", &["transitions", "golden", "host_controller", "host_commands", "hostile"])];
+/// everything and takes longest (`sweep`, `sequences`, `models`) is left out, as is `allocation`.
+const CRATES: [(&str, &[&str]); 2] = [
+    ("wire", &[]),
+    (
+        "proto",
+        &[
+            "transitions",
+            "golden",
+            "host_controller",
+            "host_commands",
+            "hostile",
+            "streams",
+            "pair",
+            "scattered",
+        ],
+    ),
+];
 
 /// What runs test programs: one that takes so many seconds of a processor, where all of its tests take few, is held not to end. The time that passes says
 /// little, as the machine may do other work.
