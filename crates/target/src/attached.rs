@@ -117,6 +117,10 @@ impl Attachments {
         }
         for at in gone.into_values() {
             let attached = self.get_mut(at);
+            // What came to its log in this turn has yet to be carried out, written and answered.
+            if attached.desk.as_mut().is_some_and(|desk| desk.count_in()) {
+                attached.running += 1;
+            }
             if attached.running == 0 {
                 self.slots[at.0 as usize] = None;
             } else {

@@ -91,6 +91,11 @@ impl Desk {
         self.station.is_empty() && self.held.is_empty() && self.arrived.is_empty()
     }
 
+    /// Counts what waits here among what runs in the namespace, until a look at it shows that nothing does. Says whether that is new.
+    pub(crate) fn count_in(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_counted, true)
+    }
+
     fn takes(&self, logged: &mut Logged) -> bool {
         let is_short = self.short_at.is_some() && self.short_at == logged.progress();
         logged.is_ready() && self.station.len() <= PARKED_COUNT_MAX && !is_short

@@ -471,7 +471,7 @@ impl Door {
         chunks: Vec<Chunk>,
     ) {
         let Some(index) = self.session(session) else { return };
-        let Some((namespace, executor)) = partition(namespaces) else { return };
+        let Some((namespace, executor)) = partition(namespaces) else { return self.close(io, index) };
         let Some(guest) = self.guests[index as usize].as_deref_mut() else { return };
         let (batches, counters) = (&mut self.batches, &*self.counters);
         let mut route = Route { io, executor, batches, stats: self.stats, counters, session, namespace };
@@ -508,7 +508,7 @@ impl Door {
         stats: &PartitionStats,
     ) {
         let Some(index) = self.session(session) else { return };
-        let Some((namespace, executor)) = partition(namespaces) else { return };
+        let Some((namespace, executor)) = partition(namespaces) else { return self.close(io, index) };
         let Some(guest) = self.guests[index as usize].as_deref_mut() else { return };
         let (batches, counters) = (&mut self.batches, &*self.counters);
         let mut route = Route { io, executor, batches, stats: self.stats, counters, session, namespace };
