@@ -372,6 +372,12 @@ impl Processor {
         self.memory.touches()
     }
 
+    /// Pairs that are gone though nobody removed them: as long as it is the same, look-ups have changed nothing in the index.
+    #[inline]
+    pub(crate) fn removed_count(&self) -> u64 {
+        self.counters.expired_count + self.counters.evicted_count
+    }
+
     /// Sets the time by which pairs expire. Seconds from a moment of the caller's choice, not 0.
     pub fn set_now(&mut self, now_s: u32) {
         self.now_s = now_s.max(1);
@@ -416,20 +422,47 @@ impl Processor {
         self.prefetch_item_of(hash, Home(self.home(hash)));
     }
 
-    /// As [`prefetch_item`](Self::prefetch_item), with the bucket known. If that has moved meanwhile, nothing comes of it.
-    #[inline]
-    pub(crate) fn prefetch_item_of(&self, hash: KeyHash, Home(home): Home) {
+    /// As [`prefetch_item`](Self::prefetch_item), with the bucket known. If that has moved meanwhile, nothing comes of it. Says where the pair is,
+    /// if it is there and the first with its tag.
+    #[inline(always)]
+    pub(crate) fn prefetch_item_of(&self, hash: KeyHash, Home(home): Home) -> Option<Place> {
         let bucket = Bucket(self.memory.peek(home));
-        let mut matches = bucket.matches(hash.tag());
-        match matches.next() {
-            Some(cell) if bucket.kind(cell) == Kind::Item => self.memory.prefetch(bucket.cell(cell)),
-            Some(_) => {}
-            None => {
-                if bucket.overflows() {
-                    self.memory.prefetch(shared_line(home));
-                }
+        let Some(cell) = bucket.matches(hash.tag()).next() else {
+            if bucket.overflows() {
+                self.memory.prefetch(shared_line(home));
             }
+            return None;
+        };
+        if bucket.kind(cell) != Kind::Item {
+            return Some(Place::new(home, cell, None));
         }
+        let line = bucket.cell(cell);
+        self.memory.prefetch(line);
+        Some(Place::new(home, cell, Some(line)))
+    }
+
+    /// Notes that the pair of a key is read, and gives its flags and its value, if it is where [`prefetch_item_of`](Self::prefetch_item_of) has said, and nothing
+    /// was removed since. `None`, and nothing is noted, if it is not, has expired, is in parts, or its flags are long.
+    #[inline(always)]
+    pub(crate) fn read_ahead(&mut self, place: Place, key: &[u8]) -> Option<(u32, &[u8])> {
+        self.memory.begin_operation();
+        let Some(line) = place.item() else {
+            let (own, value) = Bucket(self.memory.line(place.node())).inline(place.cell());
+            return (own == key).then_some((0, value));
+        };
+        let header = Header::decode(self.memory.line(line));
+        if usize::from(header.key_bytes) != key.len()
+            || header.bits & (LARGE | WIDE) != 0
+            || self.is_expired(&header)
+            || !is_equal(self.memory.bytes(line, HEADER_BYTES, key.len()), key)
+        {
+            return None;
+        }
+        if header.bits & USES < USES_MAX || header.bits & FETCHED == 0 {
+            self.touch(place);
+        }
+        let value = self.memory.bytes(line, HEADER_BYTES + key.len(), header.value_bytes.into());
+        Some((header.flags.into(), value))
     }
 
     /// Looks a key up. Pairs that have expired are not found, and are gone then.

@@ -4,19 +4,19 @@
 //! operations, deadlines and messages, and nothing of NVMe.
 //!
 //! Unsafe code is here and nowhere above: `buffers`, `chunks`, `lines`, `mapping`, `memory` and `segment` (memory that the
-//! kernel reads and writes), `ring`, `workers`, `socket`, `zero_copy` and `busy_poll` (the calls that make it do so), and `wide` and `equal_bytes`
+//! kernel reads and writes), `ring`, `workers`, `socket`, `zero_copy` and `busy_poll` (the calls that make it do so), and `wide` and `byte_masks`
 //! (instructions that not every processor has).
 
 #![cfg_attr(test, allow(clippy::cast_possible_truncation))]
 
 mod buffers;
 mod busy_poll;
+mod byte_masks;
 mod chunks;
 mod counter;
 mod descriptors;
 mod engine;
 mod epoll;
-mod equal_bytes;
 mod in_flight;
 mod io;
 mod lines;
@@ -42,11 +42,11 @@ pub use buffers::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, Buffer, Pool};
 pub use busy_poll::{
     Arrival, Asked, BUSY_POLL_BUDGET_MAX, BUSY_POLL_US_MAX, BusyPoll, BusyPolling, SocketPolling, poll_epoll,
 };
+pub use byte_masks::{controls, equal_bytes};
 pub use chunks::{CHUNK_BYTES, Chunk, Chunks};
 pub use counter::{Counter, Durations, SharedDurations};
 pub use descriptors::{allow_descriptors, reserve_descriptors};
 pub use engine::EngineKind;
-pub use equal_bytes::equal_bytes;
 pub use io::{Application, Connection, Io, ListenerTag, SocketId};
 pub use lines::{LINE_BYTES, Line, Lines, Untouched, prefetch};
 pub use mailbox::{Address, Mailbox};

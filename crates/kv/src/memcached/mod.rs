@@ -9,6 +9,7 @@
 //! together in order.
 
 mod execute;
+mod gets;
 mod incoming;
 mod meta;
 mod output;

@@ -17,6 +17,7 @@ use reactor::{CHUNK_BYTES, Chunk};
 use super::binary;
 use super::decode::{Decoded, Decoder};
 use super::execute::{Addition, Executor};
+use super::gets::Get;
 use super::incoming::{Incoming, LargeStore};
 use super::output::Output;
 use super::stats::{ListenerStats, PartitionStats, VERSION};
@@ -25,9 +26,9 @@ use crate::kept::Kept;
 use crate::processor::{Home, KEY_BYTES_MAX, KeyHash};
 
 /// Commands that are looked up together.
-const BATCH: usize = 64;
+pub(super) const BATCH: usize = 64;
 /// How many commands before it is executed a command's item is fetched: as many as the processor fetches at once.
-const ITEMS_AHEAD: usize = 12;
+pub(super) const ITEMS_AHEAD: usize = 12;
 /// With more output than this nothing further is executed until some of it is sent. Answers on their way from other partitions count as
 /// long as they are expected to be.
 const OUTPUT_BYTES_MAX: usize = 256 * 1024;
@@ -101,7 +102,7 @@ enum Asked {
 
 /// One connection.
 pub struct Session {
-    decoder: Decoder,
+    pub(super) decoder: Decoder,
     /// Bytes that are no whole command yet, or have to wait.
     backlog: Vec<u8>,
     /// Bytes that the backlog needs before it is worth looking at.
@@ -183,6 +184,9 @@ impl Session {
     #[inline]
     #[must_use]
     pub fn is_full(&self) -> bool {
+        if self.later.is_empty() {
+            return self.output.len() > OUTPUT_BYTES_MAX;
+        }
         self.waiting_bytes() > OUTPUT_BYTES_MAX || self.later.len() > LATER_COUNT_MAX
     }
 
@@ -286,7 +290,8 @@ impl Session {
 
     fn process(&mut self, router: &mut impl Router, input: &mut &[u8]) -> Progress {
         // Room for as many commands as there may be, unless they are very short.
-        let mut batch: Vec<Entry<'_>> = Vec::with_capacity((input.len() / 16 + 1).min(BATCH));
+        let count_max = (input.len() / 16 + 1).min(BATCH);
+        let (mut gets, mut batch): (Vec<Get<'_>>, Vec<Entry<'_>>) = (Vec::new(), Vec::new());
         self.needed_bytes = 0;
         loop {
             if self.is_full() {
@@ -296,6 +301,15 @@ impl Session {
                 && let Some(progress) = self.take_in(router, input)
             {
                 return progress;
+            }
+            if input.is_empty() {
+                return Progress::Open;
+            }
+            if self.run_gets(router, input, &mut gets) {
+                continue;
+            }
+            if batch.is_empty() {
+                batch.reserve(count_max);
             }
             let (own, count) = router.position();
             let before = (self.decoder, *input);
@@ -608,7 +622,7 @@ impl Session {
 
     /// Where the next answer goes.
     #[inline]
-    fn sink(&mut self) -> &mut Output {
+    pub(super) fn sink(&mut self) -> &mut Output {
         if self.later.is_empty() {
             return &mut self.output;
         }
@@ -636,7 +650,7 @@ impl Session {
     }
 
     /// A command with so many bytes of a value goes elsewhere. Who brings a value is told little.
-    fn push_awaited(&mut self, value_bytes: usize) -> Ticket {
+    pub(super) fn push_awaited(&mut self, value_bytes: usize) -> Ticket {
         let bytes = if value_bytes == 0 { self.expected_bytes } else { AWAITED_BYTES_MIN.max(value_bytes) };
         self.push(Later::Awaited(bytes))
     }

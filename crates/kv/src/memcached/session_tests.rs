@@ -638,7 +638,8 @@ fn the_memory_limit_is_what_it_is() {
 
 const SCRIPT: &[u8] = b"set a 1 0 3\r\nabc\r\nget a b a\r\nms k 2 T0 c\r\nhi\r\nmg k v s\r\nincr n 1\r\nset n 0 0 1 noreply\r\n5\r\n\
     incr n 1\r\nset big 0 0 20\r\n01234567890123456789\r\ngets big\r\ngat 0 a n\r\nset bad 0 0 2\r\nxyz\r\nbogus\r\nmd k q\r\nmn\r\n\
-    set w -1 0 4\r\nabcd\r\nget a\r\nversion\r\nflush_all\r\nget a\r\n";
+    set w -1 0 4\r\nabcd\r\nget a\r\nget a b\r\nget b a \r\nget  a\r\nget a\nget a k\r\nget\r\nget a\x01 k\r\ngets a\r\nget k\r\n\
+    version\r\nflush_all\r\nget a\r\n";
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
@@ -719,11 +720,60 @@ proptest! {
     }
 }
 
+/// Keys are looked for ahead of their turn, and pairs end in between.
+#[test]
+fn pairs_that_end_are_in_no_answer_of_a_line_of_keys() {
+    for count in [1, 3] {
+        let mut client = Client::with(count);
+        let mut line = "get".to_owned();
+        let mut expected = String::new();
+        for at in 0..500 {
+            // Some lie in the index and some do not, and a third of all ends.
+            let (key, value) = (format!("key-{at}"), "v".repeat(at % 40));
+            let exptime = if at % 3 == 0 { 1 } else { 0 };
+            let store = format!("set {key} 0 {exptime} {}\r\n{value}\r\n", value.len());
+            assert_eq!(client.send(store.as_bytes()), b"STORED\r\n");
+            // Twice, so that one is looked for while it is still to end.
+            line += &format!(" {key} {key}");
+            if exptime == 0 {
+                expected += &format!("VALUE {key} 0 {}\r\n{value}\r\n", value.len()).repeat(2);
+            }
+        }
+        client.partitions.wait(2);
+        let answer = client.send(format!("{line}\r\n").as_bytes());
+        assert_eq!(String::from_utf8_lossy(&answer), expected + "END\r\n");
+        let ended =
+            client.partitions.executors.iter().map(|executor| executor.processor.counters().expired_count);
+        assert_eq!(ended.sum::<u64>(), 167);
+    }
+}
+
+#[test]
+fn a_key_that_is_too_long_spoils_its_line_wherever_it_is() {
+    let (fine, long) = ("k".repeat(250), "k".repeat(251));
+    for line in [format!("get {long}"), format!("get {fine} {long} a"), format!("get a {long}")] {
+        let mut client = Client::with(1);
+        assert_eq!(client.send(format!("set {fine} 0 0 1\r\nv\r\n").as_bytes()), b"STORED\r\n");
+        let found = if line.contains(&format!("{fine} ")) {
+            format!("VALUE {fine} 0 1\r\nv\r\n")
+        } else {
+            String::new()
+        };
+        let answer = client.send(format!("{line}\r\nmn\r\n").as_bytes());
+        let expected = found + "CLIENT_ERROR bad command line format\r\nMN\r\n";
+        assert_eq!(String::from_utf8_lossy(&answer), expected, "{line}");
+    }
+}
+
 /// Answers that a deaf client asked for take no more than a few values' memory, wherever their keys are.
 #[test]
 fn who_reads_nothing_gets_little_executed() {
+    [1, 4].into_iter().for_each(who_reads_nothing_of);
+}
+
+fn who_reads_nothing_of(count: usize) {
     const VALUE_BYTES: usize = 100_000;
-    let mut client = Client::with(4);
+    let mut client = Client::with(count);
     let mut keys = Vec::new();
     for at in 0..8 {
         let mut store = format!("set k{at} 0 0 {VALUE_BYTES}\r\n").into_bytes();

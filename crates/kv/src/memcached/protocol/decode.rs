@@ -139,8 +139,23 @@ fn first_space(text: &[u8]) -> usize {
 /// Where the first byte is that is in no key; the end if there is none.
 #[inline(always)]
 fn key_end(text: &[u8]) -> usize {
-    let below = |eight: u64| eight.wrapping_sub(ONES.wrapping_mul(0x21)) & !eight;
-    first(text, |eight| below(eight) | mark_zero(eight ^ ONES.wrapping_mul(0x7f)), |byte| !is_of_key(byte))
+    let (sixteens, rest) = text.as_chunks();
+    for (at, sixteen) in sixteens.iter().enumerate() {
+        let controls = reactor::controls(sixteen);
+        if controls != 0 {
+            return at.wrapping_mul(16).wrapping_add(controls.trailing_zeros() as usize);
+        }
+    }
+    let found = rest.iter().position(|&byte| !is_of_key(byte)).unwrap_or(rest.len());
+    text.len().saturating_sub(rest.len()).saturating_add(found)
+}
+
+/// The key that text begins with, and what is behind it; `None` if there is none, or it is longer than keys are.
+#[inline(always)]
+fn key(text: &[u8]) -> Option<(&[u8], &[u8])> {
+    let window = text.get(..KEY_BYTES_MAX).unwrap_or(text);
+    let (key, behind) = text.split_at(key_end(window));
+    (!key.is_empty()).then_some((key, behind))
 }
 
 /// Sets the top bit of the first byte that is zero, and of none before it.
@@ -454,10 +469,8 @@ impl Decoder {
     #[inline(always)]
     pub fn next_key<'a>(&mut self, input: &mut &'a [u8], command: &mut Command<'a>) -> bool {
         let State::Keys { with_cas, touch: Touch::No, key_count } = self.state else { return false };
-        let rest = input.strip_prefix(b" ").unwrap_or(input);
-        let window = rest.get(..KEY_BYTES_MAX + 1).unwrap_or(rest);
-        let (key, behind) = rest.split_at(key_end(window));
-        if key.is_empty() || !matches!(behind, [b' ', ..] | [b'\r', b'\n', ..]) {
+        let Some((key, behind)) = key(input.strip_prefix(b" ").unwrap_or(input)) else { return false };
+        if !matches!(behind, [b' ', ..] | [b'\r', b'\n', ..]) {
             return false;
         }
         *input = behind;
@@ -465,6 +478,56 @@ impl Decoder {
         let verb = Verb::Get { with_cas, touch: None };
         *command = Command { verb, key, value: &[], extra: &[], is_base64: false };
         true
+    }
+
+    /// Whether what comes next is behind the last key to `get` of a line, or behind another of its keys; `None` if it is something else.
+    #[inline]
+    pub(crate) fn behind_get(&self) -> Option<Behind> {
+        match self.state {
+            State::Unknown | State::Line => Some(Behind::Line),
+            State::Keys { with_cas: false, touch: Touch::No, key_count: 1.. } => Some(Behind::Key),
+            _ => None,
+        }
+    }
+
+    /// What comes next is behind a key to `get`.
+    #[inline]
+    pub(crate) fn be_behind_get(&mut self, behind: Behind) {
+        self.state = match behind {
+            Behind::Line => State::Line,
+            Behind::Key => State::Keys { with_cas: false, touch: Touch::No, key_count: 1 },
+        };
+    }
+}
+
+/// What a key to `get` follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Behind {
+    /// Another line.
+    Line,
+    /// Another key of its line.
+    Key,
+}
+
+/// Takes a key to `get` off the bytes, and the end of its line if it is the last. Says which, and what is behind it; whatever else there may be,
+/// [`next`](Decoder::next) finds out.
+#[inline(always)]
+pub(crate) fn next_get<'a>(input: &mut &'a [u8], behind: Behind) -> Option<(&'a [u8], Behind)> {
+    let rest = match behind {
+        Behind::Line => input.strip_prefix(b"get ")?,
+        Behind::Key => input.strip_prefix(b" ")?,
+    };
+    let (key, rest) = key(rest)?;
+    match rest {
+        [b' ', ..] => {
+            *input = rest;
+            Some((key, Behind::Key))
+        }
+        [b'\r', b'\n', rest @ ..] => {
+            *input = rest;
+            Some((key, Behind::Line))
+        }
+        _ => None,
     }
 }
 

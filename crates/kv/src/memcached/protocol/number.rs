@@ -205,7 +205,7 @@ const fn eight_digits(number: u64) -> u64 {
 
 /// The digit of a number below ten.
 #[inline]
-const fn digit(number: u64) -> u8 {
+pub(crate) const fn digit(number: u64) -> u8 {
     b'0'.wrapping_add(number as u8)
 }
 

@@ -1,4 +1,4 @@
-//! Which of sixteen bytes are equal to one: what a vector instruction says at once.
+//! Which of sixteen bytes are equal to one, or no letters: what few vector instructions say at once.
 
 /// Which of `bytes` equal `byte`: a bit each, the lowest for the first.
 #[cfg(target_arch = "x86_64")]
@@ -20,6 +20,38 @@ pub fn equal_bytes(bytes: &[u8; 16], byte: u8) -> u32 {
 #[must_use]
 pub fn equal_bytes(bytes: &[u8; 16], byte: u8) -> u32 {
     plain(bytes, byte)
+}
+
+/// Which of `bytes` are spaces or control characters (0 to 0x20, and 0x7f): a bit each, the lowest for the first.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+#[must_use]
+pub fn controls(bytes: &[u8; 16]) -> u32 {
+    use std::arch::x86_64::{
+        _mm_cmpeq_epi8, _mm_loadu_si128, _mm_min_epu8, _mm_movemask_epi8, _mm_or_si128, _mm_set1_epi8,
+    };
+    // SAFETY: as above.
+    let controls = unsafe {
+        let bytes = _mm_loadu_si128(bytes.as_ptr().cast());
+        let low = _mm_cmpeq_epi8(_mm_min_epu8(bytes, _mm_set1_epi8(0x20)), bytes);
+        _mm_movemask_epi8(_mm_or_si128(low, _mm_cmpeq_epi8(bytes, _mm_set1_epi8(0x7f))))
+    };
+    controls.cast_unsigned()
+}
+
+/// Which of `bytes` are spaces or control characters (0 to 0x20, and 0x7f): a bit each, the lowest for the first.
+#[cfg(not(target_arch = "x86_64"))]
+#[inline]
+#[must_use]
+pub fn controls(bytes: &[u8; 16]) -> u32 {
+    plain_controls(bytes)
+}
+
+#[cfg(any(test, not(target_arch = "x86_64")))]
+#[inline]
+fn plain_controls(bytes: &[u8; 16]) -> u32 {
+    let is_control = |byte: u8| byte <= 0x20 || byte == 0x7f;
+    bytes.iter().enumerate().fold(0, |controls, (at, &byte)| controls | u32::from(is_control(byte)) << at)
 }
 
 /// The same without vectors.
@@ -49,6 +81,7 @@ mod tests {
         for round in 0..2_000u32 {
             bytes[round as usize % 16] = (round.wrapping_mul(0x9e37_79b9) >> 24) as u8;
             bytes[round as usize * 7 % 16] = bytes[round as usize % 5];
+            assert_eq!(controls(&bytes), plain_controls(&bytes), "{bytes:?}");
             for byte in [bytes[3], bytes[15], 0, 0x7f, 0x80, 0xff] {
                 let expected = (0..16).fold(0, |equal, at| equal | u32::from(bytes[at] == byte) << at);
                 assert_eq!(
