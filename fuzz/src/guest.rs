@@ -33,7 +33,8 @@ const SUBSYSTEM: &str = "nqn.2026-01.io.nvlane:fuzz";
 const BLOCK_BYTES: u32 = 512;
 /// A namespace this small is written over and over, and its end is near.
 pub(crate) const NAMESPACE_BYTES: u64 = 128 * 1024;
-const KEY_MEMORY_BYTES: u64 = 1 << 20;
+/// Room for each size of block, so that nothing is evicted.
+const KEY_MEMORY_BYTES: u64 = 4 << 20;
 
 /// Entries of the queues.
 const ENTRIES: u16 = 32;

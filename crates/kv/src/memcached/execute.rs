@@ -483,6 +483,7 @@ impl Executor {
             }
         }
         (0..count.min(USES_MAX.into())).for_each(|_| self.processor.touch(place));
+        self.processor.join_changes(place, count as u64);
         if count > 0 && !self.processor.change(hash, key, place, |text| last.write_to(text)) {
             out.truncate(before);
             return 0;

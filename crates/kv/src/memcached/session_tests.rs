@@ -671,7 +671,7 @@ proptest! {
         let lines = commands.iter().map(|(key, number, shift, kind)| match kind {
             0 => format!("incr {key} {} noreply\r\n", number >> shift),
             1 => format!("decr {key} {}\r\n", number >> shift),
-            2 => format!("get {key}\r\n"),
+            2 => format!("gets {key}\r\n"),
             3 => format!("incr {key}  0{}\r\n", number >> shift),
             4 => format!("incr {key} 1x\r\n"),
             5 => format!("set {key} 0 0 1\r\n9\r\n"),

@@ -56,6 +56,13 @@ impl Processor {
         Some(self.memory.bytes_mut(line, at, header.value_bytes.into()))
     }
 
+    /// So many changes of a pair are about to be carried out as one: its number goes up as if each were on its own.
+    pub(crate) fn join_changes(&mut self, place: Place, count: u64) {
+        if place.item().is_some() {
+            self.next_cas += count.saturating_sub(1);
+        }
+    }
+
     /// Gives an item a new number.
     pub(super) fn renew(&mut self, line: u32, header: Header) {
         self.next_cas += 1;
