@@ -8,8 +8,11 @@ pub(crate) use disk::{Double, Fault, Media, Place};
 pub(crate) use model::{check_against_model, model_steps};
 pub(crate) use rig::Rig;
 
+use std::time::{Duration, Instant};
+
 use reactor::Payload;
 
+use crate::block::OpenError;
 use crate::namespace::{Backend, Reply, Request, StoreError, StoreIo, Ticket};
 
 /// Something to ask of a namespace.
@@ -21,6 +24,20 @@ pub(crate) enum Step {
     Flush,
     Deallocate { offset: u64, length: u64 },
     WriteZeroes { offset: u64, length: u64, is_durable: bool, may_deallocate: bool },
+}
+
+/// Opens storage that may have been open a moment ago: a program that another test starts holds copies of all descriptors until it runs, and locks
+/// with them.
+pub(crate) fn open_in_time<T>(open: impl Fn() -> Result<T, OpenError>) -> Result<T, OpenError> {
+    let until = Instant::now() + Duration::from_millis(500);
+    loop {
+        match open() {
+            Err(OpenError::Locked { .. }) if Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            result => return result,
+        }
+    }
 }
 
 /// What came of it: the bytes of a read, 1 or 0 for a comparison, nothing for the others.

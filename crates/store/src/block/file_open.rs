@@ -417,6 +417,7 @@ mod tests {
     use super::*;
     use crate::block::FileStore;
     use crate::namespace::Store;
+    use crate::testing::open_in_time;
 
     struct Place(tempfile::TempDir);
 
@@ -440,7 +441,8 @@ mod tests {
 
         /// Why it cannot be opened, as the user sees it.
         fn refusal(&self, settings: &FileSettings) -> String {
-            let error = FileStore::open(settings).err().expect("it must be refused").to_string();
+            let error =
+                open_in_time(|| FileStore::open(settings)).err().expect("it must be refused").to_string();
             error.replace(self.0.path().to_str().unwrap(), "/data")
         }
     }
@@ -451,7 +453,7 @@ mod tests {
         let place = Place(tempfile::tempdir().unwrap());
         for (name, left_bytes) in [("empty", 0), ("part", 4096), ("whole", 8192)] {
             let settings = FileSettings { bytes: Some(8192), ..place.file(name, left_bytes) };
-            let store = FileStore::open(&settings).unwrap();
+            let store = open_in_time(|| FileStore::open(&settings)).unwrap();
             assert_eq!(store.geometry().bytes(), 8192, "{name}");
             assert_eq!(std::fs::metadata(&settings.path).unwrap().len(), 8192, "{name}");
         }
@@ -478,7 +480,7 @@ mod tests {
         refuse(FileSettings { path: place.0.path().into(), ..place.settings("") });
         refuse(FileSettings { path: "/dev/null".into(), ..place.settings("") });
         let used = place.file("used", 4096);
-        let _user = FileStore::open(&used).unwrap();
+        let _user = open_in_time(|| FileStore::open(&used)).unwrap();
         refuse(used.clone());
         refuse(FileSettings { is_read_only: true, ..used });
         insta::assert_snapshot!(refusals.join("\n"), @r"
@@ -511,8 +513,8 @@ mod tests {
         let text = |settings: &FileSettings| std::fs::read(&settings.path).unwrap();
         let as_spec = |scheme: &str, settings: &FileSettings, options: &str| {
             let spec = format!("{scheme}:{}{options}", settings.path.display());
-            let store =
-                spec.parse::<crate::Spec>().unwrap().open(false).map_err(|error| error.to_string())?;
+            let store = open_in_time(|| spec.parse::<crate::Spec>().unwrap().open(false))
+                .map_err(|error| error.to_string())?;
             store.set_reactor_count(1).map_err(|error| error.to_string())
         };
         let pairs = place.settings("pairs");
@@ -520,7 +522,7 @@ mod tests {
         let before = text(&pairs);
         if !mark::is_set(&std::fs::File::open(&pairs.path).unwrap()) {
             // A file system without extended attributes: nothing tells it from what a host may write.
-            FileStore::open(&pairs).unwrap();
+            open_in_time(|| FileStore::open(&pairs)).unwrap();
             return;
         }
         let mut refusals = vec![place.refusal(&pairs)];
@@ -540,7 +542,7 @@ mod tests {
                 refusals.push(refused.replace(place.0.path().to_str().unwrap(), "/data"));
             }
             assert_eq!(text(&blocks), before, "neither written nor grown");
-            FileStore::open(&blocks).unwrap();
+            open_in_time(|| FileStore::open(&blocks)).unwrap();
         }
         let odd = place.settings("odd");
         let refused = as_spec("kv:file", &odd, "?size=1000001").unwrap_err();
@@ -558,12 +560,12 @@ mod tests {
         // Hosts of blocks write what they like, and have nothing refused by it.
         let copy = place.settings("copy");
         std::fs::write(&copy.path, &before).unwrap();
-        FileStore::open(&copy).unwrap();
+        open_in_time(|| FileStore::open(&copy)).unwrap();
         // What was zeroed may hold blocks, whatever they are.
         std::fs::write(&pairs.path, vec![0; before.len()]).unwrap();
-        FileStore::open(&pairs).unwrap();
+        open_in_time(|| FileStore::open(&pairs)).unwrap();
         std::fs::write(&pairs.path, &before).unwrap();
-        FileStore::open(&pairs).unwrap();
+        open_in_time(|| FileStore::open(&pairs)).unwrap();
         // Zeroes that were written are nothing either.
         let zeroes = place.settings("zeroes");
         std::fs::write(&zeroes.path, vec![0; 3 << 20]).unwrap();
@@ -593,24 +595,24 @@ mod tests {
     fn a_size_creates_a_file_or_lets_it_grow() {
         let place = Place(tempfile::tempdir().unwrap());
         let settings = FileSettings { bytes: Some(1 << 20), ..place.settings("new") };
-        let store = FileStore::open(&settings).unwrap();
+        let store = open_in_time(|| FileStore::open(&settings)).unwrap();
         let geometry = store.geometry();
         assert_eq!((geometry.bytes(), geometry.block_bytes), (1 << 20, 4096));
         assert!(geometry.has_volatile_cache && geometry.can_deallocate);
         drop(store);
         let settings = FileSettings { bytes: Some(2 << 20), ..settings };
-        assert_eq!(FileStore::open(&settings).unwrap().geometry().bytes(), 2 << 20);
+        assert_eq!(open_in_time(|| FileStore::open(&settings)).unwrap().geometry().bytes(), 2 << 20);
         assert_eq!(std::fs::metadata(&settings.path).unwrap().len(), 2 << 20);
         let settings = FileSettings { bytes: None, block_bytes: Some(512), ..settings };
-        assert_eq!(FileStore::open(&settings).unwrap().geometry().block_count, 4096);
+        assert_eq!(open_in_time(|| FileStore::open(&settings)).unwrap().geometry().block_count, 4096);
     }
 
     #[test]
     fn many_may_read_what_nobody_writes() {
         let place = Place(tempfile::tempdir().unwrap());
         let settings = FileSettings { is_read_only: true, ..place.file("shared", 8192) };
-        let first = FileStore::open(&settings).unwrap();
-        let _second = FileStore::open(&settings).unwrap();
+        let first = open_in_time(|| FileStore::open(&settings)).unwrap();
+        let _second = open_in_time(|| FileStore::open(&settings)).unwrap();
         let geometry = first.geometry();
         assert!(geometry.is_read_only && !geometry.has_volatile_cache && !geometry.can_deallocate);
         let writer = FileSettings { is_read_only: false, ..settings };
@@ -624,7 +626,8 @@ mod tests {
         file.set_len(65536).unwrap();
         let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
         let settings = FileSettings { path: path.into(), ..Place(tempfile::tempdir().unwrap()).settings("") };
-        let store: std::sync::Arc<dyn Store> = std::sync::Arc::new(FileStore::open(&settings).unwrap());
+        let store: std::sync::Arc<dyn Store> =
+            std::sync::Arc::new(open_in_time(|| FileStore::open(&settings)).unwrap());
         let mut rig = crate::testing::Rig::attach(&store, reactor::EngineKind::Epoll).unwrap();
         assert_eq!(crate::testing::Bench::write(&mut rig, 0, &[1; 4096]), Ok(vec![]));
     }
