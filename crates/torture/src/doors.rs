@@ -16,12 +16,12 @@ use crate::pairs::{Deed, End};
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What became of a flush.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Flushed {
     /// Everything that was answered before it survives.
     Done,
-    /// It was not done, or there is no such command.
-    Not,
+    /// It was not done, or there is no such command: why.
+    Not(String),
     /// The target was away: what was answered before may be gone, and the next flush says nothing of it.
     Lost,
 }
@@ -33,7 +33,7 @@ pub(crate) trait Door: Send {
 
     /// Has everything survive that was answered so far.
     fn flush(&mut self) -> Flushed {
-        Flushed::Not
+        Flushed::Not("memcached's protocol has no flush".into())
     }
 
     /// The target was started again.
@@ -229,7 +229,7 @@ impl Door for NvmeDoor {
         match self.keys.flush() {
             Ok(()) => Flushed::Done,
             Err(Error::Failed { failure: Failure::Unflushed, .. }) => Flushed::Lost,
-            Err(_) => Flushed::Not,
+            Err(error) => Flushed::Not(error.to_string()),
         }
     }
 

@@ -149,9 +149,17 @@ fn cycle(
         worker.ledger.killed();
     }
     // What hosts have sent again was answered after the start, perhaps before it is in the log: what is found below is to survive.
-    let mut doors = workers.iter_mut().map(|worker| &mut worker.door);
-    let is_flushed = doors.any(|door| (0..FLUSH_TRIES).any(|_| door.flush() == Flushed::Done));
-    ensure!(is_flushed, "no host could flush");
+    let mut refusals = Vec::new();
+    let is_flushed = workers.iter_mut().any(|worker| {
+        (0..FLUSH_TRIES).any(|_| match worker.door.flush() {
+            Flushed::Done => true,
+            refused => {
+                refusals.push(refused);
+                false
+            }
+        })
+    });
+    ensure!(is_flushed, "no host could flush: {refusals:?}");
     // Whoever has changed a key, others see it as well.
     let turn = usize::try_from(random.below(workers.len() as u64)).expect("few workers");
     for at in 0..workers.len() {
@@ -212,7 +220,7 @@ impl Worker {
                     }
                     // The library may know of the kill before the killer has said so.
                     Flushed::Lost => self.ledger.cut(),
-                    Flushed::Not => {}
+                    Flushed::Not(_) => {}
                 }
             }
         }
