@@ -55,8 +55,12 @@ impl Log {
         self.fits(found.head.record_bytes()) || self.can_roll()
     }
 
+    /// Whether nothing may be written but what frees segments. What was freed since the head began may be overwritten as soon as the next one,
+    /// which takes a segment itself, tells of it.
     fn is_short(&self) -> bool {
-        self.usable_count() <= RESERVE_COUNT
+        let usable_count = self.usable_count();
+        let count_then = if usable_count == 0 { 0 } else { self.free.len() - 1 };
+        usable_count.max(count_then) <= RESERVE_COUNT
     }
 
     fn due(&self, processor: &mut Processor, only_again: bool) -> Option<Due> {
