@@ -207,6 +207,8 @@ pub struct Log {
     free: VecDeque<(u64, u64)>,
     /// The oldest generation by the header of the head: only what is older may be overwritten.
     oldest_told: u64,
+    /// The header of the newest segment, if there is any.
+    newest: Option<SegmentHeader>,
     /// Whether the head is of this run and goes on.
     has_head: bool,
     flight: Option<Flight>,
@@ -239,6 +241,7 @@ impl Log {
             segments: VecDeque::new(),
             free: VecDeque::new(),
             oldest_told: 1,
+            newest: None,
             has_head: false,
             flight: None,
             stream: None,

@@ -141,6 +141,7 @@ impl Log {
             })
             .collect();
         self.oldest_told = newest.oldest;
+        self.newest = Some(newest);
         let processor = &mut executor.processor;
         processor.next_cas = processor.next_cas.max(newest.next_cas);
         // The others in the order in which they were freed, as far as that is known.

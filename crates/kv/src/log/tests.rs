@@ -312,6 +312,42 @@ fn crash_states(sync: Sync, seeds: std::ops::Range<u64>) -> usize {
     state_count
 }
 
+/// Lives that end with their first write, whatever it is, take segments and free none; the next one goes on as long as there is one free.
+#[test]
+fn a_log_of_lives_of_one_write_goes_on() {
+    for sync in [Sync::Always, Sync::Batch, Sync::None] {
+        let settings = LogSettings { segment_bytes: 1 << 20, ..settings(sync) };
+        let open = |disk| {
+            let mut bench = Bench::open_with(settings, disk, 16 << 20);
+            bench.recover();
+            bench
+        };
+        let mut bench = open(Disk::new(&settings));
+        // Three quarters of what may live. What a segment holds takes several writes.
+        for key in 0..40u8 {
+            assert_eq!(bench.set(&[key + 1], &[key; 100_000]), Stored::Done);
+        }
+        for round in 0..5u8 {
+            assert_eq!(bench.set(b"key", &[round]), Stored::Done);
+            let count = bench.executor.processor.changes().count();
+            bench.log.ask_flush(&mut bench.executor);
+            bench.settle();
+            assert_eq!(bench.log.settled(&mut bench.executor), count, "{sync:?}, round {round}");
+            while bench.log.free.len() > 1 {
+                bench = open(Disk::of(bench.disk.durable));
+                assert_eq!(bench.set(b"key", &[round]), Stored::Done);
+                bench.log.ask_flush(&mut bench.executor);
+                while bench.write.is_none() && bench.step() {}
+                bench.disk.settle();
+            }
+            bench = open(Disk::of(bench.disk.durable));
+        }
+        for key in 0..40u8 {
+            assert_eq!(bench.value(&[key + 1]), Some(vec![key; 100_000]), "{sync:?}");
+        }
+    }
+}
+
 /// Lives too short for a segment to be freed, each with a head of its own, take all room there is; then segments are freed without anything to write again.
 #[test]
 fn a_log_of_many_short_lives_goes_on() {

@@ -46,7 +46,7 @@ impl Log {
         if self.flight.is_some() || self.is_flushing {
             return false;
         }
-        if self.stream.is_some() {
+        if self.stream.is_some() || self.wants_to_tell() {
             return true;
         }
         let only_again = self.is_short();
@@ -55,12 +55,14 @@ impl Log {
         self.fits(found.head.record_bytes()) || self.can_roll()
     }
 
-    /// Whether nothing may be written but what frees segments. What was freed since the head began may be overwritten as soon as the next one,
-    /// which takes a segment itself, tells of it.
+    /// Whether nothing may be written but what frees segments.
     fn is_short(&self) -> bool {
-        let usable_count = self.usable_count();
-        let count_then = if usable_count == 0 { 0 } else { self.free.len() - 1 };
-        usable_count.max(count_then) <= RESERVE_COUNT
+        self.usable_count() <= RESERVE_COUNT
+    }
+
+    /// Whether the header of the newest segment is to say that others are free: those freed since it began may not be overwritten before.
+    fn wants_to_tell(&self) -> bool {
+        self.is_short() && self.stream.is_none() && self.usable_count() < self.free.len()
     }
 
     fn due(&self, processor: &mut Processor, only_again: bool) -> Option<Due> {
@@ -137,7 +139,22 @@ impl Log {
         let run = self.settings.run;
         self.segments.push_back(Segment { run, generation, slot, end: 0 });
         self.oldest_told = oldest;
+        self.newest = Some(header);
         self.has_head = true;
+    }
+
+    /// Writes the header of the newest segment again, with what it tells of the others. It lies in one sector: there is the old one or the new one.
+    fn tell(&mut self, executor: &mut Executor, header: SegmentHeader, buffer: &mut [u8]) -> Write {
+        let oldest = self.segments.front().expect("there is a newest").generation;
+        let header = SegmentHeader { oldest, ..header };
+        buffer.fill(0);
+        header.encode(buffer);
+        (self.newest, self.oldest_told) = (Some(header), oldest);
+        let Segment { slot, end, .. } = *self.segments.back().expect("there is a newest");
+        let taken = executor.processor.changes().taken();
+        self.flight = Some(Flight { end, taken, again: self.cleaner.again_taken });
+        let is_durable = self.settings.sync != Sync::None;
+        Write { offset: self.slot_start(slot), length: buffer.len(), is_durable }
     }
 
     /// Fills a buffer of [`PIECE_BYTES`] with what is to be written next. `None` if there is nothing.
@@ -146,6 +163,9 @@ impl Log {
         let block_bytes = self.settings.block_bytes as usize;
         if !self.wants_write(executor) {
             return None;
+        }
+        if let Some(header) = self.newest.filter(|_| self.wants_to_tell()) {
+            return Some(self.tell(executor, header, &mut buffer[..block_bytes]));
         }
         let only_again = self.is_short();
         let mut at = 0;
