@@ -1,6 +1,7 @@
 //! Runs rows for hosts, one after the other.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Instant;
 
 use wire::pdu::Digests;
@@ -80,9 +81,10 @@ fn try_case(listen: SocketAddr, host: &Host, case: Case) -> Check<bool> {
     let target = FalseTarget::start(listen, case.misdeed, case.is_once)?;
     let (address, subsystem) = (target.stage.address, target.stage.subsystem.clone());
     let ended = host.drive(address, &subsystem, case.task)?;
-    let was_done = target.stage.was_done();
+    let stage = Arc::clone(&target.stage);
+    // Its threads end first: a host may be gone before they have noted what was done.
     target.end()?;
-    if !was_done {
+    if !stage.was_done() {
         return Ok(false);
     }
     match (case.right, ended) {
