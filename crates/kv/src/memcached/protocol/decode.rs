@@ -127,26 +127,29 @@ impl<'a> Iterator for Words<'a> {
     }
 }
 
-const ONES: u64 = u64::from_ne_bytes([1; 8]);
-const TOPS: u64 = u64::from_ne_bytes([0x80; 8]);
-
-/// Where the first space is; the end if there is none. Words are short: eight bytes are looked at together, and no call is worth it.
+/// Where the first space is; the end if there is none. Words are short: no call is worth it.
 #[inline(always)]
 fn first_space(text: &[u8]) -> usize {
-    first(text, |eight| mark_zero(eight ^ ONES.wrapping_mul(b' '.into())), |byte| byte == b' ')
+    first(text, |sixteen| reactor::equal_bytes(sixteen, b' '), |byte| byte == b' ')
 }
 
 /// Where the first byte is that is in no key; the end if there is none.
 #[inline(always)]
 fn key_end(text: &[u8]) -> usize {
+    first(text, reactor::controls, |byte| !is_of_key(byte))
+}
+
+/// Where the first byte is that `is_it` says: `marks` sets a bit for each such of sixteen bytes, which are looked at together.
+#[inline(always)]
+fn first(text: &[u8], marks: impl Fn(&[u8; 16]) -> u32, is_it: impl Fn(u8) -> bool) -> usize {
     let (sixteens, rest) = text.as_chunks();
     for (at, sixteen) in sixteens.iter().enumerate() {
-        let controls = reactor::controls(sixteen);
-        if controls != 0 {
-            return at.wrapping_mul(16).wrapping_add(controls.trailing_zeros() as usize);
+        let marked = marks(sixteen);
+        if marked != 0 {
+            return at.wrapping_mul(16).wrapping_add(marked.trailing_zeros() as usize);
         }
     }
-    let found = rest.iter().position(|&byte| !is_of_key(byte)).unwrap_or(rest.len());
+    let found = rest.iter().position(|&byte| is_it(byte)).unwrap_or(rest.len());
     text.len().saturating_sub(rest.len()).saturating_add(found)
 }
 
@@ -156,26 +159,6 @@ fn key(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let window = text.get(..KEY_BYTES_MAX).unwrap_or(text);
     let (key, behind) = text.split_at(key_end(window));
     (!key.is_empty()).then_some((key, behind))
-}
-
-/// Sets the top bit of the first byte that is zero, and of none before it.
-#[inline(always)]
-fn mark_zero(eight: u64) -> u64 {
-    eight.wrapping_sub(ONES) & !eight
-}
-
-/// Where the first byte is that `is_it` says: `marks` sets its top bit in eight bytes, and none before it.
-#[inline(always)]
-fn first(text: &[u8], marks: impl Fn(u64) -> u64, is_it: impl Fn(u8) -> bool) -> usize {
-    let (eights, rest) = text.as_chunks();
-    for (at, eight) in eights.iter().enumerate() {
-        let marked = marks(u64::from_le_bytes(*eight)) & TOPS;
-        if marked != 0 {
-            return at.wrapping_mul(8).wrapping_add(marked.trailing_zeros() as usize / 8);
-        }
-    }
-    let found = rest.iter().position(|&byte| is_it(byte)).unwrap_or(rest.len());
-    text.len().saturating_sub(rest.len()).saturating_add(found)
 }
 
 /// Whether keys may have this byte: no space, and no control character.
