@@ -481,6 +481,7 @@ mod tests {
         }
     }
 
+    /// wire §1
     #[test]
     fn ports_default_to_what_is_asked_for() {
         assert_eq!(parse("target").port(), 8009);

@@ -176,8 +176,8 @@ impl Controller {
 
 /// Whether a property has this size.
 ///
-/// A property that is not there is refused without DNR: nvme-cli 2.x reads every property of the specification, and takes
-/// an invalid field for "not there" only so.
+/// A property that does not exist is refused without DNR: nvme-cli 2.x reads every property of the specification and
+/// takes an invalid field for "absent" only without it. wire §6.4
 fn check_size(property: Property, size: PropertySize) -> Result<(), Status> {
     match property.size() {
         Some(right) if right == size => Ok(()),

@@ -1,7 +1,8 @@
-//! When what waits on a lane leaves: one decision for both ends of a queue pair. docs/design/doorbell.md
+//! When the PDUs that wait on a lane are sent: one decision for both ends of a queue pair. wire §4.4,
+//! docs/design/doorbell.md
 //!
-//! A send costs both ends some microseconds whether it carries one PDU or a hundred. So whoever waits for company saves work,
-//! and whoever waits in vain adds latency. [`decide`] is pure; [`Doorbell`] is what one lane remembers for it.
+//! A send costs both ends some microseconds whether it carries one PDU or a hundred. Waiting for more PDUs saves work
+//! if they come and adds latency if they do not. [`decide`] is pure; [`Doorbell`] is the state of one lane for it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -22,7 +23,7 @@ pub enum Policy {
         /// Wait of the oldest, ns.
         wait_ns: u64,
     },
-    /// At the end of a turn, unless more is about to come, whoever would ring has other work, and nobody is kept waiting.
+    /// At the end of a turn, unless more is about to come, the sender has other work and the other side is busy.
     Adaptive {
         /// The longest wait it may cause, ns.
         goal_ns: u64,
@@ -104,8 +105,8 @@ pub struct Waiting {
     pub commands: u32,
     /// Bytes that wait.
     pub bytes: usize,
-    /// Commands elsewhere, each of which will bring one more: on a host those that the controller has, in a controller those
-    /// that storage has.
+    /// Commands in flight elsewhere, each of which will bring one more PDU: on a host those in the controller, in a
+    /// controller those in storage.
     pub in_flight: u32,
     /// Mean time between two that were brought, ns.
     pub gap_ns: u64,
@@ -166,8 +167,8 @@ const SEND_NS: u64 = 2_000;
 /// From a send until the other side works on what it brought, ns.
 const REACH_NS: u64 = 10_000;
 
-/// A caravan of so many commands or bytes leaves whatever the policy: larger ones save nothing more, and the other side could
-/// be at work.
+/// A caravan of this many commands or bytes leaves whatever the policy: larger ones save nothing more, and the other
+/// side could already work on them.
 const COMMANDS_MAX: u32 = 256;
 const BYTES_MAX: usize = 1 << 20;
 
@@ -198,8 +199,8 @@ pub fn decide(policy: Policy, waiting: &Waiting) -> Decision {
             if in_flight > 0 && gap_ns > SEND_NS {
                 return Decision::Ring(Reason::Sparse);
             }
-            // So long the other side has work without us; what waits would wait there as well. Once a third of all waits here
-            // it is time to go: with more, both sides would take turns instead of working at the same time.
+            // How long the other side has other work: until then what waits here would wait there. Once a third of all
+            // commands waits here it is time to send: with more, the two sides would work in turns, not in parallel.
             let busy_ns = u64::from(in_flight).saturating_mul(gap_ns);
             if commands.saturating_mul(2) >= in_flight || busy_ns <= REACH_NS {
                 return Decision::Ring(Reason::Idle);

@@ -1,4 +1,4 @@
-//! Any split of bytes into whole PDUs, their headers checked. wire §2, §3
+//! Bytes, split in any way, into whole PDUs with checked headers. wire §2, §3, §4.3
 //!
 //! The framer copies a header into itself, checks it as early as it can (everything that follows from the first
 //! 8 bytes is decided on those), verifies its digest and says what it is. Data is never copied: it is handed out as
@@ -377,7 +377,7 @@ impl Framer {
         }
     }
 
-    /// Bytes up to the next place where what follows is known: the common header, the rest of the header, padding, data, its digest.
+    /// Bytes up to the end of the current part of a PDU: common header, rest of the header, padding, data, data digest.
     /// At least one.
     #[must_use]
     pub fn wanted_bytes(&self) -> usize {
@@ -604,8 +604,7 @@ fn put(to: &mut [u8], at: usize, bytes: &[u8]) {
     }
 }
 
-/// Moves bytes from the front of `input` to behind the `have` bytes that are in `to`, until those are `need`. Returns how many
-/// they are.
+/// Moves bytes from the front of `input` behind the `have` bytes in `to`, until there are `need`. Returns their count.
 fn take(to: &mut [u8], have: u8, need: u8, input: &mut &[u8]) -> u8 {
     let missing = need.saturating_sub(have);
     let (taken, rest) = input.split_at(usize::from(missing).min(input.len()));

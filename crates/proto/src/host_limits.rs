@@ -22,8 +22,8 @@ const OUTSTANDING_MAX: u16 = 4;
 pub struct Limits {
     /// Most bytes one command transfers.
     pub transfer_bytes_max: u32,
-    /// Most bytes one command transfers by the controller's word alone; `u32::MAX` if it knows no limit. For values, which
-    /// are moved as a whole.
+    /// Most bytes that one command transfers by MDTS alone; `u32::MAX` without a limit. For values, which move as a
+    /// whole. wire §23
     pub value_transfer_bytes_max: u32,
     /// Data up to this length goes in the capsule on I/O queues.
     pub in_capsule_bytes: u32,
@@ -102,7 +102,7 @@ impl Limits {
             true => u32::try_from(identify.in_capsule_bytes().min(IN_CAPSULE_BYTES_MAX)).unwrap_or(0),
             false => 0,
         };
-        // 0 is "not reported" for lack of anything better: Linux had an underflow here.
+        // 0 means that the controller reports no limit of its own. wire §10.1
         let maxcmd = match identify.maxcmd.get() {
             0 => HOST_SLOT_COUNT_MAX,
             count => count.min(HOST_SLOT_COUNT_MAX),

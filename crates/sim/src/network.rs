@@ -179,6 +179,7 @@ impl Shared {
         let stream = &mut connection.streams[index(side.other())];
         let room = capacity.saturating_sub(stream.bytes.len());
         let mut count = room.min(length);
+        // A send that takes a part: the rest must follow. wire §28.23
         if count > 1 && self.is_hostile && self.random.happens(self.scenario.network.short) {
             count = self.random.between(1, count as u64) as usize;
         }

@@ -294,7 +294,7 @@ mod tests {
         );
     }
 
-    /// wire §20
+    /// wire §20, §28.27
     #[test]
     fn entries_have_the_fields_that_tools_read() {
         let mut service = service(&[(1, listener("192.0.2.5:4420")), (2, listener("192.0.2.5:8009"))]);

@@ -1,4 +1,4 @@
-//! The kill loop: a target over files, verified load over real sockets, SIGKILL at a random moment, the same again.
+//! The kill loop: a target over files, verified load over real sockets, SIGKILL at a random moment, the same again. hostile R12
 //!
 //! ```text
 //! load ──random time──▶ SIGKILL ──▶ start again ──▶ the host library reconnects ──▶ more load ──▶ every block is read

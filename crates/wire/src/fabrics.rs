@@ -365,6 +365,7 @@ mod tests {
         );
     }
 
+    /// wire §6.1
     #[test]
     fn a_connect_of_the_admin_queue_is_what_linux_sends() {
         let sqe = ConnectCommand {
@@ -386,6 +387,7 @@ mod tests {
         assert_eq!(sqe.as_bytes(), expected);
     }
 
+    /// wire §6.1
     #[test]
     fn a_connect_of_an_io_queue_names_queue_size_and_attributes() {
         let command = ConnectCommand {
@@ -398,6 +400,7 @@ mod tests {
         assert_eq!(command.to_sqe().as_bytes()[40..52], [0, 0, 0x02, 0x01, 127, 0, 0x04, 0, 0, 0, 0, 0]);
     }
 
+    /// wire §6.2
     #[test]
     fn connect_data_names_host_and_subsystem() {
         let host: Nqn = "nqn.2016-06.io.nvlane:host".parse().expect("well formed");
@@ -434,6 +437,7 @@ mod tests {
         }
     }
 
+    /// wire §6.4
     #[test]
     fn properties_are_read_and_set_in_their_own_size() {
         let expected = bytes(&[(0, &[0x7F, 0x40]), (4, &[0x04]), (39, &[0x5A]), (40, &[1])]);
@@ -445,6 +449,7 @@ mod tests {
         assert_eq!(Sqe::property_set(Property::CC, u64::from(cc.bits())).as_bytes(), expected);
     }
 
+    /// wire §6.6
     #[test]
     fn authentication_names_its_protocol_and_length() {
         let command = AuthenticationCommand::new(0x48);
@@ -455,6 +460,7 @@ mod tests {
         assert!(!AuthenticationCommand { secp: 0xE8, ..command }.is_known_protocol());
     }
 
+    /// wire §6.5
     #[test]
     fn a_disconnect_has_only_its_format() {
         let expected = bytes(&[(0, &[0x7F, 0x40]), (4, &[0x08]), (39, &[0x5A])]);

@@ -99,7 +99,7 @@ impl Cntlid {
     pub const DYNAMIC: Self = Self(0xFFFF);
     /// In a Connect of the admin queue: any static controller.
     pub const ANY_STATIC: Self = Self(0xFFFE);
-    /// The highest id a controller may be given. wire §28
+    /// The highest id that a controller may have. wire §28.14
     pub const MAX: Self = Self(0xFFEF);
 
     /// Takes the value as the wire has it; any is accepted.
@@ -157,6 +157,7 @@ mod tests {
         assert!(!Qid::new(1).is_admin());
     }
 
+    /// wire §28.14
     #[test]
     fn ids_are_shown_as_the_numbers_that_they_come_from() {
         assert_eq!(Nsid::from(0xFFFF_FFFE).to_string(), "4294967294");

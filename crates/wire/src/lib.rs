@@ -6,7 +6,7 @@
 //! so an unknown value stays visible. Lists and logs are written into the caller's buffer and read
 //! by iterators that stop at its end.
 //!
-//! `wire §n` in the documentation is a section of the wire reference.
+//! In comments of any crate the word `wire` with a section number names a section of docs/wire.md, the wire reference.
 #![forbid(unsafe_code)]
 // What a peer has sent must not be able to end us: see docs/testing.md.
 #![cfg_attr(

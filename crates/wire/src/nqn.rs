@@ -335,6 +335,7 @@ mod tests {
         field
     }
 
+    /// wire §21
     #[test]
     fn both_forms_and_the_discovery_name_parse() {
         for text in [
@@ -408,6 +409,7 @@ mod tests {
         "#);
     }
 
+    /// wire §21
     #[test]
     fn a_peer_s_name_needs_a_nul_within_the_limit() {
         assert_eq!(Nqn::from_wire(&[b'n'; 256]), Err(NqnError::NotTerminated { length: 256 }));
@@ -425,6 +427,7 @@ mod tests {
         assert_eq!(Nqn::from_wire(b"nqn.x\xFF\0"), Err(NqnError::NotUtf8 { position: 5 }));
     }
 
+    /// wire §21
     #[test]
     fn a_peer_s_name_may_have_any_form() {
         let nqn = Nqn::from_wire(b"nqn.psk-test-host\0garbage").expect("lenient");
@@ -433,6 +436,7 @@ mod tests {
         assert!(Nqn::from_wire(b"%s%n'\"\0").is_ok());
     }
 
+    /// wire §21
     #[test]
     fn names_are_compared_byte_by_byte() {
         let lower: Nqn = "nqn.2016-06.io.nvlane:a".parse().expect("well formed");

@@ -22,7 +22,7 @@ pub struct Sqe {
     pub opcode: u8,
     /// Fused operation and how the data pointer is meant.
     pub flags: SqeFlags,
-    /// Command id: any 16-bit value, never an index. wire §24
+    /// Command id: any 16-bit value, never an index. wire §5.1
     pub cid: U16,
     /// Namespace id; its first byte is the command type of a Fabrics command.
     pub nsid: U32,

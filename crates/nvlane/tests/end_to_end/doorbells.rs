@@ -1,4 +1,4 @@
-//! When answers leave: changed by a reload on lanes that live, for all, for a listener, for a subsystem.
+//! Doorbell policy of live lanes, changed by a reload: for all, for a listener, for a subsystem. wire §4.4
 
 use host::{Association, DoorbellPolicy, LaneSet, Options};
 use target::operator::QueueState;

@@ -1,4 +1,4 @@
-//! Hardly any memory, and more load than fits into it: everything ends, with the right data.
+//! A pool of buffers too small for the load: commands wait for a buffer, and all end with the right data. hostile C15
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,4 +1,4 @@
-//! Fused Compare and Write: one command in two, whoever else writes.
+//! Fused Compare and Write: two commands that execute as one, with other hosts writing. wire §16
 
 use std::time::Duration;
 

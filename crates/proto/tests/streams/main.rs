@@ -1,5 +1,5 @@
 //! Streams cut and damaged in every way: a cut changes nothing; damage never panics, and with both digests nothing is
-//! acted on that was not sent.
+//! acted on that was not sent. wire §4.3
 
 #![allow(clippy::cast_possible_truncation)]
 

@@ -189,7 +189,7 @@ impl Control {
 
     /// Tells the hosts whose discovery log is not what it was.
     fn tell_listings_changed(&mut self, before: &BTreeMap<ControllerKey, u64>) {
-        // Whoever looks later, without a controller that could be told, has to see it from the generation.
+        // A host without a controller gets no event: it sees the change from the generation. wire §28.26
         self.discovery.generation = self.discovery.generation.wrapping_add(1);
         for (key, listing) in self.listings() {
             if before.get(&key) == Some(&listing) {

@@ -117,7 +117,7 @@ impl Control {
             FabricsType::CONNECT if is_fabrics => Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr()),
             FabricsType::DISCONNECT if is_fabrics => {
                 if Disconnect::from_sqe(sqe).recfmt == 0 {
-                    // No host is told that it may, but one that asks shall have it: the answer, then the end.
+                    // Not advertised (OFCS 0), but executed: the answer, then the end of the connection. wire §6.5
                     self.answer(command, Ok(Reply::default()));
                     return self.post(command.lane.reactor, Message::End(command.lane));
                 }

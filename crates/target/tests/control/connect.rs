@@ -311,6 +311,7 @@ fn a_host_whose_old_lanes_do_not_end_is_asked_to_try_again() {
     assert_eq!((answer.status, answer.result), (Status::CONNECT_CONTROLLER_BUSY, 0));
 }
 
+/// wire §28.14
 #[test]
 fn controller_ids_come_from_the_range_and_not_again_soon() {
     let mut target = Target::empty(Limits::default());

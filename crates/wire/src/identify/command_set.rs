@@ -1,5 +1,5 @@
 //! What the command sets add (CNS 05, 06), what they share (CNS 08), and which go together (CNS 1C).
-//! wire §10.2, wire §23
+//! wire §10.4, wire §23
 
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -9,7 +9,7 @@ use crate::identify::namespace::{Nmic, Nsattr, Nsfeat, Rescap};
 use crate::property::Vs;
 use crate::{U16, U32, U64};
 
-/// Namespace, NVM command set (CNS 05, CSI 0): all zero without protection information. wire §10.2
+/// Namespace, NVM command set (CNS 05, CSI 0): all zero without protection information. wire §10.4
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct NvmNamespace {
@@ -24,7 +24,7 @@ pub struct NvmNamespace {
 }
 const _: () = assert!(size_of::<NvmNamespace>() == IDENTIFY_BYTES as usize);
 
-/// Controller, NVM command set (CNS 06, CSI 0): limits of single commands. wire §10.2
+/// Controller, NVM command set (CNS 06, CSI 0): limits of single commands. wire §10.4
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct NvmController {
@@ -70,7 +70,7 @@ impl NvmController {
     }
 }
 
-/// Namespace of any command set (CNS 08). wire §10.2
+/// Namespace of any command set (CNS 08). wire §10.4
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct IndependentNamespace {
@@ -98,7 +98,7 @@ pub struct IndependentNamespace {
 const _: () = assert!(size_of::<IndependentNamespace>() == IDENTIFY_BYTES as usize);
 
 flags! {
-    /// Namespace status. wire §10.2
+    /// Namespace status. wire §10.4
     #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
     pub struct Nstat: u8 {
         /// Ready for I/O; Linux skips a namespace that is not.
@@ -273,7 +273,7 @@ impl KvController {
 }
 
 flags! {
-    /// Command sets that can be on together. wire §10
+    /// Command sets that can be on together. wire §10.4
     pub struct CommandSets: u64 {
         /// NVM.
         NVM = 1 << 0;
@@ -284,7 +284,7 @@ flags! {
     }
 }
 
-/// Combinations of command sets a controller can have on (CNS 1C); feature 0x19 picks one by index. wire §10
+/// Combinations of command sets a controller can have on (CNS 1C); feature 0x19 picks one by index. wire §10.4
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct CommandSetVectors {
@@ -325,7 +325,7 @@ mod tests {
 
     use super::*;
 
-    /// wire §10.2, wire §23
+    /// wire §10.4, wire §23
     #[test]
     fn fields_lie_where_the_reference_says() {
         assert_offsets!(NvmNamespace: lbstm @ 0, pic @ 8, elbaf @ 12, reserved_268 @ 268);

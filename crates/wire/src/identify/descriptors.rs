@@ -157,6 +157,7 @@ mod tests {
 
     use super::*;
 
+    /// wire §10.3
     #[test]
     fn a_list_has_the_bytes_of_the_reference() {
         let mut buffer = [0xAA; 32];
