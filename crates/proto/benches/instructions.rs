@@ -1,7 +1,7 @@
 //! Instructions that codec, queue and caravan of one side spend on a command of 4 KiB, counted by valgrind.
 //!
-//! Each case is [`BATCH`] commands that come in one receive and leave in one caravan. `cargo xtask instructions` installs what this
-//! needs, runs it, and compares with `instructions.json`, what one command of each case costs.
+//! Each case is [`BATCH`] commands that come in one receive and leave in one caravan. `cargo xtask instructions`
+//! installs what this needs, runs it, and compares the instructions per command with `instructions.json`.
 
 #![allow(missing_docs, clippy::cast_possible_truncation)]
 

@@ -12,8 +12,8 @@ pub enum Receive {
     /// All that there is, in one call, into a buffer that stays warm.
     #[default]
     Staging,
-    /// PDU by PDU, as is often done: 8 bytes, the rest of the header, then the data, into its own buffer where it has one. Only for
-    /// measuring what the other way is worth.
+    /// PDU by PDU: 8 bytes, the rest of the header, then the data, into its own buffer if it has one. Only for measuring
+    /// what the other mode gains.
     Pdu,
 }
 

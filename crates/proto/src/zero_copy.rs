@@ -1,9 +1,9 @@
 //! Which caravans are sent from where they lie, without a copy: one decision for both ends of a queue pair.
 //! docs/design/socket-path.md
 //!
-//! The kernel copies in the end where a packet does not leave the machine, and says so in its notices: that is dearer than to have it
-//! copy at once. So the decision is made for each connection, by its route and by what came of it. [`bytes_min`] is pure;
-//! [`Threshold`] is what one connection remembers for it.
+//! Where a packet does not leave the machine the kernel copies in the end, and says so in its notifications: that costs
+//! more than a copy at once. So the decision is made for each connection, by its route and by its notifications.
+//! [`bytes_min`] is pure; [`Threshold`] is the state of one connection for it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -21,7 +21,8 @@ pub enum Policy {
     Off,
     /// Those of so many bytes, whatever the kernel makes of it.
     From(u32),
-    /// Those of [`AUTO_BYTES_MIN`], where packets leave the machine, until the kernel has said a few times that it copied after all.
+    /// From [`AUTO_BYTES_MIN`] on, where packets leave the machine, until the kernel has reported a few times that it
+    /// copied anyway.
     #[default]
     Auto,
 }
@@ -66,8 +67,8 @@ impl fmt::Display for Policy {
     }
 }
 
-/// From which size on caravans of a connection are sent without a copy; `None` if none is. The connection `is_local` if its packets
-/// are known to stay on this machine; `copied_count` sends in a row, up to the last one, were copied after all.
+/// Size from which on caravans of a connection are sent without a copy; `None` if none is. `is_local`: its packets are
+/// known to stay on this machine. `copied_count`: its last sends in a row that the kernel copied anyway.
 #[must_use]
 pub fn bytes_min(policy: Policy, is_local: bool, copied_count: u32) -> Option<u32> {
     match policy {

@@ -1,4 +1,5 @@
-//! A host's commands beyond request and answer: listed, sent without a copy, and taken out when their connection is gone.
+//! A host's commands beyond request and answer: listed, sent without a copy, and taken out after their connection has
+//! closed.
 
 #![allow(clippy::cast_possible_truncation)]
 

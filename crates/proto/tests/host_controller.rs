@@ -1,4 +1,4 @@
-//! A host's controller machine against a scripted controller: the way up, everything that can go wrong on it, and life after.
+//! A host's controller machine against a scripted controller: initialization, every failure of it, and operation.
 
 use std::collections::VecDeque;
 

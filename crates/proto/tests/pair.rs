@@ -1,4 +1,4 @@
-//! A host queue and a controller queue joined by two byte pipes: whatever was agreed and however the bytes are cut, every
+//! A host queue and a controller queue joined by two byte pipes: with any agreement and any cut of the bytes, every
 //! command ends once and every byte arrives.
 
 #![allow(clippy::cast_possible_truncation)]

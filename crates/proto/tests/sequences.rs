@@ -1,15 +1,15 @@
-//! Every sequence of up to five PDUs, at both ends of a queue pair: what comes of each PDU depends on the state that it finds
-//! and on nothing else, and is in a table.
+//! Every sequence of up to five PDUs, at both ends of a queue pair: the reaction to each PDU depends on the state that it
+//! meets and on nothing else, and is in a table.
 //!
-//! The alphabet of each end has PDUs that are right in some state, PDUs that are wrong in every one, and those of the other
-//! direction: 20 for a controller without digests and 23 with them, 21 for a host. A controller's sequences run twice, with
-//! commands that end at once and with commands that stay. That is 2 × (3,368,420 + 6,728,903) sequences for the
-//! controller and 4,288,305 for the host. A sequence that goes on behind the end of its connection is not run to its end: where a
-//! connection ends, it is shown that nothing is taken in any more.
+//! The alphabet of each end has PDUs that are right in some state, PDUs that are wrong in every state, and those of the
+//! other direction: 20 for a controller without digests and 23 with them, 21 for a host. A controller's sequences run
+//! twice, with commands that end at once and with commands that stay. That is 2 × (3,368,420 + 6,728,903) sequences for
+//! the controller and 4,288,305 for the host. A sequence is not run beyond the end of its connection: there it is shown
+//! once that no further input is accepted.
 //!
-//! In every sequence: no panic; a violation is told by a TermReq of the right status and place that quotes what was sent, or
-//! by none where none is due; each command ends once; a read succeeds with all its data or not at all; what is sent of a write is
-//! what was asked for; and no more is held or sent than the commands that are open account for.
+//! In every sequence: no panic; a violation causes a TermReq with the right status and offset and a copy of the header,
+//! or none where none is due; each command ends once; a read succeeds with all its data or not at all; the data sent of
+//! a write is the data that was asked for; and no more is held or sent than the outstanding commands account for.
 
 #![allow(clippy::cast_possible_truncation)]
 
@@ -56,8 +56,8 @@ impl Table {
         Self { letters: letters as u64, ..Self::default() }
     }
 
-    /// Notes a reaction: in the same state there is never another. `length` PDUs were run; behind an end all that follows is
-    /// settled.
+    /// Notes a reaction: the same state never has another. `length` PDUs were run; after the end of a connection all
+    /// longer sequences count as run.
     fn note(&mut self, state: String, letter: &'static str, reaction: &str, length: u32, is_over: bool) {
         let behind: u64 =
             if is_over { (1..=LENGTH_MAX - length).map(|more| self.letters.pow(more)).sum() } else { 0 };
@@ -333,8 +333,8 @@ impl ControllerRun {
         }
         self.end.assert_dead(why);
         if pdu[0] == 0x06 && self.is_shaken && !self.is_asked() {
-            // Under the tag that A had last there may be nobody, somebody who wants no data, or somebody else: a tag says more
-            // than the state that is looked at here.
+            // The tag that A had last may be free, or belong to a command that wants no data, or to another one: it says
+            // more than the state that is looked at here.
             let rights = [
                 Violation::Sequence,
                 Violation::HeaderField { offset: 10 },

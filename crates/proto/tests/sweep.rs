@@ -1,7 +1,7 @@
-//! Every header byte of every PDU type with every value, in every state of a connection: what comes of it is in a table.
+//! Every header byte of every PDU type with every value, in every state of a connection: the reaction is in a table.
 //!
-//! That is 472 bytes of headers × 256 values × 5 states at each end, 1,208,320 cases. Where a case ends the connection, its TermReq
-//! is of the right status and place, quotes what was sent, and nothing more is taken in.
+//! That is 472 bytes of headers × 256 values × 5 states at each end, 1,208,320 cases. Where a case ends the connection,
+//! its TermReq has the right status and offset and a copy of the header, and no further input is accepted.
 //!
 //! A row names the bytes of the header it is about, then reactions, each with the values of such a byte that cause it.
 //! A value that a good PDU has is among them, so each row with a command, data or a completion in it shows that, too.

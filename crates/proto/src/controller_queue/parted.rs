@@ -4,7 +4,8 @@ use crate::command_table::Slot;
 use crate::controller_queue::{ControllerQueue, QueueSettings};
 use crate::handshake::Agreement;
 
-/// What there is of a queue that executes its Connect and has nothing else to do. Unlike the queue it may go to another thread.
+/// State of a queue that executes its Connect and has nothing else outstanding. Unlike the queue it may move to
+/// another thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parted {
     agreement: Agreement,
@@ -15,8 +16,8 @@ pub struct Parted {
 }
 
 impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
-    /// What another queue needs to go on in place of this one, which executes the command in `slot`. `None` if anything else is
-    /// under way: other commands, bytes that wait to be sent, a PDU that is not complete.
+    /// State with which another queue takes over from this one, which executes the command in `slot`. `None` if
+    /// anything else is outstanding: other commands, bytes to send, an incomplete PDU.
     #[must_use]
     pub fn part(&self, slot: Slot) -> Option<Parted> {
         let is_quiet = !self.has_failed

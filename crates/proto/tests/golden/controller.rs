@@ -187,7 +187,8 @@ fn a_write_in_its_capsule() {
     assert_bytes(&end.sent(), "05 00 18 00 18 00 00 00  00*8  01 00 00 00 11 40 00 00");
 }
 
-/// Header of 72 bytes with its digest, padding up to 128, data, its digest: who takes in what is wanted, 1000 bytes at most, stops at each.
+/// Header of 72 bytes with its digest, padding up to 128, data, its digest: a driver that receives the bytes that are
+/// wanted, at most 1000, stops at each.
 #[test]
 fn what_is_wanted_of_a_capsule_ends_with_each_part() {
     let dialect = Dialect { digests: 3, alignment: 31 };

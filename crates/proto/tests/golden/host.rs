@@ -139,8 +139,8 @@ fn a_write_in_its_capsule() {
     assert_eq!((written.status, written.buffer), (Status::SUCCESS, Some(vec![0xA5; 4096])));
 }
 
-/// Header of 24 bytes with its digest, padding up to 128, data, its digest; then a response: who takes in what is wanted, 1000 bytes at most, stops
-/// at each.
+/// Header of 24 bytes with its digest, padding up to 128, data, its digest; then a response: a driver that receives the
+/// bytes that are wanted, at most 1000, stops at each.
 #[test]
 fn what_is_wanted_of_an_answer_ends_with_each_part() {
     let dialect = Dialect { digests: 3, alignment: 31 };

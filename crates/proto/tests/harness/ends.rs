@@ -117,8 +117,8 @@ impl ControllerEnd {
         self.queue.complete_with_data(slot, data, length, result, digest);
     }
 
-    /// `bytes` break the transport: nothing of them is delivered, the TermReq is right to the byte, and that is the end.
-    /// The offending header begins at `at` in `bytes`, and so many bytes of it are copied.
+    /// `bytes` break the transport: nothing of them is delivered, the TermReq is exact, and nothing follows it. The
+    /// TermReq copies `copied` of `bytes`, the offending header.
     #[track_caller]
     pub(crate) fn assert_fatal(mut self, bytes: &[u8], copied: std::ops::Range<usize>, expected: Violation) {
         let mut input = bytes;

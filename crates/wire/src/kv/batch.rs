@@ -1,4 +1,4 @@
-//! Many operations in one capsule: Batch Collect waits for Batch Submit, whose outcomes it brings. docs/kv-commands.md §4
+//! Many operations in one capsule: Batch Submit sends them, Batch Collect fetches their outcomes. docs/kv-commands.md §4
 //!
 //! ```text
 //! Submit:   header 12 bytes, key, operand, zeros to a dword │ …     one per operation

@@ -250,15 +250,16 @@ impl Sqe {
         KvVendorCommand { command, kind, operand }.to_sqe(opcode, nsid)
     }
 
-    /// Changes the number that is a key's value; its data are [`AtomicOperation::to_bytes`], and the result dwords are the
-    /// number before. docs/kv-commands.md §3.3
+    /// Changes the number that is a key's value. Its data is [`AtomicOperation::to_bytes`], its result the number before.
+    /// docs/kv-commands.md §3.3
     #[must_use]
     pub fn kv_atomic(nsid: Nsid, key: &Key, atomic: &AtomicOperation) -> Self {
         let selector = (atomic.function.raw(), atomic.options.bits());
         Self::kv_vendor((KvOpcode::ATOMIC, nsid), key, ATOMIC_DATA_BYTES, selector, 0)
     }
 
-    /// Changes every element of a vector by one operand; the result dwords are the vector's bytes. docs/kv-commands.md §3.4
+    /// Changes every element of a vector by one operand; the result is the vector's length in bytes.
+    /// docs/kv-commands.md §3.4
     #[must_use]
     pub fn kv_vector_scalar(
         nsid: Nsid,
