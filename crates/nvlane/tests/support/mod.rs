@@ -103,6 +103,11 @@ impl Target {
         self.process.stderr.take()
     }
 
+    /// Its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
     /// Machine and port.
     pub(crate) fn place(&self) -> &str {
         self.address.split_once('/').map_or(&self.address, |(place, _)| place)
