@@ -1,4 +1,4 @@
-//! A row of the list: what is sent, what is right, and how to find out.
+//! A row of docs/hostile-inputs.md: what is sent, which reaction is right, and how to check it.
 
 use crate::finding::Check;
 use crate::peer::Peer;

@@ -1,4 +1,4 @@
-//! The list, section by section.
+//! The rows of docs/hostile-inputs.md for targets, section by section.
 
 mod admin;
 mod authentication;
