@@ -4,10 +4,12 @@ use anyhow::Result;
 
 use crate::ci::Step;
 use crate::command::{cargo, run};
+use crate::trace;
 
 /// The steps of `cargo xtask check`.
 pub(crate) const STEPS: &[Step] = &[
     Step { name: "format", budget_s: 30, run: format },
+    Step { name: "citations", budget_s: 2, run: || trace::run(&trace::Options::default()) },
     Step { name: "lints", budget_s: 300, run: lints },
     Step { name: "tests", budget_s: 600, run: tests },
     Step { name: "documentation", budget_s: 120, run: documentation },

@@ -18,6 +18,7 @@ mod product_bugs;
 mod sim;
 mod syscalls;
 mod torture;
+mod trace;
 
 use std::process::ExitCode;
 
@@ -27,7 +28,7 @@ use clap::Parser;
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 enum Task {
-    /// Format, lints (warnings denied), tests and documentation
+    /// Format, citations, lints (warnings denied), tests and documentation
     Check,
     /// Everything `make test` does, with the time each step took beside its budget
     Ci,
@@ -62,6 +63,8 @@ enum Task {
     Miri(miri::Options),
     /// System calls of a target, held against packaging/system-calls.txt
     Syscalls,
+    /// Citations of the wire reference and of hostile inputs: each resolves, what is implemented is cited and tested
+    Trace(trace::Options),
     /// Dependencies: licences, duplicates, sources, known holes
     Deny,
 }
@@ -84,6 +87,7 @@ fn main() -> ExitCode {
         Task::Mutants(options) => mutants::run(&options),
         Task::Miri(options) => miri::run(&options),
         Task::Syscalls => syscalls::run(),
+        Task::Trace(options) => trace::run(&options),
         Task::Deny => deny::run(),
     };
     match result {
