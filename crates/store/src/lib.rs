@@ -4,6 +4,7 @@
 
 mod block;
 mod filter;
+pub mod identity;
 mod key_value;
 mod namespace;
 mod size;

@@ -1,0 +1,256 @@
+//! The identity of a namespace in a file, kept with the file as an extended attribute.
+//!
+//! The attribute holds one line: `UUID MACHINE INODE PATH`. The UUID is the identity. The other three say which file received it:
+//! an attribute travels with a file that is moved, and also with a copy that preserves attributes, and the two are told apart by
+//! looking at the place where the identity was given.
+//!
+//! ```text
+//! no attribute                                 ─▶ a new random UUID
+//! same inode                                   ─▶ the same file, perhaps renamed
+//! another inode, the original is still there   ─▶ a copy: a new random UUID
+//! another inode, the original is gone          ─▶ moved or restored: the UUID stays
+//! ```
+
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::XattrFlags;
+use wire::uuid::Uuid;
+
+/// The attribute.
+pub const ATTRIBUTE: &str = "user.nvlane.identity";
+
+/// The largest attribute that is read, and the longest path that is written, bytes: file systems limit all attributes of a file
+/// to 4 KiB.
+const ATTRIBUTE_BYTES_MAX: usize = 2048;
+const PATH_BYTES_MAX: usize = 1024;
+
+/// Which file a path leads to, as the kernel knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileId {
+    device: u64,
+    inode: u64,
+}
+
+impl FileId {
+    /// Of the file that `path` leads to now.
+    ///
+    /// # Errors
+    /// If there is none, or it cannot be seen.
+    pub fn of(path: &Path) -> io::Result<Self> {
+        Ok(Self::from(&std::fs::metadata(path)?))
+    }
+}
+
+impl From<&std::fs::Metadata> for FileId {
+    fn from(metadata: &std::fs::Metadata) -> Self {
+        Self { device: metadata.dev(), inode: metadata.ino() }
+    }
+}
+
+/// How a file came by the identity that it has now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The file has had it before.
+    Kept,
+    /// The file had none.
+    New,
+    /// Another file had it, which is not where it was: this one was moved here, or restored, or is a copy from elsewhere.
+    Moved,
+    /// The file is a copy of this one, and was given an identity of its own.
+    CopyOf(PathBuf),
+}
+
+/// What an attribute says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Record {
+    uuid: Uuid,
+    machine: Uuid,
+    inode: u64,
+    /// Where the file was; `None` if the path is too long to keep.
+    path: Option<PathBuf>,
+}
+
+impl Record {
+    fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = format!("{} {} {} ", self.uuid, self.machine, self.inode).into_bytes();
+        bytes.extend(self.path.iter().flat_map(|path| path.as_os_str().as_bytes()));
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let mut words = bytes.splitn(4, |byte| *byte == b' ');
+        let mut text = || std::str::from_utf8(words.next()?).ok();
+        let uuid = text()?.parse().ok().filter(|uuid: &Uuid| !uuid.is_nil())?;
+        let (machine, inode) = (text()?.parse().ok()?, text()?.parse().ok()?);
+        let path = words.next().filter(|path| !path.is_empty());
+        let path = path.map(|path| PathBuf::from(std::ffi::OsString::from_vec(path.to_vec())));
+        Some(Self { uuid, machine, inode, path })
+    }
+
+    fn of(file: &File) -> io::Result<Option<Self>> {
+        let mut value = [0; ATTRIBUTE_BYTES_MAX];
+        match rustix::fs::fgetxattr(file, ATTRIBUTE, &mut value[..]) {
+            Ok(length) => Ok(value.get(..length).and_then(Self::from_bytes)),
+            Err(rustix::io::Errno::NODATA) => Ok(None),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    fn set(&self, file: &File) -> io::Result<()> {
+        Ok(rustix::fs::fsetxattr(file, ATTRIBUTE, &self.to_bytes(), XattrFlags::empty())?)
+    }
+}
+
+/// The identity that a file has, if it has one and its file system keeps attributes.
+#[must_use]
+pub fn read(path: &Path) -> Option<Uuid> {
+    Some(Record::of(&open(path).ok()?).ok()??.uuid)
+}
+
+/// The identity of a file: the one it has, or a new one, kept with it from now on. `machine` tells machines apart.
+///
+/// # Errors
+/// If the file cannot be opened, or its file system keeps no attributes.
+pub fn claim(path: &Path, machine: Uuid) -> io::Result<(Uuid, Origin)> {
+    let file = open(path)?;
+    let metadata = file.metadata()?;
+    let place =
+        path.canonicalize().or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.to_owned());
+    let (uuid, origin) = match Record::of(&file)? {
+        None => (random()?, Origin::New),
+        Some(known) => match original(&known, machine, FileId::from(&metadata)) {
+            Some(original) => (random()?, Origin::CopyOf(original)),
+            None if known.machine == machine && known.inode == metadata.ino() => (known.uuid, Origin::Kept),
+            None => (known.uuid, Origin::Moved),
+        },
+    };
+    let place = Some(place).filter(|place| place.as_os_str().len() <= PATH_BYTES_MAX);
+    let record = Record { uuid, machine, inode: metadata.ino(), path: place };
+    match record.set(&file) {
+        // What is there says the same, or only the place is out of date: a file that may only be read.
+        Err(_) if matches!(origin, Origin::Kept | Origin::Moved) => {}
+        result => result?,
+    }
+    Ok((uuid, origin))
+}
+
+/// The file that an identity was given to, if it is still there and is another one than `this`.
+fn original(known: &Record, machine: Uuid, this: FileId) -> Option<PathBuf> {
+    let path = known.path.as_ref().filter(|_| known.machine == machine && known.inode != this.inode)?;
+    let other = open(path).ok()?;
+    let is_other = FileId::from(&other.metadata().ok()?) != this;
+    let is_same_identity = Record::of(&other).ok()??.uuid == known.uuid;
+    (is_other && is_same_identity).then(|| path.clone())
+}
+
+/// Opens a regular file, and waits for nothing else.
+fn open(path: &Path) -> io::Result<File> {
+    let nonblock = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let file = File::options().read(true).custom_flags(nonblock).open(path)?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("not a regular file")) }
+}
+
+/// A UUID of version 4.
+///
+/// # Errors
+/// If the kernel gives no random bytes.
+pub fn random() -> io::Result<Uuid> {
+    let mut bytes = [0; 16];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    bytes[6] = bytes[6] & 0x0F | 0x40;
+    bytes[8] = bytes[8] & 0x3F | 0x80;
+    Ok(Uuid::from_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    fn machine(number: u8) -> Uuid {
+        Uuid::from_bytes([number; 16])
+    }
+
+    /// A directory on a file system with attributes; `None` where there is none to be had.
+    fn directory() -> Option<tempfile::TempDir> {
+        let directory = tempfile::tempdir().unwrap();
+        let probe = directory.path().join("probe");
+        std::fs::write(&probe, "").unwrap();
+        match claim(&probe, machine(1)) {
+            Ok(_) => Some(directory),
+            Err(error) => {
+                eprintln!("skipped: the directory for temporary files keeps no attributes: {error}");
+                None
+            }
+        }
+    }
+
+    fn copy(from: &Path, to: &Path, attributes: bool) {
+        let mut command = Command::new("cp");
+        command.args(if attributes { &["--preserve=all"][..] } else { &[] });
+        assert!(command.arg(from).arg(to).status().unwrap().success());
+    }
+
+    #[test]
+    fn a_record_reads_as_it_was_written() {
+        for path in [None, Some("/srv/a disk.img".into())] {
+            let record = Record { uuid: machine(3), machine: machine(1), inode: 42, path };
+            assert_eq!(Record::from_bytes(&record.to_bytes()), Some(record));
+        }
+        for bytes in ["", "x", "00000000-0000-0000-0000-000000000000 1 2 /x", "\u{e9} \u{e9}"] {
+            assert_eq!(Record::from_bytes(bytes.as_bytes()), None, "{bytes}");
+        }
+    }
+
+    #[test]
+    fn a_file_keeps_its_identity_when_it_is_renamed_or_moved() {
+        let Some(directory) = directory() else { return };
+        let [a, b] = ["a", "b"].map(|name| directory.path().join(name));
+        std::fs::write(&a, "data").unwrap();
+        assert_eq!(read(&a), None);
+        let (uuid, origin) = claim(&a, machine(1)).unwrap();
+        assert_eq!((origin, read(&a)), (Origin::New, Some(uuid)));
+        std::fs::rename(&a, &b).unwrap();
+        assert_eq!(claim(&b, machine(1)).unwrap(), (uuid, Origin::Kept));
+        // To another machine, and within this one to another file system: a new inode, and the old file is gone.
+        copy(&b, &a, true);
+        std::fs::remove_file(&b).unwrap();
+        assert_eq!(claim(&a, machine(2)).unwrap(), (uuid, Origin::Moved));
+        assert_eq!(claim(&a, machine(2)).unwrap(), (uuid, Origin::Kept), "said once");
+        copy(&a, &b, true);
+        std::fs::remove_file(&a).unwrap();
+        assert_eq!(claim(&b, machine(2)).unwrap(), (uuid, Origin::Moved));
+    }
+
+    #[test]
+    fn a_copy_gets_an_identity_of_its_own() {
+        let Some(directory) = directory() else { return };
+        let [original, plain, full] = ["original", "plain", "full"].map(|name| directory.path().join(name));
+        std::fs::write(&original, "data").unwrap();
+        let (uuid, _) = claim(&original, machine(1)).unwrap();
+        copy(&original, &plain, false);
+        copy(&original, &full, true);
+        assert_eq!(read(&full), Some(uuid), "cp has copied the attribute");
+        let (plain_uuid, origin) = claim(&plain, machine(1)).unwrap();
+        assert_eq!(origin, Origin::New);
+        let (full_uuid, origin) = claim(&full, machine(1)).unwrap();
+        assert_eq!(origin, Origin::CopyOf(original.canonicalize().unwrap()));
+        assert!(uuid != plain_uuid && uuid != full_uuid && plain_uuid != full_uuid);
+        assert_eq!(claim(&original, machine(1)).unwrap(), (uuid, Origin::Kept));
+        assert_eq!(claim(&full, machine(1)).unwrap(), (full_uuid, Origin::Kept));
+    }
+
+    #[test]
+    fn only_regular_files_have_one() {
+        let directory = tempfile::tempdir().unwrap();
+        assert!(claim(directory.path(), machine(1)).is_err());
+        assert!(claim(&directory.path().join("missing"), machine(1)).is_err());
+        assert!(claim(Path::new("/dev/null"), machine(1)).is_err());
+        assert_eq!(read(&directory.path().join("missing")), None);
+    }
+}
