@@ -1,13 +1,17 @@
 //! What every verb of the host is told: where to, as whom, how, and for how long at most.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use clap::Args;
+use host::discovery::address_of;
 use host::reconnect::ReconnectSettings;
 use host::{Address, Association, HostIdentity, Options};
+use wire::discovery::SubsystemType;
 use wire::nqn::{HostId, Nqn};
 use wire::pdu::Digests;
 
+use crate::discover::{service_address, survey_service};
 use crate::exit::Failure;
 
 /// The longest time one can wait: a day.
@@ -15,7 +19,7 @@ const TIMEOUT_S_MAX: f64 = 86_400.0;
 
 #[derive(Debug, Args)]
 pub(crate) struct Connection {
-    /// Where: `HOST[:PORT][/NQN][?ns=NUMBER]`, `nvme+tcp://...`, or "traddr:... trsvcid:... subnqn:..."
+    /// Where: `HOST[:PORT][/NQN][?ns=NUMBER]`, without NQN the only subsystem there,, `nvme+tcp://...`, or "traddr:... trsvcid:... subnqn:..."
     #[arg(value_name = "ADDR", env = "NVLANE_ADDR")]
     address: Option<String>,
     #[command(flatten)]
@@ -70,9 +74,14 @@ impl Connection {
         Ok(options.without_lanes())
     }
 
-    /// Connects to the subsystem that the address names.
+    /// Where to connect, with a subsystem.
+    pub(crate) fn subsystem_address(&self) -> Result<Address, Failure> {
+        with_subsystem(self.address()?, &self.options()?)
+    }
+
+    /// Connects to the subsystem that the address names, or the only one there.
     pub(crate) fn associate(&self) -> Result<Association, Failure> {
-        Ok(Association::connect(&self.address()?, self.options()?)?)
+        Ok(Association::connect(&self.subsystem_address()?, self.options()?)?)
     }
 
     fn timeout(&self) -> Result<Duration, Failure> {
@@ -82,6 +91,44 @@ impl Connection {
         })?;
         Ok(Duration::from_secs_f64(seconds))
     }
+}
+
+/// The address with its subsystem: if it names none, the only one that the discovery service there has for us.
+pub(crate) fn with_subsystem(address: Address, options: &Options) -> Result<Address, Failure> {
+    if address.subsystem.is_some() {
+        return Ok(address);
+    }
+    let service = service_address(address.clone());
+    let options = Options { reconnect: ReconnectSettings::never(), ..options.clone() }.without_lanes();
+    let survey = survey_service(&service, &options)?;
+    let entries = survey.services.first().map(|(_, found)| found.entries.as_slice()).unwrap_or_default();
+    let subsystems = entries.iter().filter(|entry| entry.subtype == SubsystemType::NVM);
+    let found: Vec<Address> = subsystems.filter_map(|entry| address_of(entry).ok()).collect();
+    let names: BTreeSet<String> =
+        found.iter().filter_map(|found| Some(found.subsystem.as_ref()?.to_string())).collect();
+    let place = format!("{}:{}", service.host, service.port());
+    let named = match names.len() {
+        0 => {
+            return Err(Failure::usage(format!(
+                "the discovery service at {place} names no subsystem for this host"
+            )));
+        }
+        1 => {
+            let is_given =
+                |found: &&Address| found.host == address.host && Some(found.port()) == address.port;
+            found.iter().find(is_given).or(found.first())
+        }
+        _ => None,
+    };
+    let Some(named) = named else {
+        let names: Vec<String> = names.iter().map(|name| format!("{}/{name}", address.host)).collect();
+        return Err(Failure::usage(format!(
+            "there are {} subsystems at {place}: name one, as in {}",
+            names.len(),
+            names.join(" or ")
+        )));
+    };
+    Ok(Address { nsid: address.nsid, ..named.clone() })
 }
 
 impl Identity {

@@ -19,6 +19,7 @@ use wire::zerocopy::IntoBytes;
 use crate::Ended;
 use crate::columns::Columns;
 use crate::connection::Connection;
+use crate::disk_path::disk_path;
 use crate::exit::Failure;
 use crate::human_size::HumanSize;
 use crate::output::Output;
@@ -38,7 +39,7 @@ pub(crate) struct IdentifyArguments {
 }
 
 pub(crate) fn identify(arguments: &IdentifyArguments) -> Ended {
-    let address = arguments.connection.address()?;
+    let address = arguments.connection.subsystem_address()?;
     let options = Options { lanes: QUEUES_ASKED, ..arguments.connection.options()? };
     let association = Association::connect(&address, options)?;
     let wanted = arguments.namespace.map(Nsid::new).or(address.nsid);
@@ -63,6 +64,13 @@ struct Namespace {
     info: NamespaceInfo,
     /// Of a namespace of blocks.
     identify: Option<Box<IdentifyNamespace>>,
+}
+
+impl Namespace {
+    /// The link to its disk on Linux hosts; only blocks have one.
+    fn disk_path(&self) -> Option<String> {
+        self.identify.as_ref().and_then(|_| disk_path(self.info.uuid, self.info.nguid, self.info.eui64))
+    }
 }
 
 impl Report {
@@ -140,6 +148,9 @@ impl Serialize for Namespace {
         map.serialize_entry("nsid", &self.info.nsid.get())?;
         map.serialize_entry("csi", &self.info.csi.raw())?;
         map.serialize_entry("uuid", &self.info.uuid.map(|uuid| uuid.to_string()))?;
+        if let Some(path) = self.disk_path() {
+            map.serialize_entry("by_id", &path)?;
+        }
         if let Some(identify) = &self.identify {
             serialize_fields(&mut map, IdentifyNamespace::FIELDS, identify.as_bytes())?;
             map.serialize_entry("lbafs", &formats(identify))?;
@@ -253,6 +264,9 @@ impl fmt::Display for Namespace {
         facts.fact("UUID", or_none(info.uuid.map(|uuid| uuid.to_string())));
         facts.fact("NGUID", or_none(info.nguid.map(|nguid| hex(&nguid))));
         facts.fact("EUI-64", or_none(info.eui64.map(|eui64| hex(&eui64))));
+        if let Some(path) = self.disk_path() {
+            facts.fact("Disk on Linux hosts", path);
+        }
         if let Some(identify) = &self.identify {
             block_facts(&mut facts, info, identify);
         }

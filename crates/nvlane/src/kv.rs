@@ -16,7 +16,7 @@ use host::{Address, Options};
 use wire::pdu::Digests;
 
 use crate::Ended;
-use crate::connection::Identity;
+use crate::connection::{Identity, with_subsystem};
 use crate::exit::Failure;
 use crate::perf::run_time;
 
@@ -142,7 +142,9 @@ impl Way {
     }
 
     fn connect(&self, address: &Address) -> Result<KeyValue, Failure> {
-        Ok(KeyValue::connect(address, self.options()?)?)
+        let options = self.options()?;
+        let address = with_subsystem(address.clone(), &options)?;
+        Ok(KeyValue::connect(&address, options)?)
     }
 }
 

@@ -10,11 +10,13 @@ use host::{Address, Association, Options};
 use proto::host_namespaces::{Geometry, NamespaceInfo};
 use serde::Serialize;
 use wire::discovery::SubsystemType;
+use wire::id::Csi;
 
 use crate::Ended;
 use crate::columns::Columns;
 use crate::connection::Connection;
 use crate::discover::{service_address, survey_service};
+use crate::disk_path::disk_path;
 use crate::exit::{self, Failure};
 use crate::human_size::HumanSize;
 use crate::output::Output;
@@ -84,6 +86,9 @@ struct Device {
     sector_size: u32,
     #[serde(rename = "UUID")]
     uuid: Option<String>,
+    /// The link to its disk on Linux hosts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    by_id: Option<String>,
     /// Why it cannot be read or written, if so.
     #[serde(skip_serializing_if = "Option::is_none")]
     unusable: Option<String>,
@@ -113,6 +118,7 @@ impl Device {
             Ok(geometry) => (geometry, None),
             Err(unusable) => (Geometry { lba_bytes: 0, block_count: 0 }, Some(unusable.to_string())),
         };
+        let is_of_blocks = info.csi == Csi::NVM;
         let address = association.address();
         let address = address.clone().with_port(address.port()).with_nsid(info.nsid);
         Self {
@@ -127,6 +133,7 @@ impl Device {
             physical_size: block_count.saturating_mul(lba_bytes.into()),
             sector_size: lba_bytes,
             uuid: info.uuid.map(|uuid| uuid.to_string()),
+            by_id: is_of_blocks.then(|| disk_path(info.uuid, info.nguid, info.eui64)).flatten(),
             unusable,
         }
     }
@@ -134,8 +141,17 @@ impl Device {
 
 impl fmt::Display for Listing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut table =
-            Columns::titled(["NSID", "Size", "In use", "Block", "Model", "Serial", "Firmware", "Address"]);
+        let mut table = Columns::titled([
+            "NSID",
+            "Size",
+            "In use",
+            "Block",
+            "Model",
+            "Serial",
+            "Firmware",
+            "Disk on Linux hosts",
+            "Address",
+        ]);
         for device in &self.devices {
             let block = match &device.unusable {
                 None => format!("{} B", device.sector_size),
@@ -149,6 +165,7 @@ impl fmt::Display for Listing {
                 device.model_number.clone(),
                 device.serial_number.clone(),
                 device.firmware.clone(),
+                device.by_id.clone().unwrap_or_else(|| "none".into()),
                 device.device_path.clone(),
             ]);
         }

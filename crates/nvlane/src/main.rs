@@ -5,6 +5,7 @@ mod check;
 mod columns;
 mod connection;
 mod discover;
+mod disk_path;
 mod exit;
 mod host_failure;
 mod human_size;

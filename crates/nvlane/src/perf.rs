@@ -18,7 +18,7 @@ use load::workload::{Arrival, Pace, Pattern, Regions, Sizes, Stop, Workload};
 use reactor::{CoreList, SpinPolicy};
 use wire::pdu::Digests;
 
-use crate::connection::Identity;
+use crate::connection::{Identity, with_subsystem};
 use crate::exit::{Failure, Kind};
 use crate::{Ended, output};
 use doorbells::Doorbells;
@@ -31,7 +31,7 @@ const TIME_MAX: Duration = Duration::from_secs(1_000_000_000);
     args_conflicts_with_subcommands = true,
     after_help = "\
 Examples:
-  nvlane perf 192.0.2.1/nqn.2026-01.io.nvlane:target -q 128 -w randread -t 10
+  nvlane perf 192.0.2.1 -q 128 -w randread -t 10
   nvlane perf ADDR -w randrw -M 70 --rate 50000 -L       open loop, all percentiles
   nvlane perf ADDR -w randrw --verify -o 4k/70:64k/30    every block read is checked
   nvlane perf ADDR -q 128 --ceiling                      beside what plain sockets reach
@@ -249,6 +249,7 @@ fn run(arguments: &RunArguments) -> Ended {
         Some(queues) => options.with_queues(queues),
         None => options,
     };
+    let address = &with_subsystem(address.clone(), &options)?;
     let association = Association::connect(address, options)?;
     let namespace = association.addressed_namespace()?;
     let settings = RunSettings {

@@ -126,7 +126,7 @@ fn on_result(result: &RowResult) {
 
 fn settings(arguments: &ProbeArguments) -> Result<Settings, Failure> {
     let connection = &arguments.connection;
-    let address: Address = connection.address()?;
+    let address: Address = connection.subsystem_address()?;
     let options = connection.options()?;
     let Some(subsystem) = address.subsystem.clone().filter(|_| !address.is_discovery()) else {
         let error = host::Error::NoSubsystem { address: address.to_string() };

@@ -5,8 +5,6 @@ mod support;
 use serde_json::Value;
 use support::{Target, nvlane, run};
 
-const NQN: &str = "nqn.2026-01.io.nvlane:target";
-
 #[test]
 fn the_table_has_a_line_for_each_record() {
     let target = Target::serving(&["ram:1M"]);
@@ -14,7 +12,7 @@ fn the_table_has_a_line_for_each_record() {
     let (port, lines) = (target.place().rsplit_once(':').unwrap().1, text.lines().collect::<Vec<_>>());
     assert!(lines[0].starts_with(&format!("Discovery log of {}, generation ", target.place())), "{text}");
     assert!(lines[0].ends_with(": 2 records"), "{text}");
-    let subsystem = lines.iter().find(|line| line.ends_with(NQN)).expect("it is listed");
+    let subsystem = lines.iter().find(|line| line.ends_with(target.nqn())).expect("it is listed");
     let words: Vec<_> = subsystem.split_whitespace().collect();
     assert_eq!(words[..6], ["tcp", "ipv4", "127.0.0.1", port, "nvme", "subsystem"]);
 }
@@ -25,7 +23,9 @@ fn json_has_the_names_that_scripts_know() {
     let log = run(["discover", "-o", "json", target.place()]).json();
     assert!(log["genctr"].as_u64().unwrap() > 0);
     let records = log["records"].as_array().unwrap();
-    let [subsystem] = &records.iter().filter(|record| record["subnqn"] == NQN).collect::<Vec<_>>()[..] else {
+    let [subsystem] =
+        &records.iter().filter(|record| record["subnqn"] == target.nqn()).collect::<Vec<_>>()[..]
+    else {
         panic!("once: {log}")
     };
     for (key, value) in [

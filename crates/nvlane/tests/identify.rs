@@ -17,8 +17,9 @@ fn fact<'a>(text: &'a str, title: &str, name: &str) -> &'a str {
 
 #[test]
 fn the_text_tells_controller_and_namespaces() {
-    let text = target().ask(&["identify"]).text();
-    assert_eq!(fact(&text, "Controller", "Subsystem"), "nqn.2026-01.io.nvlane:target");
+    let target = target();
+    let text = target.ask(&["identify"]).text();
+    assert_eq!(fact(&text, "Controller", "Subsystem"), target.nqn());
     assert_eq!(fact(&text, "Controller", "Model"), "nvlane");
     assert_eq!(fact(&text, "Controller", "Largest transfer"), "1 MiB");
     assert!(fact(&text, "Controller", "NVM commands").contains("write zeroes"));
@@ -27,6 +28,8 @@ fn the_text_tells_controller_and_namespaces() {
     assert_eq!(fact(&text, "Namespace 2", "Size"), "16 MiB (32768 blocks of 512 bytes)");
     assert_eq!(fact(&text, "Namespace 2", "UUID"), "11111111-2222-4333-8444-555555555555");
     assert_eq!(fact(&text, "Namespace 2", "Write protected"), "yes");
+    let link = "/dev/disk/by-id/nvme-uuid.11111111-2222-4333-8444-555555555555";
+    assert_eq!(fact(&text, "Namespace 2", "Disk on Linux hosts"), link);
 }
 
 #[test]
@@ -35,7 +38,7 @@ fn json_has_the_names_that_scripts_know() {
     // Digests on every PDU change nothing of it.
     let report = target.ask(&["identify", "-g", "-G", "-o", "json"]).json();
     let controller = &report["controller"];
-    assert_eq!((&controller["mn"], &controller["subnqn"]), (&"nvlane".into(), &NQN.into()));
+    assert_eq!((&controller["mn"], &controller["subnqn"]), (&"nvlane".into(), &target.nqn().into()));
     assert_eq!((&controller["sqes"], &controller["cqes"]), (&0x66.into(), &0x44.into()));
     assert_eq!(controller["transfer_bytes_max"], 1 << 20);
     assert!(controller["io_queues"].as_u64().unwrap() > 0);
@@ -49,7 +52,18 @@ fn json_has_the_names_that_scripts_know() {
     assert_eq!(second["nguid"].as_str().unwrap().len(), 32);
 }
 
-const NQN: &str = "nqn.2026-01.io.nvlane:target";
+/// Only namespaces of blocks become disks.
+#[test]
+fn json_has_the_link_that_hosts_make_to_a_disk() {
+    let target = Target::serving(&["kv:ram:64M", "ram:1M"]);
+    let report = target.ask(&["identify", "-o", "json"]).json();
+    let [keys, blocks] = &report["namespaces"].as_array().unwrap()[..] else { panic!("two: {report}") };
+    let link = format!("/dev/disk/by-id/nvme-uuid.{}", blocks["uuid"].as_str().unwrap());
+    assert_eq!((keys.get("by_id"), &blocks["by_id"]), (None, &link.as_str().into()));
+    let list = target.ask(&["list", "-o", "json"]).json();
+    let [keys, blocks] = &list["Devices"].as_array().unwrap()[..] else { panic!("two: {list}") };
+    assert_eq!((keys.get("ById"), &blocks["ById"]), (None, &link.as_str().into()));
+}
 
 #[test]
 fn one_namespace_is_chosen_by_option_or_address() {

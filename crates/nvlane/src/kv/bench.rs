@@ -16,6 +16,7 @@ use reactor::CoreList;
 use serde::Serialize;
 
 use super::{Ended, Way};
+use crate::connection::with_subsystem;
 use crate::exit::{Failure, Kind};
 use crate::output;
 use crate::perf::{cores, local_pid, run_time, seconds};
@@ -108,6 +109,7 @@ pub(super) fn bench(arguments: &BenchArguments) -> Ended {
         )));
     }
     let options = Options { lanes: load.lanes, depth: depth.max(2), ..arguments.way.options()? };
+    let address = &with_subsystem(address.clone(), &options)?;
     let association = Association::connect(address, options)?;
     let namespace = association.addressed_key_value()?;
     let target_pid = address.resolve().ok().and_then(|peers| local_pid(&peers));

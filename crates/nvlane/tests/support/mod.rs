@@ -108,6 +108,11 @@ impl Target {
         self.process.id()
     }
 
+    /// The name of its first subsystem.
+    pub(crate) fn nqn(&self) -> &str {
+        self.address.split_once('/').map_or("", |(_, nqn)| nqn)
+    }
+
     /// Machine and port.
     pub(crate) fn place(&self) -> &str {
         self.address.split_once('/').map_or(&self.address, |(place, _)| place)
