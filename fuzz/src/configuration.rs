@@ -1,13 +1,17 @@
 //! The target's configuration file.
 
 use target::config::ConfigFile;
+use target::identity::TargetIdentity;
+use target::machine::Machine;
 
 /// A text is a configuration that can be resolved, or everything that is wrong with it is said, with the place.
 pub fn configuration(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     match ConfigFile::parse("fuzz.toml", text) {
         Ok(file) => {
-            let subsystems = file.config.resolve();
+            let first = ([127, 0, 0, 1], 4420).into();
+            let identity = TargetIdentity::new(Machine::named("fuzz"), "fuzz", first);
+            let subsystems = file.config.resolve(&identity);
             assert_eq!(subsystems.len(), file.config.subsystems.len());
         }
         Err(errors) => {

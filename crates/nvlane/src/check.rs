@@ -1,15 +1,25 @@
-//! `nvlane check`: what is wrong with a configuration, before anything runs.
+//! `nvlane check`: what is wrong with a configuration, and what it would serve, before anything runs.
 
+use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use target::config::ConfigFile;
+use store::Source;
+use target::config::{ConfigFile, ListenerConfig, ResolvedNamespace, ResolvedSubsystem, TargetConfig};
+use target::identity::TargetIdentity;
+use target::machine::{Machine, hostname};
+use target::subsystem::Access;
 
+use crate::disk_path::disk_path;
 use crate::exit::Failure;
+use crate::local_address::from_elsewhere;
 use crate::{Ended, output};
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Prints what would be served: where hosts connect, which subsystems they find there, who may use them, and where each namespace \
+appears on a Linux host. Nothing is created, opened for writing or bound. Exit code 2 and lines of FILE:LINE:COLUMN if something is wrong.")]
 pub(crate) struct CheckArguments {
     /// The configuration.
     #[arg(long, short, value_name = "FILE")]
@@ -21,16 +31,131 @@ pub(crate) struct CheckArguments {
 
 pub(crate) fn check(arguments: &CheckArguments) -> Ended {
     let file = ConfigFile::read(&arguments.config).map_err(Failure::usage)?;
-    if !arguments.text_only {
-        file.inspect().map_err(Failure::usage)?;
-    }
-    let config = &file.config;
-    let namespaces: usize = config.subsystems.iter().map(|subsystem| subsystem.namespaces.len()).sum();
-    output::write(format!(
-        "{}: good: {} listeners, {} subsystems, {namespaces} namespaces\n",
-        arguments.config.display(),
-        config.listeners.len(),
-        config.subsystems.len(),
-    ))?;
+    let inspected = if arguments.text_only { Ok(()) } else { file.inspect() };
+    let verdict = match &inspected {
+        Ok(()) => "no mistakes found",
+        Err(_) => "the text is in order, but not the storage, see below",
+    };
+    output::write(format!("{}: {verdict}\n\n{}", arguments.config.display(), plan(&file.config)))?;
+    inspected.map_err(Failure::usage)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What a target with this configuration would serve.
+fn plan(config: &TargetConfig) -> String {
+    let mut text = String::from("Hosts connect at\n");
+    for listener in &config.listeners {
+        let _ = writeln!(text, "  {}", listener_line(listener));
+    }
+    let first = config.listeners.first().map(|listener| listener.address);
+    // A free port is known once the target listens.
+    let identity = Machine::known(config.machine.as_deref())
+        .zip(first.filter(|address| address.port() != 0))
+        .map(|(machine, first)| TargetIdentity::new(machine, &hostname(), first));
+    let placeholder = TargetIdentity::new(Machine::named("unknown"), "", ([127, 0, 0, 1], 0).into());
+    let subsystems = config.resolve(identity.as_ref().unwrap_or(&placeholder));
+    for address in &config.memcached {
+        let _ = writeln!(
+            text,
+            "memcached's clients connect at {address}, anyone who reaches it, for the first namespace with keys"
+        );
+    }
+    if subsystems.is_empty() {
+        text.push_str("\nThere is no subsystem: hosts find nothing. Add a [[subsystem]] with a [[subsystem.namespace]].\n");
+    }
+    // In the order of the file.
+    for subsystem in config.subsystems.iter().filter_map(|subsystem| subsystems.get(&subsystem.nqn)) {
+        let _ = write!(text, "\nSubsystem {}\n", subsystem.nqn);
+        let serial =
+            config.subsystems.iter().any(|known| known.nqn == subsystem.nqn && known.serial.is_some());
+        if serial || identity.is_some() {
+            let _ = writeln!(text, "  serial number {}", subsystem.serial);
+        }
+        let _ = writeln!(text, "  {}", access_line(subsystem, config));
+        for (nsid, namespace) in &subsystem.namespaces {
+            let _ = writeln!(text, "  namespace {nsid}: {}", namespace.spec);
+            let _ = writeln!(text, "    {}", contents_line(namespace));
+            let _ = writeln!(text, "    {}", disk_line(namespace, identity.is_some()));
+        }
+        if subsystem.namespaces.is_empty() {
+            text.push_str("  no namespace: hosts connect, and find no disk\n");
+        }
+    }
+    text
+}
+
+fn listener_line(listener: &ListenerConfig) -> String {
+    let leads_to = match (listener.subsystems, listener.discovery) {
+        (true, true) => "subsystems and discovery",
+        (true, false) => "subsystems",
+        _ => "discovery only",
+    };
+    let address = listener.address;
+    let reach = match listener.advertise {
+        Some(advertised) => {
+            let port = advertised.port.unwrap_or(address.port());
+            format!(", hosts are told {}", std::net::SocketAddr::new(advertised.ip, port))
+        }
+        None if address.ip().is_unspecified() => {
+            format!(", any address of this machine: {} from elsewhere", from_elsewhere(address))
+        }
+        None if address.ip().is_loopback() => ", from this machine only".into(),
+        None => String::new(),
+    };
+    format!("{address}: {leads_to}{reach}")
+}
+
+fn access_line(subsystem: &ResolvedSubsystem, config: &TargetConfig) -> String {
+    let serving: Vec<_> = config.listeners.iter().filter(|listener| listener.subsystems).collect();
+    let is_local = serving.iter().all(|listener| listener.address.ip().is_loopback());
+    match &subsystem.access {
+        Access::Any if is_local => "open to every program on this machine: hosts = \"any\"".into(),
+        Access::Any => "OPEN TO ANYONE who reaches a listener, to read and to write: hosts = \"any\"".into(),
+        Access::Only(hosts) if hosts.is_empty() => "open to no host: the list of hosts is empty".into(),
+        Access::Only(hosts) => {
+            let names: Vec<String> = hosts.iter().map(ToString::to_string).collect();
+            format!(
+                "for hosts that give one of these names, which nothing proves:\n    {}",
+                names.join("\n    ")
+            )
+        }
+    }
+}
+
+fn contents_line(namespace: &ResolvedNamespace) -> String {
+    let contents = match &namespace.spec.source {
+        Source::Memory { .. } => "in memory: empty at each start",
+        Source::Null { .. } => "keeps nothing: reads give zeroes, for measurements",
+        Source::KeyValue { .. } => "keys and values in memory: empty at each start",
+        Source::KeyValueFile { path, .. } if !path.exists() => "keys and values in a file, to be made",
+        Source::KeyValueFile { .. } => "keys and values in a file",
+        Source::File { path, .. } if !path.exists() => "in a file, to be made",
+        Source::File { .. } => "in a file that is there",
+        Source::Device { .. } => "a block device of this machine",
+    };
+    let access = if namespace.spec.is_read_only { ", read only" } else { "" };
+    format!("{contents}{access}")
+}
+
+/// Where a namespace appears on a host.
+fn disk_line(namespace: &ResolvedNamespace, is_machine_known: bool) -> String {
+    if namespace.spec.is_key_value() {
+        return "use it with nvlane kv".into();
+    }
+    let of_file = match &namespace.spec.source {
+        Source::File { path, .. } => Some(store::identity::read(path)),
+        _ => None,
+    };
+    let uuid = match of_file {
+        _ if namespace.is_uuid_given => Some(namespace.uuid),
+        Some(kept) => kept,
+        None => is_machine_known.then_some(namespace.uuid),
+    };
+    match uuid {
+        Some(uuid) => {
+            format!("on Linux hosts: {}", disk_path(Some(uuid), None, None).unwrap_or_default())
+        }
+        None => "on Linux hosts: /dev/disk/by-id/nvme-uuid.…, printed once the target has made the identity"
+            .into(),
+    }
 }

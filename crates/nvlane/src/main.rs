@@ -12,6 +12,7 @@ mod human_size;
 mod identify;
 mod kv;
 mod list;
+mod local_address;
 mod log_limit;
 mod logging;
 mod manual;

@@ -22,7 +22,6 @@ use wire::id::Nsid;
 
 use crate::exit::{Failure, Kind};
 use crate::perf::failure;
-use crate::serve::DEFAULT_NQN;
 use crate::signals::EndOnSignal;
 use crate::{Ended, output, perf};
 
@@ -306,8 +305,8 @@ that take turns. Both without storage: the namespace measured keeps nothing, so 
 
 Serve the same, and mount it from this machine's kernel:
   nvlane target --namespace ram:1G{on}
-  modprobe nvme-tcp && nvme connect -t tcp -a 127.0.0.1 -s 4420 -n {DEFAULT_NQN}
-From another machine: nvlane target --listen 0.0.0.0:4420 ..., and its address after -a. More load: nvlane perf --help
+  modprobe nvme-tcp && nvme connect-all -t tcp -a 127.0.0.1 -s 8009
+From another machine: nvlane target --listen 0.0.0.0:4420 ..., and its address after -a, with -s 4420. The target prints the link to each disk, in /dev/disk/by-id. More load: nvlane perf --help
 "
     ))
 }

@@ -17,16 +17,19 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use store::Spec;
 use target::config::{ConfigFile, ListenerConfig, NamespaceConfig, SubsystemConfig, TargetConfig, Threads};
+use target::identity::default_nqn;
+use target::machine::Machine;
+use target::operator::RunningListener;
 use target::placement::Policy as PlacementPolicy;
 use target::server::{StartError, Target};
+use wire::discovery::IO_PORT;
 use wire::nqn::Nqn;
 
+use crate::disk_path::disk_path;
 use crate::exit::Failure;
+use crate::local_address::{from_elsewhere, from_here};
 use crate::perf::cores;
 use crate::{Ended, output, run};
-
-/// The subsystem of a target that was told of none.
-pub(crate) const DEFAULT_NQN: &str = "nqn.2026-01.io.nvlane:target";
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -38,7 +41,7 @@ Without a configuration, --namespace says what is served, under one NQN:
 Options of a namespace stand behind a ?, with & between them; sizes end in K, M, G or T:
   lba=BYTES      block size, 512 to 65536                        [default: 4096, a device's own]
   size=SIZE      (file, kv:file) make the file of this size if it is not there; a file of blocks may grow
-  uuid=UUID      the namespace's identity                        [default: made of its place]
+  uuid=UUID      the namespace's identity                        [default: kept with the file, else made]
   readonly       writes are refused
   huge           (ram) huge pages, if there are any
   prefault       (kv) the system gives the memory ahead, and nobody waits for it where it is used first
@@ -64,12 +67,16 @@ pub(crate) struct TargetArguments {
     #[arg(long, short, value_name = "FILE", conflicts_with_all = ["nqn", "namespace"])]
     config: Option<PathBuf>,
     /// Where hosts connect; port 0 takes a free one. May be given several times. [default: 127.0.0.1:4420, and
-    /// 127.0.0.1:8009 for discovery]
+    /// 127.0.0.1:8009 for discovery] Port 8009 is for discovery only, unless ?subsystems stands behind it.
     #[arg(long, value_name = "ADDR:PORT")]
     listen: Vec<String>,
-    /// The subsystem's name.
-    #[arg(long, value_name = "NQN", default_value = DEFAULT_NQN)]
-    nqn: Nqn,
+    /// The subsystem's name. [default: made of this machine and the first --listen]
+    #[arg(long, value_name = "NQN")]
+    nqn: Option<Nqn>,
+    /// What tells this machine from others, in identities that the target makes: for containers and cloned machines, which share
+    /// /etc/machine-id. [default: a hash of /etc/machine-id]
+    #[arg(long, value_name = "ID", env = "NVLANE_MACHINE_ID", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    machine: Option<String>,
     /// A namespace: ram:SIZE, null:SIZE, file:PATH?size=SIZE, device:PATH, kv:ram:SIZE or kv:file:PATH?size=SIZE,
     /// with options such as ?lba=512&readonly behind it, see below.
     /// May be given several times.
@@ -151,7 +158,8 @@ pub(crate) fn target(arguments: &TargetArguments) -> Ended {
     })?;
     let mut command = None;
     if !arguments.run.is_empty() {
-        let memcached = target.memcached().first().map_or_else(String::new, |door| local(*door).to_string());
+        let memcached =
+            target.memcached().first().map_or_else(String::new, |door| from_here(*door).to_string());
         let variables = [("NVLANE_ADDR", address(&target, &config)), ("NVLANE_MEMCACHED", memcached)];
         let mut child = run::start(&arguments.run, &variables)?;
         command = Pid::from_raw(i32::try_from(child.id()).unwrap_or(0));
@@ -246,6 +254,9 @@ fn reload(target: &mut Target, arguments: &TargetArguments) {
     match wanted {
         Ok(wanted) => {
             let report = target.reload(&wanted);
+            if report.lines.is_empty() {
+                tracing::info!("reload: the configuration is the one that runs, nothing was changed");
+            }
             for line in report.to_string().lines() {
                 tracing::info!("reload: {line}");
             }
@@ -272,18 +283,18 @@ fn configure(arguments: &TargetArguments, file: Option<&ConfigFile>) -> Result<T
                     "nothing to serve: give --namespace (ram:1G, say) or --config FILE",
                 ));
             }
-            let mut subsystem = SubsystemConfig::new(arguments.nqn.clone());
+            let listeners = listeners(arguments)?
+                .unwrap_or_else(|| ListenerConfig::usual(IpAddr::V4(Ipv4Addr::LOCALHOST)));
+            let mut subsystem = SubsystemConfig::new(nqn(arguments, &listeners)?);
             subsystem.namespaces = arguments.namespace.iter().cloned().map(NamespaceConfig::new).collect();
-            TargetConfig {
-                listeners: ListenerConfig::usual(IpAddr::V4(Ipv4Addr::LOCALHOST)),
-                subsystems: vec![subsystem],
-                ..TargetConfig::default()
-            }
+            TargetConfig { listeners, subsystems: vec![subsystem], ..TargetConfig::default() }
         }
     };
-    if !arguments.listen.is_empty() {
-        let listeners = arguments.listen.iter().map(|text| parse_listener(text));
-        config.listeners = listeners.collect::<Result<_, _>>()?;
+    if let Some(listeners) = listeners(arguments)? {
+        config.listeners = listeners;
+    }
+    if let Some(machine) = &arguments.machine {
+        config.machine = Some(machine.clone());
     }
     if !arguments.memcached.is_empty() {
         config.memcached.clone_from(&arguments.memcached);
@@ -326,15 +337,54 @@ fn configure(arguments: &TargetArguments, file: Option<&ConfigFile>) -> Result<T
     Err(Failure::usage(lines.join("\n")))
 }
 
+/// The name of the subsystem on the command line.
+fn nqn(arguments: &TargetArguments, listeners: &[ListenerConfig]) -> Result<Nqn, Failure> {
+    if let Some(nqn) = &arguments.nqn {
+        return Ok(nqn.clone());
+    }
+    let first = listeners.iter().find(|listener| listener.subsystems).or(listeners.first());
+    let first = first.map_or_else(|| SocketAddr::from(([0; 4], 0)), |listener| listener.address);
+    let machine = Machine::chosen(arguments.machine.as_deref());
+    let machine =
+        machine.map_err(|error| Failure::usage(format!("{error}. Or name the subsystem with --nqn")))?;
+    Ok(default_nqn(machine, first))
+}
+
+fn listeners(arguments: &TargetArguments) -> Result<Option<Vec<ListenerConfig>>, Failure> {
+    if arguments.listen.is_empty() {
+        return Ok(None);
+    }
+    let listeners: Vec<_> =
+        arguments.listen.iter().map(|text| parse_listener(text)).collect::<Result<_, _>>()?;
+    if !listeners.iter().any(|listener| listener.subsystems) {
+        let only = &arguments.listen[0];
+        return Err(Failure::usage(format!(
+            "--listen {only}: port 8009 is for discovery only: add a --listen with port 4420, or write {only}?subsystems"
+        )));
+    }
+    Ok(Some(listeners))
+}
+
 fn parse_listener(text: &str) -> Result<ListenerConfig, Failure> {
-    let with_port = || text.parse::<SocketAddr>().ok();
-    let without = || text.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, 4420));
+    let (place, is_for_subsystems) = match text.split_once('?') {
+        None => (text, false),
+        Some((place, "subsystems")) => (place, true),
+        Some((_, option)) => {
+            return Err(Failure::usage(format!(
+                "--listen {text}: there is no option {option}: only ?subsystems can stand behind the port"
+            )));
+        }
+    };
+    let with_port = || place.parse::<SocketAddr>().ok();
+    let without = || place.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, IO_PORT));
     let address = with_port().or_else(without).ok_or_else(|| {
         Failure::usage(format!(
             "--listen {text}: not an address: write IP:PORT, such as 0.0.0.0:4420 or [::]:4420"
         ))
     })?;
-    Ok(ListenerConfig::new(address))
+    let mut listener = ListenerConfig::new(address);
+    listener.subsystems |= is_for_subsystems;
+    Ok(listener)
 }
 
 fn failure(error: &StartError, file: Option<&ConfigFile>) -> Failure {
@@ -347,23 +397,13 @@ fn failure(error: &StartError, file: Option<&ConfigFile>) -> Failure {
 
 /// Where a command run for this target reaches its first subsystem.
 pub(crate) fn address(target: &Target, config: &TargetConfig) -> String {
-    let serves = |listener: &&target::operator::RunningListener| listener.config.subsystems;
+    let serves = |listener: &&RunningListener| listener.config.subsystems;
     let listener = target.listeners().iter().find(serves).or_else(|| target.listeners().first());
-    let address = listener.map_or_else(String::new, |listener| local(listener.address).to_string());
+    let address = listener.map_or_else(String::new, |listener| from_here(listener.address).to_string());
     match config.subsystems.first() {
         Some(subsystem) => format!("{address}/{}", subsystem.nqn),
         None => address,
     }
-}
-
-/// The address that reaches a wildcard listener from here.
-fn local(address: SocketAddr) -> SocketAddr {
-    let ip = match address.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
-        IpAddr::V6(ip) if ip.is_unspecified() => std::net::Ipv6Addr::LOCALHOST.into(),
-        ip => ip,
-    };
-    SocketAddr::new(ip, address.port())
 }
 
 /// Says what is served, and how a host gets it.
@@ -379,25 +419,43 @@ fn announce(target: &Target, config: &TargetConfig) {
     for address in target.memcached() {
         tracing::info!(%address, "listening for memcached's clients");
     }
-    for subsystem in &config.subsystems {
-        let namespaces: Vec<String> =
-            subsystem.namespaces.iter().map(|namespace| namespace.storage.to_string()).collect();
-        tracing::info!(nqn = %subsystem.nqn, namespaces = namespaces.join(" "), "serving");
+    for subsystem in target.running().subsystems.values() {
+        tracing::info!(nqn = %subsystem.nqn, serial = subsystem.serial, "serving");
+        for (nsid, namespace) in &subsystem.namespaces {
+            let storage = &namespace.spec;
+            if storage.is_key_value() {
+                tracing::info!(nsid = nsid.get(), %storage, uuid = %namespace.uuid, "keys and values");
+            } else {
+                let path = disk_path(Some(namespace.uuid), Some(namespace.nguid), None).unwrap_or_default();
+                tracing::info!(nsid = nsid.get(), %storage, "on Linux hosts: {path}");
+            }
+        }
     }
     let engine = match target.engine() {
         EngineKind::Uring => "io_uring",
         EngineKind::Epoll => "epoll",
     };
     tracing::info!(reactors = target.reactor_count(), engine, discovery = %target.discovery_nqn(), "ready");
-    if let (Some(listener), Some(subsystem)) = (target.listeners().first(), config.subsystems.first()) {
-        let address = local(listener.address);
+    let listener = target.listeners().iter().find(|listener| listener.config.subsystems);
+    if let (Some(listener), Some(subsystem)) = (listener, config.subsystems.first()) {
+        let address = advertised(listener);
         let (ip, port, nqn) = (address.ip(), address.port(), &subsystem.nqn);
         let namespaces = &subsystem.namespaces;
         if !namespaces.is_empty() && namespaces.iter().all(|namespace| namespace.storage.is_key_value()) {
             tracing::info!("use it with: nvlane kv list {address}/{nqn}");
         } else {
-            tracing::info!("mount it with: nvme connect -t tcp -a {ip} -s {port} -n {nqn}");
+            tracing::info!("connect with: nvme connect -t tcp -a {ip} -s {port} -n {nqn}");
         }
+    }
+}
+
+/// Where hosts reach a listener.
+fn advertised(listener: &RunningListener) -> SocketAddr {
+    match listener.config.advertise {
+        Some(advertised) => {
+            SocketAddr::new(advertised.ip, advertised.port.unwrap_or(listener.address.port()))
+        }
+        None => from_elsewhere(listener.address),
     }
 }
 
@@ -436,7 +494,7 @@ mod tests {
     fn a_target_one_of_whose_reactors_panics() {
         tracing_subscriber::registry().with(Trap).init();
         end_with_any_reactor();
-        let mut subsystem = SubsystemConfig::new(DEFAULT_NQN.parse().expect("well formed"));
+        let mut subsystem = SubsystemConfig::new("nqn.2026-01.io.nvlane:disks".parse().expect("well formed"));
         subsystem.namespaces = vec![NamespaceConfig::new("ram:1M".parse().expect("well formed"))];
         let config = TargetConfig {
             listeners: vec![ListenerConfig::new("127.0.0.1:0".parse().expect("well formed"))],

@@ -34,6 +34,8 @@ pub use resolve::{ResolvedNamespace, ResolvedSubsystem};
 /// Everything about a target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TargetConfig {
+    /// What tells this machine from others; `None` for its own machine-id.
+    pub machine: Option<String>,
     /// Threads and their memory.
     pub reactors: ReactorConfig,
     /// What hosts may ask for.
@@ -165,18 +167,18 @@ pub struct ListenerConfig {
 }
 
 impl ListenerConfig {
-    /// A listener for everything.
+    /// A listener for everything; on the port of discovery, for that only.
     #[must_use]
     pub fn new(address: SocketAddr) -> Self {
-        Self { address, advertise: None, subsystems: true, discovery: true, doorbell: None }
+        let subsystems = address.port() != DISCOVERY_PORT;
+        Self { address, advertise: None, subsystems, discovery: true, doorbell: None }
     }
 
     /// The listeners of a target that was told nothing but an address: subsystems and discovery on port 4420,
     /// discovery also on 8009.
     #[must_use]
     pub fn usual(ip: IpAddr) -> Vec<Self> {
-        let discovery = Self { subsystems: false, ..Self::new(SocketAddr::new(ip, DISCOVERY_PORT)) };
-        vec![Self::new(SocketAddr::new(ip, IO_PORT)), discovery]
+        [IO_PORT, DISCOVERY_PORT].map(|port| Self::new(SocketAddr::new(ip, port))).to_vec()
     }
 }
 
@@ -194,12 +196,14 @@ pub struct DiscoveryConfig {
 pub struct SubsystemConfig {
     /// Its name.
     pub nqn: Nqn,
-    /// Serial number; `None` to make one of the name.
+    /// Serial number; `None` to make one of the machine and the name.
     pub serial: Option<String>,
     /// Model.
     pub model: String,
     /// Who may connect.
     pub access: Access,
+    /// memcached's clients may use it although `access` lists hosts: they have no identity that could be compared.
+    pub opens_to_memcached: bool,
     /// Ids its controllers get.
     pub cntlids: RangeInclusive<u16>,
     /// When answers leave, if not as the listener has it.
@@ -217,6 +221,7 @@ impl SubsystemConfig {
             serial: None,
             model: "nvlane".into(),
             access: Access::Any,
+            opens_to_memcached: false,
             cntlids: 1..=Cntlid::MAX.get(),
             doorbell: None,
             namespaces: Vec::new(),
@@ -231,7 +236,7 @@ pub struct NamespaceConfig {
     pub nsid: Option<Nsid>,
     /// What is behind it.
     pub storage: Spec,
-    /// Its UUID; `None` for that of the specification, or one made of the number (if chosen) or the storage.
+    /// Its UUID; `None` for that of the specification, or one of its storage (docs/design/identity.md).
     pub uuid: Option<Uuid>,
     /// Its NGUID; `None` for the bytes of the UUID.
     pub nguid: Option<[u8; 16]>,

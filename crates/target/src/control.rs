@@ -91,6 +91,8 @@ pub struct Control {
     /// Connects that wait for other lanes to end, in order of arrival.
     held: Vec<HeldConnect>,
     rollouts: Rollouts,
+    /// Listeners that were removed, and when the associations that came in there end, ns.
+    removed_listeners: BTreeMap<ListenerTag, u64>,
     stopping: Option<Stopping>,
     pub(crate) admission: Admission,
     outbox: VecDeque<(usize, Message)>,
@@ -136,6 +138,10 @@ const LATE_NS: u64 = 1000 * MILLISECOND_NS;
 /// of the one before.
 const GENERATIONS_PER_MS: u64 = 1 << 16;
 
+/// How long associations outlive the listener that they came in through, ms: their hosts can connect elsewhere meanwhile, once the
+/// discovery service has told them.
+pub const REMOVED_LISTENER_GRACE_MS: u64 = 5000;
+
 /// How long the parts of a discovery log are kept for a host to read on, ns.
 const DISCOVERY_PAGE_NS: u64 = 10_000 * MILLISECOND_NS;
 
@@ -161,6 +167,7 @@ impl Control {
             lanes: BTreeMap::new(),
             held: Vec::new(),
             rollouts: Rollouts::new(settings.reactor_count),
+            removed_listeners: BTreeMap::new(),
             stopping: None,
             outbox: VecDeque::new(),
             wake_ns: None,
@@ -257,6 +264,7 @@ impl Control {
         self.wake_ns = None;
         self.reconsider_connects(now_ns, None);
         self.expire_associations(now_ns);
+        self.expire_removed_listeners(now_ns);
         self.expire_stop(now_ns);
     }
 

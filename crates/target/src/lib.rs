@@ -27,6 +27,7 @@ mod kv_operation;
 mod lane;
 pub mod lane_counters;
 pub mod limits;
+pub mod machine;
 pub mod message;
 pub mod namespace_table;
 mod nvm_io;

@@ -4,6 +4,7 @@
 //! before an [`Order`] reaches the control plane, which only puts the result in place.
 
 mod diff;
+mod identities;
 mod reload;
 mod state;
 
@@ -81,7 +82,7 @@ impl fmt::Debug for OrderAnswer {
     }
 }
 
-/// What became of a step: how many associations it ended, or why it could not be.
+/// What became of a step: how many associations it ends, or why it could not be.
 pub type StepOutcome = Result<usize, StepError>;
 
 /// Why a step could not be done; nothing of it was.
@@ -118,7 +119,9 @@ pub enum Step {
         /// Its socket, bound.
         socket: Listener,
     },
-    /// Accepts no more connections; those there are stay.
+    /// Accepts no more connections. Associations that came in there end after [`REMOVED_LISTENER_GRACE_MS`].
+    ///
+    /// [`REMOVED_LISTENER_GRACE_MS`]: crate::control::REMOVED_LISTENER_GRACE_MS
     RemoveListener {
         /// Its tag.
         tag: ListenerTag,

@@ -21,7 +21,7 @@ use crate::lane::LaneTimeouts;
 use crate::limits::Limits;
 use crate::message::Message;
 use crate::operator::{
-    self, Operator, Order, OrderKind, ReactorState, Report, RunningListener, Step, TargetState,
+    self, Operator, Order, OrderKind, Outline, ReactorState, Report, RunningListener, Step, TargetState,
 };
 use crate::serving::{DOOR, Home, Serving, ServingSettings};
 
@@ -153,6 +153,12 @@ impl Target {
             target.addresses[0].post(Message::Listen(at, door));
         }
         Ok(target)
+    }
+
+    /// What runs.
+    #[must_use]
+    pub fn running(&self) -> &Outline {
+        self.operator.running()
     }
 
     /// Where it listens, in the order of the configuration.

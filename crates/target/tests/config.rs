@@ -3,6 +3,8 @@
 use nvlane_target::config::{
     ConfigFile, ListenerConfig, NamespaceConfig, SubsystemConfig, TargetConfig, Threads, TimeoutConfig,
 };
+use nvlane_target::identity::TargetIdentity;
+use nvlane_target::machine::Machine;
 use nvlane_target::subsystem::Access;
 use proptest::prelude::*;
 use proto::receive::Receive;
@@ -196,7 +198,9 @@ fn namespaces_without_a_number_take_the_lowest_free_ones() {
         ]
         "#,
     );
-    let resolved = config.resolve();
+    let machine = Machine::named("0123456789abcdef0123456789abcdef");
+    let identity = TargetIdentity::new(machine, "a", "127.0.0.1:4420".parse().unwrap());
+    let resolved = config.resolve(&identity);
     let subsystem = resolved.values().next().unwrap();
     let shown: Vec<_> = subsystem
         .namespaces
@@ -204,9 +208,9 @@ fn namespaces_without_a_number_take_the_lowest_free_ones() {
         .map(|(nsid, namespace)| format!("{nsid} {} {}", namespace.spec, namespace.uuid))
         .collect();
     insta::assert_snapshot!(shown.join("\n"), @r"
-    1 file:/a bef3c955-ba83-5615-b04c-d531c012c97e
-    2 ram:1G 8a1c8fd8-8a61-5c67-9f6d-2b942b1a8b74
-    3 ram:2G e48df5bf-ce45-5172-a531-06a2b342bcab
+    1 file:/a 0925b444-ed9a-569f-8a87-b82314174be3
+    2 ram:1G 0860d6fb-67cd-5b78-8a97-352436d7c45b
+    3 ram:2G 4b2b31c6-8862-505c-943f-184c2825c651
     4 null:1G?uuid=11111111-2222-3333-4444-555555555555 11111111-2222-3333-4444-555555555555
     ");
     assert!(
@@ -288,7 +292,7 @@ fn mistakes_are_said_with_line_and_column() {
     nvlane.toml:1:10: unclosed table, expected `]`
     nvlane.toml:2:1: unknown key `adress`, expected one of `address`, `advertise`, `subsystems`, `discovery`, `doorbell`
     nvlane.toml:1:1: a table where a list of tables is expected: write [[name]]
-    nvlane.toml:1:1: unknown key `subsystems`, expected one of `reactors`, `limits`, `timeouts`, `discovery`, `listener`, `memcached`, `subsystem`
+    nvlane.toml:1:1: unknown key `subsystems`, expected one of `machine`, `reactors`, `limits`, `timeouts`, `discovery`, `listener`, `memcached`, `subsystem`
     nvlane.toml:2:13: invalid type: string "many", expected a number from 0 to 65535
     nvlane.toml:2:13: invalid value: integer `-1`, expected a number from 0 to 65535
     nvlane.toml:2:8: expected a size: a number of bytes, or text such as "64M"
@@ -395,6 +399,31 @@ namespace = [
 }
 
 #[test]
+fn keys_of_certain_hosts_are_not_opened_to_memcached_by_accident() {
+    let text = |more: &str| {
+        format!(
+            "memcached = [\"127.0.0.1:11211\"]\n[[subsystem]]\nnqn = \"nqn.2026-01.io.nvlane:x\"\n\
+             hosts = [\"nqn.2026-01.io.nvlane:h\"]\n{more}namespace = [{{ storage = \"kv:ram:1G\" }}]\n"
+        )
+    };
+    insta::assert_snapshot!(errors(&text("")), @r#"nvlane.toml:4:9: nqn.2026-01.io.nvlane:x is for certain hosts only, but the memcached listener on 127.0.0.1:11211 opens keys to anyone who reaches it: write memcached = "any" beside hosts if that is meant, or serve one of them from a target of its own"#);
+    insta::assert_snapshot!(errors(&text("memcached = \"nqn.2026-01.io.nvlane:h\"\n")), @r#"nvlane.toml:5:13: "nqn.2026-01.io.nvlane:h" is no one that memcached's protocol could tell: write "any", or leave it out"#);
+    assert!(config(&text("memcached = \"any\"\n")).subsystems[0].opens_to_memcached);
+    let blocks = text("").replace("kv:ram:1G", "ram:1G")
+        + "[[subsystem]]\nnqn = \"nqn.2026-01.io.nvlane:y\"\nhosts = \"any\"\n";
+    config(&(blocks + "namespace = [{ storage = \"kv:ram:1G\" }]\n"));
+}
+
+#[test]
+fn port_8009_is_for_discovery_unless_it_is_said() {
+    let listener =
+        |more: &str| config(&format!("[[listener]]\naddress = \"0.0.0.0:8009\"\n{more}")).listeners[0];
+    assert_eq!(listener(""), ListenerConfig::new("0.0.0.0:8009".parse().unwrap()));
+    assert!(!listener("").subsystems && listener("").discovery);
+    assert!(listener("subsystems = true\n").subsystems);
+}
+
+#[test]
 fn positions_count_characters() {
     let text = "# ä\n[[subsystem]]\nnqn = \"nqn.2026-01.io.nvlane:ä\" ; hosts = 1\n";
     insta::assert_snapshot!(errors(text), @"nvlane.toml:3:33: unexpected key or value, expected newline, `#`");
@@ -424,7 +453,7 @@ fn storage_is_looked_at_and_not_touched() {
     let errors = file.inspect().expect_err("most of it is wrong").to_string();
     insta::assert_snapshot!(errors.replace(&place.to_string(), "/place"), @r"
     nvlane.toml:8:13: /place/missing does not exist: add size= to have it made
-    nvlane.toml:9:13: /place/nowhere/new does not exist: make its directory first
+    nvlane.toml:9:13: /place/nowhere/new does not exist: make its directory first, with mkdir -p
     nvlane.toml:10:13: /place/odd has 1000 bytes, not a multiple of its block size 4096: make it 4096
     nvlane.toml:11:13: /place is a directory: name a file in it
     nvlane.toml:12:13: the RAM namespace has 5000 bytes, not a multiple of its block size 4096: make it 8192

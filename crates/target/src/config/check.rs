@@ -8,13 +8,17 @@ use proto::handshake::H2C_DATA_BYTES_MIN;
 use reactor::{BUSY_POLL_BUDGET_MAX, BUSY_POLL_US_MAX};
 use store::Size;
 use wire::id::Cntlid;
+use wire::uuid::Uuid;
 
 use super::{TargetConfig, Threads};
 use crate::identity::storage_name;
+use crate::subsystem::Access;
 
 /// What a problem is about: the position in the lists of a [`TargetConfig`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
+    /// What tells the machine from others.
+    Machine,
     /// Reactors: which key.
     Reactors(&'static str),
     /// Limits: which key.
@@ -219,10 +223,28 @@ impl TargetConfig {
             let message = "memcached's clients need a key-value namespace: add one, such as kv:ram:1G".into();
             findings.add(Place::Listener(0), message);
         }
+        self.check_memcached(findings);
         let has_subsystems = self.listeners.iter().any(|listener| listener.subsystems);
         if !has_subsystems && !self.subsystems.is_empty() && !self.listeners.is_empty() {
             let message = "no listener leads to subsystems: turn subsystems on for one of them".into();
             findings.add(Place::Listener(0), message);
+        }
+    }
+
+    /// memcached's clients have no identity that a list of hosts could be compared with. They are led to the oldest namespace with
+    /// keys, which after reloads may be that of any subsystem.
+    fn check_memcached(&self, findings: &mut Findings) {
+        let Some(address) = self.memcached.first() else { return };
+        for (at, subsystem) in self.subsystems.iter().enumerate() {
+            let has_keys = subsystem.namespaces.iter().any(|namespace| namespace.storage.is_key_value());
+            if has_keys && matches!(subsystem.access, Access::Only(_)) && !subsystem.opens_to_memcached {
+                let message = format!(
+                    "{} is for certain hosts only, but the memcached listener on {address} opens keys to anyone who reaches it: write \
+                     memcached = \"any\" beside hosts if that is meant, or serve one of them from a target of its own",
+                    subsystem.nqn
+                );
+                findings.add(Place::Subsystem(at, "hosts"), message);
+            }
         }
     }
 
@@ -324,19 +346,26 @@ impl TargetConfig {
         let mut by_nguid = BTreeMap::new();
         let mut by_storage: BTreeMap<String, (String, bool)> = BTreeMap::new();
         for (subsystem_at, subsystem) in self.subsystems.iter().enumerate() {
-            for (at, (nsid, namespace)) in subsystem.resolved_in_order().into_iter().enumerate() {
+            for (at, (nsid, namespace)) in
+                subsystem.numbers().into_iter().zip(&subsystem.namespaces).enumerate()
+            {
                 let place = |key| Place::Namespace(subsystem_at, at, key);
                 let this = format!("{} namespace {nsid}", subsystem.nqn);
                 // Linux refuses the second one. wire §10.3
-                if let Some(other) = by_uuid.insert(namespace.uuid, this.clone()) {
+                let uuid = namespace.uuid();
+                let nguid = namespace.nguid.or_else(|| uuid.map(Uuid::to_bytes));
+                let same_uuid = uuid.and_then(|uuid| by_uuid.insert(uuid, this.clone()));
+                let same_nguid = nguid.filter(|_| same_uuid.is_none());
+                let same_nguid = same_nguid.and_then(|nguid| by_nguid.insert(nguid, this.clone()));
+                if let Some(other) = same_uuid {
                     let message = format!("{this} has the uuid of {other}: hosts would take them for one");
                     findings.add(place("uuid"), message);
-                } else if let Some(other) = by_nguid.insert(namespace.nguid, this.clone()) {
+                } else if let Some(other) = same_nguid {
                     let message = format!("{this} has the nguid of {other}: hosts would take them for one");
                     findings.add(place("nguid"), message);
                 }
-                let Some(name) = storage_name(&namespace.spec) else { continue };
-                let is_read_only = namespace.spec.is_read_only;
+                let Some(name) = storage_name(&namespace.storage) else { continue };
+                let is_read_only = namespace.storage.is_read_only;
                 match by_storage.get(&name) {
                     Some((other, other_is_read_only)) if !(is_read_only && *other_is_read_only) => {
                         let message = format!(

@@ -184,6 +184,7 @@ fn table_of(place: Place) -> Place {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawFile {
+    machine: Option<Spanned<String>>,
     #[serde(default)]
     reactors: RawReactors,
     #[serde(default)]
@@ -282,6 +283,7 @@ struct RawSubsystem {
     serial: Option<Spanned<String>>,
     model: Option<Spanned<String>>,
     hosts: Option<Spanned<RawHosts>>,
+    memcached: Option<Spanned<String>>,
     cntlids: Option<Spanned<(u16, u16)>>,
     doorbell: Option<Spanned<String>>,
     #[serde(default)]
@@ -402,6 +404,7 @@ impl Reader<'_> {
     }
 
     fn file(&mut self, raw: RawFile) -> TargetConfig {
+        let machine = self.machine(raw.machine);
         let reactors = self.reactors(raw.reactors);
         let limits = self.limits(raw.limits);
         let timeouts = self.timeouts(raw.timeouts);
@@ -413,7 +416,18 @@ impl Reader<'_> {
         let discovery = self.discovery(raw.discovery);
         let subsystems = raw.subsystem.into_iter().enumerate();
         let subsystems = subsystems.filter_map(|(at, subsystem)| self.subsystem(at, subsystem)).collect();
-        TargetConfig { reactors, limits, timeouts, listeners, memcached, discovery, subsystems }
+        TargetConfig { machine, reactors, limits, timeouts, listeners, memcached, discovery, subsystems }
+    }
+
+    fn machine(&mut self, machine: Option<Spanned<String>>) -> Option<String> {
+        let machine = machine?;
+        if machine.get_ref().trim().is_empty() {
+            self.wrong(
+                machine.span(),
+                "machine is empty: write a name that no other machine has, or leave it out",
+            );
+        }
+        Some(machine.into_inner())
     }
 
     fn reactors(&mut self, raw: RawReactors) -> ReactorConfig {
@@ -588,8 +602,7 @@ impl Reader<'_> {
         let mut listeners = Vec::new();
         for listener in raw {
             let listener = listener.into_inner();
-            let subsystems = listener.subsystems.unwrap_or(true);
-            let port = if subsystems { IO_PORT } else { DISCOVERY_PORT };
+            let port = if listener.subsystems == Some(false) { DISCOVERY_PORT } else { IO_PORT };
             let span = listener.address.span();
             let advertise = listener.advertise.and_then(|advertise| {
                 let (ip, port) = self.address_and_port(&advertise)?;
@@ -602,6 +615,7 @@ impl Reader<'_> {
                 Some(Advertised { ip, port })
             });
             let Some(address) = self.address(&listener.address, port) else { continue };
+            let subsystems = listener.subsystems.unwrap_or(address.port() != DISCOVERY_PORT);
             self.spans.insert(Place::Listener(listeners.len()), span);
             let discovery = listener.discovery.unwrap_or(true);
             let doorbell = listener.doorbell.and_then(|doorbell| self.parsed(&doorbell, ""));
@@ -637,8 +651,12 @@ impl Reader<'_> {
         self.spans.insert(Place::Subsystem(at, ""), table.clone());
         self.spans.insert(Place::Subsystem(at, "nqn"), raw.nqn.span());
         let mut subsystem = self.nqn(&raw.nqn).map(SubsystemConfig::new);
+        let opens_to_memcached = raw.memcached.is_some_and(|memcached| self.opens_to_memcached(&memcached));
         let access = match raw.hosts {
-            Some(hosts) => self.access(&hosts),
+            Some(hosts) => {
+                self.spans.insert(Place::Subsystem(at, "hosts"), hosts.span());
+                self.access(&hosts)
+            }
             None => {
                 let message = "who may connect is not said: add hosts = \"any\", or a list of host NQNs";
                 self.wrong(table, message);
@@ -661,6 +679,7 @@ impl Reader<'_> {
             subsystem.doorbell = doorbell;
             subsystem.model = model.unwrap_or_else(|| std::mem::take(&mut subsystem.model));
             subsystem.access = access.unwrap_or(Access::Any);
+            subsystem.opens_to_memcached = opens_to_memcached;
             subsystem.namespaces = namespaces;
             if let Some(cntlids) = raw.cntlids {
                 self.spans.insert(Place::Subsystem(at, "cntlids"), cntlids.span());
@@ -669,6 +688,18 @@ impl Reader<'_> {
             }
         }
         subsystem
+    }
+
+    fn opens_to_memcached(&mut self, memcached: &Spanned<String>) -> bool {
+        let is_any = memcached.get_ref() == "any";
+        if !is_any {
+            let message = format!(
+                "\"{}\" is no one that memcached's protocol could tell: write \"any\", or leave it out",
+                memcached.get_ref()
+            );
+            self.wrong(memcached.span(), message);
+        }
+        is_any
     }
 
     fn access(&mut self, hosts: &Spanned<RawHosts>) -> Option<Access> {

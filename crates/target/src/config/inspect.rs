@@ -51,7 +51,9 @@ fn inspect(spec: &Spec, reactor_count: usize) -> Result<(), OpenError> {
             let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
             let has_place = directory.is_none_or(Path::is_dir);
             let remedy = match spec.source {
-                Source::File { .. } | Source::KeyValueFile { .. } if !has_place => "make its directory first",
+                Source::File { .. } | Source::KeyValueFile { .. } if !has_place => {
+                    "make its directory first, with mkdir -p"
+                }
                 Source::File { bytes: Some(_), .. } | Source::KeyValueFile { bytes: Some(_), .. }
                     if !spec.is_read_only =>
                 {

@@ -9,8 +9,8 @@ use wire::id::Nsid;
 use wire::nqn::Nqn;
 use wire::uuid::Uuid;
 
-use super::{SubsystemConfig, TargetConfig};
-use crate::identity;
+use super::{NamespaceConfig, SubsystemConfig, TargetConfig};
+use crate::identity::TargetIdentity;
 use crate::subsystem::Access;
 
 /// A subsystem of which nothing is left open.
@@ -43,49 +43,79 @@ pub struct ResolvedNamespace {
     pub nguid: [u8; 16],
     /// Its number was chosen, not given in order.
     pub is_numbered: bool,
+    /// Its UUID was chosen.
+    pub is_uuid_given: bool,
+    /// Its NGUID was chosen.
+    pub is_nguid_given: bool,
+}
+
+impl ResolvedNamespace {
+    /// Gives it this UUID, and an NGUID of the same bytes, as far as none was chosen.
+    pub(crate) fn identify(&mut self, uuid: Uuid) {
+        if !self.is_uuid_given {
+            self.uuid = uuid;
+        }
+        if !self.is_nguid_given {
+            self.nguid = self.uuid.to_bytes();
+        }
+    }
 }
 
 impl TargetConfig {
-    /// The subsystems by name, with every number and identity.
+    /// The subsystems by name, with every number and identity. A namespace in a file has the identity of its place: the one that is
+    /// kept with the file is known when the file is open.
     #[must_use]
-    pub fn resolve(&self) -> BTreeMap<Nqn, ResolvedSubsystem> {
-        let resolved = |subsystem: &SubsystemConfig| (subsystem.nqn.clone(), subsystem.resolve());
+    pub fn resolve(&self, identity: &TargetIdentity) -> BTreeMap<Nqn, ResolvedSubsystem> {
+        let resolved = |subsystem: &SubsystemConfig| (subsystem.nqn.clone(), subsystem.resolve(identity));
         self.subsystems.iter().map(resolved).collect()
     }
 }
 
 impl SubsystemConfig {
-    fn resolve(&self) -> ResolvedSubsystem {
+    fn resolve(&self, identity: &TargetIdentity) -> ResolvedSubsystem {
         ResolvedSubsystem {
             nqn: self.nqn.clone(),
-            serial: self.serial.clone().unwrap_or_else(|| identity::serial_of(&self.nqn)),
+            serial: self.serial.clone().unwrap_or_else(|| identity.serial_of(&self.nqn)),
             model: self.model.clone(),
             access: self.access.clone(),
             cntlids: self.cntlids.clone(),
             doorbell: self.doorbell,
-            namespaces: self.resolved_in_order().into_iter().collect(),
+            namespaces: self.resolved_in_order(identity).into_iter().collect(),
         }
     }
 
-    /// Its namespaces in the order of the configuration, each with its number.
-    pub(super) fn resolved_in_order(&self) -> Vec<(Nsid, ResolvedNamespace)> {
+    /// The numbers of its namespaces, in the order of the configuration.
+    pub(super) fn numbers(&self) -> Vec<Nsid> {
         let chosen: Vec<Nsid> = self.namespaces.iter().filter_map(|namespace| namespace.nsid).collect();
         let mut free = (1..).map(Nsid::new).filter(|nsid| !chosen.contains(nsid));
-        let mut resolved = Vec::new();
-        for namespace in &self.namespaces {
-            let nsid = namespace.nsid.or_else(|| free.next()).unwrap_or(Nsid::ALL);
-            let uuid = namespace.uuid.or(namespace.storage.uuid).unwrap_or_else(|| match namespace.nsid {
-                Some(nsid) => identity::of_numbered_namespace(&self.nqn, nsid),
-                None => identity::of_namespace_in_order(&self.nqn, nsid, &namespace.storage),
-            });
-            let namespace = ResolvedNamespace {
+        let number =
+            |namespace: &NamespaceConfig| namespace.nsid.or_else(|| free.next()).unwrap_or(Nsid::ALL);
+        self.namespaces.iter().map(number).collect()
+    }
+
+    /// Its namespaces in the order of the configuration, each with its number.
+    fn resolved_in_order(&self, identity: &TargetIdentity) -> Vec<(Nsid, ResolvedNamespace)> {
+        let resolved = |(nsid, namespace): (Nsid, &NamespaceConfig)| {
+            let given = namespace.uuid();
+            let uuid = given.unwrap_or_else(|| identity.of_namespace(&self.nqn, nsid, &namespace.storage));
+            let resolved = ResolvedNamespace {
                 spec: namespace.storage.clone(),
                 uuid,
                 nguid: namespace.nguid.unwrap_or_else(|| uuid.to_bytes()),
                 is_numbered: namespace.nsid.is_some(),
+                is_uuid_given: given.is_some(),
+                is_nguid_given: namespace.nguid.is_some(),
             };
-            resolved.push((nsid, namespace));
-        }
-        resolved
+            (nsid, resolved)
+        };
+        self.numbers().into_iter().zip(&self.namespaces).map(resolved).collect()
+    }
+}
+
+impl NamespaceConfig {
+    /// The UUID that was chosen for it.
+    #[must_use]
+    pub fn uuid(&self) -> Option<Uuid> {
+        self.uuid.or(self.storage.uuid)
     }
 }

@@ -11,9 +11,9 @@ use wire::async_event::AsyncEvent;
 use wire::nqn::Nqn;
 use zerocopy::IntoBytes;
 
-use super::Control;
 use super::lifecycle::Cause;
 use super::rollout::Rollout;
+use super::{Control, MILLISECOND_NS, REMOVED_LISTENER_GRACE_MS};
 use crate::control_record::{ControllerKey, ControllerKind, ControllerRecord, Life};
 use crate::message::Message;
 use crate::operator::{NewNamespace, NewSubsystem, OrderAnswer, Step, StepError, StepOutcome};
@@ -47,11 +47,17 @@ impl Control {
         match step {
             Step::AddListener { tag, entry, socket } => {
                 self.discovery.listeners.insert(tag, entry);
+                self.removed_listeners.remove(&tag);
                 rollout.listeners.push((tag, socket));
             }
             Step::RemoveListener { tag } => {
                 self.discovery.listeners.remove(&tag).ok_or(StepError::NoListener)?;
                 self.post(0, Message::Unlisten(tag));
+                let grace_ns = REMOVED_LISTENER_GRACE_MS.saturating_mul(MILLISECOND_NS);
+                let until_ns = now_ns.saturating_add(grace_ns);
+                self.removed_listeners.insert(tag, until_ns);
+                self.wake_at(until_ns);
+                ended_count = self.associations_of_listener(tag).len();
             }
             Step::ChangeListener { tag, entry } => {
                 *self.discovery.listeners.get_mut(&tag).ok_or(StepError::NoListener)? = entry;

@@ -170,6 +170,9 @@ impl Control {
         connect: &PendingConnect,
         wish: &Wish,
     ) -> Result<(ControllerKind, RangeInclusive<u16>), Refusal> {
+        if self.removed_listeners.contains_key(&connect.listener) {
+            return Err(invalid(InvalidParameter::SUBNQN));
+        }
         let listener = self.discovery.listeners.get(&connect.listener);
         if self.discovery.is_named(&wish.subnqn) {
             if listener.is_some_and(|listener| !listener.serves_discovery) {

@@ -9,9 +9,11 @@
 //! A lane has ended when nothing it began can change a namespace any more. So no write lands after a reset or
 //! shutdown was reported, and none meets a host that has come back.
 
+use std::collections::BTreeSet;
 use std::sync::mpsc::Sender;
 
 use proto::controller::PropertyEffect;
+use reactor::ListenerTag;
 use wire::fabrics::{PropertyGet, PropertySet};
 use wire::sqe::Sqe;
 use wire::status::Status;
@@ -39,6 +41,8 @@ pub(super) enum Cause {
     Stalled,
     /// The configuration does not let the host in any more.
     Removed,
+    /// The listener that it came in through was removed.
+    ListenerRemoved,
     /// The target ends.
     Stopping,
 }
@@ -179,6 +183,9 @@ impl Control {
             Cause::Removed => {
                 tracing::info!(cntlid, %host, "host is no longer allowed: ending its association");
             }
+            Cause::ListenerRemoved => {
+                tracing::info!(cntlid, %host, "its listener was removed: ending the association");
+            }
             Cause::Stopping => tracing::debug!(cntlid, %host, "ending the association"),
         }
         if let Some(admin) = admin {
@@ -283,6 +290,27 @@ impl Control {
         for record in self.controllers.values_mut() {
             let is_old = |(_, read_ns): &(_, u64)| now_ns.saturating_sub(*read_ns) > DISCOVERY_PAGE_NS;
             record.discovery_page.take_if(|page| is_old(page));
+        }
+    }
+
+    /// The associations with a queue that came in through this listener.
+    pub(super) fn associations_of_listener(&self, tag: ListenerTag) -> BTreeSet<ControllerKey> {
+        let lanes = self.lanes.values().filter(|lane| lane.listener == tag);
+        let is_live =
+            |key: &ControllerKey| self.controllers.get(key).is_some_and(|record| record.life == Life::Live);
+        lanes.map(|lane| lane.controller).filter(is_live).collect()
+    }
+
+    /// Ends the associations of listeners that were removed long enough ago.
+    pub(super) fn expire_removed_listeners(&mut self, now_ns: u64) {
+        for (tag, until_ns) in self.removed_listeners.clone() {
+            if until_ns > now_ns {
+                self.wake_at(until_ns);
+                continue;
+            }
+            for key in self.associations_of_listener(tag) {
+                self.end_association(now_ns, key, Cause::ListenerRemoved);
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::mem::discriminant;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
@@ -9,17 +10,18 @@ use proto::doorbell::Policy as DoorbellPolicy;
 use store::{Size, Source, Spec};
 use wire::id::Nsid;
 use wire::nqn::Nqn;
+use wire::uuid::Uuid;
 
 use crate::config::{ListenerConfig, ReactorConfig, ResolvedNamespace, ResolvedSubsystem, TargetConfig};
 use crate::discovery::Referral;
-use crate::identity::storage_name;
+use crate::identity::{TargetIdentity, storage_name};
 use crate::placement::Policy as PlacementPolicy;
 use crate::subsystem::Access;
 
 /// One difference. Shown, it says what is to be done; the report adds how it went.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Listen there no more. Connections that came in stay.
+    /// Listen there no more. Associations that came in there end after a grace.
     RemoveListener(SocketAddr),
     /// Listen there as well.
     AddListener(ListenerConfig),
@@ -54,10 +56,8 @@ pub enum Change {
         /// How large.
         bytes: u64,
     },
-    /// Put other storage in the place of a namespace, and perhaps another identity.
+    /// Put other storage with the same contents in the place of a namespace.
     ReplaceNamespace(Nqn, Nsid, ResolvedNamespace),
-    /// Give a namespace another identity, with the storage it has: another namespace to hosts.
-    SetIdentity(Nqn, Nsid, ResolvedNamespace),
     /// Add a namespace.
     AddNamespace(Nqn, Nsid, ResolvedNamespace),
     /// Something that can only be at a start.
@@ -102,9 +102,6 @@ impl fmt::Display for Change {
             Self::ReplaceNamespace(nqn, nsid, namespace) => {
                 write!(f, "put {} in the place of {nqn} namespace {nsid}", namespace.spec)
             }
-            Self::SetIdentity(nqn, nsid, namespace) => {
-                write!(f, "give {nqn} namespace {nsid} the uuid {}", namespace.uuid)
-            }
             Self::AddNamespace(nqn, nsid, namespace) => {
                 write!(f, "add {nqn} namespace {nsid} ({})", namespace.spec)
             }
@@ -132,8 +129,8 @@ pub struct Outline {
 impl Outline {
     /// Of a configuration that was checked.
     #[must_use]
-    pub fn new(config: &TargetConfig) -> Self {
-        Self { config: config.clone(), subsystems: config.resolve() }
+    pub fn new(config: &TargetConfig, identity: &TargetIdentity) -> Self {
+        Self { config: config.clone(), subsystems: config.resolve(identity) }
     }
 }
 
@@ -253,44 +250,59 @@ fn renumbered(running: &ResolvedSubsystem, wanted: &ResolvedSubsystem) -> Option
 
 /// What becomes of a namespace whose number stays.
 fn in_place(nqn: &Nqn, nsid: Nsid, running: &ResolvedNamespace, wanted: &ResolvedNamespace) -> Vec<Change> {
-    let is_same_identity = (running.uuid, running.nguid) == (wanted.uuid, wanted.nguid);
-
+    let is_null = |spec: &Spec| matches!(spec.source, Source::Null { .. });
+    // Hosts go on with what they have cached of the old storage, and write it to the new. Without contents nothing can differ.
+    let is_same_storage = storage_name(&running.spec) == storage_name(&wanted.spec)
+        && discriminant(&running.spec.source) == discriminant(&wanted.spec.source);
+    if !is_same_storage {
+        return vec![Change::Refused {
+            what: format!("put {} in the place of {nqn} namespace {nsid}", wanted.spec),
+            why: format!(
+                "hosts would take it for {}, and mix what they have cached of the one with the other: give the new storage an nsid of its \
+                 own, and remove namespace {nsid} when nothing uses it",
+                running.spec
+            ),
+        }];
+    }
+    // Linux drops a namespace whose identity changes, and finds it again only when it is told to scan. wire §10.3
+    if (running.uuid, running.nguid) != (wanted.uuid, wanted.nguid) {
+        let (uuid, nguid) = (running.uuid, Uuid::from_bytes(running.nguid));
+        let given = if running.nguid == running.uuid.to_bytes() {
+            format!("uuid = \"{uuid}\"")
+        } else {
+            format!("uuid = \"{uuid}\", nguid = \"{nguid}\"")
+        };
+        return vec![Change::Refused {
+            what: format!("give {nqn} namespace {nsid} the uuid {}", wanted.uuid),
+            why: format!(
+                "hosts would lose the disk that they know as {uuid}: keep {given}, or remove the namespace, reload, and add it again \
+                 under another nsid"
+            ),
+        }];
+    }
     if same_but_size(&running.spec, &wanted.spec) {
         let (before, after) = (size(&running.spec), size(&wanted.spec));
         let is_in_memory = matches!(
             wanted.spec.source,
             Source::Memory { .. } | Source::Null { .. } | Source::KeyValue { .. }
         );
-        let mut changes = match after.filter(|after| before != Some(*after)) {
+        return match after.filter(|after| before != Some(*after)) {
             None => Vec::new(),
             Some(after) if before.is_some_and(|before| after < before) && !is_in_memory => {
-                return vec![Change::Refused {
+                vec![Change::Refused {
                     what: format!("cut {nqn} namespace {nsid} to {}", Size(after)),
                     why: "what lies behind would be lost: remove it from the configuration, cut the file, and add it \
                           again"
                         .into(),
-                }];
+                }]
             }
             Some(bytes) => {
                 let spec = wanted.spec.clone();
                 vec![Change::ResizeNamespace { subsystem: nqn.clone(), nsid, spec, bytes }]
             }
         };
-        if !is_same_identity {
-            changes.push(Change::SetIdentity(nqn.clone(), nsid, wanted.clone()));
-        }
-        return changes;
     }
-    let is_null = matches!(wanted.spec.source, Source::Null { .. });
-    let is_same_place = match (&running.spec.source, &wanted.spec.source) {
-        (Source::Memory { .. }, Source::Memory { .. }) => true,
-        (Source::KeyValue { .. }, Source::KeyValue { .. }) => true,
-        _ => {
-            let name = storage_name(&wanted.spec);
-            name.is_some() && storage_name(&running.spec) == name
-        }
-    };
-    if is_same_place && !is_null {
+    if !is_null(&wanted.spec) {
         return vec![Change::Refused {
             what: format!("make {nqn} namespace {nsid} {}", wanted.spec),
             why: format!(
@@ -334,6 +346,7 @@ fn restart(running: &TargetConfig, wanted: &TargetConfig, changes: &mut Vec<Chan
     let reactors = ReactorConfig { doorbell, placement, ..running.reactors.clone() };
     let differing = [
         ("reactors", reactors != wanted.reactors),
+        ("machine", running.machine != wanted.machine),
         ("limits", running.limits != wanted.limits),
         ("timeouts", running.timeouts != wanted.timeouts),
         ("memcached", running.memcached != wanted.memcached),

@@ -13,8 +13,10 @@ use wire::id::Nsid;
 use wire::nqn::Nqn;
 
 use super::diff::{Change, Outline, counted, diff};
+use super::identities::Identities;
 use super::{NewNamespace, NewSubsystem, Order, OrderAnswer, OrderKind, Step, TargetState};
 use crate::config::{ListenerConfig, Place, Problem, ResolvedNamespace, ResolvedSubsystem, TargetConfig};
+use crate::control::REMOVED_LISTENER_GRACE_MS;
 use crate::discovery::ListenerEntry;
 use crate::identity;
 
@@ -83,6 +85,7 @@ pub struct Operator {
     /// In the order of the configuration.
     listeners: Vec<RunningListener>,
     discovery_nqn: Nqn,
+    identities: Identities,
     next_tag: ListenerTag,
     /// Reactors that share the storage.
     reactor_count: usize,
@@ -110,7 +113,8 @@ enum Effect {
     /// Nothing but the new outline.
     None,
     Listener(RunningListener),
-    Store(Arc<dyn Store>),
+    /// A namespace with its identity settled.
+    Namespace(Arc<dyn Store>, ResolvedNamespace),
 }
 
 impl Operator {
@@ -134,12 +138,14 @@ impl Operator {
         }
         let first = sockets.first().map_or_else(|| SocketAddr::from(([0; 4], 0)), Listener::address);
         let discovery_nqn = config.discovery.nqn.clone();
-        let discovery_nqn = discovery_nqn.unwrap_or_else(|| identity::discovery_nqn(&machine(), first));
+        let identities = Identities::new(config, first).map_err(|problem| vec![problem])?;
+        let discovery_nqn = discovery_nqn.unwrap_or_else(|| identities.target().discovery_nqn());
         let mut operator = Self {
-            running: Outline::new(config),
+            running: Outline::new(config, identities.target()),
             stores: BTreeMap::new(),
             listeners: Vec::new(),
             discovery_nqn,
+            identities,
             next_tag: 1,
             reactor_count: reactor_count.into(),
         };
@@ -164,14 +170,17 @@ impl Operator {
             let Some(resolved) = resolved.get(&subsystem.nqn) else { continue };
             steps.push(Step::AddSubsystem(new_subsystem(resolved)));
             for (nsid, namespace) in &resolved.namespaces {
-                let store = self.open_in_time(&namespace.spec).map_err(|error| {
+                let problem = |message| {
                     let is_it = |wanted: &crate::config::NamespaceConfig| wanted.storage == namespace.spec;
                     let namespace_at = subsystem.namespaces.iter().position(is_it).unwrap_or(0);
                     let place = Place::Namespace(at, namespace_at, "storage");
-                    vec![Problem { place, message: error.to_string() }]
-                })?;
+                    vec![Problem { place, message }]
+                };
+                let store = self.open_in_time(&namespace.spec).map_err(|error| problem(error.to_string()))?;
+                let settled = self.identities.settle(&subsystem.nqn, *nsid, namespace).map_err(problem)?;
                 self.stores.insert((subsystem.nqn.clone(), *nsid), Arc::clone(&store));
-                let namespace = new_namespace(namespace, store);
+                let namespace = new_namespace(&settled, store);
+                self.with_subsystem(&subsystem.nqn, |known| drop(known.namespaces.insert(*nsid, settled)));
                 steps.push(Step::AddNamespace { subsystem: subsystem.nqn.clone(), nsid: *nsid, namespace });
             }
         }
@@ -209,7 +218,17 @@ impl Operator {
         }
         let mut prepared = Vec::new();
         let mut later = Report::default();
-        for change in diff(&self.running, &Outline::new(wanted)) {
+        let mut wanted = Outline::new(wanted, self.identities.target());
+        for line in self.identities.follow_renamed(&mut self.running, &wanted) {
+            report.add(Outcome::Done, line);
+        }
+        self.identities.carry_over(&self.running, &mut wanted);
+        let changes = diff(&self.running, &wanted);
+        self.identities.begin(&self.running, &changes);
+        for line in self.identities.replaced_files(&self.running, &wanted) {
+            later.add(Outcome::Failed, line);
+        }
+        for change in changes {
             match change {
                 Change::NeedsRestart(_) => {
                     later.add(Outcome::NeedsRestart, format!("{change}: takes a restart"));
@@ -273,38 +292,30 @@ impl Operator {
                     nsid: *nsid,
                     namespace: new_namespace(namespace, Arc::clone(&store)),
                 };
-                Ok((step, Effect::Store(store)))
+                Ok((step, Effect::Namespace(store, namespace.clone())))
             }
             Change::AddNamespace(nqn, nsid, namespace) => {
                 let store = self.open(&namespace.spec)?;
+                let settled = self.identities.settle(nqn, *nsid, namespace)?;
                 let step = Step::AddNamespace {
                     subsystem: nqn.clone(),
                     nsid: *nsid,
-                    namespace: new_namespace(namespace, Arc::clone(&store)),
+                    namespace: new_namespace(&settled, Arc::clone(&store)),
                 };
-                Ok((step, Effect::Store(store)))
-            }
-            Change::SetIdentity(nqn, nsid, namespace) => {
-                let store = self.store(nqn, *nsid)?;
-                let step = Step::ReplaceNamespace {
-                    subsystem: nqn.clone(),
-                    nsid: *nsid,
-                    namespace: new_namespace(namespace, Arc::clone(&store)),
-                };
-                Ok((step, Effect::Store(store)))
+                Ok((step, Effect::Namespace(store, settled)))
             }
             Change::NeedsRestart(why) | Change::Refused { why, .. } => Err(why.clone()),
         }
     }
 
-    /// Opens storage, or takes what runs of it: a namespace may move to another subsystem, or get another
-    /// identity.
+    /// Opens storage, or takes what runs of it: a namespace may move to another subsystem, or another number.
     fn open(&self, spec: &Spec) -> Result<Arc<dyn Store>, String> {
         let shape = |spec: &Spec| Spec { uuid: None, ..spec.clone() };
-        let is_it = |(subsystem, nsid): &(Nqn, Nsid)| {
-            let subsystem = self.running.subsystems.get(subsystem);
+        let is_it = |(subsystem_nqn, nsid): &(Nqn, Nsid)| {
+            let subsystem = self.running.subsystems.get(subsystem_nqn);
             let running = subsystem.and_then(|subsystem| subsystem.namespaces.get(nsid));
-            running.is_some_and(|running| shape(&running.spec) == shape(spec))
+            let is_same = running.is_some_and(|running| shape(&running.spec) == shape(spec));
+            is_same && self.identities.has_open(subsystem_nqn, *nsid, spec)
         };
         // What has no name cannot be meant: each is another.
         let has_name = identity::storage_name(spec).is_some();
@@ -378,9 +389,14 @@ impl Operator {
         for ((change, effect), outcome) in notes.into_iter().zip(outcomes) {
             match outcome {
                 Ok(ended_count) => {
-                    let ended = match ended_count {
-                        0 => String::new(),
-                        count => format!(", {} ended", counted(count, "association")),
+                    let ended = match (ended_count, &change) {
+                        (0, _) => String::new(),
+                        (count, Change::RemoveListener(_)) => {
+                            let (count, grace_s) =
+                                (counted(count, "association"), REMOVED_LISTENER_GRACE_MS / 1000);
+                            format!(", {count} that came in there to end in {grace_s} s")
+                        }
+                        (count, _) => format!(", {} ended", counted(count, "association")),
                     };
                     report.add(Outcome::Done, format!("{change}: done{ended}"));
                     frees_storage |= matches!(
@@ -450,10 +466,8 @@ impl Operator {
                 });
             }
             (
-                Change::ReplaceNamespace(nqn, nsid, namespace)
-                | Change::SetIdentity(nqn, nsid, namespace)
-                | Change::AddNamespace(nqn, nsid, namespace),
-                Effect::Store(store),
+                Change::ReplaceNamespace(nqn, nsid, _) | Change::AddNamespace(nqn, nsid, _),
+                Effect::Namespace(store, namespace),
             ) => {
                 self.with_subsystem(&nqn, |subsystem| drop(subsystem.namespaces.insert(nsid, namespace)));
                 self.stores.insert((nqn, nsid), store);
@@ -550,11 +564,4 @@ fn new_subsystem(resolved: &ResolvedSubsystem) -> NewSubsystem {
 
 fn new_namespace(resolved: &ResolvedNamespace, store: Arc<dyn Store>) -> NewNamespace {
     NewNamespace { store, storage: resolved.spec.to_string(), uuid: resolved.uuid, nguid: resolved.nguid }
-}
-
-/// What tells this machine from others.
-fn machine() -> String {
-    let read = |path| std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
-    let mut found = ["/etc/machine-id", "/proc/sys/kernel/hostname"].into_iter().filter_map(read);
-    found.find(|text| !text.is_empty()).unwrap_or_else(|| "localhost".into())
 }

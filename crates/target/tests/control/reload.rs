@@ -127,7 +127,7 @@ fn only_what_differs_is_touched_and_each_change_is_told() {
             "nsid = 2, storage = \"ram:2M\"",
             "nsid = 3, storage = \"null:1G\"",
             "nsid = 4, storage = \"ram:1M\"",
-            "nsid = 5, storage = \"ram:1M\"",
+            "nsid = 5, storage = \"null:1G\"",
         ]),
     ];
     let mut running = start(&config(&before.concat()));
@@ -145,8 +145,8 @@ fn only_what_differs_is_touched_and_each_change_is_told() {
             &[
                 "nsid = 2, storage = \"ram:4M\"",
                 "nsid = 3, storage = \"null:2G\"",
-                "nsid = 4, storage = \"null:1M\"",
-                "nsid = 5, storage = \"ram:1M\", uuid = \"11111111-2222-3333-4444-555555555555\"",
+                "nsid = 4, storage = \"ram:1M\"",
+                "nsid = 5, storage = \"null:1G?lba=512\"",
                 "nsid = 6, storage = \"ram:1M\"",
             ],
         ),
@@ -165,8 +165,7 @@ fn only_what_differs_is_touched_and_each_change_is_told() {
     Done: give controllers of nqn.2026-01.io.nvlane:disks the ids 100 to 200: done
     Done: resize nqn.2026-01.io.nvlane:disks namespace 2 to 4M: done
     Done: resize nqn.2026-01.io.nvlane:disks namespace 3 to 2G: done
-    Done: put null:1M in the place of nqn.2026-01.io.nvlane:disks namespace 4: done
-    Done: give nqn.2026-01.io.nvlane:disks namespace 5 the uuid 11111111-2222-3333-4444-555555555555: done
+    Done: put null:1G?lba=512 in the place of nqn.2026-01.io.nvlane:disks namespace 5: done
     Done: add subsystem nqn.2026-01.io.nvlane:comes: done
     Done: add nqn.2026-01.io.nvlane:comes namespace 9 (ram:1M): done
     Done: add nqn.2026-01.io.nvlane:disks namespace 6 (ram:1M): done
@@ -201,7 +200,8 @@ fn a_part_that_fails_stays_and_the_rest_is_applied() {
     let wanted = format!(
         "{}[[listener]]\naddress = \"127.0.0.1:0\"\n[[listener]]\naddress = \"{address}\"\n",
         disks(&[
-            &file(1, "missing", ""),
+            &file(1, "a", "?size=1M"),
+            &file(5, "missing", ""),
             "nsid = 2, storage = \"ram:2M\"",
             &file(3, "nowhere/b", "?size=1M"),
             "nsid = 4, storage = \"ram:1M\"",
@@ -213,8 +213,8 @@ fn a_part_that_fails_stays_and_the_rest_is_applied() {
     Done: resize nqn.2026-01.io.nvlane:disks namespace 2 to 2M: done
     Done: add nqn.2026-01.io.nvlane:disks namespace 4 (ram:1M): done
     Failed: add listener ADDRESS: not done, cannot listen on ADDRESS: Address already in use (os error 98): end what listens there, or take another port
-    Failed: put file:/place/missing in the place of nqn.2026-01.io.nvlane:disks namespace 1: not done, /place/missing does not exist: add ?size=10G to create a file of that size
     Failed: add nqn.2026-01.io.nvlane:disks namespace 3 (file:/place/nowhere/b?size=1M): not done, cannot create /place/nowhere/b: No such file or directory (os error 2)
+    Failed: add nqn.2026-01.io.nvlane:disks namespace 5 (file:/place/missing): not done, /place/missing does not exist: add ?size=10G to create a file of that size
     ");
     assert!(!report.is_complete());
     let state = running.state();
@@ -250,23 +250,197 @@ fn files_grow_but_are_never_cut() {
     assert_eq!(running.state().subsystems[0].namespaces[0].block_bytes, 4096);
 }
 
+/// A target with one file as namespace 1, and what it answers to reloads.
+struct OneFile {
+    directory: tempfile::TempDir,
+    running: Running,
+}
+
+impl OneFile {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("a"), [0; 8192]).unwrap();
+        let place = directory.path().display().to_string();
+        let running = start(&config(&disks(&[&format!("nsid = 1, storage = \"file:{place}/a\"")])));
+        Self { directory, running }
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Reloads with these namespaces, DIR standing for the directory.
+    fn reload(&mut self, namespaces: &[&str]) -> String {
+        let place = self.directory.path().display().to_string();
+        let namespaces: Vec<String> =
+            namespaces.iter().map(|namespace| namespace.replace("DIR", &place)).collect();
+        let namespaces: Vec<&str> = namespaces.iter().map(String::as_str).collect();
+        shown(&self.running.reload(&disks(&namespaces))).replace(&place, "DIR")
+    }
+
+    fn uuid(&self, at: usize) -> String {
+        self.running.state().subsystems[0].namespaces[at].uuid.clone()
+    }
+}
+
 #[test]
-fn a_file_that_moved_stays_the_namespace_it_was() {
-    let directory = tempfile::tempdir().unwrap();
-    let with = |name: &str| {
-        disks(&[&format!("nsid = 1, storage = \"file:{}\"", directory.path().join(name).display())])
+fn a_file_that_is_renamed_stays_the_namespace_it_was() {
+    let mut one = OneFile::new();
+    let uuid = one.uuid(0);
+    std::fs::rename(one.path("a"), one.path("b")).unwrap();
+    insta::assert_snapshot!(one.reload(&["nsid = 1, storage = \"file:DIR/b\""]), @"Done: follow nqn.2026-01.io.nvlane:disks namespace 1 to DIR/b: done, it is the same file");
+    assert_eq!(one.reload(&["nsid = 1, storage = \"file:DIR/b\""]), "");
+    assert_eq!(one.uuid(0), uuid);
+}
+
+#[test]
+fn storage_is_not_swapped_under_hosts() {
+    let mut one = OneFile::new();
+    let uuid = one.uuid(0);
+    std::fs::copy(one.path("a"), one.path("b")).unwrap();
+    insta::assert_snapshot!(one.reload(&["nsid = 1, storage = \"file:DIR/b\""]), @"Failed: put file:DIR/b in the place of nqn.2026-01.io.nvlane:disks namespace 1: not done, hosts would take it for file:DIR/a, and mix what they have cached of the one with the other: give the new storage an nsid of its own, and remove namespace 1 when nothing uses it");
+    insta::assert_snapshot!(one.reload(&[&format!("nsid = 1, storage = \"ram:1M\", uuid = \"{uuid}\"")]).replace(&uuid, "UUID"), @"Failed: put ram:1M in the place of nqn.2026-01.io.nvlane:disks namespace 1: not done, hosts would take it for file:DIR/a, and mix what they have cached of the one with the other: give the new storage an nsid of its own, and remove namespace 1 when nothing uses it");
+    assert!(is_free(&one.path("b")) && !is_free(&one.path("a")));
+    // As it was told to do.
+    let both = ["nsid = 1, storage = \"file:DIR/a\"", "nsid = 2, storage = \"file:DIR/b\""];
+    insta::assert_snapshot!(one.reload(&both), @"Done: add nqn.2026-01.io.nvlane:disks namespace 2 (file:DIR/b): done");
+    assert_ne!(one.uuid(1), uuid);
+    insta::assert_snapshot!(one.reload(&both[1..]), @"Done: remove nqn.2026-01.io.nvlane:disks namespace 1 (file:DIR/a): done");
+}
+
+#[test]
+fn the_identity_of_a_namespace_is_not_changed_under_hosts() {
+    let mut one = OneFile::new();
+    let uuid = one.uuid(0);
+    let mut told = |more: &str| {
+        one.reload(&[&format!("nsid = 1, storage = \"file:DIR/a\"{more}")]).replace(&uuid, "UUID")
     };
-    std::fs::write(directory.path().join("a"), [0; 8192]).unwrap();
-    let mut running = start(&config(&with("a")));
-    let uuid = running.state().subsystems[0].namespaces[0].uuid.clone();
-    std::fs::copy(directory.path().join("a"), directory.path().join("b")).unwrap();
-    let report = running.reload(&with("b"));
-    assert!(report.is_complete() && report.lines.len() == 1, "{report}");
-    let state = running.state();
-    assert_eq!(state.subsystems[0].namespaces[0].uuid, uuid);
-    assert!(state.subsystems[0].namespaces[0].storage.ends_with("/b"));
-    // The former file is free again.
-    assert!(is_free(&directory.path().join("a")) && !is_free(&directory.path().join("b")));
+    insta::assert_snapshot!(told(", uuid = \"11111111-2222-3333-4444-555555555555\""), @r#"Failed: give nqn.2026-01.io.nvlane:disks namespace 1 the uuid 11111111-2222-3333-4444-555555555555: not done, hosts would lose the disk that they know as UUID: keep uuid = "UUID", or remove the namespace, reload, and add it again under another nsid"#);
+    assert!(told(", nguid = \"0123456789abcdef0123456789abcdef\"").starts_with("Failed: give "));
+    assert_eq!(told(&format!(", uuid = \"{uuid}\"")), "", "what it has");
+    assert_eq!(one.uuid(0), uuid);
+}
+
+#[test]
+fn a_file_that_was_replaced_is_not_taken_for_the_one_that_is_open() {
+    let mut one = OneFile::new();
+    let uuid = one.uuid(0);
+    let as_it_is = ["nsid = 1, storage = \"file:DIR/a\""];
+    std::fs::write(one.path("b"), [1; 8192]).unwrap();
+    std::fs::rename(one.path("b"), one.path("a")).unwrap();
+    insta::assert_snapshot!(one.reload(&as_it_is), @"Failed: serve the file that is now at DIR/a as nqn.2026-01.io.nvlane:disks namespace 1: not done, hosts would take it for the file that was there, which stays open: remove the namespace, reload, and add it again under another nsid");
+    assert_eq!(one.uuid(0), uuid);
+    // In one step: under another number, it is the new file, with an identity of its own.
+    insta::assert_snapshot!(one.reload(&["nsid = 2, storage = \"file:DIR/a\""]), @r"
+    Done: remove nqn.2026-01.io.nvlane:disks namespace 1 (file:DIR/a): done
+    Done: add nqn.2026-01.io.nvlane:disks namespace 2 (file:DIR/a): done
+    ");
+    assert_ne!(one.uuid(0), uuid);
+    std::fs::remove_file(one.path("a")).unwrap();
+    insta::assert_snapshot!(one.reload(&["nsid = 2, storage = \"file:DIR/a\""]), @"Failed: keep nqn.2026-01.io.nvlane:disks namespace 2: DIR/a is gone. Its hosts go on with the open file, whose contents are lost when the target ends: copy them through a host");
+}
+
+/// Whether the directory's file system keeps attributes: without, an identity is that of the path.
+fn keeps_identities(one: &OneFile) -> bool {
+    let is_kept = store::identity::read(&one.path("a")).is_some();
+    if !is_kept {
+        eprintln!("skipped: the directory for temporary files keeps no attributes");
+    }
+    is_kept
+}
+
+#[test]
+fn a_file_has_its_identity_on_every_target() {
+    let one = OneFile::new();
+    if !keeps_identities(&one) {
+        return;
+    }
+    let uuid = one.uuid(0);
+    let OneFile { directory, running } = one;
+    drop(running);
+    std::fs::rename(directory.path().join("a"), directory.path().join("b")).unwrap();
+    let with = |machine: &str, namespaces: &[&str]| {
+        format!(
+            "machine = \"{machine}\"\n{}",
+            subsystem("nqn.2026-01.io.nvlane:other", "\"any\"", namespaces)
+        )
+    };
+    let file = |name: &str| format!("storage = \"file:{}/{name}?readonly\"", directory.path().display());
+    let running = start(&config(&with("another", &[&format!("nsid = 7, {}", file("b"))])));
+    assert_eq!(running.state().subsystems[0].namespaces[0].uuid, uuid);
+    drop(running);
+    // Two namespaces of one file differ, in the same way each time.
+    let twice = || {
+        let running = start(&config(&with("another", &[&file("b"), &file("b")])));
+        let state = running.state();
+        [0, 1].map(|at: usize| state.subsystems[0].namespaces[at].uuid.clone())
+    };
+    let [first, second] = twice();
+    assert!(first == uuid && second != uuid);
+    assert_eq!(twice(), [first, second]);
+}
+
+#[test]
+fn a_copy_with_the_identity_of_its_original_is_told_apart_or_refused() {
+    let one = OneFile::new();
+    if !keeps_identities(&one) {
+        return;
+    }
+    let directory = &one.directory;
+    let copy = |from: &str, to: &str| {
+        let mut cp = std::process::Command::new("cp");
+        cp.arg("--preserve=all").args([from, to].map(|name| directory.path().join(name)));
+        assert!(cp.status().unwrap().success());
+    };
+    copy("a", "copy");
+    let mut one = one;
+    let both = ["nsid = 1, storage = \"file:DIR/a\"", "nsid = 2, storage = \"file:DIR/copy\""];
+    insta::assert_snapshot!(one.reload(&both), @"Done: add nqn.2026-01.io.nvlane:disks namespace 2 (file:DIR/copy): done");
+    assert_ne!(one.uuid(0), one.uuid(1));
+    // Its original is not where it was when the copy is looked at, but served as well.
+    let a = one.path("a");
+    assert!(
+        std::process::Command::new("cp")
+            .arg("--preserve=all")
+            .arg(&a)
+            .arg(one.path("c"))
+            .status()
+            .unwrap()
+            .success()
+    );
+    std::fs::rename(&a, one.path("moved")).unwrap();
+    let uuid = one.uuid(0);
+    let told = one.reload(&[
+        "nsid = 1, storage = \"file:DIR/moved\"",
+        both[1],
+        "nsid = 3, storage = \"file:DIR/c\"",
+    ]);
+    insta::assert_snapshot!(told.replace(&uuid, "UUID"), @r"
+    Done: follow nqn.2026-01.io.nvlane:disks namespace 1 to DIR/moved: done, it is the same file
+    Failed: add nqn.2026-01.io.nvlane:disks namespace 3 (file:DIR/c): not done, file:DIR/c has the uuid UUID of file:DIR/moved (nqn.2026-01.io.nvlane:disks namespace 1), and hosts would take them for one disk: if it is a copy, write another uuid= with it
+    ");
+}
+
+#[test]
+fn a_removed_listener_lets_its_hosts_go() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let stays = "[[listener]]\naddress = \"127.0.0.2:0\"\n";
+    let goes = format!("[[listener]]\naddress = \"{free}\"\n");
+    let namespaces = disks(&["nsid = 1, storage = \"ram:1M\""]);
+    let mut running = start(&config(&format!("{namespaces}{goes}{stays}")));
+    let [gone, kept] = [1, 2].map(|tag| {
+        let mut target = running.target.borrow_mut();
+        target.listener = tag;
+        target.ready(host(HOST), DISKS, 1)
+    });
+    let report = running.reload(&format!("{namespaces}{stays}"));
+    insta::assert_snapshot!(shown(&report).replace(&free.to_string(), "ADDRESS"), @"Done: remove listener ADDRESS: done, 1 association that came in there to end in 5 s");
+    let target = running.target.get_mut();
+    target.pass(4 * SECOND_NS);
+    assert!(!target.ended.contains(&gone.admin));
+    target.pass(2 * SECOND_NS);
+    assert!(target.ended.contains(&gone.admin) && target.ended.contains(&gone.io[0]));
+    assert!(!target.ended.contains(&kept.admin));
 }
 
 /// Whether nobody has the file open, or soon nobody has: other tests start programs, which hold copies of
@@ -356,11 +530,12 @@ fn a_target_that_is_gone_is_noticed() {
     running.target.borrow_mut().pass(SECOND_NS);
 }
 
-/// A subsystem's namespaces by number: index of the storage, and whether another identity is given.
-type Shape = Vec<(u8, Vec<(u8, u8, bool)>, bool)>;
+/// A subsystem's namespaces by number, each with the index of its size. Storage and identity belong to the number: hosts would not bear
+/// others.
+type Shape = Vec<(u8, Vec<(u8, u8)>, bool)>;
 
 fn shape() -> impl Strategy<Value = Shape> {
-    let namespace = (1u8..6, 0u8..4, any::<bool>());
+    let namespace = (1u8..6, 0u8..2);
     let subsystem = (0u8..3, prop::collection::vec(namespace, 0..4), any::<bool>());
     prop::collection::vec(subsystem, 0..3)
 }
@@ -376,17 +551,15 @@ fn configured(shape: &Shape) -> String {
         names.push(*name);
         let mut numbers = Vec::new();
         let mut lines = Vec::new();
-        for (nsid, storage, has_uuid) in namespaces {
+        for (nsid, size) in namespaces {
             if numbers.contains(nsid) {
                 continue;
             }
             numbers.push(*nsid);
-            let storage = ["ram:1M", "ram:2M", "null:1G", "null:2G?lba=512"][usize::from(*storage)];
-            let uuid = if *has_uuid {
-                format!(", uuid = \"{:032x}\"", (u32::from(*name) + 1) << 8 | u32::from(*nsid))
-            } else {
-                String::new()
-            };
+            let sizes = [["ram:1M", "ram:2M"], ["null:1G", "null:2G?lba=512"]][usize::from(*nsid % 2)];
+            let storage = sizes[usize::from(*size)];
+            // Without, an identity in memory is that of the first listener, and each target has another one here.
+            let uuid = format!(", uuid = \"{:032x}\"", (u32::from(*name) + 1) << 8 | u32::from(*nsid));
             lines.push(format!("nsid = {nsid}, storage = \"{storage}\"{uuid}"));
         }
         let lines: Vec<&str> = lines.iter().map(String::as_str).collect();

@@ -1,0 +1,240 @@
+//! Which identity each namespace has: the one that was given, that of its file, or one made of the target's own.
+//!
+//! Hosts take two namespaces of one identity for one disk, so none is put in place with the identity of another.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use store::identity::{FileId, Origin, claim, read};
+use store::{Source, Spec};
+use wire::id::Nsid;
+use wire::nqn::Nqn;
+
+use super::diff::{Change, Outline};
+use crate::config::{Place, Problem, ResolvedNamespace, TargetConfig};
+use crate::identity::{TargetIdentity, of_second_namespace, storage_name};
+use crate::machine::{Machine, hostname};
+
+/// A namespace within the target.
+type Key = (Nqn, Nsid);
+
+/// The identities of a target.
+pub(super) struct Identities {
+    target: TargetIdentity,
+    /// The namespaces that are in place, or will be once the changes at hand are.
+    taken: BTreeMap<Key, ResolvedNamespace>,
+    /// The file that each namespace has open.
+    files: BTreeMap<Key, FileId>,
+}
+
+impl Identities {
+    /// Of the target with this configuration whose first listener has this address.
+    pub(super) fn new(config: &TargetConfig, first: std::net::SocketAddr) -> Result<Self, Problem> {
+        let machine = match Machine::chosen(config.machine.as_deref()) {
+            Ok(machine) => machine,
+            Err(_) if config.gives_all_identities() => Machine::named(&hostname()),
+            Err(error) => return Err(Problem { place: Place::Machine, message: error.to_string() }),
+        };
+        let target = TargetIdentity::new(machine, &hostname(), first);
+        Ok(Self { target, taken: BTreeMap::new(), files: BTreeMap::new() })
+    }
+
+    /// What its own are made of.
+    pub(super) fn target(&self) -> &TargetIdentity {
+        &self.target
+    }
+
+    /// Changes of `running` are at hand: what they remove takes no identity any more.
+    pub(super) fn begin(&mut self, running: &Outline, changes: &[Change]) {
+        self.taken.clear();
+        for (nqn, subsystem) in &running.subsystems {
+            let namespaces = subsystem.namespaces.iter();
+            self.taken.extend(namespaces.map(|(nsid, namespace)| ((nqn.clone(), *nsid), namespace.clone())));
+        }
+        for change in changes {
+            match change {
+                Change::RemoveSubsystem(removed) => self.taken.retain(|(nqn, _), _| nqn != removed),
+                Change::RemoveNamespace(nqn, nsid, _) => drop(self.taken.remove(&(nqn.clone(), *nsid))),
+                _ => {}
+            }
+        }
+    }
+
+    /// Settles the identity of a namespace whose storage has just been opened.
+    pub(super) fn settle(
+        &mut self,
+        nqn: &Nqn,
+        nsid: Nsid,
+        namespace: &ResolvedNamespace,
+    ) -> Result<ResolvedNamespace, String> {
+        let key = (nqn.clone(), nsid);
+        let mut settled = namespace.clone();
+        match path(&namespace.spec).map(FileId::of) {
+            Some(Ok(file)) => drop(self.files.insert(key.clone(), file)),
+            _ => drop(self.files.remove(&key)),
+        }
+        if let (Some(path), false) = (file_path(&namespace.spec), namespace.is_uuid_given) {
+            self.claim(path, &mut settled);
+        }
+        let others = self.taken.iter().filter(|(other, _)| **other != key);
+        let storage = storage_name(&namespace.spec);
+        let has_it = |other: &ResolvedNamespace| {
+            storage.is_some() && storage_name(&other.spec) == storage && other.uuid == settled.uuid
+        };
+        if others.clone().any(|(_, other)| has_it(other)) {
+            let uuid = of_second_namespace(settled.uuid, nqn, nsid);
+            settled.identify(uuid);
+        }
+        let is_same = |other: &ResolvedNamespace| other.uuid == settled.uuid || other.nguid == settled.nguid;
+        if let Some(((other_nqn, other_nsid), other)) = others.clone().find(|(_, other)| is_same(other)) {
+            return Err(format!(
+                "{} has the uuid {} of {} ({other_nqn} namespace {other_nsid}), and hosts would take them for one disk: if it is a copy, \
+                 write another uuid= with it",
+                namespace.spec, settled.uuid, other.spec
+            ));
+        }
+        self.taken.insert(key, settled.clone());
+        Ok(settled)
+    }
+
+    fn claim(&self, path: &Path, namespace: &mut ResolvedNamespace) {
+        let shown = path.display();
+        match claim(path, self.target.machine().uuid()) {
+            Ok((uuid, origin)) => {
+                namespace.identify(uuid);
+                match origin {
+                    Origin::Kept | Origin::New => {}
+                    Origin::Moved => tracing::warn!(
+                        file = %shown, %uuid,
+                        "the file was moved or copied here and keeps its identity: if the original is served too, give one of them \
+                         another uuid="
+                    ),
+                    Origin::CopyOf(original) => tracing::info!(
+                        file = %shown, %uuid, original = %original.display(),
+                        "the file is a copy and gets an identity of its own"
+                    ),
+                }
+            }
+            Err(error) => tracing::warn!(
+                file = %shown, uuid = %namespace.uuid, %error,
+                "no identity can be kept with the file: it is that of its path, and changes when the file moves; uuid= fixes it"
+            ),
+        }
+    }
+
+    /// Notes the namespaces whose open file has another path now, and says so: to their hosts nothing differs.
+    pub(super) fn follow_renamed(&self, running: &mut Outline, wanted: &Outline) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (nqn, subsystem) in &mut running.subsystems {
+            let Some(wanted) = wanted.subsystems.get(nqn) else { continue };
+            for (nsid, namespace) in &mut subsystem.namespaces {
+                let Some(wanted) = wanted.namespaces.get(nsid) else { continue };
+                let is_renamed = storage_name(&wanted.spec) != storage_name(&namespace.spec)
+                    && self.is_open(nqn, *nsid, &wanted.spec);
+                let paths = (path_mut(&mut namespace.spec), file_path(&wanted.spec));
+                if let (true, (Some(known), Some(path))) = (is_renamed, paths) {
+                    path.clone_into(known);
+                    lines.push(format!(
+                        "follow {nqn} namespace {nsid} to {}: done, it is the same file",
+                        path.display()
+                    ));
+                }
+            }
+        }
+        lines
+    }
+
+    /// Gives what is wanted the identities that run, where nothing says otherwise and the storage is the same.
+    pub(super) fn carry_over(&self, running: &Outline, wanted: &mut Outline) {
+        for (nqn, subsystem) in &mut wanted.subsystems {
+            let Some(running) = running.subsystems.get(nqn) else { continue };
+            for (nsid, namespace) in &mut subsystem.namespaces {
+                let Some(running) = running.namespaces.get(nsid) else { continue };
+                if storage_name(&running.spec) != storage_name(&namespace.spec) {
+                    continue;
+                }
+                if !running.is_uuid_given {
+                    namespace.identify(running.uuid);
+                } else if let Some(uuid) = file_path(&namespace.spec).and_then(read) {
+                    namespace.identify(uuid);
+                }
+            }
+        }
+    }
+
+    /// Whether `spec` leads to the file that a namespace has open.
+    fn is_open(&self, nqn: &Nqn, nsid: Nsid, spec: &Spec) -> bool {
+        let (Some(path), Some(open)) = (path(spec), self.files.get(&(nqn.clone(), nsid))) else {
+            return false;
+        };
+        FileId::of(path).is_ok_and(|file| file == *open)
+    }
+
+    /// The same where the storage of the namespace is in no file, as for all that is known.
+    pub(super) fn has_open(&self, nqn: &Nqn, nsid: Nsid, spec: &Spec) -> bool {
+        !self.files.contains_key(&(nqn.clone(), nsid)) || self.is_open(nqn, nsid, spec)
+    }
+
+    /// What is to be said of namespaces whose path leads to another file than the one that they have open.
+    pub(super) fn replaced_files(&self, running: &Outline, wanted: &Outline) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (nqn, subsystem) in &running.subsystems {
+            for (nsid, namespace) in &subsystem.namespaces {
+                let wanted = wanted.subsystems.get(nqn).and_then(|subsystem| subsystem.namespaces.get(nsid));
+                let is_wanted =
+                    |wanted: &ResolvedNamespace| storage_name(&wanted.spec) == storage_name(&namespace.spec);
+                let Some(path) = path(&namespace.spec).filter(|_| wanted.is_some_and(is_wanted)) else {
+                    continue;
+                };
+                if self.has_open(nqn, *nsid, &namespace.spec) {
+                    continue;
+                }
+                let shown = path.display();
+                lines.push(if FileId::of(path).is_ok() {
+                    format!(
+                        "serve the file that is now at {shown} as {nqn} namespace {nsid}: not done, hosts would take it for the file \
+                         that was there, which stays open: remove the namespace, reload, and add it again under another nsid"
+                    )
+                } else {
+                    format!(
+                        "keep {nqn} namespace {nsid}: {shown} is gone. Its hosts go on with the open file, whose contents are lost when \
+                         the target ends: copy them through a host"
+                    )
+                });
+            }
+        }
+        lines
+    }
+}
+
+impl TargetConfig {
+    /// Whether nothing has to be made that could be the same on another machine.
+    fn gives_all_identities(&self) -> bool {
+        self.subsystems.iter().all(|subsystem| {
+            subsystem.serial.is_some()
+                && subsystem.namespaces.iter().all(|namespace| namespace.uuid().is_some())
+        })
+    }
+}
+
+/// The path of storage that has one.
+fn path(spec: &Spec) -> Option<&Path> {
+    match &spec.source {
+        Source::Device { path } => Some(path),
+        _ => file_path(spec),
+    }
+}
+
+fn path_mut(spec: &mut Spec) -> Option<&mut std::path::PathBuf> {
+    match &mut spec.source {
+        Source::File { path, .. } | Source::KeyValueFile { path, .. } => Some(path),
+        _ => None,
+    }
+}
+
+fn file_path(spec: &Spec) -> Option<&Path> {
+    match &spec.source {
+        Source::File { path, .. } | Source::KeyValueFile { path, .. } => Some(path),
+        _ => None,
+    }
+}
