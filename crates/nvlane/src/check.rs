@@ -24,13 +24,19 @@ pub(crate) struct CheckArguments {
     /// The configuration.
     #[arg(long, short, value_name = "FILE")]
     config: PathBuf,
+    /// What tells this machine from others, as for `nvlane target`. [default: a hash of /etc/machine-id]
+    #[arg(long, value_name = "ID", env = "NVLANE_MACHINE_ID", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    machine: Option<String>,
     /// Look at the text only, not at the storage it names.
     #[arg(long)]
     text_only: bool,
 }
 
 pub(crate) fn check(arguments: &CheckArguments) -> Ended {
-    let file = ConfigFile::read(&arguments.config).map_err(Failure::usage)?;
+    let mut file = ConfigFile::read(&arguments.config).map_err(Failure::usage)?;
+    if let Some(machine) = &arguments.machine {
+        file.config.machine = Some(machine.clone());
+    }
     let inspected = if arguments.text_only { Ok(()) } else { file.inspect() };
     let verdict = match &inspected {
         Ok(()) => "no mistakes found",

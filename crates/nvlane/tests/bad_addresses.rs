@@ -17,7 +17,6 @@ fn an_address_that_is_none_says_how_to_write_one() {
         ("http://host/nqn.2026-01.io.nvlane:x", "nvme+tcp://"),
         ("host?disk=1", "ns=NUMBER"),
         ("trtype:rdma traddr:192.0.2.1", "only TCP"),
-        ("192.0.2.1", "`nvlane discover` lists what is there"),
     ] {
         let line = run(["identify", address]).complaint(2);
         assert!(line.contains(hint), "{line}");

@@ -135,6 +135,10 @@ pub fn claim(path: &Path, machine: Uuid) -> io::Result<(Uuid, Origin)> {
         Err(_) if matches!(origin, Origin::Kept | Origin::Moved) => {}
         result => result?,
     }
+    // Hosts know it from now on: a power cut must not make it another one.
+    if matches!(origin, Origin::New | Origin::CopyOf(_)) {
+        file.sync_all()?;
+    }
     Ok((uuid, origin))
 }
 
