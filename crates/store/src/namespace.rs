@@ -130,6 +130,9 @@ pub enum StoreError {
     /// The backend cannot do this.
     #[error("not supported by the backend")]
     Unsupported,
+    /// The backing store cannot be reached at present. The same request may succeed later.
+    #[error("the backing store cannot be reached at present")]
+    Unreachable,
     /// An error that a filter was told to make.
     #[error("injected error")]
     Injected,

@@ -23,7 +23,7 @@
 //!         | trace
 //! SIZE    = digits, then K, M, G or T (binary) or nothing       TIME = digits, then us, ms or s
 //! KIND    = read | write | flush | deallocate | zeroes
-//! ERROR   = injected | eio | nospace | readonly | truncated | closed | unsupported
+//! ERROR   = injected | eio | nospace | readonly | truncated | closed | unsupported | unreachable
 //! ```
 //!
 //! In a PATH, `%3F` stands for a question mark and `%25` for a percent sign.
@@ -508,7 +508,7 @@ mod tests {
         namespace 'ram:1G?error=101%', character 14: more than 100%
         namespace 'ram:1G?error=0.00001%', character 14: a chance has at most four digits after the point
         namespace 'ram:1G?error=.%', character 14: expected 1/N for every N-th, or a chance such as 0.1%
-        namespace 'ram:1G?error=1%,as=bad', character 20: expected one of injected, eio, nospace, readonly, truncated, closed or unsupported
+        namespace 'ram:1G?error=1%,as=bad', character 20: expected one of injected, eio, nospace, readonly, truncated, closed, unsupported or unreachable
         namespace 'ram:1G?error=1%,at=5', character 20: expected two places, as in 1M-2M
         namespace 'ram:1G?error=1%,at=5-5', character 22: ends before it begins
         namespace 'ram:1G?error=1%,seed=x', character 22: expected a number

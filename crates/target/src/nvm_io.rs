@@ -597,6 +597,8 @@ pub(crate) fn status_of(error: StoreError, is_read: bool) -> Status {
         StoreError::WriteFailed(_) => Status::WRITE_FAULT,
         StoreError::Closed => Status::INTERNAL_ERROR.with_dnr(),
         StoreError::Unsupported => Status::INVALID_OPCODE.with_dnr(),
+        // A part of the command may have been carried out: it is not "not ready".
+        StoreError::Unreachable => Status::INTERNAL_PATH_ERROR,
         StoreError::Truncated | StoreError::Injected if is_read => Status::UNRECOVERED_READ_ERROR,
         StoreError::Truncated | StoreError::Injected => Status::WRITE_FAULT,
         _ => Status::INTERNAL_ERROR,

@@ -66,11 +66,12 @@ fn errors_of_storage_become_the_status_that_says_so() {
             Status::NAMESPACE_WRITE_PROTECTED.with_dnr(),
         ),
         ("unsupported", Status::INVALID_OPCODE.with_dnr(), Status::INVALID_OPCODE.with_dnr()),
+        ("unreachable", Status::INTERNAL_PATH_ERROR, Status::INTERNAL_PATH_ERROR),
     ];
     for engine in engines() {
         for (name, of_read, of_write) in errors {
             let rig = Rig::new(engine, &[&format!("ram:1M?error=1/1,as={name},at=0-64K")]);
-            let mut namespace = rig.open(options());
+            let mut namespace = rig.open(Options { path_timeout: Duration::ZERO, ..options() });
             assert_eq!(read(&mut namespace, 0), of_read, "{name}");
             assert_eq!(write(&mut namespace, 1), of_write, "{name}");
             let info = namespace.info().clone();

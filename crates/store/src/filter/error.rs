@@ -49,11 +49,13 @@ pub enum FaultKind {
     Closed,
     /// [`StoreError::Unsupported`].
     Unsupported,
+    /// [`StoreError::Unreachable`].
+    Unreachable,
 }
 
 impl FaultKind {
     /// All there are.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Injected,
         Self::Io,
         Self::NoSpace,
@@ -61,6 +63,7 @@ impl FaultKind {
         Self::Truncated,
         Self::Closed,
         Self::Unsupported,
+        Self::Unreachable,
     ];
 
     /// As it is written in a specification.
@@ -74,6 +77,7 @@ impl FaultKind {
             Self::Truncated => "truncated",
             Self::Closed => "closed",
             Self::Unsupported => "unsupported",
+            Self::Unreachable => "unreachable",
         }
     }
 
@@ -88,6 +92,7 @@ impl FaultKind {
             Self::Truncated => StoreError::Truncated,
             Self::Closed => StoreError::Closed,
             Self::Unsupported => StoreError::Unsupported,
+            Self::Unreachable => StoreError::Unreachable,
         }
     }
 }
