@@ -48,6 +48,9 @@ fn live() -> LaneCore<Vec<u8>> {
         in_capsule_bytes_max: u32::MAX,
         connect_timeout_ns: u64::MAX,
         command_timeout_ns: 1 << 40,
+        retry_limit: 5,
+        path_timeout_ns: 30_000_000_000,
+        fast_fail_ns: None,
         replay: ReplayPolicy::default(),
     });
     let mut identify = IdentifyController::fabrics();

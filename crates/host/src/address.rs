@@ -156,6 +156,11 @@ impl Address {
         self.port.unwrap_or(usual)
     }
 
+    /// Whether finding its socket addresses takes a resolver, which may block.
+    pub(crate) fn is_name(&self) -> bool {
+        matches!(self.host, HostName::Name(_))
+    }
+
     /// The socket addresses, at least one, in the order the resolver gives them. May take as long as the resolver does.
     ///
     /// # Errors

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -22,7 +23,7 @@ use crate::connect::Clock;
 use crate::error::{Error, LinkContext, LinkError};
 use crate::identity::HostIdentity;
 use crate::keeper::{AdminAnswer, ControllerInfo, Job, Keeper, KeeperSettings};
-use crate::keeper_thread;
+use crate::keeper_thread::{self, Resolve, ThreadSettings};
 use crate::key_value::KeyValueNamespace;
 use crate::lane::{Lane, LaneMessage};
 use crate::lane_core::Attachment;
@@ -47,6 +48,8 @@ pub(crate) struct Inner {
     address: Address,
     subsystem: Nqn,
     clock: Clock,
+    /// Dropping the last handle does not wait for the association's end.
+    is_detached: AtomicBool,
 }
 
 /// What the keeper's thread and the handles share.
@@ -70,10 +73,29 @@ pub(crate) struct State {
 /// What is sent to the keeper's thread.
 #[derive(Debug)]
 pub(crate) enum KeeperMessage {
-    Job { job: Job, reply: Sender<Result<AdminAnswer, Failure>> },
-    Lane { address: Post<LaneMessage>, generation: u64 },
-    LaneLost { generation: u64, cause: LinkError },
-    Abort { generation: u64, qid: Qid, cid: u16 },
+    Job {
+        job: Job,
+        reply: Sender<Result<AdminAnswer, Failure>>,
+    },
+    Lane {
+        address: Post<LaneMessage>,
+        generation: u64,
+    },
+    LaneLost {
+        generation: u64,
+        cause: LinkError,
+    },
+    Abort {
+        generation: u64,
+        qid: Qid,
+        cid: u16,
+    },
+    /// The name resolution that was begun last has ended.
+    Resolved(std::io::Result<Vec<SocketAddr>>),
+    /// A lane of this association has met a status that the ANA log explains.
+    ReadAna {
+        generation: u64,
+    },
     Subscribe(Sender<Event>),
     Rescan,
     Close,
@@ -172,12 +194,24 @@ impl Association {
     /// # Errors
     /// What keeps us from it, and what to do about it.
     pub fn connect(address: &Address, options: Options) -> Result<Self, Error> {
+        let association = Self::begin(address, options)?;
+        association.wait_up()?;
+        Ok(association)
+    }
+
+    /// As [`connect`](Self::connect), without waiting for the target.
+    pub(crate) fn begin(address: &Address, options: Options) -> Result<Self, Error> {
         let subsystem = match &address.subsystem {
             Some(subsystem) => subsystem.clone(),
             None => return Err(Error::NoSubsystem { address: address.to_string() }),
         };
         let is_discovery = subsystem.is_discovery();
-        Self::connect_to(address, subsystem, is_discovery, options)
+        Self::begin_to(address, subsystem, is_discovery, options, Address::resolve)
+    }
+
+    /// Waits until it is up.
+    pub(crate) fn wait_up(&self) -> Result<(), Error> {
+        self.inner.shared.wait_up().map(drop)
     }
 
     pub(crate) fn connect_to(
@@ -185,6 +219,18 @@ impl Association {
         subsystem: Nqn,
         is_discovery: bool,
         options: Options,
+    ) -> Result<Self, Error> {
+        let association = Self::begin_to(address, subsystem, is_discovery, options, Address::resolve)?;
+        association.wait_up()?;
+        Ok(association)
+    }
+
+    fn begin_to(
+        address: &Address,
+        subsystem: Nqn,
+        is_discovery: bool,
+        options: Options,
+        resolve: Resolve,
     ) -> Result<Self, Error> {
         let identity = options.identity.clone().unwrap_or_else(HostIdentity::of_this_machine);
         let settings = KeeperSettings {
@@ -200,6 +246,7 @@ impl Association {
             offer: options.offer(),
             connect_timeout_ns: ns(options.connect_timeout),
             admin_timeout_ns: ns(options.admin_timeout),
+            deadline_ns: options.deadline.map(ns),
             reconnect: options.reconnect,
             seed: options.seed(),
         };
@@ -225,9 +272,12 @@ impl Association {
                 host: settings.controller.host.clone(),
             };
             let keeper = Keeper::new(settings, clock.now_ns());
+            let thread_settings = ThreadSettings { resolve, close_limit_ns: ns(options.close_timeout) };
             std::thread::Builder::new()
                 .name("nvlane-keeper".into())
-                .spawn(move || keeper_thread::run(keeper, &peer, &context, clock, &mailbox, &shared))
+                .spawn(move || {
+                    keeper_thread::run(keeper, &peer, &context, clock, &mailbox, &shared, thread_settings);
+                })
                 .map_err(|error| Error::system("start a thread", error))?
         };
         let inner = Inner {
@@ -238,10 +288,9 @@ impl Association {
             address: address.clone(),
             subsystem,
             clock,
+            is_detached: AtomicBool::new(false),
         };
-        let association = Self { inner: Arc::new(inner) };
-        association.inner.shared.wait_up()?;
-        Ok(association)
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     /// The address it was connected by.
@@ -441,6 +490,16 @@ impl Association {
         self.inner.close();
     }
 
+    /// Ends the association without waiting for that.
+    pub(crate) fn close_soon(&self) {
+        self.inner.keeper.post(KeeperMessage::Close);
+    }
+
+    /// From now on dropping the last handle does not wait for the association's end.
+    pub(crate) fn detach(&self) {
+        self.inner.is_detached.store(true, Ordering::Relaxed);
+    }
+
     /// Runs an admin command and waits for its answer.
     pub(crate) fn run_job(&self, job: Job) -> Result<AdminAnswer, Failure> {
         let (reply, answer) = channel();
@@ -464,7 +523,11 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.close();
+        if self.is_detached.load(Ordering::Relaxed) {
+            self.keeper.post(KeeperMessage::Close);
+        } else {
+            self.close();
+        }
     }
 }
 
@@ -473,4 +536,58 @@ pub(crate) fn context(attachment: &Attachment, qid: Qid) -> LinkContext {
     let peer: SocketAddr = attachment.peer;
     let ControllerSettings { host, subsystem, .. } = attachment.settings.clone();
     LinkContext { peer: peer.to_string(), qid, subsystem, host }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::time::Duration;
+
+    use super::*;
+
+    fn begin(resolve: Resolve, options: Options) -> Association {
+        let address: Address = "target.example/nqn.2016-06.io.nvlane:disk".parse().unwrap();
+        let options = Options { identity: Some(HostIdentity::from_uuid(wire::uuid::Uuid::NIL)), ..options };
+        let subsystem = address.subsystem.clone().unwrap();
+        Association::begin_to(&address, subsystem, false, options, resolve).unwrap()
+    }
+
+    /// A resolver whose servers do not answer.
+    fn never(_: &Address) -> io::Result<Vec<SocketAddr>> {
+        loop {
+            std::thread::park();
+        }
+    }
+
+    #[test]
+    fn a_resolver_that_does_not_answer_costs_no_more_than_the_connect_timeout() {
+        let connect_timeout = Duration::from_millis(30);
+        let association = begin(never, Options { connect_timeout, ..Options::default() });
+        let error = association.wait_up().unwrap_err().to_string();
+        assert!(error.contains("no answer to the name resolution in 30 ms"), "{error}");
+    }
+
+    #[test]
+    fn closing_and_deadlines_do_not_wait_for_a_resolver() {
+        let association = begin(never, Options::default());
+        association.close();
+        assert!(matches!(association.wait_up(), Err(Error::Ended)));
+        let deadline = Some(Duration::from_millis(30));
+        let association = begin(never, Options { deadline, ..Options::default() });
+        let error = association.wait_up().unwrap_err().to_string();
+        assert!(error.contains("the deadline of 30 ms has passed during"), "{error}");
+    }
+
+    #[test]
+    fn what_the_resolver_says_is_told() {
+        let fails: Resolve = |_| Err(io::Error::new(io::ErrorKind::NotFound, "no such name"));
+        let error = begin(fails, Options::default()).wait_up().unwrap_err().to_string();
+        assert!(error.contains("cannot resolve the name: no such name"), "{error}");
+        let finds: Resolve = |_| {
+            let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+            Ok(vec![listener.local_addr()?])
+        };
+        let error = begin(finds, Options::default()).wait_up().unwrap_err().to_string();
+        assert!(error.contains("nothing listens there"), "{error}");
+    }
 }

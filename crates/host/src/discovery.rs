@@ -321,7 +321,7 @@ pub struct Survey {
 }
 
 /// Asks a service and, one after the other, those it refers to: each once, [`REFERRAL_DEPTH_MAX`] deep and
-/// [`SERVICE_COUNT_MAX`] in all.
+/// [`SERVICE_COUNT_MAX`] in all. [`Options::deadline`] limits all of it: services that are not reached by then are among the failures.
 ///
 /// # Errors
 /// As [`discover`], about the first service; failures of others are in the survey.
@@ -330,8 +330,11 @@ pub fn survey(address: &Address, options: &Options) -> Result<Survey, Error> {
     let mut survey = Survey::default();
     let mut seen = HashSet::from([key(address)]);
     let mut waiting = vec![(address.clone(), 0)];
+    let start = Instant::now();
     while let Some((address, depth)) = waiting.pop() {
-        match discover(&address, options.clone()) {
+        // The deadline is that of the whole survey.
+        let deadline = options.deadline.map(|limit| limit.saturating_sub(start.elapsed()));
+        match discover(&address, Options { deadline, ..options.clone() }) {
             Ok(found) => {
                 let referrals = found.entries.iter().filter(|entry| entry.subtype == SubsystemType::REFERRAL);
                 for referral in referrals.filter_map(|entry| address_of(entry).ok()) {

@@ -171,6 +171,14 @@ pub enum LinkError {
         /// How long we waited.
         waited_ms: u64,
     },
+    /// The association has reached the age that [`Options::deadline`](crate::Options::deadline) allows.
+    #[error("the deadline of {limit_ms} ms has passed during {during}")]
+    Deadline {
+        /// The age, ms.
+        limit_ms: u64,
+        /// What was going on.
+        during: &'static str,
+    },
     /// The target broke the transport protocol.
     #[error("the target broke the protocol: {0}")]
     Violation(#[from] Violation),

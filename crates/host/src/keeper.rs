@@ -31,7 +31,7 @@ use wire::property::{Cap, Vs};
 use wire::sqe::Sqe;
 
 use crate::error::LinkError;
-use crate::lane_core::Attachment;
+use crate::lane_core::{Attachment, Inaccessible};
 use crate::reconnect::{Backoff, Class, Fate, ReconnectSettings, ReplayPolicy, fate};
 use crate::submit::Failure;
 
@@ -57,8 +57,10 @@ pub struct KeeperSettings {
     pub offer: HostOffer,
     /// How long each step of connecting may take, ns.
     pub connect_timeout_ns: u64,
-    /// How long an admin command may take, ns.
+    /// How long an admin command may take, ns: also how long one of a caller waits for a lost association, and all of the bring-up.
     pub admin_timeout_ns: u64,
+    /// When the association ends for good, ns from its beginning; `None` for not by time.
+    pub deadline_ns: Option<u64>,
     /// When to try again.
     pub reconnect: ReconnectSettings,
     /// What jitter is drawn from.
@@ -141,6 +143,8 @@ pub enum News {
         /// All there are now.
         namespaces: Arc<[NamespaceInfo]>,
     },
+    /// The ANA log was read: the namespaces that are not accessible now.
+    Inaccessible(Inaccessible),
     /// The discovery log has changed.
     Discovery,
     /// Another event of the controller.
@@ -180,7 +184,7 @@ enum Phase {
     Waiting { due_ns: u64 },
     Opening { until_ns: u64 },
     Handshake { until_ns: u64 },
-    BringUp,
+    BringUp { until_ns: u64 },
     Up,
     Over,
 }
@@ -191,6 +195,8 @@ struct Tag {
     owner: Owner,
     /// When it must be answered, ns.
     deadline_ns: u64,
+    /// When a command of a caller ends if it is not out, ns.
+    until_ns: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -213,11 +219,14 @@ pub struct Keeper {
     generation: u64,
     was_up: bool,
     attempts: u32,
-    jobs: VecDeque<Job>,
+    /// Commands of callers that wait to be sent, and when they end in any case, ns.
+    jobs: VecDeque<(u64, Job)>,
     jobs_out: usize,
     aborts: VecDeque<(Qid, u16)>,
     aborts_out: usize,
     is_closing: bool,
+    /// When the association ends for good, ns.
+    deadline_ns: u64,
     actions: VecDeque<KeeperAction>,
 }
 
@@ -239,6 +248,7 @@ impl Keeper {
             aborts: VecDeque::new(),
             aborts_out: 0,
             is_closing: false,
+            deadline_ns: settings.deadline_ns.map_or(u64::MAX, |limit_ns| now_ns.saturating_add(limit_ns)),
             actions: VecDeque::new(),
             settings,
         };
@@ -258,7 +268,7 @@ impl Keeper {
         match self.phase {
             Phase::Opening { .. } => "TCP connect",
             Phase::Handshake { .. } => "handshake",
-            Phase::BringUp => "bring-up",
+            Phase::BringUp { .. } => "bring-up",
             Phase::Waiting { .. } | Phase::Up | Phase::Over => "operation",
         }
     }
@@ -299,6 +309,10 @@ impl Keeper {
         self.aborts.clear();
         if self.is_closing {
             self.finish(None);
+            return;
+        }
+        if self.deadline_ns <= now_ns {
+            self.finish(Some(cause));
             return;
         }
         if self.phase == Phase::Up {
@@ -359,7 +373,7 @@ impl Keeper {
                             RequestData::FromController(u32::try_from(buffer.len()).expect("was one"))
                         }
                     };
-                    self.jobs.push_front(Job { id, sqe: command.sqe, data, class });
+                    self.jobs.push_front((command.user.until_ns, Job { id, sqe: command.sqe, data, class }));
                 }
                 Fate::End(failure) => self.answer(id, Err(failure)),
             }
@@ -373,7 +387,7 @@ impl Keeper {
     /// The end: nobody waits in vain.
     fn finish(&mut self, cause: Option<LinkError>) {
         self.phase = Phase::Over;
-        while let Some(job) = self.jobs.pop_front() {
+        while let Some((_, job)) = self.jobs.pop_front() {
             self.answer(job.id, Err(Failure::Unreachable));
         }
         let news = News::Over { attempts: self.attempts, cause };
@@ -381,11 +395,12 @@ impl Keeper {
     }
 
     /// Submits a caller's command, now or as soon as there is a controller.
-    pub fn submit(&mut self, job: Job) {
+    pub fn submit(&mut self, job: Job, now_ns: u64) {
         if self.phase == Phase::Over || self.is_closing {
             self.answer(job.id, Err(Failure::Unreachable));
         } else {
-            self.jobs.push_back(job);
+            let until_ns = now_ns.saturating_add(self.settings.admin_timeout_ns);
+            self.jobs.push_back((until_ns, job));
         }
     }
 
@@ -407,11 +422,11 @@ impl Keeper {
             return;
         }
         self.is_closing = true;
-        while let Some(job) = self.jobs.pop_front() {
+        while let Some((_, job)) = self.jobs.pop_front() {
             self.answer(job.id, Err(Failure::Unreachable));
         }
         match self.phase {
-            Phase::BringUp | Phase::Up => self.controller.shut_down(),
+            Phase::BringUp { .. } | Phase::Up => self.controller.shut_down(),
             _ => {
                 self.actions.push_back(KeeperAction::Close { at_once: true });
                 self.finish(None);
@@ -426,7 +441,10 @@ impl Keeper {
     pub fn on_bytes(&mut self, input: &mut &[u8], now_ns: u64) -> Result<(), LinkError> {
         while let Some(event) = self.queue.next_event(input)? {
             match event {
-                HostEvent::Initialised(_) => self.phase = Phase::BringUp,
+                HostEvent::Initialised(_) => {
+                    let until_ns = now_ns.saturating_add(self.settings.admin_timeout_ns);
+                    self.phase = Phase::BringUp { until_ns };
+                }
                 HostEvent::Completed(completion) => self.on_completion(completion, now_ns)?,
             }
         }
@@ -462,13 +480,25 @@ impl Keeper {
     /// # Errors
     /// Why the association must end: report it with [`on_lost`](Self::on_lost).
     pub fn advance(&mut self, now_ns: u64) -> Result<(), LinkError> {
+        if self.phase == Phase::Over {
+            return Ok(());
+        }
+        if self.deadline_ns <= now_ns {
+            self.expire(now_ns);
+            return Ok(());
+        }
+        self.end_late_jobs(now_ns);
         match self.phase {
+            Phase::BringUp { until_ns } if until_ns <= now_ns => {
+                let waited_ms = self.settings.admin_timeout_ns / MS;
+                return Err(LinkError::TimedOut { to: "the bring-up", waited_ms });
+            }
             Phase::Waiting { due_ns } if due_ns <= now_ns => self.open(now_ns),
             Phase::Opening { until_ns } | Phase::Handshake { until_ns } if until_ns <= now_ns => {
                 let waited_ms = self.settings.connect_timeout_ns / MS;
                 return Err(LinkError::TimedOut { to: self.doing(), waited_ms });
             }
-            Phase::BringUp | Phase::Up => {
+            Phase::BringUp { .. } | Phase::Up => {
                 self.check_deadlines(now_ns)?;
                 self.submit_own(now_ns)?;
                 self.submit_others(now_ns);
@@ -477,6 +507,38 @@ impl Keeper {
             _ => {}
         }
         Ok(())
+    }
+
+    /// The time of the whole association is over.
+    fn expire(&mut self, now_ns: u64) {
+        let limit_ms = self.settings.deadline_ns.unwrap_or(0) / MS;
+        if let Phase::Waiting { .. } = self.phase {
+            // There is no connection to close.
+            return self.finish(Some(LinkError::Deadline { limit_ms, during: "attempts to reconnect" }));
+        }
+        self.on_lost(LinkError::Deadline { limit_ms, during: self.doing() }, now_ns);
+    }
+
+    /// Ends commands of callers that have waited too long for an association.
+    fn end_late_jobs(&mut self, now_ns: u64) {
+        if self.phase == Phase::Up || self.jobs.iter().all(|(until_ns, _)| *until_ns > now_ns) {
+            return;
+        }
+        let waited_ms = u32::try_from(self.settings.admin_timeout_ns / MS).unwrap_or(u32::MAX);
+        let (late, waiting) =
+            std::mem::take(&mut self.jobs).into_iter().partition(|(until_ns, _)| *until_ns <= now_ns);
+        self.jobs = waiting;
+        let late: VecDeque<(u64, Job)> = late;
+        for (_, job) in late {
+            self.answer(job.id, Err(Failure::NoConnection { waited_ms }));
+        }
+    }
+
+    /// A lane of association `generation` has met a status that the ANA log explains: it is read again.
+    pub fn read_ana(&mut self, generation: u64) {
+        if self.phase == Phase::Up && generation == self.generation {
+            self.controller.read_ana();
+        }
     }
 
     fn check_deadlines(&self, now_ns: u64) -> Result<(), LinkError> {
@@ -499,7 +561,9 @@ impl Keeper {
                 _ => self.settings.admin_timeout_ns,
             };
             // Identify brings all of its page or is useless; of other answers the length is looked at.
-            self.send(request.sqe, request.data, Owner::Controller(request.id), now_ns, timeout_ns);
+            let deadline_ns = now_ns.saturating_add(timeout_ns);
+            let tag = Tag { owner: Owner::Controller(request.id), deadline_ns, until_ns: deadline_ns };
+            self.send(request.sqe, request.data, tag);
         }
         Ok(())
     }
@@ -515,18 +579,21 @@ impl Keeper {
             && let Some((qid, cid)) = self.aborts.pop_front()
         {
             self.aborts_out += 1;
-            self.send(Sqe::abort(qid, cid), RequestData::None, Owner::Abort, now_ns, timeout_ns);
+            let deadline_ns = now_ns.saturating_add(timeout_ns);
+            let tag = Tag { owner: Owner::Abort, deadline_ns, until_ns: deadline_ns };
+            self.send(Sqe::abort(qid, cid), RequestData::None, tag);
         }
         while self.jobs_out < JOBS_MAX
-            && let Some(job) = self.jobs.pop_front()
+            && let Some((until_ns, job)) = self.jobs.pop_front()
         {
             self.jobs_out += 1;
             let owner = Owner::Job { id: job.id, class: job.class };
-            self.send(job.sqe, job.data, owner, now_ns, timeout_ns);
+            let deadline_ns = now_ns.saturating_add(timeout_ns);
+            self.send(job.sqe, job.data, Tag { owner, deadline_ns, until_ns });
         }
     }
 
-    fn send(&mut self, sqe: Sqe, data: RequestData, owner: Owner, now_ns: u64, timeout_ns: u64) {
+    fn send(&mut self, sqe: Sqe, data: RequestData, tag: Tag) {
         let transfer = match data {
             RequestData::None => Transfer::None,
             RequestData::ToController(data) => Transfer::ToController(data),
@@ -534,7 +601,6 @@ impl Keeper {
                 Transfer::FromController { buffer: vec![0; length as usize], is_exact: false }
             }
         };
-        let tag = Tag { owner, deadline_ns: now_ns.saturating_add(timeout_ns) };
         // Own commands, jobs and aborts together are fewer than the queue takes: see the assertion above.
         let taken = self.queue.submit(sqe, transfer, tag);
         debug_assert!(taken.is_ok(), "the admin queue has room");
@@ -549,6 +615,7 @@ impl Keeper {
                     None => continue,
                 },
                 Notice::NamespacesChanged(changed) => News::Namespaces { changed, namespaces: namespaces() },
+                Notice::AnaRead => News::Inaccessible(self.controller.inaccessible().into()),
                 Notice::DiscoveryChanged => News::Discovery,
                 Notice::Event(event) => News::Event(event),
                 Notice::Down => {
@@ -596,19 +663,22 @@ impl Keeper {
     /// When to [`advance`](Self::advance) at the latest, ns.
     #[must_use]
     pub fn next_deadline(&self) -> Option<u64> {
-        match self.phase {
+        let phase_ns = match self.phase {
             Phase::Waiting { due_ns: at }
             | Phase::Opening { until_ns: at }
             | Phase::Handshake { until_ns: at } => Some(at),
-            Phase::BringUp | Phase::Up => {
+            Phase::BringUp { .. } | Phase::Up => {
                 let late = self.queue.commands().map(|(_, tag)| tag.deadline_ns).min();
-                [late.filter(|at| *at != u64::MAX), self.controller.next_deadline()]
-                    .into_iter()
-                    .flatten()
-                    .min()
+                let bring_up_ns =
+                    if let Phase::BringUp { until_ns } = self.phase { Some(until_ns) } else { None };
+                [late, bring_up_ns, self.controller.next_deadline()].into_iter().flatten().min()
             }
-            Phase::Over => None,
-        }
+            Phase::Over => return None,
+        };
+        let jobs_ns =
+            self.jobs.iter().map(|(until_ns, _)| *until_ns).min().filter(|_| self.phase != Phase::Up);
+        let all = [phase_ns, jobs_ns, Some(self.deadline_ns)].into_iter().flatten();
+        all.min().filter(|at_ns| *at_ns != u64::MAX)
     }
 
     /// The next thing the driver has to do.
@@ -619,7 +689,7 @@ impl Keeper {
     /// Rings the doorbell. Says whether anything is on its way.
     pub fn ring(&mut self) -> bool {
         match self.phase {
-            Phase::Handshake { .. } | Phase::BringUp | Phase::Up => {
+            Phase::Handshake { .. } | Phase::BringUp { .. } | Phase::Up => {
                 self.queue.ring() || self.queue.caravan().is_leaving()
             }
             _ => false,

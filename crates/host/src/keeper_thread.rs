@@ -1,6 +1,8 @@
 //! The thread of a keeper: its socket, its mailbox, its clock.
 
 use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -13,14 +15,11 @@ use crate::connect::{Clock, Dialer, Dialled, Interest, reset, send, sleep};
 use crate::error::{Error, LinkContext, LinkError};
 use crate::keeper::{AdminAnswer, Keeper, KeeperAction, News};
 use crate::lane::LaneMessage;
-use crate::lane_core::Attachment;
+use crate::lane_core::{Attachment, Inaccessible};
 use crate::submit::Failure;
 
 /// The longest sleep, ns.
 const SLEEP_NS_MAX: u64 = 60_000_000_000;
-
-/// How long an orderly end may take, ns.
-const CLOSE_NS_MAX: u64 = 3_000_000_000;
 
 /// Received at once: admin queues are not busy.
 const RECEIVE_BYTES: usize = 32 << 10;
@@ -38,14 +37,40 @@ struct Driver<'a> {
     lanes: Vec<Post<LaneMessage>>,
     subscribers: Vec<Sender<Event>>,
     attachment: Option<Arc<Attachment>>,
+    /// What the ANA log said last, of the association that is up.
+    inaccessible: Inaccessible,
+    resolver: Resolver,
+    /// How long an orderly end may take, ns.
+    close_limit_ns: u64,
     /// When an orderly end is given up.
     close_ns: Option<u64>,
 }
 
 enum Link {
     None,
+    /// A thread resolves the target's name.
+    Resolving,
     Dialling(Dialer),
     Connected(Socket),
+}
+
+/// Finds the addresses of a target's name. It may block for as long as the system's resolver does.
+pub(crate) type Resolve = fn(&Address) -> io::Result<Vec<SocketAddr>>;
+
+/// The threads that resolve names: the system's resolver blocks, and takes as long as it likes.
+struct Resolver {
+    resolve: Resolve,
+    answers: Post<KeeperMessage>,
+    /// One is out. An attempt that is made meanwhile waits for its answer.
+    is_out: bool,
+}
+
+/// Settings of the thread around the keeper's machine.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ThreadSettings {
+    pub(crate) resolve: Resolve,
+    /// How long an orderly end may take, ns.
+    pub(crate) close_limit_ns: u64,
 }
 
 /// Runs a keeper until it is over.
@@ -56,6 +81,7 @@ pub(crate) fn run(
     clock: Clock,
     mailbox: &Mailbox<KeeperMessage>,
     shared: &Shared,
+    settings: ThreadSettings,
 ) {
     let mut driver = Driver {
         keeper,
@@ -70,6 +96,9 @@ pub(crate) fn run(
         lanes: Vec::new(),
         subscribers: Vec::new(),
         attachment: None,
+        inaccessible: Arc::new([]),
+        resolver: Resolver { resolve: settings.resolve, answers: mailbox.address(), is_out: false },
+        close_limit_ns: settings.close_limit_ns,
         close_ns: None,
     };
     let mut staging = vec![0; RECEIVE_BYTES];
@@ -109,7 +138,7 @@ impl Driver<'_> {
                 job.id = self.next_job;
                 self.next_job += 1;
                 self.replies.insert(job.id, reply);
-                self.keeper.submit(job);
+                self.keeper.submit(job, now_ns);
             }
             KeeperMessage::Lane { address, generation } => {
                 // What it knows may be old already.
@@ -121,16 +150,21 @@ impl Driver<'_> {
                         address.post(LaneMessage::Up(Arc::clone(attachment)));
                     }
                 }
+                if !self.inaccessible.is_empty() {
+                    address.post(LaneMessage::Inaccessible(Arc::clone(&self.inaccessible)));
+                }
                 self.lanes.push(address);
             }
             KeeperMessage::LaneLost { generation, cause } => {
                 self.keeper.on_lane_lost(generation, cause, now_ns);
             }
             KeeperMessage::Abort { generation, qid, cid } => self.keeper.abort(generation, qid, cid),
+            KeeperMessage::Resolved(found) => self.on_resolved(found, now_ns),
+            KeeperMessage::ReadAna { generation } => self.keeper.read_ana(generation),
             KeeperMessage::Subscribe(sender) => self.subscribers.push(sender),
             KeeperMessage::Rescan => self.keeper.rescan(),
             KeeperMessage::Close => {
-                self.close_ns.get_or_insert(now_ns.saturating_add(CLOSE_NS_MAX));
+                self.close_ns.get_or_insert(now_ns.saturating_add(self.close_limit_ns));
                 self.keeper.close();
             }
         }
@@ -145,10 +179,8 @@ impl Driver<'_> {
                 self.lose(cause, now_ns);
             }
             if self.close_ns.is_some_and(|close_ns| close_ns <= now_ns) {
-                self.lose(
-                    LinkError::TimedOut { to: "the shutdown", waited_ms: CLOSE_NS_MAX / 1_000_000 },
-                    now_ns,
-                );
+                let waited_ms = self.close_limit_ns / 1_000_000;
+                self.lose(LinkError::TimedOut { to: "the shutdown", waited_ms }, now_ns);
             }
             // An action may have made something possible: a socket that connected at once, say.
             if !self.act() {
@@ -190,6 +222,12 @@ impl Driver<'_> {
     }
 
     fn lose(&mut self, cause: LinkError, now_ns: u64) {
+        let cause = match (cause, &self.link) {
+            (LinkError::TimedOut { to: "TCP connect", waited_ms }, Link::Resolving) => {
+                LinkError::TimedOut { to: "the name resolution", waited_ms }
+            }
+            (cause, _) => cause,
+        };
         if let (LinkError::Violation(violation), Link::Connected(socket)) = (&cause, &self.link)
             && let Some(bytes) = self.keeper.term_req(*violation)
         {
@@ -227,13 +265,30 @@ impl Driver<'_> {
     }
 
     fn open(&mut self) {
-        match self.address.resolve() {
+        // An IP address needs no resolver: nothing of it blocks.
+        if !self.address.is_name() {
+            let found = self.address.resolve();
+            self.link = Link::Resolving;
+            return self.on_resolved(found, self.clock.now_ns());
+        }
+        self.link = Link::Resolving;
+        if !self.resolver.is_out
+            && let Err(error) = self.resolver.begin(self.address)
+        {
+            self.on_resolved(Err(error), self.clock.now_ns());
+        }
+    }
+
+    fn on_resolved(&mut self, found: io::Result<Vec<SocketAddr>>, now_ns: u64) {
+        self.resolver.is_out = false;
+        let Link::Resolving = self.link else { return };
+        match found {
             Ok(addresses) => {
                 let timeout_ns = self.keeper.connect_timeout_ns();
                 self.link = Link::Dialling(Dialer::new(addresses, timeout_ns));
             }
             Err(error) => {
-                let now_ns = self.clock.now_ns();
+                self.link = Link::None;
                 self.keeper.on_lost(LinkError::Resolve(Arc::new(error)), now_ns);
             }
         }
@@ -256,6 +311,7 @@ impl Driver<'_> {
             News::Down { generation, cause } => {
                 tracing::warn!(%subsystem, peer = %self.context.peer, %cause, "association lost");
                 self.attachment = None;
+                self.inaccessible = Arc::new([]);
                 self.shared.change(|state| state.attachment = None);
                 self.tell_lanes(|| LaneMessage::Down(generation));
                 self.publish(&Event::Down { cause });
@@ -268,10 +324,27 @@ impl Driver<'_> {
                 self.shared.change(|state| state.namespaces = namespaces);
                 self.publish(&Event::NamespacesChanged(changed));
             }
+            News::Inaccessible(inaccessible) => self.tell_inaccessible(&inaccessible),
             News::Discovery => self.publish(&Event::DiscoveryChanged),
             News::Event(event) => self.publish(&Event::Controller(event)),
             News::Over { attempts, cause } => self.tell_over(attempts, cause),
         }
+    }
+
+    /// The ANA log was read.
+    fn tell_inaccessible(&mut self, inaccessible: &Inaccessible) {
+        if *inaccessible != self.inaccessible {
+            let subsystem = &self.context.subsystem;
+            for (nsid, state) in inaccessible.iter().filter(|entry| !self.inaccessible.contains(entry)) {
+                tracing::warn!(%subsystem, %nsid, %state, "namespace is not accessible (ANA): its commands wait");
+            }
+            let is_in = |nsid| inaccessible.iter().any(|(other, _)| *other == nsid);
+            for (nsid, _) in self.inaccessible.iter().filter(|(nsid, _)| !is_in(*nsid)) {
+                tracing::info!(%subsystem, %nsid, "namespace is accessible again (ANA)");
+            }
+        }
+        self.inaccessible = Arc::clone(inaccessible);
+        self.tell_lanes(|| LaneMessage::Inaccessible(Arc::clone(inaccessible)));
     }
 
     fn tell_over(&mut self, attempts: u32, cause: Option<LinkError>) {
@@ -305,7 +378,7 @@ impl Driver<'_> {
     fn sleep(&mut self, mailbox: &Mailbox<KeeperMessage>) {
         let now_ns = self.clock.now_ns();
         let (link, dial_ns) = match &self.link {
-            Link::None => (None, None),
+            Link::None | Link::Resolving => (None, None),
             Link::Dialling(dialer) => (dialer.interest(), dialer.deadline_ns()),
             Link::Connected(socket) => {
                 (Some(Interest { fd: socket.as_fd(), writable: self.is_blocked, readable: true }), None)
@@ -315,6 +388,17 @@ impl Driver<'_> {
         let timeout_ns = deadline_ns.map_or(SLEEP_NS_MAX, |at| at.saturating_sub(now_ns).min(SLEEP_NS_MAX));
         let mailbox = Interest { fd: mailbox.as_fd(), writable: false, readable: true };
         sleep([Some(mailbox), link], timeout_ns);
+    }
+}
+
+impl Resolver {
+    /// Resolves the name on a thread of its own; the answer comes by mailbox.
+    fn begin(&mut self, address: &Address) -> io::Result<()> {
+        let (resolve, answers, address) = (self.resolve, self.answers.clone(), address.clone());
+        let thread = std::thread::Builder::new().name("nvlane-resolve".into());
+        thread.spawn(move || answers.post(KeeperMessage::Resolved(resolve(&address))))?;
+        self.is_out = true;
+        Ok(())
     }
 }
 

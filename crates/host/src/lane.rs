@@ -30,7 +30,7 @@ use self::parting::{LOOK_NS, Parting, Then, zero_copy_on};
 use crate::association::{Claim, KeeperMessage};
 use crate::connect::{Clock, Dialer, Dialled, Interest, Staging, reset, send, sleep};
 use crate::error::{Error, LinkError};
-use crate::lane_core::{Attachment, LaneAction, LaneCore, LaneSettings, Vouching};
+use crate::lane_core::{Attachment, Inaccessible, LaneAction, LaneCore, LaneSettings, Vouching};
 use crate::options::{Options, ns};
 use crate::phases::{Phases, SAMPLE_INTERVAL, Stage, Stopwatch};
 use crate::queue_map::LaneClass;
@@ -53,6 +53,8 @@ const RECEIVE_BYTES_MAX: u64 = 1 << 20;
 pub(crate) enum LaneMessage {
     Up(Arc<Attachment>),
     Down(u64),
+    /// What the ANA log says, of the association that is up.
+    Inaccessible(Inaccessible),
     Over(Arc<Error>),
 }
 
@@ -172,6 +174,9 @@ impl<B: DataBuffer> Lane<B> {
             in_capsule_bytes_max: options.in_capsule_bytes_max,
             connect_timeout_ns: ns(options.connect_timeout),
             command_timeout_ns: ns(options.command_timeout),
+            retry_limit: options.retries,
+            path_timeout_ns: ns(options.path_timeout),
+            fast_fail_ns: options.fast_io_fail.map(ns),
             replay: options.replay,
         };
         Self {
@@ -834,6 +839,7 @@ impl<B: DataBuffer> Lane<B> {
                 let then = Then::Detach(generation);
                 if is_ours { self.give_up(then) } else { self.leave(then) }
             }
+            LaneMessage::Inaccessible(inaccessible) => self.core.on_inaccessible(&inaccessible),
             LaneMessage::Over(error) => self.end(error),
         }
         self.act();
@@ -919,6 +925,9 @@ impl<B: DataBuffer> Lane<B> {
             }
             LaneAction::Abort { cid } => {
                 self.keeper.post(KeeperMessage::Abort { generation, qid: self.qid(), cid });
+            }
+            LaneAction::ReadAna => {
+                self.keeper.post(KeeperMessage::ReadAna { generation });
             }
             LaneAction::Report { .. } if !self.was_live => {}
             LaneAction::Report { generation, cause } => {

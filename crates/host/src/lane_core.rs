@@ -15,6 +15,7 @@
 //! to send, and [`next_deadline`](LaneCore::next_deadline).
 
 mod due;
+mod held;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -36,8 +37,7 @@ use crate::error::LinkError;
 use crate::reconnect::{Class, Fate, ReplayPolicy, fate};
 use crate::submit::{Command, Completion, Failure, Moves, Payload, Refused, RefusedReason};
 
-/// Times that a command is submitted again because the controller says that this may help. Linux does it as often.
-const RETRY_COUNT_MAX: u8 = 5;
+pub use held::Inaccessible;
 
 /// More data than this does not fit a PDU, with what is around it.
 const LENGTH_MAX: u32 = u32::MAX - 4096;
@@ -76,6 +76,12 @@ pub struct LaneSettings {
     pub connect_timeout_ns: u64,
     /// How long a command may take, ns.
     pub command_timeout_ns: u64,
+    /// How often a command is submitted again that ended with a transient status.
+    pub retry_limit: u8,
+    /// How long a command is held whose namespace cannot be reached, ns.
+    pub path_timeout_ns: u64,
+    /// How long commands wait for a connection, ns; `None` for as long as the association is not given up.
+    pub fast_fail_ns: Option<u64>,
     /// What is submitted again.
     pub replay: ReplayPolicy,
 }
@@ -138,6 +144,8 @@ pub enum LaneAction {
         /// Its id on the wire.
         cid: u16,
     },
+    /// Have the ANA log read again; its content comes as [`on_inaccessible`](LaneCore::on_inaccessible).
+    ReadAna,
     /// Tell the association that the lane has lost its connection.
     Report {
         /// The association that the connection belonged to.
@@ -172,6 +180,8 @@ pub(crate) struct Tag {
     sequence: u32,
     /// When it was first seen outstanding, or was aborted, ms; 0 before.
     seen_ms: u32,
+    /// When it was held for the first time, ms; 0 for never.
+    held_ms: u32,
     class: Class,
     retry_count: u8,
     flags: u8,
@@ -227,8 +237,20 @@ pub struct LaneCore<B> {
     outstanding: u16,
     sequence: u32,
     waiting: VecDeque<Pending<B>>,
-    /// Commands to be submitted again, and when, ns.
-    delayed: Vec<(u64, Pending<B>)>,
+    /// Commands to be submitted again later.
+    held: Vec<held::Held<B>>,
+    /// When to look at those at the latest, ns; `u64::MAX` if there are none.
+    held_ns: u64,
+    /// How many of those are held for a status of their path.
+    probing_count: u16,
+    /// Namespaces that the ANA log names as not accessible.
+    inaccessible: Inaccessible,
+    /// There are such namespaces: each command is compared with them before it is sent.
+    is_barred: bool,
+    /// The ANA log was asked for and has not come.
+    asks_ana: bool,
+    /// Since when there is no connection, ns; 0 for not seen yet.
+    missing_ns: u64,
     /// Completions that no input brings.
     done: VecDeque<Completion<B>>,
     actions: VecDeque<LaneAction>,
@@ -255,7 +277,13 @@ impl<B: DataBuffer> LaneCore<B> {
             outstanding: 0,
             sequence: 0,
             waiting: VecDeque::new(),
-            delayed: Vec::new(),
+            held: Vec::new(),
+            held_ns: u64::MAX,
+            probing_count: 0,
+            inaccessible: Arc::new([]),
+            is_barred: false,
+            asks_ana: false,
+            missing_ns: 0,
             done: VecDeque::new(),
             actions: VecDeque::new(),
             look_ns: 0,
@@ -350,8 +378,8 @@ impl<B: DataBuffer> LaneCore<B> {
     pub fn end(&mut self) {
         self.disconnect();
         self.phase = Phase::Ended;
-        let delayed = self.delayed.drain(..).map(|(_, pending)| pending);
-        for pending in self.waiting.drain(..).chain(delayed) {
+        let held: Vec<_> = self.take_all_held().collect();
+        for pending in self.waiting.drain(..).chain(held) {
             let failure = pending.tag.stopped(Failure::Unreachable);
             self.done.push_back(ended(pending, failure));
         }
@@ -391,6 +419,7 @@ impl<B: DataBuffer> LaneCore<B> {
             return;
         }
         self.phase = Phase::Down;
+        self.forget_inaccessible();
         self.actions.push_back(LaneAction::Close);
         let mut unfinished: Vec<_> = std::iter::from_fn(|| self.queue.next_unfinished_command()).collect();
         // In the order of submission, which a counter tells that may have wrapped.
@@ -475,7 +504,11 @@ impl<B: DataBuffer> LaneCore<B> {
     /// Whether this command, submitted now, joins the caravan that fills.
     pub(crate) fn goes_out_at_once(&self, command: &Command) -> bool {
         let is_judged_first = command.class == Class::Flush;
-        self.is_live() && self.waiting.is_empty() && self.queue.room() > 0 && !is_judged_first
+        self.is_live()
+            && self.waiting.is_empty()
+            && self.queue.room() > 0
+            && !is_judged_first
+            && !self.is_barred
     }
 
     /// Whether the command whose phases are timed has completed since this was asked last.
@@ -534,10 +567,10 @@ impl<B: DataBuffer> LaneCore<B> {
         self.outstanding += 1;
         self.sequence = self.sequence.wrapping_add(1);
         let sequence = self.sequence;
-        let tag = Tag { user, sequence, seen_ms: 0, class: command.class, retry_count: 0, flags };
+        let tag = Tag { user, sequence, seen_ms: 0, held_ms: 0, class: command.class, retry_count: 0, flags };
         // Nearly always it goes out as it is; everything else is sorted out elsewhere.
         let goes_out = self.phase == Phase::Live && self.waiting.is_empty() && command.class != Class::Flush;
-        if goes_out && self.queue.has_room() {
+        if goes_out && !self.is_barred && self.queue.has_room() {
             self.queue.submit_where_room(command.sqe, transfer, tag);
         } else {
             self.take_in(Pending { sqe: command.sqe, transfer, tag });
@@ -603,6 +636,7 @@ impl<B: DataBuffer> LaneCore<B> {
                 user,
                 sequence: self.sequence,
                 seen_ms: 0,
+                held_ms: 0,
                 class: command.class,
                 retry_count: 0,
                 flags: 0,
@@ -615,7 +649,11 @@ impl<B: DataBuffer> LaneCore<B> {
     }
 
     /// Hands a command to the queue, which is live.
-    fn send(&mut self, pending: Pending<B>) {
+    fn send(&mut self, mut pending: Pending<B>) {
+        if self.is_barred {
+            let Some(other) = self.hold_back(pending) else { return };
+            pending = other;
+        }
         let Pending { sqe, transfer, tag } = pending;
         if tag.class == Class::Flush && !self.may_flush() {
             self.done.push_back(ended(Pending { sqe, transfer, tag }, Failure::Unflushed));
@@ -676,10 +714,9 @@ impl<B: DataBuffer> LaneCore<B> {
                 if is_meant { ended_now.push(pending) } else { self.waiting.push_back(pending) }
             }
         }
-        let delayed = std::mem::take(&mut self.delayed);
-        for (due_ns, pending) in delayed {
-            if cancel(&pending) { ended_now.push(pending) } else { self.delayed.push((due_ns, pending)) }
-        }
+        let held = self.take_held(user);
+        found |= !held.is_empty();
+        ended_now.extend(held);
         self.done.extend(ended_now.into_iter().map(|pending| {
             let failure = pending.tag.stopped(Failure::Cancelled);
             ended(pending, failure)
@@ -727,6 +764,10 @@ impl<B: DataBuffer> LaneCore<B> {
                 if !self.waiting.is_empty() {
                     self.pump();
                 }
+                if self.probing_count > 0 {
+                    let sqe = *self.queue.completed_command().expect("one has just completed");
+                    self.on_reached(sqe.nsid());
+                }
             } else {
                 self.on_other_end(completion, now_ns)?;
             }
@@ -768,6 +809,7 @@ impl<B: DataBuffer> LaneCore<B> {
             user: 0,
             sequence: self.sequence,
             seen_ms: 0,
+            held_ms: 0,
             class: Class::Other,
             retry_count: 0,
             flags: IS_CONNECT,
@@ -792,7 +834,7 @@ impl<B: DataBuffer> LaneCore<B> {
             self.queue.set_in_capsule_bytes(in_capsule);
             self.phase = Phase::Live;
             self.look_ns = now_ns.saturating_add(self.look_interval_ns());
-            self.pump();
+            self.on_live();
             return Ok(());
         }
         if tag.has(IS_TIMED) {
@@ -804,14 +846,22 @@ impl<B: DataBuffer> LaneCore<B> {
                 return Ok(());
             }
         }
-        let may_retry = !tag.has(IS_CANCELLED | IS_LATE) && tag.retry_count < RETRY_COUNT_MAX;
-        if may_retry && tag.class != Class::Other && due::is_transient(status) {
+        let (buffer, failure) = if tag.has(IS_CANCELLED | IS_LATE) {
+            (buffer, Failure::Status(status))
+        } else {
             let sqe = *self.queue.completed_command().expect("one has just completed");
-            self.retry(sqe, tag, buffer, status, now_ns);
-            return Ok(());
-        }
+            match self.retry(sqe, tag, buffer, status, now_ns) {
+                Ok(()) => return Ok(()),
+                Err(ended) => {
+                    if sqe.flags.fuse() != Fuse::NONE && !self.held.is_empty() {
+                        self.on_half_ended(tag.sequence);
+                    }
+                    ended
+                }
+            }
+        };
         let failure = match status {
-            status if !status.is(Status::ABORT_REQUESTED) => Failure::Status(status),
+            status if !status.is(Status::ABORT_REQUESTED) => failure,
             _ if tag.has(IS_LATE) => Failure::TimedOut,
             _ if tag.has(IS_CANCELLED) => tag.stopped(Failure::Cancelled),
             status => tag.stopped(Failure::Status(status)),

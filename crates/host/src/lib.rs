@@ -28,6 +28,7 @@ mod options;
 mod phases;
 mod queue_map;
 pub mod reconnect;
+pub mod retry;
 mod submit;
 
 pub use address::{Address, AddressError, HostName};

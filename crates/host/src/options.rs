@@ -52,13 +52,35 @@ pub struct Options {
     pub keep_alive: Duration,
     /// Who we are; [`HostIdentity::of_this_machine`] if not given.
     pub identity: Option<HostIdentity>,
-    /// How long a queue may take to connect: TCP, handshake and Connect.
+    /// Longest wait for each step of a connection, by default 10 s: name resolution and TCP connect together, handshake (ICReq), Connect,
+    /// and on the admin queue each further command that brings the controller up. The first attempt is made once; for later ones see
+    /// [`reconnect`](Self::reconnect).
     pub connect_timeout: Duration,
-    /// How long an I/O command may take before it is aborted, and if that does not help, the association recovered.
+    /// Time without an answer after which an I/O command is aborted, by default 30 s. Without an answer for half of that
+    /// time more its connection is given up, and with it the association: then the command ends.
     pub command_timeout: Duration,
-    /// How long an admin command may take before the association is recovered.
+    /// Longest wait for the answer to an admin command, by default 60 s, after which the association is recovered; longest time that an admin
+    /// command of a caller waits for a lost association before it ends; and longest time from the Connect of the admin queue until
+    /// the controller and its namespaces are known.
     pub admin_timeout: Duration,
-    /// When to connect again after the association was lost.
+    /// Longest time that a command is held while its namespace cannot be reached, by default 30 s, from the first status that says so:
+    /// ANA inaccessible or in transition, a path error, namespace not ready. Zero ends it with the first such status. See
+    /// [`retry`](crate::retry).
+    pub path_timeout: Duration,
+    /// Times that a command is submitted again after a transient status (command interrupted, transient transport error), by
+    /// default 5, as Linux does by default (`nvme_core.max_retries`).
+    pub retries: u8,
+    /// Longest time that I/O commands wait for a lost association, by default none (`None`): they wait until it is back or
+    /// given up ([`ReconnectSettings::give_up_ns`], 600 s). Linux's `fast_io_fail_tmo`.
+    pub fast_io_fail: Option<Duration>,
+    /// Longest time for the orderly shutdown when an association is closed or dropped, by default 3 s.
+    pub close_timeout: Duration,
+    /// Longest life of the association, from the call that begins it, by default unlimited (`None`). When it is over the association
+    /// ends for good, whatever it does then, and every call and command of it with an error: for a
+    /// tool that is to end in a stated time.
+    pub deadline: Option<Duration>,
+    /// When to connect again after the association was lost: by default after 20 ms, then less and less often, at least every 10 s, for
+    /// 600 s.
     pub reconnect: ReconnectSettings,
     /// What is submitted again after that.
     pub replay: ReplayPolicy,
@@ -105,6 +127,11 @@ impl Default for Options {
             connect_timeout: Duration::from_secs(10),
             command_timeout: Duration::from_secs(30),
             admin_timeout: Duration::from_secs(60),
+            path_timeout: Duration::from_secs(30),
+            retries: 5,
+            fast_io_fail: None,
+            close_timeout: Duration::from_secs(3),
+            deadline: None,
             reconnect: ReconnectSettings::default(),
             replay: ReplayPolicy::default(),
             doorbell: DoorbellPolicy::default(),

@@ -2,11 +2,13 @@
 //! takes none here.
 #![allow(clippy::cast_possible_truncation)]
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use nvlane_host::keeper::{Keeper, KeeperAction, KeeperSettings, News};
-use nvlane_host::lane_core::{Attachment, LaneAction, LaneCore, LaneSettings, Vouching};
+use nvlane_host::lane_core::{Attachment, Inaccessible, LaneAction, LaneCore, LaneSettings, Vouching};
 use nvlane_host::{Command, Completion, Failure, LinkError, Namespace, ReconnectSettings, ReplayPolicy};
+use proptest::prelude::*;
 use proto::controller::Controller;
 use proto::controller_queue::{Event, QueueSettings};
 use proto::handshake::HostOffer;
@@ -19,9 +21,10 @@ use wire::identify::capabilities::Vwc;
 use wire::identify::controller::IdentifyController;
 use wire::identify::namespace::IdentifyNamespace;
 use wire::identify::{Cns, IdentifyCommand};
+use wire::log::ana::AnaState;
 use wire::opcode::{AdminOpcode, FabricsType};
 use wire::property::{Cap, Vs};
-use wire::sqe::Sqe;
+use wire::sqe::{Fuse, Sqe};
 use wire::status::Status;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -53,6 +56,8 @@ struct Peer {
     properties: Controller,
     answer: Answer,
     seen: usize,
+    /// Statuses of the next I/O commands, those first that come first; success where there is none.
+    statuses: VecDeque<Status>,
 }
 
 impl Peer {
@@ -64,6 +69,7 @@ impl Peer {
             properties: Controller::new(cap, Vs::V1_4),
             answer: Answer::Data,
             seen: 0,
+            statuses: VecDeque::new(),
         }
     }
 
@@ -94,6 +100,12 @@ impl Peer {
 
     fn execute(&mut self, slot: proto::Slot, sqe: &Sqe) {
         let mut result = 0;
+        if sqe.opcode <= 0x02
+            && let Some(status) = self.statuses.pop_front()
+            && !status.is_success()
+        {
+            return self.queue.complete(slot, status, 0);
+        }
         match (AdminOpcode::from_raw(sqe.opcode), sqe.fctype()) {
             (AdminOpcode::FABRICS, FabricsType::CONNECT) => {
                 let entries = ConnectCommand::from_sqe(sqe).queue_entries;
@@ -149,6 +161,7 @@ impl Kept {
             offer: HostOffer::default(),
             connect_timeout_ns: 10 * SECOND,
             admin_timeout_ns: 60 * SECOND,
+            deadline_ns: None,
             reconnect,
             seed: 7,
         };
@@ -287,6 +300,7 @@ struct Laned {
     done: Vec<Completion<Vec<u8>>>,
     aborts: usize,
     losses: usize,
+    ana_reads: usize,
 }
 
 impl Laned {
@@ -316,6 +330,9 @@ impl Laned {
             in_capsule_bytes_max: u32::MAX,
             connect_timeout_ns: 10 * SECOND,
             command_timeout_ns: 30 * SECOND,
+            retry_limit: 5,
+            path_timeout_ns: 30 * SECOND,
+            fast_fail_ns: None,
             replay: ReplayPolicy::default(),
         };
         let mut core = LaneCore::new(settings);
@@ -323,7 +340,8 @@ impl Laned {
             core.share_vouching(vouching.clone());
         }
         core.attach(&Arc::new(attachment), 0);
-        let mut lane = Self { core, peer: Peer::new(), now_ns: 0, done: Vec::new(), aborts: 0, losses: 0 };
+        let mut lane =
+            Self { core, peer: Peer::new(), now_ns: 0, done: Vec::new(), aborts: 0, losses: 0, ana_reads: 0 };
         lane.step();
         assert!(lane.core.is_live());
         lane
@@ -341,6 +359,7 @@ impl Laned {
                     LaneAction::Open(_) => self.core.on_connected(self.now_ns),
                     LaneAction::Abort { .. } => self.aborts += 1,
                     LaneAction::Report { .. } => self.losses += 1,
+                    LaneAction::ReadAna => self.ana_reads += 1,
                     LaneAction::Close => {}
                 }
             }
@@ -502,4 +521,103 @@ fn a_flush_that_was_in_flight_tells_a_lane_alone_and_not_its_neighbours() {
     // The other lane had a write answered after that, and heard of the loss only then.
     two.reconnect();
     assert_eq!((two.flush(), one.flush()), (Err(Failure::Unflushed), Ok(0)));
+}
+
+/// What happens to a lane whose namespaces cannot always be reached.
+#[derive(Clone, Debug)]
+enum Step {
+    Read(u32),
+    Write(u32),
+    Flush,
+    Pair,
+    /// The next commands end so.
+    Answer(Vec<u16>),
+    /// The ANA log says so of namespaces 1 and 2.
+    Ana(u8, u8),
+    /// So many ms go by.
+    Wait(u32),
+    Cancel(u64),
+    Reconnect,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let status = prop::sample::select(vec![
+        0, 0, 0x300, 0x302, 0x303, 0x301, 0x082, 0x021, 0x022, 0x006, 0x009, 0x360,
+    ]);
+    let state = prop::sample::select(vec![1u8, 1, 2, 3, 3, 4, 15]);
+    prop_oneof![
+        4 => (1u32..3).prop_map(Step::Read),
+        4 => (1u32..3).prop_map(Step::Write),
+        1 => Just(Step::Flush),
+        2 => Just(Step::Pair),
+        3 => prop::collection::vec(status, 1..12).prop_map(Step::Answer),
+        3 => (state.clone(), state).prop_map(|(one, two)| Step::Ana(one, two)),
+        3 => (0u32..40_000).prop_map(Step::Wait),
+        1 => (0u64..60).prop_map(Step::Cancel),
+        1 => Just(Step::Reconnect),
+    ]
+}
+
+fn inaccessible(states: [u8; 2]) -> Inaccessible {
+    let states = (1..).zip(states).map(|(nsid, state)| (Nsid::new(nsid), AnaState::from_raw(state)));
+    states.filter(|(_, state)| state.raw() > 2).collect()
+}
+
+proptest! {
+    /// Whatever a path does, each command ends once, and none is held longer than allowed.
+    #[test]
+    fn commands_that_are_held_end_exactly_once(steps in prop::collection::vec(step(), 1..60)) {
+        let mut lane = Laned::new();
+        let (mut user, mut taken) = (0u64, Vec::new());
+        let mut statuses = VecDeque::new();
+        for step in steps {
+            let mut submitted = 1;
+            match step {
+                Step::Read(nsid) if lane.core.has_room(1) => {
+                    let read = Command::raw_from_controller(Sqe::read(Nsid::new(nsid), 0, 1), 512).read_only();
+                    lane.core.submit(read, Some(vec![0; 512]), user).unwrap();
+                }
+                Step::Write(nsid) if lane.core.has_room(1) => {
+                    let write = Command::raw_to_controller(Sqe::write(Nsid::new(nsid), 0, 1), 512).idempotent();
+                    lane.core.submit(write, Some(vec![1; 512]), user).unwrap();
+                }
+                Step::Flush if lane.core.has_room(1) => {
+                    lane.core.submit(Command::raw(Sqe::flush(Nsid::new(1))).read_only(), None, user).unwrap();
+                }
+                Step::Pair if lane.core.has_room(2) => {
+                    let fused = |fuse| Sqe::write(Nsid::new(1), 0, 1).with_fuse(fuse);
+                    let pair = [Fuse::FIRST, Fuse::SECOND].map(|fuse| Command::raw_to_controller(fused(fuse), 512));
+                    lane.core.submit_pair(pair, [vec![0; 512], vec![1; 512]], [user, user + 1]).unwrap();
+                    submitted = 2;
+                }
+                other => {
+                    submitted = 0;
+                    match other {
+                        Step::Answer(codes) => {
+                            statuses = codes.into_iter().map(Status::from_code).collect();
+                            lane.peer.statuses = statuses.clone();
+                        }
+                        Step::Ana(one, two) => lane.core.on_inaccessible(&inaccessible([one, two])),
+                        Step::Wait(ms) => lane.run_until(lane.now_ns + u64::from(ms) * 1_000_000),
+                        Step::Cancel(user) => drop(lane.core.cancel(user)),
+                        Step::Reconnect => {
+                            lane.reconnect();
+                            lane.peer.statuses = statuses.clone();
+                        }
+                        _ => {}
+                    }
+                }
+            }
+            taken.extend(user..user + submitted);
+            user += submitted;
+            lane.step();
+        }
+        // The path stays as it is: what is held ends by its own time, at the latest.
+        lane.peer.statuses.clear();
+        lane.run_until(lane.now_ns + 31 * SECOND);
+        prop_assert_eq!((lane.core.outstanding(), lane.core.next_deadline()), (0, None));
+        let mut ended: Vec<u64> = lane.done.iter().map(|completion| completion.user).collect();
+        ended.sort_unstable();
+        prop_assert_eq!(ended, taken);
+    }
 }

@@ -19,6 +19,7 @@ use wire::identify::command_set::NvmController;
 use wire::identify::controller::IdentifyController;
 use wire::identify::{Cns, IDENTIFY_BYTES};
 use wire::log::Lid;
+use wire::log::ana::AnaState;
 use wire::log::namespaces::CHANGED_NAMESPACES_BYTES;
 use wire::nqn::{HostId, Nqn};
 use wire::property::{
@@ -28,14 +29,15 @@ use wire::sqe::Sqe;
 use wire::status::{Status, StatusTable};
 use zerocopy::{FromBytes, IntoBytes};
 
+use crate::host_ana::HostAna;
 use crate::host_limits::{Limits, UnusableField};
 use crate::host_namespaces::{NamespaceInfo, SCAN_COMMANDS_MAX, Scan, changes};
 
 /// Entries of an admin queue: what Linux asks for. wire §24
 pub const ADMIN_QUEUE_ENTRIES: u16 = 32;
 
-/// Commands of the controller's own on the admin queue at most: event requests, a scan, keep-alive, one more step.
-pub const OWN_COMMANDS_MAX: u16 = 4 + SCAN_COMMANDS_MAX as u16 + 2;
+/// Commands of the controller's own on the admin queue at most: event requests, a scan, the ANA log, keep-alive, one more step.
+pub const OWN_COMMANDS_MAX: u16 = 4 + SCAN_COMMANDS_MAX as u16 + 3;
 
 /// How often CSTS is read while it has to change, ns: soon at first, then less and less often.
 const POLL_NS_FIRST: u64 = 1_000_000;
@@ -234,6 +236,8 @@ pub enum RequestId {
     Event,
     /// The changed namespaces log.
     ChangedLog,
+    /// The ANA log.
+    AnaLog,
     /// A command of the scan.
     Scan(u8),
 }
@@ -267,6 +271,8 @@ pub enum Notice {
     Live,
     /// These namespaces were added, removed or changed, as [`HostController::namespaces`] shows.
     NamespacesChanged(Vec<Nsid>),
+    /// The ANA log was read: [`HostController::inaccessible`] says what follows from it.
+    AnaRead,
     /// The discovery log has changed. Read it without RAE to be told again.
     DiscoveryChanged,
     /// Another event.
@@ -383,6 +389,7 @@ pub struct HostController {
     events: EventRequests,
     /// The changed namespaces log is to be read, or is being read.
     changed_log: ChangedLog,
+    ana: HostAna,
     scan: Option<Scan>,
     scan_again: bool,
     namespaces: Vec<NamespaceInfo>,
@@ -413,6 +420,7 @@ impl HostController {
             keep_alive: KeepAlive::Off,
             events: EventRequests::default(),
             changed_log: ChangedLog::Read,
+            ana: HostAna::new(),
             scan: None,
             scan_again: false,
             namespaces: Vec::new(),
@@ -466,6 +474,17 @@ impl HostController {
     #[must_use]
     pub fn namespaces(&self) -> &[NamespaceInfo] {
         &self.namespaces
+    }
+
+    /// Its namespaces that are not accessible through it, by id, as of the last ANA log.
+    #[must_use]
+    pub fn inaccessible(&self) -> Vec<(Nsid, AnaState)> {
+        self.ana.inaccessible(&self.namespaces)
+    }
+
+    /// Reads the ANA log again, if there is one; [`Notice::AnaRead`] follows.
+    pub fn read_ana(&mut self) {
+        self.ana.read();
     }
 
     /// Ends the controller in good order.
@@ -532,6 +551,11 @@ impl HostController {
             let sqe = Sqe::get_log_page(Lid::CHANGED_NAMESPACES, Nsid::ALL, length.into());
             return request(RequestId::ChangedLog, sqe, RequestData::FromController(length));
         }
+        if matches!(self.state, State::Scan | State::Live)
+            && let Some((sqe, length)) = self.ana.next_command(now_ns)
+        {
+            return request(RequestId::AnaLog, sqe, RequestData::FromController(length));
+        }
         if let Some((index, sqe)) = self.scan.as_mut().and_then(Scan::next_command) {
             return request(RequestId::Scan(index), sqe, RequestData::FromController(Scan::COMMAND_BYTES));
         }
@@ -596,7 +620,7 @@ impl HostController {
         let offered = self.identify.as_ref().map_or(AsyncEvents::empty(), |identify| identify.oaes());
         let wanted = match self.settings.is_discovery {
             true => AsyncEvents::DISCOVERY,
-            false => AsyncEvents::NAMESPACE_ATTRIBUTE,
+            false => AsyncEvents::NAMESPACE_ATTRIBUTE | AsyncEvents::ANA,
         };
         wanted & offered
     }
@@ -636,7 +660,7 @@ impl HostController {
                 Some(since_ns.saturating_add(u64::from(self.settings.keep_alive_ms) * MS))
             }
         };
-        [step_ns, keep_alive_ns, self.events.due_ns()].into_iter().flatten().min()
+        [step_ns, keep_alive_ns, self.events.due_ns(), self.ana.due_ns()].into_iter().flatten().min()
     }
 
     /// One of our commands has ended; `data` is what the controller sent.
@@ -666,6 +690,15 @@ impl HostController {
                     self.changed_log = ChangedLog::Read;
                 }
                 self.rescan();
+                Ok(())
+            }
+            RequestId::AnaLog => {
+                self.ana.on_completion(status, data, now_ns);
+                if self.state == State::Scan {
+                    self.try_go_live();
+                } else {
+                    self.push_notice(Notice::AnaRead);
+                }
                 Ok(())
             }
             RequestId::Scan(index) => {
@@ -795,6 +828,7 @@ impl HostController {
             return Ok(());
         }
         self.limits = Some(Limits::new(self.cap, &identify)?);
+        self.ana.on_identify(&identify);
         self.identify = Some(Box::new(identify));
         // Limits of a command set are asked for where there are command sets to choose from.
         self.state = if self.cap.css_csi() { State::ReadLimits } else { State::SetQueues };
@@ -821,6 +855,20 @@ impl HostController {
     fn go_live(&mut self) {
         self.state = State::Live;
         self.notices.push(Notice::Live);
+        self.tell_ana();
+    }
+
+    fn tell_ana(&mut self) {
+        if self.ana.is_on() {
+            self.push_notice(Notice::AnaRead);
+        }
+    }
+
+    /// The bring-up ends with the first scan and the first ANA log, whichever comes last.
+    fn try_go_live(&mut self) {
+        if self.scan.is_none() && !self.ana.is_reading() {
+            self.go_live();
+        }
     }
 
     fn on_event(&mut self, status: Status, result: u64, now_ns: u64) -> Result<(), ControllerError> {
@@ -836,6 +884,7 @@ impl HostController {
                 // One that comes while the log is being read may tell of a later change: read again.
                 self.changed_log = ChangedLog::ToRead;
             }
+            AsyncEvent::ANA_CHANGE => self.ana.read(),
             AsyncEvent::DISCOVERY_CHANGE => self.push_notice(Notice::DiscoveryChanged),
             other => self.push_notice(Notice::Event(other)),
         }
@@ -855,9 +904,11 @@ impl HostController {
         let changed = changes(&self.namespaces, &found);
         self.namespaces = found;
         if self.state == State::Scan {
-            self.go_live();
+            self.try_go_live();
         } else if !changed.is_empty() {
             self.push_notice(Notice::NamespacesChanged(changed));
+            // A namespace may have come into another group.
+            self.tell_ana();
         }
         if std::mem::take(&mut self.scan_again) {
             self.start_scan();

@@ -24,6 +24,7 @@ pub mod controller_queue;
 pub mod doorbell;
 pub mod framer;
 pub mod handshake;
+mod host_ana;
 pub mod host_controller;
 pub mod host_limits;
 pub mod host_namespaces;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use host::keeper::{Keeper, KeeperAction, KeeperSettings, News};
-use host::lane_core::{Attachment, LaneAction, LaneCore, LaneSettings, Vouching};
+use host::lane_core::{Attachment, Inaccessible, LaneAction, LaneCore, LaneSettings, Vouching};
 use host::{Completion, LinkError, Namespace, ReconnectSettings, ReplayPolicy};
 use proto::handshake::HostOffer;
 use proto::host_controller::{ControllerError, ControllerSettings};
@@ -47,6 +47,7 @@ const RECEIVE_COUNT_MAX: usize = 8;
 enum ToLane {
     Up(Arc<Attachment>),
     Down(u64),
+    Inaccessible(Inaccessible),
     Over,
 }
 
@@ -54,6 +55,7 @@ enum ToLane {
 enum ToKeeper {
     Lost { generation: u64, cause: LinkError },
     Abort { generation: u64, qid: Qid, cid: u16 },
+    ReadAna { generation: u64 },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,6 +124,7 @@ fn settings(scenario: &Scenario, index: usize, is_discovery: bool) -> KeeperSett
         offer: offer(scenario),
         connect_timeout_ns: 3 * SECOND,
         admin_timeout_ns: 10 * SECOND,
+        deadline_ns: None,
         reconnect: ReconnectSettings { delay_ns_first: 20 * MS, delay_ns_max: 4 * SECOND, give_up_ns: None },
         seed: scenario.seed ^ index as u64,
     }
@@ -142,6 +145,9 @@ impl Host {
                 in_capsule_bytes_max: u32::MAX,
                 connect_timeout_ns: 3 * SECOND,
                 command_timeout_ns: scenario.command_timeout_ns,
+                retry_limit: 5,
+                path_timeout_ns: scenario.path_timeout_ns,
+                fast_fail_ns: None,
                 replay: if scenario.is_replayed { ReplayPolicy::Idempotent } else { ReplayPolicy::ReadsOnly },
             });
             core.share_vouching(vouching.clone());
@@ -220,6 +226,7 @@ impl Host {
                 Some((_, ToKeeper::Abort { generation, qid, cid })) => {
                     self.keeper.abort(generation, qid, cid);
                 }
+                Some((_, ToKeeper::ReadAna { generation })) => self.keeper.read_ana(generation),
                 None => {}
             }
         }
@@ -227,7 +234,7 @@ impl Host {
             if !self.is_closing
                 && let Some(job) = self.scout.as_mut().and_then(|scout| scout.next_job(now_ns))
             {
-                self.keeper.submit(job);
+                self.keeper.submit(job, now_ns);
             }
             self.dial_keeper(shared);
             if let Err(cause) = self.exchange_keeper(shared) {
@@ -401,6 +408,11 @@ impl Host {
                     scout.on_changed();
                 }
             }
+            News::Inaccessible(inaccessible) => {
+                for lane in &mut self.lanes {
+                    tell_lane(shared, lane, ToLane::Inaccessible(Arc::clone(&inaccessible)));
+                }
+            }
             News::Event(_) => {}
         }
     }
@@ -434,6 +446,7 @@ impl Host {
             match lane.inbox.pop_front() {
                 Some((_, ToLane::Up(attachment))) => lane.core.attach(&attachment, now_ns),
                 Some((_, ToLane::Down(generation))) => lane.core.detach(generation),
+                Some((_, ToLane::Inaccessible(inaccessible))) => lane.core.on_inaccessible(&inaccessible),
                 Some((_, ToLane::Over)) => lane.core.end(),
                 None => {}
             }
@@ -580,6 +593,7 @@ impl Host {
                 LaneAction::Abort { cid } => {
                     self.tell_keeper(shared, ToKeeper::Abort { generation, qid, cid });
                 }
+                LaneAction::ReadAna => self.tell_keeper(shared, ToKeeper::ReadAna { generation }),
                 LaneAction::Report { generation, cause } => {
                     self.tell_keeper(shared, ToKeeper::Lost { generation, cause });
                 }

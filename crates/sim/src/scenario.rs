@@ -131,6 +131,8 @@ pub(crate) struct Scenario {
     pub(crate) in_capsule_bytes: u32,
     pub(crate) keep_alive_ms: u32,
     pub(crate) command_timeout_ns: u64,
+    /// How long hosts hold commands whose namespace cannot be reached, ns.
+    pub(crate) path_timeout_ns: u64,
     /// Writes are sent again after a reconnect.
     pub(crate) is_replayed: bool,
     /// Both ends learn of the end of a connection soon, so that no write of an old association may meet a new one.
@@ -247,6 +249,7 @@ impl Scenario {
             in_capsule_bytes: r.pick(&[0, 512, 4096, 8192, 8192]),
             keep_alive_ms: r.pick(&[1000, 5000, 10_000]),
             command_timeout_ns: r.pick(&[SECOND, 5 * SECOND, 30 * SECOND]),
+            path_timeout_ns: 30 * SECOND,
             is_replayed: is_prompt && r.one_in(2),
             is_prompt,
             pool_bytes: if r.one_in(3) {
@@ -275,6 +278,7 @@ impl Scenario {
         scenario.draw_more();
         scenario.draw_rest();
         scenario.draw_discovery();
+        scenario.draw_paths();
         scenario
     }
 
@@ -294,6 +298,16 @@ impl Scenario {
             self.faults.push((at, Fault::Offer { step_count: r.scaled(1, 8) as u8 }));
         }
         self.faults.sort_by_key(|(at, _)| *at);
+    }
+
+    /// A second namespace that cannot be reached at times, and hosts that wait for it for so long. Again, the others stay what they were.
+    fn draw_paths(&mut self) {
+        let mut random = Random::new(self.seed, 8);
+        let r = &mut random;
+        let Some(second) = self.second.as_mut().filter(|_| r.one_in(3)) else { return };
+        let kind = r.pick(&["", "", "read:", "write:", "flush:"]);
+        *second += &format!("&error={kind}{}%,as=unreachable,seed={}", r.between(1, 90), r.below(1000));
+        self.path_timeout_ns = r.pick(&[0, 50 * MS, 2 * SECOND, 30 * SECOND]);
     }
 
     /// Copies and a second namespace. They have draws of their own, so that the others stay what they were.

@@ -1,55 +1,12 @@
 //! What a lane does because its time has come: submits again, gives up waiting, has late commands aborted.
 
-use proto::host_queue::{DataBuffer, Transfer};
-use wire::opcode::DataDirection;
-use wire::sqe::Sqe;
-use wire::status::Status;
+use proto::host_queue::DataBuffer;
 
-use super::{IS_ABORTED, IS_EXACT, IS_LATE, IS_TIMED, LaneCore, MS, Pending, Phase, Tag, abort};
-use crate::buffer::Data;
+use super::held::clock_ms;
+use super::{IS_LATE, LaneCore, MS, Phase, abort};
 use crate::error::LinkError;
 
-/// The longest delay before a retry, ns, whatever the controller says.
-const RETRY_DELAY_NS_MAX: u64 = 10_000_000_000;
-
 impl<B: DataBuffer> LaneCore<B> {
-    /// Submits a command again, now or when the controller wants it. hostile H12
-    pub(super) fn retry(
-        &mut self,
-        sqe: Sqe,
-        mut tag: Tag,
-        buffer: Option<Data<B>>,
-        status: Status,
-        now_ns: u64,
-    ) {
-        tag.retry_count += 1;
-        tag.seen_ms = 0;
-        tag.flags &= !(IS_ABORTED | IS_TIMED);
-        let transfer = match (buffer, DataDirection::of(sqe.opcode)) {
-            (None, _) => Transfer::None,
-            (Some(buffer), DataDirection::ControllerToHost) => {
-                Transfer::FromController { buffer, is_exact: tag.has(IS_EXACT) }
-            }
-            (Some(buffer), _) => Transfer::ToController(buffer),
-        };
-        let pending = Pending { sqe, transfer, tag };
-        match self.retry_delay_ns(status) {
-            0 => {
-                self.waiting.push_back(pending);
-                self.pump();
-            }
-            delay_ns => self.delayed.push((now_ns.saturating_add(delay_ns), pending)),
-        }
-    }
-
-    fn retry_delay_ns(&self, status: Status) -> u64 {
-        let index = usize::from(status.crd()).checked_sub(1);
-        let delays_ms =
-            self.attachment.as_ref().map_or([0; 3], |attachment| attachment.limits.retry_delays_ms);
-        let delay_ms = index.and_then(|index| delays_ms.get(index)).copied().unwrap_or(0);
-        (u64::from(delay_ms) * MS).min(RETRY_DELAY_NS_MAX)
-    }
-
     /// How often commands are looked at whether they take too long, ns.
     pub(super) fn look_interval_ns(&self) -> u64 {
         (self.settings.command_timeout_ns / 8).clamp(MS, 1_000_000_000)
@@ -62,7 +19,7 @@ impl<B: DataBuffer> LaneCore<B> {
     #[inline]
     pub fn on_time(&mut self, now_ns: u64) -> Result<(), LinkError> {
         match self.phase {
-            Phase::Live if now_ns < self.look_ns && self.delayed.is_empty() => Ok(()),
+            Phase::Live if now_ns < self.look_ns && now_ns < self.held_ns => Ok(()),
             _ => self.on_due(now_ns),
         }
     }
@@ -79,15 +36,10 @@ impl<B: DataBuffer> LaneCore<B> {
             Phase::Live => self.look(now_ns)?,
             _ => {}
         }
-        let mut index = 0;
-        while index < self.delayed.len() {
-            if self.delayed[index].0 <= now_ns {
-                let (_, pending) = self.delayed.swap_remove(index);
-                self.waiting.push_back(pending);
-            } else {
-                index += 1;
-            }
+        if self.held_ns <= now_ns {
+            self.look_at_held(now_ns);
         }
+        self.look_at_missing(now_ns);
         self.pump();
         Ok(())
     }
@@ -99,8 +51,7 @@ impl<B: DataBuffer> LaneCore<B> {
             return Ok(());
         }
         self.look_ns = now_ns.saturating_add(self.look_interval_ns());
-        // Wraps after 49 days: only differences count, and those are short.
-        let now_ms = u32::try_from((now_ns / MS) & u64::from(u32::MAX)).expect("masked").max(1);
+        let now_ms = clock_ms(now_ns);
         let timeout_ms = u32::try_from(self.settings.command_timeout_ns / MS).unwrap_or(u32::MAX);
         let actions = &mut self.actions;
         let mut is_over = false;
@@ -131,18 +82,7 @@ impl<B: DataBuffer> LaneCore<B> {
             Phase::Live if self.queue.outstanding() > 0 => Some(self.look_ns),
             Phase::Live | Phase::Down | Phase::Ended => None,
         };
-        let delayed_ns = self.delayed.iter().map(|(due_ns, _)| *due_ns).min();
-        [phase_ns, delayed_ns].into_iter().flatten().min()
+        let held_ns = Some(self.held_ns).filter(|at_ns| *at_ns != u64::MAX);
+        [phase_ns, held_ns, self.missing_until_ns()].into_iter().flatten().min()
     }
-}
-
-/// Whether the controller says that trying again may help. wire §17
-pub(super) fn is_transient(status: Status) -> bool {
-    let transient = [
-        Status::TRANSIENT_TRANSPORT_ERROR,
-        Status::COMMAND_INTERRUPTED,
-        Status::NAMESPACE_NOT_READY,
-        Status::ADMIN_MEDIA_NOT_READY,
-    ];
-    !status.dnr() && transient.iter().any(|code| status.is(*code))
 }

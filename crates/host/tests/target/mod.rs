@@ -17,10 +17,11 @@ use wire::discovery::{DiscoveryEntry, DiscoveryHeader};
 use wire::fabrics::{ConnectCommand, ConnectData, ConnectResult, InvalidParameter, PropertyGet, PropertySet};
 use wire::feature::{Fid, GetFeatures, NumberOfQueues, SetFeatures};
 use wire::id::{Cntlid, Nsid, Qid};
-use wire::identify::capabilities::{Fuses, Oncs};
+use wire::identify::capabilities::{Cmic, Fuses, Oncs};
 use wire::identify::controller::IdentifyController;
 use wire::identify::lists::write_nsid_list;
 use wire::identify::{Cns, IdentifyCommand};
+use wire::log::ana::{ANA_GROUPS_ONLY, AnaLogWriter, AnaState};
 use wire::log::{GetLogPage, Lid};
 use wire::nqn::Nqn;
 use wire::nvm::{BlockCommand, CopyCommand, DatasetManagement};
@@ -86,6 +87,19 @@ pub struct Config {
     pub script_before_data: bool,
 }
 
+impl Config {
+    /// With ANA reporting: all namespaces are in group 1, whose state is [`State::ana_state`].
+    pub fn with_ana() -> Self {
+        let mut config = Self::default();
+        config.identify.cmic = Cmic::ANA;
+        config.identify.anagrpmax.set(1);
+        config.identify.nanagrpid.set(1);
+        let events = AsyncEvents::NAMESPACE_ATTRIBUTE | AsyncEvents::DISCOVERY | AsyncEvents::ANA;
+        config.identify.set_oaes(events);
+        config
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
         let mut identify = IdentifyController::fabrics();
@@ -126,6 +140,8 @@ impl Default for Config {
 
 pub struct Target {
     pub address: SocketAddr,
+    /// The status with which I/O commands of the ANA group's state end, 0 for none: for scripts.
+    pub is_away: Arc<AtomicU32>,
     inner: Arc<Inner>,
 }
 
@@ -136,6 +152,8 @@ pub struct Inner {
     next_connection: AtomicU32,
     /// Bytes or PDUs may be cut off: so many PDUs, then so many bytes more, then every connection is closed.
     cut: Mutex<Option<(u32, usize)>>,
+    /// PDUs and further bytes that the target still sends; after them it is silent, and connections stay open.
+    stall: Mutex<Option<(u32, usize)>>,
 }
 
 #[derive(Default)]
@@ -162,6 +180,10 @@ pub struct State {
     pub refuse_io_connect: bool,
     /// Commands that are executing or held.
     pub open_count: u32,
+    /// State of the ANA group that all namespaces are in, if the configuration has ANA.
+    pub ana_state: AnaState,
+    /// Times that the ANA log was read.
+    pub ana_reads: u32,
 }
 
 impl Target {
@@ -183,6 +205,7 @@ impl Target {
             next_cntlid: 1,
             entries: config.entries.clone(),
             generation: 1,
+            ana_state: AnaState::OPTIMIZED,
             ..State::default()
         };
         let inner = Arc::new(Inner {
@@ -191,6 +214,7 @@ impl Target {
             is_open: AtomicBool::new(true),
             next_connection: AtomicU32::new(0),
             cut: Mutex::new(None),
+            stall: Mutex::new(None),
         });
         listener.set_nonblocking(true).unwrap();
         let accepting = Arc::clone(&inner);
@@ -209,7 +233,7 @@ impl Target {
                 }
             }
         });
-        Self { address, inner }
+        Self { address, is_away: Arc::new(AtomicU32::new(0)), inner }
     }
 
     pub fn state(&self) -> MutexGuard<'_, State> {
@@ -250,8 +274,39 @@ impl Target {
         *self.inner.cut.lock().unwrap() = Some((pdus, bytes));
     }
 
+    /// Falls silent after `pdus` PDUs and `bytes` bytes of the next one. All connections stay open.
+    pub fn stall_after(&self, pdus: u32, bytes: usize) {
+        *self.inner.stall.lock().unwrap() = Some((pdus, bytes));
+    }
+
+    /// Goes on.
+    pub fn unstall(&self) {
+        *self.inner.stall.lock().unwrap() = None;
+    }
+
+    /// Whether it has come to where it sends nothing.
+    pub fn is_stalled(&self) -> bool {
+        matches!(*self.inner.stall.lock().unwrap(), Some((0, 0)))
+    }
+
     pub fn raise(&self, event: AsyncEvent) {
         self.state().events.push(event);
+    }
+
+    /// The ANA group changes its state; `is_told` says whether hosts get the event.
+    pub fn set_ana(&self, ana_state: AnaState, is_told: bool) {
+        let code = match ana_state {
+            AnaState::INACCESSIBLE => Status::ANA_INACCESSIBLE.code(),
+            AnaState::PERSISTENT_LOSS => Status::ANA_PERSISTENT_LOSS.code(),
+            AnaState::CHANGE => Status::ANA_TRANSITION.code(),
+            _ => 0,
+        };
+        self.is_away.store(code.into(), Ordering::Relaxed);
+        let mut state = self.state();
+        state.ana_state = ana_state;
+        if is_told {
+            state.events.push(AsyncEvent::ANA_CHANGE);
+        }
     }
 
     pub fn connect(&self, options: Options) -> Association {
@@ -451,6 +506,11 @@ impl Connection {
             None => {}
         }
         drop(cut);
+        match &mut *self.inner.stall.lock().unwrap() {
+            Some((0, bytes)) => length = length.min(std::mem::take(bytes)),
+            Some((pdus, _)) => *pdus -= 1,
+            None => {}
+        }
         for chunk in pdu[..length].chunks(self.inner.config.chunk) {
             if self.stream.write_all(chunk).is_err() {
                 self.is_over = true;
@@ -695,6 +755,7 @@ impl Connection {
                         page[74..76].copy_from_slice(&128u16.to_le_bytes());
                         page[76..80].copy_from_slice(&256u32.to_le_bytes());
                         page[80] = 7;
+                        page[92] = 1;
                         page[130] = inner.config.lba_bytes.trailing_zeros() as u8;
                         Status::SUCCESS
                     }
@@ -715,6 +776,10 @@ impl Connection {
             }
             AdminOpcode::GET_LOG_PAGE => {
                 let get = GetLogPage::from_sqe(sqe);
+                if get.lid == Lid::ANA {
+                    assert_eq!((get.lsp, get.rae), (ANA_GROUPS_ONLY, false));
+                    state.ana_reads += 1;
+                }
                 let page = self.log(&state, get.lid);
                 drop(state);
                 let mut part = get.part_of(&page).to_vec();
@@ -742,6 +807,13 @@ impl Connection {
                 let mut log = header.as_bytes().to_vec();
                 state.entries.iter().for_each(|entry| log.extend_from_slice(entry.as_bytes()));
                 log
+            }
+            Lid::ANA => {
+                let mut page = vec![0; 4096];
+                let mut writer = AnaLogWriter::new(&mut page, 1).unwrap();
+                writer.group(1, state.ana_state, 1, []).unwrap();
+                let _ = writer.finish();
+                page
             }
             Lid::SMART => {
                 let mut page = vec![0; 512];

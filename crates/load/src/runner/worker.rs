@@ -400,7 +400,7 @@ pub(super) fn command(namespace: &Namespace, step: Step) -> Result<Command, Inva
 #[cold]
 fn failure_of(failure: host::Failure) -> Failure {
     match failure {
-        host::Failure::Status(status) => {
+        host::Failure::Status(status) | host::Failure::GaveUp { status, .. } => {
             let [sct, sc] = status.code().to_be_bytes();
             Failure::Status { sct, sc }
         }

@@ -1,0 +1,144 @@
+//! Which failed commands are submitted again, when, and for how long. wire §17, §19
+//!
+//! | Status, without Do Not Retry | What the lane does |
+//! |---|---|
+//! | ANA inaccessible (0x302), ANA transition (0x303), namespace not ready (0x082) | holds any command, reads the ANA log again |
+//! | every other path status (type 3, but for 0x301) | holds any command but one of [`Class::Other`] |
+//! | command interrupted (0x021), transient transport error (0x022), media not ready (0x024) | submits again, a few times, any command but one of [`Class::Other`] |
+//! | ANA persistent loss (0x301), every other status, and any with Do Not Retry | ends the command |
+//!
+//! A command held for a path status is submitted again with growing delays until
+//! [`Options::path_timeout`](crate::Options::path_timeout) has passed since its first such status. While the ANA log says that the
+//! namespace is inaccessible, or that its state changes, its commands are held without being sent.
+//!
+//! Submitting again is safe because the controller has completed the command: nothing of it is left there that could
+//! execute later. The three statuses of the first row say in addition that the controller did not begin to execute it, so a command
+//! whose effect depends on how often it is done may be repeated too. A held write has not been answered, so no flush covers it.
+
+use wire::status::{Status, StatusKind};
+
+use crate::reconnect::Class;
+
+const MS: u64 = 1_000_000;
+
+/// Delay before the first retry after a path status, ns; it doubles with each retry.
+const PATH_DELAY_NS_FIRST: u64 = 10 * MS;
+
+/// The longest delay between two retries after a path status, ns.
+const PATH_DELAY_NS_MAX: u64 = 1_000 * MS;
+
+/// Delay before the second retry after a transient status, ns; the first is immediate.
+const TRANSIENT_DELAY_NS_FIRST: u64 = MS;
+
+/// The longest delay before a retry that a controller can ask for (CRDT), ns.
+const ASKED_DELAY_NS_MAX: u64 = 10_000 * MS;
+
+/// What becomes of a command that ended with a status other than success.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It ends.
+    End,
+    /// It is submitted again, a limited number of times.
+    Repeat,
+    /// The namespace cannot be reached this way at present: it is held for a limited time.
+    Hold,
+}
+
+/// Judges a status that ended a command of this class.
+pub(crate) fn verdict(status: Status, class: Class) -> Verdict {
+    if status.dnr() || status.is(Status::ANA_PERSISTENT_LOSS) {
+        return Verdict::End;
+    }
+    let is_one_of = |codes: &[Status]| codes.iter().any(|code| status.is(*code));
+    if is_one_of(&[Status::ANA_INACCESSIBLE, Status::ANA_TRANSITION, Status::NAMESPACE_NOT_READY]) {
+        return Verdict::Hold;
+    }
+    let transient =
+        [Status::COMMAND_INTERRUPTED, Status::TRANSIENT_TRANSPORT_ERROR, Status::ADMIN_MEDIA_NOT_READY];
+    match class {
+        Class::Other => Verdict::End,
+        _ if status.kind() == StatusKind::Path => Verdict::Hold,
+        _ if is_one_of(&transient) => Verdict::Repeat,
+        _ => Verdict::End,
+    }
+}
+
+/// Whether this status says that the state of the namespace's ANA group is not what the host takes it for.
+pub(crate) fn is_of_ana(status: Status) -> bool {
+    status.is(Status::ANA_INACCESSIBLE) || status.is(Status::ANA_TRANSITION)
+}
+
+/// Time to the next retry, ns. `asked_ms` holds the controller's retry delays by CRD; `sequence` spreads the retries of many commands.
+pub(crate) fn delay_ns(
+    status: Status,
+    verdict: Verdict,
+    retry_count: u8,
+    asked_ms: [u32; 3],
+    sequence: u32,
+) -> u64 {
+    let index = usize::from(status.crd()).checked_sub(1);
+    if let Some(&asked_ms) = index.and_then(|index| asked_ms.get(index))
+        && asked_ms > 0
+    {
+        return (u64::from(asked_ms) * MS).min(ASKED_DELAY_NS_MAX);
+    }
+    let doubled = |first: u64, count: u8| first.saturating_mul(1 << count.min(20)).min(PATH_DELAY_NS_MAX);
+    match (verdict, retry_count) {
+        (Verdict::Repeat, 0) => 0,
+        (Verdict::Repeat, count) => doubled(TRANSIENT_DELAY_NS_FIRST, count - 1),
+        (_, count) => {
+            let whole_ns = doubled(PATH_DELAY_NS_FIRST, count);
+            // Between half and all of it, by a hash of the command's number.
+            let share = u64::from(sequence.wrapping_mul(0x9e37_79b1) >> 16);
+            whole_ns / 2 + (whole_ns / 2) * share / 0xffff
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn path_statuses_are_held_and_others_are_not() {
+        use Class::{Flush, Idempotent, Other, ReadOnly};
+        for class in [ReadOnly, Idempotent, Flush] {
+            for code in [0x082, 0x300, 0x302, 0x303, 0x360, 0x370, 0x371] {
+                assert_eq!(verdict(Status::from_code(code), class), Verdict::Hold, "{code:#x}");
+                assert_eq!(verdict(Status::from_code(code).with_dnr(), class), Verdict::End, "{code:#x}");
+            }
+            for code in [0x021, 0x022, 0x024] {
+                assert_eq!(verdict(Status::from_code(code), class), Verdict::Repeat, "{code:#x}");
+            }
+            for code in [0x006, 0x00B, 0x080, 0x083, 0x281, 0x285, 0x301, 0x700] {
+                assert_eq!(verdict(Status::from_code(code), class), Verdict::End, "{code:#x}");
+            }
+        }
+        for code in [0x082, 0x302, 0x303] {
+            assert_eq!(
+                verdict(Status::from_code(code), Other),
+                Verdict::Hold,
+                "it did not execute: {code:#x}"
+            );
+        }
+        for code in [0x021, 0x022, 0x300, 0x360] {
+            assert_eq!(verdict(Status::from_code(code), Other), Verdict::End, "it may have: {code:#x}");
+        }
+    }
+
+    #[test]
+    fn delays_grow_and_are_bounded_and_the_controllers_own_go_first() {
+        let path = |count| delay_ns(Status::INTERNAL_PATH_ERROR, Verdict::Hold, count, [0; 3], 7);
+        assert!((5 * MS..=10 * MS).contains(&path(0)) && (10 * MS..=20 * MS).contains(&path(1)));
+        assert!((500 * MS..=1000 * MS).contains(&path(u8::MAX)));
+        let repeat = |count| delay_ns(Status::COMMAND_INTERRUPTED, Verdict::Repeat, count, [0; 3], 7);
+        assert_eq!([repeat(0), repeat(1), repeat(2), repeat(u8::MAX)], [0, MS, 2 * MS, 1000 * MS]);
+        let asked = |crd| {
+            let status = Status::COMMAND_INTERRUPTED.with_crd(crd);
+            delay_ns(status, Verdict::Repeat, 3, [100, 0, 60_000], 7)
+        };
+        assert_eq!([asked(1), asked(2), asked(3)], [100 * MS, 4 * MS, 10_000 * MS]);
+        let spread = |sequence| delay_ns(Status::INTERNAL_PATH_ERROR, Verdict::Hold, 0, [0; 3], sequence);
+        assert!((1..50).any(|sequence| spread(sequence) != spread(0)));
+    }
+}
