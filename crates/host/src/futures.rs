@@ -5,7 +5,7 @@
 //! use nvlane_host::{Options, futures::Namespace};
 //!
 //! let address = "192.0.2.1:4420/nqn.2016-06.io.nvlane:disk".parse()?;
-//! let disk = Namespace::connect(&address, Options { lanes: 2, ..Options::default() })?;
+//! let disk = Namespace::connect(&address, Options { lanes: 2, ..Options::default() }).await?;
 //! let block = disk.read_at(0, vec![0; 4096]).await?;
 //! disk.write_at(4096, block).await?;
 //! disk.flush().await?;
@@ -17,8 +17,13 @@
 //!
 //! Each lane has a thread that drives it; commands reach it through a mailbox, and their ends wake whoever awaits them. A future
 //! that is dropped cancels its command: the buffer stays with the lane until the controller is done with it.
+//!
+//! No call blocks the thread that polls its future: connecting resolves names, reads the host's identity and waits for the target on a thread
+//! of its own, and a future that is dropped meanwhile ends the attempt. Dropping the last handle does not wait for
+//! the controller's shutdown either: [`Namespace::close`] does, for a program that is about to exit.
 
 mod key_value;
+mod on_thread;
 
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
@@ -32,6 +37,7 @@ use reactor::{Address as Post, Mailbox};
 use wire::status::Status;
 
 pub use key_value::{BatchOutcomes, KeyValue};
+use on_thread::on_thread;
 
 use crate::address::Address;
 use crate::association::Association;
@@ -187,6 +193,8 @@ impl<B> Clone for Namespace<B> {
 
 impl<B> Drop for Lanes<B> {
     fn drop(&mut self) {
+        // The last handle may be dropped by a task, which must not block.
+        self.association.detach();
         for driver in self.drivers.iter().flat_map(|drivers| &drivers.posts) {
             driver.post(Message::Close);
         }
@@ -198,18 +206,30 @@ impl<B: DataBuffer + Send + 'static> Namespace<B> {
     ///
     /// # Errors
     /// As [`Association::connect`], [`Association::addressed_namespace`] and [`Association::lane`].
-    pub fn connect(address: &Address, options: Options) -> Result<Self, Error> {
-        let association = Association::connect(address, options)?;
-        let namespace = association.addressed_namespace()?;
-        Self::new(&association, namespace)
+    pub async fn connect(address: &Address, options: Options) -> Result<Self, Error> {
+        let address = address.clone();
+        let connected = on_thread("nvlane-connect", move |began| {
+            let association = Association::begin(&address, options)?;
+            began.association(&association);
+            association.wait_up()?;
+            let namespace = association.addressed_namespace()?;
+            Ok(Self { namespace, lanes: Lanes::new(&association)? })
+        });
+        connected.await
     }
 
     /// A namespace of an association, with new lanes: as many as the association's options say.
     ///
     /// # Errors
     /// As [`Association::lane`], or if there is no thread left.
-    pub fn new(association: &Association, namespace: Geometry) -> Result<Self, Error> {
-        Ok(Self { namespace, lanes: Lanes::new(association)? })
+    pub async fn new(association: &Association, namespace: Geometry) -> Result<Self, Error> {
+        Ok(Self { namespace, lanes: Lanes::connect(association).await? })
+    }
+
+    /// Ends the association, with all its handles and lanes, and waits until the controller is shut down: at most
+    /// [`Options::close_timeout`].
+    pub async fn close(self) {
+        self.lanes.close().await;
     }
 
     /// What is known of the namespace, and what makes its commands.
@@ -381,6 +401,22 @@ impl<B: DataBuffer + Send + 'static> Namespace<B> {
 }
 
 impl<B: DataBuffer + Send + 'static> Lanes<B> {
+    /// As [`new`](Self::new), on a thread of its own.
+    async fn connect(association: &Association) -> Result<Arc<Self>, Error> {
+        let association = association.clone();
+        on_thread("nvlane-connect", move |_| Self::new(&association)).await
+    }
+
+    async fn close(&self) {
+        let association = self.association.clone();
+        let closed = on_thread("nvlane-close", move |_| {
+            association.close();
+            Ok(())
+        });
+        // Without a thread for it the association ends with its last handle.
+        let _ = closed.await;
+    }
+
     /// As many as the association's options say.
     fn new(association: &Association) -> Result<Arc<Self>, Error> {
         let vouching = Vouching::acknowledged_outside();

@@ -173,7 +173,8 @@ fn a_controller_tells_what_it_is_asked() {
 #[test]
 fn futures_run_under_any_executor() {
     let target = Target::new();
-    let disk = futures::Namespace::connect(&target.address(), Options { lanes: 2, ..options() }).unwrap();
+    let disk =
+        block_on(futures::Namespace::connect(&target.address(), Options { lanes: 2, ..options() })).unwrap();
     block_on(async {
         let data = pattern(8 << 10);
         disk.write_at(0, data.clone()).await.unwrap();
@@ -196,7 +197,7 @@ fn futures_run_under_any_executor() {
 fn many_futures_run_at_once_and_more_than_the_lanes_take() {
     let target = Target::new();
     let options = Options { lanes: 2, depth: 8, ..options() };
-    let disk = futures::Namespace::<Vec<u8>>::connect(&target.address(), options).unwrap();
+    let disk = block_on(futures::Namespace::<Vec<u8>>::connect(&target.address(), options)).unwrap();
     let writes = (0..200u64).map(|block| {
         let disk = disk.clone();
         let write = async move { disk.write_at(block * 512, vec![block as u8; 512]).await.is_ok() };
@@ -223,7 +224,7 @@ fn a_long_transfer_is_cut_for_the_controller() {
     let mut config = Config::default();
     config.identify.set_transfer_limit_bytes(Some(16 << 10), 4096);
     let target = Target::with(config);
-    let disk = futures::Namespace::connect(&target.address(), options()).unwrap();
+    let disk = block_on(futures::Namespace::connect(&target.address(), options())).unwrap();
     let data = pattern(100 << 10);
     block_on(disk.write_at(512, data.clone())).unwrap();
     assert!(block_on(disk.read_at(512, vec![0; 100 << 10])).unwrap() == data);
@@ -233,7 +234,7 @@ fn a_long_transfer_is_cut_for_the_controller() {
 fn a_reconnect_is_told_to_flushes_once_for_all_lanes() {
     let target = Target::new();
     let options = Options { lanes: 3, ..options() };
-    let disk = futures::Namespace::<Vec<u8>>::connect(&target.address(), options).unwrap();
+    let disk = block_on(futures::Namespace::<Vec<u8>>::connect(&target.address(), options)).unwrap();
     block_on(disk.flush()).unwrap();
     target.drop_connections();
     wait_for("the association comes back", || {
@@ -250,7 +251,7 @@ fn no_flush_succeeds_until_a_future_has_told_of_the_loss() {
     // The lane's thread may end the first flush before its first poll looks, and the loss is told then: once more.
     let did_wait = (0..100).any(|_| {
         let target = Target::new();
-        let disk = futures::Namespace::<Vec<u8>>::connect(&target.address(), options()).unwrap();
+        let disk = block_on(futures::Namespace::<Vec<u8>>::connect(&target.address(), options())).unwrap();
         target.drop_connections();
         wait_for("the association comes back", || {
             block_on(disk.read_at(0, vec![0; 512])).unwrap();
@@ -282,7 +283,7 @@ fn no_flush_succeeds_until_a_future_has_told_of_the_loss() {
 #[test]
 fn a_dropped_future_aborts_its_command() {
     let target = Target::new();
-    let disk = futures::Namespace::<Vec<u8>>::connect(&target.address(), options()).unwrap();
+    let disk = block_on(futures::Namespace::<Vec<u8>>::connect(&target.address(), options())).unwrap();
     target.script(|seen| if seen.qid > 0 { Reaction::Hold } else { Reaction::Execute });
     let mut read = Box::pin(disk.read_at(0, vec![0; 512]));
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
@@ -300,7 +301,7 @@ fn futures_end_when_the_target_is_gone() {
     let target = Target::new();
     let mut options = options();
     options.reconnect.give_up_ns = Some(20_000_000);
-    let disk = futures::Namespace::<Vec<u8>>::connect(&target.address(), options).unwrap();
+    let disk = block_on(futures::Namespace::<Vec<u8>>::connect(&target.address(), options)).unwrap();
     target.script(|seen| if seen.qid > 0 { Reaction::Hold } else { Reaction::Execute });
     target.set_open(false);
     let dropper = std::thread::spawn({

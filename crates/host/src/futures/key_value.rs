@@ -7,6 +7,7 @@ use wire::kv::operation::{AtomicFunction, AtomicOperation, ElementCode, VectorCo
 use wire::kv::{Key, KeyList, StoreOptions};
 use wire::status::Status;
 
+use super::on_thread::on_thread;
 use super::{Failed, Lanes};
 use crate::address::Address;
 use crate::association::Association;
@@ -28,7 +29,7 @@ const LIST_BYTES: u32 = 64 << 10;
 /// use nvlane_host::{Key, Options, futures::KeyValue};
 ///
 /// let address = "192.0.2.1:4420/nqn.2016-06.io.nvlane:cache".parse()?;
-/// let cache = KeyValue::connect(&address, Options { lanes: 2, ..Options::default() })?;
+/// let cache = KeyValue::connect(&address, Options { lanes: 2, ..Options::default() }).await?;
 /// let key = Key::new(b"greeting").expect("1 to 16 bytes");
 /// cache.store(&key, b"hello".to_vec()).await?;
 /// assert_eq!(cache.retrieve(&key).await?.as_deref(), Some(&b"hello"[..]));
@@ -69,18 +70,30 @@ impl KeyValue {
     ///
     /// # Errors
     /// As [`Association::connect`], [`Association::addressed_key_value`] and [`Association::lane`].
-    pub fn connect(address: &Address, options: Options) -> Result<Self, Error> {
-        let association = Association::connect(address, options)?;
-        let namespace = association.addressed_key_value()?;
-        Self::new(&association, namespace)
+    pub async fn connect(address: &Address, options: Options) -> Result<Self, Error> {
+        let address = address.clone();
+        let connected = on_thread("nvlane-connect", move |began| {
+            let association = Association::begin(&address, options)?;
+            began.association(&association);
+            association.wait_up()?;
+            let namespace = association.addressed_key_value()?;
+            Ok(Self { namespace, lanes: Lanes::new(&association)? })
+        });
+        connected.await
     }
 
     /// A namespace of an association, with new lanes: as many as the association's options say.
     ///
     /// # Errors
     /// As [`Association::lane`], or if there is no thread left.
-    pub fn new(association: &Association, namespace: KeyValueNamespace) -> Result<Self, Error> {
-        Ok(Self { namespace, lanes: Lanes::new(association)? })
+    pub async fn new(association: &Association, namespace: KeyValueNamespace) -> Result<Self, Error> {
+        Ok(Self { namespace, lanes: Lanes::connect(association).await? })
+    }
+
+    /// Ends the association, with all its handles and lanes, and waits until the controller is shut down: at most
+    /// [`Options::close_timeout`].
+    pub async fn close(self) {
+        self.lanes.close().await;
     }
 
     /// What is known of the namespace, and what makes its commands.

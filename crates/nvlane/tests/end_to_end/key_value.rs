@@ -312,7 +312,7 @@ fn asynchronous_callers_have_the_same_commands() {
     let rig = rig(2);
     let association = rig.connect(Options { lanes: 1, ..options() });
     let namespace = association.addressed_key_value().expect("keys and values");
-    let keys = host::futures::KeyValue::new(&association, namespace).expect("lanes");
+    let keys = block_on(host::futures::KeyValue::new(&association, namespace)).expect("lanes");
     block_on(async {
         let value = vec![7; 20_000];
         keys.store(&key(1), value.clone()).await.expect("stored");

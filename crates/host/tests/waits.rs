@@ -1,0 +1,305 @@
+//! Targets that stop answering, wherever they are: every wait ends when the caller's options say so, with an error that says what was waited for.
+#![allow(clippy::cast_possible_truncation)]
+
+mod target;
+
+use std::future::Future;
+use std::io::Read;
+use std::net::TcpListener;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+use nvlane_host::{
+    Address, Association, Error, Failure, Lane, Options, ReconnectSettings, blocking, discovery, futures,
+};
+use target::{Config, NQN, Reaction, Target, options};
+use wire::property::Property;
+
+const MS: Duration = Duration::from_millis(1);
+
+/// Much longer than any limit here, and than any busy machine needs: a wait that lasts so long has no end.
+const ENDLESS: Duration = Duration::from_secs(30);
+
+/// Every wait is short, and nothing is tried twice.
+fn brief() -> Options {
+    Options {
+        connect_timeout: 60 * MS,
+        admin_timeout: 120 * MS,
+        command_timeout: 60 * MS,
+        close_timeout: 60 * MS,
+        reconnect: ReconnectSettings::never(),
+        ..options()
+    }
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    let mut future = std::pin::pin!(future);
+    let waker = Arc::new(Unpark(std::thread::current())).into();
+    let mut context = Context::from_waker(&waker);
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+            return output;
+        }
+        std::thread::park();
+    }
+}
+
+/// Polls `first` and `second` on this thread until `second` is done; gives its output.
+fn until_second<A: Future, B: Future>(first: Pin<&mut A>, second: B) -> B::Output {
+    let (mut first, mut second) = (first, std::pin::pin!(second));
+    let waker = Arc::new(Unpark(std::thread::current())).into();
+    let mut context = Context::from_waker(&waker);
+    loop {
+        assert!(first.as_mut().poll(&mut context).is_pending(), "the first has ended");
+        if let Poll::Ready(output) = second.as_mut().poll(&mut context) {
+            return output;
+        }
+        std::thread::park();
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Api {
+    Blocking,
+    Futures,
+    Lane,
+}
+
+/// Connects, reads a block, and drops everything.
+fn use_once(api: Api, address: &Address, options: Options) -> Result<(), Error> {
+    match api {
+        Api::Blocking => {
+            let mut disk = blocking::Namespace::connect(address, options)?;
+            disk.read_at(0, &mut [0; 512])
+        }
+        Api::Futures => block_on(async {
+            let disk = futures::Namespace::connect(address, options).await?;
+            disk.read_at(0, vec![0; 512]).await?;
+            Ok(())
+        }),
+        Api::Lane => {
+            let association = Association::connect(address, options)?;
+            let namespace = association.addressed_namespace()?;
+            let mut lane: Lane = association.lane()?;
+            lane.submit(namespace.read(0, 1)?, Some(vec![0; 512]), 1).expect("room");
+            let mut done = Vec::new();
+            while lane.outstanding() > 0 {
+                lane.wait(&mut done, ENDLESS);
+            }
+            done.remove(0).result.map_err(|failure| Error::Failed { command: "Read", failure })?;
+            Ok(())
+        }
+    }
+}
+
+const ALL: [Api; 3] = [Api::Blocking, Api::Futures, Api::Lane];
+
+/// Uses a target that falls silent after `pdus` PDUs and `bytes` bytes of the next one; says whether the call failed because of it.
+fn ends_when_stalled(api: Api, pdus: u32, bytes: usize, options: Options) -> bool {
+    let target = Target::with(Config { abort_works: false, ..Config::default() });
+    target.stall_after(pdus, bytes);
+    let start = Instant::now();
+    let result = use_once(api, &target.address(), options);
+    let took = start.elapsed();
+    assert!(took < ENDLESS, "{api:?}: {pdus} PDUs and {bytes} bytes: {took:?}, {result:?}");
+    match result {
+        Ok(()) => false,
+        Err(error) => {
+            let text = error.to_string();
+            let says_so = ["no answer", "deadline", "the command has not happened", "target is gone"];
+            assert!(says_so.iter().any(|words| text.contains(words)), "{api:?}: {pdus}+{bytes}: {text}");
+            assert!(
+                text.contains(" ms") || text.contains("no answer in time"),
+                "it says for how long: {text}"
+            );
+            true
+        }
+    }
+}
+
+/// At every PDU and within it: nothing at all, half an ICResp, ICResp only, Connect and nothing more, …, everything but the read.
+#[test]
+fn a_target_that_falls_silent_at_any_pdu_is_not_waited_for_longer_than_asked() {
+    std::thread::scope(|scope| {
+        for api in ALL {
+            for bytes in [0, 12] {
+                scope.spawn(move || {
+                    let stalled =
+                        (0..60).take_while(|&pdus| ends_when_stalled(api, pdus, bytes, brief())).count();
+                    assert!((12..59).contains(&stalled), "{api:?}: {stalled} PDUs of a bring-up and a read");
+                });
+            }
+        }
+    });
+}
+
+/// With a deadline the other waits may be as long as they are, and attempts to reconnect go on until then.
+#[test]
+fn a_deadline_ends_everything() {
+    std::thread::scope(|scope| {
+        for api in ALL {
+            scope.spawn(move || {
+                for pdus in [0, 1, 2, 5, 12, 14, 15] {
+                    let patient = Options { reconnect: ReconnectSettings::default(), ..Options::default() };
+                    let deadline = Some(100 * MS);
+                    let options = Options { identity: options().identity, deadline, ..patient };
+                    ends_when_stalled(api, pdus, 0, options);
+                }
+            });
+        }
+    });
+    // The target goes away for good: attempts to reconnect would go on for ten minutes.
+    let target = Target::new();
+    let options = Options { deadline: Some(400 * MS), ..options() };
+    let mut disk = blocking::Namespace::connect(&target.address(), options).unwrap();
+    drop(target);
+    let error = loop {
+        match disk.read_at(0, &mut [0; 512]) {
+            Ok(()) => std::thread::yield_now(),
+            Err(error) => break error.to_string(),
+        }
+    };
+    assert!(error.contains("the deadline of 400 ms has passed during"), "{error}");
+}
+
+/// Everything is answered but I/O.
+#[test]
+fn a_target_that_answers_everything_but_io_costs_the_command_timeout() {
+    for api in ALL {
+        let target = Target::with(Config { abort_works: false, ..Config::default() });
+        target.script(|seen| if seen.qid == 0 { Reaction::Execute } else { Reaction::Hold });
+        let start = Instant::now();
+        let error = use_once(api, &target.address(), brief()).unwrap_err();
+        assert!(start.elapsed() < ENDLESS);
+        let Error::Failed { failure, .. } = error else { panic!("{api:?}: {error}") };
+        assert_eq!(failure, Failure::TimedOut, "{api:?}");
+    }
+}
+
+#[test]
+fn connecting_holds_up_no_other_task_and_ends_with_its_future() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = Address::from(silent.local_addr().unwrap()).with_subsystem(NQN.parse().unwrap());
+    let target = Target::new();
+    let patient = Options { connect_timeout: Duration::from_secs(3600), ..options() };
+    let mut waiting = Box::pin(futures::Namespace::<Vec<u8>>::connect(&address, patient));
+    let disk = until_second(waiting.as_mut(), async {
+        let disk = futures::Namespace::connect(&target.address(), options()).await.unwrap();
+        disk.write_at(0, vec![1; 4096]).await.unwrap();
+        disk
+    });
+    let (mut socket, _) = silent.accept().unwrap();
+    drop(waiting);
+    socket.set_read_timeout(Some(ENDLESS)).unwrap();
+    let mut bytes = Vec::new();
+    // An ICReq, and then the end: by a close or a reset.
+    let _ = socket
+        .read_to_end(&mut bytes)
+        .map_err(|error| assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset));
+    assert_eq!(bytes.first().copied().unwrap_or(0), 0, "an ICReq");
+    block_on(disk.close());
+    assert_eq!(target.connection_count(), 0, "closed in good order");
+}
+
+#[test]
+fn closing_and_dropping_take_no_longer_than_asked() {
+    for drops in [false, true] {
+        let target = Target::new();
+        let association = target.connect(brief());
+        let lane: Lane = association.lane().unwrap();
+        target.stall_after(0, 0);
+        let start = Instant::now();
+        if drops {
+            drop(lane);
+            drop(association);
+        } else {
+            association.close();
+        }
+        assert!((50 * MS..ENDLESS).contains(&start.elapsed()), "{:?}", start.elapsed());
+    }
+    // The last handle of a task's does not wait at all, though the target would have an hour.
+    let target = Target::new();
+    let options = Options { close_timeout: Duration::from_secs(3600), ..options() };
+    let disk = block_on(futures::Namespace::<Vec<u8>>::connect(&target.address(), options)).unwrap();
+    target.stall_after(0, 0);
+    let start = Instant::now();
+    drop(disk);
+    assert!(start.elapsed() < ENDLESS);
+}
+
+#[test]
+fn what_waits_for_a_lost_association_ends_when_asked() {
+    let target = Target::new();
+    let settings = Options { admin_timeout: 200 * MS, fast_io_fail: Some(150 * MS), ..options() };
+    let association = target.connect(settings);
+    let namespace = association.addressed_namespace().unwrap();
+    let mut lane: Lane = association.lane().unwrap();
+    target.set_open(false);
+    target.drop_connections();
+    let mut done = Vec::new();
+    while lane.is_live() {
+        lane.poll(&mut done);
+        std::thread::yield_now();
+    }
+    lane.submit(namespace.write(0, 1).unwrap(), Some(vec![1; 512]), 1).unwrap();
+    lane.submit(namespace.read(0, 1).unwrap(), Some(vec![1; 512]), 2).unwrap();
+    while lane.outstanding() > 0 {
+        assert!(lane.wait(&mut done, ENDLESS) > 0, "a wait without an end");
+    }
+    for completion in &done {
+        let Err(Failure::NoConnection { waited_ms }) = completion.result else { panic!("{completion:?}") };
+        assert!(waited_ms >= 150 && completion.buffer.is_some());
+    }
+    // And at once from then on, until it is back.
+    lane.submit(namespace.read(0, 1).unwrap(), Some(vec![1; 512]), 3).unwrap();
+    assert_eq!(lane.wait(&mut done, ENDLESS), 1);
+    let error = association.property(Property::VS).unwrap_err().to_string();
+    assert!(
+        error.contains("no connection to the target for 200 ms: the command has not happened"),
+        "{error}"
+    );
+    target.set_open(true);
+    while !lane.is_live() {
+        lane.poll(&mut done);
+        std::thread::yield_now();
+    }
+    done.clear();
+    lane.submit(namespace.write(0, 1).unwrap(), Some(vec![1; 512]), 4).unwrap();
+    assert_eq!(lane.wait(&mut done, ENDLESS), 1);
+    assert!(done[0].is_ok());
+}
+
+#[test]
+fn discovery_and_admin_commands_end_when_asked() {
+    let target = Target::with(Config { is_discovery: true, ..Config::default() });
+    for pdus in 0..9 {
+        target.stall_after(pdus, 0);
+        let address = Address::from(target.address);
+        let start = Instant::now();
+        let error = discovery::discover(&address, brief()).err();
+        assert!(start.elapsed() < ENDLESS);
+        assert!(error.is_some() || pdus > 5, "{pdus}");
+    }
+    target.stall_after(0, 0);
+    let patient = Options { deadline: Some(50 * MS), ..options() };
+    let error = discovery::survey(&Address::from(target.address), &patient).unwrap_err().to_string();
+    assert!(error.contains("deadline of 50 ms") || error.contains("deadline of 49 ms"), "{error}");
+
+    let target = Target::new();
+    let association = target.connect(brief());
+    target.stall_after(0, 0);
+    let start = Instant::now();
+    assert!(association.property(Property::CAP).is_err());
+    assert!(start.elapsed() < ENDLESS);
+}
