@@ -17,7 +17,8 @@ pub struct AsyncEventQueue<T> {
     enabled: AsyncEvents,
     requests: Vec<T>,
     pending: Vec<AsyncEvent>,
-    masked: Vec<AsyncEvent>,
+    /// Events told and not read about yet, each with the request that it was told with.
+    masked: Vec<(AsyncEvent, Option<T>)>,
 }
 
 impl<T> Default for AsyncEventQueue<T> {
@@ -26,12 +27,14 @@ impl<T> Default for AsyncEventQueue<T> {
     }
 }
 
-impl<T> AsyncEventQueue<T> {
+impl<T: Clone + PartialEq> AsyncEventQueue<T> {
     /// The host waits for an event.
     ///
     /// # Errors
     /// The status to refuse it with if too many wait already.
     pub fn on_request(&mut self, request: T) -> Result<(), Status> {
+        // A request of the same name was another one.
+        self.masked.iter_mut().for_each(|(_, told)| drop(told.take_if(|told| *told == request)));
         if self.requests.len() >= REQUEST_COUNT_MAX {
             return Err(Status::AER_LIMIT_EXCEEDED);
         }
@@ -43,6 +46,20 @@ impl<T> AsyncEventQueue<T> {
     pub fn abort(&mut self, is_it: impl FnMut(&T) -> bool) -> Option<T> {
         let at = self.requests.iter().position(is_it)?;
         Some(self.requests.remove(at))
+    }
+
+    /// The host has completed the request that `is_it` knows by itself: a completion does not reach it any more. Gives the
+    /// request if it waits; an event that was told with it waits for another one.
+    pub fn take_back(&mut self, mut is_it: impl FnMut(&T) -> bool) -> Option<T> {
+        if let Some(request) = self.abort(&mut is_it) {
+            return Some(request);
+        }
+        let was_told = |(_, told): &(AsyncEvent, Option<T>)| told.as_ref().is_some_and(&mut is_it);
+        if let Some(at) = self.masked.iter().position(was_told) {
+            let (event, _) = self.masked.remove(at);
+            self.pending.insert(0, event);
+        }
+        None
     }
 
     /// Which events the host wants (feature 0x0B).
@@ -60,7 +77,8 @@ impl<T> AsyncEventQueue<T> {
 
     /// Something has happened. It is told once, and again only after the host has read about it.
     pub fn raise(&mut self, event: AsyncEvent) {
-        let is_known = self.pending.contains(&event) || self.masked.contains(&event);
+        let is_known =
+            self.pending.contains(&event) || self.masked.iter().any(|(masked, _)| *masked == event);
         if is_enabled(self.enabled, event) && !is_known {
             self.pending.push(event);
         }
@@ -69,7 +87,7 @@ impl<T> AsyncEventQueue<T> {
     /// The host has read a log; with `retain` (RAE) the events that refer to it stay masked.
     pub fn on_log_read(&mut self, log: Lid, retain: bool) {
         if !retain {
-            self.masked.retain(|event| event.log() != log);
+            self.masked.retain(|(event, _)| event.log() != log);
             // What waits to be told is told by the log as well.
             self.pending.retain(|event| event.log() != log);
         }
@@ -81,8 +99,9 @@ impl<T> AsyncEventQueue<T> {
             return None;
         }
         let event = self.pending.remove(0);
-        self.masked.push(event);
-        Some((self.requests.remove(0), event))
+        let request = self.requests.remove(0);
+        self.masked.push((event, Some(request.clone())));
+        Some((request, event))
     }
 
     /// The controller is reset: everything is forgotten. The requests end with the queue they came on, or are
@@ -161,6 +180,46 @@ mod tests {
         assert_eq!(queue.next_completion(), None);
         queue.raise(AsyncEvent::DISCOVERY_CHANGE);
         assert_eq!(queue.next_completion(), Some((2, AsyncEvent::DISCOVERY_CHANGE)));
+    }
+
+    #[test]
+    fn a_request_that_its_host_has_completed_is_taken_back() {
+        let mut queue = queue();
+        queue.on_request(1).unwrap();
+        queue.on_request(2).unwrap();
+        assert_eq!(queue.take_back(|request| *request == 1), Some(1));
+        assert_eq!(queue.take_back(|request| *request == 1), None);
+        queue.raise(AsyncEvent::NAMESPACE_ATTRIBUTE);
+        assert_eq!(queue.next_completion(), Some((2, AsyncEvent::NAMESPACE_ATTRIBUTE)));
+    }
+
+    #[test]
+    fn an_event_that_was_told_with_a_request_taken_back_is_told_with_the_next() {
+        let mut queue = queue();
+        queue.on_request(1).unwrap();
+        queue.raise(AsyncEvent::NAMESPACE_ATTRIBUTE);
+        assert_eq!(queue.next_completion(), Some((1, AsyncEvent::NAMESPACE_ATTRIBUTE)));
+        assert_eq!(queue.take_back(|request| *request == 1), None);
+        assert_eq!(queue.next_completion(), None, "there is no other request");
+        queue.on_request(1).unwrap();
+        assert_eq!(queue.next_completion(), Some((1, AsyncEvent::NAMESPACE_ATTRIBUTE)));
+        // Read meanwhile, it need not be told again.
+        queue.on_log_read(Lid::CHANGED_NAMESPACES, false);
+        assert_eq!(queue.take_back(|request| *request == 1), None);
+        queue.on_request(1).unwrap();
+        assert_eq!(queue.next_completion(), None);
+    }
+
+    #[test]
+    fn an_event_that_an_older_request_of_the_same_name_has_told_is_not_told_again() {
+        let mut queue = queue();
+        queue.on_request(1).unwrap();
+        queue.raise(AsyncEvent::NAMESPACE_ATTRIBUTE);
+        assert!(queue.next_completion().is_some());
+        queue.on_request(1).unwrap();
+        assert_eq!(queue.take_back(|request| *request == 1), Some(1));
+        queue.on_request(2).unwrap();
+        assert_eq!(queue.next_completion(), None);
     }
 
     #[test]

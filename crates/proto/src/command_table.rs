@@ -43,6 +43,8 @@ pub(crate) struct CommandTable<B> {
     by_cid: Vec<u16>,
     limit: u16,
     live_count: u16,
+    /// Commands whose cids others have taken over, until the driver is told.
+    superseded: Vec<u16>,
 }
 
 #[derive(Debug)]
@@ -59,6 +61,12 @@ pub(crate) enum Phase<B> {
     Free,
     /// The driver has it.
     Executing,
+    /// An Asynchronous Event Request: the driver has it until an event comes. A host may complete it by itself and
+    /// give its cid to another command.
+    AwaitingEvent,
+    /// An Asynchronous Event Request whose cid another command has taken over: the driver has it, and its completion
+    /// is not sent.
+    Superseded,
     /// The driver has asked for its data, which goes into the buffer.
     Receiving {
         data: WriteData,
@@ -82,8 +90,10 @@ impl<B> Entry<B> {
                 Phase::Draining { data, buffer: Some(buffer) }
             }
             Phase::Receiving { data, .. } if data.is_owed() => Phase::Draining { data, buffer: None },
-            Phase::Receiving { .. } => Phase::Free,
-            Phase::Free | Phase::Executing | Phase::Draining { .. } => panic!("a command is completed once"),
+            Phase::Receiving { .. } | Phase::AwaitingEvent => Phase::Free,
+            Phase::Free | Phase::Executing | Phase::Superseded | Phase::Draining { .. } => {
+                panic!("a command is completed once")
+            }
         }
     }
 }
@@ -92,7 +102,14 @@ impl<B> CommandTable<B> {
     /// A table for at most `limit` commands at once, up to [`SLOT_COUNT_MAX`].
     pub(crate) fn new(limit: u16) -> Self {
         let limit = limit.min(SLOT_COUNT_MAX);
-        Self { entries: Vec::new(), free: Vec::new(), by_cid: Vec::new(), limit, live_count: 0 }
+        Self {
+            entries: Vec::new(),
+            free: Vec::new(),
+            by_cid: Vec::new(),
+            limit,
+            live_count: 0,
+            superseded: Vec::new(),
+        }
     }
 
     pub(crate) fn set_limit(&mut self, limit: u16) {
@@ -189,7 +206,8 @@ impl<B> CommandTable<B> {
     }
 
     /// The command is completed: its cid may come again. Its slot stays while data asked for is still to come, and its
-    /// buffer while a PDU `is_arriving` there. Returns the cid.
+    /// buffer while a PDU `is_arriving` there. Returns the cid; `None` if another command has taken it over: then nothing
+    /// is to be sent.
     ///
     /// # Panics
     /// If the slot has no command.
@@ -199,11 +217,16 @@ impl<B> CommandTable<B> {
         clippy::indexing_slicing,
         reason = "slots are the table's own, and this one is live"
     )]
-    pub(crate) fn complete(&mut self, slot: Slot, is_arriving: impl FnOnce() -> bool) -> u16 {
+    pub(crate) fn complete(&mut self, slot: Slot, is_arriving: impl FnOnce() -> bool) -> Option<u16> {
         let entry = &mut self.entries[slot.index()];
         let cid = entry.cid;
         if let Phase::Executing = entry.phase {
             entry.phase = Phase::Free;
+        } else if let Phase::Superseded = entry.phase {
+            entry.phase = Phase::Free;
+            self.free.push(slot.0);
+            self.superseded.retain(|superseded| *superseded != slot.0);
+            return None;
         } else {
             entry.stop_receiving(is_arriving());
         }
@@ -212,7 +235,34 @@ impl<B> CommandTable<B> {
         }
         self.live_count -= 1;
         self.unindex(cid, slot);
-        cid
+        Some(cid)
+    }
+
+    /// The command is an Asynchronous Event Request, to be completed when an event comes.
+    pub(crate) fn await_event(&mut self, slot: Slot) {
+        let phase = self.phase_mut(slot);
+        debug_assert!(matches!(phase, Phase::Executing), "it has just been delivered");
+        *phase = Phase::AwaitingEvent;
+    }
+
+    /// A new command has the cid of the one in this slot. Says whether the old one gives way: it does if it awaits an event.
+    #[cold]
+    #[expect(clippy::arithmetic_side_effects, reason = "the command is live, so one at least is")]
+    pub(crate) fn supersede(&mut self, slot: Slot) -> bool {
+        if !matches!(self.phase_mut(slot), Phase::AwaitingEvent) {
+            return false;
+        }
+        *self.phase_mut(slot) = Phase::Superseded;
+        self.live_count -= 1;
+        self.unindex(self.entry(slot).cid, slot);
+        self.superseded.push(slot.0);
+        true
+    }
+
+    /// The next command that has been superseded since the driver asked last.
+    #[inline]
+    pub(crate) fn next_superseded(&mut self) -> Option<Slot> {
+        self.superseded.pop().map(Slot)
     }
 
     /// The last byte that was owed to a completed command has come.
@@ -246,7 +296,7 @@ impl<B> CommandTable<B> {
         }
     }
 
-    /// Takes every command out, for a lane that ends. `gone` gets the slots of live ones.
+    /// Takes every command out, for a lane that ends. `gone` gets the slots of those that the driver has.
     #[expect(clippy::expect_used, reason = "slots, at most 1024")]
     pub(crate) fn clear(&mut self, mut gone: impl FnMut(Slot)) {
         for (index, entry) in self.entries.iter_mut().enumerate() {
@@ -282,7 +332,8 @@ impl<B> CommandTable<B> {
         self.free.extend((from..to).rev().map(|index| u16::try_from(index).expect("at most the maximum")));
         self.by_cid = vec![0; (2 * to).next_power_of_two()];
         for index in 0..from {
-            if !matches!(self.entries[index].phase, Phase::Free | Phase::Draining { .. }) {
+            if !matches!(self.entries[index].phase, Phase::Free | Phase::Superseded | Phase::Draining { .. })
+            {
                 self.index(self.entries[index].cid, u16::try_from(index).expect("at most the maximum"));
             }
         }
@@ -355,7 +406,7 @@ mod tests {
         let first = table.insert(0xffff);
         table.insert(0);
         assert_eq!((table.live_count(), table.limit()), (2, 2));
-        assert_eq!(table.complete(first, || false), 0xffff);
+        assert_eq!(table.complete(first, || false), Some(0xffff));
         table.insert(1);
         assert!(!table.is_idle());
     }

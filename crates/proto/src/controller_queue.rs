@@ -304,7 +304,10 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
         }
         let next = self.submission.head.wrapping_add(1);
         self.submission.head = if next >= self.submission.entries { 0 } else { next };
-        if self.table.find(sqe.cid.get()).is_some() {
+        // A host that shuts down may complete its event requests by itself: their cids are its to use again. wire §13
+        if let Some(slot) = self.table.find(sqe.cid.get())
+            && !self.table.supersede(slot)
+        {
             return Ok(refusal.or(Some(Status::COMMAND_ID_CONFLICT.with_dnr())));
         }
         if !self.table.has_slot() {
@@ -410,7 +413,9 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
                     self.table.drained(slot);
                 }
             }
-            Phase::Free | Phase::Executing => unreachable!("a slot waits for the PDU that comes in for it"),
+            Phase::Free | Phase::Executing | Phase::AwaitingEvent | Phase::Superseded => {
+                unreachable!("a slot waits for the PDU that comes in for it")
+            }
         }
         None
     }
@@ -524,13 +529,27 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
     /// If there is no command in the slot.
     #[inline]
     pub fn complete(&mut self, slot: Slot, status: Status, result: u64) {
-        let cid = self.take_out(slot);
-        self.push_completion(cid, status, result);
+        if let Some(cid) = self.take_out(slot) {
+            self.push_completion(cid, status, result);
+        }
     }
 
-    /// Takes a command that is completed out of the table. Returns its cid.
+    /// The command in `slot` is an Asynchronous Event Request that waits: complete it when an event comes, or when
+    /// [`next_superseded`](Self::next_superseded) names it. A command with its cid takes its place.
+    pub fn await_event(&mut self, slot: Slot) {
+        self.table.await_event(slot);
+    }
+
+    /// The next event request whose cid a new command has taken over, to be asked for before that command is acted on.
+    /// Its completion, which is still due, is not sent.
     #[inline]
-    fn take_out(&mut self, slot: Slot) -> u16 {
+    pub fn next_superseded(&mut self) -> Option<Slot> {
+        self.table.next_superseded()
+    }
+
+    /// Takes a command that is completed out of the table. Returns its cid; `None` if no completion is to be sent.
+    #[inline]
+    fn take_out(&mut self, slot: Slot) -> Option<u16> {
         let incoming = self.incoming;
         self.table.complete(slot, || incoming.is_for(slot))
     }
@@ -547,7 +566,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
         result: u64,
         digest: impl Fn(&P, Range<usize>) -> u32,
     ) {
-        let cid = self.take_out(slot);
+        let Some(cid) = self.take_out(slot) else { return };
         if self.has_failed {
             return;
         }

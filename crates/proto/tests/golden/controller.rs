@@ -446,3 +446,58 @@ fn writes_and_a_read_with_alignment_both_ways() {
         ",
     );
 }
+
+/// Asynchronous Event Request and Property Set of CC with a shutdown, of one id each.
+fn event_request(cid: &str) -> String {
+    format!("04 00 48 00 48 00 00 00  0C 40 {cid} 00 00 00 00 00*16 00*8 00 00 00 00 00 00 00 5A 00*24")
+}
+
+fn shut_down(cid: &str) -> String {
+    format!(
+        "04 00 48 00 48 00 00 00  7F 40 {cid} 00 00 00 00 00*16 00*8 00 00 00 00 00 00 00 5A
+         00 00 00 00 14 00 00 00  01 40 46 00 00 00 00 00 00*8"
+    )
+}
+
+/// wire §13
+#[test]
+fn a_host_that_completes_its_event_requests_itself_shuts_down_with_one_of_their_ids() {
+    let mut end = connected("00", false);
+    let requests = ["05 00", "06 00"].map(|cid| deliver(&mut end, &event_request(cid)).0);
+    requests.iter().for_each(|slot| end.queue.await_event(*slot));
+    let (slot, _) = deliver(&mut end, &shut_down("06 00"));
+    assert_eq!(end.queue.next_superseded(), Some(requests[1]));
+    // An event comes: it goes out with the request that the host knows of.
+    end.queue.complete(requests[1], Status::SUCCESS, 0x0004_0002);
+    end.queue.complete(requests[0], Status::SUCCESS, 0x0004_0002);
+    end.queue.complete(slot, Status::SUCCESS, 0);
+    assert_bytes(
+        &end.sent(),
+        "
+            05 00 18 00 18 00 00 00  02 00 04 00 00 00 00 00  03 00 00 00 05 00 00 00
+            05 00 18 00 18 00 00 00  00 00 00 00 00 00 00 00  03 00 00 00 06 00 00 00
+        ",
+    );
+}
+
+/// wire §13
+#[test]
+fn a_host_that_uses_no_id_twice_shuts_down_while_its_event_requests_wait() {
+    let mut end = connected("00", false);
+    let requests = ["05 00", "06 00"].map(|cid| deliver(&mut end, &event_request(cid)).0);
+    requests.iter().for_each(|slot| end.queue.await_event(*slot));
+    let (slot, _) = deliver(&mut end, &shut_down("07 00"));
+    assert_eq!((end.queue.next_superseded(), end.queue.outstanding()), (None, 3));
+    end.queue.complete(requests[1], Status::SUCCESS, 0x0004_0002);
+    end.queue.complete(slot, Status::SUCCESS, 0);
+    assert_bytes(
+        &end.sent(),
+        "
+            05 00 18 00 18 00 00 00  02 00 04 00 00 00 00 00  03 00 00 00 06 00 00 00
+            05 00 18 00 18 00 00 00  00 00 00 00 00 00 00 00  03 00 00 00 07 00 00 00
+        ",
+    );
+    let mut gone = Vec::new();
+    end.queue.clear(|slot| gone.push(slot));
+    assert_eq!(gone, [requests[0]]);
+}

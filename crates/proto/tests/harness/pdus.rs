@@ -13,6 +13,8 @@ pub(crate) const WRITE: u8 = 0x01;
 pub(crate) const READ: u8 = 0x02;
 pub(crate) const FLUSH: u8 = 0x00;
 pub(crate) const FABRICS: u8 = 0x7F;
+#[allow(dead_code, reason = "not every test program has a use for it")]
+pub(crate) const EVENT_REQUEST: u8 = 0x0C;
 
 /// Byte 15 of a data pointer. wire §5.3
 pub(crate) const IN_CAPSULE: u8 = 0x01;

@@ -9,7 +9,7 @@ use nvlane_proto::controller_queue::QueueSettings;
 use wire::status::Status;
 
 use crate::ends::{ControllerEnd, Seen};
-use crate::pdus::{Dialect, FLUSH, IN_CAPSULE, READ, TRANSPORT, WRITE, cqe, pattern, sqe};
+use crate::pdus::{Dialect, EVENT_REQUEST, FLUSH, IN_CAPSULE, READ, TRANSPORT, WRITE, cqe, pattern, sqe};
 
 /// Delivers `entry` with `data`, refuses it with `status`, and checks the answer to the byte.
 #[track_caller]
@@ -173,6 +173,71 @@ fn c10_a_cid_in_use_is_a_conflict_for_the_second_command_only() {
             end.deliver(&dialect.command(sqe(WRITE, 9, TRANSPORT, 512), &[]));
         }
     }
+}
+
+/// A host that completes its event requests by itself uses their cids again, mostly to shut down. wire §13
+#[test]
+fn c10_a_command_with_the_cid_of_a_waiting_event_request_takes_its_place() {
+    for dialect in Dialect::all() {
+        for (data, pointer) in [(&[][..], TRANSPORT), (&pattern(512), IN_CAPSULE)] {
+            let mut end = ControllerEnd::plain(dialect);
+            let request = end.deliver(&dialect.command(sqe(EVENT_REQUEST, 9, TRANSPORT, 0), &[]));
+            end.queue.await_event(request);
+            let command = end.deliver(&dialect.command(sqe(WRITE, 9, pointer, data.len() as u32), data));
+            assert_eq!((end.queue.next_superseded(), end.queue.next_superseded()), (Some(request), None));
+            assert_eq!((end.queue.find(9), end.queue.outstanding()), (Some(command), 1));
+            // The event comes just then: the host would take its completion for the command's.
+            end.complete(request, Status::SUCCESS);
+            assert_eq!(end.sent(), []);
+            assert_eq!(end.queue.find(9), Some(command));
+            end.complete(command, Status::SUCCESS);
+            assert_eq!(end.sent(), dialect.response(cqe(9, 2, 0)));
+            assert_eq!(end.queue.outstanding(), 0);
+            assert_eq!(end.deliver(&dialect.command(sqe(FLUSH, 9, TRANSPORT, 0), &[])), command);
+        }
+    }
+}
+
+#[test]
+fn c10_an_event_request_that_was_completed_gives_way_to_no_command() {
+    let dialect = Dialect::PLAIN;
+    let mut end = ControllerEnd::plain(dialect);
+    let request = end.deliver(&dialect.command(sqe(EVENT_REQUEST, 9, TRANSPORT, 0), &[]));
+    end.queue.await_event(request);
+    end.complete(request, Status::SUCCESS);
+    assert_eq!(end.sent(), dialect.response(cqe(9, 1, 0)));
+    // The slot goes to a command that does not give way.
+    assert_eq!(end.deliver(&dialect.command(sqe(FLUSH, 9, TRANSPORT, 0), &[])), request);
+    let conflict = Status::COMMAND_ID_CONFLICT.with_dnr();
+    let twin = dialect.command(sqe(FLUSH, 9, TRANSPORT, 0), &[]);
+    assert_eq!(end.feed(&twin).unwrap(), [Seen::Refused { cid: 9, status: conflict }]);
+    assert_eq!(end.queue.next_superseded(), None);
+}
+
+#[test]
+fn c10_event_requests_of_one_cid_may_follow_one_another_without_end() {
+    let dialect = Dialect::PLAIN;
+    let mut end = ControllerEnd::plain(dialect);
+    let pdu = dialect.command(sqe(EVENT_REQUEST, 9, TRANSPORT, 0), &[]);
+    let mut superseded = Vec::new();
+    // The driver is slow: as long as there are slots, each request has one of its own.
+    for _ in 0..nvlane_proto::SLOT_COUNT_MAX {
+        let slot = end.deliver(&pdu);
+        end.queue.await_event(slot);
+        superseded.extend(end.queue.next_superseded());
+        assert_eq!(end.queue.outstanding(), 1);
+    }
+    let status = Status::INTERNAL_ERROR;
+    assert_eq!(end.feed(&pdu).unwrap(), [Seen::Refused { cid: 9, status }]);
+    superseded.extend(end.queue.next_superseded());
+    assert_eq!((superseded.len(), end.queue.outstanding()), (1024, 0));
+    end.sent();
+    for slot in superseded {
+        end.complete(slot, Status::ABORT_REQUESTED);
+    }
+    assert_eq!(end.sent(), []);
+    end.deliver(&pdu);
+    end.queue.shrink();
 }
 
 #[test]

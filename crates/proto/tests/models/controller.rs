@@ -6,14 +6,16 @@ use proptest::prelude::*;
 use wire::status::Status;
 
 use crate::ends::{ControllerEnd, Seen};
-use crate::pdus::{Dialect, FLUSH, IN_CAPSULE, LAST, READ, TRANSPORT, WRITE, cqe, cut, pattern, sqe};
+use crate::pdus::{
+    Dialect, EVENT_REQUEST, FLUSH, IN_CAPSULE, LAST, READ, TRANSPORT, WRITE, cqe, cut, pattern, sqe,
+};
 
 const ENTRIES: u16 = 20;
 const WINDOW: usize = 1000;
 
 #[derive(Clone, Debug)]
 enum Op {
-    /// A flush, read, write in its capsule, write by R2T.
+    /// A flush, read, write in its capsule, write by R2T, event request.
     Command { kind: u8, cid: u16, dwords: usize, keeps_depth: bool },
     /// The driver asks for the data of a write.
     Ask(prop::sample::Index),
@@ -21,6 +23,8 @@ enum Op {
     Data { window: prop::sample::Index, dwords: usize },
     /// The driver completes a command, wherever it is: data may still be owed to it.
     Complete { command: prop::sample::Index, fails: bool },
+    /// The driver completes an event request whose cid another command has by now.
+    CompleteSuperseded(prop::sample::Index),
     /// What waits leaves.
     Send,
     /// The lane is idle for a while.
@@ -30,7 +34,7 @@ enum Op {
 fn op() -> impl Strategy<Value = Op> {
     let dwords = || prop_oneof![1usize..8, 1usize..1000];
     prop_oneof![
-        6 => (0u8..4, 0u16..24, dwords(), prop::bool::weighted(0.97)).prop_map(|(kind, cid, dwords, keeps_depth)| {
+        6 => (0u8..5, 0u16..24, dwords(), prop::bool::weighted(0.97)).prop_map(|(kind, cid, dwords, keeps_depth)| {
             // Low bits alike, so that ids are looked for beyond their home.
             Op::Command { kind, cid: (cid & 7) | (cid >> 3) << 12, dwords, keeps_depth }
         }),
@@ -38,6 +42,7 @@ fn op() -> impl Strategy<Value = Op> {
         8 => (any::<prop::sample::Index>(), dwords()).prop_map(|(window, dwords)| Op::Data { window, dwords }),
         3 => (any::<prop::sample::Index>(), any::<bool>())
             .prop_map(|(command, fails)| Op::Complete { command, fails }),
+        1 => any::<prop::sample::Index>().prop_map(Op::CompleteSuperseded),
         3 => Just(Op::Send),
         1 => Just(Op::Shrink),
     ]
@@ -80,6 +85,8 @@ struct Model {
     r2ts: usize,
     head: u16,
     commands: Vec<Command>,
+    /// Event requests whose cids other commands have taken over.
+    superseded: Vec<Slot>,
     windows: Vec<Window>,
     /// What must be sent, but for the tags of R2Ts.
     expected: Vec<Vec<u8>>,
@@ -96,6 +103,7 @@ impl Model {
             r2ts: r2ts as usize,
             head: 0,
             commands: Vec::new(),
+            superseded: Vec::new(),
             windows: Vec::new(),
             expected: Vec::new(),
             unsent_answers: 0,
@@ -111,6 +119,12 @@ impl Model {
             Op::Ask(index) => self.ask(*index),
             Op::Data { window, dwords } => self.data(*window, dwords * 4),
             Op::Complete { command, fails } => self.complete(*command, *fails),
+            Op::CompleteSuperseded(index) => {
+                if !self.superseded.is_empty() {
+                    let slot = self.superseded.swap_remove(index.index(self.superseded.len()));
+                    self.end.complete(slot, Status::SUCCESS);
+                }
+            }
             Op::Send => self.send(),
             Op::Shrink => self.end.queue.shrink(),
         }
@@ -121,6 +135,7 @@ impl Model {
         let data = pattern(length);
         let pdu = match kind {
             0 => self.dialect.command(sqe(FLUSH, cid, TRANSPORT, 0), &[]),
+            4 => self.dialect.command(sqe(EVENT_REQUEST, cid, TRANSPORT, 0), &[]),
             1 => self.dialect.command(sqe(READ, cid, TRANSPORT, length as u32), &[]),
             2 => self.dialect.command(sqe(WRITE, cid, IN_CAPSULE, length as u32), &data),
             _ => self.dialect.command(sqe(WRITE, cid, TRANSPORT, length as u32), &[]),
@@ -138,17 +153,29 @@ impl Model {
         }
         self.head = (self.head + 1) % ENTRIES;
         let seen = self.end.feed(&pdu).unwrap();
-        if self.commands.iter().any(|command| command.cid == cid) {
+        let twin = self.commands.iter().position(|command| command.cid == cid);
+        if let Some(at) = twin
+            && self.commands[at].kind == 4
+        {
+            let slot = self.commands.swap_remove(at).slot;
+            assert_eq!(self.end.queue.next_superseded(), Some(slot));
+            self.superseded.push(slot);
+        } else if twin.is_some() {
             let status = Status::COMMAND_ID_CONFLICT.with_dnr();
             assert_eq!(seen, [Seen::Refused { cid, status }]);
             self.answered(cid, 0x8006);
             return true;
         }
+        assert_eq!(self.end.queue.next_superseded(), None);
         let [Seen::Command { slot, sqe, data: delivered }] = &seen[..] else { panic!("{seen:?}") };
         assert_eq!(sqe[..], pdu[8..72]);
         assert_eq!(delivered, &if kind == 2 { data } else { Vec::new() });
         assert!(self.commands.iter().all(|command| command.slot != *slot));
         assert!(self.windows.iter().all(|window| window.owner != Some(*slot)));
+        assert!(!self.superseded.contains(slot));
+        if kind == 4 {
+            self.end.queue.await_event(*slot);
+        }
         self.commands.push(Command { cid, slot: *slot, kind, length, stage: Stage::Executing });
         true
     }
@@ -309,6 +336,7 @@ proptest! {
             let mut gone = Vec::new();
             model.end.queue.clear(|slot| gone.push(slot));
             let mut live: Vec<Slot> = model.commands.iter().map(|command| command.slot).collect();
+            live.extend(&model.superseded);
             live.sort();
             gone.sort();
             prop_assert_eq!(gone, live);
