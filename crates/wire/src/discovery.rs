@@ -184,6 +184,12 @@ impl DiscoveryEntry {
         Text::of(&self.traddr)
     }
 
+    /// Name of the subsystem as the service has it, which [`subsystem`](Self::subsystem) checks.
+    #[must_use]
+    pub fn subsystem_text(&self) -> Text<'_> {
+        Text::of(&self.subnqn)
+    }
+
     /// Service id without padding.
     #[must_use]
     pub fn service_id(&self) -> Text<'_> {

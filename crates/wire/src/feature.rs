@@ -16,6 +16,8 @@ codes! {
         ERROR_RECOVERY = 0x05, "error recovery";
         VOLATILE_WRITE_CACHE = 0x06, "volatile write cache";
         NUMBER_OF_QUEUES = 0x07, "number of queues";
+        INTERRUPT_COALESCING = 0x08, "interrupt coalescing";
+        INTERRUPT_VECTOR = 0x09, "interrupt vector configuration";
         WRITE_ATOMICITY = 0x0A, "write atomicity";
         ASYNC_EVENTS = 0x0B, "asynchronous event configuration";
         TIMESTAMP = 0x0E, "timestamp";
@@ -227,6 +229,16 @@ impl NumberOfQueues {
 }
 
 bit_fields! {
+    /// Interrupt vector configuration (0x09). wire §12
+    pub struct InterruptVector: u32 {
+        /// The vector.
+        vector, with_vector: u16 [15:0];
+        /// Its interrupts are not coalesced.
+        coalescing_disable, with_coalescing_disable: bool [16];
+    }
+}
+
+bit_fields! {
     /// Write atomicity (0x0A). wire §12
     pub struct WriteAtomicity: u32 {
         /// Normal atomicity is off.
@@ -400,6 +412,7 @@ mod tests {
             ErrorRecovery::check_fields(bits);
             VolatileWriteCache::check_fields(bits);
             NumberOfQueues::check_fields(bits);
+            InterruptVector::check_fields(bits);
             WriteAtomicity::check_fields(bits);
             Timestamp::check_fields(wide);
             CommandSetProfile::check_fields(bits);

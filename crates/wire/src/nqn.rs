@@ -5,6 +5,7 @@ use core::str::FromStr;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::text::{is_hidden, quoted};
 use crate::uuid::{UUID_TEXT_BYTES, Uuid, UuidError};
 
 /// Most bytes of a name, without its NUL.
@@ -17,7 +18,7 @@ pub const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
 const PREFIX: &str = "nqn.";
 const UUID_PREFIX: &str = "nqn.2014-08.org.nvmexpress:uuid:";
 
-/// NVMe qualified name of a host or subsystem: 1 to 223 bytes of UTF-8 without control characters,
+/// NVMe qualified name of a host or subsystem: 1 to 223 bytes of UTF-8, every character of which prints,
 /// compared byte by byte.
 ///
 /// Made by [`str::parse`], which insists on the form of wire §21, or by [`Nqn::from_wire`], which takes what
@@ -53,9 +54,9 @@ pub enum NqnError {
         /// Index of the first such byte.
         position: usize,
     },
-    /// A control character.
-    #[error("byte {position} of the name begins a control character")]
-    ControlCharacter {
+    /// A character that does not show as itself: see [`is_hidden`].
+    #[error("byte {position} of the name begins a character that does not print")]
+    Unprintable {
         /// Index of its first byte.
         position: usize,
     },
@@ -102,7 +103,7 @@ impl Nqn {
     ///
     /// # Errors
     /// [`NqnError::NotTerminated`], [`NqnError::Empty`], [`NqnError::TooLong`], [`NqnError::NotUtf8`] or
-    /// [`NqnError::ControlCharacter`].
+    /// [`NqnError::Unprintable`].
     pub fn from_wire(field: &[u8]) -> Result<Self, NqnError> {
         let end = field.iter().position(|byte| *byte == 0);
         let end = end.ok_or(NqnError::NotTerminated { length: field.len() })?;
@@ -156,8 +157,8 @@ impl Nqn {
         if text.len() > NQN_BYTES_MAX {
             return Err(NqnError::TooLong { length: text.len() });
         }
-        if let Some((position, _)) = text.char_indices().find(|(_, char)| char.is_control()) {
-            return Err(NqnError::ControlCharacter { position });
+        if let Some((position, _)) = text.char_indices().find(|(_, char)| is_hidden(*char)) {
+            return Err(NqnError::Unprintable { position });
         }
         Ok(Self::copied(text.as_bytes()))
     }
@@ -209,6 +210,78 @@ impl PartialOrd for Nqn {
 impl Ord for Nqn {
     fn cmp(&self, other: &Self) -> core::cmp::Ordering {
         self.as_bytes().cmp(other.as_bytes())
+    }
+}
+
+/// Name under which a host connects: at most 223 bytes of UTF-8, every character of which prints, compared byte by byte.
+///
+/// Hosts in the field use names of any form, also without `nqn.`, and some send none: such a host is known by its
+/// [`HostId`] alone. wire §6.2
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HostName(Option<Nqn>);
+
+impl HostName {
+    /// Takes the name out of the NUL-terminated field of a Connect; bytes after the NUL are ignored.
+    ///
+    /// # Errors
+    /// As [`Nqn::from_wire`], but an empty name is none.
+    pub fn from_wire(field: &[u8]) -> Result<Self, NqnError> {
+        match Nqn::from_wire(field) {
+            Ok(nqn) => Ok(Self(Some(nqn))),
+            Err(NqnError::Empty) => Ok(Self(None)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether the host has sent no name.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// The name, empty if there is none.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        self.0.as_ref().map_or("", Nqn::as_str)
+    }
+}
+
+impl From<Nqn> for HostName {
+    fn from(nqn: Nqn) -> Self {
+        Self(Some(nqn))
+    }
+}
+
+/// A name to write into a list of hosts: it cannot be empty.
+impl FromStr for HostName {
+    type Err = NqnError;
+
+    fn from_str(text: &str) -> Result<Self, NqnError> {
+        Nqn::from_text(text).map(Self::from)
+    }
+}
+
+impl fmt::Display for HostName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl fmt::Debug for HostName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HostName({})", quoted(self.as_str()))
+    }
+}
+
+impl AsRef<[u8]> for HostName {
+    fn as_ref(&self) -> &[u8] {
+        self.as_str().as_bytes()
+    }
+}
+
+impl AsRef<[u8]> for Nqn {
+    fn as_ref(&self) -> &[u8] {
+        self.as_bytes()
     }
 }
 
@@ -386,7 +459,7 @@ mod tests {
         insta::assert_snapshot!(shown.join("\n"), @r#"
         name is empty
         name has 224 bytes, the limit is 223
-        byte 23 of the name begins a control character
+        byte 23 of the name begins a character that does not print
         name does not begin with "nqn."
         name does not begin with "nqn."
         name has no date of the form YYYY-MM. after "nqn."
@@ -421,13 +494,39 @@ mod tests {
 
     #[test]
     fn a_peer_s_name_has_neither_control_characters_nor_other_bytes_than_utf8() {
-        assert_eq!(Nqn::from_wire(b"nqn.\r\n\0"), Err(NqnError::ControlCharacter { position: 4 }));
-        assert_eq!(Nqn::from_wire(b"nqn.\x7f\0"), Err(NqnError::ControlCharacter { position: 4 }));
-        assert_eq!(Nqn::from_wire(b"nqn.\xc2\x85\0"), Err(NqnError::ControlCharacter { position: 4 }));
+        assert_eq!(Nqn::from_wire(b"nqn.\r\n\0"), Err(NqnError::Unprintable { position: 4 }));
+        assert_eq!(Nqn::from_wire(b"nqn.\x7f\0"), Err(NqnError::Unprintable { position: 4 }));
+        assert_eq!(Nqn::from_wire(b"nqn.\xc2\x85\0"), Err(NqnError::Unprintable { position: 4 }));
         assert_eq!(Nqn::from_wire(b"nqn.x\xFF\0"), Err(NqnError::NotUtf8 { position: 5 }));
     }
 
     /// wire §21
+    #[test]
+    fn a_name_that_reorders_or_hides_text_is_refused() {
+        for hidden in ['\u{202e}', '\u{2066}', '\u{2028}', '\u{2029}', '\u{200b}', '\u{feff}', '\u{85}'] {
+            let name = format!("nqn.2016-06.io.nvlane:a{hidden}b");
+            assert_eq!(name.parse::<Nqn>(), Err(NqnError::Unprintable { position: 23 }));
+            assert_eq!(Nqn::from_wire(&field(name.as_bytes())), Err(NqnError::Unprintable { position: 23 }));
+            assert_eq!(name.parse::<HostName>(), Err(NqnError::Unprintable { position: 23 }));
+        }
+    }
+
+    #[test]
+    fn a_host_may_have_a_name_of_any_form_or_none() {
+        let none = HostName::from_wire(&[0; 256]).expect("no name");
+        assert!(none.is_empty());
+        assert_eq!((none.as_str(), none.to_string().as_str()), ("", ""));
+        for text in ["blktests-host", "%s", "a b", "nqn.2016-06.io.nvlane:a", "h\u{e9}"] {
+            let name = HostName::from_wire(&field(text.as_bytes())).expect(text);
+            assert_eq!((name.as_str(), name.is_empty()), (text, false));
+            assert_eq!(text.parse(), Ok(name));
+        }
+        assert_eq!("".parse::<HostName>(), Err(NqnError::Empty), "a list names hosts");
+        assert_eq!("x".repeat(224).parse::<HostName>(), Err(NqnError::TooLong { length: 224 }));
+        assert_eq!(HostName::from_wire(&[b'n'; 256]), Err(NqnError::NotTerminated { length: 256 }));
+        assert_eq!(HostName::from_wire(b"a\x1b[2J\0"), Err(NqnError::Unprintable { position: 1 }));
+    }
+
     #[test]
     fn a_peer_s_name_may_have_any_form() {
         let nqn = Nqn::from_wire(b"nqn.psk-test-host\0garbage").expect("lenient");
@@ -484,7 +583,7 @@ mod tests {
             if let Ok(nqn) = Nqn::from_wire(&field) {
                 prop_assert!(field.starts_with(nqn.as_bytes()));
                 prop_assert_eq!(Nqn::from_wire(&nqn.to_wire()), Ok(nqn.clone()));
-                prop_assert!(!nqn.as_str().chars().any(char::is_control));
+                prop_assert!(!nqn.as_str().chars().any(is_hidden));
                 let _ = nqn.check_form();
             }
         }

@@ -1,6 +1,7 @@
-//! Fixed-width text fields: ASCII, padded with spaces or NULs. wire §10.1, wire §20
+//! Text of peers: fixed-width fields, ASCII, padded with spaces or NULs (wire §10.1, wire §20), and how text of any kind
+//! is shown in logs and on terminals.
 
-use core::fmt;
+use core::fmt::{self, Write};
 
 /// Text of a fixed-width field without its padding.
 ///
@@ -62,6 +63,12 @@ impl<'a> Text<'a> {
         if self.0.iter().all(|byte| is_printable(*byte)) { core::str::from_utf8(self.0).ok() } else { None }
     }
 
+    /// The text as it came, for output that has its own way to quote; what is not UTF-8 becomes U+FFFD.
+    #[must_use]
+    pub fn to_string_lossy(self) -> std::borrow::Cow<'a, str> {
+        String::from_utf8_lossy(self.0)
+    }
+
     /// Whether nothing but padding was there.
     #[must_use]
     pub const fn is_empty(self) -> bool {
@@ -73,7 +80,7 @@ impl fmt::Display for Text<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for byte in self.0 {
             if is_printable(*byte) {
-                fmt::Write::write_char(f, char::from(*byte))?;
+                f.write_char(char::from(*byte))?;
             } else {
                 write!(f, "\\x{byte:02x}")?;
             }
@@ -103,6 +110,126 @@ pub(crate) fn write_text(field: &mut [u8], text: &str, padding: Padding) -> Resu
         Padding::Nul => 0,
     });
     Ok(())
+}
+
+/// Bytes of a text that [`Quoted`] and [`Escaped`] show.
+pub const SHOWN_BYTES_MAX: usize = 256;
+
+/// Whether a character does not show as itself: control characters, line and paragraph separators, what changes the direction of
+/// text, and what has no width.
+#[must_use]
+pub fn is_hidden(char: char) -> bool {
+    char.is_control()
+        || matches!(
+            char,
+            '\u{ad}'
+                | '\u{61c}'
+                | '\u{180e}'
+                | '\u{200b}'..='\u{200f}'
+                | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}'
+                | '\u{fe00}'..='\u{fe0f}'
+                | '\u{feff}'
+                | '\u{fff9}'..='\u{fffb}'
+                | '\u{e0000}'..='\u{e0fff}'
+        )
+}
+
+/// Text of a peer as a value in a log line: in quotes, with escapes as in [`Escaped`], so that it ends where it seems to and
+/// cannot pass for further fields.
+#[derive(Clone, Copy)]
+pub struct Quoted<'a>(&'a [u8]);
+
+/// Text of a peer for a terminal: without quotes; what does not print and bytes that are not UTF-8 as escapes of Rust literals;
+/// cut with an ellipsis after [`SHOWN_BYTES_MAX`] bytes.
+#[derive(Clone, Copy)]
+pub struct Escaped<'a>(&'a [u8]);
+
+/// Text of a peer as a value in a log line.
+#[must_use]
+pub fn quoted(text: &(impl AsRef<[u8]> + ?Sized)) -> Quoted<'_> {
+    Quoted(text.as_ref())
+}
+
+/// Text of a peer for a terminal.
+#[must_use]
+pub fn escaped(text: &(impl AsRef<[u8]> + ?Sized)) -> Escaped<'_> {
+    Escaped(text.as_ref())
+}
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_char('"')?;
+        let is_cut = write_escaped(f, self.0, true)?;
+        f.write_str(if is_cut { "\"\u{2026}" } else { "\"" })
+    }
+}
+
+impl fmt::Debug for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for Escaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if write_escaped(f, self.0, false)? { f.write_char('\u{2026}') } else { Ok(()) }
+    }
+}
+
+impl fmt::Debug for Escaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Text that may hold a peer's, for a terminal, with all of its own characters but hidden ones, which are escaped; lines stay
+/// lines if `has_lines`.
+#[must_use]
+pub fn without_hidden(text: &str, has_lines: bool) -> std::borrow::Cow<'_, str> {
+    let is_escaped = |char: char| is_hidden(char) && !(has_lines && char == '\n');
+    if !text.chars().any(is_escaped) {
+        return text.into();
+    }
+    let mut shown = String::with_capacity(text.len());
+    for char in text.chars() {
+        if is_escaped(char) { write_hidden(&mut shown, char).unwrap_or(()) } else { shown.push(char) }
+    }
+    shown.into()
+}
+
+/// Writes a hidden character as an escape.
+///
+/// # Errors
+/// The writer's.
+pub fn write_hidden(writer: &mut impl Write, char: char) -> fmt::Result {
+    match char {
+        '\n' | '\r' | '\t' => write!(writer, "{}", char.escape_default()),
+        char => write!(writer, "{}", char.escape_unicode()),
+    }
+}
+
+/// Writes text with escapes. Says whether it was cut.
+fn write_escaped(f: &mut fmt::Formatter<'_>, text: &[u8], is_quoted: bool) -> Result<bool, fmt::Error> {
+    let mut left = SHOWN_BYTES_MAX;
+    for chunk in text.utf8_chunks() {
+        for char in chunk.valid().chars() {
+            let Some(after) = left.checked_sub(char.len_utf8()) else { return Ok(true) };
+            left = after;
+            match char {
+                '"' if is_quoted => f.write_str("\\\"")?,
+                '\\' => f.write_str("\\\\")?,
+                char if is_hidden(char) => write_hidden(f, char)?,
+                char => f.write_char(char)?,
+            }
+        }
+        for byte in chunk.invalid() {
+            let Some(after) = left.checked_sub(1) else { return Ok(true) };
+            left = after;
+            write!(f, "\\x{byte:02x}")?;
+        }
+    }
+    Ok(false)
 }
 
 const fn is_printable(byte: u8) -> bool {
@@ -135,6 +262,38 @@ mod tests {
     }
 
     #[test]
+    fn quoted_text_ends_where_it_seems_to() {
+        let shown = |text: &str| quoted(text).to_string();
+        assert_eq!(shown("nqn.a"), r#""nqn.a""#);
+        assert_eq!(shown("a cntlid=1 reason=\"b\""), r#""a cntlid=1 reason=\"b\"""#);
+        assert_eq!(shown(r#"a\" x"#), r#""a\\\" x""#);
+        assert_eq!(shown("\u{e9}\u{4e2d}"), "\"\u{e9}\u{4e2d}\"");
+        assert_eq!(
+            shown("a\u{202e}b\u{2028}c\x1b[2J\r\n\t\0"),
+            r#""a\u{202e}b\u{2028}c\u{1b}[2J\r\n\t\u{0}""#
+        );
+        assert_eq!(quoted(b"a\xffb\xe2\x82").to_string(), r#""a\xffb\xe2\x82""#);
+        assert_eq!(escaped("say \"a\u{9b}\"").to_string(), r#"say "a\u{9b}""#);
+        assert_eq!(format!("{:?} {:?}", quoted("a"), escaped("b")), r#""a" b"#);
+    }
+
+    #[test]
+    fn only_hidden_characters_are_escaped_in_text_of_our_own() {
+        assert!(matches!(without_hidden("a\\x1b \"b\"", false), std::borrow::Cow::Borrowed(_)));
+        assert_eq!(without_hidden("a\nb\u{202e}\x1b[m", true), "a\nb\\u{202e}\\u{1b}[m");
+        assert_eq!(without_hidden("a\nb\r", false), r"a\nb\r");
+    }
+
+    #[test]
+    fn long_text_is_cut_with_an_ellipsis() {
+        let text = "x".repeat(SHOWN_BYTES_MAX);
+        assert_eq!(quoted(&text).to_string(), format!("\"{text}\""));
+        assert_eq!(quoted(&format!("{text}y")).to_string(), format!("\"{text}\"\u{2026}"));
+        let shown = escaped(&[0xff; 1000]).to_string();
+        assert_eq!(shown, format!("{}\u{2026}", r"\xff".repeat(SHOWN_BYTES_MAX)));
+    }
+
+    #[test]
     fn text_that_does_not_fit_is_refused_and_leaves_the_field() {
         let mut field = *b"........";
         assert_eq!(
@@ -158,6 +317,26 @@ mod tests {
             write_text(&mut field, &text, padding).expect("printable and short");
             prop_assert_eq!(Text::of(&field).as_str(), Some(text.as_str()));
             prop_assert_eq!(Text::of(&field).to_string(), text);
+        }
+
+        #[test]
+        fn any_bytes_are_shown_on_one_line_of_what_prints(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+            for shown in [quoted(&bytes).to_string(), escaped(&bytes).to_string()] {
+                prop_assert!(!shown.chars().any(is_hidden));
+                prop_assert!(shown.chars().count() <= 3 + SHOWN_BYTES_MAX * 10);
+            }
+        }
+
+        #[test]
+        fn quoted_text_has_only_escaped_quotes_within(text in "[\"\\\\a=\u{202e} ]{0,40}") {
+            let shown = quoted(&text).to_string();
+            let within = shown.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).expect("quotes");
+            let mut is_escape = false;
+            for char in within.chars() {
+                prop_assert!(is_escape || char != '"');
+                is_escape = char == '\\' && !is_escape;
+            }
+            prop_assert!(!is_escape, "the last quote is not escaped");
         }
 
         #[test]
