@@ -119,9 +119,12 @@ pub(crate) fn room(sqe: &Sqe) -> Result<usize, Status> {
     }
 }
 
-/// Ends a command with data, cut to what the host has room for.
-pub(crate) fn reply_with(sqe: &Sqe, mut data: Vec<u8>) -> Outcome {
-    data.truncate(room(sqe)?);
+/// Ends a command with data of a length that the command itself has fixed: a host with less room for it cannot have meant
+/// the command, one with more gets just that. wire §5.3
+pub(crate) fn reply_with(sqe: &Sqe, data: Vec<u8>) -> Outcome {
+    if room(sqe)? < data.len() {
+        return Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr());
+    }
     Ok(Reply { result: 0, data: Some(data.into()) })
 }
 

@@ -187,7 +187,8 @@ impl Commands {
             return Err(Status::INVALID_FIELD.with_dnr());
         }
         let command = BlockCommand::from_sqe(sqe);
-        if command.blocks > self.limits.compare_and_write_blocks_max {
+        let has_directive = sqe.flags.fuse() == Fuse::SECOND && command.control.directive_type() != 0;
+        if has_directive || command.blocks > self.limits.compare_and_write_blocks_max {
             return Err(Status::INVALID_FIELD.with_dnr());
         }
         let extent = self.extent(caller.subsystem, sqe.nsid(), &command)?;

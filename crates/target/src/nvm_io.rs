@@ -156,6 +156,10 @@ impl<I: Io<Message>> Start<'_, I> {
         let extent = self.extent(&command)?;
         let length = self.transfer(extent.bytes)?;
         self.check_plain()?;
+        // Directives are not announced. wire §14
+        if command.control.directive_type() != 0 {
+            return Err(Status::INVALID_FIELD.with_dnr());
+        }
         self.check_writable(&extent)?;
         if let Some(request) = self.host_data(length)? {
             return Ok(request);
@@ -350,7 +354,7 @@ impl<I: Io<Message>> Start<'_, I> {
         let command = CopyCommand::from_sqe(self.sqe);
         let at = self.namespace(self.sqe.nsid())?;
         self.check_plain()?;
-        if command.control.format() != CopyFormat::FORMAT_0 {
+        if command.control.format() != CopyFormat::FORMAT_0 || command.control.directive_type() != 0 {
             return Err(Status::INVALID_FIELD.with_dnr());
         }
         let range_count = command.range_count();

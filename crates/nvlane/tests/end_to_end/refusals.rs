@@ -77,6 +77,25 @@ fn flags_that_mean_nothing_are_refused() {
     });
 }
 
+/// No directive is announced. wire §14
+#[test]
+fn a_write_with_a_directive_is_refused() {
+    on_each(|lane| {
+        let refused = Status::INVALID_FIELD.with_dnr();
+        for directive in [1, 15] {
+            let mut sqe = Sqe::write(ONE, 0, 1);
+            sqe.cdw12.set(sqe.cdw12.get() | directive << 20);
+            assert_eq!(lane.run(sqe.with_data(Sgl::transport(4096)), &[]), refused, "type {directive}");
+            assert_eq!(
+                lane.run(sqe.with_data(Sgl::in_capsule(4096)), &[7; 4096]),
+                refused,
+                "type {directive}"
+            );
+        }
+        assert!(lane.read(Sqe::read(ONE, 0, 1), 4096).iter().all(|&byte| byte == 0), "nothing was written");
+    });
+}
+
 #[test]
 fn a_data_pointer_that_does_not_fit_is_refused() {
     on_each(|lane| {

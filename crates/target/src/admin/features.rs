@@ -35,6 +35,9 @@ pub(crate) const FEATURES: &[FeatureKind] = &[
     // Backends cache what they cache: a host can rely on Flush and FUA, but not switch the cache off.
     FeatureKind { is_changeable: false, ..kind(Fid::VOLATILE_WRITE_CACHE) },
     kind(Fid::NUMBER_OF_QUEUES),
+    // There are no interrupts, but hosts that know PCIe controllers ask.
+    FeatureKind { is_changeable: false, ..kind(Fid::INTERRUPT_COALESCING) },
+    FeatureKind { is_changeable: false, ..kind(Fid::INTERRUPT_VECTOR) },
     kind(Fid::WRITE_ATOMICITY),
     FeatureKind { is_for_discovery: true, ..kind(Fid::ASYNC_EVENTS) },
     kind(Fid::TIMESTAMP),

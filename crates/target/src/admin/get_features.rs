@@ -1,7 +1,9 @@
 //! Get Features. wire §12
 
 use wire::async_event::AsyncEvents;
-use wire::feature::{FeatureSelect, Fid, GetFeatures, HostIdentifier, NumberOfQueues, TemperatureThreshold};
+use wire::feature::{
+    FeatureSelect, Fid, GetFeatures, HostIdentifier, InterruptVector, NumberOfQueues, TemperatureThreshold,
+};
 use wire::id::Nsid;
 use wire::sqe::Sqe;
 use wire::status::Status;
@@ -15,7 +17,8 @@ use crate::control_record::{ControllerKind, ControllerRecord};
 pub(crate) fn execute(record: &ControllerRecord, around: &Surroundings<'_>, sqe: &Sqe) -> Outcome {
     let command = GetFeatures::from_sqe(sqe);
     let kind = FeatureKind::find(command.fid, record.key.kind).ok_or(Status::INVALID_FIELD.with_dnr())?;
-    if kind.is_per_namespace {
+    // Without a namespace, or for all, the default is told: tools that are given a controller ask so. wire §12
+    if kind.is_per_namespace && ![Nsid::NONE, Nsid::ALL].contains(&sqe.nsid()) {
         check_namespace(around, sqe.nsid())?;
     }
     // Discovery controllers do not announce that they can select.
@@ -72,6 +75,11 @@ impl Values<'_> {
             Fid::VOLATILE_WRITE_CACHE => reply_dw0(Features::volatile_write_cache().bits()),
             Fid::NUMBER_OF_QUEUES => {
                 reply_dw0(NumberOfQueues::pairs(self.features.queue_count.into()).bits())
+            }
+            Fid::INTERRUPT_COALESCING => reply_dw0(0),
+            Fid::INTERRUPT_VECTOR => {
+                let vector = InterruptVector::from_bits(command.value).vector();
+                reply_dw0(InterruptVector::default().with_vector(vector).bits())
             }
             Fid::WRITE_ATOMICITY => reply_dw0(self.features.write_atomicity.bits()),
             Fid::ASYNC_EVENTS => reply_dw0(self.events.bits()),

@@ -51,6 +51,9 @@ pub(crate) fn execute(
                 return Err(Status::FEATURE_NOT_CHANGEABLE.with_dnr());
             }
         }
+        Fid::INTERRUPT_COALESCING | Fid::INTERRUPT_VECTOR => {
+            return Err(Status::FEATURE_NOT_CHANGEABLE.with_dnr());
+        }
         Fid::NUMBER_OF_QUEUES => return set_queue_count(record, around, command.value),
         Fid::WRITE_ATOMICITY => features.write_atomicity = WriteAtomicity::from_bits(command.value & 1),
         Fid::ASYNC_EVENTS => {

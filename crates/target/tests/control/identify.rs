@@ -109,13 +109,18 @@ fn a_discovery_controller_identifies_only_itself() {
 
 /// hostile inputs M8, C3, C7
 #[test]
-fn data_is_cut_to_what_the_host_has_room_for() {
+fn data_goes_only_where_there_is_room_for_all_of_it() {
     let mut target = Target::new();
     let admin = target.ready(host(HOST), DISKS, 0).admin;
     let sqe = |dptr| Sqe::identify(Cns::NAMESPACE_DESCRIPTORS, Nsid::new(1)).with_data(dptr);
     let whole = target.data(admin, sqe(Sgl::transport(4096)));
     for length in [1, 4, 20, 21, 4095] {
-        assert_eq!(target.data(admin, sqe(Sgl::transport(length))), whole[..length as usize]);
+        let answer = target.ask(admin, sqe(Sgl::transport(length)));
+        assert_eq!(
+            (answer.status, answer.data),
+            (Status::DATA_SGL_LENGTH_INVALID.with_dnr(), None),
+            "{length}"
+        );
     }
     assert_eq!(target.data(admin, sqe(Sgl::transport(u32::MAX))), whole, "never more than there is");
     let mut segment = Sgl::transport(4096);

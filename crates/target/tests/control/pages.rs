@@ -185,7 +185,10 @@ fn smaller_pages_say_what_there_is() {
     let features = FeaturesAndEffects::read_from_bytes(&features).unwrap();
     let supported: Vec<_> =
         (0u8..=0xFF).filter(|fid| features.features[usize::from(*fid)].get() & 1 != 0).collect();
-    assert_eq!(supported, [0x01, 0x02, 0x04, 0x05, 0x06, 0x07, 0x0A, 0x0B, 0x0E, 0x0F, 0x16, 0x81]);
+    assert_eq!(
+        supported,
+        [0x01, 0x02, 0x04, 0x05, 0x06, 0x07, 0x08, 0x09, 0x0A, 0x0B, 0x0E, 0x0F, 0x16, 0x81]
+    );
     let command =
         GetLogPage { lid: Lid::ANA, lsp: ANA_GROUPS_ONLY, length_bytes: 64, ..GetLogPage::default() };
     let groups = target.data(association.admin, command.to_sqe(Nsid::ALL).with_data(Sgl::transport(64)));
@@ -205,6 +208,8 @@ fn features_take_what_they_can_hold() {
         (set(Fid::POWER_MANAGEMENT, 0, 1), INVALID_FIELD),
         (set(Fid::VOLATILE_WRITE_CACHE, 0, 1), ok),
         (set(Fid::VOLATILE_WRITE_CACHE, 0, 0), Status::FEATURE_NOT_CHANGEABLE.with_dnr()),
+        (set(Fid::INTERRUPT_COALESCING, 0, 0x0102), Status::FEATURE_NOT_CHANGEABLE.with_dnr()),
+        (set(Fid::INTERRUPT_VECTOR, 0, 1 << 16), Status::FEATURE_NOT_CHANGEABLE.with_dnr()),
         (set(Fid::WRITE_ATOMICITY, 0, 1), ok),
         (set(Fid::ARBITRATION, 1, 0), Status::FEATURE_NOT_NAMESPACE_SPECIFIC.with_dnr()),
         (set(Fid::ARBITRATION, u32::MAX, 0), ok),
@@ -229,7 +234,13 @@ fn features_take_what_they_can_hold() {
     assert_eq!(target.demand(admin, get(Fid::ERROR_RECOVERY, 3)).result, 0);
     assert_eq!(target.demand(admin, set(Fid::ERROR_RECOVERY, u32::MAX, 9)).result, 0);
     assert_eq!(target.demand(admin, get(Fid::ERROR_RECOVERY, 3)).result, 9);
-    assert_eq!(target.ask(admin, get(Fid::ERROR_RECOVERY, 0)).status, Status::INVALID_NAMESPACE.with_dnr());
+    // Tools ask without a namespace, too, and are told the default.
+    assert_eq!(target.demand(admin, get(Fid::ERROR_RECOVERY, 0)).result, 0);
+    assert_eq!(target.demand(admin, get(Fid::ERROR_RECOVERY, u32::MAX)).result, 0);
+    assert_eq!(target.ask(admin, get(Fid::ERROR_RECOVERY, 2)).status, Status::INVALID_NAMESPACE.with_dnr());
+    assert_eq!(target.demand(admin, get(Fid::INTERRUPT_COALESCING, 0)).result, 0);
+    let vector = GetFeatures { fid: Fid::INTERRUPT_VECTOR, value: 3, ..GetFeatures::default() };
+    assert_eq!(target.demand(admin, vector.to_sqe(Nsid::NONE)).result, 3);
     // A tool that was given a block device asks with its namespace.
     assert_eq!(target.demand(admin, get(Fid::WRITE_ATOMICITY, 1)).result, 1);
     assert_eq!(target.ask(admin, get(Fid::from_raw(0), 0)).status, INVALID_FIELD);
@@ -279,6 +290,11 @@ fn features_with_data_want_exactly_theirs() {
     assert_eq!(target.ask(admin, host_id).status, INVALID_FIELD, "8 bytes are not enough over fabrics");
     host_id.cdw11.set(1);
     assert_eq!(target.data(admin, host_id), association.host.id.to_bytes());
+    for (sqe, length) in
+        [(get(Fid::TIMESTAMP, 7), 7), (get(Fid::HOST_BEHAVIOR, 511), 511), (get(Fid::TIMESTAMP, 0), 0)]
+    {
+        assert_eq!(target.ask(admin, sqe).status, length_invalid, "{length} bytes");
+    }
 }
 
 #[test]

@@ -11,6 +11,7 @@ use zerocopy::IntoBytes;
 use super::{ANA_GROUP, FLUSH_ALL, firmware};
 use crate::admin::{Surroundings, possible_events};
 use crate::control_record::{ControllerKind, ControllerRecord};
+use crate::identity;
 use crate::limits::VERSION;
 use crate::subsystem::Subsystem;
 
@@ -27,10 +28,12 @@ const DISCOVERY_MODEL: &str = "nvlane discovery";
 pub(super) fn identify(record: &ControllerRecord, around: &Surroundings<'_>) -> Vec<u8> {
     let limits = around.limits;
     let mut controller = IdentifyController::fabrics();
-    let (serial, model) = around
-        .subsystem
-        .map_or(("0", DISCOVERY_MODEL), |subsystem| (subsystem.serial.as_str(), subsystem.model.as_str()));
-    controller.set_serial(serial).expect("checked with the configuration");
+    let (serial, model) = match around.subsystem {
+        Some(subsystem) => (subsystem.serial.clone(), subsystem.model.as_str()),
+        // Every discovery service has a name of its own, made of the machine and its first listener.
+        None => (identity::serial_of(&around.discovery.nqn), DISCOVERY_MODEL),
+    };
+    controller.set_serial(&serial).expect("checked with the configuration");
     controller.set_model(model).expect("checked with the configuration");
     controller.set_firmware(firmware()).expect("at most 8 characters");
     // There is no offset to move a part of a value with: among keys and values each format's limit holds alone.
