@@ -23,6 +23,7 @@ use wire::log::error::ErrorEntry;
 use wire::log::health::{FirmwareSlots, HealthLog};
 use wire::log::namespaces::read_changed_namespaces;
 use wire::log::support::CommandsAndEffects;
+use wire::nqn::Nqn;
 use wire::nvm::{BlockCommand, CopyCommand, DatasetManagement};
 use wire::opcode::{KvOpcode, NvmOpcode};
 use wire::property::Cap;
@@ -186,7 +187,8 @@ fn connect_data(bytes: &[u8]) {
     let Ok((data, _)) = ConnectData::read_from_prefix(bytes) else { return };
     let (subsystem, host) = (data.subsystem(), data.host());
     if let (Ok(subsystem), Ok(host)) = (subsystem, host) {
-        let again = ConnectData::new(data.hostid, data.cntlid(), &subsystem, &host);
+        let Ok(name) = Nqn::from_wire(&data.hostnqn) else { return assert!(host.is_empty(), "{host:?}") };
+        let again = ConnectData::new(data.hostid, data.cntlid(), &subsystem, &name);
         assert_eq!((again.subsystem(), again.host()), (Ok(subsystem), Ok(host)));
     }
 }

@@ -13,7 +13,7 @@ use target::discovery::{Advertised, ListenerEntry, Referral};
 use target::operator::{NewSubsystem, OrderAnswer, Step};
 use target::subsystem::Access;
 use wire::discovery::{DiscoveryEntry, SubsystemType};
-use wire::nqn::Nqn;
+use wire::nqn::{HostName, Nqn};
 
 use crate::host;
 use crate::model::Finding;
@@ -58,7 +58,7 @@ pub(crate) struct Offer {
 }
 
 impl Version {
-    fn lines(&self, host: &Nqn) -> BTreeSet<Line> {
+    fn lines(&self, host: &HostName) -> BTreeSet<Line> {
         let address = |listener: &ListenerEntry| match listener.advertise {
             Some(told) => SocketAddr::new(told.ip, told.port.unwrap_or(listener.address.port())),
             None => listener.address,
@@ -123,7 +123,7 @@ impl Offer {
             subsystems: BTreeMap::from([(main, access)]),
             referrals: Vec::new(),
         };
-        let shown = |index| vec![(version.lines(&host::name(index)), u64::MAX)];
+        let shown = |index| vec![(version.lines(&host::name(index).into()), u64::MAX)];
         Self {
             shown: (0..scout_count).map(shown).collect(),
             read: BTreeMap::new(),
@@ -193,7 +193,8 @@ impl Offer {
             }
             4 if version.subsystems.contains_key(&nqn) => {
                 let access = self.random.pick(&[None, Some(0), Some(1)]);
-                let access = access.map_or(Access::Any, |only| Access::Only([host::name(only)].into()));
+                let access =
+                    access.map_or(Access::Any, |only| Access::Only([host::name(only).into()].into()));
                 version.subsystems.insert(nqn.clone(), access.clone());
                 Step::SetAccess(nqn, access)
             }
@@ -210,7 +211,7 @@ impl Offer {
     /// All of an order is drawn, and on its way to the target, which answers here.
     pub(crate) fn on_ordered(&mut self, answers: Receiver<OrderAnswer>) {
         for (index, versions) in self.shown.iter_mut().enumerate() {
-            versions.push((self.version.lines(&host::name(index)), u64::MAX));
+            versions.push((self.version.lines(&host::name(index).into()), u64::MAX));
         }
         self.version_count += 1;
         self.pending.push((self.version_count, answers));

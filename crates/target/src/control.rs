@@ -184,7 +184,7 @@ impl Control {
     pub fn on_request(&mut self, now_ns: u64, request: Request) {
         let lane = request.lane;
         match request.kind {
-            RequestKind::Command { slot, sqe, data, listener, local, counters } => {
+            RequestKind::Command { slot, sqe, data, peer, listener, local, counters } => {
                 let command = CommandId { lane, slot };
                 if let Err(status) = check_form(&sqe) {
                     return self.answer(command, Err(status));
@@ -194,7 +194,7 @@ impl Control {
                     None if is_fabrics && sqe.fctype() == FabricsType::CONNECT => {
                         self.on_connect(
                             now_ns,
-                            PendingConnect { command, sqe, data, listener, local, counters },
+                            PendingConnect { command, sqe, data, peer, listener, local, counters },
                         );
                     }
                     None => self.answer(command, Err(Status::COMMAND_SEQUENCE_ERROR)),
@@ -206,6 +206,7 @@ impl Control {
                     }
                 }
             }
+            RequestKind::Superseded { slot } => self.on_superseded(CommandId { lane, slot }),
             RequestKind::Failures(failures) => self.on_failures(lane, &failures),
             RequestKind::Ended => self.on_ended(now_ns, lane),
             RequestKind::Expelled => self.on_expelled(now_ns, lane),

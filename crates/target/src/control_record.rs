@@ -11,7 +11,7 @@ use proto::controller::Controller;
 use proto::keep_alive::KeepAlive;
 use reactor::ListenerTag;
 use wire::id::{Cntlid, Nsid, Qid};
-use wire::nqn::{HostId, Nqn};
+use wire::nqn::{HostId, HostName, Nqn};
 
 use crate::admin::error_log::ErrorLog;
 use crate::admin::features::Features;
@@ -73,7 +73,7 @@ pub struct ControllerRecord {
     /// The name it was connected to.
     pub subnqn: Nqn,
     /// Who connected.
-    pub host: Nqn,
+    pub host: HostName,
     /// Who connected, as reservations know it.
     pub hostid: HostId,
     /// How the host came.
@@ -175,8 +175,13 @@ impl ControllerRecord {
 
     /// Whether `host` with `hostid` made it.
     #[must_use]
-    pub fn belongs_to(&self, host: &Nqn, hostid: HostId) -> bool {
+    pub fn belongs_to(&self, host: &HostName, hostid: HostId) -> bool {
         self.hostid == hostid && self.host == *host
+    }
+
+    /// Takes back the Asynchronous Event Request that is this command: its host has completed it by itself. Says whether it waited.
+    pub fn take_back_event_request(&mut self, command: CommandId) -> bool {
+        self.events.take_back(|request| request.command == command).is_some()
     }
 
     /// Takes out the Asynchronous Event Request with this command id; `None` if there is none.

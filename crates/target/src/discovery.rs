@@ -19,7 +19,7 @@ use std::net::{IpAddr, SocketAddr};
 use proto::doorbell::Policy;
 use reactor::ListenerTag;
 use wire::discovery::{DISCOVERY_RECORD_BYTES, DiscoveryEntry, DiscoveryHeader, Eflags, SubsystemType, Treq};
-use wire::nqn::Nqn;
+use wire::nqn::{HostName, Nqn};
 use zerocopy::IntoBytes;
 
 use crate::control_record::Route;
@@ -88,7 +88,7 @@ impl Discovery {
     /// The log for `host`, which came by `route`.
     pub(crate) fn log<'a>(
         &self,
-        host: &Nqn,
+        host: &HostName,
         route: &Route,
         subsystems: impl Iterator<Item = &'a Subsystem>,
     ) -> Vec<u8> {
@@ -103,7 +103,7 @@ impl Discovery {
     /// What the log lists: this service first, then subsystems, then other services.
     pub(crate) fn entries<'a>(
         &self,
-        host: &Nqn,
+        host: &HostName,
         route: &Route,
         subsystems: impl Iterator<Item = &'a Subsystem>,
     ) -> Vec<DiscoveryEntry> {
@@ -218,7 +218,7 @@ mod tests {
         subsystems: &[Subsystem],
     ) -> Vec<String> {
         let route = Route { listener, local: Some(local.parse().unwrap()) };
-        let entries = service.entries(&nqn(HOST), &route, subsystems.iter());
+        let entries = service.entries(&nqn(HOST).into(), &route, subsystems.iter());
         let text = |entry: &DiscoveryEntry| {
             let nqn = entry.subsystem().unwrap();
             let name = nqn.as_str().rsplit(':').next().unwrap_or_default().to_string();
@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn each_host_sees_only_what_it_may_use() {
         let service = service(&[(1, listener("192.0.2.5:4420"))]);
-        let only = |host: &str| Access::Only(BTreeSet::from([nqn(host)]));
+        let only = |host: &str| Access::Only(BTreeSet::from([nqn(host).into()]));
         let subsystems = [
             subsystem("nqn.2026-01.io.nvlane:open", Access::Any),
             subsystem("nqn.2026-01.io.nvlane:mine", only(HOST)),
@@ -303,7 +303,7 @@ mod tests {
             .push(Referral { address: "[2001:db8::7]:8009".parse().unwrap(), nqn: Nqn::discovery() });
         let disks = [subsystem("nqn.2026-01.io.nvlane:disks", Access::Any)];
         let route = Route { listener: 2, local: Some("192.0.2.5:8009".parse().unwrap()) };
-        let log = service.log(&nqn(HOST), &route, disks.iter());
+        let log = service.log(&nqn(HOST).into(), &route, disks.iter());
         let log = DiscoveryLog::new(&log).unwrap();
         assert_eq!((log.header.genctr.get(), log.header.numrec.get(), log.is_complete()), (7, 5, true));
         let [other, this, disks, _, referral] = log.entries else { panic!("five entries") };

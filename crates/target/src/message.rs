@@ -47,12 +47,20 @@ pub enum RequestKind {
         sqe: Sqe,
         /// Its data.
         data: Box<[u8]>,
+        /// Where the host is, for the log.
+        peer: Option<SocketAddr>,
         /// How the lane was reached, for what discovery tells.
         listener: ListenerTag,
         /// Where it was reached.
         local: Option<SocketAddr>,
         /// Counters to keep if this is a Connect.
         counters: Arc<LaneCounters>,
+    },
+    /// The host has given the command id of this Asynchronous Event Request to another command: the request is to be answered
+    /// all the same, but the host does not hear of it.
+    Superseded {
+        /// Where the request is.
+        slot: Slot,
     },
     /// Commands failed; the newest last.
     Failures(Vec<Failure>),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use proto::doorbell::Policy;
 use store::Store;
 use wire::id::Nsid;
-use wire::nqn::Nqn;
+use wire::nqn::{HostName, Nqn};
 use wire::uuid::Uuid;
 
 /// Names a subsystem within the target, for as long as it exists. Never reused.
@@ -60,13 +60,13 @@ pub enum Access {
     /// Any.
     Any,
     /// These.
-    Only(BTreeSet<Nqn>),
+    Only(BTreeSet<HostName>),
 }
 
 impl Access {
     /// Whether `host` may connect.
     #[must_use]
-    pub fn allows(&self, host: &Nqn) -> bool {
+    pub fn allows(&self, host: &HostName) -> bool {
         match self {
             Self::Any => true,
             Self::Only(hosts) => hosts.contains(host),

@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 use crate::U16;
 use crate::bits::{byte, dword, high16, low16, zero_based16};
 use crate::id::{Cntlid, Nsid, Qid};
-use crate::nqn::{HostId, NQN_FIELD_BYTES, Nqn, NqnError};
+use crate::nqn::{HostId, HostName, NQN_FIELD_BYTES, Nqn, NqnError};
 use crate::opcode::{AdminOpcode, FabricsType};
 use crate::property::{Property, PropertySize};
 use crate::sgl::Sgl;
@@ -114,9 +114,9 @@ impl ConnectData {
     /// Name of the host.
     ///
     /// # Errors
-    /// What [`Nqn::from_wire`] refuses; answer with [`InvalidParameter::HOSTNQN`].
-    pub fn host(&self) -> Result<Nqn, NqnError> {
-        Nqn::from_wire(&self.hostnqn)
+    /// What [`HostName::from_wire`] refuses; answer with [`InvalidParameter::HOSTNQN`].
+    pub fn host(&self) -> Result<HostName, NqnError> {
+        HostName::from_wire(&self.hostnqn)
     }
 }
 
@@ -412,7 +412,7 @@ mod tests {
         assert_eq!(&raw[512..539], b"nqn.2016-06.io.nvlane:host\0");
         assert!(raw[18..256].iter().chain(&raw[768..]).all(|byte| *byte == 0));
         assert_eq!(data.subsystem(), Ok(subsystem));
-        assert_eq!(data.host(), Ok(host));
+        assert_eq!(data.host(), Ok(host.into()));
         assert_eq!(data.cntlid(), Cntlid::DYNAMIC);
     }
 

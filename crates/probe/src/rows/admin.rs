@@ -25,7 +25,12 @@ pub(super) const ROWS: &[Row] = &[
     Row::new("M2", "Get Log Page of every log, at odd lengths and offsets", "the log, 0/02 or 1/09", logs),
     Row::new("M3", "every feature, got and set", "as each feature says", features)
         .judged("what is written back is what was read"),
-    Row::new("M4", "1000 Asynchronous Event Requests", "1/05 beyond the limit", event_requests),
+    Row::new(
+        "M4",
+        "1000 Asynchronous Event Requests, an id of one used again",
+        "1/05 beyond the limit",
+        event_requests,
+    ),
     Row::new("M5", "Abort of everything", "success; one completion each", aborts),
     Row::new(
         "M6",
@@ -192,8 +197,17 @@ fn event_requests(peer: &Peer) -> Check {
         let answer = admin.finish(cid, &[]).about(format!("request {}", round + limit))?;
         expect_status(&answer, &[Status::AER_LIMIT_EXCEEDED]).about(format!("request {}", round + limit))?;
     }
-    // Each can be aborted.
-    for cid in held {
+    // A host may complete one by itself and use its id again.
+    if let Some(cid) = held.first().copied() {
+        for round in 0..3 {
+            admin.send(Sqe::keep_alive().with_cid(cid), &[])?;
+            let answer = admin.finish(cid, &[]).about("a command with the id of an event request")?;
+            expect_status(&answer, &[Status::SUCCESS])
+                .about(format!("time {round} of an id of an event request"))?;
+        }
+    }
+    // Each other can be aborted.
+    for cid in held.into_iter().skip(1) {
         let abort = admin.must(Sqe::abort(Qid::ADMIN, cid), Move::None).about("Abort of an event request")?;
         if AbortResult::from_bits(abort.cqe.dw0()).bits() & 1 == 0 {
             expect_status(&admin.finish(cid, &[])?, &[Status::ABORT_REQUESTED])?;

@@ -148,7 +148,7 @@ impl World {
             None => Access::Any,
             Some(_) => {
                 let others = (0..self.hosts.len()).filter(|index| *index != BARRED);
-                Access::Only(others.map(host::name).collect())
+                Access::Only(others.map(|index| host::name(index).into()).collect())
             }
         }
     }

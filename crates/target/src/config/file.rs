@@ -13,8 +13,9 @@ use store::{Size, Spec};
 use toml::Spanned;
 use wire::discovery::{DISCOVERY_PORT, IO_PORT};
 use wire::id::Nsid;
-use wire::nqn::Nqn;
+use wire::nqn::{HostName, Nqn};
 use wire::pdu::DataAlignment;
+use wire::text::quoted;
 use wire::uuid::Uuid;
 
 use super::{
@@ -715,17 +716,10 @@ impl Reader<'_> {
             RawHosts::List(names) => {
                 let mut access = std::collections::BTreeSet::new();
                 for name in names {
-                    match name.parse::<Nqn>() {
-                        Ok(nqn) => drop(access.insert(nqn)),
-                        // Hosts call themselves what they like, so what Connect takes is taken here. wire §21
-                        Err(_) if name.starts_with("nqn.") => {
-                            let bytes = [name.as_bytes(), &[0]].concat();
-                            match Nqn::from_wire(&bytes) {
-                                Ok(nqn) => drop(access.insert(nqn)),
-                                Err(error) => self.wrong(hosts.span(), format!("host \"{name}\": {error}")),
-                            }
-                        }
-                        Err(error) => self.wrong(hosts.span(), format!("host \"{name}\": {error}")),
+                    // Hosts use names of any form, so a list takes what Connect takes. wire §21
+                    match name.parse::<HostName>() {
+                        Ok(host) => drop(access.insert(host)),
+                        Err(error) => self.wrong(hosts.span(), format!("host {}: {error}", quoted(name))),
                     }
                 }
                 Some(Access::Only(access))

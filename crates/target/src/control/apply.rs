@@ -8,7 +8,7 @@ use std::sync::mpsc::Sender;
 
 use store::Store;
 use wire::async_event::AsyncEvent;
-use wire::nqn::Nqn;
+use wire::nqn::{HostName, Nqn};
 use zerocopy::IntoBytes;
 
 use super::lifecycle::Cause;
@@ -167,7 +167,7 @@ impl Control {
         &mut self,
         now_ns: u64,
         id: SubsystemId,
-        is_to_go: impl Fn(&Nqn) -> bool,
+        is_to_go: impl Fn(&HostName) -> bool,
     ) -> usize {
         let to_go = |record: &&ControllerRecord| {
             record.key.kind == ControllerKind::Io(id) && record.life == Life::Live && is_to_go(&record.host)

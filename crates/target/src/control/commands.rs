@@ -6,7 +6,7 @@ use wire::opcode::{AdminOpcode, FabricsType};
 use wire::sqe::Sqe;
 use wire::status::Status;
 
-use super::Control;
+use super::{Control, LaneUse};
 use crate::admin::abort::Aborting;
 use crate::admin::{
     self, Outcome, Reply, Surroundings, abort, async_event_request, get_features, get_log_page, identify,
@@ -108,6 +108,16 @@ impl Control {
                 None
             }
         }
+    }
+
+    /// A host has given the command id of an Asynchronous Event Request to another command.
+    pub(super) fn on_superseded(&mut self, request: CommandId) {
+        let Some(LaneUse { controller: key, .. }) = self.lanes.get(&request.lane).copied() else { return };
+        let Some(record) = self.controllers.get_mut(&key) else { return };
+        if record.take_back_event_request(request) {
+            self.answer(request, Err(Status::ABORT_REQUESTED));
+        }
+        self.tell_events(key);
     }
 
     /// A Fabrics command on an I/O queue.

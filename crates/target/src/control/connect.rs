@@ -19,9 +19,10 @@ use proto::keep_alive::KeepAlive;
 use reactor::ListenerTag;
 use wire::fabrics::{ConnectCommand, ConnectData, InvalidParameter};
 use wire::id::{Cntlid, Qid};
-use wire::nqn::{HostId, Nqn};
+use wire::nqn::{HostId, HostName, Nqn};
 use wire::sqe::Sqe;
 use wire::status::{Status, StatusTable};
+use wire::text::{Text, quoted};
 use zerocopy::FromBytes;
 
 use super::{Control, HeldConnect, LaneUse, MILLISECOND_NS};
@@ -40,6 +41,7 @@ pub(super) struct PendingConnect {
     pub(super) command: CommandId,
     pub(super) sqe: Sqe,
     pub(super) data: Box<[u8]>,
+    pub(super) peer: Option<SocketAddr>,
     pub(super) listener: ListenerTag,
     pub(super) local: Option<SocketAddr>,
     pub(super) counters: Arc<LaneCounters>,
@@ -48,7 +50,7 @@ pub(super) struct PendingConnect {
 /// A Connect whose fields make sense.
 struct Wish {
     command: ConnectCommand,
-    host: Nqn,
+    host: HostName,
     hostid: HostId,
     subnqn: Nqn,
     cntlid: Cntlid,
@@ -89,6 +91,10 @@ impl From<Status> for Refusal {
 fn invalid(parameter: InvalidParameter) -> Refusal {
     Refusal { status: Status::CONNECT_INVALID_PARAMETERS.with_dnr(), parameter }
 }
+
+/// Where Connect's data has the names, also if they are none. wire §6.2
+const SUBSYSTEM_NAME: std::ops::Range<usize> = 256..512;
+const HOST_NAME: std::ops::Range<usize> = 512..768;
 
 /// The ids that controllers without a range of their own get.
 const CNTLIDS: RangeInclusive<u16> = 1..=Cntlid::MAX.get();
@@ -294,9 +300,10 @@ impl Control {
             created_ns: now_ns,
         };
         tracing::info!(
+            peer = connect.peer.map(tracing::field::display),
             cntlid = key.cntlid.get(),
-            host = %record.host,
-            subsystem = %record.subnqn,
+            host = %quoted(&record.host),
+            subsystem = %quoted(&record.subnqn),
             keep_alive_ms = record.keep_alive.timeout_ms(),
             "host connected"
         );
@@ -329,12 +336,24 @@ impl Control {
         let status = refusal.status;
         let reason = status.name_in(StatusTable::Fabrics);
         let parameter = refusal.parameter.name();
+        let peer = connect.peer.map(tracing::field::display);
         match wish {
-            Some(Wish { host, subnqn, command, .. }) => {
-                let qid = command.qid.get();
-                tracing::info!(%host, subsystem = %subnqn, qid, reason, parameter, "connect refused");
+            Some(Wish { host, hostid, subnqn, command, .. }) => {
+                let (qid, shown, subsystem) = (command.qid.get(), quoted(host), quoted(subnqn));
+                // No list can name a host without a name, and the log is where its user finds out.
+                let why = if host.is_empty() && status.is(Status::CONNECT_INVALID_HOST) {
+                    "connect refused: the host NQN is empty, and hosts= lists names"
+                } else {
+                    "connect refused"
+                };
+                tracing::info!(peer, host = %shown, %hostid, %subsystem, qid, reason, parameter, "{why}");
             }
-            None => tracing::info!(reason, parameter, "connect refused: it cannot be read"),
+            None => {
+                let name = |range| connect.data.get(range).map(|field| Text::of(field).as_bytes());
+                let host = name(HOST_NAME).map(|bytes| tracing::field::display(quoted(bytes)));
+                let subsystem = name(SUBSYSTEM_NAME).map(|bytes| tracing::field::display(quoted(bytes)));
+                tracing::info!(peer, host, subsystem, reason, parameter, "connect refused: malformed");
+            }
         }
         let answer = Answer {
             command: connect.command,
@@ -355,10 +374,10 @@ fn wish(connect: &PendingConnect) -> Result<Wish, Refusal> {
     if command.recfmt != 0 {
         return Err(Status::CONNECT_INCOMPATIBLE_FORMAT.with_dnr().into());
     }
-    // Peers do not agree on more than the prefix. wire §21
-    let named = |nqn: Nqn| nqn.as_str().starts_with("nqn.").then_some(nqn);
-    let subnqn = data.subsystem().ok().and_then(named).ok_or_else(|| invalid(InvalidParameter::SUBNQN))?;
-    let host = data.host().ok().and_then(named).ok_or_else(|| invalid(InvalidParameter::HOSTNQN))?;
+    // Hosts use names of any form, or none. Subsystems are ours to name. wire §21
+    let subnqn = data.subsystem().ok().filter(|nqn| nqn.as_str().starts_with("nqn."));
+    let subnqn = subnqn.ok_or_else(|| invalid(InvalidParameter::SUBNQN))?;
+    let host = data.host().map_err(|_| invalid(InvalidParameter::HOSTNQN))?;
     if data.hostid.is_zero() {
         return Err(invalid(InvalidParameter::HOSTID));
     }

@@ -17,6 +17,7 @@ use reactor::ListenerTag;
 use wire::fabrics::{PropertyGet, PropertySet};
 use wire::sqe::Sqe;
 use wire::status::Status;
+use wire::text::quoted;
 
 use super::{Control, DISCOVERY_PAGE_NS, LaneUse, MILLISECOND_NS, Stopping};
 use crate::admin::abort;
@@ -79,7 +80,7 @@ impl Control {
                 Some(Ok(Reply::default()))
             }
             PropertyEffect::Reset => {
-                tracing::info!(cntlid = key.cntlid.get(), host = %record.host, "controller reset");
+                tracing::info!(cntlid = key.cntlid.get(), host = %quoted(&record.host), "controller reset");
                 record.transition = Transition::Reset { command, after };
                 self.end_io_lanes(key);
                 self.proceed(now_ns, key);
@@ -142,7 +143,7 @@ impl Control {
         let Some(record) = self.controllers.get_mut(&key) else { return };
         record.transition = Transition::None;
         record.machine.shut_down_done();
-        tracing::info!(cntlid = key.cntlid.get(), host = %record.host, "controller shut down");
+        tracing::info!(cntlid = key.cntlid.get(), host = %quoted(&record.host), "controller shut down");
     }
 
     /// Ends the commands of a controller that wait for something else than a lane: events, and lanes' word
@@ -168,7 +169,7 @@ impl Control {
         record.life = Life::Ending;
         record.discovery_page = None;
         let transition = std::mem::replace(&mut record.transition, Transition::None);
-        let (admin, host, cntlid) = (record.admin, &record.host, key.cntlid.get());
+        let (admin, host, cntlid) = (record.admin, quoted(&record.host), key.cntlid.get());
         let silent_ms = now_ns.saturating_sub(record.association.last_sign_ns()) / MILLISECOND_NS;
         match cause {
             Cause::HostGone => tracing::info!(cntlid, %host, "host disconnected"),

@@ -11,6 +11,7 @@ use wire::opcode::{AdminOpcode, DataDirection, FabricsType, NvmOpcode};
 use wire::sgl::DataPointer;
 use wire::sqe::{Fuse, Psdt, Sqe};
 use wire::status::{Status, StatusKind};
+use wire::text::quoted;
 
 use super::{Serving, caller_of};
 use crate::admission::reason;
@@ -245,6 +246,7 @@ impl Serving {
         sqe: &Sqe,
         data: Box<[u8]>,
     ) {
+        self.post_superseded(io, index);
         let Some(lane) = self.lanes[index as usize].lane.as_deref_mut() else { return };
         if lane.subsystem.is_some() && sqe.opcode != AdminOpcode::FABRICS.raw() {
             return self.on_fused_command(io, index, slot, sqe, data);
@@ -314,6 +316,16 @@ impl Serving {
         }
     }
 
+    /// Tells the control plane which event requests a host has completed by itself, before it hears of the commands that have
+    /// their ids now.
+    pub(super) fn post_superseded(&mut self, io: &mut impl Io<Message>, index: u32) {
+        let Some(lane) = self.lane(index) else { return };
+        while let Some(slot) = lane.queue.next_superseded() {
+            let kind = RequestKind::Superseded { slot };
+            io.post(0, Message::Request(Request { lane: lane.id, kind }));
+        }
+    }
+
     pub(super) fn post_to_control(
         &mut self,
         io: &mut impl Io<Message>,
@@ -336,6 +348,7 @@ impl Serving {
             slot,
             sqe: *sqe,
             data,
+            peer: lane.peer,
             listener: lane.listener,
             local: lane.local,
             counters: Arc::clone(&lane.counters),
@@ -343,6 +356,9 @@ impl Serving {
         let request = Request { lane: lane.id, kind };
         if is_connect {
             return self.post_connect(io, index, request);
+        }
+        if lane.qid.is_admin() && sqe.opcode == AdminOpcode::ASYNC_EVENT_REQUEST.raw() {
+            lane.queue.await_event(slot);
         }
         io.post(0, Message::Request(request));
     }
@@ -684,7 +700,7 @@ impl Serving {
                     tracing::info!(
                         peer = lane.peer.map(tracing::field::display),
                         qid = %established.qid,
-                        host = %established.host,
+                        host = %quoted(&established.host),
                         "lane connected"
                     );
                     connected = u64::from(!established.qid.is_admin());

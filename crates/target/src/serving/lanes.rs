@@ -314,6 +314,7 @@ impl Serving {
                     if status.is(Status::TRANSIENT_TRANSPORT_ERROR) {
                         self.complain(io, index, reason::DATA_DIGEST);
                     }
+                    self.post_superseded(io, index);
                 }
             }
         }

@@ -177,7 +177,7 @@ impl World {
             },
             3 => Step::RemoveSubsystem(nqn(DISKS)),
             4 => Step::AddSubsystem(subsystem(DISKS, Access::Any)),
-            5 => Step::SetAccess(nqn(DISKS), Access::Only([nqn(HOST)].into())),
+            5 => Step::SetAccess(nqn(DISKS), Access::Only([nqn(HOST).into()].into())),
             _ => Step::SetAccess(nqn(DISKS), Access::Any),
         };
         self.target.order(OrderKind::Apply(vec![step]));

@@ -100,18 +100,14 @@ fn names_must_be_names() {
     let mut target = Target::new();
     let spec = ConnectSpec::admin(host(HOST), DISKS);
     let long = [b'n'; 224];
-    let bad: [&[u8]; 8] = [
-        b"",
-        b"iqn.2026-01.io.nvlane:x",
-        b"NQN.x",
-        b"nqn.a\nb",
-        b"nqn.a\x1B[2J",
-        b"nqn.\xFF",
-        &long,
-        &[b'n'; 256],
-    ];
-    for name in bad {
-        for (field, parameter) in [(256, data(256)), (512, data(512))] {
+    let subsystem_only: [&[u8]; 3] = [b"", b"iqn.2026-01.io.nvlane:x", b"NQN.x"];
+    let bad: [&[u8]; 6] =
+        [b"nqn.a\nb", "nqn.a\u{202e}b".as_bytes(), b"nqn.a\x1B[2J", b"nqn.\xFF", &long, &[b'n'; 256]];
+    let subsystem = [(256, data(256))];
+    let both = [(256, data(256)), (512, data(512))];
+    let names = subsystem_only.iter().map(|name| (*name, &subsystem[..]));
+    for (name, fields) in names.chain(bad.iter().map(|name| (*name, &both[..]))) {
+        for &(field, parameter) in fields {
             let mut bytes = spec.data();
             bytes[field..field + 256].fill(0);
             bytes[field..field + name.len()].copy_from_slice(name);
@@ -120,17 +116,76 @@ fn names_must_be_names() {
             assert_eq!((answer.status, answer.result), (INVALID, parameter), "{name:?} at {field}");
         }
     }
-    // Whatever else peers call themselves.
+}
+
+/// The Connect of a host with these bytes as its name.
+fn named(spec: &ConnectSpec, name: &[u8]) -> Vec<u8> {
     let mut bytes = spec.data();
-    bytes[512..530].copy_from_slice(b"nqn.psk-test %s'\"\0");
+    bytes[512..768].fill(0);
+    bytes[512..512 + name.len()].copy_from_slice(name);
+    bytes
+}
+
+#[test]
+fn hosts_may_have_names_of_any_form_or_none() {
+    let mut target = Target::new();
+    let spec = ConnectSpec::admin(host(HOST), DISKS);
+    let long = [b'h'; 223];
+    for name in
+        [&b"nqn.psk-test %s'\""[..], b"blktests-host", b"0f01fb42-9f7f-4856-b0b3-51e60b8de349", &long, b""]
+    {
+        let lane = target.lane();
+        let answer = target.ask_with(lane, spec.command.to_sqe(), &named(&spec, name));
+        assert_eq!(answer.status, Status::SUCCESS, "{name:?}");
+        assert_eq!(answer.established.unwrap().host.as_bytes(), name);
+    }
     let lane = target.lane();
-    assert_eq!(target.ask_with(lane, spec.command.to_sqe(), &bytes).status, Status::SUCCESS);
+    let answer = target.ask_with(lane, spec.command.to_sqe(), &named(&spec, &[b'h'; 224]));
+    assert_eq!((answer.status, answer.result), (INVALID, data(512)));
+}
+
+/// A host without a name is known by its host identifier alone.
+#[test]
+fn a_host_without_a_name_owns_its_controllers_by_its_identifier() {
+    let mut target = Target::new();
+    let admin = ConnectSpec::admin(host(HOST), DISKS);
+    let lane = target.lane();
+    let answer = target.ask_with(lane, admin.command.to_sqe(), &named(&admin, b""));
+    assert_eq!(answer.status, Status::SUCCESS);
+    target.enable(lane);
+    let cntlid = Cntlid::new(u16::try_from(answer.result).unwrap());
+    let io = ConnectSpec::io(host(HOST), DISKS, cntlid, 1);
+    let other = ConnectSpec::io(host(OTHER_HOST), DISKS, cntlid, 1);
+    for (spec, name, status) in
+        [(&io, &b""[..], Status::SUCCESS), (&other, b"", INVALID), (&io, HOST.as_bytes(), INVALID)]
+    {
+        let lane = target.lane();
+        let answer = target.ask_with(lane, spec.command.to_sqe(), &named(spec, name));
+        assert_eq!(answer.status, status, "{name:?}");
+    }
+}
+
+#[test]
+fn a_list_of_hosts_lets_no_host_without_a_name_in() {
+    let mut target = Target::empty(Limits::default());
+    let hosts = BTreeSet::from([nqn(HOST).into(), "blktests-host".parse().unwrap()]);
+    target.apply(disks(Access::Only(hosts)));
+    let spec = ConnectSpec::admin(host(HOST), DISKS);
+    for (name, status) in [
+        (&b""[..], Status::CONNECT_INVALID_HOST.with_dnr()),
+        (b"blktests-host", Status::SUCCESS),
+        (b"blktests-hosts", Status::CONNECT_INVALID_HOST.with_dnr()),
+    ] {
+        let lane = target.lane();
+        let answer = target.ask_with(lane, spec.command.to_sqe(), &named(&spec, name));
+        assert_eq!(answer.status, status, "{name:?}");
+    }
 }
 
 #[test]
 fn a_host_that_is_not_allowed_is_told_so_for_good() {
     let mut target = Target::empty(Limits::default());
-    target.apply(disks(Access::Only(BTreeSet::from([nqn(HOST)]))));
+    target.apply(disks(Access::Only(BTreeSet::from([nqn(HOST).into()]))));
     let (_, answer) = target.connect(&ConnectSpec::admin(host(OTHER_HOST), DISKS));
     assert_eq!((answer.status, answer.result), (Status::CONNECT_INVALID_HOST.with_dnr(), 0));
     let (_, answer) = target.connect(&ConnectSpec::admin(host(HOST), DISKS));

@@ -50,7 +50,7 @@ fn a_host_is_told_when_what_it_sees_has_changed_and_not_else() {
     target.apply(vec![add_namespace(9, Shape::blocks(512, 8))]);
     assert_eq!(listed(&mut target, &first), before);
     // A subsystem for one host only.
-    let only = Access::Only(BTreeSet::from([nqn(OTHER_HOST)]));
+    let only = Access::Only(BTreeSet::from([nqn(OTHER_HOST).into()]));
     let theirs = nqn("nqn.2026-01.io.nvlane:theirs");
     target.apply(vec![Step::AddSubsystem(subsystem(theirs.as_str(), only))]);
     assert!(target.open.contains(&first_event));

@@ -7,6 +7,7 @@ use wire::async_event::{AsyncEvent, AsyncEvents};
 use wire::feature::Fid;
 use wire::id::{Nsid, Qid};
 use wire::log::{GetLogPage, Lid};
+use wire::property::{Cc, CommandSetSelection, Csts, Property, ShutdownNotification, ShutdownStatus};
 use wire::sgl::Sgl;
 use wire::sqe::Sqe;
 use wire::status::Status;
@@ -48,6 +49,49 @@ fn an_event_comes_again_only_after_its_log_was_read() {
     assert_eq!(target.data(association.admin, changed_namespaces(false)), [0; 4096], "read and cleared");
     target.apply(vec![Step::RemoveNamespace { subsystem: nqn(DISKS), nsid: Nsid::new(5) }]);
     assert_eq!(target.answer(second).status, Status::SUCCESS);
+}
+
+/// A host that completes its event requests by itself: their lanes say so before the commands that have the ids now come.
+#[test]
+fn requests_that_the_host_has_completed_are_forgotten_and_it_can_shut_down() {
+    let mut target = Target::new();
+    let association = target.ready(host(HOST), DISKS, 1);
+    enable_events(&mut target, &association);
+    let requests: Vec<_> =
+        (0..4).map(|_| target.send(association.admin, Sqe::async_event_request(), &[])).collect();
+    assert_eq!(target.ask(association.admin, Sqe::async_event_request()).status, Status::AER_LIMIT_EXCEEDED);
+    for request in &requests[..3] {
+        target.supersede(*request);
+        // Its slot is free once it is answered; the lane sends nothing.
+        assert_eq!(target.answer(*request).status, Status::ABORT_REQUESTED);
+    }
+    // There is room for others.
+    let again = target.send(association.admin, Sqe::async_event_request(), &[]);
+    assert!(target.open.contains(&again) && target.open.contains(&requests[3]));
+    target.supersede(again);
+    target.supersede(requests[3]);
+    let cc = Cc::new(CommandSetSelection::NVM).with_en(true).with_shn(ShutdownNotification::NORMAL);
+    target.demand(association.admin, Sqe::property_set(Property::CC, cc.bits().into()));
+    let csts = Csts::from_bits(u32::try_from(target.property(association.admin, Property::CSTS)).unwrap());
+    assert_eq!(csts.shst(), ShutdownStatus::COMPLETE);
+    target.apply(vec![add_namespace(4, Shape::blocks(512, 8))]);
+    assert!(target.open.is_empty());
+}
+
+#[test]
+fn an_event_that_crossed_the_end_of_its_request_is_told_with_the_next() {
+    let mut target = Target::new();
+    let association = target.ready(host(HOST), DISKS, 0);
+    enable_events(&mut target, &association);
+    let first = target.send(association.admin, Sqe::async_event_request(), &[]);
+    target.apply(vec![add_namespace(4, Shape::blocks(512, 8))]);
+    // The answer was on its way to the lane when the host gave the id to another command.
+    assert_eq!(target.answer(first).status, Status::SUCCESS);
+    target.supersede(first);
+    let second = target.ask(association.admin, Sqe::async_event_request());
+    assert_eq!(second.result, AsyncEvent::NAMESPACE_ATTRIBUTE.bits().into());
+    let third = target.send(association.admin, Sqe::async_event_request(), &[]);
+    assert!(target.open.contains(&third), "told once");
 }
 
 #[test]

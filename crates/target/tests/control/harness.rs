@@ -215,6 +215,7 @@ impl Target {
             slot: command.slot,
             sqe,
             data: data.into(),
+            peer: Some("192.0.2.77:40000".parse().unwrap()),
             listener: self.listener,
             local: self.local,
             counters,
@@ -222,6 +223,13 @@ impl Target {
         self.control.on_request(self.now_ns, Request { lane, kind });
         self.settle();
         command
+    }
+
+    /// The lane of an event request has a command of the same id by now.
+    pub(crate) fn supersede(&mut self, request: CommandId) {
+        let kind = RequestKind::Superseded { slot: request.slot };
+        self.control.on_request(self.now_ns, Request { lane: request.lane, kind });
+        self.settle();
     }
 
     /// The answer to a command, which must be there.

@@ -247,7 +247,7 @@ fn a_host_that_is_not_allowed_any_more_is_disconnected() {
     let mut target = Target::new();
     let association = target.ready(host(HOST), DISKS, 1);
     target.ready(host(OTHER_HOST), DISKS, 1);
-    let only = Access::Only([nqn(OTHER_HOST)].into());
+    let only = Access::Only([nqn(OTHER_HOST).into()].into());
     let receiver = target.order(OrderKind::Apply(vec![Step::SetAccess(nqn(DISKS), only)]));
     let Ok(OrderAnswer::Applied(outcomes)) = receiver.try_recv() else { panic!("not applied") };
     assert_eq!(outcomes, [Ok(1)]);
