@@ -17,6 +17,7 @@ mod crash;
 mod crash_files;
 mod disk;
 mod host;
+mod leaver;
 mod model;
 mod network;
 mod offer;

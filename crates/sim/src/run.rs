@@ -17,6 +17,8 @@ pub struct Outcome {
     pub command_count: u64,
     /// Blocks that were read and judged.
     pub read_count: u64,
+    /// How often a host has shut its controller down in good order and come again.
+    pub departure_count: u64,
     /// Virtual time that passed, ns.
     pub virtual_ns: u64,
     /// The same for the same run.
@@ -68,6 +70,7 @@ pub fn run_seed(seed: u64, planted: Option<Planted>, is_traced: bool) -> Outcome
 fn outcome(world: &mut World, finding: Option<String>) -> Outcome {
     Outcome {
         finding,
+        departure_count: world.leaver.as_ref().map_or(0, |leaver| leaver.departure_count),
         command_count: world.ended_count,
         read_count: world.model.read_count,
         virtual_ns: world.shared.now_ns,

@@ -157,6 +157,8 @@ pub(crate) struct Scenario {
     pub(crate) zero_copy: ZeroCopy,
     /// Hosts that keep a connection to the discovery service, and read its log.
     pub(crate) scout_count: usize,
+    /// A host that comes and goes.
+    pub(crate) has_leaver: bool,
 }
 
 impl Scenario {
@@ -270,6 +272,7 @@ impl Scenario {
             ends_with_power_cut: !is_memory && r.one_in(2),
             zero_copy: ZeroCopy::Off,
             scout_count: 0,
+            has_leaver: false,
         };
         scenario.draw_faults(r);
         if r.one_in(3) {
@@ -279,6 +282,7 @@ impl Scenario {
         scenario.draw_rest();
         scenario.draw_discovery();
         scenario.draw_paths();
+        scenario.draw_leaver();
         scenario
     }
 
@@ -308,6 +312,12 @@ impl Scenario {
         let kind = r.pick(&["", "", "read:", "write:", "flush:"]);
         *second += &format!("&error={kind}{}%,as=unreachable,seed={}", r.between(1, 90), r.below(1000));
         self.path_timeout_ns = r.pick(&[0, 50 * MS, 2 * SECOND, 30 * SECOND]);
+    }
+
+    /// A host that comes and goes; it knows no digests, so nothing may be damaged on the way. Again, the others stay what they were.
+    fn draw_leaver(&mut self) {
+        let mut random = Random::new(self.seed, 9);
+        self.has_leaver = random.one_in(4) && self.planted.is_none() && self.network.corrupt == 0;
     }
 
     /// Copies and a second namespace. They have draws of their own, so that the others stay what they were.

@@ -18,6 +18,7 @@ use wire::id::Nsid;
 use wire::uuid::Uuid;
 
 use crate::host::{Host, SUBSYSTEM};
+use crate::leaver::Leaver;
 use crate::model::Model;
 use crate::offer::{Offer, SERVICE};
 use crate::random::Random;
@@ -66,6 +67,8 @@ pub(crate) struct World {
     pub(crate) hosts: Vec<Host>,
     /// Hosts of the discovery service.
     scouts: Vec<Host>,
+    /// A host that comes and goes.
+    pub(crate) leaver: Option<Leaver>,
     offer: Offer,
     pub(crate) model: Model,
     pub(crate) stage: Stage,
@@ -142,7 +145,9 @@ impl World {
         let reactor_count = usize::from(scenario.reactor_count);
         let per_host = 1 + usize::from(scenario.lanes_per_host);
         let first_scout = reactor_count + scenario.host_count * per_host;
-        let actor_count = first_scout + scenario.scout_count;
+        let leaver_actor = first_scout + scenario.scout_count;
+        let leaver = scenario.has_leaver.then(|| Leaver::new(&scenario, leaver_actor));
+        let actor_count = leaver_actor + usize::from(scenario.has_leaver);
         let host = |index| Host::new(&scenario, index, reactor_count + index * per_host);
         let hosts: Vec<Host> = (0..scenario.host_count).map(host).collect();
         let scout = |index| Host::scout(&scenario, index, first_scout + index);
@@ -180,6 +185,7 @@ impl World {
             shared: Shared::new(scenario, actor_count, is_traced),
             hosts,
             scouts,
+            leaver,
             offer,
         };
         let scenario = format!("{:?}", world.shared.scenario);
@@ -330,7 +336,11 @@ impl World {
         let per_host = 1 + usize::from(self.shared.scenario.lanes_per_host);
         let (index, part) = ((actor - reactor_count) / per_host, (actor - reactor_count) % per_host);
         if index >= self.hosts.len() {
-            return self.run_scout(actor - reactor_count - self.hosts.len() * per_host);
+            let scout = actor - reactor_count - self.hosts.len() * per_host;
+            return match &mut self.leaver {
+                Some(leaver) if scout == self.scouts.len() => leaver.run(&mut self.shared),
+                _ => self.run_scout(scout),
+            };
         }
         if part > 0 {
             self.run_user(index, part - 1);
@@ -486,8 +496,9 @@ impl World {
 
     fn on_fault(&mut self, fault: Fault) {
         self.shared.say(|| format!("fault: {fault:?}"));
+        let leavers = self.leaver.as_ref().and_then(Leaver::connection);
         let connections: Vec<usize> =
-            self.hosts.iter().chain(&self.scouts).flat_map(Host::connections).collect();
+            self.hosts.iter().chain(&self.scouts).flat_map(Host::connections).chain(leavers).collect();
         match fault {
             Fault::Reset if !connections.is_empty() => {
                 let id = self.shared.random.pick(&connections);
@@ -578,8 +589,14 @@ impl World {
                 for host in self.hosts.iter_mut().chain(&mut self.scouts) {
                     host.close(&mut self.shared);
                 }
+                if let Some(leaver) = &mut self.leaver {
+                    leaver.close(&mut self.shared);
+                }
             }
-            Stage::Close if self.hosts.iter().chain(&self.scouts).all(Host::is_over) => {
+            Stage::Close
+                if self.hosts.iter().chain(&self.scouts).all(Host::is_over)
+                    && self.leaver.as_ref().is_none_or(Leaver::is_over) =>
+            {
                 self.enter(Stage::Stop);
                 let (answers, _) = channel();
                 self.post(

@@ -14,24 +14,28 @@ fn must_pass(seed: u64, outcome: &Outcome) {
 
 #[test]
 fn nothing_is_wrong_in_the_first_seeds() {
-    let mut command_count = 0;
+    let (mut command_count, mut departure_count) = (0, 0);
     std::thread::scope(|scope| {
         let halves = [0, 1].map(|half| {
             scope.spawn(move || {
-                let mut command_count = 0;
+                let (mut command_count, mut departure_count) = (0, 0);
                 for seed in (half..600).step_by(2) {
                     let outcome = run_seed(seed, None, false);
                     must_pass(seed, &outcome);
                     command_count += outcome.command_count;
+                    departure_count += outcome.departure_count;
                 }
-                command_count
+                (command_count, departure_count)
             })
         });
         for half in halves {
-            command_count += half.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            let counts = half.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            command_count += counts.0;
+            departure_count += counts.1;
         }
     });
     assert!(command_count > 50_000, "{command_count} commands are too few to mean anything");
+    assert!(departure_count > 100, "{departure_count} departures are too few to mean anything");
 }
 
 /// Each once found something: 42833 a namespace that came back and was never ready; 17938 data that one Copy had brought

@@ -1,0 +1,370 @@
+//! A host that comes and goes: it connects an admin queue, waits for events, and shuts its controller down in good order.
+//!
+//! Hosts differ in how they leave. Some complete their event requests by themselves and use the command ids again, for the
+//! shutdown itself; others never use an id again while its command is out. A seed decides on one of the two. Events may come just
+//! then: their completions cross the commands that have the ids by now.
+
+use std::collections::BTreeSet;
+
+use wire::async_event::AsyncEvents;
+use wire::fabrics::{ConnectAttributes, ConnectCommand, ConnectData};
+use wire::feature::Fid;
+use wire::id::{Cntlid, Nsid, Qid};
+use wire::nqn::HostId;
+use wire::pdu::{CapsuleCmd, CapsuleResp, DataAlignment, Digests, IcReq, PduLayout, PduType};
+use wire::property::{Cc, CommandSetSelection, Csts, Property, ShutdownNotification, ShutdownStatus};
+use wire::sgl::Sgl;
+use wire::sqe::Sqe;
+use wire::status::Status;
+use wire::zerocopy::{FromBytes, IntoBytes};
+
+use crate::host::SUBSYSTEM;
+use crate::network::{Got, Phase, Took};
+use crate::random::Random;
+use crate::scenario::{MS, SECOND, Scenario};
+use crate::shared::{Actor, Shared, Side};
+
+/// Event requests that are out at once.
+const REQUEST_COUNT: usize = 4;
+
+/// An answer is awaited for so long, ns.
+const TIMEOUT_NS: u64 = 5 * SECOND;
+
+/// The command that is out, beside event requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Connect,
+    Enable,
+    EnableEvents,
+    Stay,
+    ShutDown,
+    ReadStatus,
+}
+
+/// How far the connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Link {
+    None,
+    Dialling(usize),
+    Connected(usize),
+}
+
+/// The host.
+pub(crate) struct Leaver {
+    actor: Actor,
+    /// It completes event requests by itself, and uses their ids again.
+    reuses_ids: bool,
+    choice: Random,
+    link: Link,
+    received: Vec<u8>,
+    to_send: Vec<u8>,
+    /// The command that is out and its id.
+    awaited: Option<(Step, u16)>,
+    /// The command that follows, and when.
+    next: Option<(Step, u64)>,
+    /// Commands that are sent before it leaves.
+    stay_count: u64,
+    /// Ids of event requests that are out.
+    requests: Vec<u16>,
+    /// Ids of event requests that it has completed by itself: one completion of each may still come.
+    forgotten: BTreeSet<u16>,
+    /// Ids to use, the next one last.
+    free: Vec<u16>,
+    next_id: u16,
+    deadline_ns: u64,
+    dial_ns: u64,
+    is_closing: bool,
+    /// How often it has left in good order.
+    pub(crate) departure_count: u64,
+}
+
+impl Leaver {
+    pub(crate) fn new(scenario: &Scenario, actor: Actor) -> Self {
+        let mut choice = Random::new(scenario.seed, 9);
+        Self {
+            actor,
+            reuses_ids: !choice.one_in(3),
+            choice,
+            link: Link::None,
+            received: Vec::new(),
+            to_send: Vec::new(),
+            awaited: None,
+            next: None,
+            stay_count: 0,
+            requests: Vec::new(),
+            forgotten: BTreeSet::new(),
+            free: Vec::new(),
+            next_id: 0,
+            deadline_ns: u64::MAX,
+            dial_ns: 0,
+            is_closing: false,
+            departure_count: 0,
+        }
+    }
+
+    /// It leaves for good.
+    pub(crate) fn close(&mut self, shared: &mut Shared) {
+        self.is_closing = true;
+        self.stay_count = 0;
+        shared.wake(self.actor);
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_closing && self.link == Link::None
+    }
+
+    pub(crate) fn connection(&self) -> Option<usize> {
+        if let Link::Connected(id) = self.link { Some(id) } else { None }
+    }
+
+    pub(crate) fn run(&mut self, shared: &mut Shared) {
+        match self.link {
+            Link::None if self.is_closing => return,
+            Link::None if shared.now_ns >= self.dial_ns => {
+                self.deadline_ns = shared.now_ns + TIMEOUT_NS;
+                self.link = Link::Dialling(shared.dial(self.actor));
+            }
+            Link::None => {}
+            Link::Dialling(id) => match shared.connection(id).phase {
+                Phase::Dialling => {}
+                Phase::Open => self.begin(id),
+                Phase::Refused => {
+                    self.link = Link::None;
+                    self.dial_ns = shared.now_ns + self.choice.scaled(10 * MS, SECOND);
+                }
+            },
+            Link::Connected(_) => {}
+        }
+        if let Link::Connected(id) = self.link
+            && !self.exchange(shared, id)
+        {
+            self.hang_up(shared, false);
+        }
+        if shared.now_ns >= self.deadline_ns && self.link != Link::None {
+            if self.is_closing && self.departure_count > 0 {
+                shared.find(format!("a host cannot leave: {:?} is not answered", self.awaited));
+            }
+            self.hang_up(shared, false);
+        }
+        let at_ns = match self.link {
+            Link::None if self.is_closing => return,
+            Link::None => self.dial_ns,
+            _ => self.next.map_or(u64::MAX, |(_, at_ns)| at_ns).min(self.deadline_ns),
+        };
+        shared.wake_at(self.actor, at_ns.max(shared.now_ns + 1));
+    }
+
+    fn begin(&mut self, id: usize) {
+        self.link = Link::Connected(id);
+        self.received.clear();
+        self.requests.clear();
+        self.forgotten.clear();
+        (self.free, self.next_id) = (Vec::new(), 0);
+        (self.awaited, self.next) = (None, None);
+        self.stay_count = if self.is_closing { 0 } else { self.choice.scaled(1, 20) };
+        self.to_send = IcReq::new(DataAlignment::NONE, Digests::empty(), 1).as_bytes().to_vec();
+    }
+
+    fn hang_up(&mut self, shared: &mut Shared, is_done: bool) {
+        match std::mem::replace(&mut self.link, Link::None) {
+            Link::Connected(id) if is_done => shared.close(id, Side::Host),
+            Link::Connected(id) | Link::Dialling(id) => shared.reset(id, Side::Host),
+            Link::None => {}
+        }
+        (self.awaited, self.next, self.deadline_ns) = (None, None, u64::MAX);
+        self.dial_ns = shared.now_ns + self.choice.scaled(MS, SECOND);
+    }
+
+    /// Sends and receives what there is. Says whether the connection stands.
+    fn exchange(&mut self, shared: &mut Shared, id: usize) -> bool {
+        loop {
+            if let Some((step, at_ns)) = self.next
+                && at_ns <= shared.now_ns
+            {
+                self.next = None;
+                self.submit(shared, step);
+            }
+            while !self.to_send.is_empty() {
+                match shared.begin_send(id, Side::Host, self.to_send.len()) {
+                    Took::Bytes(count) => {
+                        let rest = self.to_send.split_off(count);
+                        shared.send(id, Side::Host, std::mem::replace(&mut self.to_send, rest));
+                    }
+                    Took::Blocked => break,
+                    Took::Reset => return false,
+                }
+            }
+            let mut staging = [0; 512];
+            match shared.receive(id, Side::Host, &mut [&mut staging]) {
+                Got::Bytes(count) => self.received.extend_from_slice(&staging[..count]),
+                Got::Dry => return true,
+                Got::Ended | Got::Reset => return false,
+            }
+            while self.received.len() >= 8 {
+                let length = u32::from_le_bytes(self.received[4..8].try_into().expect("four bytes")) as usize;
+                if self.received.len() < length {
+                    break;
+                }
+                let rest = self.received.split_off(length);
+                let pdu = std::mem::replace(&mut self.received, rest);
+                if !self.on_pdu(shared, &pdu) {
+                    return false;
+                }
+            }
+            if self.link == Link::None {
+                return true;
+            }
+        }
+    }
+
+    fn on_pdu(&mut self, shared: &mut Shared, pdu: &[u8]) -> bool {
+        match PduType::ALL.into_iter().find(|kind| *kind as u8 == pdu[0]) {
+            Some(PduType::IcResp) => self.submit(shared, Step::Connect),
+            Some(PduType::CapsuleResp) => {
+                let response = CapsuleResp::ref_from_bytes(pdu).expect("a response without digests");
+                let cqe = response.cqe;
+                return self.on_completion(shared, cqe.cid.get(), cqe.status(), cqe.result.get());
+            }
+            other => shared.find(format!("a host that comes and goes is sent a PDU of type {other:?}")),
+        }
+        true
+    }
+
+    /// The next id: the one that became free last, if ids are used again.
+    fn id(&mut self) -> u16 {
+        if self.reuses_ids
+            && let Some(id) = self.free.pop()
+        {
+            return id;
+        }
+        self.next_id += 1;
+        self.next_id
+    }
+
+    fn push(&mut self, shared: &mut Shared, mut sqe: Sqe, data: &[u8]) -> u16 {
+        let id = self.id();
+        sqe.cid.set(id);
+        let length = u32::try_from(data.len()).expect("little");
+        let layout = PduLayout::new(PduType::CapsuleCmd, Digests::empty(), DataAlignment::NONE, length)
+            .expect("a capsule");
+        if length > 0 {
+            sqe = sqe.with_data(Sgl::in_capsule(length));
+        }
+        self.to_send.extend_from_slice(CapsuleCmd::new(&layout, sqe).as_bytes());
+        self.to_send.extend_from_slice(data);
+        self.deadline_ns = shared.now_ns + TIMEOUT_NS * if self.is_closing { 20 } else { 1 };
+        id
+    }
+
+    fn submit(&mut self, shared: &mut Shared, step: Step) {
+        let mut data = Vec::new();
+        let cc = Cc::new(CommandSetSelection::NVM).with_en(true);
+        let sqe = match step {
+            Step::Connect => {
+                let hostid = HostId::from_bytes([0xEE; 16]);
+                let host = "nqn.2026-01.io.nvlane:leaver".parse().expect("a name");
+                let subsystem = SUBSYSTEM.parse().expect("a name");
+                data = ConnectData::new(hostid, Cntlid::DYNAMIC, &subsystem, &host).as_bytes().to_vec();
+                let command = ConnectCommand {
+                    recfmt: 0,
+                    qid: Qid::ADMIN,
+                    queue_entries: 32,
+                    attributes: ConnectAttributes::default(),
+                    kato_ms: shared.scenario.keep_alive_ms,
+                };
+                command.to_sqe()
+            }
+            Step::Enable => Sqe::property_set(Property::CC, cc.bits().into()),
+            Step::EnableEvents => {
+                Sqe::set_feature(Fid::ASYNC_EVENTS, Nsid::NONE, AsyncEvents::NAMESPACE_ATTRIBUTE.bits())
+            }
+            Step::Stay => Sqe::keep_alive(),
+            Step::ShutDown => {
+                if self.reuses_ids {
+                    // They are completed here and nowhere else.
+                    self.forgotten.extend(&self.requests);
+                    self.free.append(&mut self.requests);
+                }
+                let cc = cc.with_shn(ShutdownNotification::NORMAL);
+                Sqe::property_set(Property::CC, cc.bits().into())
+            }
+            Step::ReadStatus => Sqe::property_get(Property::CSTS),
+        };
+        let id = self.push(shared, sqe, &data);
+        self.awaited = Some((step, id));
+    }
+
+    /// Says whether it stays connected.
+    fn on_completion(&mut self, shared: &mut Shared, id: u16, status: Status, result: u64) -> bool {
+        if status.is(Status::COMMAND_ID_CONFLICT) {
+            shared.find(format!("{:?} with id {id} is in conflict", self.awaited));
+        }
+        // Neither the value of CSTS nor what any other of these commands says has a log page in it.
+        let is_event = status.is_success() && result >> 16 & 0xff != 0;
+        match self.awaited {
+            Some((step, awaited)) if awaited == id && !(is_event && self.forgotten.contains(&id)) => {
+                self.awaited = None;
+                self.deadline_ns = u64::MAX;
+                self.forgotten.remove(&id);
+                self.free.push(id);
+                if !status.is_success() {
+                    shared.say(|| format!("{step:?} is refused: {status}"));
+                    return false;
+                }
+                self.on_done(shared, step, result)
+            }
+            _ if self.forgotten.remove(&id) => {
+                shared.say(|| format!("an event crosses the command with id {id}"));
+                true
+            }
+            _ if self.requests.contains(&id) => {
+                self.requests.retain(|request| *request != id);
+                self.free.push(id);
+                if status.is_success() {
+                    self.request_event(shared);
+                }
+                true
+            }
+            awaited => {
+                shared.find(format!("a completion for id {id}, which is not out: {awaited:?} is"));
+                false
+            }
+        }
+    }
+
+    fn request_event(&mut self, shared: &mut Shared) {
+        let deadline_ns = self.deadline_ns;
+        let id = self.push(shared, Sqe::async_event_request(), &[]);
+        self.requests.push(id);
+        self.deadline_ns = deadline_ns;
+    }
+
+    fn on_done(&mut self, shared: &mut Shared, step: Step, result: u64) -> bool {
+        let soon_ns = shared.now_ns + self.choice.scaled(1, 50 * MS);
+        match step {
+            Step::Connect => self.submit(shared, Step::Enable),
+            Step::Enable => self.submit(shared, Step::EnableEvents),
+            Step::EnableEvents => {
+                (0..REQUEST_COUNT).for_each(|_| self.request_event(shared));
+                self.next = Some((Step::Stay, soon_ns));
+            }
+            Step::Stay if self.stay_count > 0 => {
+                self.stay_count -= 1;
+                self.next = Some((Step::Stay, soon_ns));
+            }
+            Step::Stay => self.submit(shared, Step::ShutDown),
+            Step::ShutDown => self.submit(shared, Step::ReadStatus),
+            Step::ReadStatus => {
+                let csts = Csts::from_bits(u32::try_from(result).unwrap_or(u32::MAX));
+                if csts.shst() == ShutdownStatus::COMPLETE {
+                    self.departure_count += 1;
+                    shared.say(|| "a host has left in good order".into());
+                    self.hang_up(shared, true);
+                    return true;
+                }
+                self.next = Some((Step::ReadStatus, shared.now_ns + MS));
+            }
+        }
+        true
+    }
+}
