@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use wire::text::without_hidden;
+
 /// Space between two columns.
 const GAP: &str = "  ";
 
@@ -24,7 +26,8 @@ impl Columns {
     }
 
     pub(crate) fn row<const COUNT: usize>(&mut self, row: [String; COUNT]) {
-        self.rows.push(row.into());
+        // Cells hold what targets say of themselves.
+        self.rows.push(row.map(|text| without_hidden(&text, false).into_owned()).into());
     }
 
     /// A row of a list.
@@ -55,6 +58,13 @@ impl fmt::Display for Columns {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cell_stays_on_its_line_whatever_is_in_it() {
+        let mut list = Columns::list();
+        list.fact("Model", "a\nb\u{202e}c\x1b[2J");
+        assert_eq!(list.to_string(), "  Model  a\\nb\\u{202e}c\\u{1b}[2J\n");
+    }
 
     #[test]
     fn columns_are_as_wide_as_their_widest_text() {

@@ -152,12 +152,9 @@ impl Record {
             portid: entry.portid.get(),
             cntlid: entry.cntlid().get(),
             asqsz: entry.asqsz.get(),
-            trsvcid: entry.service_id().to_string(),
-            subnqn: match entry.subsystem() {
-                Ok(nqn) => nqn.to_string(),
-                Err(error) => format!("({error})"),
-            },
-            traddr: entry.address().to_string(),
+            trsvcid: entry.service_id().to_string_lossy().into_owned(),
+            subnqn: entry.subsystem_text().to_string_lossy().into_owned(),
+            traddr: entry.address().to_string_lossy().into_owned(),
             eflags: attributes(entry.eflags()),
             sectype: security(entry.tcp_security()),
         }

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::process::ExitCode;
 
+use wire::text::without_hidden;
+
 /// For `--help`.
 pub(crate) const HELP: &str = "\
 Exit codes:
@@ -79,7 +81,8 @@ impl From<anyhow::Error> for Failure {
 /// Says what went wrong, and how to end.
 pub(crate) fn report(failure: &Failure) -> ExitCode {
     for line in failure.message.lines() {
-        eprintln!("nvlane: {line}");
+        // A peer's own words may be in it.
+        eprintln!("nvlane: {}", without_hidden(line, false));
     }
     ExitCode::from(failure.kind as u8)
 }

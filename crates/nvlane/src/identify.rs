@@ -101,7 +101,7 @@ fn serialize_fields<S: SerializeMap>(
         let Some(bytes) = field.bytes(structure) else { continue };
         match (field.name, field.number(structure)) {
             ("sn" | "mn" | "fr" | "subnqn", _) => {
-                map.serialize_entry(field.name, &Text::of(bytes).to_string())?;
+                map.serialize_entry(field.name, &Text::of(bytes).to_string_lossy())?;
             }
             ("fguid" | "nguid" | "eui64", _) => map.serialize_entry(field.name, &hex(bytes))?,
             ("crdt", _) => {

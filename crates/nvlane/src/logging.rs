@@ -1,10 +1,15 @@
 //! Logs: text for people, JSON lines for machines, both on standard error.
 
+use std::fmt::{self, Debug, Write};
 use std::io::IsTerminal;
 
 use clap::{Args, ValueEnum};
+use tracing::field::Field;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::field::MakeExt;
 use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::fmt::format::{Writer, debug_fn};
+use wire::text::without_hidden;
 
 use crate::log_limit::LimitedStderr;
 
@@ -50,6 +55,26 @@ fn filter(text: &str) -> Result<String, String> {
     }
 }
 
+/// Writes a field as `name=value`, on one line and without characters that would move the rest of it: values hold what peers have
+/// sent. Where they are quoted and escaped already nothing is left to do.
+fn write_field(writer: &mut Writer<'_>, field: &Field, value: &dyn Debug) -> fmt::Result {
+    if field.name() != "message" {
+        let is_styled = writer.has_ansi_escapes();
+        let (before, after) = if is_styled { ("\x1b[3m", "\x1b[0m\x1b[2m=\x1b[0m") } else { ("", "=") };
+        write!(writer, "{before}{}{after}", field.name())?;
+    }
+    write!(Visible(writer), "{value:?}")
+}
+
+/// Escapes hidden characters.
+struct Visible<'a, W>(&'a mut W);
+
+impl<W: Write> Write for Visible<'_, W> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.write_str(&without_hidden(text, false))
+    }
+}
+
 /// Starts logging, at `usual` unless told otherwise. Only the first call of a process counts.
 pub(crate) fn start(options: &LogOptions, usual: &str) {
     // An empty variable is one that is not set.
@@ -62,7 +87,10 @@ pub(crate) fn start(options: &LogOptions, usual: &str) {
         .with_writer(LimitedStderr::new(matches!(options.log_format, LogFormat::Json)));
     // A second start, in tests, changes nothing.
     let _ = match options.log_format {
-        LogFormat::Text => builder.with_target(false).try_init(),
+        LogFormat::Text => {
+            let fields = debug_fn(write_field).delimited(" ");
+            builder.with_target(false).fmt_fields(fields).try_init()
+        }
         LogFormat::Json => builder.json().flatten_event(true).try_init(),
     };
 }

@@ -8,6 +8,7 @@ use std::path::Path;
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
+use wire::text::{is_hidden, without_hidden};
 
 use crate::exit::Failure;
 
@@ -37,11 +38,26 @@ impl Output {
     /// Writes a result in the form asked for.
     pub(crate) fn print(&self, result: &(impl Display + Serialize)) -> Result<(), Failure> {
         let text = match self.format {
-            Format::Text => result.to_string(),
-            Format::Json => serde_json::to_string_pretty(result).context("JSON")? + "\n",
+            // Targets' own words may be in it.
+            Format::Text => without_hidden(&result.to_string(), true).into_owned(),
+            Format::Json => escaped_json(&serde_json::to_string_pretty(result).context("JSON")?) + "\n",
         };
         write(text)
     }
+}
+
+/// JSON of the same value without hidden characters: a terminal may be where it goes. They can be in strings only.
+fn escaped_json(json: &str) -> String {
+    let mut escaped = String::with_capacity(json.len());
+    for char in json.chars() {
+        if char != '\n' && is_hidden(char) {
+            let units = &mut [0; 2];
+            escaped.extend(char.encode_utf16(units).iter().map(|unit| format!("\\u{unit:04x}")));
+        } else {
+            escaped.push(char);
+        }
+    }
+    escaped
 }
 
 /// Writes to standard output, at once.
@@ -92,6 +108,14 @@ pub(crate) fn tell(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn json_keeps_its_value_and_hides_nothing() {
+        let value = serde_json::json!({ "sn": "a\u{202e}\u{7f}\u{e0041}\u{e9}\n\"\u{1b}", "n": [1, 2] });
+        let json = escaped_json(&serde_json::to_string_pretty(&value).expect("JSON"));
+        assert!(!json.chars().any(|char| char != '\n' && is_hidden(char)), "{json}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&json).expect("JSON"), value);
+    }
 
     #[test]
     fn a_file_is_checked_without_a_trace() {

@@ -38,8 +38,28 @@ fn our_commands_bear_what_they_meet() {
     assert_good(&probe(&["--run", &command("identify")]), 7);
     let rows = ["--row", "H1", "--row", "H16", "--row", "H17", "--row", "H18", "--row", "H22"];
     assert_good(&probe(&[&rows[..], &["--run", &command("discover")]].concat()), 5);
-    assert_good(&probe(&["--row", "H17", "--run", &command("list")]), 1);
+    for verb in ["list", "list -o json", "identify -o json", "discover -o json"] {
+        assert_good(&probe(&["--row", "H17", "--run", &command(verb)]), 1);
+    }
     assert_good(&probe(&["--row", "H22", "--run", &command("smart-log")]), 1);
+}
+
+/// What a target says of itself is the same in JSON, whatever it is.
+#[test]
+fn json_has_what_the_target_has_said() {
+    let directory = tempfile::tempdir().unwrap();
+    let (nvlane, place) = (env!("CARGO_BIN_EXE_nvlane"), directory.path().display());
+    let command = format!("{nvlane} --log error identify --timeout 2 -o json > {place}/$$.json");
+    assert_good(&probe(&["--row", "H17", "--run", &command]), 1);
+    let shown = std::fs::read_dir(directory.path()).unwrap().map(|entry| {
+        let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
+        assert!(!text.contains(['\u{202e}', '\u{2028}', '\u{9b}', '\x1b']), "{text}");
+        let json: Value = serde_json::from_str(&text).expect("JSON");
+        json["controller"]["mn"].as_str().expect("a model").to_owned()
+    });
+    let shown: Vec<_> = shown.collect();
+    let model = "\u{202e}\u{2028}\u{2029}\u{200b}\u{9b}2J \" cntlid=1\n\u{feff}";
+    assert!(shown.iter().any(|shown| shown.starts_with(model)), "{shown:?}");
 }
 
 /// Its load knows what every block must hold.

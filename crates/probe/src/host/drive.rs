@@ -10,6 +10,7 @@ use host::reconnect::ReconnectSettings;
 use host::{Address, Error, Options, discovery};
 use wire::nqn::Nqn;
 use wire::pdu::Digests;
+use wire::text::is_hidden;
 
 use crate::finding::{Check, Finding, differs};
 
@@ -182,8 +183,10 @@ fn run(words: &[String], address: SocketAddr, subsystem: &Nqn) -> Check<Ended> {
     for reader in readers.into_iter().flatten() {
         output.append(&mut reader.join().unwrap_or_default());
     }
-    if output.contains(&0x1B) {
-        return differs("the command writes terminal escapes that the target has sent");
+    if String::from_utf8_lossy(&output).chars().any(|char| char != '\n' && is_hidden(char)) {
+        return differs(
+            "the command writes characters that a terminal acts on or hides, which the target has sent",
+        );
     }
     // What a Rust program ends with that has panicked.
     const PANIC: i32 = 101;

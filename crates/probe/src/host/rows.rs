@@ -731,6 +731,8 @@ fn discovery() -> Check<Vec<Case>> {
 
 fn escapes() -> Check<Vec<Case>> {
     const HOSTILE: &[u8] = b"\x1b[2J\x1b]0;owned\x07\r\n%s";
+    // What turns text around, line and paragraph separators, what has no width, C1 controls, bytes that are not UTF-8.
+    const HIDDEN: &[u8] = "\u{202e}\u{2028}\u{2029}\u{200b}\u{9b}2J \" cntlid=1\n\u{feff}".as_bytes();
     let names = case(
         "model and serial number",
         Right::Ends,
@@ -741,7 +743,8 @@ fn escapes() -> Check<Vec<Case>> {
             }
             let mut page = session.controller().as_bytes().to_vec();
             page[4..4 + HOSTILE.len()].copy_from_slice(HOSTILE);
-            page[24..24 + HOSTILE.len()].copy_from_slice(HOSTILE);
+            page[24..24 + HIDDEN.len()].copy_from_slice(HIDDEN);
+            page[64..72].copy_from_slice(b"\xff\xc3\x28\xe2\x80\xae1\0");
             session.send_data(sqe, &page);
             session.complete(sqe, Status::SUCCESS, 0);
             Ok(Then::GoOn)
@@ -754,7 +757,15 @@ fn escapes() -> Check<Vec<Case>> {
         log[1024 + 512..1024 + 512 + HOSTILE.len()].copy_from_slice(HOSTILE);
         log
     });
-    Ok(vec![names, log])
+    let hidden = with_log("a discovery log that hides text", |session, _| {
+        let mut log = discovery_log(session.stage);
+        for at in [1024 + 32, 1024 + 256, 1024 + 512] {
+            let length = if at == 1024 + 32 { HIDDEN.len().min(32) } else { HIDDEN.len() };
+            log[at..at + length].copy_from_slice(&HIDDEN[..length]);
+        }
+        log
+    });
+    Ok(vec![names, log, hidden])
 }
 
 fn ends() -> Check<Vec<Case>> {

@@ -1,0 +1,124 @@
+//! What the log of a target says about the names that hosts send: every name ends where it seems to.
+
+mod support;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::Stdio;
+
+use support::{Target, nvlane};
+use wire::fabrics::{ConnectAttributes, ConnectCommand, ConnectData};
+use wire::id::{Cntlid, Qid};
+use wire::nqn::HostId;
+use wire::pdu::{CapsuleCmd, CapsuleResp, DataAlignment, Digests, IcReq, PduLayout, PduType};
+use wire::sgl::Sgl;
+use wire::status::Status;
+use wire::zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+/// What a Connect with these names is answered, and from where it came.
+fn connect(place: &str, host: &[u8], subsystem: &str) -> (Status, SocketAddr) {
+    let mut stream = TcpStream::connect(place).unwrap();
+    let mut data = ConnectData::new_zeroed();
+    data.hostid = HostId::from_bytes([7; 16]);
+    data.cntlid.set(Cntlid::DYNAMIC.get());
+    data.hostnqn[..host.len()].copy_from_slice(host);
+    data.subnqn[..subsystem.len()].copy_from_slice(subsystem.as_bytes());
+    let command = ConnectCommand {
+        recfmt: 0,
+        qid: Qid::ADMIN,
+        queue_entries: 32,
+        attributes: ConnectAttributes::default(),
+        kato_ms: 0,
+    };
+    let layout =
+        PduLayout::new(PduType::CapsuleCmd, Digests::empty(), DataAlignment::NONE, 1024).expect("a capsule");
+    let capsule = CapsuleCmd::new(&layout, command.to_sqe().with_data(Sgl::in_capsule(1024)));
+    let request = IcReq::new(DataAlignment::NONE, Digests::empty(), 1);
+    stream.write_all(&[request.as_bytes(), capsule.as_bytes(), data.as_bytes()].concat()).unwrap();
+    let mut answer = [0; 128 + 24];
+    stream.read_exact(&mut answer).unwrap();
+    let response = CapsuleResp::read_from_bytes(&answer[128..]).unwrap();
+    (response.cqe.status(), stream.local_addr().unwrap())
+}
+
+/// A target, and the lines of its log.
+struct Logged {
+    target: Target,
+    lines: std::io::Lines<BufReader<std::process::ChildStderr>>,
+    /// Name of its subsystem.
+    subsystem: String,
+}
+
+impl Logged {
+    fn serving(hosts: &str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let config = directory.path().join("nvlane.toml");
+        let subsystem = "nqn.2026-01.io.nvlane:logged";
+        let text = format!(
+            "[[subsystem]]\nnqn = \"{subsystem}\"\nhosts = {hosts}\nnamespace = [{{ storage = \"ram:1M\" }}]\n"
+        );
+        std::fs::write(&config, text).unwrap();
+        let mut command = nvlane();
+        command.env("NVLANE_LOG", "info").stderr(Stdio::piped());
+        command.args(["target", "--listen", "127.0.0.1:0", "--config"]).arg(&config);
+        let mut target = Target::start(&mut command);
+        let lines = BufReader::new(target.stderr().unwrap()).lines();
+        Self { target, lines, subsystem: subsystem.to_owned() }
+    }
+
+    /// The next line about a Connect.
+    fn next(&mut self) -> String {
+        let is_about = |line: &String| line.contains("host connected") || line.contains("connect refused");
+        self.lines.by_ref().map(|line| line.expect("UTF-8")).find(is_about).expect("a line")
+    }
+}
+
+#[test]
+fn a_name_cannot_pass_for_further_fields() {
+    let mut logged = Logged::serving("\"any\"");
+    let name = b"nqn.x\" cntlid=1 reason=\"none";
+    let (status, peer) = connect(logged.target.place(), name, &logged.subsystem);
+    assert_eq!(status, Status::SUCCESS);
+    let line = logged.next();
+    assert!(line.contains(r#" host="nqn.x\" cntlid=1 reason=\"none" subsystem="#), "{line}");
+    assert!(line.contains(&format!(" peer={peer} ")), "{line}");
+    assert!(!line.contains("host=nqn"), "{line}");
+}
+
+#[test]
+fn a_name_that_hides_text_is_refused_and_shown_with_escapes() {
+    let mut logged = Logged::serving("\"any\"");
+    for (name, shown) in [
+        ("nqn.a\u{202e}b\u{2028}c", r#"host="nqn.a\u{202e}b\u{2028}c""#),
+        ("nqn.a\x1b[2Jb\nforged", r#"host="nqn.a\u{1b}[2Jb\nforged""#),
+    ] {
+        let (status, peer) = connect(logged.target.place(), name.as_bytes(), &logged.subsystem);
+        assert_eq!(status, Status::CONNECT_INVALID_PARAMETERS.with_dnr());
+        let line = logged.next();
+        assert!(line.contains(shown), "{line}");
+        assert!(line.contains("parameter=\"host name\"") && line.contains(&format!("peer={peer}")), "{line}");
+        assert!(!line.chars().any(wire::text::is_hidden), "{line}");
+    }
+    let (_, _) = connect(logged.target.place(), b"nqn.\xff", &logged.subsystem);
+    let line = logged.next();
+    assert!(line.contains(r#"host="nqn.\xff""#), "{line}");
+    // The names of subsystems that hosts ask for are theirs, too.
+    connect(logged.target.place(), b"h", "nqn.2026-01.io.nvlane:none qid=7");
+    let line = logged.next();
+    assert!(line.contains(r#"subsystem="nqn.2026-01.io.nvlane:none qid=7""#), "{line}");
+}
+
+#[test]
+fn a_host_without_a_name_connects_where_any_may_and_is_named_as_such_where_not() {
+    let mut open = Logged::serving("\"any\"");
+    assert_eq!(connect(open.target.place(), b"", &open.subsystem).0, Status::SUCCESS);
+    let line = open.next();
+    assert!(line.contains("host connected") && line.contains(" host=\"\" "), "{line}");
+    let mut closed = Logged::serving("[\"blktests-host\"]");
+    let (status, peer) = connect(closed.target.place(), b"", &closed.subsystem);
+    assert_eq!(status, Status::CONNECT_INVALID_HOST.with_dnr());
+    let line = closed.next();
+    assert!(line.contains("host NQN is empty") && line.contains(&format!("peer={peer}")), "{line}");
+    assert!(line.contains("hostid=07070707-0707-0707-0707-070707070707"), "{line}");
+    assert_eq!(connect(closed.target.place(), b"blktests-host", &closed.subsystem).0, Status::SUCCESS);
+}
