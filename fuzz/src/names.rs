@@ -8,7 +8,8 @@ use proto::doorbell::Policy;
 use reactor::CoreList;
 use store::Spec;
 use wire::id::Nsid;
-use wire::nqn::{HostId, Nqn};
+use wire::nqn::{HostId, HostName, Nqn};
+use wire::text::{escaped, is_hidden, quoted, without_hidden};
 use wire::uuid::Uuid;
 
 use crate::input::Input;
@@ -18,15 +19,22 @@ pub fn names(data: &[u8]) {
     let mut input = Input::new(data);
     let kind = input.byte() % 8;
     let bytes = input.rest();
+    is_shown_on_one_line(bytes);
     if kind == 7 {
         if let Ok(nqn) = Nqn::from_wire(bytes) {
+            assert_eq!(HostName::from_wire(bytes), Ok(HostName::from(nqn.clone())));
             assert_eq!(Nqn::from_wire(&nqn.to_wire()), Ok(nqn));
+        } else if let Ok(host) = HostName::from_wire(bytes) {
+            assert!(host.is_empty(), "{host:?} is no name");
         }
         return;
     }
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     match kind {
-        0 => comes_back::<Nqn>(text),
+        0 => {
+            comes_back::<Nqn>(text);
+            comes_back::<HostName>(text);
+        }
         1 => comes_back::<Uuid>(text),
         2 => comes_back::<HostId>(text),
         3 => {
@@ -38,6 +46,26 @@ pub fn names(data: &[u8]) {
         4 => comes_back::<Spec>(text),
         5 => comes_back::<CoreList>(text),
         _ => comes_back::<Policy>(text),
+    }
+}
+
+/// However bytes are shown, nothing of them is hidden, and a quoted text ends at its last quote.
+fn is_shown_on_one_line(bytes: &[u8]) {
+    let in_quotes = quoted(bytes).to_string();
+    for shown in [&in_quotes, &escaped(bytes).to_string()] {
+        assert!(!shown.chars().any(is_hidden), "{shown:?}");
+    }
+    let within =
+        in_quotes.trim_end_matches('\u{2026}').strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+    let mut is_escape = false;
+    for char in within.expect("quotes").chars() {
+        assert!(is_escape || char != '"', "{in_quotes}");
+        is_escape = char == '\\' && !is_escape;
+    }
+    assert!(!is_escape, "{in_quotes}");
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        let shown = without_hidden(text, true);
+        assert!(!shown.chars().any(|char| char != '\n' && is_hidden(char)), "{shown:?}");
     }
 }
 
