@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # nvme get-feature: queues, write cache, events, keep-alive and host identity are what the
 # kernel negotiated; an unknown feature is refused.
+# Features that hosts of PCIe controllers ask for (error recovery, interrupts) have values, too.
 # Outside: any target.
 . /lab/lib.sh
 
@@ -17,3 +18,6 @@ nvme get-feature "$CTRL" -f 0x81 -l 16 -c 1 -b | cmp - <(tr -d - </etc/nvme/host
 ! nvme get-feature "$CTRL" -f 0xbf >/tmp/refused 2>&1 || fail "feature 0xbf exists"
 grep -q 'Invalid Field' /tmp/refused || fail "$(cat /tmp/refused)"
 stand_in || [ "$(feature 0x1)" ] || fail "no arbitration feature"
+for fid in 5 8 9; do
+    stand_in || [ "$(feature $fid)" ] || fail "no feature $fid"
+done

@@ -66,6 +66,20 @@ const SITES: &[Site] = &[
         good: "if let Work::Range { is_durable: true, .. } = task.work {",
         bad: "if let (Work::Range { is_durable: true, .. }, false) = (task.work, BUG(durable-zeroes-unflushed)) {",
     },
+    // A host that has completed its event requests by itself cannot leave.
+    Site {
+        file: "crates/target/src/serving/dispatch.rs",
+        good: "        if lane.qid.is_admin() && sqe.opcode == AdminOpcode::ASYNC_EVENT_REQUEST.raw() {",
+        bad: "        if lane.qid.is_admin() && sqe.opcode == AdminOpcode::ASYNC_EVENT_REQUEST.raw()
+            && !BUG(event-request-keeps-its-id)
+        {",
+    },
+    Site {
+        file: "crates/proto/src/command_table.rs",
+        good: "            self.superseded.retain(|superseded| *superseded != slot.0);\n            return None;",
+        bad: "            self.superseded.retain(|superseded| *superseded != slot.0);
+            return BUG(superseded-request-answered).then_some(cid);",
+    },
     Site {
         file: "crates/host/src/reconnect.rs",
         good: "Class::Idempotent if policy == ReplayPolicy::Idempotent =>",

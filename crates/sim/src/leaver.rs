@@ -299,6 +299,9 @@ impl Leaver {
         if status.is(Status::COMMAND_ID_CONFLICT) {
             shared.find(format!("{:?} with id {id} is in conflict", self.awaited));
         }
+        if status.is(Status::ABORT_REQUESTED) {
+            shared.find(format!("a completion for id {id} that nobody has aborted: {status}"));
+        }
         // Neither the value of CSTS nor what any other of these commands says has a log page in it.
         let is_event = status.is_success() && result >> 16 & 0xff != 0;
         match self.awaited {

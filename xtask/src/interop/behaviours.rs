@@ -69,6 +69,7 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     host("key-value", &["1=ram:16M", "2=kv:ram:64M"], 60),
     host("discover", &["1=ram:16M"], 30),
     host("refused", &["1=ram:16M"], 30),
+    host("host-name", &["1=ram:16M"], 120),
     host("id-ctrl", &["1=ram:16M"], 30),
     host("id-ns", &["1=ram:64M", "2=ram:32M@4096"], 30),
     host("ns-descs", &["1=ram:16M", "2=ram:16M"], 30),
@@ -77,7 +78,7 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     host("error-log", &["1=ram:64M"], 30),
     host("fw-log", &["1=ram:16M"], 30),
     host("effects-log", &["1=ram:16M"], 30),
-    host("get-feature", &["1=ram:16M"], 30),
+    host("get-feature", &["1=ram:16M"], 60),
     host("show-regs", &["1=ram:16M"], 30),
 ];
 
