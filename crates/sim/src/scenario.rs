@@ -306,7 +306,7 @@ impl Scenario {
 
     /// A second namespace that cannot be reached at times, and hosts that wait for it for so long. Again, the others stay what they were.
     fn draw_paths(&mut self) {
-        let mut random = Random::new(self.seed, 8);
+        let mut random = Random::new(self.seed, 10);
         let r = &mut random;
         let Some(second) = self.second.as_mut().filter(|_| r.one_in(3)) else { return };
         let kind = r.pick(&["", "", "read:", "write:", "flush:"]);
@@ -316,7 +316,7 @@ impl Scenario {
 
     /// A host that comes and goes; it knows no digests, so nothing may be damaged on the way. Again, the others stay what they were.
     fn draw_leaver(&mut self) {
-        let mut random = Random::new(self.seed, 9);
+        let mut random = Random::new(self.seed, 11);
         self.has_leaver = random.one_in(4) && self.planted.is_none() && self.network.corrupt == 0;
     }
 
