@@ -16,7 +16,7 @@ use std::rc::Rc;
 
 use crate::mapping::Mapping;
 
-/// The smallest block, bytes: a page, which O_DIRECT accepts on every device we know.
+/// The smallest block, bytes: aligned as O_DIRECT asks on every device we know, whatever the size of the kernel's pages.
 pub const BLOCK_BYTES_MIN: usize = 4096;
 
 /// Sizes of blocks: `BLOCK_BYTES_MIN << 0 .. BLOCK_BYTES_MIN << (ORDER_COUNT - 1)`, that is 4 KiB to 4 MiB.

@@ -94,11 +94,10 @@ impl Chunks {
     pub fn close(&mut self) -> bool {
         self.collect();
         let Some(number) = self.free.pop() else { return false };
-        // SAFETY: whole pages of the mapping (chunks are multiples of every page size in use for it); a free chunk
-        // has no owner, so nothing refers to it.
-        let given_back =
-            unsafe { self.shared.mapping.discard(number as usize * CHUNK_BYTES, CHUNK_BYTES) }.is_ok();
-        debug_assert!(given_back, "advice on our own mapping is taken");
+        let start = number as usize * CHUNK_BYTES;
+        // SAFETY: in the mapping; a free chunk has no owner, so nothing refers to it.
+        let discarded = unsafe { self.shared.mapping.discard(start..start + CHUNK_BYTES) };
+        debug_assert!(discarded.is_ok_and(|bytes| bytes.len() == CHUNK_BYTES), "a chunk is whole pages");
         self.closed.push(number);
         true
     }

@@ -5,15 +5,12 @@ use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::mapping::Mapping;
+use crate::mapping::{Mapping, page_bytes};
 
 /// Bytes of a cache line.
 pub const LINE_BYTES: usize = 64;
 
-/// A page, the grain in which memory goes back to the system.
-const PAGE_BYTES: usize = 4096;
-
-/// The grain in which memory is withheld from who populates it.
+/// The grain in which memory is withheld from who populates it: a multiple of the pages of every kernel.
 const GRAIN_BYTES: usize = 64 << 10;
 
 /// One cache line.
@@ -97,8 +94,12 @@ impl Lines {
     /// # Errors
     /// What the system says when it refuses the mapping.
     pub fn new(count: usize) -> io::Result<Self> {
+        Self::with_pages(count, page_bytes())
+    }
+
+    fn with_pages(count: usize, page_bytes: usize) -> io::Result<Self> {
         let bytes = count.max(1).checked_mul(LINE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
-        let mapping = Mapping::anonymous(bytes)?;
+        let mapping = Mapping::with_pages(bytes, 1, true, page_bytes)?;
         // Random accesses to small pages miss the TLB each time. Systems without huge pages refuse the
         // advice.
         let _ = mapping.prefer_huge_pages();
@@ -175,16 +176,12 @@ impl Lines {
         withheld[grains].fill(is_withheld);
     }
 
-    /// Discards whole pages of lines: which bytes, unless the system refuses.
+    /// Discards the whole pages of lines: which bytes, unless the system refuses.
     fn discard(&mut self, range: Range<usize>) -> Option<Range<usize>> {
         assert!(range.start <= range.end && range.end <= self.count, "{range:?} of {} lines", self.count);
         let bytes = range.start * LINE_BYTES..range.end * LINE_BYTES;
-        let first_page = bytes.start.next_multiple_of(PAGE_BYTES).min(bytes.end);
-        let pages = first_page..(bytes.end / PAGE_BYTES * PAGE_BYTES).max(first_page);
-        // SAFETY: page-aligned (or empty), within, and `&mut self` says that nothing refers to it.
-        let is_discarded =
-            pages.is_empty() || unsafe { self.shared.mapping.discard(pages.start, pages.len()) }.is_ok();
-        is_discarded.then_some(pages)
+        // SAFETY: within, and `&mut self` says that nothing refers to it.
+        unsafe { self.shared.mapping.discard(bytes) }.ok().filter(|pages| !pages.is_empty())
     }
 }
 
@@ -275,7 +272,7 @@ mod tests {
         let pages = std::fs::File::open("/proc/self/pagemap").unwrap();
         let is_there = |at: usize| {
             let mut entry = [0; 8];
-            pages.read_exact_at(&mut entry, (at / PAGE_BYTES * 8) as u64).unwrap();
+            pages.read_exact_at(&mut entry, (at / page_bytes() * 8) as u64).unwrap();
             u64::from_le_bytes(entry) >> 63 == 1
         };
         lines.give_back(grain..3 * grain);
@@ -288,29 +285,36 @@ mod tests {
         assert_eq!(populated, [true, false, true, true, true, false, true, true]);
     }
 
+    const PAGE_SIZES: [usize; 3] = [4 << 10, 16 << 10, 64 << 10];
+
     #[test]
     fn zeroing_takes_exactly_the_lines_named() {
-        for range in [0..1, 1..63, 63..65, 1..64, 64..128, 10..900, 64..1000, 500..500] {
-            let mut lines = Lines::new(1000).unwrap();
-            lines.bytes_mut().fill(0xEE);
-            lines.zero(range.clone());
-            for (at, line) in lines.iter().enumerate() {
-                let expected = if range.contains(&at) { 0 } else { 0xEE };
-                assert_eq!(line.0, [expected; 64], "line {at} of {range:?}");
+        for page_bytes in PAGE_SIZES {
+            for range in [0..1, 1..63, 63..65, 1..64, 64..128, 10..900, 64..1000, 500..500, 1000..3000] {
+                let mut lines = Lines::with_pages(4000, page_bytes).unwrap();
+                lines.bytes_mut().fill(0xEE);
+                lines.zero(range.clone());
+                for (at, line) in lines.iter().enumerate() {
+                    let expected = if range.contains(&at) { 0 } else { 0xEE };
+                    assert_eq!(line.0, [expected; 64], "line {at} of {range:?}, pages of {page_bytes}");
+                }
             }
         }
     }
 
     #[test]
     fn what_is_given_back_is_whole_pages_of_the_lines_named_and_nothing_else() {
-        for range in [0..1, 1..63, 63..130, 64..128, 10..900, 500..500] {
-            let mut lines = Lines::new(1000).unwrap();
-            lines.bytes_mut().fill(0xEE);
-            lines.give_back(range.clone());
-            let pages = range.start.next_multiple_of(64)..range.end / 64 * 64;
-            for (at, line) in lines.iter().enumerate() {
-                let expected = if pages.contains(&at) { 0 } else { 0xEE };
-                assert_eq!(line.0, [expected; 64], "line {at} of {range:?}");
+        for page_bytes in PAGE_SIZES {
+            let page = page_bytes / LINE_BYTES;
+            for range in [0..1, 1..63, 63..130, 64..128, 10..900, 500..500, 1..3999, page..2 * page] {
+                let mut lines = Lines::with_pages(4000, page_bytes).unwrap();
+                lines.bytes_mut().fill(0xEE);
+                lines.give_back(range.clone());
+                let pages = range.start.next_multiple_of(page)..range.end / page * page;
+                for (at, line) in lines.iter().enumerate() {
+                    let expected = if pages.contains(&at) { 0 } else { 0xEE };
+                    assert_eq!(line.0, [expected; 64], "line {at} of {range:?}, pages of {page_bytes}");
+                }
             }
         }
     }

@@ -3,6 +3,7 @@
 mod pages;
 
 use std::io;
+use std::ops::Range;
 use std::ptr::NonNull;
 
 /// Zero-filled memory that belongs to the process until it is dropped.
@@ -11,6 +12,12 @@ pub(crate) struct Mapping {
     length: usize,
     /// What the system gave, of which the above is the aligned part.
     whole: (NonNull<u8>, usize),
+    page_bytes: usize,
+}
+
+/// Bytes of a page of the running kernel.
+pub(crate) fn page_bytes() -> usize {
+    pages::page_bytes()
 }
 
 // SAFETY: a mapping is plain memory, tied to no thread; those who hand out views of it order their accesses.
@@ -21,22 +28,28 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Maps `length` bytes (not 0). No memory is committed yet.
     pub(crate) fn anonymous(length: usize) -> io::Result<Self> {
-        Self::new(length, 1, true)
+        Self::with_pages(length, 1, true, page_bytes())
     }
 
-    /// Reserves `length` bytes (not 0) of address space, aligned to `alignment` (a power of two). None of it may be
-    /// touched before [`open`](Self::open).
-    pub(crate) fn reserved(length: usize, alignment: usize) -> io::Result<Self> {
-        Self::new(length, alignment, false)
-    }
-
-    fn new(length: usize, alignment: usize, is_open: bool) -> io::Result<Self> {
-        let mapped = length.checked_add(alignment - 1).ok_or(io::ErrorKind::OutOfMemory)?;
+    /// Maps `length` bytes (not 0), aligned to `alignment` (a power of two) and to pages. Unless it `is_open`, address space alone is reserved: none of
+    /// it may be touched before [`open`](Self::open). Tests give pages larger than the system's: calls then change what they would change on a
+    /// kernel with such pages.
+    pub(crate) fn with_pages(
+        length: usize,
+        alignment: usize,
+        is_open: bool,
+        page_bytes: usize,
+    ) -> io::Result<Self> {
+        let alignment = alignment.max(page_bytes);
+        // The system aligns to its pages, and maps whole ones.
+        let slack = if alignment > pages::page_bytes() { alignment } else { 0 };
+        let mapped = length.checked_next_multiple_of(page_bytes).and_then(|bytes| bytes.checked_add(slack));
+        let mapped = mapped.ok_or(io::ErrorKind::OutOfMemory)?;
         let whole = pages::reserve(mapped, is_open)?;
         let before = whole.align_offset(alignment);
-        // SAFETY: at most `alignment - 1` bytes in, which the mapping is longer than `length` by.
+        // SAFETY: fewer than `alignment` bytes in, which the mapping is longer by unless the system aligned it.
         let start = unsafe { whole.add(before) };
-        Ok(Self { start, length, whole: (whole, mapped) })
+        Ok(Self { start, length, whole: (whole, mapped), page_bytes })
     }
 
     /// Bytes mapped or reserved.
@@ -55,17 +68,18 @@ impl Mapping {
         unsafe { self.start.add(offset) }
     }
 
-    /// Makes page-aligned `range` of a reservation readable and writable, for good. It reads as zeroes.
+    /// Makes all pages that `range` of a reservation lies in readable and writable, for good. They read as zeroes.
     ///
     /// # Panics
     /// If the range is not in the mapping.
-    pub(crate) fn open(&self, range: std::ops::Range<usize>) -> io::Result<()> {
+    pub(crate) fn open(&self, range: Range<usize>) -> io::Result<()> {
         assert!(range.start <= range.end && range.end <= self.length, "{range:?} past {}", self.length);
+        let outward = range.start / self.page_bytes * self.page_bytes..range.end;
         if range.is_empty() {
             return Ok(());
         }
-        // SAFETY: ours, as just asserted.
-        unsafe { pages::open(self.start.add(range.start), range.len()) }
+        // SAFETY: ours, as just asserted, up to the end of the last page.
+        unsafe { pages::open(self.start.add(outward.start), outward.len()) }
     }
 
     /// Asks for transparent huge pages. The kernel may decline.
@@ -74,12 +88,12 @@ impl Mapping {
         unsafe { pages::prefer_huge(self.start, self.length) }
     }
 
-    /// Has the system give the pages of `range` now, which is whole pages that may be touched. What is in them stays, also while others
+    /// Has the system give the pages of `range` now, which begins at a page and may be touched. What is in them stays, also while others
     /// read and write them.
     ///
     /// # Panics
     /// If the range is not in the mapping.
-    pub(crate) fn populate(&self, range: std::ops::Range<usize>) -> io::Result<()> {
+    pub(crate) fn populate(&self, range: Range<usize>) -> io::Result<()> {
         assert!(range.start <= range.end && range.end <= self.length, "{range:?} past {}", self.length);
         if range.is_empty() {
             return Ok(());
@@ -88,13 +102,32 @@ impl Mapping {
         unsafe { pages::populate(self.start.add(range.start), range.len()) }
     }
 
-    /// Gives the whole pages of `offset..offset + length` back to the system; they read as zeroes afterwards.
+    /// Gives the whole pages within `range` back to the system, and says which bytes those are: they read as zeroes afterwards, all others are as before.
     ///
     /// # Safety
-    /// The range is page-aligned and in the mapping, and no reference into it is alive.
-    pub(crate) unsafe fn discard(&self, offset: usize, length: usize) -> io::Result<()> {
+    /// The range is in the mapping and may be touched, and no reference into it is alive.
+    pub(crate) unsafe fn discard(&self, range: Range<usize>) -> io::Result<Range<usize>> {
+        let page_bytes = self.page_bytes;
+        let start = range.start.next_multiple_of(page_bytes);
+        let inward = start..(range.end / page_bytes * page_bytes).max(start);
+        if !inward.is_empty() {
+            // SAFETY: the caller's contract; whole pages, so nothing beside them is touched.
+            unsafe { self.discard_as_the_kernel(inward.start, inward.len())? };
+        }
+        Ok(inward)
+    }
+
+    /// Gives pages back. A kernel refuses a start within a page and rounds the length up to whole pages; one whose pages are as small as the
+    /// system's does not have to be imitated.
+    ///
+    /// # Safety
+    /// The pages are in the mapping and may be touched, and no reference into them is alive.
+    unsafe fn discard_as_the_kernel(&self, start: usize, length: usize) -> io::Result<()> {
+        if !start.is_multiple_of(self.page_bytes) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
         // SAFETY: the caller's contract.
-        unsafe { pages::discard(self.start.add(offset), length) }
+        unsafe { pages::discard(self.start.add(start), length.next_multiple_of(self.page_bytes)) }
     }
 }
 
@@ -103,5 +136,84 @@ impl Drop for Mapping {
         let (start, length) = self.whole;
         // SAFETY: reserved by `new` with this length; nothing refers to it any more.
         unsafe { pages::release(start, length) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Pages of kernels in use.
+    const PAGE_SIZES: [usize; 3] = [4 << 10, 16 << 10, 64 << 10];
+
+    fn bytes(mapping: &Mapping) -> Vec<u8> {
+        // SAFETY: open to its end, and nobody writes.
+        unsafe { std::slice::from_raw_parts(mapping.at(0).as_ptr(), mapping.len()) }.to_vec()
+    }
+
+    fn filled(page_bytes: usize) -> Mapping {
+        let mapping = Mapping::with_pages(4 * page_bytes, 1, true, page_bytes).unwrap();
+        // SAFETY: open to its end, and nobody else has it.
+        unsafe { mapping.at(0).as_ptr().write_bytes(7, mapping.len()) };
+        mapping
+    }
+
+    #[test]
+    fn a_discard_takes_the_whole_pages_of_a_range_and_no_byte_beside_it() {
+        for page_bytes in PAGE_SIZES {
+            let (page, line) = (page_bytes, 64);
+            for (range, discarded) in [
+                (0..page, 0..page),
+                (0..4096.min(page - 1), page..page),
+                (line..3 * page - line, page..2 * page),
+                (page - line..3 * page + line, page..3 * page),
+                (page..page, page..page),
+                (page + line..page + 2 * line, 2 * page..2 * page),
+                (0..4 * page, 0..4 * page),
+            ] {
+                let mapping = filled(page_bytes);
+                // SAFETY: within the mapping, which nothing refers to.
+                let done = unsafe { mapping.discard(range.clone()) }.unwrap();
+                if discarded.is_empty() {
+                    assert!(done.is_empty(), "{range:?} of pages of {page_bytes}: {done:?}");
+                } else {
+                    assert_eq!(done, discarded, "{range:?} of pages of {page_bytes}");
+                }
+                for (at, byte) in bytes(&mapping).into_iter().enumerate() {
+                    assert_eq!(byte == 0, discarded.contains(&at), "byte {at}, pages of {page_bytes}");
+                }
+            }
+        }
+    }
+
+    /// What this module must not leave to the kernel.
+    #[test]
+    fn a_kernel_with_larger_pages_erases_neighbours_of_a_part() {
+        let mapping = filled(64 << 10);
+        // SAFETY: within the mapping, which nothing refers to.
+        assert!(unsafe { mapping.discard_as_the_kernel(4096, 4096) }.is_err());
+        // SAFETY: as above.
+        unsafe { mapping.discard_as_the_kernel(0, 4096) }.unwrap();
+        assert_eq!(bytes(&mapping).iter().position(|&byte| byte == 7), Some(64 << 10));
+    }
+
+    #[test]
+    fn what_is_opened_may_be_touched_to_the_end_of_its_pages() {
+        for page_bytes in PAGE_SIZES {
+            let mapping = Mapping::with_pages(4 * page_bytes, 1, false, page_bytes).unwrap();
+            mapping.open(100..page_bytes + 1).unwrap();
+            for at in [0, 99, page_bytes - 1, page_bytes, page_bytes + 1] {
+                // SAFETY: just opened.
+                unsafe { mapping.at(at).as_ptr().write_volatile(1) };
+            }
+        }
+    }
+
+    #[test]
+    fn the_page_size_is_the_systems() {
+        let page_bytes = page_bytes();
+        assert!(page_bytes.is_power_of_two() && page_bytes >= 4096);
+        let mapping = Mapping::anonymous(1).unwrap();
+        assert_eq!((mapping.page_bytes, mapping.at(0).as_ptr() as usize % page_bytes), (page_bytes, 0));
     }
 }

@@ -22,7 +22,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::mapping::Mapping;
+use crate::mapping::{Mapping, page_bytes};
 use crate::segment::Segment;
 
 /// Bytes under one lock, and the largest block that is atomic between reactors.
@@ -31,10 +31,8 @@ pub const STRIPE_BYTES: usize = 64 * 1024;
 /// Locks: stripes share them by address. Enough that two reactors seldom meet.
 const LOCK_COUNT: usize = if cfg!(miri) { 16 } else { 1024 };
 
-/// A page, the grain in which memory comes and goes.
-const PAGE_BYTES: usize = 4096;
-
-/// A huge page, the grain of a memory that asked for them: giving back less would break one up.
+/// A huge page of x86-64 and of arm64 with pages of 4 KiB, the grain of a memory that asked for them: giving back less would break one up. Where
+/// huge pages are larger (32 MiB with pages of 16 KiB, 512 MiB with 64 KiB) this grain breaks them up rather than keep so much.
 const HUGE_PAGE_BYTES: usize = if cfg!(miri) { 32 << 10 } else { 2 << 20 };
 
 /// Address space is reserved for this many times the first length, and for no less than [`RESERVED_BYTES_MIN`].
@@ -109,9 +107,18 @@ impl Memory {
     /// # Errors
     /// What the kernel says when it refuses the mapping.
     pub fn new(bytes: usize, is_shared: bool, huge_pages: bool) -> io::Result<Arc<Self>> {
-        let grain_bytes = if huge_pages { HUGE_PAGE_BYTES } else { PAGE_BYTES };
+        Self::with_pages(bytes, is_shared, huge_pages, page_bytes())
+    }
+
+    fn with_pages(
+        bytes: usize,
+        is_shared: bool,
+        huge_pages: bool,
+        page_bytes: usize,
+    ) -> io::Result<Arc<Self>> {
+        let grain_bytes = if huge_pages { HUGE_PAGE_BYTES.max(page_bytes) } else { page_bytes };
         let open = bytes.max(1).checked_next_multiple_of(grain_bytes).ok_or(io::ErrorKind::OutOfMemory)?;
-        let mapping = reserve(open, grain_bytes)?;
+        let mapping = reserve(open, grain_bytes, page_bytes)?;
         mapping.open(0..open)?;
         if huge_pages {
             // Kernels without huge pages refuse the advice; the memory works all the same.
@@ -204,15 +211,27 @@ impl Memory {
 
     /// Zeroes what nobody uses: bytes past the length.
     fn clear(&self, range: Range<usize>) {
-        let pages =
+        let grains =
             range.start.next_multiple_of(self.grain_bytes)..range.end.next_multiple_of(self.grain_bytes);
-        self.fill_zero(range.start..range.end.min(pages.start));
-        if !pages.is_empty() {
-            // SAFETY: page-aligned, open (the length was once past its start) and, as the caller says, unused.
-            let discarded = unsafe { self.mapping.discard(pages.start, pages.len()) };
-            if discarded.is_err() {
-                self.fill_zero(pages.start..range.end);
+        self.fill_zero(range.start..range.end.min(grains.start));
+        if !grains.is_empty() {
+            // SAFETY: open (the length was once past its start) and, as the caller says, unused.
+            unsafe { self.discard_or_zero(grains) };
+        }
+    }
+
+    /// Makes a range read as zeroes; its whole pages go back to the system if that takes them.
+    ///
+    /// # Safety
+    /// The range is open, and nobody else reads or writes it.
+    unsafe fn discard_or_zero(&self, range: Range<usize>) {
+        // SAFETY: the caller's contract.
+        match unsafe { self.mapping.discard(range.clone()) } {
+            Ok(pages) => {
+                self.fill_zero(range.start..pages.start.min(range.end));
+                self.fill_zero(pages.end.max(range.start).min(range.end)..range.end);
             }
+            Err(_) => self.fill_zero(range),
         }
     }
 
@@ -250,10 +269,10 @@ impl Memory {
 }
 
 /// Reserves address space for a memory of `bytes` that may grow: as much as we like, or as the system lets us.
-fn reserve(bytes: usize, alignment: usize) -> io::Result<Mapping> {
+fn reserve(bytes: usize, alignment: usize, page_bytes: usize) -> io::Result<Mapping> {
     let mut reserved = bytes.saturating_mul(RESERVED_FACTOR).max(RESERVED_BYTES_MIN);
     loop {
-        match Mapping::reserved(reserved, alignment) {
+        match Mapping::with_pages(reserved, alignment, false, page_bytes) {
             Ok(mapping) => return Ok(mapping),
             Err(error) if reserved == bytes => return Err(error),
             // Page-aligned as `bytes` is.
@@ -414,12 +433,8 @@ impl MemoryAccess {
         {
             let _guards = Guards::write(self.memory().locks(&(first..last)));
             self.check(first, last - first)?;
-            // SAFETY: page-aligned, in the memory, and no reference into it: the guards, or this thread's sole
-            // access.
-            let discarded = unsafe { self.memory().mapping.discard(first, last - first) };
-            if discarded.is_err() {
-                self.memory().fill_zero(first..last);
-            }
+            // SAFETY: in the memory, and no reference into it: the guards, or this thread's sole access.
+            unsafe { self.memory().discard_or_zero(first..last) };
         }
         self.overwrite(last..end)
     }
@@ -600,9 +615,10 @@ mod tests {
         fn a_memory_is_a_vector_of_bytes(
             is_shared: bool,
             is_huge: bool,
+            page_bytes in proptest::sample::select(vec![4 << 10, 16 << 10, 64 << 10]),
             steps in proptest::collection::vec((0u8..6, 0..BYTES, 0..BYTES / 2, any::<u8>()), 1..30),
         ) {
-            let memory = Memory::new(BYTES, is_shared, is_huge).unwrap();
+            let memory = Memory::with_pages(BYTES, is_shared, is_huge, page_bytes).unwrap();
             let access = memory.attach().unwrap();
             let mut model = vec![0u8; BYTES];
             for (kind, offset, length, value) in steps {
@@ -717,7 +733,7 @@ mod tests {
         while_someone_writes(&memory, || {
             for round in 0..rounds(200) {
                 memory.resize(SHORT).unwrap();
-                for at in (SHORT.next_multiple_of(PAGE_BYTES)..LONG).step_by(PAGE_BYTES) {
+                for at in (SHORT.next_multiple_of(memory.grain_bytes)..LONG).step_by(memory.grain_bytes) {
                     // SAFETY: reserved and open; if it is written to all the same, this test fails.
                     let byte = unsafe { memory.mapping.at(at).as_ptr().read_volatile() };
                     assert_eq!(byte, 0, "byte {at} in round {round}");
@@ -779,6 +795,38 @@ mod tests {
         assert!(memory.resize(usize::MAX).is_err());
         assert_eq!(memory.len(), reserved);
         memory.attach().unwrap().copy_in(reserved - 8, &[1; 8]).unwrap();
+    }
+
+    /// Zeroes that are released and a memory that shrinks, where the ranges are multiples of 4 KiB and the kernel's pages are larger.
+    #[test]
+    fn what_is_given_back_leaves_its_neighbours_whatever_the_page_size() {
+        for page_bytes in [4 << 10, 16 << 10, 64 << 10] {
+            for is_shared in [false, true] {
+                let length = 4 * 65_536;
+                let memory = Memory::with_pages(length, is_shared, false, page_bytes).unwrap();
+                assert_eq!(memory.grain_bytes(), page_bytes);
+                let access = memory.attach().unwrap();
+                for (offset, count) in
+                    [(0, 4096), (4096, 4096), (65_536 - 4096, 65_536 + 8192), (4096, 200_000)]
+                {
+                    access.copy_in(0, &vec![7; length]).unwrap();
+                    access.zero(offset, count, true).unwrap();
+                    let mut expected = vec![7; length];
+                    expected[offset..offset + count].fill(0);
+                    assert!(
+                        access.equals(0, &expected).unwrap(),
+                        "{offset} + {count} in pages of {page_bytes}"
+                    );
+                }
+                access.copy_in(0, &vec![7; length]).unwrap();
+                memory.resize(65_536 + 4096).unwrap();
+                assert_eq!(access.len(), 65_536 + 4096);
+                memory.resize(length).unwrap();
+                let mut expected = vec![7; 65_536 + 4096];
+                expected.resize(length, 0);
+                assert!(access.equals(0, &expected).unwrap(), "after a resize, in pages of {page_bytes}");
+            }
+        }
     }
 
     #[test]

@@ -276,5 +276,5 @@ fn socket_bytes() -> u64 {
     let text = std::fs::read_to_string("/proc/net/sockstat").unwrap_or_default();
     let line = text.lines().find(|line| line.starts_with("TCP:")).unwrap_or_default();
     let pages = line.split_ascii_whitespace().skip_while(|word| *word != "mem").nth(1);
-    pages.and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * 4096
+    pages.and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * rustix::param::page_size() as u64
 }

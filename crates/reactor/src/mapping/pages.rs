@@ -1,11 +1,18 @@
 //! What a mapping asks of the system. Miri knows no reserved address space: there pages come from the allocator, open from the
 //! start.
+//!
+//! Pages have 4, 16 or 64 KiB, as the kernel was built (arm64, ppc64). Calls on a part of a page change all of it: the kernel rounds lengths up.
 
 use std::io;
 use std::ptr::NonNull;
 
 #[cfg(not(miri))]
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
+
+/// Bytes of a page of the running kernel, a power of two.
+pub(super) fn page_bytes() -> usize {
+    if cfg!(miri) { 4096 } else { rustix::param::page_size() }
+}
 
 /// Reserves `length` bytes (not 0) wherever there is room, to be touched at once if `is_open`.
 #[cfg(not(miri))]
