@@ -11,8 +11,8 @@ use crate::busy_poll::{BusyPoll, poll_epoll};
 use crate::engine::{Event, Interest, Patience};
 use crate::in_flight::InFlight;
 use crate::mailbox::Bell;
-use crate::operation::{Operation, Token};
-use crate::workers::{Outcome, Workers};
+use crate::operation::{Completion, Operation, Token};
+use crate::workers::{Job, Outcome, Workers};
 
 /// Events taken in by one call.
 const EVENT_COUNT: usize = 256;
@@ -33,6 +33,10 @@ pub(crate) struct EpollEngine {
     in_flight: InFlight,
     /// Ends of operations that are being taken in.
     done: Vec<Outcome>,
+    /// Operations that no thread could be made for, to be reported as failed.
+    failed: Vec<Completion>,
+    #[cfg(test)]
+    is_without_threads: bool,
     ready: Vec<epoll::Event>,
 }
 
@@ -45,6 +49,9 @@ impl EpollEngine {
             workers: None,
             in_flight: InFlight::new(OPERATION_LIMIT),
             done: Vec::new(),
+            failed: Vec::new(),
+            #[cfg(test)]
+            is_without_threads: false,
             ready: Vec::with_capacity(EVENT_COUNT),
         })
     }
@@ -91,7 +98,7 @@ impl EpollEngine {
         }
     }
 
-    pub(crate) fn start(&mut self, token: Token, operation: Operation) -> Result<(), Operation> {
+    pub(crate) fn start(&mut self, token: Token, mut operation: Operation) -> Result<(), Operation> {
         if operation.file().descriptor().is_err() {
             return Err(operation);
         }
@@ -100,18 +107,25 @@ impl EpollEngine {
             match self.make_workers() {
                 Ok(workers) => self.workers = Some(workers),
                 Err(error) => {
-                    tracing::error!(%error, "no storage workers");
-                    return Err(operation);
+                    tracing::error!(%error, "cannot start storage threads: an operation fails");
+                    self.failed.push(operation.complete(token, Err(error)));
+                    return Ok(());
                 }
             }
         }
         let workers = self.workers.as_ref().expect("just made");
+        // All that may panic comes before the operation counts as running.
+        let job = Job::of(&mut operation);
         let slot = self.in_flight.insert(token, operation)?;
-        workers.start(slot, self.in_flight.get_mut(slot));
+        workers.start(slot, job);
         Ok(())
     }
 
     fn make_workers(&self) -> io::Result<Workers> {
+        #[cfg(test)]
+        if self.is_without_threads {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
         let workers = Workers::new()?;
         self.add(WORKERS_KEY, workers.bell().as_fd(), epoll::EventFlags::IN)?;
         Ok(workers)
@@ -119,10 +133,12 @@ impl EpollEngine {
 
     /// There is no cheaper look at an epoll set than asking it, which the reactor does every few turns.
     pub(crate) fn has_work(&mut self) -> bool {
-        false
+        !self.failed.is_empty()
     }
 
     pub(crate) fn collect(&mut self, patience: Patience, events: &mut Vec<Event>) -> io::Result<()> {
+        let patience = if self.failed.is_empty() { patience } else { Patience::None };
+        events.extend(self.failed.drain(..).map(Event::Completed));
         let timeout = match patience {
             Patience::None => Some(Timespec { tv_sec: 0, tv_nsec: 0 }),
             Patience::Forever => None,
@@ -175,5 +191,52 @@ impl Drop for EpollEngine {
     /// Workers may be using buffers of running operations: they end first.
     fn drop(&mut self) {
         self.workers = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fd::OwnedFd;
+
+    use super::*;
+    use crate::buffers::Pool;
+    use crate::operation::File;
+
+    fn read(pool: &Pool, skip: usize) -> Operation {
+        let file = File::new(OwnedFd::from(tempfile::tempfile().unwrap()));
+        Operation::Read { file, offset: 0, buffer: pool.take(4096).unwrap(), skip }
+    }
+
+    #[test]
+    fn operations_fail_where_no_thread_can_be_made_for_them() {
+        let pool = Pool::new(1).unwrap();
+        let mut engine = EpollEngine::new().unwrap();
+        engine.is_without_threads = true;
+        assert!(engine.start(7, read(&pool, 0)).is_ok() && engine.has_work());
+        let mut events = Vec::new();
+        // Nothing else would end this wait.
+        engine.collect(Patience::Forever, &mut events).unwrap();
+        let [Event::Completed(Completion { token: 7, result: Err(_), buffer: Some(_) })] = &events[..] else {
+            panic!("{events:?}")
+        };
+        assert!(!engine.has_work());
+        // The next one is tried again.
+        engine.is_without_threads = false;
+        assert!(engine.start(8, read(&pool, 0)).is_ok());
+        events.clear();
+        while events.is_empty() {
+            engine.collect(Patience::Forever, &mut events).unwrap();
+        }
+        assert!(matches!(&events[..], [Event::Completed(Completion { token: 8, result: Ok(0), .. })]));
+    }
+
+    #[test]
+    fn a_panic_while_an_operation_is_started_frees_its_buffer() {
+        let pool = Pool::new(1).unwrap();
+        let mut engine = EpollEngine::new().unwrap();
+        let broken = read(&pool, 4097);
+        let start = std::panic::AssertUnwindSafe(|| engine.start(1, broken).is_ok());
+        assert!(std::panic::catch_unwind(start).is_err());
+        assert_eq!((pool.free_bytes(), engine.in_flight.len()), (pool.capacity_bytes(), 0));
     }
 }

@@ -15,19 +15,11 @@ impl InFlight {
         Self { slots: (0..limit).map(|_| None).collect(), free: (0..limit).rev().collect() }
     }
 
-    /// Keeps an operation and says where; gives it back if there is no room.
+    /// Keeps an operation and says where; gives it back if there is no room. It never panics.
     pub(crate) fn insert(&mut self, token: Token, operation: Operation) -> Result<u32, Operation> {
         let Some(slot) = self.free.pop() else { return Err(operation) };
         self.slots[slot as usize] = Some((token, operation));
         Ok(slot)
-    }
-
-    /// The operation in `slot`.
-    ///
-    /// # Panics
-    /// If there is none.
-    pub(crate) fn get_mut(&mut self, slot: u32) -> &mut Operation {
-        &mut self.slots[slot as usize].as_mut().expect("a running operation").1
     }
 
     /// Ends the stay of the operation in `slot`.

@@ -3,9 +3,11 @@
 //! Sockets are polled once per arming and then read and written by plain calls: measured, that is as fast as
 //! multishot receive on a busy lane and takes no buffers on an idle one (docs/design/socket-path.md).
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use io_uring::types::{Fd, FsyncFlags, Napi, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
@@ -46,6 +48,9 @@ enum Kind {
     Ignored,
 }
 
+/// Sleep before the next attempt when the kernel has no memory for what is submitted and nothing has completed that would free some.
+const RETRY_PAUSE: Duration = Duration::from_millis(1);
+
 const KIND_SHIFT: u32 = 56;
 const BELOW_KIND: u64 = (1 << KIND_SHIFT) - 1;
 
@@ -58,7 +63,13 @@ impl Kind {
 
 pub(crate) struct RingEngine {
     ring: IoUring,
+    /// Operations whose buffers the kernel may use: each is here from before its entry is queued until its completion is reaped.
     in_flight: InFlight,
+    /// Entries for which the submission queue had no room, oldest first. The kernel has not seen them.
+    backlog: VecDeque<squeue::Entry>,
+    /// Errors for the next calls of the kernel, in place of the calls.
+    #[cfg(test)]
+    refusals: VecDeque<i32>,
     bell: Option<Arc<Bell>>,
     /// Where the registered part of the arena lies: addresses from..to. Empty if none is.
     registered: std::ops::Range<usize>,
@@ -71,6 +82,10 @@ impl RingEngine {
     /// memory lets us.
     pub(crate) fn new(pool: &Pool) -> io::Result<Self> {
         let (ring, setup) = largest_ring()?;
+        Self::around(ring, setup, pool)
+    }
+
+    fn around(ring: IoUring, setup: RingSetup, pool: &Pool) -> io::Result<Self> {
         let submitter = ring.submitter();
         // Too old a kernel for the limit keeps its own.
         let _ = submitter.register_iowq_max_workers(&mut [BLOCKING_WORKERS; 2]);
@@ -79,6 +94,9 @@ impl RingEngine {
         Ok(Self {
             ring,
             in_flight: InFlight::new(OPERATION_LIMIT),
+            backlog: VecDeque::new(),
+            #[cfg(test)]
+            refusals: VecDeque::new(),
             bell: None,
             registered,
             _pool: pool.clone(),
@@ -101,7 +119,8 @@ impl RingEngine {
         let fd = bell.as_fd().as_raw_fd();
         let entry = poll(fd, Interest::Read).user_data(Kind::Bell.user_data(0));
         // SAFETY: a poll touches no memory of ours.
-        unsafe { self.push(&entry) }
+        unsafe { self.push(entry) };
+        Ok(())
     }
 
     pub(crate) fn arm(&mut self, key: u64, fd: BorrowedFd<'_>, interest: Interest) -> io::Result<()> {
@@ -111,7 +130,8 @@ impl RingEngine {
         };
         let entry = poll(fd.as_raw_fd(), interest).user_data(kind.user_data(key));
         // SAFETY: a poll touches no memory of ours.
-        unsafe { self.push(&entry) }
+        unsafe { self.push(entry) };
+        Ok(())
     }
 
     pub(crate) fn disarm(&mut self, key: u64) {
@@ -119,25 +139,20 @@ impl RingEngine {
             let entry = opcode::PollRemove::new(kind.user_data(key)).build();
             let entry = entry.user_data(Kind::Ignored.user_data(0));
             // SAFETY: a removal touches no memory of ours.
-            if let Err(error) = unsafe { self.push(&entry) } {
-                tracing::warn!(%error, "a poll stays armed on a closed socket");
-            }
+            unsafe { self.push(entry) };
         }
     }
 
-    pub(crate) fn start(&mut self, token: Token, operation: Operation) -> Result<(), Operation> {
+    pub(crate) fn start(&mut self, token: Token, mut operation: Operation) -> Result<(), Operation> {
         if operation.file().descriptor().is_err() {
             return Err(operation);
         }
+        // All that may panic comes before the operation counts as running: `drop` waits for each that does.
+        let entry = entry(&mut operation, &self.registered);
         let slot = self.in_flight.insert(token, operation)?;
-        let registered = self.registered.clone();
-        let entry = entry(self.in_flight.get_mut(slot), &registered)
-            .user_data(Kind::Operation.user_data(slot.into()));
-        // SAFETY: the buffer the entry points into belongs to the operation, which stays in `in_flight` until
-        // the completion is reaped; dropping the engine waits for all of them.
-        if unsafe { self.push(&entry) }.is_err() {
-            return Err(self.in_flight.remove(slot).1);
-        }
+        // SAFETY: the buffer that the entry points into belongs to the operation, whose address is not part of it. The operation stays
+        // in `in_flight` until its completion is reaped; `drop` waits for that, or leaks it.
+        unsafe { self.push(entry.user_data(Kind::Operation.user_data(slot.into()))) };
         Ok(())
     }
 
@@ -145,7 +160,7 @@ impl RingEngine {
         let submission = self.ring.submission();
         let asks = submission.taskrun() || submission.cq_overflow() || !submission.is_empty();
         drop(submission);
-        asks || !self.ring.completion().is_empty()
+        asks || !self.backlog.is_empty() || !self.ring.completion().is_empty()
     }
 
     pub(crate) fn collect(&mut self, patience: Patience, events: &mut Vec<Event>) -> io::Result<()> {
@@ -177,8 +192,33 @@ impl RingEngine {
 
     /// Submits, lets the kernel run its deferred work, and sleeps as long as `patience` lets it.
     fn enter(&mut self, patience: Patience) -> io::Result<()> {
+        self.queue_backlog();
+        // What has not been handed over may be what would end the sleep.
+        let sleeps = if self.backlog.is_empty() { patience } else { Patience::None };
+        let Err(error) = self.call_kernel(sleeps) else { return Ok(()) };
+        match error.raw_os_error() {
+            // The time is over, or a signal came.
+            Some(libc::ETIME | libc::EINTR) => Ok(()),
+            // EBUSY: the kernel keeps completions for which their queue had no room, and takes nothing until some are reaped. EAGAIN, ENOMEM: it
+            // has no memory for what was submitted, which stays in the queue; running operations free some when they end. Without a
+            // completion to reap the next attempt waits, so that a reactor that would sleep does not spin.
+            Some(libc::EBUSY | libc::EAGAIN | libc::ENOMEM) => {
+                if patience != Patience::None && self.ring.completion().is_empty() {
+                    std::thread::sleep(RETRY_PAUSE);
+                }
+                Ok(())
+            }
+            _ => Err(error),
+        }
+    }
+
+    fn call_kernel(&mut self, patience: Patience) -> io::Result<usize> {
         const GET_EVENTS: u32 = 1;
-        let result = match patience {
+        #[cfg(test)]
+        if let Some(errno) = self.refusals.pop_front() {
+            return Err(io::Error::from_raw_os_error(errno));
+        }
+        match patience {
             Patience::None => {
                 let waiting = u32::try_from(self.ring.submission().len()).expect("a small queue");
                 // SAFETY: no signal set is passed.
@@ -190,32 +230,48 @@ impl RingEngine {
                 let timeout = Timespec::new().sec(wait_ns / 1_000_000_000).nsec(nanoseconds);
                 self.ring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&timeout))
             }
-        };
-        match result {
-            Ok(_) => Ok(()),
-            // ETIME: the time is over. EBUSY: completions must be reaped first. EINTR, EAGAIN: next turn.
-            Err(error) => match error.raw_os_error() {
-                Some(libc::ETIME | libc::EBUSY | libc::EINTR | libc::EAGAIN) => Ok(()),
-                _ => Err(error),
-            },
         }
     }
 
+    /// Queues an entry, in the order of the calls. It never fails: an entry that the submission queue has no room for, because the kernel takes
+    /// nothing (EAGAIN, EBUSY, ENOMEM), waits for the next [`collect`](Self::collect), which reports errors that last.
+    ///
     /// # Safety
     /// Memory that the entry points to stays valid until its completion is reaped.
-    unsafe fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
-        loop {
-            // SAFETY: the caller's contract.
-            if unsafe { self.ring.submission().push(entry) }.is_ok() {
-                return Ok(());
+    #[inline]
+    unsafe fn push(&mut self, entry: squeue::Entry) {
+        // SAFETY: the caller's contract.
+        if !self.backlog.is_empty() || unsafe { self.ring.submission().push(&entry) }.is_err() {
+            self.push_late(entry);
+        }
+    }
+
+    #[cold]
+    fn push_late(&mut self, entry: squeue::Entry) {
+        self.backlog.push_back(entry);
+        // The queue is full: hand over what is in it, once. Whatever the kernel says, the entry is not lost.
+        if let Err(error) = self.submit() {
+            tracing::debug!(%error, waiting = self.backlog.len(), "submission queue full, the kernel takes nothing");
+        }
+        self.queue_backlog();
+    }
+
+    fn submit(&mut self) -> io::Result<usize> {
+        #[cfg(test)]
+        if let Some(errno) = self.refusals.pop_front() {
+            return Err(io::Error::from_raw_os_error(errno));
+        }
+        self.ring.submit()
+    }
+
+    /// Moves entries from the backlog to the submission queue, as far as it has room.
+    fn queue_backlog(&mut self) {
+        while let Some(entry) = self.backlog.front() {
+            // SAFETY: the contract of `push`, through which every entry of the backlog came.
+            if unsafe { self.ring.submission().push(entry) }.is_err() {
+                return;
             }
-            // The queue is full: hand over what is in it.
-            match self.ring.submit() {
-                Ok(0) => return Err(io::ErrorKind::WouldBlock.into()),
-                Ok(_) => {}
-                Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
-                Err(error) => return Err(error),
-            }
+            self.backlog.pop_front();
         }
     }
 }
@@ -226,9 +282,10 @@ impl Drop for RingEngine {
         let mut events = Vec::new();
         while self.in_flight.len() > 0 {
             if let Err(error) = self.collect(Patience::Forever, &mut events) {
-                // Without the ring there is no way to know when the buffers are free: keep the process sound.
-                tracing::error!(%error, "cannot wait for running operations");
-                std::process::abort();
+                // Without the ring there is no way to know when the kernel is done: their memory is never used for anything else.
+                let count = self.in_flight.len();
+                tracing::error!(%error, count, "cannot wait for running storage operations: their buffers are leaked");
+                std::mem::forget(std::mem::replace(&mut self.in_flight, InFlight::new(0)));
             }
             events.clear();
         }
@@ -329,7 +386,162 @@ impl Features {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::Instant;
+
+    use rustix::fd::OwnedFd;
+
     use super::*;
+    use crate::operation::{Completion, File};
+
+    const BYTES: usize = 4096;
+
+    /// Longer than anything takes on a busy machine.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// An engine with room for few entries and completions; `None` where there is no io_uring.
+    fn small(pool: &Pool) -> Option<RingEngine> {
+        match RingSetup::best(4, 8) {
+            Ok((ring, setup)) => Some(RingEngine::around(ring, setup, pool).unwrap()),
+            Err(error) => {
+                eprintln!("skipped: no io_uring here: {error}");
+                None
+            }
+        }
+    }
+
+    /// A file whose pages of [`BYTES`] are full of their number.
+    fn numbered(count: u8) -> File {
+        let file = tempfile::tempfile().unwrap();
+        for number in 0..count {
+            rustix::io::pwrite(&file, &[number; BYTES], u64::from(number) * BYTES as u64).unwrap();
+        }
+        File::new(OwnedFd::from(file))
+    }
+
+    fn read(file: &File, pool: &Pool, number: u8) -> Operation {
+        let mut buffer = pool.take(BYTES).unwrap();
+        buffer.fill(0xEE);
+        Operation::Read { file: file.clone(), offset: u64::from(number) * BYTES as u64, buffer, skip: 0 }
+    }
+
+    /// Takes in the ends of so many reads, each of which must be the one of its number and come once.
+    fn finish(engine: &mut RingEngine, count: u8) {
+        let (mut ended, mut events, until) =
+            (vec![false; count.into()], Vec::new(), Instant::now() + PATIENCE);
+        while ended.contains(&false) {
+            assert!(Instant::now() < until, "missing: {ended:?}");
+            engine.collect(Patience::For(1_000_000), &mut events).unwrap();
+            for event in events.drain(..) {
+                let Event::Completed(Completion { token, result, buffer }) = event else { continue };
+                assert_eq!(result.unwrap(), BYTES);
+                assert!(buffer.unwrap().iter().all(|&byte| u64::from(byte) == token), "read {token}");
+                assert!(!std::mem::replace(&mut ended[token as usize], true), "read {token} ended twice");
+            }
+        }
+        assert_eq!((engine.in_flight.len(), engine.backlog.len()), (0, 0));
+    }
+
+    #[test]
+    fn operations_that_the_kernel_refuses_for_now_are_carried_out_later() {
+        const COUNT: u8 = 20;
+        for errno in [libc::EAGAIN, libc::EBUSY, libc::ENOMEM, libc::EINTR] {
+            let pool = Pool::new(1).unwrap();
+            let Some(mut engine) = small(&pool) else { return };
+            let file = numbered(COUNT);
+            engine.refusals.extend([errno; 30]);
+            for number in 0..COUNT {
+                assert!(engine.start(number.into(), read(&file, &pool, number)).is_ok());
+            }
+            assert!(engine.has_work(), "entries wait that the kernel has not seen");
+            assert_eq!(
+                (engine.in_flight.len(), engine.backlog.len()),
+                (COUNT.into(), usize::from(COUNT) - 4)
+            );
+            finish(&mut engine, COUNT);
+            assert!(engine.refusals.is_empty());
+            drop(engine);
+            assert_eq!(pool.free_bytes(), pool.capacity_bytes());
+        }
+    }
+
+    #[test]
+    fn an_engine_that_the_kernel_gives_no_memory_does_not_spin() {
+        const ATTEMPTS: u32 = 5;
+        let Some(mut engine) = small(&Pool::new(1).unwrap()) else { return };
+        for errno in [libc::EAGAIN, libc::EBUSY, libc::ENOMEM] {
+            engine.refusals.extend([errno; ATTEMPTS as usize]);
+            let start = Instant::now();
+            while !engine.refusals.is_empty() {
+                engine.collect(Patience::Forever, &mut Vec::new()).unwrap();
+            }
+            assert!(start.elapsed() >= ATTEMPTS * RETRY_PAUSE, "{:?}", start.elapsed());
+        }
+    }
+
+    #[test]
+    fn more_completions_than_their_queue_holds_are_all_reaped() {
+        const COUNT: u8 = 100;
+        let pool = Pool::new(1).unwrap();
+        let Some(mut engine) = small(&pool) else { return };
+        let file = numbered(COUNT);
+        for number in 0..COUNT {
+            assert!(engine.start(number.into(), read(&file, &pool, number)).is_ok());
+        }
+        finish(&mut engine, COUNT);
+    }
+
+    #[test]
+    fn polls_are_armed_while_the_kernel_takes_nothing() {
+        let Some(mut engine) = small(&Pool::new(1).unwrap()) else { return };
+        let bells: Vec<_> = (0..10).map(|_| Bell::new().unwrap()).collect();
+        engine.refusals.extend([libc::EAGAIN; 10]);
+        for (key, bell) in (0..).zip(&bells) {
+            bell.announce_sleep();
+            bell.ring();
+            engine.arm(key, bell.as_fd(), Interest::Read).unwrap();
+        }
+        let (mut seen, mut events, until) = (Vec::new(), Vec::new(), Instant::now() + PATIENCE);
+        while seen.len() < bells.len() {
+            assert!(Instant::now() < until, "seen: {seen:?}");
+            engine.collect(Patience::For(1_000_000), &mut events).unwrap();
+            seen.extend(events.drain(..).map(|event| match event {
+                Event::Readable(key) => key,
+                other => panic!("{other:?}"),
+            }));
+        }
+        seen.sort_unstable();
+        assert_eq!(seen, (0..10).collect::<Vec<u64>>());
+    }
+
+    #[test]
+    fn a_panic_while_an_operation_is_started_leaves_nothing_to_wait_for() {
+        let (done, ended) = channel();
+        std::thread::spawn(move || {
+            let pool = Pool::new(1).unwrap();
+            let Some(mut engine) = small(&pool) else { return done.send(()) };
+            let mut broken = read(&numbered(1), &pool, 0);
+            if let Operation::Read { skip, .. } = &mut broken {
+                *skip = BYTES + 1;
+            }
+            let start = std::panic::AssertUnwindSafe(|| engine.start(1, broken).is_ok());
+            assert!(std::panic::catch_unwind(start).is_err());
+            assert_eq!(pool.free_bytes(), pool.capacity_bytes());
+            drop(engine);
+            done.send(())
+        });
+        ended.recv_timeout(PATIENCE).expect("an engine without operations is dropped at once");
+    }
+
+    #[test]
+    fn buffers_are_leaked_where_their_completions_cannot_be_awaited() {
+        let pool = Pool::new(1).unwrap();
+        let Some(mut engine) = small(&pool) else { return };
+        assert!(engine.start(1, read(&numbered(1), &pool, 0)).is_ok());
+        engine.refusals.push_back(libc::EBADF);
+        drop(engine);
+        assert_eq!(pool.free_bytes(), pool.capacity_bytes() - BYTES);
+    }
 
     #[test]
     fn the_kernels_threads_are_bounded_for_files_and_for_the_rest() {

@@ -27,7 +27,7 @@ struct Queue {
 
 #[derive(Default)]
 struct Jobs {
-    waiting: VecDeque<Job>,
+    waiting: VecDeque<(u32, Job)>,
     is_over: bool,
 }
 
@@ -41,8 +41,7 @@ struct Done {
 }
 
 /// An operation as another thread may see it: addresses in place of buffers.
-struct Job {
-    slot: u32,
+pub(crate) struct Job {
     fd: RawFd,
     work: Work,
 }
@@ -58,24 +57,12 @@ enum Work {
 // result of this job was taken; the engine joins the threads before it lets go of its operations.
 unsafe impl Send for Job {}
 
-impl Workers {
-    pub(crate) fn new() -> io::Result<Self> {
-        let queue = Arc::new(Queue::default());
-        let done = Arc::new(Done { results: Mutex::default(), bell: Bell::new()? });
-        // The engine looks at the bell in its epoll set: it always wants to be rung.
-        done.bell.announce_sleep();
-        let mut workers = Self { queue, done, threads: Vec::new() };
-        for index in 0..THREAD_COUNT {
-            let (queue, done) = (Arc::clone(&workers.queue), Arc::clone(&workers.done));
-            let builder = std::thread::Builder::new().name(format!("storage-{index}"));
-            workers.threads.push(builder.spawn(move || run(&queue, &done))?);
-        }
-        Ok(workers)
-    }
-
-    /// Hands over an operation, which must stay where it is until its slot comes back from
-    /// [`take_done`](Self::take_done).
-    pub(crate) fn start(&self, slot: u32, operation: &mut Operation) {
+impl Job {
+    /// Of an operation on a file of the system; it may be moved, as its buffer's address stays.
+    ///
+    /// # Panics
+    /// If the file is simulated, or if more of the buffer is to be skipped than there is.
+    pub(crate) fn of(operation: &mut Operation) -> Self {
         let fd = operation.file().descriptor().expect("checked when started").as_raw_fd();
         let work = match operation {
             Operation::Read { offset, buffer, skip, .. } => {
@@ -92,7 +79,29 @@ impl Workers {
                 Work::Allocate { offset: *offset, length: *length, change: *change }
             }
         };
-        self.queue.lock().waiting.push_back(Job { slot, fd, work });
+        Self { fd, work }
+    }
+}
+
+impl Workers {
+    pub(crate) fn new() -> io::Result<Self> {
+        let queue = Arc::new(Queue::default());
+        let done = Arc::new(Done { results: Mutex::default(), bell: Bell::new()? });
+        // The engine looks at the bell in its epoll set: it always wants to be rung.
+        done.bell.announce_sleep();
+        let mut workers = Self { queue, done, threads: Vec::new() };
+        for index in 0..THREAD_COUNT {
+            let (queue, done) = (Arc::clone(&workers.queue), Arc::clone(&workers.done));
+            let builder = std::thread::Builder::new().name(format!("storage-{index}"));
+            workers.threads.push(builder.spawn(move || run(&queue, &done))?);
+        }
+        Ok(workers)
+    }
+
+    /// Hands over the work of an operation, which must be kept, and its buffer not used, until its slot comes back from
+    /// [`take_done`](Self::take_done).
+    pub(crate) fn start(&self, slot: u32, job: Job) {
+        self.queue.lock().waiting.push_back((slot, job));
         self.queue.changed.notify_one();
     }
 
@@ -125,7 +134,7 @@ impl Queue {
     }
 
     /// The next operation; `None` when all are done and no more will come.
-    fn next(&self) -> Option<Job> {
+    fn next(&self) -> Option<(u32, Job)> {
         let mut jobs = self.lock();
         loop {
             if let Some(job) = jobs.waiting.pop_front() {
@@ -140,9 +149,9 @@ impl Queue {
 }
 
 fn run(queue: &Queue, done: &Done) {
-    while let Some(job) = queue.next() {
+    while let Some((slot, job)) = queue.next() {
         let result = perform(&job);
-        done.results.lock().unwrap_or_else(PoisonError::into_inner).push((job.slot, result));
+        done.results.lock().unwrap_or_else(PoisonError::into_inner).push((slot, result));
         done.bell.ring();
     }
 }
@@ -193,7 +202,7 @@ mod tests {
     /// Carries them out, and what is left of those that stop short.
     fn run_all(workers: &Workers, operations: &mut [Operation]) {
         for (slot, operation) in (0..).zip(&mut *operations) {
-            workers.start(slot, operation);
+            workers.start(slot, Job::of(operation));
         }
         let (mut running, mut done) = (operations.len(), Vec::new());
         while running > 0 {
@@ -212,7 +221,7 @@ mod tests {
                 if is_whole {
                     running -= 1;
                 } else {
-                    workers.start(slot, operation);
+                    workers.start(slot, Job::of(operation));
                 }
             }
             std::thread::yield_now();
@@ -261,7 +270,7 @@ mod tests {
             })
             .collect();
         for (slot, operation) in (0..).zip(&mut operations) {
-            workers.start(slot, operation);
+            workers.start(slot, Job::of(operation));
         }
         drop(workers);
         drop(operations);
