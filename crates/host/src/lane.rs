@@ -8,7 +8,7 @@
 //! between two polls leaves in one send, and one receive brings what has come. A lane only moves while its owner calls it: it
 //! connects, receives and reconnects within [`poll`](Lane::poll) and [`wait`](Lane::wait).
 
-mod parting;
+mod lingering;
 
 use std::io::IoSliceMut;
 use std::net::SocketAddr;
@@ -26,7 +26,7 @@ use proto::zero_copy::{Policy as ZeroCopy, Threshold};
 use reactor::{Address as Post, Arrival, Asked, BusyPoll, Mailbox, Received, Socket, SpinBudget};
 use wire::id::Qid;
 
-use self::parting::{LOOK_NS, Parting, Then, zero_copy_on};
+use self::lingering::{LOOK_NS, LingeringClose, Then, zero_copy_on};
 use crate::association::{Claim, KeeperMessage};
 use crate::connect::{Clock, Dialer, Dialled, Interest, Staging, reset, send, sleep};
 use crate::error::{Error, LinkError};
@@ -156,7 +156,7 @@ enum Link {
     Dialling(Dialer),
     Connected(Socket),
     /// The kernel still reads what was sent.
-    Parting(Box<Parting>),
+    Lingering(Box<LingeringClose>),
 }
 
 impl<B: DataBuffer> Lane<B> {
@@ -299,7 +299,7 @@ impl<B: DataBuffer> Lane<B> {
     pub fn arrival(&self) -> Arrival {
         match &self.link {
             Link::Connected(socket) => socket.arrival(),
-            Link::None | Link::Dialling(_) | Link::Parting(_) => Arrival::default(),
+            Link::None | Link::Dialling(_) | Link::Lingering(_) => Arrival::default(),
         }
     }
 
@@ -565,7 +565,7 @@ impl<B: DataBuffer> Lane<B> {
     /// What to wait for on the lane's socket; nothing watches that of a poll lane, once it is live.
     pub(crate) fn interest(&self) -> Option<Interest<'_>> {
         match &self.link {
-            Link::None | Link::Parting(_) => None,
+            Link::None | Link::Lingering(_) => None,
             Link::Dialling(dialer) => dialer.interest(),
             Link::Connected(_) if self.is_polled && self.is_live() => None,
             Link::Connected(socket) => {
@@ -615,7 +615,7 @@ impl<B: DataBuffer> Lane<B> {
     fn dial_deadline_ns(&self) -> Option<u64> {
         match &self.link {
             Link::Dialling(dialer) => dialer.deadline_ns(),
-            Link::Parting(_) => Some(self.polled_ns.saturating_add(LOOK_NS)),
+            Link::Lingering(_) => Some(self.polled_ns.saturating_add(LOOK_NS)),
             Link::None | Link::Connected(_) => None,
         }
     }
@@ -667,7 +667,7 @@ impl<B: DataBuffer> Lane<B> {
                 self.watch.on_rung(self.clock.now_ns());
             }
             let core = &self.core;
-            let is_zero_copy = |bytes| self.zero_copy.takes(bytes) && core.lies_still();
+            let is_zero_copy = |bytes| self.zero_copy.takes(bytes) && core.is_stable();
             let each_piece = |each: &mut dyn FnMut(_) -> bool| core.for_each_piece(each);
             let progress = send(socket, core.piece_count(), room, each_piece, is_zero_copy)?;
             if progress.is_zero_copy || self.core.is_kept() {
@@ -813,7 +813,7 @@ impl<B: DataBuffer> Lane<B> {
         }
         match self.link {
             Link::Dialling(_) => self.dial(),
-            Link::Parting(_) => self.part(),
+            Link::Lingering(_) => self.linger(),
             Link::None | Link::Connected(_) => {}
         }
         self.act();
@@ -821,8 +821,8 @@ impl<B: DataBuffer> Lane<B> {
 
     #[cold]
     fn on_message(&mut self, message: LaneMessage) {
-        if let Link::Parting(parting) = &mut self.link {
-            return parting.messages.push(message);
+        if let Link::Lingering(lingering) = &mut self.link {
+            return lingering.messages.push(message);
         }
         match message {
             LaneMessage::Up(attachment) => {
@@ -880,7 +880,7 @@ impl<B: DataBuffer> Lane<B> {
     /// The connection is lost, or to be given up.
     #[cold]
     fn lose(&mut self, cause: LinkError) {
-        if let Link::Parting(_) = self.link {
+        if let Link::Lingering(_) = self.link {
             return;
         }
         if let LinkError::Violation(violation) = cause {

@@ -946,9 +946,9 @@ impl<B: DataBuffer> LaneCore<B> {
         self.queue.on_sent(count);
     }
 
-    /// Whether what is on its way stays where it is; see [`HostQueue::lies_still`].
-    pub(crate) fn lies_still(&self) -> bool {
-        self.queue.lies_still()
+    /// Whether the bytes on their way keep their address; see [`HostQueue::is_stable`].
+    pub(crate) fn is_stable(&self) -> bool {
+        self.queue.is_stable()
     }
 
     /// Whether a part of the caravan on its way was sent without a copy.
@@ -960,11 +960,6 @@ impl<B: DataBuffer> LaneCore<B> {
     /// The kernel has taken `count` bytes; see [`HostQueue::on_sent_zero_copy`].
     pub(crate) fn on_sent_zero_copy(&mut self, count: usize, is_zero_copy: bool) {
         self.queue.on_sent_zero_copy(count, is_zero_copy);
-    }
-
-    /// The kernel is done with the bytes of the sends `first..=last`.
-    pub(crate) fn on_notice(&mut self, first: u32, last: u32) {
-        self.queue.on_notice(first, last);
     }
 
     /// Whether completions wait that need no input: call [`on_bytes`](Self::on_bytes) with none.
@@ -1010,9 +1005,9 @@ impl<B> LaneCore<B> {
         self.queue.awaited_count()
     }
 
-    /// Gives up the buffers that the kernel may still read, for good.
-    pub(crate) fn leak(&mut self) {
-        self.queue.leak();
+    /// The kernel is done with the bytes of the sends `first..=last`.
+    pub(crate) fn on_notice(&mut self, first: u32, last: u32) {
+        self.queue.on_notice(first, last);
     }
 }
 

@@ -7,7 +7,9 @@
 //!
 //! What is pushed goes into the caravan that fills. Ringing the doorbell lets it leave; while it is on its way the next one
 //! fills. A caravan that the kernel takes only a part of goes on exactly there. wire §28.23
-//! What is sent without a copy is kept as it is, headers and payloads, until the kernel gives notice that it reads it no more.
+//! A caravan of which any part is sent without a copy is kept whole and unchanged, headers and payloads, until the kernel has given notice of
+//! each such send. What is dropped before that is leaked: freed memory is reused, and the kernel would send its new contents
+//! (docs/design/kernel-memory.md).
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -54,6 +56,9 @@ struct Sends {
     /// Those that no notice has come for.
     awaited: u32,
 }
+
+/// The defect that an assertion reports: the peer would get whatever replaces those bytes.
+const KEPT: &str = "bytes that the kernel may still read are not changed or freed";
 
 /// Loads that are kept to be used again.
 const SPARE_COUNT_MAX: usize = 4;
@@ -332,10 +337,11 @@ impl<P> Caravan<P> {
     /// The kernel has taken `count` bytes. `gone` gets each payload that is sent to its end.
     ///
     /// # Panics
-    /// If more is said to be sent than was there.
+    /// If more is said to be sent than was there, or if the caravan [is kept](Self::is_kept) for the kernel.
     #[inline]
     #[expect(clippy::expect_used, reason = "documented as a panic")]
     pub fn on_sent(&mut self, count: usize, mut gone: impl FnMut(P)) {
+        assert!(!self.is_kept(), "{KEPT}");
         let load = &mut self.leaving;
         // The common case: all of it.
         if count == load.unsent {
@@ -425,15 +431,20 @@ impl<P> Caravan<P> {
         }
     }
 
+    /// Ends a caravan that is on its way and kept for the kernel: it is not sent any further, and stays until its notices.
+    fn keep_leaving(&mut self) {
+        if let Some(kept) = self.kept.as_mut().filter(|kept| kept.leaving.count > 0) {
+            let sends = std::mem::take(&mut kept.leaving);
+            kept.loads.push_back((sends, std::mem::take(&mut self.leaving)));
+        }
+    }
+
     /// Gives away what the kernel may still read, for a connection that ends: headers and payloads, of so many sends. What is on its way
     /// without a copy is not sent any further.
     pub fn take_kept(&mut self) -> (u32, Vec<KeptLoad<P>>) {
         let count = self.awaited_count();
+        self.keep_leaving();
         let Some(kept) = &mut self.kept else { return (0, Vec::new()) };
-        let sends = std::mem::take(&mut kept.leaving);
-        if sends.count > 0 {
-            kept.loads.push_back((sends, std::mem::take(&mut self.leaving)));
-        }
         let loads =
             kept.loads.drain(..).map(|(_, load)| (load.bytes, load.payloads.into_iter().flatten().collect()));
         (count, loads.collect())
@@ -466,7 +477,8 @@ impl<P> Caravan<P> {
     /// place of that payload, and returns the latter.
     ///
     /// # Panics
-    /// If no payload is interrupted.
+    /// If no payload is interrupted, or if the caravan [is kept](Self::is_kept) for the kernel: only payloads that are
+    /// stable may be in one.
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::expect_used,
@@ -474,6 +486,7 @@ impl<P> Caravan<P> {
         reason = "positions in our own output, which no peer names"
     )]
     pub fn replace_interrupted(&mut self, payload: P) -> P {
+        assert!(!self.is_kept(), "{KEPT}");
         let load = &mut self.leaving;
         let mut base = None;
         for part in &mut load.parts[load.sent.part..] {
@@ -499,9 +512,10 @@ impl<P> Caravan<P> {
         self.filling.clear();
     }
 
-    /// Forgets everything, on its way or not, but for what the kernel may still read: [take](Self::take_kept) that first. `gone` gets the
-    /// payloads.
+    /// Forgets everything, on its way or not, but for what the kernel may still read, which stays until its notices or until it is
+    /// [taken](Self::take_kept). `gone` gets the payloads.
     pub fn clear(&mut self, mut gone: impl FnMut(P)) {
+        self.keep_leaving();
         for load in [&mut self.leaving, &mut self.filling] {
             load.payloads.drain(..).flatten().for_each(&mut gone);
             load.clear();
@@ -516,6 +530,16 @@ impl<P> Caravan<P> {
             if let Some(kept) = &mut self.kept {
                 kept.spare = Vec::new();
             }
+        }
+    }
+}
+
+impl<P> Drop for Caravan<P> {
+    /// Leaks what the kernel may still read. The owner that can wait for the notices [takes](Self::take_kept) it first.
+    fn drop(&mut self) {
+        self.keep_leaving();
+        if let Some(kept) = &mut self.kept {
+            kept.loads.drain(..).filter(|(sends, _)| sends.awaited > 0).for_each(std::mem::forget);
         }
     }
 }
@@ -620,6 +644,8 @@ impl Part {
 
 #[cfg(test)]
 mod tests {
+    use std::rc::Rc;
+
     use super::*;
     use proptest::prelude::*;
 
@@ -707,6 +733,68 @@ mod tests {
         assert!(!caravan.is_leaving() && caravan.awaited_count() == 0);
     }
 
+    /// A caravan of two payloads that share counters with the test, 8 bytes of which were sent without a copy.
+    fn kept_caravan() -> (Caravan<Rc<()>>, Rc<()>) {
+        let mut caravan = Caravan::default();
+        let payload = Rc::new(());
+        for _ in 0..2 {
+            caravan.push_bytes(&[0; 4]);
+            caravan.push_payload(Rc::clone(&payload));
+            caravan.push_range(0..10, true);
+        }
+        assert!(caravan.ring());
+        caravan.on_sent_zero_copy(8, true, |_| {});
+        assert!(caravan.is_kept() && caravan.interrupted().is_some());
+        (caravan, payload)
+    }
+
+    #[test]
+    fn nothing_of_a_caravan_that_is_kept_is_freed_before_its_notices() {
+        // Dropped: leaked for good.
+        let (caravan, payload) = kept_caravan();
+        drop(caravan);
+        assert_eq!(Rc::strong_count(&payload), 3, "the kernel may still read both");
+        // Sent to its end, and dropped.
+        let (mut caravan, payload) = kept_caravan();
+        caravan.on_sent_zero_copy(20, false, |_| {});
+        drop(caravan);
+        assert_eq!(Rc::strong_count(&payload), 3);
+        // Cleared, for a lane that ends: it goes with the notice.
+        let (mut caravan, payload) = kept_caravan();
+        caravan.clear(drop);
+        assert_eq!((caravan.is_empty(), caravan.awaited_count(), Rc::strong_count(&payload)), (true, 1, 3));
+        caravan.on_notice(0, 0);
+        caravan.release(drop);
+        assert_eq!(Rc::strong_count(&payload), 1);
+        // Noticed and not released: nothing to wait for.
+        let (mut caravan, payload) = kept_caravan();
+        caravan.on_notice(0, 0);
+        drop(caravan);
+        assert_eq!(Rc::strong_count(&payload), 1);
+        // Only what waits behind it is free.
+        let (mut caravan, payload) = kept_caravan();
+        let behind = Rc::new(());
+        caravan.push_payload(Rc::clone(&behind));
+        caravan.push_range(0..10, true);
+        drop(caravan);
+        assert_eq!((Rc::strong_count(&payload), Rc::strong_count(&behind)), (3, 1));
+    }
+
+    #[test]
+    fn a_caravan_that_is_kept_cannot_be_changed() {
+        let is_refused = |change: &dyn Fn(&mut Caravan<Rc<()>>)| {
+            let (mut caravan, payload) = kept_caravan();
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| change(&mut caravan)));
+            // The notice lets the caravan go, and the payloads with it.
+            caravan.on_notice(0, 0);
+            assert_eq!(Rc::strong_count(&payload), 3, "both payloads are still there");
+            result.is_err()
+        };
+        assert!(is_refused(&|caravan| drop(caravan.replace_interrupted(Rc::new(())))));
+        assert!(is_refused(&|caravan| caravan.on_sent(20, drop)));
+        assert!(!is_refused(&|caravan| caravan.release(drop)));
+    }
+
     #[test]
     fn a_notice_may_come_before_the_rest_is_sent() {
         let mut caravan = Caravan::<Vec<u8>>::default();
@@ -732,7 +820,8 @@ mod tests {
             start in prop_oneof![Just(0u32), Just(u32::MAX - 3)],
         ) {
             let kept = Kept { next_send: start, ..Kept::default() };
-            let mut caravan = Caravan::<Vec<u8>> { kept: Some(Box::new(kept)), ..Caravan::default() };
+            let mut caravan = Caravan::<Vec<u8>>::default();
+            caravan.kept = Some(Box::new(kept));
             // Of each send without a copy, its caravan.
             let (mut sends, mut expected) = (Vec::new(), 0);
             for (number, cuts) in caravans.iter().enumerate() {

@@ -34,8 +34,23 @@ use crate::violation::Violation;
 /// Commands a queue can have at most: slots take 10 bits of a command id.
 pub const HOST_SLOT_COUNT_MAX: u16 = 1024;
 
-/// The data of one command, in one piece or several.
-pub trait DataBuffer {
+/// The data of one command, in one piece or several. It belongs to the queue until its command ends.
+///
+/// A buffer is owned, not borrowed: the kernel may read what is sent without a copy after a queue is forgotten (`std::mem::forget`), when a
+/// borrow would have ended and its memory would be used for something else. A queue that is dropped too early leaks its buffers.
+///
+/// ```
+/// fn takes(_: impl nvlane_proto::host_queue::DataBuffer) {}
+/// takes(vec![0_u8; 512]);
+/// takes(Box::leak(Box::new([0_u8; 512])).as_mut_slice());
+/// ```
+///
+/// ```compile_fail,E0597
+/// fn takes(_: impl nvlane_proto::host_queue::DataBuffer) {}
+/// let mut block = [0_u8; 512];
+/// takes(block.as_mut_slice());
+/// ```
+pub trait DataBuffer: 'static {
     /// Bytes in all.
     fn length(&self) -> usize;
     /// The piece that begins at byte `offset` (below the length) and goes on as far as it is contiguous.
@@ -752,19 +767,19 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
         self.caravan.on_sent(count, |range| range_gone(slots, finished, range));
     }
 
-    /// Whether all that is on its way stays where it is until the kernel has read it, wherever this queue's commands are moved to. Data
-    /// that is a part of its command itself, or of an array given as its buffer, does not.
+    /// Whether every byte on its way keeps its address until the kernel has read it, also if this queue is moved. Data within its command,
+    /// or within an array that was given as the buffer, does not.
     #[must_use]
     #[expect(clippy::arithmetic_side_effects, reason = "the place of our own commands")]
-    pub fn lies_still(&self) -> bool {
+    pub fn is_stable(&self) -> bool {
         let start = self.slots.as_ptr().addr();
         let commands = start..start + self.slots.capacity() * size_of::<Slot<B, U>>();
-        let mut lies_still = true;
+        let mut is_stable = true;
         self.for_each_piece(|piece| {
-            lies_still = piece.is_empty() || !commands.contains(&piece.as_ptr().addr());
-            lies_still
+            is_stable = piece.is_empty() || !commands.contains(&piece.as_ptr().addr());
+            is_stable
         });
-        lies_still
+        is_stable
     }
 
     /// As [`on_sent`](Self::on_sent), of bytes that were sent without a copy if `is_zero_copy`, or that follow such in the same caravan:
@@ -782,13 +797,6 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
                 command.window_count -= u32::from(std::mem::take(ends_window));
             }
         });
-        self.caravan.release(|range| range_gone(slots, finished, range));
-    }
-
-    /// The kernel has given notice of the sends `first..=last`. Completions that waited for this come with the next event.
-    pub fn on_notice(&mut self, first: u32, last: u32) {
-        let (slots, finished) = (&mut self.slots, &mut self.finished);
-        self.caravan.on_notice(first, last);
         self.caravan.release(|range| range_gone(slots, finished, range));
     }
 
@@ -841,7 +849,7 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
     /// A slot whose command has not ended.
     #[expect(clippy::expect_used, reason = "slots, at most 1024")]
     fn unfinished(&mut self) -> Option<u16> {
-        debug_assert_eq!(self.caravan.awaited_count(), 0, "the kernel may still read their data");
+        assert_eq!(self.caravan.awaited_count(), 0, "the kernel may still read the data of these commands");
         self.caravan.clear(drop);
         self.incoming = Incoming::None;
         self.finished.clear();
@@ -858,10 +866,20 @@ impl<B, U> HostQueue<B, U> {
         self.caravan.awaited_count()
     }
 
-    /// Gives up everything that the kernel may still read, for good: it is never used for anything else.
-    pub fn leak(&mut self) {
-        std::mem::forget(std::mem::take(&mut self.slots));
-        std::mem::forget(std::mem::take(&mut self.caravan));
+    /// The kernel has given notice of the sends `first..=last`. Completions that waited for this come with the next event.
+    pub fn on_notice(&mut self, first: u32, last: u32) {
+        let (slots, finished) = (&mut self.slots, &mut self.finished);
+        self.caravan.on_notice(first, last);
+        self.caravan.release(|range| range_gone(slots, finished, range));
+    }
+}
+
+impl<B, U> Drop for HostQueue<B, U> {
+    /// Leaks the data that the kernel may still read.
+    fn drop(&mut self) {
+        if self.caravan.awaited_count() > 0 {
+            std::mem::forget(std::mem::take(&mut self.slots));
+        }
     }
 }
 
@@ -956,7 +974,7 @@ fn for_each_part<'a, B: DataBuffer>(buffer: &'a B, range: Range<usize>, mut each
 }
 
 /// Anything that is one run of bytes: `Vec<u8>`, `Box<[u8]>`, arrays, buffers of a pool.
-impl<T: AsRef<[u8]> + AsMut<[u8]>> DataBuffer for T {
+impl<T: AsRef<[u8]> + AsMut<[u8]> + 'static> DataBuffer for T {
     #[inline]
     fn length(&self) -> usize {
         self.as_ref().len()

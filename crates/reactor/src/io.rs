@@ -159,10 +159,10 @@ pub trait Io<M> {
     /// Closes the connection. No further call will name the socket.
     fn close(&mut self, socket: SocketId);
 
-    /// As [`close`](Self::close), keeping what the kernel may still read until it is done.
+    /// As [`close`](Self::close), keeping what the kernel may still read until it has given notice. Without zero-copy sends there is none.
     fn close_holding(&mut self, socket: SocketId, held: Held) {
-        drop(held);
         self.close(socket);
+        drop(held);
     }
 
     /// Starts a storage operation, which ends with [`Application::on_completion`].
@@ -222,4 +222,8 @@ pub trait Application {
     /// All events of this turn have been handed over: the moment to ring doorbells. Says whether any work was
     /// done.
     fn on_turn_end(&mut self, io: &mut impl Io<Self::Message>) -> bool;
+
+    /// The reactor ends, in good order or because its engine failed. An application that sends without a copy
+    /// [closes](Io::close_holding) its connections here: memory that the kernel may still read is leaked if it is dropped later.
+    fn on_end(&mut self, _io: &mut impl Io<Self::Message>) {}
 }

@@ -69,6 +69,13 @@ impl<'a> Segment<'a> {
         self.raw.iov_len
     }
 
+    /// Where the first byte is: the same for as long as the bytes are.
+    #[inline]
+    #[must_use]
+    pub fn address(&self) -> usize {
+        self.raw.iov_base.addr()
+    }
+
     /// Whether there is nothing to send.
     #[inline]
     #[must_use]
@@ -148,6 +155,19 @@ impl Payload {
         self.len() == 0
     }
 
+    /// Whether its bytes stay as they are for as long as it is kept: only such a payload may be sent without a copy. Memory of a namespace does not,
+    /// and so neither does a payload that refers to any.
+    #[inline]
+    #[must_use]
+    pub fn is_stable(&self) -> bool {
+        match self {
+            Self::Buffer(_) | Self::Zeroes(_) | Self::Heap(_) => true,
+            Self::Memory(_) => false,
+            Self::Torn(torn) => torn.behind.is_none(),
+            Self::Chunks(_, rest) => rest.is_stable(),
+        }
+    }
+
     /// The longest contiguous piece that starts at `range.start` and does not pass `range.end`.
     ///
     /// # Panics
@@ -182,9 +202,12 @@ impl Payload {
                 let behind = torn.behind.as_ref()?;
                 (behind, range.start - torn.kept.len()..range.end - torn.kept.len())
             }
-            Self::Torn(_) | Self::Buffer(_) | Self::Zeroes(_) | Self::Heap(_) | Self::Chunks(..) => {
-                return None;
+            Self::Chunks(chunks, rest) => {
+                let whole = chunks.len() * CHUNK_BYTES;
+                let start = range.start.checked_sub(whole)?;
+                return rest.rest(start..range.end - whole);
             }
+            Self::Torn(_) | Self::Buffer(_) | Self::Zeroes(_) | Self::Heap(_) => return None,
         };
         // Both kinds begin where a block does, and what is left may do so as well.
         if range.start.is_multiple_of(STRIPE_BYTES) {
@@ -318,6 +341,33 @@ mod tests {
         let last = again.rest(2 * STRIPE_BYTES - 10..again.len()).unwrap();
         assert!(bytes(&last) == [3; 5]);
         assert!(Payload::Zeroes(10).rest(5..10).is_none());
+    }
+
+    #[test]
+    fn only_payloads_without_namespace_memory_are_stable() {
+        let length = 2 * STRIPE_BYTES;
+        let memory = Memory::new(length, false, false).unwrap().attach().unwrap();
+        let refer = || Payload::Memory(memory.refer(0, length).unwrap());
+        let buffer = crate::buffers::Pool::new(1).unwrap().take(10).unwrap();
+        for payload in [Payload::Buffer(buffer), Payload::Zeroes(10), Payload::Heap(vec![1; 10].into())] {
+            assert!(payload.is_stable(), "{payload:?}");
+        }
+        assert!(!refer().is_stable());
+        // Interrupted in the first block: the second one may still change. In the second: all that is left was copied.
+        let rest = refer().rest(100..length).unwrap();
+        assert!(!rest.is_stable() && rest.len() == length - 100);
+        let last = refer().rest(STRIPE_BYTES + 100..length).unwrap();
+        assert!(last.is_stable());
+        // Behind chunks it is judged, and replaced, like any other.
+        let mut source = Chunks::new(1).unwrap();
+        assert!(source.open());
+        let chunks = Arc::new(vec![source.take().unwrap()]);
+        assert!(Payload::Chunks(Arc::clone(&chunks), Box::new(last)).is_stable());
+        let mixed = Payload::Chunks(chunks, Box::new(refer()));
+        assert!(!mixed.is_stable());
+        assert!(mixed.rest(5..mixed.len()).is_none(), "stopped in a chunk");
+        let rest = mixed.rest(CHUNK_BYTES + 5..mixed.len()).unwrap();
+        assert_eq!(rest.len(), length - 5);
     }
 
     #[test]

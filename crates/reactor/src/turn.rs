@@ -34,7 +34,7 @@ use crate::segment::Segment;
 use crate::socket::{Listener, Received, Sent, Socket};
 use crate::spin::{SpinBudget, spin_ns_max};
 use crate::timers::Timers;
-use crate::zero_copy::{Held, Notice, Parting, abort_all};
+use crate::zero_copy::{Held, LingeringClose, Notice, abort_all};
 
 /// How a reactor is to be.
 #[derive(Clone, Debug)]
@@ -131,8 +131,8 @@ struct Core<M> {
     is_behind: bool,
     listeners: Vec<(ListenerTag, Listener, SocketId)>,
     paused_listeners: Vec<(u64, SocketId)>,
-    /// Connections that are closed, of which the kernel still sends something.
-    parting: Vec<Parting>,
+    /// Connections that are closed while the kernel still transmits from our memory.
+    lingering: Vec<LingeringClose>,
     pace: Pace,
     /// Before this, ns, nothing is said of connections that cannot be accepted.
     accept_warning_ns: u64,
@@ -222,7 +222,7 @@ impl<A: Application> Reactor<A> {
             is_behind: false,
             listeners: Vec::new(),
             paused_listeners: Vec::new(),
-            parting: Vec::new(),
+            lingering: Vec::new(),
             pace: Pace::new(settings.accepts_per_s),
             accept_warning_ns: 0,
             own_messages: VecDeque::new(),
@@ -342,9 +342,9 @@ impl<A: Application> Reactor<A> {
             worked = true;
         }
         core.resume_listeners();
-        if !core.parting.is_empty() {
+        if !core.lingering.is_empty() {
             let now_ns = core.now_ns;
-            core.parting.retain_mut(|parting| !parting.is_over(now_ns));
+            core.lingering.retain_mut(|lingering| !lingering.is_over(now_ns));
         }
         worked | application.on_turn_end(core)
     }
@@ -401,8 +401,8 @@ impl<M: Send + 'static> Core<M> {
 
     fn next_deadline_ns(&self) -> Option<u64> {
         let paused = self.paused_listeners.iter().map(|(until_ns, _)| *until_ns).min();
-        let parting = (!self.parting.is_empty()).then(|| Parting::next_look_ns(self.now_ns));
-        [paused, parting, self.timers.next_deadline_ns()].into_iter().flatten().min()
+        let lingering = (!self.lingering.is_empty()).then(|| LingeringClose::next_look_ns(self.now_ns));
+        [paused, lingering, self.timers.next_deadline_ns()].into_iter().flatten().min()
     }
 
     fn insert(&mut self, use_: Use) -> SocketId {
@@ -610,8 +610,13 @@ impl<M: Send + 'static> Core<M> {
 }
 
 impl<A: Application> Drop for Reactor<A> {
-    /// The application goes first, and with it what the kernel may still read: it is not to be sent any more by then.
+    /// Connections that the application still has are closed, and their notices awaited, before its memory is freed. An application that has panicked is
+    /// not asked: its connections are reset, and caravans that no notice has come for leak themselves.
     fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.application.on_end(&mut self.core);
+        }
+        LingeringClose::end_all(std::mem::take(&mut self.core.lingering));
         let slots = self.core.sockets.drain(..);
         abort_all(slots.filter_map(|slot| match slot.use_ {
             Use::Socket { socket, is_zero_copy: true, .. } => Some(socket),
@@ -792,7 +797,7 @@ impl<M: Send + 'static> Io<M> for Core<M> {
 
     fn close_holding(&mut self, socket: SocketId, held: Held) {
         if let Some(socket) = self.take_socket(socket) {
-            self.parting.push(Parting::new(socket, held, self.now_ns));
+            self.lingering.push(LingeringClose::new(socket, held, self.now_ns));
         }
     }
 

@@ -1,8 +1,9 @@
-//! Sends that leave their bytes where they lie: the kernel reads them when the packets leave, and again when it repeats them, and
-//! says in a [`Notice`] when it is done with them, and whether it has copied them after all (`MSG_ZEROCOPY`).
+//! Zero-copy sends (`MSG_ZEROCOPY`): the kernel reads the bytes in place when packets are transmitted, and again when they are retransmitted.
+//! A [`Notice`] says when it no longer will, and whether it has copied the bytes after all.
 //!
-//! Nothing here can touch memory that it should not: the kernel holds the pages until then, whoever unmaps them. But what is written
-//! there before the notice may be what the peer gets. Whoever sends so keeps the bytes as they are.
+//! The kernel holds the pages until then, also when they are unmapped, so no send touches memory of others. But the peer receives whatever the
+//! bytes are at each transmission: the sender keeps them allocated and unchanged until the notice. What it can wait for no longer is leaked:
+//! freed memory would be reused (docs/design/kernel-memory.md).
 //!
 //! Both engines, and hosts without any, send by plain calls, so this is a flag of theirs and not an operation of a ring
 //! (docs/design/socket-path.md).
@@ -36,15 +37,45 @@ impl Notice {
     }
 }
 
-/// What the kernel may still read when a connection is given up.
+/// Memory that the kernel may still read when a connection is closed. Dropped before its last notice, it is leaked.
 #[derive(Debug, Default)]
 pub struct Held {
-    /// Headers.
-    pub headers: Vec<Vec<u8>>,
-    /// Data.
-    pub payloads: Vec<Payload>,
-    /// Notices outstanding, counted in sends.
-    pub awaited_count: u32,
+    headers: Vec<Vec<u8>>,
+    payloads: Vec<Payload>,
+    awaited_count: u32,
+}
+
+impl Held {
+    /// Nothing yet, of a connection with so many sends that no notice has come for.
+    #[must_use]
+    pub fn new(awaited_count: u32) -> Self {
+        Self { headers: Vec::new(), payloads: Vec::new(), awaited_count }
+    }
+
+    /// Adds the headers and payloads of a caravan.
+    pub fn push(&mut self, headers: Vec<u8>, payloads: Vec<Payload>) {
+        self.headers.push(headers);
+        self.payloads.extend(payloads);
+    }
+
+    /// Sends that no notice has come for.
+    #[must_use]
+    pub fn awaited_count(&self) -> u32 {
+        self.awaited_count
+    }
+
+    /// The kernel has given notice of so many of these sends.
+    pub fn on_notice(&mut self, send_count: u32) {
+        self.awaited_count = self.awaited_count.saturating_sub(send_count);
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.awaited_count > 0 {
+            std::mem::forget((std::mem::take(&mut self.headers), std::mem::take(&mut self.payloads)));
+        }
+    }
 }
 
 /// Linux: the kernel fell back to copying.
@@ -165,32 +196,35 @@ pub fn stays_on_this_machine(local: Option<SocketAddr>, peer: Option<SocketAddr>
     peer.is_loopback() || local == peer
 }
 
-/// How long the kernel may go on sending what it was given on a connection that we have closed, ns.
-const PARTING_NS: u64 = 2_000_000_000;
+/// Time for which the kernel may go on transmitting what it was given on a connection that is closed, ns.
+const LINGER_NS: u64 = 2_000_000_000;
 
-/// How often notices of such connections are looked for, ns.
+/// Poll interval for the notices of such connections, ns.
 const LOOK_NS: u64 = 1_000_000;
 
-/// A connection that is closed for its user, while the kernel still reads what it sends.
+/// Time for which a reactor that ends waits for the notices of connections that it has reset.
+const END_PATIENCE: Duration = Duration::from_millis(500);
+
+/// A connection that is closed for its user while the kernel still reads what it transmits.
 #[derive(Debug)]
-pub(crate) struct Parting {
-    socket: Option<Socket>,
-    held: Option<Held>,
+pub(crate) struct LingeringClose {
+    socket: Socket,
+    held: Held,
     until_ns: u64,
     is_aborted: bool,
 }
 
-impl Parting {
+impl LingeringClose {
     /// Tells the peer that nothing more will be sent.
     pub(crate) fn new(socket: Socket, held: Held, now_ns: u64) -> Self {
         socket.finish();
-        let until_ns = now_ns.saturating_add(PARTING_NS);
-        Self { socket: Some(socket), held: Some(held), until_ns, is_aborted: false }
+        let until_ns = now_ns.saturating_add(LINGER_NS);
+        Self { socket, held, until_ns, is_aborted: false }
     }
 
-    /// Whether the kernel is done with everything. Loses its patience with a peer that does not take it.
+    /// Whether the kernel has given notice of everything. Resets the connection of a peer that does not take it in time.
     pub(crate) fn is_over(&mut self, now_ns: u64) -> bool {
-        if now_ns >= self.until_ns && !std::mem::replace(&mut self.is_aborted, true) {
+        if now_ns >= self.until_ns {
             self.abort();
         }
         self.take_notices()
@@ -201,55 +235,71 @@ impl Parting {
         now_ns.saturating_add(LOOK_NS)
     }
 
-    fn abort(&self) {
-        if let Some(socket) = &self.socket {
-            socket.abort();
+    fn abort(&mut self) {
+        if !std::mem::replace(&mut self.is_aborted, true) {
+            self.socket.abort();
         }
     }
 
     fn take_notices(&mut self) -> bool {
-        let (Some(socket), Some(held)) = (&self.socket, &mut self.held) else { return true };
-        while held.awaited_count > 0
-            && let Some(notice) = socket.next_notice()
+        while self.held.awaited_count() > 0
+            && let Some(notice) = self.socket.next_notice()
         {
-            held.awaited_count = held.awaited_count.saturating_sub(notice.send_count());
+            self.held.on_notice(notice.send_count());
         }
-        held.awaited_count == 0
+        self.held.awaited_count() == 0
+    }
+
+    /// Resets connections and waits for the notices of their sends, for a limited time. What a device has not given back by then is leaked
+    /// with a warning.
+    pub(crate) fn end_all(mut lingering: Vec<Self>) {
+        lingering.iter_mut().for_each(Self::abort);
+        let until = Instant::now() + END_PATIENCE;
+        loop {
+            lingering.retain_mut(|one| !one.take_notices());
+            if lingering.is_empty() {
+                return;
+            }
+            if Instant::now() >= until {
+                let connections = lingering.len();
+                return tracing::warn!(
+                    connections,
+                    "a device still reads what was sent: its memory is leaked"
+                );
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
     }
 }
 
-impl Drop for Parting {
-    /// What the kernel does not let go of even now is never used for anything else.
+impl Drop for LingeringClose {
+    /// The connection sends nothing more; [`Held`] leaks what the kernel may read even then.
     fn drop(&mut self) {
-        if self.take_notices() {
-            return;
-        }
-        self.abort();
         if !self.take_notices() {
-            std::mem::forget(self.held.take());
+            self.abort();
+            self.take_notices();
         }
     }
 }
 
-/// Waits until the kernel has given notice of so many sends of a connection that is aborted here. Says whether it has.
-#[must_use]
-pub fn abort_and_await(socket: &Socket, mut awaited_count: u32, patience: Duration) -> bool {
+/// Resets a connection and calls `on_notice` with each notice of its sends, until that says that no more are awaited, or time is over.
+pub fn abort_and_await(socket: &Socket, patience: Duration, mut on_notice: impl FnMut(Notice) -> bool) {
     socket.abort();
     let until = Instant::now() + patience;
     loop {
-        while awaited_count > 0
-            && let Some(notice) = socket.next_notice()
-        {
-            awaited_count = awaited_count.saturating_sub(notice.send_count());
+        while let Some(notice) = socket.next_notice() {
+            if !on_notice(notice) {
+                return;
+            }
         }
-        if awaited_count == 0 || Instant::now() >= until {
-            return awaited_count == 0;
+        if Instant::now() >= until {
+            return;
         }
         std::thread::sleep(Duration::from_micros(100));
     }
 }
 
-/// Aborts connections whose users are about to go without having closed them.
+/// Resets connections whose owner is about to be dropped without having closed them.
 pub(crate) fn abort_all(sockets: impl Iterator<Item = Socket>) {
     for socket in sockets {
         socket.abort();
@@ -260,6 +310,7 @@ pub(crate) fn abort_all(sockets: impl Iterator<Item = Socket>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::buffers::Pool;
     use crate::socket::Received;
     use crate::socket::tests::pair;
 
@@ -328,12 +379,16 @@ mod tests {
             }
         }
         assert!(count > 0);
-        assert!(abort_and_await(&near, count, Duration::from_secs(20)));
+        abort_and_await(&near, Duration::from_secs(20), |notice| {
+            count -= notice.send_count();
+            count > 0
+        });
+        assert_eq!(count, 0);
         assert!(matches!(near.send(&[Segment::new(b"x")], false), Sent::Failed(_)));
     }
 
     #[test]
-    fn a_parting_ends_when_the_peer_has_taken_everything_or_time_is_over() {
+    fn a_lingering_close_ends_when_the_peer_has_taken_everything_or_time_is_over() {
         for reads in [true, false] {
             let (near, far) = pair();
             assert!(near.allow_zero_copy());
@@ -341,18 +396,57 @@ mod tests {
             let (Sent::Bytes(taken), true) = near.send_zero_copy(&[Segment::new(&data)]) else {
                 panic!("there is room")
             };
-            let held = Held { headers: vec![data], payloads: Vec::new(), awaited_count: 1 };
-            let mut parting = Parting::new(near, held, 0);
+            let mut held = Held::new(1);
+            held.push(data, Vec::new());
+            let mut lingering = LingeringClose::new(near, held, 0);
             if reads {
                 assert_eq!(read_all(&far, taken), vec![7; taken]);
             }
             let until = Instant::now() + Duration::from_secs(20);
-            let now_ns = if reads { 1 } else { PARTING_NS };
-            while !parting.is_over(now_ns) {
+            let now_ns = if reads { 1 } else { LINGER_NS };
+            while !lingering.is_over(now_ns) {
                 assert!(Instant::now() < until, "not over");
                 std::thread::yield_now();
             }
         }
+    }
+
+    /// What an observer of a buffer sees: its pool has it again when the buffer is freed.
+    fn held_buffer(pool: &Pool, awaited_count: u32) -> Held {
+        let mut held = Held::new(awaited_count);
+        held.push(vec![1; 100], vec![Payload::Buffer(pool.take(4096).unwrap())]);
+        held
+    }
+
+    #[test]
+    fn what_is_held_is_freed_after_its_last_notice_and_leaked_before() {
+        let pool = Pool::new(1).unwrap();
+        let mut held = held_buffer(&pool, 3);
+        held.on_notice(2);
+        held.on_notice(1);
+        drop(held);
+        assert_eq!(pool.free_bytes(), pool.capacity_bytes());
+        let mut held = held_buffer(&pool, 3);
+        held.on_notice(2);
+        drop(held);
+        assert_eq!(pool.free_bytes(), pool.capacity_bytes() - 4096, "one notice is missing");
+    }
+
+    #[test]
+    fn connections_of_a_reactor_that_ends_are_reset_and_their_notices_awaited() {
+        let pool = Pool::new(1).unwrap();
+        let (near, far) = pair();
+        assert!(near.allow_zero_copy());
+        let buffer = pool.take(crate::BLOCK_BYTES_MAX).unwrap();
+        let mut count = 0;
+        while let (Sent::Bytes(_), is_referred) = near.send_zero_copy(&[Segment::new(&buffer)]) {
+            count += u32::from(is_referred);
+        }
+        let mut held = Held::new(count);
+        held.push(Vec::new(), vec![Payload::Buffer(buffer)]);
+        LingeringClose::end_all(vec![LingeringClose::new(near, held, 0)]);
+        assert_eq!(pool.free_bytes(), pool.capacity_bytes(), "the kernel has given notice");
+        drop(far);
     }
 
     #[test]

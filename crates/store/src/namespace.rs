@@ -172,14 +172,14 @@ pub trait Backend {
     fn geometry(&self) -> Geometry;
 
     /// Reads `length` bytes at once, if this backend can do so without waiting. The payload may refer to the
-    /// namespace's memory, and is then read when it is sent. With `must_own` it is one that stays as it is. Without a `pool`
+    /// namespace's memory, and is then read when it is sent. With `needs_stable_copy` it is one that stays as it is. Without a `pool`
     /// no buffer may be taken for it.
     fn read_now(
         &mut self,
         pool: Option<&Pool>,
         offset: u64,
         length: usize,
-        must_own: bool,
+        needs_stable_copy: bool,
     ) -> Option<Result<Payload, StoreError>>;
 
     /// Writes `data` at once, if this backend can do so without waiting.

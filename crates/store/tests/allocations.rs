@@ -109,8 +109,9 @@ fn what_is_done_at_once_allocates_nothing() {
         let count = allocations_of(|round| {
             let offset = round % 1024 * 4096;
             backend.write_now(offset, &[1; 4096], true).unwrap().unwrap();
-            for must_own in [true, false] {
-                let payload = backend.read_now(Some(&pool), offset, 4096, must_own).unwrap().unwrap();
+            for needs_stable_copy in [true, false] {
+                let payload =
+                    backend.read_now(Some(&pool), offset, 4096, needs_stable_copy).unwrap().unwrap();
                 assert!(!matches!(payload, Payload::Heap(_)));
             }
             backend.compare_now(offset, &[1; 4096]).unwrap().unwrap();

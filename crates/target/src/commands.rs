@@ -69,7 +69,7 @@ pub(crate) struct Caller {
     /// Whose namespaces it reaches.
     pub(crate) subsystem: SubsystemId,
     /// Data sent must stay as it is: a digest is computed over it.
-    pub(crate) must_own: bool,
+    pub(crate) needs_stable_copy: bool,
 }
 
 /// What became of a command at once.
@@ -492,7 +492,7 @@ impl Commands {
         subsystem: SubsystemId,
         asked_by: CommandId,
     ) {
-        let caller = Caller { owner: Owner::Control(asked_by), subsystem, must_own: false };
+        let caller = Caller { owner: Owner::Control(asked_by), subsystem, needs_stable_copy: false };
         let sqe = Sqe::flush(Nsid::ALL);
         if let Begun::Complete(status, result) = self.begin(io, &caller, &sqe, &[]) {
             self.ended.push_back(Ended { result, ..Ended::new(caller.owner, sqe, status) });

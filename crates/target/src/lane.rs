@@ -273,9 +273,9 @@ impl Lane {
         !matches!(self.state, LaneState::Terminating | LaneState::Draining) && !self.is_ending
     }
 
-    /// Data digests cover what is sent: it must not change between digest and send.
+    /// Whether payloads must be stable copies: a data digest covers the bytes, which must not change between digest and send.
     #[inline]
-    pub(crate) fn must_own(&self) -> bool {
+    pub(crate) fn needs_stable_copy(&self) -> bool {
         self.queue.agreement().digests.contains(Digests::DATA)
     }
 
@@ -400,7 +400,7 @@ impl Lane {
             }
             self.counters.send_count.add(1);
             let segments = &segments[..count];
-            let is_meant = self.zero_copy.takes(length) && lies_still(caravan) && has_plenty(io.pool());
+            let is_meant = self.zero_copy.takes(length) && is_stable(caravan) && has_plenty(io.pool());
             let (sent, is_zero_copy) = if is_meant {
                 io.send_zero_copy(socket, segments)
             } else {
@@ -469,7 +469,7 @@ impl Lane {
         }
     }
 
-    /// Closes its socket. What the kernel still reads stays until it is done.
+    /// Closes its socket. What the kernel may still read goes to the reactor, which keeps it until the notices have come.
     pub(crate) fn close<I: Io<Message>>(&mut self, io: &mut I) {
         let Some(socket) = self.socket.take() else { return };
         let (awaited_count, kept) = self.queue.caravan().take_kept();
@@ -477,11 +477,8 @@ impl Lane {
         if awaited_count == 0 {
             return io.close(socket);
         }
-        let mut held = Held { awaited_count, ..Held::default() };
-        for (headers, payloads) in kept {
-            held.headers.push(headers);
-            held.payloads.extend(payloads);
-        }
+        let mut held = Held::new(awaited_count);
+        kept.into_iter().for_each(|(headers, payloads)| held.push(headers, payloads));
         io.close_holding(socket, held);
     }
 
@@ -520,10 +517,12 @@ impl Lane {
     }
 }
 
-/// Whether all that is on its way stays as it is until the kernel has read it, and read it again for a peer that did not get it. Memory
-/// of a namespace does not: a block that is half old and half new would be neither.
-fn lies_still(caravan: &proto::Caravan<Payload>) -> bool {
-    !caravan.pieces().any(|piece| matches!(piece, Piece::Payload(Payload::Memory(_), _)))
+/// Whether every payload on its way stays as it is until the kernel has read it for the last time, which is when the peer has acknowledged it.
+fn is_stable(caravan: &proto::Caravan<Payload>) -> bool {
+    caravan.pieces().all(|piece| match piece {
+        Piece::Bytes(_) => true,
+        Piece::Payload(payload, _) => payload.is_stable(),
+    })
 }
 
 /// Whether buffers can be done without for longer: peers that acknowledge nothing hold at most half of them.
@@ -538,7 +537,8 @@ pub(crate) fn payload_digest(payload: &Payload, range: std::ops::Range<usize>) -
     digest.finish()
 }
 
-/// The socket took a part of a payload that may lie in namespace memory: what is left of the block is copied now.
+/// The socket took a part of a payload. If the rest lies in namespace memory, what is left of that block is copied now. Such a caravan is not
+/// [stable](is_stable), so no part of it was sent without a copy, and none is kept for the kernel.
 fn keep_interrupted(caravan: &mut proto::Caravan<Payload>) {
     let rest = caravan.interrupted().and_then(|(payload, range)| payload.rest(range));
     if let Some(rest) = rest {

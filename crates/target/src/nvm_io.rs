@@ -134,7 +134,7 @@ impl<I: Io<Message>> Start<'_, I> {
         // What lies where it can be sent from takes no buffer, and waits for none.
         let buffers = self.commands.may_take(pool, self.caller.owner, length).then_some(pool);
         let attached = self.commands.namespaces.get_mut(extent.at);
-        match attached.backend.read_now(buffers, extent.offset, length, self.caller.must_own) {
+        match attached.backend.read_now(buffers, extent.offset, length, self.caller.needs_stable_copy) {
             Some(Ok(payload)) => {
                 Ok(Begun::Data(payload, u32::try_from(length).expect("at most the transfer limit")))
             }

@@ -322,7 +322,7 @@ fn caller_of(lanes: &[Place], owner: Owner) -> Option<Caller> {
     if lane.id.generation != generation || !lane.takes_commands() {
         return None;
     }
-    Some(Caller { owner, subsystem: lane.subsystem?, must_own: lane.must_own() })
+    Some(Caller { owner, subsystem: lane.subsystem?, needs_stable_copy: lane.needs_stable_copy() })
 }
 
 impl Application for Serving {
@@ -459,6 +459,12 @@ impl Application for Serving {
             | Message::Aborted { .. }
             | Message::Flushed { .. }
             | Message::Operator(_) => self.on_control(io, message),
+        }
+    }
+
+    fn on_end(&mut self, io: &mut impl Io<Message>) {
+        for lane in self.lanes.iter_mut().filter_map(|place| place.lane.as_deref_mut()) {
+            lane.close(io);
         }
     }
 

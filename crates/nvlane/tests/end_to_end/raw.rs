@@ -1,7 +1,7 @@
 //! A host that may say anything: every byte of a command is the test's.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 
 use wire::U16;
 use wire::admin::AbortResult;
@@ -43,9 +43,22 @@ pub(crate) struct RawHost {
     pub(crate) io: RawLane,
 }
 
+/// Connects with a receive buffer of so many bytes, which bounds what the target can send unread.
+fn connect_with_buffer(peer: SocketAddr, buffer_bytes: usize) -> TcpStream {
+    use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
+    let family = if peer.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = socket(family, SocketType::STREAM, None).expect("a socket");
+    sockopt::set_socket_recv_buffer_size(&socket, buffer_bytes).expect("an option of sockets");
+    connect(&socket, &peer).expect("the target listens");
+    socket.into()
+}
+
 impl RawLane {
     fn new(rig: &Rig) -> Self {
-        let stream = TcpStream::connect(rig.socket_address()).expect("the target listens");
+        Self::over(TcpStream::connect(rig.socket_address()).expect("the target listens"))
+    }
+
+    fn over(stream: TcpStream) -> Self {
         stream.set_nodelay(true).expect("an option of TCP");
         stream.set_write_timeout(Some(PATIENCE)).expect("an option of TCP");
         stream.set_read_timeout(Some(PATIENCE)).expect("an option of TCP");
@@ -92,6 +105,13 @@ impl RawLane {
         let layout = PduLayout::new(PduType::H2cData, Digests::empty(), DataAlignment::NONE, length);
         let pdu = DataPdu::h2c(&layout.expect("data"), r2t.cid, r2t.ttag, r2t.offset.get(), true);
         self.send(&[pdu.as_bytes(), data].concat());
+    }
+
+    /// Receives so many bytes, of whatever PDUs.
+    pub(crate) fn receive(&mut self, count: usize) -> Vec<u8> {
+        let mut bytes = vec![0; count];
+        self.stream.read_exact(&mut bytes).expect("a connection");
+        bytes
     }
 
     /// What comes next.
@@ -175,6 +195,15 @@ impl RawHost {
     }
 
     pub(crate) fn with_keep_alive(rig: &Rig, kato_ms: u32) -> Self {
+        Self::with(rig, kato_ms, RawLane::new(rig))
+    }
+
+    /// Connects with an I/O queue whose socket has a receive buffer of so many bytes.
+    pub(crate) fn with_receive_buffer(rig: &Rig, bytes: usize) -> Self {
+        Self::with(rig, 0, RawLane::over(connect_with_buffer(rig.socket_address(), bytes)))
+    }
+
+    fn with(rig: &Rig, kato_ms: u32, mut io: RawLane) -> Self {
         let uuid = Uuid::from_bytes([0xaa; 16]);
         let connect = |lane: &mut RawLane, qid: u16, cntlid: Cntlid, kato_ms| {
             let attributes = ConnectAttributes::default();
@@ -193,7 +222,6 @@ impl RawHost {
         let cc = Cc::new(CommandSetSelection::NVM).with_en(true);
         let enable = Sqe::property_set(Property::CC, cc.bits().into());
         assert_eq!(admin.run(enable, &[]), Status::SUCCESS);
-        let mut io = RawLane::new(rig);
         connect(&mut io, 1, cntlid, 0);
         Self { admin, io }
     }

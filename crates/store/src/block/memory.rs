@@ -164,9 +164,9 @@ impl Backend for MemoryBackend {
         pool: Option<&Pool>,
         offset: u64,
         length: usize,
-        must_own: bool,
+        needs_stable_copy: bool,
     ) -> Option<Result<Payload, StoreError>> {
-        if !must_own
+        if !needs_stable_copy
             && let Ok(offset) = place(offset)
             && let Some(memory) = self.access.refer(offset, length)
         {
@@ -268,12 +268,12 @@ mod tests {
     #[test]
     fn a_read_of_one_reactors_memory_refers_to_it_unless_it_must_stay_as_it_is() {
         let pool = Pool::new(1).unwrap();
-        for (is_shared, must_own, is_reference) in
+        for (is_shared, needs_stable_copy, is_reference) in
             [(false, false, true), (false, true, false), (true, false, false)]
         {
             let store = MemoryStore::new(&settings(8192, is_shared)).unwrap();
             let mut backend = store.attach().unwrap();
-            let payload = backend.read_now(Some(&pool), 0, 4096, must_own).unwrap().unwrap();
+            let payload = backend.read_now(Some(&pool), 0, 4096, needs_stable_copy).unwrap().unwrap();
             assert_eq!(matches!(payload, Payload::Memory(_)), is_reference);
         }
     }

@@ -53,7 +53,7 @@ impl Serving {
                 }
             }
             Begun::Value(payload, length, result) => {
-                if lane.must_own() && kv_digest::takes_long(&payload, length) {
+                if lane.needs_stable_copy() && kv_digest::takes_long(&payload, length) {
                     return self.digest_first(index, slot, sqe, payload, length, result);
                 }
                 lane.counters.read_count.add(1);
@@ -563,7 +563,7 @@ impl Serving {
     pub(super) fn caller(&mut self, index: u32, slot: Slot) -> Option<Caller> {
         let lane = self.lane(index)?;
         let owner = Owner::Lane { index, generation: lane.id.generation, slot };
-        Some(Caller { owner, subsystem: lane.subsystem?, must_own: lane.must_own() })
+        Some(Caller { owner, subsystem: lane.subsystem?, needs_stable_copy: lane.needs_stable_copy() })
     }
 
     /// A command that did not end at once has ended.
@@ -596,7 +596,9 @@ impl Serving {
                 lane.watch.on_done(&lane.counters.phases, io.clock_ns());
             }
             match ended.data {
-                Some((payload, length)) if lane.must_own() && kv_digest::takes_long(&payload, length) => {
+                Some((payload, length))
+                    if lane.needs_stable_copy() && kv_digest::takes_long(&payload, length) =>
+                {
                     return self.digest_first(index, slot, &ended.sqe, payload, length, ended.result);
                 }
                 Some((payload, length)) => {

@@ -275,7 +275,7 @@ impl Serving {
                 lane.backlog.extend_from_slice(input);
                 break;
             }
-            let must_own = lane.must_own();
+            let needs_stable_copy = lane.needs_stable_copy();
             match lane.queue.next_event(&mut input) {
                 Ok(None) => break,
                 Err(violation) => return self.on_violation(io, index, violation),
@@ -293,7 +293,7 @@ impl Serving {
                     {
                         let (index, generation) = (lane.id.index, lane.id.generation);
                         let owner = Owner::Lane { index, generation, slot };
-                        let caller = Caller { owner, subsystem, must_own };
+                        let caller = Caller { owner, subsystem, needs_stable_copy };
                         let followed_ns = lane.watch.follows_next().then(|| io.clock_ns());
                         let begun = self.commands.begin(io, &caller, &sqe, data);
                         if let Some(begun_ns) = followed_ns {
@@ -484,7 +484,7 @@ impl Serving {
         let Some(lane) = self.lane(index) else { return };
         if !lane.queue.caravan().is_leaving() {
             self.flush(io, index);
-        } else if lane.must_own() || lane.blocked_since_ns.is_some() {
+        } else if lane.needs_stable_copy() || lane.blocked_since_ns.is_some() {
             self.on_unsent(io, index);
         }
     }
@@ -544,7 +544,7 @@ impl Serving {
     #[cold]
     fn put_off(&mut self, io: &mut impl Io<Message>, index: u32) -> Flushed {
         let Some(lane) = self.lane(index) else { return Flushed::Empty };
-        let is_counted = lane.is_behind || lane.must_own();
+        let is_counted = lane.is_behind || lane.needs_stable_copy();
         if !std::mem::replace(&mut lane.is_dirty, true) {
             self.dirty.push(index);
         }

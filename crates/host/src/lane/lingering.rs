@@ -1,7 +1,7 @@
-//! Sends of a lane that leave their bytes where they lie, and its connection given up while the kernel still reads what was sent on it without a copy.
+//! Zero-copy sends of a lane, and the close of its connection while the kernel may still read their buffers.
 //!
-//! Buffers go back to their owners when nobody reads them any more. So the connection is broken first, which has the kernel forget what
-//! it has not sent, and what becomes of the lane's commands is decided when it has given notice of the rest: at once, but for
+//! A buffer goes back to its owner when the kernel has given notice of every send that refers to it. So the connection is reset first, which
+//! empties its send queue, and the lane's commands end when the notices of the remaining sends have come: at once, except for
 //! packets that a device still has.
 
 use std::sync::Arc;
@@ -34,14 +34,14 @@ pub(super) enum Then {
 
 /// A connection on its way out.
 #[derive(Debug)]
-pub(super) struct Parting {
+pub(super) struct LingeringClose {
     pub(super) socket: Socket,
     pub(super) then: Then,
     /// What the association says meanwhile.
     pub(super) messages: Vec<LaneMessage>,
 }
 
-impl Parting {
+impl LingeringClose {
     pub(super) fn new(socket: Socket, then: Then) -> Self {
         socket.abort();
         Self { socket, then, messages: Vec::new() }
@@ -54,7 +54,7 @@ impl<B: DataBuffer> Lane<B> {
     pub(super) fn take_notices(&mut self) {
         let socket = match &self.link {
             Link::Connected(socket) => socket,
-            Link::Parting(parting) => &parting.socket,
+            Link::Lingering(lingering) => &lingering.socket,
             Link::None | Link::Dialling(_) => return,
         };
         while self.core.awaited_count() > 0
@@ -80,8 +80,8 @@ impl<B: DataBuffer> Lane<B> {
         }
         match std::mem::replace(&mut self.link, Link::None) {
             Link::Connected(socket) => {
-                self.link = Link::Parting(Box::new(Parting::new(socket, then)));
-                self.part();
+                self.link = Link::Lingering(Box::new(LingeringClose::new(socket, then)));
+                self.linger();
             }
             _ => unreachable!("only what is connected sends"),
         }
@@ -89,13 +89,13 @@ impl<B: DataBuffer> Lane<B> {
 
     /// Looks whether the kernel is done.
     #[cold]
-    pub(super) fn part(&mut self) {
+    pub(super) fn linger(&mut self) {
         self.take_notices();
         if self.core.awaited_count() > 0 {
             return;
         }
-        if let Link::Parting(parting) = std::mem::replace(&mut self.link, Link::None) {
-            let Parting { socket, then, messages } = *parting;
+        if let Link::Lingering(lingering) = std::mem::replace(&mut self.link, Link::None) {
+            let LingeringClose { socket, then, messages } = *lingering;
             drop(socket);
             self.leave(then);
             messages.into_iter().for_each(|message| self.on_message(message));
@@ -138,17 +138,24 @@ impl LaneCounters {
 }
 
 impl<B> Drop for Lane<B> {
-    /// Its buffers go with it: the kernel is to be done with them.
+    /// Waits until the kernel has given notice of every send, for [`PATIENCE`] at most: then the queue leaks the buffers.
     fn drop(&mut self) {
-        let awaited_count = self.core.awaited_count();
         let socket = match &self.link {
             Link::Connected(socket) => socket,
-            Link::Parting(parting) => &parting.socket,
+            Link::Lingering(lingering) => &lingering.socket,
             Link::None | Link::Dialling(_) => return,
         };
-        if awaited_count > 0 && !abort_and_await(socket, awaited_count, PATIENCE) {
-            tracing::warn!("buffers that a device still reads are given up with their lane");
-            self.core.leak();
+        let core = &mut self.core;
+        if core.awaited_count() == 0 {
+            return;
+        }
+        abort_and_await(socket, PATIENCE, |notice| {
+            core.on_notice(notice.first, notice.last);
+            core.awaited_count() > 0
+        });
+        let sends = core.awaited_count();
+        if sends > 0 {
+            tracing::warn!(sends, "a device still reads the buffers of a dropped lane: they are leaked");
         }
     }
 }
