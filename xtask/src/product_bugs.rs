@@ -116,6 +116,12 @@ const SITES: &[Site] = &[
         good: "next_quiet(|blocks| running.changes(at, blocks))",
         bad: "next_quiet(|blocks| !BUG(lock-beside-writes) && running.changes(at, blocks))",
     },
+    // What is left of an interrupted read of memory is taken for a copy.
+    Site {
+        file: "crates/reactor/src/segment.rs",
+        good: "Self::Torn(torn) => torn.behind.is_none(),",
+        bad: "Self::Torn(torn) => torn.behind.is_none() || BUG(namespace-memory-sent-without-copy),",
+    },
     // Storage whose namespace gets another identity is attached to once more.
     Site {
         file: "crates/target/src/control/apply.rs",

@@ -28,6 +28,7 @@ mod removable;
 mod run;
 mod scenario;
 mod scout;
+mod sent_bytes;
 mod shared;
 mod tamper;
 mod trace;

@@ -9,6 +9,10 @@ use std::time::{Duration, Instant};
 use clap::{Parser, ValueEnum};
 use nvlane_sim::{CrashReport, Outcome, Planted, crash_states, run_seed};
 
+/// What is freed while the simulated kernel may still read it shows.
+#[global_allocator]
+static ALLOCATOR: reactor::PoisoningAllocator = reactor::PoisoningAllocator;
+
 /// The real host and target under virtual time, a hostile network and a failing disk
 #[derive(Parser)]
 #[command(name = "cargo xtask sim", bin_name = "cargo xtask sim")]

@@ -48,6 +48,8 @@ pub enum Planted {
     LostWakeup,
     /// A buffer is not given back, now and then.
     LostBuffer,
+    /// A zero-copy send is noticed before its bytes are read for the last time, now and then.
+    EarlyNotice,
     /// A namespace that shrinks and grows again has its old data.
     ResizeKeepsData,
     /// A host is not told that its discovery log has changed, now and then.

@@ -13,6 +13,7 @@ use target::message::Message;
 use crate::network::{Got, Took};
 use crate::planted::Planted;
 use crate::scenario::US;
+use crate::sent_bytes::SentBytes;
 use crate::shared::{Actor, Shared, Side};
 
 /// One reactor of the target.
@@ -37,11 +38,38 @@ struct Core {
     inbox: VecDeque<(u64, Message)>,
     accepted: Vec<usize>,
     completions: Vec<Completion>,
-    /// Sends without a copy that no notice was given of: when that is due, the socket, and the number of the send.
-    unnoticed: Vec<(u64, SocketId, u32)>,
-    /// What closed connections still refer to, and until when.
-    parting: Vec<(u64, Held)>,
+    /// Zero-copy sends of open connections whose bytes may still be read.
+    unnoticed: Vec<ZeroCopySend>,
+    /// Those of closed connections.
+    lingering: Vec<LingeringClose>,
     stops: bool,
+    /// The process is gone: what it does now has no effect.
+    is_gone: bool,
+}
+
+struct ZeroCopySend {
+    socket: SocketId,
+    number: u32,
+    /// When it is over, ns.
+    until_ns: u64,
+    /// Of a planted bug: notice was given early.
+    is_noticed: bool,
+    bytes: SentBytes,
+}
+
+/// A closed connection of which the simulated kernel may still read something.
+struct LingeringClose {
+    until_ns: u64,
+    sends: Vec<ZeroCopySend>,
+    held: Held,
+}
+
+impl LingeringClose {
+    /// Gives notice of everything.
+    fn end(self) {
+        let Self { mut held, .. } = self;
+        held.on_notice(held.awaited_count());
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -86,8 +114,9 @@ impl SimReactor {
             accepted: Vec::new(),
             completions: Vec::new(),
             unnoticed: Vec::new(),
-            parting: Vec::new(),
+            lingering: Vec::new(),
             stops: false,
+            is_gone: false,
         };
         Self { application, core }
     }
@@ -138,7 +167,7 @@ impl SimReactor {
         }
         let now_ns = shared.now_ns;
         let mut worked = false;
-        core.parting.retain(|(until_ns, _)| *until_ns > now_ns);
+        core.end_lingering(shared, now_ns);
         let io = &mut SimIo { shared, core, outbox };
         while !io.core.completions.is_empty() {
             let at = io.shared.random.below(io.core.completions.len() as u64) as usize;
@@ -184,7 +213,7 @@ impl SimReactor {
         worked |= application.on_turn_end(io);
         let Self { core, .. } = self;
         if core.stops {
-            core.parting.clear();
+            core.end_lingering(shared, u64::MAX);
             return;
         }
         let next_ns = [core.timers.next_deadline_ns(), core.inbox.front().map(|(at_ns, _)| *at_ns)];
@@ -198,15 +227,36 @@ impl SimReactor {
 
     /// Closes every socket: the process ends in good order.
     pub(crate) fn close_all(&mut self, shared: &mut Shared) {
-        for slot in &mut self.core.sockets {
+        let Self { application, core } = self;
+        application.on_end(&mut SimIo { shared, core, outbox: &mut Vec::new() });
+        for slot in &mut core.sockets {
             if let Some(connection) = slot.connection.take() {
                 shared.close(connection, Side::Target);
             }
         }
+        core.end_lingering(shared, u64::MAX);
+    }
+
+    /// The process is killed. Its memory goes with it: nothing is left for the kernel to read, nor to leak.
+    pub(crate) fn kill(mut self, shared: &mut Shared) {
+        self.core.is_gone = true;
+        let Self { application, core } = &mut self;
+        application.on_end(&mut SimIo { shared, core, outbox: &mut Vec::new() });
+        core.lingering.drain(..).for_each(LingeringClose::end);
     }
 }
 
 impl Core {
+    /// Reads what closed connections referred to until now, once more, and gives notice of it.
+    fn end_lingering(&mut self, shared: &mut Shared, now_ns: u64) {
+        for close in self.lingering.extract_if(.., |close| close.until_ns <= now_ns) {
+            for send in &close.sends {
+                check(shared, send);
+            }
+            close.end();
+        }
+    }
+
     fn next_message(&mut self, now_ns: u64) -> Option<Message> {
         self.own.pop_front().or_else(|| {
             let is_there = self.inbox.front().is_some_and(|(at_ns, _)| *at_ns <= now_ns);
@@ -225,6 +275,13 @@ impl Core {
         let index = socket.index();
         let slot = self.sockets.get_mut(index)?;
         (SocketId::new(index as u32, slot.generation) == socket && slot.connection.is_some()).then_some(slot)
+    }
+}
+
+/// Looks whether what was sent without a copy is still what it was.
+fn check(shared: &mut Shared, send: &ZeroCopySend) {
+    if let Err(finding) = send.bytes.check() {
+        shared.find(finding);
     }
 }
 
@@ -319,27 +376,43 @@ impl Io<Message> for SimIo<'_> {
     /// Now and then the kernel has no pages to spare, and sends a copy.
     fn send_zero_copy(&mut self, socket: SocketId, segments: &[Segment<'_>]) -> (Sent, bool) {
         let sent = self.send(socket, segments);
-        if !matches!(sent, Sent::Bytes(_)) || self.shared.random.below(8) == 0 {
+        let Sent::Bytes(count) = sent else { return (sent, false) };
+        if self.shared.random.below(8) == 0 {
             return (sent, false);
         }
-        let due_ns = self.shared.now_ns + self.shared.random.below(NOTICE_NS_MAX);
+        let until_ns = self.shared.now_ns + self.shared.random.below(NOTICE_NS_MAX);
         if let Some(slot) = self.core.slot(socket) {
             let number = slot.zero_copy_count;
             slot.zero_copy_count += 1;
-            self.core.unnoticed.push((due_ns, socket, number));
+            let bytes = SentBytes::new(segments, count);
+            self.core.unnoticed.push(ZeroCopySend { socket, number, until_ns, is_noticed: false, bytes });
             let actor = self.actor();
-            self.shared.wake_at(actor, due_ns);
+            self.shared.wake_at(actor, until_ns);
         }
         (sent, true)
     }
 
-    /// In any order, one by one.
+    /// In any order, one by one. The bytes are read once more before.
     fn next_notice(&mut self, socket: SocketId) -> Option<Notice> {
         let now_ns = self.shared.now_ns;
-        let is_due = |(due_ns, of, _): &(u64, SocketId, u32)| *of == socket && *due_ns <= now_ns;
-        let at = self.core.unnoticed.iter().position(is_due)?;
-        let (_, _, number) = self.core.unnoticed.swap_remove(at);
-        Some(Notice { first: number, last: number, is_copied: false })
+        let give = |number| Some(Notice { first: number, last: number, is_copied: false });
+        while let Some(at) =
+            self.core.unnoticed.iter().position(|send| send.socket == socket && send.until_ns <= now_ns)
+        {
+            let send = self.core.unnoticed.swap_remove(at);
+            check(self.shared, &send);
+            if !send.is_noticed {
+                return give(send.number);
+            }
+        }
+        if self.shared.strikes(Planted::EarlyNotice, 4)
+            && let Some(send) =
+                self.core.unnoticed.iter_mut().find(|send| send.socket == socket && !send.is_noticed)
+        {
+            send.is_noticed = true;
+            return give(send.number);
+        }
+        None
     }
 
     fn await_writable(&mut self, socket: SocketId) {
@@ -377,18 +450,29 @@ impl Io<Message> for SimIo<'_> {
 
     fn close(&mut self, socket: SocketId) {
         let Some(slot) = self.core.slot(socket) else { return };
-        if let Some(id) = slot.connection.take() {
-            self.core.free.push(socket.index() as u32);
-            self.core.unnoticed.retain(|(_, of, _)| *of != socket);
-            self.shared.close(id, Side::Target);
+        let Some(id) = slot.connection.take() else { return };
+        self.core.free.push(socket.index() as u32);
+        if self.core.is_gone {
+            return;
         }
+        let is_of = |send: &ZeroCopySend| send.socket == socket;
+        if self.core.unnoticed.iter().any(|send| is_of(send) && !send.is_noticed) {
+            self.shared
+                .find(format!("connection {id} is closed and nothing keeps what the kernel still reads"));
+        }
+        self.core.unnoticed.retain(|send| !is_of(send));
+        self.shared.close(id, Side::Target);
     }
 
     fn close_holding(&mut self, socket: SocketId, held: Held) {
-        let until_ns = self.shared.now_ns + self.shared.random.below(NOTICE_NS_MAX);
-        self.core.parting.push((until_ns, held));
-        let actor = self.actor();
-        self.shared.wake_at(actor, until_ns);
+        let sends = self.core.unnoticed.extract_if(.., |send| send.socket == socket).collect();
+        let mut close = LingeringClose { until_ns: self.shared.now_ns, sends, held };
+        if !self.core.is_gone {
+            close.until_ns += self.shared.random.below(NOTICE_NS_MAX);
+            let actor = self.actor();
+            self.shared.wake_at(actor, close.until_ns);
+        }
+        self.core.lingering.push(close);
         self.close(socket);
     }
 

@@ -478,7 +478,9 @@ impl World {
         let what = if is_power_cut { "the power goes" } else { "the target is killed" };
         self.shared.say(|| format!("{what} for {down_ns} ns"));
         let now_ns = self.shared.now_ns;
-        self.reactors.clear();
+        for reactor in self.reactors.drain(..) {
+            reactor.kill(&mut self.shared);
+        }
         self.second_state.on_target_down(now_ns);
         self.shared.orphan_all(is_power_cut);
         let (bug, random) = (self.shared.scenario.planted, &mut self.shared.random);
