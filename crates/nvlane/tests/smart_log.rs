@@ -24,3 +24,13 @@ fn a_namespace_without_a_log_is_named() {
     let line = target.ask(&["smart-log", "-n", "1"]).complaint(1);
     assert!(line.contains("namespace 1 may have no log of its own"), "{line}");
 }
+
+#[test]
+fn the_log_tells_what_every_host_did() {
+    let target = Target::serving(&["ram:16M"]);
+    let load = target.ask(&["perf", "-d", "300", "-a", "0", "-w", "randread", "-q", "4"]);
+    assert_eq!(load.code, 0, "{load:?}");
+    let log = target.ask(&["smart-log", "-o", "json"]).json();
+    assert!(log["host_read_commands"].as_u64().expect("a number") >= 300, "{log}");
+    assert!(log["data_units_read"].as_u64().expect("a number") >= 2, "{log}");
+}

@@ -31,6 +31,7 @@ use wire::status::Status;
 
 use crate::control_record::ControllerKind;
 use crate::discovery::Discovery;
+use crate::lane_counters::LaneTotals;
 use crate::limits::Limits;
 use crate::subsystem::{Namespace, Subsystem, SubsystemId};
 
@@ -56,6 +57,8 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) discovery: &'a Discovery,
     /// Ids of the controllers of the subsystem, in ascending order, if the command is about them.
     pub(crate) cntlids: &'a [Cntlid],
+    /// What all controllers of the subsystem have done since the target began, if the command is about that.
+    pub(crate) traffic: LaneTotals,
     /// The version of the namespace table that every reactor serves.
     pub(crate) version_in_use: u64,
     pub(crate) now_ns: u64,

@@ -48,7 +48,7 @@ use crate::admin::{Outcome, Reply, abort, check_form};
 use crate::admission::Admission;
 use crate::control_record::{CommandId, ControllerKey, ControllerKind, ControllerRecord, LaneId, Life};
 use crate::discovery::Discovery;
-use crate::lane_counters::LaneCounters;
+use crate::lane_counters::{LaneCounters, LaneTotals};
 use crate::limits::Limits;
 use crate::message::{Answer, Established, Failure, Message, Request, RequestKind};
 use crate::operator::{Order, OrderAnswer, OrderKind, StepError};
@@ -85,6 +85,8 @@ pub struct Control {
     /// When answers leave where nothing else is said.
     doorbell: DoorbellPolicy,
     controllers: BTreeMap<ControllerKey, ControllerRecord>,
+    /// What controllers that have ended did, by subsystem.
+    past_traffic: BTreeMap<SubsystemId, LaneTotals>,
     /// Where the search for a free controller id goes on.
     cntlid_cursors: BTreeMap<ControllerKind, u16>,
     lanes: BTreeMap<LaneId, LaneUse>,
@@ -154,6 +156,7 @@ impl Control {
             limits: settings.limits,
             entropy: settings.entropy,
             boot_ns: settings.now_ns,
+            past_traffic: BTreeMap::new(),
             subsystems: BTreeMap::new(),
             next_subsystem: 0,
             next_namespace: 0,

@@ -219,6 +219,17 @@ pub struct LaneTotals {
 }
 
 impl LaneTotals {
+    /// Adds those of other lanes.
+    pub fn merge(&mut self, other: &Self) {
+        self.read_count = self.read_count.saturating_add(other.read_count);
+        self.write_count = self.write_count.saturating_add(other.write_count);
+        self.other_count = self.other_count.saturating_add(other.other_count);
+        self.failed_count = self.failed_count.saturating_add(other.failed_count);
+        self.read_bytes = self.read_bytes.saturating_add(other.read_bytes);
+        self.written_bytes = self.written_bytes.saturating_add(other.written_bytes);
+        self.media_error_count = self.media_error_count.saturating_add(other.media_error_count);
+    }
+
     /// Adds what a lane has done so far.
     pub fn add(&mut self, lane: &LaneCounters) {
         self.read_count = self.read_count.saturating_add(lane.read_count.get());

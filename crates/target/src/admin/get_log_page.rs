@@ -38,6 +38,11 @@ const IO_PAGES: &[Lid] = &[
 /// Pages of discovery controllers.
 const DISCOVERY_PAGES: &[Lid] = &[Lid::SUPPORTED_PAGES, Lid::ERROR, Lid::DISCOVERY];
 
+/// Whether a Get Log Page asks for the page that tells the subsystem's traffic.
+pub(crate) fn tells_traffic(sqe: &Sqe) -> bool {
+    GetLogPage::from_sqe(sqe).lid == Lid::SMART
+}
+
 /// Answers a Get Log Page.
 pub(crate) fn execute(record: &mut ControllerRecord, around: &Surroundings<'_>, sqe: &Sqe) -> Outcome {
     let command = GetLogPage::from_sqe(sqe);

@@ -13,6 +13,7 @@ use crate::admin::{
     keep_alive, set_features,
 };
 use crate::control_record::{CommandId, ControllerKey, ControllerKind, EventRequest};
+use crate::lane_counters::LaneTotals;
 use crate::message::{Failure, Message};
 
 impl Control {
@@ -56,6 +57,8 @@ impl Control {
     ) -> Option<Outcome> {
         let is_list = sqe.opcode == AdminOpcode::IDENTIFY.raw() && identify::lists_controllers(sqe);
         let cntlids = if is_list { self.live_cntlids(key.kind) } else { Vec::new() };
+        let is_health = sqe.opcode == AdminOpcode::GET_LOG_PAGE.raw() && get_log_page::tells_traffic(sqe);
+        let traffic = if is_health { self.traffic(key.kind) } else { LaneTotals::default() };
         let Some(record) = self.controllers.get_mut(&key).filter(|record| record.is_ready()) else {
             return Some(Err(Status::COMMAND_SEQUENCE_ERROR));
         };
@@ -68,6 +71,7 @@ impl Control {
             subsystems: &self.subsystems,
             discovery: &self.discovery,
             cntlids: &cntlids,
+            traffic,
             version_in_use: self.rollouts.version_in_use(),
             now_ns,
             boot_ns: self.boot_ns,

@@ -26,6 +26,7 @@ use crate::admin::{Outcome, Reply};
 use crate::control_record::{
     CommandId, ControllerKey, ControllerKind, ControllerRecord, LaneId, Life, PendingAbort, Transition,
 };
+use crate::lane_counters::LaneTotals;
 use crate::message::Message;
 use crate::operator::OrderAnswer;
 
@@ -245,8 +246,20 @@ impl Control {
             record.life == Life::Ending && record.admin.is_none() && record.io.is_empty()
         };
         if self.controllers.get(&key).is_some_and(has_ended) {
-            self.controllers.remove(&key);
+            let record = self.controllers.remove(&key);
+            if let (Some(record), ControllerKind::Io(subsystem)) = (record, key.kind) {
+                self.past_traffic.entry(subsystem).or_default().merge(&record.totals());
+            }
         }
+    }
+
+    /// What all controllers of a subsystem have done since the target began, those that have ended included.
+    pub(super) fn traffic(&self, kind: ControllerKind) -> LaneTotals {
+        let ControllerKind::Io(subsystem) = kind else { return LaneTotals::default() };
+        let mut totals = self.past_traffic.get(&subsystem).copied().unwrap_or_default();
+        let of_subsystem = self.controllers.iter().filter(|(key, _)| key.kind == kind);
+        of_subsystem.for_each(|(_, record)| totals.merge(&record.totals()));
+        totals
     }
 
     /// When to look whether an association has expired, ns; `None` if it never does.

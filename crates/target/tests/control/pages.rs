@@ -14,7 +14,7 @@ use wire::sqe::Sqe;
 use wire::status::Status;
 use wire::zerocopy::{FromBytes, IntoBytes};
 
-use crate::harness::{Association, DISKS, HOST, SECOND_NS, SERVICE, Target, host};
+use crate::harness::{Association, DISKS, HOST, OTHER_HOST, SECOND_NS, SERVICE, Target, host};
 
 const INVALID_FIELD: Status = Status::INVALID_FIELD.with_dnr();
 
@@ -172,6 +172,19 @@ fn health_counts_every_lane_even_those_that_have_ended() {
     );
     assert_eq!((health.media_errors.get(), health.power_on_hours.get(), health.spare), (2, 2, 100));
     assert_eq!(health.critical_warning, 0);
+
+    // Another controller of the subsystem tells the same, also after the first one has ended.
+    let other = target.ready(host(OTHER_HOST), DISKS, 1);
+    target.counters[&other.io[0]].read_count.add(1);
+    let reads = |target: &mut Target| {
+        let health = target.data(other.admin, get(Lid::SMART, 0, 512));
+        HealthLog::read_from_bytes(&health).unwrap().host_reads.get()
+    };
+    assert_eq!(reads(&mut target), 21);
+    target.end(association.io[1]);
+    target.end(association.admin);
+    target.pass(3 * SECOND_NS);
+    assert_eq!(reads(&mut target), 21);
 }
 
 #[test]

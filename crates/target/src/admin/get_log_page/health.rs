@@ -1,4 +1,4 @@
-//! SMART or health (LID 02): what the controller's lanes have done since its host connected. wire §11
+//! SMART or health (LID 02): what all controllers of the subsystem have done since the target began. wire §11
 
 use wire::log::health::HealthLog;
 use zerocopy::IntoBytes;
@@ -9,7 +9,7 @@ use crate::control_record::ControllerRecord;
 const HOUR_NS: u64 = 3_600_000_000_000;
 
 pub(super) fn page(record: &ControllerRecord, around: &Surroundings<'_>) -> Vec<u8> {
-    let totals = record.totals();
+    let totals = around.traffic;
     let mut health = HealthLog::default();
     // Temperature, busy time and wear stay zero: we know nothing of them.
     health.spare = 100;
