@@ -17,6 +17,7 @@ use wire::id::Nsid;
 
 use crate::connection::Connection;
 use crate::exit::{Failure, Kind};
+use crate::perf::run_time;
 use crate::{Ended, output};
 
 #[derive(Debug, Args)]
@@ -56,6 +57,9 @@ pub(crate) struct ProbeArguments {
     /// Rows may write to the namespace: what it holds is lost.
     #[arg(long)]
     overwrite: bool,
+    /// Seconds that one row may take; four times as long if it waits for the target's timers. A row that takes longer hangs.
+    #[arg(long, value_name = "SECONDS", value_parser = run_time, default_value = "60")]
+    row_timeout: Duration,
     /// The longest pause of the neighbour's I/O that is right, ms.
     #[arg(long, value_name = "MS", default_value = "100")]
     pause: u64,
@@ -140,7 +144,8 @@ fn settings(arguments: &ProbeArguments) -> Result<Settings, Failure> {
         nsid: address.nsid,
         host: identity.nqn,
         hostid: identity.id,
-        patience: options.connect_timeout,
+        patience: options.admin_timeout,
+        row_limit: arguments.row_timeout,
         may_overwrite: arguments.overwrite,
         pause_limit: Duration::from_millis(arguments.pause),
         memcached: arguments.memcached,

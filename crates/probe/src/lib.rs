@@ -17,6 +17,7 @@ pub mod peer;
 pub mod queue;
 pub mod report;
 pub mod row;
+pub mod row_run;
 pub mod rows;
 mod stillness;
 pub mod target_run;

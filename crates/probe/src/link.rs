@@ -14,6 +14,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::draft::Form;
 use crate::finding::{About, Check, Finding, differs, holds};
+use crate::row_run;
 
 /// The longest PDU that is taken in.
 const PLEN_MAX: u32 = 16 << 20;
@@ -97,7 +98,9 @@ impl Link {
     /// # Errors
     /// [`Finding::Dies`] if nothing listens any more.
     pub fn connect(address: SocketAddr, patience: Duration) -> Check<Self> {
-        let stream = TcpStream::connect_timeout(&address, patience).map_err(|error| match error.kind() {
+        // Zero is no time to wait for the system.
+        let time = row_run::shorter(patience).max(Duration::from_millis(1));
+        let stream = TcpStream::connect_timeout(&address, time).map_err(|error| match error.kind() {
             ErrorKind::TimedOut => Finding::Hangs("TCP does not connect".into()),
             _ => Finding::Dies(format!("TCP does not connect: {error}")),
         })?;
@@ -129,6 +132,9 @@ impl Link {
     /// # Errors
     /// [`Finding::Hangs`] if the peer takes nothing.
     pub fn send(&mut self, bytes: &[u8]) -> Check {
+        if row_run::is_over() {
+            return Err(Finding::Hangs("the time of the row is over".into()));
+        }
         match self.stream.write_all(bytes) {
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
                 Err(Finding::Hangs("it takes in nothing more".into()))
@@ -150,11 +156,16 @@ impl Link {
 
     /// Reads until `bytes` is full. `None` if the peer closes first.
     fn fill(&mut self, bytes: &mut [u8], until: Instant) -> Check<Option<()>> {
+        let until = row_run::earlier(until);
         let mut have = 0;
         while have < bytes.len() {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(Finding::Hangs(format!("no answer in {} ms", self.patience.as_millis())));
+                let what = match row_run::is_over() {
+                    true => "the time of the row is over".to_owned(),
+                    false => format!("no answer in {} ms", self.patience.as_millis()),
+                };
+                return Err(Finding::Hangs(what));
             }
             // Zero would mean for ever.
             let _ = self.stream.set_read_timeout(Some(left.max(Duration::from_millis(1))));
@@ -236,7 +247,7 @@ impl Link {
         is_zero(&bytes[padding..usize::from(layout.prefix_length())], "padding")?;
         Ok(match kind {
             PduType::IcResp => {
-                is_zero(&bytes[16..IC_BYTES], "reserved bytes")?;
+                note_reserved(kind, &bytes[16..IC_BYTES]);
                 Got::IcResp(Box::new(IcResp::read_from_bytes(bytes).expect("128 bytes")))
             }
             PduType::CapsuleResp => {
@@ -246,7 +257,7 @@ impl Link {
             PduType::C2hData => {
                 let (header, _) = DataPdu::read_from_prefix(bytes).expect("24 bytes");
                 is_zero(&bytes[10..12], "the tag")?;
-                is_zero(&bytes[20..24], "reserved bytes")?;
+                note_reserved(kind, &bytes[20..24]);
                 Got::Data {
                     cid: header.cid.get(),
                     offset: header.offset.get(),
@@ -257,7 +268,7 @@ impl Link {
             }
             PduType::R2t => {
                 let (header, _) = R2t::read_from_prefix(bytes).expect("24 bytes");
-                is_zero(&bytes[20..24], "reserved bytes")?;
+                note_reserved(kind, &bytes[20..24]);
                 Got::R2t {
                     cid: header.cid.get(),
                     ttag: header.ttag.get(),
@@ -367,11 +378,18 @@ fn wanted(rights: &[Term]) -> String {
     rights.iter().map(one).collect::<Vec<_>>().join(" or ")
 }
 
+/// Reserved bytes are to be zero and to be passed over: others are worth a note.
+fn note_reserved(kind: PduType, bytes: &[u8]) {
+    if bytes.iter().any(|byte| *byte != 0) {
+        row_run::note(format!("its {kind:?} has reserved bytes that are not zero"));
+    }
+}
+
 fn read_term_req(bytes: &[u8]) -> Check<Got> {
     let (header, copy) = TermReq::read_from_prefix(bytes).expect("24 bytes");
     holds(header.common.flags.is_empty(), "flags are set")?;
     holds(header.common.pdo == 0, "PDO is set")?;
     holds(bytes.len() <= 152, format!("{} bytes", bytes.len()))?;
-    is_zero(&bytes[14..TERM_REQ_BYTES], "reserved bytes")?;
+    note_reserved(PduType::C2hTermReq, &bytes[14..TERM_REQ_BYTES]);
     Ok(Got::TermReq { fes: header.status(), fei: header.fei.get(), copy: copy.to_vec() })
 }

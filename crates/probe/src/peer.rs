@@ -40,6 +40,8 @@ pub struct Settings {
     pub hostid: HostId,
     /// How long any one answer may take.
     pub patience: Duration,
+    /// How long one row may take; four times as long if it waits for the target's timers.
+    pub row_limit: Duration,
     /// The namespace's content may be lost.
     pub may_overwrite: bool,
     /// The longest pause of a neighbour's I/O that is right.

@@ -26,6 +26,9 @@ pub struct RowResult {
     /// What was found, or why it was skipped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub finding: Option<String>,
+    /// What is wrong and decides nothing.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     /// How long it took.
     pub elapsed_ms: u64,
     /// The longest pause of the neighbour's I/O meanwhile.
@@ -82,6 +85,9 @@ impl fmt::Display for Report {
             writeln!(f, "  {:4}{judged} {:8} {:>6} ms  {}", row.id, row.outcome, row.elapsed_ms, row.sent)?;
             if let Some(finding) = &row.finding {
                 writeln!(f, "{:26}{finding}", "")?;
+            }
+            for note in &row.notes {
+                writeln!(f, "{:26}note: {note}", "")?;
             }
             if !matches!(row.outcome, Outcome::Pass | Outcome::Skipped) {
                 writeln!(f, "{:26}right: {}", "", row.right)?;

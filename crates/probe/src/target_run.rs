@@ -7,6 +7,7 @@ use crate::neighbour::Neighbour;
 use crate::peer::{Peer, Settings};
 use crate::report::{Report, RowResult, ms};
 use crate::row::{Row, Section};
+use crate::row_run;
 use crate::rows;
 use crate::stillness::Stillness;
 
@@ -70,11 +71,16 @@ fn try_row(peer: &Peer, section: &Section, row: &Row, stillness: &Stillness) -> 
 /// Tries a row, and whether the target is as it was afterwards.
 fn try_once(peer: &Peer, section: &Section, row: &Row) -> RowResult {
     let start = Instant::now();
+    row_run::begin(peer.settings.row_limit * if row.is_slow { 4 } else { 1 });
     let check = (row.check)(peer);
+    let notes = row_run::end();
+    // The target has time of its own to recover.
+    row_run::begin(RECOVERY_LIMIT + peer.settings.patience);
     let check = match check {
         Err(Finding::Skipped(_)) => check,
         check => check.and_then(|()| recover(peer)),
     };
+    drop(row_run::end());
     let result = RowResult {
         id: row.id.into(),
         section: format!("{} {}", section.number, section.title),
@@ -83,6 +89,7 @@ fn try_once(peer: &Peer, section: &Section, row: &Row) -> RowResult {
         judgement: row.judgement.map(Into::into),
         outcome: Outcome::Pass,
         finding: None,
+        notes,
         elapsed_ms: ms(start.elapsed()),
         neighbour_pause_ms: None,
     };

@@ -42,6 +42,7 @@ pub fn run(
             judgement: row.judgement.map(Into::into),
             outcome: Outcome::Pass,
             finding: None,
+            notes: Vec::new(),
             elapsed_ms: ms(start.elapsed()),
             neighbour_pause_ms: None,
         };
