@@ -25,6 +25,7 @@ use reactor::{Listener, Socket};
 use watch::Watch;
 
 use crate::cpu::{self, CpuTime};
+use crate::disturbance::{self, Disturbance, Loss, Side};
 use crate::histogram::Histogram;
 use crate::random::Prng;
 
@@ -73,6 +74,8 @@ pub struct CeilingResult {
     pub far: CpuTime,
     /// Calls of the near side that sent something.
     pub sends: u64,
+    /// What both sides lost to other load on this machine.
+    pub disturbance: Disturbance,
 }
 
 impl CeilingResult {
@@ -114,7 +117,10 @@ pub fn measure(spec: &CeilingSpec) -> io::Result<CeilingResult> {
     ends.store(true, Ordering::Relaxed);
     drop(near);
     let far = thread.join().expect("the far side does not panic")?;
-    Ok(CeilingResult { far, ..result? })
+    let (far, loss) = far;
+    let mut result = result?;
+    result.disturbance.add(Side::Ceiling, loss);
+    Ok(CeilingResult { far, ..result })
 }
 
 /// One end of one connection.
@@ -142,7 +148,7 @@ fn answer(
     spec: &CeilingSpec,
     tells_ready: &mpsc::Sender<()>,
     ends: &AtomicBool,
-) -> io::Result<CpuTime> {
+) -> io::Result<(CpuTime, Option<Loss>)> {
     if let Some((_, core)) = spec.cores {
         reactor::pin(core)?;
     }
@@ -153,7 +159,7 @@ fn answer(
     let sockets: Vec<&Socket> = sockets.iter().collect();
     let mut watch = Watch::new(&sockets)?;
     let mut ready = Vec::new();
-    let mut measured_from = None;
+    let (mut measured_from, mut account) = (None, None);
     let _ = tells_ready.send(());
     let start = Instant::now();
     'turns: loop {
@@ -201,10 +207,11 @@ fn answer(
         }
         if measured_from.is_none() && start.elapsed() >= spec.warm_up {
             measured_from = Some(cpu::of_thread()?);
+            account = Some(disturbance::Watch::thread());
         }
     }
     let used = cpu::of_thread()?;
-    Ok(used - measured_from.unwrap_or(used))
+    Ok((used - measured_from.unwrap_or(used), account.and_then(|account| account.loss())))
 }
 
 /// When the operations of one connection that are under way began: those of one kind end in the order they began.
@@ -253,13 +260,16 @@ fn ask(
     let start = Instant::now();
     let now_ns = || u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
     let end_of = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-    let (mut measured_from, mut used) = (0, CpuTime::default());
+    let (mut measured_from, mut used, mut account) = (0, CpuTime::default(), None);
     let mut ends_ns = end_of(spec.warm_up);
     let mut is_warm = false;
     loop {
         let time_ns = now_ns();
         if time_ns >= ends_ns {
             if is_warm {
+                let mut disturbance = Disturbance::default();
+                disturbance
+                    .add(Side::Ceiling, account.and_then(|account: disturbance::Watch| account.loss()));
                 return Ok(CeilingResult {
                     operations,
                     elapsed_ns: time_ns - measured_from,
@@ -267,11 +277,13 @@ fn ask(
                     near: cpu::of_thread()? - used,
                     far: CpuTime::default(),
                     sends,
+                    disturbance,
                 });
             }
             is_warm = true;
             (measured_from, ends_ns) = (time_ns, time_ns + end_of(spec.duration));
             used = cpu::of_thread()?;
+            account = Some(disturbance::Watch::thread());
             (operations, sends) = (0, 0);
             latency.clear();
         }

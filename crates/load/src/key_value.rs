@@ -8,8 +8,7 @@ mod worker;
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Barrier;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use host::{Association, KeyValueNamespace};
@@ -169,6 +168,8 @@ pub struct KeyValueLoad {
     pub warm_up: Duration,
     /// How long to measure.
     pub runtime: Duration,
+    /// Operations in flight at the end have this long to finish; then they count as failed.
+    pub drain: Duration,
     /// Where random choices begin.
     pub seed: u64,
 }
@@ -187,6 +188,7 @@ impl Default for KeyValueLoad {
             verify: false,
             warm_up: Duration::from_secs(1),
             runtime: Duration::from_secs(10),
+            drain: Duration::from_secs(10),
             seed: 0,
         }
     }
@@ -318,16 +320,27 @@ pub enum KeyValueError {
     /// The target cannot be reached, or cannot do what is asked.
     #[error(transparent)]
     Host(#[from] host::Error),
+    /// It was told to stop before the load began.
+    #[error("stopped before the load began")]
+    Stopped,
     /// The system.
     #[error("{0}")]
     System(#[from] std::io::Error),
 }
+
+/// How often it is looked whether all lanes are filled.
+const LOOK_FILLED: Duration = Duration::from_millis(1);
 
 /// Where a run is: everybody goes on together.
 const FILLING: u8 = 0;
 const WARMING: u8 = 1;
 const MEASURING: u8 = 2;
 const DONE: u8 = 3;
+/// What is in flight is not waited for any longer.
+const ABANDONED: u8 = 4;
+
+/// Operations in flight have this long after a run was told to stop: whoever does that is waiting.
+const DRAIN_STOPPED: Duration = Duration::from_secs(2);
 
 /// Puts a load on a namespace, each lane on a thread of its own, on these cores in turn. `stops` is asked now and then.
 ///
@@ -349,7 +362,7 @@ pub fn run(
         .map(|lane| Worker::new(association, namespace, load, lane))
         .collect::<Result<Vec<_>, _>>()?;
     let phase = AtomicU8::new(FILLING);
-    let filled = Barrier::new(usize::from(load.lanes) + 1);
+    let filled = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         let threads: Vec<_> = workers
             .into_iter()
@@ -363,7 +376,13 @@ pub fn run(
                 })
             })
             .collect();
-        filled.wait();
+        while filled.load(Ordering::Relaxed) < threads.len() {
+            if stops() {
+                phase.store(ABANDONED, Ordering::Relaxed);
+                return Err(KeyValueError::Stopped);
+            }
+            std::thread::sleep(LOOK_FILLED);
+        }
         phase.store(WARMING, Ordering::Relaxed);
         let mut wait = |time: Duration| {
             let end = Instant::now() + time;
@@ -384,6 +403,12 @@ pub fn run(
         let after = (before.0.elapsed(), cpu::of_process(), target());
         let mut result = KeyValueResult { elapsed: after.0, ..KeyValueResult::default() };
         result.generator = after.1? - before.1?;
+        let drain = if stops() { load.drain.min(DRAIN_STOPPED) } else { load.drain };
+        let end = Instant::now() + drain;
+        while Instant::now() < end && !threads.iter().all(std::thread::ScopedJoinHandle::is_finished) {
+            std::thread::sleep(LOOK_FILLED);
+        }
+        phase.store(ABANDONED, Ordering::Relaxed);
         result.target = after.2?.zip(before.2?).map(|(after, before)| after - before);
         for thread in threads {
             result.merge(thread.join().expect("the load does not panic")?);

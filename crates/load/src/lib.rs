@@ -16,6 +16,7 @@
 pub mod arrival;
 pub mod ceiling;
 pub mod cpu;
+pub mod disturbance;
 pub mod environment;
 pub mod generator;
 pub mod histogram;

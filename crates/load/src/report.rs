@@ -43,6 +43,8 @@ pub struct Report {
     pub series: Vec<Sample>,
     /// Processor time on both sides.
     pub cpu: Cpu,
+    /// What both sides lost to other load on this machine.
+    pub disturbance: crate::disturbance::Disturbance,
     /// What the lanes counted, together.
     pub counters: CounterResult,
     /// Each lane's own counters.
@@ -81,6 +83,7 @@ impl Report {
             total: KindResult::new("total", &tally.all(), elapsed_ns),
             series: Vec::new(),
             cpu: Cpu::default(),
+            disturbance: crate::disturbance::Disturbance::default(),
             counters: CounterResult::default(),
             lanes: Vec::new(),
             phases: Vec::new(),
@@ -413,6 +416,8 @@ impl CpuShare {
 pub struct CounterResult {
     /// Operations that were due in an open loop when it ended and were never sent.
     pub overdue: u64,
+    /// Operations in flight when the run ended without their answers.
+    pub unanswered: u64,
     /// Operations that waited for an earlier one on the same blocks, to be verifiable.
     pub held_back: u64,
     /// Blocks read and checked.
@@ -428,6 +433,7 @@ impl CounterResult {
     pub const fn new(counters: &Counters, overdue: u64) -> Self {
         Self {
             overdue,
+            unanswered: 0,
             held_back: counters.held_back,
             blocks_checked: counters.blocks_checked,
             mismatch_count: counters.mismatch_count,

@@ -13,6 +13,7 @@ use host::{Association, DoorbellReason as Reason, LaneClass, LaneCounters, Names
 use wire::identify::namespace::DeallocatedValue;
 
 use crate::cpu::{self, CpuTime, MachineTime};
+use crate::disturbance::{self, Disturbance, Loss, Side};
 use crate::environment::Environment;
 use crate::generator::Counters;
 use crate::recorder::Tally;
@@ -31,11 +32,17 @@ const START_DELAY_NS: u64 = 2_000_000;
 /// Samples that a steady state is judged by.
 const STEADY_WINDOW: usize = 10;
 
+/// Operations in flight at the end have this long to finish, unless the settings say otherwise.
+const DRAIN: Duration = Duration::from_secs(10);
+
+/// The same after a run was told to stop: whoever does that is waiting.
+const DRAIN_STOPPED: Duration = Duration::from_secs(2);
+
 /// Disturbances are looked for so long.
 const JITTER: Duration = Duration::from_millis(20);
 
 /// How a run is carried out.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct RunSettings {
     /// A thread on each of these cores. Without any there is one thread, tied to none.
     pub cores: Vec<usize>,
@@ -50,6 +57,23 @@ pub struct RunSettings {
     pub steady: Option<SlopeLimit>,
     /// The target's process, if it runs on this machine: its processor time is reported.
     pub target_pid: Option<u32>,
+    /// Operations in flight at the end have this long to finish; then the run ends without them. No more than two seconds if the
+    /// run was told to stop.
+    pub drain: Duration,
+}
+
+impl Default for RunSettings {
+    fn default() -> Self {
+        Self {
+            cores: Vec::new(),
+            queues: None,
+            polled_percent: 0,
+            hand_over: false,
+            steady: None,
+            target_pid: None,
+            drain: DRAIN,
+        }
+    }
 }
 
 /// Who wants to know how a run goes on.
@@ -82,6 +106,12 @@ pub enum RunError {
     /// The target could not be reached, or did not last until the load began.
     #[error(transparent)]
     Host(#[from] host::Error),
+    /// Nothing happened for too long before the load began.
+    #[error("the target answered nothing for {waited_s} s while the load was prepared")]
+    Silent {
+        /// How long, s.
+        waited_s: u64,
+    },
     /// It was told to stop before the load began.
     #[error("stopped before the load began")]
     Stopped,
@@ -96,6 +126,10 @@ pub struct Finished {
     pub tally: Tally,
     /// The association ended before the load did.
     pub error: Option<host::Error>,
+    /// Operations that were in flight when the time for them was over.
+    pub unanswered: u64,
+    /// The time that they had after the end of the load.
+    pub drain: Duration,
 }
 
 /// What one thread gives back.
@@ -105,6 +139,10 @@ struct Results {
     /// Of its generators, together.
     generator: Counters,
     overdue: u64,
+    /// In flight when the time for that was over.
+    unanswered: u64,
+    /// What the thread lost to others while it was measured.
+    loss: Option<Loss>,
     tally: Tally,
     measured_from_ns: u64,
     last_done_ns: u64,
@@ -161,6 +199,7 @@ pub fn run(
         clock: Instant::now(),
         start_ns: AtomicU64::new(NOT_STARTED),
         stops: AtomicBool::new(false),
+        is_abandoned: AtomicBool::new(false),
     };
     let threads = threads(settings, workload.lanes);
     let (messages, inbox) = channel();
@@ -187,10 +226,12 @@ pub fn run(
         }
         drop(messages);
         let mut watch = Watch {
+            association,
             plan: &plan,
             shared: &shared,
             settings,
             observer,
+            abandon_ns: None,
             inbox: &inbox,
             thread_count: threads.len(),
             series: Vec::new(),
@@ -202,6 +243,7 @@ pub fn run(
         }
         started?;
         let (results, usage) = watch.load()?;
+        let drain = watch.drain();
         let (series, steady) = (watch.series, watch.steady);
         let steady = steady.map(|(limit, steady, attained)| SteadyResult {
             attained,
@@ -209,6 +251,7 @@ pub fn run(
             limit_percent: limit.percent,
         });
         let mut finished = report(&plan, environment, results, &usage);
+        finished.drain = drain;
         finished.report.target = association.address().to_string();
         if let Some(queues) = settings.queues {
             finished.report.workload.queues = Some(queues.to_string());
@@ -270,10 +313,13 @@ struct Usage {
     /// Of all our threads, where some are not those that make the load.
     own: Option<CpuTime>,
     machine: Option<(MachineTime, MachineTime)>,
+    /// What the target's threads lost to others.
+    target_loss: Option<Loss>,
 }
 
 /// The thread that started a run, waiting for those that carry it out.
 struct Watch<'a> {
+    association: &'a Association,
     plan: &'a Plan,
     shared: &'a Shared,
     settings: &'a RunSettings,
@@ -282,6 +328,8 @@ struct Watch<'a> {
     thread_count: usize,
     series: Vec<Sample>,
     steady: Option<(SlopeLimit, Steady, bool)>,
+    /// When threads that have not ended are given up, once that is known.
+    abandon_ns: Option<u64>,
 }
 
 impl Watch<'_> {
@@ -290,6 +338,7 @@ impl Watch<'_> {
         if self.observer.stops() {
             self.shared.stops.store(true, Ordering::Relaxed);
         }
+        self.abandon_if_late();
         match self.inbox.recv_timeout(Duration::from_millis(50)) {
             Ok(message) => Some(message),
             Err(RecvTimeoutError::Timeout) => None,
@@ -297,16 +346,65 @@ impl Watch<'_> {
         }
     }
 
+    /// How long operations in flight at the end may take.
+    fn drain(&self) -> Duration {
+        let is_stopped = self.shared.stops.load(Ordering::Relaxed);
+        if is_stopped { self.settings.drain.min(DRAIN_STOPPED) } else { self.settings.drain }
+    }
+
+    /// Has the threads end without what is in flight, once the time for that is over: a target that answers nothing must not keep
+    /// the run from its end. Closing the association wakes those that wait for a connection.
+    fn abandon_if_late(&mut self) {
+        if self.shared.is_abandoned.load(Ordering::Relaxed) {
+            return;
+        }
+        let ns = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        let now_ns = self.shared.now_ns();
+        let drain_ns = ns(self.drain());
+        if self.shared.stops.load(Ordering::Relaxed) {
+            let stopped_ns = now_ns.saturating_add(drain_ns);
+            self.abandon_ns = Some(self.abandon_ns.map_or(stopped_ns, |at_ns| at_ns.min(stopped_ns)));
+        } else if let (Some(runtime), start_ns) =
+            (self.plan.workload().stop.runtime, self.shared.start_ns.load(Ordering::Acquire))
+            && start_ns != NOT_STARTED
+        {
+            let load_ns = ns(self.plan.workload().warm_up).saturating_add(ns(runtime));
+            self.abandon_ns = Some(start_ns.saturating_add(load_ns).saturating_add(drain_ns));
+        }
+        if self.abandon_ns.is_some_and(|at_ns| at_ns <= now_ns) {
+            self.abandon();
+        }
+    }
+
+    fn abandon(&self) {
+        self.shared.stops.store(true, Ordering::Relaxed);
+        self.shared.is_abandoned.store(true, Ordering::Relaxed);
+        self.association.close();
+    }
+
     /// Waits until all threads are ready, and starts them.
     fn fill(&mut self) -> Result<(), RunError> {
         let lba_bytes = u64::from(self.plan.geometry().lba_bytes);
         let total_bytes = self.plan.range().blocks * lba_bytes;
         let (mut ready, mut done) = (0, 0);
+        // Lanes connect and the fill begins within this time, and the fill goes on.
+        let silence = self.settings.drain.saturating_add(self.association.options().connect_timeout);
+        let mut heard = Instant::now();
         while ready < self.thread_count {
+            if heard.elapsed() >= silence && !self.shared.is_abandoned.load(Ordering::Relaxed) {
+                self.abandon();
+                return Err(RunError::Silent { waited_s: silence.as_secs() });
+            }
             match self.next() {
-                Some(Message::Filled) => ready += 1,
+                Some(Message::Filled) => {
+                    ready += 1;
+                    heard = Instant::now();
+                }
                 Some(Message::Filling(blocks)) => {
                     done += blocks;
+                    if blocks > 0 {
+                        heard = Instant::now();
+                    }
                     if self.plan.workload().fill {
                         self.observer.on_fill(done * lba_bytes, total_bytes);
                     }
@@ -329,10 +427,11 @@ impl Watch<'_> {
         let measured_from_ns = start_ns.saturating_add(warm_up_ns);
         let mut intervals: BTreeMap<usize, (usize, Tally)> = BTreeMap::new();
         let mut results = Vec::new();
-        let mut before = None;
+        let (mut before, mut watch) = (None, None);
         while results.len() < self.thread_count {
             if before.is_none() && self.shared.now_ns() >= measured_from_ns {
                 before = Some((self.target_time(), self.own_time(), cpu::of_machine().ok()));
+                watch = self.settings.target_pid.map(disturbance::Watch::process);
             }
             match self.next() {
                 Some(Message::Interval(index, tally)) => {
@@ -358,6 +457,7 @@ impl Watch<'_> {
             usage.own = own.zip(self.own_time()).map(|(before, after)| after - before);
             usage.target = target.zip(self.target_time()).map(|(before, after)| after - before);
             usage.machine = machine.zip(cpu::of_machine().ok());
+            usage.target_loss = watch.and_then(|watch| watch.loss());
         }
         Ok((results, usage))
     }
@@ -389,6 +489,7 @@ fn report(plan: &Plan, environment: Environment, results: Vec<Results>, usage: &
     let (mut tally, mut counters, mut overdue) = (Tally::default(), Counters::default(), 0);
     let (mut lanes, mut mismatches, mut error) = (Vec::new(), Vec::new(), None);
     let mut phases = Phases::default();
+    let (mut unanswered, mut loss) = (0, None::<Loss>);
     let (mut from_ns, mut until_ns, mut used) = (u64::MAX, 0, CpuTime::default());
     for result in results {
         tally.merge(&result.tally);
@@ -399,6 +500,11 @@ fn report(plan: &Plan, environment: Environment, results: Vec<Results>, usage: &
         error = error.or(result.error);
         counters.merge(&result.generator);
         overdue += result.overdue;
+        unanswered += result.unanswered;
+        loss = match (loss, result.loss) {
+            (Some(loss), Some(other)) => Some(loss.worse(other)),
+            (loss, other) => loss.or(other),
+        };
         for lane in result.lanes {
             phases.merge(&lane.lane.phases);
             lanes.push(LaneResult {
@@ -421,10 +527,15 @@ fn report(plan: &Plan, environment: Environment, results: Vec<Results>, usage: &
         report.cpu.steal_percent = Some(steal);
     }
     report.counters = CounterResult::new(&counters, overdue);
+    report.counters.unanswered = unanswered;
+    let mut disturbance = Disturbance::default();
+    disturbance.add(Side::Host, loss);
+    disturbance.add(Side::Target, usage.target_loss);
+    report.disturbance = disturbance;
     report.lanes = lanes;
     report.phases = phases.named().map(|(name, times)| PhaseResult::new(name, times)).to_vec();
     report.mismatches = mismatches;
-    Finished { report, tally, error }
+    Finished { report, tally, error, unanswered, drain: Duration::ZERO }
 }
 
 /// A lane's counters by name.

@@ -24,15 +24,69 @@ pub(crate) struct Connection {
     address: Option<String>,
     #[command(flatten)]
     identity: Identity,
-    /// Digests over headers.
-    #[arg(short = 'g', long, alias = "hdr-digest", help_heading = "Connection")]
+    #[command(flatten)]
+    digests: DigestOptions,
+    #[command(flatten)]
+    waits: Waits,
+}
+
+/// Checksums on the wire: the letters that `spdk_nvme_perf` has.
+#[derive(Debug, Args)]
+pub(crate) struct DigestOptions {
+    /// Header digests.
+    #[arg(short = 'H', long, alias = "hdr-digest", help_heading = "Connection")]
     header_digest: bool,
-    /// Digests over data.
-    #[arg(short = 'G', long, help_heading = "Connection")]
+    /// Data digests.
+    #[arg(short = 'I', long, help_heading = "Connection")]
     data_digest: bool,
-    /// Seconds to wait for any one answer, such as 0.5.
-    #[arg(long, value_name = "SECONDS", default_value = "10", help_heading = "Connection")]
-    timeout: String,
+}
+
+impl DigestOptions {
+    pub(crate) fn digests(&self) -> Digests {
+        let mut digests = Digests::empty();
+        digests.set(Digests::HEADER, self.header_digest);
+        digests.set(Digests::DATA, self.data_digest);
+        digests
+    }
+}
+
+/// How long any verb waits for the target.
+#[derive(Debug, Args)]
+pub(crate) struct Waits {
+    /// Seconds for a connection to come up: TCP, handshake and Connect.
+    #[arg(long, value_name = "SECONDS", value_parser = wait, default_value = "10", help_heading = "Connection")]
+    connect_timeout: Duration,
+    /// Seconds to wait for the answer to any one command, such as 0.5. [default: 10; for kv 30]
+    #[arg(long, value_name = "SECONDS", value_parser = wait, help_heading = "Connection")]
+    timeout: Option<Duration>,
+}
+
+impl Waits {
+    /// How long to wait for any one answer, if the options do not say.
+    pub(crate) const ANSWER: Duration = Duration::from_secs(10);
+
+    /// How long to wait for any one answer.
+    pub(crate) fn answer(&self, default: Duration) -> Duration {
+        self.timeout.unwrap_or(default)
+    }
+
+    /// Puts the limits into the host's options. Without a timeout for connections, that for answers bounds them too.
+    pub(crate) fn apply(&self, options: Options, default: Duration) -> Options {
+        let answer = self.answer(default);
+        Options {
+            connect_timeout: self.connect_timeout.min(self.timeout.unwrap_or(self.connect_timeout)),
+            admin_timeout: answer,
+            command_timeout: answer,
+            ..options
+        }
+    }
+}
+
+/// Seconds that one can wait: more than none, up to a day.
+fn wait(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|s| *s > 0.0 && *s <= TIMEOUT_S_MAX);
+    let duration = seconds.map(Duration::from_secs_f64).filter(|duration| !duration.is_zero());
+    duration.ok_or_else(|| "write seconds, such as 10 or 0.5".into())
 }
 
 /// Who we are.
@@ -59,18 +113,13 @@ impl Connection {
 
     /// How to connect: for questions only, without a second attempt.
     pub(crate) fn options(&self) -> Result<Options, Failure> {
-        let timeout = self.timeout()?;
-        let mut digests = Digests::empty();
-        digests.set(Digests::HEADER, self.header_digest);
-        digests.set(Digests::DATA, self.data_digest);
         let options = Options {
-            digests,
+            digests: self.digests.digests(),
             identity: Some(self.identity.read()?),
-            connect_timeout: timeout,
-            admin_timeout: timeout,
             reconnect: ReconnectSettings::never(),
             ..Options::default()
         };
+        let options = self.waits.apply(options, Waits::ANSWER);
         Ok(options.without_lanes())
     }
 
@@ -82,14 +131,6 @@ impl Connection {
     /// Connects to the subsystem that the address names, or the only one there.
     pub(crate) fn associate(&self) -> Result<Association, Failure> {
         Ok(Association::connect(&self.subsystem_address()?, self.options()?)?)
-    }
-
-    fn timeout(&self) -> Result<Duration, Failure> {
-        let seconds = self.timeout.parse::<f64>().ok().filter(|s| *s > 0.0 && *s <= TIMEOUT_S_MAX);
-        let seconds = seconds.ok_or_else(|| {
-            Failure::usage(format!("--timeout {}: write seconds, such as 10 or 0.5", self.timeout))
-        })?;
-        Ok(Duration::from_secs_f64(seconds))
     }
 }
 

@@ -1,5 +1,6 @@
 //! `nvlane kv`: keys and values, by NVMe's key-value commands and by those of our own.
 
+pub(crate) mod address;
 mod bench;
 mod number;
 mod pairs;
@@ -13,27 +14,25 @@ use clap::{Args, Subcommand};
 use host::blocking::KeyValue;
 use host::reconnect::ReconnectSettings;
 use host::{Address, Options};
-use wire::pdu::Digests;
 
 use crate::Ended;
-use crate::connection::{Identity, with_subsystem};
+use crate::connection::{DigestOptions, Identity, Waits, with_subsystem};
 use crate::exit::Failure;
-use crate::perf::run_time;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   nvlane target --listen 127.0.0.1:4420 --namespace kv:ram:1G &
   export NVLANE_ADDR=127.0.0.1:4420/NQN           (`nvlane discover 127.0.0.1:4420` tells the NQN)
-  nvlane kv set $NVLANE_ADDR greeting hello       a value on the command line
-  nvlane kv set $NVLANE_ADDR model --file w.bin   from a file; - for standard input
-  nvlane kv get $NVLANE_ADDR model --file w.bin   into a file
-  nvlane kv incr $NVLANE_ADDR visits 1 --initial 0
-  nvlane kv vector $NVLANE_ADDR weights update --element f32 --function add 0.5
-  nvlane kv bench $NVLANE_ADDR --mix ycsb-b --distribution zipf:0.99 --batch 64 --verify
-  nvlane kv dump $NVLANE_ADDR > all.jsonl && nvlane kv load OTHER all.jsonl
+  nvlane kv set greeting hello       a value on the command line
+  nvlane kv set model --file w.bin   from a file; - for standard input
+  nvlane kv get model --file w.bin   into a file
+  nvlane kv incr visits 1 --initial 0
+  nvlane kv vector weights update --element f32 --function add 0.5
+  nvlane kv bench --mix ycsb-b --distribution zipf:0.99 --batch 64 --verify
+  nvlane kv dump > all.jsonl && nvlane kv load OTHER/NQN all.jsonl
 
-list, dump and bench take the address from $NVLANE_ADDR where none is given.
+Each verb takes the address as its first argument; where that is none (it has no /nqn. in it), $NVLANE_ADDR is the address.
 
 A key is 1 to 16 bytes: text, or bytes in hexadecimal with --hex (then values on the command line are hexadecimal too). Values are \
 bytes, up to 256 MiB; numbers are values of 8 bytes, or of 4 with --narrow, little-endian: not memcached's, which are digits. \
@@ -91,7 +90,7 @@ pub(crate) fn kv(arguments: &KvArguments) -> Ended {
 /// Where to, as whom and how.
 #[derive(Debug, Args)]
 struct Place {
-    /// The namespace: `HOST[:PORT]/NQN[?ns=1]`.
+    /// The namespace: `HOST[:PORT]/NQN[?ns=1]`. It may be left out where $NVLANE_ADDR has it.
     #[arg(value_name = "ADDR")]
     address: Address,
     #[command(flatten)]
@@ -108,37 +107,35 @@ struct OnlyPlace {
     way: Way,
 }
 
+/// How long to wait for any one answer, unless --timeout says otherwise: a target that gives a long value memory it has not used before
+/// may take its time.
+const ANSWER: Duration = Duration::from_secs(30);
+
 /// As whom, and how.
 #[derive(Debug, Args)]
 struct Way {
     #[command(flatten)]
     identity: Identity,
-    /// Digests over headers.
-    #[arg(short = 'g', long, help_heading = "Connection")]
-    header_digest: bool,
-    /// Digests over data.
-    #[arg(short = 'G', long, help_heading = "Connection")]
-    data_digest: bool,
-    /// Seconds to wait for any one answer, such as 0.5. A target that gives a long value memory it has not used before may take its
-    /// time.
-    #[arg(long, value_name = "SECONDS", value_parser = run_time, default_value = "30", help_heading = "Connection")]
-    timeout: Duration,
+    #[command(flatten)]
+    digests: DigestOptions,
+    #[command(flatten)]
+    waits: Waits,
 }
 
 impl Way {
     fn options(&self) -> Result<Options, Failure> {
-        let mut digests = Digests::empty();
-        digests.set(Digests::HEADER, self.header_digest);
-        digests.set(Digests::DATA, self.data_digest);
-        Ok(Options {
-            digests,
+        let options = Options {
+            digests: self.digests.digests(),
             identity: Some(self.identity.read()?),
-            connect_timeout: self.timeout,
-            admin_timeout: self.timeout,
-            command_timeout: self.timeout,
             reconnect: ReconnectSettings::never(),
             ..Options::default()
-        })
+        };
+        Ok(self.waits.apply(options, ANSWER))
+    }
+
+    /// How long to wait for any one answer.
+    fn answer(&self) -> Duration {
+        self.waits.answer(ANSWER)
     }
 
     fn connect(&self, address: &Address) -> Result<KeyValue, Failure> {

@@ -28,7 +28,7 @@ mod study;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::exit::Failure;
 use crate::logging::LogOptions;
@@ -62,7 +62,7 @@ enum Command {
     Identify(identify::IdentifyArguments),
     /// List the namespaces of a subsystem, or of all that a discovery service knows.
     List(list::ListArguments),
-    /// Show a controller's health and traffic.
+    /// Show a controller's health and the traffic of its subsystem.
     SmartLog(smart_log::SmartLogArguments),
     /// Keys and values: get, set, count, compute, load, dump and measure.
     Kv(kv::KvArguments),
@@ -79,7 +79,12 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let words = std::env::args_os().collect();
+    let words = match kv::address::complete(words, &Cli::command(), std::env::var_os("NVLANE_ADDR")) {
+        Ok(words) => words,
+        Err(failure) => return exit::report(&failure),
+    };
+    let cli = match Cli::try_parse_from(words) {
         Ok(cli) => cli,
         Err(error) => return exit::wrong_options(&error),
     };

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{ArgAction, Args, Subcommand, ValueEnum};
+use host::reconnect::ReconnectSettings;
 use host::{Address, Association, BusyPoll, Options, QueueMap, Receive, ReplayPolicy, ZeroCopy};
 use load::keys::Distribution;
 use load::report::{LaneResult, fio_json, text};
@@ -16,9 +17,8 @@ use load::runner::{self, Finished, RunError, RunSettings};
 use load::steady::SlopeLimit;
 use load::workload::{Arrival, Pace, Pattern, Regions, Sizes, Stop, Workload};
 use reactor::{CoreList, SpinPolicy};
-use wire::pdu::Digests;
 
-use crate::connection::{Identity, with_subsystem};
+use crate::connection::{DigestOptions, Identity, Waits, with_subsystem};
 use crate::exit::{Failure, Kind};
 use crate::{Ended, output};
 use doorbells::Doorbells;
@@ -39,6 +39,10 @@ Examples:
   nvlane target --listen 127.0.0.1:0 --namespace ram:1G --run 'nvlane perf -q 32'
 
 What patterns other than reads and verify write, the namespace keeps: what it held before is lost.
+
+Ctrl-C (or SIGTERM) ends the load and reports what was measured; a second one ends at once. Operations in flight at the end have \
+--timeout seconds to finish (2 after Ctrl-C), closing takes up to 3 more: then the report says how many were not answered, and the \
+exit code is 1.
 
 In a closed loop latency is from submission to completion. With --rate it is from the moment an operation was due, so that a \
 target that falls behind cannot hide it."
@@ -147,12 +151,13 @@ struct LoadArguments {
 struct ConnectionArguments {
     #[command(flatten)]
     identity: Identity,
-    /// Header digests.
-    #[arg(short = 'H', long)]
-    header_digest: bool,
-    /// Data digests.
-    #[arg(short = 'I', long)]
-    data_digest: bool,
+    #[command(flatten)]
+    digests: DigestOptions,
+    #[command(flatten)]
+    waits: Waits,
+    /// Seconds to try to reconnect to a target that was lost, before the load ends. It never outlasts -t.
+    #[arg(long, value_name = "SECONDS", alias = "ctrl-loss-tmo", value_parser = seconds, default_value = "60")]
+    ctrl_loss_timeout: Duration,
     /// When submitted commands leave: immediate, turn, `fixed[:COMMANDS,BYTES,MICROSECONDS]` or `adaptive[:MICROSECONDS]`; or some of
     /// these by class of --queues, such as default=adaptive,read=immediate,poll=turn. [default: adaptive]
     #[arg(long, value_name = "POLICY", default_value = "adaptive", hide_default_value = true)]
@@ -259,10 +264,11 @@ fn run(arguments: &RunArguments) -> Ended {
         hand_over: connection.submit == Submit::Mailbox,
         steady: load.steady,
         target_pid: address.resolve().ok().and_then(|peers| local_pid(&peers)),
+        drain: connection.waits.answer(Waits::ANSWER),
     };
     let mut live = live::Live::new(&workload)?;
     let finished = runner::run(&association, &namespace, &workload, &settings, &mut live);
-    drop(live);
+    live.clear();
     association.close();
     let mut finished = finished.map_err(failure)?;
     if connection.busy_poll > 0 {
@@ -306,6 +312,11 @@ fn ended(finished: &Finished) -> Ended {
     if report.counters.mismatch_count > 0 {
         let message = format!("{} blocks are not what was written", report.counters.mismatch_count);
         return Err(Failure::new(Kind::Mismatch, message));
+    }
+    if finished.unanswered > 0 {
+        let (count, s) = (finished.unanswered, finished.drain.as_secs_f64());
+        let message = format!("the target did not answer {count} operations within {s} s of the load's end");
+        return Err(Failure::new(Kind::Failed, message));
     }
     if let Some(error) = &finished.error {
         return Err(Failure::new(Kind::Unreachable, format!("the load ended early: {error}")));
@@ -382,13 +393,12 @@ impl ConnectionArguments {
         };
         let limit = Options::DEPTH_MAX;
         let depth = u16::try_from(workload.depth).ok().filter(|depth| *depth <= limit);
-        let mut digests = Digests::empty();
-        digests.set(Digests::HEADER, self.header_digest);
-        digests.set(Digests::DATA, self.data_digest);
-        Ok(Options {
+        let give_up_ns = u64::try_from(self.ctrl_loss_timeout.as_nanos()).unwrap_or(u64::MAX);
+        let options = Options {
             lanes: u16::try_from(workload.lanes).map_err(|_| too_many("-P", workload.lanes, u16::MAX))?,
             depth: depth.ok_or_else(|| too_many("-q", workload.depth, limit))?,
-            digests,
+            digests: self.digests.digests(),
+            reconnect: ReconnectSettings { give_up_ns: Some(give_up_ns), ..ReconnectSettings::default() },
             doorbell: self.doorbell.default,
             read_doorbell: self.doorbell.read,
             poll_doorbell: self.doorbell.poll,
@@ -407,7 +417,8 @@ impl ConnectionArguments {
                 Replay::Reads => ReplayPolicy::ReadsOnly,
             },
             ..Options::default()
-        })
+        };
+        Ok(self.waits.apply(options, Waits::ANSWER))
     }
 }
 

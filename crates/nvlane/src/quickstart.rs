@@ -10,6 +10,7 @@ use anyhow::Context;
 use clap::Args;
 use host::{Address, Association, Options};
 use load::ceiling::{CeilingSpec, measure};
+use load::disturbance::{Disturbance, Unmeasured};
 use load::environment::Environment;
 use load::report::Report;
 use load::runner::{self, Finished, RunSettings};
@@ -34,6 +35,9 @@ const IO_BYTES: u32 = 4096;
 /// Each speed is measured so often, in turn with the ceiling; medians are told.
 const ROUND_COUNT: usize = 3;
 
+/// Rounds of a cell at most, where other load disturbed some.
+const ROUND_COUNT_MAX: usize = 6;
+
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Takes about a minute. Starts a target with a namespace in memory and one in a file on a free port of 127.0.0.1, writes and reads both \
@@ -55,10 +59,19 @@ struct Cores {
     target: usize,
 }
 
-/// One line of the table: medians of the rounds.
+/// One line of the table.
 struct Cell {
     kind: &'static str,
     depth: u32,
+    /// Rounds that were discarded.
+    discarded: usize,
+    /// What those lost that lost most.
+    disturbance: Disturbance,
+    result: Result<Medians, Unmeasured>,
+}
+
+/// Medians of the rounds.
+struct Medians {
     iops: f64,
     p50_us: f64,
     p99_us: f64,
@@ -87,8 +100,8 @@ pub(crate) fn quickstart(arguments: &QuickstartArguments) -> Ended {
         verified.push(verify(&served, nsid, name, cores, &stops)?);
     }
     output::write(format!(
-        "\n{:<12}{:>6}{:>12}{:>10}{:>10}{:>14}{:>9}{:>13}{:>14}\n",
-        "4 KiB", "depth", "IOPS", "p50 us", "p99 us", "ceiling IOPS", "share", "host us/op", "target us/op"
+        "\n{:<10}{:>6}{:>9}{:>8}{:>8}{:>10}{:>7}{:>9}{:>10}\n",
+        "4 KiB", "depth", "IOPS", "p50 us", "p99 us", "ceiling", "share", "host us", "target us"
     ))?;
     let mut cells = Vec::new();
     for kind in ["randread", "randwrite"] {
@@ -99,6 +112,7 @@ pub(crate) fn quickstart(arguments: &QuickstartArguments) -> Ended {
         }
     }
     served.stop()?;
+    print_disturbance(&cells)?;
     print_explanation(cores)?;
     if let Some(path) = &arguments.json {
         let document = json!({
@@ -237,10 +251,36 @@ fn measure_cell(
         stop: Stop { runtime: Some(Duration::from_millis(900)), ..Stop::default() },
         ..Workload::default()
     };
-    let mut rounds = Vec::new();
-    for _ in 0..ROUND_COUNT {
-        let ceiling = measure(&spec).context("the ceiling")?;
-        rounds.push((ceiling.iops(), load(served, 3, &workload, cores, stops)?.report));
+    let (mut rounds, mut discarded) = (Vec::new(), 0);
+    let (mut lost, mut last) = (Disturbance::default(), Unmeasured::Nothing);
+    for _ in 0..ROUND_COUNT_MAX {
+        // In a thread of its own, whose core must not be that of what is started later.
+        let ceiling = std::thread::scope(|scope| scope.spawn(|| measure(&spec)).join());
+        let ceiling = ceiling.expect("the ceiling does not panic").context("the ceiling")?;
+        let report = load(served, 3, &workload, cores, stops)?.report;
+        let share = report.total.iops / ceiling.iops();
+        let mut disturbance = Disturbance::default();
+        // Where both sides share a core they take it from each other.
+        if cores.is_some() {
+            disturbance.merge(&ceiling.disturbance);
+            disturbance.merge(&report.disturbance);
+        }
+        match disturbance.judge(Some(report.total.iops), Some(share)) {
+            Ok(()) => rounds.push((ceiling.iops(), report)),
+            Err(reason) => {
+                discarded += 1;
+                let percent = |of: &Disturbance| of.worst().map_or(0.0, |(_, loss)| loss.percent());
+                if percent(&disturbance) >= percent(&lost) {
+                    (lost, last) = (disturbance, reason);
+                }
+            }
+        }
+        if rounds.len() >= ROUND_COUNT {
+            break;
+        }
+    }
+    if rounds.is_empty() {
+        return Ok(Cell { kind, depth, discarded, disturbance: lost, result: Err(last) });
     }
     let middle = |value: &dyn Fn(&(f64, Report)) -> f64| {
         median(&rounds.iter().map(value).collect::<Vec<_>>()).unwrap_or(0.0)
@@ -255,9 +295,7 @@ fn measure_cell(
     let has_target = rounds.iter().all(|(_, report)| report.cpu.target.is_some());
     let share_us =
         |share: Option<load::report::CpuShare>| share.map_or(0.0, |share| share.ns_per_operation() / 1e3);
-    Ok(Cell {
-        kind,
-        depth,
+    let medians = Medians {
         iops: middle(&|(_, report)| report.total.iops),
         p50_us: middle(&|(_, report)| percentile(report, 50.0)),
         p99_us: middle(&|(_, report)| percentile(report, 99.0)),
@@ -265,7 +303,8 @@ fn measure_cell(
         share: middle(&|(ceiling_iops, report)| report.total.iops / ceiling_iops),
         host_us: middle(&|(_, report)| share_us(report.cpu.generator)),
         target_us: has_target.then(|| middle(&|(_, report)| share_us(report.cpu.target))),
-    })
+    };
+    Ok(Cell { kind, depth, discarded, disturbance: lost, result: Ok(medians) })
 }
 
 fn print_heading(address: &Address, cores: Option<Cores>, environment: &Environment) -> Result<(), Failure> {
@@ -282,17 +321,34 @@ fn print_heading(address: &Address, cores: Option<Cores>, environment: &Environm
 }
 
 fn print_cell(cell: &Cell) -> Result<(), Failure> {
-    let target_us = cell.target_us.map_or_else(|| "-".into(), |us| format!("{us:.2}"));
+    let start = format!("{:<10}{:>6}", cell.kind, cell.depth);
+    let medians = match &cell.result {
+        Ok(medians) => medians,
+        Err(reason) => return output::write(format!("{start}{:>9}  {reason}\n", "n/a")),
+    };
+    let Medians { iops, p50_us, p99_us, ceiling_iops, share, host_us, target_us } = medians;
+    let target_us = target_us.map_or_else(|| "-".into(), |us| format!("{us:.2}"));
     output::write(format!(
-        "{:<12}{:>6}{:>12.0}{:>10.1}{:>10.1}{:>14.0}{:>9.2}{:>13.2}{target_us:>14}\n",
-        cell.kind,
-        cell.depth,
-        cell.iops,
-        cell.p50_us,
-        cell.p99_us,
-        cell.ceiling_iops,
-        cell.share,
-        cell.host_us
+        "{start}{iops:>9.0}{p50_us:>8.1}{p99_us:>8.1}{ceiling_iops:>10.0}{share:>7.2}{host_us:>9.2}{target_us:>10}\n"
+    ))
+}
+
+/// Says how many measurements were none, if any was.
+fn print_disturbance(cells: &[Cell]) -> Result<(), Failure> {
+    let discarded: usize = cells.iter().map(|cell| cell.discarded).sum();
+    if discarded == 0 {
+        return Ok(());
+    }
+    let unmeasured = cells.iter().filter(|cell| cell.result.is_err()).count();
+    let lost = cells.iter().filter_map(|cell| cell.disturbance.worst());
+    let worst = lost.max_by(|(_, a), (_, b)| a.percent().total_cmp(&b.percent()));
+    let worst = worst.map_or_else(String::new, |(side, loss)| {
+        format!("; at worst other load took {:.0} % of the {side}'s core", loss.percent())
+    });
+    output::write(format!(
+        "\nThe machine was disturbed: {discarded} measurements were discarded, {unmeasured} of {} cells have none{worst}.\n\
+         Numbers of a calm machine: end what else runs here, and start again.\n",
+        cells.len()
     ))
 }
 
@@ -301,7 +357,8 @@ fn print_explanation(cores: Option<Cores>) -> Result<(), Failure> {
     output::write(format!(
         "
 The ceiling moves the same bytes over the same kind of socket with no NVMe at all; share is ours of it, the median of {ROUND_COUNT} rounds
-that take turns. Both without storage: the namespace measured keeps nothing, so that what is seen is the protocol's cost. The processor's time is counted in hundredths of a second.
+that take turns. Both without storage: the namespace measured keeps nothing, so that what is seen is the protocol's cost. host us and target us are processor time per operation, counted in
+hundredths of a second. A round in which other load took more than 5 % of a side's core is discarded; n/a is a cell without any.
 
 Serve the same, and mount it from this machine's kernel:
   nvlane target --namespace ram:1G{on}
@@ -312,16 +369,20 @@ From another machine: nvlane target --listen 0.0.0.0:4420 ..., and its address a
 }
 
 fn cell_value(cell: &Cell) -> Value {
+    let medians = cell.result.as_ref().ok();
     json!({
         "pattern": cell.kind,
         "io_bytes": IO_BYTES,
         "depth": cell.depth,
-        "iops": cell.iops,
-        "p50_us": cell.p50_us,
-        "p99_us": cell.p99_us,
-        "ceiling_iops": cell.ceiling_iops,
-        "share": cell.share,
-        "host_us_per_operation": cell.host_us,
-        "target_us_per_operation": cell.target_us,
+        "iops": medians.map(|medians| medians.iops),
+        "p50_us": medians.map(|medians| medians.p50_us),
+        "p99_us": medians.map(|medians| medians.p99_us),
+        "ceiling_iops": medians.map(|medians| medians.ceiling_iops),
+        "share": medians.map(|medians| medians.share),
+        "host_us_per_operation": medians.map(|medians| medians.host_us),
+        "target_us_per_operation": medians.and_then(|medians| medians.target_us),
+        "discarded_rounds": cell.discarded,
+        "disturbance": cell.disturbance,
+        "reason": cell.result.as_ref().err(),
     })
 }

@@ -19,7 +19,7 @@ use study::results::{Settings, Study};
 use study::{catalogue, page, summary};
 
 use crate::exit::{Failure, Kind};
-use crate::perf::{cores, run_time};
+use crate::perf::{cores, run_time, seconds};
 use crate::signals::EndOnSignal;
 use crate::{Ended, output, perf};
 
@@ -33,6 +33,9 @@ turn, round by round, until the medians are stable, and writes report.html (for 
   nvlane study idle --out /tmp/idle     somewhere else than ./study/idle
   nvlane study ceiling --only qd128     some of the cells
 
+A round in which other load took more than 5 % of a side's core is no measurement. A cell without any is shown as n/a and gets no \
+verdict.
+
 kv-peers starts memcached (1.6.40 or newer) and redis-server from the path; $NVLANE_MEMCACHED_BIN and $NVLANE_REDIS_BIN name others.")]
 pub(crate) struct StudyArguments {
     /// Name of an experiment. [default: list, which shows them all]
@@ -44,7 +47,7 @@ pub(crate) struct StudyArguments {
     /// Where the report goes. [default: study/NAME]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// End with code 1 if a bar is not reached.
+    /// End with code 1 if a bar is not reached, or a cell could not be measured.
     #[arg(long)]
     check: bool,
     /// Only cells with this in their names, comma between several.
@@ -53,6 +56,9 @@ pub(crate) struct StudyArguments {
     /// So many rounds, whatever comes of them. [default: 3 to 9, until the medians are stable]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: Option<u16>,
+    /// Seconds in which rounds may follow for cells that other load on this machine disturbed. [default: as long as the rounds took]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    extra: Option<Duration>,
     /// How long to measure each cell in each round. [default: 1, with --quick 0.35]
     #[arg(short = 't', long, value_name = "SECONDS", value_parser = run_time)]
     time: Option<Duration>,
@@ -92,8 +98,17 @@ pub(crate) fn study(arguments: &StudyArguments) -> Ended {
     let study = Study::new(&*experiment, measured, environment, settings);
     let report = write(&study, &out)?;
     output::write(format!("{}\nreport: {}\n", summary::of(&study), report.display()))?;
-    let is_missed = arguments.check && !study.is_reached();
-    if is_missed { Err(Failure::new(Kind::Failed, "a bar is not reached")) } else { Ok(ExitCode::SUCCESS) }
+    if !arguments.check || study.is_reached() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let lacking = study.measured.unmeasured().count();
+    Err(match lacking {
+        0 => Failure::new(Kind::Failed, "a bar is not reached"),
+        _ => Failure::new(
+            Kind::Failed,
+            format!("{lacking} cells could not be measured: the machine was disturbed"),
+        ),
+    })
 }
 
 impl StudyArguments {
@@ -109,11 +124,12 @@ impl StudyArguments {
     }
 
     fn rounds(&self) -> Rounds {
-        match self.rounds {
+        let rounds = match self.rounds {
             Some(count) => Rounds::exactly(count.into()),
             None if self.quick => Rounds::QUICK,
             None => Rounds::USUAL,
-        }
+        };
+        Rounds { extra: self.extra, ..rounds }
     }
 
     fn bench(&self) -> Result<Bench, Failure> {
@@ -132,7 +148,7 @@ impl StudyArguments {
             None => Times::USUAL,
         };
         let program = std::env::current_exe().context("which program this is")?;
-        Ok(Bench { program, cores, times, stops: Arc::new(AtomicBool::new(false)) })
+        Ok(Bench { program, cores, times, stops: Arc::new(AtomicBool::new(false)), lost: Arc::default() })
     }
 }
 

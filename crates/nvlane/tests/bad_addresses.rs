@@ -143,6 +143,6 @@ fn digests_that_are_not_agreed_to_are_said() {
         let _ = stream.write_all(&response);
         let _ = stream.read_to_end(&mut Vec::new());
     });
-    let line = run(["identify", "-g", &address]).complaint(4);
+    let line = run(["identify", "-H", &address]).complaint(4);
     assert!(line.contains("does not agree to the digests asked for"), "{line}");
 }

@@ -36,7 +36,7 @@ fn the_text_tells_controller_and_namespaces() {
 fn json_has_the_names_that_scripts_know() {
     let target = target();
     // Digests on every PDU change nothing of it.
-    let report = target.ask(&["identify", "-g", "-G", "-o", "json"]).json();
+    let report = target.ask(&["identify", "-H", "-I", "-o", "json"]).json();
     let controller = &report["controller"];
     assert_eq!((&controller["mn"], &controller["subnqn"]), (&"nvlane".into(), &target.nqn().into()));
     assert_eq!((&controller["sqes"], &controller["cqes"]), (&0x66.into(), &0x44.into()));

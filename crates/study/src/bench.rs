@@ -1,12 +1,13 @@
 //! Where an experiment is carried out: cores, times, and a load on a target.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use host::{Association, Options};
 use load::ceiling::{CeilingResult, CeilingSpec};
+use load::disturbance::Disturbance;
 use load::report::Report;
 use load::runner::{self, Finished, Observer, RunSettings};
 use load::workload::{Pattern, Stop, Workload};
@@ -67,6 +68,8 @@ pub struct Bench {
     pub times: Times,
     /// Set when the study is to end.
     pub stops: Arc<AtomicBool>,
+    /// What the sides of the present cell lost to other load so far.
+    pub lost: Arc<Mutex<Disturbance>>,
 }
 
 /// What a load is put on and how.
@@ -143,6 +146,7 @@ impl Bench {
         let finished = runner::run(&association, &namespace, &workload, &settings, &mut Stops(&self.stops));
         association.close();
         let finished = finished?;
+        self.note(&finished.report.disturbance);
         if let Some(error) = finished.error {
             return Err(error.into());
         }
@@ -242,7 +246,22 @@ impl Bench {
         let measured = std::thread::scope(|scope| {
             scope.spawn(|| load::ceiling::measure(spec)).join().expect("the ceiling does not panic")
         });
-        measured.map_err(|error| Error::system("the ceiling", error))
+        let measured = measured.map_err(|error| Error::system("the ceiling", error))?;
+        self.note(&measured.disturbance);
+        Ok(measured)
+    }
+
+    /// Takes note of what a part of the present cell's measurement lost to other load. Where both sides share one core they take it
+    /// from each other, which tells nothing.
+    pub fn note(&self, disturbance: &Disturbance) {
+        if self.cores.is_some() {
+            self.lost.lock().unwrap_or_else(PoisonError::into_inner).merge(disturbance);
+        }
+    }
+
+    /// What was noted since the last call.
+    pub fn take_noted(&self) -> Disturbance {
+        std::mem::take(&mut *self.lost.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Waits, unless the study is to end.
@@ -270,7 +289,13 @@ impl Bench {
 
     #[cfg(test)]
     pub(crate) fn for_tests() -> Self {
-        Self { program: "false".into(), cores: None, times: Times::QUICK, stops: Arc::default() }
+        Self {
+            program: "false".into(),
+            cores: None,
+            times: Times::QUICK,
+            stops: Arc::default(),
+            lost: Arc::default(),
+        }
     }
 }
 

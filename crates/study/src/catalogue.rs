@@ -70,7 +70,7 @@ mod tests {
     #[test]
     fn what_was_never_measured_breaks_no_experiment() {
         for experiment in all() {
-            let cells = experiment.cells().into_iter().map(|cell| CellRounds { cell, rounds: Vec::new() });
+            let cells = experiment.cells().into_iter().map(CellRounds::new);
             let measured = Measured { cells: cells.collect(), is_stable: false };
             assert_eq!(experiment.headline(&measured), [], "{}", experiment.about().name);
             let _ = experiment.figures(&measured);

@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use host::{Address, Completion, LaneSet, Namespace, Options, QueueMap};
+use load::disturbance::{Disturbance, Side, Watch};
 use load::histogram::Histogram;
 use load::random::Prng;
 
@@ -143,9 +144,14 @@ impl<'a> Loop<'a> {
     fn run(mut self, bench: &Bench, target_pid: u32) -> Result<Driven, Error> {
         self.until(Instant::now() + bench.times.warm_up, bench)?;
         self.outcomes = outcomes(self.classes.len());
+        let (host, target) = (Watch::thread(), Watch::process(target_pid));
         let (start, used_ns) = (Instant::now(), run_ns(target_pid)?);
         self.until(start + bench.times.measure, bench)?;
         let (elapsed, target_ns) = (start.elapsed(), run_ns(target_pid)? - used_ns);
+        let mut disturbance = Disturbance::default();
+        disturbance.add(Side::Host, host.loss());
+        disturbance.add(Side::Target, target.loss());
+        bench.note(&disturbance);
         Ok(Driven { classes: self.outcomes, elapsed, target_ns })
     }
 

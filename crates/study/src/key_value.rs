@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use host::{Association, Options};
+use load::disturbance::{Disturbance, Side, Watch};
 use load::key_value::{KeyValueLoad, KeyValueResult, run};
 
 use crate::bench::{Bench, us};
@@ -61,11 +62,15 @@ impl Pairs {
         let namespace = association.addressed_key_value()?;
         let cores: Vec<usize> = bench.cores.map(|cores| cores.host).into_iter().collect();
         let pid = Some(self.served.pid());
+        let target = Watch::process(self.served.pid());
         let result = run(&association, &namespace, &load, &cores, pid, &mut || {
             look();
             bench.is_stopped()
         });
         association.close();
+        let mut disturbance = Disturbance::default();
+        disturbance.add(Side::Target, target.loss());
+        bench.note(&disturbance);
         let result = result.map_err(|error| Error::Load(error.to_string()))?;
         self.is_filled |= load.fill;
         match result.first_failure {

@@ -35,6 +35,7 @@ pub mod results;
 mod served;
 pub mod summary;
 mod svg;
+pub mod terminal;
 mod text_load;
 
 pub use served::{Served, ServedOptions};

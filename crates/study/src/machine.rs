@@ -5,6 +5,11 @@
 //! round 2   D C B A        and none is always the first after another
 //! round 3   A B C D        enough? every cell's median is known well enough, or there have been enough rounds
 //! ```
+//!
+//! A round of a cell during which other load took time from either side is no measurement. For cells with fewer measurements than there
+//! must be rounds, more rounds follow while the time for that lasts.
+
+use std::time::{Duration, Instant};
 
 use load::steady::Spread;
 
@@ -22,18 +27,20 @@ pub struct Rounds {
     pub max: usize,
     /// Enough once half the width of each median's 95 % interval is no more than this part of it.
     pub tolerance: f64,
+    /// Rounds beyond the most begin within this time, if cells were disturbed; as long as the rounds took, if it is not given.
+    pub extra: Option<Duration>,
 }
 
 impl Rounds {
     /// As many as it takes.
-    pub const USUAL: Self = Self { min: 3, max: 9, tolerance: 0.05 };
+    pub const USUAL: Self = Self { min: 3, max: 9, tolerance: 0.05, extra: None };
     /// Few.
     pub const QUICK: Self = Self::exactly(3);
 
     /// So many, whatever comes of them.
     #[must_use]
     pub const fn exactly(count: usize) -> Self {
-        Self { min: count, max: count, tolerance: 0.05 }
+        Self { min: count, max: count, tolerance: 0.05, extra: None }
     }
 }
 
@@ -65,27 +72,40 @@ pub fn run(
     experiment.check(bench)?;
     let about = experiment.about();
     let count = cells.len();
-    let mut cells: Vec<_> = cells.into_iter().map(|cell| CellRounds { cell, rounds: Vec::new() }).collect();
+    let mut cells: Vec<_> = cells.into_iter().map(CellRounds::new).collect();
     let mut is_stable = false;
-    for round in 0..rounds.max {
+    let start = Instant::now();
+    let mut extra_end = None;
+    for round in 0.. {
+        if round >= rounds.max {
+            let end = *extra_end
+                .get_or_insert_with(|| Instant::now() + rounds.extra.unwrap_or_else(|| start.elapsed()));
+            let is_lacking = cells.iter().any(|cell| cell.calm_count() < rounds.min);
+            if !is_lacking || Instant::now() >= end {
+                break;
+            }
+        }
         let mut values = vec![None; count];
         for turn in 0..count {
             let index = if round % 2 == 0 { turn } else { count - 1 - turn };
             let cell = &cells[index].cell;
             progress.on_step(&Step { experiment: about.name, cell: &cell.name, turn, count, round, rounds });
+            drop(bench.take_noted());
             let measured = experiment.measure(cell, bench);
             if bench.is_stopped() {
                 break;
             }
-            values[index] = Some(measured?);
+            values[index] = Some((measured?, bench.take_noted()));
         }
         // An incomplete round compares nothing.
         let Some(values) = values.into_iter().collect::<Option<Vec<_>>>() else { break };
-        for (cell, values) in cells.iter_mut().zip(values) {
-            cell.rounds.push(values);
+        for (cell, (values, disturbance)) in cells.iter_mut().zip(values) {
+            cell.push(values, disturbance);
         }
-        is_stable = self::is_stable(&cells, about.judged_by, rounds.tolerance);
-        if is_stable && round + 1 >= rounds.min {
+        is_stable = self::is_stable(&cells, about.judged_by, rounds.tolerance)
+            && cells.iter().all(|cell| cell.calm_count() > 0);
+        let is_enough = cells.iter().all(|cell| cell.calm_count() >= rounds.min);
+        if is_stable && is_enough && round + 1 >= rounds.min {
             break;
         }
     }
@@ -163,8 +183,20 @@ mod tests {
     }
 
     #[test]
-    fn nothing_at_all_is_stable() {
-        assert_eq!(run_known(&[0.0], Rounds::USUAL).0.round_count(), 3);
+    fn cells_where_nothing_finished_are_no_measurement() {
+        let rounds = Rounds { extra: Some(Duration::ZERO), ..Rounds::exactly(3) };
+        let (measured, _) = run_known(&[0.0], rounds);
+        assert_eq!((measured.round_count(), measured.unmeasured().count()), (3, 3));
+        assert_eq!(measured.cells[0].median("iops"), None);
+    }
+
+    #[test]
+    fn disturbed_rounds_are_taken_again_while_there_is_time() {
+        let rounds = Rounds { extra: Some(Duration::from_secs(60)), ..Rounds::exactly(3) };
+        let (measured, _) = run_known(&[100.0, 0.0, 100.0, 100.0], rounds);
+        assert_eq!((measured.round_count(), measured.cells[0].calm_count()), (4, 3));
+        assert_eq!(measured.unmeasured().count(), 0);
+        assert_eq!(measured.cells[0].median("iops"), Some(100.0));
     }
 
     #[test]

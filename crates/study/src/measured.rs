@@ -1,7 +1,8 @@
 //! What all rounds gave, and comparisons within it.
 
+use load::disturbance::{Disturbance, Unmeasured};
 use load::steady::Spread;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::experiment::{Cell, Values};
 
@@ -11,11 +12,78 @@ pub struct CellRounds {
     /// The cell.
     #[serde(flatten)]
     pub cell: Cell,
-    /// What each round gave, in order.
+    /// What each round gave, in order; nothing where it was no measurement.
+    #[serde(serialize_with = "serialize_rounds")]
     pub rounds: Vec<Values>,
+    /// Rounds that were no measurement.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub rejected: Vec<Rejected>,
+}
+
+/// A round of a cell that was no measurement.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Rejected {
+    /// Which round, from 0.
+    pub round: usize,
+    /// Why.
+    pub reason: Unmeasured,
+    /// What each side lost meanwhile.
+    pub disturbance: Disturbance,
+    /// The numbers, which mean nothing.
+    #[serde(skip)]
+    pub values: Values,
+}
+
+/// Nothing is `null`.
+fn serialize_rounds<S: Serializer>(rounds: &[Values], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(rounds.iter().map(|values| (!values.is_empty()).then_some(values)))
 }
 
 impl CellRounds {
+    /// A cell before its first round.
+    #[must_use]
+    pub fn new(cell: Cell) -> Self {
+        Self { cell, rounds: Vec::new(), rejected: Vec::new() }
+    }
+
+    /// Takes in a round: its values, unless they are no measurement.
+    pub fn push(&mut self, values: Values, disturbance: Disturbance) {
+        let operations = values.get("iops").or_else(|| values.get("ops")).copied();
+        match disturbance.judge(operations, values.get("share").copied()) {
+            Ok(()) => self.rounds.push(values),
+            Err(reason) => {
+                let round = self.rounds.len();
+                self.rejected.push(Rejected { round, reason, disturbance, values });
+                self.rounds.push(Values::new());
+            }
+        }
+    }
+
+    /// Rounds that were measurements.
+    #[must_use]
+    pub fn calm_count(&self) -> usize {
+        self.rounds.len() - self.rejected.len()
+    }
+
+    /// Why there is no measurement in any round; `None` if there is one.
+    #[must_use]
+    pub fn unmeasured(&self) -> Option<Unmeasured> {
+        if self.calm_count() > 0 { None } else { self.rejected.last().map(|rejected| rejected.reason) }
+    }
+
+    /// This cell as if its rejected rounds were measurements, all values times `factor`.
+    fn with_rejected(&self, factor: f64) -> Self {
+        let mut cell = Self { rejected: Vec::new(), ..self.clone() };
+        // Where nothing finished there is nothing to multiply.
+        let scaled = |value: f64| if value.is_finite() && value != 0.0 { value * factor } else { factor };
+        for Rejected { round, values, .. } in &self.rejected {
+            if let Some(place) = cell.rounds.get_mut(*round) {
+                *place = values.iter().map(|(name, value)| (*name, scaled(*value))).collect();
+            }
+        }
+        cell
+    }
+
     /// Where a value lies over all rounds; `None` if it was never measured.
     #[must_use]
     pub fn spread(&self, value: &str) -> Option<Spread> {
@@ -82,6 +150,22 @@ impl Measured {
         Spread::of(&both.filter(|ratio| ratio.is_finite()).collect::<Vec<_>>())
     }
 
+    /// Cells without a measurement.
+    pub fn unmeasured(&self) -> impl Iterator<Item = (&CellRounds, Unmeasured)> {
+        self.cells.iter().filter_map(|cell| Some((cell, cell.unmeasured()?)))
+    }
+
+    /// The same as if cells without a measurement had one, with all their numbers times `factor`: what follows from it differs where
+    /// it depends on them.
+    #[must_use]
+    pub fn as_if_measured(&self, factor: f64) -> Self {
+        let cells = self.cells.iter().map(|cell| match cell.unmeasured() {
+            Some(_) => cell.with_rejected(factor),
+            None => cell.clone(),
+        });
+        Self { cells: cells.collect(), is_stable: self.is_stable }
+    }
+
     /// Rounds of the cell that has most.
     #[must_use]
     pub fn round_count(&self) -> usize {
@@ -97,7 +181,9 @@ pub(crate) type Round = Vec<(&'static str, f64)>;
 #[cfg(test)]
 pub(crate) fn of_rounds(cells: Vec<(Cell, Vec<Round>)>) -> Measured {
     let rounds = |rounds: Vec<Round>| rounds.into_iter().map(|values| values.into_iter().collect()).collect();
-    let cells = cells.into_iter().map(|(cell, of_cell)| CellRounds { cell, rounds: rounds(of_cell) });
+    let cells = cells
+        .into_iter()
+        .map(|(cell, of_cell)| CellRounds { rounds: rounds(of_cell), ..CellRounds::new(cell) });
     Measured { cells: cells.collect(), is_stable: true }
 }
 

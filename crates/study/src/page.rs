@@ -27,10 +27,10 @@ pub fn render(study: &Study) -> String {
     );
     header(&mut page, study);
     claims(&mut page, study);
-    bars(&mut page, &study.headline);
+    bars(&mut page, study);
     figures(&mut page, &study.figures);
     cells(&mut page, study);
-    headline(&mut page, &study.headline);
+    headline(&mut page, study);
     repeat(&mut page, study);
     page.push_str("</main>\n</body>\n</html>\n");
     page
@@ -55,6 +55,9 @@ fn header(page: &mut String, study: &Study) {
         let _ = write!(page, "<span>{}</span>", escape(fact));
     }
     page.push_str("</div>\n");
+    if let Some(disturbance) = study.disturbance() {
+        let _ = writeln!(page, "<p class=\"warning\">{}</p>", escape(&disturbance));
+    }
     for warning in warnings(study) {
         let _ = writeln!(page, "<p class=\"warning\">{warning}</p>");
     }
@@ -66,6 +69,7 @@ pub(crate) fn rounds_in_words(study: &Study) -> String {
     let count = study.measured.round_count();
     let rounds = if count == 1 { "round" } else { "rounds" };
     let stable = match (count, study.measured.is_stable) {
+        _ if study.measured.unmeasured().next().is_some() => "not all cells measured",
         (..3, _) => "too few to tell how steady they are",
         (_, true) => "medians stable",
         (_, false) => "medians still moving",
@@ -113,6 +117,9 @@ fn claims(page: &mut String, study: &Study) {
                     verdict(headline)
                 );
             }
+            None if study.unmeasured.iter().any(|none| none.key == *ours) => {
+                page.push_str("<div class=\"big\">n/a</div><p class=\"small\">the machine was disturbed</p>");
+            }
             None => page.push_str("<div class=\"big\">–</div><p class=\"small\">not measured</p>"),
         }
         page.push_str("</div></div>\n");
@@ -133,9 +140,10 @@ fn verdict(headline: &Headline) -> String {
     )
 }
 
-fn bars(page: &mut String, headline: &[Headline]) {
-    let with_bar: Vec<_> = headline.iter().filter(|headline| headline.bar.is_some()).collect();
-    if with_bar.is_empty() {
+fn bars(page: &mut String, study: &Study) {
+    let with_bar: Vec<_> = study.headline.iter().filter(|headline| headline.bar.is_some()).collect();
+    let without: Vec<_> = study.unmeasured.iter().filter_map(|none| Some((&none.key, none.bar?))).collect();
+    if with_bar.is_empty() && without.is_empty() {
         return;
     }
     page.push_str("<section>\n<h2>Bars</h2>\n<div class=\"tiles\">\n");
@@ -147,6 +155,16 @@ fn bars(page: &mut String, headline: &[Headline]) {
             quantity(&headline.key, headline.value),
             escape(&headline.key),
             verdict(headline)
+        );
+    }
+    for (key, bar) in without {
+        let _ = writeln!(
+            page,
+            "<div class=\"tile\"><b>n/a</b><code>{}</code><br><span class=\"goal\">{} {}</span> no verdict: the machine \
+             was disturbed</div>",
+            escape(key),
+            bar.words(),
+            quantity(key, bar.limit())
         );
     }
     page.push_str("</div>\n</section>\n");
@@ -188,6 +206,10 @@ fn cells(page: &mut String, study: &Study) {
 
 fn table_cell(page: &mut String, cell: &CellRounds, name: &str) {
     let Some(spread) = cell.spread(name) else {
+        if let Some(reason) = cell.unmeasured() {
+            let _ = write!(page, "<td title=\"{}\">n/a</td>", escape(&reason.to_string()));
+            return;
+        }
         page.push_str("<td></td>");
         return;
     };
@@ -201,12 +223,15 @@ fn table_cell(page: &mut String, cell: &CellRounds, name: &str) {
     );
 }
 
-fn headline(page: &mut String, headline: &[Headline]) {
-    if headline.is_empty() {
+fn headline(page: &mut String, study: &Study) {
+    if study.headline.is_empty() && study.unmeasured.is_empty() {
         return;
     }
     page.push_str("<section>\n<h2>Headline</h2>\n<div class=\"scroll\"><table>\n<tbody>\n");
-    for headline in headline {
+    for none in &study.unmeasured {
+        let _ = writeln!(page, "<tr><td><code>{}</code></td><td>n/a</td><td></td></tr>", escape(&none.key));
+    }
+    for headline in &study.headline {
         let _ = writeln!(
             page,
             "<tr><td><code>{}</code></td><td>{}</td><td>{}</td></tr>",

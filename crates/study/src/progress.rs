@@ -29,6 +29,8 @@ impl Step<'_> {
         let (min, max) = (self.rounds.min * self.count, self.rounds.max * self.count);
         // Past the least number of rounds the present one is ended in any case.
         let min = min.max((self.round + 1) * self.count);
+        // Rounds for disturbed cells come after the most.
+        let max = max.max((self.round + 1) * self.count);
         (min - done, max - done)
     }
 }
@@ -71,6 +73,7 @@ impl Default for Terminal {
 impl Progress for Terminal {
     fn on_step(&mut self, step: &Step<'_>) {
         let line = line(step, self.done, self.start.elapsed());
+        let line = crate::terminal::fitted(&line);
         self.done += 1;
         let mut screen = std::io::stderr().lock();
         // A screen that cannot be written to is nobody's loss.

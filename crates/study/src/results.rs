@@ -10,7 +10,7 @@ use crate::experiment::{About, Experiment};
 use crate::figure::Figure;
 use crate::headline::{Bar, Headline};
 use crate::machine::Rounds;
-use crate::measured::{CellRounds, Measured};
+use crate::measured::{CellRounds, Measured, Rejected};
 
 /// A study that has been carried out.
 #[derive(Clone, Debug)]
@@ -27,6 +27,8 @@ pub struct Study {
     pub measured: Measured,
     /// What follows from it.
     pub headline: Vec<Headline>,
+    /// Keys of numbers that follow from cells without a measurement: there are none.
+    pub unmeasured: Vec<Unmeasurable>,
     /// Pictures of it.
     pub figures: Vec<Figure>,
 }
@@ -75,14 +77,38 @@ impl Settings {
     }
 }
 
-/// One bar and whether it was reached.
+/// A number of the headline that depends on cells without a measurement.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Unmeasurable {
+    /// Its key.
+    pub key: String,
+    /// Where it would have to be.
+    pub bar: Option<Bar>,
+}
+
+/// The numbers that follow from what was measured, and those that cannot be told: they change with cells that were not.
+fn headline(experiment: &dyn Experiment, measured: &Measured) -> (Vec<Headline>, Vec<Unmeasurable>) {
+    let told = experiment.headline(measured);
+    if measured.unmeasured().next().is_none() {
+        return (told, Vec::new());
+    }
+    let [low, high] = [0.01, 100.0].map(|factor| experiment.headline(&measured.as_if_measured(factor)));
+    let is_known = |wanted: &Headline| {
+        let same = |others: &[Headline]| others.iter().any(|other| other == wanted);
+        same(&told) && same(&low) && same(&high)
+    };
+    let (known, unknown): (Vec<_>, Vec<_>) = low.iter().cloned().partition(is_known);
+    (known, unknown.into_iter().map(|Headline { key, bar, .. }| Unmeasurable { key, bar }).collect())
+}
+
+/// One bar and whether it was reached; neither where there is no number.
 #[derive(Clone, Debug, Serialize)]
 struct BarResult<'a> {
     key: &'a str,
     #[serde(flatten)]
     bar: Bar,
-    value: f64,
-    is_reached: bool,
+    value: Option<f64>,
+    is_reached: Option<bool>,
 }
 
 impl Study {
@@ -94,9 +120,11 @@ impl Study {
         environment: Environment,
         settings: Settings,
     ) -> Self {
+        let (headline, unmeasured) = headline(experiment, &measured);
         Self {
             about: experiment.about(),
-            headline: experiment.headline(&measured),
+            headline,
+            unmeasured,
             figures: experiment.figures(&measured),
             seen: experiment.seen(),
             environment,
@@ -111,10 +139,32 @@ impl Study {
         self.headline.iter().find(|headline| headline.key == key).map(|headline| headline.value)
     }
 
-    /// Whether every bar was reached.
+    /// How many cells were disturbed and by what, in a sentence; nothing if none was.
+    #[must_use]
+    pub fn disturbance(&self) -> Option<String> {
+        let cells = &self.measured.cells;
+        let rejected: Vec<_> = cells.iter().flat_map(|cell| &cell.rejected).collect();
+        let worst = rejected.iter().max_by(|a, b| {
+            let percent =
+                |rejected: &Rejected| rejected.disturbance.worst().map_or(0.0, |(_, loss)| loss.percent());
+            percent(a).total_cmp(&percent(b))
+        })?;
+        let lost = self.measured.unmeasured().count();
+        let (total, rounds) = (cells.len(), cells.iter().map(|cell| cell.rounds.len()).sum::<usize>());
+        Some(format!(
+            "The machine was disturbed: {} of {rounds} measurements were discarded, {lost} of {total} cells have none \
+             (n/a, no verdict). The worst: {}.",
+            rejected.len(),
+            worst.reason
+        ))
+    }
+
+    /// Whether every cell was measured and every bar reached.
     #[must_use]
     pub fn is_reached(&self) -> bool {
-        self.headline.iter().all(|headline| headline.is_reached() != Some(false))
+        self.measured.unmeasured().next().is_none()
+            && self.unmeasured.is_empty()
+            && self.headline.iter().all(|headline| headline.is_reached() != Some(false))
     }
 
     /// As JSON.
@@ -122,11 +172,17 @@ impl Study {
     pub fn to_json(&self) -> Value {
         let headline: Map<String, Value> =
             self.headline.iter().map(|headline| (headline.key.clone(), json!(headline.value))).collect();
+        let mut headline = headline;
+        headline.extend(self.unmeasured.iter().map(|unmeasured| (unmeasured.key.clone(), Value::Null)));
         let bars = self.headline.iter().filter_map(|headline| {
             let bar = headline.bar?;
             let Headline { key, value, .. } = headline;
-            Some(BarResult { key, bar, value: *value, is_reached: bar.is_reached(*value) })
+            let is_reached = Some(bar.is_reached(*value));
+            Some(BarResult { key, bar, value: Some(*value), is_reached })
         });
+        let bars = bars.chain(self.unmeasured.iter().filter_map(|Unmeasurable { key, bar }| {
+            Some(BarResult { key, bar: (*bar)?, value: None, is_reached: None })
+        }));
         let mut results = json!({
             "experiment": self.about.name,
             "title": self.about.title,
@@ -139,6 +195,9 @@ impl Study {
             "bars": bars.collect::<Vec<_>>(),
             "cells": self.measured.cells.iter().map(cell).collect::<Vec<_>>(),
         });
+        if let Some(disturbance) = self.disturbance() {
+            results["disturbance"] = json!(disturbance);
+        }
         if !self.seen.is_empty() {
             results["seen"] = json!(self.seen);
         }
@@ -152,7 +211,14 @@ fn cell(cell: &CellRounds) -> Value {
     let values: std::collections::BTreeMap<&str, Spread> =
         names.filter_map(|name| Some((name, cell.spread(name)?))).collect();
     let mut value = json!(cell);
-    value["values"] = json!(values);
+    // A cell without a measurement has no values, and says why.
+    value["values"] = match cell.unmeasured() {
+        None => json!(values),
+        Some(reason) => {
+            value["reason"] = json!(reason);
+            Value::Null
+        }
+    };
     value
 }
 
@@ -204,6 +270,7 @@ pub(crate) mod example {
             },
             seen: Vec::new(),
             measured,
+            unmeasured: Vec::new(),
             headline: vec![
                 Headline::new("gain", 12.0).with_bar(Bar::AtLeast(4.0)),
                 Headline::new("share_min", 0.85).with_bar(Bar::AtLeast(0.9)),

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use crate::experiment::Experiment;
 use crate::format::{number, quantity, value_name};
+use crate::measured::CellRounds;
 use crate::page::rounds_in_words;
 use crate::results::Study;
 
@@ -21,12 +22,17 @@ pub fn list(experiments: &[Box<dyn Experiment>]) -> String {
 /// The cells as a table, then what follows from them.
 #[must_use]
 pub fn of(study: &Study) -> String {
-    let mut text = table(study);
+    let mut text = String::new();
+    if let Some(disturbance) = study.disturbance() {
+        let _ = writeln!(text, "{disturbance}\n");
+    }
+    text += &table(study);
     let _ = writeln!(text, "\n{}", rounds_in_words(study));
     if !study.seen.is_empty() {
         let _ = writeln!(text, "beside {}", study.seen.join(", "));
     }
-    let width = study.headline.iter().map(|headline| headline.key.len()).max().unwrap_or(0);
+    let keys = study.headline.iter().map(|headline| &headline.key);
+    let width = keys.chain(study.unmeasured.iter().map(|none| &none.key)).map(String::len).max().unwrap_or(0);
     for headline in &study.headline {
         let _ = write!(text, "{:<width$}  {:>9}", headline.key, quantity(&headline.key, headline.value));
         if let (Some(bar), Some(is_reached)) = (headline.bar, headline.is_reached()) {
@@ -35,6 +41,9 @@ pub fn of(study: &Study) -> String {
         }
         text.push('\n');
     }
+    for none in &study.unmeasured {
+        let _ = writeln!(text, "{:<width$}  {:>9}  no verdict: the machine was disturbed", none.key, "n/a");
+    }
     text
 }
 
@@ -42,23 +51,33 @@ pub fn of(study: &Study) -> String {
 fn table(study: &Study) -> String {
     let cells = &study.measured.cells;
     let is_known = |name: &&&str| cells.iter().any(|cell| cell.median(name).is_some());
-    let columns: Vec<&str> = study.about.columns.iter().filter(is_known).copied().collect();
+    let mut columns: Vec<&str> = study.about.columns.iter().filter(is_known).copied().collect();
+    if columns.is_empty() {
+        // Every cell says that it has no number.
+        columns = vec![study.about.judged_by];
+    }
     let mut rows = vec![vec![String::new()]];
     rows[0].extend(columns.iter().map(|name| value_name(name)));
     for cell in cells {
         let mut row = vec![cell.cell.name.clone()];
-        row.extend(columns.iter().map(|name| cell.median(name).map_or_else(String::new, number)));
+        let absent = || if cell.unmeasured().is_some() { "n/a".to_owned() } else { String::new() };
+        row.extend(columns.iter().map(|name| cell.median(name).map_or_else(absent, number)));
         rows.push(row);
     }
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..=columns.len()).map(width).collect();
     let mut text = String::new();
-    for row in &rows {
+    let reasons = cells.iter().map(CellRounds::unmeasured);
+    let reasons = std::iter::once(None).chain(reasons);
+    for (row, reason) in rows.iter().zip(reasons) {
         let _ = write!(text, "{:<width$}", row[0], width = widths[0]);
         for (cell, width) in row.iter().zip(&widths).skip(1) {
             let _ = write!(text, "  {cell:>width$}");
         }
         text.push('\n');
+        if let Some(reason) = reason {
+            let _ = writeln!(text, "  n/a: {reason}");
+        }
     }
     text
 }

@@ -6,8 +6,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::Barrier;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use host::{
@@ -17,7 +16,7 @@ use host::{
 use wire::status::Status;
 
 use super::value::{check, counter, fill, key};
-use super::{DONE, FILLING, KeyValueError, KeyValueLoad, KeyValueResult, Kind, MEASURING};
+use super::{ABANDONED, DONE, FILLING, KeyValueError, KeyValueLoad, KeyValueResult, Kind, MEASURING};
 use crate::keys::Keys;
 use crate::random::Prng;
 
@@ -132,20 +131,27 @@ impl<'a> Worker<'a> {
     pub(super) fn run(
         mut self,
         phase: &AtomicU8,
-        filled: &Barrier,
+        filled: &AtomicUsize,
         unpinned: Option<io::Error>,
     ) -> Result<KeyValueResult, KeyValueError> {
         let fills = unpinned
             .map_or(Ok(()), |error| Err(error.into()))
             .and_then(|()| if self.to_fill.is_empty() { Ok(()) } else { self.work(phase, FILLING) });
-        filled.wait();
+        filled.fetch_add(1, Ordering::Relaxed);
         fills?;
+        while phase.load(Ordering::Relaxed) == FILLING {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        if phase.load(Ordering::Relaxed) >= DONE {
+            return Ok(self.result);
+        }
         self.forget();
         self.work(phase, DONE)?;
         Ok(self.result)
     }
 
-    /// Keeps every slot busy: while there is something to fill, or until the phase is this one.
+    /// Keeps every slot busy: while there is something to fill, or until the phase is this one. What is in flight at the end is
+    /// waited for until the run is abandoned.
     fn work(&mut self, phase: &AtomicU8, until: u8) -> Result<(), KeyValueError> {
         let mut completions = Vec::new();
         let mut was_measuring = false;
@@ -159,15 +165,19 @@ impl<'a> Worker<'a> {
                     was_measuring = true;
                     self.forget();
                 }
-                now == DONE
+                now >= DONE
             } else {
-                self.to_fill.is_empty()
+                self.to_fill.is_empty() || phase.load(Ordering::Relaxed) >= DONE
             };
             if self.lane.outstanding() == 0 {
                 return Ok(());
             }
             self.lane.wait(&mut completions, LOOK);
             let now = Instant::now();
+            if phase.load(Ordering::Relaxed) == ABANDONED {
+                self.give_up("no answer in the time after the end".into());
+                return Ok(());
+            }
             for completion in completions.drain(..) {
                 let index = self.on_completion(completion);
                 // What ends after the end is not counted, unless it is to be there for what follows.
@@ -179,9 +189,22 @@ impl<'a> Worker<'a> {
                 }
             }
             if let Some(over) = self.lane.over() {
-                return Err(over.clone().into());
+                if until != DONE {
+                    return Err(over.clone().into());
+                }
+                // What was measured is kept.
+                let over = over.to_string();
+                self.give_up(over);
+                return Ok(());
             }
         }
+    }
+
+    /// Counts what is in flight as failed.
+    fn give_up(&mut self, why: String) {
+        let open = self.slots.iter().filter(|slot| slot.open_count > 0);
+        let count: usize = open.map(|slot| slot.operations.len()).sum();
+        self.fail(Some(why), count.max(1));
     }
 
     /// Forgets what was done so far, but for what went wrong.

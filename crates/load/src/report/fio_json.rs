@@ -792,8 +792,10 @@ mod tests {
                   },
                   "steal_percent": 0.25
                 },
+                "disturbance": [],
                 "counters": {
                   "overdue": 0,
+                  "unanswered": 0,
                   "held_back": 0,
                   "blocks_checked": 5600,
                   "mismatch_count": 0,

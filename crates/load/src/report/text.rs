@@ -27,11 +27,11 @@ pub fn table(report: &Report, detail: Detail) -> String {
 fn write_table(out: &mut String, report: &Report, detail: Detail) -> std::fmt::Result {
     write_heading(out, report)?;
     if report.workload.arrival.is_some() {
-        writeln!(out, "latency is response time: from the moment an operation was due to its completion\n")?;
+        writeln!(out, "latency is response time: from when an operation was due to its completion\n")?;
     }
-    write!(out, "{:<14}{:>12}{:>12}{:>10}", "", "IOPS", "MiB/s", "errors")?;
-    let columns = ["mean us", "min us", "p50 us", "p99 us", "p99.9 us", "max us"];
-    columns.iter().try_for_each(|column| write!(out, "{column:>12}"))?;
+    write!(out, "{:<13}{:>9}{:>8}{:>7}", "latency in us", "IOPS", "MiB/s", "errors")?;
+    let columns = ["mean", "min", "p50", "p99", "p99.9", "max"];
+    columns.iter().try_for_each(|column| write!(out, "{column:>7}"))?;
     writeln!(out)?;
     let several = report.kinds.len() > 1;
     for result in report.kinds.iter().chain(several.then_some(&report.total)) {
@@ -73,32 +73,45 @@ fn write_heading(out: &mut String, report: &Report) -> std::fmt::Result {
         Some(queues) => write!(out, ", lanes {queues} at depth {}", workload.depth)?,
     }
     if let (Some(rate), Some(arrival)) = (workload.rate_per_s, workload.arrival) {
-        write!(out, ", {arrival} arrivals at {rate}/s")?;
+        write!(out, ", {arrival} {rate}/s")?;
     }
     if workload.distribution != "uniform" {
         write!(out, ", {}", workload.distribution)?;
     }
     writeln!(out, ", {:.1} s", report.elapsed_ns as f64 / 1e9)?;
     let environment = &report.environment;
-    write!(out, "{}", report.target)?;
+    writeln!(out, "{}", report.target)?;
     if let Some(interface) = &environment.interface {
-        write!(out, " over {} (MTU {})", interface.name, interface.mtu)?;
+        write!(out, "over {} (MTU {}), ", interface.name, interface.mtu)?;
     }
     let kernel = environment.kernel.as_deref().unwrap_or("?");
     let cpu = environment.cpu_model.as_deref().unwrap_or(&environment.architecture);
-    writeln!(out, ", kernel {kernel}, {} cores of {cpu}\n", environment.core_count)
+    writeln!(out, "kernel {kernel}\n{} cores of {cpu}\n", environment.core_count)
 }
 
 fn write_result(out: &mut String, result: &KindResult) -> std::fmt::Result {
     let latency = result.latency();
     let percentile = |percent| latency.percentile_ns(percent).unwrap_or(0) as f64;
     let mib_per_s = result.bytes_per_s / f64::from(1 << 20);
-    write!(out, "{:<14}{:>12.0}{mib_per_s:>12.1}{:>10}", result.kind, result.iops, result.error_count)?;
+    write!(out, "{:<13}{:>9.0}{mib_per_s:>8.1}{:>7}", result.kind, result.iops, result.error_count)?;
     let (min, max) = (latency.min_ns as f64, latency.max_ns as f64);
     for ns in [latency.mean_ns, min, percentile(50.0), percentile(99.0), percentile(99.9), max] {
-        write!(out, "{:>12.2}", ns / 1e3)?;
+        write!(out, "{:>7}", short_us(ns))?;
     }
     writeln!(out)
+}
+
+/// A latency in microseconds in at most six characters; from a tenth of a second on with its own unit.
+fn short_us(ns: f64) -> String {
+    let us = ns / 1e3;
+    match us {
+        ..100.0 => format!("{us:.2}"),
+        ..1000.0 => format!("{us:.1}"),
+        ..100_000.0 => format!("{us:.0}"),
+        ..10_000_000.0 => format!("{:.0}ms", us / 1e3),
+        ..1_000_000_000.0 => format!("{:.1}s", us / 1e6),
+        _ => format!("{:.0}s", us / 1e6),
+    }
 }
 
 fn write_processor(out: &mut String, report: &Report) -> std::fmt::Result {
@@ -108,8 +121,7 @@ fn write_processor(out: &mut String, report: &Report) -> std::fmt::Result {
         let CpuShare { user_ns_per_operation: user, system_ns_per_operation: system, .. } = share;
         writeln!(
             out,
-            "{name:<10} {:.3} us of processor per operation (user {:.3}, system {:.3}), {:.0} % of a core, \
-             {} switches",
+            "{name:<10} {:.2} us/op (user {:.2}, system {:.2}), {:.0} % of a core, {} switches",
             share.ns_per_operation() / 1e3,
             user / 1e3,
             system / 1e3,
@@ -132,11 +144,20 @@ fn write_remarks(out: &mut String, report: &Report) -> std::fmt::Result {
         let overdue = counters.overdue;
         writeln!(out, "the target fell behind: {overdue} operations that were due were never sent")?;
     }
+    if counters.unanswered > 0 {
+        writeln!(out, "{} operations were in flight at the end and not answered", counters.unanswered)?;
+    }
     if report.workload.verify || counters.blocks_checked > 0 {
         let (checked, wrong) = (counters.blocks_checked, counters.mismatch_count);
         writeln!(out, "{checked} blocks checked, {wrong} wrong")?;
     }
     report.mismatches.iter().try_for_each(|mismatch| writeln!(out, "  {mismatch}"))?;
+    if let Some((side, loss)) = report.disturbance.worst()
+        && loss.percent() > crate::disturbance::LOST_PERCENT_MAX
+    {
+        let percent = loss.percent();
+        writeln!(out, "other load took {percent:.0} % of the {side}'s core: these numbers mean little")?;
+    }
     if let Some(steal) = report.cpu.steal_percent.filter(|&steal| steal >= 1.0) {
         writeln!(out, "the hypervisor took {steal:.1} % of the machine meanwhile")?;
     }
@@ -159,14 +180,16 @@ fn write_percentiles(out: &mut String, report: &Report) -> std::fmt::Result {
             }
         }
     }
+    // Three columns may have the longest name, four have shorter ones.
+    let width = if columns.len() > 3 { 16 } else { 22 };
     write!(out, "\n{:<12}", "percentile")?;
-    columns.iter().try_for_each(|(name, _)| write!(out, "{name:>22}"))?;
+    columns.iter().try_for_each(|(name, _)| write!(out, "{name:>width$}"))?;
     writeln!(out)?;
     for (i, percent) in super::PERCENTAGES.iter().enumerate() {
         write!(out, "{:<12}", format!("{percent}"))?;
         for (_, latency) in &columns {
             let ns = latency.percentiles.get(i).map_or(0, |&(_, ns)| ns);
-            write!(out, "{:>22.3}", ns as f64 / 1e3)?;
+            write!(out, "{:>width$.3}", ns as f64 / 1e3)?;
         }
         writeln!(out)?;
     }
@@ -180,14 +203,14 @@ fn write_lanes(out: &mut String, report: &Report) -> std::fmt::Result {
     }
     let columns = ["commands", "sends", "receives", "sleeps"];
     write!(out, "\n{:<6}{:<9}{:>5}", "lane", "class", "core")?;
-    columns.iter().try_for_each(|name| write!(out, "{name:>14}"))?;
-    writeln!(out, "{:>16}", "commands/send")?;
+    columns.iter().try_for_each(|name| write!(out, "{name:>11}"))?;
+    writeln!(out, "{:>15}", "commands/send")?;
     for lane in &report.lanes {
         let core = lane.core.map_or_else(|| "any".to_owned(), |core| core.to_string());
         let count = |name: &str| lane.counters.get(name).and_then(serde_json::Value::as_u64).unwrap_or(0);
         write!(out, "{:<6}{:<9}{core:>5}", lane.lane, lane.class)?;
-        columns.iter().try_for_each(|name| write!(out, "{:>14}", count(name)))?;
-        writeln!(out, "{:>16.2}", count("commands") as f64 / count("sends").max(1) as f64)?;
+        columns.iter().try_for_each(|name| write!(out, "{:>11}", count(name)))?;
+        writeln!(out, "{:>15.2}", count("commands") as f64 / count("sends").max(1) as f64)?;
     }
     Ok(())
 }
@@ -211,7 +234,7 @@ fn write_lane_sums(out: &mut String, report: &Report) -> std::fmt::Result {
     }
     writeln!(
         out,
-        "\nsocket      {} sends ({} blocked), {} receives, {} in vain; {} spins, {} sleeps",
+        "\nsocket      {} sends ({} blocked), {} receives, {} in vain\nwaits       {} spins, {} sleeps",
         sum("sends"),
         sum("blocks"),
         sum("receives"),
@@ -245,22 +268,16 @@ fn write_histogram(out: &mut String, kind: &str, latency: &Latency) -> std::fmt:
     Ok(())
 }
 
-/// One interval in a line without its end. Columns stay in place while latencies are below ten seconds.
-pub fn live_line(sample: &Sample) -> String {
+/// One interval in a line without its end, which 80 columns hold; `of` stands behind the seconds. Errors take the place of the bytes.
+pub fn live_line(sample: &Sample, of: &str) -> String {
     let mib_per_s = sample.bytes_per_s / f64::from(1 << 20);
-    let mut line = format!("{:>4.0} s {:>8.0} IOPS {mib_per_s:>7.1} MiB/s  us:", sample.end_s, sample.iops);
-    let latencies = [
-        ("mean", sample.mean_ns),
-        ("p50", sample.p50_ns as f64),
-        ("p99", sample.p99_ns as f64),
-        ("p99.9", sample.p999_ns as f64),
-        ("max", sample.max_ns as f64),
-    ];
-    for (name, ns) in latencies {
-        let _ = write!(line, " {name} {:<8.1}", ns / 1e3);
-    }
-    if sample.error_count > 0 {
-        let _ = write!(line, " errors {}", sample.error_count);
+    let mut line = format!("{:>4.0}{of} s {:>8.0} IOPS ", sample.end_s, sample.iops);
+    let _ = match sample.error_count {
+        0 => write!(line, "{mib_per_s:>7.1} MiB/s  us:"),
+        errors => write!(line, "{errors:>6} errors  us:"),
+    };
+    for (name, ns) in [("p50", sample.p50_ns), ("p99", sample.p99_ns), ("max", sample.max_ns)] {
+        let _ = write!(line, " {name} {:<6}", short_us(ns as f64));
     }
     line.truncate(line.trim_end().len());
     line
@@ -278,15 +295,17 @@ mod tests {
     fn the_summary_of_a_closed_loop() {
         insta::assert_snapshot!(table(&example::report(Pace::Closed), Detail::Summary), @"
             randrw 4k (70 % read, 30 % write), 1 lane at depth 32, 2.0 s
-            127.0.0.1:4420 over lo (MTU 65536), kernel 6.12.1, 2 cores of Some Processor
+            127.0.0.1:4420
+            over lo (MTU 65536), kernel 6.12.1
+            2 cores of Some Processor
 
-                                  IOPS       MiB/s    errors     mean us      min us      p50 us      p99 us    p99.9 us      max us
-            read                   350         1.4         0       69.80       20.00       69.12      118.27      119.30      119.60
-            write                  150         0.6         1    99737.84       20.70       71.17      119.30 29930553.34 30000000.00
-            total                  500         2.0         1    30039.91       20.00       70.14      119.30      120.32 30000000.00
+            latency in us     IOPS   MiB/s errors   mean    min    p50    p99  p99.9    max
+            read               350     1.4      0  69.80  20.00  69.12  118.3  119.3  119.6
+            write              150     0.6      1  99738  20.70  71.17  119.3  29.9s  30.0s
+            total              500     2.0      1  30040  20.00  70.14  119.3  120.3  30.0s
 
-            generator  0.799 us of processor per operation (user 0.300, system 0.500), 0 % of a core, 15 switches
-            target     0.699 us of processor per operation (user 0.200, system 0.500), 0 % of a core, 15 switches
+            generator  0.80 us/op (user 0.30, system 0.50), 0 % of a core, 15 switches
+            target     0.70 us/op (user 0.20, system 0.50), 0 % of a core, 15 switches
             1 write failed: LBA out of range (0x080)
             5600 blocks checked, 0 wrong
             ");
@@ -300,18 +319,20 @@ mod tests {
         report.cpu.steal_percent = Some(12.3);
         report.steady = Some(SteadyResult { attained: false, slope_percent: Some(3.0), limit_percent: 0.1 });
         insta::assert_snapshot!(table(&report, Detail::Percentiles), @"
-            randrw 4k (70 % read, 30 % write), 1 lane at depth 32, poisson arrivals at 500/s, 2.0 s
-            127.0.0.1:4420 over lo (MTU 65536), kernel 6.12.1, 2 cores of Some Processor
+            randrw 4k (70 % read, 30 % write), 1 lane at depth 32, poisson 500/s, 2.0 s
+            127.0.0.1:4420
+            over lo (MTU 65536), kernel 6.12.1
+            2 cores of Some Processor
 
-            latency is response time: from the moment an operation was due to its completion
+            latency is response time: from when an operation was due to its completion
 
-                                  IOPS       MiB/s    errors     mean us      min us      p50 us      p99 us    p99.9 us      max us
-            read                   350         1.4         0       71.80       22.00       71.17      120.32      121.34      121.60
-            write                  150         0.6         1    99739.83       22.70       72.19      121.34 29930553.34 30000000.00
-            total                  500         2.0         1    30041.91       22.00       72.19      121.34      122.37 30000000.00
+            latency in us     IOPS   MiB/s errors   mean    min    p50    p99  p99.9    max
+            read               350     1.4      0  71.80  22.00  71.17  120.3  121.3  121.6
+            write              150     0.6      1  99740  22.70  72.19  121.3  29.9s  30.0s
+            total              500     2.0      1  30042  22.00  72.19  121.3  122.4  30.0s
 
-            generator  0.799 us of processor per operation (user 0.300, system 0.500), 0 % of a core, 15 switches
-            target     0.699 us of processor per operation (user 0.200, system 0.500), 0 % of a core, 15 switches
+            generator  0.80 us/op (user 0.30, system 0.50), 0 % of a core, 15 switches
+            target     0.70 us/op (user 0.20, system 0.50), 0 % of a core, 15 switches
             1 write failed: LBA out of range (0x080)
             the target fell behind: 47 operations that were due were never sent
             5600 blocks checked, 1 wrong
@@ -319,40 +340,41 @@ mod tests {
             the hypervisor took 12.3 % of the machine meanwhile
             not steady: the slope stayed above 0.1 % per second
 
-            percentile           read response          read service        write response         write service
-            1                           22.656                20.608                23.680                21.632
-            5                           26.496                24.704                27.776                25.728
-            10                          31.616                29.568                32.640                30.592
-            20                          41.728                39.680                42.752                40.704
-            25                          46.848                44.800                47.872                45.824
-            30                          51.456                49.408                52.480                50.944
-            40                          61.696                59.648                62.720                60.672
-            50                          71.168                69.120                72.192                71.168
-            60                          81.408                79.360                82.432                80.384
-            70                          91.648                89.600                92.672                90.624
-            75                          96.768                94.720                97.792                95.744
-            80                         101.888                99.840               102.912               100.864
-            90                         111.104               110.080               113.152               111.104
-            95                         116.224               114.176               117.248               115.200
-            98                         119.296               117.248               120.320               118.272
-            99                         120.320               118.272               121.344               119.296
-            99.5                       121.344               119.296               122.368               120.320
-            99.9                       121.344               119.296          29930553.344          29930553.344
-            99.95                      121.344               119.296          29930553.344          29930553.344
-            99.99                      121.344               119.296          29930553.344          29930553.344
-            99.995                     121.344               119.296          29930553.344          29930553.344
-            99.999                     121.344               119.296          29930553.344          29930553.344
-            99.9999                    121.344               119.296          29930553.344          29930553.344
-            99.99999                   121.344               119.296          29930553.344          29930553.344
-            99.999999                  121.344               119.296          29930553.344          29930553.344
-            100                        121.600               119.600          30000000.000          30000000.000
+            percentile     read response    read service  write response   write service
+            1                     22.656          20.608          23.680          21.632
+            5                     26.496          24.704          27.776          25.728
+            10                    31.616          29.568          32.640          30.592
+            20                    41.728          39.680          42.752          40.704
+            25                    46.848          44.800          47.872          45.824
+            30                    51.456          49.408          52.480          50.944
+            40                    61.696          59.648          62.720          60.672
+            50                    71.168          69.120          72.192          71.168
+            60                    81.408          79.360          82.432          80.384
+            70                    91.648          89.600          92.672          90.624
+            75                    96.768          94.720          97.792          95.744
+            80                   101.888          99.840         102.912         100.864
+            90                   111.104         110.080         113.152         111.104
+            95                   116.224         114.176         117.248         115.200
+            98                   119.296         117.248         120.320         118.272
+            99                   120.320         118.272         121.344         119.296
+            99.5                 121.344         119.296         122.368         120.320
+            99.9                 121.344         119.296    29930553.344    29930553.344
+            99.95                121.344         119.296    29930553.344    29930553.344
+            99.99                121.344         119.296    29930553.344    29930553.344
+            99.995               121.344         119.296    29930553.344    29930553.344
+            99.999               121.344         119.296    29930553.344    29930553.344
+            99.9999              121.344         119.296    29930553.344    29930553.344
+            99.99999             121.344         119.296    29930553.344    29930553.344
+            99.999999            121.344         119.296    29930553.344    29930553.344
+            100                  121.600         119.600    30000000.000    30000000.000
 
-            lane  class     core      commands         sends      receives        sleeps   commands/send
-            0     default      1           308             0             0             0          308.00
+            lane  class     core   commands      sends   receives     sleeps  commands/send
+            0     default      1        308          0          0          0         308.00
 
             caravans    77 of 4.0 commands and 288 bytes in the mean
             doorbells   turn 77
-            socket      0 sends (0 blocked), 0 receives, 0 in vain; 0 spins, 0 sleeps
+            socket      0 sends (0 blocked), 0 receives, 0 in vain
+            waits       0 spins, 0 sleeps
 
             phase           followed     mean us      p50 us      p99 us      max us
             doorbell               3        2.00        1.02        5.00        5.00
@@ -397,11 +419,12 @@ mod tests {
             ..Sample::default()
         };
         let failing = Sample { end_s: 100.0, error_count: 17, max_ns: 30_000_000_000, ..sample.clone() };
-        let lines = [Sample::default(), sample, failing].map(|sample| live_line(&sample));
+        let lines = [Sample::default(), sample, failing].map(|sample| live_line(&sample, "/3600"));
+        assert!(lines.iter().all(|line| line.chars().count() < 80), "{lines:?}");
         insta::assert_snapshot!(lines.join("\n"), @"
-              0 s        0 IOPS     0.0 MiB/s  us: mean 0.0      p50 0.0      p99 0.0      p99.9 0.0      max 0.0
-              3 s   812345 IOPS  3173.2 MiB/s  us: mean 157.3    p50 151.0    p99 241.0    p99.9 1310.0   max 9800.0
-            100 s   812345 IOPS  3173.2 MiB/s  us: mean 157.3    p50 151.0    p99 241.0    p99.9 1310.0   max 30000000.0 errors 17
+              0/3600 s        0 IOPS     0.0 MiB/s  us: p50 0.00   p99 0.00   max 0.00
+              3/3600 s   812345 IOPS  3173.2 MiB/s  us: p50 151.0  p99 241.0  max 9800
+            100/3600 s   812345 IOPS     17 errors  us: p50 151.0  p99 241.0  max 30.0s
             ");
     }
 }

@@ -16,6 +16,7 @@ use super::buffer::IoBuffer;
 use super::lanes::Lanes;
 use super::{INTERVAL_NS, Results};
 use crate::cpu::{self, CpuTime};
+use crate::disturbance::{self, Loss};
 use crate::generator::{Counters, Generator, Operation, Phase};
 use crate::recorder::{Failure, Recorder, Tally};
 use crate::stream::Step;
@@ -42,6 +43,8 @@ pub(super) struct Shared {
     pub(super) start_ns: AtomicU64,
     /// Nothing more is to be given out.
     pub(super) stops: AtomicBool,
+    /// What is in flight is not waited for any longer.
+    pub(super) is_abandoned: AtomicBool,
 }
 
 impl Shared {
@@ -190,8 +193,8 @@ impl Running<Worker<'_>> {
             return Err(host::Error::Ended);
         }
         self.lanes.iter_mut().for_each(|lane| lane.generator.start(start_ns));
-        let (measured_from_ns, used) = self.load()?;
-        Ok(self.results(measured_from_ns, used))
+        let (measured_from_ns, used, loss) = self.load()?;
+        Ok(self.results(measured_from_ns, used, loss))
     }
 
     /// Writes every block once, if that is wanted.
@@ -216,8 +219,8 @@ impl Running<Worker<'_>> {
         Ok(())
     }
 
-    /// The load itself. Gives the end of the warm-up and the processor time used since.
-    fn load(&mut self) -> Result<(u64, CpuTime), host::Error> {
+    /// The load itself. Gives the end of the warm-up, the processor time used since, and the time lost to others.
+    fn load(&mut self) -> Result<(u64, CpuTime, Option<Loss>), host::Error> {
         let shared = self.worker.shared;
         let cpu_time = || {
             cpu::of_thread().map_err(|error| host::Error::System {
@@ -230,12 +233,21 @@ impl Running<Worker<'_>> {
         let spins = self.worker.association.options().spin == Duration::MAX;
         let measured_from_ns =
             self.lanes.first().and_then(|lane| lane.generator.measured_from_ns()).unwrap_or(0);
-        let mut used_before = None;
+        let (mut used_before, mut watch) = (None, None);
+        let own_pid = std::process::id();
         let (mut interval, mut interval_end_ns) = (0, measured_from_ns.saturating_add(INTERVAL_NS));
         while !self.lanes.iter().all(|lane| lane.generator.is_over()) {
+            if shared.is_abandoned.load(Ordering::Relaxed) {
+                break;
+            }
             let now_ns = shared.now_ns();
             if now_ns >= measured_from_ns && used_before.is_none() {
                 used_before = Some(cpu_time()?);
+                // Threads that commands are handed over to may share this core.
+                watch = Some(match self.worker.hand_over {
+                    true => disturbance::Watch::process(own_pid),
+                    false => disturbance::Watch::thread(),
+                });
             }
             while now_ns >= interval_end_ns {
                 let mut tally = Box::<Tally>::default();
@@ -260,7 +272,8 @@ impl Running<Worker<'_>> {
             }
         }
         let used_after = cpu_time()?;
-        Ok((measured_from_ns, used_after - used_before.unwrap_or(used_after)))
+        let loss = watch.and_then(|watch| watch.loss());
+        Ok((measured_from_ns, used_after - used_before.unwrap_or(used_after), loss))
     }
 
     /// Submits all that is to be submitted now. Gives the blocks it is about.
@@ -356,8 +369,11 @@ impl Running<Worker<'_>> {
         *last_done_ns = now_ns.max(*last_done_ns);
     }
 
-    fn results(&mut self, measured_from_ns: u64, used: CpuTime) -> Results {
+    fn results(&mut self, measured_from_ns: u64, used: CpuTime, loss: Option<Loss>) -> Results {
         let now_ns = self.worker.shared.now_ns();
+        let runtime = self.worker.plan.workload().stop.runtime;
+        let runtime_ns =
+            runtime.map_or(u64::MAX, |runtime| u64::try_from(runtime.as_nanos()).unwrap_or(u64::MAX));
         let by_class = self.worker.queues.is_some();
         let lanes = self.set.take_lanes();
         let lanes = lanes.iter().enumerate().map(|(index, lane)| super::LaneResults {
@@ -367,18 +383,25 @@ impl Running<Worker<'_>> {
             lane: lane.counters(),
         });
         let lanes = lanes.collect();
-        let (mut generator, mut overdue) = (Counters::default(), 0);
+        let (mut generator, mut overdue, mut unanswered) = (Counters::default(), 0, 0);
         for load in &mut self.lanes {
             generator.merge(load.generator.counters());
             overdue += load.generator.overdue(now_ns);
+            unanswered += u64::from(load.generator.in_flight());
         }
         Results {
             lanes,
             generator,
             overdue,
+            unanswered,
+            loss,
             tally: std::mem::replace(&mut self.recorder, Recorder::new(false)).into_total(),
             measured_from_ns,
-            last_done_ns: self.last_done_ns.max(measured_from_ns),
+            // A target that fell silent was under load until the load ended.
+            last_done_ns: match unanswered {
+                0 => self.last_done_ns.max(measured_from_ns),
+                _ => now_ns.min(measured_from_ns.saturating_add(runtime_ns)).max(self.last_done_ns),
+            },
             used,
             mismatches: std::mem::take(&mut self.mismatches),
             error: self.error.take(),

@@ -158,6 +158,7 @@ impl BenchArguments {
             verify: self.verify,
             warm_up: self.warm_up,
             runtime: self.time,
+            drain: self.way.answer(),
             seed: self.seed,
         }
     }

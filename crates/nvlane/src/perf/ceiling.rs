@@ -90,7 +90,7 @@ pub(crate) fn ceiling(arguments: &CeilingArguments) -> Ended {
     let is_table = !arguments.json.as_deref().is_some_and(output::is_standard);
     if is_table {
         output::write(format!(
-            "{:>6}{:>6}{:>12}{:>12}{:>12}{:>12}{:>14}{:>14}\n",
+            "{:>5}{:>6}{:>10}{:>10}{:>9}{:>9}{:>13}{:>14}\n",
             "lanes", "depth", "IOPS", "MiB/s", "p50 us", "p99 us", "host us/op", "target us/op"
         ))?;
     }
@@ -143,8 +143,12 @@ fn row(spec: &CeilingSpec, result: &CeilingResult) -> String {
     let iops = result.iops();
     let us = |ns: u64| ns as f64 / 1e3;
     let per_operation = |ns: u64| us(ns) / result.operations.max(1) as f64;
+    let lost = match result.disturbance.judge(None, None) {
+        Ok(()) => String::new(),
+        Err(reason) => format!("\n  disturbed: {reason}"),
+    };
     format!(
-        "{:>6}{:>6}{iops:>12.0}{:>12.1}{:>12.2}{:>12.2}{:>14.3}{:>14.3}",
+        "{:>5}{:>6}{iops:>10.0}{:>10.1}{:>9.2}{:>9.2}{:>13.3}{:>14.3}{lost}",
         spec.connections,
         spec.depth,
         iops * f64::from(spec.io_bytes) / f64::from(1 << 20),
@@ -172,6 +176,7 @@ fn value(spec: &CeilingSpec, result: &CeilingResult) -> Value {
         "sends": result.sends,
         "host_cpu_ns": result.near.total_ns(),
         "target_cpu_ns": result.far.total_ns(),
+        "disturbance": result.disturbance,
     })
 }
 
@@ -207,7 +212,18 @@ pub(crate) fn beside(
     };
     let result = measure(&spec).context("the ceiling")?;
     let mut value = value(&spec, &result);
-    value["share"] = json!(report.total.iops / result.iops());
+    let share = report.total.iops / result.iops();
+    let mut disturbance = report.disturbance.clone();
+    disturbance.merge(&result.disturbance);
+    value["disturbance"] = json!(disturbance);
+    // What was measured while the machine was busy with something else has no share.
+    match disturbance.judge(Some(report.total.iops), Some(share)) {
+        Ok(()) => value["share"] = json!(share),
+        Err(reason) => {
+            value["share"] = Value::Null;
+            value["reason"] = json!(reason);
+        }
+    }
     Ok(value)
 }
 
@@ -215,6 +231,9 @@ pub(crate) fn beside(
 pub(crate) fn share_line(report: &Report) -> Option<String> {
     let ceiling = report.extra.get("ceiling")?;
     let number = |name: &str| ceiling.get(name).and_then(Value::as_f64);
+    if let Some(reason) = ceiling.get("reason").and_then(Value::as_str) {
+        return Some(format!("share of the ceiling: n/a, {reason}"));
+    }
     let (share, iops, p50_ns) = (number("share")?, number("iops")?, number("p50_ns")?);
     Some(format!(
         "{share:.2} of the ceiling: plain sockets reach {iops:.0} IOPS at p50 {:.2} us",

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use load::report::{Sample, text};
 use load::runner::Observer;
 use load::workload::{Workload, format_bytes};
+use study::terminal;
 
 use crate::signals::EndOnSignal;
 
@@ -41,7 +42,16 @@ impl Live {
         }
     }
 
+    /// Takes the line off the screen.
+    pub(crate) fn clear(&mut self) {
+        if std::mem::take(&mut self.is_within_line) {
+            // Whoever watched may be gone.
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
+    }
+
     fn show(&mut self, line: &str) {
+        let line = terminal::fitted(line);
         let mut screen = std::io::stderr().lock();
         // A screen that cannot be written to is nobody's loss.
         let _ = write!(screen, "\r\x1b[K{line}");
@@ -61,8 +71,8 @@ impl Observer for Live {
 
     fn on_sample(&mut self, sample: &Sample) {
         if self.is_seen {
-            let of = self.total_s.map_or_else(String::new, |total_s| format!(" / {total_s} s"));
-            self.show(&format!("{}{of}", text::live_line(sample)));
+            let of = self.total_s.map_or_else(String::new, |total_s| format!("/{total_s}"));
+            self.show(&text::live_line(sample, &of));
         }
     }
 
@@ -73,8 +83,6 @@ impl Observer for Live {
 
 impl Drop for Live {
     fn drop(&mut self) {
-        if self.is_within_line {
-            eprint!("\r\x1b[K");
-        }
+        self.clear();
     }
 }

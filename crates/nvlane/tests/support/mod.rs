@@ -34,6 +34,14 @@ impl Ended {
         }
     }
 
+    /// The same where standard output goes elsewhere.
+    pub(crate) fn of_stderr(command: &mut Command) -> Self {
+        let process = command.stderr(Stdio::piped()).spawn().expect("the command runs");
+        let output = process.wait_with_output().expect("it ends");
+        let stderr = String::from_utf8(output.stderr).expect("text");
+        Self { code: output.status.code().expect("no signal"), stdout: String::new(), stderr }
+    }
+
     /// What it wrote, if all went well and it had nothing to complain of.
     #[track_caller]
     pub(crate) fn text(self) -> String {

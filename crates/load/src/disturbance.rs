@@ -1,0 +1,450 @@
+//! How much of its core's time a measurement lost to others: run-queue wait, time stolen by the hypervisor, preemptions.
+//!
+//! A measurement on a machine that is busy with something else says nothing about the program measured. Each side of a measurement
+//! (the threads that make the load, the target's threads) has an account in the kernel: `/proc/PID/task/TID/schedstat` counts the time
+//! that a thread was ready to run and did not have a core. On a calm machine a spinning thread waits for less than 1 % of the time;
+//! a second busy thread on its core makes it wait for half of it.
+//!
+//! ```text
+//! Snapshot (start) ──┐
+//!                    ├─▶ Loss of each side ──▶ Disturbance ──▶ judge ──▶ measurement, or the reason why it is none
+//! Snapshot (end)   ──┘
+//! ```
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde::{Serialize, Serializer};
+
+use crate::cpu;
+
+/// Lost time from which on a measurement is none, percent of the time measured.
+pub const LOST_PERCENT_MAX: f64 = 5.0;
+
+/// Share of the ceiling above which something else than the load slowed the ceiling down.
+pub const SHARE_MAX: f64 = 1.1;
+
+/// Times of one thread so far, as the scheduler counts them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ThreadTimes {
+    /// On a core, ns.
+    pub run_ns: u64,
+    /// Ready to run, without a core, ns.
+    pub wait_ns: u64,
+    /// Times that it came to a core.
+    pub slices: u64,
+    /// Times that the core was taken from it.
+    pub preemptions: u64,
+    /// Cores it may run on, as the kernel writes them (`0-1`).
+    pub cores: String,
+}
+
+/// The threads of one side at one moment.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    taken: Instant,
+    threads: BTreeMap<u32, ThreadTimes>,
+    /// Ticks stolen from each core, by its number.
+    stolen: BTreeMap<usize, u64>,
+}
+
+/// What one side of a measurement lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Loss {
+    /// Time between both snapshots, ns.
+    pub elapsed_ns: u64,
+    /// Run-queue wait of the thread that waited longest, without what other threads of the same side used on its core, ns.
+    pub wait_ns: u64,
+    /// Taken by the hypervisor from a core of that side, ns.
+    pub stolen_ns: u64,
+    /// Times that the core was taken from a thread.
+    pub preemptions: u64,
+}
+
+impl Loss {
+    /// Time lost, percent of the time that passed.
+    #[must_use]
+    pub fn percent(&self) -> f64 {
+        let lost_ns = self.wait_ns.saturating_add(self.stolen_ns);
+        if self.elapsed_ns == 0 { 0.0 } else { lost_ns as f64 * 100.0 / self.elapsed_ns as f64 }
+    }
+
+    /// The larger of two.
+    #[must_use]
+    pub fn worse(self, other: Self) -> Self {
+        if other.percent() > self.percent() { other } else { self }
+    }
+}
+
+/// A side of a measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Side {
+    /// The threads that make the load.
+    Host,
+    /// The target's threads.
+    Target,
+    /// The threads of the ceiling, either end.
+    Ceiling,
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Host => "host",
+            Self::Target => "target",
+            Self::Ceiling => "ceiling",
+        })
+    }
+}
+
+/// What the sides of a measurement lost, as far as the kernel tells.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Disturbance {
+    losses: Vec<(Side, Loss)>,
+}
+
+/// Why numbers are no measurement.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Unmeasured {
+    /// A side lost more than [`LOST_PERCENT_MAX`] of its time to others.
+    LostTime {
+        /// Which.
+        side: Side,
+        /// What it lost.
+        loss: Loss,
+    },
+    /// More than [`SHARE_MAX`] of the ceiling: the ceiling was disturbed.
+    Share(f64),
+    /// Not one operation finished.
+    Nothing,
+}
+
+impl fmt::Display for Unmeasured {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::LostTime { side, loss } => {
+                write!(f, "other load took {:.0} % of the {side}'s core", loss.percent().min(100.0))?;
+                match loss.stolen_ns {
+                    0 => Ok(()),
+                    stolen_ns => write!(f, " ({} ms stolen by the hypervisor)", stolen_ns / 1_000_000),
+                }
+            }
+            Self::Share(share) => {
+                write!(f, "{share:.2} of the ceiling: other load slowed the ceiling down")
+            }
+            Self::Nothing => f.write_str("no operation finished"),
+        }
+    }
+}
+
+impl Serialize for Unmeasured {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl Serialize for Disturbance {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Told {
+            side: Side,
+            lost_percent: f64,
+            #[serde(flatten)]
+            loss: Loss,
+        }
+        let told = |&(side, loss): &(Side, Loss)| Told { side, lost_percent: loss.percent(), loss };
+        serializer.collect_seq(self.losses.iter().map(told))
+    }
+}
+
+impl Disturbance {
+    /// Adds what a side lost.
+    pub fn add(&mut self, side: Side, loss: Option<Loss>) {
+        self.losses.extend(loss.map(|loss| (side, loss)));
+    }
+
+    /// Adds all of another one.
+    pub fn merge(&mut self, other: &Self) {
+        self.losses.extend_from_slice(&other.losses);
+    }
+
+    /// What each side lost.
+    #[must_use]
+    pub fn losses(&self) -> &[(Side, Loss)] {
+        &self.losses
+    }
+
+    /// The side that lost most.
+    #[must_use]
+    pub fn worst(&self) -> Option<(Side, Loss)> {
+        self.losses.iter().copied().max_by(|(_, a), (_, b)| a.percent().total_cmp(&b.percent()))
+    }
+
+    /// Whether numbers taken meanwhile are a measurement.
+    ///
+    /// # Errors
+    /// Why they are none.
+    pub fn judge(&self, operations: Option<f64>, share: Option<f64>) -> Result<(), Unmeasured> {
+        if operations.is_some_and(|operations| operations <= 0.0) {
+            return Err(Unmeasured::Nothing);
+        }
+        if let Some((side, loss)) = self.worst().filter(|(_, loss)| loss.percent() > LOST_PERCENT_MAX) {
+            return Err(Unmeasured::LostTime { side, loss });
+        }
+        match share {
+            Some(share) if share > SHARE_MAX => Err(Unmeasured::Share(share)),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Snapshot {
+    /// Of all threads of a process; `None` where the kernel keeps no such account, or the process has ended.
+    #[must_use]
+    pub fn of_process(pid: u32) -> Option<Self> {
+        let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?.filter_map(Result::ok);
+        let read = |task: fs::DirEntry| {
+            let tid = task.file_name().to_str()?.parse().ok()?;
+            // A thread may end between listing and reading.
+            Some((tid, read_thread(&task.path())?))
+        };
+        Self::of(tasks.filter_map(read).collect())
+    }
+
+    /// Of the calling thread.
+    #[must_use]
+    pub fn of_thread() -> Option<Self> {
+        Self::of(BTreeMap::from([(0, read_thread(Path::new("/proc/thread-self"))?)]))
+    }
+
+    fn of(threads: BTreeMap<u32, ThreadTimes>) -> Option<Self> {
+        let stolen = fs::read_to_string("/proc/stat").map(|text| parse_stolen(&text)).unwrap_or_default();
+        // Where the kernel keeps no account all three numbers are 0.
+        let is_kept = threads.values().any(|times| times.slices > 0);
+        is_kept.then(|| Self { taken: Instant::now(), threads, stolen })
+    }
+
+    /// What these threads lost since this snapshot. Those that began or ended meanwhile are not counted.
+    #[must_use]
+    pub fn loss_until(&self, later: &Self) -> Loss {
+        let elapsed = later.taken.saturating_duration_since(self.taken);
+        let mut loss = loss_of(&self.threads, &later.threads, elapsed);
+        // Ticks are counted in whole: the first may have been nearly over.
+        let tick_ns = 1_000_000_000 / cpu::ticks_per_second();
+        let stolen = later.threads.values().flat_map(|times| parse_cores(&times.cores)).map(|core| {
+            let (before, after) = (self.stolen.get(&core), later.stolen.get(&core));
+            before.zip(after).map_or(0, |(before, after)| after.saturating_sub(*before))
+        });
+        loss.stolen_ns = stolen.max().unwrap_or(0).saturating_sub(1) * tick_ns;
+        loss
+    }
+}
+
+/// What threads lost: the longest wait, as far as other threads of the same side that share its cores do not explain it.
+pub fn loss_of(
+    before: &BTreeMap<u32, ThreadTimes>,
+    after: &BTreeMap<u32, ThreadTimes>,
+    elapsed: Duration,
+) -> Loss {
+    let elapsed_ns = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
+    let since = |tid: &u32, now: &ThreadTimes| {
+        let then = before.get(tid)?;
+        Some((*tid, now.run_ns.saturating_sub(then.run_ns), now.wait_ns.saturating_sub(then.wait_ns)))
+    };
+    let mut loss = Loss { elapsed_ns, ..Loss::default() };
+    for (tid, times) in after {
+        let Some((_, _, wait_ns)) = since(tid, times) else { continue };
+        let preemptions =
+            before.get(tid).map_or(0, |then| times.preemptions.saturating_sub(then.preemptions));
+        loss.preemptions += preemptions;
+        // Threads that take turns on the same cores wait for each other by design.
+        let sharing = after.iter().filter(|(other, theirs)| *other != tid && theirs.cores == times.cores);
+        let (count, used_ns) = sharing
+            .filter_map(|(other, theirs)| since(other, theirs))
+            .filter(|(_, run_ns, _)| *run_ns > 0)
+            .fold((1, 0u64), |(count, sum), (_, run_ns, _)| (count + 1, sum.saturating_add(run_ns)));
+        let is_crowded = count > parse_cores(&times.cores).len().max(1);
+        let explained_ns = if is_crowded { used_ns } else { 0 };
+        loss.wait_ns = loss.wait_ns.max(wait_ns.saturating_sub(explained_ns));
+    }
+    loss.wait_ns = loss.wait_ns.min(elapsed_ns);
+    loss
+}
+
+/// Watches one side while something is measured.
+#[derive(Debug)]
+pub struct Watch {
+    pid: Option<u32>,
+    before: Option<Snapshot>,
+}
+
+impl Watch {
+    /// The calling thread.
+    #[must_use]
+    pub fn thread() -> Self {
+        Self { pid: None, before: Snapshot::of_thread() }
+    }
+
+    /// All threads of a process.
+    #[must_use]
+    pub fn process(pid: u32) -> Self {
+        Self { pid: Some(pid), before: Snapshot::of_process(pid) }
+    }
+
+    /// What it lost so far; `None` if the kernel does not tell.
+    #[must_use]
+    pub fn loss(&self) -> Option<Loss> {
+        let after = self.pid.map_or_else(Snapshot::of_thread, Snapshot::of_process)?;
+        Some(self.before.as_ref()?.loss_until(&after))
+    }
+}
+
+fn read_thread(directory: &Path) -> Option<ThreadTimes> {
+    let (run_ns, wait_ns, slices) = parse_schedstat(&fs::read_to_string(directory.join("schedstat")).ok()?)?;
+    let status = fs::read_to_string(directory.join("status")).ok()?;
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let preemptions = field("nonvoluntary_ctxt_switches:").and_then(|count| count.parse().ok());
+    Some(ThreadTimes {
+        run_ns,
+        wait_ns,
+        slices,
+        preemptions: preemptions.unwrap_or(0),
+        cores: field("Cpus_allowed_list:").unwrap_or_default().to_owned(),
+    })
+}
+
+/// Time on a core, time without one, ns, and the number of time slices, from `/proc/PID/task/TID/schedstat`.
+pub fn parse_schedstat(text: &str) -> Option<(u64, u64, u64)> {
+    let mut fields = text.split_ascii_whitespace();
+    let mut number = || fields.next()?.parse().ok();
+    Some((number()?, number()?, number()?))
+}
+
+/// Ticks stolen from each core, from `/proc/stat`.
+fn parse_stolen(text: &str) -> BTreeMap<usize, u64> {
+    let of_core = |line: &str| {
+        let mut fields = line.strip_prefix("cpu")?.split_ascii_whitespace();
+        let core = fields.next().filter(|_| !line.starts_with("cpu "))?.parse().ok()?;
+        Some((core, fields.nth(7)?.parse().ok()?))
+    };
+    text.lines().filter_map(of_core).collect()
+}
+
+/// The cores of a list such as `0,2-3`.
+fn parse_cores(list: &str) -> Vec<usize> {
+    let range = |part: &str| -> Option<std::ops::RangeInclusive<usize>> {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.trim().parse().ok()?..=last.trim().parse().ok()?)
+    };
+    list.split(',').filter_map(range).flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn thread(run_ms: u64, wait_ms: u64, cores: &str) -> ThreadTimes {
+        ThreadTimes {
+            run_ns: run_ms * MS,
+            wait_ns: wait_ms * MS,
+            slices: 1,
+            preemptions: wait_ms,
+            cores: cores.into(),
+        }
+    }
+
+    /// Loss of threads that began at zero, over one second.
+    fn loss(threads: &[ThreadTimes]) -> Loss {
+        let after: BTreeMap<_, _> = (1..).zip(threads.iter().cloned()).collect();
+        let before = after.iter().map(|(tid, times)| (*tid, thread(0, 0, &times.cores))).collect();
+        loss_of(&before, &after, Duration::from_secs(1))
+    }
+
+    fn judge(host: &[ThreadTimes], target: &[ThreadTimes]) -> Result<(), Unmeasured> {
+        let mut disturbance = Disturbance::default();
+        disturbance.add(Side::Host, Some(loss(host)));
+        disturbance.add(Side::Target, Some(loss(target)));
+        disturbance.judge(Some(1.0), Some(0.9))
+    }
+
+    #[test]
+    fn two_threads_that_spin_on_their_own_cores_are_calm() {
+        assert_eq!(judge(&[thread(995, 5, "0")], &[thread(990, 10, "1")]), Ok(()));
+        assert_eq!(judge(&[thread(952, 48, "0")], &[thread(1000, 0, "1")]), Ok(()), "up to the threshold");
+        assert_eq!(judge(&[thread(20, 1, "0")], &[thread(10, 0, "1")]), Ok(()), "sleepers lose nothing");
+    }
+
+    #[test]
+    fn a_core_shared_with_others_is_no_place_to_measure() {
+        let told = |result: Result<(), Unmeasured>| result.expect_err("disturbed").to_string();
+        assert_eq!(
+            told(judge(&[thread(500, 500, "0")], &[thread(1000, 0, "1")])),
+            "other load took 50 % of the host's core"
+        );
+        assert_eq!(
+            told(judge(&[thread(1000, 0, "0")], &[thread(10, 0, "0-1"), thread(900, 100, "1")])),
+            "other load took 10 % of the target's core"
+        );
+    }
+
+    #[test]
+    fn threads_of_one_side_that_share_a_core_wait_for_each_other() {
+        let shared = [thread(500, 490, "0"), thread(490, 500, "0")];
+        assert_eq!(loss(&shared).wait_ns, 0);
+        let disturbed = [thread(330, 670, "0"), thread(330, 670, "0")];
+        assert_eq!(loss(&disturbed).wait_ns, 340 * MS, "a third thread has the rest");
+        // Two threads on two cores need not wait for each other.
+        assert_eq!(loss(&[thread(800, 200, "0-1"), thread(800, 0, "0-1")]).wait_ns, 200 * MS);
+        // Another core explains nothing.
+        assert_eq!(loss(&[thread(800, 200, "0"), thread(800, 0, "1")]).wait_ns, 200 * MS);
+    }
+
+    #[test]
+    fn a_thread_that_came_in_between_is_not_counted() {
+        let before = BTreeMap::from([(1, thread(0, 0, "0"))]);
+        let after = BTreeMap::from([(1, thread(100, 0, "0")), (2, thread(0, 900, "0"))]);
+        assert_eq!(loss_of(&before, &after, Duration::from_secs(1)).wait_ns, 0);
+        assert_eq!(loss_of(&after, &before, Duration::ZERO).percent(), 0.0);
+    }
+
+    #[test]
+    fn impossible_numbers_are_no_measurement_on_a_calm_machine_either() {
+        let calm = Disturbance::default();
+        assert_eq!(calm.judge(Some(1.0), Some(1.1)), Ok(()));
+        assert_eq!(calm.judge(Some(1.0), Some(2.25)), Err(Unmeasured::Share(2.25)));
+        assert_eq!(calm.judge(Some(0.0), None), Err(Unmeasured::Nothing));
+        assert_eq!(calm.judge(None, None), Ok(()));
+    }
+
+    #[test]
+    fn stolen_time_is_lost_time() {
+        let loss = Loss { elapsed_ns: 1000 * MS, wait_ns: 30 * MS, stolen_ns: 30 * MS, preemptions: 0 };
+        let mut disturbance = Disturbance::default();
+        disturbance.add(Side::Ceiling, Some(loss));
+        let told = disturbance.judge(None, None).expect_err("6 %").to_string();
+        assert_eq!(told, "other load took 6 % of the ceiling's core (30 ms stolen by the hypervisor)");
+    }
+
+    #[test]
+    fn the_kernels_forms_are_read() {
+        assert_eq!(parse_schedstat("3876129 1200 7\n"), Some((3_876_129, 1200, 7)));
+        assert_eq!(parse_schedstat("12"), None);
+        assert_eq!(parse_cores("0,2-3"), [0, 2, 3]);
+        assert!(parse_cores("").is_empty());
+        let stat = "cpu  1 2 3 4 5 6 7 8 0 0\ncpu0 1 2 3 4 5 6 7 80 0 0\ncpu1 1 1 1 1 1 1 1 90 0 0\nintr 5\n";
+        assert_eq!(parse_stolen(stat), BTreeMap::from([(0, 80), (1, 90)]));
+    }
+
+    #[test]
+    fn this_process_has_an_account() {
+        let watch = Watch::process(std::process::id());
+        let loss = watch.loss().expect("schedstat is there");
+        assert!(loss.percent() <= 100.0 && Watch::thread().loss().is_some());
+    }
+}

@@ -1,0 +1,312 @@
+//! Targets that fall silent: every verb ends in a stated time, and a load reports what it measured.
+
+mod support;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use support::{Ended, Target, nvlane, run, strange_peer};
+use wire::pdu::IC_BYTES;
+
+/// No test waits longer: whatever takes this long has no end.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A peer that accepts and says nothing.
+fn silent() -> String {
+    strange_peer(|stream| {
+        let _ = stream.read_to_end(&mut Vec::new());
+    })
+}
+
+/// A peer that answers the handshake and then nothing.
+fn only_handshake() -> String {
+    strange_peer(|stream| {
+        let mut request = [0; IC_BYTES];
+        let _ = stream.read_exact(&mut request);
+        let mut response = [0; IC_BYTES];
+        (response[0], response[2], response[4]) = (1, 128, 128);
+        response[12..16].copy_from_slice(&(64u32 << 10).to_le_bytes());
+        let _ = stream.write_all(&response);
+        let _ = stream.read_to_end(&mut Vec::new());
+    })
+}
+
+/// A peer that answers the handshake and one command, which is Connect, and then nothing.
+fn only_connect() -> String {
+    strange_peer(|stream| {
+        let mut request = [0; IC_BYTES];
+        let _ = stream.read_exact(&mut request);
+        let mut response = [0; IC_BYTES];
+        (response[0], response[2], response[4]) = (1, 128, 128);
+        response[12..16].copy_from_slice(&(64u32 << 10).to_le_bytes());
+        let _ = stream.write_all(&response);
+        // A capsule of 72 bytes and 1024 of data.
+        let mut connect = [0; 72 + 1024];
+        let _ = stream.read_exact(&mut connect);
+        let mut capsule = [0; 24];
+        (capsule[0], capsule[2], capsule[4]) = (5, 24, 24);
+        (capsule[8], capsule[16]) = (1, 1);
+        capsule[20..22].copy_from_slice(&connect[10..12]);
+        let _ = stream.write_all(&capsule);
+        let _ = stream.read_to_end(&mut Vec::new());
+    })
+}
+
+fn signal(pid: u32, name: &str) {
+    let sent = Command::new("kill").args([name, &pid.to_string()]).status();
+    assert!(sent.expect("kill runs").success());
+}
+
+/// A process that is stopped until the end of the test.
+struct Stopped(u32);
+
+impl Stopped {
+    fn new(pid: u32) -> Self {
+        signal(pid, "-STOP");
+        Self(pid)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        signal(self.0, "-CONT");
+    }
+}
+
+/// How a process ended that ends by itself.
+#[track_caller]
+fn ended(mut process: Child) -> Ended {
+    let since = Instant::now();
+    while process.try_wait().expect("it can be waited for").is_none() {
+        if since.elapsed() > LIMIT {
+            let _ = process.kill();
+            panic!("it goes on for ever");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let output = process.wait_with_output().expect("it ended");
+    Ended {
+        code: output.status.code().expect("no signal"),
+        stdout: String::from_utf8(output.stdout).expect("text"),
+        stderr: String::from_utf8(output.stderr).expect("text"),
+    }
+}
+
+fn start(arguments: &[&str]) -> Child {
+    nvlane().args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs")
+}
+
+/// Waits until the target has worked for a fifth of a second: the load is under way.
+fn wait_for_load(target: &Target) {
+    let since = Instant::now();
+    let cpu = || {
+        let text = std::fs::read_to_string(format!("/proc/{}/stat", target.id())).expect("it runs");
+        let (_, rest) = text.rsplit_once(')').expect("a name");
+        rest.split_ascii_whitespace().skip(11).take(2).map(|n| n.parse::<u64>().expect("ticks")).sum::<u64>()
+    };
+    let before = cpu();
+    while cpu() < before + 20 {
+        assert!(since.elapsed() < LIMIT, "the load does not begin");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn every_verb_ends_at_a_peer_that_does_not_answer() {
+    for peer in [silent(), only_handshake(), only_connect()] {
+        let waits = ["--timeout", "0.3", "--connect-timeout", "0.3"];
+        for verb in [
+            &["identify"][..],
+            &["list"],
+            &["discover"],
+            &["smart-log"],
+            &["perf", "-t", "1"],
+            &["kv", "get"],
+            &["kv", "set"],
+            &["kv", "delete"],
+            &["kv", "exist"],
+            &["kv", "list"],
+            &["kv", "incr"],
+            &["kv", "cas"],
+            &["kv", "bench", "-t", "1"],
+            &["kv", "load"],
+            &["kv", "dump"],
+            &["kv", "vector"],
+            &["probe", "--row", "P1"],
+        ] {
+            let rest: &[&str] = match verb {
+                ["kv", "get" | "delete" | "exist" | "incr"] => &["key"],
+                ["kv", "set"] => &["key", "value"],
+                ["kv", "cas"] => &["key", "1", "2"],
+                ["kv", "load"] => &["-"],
+                ["kv", "vector"] => &["key", "reduce"],
+                _ => &[],
+            };
+            let words: Vec<&str> = [verb, &waits, &[peer.as_str()], rest].concat();
+            let line = ended(start(&words)).complaint(4);
+            assert!(line.contains("answer") || line.contains("before any row"), "{verb:?}: {line}");
+        }
+    }
+}
+
+#[test]
+fn a_load_on_a_target_that_stops_ends_with_what_it_measured() {
+    for more in [
+        &["-w", "randread"][..],
+        &["-w", "randrw", "--verify", "-P", "3", "-q", "8"],
+        &["-w", "randrw", "--rate", "5000"],
+        &["-w", "randread", "--submit", "mailbox", "-P", "2"],
+        &["-w", "randread", "--queues", "default=1,read=1"],
+    ] {
+        let target = Target::serving(&["ram:16M"]);
+        let base = ["perf", &target.address, "-t", "3", "-a", "0", "--timeout", "0.5", "--spin", "never"];
+        let load = start(&[&base[..], more].concat());
+        wait_for_load(&target);
+        let stopped = Stopped::new(target.id());
+        let ended = ended(load);
+        drop(stopped);
+        assert_eq!(ended.code, 1, "{more:?}: {ended:?}");
+        assert!(ended.stdout.contains("IOPS"), "{more:?}: {ended:?}");
+        let is_told = ended.stderr.contains("did not answer") || ended.stderr.contains("operations failed");
+        assert!(is_told, "{more:?}: {ended:?}");
+    }
+}
+
+#[test]
+fn a_load_that_is_interrupted_reports_what_it_measured_even_if_the_target_stopped() {
+    for name in ["-INT", "-TERM"] {
+        let target = Target::serving(&["ram:16M"]);
+        let load = start(&["perf", &target.address, "-t", "600", "-a", "0"]);
+        wait_for_load(&target);
+        let stopped = Stopped::new(target.id());
+        signal(load.id(), name);
+        let ended = ended(load);
+        drop(stopped);
+        assert_eq!(ended.code, 1, "{ended:?}");
+        assert!(ended.stdout.contains("IOPS") && ended.stderr.contains("did not answer"), "{ended:?}");
+
+        // A target that answers leaves nothing to complain of.
+        let load = start(&["perf", &target.address, "-t", "600", "-a", "0"]);
+        wait_for_load(&target);
+        signal(load.id(), name);
+        let told = self::ended(load).text();
+        assert!(told.contains("IOPS"), "{told}");
+    }
+}
+
+#[test]
+fn the_second_interrupt_ends_at_once() {
+    let target = Target::serving(&["ram:16M"]);
+    let mut load = start(&["perf", &target.address, "-t", "600", "-a", "0"]);
+    wait_for_load(&target);
+    let stopped = Stopped::new(target.id());
+    // The second is one only after the first was taken.
+    while load.try_wait().expect("it can be waited for").is_none() {
+        signal(load.id(), "-INT");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    drop(stopped);
+    let ended = ended(load);
+    assert_eq!((ended.code, ended.stdout.as_str()), (130, ""), "{ended:?}");
+}
+
+#[test]
+fn a_fill_that_gets_no_answer_has_an_end() {
+    let target = Target::serving(&["ram:512M"]);
+    let arguments =
+        ["perf", &target.address, "--fill", "-w", "write", "-t", "1", "-q", "1", "--timeout", "0.5"];
+    let load = start(
+        &[&arguments[..], &["--connect-timeout", "0.5", "-o", "4k", "--ctrl-loss-timeout", "1"]].concat(),
+    );
+    wait_for_load(&target);
+    let stopped = Stopped::new(target.id());
+    let ended = ended(load);
+    drop(stopped);
+    assert!(matches!(ended.code, 1 | 4), "{ended:?}");
+    assert_eq!(ended.stderr.lines().filter(|line| line.starts_with("nvlane:")).count(), 1, "{ended:?}");
+}
+
+#[test]
+fn the_waits_are_in_the_help_of_every_verb() {
+    for verb in [
+        &["identify"][..],
+        &["list"],
+        &["discover"],
+        &["smart-log"],
+        &["perf"],
+        &["probe"],
+        &["kv", "get"],
+        &["kv", "bench"],
+        &["kv", "load"],
+    ] {
+        let help = run([verb, &["--help"]].concat()).text();
+        for option in ["--timeout", "--connect-timeout", "-H, --header-digest", "-I, --data-digest"] {
+            assert!(help.contains(option), "{verb:?} has no {option}");
+        }
+    }
+}
+
+#[test]
+fn ssh_and_http_are_told_from_a_target() {
+    for banner in [&b"SSH-2.0-OpenSSH_9.9\r\n"[..], b"HTTP/1.1 400 Bad Request\r\n\r\n"] {
+        let peer = strange_peer(move |stream: &mut TcpStream| {
+            let _ = stream.write_all(banner);
+            let _ = stream.read_to_end(&mut Vec::new());
+        });
+        for verb in ["identify", "list", "perf"] {
+            let line = run([verb, &peer]).complaint(4);
+            assert!(line.contains("is this an NVMe/TCP port?"), "{verb}: {line}");
+        }
+    }
+}
+
+#[test]
+fn output_that_nobody_takes_is_said() {
+    let target = Target::serving(&["ram:1M"]);
+    for verb in ["identify", "list", "smart-log", "discover"] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("it is there");
+        let ended = Ended::of_stderr(nvlane().args([verb, &target.address]).stdout(full));
+        assert_eq!(ended.code, 1, "{verb}: {ended:?}");
+        assert!(ended.stderr.starts_with("nvlane: standard output: "), "{verb}: {ended:?}");
+    }
+}
+
+#[test]
+fn keys_take_the_address_from_the_environment() {
+    let target = Target::serving(&["kv:ram:64M"]);
+    let kv = |words: &[&str]| Ended::of(nvlane().env("NVLANE_ADDR", &target.address).arg("kv").args(words));
+    kv(&["set", "key", "value"]).text();
+    assert_eq!(kv(&["get", "key"]).text(), "value");
+    kv(&["exist", "key"]).text();
+    kv(&["delete", "key"]).text();
+    kv(&["incr", "visits", "3", "--initial", "4"]).text();
+    kv(&["cas", "visits", "7", "8"]).text();
+    kv(&["vector", "visits", "reduce"]).text();
+    assert_eq!(kv(&["list"]).text(), "visits\n");
+    assert!(kv(&["dump"]).text().contains("visits"));
+    // The argument comes first.
+    let line = kv(&["get", "127.0.0.1:1/nqn.2026-01.io.nvlane:x", "key"]).complaint(4);
+    assert!(line.contains("127.0.0.1:1"), "{line}");
+    for verb in ["get", "set", "delete", "exist", "list", "incr", "cas", "vector", "load", "dump", "bench"] {
+        let line = run(["kv", verb]).complaint(2);
+        assert!(line.contains("NVLANE_ADDR"), "{verb}: {line}");
+    }
+}
+
+#[test]
+fn a_pipe_that_is_closed_early_is_no_failure() {
+    let target = Target::serving(&["ram:1M", "ram:1M"]);
+    let mut list = nvlane()
+        .args(["list", &target.address])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    let mut first = String::new();
+    BufReader::new(list.stdout.take().expect("piped")).read_line(&mut first).expect("a line");
+    let ended = ended(list);
+    assert_eq!((ended.code, ended.stderr.as_str()), (0, ""));
+    assert!(first.starts_with("NSID"), "{first}");
+}
