@@ -10,7 +10,8 @@ use support::run;
 fn a_study_leaves_a_report_for_people_and_one_for_programs() {
     let directory = tempfile::tempdir().expect("a directory");
     let out = directory.path().join("ceiling");
-    let words = ["study", "ceiling", "--only", "read qd4", "--rounds", "2", "-t", "0.05", "--out"];
+    let words =
+        ["study", "ceiling", "--only", "read qd4", "--rounds", "2", "-t", "0.05", "--extra", "0", "--out"];
     let told = run(words.iter().copied().chain([out.to_str().expect("text")])).text();
     assert!(told.contains("read qd4") && told.contains("share_min"), "{told}");
 
@@ -19,12 +20,20 @@ fn a_study_leaves_a_report_for_people_and_one_for_programs() {
     assert_eq!(results["experiment"], "ceiling");
     assert_eq!(results["rounds"], 2);
     assert!(results["environment"]["command_line"].as_str().expect("text").contains("--only 'read qd4'"));
-    assert!(results["headline"]["share_read_qd4"].as_f64().expect("a number") > 0.0);
     let cells = results["cells"].as_array().expect("cells");
     assert_eq!(cells.len(), 1);
     assert_eq!(cells[0]["parameters"]["depth"], 4);
     assert_eq!(cells[0]["rounds"].as_array().expect("rounds").len(), 2);
-    assert_eq!(cells[0]["values"]["iops"]["count"], 2);
+    // On a machine that is busy with something else there are no numbers, and a reason for each.
+    let rejected = cells[0]["rejected"].as_array().map_or(0, Vec::len);
+    let share = &results["headline"]["share_read_qd4"];
+    if rejected < 2 {
+        assert_eq!(cells[0]["values"]["iops"]["count"], 2 - rejected);
+        assert!(share.as_f64().expect("a number") > 0.0);
+    } else {
+        assert!(cells[0]["values"].is_null() && share.is_null());
+        assert!(cells[0]["reason"].as_str().is_some_and(|reason| !reason.is_empty()));
+    }
 
     let page = fs::read_to_string(out.join("report.html")).expect("a page");
     assert!(page.starts_with("<!doctype html>") && page.trim_end().ends_with("</html>"));
