@@ -79,6 +79,7 @@ pub fn host_association(data: &[u8]) {
         offer: HostOffer::default(),
         connect_timeout_ns: 10 * SECOND,
         admin_timeout_ns: 60 * SECOND,
+        deadline_ns: None,
         reconnect: ReconnectSettings { give_up_ns: Some(60 * SECOND), ..ReconnectSettings::default() },
         seed: 7,
     };
@@ -89,7 +90,7 @@ pub fn host_association(data: &[u8]) {
         data: RequestData::FromController(4096),
         class: Class::ReadOnly,
     };
-    keeper.submit(job);
+    keeper.submit(job, 0);
     let (mut now_ns, mut peer, mut answered, mut is_up) = (0, None, 0, false);
     let mut commands = 0;
     for step in 0..2000 {

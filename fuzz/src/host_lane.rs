@@ -125,6 +125,9 @@ impl Caller {
             in_capsule_bytes_max: IN_CAPSULE_BYTES,
             connect_timeout_ns: 10 * SECOND,
             command_timeout_ns: 5 * SECOND,
+            retry_limit: 5,
+            path_timeout_ns: 3 * SECOND,
+            fast_fail_ns: None,
             replay: ReplayPolicy::Idempotent,
         };
         let mut core = LaneCore::new(settings);

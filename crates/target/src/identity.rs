@@ -74,8 +74,7 @@ impl TargetIdentity {
     /// The serial number of a subsystem that was given none: 20 hexadecimal digits.
     #[must_use]
     pub fn serial_of(&self, subsystem: &Nqn) -> String {
-        let uuid = named(self.machine.uuid(), &format!("serial {subsystem}")).to_string();
-        uuid.chars().filter(|char| *char != '-').take(20).collect::<String>().to_uppercase()
+        serial(self.machine.uuid(), subsystem)
     }
 
     /// The name of a discovery service that was given none.
@@ -83,6 +82,18 @@ impl TargetIdentity {
     pub fn discovery_nqn(&self) -> Nqn {
         Nqn::from_uuid(named(self.target, "discovery"))
     }
+}
+
+/// The serial number of a discovery service. Its name contains the machine unless the configuration gives it.
+#[must_use]
+pub fn discovery_serial(discovery: &Nqn) -> String {
+    serial(ROOT, discovery)
+}
+
+/// Twenty hexadecimal digits.
+fn serial(root: Uuid, nqn: &Nqn) -> String {
+    let uuid = named(root, &format!("serial {nqn}")).to_string();
+    uuid.chars().filter(|char| *char != '-').take(20).collect::<String>().to_uppercase()
 }
 
 /// The UUID of a namespace whose storage another namespace of the target has under `uuid`.

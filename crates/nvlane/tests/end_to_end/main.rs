@@ -19,6 +19,7 @@ mod key_value_large;
 mod linear;
 mod matrix;
 mod placement;
+#[allow(dead_code)] // Each test program uses a part of it.
 mod raw;
 mod refusals;
 mod relay;

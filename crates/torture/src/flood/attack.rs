@@ -94,6 +94,7 @@ pub(super) fn peer(target: &Target) -> Result<Peer> {
         patience: PATIENCE,
         may_overwrite: true,
         pause_limit: PATIENCE,
+        row_limit: PATIENCE,
         memcached: None,
         removal: None,
         log: None,

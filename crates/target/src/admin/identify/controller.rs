@@ -31,7 +31,7 @@ pub(super) fn identify(record: &ControllerRecord, around: &Surroundings<'_>) -> 
     let (serial, model) = match around.subsystem {
         Some(subsystem) => (subsystem.serial.clone(), subsystem.model.as_str()),
         // Every discovery service has a name of its own, made of the machine and its first listener.
-        None => (identity::serial_of(&around.discovery.nqn), DISCOVERY_MODEL),
+        None => (identity::discovery_serial(&around.discovery.nqn), DISCOVERY_MODEL),
     };
     controller.set_serial(&serial).expect("checked with the configuration");
     controller.set_model(model).expect("checked with the configuration");
