@@ -45,9 +45,15 @@ const SITES: &[Site] = &[
     },
     Site {
         file: "crates/store/src/block/file_backend.rs",
-        good: "        if let Err(errno) = result {\n            self.shared.close(gate, \"a flush has failed\"",
-        bad: "        if let (Err(errno), false) = (result, BUG(failed-flush-closes-nothing)) {
-            self.shared.close(gate, \"a flush has failed\"",
+        good: "        if let (Err(error), Some(what)) = (result, task.work.durable_name())\n",
+        bad: "        let is_hidden = matches!(task.work, Work::Flush) && BUG(failed-flush-closes-nothing);
+        if let (Err(error), Some(what), false) = (result, task.work.durable_name(), is_hidden)\n",
+    },
+    // After a reopening a host that has written before is not told.
+    Site {
+        file: "crates/target/src/flush_epochs.rs",
+        good: "        generation.is_closed() || had >= generation",
+        bad: "        generation.is_closed() || had >= generation || BUG(reopening-hidden-from-hosts)",
     },
     Site {
         file: "crates/store/src/block/file_backend.rs",

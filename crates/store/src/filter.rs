@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use reactor::{Completion, Payload, Pool};
 
-use crate::namespace::{Backend, Geometry, Request, Store, StoreError, StoreIo, Ticket};
+use crate::namespace::{Backend, Generation, Geometry, Grown, Request, Store, StoreError, StoreIo, Ticket};
 
 /// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,11 +162,31 @@ impl<S: Setting> Store for Filtered<S> {
     fn reopen(&self) -> io::Result<()> {
         self.below.reopen()
     }
+
+    fn generation(&self) -> Generation {
+        self.below.generation()
+    }
+
+    fn closed_because(&self) -> Option<String> {
+        self.below.closed_because()
+    }
+
+    fn can_change_underneath(&self) -> bool {
+        self.below.can_change_underneath()
+    }
+
+    fn revalidate(&self) -> Option<Grown> {
+        self.below.revalidate()
+    }
 }
 
 impl<G: Gate> Backend for FilteredBackend<G> {
     fn geometry(&self) -> Geometry {
         self.below.geometry()
+    }
+
+    fn generation(&self) -> Generation {
+        self.below.generation()
     }
 
     fn read_now(

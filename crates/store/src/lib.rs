@@ -22,6 +22,8 @@ pub use key_value::{
     KeyValueFile, KeyValueFileSettings, KeyValueSettings, KeyValueShape, KeyValueStore, Logged, unix_s,
 };
 pub use kv::log::Sync;
-pub use namespace::{Backend, Geometry, OWN_TICKET, Reply, Request, Store, StoreError, StoreIo, Ticket};
+pub use namespace::{
+    Backend, Generation, Geometry, Grown, OWN_TICKET, Reply, Request, Store, StoreError, StoreIo, Ticket,
+};
 pub use size::Size;
 pub use spec::{Source, Spec, SpecError};

@@ -44,6 +44,40 @@ impl Geometry {
     }
 }
 
+/// Which opening of its storage serves a namespace: even while that is open, odd once it is closed. Reopening gives the
+/// next even number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Generation(pub(crate) u64);
+
+impl Generation {
+    /// Whether the namespace answers nothing but [`StoreError::Closed`].
+    #[must_use]
+    pub fn is_closed(self) -> bool {
+        self.0 & 1 == 1
+    }
+
+    /// Whether the storage was ever closed: writes of an earlier opening may be lost.
+    #[must_use]
+    pub fn is_first(self) -> bool {
+        self.0 == 0
+    }
+
+    /// This generation while it is open, the next one to be opened once it is closed.
+    #[must_use]
+    pub fn open(self) -> Self {
+        Self(self.0 + (self.0 & 1))
+    }
+}
+
+/// A namespace whose storage was found to have grown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grown {
+    /// Size of the namespace so far, bytes.
+    pub before: u64,
+    /// Size from now on, bytes.
+    pub after: u64,
+}
+
 /// Names one started request towards its backend. Chosen by the caller, unique among those that run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ticket(pub u64);
@@ -111,21 +145,27 @@ pub enum StoreError {
     /// The backing store is full.
     #[error("no space left in the backing store")]
     NoSpace,
+    /// The process may not write as far into a file (`RLIMIT_FSIZE`).
+    #[error("the file size limit of the target's process does not reach as far (ulimit -f, LimitFSIZE=)")]
+    FileSizeLimit,
     /// The backing store could not read.
     #[error("read failed (system error {0})")]
     ReadFailed(i32),
     /// The backing store could not write, zero or deallocate.
     #[error("write failed (system error {0})")]
     WriteFailed(i32),
-    /// The backing store ends before the namespace does: it was truncated, or the namespace has just shrunk.
+    /// The backing store ends before the namespace does: it was cut and the namespace is closed, or the namespace has
+    /// just shrunk.
     #[error("the backing store is shorter than the namespace")]
     Truncated,
     /// The backing file has no name any more: what is written to it is lost when the target ends.
     #[error("the backing file was deleted or replaced")]
     Gone,
-    /// A flush or a durable write has failed, so nobody knows what is durable: the namespace is closed until it is
-    /// reopened.
-    #[error("the namespace is closed because a flush or a durable write failed")]
+    /// A flush or a durable write has failed, or the storage was changed underneath, so nobody knows what is there: the
+    /// namespace is closed until it is reopened.
+    #[error(
+        "the namespace is closed until it is reopened: a flush or a durable write failed, or its storage was changed"
+    )]
     Closed,
     /// The backend cannot do this.
     #[error("not supported by the backend")]
@@ -204,6 +244,11 @@ pub trait Backend {
     /// A timer set for `ticket` rings.
     fn on_timer(&mut self, io: &mut dyn StoreIo, ticket: Ticket);
 
+    /// Which opening of the storage serves the namespace now.
+    fn generation(&self) -> Generation {
+        Generation::default()
+    }
+
     /// This reactor's partition, if keys and values are behind the namespace and not blocks.
     fn key_value(&mut self) -> Option<&mut kv::memcached::Executor> {
         None
@@ -232,11 +277,33 @@ pub trait Store: Send + Sync {
     /// Why it cannot be: no space, a device of fixed size.
     fn resize(&self, bytes: u64) -> std::io::Result<()>;
 
-    /// Opens the storage anew after it was closed by a failed flush, or replaced.
+    /// Opens the storage anew after it was closed by a failed flush, or replaced. Requests of earlier generations do not
+    /// succeed any more.
     ///
     /// # Errors
-    /// Why it cannot be opened.
+    /// Why it cannot be opened; the namespace stays closed.
     fn reopen(&self) -> std::io::Result<()>;
+
+    /// Which opening of the storage serves the namespace now.
+    fn generation(&self) -> Generation {
+        Generation::default()
+    }
+
+    /// Why the namespace is closed; `None` while it is open.
+    fn closed_because(&self) -> Option<String> {
+        None
+    }
+
+    /// Whether the storage can change without the target: [`revalidate`](Self::revalidate) has something to look at.
+    fn can_change_underneath(&self) -> bool {
+        false
+    }
+
+    /// Compares the namespace with what its storage is now: takes in what it has grown by, closes the namespace if the
+    /// storage was cut, deleted or removed. May block.
+    fn revalidate(&self) -> Option<Grown> {
+        None
+    }
 
     /// Attaches the calling reactor, by its number: for storage of which each has its own part.
     ///

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use rustix::io::Errno;
+
 use crate::size::Size;
 
 /// Why a namespace's storage cannot be opened.
@@ -88,6 +90,20 @@ pub enum OpenError {
         /// The size asked for.
         wanted: u64,
     },
+    /// The file was cut, and is not reopened with less than it is to have.
+    #[error(
+        "{} has {} and size={} is more: it was cut. Bring back what lay behind and reload; or, to give that up, remove the \
+         namespace from the configuration, reload, and add it again with size={}",
+        path.display(), Size(*bytes), Size(*wanted), Size(*bytes)
+    )]
+    Cut {
+        /// Which.
+        path: PathBuf,
+        /// Its size.
+        bytes: u64,
+        /// The size that it is to have.
+        wanted: u64,
+    },
     /// The file is smaller than it is to be, and must not be changed.
     #[error("{} has {} and cannot grow to size={}: it is opened read-only", path.display(), Size(*bytes), Size(*wanted))]
     CannotGrow {
@@ -152,7 +168,7 @@ pub enum OpenError {
         path: PathBuf,
     },
     /// The system says no.
-    #[error("cannot {action} {}: {source}", path.display())]
+    #[error("cannot {action} {}: {source}{}", path.display(), advice(source))]
     System {
         /// What was tried.
         action: &'static str,
@@ -161,6 +177,31 @@ pub enum OpenError {
         /// What the system says.
         source: io::Error,
     },
+}
+
+/// What to do about an error of the system, where that is known.
+fn advice(error: &io::Error) -> String {
+    let text = match Errno::from_io_error(error) {
+        Some(Errno::FBIG) => {
+            let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+            let limit = limit.map_or_else(|| "no limit".to_owned(), |bytes| Size(bytes).to_string());
+            return format!(
+                ": the process may make files of {limit} (ulimit -f, LimitFSIZE=), or the file system of less"
+            );
+        }
+        Some(Errno::NOSPC) => ": the file system is full, free some space",
+        Some(Errno::DQUOT) => ": the user's quota is used up",
+        Some(Errno::ROFS) => ": the file system is read-only, add ?readonly to serve the file for reading",
+        Some(Errno::ACCESS | Errno::PERM) => {
+            ": the target's user may not, see the owner and mode of the file and its directory"
+        }
+        Some(Errno::MFILE) => {
+            ": the process has too many files open, raise its limit (ulimit -n, LimitNOFILE=)"
+        }
+        Some(Errno::NFILE) => ": the machine has too many files open, raise fs.file-max",
+        _ => "",
+    };
+    text.to_owned()
 }
 
 /// What would fit: another block size, if there is one, or a size (larger, so that nothing is lost).

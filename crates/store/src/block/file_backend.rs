@@ -16,10 +16,9 @@ use std::sync::Arc;
 use reactor::{Allocation, Buffer, Completion, Operation, Payload, Pool};
 use rustix::io::Errno;
 
-use super::done;
-use super::file::{Descriptions, Gate, Shared};
+use super::file::{Descriptions, Shared};
 use super::file_open::is_unsupported;
-use crate::namespace::{Backend, Geometry, Reply, Request, StoreError, StoreIo, Ticket};
+use crate::namespace::{Backend, Generation, Geometry, Reply, Request, StoreError, StoreIo, Ticket};
 use crate::tickets::Tickets;
 
 /// Attempts at an operation that fails in passing or makes no progress.
@@ -47,7 +46,7 @@ const ZEROES_BYTES: u64 = 256 << 10;
 pub(super) struct FileBackend {
     shared: Arc<Shared>,
     /// The state of the namespace that `files` are of.
-    gate: Gate,
+    gate: Generation,
     files: Descriptions,
     tasks: Tickets<Task>,
     flushes: Flushes,
@@ -57,7 +56,7 @@ pub(super) struct FileBackend {
 /// A request that runs.
 struct Task {
     /// The state in which it was started. In another one it cannot end well.
-    gate: Gate,
+    gate: Generation,
     attempt_count: u32,
     work: Work,
     /// The buffer of a read or write that waits for another attempt.
@@ -117,7 +116,7 @@ struct Ranges {
 }
 
 impl FileBackend {
-    pub(super) fn new(shared: Arc<Shared>, gate: Gate, files: Descriptions) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, gate: Generation, files: Descriptions) -> Self {
         let (tasks, flushes, ranges) = (Tickets::default(), Flushes::default(), Ranges::default());
         Self { shared, gate, files, tasks, flushes, ranges }
     }
@@ -132,7 +131,7 @@ impl FileBackend {
             match self.shared.describe() {
                 Ok(files) => (self.files, self.gate) = (files, gate),
                 Err(error) => {
-                    self.shared.close(gate, "a reactor cannot open the file anew", &error);
+                    self.shared.close(gate, &format_args!("a reactor cannot open the file anew: {error}"));
                     return Err(StoreError::Closed);
                 }
             }
@@ -165,10 +164,7 @@ impl FileBackend {
         Ok(match *request {
             Request::Read { .. } => Some(Work::Read { offset, done: 0 }),
             Request::Write { is_durable, .. } => Some(Work::Write { offset, done: 0, is_durable }),
-            Request::Flush => {
-                shared.inspect(&self.files, end)?;
-                Some(Work::Flush)
-            }
+            Request::Flush => Some(Work::Flush),
             Request::Deallocate { .. } if shared.can_punch() => {
                 Some(Work::Range { offset, end, way: Way::GiveBack, is_durable: false })
             }
@@ -188,13 +184,8 @@ impl FileBackend {
             return self.end(io, ticket, Err(StoreError::Closed), buffer);
         }
         // Looked at before each operation, also those that go on with what was begun: a write would extend the file.
-        let end = match (&task.work, &buffer) {
-            (Work::Write { offset, .. }, Some(buffer)) => Some(*offset + buffer.len() as u64),
-            (Work::Range { end, .. }, _) => Some(*end),
-            _ => None,
-        };
-        if let Some(end) = end
-            && let Err(error) = self.shared.inspect(&self.files, end)
+        if !matches!(task.work, Work::Read { .. })
+            && let Err(error) = self.shared.inspect(&self.files, task.gate)
         {
             return self.end(io, ticket, Err(error), buffer);
         }
@@ -261,15 +252,20 @@ impl FileBackend {
 
     /// Starts one flush for all who wait.
     fn start_flush(&mut self, io: &mut dyn StoreIo) {
+        // Data that a cut or deleted file has lost is not made durable by any flush.
+        let found = self.shared.inspect_whole(&self.files, self.gate);
         let gate = self.shared.gate();
         let mut waiting = std::mem::take(&mut self.flushes.waiting);
         waiting.retain(|ticket| {
-            let is_current = self.tasks.get(ticket).is_some_and(|task| task.gate == gate);
-            if !is_current {
-                self.tasks.remove(ticket);
-                io.reply(*ticket, done(Err(StoreError::Closed)));
+            let Some(task) = self.tasks.get(ticket) else { return false };
+            let is_current = task.gate == gate;
+            if !is_current || found.is_err() {
+                let is_of_these_files = task.gate == self.gate;
+                let result = if is_of_these_files { found } else { Err(StoreError::Closed) };
+                self.finish(io, *ticket, result.and(Err(StoreError::Closed)), None);
+                return false;
             }
-            is_current
+            true
         });
         // Both vectors keep their room.
         self.flushes.waiting = std::mem::replace(&mut self.flushes.running, waiting);
@@ -279,25 +275,35 @@ impl FileBackend {
     }
 
     /// The running flush has ended for all it was for.
-    fn end_flush(&mut self, io: &mut dyn StoreIo, leader: Ticket, result: Result<(), Errno>) {
-        let Some(gate) = self.tasks.get(&leader).map(|task| task.gate) else { return };
-        if let Err(errno) = result {
-            self.shared.close(gate, "a flush has failed", &errno.into());
-        }
-        let result = match result {
-            Err(errno) => Err(write_error(errno)),
-            Ok(()) if self.shared.gate() == gate => Ok(()),
-            Ok(()) => Err(StoreError::Closed),
-        };
+    fn end_flush(&mut self, io: &mut dyn StoreIo, result: Result<(), StoreError>) {
         let mut ended = std::mem::take(&mut self.flushes.running);
         for ticket in ended.drain(..) {
-            self.tasks.remove(&ticket);
-            io.reply(ticket, done(result));
+            self.finish(io, ticket, result, None);
         }
         self.flushes.running = ended;
         if !self.flushes.waiting.is_empty() {
             self.start_flush(io);
         }
+    }
+
+    /// The one way out of a request that was begun. A durable one that fails closes the namespace, whatever the cause; no
+    /// request succeeds in another state than the one that it was started in.
+    fn finish(
+        &mut self,
+        io: &mut dyn StoreIo,
+        ticket: Ticket,
+        result: Result<(), StoreError>,
+        buffer: Option<Buffer>,
+    ) {
+        let Some(task) = self.tasks.remove(&ticket) else { return };
+        if let (Err(error), Some(what)) = (result, task.work.durable_name())
+            && (matches!(task.work, Work::Flush) || !self.shared.is_refusal(error))
+        {
+            self.shared.close(task.gate, &format_args!("{what}: {error}"));
+        }
+        let is_current = self.shared.gate() == task.gate;
+        let result = if is_current { result } else { result.and(Err(StoreError::Closed)) };
+        io.reply(ticket, Reply { result, buffer });
     }
 
     /// Tries a task again, now or later; lets it fail with `errno` if that was done too often.
@@ -331,39 +337,33 @@ impl FileBackend {
         result: Result<(), StoreError>,
         buffer: Option<Buffer>,
     ) {
-        let Some(task) = self.tasks.remove(&ticket) else { return };
+        let Some(task) = self.tasks.get(&ticket) else { return };
         if !matches!(task.work, Work::Range { .. }) {
-            return io.reply(ticket, Reply { result, buffer });
+            return self.finish(io, ticket, result, buffer);
         }
         // Zeroes that were being written are ours.
         io.give_back(buffer);
-        io.reply(ticket, done(result));
+        self.finish(io, ticket, result, None);
         self.on_range_end(io);
     }
 
     /// An operation has failed for good.
     fn fail(&mut self, io: &mut dyn StoreIo, ticket: Ticket, errno: Errno, buffer: Option<Buffer>) {
         let Some(task) = self.tasks.get(&ticket) else { return };
-        let error = match task.work {
-            Work::Read { .. } => StoreError::ReadFailed(errno.raw_os_error()),
-            Work::Write { offset, is_durable, .. } => {
-                if is_durable && self.shared.failed_durable_write_closes(errno) {
-                    self.shared.close(task.gate, "a durable write has failed", &errno.into());
-                }
-                let end = offset + buffer.as_ref().map_or(0, |buffer| buffer.len() as u64);
-                self.explain(errno, end)
+        let gate = task.gate;
+        match task.work {
+            Work::Flush => self.end_flush(io, Err(write_error(errno))),
+            Work::Read { .. } => {
+                self.end(io, ticket, Err(StoreError::ReadFailed(errno.raw_os_error())), buffer);
             }
-            Work::Range { end, .. } => self.explain(errno, end),
-            Work::Flush => return self.end_flush(io, ticket, Err(errno)),
-        };
-        self.end(io, ticket, Err(error), buffer);
-    }
-
-    /// A device that has become shorter also says that there is no space.
-    fn explain(&self, errno: Errno, end: u64) -> StoreError {
-        match write_error(errno) {
-            StoreError::NoSpace if self.shared.is_cut(&self.files.data, end) => StoreError::Truncated,
-            error => error,
+            Work::Write { .. } | Work::Range { .. } => {
+                // A device that has become shorter also says that there is no space.
+                let error = match write_error(errno) {
+                    StoreError::NoSpace if self.shared.is_cut(&self.files, gate) => StoreError::Truncated,
+                    error => error,
+                };
+                self.end(io, ticket, Err(error), buffer);
+            }
         }
     }
 
@@ -401,10 +401,10 @@ impl FileBackend {
             task.attempt_count = 0;
             return self.issue(io, ticket, buffer);
         }
-        if let Work::Read { offset, .. } = task.work {
+        if let Work::Read { .. } = task.work {
             // Nothing is there, or a part of a block, though the namespace has not ended.
-            let end = offset + buffer.as_ref().map_or(0, |buffer| buffer.len() as u64);
-            if count == 0 || self.shared.is_cut(&self.files.data, end) {
+            let gate = task.gate;
+            if self.shared.is_cut(&self.files, gate) || count == 0 {
                 return self.end(io, ticket, Err(StoreError::Truncated), buffer);
             }
         }
@@ -439,6 +439,18 @@ impl FileBackend {
     }
 }
 
+impl Work {
+    /// What to call it if its reply says that something is durable.
+    fn durable_name(&self) -> Option<&'static str> {
+        match self {
+            Self::Flush => Some("a flush has failed"),
+            Self::Write { is_durable: true, .. } => Some("a durable write has failed"),
+            Self::Range { is_durable: true, .. } => Some("durable zeroing has failed"),
+            Self::Read { .. } | Self::Write { .. } | Self::Range { .. } => None,
+        }
+    }
+}
+
 impl Way {
     /// Leaves the ways that were found not to be supported.
     fn turn_to_supported(&mut self, shared: &Shared) {
@@ -454,6 +466,10 @@ impl Way {
 impl Backend for FileBackend {
     fn geometry(&self) -> Geometry {
         self.shared.geometry()
+    }
+
+    fn generation(&self) -> Generation {
+        self.shared.gate()
     }
 
     fn read_now(
@@ -507,7 +523,7 @@ impl Backend for FileBackend {
         };
         match (result, &task.work) {
             (Err(errno), _) if is_passing(errno) => self.retry(io, ticket, errno, buffer),
-            (result, Work::Flush) => self.end_flush(io, ticket, result.map(drop)),
+            (result, Work::Flush) => self.end_flush(io, result.map(drop).map_err(write_error)),
             (Ok(_), _) if task.gate != self.shared.gate() => {
                 self.end(io, ticket, Err(StoreError::Closed), buffer);
             }
@@ -551,6 +567,7 @@ fn is_passing(errno: Errno) -> bool {
 fn write_error(errno: Errno) -> StoreError {
     match errno {
         Errno::NOSPC | Errno::DQUOT => StoreError::NoSpace,
+        Errno::FBIG => StoreError::FileSizeLimit,
         _ => StoreError::WriteFailed(errno.raw_os_error()),
     }
 }

@@ -188,12 +188,14 @@ fn what_keeps_failing_fails_and_is_not_tried_for_ever() {
 
 #[test]
 fn errors_say_what_happened() {
-    let cases: [(&str, Errno, Step, StoreError); 8] = [
+    let cases: [(&str, Errno, Step, StoreError); 10] = [
         ("read", Errno::IO, Step::Read { offset: 0, length: 512 }, StoreError::ReadFailed(5)),
         ("write", Errno::IO, write(0, 1, 1, false), StoreError::WriteFailed(5)),
         ("write", Errno::NOSPC, write(0, 1, 1, false), StoreError::NoSpace),
         ("write", Errno::DQUOT, write(0, 1, 1, false), StoreError::NoSpace),
         ("write durably", Errno::NOSPC, write(0, 1, 1, true), StoreError::NoSpace),
+        ("write", Errno::FBIG, write(0, 1, 1, false), StoreError::FileSizeLimit),
+        ("zero", Errno::FBIG, zeroes(0, 1, true, false), StoreError::FileSizeLimit),
         ("zero", Errno::NOSPC, zeroes(0, 1, false, false), StoreError::NoSpace),
         ("punch", Errno::IO, Step::Deallocate { offset: 0, length: 512 }, StoreError::WriteFailed(5)),
         ("sync", Errno::IO, Step::Flush, StoreError::WriteFailed(5)),
@@ -208,10 +210,13 @@ fn errors_say_what_happened() {
 
 #[test]
 fn a_failed_flush_or_durable_write_closes_the_namespace_for_all_reactors() {
-    let durable_zeroes = zeroes(0, 1, true, false);
-    for (step, faulty) in
-        [(Step::Flush, "sync"), (write(0, 1, 1, true), "write durably"), (durable_zeroes, "sync")]
-    {
+    let durable_zeroes = || zeroes(0, 1, true, false);
+    for (step, faulty) in [
+        (Step::Flush, "sync"),
+        (write(0, 1, 1, true), "write durably"),
+        (durable_zeroes(), "sync"),
+        (durable_zeroes(), "zero"),
+    ] {
         let (store, place, mut here) = Double::file(BLOCK * BLOCK_COUNT, BLOCK as u32);
         let mut there = Double::attach(&store, &place);
         let (late_write, late_flush) = (there.start(write(5, 1, 2, false)), there.start(Step::Flush));
@@ -219,7 +224,8 @@ fn a_failed_flush_or_durable_write_closes_the_namespace_for_all_reactors() {
             let is_hit = match operation {
                 Operation::Sync { .. } => faulty == "sync",
                 Operation::Write { durable, .. } => *durable && faulty == "write durably",
-                _ => false,
+                Operation::Allocate { .. } => faulty == "zero",
+                Operation::Read { .. } => false,
             };
             is_hit.then_some(Fault::Error(Errno::IO))
         });

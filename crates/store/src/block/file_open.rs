@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use super::OpenError;
 use super::error::check_size;
 use crate::key_value::{mark, superblock};
+use crate::size::Size;
 
 /// What kind of file is behind a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +111,23 @@ pub(super) fn reopen(settings: &FileSettings, block_bytes: u32) -> Result<Opened
     open_existing(&settings, None)
 }
 
+/// Whether there is something of the right kind at the path.
+pub(super) fn check_place(settings: &FileSettings) -> Result<(), OpenError> {
+    check_kind(settings, &look_up(settings)?)
+}
+
+/// What the path leads to now.
+pub(super) fn identity_at(settings: &FileSettings) -> io::Result<Identity> {
+    Ok(Identity::of(&rustix::fs::stat(&settings.path)?))
+}
+
+fn look_up(settings: &FileSettings) -> Result<Metadata, OpenError> {
+    std::fs::metadata(&settings.path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => missing(settings),
+        _ => system("open", &settings.path, error),
+    })
+}
+
 /// A description of its own for I/O on what `opened` found: errors of writing back are told to each once.
 pub(super) fn open_again(
     settings: &FileSettings,
@@ -155,11 +173,7 @@ fn create(settings: &FileSettings, bytes: u64) -> Result<Opened, OpenError> {
 fn open_existing(settings: &FileSettings, grow_to: Option<u64>) -> Result<Opened, OpenError> {
     let path = &settings.path;
     // Looked at before it is opened: opening a FIFO would wait for its other end.
-    let metadata = std::fs::metadata(path).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => missing(settings),
-        _ => system("open", path, error),
-    })?;
-    check_kind(settings, &metadata)?;
+    check_place(settings)?;
     let (keeper, is_direct) = open_keeper(settings, |flags| open_with(settings, flags))?;
     let stat = rustix::fs::fstat(&keeper).map_err(|errno| system("look at", path, errno.into()))?;
     let data = open_again(settings, Identity::of(&stat), is_direct)?;
@@ -318,6 +332,13 @@ pub(super) fn unlock(opened: &Opened) {
     }
 }
 
+/// Takes the lock of what stays open after another attempt has failed.
+pub(super) fn lock_again(settings: &FileSettings, opened: &Opened) {
+    if let Err(error) = lock(settings, &opened.data) {
+        tracing::error!(%error, "the file stays open without its lock");
+    }
+}
+
 /// The smallest block that can be read and written past the page cache.
 fn alignment(settings: &FileSettings, keeper: &OwnedFd) -> Result<u32, OpenError> {
     if settings.kind == FileKind::Device {
@@ -352,6 +373,11 @@ fn grow(settings: &FileSettings, keeper: &OwnedFd, bytes: u64, wanted: u64) -> R
         }
         let grown = rustix::fs::ftruncate(keeper, wanted).and_then(|()| rustix::fs::fsync(keeper));
         grown.map_err(|errno| system("grow", path, errno.into()))?;
+        // It may also have been cut since it was last served: then zeroes are where data was.
+        tracing::warn!(
+            path = %path.display(), before = %Size(bytes), after = %Size(wanted),
+            "the file was shorter than its size= says, and was made that long with zeroes"
+        );
     }
     Ok(wanted)
 }

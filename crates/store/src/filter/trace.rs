@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use reactor::{Buffer, Completion, Operation, Pool};
 
 use super::{Filtered, Gate, Kind, Setting, range_of};
-use crate::namespace::{Backend, Geometry, Reply, Request, Store, StoreIo, Ticket};
+use crate::namespace::{Backend, Generation, Geometry, Grown, Reply, Request, Store, StoreIo, Ticket};
 use crate::tickets::Tickets;
 
 /// Storage whose requests are logged (at level debug) and counted.
@@ -195,6 +195,22 @@ impl Store for Traced {
 
     fn reopen(&self) -> io::Result<()> {
         self.filtered.reopen()
+    }
+
+    fn generation(&self) -> Generation {
+        self.filtered.generation()
+    }
+
+    fn closed_because(&self) -> Option<String> {
+        self.filtered.closed_because()
+    }
+
+    fn can_change_underneath(&self) -> bool {
+        self.filtered.can_change_underneath()
+    }
+
+    fn revalidate(&self) -> Option<Grown> {
+        self.filtered.revalidate()
     }
 }
 

@@ -12,7 +12,7 @@ use super::logged::Logged;
 use super::superblock::Superblock;
 use super::{KeyValueShape, MEMORY_BYTES_MIN, check_memory, geometry, prefault, unix_s};
 use crate::block::OpenError;
-use crate::namespace::{Backend, Geometry, Store};
+use crate::namespace::{Backend, Generation, Geometry, Grown, Store};
 
 /// Memory for a key-value file, if nothing is said of it: this share of the file, and at least so much.
 const MEMORY_SHARE: u64 = 4;
@@ -105,6 +105,22 @@ impl Store for KeyValueFile {
     fn reopen(&self) -> io::Result<()> {
         let message = "a key-value file is opened anew when the target is started again";
         Err(io::Error::new(io::ErrorKind::Unsupported, message))
+    }
+
+    fn generation(&self) -> Generation {
+        self.below.generation()
+    }
+
+    fn closed_because(&self) -> Option<String> {
+        self.below.closed_because()
+    }
+
+    fn can_change_underneath(&self) -> bool {
+        self.below.can_change_underneath()
+    }
+
+    fn revalidate(&self) -> Option<Grown> {
+        self.below.revalidate()
     }
 
     fn set_reactor_count(&self, count: usize) -> Result<(), OpenError> {
