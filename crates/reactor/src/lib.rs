@@ -4,7 +4,7 @@
 //! operations, deadlines and messages, and nothing of NVMe.
 //!
 //! Unsafe code is here and nowhere above: `buffers`, `chunks`, `lines`, `mapping`, `memory` and `segment` (memory that the
-//! kernel reads and writes), `ring`, `workers`, `socket`, `zero_copy` and `busy_poll` (the calls that make it do so), and `wide` and `byte_masks`
+//! kernel reads and writes), `ring`, `workers`, `socket`, `zero_copy`, `busy_poll` and `signals` (the calls that make it do so), and `wide` and `byte_masks`
 //! (instructions that not every processor has).
 
 #![cfg_attr(test, allow(clippy::cast_possible_truncation))]
@@ -29,6 +29,7 @@ mod poison;
 mod probe;
 mod ring;
 mod segment;
+mod signals;
 mod socket;
 mod spin;
 mod timers;
@@ -57,6 +58,7 @@ pub use placement::{CoreList, CoreListError, pin, spread_over_node, step_back};
 pub use poison::{POISON, PoisoningAllocator};
 pub use probe::{Features, RingSetup};
 pub use segment::{Payload, Segment, Torn};
+pub use signals::{SignalMask, block_signals};
 pub use socket::{Listener, Received, SEGMENT_COUNT_MAX, Sent, Socket, suit_loopback};
 pub use spin::{SpinBudget, SpinPolicy, UnknownSpinPolicy, spin_ns_max};
 pub use timers::Timers;
