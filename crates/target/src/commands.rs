@@ -18,6 +18,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
+use std::sync::Arc;
 
 use reactor::{Buffer, Completion, Io, Operation, Payload, Pool};
 use store::{Reply, Request, StoreError, StoreIo, Ticket};
@@ -26,7 +27,7 @@ use wire::sqe::{Fuse, Sqe};
 use wire::status::Status;
 
 use crate::attached::{AttachedIndex, Attachments};
-use crate::control_record::CommandId;
+use crate::control_record::{Association, CommandId};
 use crate::exclusion::LockMessage;
 use crate::kv_batch::{self, CollectKey};
 use crate::kv_large::{Arrivals, Intake};
@@ -145,6 +146,8 @@ pub(crate) struct Commands {
     pub(crate) arrivals: Arrivals,
     /// Retrieves of long values whose digests are computed, in turn.
     pub(crate) digesting: VecDeque<Ticket>,
+    /// By lane: its association.
+    associations: Vec<Option<Arc<Association>>>,
 }
 
 /// What backends have left to be done.
@@ -221,6 +224,7 @@ impl Commands {
             scratch: Vec::new(),
             arrivals: Arrivals::default(),
             digesting: VecDeque::new(),
+            associations: Vec::new(),
         }
     }
 
@@ -274,6 +278,26 @@ impl Commands {
     /// A buffer that may have been the reserve has done its work.
     pub(crate) fn give_back(&mut self, buffer: Option<Buffer>) {
         self.reserve.give_back(buffer);
+    }
+
+    /// The association that commands of this lane belong to from now on; `None` once the lane has ended.
+    pub(crate) fn set_association(&mut self, lane: u32, association: Option<Arc<Association>>) {
+        let at = lane as usize;
+        if at >= self.associations.len() && association.is_some() {
+            self.associations.resize(at.saturating_add(1), None);
+        }
+        if let Some(known) = self.associations.get_mut(at) {
+            *known = association;
+        }
+    }
+
+    /// Whether a Flush may succeed: not the first one of an association after a namespace was reopened, which may have lost
+    /// what this host has written.
+    pub(crate) fn may_flush(&mut self, owner: Owner, at: AttachedIndex) -> bool {
+        let attached = self.namespaces.get_mut(at);
+        let (id, generation) = (attached.id, attached.backend.generation());
+        let association = owner.lane().and_then(|lane| self.associations.get(lane as usize)?.as_deref());
+        association.is_none_or(|association| association.flush_epochs.may_flush(id, generation))
     }
 
     /// Begins an I/O command with the data of its capsule.

@@ -15,6 +15,7 @@ use wire::nqn::{HostId, HostName, Nqn};
 
 use crate::admin::error_log::ErrorLog;
 use crate::admin::features::Features;
+use crate::flush_epochs::FlushEpochs;
 use crate::lane_counters::{LaneCounters, LaneTotals};
 use crate::subsystem::SubsystemId;
 
@@ -203,6 +204,8 @@ impl ControllerRecord {
 pub struct Association {
     /// When a lane last took in a command, ns of the reactors' clock.
     last_sign_ns: AtomicU64,
+    /// What its flushes cover.
+    pub(crate) flush_epochs: FlushEpochs,
 }
 
 impl Association {

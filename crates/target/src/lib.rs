@@ -15,6 +15,7 @@ pub mod control;
 pub mod control_record;
 pub mod discovery;
 mod exclusion;
+pub mod flush_epochs;
 mod fused;
 pub mod identity;
 pub mod key_value;

@@ -224,6 +224,13 @@ impl<I: Io<Message>> Start<'_, I> {
             if all.is_empty() {
                 return Ok(Begun::Complete(Status::SUCCESS, 0));
             }
+            let mut may_succeed = true;
+            for at in &all {
+                may_succeed &= self.commands.may_flush(self.caller.owner, *at);
+            }
+            if !may_succeed {
+                return Err(lost_before_flush());
+            }
             let left = u32::try_from(all.len()).expect("few namespaces");
             let step = Step::Backend(After::FlushAll { left, status: Status::SUCCESS });
             let running = Running::new(self.caller.owner, *self.sqe, None, step);
@@ -241,6 +248,9 @@ impl<I: Io<Message>> Start<'_, I> {
             return Ok(Begun::Started { ticket: parent, hold: Hold::None });
         }
         let at = self.namespace(self.sqe.nsid())?;
+        if !self.commands.may_flush(self.caller.owner, at) {
+            return Err(lost_before_flush());
+        }
         Ok(self.start(at, After::Complete, Request::Flush))
     }
 
@@ -587,6 +597,11 @@ pub(crate) fn compare_failure() -> Status {
     Status::COMPARE_FAILURE.with_dnr()
 }
 
+/// Writes of an earlier opening of the namespace may be lost. Not to be retried: the next Flush covers less.
+fn lost_before_flush() -> Status {
+    Status::WRITE_FAULT.with_dnr()
+}
+
 /// What becomes of the other half of a fused pair. wire §16
 pub(crate) fn failed_pair() -> Status {
     Status::ABORTED_FAILED_FUSED.with_dnr()
@@ -596,10 +611,11 @@ pub(crate) fn failed_pair() -> Status {
 pub(crate) fn status_of(error: StoreError, is_read: bool) -> Status {
     match error {
         StoreError::ReadOnly => Status::NAMESPACE_WRITE_PROTECTED.with_dnr(),
-        StoreError::NoSpace => Status::CAPACITY_EXCEEDED.with_dnr(),
+        StoreError::NoSpace | StoreError::FileSizeLimit => Status::CAPACITY_EXCEEDED.with_dnr(),
         StoreError::ReadFailed(_) => Status::UNRECOVERED_READ_ERROR,
         StoreError::WriteFailed(_) => Status::WRITE_FAULT,
-        StoreError::Closed => Status::INTERNAL_ERROR.with_dnr(),
+        // Ready again only when the operator has it reopened: hosts learn that from an event.
+        StoreError::Closed => Status::NAMESPACE_NOT_READY.with_dnr(),
         StoreError::Unsupported => Status::INVALID_OPCODE.with_dnr(),
         // A part of the command may have been carried out: it is not "not ready".
         StoreError::Unreachable => Status::INTERNAL_PATH_ERROR,

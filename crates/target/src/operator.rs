@@ -7,6 +7,7 @@ mod diff;
 mod identities;
 mod reload;
 mod state;
+mod storage;
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -183,6 +184,13 @@ pub enum Step {
         /// What the configuration calls its storage now.
         storage: String,
     },
+    /// The storage of a namespace was closed or reopened, or has grown underneath: hosts are to look at it again.
+    StorageChanged {
+        /// Of which subsystem.
+        subsystem: Nqn,
+        /// Which.
+        nsid: Nsid,
+    },
 }
 
 impl Step {
@@ -203,7 +211,8 @@ impl Step {
             | Self::AddNamespace { .. }
             | Self::RemoveNamespace { .. }
             | Self::ReplaceNamespace { .. }
-            | Self::NamespaceResized { .. } => false,
+            | Self::NamespaceResized { .. }
+            | Self::StorageChanged { .. } => false,
         }
     }
 }
@@ -266,6 +275,7 @@ impl fmt::Debug for Step {
             Self::NamespaceResized { subsystem, nsid, .. } => {
                 write!(f, "NamespaceResized({subsystem}, {nsid})")
             }
+            Self::StorageChanged { subsystem, nsid } => write!(f, "StorageChanged({subsystem}, {nsid})"),
         }
     }
 }

@@ -197,6 +197,25 @@ impl Target {
         self.operator.reload(wanted, &move |order| control.post(Message::Operator(order)))
     }
 
+    /// Reopens namespaces that are closed, and does what [`look_after_storage`](Self::look_after_storage) does.
+    pub fn reopen_closed(&mut self) -> Report {
+        let control = self.addresses[0].clone();
+        self.operator.reopen_closed(&move |order| control.post(Message::Operator(order)))
+    }
+
+    /// Looks whether storage has changed underneath, and tells hosts of namespaces that have grown, were closed, or are
+    /// open again. To be called every few seconds if [`has_storage_to_watch`](Self::has_storage_to_watch). May block.
+    pub fn look_after_storage(&mut self) -> Report {
+        let control = self.addresses[0].clone();
+        self.operator.look_after_storage(&move |order| control.post(Message::Operator(order)))
+    }
+
+    /// Whether any namespace is on a file or device.
+    #[must_use]
+    pub fn has_storage_to_watch(&self) -> bool {
+        self.operator.has_storage_to_watch()
+    }
+
     /// How things are; `None` if its reactors have died.
     #[must_use]
     pub fn state(&self) -> Option<TargetState> {
@@ -318,6 +337,8 @@ struct Plan {
 
 fn run(plan: Plan, mailbox: Mailbox<Message>, ready: &Sender<(usize, Started)>) -> io::Result<()> {
     let index = plan.index;
+    // Threads for storage inherit it.
+    reactor::block_signals();
     let made = match plan.core {
         Some(core) => reactor::pin(core),
         None => Ok(()),

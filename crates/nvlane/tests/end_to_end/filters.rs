@@ -58,7 +58,7 @@ fn errors_of_storage_become_the_status_that_says_so() {
         ("injected", Status::UNRECOVERED_READ_ERROR, Status::WRITE_FAULT),
         ("eio", Status::UNRECOVERED_READ_ERROR, Status::WRITE_FAULT),
         ("truncated", Status::UNRECOVERED_READ_ERROR, Status::WRITE_FAULT),
-        ("closed", Status::INTERNAL_ERROR.with_dnr(), Status::INTERNAL_ERROR.with_dnr()),
+        ("closed", Status::NAMESPACE_NOT_READY.with_dnr(), Status::NAMESPACE_NOT_READY.with_dnr()),
         ("nospace", Status::CAPACITY_EXCEEDED.with_dnr(), Status::CAPACITY_EXCEEDED.with_dnr()),
         (
             "readonly",

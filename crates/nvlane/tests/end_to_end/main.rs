@@ -26,4 +26,5 @@ mod relay;
 mod reloads;
 mod segments;
 mod setup;
+mod storage;
 mod zero_copy;

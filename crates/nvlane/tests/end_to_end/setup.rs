@@ -1,6 +1,7 @@
 //! A target in this process, and hosts of it.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
@@ -8,7 +9,7 @@ use host::blocking::Namespace;
 use host::{Address, Association, HostIdentity, HostName, Options, ReconnectSettings};
 use reactor::{EngineKind, Features};
 use target::config::{ListenerConfig, NamespaceConfig, SubsystemConfig, TargetConfig, Threads};
-use target::operator::{ControllerState, TargetState};
+use target::operator::{ControllerState, Report, TargetState};
 use target::server::Target;
 use tempfile::TempDir;
 use wire::id::Nsid;
@@ -98,6 +99,16 @@ impl Rig {
         }
     }
 
+    /// Has it look whether storage has changed underneath.
+    pub(crate) fn look(&mut self) -> Report {
+        self.target.as_mut().expect("a target that runs").look_after_storage()
+    }
+
+    /// The file of the namespace in this place.
+    pub(crate) fn file(&self, at: usize) -> PathBuf {
+        self.directory.path().join(format!("{at}.img"))
+    }
+
     /// What a storage specification stands for, for a reload.
     pub(crate) fn namespace_config(&self, at: usize, storage: &str) -> NamespaceConfig {
         namespace(&self.directory, at, storage)
@@ -152,12 +163,13 @@ impl Drop for Rig {
 
 fn namespace(directory: &TempDir, at: usize, storage: &str) -> NamespaceConfig {
     let spec = match storage.strip_prefix("file:") {
-        Some(rest) => {
+        // A path is one that is there.
+        Some(rest) if !rest.starts_with('/') => {
             let (size, options) = rest.split_once('?').unwrap_or((rest, ""));
             let path = directory.path().join(format!("{at}.img"));
             format!("file:{}?size={size}&{options}", path.display())
         }
-        None => storage.to_owned(),
+        _ => storage.to_owned(),
     };
     let spec = spec.trim_end_matches('&').parse().expect("a good specification");
     let nsid = u32::try_from(at + 1).expect("few namespaces");

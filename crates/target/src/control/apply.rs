@@ -114,6 +114,11 @@ impl Control {
                 known.storage = storage;
                 rollout.changed.entry(id).or_default().insert(nsid);
             }
+            Step::StorageChanged { subsystem, nsid } => {
+                let (id, known) = self.subsystem_mut(&subsystem)?;
+                known.namespaces.get(&nsid).ok_or(StepError::NoNamespace)?;
+                rollout.changed.entry(id).or_default().insert(nsid);
+            }
         }
         Ok(ended_count)
     }

@@ -273,6 +273,9 @@ impl Control {
             ControllerKind::Io(subsystem) => self.subsystems.get(&subsystem),
             ControllerKind::Discovery => None,
         };
+        for namespace in subsystem.into_iter().flat_map(|subsystem| subsystem.namespaces.values()) {
+            association.flush_epochs.begin(namespace.id, namespace.store.generation());
+        }
         let has_key_value = subsystem.is_some_and(Subsystem::has_key_value);
         let in_capsule_bytes = self.limits.in_capsule_bytes_of(subsystem);
         let record = ControllerRecord {

@@ -51,6 +51,7 @@ impl Control {
                 block_bytes: geometry.block_bytes,
                 read_only: geometry.is_read_only,
                 shown: namespace.shown_from <= version,
+                closed: namespace.store.closed_because(),
             }
         });
         SubsystemState {

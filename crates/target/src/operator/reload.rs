@@ -14,6 +14,7 @@ use wire::nqn::Nqn;
 
 use super::diff::{Change, Outline, counted, diff};
 use super::identities::Identities;
+use super::storage::Seen;
 use super::{NewNamespace, NewSubsystem, Order, OrderAnswer, OrderKind, Step, TargetState};
 use crate::config::{ListenerConfig, Place, Problem, ResolvedNamespace, ResolvedSubsystem, TargetConfig};
 use crate::control::REMOVED_LISTENER_GRACE_MS;
@@ -61,7 +62,7 @@ impl Report {
         self.lines.iter().all(|line| line.outcome == Outcome::Done)
     }
 
-    fn add(&mut self, outcome: Outcome, text: String) {
+    pub(super) fn add(&mut self, outcome: Outcome, text: String) {
         self.lines.push(ReportLine { outcome, text });
     }
 }
@@ -80,8 +81,10 @@ impl fmt::Display for Report {
 
 /// What runs, and the means to change it. Lives on a thread of its own, which may block.
 pub struct Operator {
-    running: Outline,
-    stores: BTreeMap<(Nqn, Nsid), Arc<dyn Store>>,
+    pub(super) running: Outline,
+    pub(super) stores: BTreeMap<(Nqn, Nsid), Arc<dyn Store>>,
+    /// What hosts were last told of the storage.
+    pub(super) seen: BTreeMap<(Nqn, Nsid), Seen>,
     /// In the order of the configuration.
     listeners: Vec<RunningListener>,
     discovery_nqn: Nqn,
@@ -143,6 +146,7 @@ impl Operator {
         let mut operator = Self {
             running: Outline::new(config, identities.target()),
             stores: BTreeMap::new(),
+            seen: BTreeMap::new(),
             listeners: Vec::new(),
             discovery_nqn,
             identities,
@@ -155,6 +159,7 @@ impl Operator {
             Step::SetDoorbell(config.reactors.doorbell),
         ];
         steps.extend(operator.open_subsystems(config)?);
+        operator.see_all();
         for (listener, socket) in config.listeners.iter().zip(sockets) {
             let (running, step) = operator.new_listener(*listener, socket);
             operator.listeners.push(running);
@@ -241,6 +246,7 @@ impl Operator {
         }
         self.carry_out(prepared, post, &mut report);
         report.lines.append(&mut later.lines);
+        report.lines.append(&mut self.reopen_closed(post).lines);
         report
     }
 
@@ -459,6 +465,8 @@ impl Operator {
                 self.stores.remove(&(nqn, nsid));
             }
             (Change::ResizeNamespace { subsystem, nsid, spec, .. }, _) => {
+                // Its hosts were told with the change.
+                self.see(&subsystem, nsid);
                 self.with_subsystem(&subsystem, |subsystem| {
                     if let Some(namespace) = subsystem.namespaces.get_mut(&nsid) {
                         namespace.spec = spec;
@@ -470,7 +478,8 @@ impl Operator {
                 Effect::Namespace(store, namespace),
             ) => {
                 self.with_subsystem(&nqn, |subsystem| drop(subsystem.namespaces.insert(nsid, namespace)));
-                self.stores.insert((nqn, nsid), store);
+                self.stores.insert((nqn.clone(), nsid), store);
+                self.see(&nqn, nsid);
             }
             (change, _) => debug_assert!(false, "{change} was not prepared"),
         }

@@ -91,6 +91,8 @@ pub struct NamespaceState {
     pub read_only: bool,
     /// Hosts are shown it: every reactor serves it.
     pub shown: bool,
+    /// Why it is closed, and will be until it is reopened; `None` while it is open.
+    pub closed: Option<String>,
 }
 
 /// A controller: a host's association.

@@ -695,7 +695,7 @@ impl Serving {
             return;
         }
         let slot = answer.command.slot;
-        let mut connected = 0;
+        let (mut connected, mut joined) = (0, None);
         if lane.state == LaneState::Connecting {
             match answer.established {
                 Some(established) => {
@@ -706,6 +706,7 @@ impl Serving {
                         "lane connected"
                     );
                     connected = u64::from(!established.qid.is_admin());
+                    joined = (!established.qid.is_admin()).then(|| Arc::clone(&established.association));
                     lane.establish(established, now_ns);
                     if let Some(socket) = lane.socket {
                         io.establish(socket);
@@ -728,6 +729,9 @@ impl Serving {
         let is_refused = matches!(lane.state, LaneState::Unconnected { .. });
         if !std::mem::replace(&mut lane.is_dirty, true) {
             self.dirty.push(id.index);
+        }
+        if joined.is_some() {
+            self.commands.set_association(id.index, joined);
         }
         self.io_lanes_ever += connected;
         self.set_lane_timer(io, id.index);

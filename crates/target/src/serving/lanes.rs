@@ -428,6 +428,7 @@ impl Serving {
         let kind = if lane.is_expelled { RequestKind::Expelled } else { RequestKind::Ended };
         self.uncount_unconnected(index);
         self.commands.shares.forget(index);
+        self.commands.set_association(index, None);
         self.lanes[index as usize].lane = None;
         self.free_places.push(index);
         self.post_left(io, napi, is_placed);

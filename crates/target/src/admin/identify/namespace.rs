@@ -80,7 +80,7 @@ pub(super) fn independent(namespace: &Namespace) -> IndependentNamespace {
     let mut structure = IndependentNamespace::default();
     structure.nmic = Nmic::SHARED;
     structure.nsattr = attributes(&namespace.store.geometry());
-    structure.nstat = Nstat::READY;
+    structure.nstat = if namespace.store.generation().is_closed() { Nstat::empty() } else { Nstat::READY };
     structure.anagrpid.set(ANA_GROUP);
     structure
 }

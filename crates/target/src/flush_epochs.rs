@@ -1,0 +1,117 @@
+//! Which opening of each namespace's storage the flushes of a host cover.
+//!
+//! A namespace that was closed and reopened may have lost writes that were answered before and not flushed. Each association
+//! that existed then must learn of it, whatever it did meanwhile: its first Flush after the reopening fails, and the next one
+//! covers what was written since.
+//!
+//! ```text
+//! closed(n) ──Flush──▶ fails: the host knows ─┐
+//!     │ reopened                              │ reopened
+//!     ▼                                       ▼
+//! open(n + 1) ──first Flush──▶ fails ──▶ open(n + 1) ──Flush──▶ covers what was written since
+//! ```
+// What a host has sent must not be able to end us: see docs/testing.md.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::unwrap_used
+    )
+)]
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use store::Generation;
+
+use crate::subsystem::NamespaceId;
+
+/// What the lanes of one association share about flushes. Touched by Flush only, and only for namespaces that were closed
+/// at least once.
+#[derive(Debug, Default)]
+pub struct FlushEpochs {
+    /// The generation from which on flushes cover all that this host has written; the first one if it is not here.
+    known: Mutex<BTreeMap<NamespaceId, Generation>>,
+}
+
+impl FlushEpochs {
+    /// The association begins now: it has written nothing in earlier generations.
+    pub(crate) fn begin(&self, namespace: NamespaceId, generation: Generation) {
+        if !generation.is_first() {
+            self.lock().insert(namespace, generation.open());
+        }
+    }
+
+    /// Whether a Flush that comes now may succeed. If not, the host knows of the loss with its failure.
+    pub(crate) fn may_flush(&self, namespace: NamespaceId, generation: Generation) -> bool {
+        if generation.is_first() {
+            return true;
+        }
+        let mut all = self.lock();
+        let known = all.entry(namespace).or_default();
+        let had = *known;
+        *known = had.max(generation.open());
+        // What is closed refuses the Flush itself.
+        generation.is_closed() || had >= generation
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<NamespaceId, Generation>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use store::FileStore;
+    use store::Store;
+
+    const NAMESPACE: NamespaceId = NamespaceId(1);
+
+    /// A namespace whose storage can be reopened.
+    fn store() -> FileStore {
+        let geometry = store::Geometry {
+            block_bytes: 512,
+            block_count: 8,
+            is_read_only: false,
+            has_volatile_cache: true,
+            can_deallocate: false,
+            reads_zeroes_after_deallocate: false,
+            preferred_write_blocks: 1,
+            preferred_deallocate_blocks: 1,
+        };
+        FileStore::simulated(reactor::File::simulated(0), &geometry)
+    }
+
+    #[test]
+    fn each_association_has_one_flush_fail_after_each_reopening() {
+        let store = store();
+        let (one, other) = (FlushEpochs::default(), FlushEpochs::default());
+        assert!(one.may_flush(NAMESPACE, store.generation()));
+        for _ in 0..2 {
+            store.reopen().unwrap();
+            for epochs in [&one, &other] {
+                assert!(!epochs.may_flush(NAMESPACE, store.generation()));
+                assert!(epochs.may_flush(NAMESPACE, store.generation()));
+            }
+        }
+        store.reopen().unwrap();
+        store.reopen().unwrap();
+        assert!(!one.may_flush(NAMESPACE, store.generation()), "two at once are told as one");
+        assert!(one.may_flush(NAMESPACE, store.generation()));
+        assert!(one.may_flush(NamespaceId(2), Generation::default()), "another namespace is not concerned");
+    }
+
+    #[test]
+    fn an_association_that_begins_after_the_reopening_has_lost_nothing() {
+        let store = store();
+        store.reopen().unwrap();
+        let epochs = FlushEpochs::default();
+        epochs.begin(NAMESPACE, store.generation());
+        assert!(epochs.may_flush(NAMESPACE, store.generation()));
+        store.reopen().unwrap();
+        assert!(!epochs.may_flush(NAMESPACE, store.generation()));
+    }
+}

@@ -1,0 +1,109 @@
+//! Storage that changes while it is served: files that grow or are cut by other programs, devices that are resized or
+//! removed, and namespaces that were closed and are reopened.
+
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+
+use store::{Generation, Size, Store};
+use wire::id::Nsid;
+use wire::nqn::Nqn;
+
+use super::reload::{Operator, Outcome, Post, Report};
+use super::{Order, OrderAnswer, OrderKind, Step};
+
+/// What hosts were last told of a namespace's storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Seen {
+    generation: Generation,
+    bytes: u64,
+}
+
+impl Seen {
+    fn of(store: &dyn Store) -> Self {
+        Self { generation: store.generation(), bytes: store.geometry().bytes() }
+    }
+}
+
+impl Operator {
+    /// Whether any storage can change without the target.
+    #[must_use]
+    pub fn has_storage_to_watch(&self) -> bool {
+        self.stores.values().any(|store| store.can_change_underneath())
+    }
+
+    /// Reopens the namespaces that are closed, and tells hosts of all storage that has changed. May block.
+    pub fn reopen_closed(&mut self, post: Post<'_>) -> Report {
+        let mut report = Report::default();
+        let stores: Vec<_> =
+            self.stores.iter().map(|(key, store)| (key.clone(), Arc::clone(store))).collect();
+        for ((nqn, nsid), store) in stores {
+            let Some(why) = store.closed_because() else { continue };
+            let name = self.name_of(&nqn, nsid);
+            match store.reopen() {
+                Ok(()) => {
+                    let size = Size(store.geometry().bytes());
+                    let text = format!(
+                        "reopen {name}: done, it has {size}; it was closed because {why}, and what was written before \
+                         and not flushed may be lost"
+                    );
+                    report.add(Outcome::Done, text);
+                }
+                Err(error) => report
+                    .add(Outcome::Failed, format!("reopen {name}: not done, {error}; closed because {why}")),
+            }
+        }
+        report.lines.append(&mut self.look_after_storage(post).lines);
+        report
+    }
+
+    /// Looks whether storage has changed underneath, and tells hosts of what has. May block.
+    pub fn look_after_storage(&mut self, post: Post<'_>) -> Report {
+        let mut report = Report::default();
+        let mut steps = Vec::new();
+        self.seen.retain(|key, _| self.stores.contains_key(key));
+        for ((nqn, nsid), store) in &self.stores {
+            store.revalidate();
+            let now = Seen::of(&**store);
+            let key = (nqn.clone(), *nsid);
+            let Some(before) = self.seen.insert(key, now).filter(|before| *before != now) else { continue };
+            steps.push(Step::StorageChanged { subsystem: nqn.clone(), nsid: *nsid });
+            if now.bytes != before.bytes && !now.generation.is_closed() {
+                let (name, was, is) = (self.name_of(nqn, *nsid), Size(before.bytes), Size(now.bytes));
+                report
+                    .add(Outcome::Done, format!("resize {name} with its storage: done, from {was} to {is}"));
+            }
+            if now.generation.is_closed() && !before.generation.is_closed() {
+                let why = store.closed_because().unwrap_or_default();
+                report.add(Outcome::Failed, format!("{} is closed: {why}", self.name_of(nqn, *nsid)));
+            }
+        }
+        if !steps.is_empty() {
+            let (answers, received) = channel();
+            let is_posted = post(Order { kind: OrderKind::Apply(steps), answers });
+            if !is_posted || !matches!(received.recv(), Ok(OrderAnswer::Applied(_))) {
+                report.add(Outcome::Failed, "hosts were not told: the target is gone".into());
+            }
+        }
+        report
+    }
+
+    /// Hosts are told of this namespace as it is now.
+    pub(super) fn see(&mut self, nqn: &Nqn, nsid: Nsid) {
+        let key = (nqn.clone(), nsid);
+        if let Some(store) = self.stores.get(&key) {
+            self.seen.insert(key, Seen::of(&**store));
+        }
+    }
+
+    /// Hosts are told of all namespaces as they are now.
+    pub(super) fn see_all(&mut self) {
+        self.seen = self.stores.iter().map(|(key, store)| (key.clone(), Seen::of(&**store))).collect();
+    }
+
+    fn name_of(&self, nqn: &Nqn, nsid: Nsid) -> String {
+        let namespace =
+            self.running.subsystems.get(nqn).and_then(|subsystem| subsystem.namespaces.get(&nsid));
+        let storage = namespace.map_or_else(String::new, |namespace| format!(" ({})", namespace.spec));
+        format!("{nqn} namespace {nsid}{storage}")
+    }
+}
