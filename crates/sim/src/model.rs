@@ -111,12 +111,23 @@ struct Block {
     is_replayed: bool,
 }
 
+/// Writes that a host must learn to be lost, perhaps.
+#[derive(Clone, Debug)]
+struct Untold {
+    closed_ns: u64,
+    lbas: Vec<u64>,
+    /// Which of its associations has written them.
+    association: u32,
+}
+
 /// The history of a namespace.
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
     blocks: Vec<Block>,
     /// By host: writes that were answered and that no flush has covered, with the time of the answer and the epoch.
     unflushed: BTreeMap<usize, Vec<(u64, Value, u64, u32)>>,
+    /// By host: what it had not flushed when the namespace was closed. A flush of its must fail before one succeeds.
+    untold: BTreeMap<usize, Untold>,
     epoch: u32,
     /// How things stood at each power cut: what was answered before and arrives after is held against that.
     past: Vec<(u64, Vec<Block>)>,
@@ -150,6 +161,7 @@ impl Model {
         Self {
             blocks,
             unflushed: BTreeMap::new(),
+            untold: BTreeMap::new(),
             epoch: 0,
             past: Vec::new(),
             copies: BTreeMap::new(),
@@ -341,14 +353,44 @@ impl Model {
     /// `host` was told that what it had not flushed may be lost.
     pub(crate) fn excuse_host(&mut self, host: usize) {
         self.unflushed.remove(&host);
+        self.untold.remove(&host);
+    }
+
+    /// A flush of `host` has failed: it knows that what it has written may be lost.
+    pub(crate) fn on_failed_flush(&mut self, host: usize) {
+        self.untold.remove(&host);
+    }
+
+    /// A flush of `host` has succeeded in its `association`, and no other one of its is under way.
+    pub(crate) fn check_told(
+        &self,
+        host: usize,
+        association: u32,
+        lbas: &Range<u64>,
+        begin_ns: u64,
+    ) -> Result<(), Finding> {
+        let Some(untold) = self.untold.get(&host) else { return Ok(()) };
+        let is_covered = untold.lbas.iter().any(|lba| lbas.contains(lba));
+        if is_covered && association == untold.association && begin_ns > untold.closed_ns {
+            let closed_ns = untold.closed_ns;
+            return Err(format!(
+                "a flush of host {host} succeeds, though what it wrote before the namespace was closed at {closed_ns} ns may \
+                 be lost, and none of its flushes has failed since"
+            ));
+        }
+        Ok(())
     }
 
     /// A flush or a durable write has failed in the storage: whatever was begun before may never become durable.
-    pub(crate) fn excuse_all(&mut self) {
+    pub(crate) fn excuse_all(&mut self, now_ns: u64, associations: &[u32]) {
         for cluster in self.blocks.iter_mut().flat_map(|block| &mut block.clusters) {
             cluster.is_excused |= !cluster.is_durable;
         }
-        self.unflushed.clear();
+        for (host, unflushed) in std::mem::take(&mut self.unflushed) {
+            let lbas = unflushed.into_iter().map(|(lba, ..)| lba).collect();
+            let association = associations.get(host).copied().unwrap_or(0);
+            self.untold.insert(host, Untold { closed_ns: now_ns, lbas, association });
+        }
     }
 
     /// The process died: what was sent before it cannot happen later.

@@ -565,6 +565,12 @@ impl World {
             Ok(_) => {
                 let first = self.shared.scenario.block_count;
                 let lbas = if lba < first { 0..first } else { first..self.shared.scenario.all_block_count() };
+                let is_other =
+                    |command: &Command| command.host == host && matches!(command.kind, Kind::Flush);
+                // The failure of another one may be on its way.
+                if !self.commands.values().any(is_other) {
+                    self.model.check_told(host, self.hosts[host].up_count, &lbas, begin_ns)?;
+                }
                 self.model.flush(host, &lbas, begin_ns)?;
                 self.had_last_cut |= self.stage == Stage::Flush;
                 return Ok(());
@@ -577,7 +583,7 @@ impl World {
                 }
             }
             Err(Failure::Unflushed) => self.model.excuse_host(host),
-            Err(_) => {}
+            Err(_) => self.model.on_failed_flush(host),
         }
         if self.stage == Stage::Flush {
             let actor = self.hosts[host].lanes[lane].actor;

@@ -283,7 +283,8 @@ impl World {
                     self.shared.wake(actor);
                 }
                 if std::mem::take(&mut self.shared.disk.has_failed_sync) {
-                    self.model.excuse_all();
+                    let associations: Vec<u32> = self.hosts.iter().map(|host| host.up_count).collect();
+                    self.model.excuse_all(now_ns, &associations);
                     if !std::mem::replace(&mut self.is_reopening, true) {
                         let wait_ns = self.shared.random.scaled(MS, 2 * SECOND);
                         self.shared.at(now_ns + wait_ns, Event::Reopen);
