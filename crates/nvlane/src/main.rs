@@ -20,6 +20,7 @@ mod output;
 mod perf;
 mod probe;
 mod quickstart;
+mod reload;
 mod run;
 mod serve;
 mod signals;
@@ -54,6 +55,8 @@ enum Command {
     Quickstart(quickstart::QuickstartArguments),
     /// Serve namespaces to NVMe/TCP hosts.
     Target(serve::TargetArguments),
+    /// Have a running target read its configuration again and reopen closed namespaces, and show what came of it.
+    Reload(reload::ReloadArguments),
     /// Check a target's configuration and its storage, and change nothing.
     Check(check::CheckArguments),
     /// List the subsystems that a discovery service knows.
@@ -91,9 +94,11 @@ fn main() -> ExitCode {
     // A target's log is its voice; tools speak through their output.
     let is_service = matches!(cli.command, Command::Target(_));
     logging::start(&cli.log, if is_service { "info" } else { "warn" });
+    signals::outlive_file_size_limit();
     let result = match cli.command {
         Command::Quickstart(arguments) => quickstart::quickstart(&arguments),
         Command::Target(arguments) => serve::target(&arguments),
+        Command::Reload(arguments) => reload::reload(&arguments),
         Command::Check(arguments) => check::check(&arguments),
         Command::Discover(arguments) => discover::discover(&arguments),
         Command::Identify(arguments) => identify::identify(&arguments),

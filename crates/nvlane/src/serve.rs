@@ -1,16 +1,17 @@
 //! `nvlane target`: a target until it is told to end.
 
 mod counters;
+pub(crate) mod state_file;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use host::{DoorbellPolicy, Receive, ZeroCopy};
-use reactor::whole_file::{SystemFiles, replace};
 use reactor::{CoreList, EngineKind, SpinPolicy};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
@@ -19,12 +20,13 @@ use store::Spec;
 use target::config::{ConfigFile, ListenerConfig, NamespaceConfig, SubsystemConfig, TargetConfig, Threads};
 use target::identity::default_nqn;
 use target::machine::Machine;
-use target::operator::RunningListener;
+use target::operator::{Outcome, Report, ReportLine, RunningListener};
 use target::placement::Policy as PlacementPolicy;
 use target::server::{StartError, Target};
 use wire::discovery::IO_PORT;
 use wire::nqn::Nqn;
 
+use self::state_file::StateFile;
 use crate::disk_path::disk_path;
 use crate::exit::Failure;
 use crate::local_address::{from_elsewhere, from_here};
@@ -59,7 +61,8 @@ which with --busy-poll takes its packets out of that queue itself; cpu puts lane
 queue n of each host on reactor n - 1. What is not known of a lane (loopback has no device queue) falls back to load. \
 --state FILE tells what was placed by what, and what the kernel has granted.
 
-SIGHUP reads the configuration again and applies what differs. SIGUSR1 writes what each lane has done so far, and where the time of its \
+SIGHUP reads the configuration again, applies what differs, reopens namespaces that are closed, and follows files and devices that have \
+grown; `nvlane reload` sends it and shows what came of it. SIGUSR1 writes what each lane has done so far, and where the time of its \
 commands went, to the log, and how things are to --state FILE. SIGTERM and SIGINT end the target once what hosts have \
 begun is done; with --run, once its command ends, to which SIGTERM is passed on.")]
 pub(crate) struct TargetArguments {
@@ -111,7 +114,8 @@ pub(crate) struct TargetArguments {
     /// leave the machine, until the kernel says that it copied after all. [default: auto]
     #[arg(long, value_name = "SIZE")]
     zero_copy: Option<ZeroCopy>,
-    /// Write how things are and all counters to this file, as JSON: after SIGUSR1, and at the end.
+    /// Write how things are and all counters to this file, as JSON: at the start, after SIGUSR1 and SIGHUP, when storage was
+    /// found changed, and at the end. `nvlane reload` finds the target by it.
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
     /// How received bytes are asked for, to measure what the default is worth: all there is into one warm buffer (staging), or PDU by
@@ -131,6 +135,9 @@ enum Engine {
     Epoll,
 }
 
+/// How often files and devices are looked at: an idle target wakes up no oftener.
+const LOOK_INTERVAL: Duration = Duration::from_secs(3);
+
 /// What the target's main thread waits for.
 enum Wake {
     Signal(i32),
@@ -148,12 +155,14 @@ pub(crate) fn target(arguments: &TargetArguments) -> Ended {
     end_with_any_reactor();
     // Before any thread is made: they all inherit what is blocked.
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM, SIGUSR1]).context("signal handlers")?;
+    let mask = reactor::block_signals();
     let target = Target::start(&config).map_err(|error| failure(&error, file.as_ref()))?;
     announce(&target, &config);
 
     let (wakes, wake) = channel();
     let from_signals = wakes.clone();
     start_thread(move || {
+        mask.restore();
         signals.forever().for_each(|signal| drop(from_signals.send(Wake::Signal(signal))));
     })?;
     let mut command = None;
@@ -161,7 +170,7 @@ pub(crate) fn target(arguments: &TargetArguments) -> Ended {
         let memcached =
             target.memcached().first().map_or_else(String::new, |door| from_here(*door).to_string());
         let variables = [("NVLANE_ADDR", address(&target, &config)), ("NVLANE_MEMCACHED", memcached)];
-        let mut child = run::start(&arguments.run, &variables)?;
+        let mut child = mask.with(|| run::start(&arguments.run, &variables))?;
         command = Pid::from_raw(i32::try_from(child.id()).unwrap_or(0));
         start_thread(move || drop(wakes.send(Wake::CommandEnded(child.wait()))))?;
     }
@@ -201,26 +210,41 @@ fn serve(
     wake: &Receiver<Wake>,
 ) -> Ended {
     let mut code = ExitCode::SUCCESS;
+    let mut file = StateFile::new(arguments.state.as_deref());
+    file.write(&target);
+    let mut next_look = Instant::now() + LOOK_INTERVAL;
     loop {
-        match wake.recv().context("nothing can wake the target any more")? {
-            Wake::Signal(SIGHUP) => reload(&mut target, arguments),
-            Wake::Signal(SIGUSR1) => {
-                counters::log(&target);
-                write_state(&target, arguments);
+        if target.has_storage_to_watch() && Instant::now() >= next_look {
+            if log_report("storage", &target.look_after_storage()) {
+                file.write(&target);
             }
-            Wake::Signal(signal) => match command {
+            next_look = Instant::now() + LOOK_INTERVAL;
+        }
+        match next_wake(wake, target.has_storage_to_watch().then_some(next_look))? {
+            None => {}
+            Some(Wake::Signal(SIGHUP)) => {
+                file.begin_reload();
+                let report = reload(&mut target, arguments);
+                file.end_reload(&report);
+                file.write(&target);
+            }
+            Some(Wake::Signal(SIGUSR1)) => {
+                counters::log(&target);
+                file.write(&target);
+            }
+            Some(Wake::Signal(signal)) => match command {
                 None => break,
                 // Its end is ours. The terminal's signal went to the command as well; SIGTERM is for us alone.
                 Some(command) if signal == SIGTERM => drop(kill_process(command, Signal::TERM)),
                 Some(_) => {}
             },
-            Wake::CommandEnded(status) => {
+            Some(Wake::CommandEnded(status)) => {
                 code = ExitCode::from(run::code(status.context("the command")?));
                 break;
             }
         }
     }
-    write_state(&target, arguments);
+    file.write(&target);
     // What went wrong is told even to those who never asked.
     if let Some(state) = target.state().filter(|state| !state.connections.complaints.is_empty()) {
         counters::tell_connections(&state);
@@ -233,44 +257,58 @@ fn serve(
     Ok(code)
 }
 
-/// Says how things are, if there is a file for it.
-fn write_state(target: &Target, arguments: &TargetArguments) {
-    let Some(path) = &arguments.state else { return };
-    let Some(state) = target.state() else { return tracing::error!("the target is gone") };
-    let mut text = serde_json::to_string_pretty(&state).expect("plain values");
-    text.push('\n');
-    if let Err(error) = replace(&mut SystemFiles, path, text.as_bytes()) {
-        tracing::error!(%error, path = %path.display(), "cannot write the state");
+/// Waits for the next event, until it is time to look at storage if there is such a time.
+fn next_wake(wake: &Receiver<Wake>, until: Option<Instant>) -> anyhow::Result<Option<Wake>> {
+    const GONE: &str = "nothing can wake the target any more";
+    let Some(until) = until else { return wake.recv().context(GONE).map(Some) };
+    match wake.recv_timeout(until.saturating_duration_since(Instant::now())) {
+        Ok(wake) => Ok(Some(wake)),
+        Err(RecvTimeoutError::Timeout) => Ok(None),
+        Err(error @ RecvTimeoutError::Disconnected) => Err(error).context(GONE),
     }
 }
 
-fn reload(target: &mut Target, arguments: &TargetArguments) {
+/// Logs what became of each change. Says whether there was any.
+fn log_report(what: &str, report: &Report) -> bool {
+    for line in &report.lines {
+        match line.outcome {
+            Outcome::Done => tracing::info!("{what}: {}", line.text),
+            Outcome::Failed | Outcome::NeedsRestart => tracing::warn!("{what}: {}", line.text),
+        }
+    }
+    !report.lines.is_empty()
+}
+
+fn reload(target: &mut Target, arguments: &TargetArguments) -> Report {
     let Some(path) = &arguments.config else {
-        return tracing::warn!("SIGHUP: there is no configuration to read again");
+        tracing::info!(
+            "SIGHUP: there is no configuration (--config) to read again, only storage is looked at"
+        );
+        let report = target.reopen_closed();
+        log_report("reload", &report);
+        return report;
     };
     let wanted = ConfigFile::read(path)
         .map_err(|errors| errors.to_string())
         .and_then(|file| configure(arguments, Some(&file)).map_err(|failure| failure.to_string()));
-    match wanted {
-        Ok(wanted) => {
-            let report = target.reload(&wanted);
-            if report.lines.is_empty() {
-                tracing::info!("reload: the configuration is the one that runs, nothing was changed");
-            }
-            for line in report.to_string().lines() {
-                tracing::info!("reload: {line}");
-            }
-            if !report.is_complete() {
-                tracing::warn!("reload: not everything that was wanted is in place");
-            }
-        }
+    let report = match wanted {
+        Ok(wanted) => target.reload(&wanted),
         Err(errors) => {
-            for line in errors.lines() {
-                tracing::error!("reload: {line}");
-            }
-            tracing::error!("reload: nothing was changed");
+            let failed = |text: &str| ReportLine { outcome: Outcome::Failed, text: text.to_owned() };
+            let mut lines: Vec<ReportLine> = errors.lines().map(failed).collect();
+            lines.push(failed("the configuration was not changed"));
+            // Closed namespaces have nothing to do with it.
+            lines.append(&mut target.reopen_closed().lines);
+            Report { lines }
         }
+    };
+    if !log_report("reload", &report) {
+        tracing::info!("reload: the configuration is the one that runs, nothing was changed");
     }
+    if !report.is_complete() {
+        tracing::warn!("reload: not everything that was wanted is in place");
+    }
+    report
 }
 
 /// What the options and the file say together: options win.

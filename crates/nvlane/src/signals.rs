@@ -1,11 +1,11 @@
-//! Ctrl-C and SIGTERM in commands that have something to tell before they end.
+//! Ctrl-C and SIGTERM in commands that have something to tell before they end, and SIGXFSZ, which is to end none.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::Context;
 use signal_hook::SigId;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 
 /// Sets a flag when we are asked to end, and lets everything that was measured be told.
 #[derive(Debug)]
@@ -29,5 +29,13 @@ impl Drop for EndOnSignal {
         for handler in self.handlers.drain(..) {
             signal_hook::low_level::unregister(handler);
         }
+    }
+}
+
+/// A write past the file size limit of the process fails and says so: without this, SIGXFSZ ends the process.
+pub(crate) fn outlive_file_size_limit() {
+    // A handler and not SIG_IGN, which commands of --run would inherit.
+    if let Err(error) = signal_hook::flag::register(SIGXFSZ, Arc::default()) {
+        tracing::warn!(%error, "no handler for SIGXFSZ: a file size limit (ulimit -f) may end this process");
     }
 }

@@ -1,0 +1,113 @@
+//! The file of `--state`: how things are, which process wrote it, and what came of its last reload.
+
+use std::path::{Path, PathBuf};
+
+use reactor::whole_file::{SystemFiles, replace};
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+use target::operator::{Outcome, Report, TargetState};
+use target::server::Target;
+
+/// What a program reads of it to find the target, and to wait for it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Head {
+    /// The process that wrote it.
+    pub(crate) process: ProcessId,
+    /// The last reload; `None` before the first.
+    pub(crate) reload: Option<Reload>,
+}
+
+/// A process that cannot be taken for another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ProcessId {
+    pub(crate) pid: u32,
+    /// When it was started, in the kernel's ticks since the machine was: ids are used again.
+    pub(crate) start_ticks: u64,
+}
+
+/// A reload, and what came of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Reload {
+    /// When it began, ns of the machine's monotonic clock: it has seen all that was changed before.
+    pub(crate) began_ns: u64,
+    /// Whether everything that was wanted is in place.
+    pub(crate) is_complete: bool,
+    pub(crate) changes: Vec<Change>,
+}
+
+/// One change of a reload.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Change {
+    /// "done", "failed" or "needs restart".
+    pub(crate) outcome: String,
+    pub(crate) text: String,
+}
+
+#[derive(Serialize)]
+struct Whole<'a> {
+    #[serde(flatten)]
+    head: &'a Head,
+    #[serde(flatten)]
+    state: &'a TargetState,
+}
+
+/// The file, if there is one, and what goes into it beside the target's state.
+pub(super) struct StateFile {
+    path: Option<PathBuf>,
+    head: Head,
+    began_ns: u64,
+}
+
+impl StateFile {
+    pub(super) fn new(path: Option<&Path>) -> Self {
+        let pid = std::process::id();
+        let process = ProcessId { pid, start_ticks: start_ticks(pid).unwrap_or(0) };
+        Self { path: path.map(Path::to_owned), head: Head { process, reload: None }, began_ns: 0 }
+    }
+
+    pub(super) fn begin_reload(&mut self) {
+        self.began_ns = monotonic_ns();
+    }
+
+    pub(super) fn end_reload(&mut self, report: &Report) {
+        let outcome = |outcome| match outcome {
+            Outcome::Done => "done",
+            Outcome::Failed => "failed",
+            Outcome::NeedsRestart => "needs restart",
+        };
+        let changes = report.lines.iter();
+        let changes =
+            changes.map(|line| Change { outcome: outcome(line.outcome).into(), text: line.text.clone() });
+        self.head.reload = Some(Reload {
+            began_ns: self.began_ns,
+            is_complete: report.is_complete(),
+            changes: changes.collect(),
+        });
+    }
+
+    /// Writes how things are, if there is a file for it.
+    pub(super) fn write(&self, target: &Target) {
+        let Some(path) = &self.path else { return };
+        let Some(state) = target.state() else { return tracing::error!("the target is gone") };
+        let whole = Whole { head: &self.head, state: &state };
+        let mut text = serde_json::to_string_pretty(&whole).expect("plain values");
+        text.push('\n');
+        if let Err(error) = replace(&mut SystemFiles, path, text.as_bytes()) {
+            tracing::error!(%error, path = %path.display(), "cannot write the state");
+        }
+    }
+}
+
+/// The machine's monotonic clock, the same in all processes, ns.
+pub(crate) fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    let (seconds, ns) = (now.tv_sec.cast_unsigned(), now.tv_nsec.cast_unsigned());
+    seconds.saturating_mul(1_000_000_000).saturating_add(ns)
+}
+
+/// When a process was started; `None` if there is none of this id.
+pub(crate) fn start_ticks(pid: u32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in brackets may contain anything, brackets too. The start is the 22nd field, the 20th after it.
+    text.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+}

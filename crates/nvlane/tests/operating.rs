@@ -1,0 +1,317 @@
+//! What an operator does to a target that runs, and what the machine does to it: reloads, limits, signals.
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use host::blocking::Namespace;
+use host::{Address, Association, Error, Failure, Options};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
+use serde_json::Value;
+use support::{nvlane, run};
+use tempfile::TempDir;
+use wire::id::Nsid;
+use wire::status::Status;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const ENGINES: [&str; 2] = ["uring", "epoll"];
+const MEBIBYTE: u64 = 1 << 20;
+
+/// A target with a configuration and a state file.
+struct Target {
+    process: Child,
+    directory: TempDir,
+    storage: Vec<String>,
+    address: String,
+}
+
+impl Target {
+    /// Serves these on a free port, `DIR` in them standing for a directory of its own.
+    fn start(engine: &str, storage: &[&str]) -> Self {
+        Self::start_as(nvlane(), engine, storage)
+    }
+
+    fn start_as(mut command: Command, engine: &str, storage: &[&str]) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let storage = storage.iter().map(|&spec| spec.to_owned()).collect();
+        let mut target = Self {
+            process: Command::new("true").spawn().expect("a command"),
+            directory,
+            storage,
+            address: String::new(),
+        };
+        let _ = target.process.wait();
+        target.configure();
+        command.args(["target", "--listen", "127.0.0.1:0", "--engine", engine, "--config"]);
+        command.arg(target.path("nvlane.toml")).arg("--state").arg(target.path("state.json"));
+        target.process = command.stderr(Stdio::null()).spawn().expect("a target");
+        target.await_state(|_| true);
+        let state = target.state();
+        let address = state["listeners"][0]["address"].as_str().expect("an address");
+        let nqn = state["subsystems"][0]["nqn"].as_str().expect("a name");
+        target.address = format!("{address}/{nqn}");
+        target
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Writes the configuration.
+    fn configure(&self) {
+        let here = self.directory.path().to_str().expect("text");
+        let namespaces = self
+            .storage
+            .iter()
+            .map(|spec| format!("[[subsystem.namespace]]\nstorage = \"{}\"\n", spec.replace("DIR", here)));
+        let text = format!(
+            "[reactors]\ncount = 2\n[[listener]]\naddress = \"127.0.0.1:0\"\n[[subsystem]]\n\
+             nqn = \"nqn.2026-01.io.nvlane:operated\"\nhosts = \"any\"\n{}",
+            namespaces.collect::<String>()
+        );
+        fs::write(self.path("nvlane.toml"), text).expect("written");
+    }
+
+    fn state(&self) -> Value {
+        serde_json::from_slice(&fs::read(self.path("state.json")).expect("it was written")).expect("JSON")
+    }
+
+    /// Waits until the target has written a state like this.
+    fn await_state(&self, is_it: impl Fn(&Value) -> bool) {
+        let until = Instant::now() + PATIENCE;
+        let path = self.path("state.json");
+        while !(path.exists() && is_it(&self.state())) {
+            assert!(Instant::now() < until, "no such state");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn reload(&self) -> support::Ended {
+        let state = self.path("state.json");
+        run([Path::new("reload"), "--state".as_ref(), &state])
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.process)
+    }
+
+    fn connect(&self) -> Namespace {
+        let address: Address = self.address.parse().expect("an address");
+        let association = Association::connect(&address, Options::default()).expect("a connection");
+        let namespace = association.namespace(Nsid::new(1)).expect("a namespace");
+        Namespace::new(&association, namespace).expect("a lane")
+    }
+
+    /// Ends it, and says how it did.
+    fn end(mut self) {
+        kill_process(self.pid(), Signal::TERM).expect("it runs");
+        let status = self.process.wait().expect("it ends");
+        assert!(status.success(), "{status}");
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn open_file(path: &Path) -> fs::File {
+    fs::OpenOptions::new().write(true).open(path).expect("a file")
+}
+
+#[test]
+fn reload_shows_what_came_of_it() {
+    let mut target = Target::start("epoll", &["ram:1M"]);
+    assert_eq!(target.reload().text(), "nothing to change\n");
+    target.storage.push("file:DIR/a.img?size=1M".into());
+    target.configure();
+    let text = target.reload().text();
+    assert!(
+        text.starts_with("add nqn.2026-01.io.nvlane:operated namespace 2") && text.ends_with("done\n"),
+        "{text}"
+    );
+    target.storage.push("file:DIR/missing.img".into());
+    target.configure();
+    let ended = target.reload();
+    assert_eq!(ended.code, 1);
+    assert!(ended.stdout.contains("not done") && ended.stdout.contains("does not exist"), "{ended:?}");
+    assert_eq!(ended.stderr, "nvlane: not everything that was wanted is in place\n");
+    fs::write(target.path("nvlane.toml"), "listeners = 1").expect("written");
+    let ended = target.reload();
+    assert_eq!(ended.code, 1);
+    assert!(ended.stdout.contains("nvlane.toml:1"), "{ended:?}");
+    target.storage.pop();
+    target.configure();
+    let state = target.path("state.json");
+    let json = run([Path::new("reload"), "-o".as_ref(), "json".as_ref(), "--state".as_ref(), &state]).json();
+    assert_eq!((&json["is_complete"], &json["changes"]), (&Value::Bool(true), &Value::Array(vec![])));
+}
+
+#[test]
+fn reload_says_why_it_reaches_no_target() {
+    let complain = |state: &Path| run([Path::new("reload"), "--state".as_ref(), state]);
+    let directory = tempfile::tempdir().expect("a directory");
+    let missing = complain(&directory.path().join("none")).complaint(2);
+    assert!(missing.contains("nvlane target --state FILE"), "{missing}");
+    let other = directory.path().join("other");
+    fs::write(&other, "{}").expect("written");
+    let other = complain(&other).complaint(2);
+    assert!(other.contains("is not what a target of this version writes"), "{other}");
+
+    let target = Target::start("epoll", &["ram:1M"]);
+    let kept = directory.path().join("kept");
+    fs::copy(target.path("state.json"), &kept).expect("copied");
+    target.end();
+    let ended = complain(&kept).complaint(4);
+    assert!(ended.contains("has ended"), "{ended}");
+    // Another process may have its id by now.
+    let mut state: Value = serde_json::from_slice(&fs::read(&kept).expect("there")).expect("JSON");
+    state["process"]["pid"] = std::process::id().into();
+    fs::write(&kept, state.to_string()).expect("written");
+    let ended = complain(&kept).complaint(4);
+    assert!(ended.contains("has ended"), "{ended}");
+}
+
+#[test]
+fn a_closed_namespace_is_reopened_by_a_reload() {
+    for engine in ENGINES {
+        let target = Target::start(engine, &["file:DIR/a.img?size=1M"]);
+        let file = open_file(&target.path("a.img"));
+        file.set_len(MEBIBYTE / 2).expect("cut");
+        target.await_state(|state| !state["subsystems"][0]["namespaces"][0]["closed"].is_null());
+        let mut namespace = target.connect();
+        assert_eq!(
+            status(namespace.read_at(0, &mut [0; 4096])),
+            Some(Status::NAMESPACE_NOT_READY.with_dnr())
+        );
+        let ended = target.reload();
+        assert_eq!(ended.code, 1);
+        assert!(ended.stdout.contains("not done") && ended.stdout.contains("it was cut"), "{ended:?}");
+        file.set_len(MEBIBYTE).expect("restored");
+        let text = target.reload().text();
+        assert!(text.starts_with("reopen ") && text.contains(": done, it has 1M"), "{text}");
+        assert_eq!(status(namespace.read_at(0, &mut [0; 4096])), None);
+        assert!(target.state()["subsystems"][0]["namespaces"][0]["closed"].is_null());
+        target.end();
+    }
+}
+
+fn status(result: Result<(), Error>) -> Option<Status> {
+    match result {
+        Ok(()) => None,
+        Err(Error::Failed { failure: Failure::Status(status), .. }) => Some(status),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn a_file_size_limit_is_an_answer_and_not_the_end_of_the_target() {
+    for engine in ENGINES {
+        let target = Target::start(engine, &["file:DIR/a.img?size=4M"]);
+        let limit = Rlimit { current: Some(2 * MEBIBYTE), maximum: Some(2 * MEBIBYTE) };
+        prlimit(Some(target.pid()), Resource::Fsize, limit).expect("a limit");
+        let mut namespace = target.connect();
+        let full = Some(Status::CAPACITY_EXCEEDED.with_dnr());
+        for _ in 0..3 {
+            assert_eq!(status(namespace.write_at(3 * MEBIBYTE, &[1; 4096])), full, "{engine}");
+            assert_eq!(status(namespace.write_durably_at(3 * MEBIBYTE, &[1; 4096])), full, "{engine}");
+        }
+        assert_eq!(status(namespace.write_at(MEBIBYTE, &[1; 4096])), None);
+        assert_eq!(status(namespace.flush()), None, "nothing was lost");
+        target.end();
+    }
+}
+
+#[test]
+fn a_file_that_may_not_be_made_so_large_is_not_left_half_made() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("a.img");
+    for engine in ENGINES {
+        let mut command = Command::new("prlimit");
+        command.args(["--fsize=1048576", env!("CARGO_BIN_EXE_nvlane"), "target", "--listen", "127.0.0.1:0"]);
+        command.args(["--engine", engine, "--namespace"]).arg(format!("file:{}?size=8M", path.display()));
+        command.env("NVLANE_LOG", "error");
+        let complaint = support::Ended::of(&mut command).complaint(2);
+        assert!(
+            complaint.contains("File too large") && complaint.contains("files of 1M (ulimit -f"),
+            "{complaint}"
+        );
+        assert!(!path.exists());
+    }
+}
+
+/// The signals that a thread does not take.
+fn blocked(task: &Path) -> Option<u64> {
+    let status = fs::read_to_string(task.join("status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("SigBlk:"))?;
+    u64::from_str_radix(line.trim(), 16).ok()
+}
+
+/// Checks that no thread that does I/O takes signals. Gives their names.
+fn check_masks(pid: u32) -> Vec<String> {
+    let mut names = Vec::new();
+    for task in fs::read_dir(format!("/proc/{pid}/task")).expect("threads") {
+        let task = task.expect("a thread").path();
+        let name = fs::read_to_string(task.join("comm")).expect("its name");
+        if name.starts_with("reactor-") || name.starts_with("storage-") {
+            let blocked = blocked(&task).expect("its mask");
+            for signal in [Signal::HUP, Signal::USR1, Signal::TERM, Signal::XFSZ, Signal::CHILD] {
+                assert_ne!(blocked >> (signal.as_raw() - 1) & 1, 0, "{name} takes {signal:?}");
+            }
+            names.push(name);
+        }
+    }
+    names
+}
+
+#[test]
+fn a_storm_of_signals_holds_up_no_storage() {
+    for engine in ENGINES {
+        let target = Target::start(engine, &["file:DIR/a.img?size=4M"]);
+        let mut namespace = target.connect();
+        // Threads for storage start with the first operation.
+        assert_eq!(status(namespace.write_at(0, &[1; 4096])), None);
+        let names = check_masks(target.process.id());
+        let is_there = |prefix: &str| names.iter().any(|name| name.starts_with(prefix));
+        assert_eq!((is_there("reactor-"), is_there("storage-")), (true, engine == "epoll"), "{names:?}");
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    kill_process(target.pid(), Signal::USR1).expect("it runs");
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+            });
+            for round in 0..10 {
+                assert_eq!(status(namespace.write_at(round * 4096, &[1; 4096])), None);
+                assert_eq!(status(namespace.write_durably_at(round * 4096, &[1; 4096])), None);
+                assert_eq!(status(namespace.flush()), None);
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        target.end();
+    }
+}
+
+#[test]
+fn a_namespace_follows_its_file_without_any_signal() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("disk.img");
+    fs::write(&path, vec![7; 1 << 20]).expect("a file");
+    let spec = format!("file:{}", path.display());
+    let target = Target::start("epoll", &[&spec]);
+    open_file(&path).write_all_at(&[8; 4096], MEBIBYTE).expect("longer");
+    target.await_state(|state| state["subsystems"][0]["namespaces"][0]["bytes"] == MEBIBYTE + 4096);
+    let mut namespace = target.connect();
+    let mut data = [0; 4096];
+    assert_eq!(status(namespace.read_at(MEBIBYTE, &mut data)), None);
+    assert_eq!(data, [8; 4096]);
+    target.end();
+}
