@@ -18,6 +18,11 @@ use crate::deps;
 /// A target under a tracer takes its time.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Files of a traced target, in its directory.
+const LOG: &str = "strace.txt";
+const IMAGE: &str = "namespace.img";
+const CONFIG: &str = "nvlane.toml";
+
 /// The subsystem that is used.
 const NQN: &str = "nqn.2026-01.io.nvlane:traced";
 
@@ -68,7 +73,7 @@ fn trace(engine: &str) -> Result<BTreeSet<String>> {
     std::fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
     let (port, door) = (free_port()?, free_port()?);
     let config = write_config(&dir, engine, port, door)?;
-    let log = dir.join("strace.txt");
+    let log = dir.join(LOG);
     let program = target_dir().join("release/nvlane");
     let mut child = Command::new("strace")
         .args(["-f", "-qq", "-o"])
@@ -76,10 +81,12 @@ fn trace(engine: &str) -> Result<BTreeSet<String>> {
         .arg(&program)
         .args(["target", "--config"])
         .arg(&config)
+        .arg("--state")
+        .arg(dir.join("state.json"))
         .stdin(Stdio::null())
         .spawn()
         .context("cannot run strace")?;
-    let used = use_target(&program, &log, port, door, &mut child);
+    let used = use_target(&program, &dir, port, door, &mut child);
     if used.is_err() {
         let _ = child.kill();
     }
@@ -91,7 +98,7 @@ fn trace(engine: &str) -> Result<BTreeSet<String>> {
 }
 
 /// Everything that makes a target do something.
-fn use_target(program: &Path, log: &Path, port: u16, door: u16, child: &mut Child) -> Result<()> {
+fn use_target(program: &Path, dir: &Path, port: u16, door: u16, child: &mut Child) -> Result<()> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let start = Instant::now();
     while TcpStream::connect(address).is_err() {
@@ -119,11 +126,52 @@ fn use_target(program: &Path, log: &Path, port: u16, door: u16, child: &mut Chil
     let mut client = TcpStream::connect((Ipv4Addr::LOCALHOST, door))?;
     client.write_all(b"set k 0 0 1\r\nv\r\nget k\r\nquit\r\n")?;
     client.read_to_end(&mut Vec::new())?;
-    let target = target_of(log)?;
-    // The operator: the configuration again, then the end.
-    kill_process(target, Signal::HUP)?;
-    sleep(Duration::from_secs(1));
+    let target = target_of(&dir.join(LOG))?;
+    operate(program, dir, target)?;
     kill_process(target, Signal::TERM)?;
+    Ok(())
+}
+
+/// Everything that an operator does: storage that is cut and grows, reloads that reopen it, add and remove a namespace, and
+/// fail, and a look at how things are.
+fn operate(program: &Path, dir: &Path, target: Pid) -> Result<()> {
+    let state = dir.join("state.json");
+    let reload = || {
+        let output =
+            Command::new(program).args(["reload", "--timeout", "120", "--state"]).arg(&state).output()?;
+        Ok::<_, anyhow::Error>(String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let await_closed = |is_closed: bool| -> Result<()> {
+        let start = Instant::now();
+        while std::fs::read_to_string(&state)?.contains("its storage was cut") != is_closed {
+            ensure!(start.elapsed() < START_TIMEOUT, "the target does not look after its storage");
+            sleep(Duration::from_millis(50));
+        }
+        Ok(())
+    };
+    let file = std::fs::OpenOptions::new().write(true).open(dir.join(IMAGE))?;
+    let bytes = file.metadata()?.len();
+    file.set_len(bytes / 2)?;
+    await_closed(true)?;
+    let refused = reload()?;
+    ensure!(refused.contains("it was cut"), "a cut file was reopened: {refused}");
+    file.set_len(bytes)?;
+    let reopened = reload()?;
+    ensure!(reopened.contains("done, it has"), "not reopened: {reopened}");
+    await_closed(false)?;
+    let config = dir.join(CONFIG);
+    let text = std::fs::read_to_string(&config)?;
+    let more = format!(
+        "{text}[[subsystem.namespace]]\nstorage = \"file:{}?size=16M\"\n",
+        dir.join("added.img").display()
+    );
+    for (text, expected) in [(&*more, "done"), (&text, "done"), ("mistaken", "failed")] {
+        std::fs::write(&config, text)?;
+        reload()?;
+        let state = std::fs::read_to_string(&state)?;
+        ensure!(state.contains(&format!("\"outcome\": \"{expected}\"")), "not {expected}: {text}");
+    }
+    kill_process(target, Signal::USR1)?;
     Ok(())
 }
 
@@ -135,7 +183,7 @@ fn target_of(log: &Path) -> Result<Pid> {
 }
 
 fn write_config(dir: &Path, engine: &str, port: u16, door: u16) -> Result<PathBuf> {
-    let file = dir.join("namespace.img");
+    let file = dir.join(IMAGE);
     let text = format!(
         "memcached = [\"127.0.0.1:{door}\"]\n\
          [reactors]\ncount = 2\nengine = \"{engine}\"\n\
@@ -146,7 +194,7 @@ fn write_config(dir: &Path, engine: &str, port: u16, door: u16) -> Result<PathBu
          [[subsystem.namespace]]\nstorage = \"kv:ram:64M\"\n",
         file.display()
     );
-    let path = dir.join("nvlane.toml");
+    let path = dir.join(CONFIG);
     std::fs::write(&path, text).with_context(|| path.display().to_string())?;
     Ok(path)
 }
