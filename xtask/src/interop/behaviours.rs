@@ -60,6 +60,7 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     host("reset", &["1=ram:64M"], 120),
     host("namespace-added", &["1=ram:64M"], 90),
     host("namespace-resized", &["1=file:disk:64M"], 90),
+    host("storage-changed", &["1=file:disk", "2=file:other:32M"], 120),
     host("namespace-removed", &["1=file:disk:64M", "2=file:other:32M"], 90),
     host("connect", &["1=ram:64M"], 60),
     host("connect-all", &["1=ram:16M"], 60),

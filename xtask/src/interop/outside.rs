@@ -1,5 +1,6 @@
 //! What a behaviour can have done outside its guest. `interop/README.md` lists the verbs.
 
+use std::fs::OpenOptions;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::os::unix::fs::MetadataExt;
@@ -69,6 +70,12 @@ impl Outside {
             ("kill", []) => target.kill().map(|()| String::new()),
             ("start", []) => target.start().map(|()| String::new()),
             ("namespaces", namespaces) => target.reload(namespaces).map(|()| String::new()),
+            ("reload", []) => target.reload_as_it_is().map(|()| String::new()),
+            ("size", [name, mib]) => {
+                let file = OpenOptions::new().write(true).open(target.file(name))?;
+                file.set_len(mib.parse::<u64>()? << 20)?;
+                Ok(String::new())
+            }
             ("connections", []) => target.connection_count().map(|count| format!("{count}\n")),
             ("allocated-kib", [name]) => {
                 let blocks = target.file(name).metadata()?.blocks();

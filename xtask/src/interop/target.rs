@@ -31,6 +31,9 @@ pub(crate) struct Target {
     process: Option<Child>,
 }
 
+/// What a file has at first whose size the configuration does not say.
+const UNSIZED_BYTES: u64 = 64 << 20;
+
 impl Target {
     /// A target whose files are in `dir`, not yet started.
     ///
@@ -94,6 +97,14 @@ impl Target {
         self.signal(Signal::HUP)
     }
 
+    /// Has it read the same configuration again, and reopen what is closed.
+    ///
+    /// # Errors
+    /// If it does not run.
+    pub(crate) fn reload_as_it_is(&self) -> Result<()> {
+        self.signal(Signal::HUP)
+    }
+
     /// Ends it with SIGTERM, if it runs.
     ///
     /// # Errors
@@ -136,7 +147,7 @@ impl Target {
         Ok(table.lines().filter(is_ours).count())
     }
 
-    /// The file behind a `file:NAME:SIZE` namespace.
+    /// The file behind a `file:NAME:SIZE` or `file:NAME` namespace.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.dir.join(format!("{name}.img"))
     }
@@ -174,8 +185,15 @@ impl Target {
                 ["file", name, size] => {
                     format!("file:{}?size={size}&lba={block_bytes}&", self.file(name).display())
                 }
+                ["file", name] => {
+                    let path = self.file(name);
+                    if !path.exists() {
+                        fs::File::create(&path)?.set_len(UNSIZED_BYTES)?;
+                    }
+                    format!("file:{}?lba={block_bytes}&", path.display())
+                }
                 ["kv", "ram", size] => format!("kv:ram:{size}?"),
-                _ => bail!("not ram:SIZE, file:NAME:SIZE or kv:ram:SIZE: {backing}"),
+                _ => bail!("not ram:SIZE, file:NAME:SIZE, file:NAME or kv:ram:SIZE: {backing}"),
             };
             writeln!(text, "[[subsystem.namespace]]\nnsid = {nsid}")?;
             writeln!(text, "storage = \"{storage}uuid={UUID_PREFIX}{nsid:012}\"\n")?;
