@@ -545,9 +545,9 @@ mod tests {
 
     use super::*;
 
-    fn begin(resolve: Resolve, options: Options) -> Association {
+    fn begin(resolve: Resolve, mut options: Options) -> Association {
         let address: Address = "target.example/nqn.2016-06.io.nvlane:disk".parse().unwrap();
-        let options = Options { identity: Some(HostIdentity::from_uuid(wire::uuid::Uuid::NIL)), ..options };
+        options.identity = Some(HostIdentity::from_uuid(wire::uuid::Uuid::NIL));
         let subsystem = address.subsystem.clone().unwrap();
         Association::begin_to(&address, subsystem, false, options, resolve).unwrap()
     }
