@@ -13,6 +13,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -91,7 +92,7 @@ impl Record {
         Some(Self { uuid, machine, inode, path })
     }
 
-    fn of(file: &File) -> io::Result<Option<Self>> {
+    fn of(file: impl AsFd) -> io::Result<Option<Self>> {
         let mut value = [0; ATTRIBUTE_BYTES_MAX];
         match rustix::fs::fgetxattr(file, ATTRIBUTE, &mut value[..]) {
             Ok(length) => Ok(value.get(..length).and_then(Self::from_bytes)),
@@ -109,6 +110,12 @@ impl Record {
 #[must_use]
 pub fn read(path: &Path) -> Option<Uuid> {
     Some(Record::of(&open(path).ok()?).ok()??.uuid)
+}
+
+/// As [`read`], of a file that is open, perhaps without a name by now.
+#[must_use]
+pub fn of_open(file: impl AsFd) -> Option<Uuid> {
+    Some(Record::of(file).ok()??.uuid)
 }
 
 /// The identity of a file: the one it has, or a new one, kept with it from now on. `machine` tells machines apart.

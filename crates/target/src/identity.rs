@@ -130,7 +130,7 @@ fn place(path: &Path) -> String {
 
 /// What a device calls itself, and which part of it is meant; its path where it has no name. Paths of devices are given in the order
 /// in which they are found, and change owners.
-fn device_name(path: &Path) -> String {
+pub(crate) fn device_name(path: &Path) -> String {
     let own = || {
         let device = std::fs::canonicalize(path).ok()?;
         let kernel_name = device.file_name()?.to_str()?;

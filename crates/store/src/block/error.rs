@@ -167,6 +167,17 @@ pub enum OpenError {
         /// Which.
         path: PathBuf,
     },
+    /// The path leads to a file of another identity, which hosts would take for the one that was served.
+    #[error(
+        "{} is another file than the one that was served, and hosts would take the two for one disk: bring the served file back, \
+         or a copy that has its attribute {} (cp --preserve=xattr), or remove the namespace, reload, and add it under another nsid",
+        path.display(),
+        crate::identity::ATTRIBUTE
+    )]
+    OtherIdentity {
+        /// Which.
+        path: PathBuf,
+    },
     /// The system says no.
     #[error("cannot {action} {}: {source}{}", path.display(), advice(source))]
     System {

@@ -302,7 +302,7 @@ impl Shared {
             let process = std::process::id();
             let descriptor = file.as_raw_fd();
             let why = format!(
-                "its file was deleted or replaced; /proc/{process}/fd/{descriptor} still has the data"
+                "its file was deleted or replaced; /proc/{process}/fd/{descriptor} still has the data (cp --preserve=xattr)"
             );
             self.close(gate, &why);
             return Err(StoreError::Gone);
@@ -492,6 +492,15 @@ impl Store for FileStore {
     }
 }
 
+/// Whether hosts may take `opened` for the file that was served `before`: it is that file, or has its identity, or the served file
+/// has none of its own, as with `uuid=` in the configuration.
+fn may_follow(opened: &Opened, before: &Opened) -> bool {
+    let identity = crate::identity::of_open(&before.data);
+    opened.identity == before.identity
+        || identity.is_none()
+        || crate::identity::of_open(&opened.data) == identity
+}
+
 impl Current {
     /// Opens what the path leads to now. If that fails, the old file stays open: it may be the last way to its data.
     fn reopen(&mut self, settings: &FileSettings, shared: &Shared) -> Result<(), OpenError> {
@@ -508,11 +517,11 @@ impl Current {
             }
         };
         let opened = file_open::reopen(settings, shared.block_bytes).and_then(|opened| {
-            match self.wanted.filter(|wanted| opened.bytes < *wanted) {
-                Some(wanted) => {
-                    Err(OpenError::Cut { path: settings.path.clone(), bytes: opened.bytes, wanted })
-                }
-                None => Ok(opened),
+            let path = settings.path.clone();
+            match (self.wanted.filter(|wanted| opened.bytes < *wanted), &before) {
+                (_, Some(before)) if !may_follow(&opened, before) => Err(OpenError::OtherIdentity { path }),
+                (Some(wanted), _) => Err(OpenError::Cut { path, bytes: opened.bytes, wanted }),
+                (None, _) => Ok(opened),
             }
         });
         let opened = match opened {
@@ -879,6 +888,28 @@ mod tests {
             std::fs::write(path, data).unwrap();
             store.reopen().unwrap();
             assert_eq!(rig.read(0, 4096), Ok(vec![2; 4096]));
+        });
+    }
+
+    #[test]
+    fn another_file_is_not_served_in_the_place_of_one_with_an_identity() {
+        on_every_system(65536, |path, store, rig| {
+            let machine = crate::identity::random().unwrap();
+            let Ok((uuid, _)) = crate::identity::claim(path, machine) else { return };
+            let [saved, other] = ["saved", "other"].map(|name| path.with_extension(name));
+            let copied = std::process::Command::new("cp").arg("--preserve=all").args([path, &saved]).status();
+            assert!(copied.unwrap().success());
+            std::fs::write(&other, vec![9; 65536]).unwrap();
+            std::fs::rename(&other, path).unwrap();
+            assert_eq!(rig.write(0, &[2; 4096]), Err(StoreError::Gone));
+            let refused = store.reopen().unwrap_err().to_string();
+            assert!(refused.contains("another file than the one that was served"), "{refused}");
+            assert_eq!(rig.read(0, 4096), Err(StoreError::Closed));
+            // A copy that has the identity is what the operator means.
+            std::fs::rename(&saved, path).unwrap();
+            store.reopen().unwrap();
+            assert_eq!(rig.read(0, 4096), Ok(vec![0; 4096]));
+            assert_eq!(crate::identity::read(path), Some(uuid));
         });
     }
 

@@ -12,7 +12,7 @@ use wire::nqn::Nqn;
 
 use super::diff::{Change, Outline};
 use crate::config::{Place, Problem, ResolvedNamespace, TargetConfig};
-use crate::identity::{TargetIdentity, of_second_namespace, storage_name};
+use crate::identity::{TargetIdentity, device_name, of_second_namespace, storage_name};
 use crate::machine::{Machine, hostname};
 
 /// A namespace within the target.
@@ -25,6 +25,8 @@ pub(super) struct Identities {
     taken: BTreeMap<Key, ResolvedNamespace>,
     /// The file that each namespace has open.
     files: BTreeMap<Key, FileId>,
+    /// What each device that is served called itself when it was opened.
+    devices: BTreeMap<Key, String>,
 }
 
 impl Identities {
@@ -36,7 +38,7 @@ impl Identities {
             Err(error) => return Err(Problem { place: Place::Machine, message: error.to_string() }),
         };
         let target = TargetIdentity::new(machine, &hostname(), first);
-        Ok(Self { target, taken: BTreeMap::new(), files: BTreeMap::new() })
+        Ok(Self { target, taken: BTreeMap::new(), files: BTreeMap::new(), devices: BTreeMap::new() })
     }
 
     /// What its own are made of.
@@ -72,6 +74,10 @@ impl Identities {
         match path(&namespace.spec).map(FileId::of) {
             Some(Ok(file)) => drop(self.files.insert(key.clone(), file)),
             _ => drop(self.files.remove(&key)),
+        }
+        match &namespace.spec.source {
+            Source::Device { path } => drop(self.devices.insert(key.clone(), device_name(path))),
+            _ => drop(self.devices.remove(&key)),
         }
         if let (Some(path), false) = (file_path(&namespace.spec), namespace.is_uuid_given) {
             self.claim(path, &mut settled);
@@ -160,6 +166,28 @@ impl Identities {
                 }
             }
         }
+    }
+
+    /// Whether the path of a device leads to the device that the namespace was opened with.
+    ///
+    /// # Errors
+    /// What to tell the operator if it leads to another one.
+    pub(super) fn check_device(&self, nqn: &Nqn, nsid: Nsid) -> Result<(), String> {
+        let key = (nqn.clone(), nsid);
+        let (Some(before), Some(namespace)) = (self.devices.get(&key), self.taken.get(&key)) else {
+            return Ok(());
+        };
+        // Where there is nothing, opening says so.
+        let Some(path) = path(&namespace.spec).filter(|path| path.exists()) else { return Ok(()) };
+        let now = device_name(path);
+        if now == *before {
+            return Ok(());
+        }
+        Err(format!(
+            "{} is another device now ({now:?} instead of {before:?}), and hosts would take the two for one disk: remove the namespace, reload, \
+             and add it under another nsid",
+            path.display()
+        ))
     }
 
     /// Whether `spec` leads to the file that a namespace has open.

@@ -88,7 +88,7 @@ pub struct Operator {
     /// In the order of the configuration.
     listeners: Vec<RunningListener>,
     discovery_nqn: Nqn,
-    identities: Identities,
+    pub(super) identities: Identities,
     next_tag: ListenerTag,
     /// Reactors that share the storage.
     reactor_count: usize,

@@ -39,7 +39,11 @@ impl Operator {
         for ((nqn, nsid), store) in stores {
             let Some(why) = store.closed_because() else { continue };
             let name = self.name_of(&nqn, nsid);
-            match store.reopen() {
+            let reopened = self
+                .identities
+                .check_device(&nqn, nsid)
+                .and_then(|()| store.reopen().map_err(|error| error.to_string()));
+            match reopened {
                 Ok(()) => {
                     let size = Size(store.geometry().bytes());
                     let text = format!(
