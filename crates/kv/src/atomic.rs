@@ -10,7 +10,10 @@
     )
 )]
 
-use crate::processor::{Attributes, Condition, KeyHash, Place, Processor, Stored};
+use crate::key::KeyHash;
+use crate::pair::{Attributes, Condition, Stored};
+use crate::place::Place;
+use crate::processor::Processor;
 
 /// What is done to a number of 4 or 8 bytes, little-endian. The operand is cut to as many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,7 +144,7 @@ impl Processor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::processor::Settings;
+    use crate::settings::Settings;
 
     fn run(value: &[u8], atomic: Atomic) -> (AtomicResult, Vec<u8>) {
         let mut processor = Processor::new(Settings::default()).expect("memory");

@@ -4,7 +4,9 @@
 //! key i + 2w: hash, fetch its bucket │ key i + w: read its bucket, fetch its item │ key i: look it up
 //! ```
 
-use crate::processor::{KeyHash, Place, Processor};
+use crate::key::KeyHash;
+use crate::place::Place;
+use crate::processor::Processor;
 
 /// Keys between two stages. The processor keeps about 16 misses under way; measured flat from 8 to 24.
 const WINDOW: usize = 12;

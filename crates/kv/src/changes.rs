@@ -5,7 +5,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
-use crate::processor::{KEY_BYTES_MAX, KeyHash};
+use crate::key::{KEY_BYTES_MAX, KeyHash};
 
 /// By the hash of a key, which is as good as random.
 type ByHash<T> = HashMap<u64, T, BuildHasherDefault<Itself>>;

@@ -11,8 +11,13 @@ use std::sync::Arc;
 use reactor::{CHUNK_BYTES, Chunk, Chunks, Untouched};
 
 use crate::item::{HEADER_BYTES, HELD, Header, LARGE, WIDE, chunk_count};
-use crate::processor::{Attributes, Condition, Eviction, KeyHash, Pending, Place, Processor, Stored};
+use crate::key::KeyHash;
+use crate::pair::{Attributes, Condition, Stored};
+use crate::pending::Pending;
+use crate::place::Place;
+use crate::processor::Processor;
 use crate::regions::{REGION_BYTES, REGION_LINES};
+use crate::settings::Eviction;
 
 /// The whole mebibytes of a value: whoever has them reads the value as it was.
 pub type ChunkList = Arc<Vec<Chunk>>;

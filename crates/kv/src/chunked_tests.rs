@@ -7,7 +7,9 @@ use proptest::prelude::*;
 use reactor::{CHUNK_BYTES, Chunk};
 
 use crate::chunked::ChunkList;
-use crate::processor::{Attributes, Condition, Eviction, Processor, Settings, Stored};
+use crate::pair::{Attributes, Condition, Stored};
+use crate::processor::Processor;
+use crate::settings::{Eviction, Settings};
 
 #[derive(Clone, Copy, Debug)]
 enum Step {

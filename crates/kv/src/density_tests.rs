@@ -1,7 +1,9 @@
 //! What the layout promises: lines touched per operation, bytes per pair.
 
 use crate::index::GROUP_BUCKETS;
-use crate::processor::{Attributes, Condition, Eviction, Processor, Settings, Stored};
+use crate::pair::{Attributes, Condition, Stored};
+use crate::processor::Processor;
+use crate::settings::{Eviction, Settings};
 
 /// Lines read per GET and read and written per PUT, at a load of the index.
 struct Touched {

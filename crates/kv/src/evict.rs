@@ -6,8 +6,10 @@
 //! from whichever class uses its own least, so that memory follows the sizes that are stored.
 
 use crate::item::{BITS_AT, FETCHED, HELD, USES};
-use crate::processor::{Eviction, Place, Processor};
+use crate::place::Place;
+use crate::processor::Processor;
 use crate::regions::{CLASS_COUNT, Class, Use};
+use crate::settings::Eviction;
 
 /// Where the hands are.
 pub(crate) struct Hands {

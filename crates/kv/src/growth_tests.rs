@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use crate::processor::{Attributes, Condition, Eviction, Processor, Settings, Stored};
+use crate::pair::{Attributes, Condition, Stored};
+use crate::processor::Processor;
+use crate::settings::{Eviction, Settings};
 
 fn processor(memory_bytes: usize, eviction: Eviction) -> Processor {
     Processor::new(Settings { memory_bytes, eviction, seed: 9, ..Settings::default() }).expect("memory")

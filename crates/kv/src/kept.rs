@@ -5,7 +5,10 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::processor::{KeyHash, Pin, Place, Processor};
+use crate::key::KeyHash;
+use crate::pins::Pin;
+use crate::place::Place;
+use crate::processor::Processor;
 
 /// A value that stays as it is until this is dropped, whatever becomes of its key.
 pub struct Kept {
@@ -102,7 +105,8 @@ impl Processor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::processor::{Attributes, Condition, Eviction, Settings, Stored};
+    use crate::pair::{Attributes, Condition, Stored};
+    use crate::settings::{Eviction, Settings};
 
     const KEY: &[u8] = b"key";
 

@@ -14,6 +14,7 @@ mod changes;
 mod chunked;
 #[cfg(test)]
 mod chunked_tests;
+mod counters;
 #[cfg(test)]
 mod density_tests;
 mod durable;
@@ -23,25 +24,35 @@ mod growth_tests;
 mod index;
 mod item;
 mod kept;
+mod key;
 pub mod log;
 pub mod memcached;
 mod memory;
 #[cfg(test)]
 mod model_tests;
+mod pair;
+mod pending;
+mod pins;
+mod place;
 mod processor;
 mod regions;
+mod settings;
 mod station;
 mod value;
 pub mod vector;
 
 pub use atomic::{Atomic, AtomicResult};
 pub use chunked::ChunkList;
+pub use counters::Counters;
 pub use kept::Kept;
+pub use key::{KEY_BYTES_MAX, KeyHash};
 #[cfg(any(test, feature = "count-touches"))]
 pub use memory::Touches;
-pub use processor::{
-    Attributes, Condition, Counters, Eviction, KEY_BYTES_MAX, KeyHash, Marks, Pending, Pin, Place, Processor,
-    Settings, Stored,
-};
+pub use pair::{Attributes, Condition, Marks, Stored};
+pub use pending::Pending;
+pub use pins::Pin;
+pub use place::Place;
+pub use processor::Processor;
+pub use settings::{Eviction, Settings};
 pub use station::{Arrival, Station};
 pub use value::Value;

@@ -4,7 +4,11 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 
-use crate::processor::{Attributes, Condition, Eviction, Pending, Pin, Processor, Settings, Stored};
+use crate::pair::{Attributes, Condition, Stored};
+use crate::pending::Pending;
+use crate::pins::Pin;
+use crate::processor::Processor;
+use crate::settings::{Eviction, Settings};
 
 #[derive(Clone, Copy, Debug)]
 enum Step {

@@ -17,7 +17,6 @@ mod store;
 
 use std::collections::HashMap;
 use std::io;
-use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_micro_inline};
@@ -26,255 +25,28 @@ use reactor::CHUNK_BYTES;
 use self::chain::{shared_line, slot};
 use crate::bucket::{Bucket, BucketMut, Kind, shared_tag};
 use crate::chunked::Chunked;
+use crate::counters::Counters;
 use crate::durable::Durable;
 use crate::evict::Hands;
 use crate::index::{GROUP_LINES, Index};
 use crate::item::{
-    AWAY, BITS_AT, EXPIRY_AT, FETCHED, HEADER_BYTES, Header, KEY_BYTES_AT, LARGE, Layout, STALE, USES,
-    USES_MAX, WIDE, WON,
+    AWAY, BITS_AT, EXPIRY_AT, FETCHED, HEADER_BYTES, Header, KEY_BYTES_AT, LARGE, STALE, USES, USES_MAX,
+    WIDE, WON,
 };
 use crate::kept::Returned;
+use crate::key::KeyHash;
 use crate::memory::Memory;
+use crate::pair::{Attributes, Marks};
+use crate::pins::Pins;
+use crate::place::{Home, Place};
 use crate::regions::{REGION_BYTES, REGION_LINES, Regions};
+use crate::settings::Settings;
 use crate::value::Value;
-
-/// Longest key, bytes.
-pub const KEY_BYTES_MAX: usize = 250;
 
 /// Lines for what overflows, and lines being moved, that there is room for from the start. More are needed if
 /// the index could not grow for long.
 const SPARE_COUNT: usize = 32;
 const MOVING_COUNT: usize = 8;
-
-/// What is done when memory is full.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Eviction {
-    /// Nothing new is stored.
-    None,
-    /// Pairs not used lately make room. A pair used twice since stays for two rounds of the hand, a new one
-    /// for none.
-    Clock,
-}
-
-/// How a partition is to be.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// Memory for index, pairs and the records about them.
-    pub memory_bytes: usize,
-    /// The largest pair, key and value, that lies in the index itself.
-    pub inline_bytes_max: usize,
-    /// What is done when memory is full.
-    pub eviction: Eviction,
-    /// The longest value.
-    pub value_bytes_max: usize,
-    /// Where keys go, secret from peers.
-    pub seed: u64,
-}
-
-impl Settings {
-    /// The least memory of a partition, bytes: for its index, pairs of several classes, and records.
-    pub const MEMORY_BYTES_MIN: usize = 4 * REGION_BYTES;
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            memory_bytes: 64 << 20,
-            inline_bytes_max: 20,
-            eviction: Eviction::Clock,
-            value_bytes_max: 256 << 20,
-            seed: 0,
-        }
-    }
-}
-
-/// The hash of a key: where it is looked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeyHash(u64);
-
-impl KeyHash {
-    /// Which of `count` partitions the key belongs to.
-    #[inline]
-    #[must_use]
-    pub fn partition(self, count: usize) -> usize {
-        // Bits that neither bucket nor tag depend on.
-        (((self.0 >> 8 & 0xff_ffff) * count as u64) >> 24) as usize
-    }
-
-    #[inline]
-    fn tag(self) -> u8 {
-        self.0 as u8
-    }
-
-    /// All of its bits.
-    #[inline]
-    pub(crate) fn raw(self) -> u64 {
-        self.0
-    }
-
-    #[cfg(test)]
-    pub(crate) fn of(bits: u64) -> Self {
-        Self(bits)
-    }
-}
-
-/// Where the bucket of a key was, when it was asked for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Home(u32);
-
-impl Home {
-    pub(crate) const NONE: Self = Self(0);
-}
-
-/// Where a pair is. Two numbers, so that a look-up gives it back in registers: in parts it would be written, and
-/// read again in other widths before that is done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// The line of the entry, and the cell there; never 0.
-    entry: NonZeroU64,
-    /// The item's line and one more, or 0 if the pair lies in the index.
-    item: u64,
-}
-
-impl Place {
-    #[inline(always)]
-    pub(crate) fn new(node: u32, cell: usize, item: Option<u32>) -> Self {
-        let entry = NonZeroU64::MIN | ((u64::from(node) << 8) | ((cell as u64) << 1));
-        Self { entry, item: item.map_or(0, |line| u64::from(line) + 1) }
-    }
-
-    /// For what is asked of the item alone.
-    pub(crate) fn of_item(line: u32) -> Self {
-        Self::new(0, 0, Some(line))
-    }
-
-    /// The line of the entry.
-    #[inline(always)]
-    pub(crate) fn node(self) -> u32 {
-        (self.entry.get() >> 8) as u32
-    }
-
-    /// The cell there.
-    #[inline(always)]
-    pub(crate) fn cell(self) -> usize {
-        (self.entry.get() as u8 >> 1).into()
-    }
-
-    /// The item's line; `None` if the pair lies in the index.
-    #[inline(always)]
-    pub(crate) fn item(self) -> Option<u32> {
-        self.item.checked_sub(1).map(|line| line as u32)
-    }
-}
-
-/// What a pair has beside key and value.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Attributes {
-    /// The client's.
-    pub flags: u32,
-    /// The second at which it ends, or 0 if it does not.
-    pub expiry_s: u32,
-}
-
-/// What memcached's meta commands know of a pair.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Marks {
-    /// It was read since it was stored.
-    pub is_fetched: bool,
-    /// It should be made anew.
-    pub is_stale: bool,
-    /// Somebody makes it anew.
-    pub is_won: bool,
-}
-
-/// When a value is stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Condition {
-    /// In any case.
-    Always,
-    /// If there is none.
-    Absent,
-    /// If there is one.
-    Present,
-    /// If it is still the one that had this number.
-    Unchanged(u64),
-}
-
-/// What became of a store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stored {
-    /// It was done.
-    Done,
-    /// There is a value, or another than was meant.
-    Exists,
-    /// There is no value.
-    NotFound,
-    /// Memory is full.
-    NoMemory,
-    /// The value is longer than values may be.
-    TooLarge,
-}
-
-/// What a partition holds and has done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Pairs, expired ones included until they are met.
-    pub pair_count: u64,
-    /// Those of them that lie in the index.
-    pub inline_count: u64,
-    /// Bytes of keys and values.
-    pub pair_bytes: u64,
-    /// Stores ever.
-    pub stored_count: u64,
-    /// Pairs that made room for others.
-    pub evicted_count: u64,
-    /// Pairs evicted that nobody had read.
-    pub evicted_unread_count: u64,
-    /// Pairs that ended by their expiry.
-    pub expired_count: u64,
-    /// Items moved so that a region became free.
-    pub moved_count: u64,
-    /// Regions emptied by eviction or moving.
-    pub reclaimed_count: u64,
-    /// Values that are in the log only, to make room for others.
-    pub demoted_count: u64,
-    /// Values that were fetched from the log.
-    pub loaded_count: u64,
-}
-
-/// A value on its way in: it has its memory, and is no one's yet.
-#[derive(Debug)]
-pub struct Pending {
-    pub(crate) line: u32,
-    pub(crate) layout: Layout,
-    value_bytes: usize,
-}
-
-impl Pending {
-    /// Bytes of the value.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.value_bytes
-    }
-
-    /// Whether the value has no bytes.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.value_bytes == 0
-    }
-}
-
-/// A value that stays as it is until it is unpinned, whatever becomes of its key.
-#[derive(Debug)]
-pub struct Pin {
-    line: u32,
-}
-
-struct Pins {
-    count: u32,
-    /// The pair is no longer in the index.
-    is_detached: bool,
-}
 
 /// One partition of the key space.
 pub struct Processor {

@@ -15,7 +15,9 @@
 
 use reactor::with_wide_vectors;
 
-use crate::processor::{KeyHash, Place, Processor};
+use crate::key::KeyHash;
+use crate::place::Place;
+use crate::processor::Processor;
 
 /// What a value is an array of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -383,7 +385,8 @@ impl Processor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::processor::{Attributes, Condition, Settings, Stored};
+    use crate::pair::{Attributes, Condition, Stored};
+    use crate::settings::Settings;
     use proptest::prelude::*;
 
     const INTEGERS: [Element; 8] = [

@@ -8,8 +8,9 @@ use super::record::{Head, Kind};
 use super::recover::piece;
 use super::scan::{Scanner, Sink};
 use super::{Failure, Job, Log, RESERVE_COUNT, Sync, Work};
+use crate::key::KeyHash;
 use crate::memcached::Executor;
-use crate::processor::{KeyHash, Place};
+use crate::place::Place;
 
 /// Keys that wait to be written again; with more, reading waits.
 const AGAIN_COUNT_MAX: usize = 512;

@@ -3,8 +3,10 @@
 use super::record::{Checksum, HEAD_BYTES, Head, Kind, TAIL_BYTES, Where};
 use super::{Job, Loaded, Log, PIECE_BYTES, Work};
 use crate::durable::Away;
+use crate::key::KeyHash;
 use crate::memcached::Executor;
-use crate::processor::{KeyHash, Pending, Place};
+use crate::pending::Pending;
+use crate::place::Place;
 
 /// One value on its way.
 #[derive(Debug)]

@@ -28,8 +28,8 @@ mod write;
 
 use std::collections::VecDeque;
 
+use crate::key::KeyHash;
 use crate::memcached::Executor;
-use crate::processor::KeyHash;
 use clean::Cleaner;
 use fetch::Fetch;
 use record::SegmentHeader;

@@ -10,7 +10,7 @@
 
 use crc_fast::{CrcAlgorithm, Digest};
 
-use crate::processor::KEY_BYTES_MAX;
+use crate::key::KEY_BYTES_MAX;
 
 /// Bytes of a record before its key.
 pub(crate) const HEAD_BYTES: usize = 32;

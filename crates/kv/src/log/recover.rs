@@ -4,8 +4,10 @@ use super::record::{Head, Kind, SegmentHeader};
 use super::scan::{Scanner, Sink};
 use super::{Failure, Job, Log, LogSettings, PIECE_BYTES, Phase, Segment, Work};
 use crate::durable::{MARKS, Restored};
+use crate::key::{KEY_BYTES_MAX, KeyHash};
 use crate::memcached::Executor;
-use crate::processor::{Attributes, KEY_BYTES_MAX, KeyHash, Pending};
+use crate::pair::Attributes;
+use crate::pending::Pending;
 
 /// Numbers that may have been given to values of which nothing was written before the power went.
 const CAS_LOST_COUNT: u64 = 1 << 24;

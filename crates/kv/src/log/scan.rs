@@ -7,7 +7,7 @@
 //! ```
 
 use super::record::{Checksum, HEAD_BYTES, Head, Kind, TAIL_BYTES, Where};
-use crate::processor::KEY_BYTES_MAX;
+use crate::key::KEY_BYTES_MAX;
 
 /// What is done with what is read.
 pub(crate) trait Sink {

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 use crate::memcached::DoorSettings;
-use crate::processor::{Attributes, Condition, Eviction, Processor, Settings, Stored};
+use crate::pair::{Attributes, Condition, Stored};
+use crate::processor::Processor;
+use crate::settings::{Eviction, Settings};
 
 const SECTOR_BYTES: usize = 512;
 const UNIX_S: i64 = 1_000_000;

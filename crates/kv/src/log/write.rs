@@ -6,7 +6,9 @@ use crate::changes::Due;
 use crate::durable::MARKS;
 use crate::item::Header;
 use crate::memcached::Executor;
-use crate::processor::{Pin, Place, Processor};
+use crate::pins::Pin;
+use crate::place::Place;
+use crate::processor::Processor;
 
 /// A write under way.
 #[derive(Clone, Copy, Debug)]

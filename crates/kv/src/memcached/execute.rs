@@ -10,7 +10,10 @@ use super::number::{self, Digits, LastDigits};
 use super::output::LongValue;
 use super::{COPIED_BYTES_MAX, Command, DoorCounters, DoorSettings, Mode, Verb};
 use crate::item::USES_MAX;
-use crate::processor::{Attributes, Condition, KEY_BYTES_MAX, KeyHash, Place, Processor, Stored};
+use crate::key::{KEY_BYTES_MAX, KeyHash};
+use crate::pair::{Attributes, Condition, Stored};
+use crate::place::Place;
+use crate::processor::Processor;
 use crate::regions::REGION_BYTES;
 
 /// Longer times are moments in Unix time, s.

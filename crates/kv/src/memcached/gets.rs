@@ -10,7 +10,8 @@
 use super::Command;
 use super::decode::{Behind, next_get};
 use super::session::{BATCH, ITEMS_AHEAD, Router, Session};
-use crate::processor::{Home, KeyHash, Place};
+use crate::key::KeyHash;
+use crate::place::{Home, Place};
 
 /// One of them.
 #[derive(Clone, Copy)]

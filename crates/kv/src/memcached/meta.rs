@@ -5,7 +5,8 @@ use reactor::CHUNK_BYTES;
 use super::decode::flags;
 use super::execute::{Executor, Refusal};
 use super::{Command, Mode, number};
-use crate::processor::{Attributes, Condition, KeyHash, Marks, Stored};
+use crate::key::KeyHash;
+use crate::pair::{Attributes, Condition, Marks, Stored};
 
 const BAD_TOKEN: &[u8] = b"CLIENT_ERROR bad token in command line format\r\n";
 

@@ -247,7 +247,9 @@ impl From<Vec<u8>> for Output {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::processor::{Attributes, Condition, Processor, Settings, Stored};
+    use crate::pair::{Attributes, Condition, Stored};
+    use crate::processor::Processor;
+    use crate::settings::Settings;
 
     #[test]
     fn bytes_and_values_are_sent_in_order_whatever_is_taken_at_a_time() {

@@ -1,7 +1,7 @@
 //! Commands on their way to another partition, many in one message.
 
 use super::{Command, Ticket, Verb};
-use crate::processor::KeyHash;
+use crate::key::KeyHash;
 
 /// Commands for one partition, in order, with everything they bring.
 #[derive(Debug, Default)]

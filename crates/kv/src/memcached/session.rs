@@ -23,7 +23,8 @@ use super::output::Output;
 use super::stats::{ListenerStats, PartitionStats, VERSION};
 use super::{Command, DoorSettings, Header, Mode, PIECE_BYTES, Verb};
 use crate::kept::Kept;
-use crate::processor::{Home, KEY_BYTES_MAX, KeyHash};
+use crate::key::{KEY_BYTES_MAX, KeyHash};
+use crate::place::Home;
 
 /// Commands that are looked up together.
 pub(super) const BATCH: usize = 64;

@@ -6,7 +6,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::kept::Kept;
-use crate::processor::{Eviction, KeyHash, Processor, Settings};
+use crate::key::KeyHash;
+use crate::processor::Processor;
+use crate::settings::{Eviction, Settings};
 
 /// Partitions in one place: what goes to another is answered when it is asked for.
 struct Partitions {

@@ -3,11 +3,14 @@
 
 use reactor::LINE_BYTES;
 
-use super::{Eviction, KeyHash, Place, Processor};
 use crate::bucket::{Bucket, BucketMut, CELL_COUNT, Kind, copy_entry, shared_tag};
 use crate::evict::Hands;
 use crate::index::{INDEX_LINES_MIN, Index, OVERFLOW_SLOT};
+use crate::key::KeyHash;
+use crate::place::Place;
+use crate::processor::Processor;
 use crate::regions::{REGION_LINES, Regions};
+use crate::settings::Eviction;
 
 /// Room for an entry.
 #[derive(Clone, Copy)]

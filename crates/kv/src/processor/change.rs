@@ -2,9 +2,13 @@
 
 use reactor::CHUNK_BYTES;
 
-use super::{KeyHash, Pin, Pins, Place, Processor, Stored};
 use crate::bucket::{Bucket, BucketMut};
 use crate::item::{BITS_AT, HEADER_BYTES, HELD, Header, LARGE, WIDE, chunk_count};
+use crate::key::KeyHash;
+use crate::pair::Stored;
+use crate::pins::{Pin, Pins};
+use crate::place::Place;
+use crate::processor::Processor;
 use crate::regions::REGION_BYTES;
 use crate::value::Value;
 

@@ -1,9 +1,9 @@
 //! Going over all keys, in the order of their hashes: it is the same whatever is stored, removed or moved
 //! meanwhile, and however large the index is.
 
-use super::Processor;
 use super::chain::{shared_line, slot};
 use crate::bucket::{Bucket, BucketMut, Kind};
+use crate::processor::Processor;
 
 /// Keys of a bucket that are put in order at a time.
 const SORTED_COUNT: usize = 32;

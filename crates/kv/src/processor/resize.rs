@@ -4,10 +4,11 @@
 use reactor::LINE_BYTES;
 
 use super::chain::{shared_line, slot};
-use super::{Eviction, Processor};
 use crate::bucket::{Bucket, BucketMut, CELL_COUNT, copy_entry};
 use crate::index::{GROUP_BUCKETS, GROUP_LINES, GROUPS_MIN, REGION_GROUPS};
+use crate::processor::Processor;
 use crate::regions::REGION_LINES;
+use crate::settings::Eviction;
 
 /// Cells taken of a bucket, in the mean, when memory is full: so many, less so many for each cell of a pair.
 /// More saves memory, fewer saves look-ups of what overflows; wide pairs overflow sooner.

@@ -3,9 +3,13 @@
 use reactor::{CHUNK_BYTES, Chunk};
 
 use super::chain::Cell;
-use super::{Attributes, Condition, KEY_BYTES_MAX, KeyHash, Pending, Place, Processor, Stored};
 use crate::bucket::{Bucket, BucketMut, inline_cells};
 use crate::item::{HEADER_BYTES, HELD, Header, LARGE, Layout, PLACE_BYTES, USES, WIDE, chunk_count};
+use crate::key::{KEY_BYTES_MAX, KeyHash};
+use crate::pair::{Attributes, Condition, Stored};
+use crate::pending::Pending;
+use crate::place::Place;
+use crate::processor::Processor;
 use crate::regions::{REGION_BYTES, Use};
 
 impl Processor {

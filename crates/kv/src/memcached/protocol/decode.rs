@@ -8,9 +8,9 @@
 //! ```
 
 use super::number;
+use crate::key::KEY_BYTES_MAX;
 use crate::memcached::{COPIED_BYTES_MAX, Command, Header, Mode, Verb};
 use crate::memcached::{DoorSettings, binary};
-use crate::processor::KEY_BYTES_MAX;
 
 /// A line that does not end within so many bytes ends the connection, unless it lists keys to get.
 const LINE_BYTES_MAX: usize = 2048;

@@ -1,0 +1,52 @@
+//! Where a pair is: its entry in the index, and its item.
+
+use std::num::NonZeroU64;
+
+/// Where a pair is. Two numbers, so that a look-up gives it back in registers: in parts it would be written, and
+/// read again in other widths before that is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The line of the entry, and the cell there; never 0.
+    entry: NonZeroU64,
+    /// The item's line and one more, or 0 if the pair lies in the index.
+    item: u64,
+}
+
+impl Place {
+    #[inline(always)]
+    pub(crate) fn new(node: u32, cell: usize, item: Option<u32>) -> Self {
+        let entry = NonZeroU64::MIN | ((u64::from(node) << 8) | ((cell as u64) << 1));
+        Self { entry, item: item.map_or(0, |line| u64::from(line) + 1) }
+    }
+
+    /// For what is asked of the item alone.
+    pub(crate) fn of_item(line: u32) -> Self {
+        Self::new(0, 0, Some(line))
+    }
+
+    /// The line of the entry.
+    #[inline(always)]
+    pub(crate) fn node(self) -> u32 {
+        (self.entry.get() >> 8) as u32
+    }
+
+    /// The cell there.
+    #[inline(always)]
+    pub(crate) fn cell(self) -> usize {
+        (self.entry.get() as u8 >> 1).into()
+    }
+
+    /// The item's line; `None` if the pair lies in the index.
+    #[inline(always)]
+    pub(crate) fn item(self) -> Option<u32> {
+        self.item.checked_sub(1).map(|line| line as u32)
+    }
+}
+
+/// Where the bucket of a key was, when it was asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Home(pub(crate) u32);
+
+impl Home {
+    pub(crate) const NONE: Self = Self(0);
+}
