@@ -14,11 +14,11 @@ use crate::item::{
     AWAY, BITS_AT, FETCHED, HEADER_BYTES, HELD, Header, Layout, PLACE_BYTES, STALE, USES, WIDE, WON,
 };
 use crate::key::{KEY_BYTES_MAX, KeyHash};
-use crate::log::record::RECORD_EXTRA_BYTES;
 use crate::pair::{Attributes, Stored};
 use crate::pending::Pending;
 use crate::place::Place;
 use crate::processor::Processor;
+use crate::record::RECORD_EXTRA_BYTES;
 use crate::regions::{REGION_BYTES, Use};
 
 /// Bits of an item that go with it into the log and back.

@@ -35,6 +35,7 @@ mod pending;
 mod pins;
 mod place;
 mod processor;
+mod record;
 mod regions;
 mod settings;
 mod station;

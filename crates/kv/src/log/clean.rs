@@ -4,13 +4,13 @@
 //! Idle ──short of segments──▶ Scanning ──end of the segment──▶ Settling ──all written again survives──▶ Idle
 //! ```
 
-use super::record::{Head, Kind};
 use super::recover::piece;
 use super::scan::{Scanner, Sink};
 use super::{Failure, Job, Log, RESERVE_COUNT, Sync, Work};
 use crate::key::KeyHash;
 use crate::memcached::Executor;
 use crate::place::Place;
+use crate::record::{Head, Kind};
 
 /// Keys that wait to be written again; with more, reading waits.
 const AGAIN_COUNT_MAX: usize = 512;

@@ -1,12 +1,12 @@
 //! Fetching values from the log.
 
-use super::record::{Checksum, HEAD_BYTES, Head, Kind, TAIL_BYTES, Where};
 use super::{Job, Loaded, Log, PIECE_BYTES, Work};
 use crate::durable::Away;
 use crate::key::KeyHash;
 use crate::memcached::Executor;
 use crate::pending::Pending;
 use crate::place::Place;
+use crate::record::{Checksum, HEAD_BYTES, Head, Kind, TAIL_BYTES, Where};
 
 /// One value on its way.
 #[derive(Debug)]

@@ -19,7 +19,6 @@
 
 mod clean;
 mod fetch;
-pub(crate) mod record;
 mod recover;
 mod scan;
 #[cfg(test)]
@@ -30,9 +29,9 @@ use std::collections::VecDeque;
 
 use crate::key::KeyHash;
 use crate::memcached::Executor;
+use crate::record::SegmentHeader;
 use clean::Cleaner;
 use fetch::Fetch;
-use record::SegmentHeader;
 use recover::Recovery;
 use write::{Flight, Stream};
 

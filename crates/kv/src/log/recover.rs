@@ -1,6 +1,5 @@
 //! Reading the log at the start.
 
-use super::record::{Head, Kind, SegmentHeader};
 use super::scan::{Scanner, Sink};
 use super::{Failure, Job, Log, LogSettings, PIECE_BYTES, Phase, Segment, Work};
 use crate::durable::{MARKS, Restored};
@@ -8,6 +7,7 @@ use crate::key::{KEY_BYTES_MAX, KeyHash};
 use crate::memcached::Executor;
 use crate::pair::Attributes;
 use crate::pending::Pending;
+use crate::record::{Head, Kind, SegmentHeader};
 
 /// Numbers that may have been given to values of which nothing was written before the power went.
 const CAS_LOST_COUNT: u64 = 1 << 24;

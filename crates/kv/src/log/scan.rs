@@ -6,8 +6,8 @@
 //!   └──anything else, at any point──▶ Over
 //! ```
 
-use super::record::{Checksum, HEAD_BYTES, Head, Kind, TAIL_BYTES, Where};
 use crate::key::KEY_BYTES_MAX;
+use crate::record::{Checksum, HEAD_BYTES, Head, Kind, TAIL_BYTES, Where};
 
 /// What is done with what is read.
 pub(crate) trait Sink {

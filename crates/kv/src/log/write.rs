@@ -1,7 +1,6 @@
 //! Writing: what has changed becomes records at the head.
 
-use super::record::{Checksum, HEAD_BYTES, Head, Kind, TAIL_BYTES, Where};
-use super::{Failure, Log, PIECE_BYTES, RESERVE_COUNT, Segment, SegmentHeader, Sync, Write};
+use super::{Failure, Log, PIECE_BYTES, RESERVE_COUNT, Segment, Sync, Write};
 use crate::changes::Due;
 use crate::durable::MARKS;
 use crate::item::Header;
@@ -9,6 +8,7 @@ use crate::memcached::Executor;
 use crate::pins::Pin;
 use crate::place::Place;
 use crate::processor::Processor;
+use crate::record::{Checksum, HEAD_BYTES, Head, Kind, SegmentHeader, TAIL_BYTES, Where};
 
 /// A write under way.
 #[derive(Clone, Copy, Debug)]
