@@ -14,6 +14,7 @@ mod changes;
 mod chunked;
 #[cfg(test)]
 mod chunked_tests;
+mod clock;
 mod counters;
 #[cfg(test)]
 mod density_tests;
@@ -44,6 +45,7 @@ pub mod vector;
 
 pub use atomic::{Atomic, AtomicResult};
 pub use chunked::ChunkList;
+pub use clock::Clock;
 pub use counters::Counters;
 pub use kept::Kept;
 pub use key::{KEY_BYTES_MAX, KeyHash};

@@ -25,6 +25,7 @@ use reactor::CHUNK_BYTES;
 use self::chain::{shared_line, slot};
 use crate::bucket::{Bucket, BucketMut, Kind, shared_tag};
 use crate::chunked::Chunked;
+use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::durable::Durable;
 use crate::evict::Hands;
@@ -55,7 +56,7 @@ pub struct Processor {
     pub(crate) chunked: Chunked,
     pub(crate) settings: Settings,
     pub(crate) counters: Counters,
-    pub(crate) now_s: u32,
+    pub(crate) clock: Clock,
     pub(crate) hands: Hands,
     index: Index,
     secrets: RapidSecrets,
@@ -92,7 +93,7 @@ impl Processor {
             index: Index::new(first_line, region_count),
             chunked: Chunked::new(region_count)?,
             counters: Counters::default(),
-            now_s: 1,
+            clock: Clock::at(0),
             hands: Hands::default(),
             secrets: RapidSecrets::seed(settings.seed),
             settings,
@@ -150,15 +151,24 @@ impl Processor {
         self.counters.expired_count + self.counters.evicted_count
     }
 
-    /// Sets the time by which pairs expire. Seconds from a moment of the caller's choice, not 0.
-    pub fn set_now(&mut self, now_s: u32) {
-        self.now_s = now_s.max(1);
+    /// The time by which pairs expire.
+    #[inline]
+    #[must_use]
+    pub fn clock(&self) -> &Clock {
+        &self.clock
     }
 
-    /// Seconds as set last.
+    /// Sets the time by which pairs expire, in seconds of the partition.
+    #[cfg(test)]
+    pub(crate) fn set_now(&mut self, now_s: u32) {
+        self.clock.now_s = now_s.max(1);
+    }
+
+    /// The second of the partition that it is.
+    #[inline]
     #[must_use]
     pub fn now_s(&self) -> u32 {
-        self.now_s
+        self.clock.now_s
     }
 
     /// The hash of a key. All partitions with one seed agree on it.
@@ -250,7 +260,7 @@ impl Processor {
         if let Some(line) = place.item() {
             let expiry = self.memory.bytes(line, EXPIRY_AT, 4);
             let expiry_s = u32::from_le_bytes(expiry.try_into().expect("four bytes"));
-            if expiry_s != 0 && expiry_s <= self.now_s {
+            if expiry_s != 0 && expiry_s <= self.clock.now_s {
                 self.counters.expired_count += 1;
                 self.unlink(hash, place);
                 return None;
@@ -261,7 +271,7 @@ impl Processor {
 
     #[inline]
     pub(crate) fn is_expired(&self, header: &Header) -> bool {
-        header.expiry != 0 && header.expiry <= self.now_s
+        header.expiry != 0 && header.expiry <= self.clock.now_s
     }
 
     #[inline]

@@ -8,8 +8,8 @@ use super::recover::piece;
 use super::scan::{Scanner, Sink};
 use super::{Failure, Job, Log, RESERVE_COUNT, Sync, Work};
 use crate::key::KeyHash;
-use crate::memcached::Executor;
 use crate::place::Place;
+use crate::processor::Processor;
 use crate::record::{Head, Kind};
 
 /// Keys that wait to be written again; with more, reading waits.
@@ -40,9 +40,9 @@ impl Cleaner {
 
 impl Log {
     /// Begins, goes on with and ends the cleaning of the oldest segment.
-    pub(super) fn tend(&mut self, executor: &mut Executor) {
+    pub(super) fn tend(&mut self, processor: &mut Processor) {
         if self.cleaner.is_settling {
-            let again_count = executor.processor.changes().again_count();
+            let again_count = processor.changes().again_count();
             let Some(cleaner) = Some(&mut self.cleaner).filter(|it| again_count == 0 && it.fetch_count == 0)
             else {
                 return;
@@ -70,9 +70,9 @@ impl Log {
         }
     }
 
-    pub(super) fn next_clean(&mut self, executor: &mut Executor) -> Option<Work> {
+    pub(super) fn next_clean(&mut self, processor: &mut Processor) -> Option<Work> {
         let cleaner = &mut self.cleaner;
-        let again_count = executor.processor.changes().again_count();
+        let again_count = processor.changes().again_count();
         let is_behind = cleaner.fetch_count >= FETCH_COUNT_MAX || again_count > AGAIN_COUNT_MAX;
         if cleaner.is_reading || is_behind {
             return None;
@@ -83,13 +83,13 @@ impl Log {
         Some(piece(&self.settings, Job::Clean, start, position))
     }
 
-    pub(super) fn on_clean(&mut self, executor: &mut Executor, bytes: Option<&[u8]>) {
+    pub(super) fn on_clean(&mut self, processor: &mut Processor, bytes: Option<&[u8]>) {
         self.cleaner.is_reading = false;
         let Some(mut scanner) = self.cleaner.scanner.take() else { return };
         let Some(bytes) = bytes else { return self.fail(Failure::Unreadable) };
         let oldest = *self.segments.front().expect("the one that is read");
         let start = self.slot_start(oldest.slot);
-        let mut sink = CleanSink { executor, start, away: Vec::new() };
+        let mut sink = CleanSink { processor, start, away: Vec::new() };
         scanner.on_bytes(bytes, &mut sink);
         let away = sink.away;
         if scanner.next_position().is_some() {
@@ -100,14 +100,14 @@ impl Log {
             return self.fail(Failure::Damaged(start));
         }
         for (hash, key) in away {
-            self.fetch_again(executor, hash, &key);
+            self.fetch_again(processor, hash, &key);
         }
-        self.tend(executor);
+        self.tend(processor);
     }
 }
 
 struct CleanSink<'a> {
-    executor: &'a mut Executor,
+    processor: &'a mut Processor,
     start: u64,
     /// Keys whose values are here only.
     away: Vec<(KeyHash, Box<[u8]>)>,
@@ -115,7 +115,7 @@ struct CleanSink<'a> {
 
 impl Sink for CleanSink<'_> {
     fn on_head(&mut self, head: &Head, key: &[u8], position: u64) {
-        let processor = &mut self.executor.processor;
+        let processor = &mut *self.processor;
         let hash = processor.hash(key);
         if head.kind != Kind::Pair || !processor.is_current(hash, key, head.cas) {
             return;

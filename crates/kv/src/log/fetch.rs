@@ -3,9 +3,9 @@
 use super::{Job, Loaded, Log, PIECE_BYTES, Work};
 use crate::durable::Away;
 use crate::key::KeyHash;
-use crate::memcached::Executor;
 use crate::pending::Pending;
 use crate::place::Place;
+use crate::processor::Processor;
 use crate::record::{Checksum, HEAD_BYTES, Head, Kind, TAIL_BYTES, Where};
 
 /// One value on its way.
@@ -34,13 +34,13 @@ struct Course {
 
 impl Log {
     /// Has the value of a key fetched, for [`next_loaded`](Self::next_loaded).
-    pub fn fetch(&mut self, executor: &mut Executor, key: &[u8]) {
-        let hash = executor.processor.hash(key);
+    pub fn fetch(&mut self, processor: &mut Processor, key: &[u8]) {
+        let hash = processor.hash(key);
         self.want(hash, key, false);
     }
 
-    pub(super) fn fetch_again(&mut self, executor: &mut Executor, hash: KeyHash, key: &[u8]) {
-        if executor.processor.is_away(hash, key) {
+    pub(super) fn fetch_again(&mut self, processor: &mut Processor, hash: KeyHash, key: &[u8]) {
+        if processor.is_away(hash, key) {
             self.want(hash, key, true);
         }
     }
@@ -65,27 +65,26 @@ impl Log {
     }
 
     /// The next read of a value.
-    pub(super) fn next_fetch(&mut self, executor: &mut Executor) -> Option<Work> {
+    pub(super) fn next_fetch(&mut self, processor: &mut Processor) -> Option<Work> {
         while let Some(&number) = self.fetch_queue.front() {
             if self.is_fetch_stuck {
                 return None;
             }
             let fetch = self.fetches[number as usize].as_mut().expect("it waits");
             if fetch.course.is_none() {
-                let Some(away) = executor.processor.away(fetch.hash, &fetch.key) else {
+                let Some(away) = processor.away(fetch.hash, &fetch.key) else {
                     self.fetch_queue.pop_front();
-                    self.end_fetch(executor, number, true);
+                    self.end_fetch(processor, number, true);
                     continue;
                 };
-                let Some(pending) = executor.processor.begin(&fetch.key, away.value_bytes, away.attributes)
-                else {
+                let Some(pending) = processor.begin(&fetch.key, away.value_bytes, away.attributes) else {
                     // What is being written can make room when it is.
-                    if self.flight.is_some() || executor.processor.changes().has_due(false) {
+                    if self.flight.is_some() || processor.changes().has_due(false) {
                         self.is_fetch_stuck = true;
                         return None;
                     }
                     self.fetch_queue.pop_front();
-                    self.end_fetch(executor, number, false);
+                    self.end_fetch(processor, number, false);
                     continue;
                 };
                 let (checksum, tail) = (Checksum::default(), [0; TAIL_BYTES]);
@@ -106,7 +105,7 @@ impl Log {
         None
     }
 
-    pub(super) fn on_fetched(&mut self, executor: &mut Executor, number: u32, bytes: Option<&[u8]>) {
+    pub(super) fn on_fetched(&mut self, processor: &mut Processor, number: u32, bytes: Option<&[u8]>) {
         let block_bytes = self.settings.block_bytes;
         let slot = |fetch: &Fetch| fetch.course.as_ref().map(|course| course.away.place);
         let place = self.fetches[number as usize].as_ref().and_then(slot).expect("it is being read");
@@ -118,7 +117,7 @@ impl Log {
             (Some(bytes), Some((segment, position))) => {
                 let skip = ((place + course.done as u64) % block_bytes) as usize;
                 let place = Where { run: segment.run, generation: segment.generation, position };
-                course.take_in(executor, &fetch.key, place, &bytes[skip..])
+                course.take_in(processor, &fetch.key, place, &bytes[skip..])
             }
             _ => false,
         };
@@ -129,26 +128,25 @@ impl Log {
         let is_sound = is_good && course.tail == course.checksum.finish().to_le_bytes();
         let course = fetch.course.take().expect("just seen");
         if is_sound {
-            executor.processor.load(fetch.hash, &fetch.key, place, course.pending);
+            processor.load(fetch.hash, &fetch.key, place, course.pending);
         } else {
-            executor.processor.abandon(course.pending);
+            processor.abandon(course.pending);
             // The pair may be another by now, and its record elsewhere.
-            let now = executor.processor.away(fetch.hash, &fetch.key);
+            let now = processor.away(fetch.hash, &fetch.key);
             if now.is_some_and(|away| away.place != place) {
                 return self.fetch_queue.push_back(number);
             }
             let is_gone = now.is_none();
-            return self.end_fetch(executor, number, is_gone);
+            return self.end_fetch(processor, number, is_gone);
         }
-        self.end_fetch(executor, number, true);
+        self.end_fetch(processor, number, true);
     }
 
-    fn end_fetch(&mut self, executor: &mut Executor, number: u32, is_good: bool) {
+    fn end_fetch(&mut self, processor: &mut Processor, number: u32, is_good: bool) {
         let Some(fetch) = self.fetches[number as usize].take() else { return };
         if fetch.is_again {
             self.cleaner.fetch_count -= 1;
             if is_good {
-                let processor = &mut executor.processor;
                 let line = processor.locate(fetch.hash, &fetch.key).and_then(Place::item);
                 if let Some(line) = line {
                     processor.unplace(line);
@@ -167,7 +165,7 @@ impl Log {
 
 impl Course {
     /// Bytes of the record from where it goes on. Whether they are what was written.
-    fn take_in(&mut self, executor: &mut Executor, key: &[u8], place: Where, mut bytes: &[u8]) -> bool {
+    fn take_in(&mut self, processor: &mut Processor, key: &[u8], place: Where, mut bytes: &[u8]) -> bool {
         let value_at = HEAD_BYTES + key.len();
         if self.done == 0 {
             let Some(first) = bytes.get(..value_at) else { return false };
@@ -184,7 +182,7 @@ impl Course {
         let part = &bytes[..value_left.min(bytes.len())];
         if !part.is_empty() {
             self.checksum.update(part);
-            executor.processor.fill(&self.pending, self.done - value_at, part);
+            processor.fill(&self.pending, self.done - value_at, part);
             self.done += part.len();
         }
         let tail_at = value_at + self.away.value_bytes;

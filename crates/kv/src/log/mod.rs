@@ -28,7 +28,7 @@ mod write;
 use std::collections::VecDeque;
 
 use crate::key::KeyHash;
-use crate::memcached::Executor;
+use crate::processor::Processor;
 use crate::record::SegmentHeader;
 use clean::Cleaner;
 use fetch::Fetch;
@@ -232,8 +232,8 @@ pub struct Log {
 
 impl Log {
     /// A log that is not read yet. The partition must be empty; from now on its changes are noted.
-    pub fn new(settings: LogSettings, executor: &mut Executor) -> Self {
-        executor.processor.begin_log(settings.live_bytes_max(), settings.sync == Sync::Always);
+    pub fn new(settings: LogSettings, processor: &mut Processor) -> Self {
+        processor.begin_log(settings.live_bytes_max(), settings.sync == Sync::Always);
         Self {
             settings,
             phase: Phase::Recovering(Box::new(Recovery::new(settings.segment_count))),
@@ -286,15 +286,15 @@ impl Log {
     }
 
     /// What to do next, if anything. It is under way then, until `on_*` or [`put_back`](Self::put_back).
-    pub fn next(&mut self, executor: &mut Executor) -> Option<Work> {
+    pub fn next(&mut self, processor: &mut Processor) -> Option<Work> {
         match &mut self.phase {
             Phase::Failed(_) => None,
             Phase::Recovering(recovery) => recovery.next(&self.settings),
             Phase::Ready => {
-                self.tend(executor);
-                self.next_fetch(executor)
-                    .or_else(|| self.next_clean(executor))
-                    .or_else(|| self.wants_write(executor).then_some(Work::Write))
+                self.tend(processor);
+                self.next_fetch(processor)
+                    .or_else(|| self.next_clean(processor))
+                    .or_else(|| self.wants_write(processor).then_some(Work::Write))
                     .or_else(|| self.next_flush())
             }
         }
@@ -316,11 +316,11 @@ impl Log {
     }
 
     /// What was read for a job, or that it could not be.
-    pub fn on_read(&mut self, executor: &mut Executor, job: Job, bytes: Option<&[u8]>) {
+    pub fn on_read(&mut self, processor: &mut Processor, job: Job, bytes: Option<&[u8]>) {
         match job {
-            Job::Recover => self.on_recovered(executor, bytes),
-            Job::Clean => self.on_clean(executor, bytes),
-            Job::Fetch(number) => self.on_fetched(executor, number, bytes),
+            Job::Recover => self.on_recovered(processor, bytes),
+            Job::Clean => self.on_clean(processor, bytes),
+            Job::Fetch(number) => self.on_fetched(processor, number, bytes),
         }
     }
 
@@ -341,51 +341,50 @@ impl Log {
     }
 
     /// A flush has ended: what was written before it began survives.
-    pub fn on_flushed(&mut self, executor: &mut Executor, is_good: bool) {
+    pub fn on_flushed(&mut self, processor: &mut Processor, is_good: bool) {
         self.is_flushing = false;
         if !is_good {
             return self.fail(Failure::Unwritable);
         }
         self.counters.flush_count += 1;
         // Nothing is written while it runs.
-        executor.processor.changes().settle(self.written);
+        processor.changes().settle(self.written);
         if self.written >= self.flush_wanted {
             self.flush_wanted = 0;
         }
         self.cleaner.on_settled();
-        self.tend(executor);
+        self.tend(processor);
     }
 
     /// Everything that has changed so far is to survive soon. Returns the change to [wait](Self::settled) for.
-    pub fn ask_flush(&mut self, executor: &mut Executor) -> u64 {
-        let count = executor.processor.changes().count();
+    pub fn ask_flush(&mut self, processor: &mut Processor) -> u64 {
+        let count = processor.changes().count();
         self.flush_wanted = count;
         count
     }
 
     /// The last change that survives with all before it.
-    pub fn settled(&self, executor: &mut Executor) -> u64 {
-        executor.processor.changes().settled()
+    pub fn settled(&self, processor: &mut Processor) -> u64 {
+        processor.changes().settled()
     }
 
     /// The change that an answer about this key has to wait for, if it has to wait at all.
     #[must_use]
-    pub fn awaited(&self, executor: &Executor, hash: KeyHash) -> Option<u64> {
-        executor.processor.awaited(hash)
+    pub fn awaited(&self, processor: &Processor, hash: KeyHash) -> Option<u64> {
+        processor.awaited(hash)
     }
 
     /// The last change so far, if answers wait until it survives.
     #[must_use]
-    pub fn awaited_last(&self, executor: &mut Executor) -> Option<u64> {
-        let count = executor.processor.changes().count();
-        (self.settings.sync == Sync::Always && count > executor.processor.changes().settled())
-            .then_some(count)
+    pub fn awaited_last(&self, processor: &mut Processor) -> Option<u64> {
+        let count = processor.changes().count();
+        (self.settings.sync == Sync::Always && count > processor.changes().settled()).then_some(count)
     }
 
     /// How many writes have ended, as long as there are changes that are not written.
     #[must_use]
-    pub fn progress(&self, executor: &mut Executor) -> Option<u64> {
-        let is_behind = self.flight.is_some() || self.written < executor.processor.changes().count();
+    pub fn progress(&self, processor: &mut Processor) -> Option<u64> {
+        let is_behind = self.flight.is_some() || self.written < processor.changes().count();
         is_behind.then_some(self.counters.write_count)
     }
 

@@ -4,9 +4,9 @@ use super::scan::{Scanner, Sink};
 use super::{Failure, Job, Log, LogSettings, PIECE_BYTES, Phase, Segment, Work};
 use crate::durable::{MARKS, Restored};
 use crate::key::{KEY_BYTES_MAX, KeyHash};
-use crate::memcached::Executor;
 use crate::pair::Attributes;
 use crate::pending::Pending;
+use crate::processor::Processor;
 use crate::record::{Head, Kind, SegmentHeader};
 
 /// Numbers that may have been given to values of which nothing was written before the power went.
@@ -81,18 +81,18 @@ pub(super) fn piece(settings: &LogSettings, job: Job, start: u64, position: u64)
 }
 
 impl Log {
-    pub(super) fn on_recovered(&mut self, executor: &mut Executor, bytes: Option<&[u8]>) {
+    pub(super) fn on_recovered(&mut self, processor: &mut Processor, bytes: Option<&[u8]>) {
         let Phase::Recovering(recovery) = &mut self.phase else { return };
         recovery.is_reading = false;
         let Some(bytes) = bytes else { return self.fail(Failure::Unreadable) };
         if (recovery.headers.len() as u64) < recovery.slot_count {
             recovery.headers.push(SegmentHeader::decode(bytes, self.settings.identity));
             if recovery.headers.len() as u64 == recovery.slot_count {
-                self.arrange(executor);
+                self.arrange(processor);
             }
             return;
         }
-        let mut sink = ReplaySink { executor, replay: &mut recovery.replay };
+        let mut sink = ReplaySink { processor, replay: &mut recovery.replay };
         let scanner = recovery.scanner.as_mut().expect("a segment is being read");
         scanner.on_bytes(bytes, &mut sink);
         if scanner.next_position().is_some() {
@@ -111,11 +111,11 @@ impl Log {
             return self.fail(Failure::NoMemory);
         }
         recovery.at += 1;
-        self.go_on(executor);
+        self.go_on(processor);
     }
 
     /// All headers are there: what is between the oldest that the newest needs and itself is the log.
-    fn arrange(&mut self, executor: &mut Executor) {
+    fn arrange(&mut self, processor: &mut Processor) {
         let Phase::Recovering(recovery) = &mut self.phase else { return };
         let headers = recovery.headers.iter().zip(0..);
         let mut known: Vec<(SegmentHeader, u64)> =
@@ -144,7 +144,6 @@ impl Log {
             .collect();
         self.oldest_told = newest.oldest;
         self.newest = Some(newest);
-        let processor = &mut executor.processor;
         processor.next_cas = processor.next_cas.max(newest.next_cas);
         // The others in the order in which they were freed, as far as that is known.
         let mut free: Vec<(u64, u64)> = (0..self.settings.segment_count)
@@ -153,11 +152,11 @@ impl Log {
             .collect();
         free.sort_unstable();
         self.free = free.into();
-        self.go_on(executor);
+        self.go_on(processor);
     }
 
     /// The next segment, or the end.
-    fn go_on(&mut self, executor: &mut Executor) {
+    fn go_on(&mut self, processor: &mut Processor) {
         let Phase::Recovering(recovery) = &mut self.phase else { return };
         match recovery.segments.get(recovery.at) {
             Some(segment) => {
@@ -167,12 +166,12 @@ impl Log {
                 recovery.replay.start = self.settings.start + segment.slot * self.settings.segment_bytes;
                 if segment.end <= block_bytes {
                     recovery.at += 1;
-                    self.go_on(executor);
+                    self.go_on(processor);
                 }
             }
             None => {
                 self.segments = std::mem::take(&mut recovery.segments).into();
-                let next_cas = &mut executor.processor.next_cas;
+                let next_cas = &mut processor.next_cas;
                 *next_cas = (*next_cas + CAS_LOST_COUNT) & ((1 << 48) - 1);
                 self.phase = Phase::Ready;
             }
@@ -181,7 +180,7 @@ impl Log {
 }
 
 struct ReplaySink<'a> {
-    executor: &'a mut Executor,
+    processor: &'a mut Processor,
     replay: &'a mut Replay,
 }
 
@@ -190,21 +189,21 @@ impl Sink for ReplaySink<'_> {
         let replay = &mut *self.replay;
         replay.key.clear();
         replay.key.extend_from_slice(key);
-        let processor = &mut self.executor.processor;
+        let processor = &mut *self.processor;
         processor.next_cas = processor.next_cas.max(head.cas);
         replay.found = Some(match head.kind {
             Kind::Removed => Found::Removed,
             Kind::Cleared => Found::Cleared,
             Kind::Pair => {
-                let now_s = i64::from(self.executor.processor.now_s());
+                let now_s = i64::from(self.processor.now_s());
                 let expiry_s = match head.expiry_s {
                     0 => 0,
-                    expiry_s if expiry_s - self.executor.base_s() <= now_s => {
+                    expiry_s if expiry_s - self.processor.clock.base_s() <= now_s => {
                         // It has ended; so has what was there before it.
                         replay.found = Some(Found::Removed);
                         return;
                     }
-                    expiry_s => u32::try_from(expiry_s - self.executor.base_s()).unwrap_or(u32::MAX),
+                    expiry_s => u32::try_from(expiry_s - self.processor.clock.base_s()).unwrap_or(u32::MAX),
                 };
                 let attributes = Attributes { flags: head.flags, expiry_s };
                 let pair = Restored {
@@ -214,7 +213,7 @@ impl Sink for ReplaySink<'_> {
                     cas: head.cas,
                     place: replay.start + position,
                 };
-                let processor = &mut self.executor.processor;
+                let processor = &mut *self.processor;
                 let hash = processor.hash(key);
                 let stays_away = processor.should_stay_away(key.len(), head.value_bytes, head.flags);
                 let pending =
@@ -235,13 +234,13 @@ impl Sink for ReplaySink<'_> {
 
     fn on_value(&mut self, part: &[u8]) {
         if let Some(Found::Whole(_, _, pending, filled)) = &mut self.replay.found {
-            self.executor.processor.fill(pending, *filled, part);
+            self.processor.fill(pending, *filled, part);
             *filled += part.len();
         }
     }
 
     fn on_end(&mut self, is_whole: bool) {
-        let processor = &mut self.executor.processor;
+        let processor = &mut *self.processor;
         let key = &self.replay.key[..];
         let is_done = match self.replay.found.take() {
             Some(Found::Whole(_, _, pending, _)) if !is_whole => {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
-use crate::memcached::DoorSettings;
+use crate::clock::Clock;
 use crate::pair::{Attributes, Condition, Stored};
 use crate::processor::Processor;
 use crate::settings::{Eviction, Settings};
@@ -60,7 +60,7 @@ impl Disk {
 }
 
 struct Bench {
-    executor: Executor,
+    processor: Processor,
     log: Log,
     disk: Disk,
     buffer: Vec<u8>,
@@ -82,11 +82,12 @@ impl Bench {
             value_bytes_max: settings.value_bytes_max(),
             ..Settings::default()
         });
-        let mut executor = Executor::new(processor.expect("memory"), DoorSettings::default(), UNIX_S);
+        let mut processor = processor.expect("memory");
+        processor.clock = Clock::at(UNIX_S);
         static RUN: AtomicU64 = AtomicU64::new(1);
         let settings = LogSettings { run: RUN.fetch_add(1, Ordering::Relaxed), ..settings };
-        let log = Log::new(settings, &mut executor);
-        Self { executor, log, disk, buffer: vec![0; PIECE_BYTES], write: None, fails: false }
+        let log = Log::new(settings, &mut processor);
+        Self { processor, log, disk, buffer: vec![0; PIECE_BYTES], write: None, fails: false }
     }
 
     /// Begins or ends one operation. Says whether there was one.
@@ -95,10 +96,10 @@ impl Bench {
             if write.is_durable {
                 self.disk.settle();
             }
-            self.log.on_written(&mut self.executor, !self.fails);
+            self.log.on_written(&mut self.processor, !self.fails);
             return true;
         }
-        let Some(work) = self.log.next(&mut self.executor) else { return false };
+        let Some(work) = self.log.next(&mut self.processor) else { return false };
         self.carry_out(work);
         true
     }
@@ -107,10 +108,10 @@ impl Bench {
         match work {
             Work::Read { job, offset, length } => {
                 let bytes = self.disk.bytes[offset as usize..offset as usize + length].to_vec();
-                self.log.on_read(&mut self.executor, job, Some(&bytes));
+                self.log.on_read(&mut self.processor, job, Some(&bytes));
             }
             Work::Write => {
-                let Some(write) = self.log.fill(&mut self.executor, &mut self.buffer) else { return };
+                let Some(write) = self.log.fill(&mut self.processor, &mut self.buffer) else { return };
                 assert!(write.offset.is_multiple_of(512) && write.length.is_multiple_of(512));
                 let start = write.offset as usize;
                 for at in (0..write.length).step_by(SECTOR_BYTES) {
@@ -122,7 +123,7 @@ impl Bench {
             }
             Work::Flush => {
                 self.disk.settle();
-                self.log.on_flushed(&mut self.executor, true);
+                self.log.on_flushed(&mut self.processor, true);
             }
         }
     }
@@ -142,9 +143,9 @@ impl Bench {
     }
 
     fn value(&mut self, key: &[u8]) -> Option<Vec<u8>> {
-        let hash = self.executor.processor.hash(key);
-        if self.executor.processor.is_away(hash, key) {
-            self.log.fetch(&mut self.executor, key);
+        let hash = self.processor.hash(key);
+        if self.processor.is_away(hash, key) {
+            self.log.fetch(&mut self.processor, key);
             loop {
                 assert!(self.step(), "the value never comes");
                 if let Some(loaded) = self.log.next_loaded() {
@@ -153,13 +154,13 @@ impl Bench {
                 }
             }
         }
-        let place = self.executor.processor.find(hash, key)?;
-        Some(self.executor.processor.value(place).to_vec())
+        let place = self.processor.find(hash, key)?;
+        Some(self.processor.value(place).to_vec())
     }
 
     fn set(&mut self, key: &[u8], value: &[u8]) -> Stored {
-        let hash = self.executor.processor.hash(key);
-        self.executor.processor.store(hash, key, value, Attributes::default(), Condition::Always)
+        let hash = self.processor.hash(key);
+        self.processor.store(hash, key, value, Attributes::default(), Condition::Always)
     }
 }
 
@@ -216,23 +217,23 @@ impl Random {
 fn change(bench: &mut Bench, history: &mut History, random: &mut Random) {
     let key = KEYS.start + random.pick(6) as u8;
     let name = [key];
-    let hash = bench.executor.processor.hash(&name);
+    let hash = bench.processor.hash(&name);
     match random.pick(12) {
         0..8 => {
             let length = [3, 20, 200, 700, 1000][random.pick(5) as usize];
             let value: Vec<u8> = (0..length).map(|_| random.pick(256) as u8).collect();
             assert_eq!(bench.set(&name, &value), Stored::Done);
-            history.note(key, bench.executor.processor.changes().count(), Some(value));
+            history.note(key, bench.processor.changes().count(), Some(value));
         }
-        8 | 9 if bench.executor.processor.delete(hash, &name) => {
-            history.note(key, bench.executor.processor.changes().count(), None);
+        8 | 9 if bench.processor.delete(hash, &name) => {
+            history.note(key, bench.processor.changes().count(), None);
         }
         10 => {
-            bench.executor.processor.demote_region();
+            bench.processor.demote_region();
         }
         _ if random.pick(4) == 0 => {
-            bench.executor.processor.clear();
-            let number = bench.executor.processor.changes().count();
+            bench.processor.clear();
+            let number = bench.processor.changes().count();
             KEYS.for_each(|key| history.note(key, number, None));
         }
         _ => {}
@@ -273,12 +274,12 @@ fn crash_states(sync: Sync, seeds: std::ops::Range<u64>) -> usize {
                 change(&mut bench, &mut history, &mut random);
             }
             if random.pick(8) == 0 {
-                bench.log.ask_flush(&mut bench.executor);
+                bench.log.ask_flush(&mut bench.processor);
             }
             for _ in 0..random.pick(5) {
                 bench.step();
                 // Nobody is told more than this.
-                let settled = bench.log.settled(&mut bench.executor);
+                let settled = bench.log.settled(&mut bench.processor);
                 let count = bench.disk.unsure.len();
                 let bits = random.bits();
                 let mut images = vec![
@@ -299,16 +300,16 @@ fn crash_states(sync: Sync, seeds: std::ops::Range<u64>) -> usize {
             }
             if random.pick(20) == 0 {
                 // It goes on with what a cut has left.
-                let settled = bench.log.settled(&mut bench.executor);
+                let settled = bench.log.settled(&mut bench.processor);
                 let bits = random.bits();
                 let image = bench.disk.cut(|at| bits >> (at % 61) & 1 == 1);
                 bench = check(settings, image, &history, settled, seed);
                 history.restart(&mut bench);
             }
         }
-        bench.log.ask_flush(&mut bench.executor);
+        bench.log.ask_flush(&mut bench.processor);
         bench.settle();
-        assert_eq!(bench.log.settled(&mut bench.executor), bench.executor.processor.changes().count());
+        assert_eq!(bench.log.settled(&mut bench.processor), bench.processor.changes().count());
         assert!(bench.log.failure().is_none());
     }
     state_count
@@ -331,14 +332,14 @@ fn a_log_of_lives_of_one_write_goes_on() {
         }
         for round in 0..5u8 {
             assert_eq!(bench.set(b"key", &[round]), Stored::Done);
-            let count = bench.executor.processor.changes().count();
-            bench.log.ask_flush(&mut bench.executor);
+            let count = bench.processor.changes().count();
+            bench.log.ask_flush(&mut bench.processor);
             bench.settle();
-            assert_eq!(bench.log.settled(&mut bench.executor), count, "{sync:?}, round {round}");
+            assert_eq!(bench.log.settled(&mut bench.processor), count, "{sync:?}, round {round}");
             while bench.log.free.len() > 1 {
                 bench = open(Disk::of(bench.disk.durable));
                 assert_eq!(bench.set(b"key", &[round]), Stored::Done);
-                bench.log.ask_flush(&mut bench.executor);
+                bench.log.ask_flush(&mut bench.processor);
                 while bench.write.is_none() && bench.step() {}
                 bench.disk.settle();
             }
@@ -360,9 +361,9 @@ fn a_log_of_many_short_lives_goes_on() {
             let mut bench = Bench::open(settings, disk);
             bench.recover();
             assert_eq!(bench.set(b"key", &[life]), Stored::Done);
-            let count = bench.executor.processor.changes().count();
-            bench.log.ask_flush(&mut bench.executor);
-            while let Some(work) = bench.log.next(&mut bench.executor) {
+            let count = bench.processor.changes().count();
+            bench.log.ask_flush(&mut bench.processor);
+            while let Some(work) = bench.log.next(&mut bench.processor) {
                 match work {
                     // It comes too late.
                     Work::Read { .. } => {}
@@ -372,15 +373,15 @@ fn a_log_of_many_short_lives_goes_on() {
                     bench.step();
                 }
             }
-            if bench.log.settled(&mut bench.executor) < count {
+            if bench.log.settled(&mut bench.processor) < count {
                 // No room: this life is longer.
                 bench = Bench::open(settings, bench.disk);
                 bench.recover();
                 assert_eq!(bench.set(b"key", &[life]), Stored::Done);
-                let count = bench.executor.processor.changes().count();
-                bench.log.ask_flush(&mut bench.executor);
+                let count = bench.processor.changes().count();
+                bench.log.ask_flush(&mut bench.processor);
                 bench.settle();
-                assert_eq!(bench.log.settled(&mut bench.executor), count, "{sync:?}, life {life}");
+                assert_eq!(bench.log.settled(&mut bench.processor), count, "{sync:?}, life {life}");
             }
             disk = Disk::of(bench.disk.durable);
         }
@@ -433,10 +434,10 @@ fn torn_writes(settings: LogSettings, lengths: &[usize], rounds: u64, seed: u64)
             let length = lengths[random.pick(lengths.len() as u64) as usize];
             let value: Vec<u8> = (0..length).map(|_| random.pick(256) as u8).collect();
             assert_eq!(bench.set(&[key], &value), Stored::Done);
-            history.note(key, bench.executor.processor.changes().count(), Some(value));
+            history.note(key, bench.processor.changes().count(), Some(value));
         }
         loop {
-            let settled = bench.log.settled(&mut bench.executor);
+            let settled = bench.log.settled(&mut bench.processor);
             for image in torn(&bench.disk) {
                 state_count += 1;
                 check(settings, image, &history, settled, seed);
@@ -449,9 +450,9 @@ fn torn_writes(settings: LogSettings, lengths: &[usize], rounds: u64, seed: u64)
             // It goes on with a log whose last write is torn.
             let key = KEYS.start;
             assert_eq!(bench.set(&[key], &[9; 900]), Stored::Done);
-            history.note(key, bench.executor.processor.changes().count(), Some(vec![9; 900]));
+            history.note(key, bench.processor.changes().count(), Some(vec![9; 900]));
             bench.step();
-            let settled = bench.log.settled(&mut bench.executor);
+            let settled = bench.log.settled(&mut bench.processor);
             let image = bench.disk.cut(|at| at % 2 == 0);
             bench = check(settings, image, &history, settled, seed);
             history.restart(&mut bench);
@@ -493,7 +494,7 @@ fn segments_are_freed_as_fast_as_they_are_needed() {
             assert_eq!(bench.set(&[b'k', key], &value), Stored::Done, "round {round}");
             expected.insert(key, value);
             if random.pick(5) == 0 {
-                bench.executor.processor.demote_region();
+                bench.processor.demote_region();
             }
             if random.pick(3) == 0 {
                 bench.settle();
@@ -504,7 +505,7 @@ fn segments_are_freed_as_fast_as_they_are_needed() {
         for (key, value) in &expected {
             assert!(bench.value(&[b'k', *key]).as_ref() == Some(value));
         }
-        bench.log.ask_flush(&mut bench.executor);
+        bench.log.ask_flush(&mut bench.processor);
         bench.settle();
         let mut again = Bench::open(settings, Disk::of(bench.disk.durable.clone()));
         again.recover();
@@ -525,11 +526,11 @@ fn a_full_log_refuses_and_takes_again_what_was_made_room_for() {
         count += 1;
     }
     assert!(u64::from(count) * 900 > settings.live_bytes_max() * 8 / 10, "{count}");
-    let hash = bench.executor.processor.hash(&[b'k', 3]);
-    assert!(bench.executor.processor.delete(hash, &[b'k', 3]));
+    let hash = bench.processor.hash(&[b'k', 3]);
+    assert!(bench.processor.delete(hash, &[b'k', 3]));
     assert_eq!(bench.set(b"kx", &[7; 900]), Stored::Done);
     bench.settle();
-    assert_eq!(bench.log.settled(&mut bench.executor), bench.executor.processor.changes().count());
+    assert_eq!(bench.log.settled(&mut bench.processor), bench.processor.changes().count());
 }
 
 #[test]
@@ -564,7 +565,7 @@ fn a_write_that_fails_ends_it() {
     bench.fails = true;
     bench.settle();
     assert_eq!(bench.log.failure(), Some(Failure::Unwritable));
-    assert_eq!(bench.log.settled(&mut bench.executor), 0);
+    assert_eq!(bench.log.settled(&mut bench.processor), 0);
 }
 
 #[test]
@@ -572,25 +573,25 @@ fn attributes_numbers_and_expiry_come_back() {
     let settings = settings(Sync::Always);
     let mut bench = Bench::open(settings, Disk::new(&settings));
     bench.recover();
-    let now_s = bench.executor.processor.now_s();
+    let now_s = bench.processor.now_s();
     for (key, expiry_s, flags) in [(b"a", now_s + 100, 70_000), (b"b", now_s + 1, 5), (b"c", 0, 0)] {
-        let hash = bench.executor.processor.hash(key);
+        let hash = bench.processor.hash(key);
         let attributes = Attributes { flags, expiry_s };
-        bench.executor.processor.store(hash, key, &[9; 300], attributes, Condition::Always);
+        bench.processor.store(hash, key, &[9; 300], attributes, Condition::Always);
     }
-    let hash = bench.executor.processor.hash(b"a");
-    let cas = bench.executor.processor.cas(hash, b"a");
+    let hash = bench.processor.hash(b"a");
+    let cas = bench.processor.cas(hash, b"a");
     bench.settle();
     let mut again = Bench::open(settings, Disk::of(bench.disk.durable.clone()));
-    again.executor.set_now(UNIX_S + 10);
+    again.processor.clock.set(UNIX_S + 10);
     again.recover();
     assert!(again.value(b"b").is_none() && again.value(b"c").is_some());
-    let place = again.executor.processor.find(hash, b"a").expect("it has not ended");
-    assert_eq!(again.executor.processor.attributes(place).flags, 70_000);
-    assert_eq!(again.executor.processor.cas(hash, b"a"), cas);
+    let place = again.processor.find(hash, b"a").expect("it has not ended");
+    assert_eq!(again.processor.attributes(place).flags, 70_000);
+    assert_eq!(again.processor.cas(hash, b"a"), cas);
     again.set(b"a", b"new");
-    assert!(again.executor.processor.cas(hash, b"a") > cas);
-    again.executor.set_now(UNIX_S + 200);
+    assert!(again.processor.cas(hash, b"a") > cas);
+    again.processor.clock.set(UNIX_S + 200);
     assert!(again.value(b"a").is_some(), "it was stored anew");
 }
 
@@ -612,7 +613,7 @@ fn large_values_are_written_in_pieces_and_leave_memory() {
         assert_eq!(bench.set(&[key], &value(key)), Stored::Done, "{key}");
         bench.settle();
     }
-    assert!(bench.executor.processor.counters().demoted_count > 10);
+    assert!(bench.processor.counters().demoted_count > 10);
     for key in 0..20 {
         assert!(bench.value(&[key]) == Some(value(key)), "{key}");
     }
@@ -630,18 +631,18 @@ fn accesses_per_increment(count: u64, has_station: bool) -> f64 {
     let mut bench = Bench::open(settings, Disk::new(&settings));
     bench.recover();
     let key = b"hot";
-    let hash = bench.executor.processor.hash(key);
+    let hash = bench.processor.hash(key);
     let mut value = vec![0; 800];
     bench.set(key, &value);
     bench.settle();
     let before = bench.log.counters();
     let demote = |bench: &mut Bench| {
-        bench.executor.processor.demote_region();
-        assert!(bench.executor.processor.is_away(hash, key));
+        bench.processor.demote_region();
+        assert!(bench.processor.is_away(hash, key));
     };
     let add = |bench: &mut Bench| {
-        let place = bench.executor.processor.find(hash, key).expect("there");
-        let is_done = bench.executor.processor.change(hash, key, place, |part| {
+        let place = bench.processor.find(hash, key).expect("there");
+        let is_done = bench.processor.change(hash, key, place, |part| {
             let sum = u64::from_le_bytes(part[..8].try_into().expect("eight bytes")) + 1;
             part[..8].copy_from_slice(&sum.to_le_bytes());
         });
@@ -652,7 +653,7 @@ fn accesses_per_increment(count: u64, has_station: bool) -> f64 {
         let mut station = crate::Station::new(count as usize);
         for number in 0..count {
             match station.on_operation(key, number) {
-                crate::Arrival::Fetch => bench.log.fetch(&mut bench.executor, key),
+                crate::Arrival::Fetch => bench.log.fetch(&mut bench.processor, key),
                 crate::Arrival::Waits => {}
                 crate::Arrival::Full(_) => unreachable!("room for all"),
             }

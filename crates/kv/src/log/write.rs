@@ -4,7 +4,6 @@ use super::{Failure, Log, PIECE_BYTES, RESERVE_COUNT, Segment, Sync, Write};
 use crate::changes::Due;
 use crate::durable::MARKS;
 use crate::item::Header;
-use crate::memcached::Executor;
 use crate::pins::Pin;
 use crate::place::Place;
 use crate::processor::Processor;
@@ -44,7 +43,7 @@ struct Found {
 
 impl Log {
     /// Whether something could be written now.
-    pub(super) fn wants_write(&mut self, executor: &mut Executor) -> bool {
+    pub(super) fn wants_write(&mut self, processor: &mut Processor) -> bool {
         if self.flight.is_some() || self.is_flushing {
             return false;
         }
@@ -52,8 +51,8 @@ impl Log {
             return true;
         }
         let only_again = self.is_short();
-        let Some(due) = self.due(&mut executor.processor, only_again) else { return false };
-        let found = self.find(executor, &due);
+        let Some(due) = self.due(processor, only_again) else { return false };
+        let found = self.find(processor, &due);
         self.fits(found.head.record_bytes()) || self.can_roll()
     }
 
@@ -73,8 +72,7 @@ impl Log {
     }
 
     /// The present state of what is due.
-    fn find(&self, executor: &Executor, due: &Due) -> Found {
-        let processor = &executor.processor;
+    fn find(&self, processor: &Processor, due: &Due) -> Found {
         let none = |kind, key_bytes| Found {
             head: Head {
                 kind,
@@ -101,7 +99,7 @@ impl Log {
             value_bytes: processor.pair_bytes(line) - key.len(),
             flags: processor.attributes(place).flags,
             cas,
-            expiry_s: if expiry == 0 { 0 } else { executor.base_s() + i64::from(expiry) },
+            expiry_s: if expiry == 0 { 0 } else { processor.clock.base_s() + i64::from(expiry) },
         };
         Found { head, line: Some(line) }
     }
@@ -146,35 +144,35 @@ impl Log {
     }
 
     /// Writes the header of the newest segment again, with what it tells of the others. It lies in one sector: there is the old one or the new one.
-    fn tell(&mut self, executor: &mut Executor, header: SegmentHeader, buffer: &mut [u8]) -> Write {
+    fn tell(&mut self, processor: &mut Processor, header: SegmentHeader, buffer: &mut [u8]) -> Write {
         let oldest = self.segments.front().expect("there is a newest").generation;
         let header = SegmentHeader { oldest, ..header };
         buffer.fill(0);
         header.encode(buffer);
         (self.newest, self.oldest_told) = (Some(header), oldest);
         let Segment { slot, end, .. } = *self.segments.back().expect("there is a newest");
-        let taken = executor.processor.changes().taken();
+        let taken = processor.changes().taken();
         self.flight = Some(Flight { end, taken, again: self.cleaner.again_taken });
         let is_durable = self.settings.sync != Sync::None;
         Write { offset: self.slot_start(slot), length: buffer.len(), is_durable }
     }
 
     /// Fills a buffer of [`PIECE_BYTES`] with what is to be written next. `None` if there is nothing.
-    pub fn fill(&mut self, executor: &mut Executor, buffer: &mut [u8]) -> Option<Write> {
+    pub fn fill(&mut self, processor: &mut Processor, buffer: &mut [u8]) -> Option<Write> {
         let buffer = &mut buffer[..PIECE_BYTES];
         let block_bytes = self.settings.block_bytes as usize;
-        if !self.wants_write(executor) {
+        if !self.wants_write(processor) {
             return None;
         }
         if let Some(header) = self.newest.filter(|_| self.wants_to_tell()) {
-            return Some(self.tell(executor, header, &mut buffer[..block_bytes]));
+            return Some(self.tell(processor, header, &mut buffer[..block_bytes]));
         }
         let only_again = self.is_short();
         let mut at = 0;
         if self.stream.is_none() {
-            let due = self.due(&mut executor.processor, only_again)?;
-            if !self.fits(self.find(executor, &due).head.record_bytes()) {
-                self.roll(executor.processor.next_cas, &mut buffer[..block_bytes]);
+            let due = self.due(processor, only_again)?;
+            if !self.fits(self.find(processor, &due).head.record_bytes()) {
+                self.roll(processor.next_cas, &mut buffer[..block_bytes]);
                 at = block_bytes;
             }
         }
@@ -183,15 +181,15 @@ impl Log {
         let first_place = self.stream.as_ref().map_or(slot_start + start, |stream| stream.place);
         loop {
             if let Some(stream) = &mut self.stream {
-                at += stream.go_on(&executor.processor, &mut buffer[at..]);
+                at += stream.go_on(processor, &mut buffer[at..]);
                 if !stream.is_over() {
                     break;
                 }
                 let stream = self.stream.take().expect("just seen");
-                executor.processor.unpin(stream.pin);
+                processor.unpin(stream.pin);
             }
-            let Some(due) = self.due(&mut executor.processor, only_again) else { break };
-            let Found { head, line } = self.find(executor, &due);
+            let Some(due) = self.due(processor, only_again) else { break };
+            let Found { head, line } = self.find(processor, &due);
             let record_bytes = head.record_bytes();
             let position = start + at as u64;
             let is_large = record_bytes > PIECE_BYTES - block_bytes;
@@ -201,14 +199,13 @@ impl Log {
             {
                 break;
             }
-            let processor = &mut executor.processor;
             if let (Due::Key { hash, key, length, is_again, .. }, Some(line)) = (&due, line)
                 && processor.is_stub(line, processor.header(line))
             {
                 // It has been let go of since.
                 processor.changes().take(&due);
                 if *is_again {
-                    self.fetch_again(executor, *hash, &key[..*length]);
+                    self.fetch_again(processor, *hash, &key[..*length]);
                 }
                 continue;
             }
@@ -248,17 +245,17 @@ impl Log {
         }
         let length = at.next_multiple_of(block_bytes);
         buffer[at..length].fill(0);
-        let changes = executor.processor.changes();
+        let changes = processor.changes();
         let taken = self.stream.as_ref().map_or(changes.taken(), |stream| stream.taken);
         let end = start + length as u64;
         self.flight = Some(Flight { end, taken, again: self.cleaner.again_taken });
-        let durable = executor.processor.durable.as_mut().expect("there is a log");
+        let durable = processor.durable.as_mut().expect("there is a log");
         durable.in_flight = first_place..slot_start + end;
         Some(Write { offset: slot_start + start, length, is_durable: self.settings.sync != Sync::None })
     }
 
     /// A write has ended.
-    pub fn on_written(&mut self, executor: &mut Executor, is_good: bool) {
+    pub fn on_written(&mut self, processor: &mut Processor, is_good: bool) {
         let Some(flight) = self.flight.take() else { return };
         if !is_good {
             return self.fail(Failure::Unwritable);
@@ -270,16 +267,16 @@ impl Log {
         self.written = flight.taken;
         self.is_fetch_stuck = false;
         if self.stream.is_none() {
-            executor.processor.durable.as_mut().expect("there is a log").in_flight = 0..0;
+            processor.durable.as_mut().expect("there is a log").in_flight = 0..0;
             self.cleaner.again_written = flight.again;
         }
         if self.settings.sync == Sync::None {
             self.is_unflushed = true;
         } else {
-            executor.processor.changes().settle(flight.taken);
+            processor.changes().settle(flight.taken);
             self.cleaner.on_settled();
         }
-        self.tend(executor);
+        self.tend(processor);
     }
 }
 

@@ -9,6 +9,7 @@ use super::incoming::LargeStore;
 use super::number::{self, Digits, LastDigits};
 use super::output::LongValue;
 use super::{COPIED_BYTES_MAX, Command, DoorCounters, DoorSettings, Mode, Verb};
+use crate::clock::Clock;
 use crate::item::USES_MAX;
 use crate::key::{KEY_BYTES_MAX, KeyHash};
 use crate::pair::{Attributes, Condition, Stored};
@@ -22,17 +23,12 @@ const RELATIVE_S_MAX: i64 = 30 * 24 * 60 * 60;
 const NO_MEMORY: &[u8] = b"SERVER_ERROR out of memory storing object\r\n";
 const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
 
-/// The second at which what ends at once has ended.
-const ENDED_S: u32 = 1;
-
 /// A partition as memcached's clients see it.
 pub struct Executor {
     /// The partition.
     pub processor: Processor,
     pub(crate) settings: DoorSettings,
     pub(crate) counters: DoorCounters,
-    /// Unix time of the processor's second 0.
-    base_s: i64,
     flush_at_s: Option<u32>,
     scratch: Vec<u8>,
     /// Whole mebibytes of the value of the command that is carried out, before the rest that it has itself.
@@ -70,14 +66,11 @@ impl Executor {
     /// A partition at a moment in Unix time, s.
     #[must_use]
     pub fn new(mut processor: Processor, settings: DoorSettings, unix_s: i64) -> Self {
-        // Second 1 is over before anything is stored.
-        let base_s = unix_s - i64::from(ENDED_S) - 1;
-        processor.set_now(ENDED_S + 1);
+        processor.clock = Clock::at(unix_s);
         Self {
             processor,
             settings,
             counters: DoorCounters::default(),
-            base_s,
             flush_at_s: None,
             scratch: Vec::new(),
             brought: Vec::new(),
@@ -99,9 +92,8 @@ impl Executor {
 
     /// Sets the time, Unix time in seconds.
     pub fn set_now(&mut self, unix_s: i64) {
-        let now_s = u32::try_from(unix_s - self.base_s).unwrap_or(0).max(self.processor.now_s());
-        self.processor.set_now(now_s);
-        if self.flush_at_s.is_some_and(|at_s| at_s <= now_s) {
+        self.processor.clock.set(unix_s);
+        if self.flush_at_s.is_some_and(|at_s| at_s <= self.processor.now_s()) {
             self.flush_at_s = None;
             self.processor.clear();
         }
@@ -110,18 +102,13 @@ impl Executor {
     /// Seconds since the start.
     #[must_use]
     pub fn uptime_s(&self) -> u32 {
-        self.processor.now_s() - ENDED_S - 1
+        self.processor.clock().uptime_s()
     }
 
     /// Unix time, s.
     #[must_use]
     pub fn unix_s(&self) -> i64 {
-        self.base_s + i64::from(self.processor.now_s())
-    }
-
-    /// Unix time of the processor's second 0, s.
-    pub(crate) fn base_s(&self) -> i64 {
-        self.base_s
+        self.processor.clock().unix_s()
     }
 
     /// When something ends, by the client's number.
@@ -130,18 +117,18 @@ impl Executor {
         let now_s = i64::from(self.processor.now_s());
         let at_s = match exptime {
             0 => return 0,
-            ..0 => return ENDED_S,
+            ..0 => return Clock::ENDED_S,
             1..=RELATIVE_S_MAX => now_s + exptime,
-            _ => exptime.saturating_sub(self.base_s),
+            _ => exptime.saturating_sub(self.processor.clock().base_s()),
         };
-        if at_s <= now_s { ENDED_S } else { u32::try_from(at_s).unwrap_or(0) }
+        if at_s <= now_s { Clock::ENDED_S } else { u32::try_from(at_s).unwrap_or(0) }
     }
 
     /// Removes everything, now or later.
     pub fn flush(&mut self, delay: i64) {
         self.counters.flush_count += 1;
         match self.expiry(delay) {
-            0 | ENDED_S => {
+            0 | Clock::ENDED_S => {
                 self.flush_at_s = None;
                 self.processor.clear();
             }
@@ -185,12 +172,12 @@ impl Executor {
                     self.counters.touch_count += 1;
                     let expiry_s = self.expiry(exptime);
                     // An expiry in the past ends the value after it was given once more.
-                    if expiry_s != ENDED_S && self.processor.find(hash, key).is_some() {
+                    if expiry_s != Clock::ENDED_S && self.processor.find(hash, key).is_some() {
                         self.counters.touch_hit_count += 1;
                         self.processor.set_expiry(hash, key, expiry_s);
                     }
                     self.get(hash, key, with_cas, out);
-                    if expiry_s == ENDED_S {
+                    if expiry_s == Clock::ENDED_S {
                         self.processor.delete(hash, key);
                     }
                 }

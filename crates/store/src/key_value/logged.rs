@@ -92,7 +92,7 @@ impl Logged {
         below: Box<dyn Backend>,
         geometry: Geometry,
     ) -> Self {
-        let log = Log::new(settings, &mut executor);
+        let log = Log::new(settings, &mut executor.processor);
         Self {
             executor,
             log,
@@ -150,7 +150,7 @@ impl Logged {
 
     /// Has a value fetched, with the next [`poll`](Self::poll).
     pub fn fetch(&mut self, key: &[u8]) {
-        self.log.fetch(&mut self.executor, key);
+        self.log.fetch(&mut self.executor.processor, key);
     }
 
     /// The next key whose value was fetched or could not be.
@@ -160,17 +160,17 @@ impl Logged {
 
     /// The change that an answer about a key has to wait for, if it has to.
     pub fn awaited(&mut self, hash: KeyHash) -> Option<u64> {
-        self.log.awaited(&self.executor, hash)
+        self.log.awaited(&self.executor.processor, hash)
     }
 
     /// The last change so far, if an answer about any key has to wait for it.
     pub fn awaited_last(&mut self) -> Option<u64> {
-        self.log.awaited_last(&mut self.executor)
+        self.log.awaited_last(&mut self.executor.processor)
     }
 
     /// The last change that survives with all before it.
     pub fn settled(&mut self) -> u64 {
-        self.log.settled(&mut self.executor)
+        self.log.settled(&mut self.executor.processor)
     }
 
     /// Whether memory for values of so many bytes is to be had. If not, and the log is [behind](Self::progress), it will be.
@@ -180,12 +180,12 @@ impl Logged {
 
     /// How many writes have ended, as long as there are changes that are not written: when it says otherwise, there may be room.
     pub fn progress(&mut self) -> Option<u64> {
-        self.log.progress(&mut self.executor)
+        self.log.progress(&mut self.executor.processor)
     }
 
     /// Everything so far is to survive soon. Returns the change to wait for.
     pub fn ask_flush(&mut self) -> u64 {
-        self.log.ask_flush(&mut self.executor)
+        self.log.ask_flush(&mut self.executor.processor)
     }
 
     /// Carries on with what there is to read and write.
@@ -195,7 +195,7 @@ impl Logged {
             if self.run_count >= RUN_COUNT_MAX {
                 break;
             }
-            let Some(work) = self.log.next(&mut self.executor) else { break };
+            let Some(work) = self.log.next(&mut self.executor.processor) else { break };
             let (run, request) = match work {
                 Work::Flush => (Run::Flush, Request::Flush),
                 Work::Read { job, offset, length } => match self.buffer(io, length) {
@@ -206,7 +206,9 @@ impl Logged {
                     let Some(mut buffer) = self.buffer(io, PIECE_BYTES) else {
                         return self.log.put_back(work);
                     };
-                    let Some(write) = self.log.fill(&mut self.executor, &mut buffer) else { continue };
+                    let Some(write) = self.log.fill(&mut self.executor.processor, &mut buffer) else {
+                        continue;
+                    };
                     buffer.set_len(write.length);
                     let (offset, is_durable) = (write.offset, write.is_durable);
                     (Run::Write, Request::Write { offset, buffer, is_durable })
@@ -249,10 +251,10 @@ impl Logged {
             match run {
                 Run::Read(job) => {
                     let buffer = reply.buffer.filter(|_| is_good);
-                    self.log.on_read(&mut self.executor, job, buffer.as_deref());
+                    self.log.on_read(&mut self.executor.processor, job, buffer.as_deref());
                 }
-                Run::Write => self.log.on_written(&mut self.executor, is_good),
-                Run::Flush => self.log.on_flushed(&mut self.executor, is_good),
+                Run::Write => self.log.on_written(&mut self.executor.processor, is_good),
+                Run::Flush => self.log.on_flushed(&mut self.executor.processor, is_good),
             }
         }
     }
@@ -260,7 +262,7 @@ impl Logged {
     /// Ends flushes whose changes survive, and says once why nothing goes on.
     fn conclude(&mut self, io: &mut dyn StoreIo) {
         if !self.flushes.is_empty() {
-            let settled = self.log.settled(&mut self.executor);
+            let settled = self.log.settled(&mut self.executor.processor);
             let has_failed = self.has_failed();
             self.flushes.retain(|&(number, ticket)| {
                 let is_over = number <= settled || has_failed;

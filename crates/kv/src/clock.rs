@@ -1,0 +1,52 @@
+//! The clock of a partition: Unix time in the 32 bits that an item has for its expiry.
+
+/// The time of a partition, in seconds of its own, none of which is 0.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    /// Unix time of second 0, s.
+    base_s: i64,
+    pub(crate) now_s: u32,
+}
+
+impl Clock {
+    /// The second at which pairs that end at once have ended: over before anything is stored.
+    pub const ENDED_S: u32 = 1;
+
+    /// A clock that starts at a moment in Unix time, s.
+    #[must_use]
+    pub fn at(unix_s: i64) -> Self {
+        let now_s = Self::ENDED_S + 1;
+        Self { base_s: unix_s - i64::from(now_s), now_s }
+    }
+
+    /// Sets the time, Unix time in seconds. It never goes back.
+    #[inline]
+    pub fn set(&mut self, unix_s: i64) {
+        self.now_s = u32::try_from(unix_s - self.base_s).unwrap_or(0).max(self.now_s);
+    }
+
+    /// Seconds of the partition.
+    #[inline]
+    #[must_use]
+    pub fn now_s(&self) -> u32 {
+        self.now_s
+    }
+
+    /// Seconds since the start.
+    #[must_use]
+    pub fn uptime_s(&self) -> u32 {
+        self.now_s - Self::ENDED_S - 1
+    }
+
+    /// Unix time, s.
+    #[must_use]
+    pub fn unix_s(&self) -> i64 {
+        self.base_s + i64::from(self.now_s)
+    }
+
+    /// Unix time of second 0, s.
+    #[must_use]
+    pub fn base_s(&self) -> i64 {
+        self.base_s
+    }
+}
