@@ -5,10 +5,10 @@
 use std::sync::Arc;
 
 use kv::memcached::{
-    Command, DoorSettings, Executor, LargeStore, ListenerStats, Output, Progress, RemoteBatch, Router,
-    Session, Ticket,
+    Command, Executor, LargeStore, ListenerSettings, ListenerStats, Output, Progress, RemoteBatch, Router,
+    Service, Session, Ticket,
 };
-use kv::{Kept, KeyHash, Processor, Settings};
+use kv::{Kept, KeyHash, Partition, Processor, Settings};
 
 use crate::input::Input;
 
@@ -29,7 +29,7 @@ const ANSWER_BYTES_MAX: usize = VALUE_BYTES_MAX + 4096;
 
 /// Partitions in one place; what goes to another is answered when it is asked for.
 struct Partitions {
-    executors: Vec<Executor>,
+    all: Vec<(Partition, Service)>,
     sent: Vec<Sent>,
 }
 
@@ -42,12 +42,12 @@ enum Sent {
 }
 
 impl Router for Partitions {
-    fn executor(&mut self) -> &mut Executor {
-        &mut self.executors[0]
+    fn executor(&mut self) -> Executor<'_> {
+        self.at(0)
     }
 
     fn position(&self) -> (usize, usize) {
-        (0, self.executors.len())
+        (0, self.all.len())
     }
 
     fn send(&mut self, to: usize, ticket: Ticket, hash: KeyHash, command: &Command<'_>) {
@@ -79,12 +79,18 @@ impl Router for Partitions {
 
 impl Partitions {
     fn new(count: usize) -> Self {
-        let door = DoorSettings { value_bytes_max: VALUE_BYTES_MAX, allows_flush: true };
-        let executor = |_| {
+        let listener = ListenerSettings { value_bytes_max: VALUE_BYTES_MAX, allows_flush: true };
+        let partition = |_| {
             let settings = Settings { memory_bytes: MEMORY_BYTES, ..Settings::default() };
-            Executor::new(Processor::new(settings).expect("a little memory"), door, NOW_S)
+            let processor = Processor::new(settings).expect("a little memory");
+            (Partition::new(processor, NOW_S), Service::new(listener))
         };
-        Self { executors: (0..count).map(executor).collect(), sent: Vec::new() }
+        Self { all: (0..count).map(partition).collect(), sent: Vec::new() }
+    }
+
+    fn at(&mut self, at: usize) -> Executor<'_> {
+        let (partition, service) = &mut self.all[at];
+        service.on(partition)
     }
 
     fn deliver(&mut self, session: &mut Session) {
@@ -92,30 +98,30 @@ impl Partitions {
             match sent {
                 Sent::To(to, batch) => batch.for_each(|_, ticket, hash, command| {
                     let mut answer = Vec::new();
-                    self.executors[to].execute(hash, command, &mut answer);
+                    self.at(to).execute(hash, command, &mut answer);
                     let mut answer = Output::from(answer);
-                    answer.insert(self.executors[to].take_sent());
+                    answer.insert(self.at(to).take_sent());
                     session.on_reply(ticket, answer);
                 }),
                 Sent::Reserve(to, count) => {
-                    let room = self.executors[to].processor.take_chunks(count);
+                    let room = self.all[to].0.processor.take_chunks(count);
                     session.on_room(self, room.unwrap_or_default());
                 }
                 Sent::Large(to, ticket, store) => {
                     let mut answer = Vec::new();
-                    self.executors[to].execute_large(store, &mut answer);
+                    self.at(to).execute_large(store, &mut answer);
                     session.on_reply(ticket, answer.into());
                 }
                 Sent::Fetch(to, kept, offset) => {
-                    let piece = self.executors[to].processor.piece(&kept, offset, PIECE_BYTES);
+                    let piece = self.all[to].0.processor.piece(&kept, offset, PIECE_BYTES);
                     assert!(session.on_piece(piece.unwrap_or_default()), "a piece of what is kept");
                 }
                 Sent::ToAll(ticket, flush) => {
-                    for at in 1..self.executors.len() {
+                    for at in 1..self.all.len() {
                         if let Some(delay) = flush {
-                            self.executors[at].flush(delay);
+                            self.at(at).flush(delay);
                         }
-                        let stats = self.executors[at].stats();
+                        let stats = self.at(at).stats();
                         session.on_stats(self, ticket, &stats);
                     }
                 }
@@ -141,8 +147,8 @@ pub fn memcached(data: &[u8]) {
 
 fn talk(partitions: usize, stream: &[u8], cut: usize) -> (Vec<u8>, bool) {
     let mut partitions = Partitions::new(partitions);
-    let door = *partitions.executors[0].settings();
-    let mut session = Session::new(door);
+    let settings = *partitions.all[0].1.settings();
+    let mut session = Session::new(settings);
     let mut answers = Vec::new();
     for piece in stream.chunks(cut) {
         let mut progress = session.on_bytes(&mut partitions, piece);

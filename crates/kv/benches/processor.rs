@@ -23,9 +23,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use nvlane_kv::memcached::{
-    Command, DoorSettings, Executor, LargeStore, ListenerStats, Progress, Router, Session, Ticket, Verb,
+    Command, Executor, LargeStore, ListenerSettings, ListenerStats, Progress, Router, Service, Session,
+    Ticket, Verb,
 };
-use nvlane_kv::{Attributes, Condition, Eviction, Kept, KeyHash, Processor, Settings, Stored};
+use nvlane_kv::{Attributes, Condition, Eviction, Kept, KeyHash, Partition, Processor, Settings, Stored};
 use reactor::{Lines, prefetch};
 
 const BATCH: usize = 256;
@@ -37,11 +38,11 @@ const SERVER_BATCH: usize = 64;
 const KEY_BYTES: usize = 16;
 
 /// The only partition.
-struct Alone(Executor);
+struct Alone(Partition, Service);
 
 impl Router for Alone {
-    fn executor(&mut self) -> &mut Executor {
-        &mut self.0
+    fn executor(&mut self) -> Executor<'_> {
+        self.1.on(&mut self.0)
     }
 
     fn position(&self) -> (usize, usize) {
@@ -156,16 +157,16 @@ fn batch(processor: &mut Processor, keys: &[[u8; 16]]) -> u64 {
     sums
 }
 
-fn server(executor: &mut Executor, keys: &[[u8; 16]], out: &mut Vec<u8>) -> u64 {
+fn server(executor: &mut Executor<'_>, keys: &[[u8; 16]], out: &mut Vec<u8>) -> u64 {
     let mut answered = 0;
-    let mut hashes = [executor.processor.hash(&[]); SERVER_BATCH];
+    let mut hashes = [executor.partition.processor.hash(&[]); SERVER_BATCH];
     for keys in keys.chunks(SERVER_BATCH) {
         for (hash, key) in hashes.iter_mut().zip(keys) {
-            *hash = executor.processor.hash(key);
-            executor.processor.prefetch(*hash);
+            *hash = executor.partition.processor.hash(key);
+            executor.partition.processor.prefetch(*hash);
         }
         for &hash in &hashes[..keys.len()] {
-            executor.processor.prefetch_item(hash);
+            executor.partition.processor.prefetch_item(hash);
         }
         for (&hash, key) in hashes.iter().zip(keys) {
             let verb = Verb::Get { with_cas: false, touch: None };
@@ -193,7 +194,7 @@ fn multigets(keys: &[[u8; 16]]) -> Vec<Vec<u8>> {
 }
 
 fn door(alone: &mut Alone, lines: &[Vec<u8>]) -> u64 {
-    let mut session = Session::new(DoorSettings::default());
+    let mut session = Session::new(ListenerSettings::default());
     let mut answered = 0;
     for line in lines {
         assert_eq!(session.on_bytes(alone, line), Progress::Open);
@@ -286,11 +287,9 @@ fn main() {
     let memory_bytes =
         usize::try_from(pair_count * 72 + if pair_count < 1_000_000 { 1 << 20 } else { 0 }).expect("memory");
     let settings = Settings { memory_bytes, eviction: Eviction::None, ..Settings::default() };
-    let mut alone = Alone(Executor::new(
-        Processor::new(settings).expect("memory"),
-        DoorSettings::default(),
-        1_700_000_000,
-    ));
+    let processor = Processor::new(settings).expect("memory");
+    let service = Service::new(ListenerSettings::default());
+    let mut alone = Alone(Partition::new(processor, 1_700_000_000), service);
     // The second time memory is there already: what is seen then is the index's own.
     for round in ["memory new", "memory touched before"] {
         alone.0.processor.clear();
@@ -318,7 +317,7 @@ fn main() {
                 0 => array(&lines, processor, &keys),
                 1 => two_arrays(&index, &lines, processor, &keys),
                 2 => batch(processor, &keys),
-                3 => server(&mut alone.0, &keys, &mut out),
+                3 => server(&mut alone.executor(), &keys, &mut out),
                 4 => door(&mut alone, &multigets),
                 5 => single(processor, &keys),
                 6 => dependent(processor, &keys),

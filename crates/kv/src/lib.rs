@@ -32,6 +32,7 @@ mod memory;
 #[cfg(test)]
 mod model_tests;
 mod pair;
+mod partition;
 mod pending;
 mod pins;
 mod place;
@@ -52,6 +53,7 @@ pub use key::{KEY_BYTES_MAX, KeyHash};
 #[cfg(any(test, feature = "count-touches"))]
 pub use memory::Touches;
 pub use pair::{Attributes, Condition, Marks, Stored};
+pub use partition::Partition;
 pub use pending::Pending;
 pub use pins::Pin;
 pub use place::Place;

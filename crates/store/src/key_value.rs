@@ -10,8 +10,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use kv::memcached::{DoorSettings, Executor};
-use kv::{Eviction, Processor, Settings};
+use kv::{Eviction, Partition, Processor, Settings};
 use reactor::{Completion, Payload, Pool};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -38,13 +37,21 @@ pub struct KeyValueSettings {
     pub prefaults: bool,
 }
 
-/// What hosts are told of a key-value namespace.
+/// The longest value that memcached's clients may store unless the specification says otherwise, as memcached has it:
+/// a mebibyte with its header.
+pub const ITEM_BYTES_DEFAULT: u32 = 1_048_500;
+
+/// What clients are told of a key-value namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyValueShape {
     /// Memory of all partitions together.
     pub bytes: u64,
     /// The longest value.
     pub value_bytes_max: u32,
+    /// The longest value that memcached's clients may store.
+    pub item_bytes: u32,
+    /// Whether memcached's clients may remove everything at once.
+    pub allows_flush: bool,
 }
 
 /// A key-value namespace.
@@ -55,9 +62,9 @@ pub struct KeyValueStore {
     reactor_count: AtomicUsize,
 }
 
-/// One reactor's partition.
-struct Partition {
-    executor: Executor,
+/// One reactor's partition, in RAM.
+struct InMemory {
+    partition: Partition,
     geometry: Geometry,
 }
 
@@ -86,12 +93,10 @@ impl Store for KeyValueStore {
         if self.settings.prefaults {
             prefault::begin(&mut processor)?;
         }
-        let value_bytes_max = self.settings.item_bytes as usize;
-        let door = DoorSettings { value_bytes_max, allows_flush: self.settings.allows_flush };
-        let executor = Executor::new(processor, door, unix_s());
+        let partition = Partition::new(processor, unix_s());
         // Commands on blocks find none.
         let geometry = Geometry { block_count: 0, ..self.geometry() };
-        Ok(Box::new(Partition { executor, geometry }))
+        Ok(Box::new(InMemory { partition, geometry }))
     }
 
     fn resize(&self, _: u64) -> io::Result<()> {
@@ -111,7 +116,8 @@ impl Store for KeyValueStore {
 
     fn key_value(&self) -> Option<KeyValueShape> {
         let value_bytes_max = u32::try_from(Settings::default().value_bytes_max).unwrap_or(u32::MAX);
-        Some(KeyValueShape { bytes: self.settings.bytes, value_bytes_max })
+        let KeyValueSettings { bytes, item_bytes, allows_flush, .. } = self.settings;
+        Some(KeyValueShape { bytes, value_bytes_max, item_bytes, allows_flush })
     }
 }
 
@@ -150,7 +156,7 @@ pub fn unix_s() -> i64 {
 }
 
 /// A key-value namespace has no blocks: what is asked of them fails.
-impl Backend for Partition {
+impl Backend for InMemory {
     fn geometry(&self) -> Geometry {
         self.geometry
     }
@@ -189,7 +195,7 @@ impl Backend for Partition {
 
     fn on_timer(&mut self, _: &mut dyn StoreIo, _: Ticket) {}
 
-    fn key_value(&mut self) -> Option<&mut Executor> {
-        Some(&mut self.executor)
+    fn key_value(&mut self) -> Option<&mut Partition> {
+        Some(&mut self.partition)
     }
 }

@@ -19,7 +19,8 @@ pub use block::{
 };
 pub use filter::{Delay, Fault, FaultKind, FaultRate, Filter, Kind, KindCounters, Limit, Traced};
 pub use key_value::{
-    KeyValueFile, KeyValueFileSettings, KeyValueSettings, KeyValueShape, KeyValueStore, Logged, unix_s,
+    ITEM_BYTES_DEFAULT, KeyValueFile, KeyValueFileSettings, KeyValueSettings, KeyValueShape, KeyValueStore,
+    Logged, unix_s,
 };
 pub use kv::log::Sync;
 pub use namespace::{

@@ -250,7 +250,7 @@ pub trait Backend {
     }
 
     /// This reactor's partition, if keys and values are behind the namespace and not blocks.
-    fn key_value(&mut self) -> Option<&mut kv::memcached::Executor> {
+    fn key_value(&mut self) -> Option<&mut kv::Partition> {
         None
     }
 

@@ -227,7 +227,7 @@ mod tests {
 
     use super::*;
     use crate::filter::{Delay, Fault, FaultKind, FaultRate, Kind, Limit};
-    use kv::memcached::ITEM_BYTES_DEFAULT;
+    use crate::key_value::ITEM_BYTES_DEFAULT;
     use proptest::collection::vec;
     use proptest::option;
     use proptest::prelude::*;

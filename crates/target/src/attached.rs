@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use store::{Backend, Geometry, OWN_TICKET, Ticket};
+use kv::Partition;
+use kv::memcached::{Executor, ListenerSettings, Service};
+use store::{Backend, Geometry, KeyValueShape, Logged, OWN_TICKET, Ticket};
 use wire::id::Nsid;
 
 use crate::exclusion::Exclusions;
-use crate::kv_log::Desk;
+use crate::kv_log::{Desk, LoggedKeys};
 use crate::namespace_table::NamespaceTable;
 use crate::subsystem::{NamespaceId, SubsystemId};
 
@@ -29,14 +31,42 @@ pub(crate) struct Attached {
     pub(crate) exclusions: Exclusions,
     /// What waits for its log, if it has one.
     pub(crate) desk: Option<Box<Desk>>,
+    /// memcached on this reactor's partition, if keys and values are behind the namespace.
+    pub(crate) memcached: Option<Box<Service>>,
     /// No longer in the table: let go of when nothing runs.
     is_removed: bool,
 }
 
 impl Attached {
     /// Whether keys and values are behind it.
-    pub(crate) fn has_keys(&mut self) -> bool {
-        self.desk.is_some() || self.backend.key_value().is_some()
+    pub(crate) fn has_keys(&self) -> bool {
+        self.memcached.is_some()
+    }
+
+    /// This reactor's partition, once its log was read, if it has one.
+    pub(crate) fn partition(&mut self) -> Option<&mut Partition> {
+        self.backend.key_value()
+    }
+
+    /// The same, whether its log was read or not.
+    pub(crate) fn partition_unread(&mut self) -> Option<&mut Partition> {
+        if self.desk.is_some() {
+            self.backend.logged().map(Logged::partition)
+        } else {
+            self.backend.key_value()
+        }
+    }
+
+    /// This reactor's partition as memcached's clients see it, once its log was read.
+    pub(crate) fn executor(&mut self) -> Option<Executor<'_>> {
+        Some(self.memcached.as_mut()?.on(self.backend.key_value()?))
+    }
+
+    /// What waits for the log, and the partition that has it.
+    pub(crate) fn logged(&mut self) -> Option<(&mut Desk, LoggedKeys<'_>)> {
+        let desk = self.desk.as_deref_mut()?;
+        let logged = self.backend.logged()?;
+        Some((desk, LoggedKeys { logged, memcached: self.memcached.as_mut()? }))
     }
 }
 
@@ -100,7 +130,7 @@ impl Attachments {
                 let at = match known.or_else(|| gone.remove(&entry.id)) {
                     Some(at) => Some(at),
                     None => match entry.store.attach_as(reactor) {
-                        Ok(backend) => Some(self.insert(entry.id, backend)),
+                        Ok(backend) => Some(self.insert(entry.id, backend, entry.store.key_value())),
                         Err(error) => {
                             tracing::error!(%error, nsid = %entry.nsid, "cannot use a namespace");
                             None
@@ -140,12 +170,21 @@ impl Attachments {
     }
 
     /// The partition at hand of the first namespace with keys and values.
-    pub(crate) fn key_value(&mut self) -> Option<(NamespaceId, &mut kv::memcached::Executor)> {
+    pub(crate) fn key_value(&mut self) -> Option<(NamespaceId, Executor<'_>)> {
         let (id, at) = self.key_value?;
-        Some((id, self.get_mut(at).backend.key_value()?))
+        Some((id, self.get_mut(at).executor()?))
     }
 
-    fn insert(&mut self, id: NamespaceId, mut backend: Box<dyn Backend>) -> AttachedIndex {
+    fn insert(
+        &mut self,
+        id: NamespaceId,
+        mut backend: Box<dyn Backend>,
+        keys: Option<KeyValueShape>,
+    ) -> AttachedIndex {
+        let memcached = keys.map(|keys| {
+            let KeyValueShape { item_bytes, allows_flush, .. } = keys;
+            Box::new(Service::new(ListenerSettings { value_bytes_max: item_bytes as usize, allows_flush }))
+        });
         let geometry = backend.geometry();
         let desk = backend.logged().is_some().then(Box::default);
         let attached = Attached {
@@ -156,6 +195,7 @@ impl Attachments {
             running: 0,
             exclusions: Exclusions::default(),
             desk,
+            memcached,
             is_removed: false,
         };
         let at = self.slots.iter().position(Option::is_none).unwrap_or_else(|| {

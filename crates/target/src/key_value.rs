@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use kv::Kept;
 use kv::memcached::{
     Executor, LargeStore, LongValue, Output, PIECE_BYTES, PartitionStats, RemoteBatch, Ticket,
 };
+use kv::{Kept, Partition};
 use reactor::{Chunk, Io};
 use wire::kv::Key;
 use wire::status::Status;
 
-use crate::attached::{AttachedIndex, Attachments};
+use crate::attached::Attachments;
 use crate::kv_batch::PartOfBatch;
 use crate::kv_io;
 pub use crate::kv_io::{KvAction, KvOutcome};
@@ -164,10 +164,10 @@ impl RemoteAnswers {
         &mut self,
         session: u64,
         ticket: Ticket,
-        executor: &mut Executor,
-        execute: impl FnOnce(&mut Executor, &mut Vec<u8>),
+        mut executor: Executor<'_>,
+        execute: impl FnOnce(&mut Executor<'_>, &mut Vec<u8>),
     ) {
-        execute(executor, &mut self.bytes);
+        execute(&mut executor, &mut self.bytes);
         self.long.extend(executor.take_sent());
         self.entries.push((session, ticket, self.bytes.len()));
     }
@@ -210,14 +210,24 @@ impl RemoteAnswers {
     }
 }
 
-/// The partition of a namespace, with a log or without.
-fn executor_of(namespaces: &mut Attachments, at: AttachedIndex) -> Option<&mut Executor> {
-    let backend = &mut namespaces.get_mut(at).backend;
-    if backend.logged().is_some() {
-        backend.logged().map(store::Logged::executor)
-    } else {
-        backend.key_value()
-    }
+/// The partition of a namespace, if it serves.
+fn partition_of(namespaces: &mut Attachments, namespace: NamespaceId) -> Option<&mut Partition> {
+    let at = namespaces.by_id(namespace)?;
+    namespaces.get_mut(at).partition()
+}
+
+/// The same, also of a log that was not read yet.
+fn partition_unread_of(namespaces: &mut Attachments, namespace: NamespaceId) -> Option<&mut Partition> {
+    let at = namespaces.by_id(namespace)?;
+    namespaces.get_mut(at).partition_unread()
+}
+
+/// The same as memcached's clients see it, if it serves, its clock set.
+fn executor_of(namespaces: &mut Attachments, namespace: NamespaceId) -> Option<Executor<'_>> {
+    let at = namespaces.by_id(namespace)?;
+    let executor = namespaces.get_mut(at).executor()?;
+    executor.partition.set_now(store::unix_s());
+    Some(executor)
 }
 
 /// Carries out what another partition asks of this one.
@@ -225,17 +235,15 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, mes
     let Some(message) = kv_log::serve(io, namespaces, message) else { return };
     match message {
         KeyValueMessage::Run { from, namespace, batch } => {
-            let executor =
-                namespaces.by_id(namespace).and_then(|at| namespaces.get_mut(at).backend.key_value());
             let mut answers =
                 RemoteAnswers { entries: Vec::with_capacity(batch.len()), ..RemoteAnswers::default() };
-            match executor {
-                Some(executor) => {
-                    executor.set_now(store::unix_s());
-                    batch.hashes().for_each(|hash| executor.processor.prefetch(hash));
-                    batch.hashes().for_each(|hash| executor.processor.prefetch_item(hash));
+            match executor_of(namespaces, namespace) {
+                Some(mut executor) => {
+                    let processor = &executor.partition.processor;
+                    batch.hashes().for_each(|hash| processor.prefetch(hash));
+                    batch.hashes().for_each(|hash| processor.prefetch_item(hash));
                     batch.for_each(|session, ticket, hash, command| {
-                        answers.push_executed(session, ticket, executor, |executor, bytes| {
+                        answers.push_executed(session, ticket, executor.reborrow(), |executor, bytes| {
                             executor.execute(hash, command, bytes);
                         });
                     });
@@ -249,26 +257,21 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, mes
             io.post(from, Message::KeyValue(Box::new(KeyValueMessage::Answers(answers))));
         }
         KeyValueMessage::Reserve { from, namespace, session, count } => {
-            let at = namespaces.by_id(namespace);
-            let executor = at.and_then(|at| executor_of(namespaces, at));
-            let chunks = executor.and_then(|executor| executor.processor.take_chunks(count));
+            let partition = partition_unread_of(namespaces, namespace);
+            let chunks = partition.and_then(|partition| partition.processor.take_chunks(count));
             let room = KeyValueMessage::Room { session, chunks: chunks.unwrap_or_default() };
             io.post(from, Message::KeyValue(Box::new(room)));
         }
         KeyValueMessage::Fetch { from, namespace, session, kept, offset } => {
-            let at = namespaces.by_id(namespace);
-            let executor = at.and_then(|at| executor_of(namespaces, at));
-            let piece = executor.and_then(|executor| executor.processor.piece(&kept, offset, PIECE_BYTES));
+            let partition = partition_unread_of(namespaces, namespace);
+            let piece = partition.and_then(|partition| partition.processor.piece(&kept, offset, PIECE_BYTES));
             let piece = KeyValueMessage::Piece { session, piece: piece.unwrap_or_default() };
             io.post(from, Message::KeyValue(Box::new(piece)));
         }
         KeyValueMessage::StoreLarge { from, namespace, session, ticket, store } => {
-            let executor =
-                namespaces.by_id(namespace).and_then(|at| namespaces.get_mut(at).backend.key_value());
             let mut answers = RemoteAnswers::default();
-            match executor {
+            match executor_of(namespaces, namespace) {
                 Some(executor) => {
-                    executor.set_now(store::unix_s());
                     answers.push_executed(session, ticket, executor, |executor, bytes| {
                         executor.execute_large(store, bytes);
                     });
@@ -280,11 +283,8 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, mes
             io.post(from, Message::KeyValue(Box::new(KeyValueMessage::Answers(answers))));
         }
         KeyValueMessage::Ask { from, namespace, session, ticket, flush } => {
-            let executor =
-                namespaces.by_id(namespace).and_then(|at| namespaces.get_mut(at).backend.key_value());
             let mut stats = Box::default();
-            if let Some(executor) = executor {
-                executor.set_now(store::unix_s());
+            if let Some(mut executor) = executor_of(namespaces, namespace) {
                 if let Some(delay) = flush {
                     executor.flush(delay);
                 }
@@ -294,12 +294,10 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, mes
             io.post(from, Message::KeyValue(Box::new(answer)));
         }
         KeyValueMessage::Act { from, namespace, ticket, key, action } => {
-            let executor =
-                namespaces.by_id(namespace).and_then(|at| namespaces.get_mut(at).backend.key_value());
             let next = io.reactor() + 1;
             let is_last = next == io.reactor_count();
-            let outcome = match executor {
-                Some(executor) => kv_io::act(executor, &key, action, is_last),
+            let outcome = match partition_of(namespaces, namespace) {
+                Some(partition) => kv_io::act(partition, &key, action, is_last),
                 None => Ok(KvOutcome::new(Status::NAMESPACE_NOT_READY)),
             };
             let (to, message) = match outcome {
@@ -309,9 +307,7 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, mes
             io.post(to, Message::KeyValue(Box::new(message)));
         }
         KeyValueMessage::RunPart { from, namespace, ticket, part } => {
-            let executor =
-                namespaces.by_id(namespace).and_then(|at| namespaces.get_mut(at).backend.key_value());
-            let outcomes = part.run(executor);
+            let outcomes = part.run(partition_of(namespaces, namespace));
             let partition = io.reactor();
             let answer = KeyValueMessage::PartOutcomes { ticket, partition, outcomes };
             io.post(from, Message::KeyValue(Box::new(answer)));

@@ -9,7 +9,7 @@
 //!
 //! A Submit without a Collect that waits is refused, so that no outcome is ever kept for a host that may not come.
 
-use kv::memcached::Executor;
+use kv::Partition;
 use reactor::{Buffer, Io, Payload};
 use store::Ticket;
 use wire::id::Nsid;
@@ -24,7 +24,7 @@ use wire::status::Status;
 use crate::attached::AttachedIndex;
 use crate::commands::{Begun, Commands, Hold};
 use crate::key_value::KeyValueMessage;
-use crate::kv_io::executor_of;
+use crate::kv_io::partition_of;
 use crate::kv_operation::{BATCH_VECTOR_BYTES_MAX, Done, Effort, operate};
 use crate::message::Message;
 use crate::nvm_io::{Checked, Start, bytes};
@@ -65,13 +65,13 @@ pub struct PartOfBatch {
 
 impl PartOfBatch {
     /// Carries them out; the outcomes are in their order. Without a partition the namespace is being removed.
-    pub(crate) fn run(&self, executor: Option<&mut Executor>) -> Box<[u8]> {
+    pub(crate) fn run(&self, partition: Option<&mut Partition>) -> Box<[u8]> {
         let mut outcomes = vec![0; self.outcome_bytes];
         let mut writer = OutcomeWriter::new(&mut outcomes);
-        match executor {
-            Some(executor) => {
-                executor.set_now(store::unix_s());
-                run_here(executor, &self.operations, &mut writer, &mut Vec::new());
+        match partition {
+            Some(partition) => {
+                partition.set_now(store::unix_s());
+                run_here(partition, &self.operations, &mut writer, &mut Vec::new());
             }
             None => {
                 for _ in Operations::new(&self.operations) {
@@ -131,8 +131,8 @@ pub(crate) fn refused(outcomes: &[u8], status: Status) -> Box<[u8]> {
 }
 
 /// Carries out operations of this partition in order: while one is, the lines that those behind it need are on their way.
-fn run_here(executor: &mut Executor, data: &[u8], writer: &mut OutcomeWriter<'_>, scratch: &mut Vec<u8>) {
-    let processor = &mut executor.processor;
+fn run_here(partition: &mut Partition, data: &[u8], writer: &mut OutcomeWriter<'_>, scratch: &mut Vec<u8>) {
+    let processor = &mut partition.processor;
     let none =
         Operation { opcode: KvOpcode::EXIST, options: 0, kind: 0, room_bytes: 0, key: &[], operand: &[] };
     let mut ahead = [none; AHEAD_COUNT];
@@ -280,21 +280,21 @@ impl<I: Io<Message>> Start<'_, I> {
                 None => return Ok(None),
             },
         };
-        let executor = self.commands.namespaces.get_mut(at).backend.key_value();
-        let executor = executor.ok_or(Status::INVALID_OPCODE.with_dnr())?;
-        executor.set_now(store::unix_s());
+        let partition = self.commands.namespaces.get_mut(at).partition();
+        let partition = partition.ok_or(Status::INVALID_OPCODE.with_dnr())?;
+        partition.set_now(store::unix_s());
         let scratch = &mut self.commands.scratch;
         if is_own {
             let (data, room) = buffer.split_at_mut(length);
             let mut writer = OutcomeWriter::new(room);
-            run_here(executor, data, &mut writer, scratch);
+            run_here(partition, data, &mut writer, scratch);
             let failed_count = writer.failed_count();
             let used = writer.finish();
             buffer.copy_within(length..length + used, 0);
             Ok(Some((buffer, used, failed_count)))
         } else {
             let mut writer = OutcomeWriter::new(&mut buffer);
-            run_here(executor, &bytes(self.data, &self.supply)[..length], &mut writer, scratch);
+            run_here(partition, &bytes(self.data, &self.supply)[..length], &mut writer, scratch);
             let failed_count = writer.failed_count();
             let used = writer.finish();
             Ok(Some((buffer, used, failed_count)))
@@ -312,9 +312,9 @@ impl<I: Io<Message>> Start<'_, I> {
         let (count, here) = (self.io.reactor_count(), self.io.reactor());
         let attached = self.commands.namespaces.get_mut(at);
         let (namespace, has_log) = (attached.id, attached.desk.is_some());
-        let executor = executor_of(attached)?;
+        let partition = partition_of(attached)?;
         let data = &bytes(self.data, &self.supply)[..command.data_bytes as usize];
-        let owner = |operation: &Operation<'_>| executor.processor.hash(operation.key).partition(count);
+        let owner = |operation: &Operation<'_>| partition.processor.hash(operation.key).partition(count);
         if !has_log && Operations::new(data).map_while(Result::ok).all(|operation| owner(&operation) == here)
         {
             return Ok(None);

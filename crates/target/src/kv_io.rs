@@ -3,8 +3,7 @@
 //! A command whose key belongs to another reactor's partition goes there as a message, with all that it
 //! brings, and its outcome comes back as one.
 
-use kv::memcached::Executor;
-use kv::{ChunkList, KeyHash};
+use kv::{ChunkList, KeyHash, Partition};
 use reactor::{Buffer, CHUNK_BYTES, Chunk, Io, Payload};
 use store::Ticket;
 use wire::id::Nsid;
@@ -98,15 +97,12 @@ pub(crate) fn needs_value(opcode: KvOpcode) -> bool {
 }
 
 /// The partition of this reactor, if it serves.
-pub(crate) fn executor_of(attached: &mut Attached) -> Checked<&mut Executor> {
-    let backend = &mut attached.backend;
+pub(crate) fn partition_of(attached: &mut Attached) -> Checked<&mut Partition> {
+    if attached.backend.logged().is_some_and(|logged| logged.has_failed()) {
+        return Err(Status::KV_UNRECOVERED_ERROR.with_dnr());
+    }
     // Where there is a log, what is asked waits until it was read.
-    let executor = match backend.logged().map(|logged| logged.has_failed()) {
-        Some(true) => return Err(Status::KV_UNRECOVERED_ERROR.with_dnr()),
-        Some(false) => backend.logged().map(store::Logged::executor),
-        None => backend.key_value(),
-    };
-    executor.ok_or(Status::INVALID_OPCODE.with_dnr())
+    attached.partition_unread().ok_or(Status::INVALID_OPCODE.with_dnr())
 }
 
 /// How a command ended at its partition.
@@ -136,10 +132,10 @@ fn list_bytes(keys: &[Key]) -> usize {
 }
 
 /// Adds this partition's keys as far as there is room. Says whether there is room for more.
-fn list(executor: &Executor, from: Option<&Key>, keys: &mut Vec<Key>, room: usize) -> bool {
+fn list(partition: &Partition, from: Option<&Key>, keys: &mut Vec<Key>, room: usize) -> bool {
     let mut used = list_bytes(keys);
     let mut has_room = true;
-    executor.processor.list(from.map(Key::as_bytes), |key| {
+    partition.processor.list(from.map(Key::as_bytes), |key| {
         // Longer keys are memcached's: no host can name them.
         let Some(key) = Key::new(key) else { return true };
         used += list_bytes(&[key]) - 4;
@@ -244,7 +240,7 @@ impl<I: Io<Message>> Start<'_, I> {
     ) -> Checked<Begun> {
         let count = self.io.reactor_count();
         let here = self.io.reactor();
-        let hash = self.executor(at)?.processor.hash(operation.key);
+        let hash = self.partition(at)?.processor.hash(operation.key);
         let owner = hash.partition(count);
         // With a log not everything can be answered at once: it is carried out as what others ask for.
         if owner != here || self.has_log(at) {
@@ -257,16 +253,16 @@ impl<I: Io<Message>> Start<'_, I> {
         }
         if operation.opcode == KvOpcode::RETRIEVE
             && let Some(large) =
-                Large::find(self.executor(at)?, hash, operation.key, operation.room_bytes as usize)
+                Large::find(self.partition(at)?, hash, operation.key, operation.room_bytes as usize)
         {
             return self.send_large(at, hash, operation.key, large);
         }
         let mut room: Option<Buffer> = None;
         if operation.room_bytes > 0 {
             // No more than there is: buffers go by the value, not by what the host has room for.
-            let executor = self.executor(at)?;
-            let length = match executor.processor.find(hash, operation.key) {
-                Some(place) => executor.processor.value(place).len().min(operation.room_bytes as usize),
+            let partition = self.partition(at)?;
+            let length = match partition.processor.find(hash, operation.key) {
+                Some(place) => partition.processor.value(place).len().min(operation.room_bytes as usize),
                 None => 0,
             };
             if length > 0 {
@@ -275,14 +271,14 @@ impl<I: Io<Message>> Start<'_, I> {
             }
         }
         let commands = &mut *self.commands;
-        let executor = commands.namespaces.get_mut(at).backend.key_value();
-        let executor = executor.ok_or(Status::INVALID_OPCODE.with_dnr())?;
+        let partition = commands.namespaces.get_mut(at).partition();
+        let partition = partition.ok_or(Status::INVALID_OPCODE.with_dnr())?;
         let operand =
             if brought > 0 { &bytes(self.data, &self.supply)[..brought] } else { operation.operand };
         let operation = Operation { operand, ..operation };
         let mut effort = Effort { vector_bytes: VECTOR_BYTES_MAX, scratch: &mut commands.scratch };
         let place = room.as_deref_mut().unwrap_or_default();
-        let done = operate(&mut executor.processor, hash, &operation, place, &mut effort);
+        let done = operate(&mut partition.processor, hash, &operation, place, &mut effort);
         Ok(match room {
             Some(buffer) if done.data_bytes > 0 => {
                 let length = u32::try_from(done.data_bytes).expect("at most the transfer limit");
@@ -299,7 +295,7 @@ impl<I: Io<Message>> Start<'_, I> {
         if large.rest_bytes() > 0 {
             let buffer = self.take_for_data(large.rest_bytes());
             let Some(mut buffer) = buffer else { return Ok(self.wait_for_buffer()) };
-            large.copy_rest(self.executor(at)?, hash, key, &mut buffer);
+            large.copy_rest(self.partition(at)?, hash, key, &mut buffer);
             rest = Payload::Buffer(buffer);
         }
         Ok(large.begun(rest))
@@ -324,10 +320,10 @@ impl<I: Io<Message>> Start<'_, I> {
         self.commands.namespaces.get_mut(at).desk.is_some()
     }
 
-    pub(crate) fn executor(&mut self, at: AttachedIndex) -> Checked<&mut Executor> {
-        let executor = executor_of(self.commands.namespaces.get_mut(at))?;
-        executor.set_now(store::unix_s());
-        Ok(executor)
+    pub(crate) fn partition(&mut self, at: AttachedIndex) -> Checked<&mut Partition> {
+        let partition = partition_of(self.commands.namespaces.get_mut(at))?;
+        partition.set_now(store::unix_s());
+        Ok(partition)
     }
 
     /// Whether the host's descriptor has room for so many bytes.
@@ -347,9 +343,9 @@ impl<I: Io<Message>> Start<'_, I> {
             return Err(Status::INVALID_FIELD.with_dnr());
         }
         let count = self.io.reactor_count();
-        let executor = self.executor(at)?;
+        let partition = self.partition(at)?;
         // Partition after partition, in their order.
-        let first = from.map_or(0, |key| executor.processor.hash(key.as_bytes()).partition(count));
+        let first = from.map_or(0, |key| partition.processor.hash(key.as_bytes()).partition(count));
         let action = KvAction::List { from, keys: Vec::new(), room };
         let key = from.unwrap_or_else(|| Key::new(&[0]).expect("one byte"));
         Ok(self.send(at, first, key, action))
@@ -380,20 +376,20 @@ impl<I: Io<Message>> Start<'_, I> {
 /// Carries out what a command of another reactor's lane asks of this partition. `Err` if the next partition
 /// is to go on.
 pub(crate) fn act(
-    executor: &mut Executor,
+    partition: &mut Partition,
     key: &Key,
     action: KvAction,
     is_last: bool,
 ) -> Result<KvOutcome, KvAction> {
-    executor.set_now(store::unix_s());
+    partition.set_now(store::unix_s());
     Ok(match action {
         KvAction::Operate { opcode, options, kind, room_bytes, operand } => {
-            let hash = executor.processor.hash(key.as_bytes());
+            let hash = partition.processor.hash(key.as_bytes());
             if opcode == KvOpcode::RETRIEVE
-                && let Some(large) = Large::find(executor, hash, key.as_bytes(), room_bytes as usize)
+                && let Some(large) = Large::find(partition, hash, key.as_bytes(), room_bytes as usize)
             {
                 let mut data = vec![0; large.rest_bytes()];
-                large.copy_rest(executor, hash, key.as_bytes(), &mut data);
+                large.copy_rest(partition, hash, key.as_bytes(), &mut data);
                 let data_bytes = u32::try_from(large.data_bytes).expect("at most the room");
                 return Ok(KvOutcome {
                     result: large.length as u64,
@@ -402,8 +398,8 @@ pub(crate) fn act(
                     ..KvOutcome::new(Status::SUCCESS)
                 });
             }
-            let room = match executor.processor.find(hash, key.as_bytes()) {
-                Some(place) => executor.processor.value_bytes(place).min(room_bytes as usize),
+            let room = match partition.processor.find(hash, key.as_bytes()) {
+                Some(place) => partition.processor.value_bytes(place).min(room_bytes as usize),
                 None => 0,
             };
             let mut data = vec![0; room];
@@ -411,15 +407,17 @@ pub(crate) fn act(
                 Operation { opcode, options, kind, room_bytes, key: key.as_bytes(), operand: &operand };
             let mut effort = Effort { vector_bytes: VECTOR_BYTES_MAX, scratch: &mut Vec::new() };
             let Done { status, result, data_bytes } =
-                operate(&mut executor.processor, hash, &operation, &mut data, &mut effort);
+                operate(&mut partition.processor, hash, &operation, &mut data, &mut effort);
             data.truncate(data_bytes);
             KvOutcome { result: own_result(opcode, result), data: data.into(), ..KvOutcome::new(status) }
         }
-        action @ (KvAction::Reserve { .. } | KvAction::Commit { .. }) => kv_large::act(executor, key, action),
+        action @ (KvAction::Reserve { .. } | KvAction::Commit { .. }) => {
+            kv_large::act(partition, key, action)
+        }
         KvAction::Flush if !is_last => return Err(KvAction::Flush),
         KvAction::Flush => KvOutcome::new(Status::SUCCESS),
         KvAction::List { from, mut keys, room } => {
-            let has_room = list(executor, from.as_ref(), &mut keys, room);
+            let has_room = list(partition, from.as_ref(), &mut keys, room);
             if has_room && !is_last {
                 return Err(KvAction::List { from: None, keys, room });
             }

@@ -14,8 +14,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use kv::memcached::Executor;
-use kv::{Attributes, ChunkList};
+use kv::{Attributes, ChunkList, Partition};
 use reactor::{Buffer, CHUNK_BYTES, Chunk, Io, Payload};
 use store::Ticket;
 use wire::kv::{Key, KvCommand, StoreOptions};
@@ -167,8 +166,8 @@ impl Arriving {
 }
 
 /// Carries out one step of a Store in parts, at the partition that has its key.
-pub(crate) fn act(executor: &mut Executor, key: &Key, action: KvAction) -> KvOutcome {
-    let processor = &mut executor.processor;
+pub(crate) fn act(partition: &mut Partition, key: &Key, action: KvAction) -> KvOutcome {
+    let processor = &mut partition.processor;
     let hash = processor.hash(key.as_bytes());
     match action {
         KvAction::Reserve { options, length, count } => {
@@ -213,12 +212,12 @@ impl Large {
     /// The value of a key, if it has chunks.
     #[inline]
     pub(crate) fn find(
-        executor: &mut Executor,
+        partition: &mut Partition,
         hash: kv::KeyHash,
         key: &[u8],
         room_bytes: usize,
     ) -> Option<Self> {
-        let processor = &mut executor.processor;
+        let processor = &mut partition.processor;
         let place = processor.find(hash, key)?;
         let chunks = processor.chunks(place)?.clone();
         processor.touch(place);
@@ -232,9 +231,15 @@ impl Large {
     }
 
     /// Copies what follows the chunks.
-    pub(crate) fn copy_rest(&self, executor: &mut Executor, hash: kv::KeyHash, key: &[u8], into: &mut [u8]) {
-        let Some(place) = executor.processor.find(hash, key) else { return };
-        let value = executor.processor.value(place);
+    pub(crate) fn copy_rest(
+        &self,
+        partition: &mut Partition,
+        hash: kv::KeyHash,
+        key: &[u8],
+        into: &mut [u8],
+    ) {
+        let Some(place) = partition.processor.find(hash, key) else { return };
+        let value = partition.processor.value(place);
         let (mut from, mut at) = (self.chunks.len() * CHUNK_BYTES, 0);
         while at < into.len() {
             let part = value.part(from);
@@ -260,7 +265,7 @@ impl<I: Io<Message>> Start<'_, I> {
 
     /// The longest value that hosts were told of.
     fn value_bytes_max(&mut self, at: AttachedIndex) -> Checked<usize> {
-        let value_bytes_max = self.executor(at)?.processor.settings().value_bytes_max;
+        let value_bytes_max = self.partition(at)?.processor.settings().value_bytes_max;
         // Beside namespaces of blocks there is a limit to what one command transfers.
         let all = self.commands.namespaces.all_of(self.caller.subsystem);
         let is_limited = all.into_iter().any(|at| !self.commands.namespaces.get_mut(at).has_keys());
@@ -381,12 +386,9 @@ impl Commands {
         let at = at.expect("a Store has a namespace");
         let attached = self.namespaces.get_mut(at);
         let namespace = attached.id;
-        let executor = match attached.backend.logged() {
-            Some(logged) => Some(logged.executor()),
-            None => attached.backend.key_value(),
-        };
+        let partition = attached.partition_unread();
         let count = io.reactor_count();
-        let to = executor.map_or(0, |executor| executor.processor.hash(key.as_bytes()).partition(count));
+        let to = partition.map_or(0, |partition| partition.processor.hash(key.as_bytes()).partition(count));
         let message = KeyValueMessage::Act { from: io.reactor(), namespace, ticket, key, action };
         io.post(to, Message::KeyValue(Box::new(message)));
     }

@@ -14,7 +14,7 @@ mod part;
 
 use std::collections::VecDeque;
 
-use kv::memcached::{LargeStore, RemoteBatch, Ticket};
+use kv::memcached::{Executor, LargeStore, RemoteBatch, Service, Ticket};
 use kv::{Arrival, KEY_BYTES_MAX, Station};
 use reactor::{CHUNK_BYTES, Io};
 use store::Logged;
@@ -62,6 +62,20 @@ impl Default for Desk {
     }
 }
 
+/// A partition with a log.
+pub(crate) struct LoggedKeys<'a> {
+    pub(crate) logged: &'a mut Logged,
+    /// memcached on it.
+    pub(crate) memcached: &'a mut Service,
+}
+
+impl LoggedKeys<'_> {
+    /// The partition as memcached's clients see it.
+    fn executor(&mut self) -> Executor<'_> {
+        self.memcached.on(self.logged.partition())
+    }
+}
+
 /// A command that waits for a value.
 struct Parked {
     from: usize,
@@ -96,17 +110,17 @@ impl Desk {
         !std::mem::replace(&mut self.is_counted, true)
     }
 
-    fn takes(&self, logged: &mut Logged) -> bool {
-        let is_short = self.short_at.is_some() && self.short_at == logged.progress();
-        logged.is_ready() && self.station.len() <= PARKED_COUNT_MAX && !is_short
+    fn takes(&self, keys: &mut LoggedKeys<'_>) -> bool {
+        let is_short = self.short_at.is_some() && self.short_at == keys.logged.progress();
+        keys.logged.is_ready() && self.station.len() <= PARKED_COUNT_MAX && !is_short
     }
 
     /// Whether values of so many bytes can be stored, as far as memory is concerned, or nothing would come of waiting.
-    fn has_room(&mut self, logged: &mut Logged, bytes: usize) -> bool {
-        if logged.has_room(bytes) {
+    fn has_room(&mut self, keys: &mut LoggedKeys<'_>, bytes: usize) -> bool {
+        if keys.logged.has_room(bytes) {
             return true;
         }
-        self.short_at = logged.progress();
+        self.short_at = keys.logged.progress();
         self.short_at.is_none()
     }
 
@@ -130,12 +144,18 @@ impl Desk {
     }
 
     /// Puts a command aside if the value of its key is on its way, or has to be fetched first.
-    fn park(&mut self, logged: &mut Logged, key: &[u8], needs_value: bool, parked: Parked) -> Option<Parked> {
-        if !self.station.is_reserved(key) && (!needs_value || !logged.is_away(key)) {
+    fn park(
+        &mut self,
+        keys: &mut LoggedKeys<'_>,
+        key: &[u8],
+        needs_value: bool,
+        parked: Parked,
+    ) -> Option<Parked> {
+        if !self.station.is_reserved(key) && (!needs_value || !keys.logged.is_away(key)) {
             return Some(parked);
         }
         match self.station.on_operation(key, parked) {
-            Arrival::Fetch => logged.fetch(key),
+            Arrival::Fetch => keys.logged.fetch(key),
             Arrival::Waits => {}
             Arrival::Full(_) => unreachable!("it has room for all"),
         }
@@ -146,7 +166,7 @@ impl Desk {
     fn run(
         &mut self,
         io: &mut impl Io<Message>,
-        logged: &mut Logged,
+        keys: &mut LoggedKeys<'_>,
         from: usize,
         batch: &RemoteBatch,
     ) -> RemoteBatch {
@@ -154,22 +174,22 @@ impl Desk {
         let mut number = None;
         let mut rest = RemoteBatch::default();
         batch.for_each(|session, ticket, hash, command| {
-            if !rest.is_empty() || !command.value.is_empty() && !self.has_room(logged, command.value.len()) {
+            if !rest.is_empty() || !command.value.is_empty() && !self.has_room(keys, command.value.len()) {
                 return rest.push(session, ticket, hash, command);
             }
             let mut room = [0; KEY_BYTES_MAX];
             let key = command.stored_key(&mut room);
             let needs_value = command.verb.needs_value();
-            if self.station.is_reserved(key) || needs_value && logged.is_away(key) {
+            if self.station.is_reserved(key) || needs_value && keys.logged.is_away(key) {
                 let mut one = RemoteBatch::default();
                 one.push(session, ticket, hash, command);
-                self.park(logged, key, needs_value, Parked { from, what: Waiting::Command(one) });
+                self.park(keys, key, needs_value, Parked { from, what: Waiting::Command(one) });
                 return;
             }
-            answers.push_executed(session, ticket, logged.executor(), |executor, bytes| {
+            answers.push_executed(session, ticket, keys.executor(), |executor, bytes| {
                 executor.execute(hash, command, bytes);
             });
-            number = number.max(logged.awaited(hash));
+            number = number.max(keys.logged.awaited(hash));
         });
         if !answers.is_empty() {
             self.answer(io, number, from, KeyValueMessage::Answers(answers));
@@ -180,7 +200,7 @@ impl Desk {
     fn store_large(
         &mut self,
         io: &mut impl Io<Message>,
-        logged: &mut Logged,
+        keys: &mut LoggedKeys<'_>,
         from: usize,
         (session, ticket): (u64, Ticket),
         store: LargeStore,
@@ -190,20 +210,20 @@ impl Desk {
         let key = head.stored_key(&mut room).to_vec();
         let (hash, needs_value) = (store.hash, head.verb.needs_value());
         let parked = Parked { from, what: Waiting::Large(session, ticket, store) };
-        let Some(parked) = self.park(logged, &key, needs_value, parked) else { return };
+        let Some(parked) = self.park(keys, &key, needs_value, parked) else { return };
         let Parked { what: Waiting::Large(_, _, store), .. } = parked else { return };
         let mut answers = RemoteAnswers::default();
-        answers.push_executed(session, ticket, logged.executor(), |executor, bytes| {
+        answers.push_executed(session, ticket, keys.executor(), |executor, bytes| {
             executor.execute_large(store, bytes);
         });
-        self.answer(io, logged.awaited(hash), from, KeyValueMessage::Answers(answers));
+        self.answer(io, keys.logged.awaited(hash), from, KeyValueMessage::Answers(answers));
     }
 
     #[expect(clippy::too_many_arguments, reason = "a message, taken apart")]
     fn act(
         &mut self,
         io: &mut impl Io<Message>,
-        logged: &mut Logged,
+        keys: &mut LoggedKeys<'_>,
         from: usize,
         namespace: NamespaceId,
         ticket: store::Ticket,
@@ -214,19 +234,19 @@ impl Desk {
         let is_of_key = !matches!(action, KvAction::List { .. } | KvAction::Flush);
         let parked = Parked { from, what: Waiting::Action(ticket, key, action) };
         let parked =
-            if is_of_key { self.park(logged, key.as_bytes(), needs_value, parked) } else { Some(parked) };
+            if is_of_key { self.park(keys, key.as_bytes(), needs_value, parked) } else { Some(parked) };
         let Some(Parked { what: Waiting::Action(_, _, action), .. }) = parked else { return };
-        let number_of_flush = matches!(action, KvAction::Flush).then(|| logged.ask_flush());
+        let number_of_flush = matches!(action, KvAction::Flush).then(|| keys.logged.ask_flush());
         let next = io.reactor() + 1;
         let is_room = matches!(action, KvAction::Reserve { .. });
-        let outcome = kv_io::act(logged.executor(), &key, action, next == io.reactor_count());
+        let outcome = kv_io::act(keys.logged.partition(), &key, action, next == io.reactor_count());
         let has_room = is_room && outcome.as_ref().is_ok_and(|outcome| outcome.status.is_success());
-        let hash = logged.executor().processor.hash(key.as_bytes());
-        let settled = logged.settled();
+        let hash = keys.logged.partition().processor.hash(key.as_bytes());
+        let settled = keys.logged.settled();
         let number = match number_of_flush {
             Some(number) => Some(number).filter(|number| *number > settled),
             // Memory for a value tells nothing of the one before.
-            None if is_of_key && !has_room => logged.awaited(hash),
+            None if is_of_key && !has_room => keys.logged.awaited(hash),
             None => None,
         };
         let (to, message) = match outcome {
@@ -239,7 +259,7 @@ impl Desk {
     fn run_part(
         &mut self,
         io: &mut impl Io<Message>,
-        logged: &mut Logged,
+        keys: &mut LoggedKeys<'_>,
         (from, ticket): (usize, store::Ticket),
         part: PartOfBatch,
     ) {
@@ -250,23 +270,23 @@ impl Desk {
         let mut part = Part::new(from, ticket, part);
         for at in 0..part.len() {
             if at % AHEAD_COUNT == 0 {
-                part.prefetch(logged.executor(), at..part.len().min(at + AHEAD_COUNT));
+                part.prefetch(keys.logged.partition(), at..part.len().min(at + AHEAD_COUNT));
             }
-            self.run_of_part(logged, &mut part, place, at);
+            self.run_of_part(keys, &mut part, place, at);
         }
         self.keep_or_answer(io, place, part);
     }
 
     /// Carries out an operation of a part, unless it has to wait for its value.
-    fn run_of_part(&mut self, logged: &mut Logged, part: &mut Part, place: usize, at: usize) {
+    fn run_of_part(&mut self, keys: &mut LoggedKeys<'_>, part: &mut Part, place: usize, at: usize) {
         let operation = part.operation(at);
         let waiting = Parked { from: part.from, what: Waiting::Operation(place, at) };
-        if self.park(logged, operation.key, kv_io::needs_value(operation.opcode), waiting).is_none() {
+        if self.park(keys, operation.key, kv_io::needs_value(operation.opcode), waiting).is_none() {
             return;
         }
-        let hash = logged.executor().processor.hash(operation.key);
-        part.run(logged.executor(), at);
-        part.number = part.number.max(logged.awaited(hash));
+        let hash = keys.logged.partition().processor.hash(operation.key);
+        part.run(keys.logged.partition(), at);
+        part.number = part.number.max(keys.logged.awaited(hash));
     }
 
     fn keep_or_answer(&mut self, io: &mut impl Io<Message>, place: usize, part: Part) {
@@ -283,13 +303,13 @@ impl Desk {
     fn go_on_with_part(
         &mut self,
         io: &mut impl Io<Message>,
-        logged: &mut Logged,
+        keys: &mut LoggedKeys<'_>,
         (place, at): (usize, usize),
         is_good: bool,
     ) {
         let mut part = self.parts[place].take().expect("it waits for this operation");
         if is_good {
-            self.run_of_part(logged, &mut part, place, at);
+            self.run_of_part(keys, &mut part, place, at);
         } else {
             part.refuse(at, Status::KV_UNRECOVERED_ERROR.with_dnr());
         }
@@ -299,48 +319,48 @@ impl Desk {
     fn ask(
         &mut self,
         io: &mut impl Io<Message>,
-        logged: &mut Logged,
+        keys: &mut LoggedKeys<'_>,
         (from, session, ticket): (usize, u64, Ticket),
         flush: Option<i64>,
     ) {
         if let Some(delay) = flush {
-            logged.executor().flush(delay);
+            keys.executor().flush(delay);
         }
-        let stats = Box::new(logged.executor().stats());
-        let number = flush.and_then(|_| logged.awaited_last());
+        let stats = Box::new(keys.executor().stats());
+        let number = flush.and_then(|_| keys.logged.awaited_last());
         self.answer(io, number, from, KeyValueMessage::Stats { session, ticket, stats });
     }
 
     /// Carries out what a message asks for; what waits for memory is put back.
-    fn serve(&mut self, io: &mut impl Io<Message>, logged: &mut Logged, message: KeyValueMessage) {
+    fn serve(&mut self, io: &mut impl Io<Message>, keys: &mut LoggedKeys<'_>, message: KeyValueMessage) {
         let bytes = brought_bytes(&message);
-        if bytes > 0 && !self.has_room(logged, bytes) {
+        if bytes > 0 && !self.has_room(keys, bytes) {
             return self.put_back(std::iter::once(message));
         }
-        logged.executor().set_now(store::unix_s());
+        keys.logged.partition().set_now(store::unix_s());
         match message {
             KeyValueMessage::Run { from, namespace, batch } => {
-                let batch = self.run(io, logged, from, &batch);
+                let batch = self.run(io, keys, from, &batch);
                 if !batch.is_empty() {
                     self.put_back(std::iter::once(KeyValueMessage::Run { from, namespace, batch }));
                 }
             }
             KeyValueMessage::Reserve { from, session, count, .. } => {
-                let chunks = logged.executor().processor.take_chunks(count).unwrap_or_default();
+                let chunks = keys.logged.partition().processor.take_chunks(count).unwrap_or_default();
                 let room = KeyValueMessage::Room { session, chunks };
                 io.post(from, Message::KeyValue(Box::new(room)));
             }
             KeyValueMessage::Act { from, namespace, ticket, key, action } => {
-                self.act(io, logged, from, namespace, ticket, key, action);
+                self.act(io, keys, from, namespace, ticket, key, action);
             }
             KeyValueMessage::RunPart { from, ticket, part, .. } => {
-                self.run_part(io, logged, (from, ticket), part);
+                self.run_part(io, keys, (from, ticket), part);
             }
             KeyValueMessage::StoreLarge { from, session, ticket, store, .. } => {
-                self.store_large(io, logged, from, (session, ticket), store);
+                self.store_large(io, keys, from, (session, ticket), store);
             }
             KeyValueMessage::Ask { from, session, ticket, flush, .. } => {
-                self.ask(io, logged, (from, session, ticket), flush);
+                self.ask(io, keys, (from, session, ticket), flush);
             }
             _ => unreachable!("answers are for those who asked"),
         }
@@ -350,21 +370,21 @@ impl Desk {
     fn on_loaded(
         &mut self,
         io: &mut impl Io<Message>,
-        logged: &mut Logged,
+        keys: &mut LoggedKeys<'_>,
         namespace: NamespaceId,
         key: &[u8],
         is_good: bool,
     ) {
         let mut waiting = Vec::new();
         self.station.on_value(key, |parked| waiting.push(parked));
-        self.go_on(io, logged, namespace, waiting, is_good);
+        self.go_on(io, keys, namespace, waiting, is_good);
     }
 
     /// Values are here, or are not to be had: carries on with what has waited for them.
     fn go_on(
         &mut self,
         io: &mut impl Io<Message>,
-        logged: &mut Logged,
+        keys: &mut LoggedKeys<'_>,
         namespace: NamespaceId,
         waiting: Vec<Parked>,
         is_good: bool,
@@ -374,20 +394,20 @@ impl Desk {
         for Parked { from, what } in waiting {
             match what {
                 Waiting::Command(batch) if is_good => {
-                    let batch = if short.is_empty() { self.run(io, logged, from, &batch) } else { batch };
+                    let batch = if short.is_empty() { self.run(io, keys, from, &batch) } else { batch };
                     if !batch.is_empty() {
                         short.push(KeyValueMessage::Run { from, namespace, batch });
                     }
                 }
                 Waiting::Large(session, ticket, store) if is_good => {
                     let message = KeyValueMessage::StoreLarge { from, namespace, session, ticket, store };
-                    self.serve_unless(io, logged, message, &mut short);
+                    self.serve_unless(io, keys, message, &mut short);
                 }
                 Waiting::Action(ticket, key, action) if is_good => {
                     let message = KeyValueMessage::Act { from, namespace, ticket, key, action };
-                    self.serve_unless(io, logged, message, &mut short);
+                    self.serve_unless(io, keys, message, &mut short);
                 }
-                Waiting::Operation(place, at) => self.go_on_with_part(io, logged, (place, at), is_good),
+                Waiting::Operation(place, at) => self.go_on_with_part(io, keys, (place, at), is_good),
                 Waiting::Command(batch) => {
                     let mut asked = Vec::new();
                     batch.for_each(|session, ticket, _, _| asked.push((session, ticket)));
@@ -404,25 +424,25 @@ impl Desk {
     fn serve_unless(
         &mut self,
         io: &mut impl Io<Message>,
-        logged: &mut Logged,
+        keys: &mut LoggedKeys<'_>,
         message: KeyValueMessage,
         short: &mut Vec<KeyValueMessage>,
     ) {
         let bytes = brought_bytes(&message);
-        if !short.is_empty() || bytes > 0 && !self.has_room(logged, bytes) {
+        if !short.is_empty() || bytes > 0 && !self.has_room(keys, bytes) {
             short.push(message);
         } else {
-            self.serve(io, logged, message);
+            self.serve(io, keys, message);
         }
     }
 
     /// Nothing can be carried out any more: everything that waits is told.
-    fn give_up(&mut self, io: &mut impl Io<Message>, logged: &mut Logged, namespace: NamespaceId) {
-        while let Some(loaded) = logged.next_loaded() {
-            self.on_loaded(io, logged, namespace, &loaded.key, false);
+    fn give_up(&mut self, io: &mut impl Io<Message>, keys: &mut LoggedKeys<'_>, namespace: NamespaceId) {
+        while let Some(loaded) = keys.logged.next_loaded() {
+            self.on_loaded(io, keys, namespace, &loaded.key, false);
         }
         let waiting = self.station.drain().collect();
-        self.go_on(io, logged, namespace, waiting, false);
+        self.go_on(io, keys, namespace, waiting, false);
         for Held { to, message, .. } in std::mem::take(&mut self.held) {
             let (to, message) = match message {
                 KeyValueMessage::Answers(answers) => (to, KeyValueMessage::Answers(answers.refused(REFUSAL))),
@@ -486,14 +506,12 @@ pub(crate) fn serve(
     };
     let Some(at) = namespaces.by_id(id) else { return Some(message) };
     let attached = namespaces.get_mut(at);
-    let (Some(desk), Some(logged)) = (attached.desk.as_deref_mut(), attached.backend.logged()) else {
-        return Some(message);
-    };
-    if logged.has_failed() {
+    let Some((desk, mut keys)) = attached.logged() else { return Some(message) };
+    if keys.logged.has_failed() {
         return Some(message);
     }
-    if desk.arrived.is_empty() && desk.takes(logged) {
-        desk.serve(io, logged, message);
+    if desk.arrived.is_empty() && desk.takes(&mut keys) {
+        desk.serve(io, &mut keys, message);
     } else {
         desk.arrived.push_back(message);
     }
@@ -508,30 +526,34 @@ impl Commands {
         let (mut entered, mut left) = (Vec::new(), Vec::new());
         self.namespaces.for_each(|at, attached| {
             let id = attached.id;
-            let (Some(desk), Some(logged)) = (attached.desk.as_deref_mut(), attached.backend.logged()) else {
-                return;
-            };
-            logged.poll(&mut StoreAccess { io: &mut *io, queues: &mut *queues, reserve: &mut *reserve, at });
-            if logged.has_failed() {
+            let Some((desk, mut keys)) = attached.logged() else { return };
+            let keys = &mut keys;
+            keys.logged.poll(&mut StoreAccess {
+                io: &mut *io,
+                queues: &mut *queues,
+                reserve: &mut *reserve,
+                at,
+            });
+            if keys.logged.has_failed() {
                 worked |= !desk.is_idle();
-                desk.give_up(io, logged, id);
+                desk.give_up(io, keys, id);
             }
-            if logged.is_ready() && !std::mem::replace(&mut desk.was_ready, true) {
+            if keys.logged.is_ready() && !std::mem::replace(&mut desk.was_ready, true) {
                 worked = true;
             }
             let mut has_run = false;
-            while let Some(loaded) = logged.next_loaded() {
-                desk.on_loaded(io, logged, id, &loaded.key, loaded.is_good);
+            while let Some(loaded) = keys.logged.next_loaded() {
+                desk.on_loaded(io, keys, id, &loaded.key, loaded.is_good);
                 has_run = true;
             }
-            while desk.takes(logged)
+            while desk.takes(keys)
                 && let Some(message) = desk.arrived.pop_front()
             {
-                desk.serve(io, logged, message);
+                desk.serve(io, keys, message);
                 has_run = true;
             }
             if has_run {
-                logged.poll(&mut StoreAccess {
+                keys.logged.poll(&mut StoreAccess {
                     io: &mut *io,
                     queues: &mut *queues,
                     reserve: &mut *reserve,
@@ -539,7 +561,7 @@ impl Commands {
                 });
                 worked = true;
             }
-            let settled = logged.settled();
+            let settled = keys.logged.settled();
             // Those with later changes may wait behind those with earlier ones: the first says when to look.
             for _ in 0..desk.held.len() {
                 let held = desk.held.pop_front().expect("counted");
@@ -550,7 +572,7 @@ impl Commands {
                     desk.held.push_back(held);
                 }
             }
-            let is_busy = logged.is_busy() || !desk.is_idle();
+            let is_busy = keys.logged.is_busy() || !desk.is_idle();
             if is_busy != desk.is_counted {
                 desk.is_counted = is_busy;
                 if is_busy { entered.push(at) } else { left.push(at) }

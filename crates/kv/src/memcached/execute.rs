@@ -8,13 +8,13 @@ use reactor::{CHUNK_BYTES, Chunk};
 use super::incoming::LargeStore;
 use super::number::{self, Digits, LastDigits};
 use super::output::LongValue;
-use super::{COPIED_BYTES_MAX, Command, DoorCounters, DoorSettings, Mode, Verb};
+use super::{COPIED_BYTES_MAX, Command, CommandCounters, ListenerSettings, Mode, Verb};
 use crate::clock::Clock;
 use crate::item::USES_MAX;
 use crate::key::{KEY_BYTES_MAX, KeyHash};
 use crate::pair::{Attributes, Condition, Stored};
+use crate::partition::Partition;
 use crate::place::Place;
-use crate::processor::Processor;
 use crate::regions::REGION_BYTES;
 
 /// Longer times are moments in Unix time, s.
@@ -23,18 +23,50 @@ const RELATIVE_S_MAX: i64 = 30 * 24 * 60 * 60;
 const NO_MEMORY: &[u8] = b"SERVER_ERROR out of memory storing object\r\n";
 const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
 
-/// A partition as memcached's clients see it.
-pub struct Executor {
-    /// The partition.
-    pub processor: Processor,
-    pub(crate) settings: DoorSettings,
-    pub(crate) counters: DoorCounters,
-    flush_at_s: Option<u32>,
+/// memcached on one partition: its listener's settings, what its clients have done, and room for what a command works with.
+#[derive(Debug)]
+pub struct Service {
+    pub(crate) settings: ListenerSettings,
+    pub(crate) counters: CommandCounters,
     scratch: Vec<u8>,
     /// Whole mebibytes of the value of the command that is carried out, before the rest that it has itself.
     pub(crate) brought: Vec<Chunk>,
     /// Values that belong into the answer, each at this byte of it.
     pub(crate) sent: Vec<(usize, LongValue)>,
+}
+
+impl Service {
+    /// On a partition whose listener is so.
+    #[must_use]
+    pub fn new(settings: ListenerSettings) -> Self {
+        Self {
+            settings,
+            counters: CommandCounters::default(),
+            scratch: Vec::new(),
+            brought: Vec::new(),
+            sent: Vec::new(),
+        }
+    }
+
+    /// The settings of its listener.
+    #[must_use]
+    pub fn settings(&self) -> &ListenerSettings {
+        &self.settings
+    }
+
+    /// What carries out commands on its partition.
+    #[inline(always)]
+    pub fn on<'a>(&'a mut self, partition: &'a mut Partition) -> Executor<'a> {
+        Executor { partition, service: self }
+    }
+}
+
+/// A partition as memcached's clients see it.
+pub struct Executor<'a> {
+    /// The partition.
+    pub partition: &'a mut Partition,
+    /// memcached on it.
+    pub service: &'a mut Service,
 }
 
 /// An `incr` whose counter is known.
@@ -62,77 +94,32 @@ pub(crate) enum Refusal {
     Stored(Stored),
 }
 
-impl Executor {
-    /// A partition at a moment in Unix time, s.
-    #[must_use]
-    pub fn new(mut processor: Processor, settings: DoorSettings, unix_s: i64) -> Self {
-        processor.clock = Clock::at(unix_s);
-        Self {
-            processor,
-            settings,
-            counters: DoorCounters::default(),
-            flush_at_s: None,
-            scratch: Vec::new(),
-            brought: Vec::new(),
-            sent: Vec::new(),
-        }
-    }
-
-    /// What clients have done.
-    #[must_use]
-    pub fn counters(&self) -> &DoorCounters {
-        &self.counters
-    }
-
-    /// How the door is.
-    #[must_use]
-    pub fn settings(&self) -> &DoorSettings {
-        &self.settings
-    }
-
-    /// Sets the time, Unix time in seconds.
-    pub fn set_now(&mut self, unix_s: i64) {
-        self.processor.clock.set(unix_s);
-        if self.flush_at_s.is_some_and(|at_s| at_s <= self.processor.now_s()) {
-            self.flush_at_s = None;
-            self.processor.clear();
-        }
-    }
-
-    /// Seconds since the start.
-    #[must_use]
-    pub fn uptime_s(&self) -> u32 {
-        self.processor.clock().uptime_s()
-    }
-
-    /// Unix time, s.
-    #[must_use]
-    pub fn unix_s(&self) -> i64 {
-        self.processor.clock().unix_s()
+impl Executor<'_> {
+    /// The same, for a shorter time.
+    #[inline(always)]
+    pub fn reborrow(&mut self) -> Executor<'_> {
+        Executor { partition: self.partition, service: self.service }
     }
 
     /// When something ends, by the client's number.
     #[must_use]
     pub fn expiry(&self, exptime: i64) -> u32 {
-        let now_s = i64::from(self.processor.now_s());
+        let now_s = i64::from(self.partition.processor.now_s());
         let at_s = match exptime {
             0 => return 0,
             ..0 => return Clock::ENDED_S,
             1..=RELATIVE_S_MAX => now_s + exptime,
-            _ => exptime.saturating_sub(self.processor.clock().base_s()),
+            _ => exptime.saturating_sub(self.partition.processor.clock().base_s()),
         };
         if at_s <= now_s { Clock::ENDED_S } else { u32::try_from(at_s).unwrap_or(0) }
     }
 
     /// Removes everything, now or later.
     pub fn flush(&mut self, delay: i64) {
-        self.counters.flush_count += 1;
+        self.service.counters.flush_count += 1;
         match self.expiry(delay) {
-            0 | Clock::ENDED_S => {
-                self.flush_at_s = None;
-                self.processor.clear();
-            }
-            at_s => self.flush_at_s = Some(at_s),
+            0 | Clock::ENDED_S => self.partition.clear(),
+            at_s => self.partition.clear_at(at_s),
         }
     }
 
@@ -142,8 +129,8 @@ impl Executor {
     #[must_use]
     pub fn is_immediate(&self, hash: KeyHash, command: &Command<'_>) -> bool {
         matches!(command.verb, Verb::Get { touch: None, .. })
-            && !self.processor.is_awaited(hash)
-            && !self.processor.is_away(hash, command.key)
+            && !self.partition.processor.is_awaited(hash)
+            && !self.partition.processor.is_away(hash, command.key)
     }
 
     /// Carries out a command and appends its answer.
@@ -153,7 +140,7 @@ impl Executor {
         match command.verb {
             Verb::Get { with_cas, touch: None } => self.get(hash, key, with_cas, out),
             Verb::Store { mode, cas, flags, exptime, is_quiet } => {
-                self.counters.set_count += 1;
+                self.service.counters.set_count += 1;
                 let answer = self.store(hash, key, mode, cas, (flags, exptime), command.value);
                 if !is_quiet {
                     out.extend_from_slice(answer);
@@ -169,24 +156,24 @@ impl Executor {
         match command.verb {
             Verb::Get { with_cas, touch } => {
                 if let Some(exptime) = touch {
-                    self.counters.touch_count += 1;
+                    self.service.counters.touch_count += 1;
                     let expiry_s = self.expiry(exptime);
                     // An expiry in the past ends the value after it was given once more.
-                    if expiry_s != Clock::ENDED_S && self.processor.find(hash, key).is_some() {
-                        self.counters.touch_hit_count += 1;
-                        self.processor.set_expiry(hash, key, expiry_s);
+                    if expiry_s != Clock::ENDED_S && self.partition.processor.find(hash, key).is_some() {
+                        self.service.counters.touch_hit_count += 1;
+                        self.partition.processor.set_expiry(hash, key, expiry_s);
                     }
                     self.get(hash, key, with_cas, out);
                     if expiry_s == Clock::ENDED_S {
-                        self.processor.delete(hash, key);
+                        self.partition.processor.delete(hash, key);
                     }
                 }
             }
             Verb::Store { .. } => unreachable!("executed where it is decoded"),
             Verb::Delete { is_quiet } => {
-                let is_there = self.processor.delete(hash, key);
-                self.counters.delete_hit_count += u64::from(is_there);
-                self.counters.delete_miss_count += u64::from(!is_there);
+                let is_there = self.partition.processor.delete(hash, key);
+                self.service.counters.delete_hit_count += u64::from(is_there);
+                self.service.counters.delete_miss_count += u64::from(!is_there);
                 if !is_quiet {
                     out.extend_from_slice(if is_there { b"DELETED\r\n" } else { b"NOT_FOUND\r\n" });
                 }
@@ -198,22 +185,22 @@ impl Executor {
                 None => self.answer_arithmetic(hash, key, is_decrement, delta, is_quiet, out),
             },
             Verb::Touch { exptime, is_quiet } => {
-                self.counters.touch_count += 1;
+                self.service.counters.touch_count += 1;
                 let expiry_s = self.expiry(exptime);
-                let is_there = self.processor.find(hash, key).is_some();
-                let is_touched = is_there && self.processor.set_expiry(hash, key, expiry_s);
-                self.counters.touch_hit_count += u64::from(is_touched);
+                let is_there = self.partition.processor.find(hash, key).is_some();
+                let is_touched = is_there && self.partition.processor.set_expiry(hash, key, expiry_s);
+                self.service.counters.touch_hit_count += u64::from(is_touched);
                 if !is_quiet {
                     out.extend_from_slice(if is_touched { b"TOUCHED\r\n" } else { b"NOT_FOUND\r\n" });
                 }
             }
             Verb::Refused { removes, is_memory, is_quiet } => {
-                let c = &mut self.counters;
+                let c = &mut self.service.counters;
                 *(if is_memory { &mut c.no_memory_count } else { &mut c.too_large_count }) += 1;
                 let mut room = [0; KEY_BYTES_MAX];
                 let key = command.stored_key(&mut room);
                 if removes {
-                    self.processor.delete(hash, key);
+                    self.partition.processor.delete(hash, key);
                 }
                 // An error is told even to those who do not want an answer.
                 let _ = is_quiet;
@@ -230,23 +217,23 @@ impl Executor {
 
     #[inline]
     fn get(&mut self, hash: KeyHash, key: &[u8], with_cas: bool, out: &mut Vec<u8>) {
-        self.counters.get_count += 1;
+        self.service.counters.get_count += 1;
         if with_cas {
             return self.get_with_cas(hash, key, out);
         }
-        match self.processor.find(hash, key) {
+        match self.partition.processor.find(hash, key) {
             Some(place) => self.give(key, place, None, out),
-            None => self.counters.get_miss_count += 1,
+            None => self.service.counters.get_miss_count += 1,
         }
     }
 
     /// Carries out the `get` of a key whose pair is thought to be at a place.
     #[inline(always)]
     pub(crate) fn get_ahead(&mut self, hash: KeyHash, key: &[u8], place: Option<Place>, out: &mut Vec<u8>) {
-        match place.and_then(|place| self.processor.read_ahead(place, key)) {
+        match place.and_then(|place| self.partition.processor.read_ahead(place, key)) {
             Some((flags, value)) => {
-                self.counters.get_count += 1;
-                self.counters.get_hit_count += 1;
+                self.service.counters.get_count += 1;
+                self.service.counters.get_hit_count += 1;
                 push_value_line(out, key, flags, value.len(), None);
                 out.extend_from_slice(value);
                 out.extend_from_slice(b"\r\n");
@@ -262,19 +249,19 @@ impl Executor {
 
     #[inline(never)]
     fn get_with_cas(&mut self, hash: KeyHash, key: &[u8], out: &mut Vec<u8>) {
-        let cas = self.processor.cas(hash, key).unwrap_or(0);
+        let cas = self.partition.processor.cas(hash, key).unwrap_or(0);
         // It may have left the index for its number.
-        match self.processor.find(hash, key) {
+        match self.partition.processor.find(hash, key) {
             Some(place) => self.give(key, place, Some(cas), out),
-            None => self.counters.get_miss_count += 1,
+            None => self.service.counters.get_miss_count += 1,
         }
     }
 
     /// Answers with the pair at a place.
     #[inline(always)]
     fn give(&mut self, key: &[u8], place: Place, cas: Option<u64>, out: &mut Vec<u8>) {
-        self.counters.get_hit_count += 1;
-        match self.processor.read_whole(place) {
+        self.service.counters.get_hit_count += 1;
+        match self.partition.processor.read_whole(place) {
             Some((flags, value)) => {
                 push_value_line(out, key, flags, value.len(), cas);
                 out.extend_from_slice(value);
@@ -286,31 +273,31 @@ impl Executor {
 
     #[inline(never)]
     fn give_parted(&mut self, key: &[u8], place: Place, cas: Option<u64>, out: &mut Vec<u8>) {
-        self.processor.touch(place);
-        let flags = self.processor.attributes(place).flags;
-        push_value_line(out, key, flags, self.processor.value(place).len(), cas);
+        self.partition.processor.touch(place);
+        let flags = self.partition.processor.attributes(place).flags;
+        push_value_line(out, key, flags, self.partition.processor.value(place).len(), cas);
         self.push_value(place, out);
     }
 
     /// Appends a value. Its whole mebibytes, and what follows them if that is long, are not copied but noted: how many bytes that is.
     pub(crate) fn push_value(&mut self, place: Place, out: &mut Vec<u8>) -> usize {
-        let length = self.processor.value(place).len();
-        let chunks = self.processor.chunks(place).cloned();
+        let length = self.partition.processor.value(place).len();
+        let chunks = self.partition.processor.chunks(place).cloned();
         let chunk_bytes = chunks.as_ref().map_or(0, |chunks| chunks.len() * CHUNK_BYTES);
         let mut kept = None;
         if length - chunk_bytes > COPIED_BYTES_MAX {
-            kept = self.processor.keep(place).map(Arc::new);
+            kept = self.partition.processor.keep(place).map(Arc::new);
         }
         let at = out.len();
         if kept.is_none() {
-            self.processor.value(place).append_from(chunk_bytes, out);
+            self.partition.processor.value(place).append_from(chunk_bytes, out);
         }
         if chunks.is_none() && kept.is_none() {
             return 0;
         }
         let value = LongValue { chunks, kept };
         let noted_bytes = value.len();
-        self.sent.push((at, value));
+        self.service.sent.push((at, value));
         noted_bytes
     }
 
@@ -318,15 +305,15 @@ impl Executor {
     pub fn execute_large(&mut self, store: LargeStore, out: &mut Vec<u8>) {
         let hash = store.hash;
         store.with_command(|command, chunks| {
-            self.brought = chunks;
+            self.service.brought = chunks;
             self.execute(hash, command, out);
         });
-        self.brought = Vec::new();
+        self.service.brought = Vec::new();
     }
 
     /// Values that belong into the answers since the last call, each at this byte of them.
     pub fn take_sent(&mut self) -> std::vec::Drain<'_, (usize, LongValue)> {
-        self.sent.drain(..)
+        self.service.sent.drain(..)
     }
 
     fn store(
@@ -341,9 +328,9 @@ impl Executor {
         let stored = self.store_value(hash, key, mode, value, attributes, cas);
         if cas.is_some() {
             match stored {
-                Stored::Done => self.counters.cas_hit_count += 1,
-                Stored::NotFound => self.counters.cas_miss_count += 1,
-                _ => self.counters.cas_bad_count += 1,
+                Stored::Done => self.service.counters.cas_hit_count += 1,
+                Stored::NotFound => self.service.counters.cas_miss_count += 1,
+                _ => self.service.counters.cas_bad_count += 1,
             }
         }
         match stored {
@@ -376,43 +363,45 @@ impl Executor {
         };
         let stored = match mode {
             Mode::Append | Mode::Prepend => {
-                let found = self.processor.find(hash, key);
-                match (self.processor.check(found, condition), found) {
+                let found = self.partition.processor.find(hash, key);
+                match (self.partition.processor.check(found, condition), found) {
                     (Ok(()), Some(place)) => self.extend(hash, key, place, mode == Mode::Append, value),
                     (Err(refusal), _) => refusal,
                     (Ok(()), None) => Stored::NotFound,
                 }
             }
-            _ if self.brought.is_empty() => self.processor.store(hash, key, value, attributes, condition),
+            _ if self.service.brought.is_empty() => {
+                self.partition.processor.store(hash, key, value, attributes, condition)
+            }
             _ => {
-                let chunks = std::mem::take(&mut self.brought);
-                self.processor.store_chunks(hash, key, chunks, value, attributes, condition)
+                let chunks = std::mem::take(&mut self.service.brought);
+                self.partition.processor.store_chunks(hash, key, chunks, value, attributes, condition)
             }
         };
         match stored {
             Stored::NoMemory => {
-                self.counters.no_memory_count += 1;
+                self.service.counters.no_memory_count += 1;
                 // Rather no value than the one before.
-                self.processor.delete(hash, key);
+                self.partition.processor.delete(hash, key);
             }
-            Stored::TooLarge => self.counters.too_large_count += 1,
+            Stored::TooLarge => self.service.counters.too_large_count += 1,
             _ => {}
         }
         stored
     }
 
     fn extend(&mut self, hash: KeyHash, key: &[u8], place: Place, at_end: bool, more: &[u8]) -> Stored {
-        let attributes = self.processor.attributes(place);
-        let value = self.processor.value(place);
-        let length = value.len() + more.len() + self.brought.len() * CHUNK_BYTES;
-        if length > self.settings.value_bytes_max {
+        let attributes = self.partition.processor.attributes(place);
+        let value = self.partition.processor.value(place);
+        let length = value.len() + more.len() + self.service.brought.len() * CHUNK_BYTES;
+        if length > self.service.settings.value_bytes_max {
             return Stored::TooLarge;
         }
         if length >= CHUNK_BYTES {
-            let brought = std::mem::take(&mut self.brought);
-            return self.processor.extend(hash, key, place, at_end, &brought, more);
+            let brought = std::mem::take(&mut self.service.brought);
+            return self.partition.processor.extend(hash, key, place, at_end, &brought, more);
         }
-        let mut whole = std::mem::take(&mut self.scratch);
+        let mut whole = std::mem::take(&mut self.service.scratch);
         whole.clear();
         if at_end {
             value.append_to(&mut whole);
@@ -421,14 +410,14 @@ impl Executor {
             whole.extend_from_slice(more);
             value.append_to(&mut whole);
         }
-        let stored = self.processor.put(hash, key, &whole, attributes, Some(place));
+        let stored = self.partition.processor.put(hash, key, &whole, attributes, Some(place));
         self.keep_scratch(whole);
         stored
     }
 
     fn keep_scratch(&mut self, scratch: Vec<u8>) {
         if scratch.capacity() <= 64 * 1024 {
-            self.scratch = scratch;
+            self.service.scratch = scratch;
         }
     }
 
@@ -458,8 +447,8 @@ impl Executor {
         additions: impl Iterator<Item = Addition>,
         out: &mut Vec<u8>,
     ) -> usize {
-        let Some(place) = self.processor.find(hash, key) else { return 0 };
-        let Some(text) = self.processor.value(place).as_whole() else { return 0 };
+        let Some(place) = self.partition.processor.find(hash, key) else { return 0 };
+        let Some(text) = self.partition.processor.value(place).as_whole() else { return 0 };
         let Some(mut last) = LastDigits::of(text) else { return 0 };
         let (before, mut count) = (out.len(), 0);
         for Addition { delta, is_quiet } in additions {
@@ -472,13 +461,13 @@ impl Executor {
                 out.extend_from_slice(b"\r\n");
             }
         }
-        (0..count.min(USES_MAX.into())).for_each(|_| self.processor.touch(place));
-        self.processor.join_changes(place, count as u64);
-        if count > 0 && !self.processor.change(hash, key, place, |text| last.write_to(text)) {
+        (0..count.min(USES_MAX.into())).for_each(|_| self.partition.processor.touch(place));
+        self.partition.processor.join_changes(place, count as u64);
+        if count > 0 && !self.partition.processor.change(hash, key, place, |text| last.write_to(text)) {
             out.truncate(before);
             return 0;
         }
-        self.counters.increment_hit_count += count as u64;
+        self.service.counters.increment_hit_count += count as u64;
         count
     }
 
@@ -519,29 +508,38 @@ impl Executor {
         create: Option<(u64, i64)>,
         cas: Option<u64>,
     ) -> Result<u64, Refusal> {
-        let c = &mut self.counters;
+        let c = &mut self.service.counters;
         let (hits, misses) = if is_decrement {
             (&mut c.decrement_hit_count, &mut c.decrement_miss_count)
         } else {
             (&mut c.increment_hit_count, &mut c.increment_miss_count)
         };
-        let Some(place) = self.processor.find(hash, key) else {
+        let Some(place) = self.partition.processor.find(hash, key) else {
             *misses += 1;
             let Some((initial, exptime)) = create else {
                 return Err(Refusal::Stored(Stored::NotFound));
             };
             let attributes = Attributes { flags: 0, expiry_s: self.expiry(exptime) };
-            self.scratch.clear();
-            Digits::new(initial).append_to(&mut self.scratch);
-            return match self.processor.store(hash, key, &self.scratch, attributes, Condition::Absent) {
+            self.service.scratch.clear();
+            Digits::new(initial).append_to(&mut self.service.scratch);
+            return match self.partition.processor.store(
+                hash,
+                key,
+                &self.service.scratch,
+                attributes,
+                Condition::Absent,
+            ) {
                 Stored::Done => Ok(initial),
                 other => Err(Refusal::Stored(other)),
             };
         };
         if let Some(cas) = cas {
-            self.processor.check(Some(place), Condition::Unchanged(cas)).map_err(Refusal::Stored)?;
+            self.partition
+                .processor
+                .check(Some(place), Condition::Unchanged(cas))
+                .map_err(Refusal::Stored)?;
         }
-        let value = self.processor.value(place);
+        let value = self.partition.processor.value(place);
         let text = value.as_whole().filter(|text| text.len() <= 20).ok_or(Refusal::NotNumeric)?;
         let length = text.len();
         let end = text.iter().rposition(|&byte| byte != b' ').map_or(0, |at| at + 1);
@@ -549,21 +547,21 @@ impl Executor {
         *hits += 1;
         let number = if is_decrement { number.saturating_sub(delta) } else { number.wrapping_add(delta) };
         let digits = Digits::new(number);
-        self.processor.touch(place);
+        self.partition.processor.touch(place);
         if digits.len() <= length {
             let write = |bytes: &mut [u8]| {
                 digits.write_to(bytes);
                 bytes[digits.len()..].fill(b' ');
             };
-            return match self.processor.change(hash, key, place, write) {
+            return match self.partition.processor.change(hash, key, place, write) {
                 true => Ok(number),
                 false => Err(Refusal::Stored(Stored::NoMemory)),
             };
         }
-        self.scratch.clear();
-        digits.append_to(&mut self.scratch);
-        let attributes = self.processor.attributes(place);
-        match self.processor.put(hash, key, &self.scratch, attributes, Some(place)) {
+        self.service.scratch.clear();
+        digits.append_to(&mut self.service.scratch);
+        let attributes = self.partition.processor.attributes(place);
+        match self.partition.processor.put(hash, key, &self.service.scratch, attributes, Some(place)) {
             Stored::Done => Ok(number),
             other => Err(Refusal::Stored(other)),
         }

@@ -36,7 +36,7 @@ impl Session {
         input: &mut &'a [u8],
         gets: &mut Vec<Get<'a>>,
     ) -> bool {
-        let processor = &router.executor().processor;
+        let processor = &router.executor().partition.processor;
         if processor.has_log() {
             return false;
         }
@@ -61,7 +61,7 @@ impl Session {
         let (own, count) = router.position();
         let mut fetched = 0;
         for at in 0..gets.len() {
-            let processor = &router.executor().processor;
+            let processor = &router.executor().partition.processor;
             let until = gets.len().min(at + ITEMS_AHEAD);
             for get in &mut gets[fetched..until] {
                 get.place = processor.prefetch_item_of(get.hash, get.home);
@@ -71,11 +71,11 @@ impl Session {
             let (key, hash) = (get.key, get.hash);
             let partition = if count == 1 { own } else { hash.partition(count) };
             if partition == own {
-                let executor = router.executor();
-                let place = get.place.filter(|_| executor.processor.removed_count() == removed);
+                let mut executor = router.executor();
+                let place = get.place.filter(|_| executor.partition.processor.removed_count() == removed);
                 let sink = self.sink();
                 executor.get_ahead(hash, key, place, sink.bytes_mut());
-                if !executor.sent.is_empty() {
+                if !executor.service.sent.is_empty() {
                     sink.insert(executor.take_sent());
                 }
             } else {

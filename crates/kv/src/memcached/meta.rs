@@ -77,7 +77,7 @@ struct Facts {
     was_fetched: bool,
 }
 
-impl Executor {
+impl Executor<'_> {
     /// Executes a meta command. `key` is the key as it is stored.
     pub(crate) fn meta(
         &mut self,
@@ -87,7 +87,7 @@ impl Executor {
         command: &Command<'_>,
         out: &mut Vec<u8>,
     ) {
-        self.counters.meta_count += 1;
+        self.service.counters.meta_count += 1;
         let wishes = match Wishes::read(command.extra) {
             Ok(wishes) => wishes,
             Err(problem) => return out.extend_from_slice(problem),
@@ -103,7 +103,7 @@ impl Executor {
 
     /// Appends the returned flags, in the order of the request.
     fn push_flags(&self, command: &Command<'_>, facts: Option<&Facts>, out: &mut Vec<u8>) {
-        let now_s = self.processor.now_s();
+        let now_s = self.partition.processor.now_s();
         for (letter, token) in flags(command.extra) {
             match (letter, facts) {
                 (b'O', _) => {
@@ -142,14 +142,14 @@ impl Executor {
     /// that.
     fn facts(&mut self, hash: KeyHash, key: &[u8], command: &Command<'_>) -> Option<Facts> {
         let wants = |letter| flags(command.extra).any(|(other, _)| other == letter);
-        let place = self.processor.find(hash, key)?;
-        let was_fetched = self.processor.marks(place).is_fetched;
-        let attributes = self.processor.attributes(place);
-        let length = self.processor.value(place).len();
+        let place = self.partition.processor.find(hash, key)?;
+        let was_fetched = self.partition.processor.marks(place).is_fetched;
+        let attributes = self.partition.processor.attributes(place);
+        let length = self.partition.processor.value(place).len();
         if wants(b'h') && place.item().is_none() {
-            self.processor.set_marks(hash, key, Marks { is_fetched: true, ..Marks::default() });
+            self.partition.processor.set_marks(hash, key, Marks { is_fetched: true, ..Marks::default() });
         }
-        let cas = if wants(b'c') { self.processor.cas(hash, key).unwrap_or(0) } else { 0 };
+        let cas = if wants(b'c') { self.partition.processor.cas(hash, key).unwrap_or(0) } else { 0 };
         Some(Facts { cas, length, attributes, was_fetched })
     }
 
@@ -161,23 +161,23 @@ impl Executor {
         wishes: &Wishes,
         out: &mut Vec<u8>,
     ) {
-        self.counters.get_count += 1;
-        self.counters.touch_count += u64::from(wishes.exptime.is_some());
+        self.service.counters.get_count += 1;
+        self.service.counters.touch_count += u64::from(wishes.exptime.is_some());
         let mut is_new = false;
-        let mut found = self.processor.find(hash, key);
+        let mut found = self.partition.processor.find(hash, key);
         if found.is_none() {
-            self.counters.get_miss_count += 1;
+            self.service.counters.get_miss_count += 1;
             if let Some(exptime) = wishes.vivify {
                 let attributes = Attributes { flags: 0, expiry_s: self.expiry(exptime) };
-                let stored = self.processor.store(hash, key, &[], attributes, Condition::Absent);
+                let stored = self.partition.processor.store(hash, key, &[], attributes, Condition::Absent);
                 is_new = stored == Stored::Done;
                 if let Some(cas) = wishes.new_cas {
-                    self.processor.set_cas(hash, key, cas);
+                    self.partition.processor.set_cas(hash, key, cas);
                 }
-                found = self.processor.find(hash, key);
+                found = self.partition.processor.find(hash, key);
             }
         } else {
-            self.counters.get_hit_count += 1;
+            self.service.counters.get_hit_count += 1;
         }
         let Some(place) = found else {
             if !wishes.is_quiet {
@@ -185,25 +185,25 @@ impl Executor {
             }
             return;
         };
-        let marks = self.processor.marks(place);
+        let marks = self.partition.processor.marks(place);
         let mut is_won = is_new;
         if let Some(exptime) = wishes.exptime {
-            self.counters.touch_hit_count += 1;
+            self.service.counters.touch_hit_count += 1;
             let expiry_s = self.expiry(exptime);
-            self.processor.set_expiry(hash, key, expiry_s);
+            self.partition.processor.set_expiry(hash, key, expiry_s);
         }
         if let Some(recache_s) = wishes.recache_s
             && !is_new
             && !marks.is_won
         {
-            let expiry_s = self.processor.attributes(place).expiry_s;
-            let left_s = i64::from(expiry_s) - i64::from(self.processor.now_s());
+            let expiry_s = self.partition.processor.attributes(place).expiry_s;
+            let left_s = i64::from(expiry_s) - i64::from(self.partition.processor.now_s());
             is_won |= expiry_s != 0 && left_s < recache_s;
         }
         let Some(facts) = self.facts(hash, key, command) else {
             return self.answer(b"EN", command, None, out);
         };
-        let place = self.processor.find(hash, key).expect("it has just been looked at");
+        let place = self.partition.processor.find(hash, key).expect("it has just been looked at");
         if wishes.wants_value {
             out.extend_from_slice(b"VA ");
             number::push(out, facts.length as u64);
@@ -226,9 +226,13 @@ impl Executor {
             self.push_value(place, out);
             out.extend_from_slice(b"\r\n");
         }
-        self.processor.touch(place);
+        self.partition.processor.touch(place);
         if is_won {
-            self.processor.set_marks(hash, key, Marks { is_fetched: !is_new, is_won: true, ..marks });
+            self.partition.processor.set_marks(
+                hash,
+                key,
+                Marks { is_fetched: !is_new, is_won: true, ..marks },
+            );
         }
     }
 
@@ -240,7 +244,7 @@ impl Executor {
         wishes: &Wishes,
         out: &mut Vec<u8>,
     ) {
-        self.counters.set_count += 1;
+        self.service.counters.set_count += 1;
         let mode = match wishes.mode {
             None | Some(b'S' | b's') => Mode::Set,
             Some(b'E' | b'e') => Mode::Add,
@@ -255,12 +259,12 @@ impl Executor {
         // An older number than the value has: with I it is stored all the same, as one to be made anew.
         if let Some(expected) = cas
             && wishes.invalidates
-            && let Some(now) = self.processor.cas(hash, key)
+            && let Some(now) = self.partition.processor.cas(hash, key)
             && expected < now
         {
             (cas, is_stale) = (None, true);
         }
-        let length = command.value.len() + self.brought.len() * CHUNK_BYTES;
+        let length = command.value.len() + self.service.brought.len() * CHUNK_BYTES;
         let mut stored = self.store_value(hash, key, mode, command.value, attributes, cas);
         if let (Mode::Append | Mode::Prepend, Stored::NotFound, Some(exptime), None) =
             (mode, stored, wishes.vivify, cas)
@@ -269,9 +273,9 @@ impl Executor {
         }
         if cas.is_some() {
             match stored {
-                Stored::Done => self.counters.cas_hit_count += 1,
-                Stored::NotFound => self.counters.cas_miss_count += 1,
-                _ => self.counters.cas_bad_count += 1,
+                Stored::Done => self.service.counters.cas_hit_count += 1,
+                Stored::NotFound => self.service.counters.cas_miss_count += 1,
+                _ => self.service.counters.cas_bad_count += 1,
             }
         }
         let name: &[u8] = match stored {
@@ -288,18 +292,21 @@ impl Executor {
         };
         if stored == Stored::Done {
             if let Some(cas) = wishes.new_cas {
-                self.processor.set_cas(hash, key, cas);
+                self.partition.processor.set_cas(hash, key, cas);
             }
             if is_stale {
-                self.processor.set_marks(hash, key, Marks { is_stale: true, ..Marks::default() });
+                self.partition.processor.set_marks(hash, key, Marks { is_stale: true, ..Marks::default() });
             }
             if wishes.is_quiet {
                 return;
             }
         }
         let wants_cas = flags(command.extra).any(|(letter, _)| letter == b'c');
-        let cas =
-            if wants_cas && stored == Stored::Done { self.processor.cas(hash, key).unwrap_or(0) } else { 0 };
+        let cas = if wants_cas && stored == Stored::Done {
+            self.partition.processor.cas(hash, key).unwrap_or(0)
+        } else {
+            0
+        };
         let facts = Facts { cas, length, ..Facts::default() };
         self.answer(name, command, Some(&facts), out);
     }
@@ -312,38 +319,38 @@ impl Executor {
         wishes: &Wishes,
         out: &mut Vec<u8>,
     ) {
-        let found = self.processor.find(hash, key);
+        let found = self.partition.processor.find(hash, key);
         let condition = wishes.cas.map_or(Condition::Present, Condition::Unchanged);
-        let name: &[u8] = match self.processor.check(found, condition) {
+        let name: &[u8] = match self.partition.processor.check(found, condition) {
             Err(Stored::NotFound) => {
-                self.counters.delete_miss_count += 1;
+                self.service.counters.delete_miss_count += 1;
                 b"NF"
             }
             Err(_) => b"EX",
             Ok(()) => {
-                self.counters.delete_hit_count += 1;
+                self.service.counters.delete_hit_count += 1;
                 let place = found.expect("present");
                 if wishes.drops_value {
-                    let expiry_s = self.processor.attributes(place).expiry_s;
+                    let expiry_s = self.partition.processor.attributes(place).expiry_s;
                     let attributes = Attributes { flags: 0, expiry_s };
-                    self.processor.put(hash, key, &[], attributes, Some(place));
+                    self.partition.processor.put(hash, key, &[], attributes, Some(place));
                 }
                 if wishes.invalidates || wishes.drops_value {
                     if let Some(exptime) = wishes.exptime {
                         let expiry_s = self.expiry(exptime);
-                        self.processor.set_expiry(hash, key, expiry_s);
+                        self.partition.processor.set_expiry(hash, key, expiry_s);
                     }
                     if wishes.invalidates {
                         // It gets a new number, so that whoever has the old one does not take it for valid.
-                        let new_cas = wishes.new_cas.or_else(|| self.processor.next_cas(hash, key));
+                        let new_cas = wishes.new_cas.or_else(|| self.partition.processor.next_cas(hash, key));
                         if let Some(cas) = new_cas {
-                            self.processor.set_cas(hash, key, cas);
+                            self.partition.processor.set_cas(hash, key, cas);
                         }
                         let marks = Marks { is_stale: true, ..Marks::default() };
-                        self.processor.set_marks(hash, key, marks);
+                        self.partition.processor.set_marks(hash, key, marks);
                     }
                 } else {
-                    self.processor.remove(hash, place);
+                    self.partition.processor.remove(hash, place);
                 }
                 if wishes.is_quiet {
                     return;
@@ -369,15 +376,15 @@ impl Executor {
         };
         let create = wishes.vivify.map(|exptime| (wishes.initial, exptime));
         let delta = wishes.delta.unwrap_or(1);
-        let was_there = self.processor.find(hash, key).is_some();
+        let was_there = self.partition.processor.find(hash, key).is_some();
         let name: &[u8] = match self.arithmetic(hash, key, is_decrement, delta, create, wishes.cas) {
             Ok(number) => {
                 if let Some(cas) = wishes.new_cas {
-                    self.processor.set_cas(hash, key, cas);
+                    self.partition.processor.set_cas(hash, key, cas);
                 }
                 if let (Some(exptime), true) = (wishes.exptime, was_there) {
                     let expiry_s = self.expiry(exptime);
-                    self.processor.set_expiry(hash, key, expiry_s);
+                    self.partition.processor.set_expiry(hash, key, expiry_s);
                 }
                 if wishes.is_quiet {
                     return;
@@ -408,19 +415,19 @@ impl Executor {
     }
 
     fn meta_debug(&mut self, hash: KeyHash, key: &[u8], command: &Command<'_>, out: &mut Vec<u8>) {
-        let Some(place) = self.processor.find(hash, key) else {
+        let Some(place) = self.partition.processor.find(hash, key) else {
             return out.extend_from_slice(b"EN\r\n");
         };
-        let expiry_s = self.processor.attributes(place).expiry_s;
-        let marks = self.processor.marks(place);
-        let size = self.processor.value(place).len() + key.len() + crate::item::HEADER_BYTES;
-        let cas = self.processor.cas(hash, key).unwrap_or(0);
+        let expiry_s = self.partition.processor.attributes(place).expiry_s;
+        let marks = self.partition.processor.marks(place);
+        let size = self.partition.processor.value(place).len() + key.len() + crate::item::HEADER_BYTES;
+        let cas = self.partition.processor.cas(hash, key).unwrap_or(0);
         out.extend_from_slice(b"ME ");
         out.extend_from_slice(command.key);
         out.extend_from_slice(b" exp=");
         match expiry_s {
             0 => out.extend_from_slice(b"-1"),
-            _ => number::push(out, expiry_s.saturating_sub(self.processor.now_s()).into()),
+            _ => number::push(out, expiry_s.saturating_sub(self.partition.processor.now_s()).into()),
         }
         out.extend_from_slice(b" la=0 cas=");
         number::push(out, cas);

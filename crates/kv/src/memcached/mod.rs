@@ -33,12 +33,12 @@ mod stats;
 use protocol::{binary, decode, number};
 
 pub use decode::{Decoded, Decoder};
-pub use execute::Executor;
+pub use execute::{Executor, Service};
 pub use incoming::LargeStore;
 pub use output::{LongValue, Output};
 pub use remote::RemoteBatch;
 pub use session::{Progress, Router, Session, Ticket};
-pub use stats::{DoorCounters, ListenerStats, PartitionStats, VERSION};
+pub use stats::{CommandCounters, ListenerStats, PartitionStats, VERSION};
 
 /// Up to so many bytes a value, or what of it follows its whole mebibytes, is copied into the answer; and one that comes waits in
 /// the backlog until it is whole.
@@ -48,7 +48,7 @@ pub const PIECE_BYTES: usize = 256 << 10;
 
 /// How the door is to be.
 #[derive(Clone, Copy, Debug)]
-pub struct DoorSettings {
+pub struct ListenerSettings {
     /// The longest value.
     pub value_bytes_max: usize,
     /// Whether clients may remove everything.
@@ -58,7 +58,7 @@ pub struct DoorSettings {
 /// The longest value unless told otherwise, as memcached has it: a mebibyte with its header.
 pub const ITEM_BYTES_DEFAULT: u32 = 1_048_500;
 
-impl Default for DoorSettings {
+impl Default for ListenerSettings {
     fn default() -> Self {
         Self { value_bytes_max: ITEM_BYTES_DEFAULT as usize, allows_flush: true }
     }

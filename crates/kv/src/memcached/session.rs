@@ -21,7 +21,7 @@ use super::gets::Get;
 use super::incoming::{Incoming, LargeStore};
 use super::output::Output;
 use super::stats::{ListenerStats, PartitionStats, VERSION};
-use super::{Command, DoorSettings, Header, Mode, PIECE_BYTES, Verb};
+use super::{Command, Header, ListenerSettings, Mode, PIECE_BYTES, Verb};
 use crate::kept::Kept;
 use crate::key::{KEY_BYTES_MAX, KeyHash};
 use crate::place::Home;
@@ -48,7 +48,7 @@ pub type Ticket = u64;
 /// What a session sees of the partitions.
 pub trait Router {
     /// The partition at hand.
-    fn executor(&mut self) -> &mut Executor;
+    fn executor(&mut self) -> Executor<'_>;
     /// Which of how many it is.
     fn position(&self) -> (usize, usize);
     /// Has a command executed at another partition; the answer comes to [`Session::on_reply`].
@@ -142,7 +142,7 @@ impl Entry<'_> {
 impl Session {
     /// A new connection.
     #[must_use]
-    pub fn new(settings: DoorSettings) -> Self {
+    pub fn new(settings: ListenerSettings) -> Self {
         Self {
             decoder: Decoder::new(settings),
             backlog: Vec::new(),
@@ -226,7 +226,7 @@ impl Session {
             router.fetch(partition, kept, offset);
             return true;
         }
-        let piece = router.executor().processor.piece(&kept, offset, PIECE_BYTES);
+        let piece = router.executor().partition.processor.piece(&kept, offset, PIECE_BYTES);
         piece.is_some_and(|piece| self.on_piece(piece))
     }
 
@@ -316,7 +316,7 @@ impl Session {
             let before = (self.decoder, *input);
             let mut length = 0;
             let mut other = None;
-            let processor = &router.executor().processor;
+            let processor = &router.executor().partition.processor;
             while length < BATCH {
                 if length == batch.len() {
                     batch.push(Entry::NONE);
@@ -354,7 +354,7 @@ impl Session {
                     if let Some(hash) = hash
                         && (fetched == 0 || entries[fetched - 1].hash != Some(hash))
                     {
-                        router.executor().processor.prefetch_item_of(hash, home);
+                        router.executor().partition.processor.prefetch_item_of(hash, home);
                     }
                     fetched += 1;
                 }
@@ -365,14 +365,14 @@ impl Session {
                     Some(hash) => {
                         let partition = if count == 1 { own } else { hash.partition(count) };
                         if partition == own && self.is_immediate(router, hash, command) {
-                            let executor = router.executor();
+                            let mut executor = router.executor();
                             let sink = self.sink();
                             if Addition::of(command).is_some() {
-                                done = add_all(executor, hash, &entries[at..], sink.bytes_mut());
+                                done = add_all(executor.reborrow(), hash, &entries[at..], sink.bytes_mut());
                             } else {
                                 executor.execute(hash, command, sink.bytes_mut());
                             }
-                            if !executor.sent.is_empty() {
+                            if !executor.service.sent.is_empty() {
                                 sink.insert(executor.take_sent());
                             }
                         } else {
@@ -410,7 +410,11 @@ impl Session {
                 }
                 Some(Decoded::Large { length, has_line_end }) => {
                     let command = &behind[0].command;
-                    let hash = router.executor().processor.hash(command.stored_key(&mut [0; KEY_BYTES_MAX]));
+                    let hash = router
+                        .executor()
+                        .partition
+                        .processor
+                        .hash(command.stored_key(&mut [0; KEY_BYTES_MAX]));
                     let partition = if count == 1 { own } else { hash.partition(count) };
                     let line_end_bytes = if has_line_end { 2 } else { 0 };
                     self.incoming =
@@ -426,7 +430,8 @@ impl Session {
         let (own, _) = router.position();
         // Its namespace may have been replaced by another, where the key has another hash: the value belongs nowhere then.
         let incoming = self.incoming.as_ref()?;
-        let key_hash = router.executor().processor.hash(incoming.head().stored_key(&mut [0; KEY_BYTES_MAX]));
+        let key_hash =
+            router.executor().partition.processor.hash(incoming.head().stored_key(&mut [0; KEY_BYTES_MAX]));
         if key_hash != incoming.hash() {
             self.incoming = None;
             self.is_closing = true;
@@ -448,14 +453,14 @@ impl Session {
                 }
                 let partition = incoming.partition;
                 // With a log there may be memory when more has been written: that is asked of the partition as of any other.
-                if partition != own || router.executor().processor.has_log() {
+                if partition != own || router.executor().partition.processor.has_log() {
                     let count = incoming.wanted();
                     if count > 0 {
                         router.reserve(partition, count);
                     }
                     return Some(Progress::Stalled);
                 }
-                match router.executor().processor.take_chunks(1) {
+                match router.executor().partition.processor.take_chunks(1) {
                     Some(chunks) => incoming.on_room(chunks),
                     None => self.give_up(router),
                 }
@@ -467,7 +472,7 @@ impl Session {
             }
             incoming.on_bytes(input);
             let count = incoming.wanted();
-            if count > 0 && (incoming.partition != own || router.executor().processor.has_log()) {
+            if count > 0 && (incoming.partition != own || router.executor().partition.processor.has_log()) {
                 router.reserve(incoming.partition, count);
             }
         }
@@ -478,8 +483,8 @@ impl Session {
         }
         let partition = incoming.partition;
         let store = incoming.into_store();
-        if partition == own && !router.executor().processor.has_log() {
-            let executor = router.executor();
+        if partition == own && !router.executor().partition.processor.has_log() {
+            let mut executor = router.executor();
             let sink = self.sink();
             executor.execute_large(store, sink.bytes_mut());
             return None;
@@ -555,7 +560,7 @@ impl Session {
             }
             Decoded::Binary(header, status) => binary::refuse(self.sink().bytes_mut(), header, status),
             Decoded::Flush { delay, is_quiet, binary } => {
-                if !router.executor().settings().allows_flush {
+                if !router.executor().service.settings().allows_flush {
                     match binary {
                         Some(header) => binary::refuse(self.sink().bytes_mut(), header, 0x81),
                         None => self
@@ -566,7 +571,7 @@ impl Session {
                     return;
                 }
                 let asked = Asked::Flush { binary, is_quiet };
-                if router.executor().processor.has_log() {
+                if router.executor().partition.processor.has_log() {
                     // This partition answers like the others, when it survives.
                     let sum = PartitionStats::default();
                     let ticket = self.push(Later::Gathering(Box::new(Gathering { left: count, sum, asked })));
@@ -616,7 +621,7 @@ impl Session {
     #[inline]
     fn is_immediate(&self, router: &mut impl Router, hash: KeyHash, command: &Command<'_>) -> bool {
         let executor = router.executor();
-        !executor.processor.has_log()
+        !executor.partition.processor.has_log()
             || self.detour.is_none_or(|ticket| ticket < self.first_ticket)
                 && executor.is_immediate(hash, command)
     }
@@ -712,7 +717,7 @@ impl Session {
 
 /// Carries out the first of some commands, an addition, with those behind it that add to the same counter. Says how many.
 #[inline(never)]
-fn add_all(executor: &mut Executor, hash: KeyHash, entries: &[Entry<'_>], out: &mut Vec<u8>) -> usize {
+fn add_all(mut executor: Executor<'_>, hash: KeyHash, entries: &[Entry<'_>], out: &mut Vec<u8>) -> usize {
     let Some(first) = entries.first() else { return 0 };
     let key = first.command.key;
     let same = entries.iter().take_while(|entry| entry.hash == Some(hash) && entry.command.key == key);

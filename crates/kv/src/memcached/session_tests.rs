@@ -7,12 +7,13 @@ use proptest::prelude::*;
 use super::*;
 use crate::kept::Kept;
 use crate::key::KeyHash;
+use crate::partition::Partition;
 use crate::processor::Processor;
 use crate::settings::{Eviction, Settings};
 
 /// Partitions in one place: what goes to another is answered when it is asked for.
 struct Partitions {
-    executors: Vec<Executor>,
+    all: Vec<(Partition, Service)>,
     own: usize,
     /// In the order in which they were sent.
     sent: Vec<Sent>,
@@ -27,11 +28,11 @@ enum Sent {
 }
 
 impl Router for Partitions {
-    fn executor(&mut self) -> &mut Executor {
-        &mut self.executors[self.own]
+    fn executor(&mut self) -> Executor<'_> {
+        self.at(self.own)
     }
     fn position(&self) -> (usize, usize) {
-        (self.own, self.executors.len())
+        (self.own, self.all.len())
     }
     fn send(&mut self, to: usize, ticket: Ticket, hash: KeyHash, command: &Command<'_>) {
         let mut batch = RemoteBatch::default();
@@ -58,15 +59,20 @@ impl Router for Partitions {
 impl Partitions {
     fn new(count: usize) -> Self {
         let settings = Settings { memory_bytes: 4 << 20, ..Settings::default() };
-        Self::as_told(count, &settings, DoorSettings::default())
+        Self::as_told(count, &settings, ListenerSettings::default())
     }
 
-    fn as_told(count: usize, settings: &Settings, door: DoorSettings) -> Self {
-        let executor = || {
+    fn as_told(count: usize, settings: &Settings, listener: ListenerSettings) -> Self {
+        let partition = || {
             let processor = Processor::new(settings.clone()).expect("memory");
-            Executor::new(processor, door, 1_700_000_000)
+            (Partition::new(processor, 1_700_000_000), Service::new(listener))
         };
-        Self { executors: (0..count).map(|_| executor()).collect(), own: 0, sent: Vec::new() }
+        Self { all: (0..count).map(|_| partition()).collect(), own: 0, sent: Vec::new() }
+    }
+
+    fn at(&mut self, at: usize) -> Executor<'_> {
+        let (partition, service) = &mut self.all[at];
+        service.on(partition)
     }
 
     /// Has everything carried out that is on its way, and the last answered first.
@@ -76,30 +82,30 @@ impl Partitions {
             match sent {
                 Sent::To(to, batch) => batch.for_each(|_, ticket, hash, command| {
                     let mut answer = Vec::new();
-                    self.executors[to].execute(hash, command, &mut answer);
+                    self.at(to).execute(hash, command, &mut answer);
                     let mut answer = Output::from(answer);
-                    answer.insert(self.executors[to].take_sent());
+                    answer.insert(self.at(to).take_sent());
                     answers.push((ticket, answer));
                 }),
                 Sent::Reserve(to, count) => {
-                    let room = self.executors[to].processor.take_chunks(count);
+                    let room = self.all[to].0.processor.take_chunks(count);
                     session.on_room(self, room.unwrap_or_default());
                 }
                 Sent::Large(to, ticket, store) => {
                     let mut answer = Vec::new();
-                    self.executors[to].execute_large(store, &mut answer);
+                    self.at(to).execute_large(store, &mut answer);
                     answers.push((ticket, answer.into()));
                 }
                 Sent::Fetch(to, kept, offset) => {
-                    let piece = self.executors[to].processor.piece(&kept, offset, 50_000);
+                    let piece = self.all[to].0.processor.piece(&kept, offset, 50_000);
                     assert!(session.on_piece(piece.unwrap_or_default()), "a piece of it");
                 }
                 Sent::ToAll(ticket, flush) => {
-                    for at in 1..self.executors.len() {
+                    for at in 1..self.all.len() {
                         if let Some(delay) = flush {
-                            self.executors[at].flush(delay);
+                            self.at(at).flush(delay);
                         }
-                        let stats = self.executors[at].stats();
+                        let stats = self.at(at).stats();
                         session.on_stats(self, ticket, &stats);
                     }
                 }
@@ -111,9 +117,9 @@ impl Partitions {
     }
 
     fn wait(&mut self, seconds: i64) {
-        for executor in &mut self.executors {
-            let now_s = executor.unix_s() + seconds;
-            executor.set_now(now_s);
+        for (partition, _) in &mut self.all {
+            let now_s = partition.processor.clock().unix_s() + seconds;
+            partition.set_now(now_s);
         }
     }
 }
@@ -130,7 +136,7 @@ impl Client {
     }
 
     fn with(count: usize) -> Self {
-        let session = Session::new(DoorSettings::default());
+        let session = Session::new(ListenerSettings::default());
         Self { partitions: Partitions::new(count), session, is_closed: false }
     }
 
@@ -341,7 +347,7 @@ fn values_have_a_limit() {
 /// A client of partitions with so much memory, which may store values of any length.
 fn client_of_large(count: usize, memory_bytes: usize, eviction: Eviction) -> Client {
     let settings = Settings { memory_bytes, eviction, ..Settings::default() };
-    let door = DoorSettings { value_bytes_max: 256 << 20, ..DoorSettings::default() };
+    let door = ListenerSettings { value_bytes_max: 256 << 20, ..ListenerSettings::default() };
     let partitions = Partitions::as_told(count, &settings, door);
     Client { partitions, session: Session::new(door), is_closed: false }
 }
@@ -413,7 +419,7 @@ fn values_of_mebibytes_arrive_in_parts_and_are_sent_from_where_they_lie() {
                 expected.extend_from_slice(b"\r\n");
                 assert!(client.send(format!("mg {key} v\r\n").as_bytes()) == expected);
                 let mut binary =
-                    Client { session: Session::new(*client.partitions.executors[0].settings()), ..client };
+                    Client { session: Session::new(*client.partitions.all[0].1.settings()), ..client };
                 let mut said = vec![0x80, 1, 0, key.len() as u8, 8, 0, 0, 0];
                 said.extend_from_slice(&((8 + key.len() + whole.len()) as u32).to_be_bytes());
                 said.extend_from_slice(&[0; 12]);
@@ -428,8 +434,7 @@ fn values_of_mebibytes_arrive_in_parts_and_are_sent_from_where_they_lie() {
                 let answer = binary.send(&said);
                 assert_eq!(answer[8..12], ((4 + whole.len()) as u32).to_be_bytes());
                 assert!(answer[28..] == whole[..]);
-                client =
-                    Client { session: Session::new(*binary.partitions.executors[0].settings()), ..binary };
+                client = Client { session: Session::new(*binary.partitions.all[0].1.settings()), ..binary };
             }
         }
     }
@@ -456,7 +461,7 @@ fn a_value_that_ends_wrong_or_finds_no_memory_is_refused_and_what_follows_is_und
         // One that is never whole leaves nothing behind.
         client.send(b"set a 0 0 5000000\r\n0123456789");
         assert!(client.session.is_within_command());
-        client.session = Session::new(*client.partitions.executors[0].settings());
+        client.session = Session::new(*client.partitions.all[0].1.settings());
         client.talk("delete a|", "DELETED|");
         client.talk(&format!("set a 0 0 5000000|{}|", "w".repeat(5_000_000)), "STORED|");
         // What takes no value has none, however long.
@@ -464,8 +469,7 @@ fn a_value_that_ends_wrong_or_finds_no_memory_is_refused_and_what_follows_is_und
         said.extend_from_slice(&2_000_001u32.to_be_bytes());
         said.extend_from_slice(&[0; 12]);
         said.extend_from_slice(&vec![b'a'; 2_000_001]);
-        let mut binary =
-            Client { session: Session::new(*client.partitions.executors[0].settings()), ..client };
+        let mut binary = Client { session: Session::new(*client.partitions.all[0].1.settings()), ..client };
         let answer = binary.send(&said);
         assert_eq!((answer[0], answer[7]), (0x81, 4));
     }
@@ -691,7 +695,7 @@ proptest! {
         let expected: Vec<u8> = lines.iter().flat_map(|line| alone.send(line.as_bytes())).collect();
         prop_assert_eq!(String::from_utf8_lossy(&answer), String::from_utf8_lossy(&expected));
         let [hits, expected_hits] = [&mut together, &mut alone].map(|client| {
-            client.partitions.executors.iter().map(|executor| executor.counters().increment_hit_count).sum::<u64>()
+            client.partitions.all.iter().map(|(_, service)| service.counters.increment_hit_count).sum::<u64>()
         });
         prop_assert_eq!(hits, expected_hits);
     }
@@ -745,7 +749,7 @@ fn pairs_that_end_are_in_no_answer_of_a_line_of_keys() {
         let answer = client.send(format!("{line}\r\n").as_bytes());
         assert_eq!(String::from_utf8_lossy(&answer), expected + "END\r\n");
         let ended =
-            client.partitions.executors.iter().map(|executor| executor.processor.counters().expired_count);
+            client.partitions.all.iter().map(|(partition, _)| partition.processor.counters().expired_count);
         assert_eq!(ended.sum::<u64>(), 167);
     }
 }
@@ -822,9 +826,9 @@ fn a_value_whose_namespace_is_replaced_while_it_arrives_ends_the_connection() {
         client.send(format!("set a 0 0 {length}\r\n0123456789").as_bytes());
         assert!(client.session.is_within_command());
         let settings = Settings { memory_bytes: 16 << 20, seed: 7, ..Settings::default() };
-        client.partitions = Partitions::as_told(1, &settings, *client.partitions.executors[0].settings());
+        client.partitions = Partitions::as_told(1, &settings, *client.partitions.all[0].1.settings());
         client.send(&vec![b'x'; length]);
         assert!(client.is_closed);
-        assert_eq!(client.partitions.executors[0].processor.counters().pair_count, 0);
+        assert_eq!(client.partitions.all[0].0.processor.counters().pair_count, 0);
     }
 }

@@ -8,11 +8,11 @@ macro_rules! counters {
     ($($(#[$doc:meta])* $field:ident),* $(,)?) => {
         /// What clients have done on a partition.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct DoorCounters {
+        pub struct CommandCounters {
             $($(#[$doc])* pub $field: u64,)*
         }
 
-        impl AddAssign for DoorCounters {
+        impl AddAssign for CommandCounters {
             fn add_assign(&mut self, other: Self) {
                 $(self.$field += other.$field;)*
             }
@@ -65,7 +65,7 @@ counters! {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PartitionStats {
     /// What clients have done.
-    pub door: DoorCounters,
+    pub commands: CommandCounters,
     /// What it holds and has done.
     pub processor: crate::Counters,
     /// Its memory limit.
@@ -78,7 +78,7 @@ pub struct PartitionStats {
 
 impl AddAssign for PartitionStats {
     fn add_assign(&mut self, other: Self) {
-        self.door += other.door;
+        self.commands += other.commands;
         let (p, o) = (&mut self.processor, other.processor);
         p.pair_count += o.pair_count;
         p.inline_count += o.inline_count;
@@ -112,16 +112,16 @@ pub struct ListenerStats {
     pub thread_count: u64,
 }
 
-impl Executor {
+impl Executor<'_> {
     /// What this partition says of itself.
     #[must_use]
     pub fn stats(&self) -> PartitionStats {
         PartitionStats {
-            door: self.counters,
-            processor: self.processor.counters(),
-            limit_bytes: self.processor.settings().memory_bytes as u64,
-            taken_bytes: self.processor.taken_bytes() as u64,
-            index_bytes: self.processor.index_bytes() as u64,
+            commands: self.service.counters,
+            processor: self.partition.processor.counters(),
+            limit_bytes: self.partition.processor.settings().memory_bytes as u64,
+            taken_bytes: self.partition.processor.taken_bytes() as u64,
+            index_bytes: self.partition.processor.index_bytes() as u64,
         }
     }
 
@@ -140,11 +140,11 @@ impl Executor {
             b"" => {}
             b"settings" => {
                 number("maxbytes", stats.limit_bytes);
-                number("item_size_max", self.settings.value_bytes_max as u64);
+                number("item_size_max", self.service.settings.value_bytes_max as u64);
                 number("num_threads", listener.thread_count);
                 for (name, value) in [
                     ("cas_enabled", "yes"),
-                    ("flush_enabled", if self.settings.allows_flush { "yes" } else { "no" }),
+                    ("flush_enabled", if self.service.settings.allows_flush { "yes" } else { "no" }),
                     ("evictions", if self.evicts() { "on" } else { "off" }),
                     ("binding_protocol", "auto-negotiate"),
                 ] {
@@ -156,10 +156,10 @@ impl Executor {
             b"items" | b"slabs" | b"sizes" | b"cachedump" | b"conns" | b"reset" => return true,
             _ => return false,
         }
-        let (d, p) = (&stats.door, &stats.processor);
+        let (d, p) = (&stats.commands, &stats.processor);
         number("pid", std::process::id().into());
-        number("uptime", self.uptime_s().into());
-        number("time", u64::try_from(self.unix_s()).unwrap_or(0));
+        number("uptime", self.partition.processor.clock().uptime_s().into());
+        number("time", u64::try_from(self.partition.processor.clock().unix_s()).unwrap_or(0));
         each("version", VERSION);
         each("pointer_size", "64");
         let mut number = |name: &str, value: u64| {
@@ -213,7 +213,7 @@ impl Executor {
     }
 
     fn evicts(&self) -> bool {
-        self.processor.settings().eviction != crate::Eviction::None
+        self.partition.processor.settings().eviction != crate::Eviction::None
     }
 }
 

@@ -5,8 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kv::log::Sync;
-use kv::memcached::{DoorSettings, Executor};
-use kv::{Eviction, Processor, Settings};
+use kv::{Eviction, Partition, Processor, Settings};
 
 use super::logged::Logged;
 use super::superblock::Superblock;
@@ -84,13 +83,11 @@ impl Store for KeyValueFile {
         if self.settings.prefaults {
             prefault::begin(&mut processor)?;
         }
-        let value_bytes_max = log.value_bytes_max().min(self.settings.item_bytes as usize);
-        let door = DoorSettings { value_bytes_max, allows_flush: self.settings.allows_flush };
-        let executor = Executor::new(processor, door, unix_s());
+        let partition = Partition::with_log(processor, unix_s(), log);
         let below = self.below.attach()?;
         // Commands on blocks find none.
         let geometry = Geometry { block_count: 0, ..self.geometry() };
-        Ok(Box::new(Logged::new(executor, log, below, geometry)))
+        Ok(Box::new(Logged::new(partition, below, geometry)))
     }
 
     fn attach(&self) -> io::Result<Box<dyn Backend>> {
@@ -137,6 +134,13 @@ impl Store for KeyValueFile {
         let value_bytes_max =
             self.superblock().map_or(0, |superblock| superblock.log(0, self.settings.sync).value_bytes_max());
         let value_bytes_max = u32::try_from(value_bytes_max).unwrap_or(u32::MAX);
-        Some(KeyValueShape { bytes: self.below.geometry().bytes(), value_bytes_max })
+        let KeyValueFileSettings { item_bytes, allows_flush, .. } = self.settings;
+        let bytes = self.below.geometry().bytes();
+        Some(KeyValueShape {
+            bytes,
+            value_bytes_max,
+            item_bytes: item_bytes.min(value_bytes_max),
+            allows_flush,
+        })
     }
 }

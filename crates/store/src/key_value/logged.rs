@@ -1,14 +1,13 @@
 //! A partition with a log: what the log wants read and written becomes requests to the storage below.
 //!
 //! ```text
-//! target ─▶ executor ─▶ changes ─▶ poll: Log::next ─▶ requests with tickets of our own ─▶ below
+//! target ─▶ partition ─▶ changes ─▶ poll: Log::next ─▶ requests with tickets of our own ─▶ below
 //!    ▲                                                                                      │
 //!    └── settled, next_loaded ◀─ Log::on_* ◀────────────────────────────────────── replies ─┘
 //! ```
 
-use kv::KeyHash;
-use kv::log::{Job, Loaded, Log, LogSettings, PIECE_BYTES, Work};
-use kv::memcached::Executor;
+use kv::log::{Job, Loaded, Log, PIECE_BYTES, Work};
+use kv::{KeyHash, Partition, Processor};
 use reactor::{Buffer, Completion, Operation, Payload, Pool};
 
 use crate::namespace::{Backend, Geometry, Reply, Request, StoreError, StoreIo, Ticket};
@@ -24,8 +23,8 @@ const TIMER: u32 = 0x00ff_ffff;
 
 /// One reactor's partition and its log.
 pub struct Logged {
-    executor: Executor,
-    log: Log,
+    /// It has a log.
+    partition: Partition,
     below: Box<dyn Backend>,
     geometry: Geometry,
     /// What runs below, by the number of its ticket.
@@ -86,16 +85,9 @@ impl StoreIo for Beneath<'_> {
 }
 
 impl Logged {
-    pub(super) fn new(
-        mut executor: Executor,
-        settings: LogSettings,
-        below: Box<dyn Backend>,
-        geometry: Geometry,
-    ) -> Self {
-        let log = Log::new(settings, &mut executor.processor);
+    pub(super) fn new(partition: Partition, below: Box<dyn Backend>, geometry: Geometry) -> Self {
         Self {
-            executor,
-            log,
+            partition,
             below,
             geometry,
             runs: Vec::new(),
@@ -110,19 +102,19 @@ impl Logged {
     /// Whether the log was read and can be written.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.log.is_ready()
+        self.log().is_ready()
     }
 
     /// Whether the log could not be read or written: nothing is served any more.
     #[must_use]
     pub fn has_failed(&self) -> bool {
-        self.log.failure().is_some()
+        self.log().failure().is_some()
     }
 
     /// Whether answers wait until what they tell of survives.
     #[must_use]
     pub fn settles_answers(&self) -> bool {
-        self.log.settings().sync == kv::log::Sync::Always
+        self.log().settings().sync == kv::log::Sync::Always
     }
 
     /// Whether anything is under way or due.
@@ -131,61 +123,70 @@ impl Logged {
     }
 
     /// The partition.
-    pub fn executor(&mut self) -> &mut Executor {
-        &mut self.executor
+    pub fn partition(&mut self) -> &mut Partition {
+        &mut self.partition
+    }
+
+    fn log(&self) -> &Log {
+        self.partition.log().expect("a partition with a log")
+    }
+
+    fn with_log<T>(&mut self, each: impl FnOnce(&mut Log, &mut Processor) -> T) -> T {
+        let (log, processor) = self.partition.log_mut().expect("a partition with a log");
+        each(log, processor)
     }
 
     /// What the log has done.
     #[must_use]
     pub fn counters(&self) -> kv::log::LogCounters {
-        self.log.counters()
+        self.log().counters()
     }
 
     /// Whether the value of a key is to be [fetched](Self::fetch) before anything needs it.
     #[must_use]
     pub fn is_away(&self, key: &[u8]) -> bool {
-        let hash = self.executor.processor.hash(key);
-        self.executor.processor.is_away(hash, key)
+        let processor = &self.partition.processor;
+        processor.is_away(processor.hash(key), key)
     }
 
     /// Has a value fetched, with the next [`poll`](Self::poll).
     pub fn fetch(&mut self, key: &[u8]) {
-        self.log.fetch(&mut self.executor.processor, key);
+        self.with_log(|log, processor| log.fetch(processor, key));
     }
 
     /// The next key whose value was fetched or could not be.
     pub fn next_loaded(&mut self) -> Option<Loaded> {
-        self.log.next_loaded()
+        self.with_log(|log, _| log.next_loaded())
     }
 
     /// The change that an answer about a key has to wait for, if it has to.
     pub fn awaited(&mut self, hash: KeyHash) -> Option<u64> {
-        self.log.awaited(&self.executor.processor, hash)
+        self.log().awaited(&self.partition.processor, hash)
     }
 
     /// The last change so far, if an answer about any key has to wait for it.
     pub fn awaited_last(&mut self) -> Option<u64> {
-        self.log.awaited_last(&mut self.executor.processor)
+        self.with_log(|log, processor| log.awaited_last(processor))
     }
 
     /// The last change that survives with all before it.
     pub fn settled(&mut self) -> u64 {
-        self.log.settled(&mut self.executor.processor)
+        self.with_log(|log, processor| log.settled(processor))
     }
 
     /// Whether memory for values of so many bytes is to be had. If not, and the log is [behind](Self::progress), it will be.
     pub fn has_room(&mut self, bytes: usize) -> bool {
-        self.executor.processor.has_room(bytes)
+        self.partition.processor.has_room(bytes)
     }
 
     /// How many writes have ended, as long as there are changes that are not written: when it says otherwise, there may be room.
     pub fn progress(&mut self) -> Option<u64> {
-        self.log.progress(&mut self.executor.processor)
+        self.with_log(|log, processor| log.progress(processor))
     }
 
     /// Everything so far is to survive soon. Returns the change to wait for.
     pub fn ask_flush(&mut self) -> u64 {
-        self.log.ask_flush(&mut self.executor.processor)
+        self.with_log(Log::ask_flush)
     }
 
     /// Carries on with what there is to read and write.
@@ -195,18 +196,18 @@ impl Logged {
             if self.run_count >= RUN_COUNT_MAX {
                 break;
             }
-            let Some(work) = self.log.next(&mut self.executor.processor) else { break };
+            let Some(work) = self.with_log(Log::next) else { break };
             let (run, request) = match work {
                 Work::Flush => (Run::Flush, Request::Flush),
                 Work::Read { job, offset, length } => match self.buffer(io, length) {
                     Some(buffer) => (Run::Read(job), Request::Read { offset, buffer }),
-                    None => return self.log.put_back(work),
+                    None => return self.with_log(|log, _| log.put_back(work)),
                 },
                 Work::Write => {
                     let Some(mut buffer) = self.buffer(io, PIECE_BYTES) else {
-                        return self.log.put_back(work);
+                        return self.with_log(|log, _| log.put_back(work));
                     };
-                    let Some(write) = self.log.fill(&mut self.executor.processor, &mut buffer) else {
+                    let Some(write) = self.with_log(|log, processor| log.fill(processor, &mut buffer)) else {
                         continue;
                     };
                     buffer.set_len(write.length);
@@ -248,21 +249,21 @@ impl Logged {
                 tracing::error!(%error, ?run, "the log of a key-value namespace");
             }
             let is_good = reply.result.is_ok();
-            match run {
+            self.with_log(|log, processor| match run {
                 Run::Read(job) => {
                     let buffer = reply.buffer.filter(|_| is_good);
-                    self.log.on_read(&mut self.executor.processor, job, buffer.as_deref());
+                    log.on_read(processor, job, buffer.as_deref());
                 }
-                Run::Write => self.log.on_written(&mut self.executor.processor, is_good),
-                Run::Flush => self.log.on_flushed(&mut self.executor.processor, is_good),
-            }
+                Run::Write => log.on_written(processor, is_good),
+                Run::Flush => log.on_flushed(processor, is_good),
+            });
         }
     }
 
     /// Ends flushes whose changes survive, and says once why nothing goes on.
     fn conclude(&mut self, io: &mut dyn StoreIo) {
         if !self.flushes.is_empty() {
-            let settled = self.log.settled(&mut self.executor.processor);
+            let settled = self.with_log(|log, processor| log.settled(processor));
             let has_failed = self.has_failed();
             self.flushes.retain(|&(number, ticket)| {
                 let is_over = number <= settled || has_failed;
@@ -273,7 +274,7 @@ impl Logged {
                 !is_over
             });
         }
-        if let Some(failure) = self.log.failure()
+        if let Some(failure) = self.log().failure()
             && !std::mem::replace(&mut self.is_failure_told, true)
         {
             tracing::error!(?failure, "the key-value namespace is closed until the target is started again");
@@ -335,8 +336,8 @@ impl Backend for Logged {
         self.poll(io);
     }
 
-    fn key_value(&mut self) -> Option<&mut Executor> {
-        self.is_ready().then_some(&mut self.executor)
+    fn key_value(&mut self) -> Option<&mut Partition> {
+        self.is_ready().then_some(&mut self.partition)
     }
 
     fn logged(&mut self) -> Option<&mut Logged> {

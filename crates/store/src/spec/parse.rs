@@ -6,8 +6,8 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use crate::key_value::ITEM_BYTES_DEFAULT;
 use kv::log::Sync;
-use kv::memcached::ITEM_BYTES_DEFAULT;
 use wire::uuid::Uuid;
 
 use super::{SYNCS, Source, Spec, SpecError, TIME_UNITS};

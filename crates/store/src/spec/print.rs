@@ -1,6 +1,6 @@
 //! Writing a specification: what is read back as the same.
 
-use kv::memcached::ITEM_BYTES_DEFAULT;
+use crate::key_value::ITEM_BYTES_DEFAULT;
 use std::ffi::OsStr;
 use std::fmt::{self, Write};
 use std::os::unix::ffi::OsStrExt;

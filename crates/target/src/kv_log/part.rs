@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use kv::memcached::Executor;
+use kv::Partition;
 use wire::kv::batch::Operation;
 use wire::status::Status;
 
@@ -56,8 +56,8 @@ impl Part {
     }
 
     /// Has the lines on their way that some operations need.
-    pub(super) fn prefetch(&self, executor: &mut Executor, operations: Range<usize>) {
-        let processor = &mut executor.processor;
+    pub(super) fn prefetch(&self, partition: &mut Partition, operations: Range<usize>) {
+        let processor = &mut partition.processor;
         let mut hashes = [processor.hash(&[]); AHEAD_COUNT];
         let mut count = 0;
         for at in operations {
@@ -68,9 +68,9 @@ impl Part {
     }
 
     /// Carries out an operation whose value is here.
-    pub(super) fn run(&mut self, executor: &mut Executor, at: usize) {
+    pub(super) fn run(&mut self, partition: &mut Partition, at: usize) {
         let operation = self.part.operation(self.starts[at]);
-        let processor = &mut executor.processor;
+        let processor = &mut partition.processor;
         let hash = processor.hash(operation.key);
         let found = processor.find(hash, operation.key).map_or(0, |place| processor.value_bytes(place));
         let start = self.data.len();

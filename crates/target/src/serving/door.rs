@@ -73,7 +73,7 @@ pub(crate) struct Door {
 /// What a session sees of the target.
 struct Route<'a, I> {
     io: &'a mut I,
-    executor: &'a mut Executor,
+    executor: Executor<'a>,
     batches: &'a mut Vec<RemoteBatch>,
     stats: ListenerStats,
     counters: &'a GuestCounters,
@@ -82,8 +82,8 @@ struct Route<'a, I> {
 }
 
 impl<I: Io<Message>> Router for Route<'_, I> {
-    fn executor(&mut self) -> &mut Executor {
-        self.executor
+    fn executor(&mut self) -> Executor<'_> {
+        self.executor.reborrow()
     }
 
     fn position(&self) -> (usize, usize) {
@@ -149,9 +149,9 @@ fn post_batches(io: &mut impl Io<Message>, batches: &mut [RemoteBatch], namespac
 }
 
 /// The partition that the door leads to, its clock set.
-fn partition(namespaces: &mut Attachments) -> Option<(NamespaceId, &mut Executor)> {
+fn partition(namespaces: &mut Attachments) -> Option<(NamespaceId, Executor<'_>)> {
     let (namespace, executor) = namespaces.key_value()?;
-    executor.set_now(store::unix_s());
+    executor.partition.set_now(store::unix_s());
     Some((namespace, executor))
 }
 
@@ -192,7 +192,7 @@ impl Door {
         namespaces: &mut Attachments,
     ) -> Option<(SocketId, u32)> {
         let (_, executor) = namespaces.key_value()?;
-        let settings = *executor.settings();
+        let settings = *executor.service.settings();
         let (socket, peer) = loop {
             let connection = self.waiting.pop()?;
             let peer = connection.peer;

@@ -216,7 +216,7 @@ fn status_of(stored: Stored) -> u16 {
     }
 }
 
-impl Executor {
+impl Executor<'_> {
     /// Executes a binary command that has a key.
     #[expect(
         clippy::arithmetic_side_effects,
@@ -246,7 +246,7 @@ impl Executor {
                 } else {
                     (word(extra), i64::from(word(extra.get(4..).unwrap_or_default())))
                 };
-                self.counters.set_count += 1;
+                self.service.counters.set_count += 1;
                 let stored = self.store_value(hash, key, mode, command.value, (flags, exptime), condition);
                 let status = match (stored, mode) {
                     (Stored::NotFound, Mode::Append | Mode::Prepend) => NOT_STORED,
@@ -255,17 +255,17 @@ impl Executor {
                 self.binary_end(header, hash, key, is_quiet, status, out);
             }
             Op::Delete => {
-                let place = self.processor.find(hash, key);
+                let place = self.partition.processor.find(hash, key);
                 let condition =
                     if header.cas == 0 { Condition::Present } else { Condition::Unchanged(header.cas) };
-                let status = match self.processor.check(place, condition) {
+                let status = match self.partition.processor.check(place, condition) {
                     Ok(()) => {
-                        self.counters.delete_hit_count += 1;
-                        self.processor.remove(hash, place.expect("present"));
+                        self.service.counters.delete_hit_count += 1;
+                        self.partition.processor.remove(hash, place.expect("present"));
                         SUCCESS
                     }
                     Err(stored) => {
-                        self.counters.delete_miss_count += u64::from(stored == Stored::NotFound);
+                        self.service.counters.delete_miss_count += u64::from(stored == Stored::NotFound);
                         status_of(stored)
                     }
                 };
@@ -286,7 +286,7 @@ impl Executor {
                 match self.arithmetic(hash, key, is_decrement, delta, create, condition) {
                     Ok(_) if is_quiet => {}
                     Ok(number) => {
-                        let cas = self.processor.cas(hash, key).unwrap_or(0);
+                        let cas = self.partition.processor.cas(hash, key).unwrap_or(0);
                         respond(out, header, SUCCESS, &[], &[], &number.to_be_bytes(), cas);
                     }
                     Err(refusal) => {
@@ -299,11 +299,12 @@ impl Executor {
                 }
             }
             Op::Touch => {
-                self.counters.touch_count += 1;
+                self.service.counters.touch_count += 1;
                 let expiry_s = self.expiry(i64::from(word(extra)));
-                if self.processor.find(hash, key).is_some() && self.processor.set_expiry(hash, key, expiry_s)
+                if self.partition.processor.find(hash, key).is_some()
+                    && self.partition.processor.set_expiry(hash, key, expiry_s)
                 {
-                    self.counters.touch_hit_count += 1;
+                    self.service.counters.touch_hit_count += 1;
                     self.binary_end(header, hash, key, is_quiet, SUCCESS, out);
                 } else {
                     refuse(out, header, NOT_FOUND);
@@ -324,7 +325,7 @@ impl Executor {
         match status {
             SUCCESS if is_quiet => {}
             SUCCESS => {
-                let cas = self.processor.cas(hash, key).unwrap_or(0);
+                let cas = self.partition.processor.cas(hash, key).unwrap_or(0);
                 respond(out, header, SUCCESS, &[], &[], &[], cas);
             }
             _ => refuse(out, header, status),
@@ -347,10 +348,10 @@ impl Executor {
         touch: Option<i64>,
         out: &mut Vec<u8>,
     ) {
-        self.counters.get_count += 1;
-        self.counters.touch_count += u64::from(touch.is_some());
-        if self.processor.find(hash, key).is_none() {
-            self.counters.get_miss_count += 1;
+        self.service.counters.get_count += 1;
+        self.service.counters.touch_count += u64::from(touch.is_some());
+        if self.partition.processor.find(hash, key).is_none() {
+            self.service.counters.get_miss_count += 1;
             match (is_quiet, gives_key) {
                 (true, _) => {}
                 (false, true) => respond(out, header, NOT_FOUND, &[], key, &[], 0),
@@ -358,19 +359,19 @@ impl Executor {
             }
             return;
         }
-        self.counters.get_hit_count += 1;
+        self.service.counters.get_hit_count += 1;
         if let Some(exptime) = touch {
-            self.counters.touch_hit_count += 1;
+            self.service.counters.touch_hit_count += 1;
             let expiry_s = self.expiry(exptime);
-            self.processor.set_expiry(hash, key, expiry_s);
+            self.partition.processor.set_expiry(hash, key, expiry_s);
         }
-        let cas = self.processor.cas(hash, key).unwrap_or(0);
-        let Some(place) = self.processor.find(hash, key) else {
+        let cas = self.partition.processor.cas(hash, key).unwrap_or(0);
+        let Some(place) = self.partition.processor.find(hash, key) else {
             // Ended by the touch.
             return respond(out, header, SUCCESS, &[0; 4], if gives_key { key } else { &[] }, &[], cas);
         };
-        self.processor.touch(place);
-        let Attributes { flags, .. } = self.processor.attributes(place);
+        self.partition.processor.touch(place);
+        let Attributes { flags, .. } = self.partition.processor.attributes(place);
         let start = out.len();
         let key = if gives_key { key } else { &[] };
         respond(out, header, SUCCESS, &flags.to_be_bytes(), key, &[], cas);

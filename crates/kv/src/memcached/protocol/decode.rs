@@ -10,7 +10,7 @@
 use super::number;
 use crate::key::KEY_BYTES_MAX;
 use crate::memcached::{COPIED_BYTES_MAX, Command, Header, Mode, Verb};
-use crate::memcached::{DoorSettings, binary};
+use crate::memcached::{ListenerSettings, binary};
 
 /// A line that does not end within so many bytes ends the connection, unless it lists keys to get.
 const LINE_BYTES_MAX: usize = 2048;
@@ -104,7 +104,7 @@ enum Touch {
 #[derive(Clone, Copy, Debug)]
 pub struct Decoder {
     state: State,
-    settings: DoorSettings,
+    settings: ListenerSettings,
 }
 
 /// Words of a line.
@@ -176,7 +176,7 @@ pub(crate) fn is_key(key: &[u8]) -> bool {
 impl Decoder {
     /// For a new connection.
     #[must_use]
-    pub fn new(settings: DoorSettings) -> Self {
+    pub fn new(settings: ListenerSettings) -> Self {
         Self { state: State::Unknown, settings }
     }
 

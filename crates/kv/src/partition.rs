@@ -1,0 +1,61 @@
+//! A partition: the keys of one reactor, the time by which they expire, and the log that keeps them.
+
+use crate::clock::Clock;
+use crate::log::{Log, LogSettings};
+use crate::processor::Processor;
+
+/// The keys of one reactor. Protocols reach them here.
+pub struct Partition {
+    /// What is stored.
+    pub processor: Processor,
+    log: Option<Box<Log>>,
+    /// The second of the partition in which everything is removed, if that was asked for.
+    clear_at_s: Option<u32>,
+}
+
+impl Partition {
+    /// A partition in memory, at a moment in Unix time, s.
+    #[must_use]
+    pub fn new(mut processor: Processor, unix_s: i64) -> Self {
+        processor.clock = Clock::at(unix_s);
+        Self { processor, log: None, clear_at_s: None }
+    }
+
+    /// A partition with a log, which is to be read first. The processor must be empty.
+    #[must_use]
+    pub fn with_log(processor: Processor, unix_s: i64, settings: LogSettings) -> Self {
+        let mut partition = Self::new(processor, unix_s);
+        partition.log = Some(Box::new(Log::new(settings, &mut partition.processor)));
+        partition
+    }
+
+    /// The log, if there is one.
+    #[must_use]
+    pub fn log(&self) -> Option<&Log> {
+        self.log.as_deref()
+    }
+
+    /// The log, if there is one, and the processor whose changes it keeps.
+    pub fn log_mut(&mut self) -> Option<(&mut Log, &mut Processor)> {
+        Some((self.log.as_deref_mut()?, &mut self.processor))
+    }
+
+    /// Sets the time, Unix time in seconds.
+    pub fn set_now(&mut self, unix_s: i64) {
+        self.processor.clock.set(unix_s);
+        if self.clear_at_s.is_some_and(|at_s| at_s <= self.processor.now_s()) {
+            self.clear();
+        }
+    }
+
+    /// Removes everything.
+    pub fn clear(&mut self) {
+        self.clear_at_s = None;
+        self.processor.clear();
+    }
+
+    /// Removes everything in a second of the partition that is yet to come, and in none that was given before.
+    pub fn clear_at(&mut self, at_s: u32) {
+        self.clear_at_s = Some(at_s);
+    }
+}
