@@ -4,11 +4,11 @@
 
 use std::sync::Arc;
 
-use kv::memcached::{
-    Command, Executor, LargeStore, ListenerSettings, ListenerStats, Output, Progress, RemoteBatch, Router,
-    Service, Session, Ticket,
-};
 use kv::{Kept, KeyHash, Partition, Processor, Settings};
+use memcached::{
+    AnswerId, Command, Executor, LargeStore, ListenerSettings, ListenerStats, Output, Progress, RemoteBatch,
+    Router, Service, Session,
+};
 
 use crate::input::Input;
 
@@ -35,9 +35,9 @@ struct Partitions {
 
 enum Sent {
     To(usize, RemoteBatch),
-    ToAll(Ticket, Option<i64>),
+    ToAll(AnswerId, Option<i64>),
     Reserve(usize, usize),
-    Large(usize, Ticket, LargeStore),
+    Large(usize, AnswerId, LargeStore),
     Fetch(usize, Arc<Kept>, usize),
 }
 
@@ -50,22 +50,22 @@ impl Router for Partitions {
         (0, self.all.len())
     }
 
-    fn send(&mut self, to: usize, ticket: Ticket, hash: KeyHash, command: &Command<'_>) {
+    fn send(&mut self, to: usize, id: AnswerId, hash: KeyHash, command: &Command<'_>) {
         let mut batch = RemoteBatch::default();
-        batch.push(0, ticket, hash, command);
+        batch.push(0, id, hash, command);
         self.sent.push(Sent::To(to, batch));
     }
 
-    fn send_all(&mut self, ticket: Ticket, flush: Option<i64>, _: bool) {
-        self.sent.push(Sent::ToAll(ticket, flush));
+    fn send_all(&mut self, id: AnswerId, flush: Option<i64>, _: bool) {
+        self.sent.push(Sent::ToAll(id, flush));
     }
 
     fn reserve(&mut self, to: usize, count: usize) {
         self.sent.push(Sent::Reserve(to, count));
     }
 
-    fn store_large(&mut self, to: usize, ticket: Ticket, store: LargeStore) {
-        self.sent.push(Sent::Large(to, ticket, store));
+    fn store_large(&mut self, to: usize, id: AnswerId, store: LargeStore) {
+        self.sent.push(Sent::Large(to, id, store));
     }
 
     fn fetch(&mut self, to: usize, kept: Arc<Kept>, offset: usize) {
@@ -96,33 +96,33 @@ impl Partitions {
     fn deliver(&mut self, session: &mut Session) {
         for sent in std::mem::take(&mut self.sent) {
             match sent {
-                Sent::To(to, batch) => batch.for_each(|_, ticket, hash, command| {
+                Sent::To(to, batch) => batch.for_each(|_, id, hash, command| {
                     let mut answer = Vec::new();
                     self.at(to).execute(hash, command, &mut answer);
                     let mut answer = Output::from(answer);
                     answer.insert(self.at(to).take_sent());
-                    session.on_reply(ticket, answer);
+                    session.on_reply(id, answer);
                 }),
                 Sent::Reserve(to, count) => {
                     let room = self.all[to].0.processor.take_chunks(count);
                     session.on_room(self, room.unwrap_or_default());
                 }
-                Sent::Large(to, ticket, store) => {
+                Sent::Large(to, id, store) => {
                     let mut answer = Vec::new();
                     self.at(to).execute_large(store, &mut answer);
-                    session.on_reply(ticket, answer.into());
+                    session.on_reply(id, answer.into());
                 }
                 Sent::Fetch(to, kept, offset) => {
                     let piece = self.all[to].0.processor.piece(&kept, offset, PIECE_BYTES);
                     assert!(session.on_piece(piece.unwrap_or_default()), "a piece of what is kept");
                 }
-                Sent::ToAll(ticket, flush) => {
+                Sent::ToAll(id, flush) => {
                     for at in 1..self.all.len() {
                         if let Some(delay) = flush {
                             self.at(at).flush(delay);
                         }
                         let stats = self.at(at).stats();
-                        session.on_stats(self, ticket, &stats);
+                        session.on_stats(self, id, &stats);
                     }
                 }
             }

@@ -38,7 +38,7 @@ const BENCHES: [[&str; 2]; 4] = [
     ["nvlane-load", "cost"],
     ["nvlane-host", "cost"],
     ["nvlane-host", "loopback"],
-    ["nvlane-kv", "processor"],
+    ["nvlane-memcached", "processor"],
 ];
 
 /// Runs the studies that the bars hang on, then the benches.

@@ -337,7 +337,7 @@ impl Processor {
     }
 
     /// Stores a value together with more, before or behind it, in its place.
-    pub(crate) fn extend(
+    pub fn extend(
         &mut self,
         hash: KeyHash,
         key: &[u8],

@@ -87,7 +87,7 @@ impl Processor {
 
     /// Whether an answer about a key has to wait.
     #[must_use]
-    pub(crate) fn is_awaited(&self, hash: KeyHash) -> bool {
+    pub fn is_awaited(&self, hash: KeyHash) -> bool {
         self.awaited(hash).is_some()
     }
 

@@ -19,7 +19,7 @@ use reactor::CHUNK_BYTES;
 use crate::regions::{Class, REGION_BYTES};
 
 /// Bytes of every header.
-pub(crate) const HEADER_BYTES: usize = 16;
+pub const HEADER_BYTES: usize = 16;
 
 /// Set if the value has extents.
 pub(crate) const LARGE: u8 = 1 << 2;
@@ -35,7 +35,8 @@ pub(crate) const STALE: u8 = 1 << 6;
 pub(crate) const WON: u8 = 1 << 7;
 /// How often it was used lately, 0 to 2.
 pub(crate) const USES: u8 = 0b11;
-pub(crate) const USES_MAX: u8 = 2;
+/// Uses of an item that are counted at most.
+pub const USES_MAX: u8 = 2;
 
 /// Where the length of the key is in the header.
 pub(crate) const KEY_BYTES_AT: usize = 6;

@@ -62,7 +62,7 @@ impl fmt::Debug for Kept {
 
 impl Processor {
     /// Keeps the value at a place; `None` if the pair lies in the index.
-    pub(crate) fn keep(&mut self, place: Place) -> Option<Kept> {
+    pub fn keep(&mut self, place: Place) -> Option<Kept> {
         self.let_go();
         let hash = self.hash_of_item(place.item()?);
         let length = self.value(place).len();

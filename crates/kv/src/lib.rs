@@ -1,7 +1,7 @@
-//! Key-value: the processor, which holds one partition of the key space in cache lines, and the doors to it.
+//! Key-value: one partition of the key space, in cache lines, and the log that keeps it.
 //!
-//! Start reading at [`Processor`]. It is sans-io and belongs to one reactor; the doors decode what peers send
-//! into calls of it.
+//! Start reading at [`Partition`]; what is stored is in its [`Processor`]. It is sans-io, belongs to one reactor and knows
+//! no protocol: the crates above decode what peers send into calls of it.
 
 #![forbid(unsafe_code)]
 // Lines, regions and lengths are counted in 32 bits by construction: a partition has fewer than 2^32 lines.
@@ -27,7 +27,6 @@ mod item;
 mod kept;
 mod key;
 pub mod log;
-pub mod memcached;
 mod memory;
 #[cfg(test)]
 mod model_tests;
@@ -48,6 +47,7 @@ pub use atomic::{Atomic, AtomicResult};
 pub use chunked::ChunkList;
 pub use clock::Clock;
 pub use counters::Counters;
+pub use item::{HEADER_BYTES as ITEM_HEADER_BYTES, USES_MAX};
 pub use kept::Kept;
 pub use key::{KEY_BYTES_MAX, KeyHash};
 #[cfg(any(test, feature = "count-touches"))]
@@ -56,8 +56,9 @@ pub use pair::{Attributes, Condition, Marks, Stored};
 pub use partition::Partition;
 pub use pending::Pending;
 pub use pins::Pin;
-pub use place::Place;
+pub use place::{Home, Place};
 pub use processor::Processor;
+pub use regions::REGION_BYTES;
 pub use settings::{Eviction, Settings};
 pub use station::{Arrival, Station};
 pub use value::Value;

@@ -38,15 +38,16 @@ impl Place {
 
     /// The item's line; `None` if the pair lies in the index.
     #[inline(always)]
-    pub(crate) fn item(self) -> Option<u32> {
+    pub fn item(self) -> Option<u32> {
         self.item.checked_sub(1).map(|line| line as u32)
     }
 }
 
 /// Where the bucket of a key was, when it was asked for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Home(pub(crate) u32);
+pub struct Home(pub(crate) u32);
 
 impl Home {
-    pub(crate) const NONE: Self = Self(0);
+    /// No bucket: for a key that is not asked for yet.
+    pub const NONE: Self = Self(0);
 }

@@ -40,7 +40,7 @@ use crate::memory::Memory;
 use crate::pair::{Attributes, Marks};
 use crate::pins::Pins;
 use crate::place::{Home, Place};
-use crate::regions::{REGION_BYTES, REGION_LINES, Regions};
+use crate::regions::{Class, REGION_BYTES, REGION_LINES, Regions};
 use crate::settings::Settings;
 use crate::value::Value;
 
@@ -138,6 +138,12 @@ impl Processor {
         self.index.group_count() as usize * GROUP_LINES as usize * reactor::LINE_BYTES
     }
 
+    /// The number of the class of blocks that items of so many bytes have; `None` if they have no block of their own.
+    #[must_use]
+    pub fn class_number(item_bytes: usize) -> Option<usize> {
+        Class::of(item_bytes.min(REGION_BYTES)).map(Class::number)
+    }
+
     /// The lines that operations have touched so far.
     #[cfg(any(test, feature = "count-touches"))]
     #[must_use]
@@ -147,7 +153,7 @@ impl Processor {
 
     /// Pairs that are gone though nobody removed them: as long as it is the same, look-ups have changed nothing in the index.
     #[inline]
-    pub(crate) fn removed_count(&self) -> u64 {
+    pub fn removed_count(&self) -> u64 {
         self.counters.expired_count + self.counters.evicted_count
     }
 
@@ -192,7 +198,7 @@ impl Processor {
 
     /// As [`prefetch`](Self::prefetch); says where the bucket is.
     #[inline]
-    pub(crate) fn prefetch_home(&self, hash: KeyHash) -> Home {
+    pub fn prefetch_home(&self, hash: KeyHash) -> Home {
         let home = self.home(hash);
         self.memory.prefetch(home);
         Home(home)
@@ -207,7 +213,7 @@ impl Processor {
     /// As [`prefetch_item`](Self::prefetch_item), with the bucket known. If that has moved meanwhile, nothing comes of it. Says where the pair is,
     /// if it is there and the first with its tag.
     #[inline(always)]
-    pub(crate) fn prefetch_item_of(&self, hash: KeyHash, Home(home): Home) -> Option<Place> {
+    pub fn prefetch_item_of(&self, hash: KeyHash, Home(home): Home) -> Option<Place> {
         let bucket = Bucket(self.memory.peek(home));
         let Some(cell) = bucket.matches(hash.tag()).next() else {
             if bucket.overflows() {
@@ -226,7 +232,7 @@ impl Processor {
     /// Notes that the pair of a key is read, and gives its flags and its value, if it is where [`prefetch_item_of`](Self::prefetch_item_of) has said, and nothing
     /// was removed since. `None`, and nothing is noted, if it is not, has expired, is in parts, or its flags are long.
     #[inline(always)]
-    pub(crate) fn read_ahead(&mut self, place: Place, key: &[u8]) -> Option<(u32, &[u8])> {
+    pub fn read_ahead(&mut self, place: Place, key: &[u8]) -> Option<(u32, &[u8])> {
         self.memory.begin_operation();
         let Some(line) = place.item() else {
             let (own, value) = Bucket(self.memory.line(place.node())).inline(place.cell());
@@ -372,7 +378,7 @@ impl Processor {
 
     /// Notes that a pair is read, and gives its flags and its value. `None`, and nothing is noted, if that is in parts or the flags are long.
     #[inline(always)]
-    pub(crate) fn read_whole(&mut self, place: Place) -> Option<(u32, &[u8])> {
+    pub fn read_whole(&mut self, place: Place) -> Option<(u32, &[u8])> {
         let Some(line) = place.item() else { return Some((0, self.value(place).head())) };
         let header = self.header(line);
         if header.bits & (LARGE | WIDE) != 0 {

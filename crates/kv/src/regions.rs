@@ -11,7 +11,7 @@ use reactor::LINE_BYTES;
 /// Lines of a region.
 pub(crate) const REGION_LINES: usize = 1024;
 /// Bytes of a region.
-pub(crate) const REGION_BYTES: usize = REGION_LINES * LINE_BYTES;
+pub const REGION_BYTES: usize = REGION_LINES * LINE_BYTES;
 
 /// Lines of a block, by class. Steps of at most a quarter up to a sixth of a region, then what divides it
 /// well.

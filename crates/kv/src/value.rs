@@ -114,7 +114,7 @@ impl<'a> Value<'a> {
     }
 
     /// Appends what there is from `offset` on to `out`.
-    pub(crate) fn append_from(&self, mut offset: usize, out: &mut Vec<u8>) {
+    pub fn append_from(&self, mut offset: usize, out: &mut Vec<u8>) {
         out.reserve(self.length - offset);
         while offset < self.length {
             let part = self.part(offset);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kv::Partition;
-use kv::memcached::{Executor, ListenerSettings, Service};
+use memcached::{Executor, ListenerSettings, Service};
 use store::{Backend, Geometry, KeyValueShape, Logged, OWN_TICKET, Ticket};
 use wire::id::Nsid;
 

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use kv::memcached::{
-    Executor, LargeStore, LongValue, Output, PIECE_BYTES, PartitionStats, RemoteBatch, Ticket,
-};
 use kv::{Kept, Partition};
+use memcached::{
+    AnswerId, Executor, LargeStore, LongValue, Output, PIECE_BYTES, PartitionStats, RemoteBatch,
+};
 use reactor::{Chunk, Io};
 use wire::kv::Key;
 use wire::status::Status;
@@ -59,7 +59,7 @@ pub enum KeyValueMessage {
         /// Which of its sessions.
         session: u64,
         /// As what.
-        ticket: Ticket,
+        ticket: AnswerId,
         /// The command.
         store: LargeStore,
     },
@@ -127,7 +127,7 @@ pub enum KeyValueMessage {
         /// Which of its sessions.
         session: u64,
         /// As what.
-        ticket: Ticket,
+        ticket: AnswerId,
         /// The time that the client gave, to flush at.
         flush: Option<i64>,
     },
@@ -136,7 +136,7 @@ pub enum KeyValueMessage {
         /// As asked.
         session: u64,
         /// As asked.
-        ticket: Ticket,
+        ticket: AnswerId,
         /// The answer.
         stats: Box<PartitionStats>,
     },
@@ -147,14 +147,14 @@ pub enum KeyValueMessage {
 pub struct RemoteAnswers {
     bytes: Vec<u8>,
     /// Session, ticket and where the answer ends.
-    entries: Vec<(u64, Ticket, usize)>,
+    entries: Vec<(u64, AnswerId, usize)>,
     /// Values that belong into answers, each at this byte of all: none is the beginning of one.
     long: Vec<(usize, LongValue)>,
 }
 
 impl RemoteAnswers {
     /// Adds an answer that `write` appends.
-    pub(crate) fn push(&mut self, session: u64, ticket: Ticket, write: impl FnOnce(&mut Vec<u8>)) {
+    pub(crate) fn push(&mut self, session: u64, ticket: AnswerId, write: impl FnOnce(&mut Vec<u8>)) {
         write(&mut self.bytes);
         self.entries.push((session, ticket, self.bytes.len()));
     }
@@ -163,7 +163,7 @@ impl RemoteAnswers {
     pub(crate) fn push_executed(
         &mut self,
         session: u64,
-        ticket: Ticket,
+        ticket: AnswerId,
         mut executor: Executor<'_>,
         execute: impl FnOnce(&mut Executor<'_>, &mut Vec<u8>),
     ) {
@@ -187,7 +187,7 @@ impl RemoteAnswers {
     }
 
     /// Calls `each` with session, ticket, answer, and the values that belong into it.
-    pub fn for_each(&self, mut each: impl FnMut(u64, Ticket, &[u8], &[(usize, LongValue)])) {
+    pub fn for_each(&self, mut each: impl FnMut(u64, AnswerId, &[u8], &[(usize, LongValue)])) {
         let (mut start, mut long) = (0, &self.long[..]);
         for &(session, ticket, end) in &self.entries {
             let (own, rest) = long.split_at(long.iter().take_while(|(at, _)| *at <= end).count());
@@ -197,7 +197,7 @@ impl RemoteAnswers {
     }
 
     /// Calls `each` with session, ticket and answer as it is sent.
-    pub(crate) fn for_each_output(&self, mut each: impl FnMut(u64, Ticket, Output)) {
+    pub(crate) fn for_each_output(&self, mut each: impl FnMut(u64, AnswerId, Output)) {
         let mut start = 0;
         self.for_each(|session, ticket, answer, long| {
             let mut output = Output::from(answer.to_vec());

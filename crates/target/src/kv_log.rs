@@ -14,8 +14,8 @@ mod part;
 
 use std::collections::VecDeque;
 
-use kv::memcached::{Executor, LargeStore, RemoteBatch, Service, Ticket};
 use kv::{Arrival, KEY_BYTES_MAX, Station};
+use memcached::{AnswerId, Executor, LargeStore, RemoteBatch, Service};
 use reactor::{CHUNK_BYTES, Io};
 use store::Logged;
 use wire::kv::Key;
@@ -86,7 +86,7 @@ enum Waiting {
     /// One of memcached's.
     Command(RemoteBatch),
     /// One of memcached's whose value came in parts.
-    Large(u64, Ticket, LargeStore),
+    Large(u64, AnswerId, LargeStore),
     /// One of NVMe's.
     Action(store::Ticket, Key, KvAction),
     /// One of a batch: its part, and which of it.
@@ -202,7 +202,7 @@ impl Desk {
         io: &mut impl Io<Message>,
         keys: &mut LoggedKeys<'_>,
         from: usize,
-        (session, ticket): (u64, Ticket),
+        (session, ticket): (u64, AnswerId),
         store: LargeStore,
     ) {
         let mut room = [0; KEY_BYTES_MAX];
@@ -320,7 +320,7 @@ impl Desk {
         &mut self,
         io: &mut impl Io<Message>,
         keys: &mut LoggedKeys<'_>,
-        (from, session, ticket): (usize, u64, Ticket),
+        (from, session, ticket): (usize, u64, AnswerId),
         flush: Option<i64>,
     ) {
         if let Some(delay) = flush {
@@ -481,7 +481,7 @@ fn failed(ticket: store::Ticket) -> KeyValueMessage {
     KeyValueMessage::Outcome(ticket, KvOutcome::new(Status::KV_UNRECOVERED_ERROR.with_dnr()))
 }
 
-fn refuse(io: &mut impl Io<Message>, from: usize, asked: &[(u64, Ticket)]) {
+fn refuse(io: &mut impl Io<Message>, from: usize, asked: &[(u64, AnswerId)]) {
     let mut answers = RemoteAnswers::default();
     for &(session, ticket) in asked {
         answers.push(session, ticket, |bytes| bytes.extend_from_slice(REFUSAL));

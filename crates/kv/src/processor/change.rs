@@ -61,7 +61,7 @@ impl Processor {
     }
 
     /// So many changes of a pair are about to be carried out as one: its number goes up as if each were on its own.
-    pub(crate) fn join_changes(&mut self, place: Place, count: u64) {
+    pub fn join_changes(&mut self, place: Place, count: u64) {
         if place.item().is_some() {
             self.next_cas += count.saturating_sub(1);
         }

@@ -44,7 +44,7 @@ impl Processor {
     }
 
     /// Whether a condition holds for what was found.
-    pub(crate) fn check(&self, found: Option<Place>, condition: Condition) -> Result<(), Stored> {
+    pub fn check(&self, found: Option<Place>, condition: Condition) -> Result<(), Stored> {
         match (condition, found) {
             (Condition::Always, _) | (Condition::Absent, None) | (Condition::Present, Some(_)) => Ok(()),
             (Condition::Absent, Some(_)) => Err(Stored::Exists),
@@ -58,7 +58,7 @@ impl Processor {
     }
 
     /// Stores a value in place of what was found.
-    pub(crate) fn put(
+    pub fn put(
         &mut self,
         hash: KeyHash,
         key: &[u8],

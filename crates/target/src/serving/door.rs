@@ -9,11 +9,11 @@ use std::io::IoSliceMut;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use kv::memcached::{
-    Command, Executor, LargeStore, ListenerStats, PartitionStats, Progress, RemoteBatch, Router, Session,
-    Ticket,
-};
 use kv::{Kept, KeyHash};
+use memcached::{
+    AnswerId, Command, Executor, LargeStore, ListenerStats, PartitionStats, Progress, RemoteBatch, Router,
+    Session,
+};
 use proto::caravan::TURN_BYTES_MAX;
 use proto::receive::PLACED_BYTES_MAX;
 use reactor::{Chunk, Connection, Io, Received, Segment, Sent, SocketId};
@@ -90,14 +90,14 @@ impl<I: Io<Message>> Router for Route<'_, I> {
         (self.io.reactor(), self.io.reactor_count())
     }
 
-    fn send(&mut self, to: usize, ticket: Ticket, hash: KeyHash, command: &Command<'_>) {
+    fn send(&mut self, to: usize, ticket: AnswerId, hash: KeyHash, command: &Command<'_>) {
         if self.batches.len() <= to {
             self.batches.resize_with(to + 1, RemoteBatch::default);
         }
         self.batches[to].push(self.session, ticket, hash, command);
     }
 
-    fn send_all(&mut self, ticket: Ticket, flush: Option<i64>, with_own: bool) {
+    fn send_all(&mut self, ticket: AnswerId, flush: Option<i64>, with_own: bool) {
         let from = self.io.reactor();
         // What was asked before comes before.
         post_batches(self.io, self.batches, self.namespace);
@@ -114,7 +114,7 @@ impl<I: Io<Message>> Router for Route<'_, I> {
         self.io.post(to, Message::KeyValue(Box::new(reserve)));
     }
 
-    fn store_large(&mut self, to: usize, ticket: Ticket, store: LargeStore) {
+    fn store_large(&mut self, to: usize, ticket: AnswerId, store: LargeStore) {
         // What was asked before comes before.
         post_batches(self.io, self.batches, self.namespace);
         let (from, namespace, session) = (self.io.reactor(), self.namespace, self.session);
@@ -504,7 +504,7 @@ impl Door {
         io: &mut impl Io<Message>,
         namespaces: &mut Attachments,
         session: u64,
-        ticket: Ticket,
+        ticket: AnswerId,
         stats: &PartitionStats,
     ) {
         let Some(index) = self.session(session) else { return };

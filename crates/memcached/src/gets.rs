@@ -10,8 +10,7 @@
 use super::Command;
 use super::decode::{Behind, next_get};
 use super::session::{BATCH, ITEMS_AHEAD, Router, Session};
-use crate::key::KeyHash;
-use crate::place::{Home, Place};
+use kv::{Home, KeyHash, Place};
 
 /// One of them.
 #[derive(Clone, Copy)]
@@ -79,8 +78,8 @@ impl Session {
                     sink.insert(executor.take_sent());
                 }
             } else {
-                let ticket = self.push_awaited(0);
-                router.send(partition, ticket, hash, &Command { key, ..Command::NONE });
+                let id = self.push_awaited(0);
+                router.send(partition, id, hash, &Command { key, ..Command::NONE });
             }
             behind = get.behind;
             if behind == Behind::Line {

@@ -1,7 +1,7 @@
 //! Commands on their way to another partition, many in one message.
 
-use super::{Command, Ticket, Verb};
-use crate::key::KeyHash;
+use super::{AnswerId, Command, Verb};
+use kv::KeyHash;
 
 /// Commands for one partition, in order, with everything they bring.
 #[derive(Debug, Default)]
@@ -14,7 +14,7 @@ pub struct RemoteBatch {
 struct Entry {
     /// Which session of the sender asks.
     session: u64,
-    ticket: Ticket,
+    id: AnswerId,
     hash: KeyHash,
     verb: Verb,
     is_base64: bool,
@@ -25,7 +25,7 @@ struct Entry {
 
 impl RemoteBatch {
     /// Adds a command of a session.
-    pub fn push(&mut self, session: u64, ticket: Ticket, hash: KeyHash, command: &Command<'_>) {
+    pub fn push(&mut self, session: u64, id: AnswerId, hash: KeyHash, command: &Command<'_>) {
         self.bytes.extend_from_slice(command.key);
         let key_end = self.bytes.len();
         self.bytes.extend_from_slice(command.value);
@@ -33,7 +33,7 @@ impl RemoteBatch {
         self.bytes.extend_from_slice(command.extra);
         let extra_end = self.bytes.len();
         let (verb, is_base64) = (command.verb, command.is_base64);
-        self.entries.push(Entry { session, ticket, hash, verb, is_base64, key_end, value_end, extra_end });
+        self.entries.push(Entry { session, id, hash, verb, is_base64, key_end, value_end, extra_end });
     }
 
     /// How many commands there are.
@@ -53,8 +53,8 @@ impl RemoteBatch {
         self.entries.iter().map(|entry| entry.hash)
     }
 
-    /// Calls `each` with session, ticket, hash and command, in order.
-    pub fn for_each(&self, mut each: impl FnMut(u64, Ticket, KeyHash, &Command<'_>)) {
+    /// Calls `each` with session, id, hash and command, in order.
+    pub fn for_each(&self, mut each: impl FnMut(u64, AnswerId, KeyHash, &Command<'_>)) {
         let mut start = 0;
         for entry in &self.entries {
             let command = Command {
@@ -65,7 +65,7 @@ impl RemoteBatch {
                 is_base64: entry.is_base64,
             };
             start = entry.extra_end;
-            each(entry.session, entry.ticket, entry.hash, &command);
+            each(entry.session, entry.id, entry.hash, &command);
         }
     }
 }

@@ -5,7 +5,7 @@
 use reactor::{CHUNK_BYTES, Chunk};
 
 use super::{Command, Verb};
-use crate::key::KeyHash;
+use kv::KeyHash;
 
 /// A command that stores a value which has arrived.
 #[derive(Debug)]

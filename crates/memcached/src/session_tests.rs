@@ -5,11 +5,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
-use crate::kept::Kept;
-use crate::key::KeyHash;
-use crate::partition::Partition;
-use crate::processor::Processor;
-use crate::settings::{Eviction, Settings};
+use kv::{Eviction, Kept, KeyHash, Partition, Processor, Settings};
 
 /// Partitions in one place: what goes to another is answered when it is asked for.
 struct Partitions {
@@ -21,9 +17,9 @@ struct Partitions {
 
 enum Sent {
     To(usize, RemoteBatch),
-    ToAll(Ticket, Option<i64>),
+    ToAll(AnswerId, Option<i64>),
     Reserve(usize, usize),
-    Large(usize, Ticket, LargeStore),
+    Large(usize, AnswerId, LargeStore),
     Fetch(usize, Arc<Kept>, usize),
 }
 
@@ -34,19 +30,19 @@ impl Router for Partitions {
     fn position(&self) -> (usize, usize) {
         (self.own, self.all.len())
     }
-    fn send(&mut self, to: usize, ticket: Ticket, hash: KeyHash, command: &Command<'_>) {
+    fn send(&mut self, to: usize, id: AnswerId, hash: KeyHash, command: &Command<'_>) {
         let mut batch = RemoteBatch::default();
-        batch.push(0, ticket, hash, command);
+        batch.push(0, id, hash, command);
         self.sent.push(Sent::To(to, batch));
     }
-    fn send_all(&mut self, ticket: Ticket, flush: Option<i64>, _: bool) {
-        self.sent.push(Sent::ToAll(ticket, flush));
+    fn send_all(&mut self, id: AnswerId, flush: Option<i64>, _: bool) {
+        self.sent.push(Sent::ToAll(id, flush));
     }
     fn reserve(&mut self, to: usize, count: usize) {
         self.sent.push(Sent::Reserve(to, count));
     }
-    fn store_large(&mut self, to: usize, ticket: Ticket, store: LargeStore) {
-        self.sent.push(Sent::Large(to, ticket, store));
+    fn store_large(&mut self, to: usize, id: AnswerId, store: LargeStore) {
+        self.sent.push(Sent::Large(to, id, store));
     }
     fn fetch(&mut self, to: usize, kept: Arc<Kept>, offset: usize) {
         self.sent.push(Sent::Fetch(to, kept, offset));
@@ -80,39 +76,39 @@ impl Partitions {
         let mut answers = Vec::new();
         for sent in std::mem::take(&mut self.sent) {
             match sent {
-                Sent::To(to, batch) => batch.for_each(|_, ticket, hash, command| {
+                Sent::To(to, batch) => batch.for_each(|_, id, hash, command| {
                     let mut answer = Vec::new();
                     self.at(to).execute(hash, command, &mut answer);
                     let mut answer = Output::from(answer);
                     answer.insert(self.at(to).take_sent());
-                    answers.push((ticket, answer));
+                    answers.push((id, answer));
                 }),
                 Sent::Reserve(to, count) => {
                     let room = self.all[to].0.processor.take_chunks(count);
                     session.on_room(self, room.unwrap_or_default());
                 }
-                Sent::Large(to, ticket, store) => {
+                Sent::Large(to, id, store) => {
                     let mut answer = Vec::new();
                     self.at(to).execute_large(store, &mut answer);
-                    answers.push((ticket, answer.into()));
+                    answers.push((id, answer.into()));
                 }
                 Sent::Fetch(to, kept, offset) => {
                     let piece = self.all[to].0.processor.piece(&kept, offset, 50_000);
                     assert!(session.on_piece(piece.unwrap_or_default()), "a piece of it");
                 }
-                Sent::ToAll(ticket, flush) => {
+                Sent::ToAll(id, flush) => {
                     for at in 1..self.all.len() {
                         if let Some(delay) = flush {
                             self.at(at).flush(delay);
                         }
                         let stats = self.at(at).stats();
-                        session.on_stats(self, ticket, &stats);
+                        session.on_stats(self, id, &stats);
                     }
                 }
             }
         }
-        while let Some((ticket, answer)) = answers.pop() {
-            session.on_reply(ticket, answer);
+        while let Some((id, answer)) = answers.pop() {
+            session.on_reply(id, answer);
         }
     }
 
@@ -347,9 +343,9 @@ fn values_have_a_limit() {
 /// A client of partitions with so much memory, which may store values of any length.
 fn client_of_large(count: usize, memory_bytes: usize, eviction: Eviction) -> Client {
     let settings = Settings { memory_bytes, eviction, ..Settings::default() };
-    let door = ListenerSettings { value_bytes_max: 256 << 20, ..ListenerSettings::default() };
-    let partitions = Partitions::as_told(count, &settings, door);
-    Client { partitions, session: Session::new(door), is_closed: false }
+    let listener = ListenerSettings { value_bytes_max: 256 << 20, ..ListenerSettings::default() };
+    let partitions = Partitions::as_told(count, &settings, listener);
+    Client { partitions, session: Session::new(listener), is_closed: false }
 }
 
 /// Sends it in pieces, some of them to where they belong at once.

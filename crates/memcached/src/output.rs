@@ -9,8 +9,7 @@ use std::sync::Arc;
 
 use reactor::CHUNK_BYTES;
 
-use crate::chunked::ChunkList;
-use crate::kept::Kept;
+use kv::{ChunkList, Kept};
 
 /// A value that is not copied into an answer.
 #[derive(Clone, Debug)]
@@ -247,9 +246,7 @@ impl From<Vec<u8>> for Output {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pair::{Attributes, Condition, Stored};
-    use crate::processor::Processor;
-    use crate::settings::Settings;
+    use kv::{Attributes, Condition, Processor, Settings, Stored};
 
     #[test]
     fn bytes_and_values_are_sent_in_order_whatever_is_taken_at_a_time() {

@@ -1,10 +1,9 @@
 //! The binary protocol: a header of 24 bytes, extras, key, value.
 
 use super::decode::Decoded;
-use crate::key::{KEY_BYTES_MAX, KeyHash};
-use crate::memcached::execute::{Executor, Refusal};
-use crate::memcached::{COPIED_BYTES_MAX, Command, Header, Mode, Verb};
-use crate::pair::{Attributes, Condition, Stored};
+use crate::execute::{Executor, Refusal};
+use crate::{COPIED_BYTES_MAX, Command, Header, Mode, Verb};
+use kv::{Attributes, Condition, KEY_BYTES_MAX, KeyHash, Stored};
 
 /// First byte of a request.
 pub(crate) const REQUEST: u8 = 0x80;

@@ -67,7 +67,7 @@ pub struct PartitionStats {
     /// What clients have done.
     pub commands: CommandCounters,
     /// What it holds and has done.
-    pub processor: crate::Counters,
+    pub processor: kv::Counters,
     /// Its memory limit.
     pub limit_bytes: u64,
     /// Memory that pairs and index take.
@@ -213,7 +213,7 @@ impl Executor<'_> {
     }
 
     fn evicts(&self) -> bool {
-        self.partition.processor.settings().eviction != crate::Eviction::None
+        self.partition.processor.settings().eviction != kv::Eviction::None
     }
 }
 

@@ -22,9 +22,7 @@ use super::incoming::{Incoming, LargeStore};
 use super::output::Output;
 use super::stats::{ListenerStats, PartitionStats, VERSION};
 use super::{Command, Header, ListenerSettings, Mode, PIECE_BYTES, Verb};
-use crate::kept::Kept;
-use crate::key::{KEY_BYTES_MAX, KeyHash};
-use crate::place::Home;
+use kv::{Home, KEY_BYTES_MAX, Kept, KeyHash};
 
 /// Commands that are looked up together.
 pub(super) const BATCH: usize = 64;
@@ -43,7 +41,7 @@ const SHORT_BYTES_MAX: usize = CHUNK_BYTES - 128 * 1024;
 const LATER_COUNT_MAX: usize = 4096;
 
 /// Names an answer that is awaited.
-pub type Ticket = u64;
+pub type AnswerId = u64;
 
 /// What a session sees of the partitions.
 pub trait Router {
@@ -52,14 +50,14 @@ pub trait Router {
     /// Which of how many it is.
     fn position(&self) -> (usize, usize);
     /// Has a command executed at another partition; the answer comes to [`Session::on_reply`].
-    fn send(&mut self, to: usize, ticket: Ticket, hash: KeyHash, command: &Command<'_>);
+    fn send(&mut self, to: usize, id: AnswerId, hash: KeyHash, command: &Command<'_>);
     /// Has every other partition, and this one if so told, flushed (with the delay given) or asked for its
     /// statistics; each answers to [`Session::on_stats`].
-    fn send_all(&mut self, ticket: Ticket, flush: Option<i64>, with_own: bool);
+    fn send_all(&mut self, id: AnswerId, flush: Option<i64>, with_own: bool);
     /// Asks for memory for so many parts of a value that arrives; [`Session::on_room`] gets it.
     fn reserve(&mut self, to: usize, count: usize);
     /// Has a value stored that has arrived; the answer comes to [`Session::on_reply`].
-    fn store_large(&mut self, to: usize, ticket: Ticket, store: LargeStore);
+    fn store_large(&mut self, to: usize, id: AnswerId, store: LargeStore);
     /// Asks for the next piece of a value that another partition keeps; [`Session::on_piece`] gets it.
     fn fetch(&mut self, to: usize, kept: Arc<Kept>, offset: usize);
     /// What the listener knows of itself.
@@ -113,14 +111,14 @@ pub struct Session {
     incoming: Option<Box<Incoming>>,
     /// Answers from the first that is awaited on.
     later: VecDeque<Later>,
-    /// Ticket of the first of them.
-    first_ticket: Ticket,
+    /// AnswerId of the first of them.
+    first_id: AnswerId,
     /// Bytes of those that are here, but for the last, which may grow, and those that are expected.
     later_bytes: usize,
     /// Bytes that the next one is expected to have.
     expected_bytes: usize,
     /// The last of them that this partition gives, in its time: until then all that is for it goes the same way.
-    detour: Option<Ticket>,
+    detour: Option<AnswerId>,
     is_closing: bool,
 }
 
@@ -150,7 +148,7 @@ impl Session {
             output: Output::default(),
             incoming: None,
             later: VecDeque::new(),
-            first_ticket: 0,
+            first_id: 0,
             later_bytes: 0,
             expected_bytes: AWAITED_BYTES_FIRST,
             detour: None,
@@ -376,11 +374,11 @@ impl Session {
                                 sink.insert(executor.take_sent());
                             }
                         } else {
-                            let ticket = self.push_awaited(command.value.len());
+                            let id = self.push_awaited(command.value.len());
                             if partition == own {
-                                self.detour = Some(ticket);
+                                self.detour = Some(id);
                             }
-                            router.send(partition, ticket, hash, command);
+                            router.send(partition, id, hash, command);
                         }
                     }
                 }
@@ -489,11 +487,11 @@ impl Session {
             executor.execute_large(store, sink.bytes_mut());
             return None;
         }
-        let ticket = self.push_awaited(store.short_bytes().max(1));
+        let id = self.push_awaited(store.short_bytes().max(1));
         if partition == own {
-            self.detour = Some(ticket);
+            self.detour = Some(id);
         }
-        router.store_large(partition, ticket, store);
+        router.store_large(partition, id, store);
         None
     }
 
@@ -514,11 +512,11 @@ impl Session {
             if partition == router.position().0 && self.is_immediate(router, hash, &command) {
                 return router.executor().execute(hash, &command, self.sink().bytes_mut());
             }
-            let ticket = self.push_awaited(0);
+            let id = self.push_awaited(0);
             if partition == router.position().0 {
-                self.detour = Some(ticket);
+                self.detour = Some(id);
             }
-            router.send(partition, ticket, hash, &command);
+            router.send(partition, id, hash, &command);
         });
     }
 
@@ -574,9 +572,9 @@ impl Session {
                 if router.executor().partition.processor.has_log() {
                     // This partition answers like the others, when it survives.
                     let sum = PartitionStats::default();
-                    let ticket = self.push(Later::Gathering(Box::new(Gathering { left: count, sum, asked })));
-                    self.detour = Some(ticket);
-                    return router.send_all(ticket, Some(delay), true);
+                    let id = self.push(Later::Gathering(Box::new(Gathering { left: count, sum, asked })));
+                    self.detour = Some(id);
+                    return router.send_all(id, Some(delay), true);
                 }
                 router.executor().flush(delay);
                 self.gather(router, count, PartitionStats::default(), asked, Some(delay));
@@ -612,8 +610,8 @@ impl Session {
         if count == 1 {
             return conclude(router, &sum, &asked, self.sink());
         }
-        let ticket = self.push(Later::Gathering(Box::new(Gathering { left: count - 1, sum, asked })));
-        router.send_all(ticket, flush, false);
+        let id = self.push(Later::Gathering(Box::new(Gathering { left: count - 1, sum, asked })));
+        router.send_all(id, flush, false);
     }
 
     /// Whether a command of the partition at hand can be carried out and answered now. Behind one that could
@@ -622,8 +620,7 @@ impl Session {
     fn is_immediate(&self, router: &mut impl Router, hash: KeyHash, command: &Command<'_>) -> bool {
         let executor = router.executor();
         !executor.partition.processor.has_log()
-            || self.detour.is_none_or(|ticket| ticket < self.first_ticket)
-                && executor.is_immediate(hash, command)
+            || self.detour.is_none_or(|id| id < self.first_id) && executor.is_immediate(hash, command)
     }
 
     /// Where the next answer goes.
@@ -649,21 +646,21 @@ impl Session {
         }
     }
 
-    fn push(&mut self, later: Later) -> Ticket {
+    fn push(&mut self, later: Later) -> AnswerId {
         self.later_bytes += self.last_bytes() + expected_bytes(&later);
         self.later.push_back(later);
-        self.first_ticket + self.later.len() as u64 - 1
+        self.first_id + self.later.len() as u64 - 1
     }
 
     /// A command with so many bytes of a value goes elsewhere. Who brings a value is told little.
-    pub(super) fn push_awaited(&mut self, value_bytes: usize) -> Ticket {
+    pub(super) fn push_awaited(&mut self, value_bytes: usize) -> AnswerId {
         let bytes = if value_bytes == 0 { self.expected_bytes } else { AWAITED_BYTES_MIN.max(value_bytes) };
         self.push(Later::Awaited(bytes))
     }
 
     /// Another partition has answered a command.
-    pub fn on_reply(&mut self, ticket: Ticket, answer: Output) {
-        let at = (ticket - self.first_ticket) as usize;
+    pub fn on_reply(&mut self, id: AnswerId, answer: Output) {
+        let at = (id - self.first_id) as usize;
         debug_assert!(matches!(self.later[at], Later::Awaited(_)));
         // As long as the longest of late, and no longer than that one is asked for at a time.
         let (bytes, expected) =
@@ -674,10 +671,10 @@ impl Session {
     }
 
     /// Another partition has flushed, or said what it holds.
-    pub fn on_stats(&mut self, router: &mut impl Router, ticket: Ticket, stats: &PartitionStats) {
-        let at = (ticket - self.first_ticket) as usize;
+    pub fn on_stats(&mut self, router: &mut impl Router, id: AnswerId, stats: &PartitionStats) {
+        let at = (id - self.first_id) as usize;
         let Later::Gathering(gathering) = &mut self.later[at] else {
-            unreachable!("tickets name what was asked")
+            unreachable!("ids name what was asked")
         };
         gathering.left -= 1;
         gathering.sum += *stats;
@@ -702,7 +699,7 @@ impl Session {
     fn advance(&mut self) {
         while let Some(Later::Bytes(_)) = self.later.front() {
             let Some(Later::Bytes(bytes)) = self.later.pop_front() else { unreachable!("just seen") };
-            self.first_ticket += 1;
+            self.first_id += 1;
             if !self.later.is_empty() {
                 self.later_bytes -= bytes.len();
             }

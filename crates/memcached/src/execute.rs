@@ -9,13 +9,9 @@ use super::incoming::LargeStore;
 use super::number::{self, Digits, LastDigits};
 use super::output::LongValue;
 use super::{COPIED_BYTES_MAX, Command, CommandCounters, ListenerSettings, Mode, Verb};
-use crate::clock::Clock;
-use crate::item::USES_MAX;
-use crate::key::{KEY_BYTES_MAX, KeyHash};
-use crate::pair::{Attributes, Condition, Stored};
-use crate::partition::Partition;
-use crate::place::Place;
-use crate::regions::REGION_BYTES;
+use kv::{
+    Attributes, Clock, Condition, KEY_BYTES_MAX, KeyHash, Partition, Place, REGION_BYTES, Stored, USES_MAX,
+};
 
 /// Longer times are moments in Unix time, s.
 const RELATIVE_S_MAX: i64 = 30 * 24 * 60 * 60;

@@ -8,9 +8,9 @@
 //! ```
 
 use super::number;
-use crate::key::KEY_BYTES_MAX;
-use crate::memcached::{COPIED_BYTES_MAX, Command, Header, Mode, Verb};
-use crate::memcached::{ListenerSettings, binary};
+use crate::{COPIED_BYTES_MAX, Command, Header, Mode, Verb};
+use crate::{ListenerSettings, binary};
+use kv::KEY_BYTES_MAX;
 
 /// A line that does not end within so many bytes ends the connection, unless it lists keys to get.
 const LINE_BYTES_MAX: usize = 2048;
@@ -195,7 +195,7 @@ impl Decoder {
                 State::Unknown => match input.first() {
                     None => return Decoded::More(1),
                     Some(&binary::REQUEST) => self.state = State::Binary,
-                    // An NVMe host at the wrong door sends an ICReq, and waits. wire §2.2
+                    // An NVMe host that connects to the wrong port sends an ICReq, and waits. wire §2.2
                     Some(0) => return Decoded::Close,
                     Some(_) => self.state = State::Line,
                 },

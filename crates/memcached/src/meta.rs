@@ -5,8 +5,7 @@ use reactor::CHUNK_BYTES;
 use super::decode::flags;
 use super::execute::{Executor, Refusal};
 use super::{Command, Mode, number};
-use crate::key::KeyHash;
-use crate::pair::{Attributes, Condition, Marks, Stored};
+use kv::{Attributes, Condition, ITEM_HEADER_BYTES, KeyHash, Marks, Processor, Stored};
 
 const BAD_TOKEN: &[u8] = b"CLIENT_ERROR bad token in command line format\r\n";
 
@@ -420,7 +419,7 @@ impl Executor<'_> {
         };
         let expiry_s = self.partition.processor.attributes(place).expiry_s;
         let marks = self.partition.processor.marks(place);
-        let size = self.partition.processor.value(place).len() + key.len() + crate::item::HEADER_BYTES;
+        let size = self.partition.processor.value(place).len() + key.len() + ITEM_HEADER_BYTES;
         let cas = self.partition.processor.cas(hash, key).unwrap_or(0);
         out.extend_from_slice(b"ME ");
         out.extend_from_slice(command.key);
@@ -432,9 +431,9 @@ impl Executor<'_> {
         out.extend_from_slice(b" la=0 cas=");
         number::push(out, cas);
         out.extend_from_slice(if marks.is_fetched { b" fetch=yes" } else { b" fetch=no" });
-        let class = crate::regions::Class::of(size.min(crate::regions::REGION_BYTES));
+        let class = Processor::class_number(size);
         out.extend_from_slice(b" cls=");
-        number::push(out, class.map_or(0, |class| class.number() as u64 + 1));
+        number::push(out, class.map_or(0, |class| class as u64 + 1));
         out.extend_from_slice(b" size=");
         number::push(out, size as u64);
         out.extend_from_slice(b"\r\n");

@@ -1,4 +1,4 @@
-//! The memcached door: three protocols, one set of commands, executed on a partition.
+//! The memcached protocol over a partition of keys: three encodings, one set of commands.
 //!
 //! ```text
 //! bytes ─▶ Decoder (text, meta, binary) ─▶ Command, one key each ─▶ Executor ─▶ bytes of the answer
@@ -7,6 +7,10 @@
 //! Everything is sans-io. A command names one key, whatever line it came in: a line with a hundred keys is a
 //! hundred commands and an end. So each can go to the partition that has its key, and answers are put
 //! together in order.
+
+#![forbid(unsafe_code)]
+// Lengths of what is stored are counted in 32 bits by construction.
+#![allow(clippy::cast_possible_truncation)]
 
 mod execute;
 mod gets;
@@ -37,7 +41,7 @@ pub use execute::{Executor, Service};
 pub use incoming::LargeStore;
 pub use output::{LongValue, Output};
 pub use remote::RemoteBatch;
-pub use session::{Progress, Router, Session, Ticket};
+pub use session::{AnswerId, Progress, Router, Session};
 pub use stats::{CommandCounters, ListenerStats, PartitionStats, VERSION};
 
 /// Up to so many bytes a value, or what of it follows its whole mebibytes, is copied into the answer; and one that comes waits in
@@ -46,7 +50,7 @@ const COPIED_BYTES_MAX: usize = 128 << 10;
 /// A longer one is copied in pieces of so many bytes, each when the one before is sent.
 pub const PIECE_BYTES: usize = 256 << 10;
 
-/// How the door is to be.
+/// Settings of a listener.
 #[derive(Clone, Copy, Debug)]
 pub struct ListenerSettings {
     /// The longest value.
@@ -190,7 +194,7 @@ impl<'a> Command<'a> {
     /// The key as it is stored. `room` is for one that has to be decoded.
     #[inline]
     #[must_use]
-    pub fn stored_key<'r>(&self, room: &'r mut [u8; crate::KEY_BYTES_MAX]) -> &'r [u8]
+    pub fn stored_key<'r>(&self, room: &'r mut [u8; kv::KEY_BYTES_MAX]) -> &'r [u8]
     where
         'a: 'r,
     {

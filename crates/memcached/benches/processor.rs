@@ -1,7 +1,7 @@
 //! How close look-ups and stores come to what memory allows. One run measures everything interleaved; the
 //! numbers are medians.
 //!
-//! `cargo bench -p nvlane-kv --bench processor [-- PAIRS [ROUNDS]]`, ten million pairs of 16 and 32 bytes by
+//! `cargo bench -p nvlane-memcached --bench processor [-- PAIRS [ROUNDS]]`, ten million pairs of 16 and 32 bytes by
 //! default.
 //!
 //! - *array*: the same keys, hashed the same way, read 32 bytes each from a plain array of lines, prefetched
@@ -10,9 +10,9 @@
 //!   an index is asked first.
 //! - *ceiling*: the same table as the server's, looked up in batches with a rolling prefetch; each value is read
 //!   in place. What follows is compared with it.
-//! - *server*: what a connection to memcached's door does between the parsed batch and its answer: 64 commands,
+//! - *server*: what a memcached connection does between the parsed batch and its answer: 64 commands,
 //!   their buckets fetched, then their items, then each carried out and its answer written.
-//! - *door*: the same with parsing, from a multiget's bytes to the bytes of its answer.
+//! - *session*: the same with parsing, from a multiget's bytes to the bytes of its answer.
 //! - *single*: one look-up after the other, as fast as the processor overlaps them by itself.
 //! - *dependent*: each look-up waits for the one before, as between two commands of a server.
 
@@ -22,11 +22,11 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
-use nvlane_kv::memcached::{
-    Command, Executor, LargeStore, ListenerSettings, ListenerStats, Progress, Router, Service, Session,
-    Ticket, Verb,
+use kv::{Attributes, Condition, Eviction, Kept, KeyHash, Partition, Processor, Settings, Stored};
+use nvlane_memcached::{
+    AnswerId, Command, Executor, LargeStore, ListenerSettings, ListenerStats, Progress, Router, Service,
+    Session, Verb,
 };
-use nvlane_kv::{Attributes, Condition, Eviction, Kept, KeyHash, Partition, Processor, Settings, Stored};
 use reactor::{Lines, prefetch};
 
 const BATCH: usize = 256;
@@ -49,11 +49,11 @@ impl Router for Alone {
         (0, 1)
     }
 
-    fn send(&mut self, _: usize, _: Ticket, _: KeyHash, _: &Command<'_>) {
+    fn send(&mut self, _: usize, _: AnswerId, _: KeyHash, _: &Command<'_>) {
         unreachable!("there is no other partition")
     }
 
-    fn send_all(&mut self, _: Ticket, _: Option<i64>, _: bool) {
+    fn send_all(&mut self, _: AnswerId, _: Option<i64>, _: bool) {
         unreachable!("nothing is flushed")
     }
 
@@ -61,7 +61,7 @@ impl Router for Alone {
         unreachable!("no value is that long")
     }
 
-    fn store_large(&mut self, _: usize, _: Ticket, _: LargeStore) {
+    fn store_large(&mut self, _: usize, _: AnswerId, _: LargeStore) {
         unreachable!("no value is that long")
     }
 
@@ -193,7 +193,7 @@ fn multigets(keys: &[[u8; 16]]) -> Vec<Vec<u8>> {
     keys.chunks(BATCH).map(line).collect()
 }
 
-fn door(alone: &mut Alone, lines: &[Vec<u8>]) -> u64 {
+fn session(alone: &mut Alone, lines: &[Vec<u8>]) -> u64 {
     let mut session = Session::new(ListenerSettings::default());
     let mut answered = 0;
     for line in lines {
@@ -303,7 +303,7 @@ fn main() {
         let to = (random.next() % pair_count) as u32;
         line.0[..4].copy_from_slice(&to.to_le_bytes());
     }
-    let names = ["array", "two arrays", "ceiling", "server", "door", "single", "dependent", "put"];
+    let names = ["array", "two arrays", "ceiling", "server", "session", "single", "dependent", "put"];
     let ceiling = 2;
     let mut rates = vec![Vec::new(); names.len()];
     let mut out = Vec::with_capacity(1 << 16);
@@ -318,7 +318,7 @@ fn main() {
                 1 => two_arrays(&index, &lines, processor, &keys),
                 2 => batch(processor, &keys),
                 3 => server(&mut alone.executor(), &keys, &mut out),
-                4 => door(&mut alone, &multigets),
+                4 => session(&mut alone, &multigets),
                 5 => single(processor, &keys),
                 6 => dependent(processor, &keys),
                 _ => put(processor, &keys),

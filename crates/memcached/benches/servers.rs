@@ -1,7 +1,7 @@
 //! memcached's protocol, pipelined, against servers that run already: what each spends of its own time per
 //! operation.
 //!
-//! `cargo bench -p nvlane-kv --bench door -- NAME=ADDR:PORT@PID ... [keys=N] [rounds=N] [seconds=N] [only=TEXT]`
+//! `cargo bench -p nvlane-memcached --bench servers -- NAME=ADDR:PORT@PID ... [keys=N] [rounds=N] [seconds=N] [only=TEXT]`
 //!
 //! Batches come from four connections at once, so that a server always has something to do. Servers take
 //! turns within each round; the table has the medians. *k/s* is what was reached here, *k/CPU s* operations
@@ -181,7 +181,7 @@ fn main() {
         }
     }
     if servers.is_empty() {
-        return println!("no servers given: see the top of benches/door.rs");
+        return println!("no servers given: see the top of benches/servers.rs");
     }
     for server in &servers {
         fill(server, keys);
