@@ -142,12 +142,12 @@ impl Executor<'_> {
                     out.extend_from_slice(answer);
                 }
             }
-            _ => self.execute_rare(hash, command, out),
+            _ => self.reborrow().execute_rare(hash, command, out),
         }
     }
 
     #[inline(never)]
-    fn execute_rare(&mut self, hash: KeyHash, command: &Command<'_>, out: &mut Vec<u8>) {
+    fn execute_rare(mut self, hash: KeyHash, command: &Command<'_>, out: &mut Vec<u8>) {
         let key = command.key;
         match command.verb {
             Verb::Get { with_cas, touch } => {
@@ -215,7 +215,7 @@ impl Executor<'_> {
     fn get(&mut self, hash: KeyHash, key: &[u8], with_cas: bool, out: &mut Vec<u8>) {
         self.service.counters.get_count += 1;
         if with_cas {
-            return self.get_with_cas(hash, key, out);
+            return self.reborrow().get_with_cas(hash, key, out);
         }
         match self.partition.processor.find(hash, key) {
             Some(place) => self.give(key, place, None, out),
@@ -234,17 +234,17 @@ impl Executor<'_> {
                 out.extend_from_slice(value);
                 out.extend_from_slice(b"\r\n");
             }
-            None => self.get_anew(hash, key, out),
+            None => self.reborrow().get_anew(hash, key, out),
         }
     }
 
     #[inline(never)]
-    fn get_anew(&mut self, hash: KeyHash, key: &[u8], out: &mut Vec<u8>) {
+    fn get_anew(mut self, hash: KeyHash, key: &[u8], out: &mut Vec<u8>) {
         self.get(hash, key, false, out);
     }
 
     #[inline(never)]
-    fn get_with_cas(&mut self, hash: KeyHash, key: &[u8], out: &mut Vec<u8>) {
+    fn get_with_cas(mut self, hash: KeyHash, key: &[u8], out: &mut Vec<u8>) {
         let cas = self.partition.processor.cas(hash, key).unwrap_or(0);
         // It may have left the index for its number.
         match self.partition.processor.find(hash, key) {
@@ -262,13 +262,13 @@ impl Executor<'_> {
                 push_value_line(out, key, flags, value.len(), cas);
                 out.extend_from_slice(value);
             }
-            None => self.give_parted(key, place, cas, out),
+            None => self.reborrow().give_parted(key, place, cas, out),
         }
         out.extend_from_slice(b"\r\n");
     }
 
     #[inline(never)]
-    fn give_parted(&mut self, key: &[u8], place: Place, cas: Option<u64>, out: &mut Vec<u8>) {
+    fn give_parted(mut self, key: &[u8], place: Place, cas: Option<u64>, out: &mut Vec<u8>) {
         self.partition.processor.touch(place);
         let flags = self.partition.processor.attributes(place).flags;
         push_value_line(out, key, flags, self.partition.processor.value(place).len(), cas);

@@ -15,19 +15,15 @@ use std::sync::Arc;
 use reactor::{CHUNK_BYTES, Chunk};
 
 use super::binary;
-use super::decode::{Decoded, Decoder};
+use super::decode::{Behind, Decoded, Decoder};
 use super::execute::{Addition, Executor};
-use super::gets::Get;
+use super::gets::{BATCH, Get, ITEMS_AHEAD, prefetch_items, take_gets};
 use super::incoming::{Incoming, LargeStore};
 use super::output::Output;
 use super::stats::{ListenerStats, PartitionStats, VERSION};
 use super::{Command, Header, ListenerSettings, Mode, PIECE_BYTES, Verb};
 use kv::{Home, KEY_BYTES_MAX, Kept, KeyHash};
 
-/// Commands that are looked up together.
-pub(super) const BATCH: usize = 64;
-/// How many commands before it is executed a command's item is fetched: as many as the processor fetches at once.
-pub(super) const ITEMS_AHEAD: usize = 12;
 /// With more output than this nothing further is executed until some of it is sent. Answers on their way from other partitions count as
 /// long as they are expected to be.
 const OUTPUT_BYTES_MAX: usize = 256 * 1024;
@@ -101,7 +97,7 @@ enum Asked {
 
 /// One connection.
 pub struct Session {
-    pub(super) decoder: Decoder,
+    decoder: Decoder,
     /// Bytes that are no whole command yet, or have to wait.
     backlog: Vec<u8>,
     /// Bytes that the backlog needs before it is worth looking at.
@@ -285,6 +281,59 @@ impl Session {
             self.backlog.shrink_to(4096);
         }
         progress
+    }
+
+    /// Takes keys to `get` off the input and answers them, until the output is full. Says whether there was one.
+    #[inline]
+    fn run_gets<'a>(
+        &mut self,
+        router: &mut impl Router,
+        input: &mut &'a [u8],
+        gets: &mut Vec<Get<'a>>,
+    ) -> bool {
+        let processor = &router.executor().partition.processor;
+        if processor.has_log() {
+            return false;
+        }
+        let Some(mut behind) = self.decoder.behind_get() else { return false };
+        let whole = *input;
+        take_gets(processor, behind, input, gets);
+        if gets.is_empty() {
+            return false;
+        }
+        let removed = processor.removed_count();
+        let (own, count) = router.position();
+        let mut fetched = 0;
+        for at in 0..gets.len() {
+            let until = gets.len().min(at + ITEMS_AHEAD);
+            prefetch_items(&router.executor().partition.processor, &mut gets[fetched..until]);
+            fetched = until;
+            let get = &gets[at];
+            let (key, hash) = (get.key, get.hash);
+            let partition = if count == 1 { own } else { hash.partition(count) };
+            if partition == own {
+                let mut executor = router.executor();
+                let place = get.place.filter(|_| executor.partition.processor.removed_count() == removed);
+                let sink = self.sink();
+                executor.get_ahead(hash, key, place, sink.bytes_mut());
+                if !executor.service.sent.is_empty() {
+                    sink.insert(executor.take_sent());
+                }
+            } else {
+                let id = self.push_awaited(0);
+                router.send(partition, id, hash, &Command { key, ..Command::NONE });
+            }
+            behind = get.behind;
+            if behind == Behind::Line {
+                self.sink().bytes_mut().extend_from_slice(b"END\r\n");
+            }
+            if self.is_full() {
+                *input = &whole[whole.len() - get.left_bytes..];
+                break;
+            }
+        }
+        self.decoder.be_behind_get(behind);
+        true
     }
 
     fn process(&mut self, router: &mut impl Router, input: &mut &[u8]) -> Progress {
@@ -625,7 +674,7 @@ impl Session {
 
     /// Where the next answer goes.
     #[inline]
-    pub(super) fn sink(&mut self) -> &mut Output {
+    fn sink(&mut self) -> &mut Output {
         if self.later.is_empty() {
             return &mut self.output;
         }
@@ -653,7 +702,7 @@ impl Session {
     }
 
     /// A command with so many bytes of a value goes elsewhere. Who brings a value is told little.
-    pub(super) fn push_awaited(&mut self, value_bytes: usize) -> AnswerId {
+    fn push_awaited(&mut self, value_bytes: usize) -> AnswerId {
         let bytes = if value_bytes == 0 { self.expected_bytes } else { AWAITED_BYTES_MIN.max(value_bytes) };
         self.push(Later::Awaited(bytes))
     }
