@@ -69,7 +69,7 @@ impl Processor {
     pub(crate) fn begin_log(&mut self, log_bytes_max: u64, settles_answers: bool) {
         let changes = Changes::default();
         self.durable = Some(Box::new(Durable { changes, log_bytes_max, settles_answers, in_flight: 0..0 }));
-        self.regions.keep_back(self.regions_kept_back());
+        self.heap.regions.keep_back(self.regions_kept_back());
     }
 
     /// Whether there is a log: then not everything can be done and answered at once.
@@ -92,7 +92,7 @@ impl Processor {
     }
 
     pub(crate) fn regions_kept_back(&self) -> usize {
-        if self.durable.is_some() { KEPT_BACK_COUNT.min(self.regions.count() / 4) } else { 0 }
+        if self.durable.is_some() { KEPT_BACK_COUNT.min(self.heap.regions.count() / 4) } else { 0 }
     }
 
     /// Whether the log has room for one more pair of so many bytes.
@@ -109,8 +109,8 @@ impl Processor {
     pub fn has_room(&mut self, bytes: usize) -> bool {
         let wanted = self.regions_kept_back() + bytes / REGION_BYTES + 1;
         loop {
-            let free_count = self.regions.free_count() + self.chunked.free_regions();
-            if free_count >= wanted.min(self.regions.count()) {
+            let free_count = self.heap.regions.free_count() + self.heap.chunked.free_regions();
+            if free_count >= wanted.min(self.heap.regions.count()) {
                 return true;
             }
             if !self.make_room(None) {
@@ -155,25 +155,25 @@ impl Processor {
     }
 
     fn key_of(&self, line: u32) -> ([u8; KEY_BYTES_MAX], usize) {
-        let header = self.header(line);
+        let header = self.heap.header(line);
         let length = usize::from(header.key_bytes);
         let mut key = [0; KEY_BYTES_MAX];
-        key[..length].copy_from_slice(self.memory.bytes(line, self.key_at(line, header), length));
+        key[..length].copy_from_slice(self.heap.memory.bytes(line, self.heap.key_at(line, header), length));
         (key, length)
     }
 
     fn flags_of(&self, line: u32) -> u32 {
-        self.attributes(Place::of_item(line)).flags
+        self.heap.attributes(Place::of_item(line)).flags
     }
 
     /// Where in an item its place is. A stub's place is where its value is: it is no item's own.
     fn place_at(&self, line: u32) -> Option<usize> {
         self.durable.as_ref()?;
-        let header = self.header(line);
-        if self.is_stub(line, header) {
+        let header = self.heap.header(line);
+        if self.heap.is_stub(line, header) {
             return None;
         }
-        let value_bytes = self.pair_bytes(line) - usize::from(header.key_bytes);
+        let value_bytes = self.heap.pair_bytes(line) - usize::from(header.key_bytes);
         let layout = self.layout(header.key_bytes.into(), value_bytes, self.flags_of(line));
         (layout.place_at != 0).then_some(layout.place_at)
     }
@@ -181,7 +181,7 @@ impl Processor {
     /// The place of an item in the log, if it is there as it is here.
     pub(crate) fn place_of(&self, line: u32) -> Option<u64> {
         let at = self.place_at(line)?;
-        let bytes = self.memory.bytes(line, at, PLACE_BYTES);
+        let bytes = self.heap.memory.bytes(line, at, PLACE_BYTES);
         let place = u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
         (place != 0).then_some(place)
     }
@@ -189,7 +189,7 @@ impl Processor {
     /// An item is in the log now, here.
     pub(crate) fn set_place(&mut self, line: u32, place: u64) {
         if let Some(at) = self.place_at(line) {
-            self.memory.bytes_mut(line, at, PLACE_BYTES).copy_from_slice(&place.to_le_bytes());
+            self.heap.memory.bytes_mut(line, at, PLACE_BYTES).copy_from_slice(&place.to_le_bytes());
         }
     }
 
@@ -206,16 +206,16 @@ impl Processor {
         self.durable.as_ref()?;
         let place = self.locate(hash, key)?;
         let line = place.item()?;
-        let header = self.header(line);
-        if !self.is_stub(line, header) {
+        let header = self.heap.header(line);
+        if !self.heap.is_stub(line, header) {
             return None;
         }
         let at = HEADER_BYTES + if header.bits & WIDE == 0 { 8 } else { 12 };
-        let bytes = self.memory.bytes(line, at, PLACE_BYTES);
+        let bytes = self.heap.memory.bytes(line, at, PLACE_BYTES);
         Some(Away {
             place: u64::from_le_bytes(bytes.try_into().expect("eight bytes")),
-            value_bytes: self.large(line, header).0,
-            attributes: self.attributes(place),
+            value_bytes: self.heap.large(line, header).0,
+            attributes: self.heap.attributes(place),
         })
     }
 
@@ -228,7 +228,7 @@ impl Processor {
     /// Lets go of the values of the least used of a few regions, as far as they are in the log. Says whether
     /// that has freed anything.
     pub(crate) fn demote_region(&mut self) -> bool {
-        let count = self.regions.count() as u32;
+        let count = self.heap.regions.count() as u32;
         let mut looked_at = 0;
         while looked_at < count {
             let mut candidates = [(usize::MAX, 0); CANDIDATE_COUNT];
@@ -236,7 +236,7 @@ impl Processor {
             while looked_at < count && seen < CANDIDATE_COUNT {
                 let region = (self.hands.region + looked_at) % count;
                 looked_at += 1;
-                if matches!(self.regions.use_of(region), Use::Items(class) if class.lines() >= 2) {
+                if matches!(self.heap.regions.use_of(region), Use::Items(class) if class.lines() >= 2) {
                     candidates[seen] = (self.cool(region), region);
                     seen += 1;
                 }
@@ -244,10 +244,10 @@ impl Processor {
             let candidates = &mut candidates[..seen];
             candidates.sort_unstable();
             for &(_, region) in &*candidates {
-                let class = self.regions.use_of(region);
+                let class = self.heap.regions.use_of(region);
                 let (mut block, mut has_freed) = (0, false);
-                while self.regions.use_of(region) == class
-                    && let Some((at, line)) = self.regions.next_taken(region, block)
+                while self.heap.regions.use_of(region) == class
+                    && let Some((at, line)) = self.heap.regions.next_taken(region, block)
                 {
                     block = at + 1;
                     has_freed |= self.demote(line);
@@ -263,7 +263,7 @@ impl Processor {
 
     /// Makes a stub of an item, if its value can be had from the log.
     pub(crate) fn demote(&mut self, line: u32) -> bool {
-        let header = self.header(line);
+        let header = self.heap.header(line);
         if header.bits & HELD != 0 {
             return false;
         }
@@ -278,14 +278,14 @@ impl Processor {
         let (key, length) = self.key_of(line);
         let key = &key[..length];
         let flags = self.flags_of(line);
-        let value_bytes = self.pair_bytes(line) - length;
+        let value_bytes = self.heap.pair_bytes(line) - length;
         let layout = Layout::stub(length, flags);
-        let Some(stub) = self.regions.take_for_stub(layout.class()) else { return false };
+        let Some(stub) = self.heap.regions.take_for_stub(layout.class()) else { return false };
         self.write_stub(stub, &layout, key, header, flags, value_bytes, place);
         let hash = self.hash(key);
         let entry = self.entry_of(hash, line).expect("an item that is not held is in the index");
         self.redirect(entry, stub);
-        self.free_item(line);
+        self.heap.free_item(line);
         self.counters.demoted_count += 1;
         true
     }
@@ -303,7 +303,7 @@ impl Processor {
     ) {
         let bits = layout.bits | header.bits & MARKS;
         let header = Header { bits, value_bytes: 0, flags: flags as u16, ..header };
-        let block = self.memory.bytes_mut(line, 0, layout.total_bytes);
+        let block = self.heap.memory.bytes_mut(line, 0, layout.total_bytes);
         block[..HEADER_BYTES].copy_from_slice(&header.encode());
         if bits & WIDE != 0 {
             block[HEADER_BYTES..HEADER_BYTES + 4].copy_from_slice(&flags.to_le_bytes());
@@ -323,7 +323,7 @@ impl Processor {
             self.abandon(pending);
             return false;
         };
-        let header = self.header(stub);
+        let header = self.heap.header(stub);
         let line = pending.line;
         // Whoever wants it comes next: it must not be let go of before.
         self.take_over(line, header.cas, header.bits & MARKS | USED_OFTEN, header.expiry);
@@ -334,16 +334,16 @@ impl Processor {
 
     /// What an item has of the pair that it was before.
     fn take_over(&mut self, line: u32, cas: u64, marks: u8, expiry: u32) {
-        let mut header = self.header(line);
+        let mut header = self.heap.header(line);
         (header.cas, header.expiry) = (cas, expiry);
         header.bits = header.bits & !(MARKS | USES) | marks;
-        self.memory.bytes_mut(line, 0, HEADER_BYTES).copy_from_slice(&header.encode());
+        self.heap.memory.bytes_mut(line, 0, HEADER_BYTES).copy_from_slice(&header.encode());
         self.next_cas = self.next_cas.max(cas);
     }
 
     /// Whether the value of a pair that is read from the log should stay there.
     pub(crate) fn should_stay_away(&self, key_bytes: usize, value_bytes: usize, flags: u32) -> bool {
-        let is_short = self.regions.free_count() < self.regions.count() / 4;
+        let is_short = self.heap.regions.free_count() < self.heap.regions.count() / 4;
         self.layout(key_bytes, value_bytes, flags).place_at != 0 && is_short
     }
 
@@ -368,8 +368,8 @@ impl Processor {
             expiry: pair.attributes.expiry_s,
         };
         self.write_stub(line, &layout, key, header, pair.attributes.flags, pair.value_bytes, pair.place);
-        self.memory.bytes_mut(line, BITS_AT, 1)[0] |= HELD;
-        self.regions.hold(line, true);
+        self.heap.memory.bytes_mut(line, BITS_AT, 1)[0] |= HELD;
+        self.heap.regions.hold(line, true);
         self.next_cas = self.next_cas.max(pair.cas);
         let pending = self.pending_stub(line, layout, pair.value_bytes);
         self.insert(hash, key, pending) == Stored::Done
@@ -387,12 +387,12 @@ impl Processor {
         let durable = self.durable.take();
         self.clear();
         self.durable = durable;
-        self.regions.keep_back(self.regions_kept_back());
+        self.heap.regions.keep_back(self.regions_kept_back());
     }
 
     /// Whether a record with this number is that of the pair there is.
     pub(crate) fn is_current(&self, hash: KeyHash, key: &[u8], cas: u64) -> bool {
         let line = self.locate(hash, key).and_then(Place::item);
-        line.is_some_and(|line| self.header(line).cas == cas)
+        line.is_some_and(|line| self.heap.header(line).cas == cas)
     }
 }

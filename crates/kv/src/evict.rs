@@ -39,7 +39,7 @@ impl Processor {
     /// A block for an item, if need be from others.
     pub(crate) fn take_block(&mut self, class: Class) -> Option<u32> {
         loop {
-            if let Some(line) = self.regions.take(class) {
+            if let Some(line) = self.heap.regions.take(class) {
                 return Some(line);
             }
             if !self.make_room(Some(class)) {
@@ -51,7 +51,7 @@ impl Processor {
     /// A whole region, if need be from others.
     pub(crate) fn take_extent(&mut self) -> Option<u32> {
         loop {
-            if let Some(region) = self.regions.take_extent() {
+            if let Some(region) = self.heap.regions.take_extent() {
                 return Some(region);
             }
             if !self.make_room(None) {
@@ -63,7 +63,7 @@ impl Processor {
     /// A line for a bucket, if need be from others.
     pub(crate) fn take_bucket_line(&mut self) -> Option<u32> {
         loop {
-            if let Some(line) = self.regions.take_bucket() {
+            if let Some(line) = self.heap.regions.take_bucket() {
                 return Some(line);
             }
             if !self.make_room(None) {
@@ -75,21 +75,23 @@ impl Processor {
     /// Frees a block of the class, or a region. `false` if nothing could be done.
     #[cold]
     pub(crate) fn make_room(&mut self, class: Option<Class>) -> bool {
-        if self.let_go() || self.close_chunk() {
+        if self.heap.let_go() || self.heap.close_chunk() {
             return true;
         }
-        if let Some(region) = self.regions.sparsest()
+        if let Some(region) = self.heap.regions.sparsest()
             && self.empty_by_moving(region)
         {
             return true;
         }
         if self.durable.is_some() {
-            return self.demote_region() || self.demote_chunked() || self.crawl(self.regions.count()) > 0;
+            return self.demote_region()
+                || self.demote_chunked()
+                || self.crawl(self.heap.regions.count()) > 0;
         }
         if self.settings.eviction == Eviction::None {
             // Only what has expired may go; one search over everything, in pieces that say whether it was
             // worth it.
-            let mut left = self.regions.count();
+            let mut left = self.heap.regions.count();
             while left > 0 {
                 if self.crawl(CRAWL_COUNT.min(left)) > 0 {
                     return true;
@@ -100,10 +102,10 @@ impl Processor {
         }
         self.hands.pressure += 1;
         let is_turn = class.is_none() || self.hands.pressure.is_multiple_of(REGION_TURN);
-        if is_turn && self.is_mostly_chunked() && self.evict_chunked() {
+        if is_turn && self.heap.is_mostly_chunked() && self.evict_chunked() {
             return true;
         }
-        let own = class.filter(|&class| !self.regions.members(class).is_empty());
+        let own = class.filter(|&class| !self.heap.regions.members(class).is_empty());
         match own {
             Some(class) if !self.hands.pressure.is_multiple_of(REGION_TURN) => {
                 self.evict_in(class) || self.evict_region(own)
@@ -122,15 +124,15 @@ impl Processor {
         let wanted = (BATCH_LINES / class.lines()).max(1);
         let mut evicted = 0;
         // Each round takes a use from everything: three rounds find something unless all is held.
-        let mut regions_left = 3 * self.regions.members(class).len() + 1;
+        let mut regions_left = 3 * self.heap.regions.members(class).len() + 1;
         while evicted < wanted && regions_left > 0 {
-            let members = self.regions.members(class);
+            let members = self.heap.regions.members(class);
             if members.is_empty() {
                 break;
             }
             member %= members.len();
             let region = members[member];
-            let Some((at, line)) = self.regions.next_taken(region, block) else {
+            let Some((at, line)) = self.heap.regions.next_taken(region, block) else {
                 (member, block) = (member + 1, 0);
                 regions_left -= 1;
                 continue;
@@ -138,7 +140,7 @@ impl Processor {
             block = at + 1;
             evicted += usize::from(self.pass(line));
             // The region may have become free, and another one has its place.
-            if self.regions.use_of(region) != Use::Items(class) {
+            if self.heap.regions.use_of(region) != Use::Items(class) {
                 block = 0;
             }
         }
@@ -148,12 +150,12 @@ impl Processor {
 
     /// The hand comes by an item: it loses a use, or its memory. Says whether it is gone.
     pub(crate) fn pass(&mut self, line: u32) -> bool {
-        let header = self.header(line);
+        let header = self.heap.header(line);
         if header.bits & HELD != 0 {
             return false;
         }
         if header.bits & USES != 0 && !self.is_expired(&header) {
-            self.memory.bytes_mut(line, BITS_AT, 1)[0] = header.bits - 1;
+            self.heap.memory.bytes_mut(line, BITS_AT, 1)[0] = header.bits - 1;
             return false;
         }
         self.evict(line);
@@ -162,7 +164,7 @@ impl Processor {
 
     /// Removes an item from the index.
     pub(crate) fn evict(&mut self, line: u32) {
-        let header = self.header(line);
+        let header = self.heap.header(line);
         if self.is_expired(&header) {
             self.counters.expired_count += 1;
         } else {
@@ -176,19 +178,21 @@ impl Processor {
 
     /// Empties the least used of a few regions; of equals rather one of another class.
     pub(crate) fn evict_region(&mut self, own: Option<Class>) -> bool {
-        let count = self.regions.count() as u32;
+        let count = self.heap.regions.count() as u32;
         let mut best: Option<(usize, u32)> = None;
         let mut seen = 0;
         for step in 0..count {
             let region = (self.hands.region + step) % count;
-            if !matches!(self.regions.use_of(region), Use::Items(_)) || self.regions.held_count(region) > 0 {
+            if !matches!(self.heap.regions.use_of(region), Use::Items(_))
+                || self.heap.regions.held_count(region) > 0
+            {
                 continue;
             }
             // With them much more memory would go than a region's. They have a hand of their own.
-            if self.regions.next_taken(region, 0).is_some_and(|(_, line)| self.is_chunked(line)) {
+            if self.heap.regions.next_taken(region, 0).is_some_and(|(_, line)| self.heap.is_chunked(line)) {
                 continue;
             }
-            let is_own = own.is_some_and(|class| self.regions.use_of(region) == Use::Items(class));
+            let is_own = own.is_some_and(|class| self.heap.regions.use_of(region) == Use::Items(class));
             let score = 2 * self.cool(region) + usize::from(is_own);
             if best.is_none_or(|(least, _)| score < least) {
                 best = Some((score, region));
@@ -200,10 +204,10 @@ impl Processor {
         }
         let Some((_, region)) = best else { return false };
         self.hands.region = (region + 1) % count;
-        let class = self.regions.use_of(region);
+        let class = self.heap.regions.use_of(region);
         let mut block = 0;
-        while self.regions.use_of(region) == class
-            && let Some((at, line)) = self.regions.next_taken(region, block)
+        while self.heap.regions.use_of(region) == class
+            && let Some((at, line)) = self.heap.regions.next_taken(region, block)
         {
             self.evict(line);
             block = at + 1;
@@ -217,12 +221,12 @@ impl Processor {
     pub(crate) fn cool(&mut self, region: u32) -> usize {
         let (mut uses, mut seen, mut block) = (0, 0, 0);
         while seen < 8
-            && let Some((at, line)) = self.regions.next_taken(region, block)
+            && let Some((at, line)) = self.heap.regions.next_taken(region, block)
         {
-            let bits = self.header(line).bits;
+            let bits = self.heap.header(line).bits;
             if bits & USES != 0 {
                 uses += usize::from(bits & USES);
-                self.memory.bytes_mut(line, BITS_AT, 1)[0] = bits - 1;
+                self.heap.memory.bytes_mut(line, BITS_AT, 1)[0] = bits - 1;
             }
             seen += 1;
             block = at + 1;
@@ -233,25 +237,25 @@ impl Processor {
     /// Moves a region's items to free blocks of other regions of their class. Says whether the region is free
     /// then.
     fn empty_by_moving(&mut self, region: u32) -> bool {
-        let Use::Items(class) = self.regions.use_of(region) else { return false };
-        self.regions.shut(region);
+        let Use::Items(class) = self.heap.regions.use_of(region) else { return false };
+        self.heap.regions.shut(region);
         let mut block = 0;
-        while let Some((at, line)) = self.regions.next_taken(region, block) {
+        while let Some((at, line)) = self.heap.regions.next_taken(region, block) {
             block = at + 1;
-            let Some(to) = self.regions.take(class) else { break };
+            let Some(to) = self.heap.regions.take(class) else { break };
             let hash = self.hash_of_item(line);
             let entry = self.entry_of(hash, line).expect("an item that is not held is in the index");
-            self.memory.copy(line, to, class.lines() * reactor::LINE_BYTES);
+            self.heap.memory.copy(line, to, class.lines() * reactor::LINE_BYTES);
             self.redirect(entry, to);
-            self.on_moved(to);
-            self.regions.give_back(line);
+            self.heap.on_moved(to);
+            self.heap.regions.give_back(line);
             self.counters.moved_count += 1;
-            if self.regions.use_of(region) == Use::Free {
+            if self.heap.regions.use_of(region) == Use::Free {
                 break;
             }
         }
-        self.regions.reopen(region);
-        let is_free = self.regions.use_of(region) == Use::Free;
+        self.heap.regions.reopen(region);
+        let is_free = self.heap.regions.use_of(region) == Use::Free;
         self.counters.reclaimed_count += u64::from(is_free);
         is_free
     }
@@ -259,21 +263,21 @@ impl Processor {
     /// Looks through the next `region_count` regions for expired items and removes them. Returns how many
     /// there were. For idle moments; it goes on where it stopped.
     pub fn crawl(&mut self, region_count: usize) -> usize {
-        let count = self.regions.count() as u32;
+        let count = self.heap.regions.count() as u32;
         let mut removed = 0;
         for _ in 0..region_count {
             let region = self.hands.crawl % count;
             self.hands.crawl = (region + 1) % count;
-            let use_ = self.regions.use_of(region);
+            let use_ = self.heap.regions.use_of(region);
             if !matches!(use_, Use::Items(_)) {
                 continue;
             }
             let mut block = 0;
-            while self.regions.use_of(region) == use_
-                && let Some((at, line)) = self.regions.next_taken(region, block)
+            while self.heap.regions.use_of(region) == use_
+                && let Some((at, line)) = self.heap.regions.next_taken(region, block)
             {
                 block = at + 1;
-                let header = self.header(line);
+                let header = self.heap.header(line);
                 if header.bits & HELD == 0 && self.is_expired(&header) {
                     self.evict(line);
                     removed += 1;

@@ -22,9 +22,12 @@ mod durable;
 mod evict;
 #[cfg(test)]
 mod growth_tests;
+mod heap;
 mod index;
 mod item;
 mod kept;
+#[cfg(test)]
+mod kept_tests;
 mod key;
 pub mod log;
 mod memory;

@@ -2,7 +2,7 @@
 
 use reactor::{CHUNK_BYTES, Chunk};
 
-use crate::processor::Processor;
+use crate::heap::Heap;
 use crate::regions::REGION_BYTES;
 
 /// A value, borrowed from its partition.
@@ -16,7 +16,7 @@ pub struct Value<'a> {
 
 #[derive(Clone, Copy)]
 struct Extents<'a> {
-    processor: &'a Processor,
+    heap: &'a Heap,
     /// What comes before the regions.
     chunks: &'a [Chunk],
     /// Numbers of the regions, four bytes each.
@@ -30,13 +30,13 @@ impl<'a> Value<'a> {
     }
 
     pub(crate) fn parted(
-        processor: &'a Processor,
+        heap: &'a Heap,
         chunks: &'a [Chunk],
         table: &'a [u8],
         tail: &'a [u8],
         length: usize,
     ) -> Self {
-        Self { tail, length, extents: Some(Extents { processor, chunks, table }) }
+        Self { tail, length, extents: Some(Extents { heap, chunks, table }) }
     }
 
     /// Bytes of the value.
@@ -68,7 +68,7 @@ impl<'a> Value<'a> {
             Some(number) => {
                 let region = u32::from_le_bytes(number.try_into().expect("four bytes"));
                 let length = REGION_BYTES.min(rest_bytes - extent * REGION_BYTES);
-                &extents.processor.extent(region)[within..length]
+                &extents.heap.extent(region)[within..length]
             }
             None => {
                 let before = (extents.table.len() / 4 * REGION_BYTES).min(rest_bytes);

@@ -91,12 +91,12 @@ impl Log {
         };
         let Some(place) = processor.locate(hash, key) else { return none(Kind::Removed, key.len()) };
         let line = place.item().expect("with a log, pairs lie outside of the index");
-        let Header { cas, expiry, bits, .. } = processor.header(line);
+        let Header { cas, expiry, bits, .. } = processor.heap.header(line);
         let head = Head {
             kind: Kind::Pair,
             key_bytes: key.len(),
             marks: bits & MARKS,
-            value_bytes: processor.pair_bytes(line) - key.len(),
+            value_bytes: processor.heap.pair_bytes(line) - key.len(),
             flags: processor.attributes(place).flags,
             cas,
             expiry_s: if expiry == 0 { 0 } else { processor.clock.base_s() + i64::from(expiry) },
@@ -200,7 +200,7 @@ impl Log {
                 break;
             }
             if let (Due::Key { hash, key, length, is_again, .. }, Some(line)) = (&due, line)
-                && processor.is_stub(line, processor.header(line))
+                && processor.heap.is_stub(line, processor.heap.header(line))
             {
                 // It has been let go of since.
                 processor.changes().take(&due);
@@ -231,7 +231,7 @@ impl Log {
                     self.stream = Some(Stream { pin, value_bytes, done: 0, checksum, place, taken });
                     continue;
                 }
-                for part in processor.item_value(line).parts() {
+                for part in processor.heap.item_value(line).parts() {
                     checksum.update(part);
                     buffer[at..at + part.len()].copy_from_slice(part);
                     at += part.len();

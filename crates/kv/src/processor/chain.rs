@@ -36,14 +36,14 @@ pub(super) fn slot(home: u32) -> u32 {
 impl Processor {
     /// So many neighbouring empty cells of a line, which is packed for them if need be.
     fn empty_cells(&mut self, node: u32, width: usize) -> Option<usize> {
-        let bucket = Bucket(self.memory.line(node));
+        let bucket = Bucket(self.heap.memory.line(node));
         if let Some(cell) = bucket.find_empty(width) {
             return Some(cell);
         }
         if bucket.empty_count() < width {
             return None;
         }
-        let mut bucket = BucketMut(self.memory.line_mut(node));
+        let mut bucket = BucketMut(self.heap.memory.line_mut(node));
         bucket.pack();
         Bucket(bucket.0).find_empty(width)
     }
@@ -57,12 +57,12 @@ impl Processor {
         let mut node = shared_line(home);
         loop {
             if let Some(cell) = self.empty_cells(node, width) {
-                if !Bucket(self.memory.line(home)).overflows() {
-                    BucketMut(self.memory.line_mut(home)).set_overflows(true);
+                if !Bucket(self.heap.memory.line(home)).overflows() {
+                    BucketMut(self.heap.memory.line_mut(home)).set_overflows(true);
                 }
                 return Ok(Cell { node, cell, tag: shared_tag(slot(home), hash.tag()) });
             }
-            match Bucket(self.memory.line(node)).next() {
+            match Bucket(self.heap.memory.line(node)).next() {
                 Some(next) => node = next,
                 None => return Err(node),
             }
@@ -105,46 +105,46 @@ impl Processor {
 
     /// Makes `line` the one behind `node`, the last that is shared.
     fn lengthen(&mut self, node: u32, line: u32) {
-        *self.memory.line_mut(line) = [0; LINE_BYTES];
-        let before = *self.memory.line(node);
+        *self.heap.memory.line_mut(line) = [0; LINE_BYTES];
+        let before = *self.heap.memory.line(node);
         let old = Bucket(&before);
         let last = CELL_COUNT - 1;
         // Whatever lies in the last cell makes way for the link.
         if old.kind(last) != Kind::Empty {
             let cell = old.entries().last().expect("something begins before the last cell");
-            copy_entry(old, cell, &mut BucketMut(self.memory.line_mut(line)), 0, old.tag(cell));
-            BucketMut(self.memory.line_mut(node)).clear(cell);
+            copy_entry(old, cell, &mut BucketMut(self.heap.memory.line_mut(line)), 0, old.tag(cell));
+            BucketMut(self.heap.memory.line_mut(node)).clear(cell);
         }
-        BucketMut(self.memory.line_mut(node)).set_next(Some(line));
+        BucketMut(self.heap.memory.line_mut(node)).set_next(Some(line));
     }
 
     /// Moves entries of shared lines forward as far as they fit, and lets go of lines that are empty then.
     pub(super) fn shorten(&mut self, mut node: u32) {
-        while let Some(next) = Bucket(self.memory.line(node)).next() {
-            let from = *self.memory.line(next);
+        while let Some(next) = Bucket(self.heap.memory.line(node)).next() {
+            let from = *self.heap.memory.line(next);
             let from = Bucket(&from);
             for cell in from.entries() {
-                if let Some(to) = Bucket(self.memory.line(node)).find_empty(from.width(cell)) {
-                    let mut into = BucketMut(self.memory.line_mut(node));
+                if let Some(to) = Bucket(self.heap.memory.line(node)).find_empty(from.width(cell)) {
+                    let mut into = BucketMut(self.heap.memory.line_mut(node));
                     copy_entry(from, cell, &mut into, to, from.tag(cell));
-                    BucketMut(self.memory.line_mut(next)).clear(cell);
+                    BucketMut(self.heap.memory.line_mut(next)).clear(cell);
                 }
             }
-            let rest = Bucket(self.memory.line(next));
+            let rest = Bucket(self.heap.memory.line(next));
             if rest.entries().next().is_some() {
                 node = next;
                 continue;
             }
             let after = rest.next();
-            BucketMut(self.memory.line_mut(node)).set_next(after);
-            self.regions.give_back(next);
+            BucketMut(self.heap.memory.line_mut(node)).set_next(after);
+            self.heap.regions.give_back(next);
         }
     }
 
     /// An entry of a bucket is gone: others of it come back from the shared lines as far as they fit.
     #[inline]
     pub(super) fn settle(&mut self, home: u32) {
-        if Bucket(self.memory.line(home)).overflows() {
+        if Bucket(self.heap.memory.line(home)).overflows() {
             self.bring_back(home);
         }
     }
@@ -154,7 +154,7 @@ impl Processor {
         let mut node = shared_line(home);
         let mut is_left = false;
         loop {
-            let from = *self.memory.line(node);
+            let from = *self.heap.memory.line(node);
             let from = Bucket(&from);
             for cell in from.entries_of(slot(home)) {
                 let Some(to) = self.empty_cells(home, from.width(cell)) else {
@@ -162,8 +162,8 @@ impl Processor {
                     continue;
                 };
                 let tag = self.hash_of_entry(from, cell).tag();
-                copy_entry(from, cell, &mut BucketMut(self.memory.line_mut(home)), to, tag);
-                BucketMut(self.memory.line_mut(node)).clear(cell);
+                copy_entry(from, cell, &mut BucketMut(self.heap.memory.line_mut(home)), to, tag);
+                BucketMut(self.heap.memory.line_mut(node)).clear(cell);
             }
             match from.next() {
                 Some(next) => node = next,
@@ -171,7 +171,7 @@ impl Processor {
             }
         }
         if !is_left {
-            BucketMut(self.memory.line_mut(home)).set_overflows(false);
+            BucketMut(self.heap.memory.line_mut(home)).set_overflows(false);
         }
         self.shorten(shared_line(home));
     }
@@ -179,7 +179,7 @@ impl Processor {
     /// With no memory for another line, the first pair of the bucket of a key goes.
     fn evict_from_bucket(&mut self, hash: KeyHash) {
         let home = self.home(hash);
-        let bucket = Bucket(self.memory.line(home));
+        let bucket = Bucket(self.heap.memory.line(home));
         let cell = bucket.entries().next().expect("a bucket without room has entries");
         let item = (bucket.kind(cell) == Kind::Item).then(|| bucket.cell(cell));
         self.counters.evicted_count += 1;
@@ -191,7 +191,7 @@ impl Processor {
         let home = self.home(hash);
         let (mut node, mut tag) = (home, hash.tag());
         loop {
-            let bucket = Bucket(self.memory.line(node));
+            let bucket = Bucket(self.heap.memory.line(node));
             for cell in bucket.matches(tag) {
                 if bucket.kind(cell) == Kind::Item && bucket.cell(cell) == item {
                     return Some((node, cell));
@@ -210,8 +210,8 @@ impl Processor {
 
     /// The hash of an item's key.
     pub(crate) fn hash_of_item(&self, line: u32) -> KeyHash {
-        let header = self.header(line);
-        let key = self.memory.bytes(line, self.key_at(line, header), header.key_bytes.into());
+        let header = self.heap.header(line);
+        let key = self.heap.memory.bytes(line, self.heap.key_at(line, header), header.key_bytes.into());
         self.hash(key)
     }
 
@@ -226,25 +226,25 @@ impl Processor {
 
     /// Points an entry at another line.
     pub(crate) fn redirect(&mut self, (node, cell): (u32, usize), line: u32) {
-        BucketMut(self.memory.line_mut(node)).set_item(cell, line);
+        BucketMut(self.heap.memory.line_mut(node)).set_item(cell, line);
     }
 
     /// Removes everything.
     pub fn clear(&mut self) {
         self.note_clear();
-        self.let_go();
-        if self.pins.is_empty() && self.pending_count == 0 {
-            self.regions = Regions::new(self.regions.count());
+        self.heap.let_go();
+        if self.heap.pins.is_empty() && self.heap.pending_count == 0 {
+            self.heap.regions = Regions::new(self.heap.regions.count());
             // Before chunks take what is theirs.
-            let first = self.regions.take_index().expect("all regions are free");
-            self.index = Index::new(first, self.regions.count());
-            self.memory.zero(first..first + INDEX_LINES_MIN);
+            let first = self.heap.regions.take_index().expect("all regions are free");
+            self.index = Index::new(first, self.heap.regions.count());
+            self.heap.memory.zero(first..first + INDEX_LINES_MIN);
             // Chunks keep the memory that they have, also those that are still being sent.
-            self.chunked.clear();
-            let line_count = self.regions.count() * REGION_LINES;
-            self.memory.allow(0..line_count as u32);
-            self.lend(self.chunked.lent_regions());
-            self.regions.keep_back(self.regions_kept_back());
+            self.heap.chunked.clear();
+            let line_count = self.heap.regions.count() * REGION_LINES;
+            self.heap.memory.allow(0..line_count as u32);
+            self.heap.lend(self.heap.chunked.lent_regions());
+            self.heap.regions.keep_back(self.regions_kept_back());
             self.hands = Hands::default();
             self.spare.clear();
         } else {

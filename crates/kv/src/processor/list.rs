@@ -48,12 +48,13 @@ impl Processor {
             loop {
                 let sorted = self.sorted(share.home, least);
                 for &(_, node, cell) in &sorted.entries[..sorted.count] {
-                    let bucket = Bucket(self.memory.line(node));
+                    let bucket = Bucket(self.heap.memory.line(node));
                     let goes_on = if bucket.kind(cell.into()) == Kind::Item {
                         let line = bucket.cell(cell.into());
-                        let header = self.header(line);
-                        let at = self.key_at(line, header);
-                        self.is_expired(&header) || each(self.memory.bytes(line, at, header.key_bytes.into()))
+                        let header = self.heap.header(line);
+                        let at = self.heap.key_at(line, header);
+                        self.is_expired(&header)
+                            || each(self.heap.memory.bytes(line, at, header.key_bytes.into()))
                     } else {
                         each(bucket.inline(cell.into()).0)
                     };
@@ -79,11 +80,11 @@ impl Processor {
                 sorted.add((hash, node, cell as u8));
             }
         };
-        let bucket = Bucket(self.memory.line(home));
+        let bucket = Bucket(self.heap.memory.line(home));
         bucket.entries().for_each(|cell| add(home, bucket, cell));
         let mut next = bucket.overflows().then(|| shared_line(home));
         while let Some(node) = next {
-            let bucket = Bucket(self.memory.line(node));
+            let bucket = Bucket(self.heap.memory.line(node));
             bucket.entries_of(slot(home)).for_each(|cell| add(node, bucket, cell));
             next = bucket.next();
         }
@@ -96,11 +97,11 @@ impl Processor {
         while let Ok(hash) = u32::try_from(from) {
             let share = self.index.share(hash);
             while let Some((node, cell)) = self.first_entry(share.home) {
-                let bucket = Bucket(self.memory.line(node));
+                let bucket = Bucket(self.heap.memory.line(node));
                 let item = (bucket.kind(cell) == Kind::Item).then(|| bucket.cell(cell));
-                BucketMut(self.memory.line_mut(node)).clear(cell);
+                BucketMut(self.heap.memory.line_mut(node)).clear(cell);
                 if let Some(line) = item {
-                    self.free_item(line);
+                    self.heap.free_item(line);
                 }
             }
             self.settle(share.home);
@@ -126,12 +127,16 @@ impl Processor {
                 let sorted = self.sorted(share.home, least);
                 for &(hash, node, cell) in &sorted.entries[..sorted.count] {
                     assert!((from..share.end).contains(&(hash >> 32)), "a key lies where it does not belong");
-                    let bucket = Bucket(self.memory.line(node));
+                    let bucket = Bucket(self.heap.memory.line(node));
                     let key = match bucket.kind(cell.into()) {
                         Kind::Item => {
                             let line = bucket.cell(cell.into());
-                            let header = self.header(line);
-                            self.memory.bytes(line, self.key_at(line, header), header.key_bytes.into())
+                            let header = self.heap.header(line);
+                            self.heap.memory.bytes(
+                                line,
+                                self.heap.key_at(line, header),
+                                header.key_bytes.into(),
+                            )
                         }
                         _ => bucket.inline(cell.into()).0,
                     };

@@ -65,7 +65,7 @@ impl Processor {
     /// Gives regions back that no group needs.
     pub(super) fn let_go_of_regions(&mut self) {
         while let Some(line) = self.index.remove_region() {
-            self.regions.give_back_index(line);
+            self.heap.regions.give_back_index(line);
         }
     }
 
@@ -83,11 +83,11 @@ impl Processor {
         let lines = match &self.durable {
             Some(_) => cells,
             None => {
-                let blocks = self.regions.taken_lines() - self.regions.bucket_lines();
-                (blocks + self.chunked.taken_bytes() / LINE_BYTES) as f64
+                let blocks = self.heap.regions.taken_lines() - self.heap.regions.bucket_lines();
+                (blocks + self.heap.chunked.taken_bytes() / LINE_BYTES) as f64
             }
         };
-        let memory = (self.regions.count() * REGION_LINES) as f64;
+        let memory = (self.heap.regions.count() * REGION_LINES) as f64;
         let group_cells = self.full_cells() * GROUP_BUCKETS as f64;
         memory / (group_cells * lines / cells + f64::from(GROUP_LINES) + FURTHER_LINES * width)
     }
@@ -129,7 +129,7 @@ impl Processor {
     /// it can.
     fn gather_regions(&mut self, groups: u64) {
         for _ in 0..self.index.regions_missing(groups).min(REGIONS_AT_ONCE) {
-            if let Some(line) = self.regions.take_index() {
+            if let Some(line) = self.heap.regions.take_index() {
                 self.index.add_region(line);
                 continue;
             }
@@ -168,7 +168,7 @@ impl Processor {
         self.empty_bucket(home, &mut moving);
         for group in self.index.advance() {
             for line in self.index.group_lines(group) {
-                *self.memory.line_mut(line) = [0; LINE_BYTES];
+                *self.heap.memory.line_mut(line) = [0; LINE_BYTES];
             }
         }
         for line in &moving {
@@ -176,7 +176,7 @@ impl Processor {
             for cell in from.entries() {
                 let hash = self.hash_of_entry(from, cell);
                 let to = self.cells_moved(hash, from.width(cell));
-                copy_entry(from, cell, &mut BucketMut(self.memory.line_mut(to.node)), to.cell, to.tag);
+                copy_entry(from, cell, &mut BucketMut(self.heap.memory.line_mut(to.node)), to.cell, to.tag);
             }
         }
         moving.clear();
@@ -189,17 +189,17 @@ impl Processor {
     /// say where they belong.
     fn prefetch_moves(&self) {
         if let Some(home) = self.index.next_to_move(2) {
-            self.memory.prefetch(home);
-            self.memory.prefetch(shared_line(home));
+            self.heap.memory.prefetch(home);
+            self.heap.memory.prefetch(shared_line(home));
         }
         if let Some(home) = self.index.next_to_move(1) {
-            self.memory.prefetch(home);
+            self.heap.memory.prefetch(home);
         }
         if let Some(home) = self.index.next_to_move(0) {
-            let bucket = Bucket(self.memory.peek(home));
+            let bucket = Bucket(self.heap.memory.peek(home));
             for cell in bucket.entries() {
                 if bucket.kind(cell) == crate::bucket::Kind::Item {
-                    self.memory.prefetch(bucket.cell(cell));
+                    self.heap.memory.prefetch(bucket.cell(cell));
                 }
             }
         }
@@ -208,18 +208,18 @@ impl Processor {
     /// Takes as many lines as moving a bucket may need.
     fn set_lines_aside(&mut self, home: u32) -> bool {
         loop {
-            let bucket = Bucket(self.memory.line(home));
+            let bucket = Bucket(self.heap.memory.line(home));
             let mut line_count = 1;
             let mut next = bucket.overflows().then(|| shared_line(home));
             while let Some(node) = next {
                 line_count += 1;
-                next = Bucket(self.memory.line(node)).next();
+                next = Bucket(self.heap.memory.line(node)).next();
             }
             if self.spare.len() >= LINES_SET_ASIDE.0 * line_count + LINES_SET_ASIDE.1 {
                 return true;
             }
             let line =
-                if self.may_make_room() { self.take_bucket_line() } else { self.regions.take_bucket() };
+                if self.may_make_room() { self.take_bucket_line() } else { self.heap.regions.take_bucket() };
             let Some(line) = line else { return false };
             self.spare.push(line);
         }
@@ -227,19 +227,19 @@ impl Processor {
 
     /// Takes all entries of a bucket out.
     fn empty_bucket(&mut self, home: u32, into: &mut Vec<[u8; LINE_BYTES]>) {
-        let bucket = *self.memory.line(home);
+        let bucket = *self.heap.memory.line(home);
         if Bucket(&bucket).empty_count() == CELL_COUNT && !Bucket(&bucket).overflows() {
             return;
         }
         into.push(bucket);
-        *self.memory.line_mut(home) = [0; LINE_BYTES];
+        *self.heap.memory.line_mut(home) = [0; LINE_BYTES];
         if !Bucket(&bucket).overflows() {
             return;
         }
         into.push([0; LINE_BYTES]);
         let mut node = shared_line(home);
         loop {
-            let from = *self.memory.line(node);
+            let from = *self.heap.memory.line(node);
             let from = Bucket(&from);
             for cell in from.entries_of(slot(home)) {
                 let width = from.width(cell);
@@ -250,7 +250,7 @@ impl Processor {
                 });
                 let last = into.last_mut().expect("just pushed");
                 copy_entry(from, cell, &mut BucketMut(last), to, from.tag(cell));
-                BucketMut(self.memory.line_mut(node)).clear(cell);
+                BucketMut(self.heap.memory.line_mut(node)).clear(cell);
             }
             match from.next() {
                 Some(next) => node = next,
@@ -264,7 +264,7 @@ impl Processor {
     #[cfg(test)]
     pub(crate) fn spread_over(&mut self, groups: u64) {
         while self.index.regions_missing(groups) > 0 {
-            let line = self.regions.take_index().expect("free regions");
+            let line = self.heap.regions.take_index().expect("free regions");
             self.index.add_region(line);
         }
         self.index.begin(groups);
@@ -280,7 +280,7 @@ impl Processor {
         if !self.index.is_resizing() && groups != self.index.group_count() {
             let groups = groups.max(GROUPS_MIN);
             while self.index.regions_missing(groups) > 0 {
-                let Some(line) = self.regions.take_index() else { return };
+                let Some(line) = self.heap.regions.take_index() else { return };
                 self.index.add_region(line);
             }
             self.index.begin(groups);

@@ -1,6 +1,6 @@
 //! Storing: a value in place of another, in the index or outside, at once or as it arrives.
 
-use reactor::{CHUNK_BYTES, Chunk};
+use reactor::Chunk;
 
 use super::chain::Cell;
 use crate::bucket::{Bucket, BucketMut, inline_cells};
@@ -10,7 +10,7 @@ use crate::pair::{Attributes, Condition, Stored};
 use crate::pending::Pending;
 use crate::place::Place;
 use crate::processor::Processor;
-use crate::regions::{REGION_BYTES, Use};
+use crate::regions::Use;
 
 impl Processor {
     /// Moves a pair out of the index, if it lies there.
@@ -19,8 +19,8 @@ impl Processor {
             return Some(place);
         }
         let mut value = [0; crate::bucket::INLINE_VALUE_BYTES_MAX];
-        let length = self.value(place).len();
-        value[..length].copy_from_slice(self.value(place).head());
+        let length = self.heap.value(place).len();
+        value[..length].copy_from_slice(self.heap.value(place).head());
         match self.put_item(hash, key, &value[..length], Attributes::default(), Some(place)) {
             Stored::Done => self.find_again(hash, key),
             _ => None,
@@ -50,7 +50,7 @@ impl Processor {
             (Condition::Absent, Some(_)) => Err(Stored::Exists),
             (Condition::Present | Condition::Unchanged(_), None) => Err(Stored::NotFound),
             (Condition::Unchanged(cas), Some(place)) => match place.item() {
-                Some(line) if self.header(line).cas == cas => Ok(()),
+                Some(line) if self.heap.header(line).cas == cas => Ok(()),
                 // Nobody has asked for the number of a pair in the index since it was stored.
                 _ => Err(Stored::Exists),
             },
@@ -92,10 +92,12 @@ impl Processor {
         found: Option<Place>,
     ) -> Stored {
         if let Some(place) = found {
-            if place.item().is_none() && Bucket(self.memory.line(place.node())).width(place.cell()) == width {
-                let old_bytes = self.value(place).len();
-                let tag = Bucket(self.memory.line(place.node())).tag(place.cell());
-                let mut bucket = BucketMut(self.memory.line_mut(place.node()));
+            if place.item().is_none()
+                && Bucket(self.heap.memory.line(place.node())).width(place.cell()) == width
+            {
+                let old_bytes = self.heap.value(place).len();
+                let tag = Bucket(self.heap.memory.line(place.node())).tag(place.cell());
+                let mut bucket = BucketMut(self.heap.memory.line_mut(place.node()));
                 bucket.put_inline(place.cell(), tag, key, value);
                 self.counters.pair_bytes -= old_bytes as u64;
                 self.counters.pair_bytes += value.len() as u64;
@@ -105,7 +107,7 @@ impl Processor {
             self.remove(hash, place);
         }
         let Some(Cell { node, cell, tag }) = self.cells(hash, width) else { return Stored::NoMemory };
-        BucketMut(self.memory.line_mut(node)).put_inline(cell, tag, key, value);
+        BucketMut(self.heap.memory.line_mut(node)).put_inline(cell, tag, key, value);
         self.index.used_cells += width as u64;
         self.counters.pair_count += 1;
         self.counters.inline_count += 1;
@@ -128,13 +130,13 @@ impl Processor {
             && let Some(line) = place.item()
             && layout.bits & LARGE == 0
         {
-            let header = self.header(line);
-            let use_ = self.regions.use_of(self.regions.region_of(line));
+            let header = self.heap.header(line);
+            let use_ = self.heap.regions.use_of(self.heap.regions.region_of(line));
             if header.bits & (HELD | LARGE) == 0 && use_ == Use::Items(layout.class()) {
                 let old_bytes = usize::from(header.value_bytes);
                 self.write_item(line, &layout, key, value.len(), attributes, header.bits & USES);
                 let at = layout.value_at;
-                self.memory.bytes_mut(line, at, value.len()).copy_from_slice(value);
+                self.heap.memory.bytes_mut(line, at, value.len()).copy_from_slice(value);
                 self.note(hash, key);
                 self.counters.pair_bytes -= old_bytes as u64;
                 self.counters.pair_bytes += value.len() as u64;
@@ -143,7 +145,7 @@ impl Processor {
             }
         }
         let Some(pending) = self.begin(key, value.len(), attributes) else { return Stored::NoMemory };
-        self.fill(&pending, 0, value);
+        self.heap.fill(&pending, 0, value);
         self.link(hash, key, pending)
     }
 
@@ -167,7 +169,7 @@ impl Processor {
             flags: attributes.flags as u16,
             expiry: attributes.expiry_s,
         };
-        let block = self.memory.bytes_mut(line, 0, layout.key_at + key.len());
+        let block = self.heap.memory.bytes_mut(line, 0, layout.key_at + key.len());
         block[..HEADER_BYTES].copy_from_slice(&header.encode());
         if layout.bits & WIDE != 0 {
             block[HEADER_BYTES..HEADER_BYTES + 4].copy_from_slice(&attributes.flags.to_le_bytes());
@@ -179,7 +181,7 @@ impl Processor {
         }
         block[layout.key_at..].copy_from_slice(key);
         if layout.place_at != 0 {
-            self.memory.bytes_mut(line, layout.place_at, PLACE_BYTES).fill(0);
+            self.heap.memory.bytes_mut(line, layout.place_at, PLACE_BYTES).fill(0);
         }
     }
 
@@ -211,80 +213,36 @@ impl Processor {
         debug_assert_eq!(layout.chunk_count, chunks.len());
         let line = self.take_block(layout.class())?;
         self.write_item(line, &layout, key, value_bytes, attributes, HELD);
-        self.regions.hold(line, true);
+        self.heap.regions.hold(line, true);
         for at in 0..layout.extent_count {
             let Some(region) = self.take_extent() else {
                 for taken in 0..at {
-                    let region = self.extent_of(line, &layout, taken);
-                    self.regions.give_back_extent(region);
+                    let region = self.heap.extent_of(line, &layout, taken);
+                    self.heap.regions.give_back_extent(region);
                 }
-                self.regions.hold(line, false);
-                self.regions.give_back(line);
+                self.heap.regions.hold(line, false);
+                self.heap.regions.give_back(line);
                 return None;
             };
-            let bytes = self.memory.bytes_mut(line, layout.extents_at + 4 * at, 4);
+            let bytes = self.heap.memory.bytes_mut(line, layout.extents_at + 4 * at, 4);
             bytes.copy_from_slice(&region.to_le_bytes());
         }
         if !chunks.is_empty() {
-            self.put_chunks(line, layout.extents_at - 4, chunks);
+            self.heap.put_chunks(line, layout.extents_at - 4, chunks);
         }
-        self.pending_count += 1;
+        self.heap.pending_count += 1;
         Some(Pending { line, layout, value_bytes })
     }
 
     /// A stub that is to be put into the index.
     pub(crate) fn pending_stub(&mut self, line: u32, layout: Layout, value_bytes: usize) -> Pending {
-        self.pending_count += 1;
+        self.heap.pending_count += 1;
         Pending { line, layout, value_bytes }
-    }
-
-    pub(super) fn extent_of(&self, line: u32, layout: &Layout, at: usize) -> u32 {
-        let bytes = self.memory.bytes(line, layout.extents_at + 4 * at, 4);
-        u32::from_le_bytes(bytes.try_into().expect("four bytes"))
-    }
-
-    /// The room for the bytes of a value from `offset` on, as far as it is contiguous.
-    pub fn room(&mut self, pending: &Pending, offset: usize) -> &mut [u8] {
-        let layout = &pending.layout;
-        if layout.bits & LARGE != 0 {
-            return self.room_in_parts(pending, offset);
-        }
-        self.memory.bytes_mut(pending.line, layout.value_at + offset, layout.tail_bytes - offset)
-    }
-
-    fn room_in_parts(&mut self, pending: &Pending, offset: usize) -> &mut [u8] {
-        let layout = &pending.layout;
-        if offset / CHUNK_BYTES < layout.chunk_count {
-            let header = self.header(pending.line);
-            let chunks = self.chunks_mut(pending.line, header).expect("nobody else has a pending value");
-            return &mut chunks[offset / CHUNK_BYTES][offset % CHUNK_BYTES..];
-        }
-        let whole = layout.chunk_count * CHUNK_BYTES;
-        let (offset, rest_bytes) = (offset - whole, pending.value_bytes - whole);
-        let (extent, within) = (offset / REGION_BYTES, offset % REGION_BYTES);
-        if extent < layout.extent_count {
-            let region = self.extent_of(pending.line, layout, extent);
-            let length = REGION_BYTES.min(rest_bytes - extent * REGION_BYTES) - within;
-            return self.memory.bytes_mut(self.regions.first_line(region), within, length);
-        }
-        let within = offset - layout.extent_count * REGION_BYTES;
-        self.memory.bytes_mut(pending.line, layout.value_at + within, layout.tail_bytes - within)
-    }
-
-    /// Puts bytes of a value where they belong.
-    pub fn fill(&mut self, pending: &Pending, mut offset: usize, mut bytes: &[u8]) {
-        while !bytes.is_empty() {
-            let room = self.room(pending, offset);
-            let count = room.len().min(bytes.len());
-            room[..count].copy_from_slice(&bytes[..count]);
-            offset += count;
-            bytes = &bytes[count..];
-        }
     }
 
     /// Stores a value that has arrived.
     pub fn commit(&mut self, hash: KeyHash, key: &[u8], pending: Pending, condition: Condition) -> Stored {
-        self.memory.begin_operation();
+        self.heap.memory.begin_operation();
         let found = self.find_again(hash, key);
         if let Err(refusal) = self.check(found, condition) {
             self.abandon(pending);
@@ -296,9 +254,9 @@ impl Processor {
     /// Lets go of a value that will not be stored.
     #[expect(clippy::needless_pass_by_value, reason = "a pending value ends once")]
     pub fn abandon(&mut self, pending: Pending) {
-        self.release_hold(pending.line);
-        self.pending_count -= 1;
-        self.free_item(pending.line);
+        self.heap.release_hold(pending.line);
+        self.heap.pending_count -= 1;
+        self.heap.free_item(pending.line);
     }
 
     /// Puts a filled item into the index, in place of what is there: a change.
@@ -320,22 +278,22 @@ impl Processor {
         match found {
             Some(place) if place.item().is_some() => {
                 let old = place.item().expect("just seen");
-                self.counters.pair_bytes -= self.pair_bytes(old) as u64;
+                self.counters.pair_bytes -= self.heap.pair_bytes(old) as u64;
                 self.counters.pair_count -= 1;
-                BucketMut(self.memory.line_mut(place.node())).set_item(place.cell(), line);
-                self.free_item(old);
+                BucketMut(self.heap.memory.line_mut(place.node())).set_item(place.cell(), line);
+                self.heap.free_item(old);
             }
             Some(place) => {
                 self.count_out(place);
-                let tag = Bucket(self.memory.line(place.node())).tag(place.cell());
-                let mut bucket = BucketMut(self.memory.line_mut(place.node()));
+                let tag = Bucket(self.heap.memory.line(place.node())).tag(place.cell());
+                let mut bucket = BucketMut(self.heap.memory.line_mut(place.node()));
                 bucket.clear(place.cell());
                 bucket.put_item(place.cell(), tag, line);
                 self.index.used_cells += 1;
             }
             None => match self.cells(hash, 1) {
                 Some(Cell { node, cell, tag }) => {
-                    BucketMut(self.memory.line_mut(node)).put_item(cell, tag, line);
+                    BucketMut(self.heap.memory.line_mut(node)).put_item(cell, tag, line);
                     self.index.used_cells += 1;
                 }
                 None => {
@@ -344,8 +302,8 @@ impl Processor {
                 }
             },
         }
-        self.release_hold(line);
-        self.pending_count -= 1;
+        self.heap.release_hold(line);
+        self.heap.pending_count -= 1;
         self.counters.pair_count += 1;
         self.counters.pair_bytes += (key.len() + value_bytes) as u64;
         Stored::Done

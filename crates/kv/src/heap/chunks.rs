@@ -1,0 +1,143 @@
+//! The chunks of items: the whole mebibytes of their values.
+
+use std::sync::Arc;
+
+use reactor::{Chunk, Untouched};
+
+use crate::chunked::{ChunkList, Entry, REGIONS_PER_CHUNK};
+use crate::heap::Heap;
+use crate::item::{HEADER_BYTES, HELD, Header, LARGE, WIDE, chunk_count};
+use crate::place::Place;
+use crate::regions::REGION_LINES;
+
+/// Chunks that are touched ahead of what is wanted.
+const AHEAD_COUNT: usize = 16;
+
+impl Heap {
+    /// Number of the chunks of an item that is no stub, if it has any.
+    #[cold]
+    pub(crate) fn chunk_number(&self, line: u32, header: Header) -> Option<u32> {
+        if header.bits & LARGE == 0 || chunk_count(self.large(line, header).0) == 0 {
+            return None;
+        }
+        let at = HEADER_BYTES + if header.bits & WIDE == 0 { 8 } else { 12 };
+        let bytes = self.memory.bytes(line, at, 4);
+        Some(u32::from_le_bytes(bytes.try_into().expect("four bytes")))
+    }
+
+    pub(crate) fn chunks_of(&self, line: u32, header: Header) -> Option<&ChunkList> {
+        self.chunk_number(line, header).map(|number| &self.chunked.entry(number).chunks)
+    }
+
+    /// The chunks of an item while nobody else reads them.
+    pub(crate) fn chunks_mut(&mut self, line: u32, header: Header) -> Option<&mut Vec<Chunk>> {
+        let number = self.chunk_number(line, header)?;
+        Arc::get_mut(&mut self.chunked.entry_mut(number).chunks)
+    }
+
+    /// The whole mebibytes of the value at a place; `None` if it is shorter. Who keeps them keeps this value.
+    #[must_use]
+    pub fn chunks(&self, place: Place) -> Option<&ChunkList> {
+        let line = place.item()?;
+        let header = self.header(line);
+        if self.is_stub(line, header) { None } else { self.chunks_of(line, header) }
+    }
+
+    /// Makes a chunk of free regions.
+    pub(crate) fn open_chunk(&mut self) -> bool {
+        if !self.lend(REGIONS_PER_CHUNK) {
+            return false;
+        }
+        let is_open = self.chunked.source.open();
+        debug_assert!(is_open, "as many as regions give memory for");
+        is_open
+    }
+
+    /// Gives the memory of so many free regions to chunks.
+    pub(crate) fn lend(&mut self, region_count: usize) -> bool {
+        let lent = self.regions.lend(region_count);
+        for region in &lent {
+            let first = self.regions.first_line(*region);
+            self.memory.give_back(first..first + REGION_LINES as u32);
+        }
+        !lent.is_empty()
+    }
+
+    /// Has memory touched before it is wanted: chunks are made ahead of those that are taken, and given to `touch`, which drops each when
+    /// that is done, on any thread; it says whether it takes more. Gives the rest of the memory back for who touches that.
+    pub fn touch_ahead(&mut self, touch: impl FnMut(Chunk) -> bool + Send + 'static) -> Untouched {
+        self.chunked.touch = Some(Box::new(touch));
+        self.memory.untouched()
+    }
+
+    /// A chunk was taken: others are touched in its place, two for one, as long as there are few and memory is free.
+    pub(crate) fn touch_more(&mut self) {
+        let Some(mut touch) = self.chunked.touch.take() else { return };
+        for _ in 0..2 {
+            let has_enough = self.chunked.free_regions() >= AHEAD_COUNT * REGIONS_PER_CHUNK;
+            if has_enough || self.regions.free_count() < self.regions.count() / 8 || !self.open_chunk() {
+                break;
+            }
+            // The one just made: the last that came is the first that is taken.
+            if !self.chunked.source.take().is_none_or(&mut touch) {
+                break;
+            }
+        }
+        self.chunked.touch = Some(touch);
+    }
+
+    /// Makes regions of a chunk that nobody has.
+    pub(crate) fn close_chunk(&mut self) -> bool {
+        let is_closed = self.chunked.source.close();
+        if is_closed {
+            for region in self.regions.take_back(REGIONS_PER_CHUNK) {
+                let first = self.regions.first_line(region);
+                self.memory.allow(first..first + REGION_LINES as u32);
+            }
+        }
+        is_closed
+    }
+
+    /// Whether values in chunks have most of the memory.
+    pub(crate) fn is_mostly_chunked(&self) -> bool {
+        2 * self.chunked.lent_regions() > self.regions.count()
+    }
+
+    /// Whether an item has chunks.
+    pub(crate) fn is_chunked(&self, line: u32) -> bool {
+        let header = self.header(line);
+        header.bits & LARGE != 0 && !self.is_stub(line, header) && self.chunk_number(line, header).is_some()
+    }
+
+    /// An item lies elsewhere now.
+    pub(crate) fn on_moved(&mut self, to: u32) {
+        let header = self.header(to);
+        if header.bits & LARGE != 0
+            && !self.is_stub(to, header)
+            && let Some(number) = self.chunk_number(to, header)
+        {
+            self.chunked.entry_mut(number).line = to;
+        }
+    }
+
+    /// Lets go of the chunks of an item that is no stub.
+    pub(crate) fn free_chunks(&mut self, line: u32, header: Header) {
+        if let Some(number) = self.chunk_number(line, header) {
+            self.chunked.remove(number);
+        }
+    }
+
+    /// Notes the chunks of an item whose header is written: they are those of its value from the first byte on.
+    pub(crate) fn put_chunks(&mut self, line: u32, at: usize, chunks: Vec<Chunk>) {
+        let number = self.chunked.insert(Entry { line, chunks: Arc::new(chunks) });
+        self.memory.bytes_mut(line, at, 4).copy_from_slice(&number.to_le_bytes());
+    }
+
+    /// Whether the item is free to be changed where it lies.
+    pub(crate) fn is_own(&self, line: u32) -> bool {
+        let header = self.header(line);
+        header.bits & HELD == 0
+            && (header.bits & LARGE == 0
+                || self.chunks_of(line, header).is_none_or(|chunks| Arc::strong_count(chunks) == 1))
+    }
+}

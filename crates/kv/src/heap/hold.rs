@@ -1,0 +1,106 @@
+//! Holding items as they are while they are sent or written, and freeing them.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+use crate::heap::Heap;
+use crate::item::{BITS_AT, HEADER_BYTES, HELD, LARGE, WIDE, chunk_count};
+use crate::kept::Kept;
+use crate::pins::{Pin, Pins};
+use crate::place::Place;
+use crate::value::Value;
+
+impl Heap {
+    pub(crate) fn release_hold(&mut self, line: u32) {
+        self.memory.bytes_mut(line, BITS_AT, 1)[0] &= !HELD;
+        self.regions.hold(line, false);
+    }
+
+    /// Gives an item's memory back, now or when it was sent.
+    pub(crate) fn free_item(&mut self, line: u32) {
+        let header = self.header(line);
+        if header.bits & HELD != 0 {
+            let pins = self.pins.get_mut(&line).expect("only pinned items are held in the index");
+            pins.is_detached = true;
+            return;
+        }
+        if header.bits & LARGE != 0 && !self.is_stub(line, header) {
+            let (length, list_count) = self.large(line, header);
+            let table_at = HEADER_BYTES + if header.bits & WIDE == 0 { 8 } else { 12 };
+            for at in usize::from(chunk_count(length) > 0)..list_count {
+                let bytes = self.memory.bytes(line, table_at + 4 * at, 4);
+                let region = u32::from_le_bytes(bytes.try_into().expect("four bytes"));
+                self.regions.give_back_extent(region);
+            }
+            self.free_chunks(line, header);
+        }
+        self.regions.give_back(line);
+    }
+
+    /// Keeps the value at a place as it is, to be sent piece by piece. A pair in the index is copied instead:
+    /// `None`.
+    pub fn pin(&mut self, place: Place) -> Option<Pin> {
+        let line = place.item()?;
+        let pins = self.pins.entry(line).or_insert(Pins { count: 0, is_detached: false });
+        pins.count += 1;
+        if pins.count == 1 {
+            self.memory.bytes_mut(line, BITS_AT, 1)[0] |= HELD;
+            self.regions.hold(line, true);
+        }
+        Some(Pin { line })
+    }
+
+    /// A pinned value.
+    #[must_use]
+    pub fn pinned(&self, pin: &Pin) -> Value<'_> {
+        self.item_value(pin.line)
+    }
+
+    /// Ends a pin. Says whether that has freed memory.
+    #[expect(clippy::needless_pass_by_value, reason = "a pin ends once")]
+    pub fn unpin(&mut self, pin: Pin) -> bool {
+        let pins = self.pins.get_mut(&pin.line).expect("pinned");
+        pins.count -= 1;
+        if pins.count > 0 {
+            return false;
+        }
+        let is_detached = pins.is_detached;
+        self.pins.remove(&pin.line);
+        self.release_hold(pin.line);
+        if is_detached {
+            self.free_item(pin.line);
+        }
+        is_detached
+    }
+
+    /// Up to `count` bytes of a kept value from `offset` on. `None` if it is not this partition that keeps it, or it has no more.
+    #[must_use]
+    pub fn piece(&mut self, kept: &Kept, offset: usize, count: usize) -> Option<Vec<u8>> {
+        self.let_go();
+        let pin = kept.pin.as_ref().filter(|_| Arc::ptr_eq(&kept.returned, &self.returned))?;
+        let value = self.pinned(pin);
+        let end = kept.length.min(offset.checked_add(count)?);
+        let mut piece = Vec::with_capacity(end.checked_sub(offset).filter(|&length| length > 0)?);
+        while offset + piece.len() < end {
+            let at = offset + piece.len();
+            let part = value.part(at);
+            piece.extend_from_slice(&part[..part.len().min(end - at)]);
+        }
+        Some(piece)
+    }
+
+    /// Ends what was let go of. Says whether that may have freed memory.
+    pub(crate) fn let_go(&mut self) -> bool {
+        if self.returned.count.load(Ordering::Acquire) == 0 {
+            return false;
+        }
+        let returned = Arc::clone(&self.returned);
+        let mut pins = returned.pins.lock().unwrap_or_else(PoisonError::into_inner);
+        returned.count.store(0, Ordering::Release);
+        let mut has_freed = false;
+        for pin in pins.drain(..) {
+            has_freed |= self.unpin(pin);
+        }
+        has_freed
+    }
+}
