@@ -49,4 +49,10 @@ impl Clock {
     pub fn base_s(&self) -> i64 {
         self.base_s
     }
+
+    /// Whether a pair with this expiry has ended; 0 is none.
+    #[inline(always)]
+    pub(crate) fn has_passed(&self, expiry_s: u32) -> bool {
+        expiry_s != 0 && expiry_s <= self.now_s
+    }
 }

@@ -20,6 +20,7 @@ use crate::place::Place;
 use crate::processor::Processor;
 use crate::record::RECORD_EXTRA_BYTES;
 use crate::regions::{REGION_BYTES, Use};
+use crate::table::lines::redirect;
 
 /// Bits of an item that go with it into the log and back.
 pub(crate) const MARKS: u8 = STALE | WON | FETCHED;
@@ -204,7 +205,7 @@ impl Processor {
     /// The value of a key, if there is one and it is in the log only.
     pub(crate) fn away(&self, hash: KeyHash, key: &[u8]) -> Option<Away> {
         self.durable.as_ref()?;
-        let place = self.locate(hash, key)?;
+        let place = self.table.locate(&self.heap, hash, key)?;
         let line = place.item()?;
         let header = self.heap.header(line);
         if !self.heap.is_stub(line, header) {
@@ -283,8 +284,9 @@ impl Processor {
         let Some(stub) = self.heap.regions.take_for_stub(layout.class()) else { return false };
         self.write_stub(stub, &layout, key, header, flags, value_bytes, place);
         let hash = self.hash(key);
-        let entry = self.entry_of(hash, line).expect("an item that is not held is in the index");
-        self.redirect(entry, stub);
+        let entry =
+            self.table.entry_of(&self.heap, hash, line).expect("an item that is not held is in the index");
+        redirect(&mut self.heap, entry, stub);
         self.heap.free_item(line);
         self.counters.demoted_count += 1;
         true
@@ -318,7 +320,7 @@ impl Processor {
     /// A value has come from the log: the stub becomes an item again, unless the pair is another by now.
     pub(crate) fn load(&mut self, hash: KeyHash, key: &[u8], place: u64, pending: Pending) -> bool {
         let is_it = self.away(hash, key).is_some_and(|away| away.place == place);
-        let stub = self.locate(hash, key).and_then(Place::item).filter(|_| is_it);
+        let stub = self.table.locate(&self.heap, hash, key).and_then(Place::item).filter(|_| is_it);
         let Some(stub) = stub else {
             self.abandon(pending);
             return false;
@@ -377,7 +379,7 @@ impl Processor {
 
     /// Removes a key without its being a change.
     pub(crate) fn forget(&mut self, hash: KeyHash, key: &[u8]) {
-        if let Some(place) = self.locate(hash, key) {
+        if let Some(place) = self.table.locate(&self.heap, hash, key) {
             self.unlink(hash, place);
         }
     }
@@ -392,7 +394,7 @@ impl Processor {
 
     /// Whether a record with this number is that of the pair there is.
     pub(crate) fn is_current(&self, hash: KeyHash, key: &[u8], cas: u64) -> bool {
-        let line = self.locate(hash, key).and_then(Place::item);
+        let line = self.table.locate(&self.heap, hash, key).and_then(Place::item);
         line.is_some_and(|line| self.heap.header(line).cas == cas)
     }
 }

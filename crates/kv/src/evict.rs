@@ -10,6 +10,7 @@ use crate::place::Place;
 use crate::processor::Processor;
 use crate::regions::{CLASS_COUNT, Class, Use};
 use crate::settings::Eviction;
+use crate::table::lines::redirect;
 
 /// Where the hands are.
 pub(crate) struct Hands {
@@ -171,8 +172,9 @@ impl Processor {
             self.counters.evicted_count += 1;
             self.counters.evicted_unread_count += u64::from(header.bits & FETCHED == 0);
         }
-        let hash = self.hash_of_item(line);
-        let (node, cell) = self.entry_of(hash, line).expect("an item that is not held is in the index");
+        let hash = self.table.hash_of_item(&self.heap, line);
+        let (node, cell) =
+            self.table.entry_of(&self.heap, hash, line).expect("an item that is not held is in the index");
         self.unlink(hash, Place::new(node, cell, Some(line)));
     }
 
@@ -243,10 +245,13 @@ impl Processor {
         while let Some((at, line)) = self.heap.regions.next_taken(region, block) {
             block = at + 1;
             let Some(to) = self.heap.regions.take(class) else { break };
-            let hash = self.hash_of_item(line);
-            let entry = self.entry_of(hash, line).expect("an item that is not held is in the index");
+            let hash = self.table.hash_of_item(&self.heap, line);
+            let entry = self
+                .table
+                .entry_of(&self.heap, hash, line)
+                .expect("an item that is not held is in the index");
             self.heap.memory.copy(line, to, class.lines() * reactor::LINE_BYTES);
-            self.redirect(entry, to);
+            redirect(&mut self.heap, entry, to);
             self.heap.on_moved(to);
             self.heap.regions.give_back(line);
             self.counters.moved_count += 1;

@@ -101,7 +101,7 @@ impl Heap {
 
     /// Notes that a pair is read: it stays longer.
     #[inline]
-    pub fn touch(&mut self, place: Place) {
+    pub(crate) fn touch(&mut self, place: Place) {
         let Some(line) = place.item() else { return };
         let bits = self.memory.bytes(line, BITS_AT, 1)[0];
         if bits & USES < USES_MAX || bits & FETCHED == 0 {
@@ -112,8 +112,7 @@ impl Heap {
 
     /// The value at a place.
     #[inline]
-    #[must_use]
-    pub fn value(&self, place: Place) -> Value<'_> {
+    pub(crate) fn value(&self, place: Place) -> Value<'_> {
         match place.item() {
             None => {
                 let bucket = Bucket(self.memory.line(place.node()));
@@ -125,8 +124,7 @@ impl Heap {
 
     /// Bytes of the value at a place, wherever the value is.
     #[inline]
-    #[must_use]
-    pub fn value_bytes(&self, place: Place) -> usize {
+    pub(crate) fn value_bytes(&self, place: Place) -> usize {
         match place.item() {
             None => self.value(place).len(),
             Some(line) => {
@@ -169,8 +167,7 @@ impl Heap {
 
     /// What the pair has beside key and value.
     #[inline]
-    #[must_use]
-    pub fn attributes(&self, place: Place) -> Attributes {
+    pub(crate) fn attributes(&self, place: Place) -> Attributes {
         let Some(line) = place.item() else { return Attributes::default() };
         let header = self.header(line);
         let mut flags = u32::from(header.flags);
@@ -182,8 +179,7 @@ impl Heap {
     }
 
     /// The marks of the pair. Those in the index carry none.
-    #[must_use]
-    pub fn marks(&self, place: Place) -> Marks {
+    pub(crate) fn marks(&self, place: Place) -> Marks {
         let bits = place.item().map_or(0, |line| self.memory.bytes(line, BITS_AT, 1)[0]);
         Marks { is_fetched: bits & FETCHED != 0, is_stale: bits & STALE != 0, is_won: bits & WON != 0 }
     }

@@ -1,5 +1,7 @@
 //! Keys: how long they are, and where they are looked for.
 
+use rapidhash::v3::{RapidSecrets, rapidhash_v3_micro_inline};
+
 /// Longest key, bytes.
 pub const KEY_BYTES_MAX: usize = 250;
 
@@ -30,5 +32,22 @@ impl KeyHash {
     #[cfg(test)]
     pub(crate) fn of(bits: u64) -> Self {
         Self(bits)
+    }
+}
+
+/// Hashes keys. All of one seed agree.
+pub(crate) struct KeyHasher {
+    secrets: RapidSecrets,
+}
+
+impl KeyHasher {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self { secrets: RapidSecrets::seed(seed) }
+    }
+
+    /// The hash of a key.
+    #[inline(always)]
+    pub(crate) fn hash(&self, key: &[u8]) -> KeyHash {
+        KeyHash(rapidhash_v3_micro_inline::<true, false>(key, &self.secrets))
     }
 }

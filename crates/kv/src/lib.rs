@@ -43,6 +43,7 @@ mod record;
 mod regions;
 mod settings;
 mod station;
+mod table;
 mod value;
 pub mod vector;
 

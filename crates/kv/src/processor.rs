@@ -9,20 +9,16 @@
 //! [`find`](Processor::find) gives a [`Place`], good until the next call that stores, removes or makes room;
 //! everything that reads or changes a value starts from one.
 
-mod chain;
 mod change;
 mod large;
-mod list;
-mod resize;
+mod room;
 mod store;
 
 use std::io;
 
-use rapidhash::v3::{RapidSecrets, rapidhash_v3_micro_inline};
 use reactor::{Chunk, Untouched};
 
-use self::chain::{shared_line, slot};
-use crate::bucket::{Bucket, BucketMut, Kind, shared_tag};
+use crate::bucket::{Bucket, BucketMut};
 use crate::chunked::ChunkList;
 use crate::clock::Clock;
 use crate::counters::Counters;
@@ -34,19 +30,15 @@ use crate::item::{
     BITS_AT, EXPIRY_AT, FETCHED, HEADER_BYTES, Header, LARGE, STALE, USES, USES_MAX, WIDE, WON,
 };
 use crate::kept::Kept;
-use crate::key::KeyHash;
+use crate::key::{KeyHash, KeyHasher};
 use crate::pair::{Attributes, Marks};
 use crate::pending::Pending;
 use crate::pins::Pin;
 use crate::place::{Home, Place};
 use crate::regions::{Class, REGION_BYTES, REGION_LINES, Regions};
 use crate::settings::Settings;
+use crate::table::Table;
 use crate::value::Value;
-
-/// Lines for what overflows, and lines being moved, that there is room for from the start. More are needed if
-/// the index could not grow for long.
-const SPARE_COUNT: usize = 32;
-const MOVING_COUNT: usize = 8;
 
 /// One partition of the key space.
 pub struct Processor {
@@ -55,13 +47,8 @@ pub struct Processor {
     pub(crate) counters: Counters,
     pub(crate) clock: Clock,
     pub(crate) hands: Hands,
-    index: Index,
-    secrets: RapidSecrets,
+    pub(crate) table: Table,
     pub(crate) next_cas: u64,
-    /// Lines for what overflows next.
-    spare: Vec<u32>,
-    /// What a resize is moving: empty but then.
-    moving: Vec<[u8; reactor::LINE_BYTES]>,
     /// What a log has to know, if there is one.
     pub(crate) durable: Option<Box<Durable>>,
 }
@@ -83,15 +70,12 @@ impl Processor {
         let first_line = heap.regions.take_index().expect("all regions are free");
         Ok(Self {
             heap,
-            index: Index::new(first_line, region_count),
+            table: Table::new(Index::new(first_line, region_count), KeyHasher::new(settings.seed)),
             counters: Counters::default(),
             clock: Clock::at(0),
             hands: Hands::default(),
-            secrets: RapidSecrets::seed(settings.seed),
             settings,
             next_cas: 1,
-            spare: Vec::with_capacity(SPARE_COUNT),
-            moving: Vec::with_capacity(MOVING_COUNT),
             durable: None,
         })
     }
@@ -127,7 +111,7 @@ impl Processor {
     /// Bytes of the buckets, with what they share for what overflows.
     #[must_use]
     pub fn index_bytes(&self) -> usize {
-        self.index.group_count() as usize * GROUP_LINES as usize * reactor::LINE_BYTES
+        self.table.index.group_count() as usize * GROUP_LINES as usize * reactor::LINE_BYTES
     }
 
     /// The number of the class of blocks that items of so many bytes have; `None` if they have no block of their own.
@@ -173,13 +157,7 @@ impl Processor {
     #[inline]
     #[must_use]
     pub fn hash(&self, key: &[u8]) -> KeyHash {
-        KeyHash(rapidhash_v3_micro_inline::<true, false>(key, &self.secrets))
-    }
-
-    /// The line of the bucket of a key.
-    #[inline(always)]
-    pub(crate) fn home(&self, hash: KeyHash) -> u32 {
-        self.index.home((hash.0 >> 32) as u32)
+        self.table.hasher.hash(key)
     }
 
     /// A key will be looked up: has its bucket fetched.
@@ -191,7 +169,7 @@ impl Processor {
     /// As [`prefetch`](Self::prefetch); says where the bucket is.
     #[inline]
     pub fn prefetch_home(&self, hash: KeyHash) -> Home {
-        let home = self.home(hash);
+        let home = self.table.home(hash);
         self.heap.memory.prefetch(home);
         Home(home)
     }
@@ -199,26 +177,7 @@ impl Processor {
     /// A key will be looked up and its bucket is there by now: has its item fetched, if it has one.
     #[inline]
     pub fn prefetch_item(&self, hash: KeyHash) {
-        self.prefetch_item_of(hash, Home(self.home(hash)));
-    }
-
-    /// As [`prefetch_item`](Self::prefetch_item), with the bucket known. If that has moved meanwhile, nothing comes of it. Says where the pair is,
-    /// if it is there and the first with its tag.
-    #[inline(always)]
-    pub fn prefetch_item_of(&self, hash: KeyHash, Home(home): Home) -> Option<Place> {
-        let bucket = Bucket(self.heap.memory.peek(home));
-        let Some(cell) = bucket.matches(hash.tag()).next() else {
-            if bucket.overflows() {
-                self.heap.memory.prefetch(shared_line(home));
-            }
-            return None;
-        };
-        if bucket.kind(cell) != Kind::Item {
-            return Some(Place::new(home, cell, None));
-        }
-        let line = bucket.cell(cell);
-        self.heap.memory.prefetch(line);
-        Some(Place::new(home, cell, Some(line)))
+        self.prefetch_item_of(hash, Home(self.table.home(hash)));
     }
 
     /// Notes that the pair of a key is read, and gives its flags and its value, if it is where [`prefetch_item_of`](Self::prefetch_item_of) has said, and nothing
@@ -254,11 +213,11 @@ impl Processor {
 
     #[inline(always)]
     pub(crate) fn find_again(&mut self, hash: KeyHash, key: &[u8]) -> Option<Place> {
-        let place = self.locate(hash, key)?;
+        let place = self.table.locate(&self.heap, hash, key)?;
         if let Some(line) = place.item() {
             let expiry = self.heap.memory.bytes(line, EXPIRY_AT, 4);
             let expiry_s = u32::from_le_bytes(expiry.try_into().expect("four bytes"));
-            if expiry_s != 0 && expiry_s <= self.clock.now_s {
+            if self.clock.has_passed(expiry_s) {
                 self.counters.expired_count += 1;
                 self.unlink(hash, place);
                 return None;
@@ -269,45 +228,7 @@ impl Processor {
 
     #[inline]
     pub(crate) fn is_expired(&self, header: &Header) -> bool {
-        header.expiry != 0 && header.expiry <= self.clock.now_s
-    }
-
-    #[inline(always)]
-    pub(crate) fn locate(&self, hash: KeyHash, key: &[u8]) -> Option<Place> {
-        let home = self.home(hash);
-        let bucket = Bucket(self.heap.memory.line(home));
-        let place = self.locate_in(home, bucket, hash.tag(), key);
-        if place.is_none() && bucket.overflows() { self.locate_beyond(home, hash, key) } else { place }
-    }
-
-    #[inline(always)]
-    fn locate_in(&self, node: u32, bucket: Bucket<'_>, tag: u8, key: &[u8]) -> Option<Place> {
-        for cell in bucket.matches(tag) {
-            let (is_it, item) = if bucket.kind(cell) == Kind::Item {
-                let line = bucket.cell(cell);
-                (self.heap.item_has_key(line, key), Some(line))
-            } else {
-                (bucket.inline(cell).0 == key, None)
-            };
-            if is_it {
-                return Some(Place::new(node, cell, item));
-            }
-        }
-        None
-    }
-
-    /// Looks for a key among what overflows from its bucket.
-    #[cold]
-    fn locate_beyond(&self, home: u32, hash: KeyHash, key: &[u8]) -> Option<Place> {
-        let tag = shared_tag(slot(home), hash.tag());
-        let mut node = shared_line(home);
-        loop {
-            let bucket = Bucket(self.heap.memory.line(node));
-            if let Some(place) = self.locate_in(node, bucket, tag, key) {
-                return Some(place);
-            }
-            node = bucket.next()?;
-        }
+        self.clock.has_passed(header.expiry)
     }
 
     /// Notes that a pair is read, and gives its flags and its value. `None`, and nothing is noted, if that is in parts or the flags are long.
@@ -384,13 +305,13 @@ impl Processor {
     fn count_out(&mut self, place: Place) {
         let bytes = match place.item() {
             Some(line) => {
-                self.index.used_cells -= 1;
+                self.table.index.used_cells -= 1;
                 self.heap.pair_bytes(line)
             }
             None => {
                 self.counters.inline_count -= 1;
                 let bucket = Bucket(self.heap.memory.line(place.node()));
-                self.index.used_cells -= bucket.width(place.cell()) as u64;
+                self.table.index.used_cells -= bucket.width(place.cell()) as u64;
                 let (key, value) = bucket.inline(place.cell());
                 key.len() + value.len()
             }
@@ -419,7 +340,7 @@ impl Processor {
         if let Some(line) = place.item() {
             self.heap.free_item(line);
         }
-        self.settle(self.home(hash));
+        self.table.settle(&mut self.heap, self.table.home(hash));
     }
 
     /// Notes that a pair is read: it stays longer.
@@ -498,5 +419,25 @@ impl Processor {
     /// that is done, on any thread; it says whether it takes more. Gives the rest of the memory back for who touches that.
     pub fn touch_ahead(&mut self, touch: impl FnMut(Chunk) -> bool + Send + 'static) -> Untouched {
         self.heap.touch_ahead(touch)
+    }
+
+    /// As [`prefetch_item`](Self::prefetch_item), with the bucket known. If that has moved meanwhile, nothing comes of it. Says where the pair is,
+    /// if it is there and the first with its tag.
+    #[inline(always)]
+    pub fn prefetch_item_of(&self, hash: KeyHash, home: Home) -> Option<Place> {
+        self.table.prefetch_item_of(&self.heap, hash, home)
+    }
+
+    /// Calls `each` with all keys from `start` on, or from where it would be if it is not there, until `each`
+    /// says that it wants no more. Keys that are there all the while are listed once by whoever goes on with
+    /// the last key of a list, whatever happens to others in between.
+    pub fn list(&self, start: Option<&[u8]>, each: impl FnMut(&[u8]) -> bool) {
+        self.table.list(&self.heap, &self.clock, start, each);
+    }
+
+    /// Holds the table against itself, for tests.
+    #[cfg(test)]
+    pub(crate) fn assert_index(&self) {
+        self.table.assert_index(&self.heap, self.counters.pair_count);
     }
 }

@@ -36,8 +36,7 @@ impl Heap {
     }
 
     /// The whole mebibytes of the value at a place; `None` if it is shorter. Who keeps them keeps this value.
-    #[must_use]
-    pub fn chunks(&self, place: Place) -> Option<&ChunkList> {
+    pub(crate) fn chunks(&self, place: Place) -> Option<&ChunkList> {
         let line = place.item()?;
         let header = self.header(line);
         if self.is_stub(line, header) { None } else { self.chunks_of(line, header) }
@@ -65,7 +64,7 @@ impl Heap {
 
     /// Has memory touched before it is wanted: chunks are made ahead of those that are taken, and given to `touch`, which drops each when
     /// that is done, on any thread; it says whether it takes more. Gives the rest of the memory back for who touches that.
-    pub fn touch_ahead(&mut self, touch: impl FnMut(Chunk) -> bool + Send + 'static) -> Untouched {
+    pub(crate) fn touch_ahead(&mut self, touch: impl FnMut(Chunk) -> bool + Send + 'static) -> Untouched {
         self.chunked.touch = Some(Box::new(touch));
         self.memory.untouched()
     }

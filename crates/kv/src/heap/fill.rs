@@ -14,7 +14,7 @@ impl Heap {
     }
 
     /// The room for the bytes of a value from `offset` on, as far as it is contiguous.
-    pub fn room(&mut self, pending: &Pending, offset: usize) -> &mut [u8] {
+    pub(crate) fn room(&mut self, pending: &Pending, offset: usize) -> &mut [u8] {
         let layout = &pending.layout;
         if layout.bits & LARGE != 0 {
             return self.room_in_parts(pending, offset);
@@ -42,7 +42,7 @@ impl Heap {
     }
 
     /// Puts bytes of a value where they belong.
-    pub fn fill(&mut self, pending: &Pending, mut offset: usize, mut bytes: &[u8]) {
+    pub(crate) fn fill(&mut self, pending: &Pending, mut offset: usize, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let room = self.room(pending, offset);
             let count = room.len().min(bytes.len());

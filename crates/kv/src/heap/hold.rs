@@ -39,7 +39,7 @@ impl Heap {
 
     /// Keeps the value at a place as it is, to be sent piece by piece. A pair in the index is copied instead:
     /// `None`.
-    pub fn pin(&mut self, place: Place) -> Option<Pin> {
+    pub(crate) fn pin(&mut self, place: Place) -> Option<Pin> {
         let line = place.item()?;
         let pins = self.pins.entry(line).or_insert(Pins { count: 0, is_detached: false });
         pins.count += 1;
@@ -51,14 +51,13 @@ impl Heap {
     }
 
     /// A pinned value.
-    #[must_use]
-    pub fn pinned(&self, pin: &Pin) -> Value<'_> {
+    pub(crate) fn pinned(&self, pin: &Pin) -> Value<'_> {
         self.item_value(pin.line)
     }
 
     /// Ends a pin. Says whether that has freed memory.
     #[expect(clippy::needless_pass_by_value, reason = "a pin ends once")]
-    pub fn unpin(&mut self, pin: Pin) -> bool {
+    pub(crate) fn unpin(&mut self, pin: Pin) -> bool {
         let pins = self.pins.get_mut(&pin.line).expect("pinned");
         pins.count -= 1;
         if pins.count > 0 {
@@ -74,8 +73,7 @@ impl Heap {
     }
 
     /// Up to `count` bytes of a kept value from `offset` on. `None` if it is not this partition that keeps it, or it has no more.
-    #[must_use]
-    pub fn piece(&mut self, kept: &Kept, offset: usize, count: usize) -> Option<Vec<u8>> {
+    pub(crate) fn piece(&mut self, kept: &Kept, offset: usize, count: usize) -> Option<Vec<u8>> {
         self.let_go();
         let pin = kept.pin.as_ref().filter(|_| Arc::ptr_eq(&kept.returned, &self.returned))?;
         let value = self.pinned(pin);

@@ -127,7 +127,8 @@ impl Sink for CleanSink<'_> {
             }
             return;
         }
-        let line = processor.locate(hash, key).and_then(Place::item).expect("it is current");
+        let line =
+            processor.table.locate(&processor.heap, hash, key).and_then(Place::item).expect("it is current");
         if processor.place_of(line).is_some_and(|place| place != here) {
             return;
         }

@@ -147,7 +147,8 @@ impl Log {
         if fetch.is_again {
             self.cleaner.fetch_count -= 1;
             if is_good {
-                let line = processor.locate(fetch.hash, &fetch.key).and_then(Place::item);
+                let line =
+                    processor.table.locate(&processor.heap, fetch.hash, &fetch.key).and_then(Place::item);
                 if let Some(line) = line {
                     processor.unplace(line);
                     processor.changes().write_again(&fetch.key);

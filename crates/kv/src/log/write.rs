@@ -89,7 +89,9 @@ impl Log {
             Due::Clear => return none(Kind::Cleared, 0),
             Due::Key { hash, key, length, .. } => (*hash, &key[..*length]),
         };
-        let Some(place) = processor.locate(hash, key) else { return none(Kind::Removed, key.len()) };
+        let Some(place) = processor.table.locate(&processor.heap, hash, key) else {
+            return none(Kind::Removed, key.len());
+        };
         let line = place.item().expect("with a log, pairs lie outside of the index");
         let Header { cas, expiry, bits, .. } = processor.heap.header(line);
         let head = Head {

@@ -101,7 +101,7 @@ impl Processor {
     /// Keeps the value at a place; `None` if the pair lies in the index.
     pub fn keep(&mut self, place: Place) -> Option<Kept> {
         self.heap.let_go();
-        let hash = self.hash_of_item(place.item()?);
+        let hash = self.table.hash_of_item(&self.heap, place.item()?);
         let length = self.heap.value(place).len();
         let pin = self.heap.pin(place)?;
         Some(Kept { pin: Some(pin), hash, length, returned: Arc::clone(&self.heap.returned) })

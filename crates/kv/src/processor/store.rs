@@ -2,7 +2,6 @@
 
 use reactor::Chunk;
 
-use super::chain::Cell;
 use crate::bucket::{Bucket, BucketMut, inline_cells};
 use crate::item::{HEADER_BYTES, HELD, Header, LARGE, Layout, PLACE_BYTES, USES, WIDE, chunk_count};
 use crate::key::{KEY_BYTES_MAX, KeyHash};
@@ -11,6 +10,7 @@ use crate::pending::Pending;
 use crate::place::Place;
 use crate::processor::Processor;
 use crate::regions::Use;
+use crate::table::lines::Cell;
 
 impl Processor {
     /// Moves a pair out of the index, if it lies there.
@@ -108,7 +108,7 @@ impl Processor {
         }
         let Some(Cell { node, cell, tag }) = self.cells(hash, width) else { return Stored::NoMemory };
         BucketMut(self.heap.memory.line_mut(node)).put_inline(cell, tag, key, value);
-        self.index.used_cells += width as u64;
+        self.table.index.used_cells += width as u64;
         self.counters.pair_count += 1;
         self.counters.inline_count += 1;
         self.counters.pair_bytes += (key.len() + value.len()) as u64;
@@ -289,12 +289,12 @@ impl Processor {
                 let mut bucket = BucketMut(self.heap.memory.line_mut(place.node()));
                 bucket.clear(place.cell());
                 bucket.put_item(place.cell(), tag, line);
-                self.index.used_cells += 1;
+                self.table.index.used_cells += 1;
             }
             None => match self.cells(hash, 1) {
                 Some(Cell { node, cell, tag }) => {
                     BucketMut(self.heap.memory.line_mut(node)).put_item(cell, tag, line);
-                    self.index.used_cells += 1;
+                    self.table.index.used_cells += 1;
                 }
                 None => {
                     self.abandon(pending);

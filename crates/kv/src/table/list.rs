@@ -1,9 +1,11 @@
 //! Going over all keys, in the order of their hashes: it is the same whatever is stored, removed or moved
 //! meanwhile, and however large the index is.
 
-use super::chain::{shared_line, slot};
 use crate::bucket::{Bucket, BucketMut, Kind};
-use crate::processor::Processor;
+use crate::clock::Clock;
+use crate::heap::Heap;
+use crate::table::Table;
+use crate::table::lines::{shared_line, slot};
 
 /// Keys of a bucket that are put in order at a time.
 const SORTED_COUNT: usize = 32;
@@ -35,26 +37,32 @@ impl Sorted {
     }
 }
 
-impl Processor {
+impl Table {
     /// Calls `each` with all keys from `start` on, or from where it would be if it is not there, until `each`
     /// says that it wants no more. Keys that are there all the while are listed once by whoever goes on with
     /// the last key of a list, whatever happens to others in between.
-    pub fn list(&self, start: Option<&[u8]>, mut each: impl FnMut(&[u8]) -> bool) {
-        let first = start.map_or(0, |key| self.hash(key).raw());
+    pub(crate) fn list(
+        &self,
+        heap: &Heap,
+        clock: &Clock,
+        start: Option<&[u8]>,
+        mut each: impl FnMut(&[u8]) -> bool,
+    ) {
+        let first = start.map_or(0, |key| self.hasher.hash(key).raw());
         let mut from = first >> 32;
         while let Ok(hash) = u32::try_from(from) {
             let share = self.index.share(hash);
             let mut least = first;
             loop {
-                let sorted = self.sorted(share.home, least);
+                let sorted = self.sorted(heap, share.home, least);
                 for &(_, node, cell) in &sorted.entries[..sorted.count] {
-                    let bucket = Bucket(self.heap.memory.line(node));
+                    let bucket = Bucket(heap.memory.line(node));
                     let goes_on = if bucket.kind(cell.into()) == Kind::Item {
                         let line = bucket.cell(cell.into());
-                        let header = self.heap.header(line);
-                        let at = self.heap.key_at(line, header);
-                        self.is_expired(&header)
-                            || each(self.heap.memory.bytes(line, at, header.key_bytes.into()))
+                        let header = heap.header(line);
+                        let at = heap.key_at(line, header);
+                        clock.has_passed(header.expiry)
+                            || each(heap.memory.bytes(line, at, header.key_bytes.into()))
                     } else {
                         each(bucket.inline(cell.into()).0)
                     };
@@ -72,19 +80,19 @@ impl Processor {
     }
 
     /// The first entries of a bucket whose hashes are `least` or more.
-    fn sorted(&self, home: u32, least: u64) -> Sorted {
+    fn sorted(&self, heap: &Heap, home: u32, least: u64) -> Sorted {
         let mut sorted = Sorted::new();
         let mut add = |node: u32, bucket: Bucket<'_>, cell: usize| {
-            let hash = self.hash_of_entry(bucket, cell).raw();
+            let hash = self.hash_of_entry(heap, bucket, cell).raw();
             if hash >= least {
                 sorted.add((hash, node, cell as u8));
             }
         };
-        let bucket = Bucket(self.heap.memory.line(home));
+        let bucket = Bucket(heap.memory.line(home));
         bucket.entries().for_each(|cell| add(home, bucket, cell));
         let mut next = bucket.overflows().then(|| shared_line(home));
         while let Some(node) = next {
-            let bucket = Bucket(self.heap.memory.line(node));
+            let bucket = Bucket(heap.memory.line(node));
             bucket.entries_of(slot(home)).for_each(|cell| add(node, bucket, cell));
             next = bucket.next();
         }
@@ -92,55 +100,52 @@ impl Processor {
     }
 
     /// Removes all entries one by one, and makes the index as small as it was at first.
-    pub(super) fn clear_entries(&mut self) {
+    pub(crate) fn clear_entries(&mut self, heap: &mut Heap) {
         let mut from = 0;
         while let Ok(hash) = u32::try_from(from) {
             let share = self.index.share(hash);
-            while let Some((node, cell)) = self.first_entry(share.home) {
-                let bucket = Bucket(self.heap.memory.line(node));
+            while let Some((node, cell)) = self.first_entry(heap, share.home) {
+                let bucket = Bucket(heap.memory.line(node));
                 let item = (bucket.kind(cell) == Kind::Item).then(|| bucket.cell(cell));
-                BucketMut(self.heap.memory.line_mut(node)).clear(cell);
+                BucketMut(heap.memory.line_mut(node)).clear(cell);
                 if let Some(line) = item {
-                    self.heap.free_item(line);
+                    heap.free_item(line);
                 }
             }
-            self.settle(share.home);
+            self.settle(heap, share.home);
             from = share.end;
         }
         self.index.reset();
-        self.let_go_of_regions();
+        self.let_go_of_regions(heap);
     }
 
-    fn first_entry(&self, home: u32) -> Option<(u32, usize)> {
-        let sorted = self.sorted(home, 0);
+    fn first_entry(&self, heap: &Heap, home: u32) -> Option<(u32, usize)> {
+        let sorted = self.sorted(heap, home, 0);
         (sorted.count > 0).then(|| (sorted.entries[0].1, sorted.entries[0].2.into()))
     }
 
     /// All entries, for tests: each lies where a look-up finds it.
     #[cfg(test)]
-    pub(crate) fn assert_index(&self) {
+    pub(crate) fn assert_index(&self, heap: &Heap, pair_count: u64) {
         let (mut cells, mut pairs, mut from) = (0, 0, 0);
         while let Ok(hash) = u32::try_from(from) {
             let share = self.index.share(hash);
             let mut least = 0;
             loop {
-                let sorted = self.sorted(share.home, least);
+                let sorted = self.sorted(heap, share.home, least);
                 for &(hash, node, cell) in &sorted.entries[..sorted.count] {
                     assert!((from..share.end).contains(&(hash >> 32)), "a key lies where it does not belong");
-                    let bucket = Bucket(self.heap.memory.line(node));
+                    let bucket = Bucket(heap.memory.line(node));
                     let key = match bucket.kind(cell.into()) {
                         Kind::Item => {
                             let line = bucket.cell(cell.into());
-                            let header = self.heap.header(line);
-                            self.heap.memory.bytes(
-                                line,
-                                self.heap.key_at(line, header),
-                                header.key_bytes.into(),
-                            )
+                            let header = heap.header(line);
+                            heap.memory.bytes(line, heap.key_at(line, header), header.key_bytes.into())
                         }
                         _ => bucket.inline(cell.into()).0,
                     };
-                    let place = self.locate(super::KeyHash::of(hash), key).expect("listed, so found");
+                    let place =
+                        self.locate(heap, crate::key::KeyHash::of(hash), key).expect("listed, so found");
                     assert_eq!((place.node(), place.cell()), (node, cell.into()));
                     cells += bucket.width(cell.into()) as u64;
                     pairs += 1;
@@ -152,6 +157,6 @@ impl Processor {
             }
             from = share.end;
         }
-        assert_eq!((self.index.used_cells, self.counters.pair_count), (cells, pairs));
+        assert_eq!((self.index.used_cells, pair_count), (cells, pairs));
     }
 }

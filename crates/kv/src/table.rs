@@ -1,0 +1,101 @@
+//! The table of a partition: where keys have their entries, and how they are found.
+//!
+//! Its lines are the heap's; here is which of them are buckets. Making room for an entry is for the processor, which may evict.
+
+mod chain;
+pub(crate) mod lines;
+mod list;
+mod resize;
+
+use crate::bucket::{Bucket, Kind, shared_tag};
+use crate::heap::Heap;
+use crate::index::Index;
+use crate::key::{KeyHash, KeyHasher};
+use crate::place::{Home, Place};
+use crate::table::lines::{shared_line, slot};
+
+/// Lines for what overflows, and lines being moved, that there is room for from the start. More are needed if
+/// the index could not grow for long.
+const SPARE_COUNT: usize = 32;
+const MOVING_COUNT: usize = 8;
+
+/// The entries of a partition.
+pub(crate) struct Table {
+    pub(crate) index: Index,
+    pub(crate) hasher: KeyHasher,
+    /// Lines for what overflows next.
+    pub(crate) spare: Vec<u32>,
+    /// What a resize is moving: empty but then.
+    moving: Vec<[u8; reactor::LINE_BYTES]>,
+}
+
+impl Table {
+    /// Without entries, over this index.
+    pub(crate) fn new(index: Index, hasher: KeyHasher) -> Self {
+        let (spare, moving) = (Vec::with_capacity(SPARE_COUNT), Vec::with_capacity(MOVING_COUNT));
+        Self { index, hasher, spare, moving }
+    }
+
+    /// The line of the bucket of a key.
+    #[inline(always)]
+    pub(crate) fn home(&self, hash: KeyHash) -> u32 {
+        self.index.home((hash.0 >> 32) as u32)
+    }
+
+    #[inline(always)]
+    pub(crate) fn locate(&self, heap: &Heap, hash: KeyHash, key: &[u8]) -> Option<Place> {
+        let home = self.home(hash);
+        let bucket = Bucket(heap.memory.line(home));
+        let place = self.locate_in(heap, home, bucket, hash.tag(), key);
+        if place.is_none() && bucket.overflows() { self.locate_beyond(heap, home, hash, key) } else { place }
+    }
+
+    #[inline(always)]
+    fn locate_in(&self, heap: &Heap, node: u32, bucket: Bucket<'_>, tag: u8, key: &[u8]) -> Option<Place> {
+        for cell in bucket.matches(tag) {
+            let (is_it, item) = if bucket.kind(cell) == Kind::Item {
+                let line = bucket.cell(cell);
+                (heap.item_has_key(line, key), Some(line))
+            } else {
+                (bucket.inline(cell).0 == key, None)
+            };
+            if is_it {
+                return Some(Place::new(node, cell, item));
+            }
+        }
+        None
+    }
+
+    /// Looks for a key among what overflows from its bucket.
+    #[cold]
+    fn locate_beyond(&self, heap: &Heap, home: u32, hash: KeyHash, key: &[u8]) -> Option<Place> {
+        let tag = shared_tag(slot(home), hash.tag());
+        let mut node = shared_line(home);
+        loop {
+            let bucket = Bucket(heap.memory.line(node));
+            if let Some(place) = self.locate_in(heap, node, bucket, tag, key) {
+                return Some(place);
+            }
+            node = bucket.next()?;
+        }
+    }
+
+    /// As [`prefetch_item`](Self::prefetch_item), with the bucket known. If that has moved meanwhile, nothing comes of it. Says where the pair is,
+    /// if it is there and the first with its tag.
+    #[inline(always)]
+    pub(crate) fn prefetch_item_of(&self, heap: &Heap, hash: KeyHash, Home(home): Home) -> Option<Place> {
+        let bucket = Bucket(heap.memory.peek(home));
+        let Some(cell) = bucket.matches(hash.tag()).next() else {
+            if bucket.overflows() {
+                heap.memory.prefetch(shared_line(home));
+            }
+            return None;
+        };
+        if bucket.kind(cell) != Kind::Item {
+            return Some(Place::new(home, cell, None));
+        }
+        let line = bucket.cell(cell);
+        heap.memory.prefetch(line);
+        Some(Place::new(home, cell, Some(line)))
+    }
+}

@@ -1,0 +1,85 @@
+//! Lines of entries: a bucket, and behind it the lines that the buckets of its group share for what overflows.
+
+use reactor::LINE_BYTES;
+
+use crate::bucket::{Bucket, BucketMut, CELL_COUNT, Kind, copy_entry};
+use crate::heap::Heap;
+use crate::index::OVERFLOW_SLOT;
+
+/// Room for an entry.
+#[derive(Clone, Copy)]
+pub(crate) struct Cell {
+    pub(crate) node: u32,
+    pub(crate) cell: usize,
+    /// The tag of the key there.
+    pub(crate) tag: u8,
+}
+
+/// The line for what overflows from the bucket at `home`.
+#[inline]
+pub(crate) fn shared_line(home: u32) -> u32 {
+    home | OVERFLOW_SLOT
+}
+
+/// Which bucket of its group the one at `home` is.
+#[inline]
+pub(crate) fn slot(home: u32) -> u32 {
+    home & OVERFLOW_SLOT
+}
+
+/// So many neighbouring empty cells of a line, which is packed for them if need be.
+pub(crate) fn empty_cells(heap: &mut Heap, node: u32, width: usize) -> Option<usize> {
+    let bucket = Bucket(heap.memory.line(node));
+    if let Some(cell) = bucket.find_empty(width) {
+        return Some(cell);
+    }
+    if bucket.empty_count() < width {
+        return None;
+    }
+    let mut bucket = BucketMut(heap.memory.line_mut(node));
+    bucket.pack();
+    Bucket(bucket.0).find_empty(width)
+}
+
+/// Makes `line` the one behind `node`, the last that is shared.
+pub(crate) fn lengthen(heap: &mut Heap, node: u32, line: u32) {
+    *heap.memory.line_mut(line) = [0; LINE_BYTES];
+    let before = *heap.memory.line(node);
+    let old = Bucket(&before);
+    let last = CELL_COUNT - 1;
+    // Whatever lies in the last cell makes way for the link.
+    if old.kind(last) != Kind::Empty {
+        let cell = old.entries().last().expect("something begins before the last cell");
+        copy_entry(old, cell, &mut BucketMut(heap.memory.line_mut(line)), 0, old.tag(cell));
+        BucketMut(heap.memory.line_mut(node)).clear(cell);
+    }
+    BucketMut(heap.memory.line_mut(node)).set_next(Some(line));
+}
+
+/// Moves entries of shared lines forward as far as they fit, and lets go of lines that are empty then.
+pub(crate) fn shorten(heap: &mut Heap, mut node: u32) {
+    while let Some(next) = Bucket(heap.memory.line(node)).next() {
+        let from = *heap.memory.line(next);
+        let from = Bucket(&from);
+        for cell in from.entries() {
+            if let Some(to) = Bucket(heap.memory.line(node)).find_empty(from.width(cell)) {
+                let mut into = BucketMut(heap.memory.line_mut(node));
+                copy_entry(from, cell, &mut into, to, from.tag(cell));
+                BucketMut(heap.memory.line_mut(next)).clear(cell);
+            }
+        }
+        let rest = Bucket(heap.memory.line(next));
+        if rest.entries().next().is_some() {
+            node = next;
+            continue;
+        }
+        let after = rest.next();
+        BucketMut(heap.memory.line_mut(node)).set_next(after);
+        heap.regions.give_back(next);
+    }
+}
+
+/// Points an entry at another line.
+pub(crate) fn redirect(heap: &mut Heap, (node, cell): (u32, usize), line: u32) {
+    BucketMut(heap.memory.line_mut(node)).set_item(cell, line);
+}

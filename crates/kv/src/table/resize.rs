@@ -1,0 +1,196 @@
+//! The index follows what is stored: how many groups it should have, and a bucket moved with every new pair
+//! until it has them.
+
+use reactor::LINE_BYTES;
+
+use crate::bucket::{Bucket, BucketMut, CELL_COUNT, copy_entry};
+use crate::heap::Heap;
+use crate::index::{GROUP_BUCKETS, GROUP_LINES, GROUPS_MIN, REGION_GROUPS};
+use crate::regions::REGION_LINES;
+use crate::table::Table;
+use crate::table::lines::{shared_line, shorten, slot};
+
+/// Cells taken of a bucket, in the mean, when memory is full: so many, less so many for each cell of a pair.
+/// More saves memory, fewer saves look-ups of what overflows; wide pairs overflow sooner.
+const FULL_CELLS: (f64, f64) = (11.5, 0.75);
+/// The share of that at which the index grows as long as there is memory.
+const GROWS_AT: f64 = 0.8;
+/// Lines behind the shared ones that a full group has, by cell of a pair.
+const FURTHER_LINES: f64 = 0.08;
+/// Growing by less is not worth moving everything.
+const LEAST_GROWTH: f64 = 1.05;
+/// The index shrinks when so few cells of a bucket are taken, to where it would have grown to.
+const SHRINKS_AT: f64 = 1.5;
+/// Lines for what overflows that moving a bucket may need, by the lines that it takes itself, and besides: an
+/// entry has eight cells at most, so a line that has no room for one has four taken.
+const LINES_SET_ASIDE: (usize, usize) = (3, 4);
+
+impl Table {
+    /// Gives regions back that no group needs.
+    pub(crate) fn let_go_of_regions(&mut self, heap: &mut Heap) {
+        while let Some(line) = self.index.remove_region() {
+            heap.regions.give_back_index(line);
+        }
+    }
+
+    /// Cells of a bucket that may be taken in the mean when memory is full.
+    fn full_cells(&self, pair_count: u64) -> f64 {
+        let width = self.index.used_cells as f64 / pair_count.max(1) as f64;
+        FULL_CELLS.0 - FULL_CELLS.1 * width.max(1.0)
+    }
+
+    /// Groups that the index will have when memory is full of pairs like those that are there.
+    fn final_groups(&self, heap: &Heap, pair_count: u64, has_log: bool) -> f64 {
+        let cells = self.index.used_cells.max(1) as f64;
+        let width = cells / pair_count.max(1) as f64;
+        // Values that are in a log need not stay: then there is room for as many pairs as have a line.
+        let lines = if has_log {
+            cells
+        } else {
+            let blocks = heap.regions.taken_lines() - heap.regions.bucket_lines();
+            (blocks + heap.chunked.taken_bytes() / LINE_BYTES) as f64
+        };
+        let memory = (heap.regions.count() * REGION_LINES) as f64;
+        let group_cells = self.full_cells(pair_count) * GROUP_BUCKETS as f64;
+        memory / (group_cells * lines / cells + f64::from(GROUP_LINES) + FURTHER_LINES * width)
+    }
+
+    /// How many groups there should be, if there should be others. If not, says when to ask again.
+    pub(crate) fn wanted_groups(&mut self, heap: &Heap, pair_count: u64, has_log: bool) -> Option<u64> {
+        let groups = self.index.group_count();
+        let cells = self.index.used_cells;
+        let grows_at = GROWS_AT * self.full_cells(pair_count) * GROUP_BUCKETS as f64;
+        let (from, to) = self.calm_cells(groups, grows_at);
+        if (from..to).contains(&cells) {
+            self.index.set_calm(from..to);
+            return None;
+        }
+        if cells < from {
+            return Some(((2.0 * cells as f64 / grows_at) as u64).max(GROUPS_MIN));
+        }
+        let growth = self.final_groups(heap, pair_count, has_log) / groups as f64;
+        // The last steps end where memory does, and are not small.
+        let growth = match growth {
+            ..2.0 => growth,
+            ..4.0 => growth.sqrt(),
+            _ => 2.0,
+        };
+        if growth < LEAST_GROWTH {
+            self.index.set_calm(from..cells + cells / 32 + 1);
+            return None;
+        }
+        Some((groups as f64 * growth) as u64)
+    }
+
+    /// With how many cells taken so many groups are as many as there should be.
+    fn calm_cells(&self, groups: u64, grows_at: f64) -> (u64, u64) {
+        let from = if groups < 2 * REGION_GROUPS { 0.0 } else { SHRINKS_AT * GROUP_BUCKETS as f64 };
+        ((from * groups as f64) as u64, (grows_at * groups as f64) as u64)
+    }
+
+    /// There is no region for the index: it has what it has, and another look comes later.
+    pub(crate) fn give_up_growing(&mut self, heap: &mut Heap) {
+        let groups = self.index.directory().len() as u64 * REGION_GROUPS;
+        if groups as f64 >= LEAST_GROWTH * self.index.group_count() as f64 {
+            return self.index.begin(groups);
+        }
+        self.let_go_of_regions(heap);
+        let cells = self.index.used_cells;
+        self.index.set_calm(0..cells + cells / 32 + 1);
+    }
+
+    pub(crate) fn end_resize(&mut self, heap: &mut Heap) {
+        self.let_go_of_regions(heap);
+        // The next pair says when there is something to do.
+        self.index.set_calm(0..0);
+    }
+
+    /// How many spare lines moving a bucket may need.
+    pub(crate) fn lines_to_move(&self, heap: &Heap, home: u32) -> usize {
+        let bucket = Bucket(heap.memory.line(home));
+        let mut line_count = 1;
+        let mut next = bucket.overflows().then(|| shared_line(home));
+        while let Some(node) = next {
+            line_count += 1;
+            next = Bucket(heap.memory.line(node)).next();
+        }
+        LINES_SET_ASIDE.0 * line_count + LINES_SET_ASIDE.1
+    }
+
+    /// Moves the bucket that is next in a resize. Its [lines](Self::lines_to_move) are at hand.
+    pub(crate) fn move_bucket(&mut self, heap: &mut Heap, home: u32) {
+        let mut moving = std::mem::take(&mut self.moving);
+        self.empty_bucket(heap, home, &mut moving);
+        for group in self.index.advance() {
+            for line in self.index.group_lines(group) {
+                *heap.memory.line_mut(line) = [0; LINE_BYTES];
+            }
+        }
+        for line in &moving {
+            let from = Bucket(line);
+            for cell in from.entries() {
+                let hash = self.hash_of_entry(heap, from, cell);
+                let to = self.cells_moved(heap, hash, from.width(cell));
+                copy_entry(from, cell, &mut BucketMut(heap.memory.line_mut(to.node)), to.cell, to.tag);
+            }
+        }
+        moving.clear();
+        self.moving = moving;
+        self.prefetch_moves(heap);
+    }
+
+    /// Has fetched what the next steps need: the bucket after the next, and the items of the next, whose keys
+    /// say where they belong.
+    fn prefetch_moves(&self, heap: &Heap) {
+        if let Some(home) = self.index.next_to_move(2) {
+            heap.memory.prefetch(home);
+            heap.memory.prefetch(shared_line(home));
+        }
+        if let Some(home) = self.index.next_to_move(1) {
+            heap.memory.prefetch(home);
+        }
+        if let Some(home) = self.index.next_to_move(0) {
+            let bucket = Bucket(heap.memory.peek(home));
+            for cell in bucket.entries() {
+                if bucket.kind(cell) == crate::bucket::Kind::Item {
+                    heap.memory.prefetch(bucket.cell(cell));
+                }
+            }
+        }
+    }
+
+    /// Takes all entries of a bucket out.
+    fn empty_bucket(&mut self, heap: &mut Heap, home: u32, into: &mut Vec<[u8; LINE_BYTES]>) {
+        let bucket = *heap.memory.line(home);
+        if Bucket(&bucket).empty_count() == CELL_COUNT && !Bucket(&bucket).overflows() {
+            return;
+        }
+        into.push(bucket);
+        *heap.memory.line_mut(home) = [0; LINE_BYTES];
+        if !Bucket(&bucket).overflows() {
+            return;
+        }
+        into.push([0; LINE_BYTES]);
+        let mut node = shared_line(home);
+        loop {
+            let from = *heap.memory.line(node);
+            let from = Bucket(&from);
+            for cell in from.entries_of(slot(home)) {
+                let width = from.width(cell);
+                let last = into.last().expect("just pushed");
+                let to = Bucket(last).find_empty(width).unwrap_or_else(|| {
+                    into.push([0; LINE_BYTES]);
+                    0
+                });
+                let last = into.last_mut().expect("just pushed");
+                copy_entry(from, cell, &mut BucketMut(last), to, from.tag(cell));
+                BucketMut(heap.memory.line_mut(node)).clear(cell);
+            }
+            match from.next() {
+                Some(next) => node = next,
+                None => break,
+            }
+        }
+        shorten(heap, shared_line(home));
+    }
+}
