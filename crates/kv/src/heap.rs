@@ -153,16 +153,12 @@ impl Heap {
         let tail_at = header.key_at(list_count) + usize::from(header.key_bytes);
         let tail_bytes = (length - chunks.len() * CHUNK_BYTES).saturating_sub(extent_count * REGION_BYTES);
         Value::parted(
-            self,
+            (&self.memory, &self.regions),
             chunks,
             self.memory.bytes(line, table_at, 4 * extent_count),
             self.memory.bytes(line, tail_at, tail_bytes),
             length,
         )
-    }
-
-    pub(crate) fn extent(&self, region: u32) -> &[u8] {
-        self.memory.bytes(self.regions.first_line(region), 0, REGION_BYTES)
     }
 
     /// What the pair has beside key and value.

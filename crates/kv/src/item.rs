@@ -33,6 +33,8 @@ pub(crate) const FETCHED: u8 = 1 << 5;
 pub(crate) const STALE: u8 = 1 << 6;
 /// memcached's mark that somebody makes it anew.
 pub(crate) const WON: u8 = 1 << 7;
+/// Bits of an item that go with it into the log and back.
+pub(crate) const MARKS: u8 = STALE | WON | FETCHED;
 /// How often it was used lately, 0 to 2.
 pub(crate) const USES: u8 = 0b11;
 /// Uses of an item that are counted at most.

@@ -18,13 +18,13 @@ mod clock;
 mod counters;
 #[cfg(test)]
 mod density_tests;
-mod durable;
-mod evict;
 #[cfg(test)]
 mod growth_tests;
+mod hands;
 mod heap;
 mod index;
 mod item;
+mod journal;
 mod kept;
 #[cfg(test)]
 mod kept_tests;
@@ -43,6 +43,7 @@ mod record;
 mod regions;
 mod settings;
 mod station;
+mod stub;
 mod table;
 mod value;
 pub mod vector;

@@ -10,9 +10,11 @@
 //! everything that reads or changes a value starts from one.
 
 mod change;
+mod evict;
 mod large;
 mod room;
 mod store;
+mod stubs;
 
 use std::io;
 
@@ -22,13 +24,13 @@ use crate::bucket::{Bucket, BucketMut};
 use crate::chunked::ChunkList;
 use crate::clock::Clock;
 use crate::counters::Counters;
-use crate::durable::Durable;
-use crate::evict::Hands;
+use crate::hands::Hands;
 use crate::heap::{Heap, is_equal};
 use crate::index::{GROUP_LINES, Index};
 use crate::item::{
     BITS_AT, EXPIRY_AT, FETCHED, HEADER_BYTES, Header, LARGE, STALE, USES, USES_MAX, WIDE, WON,
 };
+use crate::journal::Journal;
 use crate::kept::Kept;
 use crate::key::{KeyHash, KeyHasher};
 use crate::pair::{Attributes, Marks};
@@ -50,7 +52,7 @@ pub struct Processor {
     pub(crate) table: Table,
     pub(crate) next_cas: u64,
     /// What a log has to know, if there is one.
-    pub(crate) durable: Option<Box<Durable>>,
+    pub(crate) journal: Option<Box<Journal>>,
 }
 
 impl Processor {
@@ -76,7 +78,7 @@ impl Processor {
             hands: Hands::default(),
             settings,
             next_cas: 1,
-            durable: None,
+            journal: None,
         })
     }
 

@@ -2,8 +2,8 @@
 
 use reactor::{CHUNK_BYTES, Chunk};
 
-use crate::heap::Heap;
-use crate::regions::REGION_BYTES;
+use crate::memory::Memory;
+use crate::regions::{REGION_BYTES, Regions};
 
 /// A value, borrowed from its partition.
 #[derive(Clone, Copy)]
@@ -16,7 +16,8 @@ pub struct Value<'a> {
 
 #[derive(Clone, Copy)]
 struct Extents<'a> {
-    heap: &'a Heap,
+    memory: &'a Memory,
+    regions: &'a Regions,
     /// What comes before the regions.
     chunks: &'a [Chunk],
     /// Numbers of the regions, four bytes each.
@@ -30,13 +31,13 @@ impl<'a> Value<'a> {
     }
 
     pub(crate) fn parted(
-        heap: &'a Heap,
+        (memory, regions): (&'a Memory, &'a Regions),
         chunks: &'a [Chunk],
         table: &'a [u8],
         tail: &'a [u8],
         length: usize,
     ) -> Self {
-        Self { tail, length, extents: Some(Extents { heap, chunks, table }) }
+        Self { tail, length, extents: Some(Extents { memory, regions, chunks, table }) }
     }
 
     /// Bytes of the value.
@@ -68,7 +69,7 @@ impl<'a> Value<'a> {
             Some(number) => {
                 let region = u32::from_le_bytes(number.try_into().expect("four bytes"));
                 let length = REGION_BYTES.min(rest_bytes - extent * REGION_BYTES);
-                &extents.heap.extent(region)[within..length]
+                extents.memory.bytes(extents.regions.first_line(region), within, length - within)
             }
             None => {
                 let before = (extents.table.len() / 4 * REGION_BYTES).min(rest_bytes);

@@ -1,12 +1,12 @@
 //! Fetching values from the log.
 
 use super::{Job, Loaded, Log, PIECE_BYTES, Work};
-use crate::durable::Away;
 use crate::key::KeyHash;
 use crate::pending::Pending;
 use crate::place::Place;
 use crate::processor::Processor;
 use crate::record::{Checksum, HEAD_BYTES, Head, Kind, TAIL_BYTES, Where};
+use crate::stub::Away;
 
 /// One value on its way.
 #[derive(Debug)]

@@ -2,12 +2,13 @@
 
 use super::scan::{Scanner, Sink};
 use super::{Failure, Job, Log, LogSettings, PIECE_BYTES, Phase, Segment, Work};
-use crate::durable::{MARKS, Restored};
+use crate::item::MARKS;
 use crate::key::{KEY_BYTES_MAX, KeyHash};
 use crate::pair::Attributes;
 use crate::pending::Pending;
 use crate::processor::Processor;
 use crate::record::{Head, Kind, SegmentHeader};
+use crate::stub::Restored;
 
 /// Numbers that may have been given to values of which nothing was written before the power went.
 const CAS_LOST_COUNT: u64 = 1 << 24;

@@ -2,8 +2,8 @@
 
 use super::{Failure, Log, PIECE_BYTES, RESERVE_COUNT, Segment, Sync, Write};
 use crate::changes::Due;
-use crate::durable::MARKS;
 use crate::item::Header;
+use crate::item::MARKS;
 use crate::pins::Pin;
 use crate::place::Place;
 use crate::processor::Processor;
@@ -67,8 +67,8 @@ impl Log {
     }
 
     fn due(&self, processor: &mut Processor, only_again: bool) -> Option<Due> {
-        let durable = processor.durable.as_ref().expect("there is a log");
-        durable.changes.due(only_again, |key| processor.hash(key))
+        let journal = processor.journal.as_ref().expect("there is a log");
+        journal.changes.due(only_again, |key| processor.hash(key))
     }
 
     /// The present state of what is due.
@@ -251,8 +251,8 @@ impl Log {
         let taken = self.stream.as_ref().map_or(changes.taken(), |stream| stream.taken);
         let end = start + length as u64;
         self.flight = Some(Flight { end, taken, again: self.cleaner.again_taken });
-        let durable = processor.durable.as_mut().expect("there is a log");
-        durable.in_flight = first_place..slot_start + end;
+        let journal = processor.journal.as_mut().expect("there is a log");
+        journal.in_flight = first_place..slot_start + end;
         Some(Write { offset: slot_start + start, length, is_durable: self.settings.sync != Sync::None })
     }
 
@@ -269,7 +269,7 @@ impl Log {
         self.written = flight.taken;
         self.is_fetch_stuck = false;
         if self.stream.is_none() {
-            processor.durable.as_mut().expect("there is a log").in_flight = 0..0;
+            processor.journal.as_mut().expect("there is a log").in_flight = 0..0;
             self.cleaner.again_written = flight.again;
         }
         if self.settings.sync == Sync::None {

@@ -38,7 +38,7 @@ impl Processor {
         if self.heap.let_go() {
             return true;
         }
-        if self.durable.is_some() {
+        if self.journal.is_some() {
             return self.demote_chunked() || self.make_room(None);
         }
         if self.settings.eviction == Eviction::None {

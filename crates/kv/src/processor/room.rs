@@ -1,7 +1,7 @@
 //! Room for entries: lines for what overflows, regions for an index that grows, and what makes way for them.
 
 use crate::bucket::{Bucket, Kind};
-use crate::evict::Hands;
+use crate::hands::Hands;
 use crate::index::{INDEX_LINES_MIN, Index};
 use crate::key::KeyHash;
 use crate::place::Place;
@@ -91,7 +91,7 @@ impl Processor {
             }
             return;
         }
-        match self.table.wanted_groups(&self.heap, self.counters.pair_count, self.durable.is_some()) {
+        match self.table.wanted_groups(&self.heap, self.counters.pair_count, self.journal.is_some()) {
             Some(groups) if self.table.index.regions_missing(groups) == 0 => self.table.index.begin(groups),
             Some(groups) => self.gather_regions(groups),
             None => self.table.let_go_of_regions(&mut self.heap),
@@ -100,7 +100,7 @@ impl Processor {
 
     /// Whether what is stored makes room for the index.
     fn may_make_room(&self) -> bool {
-        self.settings.eviction == Eviction::Clock || self.durable.is_some()
+        self.settings.eviction == Eviction::Clock || self.journal.is_some()
     }
 
     /// Takes some of the regions that so many groups need. If there are not as many, the index grows as far as

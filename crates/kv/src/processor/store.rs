@@ -76,7 +76,7 @@ impl Processor {
         // In the index there is no number to tell by whether a record in the log is the last of its key.
         let is_small = attributes == Attributes::default()
             && key.len() + value.len() <= self.settings.inline_bytes_max
-            && self.durable.is_none();
+            && self.journal.is_none();
         if is_small && let Some(width) = inline_cells(key.len(), value.len()) {
             return self.put_inline(hash, key, value, width, found);
         }
@@ -188,7 +188,7 @@ impl Processor {
     /// How an item of this partition is laid out.
     #[inline]
     pub(crate) fn layout(&self, key_bytes: usize, value_bytes: usize, flags: u32) -> Layout {
-        Layout::new(key_bytes, value_bytes, flags, self.durable.is_some())
+        Layout::new(key_bytes, value_bytes, flags, self.journal.is_some())
     }
 
     /// Takes memory for a value that arrives piece by piece. `None` if there is none.

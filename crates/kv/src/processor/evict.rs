@@ -8,24 +8,9 @@
 use crate::item::{BITS_AT, FETCHED, HELD, USES};
 use crate::place::Place;
 use crate::processor::Processor;
-use crate::regions::{CLASS_COUNT, Class, Use};
+use crate::regions::{Class, Use};
 use crate::settings::Eviction;
 use crate::table::lines::redirect;
-
-/// Where the hands are.
-pub(crate) struct Hands {
-    /// By class: which of its regions, and which block.
-    by_class: [(usize, usize); CLASS_COUNT],
-    pub(crate) region: u32,
-    crawl: u32,
-    pressure: u32,
-}
-
-impl Default for Hands {
-    fn default() -> Self {
-        Self { by_class: [(0, 0); CLASS_COUNT], region: 0, crawl: 0, pressure: 0 }
-    }
-}
 
 /// Every so often a whole region is taken instead of blocks of the class that wants one.
 const REGION_TURN: u32 = 16;
@@ -84,7 +69,7 @@ impl Processor {
         {
             return true;
         }
-        if self.durable.is_some() {
+        if self.journal.is_some() {
             return self.demote_region()
                 || self.demote_chunked()
                 || self.crawl(self.heap.regions.count()) > 0;

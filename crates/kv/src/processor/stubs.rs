@@ -7,23 +7,18 @@
 //!
 //! Pairs of which a stub would not be half as large stay whole for good.
 
-use std::ops::Range;
-
 use crate::changes::Changes;
-use crate::item::{
-    AWAY, BITS_AT, FETCHED, HEADER_BYTES, HELD, Header, Layout, PLACE_BYTES, STALE, USES, WIDE, WON,
-};
+
+use crate::item::{AWAY, BITS_AT, HEADER_BYTES, HELD, Header, Layout, MARKS, PLACE_BYTES, USES, WIDE};
+use crate::journal::Journal;
 use crate::key::{KEY_BYTES_MAX, KeyHash};
-use crate::pair::{Attributes, Stored};
+use crate::pair::Stored;
 use crate::pending::Pending;
 use crate::place::Place;
 use crate::processor::Processor;
-use crate::record::RECORD_EXTRA_BYTES;
 use crate::regions::{REGION_BYTES, Use};
+use crate::stub::{Away, Restored};
 use crate::table::lines::redirect;
-
-/// Bits of an item that go with it into the log and back.
-pub(crate) const MARKS: u8 = STALE | WON | FETCHED;
 
 /// As many uses as are counted.
 const USED_OFTEN: u8 = 2;
@@ -34,42 +29,10 @@ const KEPT_BACK_COUNT: usize = 6;
 /// Regions that are compared before the values of one are let go of.
 const CANDIDATE_COUNT: usize = 8;
 
-/// What a processor with a log has beside its pairs.
-#[derive(Debug)]
-pub(crate) struct Durable {
-    pub(crate) changes: Changes,
-    /// Bytes that the records of all pairs may have.
-    log_bytes_max: u64,
-    /// Answers wait until what they tell of survives.
-    settles_answers: bool,
-    /// What is being written: not to be read back yet.
-    pub(crate) in_flight: Range<u64>,
-}
-
-/// A value that is in the log only.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Away {
-    /// Where its record is.
-    pub(crate) place: u64,
-    pub(crate) value_bytes: usize,
-    pub(crate) attributes: Attributes,
-}
-
-/// A pair as its record has it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Restored {
-    pub(crate) value_bytes: usize,
-    pub(crate) attributes: Attributes,
-    pub(crate) marks: u8,
-    pub(crate) cas: u64,
-    pub(crate) place: u64,
-}
-
 impl Processor {
     /// From now on changes are noted. `log_bytes_max` is what the records of all pairs may take.
     pub(crate) fn begin_log(&mut self, log_bytes_max: u64, settles_answers: bool) {
-        let changes = Changes::default();
-        self.durable = Some(Box::new(Durable { changes, log_bytes_max, settles_answers, in_flight: 0..0 }));
+        self.journal = Some(Box::new(Journal::new(log_bytes_max, settles_answers)));
         self.heap.regions.keep_back(self.regions_kept_back());
     }
 
@@ -77,13 +40,18 @@ impl Processor {
     #[inline]
     #[must_use]
     pub fn has_log(&self) -> bool {
-        self.durable.is_some()
+        self.journal.is_some()
     }
 
     /// The change that an answer about a key has to wait for, if it has to wait at all.
     pub(crate) fn awaited(&self, hash: KeyHash) -> Option<u64> {
-        let durable = self.durable.as_ref().filter(|durable| durable.settles_answers)?;
-        durable.changes.unsettled(hash)
+        self.journal.as_ref()?.awaited(hash)
+    }
+
+    /// Whether the log has room for one more pair of so many bytes.
+    #[inline]
+    pub(crate) fn has_log_room(&self, pair_bytes: usize) -> bool {
+        self.journal.as_ref().is_none_or(|journal| journal.has_room(&self.counters, pair_bytes))
     }
 
     /// Whether an answer about a key has to wait.
@@ -93,16 +61,7 @@ impl Processor {
     }
 
     pub(crate) fn regions_kept_back(&self) -> usize {
-        if self.durable.is_some() { KEPT_BACK_COUNT.min(self.heap.regions.count() / 4) } else { 0 }
-    }
-
-    /// Whether the log has room for one more pair of so many bytes.
-    #[inline]
-    pub(crate) fn has_log_room(&self, pair_bytes: usize) -> bool {
-        let Some(durable) = &self.durable else { return true };
-        let extra_bytes = RECORD_EXTRA_BYTES as u64;
-        let used = self.counters.pair_bytes + (self.counters.pair_count + 1) * extra_bytes;
-        used + pair_bytes as u64 <= durable.log_bytes_max
+        if self.journal.is_some() { KEPT_BACK_COUNT.min(self.heap.regions.count() / 4) } else { 0 }
     }
 
     /// Whether there is memory for values of so many bytes, or what is in the log makes room for them. If not, there will be when more
@@ -121,14 +80,14 @@ impl Processor {
     }
 
     pub(crate) fn changes(&mut self) -> &mut Changes {
-        &mut self.durable.as_mut().expect("there is a log").changes
+        &mut self.journal.as_mut().expect("there is a log").changes
     }
 
     /// A pair has changed.
     #[inline]
     pub(crate) fn note(&mut self, hash: KeyHash, key: &[u8]) {
-        if let Some(durable) = &mut self.durable {
-            durable.changes.note(hash, key);
+        if let Some(journal) = &mut self.journal {
+            journal.changes.note(hash, key);
         }
     }
 
@@ -141,7 +100,7 @@ impl Processor {
 
     #[inline]
     pub(crate) fn note_removal(&mut self, hash: KeyHash, place: Place) {
-        if self.durable.is_some()
+        if self.journal.is_some()
             && let Some(line) = place.item()
         {
             let (key, length) = self.key_of(line);
@@ -150,8 +109,8 @@ impl Processor {
     }
 
     pub(crate) fn note_clear(&mut self) {
-        if let Some(durable) = &mut self.durable {
-            durable.changes.note_clear();
+        if let Some(journal) = &mut self.journal {
+            journal.changes.note_clear();
         }
     }
 
@@ -169,7 +128,7 @@ impl Processor {
 
     /// Where in an item its place is. A stub's place is where its value is: it is no item's own.
     fn place_at(&self, line: u32) -> Option<usize> {
-        self.durable.as_ref()?;
+        self.journal.as_ref()?;
         let header = self.heap.header(line);
         if self.heap.is_stub(line, header) {
             return None;
@@ -197,14 +156,14 @@ impl Processor {
     /// An item is not in the log as it is now.
     #[inline]
     pub(crate) fn unplace(&mut self, line: u32) {
-        if self.durable.is_some() {
+        if self.journal.is_some() {
             self.set_place(line, 0);
         }
     }
 
     /// The value of a key, if there is one and it is in the log only.
     pub(crate) fn away(&self, hash: KeyHash, key: &[u8]) -> Option<Away> {
-        self.durable.as_ref()?;
+        self.journal.as_ref()?;
         let place = self.table.locate(&self.heap, hash, key)?;
         let line = place.item()?;
         let header = self.heap.header(line);
@@ -223,7 +182,7 @@ impl Processor {
     /// Whether the value of a key is in the log only. It has to be fetched before anything needs it.
     #[must_use]
     pub fn is_away(&self, hash: KeyHash, key: &[u8]) -> bool {
-        self.durable.is_some() && self.away(hash, key).is_some()
+        self.journal.is_some() && self.away(hash, key).is_some()
     }
 
     /// Lets go of the values of the least used of a few regions, as far as they are in the log. Says whether
@@ -273,7 +232,7 @@ impl Processor {
             return true;
         }
         let Some(place) = self.place_of(line) else { return false };
-        if self.durable.as_ref().is_some_and(|durable| durable.in_flight.contains(&place)) {
+        if self.journal.as_ref().is_some_and(|journal| journal.in_flight.contains(&place)) {
             return false;
         }
         let (key, length) = self.key_of(line);
@@ -386,9 +345,9 @@ impl Processor {
 
     /// Removes everything without its being a change.
     pub(crate) fn forget_all(&mut self) {
-        let durable = self.durable.take();
+        let journal = self.journal.take();
         self.clear();
-        self.durable = durable;
+        self.journal = journal;
         self.heap.regions.keep_back(self.regions_kept_back());
     }
 
