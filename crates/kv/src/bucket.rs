@@ -280,6 +280,7 @@ impl BucketMut<'_> {
 }
 
 /// Copies the entry at `cell` to the empty cells from `to` on, under this tag.
+#[inline(always)]
 pub(crate) fn copy_entry(from: Bucket<'_>, cell: usize, into: &mut BucketMut<'_>, to: usize, tag: u8) {
     if from.kind(cell) == Kind::Item {
         into.put_item(to, tag, from.cell(cell));

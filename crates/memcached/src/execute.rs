@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use reactor::{CHUNK_BYTES, Chunk};
 
-use super::incoming::LargeStore;
-use super::number::{self, Digits, LastDigits};
-use super::output::LongValue;
-use super::{COPIED_BYTES_MAX, Command, CommandCounters, ListenerSettings, Mode, Verb};
+use crate::command::{Command, Mode, Verb};
+use crate::counters::CommandCounters;
+use crate::incoming::LargeStore;
+use crate::output::LongValue;
+use crate::protocol::number::{self, Digits, LastDigits};
+use crate::settings::{COPIED_BYTES_MAX, ListenerSettings};
 use kv::{
     Attributes, Clock, Condition, KEY_BYTES_MAX, KeyHash, Partition, Place, REGION_BYTES, Stored, USES_MAX,
 };
@@ -211,7 +213,7 @@ impl Executor<'_> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn get(&mut self, hash: KeyHash, key: &[u8], with_cas: bool, out: &mut Vec<u8>) {
         self.service.counters.get_count += 1;
         if with_cas {

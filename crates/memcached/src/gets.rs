@@ -9,7 +9,7 @@
 
 use kv::{Home, KeyHash, Place, Processor};
 
-use super::decode::{Behind, next_get};
+use crate::protocol::decode::{Behind, next_get};
 
 /// Keys and commands that are looked up together.
 pub(super) const BATCH: usize = 64;

@@ -4,7 +4,7 @@
 
 use reactor::{CHUNK_BYTES, Chunk};
 
-use super::{Command, Verb};
+use crate::command::{Command, Verb};
 use kv::KeyHash;
 
 /// A command that stores a value which has arrived.

@@ -12,6 +12,9 @@
 // Lengths of what is stored are counted in 32 bits by construction.
 #![allow(clippy::cast_possible_truncation)]
 
+mod answer;
+mod command;
+mod counters;
 mod execute;
 mod gets;
 mod incoming;
@@ -32,177 +35,18 @@ mod remote;
 mod session;
 #[cfg(test)]
 mod session_tests;
+mod settings;
 mod stats;
 
-use protocol::{binary, decode, number};
-
-pub use decode::{Decoded, Decoder};
+pub use answer::AnswerId;
+pub use command::{Command, Header, Mode, Verb};
+pub use counters::{CommandCounters, ListenerStats, PartitionStats};
 pub use execute::{Executor, Service};
 pub use incoming::LargeStore;
 pub use output::{LongValue, Output};
+pub use protocol::decode::Decoder;
+pub use protocol::decoded::Decoded;
 pub use remote::RemoteBatch;
-pub use session::{AnswerId, Progress, Router, Session};
-pub use stats::{CommandCounters, ListenerStats, PartitionStats, VERSION};
-
-/// Up to so many bytes a value, or what of it follows its whole mebibytes, is copied into the answer; and one that comes waits in
-/// the backlog until it is whole.
-const COPIED_BYTES_MAX: usize = 128 << 10;
-/// A longer one is copied in pieces of so many bytes, each when the one before is sent.
-pub const PIECE_BYTES: usize = 256 << 10;
-
-/// Settings of a listener.
-#[derive(Clone, Copy, Debug)]
-pub struct ListenerSettings {
-    /// The longest value.
-    pub value_bytes_max: usize,
-    /// Whether clients may remove everything.
-    pub allows_flush: bool,
-}
-
-/// The longest value unless told otherwise, as memcached has it: a mebibyte with its header.
-pub const ITEM_BYTES_DEFAULT: u32 = 1_048_500;
-
-impl Default for ListenerSettings {
-    fn default() -> Self {
-        Self { value_bytes_max: ITEM_BYTES_DEFAULT as usize, allows_flush: true }
-    }
-}
-
-/// How a value is stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// In any case.
-    Set,
-    /// If there is none.
-    Add,
-    /// If there is one.
-    Replace,
-    /// Behind the one there.
-    Append,
-    /// Before the one there.
-    Prepend,
-}
-
-/// What a command does. Times are as the client gave them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verb {
-    /// `get`, `gets`, `gat`, `gats`: one of the keys.
-    Get {
-        /// `gets`, `gats`.
-        with_cas: bool,
-        /// `gat`, `gats`.
-        touch: Option<i64>,
-    },
-    /// `set` and its like.
-    Store {
-        /// Which of them.
-        mode: Mode,
-        /// Of `cas`.
-        cas: Option<u64>,
-        /// The client's.
-        flags: u32,
-        /// When the value ends.
-        exptime: i64,
-        /// No answer.
-        is_quiet: bool,
-    },
-    /// `delete`.
-    Delete {
-        /// No answer.
-        is_quiet: bool,
-    },
-    /// `incr`, `decr`.
-    Arithmetic {
-        /// `decr`.
-        is_decrement: bool,
-        /// By how much.
-        delta: u64,
-        /// No answer.
-        is_quiet: bool,
-    },
-    /// `touch`.
-    Touch {
-        /// When the value ends.
-        exptime: i64,
-        /// No answer.
-        is_quiet: bool,
-    },
-    /// A value that was too large, or that there is no memory for: the old one goes, if it was a `set`.
-    Refused {
-        /// Whether it was.
-        removes: bool,
-        /// Whether it is memory that there is not enough of.
-        is_memory: bool,
-        /// No answer.
-        is_quiet: bool,
-    },
-    /// A meta command, by its second letter. Its flags are in the command's `extra`.
-    Meta(u8),
-    /// A command of the binary protocol.
-    Binary(Header),
-}
-
-/// What an answer of the binary protocol repeats, and what else its request's header says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
-    /// What is asked for.
-    pub opcode: u8,
-    /// Repeated in the answer.
-    pub opaque: u32,
-    /// The number the value must have, or 0.
-    pub cas: u64,
-}
-
-/// One command on one key.
-#[derive(Clone, Copy, Debug)]
-pub struct Command<'a> {
-    /// What it does.
-    pub verb: Verb,
-    /// On which key, as it came.
-    pub key: &'a [u8],
-    /// The value it brings.
-    pub value: &'a [u8],
-    /// Meta: the flags as they came. Binary: the extras.
-    pub extra: &'a [u8],
-    /// Meta: whether the key came in base64, and is given back so.
-    pub is_base64: bool,
-}
-
-impl Verb {
-    /// Whether it cannot be carried out without the value that is there.
-    #[must_use]
-    pub fn needs_value(&self) -> bool {
-        !matches!(
-            self,
-            Self::Store { mode: Mode::Set | Mode::Add | Mode::Replace, .. }
-                | Self::Delete { .. }
-                | Self::Refused { .. }
-        )
-    }
-}
-
-impl<'a> Command<'a> {
-    /// Room for one.
-    pub const NONE: Command<'static> = Command {
-        verb: Verb::Get { with_cas: false, touch: None },
-        key: &[],
-        value: &[],
-        extra: &[],
-        is_base64: false,
-    };
-
-    /// The key as it is stored. `room` is for one that has to be decoded.
-    #[inline]
-    #[must_use]
-    pub fn stored_key<'r>(&self, room: &'r mut [u8; kv::KEY_BYTES_MAX]) -> &'r [u8]
-    where
-        'a: 'r,
-    {
-        if !self.is_base64 {
-            return self.key;
-        }
-        // The decoder has let it pass.
-        let length = number::decode_base64(self.key, room).unwrap_or(0);
-        &room[..length]
-    }
-}
+pub use session::{Progress, Router, Session};
+pub use settings::{ListenerSettings, PIECE_BYTES};
+pub use stats::VERSION;

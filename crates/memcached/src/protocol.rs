@@ -2,4 +2,5 @@
 
 pub(super) mod binary;
 pub(super) mod decode;
+pub(super) mod decoded;
 pub(super) mod number;

@@ -1,6 +1,7 @@
 //! Commands on their way to another partition, many in one message.
 
-use super::{AnswerId, Command, Verb};
+use crate::answer::AnswerId;
+use crate::command::{Command, Verb};
 use kv::KeyHash;
 
 /// Commands for one partition, in order, with everything they bring.

@@ -14,14 +14,18 @@ use std::sync::Arc;
 
 use reactor::{CHUNK_BYTES, Chunk};
 
-use super::binary;
-use super::decode::{Behind, Decoded, Decoder};
-use super::execute::{Addition, Executor};
-use super::gets::{BATCH, Get, ITEMS_AHEAD, prefetch_items, take_gets};
-use super::incoming::{Incoming, LargeStore};
-use super::output::Output;
-use super::stats::{ListenerStats, PartitionStats, VERSION};
-use super::{Command, Header, ListenerSettings, Mode, PIECE_BYTES, Verb};
+use crate::answer::AnswerId;
+use crate::command::{Command, Header, Mode, Verb};
+use crate::counters::{ListenerStats, PartitionStats};
+use crate::execute::{Addition, Executor};
+use crate::gets::{BATCH, Get, ITEMS_AHEAD, prefetch_items, take_gets};
+use crate::incoming::{Incoming, LargeStore};
+use crate::output::Output;
+use crate::protocol::binary;
+use crate::protocol::decode::{Behind, Decoder};
+use crate::protocol::decoded::Decoded;
+use crate::settings::{ListenerSettings, PIECE_BYTES};
+use crate::stats::VERSION;
 use kv::{Home, KEY_BYTES_MAX, Kept, KeyHash};
 
 /// With more output than this nothing further is executed until some of it is sent. Answers on their way from other partitions count as
@@ -35,9 +39,6 @@ const AWAITED_BYTES_FIRST: usize = OUTPUT_BYTES_MAX / 16;
 const SHORT_BYTES_MAX: usize = CHUNK_BYTES - 128 * 1024;
 /// With more answers than this behind one that is awaited, likewise.
 const LATER_COUNT_MAX: usize = 4096;
-
-/// Names an answer that is awaited.
-pub type AnswerId = u64;
 
 /// What a session sees of the partitions.
 pub trait Router {

@@ -1,8 +1,9 @@
 //! The binary protocol: a header of 24 bytes, extras, key, value.
 
-use super::decode::Decoded;
+use crate::command::{Command, Header, Mode, Verb};
 use crate::execute::{Executor, Refusal};
-use crate::{COPIED_BYTES_MAX, Command, Header, Mode, Verb};
+use crate::protocol::decoded::Decoded;
+use crate::settings::COPIED_BYTES_MAX;
 use kv::{Attributes, Condition, KEY_BYTES_MAX, KeyHash, Stored};
 
 /// First byte of a request.
