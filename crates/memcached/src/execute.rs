@@ -225,9 +225,15 @@ impl Executor<'_> {
         }
     }
 
-    /// Carries out the `get` of a key whose pair is thought to be at a place.
+    /// Carries out the `get` of a key whose pair is thought to be at a place. Says whether it was, so that nothing was removed.
     #[inline(always)]
-    pub(crate) fn get_ahead(&mut self, hash: KeyHash, key: &[u8], place: Option<Place>, out: &mut Vec<u8>) {
+    pub(crate) fn get_ahead(
+        &mut self,
+        hash: KeyHash,
+        key: &[u8],
+        place: Option<Place>,
+        out: &mut Vec<u8>,
+    ) -> bool {
         match place.and_then(|place| self.partition.processor.read_ahead(place, key)) {
             Some((flags, value)) => {
                 self.service.counters.get_count += 1;
@@ -235,8 +241,12 @@ impl Executor<'_> {
                 push_value_line(out, key, flags, value.len(), None);
                 out.extend_from_slice(value);
                 out.extend_from_slice(b"\r\n");
+                true
             }
-            None => self.reborrow().get_anew(hash, key, out),
+            None => {
+                self.reborrow().get_anew(hash, key, out);
+                false
+            }
         }
     }
 

@@ -304,7 +304,8 @@ impl Session {
         }
         let removed = processor.removed_count();
         let (own, count) = router.position();
-        let mut fetched = 0;
+        // As long as nothing is removed, pairs are where they were seen.
+        let (mut fetched, mut has_removed) = (0, false);
         for at in 0..gets.len() {
             let until = gets.len().min(at + ITEMS_AHEAD);
             prefetch_items(&router.executor().partition.processor, &mut gets[fetched..until]);
@@ -314,9 +315,11 @@ impl Session {
             let partition = if count == 1 { own } else { hash.partition(count) };
             if partition == own {
                 let mut executor = router.executor();
-                let place = get.place.filter(|_| executor.partition.processor.removed_count() == removed);
+                let place = if has_removed { None } else { get.place };
                 let sink = self.sink();
-                executor.get_ahead(hash, key, place, sink.bytes_mut());
+                if !executor.get_ahead(hash, key, place, sink.bytes_mut()) {
+                    has_removed = executor.partition.processor.removed_count() != removed;
+                }
                 if !executor.service.sent.is_empty() {
                     sink.insert(executor.take_sent());
                 }
