@@ -254,10 +254,10 @@ proptest! {
         twins.kept.clear();
         twins.processor.clear();
         let processor = &mut twins.processor;
-        prop_assert_eq!(processor.heap.chunked.taken_bytes(), 0);
-        while processor.heap.close_chunk() {}
+        prop_assert_eq!(processor.pairs.heap.chunked.taken_bytes(), 0);
+        while processor.pairs.heap.close_chunk() {}
         // But what the smallest index takes.
-        prop_assert_eq!(processor.heap.regions.free_count() + 1, processor.heap.regions.count());
+        prop_assert_eq!(processor.pairs.heap.regions.free_count() + 1, processor.pairs.heap.regions.count());
     }
 }
 
@@ -299,7 +299,7 @@ fn a_value_beyond_memory_is_refused_and_takes_nothing_along() {
         Stored::Done
     );
     assert!(processor.take_chunks(9).is_none());
-    assert_eq!(processor.heap.chunked.taken_bytes(), 0);
+    assert_eq!(processor.pairs.heap.chunked.taken_bytes(), 0);
     assert!(processor.find(hash, b"small").is_some());
     let some = processor.take_chunks(3).expect("there is room for three");
     assert!(processor.take_chunks(7).is_none(), "not beside them");

@@ -18,6 +18,7 @@ mod clock;
 mod counters;
 #[cfg(test)]
 mod density_tests;
+mod eviction;
 #[cfg(test)]
 mod growth_tests;
 mod hands;
@@ -34,6 +35,7 @@ mod memory;
 #[cfg(test)]
 mod model_tests;
 mod pair;
+mod pairs;
 mod partition;
 mod pending;
 mod pins;

@@ -367,7 +367,8 @@ impl Twins {
             let hash = self.processor.hash(&key);
             assert!(self.processor.delete(hash, &key));
         }
-        let spare_regions = self.processor.heap.regions.count() - self.processor.heap.regions.free_count();
+        let spare_regions =
+            self.processor.pairs.heap.regions.count() - self.processor.pairs.heap.regions.free_count();
         let index_regions = self.processor.index_bytes().div_ceil(crate::regions::REGION_BYTES);
         assert!(spare_regions <= 1 + index_regions, "{spare_regions} regions are lost");
     }

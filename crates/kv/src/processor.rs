@@ -10,7 +10,6 @@
 //! everything that reads or changes a value starts from one.
 
 mod change;
-mod evict;
 mod large;
 mod room;
 mod store;
@@ -20,20 +19,20 @@ use std::io;
 
 use reactor::{Chunk, Untouched};
 
-use crate::bucket::{Bucket, BucketMut};
+use crate::bucket::Bucket;
 use crate::chunked::ChunkList;
 use crate::clock::Clock;
 use crate::counters::Counters;
-use crate::hands::Hands;
+use crate::eviction::Evictor;
 use crate::heap::{Heap, is_equal};
 use crate::index::{GROUP_LINES, Index};
 use crate::item::{
     BITS_AT, EXPIRY_AT, FETCHED, HEADER_BYTES, Header, LARGE, STALE, USES, USES_MAX, WIDE, WON,
 };
-use crate::journal::Journal;
 use crate::kept::Kept;
 use crate::key::{KeyHash, KeyHasher};
 use crate::pair::{Attributes, Marks};
+use crate::pairs::Pairs;
 use crate::pending::Pending;
 use crate::pins::Pin;
 use crate::place::{Home, Place};
@@ -44,15 +43,10 @@ use crate::value::Value;
 
 /// One partition of the key space.
 pub struct Processor {
-    pub(crate) heap: Heap,
-    pub(crate) settings: Settings,
-    pub(crate) counters: Counters,
-    pub(crate) clock: Clock,
-    pub(crate) hands: Hands,
-    pub(crate) table: Table,
+    pub(crate) pairs: Pairs,
+    evictor: Evictor,
+    settings: Settings,
     pub(crate) next_cas: u64,
-    /// What a log has to know, if there is one.
-    pub(crate) journal: Option<Box<Journal>>,
 }
 
 impl Processor {
@@ -70,22 +64,20 @@ impl Processor {
         }
         let mut heap = Heap::new(region_count)?;
         let first_line = heap.regions.take_index().expect("all regions are free");
+        let table = Table::new(Index::new(first_line, region_count), KeyHasher::new(settings.seed));
+        let (counters, clock) = (Counters::default(), Clock::at(0));
         Ok(Self {
-            heap,
-            table: Table::new(Index::new(first_line, region_count), KeyHasher::new(settings.seed)),
-            counters: Counters::default(),
-            clock: Clock::at(0),
-            hands: Hands::default(),
+            pairs: Pairs { heap, table, counters, clock, journal: None },
+            evictor: Evictor::new(settings.eviction),
             settings,
             next_cas: 1,
-            journal: None,
         })
     }
 
     /// What it holds and has done.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.counters
+        self.pairs.counters
     }
 
     /// How it was made.
@@ -97,23 +89,25 @@ impl Processor {
     /// Memory in use: the regions that are not free, and what there is to know of all of them.
     #[must_use]
     pub fn used_bytes(&self) -> usize {
-        let regions =
-            self.heap.regions.count() - self.heap.regions.free_count() - self.heap.chunked.free_regions();
-        regions * REGION_BYTES + self.heap.regions.count() * (Regions::RECORD_BYTES + Index::RECORD_BYTES)
+        let regions = self.pairs.heap.regions.count()
+            - self.pairs.heap.regions.free_count()
+            - self.pairs.heap.chunked.free_regions();
+        regions * REGION_BYTES
+            + self.pairs.heap.regions.count() * (Regions::RECORD_BYTES + Index::RECORD_BYTES)
     }
 
     /// Bytes of buckets, blocks, extents and chunks in use.
     #[must_use]
     pub fn taken_bytes(&self) -> usize {
         self.index_bytes()
-            + self.heap.regions.taken_lines() * reactor::LINE_BYTES
-            + self.heap.chunked.taken_bytes()
+            + self.pairs.heap.regions.taken_lines() * reactor::LINE_BYTES
+            + self.pairs.heap.chunked.taken_bytes()
     }
 
     /// Bytes of the buckets, with what they share for what overflows.
     #[must_use]
     pub fn index_bytes(&self) -> usize {
-        self.table.index.group_count() as usize * GROUP_LINES as usize * reactor::LINE_BYTES
+        self.pairs.table.index.group_count() as usize * GROUP_LINES as usize * reactor::LINE_BYTES
     }
 
     /// The number of the class of blocks that items of so many bytes have; `None` if they have no block of their own.
@@ -126,40 +120,40 @@ impl Processor {
     #[cfg(any(test, feature = "count-touches"))]
     #[must_use]
     pub fn touches(&self) -> crate::memory::Touches {
-        self.heap.memory.touches()
+        self.pairs.heap.memory.touches()
     }
 
     /// Pairs that are gone though nobody removed them: as long as it is the same, look-ups have changed nothing in the index.
     #[inline]
     pub fn removed_count(&self) -> u64 {
-        self.counters.expired_count + self.counters.evicted_count
+        self.pairs.counters.expired_count + self.pairs.counters.evicted_count
     }
 
     /// The time by which pairs expire.
     #[inline]
     #[must_use]
     pub fn clock(&self) -> &Clock {
-        &self.clock
+        &self.pairs.clock
     }
 
     /// Sets the time by which pairs expire, in seconds of the partition.
     #[cfg(test)]
     pub(crate) fn set_now(&mut self, now_s: u32) {
-        self.clock.now_s = now_s.max(1);
+        self.pairs.clock.now_s = now_s.max(1);
     }
 
     /// The second of the partition that it is.
     #[inline]
     #[must_use]
     pub fn now_s(&self) -> u32 {
-        self.clock.now_s
+        self.pairs.clock.now_s
     }
 
     /// The hash of a key. All partitions with one seed agree on it.
     #[inline]
     #[must_use]
     pub fn hash(&self, key: &[u8]) -> KeyHash {
-        self.table.hasher.hash(key)
+        self.pairs.table.hasher.hash(key)
     }
 
     /// A key will be looked up: has its bucket fetched.
@@ -171,124 +165,104 @@ impl Processor {
     /// As [`prefetch`](Self::prefetch); says where the bucket is.
     #[inline]
     pub fn prefetch_home(&self, hash: KeyHash) -> Home {
-        let home = self.table.home(hash);
-        self.heap.memory.prefetch(home);
+        let home = self.pairs.table.home(hash);
+        self.pairs.heap.memory.prefetch(home);
         Home(home)
     }
 
     /// A key will be looked up and its bucket is there by now: has its item fetched, if it has one.
     #[inline]
     pub fn prefetch_item(&self, hash: KeyHash) {
-        self.prefetch_item_of(hash, Home(self.table.home(hash)));
+        self.prefetch_item_of(hash, Home(self.pairs.table.home(hash)));
     }
 
     /// Notes that the pair of a key is read, and gives its flags and its value, if it is where [`prefetch_item_of`](Self::prefetch_item_of) has said, and nothing
     /// was removed since. `None`, and nothing is noted, if it is not, has expired, is in parts, or its flags are long.
     #[inline(always)]
     pub fn read_ahead(&mut self, place: Place, key: &[u8]) -> Option<(u32, &[u8])> {
-        self.heap.memory.begin_operation();
+        self.pairs.heap.memory.begin_operation();
         let Some(line) = place.item() else {
-            let (own, value) = Bucket(self.heap.memory.line(place.node())).inline(place.cell());
+            let (own, value) = Bucket(self.pairs.heap.memory.line(place.node())).inline(place.cell());
             return (own == key).then_some((0, value));
         };
-        let header = Header::decode(self.heap.memory.line(line));
+        let header = Header::decode(self.pairs.heap.memory.line(line));
         if usize::from(header.key_bytes) != key.len()
             || header.bits & (LARGE | WIDE) != 0
-            || self.is_expired(&header)
-            || !is_equal(self.heap.memory.bytes(line, HEADER_BYTES, key.len()), key)
+            || self.pairs.is_expired(&header)
+            || !is_equal(self.pairs.heap.memory.bytes(line, HEADER_BYTES, key.len()), key)
         {
             return None;
         }
         if header.bits & USES < USES_MAX || header.bits & FETCHED == 0 {
-            self.heap.touch(place);
+            self.pairs.heap.touch(place);
         }
-        let value = self.heap.memory.bytes(line, HEADER_BYTES + key.len(), header.value_bytes.into());
+        let value = self.pairs.heap.memory.bytes(line, HEADER_BYTES + key.len(), header.value_bytes.into());
         Some((header.flags.into(), value))
     }
 
     /// Looks a key up. Pairs that have expired are not found, and are gone then.
     #[inline(always)]
     pub fn find(&mut self, hash: KeyHash, key: &[u8]) -> Option<Place> {
-        self.heap.memory.begin_operation();
-        self.find_again(hash, key)
-    }
-
-    #[inline(always)]
-    pub(crate) fn find_again(&mut self, hash: KeyHash, key: &[u8]) -> Option<Place> {
-        let place = self.table.locate(&self.heap, hash, key)?;
-        if let Some(line) = place.item() {
-            let expiry = self.heap.memory.bytes(line, EXPIRY_AT, 4);
-            let expiry_s = u32::from_le_bytes(expiry.try_into().expect("four bytes"));
-            if self.clock.has_passed(expiry_s) {
-                self.counters.expired_count += 1;
-                self.unlink(hash, place);
-                return None;
-            }
-        }
-        Some(place)
-    }
-
-    #[inline]
-    pub(crate) fn is_expired(&self, header: &Header) -> bool {
-        self.clock.has_passed(header.expiry)
+        self.pairs.heap.memory.begin_operation();
+        self.pairs.find_again(hash, key)
     }
 
     /// Notes that a pair is read, and gives its flags and its value. `None`, and nothing is noted, if that is in parts or the flags are long.
     #[inline(always)]
     pub fn read_whole(&mut self, place: Place) -> Option<(u32, &[u8])> {
-        let Some(line) = place.item() else { return Some((0, self.heap.value(place).head())) };
-        let header = self.heap.header(line);
+        let Some(line) = place.item() else { return Some((0, self.pairs.heap.value(place).head())) };
+        let header = self.pairs.heap.header(line);
         if header.bits & (LARGE | WIDE) != 0 {
             return None;
         }
         if header.bits & USES < USES_MAX || header.bits & FETCHED == 0 {
-            self.heap.touch(place);
+            self.pairs.heap.touch(place);
         }
         let at = HEADER_BYTES + usize::from(header.key_bytes);
-        Some((header.flags.into(), self.heap.memory.bytes(line, at, header.value_bytes.into())))
+        Some((header.flags.into(), self.pairs.heap.memory.bytes(line, at, header.value_bytes.into())))
     }
 
     /// Sets the marks of a pair; one in the index leaves it for that. Says whether there was memory for it.
     pub fn set_marks(&mut self, hash: KeyHash, key: &[u8], marks: Marks) -> bool {
-        let place = self.find_again(hash, key).and_then(|place| self.take_out(hash, key, place));
+        let place = self.pairs.find_again(hash, key).and_then(|place| self.take_out(hash, key, place));
         let Some(line) = place.and_then(Place::item) else { return false };
-        let bits = &mut self.heap.memory.bytes_mut(line, BITS_AT, 1)[0];
+        let bits = &mut self.pairs.heap.memory.bytes_mut(line, BITS_AT, 1)[0];
         *bits &= !(FETCHED | STALE | WON);
         for (is_set, bit) in [(marks.is_fetched, FETCHED), (marks.is_stale, STALE), (marks.is_won, WON)] {
             *bits |= if is_set { bit } else { 0 };
         }
-        self.note_item(hash, key, line);
+        self.pairs.note_item(hash, key, line);
         true
     }
 
     /// The number of this very value: another is stored under another one. A pair in the index has none until
     /// somebody asks, and leaves the index for it. `None` if there is no memory for that.
     pub fn cas(&mut self, hash: KeyHash, key: &[u8]) -> Option<u64> {
-        let place = self.find_again(hash, key)?;
+        let place = self.pairs.find_again(hash, key)?;
         let place = self.take_out(hash, key, place)?;
-        Some(self.heap.header(place.item()?).cas)
+        Some(self.pairs.heap.header(place.item()?).cas)
     }
 
     /// Gives the value this number, as caches that copy from one another do.
     pub fn set_cas(&mut self, hash: KeyHash, key: &[u8], cas: u64) {
-        let place = self.find_again(hash, key).and_then(|place| self.take_out(hash, key, place));
+        let place = self.pairs.find_again(hash, key).and_then(|place| self.take_out(hash, key, place));
         if let Some(line) = place.and_then(Place::item) {
-            let header = Header { cas, ..self.heap.header(line) };
-            self.heap.memory.bytes_mut(line, 0, HEADER_BYTES).copy_from_slice(&header.encode());
-            self.note_item(hash, key, line);
+            let header = Header { cas, ..self.pairs.heap.header(line) };
+            self.pairs.heap.memory.bytes_mut(line, 0, HEADER_BYTES).copy_from_slice(&header.encode());
+            self.pairs.note_item(hash, key, line);
         }
     }
 
     /// A number that no value has had, for the value there is; `None` if there is none.
     pub fn next_cas(&mut self, hash: KeyHash, key: &[u8]) -> Option<u64> {
-        self.find_again(hash, key)?;
+        self.pairs.find_again(hash, key)?;
         self.next_cas += 1;
         Some(self.next_cas)
     }
 
     /// Sets when the pair ends. Says whether that could be kept.
     pub fn set_expiry(&mut self, hash: KeyHash, key: &[u8], expiry_s: u32) -> bool {
-        let Some(mut place) = self.find_again(hash, key) else { return false };
+        let Some(mut place) = self.pairs.find_again(hash, key) else { return false };
         if place.item().is_none() {
             if expiry_s == 0 {
                 return true;
@@ -299,27 +273,9 @@ impl Processor {
             }
         }
         let line = place.item().expect("taken out of the index");
-        self.heap.memory.bytes_mut(line, EXPIRY_AT, 4).copy_from_slice(&expiry_s.to_le_bytes());
-        self.note_item(hash, key, line);
+        self.pairs.heap.memory.bytes_mut(line, EXPIRY_AT, 4).copy_from_slice(&expiry_s.to_le_bytes());
+        self.pairs.note_item(hash, key, line);
         true
-    }
-
-    fn count_out(&mut self, place: Place) {
-        let bytes = match place.item() {
-            Some(line) => {
-                self.table.index.used_cells -= 1;
-                self.heap.pair_bytes(line)
-            }
-            None => {
-                self.counters.inline_count -= 1;
-                let bucket = Bucket(self.heap.memory.line(place.node()));
-                self.table.index.used_cells -= bucket.width(place.cell()) as u64;
-                let (key, value) = bucket.inline(place.cell());
-                key.len() + value.len()
-            }
-        };
-        self.counters.pair_count -= 1;
-        self.counters.pair_bytes -= bytes as u64;
     }
 
     /// Removes a pair.
@@ -331,115 +287,105 @@ impl Processor {
 
     /// Removes the pair at a place.
     pub fn remove(&mut self, hash: KeyHash, place: Place) {
-        self.note_removal(hash, place);
-        self.unlink(hash, place);
-    }
-
-    /// Removes the pair at a place from memory.
-    pub(crate) fn unlink(&mut self, hash: KeyHash, place: Place) {
-        self.count_out(place);
-        BucketMut(self.heap.memory.line_mut(place.node())).clear(place.cell());
-        if let Some(line) = place.item() {
-            self.heap.free_item(line);
-        }
-        self.table.settle(&mut self.heap, self.table.home(hash));
+        self.pairs.note_removal(hash, place);
+        self.pairs.unlink(hash, place);
     }
 
     /// Notes that a pair is read: it stays longer.
     #[inline(always)]
     pub fn touch(&mut self, place: Place) {
-        self.heap.touch(place);
+        self.pairs.heap.touch(place);
     }
 
     /// The value at a place.
     #[inline(always)]
     #[must_use]
     pub fn value(&self, place: Place) -> Value<'_> {
-        self.heap.value(place)
+        self.pairs.heap.value(place)
     }
 
     /// Bytes of the value at a place, wherever the value is.
     #[inline(always)]
     #[must_use]
     pub fn value_bytes(&self, place: Place) -> usize {
-        self.heap.value_bytes(place)
+        self.pairs.heap.value_bytes(place)
     }
 
     /// The whole mebibytes of the value at a place; `None` if it is shorter. As long as they are held, so is this value.
     #[inline(always)]
     #[must_use]
     pub fn chunks(&self, place: Place) -> Option<&ChunkList> {
-        self.heap.chunks(place)
+        self.pairs.heap.chunks(place)
     }
 
     /// What the pair has beside key and value.
     #[inline(always)]
     #[must_use]
     pub fn attributes(&self, place: Place) -> Attributes {
-        self.heap.attributes(place)
+        self.pairs.heap.attributes(place)
     }
 
     /// The marks of the pair. Those in the index carry none.
     #[must_use]
     pub fn marks(&self, place: Place) -> Marks {
-        self.heap.marks(place)
+        self.pairs.heap.marks(place)
     }
 
     /// The room for the bytes of a value from `offset` on, as far as it is contiguous.
     pub fn room(&mut self, pending: &Pending, offset: usize) -> &mut [u8] {
-        self.heap.room(pending, offset)
+        self.pairs.heap.room(pending, offset)
     }
 
     /// Puts bytes of a value where they belong.
     pub fn fill(&mut self, pending: &Pending, offset: usize, bytes: &[u8]) {
-        self.heap.fill(pending, offset, bytes);
+        self.pairs.heap.fill(pending, offset, bytes);
     }
 
     /// Keeps the value at a place as it is, to be sent piece by piece. A pair in the index is copied instead: `None`.
     pub fn pin(&mut self, place: Place) -> Option<Pin> {
-        self.heap.pin(place)
+        self.pairs.heap.pin(place)
     }
 
     /// A pinned value.
     #[must_use]
     pub fn pinned(&self, pin: &Pin) -> Value<'_> {
-        self.heap.pinned(pin)
+        self.pairs.heap.pinned(pin)
     }
 
     /// Ends a pin. Says whether that has freed memory.
     pub fn unpin(&mut self, pin: Pin) -> bool {
-        self.heap.unpin(pin)
+        self.pairs.heap.unpin(pin)
     }
 
     /// Up to `count` bytes of a kept value from `offset` on. `None` if it is not this partition that keeps it, or it has no more.
     #[must_use]
     pub fn piece(&mut self, kept: &Kept, offset: usize, count: usize) -> Option<Vec<u8>> {
-        self.heap.piece(kept, offset, count)
+        self.pairs.heap.piece(kept, offset, count)
     }
 
     /// Has memory touched before it is wanted: chunks are made ahead of those that are taken, and given to `touch`, which drops each when
     /// that is done, on any thread; it says whether it takes more. Gives the rest of the memory back for who touches that.
     pub fn touch_ahead(&mut self, touch: impl FnMut(Chunk) -> bool + Send + 'static) -> Untouched {
-        self.heap.touch_ahead(touch)
+        self.pairs.heap.touch_ahead(touch)
     }
 
     /// As [`prefetch_item`](Self::prefetch_item), with the bucket known. If that has moved meanwhile, nothing comes of it. Says where the pair is,
     /// if it is there and the first with its tag.
     #[inline(always)]
     pub fn prefetch_item_of(&self, hash: KeyHash, home: Home) -> Option<Place> {
-        self.table.prefetch_item_of(&self.heap, hash, home)
+        self.pairs.table.prefetch_item_of(&self.pairs.heap, hash, home)
     }
 
     /// Calls `each` with all keys from `start` on, or from where it would be if it is not there, until `each`
     /// says that it wants no more. Keys that are there all the while are listed once by whoever goes on with
     /// the last key of a list, whatever happens to others in between.
     pub fn list(&self, start: Option<&[u8]>, each: impl FnMut(&[u8]) -> bool) {
-        self.table.list(&self.heap, &self.clock, start, each);
+        self.pairs.table.list(&self.pairs.heap, &self.pairs.clock, start, each);
     }
 
     /// Holds the table against itself, for tests.
     #[cfg(test)]
     pub(crate) fn assert_index(&self) {
-        self.table.assert_index(&self.heap, self.counters.pair_count);
+        self.pairs.table.assert_index(&self.pairs.heap, self.pairs.counters.pair_count);
     }
 }

@@ -127,13 +127,17 @@ impl Sink for CleanSink<'_> {
             }
             return;
         }
-        let line =
-            processor.table.locate(&processor.heap, hash, key).and_then(Place::item).expect("it is current");
-        if processor.place_of(line).is_some_and(|place| place != here) {
+        let line = processor
+            .pairs
+            .table
+            .locate(&processor.pairs.heap, hash, key)
+            .and_then(Place::item)
+            .expect("it is current");
+        if processor.pairs.place_of(line).is_some_and(|place| place != here) {
             return;
         }
         // Until it is written it must not be let go of.
-        processor.unplace(line);
+        processor.pairs.unplace(line);
         processor.changes().write_again(key);
     }
 

@@ -147,10 +147,13 @@ impl Log {
         if fetch.is_again {
             self.cleaner.fetch_count -= 1;
             if is_good {
-                let line =
-                    processor.table.locate(&processor.heap, fetch.hash, &fetch.key).and_then(Place::item);
+                let line = processor
+                    .pairs
+                    .table
+                    .locate(&processor.pairs.heap, fetch.hash, &fetch.key)
+                    .and_then(Place::item);
                 if let Some(line) = line {
-                    processor.unplace(line);
+                    processor.pairs.unplace(line);
                     processor.changes().write_again(&fetch.key);
                 }
             } else {

@@ -199,12 +199,14 @@ impl Sink for ReplaySink<'_> {
                 let now_s = i64::from(self.processor.now_s());
                 let expiry_s = match head.expiry_s {
                     0 => 0,
-                    expiry_s if expiry_s - self.processor.clock.base_s() <= now_s => {
+                    expiry_s if expiry_s - self.processor.pairs.clock.base_s() <= now_s => {
                         // It has ended; so has what was there before it.
                         replay.found = Some(Found::Removed);
                         return;
                     }
-                    expiry_s => u32::try_from(expiry_s - self.processor.clock.base_s()).unwrap_or(u32::MAX),
+                    expiry_s => {
+                        u32::try_from(expiry_s - self.processor.pairs.clock.base_s()).unwrap_or(u32::MAX)
+                    }
                 };
                 let attributes = Attributes { flags: head.flags, expiry_s };
                 let pair = Restored {
@@ -221,7 +223,7 @@ impl Sink for ReplaySink<'_> {
                     if stays_away { None } else { processor.begin(key, head.value_bytes, attributes) };
                 match pending {
                     Some(pending) => Found::Whole(pair, hash, pending, 0),
-                    None if processor.layout(key.len(), head.value_bytes, head.flags).place_at != 0 => {
+                    None if processor.pairs.layout(key.len(), head.value_bytes, head.flags).place_at != 0 => {
                         Found::Stub(pair, hash)
                     }
                     None => {

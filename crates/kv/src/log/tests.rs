@@ -83,7 +83,7 @@ impl Bench {
             ..Settings::default()
         });
         let mut processor = processor.expect("memory");
-        processor.clock = Clock::at(UNIX_S);
+        processor.pairs.clock = Clock::at(UNIX_S);
         static RUN: AtomicU64 = AtomicU64::new(1);
         let settings = LogSettings { run: RUN.fetch_add(1, Ordering::Relaxed), ..settings };
         let log = Log::new(settings, &mut processor);
@@ -583,7 +583,7 @@ fn attributes_numbers_and_expiry_come_back() {
     let cas = bench.processor.cas(hash, b"a");
     bench.settle();
     let mut again = Bench::open(settings, Disk::of(bench.disk.durable.clone()));
-    again.processor.clock.set(UNIX_S + 10);
+    again.processor.pairs.clock.set(UNIX_S + 10);
     again.recover();
     assert!(again.value(b"b").is_none() && again.value(b"c").is_some());
     let place = again.processor.find(hash, b"a").expect("it has not ended");
@@ -591,7 +591,7 @@ fn attributes_numbers_and_expiry_come_back() {
     assert_eq!(again.processor.cas(hash, b"a"), cas);
     again.set(b"a", b"new");
     assert!(again.processor.cas(hash, b"a") > cas);
-    again.processor.clock.set(UNIX_S + 200);
+    again.processor.pairs.clock.set(UNIX_S + 200);
     assert!(again.value(b"a").is_some(), "it was stored anew");
 }
 

@@ -67,7 +67,7 @@ impl Log {
     }
 
     fn due(&self, processor: &mut Processor, only_again: bool) -> Option<Due> {
-        let journal = processor.journal.as_ref().expect("there is a log");
+        let journal = processor.pairs.journal.as_ref().expect("there is a log");
         journal.changes.due(only_again, |key| processor.hash(key))
     }
 
@@ -89,19 +89,19 @@ impl Log {
             Due::Clear => return none(Kind::Cleared, 0),
             Due::Key { hash, key, length, .. } => (*hash, &key[..*length]),
         };
-        let Some(place) = processor.table.locate(&processor.heap, hash, key) else {
+        let Some(place) = processor.pairs.table.locate(&processor.pairs.heap, hash, key) else {
             return none(Kind::Removed, key.len());
         };
         let line = place.item().expect("with a log, pairs lie outside of the index");
-        let Header { cas, expiry, bits, .. } = processor.heap.header(line);
+        let Header { cas, expiry, bits, .. } = processor.pairs.heap.header(line);
         let head = Head {
             kind: Kind::Pair,
             key_bytes: key.len(),
             marks: bits & MARKS,
-            value_bytes: processor.heap.pair_bytes(line) - key.len(),
+            value_bytes: processor.pairs.heap.pair_bytes(line) - key.len(),
             flags: processor.attributes(place).flags,
             cas,
-            expiry_s: if expiry == 0 { 0 } else { processor.clock.base_s() + i64::from(expiry) },
+            expiry_s: if expiry == 0 { 0 } else { processor.pairs.clock.base_s() + i64::from(expiry) },
         };
         Found { head, line: Some(line) }
     }
@@ -202,7 +202,7 @@ impl Log {
                 break;
             }
             if let (Due::Key { hash, key, length, is_again, .. }, Some(line)) = (&due, line)
-                && processor.heap.is_stub(line, processor.heap.header(line))
+                && processor.pairs.heap.is_stub(line, processor.pairs.heap.header(line))
             {
                 // It has been let go of since.
                 processor.changes().take(&due);
@@ -225,7 +225,7 @@ impl Log {
             let place = slot_start + position;
             let mut checksum = Checksum::default();
             if let Some(line) = line {
-                processor.set_place(line, place);
+                processor.pairs.set_place(line, place);
                 if is_large {
                     let item = Place::of_item(line);
                     let pin = processor.pin(item).expect("it is an item");
@@ -233,7 +233,7 @@ impl Log {
                     self.stream = Some(Stream { pin, value_bytes, done: 0, checksum, place, taken });
                     continue;
                 }
-                for part in processor.heap.item_value(line).parts() {
+                for part in processor.pairs.heap.item_value(line).parts() {
                     checksum.update(part);
                     buffer[at..at + part.len()].copy_from_slice(part);
                     at += part.len();
@@ -251,7 +251,7 @@ impl Log {
         let taken = self.stream.as_ref().map_or(changes.taken(), |stream| stream.taken);
         let end = start + length as u64;
         self.flight = Some(Flight { end, taken, again: self.cleaner.again_taken });
-        let journal = processor.journal.as_mut().expect("there is a log");
+        let journal = processor.pairs.journal.as_mut().expect("there is a log");
         journal.in_flight = first_place..slot_start + end;
         Some(Write { offset: slot_start + start, length, is_durable: self.settings.sync != Sync::None })
     }
@@ -269,7 +269,7 @@ impl Log {
         self.written = flight.taken;
         self.is_fetch_stuck = false;
         if self.stream.is_none() {
-            processor.journal.as_mut().expect("there is a log").in_flight = 0..0;
+            processor.pairs.journal.as_mut().expect("there is a log").in_flight = 0..0;
             self.cleaner.again_written = flight.again;
         }
         if self.settings.sync == Sync::None {

@@ -18,7 +18,7 @@ impl Processor {
     /// being sent.
     pub fn value_mut(&mut self, place: Place) -> Option<&mut [u8]> {
         let Some(line) = place.item() else {
-            let bucket = BucketMut(self.heap.memory.line_mut(place.node()));
+            let bucket = BucketMut(self.pairs.heap.memory.line_mut(place.node()));
             let range = {
                 let (key, value) = Bucket(bucket.0).inline(place.cell());
                 let at = 16 + place.cell() * 4 + key.len();
@@ -26,13 +26,13 @@ impl Processor {
             };
             return Some(&mut bucket.0[range]);
         };
-        let header = self.heap.header(line);
+        let header = self.pairs.heap.header(line);
         if header.bits & (HELD | LARGE) != 0 {
             return None;
         }
         self.renew(line, header);
         let at = header.key_at(0) + usize::from(header.key_bytes);
-        Some(self.heap.memory.bytes_mut(line, at, header.value_bytes.into()))
+        Some(self.pairs.heap.memory.bytes_mut(line, at, header.value_bytes.into()))
     }
 
     /// So many changes of a pair are about to be carried out as one: its number goes up as if each were on its own.
@@ -46,7 +46,7 @@ impl Processor {
     pub(super) fn renew(&mut self, line: u32, header: Header) {
         self.next_cas += 1;
         let header = Header { cas: self.next_cas, ..header };
-        self.heap.memory.bytes_mut(line, 0, HEADER_BYTES).copy_from_slice(&header.encode());
+        self.pairs.heap.memory.bytes_mut(line, 0, HEADER_BYTES).copy_from_slice(&header.encode());
     }
 
     /// Calls `each` with the parts of a value in order, to be changed as they lie: it counts as stored anew.
@@ -60,38 +60,39 @@ impl Processor {
         mut each: impl FnMut(&mut [u8]),
     ) -> bool {
         let mut place = place;
-        if place.item().is_some_and(|line| !self.heap.is_own(line)) {
+        if place.item().is_some_and(|line| !self.pairs.heap.is_own(line)) {
             let Some(pending) = self.copied(key, place) else { return false };
             if self.link(hash, key, pending) != Stored::Done {
                 return false;
             }
-            place = self.find_again(hash, key).expect("just stored");
+            place = self.pairs.find_again(hash, key).expect("just stored");
         }
-        self.note(hash, key);
+        self.pairs.note(hash, key);
         if let Some(line) = place.item() {
-            self.unplace(line);
+            self.pairs.unplace(line);
         }
         if let Some(value) = self.value_mut(place) {
             each(value);
             return true;
         }
         let line = place.item().expect("pairs in the index are whole");
-        let header = self.heap.header(line);
+        let header = self.pairs.heap.header(line);
         self.renew(line, header);
-        let (length, list_count) = self.heap.large(line, header);
-        let layout = self.layout(header.key_bytes.into(), length, self.heap.attributes(place).flags);
+        let (length, list_count) = self.pairs.heap.large(line, header);
+        let layout =
+            self.pairs.layout(header.key_bytes.into(), length, self.pairs.heap.attributes(place).flags);
         debug_assert_eq!(layout.list_count(), list_count);
-        if let Some(chunks) = self.heap.chunks_mut(line, header) {
+        if let Some(chunks) = self.pairs.heap.chunks_mut(line, header) {
             chunks.iter_mut().for_each(|chunk| each(chunk));
         }
         let rest_bytes = length - layout.chunk_count * CHUNK_BYTES;
         for at in 0..layout.extent_count {
-            let region = self.heap.extent_of(line, &layout, at);
+            let region = self.pairs.heap.extent_of(line, &layout, at);
             let bytes = REGION_BYTES.min(rest_bytes - at * REGION_BYTES);
-            each(self.heap.memory.bytes_mut(self.heap.regions.first_line(region), 0, bytes));
+            each(self.pairs.heap.memory.bytes_mut(self.pairs.heap.regions.first_line(region), 0, bytes));
         }
         if layout.tail_bytes > 0 {
-            each(self.heap.memory.bytes_mut(line, layout.value_at, layout.tail_bytes));
+            each(self.pairs.heap.memory.bytes_mut(line, layout.value_at, layout.tail_bytes));
         }
         true
     }
@@ -100,10 +101,10 @@ impl Processor {
 impl Processor {
     /// Keeps the value at a place; `None` if the pair lies in the index.
     pub fn keep(&mut self, place: Place) -> Option<Kept> {
-        self.heap.let_go();
-        let hash = self.table.hash_of_item(&self.heap, place.item()?);
-        let length = self.heap.value(place).len();
-        let pin = self.heap.pin(place)?;
-        Some(Kept { pin: Some(pin), hash, length, returned: Arc::clone(&self.heap.returned) })
+        self.pairs.heap.let_go();
+        let hash = self.pairs.table.hash_of_item(&self.pairs.heap, place.item()?);
+        let length = self.pairs.heap.value(place).len();
+        let pin = self.pairs.heap.pin(place)?;
+        Some(Kept { pin: Some(pin), hash, length, returned: Arc::clone(&self.pairs.heap.returned) })
     }
 }

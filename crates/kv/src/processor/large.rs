@@ -1,22 +1,18 @@
 //! Values of a mebibyte and more: memory for them, storing them, and which of them make room.
 
-use std::sync::Arc;
-
 use reactor::{CHUNK_BYTES, Chunk};
 
-use crate::chunked::{Entry, REGIONS_PER_CHUNK};
 use crate::item::chunk_count;
 use crate::key::KeyHash;
 use crate::pair::{Attributes, Condition, Stored};
 use crate::pending::Pending;
 use crate::place::Place;
 use crate::processor::Processor;
-use crate::settings::Eviction;
 
 impl Processor {
     /// Takes memory for so many mebibytes of a value that arrives. `None` if there is none.
     pub fn take_chunks(&mut self, count: usize) -> Option<Vec<Chunk>> {
-        if count > self.heap.chunked.source.count_max() {
+        if count > self.pairs.heap.chunked.source.count_max() {
             return None;
         }
         (0..count).map(|_| self.take_chunk()).collect()
@@ -24,61 +20,14 @@ impl Processor {
 
     fn take_chunk(&mut self) -> Option<Chunk> {
         loop {
-            if let Some(chunk) = self.heap.chunked.source.take() {
-                self.heap.touch_more();
+            if let Some(chunk) = self.pairs.heap.chunked.source.take() {
+                self.pairs.heap.touch_more();
                 return Some(chunk);
             }
-            if !self.heap.open_chunk() && !self.make_room_for_chunk() {
+            if !self.pairs.heap.open_chunk() && !self.evictor.make_room_for_chunk(&mut self.pairs) {
                 return None;
             }
         }
-    }
-
-    fn make_room_for_chunk(&mut self) -> bool {
-        if self.heap.let_go() {
-            return true;
-        }
-        if self.journal.is_some() {
-            return self.demote_chunked() || self.make_room(None);
-        }
-        if self.settings.eviction == Eviction::None {
-            return self.make_room(None);
-        }
-        // Mostly from its own kind, and every so often from others: memory follows the sizes that are stored.
-        self.heap.chunked.pressure += 1;
-        if self.heap.chunked.pressure.is_multiple_of(if self.heap.is_mostly_chunked() { 4 } else { 2 }) {
-            let emptied = (0..REGIONS_PER_CHUNK).take_while(|_| self.evict_region(None)).count();
-            if emptied == REGIONS_PER_CHUNK {
-                return true;
-            }
-        }
-        self.evict_chunked() || self.make_room(None)
-    }
-
-    /// The hand goes on over values in chunks until it has evicted one.
-    pub(crate) fn evict_chunked(&mut self) -> bool {
-        self.pass_chunked(Self::pass)
-    }
-
-    /// The same, and leaves a stub of the value.
-    pub(crate) fn demote_chunked(&mut self) -> bool {
-        self.pass_chunked(Self::demote)
-    }
-
-    fn pass_chunked(&mut self, mut pass: impl FnMut(&mut Self, u32) -> bool) -> bool {
-        let count = self.heap.chunked.entries.len();
-        // Each round takes a use from everything.
-        for _ in 0..3 * count {
-            self.heap.chunked.hand = (self.heap.chunked.hand + 1) % count;
-            // One that is being sent frees nothing yet.
-            let Some(Entry { line, chunks }) = &self.heap.chunked.entries[self.heap.chunked.hand] else {
-                continue;
-            };
-            if Arc::strong_count(chunks) == 1 && pass(self, *line) {
-                return true;
-            }
-        }
-        false
     }
 
     /// Whether a value that is yet to arrive could be stored now, but for memory.
@@ -97,7 +46,7 @@ impl Processor {
         if value_bytes > self.settings.value_bytes_max {
             return Err(Stored::TooLarge);
         }
-        let has_memory = chunk_count(value_bytes) <= self.heap.chunked.source.count_max();
+        let has_memory = chunk_count(value_bytes) <= self.pairs.heap.chunked.source.count_max();
         if has_memory && self.has_log_room(key.len() + value_bytes) { Ok(()) } else { Err(Stored::NoMemory) }
     }
 
@@ -129,7 +78,7 @@ impl Processor {
         let offset = chunks.len() * CHUNK_BYTES;
         match self.begin_with(key, value_bytes, attributes, chunks) {
             Some(pending) => {
-                self.heap.fill(&pending, offset, rest);
+                self.pairs.heap.fill(&pending, offset, rest);
                 self.link(hash, key, pending)
             }
             None => Stored::NoMemory,
@@ -146,9 +95,10 @@ impl Processor {
         chunks: &[Chunk],
         rest: &[u8],
     ) -> Stored {
-        let attributes = self.heap.attributes(place);
-        let value = self.heap.value(place);
-        let (old_bytes, old_chunks) = (value.len(), self.heap.chunks(place).cloned().unwrap_or_default());
+        let attributes = self.pairs.heap.attributes(place);
+        let value = self.pairs.heap.value(place);
+        let (old_bytes, old_chunks) =
+            (value.len(), self.pairs.heap.chunks(place).cloned().unwrap_or_default());
         // Making room may move what lies in regions.
         let mut old_rest = Vec::new();
         value.append_from(old_chunks.len() * CHUNK_BYTES, &mut old_rest);
@@ -162,28 +112,28 @@ impl Processor {
         let (old_at, more_at) = if at_end { (0, old_bytes) } else { (more_bytes, 0) };
         for (mut at, chunks, rest) in [(old_at, &**old_chunks, &old_rest[..]), (more_at, chunks, rest)] {
             for chunk in chunks {
-                self.heap.fill(&pending, at, chunk);
+                self.pairs.heap.fill(&pending, at, chunk);
                 at += CHUNK_BYTES;
             }
-            self.heap.fill(&pending, at, rest);
+            self.pairs.heap.fill(&pending, at, rest);
         }
         self.link(hash, key, pending)
     }
 
     /// A copy of the value at a place that nobody else has yet.
     pub(crate) fn copied(&mut self, key: &[u8], place: Place) -> Option<Pending> {
-        let attributes = self.heap.attributes(place);
-        let value = self.heap.value(place);
-        let (length, chunks) = (value.len(), self.heap.chunks(place).cloned().unwrap_or_default());
+        let attributes = self.pairs.heap.attributes(place);
+        let value = self.pairs.heap.value(place);
+        let (length, chunks) = (value.len(), self.pairs.heap.chunks(place).cloned().unwrap_or_default());
         // Making room may move what lies in regions.
         let mut rest = Vec::new();
         value.append_from(chunks.len() * CHUNK_BYTES, &mut rest);
         let pending = self.begin(key, length, attributes)?;
-        let header = self.heap.header(pending.line);
-        if let Some(copies) = self.heap.chunks_mut(pending.line, header) {
+        let header = self.pairs.heap.header(pending.line);
+        if let Some(copies) = self.pairs.heap.chunks_mut(pending.line, header) {
             copies.iter_mut().zip(&*chunks).for_each(|(copy, chunk)| copy.copy_from_slice(chunk));
         }
-        self.heap.fill(&pending, chunks.len() * CHUNK_BYTES, &rest);
+        self.pairs.heap.fill(&pending, chunks.len() * CHUNK_BYTES, &rest);
         Some(pending)
     }
 }

@@ -6,7 +6,7 @@ use crate::index::{INDEX_LINES_MIN, Index};
 use crate::key::KeyHash;
 use crate::place::Place;
 use crate::processor::Processor;
-use crate::regions::{REGION_LINES, Regions};
+use crate::regions::{Class, REGION_LINES, Regions};
 use crate::settings::Eviction;
 use crate::table::lines::{Cell, lengthen};
 
@@ -20,17 +20,17 @@ impl Processor {
     pub(super) fn cells(&mut self, hash: KeyHash, width: usize) -> Option<Cell> {
         self.tend_index();
         loop {
-            let last = match self.table.free_cells(&mut self.heap, hash, width) {
+            let last = match self.pairs.table.free_cells(&mut self.pairs.heap, hash, width) {
                 Ok(cell) => return Some(cell),
                 Err(last) => last,
             };
             // What follows may take entries away where room is looked for: look again.
-            if let Some(line) = self.table.spare.pop() {
-                lengthen(&mut self.heap, last, line);
+            if let Some(line) = self.pairs.table.spare.pop() {
+                lengthen(&mut self.pairs.heap, last, line);
                 continue;
             }
             match self.take_bucket_line() {
-                Some(line) => self.table.spare.push(line),
+                Some(line) => self.pairs.table.spare.push(line),
                 None if self.settings.eviction == Eviction::Clock => self.evict_from_bucket(hash),
                 None => return None,
             }
@@ -39,141 +39,204 @@ impl Processor {
 
     /// With no memory for another line, the first pair of the bucket of a key goes.
     fn evict_from_bucket(&mut self, hash: KeyHash) {
-        let home = self.table.home(hash);
-        let bucket = Bucket(self.heap.memory.line(home));
+        let home = self.pairs.table.home(hash);
+        let bucket = Bucket(self.pairs.heap.memory.line(home));
         let cell = bucket.entries().next().expect("a bucket without room has entries");
         let item = (bucket.kind(cell) == Kind::Item).then(|| bucket.cell(cell));
-        self.counters.evicted_count += 1;
-        self.unlink(hash, Place::new(home, cell, item));
+        self.pairs.counters.evicted_count += 1;
+        self.pairs.unlink(hash, Place::new(home, cell, item));
     }
 
     /// Removes everything.
     pub fn clear(&mut self) {
-        self.note_clear();
-        self.heap.let_go();
-        if self.heap.pins.is_empty() && self.heap.pending_count == 0 {
-            self.heap.regions = Regions::new(self.heap.regions.count());
+        self.pairs.note_clear();
+        self.pairs.heap.let_go();
+        if self.pairs.heap.pins.is_empty() && self.pairs.heap.pending_count == 0 {
+            self.pairs.heap.regions = Regions::new(self.pairs.heap.regions.count());
             // Before chunks take what is theirs.
-            let first = self.heap.regions.take_index().expect("all regions are free");
-            self.table.index = Index::new(first, self.heap.regions.count());
-            self.heap.memory.zero(first..first + INDEX_LINES_MIN);
+            let first = self.pairs.heap.regions.take_index().expect("all regions are free");
+            self.pairs.table.index = Index::new(first, self.pairs.heap.regions.count());
+            self.pairs.heap.memory.zero(first..first + INDEX_LINES_MIN);
             // Chunks keep the memory that they have, also those that are still being sent.
-            self.heap.chunked.clear();
-            let line_count = self.heap.regions.count() * REGION_LINES;
-            self.heap.memory.allow(0..line_count as u32);
-            self.heap.lend(self.heap.chunked.lent_regions());
-            self.heap.regions.keep_back(self.regions_kept_back());
-            self.hands = Hands::default();
-            self.table.spare.clear();
+            self.pairs.heap.chunked.clear();
+            let line_count = self.pairs.heap.regions.count() * REGION_LINES;
+            self.pairs.heap.memory.allow(0..line_count as u32);
+            self.pairs.heap.lend(self.pairs.heap.chunked.lent_regions());
+            self.pairs.heap.regions.keep_back(self.pairs.regions_kept_back());
+            self.evictor.hands = Hands::default();
+            self.pairs.table.spare.clear();
         } else {
-            self.table.clear_entries(&mut self.heap);
+            self.pairs.table.clear_entries(&mut self.pairs.heap);
         }
-        (self.counters.pair_count, self.counters.inline_count, self.counters.pair_bytes) = (0, 0, 0);
+        (self.pairs.counters.pair_count, self.pairs.counters.inline_count, self.pairs.counters.pair_bytes) =
+            (0, 0, 0);
     }
 
     /// A pair is about to come in: the index makes a step, if it has to. Entries may lie elsewhere then.
     #[inline]
     pub(super) fn tend_index(&mut self) {
-        if !self.table.index.is_calm() {
+        if !self.pairs.table.index.is_calm() {
             self.adapt_index();
         }
     }
 
     #[cold]
     fn adapt_index(&mut self) {
-        if self.table.index.is_resizing() {
-            let mut left_count = if self.table.index.is_growing() { 1 } else { EMPTY_BUCKETS_AT_ONCE };
+        if self.pairs.table.index.is_resizing() {
+            let mut left_count = if self.pairs.table.index.is_growing() { 1 } else { EMPTY_BUCKETS_AT_ONCE };
             while left_count > 0 && self.move_bucket() {
                 left_count -= 1;
             }
-            if !self.table.index.is_resizing() {
-                self.table.end_resize(&mut self.heap);
+            if !self.pairs.table.index.is_resizing() {
+                self.pairs.table.end_resize(&mut self.pairs.heap);
             }
             return;
         }
-        match self.table.wanted_groups(&self.heap, self.counters.pair_count, self.journal.is_some()) {
-            Some(groups) if self.table.index.regions_missing(groups) == 0 => self.table.index.begin(groups),
+        match self.pairs.table.wanted_groups(
+            &self.pairs.heap,
+            self.pairs.counters.pair_count,
+            self.pairs.journal.is_some(),
+        ) {
+            Some(groups) if self.pairs.table.index.regions_missing(groups) == 0 => {
+                self.pairs.table.index.begin(groups)
+            }
             Some(groups) => self.gather_regions(groups),
-            None => self.table.let_go_of_regions(&mut self.heap),
+            None => self.pairs.table.let_go_of_regions(&mut self.pairs.heap),
         }
     }
 
     /// Whether what is stored makes room for the index.
     fn may_make_room(&self) -> bool {
-        self.settings.eviction == Eviction::Clock || self.journal.is_some()
+        self.settings.eviction == Eviction::Clock || self.pairs.journal.is_some()
     }
 
     /// Takes some of the regions that so many groups need. If there are not as many, the index grows as far as
     /// it can.
     fn gather_regions(&mut self, groups: u64) {
-        for _ in 0..self.table.index.regions_missing(groups).min(REGIONS_AT_ONCE) {
-            if let Some(line) = self.heap.regions.take_index() {
-                self.table.index.add_region(line);
+        for _ in 0..self.pairs.table.index.regions_missing(groups).min(REGIONS_AT_ONCE) {
+            if let Some(line) = self.pairs.heap.regions.take_index() {
+                self.pairs.table.index.add_region(line);
                 continue;
             }
             // Others make room for what is stored now, one region's worth of them at a time.
             if self.may_make_room() && self.make_room(None) {
                 return;
             }
-            return self.table.give_up_growing(&mut self.heap);
+            return self.pairs.table.give_up_growing(&mut self.pairs.heap);
         }
     }
 
     /// Moves the next bucket of a resize, if there is one and memory for that.
     fn move_bucket(&mut self) -> bool {
-        let Some(home) = self.table.index.next_to_move(0) else { return false };
+        let Some(home) = self.pairs.table.index.next_to_move(0) else { return false };
         if !self.set_lines_aside(home) {
             return false;
         }
-        self.table.move_bucket(&mut self.heap, home);
+        self.pairs.table.move_bucket(&mut self.pairs.heap, home);
         true
     }
 
     /// Takes as many lines as moving a bucket may need.
     fn set_lines_aside(&mut self, home: u32) -> bool {
         loop {
-            if self.table.spare.len() >= self.table.lines_to_move(&self.heap, home) {
+            if self.pairs.table.spare.len() >= self.pairs.table.lines_to_move(&self.pairs.heap, home) {
                 return true;
             }
-            let line =
-                if self.may_make_room() { self.take_bucket_line() } else { self.heap.regions.take_bucket() };
+            let line = if self.may_make_room() {
+                self.take_bucket_line()
+            } else {
+                self.pairs.heap.regions.take_bucket()
+            };
             let Some(line) = line else { return false };
-            self.table.spare.push(line);
+            self.pairs.table.spare.push(line);
         }
     }
 
     /// Gives an empty index so many groups, which it keeps, for tests of what a load costs.
     #[cfg(test)]
     pub(crate) fn spread_over(&mut self, groups: u64) {
-        while self.table.index.regions_missing(groups) > 0 {
-            let line = self.heap.regions.take_index().expect("free regions");
-            self.table.index.add_region(line);
+        while self.pairs.table.index.regions_missing(groups) > 0 {
+            let line = self.pairs.heap.regions.take_index().expect("free regions");
+            self.pairs.table.index.add_region(line);
         }
-        self.table.index.begin(groups);
-        while self.table.index.is_resizing() {
+        self.pairs.table.index.begin(groups);
+        while self.pairs.table.index.is_resizing() {
             self.move_bucket();
         }
-        self.table.index.set_calm(0..u64::MAX);
+        self.pairs.table.index.set_calm(0..u64::MAX);
     }
 
     /// Goes on with a resize for so many steps, or begins one, for tests.
     #[cfg(test)]
     pub(crate) fn resize_partly(&mut self, groups: u64, steps: usize) {
-        if !self.table.index.is_resizing() && groups != self.table.index.group_count() {
+        if !self.pairs.table.index.is_resizing() && groups != self.pairs.table.index.group_count() {
             let groups = groups.max(crate::index::GROUPS_MIN);
-            while self.table.index.regions_missing(groups) > 0 {
-                let Some(line) = self.heap.regions.take_index() else { return };
-                self.table.index.add_region(line);
+            while self.pairs.table.index.regions_missing(groups) > 0 {
+                let Some(line) = self.pairs.heap.regions.take_index() else { return };
+                self.pairs.table.index.add_region(line);
             }
-            self.table.index.begin(groups);
+            self.pairs.table.index.begin(groups);
         }
         (0..steps).for_each(|_| self.adapt_if_resizing());
     }
 
     #[cfg(test)]
     fn adapt_if_resizing(&mut self) {
-        if self.table.index.is_resizing() {
+        if self.pairs.table.index.is_resizing() {
             self.adapt_index();
         }
+    }
+
+    /// A block for an item, if need be from others.
+    pub(crate) fn take_block(&mut self, class: Class) -> Option<u32> {
+        loop {
+            if let Some(line) = self.pairs.heap.regions.take(class) {
+                return Some(line);
+            }
+            if !self.make_room(Some(class)) {
+                return None;
+            }
+        }
+    }
+
+    /// A whole region, if need be from others.
+    pub(crate) fn take_extent(&mut self) -> Option<u32> {
+        loop {
+            if let Some(region) = self.pairs.heap.regions.take_extent() {
+                return Some(region);
+            }
+            if !self.make_room(None) {
+                return None;
+            }
+        }
+    }
+
+    /// A line for a bucket, if need be from others.
+    pub(crate) fn take_bucket_line(&mut self) -> Option<u32> {
+        loop {
+            if let Some(line) = self.pairs.heap.regions.take_bucket() {
+                return Some(line);
+            }
+            if !self.make_room(None) {
+                return None;
+            }
+        }
+    }
+
+    /// Frees a block of the class, or a region. `false` if nothing could be done.
+    pub(crate) fn make_room(&mut self, class: Option<Class>) -> bool {
+        self.evictor.make_room(&mut self.pairs, class)
+    }
+
+    /// Lets values of a region go that are in the log, for tests.
+    #[cfg(test)]
+    pub(crate) fn demote_region(&mut self) -> bool {
+        self.evictor.demote_region(&mut self.pairs)
+    }
+
+    /// Looks through the next `region_count` regions for expired items and removes them. Returns how many
+    /// there were. For idle moments; it goes on where it stopped.
+    pub fn crawl(&mut self, region_count: usize) -> usize {
+        self.evictor.crawl(&mut self.pairs, region_count)
     }
 }

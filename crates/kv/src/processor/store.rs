@@ -19,10 +19,10 @@ impl Processor {
             return Some(place);
         }
         let mut value = [0; crate::bucket::INLINE_VALUE_BYTES_MAX];
-        let length = self.heap.value(place).len();
-        value[..length].copy_from_slice(self.heap.value(place).head());
+        let length = self.pairs.heap.value(place).len();
+        value[..length].copy_from_slice(self.pairs.heap.value(place).head());
         match self.put_item(hash, key, &value[..length], Attributes::default(), Some(place)) {
-            Stored::Done => self.find_again(hash, key),
+            Stored::Done => self.pairs.find_again(hash, key),
             _ => None,
         }
     }
@@ -50,7 +50,7 @@ impl Processor {
             (Condition::Absent, Some(_)) => Err(Stored::Exists),
             (Condition::Present | Condition::Unchanged(_), None) => Err(Stored::NotFound),
             (Condition::Unchanged(cas), Some(place)) => match place.item() {
-                Some(line) if self.heap.header(line).cas == cas => Ok(()),
+                Some(line) if self.pairs.heap.header(line).cas == cas => Ok(()),
                 // Nobody has asked for the number of a pair in the index since it was stored.
                 _ => Err(Stored::Exists),
             },
@@ -76,7 +76,7 @@ impl Processor {
         // In the index there is no number to tell by whether a record in the log is the last of its key.
         let is_small = attributes == Attributes::default()
             && key.len() + value.len() <= self.settings.inline_bytes_max
-            && self.journal.is_none();
+            && self.pairs.journal.is_none();
         if is_small && let Some(width) = inline_cells(key.len(), value.len()) {
             return self.put_inline(hash, key, value, width, found);
         }
@@ -93,26 +93,26 @@ impl Processor {
     ) -> Stored {
         if let Some(place) = found {
             if place.item().is_none()
-                && Bucket(self.heap.memory.line(place.node())).width(place.cell()) == width
+                && Bucket(self.pairs.heap.memory.line(place.node())).width(place.cell()) == width
             {
-                let old_bytes = self.heap.value(place).len();
-                let tag = Bucket(self.heap.memory.line(place.node())).tag(place.cell());
-                let mut bucket = BucketMut(self.heap.memory.line_mut(place.node()));
+                let old_bytes = self.pairs.heap.value(place).len();
+                let tag = Bucket(self.pairs.heap.memory.line(place.node())).tag(place.cell());
+                let mut bucket = BucketMut(self.pairs.heap.memory.line_mut(place.node()));
                 bucket.put_inline(place.cell(), tag, key, value);
-                self.counters.pair_bytes -= old_bytes as u64;
-                self.counters.pair_bytes += value.len() as u64;
-                self.counters.stored_count += 1;
+                self.pairs.counters.pair_bytes -= old_bytes as u64;
+                self.pairs.counters.pair_bytes += value.len() as u64;
+                self.pairs.counters.stored_count += 1;
                 return Stored::Done;
             }
             self.remove(hash, place);
         }
         let Some(Cell { node, cell, tag }) = self.cells(hash, width) else { return Stored::NoMemory };
-        BucketMut(self.heap.memory.line_mut(node)).put_inline(cell, tag, key, value);
-        self.table.index.used_cells += width as u64;
-        self.counters.pair_count += 1;
-        self.counters.inline_count += 1;
-        self.counters.pair_bytes += (key.len() + value.len()) as u64;
-        self.counters.stored_count += 1;
+        BucketMut(self.pairs.heap.memory.line_mut(node)).put_inline(cell, tag, key, value);
+        self.pairs.table.index.used_cells += width as u64;
+        self.pairs.counters.pair_count += 1;
+        self.pairs.counters.inline_count += 1;
+        self.pairs.counters.pair_bytes += (key.len() + value.len()) as u64;
+        self.pairs.counters.stored_count += 1;
         Stored::Done
     }
 
@@ -124,28 +124,28 @@ impl Processor {
         attributes: Attributes,
         found: Option<Place>,
     ) -> Stored {
-        let layout = self.layout(key.len(), value.len(), attributes.flags);
+        let layout = self.pairs.layout(key.len(), value.len(), attributes.flags);
         // In place, if the block is of the right size and nobody sends from it.
         if let Some(place) = found
             && let Some(line) = place.item()
             && layout.bits & LARGE == 0
         {
-            let header = self.heap.header(line);
-            let use_ = self.heap.regions.use_of(self.heap.regions.region_of(line));
+            let header = self.pairs.heap.header(line);
+            let use_ = self.pairs.heap.regions.use_of(self.pairs.heap.regions.region_of(line));
             if header.bits & (HELD | LARGE) == 0 && use_ == Use::Items(layout.class()) {
                 let old_bytes = usize::from(header.value_bytes);
                 self.write_item(line, &layout, key, value.len(), attributes, header.bits & USES);
                 let at = layout.value_at;
-                self.heap.memory.bytes_mut(line, at, value.len()).copy_from_slice(value);
-                self.note(hash, key);
-                self.counters.pair_bytes -= old_bytes as u64;
-                self.counters.pair_bytes += value.len() as u64;
-                self.counters.stored_count += 1;
+                self.pairs.heap.memory.bytes_mut(line, at, value.len()).copy_from_slice(value);
+                self.pairs.note(hash, key);
+                self.pairs.counters.pair_bytes -= old_bytes as u64;
+                self.pairs.counters.pair_bytes += value.len() as u64;
+                self.pairs.counters.stored_count += 1;
                 return Stored::Done;
             }
         }
         let Some(pending) = self.begin(key, value.len(), attributes) else { return Stored::NoMemory };
-        self.heap.fill(&pending, 0, value);
+        self.pairs.heap.fill(&pending, 0, value);
         self.link(hash, key, pending)
     }
 
@@ -169,7 +169,7 @@ impl Processor {
             flags: attributes.flags as u16,
             expiry: attributes.expiry_s,
         };
-        let block = self.heap.memory.bytes_mut(line, 0, layout.key_at + key.len());
+        let block = self.pairs.heap.memory.bytes_mut(line, 0, layout.key_at + key.len());
         block[..HEADER_BYTES].copy_from_slice(&header.encode());
         if layout.bits & WIDE != 0 {
             block[HEADER_BYTES..HEADER_BYTES + 4].copy_from_slice(&attributes.flags.to_le_bytes());
@@ -181,14 +181,8 @@ impl Processor {
         }
         block[layout.key_at..].copy_from_slice(key);
         if layout.place_at != 0 {
-            self.heap.memory.bytes_mut(line, layout.place_at, PLACE_BYTES).fill(0);
+            self.pairs.heap.memory.bytes_mut(line, layout.place_at, PLACE_BYTES).fill(0);
         }
-    }
-
-    /// How an item of this partition is laid out.
-    #[inline]
-    pub(crate) fn layout(&self, key_bytes: usize, value_bytes: usize, flags: u32) -> Layout {
-        Layout::new(key_bytes, value_bytes, flags, self.journal.is_some())
     }
 
     /// Takes memory for a value that arrives piece by piece. `None` if there is none.
@@ -209,41 +203,41 @@ impl Processor {
         attributes: Attributes,
         chunks: Vec<Chunk>,
     ) -> Option<Pending> {
-        let layout = self.layout(key.len(), value_bytes, attributes.flags);
+        let layout = self.pairs.layout(key.len(), value_bytes, attributes.flags);
         debug_assert_eq!(layout.chunk_count, chunks.len());
         let line = self.take_block(layout.class())?;
         self.write_item(line, &layout, key, value_bytes, attributes, HELD);
-        self.heap.regions.hold(line, true);
+        self.pairs.heap.regions.hold(line, true);
         for at in 0..layout.extent_count {
             let Some(region) = self.take_extent() else {
                 for taken in 0..at {
-                    let region = self.heap.extent_of(line, &layout, taken);
-                    self.heap.regions.give_back_extent(region);
+                    let region = self.pairs.heap.extent_of(line, &layout, taken);
+                    self.pairs.heap.regions.give_back_extent(region);
                 }
-                self.heap.regions.hold(line, false);
-                self.heap.regions.give_back(line);
+                self.pairs.heap.regions.hold(line, false);
+                self.pairs.heap.regions.give_back(line);
                 return None;
             };
-            let bytes = self.heap.memory.bytes_mut(line, layout.extents_at + 4 * at, 4);
+            let bytes = self.pairs.heap.memory.bytes_mut(line, layout.extents_at + 4 * at, 4);
             bytes.copy_from_slice(&region.to_le_bytes());
         }
         if !chunks.is_empty() {
-            self.heap.put_chunks(line, layout.extents_at - 4, chunks);
+            self.pairs.heap.put_chunks(line, layout.extents_at - 4, chunks);
         }
-        self.heap.pending_count += 1;
+        self.pairs.heap.pending_count += 1;
         Some(Pending { line, layout, value_bytes })
     }
 
     /// A stub that is to be put into the index.
     pub(crate) fn pending_stub(&mut self, line: u32, layout: Layout, value_bytes: usize) -> Pending {
-        self.heap.pending_count += 1;
+        self.pairs.heap.pending_count += 1;
         Pending { line, layout, value_bytes }
     }
 
     /// Stores a value that has arrived.
     pub fn commit(&mut self, hash: KeyHash, key: &[u8], pending: Pending, condition: Condition) -> Stored {
-        self.heap.memory.begin_operation();
-        let found = self.find_again(hash, key);
+        self.pairs.heap.memory.begin_operation();
+        let found = self.pairs.find_again(hash, key);
         if let Err(refusal) = self.check(found, condition) {
             self.abandon(pending);
             return refusal;
@@ -254,17 +248,17 @@ impl Processor {
     /// Lets go of a value that will not be stored.
     #[expect(clippy::needless_pass_by_value, reason = "a pending value ends once")]
     pub fn abandon(&mut self, pending: Pending) {
-        self.heap.release_hold(pending.line);
-        self.heap.pending_count -= 1;
-        self.heap.free_item(pending.line);
+        self.pairs.heap.release_hold(pending.line);
+        self.pairs.heap.pending_count -= 1;
+        self.pairs.heap.free_item(pending.line);
     }
 
     /// Puts a filled item into the index, in place of what is there: a change.
     pub(crate) fn link(&mut self, hash: KeyHash, key: &[u8], pending: Pending) -> Stored {
         let stored = self.insert(hash, key, pending);
         if stored == Stored::Done {
-            self.counters.stored_count += 1;
-            self.note(hash, key);
+            self.pairs.counters.stored_count += 1;
+            self.pairs.note(hash, key);
         }
         stored
     }
@@ -274,27 +268,27 @@ impl Processor {
         let line = pending.line;
         let value_bytes = pending.value_bytes;
         // Room may have been made since: what was found before may be gone.
-        let found = self.find_again(hash, key);
+        let found = self.pairs.find_again(hash, key);
         match found {
             Some(place) if place.item().is_some() => {
                 let old = place.item().expect("just seen");
-                self.counters.pair_bytes -= self.heap.pair_bytes(old) as u64;
-                self.counters.pair_count -= 1;
-                BucketMut(self.heap.memory.line_mut(place.node())).set_item(place.cell(), line);
-                self.heap.free_item(old);
+                self.pairs.counters.pair_bytes -= self.pairs.heap.pair_bytes(old) as u64;
+                self.pairs.counters.pair_count -= 1;
+                BucketMut(self.pairs.heap.memory.line_mut(place.node())).set_item(place.cell(), line);
+                self.pairs.heap.free_item(old);
             }
             Some(place) => {
-                self.count_out(place);
-                let tag = Bucket(self.heap.memory.line(place.node())).tag(place.cell());
-                let mut bucket = BucketMut(self.heap.memory.line_mut(place.node()));
+                self.pairs.count_out(place);
+                let tag = Bucket(self.pairs.heap.memory.line(place.node())).tag(place.cell());
+                let mut bucket = BucketMut(self.pairs.heap.memory.line_mut(place.node()));
                 bucket.clear(place.cell());
                 bucket.put_item(place.cell(), tag, line);
-                self.table.index.used_cells += 1;
+                self.pairs.table.index.used_cells += 1;
             }
             None => match self.cells(hash, 1) {
                 Some(Cell { node, cell, tag }) => {
-                    BucketMut(self.heap.memory.line_mut(node)).put_item(cell, tag, line);
-                    self.table.index.used_cells += 1;
+                    BucketMut(self.pairs.heap.memory.line_mut(node)).put_item(cell, tag, line);
+                    self.pairs.table.index.used_cells += 1;
                 }
                 None => {
                     self.abandon(pending);
@@ -302,10 +296,10 @@ impl Processor {
                 }
             },
         }
-        self.heap.release_hold(line);
-        self.heap.pending_count -= 1;
-        self.counters.pair_count += 1;
-        self.counters.pair_bytes += (key.len() + value_bytes) as u64;
+        self.pairs.heap.release_hold(line);
+        self.pairs.heap.pending_count -= 1;
+        self.pairs.counters.pair_count += 1;
+        self.pairs.counters.pair_bytes += (key.len() + value_bytes) as u64;
         Stored::Done
     }
 }

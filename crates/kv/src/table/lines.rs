@@ -28,6 +28,7 @@ pub(crate) fn slot(home: u32) -> u32 {
 }
 
 /// So many neighbouring empty cells of a line, which is packed for them if need be.
+#[inline(always)]
 pub(crate) fn empty_cells(heap: &mut Heap, node: u32, width: usize) -> Option<usize> {
     let bucket = Bucket(heap.memory.line(node));
     if let Some(cell) = bucket.find_empty(width) {
