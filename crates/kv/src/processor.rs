@@ -6,6 +6,17 @@
 //!               └─ overflow ─▶ line of the group
 //! ```
 //!
+//! What it is composed of, each importing only what stands below it:
+//!
+//! ```text
+//! processor           stores, changes
+//!  ├─ evictor         makes room: a hand for each class of blocks
+//!  └─ pairs           finds, removes
+//!      ├─ table       entries of keys: index, buckets, what overflows from them
+//!      ├─ journal     what a log has to write: changes
+//!      └─ heap        items: lines, regions, chunks, pins
+//! ```
+//!
 //! [`find`](Processor::find) gives a [`Place`], good until the next call that stores, removes or makes room;
 //! everything that reads or changes a value starts from one.
 

@@ -31,7 +31,7 @@ use reactor::{Lines, prefetch};
 
 const BATCH: usize = 256;
 
-/// Commands that a connection looks up together: as in memcached/session.rs.
+/// Commands that a connection looks up together: as in src/gets.rs.
 const SERVER_BATCH: usize = 64;
 
 /// Every key as text: no spaces, no control characters.
