@@ -207,6 +207,7 @@ impl Index {
 
     /// Moves the frontier over the next bucket to be moved, which is empty by now. Its keys belong elsewhere
     /// then, and the groups returned have to be emptied first. The last one ends the resize.
+    #[inline(always)]
     pub(crate) fn advance(&mut self) -> Range<u64> {
         let Some(resize) = &mut self.resize else { return 0..0 };
         resize.left_count -= 1;

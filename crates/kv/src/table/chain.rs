@@ -9,6 +9,7 @@ use crate::table::lines::{Cell, empty_cells, lengthen, shared_line, shorten, slo
 
 impl Table {
     /// So many neighbouring empty cells where an entry of the key may lie; else the last line where it might.
+    #[inline(always)]
     pub(crate) fn free_cells(&mut self, heap: &mut Heap, hash: KeyHash, width: usize) -> Result<Cell, u32> {
         let home = self.home(hash);
         if let Some(cell) = empty_cells(heap, home, width) {
@@ -30,6 +31,7 @@ impl Table {
     }
 
     /// The same for an entry that a resize moves. The lines that this may need are at hand.
+    #[inline(always)]
     pub(crate) fn cells_moved(&mut self, heap: &mut Heap, hash: KeyHash, width: usize) -> Cell {
         loop {
             match self.free_cells(heap, hash, width) {
