@@ -98,7 +98,7 @@ impl Processor {
             self.pairs.journal.is_some(),
         ) {
             Some(groups) if self.pairs.table.index.regions_missing(groups) == 0 => {
-                self.pairs.table.index.begin(groups)
+                self.pairs.table.index.begin(groups);
             }
             Some(groups) => self.gather_regions(groups),
             None => self.pairs.table.let_go_of_regions(&mut self.pairs.heap),

@@ -44,6 +44,9 @@ impl Processor {
     }
 
     /// Whether a condition holds for what was found.
+    ///
+    /// # Errors
+    /// What a store is refused with if it does not.
     pub fn check(&self, found: Option<Place>, condition: Condition) -> Result<(), Stored> {
         match (condition, found) {
             (Condition::Always, _) | (Condition::Absent, None) | (Condition::Present, Some(_)) => Ok(()),
