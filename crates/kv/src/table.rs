@@ -80,8 +80,8 @@ impl Table {
         }
     }
 
-    /// As [`prefetch_item`](Self::prefetch_item), with the bucket known. If that has moved meanwhile, nothing comes of it. Says where the pair is,
-    /// if it is there and the first with its tag.
+    /// Has the item of a key fetched whose bucket was at `home` and is there by now. If the bucket has moved meanwhile, nothing
+    /// comes of it. Says where the pair is, if it is there and the first with its tag.
     #[inline(always)]
     pub(crate) fn prefetch_item_of(&self, heap: &Heap, hash: KeyHash, Home(home): Home) -> Option<Place> {
         let bucket = Bucket(heap.memory.peek(home));
