@@ -253,11 +253,11 @@ fn a_discovery_controller_has_no_queues_and_no_namespaces() {
 
 #[test]
 fn a_host_asks_for_the_events_that_it_acts_on_and_the_controller_has() {
-    assert_eq!(Peer::live(settings()).events, AsyncEvents::NAMESPACE_ATTRIBUTE);
+    assert_eq!(Peer::live(settings()).events, AsyncEvents::NAMESPACE_ATTRIBUTE | AsyncEvents::ANA);
     let discovery = ControllerSettings { is_discovery: true, ..settings() };
     assert_eq!(Peer::live(discovery).events, AsyncEvents::DISCOVERY);
     let mut peer = Peer::new(settings());
-    peer.identify.set_oaes(AsyncEvents::DISCOVERY | AsyncEvents::ANA);
+    peer.identify.set_oaes(AsyncEvents::DISCOVERY);
     peer.run_until(2 * SECOND).unwrap();
     assert!(peer.host.is_live());
     assert!(!peer.sent.iter().any(|sent| sent == "set asynchronous event configuration"));

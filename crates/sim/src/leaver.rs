@@ -74,6 +74,8 @@ pub(crate) struct Leaver {
     deadline_ns: u64,
     dial_ns: u64,
     is_closing: bool,
+    /// The connection was begun when nothing goes wrong any more: everything on it is answered.
+    is_judged: bool,
     /// How often it has left in good order.
     pub(crate) departure_count: u64,
 }
@@ -98,6 +100,7 @@ impl Leaver {
             deadline_ns: u64::MAX,
             dial_ns: 0,
             is_closing: false,
+            is_judged: false,
             departure_count: 0,
         }
     }
@@ -121,7 +124,8 @@ impl Leaver {
         match self.link {
             Link::None if self.is_closing => return,
             Link::None if shared.now_ns >= self.dial_ns => {
-                self.deadline_ns = shared.now_ns + TIMEOUT_NS;
+                self.is_judged = self.is_closing;
+                self.deadline_ns = shared.now_ns + self.timeout_ns();
                 self.link = Link::Dialling(shared.dial(self.actor));
             }
             Link::None => {}
@@ -141,7 +145,7 @@ impl Leaver {
             self.hang_up(shared, false);
         }
         if shared.now_ns >= self.deadline_ns && self.link != Link::None {
-            if self.is_closing && self.departure_count > 0 {
+            if self.is_judged {
                 shared.find(format!("a host cannot leave: {:?} is not answered", self.awaited));
             }
             self.hang_up(shared, false);
@@ -230,6 +234,11 @@ impl Leaver {
         true
     }
 
+    /// How long an answer is awaited, ns: a target that still ends what went wrong before takes its time.
+    fn timeout_ns(&self) -> u64 {
+        TIMEOUT_NS * if self.is_closing { 20 } else { 1 }
+    }
+
     /// The next id: the one that became free last, if ids are used again.
     fn id(&mut self) -> u16 {
         if self.reuses_ids
@@ -252,7 +261,7 @@ impl Leaver {
         }
         self.to_send.extend_from_slice(CapsuleCmd::new(&layout, sqe).as_bytes());
         self.to_send.extend_from_slice(data);
-        self.deadline_ns = shared.now_ns + TIMEOUT_NS * if self.is_closing { 20 } else { 1 };
+        self.deadline_ns = shared.now_ns + self.timeout_ns();
         id
     }
 

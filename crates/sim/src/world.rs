@@ -285,10 +285,7 @@ impl World {
                 if std::mem::take(&mut self.shared.disk.has_failed_sync) {
                     let associations: Vec<u32> = self.hosts.iter().map(|host| host.up_count).collect();
                     self.model.excuse_all(now_ns, &associations);
-                    if !std::mem::replace(&mut self.is_reopening, true) {
-                        let wait_ns = self.shared.random.scaled(MS, 2 * SECOND);
-                        self.shared.at(now_ns + wait_ns, Event::Reopen);
-                    }
+                    self.reopen_later();
                 }
             }
             Event::Fault(at) => {
@@ -314,12 +311,24 @@ impl World {
         }
     }
 
+    /// The operator reopens the namespace after a while.
+    fn reopen_later(&mut self) {
+        if !std::mem::replace(&mut self.is_reopening, true) {
+            let wait_ns = self.shared.random.scaled(MS, 2 * SECOND);
+            self.shared.at(self.shared.now_ns + wait_ns, Event::Reopen);
+        }
+    }
+
     fn run_actor(&mut self, actor: Actor) {
         self.shared.trace.note(self.shared.now_ns, 1000 + actor as u64);
         let reactor_count = usize::from(self.shared.scenario.reactor_count);
         if actor < reactor_count {
             if let Some(reactor) = self.reactors.get_mut(actor) {
                 reactor.turn(&mut self.shared, &mut self.outbox);
+                // Also where no flush of the disk has failed: a durable write of several parts that stops before its flush.
+                if self.store.generation().is_closed() {
+                    self.reopen_later();
+                }
             }
             self.second_state.poll(self.shared.now_ns);
             if let Err(finding) = self.offer.poll(self.shared.now_ns) {

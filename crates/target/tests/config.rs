@@ -283,7 +283,7 @@ fn mistakes_are_said_with_line_and_column() {
         "[[subsystem]]\nnqn = \"disks\"\nhosts = \"any\"\n".to_owned(),
         "[[subsystem]]\nnqn = \"nqn.2026-01.io.nvlane:x\"\n".to_owned(),
         "[[subsystem]]\nnqn = \"nqn.2026-01.io.nvlane:x\"\nhosts = \"nqn.2026-01.io.nvlane:h\"\n".to_owned(),
-        "[[subsystem]]\nnqn = \"nqn.2026-01.io.nvlane:x\"\nhosts = [\"me\"]\n".to_owned(),
+        "[[subsystem]]\nnqn = \"nqn.2026-01.io.nvlane:x\"\nhosts = [\"a\\u001b\"]\n".to_owned(),
         "[[subsystem]]\nnqn = \"nqn.2026-01.io.nvlane:x\"\nhosts = 5\n".to_owned(),
         "[[subsystem]]\nnqn = \"nqn.2014-08.org.nvmexpress.discovery\"\nhosts = \"any\"\n".to_owned(),
     ];
@@ -341,7 +341,7 @@ fn mistakes_are_said_with_line_and_column() {
     nvlane.toml:2:7: name does not begin with "nqn.": write nqn.YYYY-MM.reverse.domain:name
     nvlane.toml:1:1: who may connect is not said: add hosts = "any", or a list of host NQNs
     nvlane.toml:3:9: "nqn.2026-01.io.nvlane:h" is neither "any" nor a list: write ["nqn.2026-01.io.nvlane:h"]
-    nvlane.toml:3:9: host "me": name does not begin with "nqn."
+    nvlane.toml:3:9: host "a\u{1b}": byte 1 of the name begins a character that does not print
     nvlane.toml:3:9: expected "any" or a list of host NQNs
     nvlane.toml:2:7: nqn.2014-08.org.nvmexpress.discovery is the name of the discovery service: give the subsystem another one
     "#);

@@ -170,7 +170,8 @@ pub enum OpenError {
     /// The path leads to a file of another identity, which hosts would take for the one that was served.
     #[error(
         "{} is another file than the one that was served, and hosts would take the two for one disk: bring the served file back, \
-         or a copy that has its attribute {} (cp --preserve=xattr), or remove the namespace, reload, and add it under another nsid",
+         or a copy that has its attribute {} (cp --preserve=xattr); to serve this one, remove the namespace, reload, and add it under another \
+         nsid, or restart the target",
         path.display(),
         crate::identity::ATTRIBUTE
     )]

@@ -2,7 +2,7 @@
 //!
 //! Hosts take two namespaces of one identity for one disk, so none is put in place with the identity of another.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use store::identity::{FileId, Origin, claim, read};
@@ -203,8 +203,14 @@ impl Identities {
         !self.files.contains_key(&(nqn.clone(), nsid)) || self.is_open(nqn, nsid, spec)
     }
 
-    /// What is to be said of namespaces whose path leads to another file than the one that they have open.
-    pub(super) fn replaced_files(&self, running: &Outline, wanted: &Outline) -> Vec<String> {
+    /// What to report of namespaces whose path leads to another file than the one that they have open. Of `closed` ones, reopening
+    /// reports it.
+    pub(super) fn replaced_files(
+        &self,
+        running: &Outline,
+        wanted: &Outline,
+        closed: &BTreeSet<Key>,
+    ) -> Vec<String> {
         let mut lines = Vec::new();
         for (nqn, subsystem) in &running.subsystems {
             for (nsid, namespace) in &subsystem.namespaces {
@@ -214,19 +220,18 @@ impl Identities {
                 let Some(path) = path(&namespace.spec).filter(|_| wanted.is_some_and(is_wanted)) else {
                     continue;
                 };
-                if self.has_open(nqn, *nsid, &namespace.spec) {
+                if closed.contains(&(nqn.clone(), *nsid)) || self.has_open(nqn, *nsid, &namespace.spec) {
                     continue;
                 }
                 let shown = path.display();
                 lines.push(if FileId::of(path).is_ok() {
                     format!(
                         "serve the file that is now at {shown} as {nqn} namespace {nsid}: not done, hosts would take it for the file \
-                         that was there, which stays open: remove the namespace, reload, and add it again under another nsid"
+                         that was served: remove the namespace, reload, and add it again under another nsid"
                     )
                 } else {
                     format!(
-                        "keep {nqn} namespace {nsid}: {shown} is gone. Its hosts go on with the open file, whose contents are lost when \
-                         the target ends: copy them through a host"
+                        "keep {nqn} namespace {nsid}: {shown} is gone, and the open file's contents are lost when the target ends"
                     )
                 });
             }

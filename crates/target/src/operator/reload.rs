@@ -230,7 +230,8 @@ impl Operator {
         self.identities.carry_over(&self.running, &mut wanted);
         let changes = diff(&self.running, &wanted);
         self.identities.begin(&self.running, &changes);
-        for line in self.identities.replaced_files(&self.running, &wanted) {
+        let closed = self.closed();
+        for line in self.identities.replaced_files(&self.running, &wanted, &closed) {
             later.add(Outcome::Failed, line);
         }
         for change in changes {

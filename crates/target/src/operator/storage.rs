@@ -1,6 +1,7 @@
 //! Storage that changes while it is served: files that grow or are cut by other programs, devices that are resized or
 //! removed, and namespaces that were closed and are reopened.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 
@@ -29,6 +30,12 @@ impl Operator {
     #[must_use]
     pub fn has_storage_to_watch(&self) -> bool {
         self.stores.values().any(|store| store.can_change_underneath())
+    }
+
+    /// The namespaces that are closed.
+    pub(super) fn closed(&self) -> BTreeSet<(Nqn, Nsid)> {
+        let closed = self.stores.iter().filter(|(_, store)| store.closed_because().is_some());
+        closed.map(|(key, _)| key.clone()).collect()
     }
 
     /// Reopens the namespaces that are closed, and tells hosts of all storage that has changed. May block.

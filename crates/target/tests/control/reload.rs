@@ -328,7 +328,14 @@ fn a_file_that_was_replaced_is_not_taken_for_the_one_that_is_open() {
     let as_it_is = ["nsid = 1, storage = \"file:DIR/a\""];
     std::fs::write(one.path("b"), [1; 8192]).unwrap();
     std::fs::rename(one.path("b"), one.path("a")).unwrap();
-    insta::assert_snapshot!(one.reload(&as_it_is), @"Failed: serve the file that is now at DIR/a as nqn.2026-01.io.nvlane:disks namespace 1: not done, hosts would take it for the file that was there, which stays open: remove the namespace, reload, and add it again under another nsid");
+    let told = one.reload(&as_it_is);
+    let closed = "Failed: nqn.2026-01.io.nvlane:disks namespace 1 (file:DIR/a) is closed: its file was deleted or replaced; /proc/";
+    let lines: Vec<&str> = told.lines().collect();
+    insta::assert_snapshot!(lines[0], @"Failed: serve the file that is now at DIR/a as nqn.2026-01.io.nvlane:disks namespace 1: not done, hosts would take it for the file that was served: remove the namespace, reload, and add it again under another nsid");
+    assert!(lines.len() == 2 && lines[1].starts_with(closed), "{told}");
+    let told = one.reload(&as_it_is);
+    let refused = "Failed: reopen nqn.2026-01.io.nvlane:disks namespace 1 (file:DIR/a): not done, DIR/a is another file than the one that was served";
+    assert!(told.lines().count() == 1 && told.starts_with(refused), "{told}");
     assert_eq!(one.uuid(0), uuid);
     // In one step: under another number, it is the new file, with an identity of its own.
     insta::assert_snapshot!(one.reload(&["nsid = 2, storage = \"file:DIR/a\""]), @r"
@@ -337,7 +344,13 @@ fn a_file_that_was_replaced_is_not_taken_for_the_one_that_is_open() {
     ");
     assert_ne!(one.uuid(0), uuid);
     std::fs::remove_file(one.path("a")).unwrap();
-    insta::assert_snapshot!(one.reload(&["nsid = 2, storage = \"file:DIR/a\""]), @"Failed: keep nqn.2026-01.io.nvlane:disks namespace 2: DIR/a is gone. Its hosts go on with the open file, whose contents are lost when the target ends: copy them through a host");
+    let told = one.reload(&["nsid = 2, storage = \"file:DIR/a\""]);
+    let lines: Vec<&str> = told.lines().collect();
+    insta::assert_snapshot!(lines[0], @"Failed: keep nqn.2026-01.io.nvlane:disks namespace 2: DIR/a is gone, and the open file's contents are lost when the target ends");
+    assert!(
+        lines.len() == 2 && lines[1].contains(" is closed: its file was deleted or replaced; /proc/"),
+        "{told}"
+    );
 }
 
 /// Whether the directory's file system keeps attributes: without, an identity is that of the path.
