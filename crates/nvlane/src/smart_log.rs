@@ -1,4 +1,5 @@
-//! `nvlane smart-log`: health, and traffic as the controller counts it: an nvlane target that of all hosts of the subsystem.
+//! `nvlane smart-log`: health, and traffic as the controller counts it: an nvlane target that of all hosts of the subsystem, or of one
+//! namespace.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -26,7 +27,7 @@ const FREEZING_KELVIN: i32 = 273;
 pub(crate) struct SmartLogArguments {
     #[command(flatten)]
     connection: Connection,
-    /// Of this namespace, where the controller counts for each. [default: of the whole subsystem]
+    /// Traffic of this namespace alone, where the controller counts for each. [default: of the whole subsystem]
     #[arg(short, long, alias = "namespace-id", value_name = "NSID", value_parser = clap::value_parser!(u32).range(1..))]
     namespace: Option<u32>,
     #[command(flatten)]

@@ -17,12 +17,10 @@ fn the_log_is_told_in_text_and_in_json() {
 }
 
 #[test]
-fn a_namespace_without_a_log_is_named() {
+fn a_namespace_that_is_not_there_is_named() {
     let target = Target::serving(&["ram:1M"]);
     let line = target.ask(&["smart-log", "-n", "3"]).complaint(4);
     assert_eq!(line, format!("{} has no namespace 3; there is 1", target.nqn()));
-    let line = target.ask(&["smart-log", "-n", "1"]).complaint(1);
-    assert!(line.contains("namespace 1 may have no log of its own"), "{line}");
 }
 
 #[test]
@@ -33,4 +31,31 @@ fn the_log_tells_what_every_host_did() {
     let log = target.ask(&["smart-log", "-o", "json"]).json();
     assert!(log["host_read_commands"].as_u64().expect("a number") >= 300, "{log}");
     assert!(log["data_units_read"].as_u64().expect("a number") >= 2, "{log}");
+}
+
+#[test]
+fn the_log_of_a_namespace_tells_what_hosts_did_with_it() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = format!("file:{}?size=16M", directory.path().join("disk").display());
+    let target = Target::serving(&["ram:16M", &file, "ram:16M"]);
+    let perf = ["-d", "300", "-a", "0", "-q", "4", "-o", "8192"];
+    for (nsid, pattern) in [("1", "randread"), ("2", "randwrite"), ("2", "randread")] {
+        let address = format!("{}?ns={nsid}", target.address());
+        let load = target.ask(&[&["perf", &address, "-w", pattern][..], &perf].concat());
+        assert_eq!(load.code, 0, "{load:?}");
+    }
+    let told = |nsid: Option<&str>| {
+        let which = nsid.map_or(vec![], |nsid| vec!["-n", nsid]);
+        let log = target.ask(&[&["smart-log", "-o", "json"][..], &which].concat()).json();
+        ["host_read_commands", "host_write_commands", "data_units_read", "data_units_written"]
+            .map(|key| log[key].as_u64().expect("a number"))
+    };
+    let (all, each) = (told(None), ["1", "2", "3"].map(|nsid| told(Some(nsid))));
+    assert!(each[0][0] >= 300 && each[0][1] == 0, "{each:?}");
+    assert!(each[1][0] >= 300 && each[1][1] >= 300, "{each:?}");
+    assert!(each[1][2] >= 300 * 8192 / 512_000 && each[1][3] >= 300 * 8192 / 512_000, "{each:?}");
+    assert_eq!(each[2], [0; 4]);
+    for at in 0..2 {
+        assert_eq!(all[at], each[0][at] + each[1][at], "{all:?} {each:?}");
+    }
 }

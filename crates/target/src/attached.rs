@@ -10,7 +10,8 @@ use wire::id::Nsid;
 
 use crate::exclusion::Exclusions;
 use crate::kv_log::{Desk, LoggedKeys};
-use crate::namespace_table::NamespaceTable;
+use crate::namespace_table::{NamespaceEntry, NamespaceTable};
+use crate::namespace_traffic::{NamespaceTraffic, ReactorTraffic};
 use crate::subsystem::{NamespaceId, SubsystemId};
 
 /// Where an attached namespace is, while it is.
@@ -33,6 +34,8 @@ pub(crate) struct Attached {
     pub(crate) desk: Option<Box<Desk>>,
     /// memcached on this reactor's partition, if keys and values are behind the namespace.
     pub(crate) memcached: Option<Box<Service>>,
+    /// Where this reactor counts what hosts do with it.
+    traffic: Arc<NamespaceTraffic>,
     /// No longer in the table: let go of when nothing runs.
     is_removed: bool,
 }
@@ -103,6 +106,8 @@ pub(crate) struct Attachments {
     released: Vec<(u16, u64)>,
     /// The first namespace with keys and values: where memcached's clients are led.
     key_value: Option<(NamespaceId, AttachedIndex)>,
+    /// This reactor's number.
+    reactor: usize,
     /// Whether any has a log that is to be looked after.
     pub(crate) has_logs: bool,
 }
@@ -121,6 +126,7 @@ impl Attachments {
     /// Goes over to another table: attaches what is new, lets go of what is gone.
     /// `reactor` is this one's number.
     pub(crate) fn replace(&mut self, table: Arc<NamespaceTable>, reactor: usize) {
+        self.reactor = reactor;
         let mut gone = std::mem::take(&mut self.by_id);
         let length = table.subsystems.keys().next_back().map_or(0, |last| last.0 as usize + 1);
         self.views = vec![Vec::new(); length];
@@ -130,7 +136,7 @@ impl Attachments {
                 let at = match known.or_else(|| gone.remove(&entry.id)) {
                     Some(at) => Some(at),
                     None => match entry.store.attach_as(reactor) {
-                        Ok(backend) => Some(self.insert(entry.id, backend, entry.store.key_value())),
+                        Ok(backend) => Some(self.insert(entry, backend)),
                         Err(error) => {
                             tracing::error!(%error, nsid = %entry.nsid, "cannot use a namespace");
                             None
@@ -175,20 +181,15 @@ impl Attachments {
         Some((id, self.get_mut(at).executor()?))
     }
 
-    fn insert(
-        &mut self,
-        id: NamespaceId,
-        mut backend: Box<dyn Backend>,
-        keys: Option<KeyValueShape>,
-    ) -> AttachedIndex {
-        let memcached = keys.map(|keys| {
+    fn insert(&mut self, entry: &NamespaceEntry, mut backend: Box<dyn Backend>) -> AttachedIndex {
+        let memcached = entry.store.key_value().map(|keys| {
             let KeyValueShape { item_bytes, allows_flush, .. } = keys;
             Box::new(Service::new(ListenerSettings { value_bytes_max: item_bytes as usize, allows_flush }))
         });
         let geometry = backend.geometry();
         let desk = backend.logged().is_some().then(Box::default);
         let attached = Attached {
-            id,
+            id: entry.id,
             backend,
             geometry,
             block_shift: geometry.block_bytes.trailing_zeros(),
@@ -196,6 +197,7 @@ impl Attachments {
             exclusions: Exclusions::default(),
             desk,
             memcached,
+            traffic: Arc::clone(&entry.traffic),
             is_removed: false,
         };
         let at = self.slots.iter().position(Option::is_none).unwrap_or_else(|| {
@@ -222,6 +224,20 @@ impl Attachments {
         match entry.1 {
             Some(at) => Found::Here(at),
             None => Found::Unusable,
+        }
+    }
+
+    /// Where this reactor counts what hosts do with a namespace.
+    #[inline]
+    pub(crate) fn traffic(&self, at: AttachedIndex) -> Option<&ReactorTraffic> {
+        self.slots.get(at.0 as usize)?.as_ref()?.traffic.of(self.reactor)
+    }
+
+    /// The same for the namespace that a command names.
+    pub(crate) fn traffic_of(&self, subsystem: Option<SubsystemId>, nsid: Nsid) -> Option<&ReactorTraffic> {
+        match self.find(subsystem?, nsid) {
+            Found::Here(at) => self.traffic(at),
+            Found::Unusable | Found::Missing => None,
         }
     }
 

@@ -31,6 +31,7 @@ pub mod limits;
 pub mod machine;
 pub mod message;
 pub mod namespace_table;
+pub mod namespace_traffic;
 mod nvm_io;
 pub mod operator;
 pub mod placement;

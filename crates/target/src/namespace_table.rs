@@ -7,6 +7,7 @@ use std::sync::Arc;
 use store::Store;
 use wire::id::Nsid;
 
+use crate::namespace_traffic::NamespaceTraffic;
 use crate::subsystem::{NamespaceId, SubsystemId};
 
 /// One version of what there is.
@@ -27,6 +28,8 @@ pub struct NamespaceEntry {
     pub id: NamespaceId,
     /// Its storage.
     pub store: Arc<dyn Store>,
+    /// Where reactors count what hosts do with it.
+    pub traffic: Arc<NamespaceTraffic>,
 }
 
 impl fmt::Debug for NamespaceEntry {

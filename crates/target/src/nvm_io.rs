@@ -136,6 +136,9 @@ impl<I: Io<Message>> Start<'_, I> {
         let attached = self.commands.namespaces.get_mut(extent.at);
         match attached.backend.read_now(buffers, extent.offset, length, self.caller.needs_stable_copy) {
             Some(Ok(payload)) => {
+                if let Some(traffic) = self.commands.namespaces.traffic(extent.at) {
+                    traffic.on_read(extent.bytes);
+                }
                 Ok(Begun::Data(payload, u32::try_from(length).expect("at most the transfer limit")))
             }
             Some(Err(error)) => Err(status_of(error, true)),
@@ -170,7 +173,12 @@ impl<I: Io<Message>> Start<'_, I> {
         let attached = self.commands.namespaces.get_mut(extent.at);
         let bytes = first(bytes(self.data, &self.supply), length)?;
         match attached.backend.write_now(extent.offset, bytes, extent.is_fua) {
-            Some(Ok(())) => Ok(Begun::Complete(Status::SUCCESS, 0)),
+            Some(Ok(())) => {
+                if let Some(traffic) = self.commands.namespaces.traffic(extent.at) {
+                    traffic.on_written(extent.bytes);
+                }
+                Ok(Begun::Complete(Status::SUCCESS, 0))
+            }
             Some(Err(error)) => Err(status_of(error, false)),
             None => {
                 let Some(buffer) = self.take_data(length)? else { return Ok(self.wait()) };
@@ -205,7 +213,21 @@ impl<I: Io<Message>> Start<'_, I> {
     #[inline(never)]
     fn refused(&mut self, status: Status) -> Begun {
         let begun = match self.key_value_namespace() {
-            Some(at) => self.key_value(at),
+            Some(at) => {
+                let begun = self.key_value(at);
+                if let Some(traffic) = self.commands.namespaces.traffic(at) {
+                    match &begun {
+                        Ok(Begun::Value(_, length, _)) => traffic.on_read((*length).into()),
+                        Ok(Begun::Complete(status, _))
+                            if status.is_success() && self.sqe.opcode == NvmOpcode::WRITE.raw() =>
+                        {
+                            traffic.on_written(self.sqe.dptr.length.get().into());
+                        }
+                        _ => {}
+                    }
+                }
+                begun
+            }
             None => Err(status),
         };
         begun.unwrap_or_else(|status| Begun::Complete(status, 0))

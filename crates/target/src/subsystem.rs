@@ -10,6 +10,8 @@ use wire::id::Nsid;
 use wire::nqn::{HostName, Nqn};
 use wire::uuid::Uuid;
 
+use crate::namespace_traffic::NamespaceTraffic;
+
 /// Names a subsystem within the target, for as long as it exists. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SubsystemId(pub u32);
@@ -81,6 +83,8 @@ pub struct Namespace {
     pub id: NamespaceId,
     /// Its storage.
     pub store: Arc<dyn Store>,
+    /// What hosts have done with its storage since that was added, through whichever subsystem.
+    pub traffic: Arc<NamespaceTraffic>,
     /// Stable over restarts, the same on every target that serves it, unlike any other's.
     pub uuid: Uuid,
     /// As stable as the UUID, whose bytes it has unless it was chosen.

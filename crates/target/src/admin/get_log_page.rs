@@ -49,9 +49,14 @@ pub(crate) fn execute(record: &mut ControllerRecord, around: &Surroundings<'_>, 
     if !pages(record.key.kind).contains(&command.lid) {
         return Err(Status::INVALID_LOG_PAGE.with_dnr());
     }
-    // All of these concern the controller.
+    // Only the health log exists for a namespace of its own. wire §11
     if sqe.nsid().is_one_namespace() {
-        return Err(Status::INVALID_FIELD.with_dnr());
+        if command.lid != Lid::SMART {
+            return Err(Status::INVALID_FIELD.with_dnr());
+        }
+        if !around.namespaces().any(|(nsid, _)| nsid == sqe.nsid()) {
+            return Err(Status::INVALID_NAMESPACE.with_dnr());
+        }
     }
     let length = usize::try_from(command.length_bytes).unwrap_or(usize::MAX).min(room(sqe)?);
     if length > around.limits.transfer_bytes_max as usize || !command.offset.is_multiple_of(4) {

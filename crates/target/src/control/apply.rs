@@ -16,6 +16,7 @@ use super::rollout::Rollout;
 use super::{Control, MILLISECOND_NS, REMOVED_LISTENER_GRACE_MS};
 use crate::control_record::{ControllerKey, ControllerKind, ControllerRecord, Life};
 use crate::message::Message;
+use crate::namespace_traffic::NamespaceTraffic;
 use crate::operator::{NewNamespace, NewSubsystem, OrderAnswer, Step, StepError, StepOutcome};
 use crate::subsystem::{Namespace, NamespaceId, Subsystem, SubsystemId};
 
@@ -83,11 +84,12 @@ impl Control {
             Step::AddNamespace { subsystem, nsid, namespace } => {
                 let shown_from = self.rollouts.next_version();
                 let id = self.namespace_id(&namespace.store, rollout);
+                let traffic = self.traffic_of_storage(id);
                 let (subsystem_id, known) = self.subsystem_mut(&subsystem)?;
                 if known.namespaces.contains_key(&nsid) {
                     return Err(StepError::NamespaceExists);
                 }
-                known.namespaces.insert(nsid, configured(namespace, id, shown_from));
+                known.namespaces.insert(nsid, configured(namespace, id, shown_from, traffic));
                 rollout.changed.entry(subsystem_id).or_default().insert(nsid);
             }
             Step::RemoveNamespace { subsystem, nsid } => {
@@ -99,12 +101,13 @@ impl Control {
             Step::ReplaceNamespace { subsystem, nsid, namespace } => {
                 let shown_from = self.rollouts.next_version();
                 let id = self.namespace_id(&namespace.store, rollout);
+                let traffic = self.traffic_of_storage(id);
                 let (subsystem_id, known) = self.subsystem_mut(&subsystem)?;
                 let known = known.namespaces.get_mut(&nsid).ok_or(StepError::NoNamespace)?;
                 // To hosts it stays the same namespace if its identity does: it never goes away for them.
                 let is_same = (known.uuid, known.nguid) == (namespace.uuid, namespace.nguid);
                 let shown_from = if is_same { known.shown_from } else { shown_from };
-                let replaced = mem::replace(known, configured(namespace, id, shown_from));
+                let replaced = mem::replace(known, configured(namespace, id, shown_from, traffic));
                 rollout.retired.push((replaced.id, replaced.store));
                 rollout.changed.entry(subsystem_id).or_default().insert(nsid);
             }
@@ -198,6 +201,15 @@ impl Control {
         discovery.map(listing).collect()
     }
 
+    /// The counters for a namespace's storage: those that exist if another subsystem has it too.
+    fn traffic_of_storage(&self, id: NamespaceId) -> Arc<NamespaceTraffic> {
+        let mut known = self.subsystems.values().flat_map(|subsystem| subsystem.namespaces.values());
+        known.find(|namespace| namespace.id == id).map_or_else(
+            || Arc::new(NamespaceTraffic::new(self.rollouts.reactor_count())),
+            |namespace| Arc::clone(&namespace.traffic),
+        )
+    }
+
     /// Tells the hosts whose discovery log is not what it was.
     fn tell_listings_changed(&mut self, before: &BTreeMap<ControllerKey, u64>) {
         // A host without a controller gets no event: it sees the change from the generation. wire §28.26
@@ -214,6 +226,12 @@ impl Control {
     }
 }
 
-fn configured(new: NewNamespace, id: NamespaceId, shown_from: u64) -> Namespace {
-    Namespace { id, store: new.store, uuid: new.uuid, nguid: new.nguid, storage: new.storage, shown_from }
+fn configured(
+    new: NewNamespace,
+    id: NamespaceId,
+    shown_from: u64,
+    traffic: Arc<NamespaceTraffic>,
+) -> Namespace {
+    let NewNamespace { store, storage, uuid, nguid } = new;
+    Namespace { id, store, traffic, uuid, nguid, storage, shown_from }
 }

@@ -58,7 +58,7 @@ impl Control {
         let is_list = sqe.opcode == AdminOpcode::IDENTIFY.raw() && identify::lists_controllers(sqe);
         let cntlids = if is_list { self.live_cntlids(key.kind) } else { Vec::new() };
         let is_health = sqe.opcode == AdminOpcode::GET_LOG_PAGE.raw() && get_log_page::tells_traffic(sqe);
-        let traffic = if is_health { self.traffic(key.kind) } else { LaneTotals::default() };
+        let traffic = if is_health { self.traffic(key.kind, sqe.nsid()) } else { LaneTotals::default() };
         let Some(record) = self.controllers.get_mut(&key).filter(|record| record.is_ready()) else {
             return Some(Err(Status::COMMAND_SEQUENCE_ERROR));
         };

@@ -15,6 +15,7 @@ use std::sync::mpsc::Sender;
 use proto::controller::PropertyEffect;
 use reactor::ListenerTag;
 use wire::fabrics::{PropertyGet, PropertySet};
+use wire::id::Nsid;
 use wire::sqe::Sqe;
 use wire::status::Status;
 use wire::text::quoted;
@@ -253,9 +254,15 @@ impl Control {
         }
     }
 
-    /// What all controllers of a subsystem have done since the target began, those that have ended included.
-    pub(super) fn traffic(&self, kind: ControllerKind) -> LaneTotals {
+    /// What all controllers of a subsystem have done since the target began, those that have ended included; for one namespace,
+    /// what they have done with it since it was added.
+    pub(super) fn traffic(&self, kind: ControllerKind, nsid: Nsid) -> LaneTotals {
         let ControllerKind::Io(subsystem) = kind else { return LaneTotals::default() };
+        if nsid.is_one_namespace() {
+            let known = self.subsystems.get(&subsystem);
+            let namespace = known.and_then(|subsystem| subsystem.namespaces.get(&nsid));
+            return namespace.map_or_else(LaneTotals::default, |namespace| namespace.traffic.totals());
+        }
         let mut totals = self.past_traffic.get(&subsystem).copied().unwrap_or_default();
         let of_subsystem = self.controllers.iter().filter(|(key, _)| key.kind == kind);
         of_subsystem.for_each(|(_, record)| totals.merge(&record.totals()));

@@ -101,6 +101,7 @@ impl Control {
                 nsid: *nsid,
                 id: namespace.id,
                 store: Arc::clone(&namespace.store),
+                traffic: Arc::clone(&namespace.traffic),
             };
             namespaces.iter().map(entry).collect()
         };

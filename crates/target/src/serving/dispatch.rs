@@ -24,6 +24,7 @@ use crate::lane::{Lane, LaneState, payload_digest};
 use crate::message::{Answer, Failure, Message, Request, RequestKind};
 use crate::running::{Owner, Running, Step, Supply};
 use crate::stopwatch::Stage;
+use crate::subsystem::SubsystemId;
 
 /// Data that admin and Fabrics commands may bring, bytes.
 const CONTROL_DATA_BYTES_MAX: u32 = 8192;
@@ -66,7 +67,11 @@ impl Serving {
             Begun::Complete(status, result) => {
                 Self::count(lane, &mut self.failing, slot, sqe, status);
                 lane.queue.complete(slot, status, result);
-                if lane.is_full() {
+                let (is_full, subsystem) = (lane.is_full(), lane.subsystem);
+                if status.kind() == StatusKind::Media {
+                    self.on_media_error(subsystem, sqe);
+                }
+                if is_full {
                     self.on_full(io, index);
                 }
             }
@@ -85,6 +90,13 @@ impl Serving {
                     }
                 }
             }
+        }
+    }
+
+    #[cold]
+    fn on_media_error(&mut self, subsystem: Option<SubsystemId>, sqe: &Sqe) {
+        if let Some(traffic) = self.commands.namespaces.traffic_of(subsystem, sqe.nsid()) {
+            traffic.on_media_error();
         }
     }
 
@@ -594,6 +606,16 @@ impl Serving {
             lane.set_ticket(slot, None);
             if lane.watch.stage() == Stage::Backend(slot) {
                 lane.watch.on_done(&lane.counters.phases, io.clock_ns());
+            }
+            if let Some(traffic) = self.commands.namespaces.traffic_of(lane.subsystem, ended.sqe.nsid()) {
+                match &ended.data {
+                    Some((_, length)) => traffic.on_read((*length).into()),
+                    None if ended.status.is_success() && ended.sqe.opcode == NvmOpcode::WRITE.raw() => {
+                        traffic.on_written(ended.sqe.dptr.length.get().into());
+                    }
+                    None if ended.status.kind() == StatusKind::Media => traffic.on_media_error(),
+                    None => {}
+                }
             }
             match ended.data {
                 Some((payload, length))

@@ -89,7 +89,7 @@ fn pages_that_are_not_supported_are_refused() {
         }
     }
     let io = &all[0].0;
-    let of_namespace = Sqe::get_log_page(Lid::SMART, Nsid::new(1), 512).with_data(Sgl::transport(512));
+    let of_namespace = Sqe::get_log_page(Lid::ERROR, Nsid::new(1), 512).with_data(Sgl::transport(512));
     assert_eq!(target.ask(io.admin, of_namespace).status, INVALID_FIELD);
     let of_kv = GetLogPage {
         lid: Lid::COMMANDS_AND_EFFECTS,
@@ -185,6 +185,31 @@ fn health_counts_every_lane_even_those_that_have_ended() {
     target.end(association.admin);
     target.pass(3 * SECOND_NS);
     assert_eq!(reads(&mut target), 21);
+}
+
+#[test]
+fn a_namespace_has_a_health_log_and_no_other_page() {
+    let mut target = Target::new();
+    let association = target.ready(host(HOST), DISKS, 1);
+    target.counters[&association.io[0]].read_count.add(10);
+    let of = |lid, nsid| {
+        let command = GetLogPage { lid, length_bytes: 512, ..GetLogPage::default() };
+        command.to_sqe(Nsid::new(nsid)).with_data(Sgl::transport(512))
+    };
+    let health = target.data(association.admin, of(Lid::SMART, 1));
+    let health = HealthLog::read_from_bytes(&health).unwrap();
+    assert_eq!(
+        (health.host_reads.get(), health.spare),
+        (0, 100),
+        "the lane has read nothing of this namespace"
+    );
+    for (lid, nsid, status) in [
+        (Lid::SMART, 77, Status::INVALID_NAMESPACE.with_dnr()),
+        (Lid::ERROR, 1, INVALID_FIELD),
+        (Lid::FIRMWARE_SLOTS, 1, INVALID_FIELD),
+    ] {
+        assert_eq!(target.ask(association.admin, of(lid, nsid)).status, status);
+    }
 }
 
 #[test]

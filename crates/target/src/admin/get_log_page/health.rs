@@ -1,4 +1,5 @@
-//! SMART or health (LID 02): what all controllers of the subsystem have done since the target began. wire §11
+//! SMART or health (LID 02): what all controllers of the subsystem have done since the target began, or what hosts have done with
+//! one namespace since it was added. wire §11
 
 use wire::log::health::HealthLog;
 use zerocopy::IntoBytes;

@@ -55,6 +55,9 @@ pub(super) fn identify(record: &ControllerRecord, around: &Surroundings<'_>) -> 
     controller.set_subsystem(&record.subnqn);
     controller.cmic = Cmic::MULTIPLE_PORTS | Cmic::MULTIPLE_CONTROLLERS;
     controller.lpa = Lpa::EXTENDED_DATA | Lpa::SUPPORTED_PAGES;
+    if around.subsystem.is_some() {
+        controller.lpa |= Lpa::SMART_PER_NAMESPACE;
+    }
     match record.key.kind {
         ControllerKind::Io(_) => {
             controller.set_in_capsule_bytes(record.in_capsule_bytes);
