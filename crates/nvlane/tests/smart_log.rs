@@ -40,7 +40,7 @@ fn the_log_of_a_namespace_tells_what_hosts_did_with_it() {
     let target = Target::serving(&["ram:16M", &file, "ram:16M"]);
     let perf = ["-d", "300", "-a", "0", "-q", "4", "-o", "8192"];
     for (nsid, pattern) in [("1", "randread"), ("2", "randwrite"), ("2", "randread")] {
-        let address = format!("{}?ns={nsid}", target.address());
+        let address = format!("{}?ns={nsid}", target.address);
         let load = target.ask(&[&["perf", &address, "-w", pattern][..], &perf].concat());
         assert_eq!(load.code, 0, "{load:?}");
     }
