@@ -3,6 +3,9 @@
 # Outside: nvlane, which reaches nvmet at $OUTSIDE_ADDR.
 . /lab/lib.sh
 
+# nvmet logs each command that it refuses.
+expect_disruption
+
 modprobe brd rd_nr=1 rd_size=65536
 nvmet_namespace "$TARGET_NQN" 1 /dev/ram0
 nvmet_listen "$TARGET_NQN" 0.0.0.0 4420
