@@ -143,7 +143,7 @@ fn operate(program: &Path, dir: &Path, target: Pid) -> Result<()> {
     };
     let await_closed = |is_closed: bool| -> Result<()> {
         let start = Instant::now();
-        while std::fs::read_to_string(&state)?.contains("its storage was cut") != is_closed {
+        while std::fs::read_to_string(&state)?.contains("\"closed\": \"") != is_closed {
             ensure!(start.elapsed() < START_TIMEOUT, "the target does not look after its storage");
             sleep(Duration::from_millis(50));
         }

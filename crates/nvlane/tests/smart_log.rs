@@ -2,7 +2,7 @@
 
 mod support;
 
-use support::Target;
+use support::{Target, run};
 
 #[test]
 fn the_log_is_told_in_text_and_in_json() {
@@ -41,7 +41,7 @@ fn the_log_of_a_namespace_tells_what_hosts_did_with_it() {
     let perf = ["-d", "300", "-a", "0", "-q", "4", "-o", "8192"];
     for (nsid, pattern) in [("1", "randread"), ("2", "randwrite"), ("2", "randread")] {
         let address = format!("{}?ns={nsid}", target.address);
-        let load = target.ask(&[&["perf", &address, "-w", pattern][..], &perf].concat());
+        let load = run([&["perf", address.as_str(), "-w", pattern][..], &perf].concat());
         assert_eq!(load.code, 0, "{load:?}");
     }
     let told = |nsid: Option<&str>| {
