@@ -138,7 +138,7 @@ impl LaneCounters {
 }
 
 impl<B> Drop for Lane<B> {
-    /// Waits until the kernel has given notice of every send, for [`PATIENCE`] at most: then the queue leaks the buffers.
+    /// Waits until the kernel has given notice of every send, for half a second at most: then the queue leaks the buffers.
     fn drop(&mut self) {
         let socket = match &self.link {
             Link::Connected(socket) => socket,
