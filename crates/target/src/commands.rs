@@ -112,11 +112,13 @@ pub(crate) struct Ended {
     pub(crate) second: Option<Status>,
     /// The command has waited for this room, to receive this part of its data into. It has not ended.
     pub(crate) room: Option<(Intake, Range<u32>)>,
+    /// Its success is in the traffic of its namespace already: it waited, and then succeeded as it began.
+    pub(crate) is_counted: bool,
 }
 
 impl Ended {
     pub(crate) fn new(owner: Owner, sqe: Sqe, status: Status) -> Self {
-        Self { owner, sqe, status, result: 0, data: None, second: None, room: None }
+        Self { owner, sqe, status, result: 0, data: None, second: None, room: None, is_counted: false }
     }
 }
 
@@ -438,9 +440,13 @@ impl Commands {
         };
         let ended = match self.begin_with(io, &caller, &sqe, &[], supply, Some(ticket)) {
             Begun::Started { .. } => return,
-            Begun::Complete(status, result) => Ended { status, result, ..ended },
-            Begun::Data(payload, length) => Ended { data: Some((payload, length)), ..ended },
-            Begun::Value(payload, length, result) => Ended { data: Some((payload, length)), result, ..ended },
+            Begun::Complete(status, result) => Ended { status, result, is_counted: true, ..ended },
+            Begun::Data(payload, length) => {
+                Ended { data: Some((payload, length)), is_counted: true, ..ended }
+            }
+            Begun::Value(payload, length, result) => {
+                Ended { data: Some((payload, length)), result, is_counted: true, ..ended }
+            }
             Begun::RequestData(length) => return self.room(io, ticket, length),
         };
         self.running.remove(ticket);

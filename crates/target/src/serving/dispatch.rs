@@ -609,6 +609,7 @@ impl Serving {
             }
             if let Some(traffic) = self.commands.namespaces.traffic_of(lane.subsystem, ended.sqe.nsid()) {
                 match &ended.data {
+                    _ if ended.is_counted && ended.status.is_success() => {}
                     Some((_, length)) => traffic.on_read((*length).into()),
                     None if ended.status.is_success() && ended.sqe.opcode == NvmOpcode::WRITE.raw() => {
                         traffic.on_written(ended.sqe.dptr.length.get().into());
