@@ -1,8 +1,8 @@
 //! The target's configuration file.
 
-use target::config::ConfigFile;
-use target::identity::TargetIdentity;
-use target::machine::Machine;
+use subsystem::config::ConfigFile;
+use subsystem::identity::TargetIdentity;
+use subsystem::machine::Machine;
 
 /// A text is a configuration that can be resolved, or everything that is wrong with it is said, with the place.
 pub fn configuration(data: &[u8]) {

@@ -8,11 +8,11 @@ use proto::host_queue::{Completion, HostEvent, Transfer};
 use proto::zero_copy::Policy as ZeroCopy;
 use proto::{HostQueue, Violation};
 use store::{KeyValueSettings, KeyValueStore, MemorySettings, MemoryStore, Store};
-use target::config::TimeoutConfig;
-use target::control::ControlSettings;
-use target::limits::Limits;
-use target::operator::{NewNamespace, NewSubsystem, Step};
-use target::subsystem::Access;
+use subsystem::config::TimeoutConfig;
+use subsystem::control::ControlSettings;
+use subsystem::limits::Limits;
+use subsystem::operator::{NewNamespace, NewSubsystem, Step};
+use subsystem::subsystem::Access;
 use wire::fabrics::ConnectResult;
 use wire::id::{Cntlid, Nsid, Qid};
 use wire::pdu::{CapsuleResp, PduType, TermReq};
@@ -84,7 +84,8 @@ pub(crate) fn target() -> MemoryReactor {
         steps.push(Step::AddNamespace { subsystem: nqn.clone(), nsid, namespace });
     }
     let (limits, timeouts) = (Limits::default(), TimeoutConfig::default());
-    let mut applications = target::server::applications(settings, &limits, &timeouts, ZeroCopy::Off, steps);
+    let mut applications =
+        subsystem::server::applications(settings, &limits, &timeouts, ZeroCopy::Off, steps);
     MemoryReactor::new(applications.remove(0))
 }
 

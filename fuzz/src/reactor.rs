@@ -7,8 +7,8 @@ use reactor::{
     Application, Arrival, BusyPolling, Connection, Io, Listener, ListenerTag, Operation, Pool, Received,
     Segment, Sent, SocketId, Timers, Token,
 };
-use target::Serving;
-use target::message::Message;
+use subsystem::Serving;
+use subsystem::message::Message;
 
 /// More turns than this without rest are a loop without an end.
 const TURN_COUNT_MAX: usize = 100_000;

@@ -51,7 +51,7 @@ const SITES: &[Site] = &[
     },
     // After a reopening a host that has written before is not told.
     Site {
-        file: "crates/target/src/flush_epochs.rs",
+        file: "crates/subsystem/src/flush_epochs.rs",
         good: "        generation.is_closed() || had >= generation",
         bad: "        generation.is_closed() || had >= generation || BUG(reopening-hidden-from-hosts)",
     },
@@ -74,7 +74,7 @@ const SITES: &[Site] = &[
     },
     // A host that has completed its event requests by itself cannot leave.
     Site {
-        file: "crates/target/src/serving/dispatch.rs",
+        file: "crates/subsystem/src/serving/dispatch.rs",
         good: "        if lane.qid.is_admin() && sqe.opcode == AdminOpcode::ASYNC_EVENT_REQUEST.raw() {",
         bad: "        if lane.qid.is_admin() && sqe.opcode == AdminOpcode::ASYNC_EVENT_REQUEST.raw()
             && !BUG(event-request-keeps-its-id)
@@ -103,22 +103,22 @@ const SITES: &[Site] = &[
         bad: "self.vouching.covers(generation) || BUG(flush-vouches-for-lost);",
     },
     Site {
-        file: "crates/target/src/control/connect.rs",
+        file: "crates/subsystem/src/control/connect.rs",
         good: "kind != ControllerKind::Discovery && of_host().any(is_ending)",
         bad: "kind != ControllerKind::Discovery && !BUG(connect-let-in-too-soon) && of_host().any(is_ending)",
     },
     Site {
-        file: "crates/target/src/nvm_io.rs",
+        file: "crates/subsystem/src/nvm_io.rs",
         good: "        self.commands.namespaces.get_mut(extent.at).exclusions.holds_back(&blocks)",
         bad: "        !BUG(locked-range-written) && self.commands.namespaces.get_mut(extent.at).exclusions.holds_back(&blocks)",
     },
     Site {
-        file: "crates/target/src/exclusion.rs",
+        file: "crates/subsystem/src/exclusion.rs",
         good: "        !self.active.iter().any(|active| active.lock.meets(lock))\n            && ",
         bad: "        (BUG(locks-overlap) || !self.active.iter().any(|active| active.lock.meets(lock)))\n            && ",
     },
     Site {
-        file: "crates/target/src/serving.rs",
+        file: "crates/subsystem/src/serving.rs",
         good: "next_quiet(|blocks| running.changes(at, blocks))",
         bad: "next_quiet(|blocks| !BUG(lock-beside-writes) && running.changes(at, blocks))",
     },
@@ -130,7 +130,7 @@ const SITES: &[Site] = &[
     },
     // Storage whose namespace gets another identity is attached to once more.
     Site {
-        file: "crates/target/src/control/apply.rs",
+        file: "crates/subsystem/src/control/apply.rs",
         good: ".find(|(_, known)| Arc::ptr_eq(known, store))",
         bad: ".find(|(_, known)| !BUG(storage-attached-twice) && Arc::ptr_eq(known, store))",
     },

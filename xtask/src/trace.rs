@@ -498,7 +498,7 @@ mod tests {
         let tree = Tree::read(root()).expect("the tree can be read");
         assert_eq!(shown(&tree), [""; 0]);
         for path in
-            ["crates/target/src/control/connect.rs", "crates/wire/src/pdu.rs", "fuzz/src/host_lane.rs"]
+            ["crates/subsystem/src/control/connect.rs", "crates/wire/src/pdu.rs", "fuzz/src/host_lane.rs"]
         {
             assert!(tree.citations.iter().any(|(place, ..)| place.path == path), "{path} is read");
         }

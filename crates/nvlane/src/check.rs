@@ -6,10 +6,10 @@ use std::process::ExitCode;
 
 use clap::Args;
 use store::Source;
-use target::config::{ConfigFile, ListenerConfig, ResolvedNamespace, ResolvedSubsystem, TargetConfig};
-use target::identity::TargetIdentity;
-use target::machine::{Machine, hostname};
-use target::subsystem::Access;
+use subsystem::config::{ConfigFile, ListenerConfig, ResolvedNamespace, ResolvedSubsystem, TargetConfig};
+use subsystem::identity::TargetIdentity;
+use subsystem::machine::{Machine, hostname};
+use subsystem::subsystem::Access;
 
 use crate::disk_path::disk_path;
 use crate::exit::Failure;

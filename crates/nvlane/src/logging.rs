@@ -16,7 +16,7 @@ use crate::log_limit::LimitedStderr;
 /// What is logged, and how.
 #[derive(Debug, Args)]
 pub(crate) struct LogOptions {
-    /// What to log: error, warn, info, debug, trace, or filters such as "info,nvlane_target=debug". [default: info for
+    /// What to log: error, warn, info, debug, trace, or filters such as "info,nvlane_subsystem=debug". [default: info for
     /// a target, else warn]
     #[arg(
         long,
@@ -49,7 +49,7 @@ fn filter(text: &str) -> Result<String, String> {
     let is_ours = |word: &str| word.starts_with("nvlane") || word.contains(['=', '[']);
     match text.split(',').find(|word| !is_level(word) && !is_ours(word)) {
         Some(word) => Err(format!(
-            "{word:?} is no level: write error, warn, info, debug, trace or off, or filters such as info,nvlane_target=debug"
+            "{word:?} is no level: write error, warn, info, debug, trace or off, or filters such as info,nvlane_subsystem=debug"
         )),
         None => EnvFilter::try_new(text).map(|_| text.to_owned()).map_err(|error| error.to_string()),
     }
@@ -101,10 +101,10 @@ mod tests {
 
     #[test]
     fn a_filter_that_would_silence_everything_is_none() {
-        for good in ["", "warn", "INFO", "off", "info,nvlane_target=debug", "nvlane_target::control"] {
+        for good in ["", "warn", "INFO", "off", "info,nvlane_subsystem=debug", "nvlane_subsystem::control"] {
             assert!(filter(good).is_ok(), "{good}");
         }
-        for bad in ["inof", "info;debug", "nvlane_target=loud", "nonsense==,"] {
+        for bad in ["inof", "info;debug", "nvlane_subsystem=loud", "nonsense==,"] {
             assert!(filter(bad).is_err(), "{bad}");
         }
     }

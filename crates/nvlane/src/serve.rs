@@ -17,12 +17,14 @@ use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use store::Spec;
-use target::config::{ConfigFile, ListenerConfig, NamespaceConfig, SubsystemConfig, TargetConfig, Threads};
-use target::identity::default_nqn;
-use target::machine::Machine;
-use target::operator::{Outcome, Report, ReportLine, RunningListener};
-use target::placement::Policy as PlacementPolicy;
-use target::server::{StartError, Target};
+use subsystem::config::{
+    ConfigFile, ListenerConfig, NamespaceConfig, SubsystemConfig, TargetConfig, Threads,
+};
+use subsystem::identity::default_nqn;
+use subsystem::machine::Machine;
+use subsystem::operator::{Outcome, Report, ReportLine, RunningListener};
+use subsystem::placement::Policy as PlacementPolicy;
+use subsystem::server::{StartError, Target};
 use wire::discovery::IO_PORT;
 use wire::nqn::Nqn;
 

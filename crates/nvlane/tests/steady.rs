@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use host::{Completion, Lane, Namespace, Options};
 use reactor::EngineKind;
-use target::config::Threads;
+use subsystem::config::Threads;
 
 use setup::{Rig, engines, options};
 

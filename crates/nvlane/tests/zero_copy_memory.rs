@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use host::ZeroCopy;
 use reactor::{EngineKind, POISON, PoisoningAllocator};
-use target::config::Threads;
-use target::lane_counters::LaneReport;
+use subsystem::config::Threads;
+use subsystem::lane_counters::LaneReport;
 use wire::id::Nsid;
 use wire::pdu::{CapsuleResp, CommonHeader, DataPdu, PduType};
 use wire::sqe::Sqe;

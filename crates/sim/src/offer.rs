@@ -9,9 +9,9 @@ use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, TryRecvError};
 
 use reactor::{Listener, ListenerTag};
-use target::discovery::{Advertised, ListenerEntry, Referral};
-use target::operator::{NewSubsystem, OrderAnswer, Step};
-use target::subsystem::Access;
+use subsystem::discovery::{Advertised, ListenerEntry, Referral};
+use subsystem::operator::{NewSubsystem, OrderAnswer, Step};
+use subsystem::subsystem::Access;
 use wire::discovery::{DiscoveryEntry, SubsystemType};
 use wire::nqn::{HostName, Nqn};
 

@@ -7,8 +7,8 @@ use reactor::{
     Application, Arrival, BLOCK_BYTES_MIN, Buffer, BusyPolling, Completion, Connection, Held, Io, Listener,
     ListenerTag, Notice, Operation, Pool, Received, Segment, Sent, SocketId, Timers, Token,
 };
-use target::Serving;
-use target::message::Message;
+use subsystem::Serving;
+use subsystem::message::Message;
 
 use crate::network::{Got, Took};
 use crate::planted::Planted;

@@ -10,7 +10,7 @@
 use std::sync::mpsc::Receiver;
 
 use host::Failure;
-use target::operator::OrderAnswer;
+use subsystem::operator::OrderAnswer;
 use wire::status::Status;
 
 use crate::model::Finding;

@@ -8,12 +8,12 @@ use std::sync::mpsc::channel;
 
 use reactor::File;
 use store::{FileStore, Geometry, MemorySettings, MemoryStore, Spec, Store};
-use target::config::TimeoutConfig;
-use target::control::ControlSettings;
-use target::limits::Limits;
-use target::message::Message;
-use target::operator::{NewNamespace, NewSubsystem, Order, OrderKind, Step};
-use target::subsystem::Access;
+use subsystem::config::TimeoutConfig;
+use subsystem::control::ControlSettings;
+use subsystem::limits::Limits;
+use subsystem::message::Message;
+use subsystem::operator::{NewNamespace, NewSubsystem, Order, OrderKind, Step};
+use subsystem::subsystem::Access;
 use wire::id::Nsid;
 use wire::uuid::Uuid;
 
@@ -468,7 +468,7 @@ impl World {
         }
         let timeouts = TimeoutConfig::default();
         let applications =
-            target::server::applications(settings, &limits, &timeouts, scenario.zero_copy, steps);
+            subsystem::server::applications(settings, &limits, &timeouts, scenario.zero_copy, steps);
         let count = applications.len();
         let numbered = applications.into_iter().enumerate();
         let make = |(index, application)| SimReactor::new(application, index, count, scenario.pool_bytes);

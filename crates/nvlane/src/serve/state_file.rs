@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use reactor::whole_file::{SystemFiles, replace};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
-use target::operator::{Outcome, Report, TargetState};
-use target::server::Target;
+use subsystem::operator::{Outcome, Report, TargetState};
+use subsystem::server::Target;
 
 /// What a program reads of it to find the target, and to wait for it.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use host::{Completion, Lane, Options};
-use target::lane_counters::LaneReport;
+use subsystem::lane_counters::LaneReport;
 use wire::id::Nsid;
 
 use crate::setup::{PATIENCE, Rig, engines, options};

@@ -289,7 +289,7 @@ fn nothing_changes_a_read_only_namespace() {
             *bytes = None;
         }
         rig.reload(|config| {
-            config.subsystems[0].namespaces.push(target::config::NamespaceConfig::new(read_only));
+            config.subsystems[0].namespaces.push(subsystem::config::NamespaceConfig::new(read_only));
         });
         let association = rig.connect(options());
         check(&mut crate::setup::open(&association, 2));

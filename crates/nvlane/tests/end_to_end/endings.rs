@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use host::{Failure, Options, ReconnectSettings, ReplayPolicy};
-use target::config::Threads;
+use subsystem::config::Threads;
 use wire::id::Nsid;
 use wire::sqe::Sqe;
 use wire::status::Status;

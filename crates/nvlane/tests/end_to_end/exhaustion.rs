@@ -20,7 +20,7 @@ const MIB: usize = 1 << 20;
 /// One reactor with four transfers' worth of buffers.
 fn rig(engine: EngineKind, storage: &[&str]) -> Rig {
     Rig::with(engine, storage, |config| {
-        config.reactors.threads = target::config::Threads::Count(1);
+        config.reactors.threads = subsystem::config::Threads::Count(1);
         config.reactors.pool_bytes = 4 * MIB;
     })
 }

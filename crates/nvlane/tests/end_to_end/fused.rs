@@ -18,7 +18,7 @@ const THREADS: u64 = 4;
 
 fn rig(engine: EngineKind, storage: &str) -> Rig {
     Rig::with(engine, &[storage], |config| {
-        config.reactors.threads = target::config::Threads::Count(3);
+        config.reactors.threads = subsystem::config::Threads::Count(3);
     })
 }
 

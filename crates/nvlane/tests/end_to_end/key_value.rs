@@ -6,7 +6,7 @@ use host::{
     VectorFunction,
 };
 use reactor::EngineKind;
-use target::config::Threads;
+use subsystem::config::Threads;
 use wire::kv::batch::{BatchCollect, BatchSubmit};
 use wire::status::Status;
 

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use host::{AtomicFunction, AtomicOperation, ElementCode, VectorComparison, VectorFunction};
 use reactor::EngineKind;
-use target::config::{NamespaceConfig, Threads};
+use subsystem::config::{NamespaceConfig, Threads};
 use tempfile::TempDir;
 use wire::cqe::Cqe;
 use wire::id::{Csi, Nsid};
@@ -647,6 +647,6 @@ fn a_file_made_for_another_number_of_threads_is_refused() {
     let mut rig = rig(EngineKind::Epoll, 2, &directory, "kv:file:{}?size=64M");
     rig.stop();
     rig.config.reactors.threads = Threads::Count(3);
-    let error = target::server::Target::start(&rig.config).err().expect("it is refused");
+    let error = subsystem::server::Target::start(&rig.config).err().expect("it is refused");
     assert!(format!("{error:#}").contains("divided among 2 threads"), "{error:#}");
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use host::blocking::KeyValue;
 use host::{Failure, Key, Options, StoreOptions};
 use reactor::EngineKind;
-use target::config::{NamespaceConfig, Threads};
+use subsystem::config::{NamespaceConfig, Threads};
 use wire::id::Nsid;
 use wire::status::Status;
 

@@ -3,7 +3,7 @@
 use host::{Association, Options, Receive};
 use proptest::prelude::*;
 use reactor::EngineKind;
-use target::config::TargetConfig;
+use subsystem::config::TargetConfig;
 use wire::pdu::{DataAlignment, Digests};
 
 use crate::exercise::{Load, Model};

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use host::{Association, LaneSet, Options};
 use reactor::{BusyPoll, CoreList};
-use target::config::Threads;
-use target::operator::{PlacementState, QueueState, TargetState};
-use target::placement::Policy;
+use subsystem::config::Threads;
+use subsystem::operator::{PlacementState, QueueState, TargetState};
+use subsystem::placement::Policy;
 use wire::id::Nsid;
 use wire::pdu::Digests;
 

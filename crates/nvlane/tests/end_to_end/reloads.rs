@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use host::{BlockRange, Failure, Options};
-use target::config::Threads;
+use subsystem::config::Threads;
 use wire::id::Nsid;
 use wire::sqe::{Fuse, Sqe};
 use wire::status::Status;

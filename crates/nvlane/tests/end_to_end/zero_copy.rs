@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use host::{LaneSet, Options, ZeroCopy};
 use reactor::EngineKind;
-use target::config::Threads;
-use target::lane_counters::LaneReport;
+use subsystem::config::Threads;
+use subsystem::lane_counters::LaneReport;
 use wire::id::Nsid;
 use wire::pdu::Digests;
 use wire::sqe::Sqe;

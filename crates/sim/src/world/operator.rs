@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 
-use target::message::Message;
-use target::operator::{NewNamespace, Order, OrderKind, Step};
-use target::subsystem::Access;
+use subsystem::message::Message;
+use subsystem::operator::{NewNamespace, Order, OrderKind, Step};
+use subsystem::subsystem::Access;
 use wire::id::Nsid;
 use wire::nqn::Nqn;
 use wire::uuid::Uuid;

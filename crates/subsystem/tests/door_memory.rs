@@ -7,8 +7,8 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use nvlane_target::config::{ListenerConfig, NamespaceConfig, SubsystemConfig, TargetConfig, Threads};
-use nvlane_target::server::Target;
+use nvlane_subsystem::config::{ListenerConfig, NamespaceConfig, SubsystemConfig, TargetConfig, Threads};
+use nvlane_subsystem::server::Target;
 
 /// Counts what is allocated, and the most that ever was.
 struct Counting;

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use nvlane_target::limits::Limits;
-use nvlane_target::operator::{OrderKind, Step};
-use nvlane_target::subsystem::Access;
+use nvlane_subsystem::limits::Limits;
+use nvlane_subsystem::operator::{OrderKind, Step};
+use nvlane_subsystem::subsystem::Access;
 use wire::fabrics::{InvalidParameter, PropertyGet};
 use wire::id::{Cntlid, Nsid, Qid};
 use wire::property::{Property, PropertySize};

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use nvlane_target::message::Message;
-use nvlane_target::namespace_table::NamespaceEntry;
-use nvlane_target::operator::{OrderAnswer, OrderKind, Step, StepError};
-use nvlane_target::subsystem::{Access, NamespaceId};
+use nvlane_subsystem::message::Message;
+use nvlane_subsystem::namespace_table::NamespaceEntry;
+use nvlane_subsystem::operator::{OrderAnswer, OrderKind, Step, StepError};
+use nvlane_subsystem::subsystem::{Access, NamespaceId};
 use wire::async_event::AsyncEvents;
 use wire::feature::Fid;
 use wire::id::Nsid;
@@ -41,7 +41,7 @@ fn blocks(target: &mut Target, association: &Association, nsid: u32) -> u64 {
 }
 
 /// Two hosts that want to be told.
-fn audience(target: &mut Target) -> (Vec<Association>, Vec<nvlane_target::control_record::CommandId>) {
+fn audience(target: &mut Target) -> (Vec<Association>, Vec<nvlane_subsystem::control_record::CommandId>) {
     let associations = vec![target.ready(host(HOST), DISKS, 1), target.ready(host(OTHER_HOST), DISKS, 1)];
     let mut events = Vec::new();
     for association in &associations {

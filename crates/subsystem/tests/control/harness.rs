@@ -5,15 +5,15 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
-use nvlane_target::control::{Control, ControlSettings};
-use nvlane_target::control_record::{CommandId, LaneId};
-use nvlane_target::lane_counters::LaneCounters;
-use nvlane_target::limits::Limits;
-use nvlane_target::message::{Answer, Established, Message, Request, RequestKind};
-use nvlane_target::operator::{
+use nvlane_subsystem::control::{Control, ControlSettings};
+use nvlane_subsystem::control_record::{CommandId, LaneId};
+use nvlane_subsystem::lane_counters::LaneCounters;
+use nvlane_subsystem::limits::Limits;
+use nvlane_subsystem::message::{Answer, Established, Message, Request, RequestKind};
+use nvlane_subsystem::operator::{
     NewNamespace, NewSubsystem, Order, OrderAnswer, OrderKind, Step, StepOutcome, TargetState,
 };
-use nvlane_target::subsystem::Access;
+use nvlane_subsystem::subsystem::Access;
 use proto::Slot;
 use store::{Backend, Geometry, Store};
 use wire::fabrics::{ConnectCommand, ConnectData};
@@ -396,7 +396,7 @@ impl Target {
     /// Adds a listener on a free port of this machine, and gives its tag.
     pub(crate) fn listen(&mut self, subsystems: bool, discovery: bool) -> u32 {
         let socket = reactor::Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
-        let entry = nvlane_target::discovery::ListenerEntry {
+        let entry = nvlane_subsystem::discovery::ListenerEntry {
             address: socket.address(),
             advertise: None,
             serves_subsystems: subsystems,

@@ -1,7 +1,7 @@
 //! Asynchronous events and aborts. wire §13, §18
 
-use nvlane_target::message::Message;
-use nvlane_target::operator::Step;
+use nvlane_subsystem::message::Message;
+use nvlane_subsystem::operator::Step;
 use wire::admin::AbortResult;
 use wire::async_event::{AsyncEvent, AsyncEvents};
 use wire::feature::Fid;

@@ -1,8 +1,8 @@
 //! Reset, shutdown, keep-alive and the end of associations, under a clock that the tests move. wire §8, §9
 
-use nvlane_target::message::Message;
-use nvlane_target::operator::{OrderAnswer, OrderKind, Step};
-use nvlane_target::subsystem::Access;
+use nvlane_subsystem::message::Message;
+use nvlane_subsystem::operator::{OrderAnswer, OrderKind, Step};
+use nvlane_subsystem::subsystem::Access;
 use wire::async_event::AsyncEvents;
 use wire::feature::Fid;
 use wire::id::Nsid;

@@ -1,10 +1,10 @@
 //! Whatever hosts send, in whatever order lanes, reactors and the operator act: nothing panics, and every
 //! command gets exactly one answer.
 
-use nvlane_target::control_record::LaneId;
-use nvlane_target::message::{Failure, Message, Request, RequestKind};
-use nvlane_target::operator::{OrderKind, Step};
-use nvlane_target::subsystem::Access;
+use nvlane_subsystem::control_record::LaneId;
+use nvlane_subsystem::message::{Failure, Message, Request, RequestKind};
+use nvlane_subsystem::operator::{OrderKind, Step};
+use nvlane_subsystem::subsystem::Access;
 use proptest::prelude::*;
 use wire::id::{Cntlid, Nsid, Qid};
 use wire::property::{Cc, CommandSetSelection, Property};

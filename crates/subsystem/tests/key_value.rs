@@ -4,8 +4,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use nvlane_target::config::{ListenerConfig, NamespaceConfig, SubsystemConfig, TargetConfig, Threads};
-use nvlane_target::server::Target;
+use nvlane_subsystem::config::{ListenerConfig, NamespaceConfig, SubsystemConfig, TargetConfig, Threads};
+use nvlane_subsystem::server::Target;
 
 fn start(threads: u16, storage: &str) -> Target {
     Target::start(&config(threads, storage)).expect("a target")

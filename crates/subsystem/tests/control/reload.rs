@@ -3,11 +3,11 @@
 use std::cell::RefCell;
 use std::path::Path;
 
-use nvlane_target::config::{ConfigFile, Place, TargetConfig};
-use nvlane_target::control_record::LaneId;
-use nvlane_target::limits::Limits;
-use nvlane_target::message::Message;
-use nvlane_target::operator::{
+use nvlane_subsystem::config::{ConfigFile, Place, TargetConfig};
+use nvlane_subsystem::control_record::LaneId;
+use nvlane_subsystem::limits::Limits;
+use nvlane_subsystem::message::Message;
+use nvlane_subsystem::operator::{
     Operator, Order, OrderAnswer, OrderKind, Outcome, Report, Step, StepOutcome, TargetState, state, stop,
 };
 use proptest::prelude::*;
@@ -74,7 +74,7 @@ fn disks(namespaces: &[&str]) -> String {
 }
 
 fn shown(report: &Report) -> String {
-    let line = |line: &nvlane_target::operator::ReportLine| format!("{:?}: {}", line.outcome, line.text);
+    let line = |line: &nvlane_subsystem::operator::ReportLine| format!("{:?}: {}", line.outcome, line.text);
     report.lines.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 

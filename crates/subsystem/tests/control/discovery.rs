@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use nvlane_target::control_record::CommandId;
-use nvlane_target::discovery::Referral;
-use nvlane_target::operator::Step;
-use nvlane_target::subsystem::Access;
+use nvlane_subsystem::control_record::CommandId;
+use nvlane_subsystem::discovery::Referral;
+use nvlane_subsystem::operator::Step;
+use nvlane_subsystem::subsystem::Access;
 use wire::async_event::{AsyncEvent, AsyncEvents};
 use wire::discovery::{DiscoveryLog, SubsystemType};
 use wire::feature::Fid;

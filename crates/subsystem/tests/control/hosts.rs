@@ -248,9 +248,9 @@ fn a_discovery_reads_the_log_in_parts() {
     let mut page = target.data(admin, part(0, 1024));
     page.extend(target.data(admin, part(1024, 1024)));
     // A subsystem comes between two reads: the second still belongs to the first.
-    target.apply(vec![nvlane_target::operator::Step::AddSubsystem(crate::harness::subsystem(
+    target.apply(vec![nvlane_subsystem::operator::Step::AddSubsystem(crate::harness::subsystem(
         "nqn.2026-01.io.nvlane:new",
-        nvlane_target::subsystem::Access::Any,
+        nvlane_subsystem::subsystem::Access::Any,
     ))]);
     page.extend(target.data(admin, part(2048, 1024)));
     let read = DiscoveryLog::new(&page).unwrap();

@@ -1,11 +1,11 @@
 //! The configuration file: what it means, and what is said about mistakes.
 
-use nvlane_target::config::{
+use nvlane_subsystem::config::{
     ConfigFile, ListenerConfig, NamespaceConfig, SubsystemConfig, TargetConfig, Threads, TimeoutConfig,
 };
-use nvlane_target::identity::TargetIdentity;
-use nvlane_target::machine::Machine;
-use nvlane_target::subsystem::Access;
+use nvlane_subsystem::identity::TargetIdentity;
+use nvlane_subsystem::machine::Machine;
+use nvlane_subsystem::subsystem::Access;
 use proptest::prelude::*;
 use proto::receive::Receive;
 use proto::zero_copy::Policy as ZeroCopy;
@@ -45,8 +45,8 @@ fn uncommented(text: &str) -> String {
 #[test]
 fn the_example_says_what_it_means() {
     let config = config(EXAMPLE);
-    assert_eq!(config.reactors, nvlane_target::config::ReactorConfig::default());
-    assert_eq!(config.limits, nvlane_target::limits::Limits::default());
+    assert_eq!(config.reactors, nvlane_subsystem::config::ReactorConfig::default());
+    assert_eq!(config.limits, nvlane_subsystem::limits::Limits::default());
     let addresses: Vec<_> = config.listeners.iter().map(|listener| listener.address.to_string()).collect();
     assert_eq!(addresses, ["0.0.0.0:4420", "0.0.0.0:8009"]);
     assert_eq!((config.listeners[0].subsystems, config.listeners[1].subsystems), (true, false));
