@@ -59,7 +59,7 @@ pub use wire::kv::operation::{
 };
 pub use wire::kv::{Key, StoreOptions};
 
-/// The example of the README compiles.
+/// The example of the developers' guide compiles.
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;
+#[doc = include_str!("../../../docs/guide/developers.md")]
+struct DevelopersGuide;
