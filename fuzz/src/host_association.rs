@@ -1,4 +1,4 @@
-//! The keeper of an association, and a controller that keeps the transport's rules and says of itself whatever it likes:
+//! The machine of an association, and a controller that keeps the transport's rules and says of itself whatever it likes:
 //! properties, Identify, features, lists and logs.
 //!
 //! Input: for each command that the host sends, one byte that says how it is answered ([`Answer`]), and what belongs to it.
@@ -6,7 +6,9 @@
 use std::sync::Arc;
 
 use host::LinkError;
-use host::keeper::{Job, Keeper, KeeperAction, KeeperSettings, News};
+use host::association_machine::{
+    AdminRequest, AssociationAction, AssociationMachine, AssociationSettings, MachineEvent,
+};
 use host::reconnect::{Class, ReconnectSettings};
 use proto::controller::Controller;
 use proto::controller_queue::{Event, QueueSettings};
@@ -74,7 +76,7 @@ struct Peer {
 /// Whatever a controller says of itself, its host ends in good order, and says of each association whether it is up.
 pub fn host_association(data: &[u8]) {
     let mut input = Input::new(data);
-    let settings = KeeperSettings {
+    let settings = AssociationSettings {
         controller: controller_settings(),
         offer: HostOffer::default(),
         connect_timeout_ns: 10 * SECOND,
@@ -83,77 +85,81 @@ pub fn host_association(data: &[u8]) {
         reconnect: ReconnectSettings { give_up_ns: Some(60 * SECOND), ..ReconnectSettings::default() },
         seed: 7,
     };
-    let mut keeper = Keeper::new(settings, 0);
-    let job = Job {
+    let mut machine = AssociationMachine::new(settings, 0);
+    let request = AdminRequest {
         id: 1,
         sqe: Sqe::identify(Cns::CONTROLLER, Nsid::NONE),
         data: RequestData::FromController(4096),
         class: Class::ReadOnly,
     };
-    keeper.submit(job, 0);
+    machine.submit(request, 0);
     let (mut now_ns, mut peer, mut answered, mut is_up) = (0, None, 0, false);
     let mut commands = 0;
     for step in 0..2000 {
         let mut is_quiet = true;
-        if let Err(cause) = keeper.advance(now_ns) {
-            keeper.on_lost(cause, now_ns);
+        if let Err(cause) = machine.advance(now_ns) {
+            machine.on_lost(cause, now_ns);
         }
         let mut sent = Vec::new();
-        while keeper.ring() {
+        while machine.ring() {
             let start = sent.len();
-            keeper.for_each_piece(|piece| {
+            machine.for_each_piece(|piece| {
                 sent.extend_from_slice(piece);
                 true
             });
-            keeper.on_sent(sent.len() - start);
+            machine.on_sent(sent.len() - start);
         }
         if let Some(end) = &mut peer {
             let answer = exchange(end, &sent, &mut input, &mut commands);
             is_quiet &= answer.is_empty();
-            if let Err(cause) = keeper.on_bytes(&mut &answer[..], now_ns) {
-                keeper.on_lost(cause, now_ns);
+            if let Err(cause) = machine.on_bytes(&mut &answer[..], now_ns) {
+                machine.on_lost(cause, now_ns);
             } else if end.is_lost {
-                keeper.on_lost(LinkError::Association, now_ns);
+                machine.on_lost(LinkError::Association, now_ns);
             }
         }
-        while let Some(action) = keeper.next_action() {
+        while let Some(action) = machine.next_action() {
             is_quiet = false;
             match action {
-                KeeperAction::Open => {
+                AssociationAction::Open => {
                     peer = Some(Peer::new());
-                    keeper.on_connected(([192, 0, 2, 1], 4420).into(), now_ns);
+                    machine.on_connected(([192, 0, 2, 1], 4420).into(), now_ns);
                 }
-                KeeperAction::Close { .. } => peer = None,
-                KeeperAction::Answer { id, .. } => {
+                AssociationAction::Close { .. } => peer = None,
+                AssociationAction::Answer { id, .. } => {
                     assert_eq!(id, 1);
                     answered += 1;
                 }
-                KeeperAction::Tell(News::Up { namespaces, .. }) => {
+                AssociationAction::Publish(MachineEvent::Up { namespaces, .. }) => {
                     assert!(!is_up, "up twice");
                     is_up = true;
                     look_at(&namespaces);
                 }
-                KeeperAction::Tell(News::Namespaces { namespaces, .. }) => look_at(&namespaces),
-                KeeperAction::Tell(News::Down { .. } | News::Over { .. }) => is_up = false,
-                KeeperAction::Tell(_) => {}
+                AssociationAction::Publish(MachineEvent::Namespaces { namespaces, .. }) => {
+                    look_at(&namespaces)
+                }
+                AssociationAction::Publish(MachineEvent::Down { .. } | MachineEvent::Over { .. }) => {
+                    is_up = false
+                }
+                AssociationAction::Publish(_) => {}
             }
         }
         if is_quiet {
-            match keeper.next_deadline() {
+            match machine.next_deadline() {
                 Some(deadline_ns) => now_ns = deadline_ns.max(now_ns) + 1,
                 None => break,
             }
         }
         if step == 1000 || input.is_empty() && commands >= COMMAND_COUNT_MAX {
-            keeper.close();
+            machine.close();
         }
     }
-    keeper.close();
-    keeper.on_lost(LinkError::Association, now_ns);
-    while let Some(action) = keeper.next_action() {
-        answered += usize::from(matches!(action, KeeperAction::Answer { .. }));
+    machine.close();
+    machine.on_lost(LinkError::Association, now_ns);
+    while let Some(action) = machine.next_action() {
+        answered += usize::from(matches!(action, AssociationAction::Answer { .. }));
     }
-    assert!(keeper.is_over(), "it is still {}", keeper.doing());
+    assert!(machine.is_over(), "it is still {}", machine.doing());
     assert_eq!(answered, 1, "each command of a caller has one answer");
 }
 

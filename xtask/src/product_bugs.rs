@@ -95,12 +95,12 @@ const SITES: &[Site] = &[
     Site {
         file: "crates/host/src/reconnect.rs",
         good: "Class::Flush if has_volatile_cache =>",
-        bad: "Class::Flush if has_volatile_cache && !BUG(flush-vouches-for-lost) =>",
+        bad: "Class::Flush if has_volatile_cache && !BUG(flush-covers-lost) =>",
     },
     Site {
         file: "crates/host/src/lane_core.rs",
-        good: "self.vouching.covers(generation);",
-        bad: "self.vouching.covers(generation) || BUG(flush-vouches-for-lost);",
+        good: "self.flush_epoch.covers(generation);",
+        bad: "self.flush_epoch.covers(generation) || BUG(flush-covers-lost);",
     },
     Site {
         file: "crates/subsystem/src/control/connect.rs",

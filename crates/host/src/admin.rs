@@ -1,4 +1,4 @@
-//! Admin commands of callers: carried by the keeper's thread, answered to the caller's.
+//! Admin commands of callers: carried by the association's thread, answered to the caller's.
 // What a controller has sent must not be able to end us: see docs/testing.md.
 #![cfg_attr(
     not(test),
@@ -17,8 +17,8 @@ use wire::property::Property;
 use wire::sqe::Sqe;
 
 use crate::association::Association;
+use crate::association_machine::{AdminAnswer, AdminRequest};
 use crate::error::Error;
-use crate::keeper::{AdminAnswer, Job};
 use crate::reconnect::Class;
 
 /// An admin command, raw: for what has no method of its own.
@@ -62,7 +62,7 @@ impl Association {
     /// [`Error::Failed`] with the controller's status, or what else became of it.
     pub fn admin(&self, name: &'static str, command: AdminCommand) -> Result<AdminAnswer, Error> {
         let AdminCommand { sqe, data, class } = command;
-        self.run_job(Job { id: 0, sqe, data, class })
+        self.run_admin(AdminRequest { id: 0, sqe, data, class })
             .map_err(|failure| Error::Failed { command: name, failure })
     }
 

@@ -1,6 +1,6 @@
 //! An association: one controller, its admin queue with a thread that keeps it, and the lanes that belong to it.
 //!
-//! The keeper's thread sends keep-alives, takes in events, carries admin commands, and brings everything up again when the
+//! The machine's thread sends keep-alives, takes in events, carries admin commands, and brings everything up again when the
 //! association was lost. Lanes stay with the threads that own them.
 
 use std::collections::BTreeSet;
@@ -19,11 +19,13 @@ use wire::id::{Nsid, Qid};
 use wire::nqn::Nqn;
 
 use crate::address::Address;
+use crate::association_machine::{
+    AdminAnswer, AdminRequest, AssociationMachine, AssociationSettings, ControllerInfo,
+};
+use crate::association_thread::{self, Resolve, ThreadSettings};
 use crate::connect::Clock;
 use crate::error::{Error, LinkContext, LinkError};
 use crate::identity::HostIdentity;
-use crate::keeper::{AdminAnswer, ControllerInfo, Job, Keeper, KeeperSettings};
-use crate::keeper_thread::{self, Resolve, ThreadSettings};
 use crate::key_value::KeyValueNamespace;
 use crate::lane::{Lane, LaneMessage};
 use crate::lane_core::Attachment;
@@ -42,7 +44,7 @@ pub struct Association {
 #[derive(Debug)]
 pub(crate) struct Inner {
     shared: Arc<Shared>,
-    keeper: Post<KeeperMessage>,
+    machine: Post<AssociationMessage>,
     thread: Mutex<Option<JoinHandle<()>>>,
     options: Options,
     address: Address,
@@ -52,7 +54,7 @@ pub(crate) struct Inner {
     is_detached: AtomicBool,
 }
 
-/// What the keeper's thread and the handles share.
+/// What the machine's thread and the handles share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     state: Mutex<State>,
@@ -70,11 +72,11 @@ pub(crate) struct State {
     qids: BTreeSet<u16>,
 }
 
-/// What is sent to the keeper's thread.
+/// What is sent to the machine's thread.
 #[derive(Debug)]
-pub(crate) enum KeeperMessage {
-    Job {
-        job: Job,
+pub(crate) enum AssociationMessage {
+    Admin {
+        request: AdminRequest,
         reply: Sender<Result<AdminAnswer, Failure>>,
     },
     Lane {
@@ -233,7 +235,7 @@ impl Association {
         resolve: Resolve,
     ) -> Result<Self, Error> {
         let identity = options.identity.clone().unwrap_or_else(HostIdentity::of_this_machine);
-        let settings = KeeperSettings {
+        let settings = AssociationSettings {
             controller: ControllerSettings {
                 host: identity.nqn,
                 hostid: identity.id,
@@ -260,7 +262,7 @@ impl Association {
         };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
         let clock = Clock::new();
-        let keeper = mailbox.address();
+        let machine = mailbox.address();
         let peer = address.clone().with_subsystem(subsystem.clone());
         let thread = {
             let shared = Arc::clone(&shared);
@@ -271,18 +273,26 @@ impl Association {
                 subsystem: subsystem.clone(),
                 host: settings.controller.host.clone(),
             };
-            let keeper = Keeper::new(settings, clock.now_ns());
+            let machine = AssociationMachine::new(settings, clock.now_ns());
             let thread_settings = ThreadSettings { resolve, close_limit_ns: ns(options.close_timeout) };
             std::thread::Builder::new()
-                .name("nvlane-keeper".into())
+                .name("nvlane-machine".into())
                 .spawn(move || {
-                    keeper_thread::run(keeper, &peer, &context, clock, &mailbox, &shared, thread_settings);
+                    association_thread::run(
+                        machine,
+                        &peer,
+                        &context,
+                        clock,
+                        &mailbox,
+                        &shared,
+                        thread_settings,
+                    );
                 })
                 .map_err(|error| Error::system("start a thread", error))?
         };
         let inner = Inner {
             shared,
-            keeper,
+            machine,
             thread: Mutex::new(Some(thread)),
             options,
             address: address.clone(),
@@ -428,14 +438,15 @@ impl Association {
         let attachment = self.inner.shared.wait_up()?;
         let claim = self.claim(class, attachment.queue_pairs)?;
         let mailbox = Mailbox::new().map_err(|error| Error::system("make a mailbox", error))?;
-        let message = KeeperMessage::Lane { address: mailbox.address(), generation: attachment.generation };
-        self.inner.keeper.post(message);
-        // A keeper that ended before it saw the message has said so here before.
+        let message =
+            AssociationMessage::Lane { address: mailbox.address(), generation: attachment.generation };
+        self.inner.machine.post(message);
+        // A machine that ended before it saw the message has said so here before.
         if let Some(over) = self.inner.shared.over() {
             return Err(Error::clone(&over));
         }
         let lane =
-            Lane::new(&self.inner.options, self.inner.clock, mailbox, self.inner.keeper.clone(), claim);
+            Lane::new(&self.inner.options, self.inner.clock, mailbox, self.inner.machine.clone(), claim);
         lane.connect(&attachment)
     }
 
@@ -476,13 +487,13 @@ impl Association {
     #[must_use]
     pub fn events(&self) -> Receiver<Event> {
         let (sender, receiver) = channel();
-        self.inner.keeper.post(KeeperMessage::Subscribe(sender));
+        self.inner.machine.post(AssociationMessage::Subscribe(sender));
         receiver
     }
 
     /// Looks at all namespaces again, as after an event; what has changed is told by [`Event::NamespacesChanged`].
     pub fn rescan(&self) {
-        self.inner.keeper.post(KeeperMessage::Rescan);
+        self.inner.machine.post(AssociationMessage::Rescan);
     }
 
     /// Ends the association for all its handles and lanes: shuts the controller down, then closes.
@@ -492,7 +503,7 @@ impl Association {
 
     /// Ends the association without waiting for that.
     pub(crate) fn close_soon(&self) {
-        self.inner.keeper.post(KeeperMessage::Close);
+        self.inner.machine.post(AssociationMessage::Close);
     }
 
     /// From now on dropping the last handle does not wait for the association's end.
@@ -501,9 +512,9 @@ impl Association {
     }
 
     /// Runs an admin command and waits for its answer.
-    pub(crate) fn run_job(&self, job: Job) -> Result<AdminAnswer, Failure> {
+    pub(crate) fn run_admin(&self, request: AdminRequest) -> Result<AdminAnswer, Failure> {
         let (reply, answer) = channel();
-        if !self.inner.keeper.post(KeeperMessage::Job { job, reply }) {
+        if !self.inner.machine.post(AssociationMessage::Admin { request, reply }) {
             return Err(Failure::Unreachable);
         }
         answer.recv().unwrap_or(Err(Failure::Unreachable))
@@ -512,7 +523,7 @@ impl Association {
 
 impl Inner {
     fn close(&self) {
-        self.keeper.post(KeeperMessage::Close);
+        self.machine.post(AssociationMessage::Close);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
             // The thread bounds its own end. Its panic was reported where it happened.
@@ -524,7 +535,7 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         if self.is_detached.load(Ordering::Relaxed) {
-            self.keeper.post(KeeperMessage::Close);
+            self.machine.post(AssociationMessage::Close);
         } else {
             self.close();
         }

@@ -29,7 +29,7 @@ use crate::address::Address;
 use crate::association::Association;
 use crate::error::Error;
 use crate::lane::Lane;
-use crate::lane_core::Vouching;
+use crate::lane_core::FlushEpoch;
 use crate::namespace::{BlockRange, InvalidCommand, Namespace as Geometry};
 use crate::options::Options;
 use crate::queue_map::LaneClass;
@@ -105,10 +105,10 @@ impl Namespace {
         let mut lanes = Lanes { default, read, poll };
         // A flush vouches for what was written on any of them.
         if lanes.read.is_some() || lanes.poll.is_some() {
-            let vouching = Vouching::default();
+            let flush_epoch = FlushEpoch::default();
             let Lanes { default, read, poll } = &mut lanes;
             for lane in [Some(default), read.as_mut(), poll.as_mut()].into_iter().flatten() {
-                lane.share_vouching(vouching.clone());
+                lane.share_flush_epoch(flush_epoch.clone());
             }
         }
         Ok(Self {

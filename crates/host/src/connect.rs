@@ -1,4 +1,4 @@
-//! Sockets on their way to a target, and what the drivers of lanes and keepers share: a clock, a place to receive into, a
+//! Sockets on their way to a target, and what the drivers of lanes and associations share: a clock, a place to receive into, a
 //! way to send and a way to sleep.
 
 use std::cell::Cell;

@@ -45,7 +45,7 @@ use crate::buffer::Window;
 use crate::error::Error;
 use crate::handed_over::Rest;
 use crate::lane::Lane;
-use crate::lane_core::Vouching;
+use crate::lane_core::FlushEpoch;
 use crate::namespace::{BlockRange, InvalidCommand, Namespace as Geometry};
 use crate::options::Options;
 use crate::queue_map::LaneClass;
@@ -67,7 +67,7 @@ struct Lanes<B> {
     next_id: AtomicU64,
     next_tag: AtomicU32,
     /// Up to where flushes vouch, on all of them.
-    vouching: Vouching,
+    flush_epoch: FlushEpoch,
 }
 
 /// The lanes of one class, in turn.
@@ -164,7 +164,7 @@ impl<B> Future for Operation<B> {
         match std::mem::replace(&mut *state, SlotState::Taken) {
             SlotState::Done(completion) => {
                 if completion.result == Err(Failure::Unflushed) {
-                    self.lanes.vouching.acknowledge();
+                    self.lanes.flush_epoch.acknowledge();
                 }
                 Poll::Ready(completion)
             }
@@ -419,11 +419,11 @@ impl<B: DataBuffer + Send + 'static> Lanes<B> {
 
     /// As many as the association's options say.
     fn new(association: &Association) -> Result<Arc<Self>, Error> {
-        let vouching = Vouching::acknowledged_outside();
+        let flush_epoch = FlushEpoch::acknowledged_outside();
         let lanes: Vec<Lane<Window<B>>> = association.every_lane()?;
         let mut drivers = LaneClass::ALL.map(|_| Drivers { posts: Vec::new(), next: AtomicUsize::new(0) });
         for mut lane in lanes {
-            lane.share_vouching(vouching.clone());
+            lane.share_flush_epoch(flush_epoch.clone());
             let mailbox = Mailbox::new().map_err(|error| Error::system("make a mailbox", error))?;
             drivers[lane.class() as usize].posts.push(mailbox.address());
             std::thread::Builder::new()
@@ -438,7 +438,7 @@ impl<B: DataBuffer + Send + 'static> Lanes<B> {
             drivers,
             next_id: AtomicU64::new(0),
             next_tag: AtomicU32::new(0),
-            vouching,
+            flush_epoch,
         }))
     }
 

@@ -27,10 +27,10 @@ use reactor::{Address as Post, Arrival, Asked, BusyPoll, Mailbox, Received, Sock
 use wire::id::Qid;
 
 use self::lingering::{LOOK_NS, LingeringClose, Then, zero_copy_on};
-use crate::association::{Claim, KeeperMessage};
+use crate::association::{AssociationMessage, Claim};
 use crate::connect::{Clock, Dialer, Dialled, Interest, Staging, reset, send, sleep};
 use crate::error::{Error, LinkError};
-use crate::lane_core::{Attachment, Inaccessible, LaneAction, LaneCore, LaneSettings, Vouching};
+use crate::lane_core::{Attachment, FlushEpoch, Inaccessible, LaneAction, LaneCore, LaneSettings};
 use crate::options::{Options, ns};
 use crate::phases::{Phases, SAMPLE_INTERVAL, Stage, Stopwatch};
 use crate::queue_map::LaneClass;
@@ -137,7 +137,7 @@ pub struct Lane<B = Vec<u8>> {
     /// When the last completion came: what a wait spins from.
     worked_ns: u64,
     mailbox: Mailbox<LaneMessage>,
-    keeper: Post<KeeperMessage>,
+    association: Post<AssociationMessage>,
     counters: LaneCounters,
     watch: Stopwatch,
     last_loss: Option<LinkError>,
@@ -164,7 +164,7 @@ impl<B: DataBuffer> Lane<B> {
         options: &Options,
         clock: Clock,
         mailbox: Mailbox<LaneMessage>,
-        keeper: Post<KeeperMessage>,
+        association: Post<AssociationMessage>,
         claim: Claim,
     ) -> Self {
         let settings = LaneSettings {
@@ -202,7 +202,7 @@ impl<B: DataBuffer> Lane<B> {
             polled_ns: clock.now_ns(),
             worked_ns: 0,
             mailbox,
-            keeper,
+            association,
             counters: LaneCounters::default(),
             watch: Stopwatch::default(),
             last_loss: None,
@@ -333,8 +333,8 @@ impl<B: DataBuffer> Lane<B> {
     }
 
     /// Shares with other lanes, whose user is the same, up to where flushes vouch.
-    pub(crate) fn share_vouching(&mut self, vouching: Vouching) {
-        self.core.share_vouching(vouching);
+    pub(crate) fn share_flush_epoch(&mut self, flush_epoch: FlushEpoch) {
+        self.core.share_flush_epoch(flush_epoch);
     }
 
     /// Submits a command; `user` comes back with its completion. It leaves with the next [`ring`](Self::ring), or in a poll or wait when
@@ -924,14 +924,14 @@ impl<B: DataBuffer> Lane<B> {
                 self.is_blocked = false;
             }
             LaneAction::Abort { cid } => {
-                self.keeper.post(KeeperMessage::Abort { generation, qid: self.qid(), cid });
+                self.association.post(AssociationMessage::Abort { generation, qid: self.qid(), cid });
             }
             LaneAction::ReadAna => {
-                self.keeper.post(KeeperMessage::ReadAna { generation });
+                self.association.post(AssociationMessage::ReadAna { generation });
             }
             LaneAction::Report { .. } if !self.was_live => {}
             LaneAction::Report { generation, cause } => {
-                self.keeper.post(KeeperMessage::LaneLost { generation, cause });
+                self.association.post(AssociationMessage::LaneLost { generation, cause });
             }
         }
     }

@@ -91,7 +91,7 @@ pub struct LaneSettings {
 /// One flush is told of a loss, for all of them; until its user has that answer no other flush may succeed. By default they have it when
 /// the lane hands it out.
 #[derive(Clone, Debug, Default)]
-pub struct Vouching {
+pub struct FlushEpoch {
     shared: Arc<Vouched>,
     /// Whoever shares it says when its user has the answer.
     is_acknowledged_outside: bool,
@@ -105,7 +105,7 @@ struct Vouched {
     answered: AtomicU64,
 }
 
-impl Vouching {
+impl FlushEpoch {
     /// One whose users get their answers later than lanes hand them out: [`acknowledge`](Self::acknowledge) says when.
     pub(crate) fn acknowledged_outside() -> Self {
         Self { is_acknowledged_outside: true, ..Self::default() }
@@ -228,7 +228,7 @@ pub struct LaneCore<B> {
     phase: Phase,
     queue: HostQueue<Data<B>, Tag>,
     attachment: Option<Arc<Attachment>>,
-    vouching: Vouching,
+    flush_epoch: FlushEpoch,
     /// Other lanes have the same user.
     is_sharing: bool,
     /// `done` has a flush that was told of a loss.
@@ -271,7 +271,7 @@ impl<B: DataBuffer> LaneCore<B> {
             phase: Phase::Down,
             queue: HostQueue::new(settings.offer, settings.depth),
             attachment: None,
-            vouching: Vouching::default(),
+            flush_epoch: FlushEpoch::default(),
             is_sharing: false,
             has_told: false,
             outstanding: 0,
@@ -293,11 +293,11 @@ impl<B: DataBuffer> LaneCore<B> {
     }
 
     /// Shares with other lanes up to where flushes vouch.
-    pub fn share_vouching(&mut self, vouching: Vouching) {
+    pub fn share_flush_epoch(&mut self, flush_epoch: FlushEpoch) {
         if let Some(attachment) = &self.attachment {
-            vouching.begin(attachment.generation);
+            flush_epoch.begin(attachment.generation);
         }
-        (self.vouching, self.is_sharing) = (vouching, true);
+        (self.flush_epoch, self.is_sharing) = (flush_epoch, true);
     }
 
     /// Its queue.
@@ -352,9 +352,9 @@ impl<B: DataBuffer> LaneCore<B> {
         if self.phase != Phase::Down {
             return;
         }
-        // A new lane has written nothing that a flush could fail to vouch for; those that it shares vouching with may have.
+        // A new lane has written nothing that a flush could fail to vouch for; those that it shares flush_epoch with may have.
         if self.attachment.is_none() {
-            self.vouching.begin(attachment.generation);
+            self.flush_epoch.begin(attachment.generation);
         }
         let limit = attachment.limits.queue_size(self.settings.depth).1;
         self.queue = HostQueue::new(self.settings.offer, limit);
@@ -666,7 +666,7 @@ impl<B: DataBuffer> LaneCore<B> {
     fn may_flush(&mut self) -> bool {
         let Some(attachment) = &self.attachment else { return true };
         let generation = attachment.generation;
-        let may = !attachment.limits.has_volatile_cache || self.vouching.covers(generation);
+        let may = !attachment.limits.has_volatile_cache || self.flush_epoch.covers(generation);
         if !may {
             self.tell(generation);
         }
@@ -675,7 +675,7 @@ impl<B: DataBuffer> LaneCore<B> {
 
     /// A flush that is done tells of the loss before this association.
     fn tell(&mut self, generation: u64) {
-        self.vouching.answer(generation);
+        self.flush_epoch.answer(generation);
         self.has_told = true;
     }
 
@@ -785,8 +785,8 @@ impl<B: DataBuffer> LaneCore<B> {
             self.outstanding -= 1;
             sink(completion);
         }
-        if std::mem::take(&mut self.has_told) && !self.vouching.is_acknowledged_outside {
-            self.vouching.acknowledge();
+        if std::mem::take(&mut self.has_told) && !self.flush_epoch.is_acknowledged_outside {
+            self.flush_epoch.acknowledge();
         }
     }
 

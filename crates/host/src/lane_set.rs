@@ -1,6 +1,6 @@
 //! Several lanes of one thread, polled and waited for together.
 
-mod crowd;
+mod ready_set;
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::lane::Lane;
 use crate::options::ns;
 use crate::queue_map::{LaneClass, Rota};
 use crate::submit::{Command, Completion, Refused};
-use crowd::Crowd;
+use ready_set::ReadySet;
 
 /// Lanes up to this many are each polled in turn; of more, those that have something to do.
 const POLLED_COUNT_MAX: usize = 8;
@@ -23,7 +23,7 @@ const POLLED_COUNT_MAX: usize = 8;
 pub struct LaneSet<B = Vec<u8>> {
     lanes: Vec<Lane<B>>,
     /// For more than a few lanes.
-    crowd: Option<Box<Crowd>>,
+    ready_set: Option<Box<ReadySet>>,
     rota: Rota,
     worked_ns: u64,
 }
@@ -35,10 +35,10 @@ impl<B: DataBuffer> LaneSet<B> {
     /// If the system has no descriptor left.
     pub fn new(lanes: Vec<Lane<B>>) -> Result<Self, Error> {
         let is_many = lanes.len() > POLLED_COUNT_MAX;
-        let crowd = is_many.then(|| Crowd::new(&lanes)).transpose();
-        let crowd = crowd.map_err(|error| Error::system("watch lanes", error))?;
+        let ready_set = is_many.then(|| ReadySet::new(&lanes)).transpose();
+        let ready_set = ready_set.map_err(|error| Error::system("watch lanes", error))?;
         let rota = Rota::new(lanes.iter().map(Lane::class));
-        Ok(Self { lanes, crowd: crowd.map(Box::new), rota, worked_ns: 0 })
+        Ok(Self { lanes, ready_set: ready_set.map(Box::new), rota, worked_ns: 0 })
     }
 
     /// The lanes.
@@ -50,8 +50,8 @@ impl<B: DataBuffer> LaneSet<B> {
     /// The lanes, to do anything with. Of many, each is looked at in the next poll: [`lane_mut`](Self::lane_mut) and
     /// [`submit`](Self::submit) spare the others.
     pub fn lanes_mut(&mut self) -> &mut [Lane<B>] {
-        if let Some(crowd) = &mut self.crowd {
-            crowd.lend_all();
+        if let Some(ready_set) = &mut self.ready_set {
+            ready_set.lend_all();
         }
         &mut self.lanes
     }
@@ -61,8 +61,8 @@ impl<B: DataBuffer> LaneSet<B> {
     /// # Panics
     /// If there are fewer lanes.
     pub fn lane_mut(&mut self, index: usize) -> &mut Lane<B> {
-        if let Some(crowd) = &mut self.crowd {
-            crowd.lend(index);
+        if let Some(ready_set) = &mut self.ready_set {
+            ready_set.lend(index);
         }
         &mut self.lanes[index]
     }
@@ -89,8 +89,8 @@ impl<B: DataBuffer> LaneSet<B> {
         user: u64,
     ) -> Result<(), Refused<B>> {
         self.lanes[index].submit(command, buffer, user)?;
-        if let Some(crowd) = &mut self.crowd {
-            crowd.touch(index);
+        if let Some(ready_set) = &mut self.ready_set {
+            ready_set.touch(index);
         }
         Ok(())
     }
@@ -108,17 +108,17 @@ impl<B: DataBuffer> LaneSet<B> {
     /// Commands outstanding on all lanes.
     #[must_use]
     pub fn outstanding(&self) -> usize {
-        match &self.crowd {
-            Some(crowd) => crowd.outstanding(&self.lanes),
+        match &self.ready_set {
+            Some(ready_set) => ready_set.outstanding(&self.lanes),
             None => self.lanes.iter().map(|lane| usize::from(lane.outstanding())).sum(),
         }
     }
 
     /// Polls the lanes without waiting. Each completion is handed to `each` with the index of its lane; gives their number.
     pub fn poll_with(&mut self, each: &mut impl FnMut(usize, Completion<B>)) -> usize {
-        if let Some(crowd) = &mut self.crowd {
+        if let Some(ready_set) = &mut self.ready_set {
             let now_ns = self.lanes[0].clock().now_ns();
-            return crowd.poll_with(&mut self.lanes, self.rota.of(LaneClass::Poll), now_ns, each);
+            return ready_set.poll_with(&mut self.lanes, self.rota.of(LaneClass::Poll), now_ns, each);
         }
         let lanes = self.lanes.iter_mut().enumerate();
         lanes.map(|(index, lane)| lane.poll_with(&mut |completion| each(index, completion))).sum()
@@ -151,19 +151,19 @@ impl<B: DataBuffer> LaneSet<B> {
 
     /// Whether a wait that has lasted so long should spin on. The first lane learns for all.
     fn may_spin(&self, idle_ns: u64) -> bool {
-        let is_pressed = match &self.crowd {
-            Some(crowd) => crowd.is_pressed(&self.lanes),
+        let has_work = match &self.ready_set {
+            Some(ready_set) => ready_set.has_unsignalled_work(&self.lanes),
             None => self.lanes.iter().any(|lane| (lane.has_waiting() && lane.is_live()) || lane.has_more()),
         };
         let is_polled = self.rota.of(LaneClass::Poll).iter().any(|&index| self.lanes[index].must_spin());
-        is_pressed || is_polled || self.lanes[0].may_spin(idle_ns)
+        has_work || is_polled || self.lanes[0].may_spin(idle_ns)
     }
 
     fn sleep(&mut self, timeout_ns: u64, now_ns: u64) {
-        let is_woken = match &mut self.crowd {
-            Some(crowd) => {
-                let until_ns = crowd.next_deadline_ns().unwrap_or(u64::MAX);
-                crowd.sleep(&self.lanes, timeout_ns.min(until_ns.saturating_sub(now_ns)))
+        let is_woken = match &mut self.ready_set {
+            Some(ready_set) => {
+                let until_ns = ready_set.next_deadline_ns().unwrap_or(u64::MAX);
+                ready_set.sleep(&self.lanes, timeout_ns.min(until_ns.saturating_sub(now_ns)))
             }
             None => self.sleep_on_few(timeout_ns, now_ns),
         };

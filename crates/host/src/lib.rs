@@ -1,6 +1,6 @@
 //! The NVMe/TCP host library: connect to any standard target, submit, complete.
 //!
-//! [`keeper`] and [`lane_core`] are the machines that decide: no sockets, clocks, threads or random numbers of their own, so that a
+//! [`association_machine`] and [`lane_core`] are the machines that decide: no sockets, clocks, threads or random numbers of their own, so that a
 //! simulator runs the same code. Everything else drives them.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::cast_possible_truncation))]
@@ -8,6 +8,8 @@
 mod address;
 mod admin;
 mod association;
+pub mod association_machine;
+mod association_thread;
 pub mod blocking;
 mod buffer;
 mod connect;
@@ -17,8 +19,6 @@ pub mod futures;
 mod handed_over;
 mod identify;
 mod identity;
-pub mod keeper;
-mod keeper_thread;
 pub mod key_value;
 mod lane;
 pub mod lane_core;
@@ -34,11 +34,11 @@ mod submit;
 pub use address::{Address, AddressError, HostName};
 pub use admin::AdminCommand;
 pub use association::{Association, Event};
+pub use association_machine::{AdminAnswer, ControllerInfo};
 pub use buffer::Vectored;
 pub use error::{Error, LinkContext, LinkError};
 pub use handed_over::HandedLanes;
 pub use identity::HostIdentity;
-pub use keeper::{AdminAnswer, ControllerInfo};
 pub use key_value::{AtomicOutcome, Batch, KeyValueNamespace};
 pub use lane::{Lane, LaneCounters};
 pub use lane_set::LaneSet;

@@ -1,12 +1,14 @@
-//! The keeper of an association and the core of a lane under virtual time: no sockets, no clock, no threads. What takes minutes
+//! The machine of an association and the core of a lane under virtual time: no sockets, no clock, no threads. What takes minutes
 //! takes none here.
 #![allow(clippy::cast_possible_truncation)]
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use nvlane_host::keeper::{Keeper, KeeperAction, KeeperSettings, News};
-use nvlane_host::lane_core::{Attachment, Inaccessible, LaneAction, LaneCore, LaneSettings, Vouching};
+use nvlane_host::association_machine::{
+    AssociationAction, AssociationMachine, AssociationSettings, MachineEvent,
+};
+use nvlane_host::lane_core::{Attachment, FlushEpoch, Inaccessible, LaneAction, LaneCore, LaneSettings};
 use nvlane_host::{Command, Completion, Failure, LinkError, Namespace, ReconnectSettings, ReplayPolicy};
 use proptest::prelude::*;
 use proto::controller::Controller;
@@ -144,19 +146,19 @@ impl Peer {
     }
 }
 
-/// A keeper and a target that is there or not.
+/// A machine and a target that is there or not.
 struct Kept {
-    keeper: Keeper,
+    machine: AssociationMachine,
     peer: Option<Peer>,
     is_reachable: bool,
     answers: bool,
     now_ns: u64,
-    news: Vec<(u64, News)>,
+    events: Vec<(u64, MachineEvent)>,
 }
 
 impl Kept {
     fn new(reconnect: ReconnectSettings) -> Self {
-        let settings = KeeperSettings {
+        let settings = AssociationSettings {
             controller: controller_settings(),
             offer: HostOffer::default(),
             connect_timeout_ns: 10 * SECOND,
@@ -165,48 +167,48 @@ impl Kept {
             reconnect,
             seed: 7,
         };
-        let keeper = Keeper::new(settings, 0);
-        Self { keeper, peer: None, is_reachable: true, answers: true, now_ns: 0, news: Vec::new() }
+        let machine = AssociationMachine::new(settings, 0);
+        Self { machine, peer: None, is_reachable: true, answers: true, now_ns: 0, events: Vec::new() }
     }
 
     /// Everything that happens at this moment.
     fn step(&mut self) {
         loop {
-            if let Err(cause) = self.keeper.advance(self.now_ns) {
-                self.keeper.on_lost(cause, self.now_ns);
+            if let Err(cause) = self.machine.advance(self.now_ns) {
+                self.machine.on_lost(cause, self.now_ns);
             }
             let mut sent = Vec::new();
-            while self.keeper.ring() {
+            while self.machine.ring() {
                 let start = sent.len();
-                self.keeper.for_each_piece(|piece| {
+                self.machine.for_each_piece(|piece| {
                     sent.extend_from_slice(piece);
                     true
                 });
-                self.keeper.on_sent(sent.len() - start);
+                self.machine.on_sent(sent.len() - start);
             }
             let mut is_quiet = sent.is_empty();
             if let Some(peer) = &mut self.peer
                 && self.answers
             {
                 let answer = peer.exchange(&sent);
-                if let Err(cause) = self.keeper.on_bytes(&mut &answer[..], self.now_ns) {
-                    self.keeper.on_lost(cause, self.now_ns);
+                if let Err(cause) = self.machine.on_bytes(&mut &answer[..], self.now_ns) {
+                    self.machine.on_lost(cause, self.now_ns);
                 }
             }
-            while let Some(action) = self.keeper.next_action() {
+            while let Some(action) = self.machine.next_action() {
                 is_quiet = false;
                 match action {
-                    KeeperAction::Open if self.is_reachable => {
+                    AssociationAction::Open if self.is_reachable => {
                         self.peer = Some(Peer::new());
-                        self.keeper.on_connected(([192, 0, 2, 1], 4420).into(), self.now_ns);
+                        self.machine.on_connected(([192, 0, 2, 1], 4420).into(), self.now_ns);
                     }
-                    KeeperAction::Open => {
+                    AssociationAction::Open => {
                         let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
-                        self.keeper.on_lost(refused.into(), self.now_ns);
+                        self.machine.on_lost(refused.into(), self.now_ns);
                     }
-                    KeeperAction::Close { .. } => self.peer = None,
-                    KeeperAction::Answer { .. } => {}
-                    KeeperAction::Tell(news) => self.news.push((self.now_ns, news)),
+                    AssociationAction::Close { .. } => self.peer = None,
+                    AssociationAction::Answer { .. } => {}
+                    AssociationAction::Publish(event) => self.events.push((self.now_ns, event)),
                 }
             }
             if is_quiet {
@@ -218,7 +220,7 @@ impl Kept {
     fn run_until(&mut self, until_ns: u64) {
         self.step();
         let mut steps = 0;
-        while let Some(deadline_ns) = self.keeper.next_deadline()
+        while let Some(deadline_ns) = self.machine.next_deadline()
             && deadline_ns <= until_ns
         {
             assert!(deadline_ns > self.now_ns || steps < 100_000, "no progress");
@@ -234,7 +236,7 @@ impl Kept {
 fn an_association_lives_for_hours_on_keep_alives() {
     let mut kept = Kept::new(ReconnectSettings::default());
     kept.run_until(4 * 3600 * SECOND);
-    assert!(matches!(kept.news[..], [(_, News::Up { .. })]), "{:?}", kept.news);
+    assert!(matches!(kept.events[..], [(_, MachineEvent::Up { .. })]), "{:?}", kept.events);
 }
 
 #[test]
@@ -243,7 +245,7 @@ fn a_target_that_falls_silent_is_noticed_by_its_missing_keep_alive() {
     kept.run_until(100 * SECOND);
     kept.answers = false;
     kept.run_until(130 * SECOND);
-    let (at_ns, News::Down { cause, .. }) = &kept.news[1] else { panic!("{:?}", kept.news) };
+    let (at_ns, MachineEvent::Down { cause, .. }) = &kept.events[1] else { panic!("{:?}", kept.events) };
     assert!(*at_ns <= 116 * SECOND && cause.to_string().contains("keep-alive"), "{at_ns} {cause}");
 }
 
@@ -253,15 +255,15 @@ fn a_target_is_waited_for_ten_minutes_and_not_longer() {
     kept.run_until(50 * SECOND);
     kept.is_reachable = false;
     let reset = || std::io::Error::from(std::io::ErrorKind::ConnectionReset).into();
-    kept.keeper.on_lost(reset(), kept.now_ns);
+    kept.machine.on_lost(reset(), kept.now_ns);
     // No attempt is begun that would come later, so the last one may be a wait early.
     kept.run_until(639 * SECOND);
-    assert!(!kept.keeper.is_over());
+    assert!(!kept.machine.is_over());
     kept.run_until(651 * SECOND);
-    let (_, News::Over { attempts: 60..160, cause: Some(_) }) = kept.news.last().unwrap() else {
-        panic!("{:?}", kept.news.last())
+    let (_, MachineEvent::Over { attempts: 60..160, cause: Some(_) }) = kept.events.last().unwrap() else {
+        panic!("{:?}", kept.events.last())
     };
-    assert!(kept.keeper.is_over() && kept.keeper.next_deadline().is_none());
+    assert!(kept.machine.is_over() && kept.machine.next_deadline().is_none());
 }
 
 #[test]
@@ -270,11 +272,13 @@ fn a_target_that_comes_back_has_a_new_generation() {
     kept.run_until(SECOND);
     for round in 2..6 {
         kept.is_reachable = false;
-        kept.keeper.on_lost(LinkError::Association, kept.now_ns);
+        kept.machine.on_lost(LinkError::Association, kept.now_ns);
         kept.run_until(kept.now_ns + 3600 * SECOND);
         kept.is_reachable = true;
         kept.run_until(kept.now_ns + 11 * SECOND);
-        let (_, News::Up { attachment, .. }) = kept.news.last().unwrap() else { panic!("up again") };
+        let (_, MachineEvent::Up { attachment, .. }) = kept.events.last().unwrap() else {
+            panic!("up again")
+        };
         assert_eq!(attachment.generation, round);
     }
 }
@@ -285,9 +289,9 @@ fn the_same_seed_waits_the_same() {
         let mut kept = Kept::new(ReconnectSettings::default());
         kept.run_until(SECOND);
         kept.is_reachable = false;
-        kept.keeper.on_lost(LinkError::Association, kept.now_ns);
+        kept.machine.on_lost(LinkError::Association, kept.now_ns);
         kept.run_until(700 * SECOND);
-        kept.news.iter().map(|(at_ns, _)| *at_ns).collect::<Vec<_>>()
+        kept.events.iter().map(|(at_ns, _)| *at_ns).collect::<Vec<_>>()
     };
     assert_eq!(run(), run());
 }
@@ -308,8 +312,8 @@ impl Laned {
         Self::attached(1, None)
     }
 
-    /// In the association of this generation, and with others' vouching.
-    fn attached(generation: u64, vouching: Option<&Vouching>) -> Self {
+    /// In the association of this generation, and with others' flush_epoch.
+    fn attached(generation: u64, flush_epoch: Option<&FlushEpoch>) -> Self {
         let mut identify = IdentifyController::fabrics();
         identify.set_in_capsule_bytes(8192);
         identify.vwc = Vwc::from_bits(0).with_present(true);
@@ -336,8 +340,8 @@ impl Laned {
             replay: ReplayPolicy::default(),
         };
         let mut core = LaneCore::new(settings);
-        if let Some(vouching) = vouching {
-            core.share_vouching(vouching.clone());
+        if let Some(flush_epoch) = flush_epoch {
+            core.share_flush_epoch(flush_epoch.clone());
         }
         core.attach(&Arc::new(attachment), 0);
         let mut lane =
@@ -482,9 +486,9 @@ fn what_was_in_flight_is_sent_again_in_its_order() {
 
 #[test]
 fn no_flush_succeeds_on_any_lane_until_one_has_told_of_the_loss() {
-    let vouching = Vouching::default();
-    let mut one = Laned::attached(1, Some(&vouching));
-    let mut two = Laned::attached(1, Some(&vouching));
+    let flush_epoch = FlushEpoch::default();
+    let mut one = Laned::attached(1, Some(&flush_epoch));
+    let mut two = Laned::attached(1, Some(&flush_epoch));
     assert_eq!((one.flush(), two.flush()), (Ok(0), Ok(0)));
     one.reconnect();
     two.reconnect();
@@ -498,10 +502,10 @@ fn no_flush_succeeds_on_any_lane_until_one_has_told_of_the_loss() {
 
 #[test]
 fn a_lane_whose_first_association_is_a_later_one_vouches_for_no_other() {
-    let vouching = Vouching::default();
-    let mut one = Laned::attached(1, Some(&vouching));
+    let flush_epoch = FlushEpoch::default();
+    let mut one = Laned::attached(1, Some(&flush_epoch));
     one.reconnect();
-    let mut two = Laned::attached(2, Some(&vouching));
+    let mut two = Laned::attached(2, Some(&flush_epoch));
     assert_eq!((one.flush(), two.flush()), (Err(Failure::Unflushed), Ok(0)));
 }
 
@@ -512,9 +516,9 @@ fn a_flush_that_was_in_flight_tells_a_lane_alone_and_not_its_neighbours() {
     alone.reconnect();
     assert_eq!(alone.done.pop().unwrap().result, Err(Failure::Unflushed));
     assert_eq!(alone.flush(), Ok(0));
-    let vouching = Vouching::default();
-    let mut one = Laned::attached(1, Some(&vouching));
-    let mut two = Laned::attached(1, Some(&vouching));
+    let flush_epoch = FlushEpoch::default();
+    let mut one = Laned::attached(1, Some(&flush_epoch));
+    let mut two = Laned::attached(1, Some(&flush_epoch));
     one.submit_flush();
     one.reconnect();
     assert_eq!(one.done.pop().unwrap().result, Err(Failure::Unflushed));

@@ -62,7 +62,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Allocations of all threads so far: the host's, the association's keeper, and the target's.
+/// Allocations of all threads so far: the host's, the association's thread, and the target's.
 fn total() -> u64 {
     COUNTS.iter().map(|count| count.load(Ordering::Relaxed)).sum()
 }

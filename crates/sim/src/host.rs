@@ -1,10 +1,10 @@
-//! A host: the real keeper and the real cores of its lanes, each driven as its thread drives it.
+//! A host: the real association and the real cores of its lanes, each driven as its thread drives it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use host::keeper::{Keeper, KeeperAction, KeeperSettings, News};
-use host::lane_core::{Attachment, Inaccessible, LaneAction, LaneCore, LaneSettings, Vouching};
+use host::association_machine::{AssociationAction, AssociationMachine, AssociationSettings, MachineEvent};
+use host::lane_core::{Attachment, FlushEpoch, Inaccessible, LaneAction, LaneCore, LaneSettings};
 use host::{Completion, LinkError, Namespace, ReconnectSettings, ReplayPolicy};
 use proto::handshake::HostOffer;
 use proto::host_controller::{ControllerError, ControllerSettings};
@@ -42,7 +42,7 @@ const LOOKAHEAD_BYTES: usize = 4096;
 /// Receives in one poll at most.
 const RECEIVE_COUNT_MAX: usize = 8;
 
-/// What the keeper's thread and the lanes' tell each other.
+/// What the association's thread and the lanes' tell each other.
 #[derive(Debug)]
 enum ToLane {
     Up(Arc<Attachment>),
@@ -52,7 +52,7 @@ enum ToLane {
 }
 
 #[derive(Debug)]
-enum ToKeeper {
+enum ToAssociation {
     Lost { generation: u64, cause: LinkError },
     Abort { generation: u64, qid: Qid, cid: u16 },
     ReadAna { generation: u64 },
@@ -68,11 +68,11 @@ enum Link {
 /// One host.
 pub(crate) struct Host {
     index: usize,
-    /// Its keeper's; the lanes' follow.
+    /// Its association's; the lanes' follow.
     actor: Actor,
-    keeper: Keeper,
+    association: AssociationMachine,
     link: Link,
-    inbox: VecDeque<(u64, ToKeeper)>,
+    inbox: VecDeque<(u64, ToAssociation)>,
     pub(crate) lanes: Vec<Lane>,
     pub(crate) namespace: Option<Namespace>,
     /// The other one, if there are two, as it was when it was last there.
@@ -88,7 +88,7 @@ pub(crate) struct Host {
     is_closing: bool,
     /// It was told that it is not allowed, and its lanes end.
     pub(crate) is_shut_out: bool,
-    /// When its keeper connected last.
+    /// When its association connected last.
     dialled_ns: u64,
     staging: Vec<u8>,
     /// It is one of the discovery service: it has no lanes, and reads the log.
@@ -109,9 +109,9 @@ pub(crate) fn name(index: usize) -> Nqn {
     format!("nqn.2026-01.io.nvlane:host-{index}").parse().expect("a name")
 }
 
-fn settings(scenario: &Scenario, index: usize, is_discovery: bool) -> KeeperSettings {
+fn settings(scenario: &Scenario, index: usize, is_discovery: bool) -> AssociationSettings {
     let subsystem = if is_discovery { Nqn::discovery() } else { SUBSYSTEM.parse().expect("a name") };
-    KeeperSettings {
+    AssociationSettings {
         controller: ControllerSettings {
             host: name(index),
             hostid: HostId::from_bytes([index as u8 + 1; 16]),
@@ -136,7 +136,7 @@ fn offer(scenario: &Scenario) -> HostOffer {
 
 impl Host {
     pub(crate) fn new(scenario: &Scenario, index: usize, actor: Actor) -> Self {
-        let vouching = Vouching::default();
+        let flush_epoch = FlushEpoch::default();
         let lane = |number: u16| {
             let mut core = LaneCore::new(LaneSettings {
                 qid: Qid::new(number),
@@ -150,7 +150,7 @@ impl Host {
                 fast_fail_ns: None,
                 replay: if scenario.is_replayed { ReplayPolicy::Idempotent } else { ReplayPolicy::ReadsOnly },
             });
-            core.share_vouching(vouching.clone());
+            core.share_flush_epoch(flush_epoch.clone());
             Lane {
                 core,
                 actor: actor + usize::from(number),
@@ -162,7 +162,7 @@ impl Host {
         Self {
             index,
             actor,
-            keeper: Keeper::new(settings(scenario, index, false), 0),
+            association: AssociationMachine::new(settings(scenario, index, false), 0),
             link: Link::None,
             inbox: VecDeque::new(),
             lanes: (1..=scenario.lanes_per_host).map(lane).collect(),
@@ -183,8 +183,8 @@ impl Host {
     /// One of the discovery service.
     pub(crate) fn scout(scenario: &Scenario, index: usize, actor: Actor) -> Self {
         let scenario = Scenario { lanes_per_host: 0, ..scenario.clone() };
-        let keeper = Keeper::new(settings(&scenario, index, true), 0);
-        Self { keeper, scout: Some(Scout::default()), ..Self::new(&scenario, index, actor) }
+        let association = AssociationMachine::new(settings(&scenario, index, true), 0);
+        Self { association, scout: Some(Scout::default()), ..Self::new(&scenario, index, actor) }
     }
 
     /// Whether it was shut out and all of it has ended: whoever uses it begins anew.
@@ -202,137 +202,138 @@ impl Host {
     }
 
     pub(crate) fn is_over(&self) -> bool {
-        self.keeper.is_over()
+        self.association.is_over()
     }
 
     /// Ends the association in good order.
     pub(crate) fn close(&mut self, shared: &mut Shared) {
         self.is_closing = true;
-        self.keeper.close();
+        self.association.close();
         shared.wake(self.actor);
     }
 
-    /// The keeper's thread runs.
-    pub(crate) fn run_keeper(&mut self, shared: &mut Shared) {
+    /// The association's thread runs.
+    pub(crate) fn run_association(&mut self, shared: &mut Shared) {
         let now_ns = shared.now_ns;
         if self.again_ns.take_if(|at_ns| *at_ns <= now_ns).is_some() && !self.is_closing {
-            self.keeper = Keeper::new(settings(&shared.scenario, self.index, self.scout.is_some()), now_ns);
+            self.association =
+                AssociationMachine::new(settings(&shared.scenario, self.index, self.scout.is_some()), now_ns);
         }
         while self.inbox.front().is_some_and(|(at_ns, _)| *at_ns <= now_ns) {
             match self.inbox.pop_front() {
-                Some((_, ToKeeper::Lost { generation, cause })) => {
-                    self.keeper.on_lane_lost(generation, cause, now_ns);
+                Some((_, ToAssociation::Lost { generation, cause })) => {
+                    self.association.on_lane_lost(generation, cause, now_ns);
                 }
-                Some((_, ToKeeper::Abort { generation, qid, cid })) => {
-                    self.keeper.abort(generation, qid, cid);
+                Some((_, ToAssociation::Abort { generation, qid, cid })) => {
+                    self.association.abort(generation, qid, cid);
                 }
-                Some((_, ToKeeper::ReadAna { generation })) => self.keeper.read_ana(generation),
+                Some((_, ToAssociation::ReadAna { generation })) => self.association.read_ana(generation),
                 None => {}
             }
         }
         loop {
             if !self.is_closing
-                && let Some(job) = self.scout.as_mut().and_then(|scout| scout.next_job(now_ns))
+                && let Some(request) = self.scout.as_mut().and_then(|scout| scout.next_request(now_ns))
             {
-                self.keeper.submit(job, now_ns);
+                self.association.submit(request, now_ns);
             }
-            self.dial_keeper(shared);
-            if let Err(cause) = self.exchange_keeper(shared) {
-                self.lose_keeper(shared, cause);
+            self.dial_association(shared);
+            if let Err(cause) = self.exchange_association(shared) {
+                self.lose_association(shared, cause);
             }
-            if !self.act_keeper(shared) {
+            if !self.act_association(shared) {
                 break;
             }
         }
         let reading_ns = self.scout.as_ref().filter(|_| !self.is_closing).and_then(Scout::next_deadline);
         let inbox_ns = self.inbox.front().map(|(at_ns, _)| *at_ns);
-        let deadlines = [self.keeper.next_deadline(), inbox_ns, self.again_ns, reading_ns];
+        let deadlines = [self.association.next_deadline(), inbox_ns, self.again_ns, reading_ns];
         if let Some(at_ns) = deadlines.into_iter().flatten().min() {
             shared.wake_at(self.actor, at_ns.max(now_ns + 1));
         }
     }
 
-    fn dial_keeper(&mut self, shared: &mut Shared) {
+    fn dial_association(&mut self, shared: &mut Shared) {
         let Link::Dialling(id) = self.link else { return };
         match shared.connection(id).phase {
             Phase::Dialling => {}
             Phase::Open => {
                 self.link = Link::Connected(id);
-                self.keeper.on_connected(([192, 0, 2, 1], 4420).into(), shared.now_ns);
+                self.association.on_connected(([192, 0, 2, 1], 4420).into(), shared.now_ns);
             }
             Phase::Refused => {
                 let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
                 self.link = Link::None;
-                self.keeper.on_lost(refused.into(), shared.now_ns);
+                self.association.on_lost(refused.into(), shared.now_ns);
             }
         }
     }
 
-    fn exchange_keeper(&mut self, shared: &mut Shared) -> Result<(), LinkError> {
+    fn exchange_association(&mut self, shared: &mut Shared) -> Result<(), LinkError> {
         let now_ns = shared.now_ns;
-        self.keeper.advance(now_ns)?;
+        self.association.advance(now_ns)?;
         let Link::Connected(id) = self.link else { return Ok(()) };
         loop {
-            while self.keeper.ring() {
-                let (bytes, total) = gather(shared, id, |each| self.keeper.for_each_piece(each))?;
+            while self.association.ring() {
+                let (bytes, total) = gather(shared, id, |each| self.association.for_each_piece(each))?;
                 let count = bytes.len();
                 if count > 0 {
                     shared.send(id, Side::Host, bytes);
-                    self.keeper.on_sent(count);
+                    self.association.on_sent(count);
                 }
                 if count < total {
                     break;
                 }
             }
-            if self.keeper.has_finished() {
-                self.keeper.on_bytes(&mut &[][..], now_ns)?;
+            if self.association.has_finished() {
+                self.association.on_bytes(&mut &[][..], now_ns)?;
             }
             match shared.receive(id, Side::Host, &mut [&mut self.staging[..32 << 10]]) {
-                Got::Bytes(count) => self.keeper.on_bytes(&mut &self.staging[..count], now_ns)?,
+                Got::Bytes(count) => self.association.on_bytes(&mut &self.staging[..count], now_ns)?,
                 Got::Dry => return Ok(()),
-                Got::Ended => return Err(LinkError::Closed { during: self.keeper.doing() }),
+                Got::Ended => return Err(LinkError::Closed { during: self.association.doing() }),
                 Got::Reset => return Err(std::io::Error::from(std::io::ErrorKind::ConnectionReset).into()),
             }
-            self.keeper.advance(now_ns)?;
+            self.association.advance(now_ns)?;
         }
     }
 
-    fn lose_keeper(&mut self, shared: &mut Shared, cause: LinkError) {
+    fn lose_association(&mut self, shared: &mut Shared, cause: LinkError) {
         if let (LinkError::Violation(violation), Link::Connected(id)) = (&cause, self.link)
-            && let Some(bytes) = self.keeper.term_req(*violation)
+            && let Some(bytes) = self.association.term_req(*violation)
         {
             send_once(shared, id, bytes);
         }
         let index = self.index;
         shared.say(|| format!("host {index}: connection lost: {cause}"));
-        self.keeper.on_lost(cause, shared.now_ns);
+        self.association.on_lost(cause, shared.now_ns);
     }
 
-    fn act_keeper(&mut self, shared: &mut Shared) -> bool {
+    fn act_association(&mut self, shared: &mut Shared) -> bool {
         let mut has_acted = false;
-        while let Some(action) = self.keeper.next_action() {
+        while let Some(action) = self.association.next_action() {
             has_acted = true;
             match action {
-                KeeperAction::Open => {
+                AssociationAction::Open => {
                     self.dialled_ns = shared.now_ns;
                     self.link = Link::Dialling(shared.dial(self.actor));
                 }
-                KeeperAction::Close { at_once } => hang_up(shared, &mut self.link, at_once),
-                KeeperAction::Answer { id, answer } => {
+                AssociationAction::Close { at_once } => hang_up(shared, &mut self.link, at_once),
+                AssociationAction::Answer { id, answer } => {
                     if let Some(scout) = &mut self.scout {
                         scout.on_answer(shared, id, answer);
                     }
                 }
-                KeeperAction::Tell(news) => self.on_news(shared, news),
+                AssociationAction::Publish(event) => self.on_event(shared, event),
             }
         }
         has_acted
     }
 
-    fn on_news(&mut self, shared: &mut Shared, news: News) {
+    fn on_event(&mut self, shared: &mut Shared, event: MachineEvent) {
         let index = self.index;
-        match news {
-            News::Up { attachment, controller, namespaces } => {
+        match event {
+            MachineEvent::Up { attachment, controller, namespaces } => {
                 shared.say(|| format!("host {index}: association {} is up", attachment.generation));
                 if shared.barred_since_ns.is_some_and(|since_ns| since_ns + MESSAGE_NS_MAX < self.dialled_ns)
                     && index == BARRED
@@ -350,13 +351,13 @@ impl Host {
                     tell_lane(shared, lane, ToLane::Up(Arc::clone(&attachment)));
                 }
             }
-            News::Down { generation, cause } => {
+            MachineEvent::Down { generation, cause } => {
                 shared.say(|| format!("host {index}: association {generation} is lost: {cause}"));
                 for lane in &mut self.lanes {
                     tell_lane(shared, lane, ToLane::Down(generation));
                 }
             }
-            News::Namespaces { namespaces, .. } => {
+            MachineEvent::Namespaces { namespaces, .. } => {
                 shared.say(|| format!("host {index}: namespaces have changed"));
                 if let Some(limits) = self.limits {
                     self.know(&namespaces, limits);
@@ -365,7 +366,7 @@ impl Host {
                     shared.wake(lane.actor);
                 }
             }
-            News::Over { cause, .. } => {
+            MachineEvent::Over { cause, .. } => {
                 shared.say(|| format!("host {index}: over"));
                 if let Some(cause) = cause
                     && !self.is_closing
@@ -390,7 +391,7 @@ impl Host {
                     tell_lane(shared, lane, ToLane::Over);
                 }
             }
-            News::Failed { attempts, cause } => {
+            MachineEvent::Failed { attempts, cause } => {
                 shared.say(|| format!("host {index}: attempt {attempts} failed: {cause}"));
                 let is_slow = shared.scenario.disk.slow > 0 && shared.scenario.disk.slow_ns > 300 * MS;
                 let had_power_cut = shared.scenario.ends_with_power_cut;
@@ -402,18 +403,18 @@ impl Host {
                     shared.find(format!("host {index}: a connection took too long, though nothing was slow"));
                 }
             }
-            News::Discovery => {
+            MachineEvent::Discovery => {
                 shared.say(|| format!("host {index}: the discovery log has changed"));
                 if let Some(scout) = &mut self.scout {
                     scout.on_changed();
                 }
             }
-            News::Inaccessible(inaccessible) => {
+            MachineEvent::Inaccessible(inaccessible) => {
                 for lane in &mut self.lanes {
                     tell_lane(shared, lane, ToLane::Inaccessible(Arc::clone(&inaccessible)));
                 }
             }
-            News::Event(_) => {}
+            MachineEvent::Event(_) => {}
         }
     }
 
@@ -426,7 +427,7 @@ impl Host {
         }
     }
 
-    fn tell_keeper(&mut self, shared: &mut Shared, message: ToKeeper) {
+    fn tell_association(&mut self, shared: &mut Shared, message: ToAssociation) {
         let at_ns = shared.now_ns + shared.random.between(1, 5000);
         let at_ns = self.inbox.back().map_or(at_ns, |(last_ns, _)| at_ns.max(*last_ns));
         self.inbox.push_back((at_ns, message));
@@ -591,11 +592,11 @@ impl Host {
                 LaneAction::Open(_) => lane.link = Link::Dialling(shared.dial(lane.actor)),
                 LaneAction::Close => hang_up(shared, &mut lane.link, true),
                 LaneAction::Abort { cid } => {
-                    self.tell_keeper(shared, ToKeeper::Abort { generation, qid, cid });
+                    self.tell_association(shared, ToAssociation::Abort { generation, qid, cid });
                 }
-                LaneAction::ReadAna => self.tell_keeper(shared, ToKeeper::ReadAna { generation }),
+                LaneAction::ReadAna => self.tell_association(shared, ToAssociation::ReadAna { generation }),
                 LaneAction::Report { generation, cause } => {
-                    self.tell_keeper(shared, ToKeeper::Lost { generation, cause });
+                    self.tell_association(shared, ToAssociation::Lost { generation, cause });
                 }
             }
         }

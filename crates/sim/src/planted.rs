@@ -39,7 +39,7 @@ pub enum Planted {
     /// An interrupted write is sent again later, behind its caller's back.
     LateReplay,
     /// A flush after a reconnect vouches for what the target may have lost.
-    FlushVouchesForLost,
+    FlushCoversLost,
     /// A Compare and Write is one and then the other.
     SplitCompareAndWrite,
     /// A storage operation never ends, now and then.

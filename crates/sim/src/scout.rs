@@ -1,8 +1,8 @@
 //! A host of the discovery service: reads the log as `host::Discovery` does, when it is connected and whenever it is told of a change.
 
 use host::Failure;
+use host::association_machine::{AdminAnswer, AdminRequest, ControllerInfo};
 use host::discovery::{Discovered, LogError, LogReader};
-use host::keeper::{AdminAnswer, ControllerInfo, Job};
 use host::reconnect::Class;
 use proto::host_controller::RequestData;
 use wire::id::Nsid;
@@ -33,7 +33,7 @@ pub(crate) struct Scout {
     begin_ns: u64,
     /// The part that was asked for, by the number of its command.
     asked: Option<(u64, GetLogPage)>,
-    next_job: u64,
+    next_request: u64,
     can_offset: bool,
     transfer_bytes_max: u32,
     up_count: u32,
@@ -63,7 +63,7 @@ impl Scout {
     }
 
     /// The next command, once the connection stands.
-    pub(crate) fn next_job(&mut self, now_ns: u64) -> Option<Job> {
+    pub(crate) fn next_request(&mut self, now_ns: u64) -> Option<AdminRequest> {
         if self.up_count == 0 || self.asked.is_some() {
             return None;
         }
@@ -76,10 +76,15 @@ impl Scout {
         let part = self.reader.as_ref()?.next_part()?;
         let length = u32::try_from(part.length_bytes).unwrap_or(u32::MAX).min(self.transfer_bytes_max);
         let part = GetLogPage { length_bytes: length.into(), ..part };
-        self.next_job += 1;
-        self.asked = Some((self.next_job, part));
+        self.next_request += 1;
+        self.asked = Some((self.next_request, part));
         let data = RequestData::FromController(length);
-        Some(Job { id: self.next_job, sqe: part.to_sqe(Nsid::NONE), data, class: Class::ReadOnly })
+        Some(AdminRequest {
+            id: self.next_request,
+            sqe: part.to_sqe(Nsid::NONE),
+            data,
+            class: Class::ReadOnly,
+        })
     }
 
     /// A command has ended.

@@ -10,7 +10,7 @@ use crate::random::Random;
 use crate::scenario::{Scenario, US};
 use crate::trace::Trace;
 
-/// Somebody who runs when something happens: a reactor, a keeper's thread, a lane's.
+/// Somebody who runs when something happens: a reactor, an association's thread, a lane's.
 pub(crate) type Actor = usize;
 
 /// Which end of a connection.

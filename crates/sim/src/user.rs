@@ -575,7 +575,7 @@ impl World {
                 self.had_last_cut |= self.stage == Stage::Flush;
                 return Ok(());
             }
-            Err(Failure::Unflushed) if self.shared.is_planted(Planted::FlushVouchesForLost) => {
+            Err(Failure::Unflushed) if self.shared.is_planted(Planted::FlushCoversLost) => {
                 let namespace = self.hosts[host].namespace.clone();
                 if let Some(namespace) = namespace.filter(|_| self.hosts[host].lanes[lane].core.has_room(1)) {
                     self.submit(host, lane, namespace.flush(), Kind::Flush, (0, 0));

@@ -363,7 +363,7 @@ impl World {
             return;
         }
         let before = self.hosts[index].up_count;
-        self.hosts[index].run_keeper(&mut self.shared);
+        self.hosts[index].run_association(&mut self.shared);
         if self.hosts[index].up_count > before {
             self.on_up(index);
         }
@@ -371,7 +371,7 @@ impl World {
 
     /// A host of the discovery service runs.
     fn run_scout(&mut self, index: usize) {
-        self.scouts[index].run_keeper(&mut self.shared);
+        self.scouts[index].run_association(&mut self.shared);
         let readings = self.scouts[index].scout.as_mut().map(|scout| std::mem::take(&mut scout.readings));
         for reading in readings.into_iter().flatten() {
             self.ended_count += 1;

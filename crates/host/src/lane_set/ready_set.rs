@@ -30,7 +30,7 @@ const EVENT_COUNT: usize = 256;
 const MAILBOX: u64 = 1 << 32;
 
 /// What of many lanes has something to do.
-pub(super) struct Crowd {
+pub(super) struct ReadySet {
     epoll: OwnedFd,
     members: Vec<Member>,
     /// Lanes whose doorbell is to be looked at.
@@ -62,13 +62,13 @@ struct Member {
     closed_link: u64,
 }
 
-impl std::fmt::Debug for Crowd {
+impl std::fmt::Debug for ReadySet {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Crowd").field("members", &self.members).finish_non_exhaustive()
+        f.debug_struct("ReadySet").field("members", &self.members).finish_non_exhaustive()
     }
 }
 
-impl Crowd {
+impl ReadySet {
     /// Knows nothing of the lanes yet: the first poll looks at each.
     pub(super) fn new<B: DataBuffer>(lanes: &[Lane<B>]) -> std::io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
@@ -132,7 +132,7 @@ impl Crowd {
     }
 
     /// Whether something waits that no event will tell of.
-    pub(super) fn is_pressed<B: DataBuffer>(&self, lanes: &[Lane<B>]) -> bool {
+    pub(super) fn has_unsignalled_work<B: DataBuffer>(&self, lanes: &[Lane<B>]) -> bool {
         !self.touched.is_empty() || self.ready.iter().any(|&index| lanes[index].has_more())
     }
 

@@ -1,4 +1,4 @@
-//! The keeper of an association, without its socket and thread: brings the controller up, keeps it alive, carries the
+//! The machine of an association, without its socket and thread: brings the controller up, keeps it alive, carries the
 //! callers' admin commands, and starts again when the association is lost.
 //!
 //! ```text
@@ -9,8 +9,8 @@
 //! ```
 //!
 //! The first attempt is made once: what fails at the very beginning is the caller's to know. Inputs are `on_*`, wishes
-//! are `submit`, `abort`, `rescan` and `close`; [`advance`](Keeper::advance) carries on, [`next_action`](Keeper::next_action)
-//! says what to do, and [`next_deadline`](Keeper::next_deadline) when to come back.
+//! are `submit`, `abort`, `rescan` and `close`; [`advance`](AssociationMachine::advance) carries on, [`next_action`](AssociationMachine::next_action)
+//! says what to do, and [`next_deadline`](AssociationMachine::next_deadline) when to come back.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -36,12 +36,13 @@ use crate::reconnect::{Backoff, Class, Fate, ReconnectSettings, ReplayPolicy, fa
 use crate::submit::Failure;
 
 /// Commands of callers outstanding at once.
-const JOBS_MAX: usize = 8;
+const CALLER_REQUESTS_MAX: usize = 8;
 
 /// Aborts outstanding at once, if the controller takes as many.
 const ABORTS_MAX: usize = 4;
 
-const _: () = assert!(OWN_COMMANDS_MAX as usize + JOBS_MAX + ABORTS_MAX < ADMIN_QUEUE_ENTRIES as usize);
+const _: () =
+    assert!(OWN_COMMANDS_MAX as usize + CALLER_REQUESTS_MAX + ABORTS_MAX < ADMIN_QUEUE_ENTRIES as usize);
 
 /// In-capsule data that every admin queue takes, bytes. wire §4.1
 const ADMIN_IN_CAPSULE_BYTES: u32 = 8192;
@@ -50,7 +51,7 @@ const MS: u64 = 1_000_000;
 
 /// How an association is to be kept.
 #[derive(Clone, Debug)]
-pub struct KeeperSettings {
+pub struct AssociationSettings {
     /// What the controller is to be told.
     pub controller: ControllerSettings,
     /// What is said in the handshake.
@@ -90,7 +91,7 @@ pub struct ControllerInfo {
 
 /// An admin command of a caller.
 #[derive(Clone, Debug)]
-pub struct Job {
+pub struct AdminRequest {
     /// To be given back with the answer.
     pub id: u64,
     /// The command.
@@ -112,7 +113,7 @@ pub struct AdminAnswer {
 
 /// What everybody should know.
 #[derive(Clone, Debug)]
-pub enum News {
+pub enum MachineEvent {
     /// The association is up.
     Up {
         /// What lanes need to know.
@@ -160,8 +161,8 @@ pub enum News {
 
 /// What the driver has to do.
 #[derive(Clone, Debug)]
-pub enum KeeperAction {
-    /// Connect a socket to the target; say [`on_connected`](Keeper::on_connected) or [`on_lost`](Keeper::on_lost).
+pub enum AssociationAction {
+    /// Connect a socket to the target; say [`on_connected`](AssociationMachine::on_connected) or [`on_lost`](AssociationMachine::on_lost).
     Open,
     /// Close the socket, dropping what it has not sent if `at_once`.
     Close {
@@ -170,13 +171,13 @@ pub enum KeeperAction {
     },
     /// Answer a caller.
     Answer {
-        /// Which [`Job`].
+        /// Which [`AdminRequest`].
         id: u64,
         /// The answer.
         answer: Result<AdminAnswer, Failure>,
     },
     /// Tell everybody.
-    Tell(News),
+    Publish(MachineEvent),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -202,14 +203,14 @@ struct Tag {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
     Controller(RequestId),
-    Job { id: u64, class: Class },
+    Caller { id: u64, class: Class },
     Abort,
 }
 
-/// The keeper of an association, without its socket and thread.
+/// The machine of an association, without its socket and thread.
 #[derive(Debug)]
-pub struct Keeper {
-    settings: KeeperSettings,
+pub struct AssociationMachine {
+    settings: AssociationSettings,
     phase: Phase,
     queue: HostQueue<Vec<u8>, Tag>,
     controller: HostController,
@@ -220,21 +221,21 @@ pub struct Keeper {
     was_up: bool,
     attempts: u32,
     /// Commands of callers that wait to be sent, and when they end in any case, ns.
-    jobs: VecDeque<(u64, Job)>,
-    jobs_out: usize,
+    requests: VecDeque<(u64, AdminRequest)>,
+    requests_out: usize,
     aborts: VecDeque<(Qid, u16)>,
     aborts_out: usize,
     is_closing: bool,
     /// When the association ends for good, ns.
     deadline_ns: u64,
-    actions: VecDeque<KeeperAction>,
+    actions: VecDeque<AssociationAction>,
 }
 
-impl Keeper {
-    /// A keeper whose first action is to connect.
+impl AssociationMachine {
+    /// A machine whose first action is to connect.
     #[must_use]
-    pub fn new(settings: KeeperSettings, now_ns: u64) -> Self {
-        let mut keeper = Self {
+    pub fn new(settings: AssociationSettings, now_ns: u64) -> Self {
+        let mut machine = Self {
             phase: Phase::Waiting { due_ns: now_ns },
             queue: HostQueue::new(settings.offer, ADMIN_QUEUE_ENTRIES - 1),
             controller: HostController::new(settings.controller.clone()),
@@ -243,8 +244,8 @@ impl Keeper {
             generation: 1,
             was_up: false,
             attempts: 0,
-            jobs: VecDeque::new(),
-            jobs_out: 0,
+            requests: VecDeque::new(),
+            requests_out: 0,
             aborts: VecDeque::new(),
             aborts_out: 0,
             is_closing: false,
@@ -252,8 +253,8 @@ impl Keeper {
             actions: VecDeque::new(),
             settings,
         };
-        keeper.open(now_ns);
-        keeper
+        machine.open(now_ns);
+        machine
     }
 
     /// Whether nothing more will come of it.
@@ -284,7 +285,7 @@ impl Keeper {
         self.queue.set_in_capsule_bytes(ADMIN_IN_CAPSULE_BYTES);
         self.controller = HostController::new(self.settings.controller.clone());
         self.phase = Phase::Opening { until_ns: self.until(now_ns) };
-        self.actions.push_back(KeeperAction::Open);
+        self.actions.push_back(AssociationAction::Open);
     }
 
     fn until(&self, now_ns: u64) -> u64 {
@@ -304,7 +305,7 @@ impl Keeper {
         if matches!(self.phase, Phase::Waiting { .. } | Phase::Over) {
             return;
         }
-        self.actions.push_back(KeeperAction::Close { at_once: true });
+        self.actions.push_back(AssociationAction::Close { at_once: true });
         self.judge();
         self.aborts.clear();
         if self.is_closing {
@@ -319,8 +320,8 @@ impl Keeper {
             let generation = self.generation;
             self.generation += 1;
             self.attempts = 0;
-            let news = News::Down { generation, cause: cause.clone() };
-            self.actions.push_back(KeeperAction::Tell(news));
+            let event = MachineEvent::Down { generation, cause: cause.clone() };
+            self.actions.push_back(AssociationAction::Publish(event));
             // What ended an association that was up says nothing about the next one.
             match self.backoff.on_lost(now_ns) {
                 Some(due_ns) => self.phase = Phase::Waiting { due_ns },
@@ -336,8 +337,8 @@ impl Keeper {
         let next = if cause.is_permanent() { None } else { self.backoff.on_failed(now_ns) };
         match next {
             Some(due_ns) => {
-                let news = News::Failed { attempts: self.attempts, cause };
-                self.actions.push_back(KeeperAction::Tell(news));
+                let event = MachineEvent::Failed { attempts: self.attempts, cause };
+                self.actions.push_back(AssociationAction::Publish(event));
                 self.phase = Phase::Waiting { due_ns };
             }
             None => self.finish(Some(cause)),
@@ -351,7 +352,7 @@ impl Keeper {
         }
         if cause.is_permanent() {
             // A queue that is refused for good is refused again by the next controller.
-            self.actions.push_back(KeeperAction::Close { at_once: true });
+            self.actions.push_back(AssociationAction::Close { at_once: true });
             self.judge();
             self.finish(Some(cause));
         } else {
@@ -359,11 +360,11 @@ impl Keeper {
         }
     }
 
-    /// Judges what was in flight: jobs that change nothing are submitted again.
+    /// Judges what was in flight: requests that change nothing are submitted again.
     fn judge(&mut self) {
-        (self.jobs_out, self.aborts_out) = (0, 0);
+        (self.requests_out, self.aborts_out) = (0, 0);
         while let Some(command) = self.queue.next_unfinished_command() {
-            let Owner::Job { id, class } = command.user.owner else { continue };
+            let Owner::Caller { id, class } = command.user.owner else { continue };
             match fate(class, command.is_unsent, ReplayPolicy::ReadsOnly, true) {
                 Fate::Replay => {
                     let data = match command.transfer {
@@ -373,7 +374,10 @@ impl Keeper {
                             RequestData::FromController(u32::try_from(buffer.len()).expect("was one"))
                         }
                     };
-                    self.jobs.push_front((command.user.until_ns, Job { id, sqe: command.sqe, data, class }));
+                    self.requests.push_front((
+                        command.user.until_ns,
+                        AdminRequest { id, sqe: command.sqe, data, class },
+                    ));
                 }
                 Fate::End(failure) => self.answer(id, Err(failure)),
             }
@@ -381,26 +385,26 @@ impl Keeper {
     }
 
     fn answer(&mut self, id: u64, answer: Result<AdminAnswer, Failure>) {
-        self.actions.push_back(KeeperAction::Answer { id, answer });
+        self.actions.push_back(AssociationAction::Answer { id, answer });
     }
 
     /// The end: nobody waits in vain.
     fn finish(&mut self, cause: Option<LinkError>) {
         self.phase = Phase::Over;
-        while let Some((_, job)) = self.jobs.pop_front() {
-            self.answer(job.id, Err(Failure::Unreachable));
+        while let Some((_, request)) = self.requests.pop_front() {
+            self.answer(request.id, Err(Failure::Unreachable));
         }
-        let news = News::Over { attempts: self.attempts, cause };
-        self.actions.push_back(KeeperAction::Tell(news));
+        let event = MachineEvent::Over { attempts: self.attempts, cause };
+        self.actions.push_back(AssociationAction::Publish(event));
     }
 
     /// Submits a caller's command, now or as soon as there is a controller.
-    pub fn submit(&mut self, job: Job, now_ns: u64) {
+    pub fn submit(&mut self, request: AdminRequest, now_ns: u64) {
         if self.phase == Phase::Over || self.is_closing {
-            self.answer(job.id, Err(Failure::Unreachable));
+            self.answer(request.id, Err(Failure::Unreachable));
         } else {
             let until_ns = now_ns.saturating_add(self.settings.admin_timeout_ns);
-            self.jobs.push_back((until_ns, job));
+            self.requests.push_back((until_ns, request));
         }
     }
 
@@ -422,13 +426,13 @@ impl Keeper {
             return;
         }
         self.is_closing = true;
-        while let Some((_, job)) = self.jobs.pop_front() {
-            self.answer(job.id, Err(Failure::Unreachable));
+        while let Some((_, request)) = self.requests.pop_front() {
+            self.answer(request.id, Err(Failure::Unreachable));
         }
         match self.phase {
             Phase::BringUp { .. } | Phase::Up => self.controller.shut_down(),
             _ => {
-                self.actions.push_back(KeeperAction::Close { at_once: true });
+                self.actions.push_back(AssociationAction::Close { at_once: true });
                 self.finish(None);
             }
         }
@@ -461,8 +465,8 @@ impl Keeper {
         data.truncate(received as usize);
         match tag.owner {
             Owner::Controller(id) => self.controller.on_completion(id, (status, result), &data, now_ns)?,
-            Owner::Job { id, .. } => {
-                self.jobs_out -= 1;
+            Owner::Caller { id, .. } => {
+                self.requests_out -= 1;
                 let answer = match status.is_success() {
                     true => Ok(AdminAnswer { result, data }),
                     false => Err(Failure::Status(status)),
@@ -487,7 +491,7 @@ impl Keeper {
             self.expire(now_ns);
             return Ok(());
         }
-        self.end_late_jobs(now_ns);
+        self.end_late_requests(now_ns);
         match self.phase {
             Phase::BringUp { until_ns } if until_ns <= now_ns => {
                 let waited_ms = self.settings.admin_timeout_ns / MS;
@@ -520,17 +524,17 @@ impl Keeper {
     }
 
     /// Ends commands of callers that have waited too long for an association.
-    fn end_late_jobs(&mut self, now_ns: u64) {
-        if self.phase == Phase::Up || self.jobs.iter().all(|(until_ns, _)| *until_ns > now_ns) {
+    fn end_late_requests(&mut self, now_ns: u64) {
+        if self.phase == Phase::Up || self.requests.iter().all(|(until_ns, _)| *until_ns > now_ns) {
             return;
         }
         let waited_ms = u32::try_from(self.settings.admin_timeout_ns / MS).unwrap_or(u32::MAX);
         let (late, waiting) =
-            std::mem::take(&mut self.jobs).into_iter().partition(|(until_ns, _)| *until_ns <= now_ns);
-        self.jobs = waiting;
-        let late: VecDeque<(u64, Job)> = late;
-        for (_, job) in late {
-            self.answer(job.id, Err(Failure::NoConnection { waited_ms }));
+            std::mem::take(&mut self.requests).into_iter().partition(|(until_ns, _)| *until_ns <= now_ns);
+        self.requests = waiting;
+        let late: VecDeque<(u64, AdminRequest)> = late;
+        for (_, request) in late {
+            self.answer(request.id, Err(Failure::NoConnection { waited_ms }));
         }
     }
 
@@ -583,13 +587,13 @@ impl Keeper {
             let tag = Tag { owner: Owner::Abort, deadline_ns, until_ns: deadline_ns };
             self.send(Sqe::abort(qid, cid), RequestData::None, tag);
         }
-        while self.jobs_out < JOBS_MAX
-            && let Some((until_ns, job)) = self.jobs.pop_front()
+        while self.requests_out < CALLER_REQUESTS_MAX
+            && let Some((until_ns, request)) = self.requests.pop_front()
         {
-            self.jobs_out += 1;
-            let owner = Owner::Job { id: job.id, class: job.class };
+            self.requests_out += 1;
+            let owner = Owner::Caller { id: request.id, class: request.class };
             let deadline_ns = now_ns.saturating_add(timeout_ns);
-            self.send(job.sqe, job.data, Tag { owner, deadline_ns, until_ns });
+            self.send(request.sqe, request.data, Tag { owner, deadline_ns, until_ns });
         }
     }
 
@@ -601,7 +605,7 @@ impl Keeper {
                 Transfer::FromController { buffer: vec![0; length as usize], is_exact: false }
             }
         };
-        // Own commands, jobs and aborts together are fewer than the queue takes: see the assertion above.
+        // Own commands, requests and aborts together are fewer than the queue takes: see the assertion above.
         let taken = self.queue.submit(sqe, transfer, tag);
         debug_assert!(taken.is_ok(), "the admin queue has room");
     }
@@ -609,26 +613,28 @@ impl Keeper {
     fn take_notices(&mut self, now_ns: u64) {
         while let Some(notice) = self.controller.next_notice() {
             let namespaces = || self.controller.namespaces().into();
-            let news = match notice {
+            let event = match notice {
                 Notice::Live => match self.up(now_ns) {
-                    Some(news) => news,
+                    Some(event) => event,
                     None => continue,
                 },
-                Notice::NamespacesChanged(changed) => News::Namespaces { changed, namespaces: namespaces() },
-                Notice::AnaRead => News::Inaccessible(self.controller.inaccessible().into()),
-                Notice::DiscoveryChanged => News::Discovery,
-                Notice::Event(event) => News::Event(event),
+                Notice::NamespacesChanged(changed) => {
+                    MachineEvent::Namespaces { changed, namespaces: namespaces() }
+                }
+                Notice::AnaRead => MachineEvent::Inaccessible(self.controller.inaccessible().into()),
+                Notice::DiscoveryChanged => MachineEvent::Discovery,
+                Notice::Event(event) => MachineEvent::Event(event),
                 Notice::Down => {
-                    self.actions.push_back(KeeperAction::Close { at_once: false });
+                    self.actions.push_back(AssociationAction::Close { at_once: false });
                     self.finish(None);
                     return;
                 }
             };
-            self.actions.push_back(KeeperAction::Tell(news));
+            self.actions.push_back(AssociationAction::Publish(event));
         }
     }
 
-    fn up(&mut self, now_ns: u64) -> Option<News> {
+    fn up(&mut self, now_ns: u64) -> Option<MachineEvent> {
         let (limits, identify) = (*self.controller.limits()?, *self.controller.identify()?);
         let peer = self.peer?;
         self.phase = Phase::Up;
@@ -653,7 +659,7 @@ impl Keeper {
             limits,
             queue_pairs,
         };
-        Some(News::Up {
+        Some(MachineEvent::Up {
             attachment: Arc::new(attachment),
             controller: Arc::new(controller),
             namespaces: self.controller.namespaces().into(),
@@ -675,14 +681,14 @@ impl Keeper {
             }
             Phase::Over => return None,
         };
-        let jobs_ns =
-            self.jobs.iter().map(|(until_ns, _)| *until_ns).min().filter(|_| self.phase != Phase::Up);
-        let all = [phase_ns, jobs_ns, Some(self.deadline_ns)].into_iter().flatten();
+        let requests_ns =
+            self.requests.iter().map(|(until_ns, _)| *until_ns).min().filter(|_| self.phase != Phase::Up);
+        let all = [phase_ns, requests_ns, Some(self.deadline_ns)].into_iter().flatten();
         all.min().filter(|at_ns| *at_ns != u64::MAX)
     }
 
     /// The next thing the driver has to do.
-    pub fn next_action(&mut self) -> Option<KeeperAction> {
+    pub fn next_action(&mut self) -> Option<AssociationAction> {
         self.actions.pop_front()
     }
 

@@ -1,4 +1,4 @@
-//! The thread of a keeper: its socket, its mailbox, its clock.
+//! The thread of a machine: its socket, its mailbox, its clock.
 
 use std::collections::HashMap;
 use std::io;
@@ -10,10 +10,10 @@ use std::sync::mpsc::Sender;
 use reactor::{Address as Post, Mailbox, Received, Socket};
 
 use crate::address::Address;
-use crate::association::{Event, KeeperMessage, Shared};
+use crate::association::{AssociationMessage, Event, Shared};
+use crate::association_machine::{AdminAnswer, AssociationAction, AssociationMachine, MachineEvent};
 use crate::connect::{Clock, Dialer, Dialled, Interest, reset, send, sleep};
 use crate::error::{Error, LinkContext, LinkError};
-use crate::keeper::{AdminAnswer, Keeper, KeeperAction, News};
 use crate::lane::LaneMessage;
 use crate::lane_core::{Attachment, Inaccessible};
 use crate::submit::Failure;
@@ -25,7 +25,7 @@ const SLEEP_NS_MAX: u64 = 60_000_000_000;
 const RECEIVE_BYTES: usize = 32 << 10;
 
 struct Driver<'a> {
-    keeper: Keeper,
+    machine: AssociationMachine,
     address: &'a Address,
     context: &'a LinkContext,
     clock: Clock,
@@ -33,7 +33,7 @@ struct Driver<'a> {
     link: Link,
     is_blocked: bool,
     replies: HashMap<u64, Sender<Result<AdminAnswer, Failure>>>,
-    next_job: u64,
+    next_request: u64,
     lanes: Vec<Post<LaneMessage>>,
     subscribers: Vec<Sender<Event>>,
     attachment: Option<Arc<Attachment>>,
@@ -60,12 +60,12 @@ pub(crate) type Resolve = fn(&Address) -> io::Result<Vec<SocketAddr>>;
 /// The threads that resolve names: the system's resolver blocks, and takes as long as it likes.
 struct Resolver {
     resolve: Resolve,
-    answers: Post<KeeperMessage>,
+    answers: Post<AssociationMessage>,
     /// One is out. An attempt that is made meanwhile waits for its answer.
     is_out: bool,
 }
 
-/// Settings of the thread around the keeper's machine.
+/// Settings of the thread around the machine's machine.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ThreadSettings {
     pub(crate) resolve: Resolve,
@@ -73,18 +73,18 @@ pub(crate) struct ThreadSettings {
     pub(crate) close_limit_ns: u64,
 }
 
-/// Runs a keeper until it is over.
+/// Runs a machine until it is over.
 pub(crate) fn run(
-    keeper: Keeper,
+    machine: AssociationMachine,
     address: &Address,
     context: &LinkContext,
     clock: Clock,
-    mailbox: &Mailbox<KeeperMessage>,
+    mailbox: &Mailbox<AssociationMessage>,
     shared: &Shared,
     settings: ThreadSettings,
 ) {
     let mut driver = Driver {
-        keeper,
+        machine,
         address,
         context,
         clock,
@@ -92,7 +92,7 @@ pub(crate) fn run(
         link: Link::None,
         is_blocked: false,
         replies: HashMap::new(),
-        next_job: 0,
+        next_request: 0,
         lanes: Vec::new(),
         subscribers: Vec::new(),
         attachment: None,
@@ -102,7 +102,7 @@ pub(crate) fn run(
         close_ns: None,
     };
     let mut staging = vec![0; RECEIVE_BYTES];
-    while !driver.keeper.is_over() {
+    while !driver.machine.is_over() {
         while let Some(message) = mailbox.next_message() {
             driver.on_message(message);
         }
@@ -114,7 +114,7 @@ pub(crate) fn run(
             driver.on_message(message);
             continue;
         }
-        if !driver.keeper.is_over() {
+        if !driver.machine.is_over() {
             driver.sleep(mailbox);
         }
         mailbox.announce_awake();
@@ -124,23 +124,23 @@ pub(crate) fn run(
     // for an answer is told by the end of the channel.
     let over = shared.over();
     while let Some(message) = mailbox.next_message() {
-        if let (KeeperMessage::Lane { address, .. }, Some(over)) = (message, &over) {
+        if let (AssociationMessage::Lane { address, .. }, Some(over)) = (message, &over) {
             address.post(LaneMessage::Over(Arc::clone(over)));
         }
     }
 }
 
 impl Driver<'_> {
-    fn on_message(&mut self, message: KeeperMessage) {
+    fn on_message(&mut self, message: AssociationMessage) {
         let now_ns = self.clock.now_ns();
         match message {
-            KeeperMessage::Job { mut job, reply } => {
-                job.id = self.next_job;
-                self.next_job += 1;
-                self.replies.insert(job.id, reply);
-                self.keeper.submit(job, now_ns);
+            AssociationMessage::Admin { mut request, reply } => {
+                request.id = self.next_request;
+                self.next_request += 1;
+                self.replies.insert(request.id, reply);
+                self.machine.submit(request, now_ns);
             }
-            KeeperMessage::Lane { address, generation } => {
+            AssociationMessage::Lane { address, generation } => {
                 // What it knows may be old already.
                 let is_current =
                     self.attachment.as_ref().is_some_and(|attachment| attachment.generation == generation);
@@ -155,17 +155,17 @@ impl Driver<'_> {
                 }
                 self.lanes.push(address);
             }
-            KeeperMessage::LaneLost { generation, cause } => {
-                self.keeper.on_lane_lost(generation, cause, now_ns);
+            AssociationMessage::LaneLost { generation, cause } => {
+                self.machine.on_lane_lost(generation, cause, now_ns);
             }
-            KeeperMessage::Abort { generation, qid, cid } => self.keeper.abort(generation, qid, cid),
-            KeeperMessage::Resolved(found) => self.on_resolved(found, now_ns),
-            KeeperMessage::ReadAna { generation } => self.keeper.read_ana(generation),
-            KeeperMessage::Subscribe(sender) => self.subscribers.push(sender),
-            KeeperMessage::Rescan => self.keeper.rescan(),
-            KeeperMessage::Close => {
+            AssociationMessage::Abort { generation, qid, cid } => self.machine.abort(generation, qid, cid),
+            AssociationMessage::Resolved(found) => self.on_resolved(found, now_ns),
+            AssociationMessage::ReadAna { generation } => self.machine.read_ana(generation),
+            AssociationMessage::Subscribe(sender) => self.subscribers.push(sender),
+            AssociationMessage::Rescan => self.machine.rescan(),
+            AssociationMessage::Close => {
                 self.close_ns.get_or_insert(now_ns.saturating_add(self.close_limit_ns));
-                self.keeper.close();
+                self.machine.close();
             }
         }
     }
@@ -190,21 +190,21 @@ impl Driver<'_> {
     }
 
     fn exchange(&mut self, staging: &mut [u8], now_ns: u64) -> Result<(), LinkError> {
-        self.keeper.advance(now_ns)?;
+        self.machine.advance(now_ns)?;
         let Link::Connected(socket) = &self.link else { return Ok(()) };
         loop {
-            flush(&mut self.keeper, socket, &mut self.is_blocked)?;
-            if self.keeper.has_finished() {
-                self.keeper.on_bytes(&mut &[][..], now_ns)?;
+            flush(&mut self.machine, socket, &mut self.is_blocked)?;
+            if self.machine.has_finished() {
+                self.machine.on_bytes(&mut &[][..], now_ns)?;
             }
             let count = match socket.receive(staging) {
                 Received::Bytes(count) => count,
                 Received::Dry => return Ok(()),
-                Received::Ended => return Err(LinkError::Closed { during: self.keeper.doing() }),
+                Received::Ended => return Err(LinkError::Closed { during: self.machine.doing() }),
                 Received::Failed(error) => return Err(error.into()),
             };
-            self.keeper.on_bytes(&mut &staging[..count], now_ns)?;
-            self.keeper.advance(now_ns)?;
+            self.machine.on_bytes(&mut &staging[..count], now_ns)?;
+            self.machine.advance(now_ns)?;
         }
     }
 
@@ -215,7 +215,7 @@ impl Driver<'_> {
             Dialled::Connected(socket, peer) => {
                 self.link = Link::Connected(socket);
                 self.is_blocked = false;
-                self.keeper.on_connected(peer, now_ns);
+                self.machine.on_connected(peer, now_ns);
             }
             Dialled::Failed(cause) => self.lose(cause, now_ns),
         }
@@ -229,36 +229,36 @@ impl Driver<'_> {
             (cause, _) => cause,
         };
         if let (LinkError::Violation(violation), Link::Connected(socket)) = (&cause, &self.link)
-            && let Some(bytes) = self.keeper.term_req(*violation)
+            && let Some(bytes) = self.machine.term_req(*violation)
         {
             let _ = socket.send(&[reactor::Segment::new(&bytes)], false);
             // A reset would overtake it.
             socket.finish();
         }
-        self.keeper.on_lost(cause, now_ns);
+        self.machine.on_lost(cause, now_ns);
     }
 
-    /// Carries out what the keeper asks for. Says whether there was anything.
+    /// Carries out what the machine asks for. Says whether there was anything.
     fn act(&mut self) -> bool {
         let mut has_acted = false;
-        while let Some(action) = self.keeper.next_action() {
+        while let Some(action) = self.machine.next_action() {
             has_acted = true;
             match action {
-                KeeperAction::Open => self.open(),
-                KeeperAction::Close { at_once } => {
+                AssociationAction::Open => self.open(),
+                AssociationAction::Close { at_once } => {
                     if let Link::Connected(socket) = std::mem::replace(&mut self.link, Link::None)
                         && at_once
                     {
                         reset(socket);
                     }
                 }
-                KeeperAction::Answer { id, answer } => {
+                AssociationAction::Answer { id, answer } => {
                     if let Some(reply) = self.replies.remove(&id) {
                         // Whoever asked may have gone.
                         let _ = reply.send(answer);
                     }
                 }
-                KeeperAction::Tell(news) => self.tell(news),
+                AssociationAction::Publish(event) => self.tell(event),
             }
         }
         has_acted
@@ -284,20 +284,20 @@ impl Driver<'_> {
         let Link::Resolving = self.link else { return };
         match found {
             Ok(addresses) => {
-                let timeout_ns = self.keeper.connect_timeout_ns();
+                let timeout_ns = self.machine.connect_timeout_ns();
                 self.link = Link::Dialling(Dialer::new(addresses, timeout_ns));
             }
             Err(error) => {
                 self.link = Link::None;
-                self.keeper.on_lost(LinkError::Resolve(Arc::new(error)), now_ns);
+                self.machine.on_lost(LinkError::Resolve(Arc::new(error)), now_ns);
             }
         }
     }
 
-    fn tell(&mut self, news: News) {
+    fn tell(&mut self, event: MachineEvent) {
         let subsystem = &self.context.subsystem;
-        match news {
-            News::Up { attachment, controller, namespaces } => {
+        match event {
+            MachineEvent::Up { attachment, controller, namespaces } => {
                 tracing::info!(%subsystem, peer = %attachment.peer, cntlid = %attachment.cntlid, "association up");
                 self.attachment = Some(Arc::clone(&attachment));
                 self.shared.change(|state| {
@@ -308,7 +308,7 @@ impl Driver<'_> {
                 self.tell_lanes(|| LaneMessage::Up(Arc::clone(&attachment)));
                 self.publish(&Event::Up);
             }
-            News::Down { generation, cause } => {
+            MachineEvent::Down { generation, cause } => {
                 tracing::warn!(%subsystem, peer = %self.context.peer, %cause, "association lost");
                 self.attachment = None;
                 self.inaccessible = Arc::new([]);
@@ -316,18 +316,18 @@ impl Driver<'_> {
                 self.tell_lanes(|| LaneMessage::Down(generation));
                 self.publish(&Event::Down { cause });
             }
-            News::Failed { attempts, cause } => {
+            MachineEvent::Failed { attempts, cause } => {
                 tracing::info!(%subsystem, peer = %self.context.peer, attempts, %cause, "attempt to reconnect failed");
                 self.publish(&Event::AttemptFailed { attempts, cause });
             }
-            News::Namespaces { changed, namespaces } => {
+            MachineEvent::Namespaces { changed, namespaces } => {
                 self.shared.change(|state| state.namespaces = namespaces);
                 self.publish(&Event::NamespacesChanged(changed));
             }
-            News::Inaccessible(inaccessible) => self.tell_inaccessible(&inaccessible),
-            News::Discovery => self.publish(&Event::DiscoveryChanged),
-            News::Event(event) => self.publish(&Event::Controller(event)),
-            News::Over { attempts, cause } => self.tell_over(attempts, cause),
+            MachineEvent::Inaccessible(inaccessible) => self.tell_inaccessible(&inaccessible),
+            MachineEvent::Discovery => self.publish(&Event::DiscoveryChanged),
+            MachineEvent::Event(event) => self.publish(&Event::Controller(event)),
+            MachineEvent::Over { attempts, cause } => self.tell_over(attempts, cause),
         }
     }
 
@@ -375,7 +375,7 @@ impl Driver<'_> {
         self.subscribers.retain(|subscriber| subscriber.send(event.clone()).is_ok());
     }
 
-    fn sleep(&mut self, mailbox: &Mailbox<KeeperMessage>) {
+    fn sleep(&mut self, mailbox: &Mailbox<AssociationMessage>) {
         let now_ns = self.clock.now_ns();
         let (link, dial_ns) = match &self.link {
             Link::None | Link::Resolving => (None, None),
@@ -384,7 +384,7 @@ impl Driver<'_> {
                 (Some(Interest { fd: socket.as_fd(), writable: self.is_blocked, readable: true }), None)
             }
         };
-        let deadline_ns = [self.keeper.next_deadline(), dial_ns, self.close_ns].into_iter().flatten().min();
+        let deadline_ns = [self.machine.next_deadline(), dial_ns, self.close_ns].into_iter().flatten().min();
         let timeout_ns = deadline_ns.map_or(SLEEP_NS_MAX, |at| at.saturating_sub(now_ns).min(SLEEP_NS_MAX));
         let mailbox = Interest { fd: mailbox.as_fd(), writable: false, readable: true };
         sleep([Some(mailbox), link], timeout_ns);
@@ -396,20 +396,20 @@ impl Resolver {
     fn begin(&mut self, address: &Address) -> io::Result<()> {
         let (resolve, answers, address) = (self.resolve, self.answers.clone(), address.clone());
         let thread = std::thread::Builder::new().name("nvlane-resolve".into());
-        thread.spawn(move || answers.post(KeeperMessage::Resolved(resolve(&address))))?;
+        thread.spawn(move || answers.post(AssociationMessage::Resolved(resolve(&address))))?;
         self.is_out = true;
         Ok(())
     }
 }
 
 /// Sends as much as the socket takes.
-fn flush(keeper: &mut Keeper, socket: &Socket, is_blocked: &mut bool) -> Result<(), LinkError> {
+fn flush(machine: &mut AssociationMachine, socket: &Socket, is_blocked: &mut bool) -> Result<(), LinkError> {
     *is_blocked = false;
-    while keeper.ring() {
+    while machine.ring() {
         // Admin data is short; there are few pieces.
-        let sender: &Keeper = keeper;
+        let sender: &AssociationMachine = machine;
         let progress = send(socket, 0, usize::MAX, |each| sender.for_each_piece(each), |_| false)?;
-        keeper.on_sent(progress.sent_bytes);
+        machine.on_sent(progress.sent_bytes);
         if progress.is_blocked {
             *is_blocked = true;
             break;
