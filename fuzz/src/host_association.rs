@@ -136,10 +136,10 @@ pub fn host_association(data: &[u8]) {
                     look_at(&namespaces);
                 }
                 AssociationAction::Publish(MachineEvent::Namespaces { namespaces, .. }) => {
-                    look_at(&namespaces)
+                    look_at(&namespaces);
                 }
                 AssociationAction::Publish(MachineEvent::Down { .. } | MachineEvent::Over { .. }) => {
-                    is_up = false
+                    is_up = false;
                 }
                 AssociationAction::Publish(_) => {}
             }

@@ -5,7 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use host::lane_core::{Attachment, LaneAction, LaneCore, LaneSettings};
+use host::attachment::Attachment;
+use host::lane_core::{LaneAction, LaneCore, LaneSettings};
 use host::{Command, Completion, LinkError, ReplayPolicy};
 use proto::controller_queue::{Event, QueueSettings};
 use proto::handshake::HostOffer;

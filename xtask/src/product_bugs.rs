@@ -98,9 +98,9 @@ const SITES: &[Site] = &[
         bad: "Class::Flush if has_volatile_cache && !BUG(flush-covers-lost) =>",
     },
     Site {
-        file: "crates/host/src/lane_core.rs",
-        good: "self.flush_epoch.covers(generation);",
-        bad: "self.flush_epoch.covers(generation) || BUG(flush-covers-lost);",
+        file: "crates/host/src/flush_epoch.rs",
+        good: "self.epoch.covers(generation);",
+        bad: "self.epoch.covers(generation) || BUG(flush-covers-lost);",
     },
     Site {
         file: "crates/subsystem/src/control/connect.rs",

@@ -8,7 +8,8 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
-use nvlane_host::lane_core::{Attachment, LaneAction, LaneCore, LaneSettings};
+use nvlane_host::attachment::Attachment;
+use nvlane_host::lane_core::{LaneAction, LaneCore, LaneSettings};
 use nvlane_host::{Command, Completion, ReplayPolicy};
 use proto::handshake::{ControllerOffer, HostOffer};
 use proto::host_controller::ControllerSettings;

@@ -3,18 +3,14 @@
 //! The machine's thread sends keep-alives, takes in events, carries admin commands, and brings everything up again when the
 //! association was lost. Lanes stay with the threads that own them.
 
-use std::collections::BTreeSet;
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
 
 use proto::host_controller::ControllerSettings;
 use proto::host_namespaces::NamespaceInfo;
 use proto::host_queue::DataBuffer;
-use reactor::{Address as Post, Mailbox};
-use wire::async_event::AsyncEvent;
+use reactor::Mailbox;
 use wire::id::{Nsid, Qid};
 use wire::nqn::Nqn;
 
@@ -22,171 +18,26 @@ use crate::address::Address;
 use crate::association_machine::{
     AdminAnswer, AdminRequest, AssociationMachine, AssociationSettings, ControllerInfo,
 };
+use crate::association_state::AssociationState;
 use crate::association_thread::{self, Resolve, ThreadSettings};
 use crate::connect::Clock;
-use crate::error::{Error, LinkContext, LinkError};
+use crate::error::{Error, LinkContext};
+use crate::event::Event;
+use crate::failure::Failure;
 use crate::identity::HostIdentity;
 use crate::key_value::KeyValueNamespace;
-use crate::lane::{Lane, LaneMessage};
-use crate::lane_core::Attachment;
+use crate::lane::Lane;
 use crate::lane_set::LaneSet;
+use crate::messages::AssociationMessage;
 use crate::namespace::Namespace;
 use crate::options::{Options, ms, ns};
 use crate::queue_map::{LaneClass, QueueMap};
-use crate::submit::Failure;
+use crate::shared_association::{QueueReservation, SharedAssociation};
 
 /// An association with one controller of a subsystem. Clones share it; it ends with the last of them and of its lanes.
 #[derive(Clone, Debug)]
 pub struct Association {
-    inner: Arc<Inner>,
-}
-
-#[derive(Debug)]
-pub(crate) struct Inner {
-    shared: Arc<Shared>,
-    machine: Post<AssociationMessage>,
-    thread: Mutex<Option<JoinHandle<()>>>,
-    options: Options,
-    address: Address,
-    subsystem: Nqn,
-    clock: Clock,
-    /// Dropping the last handle does not wait for the association's end.
-    is_detached: AtomicBool,
-}
-
-/// What the machine's thread and the handles share.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    state: Mutex<State>,
-    changed: Condvar,
-}
-
-#[derive(Debug)]
-pub(crate) struct State {
-    /// Present while the association is up.
-    pub(crate) attachment: Option<Arc<Attachment>>,
-    /// As of the last time it was up.
-    pub(crate) controller: Option<Arc<ControllerInfo>>,
-    pub(crate) namespaces: Arc<[NamespaceInfo]>,
-    pub(crate) over: Option<Arc<Error>>,
-    qids: BTreeSet<u16>,
-}
-
-/// What is sent to the machine's thread.
-#[derive(Debug)]
-pub(crate) enum AssociationMessage {
-    Admin {
-        request: AdminRequest,
-        reply: Sender<Result<AdminAnswer, Failure>>,
-    },
-    Lane {
-        address: Post<LaneMessage>,
-        generation: u64,
-    },
-    LaneLost {
-        generation: u64,
-        cause: LinkError,
-    },
-    Abort {
-        generation: u64,
-        qid: Qid,
-        cid: u16,
-    },
-    /// The name resolution that was begun last has ended.
-    Resolved(std::io::Result<Vec<SocketAddr>>),
-    /// A lane of this association has met a status that the ANA log explains.
-    ReadAna {
-        generation: u64,
-    },
-    Subscribe(Sender<Event>),
-    Rescan,
-    Close,
-}
-
-/// What happens to an association.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub enum Event {
-    /// It is up: again, or for the first time.
-    Up,
-    /// It was lost; attempts to have it back begin.
-    Down {
-        /// Why.
-        cause: LinkError,
-    },
-    /// An attempt has failed; another follows.
-    AttemptFailed {
-        /// Attempts so far.
-        attempts: u32,
-        /// Why.
-        cause: LinkError,
-    },
-    /// These namespaces were added, removed or changed: ask for them again.
-    NamespacesChanged(Vec<Nsid>),
-    /// The discovery log has changed: read it again.
-    DiscoveryChanged,
-    /// Another event of the controller.
-    Controller(AsyncEvent),
-    /// It has ended for good.
-    Over(Arc<Error>),
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic elsewhere leaves every field whole.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn change(&self, change: impl FnOnce(&mut State)) {
-        change(&mut self.lock());
-        self.changed.notify_all();
-    }
-
-    /// Why the association has ended, if it has.
-    pub(crate) fn over(&self) -> Option<Arc<Error>> {
-        self.lock().over.clone()
-    }
-
-    /// Waits until the association is up, or over.
-    fn wait_up(&self) -> Result<Arc<Attachment>, Error> {
-        let mut state = self.lock();
-        loop {
-            if let Some(over) = &state.over {
-                return Err(Error::clone(over));
-            }
-            if let Some(attachment) = &state.attachment {
-                return Ok(Arc::clone(attachment));
-            }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-}
-
-/// A lane's number, until the lane is gone; it also keeps the association.
-#[derive(Debug)]
-pub(crate) struct Claim {
-    qid: u16,
-    class: LaneClass,
-    association: Arc<Inner>,
-}
-
-impl Claim {
-    pub(crate) fn qid(&self) -> Qid {
-        Qid::new(self.qid)
-    }
-
-    pub(crate) fn class(&self) -> LaneClass {
-        self.class
-    }
-}
-
-impl Drop for Claim {
-    fn drop(&mut self) {
-        let qid = self.qid;
-        self.association.shared.change(|state| {
-            state.qids.remove(&qid);
-        });
-    }
+    inner: Arc<SharedAssociation>,
 }
 
 impl Association {
@@ -213,7 +64,7 @@ impl Association {
 
     /// Waits until it is up.
     pub(crate) fn wait_up(&self) -> Result<(), Error> {
-        self.inner.shared.wait_up().map(drop)
+        self.inner.state.wait_up().map(drop)
     }
 
     pub(crate) fn connect_to(
@@ -253,20 +104,12 @@ impl Association {
             seed: options.seed(),
         };
         let mailbox = Mailbox::new().map_err(|error| Error::system("make a mailbox", error))?;
-        let state = State {
-            attachment: None,
-            controller: None,
-            namespaces: Arc::new([]),
-            over: None,
-            qids: BTreeSet::new(),
-        };
-        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
+        let state = Arc::new(AssociationState::default());
         let clock = Clock::new();
-        let machine = mailbox.address();
+        let mailbox_address = mailbox.address();
         let peer = address.clone().with_subsystem(subsystem.clone());
         let thread = {
-            let shared = Arc::clone(&shared);
-
+            let state = Arc::clone(&state);
             let context = LinkContext {
                 peer: format!("{}:{}", peer.host, peer.port()),
                 qid: Qid::ADMIN,
@@ -284,15 +127,15 @@ impl Association {
                         &context,
                         clock,
                         &mailbox,
-                        &shared,
+                        &state,
                         thread_settings,
                     );
                 })
                 .map_err(|error| Error::system("start a thread", error))?
         };
-        let inner = Inner {
-            shared,
-            machine,
+        let inner = SharedAssociation {
+            state,
+            mailbox: mailbox_address,
             thread: Mutex::new(Some(thread)),
             options,
             address: address.clone(),
@@ -324,13 +167,13 @@ impl Association {
     /// Whether it is up now.
     #[must_use]
     pub fn is_up(&self) -> bool {
-        self.inner.shared.lock().attachment.is_some()
+        self.inner.state.lock().attachment.is_some()
     }
 
     /// Why it has ended for good, if it has.
     #[must_use]
     pub fn over(&self) -> Option<Arc<Error>> {
-        self.inner.shared.over()
+        self.inner.state.over()
     }
 
     /// The controller, as it was when the association came up last.
@@ -339,13 +182,13 @@ impl Association {
     /// Never: an association that was made was up once.
     #[must_use]
     pub fn controller(&self) -> Arc<ControllerInfo> {
-        self.inner.shared.lock().controller.clone().expect("was up once")
+        self.inner.state.lock().controller.clone().expect("was up once")
     }
 
     /// The namespaces of the controller, by id, as of the last look at them.
     #[must_use]
     pub fn namespaces(&self) -> Arc<[NamespaceInfo]> {
-        Arc::clone(&self.inner.shared.lock().namespaces)
+        Arc::clone(&self.inner.state.lock().namespaces)
     }
 
     /// One namespace.
@@ -435,18 +278,18 @@ impl Association {
     /// # Errors
     /// As [`lane`](Self::lane).
     pub fn lane_of<B: DataBuffer>(&self, class: LaneClass) -> Result<Lane<B>, Error> {
-        let attachment = self.inner.shared.wait_up()?;
+        let attachment = self.inner.state.wait_up()?;
         let claim = self.claim(class, attachment.queue_pairs)?;
         let mailbox = Mailbox::new().map_err(|error| Error::system("make a mailbox", error))?;
         let message =
             AssociationMessage::Lane { address: mailbox.address(), generation: attachment.generation };
-        self.inner.machine.post(message);
+        self.inner.mailbox.post(message);
         // A machine that ended before it saw the message has said so here before.
-        if let Some(over) = self.inner.shared.over() {
+        if let Some(over) = self.inner.state.over() {
             return Err(Error::clone(&over));
         }
         let lane =
-            Lane::new(&self.inner.options, self.inner.clock, mailbox, self.inner.machine.clone(), claim);
+            Lane::new(&self.inner.options, self.inner.clock, mailbox, self.inner.mailbox.clone(), claim);
         lane.connect(&attachment)
     }
 
@@ -465,11 +308,11 @@ impl Association {
         classes.map(|class| self.lane_of(class)).collect()
     }
 
-    fn claim(&self, class: LaneClass, granted: u16) -> Result<Claim, Error> {
+    fn claim(&self, class: LaneClass, granted: u16) -> Result<QueueReservation, Error> {
         let wanted = self.inner.options.queues();
         let queues = wanted.within(granted);
         let is_of_one_class = wanted == QueueMap::from(wanted.default);
-        let mut state = self.inner.shared.lock();
+        let mut state = self.inner.state.lock();
         let numbers = if is_of_one_class { 1..=u16::MAX } else { queues.numbers(class) };
         let free = numbers.clone().find(|qid| !state.qids.contains(qid));
         let qid = match free {
@@ -480,20 +323,20 @@ impl Association {
             free => return Err(Error::TooFewQueues { lane: free.unwrap_or(u16::MAX), granted }),
         };
         state.qids.insert(qid);
-        Ok(Claim { qid, class, association: Arc::clone(&self.inner) })
+        Ok(QueueReservation { qid, class, association: Arc::clone(&self.inner) })
     }
 
     /// What happens from now on. Whoever does not want it any more drops it.
     #[must_use]
     pub fn events(&self) -> Receiver<Event> {
         let (sender, receiver) = channel();
-        self.inner.machine.post(AssociationMessage::Subscribe(sender));
+        self.inner.mailbox.post(AssociationMessage::Subscribe(sender));
         receiver
     }
 
     /// Looks at all namespaces again, as after an event; what has changed is told by [`Event::NamespacesChanged`].
     pub fn rescan(&self) {
-        self.inner.machine.post(AssociationMessage::Rescan);
+        self.inner.mailbox.post(AssociationMessage::Rescan);
     }
 
     /// Ends the association for all its handles and lanes: shuts the controller down, then closes.
@@ -503,7 +346,7 @@ impl Association {
 
     /// Ends the association without waiting for that.
     pub(crate) fn close_soon(&self) {
-        self.inner.machine.post(AssociationMessage::Close);
+        self.inner.mailbox.post(AssociationMessage::Close);
     }
 
     /// From now on dropping the last handle does not wait for the association's end.
@@ -514,44 +357,17 @@ impl Association {
     /// Runs an admin command and waits for its answer.
     pub(crate) fn run_admin(&self, request: AdminRequest) -> Result<AdminAnswer, Failure> {
         let (reply, answer) = channel();
-        if !self.inner.machine.post(AssociationMessage::Admin { request, reply }) {
+        if !self.inner.mailbox.post(AssociationMessage::Admin { request, reply }) {
             return Err(Failure::Unreachable);
         }
         answer.recv().unwrap_or(Err(Failure::Unreachable))
     }
 }
 
-impl Inner {
-    fn close(&self) {
-        self.machine.post(AssociationMessage::Close);
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(thread) = thread {
-            // The thread bounds its own end. Its panic was reported where it happened.
-            let _ = thread.join();
-        }
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        if self.is_detached.load(Ordering::Relaxed) {
-            self.machine.post(AssociationMessage::Close);
-        } else {
-            self.close();
-        }
-    }
-}
-
-/// What to say about a connection of a lane.
-pub(crate) fn context(attachment: &Attachment, qid: Qid) -> LinkContext {
-    let peer: SocketAddr = attachment.peer;
-    let ControllerSettings { host, subsystem, .. } = attachment.settings.clone();
-    LinkContext { peer: peer.to_string(), qid, subsystem, host }
-}
-
 #[cfg(test)]
 mod tests {
     use std::io;
+    use std::net::SocketAddr;
     use std::time::Duration;
 
     use super::*;

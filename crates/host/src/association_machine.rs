@@ -30,10 +30,10 @@ use wire::identify::controller::IdentifyController;
 use wire::property::{Cap, Vs};
 use wire::sqe::Sqe;
 
+use crate::attachment::{Attachment, Inaccessible};
 use crate::error::LinkError;
-use crate::lane_core::{Attachment, Inaccessible};
+use crate::failure::Failure;
 use crate::reconnect::{Backoff, Class, Fate, ReconnectSettings, ReplayPolicy, fate};
-use crate::submit::Failure;
 
 /// Commands of callers outstanding at once.
 const CALLER_REQUESTS_MAX: usize = 8;

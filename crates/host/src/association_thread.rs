@@ -10,13 +10,14 @@ use std::sync::mpsc::Sender;
 use reactor::{Address as Post, Mailbox, Received, Socket};
 
 use crate::address::Address;
-use crate::association::{AssociationMessage, Event, Shared};
 use crate::association_machine::{AdminAnswer, AssociationAction, AssociationMachine, MachineEvent};
+use crate::association_state::AssociationState;
+use crate::attachment::{Attachment, Inaccessible};
 use crate::connect::{Clock, Dialer, Dialled, Interest, reset, send, sleep};
 use crate::error::{Error, LinkContext, LinkError};
-use crate::lane::LaneMessage;
-use crate::lane_core::{Attachment, Inaccessible};
-use crate::submit::Failure;
+use crate::event::Event;
+use crate::failure::Failure;
+use crate::messages::{AssociationMessage, LaneMessage};
 
 /// The longest sleep, ns.
 const SLEEP_NS_MAX: u64 = 60_000_000_000;
@@ -29,7 +30,7 @@ struct Driver<'a> {
     address: &'a Address,
     context: &'a LinkContext,
     clock: Clock,
-    shared: &'a Shared,
+    state: &'a AssociationState,
     link: Link,
     is_blocked: bool,
     replies: HashMap<u64, Sender<Result<AdminAnswer, Failure>>>,
@@ -80,7 +81,7 @@ pub(crate) fn run(
     context: &LinkContext,
     clock: Clock,
     mailbox: &Mailbox<AssociationMessage>,
-    shared: &Shared,
+    state: &AssociationState,
     settings: ThreadSettings,
 ) {
     let mut driver = Driver {
@@ -88,7 +89,7 @@ pub(crate) fn run(
         address,
         context,
         clock,
-        shared,
+        state,
         link: Link::None,
         is_blocked: false,
         replies: HashMap::new(),
@@ -122,7 +123,7 @@ pub(crate) fn run(
     driver.act();
     // Lanes that are still to be registered look at the shared state afterwards: see `Association::lane`. Who waits
     // for an answer is told by the end of the channel.
-    let over = shared.over();
+    let over = state.over();
     while let Some(message) = mailbox.next_message() {
         if let (AssociationMessage::Lane { address, .. }, Some(over)) = (message, &over) {
             address.post(LaneMessage::Over(Arc::clone(over)));
@@ -300,7 +301,7 @@ impl Driver<'_> {
             MachineEvent::Up { attachment, controller, namespaces } => {
                 tracing::info!(%subsystem, peer = %attachment.peer, cntlid = %attachment.cntlid, "association up");
                 self.attachment = Some(Arc::clone(&attachment));
-                self.shared.change(|state| {
+                self.state.change(|state| {
                     state.attachment = Some(Arc::clone(&attachment));
                     state.controller = Some(controller);
                     state.namespaces = namespaces;
@@ -312,7 +313,7 @@ impl Driver<'_> {
                 tracing::warn!(%subsystem, peer = %self.context.peer, %cause, "association lost");
                 self.attachment = None;
                 self.inaccessible = Arc::new([]);
-                self.shared.change(|state| state.attachment = None);
+                self.state.change(|state| state.attachment = None);
                 self.tell_lanes(|| LaneMessage::Down(generation));
                 self.publish(&Event::Down { cause });
             }
@@ -321,7 +322,7 @@ impl Driver<'_> {
                 self.publish(&Event::AttemptFailed { attempts, cause });
             }
             MachineEvent::Namespaces { changed, namespaces } => {
-                self.shared.change(|state| state.namespaces = namespaces);
+                self.state.change(|state| state.namespaces = namespaces);
                 self.publish(&Event::NamespacesChanged(changed));
             }
             MachineEvent::Inaccessible(inaccessible) => self.tell_inaccessible(&inaccessible),
@@ -359,7 +360,7 @@ impl Driver<'_> {
             }
         };
         self.attachment = None;
-        self.shared.change(|state| {
+        self.state.change(|state| {
             state.attachment = None;
             state.over = Some(Arc::clone(&error));
         });

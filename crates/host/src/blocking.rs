@@ -28,12 +28,13 @@ pub use key_value::KeyValue;
 use crate::address::Address;
 use crate::association::Association;
 use crate::error::Error;
+use crate::failure::Failure;
+use crate::flush_epoch::FlushEpoch;
 use crate::lane::Lane;
-use crate::lane_core::FlushEpoch;
 use crate::namespace::{BlockRange, InvalidCommand, Namespace as Geometry};
 use crate::options::Options;
 use crate::queue_map::LaneClass;
-use crate::submit::{Command, Completion, Failure};
+use crate::submit::{Command, Completion};
 
 /// Bytes of one command of a longer transfer: several are in flight, and each is copied while the next ones travel.
 const PART_BYTES: u32 = 256 << 10;

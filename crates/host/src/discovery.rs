@@ -35,10 +35,11 @@ use wire::status::Status;
 use zerocopy::FromBytes;
 
 use crate::address::{Address, AddressError};
-use crate::association::{Association, Event};
+use crate::association::Association;
 use crate::error::Error;
+use crate::event::Event;
+use crate::failure::Failure;
 use crate::options::Options;
-use crate::submit::Failure;
 
 /// Entries read of one service, whatever it counts. hostile H16
 pub const ENTRY_COUNT_MAX: u64 = 1024;

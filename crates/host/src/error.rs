@@ -13,9 +13,10 @@ use wire::nqn::Nqn;
 use wire::status::Status;
 
 use crate::address::AddressError;
+use crate::failure::Failure;
 use crate::namespace::InvalidCommand;
 use crate::queue_map::{LaneClass, QueueMap};
-use crate::submit::{Failure, RefusedReason};
+use crate::submit::RefusedReason;
 
 /// An error of the host library. Commands end with a [`Failure`] of their own.
 #[derive(Clone, Debug, thiserror::Error)]

@@ -43,13 +43,14 @@ use crate::address::Address;
 use crate::association::Association;
 use crate::buffer::Window;
 use crate::error::Error;
+use crate::failure::Failure;
+use crate::flush_epoch::FlushEpoch;
 use crate::handed_over::Rest;
 use crate::lane::Lane;
-use crate::lane_core::FlushEpoch;
 use crate::namespace::{BlockRange, InvalidCommand, Namespace as Geometry};
 use crate::options::Options;
 use crate::queue_map::LaneClass;
-use crate::submit::{Command, Completion, Failure};
+use crate::submit::{Command, Completion};
 
 /// A namespace, to be used from any thread and task. Clones share its lanes.
 #[derive(Debug)]
@@ -419,7 +420,7 @@ impl<B: DataBuffer + Send + 'static> Lanes<B> {
 
     /// As many as the association's options say.
     fn new(association: &Association) -> Result<Arc<Self>, Error> {
-        let flush_epoch = FlushEpoch::acknowledged_outside();
+        let flush_epoch = FlushEpoch::acknowledged_by_handle();
         let lanes: Vec<Lane<Window<B>>> = association.every_lane()?;
         let mut drivers = LaneClass::ALL.map(|_| Drivers { posts: Vec::new(), next: AtomicUsize::new(0) });
         for mut lane in lanes {

@@ -20,10 +20,11 @@ use reactor::{Address as Post, Mailbox};
 
 use crate::connect::{Clock, Interest, sleep};
 use crate::error::Error;
+use crate::failure::Failure;
 use crate::lane::Lane;
 use crate::options::ns;
 use crate::queue_map::Rota;
-use crate::submit::{Command, Completion, Failure, Refused, RefusedReason};
+use crate::submit::{Command, Completion, Refused, RefusedReason};
 
 /// The longest sleep of a lane's thread, ns.
 const SLEEP_NS: u64 = 60_000_000_000;

@@ -27,13 +27,16 @@ use reactor::{Address as Post, Arrival, Asked, BusyPoll, Mailbox, Received, Sock
 use wire::id::Qid;
 
 use self::lingering::{LOOK_NS, LingeringClose, Then, zero_copy_on};
-use crate::association::{AssociationMessage, Claim};
+use crate::attachment::Attachment;
 use crate::connect::{Clock, Dialer, Dialled, Interest, Staging, reset, send, sleep};
 use crate::error::{Error, LinkError};
-use crate::lane_core::{Attachment, FlushEpoch, Inaccessible, LaneAction, LaneCore, LaneSettings};
+use crate::flush_epoch::FlushEpoch;
+use crate::lane_core::{LaneAction, LaneCore, LaneSettings};
+use crate::messages::{AssociationMessage, LaneMessage};
 use crate::options::{Options, ns};
 use crate::phases::{Phases, SAMPLE_INTERVAL, Stage, Stopwatch};
 use crate::queue_map::LaneClass;
+use crate::shared_association::QueueReservation;
 use crate::submit::{Command, Completion, Refused, RefusedReason};
 
 /// Beside a large payload that is received in place so much is received into staging: the headers that follow it.
@@ -47,16 +50,6 @@ const PDU_RECEIVE_COUNT_MAX: usize = 1024;
 
 /// So much is received in a poll, bytes, and no receive begins after that.
 const RECEIVE_BYTES_MAX: u64 = 1 << 20;
-
-/// What the association tells a lane.
-#[derive(Debug)]
-pub(crate) enum LaneMessage {
-    Up(Arc<Attachment>),
-    Down(u64),
-    /// What the ANA log says, of the association that is up.
-    Inaccessible(Inaccessible),
-    Over(Arc<Error>),
-}
 
 /// What a lane has done, for counters and studies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -147,7 +140,7 @@ pub struct Lane<B = Vec<u8>> {
     /// A lane that never was does not end its association.
     was_live: bool,
     /// Our number is ours, and the association lives, as long as we do.
-    claim: Claim,
+    claim: QueueReservation,
 }
 
 #[derive(Debug)]
@@ -165,7 +158,7 @@ impl<B: DataBuffer> Lane<B> {
         clock: Clock,
         mailbox: Mailbox<LaneMessage>,
         association: Post<AssociationMessage>,
-        claim: Claim,
+        claim: QueueReservation,
     ) -> Self {
         let settings = LaneSettings {
             qid: claim.qid(),
@@ -227,7 +220,7 @@ impl<B: DataBuffer> Lane<B> {
                 return Err(Error::clone(over));
             }
             if let Some(cause) = self.last_loss.take() {
-                let context = crate::association::context(attachment, self.qid());
+                let context = attachment.link_context(self.qid());
                 return Err(Error::Link { context: Box::new(context), cause });
             }
             self.sleep(self.connect_timeout_ns, None);
@@ -911,7 +904,7 @@ impl<B: DataBuffer> Lane<B> {
 
     #[cold]
     fn carry_out(&mut self, action: LaneAction) {
-        let generation = self.core.attachment().map_or(0, |attachment| attachment.generation);
+        let generation = self.core.generation();
         match action {
             LaneAction::Open(peer) => {
                 self.link = Link::Dialling(Dialer::new([peer], self.connect_timeout_ns));

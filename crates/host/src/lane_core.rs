@@ -20,46 +20,28 @@ mod held;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use proto::handshake::HostOffer;
-use proto::host_controller::{ControllerSettings, QueueConnect};
-use proto::host_limits::Limits;
+use proto::host_controller::QueueConnect;
 use proto::host_queue::{self, DataBuffer, End, Refused as QueueRefused, Transfer, Unfinished};
 use proto::{HostQueue, Violation};
-use wire::id::{Cntlid, Qid};
+use wire::id::Qid;
 use wire::sqe::{Fuse, Sqe};
 use wire::status::Status;
 use zerocopy::IntoBytes;
 
+use crate::attachment::{Attachment, Inaccessible};
 use crate::buffer::Data;
 use crate::error::LinkError;
+use crate::failure::Failure;
+use crate::flush_epoch::{FlushEpoch, FlushGate};
 use crate::reconnect::{Class, Fate, ReplayPolicy, fate};
-use crate::submit::{Command, Completion, Failure, Moves, Payload, Refused, RefusedReason};
-
-pub use held::Inaccessible;
+use crate::submit::{Command, Completion, Moves, Payload, Refused, RefusedReason};
 
 /// More data than this does not fit a PDU, with what is around it.
 const LENGTH_MAX: u32 = u32::MAX - 4096;
 
 const MS: u64 = 1_000_000;
-
-/// What a lane needs to know of the association it belongs to.
-#[derive(Clone, Debug)]
-pub struct Attachment {
-    /// Counts the losses: the next association has the next number.
-    pub generation: u64,
-    /// The controller.
-    pub cntlid: Cntlid,
-    /// Where it is.
-    pub peer: SocketAddr,
-    /// How we connected.
-    pub settings: ControllerSettings,
-    /// What it can do.
-    pub limits: Limits,
-    /// I/O queues granted.
-    pub queue_pairs: u16,
-}
 
 /// How a lane is to be.
 #[derive(Clone, Copy, Debug)]
@@ -84,51 +66,6 @@ pub struct LaneSettings {
     pub fast_fail_ns: Option<u64>,
     /// What is submitted again.
     pub replay: ReplayPolicy,
-}
-
-/// Up to which association flushes vouch. Shared by lanes whose user is one and the same.
-///
-/// One flush is told of a loss, for all of them; until its user has that answer no other flush may succeed. By default they have it when
-/// the lane hands it out.
-#[derive(Clone, Debug, Default)]
-pub struct FlushEpoch {
-    shared: Arc<Vouched>,
-    /// Whoever shares it says when its user has the answer.
-    is_acknowledged_outside: bool,
-}
-
-#[derive(Debug, Default)]
-struct Vouched {
-    /// Flushes vouch in associations up to this one.
-    until: AtomicU64,
-    /// They will, once users have the answers that are on their way to them.
-    answered: AtomicU64,
-}
-
-impl FlushEpoch {
-    /// One whose users get their answers later than lanes hand them out: [`acknowledge`](Self::acknowledge) says when.
-    pub(crate) fn acknowledged_outside() -> Self {
-        Self { is_acknowledged_outside: true, ..Self::default() }
-    }
-
-    /// Nothing was written before this association: by the first of those who share it.
-    fn begin(&self, generation: u64) {
-        let _ = self.shared.until.compare_exchange(0, generation, Ordering::Relaxed, Ordering::Relaxed);
-    }
-
-    fn covers(&self, generation: u64) -> bool {
-        self.shared.until.load(Ordering::Relaxed) >= generation
-    }
-
-    /// A flush is told that it does not vouch for what was written before this association.
-    fn answer(&self, generation: u64) {
-        self.shared.answered.fetch_max(generation, Ordering::Relaxed);
-    }
-
-    /// A user has such an answer.
-    pub(crate) fn acknowledge(&self) {
-        self.shared.until.fetch_max(self.shared.answered.load(Ordering::Relaxed), Ordering::Relaxed);
-    }
 }
 
 /// What the driver has to do.
@@ -228,11 +165,7 @@ pub struct LaneCore<B> {
     phase: Phase,
     queue: HostQueue<Data<B>, Tag>,
     attachment: Option<Arc<Attachment>>,
-    flush_epoch: FlushEpoch,
-    /// Other lanes have the same user.
-    is_sharing: bool,
-    /// `done` has a flush that was told of a loss.
-    has_told: bool,
+    flush: FlushGate,
     /// Commands taken and not ended.
     outstanding: u16,
     sequence: u32,
@@ -271,9 +204,7 @@ impl<B: DataBuffer> LaneCore<B> {
             phase: Phase::Down,
             queue: HostQueue::new(settings.offer, settings.depth),
             attachment: None,
-            flush_epoch: FlushEpoch::default(),
-            is_sharing: false,
-            has_told: false,
+            flush: FlushGate::default(),
             outstanding: 0,
             sequence: 0,
             waiting: VecDeque::new(),
@@ -292,12 +223,10 @@ impl<B: DataBuffer> LaneCore<B> {
         }
     }
 
-    /// Shares with other lanes up to where flushes vouch.
-    pub fn share_flush_epoch(&mut self, flush_epoch: FlushEpoch) {
-        if let Some(attachment) = &self.attachment {
-            flush_epoch.begin(attachment.generation);
-        }
-        (self.flush_epoch, self.is_sharing) = (flush_epoch, true);
+    /// Shares a flush epoch with other lanes.
+    pub fn share_flush_epoch(&mut self, epoch: FlushEpoch) {
+        let generation = self.attachment.as_ref().map(|attachment| attachment.generation);
+        self.flush.share(epoch, generation);
     }
 
     /// Its queue.
@@ -352,15 +281,20 @@ impl<B: DataBuffer> LaneCore<B> {
         if self.phase != Phase::Down {
             return;
         }
-        // A new lane has written nothing that a flush could fail to vouch for; those that it shares flush_epoch with may have.
         if self.attachment.is_none() {
-            self.flush_epoch.begin(attachment.generation);
+            self.flush.begin(attachment.generation);
         }
         let limit = attachment.limits.queue_size(self.settings.depth).1;
         self.queue = HostQueue::new(self.settings.offer, limit);
         self.actions.push_back(LaneAction::Open(attachment.peer));
         self.attachment = Some(Arc::clone(attachment));
         self.phase = Phase::Opening { until_ns: self.until(now_ns) };
+    }
+
+    /// The number of the association that the lane belongs to, or belonged to last; 0 for none yet.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.attachment.as_ref().map_or(0, |attachment| attachment.generation)
     }
 
     fn until(&self, now_ns: u64) -> u64 {
@@ -397,7 +331,7 @@ impl<B: DataBuffer> LaneCore<B> {
         if matches!(self.phase, Phase::Down | Phase::Ended) {
             return;
         }
-        let generation = self.attachment.as_ref().map_or(0, |attachment| attachment.generation);
+        let generation = self.generation();
         self.disconnect();
         self.actions.push_back(LaneAction::Report { generation, cause });
     }
@@ -465,11 +399,8 @@ impl<B: DataBuffer> LaneCore<B> {
                 Some(pending)
             }
             Fate::End(failure) => {
-                // Whoever flushes is told of this loss. Another lane, which has not heard of it, may still have writes answered that
-                // are lost with it: then the next association's first flush is what tells.
-                if failure == Failure::Unflushed && !self.is_sharing {
-                    let generation = self.attachment.as_ref().map_or(0, |attachment| attachment.generation);
-                    self.tell(generation + 1);
+                if failure == Failure::Unflushed {
+                    self.flush.on_interrupted(self.generation());
                 }
                 self.done.push_back(ended(pending, failure));
                 None
@@ -662,21 +593,10 @@ impl<B: DataBuffer> LaneCore<B> {
         }
     }
 
-    /// Whether a flush may vouch for everything that was reported done. If not, it is told so now.
+    /// Whether a Flush covers everything that was reported done before.
     fn may_flush(&mut self) -> bool {
         let Some(attachment) = &self.attachment else { return true };
-        let generation = attachment.generation;
-        let may = !attachment.limits.has_volatile_cache || self.flush_epoch.covers(generation);
-        if !may {
-            self.tell(generation);
-        }
-        may
-    }
-
-    /// A flush that is done tells of the loss before this association.
-    fn tell(&mut self, generation: u64) {
-        self.flush_epoch.answer(generation);
-        self.has_told = true;
+        !attachment.limits.has_volatile_cache || self.flush.admits(attachment.generation)
     }
 
     /// Sends what waits, as far as the queue has room.
@@ -785,9 +705,7 @@ impl<B: DataBuffer> LaneCore<B> {
             self.outstanding -= 1;
             sink(completion);
         }
-        if std::mem::take(&mut self.has_told) && !self.flush_epoch.is_acknowledged_outside {
-            self.flush_epoch.acknowledge();
-        }
+        self.flush.on_drained();
     }
 
     /// Whether [`drain`](Self::drain) has something to hand out.

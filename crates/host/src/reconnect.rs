@@ -44,7 +44,7 @@
 //! connection was lost ends with [`Failure::Unflushed`] as well; there the first one after the reconnect does so once more, as
 //! other lanes may have had writes answered meanwhile.
 
-use crate::submit::Failure;
+use crate::failure::Failure;
 
 /// When to connect again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use nvlane_host::association_machine::{
     AssociationAction, AssociationMachine, AssociationSettings, MachineEvent,
 };
-use nvlane_host::lane_core::{Attachment, FlushEpoch, Inaccessible, LaneAction, LaneCore, LaneSettings};
+use nvlane_host::attachment::{Attachment, Inaccessible};
+use nvlane_host::flush_epoch::FlushEpoch;
+use nvlane_host::lane_core::{LaneAction, LaneCore, LaneSettings};
 use nvlane_host::{Command, Completion, Failure, LinkError, Namespace, ReconnectSettings, ReplayPolicy};
 use proptest::prelude::*;
 use proto::controller::Controller;

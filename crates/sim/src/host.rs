@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use host::association_machine::{AssociationAction, AssociationMachine, AssociationSettings, MachineEvent};
-use host::lane_core::{Attachment, FlushEpoch, Inaccessible, LaneAction, LaneCore, LaneSettings};
+use host::attachment::{Attachment, Inaccessible};
+use host::flush_epoch::FlushEpoch;
+use host::lane_core::{LaneAction, LaneCore, LaneSettings};
 use host::{Completion, LinkError, Namespace, ReconnectSettings, ReplayPolicy};
 use proto::handshake::HostOffer;
 use proto::host_controller::{ControllerError, ControllerSettings};

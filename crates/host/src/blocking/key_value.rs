@@ -9,10 +9,11 @@ use super::WAIT;
 use crate::address::Address;
 use crate::association::Association;
 use crate::error::Error;
+use crate::failure::Failure;
 use crate::key_value::{AtomicOutcome, Batch, KeyValueNamespace};
 use crate::lane::Lane;
 use crate::options::Options;
-use crate::submit::{Command, Completion, Failure, RefusedReason};
+use crate::submit::{Command, Completion, RefusedReason};
 
 /// Bytes of a value that are asked for before it is known how long it is.
 const FIRST_BYTES: u32 = 4096;

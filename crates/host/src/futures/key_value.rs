@@ -12,9 +12,10 @@ use super::{Failed, Lanes};
 use crate::address::Address;
 use crate::association::Association;
 use crate::error::Error;
+use crate::failure::Failure;
 use crate::key_value::{AtomicOutcome, Batch, KeyValueNamespace};
 use crate::options::Options;
-use crate::submit::{Failure, RefusedReason};
+use crate::submit::RefusedReason;
 
 /// Bytes of a value that are asked for before it is known how long it is.
 const FIRST_BYTES: u32 = 4096;

@@ -11,12 +11,10 @@ use wire::sqe::{Fuse, Sqe};
 use wire::status::Status;
 
 use super::{IS_ABORTED, IS_EXACT, IS_TIMED, LaneAction, LaneCore, MS, Pending, Phase, Tag, ended};
+use crate::attachment::Inaccessible;
 use crate::buffer::Data;
+use crate::failure::Failure;
 use crate::retry::{self, Verdict};
-use crate::submit::Failure;
-
-/// Namespaces that the ANA log of a controller names as not accessible, by id: inaccessible, persistent loss or change.
-pub type Inaccessible = Arc<[(Nsid, AnaState)]>;
 
 /// A command that is held.
 #[derive(Debug)]

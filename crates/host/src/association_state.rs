@@ -1,0 +1,67 @@
+//! State of an association that its thread publishes and its handles read or wait for.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use proto::host_namespaces::NamespaceInfo;
+
+use crate::association_machine::ControllerInfo;
+use crate::attachment::Attachment;
+use crate::error::Error;
+
+/// The state, behind a lock.
+#[derive(Debug, Default)]
+pub(crate) struct AssociationState {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// The state itself.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    /// Present while the association is up.
+    pub(crate) attachment: Option<Arc<Attachment>>,
+    /// As of the last time the association came up.
+    pub(crate) controller: Option<Arc<ControllerInfo>>,
+    /// As of the last scan.
+    pub(crate) namespaces: Arc<[NamespaceInfo]>,
+    /// Why the association ended for good.
+    pub(crate) over: Option<Arc<Error>>,
+    /// Queue ids of existing lanes.
+    pub(crate) qids: BTreeSet<u16>,
+}
+
+impl AssociationState {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic elsewhere leaves every field whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the state and wakes threads in [`wait_up`](Self::wait_up).
+    pub(crate) fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.lock());
+        self.changed.notify_all();
+    }
+
+    /// Why the association ended for good, if it has.
+    pub(crate) fn over(&self) -> Option<Arc<Error>> {
+        self.lock().over.clone()
+    }
+
+    /// Blocks until the association is up.
+    ///
+    /// # Errors
+    /// Why it ended for good.
+    pub(crate) fn wait_up(&self) -> Result<Arc<Attachment>, Error> {
+        let mut state = self.lock();
+        loop {
+            if let Some(over) = &state.over {
+                return Err(Error::clone(over));
+            }
+            if let Some(attachment) = &state.attachment {
+                return Ok(Arc::clone(attachment));
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}

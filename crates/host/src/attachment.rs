@@ -1,0 +1,39 @@
+//! The facts about an association that its lanes connect with.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use proto::host_controller::ControllerSettings;
+use proto::host_limits::Limits;
+use wire::id::{Cntlid, Nsid, Qid};
+use wire::log::ana::AnaState;
+
+use crate::error::LinkContext;
+
+/// An association that is up, as its lanes need to know it.
+#[derive(Clone, Debug)]
+pub struct Attachment {
+    /// Number of this association: grows by one with each loss.
+    pub generation: u64,
+    /// The controller.
+    pub cntlid: Cntlid,
+    /// The target's address.
+    pub peer: SocketAddr,
+    /// Settings of the admin queue's Connect.
+    pub settings: ControllerSettings,
+    /// Limits of the controller.
+    pub limits: Limits,
+    /// I/O queues granted.
+    pub queue_pairs: u16,
+}
+
+impl Attachment {
+    /// The connection of queue `qid`, for error messages.
+    pub(crate) fn link_context(&self, qid: Qid) -> LinkContext {
+        let ControllerSettings { host, subsystem, .. } = self.settings.clone();
+        LinkContext { peer: self.peer.to_string(), qid, subsystem, host }
+    }
+}
+
+/// Namespaces that the ANA log reports as inaccessible, in persistent loss or in transition, ordered by id.
+pub type Inaccessible = Arc<[(Nsid, AnaState)]>;
