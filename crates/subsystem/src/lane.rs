@@ -1,11 +1,7 @@
-//! One lane of the target: a socket and the controller's end of its queue pair, served by one reactor to the end.
-//!
-//! ```text
-//! Initialising ─ICReq─▶ Unconnected ─Connect─▶ Connecting ─▶ Live
-//!      └──────────────────┬──────────────────────┴────────────┘
-//!        violation ─▶ Terminating ─▶ (peer closes, or time is over)
-//!        closed by either side ─────▶ Draining ─▶ nothing runs any more: gone
-//! ```
+//! One lane of the target: a socket and the controller's end of its queue pair, served by one reactor at a time.
+
+mod deadlines;
+mod state;
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -21,16 +17,17 @@ use reactor::{
 };
 use store::Ticket;
 use wire::digest::DataDigest;
-use wire::id::Qid;
 use wire::pdu::Digests;
 
-use crate::control_record::{Association, LaneId};
-use crate::fused::Pairs;
+use crate::control_record::LaneId;
 use crate::kv_large::Intake;
 use crate::lane_counters::LaneCounters;
 use crate::message::{Established, Failure, Message};
 use crate::stopwatch::{Stage, Stopwatch};
 use crate::subsystem::SubsystemId;
+
+pub(crate) use deadlines::{Deadlines, LaneTimeouts, Wait};
+pub(crate) use state::{Closing, ClosingStep, IoQueue, LaneState, Order};
 
 /// Pieces handed to the kernel in one call.
 const SEGMENT_COUNT: usize = 256;
@@ -41,129 +38,69 @@ const CUT_BYTES: usize = STRIPE_BYTES;
 /// Failed commands that are reported in one turn; more are counted only.
 const FAILURE_COUNT_MAX: usize = 8;
 
-/// How far a lane is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LaneState {
-    /// ICReq has not come.
-    Initialising,
-    /// Connect has not come; so many other commands have.
-    Unconnected { refused: u8 },
-    /// The control plane has its Connect.
-    Connecting,
-    /// It serves commands.
-    Live,
-    /// It has sent a TermReq, and waits for the peer to close.
-    Terminating,
-    /// Its socket is closed, or will be once nothing runs; what it started is being waited for.
-    Draining,
-}
-
-/// How long a lane waits for its peer, ns.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LaneTimeouts {
-    /// From accept to ICReq, and from there to Connect.
-    pub(crate) connect_ns: u64,
-    /// From a PDU's first byte to its last.
-    pub(crate) pdu_ns: u64,
-    /// From a send that found no room to one that does.
-    pub(crate) send_ns: u64,
-    /// From a request for data to all of that data.
-    pub(crate) data_ns: u64,
-    /// The same two while others wait for buffers.
-    pub(crate) pressed_ns: u64,
-    /// From our TermReq to the peer's close.
-    pub(crate) terminate_ns: u64,
-}
-
-impl Default for LaneTimeouts {
-    fn default() -> Self {
-        const SECOND_NS: u64 = 1_000_000_000;
-        Self {
-            connect_ns: 10 * SECOND_NS,
-            pdu_ns: 30 * SECOND_NS,
-            send_ns: 10 * SECOND_NS,
-            data_ns: 30 * SECOND_NS,
-            pressed_ns: SECOND_NS,
-            terminate_ns: 5 * SECOND_NS,
-        }
-    }
-}
-
-/// A lane.
+/// One connection and its queue pair.
+#[derive(Debug)]
 pub(crate) struct Lane {
     pub(crate) id: LaneId,
-    /// `None` once it is closed.
-    pub(crate) socket: Option<SocketId>,
+    /// Open unless the lane is [closed](ClosingStep::Closed).
+    socket: SocketId,
     pub(crate) queue: ControllerQueue<Intake, Payload>,
     pub(crate) state: LaneState,
+    pub(crate) deadlines: Deadlines,
     pub(crate) listener: ListenerTag,
     pub(crate) peer: Option<SocketAddr>,
     pub(crate) local: Option<SocketAddr>,
-    pub(crate) qid: Qid,
-    /// Whose namespaces it reaches: set on I/O lanes only.
-    pub(crate) subsystem: Option<SubsystemId>,
-    pub(crate) association: Option<Arc<Association>>,
     pub(crate) counters: Arc<LaneCounters>,
     /// The device queue that it is counted under for placing others.
     pub(crate) napi: Option<NonZeroU32>,
-    /// It has been given its reactor as an I/O lane.
+    /// It was assigned a reactor as an I/O lane.
     pub(crate) is_placed: bool,
     /// Times one of its commands.
     pub(crate) watch: Stopwatch,
     /// Commands under way, by slot.
     tickets: Vec<Option<Ticket>>,
-    /// Commands of it that the backend still has: counted once it drains.
-    pub(crate) in_flight: u32,
-    /// Fused commands that are not complete pairs.
-    pub(crate) pairs: Option<Box<Pairs>>,
-    /// Its commands begin as they come: none of them waits in line or for another half.
-    pub(crate) is_plain: bool,
-    /// A command whose in-capsule data is kept aside: no further input is taken in until it goes on.
-    pub(crate) held: Option<Ticket>,
-    /// Received bytes that were not taken in because of `held`.
-    pub(crate) backlog: Vec<u8>,
-    /// When what waits to be sent is sent.
+    /// What keeps its input from being taken in.
+    pub(crate) held: Option<HeldInput>,
+    /// Decides when waiting answers are sent.
     doorbell: Doorbell,
-    /// Commands that wait to be sent and that the doorbell knows of.
+    /// Waiting commands that the doorbell knows of.
     brought_count: u32,
-    /// Failures not reported yet.
+    /// Failed commands that were not reported yet.
     pub(crate) failures: Vec<Failure>,
-    /// On the list of lanes that have something to send.
-    pub(crate) is_dirty: bool,
-    /// Since when its last PDU is incomplete, ns.
-    pub(crate) pdu_since_ns: Option<u64>,
-    /// Since when the socket takes nothing, ns.
-    pub(crate) blocked_since_ns: Option<u64>,
     /// Which sends leave their bytes where they lie.
     zero_copy: Threshold,
-    /// Since when no notice of such sends has come, ns.
-    unnoticed_since_ns: Option<u64>,
-    /// On the list of lanes that await notices.
-    pub(crate) is_awaiting: bool,
-    /// Answers that it has no room for are counted.
+    /// Its unsent answers count in the buffer quota.
     pub(crate) is_behind: bool,
-    /// Since when, at the earliest, its peer owes data that it was asked for, ns.
-    pub(crate) asked_since_ns: Option<u64>,
-    /// Bytes received when that was last looked at while others waited for buffers, and when that was, ns.
-    pub(crate) progress: (u64, u64),
-    /// Its peer has let so much time pass that its association ends with it.
-    pub(crate) is_expelled: bool,
-    /// When it came into its state, ns.
-    pub(crate) state_since_ns: u64,
-    /// When its timer rings, ns; 0 if none is set.
-    pub(crate) timer_ns: u64,
-    /// Whether it is to be closed once nothing of it runs, by order of the control plane.
-    pub(crate) is_ending: bool,
-    /// What it did lately.
-    pub(crate) activity: Activity,
-    /// Whether no queue belongs to it: it is among those of which only so many may be.
+    /// The lists of the lane table that it is on. Only the table changes them.
+    pub(crate) marks: Marks,
+}
+
+/// Input of a lane that is not taken in until a command with in-capsule data, for which no buffer was free, continues.
+#[derive(Debug)]
+pub(crate) struct HeldInput {
+    /// That command.
+    pub(crate) ticket: Ticket,
+    /// Bytes that were received behind it.
+    pub(crate) backlog: Vec<u8>,
+}
+
+/// The lists of the lane table that a lane is on.
+#[derive(Debug)]
+pub(crate) struct Marks {
+    /// Those with bytes to send.
+    pub(crate) is_dirty: bool,
+    /// Those of which the kernel may still read what was sent.
+    pub(crate) awaits_notices: bool,
+    /// Those that no queue belongs to, whose number is limited.
     pub(crate) is_unconnected: bool,
+    /// Those that took in commands lately, unless it is idle.
+    pub(crate) activity: Activity,
 }
 
 /// What a lane did lately, for the sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Activity {
-    /// Nothing since it has given its memory back.
+    /// Nothing since it released its memory.
     Idle,
     /// Nothing since the last sweep.
     Resting,
@@ -192,62 +129,63 @@ impl Lane {
         policy: Policy,
         now_ns: u64,
     ) -> Self {
+        let mut deadlines = Deadlines::default();
+        deadlines.start(Wait::IcReq, now_ns);
         Self {
             id,
-            socket: Some(socket),
+            socket,
             queue: ControllerQueue::new(settings),
             state: LaneState::Initialising,
+            deadlines,
             listener: 0,
             peer: None,
             local: None,
-            qid: Qid::ADMIN,
-            subsystem: None,
-            association: None,
             counters: Arc::default(),
             napi: None,
             is_placed: false,
             watch: Stopwatch::default(),
             tickets: Vec::new(),
-            in_flight: 0,
-            pairs: None,
-            is_plain: true,
             held: None,
-            backlog: Vec::new(),
             doorbell: Doorbell::new(policy),
             brought_count: 0,
             failures: Vec::new(),
-            is_dirty: false,
-            pdu_since_ns: None,
-            blocked_since_ns: None,
             zero_copy: Threshold::NEVER,
-            unnoticed_since_ns: None,
-            is_awaiting: false,
             is_behind: false,
-            asked_since_ns: None,
-            progress: (0, 0),
-            is_expelled: false,
-            state_since_ns: now_ns,
-            timer_ns: 0,
-            is_ending: false,
-            activity: Activity::Idle,
-            is_unconnected: false,
+            marks: Marks {
+                is_dirty: false,
+                awaits_notices: false,
+                is_unconnected: false,
+                activity: Activity::Idle,
+            },
         }
     }
 
-    /// Its Connect was accepted.
+    /// Its socket, as long as that is open.
+    #[inline]
+    pub(crate) fn socket(&self) -> Option<SocketId> {
+        let is_closed =
+            matches!(self.state, LaneState::Closing(Closing { step: ClosingStep::Closed { .. }, .. }));
+        (!is_closed).then_some(self.socket)
+    }
+
+    /// The control plane has accepted its Connect.
     pub(crate) fn establish(&mut self, established: Established, now_ns: u64) {
+        let Established { qid, association, .. } = established;
         self.queue.establish(established.entries, established.is_flow_control_disabled);
-        if !established.qid.is_admin() {
+        if !qid.is_admin() {
             self.queue.set_in_capsule_bytes(established.in_capsule_bytes);
         }
-        self.qid = established.qid;
-        self.subsystem = established.subsystem.filter(|_| !established.qid.is_admin());
-        self.association = Some(established.association);
         self.set_doorbell(established.doorbell);
-        self.enter(LaneState::Live, now_ns);
+        let state = match established.subsystem {
+            Some(subsystem) if !qid.is_admin() => {
+                LaneState::Io(IoQueue { qid, subsystem, association, order: Order::Arrival })
+            }
+            _ => LaneState::Admin { association },
+        };
+        self.enter(state, now_ns);
     }
 
-    /// Changes when what waits to be sent leaves, from its next look on.
+    /// Changes when waiting answers are sent, from the next decision on.
     pub(crate) fn set_doorbell(&mut self, policy: Policy) {
         self.doorbell.set_policy(policy);
     }
@@ -255,7 +193,7 @@ impl Lane {
     /// From now on its sends may leave their bytes where they lie.
     pub(crate) fn set_zero_copy<I: Io<Message>>(&mut self, io: &mut I, policy: ZeroCopy) {
         let threshold = Threshold::new(policy, stays_on_this_machine(self.local, self.peer));
-        let Some(socket) = self.socket.filter(|_| threshold.is_on()) else { return };
+        let Some(socket) = self.socket().filter(|_| threshold.is_on()) else { return };
         if io.allow_zero_copy(socket) {
             self.zero_copy = threshold;
         } else {
@@ -263,14 +201,52 @@ impl Lane {
         }
     }
 
+    /// Goes over to another state, and waits for what ends it.
     pub(crate) fn enter(&mut self, state: LaneState, now_ns: u64) {
+        for wait in [Wait::IcReq, Wait::Connect, Wait::Close] {
+            self.deadlines.stop(wait);
+        }
+        match &state {
+            LaneState::Initialising => self.deadlines.start(Wait::IcReq, now_ns),
+            LaneState::Unconnected { .. } => self.deadlines.start(Wait::Connect, now_ns),
+            LaneState::Closing(Closing { step: ClosingStep::Terminating, .. }) => {
+                self.deadlines.stop(Wait::Pdu);
+                self.deadlines.start(Wait::Close, now_ns);
+            }
+            LaneState::Closing(Closing { step: ClosingStep::Closed { .. }, .. }) => self.deadlines.stop_all(),
+            _ => {}
+        }
         self.state = state;
-        self.state_since_ns = now_ns;
+    }
+
+    /// Takes in no commands from now on. A lane that does so already goes on to the next step.
+    pub(crate) fn begin_closing(&mut self, step: ClosingStep, now_ns: u64) {
+        if let (LaneState::Closing(closing), ClosingStep::Ending) = (&mut self.state, step) {
+            // The deadline after a TermReq stays.
+            closing.step = step;
+            return;
+        }
+        let qid = self.state.qid();
+        self.enter(LaneState::Closing(Closing { qid, in_flight: 0, step }), now_ns);
+    }
+
+    /// The subsystem whose namespaces its I/O commands reach; `None` unless it is an I/O queue.
+    #[inline]
+    pub(crate) fn subsystem(&self) -> Option<SubsystemId> {
+        self.state.io_queue().map(|queue| queue.subsystem)
+    }
+
+    /// Whether commands that bring no data are to join the lane's line for buffers.
+    pub(crate) fn set_in_line(&mut self, is_in_line: bool) {
+        if let LaneState::Io(queue) = &mut self.state {
+            queue.set_in_line(is_in_line);
+        }
     }
 
     /// Whether commands that arrive are taken in.
+    #[inline]
     pub(crate) fn takes_commands(&self) -> bool {
-        !matches!(self.state, LaneState::Terminating | LaneState::Draining) && !self.is_ending
+        !matches!(self.state, LaneState::Closing(_))
     }
 
     /// Whether payloads must be stable copies: a data digest covers the bytes, which must not change between digest and send.
@@ -321,7 +297,7 @@ impl Lane {
         let in_flight = self.queue.outstanding();
         let caravan = self.queue.caravan();
         let (commands, bytes) = (caravan.waiting_command_count(), caravan.waiting_bytes());
-        let may_wait = self.state == LaneState::Live && !self.qid.is_admin();
+        let may_wait = matches!(self.state, LaneState::Io(_));
         if bytes == 0 || caravan.is_leaving() {
             return true;
         }
@@ -339,7 +315,7 @@ impl Lane {
 
     /// Sends what waits, as far as the socket takes it and a turn has room for.
     pub(crate) fn flush<I: Io<Message>>(&mut self, io: &mut I) -> Flushed {
-        let Some(socket) = self.socket else { return Flushed::Empty };
+        let Some(socket) = self.socket() else { return Flushed::Empty };
         let caravan = self.queue.caravan();
         let mut room = TURN_BYTES_MAX;
         loop {
@@ -353,11 +329,11 @@ impl Lane {
                 }
             }
             if !caravan.is_leaving() {
-                self.blocked_since_ns = None;
+                self.deadlines.stop(Wait::Read);
                 return Flushed::Empty;
             }
             if room == 0 {
-                self.blocked_since_ns = None;
+                self.deadlines.stop(Wait::Read);
                 keep_interrupted(caravan);
                 return Flushed::Left;
             }
@@ -416,13 +392,13 @@ impl Lane {
                     }
                     if is_zero_copy {
                         self.counters.on_zero_copy(sent, caravan.awaited_count());
-                        self.unnoticed_since_ns.get_or_insert(io.now_ns());
+                        self.deadlines.start_once(Wait::Acknowledge, io.now_ns());
                     }
                     self.counters.sent_bytes.add(sent as u64);
                     room = room.saturating_sub(sent);
                     if sent < length {
                         self.counters.blocked_count.add(1);
-                        self.blocked_since_ns = Some(io.now_ns());
+                        self.deadlines.start(Wait::Read, io.now_ns());
                         keep_interrupted(caravan);
                         io.await_writable(socket);
                         return Flushed::Blocked;
@@ -433,7 +409,7 @@ impl Lane {
                 }
                 Sent::Blocked => {
                     self.counters.blocked_count.add(1);
-                    self.blocked_since_ns.get_or_insert(io.now_ns());
+                    self.deadlines.start_once(Wait::Read, io.now_ns());
                     io.await_writable(socket);
                     return Flushed::Blocked;
                 }
@@ -453,7 +429,7 @@ impl Lane {
 
     /// Lets go of what the kernel does not read any more.
     pub(crate) fn take_notices<I: Io<Message>>(&mut self, io: &mut I) {
-        let Some(socket) = self.socket else { return };
+        let Some(socket) = self.socket() else { return };
         let caravan = self.queue.caravan();
         while caravan.awaited_count() > 0
             && let Some(notice) = io.next_notice(socket)
@@ -461,7 +437,7 @@ impl Lane {
             caravan.on_notice(notice.first, notice.last);
             caravan.release(drop);
             let awaited_count = caravan.awaited_count();
-            self.unnoticed_since_ns = (awaited_count > 0).then(|| io.now_ns());
+            self.deadlines.set(Wait::Acknowledge, (awaited_count > 0).then(|| io.now_ns()));
             self.counters.on_notice(notice, awaited_count);
             if self.zero_copy.on_notice(notice.send_count(), notice.is_copied) {
                 tracing::debug!(peer = ?self.peer, "the kernel copies what is sent without a copy: no more of it");
@@ -469,11 +445,20 @@ impl Lane {
         }
     }
 
-    /// Closes its socket. What the kernel may still read goes to the reactor, which keeps it until the notices have come.
-    pub(crate) fn close<I: Io<Message>>(&mut self, io: &mut I) {
-        let Some(socket) = self.socket.take() else { return };
+    /// Closes its socket; `is_expelled` for a missed deadline. Says whether it was open.
+    pub(crate) fn close<I: Io<Message>>(&mut self, io: &mut I, is_expelled: bool) -> bool {
+        if self.socket().is_none() {
+            return false;
+        }
+        self.close_socket(io);
+        self.begin_closing(ClosingStep::Closed { is_expelled }, io.now_ns());
+        true
+    }
+
+    /// Closes its socket, if that is open. What the kernel may still read goes to the reactor, which keeps it until the notices have come.
+    pub(crate) fn close_socket<I: Io<Message>>(&mut self, io: &mut I) {
+        let Some(socket) = self.socket() else { return };
         let (awaited_count, kept) = self.queue.caravan().take_kept();
-        self.unnoticed_since_ns = None;
         if awaited_count == 0 {
             return io.close(socket);
         }
@@ -482,37 +467,13 @@ impl Lane {
         io.close_holding(socket, held);
     }
 
-    /// When this lane's patience with its peer ends next, ns, and with what.
-    pub(crate) fn deadline(&self, timeouts: &LaneTimeouts) -> Option<(u64, &'static str)> {
-        let since = |since_ns: u64, wait_ns: u64| since_ns.saturating_add(wait_ns);
-        let state = match self.state {
-            LaneState::Initialising => {
-                Some((since(self.state_since_ns, timeouts.connect_ns), "no ICReq in time"))
-            }
-            LaneState::Unconnected { .. } => {
-                Some((since(self.state_since_ns, timeouts.connect_ns), "no Connect in time"))
-            }
-            LaneState::Terminating => {
-                Some((since(self.state_since_ns, timeouts.terminate_ns), "not closed in time"))
-            }
-            LaneState::Connecting | LaneState::Live | LaneState::Draining => None,
-        };
-        let pdu = self.pdu_since_ns.map(|at_ns| (since(at_ns, timeouts.pdu_ns), "PDU not complete in time"));
-        let send = self.blocked_since_ns.map(|at_ns| (since(at_ns, timeouts.send_ns), "reads nothing"));
-        let notice =
-            self.unnoticed_since_ns.map(|at_ns| (since(at_ns, timeouts.send_ns), "acknowledges nothing"));
-        let data = self.asked_since_ns.map(|at_ns| (since(at_ns, timeouts.data_ns), "data not sent in time"));
-        [state, pdu, send, notice, data].into_iter().flatten().min_by_key(|(deadline_ns, _)| *deadline_ns)
-    }
-
-    /// Gives memory back that an idle lane does not need. Says whether that was possible.
+    /// Releases memory that an idle lane does not need. Says whether that was possible.
     pub(crate) fn shrink(&mut self) -> bool {
-        if self.held.is_some() || self.pairs.is_some() || self.tickets.iter().any(Option::is_some) {
+        if self.held.is_some() || self.state.pairs().is_some() || self.tickets.iter().any(Option::is_some) {
             return false;
         }
         self.queue.shrink();
         self.tickets = Vec::new();
-        self.backlog = Vec::new();
         true
     }
 }
@@ -525,7 +486,7 @@ fn is_stable(caravan: &proto::Caravan<Payload>) -> bool {
     })
 }
 
-/// Whether buffers can be done without for longer: peers that acknowledge nothing hold at most half of them.
+/// Whether the pool can spare buffers until the peer acknowledges: such buffers are at most half of the pool.
 fn has_plenty(pool: &Pool) -> bool {
     pool.free_bytes() >= pool.capacity_bytes() / 2
 }

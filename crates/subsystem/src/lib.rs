@@ -27,6 +27,7 @@ mod kv_log;
 mod kv_operation;
 mod lane;
 pub mod lane_counters;
+mod lane_table;
 pub mod limits;
 pub mod machine;
 pub mod message;

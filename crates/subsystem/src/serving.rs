@@ -5,7 +5,6 @@ mod door;
 mod lanes;
 mod placing;
 mod pressure;
-mod unconnected;
 
 use std::sync::Arc;
 
@@ -20,10 +19,10 @@ use crate::admission::{GuestCounters, Visitor};
 use crate::attached::AttachedIndex;
 use crate::commands::{Caller, Commands, IoLimits, TICKET_TIMER};
 use crate::control::Control;
-use crate::control_record::LaneId;
 use crate::exclusion::{Audience, LockManager, LockMessage};
 use crate::key_value::{self, KeyValueMessage};
-use crate::lane::{Lane, LaneTimeouts};
+use crate::lane::LaneTimeouts;
+use crate::lane_table::LaneTable;
 use crate::message::Message;
 use crate::operator::ReactorReport;
 use crate::placement::{Placement, Policy as PlacementPolicy};
@@ -32,7 +31,6 @@ use crate::running::Owner;
 pub(crate) use door::DOOR;
 use door::Door;
 pub use placing::Moving;
-use unconnected::Unconnected;
 
 /// One receive takes in at most this much: whole caravans, in few calls, into memory that stays warm.
 const STAGING_BYTES: usize = 256 * 1024;
@@ -91,27 +89,16 @@ impl Home {
 pub struct Serving {
     settings: ServingSettings,
     reactor: u16,
-    lanes: Vec<Place>,
-    free_places: Vec<u32>,
+    lanes: LaneTable,
     /// By index of the socket: which lane it is, or which guest of the door.
     by_socket: Vec<u32>,
     door: Door,
     commands: Commands,
     home: Option<Home>,
     staging: Box<[u8]>,
-    /// Lanes with something to send.
-    dirty: Vec<u32>,
     /// What lanes have sent in this turn, bytes.
     sent_bytes: u64,
-    /// Lanes with input that was put aside.
-    held: Vec<u32>,
-    /// Lanes with failures to report.
-    failing: Vec<u32>,
-    /// Lanes of which the kernel still reads something that was sent.
-    awaiting: Vec<LaneId>,
     has_notice_timer: bool,
-    /// Lanes that the sweep looks at: those that are not idle.
-    active: Vec<LaneId>,
     /// Version of the table that the control plane was last told to be in use.
     table_version_told: u64,
     /// Lanes that had commands lately, as last told to who places others.
@@ -120,15 +107,8 @@ pub struct Serving {
     io_lanes_ever: u64,
     /// Whether it was said that a lane's device cannot be polled.
     has_told_unpolled: bool,
-    unconnected: Unconnected,
-    /// Whether it is set when to look who keeps buffers away.
+    /// Whether the buffer-pressure timer is armed.
     is_watching_pressure: bool,
-}
-
-/// Where a lane may be.
-struct Place {
-    generation: u32,
-    lane: Option<Box<Lane>>,
 }
 
 impl Serving {
@@ -142,25 +122,18 @@ impl Serving {
         Self {
             settings,
             reactor,
-            lanes: Vec::new(),
-            free_places: Vec::new(),
+            lanes: LaneTable::new(reactor, settings.unconnected_count_max, settings.reactor_count),
             by_socket: Vec::new(),
             door: Door::new(guests),
             commands: Commands::new(settings.limits, reactor),
             home,
             staging: vec![0; STAGING_BYTES].into(),
-            dirty: Vec::new(),
             sent_bytes: 0,
-            held: Vec::new(),
-            failing: Vec::new(),
-            awaiting: Vec::new(),
             has_notice_timer: false,
-            active: Vec::new(),
             table_version_told: 0,
             active_count_told: 0,
             io_lanes_ever: 0,
             has_told_unpolled: false,
-            unconnected: Unconnected::new(settings.unconnected_count_max, settings.reactor_count),
             is_watching_pressure: false,
         }
     }
@@ -315,14 +288,12 @@ impl Serving {
     }
 }
 
-/// Who a command under way is, as long as its lane takes part in life.
-fn caller_of(lanes: &[Place], owner: Owner) -> Option<Caller> {
+/// The caller of an in-flight command; `None` if its lane is closing.
+fn caller_of(lanes: &LaneTable, owner: Owner) -> Option<Caller> {
     let Owner::Lane { index, generation, .. } = owner else { return None };
-    let lane = lanes.get(index as usize)?.lane.as_deref()?;
-    if lane.id.generation != generation || !lane.takes_commands() {
-        return None;
-    }
-    Some(Caller { owner, subsystem: lane.subsystem?, needs_stable_copy: lane.needs_stable_copy() })
+    let lane = lanes.of_generation(index, generation)?;
+    let subsystem = lane.state.io_queue()?.subsystem;
+    Some(Caller { owner, subsystem, needs_stable_copy: lane.needs_stable_copy() })
 }
 
 impl Application for Serving {
@@ -353,17 +324,17 @@ impl Application for Serving {
         if index & DOOR != 0 {
             return self.receive_at_door(io, index, socket);
         }
-        self.lane(index).is_some_and(|lane| lane.socket == Some(socket)) && self.receive(io, index)
+        self.lanes.get(index).is_some_and(|lane| lane.socket() == Some(socket)) && self.receive(io, index)
     }
 
     fn on_writable(&mut self, io: &mut impl Io<Message>, socket: SocketId) {
         let Some(&index) = self.by_socket.get(socket.index()) else { return };
-        if let Some(lane) = self.lane(index).filter(|lane| lane.socket == Some(socket))
-            && !std::mem::replace(&mut lane.is_dirty, true)
-        {
-            self.dirty.push(index);
-        } else if index & DOOR != 0 {
+        if index & DOOR != 0 {
             self.door.on_writable(index & !DOOR, socket);
+        } else if let Some((lane, lists)) = self.lanes.entry(index)
+            && lane.socket() == Some(socket)
+        {
+            lists.mark_dirty(lane);
         }
         let _ = io;
     }
@@ -412,7 +383,7 @@ impl Application for Serving {
             Message::HandOver { to, connect } => self.hand_over(io, to, *connect),
             Message::TakeOver(moving) => self.take_over(io, *moving),
             Message::SetDoorbell(id, policy) => {
-                if let Some(lane) = self.lane_of(id) {
+                if let Some(lane) = self.lanes.by_id(id) {
                     lane.set_doorbell(policy);
                 }
             }
@@ -424,7 +395,7 @@ impl Application for Serving {
             Message::KeyValue(message) => self.on_key_value(io, *message),
             Message::Answer(answer) => self.on_answer(io, *answer),
             Message::End(id) => {
-                if self.lane_of(id).is_some() {
+                if self.lanes.by_id(id).is_some() {
                     self.end(io, id.index);
                 }
             }
@@ -463,8 +434,8 @@ impl Application for Serving {
     }
 
     fn on_end(&mut self, io: &mut impl Io<Message>) {
-        for lane in self.lanes.iter_mut().filter_map(|place| place.lane.as_deref_mut()) {
-            lane.close(io);
+        for lane in self.lanes.iter_mut() {
+            lane.close_socket(io);
         }
     }
 
@@ -473,10 +444,10 @@ impl Application for Serving {
         if self.commands.namespaces.has_logs {
             worked |= self.tend_logs(io);
         }
-        if !self.awaiting.is_empty() {
+        if self.lanes.lists.has_awaiting() {
             self.take_notices(io);
         }
-        if self.commands.has_waiting() || !self.held.is_empty() {
+        if self.commands.has_waiting() || self.lanes.lists.has_held() {
             worked |= self.go_on(io);
         }
         if self.commands.arrivals.has_changed() {
@@ -486,7 +457,7 @@ impl Application for Serving {
             self.digest(io);
             worked = true;
         }
-        let rang = !self.dirty.is_empty();
+        let rang = self.lanes.lists.has_dirty();
         if rang {
             self.ring(io);
         }
@@ -495,7 +466,7 @@ impl Application for Serving {
         if served {
             self.door.flush(io, &mut self.commands.namespaces);
         }
-        if !self.failing.is_empty() {
+        if self.lanes.lists.has_failing() {
             self.report_failures(io);
         }
         if self.commands.table_settled {

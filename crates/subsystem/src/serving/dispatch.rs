@@ -17,10 +17,11 @@ use super::{Serving, caller_of};
 use crate::admission::reason;
 use crate::commands::{Begun, Caller, Ended, Hold};
 use crate::control_record::{CommandId, LaneId};
-use crate::fused::Verdict;
+use crate::fused::{Pairs, Verdict};
 use crate::kv_digest;
 use crate::kv_large::Intake;
-use crate::lane::{Lane, LaneState, payload_digest};
+use crate::lane::{Lane, LaneState, Order, Wait, payload_digest};
+use crate::lane_table::LaneLists;
 use crate::message::{Answer, Failure, Message, Request, RequestKind};
 use crate::running::{Owner, Running, Step, Supply};
 use crate::stopwatch::Stage;
@@ -43,7 +44,7 @@ impl Serving {
         sqe: &Sqe,
         begun: Begun,
     ) {
-        let Some(lane) = self.lanes[index as usize].lane.as_deref_mut() else { return };
+        let Some((lane, lists)) = self.lanes.entry(index) else { return };
         match begun {
             Begun::Data(payload, length) => {
                 lane.counters.read_count.add(1);
@@ -65,9 +66,9 @@ impl Serving {
                 }
             }
             Begun::Complete(status, result) => {
-                Self::count(lane, &mut self.failing, slot, sqe, status);
+                count(lane, lists, slot, sqe, status);
                 lane.queue.complete(slot, status, result);
-                let (is_full, subsystem) = (lane.is_full(), lane.subsystem);
+                let (is_full, subsystem) = (lane.is_full(), lane.subsystem());
                 if status.kind() == StatusKind::Media {
                     self.on_media_error(subsystem, sqe);
                 }
@@ -80,11 +81,10 @@ impl Serving {
                 lane.set_ticket(slot, Some(ticket));
                 match hold {
                     Hold::None => {}
-                    Hold::Line => lane.is_plain = false,
+                    Hold::Line => lane.set_in_line(true),
                     Hold::Capsule => {
-                        lane.held = Some(ticket);
-                        self.held.push(index);
-                        if let Some(socket) = lane.socket {
+                        lists.hold(lane, ticket);
+                        if let Some(socket) = lane.socket() {
                             io.pause(socket);
                         }
                     }
@@ -111,7 +111,7 @@ impl Serving {
         length: u32,
         result: u64,
     ) {
-        let Some(lane) = self.lanes[index as usize].lane.as_deref_mut() else { return };
+        let Some(lane) = self.lanes.get_mut(index) else { return };
         let owner = Owner::Lane { index, generation: lane.id.generation, slot };
         let pdu_bytes = lane.queue.c2h_data_bytes();
         let ticket = self.commands.digest_first((owner, sqe), payload, length, result, pdu_bytes);
@@ -123,18 +123,16 @@ impl Serving {
     pub(super) fn digest(&mut self, io: &mut impl Io<Message>) {
         let Some((running, digested)) = self.commands.digest_next() else { return };
         let Owner::Lane { index, generation, slot } = running.owner else { return };
-        let Some(lane) = self.lane(index).filter(|lane| lane.id.generation == generation) else { return };
+        let entry = self.lanes.entry(index).filter(|(lane, _)| lane.id.generation == generation);
+        let Some((lane, lists)) = entry else { return };
         lane.set_ticket(slot, None);
         let (length, result) = (digested.length, digested.result);
         lane.counters.read_count.add(1);
         lane.counters.read_bytes.add(length.into());
         let (payload, digest) = digested.into_parts();
         lane.queue.complete_with_data(slot, payload, length, result, digest);
-        let is_full = lane.is_full();
-        if !std::mem::replace(&mut lane.is_dirty, true) {
-            self.dirty.push(index);
-        }
-        if is_full {
+        lists.mark_dirty(lane);
+        if lane.is_full() {
             self.on_full_of_values(io, index);
         }
     }
@@ -150,7 +148,7 @@ impl Serving {
         begun_ns: u64,
         begun: &Begun,
     ) {
-        let Some(lane) = self.lanes[index as usize].lane.as_deref_mut() else { return };
+        let Some(lane) = self.lanes.get_mut(index) else { return };
         let times = &lane.counters.phases;
         match begun {
             Begun::RequestData(_) => lane.watch.await_data(slot),
@@ -171,7 +169,7 @@ impl Serving {
         sqe: &Sqe,
         length: u32,
     ) {
-        let Some(lane) = self.lanes[index as usize].lane.as_deref_mut() else { return };
+        let Some(lane) = self.lanes.get_mut(index) else { return };
         let owner = Owner::Lane { index, generation: lane.id.generation, slot };
         let buffer = self.commands.take_room(io.pool(), owner, sqe, length);
         let ticket = self.commands.running.insert(Running::new(owner, *sqe, None, Step::Between));
@@ -184,17 +182,16 @@ impl Serving {
             }
             None => {
                 self.commands.line_up(ticket, Step::AwaitingRoom(length));
-                lane.is_plain = false;
+                lane.set_in_line(true);
             }
         }
     }
 
-    /// A lane's peer owes data from now on: not for ever.
+    /// A lane's peer owes data from now on: it has a deadline.
     fn await_data(&mut self, io: &mut impl Io<Message>, index: u32) {
         let now_ns = io.now_ns();
-        let Some(lane) = self.lanes[index as usize].lane.as_deref_mut() else { return };
-        if lane.asked_since_ns.is_none() {
-            lane.asked_since_ns = Some(now_ns);
+        let Some(lane) = self.lanes.get_mut(index) else { return };
+        if lane.deadlines.start_once(Wait::Data, now_ns) {
             self.set_lane_timer(io, index);
         }
     }
@@ -202,7 +199,7 @@ impl Serving {
     /// Puts a command behind those of its lane that wait, if there are any and it brings no data. Says whether it did.
     #[cold]
     pub(super) fn lines_up(&mut self, index: u32, slot: Slot, sqe: &Sqe, data: &[u8]) -> bool {
-        let Some(lane) = self.lanes[index as usize].lane.as_deref_mut() else { return false };
+        let Some(lane) = self.lanes.get_mut(index) else { return false };
         if !data.is_empty() || !self.commands.shares.holds_back(index) {
             return false;
         }
@@ -212,39 +209,12 @@ impl Serving {
         true
     }
 
-    /// Says again whether a lane's commands begin as they come.
+    /// A lane's line for buffers has become empty, or its fused commands are complete: decides anew in which order its commands start.
     pub(super) fn settle(&mut self, index: u32) {
         let holds_back = self.commands.shares.holds_back(index);
-        if let Some(lane) = self.lane(index) {
-            lane.is_plain = lane.pairs.is_none() && !holds_back;
+        if let Some(lane) = self.lanes.get_mut(index) {
+            lane.set_in_line(holds_back);
         }
-    }
-
-    /// Counts a command that has ended without data for the host.
-    pub(super) fn count(lane: &mut Lane, failing: &mut Vec<u32>, slot: Slot, sqe: &Sqe, status: Status) {
-        if status.is_success() {
-            if lane.subsystem.is_some() && sqe.opcode == NvmOpcode::WRITE.raw() {
-                lane.counters.write_count.add(1);
-                lane.counters.written_bytes.add(sqe.dptr.length.get().into());
-            } else {
-                lane.counters.other_count.add(1);
-            }
-            return;
-        }
-        if status.kind() == StatusKind::Media {
-            lane.counters.media_error_count.add(1);
-        }
-        let lba = if lane.subsystem.is_some() { BlockCommand::from_sqe(sqe).slba } else { 0 };
-        let failure =
-            Failure { qid: lane.qid, cid: lane.queue.cid(slot), status, nsid: sqe.nsid().get(), lba };
-        Self::fail(lane, failing, failure);
-    }
-
-    pub(super) fn fail(lane: &mut Lane, failing: &mut Vec<u32>, failure: Failure) {
-        if lane.failures.is_empty() {
-            failing.push(lane.id.index);
-        }
-        lane.on_failure(failure);
     }
 
     /// A command that is not a plain I/O command: for the control plane, or one of a fused pair.
@@ -259,19 +229,21 @@ impl Serving {
         data: Box<[u8]>,
     ) {
         self.post_superseded(io, index);
-        let Some(lane) = self.lanes[index as usize].lane.as_deref_mut() else { return };
-        if lane.subsystem.is_some() && sqe.opcode != AdminOpcode::FABRICS.raw() {
+        let Some((lane, lists)) = self.lanes.entry(index) else { return };
+        if lane.state.io_queue().is_some() && sqe.opcode != AdminOpcode::FABRICS.raw() {
             return self.on_fused_command(io, index, slot, sqe, data);
         }
         let is_connect = sqe.opcode == AdminOpcode::FABRICS.raw() && sqe.fctype() == FabricsType::CONNECT;
-        let refusal = match lane.state {
-            LaneState::Unconnected { refused } if !is_connect => {
-                lane.state = LaneState::Unconnected { refused: refused + 1 };
+        let refusal = match &mut lane.state {
+            LaneState::Unconnected { refused_count } if !is_connect => {
+                *refused_count += 1;
                 Some(Status::COMMAND_SEQUENCE_ERROR.with_dnr())
             }
             // Nothing may follow a Connect before it is answered, and a second one never.
-            LaneState::Connecting => Some(Status::COMMAND_SEQUENCE_ERROR.with_dnr()),
-            LaneState::Live if is_connect => Some(Status::COMMAND_SEQUENCE_ERROR.with_dnr()),
+            LaneState::Connecting { .. } => Some(Status::COMMAND_SEQUENCE_ERROR.with_dnr()),
+            LaneState::Admin { .. } | LaneState::Io(_) if is_connect => {
+                Some(Status::COMMAND_SEQUENCE_ERROR.with_dnr())
+            }
             _ if sqe.flags.psdt() != Psdt::SGL
                 || sqe.flags.reserved() != 0
                 || sqe.flags.fuse() != Fuse::NONE =>
@@ -281,57 +253,29 @@ impl Serving {
             _ => None,
         };
         if let Some(status) = refusal {
-            Self::count(lane, &mut self.failing, slot, sqe, status);
+            count(lane, lists, slot, sqe, status);
             lane.queue.complete(slot, status, 0);
-            if matches!(lane.state, LaneState::Unconnected { refused: UNCONNECTED_COMMAND_COUNT_MAX.. }) {
+            if matches!(lane.state, LaneState::Unconnected { refused_count: UNCONNECTED_COMMAND_COUNT_MAX.. })
+            {
                 self.complain(io, index, reason::DOES_NOT_CONNECT);
                 self.close(io, index);
             }
             return;
         }
-        match self.control_data(sqe, &data) {
+        match control_data(sqe, &data) {
             Ok(None) => self.post_to_control(io, index, slot, sqe, data),
             Ok(Some(length)) => self.request_data(io, index, slot, sqe, length),
             Err(status) => {
-                let Some(lane) = self.lanes[index as usize].lane.as_deref_mut() else { return };
-                Self::count(lane, &mut self.failing, slot, sqe, status);
+                count(lane, lists, slot, sqe, status);
                 lane.queue.complete(slot, status, 0);
             }
-        }
-    }
-
-    /// How much data a command for the control plane has to be asked for, if any.
-    pub(super) fn control_data(&self, sqe: &Sqe, data: &[u8]) -> Result<Option<u32>, Status> {
-        let direction = if sqe.opcode == AdminOpcode::FABRICS.raw() {
-            DataDirection::of(sqe.fctype().raw())
-        } else {
-            DataDirection::of(sqe.opcode)
-        };
-        let brings_data = matches!(direction, DataDirection::HostToController | DataDirection::Both);
-        match sqe.dptr.classify() {
-            DataPointer::InCapsule { length, .. } if brings_data || length == 0 => {
-                debug_assert_eq!(data.len(), length as usize);
-                Ok(None)
-            }
-            DataPointer::InCapsule { .. } => Err(Status::INVALID_FIELD.with_dnr()),
-            DataPointer::Transport { length } if brings_data && length > 0 => {
-                if length > CONTROL_DATA_BYTES_MAX {
-                    return Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr());
-                }
-                Ok(Some(length))
-            }
-            // A command that moves no data has no use for a descriptor, whatever it says.
-            DataPointer::Other { .. } if direction != DataDirection::None => {
-                Err(Status::SGL_TYPE_INVALID.with_dnr())
-            }
-            DataPointer::Transport { .. } | DataPointer::Other { .. } => Ok(None),
         }
     }
 
     /// Tells the control plane which event requests a host has completed by itself, before it hears of the commands that have
     /// their ids now.
     pub(super) fn post_superseded(&mut self, io: &mut impl Io<Message>, index: u32) {
-        let Some(lane) = self.lane(index) else { return };
+        let Some(lane) = self.lanes.get_mut(index) else { return };
         while let Some(slot) = lane.queue.next_superseded() {
             let kind = RequestKind::Superseded { slot };
             io.post(0, Message::Request(Request { lane: lane.id, kind }));
@@ -347,15 +291,13 @@ impl Serving {
         data: Box<[u8]>,
     ) {
         let now_ns = io.now_ns();
-        let Some(lane) = self.lanes[index as usize].lane.as_deref_mut() else { return };
+        let Some((lane, lists)) = self.lanes.entry(index) else { return };
         let is_connect = matches!(lane.state, LaneState::Unconnected { .. });
         if is_connect {
-            lane.qid = ConnectCommand::from_sqe(sqe).qid;
-            lane.enter(LaneState::Connecting, now_ns);
-            // It may have to wait for an older association of its host, which nobody is to use against it.
-            self.uncount_unconnected(index);
+            lane.enter(LaneState::Connecting { qid: ConnectCommand::from_sqe(sqe).qid }, now_ns);
+            // It may have to wait for an older association of its host: it is not closed for others meanwhile.
+            lists.on_connected(lane);
         }
-        let Some(lane) = self.lanes[index as usize].lane.as_deref_mut() else { return };
         let kind = RequestKind::Command {
             slot,
             sqe: *sqe,
@@ -369,7 +311,9 @@ impl Serving {
         if is_connect {
             return self.post_connect(io, index, request);
         }
-        if lane.qid.is_admin() && sqe.opcode == AdminOpcode::ASYNC_EVENT_REQUEST.raw() {
+        if matches!(lane.state, LaneState::Admin { .. })
+            && sqe.opcode == AdminOpcode::ASYNC_EVENT_REQUEST.raw()
+        {
             lane.queue.await_event(slot);
         }
         io.post(0, Message::Request(request));
@@ -388,8 +332,8 @@ impl Serving {
             return;
         };
         if fuse != Fuse::FIRST && fuse != Fuse::SECOND {
-            let Some(lane) = self.lane(index) else { return };
-            let verdict = lane.pairs.as_mut().and_then(|pairs| pairs.on_other());
+            let Some(lane) = self.lanes.get_mut(index) else { return };
+            let verdict = lane.state.pairs().and_then(Pairs::on_other);
             self.on_verdict(io, index, verdict);
             if self.lines_up(index, slot, sqe, &data) {
                 return;
@@ -398,8 +342,8 @@ impl Serving {
             return self.on_begun(io, index, slot, sqe, begun);
         }
         if fuse == Fuse::FIRST {
-            let Some(lane) = self.lane(index) else { return };
-            let verdict = lane.pairs.as_mut().and_then(|pairs| pairs.on_other());
+            let Some(lane) = self.lanes.get_mut(index) else { return };
+            let verdict = lane.state.pairs().and_then(Pairs::on_other);
             self.on_verdict(io, index, verdict);
         }
         let needed = self.commands.check_fused(caller, sqe).and_then(|length| match sqe.dptr.classify() {
@@ -415,15 +359,15 @@ impl Serving {
                 Ok(None)
             }
             Err(status) => {
-                let Some(lane) = self.lanes[index as usize].lane.as_deref_mut() else { return };
-                Self::count(lane, &mut self.failing, slot, sqe, status);
+                let Some((lane, lists)) = self.lanes.entry(index) else { return };
+                count(lane, lists, slot, sqe, status);
                 lane.queue.complete(slot, status, 0);
                 Err(())
             }
         };
-        let Some(lane) = self.lane(index) else { return };
-        lane.is_plain = false;
-        let pairs = lane.pairs.get_or_insert_default();
+        let Some(lane) = self.lanes.get_mut(index) else { return };
+        let LaneState::Io(io_queue) = &mut lane.state else { return };
+        let pairs = io_queue.fused();
         let verdict = match fuse {
             Fuse::FIRST => {
                 pairs.on_first(slot, sqe, supply);
@@ -440,28 +384,28 @@ impl Serving {
         while let Some(verdict) = next {
             match verdict {
                 Verdict::Complete(slot, status) => {
-                    let ticket = self.lane(index).and_then(|lane| lane.ticket(slot));
-                    if let Some(ticket) = ticket {
+                    let Some(lane) = self.lanes.get_mut(index) else { return };
+                    if let Some(ticket) = lane.ticket(slot) {
                         self.commands.abort(ticket);
                     }
-                    let Some(lane) = self.lanes[index as usize].lane.as_deref_mut() else { return };
                     lane.set_ticket(slot, None);
                     lane.counters.failed_count.add(1);
                     lane.queue.complete(slot, status, 0);
                 }
                 Verdict::Execute { first, second } => {
                     let Some(caller) = self.caller(index, first.0) else { return };
-                    let Some(lane) = self.lane(index) else { return };
+                    let Some(lane) = self.lanes.get(index) else { return };
                     let lane = (index, lane.id.generation);
                     self.commands.begin_pair(io, caller, lane, first, second);
                 }
             }
-            next = self.lane(index).and_then(|lane| lane.pairs.as_mut()?.next_verdict());
+            next = self.lanes.get_mut(index).and_then(|lane| lane.state.pairs()?.next_verdict());
         }
-        if let Some(lane) = self.lane(index)
-            && lane.pairs.as_ref().is_some_and(|pairs| pairs.is_empty())
+        if let Some(lane) = self.lanes.get_mut(index)
+            && let LaneState::Io(io_queue) = &mut lane.state
+            && matches!(&io_queue.order, Order::Fused(pairs) if pairs.is_empty())
         {
-            lane.pairs = None;
+            io_queue.order = Order::Arrival;
             self.settle(index);
         }
     }
@@ -477,15 +421,15 @@ impl Serving {
         if !is_intact {
             self.complain(io, index, reason::DATA_DIGEST);
         }
-        let Some(lane) = self.lane(index) else { return };
+        let Some(lane) = self.lanes.get_mut(index) else { return };
         let ticket = lane.ticket(slot).expect("a command that receives is under way");
         let buffer = match lane.queue.take_buffer(slot) {
             Intake::Buffer(buffer) => buffer,
             Intake::Chunk(chunk) => return self.on_part_received(io, index, slot, ticket, is_intact, chunk),
         };
         let sqe = self.commands.running.get_mut(ticket).expect("it runs until it is completed").sqe;
-        let Some(lane) = self.lanes[index as usize].lane.as_deref_mut() else { return };
-        if let Some(pairs) = &mut lane.pairs {
+        let Some(lane) = self.lanes.get_mut(index) else { return };
+        if let Some(pairs) = lane.state.pairs() {
             match pairs.on_data(slot, buffer, is_intact) {
                 Ok(()) => {
                     self.commands.running.remove(ticket);
@@ -493,7 +437,7 @@ impl Serving {
                     if !is_intact {
                         lane.queue.complete(slot, Status::TRANSIENT_TRANSPORT_ERROR, 0);
                     }
-                    let verdict = lane.pairs.as_mut().and_then(|pairs| pairs.next_verdict());
+                    let verdict = lane.state.pairs().and_then(Pairs::next_verdict);
                     return self.on_verdict(io, index, verdict);
                 }
                 Err(buffer) => return self.begin_received(io, index, slot, &sqe, ticket, is_intact, buffer),
@@ -515,7 +459,7 @@ impl Serving {
     ) {
         if is_intact {
             let next = self.commands.on_part_arrived(io, ticket, chunk);
-            if let (Some((intake, part)), Some(lane)) = (next, self.lane(index)) {
+            if let (Some((intake, part)), Some(lane)) = (next, self.lanes.get_mut(index)) {
                 lane.queue.request_part(slot, intake, part);
                 self.await_data(io, index);
             }
@@ -523,12 +467,12 @@ impl Serving {
         }
         let sqe = self.commands.running.get_mut(ticket).expect("it runs until it is completed").sqe;
         self.commands.abort(ticket);
-        let Some(lane) = self.lanes[index as usize].lane.as_deref_mut() else { return };
+        let Some((lane, lists)) = self.lanes.entry(index) else { return };
         lane.set_ticket(slot, None);
         lane.watch.forget(slot);
         // The framing is still good, so only the command fails. wire §3
         let status = Status::TRANSIENT_TRANSPORT_ERROR;
-        Self::count(lane, &mut self.failing, slot, &sqe, status);
+        count(lane, lists, slot, &sqe, status);
         lane.queue.complete(slot, status, 0);
     }
 
@@ -543,7 +487,7 @@ impl Serving {
         is_intact: bool,
         buffer: Buffer,
     ) {
-        let Some(lane) = self.lanes[index as usize].lane.as_deref_mut() else { return };
+        let Some((lane, lists)) = self.lanes.entry(index) else { return };
         lane.set_ticket(slot, None);
         let is_followed = lane.watch.stage() == Stage::Data(slot);
         if !is_intact {
@@ -551,10 +495,10 @@ impl Serving {
             // The framing is still good, so only the command fails. wire §3
             self.commands.running.remove(ticket);
             let status = Status::TRANSIENT_TRANSPORT_ERROR;
-            Self::count(lane, &mut self.failing, slot, sqe, status);
+            count(lane, lists, slot, sqe, status);
             return lane.queue.complete(slot, status, 0);
         }
-        if lane.subsystem.is_none() || sqe.opcode == AdminOpcode::FABRICS.raw() {
+        if lane.state.io_queue().is_none() || sqe.opcode == AdminOpcode::FABRICS.raw() {
             self.commands.running.remove(ticket);
             return self.post_to_control(io, index, slot, sqe, buffer.to_vec().into());
         }
@@ -573,9 +517,9 @@ impl Serving {
 
     /// Who a command of a lane is, for the commands under way.
     pub(super) fn caller(&mut self, index: u32, slot: Slot) -> Option<Caller> {
-        let lane = self.lane(index)?;
+        let lane = self.lanes.get(index)?;
         let owner = Owner::Lane { index, generation: lane.id.generation, slot };
-        Some(Caller { owner, subsystem: lane.subsystem?, needs_stable_copy: lane.needs_stable_copy() })
+        Some(Caller { owner, subsystem: lane.subsystem()?, needs_stable_copy: lane.needs_stable_copy() })
     }
 
     /// A command that did not end at once has ended.
@@ -588,26 +532,26 @@ impl Serving {
             }
             Owner::Parent(_) => unreachable!("parts end within their command"),
         };
-        let place = self.lanes.get_mut(index as usize).and_then(|place| place.lane.as_deref_mut());
-        let Some(lane) = place.filter(|lane| lane.id.generation == generation) else { return };
-        if lane.state == LaneState::Draining || lane.state == LaneState::Terminating || lane.is_ending {
-            lane.in_flight = lane.in_flight.saturating_sub(1);
-            return self.let_go(io, index);
+        let entry = self.lanes.entry(index).filter(|(lane, _)| lane.id.generation == generation);
+        let Some((lane, lists)) = entry else { return };
+        if let Some(closing) = lane.state.closing() {
+            closing.in_flight = closing.in_flight.saturating_sub(1);
+            return self.remove_if_idle(io, index);
         }
         if let Some((intake, part)) = ended.room {
             lane.queue.request_part(slot, intake, part);
             self.await_data(io, index);
         } else if let (Owner::Pair { second, .. }, Some(status)) = (ended.owner, ended.second) {
-            Self::count(lane, &mut self.failing, slot, &ended.sqe, ended.status);
+            count(lane, lists, slot, &ended.sqe, ended.status);
             lane.queue.complete(slot, ended.status, 0);
-            Self::count(lane, &mut self.failing, second, &ended.sqe, status);
+            count(lane, lists, second, &ended.sqe, status);
             lane.queue.complete(second, status, 0);
         } else {
             lane.set_ticket(slot, None);
             if lane.watch.stage() == Stage::Backend(slot) {
                 lane.watch.on_done(&lane.counters.phases, io.clock_ns());
             }
-            if let Some(traffic) = self.commands.namespaces.traffic_of(lane.subsystem, ended.sqe.nsid()) {
+            if let Some(traffic) = self.commands.namespaces.traffic_of(lane.subsystem(), ended.sqe.nsid()) {
                 match &ended.data {
                     _ if ended.is_counted && ended.status.is_success() => {}
                     Some((_, length)) => traffic.on_read((*length).into()),
@@ -630,15 +574,13 @@ impl Serving {
                     lane.queue.complete_with_data(slot, payload, length, ended.result, payload_digest);
                 }
                 None => {
-                    Self::count(lane, &mut self.failing, slot, &ended.sqe, ended.status);
+                    count(lane, lists, slot, &ended.sqe, ended.status);
                     lane.queue.complete(slot, ended.status, ended.result);
                 }
             }
         }
-        let Some(lane) = self.lanes[index as usize].lane.as_deref_mut() else { return };
-        if !lane.is_dirty {
-            lane.is_dirty = true;
-            self.dirty.push(index);
+        if let Some((lane, lists)) = self.lanes.entry(index) {
+            lists.mark_dirty(lane);
         }
     }
 
@@ -663,8 +605,7 @@ impl Serving {
     pub(super) fn go_on(&mut self, io: &mut impl Io<Message>) -> bool {
         let mut worked = false;
         if self.commands.has_waiting() {
-            let lanes = &self.lanes;
-            let caller = |owner| caller_of(lanes, owner);
+            let caller = |owner| caller_of(&self.lanes, owner);
             worked = self.commands.retry(io, caller);
             self.drain_commands(io);
             while let Some(index) = self.commands.shares.next_settled() {
@@ -672,54 +613,54 @@ impl Serving {
             }
             self.watch_pressure(io);
         }
-        for at in (0..self.held.len()).rev() {
-            let index = self.held[at];
-            let waits = |this: &mut Self, ticket| {
-                let running = this.commands.running.get_mut(ticket);
-                running.is_some_and(|running| matches!(running.step, Step::Waiting(_)))
+        let mut held = self.lanes.lists.take_held();
+        held.retain(|&index| {
+            let Some(ticket) =
+                self.lanes.get(index).and_then(|lane| lane.held.as_ref()).map(|held| held.ticket)
+            else {
+                return false;
             };
-            let held = self.lane(index).and_then(|lane| lane.held);
-            if held.is_some_and(|ticket| waits(self, ticket)) {
-                continue;
+            let running = self.commands.running.get_mut(ticket);
+            if running.is_some_and(|running| matches!(running.step, Step::Waiting(_))) {
+                return true;
             }
-            self.held.swap_remove(at);
-            let Some(lane) = self.lane(index) else { continue };
-            lane.held = None;
-            let backlog = std::mem::take(&mut lane.backlog);
-            self.take_in(io, index, &backlog);
-            if let Some(lane) = self.lane(index)
-                && lane.held.is_none()
-                && !lane.is_ending
-                && let Some(socket) = lane.socket
-            {
-                io.resume(socket);
-            }
-        }
+            self.resume_input(io, index);
+            false
+        });
+        self.lanes.lists.put_back_held(held);
         worked
     }
 
-    pub(super) fn report_failures(&mut self, io: &mut impl Io<Message>) {
-        for at in 0..self.failing.len() {
-            let index = self.failing[at];
-            let Some(lane) = self.lane(index) else { continue };
-            let kind = RequestKind::Failures(std::mem::take(&mut lane.failures));
-            let lane = lane.id;
-            io.post(0, Message::Request(Request { lane, kind }));
+    /// Takes in the input of a lane that was held back, and receives again unless that is held back as well.
+    fn resume_input(&mut self, io: &mut impl Io<Message>, index: u32) {
+        let Some(held) = self.lanes.get_mut(index).and_then(|lane| lane.held.take()) else { return };
+        self.take_in(io, index, &held.backlog);
+        if let Some(lane) = self.lanes.get(index)
+            && lane.held.is_none()
+            && lane.takes_commands()
+            && let Some(socket) = lane.socket()
+        {
+            io.resume(socket);
         }
-        self.failing.clear();
+    }
+
+    pub(super) fn report_failures(&mut self, io: &mut impl Io<Message>) {
+        for index in self.lanes.lists.take_failing() {
+            let Some(lane) = self.lanes.get_mut(index) else { continue };
+            let kind = RequestKind::Failures(std::mem::take(&mut lane.failures));
+            io.post(0, Message::Request(Request { lane: lane.id, kind }));
+        }
     }
 
     pub(super) fn on_answer(&mut self, io: &mut impl Io<Message>, answer: Answer) {
         let now_ns = io.now_ns();
         let zero_copy = self.settings.zero_copy;
         let id = answer.command.lane;
-        let Some(lane) = self.lane_of(id) else { return };
-        if !lane.takes_commands() {
-            return;
-        }
+        let entry = self.lanes.entry(id.index).filter(|(lane, _)| lane.id == id && lane.takes_commands());
+        let Some((lane, lists)) = entry else { return };
         let slot = answer.command.slot;
         let (mut connected, mut joined) = (0, None);
-        if lane.state == LaneState::Connecting {
+        if let LaneState::Connecting { .. } = lane.state {
             match answer.established {
                 Some(established) => {
                     tracing::info!(
@@ -731,14 +672,14 @@ impl Serving {
                     connected = u64::from(!established.qid.is_admin());
                     joined = (!established.qid.is_admin()).then(|| Arc::clone(&established.association));
                     lane.establish(established, now_ns);
-                    if let Some(socket) = lane.socket {
+                    if let Some(socket) = lane.socket() {
                         io.establish(socket);
                     }
-                    if !lane.qid.is_admin() {
+                    if joined.is_some() {
                         lane.set_zero_copy(io, zero_copy);
                     }
                 }
-                None => lane.enter(LaneState::Unconnected { refused: 0 }, now_ns),
+                None => lane.enter(LaneState::Unconnected { refused_count: 0 }, now_ns),
             }
         }
         match answer.data {
@@ -750,9 +691,7 @@ impl Serving {
             _ => lane.queue.complete(slot, answer.status, answer.result),
         }
         let is_refused = matches!(lane.state, LaneState::Unconnected { .. });
-        if !std::mem::replace(&mut lane.is_dirty, true) {
-            self.dirty.push(id.index);
-        }
+        lists.mark_dirty(lane);
         if joined.is_some() {
             self.commands.set_association(id.index, joined);
         }
@@ -770,20 +709,67 @@ impl Serving {
     }
 
     pub(super) fn abort(&mut self, id: LaneId, cid: u16) -> bool {
-        let place = self.lanes.get_mut(id.index as usize).and_then(|place| place.lane.as_deref_mut());
-        let Some(lane) = place.filter(|lane| lane.id == id) else { return false };
+        let entry = self.lanes.entry(id.index).filter(|(lane, _)| lane.id == id);
+        let Some((lane, lists)) = entry else { return false };
         let Some(slot) = lane.queue.find(cid) else { return false };
         let Some(ticket) = lane.ticket(slot) else { return false };
         // Halves of fused pairs end together or not at all.
-        if lane.pairs.is_some() || !self.commands.abort(ticket) {
+        if lane.state.pairs().is_some() || !self.commands.abort(ticket) {
             return false;
         }
         lane.set_ticket(slot, None);
         lane.watch.forget(slot);
         lane.queue.complete(slot, Status::ABORT_REQUESTED, 0);
-        if !std::mem::replace(&mut lane.is_dirty, true) {
-            self.dirty.push(id.index);
-        }
+        lists.mark_dirty(lane);
         true
     }
+}
+
+/// How much data a command for the control plane has to be asked for, if any.
+fn control_data(sqe: &Sqe, data: &[u8]) -> Result<Option<u32>, Status> {
+    let direction = if sqe.opcode == AdminOpcode::FABRICS.raw() {
+        DataDirection::of(sqe.fctype().raw())
+    } else {
+        DataDirection::of(sqe.opcode)
+    };
+    let brings_data = matches!(direction, DataDirection::HostToController | DataDirection::Both);
+    match sqe.dptr.classify() {
+        DataPointer::InCapsule { length, .. } if brings_data || length == 0 => {
+            debug_assert_eq!(data.len(), length as usize);
+            Ok(None)
+        }
+        DataPointer::InCapsule { .. } => Err(Status::INVALID_FIELD.with_dnr()),
+        DataPointer::Transport { length } if brings_data && length > 0 => {
+            if length > CONTROL_DATA_BYTES_MAX {
+                return Err(Status::DATA_SGL_LENGTH_INVALID.with_dnr());
+            }
+            Ok(Some(length))
+        }
+        // A command that moves no data has no use for a descriptor, whatever it says.
+        DataPointer::Other { .. } if direction != DataDirection::None => {
+            Err(Status::SGL_TYPE_INVALID.with_dnr())
+        }
+        DataPointer::Transport { .. } | DataPointer::Other { .. } => Ok(None),
+    }
+}
+
+/// Counts a command that has ended without data for the host.
+fn count(lane: &mut Lane, lists: &mut LaneLists, slot: Slot, sqe: &Sqe, status: Status) {
+    let is_io = lane.state.io_queue().is_some();
+    if status.is_success() {
+        if is_io && sqe.opcode == NvmOpcode::WRITE.raw() {
+            lane.counters.write_count.add(1);
+            lane.counters.written_bytes.add(sqe.dptr.length.get().into());
+        } else {
+            lane.counters.other_count.add(1);
+        }
+        return;
+    }
+    if status.kind() == StatusKind::Media {
+        lane.counters.media_error_count.add(1);
+    }
+    let lba = if is_io { BlockCommand::from_sqe(sqe).slba } else { 0 };
+    let failure =
+        Failure { qid: lane.state.qid(), cid: lane.queue.cid(slot), status, nsid: sqe.nsid().get(), lba };
+    lists.fail(lane, failure);
 }

@@ -32,16 +32,17 @@ impl Serving {
     /// A lane asks for a controller or a queue. An I/O lane is first given its reactor.
     pub(super) fn post_connect(&mut self, io: &mut impl Io<Message>, index: u32, request: Request) {
         let reactor = usize::from(self.reactor);
-        let Some(lane) = self.lane(index) else { return };
-        if lane.is_placed || lane.qid.is_admin() {
+        let Some(lane) = self.lanes.get_mut(index) else { return };
+        let qid = lane.state.qid();
+        if lane.is_placed || qid.is_admin() {
             return io.post(0, Message::Request(request));
         }
         lane.is_placed = true;
-        let arrival = lane.socket.map(|socket| io.arrival(socket)).unwrap_or_default();
+        let arrival = lane.socket().map(|socket| io.arrival(socket)).unwrap_or_default();
         let peer = lane.peer;
         let counted_napi = std::mem::replace(&mut lane.napi, arrival.napi_id);
         lane.counters.napi_id.set(arrival.napi_id.map_or(0, |id| id.get().into()));
-        let connecting = Connecting { reactor, qid: lane.qid, counted_napi, arrival };
+        let connecting = Connecting { reactor, qid, counted_napi, arrival };
         if arrival.napi_id.is_none()
             && io.busy_polling().wanted.is_on()
             && !std::mem::replace(&mut self.has_told_unpolled, true)
@@ -71,22 +72,24 @@ impl Serving {
         let (id, from) = (connect.lane, usize::from(self.reactor));
         let not_moved = |is_gone| Message::NotMoved { from, to, is_gone };
         let RequestKind::Command { slot, .. } = connect.kind else { return };
-        let Some(lane) = self.lane_of(id).filter(|lane| lane.state == LaneState::Connecting) else {
+        let connecting = self.lanes.by_id(id).and_then(|lane| match lane.state {
+            LaneState::Connecting { qid } => Some((lane, qid)),
+            _ => None,
+        });
+        let Some((lane, qid)) = connecting else {
             // It has ended, or will at once.
             return io.post(0, not_moved(true));
         };
-        let parted = lane.queue.part(slot).filter(|_| !lane.is_ending && lane.backlog.is_empty());
-        let taken = parted.zip(lane.socket.and_then(|socket| io.release(socket)));
+        let parted = lane.queue.part(slot).filter(|_| lane.held.is_none());
+        let taken = parted.zip(lane.socket().and_then(|socket| io.release(socket)));
         let Some((queue, connection)) = taken else {
             io.post(0, not_moved(false));
             return io.post(0, Message::Request(connect));
         };
-        let (listener, qid, napi, counters) =
-            (lane.listener, lane.qid, lane.napi, Arc::clone(&lane.counters));
+        let (listener, napi, counters) = (lane.listener, lane.napi, Arc::clone(&lane.counters));
         tracing::debug!(peer = ?lane.peer, %qid, to, "lane handed over");
         self.commands.shares.forget(id.index);
-        self.lanes[id.index as usize].lane = None;
-        self.free_places.push(id.index);
+        self.lanes.remove(id.index);
         let moving = Moving { connection, listener, queue, qid, napi, counters, connect };
         io.post(to, Message::TakeOver(Box::new(moving)));
     }
@@ -97,9 +100,9 @@ impl Serving {
         let Some(index) = self.begin_lane(io, connection, listener, napi, true) else { return };
         let (queue, resumed) = ControllerQueue::resume(self.settings.queue, queue);
         let now_ns = io.now_ns();
-        let Some(lane) = self.lane(index) else { return };
-        (lane.queue, lane.qid, lane.counters) = (queue, qid, counters);
-        lane.enter(LaneState::Connecting, now_ns);
+        let Some(lane) = self.lanes.get_mut(index) else { return };
+        (lane.queue, lane.counters) = (queue, counters);
+        lane.enter(LaneState::Connecting { qid }, now_ns);
         connect.lane = lane.id;
         if let RequestKind::Command { slot, .. } = &mut connect.kind {
             *slot = resumed;
@@ -116,16 +119,13 @@ impl Serving {
     /// How this reactor is.
     pub(super) fn describe(&self, io: &impl Io<Message>) -> ReactorState {
         let polling = io.busy_polling();
-        let lanes = self.lanes.iter().filter_map(|place| place.lane.as_deref());
-        let mut napi_ids: Vec<u32> = lanes.clone().filter_map(|lane| lane.napi.map(Into::into)).collect();
-        napi_ids.sort_unstable();
-        napi_ids.dedup();
+        let lanes = self.lanes.iter();
         ReactorState {
             reactor: self.reactor,
             lanes: lanes.clone().count(),
-            io_lanes: lanes.filter(|lane| lane.subsystem.is_some()).count(),
+            io_lanes: lanes.filter(|lane| lane.state.io_queue().is_some()).count(),
             io_lanes_ever: self.io_lanes_ever,
-            napi_ids,
+            napi_ids: self.lanes.napi_ids(),
             busy_poll: BusyPollState {
                 wait_us: polling.wanted.wait_us,
                 engine: polling.engine.text(),

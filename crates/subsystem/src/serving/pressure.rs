@@ -4,14 +4,11 @@ use reactor::Io;
 
 use super::{PRESSURE_TIMER, Serving};
 use crate::admission::reason;
+use crate::lane::{Lane, Wait};
 use crate::message::Message;
 
 /// How often lanes are looked at while commands wait for buffers, ns.
 const LOOK_NS: u64 = 250_000_000;
-
-/// A peer that sends less than this in [`LaneTimeouts::pressed_ns`](crate::lane::LaneTimeouts::pressed_ns) while it owes data sends
-/// none, bytes.
-const PROGRESS_BYTES_MIN: u64 = 64 << 10;
 
 impl Serving {
     /// Sees to it that somebody looks, as long as commands wait for buffers.
@@ -27,7 +24,7 @@ impl Serving {
         if !self.commands.is_pressed() {
             return;
         }
-        for index in 0..u32::try_from(self.lanes.len()).expect("fewer lanes than descriptors") {
+        for index in self.lanes.indices() {
             if let Some(reason) = self.keeps_buffers(index, io.now_ns()) {
                 self.expel(io, index, reason);
             }
@@ -37,27 +34,22 @@ impl Serving {
 
     /// Why a lane is to give back what it has, if it is.
     fn keeps_buffers(&mut self, index: u32, now_ns: u64) -> Option<&'static str> {
-        let pressed_ns = self.settings.timeouts.pressed_ns;
-        let is_over = |since_ns: u64| now_ns.saturating_sub(since_ns) >= pressed_ns;
+        let timeouts = self.settings.timeouts;
         let taken_bytes = self.commands.running.taken_bytes(index);
         // The answers of admin queues take none of them.
-        let lane = self.lane(index).filter(|lane| lane.subsystem.is_some() && lane.socket.is_some())?;
-        if lane.blocked_since_ns.is_some_and(is_over) {
+        let is_io = |lane: &&mut Lane| !lane.state.qid().is_admin() && lane.socket().is_some();
+        let lane = self.lanes.get_mut(index).filter(is_io)?;
+        if lane.deadlines.is_unread(&timeouts, now_ns) {
             return Some(reason::READS_NOTHING_PRESSED);
         }
-        lane.asked_since_ns?;
         // Parts of long values go into memory of the store, which others do not wait for here.
-        if taken_bytes == 0 {
+        if !lane.deadlines.is_on(Wait::Data) || taken_bytes == 0 {
             return None;
         }
         let received_bytes = lane.counters.received_bytes.get();
-        let (before_bytes, since_ns) = lane.progress;
-        let sends_nothing = received_bytes - before_bytes < PROGRESS_BYTES_MIN;
-        if !is_over(since_ns) {
-            return None;
-        }
-        lane.progress = (received_bytes, now_ns);
-        let owes = self.asked_since_ns(index, now_ns).is_some_and(is_over);
-        (sends_nothing && owes).then_some(reason::SENDS_NOTHING_PRESSED)
+        let makes_progress = lane.deadlines.check_progress(&timeouts, now_ns, received_bytes)?;
+        let asked_since_ns = self.asked_since_ns(index, now_ns)?;
+        let owes = now_ns.saturating_sub(asked_since_ns) >= timeouts.contended_ns;
+        (!makes_progress && owes).then_some(reason::SENDS_NOTHING_PRESSED)
     }
 }

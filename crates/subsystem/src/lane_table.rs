@@ -1,0 +1,274 @@
+//! The lanes of a reactor, and the lists of those that something is to be done about.
+
+mod unconnected;
+
+use std::num::NonZeroU32;
+
+use store::Ticket;
+
+use crate::control_record::LaneId;
+use crate::lane::{Activity, HeldInput, Lane};
+use crate::message::Failure;
+use unconnected::Unconnected;
+
+/// The lanes of a reactor, by place. A place is used again when its lane has ended, with another generation.
+#[derive(Debug)]
+pub(crate) struct LaneTable {
+    reactor: u16,
+    places: Vec<Place>,
+    free: Vec<u32>,
+    pub(crate) lists: LaneLists,
+}
+
+/// A place for a lane.
+#[derive(Debug)]
+struct Place {
+    generation: u32,
+    lane: Option<Box<Lane>>,
+}
+
+/// Lists of lanes. A lane is on each at most once; its [marks](Lane::marks) say on which.
+#[derive(Debug)]
+pub(crate) struct LaneLists {
+    /// Those with bytes to send.
+    dirty: Vec<u32>,
+    /// Those with input that is held back.
+    held: Vec<u32>,
+    /// Those with failed commands to report.
+    failing: Vec<u32>,
+    /// Those of which the kernel may still read what was sent.
+    awaiting: Vec<LaneId>,
+    /// Those that took in commands since they last released memory.
+    active: Vec<LaneId>,
+    unconnected: Unconnected,
+}
+
+impl LaneTable {
+    /// For one of `reactor_count` reactors, which together may have this number of connections without a queue.
+    pub(crate) fn new(reactor: u16, unconnected_count_max: u32, reactor_count: u16) -> Self {
+        let lists = LaneLists {
+            dirty: Vec::new(),
+            held: Vec::new(),
+            failing: Vec::new(),
+            awaiting: Vec::new(),
+            active: Vec::new(),
+            unconnected: Unconnected::new(unconnected_count_max, reactor_count),
+        };
+        Self { reactor, places: Vec::new(), free: Vec::new(), lists }
+    }
+
+    /// The lane in this place.
+    #[inline]
+    pub(crate) fn get(&self, index: u32) -> Option<&Lane> {
+        self.places.get(index as usize)?.lane.as_deref()
+    }
+
+    /// The lane in this place.
+    #[inline]
+    pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut Lane> {
+        self.places.get_mut(index as usize)?.lane.as_deref_mut()
+    }
+
+    /// The lane in this place, and the lists to put it on.
+    #[inline]
+    pub(crate) fn entry(&mut self, index: u32) -> Option<(&mut Lane, &mut LaneLists)> {
+        let lane = self.places.get_mut(index as usize)?.lane.as_deref_mut()?;
+        Some((lane, &mut self.lists))
+    }
+
+    /// The lane of this id, unless it has ended.
+    pub(crate) fn by_id(&mut self, id: LaneId) -> Option<&mut Lane> {
+        self.get_mut(id.index).filter(|lane| lane.id == id)
+    }
+
+    /// The lane of this place and generation, unless it has ended.
+    #[inline]
+    pub(crate) fn of_generation(&self, index: u32, generation: u32) -> Option<&Lane> {
+        self.get(index).filter(|lane| lane.id.generation == generation)
+    }
+
+    /// All lanes.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Lane> + Clone {
+        self.places.iter().filter_map(|place| place.lane.as_deref())
+    }
+
+    /// All lanes.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Lane> {
+        self.places.iter_mut().filter_map(|place| place.lane.as_deref_mut())
+    }
+
+    /// All places, also those without a lane.
+    pub(crate) fn indices(&self) -> std::ops::Range<u32> {
+        0..u32::try_from(self.places.len()).expect("fewer lanes than descriptors")
+    }
+
+    /// Device queues that lanes are counted under, each once, in ascending order.
+    pub(crate) fn napi_ids(&self) -> Vec<u32> {
+        let mut ids: Vec<u32> = self.iter().filter_map(|lane| lane.napi.map(NonZeroU32::get)).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids
+    }
+
+    /// Adds a lane. Returns its place.
+    pub(crate) fn insert(&mut self, new: impl FnOnce(LaneId) -> Lane) -> u32 {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.places.push(Place { generation: 0, lane: None });
+            u32::try_from(self.places.len() - 1).expect("fewer lanes than descriptors")
+        });
+        let place = &mut self.places[index as usize];
+        place.generation = (place.generation + 1) & 0x3fff_ffff;
+        let id = LaneId { reactor: self.reactor, index, generation: place.generation };
+        place.lane = Some(Box::new(new(id)));
+        index
+    }
+
+    /// Removes a lane. Lists that still name it skip it.
+    pub(crate) fn remove(&mut self, index: u32) -> Option<Box<Lane>> {
+        let mut lane = self.places.get_mut(index as usize)?.lane.take()?;
+        self.lists.on_connected(&mut lane);
+        self.free.push(index);
+        Some(lane)
+    }
+}
+
+impl LaneLists {
+    /// A lane has bytes to send.
+    #[inline]
+    pub(crate) fn mark_dirty(&mut self, lane: &mut Lane) {
+        if !std::mem::replace(&mut lane.marks.is_dirty, true) {
+            self.dirty.push(lane.id.index);
+        }
+    }
+
+    /// Whether any lane has bytes to send.
+    #[inline]
+    pub(crate) fn has_dirty(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
+    /// The lanes with bytes to send, which stay marked until [`put_back_dirty`](Self::put_back_dirty) or their mark is cleared.
+    pub(crate) fn take_dirty(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.dirty)
+    }
+
+    /// Puts those back that still have bytes to send, before lanes that were marked since.
+    pub(crate) fn put_back_dirty(&mut self, mut dirty: Vec<u32>) {
+        dirty.append(&mut self.dirty);
+        self.dirty = dirty;
+    }
+
+    /// Holds a lane's input back until this command continues.
+    pub(crate) fn hold(&mut self, lane: &mut Lane, ticket: Ticket) {
+        lane.held = Some(HeldInput { ticket, backlog: Vec::new() });
+        self.held.push(lane.id.index);
+    }
+
+    /// Whether the input of any lane is held back.
+    #[inline]
+    pub(crate) fn has_held(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// The lanes whose input is held back. Those that stay held are [put back](Self::put_back_held).
+    pub(crate) fn take_held(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.held)
+    }
+
+    /// Puts those back whose input is still held back, before lanes that were held since.
+    pub(crate) fn put_back_held(&mut self, mut held: Vec<u32>) {
+        held.append(&mut self.held);
+        self.held = held;
+    }
+
+    /// Records a failed command of a lane, to be reported to the control plane.
+    #[cold]
+    pub(crate) fn fail(&mut self, lane: &mut Lane, failure: Failure) {
+        if lane.failures.is_empty() {
+            self.failing.push(lane.id.index);
+        }
+        lane.on_failure(failure);
+    }
+
+    /// Whether any lane has failed commands to report.
+    #[inline]
+    pub(crate) fn has_failing(&self) -> bool {
+        !self.failing.is_empty()
+    }
+
+    /// Takes the lanes with failed commands to report.
+    pub(crate) fn take_failing(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.failing)
+    }
+
+    /// The kernel may still read what a lane sent. Says whether the lane is new on the list.
+    pub(crate) fn await_notices(&mut self, lane: &mut Lane) -> bool {
+        let is_new = !std::mem::replace(&mut lane.marks.awaits_notices, true);
+        if is_new {
+            self.awaiting.push(lane.id);
+        }
+        is_new
+    }
+
+    /// Whether the kernel may still read what any lane sent.
+    #[inline]
+    pub(crate) fn has_awaiting(&self) -> bool {
+        !self.awaiting.is_empty()
+    }
+
+    /// A lane took in commands. Says whether it is the first on the list of those that did.
+    #[inline]
+    pub(crate) fn on_commands(&mut self, lane: &mut Lane) -> bool {
+        if std::mem::replace(&mut lane.marks.activity, Activity::Active) != Activity::Idle {
+            return false;
+        }
+        self.active.push(lane.id);
+        self.active.len() == 1
+    }
+
+    /// Counts a lane among those that no queue belongs to. Gives the lane that has to leave for it, if one has to.
+    pub(crate) fn on_unconnected(&mut self, lane: &mut Lane) -> Option<u32> {
+        if std::mem::replace(&mut lane.marks.is_unconnected, true) {
+            return None;
+        }
+        self.unconnected.add(lane.id);
+        self.unconnected.next_to_leave()
+    }
+
+    /// A queue belongs to a lane now, or the lane is closed.
+    pub(crate) fn on_connected(&mut self, lane: &mut Lane) {
+        if std::mem::take(&mut lane.marks.is_unconnected) {
+            self.unconnected.on_left(lane.id);
+        }
+    }
+}
+
+impl LaneTable {
+    /// Visits the lanes of which the kernel may still read what was sent; `is_awaited` says of which it still may.
+    pub(crate) fn retain_awaiting(&mut self, mut is_awaited: impl FnMut(&mut Lane) -> bool) {
+        let mut awaiting = std::mem::take(&mut self.lists.awaiting);
+        awaiting.retain(|&id| {
+            let Some(lane) = self.by_id(id) else { return false };
+            lane.marks.awaits_notices = is_awaited(lane);
+            lane.marks.awaits_notices
+        });
+        self.lists.awaiting = awaiting;
+    }
+
+    /// Releases memory of lanes that took in no commands since the last sweep. Returns the number of lanes that did, and whether any lane is
+    /// left to be looked at.
+    pub(crate) fn sweep(&mut self) -> (u32, bool) {
+        let mut active = std::mem::take(&mut self.lists.active);
+        let mut active_count = 0;
+        active.retain(|&id| {
+            let Some(lane) = self.by_id(id) else { return false };
+            let is_active = lane.marks.activity == Activity::Active;
+            active_count += u32::from(is_active);
+            let is_idle = !is_active && lane.shrink();
+            lane.marks.activity = if is_idle { Activity::Idle } else { Activity::Resting };
+            !is_idle
+        });
+        self.lists.active = active;
+        (active_count, !self.lists.active.is_empty())
+    }
+}
