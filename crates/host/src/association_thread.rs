@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
+use proto::SendBudget;
 use reactor::{Address as Post, Mailbox, Received, Socket};
 
 use crate::address::Address;
@@ -409,7 +410,8 @@ fn flush(machine: &mut AssociationMachine, socket: &Socket, is_blocked: &mut boo
     while machine.ring() {
         // Admin data is short; there are few pieces.
         let sender: &AssociationMachine = machine;
-        let progress = send(socket, 0, usize::MAX, |each| sender.for_each_piece(each), |_| false)?;
+        let progress =
+            send(socket, 0, &SendBudget::UNLIMITED, |each| sender.for_each_piece(each), |_| false)?;
         machine.on_sent(progress.sent_bytes);
         if progress.is_blocked {
             *is_blocked = true;

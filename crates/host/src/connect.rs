@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use proto::caravan::WHOLE_BYTES_MAX;
+use proto::SendBudget;
 use reactor::{SEGMENT_COUNT_MAX, Segment, Sent, Socket};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
@@ -67,22 +67,21 @@ impl Drop for Staging {
     }
 }
 
-/// Gathers what `for_each_piece` gives and sends it in one call, of long pieces no more than fits into `length_max`. Gives the number of
-/// bytes taken, and whether that was less than was given to the socket. `is_zero_copy` says of so many bytes whether they are to be sent
-/// without a copy.
+/// Gathers the pieces of `for_each_piece` as far as `budget` allows and sends them in one call. `is_zero_copy` decides from
+/// their length, in bytes, whether they are sent without a copy.
 #[inline]
 pub(crate) fn send<'a>(
     socket: &Socket,
     piece_count: usize,
-    length_max: usize,
+    budget: &SendBudget,
     for_each_piece: impl FnOnce(&mut dyn FnMut(&'a [u8]) -> bool),
     is_zero_copy: impl FnOnce(usize) -> bool,
 ) -> Result<Progress, LinkError> {
     // Most caravans are one run of headers; to clear a long array for them would cost more than they do.
     if piece_count <= 8 {
-        send_up_to::<8>(socket, length_max, for_each_piece, is_zero_copy)
+        send_up_to::<8>(socket, budget, for_each_piece, is_zero_copy)
     } else {
-        send_up_to::<256>(socket, length_max, for_each_piece, is_zero_copy)
+        send_up_to::<256>(socket, budget, for_each_piece, is_zero_copy)
     }
 }
 
@@ -99,7 +98,7 @@ pub(crate) struct Progress {
 #[inline]
 fn send_up_to<'a, const COUNT: usize>(
     socket: &Socket,
-    length_max: usize,
+    budget: &SendBudget,
     for_each_piece: impl FnOnce(&mut dyn FnMut(&'a [u8]) -> bool),
     is_zero_copy: impl FnOnce(usize) -> bool,
 ) -> Result<Progress, LinkError> {
@@ -109,13 +108,10 @@ fn send_up_to<'a, const COUNT: usize>(
     for_each_piece(&mut |piece| {
         // Asked once more than there is room, in case there is more: the rest goes with the next call.
         let Some(segment) = segments.get_mut(count) else { return false };
-        let mut sent = piece;
-        if piece.len() > WHOLE_BYTES_MAX && length + piece.len() > length_max {
-            sent = &piece[..length_max.saturating_sub(length)];
-        }
-        *segment = Segment::new(sent);
-        (count, length) = (count + 1, length + sent.len());
-        sent.len() == piece.len()
+        let end = budget.end_of(0..piece.len(), length, 1);
+        *segment = Segment::new(&piece[..end]);
+        (count, length) = (count + 1, length + end);
+        end == piece.len()
     });
     let segments = &segments[..count];
     let (sent, is_zero_copy) = if is_zero_copy(length) {
@@ -303,20 +299,21 @@ mod tests {
     }
 
     #[test]
-    fn long_pieces_are_cut_to_what_a_turn_has_room_for() {
+    fn long_pieces_are_cut_to_the_budget() {
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let Dialled::Connected(socket, _) = dial(vec![listener.address()]) else { panic!("connects") };
-        let (short, long) = (vec![1; WHOLE_BYTES_MAX], vec![2; 4 * WHOLE_BYTES_MAX]);
-        let sent_bytes = |room: usize| {
+        let (short, long) = (vec![1; 32 << 10], vec![2; 128 << 10]);
+        let sent_bytes = |spent: usize| {
+            let mut budget = SendBudget::TURN;
+            budget.on_sent(spent);
             let pieces = [&short[..], &short, &long, &short];
             let each_piece = |each: &mut dyn FnMut(_) -> bool| {
                 let _ = pieces.into_iter().all(each);
             };
-            let progress = send(&socket, 4, room, each_piece, |_| false);
-            progress.unwrap().sent_bytes
+            send(&socket, 4, &budget, each_piece, |_| false).unwrap().sent_bytes
         };
-        assert_eq!(sent_bytes(3 * WHOLE_BYTES_MAX), 3 * WHOLE_BYTES_MAX, "the long one in part");
-        assert_eq!(sent_bytes(WHOLE_BYTES_MAX), 2 * WHOLE_BYTES_MAX, "short ones go whole");
+        assert_eq!(sent_bytes(416 << 10), 96 << 10, "the long one in part");
+        assert_eq!(sent_bytes(480 << 10), 64 << 10, "short ones go whole");
     }
 
     #[test]

@@ -10,19 +10,17 @@
 
 mod lingering;
 
-use std::io::IoSliceMut;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::Violation;
-use proto::caravan::TURN_BYTES_MAX;
 use proto::doorbell::{Doorbell, DoorbellCounters, Policy};
 use proto::handshake::Agreement;
 use proto::host_queue::DataBuffer;
-use proto::receive::{PLACED_BYTES_MAX, Receive};
+use proto::receive::ReceiveTurn;
 use proto::zero_copy::{Policy as ZeroCopy, Threshold};
+use proto::{ReceivePlan, SendBudget, Violation};
 use reactor::{Address as Post, Arrival, Asked, BusyPoll, Mailbox, Received, Socket, SpinBudget};
 use wire::id::Qid;
 
@@ -38,18 +36,6 @@ use crate::phases::{Phases, SAMPLE_INTERVAL, Stage, Stopwatch};
 use crate::queue_map::LaneClass;
 use crate::shared_association::QueueReservation;
 use crate::submit::{Command, Completion, Refused, RefusedReason};
-
-/// Beside a large payload that is received in place so much is received into staging: the headers that follow it.
-const LOOKAHEAD_BYTES: usize = 4096;
-
-/// Receives in one poll at most, while each fills all it was given.
-const RECEIVE_COUNT_MAX: usize = 8;
-
-/// The same where each brings a PDU's header or data only.
-const PDU_RECEIVE_COUNT_MAX: usize = 1024;
-
-/// So much is received in a poll, bytes, and no receive begins after that.
-const RECEIVE_BYTES_MAX: u64 = 1 << 20;
 
 /// What a lane has done, for counters and studies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -108,16 +94,13 @@ pub struct Lane<B = Vec<u8>> {
     link: Link,
     /// The socket took less than it was given: ask when it is writable.
     is_blocked: bool,
-    /// Large payloads come in: receive little else with them.
-    expects_large: bool,
     /// The last poll ended before the socket was empty.
     has_more: bool,
     /// What finds the lane idle leaves at once.
     sends_inline: bool,
     /// Of the poll class: never slept on.
     is_polled: bool,
-    in_place_bytes: usize,
-    receive: Receive,
+    receive: ReceivePlan,
     zero_copy_policy: ZeroCopy,
     /// What became of it on this connection.
     zero_copy: Threshold,
@@ -176,15 +159,10 @@ impl<B: DataBuffer> Lane<B> {
             core: LaneCore::new(settings),
             link: Link::None,
             is_blocked: false,
-            expects_large: false,
             has_more: false,
             sends_inline: options.inline_send,
             is_polled: claim.class() == LaneClass::Poll,
-            in_place_bytes: match options.receive {
-                Receive::Staging => options.in_place_bytes as usize,
-                Receive::Pdu => 1,
-            },
-            receive: options.receive,
+            receive: ReceivePlan::for_host(options.receive, options.in_place_bytes as usize),
             zero_copy_policy: options.zero_copy,
             zero_copy: Threshold::NEVER,
             connect_timeout_ns: settings.connect_timeout_ns,
@@ -650,9 +628,9 @@ impl<B: DataBuffer> Lane<B> {
     #[inline]
     fn flush(&mut self) -> Result<(), LinkError> {
         let Link::Connected(socket) = &self.link else { return Ok(()) };
-        let mut room = TURN_BYTES_MAX;
+        let mut budget = SendBudget::TURN;
         while self.core.ring() {
-            if room == 0 {
+            if budget.is_spent() {
                 break;
             }
             // What waits behind a caravan that is on its way is not rung for.
@@ -662,14 +640,14 @@ impl<B: DataBuffer> Lane<B> {
             let core = &self.core;
             let is_zero_copy = |bytes| self.zero_copy.takes(bytes) && core.is_stable();
             let each_piece = |each: &mut dyn FnMut(_) -> bool| core.for_each_piece(each);
-            let progress = send(socket, core.piece_count(), room, each_piece, is_zero_copy)?;
+            let progress = send(socket, core.piece_count(), &budget, each_piece, is_zero_copy)?;
             if progress.is_zero_copy || self.core.is_kept() {
                 self.core.on_sent_zero_copy(progress.sent_bytes, progress.is_zero_copy);
                 self.counters.count_zero_copy(progress);
             } else {
                 self.core.on_sent(progress.sent_bytes);
             }
-            room = room.saturating_sub(progress.sent_bytes);
+            budget.on_sent(progress.sent_bytes);
             self.counters.sends += 1;
             self.counters.sent_bytes += progress.sent_bytes as u64;
             self.is_blocked = progress.is_blocked;
@@ -688,85 +666,45 @@ impl<B: DataBuffer> Lane<B> {
     fn receive(&mut self, sink: &mut impl FnMut(Completion<B>)) -> Result<(), LinkError> {
         let mut staging = Staging::take();
         self.has_more = false;
-        let count_max = match self.receive {
-            Receive::Staging => RECEIVE_COUNT_MAX,
-            Receive::Pdu => PDU_RECEIVE_COUNT_MAX,
-        };
-        let until_bytes = self.counters.received_bytes + RECEIVE_BYTES_MAX;
-        for _ in 0..count_max {
-            if self.counters.received_bytes >= until_bytes {
-                break;
-            }
-            if !self.receive_once(staging.bytes(), sink)? {
-                return Ok(());
-            }
+        let mut turn = self.receive.turn();
+        while turn.goes_on() {
+            self.receive_once(staging.bytes(), &mut turn, sink)?;
         }
-        self.has_more = true;
+        self.has_more = turn.has_more();
         Ok(())
     }
 
-    /// Receives once. Says whether there is more at once.
     #[inline]
     fn receive_once(
         &mut self,
         staging: &mut [u8],
+        turn: &mut ReceiveTurn,
         sink: &mut impl FnMut(Completion<B>),
-    ) -> Result<bool, LinkError> {
-        let Link::Connected(socket) = &self.link else { return Ok(false) };
-        if self.receive == Receive::Pdu {
-            return self.receive_piece(staging, sink);
-        }
-        let limit = if self.expects_large { LOOKAHEAD_BYTES } else { staging.len() };
-        let place = self.core.place().filter(|place| place.len() >= self.in_place_bytes);
-        let (received, place_bytes, behind_bytes) = match place {
-            Some(place) => {
-                let place_bytes = place.len().min(PLACED_BYTES_MAX);
-                let behind_bytes = if place_bytes < place.len() { 0 } else { LOOKAHEAD_BYTES };
-                let place = IoSliceMut::new(&mut place[..place_bytes]);
-                let mut into = [place, IoSliceMut::new(&mut staging[..behind_bytes])];
-                (socket.receive_vectored(&mut into), place_bytes, behind_bytes)
-            }
-            None => (socket.receive(&mut staging[..limit]), 0, limit),
+    ) -> Result<(), LinkError> {
+        let Link::Connected(socket) = &self.link else {
+            turn.on_dry();
+            return Ok(());
         };
-        let room = place_bytes + behind_bytes;
-        let Some(count) = self.count_received(received)? else { return Ok(false) };
-        let placed = count.min(place_bytes);
+        let staging_bytes = self.receive.staging_bytes(staging.len(), || self.core.wanted_bytes());
+        let staging = &mut staging[..staging_bytes];
+        let (received, extent) = self.receive.receive(self.core.place(), staging, |into| match into {
+            [one] => socket.receive(one),
+            several => socket.receive_vectored(several),
+        });
+        let Some(count) = self.count_received(received)? else {
+            turn.on_dry();
+            return Ok(());
+        };
+        turn.on_received(extent, count);
+        let placed = extent.in_place(count);
         if placed > 0 {
             self.counters.in_place_bytes += placed as u64;
             self.core.on_placed(placed)?;
         }
         let mut input = &staging[..count - placed];
         self.take_in(&mut input, sink)?;
-        // Within a large payload, or after one: the next may be as large, and should not end up in staging.
-        let is_within_large = self.core.place().is_some_and(|place| place.len() >= self.in_place_bytes);
-        let was_cut = place_bytes > 0 && behind_bytes == 0;
-        self.expects_large = is_within_large || was_cut || (place_bytes > 0 && count < room);
-        Ok(count == room)
-    }
-
-    /// Receives a header, a part of one, or the data of one PDU. Says whether there may be more at once.
-    #[cold]
-    fn receive_piece(
-        &mut self,
-        staging: &mut [u8],
-        sink: &mut impl FnMut(Completion<B>),
-    ) -> Result<bool, LinkError> {
-        let Link::Connected(socket) = &self.link else { return Ok(false) };
-        let wanted = self.core.wanted_bytes().min(staging.len());
-        let (received, is_placed) = match self.core.place() {
-            Some(place) => (socket.receive(place), true),
-            None => (socket.receive(&mut staging[..wanted]), false),
-        };
-        let Some(count) = self.count_received(received)? else { return Ok(false) };
-        let mut input = &staging[..0];
-        if is_placed {
-            self.counters.in_place_bytes += count as u64;
-            self.core.on_placed(count)?;
-        } else {
-            input = &staging[..count];
-        }
-        self.take_in(&mut input, sink)?;
-        Ok(true)
+        self.receive.on_taken_in(extent, count, self.core.place().map_or(0, |place| place.len()));
+        Ok(())
     }
 
     /// How many bytes a receive has brought, if any.
@@ -852,7 +790,7 @@ impl<B: DataBuffer> Lane<B> {
                 self.zero_copy = zero_copy_on(&socket, self.zero_copy_policy);
                 self.link = Link::Connected(socket);
                 self.link_count += 1;
-                (self.is_blocked, self.expects_large) = (false, false);
+                self.is_blocked = false;
                 self.core.on_connected(self.polled_ns);
                 self.ring();
             }

@@ -16,13 +16,6 @@ use std::ops::Range;
 
 use wire::digest::header_digest;
 
-/// So much is sent on a lane in a turn, bytes, and no send begins after that: other lanes of the thread are not to wait until a peer that
-/// takes in as fast as we send has it all. docs/design/socket-path.md
-pub const TURN_BYTES_MAX: usize = 512 << 10;
-
-/// A payload so long goes out as a whole, bytes, whatever a turn has room for: many small ones are not to need a second call.
-pub const WHOLE_BYTES_MAX: usize = 32 << 10;
-
 /// PDUs waiting and on their way. `P` stands for data that is sent from where it lies.
 #[derive(Debug)]
 pub struct Caravan<P> {

@@ -8,10 +8,12 @@ use host::attachment::{Attachment, Inaccessible};
 use host::flush_epoch::FlushEpoch;
 use host::lane_core::{LaneAction, LaneCore, LaneSettings};
 use host::{Completion, LinkError, Namespace, ReconnectSettings, ReplayPolicy};
+use proto::ReceivePlan;
 use proto::handshake::HostOffer;
 use proto::host_controller::{ControllerError, ControllerSettings};
 use proto::host_limits::Limits;
 use proto::host_namespaces::NamespaceInfo;
+use proto::receive::{Receive, ReceiveTurn};
 use wire::id::{Nsid, Qid};
 use wire::nqn::{HostId, Nqn};
 use wire::pdu::DataAlignment;
@@ -37,12 +39,6 @@ const STAGING_BYTES: usize = 256 << 10;
 
 /// Read data of this size is received where it belongs.
 const IN_PLACE_BYTES: usize = 8 << 10;
-
-/// Received beside data that is received in place.
-const LOOKAHEAD_BYTES: usize = 4096;
-
-/// Receives in one poll at most.
-const RECEIVE_COUNT_MAX: usize = 8;
 
 /// What the association's thread and the lanes' tell each other.
 #[derive(Debug)]
@@ -103,7 +99,7 @@ pub(crate) struct Lane {
     pub(crate) actor: Actor,
     link: Link,
     inbox: VecDeque<(u64, ToLane)>,
-    expects_large: bool,
+    receive: ReceivePlan,
 }
 
 /// A host's name.
@@ -158,7 +154,7 @@ impl Host {
                 actor: actor + usize::from(number),
                 link: Link::None,
                 inbox: VecDeque::new(),
-                expects_large: false,
+                receive: ReceivePlan::for_host(Receive::Staging, IN_PLACE_BYTES),
             }
         };
         Self {
@@ -480,10 +476,9 @@ impl Host {
         done: &mut Vec<Completion<Vec<u8>>>,
     ) -> Result<(), LinkError> {
         self.flush_lane(shared, number)?;
-        for _ in 0..RECEIVE_COUNT_MAX {
-            if !self.receive_lane(shared, number, done)? {
-                break;
-            }
+        let mut turn = self.lanes[number].receive.turn();
+        while turn.goes_on() {
+            self.receive_lane(shared, number, &mut turn, done)?;
         }
         self.flush_lane(shared, number)?;
         let lane = &mut self.lanes[number];
@@ -520,35 +515,38 @@ impl Host {
         &mut self,
         shared: &mut Shared,
         number: usize,
+        turn: &mut ReceiveTurn,
         done: &mut Vec<Completion<Vec<u8>>>,
-    ) -> Result<bool, LinkError> {
+    ) -> Result<(), LinkError> {
         let lane = &mut self.lanes[number];
-        let Link::Connected(id) = lane.link else { return Ok(false) };
-        let limit = if lane.expects_large { LOOKAHEAD_BYTES } else { STAGING_BYTES };
-        let place = lane.core.place().filter(|place| place.len() >= IN_PLACE_BYTES);
-        let (got, place_bytes, room) = match place {
-            Some(place) => {
-                let place_bytes = place.len();
-                let mut into = [place, &mut self.staging[..LOOKAHEAD_BYTES]];
-                (shared.receive(id, Side::Host, &mut into), place_bytes, place_bytes + LOOKAHEAD_BYTES)
-            }
-            None => (shared.receive(id, Side::Host, &mut [&mut self.staging[..limit]]), 0, limit),
+        let Link::Connected(id) = lane.link else {
+            turn.on_dry();
+            return Ok(());
         };
+        let staging_bytes = lane.receive.staging_bytes(STAGING_BYTES, || lane.core.wanted_bytes());
+        let staging = &mut self.staging[..staging_bytes];
+        let (got, extent) = lane.receive.receive(lane.core.place(), staging, |into| {
+            let mut parts: Vec<&mut [u8]> = into.iter_mut().map(|part| &mut part[..]).collect();
+            shared.receive(id, Side::Host, &mut parts)
+        });
         let count = match got {
             Got::Bytes(count) => count,
-            Got::Dry => return Ok(false),
+            Got::Dry => {
+                turn.on_dry();
+                return Ok(());
+            }
             Got::Ended => return Err(LinkError::Closed { during: lane.core.doing() }),
             Got::Reset => return Err(std::io::Error::from(std::io::ErrorKind::ConnectionReset).into()),
         };
-        let placed = count.min(place_bytes);
+        turn.on_received(extent, count);
+        let placed = extent.in_place(count);
         if placed > 0 {
             lane.core.on_placed(placed)?;
         }
         let mut input = &self.staging[..count - placed];
         lane.core.on_bytes(&mut input, shared.now_ns, &mut |completion| done.push(completion))?;
-        let is_within_large = lane.core.place().is_some_and(|place| place.len() >= IN_PLACE_BYTES);
-        lane.expects_large = is_within_large || (place_bytes > 0 && count < room);
-        Ok(count == room)
+        lane.receive.on_taken_in(extent, count, lane.core.place().map_or(0, |place| place.len()));
+        Ok(())
     }
 
     fn dial_lane(&mut self, shared: &mut Shared, number: usize) {
@@ -558,7 +556,6 @@ impl Host {
             Phase::Dialling => {}
             Phase::Open => {
                 lane.link = Link::Connected(id);
-                lane.expects_large = false;
                 lane.core.on_connected(shared.now_ns);
                 if let Err(cause) = self.flush_lane(shared, number) {
                     self.lose_lane(shared, number, cause);

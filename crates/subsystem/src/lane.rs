@@ -7,11 +7,10 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use proto::caravan::{TURN_BYTES_MAX, WHOLE_BYTES_MAX};
 use proto::controller_queue::QueueSettings;
 use proto::doorbell::{Doorbell, Policy};
 use proto::zero_copy::{Policy as ZeroCopy, Threshold};
-use proto::{ControllerQueue, Piece, Slot};
+use proto::{ControllerQueue, Piece, SendBudget, Slot};
 use reactor::{
     Held, Io, ListenerTag, Payload, Pool, STRIPE_BYTES, Segment, Sent, SocketId, stays_on_this_machine,
 };
@@ -317,7 +316,7 @@ impl Lane {
     pub(crate) fn flush<I: Io<Message>>(&mut self, io: &mut I) -> Flushed {
         let Some(socket) = self.socket() else { return Flushed::Empty };
         let caravan = self.queue.caravan();
-        let mut room = TURN_BYTES_MAX;
+        let mut budget = SendBudget::TURN;
         loop {
             let pdu_count = caravan.waiting_pdu_count();
             if caravan.ring() {
@@ -332,7 +331,7 @@ impl Lane {
                 self.deadlines.stop(Wait::Read);
                 return Flushed::Empty;
             }
-            if room == 0 {
+            if budget.is_spent() {
                 self.deadlines.stop(Wait::Read);
                 keep_interrupted(caravan);
                 return Flushed::Left;
@@ -347,18 +346,10 @@ impl Lane {
                         count += 1;
                     }
                     Piece::Payload(payload, mut range) => {
-                        let whole_end = range.end;
-                        if range.len() > WHOLE_BYTES_MAX && length + range.len() > room {
-                            // Where a block ends: memory of a namespace may change before the rest is sent.
-                            let end = (range.start + room.saturating_sub(length)) / CUT_BYTES * CUT_BYTES;
-                            let least = if count == 0 {
-                                (range.start / CUT_BYTES + 1) * CUT_BYTES
-                            } else {
-                                range.start
-                            };
-                            range.end = range.end.min(end.max(least));
-                        }
-                        let is_cut = range.end < whole_end;
+                        // At the end of a block: the namespace's memory may change before the rest is sent.
+                        let end = budget.end_of(range.clone(), length, CUT_BYTES);
+                        let is_cut = end < range.end;
+                        range.end = end;
                         while !range.is_empty() && count < SEGMENT_COUNT {
                             segments[count] = payload.segment(range.clone());
                             range.start += segments[count].len();
@@ -395,7 +386,7 @@ impl Lane {
                         self.deadlines.start_once(Wait::Acknowledge, io.now_ns());
                     }
                     self.counters.sent_bytes.add(sent as u64);
-                    room = room.saturating_sub(sent);
+                    budget.on_sent(sent);
                     if sent < length {
                         self.counters.blocked_count.add(1);
                         self.deadlines.start(Wait::Read, io.now_ns());

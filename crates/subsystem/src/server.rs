@@ -7,6 +7,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use proto::ReceivePlan;
 use proto::controller_queue::QueueSettings;
 use proto::handshake::ControllerOffer;
 use proto::zero_copy::Policy as ZeroCopy;
@@ -104,8 +105,7 @@ impl Target {
         };
         let serving = ServingSettings {
             doorbell: config.reactors.doorbell,
-            receive: config.reactors.receive,
-            in_place_bytes: config.reactors.in_place_bytes,
+            receive: ReceivePlan::for_target(config.reactors.receive, config.reactors.in_place_bytes),
             zero_copy: config.reactors.zero_copy,
             ..serving_settings(&config.limits, &config.timeouts, reactor_count)
         };
@@ -443,8 +443,7 @@ fn serving_settings(limits: &Limits, timeouts: &TimeoutConfig, reactor_count: u1
             ..LaneTimeouts::default()
         },
         doorbell: defaults.doorbell,
-        receive: defaults.receive,
-        in_place_bytes: defaults.in_place_bytes,
+        receive: ReceivePlan::for_target(defaults.receive, defaults.in_place_bytes),
         zero_copy: defaults.zero_copy,
         unconnected_count_max: limits.unconnected_count_max,
         reactor_count,

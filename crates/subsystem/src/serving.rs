@@ -8,9 +8,9 @@ mod pressure;
 
 use std::sync::Arc;
 
+use proto::ReceivePlan;
 use proto::controller_queue::QueueSettings;
 use proto::doorbell::Policy;
-use proto::receive::Receive;
 use proto::zero_copy::Policy as ZeroCopy;
 use reactor::{Application, Completion, Connection, Io, ListenerTag, SocketId, Token};
 use store::Ticket;
@@ -57,9 +57,7 @@ pub(crate) struct ServingSettings {
     pub(crate) limits: IoLimits,
     pub(crate) timeouts: LaneTimeouts,
     pub(crate) doorbell: Policy,
-    pub(crate) receive: Receive,
-    /// The rest of a PDU's data is received straight into its buffer if it is at least this long.
-    pub(crate) in_place_bytes: usize,
+    pub(crate) receive: ReceivePlan,
     /// Which answers are sent from where they lie, without a copy.
     pub(crate) zero_copy: ZeroCopy,
     /// Connections without a queue, of all reactors, and how many reactors these are.

@@ -5,7 +5,6 @@
 //!               └─▶ batch per reactor ─ turn end ─▶ KeyValueMessage ─▶ there ─▶ back ─▶ output ─▶ one send per turn
 //! ```
 
-use std::io::IoSliceMut;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -14,8 +13,8 @@ use memcached::{
     AnswerId, Command, Executor, LargeStore, ListenerStats, PartitionStats, Progress, RemoteBatch, Router,
     Session,
 };
-use proto::caravan::TURN_BYTES_MAX;
-use proto::receive::PLACED_BYTES_MAX;
+use proto::receive::Receive;
+use proto::{ReceivePlan, SendBudget};
 use reactor::{Chunk, Connection, Io, Received, Segment, Sent, SocketId};
 
 use crate::admission::{GuestCounters, Visitor, reason};
@@ -33,6 +32,8 @@ const SEND_NS_MAX: u64 = 30_000_000_000;
 const COMMAND_NS_MAX: u64 = 30_000_000_000;
 /// Pieces handed to the kernel in one call.
 const SEGMENT_COUNT: usize = 8;
+/// How connections receive: a value whose size is known is received in place.
+const RECEIVE: ReceivePlan = ReceivePlan::for_target(Receive::Staging, 1);
 /// How often connections are looked at for that.
 const SWEEP_NS: u64 = 5_000_000_000;
 
@@ -237,20 +238,11 @@ impl Door {
         if guest.is_stalled || guest.is_closing {
             return false;
         }
-        let mut placed_max = 0;
-        let received = match guest.session.place() {
-            Some(place) => {
-                // What does not fit into a turn comes in the next one, after what others have.
-                placed_max = place.len().min(PLACED_BYTES_MAX);
-                let behind = if placed_max < place.len() { 0 } else { staging.len() };
-                let place = &mut place[..placed_max];
-                io.receive(socket, &mut [IoSliceMut::new(place), IoSliceMut::new(&mut staging[..behind])])
-            }
-            None => io.receive(socket, &mut [IoSliceMut::new(staging)]),
-        };
+        let (received, extent) =
+            RECEIVE.receive(guest.session.place(), staging, |into| io.receive(socket, into));
         match received {
             Received::Bytes(count) => {
-                let placed = count.min(placed_max);
+                let placed = extent.in_place(count);
                 guest.session.on_placed(placed);
                 self.stats.received_bytes += count as u64;
                 self.run(io, namespaces, index, Some(&staging[..count - placed]));
@@ -337,7 +329,7 @@ impl Door {
     /// Sends what a session has, as far as its socket takes it and a turn has room for.
     fn send(&mut self, io: &mut impl Io<Message>, namespaces: &mut Attachments, index: u32) {
         let now_ns = io.now_ns();
-        let mut room = TURN_BYTES_MAX;
+        let mut budget = SendBudget::TURN;
         if let Some(guest) = self.guest(index) {
             guest.is_dirty = false;
         }
@@ -354,14 +346,17 @@ impl Door {
             let Some(guest) = self.guests.get_mut(index as usize).and_then(Option::as_deref_mut) else {
                 return;
             };
+            if budget.is_spent() {
+                return self.mark(index);
+            }
             let (mut segments, mut count, mut length) = ([Segment::EMPTY; SEGMENT_COUNT], 0, 0);
             for piece in guest.session.pieces().take(SEGMENT_COUNT) {
-                let piece = &piece[..piece.len().min(room - length)];
-                segments[count] = Segment::new(piece);
-                (count, length) = (count + 1, length + piece.len());
-            }
-            if room == 0 {
-                return self.mark(index);
+                let end = budget.end_of(0..piece.len(), length, 1);
+                segments[count] = Segment::new(&piece[..end]);
+                (count, length) = (count + 1, length + end);
+                if end < piece.len() {
+                    break;
+                }
             }
             if length == 0 {
                 if guest.is_closing && !guest.session.is_awaiting() {
@@ -373,7 +368,7 @@ impl Door {
                 Sent::Bytes(count) => {
                     self.stats.sent_bytes += count as u64;
                     guest.session.on_sent(count);
-                    room -= count;
+                    budget.on_sent(count);
                     guest.moved_ns = now_ns;
                     if count < length {
                         guest.is_blocked = true;

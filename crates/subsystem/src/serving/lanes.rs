@@ -1,11 +1,10 @@
 //! The life of a reactor's lanes: accepted, received from, sent to, ended.
 
-use std::io::IoSliceMut;
 use std::num::NonZeroU32;
 
 use proto::Violation;
 use proto::controller_queue::Event;
-use proto::receive::{PLACED_BYTES_MAX, Receive};
+use proto::receive::ReceiveTurn;
 use reactor::{Connection, Io, ListenerTag, Received};
 use wire::opcode::AdminOpcode;
 use wire::sqe::Fuse;
@@ -17,9 +16,6 @@ use crate::commands::Caller;
 use crate::lane::{ClosingStep, Flushed, Lane, LaneState, Order, Wait};
 use crate::message::{Failure, Message, Request, RequestKind};
 use crate::running::Owner;
-
-/// Where each receive brings a PDU's header or data only, there are so many in a turn at most.
-const PDU_RECEIVE_COUNT_MAX: usize = 1024;
 
 /// Lanes that took in no command for this long give back memory that they do not need, ns.
 const SWEEP_NS: u64 = 5_000_000_000;
@@ -128,66 +124,44 @@ impl Serving {
         Some(if lane.held.is_some() { now_ns } else { oldest_ns })
     }
 
-    /// Receives, and acts on what came. Says whether anything did.
+    /// Receives as much as a turn allows, and acts on it. Returns whether anything came.
     pub(super) fn receive(&mut self, io: &mut impl Io<Message>, index: u32) -> bool {
         let mut staging = std::mem::take(&mut self.staging);
-        let worked = match self.settings.receive {
-            Receive::Staging => {
-                self.receive_into(io, index, &mut staging, None, self.settings.in_place_bytes)
+        let mut turn = self.settings.receive.turn();
+        let mut worked = false;
+        while turn.goes_on() {
+            // A lane that was paused receives no more until it goes on.
+            let is_paused = worked && self.lanes.get(index).is_none_or(|lane| lane.held.is_some());
+            if is_paused || !self.receive_once(io, index, &mut staging, &mut turn) {
+                break;
             }
-            Receive::Pdu => self.receive_pieces(io, index, &mut staging),
-        };
+            worked = true;
+        }
         self.staging = staging;
         worked
     }
 
-    /// Receives PDU by PDU: headers, parts of them, and data each by themselves.
-    #[cold]
-    fn receive_pieces(&mut self, io: &mut impl Io<Message>, index: u32, staging: &mut [u8]) -> bool {
-        for count in 0..PDU_RECEIVE_COUNT_MAX {
-            // Paused, it is to be left alone.
-            let lane = self.lanes.get(index).filter(|lane| lane.held.is_none());
-            let Some(lane) = lane else { return count > 0 };
-            let wanted = lane.queue.wanted_bytes();
-            if !self.receive_into(io, index, staging, Some(wanted), 1) {
-                return count > 0;
-            }
-        }
-        true
-    }
-
-    /// Receives once: data that belongs into a buffer and is `in_place_bytes` long at least goes there, everything else into `staging`.
-    /// With a limit so many bytes are received at most, or what goes into a buffer and nothing behind it.
+    /// Receives once. Returns whether anything came.
     #[inline]
-    fn receive_into(
+    fn receive_once(
         &mut self,
         io: &mut impl Io<Message>,
         index: u32,
         staging: &mut [u8],
-        limit: Option<usize>,
-        in_place_bytes: usize,
+        turn: &mut ReceiveTurn,
     ) -> bool {
+        let plan = self.settings.receive;
         let Some(lane) = self.lanes.get_mut(index) else { return false };
         let Some(socket) = lane.socket() else { return false };
-        let mut placed_max = 0;
-        let received = match lane.queue.place() {
-            Some(place) if place.len() >= in_place_bytes => {
-                // What does not fit into a turn comes in the next one, after what other lanes have.
-                placed_max = place.len().min(PLACED_BYTES_MAX);
-                let behind = if limit.is_some() || placed_max < place.len() { 0 } else { staging.len() };
-                let place = &mut place[..placed_max];
-                io.receive(socket, &mut [IoSliceMut::new(place), IoSliceMut::new(&mut staging[..behind])])
-            }
-            _ => {
-                let count = limit.map_or(staging.len(), |limit| limit.min(staging.len()));
-                io.receive(socket, &mut [IoSliceMut::new(&mut staging[..count])])
-            }
-        };
+        let staging_bytes = plan.staging_bytes(staging.len(), || lane.queue.wanted_bytes());
+        let staging = &mut staging[..staging_bytes];
+        let (received, extent) = plan.receive(lane.queue.place(), staging, |into| io.receive(socket, into));
         match received {
             Received::Bytes(count) => {
+                turn.on_received(extent, count);
                 lane.counters.receive_count.add(1);
                 lane.counters.received_bytes.add(count as u64);
-                let placed = count.min(placed_max);
+                let placed = extent.in_place(count);
                 lane.counters.in_place_bytes.add(placed as u64);
                 if placed > 0
                     && let Err(violation) = lane.queue.on_placed(placed)
