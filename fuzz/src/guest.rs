@@ -7,7 +7,7 @@ use proto::host_controller::{ControllerSettings, QueueConnect};
 use proto::host_queue::{Completion, HostEvent, Transfer};
 use proto::zero_copy::Policy as ZeroCopy;
 use proto::{HostQueue, Violation};
-use store::{KeyValueSettings, KeyValueStore, MemorySettings, MemoryStore, Store};
+use store::{BlockStore, KeyValueSettings, KeyValueStore, MemorySettings, MemoryStore};
 use subsystem::config::TimeoutConfig;
 use subsystem::control::ControlSettings;
 use subsystem::limits::Limits;
@@ -71,7 +71,7 @@ pub(crate) fn target() -> MemoryReactor {
         allows_flush: true,
         prefaults: false,
     };
-    let stores: [(Nsid, Arc<dyn Store>); 2] = [
+    let stores: [(Nsid, Arc<dyn BlockStore>); 2] = [
         (BLOCKS, Arc::new(MemoryStore::new(&blocks).expect("a little memory"))),
         (KEYS, Arc::new(KeyValueStore::new(keys))),
     ];

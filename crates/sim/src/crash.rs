@@ -16,7 +16,7 @@ use std::io;
 
 use reactor::{Buffer, Completion, File, Operation, Pool, Timers};
 use rustix::io::Errno;
-use store::{Backend, FileStore, Geometry, Reply, Request, Store, StoreError, StoreIo, Ticket};
+use store::{Backend, BlockStore, FileStore, Geometry, Reply, Request, StoreError, StoreIo, Ticket};
 
 use crate::crash_files::crash_files;
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 
 use reactor::File;
-use store::{FileStore, Geometry, MemorySettings, MemoryStore, Spec, Store};
+use store::{BlockStore, FileStore, Geometry, MemorySettings, MemoryStore, Spec};
 use subsystem::config::TimeoutConfig;
 use subsystem::control::ControlSettings;
 use subsystem::limits::Limits;
@@ -87,8 +87,8 @@ pub(crate) struct World {
     pub(crate) replays: VecDeque<(usize, usize, u64, Vec<u8>)>,
     pub(crate) second_state: Removable,
     reactors: Vec<SimReactor>,
-    store: Arc<dyn Store>,
-    second: Option<Arc<dyn Store>>,
+    store: Arc<dyn BlockStore>,
+    second: Option<Arc<dyn BlockStore>>,
     /// What its identity is made of.
     second_name: u8,
     /// Blocks that the namespace has now.
@@ -110,7 +110,7 @@ pub(crate) struct World {
     pub(crate) had_last_cut: bool,
 }
 
-fn store(scenario: &Scenario, block_count: u64) -> Arc<dyn Store> {
+fn store(scenario: &Scenario, block_count: u64) -> Arc<dyn BlockStore> {
     if scenario.is_memory {
         let settings = MemorySettings {
             bytes: block_count * u64::from(scenario.block_bytes),
@@ -135,7 +135,7 @@ fn store(scenario: &Scenario, block_count: u64) -> Arc<dyn Store> {
 }
 
 /// The second namespace's storage, as a configuration would have it.
-fn second(scenario: &Scenario) -> Option<Arc<dyn Store>> {
+fn second(scenario: &Scenario) -> Option<Arc<dyn BlockStore>> {
     let spec: Spec = scenario.second.as_ref()?.parse().expect("a specification");
     Some(spec.open(scenario.reactor_count > 1).expect("a little memory"))
 }

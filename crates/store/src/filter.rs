@@ -18,7 +18,9 @@ use std::sync::Arc;
 
 use reactor::{Completion, Payload, Pool};
 
-use crate::namespace::{Backend, Generation, Geometry, Grown, Request, Store, StoreError, StoreIo, Ticket};
+use crate::namespace::{
+    Backend, BlockStore, Generation, Geometry, Grown, Request, StoreError, StoreIo, Ticket,
+};
 
 /// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +82,7 @@ impl Kind {
 impl Filter {
     /// Puts the filter over `below`.
     #[must_use]
-    pub fn over(&self, below: Arc<dyn Store>) -> Arc<dyn Store> {
+    pub fn over(&self, below: Arc<dyn BlockStore>) -> Arc<dyn BlockStore> {
         match self {
             Self::Delay(delay) => Arc::new(Filtered { below, setting: delay::Shared::new(delay.clone()) }),
             Self::Error(fault) => Arc::new(Filtered { below, setting: error::Shared::new(fault.clone()) }),
@@ -136,7 +138,7 @@ trait Gate: 'static {
 
 /// Storage under a filter.
 struct Filtered<S> {
-    below: Arc<dyn Store>,
+    below: Arc<dyn BlockStore>,
     setting: S,
 }
 
@@ -146,7 +148,7 @@ struct FilteredBackend<G> {
     gate: G,
 }
 
-impl<S: Setting> Store for Filtered<S> {
+impl<S: Setting> BlockStore for Filtered<S> {
     fn geometry(&self) -> Geometry {
         self.below.geometry()
     }

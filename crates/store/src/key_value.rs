@@ -17,7 +17,7 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::block::OpenError;
 pub use crate::key_value::file::{KeyValueFile, KeyValueFileSettings};
 pub use crate::key_value::logged::Logged;
-use crate::namespace::{Backend, Geometry, Reply, Request, Store, StoreError, StoreIo, Ticket};
+use crate::namespace::{Backend, BlockStore, Geometry, Reply, Request, StoreError, StoreIo, Ticket};
 
 /// The unit in which the size of a key-value namespace is told where blocks are asked for.
 const UNIT_BYTES: u32 = 4096;
@@ -77,7 +77,7 @@ impl KeyValueStore {
     }
 }
 
-impl Store for KeyValueStore {
+impl BlockStore for KeyValueStore {
     fn geometry(&self) -> Geometry {
         geometry(self.settings.bytes)
     }

@@ -24,7 +24,7 @@ pub use key_value::{
 };
 pub use kv::log::Sync;
 pub use namespace::{
-    Backend, Generation, Geometry, Grown, OWN_TICKET, Reply, Request, Store, StoreError, StoreIo, Ticket,
+    Backend, BlockStore, Generation, Geometry, Grown, OWN_TICKET, Reply, Request, StoreError, StoreIo, Ticket,
 };
 pub use size::Size;
 pub use spec::{Source, Spec, SpecError};

@@ -1,6 +1,6 @@
 //! What a backend must do to stand behind a block namespace.
 //!
-//! A [`Store`] is the namespace's storage as the whole process sees it: opened once, shared by all reactors. Each
+//! A [`BlockStore`] is the namespace's storage as the whole process sees it: opened once, shared by all reactors. Each
 //! reactor attaches a [`Backend`] of its own, which it calls without locks and from one thread only.
 //!
 //! ```text
@@ -261,7 +261,7 @@ pub trait Backend {
 }
 
 /// A namespace's storage, shared by all reactors.
-pub trait Store: Send + Sync {
+pub trait BlockStore: Send + Sync {
     /// The shape of the namespace as it is now.
     fn geometry(&self) -> Geometry;
 

@@ -45,7 +45,7 @@ use crate::filter::Filter;
 use crate::key_value::{
     KeyValueFile, KeyValueFileSettings, KeyValueSettings, KeyValueStore, check_memory, superblock,
 };
-use crate::namespace::Store;
+use crate::namespace::BlockStore;
 
 /// What is behind a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -170,7 +170,7 @@ impl Spec {
     ///
     /// # Errors
     /// What is not in order with it, and what to do.
-    pub fn open(&self, is_shared: bool) -> Result<Arc<dyn Store>, OpenError> {
+    pub fn open(&self, is_shared: bool) -> Result<Arc<dyn BlockStore>, OpenError> {
         let is_read_only = self.is_read_only;
         let block_bytes = self.block_bytes.unwrap_or(BLOCK_BYTES_DEFAULT);
         let file = |path: &Path, kind, bytes| {
@@ -178,7 +178,7 @@ impl Spec {
             let contents = if self.is_key_value() { Contents::Pairs } else { Contents::Blocks };
             FileStore::open(&FileSettings { path, kind, contents, bytes, block_bytes, is_read_only })
         };
-        let store: Arc<dyn Store> = match &self.source {
+        let store: Arc<dyn BlockStore> = match &self.source {
             &Source::Memory { bytes, huge_pages } => {
                 let settings = MemorySettings { bytes, block_bytes, is_read_only, is_shared, huge_pages };
                 Arc::new(MemoryStore::new(&settings)?)

@@ -1,6 +1,6 @@
 //! In steady state no backend takes memory from the heap.
 
-use nvlane_store::{Backend, Geometry, Reply, Request, Spec, Store, StoreIo, Ticket};
+use nvlane_store::{Backend, BlockStore, Geometry, Reply, Request, Spec, StoreIo, Ticket};
 use reactor::{Completion, File, Operation, Payload, Pool};
 
 /// A reactor that does everything at once and well.
@@ -88,7 +88,7 @@ fn requests_allocate_nothing() {
     };
     let file = nvlane_store::FileStore::simulated(File::simulated(0), &geometry);
     let open = |spec: &str, is_shared| spec.parse::<Spec>().unwrap().open(is_shared).unwrap();
-    let stores: [(&str, &dyn Store); 4] = [
+    let stores: [(&str, &dyn BlockStore); 4] = [
         ("a file", &file),
         ("RAM of one reactor", &*open("ram:4M", false)),
         ("RAM of several", &*open("ram:4M", true)),

@@ -65,8 +65,8 @@ impl FlushEpochs {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use store::BlockStore;
     use store::FileStore;
-    use store::Store;
 
     const NAMESPACE: NamespaceId = NamespaceId(1);
 

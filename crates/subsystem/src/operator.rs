@@ -16,7 +16,7 @@ use std::sync::mpsc::Sender;
 
 use proto::doorbell::Policy as DoorbellPolicy;
 use reactor::{Listener, ListenerTag};
-use store::Store;
+use store::BlockStore;
 use wire::id::Nsid;
 use wire::nqn::Nqn;
 use wire::uuid::Uuid;
@@ -62,7 +62,7 @@ pub enum OrderAnswer {
     /// What became of each step.
     Applied(Vec<StepOutcome>),
     /// No reactor uses this storage any more: it is closed when it is dropped.
-    Released(Vec<Arc<dyn Store>>),
+    Released(Vec<Arc<dyn BlockStore>>),
     /// How things are.
     State(Box<TargetState>),
     /// The target has stopped; so many lanes had not ended in time.
@@ -238,7 +238,7 @@ pub struct NewSubsystem {
 #[derive(Clone)]
 pub struct NewNamespace {
     /// Its storage, open.
-    pub store: Arc<dyn Store>,
+    pub store: Arc<dyn BlockStore>,
     /// What the configuration calls it.
     pub storage: String,
     /// Its UUID.

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use proto::doorbell::Policy;
-use store::Store;
+use store::BlockStore;
 use wire::id::Nsid;
 use wire::nqn::{HostName, Nqn};
 use wire::uuid::Uuid;
@@ -82,7 +82,7 @@ pub struct Namespace {
     /// What reactors know its storage by.
     pub id: NamespaceId,
     /// Its storage.
-    pub store: Arc<dyn Store>,
+    pub store: Arc<dyn BlockStore>,
     /// What hosts have done with its storage since that was added, through whichever subsystem.
     pub traffic: Arc<NamespaceTraffic>,
     /// Stable over restarts, the same on every target that serves it, unlike any other's.

@@ -26,7 +26,7 @@ use super::OpenError;
 use super::error::check_size;
 use super::file_backend::FileBackend;
 use super::file_open::{self, Contents, FileKind, FileSettings, Opened, Traits};
-use crate::namespace::{Backend, Generation, Geometry, Grown, Store, StoreError};
+use crate::namespace::{Backend, BlockStore, Generation, Geometry, Grown, StoreError};
 use crate::size::Size;
 
 /// A namespace on a file or block device.
@@ -384,7 +384,7 @@ fn lock<T>(current: &Mutex<T>) -> MutexGuard<'_, T> {
     current.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Store for FileStore {
+impl BlockStore for FileStore {
     fn geometry(&self) -> Geometry {
         self.shared.geometry()
     }
@@ -610,11 +610,11 @@ mod tests {
     }
 
     /// A new file in each of them, with each engine that there is.
-    fn on_every_system(bytes: u64, mut check: impl FnMut(&Path, &Arc<dyn Store>, &mut Rig)) {
+    fn on_every_system(bytes: u64, mut check: impl FnMut(&Path, &Arc<dyn BlockStore>, &mut Rig)) {
         for directory in directories() {
             for engine in ENGINES {
                 let path = directory.path().join(format!("{engine:?}"));
-                let store: Arc<dyn Store> = Arc::new(FileStore::open(&settings(&path, bytes)).unwrap());
+                let store: Arc<dyn BlockStore> = Arc::new(FileStore::open(&settings(&path, bytes)).unwrap());
                 if let Some(mut rig) = Rig::attach(&store, engine) {
                     check(&path, &store, &mut rig);
                 }
@@ -784,7 +784,7 @@ mod tests {
             // The first store still has the lock on this file: a copy of its own.
             std::fs::copy(&settings.path, path).unwrap();
             let settings = FileSettings { path: path.to_owned(), ..settings };
-            let store: Arc<dyn Store> = Arc::new(open_in_time(|| FileStore::open(&settings)).unwrap());
+            let store: Arc<dyn BlockStore> = Arc::new(open_in_time(|| FileStore::open(&settings)).unwrap());
             let mut rig = Rig::attach(&store, EngineKind::Epoll).unwrap();
             rig.write(0, &[1; 4096]).unwrap();
             open_for_writing(path).set_len(8192 + 100).unwrap();
@@ -805,7 +805,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a");
         std::fs::File::create(&path).unwrap().set_len(65536).unwrap();
-        let store: Arc<dyn Store> =
+        let store: Arc<dyn BlockStore> =
             Arc::new(FileStore::open(&FileSettings { bytes: None, ..settings(&path, 0) }).unwrap());
         let mut rig = Rig::attach(&store, EngineKind::Epoll).unwrap();
         assert_eq!(store.revalidate(), None);
@@ -947,7 +947,7 @@ mod tests {
         assert_eq!(store.geometry().bytes(), 64 << 10);
         assert!(store.resize(32 << 10).is_err() && store.resize(64 << 10).is_ok());
         assert!(matches!(FileStore::open(&settings), Err(OpenError::Busy { .. })));
-        let store: Arc<dyn Store> = Arc::new(store);
+        let store: Arc<dyn BlockStore> = Arc::new(store);
         for engine in ENGINES {
             let Some(rig) = Rig::attach(&store, engine) else { continue };
             let rig = std::cell::RefCell::new(rig);

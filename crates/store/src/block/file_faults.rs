@@ -6,7 +6,7 @@ use rustix::io::Errno;
 
 use super::file_backend::{ATTEMPT_LIMIT, BUFFER_WAIT_NS, RANGE_LIMIT};
 use crate::block::FileStore;
-use crate::namespace::{Geometry, Store, StoreError, Ticket};
+use crate::namespace::{BlockStore, Geometry, StoreError, Ticket};
 use crate::testing::{Bench, Double, Fault, Media, Outcome, Place, Step, check_against_model, model_steps};
 
 const BLOCK: usize = 512;
@@ -63,7 +63,7 @@ impl Ledger {
     }
 
     /// Holds a reply against what the disk holds.
-    fn check(&mut self, step: &Step, outcome: &Outcome, store: &dyn Store, place: &Place) {
+    fn check(&mut self, step: &Step, outcome: &Outcome, store: &dyn BlockStore, place: &Place) {
         let media = place.borrow();
         assert!(!(self.has_failed_flush && outcome.is_ok()), "success after a failed flush: {step:?}");
         let (range, value, is_durable) = match *step {

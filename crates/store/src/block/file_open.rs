@@ -442,7 +442,7 @@ fn system(action: &'static str, path: &Path, source: io::Error) -> OpenError {
 mod tests {
     use super::*;
     use crate::block::FileStore;
-    use crate::namespace::Store;
+    use crate::namespace::BlockStore;
     use crate::testing::open_in_time;
 
     struct Place(tempfile::TempDir);
@@ -652,7 +652,7 @@ mod tests {
         file.set_len(65536).unwrap();
         let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
         let settings = FileSettings { path: path.into(), ..Place(tempfile::tempdir().unwrap()).settings("") };
-        let store: std::sync::Arc<dyn Store> =
+        let store: std::sync::Arc<dyn BlockStore> =
             std::sync::Arc::new(open_in_time(|| FileStore::open(&settings)).unwrap());
         let mut rig = crate::testing::Rig::attach(&store, reactor::EngineKind::Epoll).unwrap();
         assert_eq!(crate::testing::Bench::write(&mut rig, 0, &[1; 4096]), Ok(vec![]));

@@ -7,7 +7,7 @@ use reactor::{Completion, Memory, MemoryAccess, PastEnd, Payload, Pool, STRIPE_B
 
 use super::error::check_size;
 use super::{OpenError, done, ended};
-use crate::namespace::{Backend, Geometry, Reply, Request, Store, StoreError, StoreIo, Ticket};
+use crate::namespace::{Backend, BlockStore, Geometry, Reply, Request, StoreError, StoreIo, Ticket};
 
 /// What errors call it.
 const NAME: &str = "the RAM namespace";
@@ -73,7 +73,7 @@ impl MemoryStore {
     }
 }
 
-impl Store for MemoryStore {
+impl BlockStore for MemoryStore {
     fn geometry(&self) -> Geometry {
         geometry(self.memory.len(), self.memory.grain_bytes(), self.block_bytes, self.is_read_only)
     }

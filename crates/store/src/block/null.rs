@@ -8,7 +8,7 @@ use reactor::{Completion, Payload, Pool};
 
 use super::error::check_size;
 use super::{OpenError, done, ended};
-use crate::namespace::{Backend, Geometry, Request, Store, StoreError, StoreIo, Ticket};
+use crate::namespace::{Backend, BlockStore, Geometry, Request, StoreError, StoreIo, Ticket};
 
 /// What errors call it.
 const NAME: &str = "the null namespace";
@@ -58,7 +58,7 @@ impl Shape {
     }
 }
 
-impl Store for NullStore {
+impl BlockStore for NullStore {
     fn geometry(&self) -> Geometry {
         self.shape.geometry()
     }

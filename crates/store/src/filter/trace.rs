@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use reactor::{Buffer, Completion, Operation, Pool};
 
 use super::{Filtered, Gate, Kind, Setting, range_of};
-use crate::namespace::{Backend, Generation, Geometry, Grown, Reply, Request, Store, StoreIo, Ticket};
+use crate::namespace::{Backend, BlockStore, Generation, Geometry, Grown, Reply, Request, StoreIo, Ticket};
 use crate::tickets::Tickets;
 
 /// Storage whose requests are logged (at level debug) and counted.
@@ -61,7 +61,7 @@ struct Passage {
 impl Traced {
     /// Stands over `below`.
     #[must_use]
-    pub fn over(below: Arc<dyn Store>) -> Self {
+    pub fn over(below: Arc<dyn BlockStore>) -> Self {
         Self { filtered: Filtered { below, setting: Counters::default() } }
     }
 
@@ -180,7 +180,7 @@ impl Gate for Log {
     }
 }
 
-impl Store for Traced {
+impl BlockStore for Traced {
     fn geometry(&self) -> Geometry {
         self.filtered.geometry()
     }

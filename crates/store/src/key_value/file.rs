@@ -11,7 +11,7 @@ use super::logged::Logged;
 use super::superblock::Superblock;
 use super::{KeyValueShape, MEMORY_BYTES_MIN, check_memory, geometry, prefault, unix_s};
 use crate::block::OpenError;
-use crate::namespace::{Backend, Generation, Geometry, Grown, Store};
+use crate::namespace::{Backend, BlockStore, Generation, Geometry, Grown};
 
 /// Memory for a key-value file, if nothing is said of it: this share of the file, and at least so much.
 const MEMORY_SHARE: u64 = 4;
@@ -37,7 +37,7 @@ pub struct KeyValueFileSettings {
 /// A key-value namespace in a file.
 pub struct KeyValueFile {
     settings: KeyValueFileSettings,
-    below: Arc<dyn Store>,
+    below: Arc<dyn BlockStore>,
     /// Once it is known how many reactors attach.
     superblock: Mutex<Option<Superblock>>,
 }
@@ -45,7 +45,7 @@ pub struct KeyValueFile {
 impl KeyValueFile {
     /// On storage that is open already.
     #[must_use]
-    pub fn new(settings: KeyValueFileSettings, below: Arc<dyn Store>) -> Self {
+    pub fn new(settings: KeyValueFileSettings, below: Arc<dyn BlockStore>) -> Self {
         Self { settings, below, superblock: Mutex::default() }
     }
 
@@ -60,7 +60,7 @@ impl KeyValueFile {
     }
 }
 
-impl Store for KeyValueFile {
+impl BlockStore for KeyValueFile {
     fn geometry(&self) -> Geometry {
         Geometry {
             has_volatile_cache: self.settings.sync != Sync::Always,

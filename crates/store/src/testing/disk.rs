@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::{Bench, Outcome, Step, begin, outcome_of};
 use crate::block::FileStore;
-use crate::namespace::{Backend, Geometry, Reply, Store, StoreIo, Ticket};
+use crate::namespace::{Backend, BlockStore, Geometry, Reply, StoreIo, Ticket};
 
 /// What the disk holds.
 pub(crate) struct Media {
@@ -169,7 +169,7 @@ impl StoreIo for DiskIo {
 
 impl Double {
     /// One more reactor for a namespace.
-    pub(crate) fn attach(store: &dyn Store, place: &Place) -> Self {
+    pub(crate) fn attach(store: &dyn BlockStore, place: &Place) -> Self {
         let io = DiskIo {
             now_ns: 0,
             pool: Pool::new(16 << 20).unwrap(),

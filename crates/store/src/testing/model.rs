@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::{Bench, Step};
-use crate::namespace::{Store, StoreError};
+use crate::namespace::{BlockStore, StoreError};
 
 /// A step of a model test, in blocks.
 #[derive(Clone, Debug)]
@@ -22,7 +22,7 @@ pub(crate) fn model_steps(block_count: u64, resizes: bool) -> impl Strategy<Valu
 
 /// Carries out steps on the namespace and on a vector.
 pub(crate) fn check_against_model(
-    store: &dyn Store,
+    store: &dyn BlockStore,
     bench: &mut dyn Bench,
     steps: Vec<ModelStep>,
 ) -> Result<(), TestCaseError> {

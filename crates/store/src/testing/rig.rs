@@ -11,7 +11,7 @@ use reactor::{
 };
 
 use super::{Bench, Outcome, Step, begin, outcome_of};
-use crate::namespace::{Backend, Reply, Store, StoreIo, Ticket};
+use crate::namespace::{Backend, BlockStore, Reply, StoreIo, Ticket};
 
 /// A reactor that serves one namespace.
 pub(crate) struct Rig {
@@ -125,7 +125,7 @@ impl Application for Server {
 
 impl Rig {
     /// Starts a reactor and attaches it; `None` if this machine does not have the engine.
-    pub(crate) fn attach(store: &Arc<dyn Store>, engine: EngineKind) -> Option<Self> {
+    pub(crate) fn attach(store: &Arc<dyn BlockStore>, engine: EngineKind) -> Option<Self> {
         let mailbox = Mailbox::new().unwrap();
         let address = mailbox.address();
         let store = Arc::clone(store);

@@ -6,7 +6,7 @@ use std::mem;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-use store::Store;
+use store::BlockStore;
 use wire::async_event::AsyncEvent;
 use wire::nqn::{HostName, Nqn};
 use zerocopy::IntoBytes;
@@ -159,7 +159,7 @@ impl Control {
     /// go on with what they have attached. RAM may be attached to only once, keys would be gone, and a second log in
     /// one file would overwrite the first.
     #[expect(clippy::arithmetic_side_effects, reason = "the operator adds them")]
-    fn namespace_id(&mut self, store: &Arc<dyn Store>, rollout: &Rollout) -> NamespaceId {
+    fn namespace_id(&mut self, store: &Arc<dyn BlockStore>, rollout: &Rollout) -> NamespaceId {
         let namespaces = self.subsystems.values().flat_map(|subsystem| subsystem.namespaces.values());
         let present = namespaces.map(|namespace| (namespace.id, &namespace.store));
         let retired = rollout.retired.iter().map(|(id, store)| (*id, store));

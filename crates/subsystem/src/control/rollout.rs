@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use reactor::{Listener, ListenerTag};
-use store::Store;
+use store::BlockStore;
 use wire::async_event::AsyncEvent;
 use wire::id::Nsid;
 
@@ -40,7 +40,7 @@ pub(super) struct Rollout {
     pub(super) changed: BTreeMap<SubsystemId, BTreeSet<Nsid>>,
     pub(super) listeners: Vec<(ListenerTag, Listener)>,
     /// Storage that no namespace has any more, and what reactors know it by.
-    pub(super) retired: Vec<(NamespaceId, Arc<dyn Store>)>,
+    pub(super) retired: Vec<(NamespaceId, Arc<dyn BlockStore>)>,
     answers: Sender<OrderAnswer>,
 }
 

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use reactor::{Listener, ListenerTag};
-use store::{OpenError, Size, Spec, Store};
+use store::{BlockStore, OpenError, Size, Spec};
 use wire::id::Nsid;
 use wire::nqn::Nqn;
 
@@ -82,7 +82,7 @@ impl fmt::Display for Report {
 /// What runs, and the means to change it. Lives on a thread of its own, which may block.
 pub struct Operator {
     pub(super) running: Outline,
-    pub(super) stores: BTreeMap<(Nqn, Nsid), Arc<dyn Store>>,
+    pub(super) stores: BTreeMap<(Nqn, Nsid), Arc<dyn BlockStore>>,
     /// What hosts were last told of the storage.
     pub(super) seen: BTreeMap<(Nqn, Nsid), Seen>,
     /// In the order of the configuration.
@@ -117,7 +117,7 @@ enum Effect {
     None,
     Listener(RunningListener),
     /// A namespace with its identity settled.
-    Namespace(Arc<dyn Store>, ResolvedNamespace),
+    Namespace(Arc<dyn BlockStore>, ResolvedNamespace),
 }
 
 impl Operator {
@@ -316,7 +316,7 @@ impl Operator {
     }
 
     /// Opens storage, or takes what runs of it: a namespace may move to another subsystem, or another number.
-    fn open(&self, spec: &Spec) -> Result<Arc<dyn Store>, String> {
+    fn open(&self, spec: &Spec) -> Result<Arc<dyn BlockStore>, String> {
         let shape = |spec: &Spec| Spec { uuid: None, ..spec.clone() };
         let is_it = |(subsystem_nqn, nsid): &(Nqn, Nsid)| {
             let subsystem = self.running.subsystems.get(subsystem_nqn);
@@ -334,7 +334,7 @@ impl Operator {
 
     /// As [`open_new`](Self::open_new), but waits a while for storage that is in use. What a killed target had begun to
     /// write ends after it, and holds its lock until then: none of it comes after what we write.
-    fn open_in_time(&self, spec: &Spec) -> Result<Arc<dyn Store>, OpenError> {
+    fn open_in_time(&self, spec: &Spec) -> Result<Arc<dyn BlockStore>, OpenError> {
         let until = Instant::now() + STORAGE_WAIT;
         let mut was_told = false;
         loop {
@@ -354,13 +354,13 @@ impl Operator {
     }
 
     /// Opens storage that is not open yet.
-    fn open_new(&self, spec: &Spec) -> Result<Arc<dyn Store>, OpenError> {
+    fn open_new(&self, spec: &Spec) -> Result<Arc<dyn BlockStore>, OpenError> {
         let store = spec.open(self.reactor_count > 1)?;
         store.set_reactor_count(self.reactor_count)?;
         Ok(store)
     }
 
-    fn store(&self, subsystem: &Nqn, nsid: Nsid) -> Result<Arc<dyn Store>, String> {
+    fn store(&self, subsystem: &Nqn, nsid: Nsid) -> Result<Arc<dyn BlockStore>, String> {
         let store = self.stores.get(&(subsystem.clone(), nsid));
         store.cloned().ok_or_else(|| "it is not open".into())
     }
@@ -572,6 +572,6 @@ fn new_subsystem(resolved: &ResolvedSubsystem) -> NewSubsystem {
     }
 }
 
-fn new_namespace(resolved: &ResolvedNamespace, store: Arc<dyn Store>) -> NewNamespace {
+fn new_namespace(resolved: &ResolvedNamespace, store: Arc<dyn BlockStore>) -> NewNamespace {
     NewNamespace { store, storage: resolved.spec.to_string(), uuid: resolved.uuid, nguid: resolved.nguid }
 }

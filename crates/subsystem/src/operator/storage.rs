@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 
-use store::{Generation, Size, Store};
+use store::{BlockStore, Generation, Size};
 use wire::id::Nsid;
 use wire::nqn::Nqn;
 
@@ -20,7 +20,7 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    fn of(store: &dyn Store) -> Self {
+    fn of(store: &dyn BlockStore) -> Self {
         Self { generation: store.generation(), bytes: store.geometry().bytes() }
     }
 }

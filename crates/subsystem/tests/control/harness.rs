@@ -15,7 +15,7 @@ use nvlane_subsystem::operator::{
 };
 use nvlane_subsystem::subsystem::Access;
 use proto::Slot;
-use store::{Backend, Geometry, Store};
+use store::{Backend, BlockStore, Geometry};
 use wire::fabrics::{ConnectCommand, ConnectData};
 use wire::id::{Cntlid, Nsid, Qid};
 use wire::nqn::{HostId, Nqn};
@@ -39,7 +39,7 @@ pub(crate) fn nqn(text: &str) -> Nqn {
 pub(crate) struct Shape(pub(crate) std::sync::Mutex<Geometry>);
 
 impl Shape {
-    pub(crate) fn blocks(block_bytes: u32, block_count: u64) -> Arc<dyn Store> {
+    pub(crate) fn blocks(block_bytes: u32, block_count: u64) -> Arc<dyn BlockStore> {
         Arc::new(Self(std::sync::Mutex::new(Geometry {
             block_bytes,
             block_count,
@@ -53,7 +53,7 @@ impl Shape {
     }
 }
 
-impl Store for Shape {
+impl BlockStore for Shape {
     fn geometry(&self) -> Geometry {
         *self.0.lock().unwrap()
     }
@@ -447,12 +447,12 @@ pub(crate) fn subsystem(name: &str, access: Access) -> NewSubsystem {
     }
 }
 
-pub(crate) fn namespace(nsid: u8, store: Arc<dyn Store>) -> NewNamespace {
+pub(crate) fn namespace(nsid: u8, store: Arc<dyn BlockStore>) -> NewNamespace {
     let id = [nsid; 16];
     NewNamespace { store, storage: format!("shape:{nsid}"), uuid: Uuid::from_bytes(id), nguid: id }
 }
 
-pub(crate) fn add_namespace(nsid: u8, store: Arc<dyn Store>) -> Step {
+pub(crate) fn add_namespace(nsid: u8, store: Arc<dyn BlockStore>) -> Step {
     Step::AddNamespace {
         subsystem: nqn(DISKS),
         nsid: Nsid::new(nsid.into()),
