@@ -7,7 +7,7 @@ use proto::host_controller::{ControllerSettings, QueueConnect};
 use proto::host_queue::{Completion, HostEvent, Transfer};
 use proto::zero_copy::Policy as ZeroCopy;
 use proto::{HostQueue, Violation};
-use store::{BlockStore, KeyValueSettings, KeyValueStore, MemorySettings, MemoryStore};
+use store::{KeyValueSettings, KeyValueStore, MemorySettings, MemoryStore, Store};
 use subsystem::config::TimeoutConfig;
 use subsystem::control::ControlSettings;
 use subsystem::limits::Limits;
@@ -71,9 +71,9 @@ pub(crate) fn target() -> MemoryReactor {
         allows_flush: true,
         prefaults: false,
     };
-    let stores: [(Nsid, Arc<dyn BlockStore>); 2] = [
-        (BLOCKS, Arc::new(MemoryStore::new(&blocks).expect("a little memory"))),
-        (KEYS, Arc::new(KeyValueStore::new(keys))),
+    let stores: [(Nsid, Store); 2] = [
+        (BLOCKS, Store::Blocks(Arc::new(MemoryStore::new(&blocks).expect("a little memory")))),
+        (KEYS, Store::Keys(Arc::new(KeyValueStore::in_memory(keys)))),
     ];
     let nqn = subsystem.nqn.clone();
     let mut steps = vec![Step::AddSubsystem(subsystem)];

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 
 use reactor::File;
-use store::{BlockStore, FileStore, Geometry, MemorySettings, MemoryStore, Spec};
+use store::{FileStore, Geometry, MemorySettings, MemoryStore, Spec, Store};
 use subsystem::config::TimeoutConfig;
 use subsystem::control::ControlSettings;
 use subsystem::limits::Limits;
@@ -87,8 +87,8 @@ pub(crate) struct World {
     pub(crate) replays: VecDeque<(usize, usize, u64, Vec<u8>)>,
     pub(crate) second_state: Removable,
     reactors: Vec<SimReactor>,
-    store: Arc<dyn BlockStore>,
-    second: Option<Arc<dyn BlockStore>>,
+    store: Store,
+    second: Option<Store>,
     /// What its identity is made of.
     second_name: u8,
     /// Blocks that the namespace has now.
@@ -110,7 +110,7 @@ pub(crate) struct World {
     pub(crate) had_last_cut: bool,
 }
 
-fn store(scenario: &Scenario, block_count: u64) -> Arc<dyn BlockStore> {
+fn store(scenario: &Scenario, block_count: u64) -> Store {
     if scenario.is_memory {
         let settings = MemorySettings {
             bytes: block_count * u64::from(scenario.block_bytes),
@@ -119,7 +119,7 @@ fn store(scenario: &Scenario, block_count: u64) -> Arc<dyn BlockStore> {
             is_shared: scenario.reactor_count > 1,
             huge_pages: false,
         };
-        return Arc::new(MemoryStore::new(&settings).expect("a little memory"));
+        return Store::Blocks(Arc::new(MemoryStore::new(&settings).expect("a little memory")));
     }
     let geometry = Geometry {
         block_bytes: scenario.block_bytes,
@@ -131,11 +131,11 @@ fn store(scenario: &Scenario, block_count: u64) -> Arc<dyn BlockStore> {
         preferred_write_blocks: 1,
         preferred_deallocate_blocks: 1,
     };
-    Arc::new(FileStore::simulated(File::simulated(0), &geometry))
+    Store::Blocks(Arc::new(FileStore::simulated(File::simulated(0), &geometry)))
 }
 
 /// The second namespace's storage, as a configuration would have it.
-fn second(scenario: &Scenario) -> Option<Arc<dyn BlockStore>> {
+fn second(scenario: &Scenario) -> Option<Store> {
     let spec: Spec = scenario.second.as_ref()?.parse().expect("a specification");
     Some(spec.open(scenario.reactor_count > 1).expect("a little memory"))
 }
@@ -449,7 +449,7 @@ impl World {
             doorbell: None,
         };
         let namespace = NewNamespace {
-            store: Arc::clone(&self.store),
+            store: self.store.clone(),
             storage: "simulated".into(),
             uuid: Uuid::from_bytes([7; 16]),
             nguid: [7; 16],

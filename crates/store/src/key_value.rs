@@ -3,39 +3,23 @@
 mod file;
 mod logged;
 pub(crate) mod mark;
+mod memory;
 mod prefault;
 pub(crate) mod superblock;
 
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
 
-use kv::{Eviction, Partition, Processor, Settings};
-use reactor::{Completion, Payload, Pool};
+use kv::{Partition, Settings};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::block::OpenError;
-pub use crate::key_value::file::{KeyValueFile, KeyValueFileSettings};
+use crate::key_value::file::KeyValueFile;
+pub use crate::key_value::file::KeyValueFileSettings;
 pub use crate::key_value::logged::Logged;
-use crate::namespace::{Backend, BlockStore, Geometry, Reply, Request, StoreError, StoreIo, Ticket};
-
-/// The unit in which the size of a key-value namespace is told where blocks are asked for.
-const UNIT_BYTES: u32 = 4096;
-
-/// How a key-value namespace is to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeyValueSettings {
-    /// Memory of all partitions together.
-    pub bytes: u64,
-    /// Whether pairs that nobody uses make room for others.
-    pub evicts: bool,
-    /// The longest value that memcached's clients may store.
-    pub item_bytes: u32,
-    /// Whether memcached's clients may remove everything at once.
-    pub allows_flush: bool,
-    /// Whether the memory is touched ahead.
-    pub prefaults: bool,
-}
+use crate::key_value::memory::KeyValueMemory;
+pub use crate::key_value::memory::KeyValueSettings;
+use crate::namespace::BlockStore;
 
 /// The longest value that memcached's clients may store unless the specification says otherwise, as memcached has it:
 /// a mebibyte with its header.
@@ -54,77 +38,109 @@ pub struct KeyValueShape {
     pub allows_flush: bool,
 }
 
-/// A key-value namespace.
-pub struct KeyValueStore {
-    settings: KeyValueSettings,
-    /// Where keys go: the same for all partitions, and unknown to peers.
-    seed: u64,
-    reactor_count: AtomicUsize,
+/// The storage of a key-value namespace, opened once and shared by all reactors: each attaches one partition.
+pub struct KeyValueStore(Kind);
+
+enum Kind {
+    Memory(KeyValueMemory),
+    File(KeyValueFile),
 }
 
-/// One reactor's partition, in RAM.
-struct InMemory {
-    partition: Partition,
-    geometry: Geometry,
+/// One reactor's partition of a key-value namespace.
+pub enum KeyValueBackend {
+    /// In RAM: every operation completes at once.
+    Memory(Partition),
+    /// With a log: operations may wait for values, and answers for the log.
+    Logged(Logged),
 }
 
 impl KeyValueStore {
-    /// A namespace without keys. Its memory is taken by each reactor for itself, as it attaches.
+    /// The unit in which the size of a key-value namespace is reported where blocks are asked for, bytes.
+    pub(crate) const UNIT_BYTES: u32 = 4096;
+
+    /// A namespace in RAM, without keys. Each reactor takes its memory as it attaches.
     #[must_use]
-    pub fn new(settings: KeyValueSettings) -> Self {
-        let seed = RandomState::new().build_hasher().finish();
-        Self { settings, seed, reactor_count: AtomicUsize::new(1) }
-    }
-}
-
-impl BlockStore for KeyValueStore {
-    fn geometry(&self) -> Geometry {
-        geometry(self.settings.bytes)
+    pub fn in_memory(settings: KeyValueSettings) -> Self {
+        Self(Kind::Memory(KeyValueMemory::new(settings)))
     }
 
-    fn attach(&self) -> io::Result<Box<dyn Backend>> {
-        let count = self.reactor_count.load(Ordering::Acquire).max(1) as u64;
-        let mut processor = Processor::new(Settings {
-            memory_bytes: usize::try_from(self.settings.bytes / count).unwrap_or(usize::MAX),
-            eviction: if self.settings.evicts { Eviction::Clock } else { Eviction::None },
-            seed: self.seed,
-            ..Settings::default()
-        })?;
-        if self.settings.prefaults {
-            prefault::begin(&mut processor)?;
+    /// A namespace in a file that is open already, one log per reactor.
+    #[must_use]
+    pub fn in_file(settings: KeyValueFileSettings, below: Arc<dyn BlockStore>) -> Self {
+        Self(Kind::File(KeyValueFile::new(settings, below)))
+    }
+
+    /// Sets the number of reactors that will attach, before the first does.
+    ///
+    /// # Errors
+    /// If a file is divided among another number of partitions, or memory does not suffice for so many.
+    pub fn set_reactor_count(&self, count: usize) -> Result<(), OpenError> {
+        match &self.0 {
+            Kind::Memory(memory) => memory.set_reactor_count(count),
+            Kind::File(file) => file.set_reactor_count(count),
         }
-        let partition = Partition::new(processor, unix_s());
-        // Commands on blocks find none.
-        let geometry = Geometry { block_count: 0, ..self.geometry() };
-        Ok(Box::new(InMemory { partition, geometry }))
     }
 
-    fn resize(&self, _: u64) -> io::Result<()> {
-        let message = "a key-value namespace keeps its size until the target is started again";
+    /// Attaches the calling reactor to its partition, the one of its number.
+    ///
+    /// # Errors
+    /// What keeps this thread from using the partition: no memory, or a file that was not divided yet.
+    pub fn attach(&self, reactor: usize) -> io::Result<KeyValueBackend> {
+        match &self.0 {
+            Kind::Memory(memory) => memory.attach().map(KeyValueBackend::Memory),
+            Kind::File(file) => file.attach(reactor).map(KeyValueBackend::Logged),
+        }
+    }
+
+    /// What clients are told of it.
+    #[must_use]
+    pub fn shape(&self) -> KeyValueShape {
+        match &self.0 {
+            Kind::Memory(memory) => memory.shape(),
+            Kind::File(file) => file.shape(),
+        }
+    }
+
+    /// Size, bytes: of the memory, or of the file.
+    pub(crate) fn bytes(&self) -> u64 {
+        let bytes = match &self.0 {
+            Kind::Memory(memory) => memory.bytes(),
+            Kind::File(file) => file.bytes(),
+        };
+        bytes - bytes % u64::from(Self::UNIT_BYTES)
+    }
+
+    pub(crate) fn resize(&self) -> io::Result<()> {
+        let message = match &self.0 {
+            Kind::Memory(_) => "a key-value namespace keeps its size until the target is started again",
+            Kind::File(_) => "a key-value file keeps its size",
+        };
         Err(io::Error::new(io::ErrorKind::Unsupported, message))
     }
 
-    fn reopen(&self) -> io::Result<()> {
-        Ok(())
+    pub(crate) fn reopen(&self) -> io::Result<()> {
+        match &self.0 {
+            Kind::Memory(_) => Ok(()),
+            Kind::File(_) => {
+                let message = "a key-value file is opened anew when the target is started again";
+                Err(io::Error::new(io::ErrorKind::Unsupported, message))
+            }
+        }
     }
 
-    fn set_reactor_count(&self, count: usize) -> Result<(), OpenError> {
-        check_memory(self.settings.bytes, count)?;
-        self.reactor_count.store(count, Ordering::Release);
-        Ok(())
-    }
-
-    fn key_value(&self) -> Option<KeyValueShape> {
-        let value_bytes_max = u32::try_from(Settings::default().value_bytes_max).unwrap_or(u32::MAX);
-        let KeyValueSettings { bytes, item_bytes, allows_flush, .. } = self.settings;
-        Some(KeyValueShape { bytes, value_bytes_max, item_bytes, allows_flush })
+    /// The blocks that the logs are in, if there are logs.
+    pub(crate) fn below(&self) -> Option<&dyn BlockStore> {
+        match &self.0 {
+            Kind::Memory(_) => None,
+            Kind::File(file) => Some(file.below()),
+        }
     }
 }
 
 /// The least memory of one partition, bytes.
 pub(crate) const MEMORY_BYTES_MIN: u64 = Settings::MEMORY_BYTES_MIN as u64;
 
-/// Checks that memory is enough to be divided among so many partitions.
+/// Checks that `bytes` of memory suffice for `partition_count` partitions.
 pub(crate) fn check_memory(bytes: u64, partition_count: usize) -> Result<(), OpenError> {
     let partition_count = partition_count.max(1) as u64;
     let bytes_min = partition_count.saturating_mul(MEMORY_BYTES_MIN);
@@ -134,68 +150,9 @@ pub(crate) fn check_memory(bytes: u64, partition_count: usize) -> Result<(), Ope
     Ok(())
 }
 
-/// What is told of a key-value namespace where blocks are asked for.
-fn geometry(bytes: u64) -> Geometry {
-    Geometry {
-        block_bytes: UNIT_BYTES,
-        block_count: bytes / u64::from(UNIT_BYTES),
-        is_read_only: false,
-        has_volatile_cache: false,
-        can_deallocate: false,
-        reads_zeroes_after_deallocate: false,
-        preferred_write_blocks: 1,
-        preferred_deallocate_blocks: 1,
-    }
-}
-
 /// Unix time, s: what keys and values expire by.
 #[must_use]
 pub fn unix_s() -> i64 {
     // As of the kernel's last tick: every command asks, so no clock is read for it.
     clock_gettime(ClockId::RealtimeCoarse).tv_sec
-}
-
-/// A key-value namespace has no blocks: what is asked of them fails.
-impl Backend for InMemory {
-    fn geometry(&self) -> Geometry {
-        self.geometry
-    }
-
-    fn read_now(
-        &mut self,
-        _: Option<&Pool>,
-        _: u64,
-        _: usize,
-        _: bool,
-    ) -> Option<Result<Payload, StoreError>> {
-        Some(Err(StoreError::Unsupported))
-    }
-
-    fn write_now(&mut self, _: u64, _: &[u8], _: bool) -> Option<Result<(), StoreError>> {
-        Some(Err(StoreError::Unsupported))
-    }
-
-    fn compare_now(&mut self, _: u64, _: &[u8]) -> Option<Result<bool, StoreError>> {
-        Some(Err(StoreError::Unsupported))
-    }
-
-    fn start(&mut self, io: &mut dyn StoreIo, ticket: Ticket, request: Request) {
-        let (result, buffer) = match request {
-            // What is in RAM is as durable as it gets.
-            Request::Flush => (Ok(()), None),
-            Request::Read { buffer, .. } | Request::Write { buffer, .. } => {
-                (Err(StoreError::Unsupported), Some(buffer))
-            }
-            Request::Deallocate { .. } | Request::WriteZeroes { .. } => (Err(StoreError::Unsupported), None),
-        };
-        io.reply(ticket, Reply { result, buffer });
-    }
-
-    fn on_completion(&mut self, _: &mut dyn StoreIo, _: Ticket, _: Completion) {}
-
-    fn on_timer(&mut self, _: &mut dyn StoreIo, _: Ticket) {}
-
-    fn key_value(&mut self) -> Option<&mut Partition> {
-        Some(&mut self.partition)
-    }
 }

@@ -9,6 +9,7 @@ mod key_value;
 mod namespace;
 mod size;
 mod spec;
+mod store;
 mod tickets;
 
 #[cfg(test)]
@@ -19,8 +20,8 @@ pub use block::{
 };
 pub use filter::{Delay, Fault, FaultKind, FaultRate, Filter, Kind, KindCounters, Limit, Traced};
 pub use key_value::{
-    ITEM_BYTES_DEFAULT, KeyValueFile, KeyValueFileSettings, KeyValueSettings, KeyValueShape, KeyValueStore,
-    Logged, unix_s,
+    ITEM_BYTES_DEFAULT, KeyValueBackend, KeyValueFileSettings, KeyValueSettings, KeyValueShape,
+    KeyValueStore, Logged, unix_s,
 };
 pub use kv::log::Sync;
 pub use namespace::{
@@ -28,3 +29,4 @@ pub use namespace::{
 };
 pub use size::Size;
 pub use spec::{Source, Spec, SpecError};
+pub use store::Store;

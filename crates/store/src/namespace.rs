@@ -8,10 +8,9 @@
 //!           └─None──▶ start(ticket, request) ──▶ … operations of the reactor … ──▶ reply(ticket)
 //! ```
 //!
-//! Every ticket that is started gets exactly one reply: from `start` itself, from `on_completion`, or from `on_timer`;
-//! but one that was withdrawn gets none. Replies may come in any order. Offsets and lengths are bytes, multiples of the block size, within the namespace:
-//! whoever calls has checked them against the geometry. If the namespace has shrunk since, the answer is
-//! [`StoreError::Truncated`].
+//! Every started ticket gets exactly one reply, from `start` itself, `on_completion` or `on_timer`; a withdrawn ticket gets none.
+//! Replies come in any order. Offsets and lengths are bytes, multiples of the block size, within the namespace: the caller has
+//! checked them against the geometry. If the namespace has shrunk since, the reply is [`StoreError::Truncated`].
 
 use reactor::{Buffer, Completion, Operation, Payload, Pool};
 
@@ -248,16 +247,6 @@ pub trait Backend {
     fn generation(&self) -> Generation {
         Generation::default()
     }
-
-    /// This reactor's partition, if keys and values are behind the namespace and not blocks.
-    fn key_value(&mut self) -> Option<&mut kv::Partition> {
-        None
-    }
-
-    /// This reactor's partition, if it has a log: then not everything can be done and answered at once.
-    fn logged(&mut self) -> Option<&mut crate::key_value::Logged> {
-        None
-    }
 }
 
 /// A namespace's storage, shared by all reactors.
@@ -302,29 +291,6 @@ pub trait BlockStore: Send + Sync {
     /// Compares the namespace with what its storage is now: takes in what it has grown by, closes the namespace if the
     /// storage was cut, deleted or removed. May block.
     fn revalidate(&self) -> Option<Grown> {
-        None
-    }
-
-    /// Attaches the calling reactor, by its number: for storage of which each has its own part.
-    ///
-    /// # Errors
-    /// What keeps this thread from using the storage.
-    fn attach_as(&self, reactor: usize) -> std::io::Result<Box<dyn Backend>> {
-        let _ = reactor;
-        self.attach()
-    }
-
-    /// Says how many reactors will attach, before the first does.
-    ///
-    /// # Errors
-    /// If it is divided among another number.
-    fn set_reactor_count(&self, count: usize) -> Result<(), crate::block::OpenError> {
-        let _ = count;
-        Ok(())
-    }
-
-    /// What hosts are told, if keys and values are behind the namespace and not blocks.
-    fn key_value(&self) -> Option<crate::key_value::KeyValueShape> {
         None
     }
 }

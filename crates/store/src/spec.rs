@@ -42,10 +42,9 @@ use crate::block::{
     OpenError,
 };
 use crate::filter::Filter;
-use crate::key_value::{
-    KeyValueFile, KeyValueFileSettings, KeyValueSettings, KeyValueStore, check_memory, superblock,
-};
+use crate::key_value::{KeyValueFileSettings, KeyValueSettings, KeyValueStore, check_memory, superblock};
 use crate::namespace::BlockStore;
+use crate::store::Store;
 
 /// What is behind a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -170,47 +169,49 @@ impl Spec {
     ///
     /// # Errors
     /// What is not in order with it, and what to do.
-    pub fn open(&self, is_shared: bool) -> Result<Arc<dyn BlockStore>, OpenError> {
+    pub fn open(&self, is_shared: bool) -> Result<Store, OpenError> {
         let is_read_only = self.is_read_only;
         let block_bytes = self.block_bytes.unwrap_or(BLOCK_BYTES_DEFAULT);
-        let file = |path: &Path, kind, bytes| {
+        let file = |path: &Path, kind, contents, bytes| {
             let (path, block_bytes) = (path.to_owned(), self.block_bytes);
-            let contents = if self.is_key_value() { Contents::Pairs } else { Contents::Blocks };
             FileStore::open(&FileSettings { path, kind, contents, bytes, block_bytes, is_read_only })
         };
-        let store: Arc<dyn BlockStore> = match &self.source {
+        let blocks: Arc<dyn BlockStore> = match &self.source {
             &Source::Memory { bytes, huge_pages } => {
                 let settings = MemorySettings { bytes, block_bytes, is_read_only, is_shared, huge_pages };
                 Arc::new(MemoryStore::new(&settings)?)
             }
             Source::Null { bytes } => Arc::new(NullStore::new(*bytes, block_bytes, is_read_only)?),
+            Source::File { path, bytes } => {
+                Arc::new(file(path, FileKind::Regular, Contents::Blocks, *bytes)?)
+            }
+            Source::Device { path } => Arc::new(file(path, FileKind::Device, Contents::Blocks, None)?),
             &Source::KeyValue { bytes, evicts, item_bytes, allows_flush, prefaults } => {
                 let settings = KeyValueSettings { bytes, evicts, item_bytes, allows_flush, prefaults };
-                return Ok(Arc::new(KeyValueStore::new(settings)));
+                return Ok(Store::Keys(Arc::new(KeyValueStore::in_memory(settings))));
             }
-            Source::File { path, bytes } | Source::KeyValueFile { path, bytes, .. } => {
-                Arc::new(file(path, FileKind::Regular, *bytes)?)
-            }
-            Source::Device { path } => Arc::new(file(path, FileKind::Device, None)?),
-        };
-        let store = self.filters.iter().fold(store, |below, filter| filter.over(below));
-        Ok(match &self.source {
             &Source::KeyValueFile {
                 ref path,
+                bytes,
                 memory_bytes,
                 sync,
                 item_bytes,
                 allows_flush,
                 prefaults,
-                ..
             } => {
+                let below = self.filtered(Arc::new(file(path, FileKind::Regular, Contents::Pairs, bytes)?));
                 let path = path.clone();
                 let settings =
                     KeyValueFileSettings { path, memory_bytes, sync, item_bytes, allows_flush, prefaults };
-                Arc::new(KeyValueFile::new(settings, store))
+                return Ok(Store::Keys(Arc::new(KeyValueStore::in_file(settings, below))));
             }
-            _ => store,
-        })
+        };
+        Ok(Store::Blocks(self.filtered(blocks)))
+    }
+
+    /// The filters over `below`.
+    fn filtered(&self, below: Arc<dyn BlockStore>) -> Arc<dyn BlockStore> {
+        self.filters.iter().fold(below, |below, filter| filter.over(below))
     }
 }
 
@@ -574,12 +575,12 @@ mod tests {
         let path = directory.path().join("new");
         let text = format!("file:{}?size=1M&lba=512&trace", path.display());
         let store = text.parse::<Spec>().unwrap().open(true).unwrap();
-        assert_eq!((store.geometry().block_bytes, store.geometry().bytes()), (512, 1 << 20));
+        assert_eq!((store.block_bytes(), store.bytes()), (512, 1 << 20));
         for (text, block_bytes, is_read_only) in
             [("ram:1M?huge&readonly", 4096, true), ("null:1T?lba=65536", 65536, false)]
         {
-            let geometry = text.parse::<Spec>().unwrap().open(false).unwrap().geometry();
-            assert_eq!((geometry.block_bytes, geometry.is_read_only), (block_bytes, is_read_only));
+            let store = text.parse::<Spec>().unwrap().open(false).unwrap();
+            assert_eq!((store.block_bytes(), store.is_read_only()), (block_bytes, is_read_only));
         }
         let refused = "ram:5000".parse::<Spec>().unwrap().open(true).err().unwrap();
         insta::assert_snapshot!(refused, @"the RAM namespace has 5000 bytes, not a multiple of its block size 4096: make it 8192");

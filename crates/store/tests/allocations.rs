@@ -1,6 +1,8 @@
 //! In steady state no backend takes memory from the heap.
 
-use nvlane_store::{Backend, BlockStore, Geometry, Reply, Request, Spec, StoreIo, Ticket};
+use std::sync::Arc;
+
+use nvlane_store::{Backend, BlockStore, Geometry, Reply, Request, Spec, Store, StoreIo, Ticket};
 use reactor::{Completion, File, Operation, Payload, Pool};
 
 /// A reactor that does everything at once and well.
@@ -87,12 +89,11 @@ fn requests_allocate_nothing() {
         preferred_deallocate_blocks: 1,
     };
     let file = nvlane_store::FileStore::simulated(File::simulated(0), &geometry);
-    let open = |spec: &str, is_shared| spec.parse::<Spec>().unwrap().open(is_shared).unwrap();
     let stores: [(&str, &dyn BlockStore); 4] = [
         ("a file", &file),
-        ("RAM of one reactor", &*open("ram:4M", false)),
-        ("RAM of several", &*open("ram:4M", true)),
-        ("null", &*open("null:4M", true)),
+        ("RAM of one reactor", &*blocks("ram:4M", false)),
+        ("RAM of several", &*blocks("ram:4M", true)),
+        ("null", &*blocks("null:4M", true)),
     ];
     for (name, store) in stores {
         let (mut backend, mut desk) = (store.attach().unwrap(), Desk::new());
@@ -104,8 +105,7 @@ fn requests_allocate_nothing() {
 fn what_is_done_at_once_allocates_nothing() {
     let pool = Pool::new(8 << 20).unwrap();
     for (spec, is_shared) in [("ram:4M", false), ("ram:4M", true), ("null:4M", true)] {
-        let store = spec.parse::<Spec>().unwrap().open(is_shared).unwrap();
-        let mut backend = store.attach().unwrap();
+        let mut backend = blocks(spec, is_shared).attach().unwrap();
         let count = allocations_of(|round| {
             let offset = round % 1024 * 4096;
             backend.write_now(offset, &[1; 4096], true).unwrap().unwrap();
@@ -117,5 +117,12 @@ fn what_is_done_at_once_allocates_nothing() {
             backend.compare_now(offset, &[1; 4096]).unwrap().unwrap();
         });
         assert_eq!(count, 0, "{spec}");
+    }
+}
+
+fn blocks(spec: &str, is_shared: bool) -> Arc<dyn BlockStore> {
+    match spec.parse::<Spec>().unwrap().open(is_shared).unwrap() {
+        Store::Blocks(blocks) => blocks,
+        Store::Keys(_) => panic!("{spec} has blocks"),
     }
 }

@@ -1,15 +1,20 @@
-//! The namespaces that this reactor has attached to, found by subsystem and NSID.
+//! The namespaces that this reactor has attached, found by subsystem and NSID.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
 
 use kv::Partition;
 use memcached::{Executor, ListenerSettings, Service};
-use store::{Backend, Geometry, KeyValueShape, Logged, OWN_TICKET, Ticket};
+use reactor::Completion;
+use store::{
+    Backend, Generation, Geometry, KeyValueBackend, KeyValueShape, KeyValueStore, Logged, OWN_TICKET, Store,
+    StoreIo, Ticket,
+};
 use wire::id::Nsid;
 
 use crate::exclusion::Exclusions;
-use crate::kv_log::{Desk, LoggedKeys};
+use crate::kv_log::{LogWaiters, LoggedKeys};
 use crate::namespace_table::{NamespaceEntry, NamespaceTable};
 use crate::namespace_traffic::{NamespaceTraffic, ReactorTraffic};
 use crate::subsystem::{NamespaceId, SubsystemId};
@@ -21,55 +26,162 @@ pub(crate) struct AttachedIndex(u32);
 /// One namespace as this reactor uses it.
 pub(crate) struct Attached {
     pub(crate) id: NamespaceId,
+    pub(crate) backing: Backing,
+    /// Commands that have something running here.
+    pub(crate) running: u32,
+    /// Where this reactor counts what hosts do with it.
+    traffic: Arc<NamespaceTraffic>,
+    /// No longer in the table: released once nothing runs.
+    is_removed: bool,
+}
+
+/// What is behind an attached namespace: its command set.
+pub(crate) enum Backing {
+    Blocks(Blocks),
+    Keys(Box<Keys>),
+}
+
+/// Logical blocks, as this reactor reaches them.
+pub(crate) struct Blocks {
     pub(crate) backend: Box<dyn Backend>,
     /// As of the table in use.
     pub(crate) geometry: Geometry,
     /// log2 of the block size.
     pub(crate) block_shift: u32,
-    /// Commands that have something running here.
-    pub(crate) running: u32,
     /// Ranges that a fused command somewhere holds for itself.
     pub(crate) exclusions: Exclusions,
-    /// What waits for its log, if it has one.
-    pub(crate) desk: Option<Box<Desk>>,
-    /// memcached on this reactor's partition, if keys and values are behind the namespace.
-    pub(crate) memcached: Option<Box<Service>>,
-    /// Where this reactor counts what hosts do with it.
-    traffic: Arc<NamespaceTraffic>,
-    /// No longer in the table: let go of when nothing runs.
-    is_removed: bool,
+}
+
+/// This reactor's partition of keys and values.
+pub(crate) struct Keys {
+    partition: KeysIn,
+    /// memcached on the partition.
+    memcached: Service,
+}
+
+/// Where the partition is.
+enum KeysIn {
+    Memory(Partition),
+    /// In RAM and in a log, with the commands and answers that wait for it.
+    Log(Logged, Box<LogWaiters>),
 }
 
 impl Attached {
-    /// Whether keys and values are behind it.
-    pub(crate) fn has_keys(&self) -> bool {
-        self.memcached.is_some()
-    }
-
-    /// This reactor's partition, once its log was read, if it has one.
-    pub(crate) fn partition(&mut self) -> Option<&mut Partition> {
-        self.backend.key_value()
-    }
-
-    /// The same, whether its log was read or not.
-    pub(crate) fn partition_unread(&mut self) -> Option<&mut Partition> {
-        if self.desk.is_some() {
-            self.backend.logged().map(Logged::partition)
-        } else {
-            self.backend.key_value()
+    /// The blocks, if blocks are behind it.
+    pub(crate) fn blocks(&mut self) -> Option<&mut Blocks> {
+        match &mut self.backing {
+            Backing::Blocks(blocks) => Some(blocks),
+            Backing::Keys(_) => None,
         }
     }
 
-    /// This reactor's partition as memcached's clients see it, once its log was read.
+    /// The keys, if keys and values are behind it.
+    pub(crate) fn keys(&mut self) -> Option<&mut Keys> {
+        match &mut self.backing {
+            Backing::Blocks(_) => None,
+            Backing::Keys(keys) => Some(keys),
+        }
+    }
+
+    /// Whether a Flush has anything to do: keys in RAM are as durable as they get.
+    pub(crate) fn has_volatile_state(&self) -> bool {
+        match &self.backing {
+            Backing::Blocks(_) => true,
+            Backing::Keys(keys) => keys.has_log(),
+        }
+    }
+
+    /// Which opening of its storage serves it. A log that fails stays closed, so that of keys is the first one.
+    pub(crate) fn generation(&self) -> Generation {
+        match &self.backing {
+            Backing::Blocks(blocks) => blocks.backend.generation(),
+            Backing::Keys(_) => Generation::default(),
+        }
+    }
+
+    /// A storage operation has ended.
+    pub(crate) fn on_completion(&mut self, io: &mut dyn StoreIo, ticket: Ticket, completion: Completion) {
+        match &mut self.backing {
+            Backing::Blocks(blocks) => blocks.backend.on_completion(io, ticket, completion),
+            Backing::Keys(keys) => {
+                if let KeysIn::Log(logged, _) = &mut keys.partition {
+                    logged.on_completion(io, ticket, completion);
+                }
+            }
+        }
+    }
+
+    /// A timer of its storage rings.
+    pub(crate) fn on_timer(&mut self, io: &mut dyn StoreIo, ticket: Ticket) {
+        match &mut self.backing {
+            Backing::Blocks(blocks) => blocks.backend.on_timer(io, ticket),
+            Backing::Keys(keys) => {
+                if let KeysIn::Log(logged, _) = &mut keys.partition {
+                    logged.on_timer(io, ticket);
+                }
+            }
+        }
+    }
+}
+
+impl Blocks {
+    fn new(backend: Box<dyn Backend>) -> Self {
+        let geometry = backend.geometry();
+        let block_shift = geometry.block_bytes.trailing_zeros();
+        Self { backend, geometry, block_shift, exclusions: Exclusions::default() }
+    }
+}
+
+impl Keys {
+    fn attach(store: &KeyValueStore, reactor: usize) -> io::Result<Self> {
+        let KeyValueShape { item_bytes, allows_flush, .. } = store.shape();
+        let settings = ListenerSettings { value_bytes_max: item_bytes as usize, allows_flush };
+        let partition = match store.attach(reactor)? {
+            KeyValueBackend::Memory(partition) => KeysIn::Memory(partition),
+            KeyValueBackend::Logged(logged) => KeysIn::Log(logged, Box::default()),
+        };
+        Ok(Self { partition, memcached: Service::new(settings) })
+    }
+
+    /// Whether changes go into a log.
+    pub(crate) fn has_log(&self) -> bool {
+        matches!(self.partition, KeysIn::Log(..))
+    }
+
+    /// Whether the log could not be read or written: nothing is served any more.
+    pub(crate) fn has_failed(&self) -> bool {
+        matches!(&self.partition, KeysIn::Log(logged, _) if logged.has_failed())
+    }
+
+    /// The partition, once its log was read.
+    pub(crate) fn partition(&mut self) -> Option<&mut Partition> {
+        match &mut self.partition {
+            KeysIn::Memory(partition) => Some(partition),
+            KeysIn::Log(logged, _) => logged.ready_partition(),
+        }
+    }
+
+    /// The partition, whether its log was read or not.
+    pub(crate) fn partition_unread(&mut self) -> &mut Partition {
+        match &mut self.partition {
+            KeysIn::Memory(partition) => partition,
+            KeysIn::Log(logged, _) => logged.partition(),
+        }
+    }
+
+    /// The partition as memcached's clients see it, once its log was read.
     pub(crate) fn executor(&mut self) -> Option<Executor<'_>> {
-        Some(self.memcached.as_mut()?.on(self.backend.key_value()?))
+        let partition = match &mut self.partition {
+            KeysIn::Memory(partition) => partition,
+            KeysIn::Log(logged, _) => logged.ready_partition()?,
+        };
+        Some(self.memcached.on(partition))
     }
 
     /// What waits for the log, and the partition that has it.
-    pub(crate) fn logged(&mut self) -> Option<(&mut Desk, LoggedKeys<'_>)> {
-        let desk = self.desk.as_deref_mut()?;
-        let logged = self.backend.logged()?;
-        Some((desk, LoggedKeys { logged, memcached: self.memcached.as_mut()? }))
+    pub(crate) fn logged(&mut self) -> Option<(&mut LogWaiters, LoggedKeys<'_>)> {
+        let KeysIn::Log(logged, waiters) = &mut self.partition else { return None };
+        Some((waiters, LoggedKeys { logged, memcached: &mut self.memcached }))
     }
 }
 
@@ -92,14 +204,14 @@ impl AttachedIndex {
 /// Bits of the numbers that a backend gives its own tickets.
 const OWN_BITS: u32 = 24;
 
-/// All of them.
+/// All attached namespaces of a reactor.
 #[derive(Default)]
 pub(crate) struct Attachments {
     table: Arc<NamespaceTable>,
     slots: Vec<Option<Attached>>,
     by_id: BTreeMap<NamespaceId, AttachedIndex>,
-    /// By [`SubsystemId`]: NSIDs in ascending order, and where they are.
-    views: Vec<Vec<(Nsid, Option<AttachedIndex>)>>,
+    /// By [`SubsystemId`]: NSIDs in ascending order, and what they stand for.
+    views: Vec<Vec<(Nsid, Found)>>,
     /// Removed namespaces that still have something running.
     leaving: u32,
     /// Those who waited for writes to namespaces that are let go of: nothing is under way there any more.
@@ -112,14 +224,27 @@ pub(crate) struct Attachments {
     pub(crate) has_logs: bool,
 }
 
-/// What an NSID stands for.
+/// What an NSID stands for: the command set that its commands are of.
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Found {
-    /// A namespace.
-    Here(AttachedIndex),
+    /// A namespace of the NVM command set.
+    Blocks(AttachedIndex),
+    /// A namespace of the key-value command set.
+    Keys(AttachedIndex),
     /// A namespace that could not be attached.
     Unusable,
     /// None.
     Missing,
+}
+
+impl Found {
+    /// The namespace, if it can be used.
+    fn attached(self) -> Option<AttachedIndex> {
+        match self {
+            Self::Blocks(at) | Self::Keys(at) => Some(at),
+            Self::Unusable | Self::Missing => None,
+        }
+    }
 }
 
 impl Attachments {
@@ -133,28 +258,28 @@ impl Attachments {
         for (subsystem, entries) in &table.subsystems {
             for entry in entries {
                 let known = self.by_id.get(&entry.id).copied();
-                let at = match known.or_else(|| gone.remove(&entry.id)) {
-                    Some(at) => Some(at),
-                    None => match entry.store.attach_as(reactor) {
-                        Ok(backend) => Some(self.insert(entry, backend)),
-                        Err(error) => {
-                            tracing::error!(%error, nsid = %entry.nsid, "cannot use a namespace");
-                            None
+                let at = known.or_else(|| gone.remove(&entry.id)).or_else(|| self.attach(entry));
+                let found = match at {
+                    Some(at) => {
+                        self.by_id.insert(entry.id, at);
+                        match &mut self.get_mut(at).backing {
+                            Backing::Blocks(blocks) => {
+                                blocks.geometry = blocks.backend.geometry();
+                                Found::Blocks(at)
+                            }
+                            Backing::Keys(_) => Found::Keys(at),
                         }
-                    },
+                    }
+                    None => Found::Unusable,
                 };
-                if let Some(at) = at {
-                    self.by_id.insert(entry.id, at);
-                    let attached = self.get_mut(at);
-                    attached.geometry = attached.backend.geometry();
-                }
-                self.views[subsystem.0 as usize].push((entry.nsid, at));
+                self.views[subsystem.0 as usize].push((entry.nsid, found));
             }
         }
         for at in gone.into_values() {
             let attached = self.get_mut(at);
             // What came to its log in this turn has yet to be carried out, written and answered.
-            if attached.desk.as_mut().is_some_and(|desk| desk.count_in()) {
+            let logged = attached.keys().and_then(Keys::logged);
+            if logged.is_some_and(|(waiters, _)| waiters.count_in()) {
                 attached.running += 1;
             }
             if attached.running == 0 {
@@ -164,48 +289,39 @@ impl Attachments {
                 self.leaving += 1;
             }
         }
-        self.key_value = None;
-        self.has_logs = self.slots.iter().flatten().any(|attached| attached.desk.is_some());
-        let ids: Vec<_> = self.by_id.iter().map(|(id, at)| (*id, *at)).collect();
-        for (id, at) in ids {
-            if self.key_value.is_none() && self.get_mut(at).has_keys() {
-                self.key_value = Some((id, at));
-            }
-        }
+        self.has_logs = self.slots.iter_mut().flatten().filter_map(Attached::keys).any(|keys| keys.has_log());
+        let mut present = self.by_id.iter().map(|(id, at)| (*id, *at));
+        self.key_value = present.find(|(_, at)| self.has_keys(*at));
         self.table = table;
     }
 
     /// The partition at hand of the first namespace with keys and values.
     pub(crate) fn key_value(&mut self) -> Option<(NamespaceId, Executor<'_>)> {
         let (id, at) = self.key_value?;
-        Some((id, self.get_mut(at).executor()?))
+        Some((id, self.keys_mut(at).executor()?))
     }
 
-    fn insert(&mut self, entry: &NamespaceEntry, mut backend: Box<dyn Backend>) -> AttachedIndex {
-        let memcached = entry.store.key_value().map(|keys| {
-            let KeyValueShape { item_bytes, allows_flush, .. } = keys;
-            Box::new(Service::new(ListenerSettings { value_bytes_max: item_bytes as usize, allows_flush }))
-        });
-        let geometry = backend.geometry();
-        let desk = backend.logged().is_some().then(Box::default);
-        let attached = Attached {
-            id: entry.id,
-            backend,
-            geometry,
-            block_shift: geometry.block_bytes.trailing_zeros(),
-            running: 0,
-            exclusions: Exclusions::default(),
-            desk,
-            memcached,
-            traffic: Arc::clone(&entry.traffic),
-            is_removed: false,
+    /// Attaches a namespace that is new.
+    fn attach(&mut self, entry: &NamespaceEntry) -> Option<AttachedIndex> {
+        let backing = match &entry.store {
+            Store::Blocks(store) => store.attach().map(|backend| Backing::Blocks(Blocks::new(backend))),
+            Store::Keys(store) => Keys::attach(store, self.reactor).map(|keys| Backing::Keys(Box::new(keys))),
         };
+        let backing = match backing {
+            Ok(backing) => backing,
+            Err(error) => {
+                tracing::error!(%error, nsid = %entry.nsid, "cannot use a namespace");
+                return None;
+            }
+        };
+        let traffic = Arc::clone(&entry.traffic);
+        let attached = Attached { id: entry.id, backing, running: 0, traffic, is_removed: false };
         let at = self.slots.iter().position(Option::is_none).unwrap_or_else(|| {
             self.slots.push(None);
             self.slots.len() - 1
         });
         self.slots[at] = Some(attached);
-        AttachedIndex(u32::try_from(at).expect("fewer namespaces than 32 bits count"))
+        Some(AttachedIndex(u32::try_from(at).expect("fewer namespaces than 32 bits count")))
     }
 
     /// What `nsid` stands for in a subsystem.
@@ -214,16 +330,12 @@ impl Attachments {
         let Some(view) = self.views.get(subsystem.0 as usize) else { return Found::Missing };
         // NSIDs 1, 2, 3 … lie where they say.
         let guess = (nsid.get() as usize).wrapping_sub(1);
-        let entry = match view.get(guess) {
-            Some(entry) if entry.0 == nsid => entry,
+        match view.get(guess) {
+            Some(entry) if entry.0 == nsid => entry.1,
             _ => match view.binary_search_by_key(&nsid, |entry| entry.0) {
-                Ok(at) => &view[at],
-                Err(_) => return Found::Missing,
+                Ok(at) => view[at].1,
+                Err(_) => Found::Missing,
             },
-        };
-        match entry.1 {
-            Some(at) => Found::Here(at),
-            None => Found::Unusable,
         }
     }
 
@@ -235,16 +347,13 @@ impl Attachments {
 
     /// The same for the namespace that a command names.
     pub(crate) fn traffic_of(&self, subsystem: Option<SubsystemId>, nsid: Nsid) -> Option<&ReactorTraffic> {
-        match self.find(subsystem?, nsid) {
-            Found::Here(at) => self.traffic(at),
-            Found::Unusable | Found::Missing => None,
-        }
+        self.traffic(self.find(subsystem?, nsid).attached()?)
     }
 
     /// All namespaces of a subsystem that can be used.
     pub(crate) fn all_of(&self, subsystem: SubsystemId) -> Vec<AttachedIndex> {
         let view = self.views.get(subsystem.0 as usize);
-        view.into_iter().flatten().filter_map(|(_, at)| *at).collect()
+        view.into_iter().flatten().filter_map(|(_, found)| found.attached()).collect()
     }
 
     /// Where the namespace of this name is.
@@ -257,6 +366,35 @@ impl Attachments {
     #[inline]
     pub(crate) fn get_mut(&mut self, at: AttachedIndex) -> &mut Attached {
         self.slots[at.0 as usize].as_mut().expect("a namespace stays while something runs in it")
+    }
+
+    /// The blocks of a namespace that was [found](Self::find) to have blocks.
+    ///
+    /// # Panics
+    /// As [`get_mut`](Self::get_mut), or if it has none.
+    #[inline]
+    pub(crate) fn blocks_mut(&mut self, at: AttachedIndex) -> &mut Blocks {
+        self.get_mut(at).blocks().expect("a command of the NVM command set is on blocks")
+    }
+
+    /// The keys of a namespace that was [found](Self::find) to have keys and values.
+    ///
+    /// # Panics
+    /// As [`get_mut`](Self::get_mut), or if it has none.
+    pub(crate) fn keys_mut(&mut self, at: AttachedIndex) -> &mut Keys {
+        self.get_mut(at).keys().expect("a command of the key-value command set is on keys")
+    }
+
+    /// The keys of the namespace of this name, if it is attached.
+    pub(crate) fn keys_of(&mut self, id: NamespaceId) -> Option<&mut Keys> {
+        let at = self.by_id(id)?;
+        self.get_mut(at).keys()
+    }
+
+    /// Whether keys and values are behind a namespace.
+    pub(crate) fn has_keys(&self, at: AttachedIndex) -> bool {
+        let attached = self.slots.get(at.0 as usize).and_then(Option::as_ref);
+        attached.is_some_and(|attached| matches!(attached.backing, Backing::Keys(_)))
     }
 
     /// Whether a namespace is attached here.
@@ -276,7 +414,9 @@ impl Attachments {
     /// Whether any range of any namespace is held by a fused command that waits for writes here to end.
     pub(crate) fn has_exclusions(&self) -> bool {
         !self.released.is_empty()
-            || self.slots.iter().flatten().any(|attached| attached.exclusions.has_unreported())
+            || self.slots.iter().flatten().any(|attached| {
+                matches!(&attached.backing, Backing::Blocks(blocks) if blocks.exclusions.has_unreported())
+            })
     }
 
     /// Who need not wait any more for writes to a namespace that is gone.
@@ -296,8 +436,8 @@ impl Attachments {
         if attached.running > 0 || !attached.is_removed {
             return false;
         }
-        let released = attached.exclusions.unreported().collect::<Vec<_>>();
-        self.released.extend(released);
+        let released = attached.blocks().map(|blocks| blocks.exclusions.unreported().collect::<Vec<_>>());
+        self.released.extend(released.into_iter().flatten());
         self.slots[at.0 as usize] = None;
         self.leaving -= 1;
         self.leaving == 0

@@ -297,7 +297,7 @@ impl Commands {
     /// what this host has written.
     pub(crate) fn may_flush(&mut self, owner: Owner, at: AttachedIndex) -> bool {
         let attached = self.namespaces.get_mut(at);
-        let (id, generation) = (attached.id, attached.backend.generation());
+        let (id, generation) = (attached.id, attached.generation());
         let association = owner.lane().and_then(|lane| self.associations.get(lane as usize)?.as_deref());
         association.is_none_or(|association| association.flush_epochs.may_flush(id, generation))
     }
@@ -325,14 +325,14 @@ impl Commands {
         }
         let Some(at) = self.namespace_of(ticket) else { return };
         let mut access = StoreAccess { io, queues: &mut self.queues, reserve: &mut self.reserve, at };
-        self.namespaces.get_mut(at).backend.on_completion(&mut access, ticket, completion);
+        self.namespaces.get_mut(at).on_completion(&mut access, ticket, completion);
     }
 
     /// A timer of a ticket rings.
     pub(crate) fn on_timer<I: Io<Message>>(&mut self, io: &mut I, ticket: Ticket) {
         let Some(at) = self.namespace_of(ticket) else { return };
         let mut access = StoreAccess { io, queues: &mut self.queues, reserve: &mut self.reserve, at };
-        self.namespaces.get_mut(at).backend.on_timer(&mut access, ticket);
+        self.namespaces.get_mut(at).on_timer(&mut access, ticket);
     }
 
     fn namespace_of(&mut self, ticket: Ticket) -> Option<AttachedIndex> {
@@ -547,7 +547,7 @@ impl Commands {
                 After::Read { .. } | After::Complete | After::Compare(_) | After::Verify { .. },
             ) => {
                 let at = running.asked_namespace();
-                let Some(request) = self.namespaces.get_mut(at).backend.withdraw(ticket) else {
+                let Some(request) = self.namespaces.blocks_mut(at).backend.withdraw(ticket) else {
                     return false;
                 };
                 if let Request::Read { buffer, .. } | Request::Write { buffer, .. } = request {
@@ -573,6 +573,7 @@ impl Commands {
                 true
             }
             Step::Backend(_)
+            | Step::Partition
             | Step::Locking(_)
             | Step::Arriving(_)
             | Step::Collected
@@ -608,7 +609,7 @@ impl Commands {
         request: Request,
     ) {
         let mut access = StoreAccess { io, queues: &mut self.queues, reserve: &mut self.reserve, at };
-        self.namespaces.get_mut(at).backend.start(&mut access, ticket, request);
+        self.namespaces.blocks_mut(at).backend.start(&mut access, ticket, request);
     }
 
     /// The backend is done with a ticket: the next step of its command, or its end.

@@ -191,7 +191,7 @@ impl Commands {
         if has_directive || command.blocks > self.limits.compare_and_write_blocks_max {
             return Err(Status::INVALID_FIELD.with_dnr());
         }
-        let extent = self.extent(caller.subsystem, sqe.nsid(), &command)?;
+        let extent = self.fused_extent(caller.subsystem, sqe.nsid(), &command)?;
         if sqe.flags.fuse() == Fuse::SECOND && extent.geometry.is_read_only {
             return Err(Status::NAMESPACE_WRITE_PROTECTED.with_dnr());
         }
@@ -213,7 +213,7 @@ impl Commands {
         let compared = BlockCommand::from_sqe(&first.1);
         let is_same = (compared.slba, compared.blocks) == (command.slba, command.blocks)
             && first.1.nsid() == sqe.nsid();
-        let extent = self.extent(caller.subsystem, sqe.nsid(), &command);
+        let extent = self.fused_extent(caller.subsystem, sqe.nsid(), &command);
         let extent = match extent {
             Ok(extent) if is_same => extent,
             Ok(_) => return self.refuse_pair(owner, sqe, Status::INVALID_FIELD.with_dnr()),
@@ -256,8 +256,7 @@ impl Commands {
         let Step::Locking(pair) = std::mem::replace(&mut running.step, Step::Between) else {
             unreachable!("just matched")
         };
-        let attached = self.namespaces.get_mut(at);
-        match attached.backend.compare_now(pair.offset, pair.expected_bytes()) {
+        match self.namespaces.blocks_mut(at).backend.compare_now(pair.offset, pair.expected_bytes()) {
             Some(Ok(is_equal)) => self.on_fused_compared(io, ticket, &pair, is_equal, None),
             Some(Err(error)) => {
                 self.end_pair(io, ticket, pair.lock, status_of(error, true), failed_pair());
@@ -305,7 +304,7 @@ impl Commands {
         let running = self.running.live_mut(ticket);
         let at = running.asked_namespace();
         let data = pair.data_bytes();
-        match self.namespaces.get_mut(at).backend.write_now(pair.offset, data, pair.is_durable) {
+        match self.namespaces.blocks_mut(at).backend.write_now(pair.offset, data, pair.is_durable) {
             Some(result) => {
                 self.give_back(buffer);
                 let second = result.map_or_else(|error| status_of(error, false), |()| Status::SUCCESS);

@@ -212,20 +212,17 @@ impl RemoteAnswers {
 
 /// The partition of a namespace, if it serves.
 fn partition_of(namespaces: &mut Attachments, namespace: NamespaceId) -> Option<&mut Partition> {
-    let at = namespaces.by_id(namespace)?;
-    namespaces.get_mut(at).partition()
+    namespaces.keys_of(namespace)?.partition()
 }
 
-/// The same, also of a log that was not read yet.
+/// The partition of a namespace, whether its log was read or not.
 fn partition_unread_of(namespaces: &mut Attachments, namespace: NamespaceId) -> Option<&mut Partition> {
-    let at = namespaces.by_id(namespace)?;
-    namespaces.get_mut(at).partition_unread()
+    Some(namespaces.keys_of(namespace)?.partition_unread())
 }
 
-/// The same as memcached's clients see it, if it serves, its clock set.
+/// The partition of a namespace as memcached's clients see it, if it serves, its clock set.
 fn executor_of(namespaces: &mut Attachments, namespace: NamespaceId) -> Option<Executor<'_>> {
-    let at = namespaces.by_id(namespace)?;
-    let executor = namespaces.get_mut(at).executor()?;
+    let executor = namespaces.keys_of(namespace)?.executor()?;
     executor.partition.set_now(store::unix_s());
     Some(executor)
 }

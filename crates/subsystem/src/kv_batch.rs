@@ -195,8 +195,7 @@ impl<I: Io<Message>> Start<'_, I> {
     }
 
     /// Waits for the Submit with the same tag.
-    pub(crate) fn batch_collect(&mut self) -> Checked<Begun> {
-        let command = BatchCollect::from_sqe(self.sqe);
+    pub(crate) fn batch_collect(&mut self, command: &BatchCollect) -> Checked<Begun> {
         let length = self.transfer(command.buffer_bytes.into())?;
         if length < OUTCOME_HEADER_BYTES {
             return Err(Status::INVALID_FIELD.with_dnr());
@@ -213,12 +212,11 @@ impl<I: Io<Message>> Start<'_, I> {
     }
 
     /// Carries out a batch. If it is refused, so is the Collect that waits for it.
-    pub(crate) fn batch_submit(&mut self, at: AttachedIndex) -> Checked<Begun> {
-        let command = BatchSubmit::from_sqe(self.sqe);
+    pub(crate) fn batch_submit(&mut self, at: AttachedIndex, command: &BatchSubmit) -> Checked<Begun> {
         let key = self.collect_key(command.tag)?;
         let collect = self.commands.collecting.get(&key);
         let collect = *collect.ok_or(Status::COMMAND_SEQUENCE_ERROR.with_dnr())?;
-        let begun = self.batch(at, &command, collect);
+        let begun = self.batch(at, command, collect);
         if let Err(status) = begun {
             self.commands.collecting.remove(&key);
             self.commands.end(collect, status, 0, None);
@@ -280,7 +278,7 @@ impl<I: Io<Message>> Start<'_, I> {
                 None => return Ok(None),
             },
         };
-        let partition = self.commands.namespaces.get_mut(at).partition();
+        let partition = self.commands.namespaces.keys_mut(at).partition();
         let partition = partition.ok_or(Status::INVALID_OPCODE.with_dnr())?;
         partition.set_now(store::unix_s());
         let scratch = &mut self.commands.scratch;
@@ -311,8 +309,10 @@ impl<I: Io<Message>> Start<'_, I> {
     ) -> Checked<Option<Begun>> {
         let (count, here) = (self.io.reactor_count(), self.io.reactor());
         let attached = self.commands.namespaces.get_mut(at);
-        let (namespace, has_log) = (attached.id, attached.desk.is_some());
-        let partition = partition_of(attached)?;
+        let namespace = attached.id;
+        let keys = attached.keys().expect("a batch is on keys");
+        let has_log = keys.has_log();
+        let partition = partition_of(keys)?;
         let data = &bytes(self.data, &self.supply)[..command.data_bytes as usize];
         let owner = |operation: &Operation<'_>| partition.processor.hash(operation.key).partition(count);
         if !has_log && Operations::new(data).map_while(Result::ok).all(|operation| owner(&operation) == here)

@@ -6,22 +6,21 @@
 use kv::{ChunkList, KeyHash, Partition};
 use reactor::{Buffer, CHUNK_BYTES, Chunk, Io, Payload};
 use store::Ticket;
-use wire::id::Nsid;
 use wire::kv::batch::Operation;
-use wire::kv::operation::KvVendorCommand;
-use wire::kv::{Key, KeyListWriter, KvCommand};
+use wire::kv::{Key, KeyListWriter};
 use wire::opcode::KvOpcode;
 use wire::sgl::DataPointer;
 use wire::status::Status;
 
-use crate::attached::{Attached, AttachedIndex};
+use crate::attached::{AttachedIndex, Keys};
 use crate::commands::{Begun, Commands, Hold};
 use crate::key_value::KeyValueMessage;
+use crate::kv_command::{KeyValueCommand, KeyedCommand};
 use crate::kv_large::{self, Large};
 use crate::kv_operation::{Done, Effort, VECTOR_BYTES_MAX, operate};
 use crate::message::Message;
 use crate::nvm_io::{Checked, Start, bytes};
-use crate::running::{After, Step};
+use crate::running::Step;
 
 /// What a command asks of the partition that has its key.
 #[derive(Debug)]
@@ -97,12 +96,12 @@ pub(crate) fn needs_value(opcode: KvOpcode) -> bool {
 }
 
 /// The partition of this reactor, if it serves.
-pub(crate) fn partition_of(attached: &mut Attached) -> Checked<&mut Partition> {
-    if attached.backend.logged().is_some_and(|logged| logged.has_failed()) {
+pub(crate) fn partition_of(keys: &mut Keys) -> Checked<&mut Partition> {
+    if keys.has_failed() {
         return Err(Status::KV_UNRECOVERED_ERROR.with_dnr());
     }
     // Where there is a log, what is asked waits until it was read.
-    attached.partition_unread().ok_or(Status::INVALID_OPCODE.with_dnr())
+    Ok(keys.partition_unread())
 }
 
 /// How a command ended at its partition.
@@ -166,72 +165,68 @@ fn own_result(opcode: KvOpcode, result: u64) -> u64 {
 }
 
 impl<I: Io<Message>> Start<'_, I> {
-    /// Begins a command on a namespace with keys and values.
+    /// Begins a command of the key-value command set.
     #[cold]
     #[inline(never)]
-    pub(crate) fn key_value(&mut self, at: AttachedIndex) -> Checked<Begun> {
+    pub(crate) fn key_value_command(&mut self, at: AttachedIndex) -> Checked<Begun> {
+        let begun = self.execute(at)?;
+        if let Some(traffic) = self.commands.namespaces.traffic(at) {
+            match &begun {
+                Begun::Value(_, length, _) => traffic.on_read((*length).into()),
+                Begun::Complete(status, _)
+                    if status.is_success() && self.sqe.opcode == KvOpcode::STORE.raw() =>
+                {
+                    traffic.on_written(self.sqe.dptr.length.get().into());
+                }
+                _ => {}
+            }
+        }
+        Ok(begun)
+    }
+
+    fn execute(&mut self, at: AttachedIndex) -> Checked<Begun> {
         self.check_plain()?;
-        let command = KvCommand::from_sqe(self.sqe);
-        let opcode = KvOpcode::from_raw(self.sqe.opcode);
-        if self.sqe.nsid() == Nsid::ALL {
-            return Err(Status::INVALID_NAMESPACE.with_dnr());
-        }
-        if opcode.raw() == wire::opcode::NvmOpcode::FLUSH.raw() {
-            if self.has_log(at) {
-                let ticket = self.run(at, Step::Backend(After::Complete));
+        match KeyValueCommand::parse(self.sqe)? {
+            KeyValueCommand::Flush if self.has_log(at) => {
+                let ticket = self.run(at, Step::Partition);
                 self.flush_logs(at, ticket);
-                return Ok(Begun::Started { ticket, hold: Hold::None });
+                Ok(Begun::Started { ticket, hold: Hold::None })
             }
-            return Ok(Begun::Complete(Status::SUCCESS, 0));
-        }
-        match opcode {
-            KvOpcode::BATCH_COLLECT => return self.batch_collect(),
-            KvOpcode::BATCH_SUBMIT => return self.batch_submit(at),
-            _ => {}
-        }
-        let key = command.key().map_err(|_| Status::INVALID_KEY_SIZE.with_dnr())?;
-        let key = match (key, opcode) {
-            (key, KvOpcode::LIST) => return self.list(at, key, command.size_bytes),
-            (None, _) => return Err(Status::INVALID_KEY_SIZE.with_dnr()),
-            (Some(key), _) => key,
-        };
-        let vendor = KvVendorCommand::from_sqe(self.sqe);
-        let scalar = vendor.operand.to_le_bytes();
-        let length = command.size_bytes;
-        let (room, brought, scalar) = match opcode {
-            KvOpcode::STORE if self.comes_in_parts(length) => {
-                return self.store_in_parts(at, key, &command);
+            KeyValueCommand::Flush => Ok(Begun::Complete(Status::SUCCESS, 0)),
+            KeyValueCommand::BatchCollect(command) => self.batch_collect(&command),
+            KeyValueCommand::BatchSubmit(command) => self.batch_submit(at, &command),
+            KeyValueCommand::List { from, room_bytes } => self.list(at, from, room_bytes),
+            KeyValueCommand::Operate(command)
+                if command.opcode == KvOpcode::STORE && self.comes_in_parts(command.brought_bytes) =>
+            {
+                self.store_in_parts(at, &command)
             }
-            KvOpcode::STORE | KvOpcode::ATOMIC | KvOpcode::VECTOR_VECTOR => (0, length, &[][..]),
-            KvOpcode::RETRIEVE => (length, 0, &[][..]),
-            KvOpcode::DELETE | KvOpcode::EXIST => (0, 0, &[][..]),
-            KvOpcode::VECTOR_SCALAR | KvOpcode::VECTOR_REDUCE => (0, 0, &scalar[..]),
-            KvOpcode::VECTOR_FILTER | KvOpcode::VECTOR_FETCH => (length, 0, &scalar[..]),
-            _ => return Err(Status::INVALID_OPCODE.with_dnr()),
-        };
-        let room = self.room(opcode, room)?;
-        let brought = self.transfer(brought.into())?;
+            KeyValueCommand::Operate(command) => self.operate(at, &command),
+        }
+    }
+
+    /// Carries out one operation, here or where its key is.
+    fn operate(&mut self, at: AttachedIndex, command: &KeyedCommand) -> Checked<Begun> {
+        let room = self.room(command.opcode, command.room_bytes)?;
+        let brought = self.transfer(command.brought_bytes.into())?;
         if brought > 0
             && let Some(request) = self.key_value_data(brought)?
         {
             return Ok(request);
         }
-        // Giving the vector as it was is an option of the update: it has room for it.
-        let opcode = if opcode == KvOpcode::VECTOR_FETCH { KvOpcode::VECTOR_SCALAR } else { opcode };
-        let standard = matches!(opcode.raw(), 0..0x80);
         let operation = Operation {
-            opcode,
+            opcode: command.opcode,
             options: command.options,
-            kind: if standard { 0 } else { vendor.kind },
+            kind: command.kind,
             room_bytes: u32::try_from(room).expect("at most as the command says"),
-            key: key.as_bytes(),
-            operand: scalar,
+            key: command.key.as_bytes(),
+            operand: command.scalar.as_ref().map_or(&[], |scalar| &scalar[..]),
         };
-        self.operate(at, &key, operation, brought)
+        self.operate_with(at, &command.key, operation, brought)
     }
 
-    /// Carries out one operation, here or where its key is. Its operand is the first bytes of what the host sent, if any.
-    fn operate(
+    /// Carries out one operation, here or where its key is. Its operand is the first `brought` bytes of what the host sent, if any.
+    fn operate_with(
         &mut self,
         at: AttachedIndex,
         key: &Key,
@@ -271,7 +266,7 @@ impl<I: Io<Message>> Start<'_, I> {
             }
         }
         let commands = &mut *self.commands;
-        let partition = commands.namespaces.get_mut(at).partition();
+        let partition = commands.namespaces.keys_mut(at).partition();
         let partition = partition.ok_or(Status::INVALID_OPCODE.with_dnr())?;
         let operand =
             if brought > 0 { &bytes(self.data, &self.supply)[..brought] } else { operation.operand };
@@ -317,11 +312,11 @@ impl<I: Io<Message>> Start<'_, I> {
 
     /// Whether changes of a namespace go into a log.
     pub(crate) fn has_log(&mut self, at: AttachedIndex) -> bool {
-        self.commands.namespaces.get_mut(at).desk.is_some()
+        self.commands.namespaces.keys_mut(at).has_log()
     }
 
     pub(crate) fn partition(&mut self, at: AttachedIndex) -> Checked<&mut Partition> {
-        let partition = partition_of(self.commands.namespaces.get_mut(at))?;
+        let partition = partition_of(self.commands.namespaces.keys_mut(at))?;
         partition.set_now(store::unix_s());
         Ok(partition)
     }
@@ -359,7 +354,7 @@ impl<I: Io<Message>> Start<'_, I> {
 
     /// Has another partition (or this one, by way of its mailbox) carry out the command.
     fn send(&mut self, at: AttachedIndex, to: usize, key: Key, action: KvAction) -> Begun {
-        let ticket = self.run(at, Step::Backend(After::Complete));
+        let ticket = self.run(at, Step::Partition);
         self.post(at, to, ticket, key, action);
         Begun::Started { ticket, hold: Hold::None }
     }

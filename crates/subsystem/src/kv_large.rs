@@ -17,13 +17,14 @@ use std::ops::Range;
 use kv::{Attributes, ChunkList, Partition};
 use reactor::{Buffer, CHUNK_BYTES, Chunk, Io, Payload};
 use store::Ticket;
-use wire::kv::{Key, KvCommand, StoreOptions};
+use wire::kv::{Key, StoreOptions};
 use wire::sgl::DataPointer;
 use wire::status::Status;
 
 use crate::attached::AttachedIndex;
 use crate::commands::{Begun, Commands, Ended, Hold};
 use crate::key_value::KeyValueMessage;
+use crate::kv_command::KeyedCommand;
 use crate::kv_io::{KvAction, KvOutcome};
 use crate::kv_operation::{condition, status_of};
 use crate::message::Message;
@@ -268,25 +269,20 @@ impl<I: Io<Message>> Start<'_, I> {
         let value_bytes_max = self.partition(at)?.processor.settings().value_bytes_max;
         // Beside namespaces of blocks there is a limit to what one command transfers.
         let all = self.commands.namespaces.all_of(self.caller.subsystem);
-        let is_limited = all.into_iter().any(|at| !self.commands.namespaces.get_mut(at).has_keys());
+        let is_limited = all.into_iter().any(|at| !self.commands.namespaces.has_keys(at));
         let transfer_bytes_max = self.commands.limits.transfer_bytes_max as usize;
         Ok(if is_limited { value_bytes_max.min(transfer_bytes_max) } else { value_bytes_max })
     }
 
     /// Begins a Store whose value is received part by part.
-    pub(crate) fn store_in_parts(
-        &mut self,
-        at: AttachedIndex,
-        key: Key,
-        command: &KvCommand,
-    ) -> Checked<Begun> {
-        let length = command.size_bytes;
+    pub(crate) fn store_in_parts(&mut self, at: AttachedIndex, command: &KeyedCommand) -> Checked<Begun> {
+        let length = command.brought_bytes;
         if length as usize > self.value_bytes_max(at)? {
             return Err(Status::INVALID_VALUE_SIZE.with_dnr());
         }
         self.check_room(length as usize)?;
         let arriving = Arriving {
-            key,
+            key: command.key,
             options: command.options,
             length,
             chunks: Vec::new(),
@@ -386,9 +382,8 @@ impl Commands {
         let at = at.expect("a Store has a namespace");
         let attached = self.namespaces.get_mut(at);
         let namespace = attached.id;
-        let partition = attached.partition_unread();
-        let count = io.reactor_count();
-        let to = partition.map_or(0, |partition| partition.processor.hash(key.as_bytes()).partition(count));
+        let keys = attached.keys().expect("a Store is on keys");
+        let to = keys.partition_unread().processor.hash(key.as_bytes()).partition(io.reactor_count());
         let message = KeyValueMessage::Act { from: io.reactor(), namespace, ticket, key, action };
         io.post(to, Message::KeyValue(Box::new(message)));
     }

@@ -21,7 +21,7 @@ use store::Logged;
 use wire::kv::Key;
 use wire::status::Status;
 
-use crate::attached::Attachments;
+use crate::attached::{Attachments, Keys};
 use crate::commands::{Commands, StoreAccess};
 use crate::key_value::{KeyValueMessage, RemoteAnswers};
 use crate::kv_batch::{self, AHEAD_COUNT, PartOfBatch};
@@ -34,7 +34,7 @@ use crate::subsystem::NamespaceId;
 const PARKED_COUNT_MAX: usize = 16 * 1024;
 
 /// What waits for the log of one namespace on one reactor.
-pub(crate) struct Desk {
+pub(crate) struct LogWaiters {
     station: Station<Parked>,
     /// Parts of batches of which operations wait for values.
     parts: Vec<Option<Part>>,
@@ -48,7 +48,7 @@ pub(crate) struct Desk {
     was_ready: bool,
 }
 
-impl Default for Desk {
+impl Default for LogWaiters {
     fn default() -> Self {
         Self {
             station: Station::new(usize::MAX),
@@ -100,7 +100,7 @@ struct Held {
     message: KeyValueMessage,
 }
 
-impl Desk {
+impl LogWaiters {
     fn is_idle(&self) -> bool {
         self.station.is_empty() && self.held.is_empty() && self.arrived.is_empty()
     }
@@ -504,16 +504,16 @@ pub(crate) fn serve(
         | KeyValueMessage::Ask { namespace, .. } => *namespace,
         _ => return Some(message),
     };
-    let Some(at) = namespaces.by_id(id) else { return Some(message) };
-    let attached = namespaces.get_mut(at);
-    let Some((desk, mut keys)) = attached.logged() else { return Some(message) };
+    let Some((waiters, mut keys)) = namespaces.keys_of(id).and_then(Keys::logged) else {
+        return Some(message);
+    };
     if keys.logged.has_failed() {
         return Some(message);
     }
-    if desk.arrived.is_empty() && desk.takes(&mut keys) {
-        desk.serve(io, &mut keys, message);
+    if waiters.arrived.is_empty() && waiters.takes(&mut keys) {
+        waiters.serve(io, &mut keys, message);
     } else {
-        desk.arrived.push_back(message);
+        waiters.arrived.push_back(message);
     }
     None
 }
@@ -526,7 +526,7 @@ impl Commands {
         let (mut entered, mut left) = (Vec::new(), Vec::new());
         self.namespaces.for_each(|at, attached| {
             let id = attached.id;
-            let Some((desk, mut keys)) = attached.logged() else { return };
+            let Some((waiters, mut keys)) = attached.keys().and_then(Keys::logged) else { return };
             let keys = &mut keys;
             keys.logged.poll(&mut StoreAccess {
                 io: &mut *io,
@@ -535,21 +535,21 @@ impl Commands {
                 at,
             });
             if keys.logged.has_failed() {
-                worked |= !desk.is_idle();
-                desk.give_up(io, keys, id);
+                worked |= !waiters.is_idle();
+                waiters.give_up(io, keys, id);
             }
-            if keys.logged.is_ready() && !std::mem::replace(&mut desk.was_ready, true) {
+            if keys.logged.is_ready() && !std::mem::replace(&mut waiters.was_ready, true) {
                 worked = true;
             }
             let mut has_run = false;
             while let Some(loaded) = keys.logged.next_loaded() {
-                desk.on_loaded(io, keys, id, &loaded.key, loaded.is_good);
+                waiters.on_loaded(io, keys, id, &loaded.key, loaded.is_good);
                 has_run = true;
             }
-            while desk.takes(keys)
-                && let Some(message) = desk.arrived.pop_front()
+            while waiters.takes(keys)
+                && let Some(message) = waiters.arrived.pop_front()
             {
-                desk.serve(io, keys, message);
+                waiters.serve(io, keys, message);
                 has_run = true;
             }
             if has_run {
@@ -563,18 +563,18 @@ impl Commands {
             }
             let settled = keys.logged.settled();
             // Those with later changes may wait behind those with earlier ones: the first says when to look.
-            for _ in 0..desk.held.len() {
-                let held = desk.held.pop_front().expect("counted");
+            for _ in 0..waiters.held.len() {
+                let held = waiters.held.pop_front().expect("counted");
                 if held.number <= settled {
                     io.post(held.to, Message::KeyValue(Box::new(held.message)));
                     worked = true;
                 } else {
-                    desk.held.push_back(held);
+                    waiters.held.push_back(held);
                 }
             }
-            let is_busy = keys.logged.is_busy() || !desk.is_idle();
-            if is_busy != desk.is_counted {
-                desk.is_counted = is_busy;
+            let is_busy = keys.logged.is_busy() || !waiters.is_idle();
+            if is_busy != waiters.is_counted {
+                waiters.is_counted = is_busy;
                 if is_busy { entered.push(at) } else { left.push(at) }
             }
         });

@@ -20,6 +20,7 @@ mod fused;
 pub mod identity;
 pub mod key_value;
 mod kv_batch;
+mod kv_command;
 mod kv_digest;
 mod kv_io;
 mod kv_large;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use store::BlockStore;
+use store::Store;
 use wire::id::Nsid;
 
 use crate::namespace_traffic::NamespaceTraffic;
@@ -27,7 +27,7 @@ pub struct NamespaceEntry {
     /// What reactors know its storage by.
     pub id: NamespaceId,
     /// Its storage.
-    pub store: Arc<dyn BlockStore>,
+    pub store: Store,
     /// Where reactors count what hosts do with it.
     pub traffic: Arc<NamespaceTraffic>,
 }

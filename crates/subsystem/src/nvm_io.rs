@@ -1,4 +1,9 @@
-//! I/O commands of the NVM command set: what each asks of the store. wire §14
+//! I/O commands: classified by the command set of their namespace, and those of the NVM command set executed. wire §14
+//!
+//! ```text
+//! SQE ─▶ begin_with: what is its NSID? ─┬─▶ blocks: Start::block_command ─▶ read, write, …
+//!                                       └─▶ keys:   Start::key_value_command (key_value/command.rs)
+//! ```
 //!
 //! Limits are compared in blocks, with checked arithmetic, before anything else happens.
 // What a host has sent must not be able to end us: see docs/testing.md.
@@ -43,22 +48,26 @@ impl Commands {
         ticket: Option<Ticket>,
     ) -> Begun {
         let mut start = Start { commands: self, io, caller, sqe, data, supply, ticket };
-        let begun = match NvmOpcode::from_raw(sqe.opcode) {
-            NvmOpcode::READ => start.read(),
-            NvmOpcode::WRITE => start.write(),
-            _ => start.rare(),
+        let begun = match start.commands.namespaces.find(caller.subsystem, sqe.nsid()) {
+            Found::Blocks(at) => start.block_command(at),
+            Found::Keys(at) => start.key_value_command(at),
+            Found::Unusable => start.without_namespace(Status::NAMESPACE_NOT_READY),
+            Found::Missing => start.without_namespace(Status::INVALID_NAMESPACE.with_dnr()),
         };
-        match begun {
-            Ok(begun) => begun,
-            Err(status) => start.refused(status),
-        }
+        begun.unwrap_or_else(|status| Begun::Complete(status, 0))
     }
 
-    /// The namespace that `nsid` stands for.
-    #[inline]
-    fn namespace(&self, subsystem: SubsystemId, nsid: Nsid) -> Checked<AttachedIndex> {
+    /// The blocks that half of a fused pair names.
+    pub(crate) fn fused_extent(
+        &mut self,
+        subsystem: SubsystemId,
+        nsid: Nsid,
+        command: &BlockCommand,
+    ) -> Checked<Extent> {
         match self.namespaces.find(subsystem, nsid) {
-            Found::Here(at) => Ok(at),
+            Found::Blocks(at) => self.extent(at, command),
+            // A namespace of keys has no block that could be named.
+            Found::Keys(_) => Err(Status::LBA_OUT_OF_RANGE.with_dnr()),
             Found::Unusable => Err(Status::NAMESPACE_NOT_READY),
             Found::Missing => Err(Status::INVALID_NAMESPACE.with_dnr()),
         }
@@ -66,15 +75,9 @@ impl Commands {
 
     /// Where a command's blocks are, if they are in the namespace.
     #[inline(always)]
-    pub(crate) fn extent(
-        &mut self,
-        subsystem: SubsystemId,
-        nsid: Nsid,
-        command: &BlockCommand,
-    ) -> Checked<Extent> {
-        let at = self.namespace(subsystem, nsid)?;
-        let attached = self.namespaces.get_mut(at);
-        let geometry = attached.geometry;
+    fn extent(&mut self, at: AttachedIndex, command: &BlockCommand) -> Checked<Extent> {
+        let blocks = self.namespaces.blocks_mut(at);
+        let geometry = blocks.geometry;
         // In blocks and checked: a start near 2^64 must not wrap into the namespace.
         match command.end() {
             Some(end) if end <= geometry.block_count => {}
@@ -84,8 +87,8 @@ impl Commands {
             at,
             geometry,
             slba: command.slba,
-            offset: command.slba << attached.block_shift,
-            bytes: u64::from(command.blocks) << attached.block_shift,
+            offset: command.slba << blocks.block_shift,
+            bytes: u64::from(command.blocks) << blocks.block_shift,
             is_fua: command.control.fua(),
         })
     }
@@ -118,10 +121,55 @@ pub(crate) struct Extent {
 }
 
 impl<I: Io<Message>> Start<'_, I> {
+    /// Begins a command of the NVM command set.
+    #[inline]
+    fn block_command(&mut self, at: AttachedIndex) -> Checked<Begun> {
+        match NvmOpcode::from_raw(self.sqe.opcode) {
+            NvmOpcode::READ => self.read(at),
+            NvmOpcode::WRITE => self.write(at),
+            _ => self.other_block_command(at),
+        }
+    }
+
+    /// Everything on blocks that is neither Read nor Write.
+    #[cold]
+    #[inline(never)]
+    fn other_block_command(&mut self, at: AttachedIndex) -> Checked<Begun> {
+        match NvmOpcode::from_raw(self.sqe.opcode) {
+            NvmOpcode::FLUSH => self.flush(at),
+            NvmOpcode::COMPARE => self.compare(at),
+            NvmOpcode::WRITE_ZEROES => self.write_zeroes(at),
+            NvmOpcode::DATASET_MANAGEMENT => self.dataset_management(at),
+            NvmOpcode::VERIFY => self.verify(at),
+            NvmOpcode::COPY => self.copy(at),
+            _ => Err(Status::INVALID_OPCODE.with_dnr()),
+        }
+    }
+
+    /// A command whose NSID names no namespace that can be used: Flush of all of them, or refused, known commands with `status`.
+    #[cold]
+    #[inline(never)]
+    fn without_namespace(&mut self, status: Status) -> Checked<Begun> {
+        match NvmOpcode::from_raw(self.sqe.opcode) {
+            NvmOpcode::FLUSH => {
+                self.check_plain()?;
+                if self.sqe.nsid() == Nsid::ALL { self.flush_all() } else { Err(status) }
+            }
+            NvmOpcode::READ
+            | NvmOpcode::WRITE
+            | NvmOpcode::COMPARE
+            | NvmOpcode::WRITE_ZEROES
+            | NvmOpcode::DATASET_MANAGEMENT
+            | NvmOpcode::VERIFY
+            | NvmOpcode::COPY => Err(status),
+            _ => Err(Status::INVALID_OPCODE.with_dnr()),
+        }
+    }
+
     #[inline]
     #[expect(clippy::expect_used, reason = "the length is at most the transfer limit, of 32 bits")]
-    fn read(&mut self) -> Checked<Begun> {
-        let extent = self.extent(&BlockCommand::from_sqe(self.sqe))?;
+    fn read(&mut self, at: AttachedIndex) -> Checked<Begun> {
+        let extent = self.commands.extent(at, &BlockCommand::from_sqe(self.sqe))?;
         let length = self.transfer(extent.bytes)?;
         self.check_plain()?;
         match self.sqe.dptr.classify() {
@@ -133,8 +181,8 @@ impl<I: Io<Message>> Start<'_, I> {
         let pool = self.io.pool();
         // What lies where it can be sent from takes no buffer, and waits for none.
         let buffers = self.commands.may_take(pool, self.caller.owner, length).then_some(pool);
-        let attached = self.commands.namespaces.get_mut(extent.at);
-        match attached.backend.read_now(buffers, extent.offset, length, self.caller.needs_stable_copy) {
+        let blocks = self.commands.namespaces.blocks_mut(extent.at);
+        match blocks.backend.read_now(buffers, extent.offset, length, self.caller.needs_stable_copy) {
             Some(Ok(payload)) => {
                 if let Some(traffic) = self.commands.namespaces.traffic(extent.at) {
                     traffic.on_read(extent.bytes);
@@ -154,9 +202,9 @@ impl<I: Io<Message>> Start<'_, I> {
     }
 
     #[inline]
-    fn write(&mut self) -> Checked<Begun> {
+    fn write(&mut self, at: AttachedIndex) -> Checked<Begun> {
         let command = BlockCommand::from_sqe(self.sqe);
-        let extent = self.extent(&command)?;
+        let extent = self.commands.extent(at, &command)?;
         let length = self.transfer(extent.bytes)?;
         self.check_plain()?;
         // Directives are not announced. wire §14
@@ -170,9 +218,9 @@ impl<I: Io<Message>> Start<'_, I> {
         if self.is_held_back(&extent) {
             return Ok(self.wait());
         }
-        let attached = self.commands.namespaces.get_mut(extent.at);
+        let blocks = self.commands.namespaces.blocks_mut(extent.at);
         let bytes = first(bytes(self.data, &self.supply), length)?;
-        match attached.backend.write_now(extent.offset, bytes, extent.is_fua) {
+        match blocks.backend.write_now(extent.offset, bytes, extent.is_fua) {
             Some(Ok(())) => {
                 if let Some(traffic) = self.commands.namespaces.traffic(extent.at) {
                     traffic.on_written(extent.bytes);
@@ -188,104 +236,57 @@ impl<I: Io<Message>> Start<'_, I> {
         }
     }
 
-    /// Everything that is neither Read nor Write.
-    #[cold]
-    #[inline(never)]
-    fn rare(&mut self) -> Checked<Begun> {
-        if self.key_value_namespace().is_some() {
-            // Its commands begin where what is none for blocks is refused.
-            return Err(Status::INVALID_OPCODE.with_dnr());
-        }
-        match NvmOpcode::from_raw(self.sqe.opcode) {
-            NvmOpcode::FLUSH => self.flush(),
-            NvmOpcode::COMPARE => self.compare(),
-            NvmOpcode::WRITE_ZEROES => self.write_zeroes(),
-            NvmOpcode::DATASET_MANAGEMENT => self.dataset_management(),
-            NvmOpcode::VERIFY => self.verify(),
-            NvmOpcode::COPY => self.copy(),
-            _ => Err(Status::INVALID_OPCODE.with_dnr()),
-        }
-    }
-
-    /// A command that cannot be one on blocks: the namespace may have keys and values. To commands on blocks it has
-    /// none, so that they need not ask.
-    #[cold]
-    #[inline(never)]
-    fn refused(&mut self, status: Status) -> Begun {
-        let begun = match self.key_value_namespace() {
-            Some(at) => {
-                let begun = self.key_value(at);
-                if let Some(traffic) = self.commands.namespaces.traffic(at) {
-                    match &begun {
-                        Ok(Begun::Value(_, length, _)) => traffic.on_read((*length).into()),
-                        Ok(Begun::Complete(status, _))
-                            if status.is_success() && self.sqe.opcode == NvmOpcode::WRITE.raw() =>
-                        {
-                            traffic.on_written(self.sqe.dptr.length.get().into());
-                        }
-                        _ => {}
-                    }
-                }
-                begun
-            }
-            None => Err(status),
-        };
-        begun.unwrap_or_else(|status| Begun::Complete(status, 0))
-    }
-
-    fn key_value_namespace(&mut self) -> Option<AttachedIndex> {
-        let at = self.namespace(self.sqe.nsid()).ok()?;
-        self.commands.namespaces.get_mut(at).has_keys().then_some(at)
-    }
-
-    #[expect(clippy::expect_used, reason = "no more namespaces than there are ids, of 32 bits")]
-    fn flush(&mut self) -> Checked<Begun> {
+    fn flush(&mut self, at: AttachedIndex) -> Checked<Begun> {
         self.check_plain()?;
-        if self.sqe.nsid() == Nsid::ALL {
-            let all = self.commands.namespaces.all_of(self.caller.subsystem);
-            if all.is_empty() {
-                return Ok(Begun::Complete(Status::SUCCESS, 0));
-            }
-            let mut may_succeed = true;
-            for at in &all {
-                may_succeed &= self.commands.may_flush(self.caller.owner, *at);
-            }
-            if !may_succeed {
-                return Err(lost_before_flush());
-            }
-            let left = u32::try_from(all.len()).expect("few namespaces");
-            let step = Step::Backend(After::FlushAll { left, status: Status::SUCCESS });
-            let running = Running::new(self.caller.owner, *self.sqe, None, step);
-            let parent = self.commands.running.insert(running);
-            for at in all {
-                let caller = Caller { owner: Owner::Parent(parent), ..*self.caller };
-                let step = Step::Backend(After::Complete);
-                let ticket = self.commands.run((caller, self.sqe, None), at, step);
-                if self.has_log(at) {
-                    self.flush_logs(at, ticket);
-                } else {
-                    self.commands.start_in(self.io, at, ticket, Request::Flush);
-                }
-            }
-            return Ok(Begun::Started { ticket: parent, hold: Hold::None });
-        }
-        let at = self.namespace(self.sqe.nsid())?;
         if !self.commands.may_flush(self.caller.owner, at) {
             return Err(lost_before_flush());
         }
         Ok(self.start(at, After::Complete, Request::Flush))
     }
 
-    fn compare(&mut self) -> Checked<Begun> {
-        let extent = self.extent(&BlockCommand::from_sqe(self.sqe))?;
+    /// Flushes all namespaces of the subsystem.
+    #[expect(clippy::expect_used, reason = "no more namespaces than there are ids, of 32 bits")]
+    fn flush_all(&mut self) -> Checked<Begun> {
+        let mut all = self.commands.namespaces.all_of(self.caller.subsystem);
+        let mut may_succeed = true;
+        for at in &all {
+            may_succeed &= self.commands.may_flush(self.caller.owner, *at);
+        }
+        if !may_succeed {
+            return Err(lost_before_flush());
+        }
+        all.retain(|at| self.commands.namespaces.get_mut(*at).has_volatile_state());
+        if all.is_empty() {
+            return Ok(Begun::Complete(Status::SUCCESS, 0));
+        }
+        let left = u32::try_from(all.len()).expect("few namespaces");
+        let step = Step::Backend(After::FlushAll { left, status: Status::SUCCESS });
+        let running = Running::new(self.caller.owner, *self.sqe, None, step);
+        let parent = self.commands.running.insert(running);
+        for at in all {
+            let caller = Caller { owner: Owner::Parent(parent), ..*self.caller };
+            if self.commands.namespaces.has_keys(at) {
+                let ticket = self.commands.run((caller, self.sqe, None), at, Step::Partition);
+                self.flush_logs(at, ticket);
+            } else {
+                let step = Step::Backend(After::Complete);
+                let ticket = self.commands.run((caller, self.sqe, None), at, step);
+                self.commands.start_in(self.io, at, ticket, Request::Flush);
+            }
+        }
+        Ok(Begun::Started { ticket: parent, hold: Hold::None })
+    }
+
+    fn compare(&mut self, at: AttachedIndex) -> Checked<Begun> {
+        let extent = self.commands.extent(at, &BlockCommand::from_sqe(self.sqe))?;
         let length = self.transfer(extent.bytes)?;
         self.check_plain()?;
         if let Some(request) = self.host_data(length)? {
             return Ok(request);
         }
-        let attached = self.commands.namespaces.get_mut(extent.at);
+        let blocks = self.commands.namespaces.blocks_mut(extent.at);
         let expected = first(bytes(self.data, &self.supply), length)?;
-        match attached.backend.compare_now(extent.offset, expected) {
+        match blocks.backend.compare_now(extent.offset, expected) {
             Some(Ok(true)) => Ok(Begun::Complete(Status::SUCCESS, 0)),
             Some(Ok(false)) => Err(compare_failure()),
             Some(Err(error)) => Err(status_of(error, true)),
@@ -301,9 +302,9 @@ impl<I: Io<Message>> Start<'_, I> {
         }
     }
 
-    fn write_zeroes(&mut self) -> Checked<Begun> {
+    fn write_zeroes(&mut self, at: AttachedIndex) -> Checked<Begun> {
         let command = BlockCommand::from_sqe(self.sqe);
-        let extent = self.extent(&command)?;
+        let extent = self.commands.extent(at, &command)?;
         self.check_plain()?;
         self.check_writable(&extent)?;
         if self.is_held_back(&extent) {
@@ -322,14 +323,13 @@ impl<I: Io<Message>> Start<'_, I> {
     }
 
     #[expect(clippy::arithmetic_side_effects, reason = "ranges were held against the namespace, in blocks")]
-    fn dataset_management(&mut self) -> Checked<Begun> {
+    fn dataset_management(&mut self, at: AttachedIndex) -> Checked<Begun> {
         let command = DatasetManagement::from_sqe(self.sqe);
-        let at = self.namespace(self.sqe.nsid())?;
         self.check_plain()?;
         if let Some(request) = self.host_data(command.data_bytes() as usize)? {
             return Ok(request);
         }
-        let geometry = self.commands.namespaces.get_mut(at).geometry;
+        let geometry = self.commands.namespaces.blocks_mut(at).geometry;
         let given = command.ranges(bytes(self.data, &self.supply));
         let mut ranges = Vec::new();
         for range in given.ok_or(Status::DATA_SGL_LENGTH_INVALID.with_dnr())? {
@@ -348,7 +348,7 @@ impl<I: Io<Message>> Start<'_, I> {
         if geometry.is_read_only {
             return Err(Status::NAMESPACE_WRITE_PROTECTED.with_dnr());
         }
-        if self.commands.namespaces.get_mut(at).exclusions.holds_back(&(0..u64::MAX)) {
+        if self.commands.namespaces.blocks_mut(at).exclusions.holds_back(&(0..u64::MAX)) {
             return Ok(self.wait());
         }
         ranges.reverse();
@@ -362,10 +362,10 @@ impl<I: Io<Message>> Start<'_, I> {
         clippy::expect_used,
         reason = "a chunk of blocks in the namespace"
     )]
-    fn verify(&mut self) -> Checked<Begun> {
-        let extent = self.extent(&BlockCommand::from_sqe(self.sqe))?;
+    fn verify(&mut self, at: AttachedIndex) -> Checked<Begun> {
+        let extent = self.commands.extent(at, &BlockCommand::from_sqe(self.sqe))?;
         self.check_plain()?;
-        let block_bytes = self.commands.namespaces.get_mut(extent.at).geometry.block_bytes;
+        let block_bytes = self.commands.namespaces.blocks_mut(extent.at).geometry.block_bytes;
         let count = self.commands.chunk_bytes(block_bytes).min(extent.bytes);
         let length = usize::try_from(count).expect("a chunk");
         let Some(mut buffer) = self.commands.take(self.io.pool(), self.caller.owner, length) else {
@@ -382,9 +382,8 @@ impl<I: Io<Message>> Start<'_, I> {
         clippy::expect_used,
         reason = "ranges were held against the namespace, in blocks, and are 256 at most"
     )]
-    fn copy(&mut self) -> Checked<Begun> {
+    fn copy(&mut self, at: AttachedIndex) -> Checked<Begun> {
         let command = CopyCommand::from_sqe(self.sqe);
-        let at = self.namespace(self.sqe.nsid())?;
         self.check_plain()?;
         if command.control.format() != CopyFormat::FORMAT_0 || command.control.directive_type() != 0 {
             return Err(Status::INVALID_FIELD.with_dnr());
@@ -396,7 +395,7 @@ impl<I: Io<Message>> Start<'_, I> {
         if let Some(request) = self.host_data(usize::from(range_count) * size_of::<CopySource>())? {
             return Ok(request);
         }
-        let geometry = self.commands.namespaces.get_mut(at).geometry;
+        let geometry = self.commands.namespaces.blocks_mut(at).geometry;
         if geometry.is_read_only {
             return Err(Status::NAMESPACE_WRITE_PROTECTED.with_dnr());
         }
@@ -417,7 +416,7 @@ impl<I: Io<Message>> Start<'_, I> {
         }
         let end = command.destination.checked_add(blocks).filter(|&end| end <= geometry.block_count);
         end.ok_or(Status::LBA_OUT_OF_RANGE.with_dnr())?;
-        if self.commands.namespaces.get_mut(at).exclusions.holds_back(&(0..u64::MAX)) {
+        if self.commands.namespaces.blocks_mut(at).exclusions.holds_back(&(0..u64::MAX)) {
             return Ok(self.wait());
         }
         let chunk_bytes = self.commands.chunk_bytes(geometry.block_bytes).min(blocks * block_bytes);
@@ -432,16 +431,6 @@ impl<I: Io<Message>> Start<'_, I> {
         buffer.set_len(usize::try_from(part.end - part.start).expect("a chunk"));
         let offset = part.start;
         Ok(self.start(at, After::Copy(copy), Request::Read { offset, buffer }))
-    }
-
-    #[inline]
-    fn namespace(&self, nsid: Nsid) -> Checked<AttachedIndex> {
-        self.commands.namespace(self.caller.subsystem, nsid)
-    }
-
-    #[inline(always)]
-    fn extent(&mut self, command: &BlockCommand) -> Checked<Extent> {
-        self.commands.extent(self.caller.subsystem, self.sqe.nsid(), command)
     }
 
     /// A length that moves between host and controller, if it is within MDTS.
@@ -475,7 +464,7 @@ impl<I: Io<Message>> Start<'_, I> {
     fn is_held_back(&mut self, extent: &Extent) -> bool {
         let blocks =
             extent.slba..extent.slba + (extent.bytes >> extent.geometry.block_bytes.trailing_zeros());
-        self.commands.namespaces.get_mut(extent.at).exclusions.holds_back(&blocks)
+        self.commands.namespaces.blocks_mut(extent.at).exclusions.holds_back(&blocks)
     }
 
     /// Sees to it that the host's `length` bytes are there: `Some` if they have to be asked for first.

@@ -11,12 +11,11 @@ mod storage;
 
 use std::fmt;
 use std::ops::RangeInclusive;
-use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use proto::doorbell::Policy as DoorbellPolicy;
 use reactor::{Listener, ListenerTag};
-use store::BlockStore;
+use store::Store;
 use wire::id::Nsid;
 use wire::nqn::Nqn;
 use wire::uuid::Uuid;
@@ -62,7 +61,7 @@ pub enum OrderAnswer {
     /// What became of each step.
     Applied(Vec<StepOutcome>),
     /// No reactor uses this storage any more: it is closed when it is dropped.
-    Released(Vec<Arc<dyn BlockStore>>),
+    Released(Vec<Store>),
     /// How things are.
     State(Box<TargetState>),
     /// The target has stopped; so many lanes had not ended in time.
@@ -238,7 +237,7 @@ pub struct NewSubsystem {
 #[derive(Clone)]
 pub struct NewNamespace {
     /// Its storage, open.
-    pub store: Arc<dyn BlockStore>,
+    pub store: Store,
     /// What the configuration calls it.
     pub storage: String,
     /// Its UUID.

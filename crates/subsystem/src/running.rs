@@ -79,6 +79,8 @@ pub(crate) enum Step {
     Waiting(Supply),
     /// The backend has it; then this.
     Backend(After),
+    /// A partition of keys has it, or several do one after the other.
+    Partition,
     /// A fused pair that waits for its range.
     Locking(Box<FusedPair>),
     /// A Batch Collect that waits for its Batch Submit.

@@ -154,8 +154,9 @@ impl Serving {
             io.post(0, Message::Lock(LockMessage::Excluded(holder)));
         }
         namespaces.for_each(|at: AttachedIndex, attached| {
-            while attached.exclusions.has_unreported()
-                && let Some(holder) = attached.exclusions.next_quiet(|blocks| running.changes(at, blocks))
+            let Some(blocks) = attached.blocks() else { return };
+            while blocks.exclusions.has_unreported()
+                && let Some(holder) = blocks.exclusions.next_quiet(|blocks| running.changes(at, blocks))
             {
                 io.post(0, Message::Lock(LockMessage::Excluded(holder)));
             }
@@ -166,7 +167,7 @@ impl Serving {
         match message {
             LockMessage::Exclude(lock) => match self.commands.namespaces.by_id(lock.namespace) {
                 Some(at) => {
-                    self.commands.namespaces.get_mut(at).exclusions.exclude(&lock);
+                    self.commands.namespaces.blocks_mut(at).exclusions.exclude(&lock);
                     self.report_quiet(io);
                 }
                 // Not attached here, so nothing of it runs here.
@@ -174,7 +175,7 @@ impl Serving {
             },
             LockMessage::Release(lock) => {
                 if let Some(at) = self.commands.namespaces.by_id(lock.namespace) {
-                    self.commands.namespaces.get_mut(at).exclusions.release(lock.holder);
+                    self.commands.namespaces.blocks_mut(at).exclusions.release(lock.holder);
                 }
             }
             LockMessage::Grant(number) => self.commands.on_lock_granted(io, number),

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use proto::doorbell::Policy;
-use store::BlockStore;
+use store::Store;
 use wire::id::Nsid;
 use wire::nqn::{HostName, Nqn};
 use wire::uuid::Uuid;
@@ -44,7 +44,7 @@ impl Subsystem {
     /// Whether a namespace of it is one of the key-value command set.
     #[must_use]
     pub fn has_key_value(&self) -> bool {
-        self.namespaces.values().any(|namespace| namespace.store.key_value().is_some())
+        self.namespaces.values().any(|namespace| namespace.store.is_key_value())
     }
 
     /// Whether all it has are namespaces of the key-value command set: values may be longer than what is read or
@@ -52,7 +52,7 @@ impl Subsystem {
     #[must_use]
     pub fn has_key_value_only(&self) -> bool {
         !self.namespaces.is_empty()
-            && self.namespaces.values().all(|namespace| namespace.store.key_value().is_some())
+            && self.namespaces.values().all(|namespace| namespace.store.is_key_value())
     }
 }
 
@@ -82,7 +82,7 @@ pub struct Namespace {
     /// What reactors know its storage by.
     pub id: NamespaceId,
     /// Its storage.
-    pub store: Arc<dyn BlockStore>,
+    pub store: Store,
     /// What hosts have done with its storage since that was added, through whichever subsystem.
     pub traffic: Arc<NamespaceTraffic>,
     /// Stable over restarts, the same on every target that serves it, unlike any other's.

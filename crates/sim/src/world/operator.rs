@@ -1,7 +1,6 @@
 //! What the operator does while hosts are at work: sizes, identities, storage that comes and goes, who may connect, and help
 //! for a disk that is stuck.
 
-use std::sync::Arc;
 use std::sync::mpsc::channel;
 
 use subsystem::message::Message;
@@ -83,7 +82,7 @@ impl World {
 
     fn new_second(&self) -> Option<NewNamespace> {
         let nguid = [self.second_name; 16];
-        let (store, storage) = (Arc::clone(self.second.as_ref()?), "second".into());
+        let (store, storage) = (self.second.clone()?, "second".into());
         Some(NewNamespace { store, storage, uuid: Uuid::from_bytes(nguid), nguid })
     }
 

@@ -9,18 +9,20 @@ use kv::{Eviction, Partition, Processor, Settings};
 
 use super::logged::Logged;
 use super::superblock::Superblock;
-use super::{KeyValueShape, MEMORY_BYTES_MIN, check_memory, geometry, prefault, unix_s};
+use super::{KeyValueShape, MEMORY_BYTES_MIN, check_memory, prefault, unix_s};
 use crate::block::OpenError;
-use crate::namespace::{Backend, BlockStore, Generation, Geometry, Grown};
+use crate::namespace::BlockStore;
 
-/// Memory for a key-value file, if nothing is said of it: this share of the file, and at least so much.
+/// Default memory of a key-value file: its size divided by this, but at least [`MEMORY_BYTES_LEAST`].
 const MEMORY_SHARE: u64 = 4;
+
+/// The least default memory of a key-value file, bytes.
 const MEMORY_BYTES_LEAST: u64 = 16 << 20;
 
-/// How a key-value file is to be used.
+/// Settings of a key-value namespace in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyValueFileSettings {
-    /// Which.
+    /// Path of the file.
     pub path: PathBuf,
     /// Memory of all partitions together, if given.
     pub memory_bytes: Option<u64>,
@@ -35,17 +37,16 @@ pub struct KeyValueFileSettings {
 }
 
 /// A key-value namespace in a file.
-pub struct KeyValueFile {
+pub(super) struct KeyValueFile {
     settings: KeyValueFileSettings,
     below: Arc<dyn BlockStore>,
-    /// Once it is known how many reactors attach.
+    /// `None` until the number of reactors is set.
     superblock: Mutex<Option<Superblock>>,
 }
 
 impl KeyValueFile {
     /// On storage that is open already.
-    #[must_use]
-    pub fn new(settings: KeyValueFileSettings, below: Arc<dyn BlockStore>) -> Self {
+    pub(super) fn new(settings: KeyValueFileSettings, below: Arc<dyn BlockStore>) -> Self {
         Self { settings, below, superblock: Mutex::default() }
     }
 
@@ -58,19 +59,10 @@ impl KeyValueFile {
     fn superblock(&self) -> Option<Superblock> {
         *self.superblock.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-impl BlockStore for KeyValueFile {
-    fn geometry(&self) -> Geometry {
-        Geometry {
-            has_volatile_cache: self.settings.sync != Sync::Always,
-            ..geometry(self.below.geometry().bytes())
-        }
-    }
-
-    fn attach_as(&self, reactor: usize) -> io::Result<Box<dyn Backend>> {
+    pub(super) fn attach(&self, reactor: usize) -> io::Result<Logged> {
         let superblock =
-            self.superblock().ok_or_else(|| io::Error::other("nobody has said how many attach"))?;
+            self.superblock().ok_or_else(|| io::Error::other("the number of reactors was not set"))?;
         let log = superblock.log(reactor as u64, self.settings.sync);
         let memory_bytes = self.memory_bytes(superblock.partition_count) / superblock.partition_count;
         let mut processor = Processor::new(Settings {
@@ -85,42 +77,10 @@ impl BlockStore for KeyValueFile {
         }
         let partition = Partition::with_log(processor, unix_s(), log);
         let below = self.below.attach()?;
-        // Commands on blocks find none.
-        let geometry = Geometry { block_count: 0, ..self.geometry() };
-        Ok(Box::new(Logged::new(partition, below, geometry)))
+        Ok(Logged::new(partition, below))
     }
 
-    fn attach(&self) -> io::Result<Box<dyn Backend>> {
-        self.attach_as(0)
-    }
-
-    fn resize(&self, _: u64) -> io::Result<()> {
-        let message = "a key-value file keeps its size";
-        Err(io::Error::new(io::ErrorKind::Unsupported, message))
-    }
-
-    fn reopen(&self) -> io::Result<()> {
-        let message = "a key-value file is opened anew when the target is started again";
-        Err(io::Error::new(io::ErrorKind::Unsupported, message))
-    }
-
-    fn generation(&self) -> Generation {
-        self.below.generation()
-    }
-
-    fn closed_because(&self) -> Option<String> {
-        self.below.closed_because()
-    }
-
-    fn can_change_underneath(&self) -> bool {
-        self.below.can_change_underneath()
-    }
-
-    fn revalidate(&self) -> Option<Grown> {
-        self.below.revalidate()
-    }
-
-    fn set_reactor_count(&self, count: usize) -> Result<(), OpenError> {
+    pub(super) fn set_reactor_count(&self, count: usize) -> Result<(), OpenError> {
         if let Some(bytes) = self.settings.memory_bytes {
             check_memory(bytes, count)?;
         }
@@ -130,17 +90,20 @@ impl BlockStore for KeyValueFile {
         Ok(())
     }
 
-    fn key_value(&self) -> Option<KeyValueShape> {
+    pub(super) fn shape(&self) -> KeyValueShape {
         let value_bytes_max =
             self.superblock().map_or(0, |superblock| superblock.log(0, self.settings.sync).value_bytes_max());
         let value_bytes_max = u32::try_from(value_bytes_max).unwrap_or(u32::MAX);
         let KeyValueFileSettings { item_bytes, allows_flush, .. } = self.settings;
         let bytes = self.below.geometry().bytes();
-        Some(KeyValueShape {
-            bytes,
-            value_bytes_max,
-            item_bytes: item_bytes.min(value_bytes_max),
-            allows_flush,
-        })
+        KeyValueShape { bytes, value_bytes_max, item_bytes: item_bytes.min(value_bytes_max), allows_flush }
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.below.geometry().bytes()
+    }
+
+    pub(super) fn below(&self) -> &dyn BlockStore {
+        &*self.below
     }
 }

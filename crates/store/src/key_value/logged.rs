@@ -8,9 +8,9 @@
 
 use kv::log::{Job, Loaded, Log, PIECE_BYTES, Work};
 use kv::{KeyHash, Partition, Processor};
-use reactor::{Buffer, Completion, Operation, Payload, Pool};
+use reactor::{Buffer, Completion, Operation, Pool};
 
-use crate::namespace::{Backend, Geometry, Reply, Request, StoreError, StoreIo, Ticket};
+use crate::namespace::{Backend, Reply, Request, StoreIo, Ticket};
 
 /// Requests that run below at once.
 const RUN_COUNT_MAX: usize = 64;
@@ -26,15 +26,12 @@ pub struct Logged {
     /// It has a log.
     partition: Partition,
     below: Box<dyn Backend>,
-    geometry: Geometry,
     /// What runs below, by the number of its ticket.
     runs: Vec<Option<Run>>,
     run_count: usize,
     replies: Vec<(Ticket, Reply)>,
-    /// Flushes, and the change that each waits for.
-    flushes: Vec<(u64, Ticket)>,
     is_timer_set: bool,
-    is_failure_told: bool,
+    is_failure_reported: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -85,17 +82,15 @@ impl StoreIo for Beneath<'_> {
 }
 
 impl Logged {
-    pub(super) fn new(partition: Partition, below: Box<dyn Backend>, geometry: Geometry) -> Self {
+    pub(super) fn new(partition: Partition, below: Box<dyn Backend>) -> Self {
         Self {
             partition,
             below,
-            geometry,
             runs: Vec::new(),
             run_count: 0,
             replies: Vec::new(),
-            flushes: Vec::new(),
             is_timer_set: false,
-            is_failure_told: false,
+            is_failure_reported: false,
         }
     }
 
@@ -117,12 +112,18 @@ impl Logged {
         self.log().settings().sync == kv::log::Sync::Always
     }
 
-    /// Whether anything is under way or due.
-    pub fn is_busy(&mut self) -> bool {
-        self.run_count > 0 || !self.flushes.is_empty()
+    /// Whether requests run below.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.run_count > 0
     }
 
-    /// The partition.
+    /// The partition, once its log was read.
+    pub fn ready_partition(&mut self) -> Option<&mut Partition> {
+        self.is_ready().then_some(&mut self.partition)
+    }
+
+    /// The partition, whether its log was read or not.
     pub fn partition(&mut self) -> &mut Partition {
         &mut self.partition
     }
@@ -217,7 +218,24 @@ impl Logged {
             };
             self.begin(io, run, request);
         }
-        self.conclude(io);
+        self.report_failure();
+    }
+
+    /// An operation started for `ticket` has ended.
+    pub fn on_completion(&mut self, io: &mut dyn StoreIo, ticket: Ticket, completion: Completion) {
+        let mut beneath = Beneath { io, replies: &mut self.replies };
+        self.below.on_completion(&mut beneath, ticket, completion);
+        self.poll(io);
+    }
+
+    /// A timer set for `ticket` rings.
+    pub fn on_timer(&mut self, io: &mut dyn StoreIo, ticket: Ticket) {
+        if ticket == io.own(TIMER) {
+            self.is_timer_set = false;
+        } else {
+            self.below.on_timer(&mut Beneath { io, replies: &mut self.replies }, ticket);
+        }
+        self.poll(io);
     }
 
     fn buffer(&mut self, io: &mut dyn StoreIo, length: usize) -> Option<Buffer> {
@@ -260,87 +278,12 @@ impl Logged {
         }
     }
 
-    /// Ends flushes whose changes survive, and says once why nothing goes on.
-    fn conclude(&mut self, io: &mut dyn StoreIo) {
-        if !self.flushes.is_empty() {
-            let settled = self.with_log(|log, processor| log.settled(processor));
-            let has_failed = self.has_failed();
-            self.flushes.retain(|&(number, ticket)| {
-                let is_over = number <= settled || has_failed;
-                if is_over {
-                    let result = if number <= settled { Ok(()) } else { Err(StoreError::Closed) };
-                    io.reply(ticket, Reply { result, buffer: None });
-                }
-                !is_over
-            });
-        }
+    /// Logs the failure of the log once.
+    fn report_failure(&mut self) {
         if let Some(failure) = self.log().failure()
-            && !std::mem::replace(&mut self.is_failure_told, true)
+            && !std::mem::replace(&mut self.is_failure_reported, true)
         {
             tracing::error!(?failure, "the key-value namespace is closed until the target is started again");
         }
-    }
-}
-
-impl Backend for Logged {
-    fn geometry(&self) -> Geometry {
-        self.geometry
-    }
-
-    fn read_now(
-        &mut self,
-        _: Option<&Pool>,
-        _: u64,
-        _: usize,
-        _: bool,
-    ) -> Option<Result<Payload, StoreError>> {
-        Some(Err(StoreError::Unsupported))
-    }
-
-    fn write_now(&mut self, _: u64, _: &[u8], _: bool) -> Option<Result<(), StoreError>> {
-        Some(Err(StoreError::Unsupported))
-    }
-
-    fn compare_now(&mut self, _: u64, _: &[u8]) -> Option<Result<bool, StoreError>> {
-        Some(Err(StoreError::Unsupported))
-    }
-
-    fn start(&mut self, io: &mut dyn StoreIo, ticket: Ticket, request: Request) {
-        match request {
-            Request::Flush => {
-                let number = self.ask_flush();
-                self.flushes.push((number, ticket));
-                self.poll(io);
-            }
-            Request::Read { buffer, .. } | Request::Write { buffer, .. } => {
-                io.reply(ticket, Reply { result: Err(StoreError::Unsupported), buffer: Some(buffer) });
-            }
-            Request::Deallocate { .. } | Request::WriteZeroes { .. } => {
-                io.reply(ticket, Reply { result: Err(StoreError::Unsupported), buffer: None });
-            }
-        }
-    }
-
-    fn on_completion(&mut self, io: &mut dyn StoreIo, ticket: Ticket, completion: Completion) {
-        let mut beneath = Beneath { io, replies: &mut self.replies };
-        self.below.on_completion(&mut beneath, ticket, completion);
-        self.poll(io);
-    }
-
-    fn on_timer(&mut self, io: &mut dyn StoreIo, ticket: Ticket) {
-        if ticket == io.own(TIMER) {
-            self.is_timer_set = false;
-        } else {
-            self.below.on_timer(&mut Beneath { io, replies: &mut self.replies }, ticket);
-        }
-        self.poll(io);
-    }
-
-    fn key_value(&mut self) -> Option<&mut Partition> {
-        self.is_ready().then_some(&mut self.partition)
-    }
-
-    fn logged(&mut self) -> Option<&mut Logged> {
-        Some(self)
     }
 }

@@ -46,12 +46,10 @@ pub(crate) fn execute(record: &ControllerRecord, around: &Surroundings<'_>, sqe:
     }
     let data = match command.cns {
         Cns::CONTROLLER => no_namespace(sqe).map(|()| controller::identify(record, around))?,
-        Cns::NAMESPACE | Cns::ALLOCATED_NAMESPACE => {
-            if csi_of(around, sqe.nsid()) == Csi::KV {
-                return Err(Status::INVALID_COMMAND_SET.with_dnr());
-            }
-            of_namespace(around, sqe, |space| namespace::identify(space, around.limits).as_bytes().to_vec())?
-        }
+        Cns::NAMESPACE | Cns::ALLOCATED_NAMESPACE => of_namespace(around, sqe, |space| {
+            let blocks = space.store.blocks().ok_or(Status::INVALID_COMMAND_SET.with_dnr())?;
+            Ok(namespace::identify(space, &blocks.geometry(), around.limits).as_bytes().to_vec())
+        })?,
         Cns::ACTIVE_NAMESPACES | Cns::ALLOCATED_NAMESPACES => nsid_list(around, sqe.nsid(), |_| true)?,
         Cns::NAMESPACE_DESCRIPTORS => descriptors(around, sqe.nsid())?,
         Cns::COMMAND_SET_NAMESPACE => {
@@ -59,12 +57,14 @@ pub(crate) fn execute(record: &ControllerRecord, around: &Surroundings<'_>, sqe:
             if around.namespace(sqe.nsid()).is_some() && csi_of(around, sqe.nsid()) != command.csi {
                 return Err(Status::INVALID_COMMAND_SET.with_dnr());
             }
-            of_namespace(around, sqe, |space| match space.store.key_value() {
-                Some(shape) => {
-                    let is_limited = !around.subsystem.is_some_and(Subsystem::has_key_value_only);
-                    namespace::key_value(space, shape, around.limits, is_limited).as_bytes().to_vec()
-                }
-                None => NvmNamespace::default().as_bytes().to_vec(),
+            of_namespace(around, sqe, |space| {
+                Ok(match space.store.key_value() {
+                    Some(shape) => {
+                        let is_limited = !around.subsystem.is_some_and(Subsystem::has_key_value_only);
+                        namespace::key_value(space, shape, around.limits, is_limited).as_bytes().to_vec()
+                    }
+                    None => NvmNamespace::default().as_bytes().to_vec(),
+                })
             })?
         }
         Cns::COMMAND_SET_CONTROLLER => {
@@ -78,10 +78,10 @@ pub(crate) fn execute(record: &ControllerRecord, around: &Surroundings<'_>, sqe:
         Cns::COMMAND_SET_ACTIVE_NAMESPACES => {
             known(around, command.csi)?;
             let is_kv = command.csi == Csi::KV;
-            nsid_list(around, sqe.nsid(), |namespace| namespace.store.key_value().is_some() == is_kv)?
+            nsid_list(around, sqe.nsid(), |namespace| namespace.store.is_key_value() == is_kv)?
         }
         Cns::INDEPENDENT_NAMESPACE => {
-            of_namespace(around, sqe, |space| namespace::independent(space).as_bytes().to_vec())?
+            of_namespace(around, sqe, |space| Ok(namespace::independent(space).as_bytes().to_vec()))?
         }
         Cns::NAMESPACE_CONTROLLERS => {
             around.namespace(sqe.nsid()).ok_or(Status::INVALID_NAMESPACE.with_dnr())?;
@@ -118,7 +118,7 @@ fn known(around: &Surroundings<'_>, csi: Csi) -> Result<(), Status> {
 
 /// The command set of a namespace.
 fn csi_of(around: &Surroundings<'_>, nsid: Nsid) -> Csi {
-    let is_kv = around.namespace(nsid).is_some_and(|namespace| namespace.store.key_value().is_some());
+    let is_kv = around.namespace(nsid).is_some_and(|namespace| namespace.store.is_key_value());
     if is_kv { Csi::KV } else { Csi::NVM }
 }
 
@@ -131,10 +131,10 @@ fn no_namespace(sqe: &Sqe) -> Result<(), Status> {
 fn of_namespace(
     around: &Surroundings<'_>,
     sqe: &Sqe,
-    structure: impl FnOnce(&Namespace) -> Vec<u8>,
+    structure: impl FnOnce(&Namespace) -> Result<Vec<u8>, Status>,
 ) -> Result<Vec<u8>, Status> {
     match around.namespace(sqe.nsid()) {
-        Some(namespace) => Ok(structure(namespace)),
+        Some(namespace) => structure(namespace),
         None if around.is_possible(sqe.nsid()) => Ok(empty()),
         None => Err(Status::INVALID_NAMESPACE.with_dnr()),
     }

@@ -6,7 +6,7 @@ use std::mem;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-use store::BlockStore;
+use store::Store;
 use wire::async_event::AsyncEvent;
 use wire::nqn::{HostName, Nqn};
 use zerocopy::IntoBytes;
@@ -159,11 +159,11 @@ impl Control {
     /// go on with what they have attached. RAM may be attached to only once, keys would be gone, and a second log in
     /// one file would overwrite the first.
     #[expect(clippy::arithmetic_side_effects, reason = "the operator adds them")]
-    fn namespace_id(&mut self, store: &Arc<dyn BlockStore>, rollout: &Rollout) -> NamespaceId {
+    fn namespace_id(&mut self, store: &Store, rollout: &Rollout) -> NamespaceId {
         let namespaces = self.subsystems.values().flat_map(|subsystem| subsystem.namespaces.values());
         let present = namespaces.map(|namespace| (namespace.id, &namespace.store));
         let retired = rollout.retired.iter().map(|(id, store)| (*id, store));
-        if let Some((id, _)) = present.chain(retired).find(|(_, known)| Arc::ptr_eq(known, store)) {
+        if let Some((id, _)) = present.chain(retired).find(|(_, known)| known.is_same(store)) {
             return id;
         }
         self.next_namespace += 1;

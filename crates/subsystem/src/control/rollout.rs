@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use reactor::{Listener, ListenerTag};
-use store::BlockStore;
+use store::Store;
 use wire::async_event::AsyncEvent;
 use wire::id::Nsid;
 
@@ -40,7 +40,7 @@ pub(super) struct Rollout {
     pub(super) changed: BTreeMap<SubsystemId, BTreeSet<Nsid>>,
     pub(super) listeners: Vec<(ListenerTag, Listener)>,
     /// Storage that no namespace has any more, and what reactors know it by.
-    pub(super) retired: Vec<(NamespaceId, Arc<dyn BlockStore>)>,
+    pub(super) retired: Vec<(NamespaceId, Store)>,
     answers: Sender<OrderAnswer>,
 }
 
@@ -100,7 +100,7 @@ impl Control {
             let entry = |(nsid, namespace): (&Nsid, &Namespace)| NamespaceEntry {
                 nsid: *nsid,
                 id: namespace.id,
-                store: Arc::clone(&namespace.store),
+                store: namespace.store.clone(),
                 traffic: Arc::clone(&namespace.traffic),
             };
             namespaces.iter().map(entry).collect()

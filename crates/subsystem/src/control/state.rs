@@ -41,18 +41,15 @@ impl Control {
 
     fn subsystem_state(&self, id: SubsystemId, subsystem: &Subsystem) -> SubsystemState {
         let version = self.rollouts.version_in_use();
-        let namespaces = subsystem.namespaces.iter().map(|(nsid, namespace)| {
-            let geometry = namespace.store.geometry();
-            NamespaceState {
-                nsid: nsid.get(),
-                uuid: namespace.uuid.to_string(),
-                storage: namespace.storage.clone(),
-                bytes: geometry.bytes(),
-                block_bytes: geometry.block_bytes,
-                read_only: geometry.is_read_only,
-                shown: namespace.shown_from <= version,
-                closed: namespace.store.closed_because(),
-            }
+        let namespaces = subsystem.namespaces.iter().map(|(nsid, namespace)| NamespaceState {
+            nsid: nsid.get(),
+            uuid: namespace.uuid.to_string(),
+            storage: namespace.storage.clone(),
+            bytes: namespace.store.bytes(),
+            block_bytes: namespace.store.block_bytes(),
+            read_only: namespace.store.is_read_only(),
+            shown: namespace.shown_from <= version,
+            closed: namespace.store.closed_because(),
         });
         SubsystemState {
             nqn: subsystem.nqn.to_string(),

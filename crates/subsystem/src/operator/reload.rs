@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use reactor::{Listener, ListenerTag};
-use store::{BlockStore, OpenError, Size, Spec};
+use store::{OpenError, Size, Spec, Store};
 use wire::id::Nsid;
 use wire::nqn::Nqn;
 
@@ -82,7 +81,7 @@ impl fmt::Display for Report {
 /// What runs, and the means to change it. Lives on a thread of its own, which may block.
 pub struct Operator {
     pub(super) running: Outline,
-    pub(super) stores: BTreeMap<(Nqn, Nsid), Arc<dyn BlockStore>>,
+    pub(super) stores: BTreeMap<(Nqn, Nsid), Store>,
     /// What hosts were last told of the storage.
     pub(super) seen: BTreeMap<(Nqn, Nsid), Seen>,
     /// In the order of the configuration.
@@ -117,7 +116,7 @@ enum Effect {
     None,
     Listener(RunningListener),
     /// A namespace with its identity settled.
-    Namespace(Arc<dyn BlockStore>, ResolvedNamespace),
+    Namespace(Store, ResolvedNamespace),
 }
 
 impl Operator {
@@ -183,7 +182,7 @@ impl Operator {
                 };
                 let store = self.open_in_time(&namespace.spec).map_err(|error| problem(error.to_string()))?;
                 let settled = self.identities.settle(&subsystem.nqn, *nsid, namespace).map_err(problem)?;
-                self.stores.insert((subsystem.nqn.clone(), *nsid), Arc::clone(&store));
+                self.stores.insert((subsystem.nqn.clone(), *nsid), store.clone());
                 let namespace = new_namespace(&settled, store);
                 self.with_subsystem(&subsystem.nqn, |known| drop(known.namespaces.insert(*nsid, settled)));
                 steps.push(Step::AddNamespace { subsystem: subsystem.nqn.clone(), nsid: *nsid, namespace });
@@ -283,7 +282,7 @@ impl Operator {
             Change::SetCntlids(nqn, range) => none(Step::SetCntlids(nqn.clone(), range.clone())),
             Change::ResizeNamespace { subsystem, nsid, spec, bytes } => {
                 let store = self.store(subsystem, *nsid)?;
-                let has = store.geometry().bytes();
+                let has = store.bytes();
                 // A file whose size was not said until now.
                 if has > *bytes && identity::storage_name(spec).is_some() {
                     return Err(format!("it has {} already: leave size out to use all of it", Size(has)));
@@ -297,7 +296,7 @@ impl Operator {
                 let step = Step::ReplaceNamespace {
                     subsystem: nqn.clone(),
                     nsid: *nsid,
-                    namespace: new_namespace(namespace, Arc::clone(&store)),
+                    namespace: new_namespace(namespace, store.clone()),
                 };
                 Ok((step, Effect::Namespace(store, namespace.clone())))
             }
@@ -307,7 +306,7 @@ impl Operator {
                 let step = Step::AddNamespace {
                     subsystem: nqn.clone(),
                     nsid: *nsid,
-                    namespace: new_namespace(&settled, Arc::clone(&store)),
+                    namespace: new_namespace(&settled, store.clone()),
                 };
                 Ok((step, Effect::Namespace(store, settled)))
             }
@@ -316,7 +315,7 @@ impl Operator {
     }
 
     /// Opens storage, or takes what runs of it: a namespace may move to another subsystem, or another number.
-    fn open(&self, spec: &Spec) -> Result<Arc<dyn BlockStore>, String> {
+    fn open(&self, spec: &Spec) -> Result<Store, String> {
         let shape = |spec: &Spec| Spec { uuid: None, ..spec.clone() };
         let is_it = |(subsystem_nqn, nsid): &(Nqn, Nsid)| {
             let subsystem = self.running.subsystems.get(subsystem_nqn);
@@ -327,14 +326,14 @@ impl Operator {
         // What has no name cannot be meant: each is another.
         let has_name = identity::storage_name(spec).is_some();
         match self.stores.iter().find(|(key, _)| has_name && is_it(key)) {
-            Some((_, store)) => Ok(Arc::clone(store)),
+            Some((_, store)) => Ok(store.clone()),
             None => self.open_new(spec).map_err(|error| error.to_string()),
         }
     }
 
     /// As [`open_new`](Self::open_new), but waits a while for storage that is in use. What a killed target had begun to
     /// write ends after it, and holds its lock until then: none of it comes after what we write.
-    fn open_in_time(&self, spec: &Spec) -> Result<Arc<dyn BlockStore>, OpenError> {
+    fn open_in_time(&self, spec: &Spec) -> Result<Store, OpenError> {
         let until = Instant::now() + STORAGE_WAIT;
         let mut was_told = false;
         loop {
@@ -354,13 +353,13 @@ impl Operator {
     }
 
     /// Opens storage that is not open yet.
-    fn open_new(&self, spec: &Spec) -> Result<Arc<dyn BlockStore>, OpenError> {
+    fn open_new(&self, spec: &Spec) -> Result<Store, OpenError> {
         let store = spec.open(self.reactor_count > 1)?;
         store.set_reactor_count(self.reactor_count)?;
         Ok(store)
     }
 
-    fn store(&self, subsystem: &Nqn, nsid: Nsid) -> Result<Arc<dyn BlockStore>, String> {
+    fn store(&self, subsystem: &Nqn, nsid: Nsid) -> Result<Store, String> {
         let store = self.stores.get(&(subsystem.clone(), nsid));
         store.cloned().ok_or_else(|| "it is not open".into())
     }
@@ -572,6 +571,6 @@ fn new_subsystem(resolved: &ResolvedSubsystem) -> NewSubsystem {
     }
 }
 
-fn new_namespace(resolved: &ResolvedNamespace, store: Arc<dyn BlockStore>) -> NewNamespace {
+fn new_namespace(resolved: &ResolvedNamespace, store: Store) -> NewNamespace {
     NewNamespace { store, storage: resolved.spec.to_string(), uuid: resolved.uuid, nguid: resolved.nguid }
 }

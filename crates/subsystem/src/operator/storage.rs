@@ -2,10 +2,9 @@
 //! removed, and namespaces that were closed and are reopened.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::sync::mpsc::channel;
 
-use store::{BlockStore, Generation, Size};
+use store::{Generation, Size, Store};
 use wire::id::Nsid;
 use wire::nqn::Nqn;
 
@@ -20,8 +19,8 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    fn of(store: &dyn BlockStore) -> Self {
-        Self { generation: store.generation(), bytes: store.geometry().bytes() }
+    fn of(store: &Store) -> Self {
+        Self { generation: store.generation(), bytes: store.bytes() }
     }
 }
 
@@ -29,7 +28,7 @@ impl Operator {
     /// Whether any storage can change without the target.
     #[must_use]
     pub fn has_storage_to_watch(&self) -> bool {
-        self.stores.values().any(|store| store.can_change_underneath())
+        self.stores.values().any(Store::can_change_underneath)
     }
 
     /// The namespaces that are closed.
@@ -41,8 +40,7 @@ impl Operator {
     /// Reopens the namespaces that are closed, and tells hosts of all storage that has changed. May block.
     pub fn reopen_closed(&mut self, post: Post<'_>) -> Report {
         let mut report = Report::default();
-        let stores: Vec<_> =
-            self.stores.iter().map(|(key, store)| (key.clone(), Arc::clone(store))).collect();
+        let stores: Vec<_> = self.stores.iter().map(|(key, store)| (key.clone(), store.clone())).collect();
         for ((nqn, nsid), store) in stores {
             let Some(why) = store.closed_because() else { continue };
             let name = self.name_of(&nqn, nsid);
@@ -52,7 +50,7 @@ impl Operator {
                 .and_then(|()| store.reopen().map_err(|error| error.to_string()));
             match reopened {
                 Ok(()) => {
-                    let size = Size(store.geometry().bytes());
+                    let size = Size(store.bytes());
                     let text = format!(
                         "reopen {name}: done, it has {size}; it was closed because {why}, and what was written before \
                          and not flushed may be lost"
@@ -74,7 +72,7 @@ impl Operator {
         self.seen.retain(|key, _| self.stores.contains_key(key));
         for ((nqn, nsid), store) in &self.stores {
             store.revalidate();
-            let now = Seen::of(&**store);
+            let now = Seen::of(store);
             let key = (nqn.clone(), *nsid);
             let Some(before) = self.seen.insert(key, now).filter(|before| *before != now) else { continue };
             steps.push(Step::StorageChanged { subsystem: nqn.clone(), nsid: *nsid });
@@ -102,13 +100,13 @@ impl Operator {
     pub(super) fn see(&mut self, nqn: &Nqn, nsid: Nsid) {
         let key = (nqn.clone(), nsid);
         if let Some(store) = self.stores.get(&key) {
-            self.seen.insert(key, Seen::of(&**store));
+            self.seen.insert(key, Seen::of(store));
         }
     }
 
     /// Hosts are told of all namespaces as they are now.
     pub(super) fn see_all(&mut self) {
-        self.seen = self.stores.iter().map(|(key, store)| (key.clone(), Seen::of(&**store))).collect();
+        self.seen = self.stores.iter().map(|(key, store)| (key.clone(), Seen::of(store))).collect();
     }
 
     fn name_of(&self, nqn: &Nqn, nsid: Nsid) -> String {

@@ -15,7 +15,7 @@ use nvlane_subsystem::operator::{
 };
 use nvlane_subsystem::subsystem::Access;
 use proto::Slot;
-use store::{Backend, BlockStore, Geometry};
+use store::{Backend, BlockStore, Geometry, Store};
 use wire::fabrics::{ConnectCommand, ConnectData};
 use wire::id::{Cntlid, Nsid, Qid};
 use wire::nqn::{HostId, Nqn};
@@ -39,8 +39,8 @@ pub(crate) fn nqn(text: &str) -> Nqn {
 pub(crate) struct Shape(pub(crate) std::sync::Mutex<Geometry>);
 
 impl Shape {
-    pub(crate) fn blocks(block_bytes: u32, block_count: u64) -> Arc<dyn BlockStore> {
-        Arc::new(Self(std::sync::Mutex::new(Geometry {
+    pub(crate) fn blocks(block_bytes: u32, block_count: u64) -> Store {
+        Store::Blocks(Arc::new(Self(std::sync::Mutex::new(Geometry {
             block_bytes,
             block_count,
             is_read_only: false,
@@ -49,7 +49,7 @@ impl Shape {
             reads_zeroes_after_deallocate: true,
             preferred_write_blocks: 8,
             preferred_deallocate_blocks: 4,
-        })))
+        }))))
     }
 }
 
@@ -447,12 +447,12 @@ pub(crate) fn subsystem(name: &str, access: Access) -> NewSubsystem {
     }
 }
 
-pub(crate) fn namespace(nsid: u8, store: Arc<dyn BlockStore>) -> NewNamespace {
+pub(crate) fn namespace(nsid: u8, store: Store) -> NewNamespace {
     let id = [nsid; 16];
     NewNamespace { store, storage: format!("shape:{nsid}"), uuid: Uuid::from_bytes(id), nguid: id }
 }
 
-pub(crate) fn add_namespace(nsid: u8, store: Arc<dyn BlockStore>) -> Step {
+pub(crate) fn add_namespace(nsid: u8, store: Store) -> Step {
     Step::AddNamespace {
         subsystem: nqn(DISKS),
         nsid: Nsid::new(nsid.into()),

@@ -15,8 +15,7 @@ use crate::limits::Limits;
 use crate::subsystem::Namespace;
 
 #[expect(clippy::expect_used, reason = "geometry of a store of ours")]
-pub(super) fn identify(namespace: &Namespace, limits: &Limits) -> IdentifyNamespace {
-    let geometry = namespace.store.geometry();
+pub(super) fn identify(namespace: &Namespace, geometry: &Geometry, limits: &Limits) -> IdentifyNamespace {
     let mut structure = IdentifyNamespace::default();
     structure.nsze.set(geometry.block_count);
     structure.ncap.set(geometry.block_count);
@@ -26,7 +25,7 @@ pub(super) fn identify(namespace: &Namespace, limits: &Limits) -> IdentifyNamesp
     structure.set_format_count(1);
     structure.lbaf[0] = LbaFormat::new(geometry.block_bytes).expect("a store has blocks of a power of two");
     structure.nmic = Nmic::SHARED;
-    structure.nsattr = attributes(&geometry);
+    structure.nsattr = attributes(geometry.is_read_only);
     let value = if geometry.reads_zeroes_after_deallocate {
         DeallocatedValue::ZEROES
     } else {
@@ -79,12 +78,12 @@ pub(super) fn key_value(
 pub(super) fn independent(namespace: &Namespace) -> IndependentNamespace {
     let mut structure = IndependentNamespace::default();
     structure.nmic = Nmic::SHARED;
-    structure.nsattr = attributes(&namespace.store.geometry());
+    structure.nsattr = attributes(namespace.store.is_read_only());
     structure.nstat = if namespace.store.generation().is_closed() { Nstat::empty() } else { Nstat::READY };
     structure.anagrpid.set(ANA_GROUP);
     structure
 }
 
-fn attributes(geometry: &Geometry) -> Nsattr {
-    if geometry.is_read_only { Nsattr::WRITE_PROTECTED } else { Nsattr::empty() }
+fn attributes(is_read_only: bool) -> Nsattr {
+    if is_read_only { Nsattr::WRITE_PROTECTED } else { Nsattr::empty() }
 }

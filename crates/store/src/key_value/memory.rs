@@ -1,0 +1,70 @@
+//! A key-value namespace in RAM.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use kv::{Eviction, Partition, Processor, Settings};
+
+use super::{KeyValueShape, check_memory, prefault, unix_s};
+use crate::block::OpenError;
+
+/// Settings of a key-value namespace in RAM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyValueSettings {
+    /// Memory of all partitions together.
+    pub bytes: u64,
+    /// Whether unused pairs are evicted to make room for new ones.
+    pub evicts: bool,
+    /// The longest value that memcached's clients may store.
+    pub item_bytes: u32,
+    /// Whether memcached's clients may remove everything at once.
+    pub allows_flush: bool,
+    /// Whether the memory is touched ahead.
+    pub prefaults: bool,
+}
+
+/// A key-value namespace in RAM.
+pub(super) struct KeyValueMemory {
+    settings: KeyValueSettings,
+    /// Hash seed, the same for all partitions; secret, so that peers cannot construct collisions.
+    seed: u64,
+    reactor_count: AtomicUsize,
+}
+
+impl KeyValueMemory {
+    pub(super) fn new(settings: KeyValueSettings) -> Self {
+        let seed = RandomState::new().build_hasher().finish();
+        Self { settings, seed, reactor_count: AtomicUsize::new(1) }
+    }
+
+    pub(super) fn set_reactor_count(&self, count: usize) -> Result<(), OpenError> {
+        check_memory(self.settings.bytes, count)?;
+        self.reactor_count.store(count, Ordering::Release);
+        Ok(())
+    }
+
+    pub(super) fn attach(&self) -> io::Result<Partition> {
+        let count = self.reactor_count.load(Ordering::Acquire).max(1) as u64;
+        let mut processor = Processor::new(Settings {
+            memory_bytes: usize::try_from(self.settings.bytes / count).unwrap_or(usize::MAX),
+            eviction: if self.settings.evicts { Eviction::Clock } else { Eviction::None },
+            seed: self.seed,
+            ..Settings::default()
+        })?;
+        if self.settings.prefaults {
+            prefault::begin(&mut processor)?;
+        }
+        Ok(Partition::new(processor, unix_s()))
+    }
+
+    pub(super) fn shape(&self) -> KeyValueShape {
+        let value_bytes_max = u32::try_from(Settings::default().value_bytes_max).unwrap_or(u32::MAX);
+        let KeyValueSettings { bytes, item_bytes, allows_flush, .. } = self.settings;
+        KeyValueShape { bytes, value_bytes_max, item_bytes, allows_flush }
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.settings.bytes
+    }
+}

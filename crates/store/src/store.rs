@@ -1,0 +1,144 @@
+//! What is behind a namespace: blocks or keys and values.
+
+use std::io;
+use std::sync::Arc;
+
+use crate::block::OpenError;
+use crate::key_value::{KeyValueShape, KeyValueStore};
+use crate::namespace::{BlockStore, Generation, Grown};
+
+/// The storage of a namespace, opened once and shared by all reactors. Its variant is the namespace's command set.
+#[derive(Clone)]
+pub enum Store {
+    /// Logical blocks.
+    Blocks(Arc<dyn BlockStore>),
+    /// Keys and values.
+    Keys(Arc<KeyValueStore>),
+}
+
+impl Store {
+    /// The blocks, if blocks are behind it.
+    #[must_use]
+    pub fn blocks(&self) -> Option<&dyn BlockStore> {
+        match self {
+            Self::Blocks(blocks) => Some(&**blocks),
+            Self::Keys(_) => None,
+        }
+    }
+
+    /// What hosts are told of keys and values; `None` for blocks.
+    #[must_use]
+    pub fn key_value(&self) -> Option<KeyValueShape> {
+        match self {
+            Self::Blocks(_) => None,
+            Self::Keys(keys) => Some(keys.shape()),
+        }
+    }
+
+    /// Whether keys and values are behind it.
+    #[must_use]
+    pub fn is_key_value(&self) -> bool {
+        matches!(self, Self::Keys(_))
+    }
+
+    /// Size, bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Self::Blocks(blocks) => blocks.geometry().bytes(),
+            Self::Keys(keys) => keys.bytes(),
+        }
+    }
+
+    /// Bytes of a logical block; for keys and values the unit that their size is counted in.
+    #[must_use]
+    pub fn block_bytes(&self) -> u32 {
+        match self {
+            Self::Blocks(blocks) => blocks.geometry().block_bytes,
+            Self::Keys(_) => KeyValueStore::UNIT_BYTES,
+        }
+    }
+
+    /// Whether writes are refused.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        match self {
+            Self::Blocks(blocks) => blocks.geometry().is_read_only,
+            Self::Keys(_) => false,
+        }
+    }
+
+    /// Whether both are the same open storage.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Blocks(one), Self::Blocks(other)) => Arc::ptr_eq(one, other),
+            (Self::Keys(one), Self::Keys(other)) => Arc::ptr_eq(one, other),
+            _ => false,
+        }
+    }
+
+    /// Sets the number of reactors that will attach, before the first does.
+    ///
+    /// # Errors
+    /// If keys are partitioned for another number, or memory does not suffice for a partition each.
+    pub fn set_reactor_count(&self, count: usize) -> Result<(), OpenError> {
+        match self {
+            Self::Blocks(_) => Ok(()),
+            Self::Keys(keys) => keys.set_reactor_count(count),
+        }
+    }
+
+    /// Makes the namespace `bytes` long, as [`BlockStore::resize`].
+    ///
+    /// # Errors
+    /// Why it cannot be resized; keys and values never can.
+    pub fn resize(&self, bytes: u64) -> io::Result<()> {
+        match self {
+            Self::Blocks(blocks) => blocks.resize(bytes),
+            Self::Keys(keys) => keys.resize(),
+        }
+    }
+
+    /// Opens storage that was closed, as [`BlockStore::reopen`].
+    ///
+    /// # Errors
+    /// Why it cannot be opened; the namespace stays closed.
+    pub fn reopen(&self) -> io::Result<()> {
+        match self {
+            Self::Blocks(blocks) => blocks.reopen(),
+            Self::Keys(keys) => keys.reopen(),
+        }
+    }
+
+    /// Which opening of the storage serves the namespace now.
+    #[must_use]
+    pub fn generation(&self) -> Generation {
+        self.watched().map_or_else(Generation::default, BlockStore::generation)
+    }
+
+    /// Why the namespace is closed; `None` while it is open.
+    #[must_use]
+    pub fn closed_because(&self) -> Option<String> {
+        self.watched()?.closed_because()
+    }
+
+    /// Whether the storage can change without the target: [`revalidate`](Self::revalidate) has something to compare.
+    #[must_use]
+    pub fn can_change_underneath(&self) -> bool {
+        self.watched().is_some_and(BlockStore::can_change_underneath)
+    }
+
+    /// Compares the namespace with what its storage is now, as [`BlockStore::revalidate`].
+    pub fn revalidate(&self) -> Option<Grown> {
+        self.watched()?.revalidate()
+    }
+
+    /// The blocks that can change or fail: the namespace's, or those below a log of keys.
+    fn watched(&self) -> Option<&dyn BlockStore> {
+        match self {
+            Self::Blocks(blocks) => Some(&**blocks),
+            Self::Keys(keys) => keys.below(),
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! I/O commands of the key-value command set, parsed: an SQE becomes what it asks for. wire §23
+
+use wire::kv::batch::{BatchCollect, BatchSubmit};
+use wire::kv::operation::KvVendorCommand;
+use wire::kv::{Key, KvCommand};
+use wire::opcode::{KvOpcode, NvmOpcode};
+use wire::sqe::Sqe;
+use wire::status::Status;
+
+/// A command of the key-value command set.
+#[derive(Debug)]
+pub(crate) enum KeyValueCommand {
+    /// All that was stored before survives.
+    Flush,
+    /// Receives the outcomes of a batch. docs/kv-commands.md §4
+    BatchCollect(BatchCollect),
+    /// Brings the operations of a batch. docs/kv-commands.md §4
+    BatchSubmit(BatchSubmit),
+    /// Lists keys.
+    List {
+        /// The first one, if given.
+        from: Option<Key>,
+        /// Bytes of the host's buffer.
+        room_bytes: u32,
+    },
+    /// One operation on one key.
+    Operate(KeyedCommand),
+}
+
+/// One operation on one key.
+#[derive(Debug)]
+pub(crate) struct KeyedCommand {
+    pub(crate) key: Key,
+    pub(crate) opcode: KvOpcode,
+    pub(crate) options: u8,
+    /// Which function, of opcodes that have several.
+    pub(crate) kind: u8,
+    /// Bytes of the host's buffer for data.
+    pub(crate) room_bytes: u32,
+    /// Bytes of data that the host sends: a value or operands.
+    pub(crate) brought_bytes: u32,
+    /// The operand in the command itself, of opcodes that have one.
+    pub(crate) scalar: Option<[u8; 8]>,
+}
+
+impl KeyValueCommand {
+    /// Reads a command.
+    ///
+    /// # Errors
+    /// The status to refuse it with.
+    pub(crate) fn parse(sqe: &Sqe) -> Result<Self, Status> {
+        let opcode = KvOpcode::from_raw(sqe.opcode);
+        match opcode {
+            // Of all command sets. wire §23
+            _ if opcode.raw() == NvmOpcode::FLUSH.raw() => return Ok(Self::Flush),
+            KvOpcode::BATCH_COLLECT => return Ok(Self::BatchCollect(BatchCollect::from_sqe(sqe))),
+            KvOpcode::BATCH_SUBMIT => return Ok(Self::BatchSubmit(BatchSubmit::from_sqe(sqe))),
+            _ => {}
+        }
+        let command = KvCommand::from_sqe(sqe);
+        let key = command.key().map_err(|_| Status::INVALID_KEY_SIZE.with_dnr())?;
+        let length = command.size_bytes;
+        if opcode == KvOpcode::LIST {
+            return Ok(Self::List { from: key, room_bytes: length });
+        }
+        let key = key.ok_or(Status::INVALID_KEY_SIZE.with_dnr())?;
+        let vendor = KvVendorCommand::from_sqe(sqe);
+        let scalar = Some(vendor.operand.to_le_bytes());
+        let (room_bytes, brought_bytes, scalar) = match opcode {
+            KvOpcode::STORE | KvOpcode::ATOMIC | KvOpcode::VECTOR_VECTOR => (0, length, None),
+            KvOpcode::RETRIEVE => (length, 0, None),
+            KvOpcode::DELETE | KvOpcode::EXIST => (0, 0, None),
+            KvOpcode::VECTOR_SCALAR | KvOpcode::VECTOR_REDUCE => (0, 0, scalar),
+            KvOpcode::VECTOR_FILTER | KvOpcode::VECTOR_FETCH => (length, 0, scalar),
+            _ => return Err(Status::INVALID_OPCODE.with_dnr()),
+        };
+        Ok(Self::Operate(KeyedCommand {
+            key,
+            // Returning the vector as it was is an option of the update: it has room for it.
+            opcode: if opcode == KvOpcode::VECTOR_FETCH { KvOpcode::VECTOR_SCALAR } else { opcode },
+            options: command.options,
+            kind: if matches!(opcode.raw(), 0..0x80) { 0 } else { vendor.kind },
+            room_bytes,
+            brought_bytes,
+            scalar,
+        }))
+    }
+}
