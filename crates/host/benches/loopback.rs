@@ -190,7 +190,7 @@ fn run(lane: &mut Lane, depth: usize, bytes: u32, is_write: bool, time: Duration
 
 fn options() -> Options {
     let identity = HostIdentity::from_uuid("11111111-2222-3333-4444-555555555555".parse().expect("an id"));
-    Options { spin: Duration::MAX, identity: Some(identity), ..Options::default() }
+    Options { identity: Some(identity), ..Options::default() }.tuned(|tuning| tuning.spin = Duration::MAX)
 }
 
 fn main() {
@@ -203,7 +203,7 @@ fn main() {
             for _ in 0..4 {
                 for (place, best) in best.iter_mut().enumerate() {
                     let in_place_bytes = if place == 1 { 4096 } else { u32::MAX };
-                    let options = Options { in_place_bytes, ..options() };
+                    let options = options().tuned(|tuning| tuning.in_place_bytes = in_place_bytes);
                     let association = Association::connect(&address, options).expect("connected");
                     let mut lane = association.lane().expect("a lane");
                     let (rate, _) = run(&mut lane, 8, kib << 10, false, Duration::from_millis(300));

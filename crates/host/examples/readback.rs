@@ -5,28 +5,27 @@
 //! ```
 //! It changes the first block of the namespace, and puts it back as it was.
 
-use nvlane_host::blocking::Namespace;
-use nvlane_host::{Address, Options};
+use nvlane_host::{Address, BlockingNamespace, Options};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let address: Address =
         std::env::args().nth(1).ok_or("usage: readback HOST[:PORT]/NQN[?ns=1]")?.parse()?;
-    let mut disk = Namespace::connect(&address, Options::default())?;
-    let (blocks, bytes) = (disk.info().block_count(), disk.info().lba_bytes());
-    println!("{}: namespace {} of {blocks} blocks of {bytes} bytes", address, disk.info().nsid());
+    let mut disk = BlockingNamespace::connect(&address, Options::default())?;
+    let (blocks, bytes) = (disk.namespace().block_count(), disk.namespace().lba_bytes());
+    println!("{}: namespace {} of {blocks} blocks of {bytes} bytes", address, disk.namespace().nsid());
 
     let mut before = vec![0; bytes as usize];
-    disk.read_at(0, &mut before)?;
+    disk.read_at(&mut before, 0)?;
 
     let greeting = vec![b'n'; bytes as usize];
-    disk.write_at(0, &greeting)?;
+    disk.write_at(&greeting, 0)?;
     disk.flush()?;
 
     let mut after = vec![0; bytes as usize];
-    disk.read_at(0, &mut after)?;
+    disk.read_at(&mut after, 0)?;
     assert_eq!(after, greeting, "what was written is read");
 
-    disk.write_durably_at(0, &before)?;
+    disk.write_durably_at(&before, 0)?;
     println!("written, flushed, read back, and put back as it was");
     Ok(())
 }

@@ -86,6 +86,7 @@ impl Association {
         resolve: Resolve,
     ) -> Result<Self, Error> {
         let identity = options.identity.clone().unwrap_or_else(HostIdentity::of_this_machine);
+        let tuning = &options.tuning;
         let settings = AssociationSettings {
             controller: ControllerSettings {
                 host: identity.nqn,
@@ -94,14 +95,14 @@ impl Association {
                 is_discovery,
                 keep_alive_ms: ms(options.keep_alive),
                 queue_pairs: options.queues().count(),
-                is_flow_control_disabled: !options.flow_control,
+                is_flow_control_disabled: !tuning.flow_control,
             },
             offer: options.offer(),
             connect_timeout_ns: ns(options.connect_timeout),
-            admin_timeout_ns: ns(options.admin_timeout),
+            admin_timeout_ns: ns(tuning.admin_timeout),
             deadline_ns: options.deadline.map(ns),
             reconnect: options.reconnect,
-            seed: options.seed(),
+            seed: tuning.seed(),
         };
         let mailbox = Mailbox::new().map_err(|error| Error::system("make a mailbox", error))?;
         let state = Arc::new(AssociationState::default());
@@ -117,7 +118,7 @@ impl Association {
                 host: settings.controller.host.clone(),
             };
             let machine = AssociationMachine::new(settings, clock.now_ns());
-            let thread_settings = ThreadSettings { resolve, close_limit_ns: ns(options.close_timeout) };
+            let thread_settings = ThreadSettings { resolve, close_limit_ns: ns(tuning.close_timeout) };
             std::thread::Builder::new()
                 .name("nvlane-machine".into())
                 .spawn(move || {

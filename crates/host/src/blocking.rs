@@ -1,21 +1,4 @@
-//! A namespace to read and write at byte offsets, or of keys and values, call by call, on a lane of the calling thread.
-//!
-//! ```no_run
-//! use nvlane_host::{Options, blocking::Namespace};
-//!
-//! let address = "192.0.2.1:4420/nqn.2016-06.io.nvlane:disk".parse()?;
-//! let mut disk = Namespace::connect(&address, Options::default())?;
-//! let mut block = vec![0; 4096];
-//! disk.read_at(0, &mut block)?;
-//! block[0] ^= 1;
-//! disk.write_at(0, &block)?;
-//! disk.flush()?;
-//! # Ok::<(), nvlane_host::Error>(())
-//! ```
-//!
-//! A call goes out on the connection from the calling thread and waits there: nothing is handed over to another thread. Transfers of any
-//! length are cut into commands that are in flight together. With [`Options::read_lanes`] reads have a lane of their own, with
-//! [`Options::poll_lanes`] calls made [polled](Namespace::set_polled) too. A call that was cut may have been carried out in part when it fails.
+//! Blocking calls on a namespace: reads and writes at byte offsets, on lanes of the calling thread.
 
 mod key_value;
 
@@ -23,7 +6,7 @@ use std::time::Duration;
 
 use wire::status::Status;
 
-pub use key_value::KeyValue;
+pub use key_value::BlockingKeyValue;
 
 use crate::address::Address;
 use crate::association::Association;
@@ -31,31 +14,52 @@ use crate::error::Error;
 use crate::failure::Failure;
 use crate::flush_epoch::FlushEpoch;
 use crate::lane::Lane;
-use crate::namespace::{BlockRange, InvalidCommand, Namespace as Geometry};
+use crate::namespace::{BlockRange, InvalidCommand, Namespace};
 use crate::options::Options;
 use crate::queue_map::LaneClass;
 use crate::submit::{Command, Completion};
 
-/// Bytes of one command of a longer transfer: several are in flight, and each is copied while the next ones travel.
+/// Maximum size of one command of a longer transfer, bytes: several are outstanding, and each is copied while the next
+/// ones are on the wire.
 const PART_BYTES: u32 = 256 << 10;
 
-/// A wait without a limit of its own: commands have theirs.
+/// Timeout of a wait: effectively none, since commands have their own.
 const WAIT: Duration = Duration::from_secs(3600);
 
-/// A namespace and a lane of its own.
+/// A blocking handle of a [`Namespace`]: reads and writes of whole blocks at byte offsets.
+///
+/// ```no_run
+/// use nvlane_host::{Address, BlockingNamespace, Options};
+///
+/// let address: Address = "192.0.2.1:4420/nqn.2016-06.io.nvlane:disk".parse()?;
+/// let mut disk = BlockingNamespace::connect(&address, Options::default())?;
+/// let mut block = vec![0; disk.namespace().lba_bytes() as usize];
+/// disk.read_at(&mut block, 0)?;
+/// block[0] ^= 1;
+/// disk.write_at(&block, 0)?;
+/// disk.flush()?;
+/// # Ok::<(), nvlane_host::Error>(())
+/// ```
+///
+/// A call sends its commands from the calling thread and waits there; no other thread takes part. A transfer of any
+/// length is split into commands that are outstanding together. If such a call fails, some of its commands may have been
+/// executed.
+///
+/// With [`Options::read_lanes`] reads have a lane of their own, with [`Options::poll_lanes`] so have
+/// [polled](Self::set_polled) calls.
 #[derive(Debug)]
-pub struct Namespace {
+pub struct BlockingNamespace {
     lanes: Lanes,
-    /// Whether calls are polled ones.
+    /// See [`set_polled`](Self::set_polled).
     is_polled: bool,
-    namespace: Geometry,
+    namespace: Namespace,
     association: Association,
-    /// Buffers that are not in use.
+    /// Unused buffers.
     spare: Vec<Vec<u8>>,
     completions: Vec<Completion<Vec<u8>>>,
 }
 
-/// A lane for each class that there is.
+/// One lane of each class that the association has.
 #[derive(Debug)]
 struct Lanes {
     default: Lane<Vec<u8>>,
@@ -76,13 +80,13 @@ impl Lanes {
 /// One command of a longer transfer.
 struct Part {
     range: BlockRange,
-    /// Where its bytes are in the transfer.
+    /// Offset of its bytes in the transfer.
     start: usize,
     length: usize,
 }
 
-impl Namespace {
-    /// Connects to the namespace at `address`: the one it names, or the only one there is.
+impl BlockingNamespace {
+    /// Connects to the namespace that `address` names, or to the only one of the subsystem.
     ///
     /// # Errors
     /// As [`Association::connect`], [`Association::addressed_namespace`] and [`Association::lane`].
@@ -94,17 +98,17 @@ impl Namespace {
         Self::new(&association, namespace)
     }
 
-    /// A namespace of an association, with a lane for the calling thread: one of each class, if there are several.
+    /// A handle of a namespace of an existing association, with new lanes for the calling thread: one of each class.
     ///
     /// # Errors
     /// As [`Association::lane`].
-    pub fn new(association: &Association, namespace: Geometry) -> Result<Self, Error> {
+    pub fn new(association: &Association, namespace: Namespace) -> Result<Self, Error> {
         let queues = association.queues();
         let lane_of = |class| (queues.of(class) > 0).then(|| association.lane_of(class)).transpose();
         let (default, read, poll) =
             (association.lane()?, lane_of(LaneClass::Read)?, lane_of(LaneClass::Poll)?);
         let mut lanes = Lanes { default, read, poll };
-        // A flush vouches for what was written on any of them.
+        // A flush covers writes of all lanes.
         if lanes.read.is_some() || lanes.poll.is_some() {
             let flush_epoch = FlushEpoch::default();
             let Lanes { default, read, poll } = &mut lanes;
@@ -122,29 +126,29 @@ impl Namespace {
         })
     }
 
-    /// From now on calls are polled ones, or no more: they go to the poll lane, if there is one, and the thread spins until they end.
+    /// Makes further calls polled, or not: a polled call uses the poll lane, if there is one, and spins until it ends.
     pub fn set_polled(&mut self, is_polled: bool) {
         self.is_polled = is_polled;
     }
 
-    /// What is known of the namespace, and what makes its commands.
+    /// The namespace: its size, its limits, and the constructor of its commands.
     #[must_use]
-    pub fn info(&self) -> &Geometry {
+    pub fn namespace(&self) -> &Namespace {
         &self.namespace
     }
 
-    /// Its association.
+    /// The association.
     #[must_use]
     pub fn association(&self) -> &Association {
         &self.association
     }
 
-    /// Its lane of the default class, to use as such between calls.
+    /// The lane of the default class, for use between calls.
     pub fn lane_mut(&mut self) -> &mut Lane<Vec<u8>> {
         &mut self.lanes.default
     }
 
-    /// Asks again what the namespace is: after it was resized, say.
+    /// Updates [`namespace`](Self::namespace), for example after a resize.
     ///
     /// # Errors
     /// As [`Association::namespace`].
@@ -153,38 +157,39 @@ impl Namespace {
         Ok(())
     }
 
-    /// Reads `into.len()` bytes from `offset` on: whole blocks.
+    /// Fills `buffer` from byte `offset` on. Both must be multiples of the block size.
     ///
     /// # Errors
-    /// [`Error::Command`] if that cannot be, [`Error::Failed`] if it fails.
-    pub fn read_at(&mut self, offset: u64, into: &mut [u8]) -> Result<(), Error> {
-        let parts = self.parts(offset, into.len())?;
+    /// [`Error::Command`] if the range is invalid, [`Error::Failed`] if a command fails.
+    pub fn read_at(&mut self, buffer: &mut [u8], offset: u64) -> Result<(), Error> {
+        let parts = self.parts(offset, buffer.len())?;
         self.run_parts(
             "Read",
             LaneClass::Read,
             parts,
             |namespace, part, _| Ok(namespace.read(part.range.lba, part.range.blocks)?),
-            |part, data| into[part.start..][..part.length].copy_from_slice(data),
+            |part, data| buffer[part.start..][..part.length].copy_from_slice(data),
         )
     }
 
-    /// Writes `data` from `offset` on: whole blocks. It is durable after the next [`flush`](Self::flush).
+    /// Writes `data` at byte `offset`. Both must be multiples of the block size. The data is durable after the next
+    /// [`flush`](Self::flush).
     ///
     /// # Errors
-    /// [`Error::Command`] if that cannot be, [`Error::Failed`] if it fails.
-    pub fn write_at(&mut self, offset: u64, data: &[u8]) -> Result<(), Error> {
-        self.write(offset, data, false)
+    /// [`Error::Command`] if the range is invalid, [`Error::Failed`] if a command fails.
+    pub fn write_at(&mut self, data: &[u8], offset: u64) -> Result<(), Error> {
+        self.write(data, offset, false)
     }
 
-    /// As [`write_at`](Self::write_at), durable when it returns (FUA).
+    /// As [`write_at`](Self::write_at), and durable on return (FUA).
     ///
     /// # Errors
     /// As [`write_at`](Self::write_at).
-    pub fn write_durably_at(&mut self, offset: u64, data: &[u8]) -> Result<(), Error> {
-        self.write(offset, data, true)
+    pub fn write_durably_at(&mut self, data: &[u8], offset: u64) -> Result<(), Error> {
+        self.write(data, offset, true)
     }
 
-    fn write(&mut self, offset: u64, data: &[u8], fua: bool) -> Result<(), Error> {
+    fn write(&mut self, data: &[u8], offset: u64, fua: bool) -> Result<(), Error> {
         let parts = self.parts(offset, data.len())?;
         self.run_parts(
             "Write",
@@ -199,11 +204,11 @@ impl Namespace {
         )
     }
 
-    /// Whether the bytes from `offset` on are `data`: compared on the target.
+    /// Compares `data` with the bytes from `offset` on, on the target. Returns whether they are equal.
     ///
     /// # Errors
-    /// [`Error::Command`] if that cannot be, [`Error::Failed`] if it fails.
-    pub fn compare_at(&mut self, offset: u64, data: &[u8]) -> Result<bool, Error> {
+    /// [`Error::Command`] if the range is invalid, [`Error::Failed`] if a command fails.
+    pub fn compare_at(&mut self, data: &[u8], offset: u64) -> Result<bool, Error> {
         let parts = self.parts(offset, data.len())?;
         let compared = self.run_parts(
             "Compare",
@@ -218,21 +223,21 @@ impl Namespace {
         is_equal(compared)
     }
 
-    /// Writes `new` from `offset` on if `expected` is there, as one. Says whether it was.
+    /// Atomically writes `new` at `offset` if the bytes there equal `expected`. Returns whether they did.
     ///
     /// # Errors
-    /// [`Error::Command`] if that cannot be (controllers take a block or a few), [`Error::Failed`] if it fails.
+    /// [`Error::Command`] if the range is invalid (controllers take one or a few blocks), [`Error::Failed`] if it fails.
     ///
     /// # Panics
-    /// If the two have different lengths.
-    pub fn compare_and_write_at(&mut self, offset: u64, expected: &[u8], new: &[u8]) -> Result<bool, Error> {
-        assert_eq!(expected.len(), new.len(), "as many bytes are written as are compared");
+    /// If `expected` and `new` differ in length.
+    pub fn compare_and_write_at(&mut self, expected: &[u8], new: &[u8], offset: u64) -> Result<bool, Error> {
+        assert_eq!(expected.len(), new.len(), "expected and new have the same length");
         let (lba, blocks) = self.namespace.blocks_of(offset, expected.len() as u64)?;
         let blocks_max = self.namespace.transfer_blocks_max();
         let too_long = InvalidCommand::TooLong { blocks, limit: blocks_max.into() };
         let pair = self.namespace.compare_and_write(lba, u32::try_from(blocks).map_err(|_| too_long)?)?;
         let buffers = [expected.to_vec(), new.to_vec()];
-        // Nothing else is outstanding: there is room.
+        // Nothing else is outstanding: the lane has room.
         let lane = self.lanes.of(LaneClass::Default, self.is_polled);
         lane.submit_pair(pair, buffers, [0, 1])
             .map_err(|_| Error::Failed { command: "Compare and Write", failure: Failure::Unreachable })?;
@@ -248,7 +253,7 @@ impl Namespace {
         }
     }
 
-    /// Makes everything that was written durable. [`Failure::Unflushed`] after a reconnect: see
+    /// Makes all earlier writes durable. Fails with [`Failure::Unflushed`] once after a reconnect: see
     /// [`reconnect`](crate::reconnect).
     ///
     /// # Errors
@@ -258,29 +263,29 @@ impl Namespace {
         self.run("Flush", command, None).map(drop)
     }
 
-    /// Zeroes a range of whole blocks, deallocating them if wished and possible.
+    /// Writes zeroes to a range of whole blocks; with `deallocate` the target may deallocate them.
     ///
     /// # Errors
-    /// [`Error::Command`] if that cannot be, [`Error::Failed`] if it fails.
+    /// [`Error::Command`] if the range is invalid, [`Error::Failed`] if a command fails.
     pub fn write_zeroes(&mut self, offset: u64, length: u64, deallocate: bool) -> Result<(), Error> {
         let (lba, blocks) = self.namespace.blocks_of(offset, length)?;
         let step = self.namespace.write_zeroes_blocks_max();
-        for range in Geometry::split(lba, blocks, step) {
+        for range in Namespace::split(lba, blocks, step) {
             let command = self.namespace.write_zeroes(range.lba, range.blocks, deallocate)?;
             self.run("Write Zeroes", command, None)?;
         }
         Ok(())
     }
 
-    /// Says that a range of whole blocks is not needed any more.
+    /// Deallocates a range of whole blocks (TRIM).
     ///
     /// # Errors
-    /// [`Error::Command`] if that cannot be, [`Error::Failed`] if it fails.
+    /// [`Error::Command`] if the range is invalid, [`Error::Failed`] if a command fails.
     pub fn deallocate(&mut self, offset: u64, length: u64) -> Result<(), Error> {
         let (lba, blocks) = self.namespace.blocks_of(offset, length)?;
         let limits = self.namespace.limits();
         let step = limits.deallocate_range_blocks_max.unwrap_or(u32::MAX);
-        let ranges: Vec<_> = Geometry::split(lba, blocks, step).collect();
+        let ranges: Vec<_> = Namespace::split(lba, blocks, step).collect();
         for ranges in ranges.chunks(usize::from(limits.deallocate_ranges_max)) {
             let command = self.namespace.deallocate(ranges)?;
             self.run_command("Deallocate", command)?;
@@ -292,20 +297,20 @@ impl Namespace {
         self.run(name, command, None).map(drop)
     }
 
-    /// Has a range of whole blocks read and checked on the target.
+    /// Has the target read and check a range of whole blocks, without transfer.
     ///
     /// # Errors
-    /// [`Error::Command`] if that cannot be, [`Error::Failed`] if it fails.
+    /// [`Error::Command`] if the range is invalid, [`Error::Failed`] if a command fails.
     pub fn verify(&mut self, offset: u64, length: u64) -> Result<(), Error> {
         let (lba, blocks) = self.namespace.blocks_of(offset, length)?;
-        for range in Geometry::split(lba, blocks, self.namespace.transfer_blocks_max()) {
+        for range in Namespace::split(lba, blocks, self.namespace.transfer_blocks_max()) {
             let command = self.namespace.verify(range.lba, range.blocks)?;
             self.run_command("Verify", command)?;
         }
         Ok(())
     }
 
-    /// Runs any command with its buffer, which is not copied; gives the result dwords and the buffer back.
+    /// Runs any command with its buffer, without a copy. Returns the result dwords and the buffer.
     ///
     /// # Errors
     /// [`Error::Failed`].
@@ -328,13 +333,13 @@ impl Namespace {
         Ok((result.map_err(failed)?, buffer))
     }
 
-    /// Cuts a range of bytes into commands.
+    /// Splits a range of bytes into commands.
     fn parts(&self, offset: u64, length: usize) -> Result<impl Iterator<Item = Part> + use<>, Error> {
         let (lba, blocks) = self.namespace.blocks_of(offset, length as u64)?;
         let lba_bytes = self.namespace.lba_bytes();
         let step = self.namespace.transfer_blocks_max().min((PART_BYTES / lba_bytes).max(1));
         let mut start = 0;
-        Ok(Geometry::split(lba, blocks, step).map(move |range| {
+        Ok(Namespace::split(lba, blocks, step).map(move |range| {
             let length = range.blocks as usize * lba_bytes as usize;
             let part = Part { range, start, length };
             start += length;
@@ -342,13 +347,14 @@ impl Namespace {
         }))
     }
 
-    /// Runs the commands of a transfer, as many at once as the lane takes. `make` fills the buffer of each, `take` gets what it brought.
+    /// Runs the commands of a transfer, as many at once as the lane takes. `make` fills the buffer of each command,
+    /// `take` receives its buffer on success.
     fn run_parts(
         &mut self,
         name: &'static str,
         class: LaneClass,
         mut parts: impl Iterator<Item = Part>,
-        mut make: impl FnMut(&Geometry, &Part, &mut [u8]) -> Result<Command, Error>,
+        mut make: impl FnMut(&Namespace, &Part, &mut [u8]) -> Result<Command, Error>,
         mut take: impl FnMut(&Part, &[u8]),
     ) -> Result<(), Error> {
         let lane = self.lanes.of(class, self.is_polled);
@@ -381,7 +387,7 @@ impl Namespace {
                 let buffer = completion.buffer.expect("submitted with one");
                 match completion.result {
                     Ok(_) => take(&part, &buffer),
-                    // The first failure is the one told; what is in flight ends first.
+                    // The first failure is reported, after all outstanding commands have ended.
                     Err(cause) => failure = failure.or(Some(cause)),
                 }
                 self.spare.push(buffer);
@@ -394,7 +400,7 @@ impl Namespace {
         }
     }
 
-    /// Waits for everything that is outstanding.
+    /// Waits until nothing is outstanding.
     fn finish(&mut self, class: LaneClass, mut each: impl FnMut(u64, Result<u64, Failure>, Option<Vec<u8>>)) {
         let lane = self.lanes.of(class, self.is_polled);
         while lane.outstanding() > 0 {

@@ -20,7 +20,7 @@ pub enum Failure {
         /// Time since the first such status, ms.
         waited_ms: u32,
     },
-    /// No connection to the target for as long as [`Options::fast_io_fail`](crate::Options::fast_io_fail) allows: the
+    /// No connection to the target for as long as [`Tuning::fast_io_fail`](crate::Tuning::fast_io_fail) allows: the
     /// command has not happened.
     #[error("no connection to the target for {waited_ms} ms: the command has not happened")]
     NoConnection {

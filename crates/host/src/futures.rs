@@ -1,26 +1,7 @@
-//! A namespace for asynchronous programs: any executor, no runtime of our own.
+//! Asynchronous calls on a namespace, for any executor.
 //!
-//! ```no_run
-//! # async fn example() -> Result<(), nvlane_host::Error> {
-//! use nvlane_host::{Options, futures::Namespace};
-//!
-//! let address = "192.0.2.1:4420/nqn.2016-06.io.nvlane:disk".parse()?;
-//! let disk = Namespace::connect(&address, Options { lanes: 2, ..Options::default() }).await?;
-//! let block = disk.read_at(0, vec![0; 4096]).await?;
-//! disk.write_at(4096, block).await?;
-//! disk.flush().await?;
-//! # Ok(()) }
-//! ```
-//!
-//! Reads go to read lanes and [polled](Command::polled) commands to poll lanes, if the options ask for any; the thread of a poll lane spins
-//! while commands of it are out.
-//!
-//! Each lane has a thread that drives it; commands reach it through a mailbox, and their ends wake whoever awaits them. A future
-//! that is dropped cancels its command: the buffer stays with the lane until the controller is done with it.
-//!
-//! No call blocks the thread that polls its future: connecting resolves names, reads the host's identity and waits for the target on a thread
-//! of its own, and a future that is dropped meanwhile ends the attempt. Dropping the last handle does not wait for
-//! the controller's shutdown either: [`Namespace::close`] does, for a program that is about to exit.
+//! Each lane has a thread that drives it: commands reach the lane through a mailbox, and their completions wake the tasks
+//! that await them.
 
 mod key_value;
 mod on_thread;
@@ -36,7 +17,7 @@ use proto::host_queue::DataBuffer;
 use reactor::{Address as Post, Mailbox};
 use wire::status::Status;
 
-pub use key_value::{BatchOutcomes, KeyValue};
+pub use key_value::{AsyncKeyValue, BatchOutcomes};
 use on_thread::on_thread;
 
 use crate::address::Address;
@@ -47,31 +28,51 @@ use crate::failure::Failure;
 use crate::flush_epoch::FlushEpoch;
 use crate::handed_over::Rest;
 use crate::lane::Lane;
-use crate::namespace::{BlockRange, InvalidCommand, Namespace as Geometry};
+use crate::namespace::{BlockRange, InvalidCommand, Namespace};
 use crate::options::Options;
 use crate::queue_map::LaneClass;
 use crate::submit::{Command, Completion};
 
-/// A namespace, to be used from any thread and task. Clones share its lanes.
+/// An asynchronous handle of a [`Namespace`], for any thread, task and executor. Clones share its lanes.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), nvlane_host::Error> {
+/// use nvlane_host::{Address, AsyncNamespace, Options};
+///
+/// let address: Address = "192.0.2.1:4420/nqn.2016-06.io.nvlane:disk".parse()?;
+/// let disk = AsyncNamespace::connect(&address, Options { lanes: 2, ..Options::default() }).await?;
+/// let block = disk.read_at(vec![0; 4096], 0).await?;
+/// disk.write_at(block, 4096).await?;
+/// disk.flush().await?;
+/// # Ok(()) }
+/// ```
+///
+/// Reads use read lanes and [polled](Command::polled) commands use poll lanes, if the options ask for any; the thread of
+/// a poll lane spins while its commands are outstanding. Dropping a future cancels its command: the lane keeps the buffer
+/// until the controller has released it.
+///
+/// No call blocks the thread that polls its future. Connecting resolves names, reads the host's identity and waits for
+/// the target on a thread of its own; dropping that future ends the attempt. Dropping the last handle does not wait for
+/// the controller's shutdown: a program that is about to exit awaits [`close`](Self::close).
 #[derive(Debug)]
-pub struct Namespace<B = Vec<u8>> {
-    namespace: Geometry,
+pub struct AsyncNamespace<B = Vec<u8>> {
+    namespace: Namespace,
     lanes: Arc<Lanes<B>>,
 }
 
-/// Lanes with a thread each, and ways to reach them.
+/// Lanes with a thread each, and the mailboxes of these threads.
 #[derive(Debug)]
 struct Lanes<B> {
     association: Association,
-    /// By [class](LaneClass); those without lanes of their own go to others.
+    /// By [class](LaneClass). Commands of a class without lanes use another class.
     drivers: [Drivers<B>; LaneClass::ALL.len()],
     next_id: AtomicU64,
     next_tag: AtomicU32,
-    /// Up to where flushes vouch, on all of them.
+    /// The flush epoch of all lanes.
     flush_epoch: FlushEpoch,
 }
 
-/// The lanes of one class, in turn.
+/// The lanes of one class, used in turn.
 #[derive(Debug)]
 struct Drivers<B> {
     posts: Vec<Post<Message<B>>>,
@@ -85,14 +86,14 @@ impl<B> Drivers<B> {
     }
 }
 
-/// A failed operation, with the buffer it was given.
+/// A failed operation, with its buffer.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct Failed<B> {
-    /// What happened.
+    /// The error.
     #[source]
     pub error: Error,
-    /// The buffer.
+    /// The buffer, unless it is lost with the lane.
     pub buffer: Option<B>,
 }
 
@@ -105,7 +106,7 @@ impl<B> From<Failed<B>> for Error {
 enum Message<B> {
     Submit(Request<B>),
     SubmitPair(Box<[Request<B>; 2]>),
-    /// One directly after the other, on one lane.
+    /// Two commands, one directly after the other, on one lane.
     SubmitBoth(Box<[Request<B>; 2]>),
     Cancel(u64),
     Close,
@@ -118,7 +119,7 @@ struct Request<B> {
     slot: Arc<Slot<B>>,
 }
 
-/// Where the end of a command waits for who awaits it.
+/// The completion of a command, or the waker of the task that awaits it.
 #[derive(Debug)]
 struct Slot<B>(Mutex<SlotState<B>>);
 
@@ -135,7 +136,7 @@ impl<B> Slot<B> {
     }
 
     fn lock(&self) -> MutexGuard<'_, SlotState<B>> {
-        // Nothing panics while it is held.
+        // No code panics while it holds the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -147,13 +148,13 @@ impl<B> Slot<B> {
     }
 }
 
-/// A command on its way. Dropping it cancels the command.
+/// An outstanding command. Dropping it cancels the command.
 #[must_use = "a future that is not awaited cancels its command"]
 struct Operation<B> {
     id: u64,
     slot: Arc<Slot<B>>,
     driver: Post<Message<B>>,
-    /// The lanes stay as long as their commands.
+    /// Keeps the lanes while commands are outstanding.
     lanes: Arc<Lanes<B>>,
 }
 
@@ -173,7 +174,7 @@ impl<B> Future for Operation<B> {
                 *state = SlotState::Waiting(Some(context.waker().clone()));
                 Poll::Pending
             }
-            SlotState::Taken => panic!("a future is not polled after its end"),
+            SlotState::Taken => panic!("a future is not polled after it is ready"),
         }
     }
 }
@@ -186,7 +187,7 @@ impl<B> Drop for Operation<B> {
     }
 }
 
-impl<B> Clone for Namespace<B> {
+impl<B> Clone for AsyncNamespace<B> {
     fn clone(&self) -> Self {
         Self { namespace: self.namespace.clone(), lanes: Arc::clone(&self.lanes) }
     }
@@ -194,7 +195,7 @@ impl<B> Clone for Namespace<B> {
 
 impl<B> Drop for Lanes<B> {
     fn drop(&mut self) {
-        // The last handle may be dropped by a task, which must not block.
+        // A task may drop the last handle, and must not block.
         self.association.detach();
         for driver in self.drivers.iter().flat_map(|drivers| &drivers.posts) {
             driver.post(Message::Close);
@@ -202,8 +203,8 @@ impl<B> Drop for Lanes<B> {
     }
 }
 
-impl<B: DataBuffer + Send + 'static> Namespace<B> {
-    /// Connects to the namespace at `address`, with as many lanes as the options say.
+impl<B: DataBuffer + Send + 'static> AsyncNamespace<B> {
+    /// Connects to the namespace that `address` names, or to the only one of the subsystem, with all lanes of the options.
     ///
     /// # Errors
     /// As [`Association::connect`], [`Association::addressed_namespace`] and [`Association::lane`].
@@ -219,33 +220,33 @@ impl<B: DataBuffer + Send + 'static> Namespace<B> {
         connected.await
     }
 
-    /// A namespace of an association, with new lanes: as many as the association's options say.
+    /// A handle of a namespace of an existing association, with new lanes: all lanes of the association's options.
     ///
     /// # Errors
-    /// As [`Association::lane`], or if there is no thread left.
-    pub async fn new(association: &Association, namespace: Geometry) -> Result<Self, Error> {
+    /// As [`Association::lane`], and [`Error::System`].
+    pub async fn new(association: &Association, namespace: Namespace) -> Result<Self, Error> {
         Ok(Self { namespace, lanes: Lanes::connect(association).await? })
     }
 
-    /// Ends the association, with all its handles and lanes, and waits until the controller is shut down: at most
-    /// [`Options::close_timeout`].
+    /// Ends the association with all its handles and lanes, and waits for the controller's shutdown: at most
+    /// [`Tuning::close_timeout`](crate::Tuning::close_timeout).
     pub async fn close(self) {
         self.lanes.close().await;
     }
 
-    /// What is known of the namespace, and what makes its commands.
+    /// The namespace: its size, its limits, and the constructor of its commands.
     #[must_use]
-    pub fn info(&self) -> &Geometry {
+    pub fn namespace(&self) -> &Namespace {
         &self.namespace
     }
 
-    /// Its association.
+    /// The association.
     #[must_use]
     pub fn association(&self) -> &Association {
         &self.lanes.association
     }
 
-    /// Runs a command without a buffer; gives the result dwords.
+    /// Runs a command without a buffer. Returns the result dwords.
     ///
     /// # Errors
     /// [`Error::Failed`].
@@ -253,7 +254,7 @@ impl<B: DataBuffer + Send + 'static> Namespace<B> {
         self.lanes.run(name, command).await
     }
 
-    /// Runs a command with its buffer.
+    /// Runs a command with its buffer. Returns the result dwords and the buffer.
     ///
     /// # Errors
     /// [`Failed`], with the buffer.
@@ -266,13 +267,13 @@ impl<B: DataBuffer + Send + 'static> Namespace<B> {
         self.lanes.run_with(name, command, buffer).await
     }
 
-    /// Runs a transfer of any length, one command after the other.
+    /// Runs a transfer of any length, one command at a time.
     async fn transfer(
         &self,
         name: &'static str,
-        offset: u64,
         buffer: B,
-        make: impl Fn(&Geometry, BlockRange) -> Result<Command, InvalidCommand>,
+        offset: u64,
+        make: impl Fn(&Namespace, BlockRange) -> Result<Command, InvalidCommand>,
     ) -> Result<B, Failed<B>> {
         let namespace = &self.namespace;
         let (lba, blocks) = match namespace.blocks_of(offset, buffer.length() as u64) {
@@ -280,7 +281,7 @@ impl<B: DataBuffer + Send + 'static> Namespace<B> {
             Err(error) => return Err(Failed { error: error.into(), buffer: Some(buffer) }),
         };
         let mut window = Window { buffer, start: 0, length: 0 };
-        for range in Geometry::split(lba, blocks, namespace.transfer_blocks_max()) {
+        for range in Namespace::split(lba, blocks, namespace.transfer_blocks_max()) {
             window.start += window.length;
             window.length = range.blocks as usize * namespace.lba_bytes() as usize;
             let command = match make(namespace, range) {
@@ -300,42 +301,43 @@ impl<B: DataBuffer + Send + 'static> Namespace<B> {
         Ok(window.buffer)
     }
 
-    /// Fills a buffer from `offset` on: whole blocks.
+    /// Fills `buffer` from byte `offset` on. Both must be multiples of the block size.
     ///
     /// # Errors
     /// [`Failed`], with the buffer.
-    pub async fn read_at(&self, offset: u64, buffer: B) -> Result<B, Failed<B>> {
-        self.transfer("Read", offset, buffer, |namespace, range| namespace.read(range.lba, range.blocks))
+    pub async fn read_at(&self, buffer: B, offset: u64) -> Result<B, Failed<B>> {
+        self.transfer("Read", buffer, offset, |namespace, range| namespace.read(range.lba, range.blocks))
             .await
     }
 
-    /// Writes a buffer from `offset` on: whole blocks. It is durable after the next [`flush`](Self::flush).
+    /// Writes `buffer` at byte `offset`. Both must be multiples of the block size. The data is durable after the next
+    /// [`flush`](Self::flush).
     ///
     /// # Errors
     /// [`Failed`], with the buffer.
-    pub async fn write_at(&self, offset: u64, buffer: B) -> Result<B, Failed<B>> {
-        self.transfer("Write", offset, buffer, |namespace, range| namespace.write(range.lba, range.blocks))
+    pub async fn write_at(&self, buffer: B, offset: u64) -> Result<B, Failed<B>> {
+        self.transfer("Write", buffer, offset, |namespace, range| namespace.write(range.lba, range.blocks))
             .await
     }
 
-    /// As [`write_at`](Self::write_at), durable when it is done (FUA).
+    /// As [`write_at`](Self::write_at), and durable on completion (FUA).
     ///
     /// # Errors
     /// [`Failed`], with the buffer.
-    pub async fn write_durably_at(&self, offset: u64, buffer: B) -> Result<B, Failed<B>> {
-        let make = |namespace: &Geometry, range: BlockRange| {
+    pub async fn write_durably_at(&self, buffer: B, offset: u64) -> Result<B, Failed<B>> {
+        let make = |namespace: &Namespace, range: BlockRange| {
             namespace.write(range.lba, range.blocks).map(Command::fua)
         };
-        self.transfer("Write", offset, buffer, make).await
+        self.transfer("Write", buffer, offset, make).await
     }
 
-    /// Whether the bytes from `offset` on are those of the buffer: compared on the target.
+    /// Compares `buffer` with the bytes from `offset` on, on the target. Returns whether they are equal.
     ///
     /// # Errors
     /// [`Failed`], with the buffer.
-    pub async fn compare_at(&self, offset: u64, buffer: B) -> Result<(bool, B), Failed<B>> {
-        let make = |namespace: &Geometry, range: BlockRange| namespace.compare(range.lba, range.blocks);
-        match self.transfer("Compare", offset, buffer, make).await {
+    pub async fn compare_at(&self, buffer: B, offset: u64) -> Result<(bool, B), Failed<B>> {
+        let make = |namespace: &Namespace, range: BlockRange| namespace.compare(range.lba, range.blocks);
+        match self.transfer("Compare", buffer, offset, make).await {
             Ok(buffer) => Ok((true, buffer)),
             Err(Failed {
                 error: Error::Failed { failure: Failure::Status(status), .. },
@@ -345,11 +347,11 @@ impl<B: DataBuffer + Send + 'static> Namespace<B> {
         }
     }
 
-    /// Writes `new` from `offset` on if `expected` is there, as one. Says whether it was.
+    /// Atomically writes `new` at `offset` if the bytes there equal `expected`. Returns whether they did.
     ///
     /// # Errors
-    /// [`Error::Command`] if that cannot be (controllers take a block or a few), [`Error::Failed`] if it fails.
-    pub async fn compare_and_write_at(&self, offset: u64, expected: B, new: B) -> Result<bool, Error> {
+    /// [`Error::Command`] if the range is invalid (controllers take one or a few blocks), [`Error::Failed`] if it fails.
+    pub async fn compare_and_write_at(&self, expected: B, new: B, offset: u64) -> Result<bool, Error> {
         let lengths = [expected.length(), new.length()];
         let (lba, blocks) = self.namespace.blocks_of(offset, lengths[0] as u64)?;
         let limit = self.namespace.transfer_blocks_max();
@@ -357,7 +359,7 @@ impl<B: DataBuffer + Send + 'static> Namespace<B> {
             u32::try_from(blocks).map_err(|_| InvalidCommand::TooLong { blocks, limit: limit.into() })?;
         let pair = self.namespace.compare_and_write(lba, count)?;
         let [first, second] = self.lanes.start_two(pair, [expected, new], Message::SubmitPair);
-        // Both run already: awaiting them in turn costs nothing.
+        // Both are outstanding already.
         let (first, second) = (first.await.result, second.await.result);
         match (first, second) {
             (Ok(_), Ok(_)) => Ok(true),
@@ -366,8 +368,8 @@ impl<B: DataBuffer + Send + 'static> Namespace<B> {
         }
     }
 
-    /// Makes everything that was written durable. [`Failure::Unflushed`] after a reconnect, for all lanes and clones until one that awaits
-    /// it has been told: see [`reconnect`](crate::reconnect).
+    /// Makes all earlier writes durable. After a reconnect it fails with [`Failure::Unflushed`], on all lanes and clones,
+    /// until one caller has received that answer: see [`reconnect`](crate::reconnect).
     ///
     /// # Errors
     /// [`Error::Failed`].
@@ -375,23 +377,23 @@ impl<B: DataBuffer + Send + 'static> Namespace<B> {
         self.run("Flush", self.namespace.flush()).await.map(drop)
     }
 
-    /// Zeroes a range of whole blocks, deallocating them if wished and possible.
+    /// Writes zeroes to a range of whole blocks; with `deallocate` the target may deallocate them.
     ///
     /// # Errors
-    /// [`Error::Command`] if that cannot be, [`Error::Failed`] if it fails.
+    /// [`Error::Command`] if the range is invalid, [`Error::Failed`] if a command fails.
     pub async fn write_zeroes(&self, offset: u64, length: u64, deallocate: bool) -> Result<(), Error> {
         let namespace = &self.namespace;
         let (lba, blocks) = namespace.blocks_of(offset, length)?;
-        for range in Geometry::split(lba, blocks, namespace.write_zeroes_blocks_max()) {
+        for range in Namespace::split(lba, blocks, namespace.write_zeroes_blocks_max()) {
             self.run("Write Zeroes", namespace.write_zeroes(range.lba, range.blocks, deallocate)?).await?;
         }
         Ok(())
     }
 
-    /// Says that blocks are not needed any more.
+    /// Deallocates ranges of blocks (TRIM).
     ///
     /// # Errors
-    /// [`Error::Command`] if that cannot be, [`Error::Failed`] if it fails.
+    /// [`Error::Command`] if the range is invalid, [`Error::Failed`] if a command fails.
     pub async fn deallocate(&self, ranges: &[BlockRange]) -> Result<(), Error> {
         let namespace = &self.namespace;
         for ranges in ranges.chunks(usize::from(namespace.limits().deallocate_ranges_max)) {
@@ -402,7 +404,7 @@ impl<B: DataBuffer + Send + 'static> Namespace<B> {
 }
 
 impl<B: DataBuffer + Send + 'static> Lanes<B> {
-    /// As [`new`](Self::new), on a thread of its own.
+    /// As [`new`](Self::new), on another thread.
     async fn connect(association: &Association) -> Result<Arc<Self>, Error> {
         let association = association.clone();
         on_thread("nvlane-connect", move |_| Self::new(&association)).await
@@ -414,11 +416,11 @@ impl<B: DataBuffer + Send + 'static> Lanes<B> {
             association.close();
             Ok(())
         });
-        // Without a thread for it the association ends with its last handle.
+        // Without a thread the association ends with its last handle.
         let _ = closed.await;
     }
 
-    /// As many as the association's options say.
+    /// All lanes of the association's options.
     fn new(association: &Association) -> Result<Arc<Self>, Error> {
         let flush_epoch = FlushEpoch::acknowledged_by_handle();
         let lanes: Vec<Lane<Window<B>>> = association.every_lane()?;
@@ -443,7 +445,7 @@ impl<B: DataBuffer + Send + 'static> Lanes<B> {
         }))
     }
 
-    /// A tag that no other batch has that is outstanding.
+    /// A tag that no other outstanding batch has.
     fn next_tag(&self) -> u32 {
         self.next_tag.fetch_add(1, Ordering::Relaxed)
     }
@@ -475,7 +477,7 @@ impl<B: DataBuffer + Send + 'static> Lanes<B> {
         operation
     }
 
-    /// Two commands for one lane, as the message that carries them says.
+    /// Submits two commands to one lane, in a message of this kind.
     fn start_two(
         self: &Arc<Self>,
         [one, two]: [Command; 2],
@@ -495,7 +497,7 @@ impl<B: DataBuffer + Send + 'static> Lanes<B> {
         operations
     }
 
-    /// Two commands that go out one directly after the other.
+    /// Submits two commands one directly after the other.
     fn start_both(self: &Arc<Self>, commands: [Command; 2], buffers: [B; 2]) -> [Operation<B>; 2] {
         self.start_two(commands, buffers, Message::SubmitBoth)
     }
@@ -529,7 +531,7 @@ impl<B: DataBuffer + Send + 'static> Lanes<B> {
     }
 }
 
-/// The end of a command that no lane took.
+/// The completion of a command that no lane accepted.
 fn unreachable_end<B>(buffer: Option<Window<B>>) -> Completion<Window<B>> {
     Completion { user: 0, result: Err(Failure::Unreachable), received: 0, buffer }
 }
@@ -537,14 +539,14 @@ fn unreachable_end<B>(buffer: Option<Window<B>>) -> Completion<Window<B>> {
 /// A lane and the thread that drives it.
 struct Driver<B> {
     lane: Lane<Window<B>>,
-    /// Commands the lane has.
+    /// Commands submitted to the lane.
     requests: HashMap<u64, Arc<Slot<B>>>,
-    /// Commands that wait for the lane to have room, alone or in pairs.
+    /// Commands that wait for room in the lane, single or in pairs.
     backlog: VecDeque<Message<B>>,
 }
 
 impl<B: DataBuffer> Driver<B> {
-    /// Runs until the handle and every operation of it are gone.
+    /// Runs until the handle and all its operations are dropped.
     fn run(mut self, mailbox: &Mailbox<Message<B>>) {
         let mut rest = Rest::default();
         let mut next = None;
@@ -567,7 +569,7 @@ impl<B: DataBuffer> Driver<B> {
         }
     }
 
-    /// Says whether to go on.
+    /// Returns whether to continue.
     fn on_message(&mut self, message: Message<B>) -> bool {
         match message {
             Message::Close => return false,
@@ -590,7 +592,7 @@ impl<B: DataBuffer> Driver<B> {
                 Message::Submit(request) => self.submit(request),
                 Message::SubmitPair(pair) => self.submit_pair(*pair),
                 Message::SubmitBoth(both) => both.into_iter().for_each(|request| self.submit(request)),
-                Message::Cancel(_) | Message::Close => unreachable!("only commands wait"),
+                Message::Cancel(_) | Message::Close => unreachable!("only commands are queued"),
             }
         }
     }
@@ -621,7 +623,7 @@ impl<B: DataBuffer> Driver<B> {
         }
     }
 
-    /// Nobody waits for this command any more.
+    /// Cancels a command whose future was dropped.
     fn cancel(&mut self, id: u64) {
         let is_meant = |message: &Message<B>| match message {
             Message::Submit(request) => request.id == id,

@@ -143,16 +143,17 @@ impl<B: DataBuffer> Lane<B> {
         association: Post<AssociationMessage>,
         claim: QueueReservation,
     ) -> Self {
+        let tuning = &options.tuning;
         let settings = LaneSettings {
             qid: claim.qid(),
             depth: options.depth(),
             offer: options.offer(),
-            in_capsule_bytes_max: options.in_capsule_bytes_max,
+            in_capsule_bytes_max: tuning.in_capsule_bytes_max,
             connect_timeout_ns: ns(options.connect_timeout),
             command_timeout_ns: ns(options.command_timeout),
-            retry_limit: options.retries,
-            path_timeout_ns: ns(options.path_timeout),
-            fast_fail_ns: options.fast_io_fail.map(ns),
+            retry_limit: tuning.retries,
+            path_timeout_ns: ns(tuning.path_timeout),
+            fast_fail_ns: tuning.fast_io_fail.map(ns),
             replay: options.replay,
         };
         Self {
@@ -160,15 +161,15 @@ impl<B: DataBuffer> Lane<B> {
             link: Link::None,
             is_blocked: false,
             has_more: false,
-            sends_inline: options.inline_send,
+            sends_inline: tuning.inline_send,
             is_polled: claim.class() == LaneClass::Poll,
-            receive: ReceivePlan::for_host(options.receive, options.in_place_bytes as usize),
-            zero_copy_policy: options.zero_copy,
+            receive: ReceivePlan::for_host(tuning.receive, tuning.in_place_bytes as usize),
+            zero_copy_policy: tuning.zero_copy,
             zero_copy: Threshold::NEVER,
             connect_timeout_ns: settings.connect_timeout_ns,
-            doorbell: Doorbell::new(options.doorbell_of(claim.class())),
-            busy_poll: options.busy_poll,
-            spin: SpinBudget::new(ns(options.spin)).with_floor(options.busy_poll.wait_ns()),
+            doorbell: Doorbell::new(tuning.doorbell_of(claim.class())),
+            busy_poll: tuning.busy_poll,
+            spin: SpinBudget::new(ns(tuning.spin)).with_floor(tuning.busy_poll.wait_ns()),
             clock,
             polled_ns: clock.now_ns(),
             worked_ns: 0,
@@ -298,7 +299,7 @@ impl<B: DataBuffer> Lane<B> {
         self.doorbell.set_policy(policy);
     }
 
-    /// Sets the longest time a wait spins; see [`Options::spin`].
+    /// Sets the longest time a wait spins; see [`Tuning::spin`](crate::Tuning::spin).
     pub fn set_spin(&mut self, limit: Duration) {
         self.spin = SpinBudget::new(ns(limit)).with_floor(self.busy_poll.wait_ns());
     }

@@ -1,4 +1,4 @@
-//! How an association is to be.
+//! Options of an association.
 
 use std::time::Duration;
 
@@ -14,11 +14,11 @@ use crate::identity::HostIdentity;
 use crate::queue_map::{LaneClass, QueueMap};
 use crate::reconnect::{ReconnectSettings, ReplayPolicy};
 
-/// From this size on data that is copied out of a warm buffer costs no less than the receives of its own that it takes to have it come in
-/// place; from 256 KiB on more (docs/design/socket-path.md).
+/// From this size on, receiving in place costs no more than copying out of the warm staging buffer; from 256 KiB on it
+/// costs less (docs/design/socket-path.md).
 const IN_PLACE_BYTES: u32 = 64 << 10;
 
-/// How an association is to be. Start from the default and change what must be different:
+/// Options of an association: start from the default and change single fields.
 ///
 /// ```
 /// use nvlane_host::Options;
@@ -26,87 +26,101 @@ const IN_PLACE_BYTES: u32 = 64 << 10;
 /// let options = Options { lanes: 4, depth: 32, ..Options::default() }.with_digests();
 /// # assert!(options.digests.bits() == 3);
 /// ```
+///
+/// Fields that few programs change are in [`tuning`](Self::tuning):
+///
+/// ```
+/// use nvlane_host::{Options, ZeroCopy};
+///
+/// let options = Options::default().tuned(|tuning| tuning.zero_copy = ZeroCopy::From(64 << 10));
+/// # assert!(options.tuning.zero_copy == ZeroCopy::From(65536));
+/// ```
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// I/O lanes wanted, of the default class; a controller may grant fewer. 0 for an association that is only asked about.
+    /// I/O lanes of the default class; a controller may grant fewer. 0 for an association without I/O.
     pub lanes: u16,
-    /// Lanes wanted for reads, beside those: then a read does not wait behind what is being written.
+    /// Additional lanes for reads: a read then does not wait behind a large write.
     pub read_lanes: u16,
-    /// Lanes wanted for commands that are [polled](crate::Command::polled) for, beside those.
+    /// Additional lanes for commands marked [`polled`](crate::Command::polled).
     pub poll_lanes: u16,
-    /// Commands outstanding on one lane at most, 1 to [`DEPTH_MAX`](Self::DEPTH_MAX); a controller may take fewer.
+    /// Maximum outstanding commands per lane, 1 to [`DEPTH_MAX`](Self::DEPTH_MAX); a controller may take fewer.
     pub depth: u16,
     /// Digests on every PDU. A target that does not agree to exactly these is refused.
     pub digests: Digests,
-    /// Where data begins in PDUs to us. nvmet takes no other than the default.
-    pub alignment: DataAlignment,
-    /// Windows of one write that a target may open at once. nvmet and SPDK open one.
-    pub r2t_limit: u32,
-    /// Keep SQ flow control. Without it (the default) a read needs no completion of its own, which nvmet, SPDK and nvlane
-    /// know how to do.
-    pub flow_control: bool,
-    /// Longest data of a write that goes in its command's capsule, bytes: no more than the target takes, in any case.
-    /// nvmet (6.12) never answers a write that could have gone there and did not: lower it for experiments only.
-    pub in_capsule_bytes_max: u32,
-    /// Our keep-alive timeout: a target that does not hear from us for so long ends the association. Zero for none.
-    pub keep_alive: Duration,
-    /// Who we are; [`HostIdentity::of_this_machine`] if not given.
+    /// Name and identifier of this host; [`HostIdentity::of_this_machine`] if `None`.
     pub identity: Option<HostIdentity>,
-    /// Longest wait for each step of a connection, by default 10 s: name resolution and TCP connect together, handshake (ICReq), Connect,
-    /// and on the admin queue each further command that brings the controller up. The first attempt is made once; for later ones see
-    /// [`reconnect`](Self::reconnect).
+    /// Keep-alive timeout: the target ends the association after this time without a message. Zero for none.
+    pub keep_alive: Duration,
+    /// Timeout of each step of a connection, by default 10 s: name resolution and TCP connect together, the ICReq
+    /// handshake, Connect, and each further command of the admin queue's bring-up. The first attempt is made once; for
+    /// later ones see [`reconnect`](Self::reconnect).
     pub connect_timeout: Duration,
-    /// Time without an answer after which an I/O command is aborted, by default 30 s. Without an answer for half of that
-    /// time more its connection is given up, and with it the association: then the command ends.
+    /// Time without an answer after which an I/O command is aborted, by default 30 s. After half of that time more the
+    /// connection is closed, and the association is lost: then the command ends.
     pub command_timeout: Duration,
-    /// Longest wait for the answer to an admin command, by default 60 s, after which the association is recovered; longest time that an admin
-    /// command of a caller waits for a lost association before it ends; and longest time from the Connect of the admin queue until
-    /// the controller and its namespaces are known.
+    /// Maximum lifetime of the association, from the call that begins it; unlimited by default (`None`). When it has
+    /// passed, the association ends for good, and each of its calls and commands ends with an error.
+    pub deadline: Option<Duration>,
+    /// Delays between attempts to reconnect: by default 20 ms at first, growing to 10 s, for 600 s in total.
+    pub reconnect: ReconnectSettings,
+    /// Which commands are submitted again after a reconnect.
+    pub replay: ReplayPolicy,
+    /// Everything else.
+    pub tuning: Tuning,
+}
+
+/// Options that few programs change: details of the protocol, retries, and how threads send, receive and wait.
+#[derive(Clone, Debug)]
+pub struct Tuning {
+    /// Alignment of the data in PDUs that the controller sends (HPDA). nvmet takes only the default.
+    pub alignment: DataAlignment,
+    /// Maximum outstanding R2Ts per write. nvmet and SPDK send one.
+    pub r2t_limit: u32,
+    /// Keep SQ flow control. Without it (the default) a read needs no response capsule; nvmet, SPDK and nvlane support
+    /// that.
+    pub flow_control: bool,
+    /// Maximum in-capsule data of a write, bytes; the target's own limit applies as well. nvmet (6.12) never answers a
+    /// write that would have fit into its capsule and was sent by R2T: lower it only for experiments.
+    pub in_capsule_bytes_max: u32,
+    /// Timeout of an admin command, by default 60 s; the association is recovered after it. Also the maximum time that
+    /// a caller's admin command waits for a lost association, and that the bring-up takes from the admin queue's Connect
+    /// until the controller and its namespaces are known.
     pub admin_timeout: Duration,
-    /// Longest time that a command is held while its namespace cannot be reached, by default 30 s, from the first status that says so:
-    /// ANA inaccessible or in transition, a path error, namespace not ready. Zero ends it with the first such status. See
+    /// Maximum time that a command is held while its namespace cannot be reached, by default 30 s from the first such
+    /// status: ANA inaccessible or in transition, a path error, namespace not ready. Zero ends it with that status. See
     /// [`retry`](crate::retry).
     pub path_timeout: Duration,
-    /// Times that a command is submitted again after a transient status (command interrupted, transient transport error), by
-    /// default 5, as Linux does by default (`nvme_core.max_retries`).
+    /// Maximum retries of a command after a transient status (command interrupted, transient transport error), by
+    /// default 5 as on Linux (`nvme_core.max_retries`).
     pub retries: u8,
-    /// Longest time that I/O commands wait for a lost association, by default none (`None`): they wait until it is back or
+    /// Maximum time that I/O commands wait for a lost association; by default (`None`) they wait until it is back or
     /// given up ([`ReconnectSettings::give_up_ns`], 600 s). Linux's `fast_io_fail_tmo`.
     pub fast_io_fail: Option<Duration>,
-    /// Longest time for the orderly shutdown when an association is closed or dropped, by default 3 s.
+    /// Maximum time of the orderly shutdown when an association is closed or dropped, by default 3 s.
     pub close_timeout: Duration,
-    /// Longest life of the association, from the call that begins it, by default unlimited (`None`). When it is over the association
-    /// ends for good, whatever it does then, and every call and command of it with an error: for a
-    /// tool that is to end in a stated time.
-    pub deadline: Option<Duration>,
-    /// When to connect again after the association was lost: by default after 20 ms, then less and less often, at least every 10 s, for
-    /// 600 s.
-    pub reconnect: ReconnectSettings,
-    /// What is submitted again after that.
-    pub replay: ReplayPolicy,
-    /// When what is submitted leaves.
+    /// When submitted commands are sent.
     pub doorbell: DoorbellPolicy,
-    /// The same on read lanes, if it is another there.
+    /// Replaces `doorbell` on read lanes.
     pub read_doorbell: Option<DoorbellPolicy>,
-    /// The same on poll lanes, if it is another there.
+    /// Replaces `doorbell` on poll lanes.
     pub poll_doorbell: Option<DoorbellPolicy>,
-    /// Whether what is submitted to an idle lane leaves at once, from the submitter's call, instead of with its next poll: for callers
-    /// who have other things to do in between.
+    /// Send a command submitted to an idle lane at once, in the call that submits it, instead of with the lane's next
+    /// poll: for callers that do other work in between.
     pub inline_send: bool,
-    /// The longest time a wait spins before it sleeps. It spins only as long as that has paid lately: zero never
+    /// Maximum time that a wait spins before it sleeps. It spins only as long as that has paid off recently; zero never
     /// spins, `Duration::MAX` always.
     pub spin: Duration,
-    /// Whether lanes poll the devices that their packets come in through, and how long a wait does so before it sleeps, whether or
-    /// not spinning has paid. Off unless asked for; without such a device (loopback) it only spins.
+    /// Busy polling of the network device that a lane's packets arrive on, and the time that a wait does so before it
+    /// sleeps. Off by default; without such a device (loopback) the wait only spins.
     pub busy_poll: BusyPoll,
-    /// Read data that comes in PDUs of this size and more is received where it belongs, without a copy.
+    /// Read data in PDUs of at least this size is received into the command's buffer, without a copy.
     pub in_place_bytes: u32,
-    /// Which write data is sent from where it lies, without a copy. The completion of such a write waits until the kernel is done with
-    /// its buffer, which may be after the target has answered.
+    /// Which write data is sent without a copy. Such a write completes when the kernel has released its buffer, which
+    /// may be after the target's answer.
     pub zero_copy: ZeroCopy,
-    /// How received bytes are asked for. Anything but the default is for measuring what that is worth.
+    /// How receives are cut. Values other than the default serve measurements.
     pub receive: Receive,
-    /// What jitter is drawn from; taken from the system if not given.
+    /// Seed of the jitter between attempts to reconnect; random if `None`.
     pub seed: Option<u64>,
 }
 
@@ -118,28 +132,36 @@ impl Default for Options {
             poll_lanes: 0,
             depth: 128,
             digests: Digests::empty(),
+            identity: None,
+            keep_alive: Duration::from_secs(10),
+            connect_timeout: Duration::from_secs(10),
+            command_timeout: Duration::from_secs(30),
+            deadline: None,
+            reconnect: ReconnectSettings::default(),
+            replay: ReplayPolicy::default(),
+            tuning: Tuning::default(),
+        }
+    }
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self {
             alignment: DataAlignment::NONE,
             r2t_limit: 1,
             flow_control: false,
             in_capsule_bytes_max: u32::MAX,
-            keep_alive: Duration::from_secs(10),
-            identity: None,
-            connect_timeout: Duration::from_secs(10),
-            command_timeout: Duration::from_secs(30),
             admin_timeout: Duration::from_secs(60),
             path_timeout: Duration::from_secs(30),
             retries: 5,
             fast_io_fail: None,
             close_timeout: Duration::from_secs(3),
-            deadline: None,
-            reconnect: ReconnectSettings::default(),
-            replay: ReplayPolicy::default(),
             doorbell: DoorbellPolicy::default(),
             read_doorbell: None,
             poll_doorbell: None,
+            inline_send: false,
             spin: Duration::from_nanos(reactor::spin_ns_max()),
             busy_poll: BusyPoll::OFF,
-            inline_send: false,
             in_place_bytes: IN_PLACE_BYTES,
             zero_copy: ZeroCopy::default(),
             receive: Receive::default(),
@@ -149,7 +171,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Commands that can be outstanding on one lane at most.
+    /// Maximum depth of a lane.
     pub const DEPTH_MAX: u16 = HOST_SLOT_COUNT_MAX - 1;
 
     /// With header and data digests.
@@ -158,7 +180,7 @@ impl Options {
         Self { digests: Digests::all(), ..self }
     }
 
-    /// For a connection that is only asked about: no I/O lanes.
+    /// Without I/O lanes: for discovery and administration.
     #[must_use]
     pub fn without_lanes(self) -> Self {
         Self { lanes: 0, read_lanes: 0, poll_lanes: 0, ..self }
@@ -170,13 +192,33 @@ impl Options {
         Self { lanes: queues.default, read_lanes: queues.read, poll_lanes: queues.poll, ..self }
     }
 
-    /// Lanes wanted of each class.
+    /// With changes of [`tuning`](Self::tuning).
+    #[must_use]
+    pub fn tuned(mut self, change: impl FnOnce(&mut Tuning)) -> Self {
+        change(&mut self.tuning);
+        self
+    }
+
+    /// Requested lanes of each class.
     #[must_use]
     pub fn queues(&self) -> QueueMap {
         QueueMap { default: self.lanes, read: self.read_lanes, poll: self.poll_lanes }
     }
 
-    /// When what is submitted to lanes of this class leaves.
+    /// The depth, limited to what a queue can have.
+    pub(crate) fn depth(&self) -> u16 {
+        self.depth.clamp(1, Self::DEPTH_MAX)
+    }
+
+    /// Parameters of the ICReq.
+    pub(crate) fn offer(&self) -> HostOffer {
+        let Tuning { alignment, r2t_limit, .. } = self.tuning;
+        HostOffer { alignment, digests: self.digests, r2t_limit: r2t_limit.max(1) }
+    }
+}
+
+impl Tuning {
+    /// The doorbell policy of lanes of this class.
     pub(crate) fn doorbell_of(&self, class: LaneClass) -> DoorbellPolicy {
         let own = match class {
             LaneClass::Default => None,
@@ -186,31 +228,22 @@ impl Options {
         own.unwrap_or(self.doorbell)
     }
 
-    /// The depth, within what a queue can have.
-    pub(crate) fn depth(&self) -> u16 {
-        self.depth.clamp(1, Self::DEPTH_MAX)
-    }
-
-    pub(crate) fn offer(&self) -> HostOffer {
-        HostOffer { alignment: self.alignment, digests: self.digests, r2t_limit: self.r2t_limit.max(1) }
-    }
-
     pub(crate) fn seed(&self) -> u64 {
         self.seed.unwrap_or_else(|| {
             let mut bytes = [0; 8];
-            // Without randomness there is no jitter, which harms nobody.
+            // Without randomness there is no jitter, which does no harm.
             let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::NONBLOCK);
             u64::from_le_bytes(bytes)
         })
     }
 }
 
-/// A duration in ns, as far as 64 bits go.
+/// A duration in ns, limited to 64 bits.
 pub(crate) fn ns(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// A duration in ms, as far as 32 bits go; what is not zero does not become zero.
+/// A duration in ms, limited to 32 bits; a duration above zero gives at least 1.
 pub(crate) fn ms(duration: Duration) -> u32 {
     let ms = u32::try_from(duration.as_millis()).unwrap_or(u32::MAX);
     if ms == 0 && !duration.is_zero() { 1 } else { ms }

@@ -8,7 +8,7 @@
 //! | ANA persistent loss (0x301), every other status, and any with Do Not Retry | ends the command |
 //!
 //! A command held for a path status is submitted again with growing delays until
-//! [`Options::path_timeout`](crate::Options::path_timeout) has passed since its first such status. While the ANA log says that the
+//! [`Tuning::path_timeout`](crate::Tuning::path_timeout) has passed since its first such status. While the ANA log says that the
 //! namespace is inaccessible, or that its state changes, its commands are held without being sent.
 //!
 //! Submitting again is safe because the controller has completed the command: nothing of it is left there that could

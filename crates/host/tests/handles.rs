@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use nvlane_host::discovery::{self, Discovery};
 use nvlane_host::{
-    Address, BlockRange, Command, Error, Failure, InvalidCommand, Lane, Options, blocking, futures,
+    Address, AsyncNamespace, BlockRange, BlockingNamespace, Command, Error, Failure, InvalidCommand, Lane,
+    Options,
 };
 use target::{Config, Reaction, Target, options};
 use wire::async_event::AsyncEvent;
@@ -84,24 +85,24 @@ fn blocking_calls_move_any_length() {
     let mut config = Config::default();
     config.identify.set_transfer_limit_bytes(Some(64 << 10), 4096);
     let target = Target::with(config);
-    let mut disk = blocking::Namespace::connect(&target.address(), options()).unwrap();
+    let mut disk = BlockingNamespace::connect(&target.address(), options()).unwrap();
     for length in [512, 4096, 65536, 66048, 3 << 20] {
         let data = pattern(length);
-        disk.write_at(1024, &data).unwrap();
+        disk.write_at(&data, 1024).unwrap();
         let mut back = vec![0; length];
-        disk.read_at(1024, &mut back).unwrap();
-        assert!(back == data && disk.compare_at(1024, &data).unwrap());
+        disk.read_at(&mut back, 1024).unwrap();
+        assert!(back == data && disk.compare_at(&data, 1024).unwrap());
         back[length - 1] ^= 1;
-        assert!(!disk.compare_at(1024, &back).unwrap());
+        assert!(!disk.compare_at(&back, 1024).unwrap());
     }
-    disk.write_durably_at(0, &[7; 512]).unwrap();
+    disk.write_durably_at(&[7; 512], 0).unwrap();
     disk.flush().unwrap();
     disk.verify(0, 1 << 20).unwrap();
     disk.write_zeroes(0, 1 << 20, true).unwrap();
     disk.deallocate(1 << 20, 1 << 20).unwrap();
     assert!(target.state().memory[0][..2 << 20].iter().all(|&byte| byte == 0));
-    assert!(disk.compare_and_write_at(512, &[0; 512], &[9; 512]).unwrap());
-    assert!(!disk.compare_and_write_at(512, &[0; 512], &[8; 512]).unwrap());
+    assert!(disk.compare_and_write_at(&[0; 512], &[9; 512], 512).unwrap());
+    assert!(!disk.compare_and_write_at(&[0; 512], &[8; 512], 512).unwrap());
     assert_eq!(target.state().memory[0][512], 9);
 }
 
@@ -110,32 +111,32 @@ fn blocking_calls_refuse_what_cannot_be() {
     let mut config = Config::default();
     config.identify.set_oncs(Oncs::empty());
     let target = Target::with(config);
-    let mut disk = blocking::Namespace::connect(&target.address(), options()).unwrap();
-    let unaligned = disk.read_at(100, &mut [0; 512]).unwrap_err();
+    let mut disk = BlockingNamespace::connect(&target.address(), options()).unwrap();
+    let unaligned = disk.read_at(&mut [0; 512], 100).unwrap_err();
     assert!(matches!(unaligned, Error::Command(InvalidCommand::Unaligned { .. })), "{unaligned}");
-    let beyond = disk.write_at(8192 * 512, &[0; 512]).unwrap_err();
+    let beyond = disk.write_at(&[0; 512], 8192 * 512).unwrap_err();
     assert!(matches!(beyond, Error::Command(InvalidCommand::OutOfRange { .. })), "{beyond}");
     assert!(disk.verify(0, 512).unwrap_err().to_string().contains("does not support Verify"));
-    assert!(matches!(disk.read_at(0, &mut []), Err(Error::Command(InvalidCommand::Empty))));
+    assert!(matches!(disk.read_at(&mut [], 0), Err(Error::Command(InvalidCommand::Empty))));
 }
 
 #[test]
 fn blocking_calls_go_on_after_a_reconnect_and_tell_failures() {
     let target = Target::new();
-    let mut disk = blocking::Namespace::connect(&target.address(), options()).unwrap();
+    let mut disk = BlockingNamespace::connect(&target.address(), options()).unwrap();
     target.drop_connections();
-    disk.read_at(0, &mut [0; 512]).unwrap();
+    disk.read_at(&mut [0; 512], 0).unwrap();
     let unflushed = disk.flush().unwrap_err();
     assert!(matches!(unflushed, Error::Failed { failure: Failure::Unflushed, .. }));
     disk.flush().unwrap();
     let mut options = options();
     options.reconnect.give_up_ns = Some(20_000_000);
-    let mut disk = blocking::Namespace::connect(&target.address(), options).unwrap();
+    let mut disk = BlockingNamespace::connect(&target.address(), options).unwrap();
     target.set_open(false);
     target.drop_connections();
-    let error = disk.read_at(0, &mut [0; 512]).unwrap_err();
+    let error = disk.read_at(&mut [0; 512], 0).unwrap_err();
     assert!(matches!(error, Error::GaveUp { .. }), "{error}");
-    let error = disk.write_at(0, &[0; 1 << 20]).unwrap_err();
+    let error = disk.write_at(&[0; 1 << 20], 0).unwrap_err();
     assert!(matches!(error, Error::GaveUp { .. }), "{error}");
 }
 
@@ -149,7 +150,7 @@ fn namespaces_are_found_without_a_list_or_descriptors() {
         assert_eq!(blocks, [100, 200]);
         let mut address = target.address();
         address.nsid = Some(Nsid::new(3));
-        assert_eq!(blocking::Namespace::connect(&address, options()).unwrap().info().block_count(), 200);
+        assert_eq!(BlockingNamespace::connect(&address, options()).unwrap().namespace().block_count(), 200);
     }
 }
 
@@ -174,20 +175,20 @@ fn a_controller_tells_what_it_is_asked() {
 fn futures_run_under_any_executor() {
     let target = Target::new();
     let disk =
-        block_on(futures::Namespace::connect(&target.address(), Options { lanes: 2, ..options() })).unwrap();
+        block_on(AsyncNamespace::connect(&target.address(), Options { lanes: 2, ..options() })).unwrap();
     block_on(async {
         let data = pattern(8 << 10);
-        disk.write_at(0, data.clone()).await.unwrap();
-        assert_eq!(disk.read_at(0, vec![0; 8 << 10]).await.unwrap(), data);
-        assert!(disk.compare_at(0, data.clone()).await.unwrap().0);
-        assert!(!disk.compare_at(512, data).await.unwrap().0);
-        disk.write_durably_at(0, vec![1; 512]).await.unwrap();
+        disk.write_at(data.clone(), 0).await.unwrap();
+        assert_eq!(disk.read_at(vec![0; 8 << 10], 0).await.unwrap(), data);
+        assert!(disk.compare_at(data.clone(), 0).await.unwrap().0);
+        assert!(!disk.compare_at(data, 512).await.unwrap().0);
+        disk.write_durably_at(vec![1; 512], 0).await.unwrap();
         disk.flush().await.unwrap();
         disk.write_zeroes(0, 4096, false).await.unwrap();
         disk.deallocate(&[BlockRange { lba: 8, blocks: 8 }]).await.unwrap();
-        assert!(disk.compare_and_write_at(0, vec![0; 512], vec![5; 512]).await.unwrap());
-        assert!(!disk.compare_and_write_at(0, vec![0; 512], vec![6; 512]).await.unwrap());
-        let failed = disk.read_at(1, vec![0; 512]).await.unwrap_err();
+        assert!(disk.compare_and_write_at(vec![0; 512], vec![5; 512], 0).await.unwrap());
+        assert!(!disk.compare_and_write_at(vec![0; 512], vec![6; 512], 0).await.unwrap());
+        let failed = disk.read_at(vec![0; 512], 1).await.unwrap_err();
         assert!(matches!(failed.error, Error::Command(_)) && failed.buffer.is_some());
     });
     assert_eq!(target.state().memory[0][0], 5);
@@ -197,10 +198,10 @@ fn futures_run_under_any_executor() {
 fn many_futures_run_at_once_and_more_than_the_lanes_take() {
     let target = Target::new();
     let options = Options { lanes: 2, depth: 8, ..options() };
-    let disk = block_on(futures::Namespace::<Vec<u8>>::connect(&target.address(), options)).unwrap();
+    let disk = block_on(AsyncNamespace::<Vec<u8>>::connect(&target.address(), options)).unwrap();
     let writes = (0..200u64).map(|block| {
         let disk = disk.clone();
-        let write = async move { disk.write_at(block * 512, vec![block as u8; 512]).await.is_ok() };
+        let write = async move { disk.write_at(vec![block as u8; 512], block * 512).await.is_ok() };
         Box::pin(write) as Pin<Box<dyn Future<Output = bool>>>
     });
     assert!(join(writes.collect()).into_iter().all(|is_ok| is_ok));
@@ -210,7 +211,7 @@ fn many_futures_run_at_once_and_more_than_the_lanes_take() {
             let disk = disk.clone();
             std::thread::spawn(move || {
                 for block in 0..30 {
-                    let data = block_on(disk.read_at((thread * 30 + block) * 512, vec![0; 512])).unwrap();
+                    let data = block_on(disk.read_at(vec![0; 512], (thread * 30 + block) * 512)).unwrap();
                     assert_eq!(data[0], (thread * 30 + block) as u8);
                 }
             })
@@ -224,21 +225,21 @@ fn a_long_transfer_is_cut_for_the_controller() {
     let mut config = Config::default();
     config.identify.set_transfer_limit_bytes(Some(16 << 10), 4096);
     let target = Target::with(config);
-    let disk = block_on(futures::Namespace::connect(&target.address(), options())).unwrap();
+    let disk = block_on(AsyncNamespace::connect(&target.address(), options())).unwrap();
     let data = pattern(100 << 10);
-    block_on(disk.write_at(512, data.clone())).unwrap();
-    assert!(block_on(disk.read_at(512, vec![0; 100 << 10])).unwrap() == data);
+    block_on(disk.write_at(data.clone(), 512)).unwrap();
+    assert!(block_on(disk.read_at(vec![0; 100 << 10], 512)).unwrap() == data);
 }
 
 #[test]
 fn a_reconnect_is_told_to_flushes_once_for_all_lanes() {
     let target = Target::new();
     let options = Options { lanes: 3, ..options() };
-    let disk = block_on(futures::Namespace::<Vec<u8>>::connect(&target.address(), options)).unwrap();
+    let disk = block_on(AsyncNamespace::<Vec<u8>>::connect(&target.address(), options)).unwrap();
     block_on(disk.flush()).unwrap();
     target.drop_connections();
     wait_for("the association comes back", || {
-        block_on(disk.read_at(0, vec![0; 512])).unwrap();
+        block_on(disk.read_at(vec![0; 512], 0)).unwrap();
         disk.association().controller().cntlid.get() == 2
     });
     let results: Vec<_> = (0..6).map(|_| block_on(disk.flush())).collect();
@@ -251,10 +252,10 @@ fn no_flush_succeeds_until_a_future_has_told_of_the_loss() {
     // The lane's thread may end the first flush before its first poll looks, and the loss is told then: once more.
     let did_wait = (0..100).any(|_| {
         let target = Target::new();
-        let disk = block_on(futures::Namespace::<Vec<u8>>::connect(&target.address(), options())).unwrap();
+        let disk = block_on(AsyncNamespace::<Vec<u8>>::connect(&target.address(), options())).unwrap();
         target.drop_connections();
         wait_for("the association comes back", || {
-            block_on(disk.read_at(0, vec![0; 512])).unwrap();
+            block_on(disk.read_at(vec![0; 512], 0)).unwrap();
             disk.association().controller().cntlid.get() == 2
         });
         let is_told = |result: Result<(), Error>| {
@@ -283,9 +284,9 @@ fn no_flush_succeeds_until_a_future_has_told_of_the_loss() {
 #[test]
 fn a_dropped_future_aborts_its_command() {
     let target = Target::new();
-    let disk = block_on(futures::Namespace::<Vec<u8>>::connect(&target.address(), options())).unwrap();
+    let disk = block_on(AsyncNamespace::<Vec<u8>>::connect(&target.address(), options())).unwrap();
     target.script(|seen| if seen.qid > 0 { Reaction::Hold } else { Reaction::Execute });
-    let mut read = Box::pin(disk.read_at(0, vec![0; 512]));
+    let mut read = Box::pin(disk.read_at(vec![0; 512], 0));
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     assert!(read.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     wait_for("the command arrives", || target.state().admin_seen.len() > 5);
@@ -293,7 +294,7 @@ fn a_dropped_future_aborts_its_command() {
     drop(read);
     wait_for("an Abort is sent", || target.state().admin_seen.contains(&AdminOpcode::ABORT.raw()));
     target.obey();
-    assert!(block_on(disk.read_at(0, vec![0; 512])).is_ok(), "the lane works on");
+    assert!(block_on(disk.read_at(vec![0; 512], 0)).is_ok(), "the lane works on");
 }
 
 #[test]
@@ -301,7 +302,7 @@ fn futures_end_when_the_target_is_gone() {
     let target = Target::new();
     let mut options = options();
     options.reconnect.give_up_ns = Some(20_000_000);
-    let disk = block_on(futures::Namespace::<Vec<u8>>::connect(&target.address(), options)).unwrap();
+    let disk = block_on(AsyncNamespace::<Vec<u8>>::connect(&target.address(), options)).unwrap();
     target.script(|seen| if seen.qid > 0 { Reaction::Hold } else { Reaction::Execute });
     target.set_open(false);
     let dropper = std::thread::spawn({
@@ -312,10 +313,10 @@ fn futures_end_when_the_target_is_gone() {
             (address, target)
         }
     });
-    let failed = block_on(disk.read_at(0, vec![3; 512])).unwrap_err();
+    let failed = block_on(disk.read_at(vec![3; 512], 0)).unwrap_err();
     assert!(matches!(failed.error, Error::GaveUp { .. }), "{}", failed.error);
     assert_eq!(failed.buffer.unwrap(), vec![3; 512]);
-    assert!(block_on(disk.write_at(0, vec![3; 512])).is_err());
+    assert!(block_on(disk.write_at(vec![3; 512], 0)).is_err());
     drop(dropper.join().unwrap());
 }
 

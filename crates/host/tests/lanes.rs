@@ -66,12 +66,11 @@ fn every_combination_of_digests_alignment_and_splits_carries_the_data() {
             config.settings.window_bytes = 5000;
             config.identify.set_in_capsule_bytes(in_capsule);
             let target = Target::with(config);
-            let options = Options {
-                digests: Digests::from_bits_retain(digests),
-                alignment: DataAlignment::from_raw(alignment).unwrap(),
-                in_place_bytes: in_place,
-                ..options()
-            };
+            let options =
+                Options { digests: Digests::from_bits_retain(digests), ..options() }.tuned(|tuning| {
+                    tuning.alignment = DataAlignment::from_raw(alignment).unwrap();
+                    tuning.in_place_bytes = in_place;
+                });
             let (mut lane, namespace) = lane(&target, options);
             let data = pattern(in_capsule as usize, 24 * 512);
             for start in 0..3 {
@@ -93,7 +92,8 @@ fn every_combination_of_digests_alignment_and_splits_carries_the_data() {
 fn one_byte_at_a_time_is_enough() {
     for flow_control in [false, true] {
         let target = Target::with(Config { chunk: 1, ..Config::default() });
-        let (mut lane, namespace) = lane(&target, Options { flow_control, ..options().with_digests() });
+        let (mut lane, namespace) =
+            lane(&target, options().with_digests().tuned(|tuning| tuning.flow_control = flow_control));
         let data = pattern(1, 2048);
         lane.submit(namespace.write(5, 4).unwrap(), Some(data.clone()), 1).unwrap();
         assert!(finish(&mut lane)[0].is_ok());
@@ -110,9 +110,9 @@ fn handles_go_where_they_are_needed() {
     fn is_shared<T: Send + Sync + Clone>() {}
     is_send::<Lane>();
     is_send::<nvlane_host::LaneSet>();
-    is_send::<nvlane_host::blocking::Namespace>();
+    is_send::<nvlane_host::BlockingNamespace>();
     is_shared::<nvlane_host::Association>();
-    is_shared::<nvlane_host::futures::Namespace>();
+    is_shared::<nvlane_host::AsyncNamespace>();
     is_shared::<Namespace>();
     is_shared::<nvlane_host::Error>();
 }
@@ -298,7 +298,8 @@ fn several_lanes_are_waited_for_together() {
 #[test]
 fn an_immediate_doorbell_sends_each_command_at_once() {
     let target = Target::new();
-    let (mut lane, namespace) = lane(&target, Options { doorbell: DoorbellPolicy::Immediate, ..options() });
+    let (mut lane, namespace) =
+        lane(&target, options().tuned(|tuning| tuning.doorbell = DoorbellPolicy::Immediate));
     let before = lane.counters().sends;
     for user in 0..4 {
         lane.submit(namespace.read(0, 1).unwrap(), Some(vec![0; 512]), user).unwrap();
@@ -317,7 +318,7 @@ fn an_immediate_doorbell_sends_each_command_at_once() {
 #[test]
 fn what_finds_its_lane_idle_leaves_at_once_if_wished() {
     let target = Target::new();
-    let (mut lane, namespace) = lane(&target, Options { inline_send: true, ..options() });
+    let (mut lane, namespace) = lane(&target, options().tuned(|tuning| tuning.inline_send = true));
     let before = lane.counters().sends;
     for (user, sends) in [(0, 1), (1, 1), (2, 1)] {
         lane.submit(namespace.read(0, 1).unwrap(), Some(vec![0; 512]), user).unwrap();
@@ -394,13 +395,13 @@ fn a_call_takes_the_lane_of_its_class() {
     let target = Target::with(Config { queue_pairs: 3, ..Config::default() });
     let association = target.connect(options().with_queues("default=1,read=1,poll=1".parse().unwrap()));
     let namespace = association.addressed_namespace().unwrap();
-    let mut disk = nvlane_host::blocking::Namespace::new(&association, namespace).unwrap();
+    let mut disk = nvlane_host::BlockingNamespace::new(&association, namespace).unwrap();
     let mut block = vec![7; 512];
-    disk.write_at(512, &block).unwrap();
-    disk.read_at(512, &mut block).unwrap();
+    disk.write_at(&block, 512).unwrap();
+    disk.read_at(&mut block, 512).unwrap();
     assert_eq!((block[0], disk.lane_mut().counters().commands), (7, 1), "the read went elsewhere");
     disk.set_polled(true);
-    disk.write_at(0, &block).unwrap();
+    disk.write_at(&block, 0).unwrap();
     disk.set_polled(false);
     disk.flush().unwrap();
     assert_eq!(disk.lane_mut().counters().commands, 2, "what was polled for went elsewhere");

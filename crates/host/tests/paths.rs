@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use nvlane_host::{Association, Completion, Error, Failure, Lane, Namespace, Options, blocking};
+use nvlane_host::{Association, BlockingNamespace, Completion, Error, Failure, Lane, Namespace, Options};
 use target::{Config, Reaction, Target, options};
 use wire::async_event::AsyncEvent;
 use wire::log::ana::AnaState;
@@ -77,7 +77,8 @@ fn a_path_that_is_away_for_a_moment_fails_nothing() {
 fn a_path_that_stays_away_is_waited_for_as_long_as_the_caller_says() {
     let target = Target::new();
     let limit = Duration::from_millis(300);
-    let (_association, mut lane, namespace) = connect(&target, Options { path_timeout: limit, ..options() });
+    let (_association, mut lane, namespace) =
+        connect(&target, options().tuned(|tuning| tuning.path_timeout = limit));
     let seen = fail_first(&target, u32::MAX, Status::INTERNAL_PATH_ERROR);
     let start = Instant::now();
     for user in 0..100 {
@@ -116,7 +117,7 @@ fn what_no_wait_helps_ends_at_once() {
     }
     drop((lane, namespace));
     let (_association, mut lane, namespace) =
-        connect(&target, Options { path_timeout: Duration::ZERO, ..options() });
+        connect(&target, options().tuned(|tuning| tuning.path_timeout = Duration::ZERO));
     let seen = fail_first(&target, u32::MAX, Status::ANA_INACCESSIBLE);
     lane.submit(namespace.read(0, 1).unwrap(), Some(vec![1; 512]), 1).unwrap();
     let result = finish(&mut lane).remove(0).result;
@@ -219,7 +220,7 @@ fn persistent_loss_ends_what_is_held() {
 fn held_commands_end_with_their_time_their_cancellation_or_their_association() {
     let target = Target::with(Config::with_ana());
     target.set_ana(AnaState::INACCESSIBLE, false);
-    let limited = Options { path_timeout: Duration::from_millis(200), ..options() };
+    let limited = options().tuned(|tuning| tuning.path_timeout = Duration::from_millis(200));
     let (_association, mut lane, namespace) = connect(&target, limited);
     let seen = obey_ana(&target);
     lane.submit(namespace.write(0, 1).unwrap(), Some(vec![0; 512]), 1).unwrap();
@@ -305,9 +306,9 @@ fn a_pair_is_held_and_sent_again_as_one() {
 fn the_calls_of_a_handle_wait_and_then_say_for_how_long() {
     let target = Target::with(Config::with_ana());
     target.set_ana(AnaState::INACCESSIBLE, false);
-    let limited = Options { path_timeout: Duration::from_millis(150), ..options() };
-    let mut disk = blocking::Namespace::connect(&target.address(), limited).unwrap();
-    let error = disk.write_at(0, &[1; 4096]).unwrap_err();
+    let limited = options().tuned(|tuning| tuning.path_timeout = Duration::from_millis(150));
+    let mut disk = BlockingNamespace::connect(&target.address(), limited).unwrap();
+    let error = disk.write_at(&[1; 4096], 0).unwrap_err();
     let text = error.to_string();
     assert!(
         text.starts_with("Write failed: asymmetric access inaccessible (0x302): given up after "),
@@ -318,7 +319,7 @@ fn the_calls_of_a_handle_wait_and_then_say_for_how_long() {
     target.set_ana(AnaState::OPTIMIZED, true);
     // The event may be on its way still.
     let start = Instant::now();
-    while disk.write_at(0, &[1; 4096]).is_err() {
+    while disk.write_at(&[1; 4096], 0).is_err() {
         assert!(start.elapsed() < 60 * SECOND);
     }
     target.raise(AsyncEvent::ANA_CHANGE);

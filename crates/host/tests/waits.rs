@@ -13,7 +13,8 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use nvlane_host::{
-    Address, Association, Error, Failure, Lane, Options, ReconnectSettings, blocking, discovery, futures,
+    Address, Association, AsyncNamespace, BlockingNamespace, Error, Failure, Lane, Options,
+    ReconnectSettings, discovery,
 };
 use target::{Config, NQN, Reaction, Target, options};
 use wire::property::Property;
@@ -27,12 +28,14 @@ const ENDLESS: Duration = Duration::from_secs(30);
 fn brief() -> Options {
     Options {
         connect_timeout: 60 * MS,
-        admin_timeout: 120 * MS,
         command_timeout: 60 * MS,
-        close_timeout: 60 * MS,
         reconnect: ReconnectSettings::never(),
         ..options()
     }
+    .tuned(|tuning| {
+        tuning.admin_timeout = 120 * MS;
+        tuning.close_timeout = 60 * MS;
+    })
 }
 
 struct Unpark(Thread);
@@ -80,12 +83,12 @@ enum Api {
 fn use_once(api: Api, address: &Address, options: Options) -> Result<(), Error> {
     match api {
         Api::Blocking => {
-            let mut disk = blocking::Namespace::connect(address, options)?;
-            disk.read_at(0, &mut [0; 512])
+            let mut disk = BlockingNamespace::connect(address, options)?;
+            disk.read_at(&mut [0; 512], 0)
         }
         Api::Futures => block_on(async {
-            let disk = futures::Namespace::connect(address, options).await?;
-            disk.read_at(0, vec![0; 512]).await?;
+            let disk = AsyncNamespace::connect(address, options).await?;
+            disk.read_at(vec![0; 512], 0).await?;
             Ok(())
         }),
         Api::Lane => {
@@ -162,10 +165,10 @@ fn a_deadline_ends_everything() {
     // The target goes away for good: attempts to reconnect would go on for ten minutes.
     let target = Target::new();
     let options = Options { deadline: Some(400 * MS), ..options() };
-    let mut disk = blocking::Namespace::connect(&target.address(), options).unwrap();
+    let mut disk = BlockingNamespace::connect(&target.address(), options).unwrap();
     drop(target);
     let error = loop {
-        match disk.read_at(0, &mut [0; 512]) {
+        match disk.read_at(&mut [0; 512], 0) {
             Ok(()) => std::thread::yield_now(),
             Err(error) => break error.to_string(),
         }
@@ -193,10 +196,10 @@ fn connecting_holds_up_no_other_task_and_ends_with_its_future() {
     let address = Address::from(silent.local_addr().unwrap()).with_subsystem(NQN.parse().unwrap());
     let target = Target::new();
     let patient = Options { connect_timeout: Duration::from_secs(3600), ..options() };
-    let mut waiting = Box::pin(futures::Namespace::<Vec<u8>>::connect(&address, patient));
+    let mut waiting = Box::pin(AsyncNamespace::<Vec<u8>>::connect(&address, patient));
     let disk = until_second(waiting.as_mut(), async {
-        let disk = futures::Namespace::connect(&target.address(), options()).await.unwrap();
-        disk.write_at(0, vec![1; 4096]).await.unwrap();
+        let disk = AsyncNamespace::connect(&target.address(), options()).await.unwrap();
+        disk.write_at(vec![1; 4096], 0).await.unwrap();
         disk
     });
     let (mut socket, _) = silent.accept().unwrap();
@@ -235,8 +238,8 @@ fn closing_and_dropping_take_no_longer_than_asked() {
     }
     // The last handle of a task's does not wait at all, though the target would have an hour.
     let target = Target::new();
-    let options = Options { close_timeout: Duration::from_secs(3600), ..options() };
-    let disk = block_on(futures::Namespace::<Vec<u8>>::connect(&target.address(), options)).unwrap();
+    let options = options().tuned(|tuning| tuning.close_timeout = Duration::from_secs(3600));
+    let disk = block_on(AsyncNamespace::<Vec<u8>>::connect(&target.address(), options)).unwrap();
     target.stall_after(0, 0);
     let start = Instant::now();
     drop(disk);
@@ -246,7 +249,10 @@ fn closing_and_dropping_take_no_longer_than_asked() {
 #[test]
 fn what_waits_for_a_lost_association_ends_when_asked() {
     let target = Target::new();
-    let settings = Options { admin_timeout: 200 * MS, fast_io_fail: Some(150 * MS), ..options() };
+    let settings = options().tuned(|tuning| {
+        tuning.admin_timeout = 200 * MS;
+        tuning.fast_io_fail = Some(150 * MS);
+    });
     let association = target.connect(settings);
     let namespace = association.addressed_namespace().unwrap();
     let mut lane: Lane = association.lane().unwrap();

@@ -41,7 +41,7 @@ fn target(in_capsule: u32) -> Target {
 }
 
 fn wanted() -> Options {
-    Options { zero_copy: ZeroCopy::From(16 << 10), depth: 16, ..options() }
+    Options { depth: 16, ..options() }.tuned(|tuning| tuning.zero_copy = ZeroCopy::From(16 << 10))
 }
 
 fn connect<B: DataBuffer>(target: &Target, options: Options) -> (Association, Lane<B>, Namespace) {
@@ -95,7 +95,8 @@ fn data_is_right_with_and_without_digests_in_and_behind_the_capsule() {
 fn loopback_does_not_pay_for_it_unasked() {
     for zero_copy in [ZeroCopy::Auto, ZeroCopy::Off] {
         let target = target(8192);
-        let (_association, mut lane, namespace) = connect(&target, Options { zero_copy, ..wanted() });
+        let (_association, mut lane, namespace) =
+            connect(&target, wanted().tuned(|tuning| tuning.zero_copy = zero_copy));
         write_all(&mut lane, &namespace);
         check_buffers(&finish(&mut lane));
         assert_eq!(lane.counters().zero_copy_sends, 0);
@@ -128,7 +129,8 @@ fn data_that_moves_with_its_command_is_copied() {
 #[test]
 fn lanes_in_a_set_sleep_until_the_kernel_is_done() {
     let target = target(8192);
-    let association = target.connect(Options { lanes: 2, spin: Duration::ZERO, ..wanted() });
+    let association =
+        target.connect(Options { lanes: 2, ..wanted() }.tuned(|tuning| tuning.spin = Duration::ZERO));
     let namespace = association.namespace(Nsid::new(1)).unwrap();
     let mut lanes: LaneSet<Vec<u8>> =
         LaneSet::new((0..2).map(|_| association.lane().unwrap()).collect()).unwrap();

@@ -75,10 +75,10 @@ impl Waits {
         let answer = self.answer(default);
         Options {
             connect_timeout: self.connect_timeout.min(self.timeout.unwrap_or(self.connect_timeout)),
-            admin_timeout: answer,
             command_timeout: answer,
             ..options
         }
+        .tuned(|tuning| tuning.admin_timeout = answer)
     }
 }
 

@@ -11,7 +11,7 @@ mod words;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use host::blocking::KeyValue;
+use host::BlockingKeyValue;
 use host::reconnect::ReconnectSettings;
 use host::{Address, Options};
 
@@ -138,15 +138,15 @@ impl Way {
         self.waits.answer(ANSWER)
     }
 
-    fn connect(&self, address: &Address) -> Result<KeyValue, Failure> {
+    fn connect(&self, address: &Address) -> Result<BlockingKeyValue, Failure> {
         let options = self.options()?;
         let address = with_subsystem(address.clone(), &options)?;
-        Ok(KeyValue::connect(&address, options)?)
+        Ok(BlockingKeyValue::connect(&address, options)?)
     }
 }
 
 impl OnlyPlace {
-    fn connect(&self) -> Result<KeyValue, Failure> {
+    fn connect(&self) -> Result<BlockingKeyValue, Failure> {
         let missing =
             || Failure::usage("no address: write HOST[:PORT]/NQN behind the command, or set NVLANE_ADDR");
         self.way.connect(self.address.as_ref().ok_or_else(missing)?)
@@ -154,7 +154,7 @@ impl OnlyPlace {
 }
 
 impl Place {
-    fn connect(&self) -> Result<KeyValue, Failure> {
+    fn connect(&self) -> Result<BlockingKeyValue, Failure> {
         self.way.connect(&self.address)
     }
 }

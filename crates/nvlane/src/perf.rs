@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args, Subcommand, ValueEnum};
 use host::reconnect::ReconnectSettings;
-use host::{Address, Association, BusyPoll, Options, QueueMap, Receive, ReplayPolicy, ZeroCopy};
+use host::{Address, Association, BusyPoll, Options, QueueMap, Receive, ReplayPolicy, Tuning, ZeroCopy};
 use load::keys::Distribution;
 use load::report::{LaneResult, fio_json, text};
 use load::runner::{self, Finished, RunError, RunSettings};
@@ -394,16 +394,13 @@ impl ConnectionArguments {
         let limit = Options::DEPTH_MAX;
         let depth = u16::try_from(workload.depth).ok().filter(|depth| *depth <= limit);
         let give_up_ns = u64::try_from(self.ctrl_loss_timeout.as_nanos()).unwrap_or(u64::MAX);
-        let options = Options {
-            lanes: u16::try_from(workload.lanes).map_err(|_| too_many("-P", workload.lanes, u16::MAX))?,
-            depth: depth.ok_or_else(|| too_many("-q", workload.depth, limit))?,
-            digests: self.digests.digests(),
-            reconnect: ReconnectSettings { give_up_ns: Some(give_up_ns), ..ReconnectSettings::default() },
+        let defaults = Tuning::default();
+        let tuning = Tuning {
             doorbell: self.doorbell.default,
             read_doorbell: self.doorbell.read,
             poll_doorbell: self.doorbell.poll,
             inline_send: self.submit == Submit::Inline,
-            in_place_bytes: self.in_place.map_or(Options::default().in_place_bytes, clamped),
+            in_place_bytes: self.in_place.map_or(defaults.in_place_bytes, clamped),
             zero_copy: self.zero_copy,
             receive: self.receive,
             spin: match self.spin {
@@ -411,11 +408,19 @@ impl ConnectionArguments {
                 limited => Duration::from_nanos(limited.limit_ns()),
             },
             busy_poll: BusyPoll::us(self.busy_poll),
+            ..defaults
+        };
+        let options = Options {
+            lanes: u16::try_from(workload.lanes).map_err(|_| too_many("-P", workload.lanes, u16::MAX))?,
+            depth: depth.ok_or_else(|| too_many("-q", workload.depth, limit))?,
+            digests: self.digests.digests(),
+            reconnect: ReconnectSettings { give_up_ns: Some(give_up_ns), ..ReconnectSettings::default() },
             identity: Some(self.identity.read()?),
             replay: match self.replay {
                 Replay::All => ReplayPolicy::Idempotent,
                 Replay::Reads => ReplayPolicy::ReadsOnly,
             },
+            tuning,
             ..Options::default()
         };
         Ok(self.waits.apply(options, Waits::ANSWER))

@@ -144,7 +144,7 @@ fn settings(arguments: &ProbeArguments) -> Result<Settings, Failure> {
         nsid: address.nsid,
         host: identity.nqn,
         hostid: identity.id,
-        patience: options.admin_timeout,
+        patience: options.tuning.admin_timeout,
         row_limit: arguments.row_timeout,
         may_overwrite: arguments.overwrite,
         pause_limit: Duration::from_millis(arguments.pause),

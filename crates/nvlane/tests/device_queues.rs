@@ -35,7 +35,10 @@ fn each_device_queue_has_its_reactor_which_polls_it() {
         let arguments = format!("--engine {engine} --cores {cores} --placement napi --busy-poll 50");
         let target = Target::start(&network, directory.path(), "ram:1M", &arguments);
         let busy_poll = BusyPoll::us(50);
-        let wanted = Options { lanes: LANE_COUNT, depth: 8, busy_poll, spin: PATIENCE, ..options() };
+        let wanted = Options { lanes: LANE_COUNT, depth: 8, ..options() }.tuned(|tuning| {
+            tuning.busy_poll = busy_poll;
+            tuning.spin = PATIENCE;
+        });
         let association = Association::connect(&target.address, wanted).expect("a host connects");
         let lanes = (0..LANE_COUNT).map(|_| association.lane().expect("a lane")).collect();
         let mut lanes: LaneSet<Vec<u8>> = LaneSet::new(lanes).expect("a set");

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use host::blocking::Namespace;
+use host::BlockingNamespace;
 use host::{Address, Association, Error, Failure, Options};
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use serde_json::Value;
@@ -100,11 +100,11 @@ impl Target {
         Pid::from_child(&self.process)
     }
 
-    fn connect(&self) -> Namespace {
+    fn connect(&self) -> BlockingNamespace {
         let address: Address = self.address.parse().expect("an address");
         let association = Association::connect(&address, Options::default()).expect("a connection");
         let namespace = association.namespace(Nsid::new(1)).expect("a namespace");
-        Namespace::new(&association, namespace).expect("a lane")
+        BlockingNamespace::new(&association, namespace).expect("a lane")
     }
 
     /// Ends it, and says how it did.
@@ -188,7 +188,7 @@ fn a_closed_namespace_is_reopened_by_a_reload() {
         target.await_state(|state| !state["subsystems"][0]["namespaces"][0]["closed"].is_null());
         let mut namespace = target.connect();
         assert_eq!(
-            status(namespace.read_at(0, &mut [0; 4096])),
+            status(namespace.read_at(&mut [0; 4096], 0)),
             Some(Status::NAMESPACE_NOT_READY.with_dnr())
         );
         let ended = target.reload();
@@ -197,7 +197,7 @@ fn a_closed_namespace_is_reopened_by_a_reload() {
         file.set_len(MEBIBYTE).expect("restored");
         let text = target.reload().text();
         assert!(text.starts_with("reopen ") && text.contains(": done, it has 1M"), "{text}");
-        assert_eq!(status(namespace.read_at(0, &mut [0; 4096])), None);
+        assert_eq!(status(namespace.read_at(&mut [0; 4096], 0)), None);
         assert!(target.state()["subsystems"][0]["namespaces"][0]["closed"].is_null());
         target.end();
     }
@@ -220,10 +220,10 @@ fn a_file_size_limit_is_an_answer_and_not_the_end_of_the_target() {
         let mut namespace = target.connect();
         let full = Some(Status::CAPACITY_EXCEEDED.with_dnr());
         for _ in 0..3 {
-            assert_eq!(status(namespace.write_at(3 * MEBIBYTE, &[1; 4096])), full, "{engine}");
-            assert_eq!(status(namespace.write_durably_at(3 * MEBIBYTE, &[1; 4096])), full, "{engine}");
+            assert_eq!(status(namespace.write_at(&[1; 4096], 3 * MEBIBYTE)), full, "{engine}");
+            assert_eq!(status(namespace.write_durably_at(&[1; 4096], 3 * MEBIBYTE)), full, "{engine}");
         }
-        assert_eq!(status(namespace.write_at(MEBIBYTE, &[1; 4096])), None);
+        assert_eq!(status(namespace.write_at(&[1; 4096], MEBIBYTE)), None);
         assert_eq!(status(namespace.flush()), None, "nothing was lost");
         target.end();
     }
@@ -277,7 +277,7 @@ fn a_storm_of_signals_holds_up_no_storage() {
         let target = Target::start(engine, &["file:DIR/a.img?size=4M"]);
         let mut namespace = target.connect();
         // Threads for storage start with the first operation.
-        assert_eq!(status(namespace.write_at(0, &[1; 4096])), None);
+        assert_eq!(status(namespace.write_at(&[1; 4096], 0)), None);
         let names = check_masks(target.process.id());
         let is_there = |prefix: &str| names.iter().any(|name| name.starts_with(prefix));
         assert_eq!((is_there("reactor-"), is_there("storage-")), (true, engine == "epoll"), "{names:?}");
@@ -290,8 +290,8 @@ fn a_storm_of_signals_holds_up_no_storage() {
                 }
             });
             for round in 0..10 {
-                assert_eq!(status(namespace.write_at(round * 4096, &[1; 4096])), None);
-                assert_eq!(status(namespace.write_durably_at(round * 4096, &[1; 4096])), None);
+                assert_eq!(status(namespace.write_at(&[1; 4096], round * 4096)), None);
+                assert_eq!(status(namespace.write_durably_at(&[1; 4096], round * 4096)), None);
                 assert_eq!(status(namespace.flush()), None);
             }
             is_over.store(true, Ordering::Relaxed);
@@ -311,7 +311,7 @@ fn a_namespace_follows_its_file_without_any_signal() {
     target.await_state(|state| state["subsystems"][0]["namespaces"][0]["bytes"] == MEBIBYTE + 4096);
     let mut namespace = target.connect();
     let mut data = [0; 4096];
-    assert_eq!(status(namespace.read_at(MEBIBYTE, &mut data)), None);
+    assert_eq!(status(namespace.read_at(&mut data, MEBIBYTE)), None);
     assert_eq!(data, [8; 4096]);
     target.end();
 }

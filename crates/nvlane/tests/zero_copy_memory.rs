@@ -84,7 +84,7 @@ fn slow_reads(rig: &Rig) -> Vec<u8> {
     let mut write = |version: &mut u8| {
         // Neither zero nor poison: each is a version of its own.
         *version = if *version >= 200 { 1 } else { *version + 1 };
-        writer.write_at(0, &vec![*version; 2 * MIB]).expect("a write");
+        writer.write_at(&vec![*version; 2 * MIB], 0).expect("a write");
     };
     write(&mut version);
     let mut slow = RawHost::with_receive_buffer(rig, RECEIVE_BUFFER_BYTES);

@@ -25,13 +25,13 @@ impl Load {
     /// On a policy that there is not.
     pub(crate) fn with_doorbell(mut self, policy: &str) -> Self {
         let policy: DoorbellPolicy = policy.parse().expect("a policy that there is");
-        self.options.doorbell = policy;
+        self.options.tuning.doorbell = policy;
         self
     }
 
     /// With this way to receive.
     pub(crate) fn with_receive(mut self, receive: Receive) -> Self {
-        self.options.receive = receive;
+        self.options.tuning.receive = receive;
         self
     }
 }

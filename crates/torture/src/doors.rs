@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use host::blocking::KeyValue;
+use host::BlockingKeyValue;
 use host::{AtomicFunction, AtomicOperation, Error, Failure, Key, Outcome, StoreOptions};
 use wire::status::Status;
 
@@ -137,19 +137,19 @@ impl Door for MemcachedDoor {
 
 /// An NVMe host with a lane: deeds leave one by one, or as one batch.
 pub(crate) struct NvmeDoor {
-    keys: KeyValue,
+    keys: BlockingKeyValue,
     /// Batches and single commands in turn.
     run_count: u64,
 }
 
 impl NvmeDoor {
-    pub(crate) fn new(keys: KeyValue) -> Self {
+    pub(crate) fn new(keys: BlockingKeyValue) -> Self {
         Self { keys, run_count: 0 }
     }
 
     fn run_batch(&mut self, deeds: &[(Key, &Deed)]) -> Result<Vec<End>, Error> {
         let mut batch = self.keys.batch()?;
-        let room = self.keys.info().value_bytes_max();
+        let room = self.keys.namespace().value_bytes_max();
         for (key, deed) in deeds {
             let pushed = match deed {
                 Deed::Set(value) => batch.store(key, value, StoreOptions::empty()),

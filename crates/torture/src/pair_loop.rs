@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use host::Association;
-use host::blocking::KeyValue;
+use host::BlockingKeyValue;
 use load::random::Prng;
 
 use crate::doors::{Door, Flushed, MemcachedDoor, NvmeDoor};
@@ -257,7 +257,7 @@ fn connect(target: &Target, number: u64) -> Result<Box<dyn Door>> {
     let association =
         Association::connect(&target.address(), hosts::options(number, 1)?).context("cannot connect")?;
     let namespace = association.addressed_key_value()?;
-    Ok(Box::new(NvmeDoor::new(KeyValue::new(&association, namespace)?)))
+    Ok(Box::new(NvmeDoor::new(BlockingKeyValue::new(&association, namespace)?)))
 }
 
 impl PairReport {

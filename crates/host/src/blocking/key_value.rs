@@ -31,10 +31,10 @@ const SUBMIT: u64 = 2;
 /// A namespace of keys and values, and a lane of its own.
 ///
 /// ```no_run
-/// use nvlane_host::{Key, Options, blocking::KeyValue};
+/// use nvlane_host::{BlockingKeyValue, Key, Options};
 ///
 /// let address = "192.0.2.1:4420/nqn.2016-06.io.nvlane:cache".parse()?;
-/// let mut cache = KeyValue::connect(&address, Options::default())?;
+/// let mut cache = BlockingKeyValue::connect(&address, Options::default())?;
 /// let key = Key::new(b"greeting").expect("1 to 16 bytes");
 /// cache.store(&key, b"hello")?;
 /// assert_eq!(cache.retrieve(&key)?.as_deref(), Some(&b"hello"[..]));
@@ -42,7 +42,7 @@ const SUBMIT: u64 = 2;
 /// # Ok::<(), nvlane_host::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct KeyValue {
+pub struct BlockingKeyValue {
     lane: Lane<Vec<u8>>,
     namespace: KeyValueNamespace,
     association: Association,
@@ -54,7 +54,7 @@ pub struct KeyValue {
     next_tag: u32,
 }
 
-impl KeyValue {
+impl BlockingKeyValue {
     /// Connects to the namespace at `address`: the one it names, or the only one there is with keys and values.
     ///
     /// # Errors
@@ -83,7 +83,7 @@ impl KeyValue {
 
     /// What is known of the namespace, and what makes its commands.
     #[must_use]
-    pub fn info(&self) -> &KeyValueNamespace {
+    pub fn namespace(&self) -> &KeyValueNamespace {
         &self.namespace
     }
 

@@ -27,17 +27,17 @@ const LIST_BYTES: u32 = 64 << 10;
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), nvlane_host::Error> {
-/// use nvlane_host::{Key, Options, futures::KeyValue};
+/// use nvlane_host::{AsyncKeyValue, Key, Options};
 ///
 /// let address = "192.0.2.1:4420/nqn.2016-06.io.nvlane:cache".parse()?;
-/// let cache = KeyValue::connect(&address, Options { lanes: 2, ..Options::default() }).await?;
+/// let cache = AsyncKeyValue::connect(&address, Options { lanes: 2, ..Options::default() }).await?;
 /// let key = Key::new(b"greeting").expect("1 to 16 bytes");
 /// cache.store(&key, b"hello".to_vec()).await?;
 /// assert_eq!(cache.retrieve(&key).await?.as_deref(), Some(&b"hello"[..]));
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
-pub struct KeyValue {
+pub struct AsyncKeyValue {
     namespace: KeyValueNamespace,
     lanes: Arc<Lanes<Vec<u8>>>,
 }
@@ -66,7 +66,7 @@ impl<'a> IntoIterator for &'a BatchOutcomes {
     }
 }
 
-impl KeyValue {
+impl AsyncKeyValue {
     /// Connects to the namespace at `address`, with as many lanes as the options say.
     ///
     /// # Errors
@@ -92,14 +92,14 @@ impl KeyValue {
     }
 
     /// Ends the association, with all its handles and lanes, and waits until the controller is shut down: at most
-    /// [`Options::close_timeout`].
+    /// [`Tuning::close_timeout`](crate::Tuning::close_timeout).
     pub async fn close(self) {
         self.lanes.close().await;
     }
 
     /// What is known of the namespace, and what makes its commands.
     #[must_use]
-    pub fn info(&self) -> &KeyValueNamespace {
+    pub fn namespace(&self) -> &KeyValueNamespace {
         &self.namespace
     }
 

@@ -325,7 +325,8 @@ impl Drop for Target {
 /// Options for tests: quick, and the same host each time.
 pub fn options() -> Options {
     let identity = HostIdentity::from_uuid("11111111-2222-3333-4444-555555555555".parse().unwrap());
-    let mut options = Options { identity: Some(identity), seed: Some(1), ..Options::default() };
+    let mut options =
+        Options { identity: Some(identity), ..Options::default() }.tuned(|tuning| tuning.seed = Some(1));
     options.reconnect.delay_ns_first = 2_000_000;
     options.reconnect.delay_ns_max = 20_000_000;
     options.connect_timeout = Duration::from_millis(500);

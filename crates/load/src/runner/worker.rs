@@ -230,7 +230,7 @@ impl Running<Worker<'_>> {
         };
         let is_open = self.worker.plan.workload().pace != Pace::Closed;
         // Whoever is told never to sleep does not sleep between arrivals either.
-        let spins = self.worker.association.options().spin == Duration::MAX;
+        let spins = self.worker.association.options().tuning.spin == Duration::MAX;
         let measured_from_ns =
             self.lanes.first().and_then(|lane| lane.generator.measured_from_ns()).unwrap_or(0);
         let (mut used_before, mut watch) = (None, None);

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
-use host::blocking::KeyValue;
+use host::BlockingKeyValue;
 use host::{Address, Batch, Key, StoreOptions};
 use serde::{Deserialize, Serialize};
 use wire::status::Status;
@@ -166,7 +166,7 @@ pub(super) fn load(arguments: &LoadArguments) -> Ended {
 fn load_lines(
     input: Box<dyn BufRead>,
     file: &Path,
-    keys: &mut KeyValue,
+    keys: &mut BlockingKeyValue,
     options: StoreOptions,
     progress: &mut Progress,
 ) -> Result<(), Failure> {
@@ -206,7 +206,7 @@ fn load_lines(
     Ok(())
 }
 
-fn store_all(keys: &mut KeyValue, batch: &mut Batch, progress: &mut Progress) -> Result<(), Failure> {
+fn store_all(keys: &mut BlockingKeyValue, batch: &mut Batch, progress: &mut Progress) -> Result<(), Failure> {
     let (mut failed, mut stored) = (None, 0);
     for outcome in keys.run_batch(batch)? {
         if outcome.status.is_success() {
@@ -260,7 +260,7 @@ pub(super) fn dump(arguments: &DumpArguments) -> Ended {
 /// Calls `each` with these keys that are there and their values: in batches where there are any, once it is known how long
 /// they are, and long ones one by one.
 fn for_each_value(
-    namespace: &mut KeyValue,
+    namespace: &mut BlockingKeyValue,
     keys: &[Key],
     mut each: impl FnMut(&Key, &[u8]) -> Result<(), Failure>,
 ) -> Result<(), Failure> {

@@ -204,7 +204,7 @@ pub(super) fn vector(arguments: &VectorArguments) -> Ended {
             let key = key(word, kind.hex)?;
             let operand = encode(operand, kind.element)?;
             let mut namespace = place.connect()?;
-            let room = namespace.info().vendor().vector_bytes_max.max(1);
+            let room = namespace.namespace().vendor().vector_bytes_max.max(1);
             let kept = namespace.vector_filter(&key, (kind.element, *comparison), operand, room);
             let kept = kept.map_err(told(&key, kind))?;
             let wide = |element: &[u8]| {

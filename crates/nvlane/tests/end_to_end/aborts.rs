@@ -97,8 +97,8 @@ fn a_host_that_cancels_gets_its_buffer_back_at_once() {
         let association = rig.connect(Options { lanes: 2, ..options() });
         let mut namespace = open(&association, 1);
         let (read, write) = (
-            namespace.info().read(0, 1).expect("a read"),
-            namespace.info().write(1, 256 - 1).expect("a large write"),
+            namespace.namespace().read(0, 1).expect("a read"),
+            namespace.namespace().write(1, 256 - 1).expect("a large write"),
         );
         let lane = namespace.lane_mut();
         lane.submit(read, Some(vec![0; 4096]), 1).expect("room");

@@ -21,7 +21,7 @@ fn changed_bits_are_found_and_never_stored() {
                 delay_ns_max: 20_000_000,
                 give_up_ns: Some(60_000_000_000),
             };
-            let options = Options { in_capsule_bytes_max: in_capsule, ..options() }.with_digests();
+            let options = options().tuned(|tuning| tuning.in_capsule_bytes_max = in_capsule).with_digests();
             let association = connect_to(relay.address(), Options { reconnect, ..options.clone() });
             let lane = association.lane().expect("a lane");
             let namespace = association.addressed_namespace().expect("one namespace");

@@ -48,7 +48,7 @@ fn both_ends_count_the_same_and_time_some_of_it() {
         for storage in ["ram:4M", "file:4M"] {
             for (is_write, in_capsule_bytes_max) in [(false, 0), (true, u32::MAX), (true, 0)] {
                 let rig = Rig::new(engine, &[storage]);
-                let options = Options { in_capsule_bytes_max, ..options() };
+                let options = options().tuned(|tuning| tuning.in_capsule_bytes_max = in_capsule_bytes_max);
                 let (host, target) = counted(&rig, options, is_write);
                 let place =
                     format!("{engine:?} {storage} {is_write} {in_capsule_bytes_max}: {host:?} {target:?}");

@@ -1,6 +1,6 @@
 //! What each command does at its edges, on every kind of storage.
 
-use host::blocking::Namespace;
+use host::BlockingNamespace;
 use host::{BlockRange, Command, Error, Failure};
 use wire::id::Nsid;
 use wire::sqe::Sqe;
@@ -13,7 +13,7 @@ use crate::setup::{Rig, engines, options};
 const KEEPING: [&str; 4] = ["ram:2M", "ram:2M?lba=512", "file:2M", "file:2M?lba=512"];
 
 /// Runs `check` on each kind of storage, with each engine.
-fn on_each(storage: &[&str], check: impl Fn(&mut Namespace)) {
+fn on_each(storage: &[&str], check: impl Fn(&mut BlockingNamespace)) {
     for engine in engines() {
         for storage in storage {
             let rig = Rig::new(engine, &[storage]);
@@ -23,7 +23,7 @@ fn on_each(storage: &[&str], check: impl Fn(&mut Namespace)) {
 }
 
 /// How a raw command ends.
-pub(crate) fn status(namespace: &mut Namespace, command: Command, buffer: Option<Vec<u8>>) -> Status {
+pub(crate) fn status(namespace: &mut BlockingNamespace, command: Command, buffer: Option<Vec<u8>>) -> Status {
     match namespace.run("test", command, buffer) {
         Ok(_) => Status::SUCCESS,
         Err(Error::Failed { failure: Failure::Status(status), .. }) => status,
@@ -35,24 +35,24 @@ fn pattern(seed: u8, length: usize) -> Vec<u8> {
     (0..length).map(|at| (at / 7 % 251) as u8 ^ seed).collect()
 }
 
-fn block(namespace: &Namespace) -> usize {
-    namespace.info().lba_bytes() as usize
+fn block(namespace: &BlockingNamespace) -> usize {
+    namespace.namespace().lba_bytes() as usize
 }
 
-fn read(namespace: &mut Namespace, lba: u64, blocks: usize) -> Vec<u8> {
+fn read(namespace: &mut BlockingNamespace, lba: u64, blocks: usize) -> Vec<u8> {
     let mut bytes = vec![0xee; blocks * block(namespace)];
-    namespace.read_at(lba * block(namespace) as u64, &mut bytes).expect("a read");
+    namespace.read_at(&mut bytes, lba * block(namespace) as u64).expect("a read");
     bytes
 }
 
-fn write(namespace: &mut Namespace, lba: u64, bytes: &[u8]) {
-    namespace.write_at(lba * block(namespace) as u64, bytes).expect("a write");
+fn write(namespace: &mut BlockingNamespace, lba: u64, bytes: &[u8]) {
+    namespace.write_at(bytes, lba * block(namespace) as u64).expect("a write");
 }
 
 #[test]
 fn the_last_block_is_there_and_the_one_behind_it_is_not() {
     on_each(&["ram:2M", "file:2M?lba=512", "null:2M"], |namespace| {
-        let (count, bytes) = (namespace.info().block_count(), block(namespace));
+        let (count, bytes) = (namespace.namespace().block_count(), block(namespace));
         write(namespace, count - 1, &pattern(1, bytes));
         read(namespace, count - 1, 1);
         let nsid = Nsid::new(1);
@@ -82,7 +82,7 @@ fn writes_are_read_back_whether_durable_or_flushed() {
         let bytes = block(namespace);
         for (lba, blocks) in [(0, 1), (3, 2), (16, 16), (100, 128)] {
             let data = pattern(lba as u8, blocks * bytes);
-            namespace.write_durably_at(lba * bytes as u64, &data).expect("a durable write");
+            namespace.write_durably_at(&data, lba * bytes as u64).expect("a durable write");
             assert_eq!(read(namespace, lba, blocks), data);
             namespace.flush().expect("a flush");
             assert_eq!(read(namespace, lba, blocks), data);
@@ -98,7 +98,7 @@ fn writes_are_read_back_whether_durable_or_flushed() {
 #[test]
 fn zeroes_reach_exactly_as_far_as_they_are_told() {
     on_each(&KEEPING, |namespace| {
-        let (bytes, count) = (block(namespace), namespace.info().block_count() as usize);
+        let (bytes, count) = (block(namespace), namespace.namespace().block_count() as usize);
         let mut model = pattern(9, count * bytes);
         write(namespace, 0, &model);
         for (lba, blocks, deallocate) in
@@ -109,7 +109,7 @@ fn zeroes_reach_exactly_as_far_as_they_are_told() {
             model[from..from + length].fill(0);
         }
         assert!(read(namespace, 0, count) == model);
-        let all = namespace.info().size_bytes();
+        let all = namespace.namespace().size_bytes();
         namespace.write_zeroes(0, all, true).expect("zeroes everywhere");
         assert!(read(namespace, 0, count).iter().all(|&byte| byte == 0));
     });
@@ -118,12 +118,12 @@ fn zeroes_reach_exactly_as_far_as_they_are_told() {
 #[test]
 fn many_ranges_are_deallocated_and_nothing_between_them() {
     on_each(&KEEPING, |namespace| {
-        let (bytes, count) = (block(namespace), namespace.info().block_count() as usize);
+        let (bytes, count) = (block(namespace), namespace.namespace().block_count() as usize);
         let mut model = pattern(3, count * bytes);
         write(namespace, 0, &model);
         let ranges: Vec<_> =
             (0..count as u64).step_by(2).take(256).map(|lba| BlockRange { lba, blocks: 1 }).collect();
-        let command = namespace.info().deallocate(&ranges).expect("256 ranges");
+        let command = namespace.namespace().deallocate(&ranges).expect("256 ranges");
         assert_eq!(status(namespace, command, None), Status::SUCCESS);
         for range in &ranges {
             model[range.lba as usize * bytes..][..range.blocks as usize * bytes].fill(0);
@@ -138,7 +138,7 @@ fn many_ranges_are_deallocated_and_nothing_between_them() {
 #[test]
 fn one_range_past_the_end_deallocates_nothing() {
     on_each(&KEEPING, |namespace| {
-        let (bytes, count) = (block(namespace), namespace.info().block_count());
+        let (bytes, count) = (block(namespace), namespace.namespace().block_count());
         write(namespace, 0, &pattern(4, bytes));
         let attributes = wire::nvm::DsmAttributes::DEALLOCATE;
         let sqe = wire::nvm::DatasetManagement { range_count: 2, attributes }.to_sqe(Nsid::new(1));
@@ -164,13 +164,13 @@ fn a_compare_finds_a_difference_of_one_bit() {
             let mut data = pattern(blocks as u8, blocks * bytes);
             write(namespace, 7, &data);
             let offset = 7 * bytes as u64;
-            assert!(namespace.compare_at(offset, &data).expect("a compare"));
+            assert!(namespace.compare_at(&data, offset).expect("a compare"));
             for at in [0, bytes - 1, data.len() / 2, data.len() - 1] {
                 data[at] ^= 0x40;
-                assert!(!namespace.compare_at(offset, &data).expect("a compare"), "byte {at}");
+                assert!(!namespace.compare_at(&data, offset).expect("a compare"), "byte {at}");
                 data[at] ^= 0x40;
             }
-            assert!(namespace.compare_at(offset, &data).expect("a compare"));
+            assert!(namespace.compare_at(&data, offset).expect("a compare"));
         }
     });
 }
@@ -187,7 +187,7 @@ fn a_verify_reads_more_than_a_transfer() {
 #[test]
 fn a_copy_puts_its_sources_one_after_the_other() {
     on_each(&KEEPING, |namespace| {
-        let (bytes, count) = (block(namespace), namespace.info().block_count() as usize);
+        let (bytes, count) = (block(namespace), namespace.namespace().block_count() as usize);
         let mut model = pattern(5, count * bytes);
         write(namespace, 0, &model);
         let half = count as u64 / 2;
@@ -200,7 +200,7 @@ fn a_copy_puts_its_sources_one_after_the_other() {
         ];
         for (destination, sources) in copies {
             let ranges: Vec<_> = sources.iter().map(|&(lba, blocks)| BlockRange { lba, blocks }).collect();
-            let command = namespace.info().copy(destination, &ranges).expect("a copy").fua();
+            let command = namespace.namespace().copy(destination, &ranges).expect("a copy").fua();
             assert_eq!(status(namespace, command, None), Status::SUCCESS);
             let mut to = destination as usize * bytes;
             for &(lba, blocks) in sources {
@@ -216,7 +216,7 @@ fn a_copy_puts_its_sources_one_after_the_other() {
 #[test]
 fn a_copy_of_a_large_range_onto_itself_moves_it() {
     on_each(&["ram:4M?lba=512", "file:4M?lba=512"], |namespace| {
-        let (bytes, count) = (block(namespace), namespace.info().block_count() as usize);
+        let (bytes, count) = (block(namespace), namespace.namespace().block_count() as usize);
         for (from, to) in [(0, 300), (300, 0), (10, 11), (11, 10)] {
             let mut model = pattern(6, count * bytes);
             for (at, part) in model.chunks_mut(bytes).enumerate() {
@@ -224,7 +224,7 @@ fn a_copy_of_a_large_range_onto_itself_moves_it() {
             }
             write(namespace, 0, &model);
             let command =
-                namespace.info().copy(to, &[BlockRange { lba: from, blocks: 2048 }]).expect("a copy");
+                namespace.namespace().copy(to, &[BlockRange { lba: from, blocks: 2048 }]).expect("a copy");
             assert_eq!(status(namespace, command, None), Status::SUCCESS);
             let from = from as usize * bytes;
             model.copy_within(from..from + 2048 * bytes, to as usize * bytes);
@@ -236,7 +236,7 @@ fn a_copy_of_a_large_range_onto_itself_moves_it() {
 #[test]
 fn a_copy_past_the_end_copies_nothing() {
     on_each(&KEEPING, |namespace| {
-        let (bytes, count) = (block(namespace), namespace.info().block_count());
+        let (bytes, count) = (block(namespace), namespace.namespace().block_count());
         write(namespace, 0, &pattern(8, bytes));
         write(namespace, count - 1, &pattern(9, bytes));
         let source = |lba: u64, blocks: u16| {
@@ -263,8 +263,8 @@ fn nothing_changes_a_read_only_namespace() {
         let mut rig = Rig::new(engine, &["ram:1M?readonly", "file:1M"]);
         let protected = Status::NAMESPACE_WRITE_PROTECTED.with_dnr();
         let association = rig.connect(options());
-        let check = |namespace: &mut Namespace| {
-            let info = namespace.info().clone();
+        let check = |namespace: &mut BlockingNamespace| {
+            let info = namespace.namespace().clone();
             let bytes = info.lba_bytes();
             let buffer = || Some(vec![1; bytes as usize]);
             assert_eq!(status(namespace, info.write(0, 1).expect("a write"), buffer()), protected);
@@ -274,7 +274,7 @@ fn nothing_changes_a_read_only_namespace() {
             assert_eq!(status(namespace, copy, None), protected);
             assert_eq!(status(namespace, info.flush(), None), Status::SUCCESS);
             assert!(read(namespace, 0, 1).iter().all(|&byte| byte == 0));
-            assert!(namespace.compare_at(0, &vec![0; bytes as usize]).expect("a compare"));
+            assert!(namespace.compare_at(&vec![0; bytes as usize], 0).expect("a compare"));
         };
         check(&mut crate::setup::open(&association, 1));
         drop(association);

@@ -36,8 +36,8 @@ fn small_rig(engine: reactor::EngineKind) -> Rig {
 fn check_that_buffers_are_free(rig: &Rig) {
     let mut namespace = rig.open(options());
     let data = vec![7; 4 * MIB];
-    namespace.write_at(0, &data).expect("buffers that are free again");
-    assert!(namespace.compare_at(0, &data).expect("a compare"));
+    namespace.write_at(&data, 0).expect("buffers that are free again");
+    assert!(namespace.compare_at(&data, 0).expect("a compare"));
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn half_a_write_is_none() {
     for engine in engines() {
         for storage in ["ram:4M", "file:4M"] {
             let rig = Rig::new(engine, &[storage]);
-            rig.open(options()).write_at(0, &vec![1; MIB]).expect("a write");
+            rig.open(options()).write_at(&vec![1; MIB], 0).expect("a write");
             let mut host = RawHost::new(&rig);
             let cid = host.io.transport(Sqe::write(ONE, 0, 256), MIB as u32);
             let r2t = host.io.r2t(cid);
@@ -113,7 +113,7 @@ fn half_a_write_is_none() {
             drop(host);
             rig.await_quiet();
             let mut read = vec![0; MIB];
-            rig.open(options()).read_at(0, &mut read).expect("a read");
+            rig.open(options()).read_at(&mut read, 0).expect("a read");
             assert!(read.iter().all(|&byte| byte == 1));
         }
     }
@@ -131,8 +131,8 @@ fn many_hosts_come_and_go() {
                         let association = rig.connect(Options { lanes: 2, ..options_of(thread + 1) });
                         let mut namespace = open(&association, 1 + u32::from(round % 2));
                         let (offset, data) = (u64::from(thread) * 65_536, vec![round; 8192]);
-                        namespace.write_at(offset, &data).expect("a write");
-                        assert!(namespace.compare_at(offset, &data).expect("a compare"));
+                        namespace.write_at(&data, offset).expect("a write");
+                        assert!(namespace.compare_at(&data, offset).expect("a compare"));
                         if round % 3 == 0 {
                             association.close();
                         }

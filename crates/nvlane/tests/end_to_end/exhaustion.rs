@@ -31,8 +31,10 @@ fn deep_queues_of_large_transfers_wait_for_their_turn() {
         let rig = rig(engine, &["file:8M", "ram:4M?lba=512&delay=0us-200us"]);
         std::thread::scope(|scope| {
             for nsid in 1..=2u8 {
-                let association =
-                    rig.connect(Options { lanes: 3, depth: 64, in_place_bytes: 4096, ..options_of(nsid) });
+                let association = rig.connect(
+                    Options { lanes: 3, depth: 64, ..options_of(nsid) }
+                        .tuned(|tuning| tuning.in_place_bytes = 4096),
+                );
                 scope.spawn(move || {
                     let namespace = association.namespace(Nsid::new(nsid.into())).expect("a namespace");
                     let mut lanes = association.lanes().expect("lanes");
@@ -53,8 +55,8 @@ fn large_compares_do_not_wait_for_each_other() {
         let association = rig.connect(Options { lanes: 2, depth: 16, ..options() });
         let mut namespace = open(&association, 1);
         let data = vec![5; 8 * MIB];
-        namespace.write_at(0, &data).expect("a write");
-        let geometry = namespace.info().clone();
+        namespace.write_at(&data, 0).expect("a write");
+        let geometry = namespace.namespace().clone();
         let lane = namespace.lane_mut();
         for range in Namespace::split(0, geometry.block_count(), 256).chain(Namespace::split(0, 2048, 256)) {
             let compare = geometry.compare(range.lba, range.blocks).expect("a compare");
@@ -79,7 +81,7 @@ fn a_large_transfer_is_not_starved_by_small_ones() {
             for seed in 0..6 {
                 let (mut namespace, is_over) = (open(&association, 1), &is_over);
                 scope.spawn(move || {
-                    let geometry = namespace.info().clone();
+                    let geometry = namespace.namespace().clone();
                     let (lane, mut random) = (namespace.lane_mut(), Random::new(seed));
                     let mut ended = Vec::new();
                     let mut buffers = vec![vec![0; 16 << 10]; 120];
@@ -98,7 +100,7 @@ fn a_large_transfer_is_not_starved_by_small_ones() {
             let mut namespace = open(&association, 1);
             let (reply, is_done) = std::sync::mpsc::channel();
             scope.spawn(move || {
-                let geometry = namespace.info().clone();
+                let geometry = namespace.namespace().clone();
                 for round in 0..6 {
                     let command = match round % 3 {
                         0 => geometry.read(0, 256),
@@ -176,7 +178,7 @@ fn halves_of_pairs_do_not_wait_for_each_other() {
         let rig = rig(engine, &["ram:16M?lba=65536"]);
         let association = rig.connect(Options { lanes: 1, depth: 128, ..options() });
         let mut namespace = open(&association, 1);
-        let geometry = namespace.info().clone();
+        let geometry = namespace.namespace().clone();
         let lane = namespace.lane_mut();
         for round in 0..3 {
             for lba in 0..60 {

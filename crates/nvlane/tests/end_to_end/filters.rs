@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use host::blocking::Namespace;
+use host::BlockingNamespace;
 use host::{BlockRange, Options};
 use wire::id::Nsid;
 use wire::sqe::Sqe;
@@ -15,18 +15,18 @@ use crate::setup::{PATIENCE, Random, Rig, engines, options};
 
 const ONE: Nsid = Nsid::new(1);
 
-fn read(namespace: &mut Namespace, lba: u64) -> Status {
-    let command = namespace.info().read(lba, 1).expect("a read");
+fn read(namespace: &mut BlockingNamespace, lba: u64) -> Status {
+    let command = namespace.namespace().read(lba, 1).expect("a read");
     status(namespace, command, Some(vec![0; 4096]))
 }
 
-fn write(namespace: &mut Namespace, lba: u64) -> Status {
-    let command = namespace.info().write(lba, 1).expect("a write");
+fn write(namespace: &mut BlockingNamespace, lba: u64) -> Status {
+    let command = namespace.namespace().write(lba, 1).expect("a write");
     status(namespace, command, Some(vec![1; 4096]))
 }
 
-fn flush(namespace: &mut Namespace) -> Status {
-    let command = namespace.info().flush();
+fn flush(namespace: &mut BlockingNamespace) -> Status {
+    let command = namespace.namespace().flush();
     status(namespace, command, None)
 }
 
@@ -35,7 +35,7 @@ fn a_delay_holds_back_what_it_names_and_nothing_else() {
     for engine in engines() {
         let rig = Rig::new(engine, &["ram:1M?delay=read:300ms"]);
         let mut namespace = rig.open(options());
-        let geometry = namespace.info().clone();
+        let geometry = namespace.namespace().clone();
         let lane = namespace.lane_mut();
         let start = Instant::now();
         for lba in 0..64 {
@@ -71,10 +71,10 @@ fn errors_of_storage_become_the_status_that_says_so() {
     for engine in engines() {
         for (name, of_read, of_write) in errors {
             let rig = Rig::new(engine, &[&format!("ram:1M?error=1/1,as={name},at=0-64K")]);
-            let mut namespace = rig.open(Options { path_timeout: Duration::ZERO, ..options() });
+            let mut namespace = rig.open(options().tuned(|tuning| tuning.path_timeout = Duration::ZERO));
             assert_eq!(read(&mut namespace, 0), of_read, "{name}");
             assert_eq!(write(&mut namespace, 1), of_write, "{name}");
-            let info = namespace.info().clone();
+            let info = namespace.namespace().clone();
             let compare = info.compare(2, 1).expect("a compare");
             assert_eq!(status(&mut namespace, compare, Some(vec![0; 4096])), of_read, "{name}");
             let zeroes = info.write_zeroes(3, 1, false).expect("zeroes");
@@ -84,7 +84,7 @@ fn errors_of_storage_become_the_status_that_says_so() {
             assert_eq!(status(&mut namespace, deallocate, None), of_write, "{name}");
             let verify = info.verify(0, 200).expect("a verify");
             assert_eq!(status(&mut namespace, verify, None), of_read, "{name}");
-            assert!(!namespace.compare_and_write_at(0, &[0; 4096], &[1; 4096]).is_ok_and(|done| done));
+            assert!(!namespace.compare_and_write_at(&[0; 4096], &[1; 4096], 0).is_ok_and(|done| done));
             // Beyond it everything works.
             assert_eq!(
                 (read(&mut namespace, 16), write(&mut namespace, 17)),

@@ -29,8 +29,9 @@ fn a_counter_of_several_hosts_loses_nothing() {
             [("ram:1M", 8192, 150), ("ram:1M?lba=512", 0, 150), ("file:1M", 8192, 60), ("file:1M", 0, 60)]
         {
             let rig = rig(engine, storage);
-            let association =
-                rig.connect(Options { lanes: 5, in_capsule_bytes_max: in_capsule, ..options() });
+            let association = rig.connect(
+                Options { lanes: 5, ..options() }.tuned(|tuning| tuning.in_capsule_bytes_max = in_capsule),
+            );
             std::thread::scope(|scope| {
                 for thread in 0..THREADS {
                     let mut namespace = open(&association, 1);
@@ -38,14 +39,14 @@ fn a_counter_of_several_hosts_loses_nothing() {
                 }
                 // Beside it, somebody who writes all the time.
                 let mut other = open(&association, 1);
-                let bytes = other.info().lba_bytes() as usize;
+                let bytes = other.namespace().lba_bytes() as usize;
                 for round in 0..100u64 {
-                    other.write_at(bytes as u64, &vec![round as u8; bytes * 4]).expect("a write");
+                    other.write_at(&vec![round as u8; bytes * 4], bytes as u64).expect("a write");
                 }
             });
             let mut namespace = open(&association, 1);
-            let mut block = vec![0; namespace.info().lba_bytes() as usize];
-            namespace.read_at(0, &mut block).expect("a read");
+            let mut block = vec![0; namespace.namespace().lba_bytes() as usize];
+            namespace.read_at(&mut block, 0).expect("a read");
             let words: Vec<u64> =
                 block.chunks(8).map(|word| u64::from_le_bytes(word.try_into().expect("8 bytes"))).collect();
             assert_eq!(words[0], THREADS * increments, "{storage}: increments were lost");
@@ -55,19 +56,19 @@ fn a_counter_of_several_hosts_loses_nothing() {
 }
 
 /// Adds to the first word, and to this thread's own.
-fn count(namespace: &mut host::blocking::Namespace, thread: u64, increments: u64) {
-    let mut block = vec![0; namespace.info().lba_bytes() as usize];
+fn count(namespace: &mut host::BlockingNamespace, thread: u64, increments: u64) {
+    let mut block = vec![0; namespace.namespace().lba_bytes() as usize];
     let mut done = 0;
-    namespace.read_at(0, &mut block).expect("a read");
+    namespace.read_at(&mut block, 0).expect("a read");
     while done < increments {
         let mut next = block.clone();
         for at in [0, 8 + thread as usize * 8] {
             let word = u64::from_le_bytes(block[at..at + 8].try_into().expect("8 bytes")) + 1;
             next[at..at + 8].copy_from_slice(&word.to_le_bytes());
         }
-        match namespace.compare_and_write_at(0, &block, &next) {
+        match namespace.compare_and_write_at(&block, &next, 0) {
             Ok(true) => (done, block) = (done + 1, next),
-            Ok(false) => namespace.read_at(0, &mut block).expect("a read"),
+            Ok(false) => namespace.read_at(&mut block, 0).expect("a read"),
             Err(Error::Failed { failure: Failure::Status(status), .. })
                 if status.is(Status::COMMAND_INTERRUPTED) =>
             {

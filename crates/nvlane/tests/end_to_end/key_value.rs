@@ -1,6 +1,6 @@
 //! Keys and values over NVMe: every command of ours, with partitions on one reactor and on several.
 
-use host::blocking::KeyValue;
+use host::BlockingKeyValue;
 use host::{
     AtomicFunction, AtomicOperation, ElementCode, Failure, Key, Options, StoreOptions, VectorComparison,
     VectorFunction,
@@ -18,10 +18,10 @@ fn rig(threads: u16) -> Rig {
     Rig::with(EngineKind::Epoll, &["kv:ram:64M"], |config| config.reactors.threads = Threads::Count(threads))
 }
 
-pub(crate) fn connect(rig: &Rig) -> KeyValue {
+pub(crate) fn connect(rig: &Rig) -> BlockingKeyValue {
     let association = rig.connect(Options { lanes: 1, ..options() });
     let namespace = association.addressed_key_value().expect("a namespace of keys and values");
-    KeyValue::new(&association, namespace).expect("a lane")
+    BlockingKeyValue::new(&association, namespace).expect("a lane")
 }
 
 fn key(number: u32) -> Key {
@@ -187,7 +187,7 @@ fn increments_from_many_lanes_all_count() {
 fn a_batch_that_cannot_be_is_refused_as_a_whole() {
     let rig = rig(2);
     let mut keys = connect(&rig);
-    let nsid = keys.info().nsid();
+    let nsid = keys.namespace().nsid();
     let submit = |tag, count, data: &[u8], outcome_bytes| {
         let data_bytes = data.len() as u32;
         let sqe = BatchSubmit { data_bytes, count, tag, outcome_bytes }.to_sqe(nsid);
@@ -312,7 +312,7 @@ fn asynchronous_callers_have_the_same_commands() {
     let rig = rig(2);
     let association = rig.connect(Options { lanes: 1, ..options() });
     let namespace = association.addressed_key_value().expect("keys and values");
-    let keys = block_on(host::futures::KeyValue::new(&association, namespace)).expect("lanes");
+    let keys = block_on(host::AsyncKeyValue::new(&association, namespace)).expect("lanes");
     block_on(async {
         let value = vec![7; 20_000];
         keys.store(&key(1), value.clone()).await.expect("stored");

@@ -382,7 +382,7 @@ fn batches_are_offered_with_and_without_a_log() {
     for storage in ["kv:ram:64M", "kv:file:{}?size=64M&memory=8M"] {
         let rig = rig(engines()[0], 2, &directory, storage);
         let keys = connect(&rig);
-        let offered = keys.info().vendor();
+        let offered = keys.namespace().vendor();
         assert!(
             offered
                 .commands

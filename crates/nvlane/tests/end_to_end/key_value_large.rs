@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use host::blocking::KeyValue;
+use host::BlockingKeyValue;
 use host::{Failure, Key, Options, StoreOptions};
 use reactor::EngineKind;
 use subsystem::config::{NamespaceConfig, Threads};
@@ -60,7 +60,7 @@ fn values_of_mebibytes_come_back_whatever_their_length_and_partition() {
                 let association = rig.connect(Options { lanes: 1, ..options });
                 let namespace = association.addressed_key_value().expect("keys and values");
                 assert_eq!(namespace.value_bytes_max(), 256 << 20);
-                let mut keys = KeyValue::new(&association, namespace).expect("a lane");
+                let mut keys = BlockingKeyValue::new(&association, namespace).expect("a lane");
                 let lengths = [
                     MEBIBYTE - 1,
                     MEBIBYTE,
@@ -165,7 +165,7 @@ fn what_does_not_fit_is_refused_and_what_breaks_off_leaves_nothing_behind() {
             // More of such than memory has room for, were they to stay.
             for round in 0..12 {
                 let mut other = connect(&rig);
-                let namespace = *other.info();
+                let namespace = *other.namespace();
                 let length = 30 * MEBIBYTE;
                 let command =
                     namespace.store(&key(0), length as u32, StoreOptions::empty()).expect("a command");
@@ -198,7 +198,7 @@ fn many_values_arrive_at_once_on_one_lane() {
     for threads in [1, 2] {
         let rig = rig(EngineKind::Epoll, "kv:ram:512M", threads);
         let mut keys = connect(&rig);
-        let namespace = *keys.info();
+        let namespace = *keys.namespace();
         let length = 2 * MEBIBYTE + 9000;
         for number in 0..20 {
             let command =
@@ -227,7 +227,7 @@ fn a_changed_bit_fails_the_store_and_the_old_value_stays() {
     for _ in 0..8 {
         let association = connect_to(relay.address(), Options { lanes: 1, ..options().with_digests() });
         let Ok(namespace) = association.addressed_key_value() else { continue };
-        let Ok(mut keys) = KeyValue::new(&association, namespace) else { continue };
+        let Ok(mut keys) = BlockingKeyValue::new(&association, namespace) else { continue };
         let is_stored = keys.store(&key(0), &value(2, 20 * MEBIBYTE)).is_ok();
         failed_count += usize::from(!is_stored);
         let found = clean.retrieve(&key(0)).expect("asked").expect("there");
@@ -416,7 +416,7 @@ fn values_that_are_announced_and_not_sent_hold_little_memory() {
         let rig = rig(EngineKind::Epoll, "kv:ram:128M?evict=none", threads);
         let announce = || {
             let mut other = connect(&rig);
-            let namespace = *other.info();
+            let namespace = *other.namespace();
             for number in 0..16 {
                 let command =
                     namespace.store(&key(number), 60 << 20, StoreOptions::empty()).expect("a command");

@@ -54,16 +54,18 @@ impl Wish {
     fn options(self) -> Options {
         Options {
             digests: Digests::from_bits_retain(self.digests),
-            alignment: alignment(self.hpda),
-            r2t_limit: self.r2t_limit,
-            flow_control: self.flow_control,
             lanes: self.lanes,
             depth: self.depth,
-            in_capsule_bytes_max: self.in_capsule,
-            in_place_bytes: self.in_place,
-            receive: self.receive,
             ..options()
         }
+        .tuned(|tuning| {
+            tuning.alignment = alignment(self.hpda);
+            tuning.r2t_limit = self.r2t_limit;
+            tuning.flow_control = self.flow_control;
+            tuning.in_capsule_bytes_max = self.in_capsule;
+            tuning.in_place_bytes = self.in_place;
+            tuning.receive = self.receive;
+        })
     }
 }
 
@@ -76,7 +78,7 @@ fn check(association: &Association, nsid: u32, load: Load, random: &mut Random) 
     let mut lanes = association.lanes().expect("as many lanes as were asked for");
     let agreed = lanes.lanes()[0].agreement();
     assert_eq!(agreed.digests, association.options().digests);
-    assert_eq!(agreed.to_host, association.options().alignment);
+    assert_eq!(agreed.to_host, association.options().tuning.alignment);
     // What an earlier host has left is not known.
     let mut model = Model::new(&namespace, random.next());
     for range in host::Namespace::split(0, namespace.block_count(), namespace.write_zeroes_blocks_max()) {

@@ -179,7 +179,8 @@ fn busy_polling_over_loopback_goes_on_without_a_device() {
             config.reactors.busy_poll = BusyPoll::us(50);
             config.reactors.placement = Policy::Napi;
         });
-        let association = rig.connect(Options { lanes: 2, busy_poll: BusyPoll::us(50), ..options() });
+        let association = rig
+            .connect(Options { lanes: 2, ..options() }.tuned(|tuning| tuning.busy_poll = BusyPoll::us(50)));
         let mut lanes = lanes(&association, 2);
         exercise(&association, &mut lanes);
         for lane in lanes.lanes() {

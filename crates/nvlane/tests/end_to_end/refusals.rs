@@ -156,11 +156,11 @@ fn a_host_is_told_the_limit_of_a_transfer() {
             config.limits.transfer_bytes_max = 64 << 10;
         });
         let mut namespace = rig.open(options());
-        assert_eq!(namespace.info().transfer_blocks_max(), 128);
+        assert_eq!(namespace.namespace().transfer_blocks_max(), 128);
         let data: Vec<u8> = (0..1 << 20).map(|at: u32| (at / 512) as u8).collect();
-        namespace.write_at(0, &data).expect("a write of many commands");
+        namespace.write_at(&data, 0).expect("a write of many commands");
         let mut read = vec![0; 1 << 20];
-        namespace.read_at(0, &mut read).expect("a read of many commands");
+        namespace.read_at(&mut read, 0).expect("a read of many commands");
         assert!(read == data);
     }
 }

@@ -37,7 +37,8 @@ fn a_namespace_comes_and_goes_beside_one_that_stays() {
                 });
                 let mut namespace = open(association, 2);
                 let doomed = scope.spawn(move || {
-                    let (read, write) = (namespace.info().read(0, 64), namespace.info().write(0, 64));
+                    let (read, write) =
+                        (namespace.namespace().read(0, 64), namespace.namespace().write(0, 64));
                     let (read, write) = (read.expect("a read"), write.expect("a write"));
                     while !is_over.load(Ordering::Relaxed) {
                         let lane = namespace.lane_mut();
@@ -92,7 +93,7 @@ fn a_namespace_grows_and_shrinks_under_load() {
             let association = rig.connect(Options { lanes: 2, ..options() });
             let mut namespace = open(&association, 1);
             let data: Vec<u8> = (0..1 << 20).map(|at: u32| (at / 4096) as u8).collect();
-            namespace.write_at(0, &data).expect("a write");
+            namespace.write_at(&data, 0).expect("a write");
             let is_over = AtomicBool::new(false);
             std::thread::scope(|scope| {
                 let (is_over, association, data) = (&is_over, &association, &data);
@@ -103,9 +104,9 @@ fn a_namespace_grows_and_shrinks_under_load() {
                         let (lba, blocks) = (random.below(200), 1 + random.below(56));
                         let range = lba as usize * 4096..(lba + blocks) as usize * 4096;
                         let mut read = vec![0; range.len()];
-                        namespace.read_at(lba * 4096, &mut read).expect("blocks that stay");
+                        namespace.read_at(&mut read, lba * 4096).expect("blocks that stay");
                         assert!(read == data[range.clone()]);
-                        namespace.write_at(lba * 4096, &data[range]).expect("blocks that stay");
+                        namespace.write_at(&data[range], lba * 4096).expect("blocks that stay");
                     }
                 });
                 for mebibytes in [3, 2, 4, 1, 2] {
@@ -116,18 +117,18 @@ fn a_namespace_grows_and_shrinks_under_load() {
                     }
                     rig.reload(|config| config.subsystems[0].namespaces[0] = changed);
                     let until = Instant::now() + PATIENCE;
-                    while namespace.info().size_bytes() != mebibytes << 20 {
+                    while namespace.namespace().size_bytes() != mebibytes << 20 {
                         assert!(Instant::now() < until, "the host is not told");
                         namespace.refresh().expect("it is there");
                         std::thread::sleep(Duration::from_millis(1));
                     }
                     let mut last = [1; 4096];
-                    let end = namespace.info().size_bytes();
-                    namespace.read_at(end - 4096, &mut last).expect("the last block");
+                    let end = namespace.namespace().size_bytes();
+                    namespace.read_at(&mut last, end - 4096).expect("the last block");
                     if mebibytes > 1 {
                         assert!(last == [0; 4096], "what is new is zero");
                     }
-                    let past = Sqe::read(ONE, namespace.info().block_count(), 1);
+                    let past = Sqe::read(ONE, namespace.namespace().block_count(), 1);
                     let past = host::Command::raw_from_controller(past, 4096);
                     let status = crate::edges::status(&mut namespace, past, Some(vec![0; 4096]));
                     assert_eq!(status, Status::LBA_OUT_OF_RANGE.with_dnr());
@@ -208,7 +209,7 @@ fn a_namespace_is_removed_while_a_pair_waits_for_a_write() {
         let again = rig.namespace_config(0, "ram:1M");
         rig.reload(|config| config.subsystems[0].namespaces.push(again));
         let mut namespace = rig.open(options());
-        let all = namespace.info().deallocate(&[BlockRange { lba: 0, blocks: 256 }]).expect("a range");
+        let all = namespace.namespace().deallocate(&[BlockRange { lba: 0, blocks: 256 }]).expect("a range");
         assert!(namespace.run("Deallocate", all, None).is_ok());
     }
 }

@@ -15,7 +15,8 @@ fn check(cut: Cut, load: Load, digests: Digests, seed: u64) {
         });
         let relay = Relay::new(rig.socket_address(), cut);
         let alignment = DataAlignment::from_raw(2).expect("5 bits");
-        let options = Options { digests, lanes: 2, depth: 16, alignment, ..options() };
+        let options = Options { digests, lanes: 2, depth: 16, ..options() }
+            .tuned(|tuning| tuning.alignment = alignment);
         let association = connect_to(relay.address(), options);
         let namespace = association.addressed_namespace().expect("one namespace");
         let mut lanes = association.lanes().expect("two lanes");
@@ -37,9 +38,9 @@ fn a_block_that_is_not_right_is_found() {
     model.run(&mut lanes, &namespace, load, &mut Random::new(1));
     let mut other = open(&association, 1);
     let mut block = [0; 512];
-    other.read_at(77 * 512, &mut block).expect("a read");
+    other.read_at(&mut block, 77 * 512).expect("a read");
     block[511] ^= 1;
-    other.write_at(77 * 512, &block).expect("a write");
+    other.write_at(&block, 77 * 512).expect("a write");
     model.verify(&mut lanes, &namespace);
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
-use host::blocking::Namespace;
+use host::BlockingNamespace;
 use host::{Address, Association, HostIdentity, HostName, Options, ReconnectSettings};
 use reactor::{EngineKind, Features};
 use subsystem::config::{ListenerConfig, NamespaceConfig, SubsystemConfig, TargetConfig, Threads};
@@ -146,7 +146,7 @@ impl Rig {
     }
 
     /// The first namespace, and a lane for it.
-    pub(crate) fn open(&self, options: Options) -> Namespace {
+    pub(crate) fn open(&self, options: Options) -> BlockingNamespace {
         open(&self.connect(options), 1)
     }
 }
@@ -182,10 +182,12 @@ pub(crate) fn options() -> Options {
         identity: Some(HostIdentity::from_uuid(Uuid::from_bytes([7; 16]))),
         reconnect: ReconnectSettings::never(),
         command_timeout: Duration::from_secs(60),
-        spin: Duration::ZERO,
-        seed: Some(1),
         ..Options::default()
     }
+    .tuned(|tuning| {
+        tuning.spin = Duration::ZERO;
+        tuning.seed = Some(1);
+    })
 }
 
 /// Options of the how-many-th host.
@@ -200,9 +202,9 @@ pub(crate) fn connect_to(peer: SocketAddr, options: Options) -> Association {
     Association::connect(&address, options).expect("a host connects")
 }
 
-pub(crate) fn open(association: &Association, nsid: u32) -> Namespace {
+pub(crate) fn open(association: &Association, nsid: u32) -> BlockingNamespace {
     let namespace = association.namespace(Nsid::new(nsid)).expect("a namespace");
-    Namespace::new(association, namespace).expect("a lane")
+    BlockingNamespace::new(association, namespace).expect("a lane")
 }
 
 /// Numbers that look random: the same in every run.

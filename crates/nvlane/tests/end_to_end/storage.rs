@@ -3,7 +3,7 @@
 use std::fs::OpenOptions;
 use std::time::Instant;
 
-use host::blocking::Namespace;
+use host::BlockingNamespace;
 use host::{Command, Event, Options};
 use wire::id::Nsid;
 use wire::sqe::Sqe;
@@ -16,23 +16,23 @@ const BYTES: u64 = 1 << 20;
 const NOT_READY: Status = Status::NAMESPACE_NOT_READY.with_dnr();
 const LOST: Status = Status::WRITE_FAULT.with_dnr();
 
-fn read(namespace: &mut Namespace) -> Status {
-    let command = namespace.info().read(0, 1).expect("a read");
+fn read(namespace: &mut BlockingNamespace) -> Status {
+    let command = namespace.namespace().read(0, 1).expect("a read");
     status(namespace, command, Some(vec![0; 4096]))
 }
 
-fn write(namespace: &mut Namespace, is_fua: bool) -> Status {
-    let command = namespace.info().write(0, 1).expect("a write");
+fn write(namespace: &mut BlockingNamespace, is_fua: bool) -> Status {
+    let command = namespace.namespace().write(0, 1).expect("a write");
     let command = if is_fua { command.fua() } else { command };
     status(namespace, command, Some(vec![1; 4096]))
 }
 
-fn flush(namespace: &mut Namespace) -> Status {
-    let command = namespace.info().flush();
+fn flush(namespace: &mut BlockingNamespace) -> Status {
+    let command = namespace.namespace().flush();
     status(namespace, command, None)
 }
 
-fn flush_all(namespace: &mut Namespace) -> Status {
+fn flush_all(namespace: &mut BlockingNamespace) -> Status {
     status(namespace, Command::raw(Sqe::flush(Nsid::ALL)), None)
 }
 
@@ -40,7 +40,7 @@ fn flush_all(namespace: &mut Namespace) -> Status {
 fn a_namespace_whose_file_is_cut_is_closed_until_it_is_reopened_and_every_host_learns_of_it() {
     for engine in engines() {
         let mut rig = Rig::new(engine, &["file:1M", "file:1M"]);
-        let mut hosts: Vec<Namespace> = (1..=3).map(|host| rig.open(options_of(host))).collect();
+        let mut hosts: Vec<BlockingNamespace> = (1..=3).map(|host| rig.open(options_of(host))).collect();
         let mut beside = open(&rig.connect(options_of(4)), 2);
         for host in &mut hosts {
             assert_eq!(write(host, false), Status::SUCCESS);

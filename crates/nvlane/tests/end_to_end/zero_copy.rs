@@ -48,13 +48,10 @@ fn what_is_sent_without_a_copy_is_what_was_meant() {
             [("file:8M", 0), ("file:8M", 3), ("ram:8M", 0), ("ram:8M", 3), ("ram:8M", 2)]
         {
             let rig = rig(engine, storage, ZeroCopy::From(64 << 10));
-            let association = rig.connect(Options {
-                lanes: 2,
-                depth: 8,
-                zero_copy: ZeroCopy::From(64 << 10),
-                digests: Digests::from_bits_retain(digests),
-                ..options()
-            });
+            let association = rig.connect(
+                Options { lanes: 2, depth: 8, digests: Digests::from_bits_retain(digests), ..options() }
+                    .tuned(|tuning| tuning.zero_copy = ZeroCopy::From(64 << 10)),
+            );
             let namespace = association.namespace(ONE).expect("a namespace");
             let lanes = (0..2).map(|_| association.lane().expect("a lane")).collect();
             let mut lanes: LaneSet<Vec<u8>> = LaneSet::new(lanes).expect("a set");
@@ -80,11 +77,11 @@ fn what_is_sent_without_a_copy_is_what_was_meant() {
 fn loopback_does_not_pay_for_it_unasked() {
     for zero_copy in [ZeroCopy::Auto, ZeroCopy::Off] {
         let rig = rig(engines()[0], "file:4M", zero_copy);
-        let mut namespace = rig.open(Options { zero_copy, ..options() });
+        let mut namespace = rig.open(options().tuned(|tuning| tuning.zero_copy = zero_copy));
         let data = vec![3; 4 * MIB];
-        namespace.write_at(0, &data).expect("a write");
+        namespace.write_at(&data, 0).expect("a write");
         let mut read = vec![0; 4 * MIB];
-        namespace.read_at(0, &mut read).expect("a read");
+        namespace.read_at(&mut read, 0).expect("a read");
         assert!(read == data);
         assert!(reports(&rig).iter().all(|lane| lane.zero_copy_count == 0));
     }
@@ -100,9 +97,9 @@ fn memory_that_may_change_is_copied() {
     });
     let mut namespace = rig.open(options());
     let data = vec![5; 4 * MIB];
-    namespace.write_at(0, &data).expect("a write");
+    namespace.write_at(&data, 0).expect("a write");
     let mut read = vec![0; 4 * MIB];
-    namespace.read_at(0, &mut read).expect("a read");
+    namespace.read_at(&mut read, 0).expect("a read");
     assert!(read == data);
     let reports = await_notices(&rig);
     let bytes: u64 = reports.iter().map(|lane| lane.zero_copy_bytes).sum();
@@ -140,8 +137,8 @@ fn what_a_host_does_not_read_is_free_when_it_is_gone() {
         for _ in 0..5 {
             let host = host_that_reads_nothing(&rig);
             let mut other = rig.open(options());
-            other.write_at(0, &vec![7; 8 * MIB]).expect("buffers for others");
-            assert!(other.compare_at(0, &vec![7; 8 * MIB]).expect("a compare"));
+            other.write_at(&vec![7; 8 * MIB], 0).expect("buffers for others");
+            assert!(other.compare_at(&vec![7; 8 * MIB], 0).expect("a compare"));
             drop((host, other));
             let start = Instant::now();
             rig.await_quiet();
@@ -167,7 +164,7 @@ fn data_that_waits_in_the_socket_is_not_overwritten() {
     for engine in engines() {
         let rig = small_rig(engine);
         let data: Vec<u8> = (0..8 * MIB).map(|at| (at / 4096) as u8).collect();
-        rig.open(options()).write_at(0, &data).expect("a write");
+        rig.open(options()).write_at(&data, 0).expect("a write");
         let mut slow = RawHost::new(&rig);
         let cids: Vec<u16> =
             (0..8).map(|at| slow.io.transport(Sqe::read(ONE, at * 256, 256), MIB as u32)).collect();
@@ -175,9 +172,9 @@ fn data_that_waits_in_the_socket_is_not_overwritten() {
         // Others use the buffers that are free.
         let mut other = rig.open(options());
         for value in 0..8 {
-            other.write_at(0, &vec![value ^ 0xA5; 4 * MIB]).expect("a write");
+            other.write_at(&vec![value ^ 0xA5; 4 * MIB], 0).expect("a write");
             let mut read = vec![0; 4 * MIB];
-            other.read_at(0, &mut read).expect("a read");
+            other.read_at(&mut read, 0).expect("a read");
             assert!(read.iter().all(|&byte| byte == value ^ 0xA5));
         }
         // The first reads were done before that; those that waited for a buffer came later.

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use host::blocking::Namespace;
+use host::BlockingNamespace;
 use host::reconnect::ReconnectSettings;
 use host::{Address, Error, Options, discovery};
 use wire::nqn::Nqn;
@@ -88,10 +88,10 @@ fn options() -> Options {
     Options {
         connect_timeout: Duration::from_secs(2),
         command_timeout: Duration::from_secs(2),
-        admin_timeout: Duration::from_secs(2),
         reconnect: ReconnectSettings { give_up_ns: Some(3 * SECOND_NS), ..ReconnectSettings::default() },
         ..Options::default()
     }
+    .tuned(|tuning| tuning.admin_timeout = Duration::from_secs(2))
 }
 
 /// Offsets and lengths that are written and read: in a capsule, and asked for.
@@ -99,7 +99,7 @@ const EXTENTS: [(u64, usize); 3] = [(0, 4096), (16 << 10, 8192), (1 << 20, 64 <<
 
 fn work(address: &Address, digests: Digests) -> Check<Ended> {
     let failing = |error: &Error| Ok(Ended::Failing(error.to_string()));
-    let mut disk = match Namespace::connect(address, Options { digests, ..options() }) {
+    let mut disk = match BlockingNamespace::connect(address, Options { digests, ..options() }) {
         Ok(disk) => disk,
         Err(error) => return failing(&error),
     };
@@ -108,9 +108,9 @@ fn work(address: &Address, digests: Digests) -> Check<Ended> {
     };
     for (offset, length) in EXTENTS {
         // What was interrupted may be written again.
-        let mut result = disk.write_at(offset, &data(length, offset));
+        let mut result = disk.write_at(&data(length, offset), offset);
         if result.is_err() {
-            result = disk.write_at(offset, &data(length, offset));
+            result = disk.write_at(&data(length, offset), offset);
         }
         if let Err(error) = result {
             return failing(&error);
@@ -121,7 +121,7 @@ fn work(address: &Address, digests: Digests) -> Check<Ended> {
     }
     for (offset, length) in EXTENTS {
         let mut read = vec![0; length];
-        if let Err(error) = disk.read_at(offset, &mut read).or_else(|_| disk.read_at(offset, &mut read)) {
+        if let Err(error) = disk.read_at(&mut read, offset).or_else(|_| disk.read_at(&mut read, offset)) {
             return failing(&error);
         }
         if read != data(length, offset) {

@@ -88,7 +88,7 @@ impl Experiment for BusyPolling {
         let polled = || Some(busy_polled_packets(served.pid())? + busy_polled_packets(std::process::id())?);
         let before = polled();
         let mut load = bench.load("randread", None, IO_BYTES, cell.word("depth"));
-        load.options.busy_poll = BusyPoll::us(wait_us);
+        load.options.tuning.busy_poll = BusyPoll::us(wait_us);
         let finished = bench.run(&served, load)?;
         let mut values = values(&finished.report);
         values.extend(proof(&finished.report, &served.state()?, is_on));

@@ -1,6 +1,6 @@
 //! `copies`: from which size on data is better received in place, and better sent without a copy.
 
-use host::{Options, ZeroCopy};
+use host::ZeroCopy;
 use load::workload::format_bytes;
 
 use super::line;
@@ -92,11 +92,10 @@ impl Experiment for Copies {
             DIRECTIONS.into_iter().find(|(name, _)| *name == cell.text("direction")).expect("a cell of ours");
         let served = self.target(bench, way)?;
         let mut load = bench.load(pattern, None, cell.word("bytes"), DEPTH);
-        load.options = Options {
-            in_place_bytes: if way == IN_PLACE { 1 } else { u32::MAX },
-            zero_copy: if way == ZERO_COPY { ZeroCopy::From(4 << 10) } else { ZeroCopy::Off },
-            ..load.options
-        };
+        load.options = load.options.tuned(|tuning| {
+            tuning.in_place_bytes = if way == IN_PLACE { 1 } else { u32::MAX };
+            tuning.zero_copy = if way == ZERO_COPY { ZeroCopy::From(4 << 10) } else { ZeroCopy::Off };
+        });
         Ok(values(&bench.run(served, load)?.report))
     }
 

@@ -63,7 +63,7 @@ impl Experiment for InlineSend {
         };
         let mut load = bench.load("randread", None, IO_BYTES, cell.word("depth"));
         let is_inline = cell.text("sender") == INLINE;
-        (load.options.inline_send, load.hand_over) = (is_inline, !is_inline);
+        (load.options.tuning.inline_send, load.hand_over) = (is_inline, !is_inline);
         Ok(values(&bench.run(served, load)?.report))
     }
 

@@ -1,6 +1,6 @@
 //! `kv-memory`: how many pairs fit.
 
-use host::blocking::KeyValue;
+use host::BlockingKeyValue;
 use host::{Options, StoreOptions};
 use load::key_value::{fill, key};
 use wire::status::Status;
@@ -86,7 +86,7 @@ impl Experiment for KvMemory {
 
 /// Stores pairs until one is refused for lack of memory; says how many there are.
 fn store_until_full(bench: &Bench, address: &host::Address, value_bytes: usize) -> Result<u64, Error> {
-    let mut namespace = KeyValue::connect(address, Options::default())?;
+    let mut namespace = BlockingKeyValue::connect(address, Options::default())?;
     let mut batch = namespace.batch()?;
     let (mut value, mut count, mut next) = (vec![0; value_bytes], 0, 0);
     while !bench.is_stopped() {

@@ -64,7 +64,7 @@ impl Experiment for LowLoadLatency {
         let served = doorbell::serve(bench, policy, &["--spin", "always"])?;
         let rate = LOADS.into_iter().find(|(name, _)| *name == cell.text("load")).and_then(|(_, rate)| rate);
         let mut load = bench.load("randread", None, IO_BYTES, 1).with_doorbell(policy);
-        load.options.spin = Duration::MAX;
+        load.options.tuning.spin = Duration::MAX;
         if let Some(rate) = rate {
             load.workload.pace = Pace::Open { rate_per_s: rate.into(), arrival: Arrival::Poisson };
             load.workload.depth = DEPTH;

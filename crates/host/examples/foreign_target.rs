@@ -1,33 +1,53 @@
-//! Against a target of another make, named by `NVLANE_ADDR`: everything on it is overwritten. Without that, nothing is done.
+//! Exercises a target of any make through the host library and checks every byte. All data on the namespace is
+//! overwritten.
 //!
 //! ```text
-//! NVLANE_ADDR=127.0.0.1:4420/nqn.2024-01.example:disk cargo test -p nvlane-host --test peer
+//! cargo run -p nvlane-host --example foreign_target -- 127.0.0.1:4420/nqn.2024-01.example:disk
 //! ```
+//! With a number of seconds as second argument it instead runs a load and prints events for that long, while someone
+//! restarts the target or changes its namespaces by hand.
 #![allow(clippy::cast_possible_truncation)]
 
 use std::time::{Duration, Instant};
 
+use nvlane_host::wire::identify::capabilities::Oncs;
 use nvlane_host::{
-    Address, Association, BlockRange, Completion, Error, Failure, LaneSet, Namespace, Options, blocking,
-    discovery,
+    Address, Association, BlockRange, BlockingNamespace, Completion, Csi, Digests, Error, Failure, Fid,
+    LaneSet, Namespace, Nsid, Options, Property, discovery,
 };
-use wire::feature::Fid;
-use wire::id::Nsid;
-use wire::identify::capabilities::Oncs;
-use wire::pdu::Digests;
-use wire::property::Property;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn address() -> Option<Address> {
-    let text = std::env::var("NVLANE_ADDR");
-    if text.is_err() {
-        eprintln!("skipped: NVLANE_ADDR names no target");
+/// A check of the target at an address; it panics on failure.
+type Check = fn(&Address);
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let usage = "usage: foreign_target HOST[:PORT]/NQN[?ns=1] [SECONDS]";
+    let address: Address = arguments.next().expect(usage).parse().unwrap_or_else(|error| panic!("{error}"));
+    if let Some(seconds) = arguments.next() {
+        let seconds = Duration::from_secs(seconds.parse().expect(usage));
+        std::thread::scope(|scope| {
+            scope.spawn(|| run_load_through_losses(&address, seconds));
+            scope.spawn(|| print_changes(&address, seconds));
+        });
+        return;
     }
-    Some(text.ok()?.parse().expect("an address"))
+    let checks: [(&str, Check); 5] = [
+        ("every size, depth and lane count reads what it wrote", check_transfers),
+        ("admin commands that tools use", check_admin),
+        ("write zeroes, deallocate, compare", check_other_commands),
+        ("the discovery service lists the subsystem", check_discovery),
+        ("an unknown subsystem is refused", check_unknown_subsystem),
+    ];
+    for (name, check) in checks {
+        println!("{name}");
+        check(&address);
+    }
+    println!("all checks passed");
 }
 
-/// The bytes that block `lba` holds after its `version`th write.
+/// Fills blocks from `lba` on with the bytes of their `version`th write.
 fn fill(buffer: &mut [u8], lba: u64, version: u32, lba_bytes: usize) {
     for (index, block) in buffer.chunks_exact_mut(lba_bytes).enumerate() {
         let seed = (lba + index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(version) << 32;
@@ -43,7 +63,7 @@ struct Load {
     count: u64,
 }
 
-/// Writes a region in extents, then reads it, as deep as asked for, on all lanes at once; every byte is checked.
+/// Writes a region in extents, then reads it back, on all lanes at once at the load's depth; every byte is checked.
 fn verified(set: &mut LaneSet, namespace: &Namespace, load: &Load, version: u32) {
     let lba_bytes = namespace.lba_bytes() as usize;
     let length = load.blocks as usize * lba_bytes;
@@ -89,16 +109,14 @@ fn verified(set: &mut LaneSet, namespace: &Namespace, load: &Load, version: u32)
     }
 }
 
-#[test]
-fn every_size_depth_and_number_of_lanes_reads_what_it_wrote() {
-    let Some(address) = address() else { return };
+fn check_transfers(address: &Address) {
     let mut version = 0;
     for digests in 0..4 {
         for lanes in [1, 2, 4] {
             let digests = Digests::from_bits_retain(digests);
             let options = Options { lanes, digests, ..Options::default() };
             let association =
-                Association::connect(&address, options).unwrap_or_else(|error| panic!("{error}"));
+                Association::connect(address, options).unwrap_or_else(|error| panic!("{error}"));
             let namespace = association.addressed_namespace().unwrap();
             let lanes = lanes.min(association.controller().queue_pairs);
             let lanes = (0..lanes).map(|_| association.lane()).collect::<Result<_, _>>().unwrap();
@@ -120,67 +138,61 @@ fn every_size_depth_and_number_of_lanes_reads_what_it_wrote() {
     }
 }
 
-#[test]
-fn the_controller_answers_what_tools_ask() {
-    let Some(address) = address() else { return };
-    let association = Association::connect(&address, Options::default()).unwrap();
+fn check_admin(address: &Address) {
+    let association = Association::connect(address, Options::default()).unwrap();
     let identify = association.identify_controller().unwrap();
-    eprintln!("{} {} {}", identify.model(), identify.serial(), identify.firmware());
+    println!("{} {} {}", identify.model(), identify.serial(), identify.firmware());
     let controller = association.controller();
-    eprintln!("version {}, {:?}, {} queues", controller.vs, controller.limits, controller.queue_pairs);
+    println!("version {}, {:?}, {} queues", controller.vs, controller.limits, controller.queue_pairs);
     assert_eq!(association.property(Property::CSTS).unwrap() & 1, 1);
     let nsid = association.addressed_namespace().unwrap().nsid();
     assert!(association.active_namespaces(Nsid::NONE).unwrap().contains(&nsid));
     assert!(association.identify_namespace(nsid).unwrap().is_present());
-    eprintln!("{:?}", association.namespaces());
+    println!("{:?}", association.namespaces());
     association.smart_log(Nsid::ALL).unwrap();
-    eprintln!("keep-alive {:?}", association.feature(Fid::KEEP_ALIVE, Nsid::NONE));
-    eprintln!("errors {:?}", association.error_log(4).map(|log| log.len()));
-    eprintln!("firmware {:?}", association.firmware_slots().map(|slots| slots.afi));
-    let csi = wire::id::Csi::NVM;
-    eprintln!("effects of read {:?}", association.effects_log(csi).map(|log| log.io(2)));
+    println!("keep-alive {:?}", association.feature(Fid::KEEP_ALIVE, Nsid::NONE));
+    println!("errors {:?}", association.error_log(4).map(|log| log.len()));
+    println!("firmware {:?}", association.firmware_slots().map(|slots| slots.afi));
+    let csi = Csi::NVM;
+    println!("effects of read {:?}", association.effects_log(csi).map(|log| log.io(2)));
 }
 
-#[test]
-fn blocks_are_zeroed_compared_and_given_back() {
-    let Some(address) = address() else { return };
-    let mut disk = blocking::Namespace::connect(&address, Options::default()).unwrap();
+fn check_other_commands(address: &Address) {
+    let mut disk = BlockingNamespace::connect(address, Options::default()).unwrap();
     let data: Vec<u8> = (0..1 << 20).map(|index| (index * 31 + index / 253) as u8).collect();
-    disk.write_at(0, &data).unwrap();
-    disk.write_durably_at(1 << 20, &data).unwrap();
+    disk.write_at(&data, 0).unwrap();
+    disk.write_durably_at(&data, 1 << 20).unwrap();
     disk.flush().unwrap();
     let mut back = vec![1; 1 << 20];
-    let commands = disk.info().limits().commands;
+    let commands = disk.namespace().limits().commands;
     if commands.contains(Oncs::WRITE_ZEROES) {
         disk.write_zeroes(65536, 131_072, false).unwrap();
-        disk.read_at(0, &mut back).unwrap();
+        disk.read_at(&mut back, 0).unwrap();
         assert!(back[65536..65536 + 131_072].iter().all(|&byte| byte == 0));
         assert!(back[..65536] == data[..65536]);
     }
     if commands.contains(Oncs::DATASET_MANAGEMENT) {
         disk.deallocate(0, 1 << 20).unwrap();
         let ranges: Vec<_> = (0..100).map(|index| BlockRange { lba: index * 16, blocks: 8 }).collect();
-        let command = disk.info().deallocate(&ranges).unwrap();
+        let command = disk.namespace().deallocate(&ranges).unwrap();
         disk.run("Deallocate", command, None).unwrap();
     }
-    disk.read_at(1 << 20, &mut back).unwrap();
+    disk.read_at(&mut back, 1 << 20).unwrap();
     assert!(back == data);
-    match disk.compare_at(1 << 20, &data) {
+    match disk.compare_at(&data, 1 << 20) {
         Ok(is_equal) => assert!(is_equal),
         Err(error) => assert!(matches!(error, Error::Command(_)), "{error}"),
     }
-    let beyond = disk.info().size_bytes();
-    assert!(disk.read_at(beyond, &mut back).is_err());
+    let beyond = disk.namespace().size_bytes();
+    assert!(disk.read_at(&mut back, beyond).is_err());
 }
 
-#[test]
-fn its_discovery_service_lists_it() {
-    let Some(address) = address() else { return };
+fn check_discovery(address: &Address) {
     // nvmet and SPDK answer to the discovery name on the subsystem's own port.
     let service = Address { subsystem: None, port: Some(address.port()), nsid: None, ..address.clone() };
     let found = discovery::discover(&service, Options::default()).unwrap();
     for entry in &found.entries {
-        eprintln!("{} {} {}", entry.subtype, entry.address(), entry.service_id());
+        println!("{} {} {}", entry.subtype, entry.address(), entry.service_id());
     }
     let names = found.entries.iter().filter_map(|entry| entry.subsystem().ok());
     assert!(names.into_iter().any(|name| Some(&name) == address.subsystem.as_ref()));
@@ -189,30 +201,23 @@ fn its_discovery_service_lists_it() {
     assert!(!persistent.wait(Duration::from_millis(200)).unwrap());
 }
 
-#[test]
-fn wrong_names_are_refused_in_words() {
-    let Some(address) = address() else { return };
-    let wrong = address.with_subsystem("nqn.2016-06.io.nvlane:nobody".parse().unwrap());
+fn check_unknown_subsystem(address: &Address) {
+    let wrong = address.clone().with_subsystem("nqn.2016-06.io.nvlane:nobody".parse().unwrap());
     let error = Association::connect(&wrong, Options::default()).unwrap_err();
-    eprintln!("{error}");
+    println!("{error}");
     assert!(error.is_permanent() && error.to_string().contains("there is no subsystem"), "{error}");
 }
 
-/// Run by hand with a target that goes away and comes back meanwhile: `NVLANE_SECONDS` says for how long.
-#[test]
-fn a_load_goes_on_while_the_target_comes_and_goes() {
-    let Some(address) = address() else { return };
-    let Some(seconds) = std::env::var("NVLANE_SECONDS").ok().and_then(|text| text.parse().ok()) else {
-        return;
-    };
-    let association = Association::connect(&address, Options::default()).unwrap();
+/// Reads, writes and flushes for `time`; each command must complete exactly once, however often the target restarts.
+fn run_load_through_losses(address: &Address, time: Duration) {
+    let association = Association::connect(address, Options::default()).unwrap();
     let events = association.events();
     let namespace = association.addressed_namespace().unwrap();
     let mut lane = association.lane::<Vec<u8>>().unwrap();
     let (mut counts, mut user) = ([0u64; 5], 0u64);
     let (start, mut completions) = (Instant::now(), Vec::new());
-    while start.elapsed() < Duration::from_secs(seconds) || lane.outstanding() > 0 {
-        while start.elapsed() < Duration::from_secs(seconds) && lane.has_room(1) {
+    while start.elapsed() < time || lane.outstanding() > 0 {
+        while start.elapsed() < time && lane.has_room(1) {
             let (lba, data) = (user % 4096, vec![user as u8; 512]);
             let (command, buffer) = match user % 100 {
                 99 => (namespace.flush(), None),
@@ -234,34 +239,29 @@ fn a_load_goes_on_while_the_target_comes_and_goes() {
             counts[kind] += 1;
         }
         for event in events.try_iter() {
-            eprintln!("{:6.2} s {event:?}", start.elapsed().as_secs_f64());
+            println!("{:6.2} s {event:?}", start.elapsed().as_secs_f64());
         }
     }
-    eprintln!("done, interrupted, unflushed, status, other: {counts:?}, {user} submitted");
+    println!("done, interrupted, unflushed, status, other: {counts:?}, {user} submitted");
     assert_eq!(counts.iter().sum::<u64>(), user, "each command ends once");
     assert_eq!(counts[3] + counts[4], 0);
 }
 
-/// Run by hand while namespaces and subsystems are added and removed: `NVLANE_SECONDS` says for how long.
-#[test]
-fn changes_on_the_target_are_told() {
-    let Some(address) = address() else { return };
-    let Some(seconds) = std::env::var("NVLANE_SECONDS").ok().and_then(|text| text.parse().ok()) else {
-        return;
-    };
-    let association = Association::connect(&address, Options::default()).unwrap();
+/// Prints changes of namespaces and of the discovery log for `time`.
+fn print_changes(address: &Address, time: Duration) {
+    let association = Association::connect(address, Options::default()).unwrap();
     let events = association.events();
-    let service = Address { subsystem: None, port: Some(address.port()), nsid: None, ..address };
+    let service = Address { subsystem: None, port: Some(address.port()), nsid: None, ..address.clone() };
     let persistent = discovery::Discovery::connect(&service, Options::default()).unwrap();
     let start = Instant::now();
-    while start.elapsed() < Duration::from_secs(seconds) {
+    while start.elapsed() < time {
         if persistent.wait(Duration::from_millis(100)).unwrap() {
             let found = persistent.log().unwrap();
-            eprintln!("{:6.2} s {} entries", start.elapsed().as_secs_f64(), found.entries.len());
+            println!("{:6.2} s {} entries", start.elapsed().as_secs_f64(), found.entries.len());
         }
         for event in events.try_iter() {
             let count = association.namespaces().len();
-            eprintln!("{:6.2} s {event:?}, {count} namespaces", start.elapsed().as_secs_f64());
+            println!("{:6.2} s {event:?}, {count} namespaces", start.elapsed().as_secs_f64());
         }
     }
 }
