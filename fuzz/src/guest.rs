@@ -11,7 +11,7 @@ use store::{KeyValueSettings, KeyValueStore, MemorySettings, MemoryStore, Store}
 use subsystem::config::TimeoutConfig;
 use subsystem::control::ControlSettings;
 use subsystem::limits::Limits;
-use subsystem::operator::{NewNamespace, NewSubsystem, Step};
+use subsystem::message::{NewNamespace, NewSubsystem, Step};
 use subsystem::subsystem::Access;
 use wire::fabrics::ConnectResult;
 use wire::id::{Cntlid, Nsid, Qid};

@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 
 use reactor::{Listener, ListenerTag};
 use subsystem::discovery::{Advertised, ListenerEntry, Referral};
-use subsystem::operator::{NewSubsystem, OrderAnswer, Step};
+use subsystem::message::{NewSubsystem, OrderAnswer, Step};
 use subsystem::subsystem::Access;
 use wire::discovery::{DiscoveryEntry, SubsystemType};
 use wire::nqn::{HostName, Nqn};

@@ -10,7 +10,7 @@
 use std::sync::mpsc::Receiver;
 
 use host::Failure;
-use subsystem::operator::OrderAnswer;
+use subsystem::message::OrderAnswer;
 use wire::status::Status;
 
 use crate::model::Finding;

@@ -11,8 +11,7 @@ use store::{FileStore, Geometry, MemorySettings, MemoryStore, Spec, Store};
 use subsystem::config::TimeoutConfig;
 use subsystem::control::ControlSettings;
 use subsystem::limits::Limits;
-use subsystem::message::Message;
-use subsystem::operator::{NewNamespace, NewSubsystem, Order, OrderKind, Step};
+use subsystem::message::{ControlMessage, Message, NewNamespace, NewSubsystem, Order, OrderKind, Step};
 use subsystem::subsystem::Access;
 use wire::id::Nsid;
 use wire::uuid::Uuid;
@@ -613,7 +612,10 @@ impl World {
                 let (answers, _) = channel();
                 self.post(
                     0,
-                    Message::Operator(Order { kind: OrderKind::Stop { grace_ms: 60_000 }, answers }),
+                    Message::Control(ControlMessage::Order(Order {
+                        kind: OrderKind::Stop { grace_ms: 60_000 },
+                        answers,
+                    })),
                 );
                 self.is_stopping = true;
             }

@@ -12,8 +12,6 @@
 
 pub(crate) mod abort;
 pub(crate) mod async_event_request;
-pub mod error_log;
-pub mod features;
 pub(crate) mod get_features;
 pub(crate) mod get_log_page;
 pub(crate) mod identify;
@@ -29,7 +27,7 @@ use wire::sgl::DataPointer;
 use wire::sqe::{Fuse, Psdt, Sqe};
 use wire::status::Status;
 
-use crate::control_record::ControllerKind;
+use crate::controller::ControllerKind;
 use crate::discovery::Discovery;
 use crate::lane_counters::LaneTotals;
 use crate::limits::Limits;

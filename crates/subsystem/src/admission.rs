@@ -11,7 +11,7 @@ use proto::Violation;
 use reactor::Counter;
 
 use crate::limits::Limits;
-use crate::operator::ConnectionsState;
+use crate::state::ConnectionsState;
 
 /// How often a reason is said at most, ns.
 const SAY_NS: u64 = 10_000_000_000;

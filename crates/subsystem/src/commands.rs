@@ -26,11 +26,12 @@ use wire::id::Nsid;
 use wire::sqe::{Fuse, Sqe};
 use wire::status::Status;
 
+use crate::association::Association;
 use crate::attached::{AttachedIndex, Attachments};
-use crate::control_record::{Association, CommandId};
 use crate::exclusion::LockMessage;
 use crate::kv_batch::{self, CollectKey};
 use crate::kv_large::{Arrivals, Intake};
+use crate::lane_id::CommandId;
 use crate::message::Message;
 use crate::nvm_io::{compare_failure, failed_pair, status_of};
 use crate::reserve::Reserve;

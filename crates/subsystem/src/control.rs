@@ -46,12 +46,15 @@ use wire::status::Status;
 
 use crate::admin::{Outcome, Reply, abort, check_form};
 use crate::admission::Admission;
-use crate::control_record::{CommandId, ControllerKey, ControllerKind, ControllerRecord, LaneId, Life};
+use crate::controller::{ControllerKey, ControllerKind, ControllerRecord, Life};
 use crate::discovery::Discovery;
 use crate::lane_counters::{LaneCounters, LaneTotals};
+use crate::lane_id::{CommandId, LaneId};
 use crate::limits::Limits;
-use crate::message::{Answer, Established, Failure, Message, Request, RequestKind};
-use crate::operator::{Order, OrderAnswer, OrderKind, StepError};
+use crate::message::{
+    Answer, Established, Failure, LaneMessage, Message, Order, OrderAnswer, OrderKind, Request, RequestKind,
+    StepError,
+};
 use crate::subsystem::{Subsystem, SubsystemId};
 use connect::PendingConnect;
 use rollout::Rollouts;
@@ -139,10 +142,6 @@ const LATE_NS: u64 = 1000 * MILLISECOND_NS;
 /// The discovery log may change so often in a ms, on average since the start, and a target that is started again has none of the generations
 /// of the one before.
 const GENERATIONS_PER_MS: u64 = 1 << 16;
-
-/// How long associations outlive the listener that they came in through, ms: their hosts can connect elsewhere meanwhile, once the
-/// discovery service has told them.
-pub const REMOVED_LISTENER_GRACE_MS: u64 = 5000;
 
 /// How long the parts of a discovery log are kept for a host to read on, ns.
 const DISCOVERY_PAGE_NS: u64 = 10_000 * MILLISECOND_NS;
@@ -310,7 +309,7 @@ impl Control {
             Err(status) => (status, Reply::default()),
         };
         let answer = Answer { command, status, result: reply.result, data: reply.data, established: None };
-        self.post(command.lane.reactor, Message::Answer(Box::new(answer)));
+        self.post(command.lane.reactor, Message::Lane(LaneMessage::Answer(Box::new(answer))));
     }
 
     /// Ends a Connect that was accepted.
@@ -322,7 +321,7 @@ impl Control {
             data: None,
             established: Some(established),
         };
-        self.post(command.lane.reactor, Message::Answer(Box::new(answer)));
+        self.post(command.lane.reactor, Message::Lane(LaneMessage::Answer(Box::new(answer))));
     }
 
     fn on_failures(&mut self, lane: LaneId, failures: &[Failure]) {
@@ -375,7 +374,7 @@ impl Control {
             if let Some(lane_use) = self.lanes.get_mut(&lane) {
                 lane_use.doorbell = policy;
             }
-            self.post(lane.reactor, Message::SetDoorbell(lane, policy));
+            self.post(lane.reactor, Message::Lane(LaneMessage::SetDoorbell(lane, policy)));
         }
     }
 }

@@ -22,7 +22,6 @@ use wire::discovery::{DISCOVERY_RECORD_BYTES, DiscoveryEntry, DiscoveryHeader, E
 use wire::nqn::{HostName, Nqn};
 use zerocopy::IntoBytes;
 
-use crate::control_record::Route;
 use crate::subsystem::Subsystem;
 
 /// A listener as discovery sees it.
@@ -47,6 +46,15 @@ pub struct Advertised {
     pub ip: IpAddr,
     /// The port, if it is another than the listener's.
     pub port: Option<u16>,
+}
+
+/// How the host of a discovery controller reached the target: the log lists addresses that it can reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// Through which listener.
+    pub listener: ListenerTag,
+    /// At which address.
+    pub local: Option<SocketAddr>,
 }
 
 /// Another discovery service that hosts are sent on to.

@@ -18,9 +18,9 @@ use store::Ticket;
 use wire::digest::DataDigest;
 use wire::pdu::Digests;
 
-use crate::control_record::LaneId;
 use crate::kv_large::Intake;
 use crate::lane_counters::LaneCounters;
+use crate::lane_id::LaneId;
 use crate::message::{Established, Failure, Message};
 use crate::stopwatch::{Stage, Stopwatch};
 use crate::subsystem::SubsystemId;

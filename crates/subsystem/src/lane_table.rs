@@ -6,8 +6,8 @@ use std::num::NonZeroU32;
 
 use store::Ticket;
 
-use crate::control_record::LaneId;
 use crate::lane::{Activity, HeldInput, Lane};
+use crate::lane_id::LaneId;
 use crate::message::Failure;
 use unconnected::Unconnected;
 

@@ -8,11 +8,12 @@
 
 pub mod admin;
 mod admission;
+pub mod association;
 mod attached;
 mod commands;
 pub mod config;
 pub mod control;
-pub mod control_record;
+pub mod controller;
 pub mod discovery;
 mod exclusion;
 pub mod flush_epochs;
@@ -28,6 +29,7 @@ mod kv_log;
 mod kv_operation;
 mod lane;
 pub mod lane_counters;
+pub mod lane_id;
 mod lane_table;
 pub mod limits;
 pub mod machine;
@@ -42,7 +44,8 @@ mod running;
 pub mod server;
 mod serving;
 mod shares;
+pub mod state;
 mod stopwatch;
 pub mod subsystem;
 
-pub use serving::{Moving, Serving};
+pub use serving::Serving;

@@ -10,11 +10,11 @@ use wire::opcode::NvmOpcode;
 use wire::sqe::Sqe;
 
 use crate::attached::AttachedIndex;
-use crate::control_record::CommandId;
 use crate::exclusion::overlap;
 use crate::kv_batch::Scattered;
 use crate::kv_digest::Digested;
 use crate::kv_large::Arriving;
+use crate::lane_id::CommandId;
 
 /// A command under way.
 #[derive(Debug)]

@@ -20,11 +20,10 @@ use crate::config::{Place, Problem, ReactorConfig, TargetConfig, Threads, Timeou
 use crate::control::{Control, ControlSettings};
 use crate::lane::LaneTimeouts;
 use crate::limits::Limits;
-use crate::message::Message;
-use crate::operator::{
-    self, Operator, Order, OrderKind, Outline, ReactorState, Report, RunningListener, Step, TargetState,
-};
+use crate::message::{ControlMessage, Message, Order, OrderKind, ReactorMessage, Step};
+use crate::operator::{self, Operator, Outline, Report, RunningListener};
 use crate::serving::{DOOR, Home, Serving, ServingSettings};
+use crate::state::{ReactorState, TargetState};
 
 /// Why a target did not start. Nothing of it is left.
 #[derive(Debug, thiserror::Error)]
@@ -150,7 +149,7 @@ impl Target {
             }
         }
         for (at, door) in (DOOR..).zip(doors) {
-            target.addresses[0].post(Message::Listen(at, door));
+            target.addresses[0].post(Message::Reactor(ReactorMessage::Listen(at, door)));
         }
         Ok(target)
     }
@@ -194,20 +193,23 @@ impl Target {
     /// Applies what differs in `wanted` from what runs, without touching the rest.
     pub fn reload(&mut self, wanted: &TargetConfig) -> Report {
         let control = self.addresses[0].clone();
-        self.operator.reload(wanted, &move |order| control.post(Message::Operator(order)))
+        self.operator
+            .reload(wanted, &move |order| control.post(Message::Control(ControlMessage::Order(order))))
     }
 
     /// Reopens namespaces that are closed, and does what [`look_after_storage`](Self::look_after_storage) does.
     pub fn reopen_closed(&mut self) -> Report {
         let control = self.addresses[0].clone();
-        self.operator.reopen_closed(&move |order| control.post(Message::Operator(order)))
+        self.operator
+            .reopen_closed(&move |order| control.post(Message::Control(ControlMessage::Order(order))))
     }
 
     /// Looks whether storage has changed underneath, and tells hosts of namespaces that have grown, were closed, or are
     /// open again. To be called every few seconds if [`has_storage_to_watch`](Self::has_storage_to_watch). May block.
     pub fn look_after_storage(&mut self) -> Report {
         let control = self.addresses[0].clone();
-        self.operator.look_after_storage(&move |order| control.post(Message::Operator(order)))
+        self.operator
+            .look_after_storage(&move |order| control.post(Message::Control(ControlMessage::Order(order))))
     }
 
     /// Whether any namespace is on a file or device.
@@ -220,10 +222,11 @@ impl Target {
     #[must_use]
     pub fn state(&self) -> Option<TargetState> {
         let control = self.addresses[0].clone();
-        let mut state = operator::state(&move |order| control.post(Message::Operator(order)))?;
+        let mut state =
+            operator::state(&move |order| control.post(Message::Control(ControlMessage::Order(order))))?;
         let (to, reports) = channel();
         for address in &self.addresses {
-            address.post(Message::Describe(to.clone()));
+            address.post(Message::Reactor(ReactorMessage::Describe(to.clone())));
         }
         drop(to);
         for report in reports {
@@ -242,7 +245,10 @@ impl Target {
     /// Why a reactor had ended before.
     pub fn stop(mut self) -> io::Result<usize> {
         let control = self.addresses[0].clone();
-        let lanes_left = operator::stop(&move |order| control.post(Message::Operator(order)), self.stop_ms);
+        let lanes_left = operator::stop(
+            &move |order| control.post(Message::Control(ControlMessage::Order(order))),
+            self.stop_ms,
+        );
         self.join()?;
         Ok(lanes_left.unwrap_or(0))
     }
@@ -250,7 +256,7 @@ impl Target {
     /// Ends the threads of a target that did not come up.
     fn abandon(mut self, error: StartError) -> StartError {
         for address in &self.addresses {
-            address.post(Message::Stop);
+            address.post(Message::Reactor(ReactorMessage::Stop));
         }
         // What they say matters less than why we are here.
         let _ = self.join();

@@ -23,14 +23,16 @@ use crate::exclusion::{Audience, LockManager, LockMessage};
 use crate::key_value::{self, KeyValueMessage};
 use crate::lane::LaneTimeouts;
 use crate::lane_table::LaneTable;
-use crate::message::Message;
-use crate::operator::ReactorReport;
+use crate::message::{
+    AdmissionMessage, ConnectionMessage, ControlMessage, LaneMessage, Message, PlacementMessage,
+    ReactorMessage,
+};
 use crate::placement::{Placement, Policy as PlacementPolicy};
 use crate::running::Owner;
+use crate::state::ReactorReport;
 
 pub(crate) use door::DOOR;
 use door::Door;
-pub use placing::Moving;
 
 /// One receive takes in at most this much: whole caravans, in few calls, into memory that stays warm.
 const STAGING_BYTES: usize = 256 * 1024;
@@ -142,7 +144,7 @@ impl Serving {
             && version > self.table_version_told
         {
             self.table_version_told = version;
-            io.post(0, Message::TableInUse { reactor: self.reactor, version });
+            io.post(0, Message::Control(ControlMessage::TableInUse { reactor: self.reactor, version }));
         }
     }
 
@@ -247,14 +249,24 @@ impl Serving {
         }
     }
 
-    fn on_placement(&mut self, message: &Message) {
+    fn on_placement(&mut self, io: &mut impl Io<Message>, message: PlacementMessage) {
         let Some(Home { placement, .. }) = &mut self.home else { return };
-        match *message {
-            Message::NotMoved { from, to, is_gone } => placement.on_not_moved(from, to, is_gone),
-            Message::Left(left) => placement.on_left(left),
-            Message::Active { reactor, count } => placement.on_active(reactor, count),
-            Message::SetPlacement(policy) => placement.set_policy(policy),
-            _ => {}
+        match message {
+            PlacementMessage::Place(placing) => self.place(io, *placing),
+            PlacementMessage::NotMoved { from, to, is_gone } => placement.on_not_moved(from, to, is_gone),
+            PlacementMessage::Left(left) => placement.on_left(left),
+            PlacementMessage::Active { reactor, count } => placement.on_active(reactor, count),
+            PlacementMessage::SetPolicy(policy) => placement.set_policy(policy),
+        }
+    }
+
+    fn on_admission(&mut self, io: &mut impl Io<Message>, message: AdmissionMessage) {
+        let Some(Home { control, .. }) = &mut self.home else { return };
+        match message {
+            AdmissionMessage::Gone(visitor, address) => control.admission.on_gone(visitor, address),
+            AdmissionMessage::Complaint { peer, reason } => {
+                control.admission.on_complaint(io.now_ns(), peer, reason);
+            }
         }
     }
 
@@ -270,20 +282,76 @@ impl Serving {
         worked
     }
 
-    fn on_control(&mut self, io: &mut impl Io<Message>, message: Message) {
-        let Some(home) = &mut self.home else { return };
+    fn on_control(&mut self, io: &mut impl Io<Message>, message: ControlMessage) {
+        let Some(Home { control, .. }) = &mut self.home else { return };
         let now_ns = io.now_ns();
         match message {
-            Message::Request(request) => home.control.on_request(now_ns, request),
-            Message::TableInUse { reactor, version } => home.control.on_table_in_use(reactor, version),
-            Message::Aborted { asked_by, is_aborted } => home.control.on_aborted(asked_by, is_aborted),
-            Message::Flushed { asked_by } => home.control.on_flushed(asked_by),
-            Message::Operator(order) => home.control.on_order(now_ns, order),
-            Message::Gone(visitor, address) => home.control.admission.on_gone(visitor, address),
-            Message::Complaint { peer, reason } => home.control.admission.on_complaint(now_ns, peer, reason),
-            _ => {}
+            ControlMessage::Request(request) => control.on_request(now_ns, request),
+            ControlMessage::TableInUse { reactor, version } => control.on_table_in_use(reactor, version),
+            ControlMessage::Aborted { asked_by, is_aborted } => control.on_aborted(asked_by, is_aborted),
+            ControlMessage::Flushed { asked_by } => control.on_flushed(asked_by),
+            ControlMessage::Order(order) => control.on_order(now_ns, order),
         }
         self.drain_control(io);
+    }
+
+    fn on_lane_message(&mut self, io: &mut impl Io<Message>, message: LaneMessage) {
+        match message {
+            LaneMessage::Answer(answer) => self.on_answer(io, *answer),
+            LaneMessage::End(id) => {
+                if self.lanes.by_id(id).is_some() {
+                    self.end(io, id.index);
+                }
+            }
+            LaneMessage::Abort { lane, cid, asked_by } => self.on_abort(io, lane, cid, asked_by),
+            LaneMessage::SetDoorbell(id, policy) => {
+                if let Some(lane) = self.lanes.by_id(id) {
+                    lane.set_doorbell(policy);
+                }
+            }
+        }
+    }
+
+    fn on_reactor_message(&mut self, io: &mut impl Io<Message>, message: ReactorMessage) {
+        match message {
+            ReactorMessage::Table(table) => {
+                self.commands.namespaces.replace(table, self.reactor.into());
+                self.let_in(io);
+                self.report_table(io);
+            }
+            ReactorMessage::Flush { subsystem, asked_by } => {
+                self.commands.flush_all(io, subsystem, asked_by);
+                self.drain_commands(io);
+            }
+            ReactorMessage::Listen(tag, listener) => {
+                if let Err(error) = io.listen(tag, listener) {
+                    tracing::error!(%error, tag, "cannot listen");
+                }
+            }
+            ReactorMessage::Unlisten(tag) => io.unlisten(tag),
+            ReactorMessage::Describe(to) => {
+                let placement = self.home.as_ref().map(|home| (&home.placement).into());
+                // The operator may have given up waiting.
+                let _ = to.send(ReactorReport { reactor: self.describe(io), placement });
+            }
+            ReactorMessage::Stop => io.stop(),
+        }
+    }
+
+    fn on_connection(&mut self, io: &mut impl Io<Message>, message: ConnectionMessage) {
+        match message {
+            ConnectionMessage::Adopt(connection, listener, _) if listener & DOOR != 0 => {
+                self.door.expect(connection);
+                self.let_in(io);
+            }
+            ConnectionMessage::Adopt(connection, listener, napi) => {
+                if let Some(index) = self.begin_lane(io, connection, listener, napi, false) {
+                    self.count_unconnected(io, index);
+                }
+            }
+            ConnectionMessage::HandOver { to, connect } => self.hand_over(io, to, *connect),
+            ConnectionMessage::TakeOver(moving) => self.take_over(io, *moving),
+        }
     }
 }
 
@@ -314,7 +382,7 @@ impl Application for Serving {
             0 => home.placement.on_accept(arrival),
             _ => home.placement.on_guest(arrival),
         };
-        io.post(to, Message::Adopt(connection, listener, arrival.napi_id));
+        io.post(to, Message::Connection(ConnectionMessage::Adopt(connection, listener, arrival.napi_id)));
     }
 
     #[inline]
@@ -369,66 +437,14 @@ impl Application for Serving {
 
     fn on_message(&mut self, io: &mut impl Io<Message>, message: Message) {
         match message {
-            Message::Adopt(connection, listener, _) if listener & DOOR != 0 => {
-                self.door.expect(connection);
-                self.let_in(io);
-            }
-            Message::Adopt(connection, listener, napi) => {
-                if let Some(index) = self.begin_lane(io, connection, listener, napi, false) {
-                    self.count_unconnected(io, index);
-                }
-            }
-            Message::Place(placing) => self.place(io, *placing),
-            Message::HandOver { to, connect } => self.hand_over(io, to, *connect),
-            Message::TakeOver(moving) => self.take_over(io, *moving),
-            Message::SetDoorbell(id, policy) => {
-                if let Some(lane) = self.lanes.by_id(id) {
-                    lane.set_doorbell(policy);
-                }
-            }
-            Message::Describe(to) => {
-                let placement = self.home.as_ref().map(|home| (&home.placement).into());
-                // Whoever asked may not wait any more.
-                let _ = to.send(ReactorReport { reactor: self.describe(io), placement });
-            }
-            Message::KeyValue(message) => self.on_key_value(io, *message),
-            Message::Answer(answer) => self.on_answer(io, *answer),
-            Message::End(id) => {
-                if self.lanes.by_id(id).is_some() {
-                    self.end(io, id.index);
-                }
-            }
-            Message::Abort { lane, cid, asked_by } => self.on_abort(io, lane, cid, asked_by),
-            Message::Table(table) => {
-                self.commands.namespaces.replace(table, self.reactor.into());
-                self.let_in(io);
-                self.report_table(io);
-            }
-            Message::Flush { subsystem, asked_by } => {
-                self.commands.flush_all(io, subsystem, asked_by);
-                self.drain_commands(io);
-            }
+            Message::Control(message) => self.on_control(io, message),
+            Message::Admission(message) => self.on_admission(io, message),
+            Message::Placement(message) => self.on_placement(io, message),
+            Message::Lane(message) => self.on_lane_message(io, message),
+            Message::Reactor(message) => self.on_reactor_message(io, message),
+            Message::Connection(message) => self.on_connection(io, message),
             Message::Lock(message) => self.on_lock(io, message),
-            Message::Listen(tag, listener) => {
-                if let Err(error) = io.listen(tag, listener) {
-                    tracing::error!(%error, tag, "cannot listen");
-                }
-            }
-            Message::Unlisten(tag) => io.unlisten(tag),
-            Message::Stop => io.stop(),
-            Message::NotMoved { .. }
-            | Message::Left(_)
-            | Message::Active { .. }
-            | Message::SetPlacement(_) => {
-                self.on_placement(&message);
-            }
-            Message::Request(_)
-            | Message::Gone(..)
-            | Message::Complaint { .. }
-            | Message::TableInUse { .. }
-            | Message::Aborted { .. }
-            | Message::Flushed { .. }
-            | Message::Operator(_) => self.on_control(io, message),
+            Message::KeyValue(message) => self.on_key_value(io, *message),
         }
     }
 

@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use reactor::Pool;
 use store::Ticket;
 
-use crate::operator::BuffersState;
+use crate::state::BuffersState;
 
 /// The largest transfers that may take the last of the pool, bytes.
 const SMALL_BYTES: usize = 64 << 10;

@@ -1,8 +1,8 @@
 //! What a target's reactors and lanes have done so far, in its log.
 
 use subsystem::lane_counters::{LaneReport, PhaseReport};
-use subsystem::operator::TargetState;
 use subsystem::server::Target;
+use subsystem::state::TargetState;
 
 /// Writes a line for each reactor, each lane of the data path and each reason for which connections were refused or ended.
 pub(super) fn log(target: &Target) {

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use reactor::whole_file::{SystemFiles, replace};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
-use subsystem::operator::{Outcome, Report, TargetState};
+use subsystem::operator::{Outcome, Report};
 use subsystem::server::Target;
+use subsystem::state::TargetState;
 
 /// What a program reads of it to find the target, and to wait for it.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -1,7 +1,7 @@
 //! Doorbell policy of live lanes, changed by a reload: for all, for a listener, for a subsystem. wire §4.4
 
 use host::{Association, DoorbellPolicy, LaneSet, Options};
-use subsystem::operator::QueueState;
+use subsystem::state::QueueState;
 use wire::id::Nsid;
 
 use crate::setup::{PATIENCE, Rig, engines, options};

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use host::{Association, LaneSet, Options};
 use reactor::{BusyPoll, CoreList};
 use subsystem::config::Threads;
-use subsystem::operator::{PlacementState, QueueState, TargetState};
 use subsystem::placement::Policy;
+use subsystem::state::{PlacementState, QueueState, TargetState};
 use wire::id::Nsid;
 use wire::pdu::Digests;
 

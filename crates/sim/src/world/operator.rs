@@ -3,8 +3,7 @@
 
 use std::sync::mpsc::channel;
 
-use subsystem::message::Message;
-use subsystem::operator::{NewNamespace, Order, OrderKind, Step};
+use subsystem::message::{ControlMessage, Message, NewNamespace, Order, OrderKind, Step};
 use subsystem::subsystem::Access;
 use wire::id::Nsid;
 use wire::nqn::Nqn;
@@ -20,7 +19,10 @@ impl World {
     /// Orders something, and does not wait for the answer.
     fn apply(&mut self, steps: Vec<Step>) {
         let (answers, _) = channel();
-        self.post(0, Message::Operator(Order { kind: OrderKind::Apply(steps), answers }));
+        self.post(
+            0,
+            Message::Control(ControlMessage::Order(Order { kind: OrderKind::Apply(steps), answers })),
+        );
     }
 
     /// The disk has been stuck for a while: the operator resets it, or starts the target again.
@@ -118,7 +120,10 @@ impl World {
         }
         let step =
             Step::RemoveNamespace { subsystem: SUBSYSTEM.parse().expect("a name"), nsid: Nsid::new(2) };
-        self.post(0, Message::Operator(Order { kind: OrderKind::Apply(vec![step]), answers }));
+        self.post(
+            0,
+            Message::Control(ControlMessage::Order(Order { kind: OrderKind::Apply(vec![step]), answers })),
+        );
         if returns {
             self.shared.at(now_ns + away_ns, Event::Return);
         }
@@ -174,7 +179,10 @@ impl World {
     fn order(&mut self, steps: Vec<Step>) {
         let (answers, applied) = channel();
         self.offer.on_ordered(applied);
-        self.post(0, Message::Operator(Order { kind: OrderKind::Apply(steps), answers }));
+        self.post(
+            0,
+            Message::Control(ControlMessage::Order(Order { kind: OrderKind::Apply(steps), answers })),
+        );
     }
 
     pub(super) fn bar(&mut self, away_ns: u64) {

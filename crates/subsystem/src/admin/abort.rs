@@ -5,7 +5,8 @@ use wire::sqe::Sqe;
 use wire::status::Status;
 
 use super::Reply;
-use crate::control_record::{CommandId, ControllerRecord, LaneId, PendingAbort};
+use crate::controller::{ControllerRecord, PendingAbort};
+use crate::lane_id::{CommandId, LaneId};
 use crate::limits::Limits;
 
 /// What an Abort comes to.

@@ -2,7 +2,7 @@
 
 use wire::status::Status;
 
-use crate::control_record::{ControllerRecord, EventRequest};
+use crate::controller::{ControllerRecord, EventRequest};
 
 /// Takes in a request, which is answered when something happens.
 pub(crate) fn execute(record: &mut ControllerRecord, request: EventRequest) -> Result<(), Status> {

@@ -9,9 +9,9 @@ use wire::sqe::Sqe;
 use wire::status::Status;
 use zerocopy::IntoBytes;
 
-use super::features::{FeatureKind, Features};
 use super::{Outcome, Surroundings, reply_dw0, reply_with};
-use crate::control_record::{ControllerKind, ControllerRecord};
+use crate::controller::features::{FeatureKind, Features};
+use crate::controller::{ControllerKind, ControllerRecord};
 
 /// Answers a Get Features.
 pub(crate) fn execute(record: &ControllerRecord, around: &Surroundings<'_>, sqe: &Sqe) -> Outcome {

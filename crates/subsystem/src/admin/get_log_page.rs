@@ -18,10 +18,10 @@ use wire::sqe::Sqe;
 use wire::status::Status;
 use zerocopy::IntoBytes;
 
-use super::features::FEATURES;
 use super::identify::ANA_GROUP;
 use super::{Outcome, Reply, Surroundings, room};
-use crate::control_record::{ControllerKind, ControllerRecord};
+use crate::controller::features::FEATURES;
+use crate::controller::{ControllerKind, ControllerRecord};
 
 /// Pages of controllers with namespaces.
 const IO_PAGES: &[Lid] = &[

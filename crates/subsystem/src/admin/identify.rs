@@ -17,7 +17,7 @@ use wire::status::Status;
 use zerocopy::IntoBytes;
 
 use super::{Outcome, Surroundings, reply_with};
-use crate::control_record::{ControllerKind, ControllerRecord};
+use crate::controller::{ControllerKind, ControllerRecord};
 use crate::subsystem::{Namespace, Subsystem};
 
 /// Every namespace takes a Flush of all of them.

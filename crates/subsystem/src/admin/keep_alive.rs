@@ -1,7 +1,7 @@
 //! Keep Alive. wire §9
 
 use super::{Outcome, Reply};
-use crate::control_record::ControllerRecord;
+use crate::controller::ControllerRecord;
 
 /// Answers a Keep Alive: one sign of life among others, as every command is one.
 pub(crate) fn execute(record: &mut ControllerRecord, now_ns: u64) -> Outcome {

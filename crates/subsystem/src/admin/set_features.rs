@@ -10,10 +10,10 @@ use wire::sqe::Sqe;
 use wire::status::Status;
 use zerocopy::FromBytes;
 
-use super::features::{FeatureKind, Features};
 use super::get_features::check_namespace;
 use super::{Outcome, Surroundings, possible_events, reply_dw0};
-use crate::control_record::ControllerRecord;
+use crate::controller::ControllerRecord;
+use crate::controller::features::{FeatureKind, Features};
 
 /// Answers a Set Features that came with `data`.
 pub(crate) fn execute(

@@ -13,11 +13,13 @@ use zerocopy::IntoBytes;
 
 use super::lifecycle::Cause;
 use super::rollout::Rollout;
-use super::{Control, MILLISECOND_NS, REMOVED_LISTENER_GRACE_MS};
-use crate::control_record::{ControllerKey, ControllerKind, ControllerRecord, Life};
-use crate::message::Message;
+use super::{Control, MILLISECOND_NS};
+use crate::controller::{ControllerKey, ControllerKind, ControllerRecord, Life};
+use crate::message::{
+    Message, NewNamespace, NewSubsystem, OrderAnswer, PlacementMessage, REMOVED_LISTENER_GRACE_MS,
+    ReactorMessage, Step, StepError, StepOutcome,
+};
 use crate::namespace_traffic::NamespaceTraffic;
-use crate::operator::{NewNamespace, NewSubsystem, OrderAnswer, Step, StepError, StepOutcome};
 use crate::subsystem::{Namespace, NamespaceId, Subsystem, SubsystemId};
 
 impl Control {
@@ -53,7 +55,7 @@ impl Control {
             }
             Step::RemoveListener { tag } => {
                 self.discovery.listeners.remove(&tag).ok_or(StepError::NoListener)?;
-                self.post(0, Message::Unlisten(tag));
+                self.post(0, Message::Reactor(ReactorMessage::Unlisten(tag)));
                 let grace_ns = REMOVED_LISTENER_GRACE_MS.saturating_mul(MILLISECOND_NS);
                 let until_ns = now_ns.saturating_add(grace_ns);
                 self.removed_listeners.insert(tag, until_ns);
@@ -64,7 +66,9 @@ impl Control {
                 *self.discovery.listeners.get_mut(&tag).ok_or(StepError::NoListener)? = entry;
             }
             Step::SetReferrals(referrals) => self.discovery.referrals = referrals,
-            Step::SetPlacement(policy) => self.post(0, Message::SetPlacement(policy)),
+            Step::SetPlacement(policy) => {
+                self.post(0, Message::Placement(PlacementMessage::SetPolicy(policy)));
+            }
             Step::SetDoorbell(policy) => self.doorbell = policy,
             Step::SetSubsystemDoorbell(nqn, policy) => self.subsystem_mut(&nqn)?.1.doorbell = policy,
             Step::AddSubsystem(subsystem) => self.add_subsystem(subsystem)?,

@@ -12,9 +12,10 @@ use crate::admin::{
     self, Outcome, Reply, Surroundings, abort, async_event_request, get_features, get_log_page, identify,
     keep_alive, set_features,
 };
-use crate::control_record::{CommandId, ControllerKey, ControllerKind, EventRequest};
+use crate::controller::{ControllerKey, ControllerKind, EventRequest};
 use crate::lane_counters::LaneTotals;
-use crate::message::{Failure, Message};
+use crate::lane_id::CommandId;
+use crate::message::{Failure, LaneMessage, Message};
 
 impl Control {
     /// A command on the admin queue of a controller.
@@ -108,7 +109,7 @@ impl Control {
                 Some(Ok(abort::reply(true)))
             }
             Ok(Aborting::Ask { lane, cid }) => {
-                self.post(lane.reactor, Message::Abort { lane, cid, asked_by: command });
+                self.post(lane.reactor, Message::Lane(LaneMessage::Abort { lane, cid, asked_by: command }));
                 None
             }
         }
@@ -133,7 +134,7 @@ impl Control {
                 if Disconnect::from_sqe(sqe).recfmt == 0 {
                     // Not advertised (OFCS 0), but executed: the answer, then the end of the connection. wire §6.5
                     self.answer(command, Ok(Reply::default()));
-                    return self.post(command.lane.reactor, Message::End(command.lane));
+                    return self.post(command.lane.reactor, Message::Lane(LaneMessage::End(command.lane)));
                 }
                 Err(Status::CONNECT_INCOMPATIBLE_FORMAT.with_dnr())
             }

@@ -26,14 +26,15 @@ use wire::text::{Text, quoted};
 use zerocopy::FromBytes;
 
 use super::{Control, HeldConnect, LaneUse, MILLISECOND_NS};
-use crate::admin::error_log::ErrorLog;
-use crate::admin::features::Features;
-use crate::control_record::{
-    Association, CommandId, ControllerKey, ControllerKind, ControllerRecord, Life, Route, Transition,
-};
+use crate::association::Association;
+use crate::controller::error_log::ErrorLog;
+use crate::controller::features::Features;
+use crate::controller::{ControllerKey, ControllerKind, ControllerRecord, Life, Transition};
+use crate::discovery::Route;
 use crate::lane_counters::{LaneCounters, LaneTotals};
+use crate::lane_id::CommandId;
 use crate::limits::VERSION;
-use crate::message::{Answer, Established, Message};
+use crate::message::{Answer, Established, LaneMessage, Message};
 use crate::subsystem::Subsystem;
 
 /// A Connect, as it came.
@@ -365,7 +366,7 @@ impl Control {
             data: None,
             established: None,
         };
-        self.post(connect.command.lane.reactor, Message::Answer(Box::new(answer)));
+        self.post(connect.command.lane.reactor, Message::Lane(LaneMessage::Answer(Box::new(answer))));
     }
 }
 

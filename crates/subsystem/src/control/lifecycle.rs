@@ -22,14 +22,12 @@ use wire::text::quoted;
 
 use super::{Control, DISCOVERY_PAGE_NS, LaneUse, MILLISECOND_NS, Stopping};
 use crate::admin::abort;
-use crate::admin::features::Features;
 use crate::admin::{Outcome, Reply};
-use crate::control_record::{
-    CommandId, ControllerKey, ControllerKind, ControllerRecord, LaneId, Life, PendingAbort, Transition,
-};
+use crate::controller::features::Features;
+use crate::controller::{ControllerKey, ControllerKind, ControllerRecord, Life, PendingAbort, Transition};
 use crate::lane_counters::LaneTotals;
-use crate::message::Message;
-use crate::operator::OrderAnswer;
+use crate::lane_id::{CommandId, LaneId};
+use crate::message::{LaneMessage, Message, OrderAnswer, ReactorMessage};
 
 /// Why an association ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,7 +101,7 @@ impl Control {
     fn end_io_lanes(&mut self, key: ControllerKey) {
         let Some(record) = self.controllers.get(&key) else { return };
         for lane in record.io.values() {
-            self.outbox.push_back((lane.reactor.into(), Message::End(*lane)));
+            self.outbox.push_back((lane.reactor.into(), Message::Lane(LaneMessage::End(*lane))));
         }
     }
 
@@ -126,7 +124,10 @@ impl Control {
             Transition::Drain { command } => match key.kind {
                 ControllerKind::Io(subsystem) => {
                     record.transition = Transition::Flush { command };
-                    self.post(command.lane.reactor, Message::Flush { subsystem, asked_by: command });
+                    self.post(
+                        command.lane.reactor,
+                        Message::Reactor(ReactorMessage::Flush { subsystem, asked_by: command }),
+                    );
                 }
                 ControllerKind::Discovery => self.on_shut_down_done(key),
             },
@@ -197,7 +198,7 @@ impl Control {
                 self.answer(command, Err(Status::ABORTED_SQ_DELETED));
             }
             self.end_io_lanes(key);
-            self.post(admin.reactor, Message::End(admin));
+            self.post(admin.reactor, Message::Lane(LaneMessage::End(admin)));
         } else {
             self.end_io_lanes(key);
         }
@@ -344,7 +345,7 @@ impl Control {
         let until_ns = now_ns.saturating_add(grace_ms.saturating_mul(MILLISECOND_NS));
         self.stopping = Some(Stopping { answers, until_ns, is_done: false });
         for tag in self.discovery.listeners.keys() {
-            self.outbox.push_back((0, Message::Unlisten(*tag)));
+            self.outbox.push_back((0, Message::Reactor(ReactorMessage::Unlisten(*tag))));
         }
         for key in self.controllers.keys().copied().collect::<Vec<_>>() {
             self.end_association(now_ns, key, Cause::Stopping);
@@ -377,7 +378,7 @@ impl Control {
         stopping.is_done = true;
         let _ = stopping.answers.send(OrderAnswer::Stopped { lanes_left });
         for reactor in 0..self.rollouts.reactor_count() {
-            self.post(reactor, Message::Stop);
+            self.post(reactor, Message::Reactor(ReactorMessage::Stop));
         }
     }
 }

@@ -17,10 +17,9 @@ use wire::async_event::AsyncEvent;
 use wire::id::Nsid;
 
 use super::Control;
-use crate::control_record::{ControllerKind, Life};
-use crate::message::Message;
+use crate::controller::{ControllerKind, Life};
+use crate::message::{Message, OrderAnswer, ReactorMessage};
 use crate::namespace_table::{NamespaceEntry, NamespaceTable};
-use crate::operator::OrderAnswer;
 use crate::subsystem::{Namespace, NamespaceId, SubsystemId};
 
 /// Where versions have got to.
@@ -112,7 +111,7 @@ impl Control {
         });
         self.rollouts.waiting.push_back(rollout);
         for reactor in 0..self.rollouts.reactor_count() {
-            self.post(reactor, Message::Table(Arc::clone(&table)));
+            self.post(reactor, Message::Reactor(ReactorMessage::Table(Arc::clone(&table))));
         }
     }
 
@@ -125,7 +124,7 @@ impl Control {
                 for (tag, listener) in rollout.listeners {
                     // One that was removed meanwhile is not to be opened any more.
                     if self.discovery.listeners.contains_key(&tag) {
-                        self.post(0, Message::Listen(tag, listener));
+                        self.post(0, Message::Reactor(ReactorMessage::Listen(tag, listener)));
                     }
                 }
             }

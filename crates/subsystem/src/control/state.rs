@@ -5,11 +5,10 @@ use reactor::Counter;
 use wire::id::Qid;
 
 use super::Control;
-use crate::control_record::{ControllerKind, ControllerRecord, LaneId, Life, Transition};
+use crate::controller::{ControllerKind, ControllerRecord, Life, Transition};
 use crate::lane_counters::LaneCounters;
-use crate::operator::{
-    ControllerState, ListenerState, NamespaceState, QueueState, SubsystemState, TargetState,
-};
+use crate::lane_id::LaneId;
+use crate::state::{ControllerState, ListenerState, NamespaceState, QueueState, SubsystemState, TargetState};
 use crate::subsystem::{Access, Subsystem, SubsystemId};
 
 impl Control {

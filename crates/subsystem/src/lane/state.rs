@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use wire::id::Qid;
 
-use crate::control_record::Association;
+use crate::association::Association;
 use crate::fused::Pairs;
 use crate::subsystem::SubsystemId;
 

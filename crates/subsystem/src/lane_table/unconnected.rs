@@ -1,7 +1,7 @@
 //! Connections that no queue belongs to: each costs its peer next to nothing, so there are only so many. Of more, the oldest makes
 //! room: an honest host is connected within milliseconds, while those who flood stay.
 
-use crate::control_record::LaneId;
+use crate::lane_id::LaneId;
 
 /// The end of the list.
 const NONE: u32 = u32::MAX;

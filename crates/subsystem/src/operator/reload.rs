@@ -14,11 +14,13 @@ use wire::nqn::Nqn;
 use super::diff::{Change, Outline, counted, diff};
 use super::identities::Identities;
 use super::storage::Seen;
-use super::{NewNamespace, NewSubsystem, Order, OrderAnswer, OrderKind, Step, TargetState};
 use crate::config::{ListenerConfig, Place, Problem, ResolvedNamespace, ResolvedSubsystem, TargetConfig};
-use crate::control::REMOVED_LISTENER_GRACE_MS;
 use crate::discovery::ListenerEntry;
 use crate::identity;
+use crate::message::{
+    NewNamespace, NewSubsystem, Order, OrderAnswer, OrderKind, REMOVED_LISTENER_GRACE_MS, Step,
+};
+use crate::state::TargetState;
 
 /// How long the operator waits until no reactor uses removed storage any more. It is closed later if that
 /// takes longer.

@@ -9,7 +9,7 @@ use wire::id::Nsid;
 use wire::nqn::Nqn;
 
 use super::reload::{Operator, Outcome, Post, Report};
-use super::{Order, OrderAnswer, OrderKind, Step};
+use crate::message::{Order, OrderAnswer, OrderKind, Step};
 
 /// What hosts were last told of a namespace's storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,13 +16,13 @@ use wire::text::quoted;
 use super::{Serving, caller_of};
 use crate::admission::reason;
 use crate::commands::{Begun, Caller, Ended, Hold};
-use crate::control_record::{CommandId, LaneId};
 use crate::fused::{Pairs, Verdict};
 use crate::kv_digest;
 use crate::kv_large::Intake;
 use crate::lane::{Lane, LaneState, Order, Wait, payload_digest};
+use crate::lane_id::{CommandId, LaneId};
 use crate::lane_table::LaneLists;
-use crate::message::{Answer, Failure, Message, Request, RequestKind};
+use crate::message::{Answer, ControlMessage, Failure, Message, Request, RequestKind};
 use crate::running::{Owner, Running, Step, Supply};
 use crate::stopwatch::Stage;
 use crate::subsystem::SubsystemId;
@@ -278,7 +278,7 @@ impl Serving {
         let Some(lane) = self.lanes.get_mut(index) else { return };
         while let Some(slot) = lane.queue.next_superseded() {
             let kind = RequestKind::Superseded { slot };
-            io.post(0, Message::Request(Request { lane: lane.id, kind }));
+            io.post(0, Message::Control(ControlMessage::Request(Request { lane: lane.id, kind })));
         }
     }
 
@@ -316,7 +316,7 @@ impl Serving {
         {
             lane.queue.await_event(slot);
         }
-        io.post(0, Message::Request(request));
+        io.post(0, Message::Control(ControlMessage::Request(request)));
     }
 
     /// An I/O command on a lane with fused commands under way, or a fused one itself.
@@ -528,7 +528,7 @@ impl Serving {
             Owner::Lane { index, generation, slot } => (index, generation, slot),
             Owner::Pair { index, generation, first, .. } => (index, generation, first),
             Owner::Control(asked_by) => {
-                return io.post(0, Message::Flushed { asked_by });
+                return io.post(0, Message::Control(ControlMessage::Flushed { asked_by }));
             }
             Owner::Parent(_) => unreachable!("parts end within their command"),
         };
@@ -648,7 +648,7 @@ impl Serving {
         for index in self.lanes.lists.take_failing() {
             let Some(lane) = self.lanes.get_mut(index) else { continue };
             let kind = RequestKind::Failures(std::mem::take(&mut lane.failures));
-            io.post(0, Message::Request(Request { lane: lane.id, kind }));
+            io.post(0, Message::Control(ControlMessage::Request(Request { lane: lane.id, kind })));
         }
     }
 
@@ -705,7 +705,7 @@ impl Serving {
     /// Aborts a command of a lane if nothing of it has begun to run. wire §18
     pub(super) fn on_abort(&mut self, io: &mut impl Io<Message>, id: LaneId, cid: u16, asked_by: CommandId) {
         let is_aborted = self.abort(id, cid);
-        io.post(0, Message::Aborted { asked_by, is_aborted });
+        io.post(0, Message::Control(ControlMessage::Aborted { asked_by, is_aborted }));
     }
 
     pub(super) fn abort(&mut self, id: LaneId, cid: u16) -> bool {

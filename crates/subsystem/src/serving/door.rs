@@ -20,7 +20,7 @@ use reactor::{Chunk, Connection, Io, Received, Segment, Sent, SocketId};
 use crate::admission::{GuestCounters, Visitor, reason};
 use crate::attached::Attachments;
 use crate::key_value::{KeyValueMessage, RemoteAnswers};
-use crate::message::Message;
+use crate::message::{AdmissionMessage, Message};
 use crate::subsystem::NamespaceId;
 
 /// Set in the tags of the door's listeners, and in what a socket's index stands for.
@@ -200,7 +200,10 @@ impl Door {
             // Those that died while they waited are passed over.
             match io.adopt(connection) {
                 Ok(socket) => break (socket, peer),
-                Err(_) => io.post(0, Message::Gone(Visitor::Guest, peer.map(|peer| peer.ip()))),
+                Err(_) => io.post(
+                    0,
+                    Message::Admission(AdmissionMessage::Gone(Visitor::Guest, peer.map(|peer| peer.ip()))),
+                ),
             }
         };
         // There is nothing more for a guest to show: one is as good as another.
@@ -397,7 +400,10 @@ impl Door {
         if let Some(guest) = self.guests[index as usize].take() {
             io.close(guest.socket);
             self.free.push(index);
-            io.post(0, Message::Gone(Visitor::Guest, guest.peer.map(|peer| peer.ip())));
+            io.post(
+                0,
+                Message::Admission(AdmissionMessage::Gone(Visitor::Guest, guest.peer.map(|peer| peer.ip()))),
+            );
         }
     }
 
@@ -416,7 +422,7 @@ impl Door {
             if waits_to_send || waits_for_rest {
                 let reason = if waits_to_send { reason::GUEST_READS_NOTHING } else { reason::GUEST_STALLS };
                 let peer = guest.peer;
-                io.post(0, Message::Complaint { peer, reason });
+                io.post(0, Message::Admission(AdmissionMessage::Complaint { peer, reason }));
                 self.close(io, index);
             } else {
                 self.is_sweep_set |= is_waiting;

@@ -14,7 +14,9 @@ use super::{NOTICE_TIMER, SWEEP_TIMER, Serving};
 use crate::admission::{Visitor, reason, reason_of};
 use crate::commands::Caller;
 use crate::lane::{ClosingStep, Flushed, Lane, LaneState, Order, Wait};
-use crate::message::{Failure, Message, Request, RequestKind};
+use crate::message::{
+    AdmissionMessage, ControlMessage, Failure, Message, PlacementMessage, Request, RequestKind,
+};
 use crate::running::Owner;
 
 /// Lanes that took in no command for this long give back memory that they do not need, ns.
@@ -46,7 +48,10 @@ impl Serving {
             Err(error) => {
                 tracing::debug!(%error, ?peer, "connection died before it was served");
                 self.post_left(io, napi, is_placed);
-                io.post(0, Message::Gone(Visitor::Host, peer.map(|peer| peer.ip())));
+                io.post(
+                    0,
+                    Message::Admission(AdmissionMessage::Gone(Visitor::Host, peer.map(|peer| peer.ip()))),
+                );
                 return None;
             }
         };
@@ -80,7 +85,7 @@ impl Serving {
         let Some(lane) = self.lanes.get(index) else { return };
         let peer = lane.peer;
         tracing::debug!(?peer, qid = %lane.state.qid(), reason, "complaint");
-        io.post(0, Message::Complaint { peer, reason });
+        io.post(0, Message::Admission(AdmissionMessage::Complaint { peer, reason }));
     }
 
     /// Sets the lane's timer to its next deadline, if no timer fires before.
@@ -358,8 +363,11 @@ impl Serving {
         lane.close_socket(io);
         tracing::debug!(peer = ?lane.peer, qid = %lane.state.qid(), "lane ended");
         self.post_left(io, lane.napi, lane.is_placed);
-        io.post(0, Message::Gone(Visitor::Host, lane.peer.map(|peer| peer.ip())));
-        io.post(0, Message::Request(Request { lane: lane.id, kind }));
+        io.post(
+            0,
+            Message::Admission(AdmissionMessage::Gone(Visitor::Host, lane.peer.map(|peer| peer.ip()))),
+        );
+        io.post(0, Message::Control(ControlMessage::Request(Request { lane: lane.id, kind })));
     }
 
     /// Looks for notices again later, if some are awaited.
@@ -506,7 +514,13 @@ impl Serving {
     pub(super) fn sweep(&mut self, io: &mut impl Io<Message>) {
         let (active_count, is_any_left) = self.lanes.sweep();
         if std::mem::replace(&mut self.active_count_told, active_count) != active_count {
-            io.post(0, Message::Active { reactor: self.reactor.into(), count: active_count });
+            io.post(
+                0,
+                Message::Placement(PlacementMessage::Active {
+                    reactor: self.reactor.into(),
+                    count: active_count,
+                }),
+            );
         }
         if is_any_left {
             io.set_timer(io.now_ns() + SWEEP_NS, SWEEP_TIMER);

@@ -4,29 +4,15 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use proto::ControllerQueue;
-use proto::controller_queue::Parted;
-use reactor::{Connection, Io, ListenerTag};
-use wire::id::Qid;
+use reactor::Io;
 
 use super::Serving;
 use crate::lane::LaneState;
-use crate::lane_counters::LaneCounters;
-use crate::message::{Message, Placing, Request, RequestKind};
-use crate::operator::{BusyPollState, ReactorState};
+use crate::message::{
+    ConnectionMessage, ControlMessage, Message, Moving, PlacementMessage, Placing, Request, RequestKind,
+};
 use crate::placement::{Connecting, Left};
-
-/// A lane between two reactors.
-#[derive(Debug)]
-pub struct Moving {
-    connection: Connection,
-    listener: ListenerTag,
-    queue: Parted,
-    qid: Qid,
-    napi: Option<NonZeroU32>,
-    counters: Arc<LaneCounters>,
-    /// Its Connect, which the control plane has not seen.
-    connect: Request,
-}
+use crate::state::{BusyPollState, ReactorState};
 
 impl Serving {
     /// A lane asks for a controller or a queue. An I/O lane is first given its reactor.
@@ -35,7 +21,7 @@ impl Serving {
         let Some(lane) = self.lanes.get_mut(index) else { return };
         let qid = lane.state.qid();
         if lane.is_placed || qid.is_admin() {
-            return io.post(0, Message::Request(request));
+            return io.post(0, Message::Control(ControlMessage::Request(request)));
         }
         lane.is_placed = true;
         let arrival = lane.socket().map(|socket| io.arrival(socket)).unwrap_or_default();
@@ -52,7 +38,10 @@ impl Serving {
                 "busy polling: packets of this host come through no device that can be polled"
             );
         }
-        io.post(0, Message::Place(Box::new(Placing { connecting, connect: request })));
+        io.post(
+            0,
+            Message::Placement(PlacementMessage::Place(Box::new(Placing { connecting, connect: request }))),
+        );
     }
 
     /// Decides where a lane goes on; on the first reactor.
@@ -61,16 +50,19 @@ impl Serving {
         let Placing { connecting, connect } = placing;
         let to = home.placement.on_connect(connecting);
         if to == connecting.reactor {
-            self.on_control(io, Message::Request(connect));
+            self.on_control(io, ControlMessage::Request(connect));
         } else {
-            io.post(connecting.reactor, Message::HandOver { to, connect: Box::new(connect) });
+            io.post(
+                connecting.reactor,
+                Message::Connection(ConnectionMessage::HandOver { to, connect: Box::new(connect) }),
+            );
         }
     }
 
     /// Gives a lane away, unless more has come than its Connect: then it stays.
     pub(super) fn hand_over(&mut self, io: &mut impl Io<Message>, to: usize, connect: Request) {
         let (id, from) = (connect.lane, usize::from(self.reactor));
-        let not_moved = |is_gone| Message::NotMoved { from, to, is_gone };
+        let not_moved = |is_gone| Message::Placement(PlacementMessage::NotMoved { from, to, is_gone });
         let RequestKind::Command { slot, .. } = connect.kind else { return };
         let connecting = self.lanes.by_id(id).and_then(|lane| match lane.state {
             LaneState::Connecting { qid } => Some((lane, qid)),
@@ -84,14 +76,14 @@ impl Serving {
         let taken = parted.zip(lane.socket().and_then(|socket| io.release(socket)));
         let Some((queue, connection)) = taken else {
             io.post(0, not_moved(false));
-            return io.post(0, Message::Request(connect));
+            return io.post(0, Message::Control(ControlMessage::Request(connect)));
         };
         let (listener, napi, counters) = (lane.listener, lane.napi, Arc::clone(&lane.counters));
         tracing::debug!(peer = ?lane.peer, %qid, to, "lane handed over");
         self.commands.shares.forget(id.index);
         self.lanes.remove(id.index);
         let moving = Moving { connection, listener, queue, qid, napi, counters, connect };
-        io.post(to, Message::TakeOver(Box::new(moving)));
+        io.post(to, Message::Connection(ConnectionMessage::TakeOver(Box::new(moving))));
     }
 
     /// Goes on with a lane that another reactor has begun.
@@ -107,13 +99,13 @@ impl Serving {
         if let RequestKind::Command { slot, .. } = &mut connect.kind {
             *slot = resumed;
         }
-        io.post(0, Message::Request(connect));
+        io.post(0, Message::Control(ControlMessage::Request(connect)));
     }
 
     /// What is known of a lane to be placed is no longer true.
     pub(super) fn post_left(&self, io: &mut impl Io<Message>, napi: Option<NonZeroU32>, is_io: bool) {
         let left = Left { reactor: self.reactor.into(), napi, is_io };
-        io.post(0, Message::Left(left));
+        io.post(0, Message::Placement(PlacementMessage::Left(left)));
     }
 
     /// How this reactor is.

@@ -1,9 +1,10 @@
 //! Whatever hosts send, in whatever order lanes, reactors and the operator act: nothing panics, and every
 //! command gets exactly one answer.
 
-use nvlane_subsystem::control_record::LaneId;
-use nvlane_subsystem::message::{Failure, Message, Request, RequestKind};
-use nvlane_subsystem::operator::{OrderKind, Step};
+use nvlane_subsystem::lane_id::LaneId;
+use nvlane_subsystem::message::{
+    Failure, LaneMessage, Message, OrderKind, ReactorMessage, Request, RequestKind, Step,
+};
 use nvlane_subsystem::subsystem::Access;
 use proptest::prelude::*;
 use wire::id::{Cntlid, Nsid, Qid};
@@ -151,13 +152,15 @@ impl World {
         let at = which % self.target.messages.len();
         let (reactor, message) = self.target.messages.remove(at);
         match message {
-            Message::End(lane) if self.target.ended.contains(&lane) => {}
-            Message::End(lane) => self.target.end(lane),
-            Message::Table(table) => {
+            Message::Lane(LaneMessage::End(lane)) if self.target.ended.contains(&lane) => {}
+            Message::Lane(LaneMessage::End(lane)) => self.target.end(lane),
+            Message::Reactor(ReactorMessage::Table(table)) => {
                 self.target.control.on_table_in_use(u16::try_from(reactor).unwrap(), table.version);
             }
-            Message::Flush { asked_by, .. } => self.target.control.on_flushed(asked_by),
-            Message::Abort { asked_by, .. } => {
+            Message::Reactor(ReactorMessage::Flush { asked_by, .. }) => {
+                self.target.control.on_flushed(asked_by)
+            }
+            Message::Lane(LaneMessage::Abort { asked_by, .. }) => {
                 self.target.control.on_aborted(asked_by, which.is_multiple_of(2));
             }
             _ => {}

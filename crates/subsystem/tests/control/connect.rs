@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use nvlane_subsystem::limits::Limits;
-use nvlane_subsystem::operator::{OrderKind, Step};
+use nvlane_subsystem::message::{OrderKind, Step};
 use nvlane_subsystem::subsystem::Access;
 use wire::fabrics::{InvalidParameter, PropertyGet};
 use wire::id::{Cntlid, Nsid, Qid};

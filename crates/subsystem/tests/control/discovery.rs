@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use nvlane_subsystem::control_record::CommandId;
 use nvlane_subsystem::discovery::Referral;
-use nvlane_subsystem::operator::Step;
+use nvlane_subsystem::lane_id::CommandId;
+use nvlane_subsystem::message::Step;
 use nvlane_subsystem::subsystem::Access;
 use wire::async_event::{AsyncEvent, AsyncEvents};
 use wire::discovery::{DiscoveryLog, SubsystemType};

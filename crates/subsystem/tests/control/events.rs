@@ -1,7 +1,6 @@
 //! Asynchronous events and aborts. wire §13, §18
 
-use nvlane_subsystem::message::Message;
-use nvlane_subsystem::operator::Step;
+use nvlane_subsystem::message::{LaneMessage, Message, Step};
 use wire::admin::AbortResult;
 use wire::async_event::{AsyncEvent, AsyncEvents};
 use wire::feature::Fid;
@@ -159,7 +158,7 @@ fn an_abort_on_an_io_queue_waits_for_what_the_lane_says() {
     let ask = Sqe::abort(Qid::new(1), 0xABCD);
     let aborts: Vec<_> = (0..4).map(|_| target.send(association.admin, ask, &[])).collect();
     let asked = target.messages.iter().filter(|(reactor, message)| {
-        matches!(message, Message::Abort { lane, cid: 0xABCD, .. } if *lane == association.io[0] && *reactor == usize::from(lane.reactor))
+        matches!(message, Message::Lane(LaneMessage::Abort { lane, cid: 0xABCD, .. }) if *lane == association.io[0] && *reactor == usize::from(lane.reactor))
     });
     assert_eq!(asked.count(), 4);
     assert_eq!(target.ask(association.admin, ask).status, Status::ABORT_LIMIT_EXCEEDED);

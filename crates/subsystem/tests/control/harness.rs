@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
 use nvlane_subsystem::control::{Control, ControlSettings};
-use nvlane_subsystem::control_record::{CommandId, LaneId};
 use nvlane_subsystem::lane_counters::LaneCounters;
+use nvlane_subsystem::lane_id::{CommandId, LaneId};
 use nvlane_subsystem::limits::Limits;
-use nvlane_subsystem::message::{Answer, Established, Message, Request, RequestKind};
-use nvlane_subsystem::operator::{
-    NewNamespace, NewSubsystem, Order, OrderAnswer, OrderKind, Step, StepOutcome, TargetState,
+use nvlane_subsystem::message::{
+    Answer, Established, LaneMessage, Message, NewNamespace, NewSubsystem, Order, OrderAnswer, OrderKind,
+    ReactorMessage, Request, RequestKind, Step, StepOutcome,
 };
+use nvlane_subsystem::state::TargetState;
 use nvlane_subsystem::subsystem::Access;
 use proto::Slot;
 use store::{Backend, BlockStore, Geometry, Store};
@@ -315,7 +316,9 @@ impl Target {
     /// Reactor `reactor` serves the newest table it was sent.
     pub(crate) fn take_table(&mut self, reactor: u16) {
         let is_for_it = |(to, message): &(usize, Message)| match message {
-            Message::Table(table) if *to == usize::from(reactor) => Some(table.version),
+            Message::Reactor(ReactorMessage::Table(table)) if *to == usize::from(reactor) => {
+                Some(table.version)
+            }
             _ => None,
         };
         let version = self.messages.iter().filter_map(is_for_it).max().expect("a table is on its way");
@@ -339,7 +342,7 @@ impl Target {
     pub(crate) fn settle(&mut self) {
         while let Some((reactor, message)) = self.control.next_message() {
             match message {
-                Message::Answer(answer) => {
+                Message::Lane(LaneMessage::Answer(answer)) => {
                     assert_eq!(reactor, usize::from(answer.command.lane.reactor), "to the lane's reactor");
                     assert!(self.open.remove(&answer.command), "{answer:?} is one too many");
                     if let Some(established) = &answer.established {
@@ -347,16 +350,16 @@ impl Target {
                     }
                     self.answers.insert(answer.command, *answer);
                 }
-                Message::End(lane) if self.habits.lanes_end => {
+                Message::Lane(LaneMessage::End(lane)) if self.habits.lanes_end => {
                     assert_eq!(reactor, usize::from(lane.reactor));
                     self.open.retain(|command| command.lane != lane);
                     self.ended.insert(lane);
                     self.control.on_request(self.now_ns, Request { lane, kind: RequestKind::Ended });
                 }
-                Message::Table(table) if self.habits.tables_are_taken => {
+                Message::Reactor(ReactorMessage::Table(table)) if self.habits.tables_are_taken => {
                     self.control.on_table_in_use(u16::try_from(reactor).unwrap(), table.version);
                 }
-                Message::Flush { asked_by, .. } if self.habits.flushes_are_done => {
+                Message::Reactor(ReactorMessage::Flush { asked_by, .. }) if self.habits.flushes_are_done => {
                     self.control.on_flushed(asked_by);
                 }
                 message => self.messages.push((reactor, message)),
@@ -367,7 +370,7 @@ impl Target {
     /// Lanes that were told to end and have not yet.
     pub(crate) fn ending(&self) -> Vec<LaneId> {
         let lane = |(_, message): &(usize, Message)| match message {
-            Message::End(lane) => Some(*lane),
+            Message::Lane(LaneMessage::End(lane)) => Some(*lane),
             _ => None,
         };
         self.messages.iter().filter_map(lane).collect()

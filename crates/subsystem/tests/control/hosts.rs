@@ -248,7 +248,7 @@ fn a_discovery_reads_the_log_in_parts() {
     let mut page = target.data(admin, part(0, 1024));
     page.extend(target.data(admin, part(1024, 1024)));
     // A subsystem comes between two reads: the second still belongs to the first.
-    target.apply(vec![nvlane_subsystem::operator::Step::AddSubsystem(crate::harness::subsystem(
+    target.apply(vec![nvlane_subsystem::message::Step::AddSubsystem(crate::harness::subsystem(
         "nqn.2026-01.io.nvlane:new",
         nvlane_subsystem::subsystem::Access::Any,
     ))]);

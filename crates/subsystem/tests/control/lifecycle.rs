@@ -1,7 +1,6 @@
 //! Reset, shutdown, keep-alive and the end of associations, under a clock that the tests move. wire §8, §9
 
-use nvlane_subsystem::message::Message;
-use nvlane_subsystem::operator::{OrderAnswer, OrderKind, Step};
+use nvlane_subsystem::message::{Message, OrderAnswer, OrderKind, ReactorMessage, Step};
 use nvlane_subsystem::subsystem::Access;
 use wire::async_event::AsyncEvents;
 use wire::feature::Fid;
@@ -93,10 +92,16 @@ fn a_shutdown_is_complete_when_everything_is_safe() {
     assert_eq!(target.answer(command).status, Status::SUCCESS, "hosts poll CSTS for the rest");
     assert_eq!(target.property(admin, Property::CSTS), IN_PROGRESS);
     assert_eq!(target.ending(), association.io);
-    assert!(!target.messages.iter().any(|(_, message)| matches!(message, Message::Flush { .. })), "not yet");
+    assert!(
+        !target
+            .messages
+            .iter()
+            .any(|(_, message)| matches!(message, Message::Reactor(ReactorMessage::Flush { .. }))),
+        "not yet"
+    );
     target.end(association.io[0]);
     let asked_by = target.messages.iter().find_map(|(_, message)| match message {
-        Message::Flush { asked_by, .. } => Some(*asked_by),
+        Message::Reactor(ReactorMessage::Flush { asked_by, .. }) => Some(*asked_by),
         _ => None,
     });
     assert_eq!(asked_by, Some(command));
@@ -272,7 +277,10 @@ fn a_stop_waits_for_lanes_and_then_ends_the_reactors() {
     target.end(association.io[0]);
     target.end(association.admin);
     let Ok(OrderAnswer::Stopped { lanes_left: 0 }) = receiver.try_recv() else { panic!("not stopped") };
-    let stops = target.messages.iter().filter(|(_, message)| matches!(message, Message::Stop));
+    let stops = target
+        .messages
+        .iter()
+        .filter(|(_, message)| matches!(message, Message::Reactor(ReactorMessage::Stop)));
     assert_eq!(stops.map(|(reactor, _)| *reactor).collect::<Vec<_>>(), [0, 1]);
     assert!(target.control.is_done());
 }

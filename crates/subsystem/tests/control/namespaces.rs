@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use nvlane_subsystem::message::Message;
+use nvlane_subsystem::message::{Message, OrderAnswer, OrderKind, ReactorMessage, Step, StepError};
 use nvlane_subsystem::namespace_table::NamespaceEntry;
-use nvlane_subsystem::operator::{OrderAnswer, OrderKind, Step, StepError};
 use nvlane_subsystem::subsystem::{Access, NamespaceId};
 use wire::async_event::AsyncEvents;
 use wire::feature::Fid;
@@ -41,7 +40,7 @@ fn blocks(target: &mut Target, association: &Association, nsid: u32) -> u64 {
 }
 
 /// Two hosts that want to be told.
-fn audience(target: &mut Target) -> (Vec<Association>, Vec<nvlane_subsystem::control_record::CommandId>) {
+fn audience(target: &mut Target) -> (Vec<Association>, Vec<nvlane_subsystem::lane_id::CommandId>) {
     let associations = vec![target.ready(host(HOST), DISKS, 1), target.ready(host(OTHER_HOST), DISKS, 1)];
     let mut events = Vec::new();
     for association in &associations {
@@ -161,7 +160,7 @@ fn storage_that_moved_stays_the_same_namespace() {
 /// What the last table calls each namespace's storage, by number, in each subsystem.
 fn storage_names(target: &Target) -> Vec<Vec<(u32, NamespaceId)>> {
     let mut tables = target.messages.iter().rev().filter_map(|(_, message)| match message {
-        Message::Table(table) => Some(table),
+        Message::Reactor(ReactorMessage::Table(table)) => Some(table),
         _ => None,
     });
     let entries =
@@ -211,7 +210,7 @@ fn the_table_has_what_lanes_need() {
         .messages
         .iter()
         .filter_map(|(reactor, message)| match message {
-            Message::Table(table) => Some((*reactor, Arc::clone(table))),
+            Message::Reactor(ReactorMessage::Table(table)) => Some((*reactor, Arc::clone(table))),
             _ => None,
         })
         .collect();
@@ -291,7 +290,7 @@ fn listeners_open_when_reactors_are_ready() {
     let tag = target.listen(true, true);
     let is_open = |target: &Target| {
         target.messages.iter().any(
-            |(reactor, message)| matches!(message, Message::Listen(at, _) if *at == tag && *reactor == 0),
+            |(reactor, message)| matches!(message, Message::Reactor(ReactorMessage::Listen(at, _)) if *at == tag && *reactor == 0),
         )
     };
     target.take_table(0);
@@ -300,6 +299,8 @@ fn listeners_open_when_reactors_are_ready() {
     assert!(is_open(&target));
     target.apply(vec![Step::RemoveListener { tag }]);
     assert!(
-        target.messages.iter().any(|(_, message)| matches!(message, Message::Unlisten(at) if *at == tag))
+        target.messages.iter().any(
+            |(_, message)| matches!(message, Message::Reactor(ReactorMessage::Unlisten(at)) if *at == tag)
+        )
     );
 }

@@ -4,12 +4,11 @@ use std::cell::RefCell;
 use std::path::Path;
 
 use nvlane_subsystem::config::{ConfigFile, Place, TargetConfig};
-use nvlane_subsystem::control_record::LaneId;
+use nvlane_subsystem::lane_id::LaneId;
 use nvlane_subsystem::limits::Limits;
-use nvlane_subsystem::message::Message;
-use nvlane_subsystem::operator::{
-    Operator, Order, OrderAnswer, OrderKind, Outcome, Report, Step, StepOutcome, TargetState, state, stop,
-};
+use nvlane_subsystem::message::{LaneMessage, Message, Order, OrderAnswer, OrderKind, Step, StepOutcome};
+use nvlane_subsystem::operator::{Operator, Outcome, Report, state, stop};
+use nvlane_subsystem::state::TargetState;
 use proptest::prelude::*;
 use wire::id::Nsid;
 use wire::identify::Cns;
@@ -629,7 +628,7 @@ fn doorbells_and_placement_change_without_a_restart() {
     let told = |running: &Running| -> Vec<(LaneId, String)> {
         let target = running.target.borrow();
         let policies = target.messages.iter().filter_map(|(reactor, message)| match message {
-            Message::SetDoorbell(lane, policy) => {
+            Message::Lane(LaneMessage::SetDoorbell(lane, policy)) => {
                 assert_eq!(*reactor, usize::from(lane.reactor));
                 Some((*lane, policy.to_string()))
             }

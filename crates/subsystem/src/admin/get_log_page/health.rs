@@ -5,7 +5,7 @@ use wire::log::health::HealthLog;
 use zerocopy::IntoBytes;
 
 use crate::admin::Surroundings;
-use crate::control_record::ControllerRecord;
+use crate::controller::ControllerRecord;
 
 const HOUR_NS: u64 = 3_600_000_000_000;
 

@@ -10,7 +10,7 @@ use zerocopy::IntoBytes;
 
 use super::{ANA_GROUP, FLUSH_ALL, firmware};
 use crate::admin::{Surroundings, possible_events};
-use crate::control_record::{ControllerKind, ControllerRecord};
+use crate::controller::{ControllerKind, ControllerRecord};
 use crate::identity;
 use crate::limits::VERSION;
 use crate::subsystem::Subsystem;

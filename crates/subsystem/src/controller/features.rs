@@ -8,7 +8,7 @@ use wire::feature::{
 };
 use wire::id::Nsid;
 
-use crate::control_record::ControllerKind;
+use super::ControllerKind;
 
 /// What may be done with a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,43 +1,24 @@
-//! What the control plane remembers of a controller and its queues.
+//! A controller as the control plane keeps it: properties, features, events, errors and queues.
+
+pub mod error_log;
+pub mod features;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use proto::Slot;
 use proto::async_events::AsyncEventQueue;
 use proto::controller::Controller;
 use proto::keep_alive::KeepAlive;
-use reactor::ListenerTag;
 use wire::id::{Cntlid, Nsid, Qid};
 use wire::nqn::{HostId, HostName, Nqn};
 
-use crate::admin::error_log::ErrorLog;
-use crate::admin::features::Features;
-use crate::flush_epochs::FlushEpochs;
+use crate::association::Association;
+use crate::discovery::Route;
 use crate::lane_counters::{LaneCounters, LaneTotals};
+use crate::lane_id::{CommandId, LaneId};
 use crate::subsystem::SubsystemId;
-
-/// A lane of some reactor. Never reused for another connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct LaneId {
-    /// Which reactor.
-    pub reactor: u16,
-    /// Which of its slots.
-    pub index: u32,
-    /// Which occupant of the slot.
-    pub generation: u32,
-}
-
-/// A command that waits for its answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct CommandId {
-    /// Whose queue it came on.
-    pub lane: LaneId,
-    /// Where it is on that queue.
-    pub slot: Slot,
-}
+use error_log::ErrorLog;
+use features::Features;
 
 /// What a controller is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,15 +36,6 @@ pub struct ControllerKey {
     pub kind: ControllerKind,
     /// Its id, unique among those of its subsystem, or among discovery controllers.
     pub cntlid: Cntlid,
-}
-
-/// How the host of a discovery controller reached the target: the log lists addresses that it can reach.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Route {
-    /// Through which listener.
-    pub listener: ListenerTag,
-    /// At which address.
-    pub local: Option<SocketAddr>,
 }
 
 /// A controller: an admin queue, its I/O queues and their state.
@@ -196,29 +168,5 @@ impl ControllerRecord {
         let mut totals = self.past;
         self.counters.values().for_each(|lane| totals.add(lane));
         totals
-    }
-}
-
-/// What the lanes of one controller share with the control plane.
-#[derive(Debug, Default)]
-pub struct Association {
-    /// When a lane last took in a command, ns of the reactors' clock.
-    last_sign_ns: AtomicU64,
-    /// What its flushes cover.
-    pub(crate) flush_epochs: FlushEpochs,
-}
-
-impl Association {
-    /// A lane has taken in commands in this turn.
-    #[inline]
-    pub fn on_sign(&self, now_ns: u64) {
-        // Lanes may overwrite one another by a turn's worth, which no keep-alive timer can tell.
-        self.last_sign_ns.store(now_ns, Ordering::Relaxed);
-    }
-
-    /// When the last sign of life came, ns.
-    #[must_use]
-    pub fn last_sign_ns(&self) -> u64 {
-        self.last_sign_ns.load(Ordering::Relaxed)
     }
 }

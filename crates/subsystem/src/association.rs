@@ -1,0 +1,29 @@
+//! State that the lanes of one controller share with the control plane.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::flush_epochs::FlushEpochs;
+
+/// State that the lanes of one controller share with the control plane.
+#[derive(Debug, Default)]
+pub struct Association {
+    /// When a lane last took in a command, ns of the reactors' clock.
+    last_sign_ns: AtomicU64,
+    /// Which flushes of the association have covered which writes.
+    pub(crate) flush_epochs: FlushEpochs,
+}
+
+impl Association {
+    /// Records that a lane received commands in this turn.
+    #[inline]
+    pub fn on_sign(&self, now_ns: u64) {
+        // Lanes may overwrite each other's time by one turn, less than any keep-alive timer resolves.
+        self.last_sign_ns.store(now_ns, Ordering::Relaxed);
+    }
+
+    /// Time of the last command received on any lane, ns.
+    #[must_use]
+    pub fn last_sign_ns(&self) -> u64 {
+        self.last_sign_ns.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,99 @@
+//! Messages to the control plane, which reactor 0 runs.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use proto::Slot;
+use reactor::ListenerTag;
+use wire::id::Qid;
+use wire::sqe::Sqe;
+use wire::status::Status;
+
+use super::order::Order;
+use crate::lane_counters::LaneCounters;
+use crate::lane_id::{CommandId, LaneId};
+
+/// A message to the control plane.
+#[derive(Debug)]
+pub enum ControlMessage {
+    /// From a lane.
+    Request(Request),
+    /// From the reactor of a lane: whether an abort took effect.
+    Aborted {
+        /// The Abort command.
+        asked_by: CommandId,
+        /// Whether the command was aborted.
+        is_aborted: bool,
+    },
+    /// From a reactor: it serves this version of the namespace table from now on, and no older one any more.
+    TableInUse {
+        /// The reactor.
+        reactor: u16,
+        /// The version.
+        version: u64,
+    },
+    /// From a reactor: the flush of [`ReactorMessage::Flush`](super::ReactorMessage::Flush) has ended.
+    Flushed {
+        /// As it was asked.
+        asked_by: CommandId,
+    },
+    /// From the operator.
+    Order(Order),
+}
+
+/// A request or report of a lane.
+#[derive(Debug)]
+pub struct Request {
+    /// The lane.
+    pub lane: LaneId,
+    /// Its content.
+    pub kind: RequestKind,
+}
+
+/// What a lane asks or reports.
+#[derive(Debug)]
+pub enum RequestKind {
+    /// A Fabrics or admin command, with the data that came with it.
+    Command {
+        /// The slot that the answer completes.
+        slot: Slot,
+        /// The command.
+        sqe: Sqe,
+        /// Its data.
+        data: Box<[u8]>,
+        /// Address of the host, for the log.
+        peer: Option<SocketAddr>,
+        /// The listener that the lane came in through, for the discovery log.
+        listener: ListenerTag,
+        /// The address that the host connected to.
+        local: Option<SocketAddr>,
+        /// Counters to keep if this is a Connect.
+        counters: Arc<LaneCounters>,
+    },
+    /// The host reused the command id of this Asynchronous Event Request: it is answered like any other, but the answer is not sent.
+    Superseded {
+        /// The slot of the request.
+        slot: Slot,
+    },
+    /// Commands failed; the newest last.
+    Failures(Vec<Failure>),
+    /// The lane has ended, and so has every operation that it started on a namespace.
+    Ended,
+    /// As `Ended`, but closed for a missed deadline: the host may not reconnect to this association.
+    Expelled,
+}
+
+/// An entry for the error log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The queue.
+    pub qid: Qid,
+    /// The command.
+    pub cid: u16,
+    /// Its status.
+    pub status: Status,
+    /// Its namespace, 0 if it has none.
+    pub nsid: u32,
+    /// Its first block, 0 if it has none.
+    pub lba: u64,
+}

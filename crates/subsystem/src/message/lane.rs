@@ -1,0 +1,67 @@
+//! Messages from the control plane to lanes.
+
+use std::sync::Arc;
+
+use proto::doorbell::Policy as DoorbellPolicy;
+use wire::id::Qid;
+use wire::status::Status;
+
+use crate::association::Association;
+use crate::lane_id::{CommandId, LaneId};
+use crate::subsystem::SubsystemId;
+
+/// A message from the control plane to a lane of the reactor. Lanes that have ended ignore it.
+#[derive(Debug)]
+pub enum LaneMessage {
+    /// Completes a Fabrics or admin command.
+    Answer(Box<Answer>),
+    /// Ends the lane: its controller is gone. It reports [`RequestKind::Ended`](super::RequestKind::Ended) once nothing of it runs.
+    End(LaneId),
+    /// Aborts a command if it can still be aborted. Answered with [`ControlMessage::Aborted`](super::ControlMessage::Aborted).
+    Abort {
+        /// The lane.
+        lane: LaneId,
+        /// The command id.
+        cid: u16,
+        /// The Abort command that waits for the outcome.
+        asked_by: CommandId,
+    },
+    /// Changes when the lane's responses leave.
+    SetDoorbell(LaneId, DoorbellPolicy),
+}
+
+/// The completion of a Fabrics or admin command.
+#[derive(Debug)]
+pub struct Answer {
+    /// The command.
+    pub command: CommandId,
+    /// Its status.
+    pub status: Status,
+    /// Result dwords.
+    pub result: u64,
+    /// Data for the host, cut to the length that it asked for.
+    pub data: Option<Box<[u8]>>,
+    /// The state of the lane from now on, if this was its Connect.
+    pub established: Option<Established>,
+}
+
+/// The state of a lane whose Connect was accepted.
+#[derive(Clone, Debug)]
+pub struct Established {
+    /// The queue that the lane is.
+    pub qid: Qid,
+    /// Entries of the queue.
+    pub entries: u16,
+    /// Whether SQ flow control is disabled.
+    pub is_flow_control_disabled: bool,
+    /// In-capsule data, bytes.
+    pub in_capsule_bytes: u32,
+    /// State shared with the other lanes of its controller.
+    pub association: Arc<Association>,
+    /// The subsystem whose namespaces it reaches; `None` for discovery.
+    pub subsystem: Option<SubsystemId>,
+    /// When its responses leave.
+    pub doorbell: DoorbellPolicy,
+    /// NQN of its host, for the log.
+    pub host: String,
+}
