@@ -12,8 +12,8 @@ use wire::opcode::KvOpcode;
 use wire::sqe::Sqe;
 use wire::status::Status;
 
-use crate::guest::{self, KEYS, Queue};
 use crate::input::Input;
+use crate::raw_host::{self, KEYS, Queue};
 
 /// Commands that one input may submit.
 const COMMAND_COUNT_MAX: usize = 128;
@@ -24,7 +24,7 @@ const VALUE_BYTES_MAX: u16 = 4096;
 /// Store, Retrieve, List, Delete and Exist do what they do on a map, whatever else is in the command.
 pub fn key_values(data: &[u8]) {
     let mut input = Input::new(data);
-    let mut target = guest::target();
+    let mut target = raw_host::target();
     let (_admin, cntlid) = Queue::admin(&mut target, HostOffer::default(), usize::MAX);
     let mut queue = Queue::io(&mut target, HostOffer::default(), usize::MAX, cntlid);
     let mut model: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();

@@ -7,13 +7,13 @@
 
 mod configuration;
 mod discovery_log;
-mod guest;
 mod host_association;
 mod host_lane;
 mod input;
 mod key_values;
 mod memcached;
 mod names;
+mod raw_host;
 mod reactor;
 #[cfg(test)]
 mod scarce_buffers_tests;

@@ -5,7 +5,7 @@ use proto::host_queue::Transfer;
 use wire::pdu::Digests;
 use wire::sqe::Sqe;
 
-use crate::guest::{self, BLOCKS, NAMESPACE_BYTES, Queue};
+use crate::raw_host::{self, BLOCKS, NAMESPACE_BYTES, Queue};
 use crate::reactor::MemoryReactor;
 
 const SECOND: u64 = 1_000_000_000;
@@ -18,12 +18,12 @@ const READ_BYTES: usize = READ_BLOCKS as usize * 512;
 const POOL_BYTES: usize = 3 << 20;
 
 /// An association with one I/O queue. Data digests make reads take buffers.
-struct Guest {
+struct RawHost {
     admin: Queue,
     io: Queue,
 }
 
-impl Guest {
+impl RawHost {
     /// One whose side takes `room` bytes before it has to be read.
     fn new(target: &mut MemoryReactor, room: usize) -> Self {
         let offer = HostOffer { digests: Digests::DATA, ..HostOffer::default() };
@@ -34,20 +34,20 @@ impl Guest {
 
     /// One that asks for all it can, and reads nothing of it.
     fn deaf(target: &mut MemoryReactor) -> Self {
-        let mut guest = Self::new(target, 4096);
-        (0..31).for_each(|_| guest.submit_read(READ_BLOCKS));
-        guest.io.push(target);
-        guest
+        let mut host = Self::new(target, 4096);
+        (0..31).for_each(|_| host.submit_read(READ_BLOCKS));
+        host.io.push(target);
+        host
     }
 
     /// One that begins writes and does not send their data.
     fn owing(target: &mut MemoryReactor) -> Self {
-        let mut guest = Self::new(target, usize::MAX);
+        let mut host = Self::new(target, usize::MAX);
         for _ in 0..31 {
-            guest.io.submit(Sqe::write(BLOCKS, 0, READ_BLOCKS), Transfer::ToController(vec![1; READ_BYTES]));
+            host.io.submit(Sqe::write(BLOCKS, 0, READ_BLOCKS), Transfer::ToController(vec![1; READ_BYTES]));
         }
-        guest.io.push(target);
-        guest
+        host.io.push(target);
+        host
     }
 
     fn submit_read(&mut self, blocks: u32) {
@@ -72,8 +72,8 @@ impl Guest {
 #[test]
 fn a_host_that_reads_nothing_keeps_no_more_than_its_part() {
     assert_eq!(NAMESPACE_BYTES, READ_BYTES as u64);
-    let mut target = guest::target();
-    let mut deaf = Guest::deaf(&mut target);
+    let mut target = raw_host::target();
+    let mut deaf = RawHost::deaf(&mut target);
     // A caravan that is on its way and one that fills.
     let kept = POOL_BYTES - target.free_bytes();
     assert!((1 << 20..=(2 << 20) + READ_BYTES).contains(&kept), "{kept}");
@@ -85,9 +85,9 @@ fn a_host_that_reads_nothing_keeps_no_more_than_its_part() {
 
 #[test]
 fn hosts_that_read_nothing_hold_up_nobody() {
-    let mut target = guest::target();
-    let mut healthy = Guest::new(&mut target, usize::MAX);
-    let deaf: Vec<Guest> = (0..12).map(|_| Guest::deaf(&mut target)).collect();
+    let mut target = raw_host::target();
+    let mut healthy = RawHost::new(&mut target, usize::MAX);
+    let deaf: Vec<RawHost> = (0..12).map(|_| RawHost::deaf(&mut target)).collect();
     assert!(target.free_bytes() * 4 < POOL_BYTES, "{}", target.free_bytes());
     assert_eq!(healthy.read(&mut target, 16, 8), 16, "small reads go on at once");
     assert!(deaf.iter().all(|deaf| !deaf.is_gone(&target)));
@@ -108,9 +108,9 @@ fn hosts_that_read_nothing_hold_up_nobody() {
 
 #[test]
 fn hosts_that_owe_data_hold_up_nobody() {
-    let mut target = guest::target();
-    let mut healthy = Guest::new(&mut target, usize::MAX);
-    let owing: Vec<Guest> = (0..12).map(|_| Guest::owing(&mut target)).collect();
+    let mut target = raw_host::target();
+    let mut healthy = RawHost::new(&mut target, usize::MAX);
+    let owing: Vec<RawHost> = (0..12).map(|_| RawHost::owing(&mut target)).collect();
     assert_eq!(healthy.read(&mut target, 16, 8), 16, "small reads go on at once");
     // They wait themselves: those who keep most go.
     target.pass(4 * SECOND);
@@ -122,8 +122,8 @@ fn hosts_that_owe_data_hold_up_nobody() {
 
 #[test]
 fn data_that_was_asked_for_is_not_waited_for_for_ever() {
-    let mut target = guest::target();
-    let mut owing = Guest::new(&mut target, usize::MAX);
+    let mut target = raw_host::target();
+    let mut owing = RawHost::new(&mut target, usize::MAX);
     owing.io.submit(Sqe::write(BLOCKS, 0, READ_BLOCKS), Transfer::ToController(vec![1; READ_BYTES]));
     owing.io.push(&mut target);
     assert!(target.free_bytes() < POOL_BYTES);
@@ -137,8 +137,8 @@ fn data_that_was_asked_for_is_not_waited_for_for_ever() {
 
 #[test]
 fn a_host_that_reads_nothing_is_sent_away_though_nobody_waits() {
-    let mut target = guest::target();
-    let deaf = Guest::deaf(&mut target);
+    let mut target = raw_host::target();
+    let deaf = RawHost::deaf(&mut target);
     target.pass(9 * SECOND);
     assert!(!deaf.is_gone(&target));
     target.pass(2 * SECOND);
@@ -149,20 +149,18 @@ fn a_host_that_reads_nothing_is_sent_away_though_nobody_waits() {
 
 #[test]
 fn more_than_there_is_room_for_is_done_by_and_by() {
-    let mut target = guest::target();
-    let mut guests: Vec<Guest> = (0..4).map(|_| Guest::new(&mut target, usize::MAX)).collect();
-    for guest in &mut guests {
+    let mut target = raw_host::target();
+    let mut hosts: Vec<RawHost> = (0..4).map(|_| RawHost::new(&mut target, usize::MAX)).collect();
+    for host in &mut hosts {
         for _ in 0..31 {
-            guest
-                .io
-                .submit(Sqe::compare(BLOCKS, 0, READ_BLOCKS), Transfer::ToController(vec![0; READ_BYTES]));
+            host.io.submit(Sqe::compare(BLOCKS, 0, READ_BLOCKS), Transfer::ToController(vec![0; READ_BYTES]));
         }
-        guest.io.push(&mut target);
+        host.io.push(&mut target);
     }
     let mut ended_count = 0;
     for _ in 0..100 {
-        for guest in &mut guests {
-            let ended = guest.io.exchange(&mut target);
+        for host in &mut hosts {
+            let ended = host.io.exchange(&mut target);
             assert!(ended.iter().all(|ended| ended.status.is_success()));
             ended_count += ended.len();
         }

@@ -17,8 +17,8 @@ use wire::opcode::{AdminOpcode, DataDirection};
 use wire::pdu::Digests;
 use wire::sqe::{Sqe, SqeFlags};
 
-use crate::guest::{self, BLOCKS, KEYS, Queue};
 use crate::input::Input;
+use crate::raw_host::{self, BLOCKS, KEYS, Queue};
 
 /// Commands that one input may submit.
 const COMMAND_COUNT_MAX: usize = 64;
@@ -28,7 +28,7 @@ pub fn target_commands(data: &[u8]) {
     let mut input = Input::new(data);
     let digests = Digests::from_bits_retain(input.byte() & 3);
     let offer = HostOffer { digests, ..HostOffer::default() };
-    let mut target = guest::target();
+    let mut target = raw_host::target();
     let (mut admin, cntlid) = Queue::admin(&mut target, offer, usize::MAX);
     let mut io = Queue::io(&mut target, offer, usize::MAX, cntlid);
     for _ in 0..COMMAND_COUNT_MAX {

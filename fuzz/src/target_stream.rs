@@ -10,14 +10,14 @@
 //!
 //! The low half of a section's kind says what it is ([`Section`]), the high half on which connection.
 
+use peer::pdu::{Draft, Form};
 use proto::handshake::HostOffer;
-use wire::digest::{data_digest, header_digest};
-use wire::pdu::{CapsuleCmd, DataAlignment, Digests, PduLayout, PduType};
+use wire::pdu::{DataAlignment, Digests, PduType};
 use wire::sqe::{SQE_BYTES, Sqe};
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::FromBytes;
 
-use crate::guest::{self, Queue};
 use crate::input::Input;
+use crate::raw_host::{self, Queue};
 use crate::reactor::MemoryReactor;
 
 /// Bytes of one section.
@@ -62,7 +62,7 @@ pub fn target_stream(data: &[u8]) {
     let digests = Digests::from_bits_retain(options & 3);
     let offer = HostOffer { digests, ..HostOffer::default() };
     let room = if options & 0x10 != 0 { 4096 } else { usize::MAX };
-    let mut target = guest::target();
+    let mut target = raw_host::target();
     let mut links = Vec::new();
     match options >> 2 & 3 {
         0 => {}
@@ -105,25 +105,13 @@ pub fn target_stream(data: &[u8]) {
     target.end();
 }
 
-/// A command capsule around 64 bytes of command and the data behind them.
+/// A command capsule: 64 bytes of command, then in-capsule data.
 fn capsule(digests: Digests, bytes: &[u8]) -> Vec<u8> {
     let (entry, data) = bytes.split_at(bytes.len().min(SQE_BYTES));
     let mut raw = [0; SQE_BYTES];
     raw[..entry.len()].copy_from_slice(entry);
     let sqe = Sqe::read_from_bytes(&raw).expect("64 bytes");
-    let length = u32::try_from(data.len()).expect("a section");
-    let layout =
-        PduLayout::new(PduType::CapsuleCmd, digests, DataAlignment::NONE, length).expect("it is short");
-    let header = CapsuleCmd::new(&layout, sqe);
-    let mut pdu = header.as_bytes().to_vec();
-    if digests.contains(Digests::HEADER) {
-        pdu.extend(header_digest(header.as_bytes()).to_le_bytes());
-    }
-    pdu.extend_from_slice(data);
-    if digests.contains(Digests::DATA) && !data.is_empty() {
-        pdu.extend(data_digest(data).to_le_bytes());
-    }
-    pdu
+    Draft::command(Form { digests, alignment: DataAlignment::NONE }, sqe, data).seal()
 }
 
 /// What the target has said is PDUs of a controller, the last of which may be cut if the connection is closed.

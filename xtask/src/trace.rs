@@ -351,7 +351,9 @@ fn role_of(path: &str) -> Role {
     let has_part = |part: &str| path.split('/').any(|other| other == part);
     let is_test_file =
         path.ends_with("_tests.rs") || has_part("tests") || has_part("benches") || has_part("tests.rs");
-    if is_in(&["crates/probe/", "crates/sim/", "crates/torture/", "fuzz/", "interop/"]) || is_test_file {
+    if is_in(&["crates/peer/", "crates/probe/", "crates/sim/", "crates/torture/", "fuzz/", "interop/"])
+        || is_test_file
+    {
         Role::Test
     } else if is_in(&["crates/"]) {
         Role::Product

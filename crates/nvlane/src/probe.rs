@@ -8,10 +8,11 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use host::Address;
+use peer::raw_host::RawHost;
 use probe::finding::Outcome;
 use probe::host::drive::Host;
-use probe::peer::{Removal, Settings};
 use probe::report::RowResult;
+use probe::target::{Removal, Settings};
 use probe::{host as host_side, rows, target_run};
 use wire::id::Nsid;
 
@@ -139,12 +140,14 @@ fn settings(arguments: &ProbeArguments) -> Result<Settings, Failure> {
     let resolved = address.resolve().with_context(|| address.host.to_string())?;
     let identity = options.identity.expect("always given");
     Ok(Settings {
-        address: *resolved.first().context("no address")?,
-        subsystem,
+        host: RawHost {
+            address: *resolved.first().context("no address")?,
+            subsystem,
+            nqn: identity.nqn,
+            hostid: identity.id,
+            patience: options.tuning.admin_timeout,
+        },
         nsid: address.nsid,
-        host: identity.nqn,
-        hostid: identity.id,
-        patience: options.tuning.admin_timeout,
         row_limit: arguments.row_timeout,
         may_overwrite: arguments.overwrite,
         pause_limit: Duration::from_millis(arguments.pause),

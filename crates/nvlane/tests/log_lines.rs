@@ -2,22 +2,26 @@
 
 mod support;
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
 use std::process::Stdio;
+use std::time::Duration;
 
+use peer::link::Link;
+use peer::queue::{Move, Queue};
 use support::{Target, nvlane};
 use wire::fabrics::{ConnectAttributes, ConnectCommand, ConnectData};
 use wire::id::{Cntlid, Qid};
 use wire::nqn::HostId;
-use wire::pdu::{CapsuleCmd, CapsuleResp, DataAlignment, Digests, IcReq, PduLayout, PduType};
-use wire::sgl::Sgl;
+use wire::pdu::{DataAlignment, Digests, IcReq};
 use wire::status::Status;
-use wire::zerocopy::{FromBytes, FromZeros, IntoBytes};
+use wire::zerocopy::{FromZeros, IntoBytes};
 
-/// What a Connect with these names is answered, and from where it came.
+/// Sends a Connect with these names. Returns its status and the local address of the connection.
 fn connect(place: &str, host: &[u8], subsystem: &str) -> (Status, SocketAddr) {
-    let mut stream = TcpStream::connect(place).unwrap();
+    let mut link = Link::connect(place.parse().unwrap(), Duration::from_secs(20)).unwrap();
+    link.handshake(&IcReq::new(DataAlignment::NONE, Digests::empty(), 1)).unwrap();
+    let local = link.stream().local_addr().unwrap();
     let mut data = ConnectData::new_zeroed();
     data.hostid = HostId::from_bytes([7; 16]);
     data.cntlid.set(Cntlid::DYNAMIC.get());
@@ -30,15 +34,8 @@ fn connect(place: &str, host: &[u8], subsystem: &str) -> (Status, SocketAddr) {
         attributes: ConnectAttributes::default(),
         kato_ms: 0,
     };
-    let layout =
-        PduLayout::new(PduType::CapsuleCmd, Digests::empty(), DataAlignment::NONE, 1024).expect("a capsule");
-    let capsule = CapsuleCmd::new(&layout, command.to_sqe().with_data(Sgl::in_capsule(1024)));
-    let request = IcReq::new(DataAlignment::NONE, Digests::empty(), 1);
-    stream.write_all(&[request.as_bytes(), capsule.as_bytes(), data.as_bytes()].concat()).unwrap();
-    let mut answer = [0; 128 + 24];
-    stream.read_exact(&mut answer).unwrap();
-    let response = CapsuleResp::read_from_bytes(&answer[128..]).unwrap();
-    (response.cqe.status(), stream.local_addr().unwrap())
+    let answer = Queue::new(link, 32).run(command.to_sqe(), Move::InCapsule(data.as_bytes())).unwrap();
+    (answer.status(), local)
 }
 
 /// A target, and the lines of its log.

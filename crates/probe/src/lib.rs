@@ -5,19 +5,15 @@
 //! a neighbour's I/O has gone on, and a new association works. Every PDU that comes is checked as well, down to reserved
 //! bytes that must be zero.
 //!
-//! Sockets block, with time limits: a probe has all the time that the peer may take.
+//! The connections are those of `peer`: blocking sockets with time limits.
 #![forbid(unsafe_code)]
 
-pub mod draft;
 pub mod finding;
 pub mod host;
-pub mod link;
 pub mod neighbour;
-pub mod peer;
-pub mod queue;
 pub mod report;
 pub mod row;
-pub mod row_run;
 pub mod rows;
 mod stillness;
+pub mod target;
 pub mod target_run;

@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use peer::finding::{Check, Finding, holds};
+use peer::queue::{Move, Queue};
 use wire::pdu::Digests;
 
-use crate::finding::{Check, Finding, holds};
-use crate::peer::{Disk, Peer};
-use crate::queue::{Move, Queue};
+use crate::target::{Disk, Target};
 
 /// Blocks it works on, the last ones.
 pub const BLOCKS: u64 = 16;
@@ -45,7 +45,7 @@ impl Neighbour {
     ///
     /// # Errors
     /// It cannot connect.
-    pub fn start(peer: &Peer, disk: Disk) -> Check<Self> {
+    pub fn start(peer: &Target, disk: Disk) -> Check<Self> {
         let association = peer.associate(Digests::empty())?;
         let shared = Arc::new(Shared::default());
         let thread = {

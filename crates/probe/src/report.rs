@@ -3,9 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
+use peer::finding::Check;
 use serde::Serialize;
 
-use crate::finding::{Check, Outcome};
+use crate::finding::Outcome;
 
 /// One row's result.
 #[derive(Clone, Debug, Serialize)]

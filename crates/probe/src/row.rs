@@ -1,7 +1,8 @@
 //! A row of docs/hostile-inputs.md: what is sent, which reaction is right, and how to check it.
 
-use crate::finding::Check;
-use crate::peer::Peer;
+use peer::finding::Check;
+
+use crate::target::Target;
 
 /// A row for targets.
 #[derive(Clone, Copy)]
@@ -17,7 +18,7 @@ pub struct Row {
     /// It waits for the peer's timers: such rows run beside the others.
     pub is_slow: bool,
     /// How it is tried.
-    pub check: fn(&Peer) -> Check,
+    pub check: fn(&Target) -> Check,
 }
 
 impl Row {
@@ -27,7 +28,7 @@ impl Row {
         id: &'static str,
         sent: &'static str,
         right: &'static str,
-        check: fn(&Peer) -> Check,
+        check: fn(&Target) -> Check,
     ) -> Self {
         Self { id, sent, right, judgement: None, is_slow: false, check }
     }

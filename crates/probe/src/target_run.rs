@@ -2,14 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use crate::finding::{About, Check, Finding, Outcome};
+use peer::finding::{About, Check, Finding};
+use peer::trial;
+
+use crate::finding::Outcome;
 use crate::neighbour::Neighbour;
-use crate::peer::{Peer, Settings};
 use crate::report::{Report, RowResult, ms};
 use crate::row::{Row, Section};
-use crate::row_run;
 use crate::rows;
 use crate::stillness::Stillness;
+use crate::target::{Settings, Target};
 
 /// How often a target that has just been hurt is asked whether it is healthy again.
 const RECOVERY_POLL: Duration = Duration::from_millis(100);
@@ -22,7 +24,7 @@ const RECOVERY_LIMIT: Duration = Duration::from_secs(35);
 /// # Errors
 /// The target cannot be used before anything hostile is sent.
 pub fn run(settings: Settings, ids: &[String], on_result: &mut dyn FnMut(&RowResult)) -> Check<Report> {
-    let peer = Peer::new(settings).about("before any row")?;
+    let peer = Target::new(settings).about("before any row")?;
     let wanted = |row: &Row| ids.is_empty() || ids.iter().any(|id| id.eq_ignore_ascii_case(row.id));
     let chosen: Vec<_> = rows::all().filter(|(_, row)| wanted(row)).collect();
     let mut results: Vec<Option<RowResult>> = vec![None; chosen.len()];
@@ -52,13 +54,13 @@ pub fn run(settings: Settings, ids: &[String], on_result: &mut dyn FnMut(&RowRes
             results[index] = Some(result);
         }
     });
-    let mut report = Report { peer: peer.settings.address.to_string(), rows: Vec::new() };
+    let mut report = Report { peer: peer.settings.host.address.to_string(), rows: Vec::new() };
     report.rows.extend(results.into_iter().flatten());
     Ok(report)
 }
 
 /// Tries a row; once more if this machine stood still meanwhile, as then nothing follows from a time that has passed.
-fn try_row(peer: &Peer, section: &Section, row: &Row, stillness: &Stillness) -> RowResult {
+fn try_row(peer: &Target, section: &Section, row: &Row, stillness: &Stillness) -> RowResult {
     let before = stillness.total();
     let result = try_once(peer, section, row);
     let has_failed = !matches!(result.outcome, Outcome::Pass | Outcome::Skipped);
@@ -69,18 +71,18 @@ fn try_row(peer: &Peer, section: &Section, row: &Row, stillness: &Stillness) -> 
 }
 
 /// Tries a row, and whether the target is as it was afterwards.
-fn try_once(peer: &Peer, section: &Section, row: &Row) -> RowResult {
+fn try_once(peer: &Target, section: &Section, row: &Row) -> RowResult {
     let start = Instant::now();
-    row_run::begin(peer.settings.row_limit * if row.is_slow { 4 } else { 1 });
+    trial::begin(peer.settings.row_limit * if row.is_slow { 4 } else { 1 });
     let check = (row.check)(peer);
-    let notes = row_run::end();
+    let notes = trial::end();
     // The target has time of its own to recover.
-    row_run::begin(RECOVERY_LIMIT + peer.settings.patience);
+    trial::begin(RECOVERY_LIMIT + peer.settings.host.patience);
     let check = match check {
         Err(Finding::Skipped(_)) => check,
         check => check.and_then(|()| recover(peer)),
     };
-    drop(row_run::end());
+    drop(trial::end());
     let result = RowResult {
         id: row.id.into(),
         section: format!("{} {}", section.number, section.title),
@@ -98,7 +100,7 @@ fn try_once(peer: &Peer, section: &Section, row: &Row) -> RowResult {
 
 /// The same, with an eye on the neighbour.
 fn watched_row(
-    peer: &Peer,
+    peer: &Target,
     neighbour: &mut Option<Check<Neighbour>>,
     section: &Section,
     row: &Row,
@@ -139,7 +141,7 @@ fn watched_row(
 }
 
 /// The target must be healthy again in time.
-fn recover(peer: &Peer) -> Check {
+fn recover(peer: &Target) -> Check {
     let start = Instant::now();
     loop {
         match peer.check_healthy() {

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
-use probe::peer::Peer;
+use probe::target::Target as Peer;
 
 pub(crate) use attack::Attack;
 use attack::{Held, Tally};

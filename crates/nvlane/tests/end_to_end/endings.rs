@@ -4,13 +4,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use host::{Failure, Options, ReconnectSettings, ReplayPolicy};
+use peer::link::Got;
 use subsystem::config::Threads;
 use wire::id::Nsid;
 use wire::sqe::Sqe;
 use wire::status::Status;
 
 use crate::churn::Churn;
-use crate::raw::{RawHost, Said};
+use crate::raw::RawHost;
 use crate::setup::{PATIENCE, Rig, engines, open, options, options_of};
 
 const ONE: Nsid = Nsid::new(1);
@@ -105,7 +106,7 @@ fn half_a_write_is_none() {
             let mut pdu = vec![6, 4, 24, 24];
             pdu.extend((24 + MIB as u32).to_le_bytes());
             pdu.extend(cid.to_le_bytes());
-            pdu.extend(r2t.ttag.get().to_le_bytes());
+            pdu.extend(r2t.ttag.to_le_bytes());
             pdu.extend([0; 4]);
             pdu.extend((MIB as u32).to_le_bytes());
             pdu.resize(24 + MIB, 2);
@@ -199,8 +200,8 @@ fn a_target_that_stops_ends_its_lanes_under_load() {
         assert_eq!(rig.stop(), 0);
         loop {
             match host.io.next() {
-                Said::Closed => break,
-                Said::Completion(cqe) => assert_eq!(cqe.status(), Status::SUCCESS),
+                Got::Closed => break,
+                Got::Completion(cqe) => assert_eq!(cqe.status(), Status::SUCCESS),
                 other => panic!("{other:?}"),
             }
         }

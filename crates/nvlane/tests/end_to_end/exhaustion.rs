@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use host::{Namespace, Options};
+use peer::link::Got;
 use reactor::EngineKind;
 use wire::id::Nsid;
 use wire::nvm::{CopyCommand, CopyFormat, CopySource};
@@ -11,7 +12,7 @@ use wire::status::Status;
 use zerocopy::IntoBytes;
 
 use crate::exercise::{Load, Model};
-use crate::raw::{RawHost, Said};
+use crate::raw::RawHost;
 use crate::setup::{PATIENCE, Random, Rig, engines, open, options, options_of};
 
 const ONE: Nsid = Nsid::new(1);
@@ -130,8 +131,8 @@ fn a_write_in_its_capsule_does_not_stop_the_data_behind_it() {
         let mut ended = Vec::new();
         while ended.len() < 7 {
             match host.io.next() {
-                Said::R2t(r2t) => host.io.data(&r2t, &vec![r2t.cid.get() as u8; MIB]),
-                Said::Completion(cqe) => {
+                Got::R2t(r2t) => host.io.data(&r2t, &vec![r2t.cid as u8; MIB]),
+                Got::Completion(cqe) => {
                     assert_eq!(cqe.status(), Status::SUCCESS);
                     ended.push(cqe.cid.get());
                 }
@@ -160,8 +161,8 @@ fn a_copy_does_not_stop_the_data_behind_it() {
         let mut ended = Vec::new();
         while ended.len() < 8 {
             match host.io.next() {
-                Said::R2t(r2t) => host.io.data(&r2t, &vec![r2t.cid.get() as u8; MIB]),
-                Said::Completion(cqe) => {
+                Got::R2t(r2t) => host.io.data(&r2t, &vec![r2t.cid as u8; MIB]),
+                Got::Completion(cqe) => {
                     assert_eq!(cqe.status(), Status::SUCCESS);
                     ended.push(cqe.cid.get());
                 }

@@ -106,7 +106,7 @@ fn ends(lane: &mut RawLane, cids: [u16; 2]) -> [Status; 2] {
     let mut statuses = [Status::SUCCESS; 2];
     for _ in 0..2 {
         match lane.next() {
-            crate::raw::Said::Completion(cqe) => {
+            peer::link::Got::Completion(cqe) => {
                 let at = cids.iter().position(|&cid| cid == cqe.cid.get()).expect("one of the two");
                 statuses[at] = cqe.status();
             }
@@ -162,11 +162,11 @@ fn half_a_pair_is_aborted_and_does_nothing() {
         assert_eq!(lane.completion(alone).status(), missing);
         let alone = lane.transport(second(0), 4096);
         let said = match lane.next() {
-            crate::raw::Said::R2t(r2t) => {
+            peer::link::Got::R2t(r2t) => {
                 lane.data(&r2t, &[6; 4096]);
                 lane.completion(alone).status()
             }
-            crate::raw::Said::Completion(cqe) => cqe.status(),
+            peer::link::Got::Completion(cqe) => cqe.status(),
             other => panic!("{other:?}"),
         };
         assert_eq!(said, missing);

@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 use host::{AtomicFunction, AtomicOperation, ElementCode, VectorComparison, VectorFunction};
+use peer::link::Got;
 use reactor::EngineKind;
 use subsystem::config::{NamespaceConfig, Threads};
 use tempfile::TempDir;
@@ -22,7 +23,7 @@ use wire::zerocopy::FromBytes;
 
 use crate::key_value::connect;
 use crate::linear::{Deed, Done, is_linear};
-use crate::raw::{RawHost, Said};
+use crate::raw::RawHost;
 use crate::setup::{PATIENCE, Random, Rig, engines};
 
 const NSID: Nsid = Nsid::new(1);
@@ -104,8 +105,8 @@ fn retrieve(host: &mut RawHost, name: &str) -> Option<Vec<u8>> {
     let mut value = Vec::new();
     loop {
         match host.io.next() {
-            Said::Data { bytes, .. } => value.extend(bytes),
-            Said::Completion(cqe) if cqe.cid.get() == cid => match cqe.status() {
+            Got::Data { data: bytes, .. } => value.extend(bytes),
+            Got::Completion(cqe) if cqe.cid.get() == cid => match cqe.status() {
                 Status::SUCCESS => {
                     assert_eq!(cqe.dw0() as usize, value.len());
                     return Some(value);

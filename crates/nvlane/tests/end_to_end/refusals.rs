@@ -1,5 +1,6 @@
 //! Commands that cannot be: each ends with the status that says why, and the lane goes on.
 
+use peer::link::Got;
 use wire::id::Nsid;
 use wire::nvm::BlockCommand;
 use wire::opcode::NvmOpcode;
@@ -7,7 +8,7 @@ use wire::sgl::Sgl;
 use wire::sqe::{Psdt, Sqe, SqeFlags};
 use wire::status::Status;
 
-use crate::raw::{RawHost, RawLane, Said};
+use crate::raw::{RawHost, RawLane};
 use crate::setup::{Rig, engines, options};
 
 const ONE: Nsid = Nsid::new(1);
@@ -126,7 +127,7 @@ fn a_capsule_longer_than_is_taken_ends_the_lane() {
         let rig = Rig::new(engine, &["ram:16M"]);
         let mut host = RawHost::new(&rig);
         host.io.write_in_capsule(Sqe::write(ONE, 0, 3), &[7; 3 * 4096]);
-        assert!(matches!(host.io.next(), Said::TermReq));
+        assert!(matches!(host.io.next(), Got::TermReq { .. }));
         host.io.await_close();
         let mut other = RawHost::new(&rig);
         assert!(other.io.read(Sqe::read(ONE, 0, 3), 3 * 4096).iter().all(|&byte| byte == 0));

@@ -4,13 +4,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use host::{BlockRange, Failure, Options};
+use peer::link::Got;
 use subsystem::config::Threads;
 use wire::id::Nsid;
 use wire::sqe::{Fuse, Sqe};
 use wire::status::Status;
 
 use crate::exercise::{Load, Model};
-use crate::raw::{RawHost, Said};
+use crate::raw::RawHost;
 use crate::setup::{PATIENCE, Random, Rig, engines, open, options};
 
 const ONE: Nsid = Nsid::new(1);
@@ -163,7 +164,7 @@ fn data_for_smaller_blocks_is_not_taken_for_larger_ones() {
             let mut ended = 0;
             while ended < 4 {
                 match host.io.next() {
-                    Said::Completion(cqe) => assert!(!cqe.status().is_success(), "{cqe:?}"),
+                    Got::Completion(cqe) => assert!(!cqe.status().is_success(), "{cqe:?}"),
                     other => panic!("{other:?}"),
                 }
                 ended += 1;
@@ -201,7 +202,7 @@ fn a_namespace_is_removed_while_a_pair_waits_for_a_write() {
         }
         for _ in pair {
             match hosts[0].io.next() {
-                Said::Completion(_) => {}
+                Got::Completion(_) => {}
                 other => panic!("the pair does not end: {other:?}"),
             }
         }

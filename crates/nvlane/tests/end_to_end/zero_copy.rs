@@ -182,11 +182,11 @@ fn data_that_waits_in_the_socket_is_not_overwritten() {
         let mut ended = 0;
         while ended < cids.len() {
             match slow.io.next() {
-                crate::raw::Said::Data { cid, bytes, .. } => {
+                peer::link::Got::Data { cid, data: bytes, .. } => {
                     let at = cids.iter().position(|one| *one == cid).expect("one of ours");
                     seen[at].extend_from_slice(&bytes);
                 }
-                crate::raw::Said::Completion(_) => ended += 1,
+                peer::link::Got::Completion(_) => ended += 1,
                 other => panic!("{other:?}"),
             }
             ended = ended.max(seen.iter().filter(|bytes| bytes.len() == MIB).count());

@@ -8,11 +8,10 @@ use std::time::{Duration, Instant};
 use host::BlockingNamespace;
 use host::reconnect::ReconnectSettings;
 use host::{Address, Error, Options, discovery};
+use peer::finding::{Check, Finding, differs};
 use wire::nqn::Nqn;
 use wire::pdu::Digests;
 use wire::text::is_hidden;
-
-use crate::finding::{Check, Finding, differs};
 
 /// The host that is probed.
 #[derive(Clone, Debug, PartialEq, Eq)]

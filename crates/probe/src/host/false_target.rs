@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use peer::finding::{Check, Finding};
 use wire::nqn::Nqn;
 
-use crate::finding::{Check, Finding};
 use crate::host::session::{BLOCK_BYTES, BLOCK_COUNT, Event, Session, Then};
 
 /// Does something wrong at the right moment, and looks at what the host does then.

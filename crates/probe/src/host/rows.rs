@@ -3,6 +3,9 @@
 mod ana;
 mod authentication;
 
+use peer::finding::{Check, differs, holds};
+use peer::link::{Term, term, term_at};
+use peer::pdu::Draft;
 use wire::cqe::Cqe;
 use wire::discovery::{DiscoveryEntry, DiscoveryHeader};
 use wire::fabrics::{ConnectCommand, ConnectResult};
@@ -17,12 +20,9 @@ use wire::sqe::Sqe;
 use wire::status::Status;
 use zerocopy::IntoBytes;
 
-use crate::draft::Draft;
-use crate::finding::{Check, differs, holds};
 use crate::host::drive::Task;
 use crate::host::false_target::Misdeed;
 use crate::host::session::{BLOCK_BYTES, Event, IN_CAPSULE_BYTES, Session, Then, discovery_log, namespace};
-use crate::link::{Term, term, term_at};
 
 /// A row for hosts.
 pub struct HostRow {

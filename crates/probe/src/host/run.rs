@@ -4,9 +4,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use peer::finding::{About, Check, differs, skipped};
 use wire::pdu::Digests;
 
-use crate::finding::{About, Check, Outcome, differs, skipped};
+use crate::finding::Outcome;
 use crate::host::drive::{Ended, Host, Task};
 use crate::host::false_target::FalseTarget;
 use crate::host::rows::{Case, HostRow, ROWS, Right};

@@ -5,6 +5,9 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
+use peer::finding::{Check, Finding, differs, holds};
+use peer::link::Term;
+use peer::pdu::{Draft, Form};
 use wire::cqe::Cqe;
 use wire::digest::{DIGEST_BYTES, data_digest, header_digest};
 use wire::fabrics::{ConnectCommand, ConnectData, ConnectResult, PropertyGet, PropertySet};
@@ -28,10 +31,7 @@ use wire::status::Status;
 use wire::uuid::Uuid;
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::draft::{Draft, Form};
-use crate::finding::{Check, Finding, differs, holds};
 use crate::host::false_target::Stage;
-use crate::link::Term;
 
 /// Bytes of a block.
 pub(crate) const BLOCK_BYTES: u32 = 4096;

@@ -2,6 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use peer::finding::{About, Check, Finding, holds};
+use peer::queue::{Move, Queue, Step, expect_status};
+use peer::raw_host::{ENTRIES, enable, identify};
 use wire::admin::AbortResult;
 use wire::fabrics::ConnectCommand;
 use wire::feature::{Fid, GetFeatures, SetFeatures};
@@ -15,10 +18,8 @@ use wire::sqe::Sqe;
 use wire::status::Status;
 use zerocopy::IntoBytes;
 
-use crate::finding::{About, Check, Finding, holds};
-use crate::peer::{ENTRIES, Peer, identify};
-use crate::queue::{Move, Queue, Step, expect_status};
 use crate::row::Row;
+use crate::target::Target;
 
 pub(super) const ROWS: &[Row] = &[
     Row::new("M1", "Identify with every CNS, odd CSI and NSID", "a whole page, 0/02 or 0/0B", identifies),
@@ -64,7 +65,7 @@ const REFUSALS: [Status; 12] = [
     Status::KEEP_ALIVE_INVALID,
 ];
 
-fn identifies(peer: &Peer) -> Check {
+fn identifies(peer: &Target) -> Check {
     let (mut admin, _) = peer.admin(Digests::empty())?;
     for cns in 0..=u8::MAX {
         for (csi, nsid) in
@@ -105,7 +106,7 @@ fn page(lid: u8, length_bytes: u64, offset: u64) -> GetLogPage {
     GetLogPage { lid: Lid::from_raw(lid), length_bytes, offset, rae: true, ..GetLogPage::default() }
 }
 
-fn logs(peer: &Peer) -> Check {
+fn logs(peer: &Target) -> Check {
     let (mut admin, _) = peer.admin(Digests::empty())?;
     for lid in 0..=u8::MAX {
         for nsid in [0, 0xFFFF_FFFF, 1, 0x1234] {
@@ -146,7 +147,7 @@ fn logs(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn features(peer: &Peer) -> Check {
+fn features(peer: &Target) -> Check {
     let (mut admin, _) = peer.admin(Digests::empty())?;
     for fid in 0..=u8::MAX {
         for (nsid, select) in [(0, 0), (1, 0), (0xFFFF_FFFF, 0), (0x1234, 0), (0, 1), (0, 2), (0, 3), (0, 7)]
@@ -186,7 +187,7 @@ fn set_of(value: u32) -> SetFeatures {
     SetFeatures::from_sqe(&Sqe::set_feature(Fid::from_raw(0), Nsid::NONE, value))
 }
 
-fn event_requests(peer: &Peer) -> Check {
+fn event_requests(peer: &Target) -> Check {
     let (mut admin, _) = peer.admin(Digests::empty())?;
     let limit = peer.identify.aer_limit();
     let sqe = Sqe::new(AdminOpcode::ASYNC_EVENT_REQUEST.raw(), Nsid::NONE);
@@ -216,7 +217,7 @@ fn event_requests(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn aborts(peer: &Peer) -> Check {
+fn aborts(peer: &Target) -> Check {
     let not_aborted = |admin: &mut Queue, qid: u16, cid: u16, what: &str| {
         let answer = admin.run(Sqe::abort(Qid::new(qid), cid), Move::None).about(what)?;
         if answer.status().is_success() {
@@ -268,15 +269,15 @@ fn aborts(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn keep_alive(peer: &Peer) -> Check {
+fn keep_alive(peer: &Target) -> Check {
     const KATO: Duration = Duration::from_millis(2000);
     let connect = |kato: Duration| -> Check<(Queue, Cntlid)> {
         let kato_ms = u32::try_from(kato.as_millis()).expect("short");
-        let command = ConnectCommand { kato_ms, ..peer.connect_command(0, ENTRIES) };
-        let mut admin = peer.queue(Digests::empty())?;
-        let data = peer.connect_data(Cntlid::DYNAMIC);
+        let command = ConnectCommand { kato_ms, ..peer.host().connect_command(0, ENTRIES) };
+        let mut admin = peer.host().queue(Digests::empty())?;
+        let data = peer.host().connect_data(Cntlid::DYNAMIC);
         let answer = admin.must(command.to_sqe(), Move::InCapsule(data.as_bytes()))?;
-        peer.enable(&mut admin)?;
+        enable(&mut admin)?;
         let cntlid = wire::fabrics::ConnectResult::from_bits(answer.cqe.dw0()).cntlid();
         Ok((admin, Cntlid::new(cntlid)))
     };
@@ -297,8 +298,8 @@ fn keep_alive(peer: &Peer) -> Check {
     let counts = peer.identify.ctratt().contains(wire::identify::capabilities::Ctratt::TBKAS);
     let Ok(disk) = peer.disk() else { return Ok(()) };
     let (mut admin, cntlid) = connect(KATO)?;
-    crate::peer::set_queues(&mut admin, 1)?;
-    let mut io = peer.connect_io(cntlid, 1, ENTRIES, Digests::empty())?;
+    peer::raw_host::set_queues(&mut admin, 1)?;
+    let mut io = peer.host().connect_io(cntlid, 1, ENTRIES, Digests::empty())?;
     let start = Instant::now();
     while start.elapsed() < 2 * KATO {
         match io.must(disk.read(0, 1), Move::Back(disk.block_bytes)) {
@@ -311,7 +312,7 @@ fn keep_alive(peer: &Peer) -> Check {
     holds(counts, "traffic counts as keep-alive, though it is not said to")
 }
 
-fn vendor_opcodes(peer: &Peer) -> Check {
+fn vendor_opcodes(peer: &Target) -> Check {
     let (mut admin, _) = peer.admin(Digests::empty())?;
     for opcode in 0xC0..=0xFF {
         for nsid in [0, 1, 0xFFFF_FFFF] {
@@ -330,7 +331,7 @@ fn vendor_opcodes(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn short_buffers(peer: &Peer) -> Check {
+fn short_buffers(peer: &Target) -> Check {
     let (mut admin, _) = peer.admin(Digests::empty())?;
     let nsid = peer.disk.map_or(Nsid::new(1), |disk| disk.nsid);
     let mut check = |sqe: Sqe, whole: &[u8], what: &str| -> Check {

@@ -3,6 +3,9 @@
 //! A target that asks for it must answer what is wrong with AUTH_Failure1 and let nobody in; one that does not must refuse
 //! the same messages.
 
+use peer::finding::{About, Check, Finding, differs, holds, skipped};
+use peer::queue::{Move, Queue, expect_status};
+use peer::raw_host::ENTRIES;
 use wire::fabrics::{AuthenticationCommand, ConnectData, ConnectResult};
 use wire::id::{Cntlid, Nsid};
 use wire::identify::{Cns, IDENTIFY_BYTES, IdentifyCommand};
@@ -13,15 +16,13 @@ use wire::sqe::Sqe;
 use wire::status::Status;
 use zerocopy::IntoBytes;
 
-use crate::finding::{About, Check, Finding, differs, holds, skipped};
-use crate::peer::{ENTRIES, Peer};
-use crate::queue::{Move, Queue, expect_status};
 use crate::row::Row;
 use crate::rows::authentication_messages::{
     AUTH_FAILURE, CHALLENGE, Challenge, FFDHE_2048, FFDHE_8192, Negotiate, Reply, SUCCESS, common,
     decremented,
 };
 use crate::rows::queue_setup::discovery;
+use crate::target::Target;
 
 /// Why a row says less on a target without authentication.
 const REFUSAL: &str = "a target that asks for no authentication refuses the messages";
@@ -88,9 +89,9 @@ struct Talk {
 }
 
 impl Talk {
-    fn new(peer: &Peer) -> Check<Self> {
-        let mut queue = peer.queue(Digests::empty())?;
-        let answer = peer.connect_admin(&mut queue)?;
+    fn new(peer: &Target) -> Check<Self> {
+        let mut queue = peer.host().queue(Digests::empty())?;
+        let answer = peer.host().connect_admin(&mut queue)?;
         let is_asked = ConnectResult::from_bits(answer.cqe.dw0()).authentication_required();
         Ok(Self { queue, is_asked })
     }
@@ -162,13 +163,13 @@ impl Talk {
 }
 
 /// On a connection of its own, this Negotiate fails.
-fn negotiate_fails(peer: &Peer, what: &str, message: &[u8], reasons: &[u8]) -> Check {
+fn negotiate_fails(peer: &Target, what: &str, message: &[u8], reasons: &[u8]) -> Check {
     Talk::new(peer)?.fails(message, reasons).about(what)
 }
 
 /// On a connection of its own, the Reply made of its challenge fails.
 fn reply_fails(
-    peer: &Peer,
+    peer: &Target,
     what: &str,
     negotiate: &Negotiate,
     make: impl Fn(&Challenge) -> Vec<u8>,
@@ -179,7 +180,7 @@ fn reply_fails(
     talk.fails(&make(&challenge), reasons).about(what)
 }
 
-fn before(peer: &Peer) -> Check {
+fn before(peer: &Target) -> Check {
     let mut talk = Talk::new(peer)?;
     talk.is_shut().about("Property Get")?;
     if talk.is_asked {
@@ -191,7 +192,7 @@ fn before(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn unasked(peer: &Peer) -> Check {
+fn unasked(peer: &Target) -> Check {
     let message = [0_u8; 256];
     let try_on = |queue: &mut Queue, what: &str| {
         let send = AuthenticationCommand::new(256).to_send_sqe();
@@ -214,9 +215,9 @@ fn unasked(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn wrong_fields(peer: &Peer) -> Check {
-    let mut admin = peer.queue(Digests::empty())?;
-    peer.connect_admin(&mut admin)?;
+fn wrong_fields(peer: &Target) -> Check {
+    let mut admin = peer.host().queue(Digests::empty())?;
+    peer.host().connect_admin(&mut admin)?;
     let message = [0_u8; 256];
     let right = AuthenticationCommand::new(256);
     for (what, command) in [
@@ -235,7 +236,7 @@ fn wrong_fields(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn odd_negotiates(peer: &Peer) -> Check {
+fn odd_negotiates(peer: &Target) -> Check {
     let right = Negotiate::default().bytes();
     for length in [8, 12, 16, 40, 68] {
         negotiate_fails(peer, &format!("{length} bytes"), &right[..length], &[reason::PAYLOAD])?;
@@ -257,7 +258,7 @@ fn odd_negotiates(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn nothing_in_common(peer: &Peer) -> Check {
+fn nothing_in_common(peer: &Target) -> Check {
     for (what, hashes, groups, right) in [
         ("no hash", &[][..], &[0, 1][..], reason::HASH),
         ("hashes that are none", &[0, 4, 9, 255], &[0, 1], reason::HASH),
@@ -277,7 +278,7 @@ fn nothing_in_common(peer: &Peer) -> Check {
     talk.is_shut()
 }
 
-fn secure_channels(peer: &Peer) -> Check {
+fn secure_channels(peer: &Target) -> Check {
     for secure_channel in [1, 3, 4, 5, 0x80, 0xFF] {
         let negotiate = Negotiate { secure_channel, ..Negotiate::default() };
         let what = format!("SC_C {secure_channel}");
@@ -289,7 +290,7 @@ fn secure_channels(peer: &Peer) -> Check {
     negotiate_fails(peer, "SC_C 2 without a group", &negotiate.bytes(), &reasons)
 }
 
-fn odd_replies(peer: &Peer) -> Check {
+fn odd_replies(peer: &Target) -> Check {
     let without_group = Negotiate { groups: vec![0], ..Negotiate::default() };
     for negotiate in [&without_group, &Negotiate::with_group(FFDHE_2048)] {
         for (what, length) in
@@ -322,7 +323,7 @@ fn odd_replies(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn public_values(peer: &Peer) -> Check {
+fn public_values(peer: &Target) -> Check {
     let prime = FFDHE_2048.prime();
     let one = [vec![0; prime.len() - 1], vec![1]].concat();
     let reasons = [reason::GROUP, reason::PAYLOAD];
@@ -340,7 +341,7 @@ fn public_values(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn wrong_responses(peer: &Peer) -> Check {
+fn wrong_responses(peer: &Target) -> Check {
     let negotiate = Negotiate { groups: vec![0], ..Negotiate::default() };
     let (failed, payload) = (&[reason::FAILED][..], &[reason::PAYLOAD][..]);
     type Change = fn(Reply) -> Reply;
@@ -357,7 +358,7 @@ fn wrong_responses(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn wrong_order(peer: &Peer) -> Check {
+fn wrong_order(peer: &Target) -> Check {
     let negotiate = Negotiate { groups: vec![0], ..Negotiate::default() };
     let made_up = Challenge::made_up();
     let messages = [
@@ -397,7 +398,7 @@ fn wrong_order(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn short_receives(peer: &Peer) -> Check {
+fn short_receives(peer: &Target) -> Check {
     let negotiate = Negotiate { groups: vec![0], ..Negotiate::default() };
     let whole = 16 + u32::from(Talk::new(peer)?.challenged(&negotiate)?.hash_bytes);
     for room in [1, 8, 15, 16, whole - 1] {
@@ -411,7 +412,7 @@ fn short_receives(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn long_receives(peer: &Peer) -> Check {
+fn long_receives(peer: &Target) -> Check {
     for negotiate in
         [Negotiate { groups: vec![0], ..Negotiate::default() }, Negotiate::with_group(FFDHE_2048)]
     {
@@ -425,7 +426,7 @@ fn long_receives(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn again_and_again(peer: &Peer) -> Check {
+fn again_and_again(peer: &Target) -> Check {
     let negotiate = Negotiate { groups: vec![0], ..Negotiate::default() };
     let mut talk = Talk::new(peer)?;
     for _ in 0..1000 {
@@ -442,7 +443,7 @@ fn again_and_again(peer: &Peer) -> Check {
     talk.is_shut()
 }
 
-fn unfinished(peer: &Peer) -> Check {
+fn unfinished(peer: &Target) -> Check {
     let negotiate = Negotiate { groups: vec![0], ..Negotiate::default() };
     for round in 0..100 {
         let mut talk = Talk::new(peer)?;
@@ -460,7 +461,7 @@ fn unfinished(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn replays(peer: &Peer) -> Check {
+fn replays(peer: &Target) -> Check {
     let negotiate = Negotiate { groups: vec![0], ..Negotiate::default() };
     let mut first = Talk::new(peer)?;
     let challenge = first.challenged(&negotiate)?;
@@ -476,7 +477,7 @@ fn replays(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn reflections(peer: &Peer) -> Check {
+fn reflections(peer: &Target) -> Check {
     let negotiate = Negotiate { groups: vec![0], ..Negotiate::default() };
     let make = |challenge: &Challenge| {
         Reply {
@@ -490,23 +491,23 @@ fn reflections(peer: &Peer) -> Check {
     reply_fails(peer, "C2 is C1", &negotiate, make, &[reason::FAILED, reason::PAYLOAD])
 }
 
-fn similar_names(peer: &Peer) -> Check {
-    let settings = &peer.settings;
-    let sqe = peer.connect_command(0, ENTRIES).to_sqe();
-    let upper: Result<Nqn, _> = settings.host.to_string().to_uppercase().replace("NQN.", "nqn.").parse();
-    let name_bytes = settings.host.to_string().len();
+fn similar_names(peer: &Target) -> Check {
+    let host = peer.host();
+    let sqe = peer.host().connect_command(0, ENTRIES).to_sqe();
+    let upper: Result<Nqn, _> = host.nqn.to_string().to_uppercase().replace("NQN.", "nqn.").parse();
+    let name_bytes = host.nqn.to_string().len();
     let mut cases = Vec::new();
     if let Ok(upper) = &upper {
-        let data = ConnectData::new(settings.hostid, Cntlid::DYNAMIC, &settings.subsystem, upper);
+        let data = ConnectData::new(host.hostid, Cntlid::DYNAMIC, &host.subsystem, upper);
         cases.push(("capital letters", data));
     }
-    let mut trailing = peer.connect_data(Cntlid::DYNAMIC);
+    let mut trailing = peer.host().connect_data(Cntlid::DYNAMIC);
     if let Some(rest) = trailing.hostnqn.get_mut(name_bytes + 1..) {
         rest.fill(b'x');
     }
     cases.push(("bytes behind the end", trailing));
     for (what, data) in cases {
-        let mut queue = peer.queue(Digests::empty())?;
+        let mut queue = peer.host().queue(Digests::empty())?;
         let answer = queue.run(sqe, Move::InCapsule(data.as_bytes())).about(what)?;
         if !answer.status().is_success() {
             let rights = [Status::CONNECT_INVALID_HOST, Status::CONNECT_INVALID_PARAMETERS];
@@ -524,7 +525,7 @@ fn similar_names(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn flood(peer: &Peer) -> Check {
+fn flood(peer: &Target) -> Check {
     let negotiate = Negotiate::with_group(FFDHE_8192);
     for round in 0..100 {
         let mut talk = Talk::new(peer)?;
@@ -541,7 +542,7 @@ fn flood(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn both_directions(peer: &Peer) -> Check {
+fn both_directions(peer: &Target) -> Check {
     let negotiate = Negotiate { groups: vec![0], ..Negotiate::default() };
     let make = |challenge: &Challenge| Reply { validity: 1, ..Reply::to(challenge) }.bytes();
     reply_fails(peer, "CVALID 1", &negotiate, make, &[reason::FAILED])

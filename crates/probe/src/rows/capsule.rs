@@ -1,5 +1,10 @@
 //! Section 3: command capsules and their data pointers.
 
+use peer::finding::{About, Check, Finding, differs, holds, skipped};
+use peer::link::{Got, term, term_at};
+use peer::pdu::{Draft, in_capsule};
+use peer::queue::{Answer, Move, Queue, Step, expect_status};
+use peer::raw_host::{enable, enabled, identify, wait_ready};
 use wire::U64;
 use wire::fabrics::{Disconnect, PropertyGet};
 use wire::id::Nsid;
@@ -11,13 +16,9 @@ use wire::sgl::Sgl;
 use wire::sqe::{Sqe, SqeFlags};
 use wire::status::Status;
 
-use crate::draft::{Draft, in_capsule};
-use crate::finding::{About, Check, Finding, differs, holds, skipped};
-use crate::link::{Got, term, term_at};
-use crate::peer::{Disk, Peer, identify, wait_ready};
-use crate::queue::{Answer, Move, Queue, Step, expect_status};
 use crate::row::Row;
 use crate::rows::common_header::told_off;
+use crate::target::{Disk, Target};
 
 pub(super) const ROWS: &[Row] = &[
     Row::new("C1", "an SGL of length 0 on Read and Write", "status 0/0F", no_length),
@@ -77,7 +78,7 @@ fn must_fail(queue: &mut Queue, sqe: Sqe, data: &[u8], rights: &[Status]) -> Che
     expect_status(&run_raw(queue, sqe, data)?, rights)
 }
 
-fn no_length(peer: &Peer) -> Check {
+fn no_length(peer: &Target) -> Check {
     let disk = peer.disk()?;
     let mut io = peer.io(Digests::empty())?;
     let rights = [Status::DATA_SGL_LENGTH_INVALID];
@@ -88,7 +89,7 @@ fn no_length(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn huge_length(peer: &Peer) -> Check {
+fn huge_length(peer: &Target) -> Check {
     let disk = peer.disk()?;
     let mut io = peer.io(Digests::empty())?;
     for length in [u32::MAX, u32::MAX - 3, 1 << 31] {
@@ -100,7 +101,7 @@ fn huge_length(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn other_length(peer: &Peer) -> Check {
+fn other_length(peer: &Target) -> Check {
     let disk = peer.disk()?;
     let Association { mut admin, mut io } = Association::new(peer)?;
     let rights = [Status::DATA_SGL_LENGTH_INVALID];
@@ -157,13 +158,13 @@ struct Association {
 }
 
 impl Association {
-    fn new(peer: &Peer) -> Check<Self> {
-        let crate::peer::Association { admin, io, .. } = peer.associate(Digests::empty())?;
+    fn new(peer: &Target) -> Check<Self> {
+        let peer::raw_host::Association { admin, io, .. } = peer.associate(Digests::empty())?;
         Ok(Self { admin, io })
     }
 }
 
-fn too_much_in_capsule(peer: &Peer) -> Check {
+fn too_much_in_capsule(peer: &Target) -> Check {
     let disk = peer.disk()?;
     let limit = peer.in_capsule_bytes();
     for beyond in [disk.block_bytes, 16 * disk.block_bytes] {
@@ -186,7 +187,7 @@ fn too_much_in_capsule(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn other_than_present(peer: &Peer) -> Check {
+fn other_than_present(peer: &Target) -> Check {
     let disk = peer.disk()?;
     if peer.in_capsule_bytes() < 4096 {
         return skipped("there is no room for data in capsules");
@@ -200,7 +201,7 @@ fn other_than_present(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn offset(peer: &Peer) -> Check {
+fn offset(peer: &Target) -> Check {
     let disk = peer.disk()?;
     if peer.in_capsule_bytes() < disk.block_bytes {
         return skipped("there is no room for a block in a capsule");
@@ -222,7 +223,7 @@ fn offset(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn read_in_capsule(peer: &Peer) -> Check {
+fn read_in_capsule(peer: &Target) -> Check {
     let disk = peer.disk()?;
     if peer.in_capsule_bytes() < disk.block_bytes {
         return skipped("there is no room for a block in a capsule");
@@ -233,7 +234,7 @@ fn read_in_capsule(peer: &Peer) -> Check {
     io.must(disk.read(0, 1), Move::Back(disk.block_bytes)).map(drop)
 }
 
-fn other_types(peer: &Peer) -> Check {
+fn other_types(peer: &Target) -> Check {
     let disk = peer.disk()?;
     let mut io = peer.io(Digests::empty())?;
     let pointer = |identifier| {
@@ -261,7 +262,7 @@ fn other_types(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn other_flags(peer: &Peer) -> Check {
+fn other_flags(peer: &Target) -> Check {
     let disk = peer.disk()?;
     let mut io = peer.io(Digests::empty())?;
     let read = disk.read(0, 1).with_data(Sgl::transport(disk.block_bytes));
@@ -283,7 +284,7 @@ fn other_flags(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn same_cid(peer: &Peer) -> Check {
+fn same_cid(peer: &Target) -> Check {
     let disk = peer.scratch()?;
     let blocks = disk.asked_blocks();
     let mut io = peer.io(Digests::empty())?;
@@ -303,7 +304,7 @@ fn same_cid(peer: &Peer) -> Check {
     disk.holds(&mut io, 0, blocks, 0x66)
 }
 
-fn too_many(peer: &Peer) -> Check {
+fn too_many(peer: &Target) -> Check {
     let disk = peer.disk()?;
     let blocks = disk.asked_blocks();
     for entries in [2, 4, 32] {
@@ -326,7 +327,7 @@ fn too_many(peer: &Peer) -> Check {
 fn expect_too_many(io: &mut Queue, offending: &[&[u8]]) -> Check {
     loop {
         match io.link.receive()? {
-            Got::R2t { .. } => {}
+            Got::R2t(_) => {}
             Got::TermReq { fes, copy, .. } => {
                 holds(fes.raw() == 2, format!("a TermReq ({fes})"))?;
                 return holds(
@@ -342,7 +343,7 @@ fn expect_too_many(io: &mut Queue, offending: &[&[u8]]) -> Check {
 /// Admin commands that change what nobody wants changed.
 const LEFT_OUT: [u8; 7] = [0x0D, 0x10, 0x11, 0x14, 0x15, 0x80, 0x84];
 
-fn opcodes(peer: &Peer) -> Check {
+fn opcodes(peer: &Target) -> Check {
     let mut random = Random(0x9E37_79B9_7F4A_7C15);
     let mut odd = move |opcode: u8, nsid: u32| {
         let mut sqe = Sqe::new(opcode, Nsid::new(nsid));
@@ -408,11 +409,11 @@ impl Random {
     }
 }
 
-fn before_connect(peer: &Peer) -> Check {
+fn before_connect(peer: &Target) -> Check {
     let identify = IdentifyCommand { cns: Cns::CONTROLLER, ..IdentifyCommand::default() };
     for sqe in [identify.to_sqe(Nsid::NONE), Sqe::property_get(Property::CAP), Sqe::read(Nsid::new(1), 0, 1)]
     {
-        let mut queue = peer.queue(Digests::empty())?;
+        let mut queue = peer.host().queue(Digests::empty())?;
         let answer = queue.run(sqe, Move::Back(4096))?;
         expect_status(&answer, &[Status::COMMAND_SEQUENCE_ERROR])?;
         let mut count = 1;
@@ -432,24 +433,24 @@ fn before_connect(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn before_enable(peer: &Peer) -> Check {
+fn before_enable(peer: &Target) -> Check {
     let refused = [Status::COMMAND_SEQUENCE_ERROR];
-    let mut admin = peer.queue(Digests::empty())?;
-    peer.connect_admin(&mut admin)?;
+    let mut admin = peer.host().queue(Digests::empty())?;
+    peer.host().connect_admin(&mut admin)?;
     let command = IdentifyCommand { cns: Cns::CONTROLLER, ..IdentifyCommand::default() }.to_sqe(Nsid::NONE);
     admin.must_end(command, Move::Back(IDENTIFY_BYTES), &refused).about("before CC.EN")?;
     admin.must_end(Sqe::keep_alive(), Move::None, &refused).about("Keep Alive before CC.EN")?;
-    peer.enable(&mut admin)?;
+    enable(&mut admin)?;
     identify(&mut admin, Cns::CONTROLLER, Nsid::NONE)?;
-    let cc = peer.enabled().with_en(false);
+    let cc = enabled(peer.cap).with_en(false);
     admin.must(Sqe::property_set(Property::CC, cc.bits().into()), Move::None)?;
     wait_ready(&mut admin, false)?;
     admin.must_end(command, Move::Back(IDENTIFY_BYTES), &refused).about("after CC.EN is cleared")?;
-    peer.enable(&mut admin)?;
+    enable(&mut admin)?;
     identify(&mut admin, Cns::CONTROLLER, Nsid::NONE).about("enabled again").map(drop)
 }
 
-fn results_of_failures(peer: &Peer) -> Check {
+fn results_of_failures(peer: &Target) -> Check {
     let (mut admin, _) = peer.admin(Digests::empty())?;
     // Whoever waits for a failure looks at its result as well.
     let unknown = IdentifyCommand { cns: Cns::from_raw(0xEE), ..IdentifyCommand::default() };

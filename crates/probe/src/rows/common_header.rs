@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+use peer::finding::{About, Check, Finding, differs, holds, skipped};
+use peer::link::{Got, Link, Term, term, term_at};
+use peer::pdu::{Draft, Form, in_capsule};
+use peer::queue::{Move, Step};
 use wire::id::Nsid;
 use wire::opcode::NvmOpcode;
 use wire::pdu::{DataAlignment, Digests, FatalErrorStatus, IcReq, TermReq};
@@ -10,12 +14,8 @@ use wire::sgl::Sgl;
 use wire::sqe::Sqe;
 use zerocopy::IntoBytes;
 
-use crate::draft::{Draft, Form, in_capsule};
-use crate::finding::{About, Check, Finding, differs, holds, skipped};
-use crate::link::{Got, Link, Term, term, term_at};
-use crate::peer::Peer;
-use crate::queue::{Move, Step};
 use crate::row::Row;
+use crate::target::Target;
 
 pub(super) const ROWS: &[Row] = &[
     Row::new("P1", "first bytes that are no ICReq", "TermReq 02", first_bytes),
@@ -55,45 +55,45 @@ pub(super) fn told_off(mut link: Link, bytes: &[u8], rights: &[Term]) -> Check {
     link.expect_term(rights, bytes)
 }
 
-fn first_bytes(peer: &Peer) -> Check {
+fn first_bytes(peer: &Target) -> Check {
     let plain = Form::PLAIN;
     for (what, bytes) in [
         ("CapsuleCmd", Draft::command(plain, some_command(), &[]).seal()),
         ("H2CData", Draft::h2c_data(plain, 1, 1, 0, &[0; 4], true).seal()),
     ] {
-        told_off(peer.tcp()?, &bytes, &[term(2)]).about(what)?;
+        told_off(peer.host().tcp()?, &bytes, &[term(2)]).about(what)?;
     }
     // Something else than NVMe: its first byte is no type either.
     for text in ["GET / HTTP/1.1\r\nHost: probe\r\n\r\n", "SSH-2.0-probe\r\n\r\n\r\n\r\n"] {
-        told_off(peer.tcp()?, text.as_bytes(), &[term(2), term_at(1, 0)]).about(text.trim())?;
+        told_off(peer.host().tcp()?, text.as_bytes(), &[term(2), term_at(1, 0)]).about(text.trim())?;
     }
     Ok(())
 }
 
-fn types(peer: &Peer) -> Check {
+fn types(peer: &Target) -> Check {
     for kind in (0..=u8::MAX).filter(|kind| ![0, 2, 4, 6].contains(kind)) {
         let bytes = Draft::command(Form::PLAIN, some_command(), &[]).with(0, &[kind]).seal();
-        told_off(peer.link(Digests::empty())?, &bytes, &[term_at(1, 0)])
+        told_off(peer.host().link(Digests::empty())?, &bytes, &[term_at(1, 0)])
             .about(format!("type {kind:#04x}"))?;
     }
     Ok(())
 }
 
-fn header_lengths(peer: &Peer) -> Check {
+fn header_lengths(peer: &Target) -> Check {
     let request = IcReq::new(DataAlignment::NONE, Digests::empty(), 1);
     for hlen in [0, 7, 24, 72, 127, 255] {
         let mut bytes = request.as_bytes().to_vec();
         bytes[2] = hlen;
-        told_off(peer.tcp()?, &bytes, &[term_at(1, 2)]).about(format!("ICReq of {hlen}"))?;
+        told_off(peer.host().tcp()?, &bytes, &[term_at(1, 2)]).about(format!("ICReq of {hlen}"))?;
     }
     for digests in DIGESTS {
         for hlen in [0, 7, 24, 71, 73, 76, 128, 255] {
-            let link = peer.link(digests)?;
+            let link = peer.host().link(digests)?;
             let bytes = Draft::command(link.form, some_command(), &[]).with(2, &[hlen]).seal();
             told_off(link, &bytes, &[term_at(1, 2)]).about(format!("CapsuleCmd of {hlen}"))?;
         }
         for hlen in [0, 7, 23, 25, 72, 255] {
-            let link = peer.link(digests)?;
+            let link = peer.host().link(digests)?;
             let bytes = Draft::h2c_data(link.form, 1, 1, 0, &[0; 512], true).with(2, &[hlen]).seal();
             told_off(link, &bytes, &[term_at(1, 2)]).about(format!("H2CData of {hlen}"))?;
         }
@@ -101,21 +101,21 @@ fn header_lengths(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn short_lengths(peer: &Peer) -> Check {
+fn short_lengths(peer: &Target) -> Check {
     let request = IcReq::new(DataAlignment::NONE, Digests::empty(), 1);
     for plen in [0_u32, 7, 8, 127] {
         let mut bytes = request.as_bytes().to_vec();
         bytes[4..8].copy_from_slice(&plen.to_le_bytes());
-        told_off(peer.tcp()?, &bytes, &[term_at(1, 4)]).about(format!("ICReq of {plen}"))?;
+        told_off(peer.host().tcp()?, &bytes, &[term_at(1, 4)]).about(format!("ICReq of {plen}"))?;
     }
     for digests in DIGESTS {
         for plen in [0, 7, 8, 24, 71] {
-            let link = peer.link(digests)?;
+            let link = peer.host().link(digests)?;
             let bytes = Draft::command(link.form, some_command(), &[]).with_plen(plen).seal();
             told_off(link, &bytes, &[term_at(1, 4)]).about(format!("CapsuleCmd of {plen}"))?;
         }
         for plen in [0, 7, 8, 23] {
-            let link = peer.link(digests)?;
+            let link = peer.host().link(digests)?;
             let bytes = Draft::h2c_data(link.form, 1, 1, 0, &[0; 512], true).with_plen(plen).seal();
             told_off(link, &bytes, &[term_at(1, 4)]).about(format!("H2CData of {plen}"))?;
         }
@@ -123,7 +123,7 @@ fn short_lengths(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn long_lengths(peer: &Peer) -> Check {
+fn long_lengths(peer: &Target) -> Check {
     let room = peer.in_capsule_bytes().max(8192);
     for digests in DIGESTS {
         for plen in [u32::MAX, u32::MAX - 3, 1 << 31, 72 + room + 4 + 4 + 4, 72 + room + 4096] {
@@ -137,7 +137,7 @@ fn long_lengths(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn unfit_lengths(peer: &Peer) -> Check {
+fn unfit_lengths(peer: &Target) -> Check {
     let disk = peer.disk()?;
     let room = peer.in_capsule_bytes();
     for digests in DIGESTS {
@@ -160,15 +160,15 @@ fn unfit_lengths(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn early_data(peer: &Peer) -> Check {
+fn early_data(peer: &Target) -> Check {
     for digests in DIGESTS {
         for pdo in [0, 4, 7, 8, 71] {
-            let link = peer.link(digests)?;
+            let link = peer.host().link(digests)?;
             let bytes = in_capsule(link.form, some_command(), &[0; 64]).with(3, &[pdo]).seal();
             told_off(link, &bytes, &[term_at(1, 3)]).about(format!("CapsuleCmd with PDO {pdo}"))?;
         }
         for pdo in [0, 8, 23] {
-            let link = peer.link(digests)?;
+            let link = peer.host().link(digests)?;
             let bytes = Draft::h2c_data(link.form, 1, 1, 0, &[0; 64], true).with(3, &[pdo]).seal();
             told_off(link, &bytes, &[term_at(1, 3)]).about(format!("H2CData with PDO {pdo}"))?;
         }
@@ -176,24 +176,24 @@ fn early_data(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn late_data(peer: &Peer) -> Check {
+fn late_data(peer: &Target) -> Check {
     for digests in DIGESTS {
         for pdo in [77, 80, 84, 128, 255] {
-            let link = peer.link(digests)?;
+            let link = peer.host().link(digests)?;
             let bytes = in_capsule(link.form, some_command(), &[0; 16]).with(3, &[pdo]).seal();
             told_off(link, &bytes, &[term_at(1, 3)]).about(format!("CapsuleCmd with PDO {pdo}"))?;
         }
-        let link = peer.link(digests)?;
+        let link = peer.host().link(digests)?;
         let bytes = Draft::h2c_data(link.form, 1, 1, 0, &[0; 64], true).with(3, &[200]).seal();
         told_off(link, &bytes, &[term_at(1, 3)]).about("H2CData with PDO 200")?;
     }
     Ok(())
 }
 
-fn data_offset_without_data(peer: &Peer) -> Check {
+fn data_offset_without_data(peer: &Target) -> Check {
     for digests in DIGESTS {
         for pdo in [1, 72, 76, 255] {
-            let link = peer.link(digests)?;
+            let link = peer.host().link(digests)?;
             let bytes = Draft::command(link.form, some_command(), &[]).with(3, &[pdo]).seal();
             told_off(link, &bytes, &[term_at(1, 3)]).about(format!("PDO {pdo}"))?;
         }
@@ -201,24 +201,24 @@ fn data_offset_without_data(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn flags(peer: &Peer) -> Check {
+fn flags(peer: &Target) -> Check {
     for (digests, flags) in [
         (Digests::empty(), [0x04, 0x08, 0x10, 0x80, 0x01, 0x02, 0x03]),
         (Digests::all(), [0x04, 0x08, 0x10, 0x80, 0x00, 0x01, 0x02]),
     ] {
         for flags in flags {
             let flags = if flags >= 4 && digests == Digests::all() { flags | 3 } else { flags };
-            let link = peer.link(digests)?;
+            let link = peer.host().link(digests)?;
             let bytes = in_capsule(link.form, some_command(), &[0; 64]).with(1, &[flags]).seal();
             told_off(link, &bytes, &[term_at(1, 1)]).about(format!("flags {flags:#04x}, {digests:?}"))?;
         }
     }
     let mut bytes = IcReq::new(DataAlignment::NONE, Digests::empty(), 1).as_bytes().to_vec();
     bytes[1] = 4;
-    told_off(peer.tcp()?, &bytes, &[term_at(1, 1)]).about("ICReq with LAST")
+    told_off(peer.host().tcp()?, &bytes, &[term_at(1, 1)]).about("ICReq with LAST")
 }
 
-fn splits(peer: &Peer) -> Check {
+fn splits(peer: &Target) -> Check {
     let get = |link: &mut Link, cut: &mut dyn FnMut(&mut Link, &[u8]) -> Check| {
         let bytes = Draft::command(link.form, some_command(), &[]).seal();
         cut(link, &bytes)?;
@@ -250,7 +250,7 @@ fn splits(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn segments(peer: &Peer) -> Check {
+fn segments(peer: &Target) -> Check {
     let disk = peer.disk()?;
     for digests in DIGESTS {
         let entries = peer.cap.queue_entries_max().min(1024);
@@ -266,7 +266,7 @@ fn segments(peer: &Peer) -> Check {
             io.link.send(&pdus)?;
             for cid in cids {
                 let answer = io.finish(cid, &[])?;
-                crate::queue::expect_status(&answer, &[wire::status::Status::SUCCESS])?;
+                peer::queue::expect_status(&answer, &[wire::status::Status::SUCCESS])?;
             }
             left -= count;
         }
@@ -280,13 +280,13 @@ fn segments(peer: &Peer) -> Check {
             io.link.send(part)?;
         }
         let answer = io.finish(cid, &[])?;
-        crate::queue::expect_status(&answer, &[wire::status::Status::SUCCESS])?;
+        peer::queue::expect_status(&answer, &[wire::status::Status::SUCCESS])?;
         disk.holds(&mut io, 0, 1, 0xA1)?;
     }
     Ok(())
 }
 
-fn term_reqs(peer: &Peer) -> Check {
+fn term_reqs(peer: &Target) -> Check {
     let term_req = |fes: u16, copy: &[u8]| {
         let length = u8::try_from(copy.len()).expect("short");
         let header = TermReq::from_host(FatalErrorStatus::from_raw(fes), 0, length);
@@ -314,7 +314,7 @@ fn term_reqs(peer: &Peer) -> Check {
         cases.push((format!("HLEN {hlen}"), bytes));
     }
     for (what, bytes) in cases {
-        let mut link = peer.link(Digests::empty())?;
+        let mut link = peer.host().link(Digests::empty())?;
         link.send(&bytes)?;
         link.expect_closed().about(what)?;
     }
@@ -322,7 +322,7 @@ fn term_reqs(peer: &Peer) -> Check {
 }
 
 /// The stream ends at each of a few places; then nothing of the write must have happened.
-fn ends(peer: &Peer) -> Check {
+fn ends(peer: &Target) -> Check {
     let disk = peer.scratch()?;
     disk.put(&mut peer.io(Digests::empty())?, 0, disk.asked_blocks(), 0x11)?;
     for digests in DIGESTS {
@@ -351,15 +351,15 @@ fn ends(peer: &Peer) -> Check {
     disk.holds(&mut peer.io(Digests::empty())?, 0, disk.asked_blocks(), 0x11).about("afterwards")
 }
 
-fn resets(peer: &Peer) -> Check {
-    peer.tcp()?.reset();
+fn resets(peer: &Target) -> Check {
+    peer.host().tcp()?.reset();
     let request = IcReq::new(DataAlignment::NONE, Digests::empty(), 1);
     for end in [1, 8, 127, 128] {
-        let mut link = peer.tcp()?;
+        let mut link = peer.host().tcp()?;
         link.send(&request.as_bytes()[..end])?;
         link.reset();
     }
-    peer.link(Digests::empty())?.reset();
+    peer.host().link(Digests::empty())?.reset();
     let disk = peer.disk()?;
     for end in [0, 1, 8, 71, 72] {
         let mut io = peer.io(Digests::empty())?;
@@ -385,8 +385,8 @@ fn resets(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn urgent(peer: &Peer) -> Check {
-    let mut link = peer.link(Digests::empty())?.patient(Duration::from_millis(500));
+fn urgent(peer: &Target) -> Check {
+    let mut link = peer.host().link(Digests::empty())?.patient(Duration::from_millis(500));
     let bytes = Draft::command(link.form, some_command(), &[]).seal();
     link.send(&bytes[..40])?;
     let sent = rustix::net::send(link.stream(), &bytes[40..], rustix::net::SendFlags::OOB);

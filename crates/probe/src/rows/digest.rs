@@ -1,5 +1,9 @@
 //! Section 5: digests that do not match, or are not where they belong.
 
+use peer::finding::{About, Check, holds, skipped};
+use peer::link::{term, term_at};
+use peer::pdu::{Draft, in_capsule};
+use peer::queue::{Move, Queue, Step, expect_status};
 use wire::digest::header_digest;
 use wire::pdu::{DataAlignment, Digests, FatalErrorStatus, IcReq, TermReq};
 use wire::property::Property;
@@ -7,13 +11,9 @@ use wire::sqe::Sqe;
 use wire::status::Status;
 use zerocopy::IntoBytes;
 
-use crate::draft::{Draft, in_capsule};
-use crate::finding::{About, Check, holds, skipped};
-use crate::link::{term, term_at};
-use crate::peer::{Disk, Peer};
-use crate::queue::{Move, Queue, Step, expect_status};
 use crate::row::Row;
 use crate::rows::common_header::told_off;
+use crate::target::{Disk, Target};
 
 pub(super) const ROWS: &[Row] = &[
     Row::new("G1", "a header digest that is wrong", "TermReq 03, nothing acted on", wrong_header),
@@ -42,19 +42,19 @@ fn spoilt(draft: Draft) -> Vec<u8> {
     bytes
 }
 
-fn wrong_header(peer: &Peer) -> Check {
+fn wrong_header(peer: &Target) -> Check {
     for digests in [Digests::HEADER, Digests::all()] {
         for flip in [72, 73, 75] {
-            let link = peer.link(digests)?;
+            let link = peer.host().link(digests)?;
             let mut bytes =
                 Draft::command(link.form, Sqe::property_get(Property::CAP).with_cid(1), &[]).seal();
             bytes[flip] ^= 0x10;
             let received = u32::from_le_bytes(bytes[72..76].try_into().expect("four bytes"));
-            let rights = [crate::link::Term { fes: FatalErrorStatus::from_raw(3), fei: Some(received) }];
+            let rights = [peer::link::Term { fes: FatalErrorStatus::from_raw(3), fei: Some(received) }];
             told_off(link, &bytes, &rights).about(format!("byte {flip}"))?;
         }
         // A header that says something else than its digest: not acted on.
-        let link = peer.link(digests)?;
+        let link = peer.host().link(digests)?;
         let mut bytes = Draft::command(link.form, Sqe::property_get(Property::CAP).with_cid(1), &[]).seal();
         bytes[20] ^= 1;
         holds(header_digest(&bytes[..72]).to_le_bytes() != bytes[72..76], "the digest must differ")?;
@@ -63,7 +63,7 @@ fn wrong_header(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn disk_with(peer: &Peer, digests: Digests) -> Check<(Disk, Queue)> {
+fn disk_with(peer: &Target, digests: Digests) -> Check<(Disk, Queue)> {
     let disk = peer.scratch()?;
     let mut io = peer.io(digests)?;
     disk.put(&mut io, 0, disk.asked_blocks(), 0x5A)?;
@@ -72,7 +72,7 @@ fn disk_with(peer: &Peer, digests: Digests) -> Check<(Disk, Queue)> {
 
 const CORRUPT: [Status; 1] = [Status::TRANSIENT_TRANSPORT_ERROR];
 
-fn in_a_capsule(peer: &Peer) -> Check {
+fn in_a_capsule(peer: &Target) -> Check {
     for digests in [Digests::DATA, Digests::all()] {
         let (disk, mut io) = disk_with(peer, digests)?;
         if peer.in_capsule_bytes() < disk.block_bytes {
@@ -97,7 +97,7 @@ fn in_a_capsule(peer: &Peer) -> Check {
 }
 
 /// A write in two H2CData, of which the ones named are spoilt.
-fn spoil(peer: &Peer, spoilt_parts: [bool; 2]) -> Check {
+fn spoil(peer: &Target, spoilt_parts: [bool; 2]) -> Check {
     for digests in [Digests::DATA, Digests::all()] {
         let (disk, mut io) = disk_with(peer, digests)?;
         let blocks = disk.asked_blocks();
@@ -120,30 +120,30 @@ fn spoil(peer: &Peer, spoilt_parts: [bool; 2]) -> Check {
     Ok(())
 }
 
-fn not_last(peer: &Peer) -> Check {
+fn not_last(peer: &Target) -> Check {
     spoil(peer, [true, false])
 }
 
-fn last(peer: &Peer) -> Check {
+fn last(peer: &Target) -> Check {
     spoil(peer, [false, true])?;
     spoil(peer, [true, true])
 }
 
-fn no_room(peer: &Peer) -> Check {
+fn no_room(peer: &Target) -> Check {
     for plen in [72, 73, 75] {
-        let link = peer.link(Digests::all())?;
+        let link = peer.host().link(Digests::all())?;
         let command = Sqe::property_get(Property::CAP).with_cid(1);
         let bytes = Draft::command(link.form, command, &[]).with_plen(plen).seal();
         told_off(link, &bytes, &[term_at(1, 4)]).about(format!("CapsuleCmd of {plen}"))?;
     }
     for plen in [77, 79, 80] {
-        let link = peer.link(Digests::all())?;
+        let link = peer.host().link(Digests::all())?;
         let command = Sqe::property_get(Property::CAP).with_cid(1);
         let bytes = in_capsule(link.form, command, &[0; 64]).with_plen(plen).seal();
         told_off(link, &bytes, &[term_at(1, 4)]).about(format!("CapsuleCmd with data of {plen}"))?;
     }
     for plen in [24, 27, 29, 31, 32] {
-        let link = peer.link(Digests::all())?;
+        let link = peer.host().link(Digests::all())?;
         let bytes = Draft::h2c_data(link.form, 1, 1, 0, &[0; 64], true).with_plen(plen).seal();
         // Without data it may as well be refused for that.
         told_off(link, &bytes, &[term_at(1, 4), term_at(1, 16)]).about(format!("H2CData of {plen}"))?;
@@ -151,15 +151,15 @@ fn no_room(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn where_none_belong(peer: &Peer) -> Check {
+fn where_none_belong(peer: &Target) -> Check {
     let request = IcReq::new(DataAlignment::NONE, Digests::all(), 1);
     let mut bytes = request.as_bytes().to_vec();
     bytes[1] = 1;
     bytes[4] = 132;
     let digest = header_digest(&bytes);
     bytes.extend_from_slice(&digest.to_le_bytes());
-    told_off(peer.tcp()?, &bytes, &[term_at(1, 1), term_at(1, 4)]).about("ICReq")?;
-    let mut link = peer.link(Digests::all())?;
+    told_off(peer.host().tcp()?, &bytes, &[term_at(1, 1), term_at(1, 4)]).about("ICReq")?;
+    let mut link = peer.host().link(Digests::all())?;
     let mut bytes = TermReq::from_host(FatalErrorStatus::SEQUENCE_ERROR, 0, 8).as_bytes().to_vec();
     bytes[1] = 1;
     bytes.extend_from_slice(&[0; 12]);
@@ -167,7 +167,7 @@ fn where_none_belong(peer: &Peer) -> Check {
     link.expect_closed().about("TermReq")
 }
 
-fn flood(peer: &Peer) -> Check {
+fn flood(peer: &Target) -> Check {
     let (disk, mut io) = disk_with(peer, Digests::all())?;
     if peer.in_capsule_bytes() < disk.block_bytes {
         return skipped("there is no room for a block in a capsule");

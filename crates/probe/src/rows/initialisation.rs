@@ -2,18 +2,19 @@
 
 use std::time::{Duration, Instant};
 
+use peer::finding::{About, Check, differs, holds};
+use peer::link::{Got, term, term_at};
+use peer::pdu::{Draft, Form};
+use peer::queue::Queue;
+use peer::raw_host::{enable, identify};
 use wire::pdu::{DataAlignment, Digests, IcReq};
 use wire::property::Property;
 use wire::sqe::Sqe;
 use zerocopy::IntoBytes;
 
-use crate::draft::{Draft, Form};
-use crate::finding::{About, Check, differs, holds};
-use crate::link::{Got, term, term_at};
-use crate::peer::{Peer, identify};
-use crate::queue::Queue;
 use crate::row::Row;
 use crate::rows::common_header::told_off;
+use crate::target::Target;
 
 pub(super) const ROWS: &[Row] = &[
     Row::new("I1", "ICReq twice", "TermReq 02", twice),
@@ -41,25 +42,26 @@ fn request_with(at: usize, bytes: &[u8]) -> Vec<u8> {
     request
 }
 
-fn twice(peer: &Peer) -> Check {
-    told_off(peer.link(Digests::empty())?, request().as_bytes(), &[term(2)])?;
+fn twice(peer: &Target) -> Check {
+    told_off(peer.host().link(Digests::empty())?, request().as_bytes(), &[term(2)])?;
     // Decided on the header alone.
-    told_off(peer.link(Digests::empty())?, &request().as_bytes()[..8], &[term(2)]).about("its first 8 bytes")
+    told_off(peer.host().link(Digests::empty())?, &request().as_bytes()[..8], &[term(2)])
+        .about("its first 8 bytes")
 }
 
-fn twice_with_digests(peer: &Peer) -> Check {
+fn twice_with_digests(peer: &Target) -> Check {
     for digests in [Digests::HEADER, Digests::DATA, Digests::all()] {
         let bytes = IcReq::new(DataAlignment::NONE, digests, 1);
-        told_off(peer.link(digests)?, bytes.as_bytes(), &[term(2)]).about(format!("{digests:?}"))?;
+        told_off(peer.host().link(digests)?, bytes.as_bytes(), &[term(2)]).about(format!("{digests:?}"))?;
     }
     let flagged = request_with(1, &[1]);
-    told_off(peer.link(Digests::all())?, &[&flagged[..], &[0; 4]].concat(), &[term(2), term_at(1, 1)])
+    told_off(peer.host().link(Digests::all())?, &[&flagged[..], &[0; 4]].concat(), &[term(2), term_at(1, 1)])
         .about("with a digest of its own")
 }
 
-fn request_and_end(peer: &Peer) -> Check {
+fn request_and_end(peer: &Target) -> Check {
     for round in 0..100 {
-        let mut link = peer.tcp()?;
+        let mut link = peer.host().tcp()?;
         link.send(request().as_bytes())?;
         match round % 3 {
             0 => drop(link),
@@ -73,27 +75,28 @@ fn request_and_end(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn versions(peer: &Peer) -> Check {
+fn versions(peer: &Target) -> Check {
     for version in [1_u16, 2, 0x100, 0xFFFF] {
-        told_off(peer.tcp()?, &request_with(8, &version.to_le_bytes()), &[term_at(6, 8)])
+        told_off(peer.host().tcp()?, &request_with(8, &version.to_le_bytes()), &[term_at(6, 8)])
             .about(format!("PFV {version}"))?;
     }
     Ok(())
 }
 
-fn alignments(peer: &Peer) -> Check {
+fn alignments(peer: &Target) -> Check {
     for hpda in [32, 33, 128, 255] {
-        told_off(peer.tcp()?, &request_with(10, &[hpda]), &[term_at(1, 10)]).about(format!("HPDA {hpda}"))?;
+        told_off(peer.host().tcp()?, &request_with(10, &[hpda]), &[term_at(1, 10)])
+            .about(format!("HPDA {hpda}"))?;
     }
     for digests in [Digests::empty(), Digests::all()] {
         for hpda in 0..=31 {
             let alignment = DataAlignment::from_raw(hpda).expect("up to 31");
-            let mut link = peer.tcp()?;
+            let mut link = peer.host().tcp()?;
             link.handshake(&IcReq::new(alignment, digests, 1)).about(format!("HPDA {hpda}"))?;
             // What comes is checked for its place.
             let mut admin = Queue::new(link, 32);
-            peer.connect_admin(&mut admin)?;
-            peer.enable(&mut admin)?;
+            peer.host().connect_admin(&mut admin)?;
+            enable(&mut admin)?;
             identify(&mut admin, wire::identify::Cns::CONTROLLER, wire::id::Nsid::NONE)
                 .about(format!("HPDA {hpda}"))?;
         }
@@ -101,9 +104,9 @@ fn alignments(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn reserved_digests(peer: &Peer) -> Check {
+fn reserved_digests(peer: &Target) -> Check {
     for bits in [4, 0x80, 0xFC] {
-        let mut link = peer.tcp()?;
+        let mut link = peer.host().tcp()?;
         let bytes = request_with(11, &[bits]);
         link.send(&bytes)?;
         match link.receive().about(format!("bits {bits:#04x}"))? {
@@ -119,9 +122,9 @@ fn reserved_digests(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn r2t_limits(peer: &Peer) -> Check {
+fn r2t_limits(peer: &Target) -> Check {
     for limit in [0_u32, 1, 3, 0x7FFF_FFFF, u32::MAX] {
-        let mut link = peer.tcp()?;
+        let mut link = peer.host().tcp()?;
         link.send(&request_with(12, &limit.to_le_bytes()))?;
         match link.receive().about(format!("MAXR2T {limit}"))? {
             Got::IcResp(_) => {}
@@ -131,31 +134,31 @@ fn r2t_limits(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn too_early(peer: &Peer) -> Check {
+fn too_early(peer: &Target) -> Check {
     let command = Draft::command(Form::PLAIN, Sqe::property_get(Property::CAP), &[]).seal();
-    told_off(peer.tcp()?, &command, &[term(2)]).about("a command")?;
+    told_off(peer.host().tcp()?, &command, &[term(2)]).about("a command")?;
     let data = Draft::h2c_data(Form::PLAIN, 0, 1, 0, &[0; 512], true).seal();
-    told_off(peer.link(Digests::empty())?, &data, &[term(2)]).about("H2CData")
+    told_off(peer.host().link(Digests::empty())?, &data, &[term(2)]).about("H2CData")
 }
 
-fn silence(peer: &Peer) -> Check {
-    let mut link = peer.tcp()?.patient(Duration::from_secs(20));
+fn silence(peer: &Target) -> Check {
+    let mut link = peer.host().tcp()?.patient(Duration::from_secs(20));
     let start = Instant::now();
     link.expect_closed()?;
     holds(start.elapsed() > Duration::from_secs(1), "it closes before a slow host can answer")
 }
 
-fn long_request(peer: &Peer) -> Check {
+fn long_request(peer: &Target) -> Check {
     for plen in [129_u32, 132, 256, u32::MAX] {
         let bytes = [&request_with(4, &plen.to_le_bytes())[..], &[0; 128]].concat();
-        told_off(peer.tcp()?, &bytes, &[term_at(1, 4)]).about(format!("PLEN {plen}"))?;
+        told_off(peer.host().tcp()?, &bytes, &[term_at(1, 4)]).about(format!("PLEN {plen}"))?;
     }
     Ok(())
 }
 
-fn instant_ends(peer: &Peer) -> Check {
+fn instant_ends(peer: &Target) -> Check {
     for round in 0..300 {
-        let link = peer.tcp()?;
+        let link = peer.host().tcp()?;
         if round % 2 == 0 { drop(link) } else { link.reset() }
     }
     Ok(())

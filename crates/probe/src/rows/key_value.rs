@@ -3,6 +3,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
+use peer::finding::{About, Check, differs, holds, skipped};
+use peer::queue::{Answer, Move, Queue, expect_status};
+use peer::raw_host::Association;
 use wire::identify::command_set::KvNamespace;
 use wire::identify::{Cns, IDENTIFY_BYTES, IdentifyCommand};
 use wire::kv::{Key, KeyList, KvCommand, RetrieveOptions, StoreOptions};
@@ -13,11 +16,9 @@ use wire::sqe::Sqe;
 use wire::status::Status;
 use zerocopy::FromBytes;
 
-use crate::finding::{About, Check, differs, holds, skipped};
-use crate::peer::{Association, Peer, Store};
-use crate::queue::{Answer, Move, Queue, expect_status};
 use crate::row::Row;
 use crate::rows::memcached::Client;
+use crate::target::{Store, Target};
 
 pub(super) const ROWS: &[Row] = &[
     Row::new("K1", "key lengths 0 and above 16", "status 0/86", key_lengths)
@@ -60,15 +61,15 @@ struct Values {
 }
 
 impl Values {
-    fn new(peer: &Peer) -> Check<Self> {
+    fn new(peer: &Target) -> Check<Self> {
         Ok(Self { store: peer.scratch_store()?, io: peer.io(Digests::empty())? })
     }
 
     /// Two queues of one controller.
-    fn two(peer: &Peer) -> Check<(Self, Self)> {
+    fn two(peer: &Target) -> Check<(Self, Self)> {
         let store = peer.scratch_store()?;
         let Association { admin, io, cntlid } = peer.associate(Digests::empty())?;
-        let other = peer.connect_io(cntlid, 2, 32, Digests::empty())?;
+        let other = peer.host().connect_io(cntlid, 2, 32, Digests::empty())?;
         Ok((Self { store, io: io.keeping(admin) }, Self { store, io: other }))
     }
 
@@ -129,7 +130,7 @@ impl Values {
         };
         let count = list.left() as usize;
         let keys = list.collect::<Result<Vec<_>, _>>();
-        let keys = keys.map_err(|error| crate::finding::Finding::Differs(error.to_string()))?;
+        let keys = keys.map_err(|error| peer::finding::Finding::Differs(error.to_string()))?;
         holds(keys.len() == count, format!("{} keys of {count}", keys.len()))?;
         let used = 4 + keys.iter().map(|key| (2 + key.as_bytes().len()).next_multiple_of(4)).sum::<usize>();
         let rest = data.get(used..).unwrap_or_default();
@@ -167,7 +168,7 @@ impl Values {
     }
 }
 
-fn key_lengths(peer: &Peer) -> Check {
+fn key_lengths(peer: &Target) -> Check {
     let mut values = Values::new(peer)?;
     let nsid = values.store.nsid;
     for length in [0, 17, 18, 32, 127, 128, 254, 255] {
@@ -194,7 +195,7 @@ fn key_lengths(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn value_sizes(peer: &Peer) -> Check {
+fn value_sizes(peer: &Target) -> Check {
     let mut values = Values::new(peer)?;
     let name = key(2, 0);
     if let Some(length) = values.store.value_bytes_max.checked_add(4) {
@@ -224,7 +225,7 @@ fn value_sizes(peer: &Peer) -> Check {
     values.delete(&name)
 }
 
-fn options(peer: &Peer) -> Check {
+fn options(peer: &Target) -> Check {
     let mut values = Values::new(peer)?;
     let name = key(3, 0);
     values.put(&name, &[1; 64])?;
@@ -244,7 +245,7 @@ fn options(peer: &Peer) -> Check {
     values.io.must_end(sqe, data, &[Status::KEY_DOES_NOT_EXIST]).about("a key that must exist").map(drop)
 }
 
-fn races(peer: &Peer) -> Check {
+fn races(peer: &Target) -> Check {
     let (mut one, mut other) = Values::two(peer)?;
     let name = key(4, 0);
     for round in 0..200_u8 {
@@ -279,7 +280,7 @@ fn races(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn lists(peer: &Peer) -> Check {
+fn lists(peer: &Target) -> Check {
     let mut values = Values::new(peer)?;
     let keys: Vec<_> = (0..50).map(|number| key(5, number)).collect();
     for name in &keys {
@@ -315,7 +316,7 @@ fn lists(peer: &Peer) -> Check {
     keys.iter().try_for_each(|name| values.delete(name))
 }
 
-fn similar_keys(peer: &Peer) -> Check {
+fn similar_keys(peer: &Target) -> Check {
     let mut values = Values::new(peer)?;
     let mut names: Vec<Vec<u8>> = (1..=16).map(|length| vec![0; length]).collect();
     names.extend((1..=16).map(|length| vec![0xFF; length]));
@@ -345,7 +346,7 @@ fn similar_keys(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn overwrites(peer: &Peer) -> Check {
+fn overwrites(peer: &Target) -> Check {
     let (mut writer, mut reader) = Values::two(peer)?;
     let name = key(7, 0);
     let limit = writer.store.value_bytes_max.min(64 << 10);
@@ -381,7 +382,7 @@ fn overwrites(peer: &Peer) -> Check {
 /// The most that a namespace may have for a row to fill it.
 const FILL_BYTES_MAX: u64 = 1 << 30;
 
-fn fill(peer: &Peer) -> Check {
+fn fill(peer: &Target) -> Check {
     let mut values = Values::new(peer)?;
     if values.store.size_bytes > FILL_BYTES_MAX {
         return skipped("the namespace is larger than what is filled from here, 1 GiB");
@@ -416,7 +417,7 @@ fn fill(peer: &Peer) -> Check {
     values.delete(&last)
 }
 
-fn many_keys(peer: &Peer) -> Check {
+fn many_keys(peer: &Target) -> Check {
     let (mut values, mut other) = Values::two(peer)?;
     let mark = [MARK, &[9]].concat();
     other.delete_all(&mark).about("what is left of another time")?;
@@ -457,7 +458,7 @@ fn many_keys(peer: &Peer) -> Check {
     other.delete_all(&mark)
 }
 
-fn two_doors(peer: &Peer) -> Check {
+fn two_doors(peer: &Target) -> Check {
     let mut values = Values::new(peer)?;
     let mut client = Client::new(peer)?;
     // Memcached has printable keys only.

@@ -6,14 +6,14 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
+use peer::finding::{About, Check, Finding, differs, holds, skipped};
+use peer::link::{term, term_at};
 use wire::pdu::{DataAlignment, Digests, IcReq};
 use zerocopy::IntoBytes;
 
-use crate::finding::{About, Check, Finding, differs, holds, skipped};
-use crate::link::{term, term_at};
-use crate::peer::Peer;
 use crate::row::Row;
 use crate::rows::common_header::told_off;
+use crate::target::Target;
 
 pub(super) const ROWS: &[Row] = &[
     Row::new("E1", "set with lengths that are none", "CLIENT_ERROR, then as usual, or closed", odd_lengths),
@@ -72,14 +72,14 @@ enum After {
 }
 
 impl Client {
-    pub(super) fn new(peer: &Peer) -> Check<Self> {
+    pub(super) fn new(peer: &Target) -> Check<Self> {
         let Some(address) = peer.settings.memcached else {
             return skipped("where memcached's clients connect is not said: --memcached");
         };
         if !peer.settings.may_overwrite {
             return skipped("it writes: allow that with --overwrite");
         }
-        Self::connect(address, peer.settings.patience)
+        Self::connect(address, peer.settings.host.patience)
     }
 
     fn connect(address: SocketAddr, patience: Duration) -> Check<Self> {
@@ -216,7 +216,7 @@ impl Client {
     }
 
     /// The same, on a connection of its own, and at least one refusal must come unless it is closed.
-    fn refused(peer: &Peer, bytes: &[u8]) -> Check {
+    fn refused(peer: &Target, bytes: &[u8]) -> Check {
         match Self::new(peer)?.wrong(bytes, &[])? {
             After::Goes(lines) => holds(!lines.is_empty(), "it is passed over"),
             After::Closed => Ok(()),
@@ -224,7 +224,7 @@ impl Client {
     }
 }
 
-fn odd_lengths(peer: &Peer) -> Check {
+fn odd_lengths(peer: &Target) -> Check {
     let lengths = [
         "-1",
         "-2147483648",
@@ -259,7 +259,7 @@ fn odd_lengths(peer: &Peer) -> Check {
     client.expect("delete probe-e1\r\n", "DELETED")
 }
 
-fn odd_keys(peer: &Peer) -> Check {
+fn odd_keys(peer: &Target) -> Check {
     let long = "k".repeat(250);
     let mut client = Client::new(peer)?;
     client.expect(&format!("set {long} 0 0 4\r\nlong\r\n"), "STORED").about("a key of 250 bytes")?;
@@ -291,7 +291,7 @@ fn odd_keys(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn odd_lines(peer: &Peer) -> Check {
+fn odd_lines(peer: &Target) -> Check {
     for (what, part) in [("letters", &b"abcdefgh"[..]), ("spaces", b"        "), ("zeros", &[0; 8])] {
         let mut client = Client::new(peer)?;
         let chunk = part.repeat(8 << 10);
@@ -323,7 +323,7 @@ fn odd_lines(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn many_keys(peer: &Peer) -> Check {
+fn many_keys(peer: &Target) -> Check {
     const COUNT: usize = 100_000;
     let mut client = Client::new(peer)?;
     client.expect("set probe-e4 0 0 8\r\nrepeated\r\n", "STORED")?;
@@ -363,7 +363,7 @@ fn read_values(client: &mut Client, key: &str) -> Check<Option<usize>> {
     }
 }
 
-fn meta(peer: &Peer) -> Check {
+fn meta(peer: &Target) -> Check {
     let opaque = |length: usize| format!("mg probe-e7 v O{}\r\n", "o".repeat(length));
     let flags = format!("mg probe-e7{}\r\n", " v".repeat(50));
     for line in [
@@ -397,7 +397,7 @@ fn meta(peer: &Peer) -> Check {
     client.expect("md probe-e7\r\n", "HD")
 }
 
-fn arithmetic(peer: &Peer) -> Check {
+fn arithmetic(peer: &Target) -> Check {
     const NOT_NUMERIC: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";
     const NO_DELTA: &str = "CLIENT_ERROR invalid numeric delta argument";
     let mut client = Client::new(peer)?;
@@ -429,7 +429,7 @@ fn arithmetic(peer: &Peer) -> Check {
     client.expect("delete probe-e8\r\n", "DELETED")
 }
 
-fn times(peer: &Peer) -> Check {
+fn times(peer: &Target) -> Check {
     let (mut one, mut other) = (Client::new(peer)?, Client::new(peer)?);
     for round in 0..50 {
         one.expect("set probe-e9 0 0 1\r\n0\r\n", "STORED")?;
@@ -470,7 +470,7 @@ fn times(peer: &Peer) -> Check {
     one.line("delete probe-e9\r\n").map(drop)
 }
 
-fn udp(peer: &Peer) -> Check {
+fn udp(peer: &Target) -> Check {
     let Some(address) = peer.settings.memcached else {
         return skipped("where memcached's clients connect is not said: --memcached");
     };
@@ -491,7 +491,7 @@ fn udp(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn slow(peer: &Peer) -> Check {
+fn slow(peer: &Target) -> Check {
     let mut healthy = Client::new(peer)?;
     let value = vec![b'v'; 500_000];
     let stored = healthy.set("probe-e11", &value)?;
@@ -523,7 +523,7 @@ fn slow(peer: &Peer) -> Check {
     holds(deleted == "DELETED" || deleted == "NOT_FOUND", format!("delete: {deleted}"))
 }
 
-fn operator(peer: &Peer) -> Check {
+fn operator(peer: &Target) -> Check {
     let mut client = Client::new(peer)?;
     for line in ["shutdown", "shutdown graceful", "cache_memlimit 1", "lru mode flat", "slabs reassign 1 2"] {
         Client::refused(peer, format!("{line}\r\n").as_bytes()).about(line)?;
@@ -545,7 +545,7 @@ fn operator(peer: &Peer) -> Check {
     }
 }
 
-fn wrong_doors(peer: &Peer) -> Check {
+fn wrong_doors(peer: &Target) -> Check {
     let request = IcReq::new(DataAlignment::NONE, Digests::empty(), 1);
     let mut client = Client::new(peer)?;
     let long = [request.as_bytes(), &[0; 4096]].concat();
@@ -564,8 +564,9 @@ fn wrong_doors(peer: &Peer) -> Check {
         }
     }
     for text in ["stats\r\n\0\0\0\0", "set key 0 0 5\r\nvalue\r\n", "get key\r\n\0\0"] {
-        told_off(peer.tcp()?, text.as_bytes(), &[term(2), term_at(1, 0)])
+        told_off(peer.host().tcp()?, text.as_bytes(), &[term(2), term_at(1, 0)])
             .about(format!("{:?} at NVMe's door", text.escape_debug().to_string()))?;
     }
-    told_off(peer.tcp()?, &[0x80; 64], &[term(2), term_at(1, 0)]).about("a binary request at NVMe's door")
+    told_off(peer.host().tcp()?, &[0x80; 64], &[term(2), term_at(1, 0)])
+        .about("a binary request at NVMe's door")
 }

@@ -1,5 +1,8 @@
 //! Section 9: commands on blocks.
 
+use peer::finding::{About, Check, differs, holds, skipped};
+use peer::queue::{Move, Queue, Step, expect_status};
+use peer::raw_host::{Association, identify};
 use wire::id::Nsid;
 use wire::identify::Cns;
 use wire::identify::capabilities::{Fuses, Oncs};
@@ -10,11 +13,9 @@ use wire::sqe::{Fuse, Sqe};
 use wire::status::Status;
 use zerocopy::IntoBytes;
 
-use crate::finding::{About, Check, differs, holds, skipped};
-use crate::peer::{Association, Disk, Peer, identify};
-use crate::queue::{Move, Queue, Step, expect_status};
 use crate::row::Row;
 use crate::rows::reservation;
+use crate::target::{Disk, Target};
 
 pub(super) const ROWS: &[Row] = &[
     Row::new("N1", "the last block, and blocks beyond it", "accepted; status 0/80", ends),
@@ -35,7 +36,7 @@ pub(super) const ROWS: &[Row] = &[
 const BEYOND: [Status; 1] = [Status::LBA_OUT_OF_RANGE];
 
 /// Reads and, where that is allowed, writes: both must end so.
-fn both(peer: &Peer, io: &mut Queue, disk: Disk, lba: u64, blocks: u32, rights: &[Status]) -> Check {
+fn both(peer: &Target, io: &mut Queue, disk: Disk, lba: u64, blocks: u32, rights: &[Status]) -> Check {
     let what = format!("{blocks} blocks at {lba:#x}");
     let length = blocks * disk.block_bytes;
     io.must_end(disk.read(lba, blocks), Move::Back(length), rights).about(format!("Read of {what}"))?;
@@ -46,7 +47,7 @@ fn both(peer: &Peer, io: &mut Queue, disk: Disk, lba: u64, blocks: u32, rights: 
     Ok(())
 }
 
-fn ends(peer: &Peer) -> Check {
+fn ends(peer: &Target) -> Check {
     let disk = peer.disk()?;
     let mut io = peer.io(Digests::empty())?;
     let end = disk.block_count;
@@ -59,7 +60,7 @@ fn ends(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn wraps(peer: &Peer) -> Check {
+fn wraps(peer: &Target) -> Check {
     let disk = peer.disk()?;
     let mut io = peer.io(Digests::empty())?;
     if peer.settings.may_overwrite {
@@ -77,7 +78,7 @@ fn wraps(peer: &Peer) -> Check {
     if peer.settings.may_overwrite { disk.holds(&mut io, 0, 8, 0x31) } else { Ok(()) }
 }
 
-fn transfer_limit(peer: &Peer) -> Check {
+fn transfer_limit(peer: &Target) -> Check {
     let disk = peer.disk()?;
     let mut io = peer.io(Digests::empty())?;
     let Some(limit) = peer.transfer_bytes_max().and_then(|limit| u32::try_from(limit).ok()) else {
@@ -107,13 +108,13 @@ fn transfer_limit(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn deallocate(io: &mut Queue, disk: Disk, ranges: &[DsmRange]) -> Check<crate::queue::Answer> {
+fn deallocate(io: &mut Queue, disk: Disk, ranges: &[DsmRange]) -> Check<peer::queue::Answer> {
     let count = u16::try_from(ranges.len()).expect("few");
     let command = DatasetManagement { range_count: count, attributes: DsmAttributes::DEALLOCATE };
     io.run(command.to_sqe(disk.nsid), disk.bring(ranges.as_bytes()))
 }
 
-fn ranges(peer: &Peer) -> Check {
+fn ranges(peer: &Target) -> Check {
     let disk = peer.scratch()?;
     let commands = peer.identify.oncs();
     let mut io = peer.io(Digests::empty())?;
@@ -171,7 +172,7 @@ fn ranges(peer: &Peer) -> Check {
     disk.holds(&mut io, 24, 40, 0x41)
 }
 
-fn short_ranges(peer: &Peer) -> Check {
+fn short_ranges(peer: &Target) -> Check {
     let disk = peer.scratch()?;
     if !peer.identify.oncs().contains(Oncs::DATASET_MANAGEMENT) {
         return skipped("the target has no Dataset Management");
@@ -192,7 +193,7 @@ fn short_ranges(peer: &Peer) -> Check {
         .map(drop)
 }
 
-fn namespaces(peer: &Peer) -> Check {
+fn namespaces(peer: &Target) -> Check {
     let disk = peer.disk()?;
     let Association { mut admin, mut io, .. } = peer.associate(Digests::empty())?;
     let list = identify(&mut admin, Cns::ACTIVE_NAMESPACES, Nsid::NONE)?;
@@ -214,7 +215,7 @@ fn namespaces(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn reserved(peer: &Peer) -> Check {
+fn reserved(peer: &Target) -> Check {
     let disk = peer.disk()?;
     let mut io = peer.io(Digests::empty())?;
     let rights = [Status::SUCCESS, Status::INVALID_FIELD, Status::INVALID_PROTECTION_INFORMATION];
@@ -262,7 +263,7 @@ fn pair(io: &mut Queue, what: &str, commands: [(Sqe, &[u8]); 2]) -> Check<[Statu
     Ok([answers[0].status(), answers[1].status()])
 }
 
-fn compares(peer: &Peer) -> Check {
+fn compares(peer: &Target) -> Check {
     let disk = peer.scratch()?;
     let mut io = peer.io(Digests::empty())?;
     if !peer.identify.oncs().contains(Oncs::COMPARE) {
@@ -314,14 +315,14 @@ fn compares(peer: &Peer) -> Check {
     disk.holds(&mut io, 0, 4, 0x51)
 }
 
-fn overlaps(peer: &Peer) -> Check {
+fn overlaps(peer: &Target) -> Check {
     const QUEUES: u16 = 4;
     let disk = peer.scratch()?;
     let blocks = disk.asked_blocks();
     let (mut admin, cntlid) = peer.admin(Digests::empty())?;
-    crate::peer::set_queues(&mut admin, QUEUES.into())?;
+    peer::raw_host::set_queues(&mut admin, QUEUES.into())?;
     let mut queues = (1..=QUEUES)
-        .map(|qid| peer.connect_io(cntlid, qid, 32, Digests::empty()))
+        .map(|qid| peer.host().connect_io(cntlid, qid, 32, Digests::empty()))
         .collect::<Check<Vec<_>>>()?;
     for round in 0..30_u8 {
         let mut under_way = Vec::new();
@@ -351,7 +352,7 @@ fn overlaps(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn flushes(peer: &Peer) -> Check {
+fn flushes(peer: &Target) -> Check {
     let disk = peer.scratch()?;
     let mut io = peer.io(Digests::empty())?;
     let data = disk.fill(1, 0x61);

@@ -2,6 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use peer::finding::{About, Check, Finding, differs, holds, skipped};
+use peer::link::Got;
+use peer::pdu::in_capsule;
+use peer::queue::{Answer, Move, Queue, Step, expect_status};
+use peer::raw_host::{ENTRIES, enable, enabled, identify, property, set_queues, wait_ready};
 use wire::discovery::DISCOVERY_RECORD_BYTES;
 use wire::fabrics::{ConnectCommand, ConnectData, ConnectResult, Disconnect, PropertyGet, PropertySet};
 use wire::feature::{Fid, NumberOfQueues};
@@ -19,12 +24,8 @@ use wire::status::Status;
 use wire::uuid::Uuid;
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::draft::in_capsule;
-use crate::finding::{About, Check, Finding, differs, holds, skipped};
-use crate::link::Got;
-use crate::peer::{ENTRIES, Peer, expect_parameter, identify, property, set_queues, wait_ready};
-use crate::queue::{Answer, Move, Queue, Step, expect_status};
 use crate::row::Row;
+use crate::target::{Target, expect_parameter};
 
 pub(super) const ROWS: &[Row] = &[
     Row::new("Q1", "Connect with other than 1024 bytes", "status 0/0F", data_lengths),
@@ -59,29 +60,29 @@ pub(super) const ROWS: &[Row] = &[
 ];
 
 /// Sends a Connect on a connection of its own.
-fn connect(peer: &Peer, command: &ConnectCommand, data: &[u8]) -> Check<(Queue, Answer)> {
-    let mut queue = peer.queue(Digests::empty())?;
+fn connect(peer: &Target, command: &ConnectCommand, data: &[u8]) -> Check<(Queue, Answer)> {
+    let mut queue = peer.host().queue(Digests::empty())?;
     let answer = queue.run(command.to_sqe(), Move::InCapsule(data))?;
     Ok((queue, answer))
 }
 
-fn data_lengths(peer: &Peer) -> Check {
-    let data = peer.connect_data(Cntlid::DYNAMIC);
-    let sqe = peer.connect_command(0, ENTRIES).to_sqe();
+fn data_lengths(peer: &Target) -> Check {
+    let data = peer.host().connect_data(Cntlid::DYNAMIC);
+    let sqe = peer.host().connect_command(0, ENTRIES).to_sqe();
     let long = [data.as_bytes(), &[0; 1024]].concat();
     for length in [4, 512, 1020, 1028, 2048] {
-        let mut queue = peer.queue(Digests::empty())?;
+        let mut queue = peer.host().queue(Digests::empty())?;
         let rights = [Status::DATA_SGL_LENGTH_INVALID];
         queue.must_end(sqe, Move::InCapsule(&long[..length]), &rights).about(format!("{length} bytes"))?;
     }
-    let mut queue = peer.queue(Digests::empty())?;
+    let mut queue = peer.host().queue(Digests::empty())?;
     let cid = queue.cid();
     queue.send(sqe.with_cid(cid).with_data(Sgl::none()), &[])?;
     expect_status(&queue.finish(cid, &[])?, &[Status::DATA_SGL_LENGTH_INVALID]).about("no data")
 }
 
-fn names(peer: &Peer) -> Check {
-    let right = peer.connect_data(Cntlid::DYNAMIC);
+fn names(peer: &Target) -> Check {
+    let right = peer.host().connect_data(Cntlid::DYNAMIC);
     let mut fields: Vec<(&str, Vec<u8>)> = vec![
         ("no NUL", vec![b'a'; 256]),
         ("an NQN without NUL", [b"nqn.2014-08.org.x:".to_vec(), vec![b'b'; 238]].concat()),
@@ -106,7 +107,7 @@ fn names(peer: &Peer) -> Check {
         data.hostnqn = padded(bytes);
         data
     };
-    let command = peer.connect_command(0, ENTRIES);
+    let command = peer.host().connect_command(0, ENTRIES);
     for (what, bytes) in &fields {
         let data = with_subsystem(bytes);
         let (_, answer) = connect(peer, &command, data.as_bytes())?;
@@ -131,53 +132,54 @@ fn names(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn formats(peer: &Peer) -> Check {
+fn formats(peer: &Target) -> Check {
     for recfmt in [1, 2, 0xFF, 0xFFFF] {
-        let command = ConnectCommand { recfmt, ..peer.connect_command(0, ENTRIES) };
-        let (_, answer) = connect(peer, &command, peer.connect_data(Cntlid::DYNAMIC).as_bytes())?;
+        let command = ConnectCommand { recfmt, ..peer.host().connect_command(0, ENTRIES) };
+        let (_, answer) = connect(peer, &command, peer.host().connect_data(Cntlid::DYNAMIC).as_bytes())?;
         expect_status(&answer, &[Status::CONNECT_INCOMPATIBLE_FORMAT]).about(format!("RECFMT {recfmt}"))?;
     }
     Ok(())
 }
 
-fn queue_sizes(peer: &Peer) -> Check {
+fn queue_sizes(peer: &Target) -> Check {
     let (mut admin, cntlid) = peer.admin(Digests::empty())?;
     set_queues(&mut admin, 4)?;
     let most = peer.cap.queue_entries_max();
     for entries in [1, most + 1, 65_536].into_iter().filter(|entries| *entries <= 65_536) {
-        let command = peer.connect_command(1, entries);
-        let (_, answer) = connect(peer, &command, peer.connect_data(cntlid).as_bytes())?;
+        let command = peer.host().connect_command(1, entries);
+        let (_, answer) = connect(peer, &command, peer.host().connect_data(cntlid).as_bytes())?;
         expect_parameter(&answer, 44, false).about(format!("{entries} entries of an I/O queue"))?;
     }
-    let command = peer.connect_command(0, 1);
-    let (_, answer) = connect(peer, &command, peer.connect_data(Cntlid::DYNAMIC).as_bytes())?;
+    let command = peer.host().connect_command(0, 1);
+    let (_, answer) = connect(peer, &command, peer.host().connect_data(Cntlid::DYNAMIC).as_bytes())?;
     expect_parameter(&answer, 44, false).about("an admin queue of one entry")?;
-    peer.connect_io(cntlid, 1, most, Digests::empty()).about("MQES itself").map(drop)
+    peer.host().connect_io(cntlid, 1, most, Digests::empty()).about("MQES itself").map(drop)
 }
 
-fn queue_ids(peer: &Peer) -> Check {
+fn queue_ids(peer: &Target) -> Check {
     let (mut admin, cntlid) = peer.admin(Digests::empty())?;
     let granted = set_queues(&mut admin, 65_535)?;
-    let data = peer.connect_data(cntlid);
+    let data = peer.host().connect_data(cntlid);
     for qid in [granted + 1, 0x7FFF, 0xFFFF].into_iter().filter(|qid| *qid <= 0xFFFF) {
         let qid = u16::try_from(qid).expect("filtered");
-        let (_, answer) = connect(peer, &peer.connect_command(qid, ENTRIES), data.as_bytes())?;
+        let (_, answer) = connect(peer, &peer.host().connect_command(qid, ENTRIES), data.as_bytes())?;
         expect_parameter(&answer, 42, false).about(format!("queue {qid}"))?;
     }
-    let mut first = peer.connect_io(cntlid, 1, ENTRIES, Digests::empty())?;
-    let mut queue = peer.queue(Digests::empty())?.patient_for(Duration::from_secs(10));
-    let answer = queue.run(peer.connect_command(1, ENTRIES).to_sqe(), Move::InCapsule(data.as_bytes()))?;
+    let mut first = peer.host().connect_io(cntlid, 1, ENTRIES, Digests::empty())?;
+    let mut queue = peer.host().queue(Digests::empty())?.patient_for(Duration::from_secs(10));
+    let answer =
+        queue.run(peer.host().connect_command(1, ENTRIES).to_sqe(), Move::InCapsule(data.as_bytes()))?;
     expect_status(&answer, &[Status::COMMAND_SEQUENCE_ERROR]).about("a queue id in use")?;
     if let Ok(disk) = peer.disk() {
         first.must(disk.read(0, 1), Move::Back(disk.block_bytes)).about("the queue that had the id")?;
     }
     // The admin queue of a controller that is somebody's.
-    let (_, answer) = connect(peer, &peer.connect_command(0, ENTRIES), data.as_bytes())?;
+    let (_, answer) = connect(peer, &peer.host().connect_command(0, ENTRIES), data.as_bytes())?;
     expect_parameter(&answer, 16, true).about("an admin queue of a controller that is there")?;
     // The id is free again once its queue is gone.
     drop(first);
     for _ in 0..50 {
-        match peer.connect_io(cntlid, 1, ENTRIES, Digests::empty()) {
+        match peer.host().connect_io(cntlid, 1, ENTRIES, Digests::empty()) {
             Ok(_) => return Ok(()),
             Err(Finding::Differs(_)) => std::thread::sleep(Duration::from_millis(20)),
             Err(finding) => return Err(finding),
@@ -186,20 +188,28 @@ fn queue_ids(peer: &Peer) -> Check {
     differs("a queue id stays in use after its connection has ended")
 }
 
-fn connect_twice(peer: &Peer) -> Check {
+fn connect_twice(peer: &Target) -> Check {
     let refused = [Status::COMMAND_SEQUENCE_ERROR];
     let (mut admin, cntlid) = peer.admin(Digests::empty())?;
     set_queues(&mut admin, 2)?;
-    let data = peer.connect_data(Cntlid::DYNAMIC);
+    let data = peer.host().connect_data(Cntlid::DYNAMIC);
     admin
-        .must_end(peer.connect_command(0, ENTRIES).to_sqe(), Move::InCapsule(data.as_bytes()), &refused)
+        .must_end(
+            peer.host().connect_command(0, ENTRIES).to_sqe(),
+            Move::InCapsule(data.as_bytes()),
+            &refused,
+        )
         .about("Connect twice")?;
-    let data = peer.connect_data(cntlid);
+    let data = peer.host().connect_data(cntlid);
     admin
-        .must_end(peer.connect_command(1, ENTRIES).to_sqe(), Move::InCapsule(data.as_bytes()), &refused)
+        .must_end(
+            peer.host().connect_command(1, ENTRIES).to_sqe(),
+            Move::InCapsule(data.as_bytes()),
+            &refused,
+        )
         .about("an I/O queue on the admin connection")?;
-    let mut io = peer.connect_io(cntlid, 1, ENTRIES, Digests::empty())?;
-    io.must_end(peer.connect_command(1, ENTRIES).to_sqe(), Move::InCapsule(data.as_bytes()), &refused)
+    let mut io = peer.host().connect_io(cntlid, 1, ENTRIES, Digests::empty())?;
+    io.must_end(peer.host().connect_command(1, ENTRIES).to_sqe(), Move::InCapsule(data.as_bytes()), &refused)
         .about("Connect twice on an I/O queue")?;
     identify(&mut admin, Cns::CONTROLLER, Nsid::NONE).map(drop)
 }
@@ -210,48 +220,49 @@ fn stranger() -> (Nqn, HostId) {
     (Nqn::from_uuid(uuid), uuid.into())
 }
 
-fn strangers(peer: &Peer) -> Check {
+fn strangers(peer: &Target) -> Check {
     let (mut admin, cntlid) = peer.admin(Digests::empty())?;
     set_queues(&mut admin, 2)?;
-    let command = peer.connect_command(1, ENTRIES);
-    let settings = &peer.settings;
+    let command = peer.host().connect_command(1, ENTRIES);
+    let host = peer.host();
     let (nqn, id) = stranger();
     let refused = |data: &ConnectData, what: &str| {
         let (_, answer) = connect(peer, &command, data.as_bytes())?;
         let rights = [Status::CONNECT_INVALID_PARAMETERS, Status::CONNECT_INVALID_HOST];
         expect_status(&answer, &rights).about(what)
     };
-    let other_name = ConnectData::new(settings.hostid, cntlid, &settings.subsystem, &nqn);
+    let other_name = ConnectData::new(host.hostid, cntlid, &host.subsystem, &nqn);
     refused(&other_name, "another host's name")?;
-    let other_id = ConnectData::new(id, cntlid, &settings.subsystem, &settings.host);
+    let other_id = ConnectData::new(id, cntlid, &host.subsystem, &host.nqn);
     refused(&other_id, "another host's identifier")?;
     for other in [cntlid.get().wrapping_add(0x2000), 0xFFFD, 0xFFFE, 0xFFFF, 0] {
         if other == cntlid.get() {
             continue;
         }
-        let data = peer.connect_data(Cntlid::new(other));
+        let data = peer.host().connect_data(Cntlid::new(other));
         refused(&data, &format!("controller {other:#06x}"))?;
     }
     // A controller whose host has left.
     let (gone, gone_id) = peer.admin(Digests::empty())?;
     drop(gone);
     std::thread::sleep(Duration::from_millis(200));
-    refused(&peer.connect_data(gone_id), "a controller that is gone")?;
-    peer.connect_io(cntlid, 1, ENTRIES, Digests::empty()).about("the right one").map(drop)
+    refused(&peer.host().connect_data(gone_id), "a controller that is gone")?;
+    peer.host().connect_io(cntlid, 1, ENTRIES, Digests::empty()).about("the right one").map(drop)
 }
 
-fn no_hostid(peer: &Peer) -> Check {
-    let settings = &peer.settings;
+fn no_hostid(peer: &Target) -> Check {
+    let host = peer.host();
     let zero = HostId::from_bytes([0; 16]);
-    let data = ConnectData::new(zero, Cntlid::DYNAMIC, &settings.subsystem, &settings.host);
-    let (_, answer) = connect(peer, &peer.connect_command(0, ENTRIES), data.as_bytes())?;
+    let data = ConnectData::new(zero, Cntlid::DYNAMIC, &host.subsystem, &host.nqn);
+    let (_, answer) = connect(peer, &peer.host().connect_command(0, ENTRIES), data.as_bytes())?;
     expect_parameter(&answer, 0, true)
 }
 
-fn keep_alive_times(peer: &Peer) -> Check {
+fn keep_alive_times(peer: &Target) -> Check {
     for kato_ms in [0, 1, 1000, 0x7FFF_FFFF, u32::MAX] {
-        let command = ConnectCommand { kato_ms, ..peer.connect_command(0, ENTRIES) };
-        let (mut admin, answer) = connect(peer, &command, peer.connect_data(Cntlid::DYNAMIC).as_bytes())?;
+        let command = ConnectCommand { kato_ms, ..peer.host().connect_command(0, ENTRIES) };
+        let (mut admin, answer) =
+            connect(peer, &command, peer.host().connect_data(Cntlid::DYNAMIC).as_bytes())?;
         let rights = [Status::SUCCESS, Status::KEEP_ALIVE_INVALID];
         expect_status(&answer, &rights).about(format!("KATO {kato_ms}"))?;
         if answer.status().is_success() && kato_ms != 1 {
@@ -262,11 +273,11 @@ fn keep_alive_times(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn ends_within_connect(peer: &Peer) -> Check {
-    let data = peer.connect_data(Cntlid::DYNAMIC);
-    let sqe = peer.connect_command(0, ENTRIES).to_sqe().with_cid(1);
+fn ends_within_connect(peer: &Target) -> Check {
+    let data = peer.host().connect_data(Cntlid::DYNAMIC);
+    let sqe = peer.host().connect_command(0, ENTRIES).to_sqe().with_cid(1);
     for round in 0_usize..300 {
-        let mut link = peer.link(Digests::empty())?;
+        let mut link = peer.host().link(Digests::empty())?;
         let bytes = in_capsule(link.form, sqe, data.as_bytes()).seal();
         let end = [bytes.len(), 8, 72, 100, bytes.len() - 1][round % 5];
         link.send(&bytes[..end])?;
@@ -275,17 +286,17 @@ fn ends_within_connect(peer: &Peer) -> Check {
     // The same with an I/O queue: its controller stays.
     let (mut admin, cntlid) = peer.admin(Digests::empty())?;
     set_queues(&mut admin, 2)?;
-    let data = peer.connect_data(cntlid);
-    let sqe = peer.connect_command(1, ENTRIES).to_sqe().with_cid(1);
+    let data = peer.host().connect_data(cntlid);
+    let sqe = peer.host().connect_command(1, ENTRIES).to_sqe().with_cid(1);
     for _ in 0..20 {
-        let mut link = peer.link(Digests::empty())?;
+        let mut link = peer.host().link(Digests::empty())?;
         link.send(&in_capsule(link.form, sqe, data.as_bytes()).seal())?;
         link.reset();
     }
     identify(&mut admin, Cns::CONTROLLER, Nsid::NONE).map(drop)
 }
 
-fn properties(peer: &Peer) -> Check {
+fn properties(peer: &Target) -> Check {
     let refused = [Status::INVALID_FIELD, Status::CONNECT_INVALID_PARAMETERS];
     let (mut admin, _) = peer.admin(Digests::empty())?;
     let gets = [
@@ -312,8 +323,8 @@ fn properties(peer: &Peer) -> Check {
     // CC with a page size, arbitration and entry sizes that are not offered: refused, or passed over while enabled.
     for bits in [0x0046_0781_u32, 0x0046_3801, 0x0011_0001, 0x00FF_0001, 0x0046_0071] {
         let (mut admin, _) = {
-            let mut admin = peer.queue(Digests::empty())?;
-            let answer = peer.connect_admin(&mut admin)?;
+            let mut admin = peer.host().queue(Digests::empty())?;
+            let answer = peer.host().connect_admin(&mut admin)?;
             (admin, answer)
         };
         let answer = admin.run(Sqe::property_set(Property::CC, bits.into()), Move::None)?;
@@ -327,12 +338,12 @@ fn properties(peer: &Peer) -> Check {
     }
     // Enabled and disabled, many times.
     for round in 0..200 {
-        let cc = peer.enabled().with_en(round % 2 == 1);
+        let cc = enabled(peer.cap).with_en(round % 2 == 1);
         admin.must(Sqe::property_set(Property::CC, cc.bits().into()), Move::None).about("toggling")?;
         wait_ready(&mut admin, round % 2 == 1)?;
     }
     identify(&mut admin, Cns::CONTROLLER, Nsid::NONE).about("after toggling")?;
-    let down = peer.enabled().with_shn(ShutdownNotification::NORMAL);
+    let down = enabled(peer.cap).with_shn(ShutdownNotification::NORMAL);
     admin.must(Sqe::property_set(Property::CC, down.bits().into()), Move::None).about("a shutdown")?;
     for _ in 0..200 {
         if property(&mut admin, Property::CSTS)? & 0xC == 8 {
@@ -343,7 +354,7 @@ fn properties(peer: &Peer) -> Check {
     differs("a shutdown does not end")
 }
 
-fn reset_under_way(peer: &Peer) -> Check {
+fn reset_under_way(peer: &Target) -> Check {
     let disk = peer.scratch()?;
     let blocks = disk.asked_blocks();
     let mut association = peer.associate(Digests::empty())?;
@@ -351,7 +362,7 @@ fn reset_under_way(peer: &Peer) -> Check {
     let data = disk.fill(blocks, 0xC2);
     let cid = association.io.submit(disk.write(0, blocks), Move::Asked(&data))?;
     let Step::Wants(window) = association.io.step(cid)? else { return skipped("no R2T for a write") };
-    let cc = peer.enabled().with_en(false);
+    let cc = enabled(peer.cap).with_en(false);
     association.admin.must(Sqe::property_set(Property::CC, cc.bits().into()), Move::None)?;
     wait_ready(&mut association.admin, false)?;
     // The data comes late: its write must not land.
@@ -363,7 +374,7 @@ fn reset_under_way(peer: &Peer) -> Check {
         Err(Finding::Hangs(_)) => return Err(Finding::Hangs("an I/O queue stays open after a reset".into())),
         Err(finding) => return Err(finding),
     }
-    peer.enable(&mut association.admin).about("enabled again")?;
+    enable(&mut association.admin).about("enabled again")?;
     disk.holds(&mut peer.io(Digests::empty())?, 0, blocks, 0xC1).about("after a reset")
 }
 
@@ -377,7 +388,7 @@ fn shell(line: &str) -> Check {
     }
 }
 
-fn removed_under_way(peer: &Peer) -> Check {
+fn removed_under_way(peer: &Target) -> Check {
     let Some(removal) = &peer.settings.removal else {
         return skipped("how a namespace is taken away is not said: --removable, --remove and --restore");
     };
@@ -410,7 +421,7 @@ fn removed_under_way(peer: &Peer) -> Check {
             if !answer.status().is_success() {
                 break;
             }
-            if start.elapsed() > peer.settings.patience {
+            if start.elapsed() > peer.settings.host.patience {
                 return Err(Finding::Hangs("the namespace is there after its removal".into()));
             }
             std::thread::sleep(Duration::from_millis(5));
@@ -440,20 +451,20 @@ fn removed_under_way(peer: &Peer) -> Check {
 }
 
 /// An admin queue of the discovery controller, enabled, if there is one at this address.
-pub(super) fn discovery(peer: &Peer) -> Check<Queue> {
-    let settings = &peer.settings;
-    let mut queue = peer.queue(Digests::empty())?;
-    let data = ConnectData::new(settings.hostid, Cntlid::DYNAMIC, &Nqn::discovery(), &settings.host);
-    let sqe = peer.connect_command(0, ENTRIES).to_sqe();
+pub(super) fn discovery(peer: &Target) -> Check<Queue> {
+    let host = peer.host();
+    let mut queue = peer.host().queue(Digests::empty())?;
+    let data = ConnectData::new(host.hostid, Cntlid::DYNAMIC, &Nqn::discovery(), &host.nqn);
+    let sqe = peer.host().connect_command(0, ENTRIES).to_sqe();
     let answer = queue.run(sqe, Move::InCapsule(data.as_bytes()))?;
     if !answer.status().is_success() {
         return skipped("there is no discovery service at this address");
     }
-    peer.enable(&mut queue)?;
+    enable(&mut queue)?;
     Ok(queue)
 }
 
-fn log_offsets(peer: &Peer) -> Check {
+fn log_offsets(peer: &Target) -> Check {
     let mut queue = discovery(peer)?;
     let record = DISCOVERY_RECORD_BYTES as u64;
     let page = |offset, length_bytes| GetLogPage {
@@ -486,7 +497,7 @@ fn log_offsets(peer: &Peer) -> Check {
     holds(beyond.iter().all(|byte| *byte == 0), "bytes after the end of the log")
 }
 
-fn queue_counts(peer: &Peer) -> Check {
+fn queue_counts(peer: &Target) -> Check {
     let (mut admin, cntlid) = peer.admin(Digests::empty())?;
     for value in [0xFFFF_FFFF_u32, 0xFFFF_0000, 0x0000_FFFF] {
         let sqe = Sqe::set_feature(Fid::NUMBER_OF_QUEUES, Nsid::NONE, value);
@@ -497,10 +508,10 @@ fn queue_counts(peer: &Peer) -> Check {
     let granted = NumberOfQueues::from_bits(answer.cqe.dw0()).queue_pairs();
     holds((1..65_535).contains(&granted), format!("{granted} queues granted"))?;
     let last = u16::try_from(granted).expect("checked");
-    peer.connect_io(cntlid, last, 2, Digests::empty()).about("the last queue granted").map(drop)
+    peer.host().connect_io(cntlid, last, 2, Digests::empty()).about("the last queue granted").map(drop)
 }
 
-fn disconnect(peer: &Peer) -> Check {
+fn disconnect(peer: &Target) -> Check {
     let mut io = peer.io(Digests::empty())?;
     let answer = io.run(Disconnect { recfmt: 0 }.to_sqe(), Move::None)?;
     if !answer.status().is_success() {
@@ -516,7 +527,7 @@ fn disconnect(peer: &Peer) -> Check {
     }
 }
 
-fn discovery_io(peer: &Peer) -> Check {
+fn discovery_io(peer: &Target) -> Check {
     let mut queue = discovery(peer)?;
     let answer = queue.run(
         IdentifyCommand { cns: Cns::NAMESPACE, ..IdentifyCommand::default() }.to_sqe(Nsid::new(1)),
@@ -530,14 +541,15 @@ fn discovery_io(peer: &Peer) -> Check {
         holds(is_keep_alive || !answer.status().is_success(), format!("opcode {opcode:#04x} succeeds"))?;
     }
     // An I/O queue of a discovery controller.
-    let settings = &peer.settings;
-    let mut second = peer.queue(Digests::empty())?;
-    let data = ConnectData::new(settings.hostid, Cntlid::DYNAMIC, &Nqn::discovery(), &settings.host);
-    let answer = second.run(peer.connect_command(0, ENTRIES).to_sqe(), Move::InCapsule(data.as_bytes()))?;
+    let host = peer.host();
+    let mut second = peer.host().queue(Digests::empty())?;
+    let data = ConnectData::new(host.hostid, Cntlid::DYNAMIC, &Nqn::discovery(), &host.nqn);
+    let answer =
+        second.run(peer.host().connect_command(0, ENTRIES).to_sqe(), Move::InCapsule(data.as_bytes()))?;
     let cntlid = Cntlid::new(ConnectResult::from_bits(answer.cqe.dw0()).cntlid());
-    peer.enable(&mut second)?;
-    let data = ConnectData::new(settings.hostid, cntlid, &Nqn::discovery(), &settings.host);
-    let command = ConnectCommand { qid: Qid::new(1), ..peer.connect_command(1, ENTRIES) };
+    enable(&mut second)?;
+    let data = ConnectData::new(host.hostid, cntlid, &Nqn::discovery(), &host.nqn);
+    let command = ConnectCommand { qid: Qid::new(1), ..peer.host().connect_command(1, ENTRIES) };
     let (_, answer) = connect(peer, &command, data.as_bytes())?;
     holds(!answer.status().is_success(), "an I/O queue of a discovery controller connects")
 }

@@ -1,5 +1,8 @@
 //! Section 11: reservations, and I/O against them (N11). A target without reservations must know none of their commands.
 
+use peer::finding::{About, Check, differs, holds, skipped};
+use peer::queue::{Answer, Move, Queue, Step, expect_status};
+use peer::raw_host::RawHost;
 use wire::id::Nsid;
 use wire::identify::capabilities::Oncs;
 use wire::nqn::{HostId, Nqn};
@@ -13,10 +16,8 @@ use wire::status::Status;
 use wire::uuid::Uuid;
 use zerocopy::IntoBytes;
 
-use crate::finding::{About, Check, differs, holds, skipped};
-use crate::peer::{Disk, Peer, Settings};
-use crate::queue::{Answer, Move, Queue, Step, expect_status};
 use crate::row::Row;
+use crate::target::{Disk, Settings, Target};
 
 /// What decides which of two answers is right.
 const REFUSAL: &str = "a target without reservations refuses their commands: 0/01";
@@ -45,7 +46,7 @@ const fn key(number: u32) -> u64 {
 }
 
 /// Whether the target has reservations; if not, it must know none of their commands.
-fn is_there(peer: &Peer) -> Check<bool> {
+fn is_there(peer: &Target) -> Check<bool> {
     if peer.identify.oncs().contains(Oncs::RESERVATIONS) {
         return Ok(true);
     }
@@ -68,18 +69,18 @@ fn is_there(peer: &Peer) -> Check<bool> {
     Ok(false)
 }
 
-fn unless_there(peer: &Peer, why: &str) -> Check {
+fn unless_there(peer: &Target, why: &str) -> Check {
     if is_there(peer)? { skipped(why) } else { Ok(()) }
 }
 
 /// The target as another host sees it.
-fn as_host(peer: &Peer, number: u32) -> Peer {
+fn as_host(peer: &Target, number: u32) -> Target {
     let mut bytes = [0x52; 16];
     bytes[..4].copy_from_slice(&number.to_be_bytes());
     let uuid = Uuid::from_bytes(bytes);
-    let settings =
-        Settings { host: Nqn::from_uuid(uuid), hostid: HostId::from(uuid), ..peer.settings.clone() };
-    Peer { settings, ..peer.clone() }
+    let host = RawHost { nqn: Nqn::from_uuid(uuid), hostid: HostId::from(uuid), ..peer.host().clone() };
+    let settings = Settings { host, ..peer.settings.clone() };
+    Target { settings, ..peer.clone() }
 }
 
 /// One host's queue to the namespace.
@@ -90,7 +91,7 @@ struct Host {
 }
 
 impl Host {
-    fn new(peer: &Peer, disk: Disk, number: u32) -> Check<Self> {
+    fn new(peer: &Target, disk: Disk, number: u32) -> Check<Self> {
         let io = as_host(peer, number).io(Digests::empty()).about(format!("host {number}"))?;
         Ok(Self { io, nsid: disk.nsid, key: key(number) })
     }
@@ -121,7 +122,7 @@ impl Host {
     }
 }
 
-fn registrants(peer: &Peer) -> Check {
+fn registrants(peer: &Target) -> Check {
     if !is_there(peer)? {
         return Ok(());
     }
@@ -146,7 +147,7 @@ fn registrants(peer: &Peer) -> Check {
     first.clear()
 }
 
-fn short_reports(peer: &Peer) -> Check {
+fn short_reports(peer: &Target) -> Check {
     if !is_there(peer)? {
         return Ok(());
     }
@@ -167,7 +168,7 @@ fn short_reports(peer: &Peer) -> Check {
     host.clear()
 }
 
-fn preempts(peer: &Peer) -> Check {
+fn preempts(peer: &Target) -> Check {
     if !is_there(peer)? {
         return Ok(());
     }
@@ -201,7 +202,7 @@ fn preempts(peer: &Peer) -> Check {
 }
 
 /// N11: what each host may do under each kind of reservation.
-pub(super) fn conflicts(peer: &Peer) -> Check {
+pub(super) fn conflicts(peer: &Target) -> Check {
     if !is_there(peer)? {
         return Ok(());
     }

@@ -2,6 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use peer::finding::{About, Check, Finding, differs, holds, skipped};
+use peer::link::{Got, Link};
+use peer::pdu::{Draft, in_capsule};
+use peer::queue::{Move, Queue, Step, expect_status};
+use peer::raw_host::{ENTRIES, enable, set_queues};
 use wire::fabrics::{ConnectCommand, ConnectResult};
 use wire::id::Cntlid;
 use wire::pdu::Digests;
@@ -11,12 +16,8 @@ use wire::sqe::Sqe;
 use wire::status::Status;
 use zerocopy::IntoBytes;
 
-use crate::draft::{Draft, in_capsule};
-use crate::finding::{About, Check, Finding, differs, holds, skipped};
-use crate::link::{Got, Link};
-use crate::peer::{ENTRIES, Peer, set_queues};
-use crate::queue::{Move, Queue, Step, expect_status};
 use crate::row::Row;
+use crate::target::Target;
 
 pub(super) const ROWS: &[Row] = &[
     Row::new("R1", "hundreds of connections without a byte", "others get through", idle_connections)
@@ -68,10 +69,10 @@ pub(super) const ROWS: &[Row] = &[
     .judged("how long is a wait"),
 ];
 
-fn idle_connections(peer: &Peer) -> Check {
+fn idle_connections(peer: &Target) -> Check {
     let mut held = Vec::new();
     for _ in 0..400 {
-        match peer.tcp() {
+        match peer.host().tcp() {
             Ok(link) => held.push(link),
             // A target may have enough of them.
             Err(_) => break,
@@ -87,8 +88,8 @@ fn closed_in_time(link: &mut Link, start: Instant) -> Check {
     holds(start.elapsed() > Duration::from_secs(1), "it closes before a slow host can go on")
 }
 
-fn no_connect(peer: &Peer) -> Check {
-    let mut link = peer.link(Digests::empty())?.patient(Duration::from_secs(20));
+fn no_connect(peer: &Target) -> Check {
+    let mut link = peer.host().link(Digests::empty())?.patient(Duration::from_secs(20));
     let start = Instant::now();
     // Commands that are no Connect do not help.
     link.send(&Draft::command(link.form, Sqe::property_get(Property::CAP), &[]).seal())?;
@@ -96,9 +97,9 @@ fn no_connect(peer: &Peer) -> Check {
     closed_in_time(&mut link, start)
 }
 
-fn no_authentication(peer: &Peer) -> Check {
-    let mut admin = peer.queue(Digests::empty())?;
-    let answer = peer.connect_admin(&mut admin)?;
+fn no_authentication(peer: &Target) -> Check {
+    let mut admin = peer.host().queue(Digests::empty())?;
+    let answer = peer.host().connect_admin(&mut admin)?;
     let is_asked = ConnectResult::from_bits(answer.cqe.dw0()).authentication_required();
     if is_asked {
         let start = Instant::now();
@@ -110,7 +111,7 @@ fn no_authentication(peer: &Peer) -> Check {
     admin.must(Sqe::property_get(Property::CAP), Move::None).about("after 15 s").map(drop)
 }
 
-fn dribble(peer: &Peer) -> Check {
+fn dribble(peer: &Target) -> Check {
     let disk = peer.disk()?;
     let mut links = Vec::new();
     let read = disk.read(0, 1).with_cid(1).with_data(Sgl::transport(disk.block_bytes));
@@ -151,7 +152,7 @@ fn dribble(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn no_reader(peer: &Peer) -> Check {
+fn no_reader(peer: &Target) -> Check {
     let disk = peer.disk()?;
     let limit = peer.transfer_bytes_max().unwrap_or(1 << 20).min(1 << 20);
     let length = u32::try_from(limit).expect("at most 1 MiB");
@@ -171,9 +172,9 @@ fn no_reader(peer: &Peer) -> Check {
     differs(format!("it waits for longer than 36 s; then {ended} reads end"))
 }
 
-fn hit_and_run(peer: &Peer) -> Check {
+fn hit_and_run(peer: &Target) -> Check {
     for round in 0..200 {
-        let mut link = peer.link(Digests::empty())?;
+        let mut link = peer.host().link(Digests::empty())?;
         let bytes = Draft::command(link.form, Sqe::property_get(Property::CAP), &[]).with(2, &[9]).seal();
         link.send(&bytes)?;
         if round % 2 == 0 { link.reset() } else { drop(link) }
@@ -181,7 +182,7 @@ fn hit_and_run(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn many_associations(peer: &Peer) -> Check {
+fn many_associations(peer: &Target) -> Check {
     let disk = peer.disk();
     let start = Instant::now();
     let mut count = 0;
@@ -195,7 +196,7 @@ fn many_associations(peer: &Peer) -> Check {
     holds(count > 50, format!("{count} associations in 10 s"))
 }
 
-fn floods_of_log(peer: &Peer) -> Check {
+fn floods_of_log(peer: &Target) -> Check {
     const LOG_BYTES_MAX: u64 = 64 << 10;
     let Some(path) = &peer.settings.log else {
         return skipped("where the target writes its log is not said: --target-log");
@@ -206,7 +207,7 @@ fn floods_of_log(peer: &Peer) -> Check {
     };
     let before = size()?;
     for round in 0..2000_u32 {
-        let mut link = if round % 3 == 0 { peer.tcp()? } else { peer.link(Digests::empty())? };
+        let mut link = if round % 3 == 0 { peer.host().tcp()? } else { peer.host().link(Digests::empty())? };
         let draft = Draft::command(link.form, Sqe::property_get(Property::CAP), &[]);
         let bytes = match round % 3 {
             1 => draft.with(2, &[9]).seal(),
@@ -216,9 +217,9 @@ fn floods_of_log(peer: &Peer) -> Check {
         let _ = link.receive()?;
     }
     for round in 0..1000 {
-        let mut queue = peer.queue(Digests::empty())?;
-        let data = peer.connect_data(Cntlid::new(0x1234));
-        let sqe = peer.connect_command(1 + round % 2, ENTRIES).to_sqe();
+        let mut queue = peer.host().queue(Digests::empty())?;
+        let data = peer.host().connect_data(Cntlid::new(0x1234));
+        let sqe = peer.host().connect_command(1 + round % 2, ENTRIES).to_sqe();
         queue.run(sqe, Move::InCapsule(data.as_bytes()))?;
     }
     std::thread::sleep(Duration::from_millis(300));
@@ -226,20 +227,20 @@ fn floods_of_log(peer: &Peer) -> Check {
     holds(grown <= LOG_BYTES_MAX, format!("the log has grown by {grown} bytes"))
 }
 
-fn expiry(peer: &Peer) -> Check {
+fn expiry(peer: &Target) -> Check {
     const KATO_MS: u32 = 1000;
     let disk = peer.scratch()?;
     let lba = disk.block_count / 2 + 1024;
     let blocks = disk.asked_blocks();
     disk.put(&mut peer.io(Digests::empty())?, lba, blocks, 0xD1)?;
-    let mut admin = peer.queue(Digests::empty())?;
-    let command = ConnectCommand { kato_ms: KATO_MS, ..peer.connect_command(0, ENTRIES) };
-    let data = peer.connect_data(Cntlid::DYNAMIC);
+    let mut admin = peer.host().queue(Digests::empty())?;
+    let command = ConnectCommand { kato_ms: KATO_MS, ..peer.host().connect_command(0, ENTRIES) };
+    let data = peer.host().connect_data(Cntlid::DYNAMIC);
     let answer = admin.must(command.to_sqe(), Move::InCapsule(data.as_bytes()))?;
-    peer.enable(&mut admin)?;
+    enable(&mut admin)?;
     set_queues(&mut admin, 1)?;
     let cntlid = Cntlid::new(ConnectResult::from_bits(answer.cqe.dw0()).cntlid());
-    let mut io = peer.connect_io(cntlid, 1, ENTRIES, Digests::empty())?;
+    let mut io = peer.host().connect_io(cntlid, 1, ENTRIES, Digests::empty())?;
     let data = disk.fill(blocks, 0xD2);
     let cid = io.submit(disk.write(lba, blocks), Move::Asked(&data))?;
     let Step::Wants(window) = io.step(cid)? else { return skipped("no R2T for a write") };
@@ -255,14 +256,14 @@ fn expiry(peer: &Peer) -> Check {
     disk.holds(&mut peer.io(Digests::empty())?, lba, blocks, 0xD1).about("after the expiry")
 }
 
-fn fairness(peer: &Peer) -> Check {
+fn fairness(peer: &Target) -> Check {
     let disk = peer.disk()?;
     let limit = peer.transfer_bytes_max().unwrap_or(1 << 20).min(1 << 20);
     let length = u32::try_from(limit).expect("at most 1 MiB");
     let (mut admin, cntlid) = peer.admin(Digests::empty())?;
     set_queues(&mut admin, 2)?;
-    let mut busy = peer.connect_io(cntlid, 1, ENTRIES, Digests::empty())?;
-    let mut quiet = peer.connect_io(cntlid, 2, ENTRIES, Digests::empty())?;
+    let mut busy = peer.host().connect_io(cntlid, 1, ENTRIES, Digests::empty())?;
+    let mut quiet = peer.host().connect_io(cntlid, 2, ENTRIES, Digests::empty())?;
     let large = disk.read(0, length / disk.block_bytes);
     let is_over = std::sync::atomic::AtomicBool::new(false);
     let relaxed = std::sync::atomic::Ordering::Relaxed;
@@ -302,7 +303,7 @@ fn fairness(peer: &Peer) -> Check {
     })
 }
 
-fn hoarders(peer: &Peer) -> Check {
+fn hoarders(peer: &Target) -> Check {
     let disk = peer.disk()?;
     let limit = peer.transfer_bytes_max().unwrap_or(1 << 20).min(1 << 20);
     let length = u32::try_from(limit).expect("at most 1 MiB");

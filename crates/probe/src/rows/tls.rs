@@ -4,13 +4,13 @@
 use std::io::{ErrorKind, Read};
 use std::time::{Duration, Instant};
 
+use peer::finding::{About, Check, Finding, differs, holds, skipped};
+use peer::link::Link;
 use wire::pdu::{DataAlignment, Digests, IcReq, PduType, TERM_REQ_BYTES};
 use zerocopy::IntoBytes;
 
-use crate::finding::{About, Check, Finding, differs, holds, skipped};
-use crate::link::Link;
-use crate::peer::Peer;
 use crate::row::Row;
+use crate::target::Target;
 
 /// What decides which of two answers is right.
 const PLAIN: &str = "a port without TLS tells off or closes, one with it sends an alert or closes";
@@ -191,30 +191,30 @@ fn refusal(bytes: &[u8], sent: &[u8]) -> Check<Refusal> {
 }
 
 /// Sends this on a connection of its own, and it must be refused.
-fn refused(peer: &Peer, what: &str, bytes: &[u8]) -> Check<Refusal> {
-    let mut link = peer.tcp()?;
+fn refused(peer: &Target, what: &str, bytes: &[u8]) -> Check<Refusal> {
+    let mut link = peer.host().tcp()?;
     link.send(bytes).about(what)?;
-    let answer = answer(&mut link, peer.settings.patience).about(what)?;
+    let answer = answer(&mut link, peer.settings.host.patience).about(what)?;
     refusal(&answer, bytes).about(what)
 }
 
 /// Afterwards hosts get in as before.
-fn others_get_in(peer: &Peer) -> Check {
-    peer.link(Digests::empty()).about("a host afterwards").map(drop)
+fn others_get_in(peer: &Target) -> Check {
+    peer.host().link(Digests::empty()).about("a host afterwards").map(drop)
 }
 
-fn other_door(peer: &Peer) -> Check {
+fn other_door(peer: &Target) -> Check {
     if refused(peer, "a hello", &Hello::default().bytes())? == Refusal::Alert {
-        let mut link = peer.tcp()?;
+        let mut link = peer.host().tcp()?;
         link.send(IcReq::new(DataAlignment::NONE, Digests::empty(), 1).as_bytes())?;
-        let said = answer(&mut link, peer.settings.patience).about("ICReq at a port with TLS")?;
+        let said = answer(&mut link, peer.settings.host.patience).about("ICReq at a port with TLS")?;
         let is_ic_resp = said.first() == Some(&(PduType::IcResp as u8));
         return holds(!is_ic_resp, "a port with TLS also does without");
     }
     others_get_in(peer)
 }
 
-fn unfit_hellos(peer: &Peer) -> Check {
+fn unfit_hellos(peer: &Target) -> Check {
     let right = Hello::default;
     for (what, hello) in [
         ("an identity that nobody has", right()),
@@ -232,7 +232,7 @@ fn unfit_hellos(peer: &Peer) -> Check {
     others_get_in(peer)
 }
 
-fn many_identities(peer: &Peer) -> Check {
+fn many_identities(peer: &Target) -> Check {
     let right = Hello::default;
     let short = |count: usize| vec![b"NVMe1R01 a b".to_vec(); count];
     for (what, hello) in [
@@ -246,17 +246,17 @@ fn many_identities(peer: &Peer) -> Check {
     }
     let whole = right().bytes();
     // The record and the hello say that more comes: then nothing does.
-    let mut link = peer.tcp()?;
+    let mut link = peer.host().tcp()?;
     link.send(&whole[..whole.len() - 16])?;
     link.finish();
-    let said = answer(&mut link, peer.settings.patience).about("a binder cut off")?;
+    let said = answer(&mut link, peer.settings.host.patience).about("a binder cut off")?;
     refusal(&said, &whole).about("a binder cut off")?;
     others_get_in(peer)
 }
 
-fn dribble(peer: &Peer) -> Check {
+fn dribble(peer: &Target) -> Check {
     let bytes = Hello::default().bytes();
-    let mut link = peer.tcp()?;
+    let mut link = peer.host().tcp()?;
     let start = Instant::now();
     for (count, byte) in bytes.iter().enumerate().take(25) {
         link.send(std::slice::from_ref(byte))?;
@@ -269,7 +269,7 @@ fn dribble(peer: &Peer) -> Check {
     Err(Finding::Hangs(format!("a handshake is open after {} s", start.elapsed().as_secs())))
 }
 
-fn odd_records(peer: &Peer) -> Check {
+fn odd_records(peer: &Target) -> Check {
     let hello = Hello::default().message();
     let early = Hello { has_early_data: true, ..Hello::default() }.bytes();
     let empty = record(HANDSHAKE, &[]);
@@ -294,37 +294,37 @@ fn odd_records(peer: &Peer) -> Check {
     others_get_in(peer)
 }
 
-fn flipped_bits(peer: &Peer) -> Check {
+fn flipped_bits(peer: &Target) -> Check {
     let bytes = Hello::default().bytes();
     for at in 0..bytes.len() {
         let mut wrong = bytes.clone();
         wrong[at] ^= 1 << (at % 8);
-        let mut link = peer.tcp()?;
+        let mut link = peer.host().tcp()?;
         link.send(&wrong)?;
         // Lengths may now say that more is to come.
         link.finish();
         let what = format!("byte {at}");
-        refusal(&answer(&mut link, peer.settings.patience).about(&what)?, &wrong).about(&what)?;
+        refusal(&answer(&mut link, peer.settings.host.patience).about(&what)?, &wrong).about(&what)?;
     }
     others_get_in(peer)
 }
 
-fn cut_hellos(peer: &Peer) -> Check {
+fn cut_hellos(peer: &Target) -> Check {
     let bytes = Hello::default().bytes();
     for end in [1, 4, 5, 6, 9, 11, 43, 100, bytes.len() - 1] {
-        let mut link = peer.tcp()?;
+        let mut link = peer.host().tcp()?;
         link.send(&bytes[..end])?;
         link.finish();
         let what = format!("the end after {end} bytes");
-        refusal(&answer(&mut link, peer.settings.patience).about(&what)?, &bytes[..end]).about(&what)?;
-        let mut link = peer.tcp()?;
+        refusal(&answer(&mut link, peer.settings.host.patience).about(&what)?, &bytes[..end]).about(&what)?;
+        let mut link = peer.host().tcp()?;
         link.send(&bytes[..end])?;
         link.reset();
     }
     others_get_in(peer)
 }
 
-fn needs_session(peer: &Peer) -> Check {
+fn needs_session(peer: &Target) -> Check {
     match refused(peer, "a hello", &Hello::default().bytes())? {
         Refusal::Alert => skipped("it takes a session, and that takes the port's key"),
         // Without TLS there is no key to wear out, and nothing of the kind is sent.

@@ -2,6 +2,12 @@
 
 use std::time::Duration;
 
+use peer::finding::{About, Check, differs, holds, skipped};
+use peer::link::Window;
+use peer::link::{Got, Term, term, term_at};
+use peer::pdu::{Draft, Form};
+use peer::queue::{Move, Queue, Step, expect_status};
+use peer::raw_host::Association;
 use wire::admin::AbortResult;
 use wire::id::Qid;
 use wire::pdu::Digests;
@@ -9,13 +15,9 @@ use wire::sgl::Sgl;
 use wire::sqe::Sqe;
 use wire::status::Status;
 
-use crate::draft::{Draft, Form};
-use crate::finding::{About, Check, differs, holds, skipped};
-use crate::link::{Got, Term, term, term_at};
-use crate::peer::{Association, Disk, Peer};
-use crate::queue::{Move, Queue, Step, Window, expect_status};
 use crate::row::Row;
 use crate::rows::common_header::told_off;
+use crate::target::{Disk, Target};
 
 pub(super) const ROWS: &[Row] = &[
     Row::new("D1", "H2CData with tag FFFFh", "TermReq 01 at 10", tag_beyond),
@@ -57,7 +59,7 @@ struct Asked {
 }
 
 impl Asked {
-    fn new(peer: &Peer, disk: Disk, digests: Digests) -> Check<Self> {
+    fn new(peer: &Target, disk: Disk, digests: Digests) -> Check<Self> {
         let mut io = peer.io(digests)?;
         let blocks = disk.asked_blocks();
         let data = disk.fill(blocks, 0x77);
@@ -79,7 +81,7 @@ impl Asked {
 }
 
 /// Sends a PDU made from the right one, and expects to be told off.
-fn wrong_data(peer: &Peer, change: impl Fn(&Asked) -> Vec<u8>, rights: &[Term]) -> Check {
+fn wrong_data(peer: &Target, change: impl Fn(&Asked) -> Vec<u8>, rights: &[Term]) -> Check {
     let disk = peer.scratch()?;
     for digests in [Digests::empty(), Digests::all()] {
         let asked = Asked::new(peer, disk, digests)?;
@@ -93,11 +95,11 @@ fn u16_bytes(value: u16) -> [u8; 2] {
     value.to_le_bytes()
 }
 
-fn tag_beyond(peer: &Peer) -> Check {
+fn tag_beyond(peer: &Target) -> Check {
     wrong_data(peer, |asked| asked.right().with(10, &u16_bytes(0xFFFF)).seal(), &[term_at(1, 10)])
 }
 
-fn other_tags(peer: &Peer) -> Check {
+fn other_tags(peer: &Target) -> Check {
     let disk = peer.scratch()?;
     // All of them would take as many connections: those near the right one, those with one bit, and a few more.
     let one_bit = (0..16).map(|bit| 1_u16 << bit);
@@ -114,7 +116,7 @@ fn other_tags(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn not_wanted(peer: &Peer) -> Check {
+fn not_wanted(peer: &Target) -> Check {
     let disk = peer.scratch()?;
     let rights = [term(2), term_at(1, 10)];
     // The same window once more, after the command is over.
@@ -157,16 +159,16 @@ fn bytes_twice(asked: &Asked) -> Vec<u8> {
 fn skip_completions(io: &mut Queue) -> Check<Got> {
     loop {
         match io.link.receive()? {
-            Got::Completion(_) | Got::R2t { .. } => {}
+            Got::Completion(_) | Got::R2t(_) => {}
             got => return Ok(got),
         }
     }
 }
 
-fn before_any(peer: &Peer) -> Check {
+fn before_any(peer: &Target) -> Check {
     for tag in [0, 1, 0xFFFF] {
         let bytes = |form| Draft::h2c_data(form, 0, tag, 0, &[0; 512], true).seal();
-        let link = peer.link(Digests::empty())?;
+        let link = peer.host().link(Digests::empty())?;
         told_off(link, &bytes(Form::PLAIN), &[term(2)]).about("before Connect")?;
         if peer.disk().is_ok() {
             let io = peer.io(Digests::empty())?;
@@ -176,7 +178,7 @@ fn before_any(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn other_cid(peer: &Peer) -> Check {
+fn other_cid(peer: &Target) -> Check {
     for other in [1_u16, 0x100, 0x8000] {
         wrong_data(
             peer,
@@ -187,7 +189,7 @@ fn other_cid(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn other_offset(peer: &Peer) -> Check {
+fn other_offset(peer: &Target) -> Check {
     for offset in [4_u32, 512, 4096, 0x8000_0000, u32::MAX - 3] {
         wrong_data(peer, |asked| asked.right().with(12, &offset.to_le_bytes()).seal(), &[term(4)])
             .about(format!("DATAO {offset}"))?;
@@ -204,7 +206,7 @@ fn other_offset(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn beyond_window(peer: &Peer) -> Check {
+fn beyond_window(peer: &Target) -> Check {
     let disk = peer.scratch()?;
     for extra in [4_u32, 512] {
         let mut asked = Asked::new(peer, disk, Digests::empty())?;
@@ -227,7 +229,7 @@ fn beyond_window(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn no_data(peer: &Peer) -> Check {
+fn no_data(peer: &Target) -> Check {
     wrong_data(peer, |asked| asked.right().with(16, &[0; 4]).seal(), &[term_at(1, 16)])
         .about("PLEN with data")?;
     wrong_data(
@@ -242,7 +244,7 @@ fn no_data(peer: &Peer) -> Check {
     .about("PLEN without data")
 }
 
-fn other_length(peer: &Peer) -> Check {
+fn other_length(peer: &Target) -> Check {
     for difference in [4_i64, -4, 512, -512, 0x7000_0000] {
         wrong_data(
             peer,
@@ -257,9 +259,9 @@ fn other_length(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn too_much(peer: &Peer) -> Check {
+fn too_much(peer: &Target) -> Check {
     let disk = peer.scratch()?;
-    let limit = peer.link(Digests::empty())?.h2c_data_bytes_max;
+    let limit = peer.host().link(Digests::empty())?.h2c_data_bytes_max;
     if limit > 8 << 20 {
         return skipped("MAXH2CDATA is larger than what is sent from here");
     }
@@ -270,7 +272,7 @@ fn too_much(peer: &Peer) -> Check {
     told_off(asked.io.link, &bytes, &[term(5)])
 }
 
-fn last_flag(peer: &Peer) -> Check {
+fn last_flag(peer: &Target) -> Check {
     wrong_data(
         peer,
         |asked| {
@@ -292,7 +294,7 @@ fn last_flag(peer: &Peer) -> Check {
     .about("too early")
 }
 
-fn walk_past(peer: &Peer) -> Check {
+fn walk_past(peer: &Target) -> Check {
     let disk = peer.scratch()?;
     // Piece by piece up to the end, then one more.
     let mut asked = Asked::new(peer, disk, Digests::empty())?;
@@ -306,7 +308,7 @@ fn walk_past(peer: &Peer) -> Check {
     told_off(asked.io.link, &bytes, &[term(4)])
 }
 
-fn error_within(peer: &Peer) -> Check {
+fn error_within(peer: &Target) -> Check {
     let disk = peer.scratch()?;
     let asked = Asked::new(peer, disk, Digests::empty())?;
     let wrong = asked.right().with(12, &4_u32.to_le_bytes()).seal();
@@ -330,17 +332,17 @@ fn error_within(peer: &Peer) -> Check {
     }
 }
 
-fn interleaved(peer: &Peer) -> Check {
+fn interleaved(peer: &Target) -> Check {
     use wire::pdu::{DataAlignment, IcReq};
     let disk = peer.scratch()?;
     for r2t_limit in [1, 4] {
         let Association { admin, io, cntlid } = peer.associate(Digests::empty())?;
         drop(io);
-        let mut link = peer.tcp()?;
+        let mut link = peer.host().tcp()?;
         link.handshake(&IcReq::new(DataAlignment::NONE, Digests::empty(), r2t_limit))?;
         let mut io = Queue::new(link, 32);
-        let data = peer.connect_data(cntlid);
-        let sqe = peer.connect_command(2, 32).to_sqe();
+        let data = peer.host().connect_data(cntlid);
+        let sqe = peer.host().connect_command(2, 32).to_sqe();
         io.must(sqe, Move::InCapsule(zerocopy::IntoBytes::as_bytes(&data)))?;
         let mut io = io.keeping(admin);
         let blocks = disk.asked_blocks();
@@ -384,7 +386,7 @@ fn interleaved(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn no_answer(peer: &Peer) -> Check {
+fn no_answer(peer: &Target) -> Check {
     let disk = peer.scratch()?;
     let mut asked = Asked::new(peer, disk, Digests::empty())?;
     for _ in 0..100 {
@@ -404,7 +406,7 @@ fn no_answer(peer: &Peer) -> Check {
     expect_status(&asked.io.finish(asked.cid, &data)?, &[Status::SUCCESS])
 }
 
-fn aborted(peer: &Peer) -> Check {
+fn aborted(peer: &Target) -> Check {
     let disk = peer.scratch()?;
     let blocks = disk.asked_blocks();
     for digests in [Digests::empty(), Digests::all()] {
@@ -435,7 +437,7 @@ fn aborted(peer: &Peer) -> Check {
     Ok(())
 }
 
-fn small_asked(peer: &Peer) -> Check {
+fn small_asked(peer: &Target) -> Check {
     let disk = peer.scratch()?;
     let mut io = peer.io(Digests::empty())?;
     for blocks in [1, 2, 8] {

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use clap::ValueEnum;
-use probe::draft::Draft;
-use probe::finding::Finding;
-use probe::peer::{Disk, Peer, Settings};
-use probe::queue::{Move, Queue, Step};
+use peer::finding::Finding;
+use peer::pdu::Draft;
+use peer::queue::{Move, Queue, Step};
+use peer::raw_host::RawHost;
+use probe::target::{Disk, Settings, Target as Peer};
 use wire::id::Nsid;
-use wire::nqn::{HostId, Nqn};
+use wire::nqn::HostId;
 use wire::pdu::{DataAlignment, Digests, IcReq};
 use wire::sqe::Sqe;
 use zerocopy::IntoBytes;
@@ -43,7 +44,7 @@ impl Attack {
     /// What is done over and over, if it is one of those.
     pub(super) fn repeated(self) -> Option<fn(&Peer)> {
         match self {
-            Self::Connect => Some(|peer| drop(TcpStream::connect(peer.settings.address))),
+            Self::Connect => Some(|peer| drop(TcpStream::connect(peer.settings.host.address))),
             Self::Admin => Some(|peer| drop(peer.admin(Digests::empty()))),
             Self::Digest => Some(wrong_digest),
             Self::HalfOpen | Self::Slow | Self::Deaf | Self::Owing => None,
@@ -84,14 +85,15 @@ impl Tally {
 
 /// A peer of the target, as it was before the flood.
 pub(super) fn peer(target: &Target) -> Result<Peer> {
-    let host = "nqn.2026-01.io.nvlane:flood".parse::<Nqn>()?;
     Peer::new(Settings {
-        address: target.place(),
-        subsystem: target.address().subsystem.context("a subsystem")?,
+        host: RawHost {
+            address: target.place(),
+            subsystem: target.address().subsystem.context("a subsystem")?,
+            nqn: "nqn.2026-01.io.nvlane:flood".parse()?,
+            hostid: HostId::from_bytes([0x17; 16]),
+            patience: PATIENCE,
+        },
         nsid: Some(Nsid::new(1)),
-        host,
-        hostid: HostId::from_bytes([0x17; 16]),
-        patience: PATIENCE,
         may_overwrite: true,
         pause_limit: PATIENCE,
         row_limit: PATIENCE,
@@ -104,7 +106,7 @@ pub(super) fn peer(target: &Target) -> Result<Peer> {
 
 /// A capsule whose header digest is wrong: the target says so, and closes.
 fn wrong_digest(peer: &Peer) {
-    let Ok(mut link) = peer.link(Digests::all()) else { return };
+    let Ok(mut link) = peer.host().link(Digests::all()) else { return };
     let mut bytes = Draft::command(link.form, Sqe::read(Nsid::new(1), 0, 1), &[]).seal();
     if let Some(last) = bytes.last_mut() {
         *last ^= 1;
@@ -127,7 +129,7 @@ impl Held {
     /// What cannot be had is not held: that the target refuses some is what is to be seen.
     pub(super) fn open(attacks: &[Attack], half_open: usize, of_each: usize, peer: &Peer) -> Self {
         let mut held = Self::default();
-        let place = peer.settings.address;
+        let place = peer.settings.host.address;
         if attacks.contains(&Attack::HalfOpen) {
             held.silent.extend((0..half_open).filter_map(|_| TcpStream::connect(place).ok()));
         }

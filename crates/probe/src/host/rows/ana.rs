@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use peer::finding::{Check, holds};
 use wire::identify::Cns;
 use wire::identify::capabilities::{Anacap, Cmic};
 use wire::log::{GetLogPage, Lid};
@@ -10,7 +11,6 @@ use wire::status::Status;
 use zerocopy::IntoBytes;
 
 use super::{Case, Right, case, is_identify};
-use crate::finding::{Check, holds};
 use crate::host::session::{Event, Then};
 
 /// Asymmetric access has changed: log page 0Ch.

@@ -2,13 +2,13 @@
 
 use std::sync::Mutex;
 
+use peer::finding::{Check, holds};
 use wire::fabrics::{ConnectCommand, ConnectResult};
 use wire::opcode::{AdminOpcode, FabricsType};
 use wire::sgl::DataPointer;
 use wire::status::Status;
 
 use super::{Case, Right, case};
-use crate::finding::{Check, holds};
 use crate::host::session::{Event, Then};
 
 /// Messages of the host.

@@ -1,8 +1,9 @@
 //! Section 15: the binary protocol, whose lengths may contradict each other.
 
-use crate::finding::{About, Check, differs, holds};
-use crate::peer::Peer;
+use peer::finding::{About, Check, differs, holds};
+
 use crate::rows::memcached::Client;
+use crate::target::Target;
 
 const HEADER_BYTES: usize = 24;
 const NO_OPERATION: u8 = 0x0A;
@@ -62,7 +63,7 @@ fn response(client: &mut Client) -> Check<Option<Response>> {
 
 /// Sends a request and a harmless one behind it: either the first is answered as `is_right` says and then the second, or the
 /// connection is closed.
-fn ask(peer: &Peer, request: &Request<'_>, is_right: impl Fn(u16) -> bool) -> Check {
+fn ask(peer: &Target, request: &Request<'_>, is_right: impl Fn(u16) -> bool) -> Check {
     const OPAQUE: u32 = 0x0BAD_CAFE;
     let mut client = Client::new(peer)?;
     client.send(&request.bytes(1))?;
@@ -84,7 +85,7 @@ fn ask(peer: &Peer, request: &Request<'_>, is_right: impl Fn(u16) -> bool) -> Ch
     differs("a thousand responses to one request")
 }
 
-pub(super) fn odd(peer: &Peer) -> Check {
+pub(super) fn odd(peer: &Target) -> Check {
     let fails = |status: u16| status != 0;
     let body = [b'k'; 64];
     for opcode in [0x00, 0x01, 0x04, 0x05, 0x0C, 0x0E, 0x1C, 0x1D] {
@@ -135,7 +136,7 @@ pub(super) fn odd(peer: &Peer) -> Check {
     }
 }
 
-pub(super) fn sasl(peer: &Peer) -> Check {
+pub(super) fn sasl(peer: &Target) -> Check {
     let secret = b"PLAIN\0user\0password";
     for (what, request) in [
         ("a mechanism's step without one", Request { key_bytes: 5, ..Request::new(0x22, secret) }),

@@ -1,4 +1,4 @@
-//! PDUs to send: right ones, and ones made wrong before they are sealed with their digests.
+//! PDUs to send: valid ones, and ones with any header byte overwritten before their digests are computed.
 
 use wire::digest::{DIGEST_BYTES, data_digest, header_digest};
 use wire::pdu::{
@@ -8,12 +8,12 @@ use wire::sqe::Sqe;
 use wire::{U16, cqe::Cqe};
 use zerocopy::IntoBytes;
 
-/// What both sides agreed on in the handshake, as far as PDUs of one direction depend on it.
+/// Layout of the PDUs of one direction, as the handshake negotiated it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Form {
-    /// Digests on every PDU that can carry them.
+    /// Digests of every PDU that can carry them.
     pub digests: Digests,
-    /// Where data begins.
+    /// Alignment of data within a PDU.
     pub alignment: DataAlignment,
 }
 
@@ -22,7 +22,7 @@ impl Form {
     pub const PLAIN: Self = Self { digests: Digests::empty(), alignment: DataAlignment::NONE };
 }
 
-/// A PDU without its digests.
+/// A PDU whose digests are not computed yet.
 #[derive(Clone, Debug)]
 pub struct Draft {
     /// Header, room for its digest, padding, data, room for its digest.
@@ -52,21 +52,21 @@ impl Draft {
         PduLayout::new(kind, form.digests, form.alignment, length).expect("the type carries data")
     }
 
-    /// A command, with its data if it brings some.
+    /// A command capsule with in-capsule data, which may be empty.
     #[must_use]
     pub fn command(form: Form, sqe: Sqe, data: &[u8]) -> Self {
         let layout = Self::layout(PduType::CapsuleCmd, form, data);
         Self::new(&layout, CapsuleCmd::new(&layout, sqe).as_bytes(), data)
     }
 
-    /// A completion.
+    /// A response capsule.
     #[must_use]
     pub fn completion(form: Form, cqe: Cqe) -> Self {
         let layout = PduLayout::without_data(PduType::CapsuleResp, form.digests);
         Self::new(&layout, CapsuleResp::new(form.digests, cqe).as_bytes(), &[])
     }
 
-    /// Data of a write.
+    /// An H2CData PDU.
     #[must_use]
     pub fn h2c_data(form: Form, cid: u16, ttag: u16, offset: u32, data: &[u8], is_last: bool) -> Self {
         let layout = Self::layout(PduType::H2cData, form, data);
@@ -74,7 +74,7 @@ impl Draft {
         Self::new(&layout, header.as_bytes(), data)
     }
 
-    /// Data of a read.
+    /// A C2HData PDU.
     #[must_use]
     pub fn c2h_data(form: Form, cid: u16, offset: u32, data: &[u8], flags: PduFlags) -> Self {
         let layout = Self::layout(PduType::C2hData, form, data);
@@ -82,7 +82,7 @@ impl Draft {
         Self::new(&layout, header.as_bytes(), data)
     }
 
-    /// A request for data of a write.
+    /// An R2T.
     #[must_use]
     pub fn r2t(form: Form, cid: u16, ttag: u16, offset: u32, length: u32) -> Self {
         let layout = PduLayout::without_data(PduType::R2t, form.digests);
@@ -90,14 +90,14 @@ impl Draft {
         Self::new(&layout, header.as_bytes(), &[])
     }
 
-    /// With other bytes at this place of its header.
+    /// Overwrites bytes of the header at `offset`.
     #[must_use]
     pub fn with(mut self, offset: usize, bytes: &[u8]) -> Self {
         self.bytes[offset..offset + bytes.len()].copy_from_slice(bytes);
         self
     }
 
-    /// With another PLEN, whatever is sent.
+    /// Overwrites PLEN; the bytes sent stay the same.
     #[must_use]
     pub fn with_plen(self, plen: u32) -> Self {
         self.with(4, &plen.to_le_bytes())
@@ -109,7 +109,7 @@ impl Draft {
         u32::from_le_bytes(self.bytes[4..8].try_into().expect("four bytes"))
     }
 
-    /// The bytes to send, digests in place.
+    /// Computes the digests and returns the bytes to send.
     #[must_use]
     pub fn seal(mut self) -> Vec<u8> {
         if self.has_header_digest {
@@ -124,7 +124,7 @@ impl Draft {
     }
 }
 
-/// A command whose data pointer names in-capsule data, with that data.
+/// A command capsule whose data pointer describes `data` as in-capsule.
 #[must_use]
 pub fn in_capsule(form: Form, sqe: Sqe, data: &[u8]) -> Draft {
     let length = u32::try_from(data.len()).expect("short data");

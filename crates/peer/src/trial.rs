@@ -1,9 +1,9 @@
-//! The row that the present thread tries: by when it must end, and what was seen beside.
+//! The trial that the current thread runs: a deadline for everything it waits for, and notes on oddities that decide nothing.
 
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
-/// Of one thread.
+/// State of one thread.
 #[derive(Debug, Default)]
 struct Running {
     until: Option<Instant>,
@@ -14,37 +14,37 @@ thread_local! {
     static RUNNING: RefCell<Running> = RefCell::default();
 }
 
-/// Begins a row in this thread. It has this long.
+/// Starts a trial on this thread that may last `limit`.
 pub fn begin(limit: Duration) {
     let until = Instant::now().checked_add(limit);
     RUNNING.with_borrow_mut(|running| *running = Running { until, notes: Vec::new() });
 }
 
-/// Ends it. Gives what was seen beside, each once.
+/// Ends the trial. Returns its notes, each once.
 pub fn end() -> Vec<String> {
     RUNNING.with_borrow_mut(std::mem::take).notes
 }
 
-/// The earlier of this moment and the end of the row.
+/// The earlier of `until` and the trial's deadline.
 #[must_use]
 pub fn earlier(until: Instant) -> Instant {
     RUNNING.with_borrow(|running| running.until.map_or(until, |end| end.min(until)))
 }
 
-/// As long as the row may still last, and this long at most.
+/// The shorter of `time` and what is left of the trial.
 #[must_use]
 pub fn shorter(time: Duration) -> Duration {
     let left = |end: Instant| end.saturating_duration_since(Instant::now());
     RUNNING.with_borrow(|running| running.until.map_or(time, |end| left(end).min(time)))
 }
 
-/// Whether the time of the row is over.
+/// Whether the trial's deadline has passed.
 #[must_use]
 pub fn is_over() -> bool {
     RUNNING.with_borrow(|running| running.until.is_some_and(|end| end <= Instant::now()))
 }
 
-/// Takes note of something that is wrong and decides no row.
+/// Notes an oddity that does not fail the trial.
 pub fn note(text: String) {
     RUNNING.with_borrow_mut(|running| {
         if !running.notes.contains(&text) {
@@ -58,9 +58,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_ends_and_keeps_its_notes() {
+    fn a_trial_ends_and_keeps_its_notes() {
         let far = Instant::now() + Duration::from_secs(3600);
-        assert_eq!((earlier(far), is_over()), (far, false), "no row");
+        assert_eq!((earlier(far), is_over()), (far, false), "no trial");
         begin(Duration::ZERO);
         assert!(is_over() && earlier(far) < far && shorter(Duration::from_secs(1)).is_zero());
         note("a".into());

@@ -4,42 +4,29 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use wire::fabrics::{ConnectAttributes, ConnectCommand, ConnectData, ConnectResult};
-use wire::id::{Cntlid, Csi, Nsid, Qid};
+use peer::finding::{About, Check, differs, holds, skipped};
+use peer::queue::{Answer, Move, Queue, expect_status};
+use peer::raw_host::{Association, ENTRIES, RawHost, enable, identify, property, set_queues};
+use wire::fabrics::ConnectResult;
+use wire::id::{Cntlid, Csi, Nsid};
 use wire::identify::command_set::KvNamespace;
 use wire::identify::controller::IdentifyController;
 use wire::identify::lists::read_nsid_list;
 use wire::identify::namespace::IdentifyNamespace;
 use wire::identify::{Cns, IDENTIFY_BYTES, IdentifyCommand};
-use wire::nqn::{HostId, Nqn};
-use wire::pdu::{DataAlignment, Digests, IcReq};
-use wire::property::{Cap, Cc, CommandSetSelection, Property};
+use wire::pdu::Digests;
+use wire::property::{Cap, Property};
 use wire::sqe::Sqe;
 use wire::status::Status;
-use zerocopy::{FromBytes, IntoBytes};
-
-use crate::finding::{About, Check, differs, holds, skipped};
-use crate::link::Link;
-use crate::queue::{Answer, Move, Queue, expect_status};
-
-/// Entries of the queues that rows connect, unless they say otherwise.
-pub const ENTRIES: u32 = 32;
+use zerocopy::FromBytes;
 
 /// Whom to probe, and how.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where it listens.
-    pub address: SocketAddr,
-    /// The subsystem.
-    pub subsystem: Nqn,
+    /// The host that rows connect as, and the subsystem it dials.
+    pub host: RawHost,
     /// The namespace; the first one of blocks if not given.
     pub nsid: Option<Nsid>,
-    /// Who we are.
-    pub host: Nqn,
-    /// Who we are.
-    pub hostid: HostId,
-    /// How long any one answer may take.
-    pub patience: Duration,
     /// How long one row may take; four times as long if it waits for the target's timers.
     pub row_limit: Duration,
     /// The namespace's content may be lost.
@@ -67,7 +54,7 @@ pub struct Removal {
 
 /// The target, and what it has said of itself.
 #[derive(Clone, Debug)]
-pub struct Peer {
+pub struct Target {
     /// Whom to probe.
     pub settings: Settings,
     /// Its capabilities.
@@ -108,18 +95,7 @@ pub struct Store {
     pub in_capsule_bytes: u32,
 }
 
-/// Admin queue and one I/O queue.
-#[derive(Debug)]
-pub struct Association {
-    /// The admin queue, its controller enabled.
-    pub admin: Queue,
-    /// An I/O queue.
-    pub io: Queue,
-    /// The controller.
-    pub cntlid: Cntlid,
-}
-
-impl Peer {
+impl Target {
     /// Looks at a target.
     ///
     /// # Errors
@@ -133,14 +109,14 @@ impl Peer {
             disk: None,
             store: None,
         };
-        let mut admin = peer.queue(Digests::empty())?;
-        let result = peer.connect_admin(&mut admin)?;
+        let mut admin = peer.host().queue(Digests::empty())?;
+        let result = peer.host().connect_admin(&mut admin)?;
         peer.connected = ConnectResult::from_bits(result.cqe.dw0());
         if peer.connected.authentication_required() {
             return Ok(peer);
         }
         peer.cap = Cap::from_bits(property(&mut admin, Property::CAP)?);
-        peer.enable(&mut admin)?;
+        enable(&mut admin)?;
         let controller = identify(&mut admin, Cns::CONTROLLER, Nsid::NONE)?;
         peer.identify = Box::new(IdentifyController::read_from_bytes(&controller).expect("4096 bytes"));
         let list = identify(&mut admin, Cns::ACTIVE_NAMESPACES, Nsid::NONE)?;
@@ -188,89 +164,10 @@ impl Peer {
         }))
     }
 
-    /// A TCP connection, nothing more.
-    ///
-    /// # Errors
-    /// As [`Link::connect`].
-    pub fn tcp(&self) -> Check<Link> {
-        Link::connect(self.settings.address, self.settings.patience)
-    }
-
-    /// A connection that has shaken hands.
-    ///
-    /// # Errors
-    /// As [`Link::handshake`].
-    pub fn link(&self, digests: Digests) -> Check<Link> {
-        let mut link = self.tcp()?;
-        link.handshake(&IcReq::new(DataAlignment::NONE, digests, 1))?;
-        Ok(link)
-    }
-
-    /// The same as a queue without Connect.
-    ///
-    /// # Errors
-    /// As [`Link::handshake`].
-    pub fn queue(&self, digests: Digests) -> Check<Queue> {
-        Ok(Queue::new(self.link(digests)?, ENTRIES))
-    }
-
-    /// A Connect with everything right.
+    /// The host that rows connect as.
     #[must_use]
-    pub fn connect_command(&self, qid: u16, entries: u32) -> ConnectCommand {
-        ConnectCommand {
-            recfmt: 0,
-            qid: Qid::new(qid),
-            queue_entries: entries,
-            attributes: ConnectAttributes::default(),
-            kato_ms: 0,
-        }
-    }
-
-    /// Its data.
-    #[must_use]
-    pub fn connect_data(&self, cntlid: Cntlid) -> ConnectData {
-        let Settings { hostid, subsystem, host, .. } = &self.settings;
-        ConnectData::new(*hostid, cntlid, subsystem, host)
-    }
-
-    /// Connects an admin queue.
-    ///
-    /// # Errors
-    /// It is refused.
-    pub fn connect_admin(&self, queue: &mut Queue) -> Check<Answer> {
-        let data = self.connect_data(Cntlid::DYNAMIC);
-        let sqe = self.connect_command(0, ENTRIES).to_sqe();
-        queue.must(sqe, Move::InCapsule(data.as_bytes())).about("Connect")
-    }
-
-    /// Connects an I/O queue of a controller.
-    ///
-    /// # Errors
-    /// It is refused.
-    pub fn connect_io(&self, cntlid: Cntlid, qid: u16, entries: u32, digests: Digests) -> Check<Queue> {
-        let mut queue = self.queue(digests)?;
-        queue.entries = entries;
-        let data = self.connect_data(cntlid);
-        let sqe = self.connect_command(qid, entries).to_sqe();
-        queue.must(sqe, Move::InCapsule(data.as_bytes())).about("Connect of an I/O queue")?;
-        Ok(queue)
-    }
-
-    /// Enables a controller and waits until it is ready.
-    ///
-    /// # Errors
-    /// It is not.
-    pub fn enable(&self, admin: &mut Queue) -> Check {
-        // A discovery controller has other command sets than the others.
-        let cc = enabled(Cap::from_bits(property(admin, Property::CAP)?));
-        admin.must(Sqe::property_set(Property::CC, cc.bits().into()), Move::None).about("CC.EN")?;
-        wait_ready(admin, true)
-    }
-
-    /// CC with an I/O controller enabled.
-    #[must_use]
-    pub fn enabled(&self) -> Cc {
-        enabled(self.cap)
+    pub fn host(&self) -> &RawHost {
+        &self.settings.host
     }
 
     /// An admin queue with its controller enabled.
@@ -281,10 +178,7 @@ impl Peer {
         if self.connected.authentication_required() {
             return skipped("the target wants authentication");
         }
-        let mut admin = self.queue(digests)?;
-        let answer = self.connect_admin(&mut admin)?;
-        self.enable(&mut admin)?;
-        Ok((admin, Cntlid::new(ConnectResult::from_bits(answer.cqe.dw0()).cntlid())))
+        self.host().admin(digests)
     }
 
     /// An association with one I/O queue.
@@ -302,7 +196,7 @@ impl Peer {
     pub fn associate_with(&self, digests: Digests, entries: u32) -> Check<Association> {
         let (mut admin, cntlid) = self.admin(digests)?;
         set_queues(&mut admin, 8)?;
-        let io = self.connect_io(cntlid, 1, entries, digests)?;
+        let io = self.host().connect_io(cntlid, 1, entries, digests)?;
         Ok(Association { admin, io, cntlid })
     }
 
@@ -380,61 +274,6 @@ impl Peer {
         let answer = association.io.must(disk.read(0, 1), Move::Back(disk.block_bytes))?;
         holds(answer.data.len() == disk.block_bytes as usize, "a read brings less than a block")
     }
-}
-
-/// CC with a controller of these capabilities enabled, for all command sets that there are.
-fn enabled(cap: Cap) -> Cc {
-    let sets = if cap.css_csi() { CommandSetSelection::ALL } else { CommandSetSelection::NVM };
-    Cc::new(sets).with_en(true)
-}
-
-/// Waits for CSTS.RDY.
-///
-/// # Errors
-/// It does not come.
-pub fn wait_ready(admin: &mut Queue, is_ready: bool) -> Check {
-    for _ in 0..200 {
-        let csts = property(admin, Property::CSTS)?;
-        if csts & 2 != 0 {
-            return differs("CSTS.CFS is set");
-        }
-        if (csts & 1 != 0) == is_ready {
-            return Ok(());
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    Err(crate::finding::Finding::Hangs("CSTS.RDY does not follow CC.EN".into()))
-}
-
-/// Reads a property.
-///
-/// # Errors
-/// It is refused.
-pub fn property(admin: &mut Queue, property: Property) -> Check<u64> {
-    Ok(admin.must(Sqe::property_get(property), Move::None).about("Property Get")?.cqe.result.get())
-}
-
-/// Identify data.
-///
-/// # Errors
-/// It is refused.
-pub fn identify(admin: &mut Queue, cns: Cns, nsid: Nsid) -> Check<Vec<u8>> {
-    let command = IdentifyCommand { cns, csi: Csi::NVM, ..IdentifyCommand::default() };
-    let answer =
-        admin.must(command.to_sqe(nsid), Move::Back(IDENTIFY_BYTES)).about(format!("Identify {cns}"))?;
-    holds(answer.data.len() == IDENTIFY_BYTES as usize, format!("{} bytes", answer.data.len()))?;
-    Ok(answer.data)
-}
-
-/// Asks for I/O queues.
-///
-/// # Errors
-/// It is refused.
-pub fn set_queues(admin: &mut Queue, count: u32) -> Check<u32> {
-    use wire::feature::{Fid, NumberOfQueues};
-    let value = NumberOfQueues::pairs(count).bits();
-    let answer = admin.must(Sqe::set_feature(Fid::NUMBER_OF_QUEUES, Nsid::NONE, value), Move::None)?;
-    Ok(NumberOfQueues::from_bits(answer.cqe.dw0()).queue_pairs())
 }
 
 /// A command refused with the place of what is wrong in it.

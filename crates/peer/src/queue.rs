@@ -1,4 +1,4 @@
-//! A queue pair over one connection, as a host has it that knows exactly what it wants.
+//! One queue pair over one connection: command identifiers, R2Ts, data and completions, kept apart by command.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -9,35 +9,35 @@ use wire::sgl::Sgl;
 use wire::sqe::Sqe;
 use wire::status::Status;
 
-use crate::draft::{Draft, Form};
 use crate::finding::{Check, differs, holds};
-use crate::link::{Got, Link};
+use crate::link::{Got, Link, Window};
+use crate::pdu::{Draft, Form};
 
 /// A connected queue pair.
 #[derive(Debug)]
 pub struct Queue {
     /// Its connection.
     pub link: Link,
-    /// Entries it was connected with.
+    /// Entries in its Connect.
     pub entries: u32,
     next_cid: u16,
-    /// Ids of commands that have not ended.
+    /// Identifiers of outstanding commands.
     open: HashSet<u16>,
-    /// Completions and data that came while others were waited for.
+    /// Answers that arrived while another command was awaited.
     early: HashMap<u16, Answer>,
     partial: HashMap<u16, Vec<u8>>,
     windows: HashMap<u16, Vec<Window>>,
-    /// The admin queue that an I/O queue lives with, where nothing else keeps it.
-    #[allow(dead_code)] // It is enough that it stays.
+    /// The admin queue of an I/O queue that nothing else keeps open.
+    #[allow(dead_code)] // Only held: the association ends with it.
     admin: Option<Box<Queue>>,
 }
 
 /// The end of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// The completion; made up if the data said success.
+    /// The completion; synthesized if C2HData carried SUCCESS.
     pub cqe: Cqe,
-    /// Data it sent.
+    /// Data that the controller sent.
     pub data: Vec<u8>,
 }
 
@@ -49,16 +49,16 @@ impl Answer {
     }
 }
 
-/// Data that a command moves.
+/// Data transfer of a command.
 #[derive(Clone, Copy, Debug)]
 pub enum Move<'a> {
     /// None.
     None,
-    /// To the controller, in the capsule.
+    /// Host to controller, in the capsule.
     InCapsule(&'a [u8]),
-    /// To the controller, when it asks.
+    /// Host to controller, after R2Ts.
     Asked(&'a [u8]),
-    /// From the controller, up to so many bytes.
+    /// Controller to host, up to this many bytes.
     Back(u32),
 }
 
@@ -74,30 +74,17 @@ impl Move<'_> {
     }
 }
 
-/// A part of a write that the peer asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Window {
-    /// Whose.
-    pub cid: u16,
-    /// Its tag.
-    pub ttag: u16,
-    /// From where on.
-    pub offset: u32,
-    /// How much.
-    pub length: u32,
-}
-
-/// What a command comes to next.
+/// The next event of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The peer wants data.
+    /// An R2T.
     Wants(Window),
-    /// It is over.
+    /// Its completion.
     Over(Answer),
 }
 
 impl Queue {
-    /// A queue over a connection that has shaken hands; it still needs its Connect.
+    /// A queue over a connection whose handshake is done; it still needs its Connect.
     #[must_use]
     pub fn new(link: Link, entries: u32) -> Self {
         Self {
@@ -112,32 +99,32 @@ impl Queue {
         }
     }
 
-    /// With the admin queue of its controller, kept as long as this one.
+    /// Keeps the admin queue of its controller open as long as this queue.
     #[must_use]
     pub fn keeping(self, admin: Self) -> Self {
         Self { admin: Some(Box::new(admin)), ..self }
     }
 
-    /// With another patience.
+    /// Replaces the time limit of each answer.
     #[must_use]
     pub fn patient_for(self, patience: Duration) -> Self {
         Self { link: self.link.patient(patience), ..self }
     }
 
-    /// How PDUs on it look.
+    /// Layout of PDUs to the target.
     #[must_use]
     pub fn form(&self) -> Form {
         self.link.form
     }
 
-    /// An id that no command has.
+    /// Allocates a command identifier.
     pub fn cid(&mut self) -> u16 {
         self.next_cid = self.next_cid.wrapping_add(1);
         self.open.insert(self.next_cid);
         self.next_cid
     }
 
-    /// Sends a command whose id, data pointer and all is as it stands.
+    /// Sends a command unchanged, identifier and data pointer included.
     ///
     /// # Errors
     /// As [`Link::send`].
@@ -147,7 +134,7 @@ impl Queue {
         self.link.send(&bytes)
     }
 
-    /// Sends a command that moves this, and gives the id it got.
+    /// Sends a command with this data transfer. Returns its identifier.
     ///
     /// # Errors
     /// As [`Link::send`].
@@ -158,10 +145,10 @@ impl Queue {
         Ok(cid)
     }
 
-    /// What comes of a command next. What comes of others is kept for when it is asked for.
+    /// Waits for the next event of a command; events of others are kept for later calls.
     ///
     /// # Errors
-    /// Nothing comes, or something that belongs to no command.
+    /// Nothing arrives, or something that belongs to no command.
     pub fn step(&mut self, cid: u16) -> Check<Step> {
         loop {
             if let Some(window) = self.windows.get_mut(&cid).and_then(|windows| {
@@ -177,12 +164,10 @@ impl Queue {
         }
     }
 
-    /// Takes in one PDU.
+    /// Receives one PDU.
     fn take_in(&mut self) -> Check {
         match self.link.receive()? {
-            Got::R2t { cid, ttag, offset, length } => {
-                self.windows.entry(cid).or_default().push(Window { cid, ttag, offset, length });
-            }
+            Got::R2t(window) => self.windows.entry(window.cid).or_default().push(window),
             Got::Data { cid, offset, flags, data, .. } => {
                 let all = self.partial.entry(cid).or_default();
                 let have = u32::try_from(all.len()).unwrap_or(u32::MAX);
@@ -199,7 +184,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Waits for the ends of commands that need each other; data any of them wants is taken from its own.
+    /// Waits for all of these commands, answering the R2Ts of each from its own data.
     ///
     /// # Errors
     /// As [`finish`](Self::finish).
@@ -228,10 +213,10 @@ impl Queue {
         Ok(())
     }
 
-    /// Waits for a command's end; data it wants is taken from the front of `data`.
+    /// Waits for a command's completion, answering R2Ts from `data`.
     ///
     /// # Errors
-    /// As [`step`](Self::step), or it wants data that is not there.
+    /// As [`step`](Self::step), or an R2T reaches beyond `data`.
     pub fn finish(&mut self, cid: u16, data: &[u8]) -> Check<Answer> {
         loop {
             match self.step(cid)? {
@@ -241,7 +226,7 @@ impl Queue {
         }
     }
 
-    /// Sends what a window asks for.
+    /// Sends the part of `data` that a window asks for.
     ///
     /// # Errors
     /// The window is beyond the data.
@@ -263,7 +248,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Runs a command to its end.
+    /// Runs a command to its completion.
     ///
     /// # Errors
     /// As [`finish`](Self::finish).
@@ -288,7 +273,7 @@ impl Queue {
         Ok(answer)
     }
 
-    /// Runs a command that must end with one of these, and if it fails, tell nothing else.
+    /// Runs a command that must end with one of these statuses.
     ///
     /// # Errors
     /// As [`run`](Self::run), or it ends otherwise.
@@ -299,10 +284,10 @@ impl Queue {
     }
 }
 
-/// A command must have ended with one of these. One that failed has no result and no data.
+/// Checks that a command ended with one of these statuses, and that one that failed has neither result nor data.
 ///
 /// # Errors
-/// It has not, or it has.
+/// It ended with another status, or failed with a result or data.
 pub fn expect_status(answer: &Answer, rights: &[Status]) -> Check {
     let status = answer.status();
     if !rights.iter().any(|right| right.is(status)) {

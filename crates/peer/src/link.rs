@@ -1,4 +1,4 @@
-//! One connection to a target, byte by byte: what is sent may be anything, what comes is checked to the last reserved bit.
+//! One connection to a target. It sends any bytes, and checks every received PDU down to its reserved bits.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -12,68 +12,72 @@ use wire::pdu::{
 };
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::draft::Form;
 use crate::finding::{About, Check, Finding, differs, holds};
-use crate::row_run;
+use crate::pdu::Form;
+use crate::trial;
 
-/// The longest PDU that is taken in.
+/// Longest PDU that is accepted, bytes.
 const PLEN_MAX: u32 = 16 << 20;
 
-/// A connection.
+/// A TCP connection to a target.
 #[derive(Debug)]
 pub struct Link {
     stream: TcpStream,
-    /// How PDUs to the peer look.
+    /// Layout of PDUs to the target.
     pub form: Form,
-    /// How PDUs to us look.
+    /// Layout of PDUs from the target.
     inbound: Form,
-    /// Most data in one H2CData.
+    /// MAXH2CDATA of the target, bytes.
     pub h2c_data_bytes_max: u32,
-    /// How long an answer may take.
+    /// Time limit of each answer.
     patience: Duration,
 }
 
-/// What comes from a connection.
+/// The part of a command's data that an R2T asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Command identifier.
+    pub cid: u16,
+    /// Transfer tag.
+    pub ttag: u16,
+    /// Offset within the command's data, bytes.
+    pub offset: u32,
+    /// Length, bytes.
+    pub length: u32,
+}
+
+/// A PDU from the target, or the end of the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Got {
-    /// A handshake.
+    /// An ICResp.
     IcResp(Box<IcResp>),
     /// A completion.
     Completion(Cqe),
-    /// Data of a read.
+    /// A C2HData PDU.
     Data {
-        /// Whose.
+        /// Command identifier.
         cid: u16,
-        /// Where it belongs.
+        /// Offset within the command's data, bytes.
         offset: u32,
-        /// LAST, SUCCESS.
+        /// LAST and SUCCESS.
         flags: PduFlags,
-        /// Where it began in the PDU.
+        /// PDU data offset.
         pdo: u8,
         /// The data.
         data: Vec<u8>,
     },
-    /// A request for data of a write.
-    R2t {
-        /// Whose.
-        cid: u16,
-        /// Its tag.
-        ttag: u16,
-        /// From where on.
-        offset: u32,
-        /// How much.
-        length: u32,
-    },
-    /// The peer gives up.
+    /// An R2T.
+    R2t(Window),
+    /// A C2HTermReq.
     TermReq {
-        /// Why.
+        /// Fatal error status.
         fes: FatalErrorStatus,
-        /// Where.
+        /// Fatal error information.
         fei: u32,
-        /// The header it complains of.
+        /// Copy of the offending PDU header.
         copy: Vec<u8>,
     },
-    /// The connection is closed.
+    /// The target closed the connection.
     Closed,
 }
 
@@ -85,7 +89,7 @@ impl std::fmt::Display for Got {
                 write!(f, "a completion ({:#05x}, {})", cqe.status().code(), cqe.status())
             }
             Self::Data { data, .. } => write!(f, "{} bytes of data", data.len()),
-            Self::R2t { length, .. } => write!(f, "an R2T for {length} bytes"),
+            Self::R2t(window) => write!(f, "an R2T for {} bytes", window.length),
             Self::TermReq { fes, fei, .. } => write!(f, "a TermReq ({fes}, {fei:#x})"),
             Self::Closed => f.write_str("a closed connection"),
         }
@@ -99,7 +103,7 @@ impl Link {
     /// [`Finding::Dies`] if nothing listens any more.
     pub fn connect(address: SocketAddr, patience: Duration) -> Check<Self> {
         // Zero is no time to wait for the system.
-        let time = row_run::shorter(patience).max(Duration::from_millis(1));
+        let time = trial::shorter(patience).max(Duration::from_millis(1));
         let stream = TcpStream::connect_timeout(&address, time).map_err(|error| match error.kind() {
             ErrorKind::TimedOut => Finding::Hangs("TCP does not connect".into()),
             _ => Finding::Dies(format!("TCP does not connect: {error}")),
@@ -107,7 +111,11 @@ impl Link {
         Self::over(stream, patience)
     }
 
-    fn over(stream: TcpStream, patience: Duration) -> Check<Self> {
+    /// Takes over a connection that nothing was sent on.
+    ///
+    /// # Errors
+    /// The socket refuses an option.
+    pub fn over(stream: TcpStream, patience: Duration) -> Check<Self> {
         // Bytes leave as they are written, or splits would be none.
         let ready = stream.set_nodelay(true).and_then(|()| stream.set_write_timeout(Some(patience)));
         ready.map_err(|error| Finding::Dies(error.to_string()))?;
@@ -120,20 +128,20 @@ impl Link {
         &self.stream
     }
 
-    /// With another patience.
+    /// Replaces the time limit of each answer.
     #[must_use]
     pub fn patient(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
     }
 
-    /// Sends bytes. A peer that has closed meanwhile shows when it is listened to.
+    /// Sends bytes. That the target has closed shows with the next receive.
     ///
     /// # Errors
     /// [`Finding::Hangs`] if the peer takes nothing.
     pub fn send(&mut self, bytes: &[u8]) -> Check {
-        if row_run::is_over() {
-            return Err(Finding::Hangs("the time of the row is over".into()));
+        if trial::is_over() {
+            return Err(Finding::Hangs("the time for this trial is over".into()));
         }
         match self.stream.write_all(bytes) {
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
@@ -143,26 +151,26 @@ impl Link {
         }
     }
 
-    /// Ends our direction.
+    /// Closes the sending direction.
     pub fn finish(&self) {
         let _ = self.stream.shutdown(Shutdown::Write);
     }
 
-    /// Closes with a reset.
+    /// Closes the connection with a TCP reset.
     pub fn reset(self) {
-        // If it is refused, the close is a gentle one.
+        // If the option is refused, the connection closes with a FIN.
         let _ = rustix::net::sockopt::set_socket_linger(&self.stream, Some(Duration::ZERO));
     }
 
-    /// Reads until `bytes` is full. `None` if the peer closes first.
+    /// Reads until `bytes` is full. `None` if the target closes first.
     fn fill(&mut self, bytes: &mut [u8], until: Instant) -> Check<Option<()>> {
-        let until = row_run::earlier(until);
+        let until = trial::earlier(until);
         let mut have = 0;
         while have < bytes.len() {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                let what = match row_run::is_over() {
-                    true => "the time of the row is over".to_owned(),
+                let what = match trial::is_over() {
+                    true => "the time for this trial is over".to_owned(),
                     false => format!("no answer in {} ms", self.patience.as_millis()),
                 };
                 return Err(Finding::Hangs(what));
@@ -181,7 +189,19 @@ impl Link {
         Ok(Some(()))
     }
 
-    /// What comes next.
+    /// Receives `count` bytes as they are, across PDU boundaries.
+    ///
+    /// # Errors
+    /// [`Finding::Hangs`] if they do not arrive in time, [`Finding::Differs`] if the peer closes first.
+    pub fn receive_bytes(&mut self, count: usize) -> Check<Vec<u8>> {
+        let mut bytes = vec![0; count];
+        match self.fill(&mut bytes, Instant::now() + self.patience)? {
+            Some(()) => Ok(bytes),
+            None => differs(format!("it closes instead of sending {count} bytes")),
+        }
+    }
+
+    /// The next PDU.
     ///
     /// # Errors
     /// [`Finding::Hangs`] if nothing does, [`Finding::Differs`] if it is no PDU that a target may send now.
@@ -269,21 +289,21 @@ impl Link {
             PduType::R2t => {
                 let (header, _) = R2t::read_from_prefix(bytes).expect("24 bytes");
                 note_reserved(kind, &bytes[20..24]);
-                Got::R2t {
+                Got::R2t(Window {
                     cid: header.cid.get(),
                     ttag: header.ttag.get(),
                     offset: header.offset.get(),
                     length: header.length.get(),
-                }
+                })
             }
             _ => unreachable!("others were sorted out"),
         })
     }
 
-    /// Shakes hands with this request.
+    /// Sends `request` and checks the ICResp.
     ///
     /// # Errors
-    /// The answer is none, or not what was asked for.
+    /// No ICResp arrives, or one that does not fit `request`.
     pub fn handshake(&mut self, request: &IcReq) -> Check<IcResp> {
         self.send(request.as_bytes())?;
         let got = self.receive().about("ICReq")?;
@@ -301,16 +321,16 @@ impl Link {
         Ok(*response)
     }
 
-    /// A TermReq must come, for this reason, with what it complains of; nothing after it.
+    /// Expects one of these TermReqs, with a copy of the `offending` PDU, and then the end of the connection.
     ///
     /// # Errors
-    /// Something else came, or nothing.
+    /// Something else arrives, or nothing.
     pub fn expect_term(&mut self, rights: &[Term], offending: &[u8]) -> Check {
         let mut before = None;
         let got = loop {
             match self.receive() {
                 // What was under way before may still be answered.
-                Ok(got @ (Got::Completion(_) | Got::Data { .. } | Got::R2t { .. })) => before = Some(got),
+                Ok(got @ (Got::Completion(_) | Got::Data { .. } | Got::R2t(_))) => before = Some(got),
                 Ok(got) => break got,
                 Err(Finding::Hangs(_)) if before.is_some() => {
                     let before = before.map_or_else(String::new, |got| got.to_string());
@@ -331,10 +351,10 @@ impl Link {
         holds(after == Got::Closed, format!("{after} after its TermReq"))
     }
 
-    /// The connection must be closed, without a word.
+    /// Expects the target to close without a TermReq.
     ///
     /// # Errors
-    /// Something came, or it stays open.
+    /// A PDU arrives, or the connection stays open.
     pub fn expect_closed(&mut self) -> Check {
         match self.receive() {
             Ok(Got::Closed) => Ok(()),
@@ -349,22 +369,22 @@ fn is_zero(bytes: &[u8], what: &str) -> Check {
     holds(bytes.iter().all(|byte| *byte == 0), format!("{what} are not zero: bytes of its memory?"))
 }
 
-/// A TermReq as it should be; without an offset, any will do.
+/// An expected TermReq; without `fei`, any information is accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Term {
-    /// Why.
+    /// Fatal error status.
     pub fes: FatalErrorStatus,
-    /// Where.
+    /// Fatal error information.
     pub fei: Option<u32>,
 }
 
-/// A TermReq of this number for the field at this offset.
+/// A TermReq with this status and field offset.
 #[must_use]
 pub const fn term_at(fes: u16, offset: u32) -> Term {
     Term { fes: FatalErrorStatus::from_raw(fes), fei: Some(offset) }
 }
 
-/// A TermReq of this number.
+/// A TermReq with this status.
 #[must_use]
 pub const fn term(fes: u16) -> Term {
     Term { fes: FatalErrorStatus::from_raw(fes), fei: None }
@@ -378,10 +398,10 @@ fn wanted(rights: &[Term]) -> String {
     rights.iter().map(one).collect::<Vec<_>>().join(" or ")
 }
 
-/// Reserved bytes are to be zero and to be passed over: others are worth a note.
+/// Notes reserved bytes that are not zero: the receiver must ignore them, so they fail nothing.
 fn note_reserved(kind: PduType, bytes: &[u8]) {
     if bytes.iter().any(|byte| *byte != 0) {
-        row_run::note(format!("its {kind:?} has reserved bytes that are not zero"));
+        trial::note(format!("its {kind:?} has reserved bytes that are not zero"));
     }
 }
 

@@ -1,0 +1,25 @@
+//! A raw NVMe/TCP peer: speaks the protocol by hand over blocking sockets, so that a test or probe can set every field of
+//! every PDU, and checks every PDU it receives down to reserved bytes.
+//!
+//! ```text
+//! RawHost ── connects ──▶ Queue ── sends commands over ──▶ Link ── sends ──▶ Draft::seal()
+//!                                                             ◀── receives ── Got
+//! ```
+//!
+//! - [`pdu::Draft`]: builds one PDU; any byte may be overwritten before its digests are computed.
+//! - [`link::Link`]: one connection to a target.
+//! - [`queue::Queue`]: one queue pair over a link: command identifiers, R2Ts, data, completions.
+//! - [`raw_host::RawHost`]: Connect and controller start-up of a well-behaved host.
+//!
+//! Operations return a [`finding::Check`]: `Err` says what the other side did wrong, or that it did nothing in time.
+//!
+//! This crate must not depend on `proto`, `host` or `subsystem`: it is the independent second implementation that they are
+//! tested against.
+#![forbid(unsafe_code)]
+
+pub mod finding;
+pub mod link;
+pub mod pdu;
+pub mod queue;
+pub mod raw_host;
+pub mod trial;
