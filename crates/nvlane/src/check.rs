@@ -1,4 +1,4 @@
-//! `nvlane check`: what is wrong with a configuration, and what it would serve, before anything runs.
+//! `nvlane check`: finds mistakes in a configuration, and prints what it would serve.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -18,16 +18,16 @@ use crate::{Ended, output};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Prints what would be served: where hosts connect, which subsystems they find there, who may use them, and where each namespace \
+Prints what would be served: where hosts connect, which subsystems they find, who may use them, and where each namespace \
 appears on a Linux host. Nothing is created, opened for writing or bound. Exit code 2 and lines of FILE:LINE:COLUMN if something is wrong.")]
 pub(crate) struct CheckArguments {
     /// The configuration.
     #[arg(long, short, value_name = "FILE")]
     config: PathBuf,
-    /// What tells this machine from others, as for `nvlane target`. [default: a hash of /etc/machine-id]
+    /// Identifies this machine, as for `nvlane target`. [default: a hash of /etc/machine-id]
     #[arg(long, value_name = "ID", env = "NVLANE_MACHINE_ID", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     machine: Option<String>,
-    /// Look at the text only, not at the storage it names.
+    /// Check the text only, not the storage it names.
     #[arg(long)]
     text_only: bool,
 }
@@ -40,14 +40,14 @@ pub(crate) fn check(arguments: &CheckArguments) -> Ended {
     let inspected = if arguments.text_only { Ok(()) } else { file.inspect() };
     let verdict = match &inspected {
         Ok(()) => "no mistakes found",
-        Err(_) => "the text is in order, but not the storage, see below",
+        Err(_) => "the text is correct, but not the storage, see below",
     };
     output::write(format!("{}: {verdict}\n\n{}", arguments.config.display(), plan(&file.config)))?;
     inspected.map_err(Failure::usage)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a target with this configuration would serve.
+/// Describes what a target with this configuration would serve.
 fn plan(config: &TargetConfig) -> String {
     let mut text = String::from("Hosts connect at\n");
     for listener in &config.listeners {
@@ -63,7 +63,7 @@ fn plan(config: &TargetConfig) -> String {
     for address in &config.memcached {
         let _ = writeln!(
             text,
-            "memcached's clients connect at {address}, anyone who reaches it, for the first namespace with keys"
+            "memcached clients connect at {address}, without any restriction, to the first key-value namespace"
         );
     }
     if subsystems.is_empty() {
@@ -84,7 +84,7 @@ fn plan(config: &TargetConfig) -> String {
             let _ = writeln!(text, "    {}", disk_line(namespace, identity.is_some()));
         }
         if subsystem.namespaces.is_empty() {
-            text.push_str("  no namespace: hosts connect, and find no disk\n");
+            text.push_str("  no namespace: hosts connect but find no disk\n");
         }
     }
     text
@@ -100,7 +100,7 @@ fn listener_line(listener: &ListenerConfig) -> String {
     let reach = match listener.advertise {
         Some(advertised) => {
             let port = advertised.port.unwrap_or(address.port());
-            format!(", hosts are told {}", std::net::SocketAddr::new(advertised.ip, port))
+            format!(", advertised to hosts as {}", std::net::SocketAddr::new(advertised.ip, port))
         }
         None if address.ip().is_unspecified() => {
             format!(", any address of this machine: {} from elsewhere", from_elsewhere(address))
@@ -116,12 +116,14 @@ fn access_line(subsystem: &ResolvedSubsystem, config: &TargetConfig) -> String {
     let is_local = serving.iter().all(|listener| listener.address.ip().is_loopback());
     match &subsystem.access {
         Access::Any if is_local => "open to every program on this machine: hosts = \"any\"".into(),
-        Access::Any => "OPEN TO ANYONE who reaches a listener, to read and to write: hosts = \"any\"".into(),
+        Access::Any => {
+            "OPEN TO ANYONE who reaches a listener, for reading and writing: hosts = \"any\"".into()
+        }
         Access::Only(hosts) if hosts.is_empty() => "open to no host: the list of hosts is empty".into(),
         Access::Only(hosts) => {
             let names: Vec<String> = hosts.iter().map(ToString::to_string).collect();
             format!(
-                "for hosts that give one of these names, which nothing proves:\n    {}",
+                "for hosts that give one of these names (names are not authenticated):\n    {}",
                 names.join("\n    ")
             )
         }
@@ -131,19 +133,19 @@ fn access_line(subsystem: &ResolvedSubsystem, config: &TargetConfig) -> String {
 fn contents_line(namespace: &ResolvedNamespace) -> String {
     let contents = match &namespace.spec.source {
         Source::Memory { .. } => "in memory: empty at each start",
-        Source::Null { .. } => "keeps nothing: reads give zeroes, for measurements",
+        Source::Null { .. } => "discards all data, reads return zeroes: for measurements",
         Source::KeyValue { .. } => "keys and values in memory: empty at each start",
-        Source::KeyValueFile { path, .. } if !path.exists() => "keys and values in a file, to be made",
+        Source::KeyValueFile { path, .. } if !path.exists() => "keys and values in a file, to be created",
         Source::KeyValueFile { .. } => "keys and values in a file",
-        Source::File { path, .. } if !path.exists() => "in a file, to be made",
-        Source::File { .. } => "in a file that is there",
+        Source::File { path, .. } if !path.exists() => "in a file, to be created",
+        Source::File { .. } => "in an existing file",
         Source::Device { .. } => "a block device of this machine",
     };
     let access = if namespace.spec.is_read_only { ", read only" } else { "" };
     format!("{contents}{access}")
 }
 
-/// Where a namespace appears on a host.
+/// How a host finds a namespace.
 fn disk_line(namespace: &ResolvedNamespace, is_machine_known: bool) -> String {
     if namespace.spec.is_key_value() {
         return "use it with nvlane kv".into();
@@ -161,7 +163,9 @@ fn disk_line(namespace: &ResolvedNamespace, is_machine_known: bool) -> String {
         Some(uuid) => {
             format!("on Linux hosts: {}", disk_path(Some(uuid), None, None).unwrap_or_default())
         }
-        None => "on Linux hosts: /dev/disk/by-id/nvme-uuid.…, printed once the target has made the identity"
-            .into(),
+        None => {
+            "on Linux hosts: /dev/disk/by-id/nvme-uuid.…, logged once the target has generated the identity"
+                .into()
+        }
     }
 }

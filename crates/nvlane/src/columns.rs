@@ -1,4 +1,4 @@
-//! Text in columns: tables, and lists of what is called how.
+//! Text in columns: tables, and lists of names and values.
 
 use std::fmt;
 
@@ -15,18 +15,18 @@ pub(crate) struct Columns {
 }
 
 impl Columns {
-    /// A table with a line above it that says what is in the columns.
+    /// A table with a heading line.
     pub(crate) fn titled<const COUNT: usize>(titles: [&str; COUNT]) -> Self {
         Self { rows: vec![titles.map(str::to_owned).to_vec()], indent: 0 }
     }
 
-    /// A list of names and values, set in by two.
+    /// A list of names and values, indented by two.
     pub(crate) fn list() -> Self {
         Self { rows: Vec::new(), indent: 2 }
     }
 
     pub(crate) fn row<const COUNT: usize>(&mut self, row: [String; COUNT]) {
-        // Cells hold what targets say of themselves.
+        // Cells contain text from targets.
         self.rows.push(row.map(|text| without_hidden(&text, false).into_owned()).into());
     }
 

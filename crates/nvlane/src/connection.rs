@@ -1,4 +1,4 @@
-//! What every verb of the host is told: where to, as whom, how, and for how long at most.
+//! Options that all host commands share: address, identity, digests, timeouts.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,12 +14,13 @@ use wire::pdu::Digests;
 use crate::discover::{service_address, survey_service};
 use crate::exit::Failure;
 
-/// The longest time one can wait: a day.
+/// Longest timeout that can be set: a day.
 const TIMEOUT_S_MAX: f64 = 86_400.0;
 
 #[derive(Debug, Args)]
 pub(crate) struct Connection {
-    /// Where: `HOST[:PORT][/NQN][?ns=NUMBER]`, without NQN the only subsystem there,, `nvme+tcp://...`, or "traddr:... trsvcid:... subnqn:..."
+    /// Address: `HOST[:PORT][/NQN][?ns=NSID]`, `nvme+tcp://...`, or "traddr:... trsvcid:... subnqn:..."; without an
+    /// NQN, the only subsystem there.
     #[arg(value_name = "ADDR", env = "NVLANE_ADDR")]
     address: Option<String>,
     #[command(flatten)]
@@ -30,13 +31,13 @@ pub(crate) struct Connection {
     waits: Waits,
 }
 
-/// Checksums on the wire: the letters that `spdk_nvme_perf` has.
+/// Digests, with the letters of `spdk_nvme_perf`.
 #[derive(Debug, Args)]
 pub(crate) struct DigestOptions {
-    /// Header digests.
+    /// Use header digests.
     #[arg(short = 'H', long, alias = "hdr-digest", help_heading = "Connection")]
     header_digest: bool,
-    /// Data digests.
+    /// Use data digests.
     #[arg(short = 'I', long, help_heading = "Connection")]
     data_digest: bool,
 }
@@ -50,27 +51,28 @@ impl DigestOptions {
     }
 }
 
-/// How long any verb waits for the target.
+/// Timeouts of all host commands.
 #[derive(Debug, Args)]
 pub(crate) struct Waits {
-    /// Seconds for a connection to come up: TCP, handshake and Connect.
+    /// Seconds to establish a connection: TCP, handshake and Connect.
     #[arg(long, value_name = "SECONDS", value_parser = wait, default_value = "10", help_heading = "Connection")]
     connect_timeout: Duration,
-    /// Seconds to wait for the answer to any one command, such as 0.5. [default: 10; for kv 30]
+    /// Seconds to wait for the completion of each command, such as 0.5. [default: 10; for kv 30]
     #[arg(long, value_name = "SECONDS", value_parser = wait, help_heading = "Connection")]
     timeout: Option<Duration>,
 }
 
 impl Waits {
-    /// How long to wait for any one answer, if the options do not say.
+    /// Default timeout of one command.
     pub(crate) const ANSWER: Duration = Duration::from_secs(10);
 
-    /// How long to wait for any one answer.
+    /// Timeout of one command.
     pub(crate) fn answer(&self, default: Duration) -> Duration {
         self.timeout.unwrap_or(default)
     }
 
-    /// Puts the limits into the host's options. Without a timeout for connections, that for answers bounds them too.
+    /// Puts the timeouts into the host's options. Without a connection timeout, the command timeout bounds connections
+    /// too.
     pub(crate) fn apply(&self, options: Options, default: Duration) -> Options {
         let answer = self.answer(default);
         Options {
@@ -82,26 +84,26 @@ impl Waits {
     }
 }
 
-/// Seconds that one can wait: more than none, up to a day.
+/// Parses a timeout in seconds: above 0, at most a day.
 fn wait(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().filter(|s| *s > 0.0 && *s <= TIMEOUT_S_MAX);
     let duration = seconds.map(Duration::from_secs_f64).filter(|duration| !duration.is_zero());
     duration.ok_or_else(|| "write seconds, such as 10 or 0.5".into())
 }
 
-/// Who we are.
+/// Host identity.
 #[derive(Debug, Args)]
 pub(crate) struct Identity {
-    /// Our name, as the target is to see it. [default: this machine's]
+    /// Host NQN to connect as. [default: this machine's]
     #[arg(long, value_name = "NQN", help_heading = "Connection")]
     hostnqn: Option<String>,
-    /// Our identifier. [default: the one that belongs to the name]
+    /// Host identifier to connect with. [default: the one that belongs to the host NQN]
     #[arg(long, value_name = "UUID", help_heading = "Connection")]
     hostid: Option<String>,
 }
 
 impl Connection {
-    /// Where to connect.
+    /// The address to connect to.
     pub(crate) fn address(&self) -> Result<Address, Failure> {
         let Some(text) = &self.address else {
             return Err(Failure::usage(
@@ -111,7 +113,7 @@ impl Connection {
         text.parse().map_err(|error| Failure::usage(format!("address: {error}")))
     }
 
-    /// How to connect: for questions only, without a second attempt.
+    /// Connection options of commands that only query: one attempt, no I/O lanes.
     pub(crate) fn options(&self) -> Result<Options, Failure> {
         let options = Options {
             digests: self.digests.digests(),
@@ -123,18 +125,18 @@ impl Connection {
         Ok(options.without_lanes())
     }
 
-    /// Where to connect, with a subsystem.
+    /// The address to connect to, with its subsystem.
     pub(crate) fn subsystem_address(&self) -> Result<Address, Failure> {
         with_subsystem(self.address()?, &self.options()?)
     }
 
-    /// Connects to the subsystem that the address names, or the only one there.
+    /// Connects to the subsystem that the address names, or to the only one there.
     pub(crate) fn associate(&self) -> Result<Association, Failure> {
         Ok(Association::connect(&self.subsystem_address()?, self.options()?)?)
     }
 }
 
-/// The address with its subsystem: if it names none, the only one that the discovery service there has for us.
+/// The address with its subsystem: if it names none, the only one that its discovery service lists for this host.
 pub(crate) fn with_subsystem(address: Address, options: &Options) -> Result<Address, Failure> {
     if address.subsystem.is_some() {
         return Ok(address);
@@ -173,7 +175,7 @@ pub(crate) fn with_subsystem(address: Address, options: &Options) -> Result<Addr
 }
 
 impl Identity {
-    /// The identity that is meant.
+    /// The chosen host identity.
     pub(crate) fn read(&self) -> Result<HostIdentity, Failure> {
         let mut identity = match &self.hostnqn {
             Some(text) => {

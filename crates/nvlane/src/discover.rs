@@ -1,4 +1,4 @@
-//! `nvlane discover`: which subsystems there are, and where.
+//! `nvlane discover`: the discovery log, referrals included.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -20,8 +20,8 @@ use crate::output::Output;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The port is 8009 unless ADDR has one, or 4420 if nothing listens there. A subsystem in ADDR is passed over: the discovery \
-service of that address is asked. Services that it refers to are asked as well, each once.")]
+The port is 8009 unless ADDR has one, or 4420 if nothing listens on 8009. An NQN in ADDR is ignored: the discovery service \
+at that address is read. Discovery services that it refers to are read as well, each once.")]
 pub(crate) struct DiscoverArguments {
     #[command(flatten)]
     connection: Connection,
@@ -36,12 +36,12 @@ pub(crate) fn discover(arguments: &DiscoverArguments) -> Ended {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The discovery service of a machine, whatever else the address names.
+/// The discovery service of a machine, even if the address names a subsystem.
 pub(crate) fn service_address(address: Address) -> Address {
     Address { subsystem: None, nsid: None, ..address }
 }
 
-/// Asks the service and those it refers to. Without a port in the address, on the port of discovery and then on the one of I/O.
+/// Reads the log of the service and of those it refers to. Without a port in the address: port 8009, then 4420.
 pub(crate) fn survey_service(address: &Address, options: &Options) -> Result<Survey, Failure> {
     match survey(address, options) {
         Err(error) if address.port.is_none() && is_closed(&error) => {
@@ -69,7 +69,7 @@ fn is_closed(error: &Error) -> bool {
     }
 }
 
-/// What was found: that of the service asked first, then that of each it refers to.
+/// The logs: that of the first service, then those of its referrals.
 #[derive(Debug, Serialize)]
 struct Report {
     #[serde(flatten)]
@@ -78,7 +78,7 @@ struct Report {
     referrals: Vec<Log>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     unreachable: Vec<Unreachable>,
-    /// Referrals were left out: too deep, or too many.
+    /// Referrals were omitted: too deep, or too many.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     is_cut: bool,
 }
@@ -91,7 +91,7 @@ struct Log {
     records: Vec<Record>,
 }
 
-/// A record, with the names that scripts know from nvme-cli.
+/// A record, with the field names of nvme-cli.
 #[derive(Debug, Serialize)]
 struct Record {
     trtype: String,
@@ -137,7 +137,7 @@ impl Log {
     }
 }
 
-/// Machine and port.
+/// `HOST:PORT` of a service.
 fn place(address: &Address) -> String {
     format!("{}:{}", address.host, address.port())
 }

@@ -1,10 +1,10 @@
-//! Where udev puts the link to a namespace: the same name on every host, and for this namespace only. The number in `/dev/nvme0n1` is
-//! the kernel's, and may be another one after each connect.
+//! The udev link of a namespace: the same on every Linux host, and unique to the namespace. The number in
+//! `/dev/nvme0n1` is assigned by the kernel and may change with each connect.
 
 use wire::uuid::Uuid;
 
-/// The link to the namespace with these identities, made from what Linux shows as its `wwid`; `None` if it has none that is valid
-/// everywhere.
+/// The link to the namespace with these identities, formed as Linux forms its `wwid`; `None` without a globally unique
+/// identifier.
 pub(crate) fn disk_path(
     uuid: Option<Uuid>,
     nguid: Option<[u8; 16]>,

@@ -1,4 +1,4 @@
-//! How nvlane ends: exit codes, and the one line that says what went wrong.
+//! Exit codes, and the error line that precedes them.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -9,30 +9,30 @@ use wire::text::without_hidden;
 pub(crate) const HELP: &str = "\
 Exit codes:
   0  done
-  1  it failed on the way: the message says what and why
+    1  failed on the way; the message says what and why
   2  wrong options, or a configuration or storage that cannot be used; nothing was done
-  3  data was not what was written (--verify)
-  4  the target could not be reached, refused us, or does not have what the address names";
+    3  data differs from what was written (--verify)
+    4  the target is unreachable, refused the connection, or has no such subsystem or namespace";
 
-/// Why a command did not do what it was asked.
+/// Why a command failed.
 #[derive(Debug)]
 pub(crate) struct Failure {
     kind: Kind,
     message: String,
 }
 
-/// What kind of failure: its exit code.
+/// Kind of failure; its number is the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Whoever read our output has seen enough: there is nothing to say, and nobody to say it to.
+    /// The reader closed our standard output: no message, exit code 0.
     Unread = 0,
-    /// Something failed on the way.
+    /// Failed after the work began.
     Failed = 1,
-    /// What was asked for cannot be.
+    /// The request cannot be carried out; nothing was done.
     Usage = 2,
     /// Data differs from what was written.
     Mismatch = 3,
-    /// There is no way to the target, or it does not let us in, or has no such thing.
+    /// The target is unreachable, refuses us, or lacks the subsystem or namespace.
     Unreachable = 4,
 }
 
@@ -49,12 +49,12 @@ impl Failure {
         }
     }
 
-    /// The same with something said before it.
+    /// The same failure with `before` in front of its message.
     pub(crate) fn context(self, before: impl fmt::Display) -> Self {
         Self { message: format!("{before}{}", self.message), ..self }
     }
 
-    /// The same, but after something was done already, which is said behind it.
+    /// The same failure after part of the work was done: appends `behind`, and a usage error becomes a failure.
     pub(crate) fn later(self, behind: impl fmt::Display) -> Self {
         let kind = if self.kind == Kind::Usage { Kind::Failed } else { self.kind };
         Self { kind, message: format!("{}{behind}", self.message) }
@@ -78,16 +78,16 @@ impl From<anyhow::Error> for Failure {
     }
 }
 
-/// Says what went wrong, and how to end.
+/// Prints the message and returns the exit code.
 pub(crate) fn report(failure: &Failure) -> ExitCode {
     for line in failure.message.lines() {
-        // A peer's own words may be in it.
+        // The message may contain text from a peer.
         eprintln!("nvlane: {}", without_hidden(line, false));
     }
     ExitCode::from(failure.kind as u8)
 }
 
-/// Ends for options that are wrong, or for `--help`. A value that cannot be gets one line, which says what could be; for
+/// Handles clap's errors and `--help`. An invalid value gets one line with the valid ones; for
 /// the rest the usage goes with it.
 pub(crate) fn wrong_options(error: &clap::Error) -> ExitCode {
     if error.kind() != clap::error::ErrorKind::ValueValidation {

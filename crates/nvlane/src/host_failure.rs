@@ -1,4 +1,4 @@
-//! Which failure an error of the host library is: what the library says, with the exit code that belongs to it.
+//! Maps errors of the host library to exit codes.
 
 use host::{Error, Failure as CommandFailure};
 
@@ -7,14 +7,14 @@ use crate::exit::{Failure, Kind};
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let advice = match &error {
-            Error::UnusableNamespace { .. } => "; `nvlane identify` tells what it is",
+            Error::UnusableNamespace { .. } => "; `nvlane identify` shows what it is",
             _ => "",
         };
         Self::new(kind(&error), format!("{error}{advice}"))
     }
 }
 
-/// Whose fault it is: the caller's words, the way to the target, or what happened after that.
+/// The exit code by cause: the caller's options, the connection to the target, or what happened afterwards.
 fn kind(error: &Error) -> Kind {
     match error {
         Error::Address(_)

@@ -1,4 +1,4 @@
-//! `nvlane identify`: what a controller and its namespaces say of themselves.
+//! `nvlane identify`: the Identify data of a controller and its namespaces.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -24,14 +24,14 @@ use crate::exit::Failure;
 use crate::human_size::HumanSize;
 use crate::output::Output;
 
-/// I/O queues asked for, to hear how many there can be; none is connected.
+/// I/O queues requested, to learn how many the controller grants; none is connected.
 const QUEUES_ASKED: u16 = 1024;
 
 #[derive(Debug, Args)]
 pub(crate) struct IdentifyArguments {
     #[command(flatten)]
     connection: Connection,
-    /// This namespace only. [default: all]
+    /// Show this namespace only. [default: all]
     #[arg(short, long, alias = "namespace-id", value_name = "NSID", value_parser = clap::value_parser!(u32).range(1..))]
     namespace: Option<u32>,
     #[command(flatten)]
@@ -62,12 +62,12 @@ struct Controller(std::sync::Arc<ControllerInfo>);
 #[derive(Debug)]
 struct Namespace {
     info: NamespaceInfo,
-    /// Of a namespace of blocks.
+    /// Identify data of a block namespace.
     identify: Option<Box<IdentifyNamespace>>,
 }
 
 impl Namespace {
-    /// The link to its disk on Linux hosts; only blocks have one.
+    /// Link to its disk on Linux hosts; key-value namespaces have none.
     fn disk_path(&self) -> Option<String> {
         self.identify.as_ref().and_then(|_| disk_path(self.info.uuid, self.info.nguid, self.info.eui64))
     }
@@ -112,7 +112,7 @@ fn serialize_fields<S: SerializeMap>(
             }
             (name, Some(number)) => match u64::try_from(number) {
                 Ok(number) => map.serialize_entry(name, &number)?,
-                // More than programs read as a number.
+                // Wider than the numbers that JSON readers handle.
                 Err(_) => map.serialize_entry(name, &number.to_string())?,
             },
             (_, None) => {}
@@ -130,7 +130,7 @@ impl Serialize for Controller {
         let info = &*self.0;
         let mut map = serializer.serialize_map(None)?;
         serialize_fields(&mut map, IdentifyController::FIELDS, info.identify.as_bytes())?;
-        // Beside what nvme-cli has: what follows from it, in bytes and counts.
+        // In addition to nvme-cli's fields: derived values in bytes and counts.
         map.serialize_entry("address", &info.peer.to_string())?;
         map.serialize_entry("version", &info.vs.to_string())?;
         let limit = info.identify.transfer_limit_bytes(info.cap.page_bytes_min());
@@ -274,7 +274,7 @@ impl fmt::Display for Namespace {
     }
 }
 
-/// What only a namespace of blocks has.
+/// Fields of block namespaces only.
 fn block_facts(facts: &mut Columns, info: &NamespaceInfo, identify: &IdentifyNamespace) {
     facts.fact("Features", names(identify.nsfeat.iter_names().map(|(name, _)| name)));
     facts.fact("Shared", if info.is_shared { "yes" } else { "no" });

@@ -1,4 +1,4 @@
-//! `nvlane kv`: keys and values, by NVMe's key-value commands and by those of our own.
+//! `nvlane kv`: key-value namespaces, through NVMe's key-value commands and nvlane's own.
 
 pub(crate) mod address;
 mod bench;
@@ -23,7 +23,7 @@ use crate::exit::Failure;
 #[command(after_help = "\
 Examples:
   nvlane target --listen 127.0.0.1:4420 --namespace kv:ram:1G &
-  export NVLANE_ADDR=127.0.0.1:4420/NQN           (`nvlane discover 127.0.0.1:4420` tells the NQN)
+  export NVLANE_ADDR=127.0.0.1:4420/NQN           (`nvlane discover 127.0.0.1:4420` lists the NQN)
   nvlane kv set greeting hello       a value on the command line
   nvlane kv set model --file w.bin   from a file; - for standard input
   nvlane kv get model --file w.bin   into a file
@@ -32,13 +32,13 @@ Examples:
   nvlane kv bench --mix ycsb-b --distribution zipf:0.99 --batch 64 --verify
   nvlane kv dump > all.jsonl && nvlane kv load OTHER/NQN all.jsonl
 
-Each verb takes the address as its first argument; where that is none (it has no /nqn. in it), $NVLANE_ADDR is the address.
+Each verb takes the address as its first argument. If the first argument is not an address (contains no /nqn.), $NVLANE_ADDR is used.
 
 A key is 1 to 16 bytes: text, or bytes in hexadecimal with --hex (then values on the command line are hexadecimal too). Values are \
-bytes, up to 256 MiB; numbers are values of 8 bytes, or of 4 with --narrow, little-endian: not memcached's, which are digits. \
+bytes, up to 256 MiB. Numbers are little-endian values of 8 bytes, or of 4 with --narrow; memcached's numbers, which are digits, differ. \
 incr, cas, vector and batches need an nvlane target.
 
-What changes a number is never sent twice: if the connection is lost before the answer, it ends with an error that says so.")]
+Commands that change a number are never sent twice: if the connection is lost before the answer, they fail with an error that says so.")]
 pub(crate) struct KvArguments {
     #[command(subcommand)]
     command: KvCommand,
@@ -47,27 +47,27 @@ pub(crate) struct KvArguments {
 #[derive(Debug, Subcommand)]
 #[allow(clippy::large_enum_variant)] // There is one of them, once.
 enum KvCommand {
-    /// Write a key's value to standard output or a file.
+    /// Write the value of a key to standard output or a file.
     Get(pairs::GetArguments),
     /// Store a value.
     Set(pairs::SetArguments),
     /// Delete keys.
     Delete(pairs::DeleteArguments),
-    /// Say whether a key is there: exit code 0 if it is, 1 if not.
+    /// Check whether a key exists: exit code 0 if it does, 1 if not.
     Exist(pairs::ExistArguments),
     /// List keys.
     List(pairs::ListArguments),
-    /// Add to a number, or take away, and show what it was before and is now.
+    /// Add to or subtract from a number, and print its old and new value.
     Incr(number::IncrArguments),
-    /// Replace a number if it is the expected one: exit code 1 if it is another.
+    /// Replace a number if it has the expected value: exit code 1 if it has another.
     Cas(number::CasArguments),
-    /// Change, fold or filter a value that is a vector of numbers, where it is.
+    /// Update, reduce or filter a vector of numbers in place, on the target.
     Vector(vector::VectorArguments),
     /// Put load on a namespace and measure it.
     Bench(bench::BenchArguments),
-    /// Store many pairs from a file of lines.
+    /// Store pairs from a file of JSON lines.
     Load(transfer::LoadArguments),
-    /// Write all pairs as lines that `load` takes; not those of memcached's clients whose keys are longer than 16 bytes.
+    /// Write all pairs as lines for `load`, except those of memcached clients with keys longer than 16 bytes.
     Dump(transfer::DumpArguments),
 }
 
@@ -87,17 +87,17 @@ pub(crate) fn kv(arguments: &KvArguments) -> Ended {
     }
 }
 
-/// Where to, as whom and how.
+/// Address, host identity and connection options.
 #[derive(Debug, Args)]
 struct Place {
-    /// The namespace: `HOST[:PORT]/NQN[?ns=1]`. It may be left out where $NVLANE_ADDR has it.
+    /// The namespace: `HOST[:PORT]/NQN[?ns=1]`. May be omitted if $NVLANE_ADDR is set.
     #[arg(value_name = "ADDR")]
     address: Address,
     #[command(flatten)]
     way: Way,
 }
 
-/// The same for verbs with no word behind it that could be taken for the address.
+/// The same for verbs without further arguments that could be taken for the address.
 #[derive(Debug, Args)]
 struct OnlyPlace {
     /// The namespace: `HOST[:PORT]/NQN[?ns=1]`.
@@ -107,11 +107,11 @@ struct OnlyPlace {
     way: Way,
 }
 
-/// How long to wait for any one answer, unless --timeout says otherwise: a target that gives a long value memory it has not used before
-/// may take its time.
+/// Default timeout of one command: a target may need seconds to give memory that it has not used before to a long
+/// value.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// As whom, and how.
+/// Host identity and connection options.
 #[derive(Debug, Args)]
 struct Way {
     #[command(flatten)]
@@ -133,7 +133,7 @@ impl Way {
         Ok(self.waits.apply(options, ANSWER))
     }
 
-    /// How long to wait for any one answer.
+    /// Timeout of one command.
     fn answer(&self) -> Duration {
         self.waits.answer(ANSWER)
     }

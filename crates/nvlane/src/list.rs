@@ -1,4 +1,4 @@
-//! `nvlane list`: the namespaces of a subsystem, or of all that a discovery service names.
+//! `nvlane list`: the namespaces of one subsystem, or of every subsystem in a discovery log.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -23,8 +23,8 @@ use crate::output::Output;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-With a subsystem in ADDR its namespaces are listed, otherwise those of every subsystem that the discovery service there names. \
-DevicePath and Address are what the other commands take as ADDR.")]
+With an NQN in ADDR, lists the namespaces of that subsystem; otherwise those of every subsystem in the discovery log there. \
+The other commands take the Address column (DevicePath in JSON) as ADDR.")]
 pub(crate) struct ListArguments {
     #[command(flatten)]
     connection: Connection,
@@ -41,7 +41,7 @@ pub(crate) fn list(arguments: &ListArguments) -> Ended {
         listing.add(&address, options)?;
     } else {
         for address in subsystems(&service_address(address), &options)? {
-            // One that cannot be had does not hide the others.
+            // An unreachable subsystem does not hide the others.
             if let Err(failure) = listing.add(&address, options.clone()) {
                 code = exit::report(&failure);
             }
@@ -51,7 +51,7 @@ pub(crate) fn list(arguments: &ListArguments) -> Ended {
     Ok(code)
 }
 
-/// Each subsystem that can be reached over TCP, at the first address that is named for it.
+/// Each subsystem that the discovery log lists over TCP, at its first address.
 fn subsystems(service: &Address, options: &Options) -> Result<Vec<Address>, Failure> {
     let survey = survey_service(service, options)?;
     let mut seen = BTreeSet::new();
@@ -68,7 +68,7 @@ struct Listing {
     devices: Vec<Device>,
 }
 
-/// A namespace, with the names that scripts know from nvme-cli.
+/// A namespace, with the field names of nvme-cli.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct Device {
@@ -86,16 +86,16 @@ struct Device {
     sector_size: u32,
     #[serde(rename = "UUID")]
     uuid: Option<String>,
-    /// The link to its disk on Linux hosts.
+    /// Link to its disk on Linux hosts.
     #[serde(skip_serializing_if = "Option::is_none")]
     by_id: Option<String>,
-    /// Why it cannot be read or written, if so.
+    /// Why it cannot be read or written, if it cannot.
     #[serde(skip_serializing_if = "Option::is_none")]
     unusable: Option<String>,
 }
 
 impl Listing {
-    /// Adds the namespaces of the subsystem at the address, or the one that it names.
+    /// Adds the namespaces of the subsystem at the address, or the one namespace that the address names.
     fn add(&mut self, address: &Address, options: Options) -> Result<(), Failure> {
         let association = Association::connect(address, options)?;
         let namespaces = association.namespaces();

@@ -1,8 +1,9 @@
-//! Addresses of this machine, for what others are told.
+//! Addresses of this machine to print and advertise.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-/// An address that leads to a listener from other machines: that of a wildcard is one of an interface, if there is one beside loopback.
+/// An address at which other machines reach a listener: for a wildcard that of an interface, if there is one beside
+/// loopback.
 pub(crate) fn from_elsewhere(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => outward_v4().map_or(Ipv4Addr::LOCALHOST.into(), IpAddr::V4),
@@ -12,7 +13,7 @@ pub(crate) fn from_elsewhere(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, address.port())
 }
 
-/// An address that leads to a listener from this machine.
+/// An address at which this machine reaches a listener.
 pub(crate) fn from_here(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -22,7 +23,7 @@ pub(crate) fn from_here(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, address.port())
 }
 
-/// The address that packets to other networks come from, else the first of an interface.
+/// The source address of packets to other networks, else the first address of an interface.
 fn outward_v4() -> Option<Ipv4Addr> {
     // TEST-NET-1: the socket asks the kernel for a route, and nothing is sent.
     let routed =
@@ -51,7 +52,8 @@ fn source(from: SocketAddr, to: SocketAddr) -> Option<IpAddr> {
     Some(socket.local_addr().ok()?.ip())
 }
 
-/// The first address of this machine in the kernel's routes: a line with the address, then one that says "/32 host LOCAL".
+/// The first address of this machine in the kernel's routes: a line with the address, then one that says "/32 host
+/// LOCAL".
 fn interface_v4(routes: &str) -> Option<Ipv4Addr> {
     let lines: Vec<&str> = routes.lines().collect();
     let mut pairs = lines.windows(2).filter(|pair| pair[1].contains("host LOCAL"));

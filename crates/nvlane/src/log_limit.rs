@@ -1,7 +1,7 @@
-//! A log that no peer can flood: of one kind of line only so many are written a second.
+//! Limits the log rate, so that no peer can flood it: each kind of line has a rate of its own.
 //!
-//! What is left out is counted, and said before the next line of that kind. Lines below info are written only where somebody
-//! asks for them, and then all of them.
+//! Omitted lines are counted, and the count precedes the next line of that kind. Lines below info are written only
+//! where they are enabled, and then without limit.
 
 use std::collections::HashMap;
 use std::io::{Stderr, Write, stderr};
@@ -12,22 +12,22 @@ use tracing::callsite::Identifier;
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Lines of one kind that may come at once.
+/// Burst of lines of one kind.
 const BURST: f64 = 50.0;
 
-/// Lines of one kind a second, in the long run.
+/// Sustained lines of one kind per second.
 const LINES_PER_S: f64 = 2.0;
 
-/// Standard error, for the lines that are let through.
+/// Standard error behind the limit.
 pub(crate) struct LimitedStderr {
     is_json: bool,
     kinds: Mutex<HashMap<Identifier, Kind>>,
 }
 
-/// Lines of one place in the program.
+/// Rate limit of one log statement.
 #[derive(Clone, Copy, Debug)]
 struct Kind {
-    /// Lines that may be written at once.
+    /// Lines that may be written now.
     allowance: f64,
     since: Instant,
     left_out: u64,
@@ -38,7 +38,7 @@ impl Kind {
         Self { allowance: BURST, since: now, left_out: 0 }
     }
 
-    /// Whether a line is written now, and how many were left out before it.
+    /// Whether a line is written now, and the number of lines omitted before it.
     fn admit(&mut self, now: Instant) -> Option<u64> {
         let earned = now.saturating_duration_since(self.since).as_secs_f64() * LINES_PER_S;
         (self.allowance, self.since) = ((self.allowance + earned).min(BURST), now);
@@ -68,12 +68,12 @@ impl LimitedStderr {
     fn note(&self, left_out: u64) -> String {
         match self.is_json {
             true => format!("{{\"level\":\"INFO\",\"message\":\"lines left out\",\"count\":{left_out}}}\n"),
-            false => format!("{left_out} more such lines were left out\n"),
+            false => format!("{left_out} more such lines were omitted\n"),
         }
     }
 }
 
-/// Where a line goes.
+/// Destination of one line.
 pub(crate) enum Line {
     Written(Stderr),
     LeftOut,
@@ -107,7 +107,7 @@ impl<'a> MakeWriter<'a> for LimitedStderr {
             None => Line::LeftOut,
             Some(left_out) => {
                 if left_out > 0 {
-                    // Whoever read the log may be gone.
+                    // The reader of the log may have closed it.
                     let _ = stderr().write_all(self.note(left_out).as_bytes());
                 }
                 Line::Written(stderr())

@@ -13,11 +13,11 @@ use wire::text::without_hidden;
 
 use crate::log_limit::LimitedStderr;
 
-/// What is logged, and how.
+/// Log level and format.
 #[derive(Debug, Args)]
 pub(crate) struct LogOptions {
-    /// What to log: error, warn, info, debug, trace, or filters such as "info,nvlane_subsystem=debug". [default: info for
-    /// a target, else warn]
+    /// Log level: error, warn, info, debug, trace or off, or filters per module such as "info,nvlane_subsystem=debug".
+    /// [default: info for a target, else warn]
     #[arg(
         long,
         global = true,
@@ -27,7 +27,7 @@ pub(crate) struct LogOptions {
         help_heading = "Log"
     )]
     log: Option<String>,
-    /// How to write it.
+    /// Log format.
     #[arg(long, global = true, default_value = "text", value_name = "FORMAT", help_heading = "Log")]
     log_format: LogFormat,
 }
@@ -36,11 +36,11 @@ pub(crate) struct LogOptions {
 enum LogFormat {
     /// Lines for people.
     Text,
-    /// A JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// A filter that lets something pass. A level that is none would be taken for the name of a module, and silence all.
+/// Parses a filter. A misspelled level would be taken for a module name and silence everything, so it is refused.
 fn filter(text: &str) -> Result<String, String> {
     if text.is_empty() {
         return Ok(String::new());
@@ -55,8 +55,8 @@ fn filter(text: &str) -> Result<String, String> {
     }
 }
 
-/// Writes a field as `name=value`, on one line and without characters that would move the rest of it: values hold what peers have
-/// sent. Where they are quoted and escaped already nothing is left to do.
+/// Writes a field as `name=value` on one line, with control characters escaped: values contain text from peers. Text
+/// that is already quoted and escaped is unchanged.
 fn write_field(writer: &mut Writer<'_>, field: &Field, value: &dyn Debug) -> fmt::Result {
     if field.name() != "message" {
         let is_styled = writer.has_ansi_escapes();
@@ -75,14 +75,14 @@ impl<W: Write> Write for Visible<'_, W> {
     }
 }
 
-/// Starts logging, at `usual` unless told otherwise. Only the first call of a process counts.
+/// Starts logging, at level `usual` unless the options name one. Only the first call of a process counts.
 pub(crate) fn start(options: &LogOptions, usual: &str) {
     // An empty variable is one that is not set.
     let wanted = options.log.as_deref().filter(|wanted| !wanted.is_empty()).unwrap_or(usual);
     let builder = tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::new(wanted))
         .with_ansi(std::io::stderr().is_terminal())
-        // Whoever read the log may be gone. To complain of that on standard error would be a panic.
+        // If the reader of the log has closed it, reporting that on standard error would panic.
         .log_internal_errors(false)
         .with_writer(LimitedStderr::new(matches!(options.log_format, LogFormat::Json)));
     // A second start, in tests, changes nothing.

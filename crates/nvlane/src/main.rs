@@ -49,31 +49,31 @@ struct Cli {
 }
 
 #[derive(Debug, Subcommand)]
-#[allow(clippy::large_enum_variant)] // There is one of them, once.
+#[allow(clippy::large_enum_variant)] // One value exists per process.
 enum Command {
-    /// See it work: a target, verified load and a report in a minute, with nothing to configure.
+    /// Try it: start a target, run verified load, measure; takes a minute, needs no configuration.
     Quickstart(quickstart::QuickstartArguments),
     /// Serve namespaces to NVMe/TCP hosts.
     Target(serve::TargetArguments),
-    /// Have a running target read its configuration again and reopen closed namespaces, and show what came of it.
+    /// Make a running target reread its configuration and reopen closed namespaces, and print the outcome.
     Reload(reload::ReloadArguments),
-    /// Check a target's configuration and its storage, and change nothing.
+    /// Check a target's configuration and storage without changing anything.
     Check(check::CheckArguments),
-    /// List the subsystems that a discovery service knows.
+    /// List the subsystems in a discovery log.
     Discover(discover::DiscoverArguments),
-    /// Show what a controller and its namespaces say of themselves.
+    /// Show the Identify data of a controller and its namespaces.
     Identify(identify::IdentifyArguments),
-    /// List the namespaces of a subsystem, or of all that a discovery service knows.
+    /// List the namespaces of one subsystem, or of every subsystem in a discovery log.
     List(list::ListArguments),
     /// Show a controller's health and the traffic of its subsystem.
     SmartLog(smart_log::SmartLogArguments),
-    /// Keys and values: get, set, count, compute, load, dump and measure.
+    /// Use key-value namespaces: get, set, count, compute, load, dump, benchmark.
     Kv(kv::KvArguments),
-    /// Put load on a namespace and measure it; `perf ceiling` measures what plain sockets allow.
+    /// Put load on a namespace and measure it; `perf ceiling` measures plain sockets for comparison.
     Perf(perf::PerfArguments),
-    /// Try hostile inputs on a target, and whether it bears them.
+    /// Send hostile input to a target (or host) and check its reaction.
     Probe(probe::ProbeArguments),
-    /// Run a named experiment on this machine: variants side by side, a report with pictures.
+    /// Run a named experiment on this machine: variants side by side, with a report and figures.
     Study(study::StudyArguments),
     /// Write a completion script for a shell.
     Completions(manual::CompletionsArguments),
@@ -91,7 +91,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return exit::wrong_options(&error),
     };
-    // A target's log is its voice; tools speak through their output.
+    // A target reports through its log; tools report on standard output.
     let is_service = matches!(cli.command, Command::Target(_));
     logging::start(&cli.log, if is_service { "info" } else { "warn" });
     signals::outlive_file_size_limit();
@@ -117,5 +117,5 @@ fn main() -> ExitCode {
     }
 }
 
-/// How a command ends.
+/// Result of a command: its exit code, or why it failed.
 type Ended = Result<ExitCode, Failure>;

@@ -1,4 +1,4 @@
-//! Completion scripts and manual pages, made of the same definition as `--help`.
+//! Completion scripts and manual pages, generated from the definition of `--help`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -11,13 +11,13 @@ use crate::{Cli, Ended, output};
 
 #[derive(Debug, Args)]
 pub(crate) struct CompletionsArguments {
-    /// For which shell.
+    /// The shell.
     shell: Shell,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ManArguments {
-    /// Write one page for each command into this directory, instead of the main page to standard output.
+    /// Write one page per command into this directory, instead of the main page to standard output.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }

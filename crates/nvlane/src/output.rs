@@ -14,7 +14,7 @@ use crate::exit::Failure;
 
 #[derive(Debug, Args)]
 pub(crate) struct Output {
-    /// How to write the result.
+    /// Output format.
     #[arg(
         short = 'o',
         long = "output-format",
@@ -27,18 +27,18 @@ pub(crate) struct Output {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// For people.
+    /// Text for people.
     #[value(alias = "normal")]
     Text,
-    /// For programs, with the names nvme-cli uses where it has the same.
+    /// JSON for programs, with the field names of nvme-cli where it has the same field.
     Json,
 }
 
 impl Output {
-    /// Writes a result in the form asked for.
+    /// Writes a result in the chosen format.
     pub(crate) fn print(&self, result: &(impl Display + Serialize)) -> Result<(), Failure> {
         let text = match self.format {
-            // Targets' own words may be in it.
+            // It may contain text from a target.
             Format::Text => without_hidden(&result.to_string(), true).into_owned(),
             Format::Json => escaped_json(&serde_json::to_string_pretty(result).context("JSON")?) + "\n",
         };
@@ -46,7 +46,7 @@ impl Output {
     }
 }
 
-/// JSON of the same value without hidden characters: a terminal may be where it goes. They can be in strings only.
+/// Escapes hidden characters, which only JSON strings can contain: the output may go to a terminal.
 fn escaped_json(json: &str) -> String {
     let mut escaped = String::with_capacity(json.len());
     for char in json.chars() {
@@ -71,12 +71,12 @@ pub(crate) fn is_standard(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// Finds out whether results can go into this file, before the work that they come of.
+/// Checks that results can be written to this file, before the work begins.
 pub(crate) fn check_file(path: Option<&Path>) -> Result<(), Failure> {
     let Some(path) = path.filter(|path| !is_standard(path)) else { return Ok(()) };
     let opened = match OpenOptions::new().write(true).create_new(true).open(path) {
         Ok(_) => fs::remove_file(path),
-        // A pipe is opened once only: who reads it would take the first end for the last.
+        // Opening and closing a pipe here would look like the end of output to its reader.
         Err(error) if error.kind() == ErrorKind::AlreadyExists && !(path.is_file() || path.is_dir()) => {
             Ok(())
         }
@@ -88,7 +88,7 @@ pub(crate) fn check_file(path: Option<&Path>) -> Result<(), Failure> {
     opened.map_err(|error| Failure::usage(format!("cannot write {}: {error}", path.display())))
 }
 
-/// Tells results: as a table, and as JSON if there is a file for it, or in the table's place if that is `-`.
+/// Writes results: as a table, and as JSON if there is a file for it, or in the table's place if that is `-`.
 pub(crate) fn tell(
     table: impl FnOnce() -> String,
     json: impl FnOnce() -> serde_json::Result<String>,
@@ -99,7 +99,7 @@ pub(crate) fn tell(
     if is_standard(path) {
         return write(json);
     }
-    // First the table: a disk that is full by now costs nobody what was measured.
+    // The table comes first: if the disk is full by now, the results are at least printed.
     let shown = write(table());
     fs::write(path, json).with_context(|| path.display().to_string())?;
     shown

@@ -1,4 +1,4 @@
-//! `nvlane perf`: load on a namespace, and what it shows.
+//! `nvlane perf`: puts load on a namespace and reports.
 
 pub(crate) mod ceiling;
 mod doorbells;
@@ -23,7 +23,7 @@ use crate::exit::{Failure, Kind};
 use crate::{Ended, output};
 use doorbells::Doorbells;
 
-/// The longest that anything can be asked to take: 30 years.
+/// Longest duration that can be given: 30 years.
 const TIME_MAX: Duration = Duration::from_secs(1_000_000_000);
 
 #[derive(Debug, Args)]
@@ -34,18 +34,18 @@ Examples:
   nvlane perf 192.0.2.1 -q 128 -w randread -t 10
   nvlane perf ADDR -w randrw -M 70 --rate 50000 -L       open loop, all percentiles
   nvlane perf ADDR -w randrw --verify -o 4k/70:64k/30    every block read is checked
-  nvlane perf ADDR -q 128 --ceiling                      beside what plain sockets reach
+  nvlane perf ADDR -q 128 --ceiling                      compared with plain sockets
   nvlane perf ADDR -w randrw --queues default=1,read=1   reads on a lane of their own
   nvlane target --listen 127.0.0.1:0 --namespace ram:1G --run 'nvlane perf -q 32'
 
-What patterns other than reads and verify write, the namespace keeps: what it held before is lost.
+Patterns other than reads and verify overwrite the namespace: its data is lost.
 
 Ctrl-C (or SIGTERM) ends the load and reports what was measured; a second one ends at once. Operations in flight at the end have \
---timeout seconds to finish (2 after Ctrl-C), closing takes up to 3 more: then the report says how many were not answered, and the \
+--timeout seconds to complete (2 after Ctrl-C), closing takes up to 3 more; the report says how many did not complete, and then the \
 exit code is 1.
 
-In a closed loop latency is from submission to completion. With --rate it is from the moment an operation was due, so that a \
-target that falls behind cannot hide it."
+In a closed loop, latency is measured from submission to completion. With --rate it is measured from the moment an operation was due, \
+so that a target that falls behind cannot hide it."
 )]
 pub(crate) struct PerfArguments {
     #[command(subcommand)]
@@ -56,7 +56,7 @@ pub(crate) struct PerfArguments {
 
 #[derive(Debug, Subcommand)]
 enum PerfCommand {
-    /// What plain sockets on this machine reach with the same bytes and no NVMe: the limit to compare with.
+    /// Measure plain sockets that move the same bytes without NVMe: the limit of this machine's TCP.
     Ceiling(ceiling::CeilingArguments),
 }
 
@@ -88,36 +88,38 @@ struct LoadArguments {
     /// Percentage of reads in rw and randrw. [default: 50]
     #[arg(short = 'M', long, value_name = "READ%")]
     read_percent: Option<u8>,
-    /// How long to measure. [default: 10 seconds, unless --operations or --bytes ends it]
+    /// Duration of the measurement. [default: 10 seconds, unless --operations or --bytes ends it]
     #[arg(short = 't', long, value_name = "SECONDS", value_parser = run_time)]
     time: Option<Duration>,
-    /// Time under load before anything counts.
+    /// Time under load before the measurement begins.
     #[arg(short = 'a', long, value_name = "SECONDS", value_parser = seconds, default_value = "1")]
     warm_up: Duration,
-    /// End after so many operations.
+    /// End after this number of operations.
     #[arg(short = 'd', long, value_name = "COUNT")]
     operations: Option<u64>,
-    /// End after so many bytes.
+    /// End after this number of bytes.
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     bytes: Option<u64>,
-    /// Lanes: queue pairs, each on its own connection. [default: one for each core of -c]
+    /// Number of lanes: queue pairs, each on its own connection. [default: one for each core of -c]
     #[arg(short = 'P', long)]
     lanes: Option<u32>,
-    /// Lanes by class instead of -P: reads take read lanes, operations that are polled for take poll lanes. -q is then the depth of
-    /// each thread. Each class is counted from the first core of -c.
+    /// Lanes by class instead of -P, such as default=1,read=2,poll=1: reads use read lanes, polled operations use poll
+    /// lanes.
+    /// -q is then the depth of each thread. The lanes of each class are assigned to cores from the first of -c on.
     #[arg(long, value_name = "MAP", conflicts_with = "lanes")]
     queues: Option<QueueMap>,
-    /// Share of the operations that are polled for, as those of high priority: they take poll lanes.
+    /// Share of operations whose completion is polled for (high priority): they use poll lanes.
     #[arg(long, value_name = "PERCENT", requires = "queues", default_value_t = 0,
         value_parser = clap::value_parser!(u8).range(0..=100))]
     polled: u8,
-    /// A thread on each of these cores, such as 0,2-5; lanes go round. [default: one thread, anywhere]
+    /// One thread on each of these cores, such as 0,2-5; lanes are assigned round robin. [default: one thread, any
+    /// core]
     #[arg(short = 'c', long, value_name = "LIST", value_parser = cores)]
     cores: Option<CoreList>,
-    /// Open loop: so many operations per second of all lanes, due at their time whatever the target does.
+    /// Open loop: issue OPS per second in total over all lanes, on schedule regardless of completions.
     #[arg(long, value_name = "OPS")]
     rate: Option<f64>,
-    /// How the operations of --rate are spaced: poisson or constant.
+    /// Spacing of the operations of --rate: poisson or constant.
     #[arg(long, requires = "rate", default_value = "poisson")]
     arrival: Arrival,
     /// Write self-describing blocks and check every block that is read.
@@ -126,22 +128,22 @@ struct LoadArguments {
     /// Write every block once before anything else.
     #[arg(long)]
     fill: bool,
-    /// First block of the range to work on.
+    /// First block of the range to use.
     #[arg(long, value_name = "LBA", requires = "blocks")]
     first: Option<u64>,
-    /// Blocks of the range. [default: the whole namespace]
+    /// Number of blocks of the range. [default: the whole namespace]
     #[arg(long, value_name = "COUNT")]
     blocks: Option<u64>,
-    /// Whether lanes share the range or own parts of it. [default: own when sequential or verified]
+    /// Whether lanes share the range or each own a part of it. [default: own if sequential or verified]
     #[arg(long, value_name = "HOW")]
     regions: Option<RegionsArgument>,
-    /// Which blocks random operations take: uniform, or zipf:THETA.
+    /// Distribution of random operations over blocks: uniform, or zipf:THETA.
     #[arg(long, default_value = "uniform")]
     distribution: Distribution,
-    /// Where random choices begin.
+    /// Seed of all random choices.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// End as soon as the IOPS are so steady, such as 0.5% per second.
+    /// End as soon as the IOPS change by less than this, such as 0.5% per second.
     #[arg(long, value_name = "SLOPE")]
     steady: Option<SlopeLimit>,
 }
@@ -155,38 +157,39 @@ struct ConnectionArguments {
     digests: DigestOptions,
     #[command(flatten)]
     waits: Waits,
-    /// Seconds to try to reconnect to a target that was lost, before the load ends. It never outlasts -t.
+    /// Seconds to try to reconnect to a lost target before the load ends; at most until the end of -t.
     #[arg(long, value_name = "SECONDS", alias = "ctrl-loss-tmo", value_parser = seconds, default_value = "60")]
     ctrl_loss_timeout: Duration,
-    /// When submitted commands leave: immediate, turn, `fixed[:COMMANDS,BYTES,MICROSECONDS]` or `adaptive[:MICROSECONDS]`; or some of
-    /// these by class of --queues, such as default=adaptive,read=immediate,poll=turn. [default: adaptive]
+    /// When submitted commands are sent: immediate, turn, `fixed[:COMMANDS,BYTES,MICROSECONDS]` or
+    /// `adaptive[:MICROSECONDS]`; or policies by class of --queues, such as default=adaptive,read=immediate,poll=turn.
+    /// [default: adaptive]
     #[arg(long, value_name = "POLICY", default_value = "adaptive", hide_default_value = true)]
     doorbell: Doorbells,
-    /// Who sends: turn, the thread that submits, with its next poll; inline, the same, at once where the lane is idle; mailbox, a thread
-    /// for each lane that commands are handed over to.
+    /// Which thread sends: the submitting one with its next poll (turn), the submitting one at once if the lane is idle
+    /// (inline), or one thread per lane that receives commands by mailbox (mailbox).
     #[arg(long, value_name = "HOW", default_value = "turn")]
     submit: Submit,
-    /// How received bytes are asked for, to measure what the default is worth: all there is into one warm buffer (staging), or PDU by
-    /// PDU, a header or its data with each call (pdu).
+    /// How bytes are received, for comparison: everything available into one warm buffer (staging), or PDU by PDU, with
+    /// one call per header or data (pdu).
     #[arg(long, value_name = "HOW", default_value = "staging")]
     receive: Receive,
-    /// Read data that comes in PDUs of this size and more is received where it belongs, without a copy. [default: 64K]
+    /// Minimum PDU size of read data that is received straight into its buffer, without a copy. [default: 64K]
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     in_place: Option<u64>,
-    /// Which write data is sent from where it lies, without a copy: caravans of a size from which on, such as 64K; off; or auto, where
-    /// packets leave the machine, until the kernel says that it copied after all.
+    /// Minimum send size for zero-copy send of write data, such as 64K; `off`; or `auto`: only on routes that leave
+    /// this machine, disabled once the kernel reports that it copied anyway.
     #[arg(long, value_name = "SIZE", default_value = "auto")]
     zero_copy: ZeroCopy,
-    /// Whether waiting threads spin: as long as it has paid lately, always, or never.
+    /// Whether idle threads spin before they sleep: auto (as long as spinning has paid lately), always, or never.
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     spin: SpinPolicy,
-    /// How long a waiting lane polls its device before it sleeps, up to 10000; 0 is off. The lanes' counters in the JSON tell what the
-    /// kernel granted. It says nothing where packets come through no device, such as loopback.
+    /// Time that a waiting lane polls the network device before it sleeps, up to 10000; 0 is off. The lanes' counters
+    /// in the JSON show what the kernel granted. It has no effect without a device queue, as over loopback.
     #[arg(long, value_name = "USEC", default_value_t = 0,
           value_parser = clap::value_parser!(u32).range(0..=i64::from(reactor::BUSY_POLL_US_MAX)))]
     busy_poll: u32,
-    /// What is submitted again after the connection was lost and is back: writes too, as kernels do, or reads only; then an
-    /// interrupted write is a failed one.
+    /// Which commands are resubmitted after a reconnect: all, as kernels do, or only reads; an interrupted write then
+    /// fails.
     #[arg(long, default_value = "all")]
     replay: Replay,
 }
@@ -194,16 +197,16 @@ struct ConnectionArguments {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Output")]
 struct OutputArguments {
-    /// All percentiles; twice, the histogram too.
+    /// Print all percentiles and counters; given twice, the histogram too.
     #[arg(short = 'L', action = ArgAction::Count)]
     latency: u8,
-    /// fio's JSON and more, into this file, or - for standard output instead of the table.
+    /// Write JSON in fio's format with additions to this file, or to standard output instead of the table if it is -.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Histograms in the JSON, as fio's json+ has them.
+    /// Include histograms in the JSON, in the form of fio's json+.
     #[arg(long, requires = "json")]
     bins: bool,
-    /// Measure the ceiling afterwards (one thread, one size, reads and writes) and tell our share of it.
+    /// Measure the ceiling afterwards, and report the share of it (one thread, one size, reads and writes).
     #[arg(long)]
     ceiling: bool,
 }
@@ -238,7 +241,7 @@ fn run(arguments: &RunArguments) -> Ended {
     let RunArguments { address, load, connection, output } = arguments;
     let address = address.as_ref().ok_or_else(|| {
         Failure::usage(
-            "which namespace? Write HOST:PORT/NQN, or set NVLANE_ADDR; `nvlane discover` lists them",
+            "no namespace given: write HOST:PORT/NQN, or set NVLANE_ADDR; `nvlane discover` lists subsystems",
         )
     })?;
     output::check_file(output.json.as_deref())?;
@@ -282,7 +285,7 @@ fn run(arguments: &RunArguments) -> Ended {
     ended(&finished)
 }
 
-/// Says that lanes were to poll their devices and have none.
+/// Reports lanes that could not poll a device.
 fn tell_unpolled(finished: &Finished) {
     let count = |lane: &LaneResult, name: &str| {
         lane.counters.get(name).and_then(serde_json::Value::as_u64).unwrap_or(0)
@@ -291,26 +294,26 @@ fn tell_unpolled(finished: &Finished) {
     let refused = lanes.iter().filter(|lane| count(lane, "busy_poll_refusals") > 0).count();
     let without = lanes.iter().filter(|lane| count(lane, "napi_id") == 0).count();
     if refused > 0 {
-        tracing::warn!(lanes = refused, "busy polling: the kernel refused it, waits only spun");
+        tracing::warn!(lanes = refused, "busy polling: refused by the kernel; waits only spun");
     } else if without > 0 {
         tracing::info!(
             lanes = without,
-            "busy polling: packets came through no device that can be polled, waits only spun"
+            "busy polling: packets came through no device that can be polled; waits only spun"
         );
     }
 }
 
-/// The process that listens there, if it is another one on this machine.
+/// The process that listens at the address, if it is another process of this machine.
 pub(crate) fn local_pid(peers: &[std::net::SocketAddr]) -> Option<u32> {
     let pid = peers.iter().find_map(|peer| load::cpu::pid_of_listener(*peer).ok().flatten())?;
     (pid != std::process::id()).then_some(pid)
 }
 
-/// How a run that has a report ends.
+/// Exit code of a run with a report.
 fn ended(finished: &Finished) -> Ended {
     let report = &finished.report;
     if report.counters.mismatch_count > 0 {
-        let message = format!("{} blocks are not what was written", report.counters.mismatch_count);
+        let message = format!("{} blocks differ from what was written", report.counters.mismatch_count);
         return Err(Failure::new(Kind::Mismatch, message));
     }
     if finished.unanswered > 0 {
@@ -337,7 +340,7 @@ pub(crate) fn failure(error: RunError) -> Failure {
 }
 
 impl LoadArguments {
-    /// Whether the queue map fits the threads and the operations.
+    /// Checks that the queue map fits the threads and the operations.
     fn check_queues(&self, core_count: usize) -> Result<(), Failure> {
         let Some(queues) = self.queues else { return Ok(()) };
         if usize::from(queues.default) < core_count {
@@ -346,9 +349,7 @@ impl LoadArguments {
             return Err(Failure::usage(lacking));
         }
         match (queues.poll > 0, self.polled > 0) {
-            (true, false) => {
-                Err(Failure::usage("poll lanes need operations that are polled for: add --polled PERCENT"))
-            }
+            (true, false) => Err(Failure::usage("poll lanes need polled operations: add --polled PERCENT")),
             (false, true) => {
                 Err(Failure::usage("--polled needs poll lanes: add them to --queues, as poll=1"))
             }
@@ -452,17 +453,17 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     duration.ok_or_else(|| format!("{text:?} is not a number of seconds"))
 }
 
-/// Seconds in which something can happen.
+/// Parses a duration of at least a millisecond.
 pub(crate) fn run_time(text: &str) -> Result<Duration, String> {
     let duration = seconds(text)?;
     let is_some = duration >= Duration::from_millis(1);
     if is_some { Ok(duration) } else { Err("write at least 0.001 seconds".into()) }
 }
 
-/// Cores that there are for us.
+/// Parses a list of cores that this process may use.
 pub(crate) fn cores(text: &str) -> anyhow::Result<CoreList> {
     let wanted = text.parse::<CoreList>()?;
-    // A thread's own cores may be fewer than those it can be tied to: only an attempt tells.
+    // The current affinity may be smaller than the set of cores allowed: only pinning shows which are.
     std::thread::scope(|scope| {
         let tried = scope.spawn(|| wanted.cores().iter().try_for_each(|&core| reactor::pin(core)));
         tried.join().expect("it does not panic")

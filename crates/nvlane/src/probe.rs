@@ -1,4 +1,4 @@
-//! `nvlane probe`: hostile inputs against any NVMe/TCP peer, and whether it bears them.
+//! `nvlane probe`: sends hostile input to any NVMe/TCP peer and checks its reaction.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -23,27 +23,27 @@ use crate::{Ended, output};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A row passes if the target answers as it should, a neighbour's I/O goes on meanwhile, and a new association works afterwards. The \
+A row passes if the target reacts as specified, I/O of another association continues, and a new association works afterwards. The \
 exit code is 1 if a row does not pass. Rows that write are skipped unless --overwrite allows them to: what the namespace holds \
-is lost then. Do not probe what others depend on.
+is lost then. Do not probe a target that others depend on.
 
-Rows about what the target does not offer (keys and values, authentication, TLS, reservations) check that it refuses them. Some \
+Rows for features that the target does not offer (keys and values, authentication, TLS, reservations) check that it refuses them. Some \
 need more than its address:
   nvlane probe ADDR --overwrite --memcached 127.0.0.1:11211 --target-log target.log \\
     --removable 2 --remove 'cp without.toml target.toml && kill -HUP 4711' \\
     --restore 'cp with.toml target.toml && kill -HUP 4711'
 
-With --role host a false target listens and misbehaves, and a host is driven against it: the library of this program, or any \
+With --role host a fake target listens and injects faults, and a host connects to it: this program's own library, or any \
 command, which finds the address in $NVLANE_ADDR and should connect, write and read:
   nvlane probe --role host
   nvlane probe --role host --listen 192.0.2.1:4420 --run 'my-host \"$NVLANE_ADDR\"'")]
 pub(crate) struct ProbeArguments {
     #[command(flatten)]
     connection: Connection,
-    /// Whom to probe.
+    /// Which side to probe.
     #[arg(long, value_name = "ROLE", default_value = "target")]
     role: Role,
-    /// Where the false target listens (--role host).
+    /// Where the fake target listens (--role host).
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
     /// Probe this command as a host instead of our own library (--role host). One word is a line for the shell.
@@ -52,44 +52,45 @@ pub(crate) struct ProbeArguments {
     /// Only this row, such as P3. May be given several times.
     #[arg(long, value_name = "ID")]
     row: Vec<String>,
-    /// List the rows, and try none.
+    /// List the rows without trying any.
     #[arg(long)]
     list: bool,
-    /// Rows may write to the namespace: what it holds is lost.
+    /// Allow rows to overwrite the namespace: its data is lost.
     #[arg(long)]
     overwrite: bool,
-    /// Seconds that one row may take; four times as long if it waits for the target's timers. A row that takes longer hangs.
+    /// Seconds that one row may take, four times as long if it waits for the target's timers; a longer row counts as
+    /// hanging.
     #[arg(long, value_name = "SECONDS", value_parser = run_time, default_value = "60")]
     row_timeout: Duration,
-    /// The longest pause of the neighbour's I/O that is right, ms.
+    /// Longest acceptable pause of the other association's I/O, ms.
     #[arg(long, value_name = "MS", default_value = "100")]
     pause: u64,
-    /// Where memcached's clients reach the namespace of keys and values (rows E1 to E13, K10).
+    /// Memcached listener of the key-value namespace (rows E1 to E13, K10).
     #[arg(long, value_name = "ADDR:PORT")]
     memcached: Option<SocketAddr>,
-    /// A namespace, other than the one that is probed, that may go away meanwhile (row Q13).
+    /// A namespace other than the probed one, which may be removed during the run (row Q13).
     #[arg(long, value_name = "NSID", requires_all = ["remove", "restore"])]
     removable: Option<u32>,
-    /// A line for the shell that takes it away from the target.
+    /// Shell command that removes the --removable namespace from the target.
     #[arg(long, value_name = "CMD", requires = "removable")]
     remove: Option<String>,
-    /// A line for the shell that gives it back.
+    /// Shell command that adds it again.
     #[arg(long, value_name = "CMD", requires = "removable")]
     restore: Option<String>,
-    /// Where the target writes its log: how fast it grows is looked at (row R13).
+    /// The target's log file, whose growth is checked (row R13).
     #[arg(long, value_name = "FILE")]
     target_log: Option<PathBuf>,
-    /// JSON into this file, or - for standard output instead of the table.
+    /// Write JSON to this file, or to standard output instead of the table if it is -.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
-/// Which side is probed.
+/// The probed side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Role {
     /// A target at an address.
     Target,
-    /// A host that comes to us.
+    /// A host that connects to us.
     Host,
 }
 
@@ -111,7 +112,7 @@ pub(crate) fn probe(arguments: &ProbeArguments) -> Ended {
         }
     };
     let kind = match arguments.role {
-        // Before any row nothing hostile was sent: there is no way to the target.
+        // Nothing hostile was sent before the first row: the target is unreachable.
         Role::Target => Kind::Unreachable,
         Role::Host => Kind::Failed,
     };
@@ -121,7 +122,7 @@ pub(crate) fn probe(arguments: &ProbeArguments) -> Ended {
     Ok(ExitCode::from(u8::from(!report.is_good())))
 }
 
-/// One line for each row that does not pass, as soon as it is known.
+/// Prints a line for each row that does not pass, as soon as it ends.
 fn on_result(result: &RowResult) {
     if matches!(result.outcome, Outcome::Differs | Outcome::Hangs | Outcome::Dies) {
         let finding = result.finding.as_deref().unwrap_or_default();
@@ -162,7 +163,7 @@ fn removal(arguments: &ProbeArguments) -> Option<Removal> {
     Some(Removal { nsid: Nsid::new(arguments.removable?), remove, restore })
 }
 
-/// A row as it is listed.
+/// A row of `--list`.
 struct Listed {
     section: String,
     id: &'static str,

@@ -1,4 +1,4 @@
-//! `nvlane quickstart`: a target, verified load, speed beside the ceiling, and what to do next, with nothing to configure.
+//! `nvlane quickstart`: a target, verified load, speed relative to the ceiling, and next steps, without configuration.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -29,30 +29,31 @@ use crate::{Ended, output, perf};
 /// Size of each namespace.
 const NAMESPACE: &str = "128M";
 
-/// Bytes of an operation where speed is measured.
+/// Bytes per operation of the speed measurements.
 const IO_BYTES: u32 = 4096;
 
-/// Each speed is measured so often, in turn with the ceiling; medians are told.
+/// Rounds per speed, alternating with the ceiling; the medians are reported.
 const ROUND_COUNT: usize = 3;
 
-/// Rounds of a cell at most, where other load disturbed some.
+/// Maximum rounds of a cell, if some were disturbed by other load.
 const ROUND_COUNT_MAX: usize = 6;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Takes about a minute. Starts a target with a namespace in memory and one in a file on a free port of 127.0.0.1, writes and reads both \
-with every block checked, measures reads and writes of 4 KiB at depths 1, 32 and 128, on a namespace that keeps nothing, beside what plain \
-sockets reach with the same bytes (`nvlane perf ceiling`), and says how to mount such a target.")]
+with every block checked, measures reads and writes of 4 KiB at depths 1, 32 and 128 on a namespace that discards all data, compares them \
+with plain sockets that move the same bytes (`nvlane perf ceiling`), and prints how to mount such a target.")]
 pub(crate) struct QuickstartArguments {
-    /// Where to put the file of the second namespace; it is removed at the end. [default: the system's temporary directory]
+    /// Directory for the file of the second namespace, which is removed at the end. [default: the system's temporary
+    /// directory]
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
-    /// Results as JSON into this file too.
+    /// Write the results as JSON to this file too.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
-/// Which core each side has, if there are two for us.
+/// The core of each side, if this process may use two.
 #[derive(Clone, Copy, Debug)]
 struct Cores {
     host: usize,
@@ -65,7 +66,7 @@ struct Cell {
     depth: u32,
     /// Rounds that were discarded.
     discarded: usize,
-    /// What those lost that lost most.
+    /// Disturbance of the worst discarded round.
     disturbance: Disturbance,
     result: Result<Medians, Unmeasured>,
 }
@@ -126,7 +127,7 @@ pub(crate) fn quickstart(arguments: &QuickstartArguments) -> Ended {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The file of the second namespace, for as long as it is wanted: a namespace whose file is gone takes no writes.
+/// The file of the second namespace; removed on drop, since a namespace whose file is deleted accepts no writes.
 struct NamespaceFile(PathBuf);
 
 impl NamespaceFile {
@@ -141,7 +142,7 @@ impl Drop for NamespaceFile {
     }
 }
 
-/// A target with a namespace in memory (1), one in a file (2), and one that keeps nothing (3).
+/// A target with a namespace in memory (1), one in a file (2), and one that discards all data (3).
 fn serve(file: &NamespaceFile, cores: Option<Cores>) -> Result<Served, Failure> {
     let namespaces = [
         format!("ram:{NAMESPACE}"),
@@ -186,7 +187,7 @@ fn verify(
         output::write(format!("  {mismatch}\n"))?;
     }
     if counters.mismatch_count > 0 {
-        return Err(Failure::new(Kind::Mismatch, "data is not what was written"));
+        return Err(Failure::new(Kind::Mismatch, "data differs from what was written"));
     }
     if total.error_count > 0 || finished.error.is_some() {
         return Err(Failure::new(Kind::Failed, "operations failed"));
@@ -222,7 +223,7 @@ fn load(
     finished.map_err(failure)
 }
 
-/// One speed and its ceiling, in turn.
+/// Measures one speed and its ceiling, in alternation.
 fn measure_cell(
     served: &Served,
     kind: &'static str,
@@ -254,13 +255,13 @@ fn measure_cell(
     let (mut rounds, mut discarded) = (Vec::new(), 0);
     let (mut lost, mut last) = (Disturbance::default(), Unmeasured::Nothing);
     for _ in 0..ROUND_COUNT_MAX {
-        // In a thread of its own, whose core must not be that of what is started later.
+        // In a thread of its own: pinning it must not affect processes that are started later.
         let ceiling = std::thread::scope(|scope| scope.spawn(|| measure(&spec)).join());
         let ceiling = ceiling.expect("the ceiling does not panic").context("the ceiling")?;
         let report = load(served, 3, &workload, cores, stops)?.report;
         let share = report.total.iops / ceiling.iops();
         let mut disturbance = Disturbance::default();
-        // Where both sides share a core they take it from each other.
+        // Two sides that share one core disturb each other by design.
         if cores.is_some() {
             disturbance.merge(&ceiling.disturbance);
             disturbance.merge(&report.disturbance);
@@ -333,7 +334,7 @@ fn print_cell(cell: &Cell) -> Result<(), Failure> {
     ))
 }
 
-/// Says how many measurements were none, if any was.
+/// Prints how many measurements were discarded, if any.
 fn print_disturbance(cells: &[Cell]) -> Result<(), Failure> {
     let discarded: usize = cells.iter().map(|cell| cell.discarded).sum();
     if discarded == 0 {
@@ -347,7 +348,7 @@ fn print_disturbance(cells: &[Cell]) -> Result<(), Failure> {
     });
     output::write(format!(
         "\nThe machine was disturbed: {discarded} measurements were discarded, {unmeasured} of {} cells have none{worst}.\n\
-         Numbers of a calm machine: end what else runs here, and start again.\n",
+         For valid numbers, stop other programs on this machine and run it again.\n",
         cells.len()
     ))
 }
@@ -356,14 +357,16 @@ fn print_explanation(cores: Option<Cores>) -> Result<(), Failure> {
     let on = cores.map_or_else(String::new, |cores| format!(" --cores {}", cores.target));
     output::write(format!(
         "
-The ceiling moves the same bytes over the same kind of socket with no NVMe at all; share is ours of it, the median of {ROUND_COUNT} rounds
-that take turns. Both without storage: the namespace measured keeps nothing, so that what is seen is the protocol's cost. host us and target us are processor time per operation, counted in
-hundredths of a second. A round in which other load took more than 5 % of a side's core is discarded; n/a is a cell without any.
+The ceiling moves the same bytes over the same kind of socket without NVMe. share: nvlane's IOPS divided by the ceiling's, the median of
+{ROUND_COUNT} rounds that alternate. Neither uses storage (the namespace discards all data), so the difference is the cost of the protocol.
+host us and target us: processor time per operation, with a resolution of 10 ms in total. A round in which other load took more than
+5 % of a side's core is discarded; n/a is a cell without any round left.
 
 Serve the same, and mount it from this machine's kernel:
   nvlane target --namespace ram:1G{on}
   modprobe nvme-tcp && nvme connect-all -t tcp -a 127.0.0.1 -s 8009
-From another machine: nvlane target --listen 0.0.0.0:4420 ..., and its address after -a, with -s 4420. The target prints the link to each disk, in /dev/disk/by-id. More load: nvlane perf --help
+From another machine: nvlane target --listen 0.0.0.0:4420 ..., and its address after -a, with -s 4420. The target logs the link to each
+disk in /dev/disk/by-id. More load: nvlane perf --help
 "
     ))
 }

@@ -1,4 +1,4 @@
-//! `nvlane reload`: sends SIGHUP to a running target, waits, and shows what came of it.
+//! `nvlane reload`: sends SIGHUP to a running target, waits, and prints the outcome.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -17,29 +17,29 @@ use crate::serve::state_file::{Change, Head, ProcessId, Reload, monotonic_ns, st
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The target reads its configuration again and applies what differs. It reopens namespaces that were closed by a failed flush or \
+The target rereads its configuration and applies the differences. It reopens namespaces that were closed by a failed flush or \
 because their storage was cut, deleted or removed, and follows files and devices that have grown.
 
   nvlane target --config nvlane.toml --state /run/nvlane/state.json
   nvlane reload --state /run/nvlane/state.json
 
-Exits with 0 if everything that was wanted is in place, with 1 if not: each change is listed with what became of it. \
-A reopened namespace may have lost what hosts had written and not flushed: the first flush of each of them fails.")]
+Prints each change with its outcome. Exits with 0 if all changes are in place, with 1 if not. \
+A reopened namespace may have lost unflushed writes; therefore the first flush of each connected host fails.")]
 pub(crate) struct ReloadArguments {
-    /// The file of the target's option --state.
+    /// The state file of the target (its option --state).
     #[arg(long, value_name = "FILE")]
     state: PathBuf,
-    /// How long to wait for the target, seconds.
+    /// Seconds to wait for the target.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     timeout: u64,
     #[command(flatten)]
     output: Output,
 }
 
-/// How often the file is looked at while the target works.
+/// Interval at which the state file is read while waiting.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What is shown.
+/// The printed outcome.
 #[derive(Serialize)]
 struct Shown<'a> {
     is_complete: bool,
@@ -88,17 +88,17 @@ pub(crate) fn reload(arguments: &ReloadArguments) -> Ended {
     let reload = await_reload(arguments, process, asked_ns)?;
     arguments.output.print(&Shown { is_complete: reload.is_complete, changes: &reload.changes })?;
     if !reload.is_complete {
-        return Err(Failure::new(Kind::Failed, "not everything that was wanted is in place"));
+        return Err(Failure::new(Kind::Failed, "not every change is in place"));
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// The reload that began after `asked_ns`, once it is done.
+/// Waits for the end of the reload that began after `asked_ns`.
 fn await_reload(arguments: &ReloadArguments, process: ProcessId, asked_ns: u64) -> Result<Reload, Failure> {
     let (path, seconds) = (&arguments.state, arguments.timeout);
     let until = Instant::now() + Duration::from_secs(seconds);
     loop {
-        // Looked at first: what it wrote before it ended counts.
+        // Checked before the file is read: what the target wrote before it ended counts.
         let is_alive = is_alive(process);
         let head = read(path)?;
         if let Some(reload) =
@@ -108,12 +108,12 @@ fn await_reload(arguments: &ReloadArguments, process: ProcessId, asked_ns: u64) 
         }
         let pid = process.pid;
         if !is_alive {
-            let message = format!("the target, process {pid}, has ended meanwhile: see its log");
+            let message = format!("the target, process {pid}, ended during the reload: see its log");
             return Err(Failure::new(Kind::Failed, message));
         }
         if Instant::now() >= until {
             let message = format!(
-                "the target, process {pid}, has not said in {seconds} s what came of it: it may still be opening storage, \
+                "the target, process {pid}, has not reported an outcome within {seconds} s: it may still be opening storage, \
                  or could not write {}; see its log",
                 path.display()
             );

@@ -1,11 +1,11 @@
-//! `--run`: a command for whose sake a target lives.
+//! `--run`: a command that a target runs, and whose end is the target's.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus};
 
 use anyhow::{Context, Result, bail};
 
-/// Starts `command` (with the shell if it is one word, so that one-line tests need no script) with `variables` set.
+/// Starts `command` with `variables` set; a single word is a line for the shell, so that one-line tests need no script.
 pub(crate) fn start(command: &[String], variables: &[(&str, String)]) -> Result<Child> {
     let mut process = match command {
         [] => bail!("--run needs a command"),
@@ -24,7 +24,7 @@ pub(crate) fn start(command: &[String], variables: &[(&str, String)]) -> Result<
     process.spawn().with_context(|| format!("cannot run {}", command[0]))
 }
 
-/// The exit code that passes on how the command ended, as shells do.
+/// Exit code for the command's status, as shells form it.
 pub(crate) fn code(status: ExitStatus) -> u8 {
     match (status.code(), status.signal()) {
         (Some(code), _) => u8::try_from(code).unwrap_or(1),

@@ -1,4 +1,4 @@
-//! `nvlane target`: a target until it is told to end.
+//! `nvlane target`: runs a target until a signal ends it.
 
 mod counters;
 pub(crate) mod state_file;
@@ -37,94 +37,95 @@ use crate::{Ended, output, run};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Without a configuration, --namespace says what is served, under one NQN:
+Without a configuration file, --namespace lists what is served, under one NQN:
   nvlane target --namespace ram:1G
   nvlane target --listen 0.0.0.0:4420 --namespace 'file:/srv/disk.img?size=100G'
   nvlane target --listen 127.0.0.1:0 --namespace null:1T --run 'nvlane perf $NVLANE_ADDR'
 
-Options of a namespace stand behind a ?, with & between them; sizes end in K, M, G or T:
+Options of a namespace follow a ?, separated by &. Sizes end in K, M, G or T:
   lba=BYTES      block size, 512 to 65536                        [default: 4096, a device's own]
-  size=SIZE      (file, kv:file) make the file of this size if it is not there; a file of blocks may grow
-  uuid=UUID      the namespace's identity                        [default: kept with the file, else made]
+  size=SIZE      (file, kv:file) create the file with this size if it does not exist; a file of blocks may grow
+  uuid=UUID      UUID of the namespace                           [default: kept with the file, else generated]
   readonly       writes are refused
-  huge           (ram) huge pages, if there are any
-  prefault       (kv) the system gives the memory ahead, and nobody waits for it where it is used first
-  evict=none     (kv:ram) a full namespace refuses; otherwise what nobody uses makes room
-  item=SIZE      (kv) longest value of memcached's clients, 1K to 256M        [default: 1M]
-  flush          (kv) memcached's clients may remove everything with flush_all
-  memory=SIZE    (kv:file) memory for the index and what is used  [default: a quarter of the file]
-  sync=WHEN      (kv:file) answers leave when what they tell of survives a power cut (always), or at once,
-                 and it survives a little later (batch) or after a Flush (none)  [default: always]
+  huge           (ram) use huge pages if available
+  prefault       (kv) a thread touches the memory ahead of its use, so that no command waits for pages
+  evict=none     (kv:ram) a full namespace refuses to store    [default: evict the least used pairs]
+  item=SIZE      (kv) longest value of memcached clients, 1K to 256M          [default: 1M]
+  flush          (kv) allow memcached clients to remove everything with flush_all
+  memory=SIZE    (kv:file) memory for the index and cached values [default: a quarter of the file]
+  sync=WHEN      (kv:file) answer when the change survives a power cut (always), or at once, and it survives
+                 some milliseconds later (batch) or after a Flush (none)  [default: always]
   delay=[KIND:]TIME[-TIME], error=[KIND:]RATE, limit=RATE, trace
-                 filters, for tests: delay=read:50us-2ms, error=write:1/1000,as=nospace, limit=10000iops,200M/s
+                                  filters for tests, such as delay=read:50us-2ms, error=write:1/1000,as=nospace, limit=10000iops,200M/s
 
-Lanes are placed by load: each to the reactor with least to do. --placement napi keeps all lanes of one device queue on one reactor, \
-which with --busy-poll takes its packets out of that queue itself; cpu puts lanes where their interrupts are; queue puts \
-queue n of each host on reactor n - 1. What is not known of a lane (loopback has no device queue) falls back to load. \
---state FILE tells what was placed by what, and what the kernel has granted.
+Lanes (queue pairs) are placed on reactors (threads) by load: each on the reactor with the fewest lanes. --placement napi keeps all \
+lanes of one device queue on one reactor, which with --busy-poll reads that queue itself; cpu places lanes on the core of their \
+interrupts; queue places queue n of each host on reactor n - 1. Where the property is unknown (loopback has no device queue), \
+placement falls back to load. --state FILE shows the placements, and which busy-poll settings the kernel granted.
 
-SIGHUP reads the configuration again, applies what differs, reopens namespaces that are closed, and follows files and devices that have \
-grown; `nvlane reload` sends it and shows what came of it. SIGUSR1 writes what each lane has done so far, and where the time of its \
-commands went, to the log, and how things are to --state FILE. SIGTERM and SIGINT end the target once what hosts have \
-begun is done; with --run, once its command ends, to which SIGTERM is passed on.")]
+SIGHUP rereads the configuration, applies the differences, reopens closed namespaces, and follows files and devices that have \
+grown; `nvlane reload` sends it and prints the outcome. SIGUSR1 writes the counters and the phases of command latency of each lane \
+to the log, and the state to --state FILE. SIGTERM and SIGINT end the target once commands in flight have ended; with --run, \
+SIGTERM is passed on to the command, and the target ends with it.")]
 pub(crate) struct TargetArguments {
-    /// What to serve, as TOML; `nvlane check` finds mistakes in it.
+    /// Configuration file (TOML); `nvlane check` finds mistakes in it.
     #[arg(long, short, value_name = "FILE", conflicts_with_all = ["nqn", "namespace"])]
     config: Option<PathBuf>,
-    /// Where hosts connect; port 0 takes a free one. May be given several times. [default: 127.0.0.1:4420, and
-    /// 127.0.0.1:8009 for discovery] Port 8009 is for discovery only, unless ?subsystems stands behind it.
+    /// Address that hosts connect to; port 0 takes a free one. May be given several times. [default: 127.0.0.1:4420,
+    /// and 127.0.0.1:8009 for discovery] Port 8009 is for discovery only, unless ?subsystems follows it.
     #[arg(long, value_name = "ADDR:PORT")]
     listen: Vec<String>,
-    /// The subsystem's name. [default: made of this machine and the first --listen]
+    /// NQN of the subsystem. [default: generated from this machine and the first --listen]
     #[arg(long, value_name = "NQN")]
     nqn: Option<Nqn>,
-    /// What tells this machine from others, in identities that the target makes: for containers and cloned machines, which share
-    /// /etc/machine-id. [default: a hash of /etc/machine-id]
+    /// Identifies this machine in generated NQNs, serial numbers and UUIDs: for containers and cloned machines, which
+    /// share /etc/machine-id. [default: a hash of /etc/machine-id]
     #[arg(long, value_name = "ID", env = "NVLANE_MACHINE_ID", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     machine: Option<String>,
     /// A namespace: ram:SIZE, null:SIZE, file:PATH?size=SIZE, device:PATH, kv:ram:SIZE or kv:file:PATH?size=SIZE,
-    /// with options such as ?lba=512&readonly behind it, see below.
-    /// May be given several times.
+    /// followed by options such as ?lba=512&readonly (see below). May be given several times.
     #[arg(long, value_name = "SPEC")]
     namespace: Vec<Spec>,
-    /// Where memcached's clients connect: to the first kv namespace. May be given several times.
+    /// Address that memcached clients connect to; they use the first kv namespace. May be given several times.
     #[arg(long, value_name = "ADDR:PORT")]
     memcached: Vec<SocketAddr>,
     /// One thread on each of these cores, such as 0,2-5. [default: all]
     #[arg(long, value_name = "LIST", value_parser = cores)]
     cores: Option<CoreList>,
-    /// How threads wait and do storage I/O. [default: io_uring where it may be used]
+    /// How threads wait and do storage I/O. [default: io_uring if it is available]
     #[arg(long, value_name = "ENGINE")]
     engine: Option<Engine>,
-    /// When answers leave: immediate, turn, `fixed[:COMMANDS,BYTES,MICROSECONDS]` or `adaptive[:MICROSECONDS]`. [default:
-    /// adaptive]
+    /// When waiting responses are sent: immediate, turn, `fixed[:COMMANDS,BYTES,MICROSECONDS]` or
+    /// `adaptive[:MICROSECONDS]`. [default: adaptive]
     #[arg(long, value_name = "POLICY")]
     doorbell: Option<DoorbellPolicy>,
-    /// Whether waiting threads spin before they sleep: as long as it has paid lately (auto), always, or never. [default: auto]
+    /// Whether idle threads spin before they sleep: auto (as long as spinning has paid lately), always, or never.
+    /// [default: auto]
     #[arg(long, value_name = "WHEN")]
     spin: Option<SpinPolicy>,
-    /// By what lanes get their reactor: load, napi, cpu or queue. [default: load]
+    /// How lanes are assigned to reactors: load, napi, cpu or queue. [default: load]
     #[arg(long, value_name = "POLICY")]
     placement: Option<PlacementPolicy>,
-    /// How long waits poll the device before they sleep, up to 10000; 0 is off. [default: 0]
+    /// Time that waits poll the network device before they sleep, up to 10000; 0 is off. [default: 0]
     #[arg(long, value_name = "USEC")]
     busy_poll: Option<u32>,
-    /// Data of writes is received straight into its buffer from this size on, without a copy. [default: 16K]
+    /// Minimum size of write data that is received straight into its buffer, without a copy. [default: 16K]
     #[arg(long, value_name = "BYTES", value_parser = load::workload::parse_bytes)]
     in_place: Option<u64>,
-    /// Which answers are sent from where they lie, without a copy: of a size from which on, such as 64K; off; or auto, where packets
-    /// leave the machine, until the kernel says that it copied after all. [default: auto]
+    /// Minimum response size for zero-copy send, such as 64K; `off`; or `auto`: only on routes that leave this machine,
+    /// disabled once the kernel reports that it copied anyway. [default: auto]
     #[arg(long, value_name = "SIZE")]
     zero_copy: Option<ZeroCopy>,
-    /// Write how things are and all counters to this file, as JSON: at the start, after SIGUSR1 and SIGHUP, when storage was
-    /// found changed, and at the end. `nvlane reload` finds the target by it.
+    /// Write a JSON snapshot of the target's state and counters to this file: at start, on SIGUSR1 and SIGHUP, when
+    /// storage has changed, and at exit. `nvlane reload` finds the target by it.
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
-    /// How received bytes are asked for, to measure what the default is worth: all there is into one warm buffer (staging), or PDU by
-    /// PDU, a header or its data with each call (pdu). [default: staging]
+    /// How bytes are received, for comparison: everything available into one warm buffer (staging), or PDU by PDU, with
+    /// one call per header or data (pdu). [default: staging]
     #[arg(long, value_name = "HOW")]
     receive: Option<Receive>,
-    /// Run this command, with the target's address in $NVLANE_ADDR, and end with it. One word is a line for the shell.
+    /// Run this command with the target's address in $NVLANE_ADDR, and exit with its exit code. A single word is a line
+    /// for the shell.
     #[arg(long, value_name = "CMD", num_args = 1.., allow_hyphen_values = true)]
     run: Vec<String>,
 }
@@ -137,10 +138,10 @@ enum Engine {
     Epoll,
 }
 
-/// How often files and devices are looked at: an idle target wakes up no oftener.
+/// Interval at which files and devices are checked; an idle target wakes only for that.
 const LOOK_INTERVAL: Duration = Duration::from_secs(3);
 
-/// What the target's main thread waits for.
+/// Events of the target's main thread.
 enum Wake {
     Signal(i32),
     CommandEnded(std::io::Result<std::process::ExitStatus>),
@@ -152,10 +153,10 @@ pub(crate) fn target(arguments: &TargetArguments) -> Ended {
     let config = configure(arguments, file.as_ref())?;
     output::check_file(arguments.state.as_deref())?;
     reactor::allow_descriptors();
-    // While there is one thread only, this takes no time.
+    // Fast while the process has only one thread.
     reactor::reserve_descriptors(descriptor_count(&config));
     end_with_any_reactor();
-    // Before any thread is made: they all inherit what is blocked.
+    // Before any thread starts, because threads inherit the signal mask.
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM, SIGUSR1]).context("signal handlers")?;
     let mask = reactor::block_signals();
     let target = Target::start(&config).map_err(|error| failure(&error, file.as_ref()))?;
@@ -179,21 +180,21 @@ pub(crate) fn target(arguments: &TargetArguments) -> Ended {
     serve(target, arguments, command, &wake)
 }
 
-/// Starts a thread of our own, beside the reactors.
+/// Starts a thread beside the reactors.
 fn start_thread(work: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
     std::thread::Builder::new().spawn(work).context("this user may have no more threads (ulimit -u)")?;
     Ok(())
 }
 
-/// Descriptors that a target may come to need: a few files, and all connections that there may be.
+/// Descriptors that a target may need: its files, and all connections that the limits allow.
 fn descriptor_count(config: &TargetConfig) -> u64 {
     const FILES: u64 = 1024;
     let limits = &config.limits;
     FILES + u64::from(limits.connection_count_max) + u64::from(limits.memcached_connection_count_max)
 }
 
-/// A reactor that panics takes its lanes with it and would leave the others waiting for it for ever: better to end at once,
-/// and be started again by whoever watches.
+/// Ends the process if a reactor panics: the other reactors would wait for it forever. A supervisor can restart the
+/// target.
 fn end_with_any_reactor() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -236,7 +237,8 @@ fn serve(
             }
             Some(Wake::Signal(signal)) => match command {
                 None => break,
-                // Its end is ours. The terminal's signal went to the command as well; SIGTERM is for us alone.
+                // The target ends with the command. The terminal sends SIGINT to both, but SIGTERM only reaches the
+                // target.
                 Some(command) if signal == SIGTERM => drop(kill_process(command, Signal::TERM)),
                 Some(_) => {}
             },
@@ -247,21 +249,21 @@ fn serve(
         }
     }
     file.write(&target);
-    // What went wrong is told even to those who never asked.
+    // Refused and closed connections are reported even if no state was requested.
     if let Some(state) = target.state().filter(|state| !state.connections.complaints.is_empty()) {
         counters::tell_connections(&state);
     }
-    tracing::info!("ending: waiting for what hosts have begun");
+    tracing::info!("ending: waiting for commands in flight");
     let lanes_left = target.stop().context("the target ended badly")?;
     if lanes_left > 0 {
-        tracing::warn!(lanes_left, "some lanes did not end in time and were cut off");
+        tracing::warn!(lanes_left, "some lanes did not end in time and were closed");
     }
     Ok(code)
 }
 
-/// Waits for the next event, until it is time to look at storage if there is such a time.
+/// Waits for the next event, or until `until`, when storage is to be checked.
 fn next_wake(wake: &Receiver<Wake>, until: Option<Instant>) -> anyhow::Result<Option<Wake>> {
-    const GONE: &str = "nothing can wake the target any more";
+    const GONE: &str = "the main thread has lost its event sources";
     let Some(until) = until else { return wake.recv().context(GONE).map(Some) };
     match wake.recv_timeout(until.saturating_duration_since(Instant::now())) {
         Ok(wake) => Ok(Some(wake)),
@@ -270,7 +272,7 @@ fn next_wake(wake: &Receiver<Wake>, until: Option<Instant>) -> anyhow::Result<Op
     }
 }
 
-/// Logs what became of each change. Says whether there was any.
+/// Logs the outcome of each change. Returns whether there was any.
 fn log_report(what: &str, report: &Report) -> bool {
     for line in &report.lines {
         match line.outcome {
@@ -284,7 +286,7 @@ fn log_report(what: &str, report: &Report) -> bool {
 fn reload(target: &mut Target, arguments: &TargetArguments) -> Report {
     let Some(path) = &arguments.config else {
         tracing::info!(
-            "SIGHUP: there is no configuration (--config) to read again, only storage is looked at"
+            "SIGHUP: there is no configuration file (--config) to reread; only storage is checked"
         );
         let report = target.reopen_closed();
         log_report("reload", &report);
@@ -299,21 +301,21 @@ fn reload(target: &mut Target, arguments: &TargetArguments) -> Report {
             let failed = |text: &str| ReportLine { outcome: Outcome::Failed, text: text.to_owned() };
             let mut lines: Vec<ReportLine> = errors.lines().map(failed).collect();
             lines.push(failed("the configuration was not changed"));
-            // Closed namespaces have nothing to do with it.
+            // Closed namespaces are reopened whether or not the file can be read.
             lines.append(&mut target.reopen_closed().lines);
             Report { lines }
         }
     };
     if !log_report("reload", &report) {
-        tracing::info!("reload: the configuration is the one that runs, nothing was changed");
+        tracing::info!("reload: the configuration is unchanged");
     }
     if !report.is_complete() {
-        tracing::warn!("reload: not everything that was wanted is in place");
+        tracing::warn!("reload: not every change is in place");
     }
     report
 }
 
-/// What the options and the file say together: options win.
+/// Merges the options into the file's configuration; options take precedence.
 fn configure(arguments: &TargetArguments, file: Option<&ConfigFile>) -> Result<TargetConfig, Failure> {
     let mut config = match file {
         Some(file) => file.config.clone(),
@@ -377,7 +379,7 @@ fn configure(arguments: &TargetArguments, file: Option<&ConfigFile>) -> Result<T
     Err(Failure::usage(lines.join("\n")))
 }
 
-/// The name of the subsystem on the command line.
+/// NQN of the subsystem that --namespace creates.
 fn nqn(arguments: &TargetArguments, listeners: &[ListenerConfig]) -> Result<Nqn, Failure> {
     if let Some(nqn) = &arguments.nqn {
         return Ok(nqn.clone());
@@ -411,7 +413,7 @@ fn parse_listener(text: &str) -> Result<ListenerConfig, Failure> {
         Some((place, "subsystems")) => (place, true),
         Some((_, option)) => {
             return Err(Failure::usage(format!(
-                "--listen {text}: there is no option {option}: only ?subsystems can stand behind the port"
+                "--listen {text}: there is no option {option}: only ?subsystems can follow the port"
             )));
         }
     };
@@ -435,7 +437,7 @@ fn failure(error: &StartError, file: Option<&ConfigFile>) -> Failure {
     }
 }
 
-/// Where a command run for this target reaches its first subsystem.
+/// Address at which the command of --run reaches the first subsystem.
 pub(crate) fn address(target: &Target, config: &TargetConfig) -> String {
     let serves = |listener: &&RunningListener| listener.config.subsystems;
     let listener = target.listeners().iter().find(serves).or_else(|| target.listeners().first());
@@ -446,7 +448,7 @@ pub(crate) fn address(target: &Target, config: &TargetConfig) -> String {
     }
 }
 
-/// Says what is served, and how a host gets it.
+/// Logs what is served, and how a host connects to it.
 fn announce(target: &Target, config: &TargetConfig) {
     for listener in target.listeners() {
         tracing::info!(
@@ -457,7 +459,7 @@ fn announce(target: &Target, config: &TargetConfig) {
         );
     }
     for address in target.memcached() {
-        tracing::info!(%address, "listening for memcached's clients");
+        tracing::info!(%address, "listening for memcached clients");
     }
     for subsystem in target.running().subsystems.values() {
         tracing::info!(nqn = %subsystem.nqn, serial = subsystem.serial, "serving");
@@ -489,7 +491,7 @@ fn announce(target: &Target, config: &TargetConfig) {
     }
 }
 
-/// Where hosts reach a listener.
+/// Address at which hosts reach a listener.
 fn advertised(listener: &RunningListener) -> SocketAddr {
     match listener.config.advertise {
         Some(advertised) => {
@@ -519,7 +521,7 @@ mod tests {
 
     static IS_ARMED: AtomicBool = AtomicBool::new(false);
 
-    /// Panics on the thread of a reactor that has something to log.
+    /// Panics on the first reactor thread that logs.
     struct Trap;
 
     impl<S: Subscriber> Layer<S> for Trap {
@@ -530,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    #[ignore = "ends its process: the next test runs it in one of its own"]
+    #[ignore = "ends its process: the next test runs it in a child process"]
     fn a_target_one_of_whose_reactors_panics() {
         tracing_subscriber::registry().with(Trap).init();
         end_with_any_reactor();
@@ -544,7 +546,7 @@ mod tests {
         let target = Target::start(&config).expect("a free port");
         IS_ARMED.store(true, Ordering::SeqCst);
         let mut peer = TcpStream::connect(target.listeners()[0].address).expect("it listens");
-        // No PDU begins so: worth a line of the log.
+        // Not the start of any PDU, so the reactor logs it.
         peer.write_all(&[0xFF; 128]).expect("taken in");
         std::thread::sleep(Duration::from_secs(60));
     }

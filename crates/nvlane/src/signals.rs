@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM in commands that have something to tell before they end, and SIGXFSZ, which is to end none.
+//! Ctrl-C and SIGTERM in commands that report before they end, and SIGXFSZ, which must not end any.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -7,7 +7,7 @@ use anyhow::Context;
 use signal_hook::SigId;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 
-/// Sets a flag when we are asked to end, and lets everything that was measured be told.
+/// Sets a flag on the first signal, so that the command ends with its report.
 #[derive(Debug)]
 pub(crate) struct EndOnSignal {
     handlers: Vec<SigId>,
@@ -16,7 +16,7 @@ pub(crate) struct EndOnSignal {
 impl EndOnSignal {
     pub(crate) fn new(stops: &Arc<AtomicBool>) -> anyhow::Result<Self> {
         let handlers = [SIGINT, SIGTERM].map(|signal| {
-            // The second time is for the impatient.
+            // A second signal ends the process at once.
             signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(stops))
                 .and_then(|_| signal_hook::flag::register(signal, Arc::clone(stops)))
         });
@@ -32,9 +32,9 @@ impl Drop for EndOnSignal {
     }
 }
 
-/// A write past the file size limit of the process fails and says so: without this, SIGXFSZ ends the process.
+/// Makes writes past the file size limit of the process fail with an error instead of ending it with SIGXFSZ.
 pub(crate) fn outlive_file_size_limit() {
-    // A handler and not SIG_IGN, which commands of --run would inherit.
+    // A handler, because commands of --run would inherit SIG_IGN.
     if let Err(error) = signal_hook::flag::register(SIGXFSZ, Arc::default()) {
         tracing::warn!(%error, "no handler for SIGXFSZ: a file size limit (ulimit -f) may end this process");
     }

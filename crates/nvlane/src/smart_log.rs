@@ -1,4 +1,4 @@
-//! `nvlane smart-log`: health, and traffic as the controller counts it: an nvlane target that of all hosts of the subsystem, or of one
+//! `nvlane smart-log`: health and traffic. An nvlane target counts the traffic of all hosts of the subsystem, or of one
 //! namespace.
 
 use std::fmt;
@@ -20,14 +20,14 @@ use crate::output::Output;
 /// Bytes of a data unit.
 const DATA_UNIT_BYTES: u128 = 512_000;
 
-/// Kelvin at 0 degrees Celsius, as tools reckon.
+/// Kelvin at 0 degrees Celsius, rounded as nvme-cli does.
 const FREEZING_KELVIN: i32 = 273;
 
 #[derive(Debug, Args)]
 pub(crate) struct SmartLogArguments {
     #[command(flatten)]
     connection: Connection,
-    /// Traffic of this namespace alone, where the controller counts for each. [default: of the whole subsystem]
+    /// Traffic of this namespace only, if the controller counts per namespace. [default: of the whole subsystem]
     #[arg(short, long, alias = "namespace-id", value_name = "NSID", value_parser = clap::value_parser!(u32).range(1..))]
     namespace: Option<u32>,
     #[command(flatten)]
@@ -45,7 +45,7 @@ pub(crate) fn smart_log(arguments: &SmartLogArguments) -> Ended {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Why there is no log: the controller's answer does not say whether there is such a namespace.
+/// Explains a refused log page: the status does not say whether the namespace exists.
 fn about(error: Error, named: Option<Nsid>, association: &Association) -> Failure {
     let (Some(nsid), Error::Failed { .. }) = (named, &error) else { return error.into() };
     match association.namespace(nsid) {
@@ -56,7 +56,7 @@ fn about(error: Error, named: Option<Nsid>, association: &Association) -> Failur
     }
 }
 
-/// The log with the names that scripts know from nvme-cli.
+/// The log with the field names of nvme-cli.
 #[derive(Debug, Serialize)]
 struct Report {
     critical_warning: u8,
@@ -81,7 +81,7 @@ struct Report {
     temperature_sensors: Vec<u16>,
 }
 
-/// A number of up to 128 bits: JSON has it as a number as far as programs can read it as one, then as text.
+/// A number of up to 128 bits: in JSON a number while programs can read it as one, above that text.
 #[derive(Clone, Copy, Debug)]
 struct Count(u128);
 

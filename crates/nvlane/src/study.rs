@@ -1,4 +1,4 @@
-//! `nvlane study`: named experiments on this machine, and their reports.
+//! `nvlane study`: runs named experiments and writes their reports.
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -26,43 +26,43 @@ use crate::{Ended, output, perf};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Each experiment starts the targets it needs on free ports of 127.0.0.1, with one core for each side, measures all its variants in \
-turn, round by round, until the medians are stable, and writes report.html (for you) and results.json (for programs).
+alternation, round by round, until the medians are stable, and writes report.html (for people) and results.json (for programs).
 
-  nvlane study list                     what there is
-  nvlane study ceiling --quick          a first look in half a minute
-  nvlane study idle --out /tmp/idle     somewhere else than ./study/idle
+    nvlane study list                     list the experiments
+    nvlane study ceiling --quick          a first result in half a minute
+  nvlane study idle --out /tmp/idle     write to another directory than ./study/idle
   nvlane study ceiling --only qd128     some of the cells
 
-A round in which other load took more than 5 % of a side's core is no measurement. A cell without any is shown as n/a and gets no \
+A round in which other load took more than 5 % of a side's core is discarded. A cell without any round left is shown as n/a and gets no \
 verdict.
 
 kv-peers starts memcached (1.6.40 or newer) and redis-server from the path; $NVLANE_MEMCACHED_BIN and $NVLANE_REDIS_BIN name others.")]
 pub(crate) struct StudyArguments {
-    /// Name of an experiment. [default: list, which shows them all]
+    /// Name of the experiment. [default: list, which lists them all]
     #[arg(value_name = "NAME")]
     name: Option<String>,
     /// Short measurements and few rounds.
     #[arg(long)]
     quick: bool,
-    /// Where the report goes. [default: study/NAME]
+    /// Directory for the report. [default: study/NAME]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// End with code 1 if a bar is not reached, or a cell could not be measured.
+    /// Exit with code 1 if a bar is missed or a cell could not be measured.
     #[arg(long)]
     check: bool,
-    /// Only cells with this in their names, comma between several.
+    /// Measure only cells whose names contain one of these comma-separated texts.
     #[arg(long, value_name = "TEXT", value_delimiter = ',')]
     only: Vec<String>,
-    /// So many rounds, whatever comes of them. [default: 3 to 9, until the medians are stable]
+    /// Number of rounds, whether or not the medians are stable. [default: 3 to 9, until the medians are stable]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: Option<u16>,
-    /// Seconds in which rounds may follow for cells that other load on this machine disturbed. [default: as long as the rounds took]
+    /// Seconds for additional rounds of cells that other load disturbed. [default: as long as the rounds took]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     extra: Option<Duration>,
-    /// How long to measure each cell in each round. [default: 1, with --quick 0.35]
+    /// Duration of each cell in each round. [default: 1, with --quick 0.35]
     #[arg(short = 't', long, value_name = "SECONDS", value_parser = run_time)]
     time: Option<Duration>,
-    /// Two cores: of the host's side and of the target's. [default: the first two that there are]
+    /// Two cores: one for the host's side, one for the target's. [default: the first two available]
     #[arg(short = 'c', long, value_name = "LIST", value_parser = cores)]
     cores: Option<CoreList>,
     /// Hold idle lanes for the study that started this process.
@@ -88,7 +88,7 @@ pub(crate) fn study(arguments: &StudyArguments) -> Ended {
     let settings = Settings::new(&bench, rounds, arguments.quick);
     let environment = Environment::collect(None, Duration::from_millis(20));
     let out = arguments.out.clone().unwrap_or_else(|| Path::new("study").join(name));
-    // Before the work whose results go there.
+    // Before the measurements, so that a wrong directory costs nothing.
     make(&out)?;
     output::check_file(Some(&out.join("results.json")))?;
     let _handlers = EndOnSignal::new(&bench.stops)?;
@@ -103,7 +103,7 @@ pub(crate) fn study(arguments: &StudyArguments) -> Ended {
     }
     let lacking = study.measured.unmeasured().count();
     Err(match lacking {
-        0 => Failure::new(Kind::Failed, "a bar is not reached"),
+        0 => Failure::new(Kind::Failed, "a bar was missed"),
         _ => Failure::new(
             Kind::Failed,
             format!("{lacking} cells could not be measured: the machine was disturbed"),
@@ -152,7 +152,7 @@ impl StudyArguments {
     }
 }
 
-/// Holds idle lanes, in the words of the study that started this process.
+/// Holds idle lanes, as the study that started this process asks.
 fn hold(address: &str, count: &str, depth: &str) -> Ended {
     let address = address.parse().map_err(host::Error::Address)?;
     let wrong = |_| Failure::usage("--hold takes an address and two numbers");
@@ -165,7 +165,7 @@ fn make(directory: &Path) -> Result<(), Failure> {
         .map_err(|error| Failure::usage(format!("cannot make {}: {error}", directory.display())))
 }
 
-/// Writes both forms of the report into a directory; gives the place of the one for people.
+/// Writes both forms of the report into a directory; returns the path of the HTML page.
 fn write(study: &Study, directory: &Path) -> anyhow::Result<PathBuf> {
     let json = serde_json::to_string_pretty(&study.to_json()).context("JSON")? + "\n";
     let report = directory.join("report.html");

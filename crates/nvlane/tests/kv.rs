@@ -27,10 +27,10 @@ fn values_are_set_and_got_as_text_bytes_and_files() {
     kv(&target, "set", &["large", "--file", from.to_str().unwrap()]).text();
     kv(&target, "get", &["large", "--file", to.to_str().unwrap()]).text();
     assert!(std::fs::read(&to).unwrap() == value);
-    assert_eq!(kv(&target, "set", &["--new", "greeting", "x"]).complaint(MISSING), "greeting is there");
-    assert_eq!(kv(&target, "set", &["--replace", "nobody", "x"]).complaint(MISSING), "nobody is not there");
-    assert_eq!(kv(&target, "get", &["nobody"]).complaint(MISSING), "nobody is not there");
-    assert_eq!(kv(&target, "exist", &["greeting"]).text(), "greeting is there\n");
+    assert_eq!(kv(&target, "set", &["--new", "greeting", "x"]).complaint(MISSING), "greeting exists");
+    assert_eq!(kv(&target, "set", &["--replace", "nobody", "x"]).complaint(MISSING), "nobody does not exist");
+    assert_eq!(kv(&target, "get", &["nobody"]).complaint(MISSING), "nobody does not exist");
+    assert_eq!(kv(&target, "exist", &["greeting"]).text(), "greeting exists\n");
     assert_eq!(kv(&target, "exist", &["nobody"]).code, MISSING);
     assert_eq!(kv(&target, "list", &[]).text().lines().count(), 2);
     kv(&target, "delete", &["greeting", "large"]).text();
@@ -57,9 +57,12 @@ fn numbers_and_vectors_change_at_the_target() {
     let wrong = vector(&["v", "update", "-e", "f32", "-f", "xor", "1"]).complaint(2);
     assert_eq!(wrong, "there is no xor of f32: write add, min or max");
     let wrong = vector(&["v", "reduce", "-e", "u64"]).complaint(MISSING);
-    assert!(wrong.starts_with("v is not a vector of u64") && wrong.contains("no multiple of 8"), "{wrong}");
-    assert_eq!(vector(&["w", "reduce"]).complaint(MISSING), "w is not there");
-    assert_eq!(kv(&target, "incr", &["w"]).complaint(MISSING), "w is not there");
+    assert!(
+        wrong.starts_with("v is not a usable vector of u64") && wrong.contains("not a multiple of 8"),
+        "{wrong}"
+    );
+    assert_eq!(vector(&["w", "reduce"]).complaint(MISSING), "w does not exist");
+    assert_eq!(kv(&target, "incr", &["w"]).complaint(MISSING), "w does not exist");
     assert_eq!(kv(&target, "cas", &["v", "1", "2"]).complaint(MISSING), "v is not a number of 8 bytes");
 }
 

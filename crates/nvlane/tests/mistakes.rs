@@ -108,7 +108,7 @@ fn a_namespace_of_the_other_kind_is_not_what_was_asked_for() {
     let (blocks, keys) = (format!("{}?ns=1", target.address), format!("{}?ns=2", target.address));
     for command in [&["kv", "list", &blocks][..], &["kv", "bench", &blocks], &["perf", &keys]] {
         let line = run(command).complaint(4);
-        assert!(line.contains("`nvlane identify` tells what it is"), "{line}");
+        assert!(line.contains("`nvlane identify` shows what it is"), "{line}");
     }
 }
 

@@ -142,7 +142,7 @@ fn reload_shows_what_came_of_it() {
     let ended = target.reload();
     assert_eq!(ended.code, 1);
     assert!(ended.stdout.contains("not done") && ended.stdout.contains("does not exist"), "{ended:?}");
-    assert_eq!(ended.stderr, "nvlane: not everything that was wanted is in place\n");
+    assert_eq!(ended.stderr, "nvlane: not every change is in place\n");
     fs::write(target.path("nvlane.toml"), "listeners = 1").expect("written");
     let ended = target.reload();
     assert_eq!(ended.code, 1);

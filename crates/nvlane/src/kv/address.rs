@@ -1,4 +1,4 @@
-//! Where the namespace is, for verbs whose next argument is a key: the first argument if it is an address, else `$NVLANE_ADDR`.
+//! The address of verbs whose next argument is a key: the first argument if it is an address, else `$NVLANE_ADDR`.
 //!
 //! A key has at most 16 bytes and an address of a subsystem more, so neither is taken for the other.
 
@@ -11,7 +11,7 @@ use crate::exit::Failure;
 /// Verbs of `kv` whose address is followed by other arguments.
 const VERBS: [&str; 8] = ["get", "set", "delete", "exist", "incr", "cas", "vector", "load"];
 
-/// Puts the address from the environment where a verb of `kv` wants one and has none.
+/// Inserts the address from the environment where a verb of `kv` needs one and has none.
 ///
 /// # Errors
 /// If there is none in the environment either.
@@ -37,7 +37,7 @@ pub(crate) fn complete(
             words.insert(at + 1, address);
             Ok(words)
         }
-        // Something that looks like an address without a subsystem is judged as one.
+        // An address without a subsystem is treated as an address.
         None if first.is_some_and(|word| word.len() > 16 || word.to_str().is_some_and(has_port)) => Ok(words),
         None => Err(Failure::usage(format!(
             "no address: write HOST[:PORT]/NQN behind `kv {}`, or set NVLANE_ADDR",
@@ -46,7 +46,7 @@ pub(crate) fn complete(
     }
 }
 
-/// Where the verb of `kv` is, if it is `kv` that is run.
+/// Position of the verb of `kv`; `None` for other commands.
 fn place(words: &[OsString], program: &Command) -> Option<usize> {
     let kv = 1 + first_index(words.get(1..)?, program)?;
     (words[kv] == "kv").then_some(kv + 1)
@@ -89,7 +89,7 @@ fn takes_next(option: &str, command: &Command) -> bool {
     }
 }
 
-/// Whether a word names a subsystem somewhere.
+/// Whether a word is an address with a subsystem.
 fn is_address(word: &OsString) -> bool {
     word.to_str().is_some_and(|word| {
         word.contains("/nqn.")
@@ -161,10 +161,10 @@ mod tests {
     #[test]
     fn without_any_address_the_error_says_how_to_give_one() {
         for line in ["nvlane kv get key", "nvlane kv set user:17 x", "nvlane kv load"] {
-            let told = complete(line, None).unwrap_err().to_string();
-            assert!(told.contains("NVLANE_ADDR") && told.contains("HOST[:PORT]/NQN"), "{told}");
+            let message = complete(line, None).unwrap_err().to_string();
+            assert!(message.contains("NVLANE_ADDR") && message.contains("HOST[:PORT]/NQN"), "{message}");
         }
-        // Its subsystem is missing: that is said later.
+        // Its subsystem is missing: a later check reports that.
         assert!(complete("nvlane kv get 127.0.0.1:4420 key", None).is_ok());
     }
 }

@@ -1,4 +1,4 @@
-//! `nvlane kv bench`: load on keys and values, and what it shows.
+//! `nvlane kv bench`: load on a key-value namespace, and its results.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -31,29 +31,30 @@ Examples:
   nvlane kv bench ADDR --mix ycsb-a --verify    every value is checked
   nvlane target --listen 127.0.0.1:0 --namespace kv:ram:1G --run 'nvlane kv bench --batch 64'
 
-Mixes: get, set, add (a counter grows by one), modify (get, then set), insert (a new key) and update (every 64-bit number of a value grows \
-by one, where it is), alone or with percentages; ycsb-a (half sets), -b (5 % sets), -c (gets), -d (5 % inserts), -f (half modifies). Latency in batches is that of the batch.
+Mixes: get, set, add (increments a counter), modify (get, then set), insert (a new key) and update (increments every 64-bit number \
+of a value in place), alone or with percentages; ycsb-a (half sets), -b (5 % sets), -c (gets), -d (5 % inserts), -f (half modifies). \
+With --batch, the latency is that of the whole batch.
 
-The keys it stores stay, beside what is there.")]
+The stored keys remain, beside those already there.")]
 pub(super) struct BenchArguments {
     /// The namespace: `HOST[:PORT]/NQN[?ns=1]`.
     #[arg(env = "NVLANE_ADDR", value_name = "ADDR")]
     address: Option<Address>,
     #[command(flatten)]
     way: Way,
-    /// What is done.
+    /// The mix of operations.
     #[arg(short = 'w', long, default_value = "get", help_heading = "Load")]
     mix: Mix,
-    /// Keys there are. They are 16 bytes each.
+    /// Number of keys, of 16 bytes each.
     #[arg(short = 'k', long, default_value_t = 100_000, help_heading = "Load")]
     keys: u64,
-    /// Which of them: uniform, or zipf:THETA, such as zipf:0.99.
+    /// Distribution of the keys used: uniform, or zipf:THETA, such as zipf:0.99.
     #[arg(long, default_value = "uniform", help_heading = "Load")]
     distribution: Distribution,
     /// Size of a value, or a mix such as 16/70:4k/30.
     #[arg(short = 'o', long, value_name = "BYTES", default_value = "32", help_heading = "Load")]
     value_size: Sizes,
-    /// Operations of one batch; 1 for commands of their own.
+    /// Operations per batch; 1 for single commands.
     #[arg(short = 'b', long, default_value_t = 1, help_heading = "Load")]
     batch: u16,
     /// Batches or commands in flight on each lane.
@@ -62,30 +63,30 @@ pub(super) struct BenchArguments {
     /// Lanes: queue pairs, each on its own connection with its own thread.
     #[arg(short = 'P', long, default_value_t = 1, help_heading = "Load")]
     lanes: u16,
-    /// Cores for the lanes' threads, such as 0,2-5; they go round. [default: anywhere]
+    /// Cores for the lanes' threads, such as 0,2-5, assigned round robin. [default: any]
     #[arg(short = 'c', long, value_name = "LIST", value_parser = cores, help_heading = "Load")]
     cores: Option<CoreList>,
     /// How long to measure.
     #[arg(short = 't', long, value_name = "SECONDS", value_parser = run_time, default_value = "10", help_heading = "Load")]
     time: Duration,
-    /// Time under load before anything counts.
+    /// Time under load before the measurement begins.
     #[arg(short = 'a', long, value_name = "SECONDS", value_parser = seconds, default_value = "1", help_heading = "Load")]
     warm_up: Duration,
-    /// Do not store every key first: what is there from before is used.
+    /// Do not store every key first: use existing pairs.
     #[arg(long, help_heading = "Load")]
     no_fill: bool,
-    /// Store values that tell what they are, and check every value that is retrieved.
+    /// Store self-describing values, and check every retrieved value.
     #[arg(long, help_heading = "Load")]
     verify: bool,
-    /// Where random choices begin.
+    /// Seed of all random choices.
     #[arg(long, default_value_t = 0, help_heading = "Load")]
     seed: u64,
-    /// JSON into this file, or - for standard output instead of the table.
+    /// Write JSON to this file, or to standard output instead of the table if it is -.
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     json: Option<PathBuf>,
 }
 
-/// What programs get: the result beside where it was had.
+/// JSON output: the result and its environment.
 #[derive(Debug, Serialize)]
 struct Document<'a> {
     environment: Environment,
@@ -95,7 +96,7 @@ struct Document<'a> {
 pub(super) fn bench(arguments: &BenchArguments) -> Ended {
     let address = arguments.address.as_ref().ok_or_else(|| {
         Failure::usage(
-            "which namespace? Write HOST:PORT/NQN, or set NVLANE_ADDR; `nvlane discover` lists them",
+            "no namespace given: write HOST:PORT/NQN, or set NVLANE_ADDR; `nvlane discover` lists subsystems",
         )
     })?;
     output::check_file(arguments.json.as_deref())?;
@@ -123,7 +124,7 @@ pub(super) fn bench(arguments: &BenchArguments) -> Ended {
     let report = Report::new(&load, &result);
     arguments.write(address, &report)?;
     if result.mismatch_count > 0 {
-        let message = format!("{} values are not what was stored", result.mismatch_count);
+        let message = format!("{} values differ from what was stored", result.mismatch_count);
         return Err(Failure::new(Kind::Mismatch, message));
     }
     if result.failed_count > 0 {

@@ -1,4 +1,4 @@
-//! `nvlane kv incr` and `cas`: numbers that change as one.
+//! `nvlane kv incr` and `cas`: atomic changes of numbers.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -7,7 +7,7 @@ use clap::Args;
 use host::{AtomicFunction, AtomicOperation};
 use serde::Serialize;
 
-use super::words::{key, number, shown, told};
+use super::words::{failed, key, number, shown};
 use super::{Ended, Place};
 use crate::exit::Kind;
 use crate::output::Output;
@@ -18,16 +18,16 @@ pub(super) struct IncrArguments {
     place: Place,
     /// The key of the number.
     key: String,
-    /// What is added, with --floor taken away. A negative number takes away too, and the result wraps below 0.
+    /// Number to add, or with --floor to subtract. Negative numbers are allowed; the result wraps below 0.
     #[arg(value_name = "BY", default_value = "1", allow_negative_numbers = true, value_parser = number)]
     by: u64,
-    /// Begin with this number if the key is not there. [default: that is an error]
+    /// Initial value if the key does not exist. [default: a missing key is an error]
     #[arg(long, value_name = "NUMBER", value_parser = number)]
     initial: Option<u64>,
-    /// Only if the sum is at most this: exit code 1 if it would be more.
+    /// Add only if the sum is at most this: exit code 1 if it would exceed it.
     #[arg(long, value_name = "NUMBER", value_parser = number)]
     limit: Option<u64>,
-    /// Take BY away, if so much is there: exit code 1 if not.
+    /// Subtract BY, but never below 0: exit code 1 if the number is smaller than BY.
     #[arg(long, conflicts_with = "limit")]
     floor: bool,
     #[command(flatten)]
@@ -42,10 +42,10 @@ pub(super) struct CasArguments {
     place: Place,
     /// The key of the number.
     key: String,
-    /// The number that must be there.
+    /// The expected number.
     #[arg(allow_negative_numbers = true, value_parser = number)]
     expected: u64,
-    /// The number to put in its place.
+    /// The new number.
     #[arg(allow_negative_numbers = true, value_parser = number)]
     new: u64,
     #[command(flatten)]
@@ -56,7 +56,7 @@ pub(super) struct CasArguments {
 
 #[derive(Debug, Args)]
 struct Width {
-    /// The number has 4 bytes and not 8.
+    /// The number has 4 bytes instead of 8.
     #[arg(long)]
     narrow: bool,
     /// The key is hexadecimal.
@@ -85,7 +85,7 @@ fn run(place: &Place, word: &str, width: &Width, atomic: AtomicOperation, output
     let key = key(word, width.hex)?;
     let wanted = if width.narrow { "a number of 4 bytes" } else { "a number of 8 bytes" };
     let outcome = place.connect()?.atomic(&key, &atomic);
-    let outcome = outcome.map_err(|error| told(error, &key, width.hex, wanted))?;
+    let outcome = outcome.map_err(|error| failed(error, &key, width.hex, wanted))?;
     let before = outcome.before;
     let after = match (outcome.took_effect, atomic.function) {
         (false, _) => before,

@@ -21,10 +21,10 @@ pub(super) struct GetArguments {
     place: Place,
     /// The key: 1 to 16 bytes.
     key: String,
-    /// Write the value into this file; - for standard output.
+    /// Write the value to this file; - for standard output.
     #[arg(long, value_name = "FILE", default_value = "-")]
     file: PathBuf,
-    /// The key is hexadecimal, and the value is written so.
+    /// The key is hexadecimal, and the value is printed as hexadecimal.
     #[arg(long)]
     hex: bool,
 }
@@ -35,19 +35,19 @@ pub(super) struct SetArguments {
     place: Place,
     /// The key: 1 to 16 bytes.
     key: String,
-    /// The value; or take it from --file.
+    /// The value, unless --file is given.
     #[arg(required_unless_present = "file", conflicts_with = "file")]
     value: Option<String>,
     /// Read the value from this file; - for standard input.
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Only if the key is not there: exit code 1 if it is.
+    /// Store only if the key does not exist: exit code 1 if it does.
     #[arg(long, conflicts_with = "replace")]
     new: bool,
-    /// Only if the key is there: exit code 1 if it is not.
+    /// Store only if the key exists: exit code 1 if it does not.
     #[arg(long)]
     replace: bool,
-    /// Key and VALUE are hexadecimal; a file is taken as it is.
+    /// Key and VALUE are hexadecimal; a file is stored as it is.
     #[arg(long)]
     hex: bool,
 }
@@ -56,7 +56,7 @@ pub(super) struct SetArguments {
 pub(super) struct DeleteArguments {
     #[command(flatten)]
     place: Place,
-    /// The keys. One that is not there is no error.
+    /// The keys. A missing key is not an error.
     #[arg(required = true, value_name = "KEY")]
     keys: Vec<String>,
     /// Keys are hexadecimal.
@@ -81,10 +81,10 @@ pub(super) struct ExistArguments {
 pub(super) struct ListArguments {
     #[command(flatten)]
     place: OnlyPlace,
-    /// Begin with this key, if it is there. The order is the target's own.
+    /// Begin with this key, if it exists. The order is the target's own.
     #[arg(long, value_name = "KEY")]
     from: Option<String>,
-    /// So many at most.
+    /// Maximum number of keys.
     #[arg(long, value_name = "COUNT")]
     limit: Option<usize>,
     /// Keys are hexadecimal.
@@ -110,7 +110,7 @@ pub(super) fn set(arguments: &SetArguments) -> Ended {
     let value = match (value, file) {
         (Some(value), _) => bytes(value, *hex)?,
         (None, Some(file)) => read(file)?,
-        (None, None) => return Err(Failure::usage("no value: write it, or name a --file")),
+        (None, None) => return Err(Failure::usage("no value: give one, or --file")),
     };
     let mut options = StoreOptions::empty();
     options.set(StoreOptions::MUST_NOT_EXIST, *new);
@@ -119,7 +119,7 @@ pub(super) fn set(arguments: &SetArguments) -> Ended {
         return Ok(ExitCode::SUCCESS);
     }
     Err(if *new {
-        Failure::new(Kind::Failed, format!("{} is there", shown(&key, *hex)))
+        Failure::new(Kind::Failed, format!("{} exists", shown(&key, *hex)))
     } else {
         absent(&key, *hex)
     })
@@ -150,7 +150,7 @@ struct Presence {
 
 impl fmt::Display for Presence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{} is {}there", self.key, if self.is_there { "" } else { "not " })
+        writeln!(f, "{} {}", self.key, if self.is_there { "exists" } else { "does not exist" })
     }
 }
 
@@ -194,7 +194,7 @@ fn write(path: &Path, mut bytes: Vec<u8>) -> Result<(), Failure> {
     if !output::is_standard(path) {
         return Ok(std::fs::write(path, bytes).with_context(|| path.display().to_string())?);
     }
-    // Programs get the value, people a line.
+    // Without a trailing newline if a program reads it.
     if std::io::stdout().is_terminal() && bytes.last() != Some(&b'\n') {
         bytes.push(b'\n');
     }

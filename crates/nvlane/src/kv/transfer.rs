@@ -1,8 +1,8 @@
-//! `nvlane kv load` and `dump`: all pairs as lines of JSON, one each.
+//! `nvlane kv load` and `dump`: pairs as lines of JSON.
 //!
 //! ```text
 //! {"key":"greeting","value":"hello"}
-//! {"key_hex":"00ff","value_hex":"0102"}        what is no text
+//! {"key_hex":"00ff","value_hex":"0102"}        bytes that are not text
 //! ```
 
 use std::fs::File;
@@ -23,46 +23,46 @@ use super::{Ended, OnlyPlace, Way};
 use crate::exit::{Failure, Kind};
 use crate::output;
 
-/// Operations of a batch of ours.
+/// Operations per batch.
 const BATCH_COUNT: usize = 128;
 
-/// Bytes of values in one batch: more go by commands of their own.
+/// Bytes of values in one batch; longer values use single commands.
 const BATCH_BYTES: usize = 256 << 10;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A line is a pair as JSON, text as it is and other bytes as hexadecimal digits:
+Each line is a pair as JSON; bytes that are not text are hexadecimal:
   {\"key\":\"greeting\",\"value\":\"hello\"}
   {\"key_hex\":\"00ff\",\"value_hex\":\"0102\"}
 
-What was stored before a line that is wrong, or before the target refused a pair, stays: the error says how many.")]
+Pairs stored before an invalid line, or before the target refused a pair, remain; the error says how many.")]
 pub(super) struct LoadArguments {
     /// The namespace: `HOST[:PORT]/NQN[?ns=1]`.
     #[arg(value_name = "ADDR")]
     address: Address,
     #[command(flatten)]
     way: Way,
-    /// Lines as `dump` writes them; - for standard input.
+    /// File of lines as `dump` writes them; - for standard input.
     #[arg(value_name = "FILE", default_value = "-")]
     file: PathBuf,
-    /// Leave keys alone that are there.
+    /// Skip keys that exist.
     #[arg(long)]
     new: bool,
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Pairs that come or go meanwhile may be there or not; all others are, once. Flags, expiry and keys of more than 16 bytes, which \
-memcached's clients have beside, are not part of NVMe's commands, nor of a dump.")]
+A dump contains every pair that exists throughout exactly once; pairs stored or deleted meanwhile may be missing. It does not contain \
+memcached's flags, expiry, and pairs with keys of more than 16 bytes, which NVMe's commands do not have.")]
 pub(super) struct DumpArguments {
     #[command(flatten)]
     place: OnlyPlace,
-    /// Where to write; - for standard output.
+    /// File to write; - for standard output.
     #[arg(long, value_name = "FILE", default_value = "-")]
     file: PathBuf,
 }
 
-/// One pair, as its line has it.
+/// A line of the file.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct Line {
@@ -99,38 +99,38 @@ impl Line {
     }
 }
 
-/// Tells a terminal how far it is.
+/// Progress line on a terminal.
 struct Progress {
     is_seen: bool,
     begun: Instant,
-    told: Instant,
+    shown: Instant,
     count: u64,
 }
 
 impl Progress {
     fn new() -> Self {
         let now = Instant::now();
-        Self { is_seen: std::io::stderr().is_terminal(), begun: now, told: now, count: 0 }
+        Self { is_seen: std::io::stderr().is_terminal(), begun: now, shown: now, count: 0 }
     }
 
     fn add(&mut self, count: u64, doing: &str) {
         self.count += count;
-        if self.is_seen && self.told.elapsed() > Duration::from_millis(500) {
-            self.told = Instant::now();
+        if self.is_seen && self.shown.elapsed() > Duration::from_millis(500) {
+            self.shown = Instant::now();
             #[allow(clippy::cast_precision_loss)] // A rate.
             let rate = self.count as f64 / self.begun.elapsed().as_secs_f64().max(1e-9);
             eprint!("\r\x1b[K{doing}: {} pairs, {rate:.0} per second", self.count);
         }
     }
 
-    /// What was `done`, in all.
+    /// Prints the final count.
     fn end(&self, done: &str) {
         if self.is_seen {
             eprintln!("\r\x1b[K{done} {} pairs in {:.1} s", self.count, self.begun.elapsed().as_secs_f64());
         }
     }
 
-    /// A failure, with how far it was until then.
+    /// The failure with the number of pairs stored before it.
     fn failed(&self, failure: Failure) -> Failure {
         match self.count {
             0 => failure,
@@ -140,7 +140,7 @@ impl Progress {
 }
 
 impl Drop for Progress {
-    /// Leaves a clean line for what is said next.
+    /// Clears the progress line.
     fn drop(&mut self) {
         if self.is_seen {
             eprint!("\r\x1b[K");
@@ -179,7 +179,7 @@ fn load_lines(
         let wrong = |why: String| Failure::usage(format!("{}:{at}: {why}", file.display()));
         let (key, value) = match serde_json::from_str::<Line>(&line) {
             Ok(parsed) => parsed.pair().map_err(wrong)?,
-            // Our line, its column.
+            // The line number is ours; serde_json gives the column.
             Err(error) => {
                 let text = error.to_string();
                 let what = text.split(" at line ").next().unwrap_or(&text);
@@ -257,8 +257,8 @@ pub(super) fn dump(arguments: &DumpArguments) -> Ended {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Calls `each` with these keys that are there and their values: in batches where there are any, once it is known how long
-/// they are, and long ones one by one.
+/// Calls `each` with those of the keys that exist and their values: in batches if the target has them, after asking for
+/// the lengths, and long values one by one.
 fn for_each_value(
     namespace: &mut BlockingKeyValue,
     keys: &[Key],
@@ -279,7 +279,7 @@ fn for_each_value(
                 match u32::try_from(length) {
                     Ok(length) if batch.retrieve(key, length).is_ok() => asked.push(*key),
                     Ok(_) => alone.push(*key),
-                    // Gone already.
+                    // Deleted meanwhile.
                     Err(_) => {}
                 }
             }
@@ -288,7 +288,7 @@ fn for_each_value(
                     continue;
                 }
                 if outcome.result > outcome.data.len() as u64 {
-                    // Another value by now, and a longer one.
+                    // Replaced by a longer value meanwhile.
                     alone.push(*key);
                 } else {
                     each(key, outcome.data)?;

@@ -1,4 +1,4 @@
-//! `nvlane kv vector`: values that are arrays of numbers, changed and folded where they are.
+//! `nvlane kv vector`: values that are arrays of numbers, updated and reduced in place on the target.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ Examples:
 pub(super) struct VectorArguments {
     #[command(flatten)]
     place: Place,
-    /// The key of the vector: a value of such numbers, little-endian, one behind the other.
+    /// The key of the vector: a value that is an array of little-endian numbers.
     key: String,
     #[command(subcommand)]
     action: Action,
@@ -33,12 +33,12 @@ pub(super) struct VectorArguments {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Apply a function to every element: with one operand, or with the one at the same place of a file.
+    /// Apply a function to every element, with one operand or with the corresponding element of a file.
     Update {
-        /// The operand; or take one for each element from --file.
+        /// The operand, unless --file has one for each element.
         #[arg(required_unless_present = "file", conflicts_with = "file", allow_negative_numbers = true)]
         operand: Option<String>,
-        /// Operands as they lie in memory, as many as the vector has elements; - for standard input.
+        /// File with one little-endian operand per element; - for standard input.
         #[arg(long, value_name = "FILE")]
         file: Option<PathBuf>,
         /// add, min, max, and, or, xor.
@@ -47,9 +47,9 @@ enum Action {
         #[command(flatten)]
         kind: ElementArguments,
     },
-    /// Fold all elements into one.
+    /// Reduce all elements to one.
     Reduce {
-        /// What it begins with.
+        /// Initial value.
         #[arg(default_value = "0", allow_negative_numbers = true)]
         initial: String,
         /// add, min, max, and, or, xor.
@@ -58,12 +58,12 @@ enum Action {
         #[command(flatten)]
         kind: ElementArguments,
     },
-    /// Show the elements that are so: less, less-or-equal, equal, not-equal, greater-or-equal, greater.
+    /// Print the elements that compare as given: less, less-or-equal, equal, not-equal, greater-or-equal, greater.
     Filter {
-        /// How an element has to compare with the operand.
+        /// Comparison of an element with the operand.
         #[arg(value_parser = comparison)]
         comparison: VectorComparison,
-        /// What elements are compared with.
+        /// The operand.
         #[arg(allow_negative_numbers = true)]
         operand: String,
         #[command(flatten)]
@@ -73,7 +73,7 @@ enum Action {
 
 #[derive(Debug, Args)]
 struct ElementArguments {
-    /// What the value is made of: u8, u16, u32, u64, i8, i16, i32, i64, f32, f64.
+    /// Type of the elements: u8, u16, u32, u64, i8, i16, i32, i64, f32, f64.
     #[arg(short, long, default_value = "u64", value_parser = element)]
     element: ElementCode,
     /// The key is hexadecimal.
@@ -109,7 +109,7 @@ fn comparison(word: &str) -> Result<VectorComparison, String> {
     named(word, VectorComparison::KNOWN, VectorComparison::name)
 }
 
-/// An element as people write it, in the low bytes of a word.
+/// Parses an element into the low bytes of a word.
 fn encode(word: &str, element: ElementCode) -> Result<u64, Failure> {
     let bits = match element {
         ElementCode::F32 => word.parse::<f32>().ok().map(|number| u64::from(number.to_bits())),
@@ -130,7 +130,7 @@ fn encode(word: &str, element: ElementCode) -> Result<u64, Failure> {
     bits.ok_or_else(|| Failure::usage(format!("{word:?} is no {element}")))
 }
 
-/// The element in the low bytes of a word, as people read it.
+/// Prints the element in the low bytes of a word.
 fn decode(word: u64, element: ElementCode) -> String {
     let [b0, b1, b2, b3, ..] = word.to_le_bytes();
     match element {
@@ -147,18 +147,18 @@ fn decode(word: u64, element: ElementCode) -> String {
     }
 }
 
-/// What a failed command says of this key.
-fn told<'a>(key: &'a Key, kind: &'a ElementArguments) -> impl Fn(host::Error) -> Failure + 'a {
+/// Message for a failed command on this key.
+fn failed_on<'a>(key: &'a Key, kind: &'a ElementArguments) -> impl Fn(host::Error) -> Failure + 'a {
     move |error| {
         let (element, bytes) = (kind.element, kind.element.bytes().unwrap_or(1));
         let wanted = format!(
-            "a vector of {element} to work on: its length is no multiple of {bytes}, not that of --file, or more than the target's limit"
+            "a usable vector of {element}: its length is not a multiple of {bytes}, differs from that of --file, or exceeds the target's limit"
         );
-        words::told(error, key, kind.hex, &wanted)
+        words::failed(error, key, kind.hex, &wanted)
     }
 }
 
-/// Refuses functions on the bits of floating-point numbers, which no target has.
+/// Refuses bitwise functions on floating-point numbers, which no target supports.
 fn check_function(function: VectorFunction, element: ElementCode) -> Result<(), Failure> {
     let is_bitwise = matches!(function, VectorFunction::AND | VectorFunction::OR | VectorFunction::XOR);
     match element {
@@ -179,14 +179,14 @@ pub(super) fn vector(arguments: &VectorArguments) -> Ended {
             let bytes = match (operand, file) {
                 (Some(operand), _) => {
                     let operand = encode(operand, kind.element)?;
-                    place.connect()?.vector_scalar(&key, of, operand).map_err(told(&key, kind))?
+                    place.connect()?.vector_scalar(&key, of, operand).map_err(failed_on(&key, kind))?
                 }
                 (None, Some(file)) => {
                     let operands = read(file)?;
-                    place.connect()?.vector_vector(&key, of, &operands).map_err(told(&key, kind))?;
+                    place.connect()?.vector_vector(&key, of, &operands).map_err(failed_on(&key, kind))?;
                     operands.len() as u64
                 }
-                (None, None) => return Err(Failure::usage("no operand: write it, or name a --file")),
+                (None, None) => return Err(Failure::usage("no operand: give one, or --file")),
             };
             let elements = bytes / kind.element.bytes().unwrap_or(1) as u64;
             kind.output.print(&Updated { key: shown(&key, kind.hex), elements })?;
@@ -196,7 +196,7 @@ pub(super) fn vector(arguments: &VectorArguments) -> Ended {
             let key = key(word, kind.hex)?;
             let initial = encode(initial, kind.element)?;
             let result = place.connect()?.vector_reduce(&key, (kind.element, *function), initial);
-            let result = result.map_err(told(&key, kind))?;
+            let result = result.map_err(failed_on(&key, kind))?;
             let elements = vec![decode(result, kind.element)];
             kind.output.print(&Elements { key: shown(&key, kind.hex), elements })?;
         }
@@ -206,7 +206,7 @@ pub(super) fn vector(arguments: &VectorArguments) -> Ended {
             let mut namespace = place.connect()?;
             let room = namespace.namespace().vendor().vector_bytes_max.max(1);
             let kept = namespace.vector_filter(&key, (kind.element, *comparison), operand, room);
-            let kept = kept.map_err(told(&key, kind))?;
+            let kept = kept.map_err(failed_on(&key, kind))?;
             let wide = |element: &[u8]| {
                 let mut word = [0; 8];
                 word[..element.len()].copy_from_slice(element);
@@ -231,7 +231,7 @@ impl fmt::Display for Updated {
     }
 }
 
-/// Numbers as text: those of 64 bits are more than JSON's numbers hold everywhere.
+/// Numbers as text: some JSON readers do not hold 64-bit numbers.
 #[derive(Debug, Serialize)]
 struct Elements {
     key: String,

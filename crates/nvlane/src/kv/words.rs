@@ -1,4 +1,4 @@
-//! Keys and values as words of a command line: text, or hexadecimal.
+//! Keys and values on the command line: text, or hexadecimal.
 
 use host::{Error, Failure as CommandFailure, Key};
 use wire::status::Status;
@@ -21,12 +21,13 @@ pub(super) fn from_hex(text: &str) -> Option<Vec<u8>> {
     pairs.iter().map(|&[high, low]| Some(digit(high)? << 4 | digit(low)?)).collect()
 }
 
-/// What a word means.
+/// The bytes that a word stands for.
 pub(super) fn bytes(word: &str, is_hex: bool) -> Result<Vec<u8>, Failure> {
     if !is_hex {
         return Ok(word.as_bytes().to_vec());
     }
-    from_hex(word).ok_or_else(|| Failure::usage(format!("{word:?}: --hex wants pairs of hexadecimal digits")))
+    from_hex(word)
+        .ok_or_else(|| Failure::usage(format!("{word:?}: --hex expects pairs of hexadecimal digits")))
 }
 
 /// The key that a word names.
@@ -37,9 +38,9 @@ pub(super) fn key(word: &str, is_hex: bool) -> Result<Key, Failure> {
     })
 }
 
-/// What a failed command says of a key: words for what people meet, and for the rest the library's. `wanted` is what the value
-/// had to be.
-pub(super) fn told(error: Error, key: &Key, is_hex: bool, wanted: &str) -> Failure {
+/// Message for a failed command on a key: plain words for common statuses, the library's for the rest. `wanted`
+/// describes the value that the command needs.
+pub(super) fn failed(error: Error, key: &Key, is_hex: bool, wanted: &str) -> Failure {
     let status = match &error {
         Error::Failed { failure: CommandFailure::Status(status), .. } => *status,
         _ => return error.into(),
@@ -53,12 +54,12 @@ pub(super) fn told(error: Error, key: &Key, is_hex: bool, wanted: &str) -> Failu
     }
 }
 
-/// A key that should be there is not.
+/// Failure of a command whose key does not exist.
 pub(super) fn absent(key: &Key, is_hex: bool) -> Failure {
-    Failure::new(Kind::Failed, format!("{} is not there", shown(key, is_hex)))
+    Failure::new(Kind::Failed, format!("{} does not exist", shown(key, is_hex)))
 }
 
-/// A key for people: text where it is, else hexadecimal.
+/// A key as text if it is text, else hexadecimal.
 pub(super) fn shown(key: &Key, is_hex: bool) -> String {
     match std::str::from_utf8(key.as_bytes()) {
         Ok(text) if !is_hex && !text.chars().any(char::is_control) => text.to_owned(),
@@ -67,9 +68,9 @@ pub(super) fn shown(key: &Key, is_hex: bool) -> String {
     }
 }
 
-/// A number as people write it: decimal, with a sign, or hexadecimal behind `0x`. Negative ones wrap.
+/// Parses a number: decimal with an optional sign, or hexadecimal after `0x`. Negative numbers wrap.
 pub(super) fn number(word: &str) -> Result<u64, String> {
-    let none = || format!("{word:?} is no number of 64 bits");
+    let none = || format!("{word:?} is not a 64-bit number");
     if let Some(digits) = word.strip_prefix("0x") {
         return u64::from_str_radix(digits, 16).map_err(|_| none());
     }

@@ -1,4 +1,4 @@
-//! `nvlane perf ceiling`: what the kernel's TCP allows on this machine.
+//! `nvlane perf ceiling`: the limit that the kernel's TCP sets on this machine.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -17,51 +17,52 @@ use super::{cores, run_time, seconds};
 use crate::exit::Failure;
 use crate::{Ended, output};
 
-/// In-capsule data of a target that says nothing else, bytes: 8 KiB is what most say.
+/// Default limit of in-capsule data, bytes: the usual one of targets.
 pub(crate) const IN_CAPSULE_BYTES: u32 = 8192;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Two threads move over loopback connections what a host and a target would, as few calls as possible, both spinning, with no NVMe \
-at all. Nothing that speaks NVMe over this kernel's TCP with as many lanes can be faster for long.
+Two threads move the bytes that a host and a target would exchange over loopback connections, in as few calls as possible, both \
+spinning, without NVMe. No NVMe/TCP implementation with the same number of lanes on this kernel's TCP can be sustainably faster.
 
   nvlane perf ceiling -q 1,4,32,128 -w randrw -M 70
-  nvlane perf ceiling -q 1023 -P 1,1024 --sleep    what a lane more costs where none can share a send")]
+  nvlane perf ceiling -q 1023 -P 1,1024 --sleep        the cost of more lanes when no commands share a send")]
 pub(crate) struct CeilingArguments {
-    /// Operations in flight on all connections together, one or several: 1,32,128.
+    /// Operations in flight over all connections together; several depths such as 1,32,128 are measured in turn.
     #[arg(short = 'q', long, value_delimiter = ',', default_value = "1,4,32,128")]
     depth: Vec<u32>,
-    /// Connections that the operations go round, one or several: 1,16,1024.
+    /// Connections that share the operations; several counts such as 1,16,1024 are measured in turn.
     #[arg(short = 'P', long, value_delimiter = ',', default_value = "1")]
     lanes: Vec<u32>,
-    /// Bytes of an operation.
+    /// Size of an operation.
     #[arg(short = 'o', long, value_name = "BYTES", default_value = "4k", value_parser = io_bytes)]
     io_size: u32,
-    /// read, write, rw and their random forms, which are alike here.
+    /// read, write or rw; their random forms mean the same here.
     #[arg(short = 'w', long, default_value = "randread")]
     pattern: String,
     /// Percentage of reads in rw. [default: 50]
     #[arg(short = 'M', long, value_name = "READ%")]
     read_percent: Option<u8>,
-    /// How long to measure each.
+    /// Duration of each measurement.
     #[arg(short = 't', long, value_name = "SECONDS", value_parser = run_time, default_value = "3")]
     time: Duration,
-    /// Time under load before anything counts.
+    /// Time under load before each measurement begins.
     #[arg(short = 'a', long, value_name = "SECONDS", value_parser = seconds, default_value = "0.5")]
     warm_up: Duration,
-    /// Two cores: of the host's side and of the target's. [default: anywhere]
+    /// Two cores: one for the host's side, one for the target's. [default: any]
     #[arg(short = 'c', long, value_name = "LIST", value_parser = cores)]
     cores: Option<CoreList>,
-    /// Writes up to this size bring their data with them; larger ones are asked for it.
+    /// Writes up to this size carry their data in the capsule; the data of larger ones is requested (R2T).
     #[arg(long, value_name = "BYTES", default_value_t = IN_CAPSULE_BYTES)]
     in_capsule: u32,
-    /// Memory that each connection's data come from and go to at both ends, for what is larger than the caches. [default: one warm place for all]
+    /// Memory that each connection reads its data from and writes it to, at both ends; larger than the caches shows
+    /// their effect. [default: one warm page for all]
     #[arg(long, value_name = "BYTES", value_parser = load::workload::parse_bytes, default_value = "0", hide_default_value = true)]
     memory: u64,
-    /// The target's side sleeps when there is nothing to do, so that its processor time is that of its work.
+    /// Let the target's side sleep when it has nothing to do, so that its processor time is that of its work.
     #[arg(long)]
     sleep: bool,
-    /// Results as JSON into this file, or - for standard output instead of the table.
+    /// Write JSON to this file, or to standard output instead of the table if it is -.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -70,7 +71,7 @@ pub(crate) fn ceiling(arguments: &CeilingArguments) -> Ended {
     let pattern = Pattern::named(&arguments.pattern, arguments.read_percent).map_err(Failure::usage)?;
     let read_percent = read_percent(&pattern).ok_or_else(|| {
         Failure::usage(
-            "the ceiling is of reads and writes: use read, write, rw, randread, randwrite or randrw",
+            "the ceiling covers reads and writes only: use read, write, rw, randread, randwrite or randrw",
         )
     })?;
     let cores = match arguments.cores.as_ref().map(CoreList::cores) {
@@ -120,12 +121,12 @@ pub(crate) fn ceiling(arguments: &CeilingArguments) -> Ended {
         let environment = Environment::collect(None, Duration::from_millis(20));
         serde_json::to_string_pretty(&json!({ "environment": environment, "ceiling": rows }))
     };
-    // The table stands there already.
+    // The table has been printed already.
     output::tell(String::new, json, arguments.json.as_deref())?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The share of reads, if the pattern is of reads and writes only.
+/// Percentage of reads, if the pattern has reads and writes only.
 pub(crate) fn read_percent(pattern: &Pattern) -> Option<u8> {
     let shares = pattern.shares();
     let is_of_both = shares.read + shares.write == 100 && pattern.mix != Mix::WriteThenRead;
@@ -180,7 +181,7 @@ fn value(spec: &CeilingSpec, result: &CeilingResult) -> Value {
     })
 }
 
-/// The ceiling of the same load, measured now, and the load's share of it.
+/// Measures the ceiling of the same load now, and computes the load's share of it.
 pub(crate) fn beside(
     workload: &Workload,
     namespace: &host::Namespace,
@@ -216,7 +217,7 @@ pub(crate) fn beside(
     let mut disturbance = report.disturbance.clone();
     disturbance.merge(&result.disturbance);
     value["disturbance"] = json!(disturbance);
-    // What was measured while the machine was busy with something else has no share.
+    // A disturbed measurement has no share.
     match disturbance.judge(Some(report.total.iops), Some(share)) {
         Ok(()) => value["share"] = json!(share),
         Err(reason) => {
@@ -227,7 +228,7 @@ pub(crate) fn beside(
     Ok(value)
 }
 
-/// What a report says of its ceiling, in a line.
+/// The line of a report about its ceiling.
 pub(crate) fn share_line(report: &Report) -> Option<String> {
     let ceiling = report.extra.get("ceiling")?;
     let number = |name: &str| ceiling.get(name).and_then(Value::as_f64);

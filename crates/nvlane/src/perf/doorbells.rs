@@ -1,14 +1,14 @@
-//! Doorbell policies as `--doorbell` has them: one for all lanes, or some by class, written as `--queues` is.
+//! Doorbell policies of `--doorbell`: one for all lanes, or by class, in the form of `--queues`.
 
 use std::fmt;
 use std::str::FromStr;
 
 use host::{DoorbellPolicy, LaneClass, QueueMap};
 
-/// When submitted commands leave, by the class of their lane.
+/// Doorbell policy by class of lane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Doorbells {
-    /// Of the default class, and of those that are not named.
+    /// Of the default class, and of classes without a policy of their own.
     pub(crate) default: DoorbellPolicy,
     /// Of read lanes.
     pub(crate) read: Option<DoorbellPolicy>,
@@ -17,7 +17,7 @@ pub(crate) struct Doorbells {
 }
 
 impl Doorbells {
-    /// A class that is named here and has no lanes there.
+    /// A class with a policy here but no lanes in `queues`.
     pub(crate) fn lacking(self, queues: Option<QueueMap>) -> Option<LaneClass> {
         let named = [(LaneClass::Read, self.read), (LaneClass::Poll, self.poll)];
         let lacks = |class| queues.is_none_or(|queues| queues.of(class) == 0);
@@ -37,7 +37,7 @@ impl FromStr for Doorbells {
         let mut rest = text;
         while !rest.is_empty() {
             let (name, behind) = rest.split_once('=').ok_or_else(|| unknown(text))?;
-            // Policies have commas, too: this one ends before the next name.
+            // Policies contain commas too: this one ends before the next class name.
             let end = behind.find('=').map_or(Some(behind.len()), |next| behind[..next].rfind(','));
             let end = end.ok_or_else(|| unknown(text))?;
             let policy = policy(&behind[..end])?;

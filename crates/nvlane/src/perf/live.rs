@@ -1,4 +1,4 @@
-//! What a person sees while a load runs: one line a second on a terminal. Ctrl-C ends the load, not the report.
+//! Progress line on a terminal while a load runs, once a second. Ctrl-C ends the load, not the report.
 
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use study::terminal;
 
 use crate::signals::EndOnSignal;
 
-/// Shows how a run goes on, if anybody is there to see it.
+/// Progress of a run, shown if standard error is a terminal.
 #[derive(Debug)]
 pub(crate) struct Live {
     is_seen: bool,
     stops: Arc<AtomicBool>,
     _handlers: Option<EndOnSignal>,
     total_s: Option<u64>,
-    /// A line has been begun that the next one replaces.
+    /// Whether a line is on the screen that the next one replaces.
     is_within_line: bool,
 }
 
@@ -31,7 +31,7 @@ impl Live {
         Ok(live)
     }
 
-    /// For one load of several, which end together.
+    /// For one of several loads that end together.
     pub(crate) fn ended_by(stops: Arc<AtomicBool>, workload: &Workload) -> Self {
         Self {
             is_seen: std::io::stderr().is_terminal(),
@@ -42,10 +42,10 @@ impl Live {
         }
     }
 
-    /// Takes the line off the screen.
+    /// Clears the line.
     pub(crate) fn clear(&mut self) {
         if std::mem::take(&mut self.is_within_line) {
-            // Whoever watched may be gone.
+            // The terminal may be gone.
             let _ = write!(std::io::stderr(), "\r\x1b[K");
         }
     }
@@ -53,7 +53,7 @@ impl Live {
     fn show(&mut self, line: &str) {
         let line = terminal::fitted(line);
         let mut screen = std::io::stderr().lock();
-        // A screen that cannot be written to is nobody's loss.
+        // A failure to show progress is ignored.
         let _ = write!(screen, "\r\x1b[K{line}");
         let _ = screen.flush();
         self.is_within_line = true;

@@ -1,10 +1,10 @@
-//! What a target's reactors and lanes have done so far, in its log.
+//! Counters of a target's reactors and lanes, as log lines.
 
 use subsystem::lane_counters::{LaneReport, PhaseReport};
 use subsystem::server::Target;
 use subsystem::state::TargetState;
 
-/// Writes a line for each reactor, each lane of the data path and each reason for which connections were refused or ended.
+/// Logs a line per reactor, per lane of the data path, and per reason for which connections were refused or closed.
 pub(super) fn log(target: &Target) {
     let Some(state) = target.state() else { return tracing::error!("the target's reactors have ended") };
     for turns in &state.reactors {
@@ -60,16 +60,16 @@ pub(super) fn log(target: &Target) {
     }
 }
 
-/// Writes how many connections there are, and a line for each reason for which some were refused or ended.
+/// Logs the number of connections, and a line per reason for which connections were refused or closed.
 pub(super) fn tell_connections(state: &TargetState) {
     let connections = &state.connections;
     tracing::info!(hosts = connections.count, memcached = connections.memcached_count, "connections");
     for (reason, count) in &connections.complaints {
-        tracing::info!(reason, count, "connections refused or ended");
+        tracing::info!(reason, count, "connections refused or closed");
     }
 }
 
-/// Commands and bytes of a caravan, in the mean.
+/// Mean commands and bytes per caravan.
 fn per_caravan(counters: &LaneReport) -> String {
     let caravans = counters.caravan_count.max(1);
     let commands = counters.command_count as f64 / caravans as f64;
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lane_is_told_in_words() {
+    fn a_lane_is_described_in_words() {
         let mut counters =
             LaneReport { caravan_count: 4, command_count: 10, sent_bytes: 400, ..LaneReport::default() };
         counters.rings = vec![("turn", 3), ("full", 1)];

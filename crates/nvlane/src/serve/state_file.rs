@@ -1,4 +1,4 @@
-//! The file of `--state`: how things are, which process wrote it, and what came of its last reload.
+//! The file of `--state`: the target's state, the process that wrote it, and the outcome of its last reload.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use subsystem::operator::{Outcome, Report};
 use subsystem::server::Target;
 use subsystem::state::TargetState;
 
-/// What a program reads of it to find the target, and to wait for it.
+/// The part that `nvlane reload` reads to find the target and to wait for it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Head {
     /// The process that wrote it.
@@ -18,20 +18,20 @@ pub(crate) struct Head {
     pub(crate) reload: Option<Reload>,
 }
 
-/// A process that cannot be taken for another one.
+/// A process, identified unambiguously.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ProcessId {
     pub(crate) pid: u32,
-    /// When it was started, in the kernel's ticks since the machine was: ids are used again.
+    /// Its start, in kernel ticks since boot, because process ids are reused.
     pub(crate) start_ticks: u64,
 }
 
-/// A reload, and what came of it.
+/// A reload and its outcome.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Reload {
-    /// When it began, ns of the machine's monotonic clock: it has seen all that was changed before.
+    /// Its start, ns of the machine's monotonic clock: it has seen all earlier changes of the file.
     pub(crate) began_ns: u64,
-    /// Whether everything that was wanted is in place.
+    /// Whether every change is in place.
     pub(crate) is_complete: bool,
     pub(crate) changes: Vec<Change>,
 }
@@ -52,7 +52,7 @@ struct Whole<'a> {
     state: &'a TargetState,
 }
 
-/// The file, if there is one, and what goes into it beside the target's state.
+/// Writer of the state file; holds what goes into it beside the target's state.
 pub(super) struct StateFile {
     path: Option<PathBuf>,
     head: Head,
@@ -86,7 +86,7 @@ impl StateFile {
         });
     }
 
-    /// Writes how things are, if there is a file for it.
+    /// Writes the state, if there is a file.
     pub(super) fn write(&self, target: &Target) {
         let Some(path) = &self.path else { return };
         let Some(state) = target.state() else { return tracing::error!("the target is gone") };
@@ -106,7 +106,7 @@ pub(crate) fn monotonic_ns() -> u64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(ns)
 }
 
-/// When a process was started; `None` if there is none of this id.
+/// Start of a process; `None` if there is none with this id.
 pub(crate) fn start_ticks(pid: u32) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name in brackets may contain anything, brackets too. The start is the 22nd field, the 20th after it.
