@@ -9,6 +9,7 @@
 
 #![cfg_attr(test, allow(clippy::cast_possible_truncation))]
 
+mod accept_pace;
 mod buffers;
 mod busy_poll;
 mod byte_masks;
@@ -27,6 +28,7 @@ mod operation;
 mod placement;
 mod poison;
 mod probe;
+mod reactor_io;
 mod ring;
 mod segment;
 mod signals;

@@ -1,4 +1,4 @@
-//! What comes of a crowd of fresh connections, and of timers that ring together: an established connection has its turn in between.
+//! Many unestablished connections, and timers that expire together: an established connection is served between them.
 
 use std::io::{IoSliceMut, Write};
 use std::net::TcpStream;
@@ -12,8 +12,8 @@ use nvlane_reactor::{
 
 const ENGINES: [EngineKind; 2] = [EngineKind::Uring, EngineKind::Epoll];
 
-/// Fresh connections, and timers.
-const CROWD_COUNT: usize = 20;
+/// Unestablished connections, and timers.
+const OTHER_COUNT: usize = 20;
 
 enum Message {
     Listen(Listener),
@@ -22,19 +22,19 @@ enum Message {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Had {
     Established,
-    Fresh,
+    Unestablished,
     Timer,
 }
 
-/// Its first connection is established, and there is always more of it to read. With everything else it takes its time.
-struct Crowd {
+/// An application whose first connection is established and always readable. Everything else takes it a millisecond.
+struct SlowApplication {
     established: Option<SocketId>,
     adopted_count: usize,
     had: Vec<Had>,
     report: Sender<Vec<Had>>,
 }
 
-impl Crowd {
+impl SlowApplication {
     fn count(&self, had: Had) -> usize {
         self.had.iter().filter(|other| **other == had).count()
     }
@@ -47,7 +47,7 @@ fn linger() {
     }
 }
 
-impl Application for Crowd {
+impl Application for SlowApplication {
     type Message = Message;
 
     fn on_start(&mut self, _: &mut impl Io<Message>) {}
@@ -59,9 +59,9 @@ impl Application for Crowd {
             self.established = Some(socket);
         }
         self.adopted_count += 1;
-        if self.adopted_count == CROWD_COUNT + 1 {
+        if self.adopted_count == OTHER_COUNT + 1 {
             let soon_ns = io.now_ns() + 1_000_000;
-            (0..CROWD_COUNT as u64).for_each(|token| io.set_timer(soon_ns, token));
+            (0..OTHER_COUNT as u64).for_each(|token| io.set_timer(soon_ns, token));
         }
     }
 
@@ -72,7 +72,7 @@ impl Application for Crowd {
                 true
             }
             Received::Bytes(_) => {
-                self.had.push(Had::Fresh);
+                self.had.push(Had::Unestablished);
                 linger();
                 true
             }
@@ -95,7 +95,7 @@ impl Application for Crowd {
     }
 
     fn on_turn_end(&mut self, io: &mut impl Io<Message>) -> bool {
-        if self.count(Had::Fresh) == CROWD_COUNT && self.count(Had::Timer) == CROWD_COUNT {
+        if self.count(Had::Unestablished) == OTHER_COUNT && self.count(Had::Timer) == OTHER_COUNT {
             self.report.send(std::mem::take(&mut self.had)).unwrap();
             io.stop();
         }
@@ -104,7 +104,7 @@ impl Application for Crowd {
 }
 
 #[test]
-fn fresh_sockets_and_timers_let_an_established_one_have_its_turn() {
+fn an_established_socket_is_read_between_unestablished_ones_and_timers() {
     for engine in ENGINES {
         let mailbox = Mailbox::new().unwrap();
         let address = mailbox.address();
@@ -113,10 +113,11 @@ fn fresh_sockets_and_timers_let_an_established_one_have_its_turn() {
         let (report, reported) = channel();
         let reactor = std::thread::spawn(move || {
             let settings = Settings { engine, pool_bytes: 1 << 20, ..Settings::default() };
-            let crowd = Crowd { established: None, adopted_count: 0, had: Vec::new(), report };
-            Reactor::new(&settings, mailbox, |_| crowd).unwrap().run().unwrap();
+            let application =
+                SlowApplication { established: None, adopted_count: 0, had: Vec::new(), report };
+            Reactor::new(&settings, mailbox, |_| application).unwrap().run().unwrap();
         });
-        let mut peers: Vec<_> = (0..=CROWD_COUNT).map(|_| TcpStream::connect(place).unwrap()).collect();
+        let mut peers: Vec<_> = (0..=OTHER_COUNT).map(|_| TcpStream::connect(place).unwrap()).collect();
         for (at, peer) in peers.iter_mut().enumerate() {
             peer.write_all(&vec![0; if at == 0 { 60_000 } else { 1 }]).unwrap();
         }
