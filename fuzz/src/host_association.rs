@@ -208,6 +208,7 @@ fn exchange(peer: &mut Peer, bytes: &[u8], input: &mut Input<'_>, commands: &mut
         }
         peer.queue.caravan().on_sent(sent.len() - start, drop);
     }
+    peer.queue.invariants();
     sent
 }
 

@@ -102,6 +102,7 @@ pub fn host_lane(data: &[u8]) {
             Step::Lose => caller.lose(LinkError::Association),
         }
         caller.run();
+        caller.core.invariants();
     }
     caller.end();
 }

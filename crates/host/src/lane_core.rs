@@ -917,6 +917,11 @@ impl<B: DataBuffer> LaneCore<B> {
 }
 
 impl<B> LaneCore<B> {
+    /// Checks what the queue knows against itself; see [`HostQueue::invariants`].
+    pub fn invariants(&self) {
+        self.queue.invariants();
+    }
+
     /// Sends whose bytes the kernel may still read. The connection must not be given up before it is done with them.
     #[inline]
     pub(crate) fn awaited_count(&self) -> u32 {

@@ -289,6 +289,7 @@ impl<P> Caravan<P> {
             return false;
         }
         std::mem::swap(&mut self.filling, &mut self.leaving);
+        self.debug_invariants();
         true
     }
 
@@ -344,6 +345,7 @@ impl<P> Caravan<P> {
         }
         load.unsent = load.unsent.checked_sub(count).expect("no more is sent than was there");
         load.advance(count, &mut |payload| gone(payload.take().expect("a payload for each last range")));
+        self.debug_invariants();
     }
 
     /// As [`on_sent`](Self::on_sent), of bytes that were sent without a copy if `is_zero_copy`, or that follow such in the same caravan:
@@ -377,6 +379,7 @@ impl<P> Caravan<P> {
             let load = std::mem::replace(load, kept.spare.pop().unwrap_or_default());
             kept.loads.push_back((sends, load));
         }
+        self.debug_invariants();
     }
 
     /// The kernel has given notice of the sends `first..=last`: [release](Self::release) what it held.
@@ -384,6 +387,7 @@ impl<P> Caravan<P> {
         let Some(kept) = &mut self.kept else { return };
         kept.leaving.on_notice(first, last);
         kept.loads.iter_mut().for_each(|(sends, _)| sends.on_notice(first, last));
+        self.debug_invariants();
     }
 
     /// Lets caravans go that are sent to their end and that the kernel does not read any more. `gone` gets their payloads.
@@ -402,6 +406,7 @@ impl<P> Caravan<P> {
                 }
             }
         }
+        self.debug_invariants();
     }
 
     /// Whether a part of the caravan on its way was sent without a copy: all of it is kept then.
@@ -496,13 +501,16 @@ impl<P> Caravan<P> {
             }
         }
         let interrupted = load.payloads.get_mut(load.sent.payload).and_then(Option::as_mut);
-        std::mem::replace(interrupted.expect("a payload is interrupted"), payload)
+        let interrupted = std::mem::replace(interrupted.expect("a payload is interrupted"), payload);
+        self.debug_invariants();
+        interrupted
     }
 
     /// Forgets what waits; what is on its way stays, since a PDU once begun must end. `gone` gets the payloads.
     pub fn drop_waiting(&mut self, gone: impl FnMut(P)) {
         self.filling.payloads.drain(..).flatten().for_each(gone);
         self.filling.clear();
+        self.debug_invariants();
     }
 
     /// Forgets everything, on its way or not, but for what the kernel may still read, which stays until its notices or until it is
@@ -513,6 +521,7 @@ impl<P> Caravan<P> {
             load.payloads.drain(..).flatten().for_each(&mut gone);
             load.clear();
         }
+        self.debug_invariants();
     }
 
     /// Gives memory back that an idle lane does not need.
@@ -524,6 +533,64 @@ impl<P> Caravan<P> {
                 kept.spare = Vec::new();
             }
         }
+    }
+}
+
+impl<P> Caravan<P> {
+    /// [`invariants`](Self::invariants) in debug builds, after each change but the pushes, which the next doorbell checks together.
+    #[inline]
+    fn debug_invariants(&self) {
+        if cfg!(debug_assertions) {
+            self.invariants();
+        }
+    }
+
+    /// Payloads that are not sent to their end, or that the kernel may still read.
+    pub(crate) fn payload_count(&self) -> usize {
+        let kept = self.kept.iter().flat_map(|kept| &kept.loads).map(|(_, load)| load);
+        let loads = [&self.filling, &self.leaving].into_iter().chain(kept);
+        loads.map(|load| load.payloads.iter().flatten().count()).sum()
+    }
+
+    /// Checks that counts, lengths and positions agree with each other, in time linear in the number of pieces.
+    ///
+    /// # Panics
+    /// If they do not.
+    pub fn invariants(&self) {
+        self.filling.invariants();
+        self.leaving.invariants();
+        assert!(self.filling.sent.is_at_start(), "a caravan that fills is not sent");
+        assert!(
+            self.leaving.parts.is_empty() || self.leaving.unsent > 0,
+            "a caravan that is sent to its end is gone"
+        );
+        let starts_payload = self.leaving.payloads.len() > self.leaving.last_range_count();
+        assert!(!starts_payload, "a caravan on its way has all ranges of its payloads");
+        if let Some(kept) = &self.kept {
+            kept.invariants(&self.leaving);
+        }
+    }
+}
+
+impl<P> Kept<P> {
+    fn invariants(&self, leaving: &Load<P>) {
+        assert!(self.leaving.count == 0 || !leaving.is_empty(), "sends of a caravan that is on its way");
+        // Numbers wrap: seen from the next one, older sends are further away.
+        let mut distance_max = u32::MAX;
+        for sends in self.loads.iter().map(|(sends, _)| sends).chain([&self.leaving]) {
+            assert!(sends.awaited <= sends.count, "{sends:?}: a notice for each send at most");
+            if sends.count > 0 {
+                let distance = self.next_send.wrapping_sub(sends.first);
+                assert!(sends.count <= distance && distance <= distance_max, "{sends:?}: sends in order");
+                distance_max = distance.saturating_sub(sends.count);
+            }
+        }
+        for (sends, load) in &self.loads {
+            load.invariants();
+            assert!(sends.count > 0 && !load.is_empty(), "only what was sent without a copy is kept");
+            assert!(load.payloads.iter().all(Option::is_some), "all of a caravan is kept");
+        }
+        assert!(self.spare.len() <= SPARE_COUNT_MAX && self.spare.iter().all(Load::is_empty));
     }
 }
 
@@ -607,6 +674,48 @@ impl<P> Load<P> {
         }
     }
 
+    /// Payloads of which every range is pushed.
+    fn last_range_count(&self) -> usize {
+        self.parts.iter().filter(|part| part.ends_payload()).count()
+    }
+
+    #[expect(clippy::expect_used, reason = "documented as a panic")]
+    fn invariants(&self) {
+        let before = self.parts.get(..self.sent.part).expect("no more parts are sent than there are");
+        let bytes_of = |parts: &[Part]| -> usize {
+            parts.iter().filter(|part| matches!(part, Part::Bytes(_))).map(|part| part.length()).sum()
+        };
+        let total: usize = self.parts.iter().map(|part| part.length()).sum();
+        let sent: usize = before.iter().map(|part| part.length()).sum();
+        let within = self.sent.within as usize;
+        assert_eq!(self.bytes.len(), bytes_of(&self.parts), "headers and the parts that name them");
+        assert_eq!(
+            total.checked_sub(sent.saturating_add(within)),
+            Some(self.unsent),
+            "bytes that are not sent"
+        );
+        assert!(self.parts.iter().all(|part| part.length() > 0), "no part is empty");
+        let has_neighbours = self.parts.windows(2).any(|two| matches!(two, [Part::Bytes(_), Part::Bytes(_)]));
+        assert!(!has_neighbours, "neighbouring headers are one part");
+        let next = self.parts.get(self.sent.part);
+        assert!(within < next.map_or(1, |part| part.length()), "a part that is sent to its end is counted");
+        let of_header = if matches!(next, Some(Part::Bytes(_))) { within } else { 0 };
+        assert_eq!(self.sent.bytes, bytes_of(before).saturating_add(of_header), "headers that are sent");
+        let ended_count = before.iter().filter(|part| part.ends_payload()).count();
+        assert_eq!(self.sent.payload, ended_count, "payloads that are sent");
+        let (count, last_count) = (self.payloads.len(), self.last_range_count());
+        assert!(
+            count == last_count || count == last_count.saturating_add(1),
+            "a payload for each last range"
+        );
+        assert!(
+            self.payloads.iter().skip(ended_count).all(Option::is_some),
+            "payloads that are not sent are here"
+        );
+        assert!(self.command_count <= self.pdu_count, "a PDU begins or ends one command at most");
+        assert!(!self.parts.is_empty() || self.pdu_count == 0, "a PDU has a header");
+    }
+
     #[inline]
     fn is_empty(&self) -> bool {
         self.parts.is_empty()
@@ -624,7 +733,17 @@ impl<P> Load<P> {
     }
 }
 
+impl Cursor {
+    fn is_at_start(self) -> bool {
+        (self.part, self.within, self.bytes, self.payload) == (0, 0, 0, 0)
+    }
+}
+
 impl Part {
+    fn ends_payload(&self) -> bool {
+        matches!(self, Self::Payload { is_last: true, .. })
+    }
+
     #[inline]
     #[expect(clippy::arithmetic_side_effects, reason = "a range that is not empty")]
     fn length(self) -> usize {
@@ -896,6 +1015,7 @@ mod tests {
                 }
             }
             prop_assert_eq!(caravan.waiting_bytes(), expected.len());
+            caravan.invariants();
             caravan.ring();
             let (mut sent, mut gone_count) = (Vec::new(), 0);
             for cut in cuts.iter().cycle() {

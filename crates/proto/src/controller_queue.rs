@@ -117,7 +117,20 @@ struct SubmissionQueue {
 
 /// The controller's end of one queue pair on one connection, from ICReq to its end.
 ///
-/// `B` is a buffer for write data, `P` a payload to send.
+/// `B` is a buffer for write data, `P` a payload to send. There are four kinds of methods, which a driver calls in this order:
+///
+/// 1. *Inputs*: bytes received into [`place`](Self::place) go to [`on_placed`](Self::on_placed), bytes received elsewhere to
+///    [`next_event`](Self::next_event), which is called until it returns `None`. After a [`Violation`] comes [`fail`](Self::fail), and no
+///    further input.
+/// 2. *Wishes*: each [`Event::Command`] is answered by exactly one of [`complete`](Self::complete),
+///    [`complete_with_data`](Self::complete_with_data) and, for an event request, [`await_event`](Self::await_event) first. Before that, the data
+///    of a write is asked for with [`request_data`](Self::request_data) and taken with [`take_buffer`](Self::take_buffer) after
+///    [`Event::DataReceived`]. Wishes may come between two events, and in any order across commands. Once the driver has accepted
+///    Connect it calls [`establish`](Self::establish).
+/// 3. *Outputs*: after the events, the [`caravan`](Self::caravan) is rung and its pieces are sent;
+///    [`next_superseded`](Self::next_superseded) names commands to abort.
+/// 4. *Questions* may be asked at any time: [`outstanding`](Self::outstanding), [`is_within_pdu`](Self::is_within_pdu) and the others that
+///    take `&self`.
 #[derive(Debug)]
 pub struct ControllerQueue<B, P> {
     settings: QueueSettings,
@@ -682,6 +695,21 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
     #[inline]
     pub fn caravan(&mut self) -> &mut Caravan<P> {
         &mut self.caravan
+    }
+
+    /// Checks that framer, caravan and incoming data agree with each other, for fuzzers and tests.
+    ///
+    /// # Panics
+    /// If they do not.
+    pub fn invariants(&self) {
+        self.framer.invariants();
+        self.caravan.invariants();
+        let is_idle = matches!(self.incoming, Incoming::None);
+        assert!(
+            is_idle || !self.framer.is_between_pdus(),
+            "no data comes in between PDUs: {:?}",
+            self.incoming
+        );
     }
 
     /// Ends the queue because the host broke the transport: what waits is dropped, a TermReq takes its place if one

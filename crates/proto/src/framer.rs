@@ -266,6 +266,77 @@ impl Framer {
                 self.allow(&kinds, digests, alignment, limits);
             }
         }
+        self.debug_invariants();
+    }
+
+    /// [`invariants`](Self::invariants) in debug builds, after each change.
+    #[inline]
+    fn debug_invariants(&self) {
+        if cfg!(debug_assertions) {
+            self.invariants();
+        }
+    }
+
+    /// Checks that lengths, rules and the place in the stream agree with each other.
+    ///
+    /// # Panics
+    /// If they do not.
+    #[expect(clippy::expect_used, reason = "documented as a panic")]
+    pub fn invariants(&self) {
+        assert!(usize::from(self.have) <= self.header.len(), "the header has room for {} bytes", self.have);
+        for (code, rule) in
+            self.rules.iter().enumerate().filter_map(|(code, rule)| Some((code, rule.as_ref()?)))
+        {
+            assert_eq!(rule.kind as usize, code, "a rule is for its type");
+            assert_eq!(
+                rule.kind.is_from_host(),
+                self.sender == Sender::Host,
+                "a rule is for a PDU of the sender"
+            );
+            assert!(
+                self.is_initialised == (rule.kind != self.handshake()),
+                "the handshake comes first, once"
+            );
+            assert!(rule.hlen <= rule.prefix && usize::from(rule.prefix) <= self.header.len(), "{rule:?}");
+            let begins = u16::from(rule.prefix).saturating_add(rule.padding.into());
+            assert!(rule.pdo == 0 || begins == rule.pdo.into(), "{rule:?}");
+            assert_eq!(rule.overhead, u32::from(rule.pdo).saturating_add(self.trailer.into()), "{rule:?}");
+            assert!(rule.overhead <= rule.plen_max, "{rule:?}");
+        }
+        match self.state {
+            State::Between | State::Failed(_) => {}
+            State::Header { need } => {
+                assert!(
+                    self.have < need && usize::from(need) <= self.header.len(),
+                    "a header that is complete is handed out"
+                );
+                assert!(need == COMMON_LENGTH || self.have >= COMMON_LENGTH, "the common header comes first");
+            }
+            State::Padding { left, data } => {
+                let rule = self.rule().expect("data of a PDU that may come");
+                assert!(
+                    left <= rule.padding && data > 0 && data == self.header_data(&rule),
+                    "{:?}",
+                    self.state
+                );
+            }
+            State::Data { left, .. } => {
+                let rule = self.rule().expect("data of a PDU that may come");
+                assert!(left <= self.header_data(&rule), "no more data than the header says");
+            }
+            State::Digest { have, .. } => {
+                assert!(
+                    have < DIGEST_LENGTH && self.trailer == DIGEST_LENGTH,
+                    "a digest that is agreed, and not complete"
+                );
+            }
+            State::End { .. } => unreachable!("the end is handed out with the last byte"),
+        }
+    }
+
+    /// Bytes of data that the header says.
+    fn header_data(&self, rule: &Rule) -> u32 {
+        self.header::<CommonHeader>().plen.get().saturating_sub(rule.overhead)
     }
 
     /// From the next command capsule on the sender may bring so many bytes of data in one.
@@ -297,10 +368,13 @@ impl Framer {
     /// What is wrong with the PDU that begins. Nothing is framed after an error: it comes again.
     #[inline]
     pub fn next_frame<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Frame<'a>>, Violation> {
-        if let State::Between = self.state {
-            return self.on_header(input).map_err(|violation| self.fail(violation));
-        }
-        self.on_more(input)
+        let frame = if let State::Between = self.state {
+            self.on_header(input).map_err(|violation| self.fail(violation))
+        } else {
+            self.on_more(input)
+        };
+        self.debug_invariants();
+        frame
     }
 
     /// The next piece, from within a PDU.
@@ -333,6 +407,7 @@ impl Framer {
             u32::from_le_bytes(*digest) == data_digest(data)
         };
         self.state = State::Between;
+        self.debug_invariants();
         Some((data, is_intact))
     }
 

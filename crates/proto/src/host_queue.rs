@@ -154,8 +154,18 @@ pub enum Refused<B> {
     TooLong(Transfer<B>),
 }
 
-/// The host's end of one queue pair on one connection, from ICReq to its end. `B` is the data of a command, `U` what its
-/// submitter knows it by.
+/// The host's end of one queue pair on one connection, from ICReq to its end.
+///
+/// `B` is the data of a command, `U` the submitter's id for it. There are four kinds of methods, which a driver calls in this order:
+///
+/// 1. *Inputs*: bytes received into [`place`](Self::place) go to [`on_placed`](Self::on_placed), bytes received elsewhere to
+///    [`next_event`](Self::next_event), which is called until it returns `None`, also without input if
+///    [`has_finished`](Self::has_finished). After a [`Violation`] comes [`fail`](Self::fail), and no further input.
+/// 2. *Wishes*: [`submit`](Self::submit), from [`HostEvent::Initialised`] on, where [`has_room`](Self::has_room).
+/// 3. *Outputs*: [`ring`](Self::ring), then [`for_each_piece`](Self::for_each_piece) and [`on_sent`](Self::on_sent) until nothing is on its way.
+///    The kernel's notices of zero-copy sends go to [`on_notice`](Self::on_notice). After the connection is closed and
+///    [`awaited_count`](Self::awaited_count) is 0, [`next_unfinished`](Self::next_unfinished) returns the commands that have not ended.
+/// 4. *Questions* may be asked at any time: [`outstanding`](Self::outstanding), [`room`](Self::room) and the others that take `&self`.
 #[derive(Debug)]
 pub struct HostQueue<B, U = u64> {
     offer: HostOffer,
@@ -859,6 +869,32 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
 }
 
 impl<B, U> HostQueue<B, U> {
+    /// Checks that framer, caravan and slots agree with each other, for fuzzers and tests.
+    ///
+    /// # Panics
+    /// If they do not.
+    pub fn invariants(&self) {
+        self.framer.invariants();
+        self.caravan.invariants();
+        let live = self.slots.iter().filter_map(|slot| match &slot.state {
+            State::Live(command) => Some(command),
+            State::Free => None,
+        });
+        assert_eq!(live.clone().count(), usize::from(self.live_count), "commands in slots");
+        assert!(self.live_count <= self.limit, "{} commands of {}", self.live_count, self.limit);
+        let free_count = self.slots.len().saturating_sub(self.live_count.into());
+        assert_eq!(self.free.len(), free_count, "slots without a command");
+        let is_free =
+            |slot: &u16| matches!(self.slots.get(usize::from(*slot)), Some(Slot { state: State::Free, .. }));
+        assert!(self.free.iter().all(is_free) && !self.finished.iter().any(is_free), "a slot is free or not");
+        let in_transit: usize = live.map(|command| command.in_transit as usize).sum();
+        let payload_count = self.caravan.payload_count();
+        assert!(
+            payload_count == in_transit || payload_count == 0,
+            "ranges in transit, unless the caravan was cleared"
+        );
+    }
+
     /// Sends without a copy whose bytes the kernel may still read.
     #[inline]
     #[must_use]

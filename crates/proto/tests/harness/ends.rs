@@ -74,6 +74,7 @@ impl ControllerEnd {
             seen.push(event);
         }
         assert!(input.is_empty(), "all is taken in");
+        self.queue.invariants();
         Ok(seen)
     }
 
@@ -232,6 +233,7 @@ impl HostEnd {
             }
         }
         assert!(input.is_empty(), "all is taken in");
+        self.queue.invariants();
         Ok(completions)
     }
 

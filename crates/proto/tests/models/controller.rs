@@ -326,6 +326,7 @@ proptest! {
         let mut lives = true;
         for op in &ops {
             lives = model.step(op);
+            model.end.queue.invariants();
             if !lives {
                 break;
             }

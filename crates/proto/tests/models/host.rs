@@ -389,6 +389,7 @@ proptest! {
         let mut model = Model::new(Dialect { digests, alignment }, r2ts);
         for op in &ops {
             model.step(op);
+            model.end.queue.invariants();
             model.compare();
         }
         model.lose();
