@@ -11,13 +11,13 @@ use wire::status::Status;
 /// Requests that may wait at once.
 pub const REQUEST_COUNT_MAX: usize = 4;
 
-/// What one controller has to tell its host, and the host's requests to be told. `T` names a request.
+/// The asynchronous events of one controller, and the host's event requests. `T` identifies a request.
 #[derive(Debug)]
 pub struct AsyncEventQueue<T> {
     enabled: AsyncEvents,
     requests: Vec<T>,
     pending: Vec<AsyncEvent>,
-    /// Events told and not read about yet, each with the request that it was told with.
+    /// Events reported whose log the host has not read yet, each with the request that it completed.
     masked: Vec<(AsyncEvent, Option<T>)>,
 }
 
@@ -28,12 +28,12 @@ impl<T> Default for AsyncEventQueue<T> {
 }
 
 impl<T: Clone + PartialEq> AsyncEventQueue<T> {
-    /// The host waits for an event.
+    /// Accepts an event request of the host.
     ///
     /// # Errors
     /// The status to refuse it with if too many wait already.
     pub fn on_request(&mut self, request: T) -> Result<(), Status> {
-        // A request of the same name was another one.
+        // An earlier request with the same id is a different one.
         self.masked.iter_mut().for_each(|(_, told)| drop(told.take_if(|told| *told == request)));
         if self.requests.len() >= REQUEST_COUNT_MAX {
             return Err(Status::AER_LIMIT_EXCEEDED);
@@ -42,14 +42,14 @@ impl<T: Clone + PartialEq> AsyncEventQueue<T> {
         Ok(())
     }
 
-    /// Takes the waiting request out that `is_it` knows, to abort it; `None` if there is none.
+    /// Removes the waiting request that `is_it` matches, to abort it; `None` if there is none.
     pub fn abort(&mut self, is_it: impl FnMut(&T) -> bool) -> Option<T> {
         let at = self.requests.iter().position(is_it)?;
         Some(self.requests.remove(at))
     }
 
-    /// The host has completed the request that `is_it` knows by itself: a completion does not reach it any more. Gives the
-    /// request if it waits; an event that was told with it waits for another one.
+    /// The host has completed the request that `is_it` matches by itself: a completion no longer reaches it. Returns the request if
+    /// it waits; an event that was reported with it waits for another request.
     pub fn take_back(&mut self, mut is_it: impl FnMut(&T) -> bool) -> Option<T> {
         if let Some(request) = self.abort(&mut is_it) {
             return Some(request);
@@ -75,7 +75,7 @@ impl<T: Clone + PartialEq> AsyncEventQueue<T> {
         self.enabled
     }
 
-    /// Something has happened. It is told once, and again only after the host has read about it.
+    /// Raises an event. It is reported once, and again only after the host has read its log.
     pub fn raise(&mut self, event: AsyncEvent) {
         let is_known =
             self.pending.contains(&event) || self.masked.iter().any(|(masked, _)| *masked == event);
@@ -88,12 +88,12 @@ impl<T: Clone + PartialEq> AsyncEventQueue<T> {
     pub fn on_log_read(&mut self, log: Lid, retain: bool) {
         if !retain {
             self.masked.retain(|(event, _)| event.log() != log);
-            // What waits to be told is told by the log as well.
+            // The log reports a pending event as well.
             self.pending.retain(|event| event.log() != log);
         }
     }
 
-    /// The next request to complete, and with what.
+    /// The next request to complete, and its event.
     pub fn next_completion(&mut self) -> Option<(T, AsyncEvent)> {
         if self.requests.is_empty() || self.pending.is_empty() {
             return None;
@@ -104,8 +104,7 @@ impl<T: Clone + PartialEq> AsyncEventQueue<T> {
         Some((request, event))
     }
 
-    /// The controller is reset: everything is forgotten. The requests end with the queue they came on, or are
-    /// returned to be completed.
+    /// Resets the controller's events. Returns the waiting requests, which are completed or end with their queue.
     pub fn reset(&mut self) -> Vec<T> {
         std::mem::take(self).requests
     }
@@ -117,7 +116,7 @@ fn is_enabled(enabled: AsyncEvents, event: AsyncEvent) -> bool {
         (AsyncEventType::NOTICE, Lid::FIRMWARE_SLOTS) => AsyncEvents::FIRMWARE,
         (AsyncEventType::NOTICE, Lid::ANA) => AsyncEvents::ANA,
         (AsyncEventType::NOTICE, Lid::DISCOVERY) => AsyncEvents::DISCOVERY,
-        // The warnings of the log are numbered otherwise than the events they raise: spare space is bit 0 there.
+        // The log numbers warnings differently from events: spare space is bit 0 there.
         (AsyncEventType::SMART, _) => match event {
             AsyncEvent::SMART_SPARE => AsyncEvents::from_bits_retain(0b001),
             AsyncEvent::SMART_TEMPERATURE => AsyncEvents::from_bits_retain(0b010),
@@ -203,7 +202,7 @@ mod tests {
         assert_eq!(queue.next_completion(), None, "there is no other request");
         queue.on_request(1).unwrap();
         assert_eq!(queue.next_completion(), Some((1, AsyncEvent::NAMESPACE_ATTRIBUTE)));
-        // Read meanwhile, it need not be told again.
+        // The host has read the log meanwhile: no second report.
         queue.on_log_read(Lid::CHANGED_NAMESPACES, false);
         assert_eq!(queue.take_back(|request| *request == 1), None);
         queue.on_request(1).unwrap();

@@ -5,40 +5,41 @@
 //!                               └──on_sent_zero_copy──▶ kept ──on_notice──▶ gone
 //! ```
 //!
-//! What is pushed goes into the caravan that fills. Ringing the doorbell lets it leave; while it is on its way the next one
-//! fills. A caravan that the kernel takes only a part of goes on exactly there. wire §28.23
-//! A caravan of which any part is sent without a copy is kept whole and unchanged, headers and payloads, until the kernel has given notice of
-//! each such send. What is dropped before that is leaked: freed memory is reused, and the kernel would send its new contents
-//! (docs/design/kernel-memory.md).
+//! PDUs are pushed into the filling caravan. Ringing the doorbell makes it the leaving one, and the next one fills while it is sent.
+//! If the kernel takes only a part, the next send continues at that byte. wire §28.23
+//!
+//! If any part of a caravan is sent without a copy, all of it, headers and payloads, stays unchanged until the kernel has given
+//! notice of each such send. A caravan dropped before that is leaked: its memory would be reused, and the kernel would send
+//! the new contents (docs/design/kernel-memory.md).
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
 use wire::digest::header_digest;
 
-/// PDUs waiting and on their way. `P` stands for data that is sent from where it lies.
+/// The PDUs of a lane that wait or are being sent. `P` is a payload, sent from where it lies.
 #[derive(Debug)]
 pub struct Caravan<P> {
     filling: Load<P>,
     leaving: Load<P>,
-    /// Of connections that have sent without a copy.
+    /// Set once the connection has sent without a copy.
     kept: Option<Box<Kept<P>>>,
 }
 
-/// What the kernel may still read.
+/// The caravans that the kernel may still read.
 #[derive(Debug)]
 struct Kept<P> {
-    /// The number that the kernel gives the next send.
+    /// Number of the next send without a copy, as the kernel counts them.
     next_send: u32,
     /// Sends of the caravan that is leaving.
     leaving: Sends,
-    /// Caravans that are sent to their end, oldest first.
+    /// Caravans that are sent completely, oldest first.
     loads: VecDeque<(Sends, Load<P>)>,
-    /// Empty loads, to be used again.
+    /// Empty loads for reuse.
     spare: Vec<Load<P>>,
 }
 
-/// What the kernel may still read of one caravan: headers and payloads.
+/// The headers and payloads of one caravan that the kernel may still read.
 pub type KeptLoad<P> = (Vec<u8>, Vec<P>);
 
 /// Sends of one caravan without a copy, numbered without a gap.
@@ -46,14 +47,14 @@ pub type KeptLoad<P> = (Vec<u8>, Vec<P>);
 struct Sends {
     first: u32,
     count: u32,
-    /// Those that no notice has come for.
+    /// Sends without a notice so far.
     awaited: u32,
 }
 
-/// The defect that an assertion reports: the peer would get whatever replaces those bytes.
+/// Message of the assertions that guard kept bytes: the peer would receive what replaces them.
 const KEPT: &str = "bytes that the kernel may still read are not changed or freed";
 
-/// Loads that are kept to be used again.
+/// Most empty loads held for reuse.
 const SPARE_COUNT_MAX: usize = 4;
 
 /// A run of PDUs.
@@ -61,30 +62,30 @@ const SPARE_COUNT_MAX: usize = 4;
 struct Load<P> {
     /// Headers, digests and padding, one after the other.
     bytes: Vec<u8>,
-    /// What to send, in order.
+    /// The parts to send, in order.
     parts: Vec<Part>,
-    /// Payloads of the parts, in order; none in the place of those sent to their end.
+    /// Payloads of the parts, in order; `None` once a payload is sent completely.
     payloads: Vec<Option<P>>,
     pdu_count: u32,
-    /// Commands that they begin, or end.
+    /// Commands that these PDUs begin or end.
     command_count: u32,
-    /// Somebody waits for one of them before going on with a command.
+    /// A command waits for one of these PDUs before it can proceed.
     is_urgent: bool,
-    /// Bytes that are not sent.
+    /// Bytes not sent yet.
     unsent: usize,
-    /// How far it is sent.
+    /// Position up to which it is sent.
     sent: Cursor,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Part {
-    /// The next so many bytes of `bytes`.
+    /// This number of bytes, the next ones of `bytes`.
     Bytes(u32),
-    /// A range of the next payload; the last range of it if so marked.
+    /// A range of the next payload; `is_last` marks the last range of a payload.
     Payload { start: u32, end: u32, is_last: bool },
 }
 
-/// How far a load is sent: whole parts, bytes of the next one, bytes of `Load::bytes`, whole payloads.
+/// Position in a load: parts sent, bytes sent of the next part, bytes sent of `Load::bytes`, payloads sent.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cursor {
     part: usize,
@@ -124,7 +125,7 @@ impl<P> Default for Caravan<P> {
 }
 
 impl<P> Caravan<P> {
-    /// Adds a PDU header that is complete but for its digest, which follows it if `has_digest`; and `padding` bytes.
+    /// Adds a PDU header, its digest if `has_digest`, and `padding` zero bytes.
     #[inline]
     #[expect(clippy::arithmetic_side_effects, reason = "PDUs of one caravan, which a queue's entries bound")]
     pub fn push_header(&mut self, header: &[u8], has_digest: bool, padding: usize) {
@@ -135,8 +136,8 @@ impl<P> Caravan<P> {
         }
     }
 
-    /// As [`push_header`](Self::push_header) of a header that `finish` completes where it lies: what is made of small parts and copied at
-    /// once would wait until the parts are stored.
+    /// As [`push_header`](Self::push_header), with a header that `finish` completes in place: copying a header that was just written in
+    /// small parts would stall until the parts are stored.
     #[inline]
     #[expect(clippy::arithmetic_side_effects, reason = "PDUs of one caravan, which a queue's entries bound")]
     pub fn push_header_with<const BYTES: usize>(
@@ -156,8 +157,8 @@ impl<P> Caravan<P> {
         }
     }
 
-    /// Adds what follows the header that was pushed last. It reads that where it lies now: a header whose address is
-    /// taken nowhere is built there, too.
+    /// Adds digest and padding behind the header pushed last. The digest is computed in the caravan: the address of the caller's header is
+    /// never taken, so the compiler builds it in place.
     #[inline(never)]
     #[expect(
         clippy::arithmetic_side_effects,
@@ -165,7 +166,7 @@ impl<P> Caravan<P> {
         reason = "the header was just pushed, and padding ends at 128 bytes"
     )]
     fn push_trailer(&mut self, header_length: usize, has_digest: bool, padding: usize) {
-        /// The longest padding, and then some.
+        /// At least the longest padding.
         const ZEROES: [u8; 128] = [0; 128];
         if has_digest {
             let at = self.filling.bytes.len() - header_length;
@@ -217,7 +218,7 @@ impl<P> Caravan<P> {
         self.filling.pdu_count
     }
 
-    /// The PDU pushed last begins a command, or ends one.
+    /// Counts the PDU pushed last as the begin or end of a command.
     #[inline]
     #[expect(
         clippy::arithmetic_side_effects,
@@ -227,40 +228,40 @@ impl<P> Caravan<P> {
         self.filling.command_count += 1;
     }
 
-    /// Without the PDU pushed last a command does not go on: R2T, and the data that one asked for.
+    /// Marks the PDU pushed last as urgent: an R2T, or the data for one, without which a command cannot proceed.
     #[inline]
     pub(crate) fn mark_urgent(&mut self) {
         self.filling.is_urgent = true;
     }
 
-    /// Whether anything that waits should not.
+    /// Whether an urgent PDU waits.
     #[inline]
     #[must_use]
     pub fn is_urgent(&self) -> bool {
         self.filling.is_urgent
     }
 
-    /// Commands that begin, or end, with what waits.
+    /// Commands that the waiting PDUs begin or end.
     #[inline]
     #[must_use]
     pub fn waiting_command_count(&self) -> u32 {
         self.filling.command_count
     }
 
-    /// Bytes that wait to leave.
+    /// Bytes of the waiting PDUs.
     #[inline]
     #[must_use]
     pub fn waiting_bytes(&self) -> usize {
         self.filling.unsent
     }
 
-    /// Bytes that wait to leave, or are on their way and not sent.
+    /// Bytes of the waiting PDUs, and unsent bytes of the leaving caravan.
     #[must_use]
     pub fn unsent_bytes(&self) -> usize {
         self.filling.unsent.saturating_add(self.leaving.unsent)
     }
 
-    /// Pieces of the caravan on its way that are not sent yet.
+    /// Unsent pieces of the leaving caravan.
     #[inline]
     #[must_use]
     #[expect(clippy::arithmetic_side_effects, reason = "what is sent is never more than there was")]
@@ -268,21 +269,21 @@ impl<P> Caravan<P> {
         self.leaving.parts.len() - self.leaving.sent.part
     }
 
-    /// Whether a caravan is on its way.
+    /// Whether a caravan is leaving.
     #[inline]
     #[must_use]
     pub fn is_leaving(&self) -> bool {
         !self.leaving.is_empty()
     }
 
-    /// Whether nothing waits and nothing is on its way.
+    /// Whether no PDU waits and no caravan is leaving.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.filling.is_empty() && self.leaving.is_empty()
     }
 
-    /// Rings the doorbell: if none is on its way, the caravan that fills leaves now. Says whether it did.
+    /// Rings the doorbell: unless a caravan is leaving already, the filling one leaves now. Returns whether it does.
     #[inline]
     pub fn ring(&mut self) -> bool {
         if self.is_leaving() || self.filling.is_empty() {
@@ -293,7 +294,7 @@ impl<P> Caravan<P> {
         true
     }
 
-    /// The pieces of the caravan on its way that are not sent yet, in order.
+    /// The unsent pieces of the leaving caravan, in order.
     #[inline]
     #[expect(
         clippy::arithmetic_side_effects,
@@ -328,10 +329,10 @@ impl<P> Caravan<P> {
         })
     }
 
-    /// The kernel has taken `count` bytes. `gone` gets each payload that is sent to its end.
+    /// The kernel has taken `count` bytes. `gone` gets each payload that is sent completely.
     ///
     /// # Panics
-    /// If more is said to be sent than was there, or if the caravan [is kept](Self::is_kept) for the kernel.
+    /// If `count` exceeds the unsent bytes, or if the caravan [is kept](Self::is_kept) for the kernel.
     #[inline]
     #[expect(clippy::expect_used, reason = "documented as a panic")]
     pub fn on_sent(&mut self, count: usize, mut gone: impl FnMut(P)) {
@@ -348,9 +349,9 @@ impl<P> Caravan<P> {
         self.debug_invariants();
     }
 
-    /// As [`on_sent`](Self::on_sent), of bytes that were sent without a copy if `is_zero_copy`, or that follow such in the same caravan:
-    /// see [`is_kept`](Self::is_kept). `taken` gets each payload that is sent to its end; it stays until it is
-    /// [released](Self::release), which may be at once.
+    /// As [`on_sent`](Self::on_sent), for bytes sent without a copy (`is_zero_copy`) or sent after such bytes of the same caravan:
+    /// see [`is_kept`](Self::is_kept). `taken` gets each payload that is sent completely; the payload stays until it is
+    /// [released](Self::release).
     ///
     /// # Panics
     /// As [`on_sent`](Self::on_sent).
@@ -382,7 +383,7 @@ impl<P> Caravan<P> {
         self.debug_invariants();
     }
 
-    /// The kernel has given notice of the sends `first..=last`: [release](Self::release) what it held.
+    /// The kernel has given notice of the sends `first..=last`; [`release`](Self::release) comes next.
     pub fn on_notice(&mut self, first: u32, last: u32) {
         let Some(kept) = &mut self.kept else { return };
         kept.leaving.on_notice(first, last);
@@ -390,7 +391,7 @@ impl<P> Caravan<P> {
         self.debug_invariants();
     }
 
-    /// Lets caravans go that are sent to their end and that the kernel does not read any more. `gone` gets their payloads.
+    /// Drops caravans that are sent completely and that the kernel no longer reads. `gone` gets their payloads.
     #[expect(clippy::arithmetic_side_effects, reason = "an index that the loop checks")]
     pub fn release(&mut self, mut gone: impl FnMut(P)) {
         let Some(kept) = &mut self.kept else { return };
@@ -409,14 +410,14 @@ impl<P> Caravan<P> {
         self.debug_invariants();
     }
 
-    /// Whether a part of the caravan on its way was sent without a copy: all of it is kept then.
+    /// Whether a part of the leaving caravan was sent without a copy: all of it is kept then.
     #[inline]
     #[must_use]
     pub fn is_kept(&self) -> bool {
         self.kept.as_ref().is_some_and(|kept| kept.leaving.count > 0)
     }
 
-    /// Sends that no notice has come for.
+    /// Sends without a copy that have no notice yet.
     #[inline]
     #[must_use]
     pub fn awaited_count(&self) -> u32 {
@@ -429,7 +430,7 @@ impl<P> Caravan<P> {
         }
     }
 
-    /// Ends a caravan that is on its way and kept for the kernel: it is not sent any further, and stays until its notices.
+    /// Stops sending a leaving caravan that is kept for the kernel; it stays until its notices.
     fn keep_leaving(&mut self) {
         if let Some(kept) = self.kept.as_mut().filter(|kept| kept.leaving.count > 0) {
             let sends = std::mem::take(&mut kept.leaving);
@@ -437,8 +438,8 @@ impl<P> Caravan<P> {
         }
     }
 
-    /// Gives away what the kernel may still read, for a connection that ends: headers and payloads, of so many sends. What is on its way
-    /// without a copy is not sent any further.
+    /// Hands over what the kernel may still read, for a connection that ends: the number of sends without a notice, and the headers and
+    /// payloads. A leaving caravan that is kept is sent no further.
     pub fn take_kept(&mut self) -> (u32, Vec<KeptLoad<P>>) {
         let count = self.awaited_count();
         self.keep_leaving();
@@ -448,8 +449,8 @@ impl<P> Caravan<P> {
         (count, loads.collect())
     }
 
-    /// If the kernel stopped in the middle of a payload: that payload and all of it that is still to be sent. For
-    /// payloads that may change before the rest leaves; see [`replace_interrupted`](Self::replace_interrupted).
+    /// The payload that the last send stopped in, and its unsent range, if there is one. For payloads that may change before the
+    /// rest is sent: see [`replace_interrupted`](Self::replace_interrupted).
     #[must_use]
     #[expect(
         clippy::arithmetic_side_effects,
@@ -471,12 +472,12 @@ impl<P> Caravan<P> {
         }
     }
 
-    /// Puts `payload`, whose byte 0 is the first of the range that [`interrupted`](Self::interrupted) gave, in the
-    /// place of that payload, and returns the latter.
+    /// Replaces the [interrupted](Self::interrupted) payload by `payload`, whose byte 0 is the first of the unsent range, and returns
+    /// the former.
     ///
     /// # Panics
-    /// If no payload is interrupted, or if the caravan [is kept](Self::is_kept) for the kernel: only payloads that are
-    /// stable may be in one.
+    /// If no payload is interrupted, or if the caravan [is kept](Self::is_kept) for the kernel: such a caravan has stable
+    /// payloads only.
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::expect_used,
@@ -489,7 +490,7 @@ impl<P> Caravan<P> {
         let mut base = None;
         for part in &mut load.parts[load.sent.part..] {
             let Part::Payload { start, end, is_last } = part else { continue };
-            // The first range begins where the kernel stopped; the others move along.
+            // The first range begins where the kernel stopped; the others move by as much.
             let base = *base.get_or_insert_with(|| {
                 *start += std::mem::take(&mut load.sent.within);
                 *start
@@ -506,14 +507,14 @@ impl<P> Caravan<P> {
         interrupted
     }
 
-    /// Forgets what waits; what is on its way stays, since a PDU once begun must end. `gone` gets the payloads.
+    /// Drops the waiting PDUs. The leaving caravan stays: a PDU once begun must end. `gone` gets the payloads.
     pub fn drop_waiting(&mut self, gone: impl FnMut(P)) {
         self.filling.payloads.drain(..).flatten().for_each(gone);
         self.filling.clear();
         self.debug_invariants();
     }
 
-    /// Forgets everything, on its way or not, but for what the kernel may still read, which stays until its notices or until it is
+    /// Drops everything but what the kernel may still read, which stays until its notices or until it is
     /// [taken](Self::take_kept). `gone` gets the payloads.
     pub fn clear(&mut self, mut gone: impl FnMut(P)) {
         self.keep_leaving();
@@ -524,11 +525,11 @@ impl<P> Caravan<P> {
         self.debug_invariants();
     }
 
-    /// Gives memory back that an idle lane does not need.
+    /// Frees memory that an idle lane does not need.
     pub fn shrink(&mut self) {
         if self.is_empty() {
             (self.filling, self.leaving) = (Load::default(), Load::default());
-            // The numbers go on.
+            // The kernel's numbers continue.
             if let Some(kept) = &mut self.kept {
                 kept.spare = Vec::new();
             }
@@ -595,7 +596,7 @@ impl<P> Kept<P> {
 }
 
 impl<P> Drop for Caravan<P> {
-    /// Leaks what the kernel may still read. The owner that can wait for the notices [takes](Self::take_kept) it first.
+    /// Leaks what the kernel may still read. An owner that can wait for the notices [takes](Self::take_kept) it before.
     fn drop(&mut self) {
         self.keep_leaving();
         if let Some(kept) = &mut self.kept {
@@ -611,10 +612,10 @@ impl<P> Default for Kept<P> {
 }
 
 impl Sends {
-    /// Takes off those that are among `first..=last`. Numbers wrap; far fewer than half of them are ever awaited.
+    /// Counts off the sends among `first..=last`. Numbers wrap; far fewer than half of them are ever awaited.
     fn on_notice(&mut self, first: u32, last: u32) {
         let Some(end) = self.count.checked_sub(1) else { return };
-        // Seen from our first one.
+        // Relative to our first send.
         let from = first.wrapping_sub(self.first).cast_signed();
         let to = last.wrapping_sub(self.first).cast_signed();
         let end = i32::try_from(end).unwrap_or(i32::MAX);
@@ -644,7 +645,7 @@ impl<P> Load<P> {
         }
     }
 
-    /// Moves on by `count` bytes; `ended` gets the place of each payload that is sent to its end.
+    /// Advances by `count` bytes; `ended` gets the place of each payload that is sent completely.
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::expect_used,
@@ -923,8 +924,8 @@ mod tests {
     }
 
     proptest! {
-        /// However sends are cut and notices come, in ranges and out of order, also where numbers wrap: every payload is let go once, and not
-        /// before the last notice of its caravan.
+        /// However sends are cut and notices arrive, in ranges, out of order and across a wrap of the numbers: every payload is released once,
+        /// and not before the last notice of its caravan.
         #[test]
         fn kept_payloads_go_with_the_last_notice(
             caravans in proptest::collection::vec(proptest::collection::vec((1usize..40, any::<bool>()), 1..6), 1..12),
@@ -982,8 +983,8 @@ mod tests {
             prop_assert_eq!(gone.len(), expected);
         }
 
-        /// However the kernel cuts it, and whatever is copied on the way, the bytes come out in order, and each payload is
-        /// let go exactly when its last byte is gone.
+        /// However the kernel cuts a caravan, and whichever payloads are replaced, the bytes come out in order, and each payload is
+        /// released exactly when its last byte is sent.
         #[test]
         fn any_cuts_send_the_same_bytes(
             pdus in proptest::collection::vec((1usize..30, proptest::collection::vec(1u32..40, 0..4)), 1..20),

@@ -15,7 +15,7 @@ use wire::property::{
 };
 use wire::status::Status;
 
-/// Where a controller is in its life.
+/// The state of a controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ControllerState {
     /// Takes Fabrics commands only.
@@ -28,7 +28,7 @@ pub enum ControllerState {
     ShutDown,
 }
 
-/// What the driver has to do because a property was set.
+/// The driver's task after a Property Set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PropertyEffect {
     /// Nothing.
@@ -61,7 +61,7 @@ impl Controller {
         Self { cap, vs, cc: Cc::from_bits(0), state: ControllerState::Disabled }
     }
 
-    /// Where it is in its life.
+    /// Its state.
     #[must_use]
     pub fn state(&self) -> ControllerState {
         self.state
@@ -73,19 +73,19 @@ impl Controller {
         self.state == ControllerState::Ready
     }
 
-    /// The capabilities it shows.
+    /// The CAP property.
     #[must_use]
     pub fn cap(&self) -> Cap {
         self.cap
     }
 
-    /// The configuration the host has set.
+    /// The CC property.
     #[must_use]
     pub fn cc(&self) -> Cc {
         self.cc
     }
 
-    /// The status it shows.
+    /// The CSTS property.
     #[must_use]
     pub fn csts(&self) -> Csts {
         let shst = match self.state {
@@ -113,7 +113,7 @@ impl Controller {
         })
     }
 
-    /// Answers Property Set with what the driver has to do.
+    /// Executes Property Set, and returns the driver's task.
     ///
     /// # Errors
     /// The status to refuse it with: not CC, wrong size, or a configuration that cannot be; nothing has changed then.
@@ -128,7 +128,7 @@ impl Controller {
 
     fn configure(&mut self, cc: Cc) -> Result<PropertyEffect, Status> {
         let was_enabled = self.cc.en();
-        // Also while it is enabled: what it was enabled with must not change into something else.
+        // Also while it is enabled: the configuration it was enabled with must not change.
         if cc.en() && !self.is_possible(cc) {
             return Err(Status::INVALID_FIELD.with_dnr());
         }
@@ -153,7 +153,7 @@ impl Controller {
         Ok(PropertyEffect::None)
     }
 
-    /// Whether a controller can be enabled so, or go on so.
+    /// Whether a controller can be enabled, or stay enabled, with this configuration.
     fn is_possible(&self, cc: Cc) -> bool {
         let css = match cc.css() {
             CommandSetSelection::NVM => self.cap.css_nvm(),

@@ -32,10 +32,10 @@ pub use parted::Parted;
 /// Data that Fabrics and admin commands may bring in their capsule, bytes. wire §4.1
 pub const CAPSULE_BYTES_MIN: u32 = 8192;
 
-/// How a controller serves its queues.
+/// Settings of a controller's queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueSettings {
-    /// What it says in the handshake.
+    /// Its offer in the handshake.
     pub offer: ControllerOffer,
     /// In-capsule data of I/O queues, bytes; the framer takes [`CAPSULE_BYTES_MIN`] in any case.
     pub in_capsule_bytes: u32,
@@ -56,14 +56,14 @@ impl Default for QueueSettings {
     }
 }
 
-/// What a controller's queue has for its driver.
+/// An event of a controller's queue.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant)] // Lives on the stack for a moment; a box would be an allocation per command.
 pub enum Event<'a> {
     /// The handshake is done; its answer is in the caravan.
     Initialised(Agreement),
     /// A command to execute, with the data of its capsule (empty if it has none there). Its data pointer fits that
-    /// data; whether it fits the command only the driver can tell, also whether it is of a kind that TCP knows.
+    /// data; whether it fits the command, and is of a kind that TCP supports, is for the driver to check.
     Command {
         /// Where it is, for all further calls.
         slot: Slot,
@@ -72,7 +72,7 @@ pub enum Event<'a> {
         /// In-capsule data, whole and intact.
         data: &'a [u8],
     },
-    /// The data asked for with [`request_data`](ControllerQueue::request_data) is there.
+    /// The data requested with [`request_data`](ControllerQueue::request_data) has arrived.
     DataReceived {
         /// Whose.
         slot: Slot,
@@ -88,10 +88,10 @@ pub enum Event<'a> {
     },
 }
 
-/// Where the data goes that the framer brings.
+/// Where the data of the current PDU goes.
 #[derive(Clone, Copy, Debug)]
 enum Incoming {
-    /// There is none.
+    /// No data is expected.
     None,
     /// Into `assembly`, for the command whose header came last; nowhere if that will be refused with this status.
     Capsule { refusal: Option<Status> },
@@ -106,7 +106,7 @@ impl Incoming {
     }
 }
 
-/// SQ flow control: what is said about it in completions.
+/// SQ flow control, as reported in completions.
 #[derive(Clone, Copy, Debug)]
 struct SubmissionQueue {
     /// Entries of the queue.
@@ -149,12 +149,12 @@ pub struct ControllerQueue<B, P> {
     has_failed: bool,
 }
 
-/// The framing is still good after corrupt data, so only the command fails. wire §3
+/// The status of a command whose data is corrupt: framing is still valid, so only the command fails. wire §3
 fn corrupt_unless(is_intact: bool) -> Option<Status> {
     (!is_intact).then_some(Status::TRANSIENT_TRANSPORT_ERROR)
 }
 
-/// A C2HData as agreed, to be resized.
+/// The layout of a C2HData as agreed, resized for each PDU.
 #[expect(clippy::expect_used, reason = "a layout with data, of an alignment that the handshake took")]
 fn c2h_layout(agreement: &Agreement) -> PduLayout {
     PduLayout::new(PduType::C2hData, agreement.digests, agreement.to_host, 1).expect("it carries data")
@@ -164,7 +164,7 @@ fn c2h_layout(agreement: &Agreement) -> PduLayout {
 const ENTRIES_BEFORE_CONNECT: u16 = 8;
 
 impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
-    /// The queue of a connection that has just been made.
+    /// The queue of a new connection.
     #[must_use]
     pub fn new(settings: QueueSettings) -> Self {
         let dwords = |bytes: u32| bytes.max(4) & !3;
@@ -200,22 +200,22 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
         self.submission = SubmissionQueue { entries, head, is_flow_control_disabled };
     }
 
-    /// From now on commands may bring so many bytes in their capsules, for hosts that were told another number than all others;
+    /// Sets the in-capsule data of this queue, bytes, for hosts that were offered another number than the rest;
     /// [`CAPSULE_BYTES_MIN`] is possible in any case.
     pub fn set_in_capsule_bytes(&mut self, bytes: u32) {
         self.framer.set_capsule_bytes_max(bytes.max(CAPSULE_BYTES_MIN));
     }
 
-    /// What was agreed in the handshake.
+    /// The agreement of the handshake.
     #[must_use]
     pub fn agreement(&self) -> Agreement {
         self.agreement
     }
 
-    /// The next event in `input`, whose front is taken in; `None` when all of it is.
+    /// The next event in `input`, whose front is consumed; `None` when all of it is.
     ///
     /// # Errors
-    /// How the host broke the transport: [`fail`](Self::fail) the queue then. Nothing more is taken in.
+    /// The violation by which the host broke the transport: [`fail`](Self::fail) the queue then. No further input is taken.
     #[inline]
     pub fn next_event<'q, 'i: 'q>(
         &'q mut self,
@@ -433,8 +433,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
         None
     }
 
-    /// Where the bytes that come next may be received into directly, without a copy: the rest of the PDU's data in
-    /// its command's buffer. `None` if the next bytes are anything else. The buffer stays until that PDU is over, even
+    /// The memory into which the next bytes may be received without a copy: the rest of the PDU's data in its
+    /// command's buffer. `None` if the next bytes are anything else. The buffer stays until that PDU is over, even
     /// if its command is completed before; only [`clear`](Self::clear) drops it earlier.
     #[expect(
         clippy::arithmetic_side_effects,
@@ -454,7 +454,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
         }
     }
 
-    /// Bytes up to the next place where what follows is known, see [`Framer::wanted_bytes`](crate::framer::Framer::wanted_bytes).
+    /// Bytes up to the end of the current part of a PDU: see [`Framer::wanted_bytes`](crate::framer::Framer::wanted_bytes).
     #[must_use]
     pub fn wanted_bytes(&self) -> usize {
         self.framer.wanted_bytes()
@@ -464,7 +464,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
     /// further input.
     ///
     /// # Errors
-    /// None that bytes of data can cause; the framer's signature has them.
+    /// None in practice: bytes of data cause no violation.
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::expect_used,
@@ -644,7 +644,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
         if self.has_failed {
             return;
         }
-        // Nobody looks at the head without flow control; 0xFFFF says so. wire §5.2
+        // Without flow control the head has no meaning, and is 0xFFFF. wire §5.2
         let head = if self.submission.is_flow_control_disabled { 0xffff } else { self.submission.head };
         let digests = self.agreement.digests;
         let pdu = CapsuleResp::new(digests, Cqe::new(U16::new(cid), head, status).with_result(result));
@@ -658,7 +658,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
         self.table.find(cid)
     }
 
-    /// Bytes of data in a C2HData PDU at most: all but the last of a command have so many.
+    /// Most bytes of data in a C2HData PDU: all but the last of a command have this length.
     #[must_use]
     pub fn c2h_data_bytes(&self) -> u32 {
         self.settings.c2h_data_bytes
@@ -685,13 +685,13 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
         self.table.live_count()
     }
 
-    /// Whether a PDU is on its way in: its first byte is here, its last is not.
+    /// Whether a PDU is incomplete: its first byte has arrived, its last has not.
     #[must_use]
     pub fn is_within_pdu(&self) -> bool {
         !self.framer.is_between_pdus()
     }
 
-    /// What is to be sent.
+    /// The caravan of PDUs to send.
     #[inline]
     pub fn caravan(&mut self) -> &mut Caravan<P> {
         &mut self.caravan
@@ -712,8 +712,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
         );
     }
 
-    /// Ends the queue because the host broke the transport: what waits is dropped, a TermReq takes its place if one
-    /// is due, and nothing is taken in or sent after that. Says whether there is one to send.
+    /// Ends the queue because the host broke the transport: the waiting PDUs are dropped, a TermReq takes their place if one is
+    /// due, and nothing is taken in or sent after that. Returns whether there is one to send.
     pub fn fail(&mut self, violation: Violation) -> bool {
         self.framer.fail(violation);
         self.incoming = Incoming::None;
@@ -730,13 +730,13 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
         }
     }
 
-    /// Forgets all commands, for a lane that ends. `gone` gets the slots of those the driver has.
+    /// Drops all commands, for a lane that ends. `gone` gets the slots of those the driver has.
     pub fn clear(&mut self, gone: impl FnMut(Slot)) {
         self.incoming = Incoming::None;
         self.table.clear(gone);
     }
 
-    /// Gives memory back that an idle lane does not need.
+    /// Frees memory that an idle lane does not need.
     pub fn shrink(&mut self) {
         if matches!(self.incoming, Incoming::None) {
             self.assembly = Vec::new();

@@ -1,4 +1,4 @@
-//! When the PDUs that wait on a lane are sent: one decision for both ends of a queue pair. wire §4.4,
+//! The doorbell: decides when the PDUs waiting on a lane are sent, for both ends of a queue pair. wire §4.4,
 //! docs/design/doorbell.md
 //!
 //! A send costs both ends some microseconds whether it carries one PDU or a hundred. Waiting for more PDUs saves work
@@ -7,14 +7,14 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// When to ring.
+/// When a doorbell rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
     /// At once: one send for each command.
     Immediate,
-    /// At the end of each turn: what came together leaves together.
+    /// At the end of each turn: PDUs of one turn leave together.
     Turn,
-    /// After so many commands or bytes, or when the oldest has waited so long.
+    /// At a number of commands or bytes, or when the oldest PDU has waited for a time.
     Fixed {
         /// Commands.
         commands: u32,
@@ -23,7 +23,7 @@ pub enum Policy {
         /// Wait of the oldest, ns.
         wait_ns: u64,
     },
-    /// At the end of a turn, unless more is about to come, the sender has other work and the other side is busy.
+    /// At the end of a turn, unless more PDUs are expected soon, this side has other work and the other side is busy.
     Adaptive {
         /// The longest wait it may cause, ns.
         goal_ns: u64,
@@ -31,21 +31,21 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// As i10 has it: 16 commands, 64 KiB, 50 µs.
+    /// The values of i10: 16 commands, 64 KiB, 50 µs.
     pub const FIXED: Self = Self::Fixed { commands: 16, bytes: 64 << 10, wait_ns: 50_000 };
 
-    /// With a goal of 20 µs.
+    /// Adaptive, waiting at most 20 µs.
     pub const ADAPTIVE: Self = Self::Adaptive { goal_ns: 20_000 };
 }
 
 impl Default for Policy {
-    /// Never behind `turn`, and ahead of it where commands trickle in (docs/design/doorbell.md).
+    /// Never slower than `turn`, and faster where commands trickle in (docs/design/doorbell.md).
     fn default() -> Self {
         Self::ADAPTIVE
     }
 }
 
-/// What a policy may be called.
+/// The error for an unknown policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is no doorbell policy: write immediate, turn, fixed or fixed:COMMANDS,BYTES,MICROSECONDS, adaptive or \
@@ -98,44 +98,44 @@ impl fmt::Display for Policy {
     }
 }
 
-/// What waits on a lane, and what is to be expected.
+/// The input of a decision: the PDUs that wait on a lane, and those to be expected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waiting {
-    /// Commands that begin, or end, with what waits.
+    /// Commands that the waiting PDUs begin or end.
     pub commands: u32,
-    /// Bytes that wait.
+    /// Bytes of the waiting PDUs.
     pub bytes: usize,
     /// Commands in flight elsewhere, each of which will bring one more PDU: on a host those in the controller, in a
     /// controller those in storage.
     pub in_flight: u32,
-    /// Mean time between two that were brought, ns.
+    /// Mean time between two such PDUs, ns.
     pub gap_ns: u64,
-    /// How long the oldest has waited, ns.
+    /// Wait of the oldest PDU so far, ns.
     pub waited_ns: u64,
-    /// Nothing has joined since the last turn: whoever would ring has nothing else to do.
+    /// No PDU was added since the last turn: this side has nothing else to do.
     pub is_idle: bool,
 }
 
-/// Why a doorbell is rung.
+/// The reason for which a doorbell rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Reason {
     /// The turn has ended, or each command rings.
     Turn,
-    /// It is full.
+    /// The caravan is full.
     Full,
-    /// The oldest has waited long enough.
+    /// The oldest PDU has waited for as long as it may.
     Time,
-    /// One side has nothing else to do, or is about to.
+    /// One side is idle, or soon will be.
     Idle,
-    /// Nothing more is to be expected soon.
+    /// No further PDU is expected soon.
     Sparse,
-    /// Somebody wants it so: what waits is urgent, or the owner of the lane rings.
+    /// On request: an urgent PDU waits, or the owner of the lane rings.
     Asked,
 }
 
 impl Reason {
-    /// Every reason, in the order of its number.
+    /// All reasons, in the order of their numbers.
     pub const ALL: [Self; 6] = [Self::Turn, Self::Full, Self::Time, Self::Idle, Self::Sparse, Self::Asked];
 
     /// Lower-case name for counters.
@@ -152,19 +152,19 @@ impl Reason {
     }
 }
 
-/// What to do about what waits.
+/// The outcome of a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// Ring.
     Ring(Reason),
-    /// Look again, after so many ns at the latest.
+    /// Wait, and decide again after this time at the latest, ns.
     Wait(u64),
 }
 
-/// What a send costs one side, ns, whatever it carries. Company that comes later than that is not worth waiting for.
+/// Fixed cost of a send for one side, ns. Waiting longer than this for another PDU does not pay.
 const SEND_NS: u64 = 2_000;
 
-/// From a send until the other side works on what it brought, ns.
+/// Time from a send until the other side works on its PDUs, ns.
 const REACH_NS: u64 = 10_000;
 
 /// A caravan of this many commands or bytes leaves whatever the policy: larger ones save nothing more, and the other
@@ -172,7 +172,7 @@ const REACH_NS: u64 = 10_000;
 const COMMANDS_MAX: u32 = 256;
 const BYTES_MAX: usize = 1 << 20;
 
-/// Whether to ring for what waits at the end of a turn. Nothing waiting is not asked about.
+/// Decides at the end of a turn whether the waiting PDUs leave. At least one must wait.
 #[inline]
 #[must_use]
 pub fn decide(policy: Policy, waiting: &Waiting) -> Decision {
@@ -192,14 +192,14 @@ pub fn decide(policy: Policy, waiting: &Waiting) -> Decision {
             if commands >= COMMANDS_MAX || bytes >= BYTES_MAX {
                 return Decision::Ring(Reason::Full);
             }
-            // A send that is put off saves work only for somebody who has other work meanwhile.
+            // A delayed send saves work only for a side that has other work meanwhile.
             if is_idle {
                 return Decision::Ring(Reason::Idle);
             }
             if in_flight > 0 && gap_ns > SEND_NS {
                 return Decision::Ring(Reason::Sparse);
             }
-            // How long the other side has other work: until then what waits here would wait there. Once a third of all
+            // Time for which the other side has other work: until then the PDUs would wait there. Once a third of all
             // commands waits here it is time to send: with more, the two sides would work in turns, not in parallel.
             let busy_ns = u64::from(in_flight).saturating_mul(gap_ns);
             if commands.saturating_mul(2) >= in_flight || busy_ns <= REACH_NS {
@@ -213,7 +213,7 @@ pub fn decide(policy: Policy, waiting: &Waiting) -> Decision {
     }
 }
 
-/// A caravan so large leaves at once, turn or not.
+/// Whether a caravan of this size leaves at once, before the turn ends.
 #[inline]
 #[must_use]
 pub fn is_full(policy: Policy, commands: u32, bytes: usize) -> bool {
@@ -224,35 +224,35 @@ pub fn is_full(policy: Policy, commands: u32, bytes: usize) -> bool {
     }
 }
 
-/// The longest gap that is told from none coming at all, ns.
+/// Longest gap between PDUs that still counts for the mean, ns.
 const GAP_NS_MAX: u64 = 1_000_000;
 
-/// What a lane's doorbell remembers.
+/// The doorbell of one lane.
 #[derive(Clone, Copy, Debug)]
 pub struct Doorbell {
     policy: Policy,
-    /// When the oldest that waits was first seen to.
+    /// Time at which the oldest waiting PDU was first decided on, ns.
     since_ns: Option<u64>,
-    /// What waited when it was last told to go on waiting.
+    /// Commands that waited at the last decision to wait.
     seen_commands: u32,
-    /// When something was brought last.
+    /// Time at which the last PDU was added, ns.
     brought_ns: u64,
-    /// Mean time between two that are brought, in 1/8 ns.
+    /// Mean time between two PDUs, in 1/8 ns.
     gap_8: u64,
     counters: DoorbellCounters,
 }
 
-/// How often a doorbell was rung, and what waiting has cost.
+/// Counters of a doorbell: rings, and time waited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DoorbellCounters {
     /// Rings by [`Reason`].
     pub rings: [u64; Reason::ALL.len()],
-    /// Time that the oldest of each caravan waited, ns in all.
+    /// Sum of the waits of the oldest PDU of each caravan, ns.
     pub waited_ns: u64,
 }
 
 impl Doorbell {
-    /// A doorbell that knows nothing yet.
+    /// A doorbell without history.
     #[must_use]
     pub fn new(policy: Policy) -> Self {
         Self {
@@ -272,25 +272,25 @@ impl Doorbell {
         self.policy
     }
 
-    /// Changes the policy; what waits is judged by it next.
+    /// Changes the policy from the next decision on.
     pub fn set_policy(&mut self, policy: Policy) {
         self.policy = policy;
     }
 
-    /// What it has counted.
+    /// Its counters.
     #[must_use]
     pub fn counters(&self) -> DoorbellCounters {
         self.counters
     }
 
-    /// Whether something was told to wait.
+    /// Whether the last decision was to wait.
     #[inline]
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         self.since_ns.is_some()
     }
 
-    /// So many commands (not 0) have come back from where they were in flight.
+    /// `count` commands (not 0) have come back from where they were in flight.
     #[inline]
     pub fn on_brought(&mut self, count: u32, now_ns: u64) {
         let gap_ns = now_ns
@@ -301,7 +301,7 @@ impl Doorbell {
         self.gap_8 = self.gap_8.saturating_sub(self.gap_8 / 8).saturating_add(gap_ns);
     }
 
-    /// Whether to ring now, for so many commands and bytes that wait while so many are in flight.
+    /// Decides for `commands` and `bytes` that wait while `in_flight` commands are elsewhere. Returns whether to ring now.
     #[inline]
     #[expect(clippy::arithmetic_side_effects, clippy::indexing_slicing, reason = "a count for each reason")]
     pub fn rings(&mut self, commands: u32, bytes: usize, in_flight: u32, now_ns: u64) -> bool {
@@ -320,7 +320,7 @@ impl Doorbell {
         true
     }
 
-    /// Whether so much leaves at once, turn or not.
+    /// Whether a caravan of this size leaves at once, before the turn ends.
     #[inline]
     #[expect(clippy::arithmetic_side_effects, clippy::indexing_slicing, reason = "a count for each reason")]
     pub fn is_full(&mut self, commands: u32, bytes: usize) -> bool {
@@ -332,14 +332,14 @@ impl Doorbell {
         is_full
     }
 
-    /// It is rung because somebody wants it so.
+    /// The doorbell is rung on request.
     #[inline]
     #[expect(clippy::arithmetic_side_effects, clippy::indexing_slicing, reason = "a count for each reason")]
     pub fn on_asked(&mut self) {
         self.counters.rings[Reason::Asked as usize] += 1;
     }
 
-    /// What waited leaves, for whatever reason.
+    /// The waiting PDUs leave.
     #[inline]
     pub fn on_rung(&mut self) {
         self.since_ns = None;
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn an_adaptive_policy_waits_only_where_nobody_is_kept_waiting() {
+    fn an_adaptive_policy_waits_only_while_both_sides_have_other_work() {
         let decide = |waiting| super::decide(Policy::ADAPTIVE, &waiting);
         assert_eq!(decide(Waiting { in_flight: 0, ..BUSY }), Decision::Ring(Reason::Idle));
         assert_eq!(decide(Waiting { in_flight: 20, ..BUSY }), Decision::Ring(Reason::Idle));
@@ -479,7 +479,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever looks again when told to waits no longer than the policy allows.
+        /// A driver that decides again when told to waits no longer than the policy allows.
         #[test]
         fn every_wait_ends(
             commands in 1u32..300, bytes in 0usize..2 << 20, in_flight in 0u32..1024, gap_ns in 0u64..10_000,

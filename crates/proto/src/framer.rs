@@ -1,8 +1,8 @@
-//! Bytes, split in any way, into whole PDUs with checked headers. wire §2, §3, §4.3
+//! The framer: turns received bytes, split in any way, into whole PDUs with checked headers. wire §2, §3, §4.3
 //!
-//! The framer copies a header into itself, checks it as early as it can (everything that follows from the first
-//! 8 bytes is decided on those), verifies its digest and says what it is. Data is never copied: it is handed out as
-//! slices of the input, and its digest is computed on the way.
+//! It copies each header into itself, checks it as early as possible (the first 8 bytes decide most of it), verifies its
+//! digest and reports its type. Data is never copied: the framer hands it out as slices of the input and computes its digest
+//! on the way.
 
 use wire::digest::{DIGEST_BYTES, DataDigest, data_digest, header_digest};
 use wire::pdu::{
@@ -14,24 +14,24 @@ use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
 use crate::violation::Violation;
 
-/// Whose PDUs a framer takes.
+/// The end of the connection whose PDUs a framer accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sender {
-    /// We are a controller: ICReq, CapsuleCmd, H2CData, H2CTermReq.
+    /// The host; we are the controller: ICReq, CapsuleCmd, H2CData, H2CTermReq.
     Host,
-    /// We are a host: ICResp, CapsuleResp, C2HData, R2T, C2HTermReq.
+    /// The controller; we are the host: ICResp, CapsuleResp, C2HData, R2T, C2HTermReq.
     Controller,
 }
 
 /// A piece of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame<'a> {
-    /// A PDU of this type begins, every field of its header that stands by itself is right: read it with
-    /// [`Framer::header`]. So many bytes of data follow before the next header. Never a TermReq.
+    /// The header of a PDU of this type, never a TermReq, whose fields are valid by themselves: read it with
+    /// [`Framer::header`]. The number is the bytes of data that follow before the next header.
     Header(PduType, u32),
     /// The next bytes of the PDU's data, at least one.
     Data(&'a [u8]),
-    /// The data is complete, and matches its digest or not.
+    /// The end of a PDU's data.
     End {
         /// Whether the data digest matches; true if there is none.
         is_intact: bool,
@@ -47,7 +47,7 @@ pub struct DataLimits {
     pub data_pdu_bytes_max: u32,
 }
 
-/// Cuts one direction of a connection into PDUs.
+/// The state of one direction of a connection that is cut into PDUs.
 ///
 /// ```text
 /// Between ──▶ Header ──▶ Padding ──▶ Data ──▶ Digest ──▶ End ──▶ Between
@@ -58,35 +58,35 @@ pub struct DataLimits {
 pub struct Framer {
     sender: Sender,
     is_initialised: bool,
-    /// What may come, by type: the handshake, then what it allows.
+    /// Rules for the PDUs that may arrive, by type: the handshake only, then those it allows.
     rules: [Option<Rule>; TYPE_COUNT],
-    /// Bytes of a data digest.
+    /// Length of a data digest, bytes; 0 without.
     trailer: u8,
     header: [u8; HEADER_BYTES_MAX + DIGEST_BYTES],
-    /// Bytes of `header` that are there: of the one that comes in or, between PDUs, of the last one.
+    /// Bytes of `header` that are valid: of the PDU that arrives or, between PDUs, of the last one.
     have: u8,
     state: State,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum State {
-    /// No byte of the next PDU is here.
+    /// No byte of the next PDU has arrived.
     Between,
-    /// The header is incomplete: `need` is 8 at first, then how long it is with its digest.
+    /// The header is incomplete: `need` is 8 at first, then its length with its digest, bytes.
     Header { need: u8 },
-    /// A header was handed out; so many bytes of padding come before its data.
+    /// A header was handed out; `left` bytes of padding and `data` bytes of data follow.
     Padding { left: u8, data: u32 },
-    /// So many bytes of data are to come.
+    /// `left` bytes of data are still to arrive.
     Data { left: u32, digest: DataDigest },
     /// The data is complete, its digest is not.
     Digest { have: u8, bytes: [u8; DIGEST_BYTES], computed: u32 },
     /// The data is complete; its end has not been handed out.
     End { is_intact: bool },
-    /// Nothing can be told from further bytes.
+    /// The peer broke the transport; further bytes have no meaning.
     Failed(Violation),
 }
 
-/// What the common header of one type must say on this connection.
+/// The values that the common header of one PDU type must have on this connection.
 #[derive(Clone, Copy, Debug)]
 struct Rule {
     kind: PduType,
@@ -100,16 +100,16 @@ struct Rule {
     padding: u8,
     /// Bytes of a PDU beside its data.
     overhead: u32,
-    /// Whether it is nothing without data, whose length its header tells once more.
+    /// Whether the PDU must carry data, whose length its header repeats.
     is_data_pdu: bool,
-    /// Flags of the digests, as a PDU with data has them.
+    /// Digest flags of a PDU with data.
     digests: PduFlags,
-    /// Flags that may be set beside those.
+    /// Further flags that may be set.
     more: PduFlags,
-    /// The longest it may be, and what it is otherwise.
+    /// Longest PDU, bytes, and the violation of a longer one.
     plen_max: u32,
     too_long: Violation,
-    /// The common header of a PDU without data, if it may be; the first half of one with data.
+    /// The common header of a PDU without data, if that is allowed; the first half of one with data.
     bare: [u8; 8],
     full: [u8; 4],
 }
@@ -122,7 +122,7 @@ const COMMON_LENGTH: u8 = 8;
 const DIGEST_LENGTH: u8 = 4;
 const _: () = assert!(COMMON_HEADER_BYTES == 8 && CAPSULE_CMD_BYTES == 72 && DIGEST_BYTES == 4);
 
-/// What a TermReq may be long, bytes. wire §2.4
+/// Valid lengths of a TermReq, bytes. wire §2.4
 const TERM_REQ_LENGTHS: std::ops::RangeInclusive<u32> = 24..=152;
 const _: () = assert!(TERM_REQ_BYTES == 24 && TERM_REQ_BYTES + TERM_REQ_COPY_BYTES_MAX == 152);
 
@@ -169,13 +169,13 @@ impl Rule {
         }
     }
 
-    /// How much data a PDU with this common header, of this type, brings.
+    /// Bytes of data of a PDU with this common header.
     ///
     /// # Errors
-    /// Whatever the first 8 bytes tell.
+    /// The violation that the first 8 bytes show.
     #[inline]
     fn data_length(&self, common: [u8; 8]) -> Result<u32, Violation> {
-        // What nearly all say is said in few words.
+        // The common cases need few comparisons.
         if common == self.bare {
             return Ok(0);
         }
@@ -192,7 +192,7 @@ impl Rule {
         self.check(zerocopy::transmute!(common))
     }
 
-    /// The same at length. The order is that of what matters: a PDU that is too long is that first.
+    /// Checks field by field, in the order of importance: a PDU that is too long is reported as such first.
     #[cold]
     fn check(&self, common: CommonHeader) -> Result<u32, Violation> {
         let (pdo, plen, prefix) = (common.pdo, common.plen.get(), u32::from(self.prefix));
@@ -201,7 +201,7 @@ impl Rule {
         }
         let flags = common.flags.difference(self.more);
         let has_data = self.pdo != 0 && plen > prefix;
-        // Peers differ in what they say of a data digest in a PDU without data.
+        // Peers differ in whether they set DDGST in a PDU without data.
         if flags != self.digests && (has_data || flags != self.digests.difference(PduFlags::DDGST)) {
             return Err(FLAGS);
         }
@@ -220,7 +220,7 @@ impl Rule {
         if pdo != self.pdo || plen == prefix && !self.is_data_pdu {
             return Err(PDO);
         }
-        // A data PDU without data is refused for that, with the whole of its header.
+        // A data PDU without data is refused later, once its whole header is here.
         if self.is_data_pdu && plen == pdo.into() {
             return Ok(0);
         }
@@ -251,8 +251,7 @@ impl Framer {
         framer
     }
 
-    /// The handshake is done: these digests, this alignment and these limits hold for what the sender sends from
-    /// now on.
+    /// Applies the outcome of the handshake: digests, alignment and limits of the sender's PDUs from now on.
     pub fn initialise(&mut self, digests: Digests, alignment: DataAlignment, limits: DataLimits) {
         debug_assert!(self.is_between_pdus());
         self.is_initialised = true;
@@ -277,7 +276,7 @@ impl Framer {
         }
     }
 
-    /// Checks that lengths, rules and the place in the stream agree with each other.
+    /// Checks that lengths, rules and state agree with each other.
     ///
     /// # Panics
     /// If they do not.
@@ -334,12 +333,12 @@ impl Framer {
         }
     }
 
-    /// Bytes of data that the header says.
+    /// Bytes of data according to the header.
     fn header_data(&self, rule: &Rule) -> u32 {
         self.header::<CommonHeader>().plen.get().saturating_sub(rule.overhead)
     }
 
-    /// From the next command capsule on the sender may bring so many bytes of data in one.
+    /// Sets the most bytes of in-capsule data, from the next command capsule on.
     pub fn set_capsule_bytes_max(&mut self, bytes: u32) {
         if let Some(Some(rule)) = self.rules.get_mut(PduType::CapsuleCmd as usize) {
             rule.plen_max = rule.overhead.saturating_add(bytes);
@@ -362,10 +361,10 @@ impl Framer {
         }
     }
 
-    /// The next piece of the stream, taken from the front of `input`; `None` when all of it is taken in.
+    /// The next piece of the stream, taken from the front of `input`; `None` when all of `input` is consumed.
     ///
     /// # Errors
-    /// What is wrong with the PDU that begins. Nothing is framed after an error: it comes again.
+    /// The violation of the current PDU. Later calls return the same error.
     #[inline]
     pub fn next_frame<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Frame<'a>>, Violation> {
         let frame = if let State::Between = self.state {
@@ -390,8 +389,8 @@ impl Framer {
         }
     }
 
-    /// The data of the PDU whose header has just been handed out, and whether it matches its digest, if all of it lies
-    /// in `input`: the same as its frames, at once.
+    /// The whole data of the PDU whose header was handed out last, and whether it matches its digest, if all of it lies in
+    /// `input`. Replaces the data frames of this PDU.
     #[inline]
     pub fn next_whole_data<'a>(&mut self, input: &mut &'a [u8]) -> Option<(&'a [u8], bool)> {
         let State::Padding { left, data } = self.state else { return None };
@@ -420,7 +419,7 @@ impl Framer {
         T::ref_from_prefix(&self.header).expect("headers fit").0
     }
 
-    /// Stops: what was handed out last cannot be. Returns the violation to tell, which is the first.
+    /// Stops framing because the header handed out last is invalid. Returns the violation to report, which is the first one.
     #[cold]
     pub fn fail(&mut self, violation: Violation) -> Violation {
         match self.state {
@@ -432,7 +431,7 @@ impl Framer {
         }
     }
 
-    /// Why nothing is framed any more.
+    /// The violation that ended framing, if any.
     #[inline]
     #[must_use]
     pub fn failure(&self) -> Option<Violation> {
@@ -442,7 +441,7 @@ impl Framer {
         }
     }
 
-    /// Bytes of data that the PDU at hand still brings, after padding that is already in; 0 if none or not yet.
+    /// Bytes of data of the current PDU that are still to arrive; 0 before the end of its padding.
     #[inline]
     #[must_use]
     pub fn data_left(&self) -> u32 {
@@ -474,8 +473,7 @@ impl Framer {
         matches!(self.state, State::Between)
     }
 
-    /// What there is of the header that comes in or came last: after a violation, of the one that broke the rules.
-    /// At most 128 bytes, without its digest.
+    /// The bytes of the current or last header, without its digest, at most 128: after a violation, those of the offending one.
     #[must_use]
     pub fn offending_header(&self) -> &[u8] {
         let length = match PduType::try_from(self.header[0]) {
@@ -527,7 +525,7 @@ impl Framer {
         self.on_some_header_bytes(input)
     }
 
-    /// A header that comes in pieces, or of a type that is not expected.
+    /// A header that arrives in pieces, or of an unexpected type.
     fn on_some_header_bytes<'a>(&mut self, input: &mut &[u8]) -> Result<Option<Frame<'a>>, Violation> {
         let mut need = match self.state {
             State::Header { need } => need,
@@ -571,18 +569,18 @@ impl Framer {
         Ok(Some(Frame::Header(rule.kind, data)))
     }
 
-    /// The rule for the header that is there, as far as it is.
+    /// The rule for the current header, if its type may arrive.
     fn rule(&self) -> Option<Rule> {
         self.rules.get(usize::from(self.header[0])).copied().flatten()
     }
 
-    /// Says whether `need` bytes of the header are there.
+    /// Takes header bytes from `input`. Returns whether `need` bytes are here.
     fn take_header_bytes(&mut self, need: u8, input: &mut &[u8]) -> bool {
         self.have = take(&mut self.header, self.have, need, input);
         self.have == need
     }
 
-    /// Compares the header with the digest that came behind it.
+    /// Compares the header with the digest behind it.
     fn check_digest(&self, digest: &[u8]) -> Result<(), Violation> {
         let received = digest.first_chunk().map_or(0, |digest| u32::from_le_bytes(*digest));
         let header = self.header.get(..usize::from(self.have.saturating_sub(DIGEST_LENGTH)));
@@ -593,19 +591,19 @@ impl Framer {
         }
     }
 
-    /// A data PDU without data, or whose length field says other than its framing, cannot be.
+    /// Checks that a data PDU has data, and that its length field agrees with its framing.
     #[inline]
     fn check_length(&self, data: u32) -> Result<(), Violation> {
         let pdu: &DataPdu = self.header();
         if data == 0 || pdu.length.get() != data { Err(LENGTH) } else { Ok(()) }
     }
 
-    /// A type that no rule allows: a TermReq, or one that may not come, or not now.
+    /// Handles a type without a rule: a TermReq, or a PDU that may not arrive, or not now.
     #[cold]
     fn on_other_type(&self, common: &CommonHeader) -> Result<u8, Violation> {
         match common.pdu_type() {
             Ok(kind) if kind.is_term_req() && kind.is_from_host() == (self.sender == Sender::Host) => {
-                // One that is malformed itself is no reason to send one. wire §2.4
+                // A malformed TermReq is not answered with one. wire §2.4
                 if common.hlen != kind.header_length() || !TERM_REQ_LENGTHS.contains(&common.plen.get()) {
                     return Err(Violation::MalformedTermReq);
                 }
@@ -671,7 +669,7 @@ impl Framer {
     }
 }
 
-/// Copies `bytes` to where `at` is in `to`, which has room for them.
+/// Copies `bytes` to offset `at` of `to`, which has room for them.
 #[inline]
 fn put(to: &mut [u8], at: usize, bytes: &[u8]) {
     if let Some(place) = to.get_mut(at..).and_then(|place| place.get_mut(..bytes.len())) {
@@ -688,7 +686,7 @@ fn take(to: &mut [u8], have: u8, need: u8, input: &mut &[u8]) -> u8 {
     have.saturating_add(u8::try_from(taken.len()).unwrap_or(missing))
 }
 
-/// The TermReq for a violation: header and copy of what offended. `None` if none may be sent. wire §2.4
+/// The TermReq for a violation: its header and a copy of the offending one. `None` if none may be sent. wire §2.4
 #[must_use]
 pub fn term_req(sender: Sender, violation: Violation, offending: &[u8]) -> Option<Vec<u8>> {
     use zerocopy::IntoBytes;

@@ -1,4 +1,4 @@
-//! ICReq and ICResp: what the two ends of a connection agree on. wire §2.2, §2.3
+//! The handshake: ICReq, ICResp, and the agreement of both ends. wire §2.2, §2.3
 
 use wire::pdu::{DataAlignment, Digests, IcReq, IcResp};
 
@@ -7,14 +7,14 @@ use crate::violation::Violation;
 /// The least a controller may offer for one H2CData, bytes. wire §2.3
 pub const H2C_DATA_BYTES_MIN: u32 = 4096;
 
-/// What holds on a connection from ICResp on.
+/// The parameters of a connection from ICResp on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreement {
     /// Digests that every PDU carries.
     pub digests: Digests,
-    /// Where data begins in PDUs to the controller (cpda).
+    /// Alignment of data in PDUs to the controller (cpda).
     pub to_controller: DataAlignment,
-    /// Where data begins in PDUs to the host (hpda).
+    /// Alignment of data in PDUs to the host (hpda).
     pub to_host: DataAlignment,
     /// R2Ts per command that may be open at once, at least 1.
     pub r2t_limit: u32,
@@ -23,7 +23,7 @@ pub struct Agreement {
 }
 
 impl Agreement {
-    /// What holds before the handshake: nothing but the PDU format.
+    /// The parameters before the handshake.
     pub const NONE: Self = Self {
         digests: Digests::empty(),
         to_controller: DataAlignment::NONE,
@@ -33,7 +33,7 @@ impl Agreement {
     };
 }
 
-/// What a controller offers.
+/// The offer of a controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ControllerOffer {
     /// Alignment asked of the host. Linux accepts none but 4 bytes.
@@ -75,7 +75,7 @@ impl ControllerOffer {
     }
 }
 
-/// What a host wants.
+/// The offer of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostOffer {
     /// Alignment asked of the controller. nvmet accepts none but 4 bytes.

@@ -1,4 +1,4 @@
-//! What a host knows of the ANA groups of its controller: the log, when it is read, and which namespaces it bars. wire §19
+//! The ANA groups of a controller as its host sees them: when the log is read, and which namespaces are inaccessible. wire §19
 //!
 //! ```text
 //! Off                Idle ──(event, a command's status, poll due)──▶ ToRead ──next_command──▶ Asked
@@ -19,7 +19,7 @@ use wire::status::Status;
 
 use crate::host_namespaces::NamespaceInfo;
 
-/// Groups of a log that are looked at, whatever a controller says.
+/// Most groups of a log that are read.
 const GROUP_COUNT_MAX: u32 = 1024;
 
 /// Interval of reads while a group is not accessible, ns; it doubles up to the longest.
@@ -47,12 +47,12 @@ pub(crate) struct HostAna {
     /// Groups and their states as of the last log.
     groups: Vec<(u32, AnaState)>,
     interval_ns: u64,
-    /// When the log is read by time, ns.
+    /// Time of the next periodic read of the log, ns.
     due_ns: Option<u64>,
 }
 
 impl HostAna {
-    /// Those of a controller of which nothing is known yet.
+    /// The groups of a controller before its Identify data is known.
     pub(crate) const fn new() -> Self {
         Self {
             state: State::Off,
@@ -63,7 +63,7 @@ impl HostAna {
         }
     }
 
-    /// The controller has said what it is: if it reports ANA, its log is read.
+    /// Takes the controller's Identify data: if it reports ANA, its log is read.
     pub(crate) fn on_identify(&mut self, identify: &IdentifyController) {
         let group_count = identify.nanagrpid.get().min(GROUP_COUNT_MAX);
         if identify.cmic.contains(Cmic::ANA) && group_count > 0 {
@@ -83,7 +83,7 @@ impl HostAna {
         matches!(self.state, State::ToRead | State::Asked { .. })
     }
 
-    /// Has the log read: an event or a command's status says that it has changed.
+    /// Requests a read of the log: an event or a command's status shows that it has changed.
     pub(crate) fn read(&mut self) {
         match &mut self.state {
             State::Off | State::ToRead => {}
@@ -92,12 +92,12 @@ impl HostAna {
         }
     }
 
-    /// When the log is read by time, ns.
+    /// Time of the next periodic read of the log, ns.
     pub(crate) fn due_ns(&self) -> Option<u64> {
         self.due_ns.filter(|_| self.state == State::Idle)
     }
 
-    /// The command that reads the log, and the bytes it brings, if it is time for that.
+    /// The command that reads the log, and its data length in bytes, if a read is due.
     pub(crate) fn next_command(&mut self, now_ns: u64) -> Option<(Sqe, u32)> {
         if self.due_ns().is_some_and(|due_ns| due_ns <= now_ns) {
             self.state = State::ToRead;
@@ -112,7 +112,7 @@ impl HostAna {
         Some((log.to_sqe(Nsid::ALL), self.length_bytes))
     }
 
-    /// The log has come, or an error in its place, after which what was known stays.
+    /// Takes the log, or an error, after which the former content stays.
     pub(crate) fn on_completion(&mut self, status: Status, data: &[u8], now_ns: u64) {
         let State::Asked { again } = self.state else { return };
         self.state = if again { State::ToRead } else { State::Idle };
@@ -136,8 +136,8 @@ impl HostAna {
         self.due_ns = is_waiting.then(|| now_ns.saturating_add(self.interval_ns));
     }
 
-    /// Those namespaces that are not accessible, by id, and why. A group that the log does not have, or a state that is none, bars nothing:
-    /// the status of a command tells.
+    /// The namespaces that are not accessible, by id, and the status for each. A group that the log does not list, or an unknown state, bars
+    /// nothing: the status of a command decides.
     pub(crate) fn inaccessible(&self, namespaces: &[NamespaceInfo]) -> Vec<(Nsid, AnaState)> {
         let state_of = |group: u32| {
             let at = self.groups.binary_search_by_key(&group, |(grpid, _)| *grpid).ok()?;

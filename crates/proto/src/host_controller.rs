@@ -1,4 +1,4 @@
-//! One controller as its host deals with it: bring-up, keep-alive, events, namespaces, shutdown. wire §8, §9, §13, §24
+//! The host's side of one controller: bring-up, keep-alive, events, namespaces, shutdown. wire §8, §9, §13, §24
 //!
 //! ```text
 //! Connect ─▶ ReadCap ─▶ ReadVs ─▶ Enable ─▶ AwaitReady ─▶ Identify ─▶ ReadLimits ─▶ SetQueues ─▶ SetEvents ─▶ Scan
@@ -6,8 +6,8 @@
 //!      Down ◀─ AwaitShutdown ◀─ RequestShutdown ◀────────────shut_down──────────────── Live ◀──────────┘
 //! ```
 //!
-//! Steps that do not apply are passed over: a discovery controller has no queues and no namespaces. Whatever of a
-//! controller cannot be, is refused here, before anything depends on it.
+//! Steps that do not apply are skipped: a discovery controller has no queues and no namespaces. Invalid properties and data
+//! of a controller are refused here, before anything depends on them.
 
 use std::fmt;
 
@@ -39,14 +39,14 @@ pub const ADMIN_QUEUE_ENTRIES: u16 = 32;
 /// Commands of the controller's own on the admin queue at most: event requests, a scan, the ANA log, keep-alive, one more step.
 pub const OWN_COMMANDS_MAX: u16 = 4 + SCAN_COMMANDS_MAX as u16 + 3;
 
-/// How often CSTS is read while it has to change, ns: soon at first, then less and less often.
+/// Intervals between reads of CSTS while a change is awaited, ns: the shortest first, doubled up to the longest.
 const POLL_NS_FIRST: u64 = 1_000_000;
 const POLL_NS_MAX: u64 = 100_000_000;
 
 /// The least time a controller gets to become ready, whatever CAP.TO says, ns.
 const READY_NS_MIN: u64 = 1_000_000_000;
 
-/// How long a shutdown may take, ns, whatever the controller says (RTD3E).
+/// Longest time of a shutdown, ns, whatever the controller reports (RTD3E).
 const SHUTDOWN_NS_MIN: u64 = 1_000_000_000;
 const SHUTDOWN_NS_MAX: u64 = 5_000_000_000;
 
@@ -60,7 +60,7 @@ const MS: u64 = 1_000_000;
 #[allow(clippy::cast_possible_truncation, reason = "a page")]
 const CHANGED_LOG_BYTES: u32 = CHANGED_NAMESPACES_BYTES as u32;
 
-/// What a host wants of a controller.
+/// Settings of a host for one controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControllerSettings {
     /// Our name.
@@ -106,7 +106,7 @@ impl QueueConnect {
         (command.to_sqe(), data)
     }
 
-    /// Checks the answer; gives the controller's id. wire §6.3
+    /// Checks the answer, and returns the controller's id. wire §6.3
     ///
     /// # Errors
     /// Refused, authentication asked for, or another controller than the one named.
@@ -133,7 +133,7 @@ impl QueueConnect {
     }
 }
 
-/// Why a controller cannot be used, or no longer.
+/// The reason for which a controller cannot be used, or no longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ControllerError {
     /// A queue was refused.
@@ -141,12 +141,12 @@ pub enum ControllerError {
     ConnectRefused {
         /// The queue.
         qid: Qid,
-        /// The controller's word.
+        /// The controller's status.
         status: Status,
-        /// What it did not like, if it says.
+        /// The invalid field that it reports, if any.
         parameter: Option<InvalidParameter>,
     },
-    /// It wants us to authenticate.
+    /// The controller requires authentication.
     #[error("the controller requires authentication")]
     AuthenticationRequired,
     /// A queue ended up with another controller.
@@ -154,27 +154,27 @@ pub enum ControllerError {
     OtherController {
         /// The id it must have.
         expected: Cntlid,
-        /// The id it says.
+        /// The id it has.
         got: Cntlid,
     },
-    /// A command that cannot be done without was refused.
+    /// A required command was refused.
     #[error("{command} refused: {status}")]
     Refused {
         /// Which.
         command: &'static str,
-        /// The controller's word.
+        /// The controller's status.
         status: Status,
     },
     /// It reports a fatal state (CSTS.CFS).
     #[error("the controller reports that it has failed (CSTS.CFS)")]
     Failed,
-    /// It did not become ready in its own time.
+    /// It did not become ready within its own timeout.
     #[error("the controller was not ready after {waited_ms} ms")]
     NotReady {
         /// How long we waited.
         waited_ms: u64,
     },
-    /// What it says of itself cannot be used.
+    /// Its Identify data is invalid.
     #[error("Identify Controller: {0}")]
     Unusable(#[from] UnusableField),
     /// Keep-alives stay unanswered.
@@ -189,7 +189,7 @@ pub enum ControllerError {
 }
 
 impl ControllerError {
-    /// Whether trying again is in vain.
+    /// Whether another attempt would fail as well.
     #[must_use]
     pub fn is_permanent(self) -> bool {
         match self {
@@ -200,7 +200,7 @@ impl ControllerError {
     }
 }
 
-/// A status as the answer to a Connect, which uses codes that mean something else elsewhere.
+/// The text of a status of Connect, whose codes have other meanings elsewhere.
 struct ConnectStatus(Status);
 
 impl fmt::Display for ConnectStatus {
@@ -225,10 +225,10 @@ impl fmt::Display for ParameterName {
     }
 }
 
-/// Which of the controller's own commands an answer is to.
+/// The id of a command that the controller's machine submits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestId {
-    /// The step that is being taken.
+    /// The command of the current step.
     Step,
     /// Keep Alive.
     KeepAlive,
@@ -249,14 +249,14 @@ pub enum RequestData {
     None,
     /// To the controller.
     ToController(Vec<u8>),
-    /// So many bytes from the controller.
+    /// This number of bytes from the controller.
     FromController(u32),
 }
 
 /// A command to submit on the admin queue.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// To be given back with the answer.
+    /// Its id, returned with the answer.
     pub id: RequestId,
     /// The command.
     pub sqe: Sqe,
@@ -264,16 +264,16 @@ pub struct Request {
     pub data: RequestData,
 }
 
-/// What the host should know.
+/// A notice for the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// The controller is brought up: I/O queues can be connected.
     Live,
     /// These namespaces were added, removed or changed, as [`HostController::namespaces`] shows.
     NamespacesChanged(Vec<Nsid>),
-    /// The ANA log was read: [`HostController::inaccessible`] says what follows from it.
+    /// The ANA log was read: see [`HostController::inaccessible`].
     AnaRead,
-    /// The discovery log has changed. Read it without RAE to be told again.
+    /// The discovery log has changed. Read it without RAE to receive the next such event.
     DiscoveryChanged,
     /// Another event.
     Event(AsyncEvent),
@@ -306,7 +306,7 @@ const fn dword_0(result: u64) -> u32 {
     (result & 0xffff_ffff) as u32
 }
 
-/// A property that is read again and again.
+/// A property that is read periodically.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Poll {
     since_ns: u64,
@@ -336,11 +336,11 @@ enum KeepAlive {
     Off,
     /// The next one is due then.
     Due(u64),
-    /// One is out since then.
+    /// One is outstanding since then.
     Out(u64),
 }
 
-/// Event requests: how many are to be sent, and how often they may be.
+/// Event requests: the number wanted, and the limit on their rate.
 #[derive(Clone, Copy, Debug, Default)]
 struct EventRequests {
     to_send: u16,
@@ -350,7 +350,7 @@ struct EventRequests {
 }
 
 impl EventRequests {
-    /// When the next request may be sent; `None` if none is to be.
+    /// Time at which the next request may be sent, ns; `None` if none is wanted.
     fn due_ns(&self) -> Option<u64> {
         let due_ns = match self.burst < EVENT_BURST {
             true => 0,
@@ -377,7 +377,7 @@ impl EventRequests {
 pub struct HostController {
     settings: ControllerSettings,
     state: State,
-    /// The command of `state` is out.
+    /// The command of `state` is outstanding.
     is_asked: bool,
     cntlid: Cntlid,
     cap: Cap,
@@ -387,7 +387,7 @@ pub struct HostController {
     queue_pairs: u16,
     keep_alive: KeepAlive,
     events: EventRequests,
-    /// The changed namespaces log is to be read, or is being read.
+    /// The changed namespaces log must be read, or is being read.
     changed_log: ChangedLog,
     ana: HostAna,
     scan: Option<Scan>,
@@ -452,13 +452,13 @@ impl HostController {
         self.vs
     }
 
-    /// What it says of itself, once it did.
+    /// Its Identify Controller data, once it was read.
     #[must_use]
     pub fn identify(&self) -> Option<&IdentifyController> {
         self.identify.as_deref()
     }
 
-    /// What it can do, once it has said so.
+    /// Its limits, once they were read.
     #[must_use]
     pub fn limits(&self) -> Option<&Limits> {
         self.limits.as_ref()
@@ -487,7 +487,7 @@ impl HostController {
         self.ana.read();
     }
 
-    /// Ends the controller in good order.
+    /// Shuts the controller down.
     pub fn shut_down(&mut self) {
         match self.state {
             State::RequestShutdown | State::AwaitShutdown(_) | State::Down => {}
@@ -497,7 +497,7 @@ impl HostController {
         }
     }
 
-    /// Looks at all namespaces again.
+    /// Scans all namespaces again.
     pub fn rescan(&mut self) {
         match self.scan {
             Some(_) => self.scan_again = true,
@@ -511,7 +511,7 @@ impl HostController {
         self.scan = Some(Scan::new(nsid_max, self.vs >= Vs::V1_3));
     }
 
-    /// On the way down nothing else is asked.
+    /// No other command is submitted during a shutdown.
     fn is_ending(&self) -> bool {
         matches!(self.state, State::RequestShutdown | State::AwaitShutdown(_) | State::Down)
     }
@@ -524,7 +524,7 @@ impl HostController {
     /// The next command to submit.
     ///
     /// # Errors
-    /// Something has taken too long: end the association.
+    /// A deadline has passed: end the association.
     pub fn next_request(&mut self, now_ns: u64) -> Result<Option<Request>, ControllerError> {
         self.check_time(now_ns)?;
         if let Some(request) = self.next_step(now_ns) {
@@ -562,7 +562,7 @@ impl HostController {
         Ok(None)
     }
 
-    /// The command of the present state.
+    /// The command of the current state.
     fn next_step(&mut self, now_ns: u64) -> Option<Request> {
         if self.is_asked {
             return None;
@@ -609,7 +609,7 @@ impl HostController {
         QueueConnect { qid: Qid::ADMIN, cntlid: Cntlid::DYNAMIC, entries: ADMIN_QUEUE_ENTRIES.into() }
     }
 
-    /// CC as we want it. All command sets if it has several, as Linux asks for them: key-value namespaces appear only so.
+    /// The CC property to set. All command sets if it has several, as Linux asks for them: key-value namespaces appear only so.
     fn enabled(&self) -> Cc {
         let css = if self.cap.css_csi() { CommandSetSelection::ALL } else { CommandSetSelection::NVM };
         Cc::new(css).with_en(true)
@@ -643,7 +643,7 @@ impl HostController {
         Ok(())
     }
 
-    /// When to look at [`next_request`](Self::next_request) again at the latest, ns.
+    /// Time of the next call of [`next_request`](Self::next_request) at the latest, ns.
     #[must_use]
     pub fn next_deadline(&self) -> Option<u64> {
         let step_ns = match self.state {
@@ -881,7 +881,7 @@ impl HostController {
         match event {
             AsyncEvent::PERSISTENT_INTERNAL_ERROR => return Err(ControllerError::InternalError),
             AsyncEvent::NAMESPACE_ATTRIBUTE => {
-                // One that comes while the log is being read may tell of a later change: read again.
+                // An event during the read may stand for a later change: read again.
                 self.changed_log = ChangedLog::ToRead;
             }
             AsyncEvent::ANA_CHANGE => self.ana.read(),
@@ -891,7 +891,7 @@ impl HostController {
         Ok(())
     }
 
-    /// The same notice twice says no more than once: a flood of events stays small.
+    /// Adds a notice unless it waits already, so that a flood of events stays small.
     fn push_notice(&mut self, notice: Notice) {
         if !self.notices.contains(&notice) {
             self.notices.push(notice);
@@ -915,7 +915,7 @@ impl HostController {
         }
     }
 
-    /// The next thing the host should know.
+    /// The next notice for the host.
     pub fn next_notice(&mut self) -> Option<Notice> {
         if self.notices.is_empty() { None } else { Some(self.notices.remove(0)) }
     }

@@ -1,4 +1,4 @@
-//! What a host makes of a controller's own words: every limit checked and clamped before anything is computed from it.
+//! The limits of a controller, checked and clamped before the host computes anything from them.
 //! wire §10.1, §24
 
 use wire::identify::capabilities::{Fuses, Oncs};
@@ -8,16 +8,16 @@ use wire::property::Cap;
 
 use crate::host_queue::HOST_SLOT_COUNT_MAX;
 
-/// Most bytes one command moves, whatever a controller says: nvmet says "no limit" and takes 4 MiB. wire §26
+/// Most bytes one command moves, whatever a controller reports: nvmet says "no limit" and takes 4 MiB. wire §26
 pub const TRANSFER_BYTES_MAX: u32 = 4 << 20;
 
-/// Most in-capsule data used, whatever a controller says.
+/// Most in-capsule data used, whatever a controller reports.
 const IN_CAPSULE_BYTES_MAX: u64 = 1 << 20;
 
 /// Aborts and event requests outstanding at once that we make use of.
 const OUTSTANDING_MAX: u16 = 4;
 
-/// What one controller can do for its host.
+/// The limits and abilities of one controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Most bytes one command transfers.
@@ -37,9 +37,9 @@ pub struct Limits {
     pub event_request_count: u16,
     /// There is a volatile write cache: only a flush or FUA makes a write durable.
     pub has_volatile_cache: bool,
-    /// Optional commands it takes.
+    /// Optional commands it supports.
     pub commands: Oncs,
-    /// Fused pairs it takes.
+    /// Fused pairs it supports.
     pub fused: Fuses,
     /// Blocks it compares and writes as one.
     pub compare_write_blocks: u32,
@@ -127,7 +127,7 @@ impl Limits {
         })
     }
 
-    /// The limits of a discovery controller, which has no I/O queues: what its admin queue needs.
+    /// The limits of a discovery controller, which has an admin queue only.
     #[must_use]
     pub fn discovery(identify: &IdentifyController) -> Self {
         Self {
@@ -150,7 +150,7 @@ impl Limits {
         }
     }
 
-    /// Takes in what the NVM command set adds (CNS 06).
+    /// Adds the limits of the NVM command set (CNS 06).
     pub fn refine(&mut self, cap: Cap, nvm: &NvmController) {
         self.write_zeroes_bytes_max = nvm.write_zeroes_limit_bytes(cap.page_bytes_min());
         self.verify_bytes_max = nvm.verify_limit_bytes(cap.page_bytes_min());

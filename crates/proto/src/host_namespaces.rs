@@ -1,4 +1,4 @@
-//! What namespaces a controller has, as its host finds out: the list, then each one. wire §10, §24
+//! The scan of a controller's namespaces by its host: the list, then each namespace. wire §10, §24
 //!
 //! ```text
 //! List ──a full page──▶ List            (each namespace:  Descriptors ─▶ Identify ─▶ found)
@@ -20,7 +20,7 @@ use zerocopy::FromBytes;
 
 use crate::host_limits::TRANSFER_BYTES_MAX;
 
-/// Namespaces we look at, whatever a controller lists.
+/// Most namespaces scanned, whatever a controller lists.
 pub const NAMESPACE_COUNT_MAX: usize = 4096;
 
 /// Namespaces that are tried one by one where a controller has no list.
@@ -39,7 +39,7 @@ pub struct NamespaceInfo {
     pub nsid: Nsid,
     /// Its command set.
     pub csi: Csi,
-    /// How it is to be addressed; `Err` says why it cannot be.
+    /// Its block format; `Err` if its blocks cannot be read or written by us.
     pub geometry: Result<Geometry, Unusable>,
     /// Bytes of a block and blocks in use, as far as reported.
     pub used_blocks: u64,
@@ -51,11 +51,11 @@ pub struct NamespaceInfo {
     pub is_shared: bool,
     /// Deallocated blocks are counted as free.
     pub is_thin: bool,
-    /// What deallocated blocks read as.
+    /// Content of deallocated blocks.
     pub deallocated_value: DeallocatedValue,
     /// Write Zeroes may deallocate.
     pub write_zeroes_deallocates: bool,
-    /// What one Copy may do.
+    /// Limits of one Copy.
     pub copy: CopyLimits,
     /// Boundary that I/O better does not cross, blocks; 0 for none.
     pub optimal_boundary_blocks: u16,
@@ -69,7 +69,7 @@ pub struct NamespaceInfo {
     pub compare_write_blocks: u32,
     /// ANA group, 0 for none.
     pub ana_group: u32,
-    /// What keys and values it takes, if it is one of those.
+    /// Limits of keys and values, if it is a key-value namespace.
     pub keys: Option<KeySpace>,
     /// Its UUID, if it has one.
     pub uuid: Option<Uuid>,
@@ -88,7 +88,7 @@ pub struct Geometry {
     pub block_count: u64,
 }
 
-/// What keys and values a namespace takes. wire §23
+/// The limits of a key-value namespace. wire §23
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeySpace {
     /// Bytes of all keys and values.
@@ -110,7 +110,7 @@ pub struct KeySpaceVendor {
     pub batch_operations_max: u32,
     /// Bytes of the operations of a batch and their outcomes together.
     pub batch_bytes_max: u32,
-    /// Bytes of a vector that is worked on.
+    /// Bytes of a vector that an operation works on.
     pub vector_bytes_max: u32,
 }
 
@@ -132,7 +132,7 @@ impl KeySpace {
     }
 }
 
-/// What one Copy may do; all 0 if there is none.
+/// The limits of one Copy; all 0 if it is not supported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CopyLimits {
     /// Blocks in one source range.
@@ -143,7 +143,7 @@ pub struct CopyLimits {
     pub ranges: u16,
 }
 
-/// Why a namespace that is there cannot be read or written by us.
+/// The reason for which an existing namespace cannot be read or written by us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unusable {
     /// Its format in use is none of those it lists.
@@ -286,7 +286,7 @@ fn geometry(identify: &IdentifyNamespace) -> Result<Geometry, Unusable> {
     }
 }
 
-/// What the descriptors of a namespace say. wire §10.3
+/// The descriptors of a namespace. wire §10.3
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ids {
     /// Command set; NVM if not said.
@@ -317,15 +317,15 @@ impl Ids {
     }
 }
 
-/// One look at all namespaces.
+/// One scan of all namespaces.
 #[derive(Debug)]
 pub struct Scan {
-    /// Highest nsid the controller names, for want of a list.
+    /// Highest nsid that the controller reports, for controllers without a list.
     nsid_max: u32,
     has_descriptors: bool,
     list: List,
     waiting: VecDeque<Nsid>,
-    /// What is being asked, by command.
+    /// The steps whose commands are outstanding, by command.
     asked: [Option<Asked>; SCAN_COMMANDS_MAX as usize],
     /// Commands that were sent again.
     repeat_count: u32,
@@ -334,9 +334,9 @@ pub struct Scan {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum List {
-    /// The page after this nsid is to be asked for.
+    /// The page after this nsid is the next to read.
     After(Nsid),
-    /// It is being asked for.
+    /// It is being read.
     Asked(Nsid),
     /// It is complete.
     Complete,
@@ -348,14 +348,14 @@ enum Asked {
     List,
     /// The descriptors of a namespace.
     Descriptors(Nsid),
-    /// The namespace is to be identified.
+    /// The namespace is the next to identify.
     ToIdentify(Nsid, Ids),
     /// It is being identified.
     Identify(Nsid, Ids),
 }
 
 impl Scan {
-    /// A new look. `has_descriptors` from version 1.3 on.
+    /// A new scan. `has_descriptors` from version 1.3 on.
     #[must_use]
     pub fn new(nsid_max: u32, has_descriptors: bool) -> Self {
         Self {
@@ -371,7 +371,7 @@ impl Scan {
 
     /// The next command to send, 4096 bytes to the host, and its number for [`on_completion`](Self::on_completion).
     pub fn next_command(&mut self) -> Option<(u8, Sqe)> {
-        // Those that have their descriptors go on where they are.
+        // Namespaces whose descriptors are read continue with Identify.
         for (index, asked) in (0u8..).zip(&mut self.asked) {
             if let Some(Asked::ToIdentify(nsid, ids)) = *asked {
                 *asked = Some(Asked::Identify(nsid, ids));
@@ -397,14 +397,14 @@ impl Scan {
         Some((u8::try_from(index).ok()?, sqe))
     }
 
-    /// A command has ended. `data` is what came, however little.
+    /// A command has ended with `data`, which may be short.
     pub fn on_completion(&mut self, index: u8, status: Status, data: &[u8]) {
         let Some(slot) = self.asked.get_mut(usize::from(index)) else { return };
         let Some(asked) = slot.take() else { return };
         let is_passing =
             status.is(Status::TRANSIENT_TRANSPORT_ERROR) || status.is(Status::COMMAND_INTERRUPTED);
         if is_passing && !status.dnr() && self.repeat_count < REPEAT_COUNT_MAX {
-            // It says nothing of the namespace: ask again.
+            // The failure is not the namespace's: send it again.
             self.repeat_count = self.repeat_count.saturating_add(1);
             match (asked, self.list) {
                 (Asked::List, List::Asked(after)) => self.list = List::After(after),
@@ -463,13 +463,13 @@ impl Scan {
     /// Bytes that each command brings.
     pub const COMMAND_BYTES: u32 = IDENTIFY_BYTES;
 
-    /// Whether every namespace was looked at.
+    /// Whether every namespace was scanned.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.list == List::Complete && self.waiting.is_empty() && self.asked.iter().all(Option::is_none)
     }
 
-    /// The namespaces that are there, by id.
+    /// The existing namespaces, by id.
     #[must_use]
     pub fn into_found(mut self) -> Vec<NamespaceInfo> {
         self.found.sort_unstable_by_key(|info| info.nsid);

@@ -59,10 +59,10 @@ pub trait DataBuffer: 'static {
     fn part_mut(&mut self, offset: usize) -> &mut [u8];
 }
 
-/// A command's data has so many bytes at most: header, padding and digest are to have room in a PDU length.
+/// Longest data of a command, bytes: a PDU length must also cover header, padding and digest.
 pub const LENGTH_MAX: u32 = u32::MAX - 1025;
 
-/// What data a command moves, and whose.
+/// The data transfer of a command.
 #[derive(Debug)]
 pub enum Transfer<B> {
     /// None.
@@ -89,12 +89,12 @@ impl<B: DataBuffer> Transfer<B> {
     }
 }
 
-/// The end of a command. `U` is what its submitter knows it by.
+/// The completion of a command. `U` is the submitter's id for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Completion<B, U = u64> {
     /// As given to [`HostQueue::submit`].
     pub user: U,
-    /// The outcome: what the controller said, or what we found wrong with what it sent.
+    /// The outcome: the controller's status, or ours if its data was invalid.
     pub status: Status,
     /// The result dwords of the completion, 0 if none came.
     pub result: u64,
@@ -104,7 +104,7 @@ pub struct Completion<B, U = u64> {
     pub buffer: Option<B>,
 }
 
-/// What a host's queue has for its driver.
+/// An event of a host's queue.
 #[derive(Debug)]
 pub enum HostEvent<B, U = u64> {
     /// The handshake is done.
@@ -113,7 +113,7 @@ pub enum HostEvent<B, U = u64> {
     Completed(Completion<B, U>),
 }
 
-/// What [`HostQueue::next_end`] finds.
+/// An event of [`HostQueue::next_end`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// The handshake is done: see [`HostQueue::agreement`].
@@ -123,14 +123,14 @@ pub enum End {
 }
 
 /// A command that has ended and is still in its slot.
-// All that leads here fits into registers. A larger value is written in parts and read back as a whole, which waits until the
-// stores of the data that was just copied are through: 100 ns for 4 KiB.
+// Small enough for registers. A larger value is written in parts and read back as a whole, which stalls until the stores of the
+// data that was just copied complete: 100 ns for 4 KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
     slot: u16,
 }
 
-/// A command that had not ended when its connection did: what is needed to judge whether it can be submitted again.
+/// A command without completion when its connection ended, with what decides whether it can be submitted again.
 #[derive(Debug)]
 pub struct Unfinished<B, U = u64> {
     /// As given to [`HostQueue::submit`].
@@ -139,18 +139,18 @@ pub struct Unfinished<B, U = u64> {
     pub sqe: Sqe,
     /// Its data.
     pub transfer: Transfer<B>,
-    /// What the controller has said about it; its completion was held back by data on its way out.
+    /// The controller's answer, if it came: the completion was held back by data still in the caravan.
     pub answer: Option<(Status, u64)>,
-    /// No byte of it has left: the controller cannot know it.
+    /// No byte of it was sent: the controller cannot have executed it.
     pub is_unsent: bool,
 }
 
-/// Why a command was not taken; it comes back.
+/// The reason for which a command was refused, with its data.
 #[derive(Debug)]
 pub enum Refused<B> {
-    /// The queue has as many commands as it may, or may have none: see [`HostQueue::has_room`].
+    /// The queue is full, or takes no commands: see [`HostQueue::has_room`].
     Full(Transfer<B>),
-    /// The data is longer than a PDU's length can say.
+    /// The data is longer than [`LENGTH_MAX`].
     TooLong(Transfer<B>),
 }
 
@@ -178,9 +178,9 @@ pub struct HostQueue<B, U = u64> {
     slots: Vec<Slot<B, U>>,
     free: Vec<u16>,
     live_count: u16,
-    /// How often a caravan has left: tells commands that have not.
+    /// Caravans that have left: a command submitted at the current count has not.
     ring_count: u64,
-    /// Where the command was that ended last.
+    /// Slot of the command that ended last.
     last_finished: u16,
     incoming: Incoming,
     /// Commands whose completion waited for their last bytes to leave.
@@ -188,7 +188,7 @@ pub struct HostQueue<B, U = u64> {
     caravan: Caravan<DataRange>,
 }
 
-/// What we send, as agreed; those with data are to be resized.
+/// Layouts of the PDUs we send, as agreed; those with data are resized for each PDU.
 #[derive(Debug)]
 struct Layouts {
     bare_capsule: PduLayout,
@@ -265,7 +265,7 @@ enum Incoming {
 const INDEX_BITS: u32 = 10;
 const INDEX_MASK: u16 = (1 << INDEX_BITS) - 1;
 
-/// Whether a header so long is followed by its digest, and by how much padding.
+/// Whether a digest follows a header of `header_length` bytes, and the bytes of padding behind it.
 #[inline]
 #[expect(clippy::arithmetic_side_effects, reason = "a layout begins with its header and digest")]
 fn trailer(layout: &PduLayout, header_length: usize) -> (bool, usize) {
@@ -328,8 +328,8 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
         Ok(())
     }
 
-    /// As [`submit`](Self::submit), where it is known that the queue [has room](Self::has_room) and that the data is not longer than
-    /// [`LENGTH_MAX`]. Nothing can come back, so the command goes to its slot without a stop in memory.
+    /// As [`submit`](Self::submit), for callers that have checked that the queue [has room](Self::has_room) and that the data is not
+    /// longer than [`LENGTH_MAX`]. Nothing is returned, so the command goes to its slot without a copy in between.
     ///
     /// # Panics
     /// If the data is longer.
@@ -337,7 +337,7 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
     #[expect(
         clippy::expect_used,
         clippy::indexing_slicing,
-        reason = "slots are ours; the length is what callers vouch for"
+        reason = "slots are ours; callers have checked the length"
     )]
     pub fn submit_where_room(&mut self, sqe: Sqe, transfer: Transfer<B>, user: U) {
         let is_write = matches!(transfer, Transfer::ToController(_));
@@ -473,8 +473,8 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
         }))
     }
 
-    /// As [`next_event`](Self::next_event), but a command that has ended stays where it is until it is taken, which must be
-    /// before anything else is asked: what it holds is moved once less.
+    /// As [`next_event`](Self::next_event), but a command that has ended stays in its slot until it is [taken](Self::take), which must be
+    /// the next call. This saves a copy of its content.
     ///
     /// # Errors
     /// As [`next_event`](Self::next_event).
@@ -510,7 +510,7 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
     #[inline(always)]
     #[expect(clippy::expect_used, reason = "documented as a panic")]
     pub fn take(&mut self, ended: Ended) -> Completion<B, U> {
-        // Field by field: what was written last, and in parts, would hold up a copy of the whole.
+        // Field by field: a copy of the whole would stall on the stores of the parts written last.
         let command = self.command(ended.slot);
         let transfer = std::mem::replace(&mut command.transfer, Transfer::None);
         let (user, moved) = (command.user, command.moved);
@@ -574,7 +574,7 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
         self.last_finished = slot;
     }
 
-    /// The command whose completion was given out last, until the next one is submitted.
+    /// The command completed last, until the next one is submitted.
     #[must_use]
     pub fn completed_command(&self) -> Option<&Sqe> {
         self.slots.get(usize::from(self.last_finished)).map(|slot| &slot.sqe)
@@ -588,7 +588,7 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
         })
     }
 
-    /// The same, to note something about them.
+    /// The same, with mutable ids.
     pub fn for_each_command(&mut self, mut each: impl FnMut(&Sqe, &mut U)) {
         for slot in &mut self.slots {
             if let State::Live(command) = &mut slot.state {
@@ -664,7 +664,7 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
         let r2t_limit = self.agreement.r2t_limit;
         let pdu_bytes_max = self.agreement.h2c_data_bytes_max;
         let Transfer::ToController(buffer) = &command.transfer else { return Err(Violation::Sequence) };
-        // One too many is that, whatever it says.
+        // An R2T beyond the limit is refused before its fields are checked.
         if command.window_count >= r2t_limit {
             return Err(Violation::LimitExceeded);
         }
@@ -686,8 +686,8 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
         Ok(())
     }
 
-    /// Where the bytes that come next may be received into directly, without a copy: the rest of the PDU's data in
-    /// its command's buffer, as far as that is contiguous. `None` if the next bytes are anything else.
+    /// The memory into which the next bytes may be received without a copy: the rest of the PDU's data in its command's buffer,
+    /// as far as that is contiguous. `None` if the next bytes are anything else.
     #[expect(clippy::indexing_slicing, reason = "the part is not shorter than itself")]
     pub fn place(&mut self) -> Option<&mut [u8]> {
         let left = self.framer.data_left() as usize;
@@ -704,7 +704,7 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
         }
     }
 
-    /// Bytes up to the next place where what follows is known, see [`Framer::wanted_bytes`](crate::framer::Framer::wanted_bytes).
+    /// Bytes up to the end of the current part of a PDU: see [`Framer::wanted_bytes`](crate::framer::Framer::wanted_bytes).
     #[must_use]
     pub fn wanted_bytes(&self) -> usize {
         self.framer.wanted_bytes()
@@ -714,7 +714,7 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
     /// further input.
     ///
     /// # Errors
-    /// None that bytes of data can cause; the framer's signature has them.
+    /// None in practice: bytes of data cause no violation.
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::expect_used,
@@ -734,8 +734,8 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
         Ok(())
     }
 
-    /// Rings the doorbell: what waits leaves now, unless something is on its way. Says whether it did. It never does
-    /// after a violation.
+    /// Rings the doorbell: the waiting PDUs leave now, unless a caravan is leaving already. Returns whether they do. After a violation
+    /// nothing leaves.
     #[inline]
     pub fn ring(&mut self) -> bool {
         let has_rung = self.framer.failure().is_none() && self.caravan.ring();
@@ -743,14 +743,14 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
         has_rung
     }
 
-    /// What is to be sent.
+    /// The caravan of PDUs to send.
     #[inline]
     #[must_use]
     pub fn caravan(&self) -> &Caravan<DataRange> {
         &self.caravan
     }
 
-    /// Calls `each` with the bytes of the caravan on its way, in order, until it says false.
+    /// Calls `each` with the unsent bytes of the leaving caravan, in order, until it returns false.
     #[expect(clippy::indexing_slicing, reason = "slots are ours")]
     pub fn for_each_piece<'a>(&'a self, mut each: impl FnMut(&'a [u8]) -> bool) {
         for piece in self.caravan.pieces() {
@@ -777,8 +777,8 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
         self.caravan.on_sent(count, |range| range_gone(slots, finished, range));
     }
 
-    /// Whether every byte on its way keeps its address until the kernel has read it, also if this queue is moved. Data within its command,
-    /// or within an array that was given as the buffer, does not.
+    /// Whether every unsent byte keeps its address until the kernel has read it, also if this queue is moved. Data inside its command, such
+    /// as an array given as the buffer, does not.
     #[must_use]
     #[expect(clippy::arithmetic_side_effects, reason = "the place of our own commands")]
     pub fn is_stable(&self) -> bool {
@@ -792,7 +792,7 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
         is_stable
     }
 
-    /// As [`on_sent`](Self::on_sent), of bytes that were sent without a copy if `is_zero_copy`, or that follow such in the same caravan:
+    /// As [`on_sent`](Self::on_sent), for bytes sent without a copy (`is_zero_copy`) or after such bytes of the same caravan:
     /// their commands end when the kernel has given notice. See [`Caravan::on_sent_zero_copy`].
     #[expect(
         clippy::arithmetic_side_effects,
@@ -816,7 +816,7 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
         !self.finished.is_empty()
     }
 
-    /// Whether a PDU is on its way in: its first byte is here, its last is not.
+    /// Whether a PDU is incomplete: its first byte has arrived, its last has not.
     #[must_use]
     pub fn is_within_pdu(&self) -> bool {
         !self.framer.is_between_pdus()
@@ -829,16 +829,16 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
         term_req(Sender::Controller, violation, self.framer.offending_header())
     }
 
-    /// After the connection is closed, and the kernel is done with what was sent: takes out a command that has not ended, with `status` in place of an answer.
-    /// Those that the controller had answered keep its answer.
+    /// Removes a command that has not ended, with `status` unless the controller had answered it. Call it after the connection is
+    /// closed and the kernel has released every send.
     pub fn next_unfinished(&mut self, status: Status) -> Option<Completion<B, U>> {
         let slot = self.unfinished()?;
         self.command(slot).completion.get_or_insert((status, 0));
         Some(self.take(Ended { slot }))
     }
 
-    /// After the connection is closed, and the kernel is done with what was sent: takes out a command that has not ended, to judge what
-    /// becomes of it.
+    /// Removes a command that has not ended, for a caller that may submit it again. Call it after the connection is closed and the
+    /// kernel has released every send.
     #[expect(clippy::indexing_slicing, reason = "slots are ours")]
     pub fn next_unfinished_command(&mut self) -> Option<Unfinished<B, U>> {
         let ring_count = self.ring_count;
@@ -919,7 +919,7 @@ impl<B, U> Drop for HostQueue<B, U> {
     }
 }
 
-/// A range of a command's data is sent, and nobody reads it any more.
+/// A range of a command's data is sent, and the kernel no longer reads it.
 #[inline]
 #[expect(
     clippy::arithmetic_side_effects,
@@ -937,7 +937,7 @@ fn range_gone<B, U>(slots: &mut [Slot<B, U>], finished: &mut Vec<u16>, range: Da
     }
 }
 
-/// The live command with this id, which no answer has ended yet.
+/// The live command with this id that has no answer yet.
 #[inline]
 fn find<B, U>(slots: &mut [Slot<B, U>], cid: U16) -> Option<(u16, &mut Command<B, U>)> {
     let (slot, generation) = (cid.get() & INDEX_MASK, cid.get() >> INDEX_BITS);
@@ -950,7 +950,7 @@ fn find<B, U>(slots: &mut [Slot<B, U>], cid: U16) -> Option<(u16, &mut Command<B
     }
 }
 
-/// The controller says that a command has ended.
+/// Applies the controller's answer to a command.
 #[inline]
 fn complete<B: DataBuffer, U>(
     command: &mut Command<B, U>,
@@ -964,7 +964,7 @@ fn complete<B: DataBuffer, U>(
             Transfer::ToController(buffer) if (command.moved as usize) < buffer.length() => {
                 return Err(Violation::Sequence);
             }
-            // Memory that was never filled must not pass for data.
+            // A buffer that was not filled must not count as data.
             Transfer::FromController { buffer, is_exact: true }
                 if (command.moved as usize) < buffer.length() =>
             {
@@ -1009,7 +1009,7 @@ fn for_each_part<'a, B: DataBuffer>(buffer: &'a B, range: Range<usize>, mut each
     }
 }
 
-/// Anything that is one run of bytes: `Vec<u8>`, `Box<[u8]>`, arrays, buffers of a pool.
+/// Implemented for every contiguous buffer: `Vec<u8>`, `Box<[u8]>`, arrays, buffers of a pool.
 impl<T: AsRef<[u8]> + AsMut<[u8]> + 'static> DataBuffer for T {
     #[inline]
     fn length(&self) -> usize {

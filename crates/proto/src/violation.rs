@@ -1,26 +1,26 @@
-//! How a peer can break the transport. The lane ends then, with a TermReq where one is due. wire §2.4
+//! Violations of the transport protocol, after which a lane ends, with a TermReq where one is due. wire §2.4
 
 use wire::pdu::FatalErrorStatus;
 
 /// The peer broke the transport protocol: the lane ends with a TermReq.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// A field of a PDU header has a value it cannot have.
+    /// A field of a PDU header has an invalid value.
     #[error("invalid PDU header field at byte {offset}")]
     HeaderField {
         /// Where the field is, bytes from the start of the PDU.
         offset: u8,
     },
-    /// A PDU that cannot come now: before the handshake, for a command that moves no such data, one command too many.
+    /// A PDU out of sequence: before the handshake, for a command without such data, or one command too many.
     #[error("PDU out of sequence")]
     Sequence,
     /// The header does not match its digest.
     #[error("header digest {received:#010x} does not match")]
     HeaderDigest {
-        /// The digest that came.
+        /// The digest received.
         received: u32,
     },
-    /// Data outside what was granted or asked for, or out of order.
+    /// Data outside its window or buffer, or out of order.
     #[error("data out of range")]
     OutOfRange,
     /// More data in one PDU, or more R2Ts at once, than agreed.
@@ -46,7 +46,7 @@ pub enum Violation {
 }
 
 impl Violation {
-    /// What to put into our TermReq; `None` if none may be sent.
+    /// Status and information of our TermReq; `None` if none may be sent.
     #[must_use]
     pub fn term_req(self) -> Option<(FatalErrorStatus, u32)> {
         match self {
@@ -82,7 +82,7 @@ impl Violation {
 mod tests {
     use super::*;
 
-    /// wire §2.4: how each is told, counted and answered.
+    /// wire §2.4: text, counter and TermReq of each violation.
     #[test]
     fn every_violation_has_its_text_name_and_fatal_error_status() {
         let fes = FatalErrorStatus::SEQUENCE_ERROR;

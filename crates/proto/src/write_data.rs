@@ -1,4 +1,4 @@
-//! The data phase of one write, controller side: windows granted by R2T and what came of them. wire §4.1
+//! The data phase of one write, controller side: windows granted by R2T and the data received in them. wire §4.1
 //!
 //! ```text
 //! grant ─▶ open windows ──on_h2c_data──▶ … ──▶ complete once every byte has come
@@ -11,18 +11,18 @@ use crate::violation::Violation;
 /// Windows that may be open at once for one command.
 pub const WINDOW_COUNT_MAX: usize = 4;
 
-/// What has been granted and received of one command's data.
+/// The data phase of one command, or of a part of its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WriteData {
-    /// Where the part begins that is asked for.
+    /// Start of the part, bytes from the start of the command's data.
     start: u32,
-    /// Where it ends: all of the command's data, if it starts with the first byte and is asked for as one.
+    /// End of the part: the end of the command's data unless it is asked for in parts.
     end: u32,
     /// Bytes granted so far, from the start.
     granted: u32,
-    /// Bytes received so far, in whatever window, and those before the part.
+    /// Bytes received so far in all windows, plus those before the part.
     received: u32,
-    /// Open windows: what is still to come of each. Empty ranges are closed.
+    /// The missing range of each open window; empty ranges are closed windows.
     windows: [Window; WINDOW_COUNT_MAX],
 }
 
@@ -33,18 +33,18 @@ struct Window {
 }
 
 impl WriteData {
-    /// Nothing granted yet of this part of a command's data.
+    /// A part of a command's data of which nothing is granted yet.
     pub(crate) fn new(part: Range<u32>) -> Self {
         let Range { start, end } = part;
         Self { start, end, granted: start, received: start, windows: [Window::default(); WINDOW_COUNT_MAX] }
     }
 
-    /// Where a byte of the command's data lies in the part. Windows begin with the part at the earliest.
+    /// Offset in the part of a byte of the command's data. No window begins before the part.
     pub(crate) fn within_part(&self, offset: u32) -> u32 {
         offset.saturating_sub(self.start)
     }
 
-    /// Opens the next window, of at most `window_bytes_max`, if data is left to ask for and fewer than
+    /// Opens the next window, of at most `window_bytes_max`, if data is left to grant and fewer than
     /// `window_limit` are open. Returns its index and range.
     pub(crate) fn grant(
         &mut self,
@@ -92,12 +92,12 @@ impl WriteData {
         Ok(())
     }
 
-    /// Whether every byte has been asked for and has come, but for what is left of the PDU that was accepted last.
+    /// Whether every byte was granted and has arrived, except the rest of the PDU accepted last.
     pub(crate) fn is_complete(&self) -> bool {
         self.received == self.end
     }
 
-    /// Whether data that was asked for is still to come, beside what is left of the PDU that was accepted last.
+    /// Whether granted data is still to arrive, besides the rest of the PDU accepted last.
     pub(crate) fn is_owed(&self) -> bool {
         self.windows.iter().any(|window| window.next != window.end)
     }

@@ -1,17 +1,17 @@
-//! Which caravans are sent from where they lie, without a copy: one decision for both ends of a queue pair.
+//! The zero-copy threshold: decides which caravans are sent without a copy, for both ends of a queue pair.
 //! docs/design/socket-path.md
 //!
-//! Where a packet does not leave the machine the kernel copies in the end, and says so in its notifications: that costs
-//! more than a copy at once. So the decision is made for each connection, by its route and by its notifications.
+//! If a packet does not leave the machine, the kernel copies it after all and reports that in its notices, which costs
+//! more than a copy at once. The decision is therefore made for each connection, by its route and its notices.
 //! [`bytes_min`] is pure; [`Threshold`] is the state of one connection for it.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// From which size on caravans are sent without a copy where that may pay.
+/// Least size of a caravan sent without a copy where that may pay, bytes.
 pub const AUTO_BYTES_MIN: u32 = 64 << 10;
 
-/// Copies in a row after which a connection is known to be no place for it.
+/// Copied sends in a row after which a connection gives up zero-copy.
 pub const COPIED_COUNT_MAX: u32 = 4;
 
 /// Whether caravans are sent without a copy.
@@ -19,7 +19,7 @@ pub const COPIED_COUNT_MAX: u32 = 4;
 pub enum Policy {
     /// Never.
     Off,
-    /// Those of so many bytes, whatever the kernel makes of it.
+    /// Caravans of this size and more, bytes, even if the kernel copies them.
     From(u32),
     /// From [`AUTO_BYTES_MIN`] on, where packets leave the machine, until the kernel has reported a few times that it
     /// copied anyway.
@@ -27,7 +27,7 @@ pub enum Policy {
     Auto,
 }
 
-/// What a policy may be called.
+/// The error for an unknown policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} says nothing of zero-copy: write off, auto, or a size from which on, such as 64K")]
 pub struct UnknownPolicy(String);
@@ -67,8 +67,8 @@ impl fmt::Display for Policy {
     }
 }
 
-/// Size from which on caravans of a connection are sent without a copy; `None` if none is. `is_local`: its packets are
-/// known to stay on this machine. `copied_count`: its last sends in a row that the kernel copied anyway.
+/// Least size of a caravan that a connection sends without a copy, bytes; `None` for never. `is_local`: its packets are known to
+/// stay on this machine. `copied_count`: its last sends in a row that the kernel copied anyway.
 #[must_use]
 pub fn bytes_min(policy: Policy, is_local: bool, copied_count: u32) -> Option<u32> {
     match policy {
@@ -78,7 +78,7 @@ pub fn bytes_min(policy: Policy, is_local: bool, copied_count: u32) -> Option<u3
     }
 }
 
-/// The decision for one connection.
+/// The zero-copy threshold of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Threshold {
     policy: Policy,
@@ -104,24 +104,24 @@ impl Threshold {
         self.bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(usize::MAX);
     }
 
-    /// Whether a send of so many bytes is one of them.
+    /// Whether a send of `bytes` goes without a copy.
     #[inline]
     #[must_use]
     pub fn takes(&self, bytes: usize) -> bool {
         bytes >= self.bytes
     }
 
-    /// Whether there may be such sends.
+    /// Whether any send may go without a copy.
     #[must_use]
     pub fn is_on(&self) -> bool {
         self.bytes < usize::MAX
     }
 
-    /// The kernel has said of so many sends whether it copied them. Says whether that was enough to give up.
+    /// The kernel has reported for `count` sends whether it copied them. Returns whether the connection now gives up zero-copy.
     pub fn on_notice(&mut self, send_count: u32, is_copied: bool) -> bool {
         let was_on = self.is_on();
         self.copied_count = if is_copied { self.copied_count.saturating_add(send_count) } else { 0 };
-        // Once given up, what was sent before does not bring it back.
+        // Late notices do not undo that.
         if was_on {
             self.decide();
         }
