@@ -3,10 +3,12 @@
 //! - Every citation (`wire` and a section, `hostile` and a row, a document's path and a section) resolves.
 //! - Every section of the wire reference that is implemented is cited by product code and by a test.
 //! - Every row of hostile inputs is tried by what its table says, or its table says why by nothing.
+//! - Every path of the repository that a document names exists.
 
 mod citation;
 mod document;
 mod number;
+mod path;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -18,6 +20,7 @@ use crate::command::root;
 use citation::{Citation, HOSTILE, Target, WIRE, citations, rows_of_names};
 use document::{HostileRow, ProbeRow, Section, Status, hostile_rows, probe_rows, sections};
 use number::{Number, RowId};
+use path::named_paths;
 
 #[derive(clap::Args, Default)]
 pub(crate) struct Options {
@@ -92,6 +95,10 @@ struct Tree {
     rows: Vec<HostileRow>,
     probe: Vec<(Place, ProbeRow)>,
     citations: Vec<(Place, Role, Target)>,
+    /// Paths that documents name.
+    paths: Vec<(Place, String)>,
+    /// Those of them that do not exist.
+    missing: BTreeSet<String>,
 }
 
 impl Tree {
@@ -105,6 +112,8 @@ impl Tree {
             let path = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().replace('\\', "/");
             tree.add(&path, &text);
         }
+        let missing = tree.paths.iter().filter(|(_, path)| !root.join(path).exists());
+        tree.missing = missing.map(|(_, path)| path.clone()).collect();
         for document in [WIRE, HOSTILE] {
             if !tree.documents.contains_key(document) {
                 bail!("{document} is missing");
@@ -118,6 +127,8 @@ impl Tree {
         let is_document = path.ends_with(".md");
         if is_document {
             self.documents.insert(path.to_owned(), sections(text));
+            let named = named_paths(path, text).into_iter();
+            self.paths.extend(named.map(|named| (place(named.line), named.path)));
         }
         if path == HOSTILE {
             self.rows = hostile_rows(text);
@@ -144,6 +155,7 @@ impl Tree {
         let mut findings = self.unresolved();
         findings.extend(self.uncited_sections());
         findings.extend(self.untried_rows());
+        findings.extend(self.missing_paths());
         findings.sort();
         findings
     }
@@ -167,6 +179,11 @@ impl Tree {
             Some(Finding { place: place.clone(), text })
         });
         texts.collect()
+    }
+
+    fn missing_paths(&self) -> impl Iterator<Item = Finding> {
+        let missing = self.paths.iter().filter(|(_, path)| self.missing.contains(path));
+        missing.map(|(place, path)| Finding { place: place.clone(), text: format!("{path} does not exist") })
     }
 
     fn uncited_sections(&self) -> Vec<Finding> {
