@@ -50,7 +50,7 @@ impl Times {
         idle: Duration::from_secs(3),
     };
 
-    /// So long under load; the rest follows.
+    /// The given time under load; the other times follow from it.
     #[must_use]
     pub fn of(measure: Duration) -> Self {
         Self { warm_up: measure / 4, measure, idle: measure * 5 }
@@ -77,7 +77,7 @@ pub struct Bench {
 pub struct Load {
     /// The load. When it begins and ends is the bench's to say.
     pub workload: Workload,
-    /// How the association is to be; lanes and depth are the workload's.
+    /// Options of the association; lanes and depth are the workload's.
     pub options: Options,
     /// Whether threads of their own drive the lanes.
     pub hand_over: bool,
@@ -106,10 +106,10 @@ impl Bench {
     /// A closed loop of random operations of `io_bytes` on one lane, from the host's core.
     ///
     /// # Panics
-    /// On a pattern that there is not.
+    /// On an unknown pattern.
     #[must_use]
     pub fn load(&self, pattern: &str, read_percent: Option<u8>, io_bytes: u32, depth: u32) -> Load {
-        let pattern = Pattern::named(pattern, read_percent).expect("a pattern that there is");
+        let pattern = Pattern::named(pattern, read_percent).expect("a known pattern");
         let sizes = load::workload::Sizes::one(io_bytes);
         Load {
             workload: Workload { pattern, sizes, depth, ..Workload::default() },
@@ -180,7 +180,8 @@ impl Bench {
         })
     }
 
-    /// What plain sockets reach with reads that go round so many connections, the target's side sleeping when it has nothing to do.
+    /// Rate of plain sockets for reads over a number of connections; the target's side sleeps when it has nothing to
+    /// do.
     ///
     /// # Errors
     /// What the system says.
@@ -197,8 +198,8 @@ impl Bench {
         self.measure_ceiling(&spec)
     }
 
-    /// What plain sockets reach with operations of a mebibyte, one in flight on each of so many connections whose data come from and go to so much
-    /// memory each, for so long.
+    /// What plain sockets reach with operations of a mebibyte, one in flight on each of so many connections whose data
+    /// come from and go to so much memory each, for so long.
     ///
     /// # Errors
     /// What the system says.
@@ -251,8 +252,8 @@ impl Bench {
         Ok(measured)
     }
 
-    /// Takes note of what a part of the present cell's measurement lost to other load. Where both sides share one core they take it
-    /// from each other, which tells nothing.
+    /// Takes note of what a part of the present cell's measurement lost to other load. Where both sides share one core
+    /// they take it from each other, which tells nothing.
     pub fn note(&self, disturbance: &Disturbance) {
         if self.cores.is_some() {
             self.lost.lock().unwrap_or_else(PoisonError::into_inner).merge(disturbance);

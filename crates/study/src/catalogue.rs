@@ -7,7 +7,7 @@ use crate::experiments::{
     kv_ycsb, low_load_latency, mixed_lanes, mtu,
 };
 
-/// Every experiment, in the order in which they are told.
+/// Every experiment, in the order of `nvlane study list`.
 #[must_use]
 pub fn all() -> Vec<Box<dyn Experiment>> {
     vec![

@@ -1,4 +1,5 @@
-//! Many lanes that mostly do nothing, held by processes of their own: one process may not have descriptors for all of them.
+//! Many lanes that mostly do nothing, held by processes of their own: one process may not have descriptors for all of
+//! them.
 //!
 //! ```text
 //! study                          holder (this program, with `study --hold ADDR COUNT DEPTH`)
@@ -32,7 +33,7 @@ pub(crate) struct Crowd {
     holders: Vec<Holder>,
 }
 
-/// A process that holds lanes, and what it says.
+/// A process that holds lanes, and its output.
 #[derive(Debug)]
 struct Holder {
     child: Child,

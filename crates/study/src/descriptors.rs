@@ -1,4 +1,4 @@
-//! How many lanes fit into so many descriptors.
+//! Number of lanes that a limit on descriptors allows.
 
 /// Descriptors for everything but lanes.
 const OTHER_COUNT: u64 = 200;
@@ -6,12 +6,12 @@ const OTHER_COUNT: u64 = 200;
 /// Descriptors of one lane of the host: its connection and its mailbox.
 const PER_HOST_LANE: u64 = 2;
 
-/// How many lanes one process of the host can have among so many descriptors.
+/// Lanes of one host process with this number of descriptors.
 pub(crate) fn host_lane_count_max(descriptor_count: u64) -> u64 {
     (descriptor_count.saturating_sub(OTHER_COUNT) / PER_HOST_LANE).max(1)
 }
 
-/// How many lanes a target can have among so many descriptors.
+/// Lanes of a target with this number of descriptors.
 pub(crate) fn target_lane_count_max(descriptor_count: u64) -> u64 {
     descriptor_count.saturating_sub(OTHER_COUNT)
 }

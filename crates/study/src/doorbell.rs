@@ -1,4 +1,4 @@
-//! Doorbell policies and ways to receive, and how host and target are told of them: what experiments about them vary.
+//! Doorbell policies and ways to receive, and the options that set them on host and target.
 
 use host::{DoorbellPolicy, Receive};
 
@@ -6,14 +6,14 @@ use crate::bench::{Bench, Load};
 use crate::experiment::Error;
 use crate::served::{Served, ServedOptions};
 
-/// Policies that there are, the plainest first.
+/// All policies, the plainest first.
 pub(crate) const POLICIES: [&str; 4] = [IMMEDIATE, TURN, FIXED, ADAPTIVE];
 
 /// Each command and each response by itself.
 pub(crate) const IMMEDIATE: &str = "immediate";
 /// All of a turn together.
 pub(crate) const TURN: &str = "turn";
-/// After so many commands or bytes, or so long.
+/// After a number of commands or bytes, or a time.
 pub(crate) const FIXED: &str = "fixed";
 /// When waiting cannot pay any more.
 pub(crate) const ADAPTIVE: &str = "adaptive";
@@ -22,9 +22,9 @@ impl Load {
     /// With a doorbell policy for commands.
     ///
     /// # Panics
-    /// On a policy that there is not.
+    /// On an unknown policy.
     pub(crate) fn with_doorbell(mut self, policy: &str) -> Self {
-        let policy: DoorbellPolicy = policy.parse().expect("a policy that there is");
+        let policy: DoorbellPolicy = policy.parse().expect("a known policy");
         self.options.tuning.doorbell = policy;
         self
     }
@@ -36,7 +36,7 @@ impl Load {
     }
 }
 
-/// A target that follows this policy, told `arguments` besides.
+/// A target with this policy and these additional arguments.
 ///
 /// # Errors
 /// If it does not start.

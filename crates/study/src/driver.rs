@@ -1,5 +1,5 @@
-//! A closed loop on one thread, for what the generator of `load` does not do: loads of several kinds at once on lanes of their own or
-//! shared ones, and operations that go round thousands of lanes.
+//! A closed loop on one thread, for what the generator of `load` does not do: loads of several kinds at once on lanes
+//! of their own or shared ones, and operations that go round thousands of lanes.
 
 use std::time::{Duration, Instant};
 
@@ -31,20 +31,20 @@ pub(crate) struct Class {
 /// Which lanes operations take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Spread {
-    /// So many, in turn.
+    /// This number, in turn.
     Round(usize),
     /// Those of their class.
     ByClass(QueueMap),
 }
 
-/// What came of one kind.
+/// Result of one kind of operation.
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome {
     pub(crate) operations: u64,
     pub(crate) latency: Histogram,
 }
 
-/// What came of all.
+/// Result of the whole load.
 #[derive(Clone, Debug)]
 pub(crate) struct Driven {
     /// In the order of the classes.

@@ -12,7 +12,7 @@ use crate::measured::Measured;
 
 /// A question to this machine.
 pub trait Experiment {
-    /// What it is about.
+    /// Description of the experiment.
     fn about(&self) -> About;
 
     /// What is measured in each round. Cells to be compared stand side by side: they are measured one after the other.
@@ -50,7 +50,7 @@ pub trait Experiment {
 pub struct About {
     /// As it is called on the command line.
     pub name: &'static str,
-    /// What it asks.
+    /// The question it answers.
     pub title: &'static str,
     /// What is done, in a few sentences.
     pub method: &'static str,
@@ -64,7 +64,7 @@ pub struct About {
     pub columns: &'static [&'static str],
 }
 
-/// A number that somebody has told in public.
+/// A published number to compare with.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Claim {
     /// Who, where and when.
@@ -80,7 +80,7 @@ pub struct Claim {
 /// One thing to measure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Cell {
-    /// What tells it from the others, in short.
+    /// Short name, unique within the experiment.
     pub name: String,
     /// The same by names.
     pub parameters: BTreeMap<&'static str, Parameter>,

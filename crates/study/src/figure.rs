@@ -1,26 +1,26 @@
-//! What a picture shows. How it looks is the business of `svg`.
+//! The data of a figure; `svg` draws it.
 
 use load::steady::Spread;
 
-/// One picture with what is to be said about it.
+/// A figure with its title and caption.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Figure {
-    /// What it shows.
+    /// Title.
     pub title: String,
-    /// What to see in it.
+    /// Caption.
     pub note: String,
-    /// The picture.
+    /// The plot.
     pub plot: Plot,
 }
 
 /// Lines over numbers, or bars over names.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plot {
-    /// What is along the bottom.
+    /// The horizontal axis.
     pub x: Across,
-    /// What is up the side.
+    /// The vertical axis.
     pub y: Axis,
-    /// What is drawn.
+    /// The lines or bars.
     pub series: Vec<Series>,
     /// Straight lines across, such as a goal.
     pub marks: Vec<Mark>,
@@ -33,12 +33,12 @@ pub enum Across {
     Numbers {
         /// The axis.
         axis: Axis,
-        /// Where a number is written, and how; where it is convenient, if there are none.
+        /// Positions and labels of ticks; chosen automatically if empty.
         ticks: Vec<(f64, String)>,
     },
     /// Names: each series has a bar at each. A point's `x` is the index of its name.
     Names {
-        /// What they are names of.
+        /// Label of the axis.
         label: String,
         /// The names.
         names: Vec<String>,
@@ -75,7 +75,7 @@ impl Axis {
     }
 }
 
-/// What belongs together: one colour.
+/// Points of one colour.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
     /// Its name.

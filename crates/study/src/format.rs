@@ -24,7 +24,8 @@ fn plain(value: f64) -> String {
     format!("{value:.decimals$}")
 }
 
-/// A number with the unit that its name ends in or tells: `p99_us`, `cpu_percent_1000`, `bytes_per_idle_lane`, `batching_gain`.
+/// A number with the unit that its name ends in or implies: `p99_us`, `cpu_percent_1000`, `bytes_per_idle_lane`,
+/// `batching_gain`.
 pub(crate) fn quantity(name: &str, value: f64) -> String {
     let has = |word: &str| name.split('_').any(|part| part == word);
     let unit = match () {
@@ -38,7 +39,7 @@ pub(crate) fn quantity(name: &str, value: f64) -> String {
     format!("{}{unit}", number(value))
 }
 
-/// So many bytes.
+/// A number of bytes.
 pub(crate) fn bytes(value: f64) -> String {
     let units = ["bytes", "KiB", "MiB", "GiB", "TiB"];
     let (mut value, mut unit) = (value, 0);

@@ -9,11 +9,11 @@ pub struct Headline {
     pub key: String,
     /// The number.
     pub value: f64,
-    /// Where it is to be.
+    /// Its bar, if it has one.
     pub bar: Option<Bar>,
 }
 
-/// Where a number is to be.
+/// Bar of a headline number.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bar {
@@ -56,7 +56,7 @@ impl Bar {
 }
 
 impl Headline {
-    /// A number that is to be nowhere in particular.
+    /// A number without a bar.
     #[must_use]
     pub fn new(key: impl Into<String>, value: f64) -> Self {
         Self { key: key.into(), value, bar: None }
@@ -68,7 +68,7 @@ impl Headline {
         Self { bar: Some(bar), ..self }
     }
 
-    /// Whether it is where it is to be; `None` if that is nowhere in particular.
+    /// Whether it reaches its bar; `None` without a bar.
     #[must_use]
     pub fn is_reached(&self) -> Option<bool> {
         self.bar.map(|bar| bar.is_reached(self.value))

@@ -42,7 +42,7 @@ impl Pairs {
         self.run_for(bench, load, (bench.times.warm_up, bench.times.measure), &mut || ())
     }
 
-    /// The same, warm-up and measurement each for so long; `look` is called now and then.
+    /// The same, with warm-up and measurement of the given duration each; `look` is called now and then.
     pub(crate) fn run_for(
         &mut self,
         bench: &Bench,

@@ -18,7 +18,7 @@ pub(crate) struct Lanes {
     pub(crate) namespace: Namespace,
 }
 
-/// Associations that are closed when nobody wants them any more.
+/// Associations, closed on drop.
 #[derive(Debug, Default)]
 pub(crate) struct Associations(Vec<Association>);
 

@@ -1,13 +1,14 @@
-//! Named experiments: variants measured in turn on one machine, until their medians are stable, and a report that shows them.
+//! Named experiments: variants measured in turn on one machine, until their medians are stable, and a report that shows
+//! them.
 //!
 //! ```text
 //! experiment ──cells──▶ machine ──measure, round by round──▶ measured ──headline, figures──▶ results.json, report.html
 //!                          │ bench: cores, times, targets in processes of their own (served)
 //! ```
 //!
-//! An [`experiment`] says what varies and what follows from the numbers; the [`machine`] decides when each cell is measured and
-//! how often; [`results`] and [`page`] write down what came of it. A new experiment is one file in `experiments` and one
-//! line in the [`catalogue`].
+//! An [`experiment`] says what varies and what follows from the numbers; the [`machine`] decides when each cell is
+//! measured and how often; [`results`] and [`page`] write down the results. A new experiment is one file in
+//! `experiments` and one line in the [`catalogue`].
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::cast_possible_truncation))]
 

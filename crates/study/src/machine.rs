@@ -6,8 +6,8 @@
 //! round 3   A B C D        enough? every cell's median is known well enough, or there have been enough rounds
 //! ```
 //!
-//! A round of a cell during which other load took time from either side is no measurement. For cells with fewer measurements than there
-//! must be rounds, more rounds follow while the time for that lasts.
+//! A round of a cell during which other load took time from either side is no measurement. For cells with fewer
+//! measurements than there must be rounds, more rounds follow while the time for that lasts.
 
 use std::time::{Duration, Instant};
 
@@ -18,16 +18,17 @@ use crate::experiment::{Cell, Error, Experiment};
 use crate::measured::{CellRounds, Measured};
 use crate::progress::{Progress, Step};
 
-/// How many rounds there are to be.
+/// Number of rounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rounds {
-    /// At least so many.
+    /// Minimum.
     pub min: usize,
-    /// At most so many.
+    /// Maximum.
     pub max: usize,
     /// Enough once half the width of each median's 95 % interval is no more than this part of it.
     pub tolerance: f64,
-    /// Rounds beyond the most begin within this time, if cells were disturbed; as long as the rounds took, if it is not given.
+    /// Rounds beyond the most begin within this time, if cells were disturbed; as long as the rounds took, if it is not
+    /// given.
     pub extra: Option<Duration>,
 }
 
@@ -37,7 +38,7 @@ impl Rounds {
     /// Few.
     pub const QUICK: Self = Self::exactly(3);
 
-    /// So many, whatever comes of them.
+    /// Exactly this number, whether or not the medians are stable.
     #[must_use]
     pub const fn exactly(count: usize) -> Self {
         Self { min: count, max: count, tolerance: 0.05, extra: None }
@@ -58,7 +59,7 @@ pub fn is_stable(cells: &[CellRounds], judged_by: &str, tolerance: f64) -> bool 
     spreads.map(|spread| notch(&spread)).all(|notch| notch.is_nan() || notch <= tolerance)
 }
 
-/// Carries out an experiment. When it is told to stop it ends with the rounds that are complete.
+/// Runs an experiment. When stopped, it ends with the rounds that are complete.
 ///
 /// # Errors
 /// What keeps a cell from being measured, or [`Error::Stopped`] within the first round.

@@ -155,8 +155,8 @@ impl Measured {
         self.cells.iter().filter_map(|cell| Some((cell, cell.unmeasured()?)))
     }
 
-    /// The same as if cells without a measurement had one, with all their numbers times `factor`: what follows from it differs where
-    /// it depends on them.
+    /// The same as if cells without a measurement had one, with all their numbers times `factor`: what follows from it
+    /// differs where it depends on them.
     #[must_use]
     pub fn as_if_measured(&self, factor: f64) -> Self {
         let cells = self.cells.iter().map(|cell| match cell.unmeasured() {

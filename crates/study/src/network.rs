@@ -1,5 +1,6 @@
-//! Two network stacks on one machine: ours, and one of a namespace in which a target runs, with a pair of virtual Ethernet devices
-//! between them. Unlike loopback this has packets of a certain size, and a NAPI context that can be polled.
+//! Two network stacks on one machine: ours, and one of a namespace in which a target runs, with a pair of virtual
+//! Ethernet devices between them. Unlike loopback this has packets of a certain size, and a NAPI context that can be
+//! polled.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -9,7 +10,7 @@ use crate::bench::Bench;
 use crate::experiment::Error;
 use crate::served::{Served, ServedOptions};
 
-/// How the devices are to be.
+/// Options of the devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Link {
     /// Largest packet, bytes.
@@ -22,7 +23,8 @@ pub(crate) struct Link {
 pub(crate) enum Offloads {
     /// They take up to 64 KiB at once, as a network card that cuts it into packets (TSO), and hand it on whole.
     All,
-    /// They put packets together (GRO) in a context that can be polled; a device that takes more than a packet from the sender has none.
+    /// They put packets together (GRO) in a context that can be polled; a device that takes more than a packet from the
+    /// sender has none.
     Receive,
     /// The stack cuts and handles every packet by itself.
     None,
@@ -40,7 +42,7 @@ impl Offloads {
     }
 }
 
-/// The namespace and the devices; gone when it is dropped.
+/// The network namespace and its devices; removed on drop.
 #[derive(Debug)]
 pub(crate) struct Network {
     namespace: String,

@@ -1,4 +1,4 @@
-//! `report.html`: one page that needs nothing else, for people.
+//! `report.html`: a self-contained page.
 
 use std::fmt::Write;
 
@@ -64,20 +64,20 @@ fn header(page: &mut String, study: &Study) {
     page.push_str("</header>\n");
 }
 
-/// How many rounds there were, and what came of that.
+/// The number of rounds, and whether the medians are stable.
 pub(crate) fn rounds_in_words(study: &Study) -> String {
     let count = study.measured.round_count();
     let rounds = if count == 1 { "round" } else { "rounds" };
     let stable = match (count, study.measured.is_stable) {
         _ if study.measured.unmeasured().next().is_some() => "not all cells measured",
-        (..3, _) => "too few to tell how steady they are",
+        (..3, _) => "too few to judge stability",
         (_, true) => "medians stable",
         (_, false) => "medians still moving",
     };
     format!("{count} {rounds}, {stable}")
 }
 
-/// What a reader must know before anything else.
+/// Warnings at the top of the page.
 fn warnings(study: &Study) -> Vec<&'static str> {
     let mut warnings = Vec::new();
     if study.settings.host_core.is_none() {
@@ -127,7 +127,7 @@ fn claims(page: &mut String, study: &Study) {
     page.push_str("</section>\n");
 }
 
-/// Where a number is to be, and whether it is there; nothing without a bar.
+/// The bar of a number, and whether it is reached; empty without a bar.
 fn verdict(headline: &Headline) -> String {
     let (Some(bar), Some(is_reached)) = (headline.bar, headline.is_reached()) else {
         return String::new();

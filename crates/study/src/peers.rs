@@ -1,4 +1,4 @@
-//! Servers that others have made, started beside ours: where they are, which version, and their processes.
+//! Other servers to compare with: their programs, versions and processes.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -61,8 +61,8 @@ impl Peer {
             Error::Lacking(format!("{program} cannot be run: {hint}, or name it in {variable}"))
         })?;
         let said = String::from_utf8_lossy(&said).into_owned();
-        let version =
-            version_in(&said).ok_or_else(|| Error::Lacking(format!("{program} tells no version: {said}")))?;
+        let version = version_in(&said)
+            .ok_or_else(|| Error::Lacking(format!("{program} prints no version: {said}")))?;
         let (oldest, why) = self.oldest;
         if numbers(version).as_slice() < oldest {
             let oldest = oldest.iter().map(u32::to_string).collect::<Vec<_>>().join(".");
@@ -147,7 +147,7 @@ impl Drop for PeerServer {
     }
 }
 
-/// A port that nobody listens on now.
+/// A free port.
 pub(crate) fn free_place() -> Result<SocketAddr, Error> {
     let place = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
     place.map_err(|error| Error::system("a free port", error))

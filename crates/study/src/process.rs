@@ -5,8 +5,8 @@ use std::io;
 
 use crate::experiment::Error;
 
-/// Time that all threads of a process have spent on a core, ns. Finer than what its `stat` says, which counts in hundredths of
-/// a second; threads that have ended are not in it.
+/// Time that all threads of a process have spent on a core, ns. Finer than what its `stat` says, which counts in
+/// hundredths of a second; threads that have ended are not in it.
 pub(crate) fn run_ns(pid: u32) -> Result<u64, Error> {
     let read = || -> io::Result<u64> {
         let mut sum = 0;
@@ -48,7 +48,8 @@ fn parse_own_memory_bytes(text: &str) -> Option<u64> {
     Some((kib("Pss_Anon:")? + kib("Pss_Shmem:")?) * 1024)
 }
 
-/// Memory of a process in mappings of less than a gibibyte, bytes: of a target with a large namespace in RAM all but that.
+/// Memory of a process in mappings of less than a gibibyte, bytes: of a target with a large namespace in RAM all but
+/// that.
 pub(crate) fn small_mappings_bytes(pid: u32) -> Result<u64, Error> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps"));
     let text = text.map_err(|error| Error::system("the target's memory", error))?;

@@ -18,7 +18,7 @@ pub struct Step<'a> {
     pub count: usize,
     /// Rounds that are complete.
     pub round: usize,
-    /// How many there are to be.
+    /// Number of rounds planned.
     pub rounds: Rounds,
 }
 
@@ -44,7 +44,7 @@ pub trait Progress {
     fn on_end(&mut self) {}
 }
 
-/// Nobody wants to know.
+/// Shows no progress.
 impl Progress for () {
     fn on_step(&mut self, _: &Step<'_>) {}
 }
@@ -76,7 +76,7 @@ impl Progress for Terminal {
         let line = crate::terminal::fitted(&line);
         self.done += 1;
         let mut screen = std::io::stderr().lock();
-        // A screen that cannot be written to is nobody's loss.
+        // A failure to show progress is ignored.
         let _ = write!(screen, "\r\x1b[K{line}");
         let _ = screen.flush();
     }

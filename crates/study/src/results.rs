@@ -86,7 +86,7 @@ pub struct Unmeasurable {
     pub bar: Option<Bar>,
 }
 
-/// The numbers that follow from what was measured, and those that cannot be told: they change with cells that were not.
+/// The headline numbers, and those that cannot be given because they depend on cells that were not measured.
 fn headline(experiment: &dyn Experiment, measured: &Measured) -> (Vec<Headline>, Vec<Unmeasurable>) {
     let told = experiment.headline(measured);
     if measured.unmeasured().next().is_none() {

@@ -12,13 +12,14 @@ use serde_json::Value;
 
 use crate::experiment::Error;
 
-/// What the target runs: it tells where it is, then waits for the end of its input, which is our end too.
+/// The command of `--run`: prints the target's address, then waits for the end of its input, which ends with this
+/// process.
 const RUN: &str = "echo \"$NVLANE_ADDR\"; exec cat >/dev/null";
 
-/// How a target is to be.
+/// Options of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServedOptions {
-    /// What it serves, in the words of `--namespace`; the first is number 1.
+    /// Namespaces, as arguments of `--namespace`; the first is NSID 1.
     pub namespaces: Vec<String>,
     /// Where it listens; port 0 takes a free one.
     pub listen: String,
@@ -26,9 +27,9 @@ pub struct ServedOptions {
     pub core: Option<usize>,
     /// More options of `nvlane target`.
     pub arguments: Vec<String>,
-    /// What it is started with, such as `ip netns exec NAME`.
+    /// Command prefix, such as `ip netns exec NAME`.
     pub launcher: Vec<String>,
-    /// It tells how it is when it is asked.
+    /// Whether it writes a state file.
     pub tells: bool,
 }
 
@@ -76,18 +77,18 @@ impl ServedOptions {
 pub struct Served {
     address: Address,
     child: Child,
-    /// Where it tells how it is.
+    /// Its state file.
     state: Option<PathBuf>,
 }
 
-/// How long a target may take to tell how it is.
+/// Time limit for writing the state file.
 const TELL_TIME: Duration = Duration::from_secs(10);
 
 impl Served {
     /// Starts it and waits until it listens.
     ///
     /// # Errors
-    /// If it cannot be started; what it has to say about that is on its standard error, which is ours.
+    /// If it cannot be started; its message is on standard error, which it shares with this process.
     pub fn start(program: &Path, options: &ServedOptions) -> Result<Self, Error> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let state = options.tells.then(|| {
@@ -120,10 +121,10 @@ impl Served {
         self.child.id()
     }
 
-    /// How it is, as `nvlane target --state` tells it.
+    /// Its state, as written by `nvlane target --state`.
     ///
     /// # Errors
-    /// If it does not tell, or was not started so that it would.
+    /// If it does not write its state in time, or was started without a state file.
     pub fn state(&self) -> Result<Value, Error> {
         let silent = || Error::Target("does not tell how it is".into());
         let path = self.state.as_ref().ok_or_else(silent)?;

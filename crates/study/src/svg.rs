@@ -25,10 +25,10 @@ const BOTTOM: f64 = 52.0;
 const LINE: f64 = 22.0;
 /// Mean width of a letter.
 const LETTER: f64 = 7.2;
-/// Colours there are.
+/// Number of colours.
 const COLOUR_COUNT: usize = 8;
 
-/// Draws it.
+/// Draws a plot.
 pub(crate) fn draw(plot: &Plot) -> String {
     let (legend, legend_height) = legend(plot);
     let top = legend_height + LINE + 8.0;
@@ -63,7 +63,7 @@ pub(crate) fn draw(plot: &Plot) -> String {
     )
 }
 
-/// How many of the same kind come before a series.
+/// Number of series of the same kind before this one.
 fn rank(plot: &Plot, index: usize) -> usize {
     let is_alike = |series: &&Series| series.is_reference == plot.series[index].is_reference;
     plot.series[..index].iter().filter(is_alike).count()
@@ -77,7 +77,7 @@ fn colour(plot: &Plot, index: usize) -> String {
     format!("c{}", rank(plot, index) % COLOUR_COUNT)
 }
 
-/// How a line is broken: references are told apart by that.
+/// Dash pattern of a line, which distinguishes references.
 fn dashes(plot: &Plot, index: usize) -> &'static str {
     match (plot.series[index].is_reference, rank(plot, index) % 2) {
         (false, _) => "",

@@ -1,4 +1,5 @@
-//! Lines that are written again and again on a terminal: one that is wider than the screen would leave a copy with each writing.
+//! Lines that are written again and again on a terminal: one that is wider than the screen would leave a copy with each
+//! writing.
 
 use std::borrow::Cow;
 

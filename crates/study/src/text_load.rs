@@ -1,5 +1,5 @@
-//! A load in memcached's protocol or redis's, the same for any server: requests in batches from many connections, closed (the next batch when the
-//! last was answered) or open (at times that the server has no say in).
+//! A load in memcached's protocol or redis's, the same for any server: requests in batches from many connections,
+//! closed (the next batch when the last was answered) or open (at times that the server has no say in).
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -34,9 +34,9 @@ pub(crate) enum Protocol {
 /// What a batch consists of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// So many commands for one key each.
+    /// This number of commands for one key each.
     Get,
-    /// One command for so many keys.
+    /// One command for this number of keys.
     MultiGet,
     Set,
     /// All of one key.
@@ -57,7 +57,7 @@ pub(crate) struct TextLoad {
     pub(crate) measure: Duration,
 }
 
-/// What came of it.
+/// Result of the load.
 pub(crate) struct TextResult {
     pub(crate) operations: u64,
     pub(crate) elapsed: Duration,
@@ -75,9 +75,9 @@ impl TextResult {
 /// How the end of an answer is known.
 #[derive(Clone, Copy)]
 enum Answer {
-    /// It has so many bytes, and begins so.
+    /// A number of bytes, and the first ones.
     Bytes(usize, &'static [u8]),
-    /// It has so many lines.
+    /// A number of lines.
     Lines(usize),
 }
 
@@ -302,7 +302,7 @@ fn drive(
             heard = now;
         }
     }
-    // What was due and is not answered took at least so long.
+    // Commands that were due and are not answered took at least this long.
     let ended = Instant::now();
     if load.rate_per_s.is_some() {
         let unanswered =

@@ -70,7 +70,7 @@ impl Experiment for Ablation {
     }
 
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
-        let receive: Receive = cell.text("receive").parse().expect("a way that there is");
+        let receive: Receive = cell.text("receive").parse().expect("a known way");
         let served = self.targets.get_with(bench, cell.text("target"), receive)?;
         let load = bench.load("randread", None, IO_BYTES, DEPTH);
         let load = load.with_doorbell(cell.text("host")).with_receive(receive);

@@ -104,7 +104,7 @@ impl Experiment for AdqMemcached {
         if cell.text("load") == "closed" {
             return run(usize::try_from(cell.number("connections")).expect("a few"), None);
         }
-        // What it does when everyone waits for it is more than it can do in time.
+        // The closed-loop rate exceeds what it sustains within the time limit.
         let most = run(RATE_CONNECTIONS, None)?["ops"];
         let (mut low, mut high) = (0.0, most);
         // None at all is an answer too: on a machine whose stalls alone are longer.

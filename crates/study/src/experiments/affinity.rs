@@ -70,7 +70,7 @@ impl Experiment for Affinity {
                      one, or left to the scheduler. Then the target has a reactor on each of the two cores, the host's thread is \
                      on the second, and the lane is placed by policy: by its queue's number (a core of its own), by load (the \
                      target cannot know that the host's thread is there), or by the core that takes its packets in, which over loopback is \
-                     the host's own: there each must wait for the other to sleep. The column reactor tells where the lane was.",
+                     the host's own: there each must wait for the other to sleep. The column reactor shows where the lane was.",
             claims: vec![
                 Claim {
                     source: "Sagi Grimberg, NVMe over TCP optimisations (2021)",

@@ -14,7 +14,7 @@ const WORKLOADS: [(&str, &str, u8); 3] =
 
 const DEPTHS: [u32; 4] = [1, 4, 32, 128];
 
-/// What every share is to be.
+/// Bar of every share.
 const SHARE: Bar = Bar::AtLeast(0.9);
 
 /// Each workload at each depth, beside plain sockets that move the same bytes.

@@ -27,7 +27,7 @@ const WAYS: [&str; 3] = [COPIED, IN_PLACE, ZERO_COPY];
 /// Longer than any data.
 const NEVER: &str = "1G";
 
-/// Copies of large data, and what it takes to do without.
+/// Copies of large data, and the cost of avoiding them.
 #[derive(Debug, Default)]
 pub(crate) struct Copies {
     targets: Vec<(&'static str, Served)>,
@@ -144,7 +144,8 @@ impl Experiment for Copies {
     }
 }
 
-/// The smallest size from which on nothing is lost, whatever the size above it; `None` if there is none, or not all was measured.
+/// The smallest size from which on nothing is lost, whatever the size above it; `None` if there is none, or not all was
+/// measured.
 fn pays_from(gains: &[(u32, Option<f64>)]) -> Option<f64> {
     let mut from = None;
     for (size, gain) in gains.iter().rev() {

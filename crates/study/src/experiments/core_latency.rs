@@ -16,11 +16,11 @@ const PERCENTAGES: [u64; 8] = [5, 15, 30, 45, 60, 75, 90, 105];
 /// Operations in flight at most; those due beyond it wait, which is part of their latency.
 const DEPTH: u32 = 256;
 
-/// The knee: as much as can be carried with half of all operations below this, µs. Where latency runs away it passes this
-/// limit at once; what stalls of the machine itself do to p99 and beyond is in the table and the figures.
+/// The knee: as much as can be carried with half of all operations below this, µs. Where latency runs away it passes
+/// this limit at once; what stalls of the machine itself do to p99 and beyond is in the table and the figures.
 const P50_US: f64 = 1000.0;
 
-/// A load is carried if so much of what is offered gets done.
+/// A rate is sustained if this share of the offered operations completes.
 const CARRIED_SHARE: f64 = 0.97;
 
 const GAIN: Bar = Bar::AtLeast(1.5);

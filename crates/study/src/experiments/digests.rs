@@ -1,4 +1,4 @@
-//! `digests`: what it costs to have every byte checked.
+//! `digests`: the cost of header and data digests.
 
 use host::Options;
 use load::workload::format_bytes;

@@ -1,4 +1,4 @@
-//! `generator`: what it costs to make the load.
+//! `generator`: the cost of generating load.
 
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -84,8 +84,7 @@ impl Experiment for Generators {
             },
             Figure {
                 title: "Processor time of an operation".into(),
-                note: "What every measured operation costs besides what is to be measured. Lower is better."
-                    .into(),
+                note: "The part of each measured operation that is the generator's. Lower is better.".into(),
                 plot: Plot::bars("", names(), Axis::linear("µs"), of("host_us").into()),
             },
         ]

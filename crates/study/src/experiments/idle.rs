@@ -16,8 +16,8 @@ const LANE_COUNTS: [u64; 3] = [0, 1_000, 10_000];
 /// Depth of each lane, as Linux hosts have it.
 const DEPTH: u16 = 128;
 
-/// From the last command until lanes are idle: at most ten seconds later they have given back what they do not need, and what was
-/// to ring had they not connected in time has rung in vain.
+/// From the last command until lanes are idle: at most ten seconds later they have given back what they do not need,
+/// and what was to ring had they not connected in time has rung in vain.
 const SETTLING: Duration = Duration::from_secs(11);
 
 /// What 1,000 and 10,000 idle lanes may use, percent of a core.
@@ -34,7 +34,7 @@ impl Experiment for Idle {
     fn about(&self) -> About {
         About {
             name: "idle",
-            title: "What does a target cost while nobody uses it?",
+            title: "What does an idle target cost?",
             method: "Lanes of 128 commands each connect to a fresh target, execute eight reads at once, and are left alone; only \
                      their associations' keep-alives go on. Then the target's time on its core is taken to the nanosecond, and \
                      its own memory beside what it had before.",

@@ -34,8 +34,8 @@ const CLIENTS_NAMESPACE: &str = "kv:ram:9G";
 /// Memory of all: the namespace, what the clients send from and receive into, and some.
 const CLIENTS_BYTES: u64 = 14 << 30;
 
-/// From this length on values are stored for so long before anything is measured, and then measured for so long at least: one takes
-/// tenths of a second, and seconds where its memory was never touched.
+/// From this length on values are stored for so long before anything is measured, and then measured for so long at
+/// least: one takes tenths of a second, and seconds where its memory was never touched.
 const LONG_BYTES: u64 = 64 << 20;
 const LONG_WARM_UP: Duration = Duration::from_secs(6);
 const LONG_TIME: Duration = Duration::from_secs(2);
@@ -43,7 +43,8 @@ const LONG_TIME: Duration = Duration::from_secs(2);
 /// How long values of all clients are measured at least: one round of them takes half a second and more.
 const CLIENTS_TIME: Duration = Duration::from_secs(8);
 
-/// Before that: what was never touched may be slow to get. So long for the clients' memory, and once for all of the target's.
+/// Before that: what was never touched may be slow to get. So long for the clients' memory, and once for all of the
+/// target's.
 const CLIENTS_WARM_UP: Duration = Duration::from_secs(8);
 const TARGET_WARM_UP: Duration = Duration::from_secs(20);
 
@@ -53,7 +54,7 @@ const CEILING_BYTES: usize = 64 << 20;
 /// What they are to have of the sockets' bandwidth.
 const SHARE: Bar = Bar::AtLeast(0.8);
 
-/// Memory of the target for each of their connections beside what the namespace has, KiB.
+/// Memory of the target per connection, without the namespace's, KiB.
 const CONNECTION_KIB: Bar = Bar::AtMost(1024.0);
 
 /// Gets and sets of larger and larger values, by commands of their own.
@@ -195,7 +196,7 @@ impl KvLarge {
             Some(clients) => clients,
             none => {
                 let mut pairs = Pairs::serve(bench, ServedOptions::of([CLIENTS_NAMESPACE]))?;
-                // Before the first load: what it makes the target take stays.
+                // Before the first load: memory that the target takes for it is not returned.
                 let idle_bytes = small_mappings_bytes(pairs.pid())?;
                 touch(&mut pairs, bench, &load, TARGET_WARM_UP)?;
                 none.insert(Clients { pairs, idle_bytes })

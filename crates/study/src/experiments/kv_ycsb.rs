@@ -68,9 +68,9 @@ impl Experiment for KvYcsb {
             }
         };
         let load = KeyValueLoad {
-            mix: format!("ycsb-{}", cell.text("mix")).parse::<Mix>().expect("a mix that there is"),
-            distribution: cell.text("keys").parse::<Distribution>().expect("a distribution that there is"),
-            sizes: sizes.parse::<Sizes>().expect("sizes that there are"),
+            mix: format!("ycsb-{}", cell.text("mix")).parse::<Mix>().expect("a known mix"),
+            distribution: cell.text("keys").parse::<Distribution>().expect("a known distribution"),
+            sizes: sizes.parse::<Sizes>().expect("valid sizes"),
             batch: BATCH,
             depth: DEPTH,
             ..KeyValueLoad::default()

@@ -1,4 +1,4 @@
-//! `mixed-lanes`: small reads behind large writes, and beside them.
+//! `mixed-lanes`: small reads on the lane of large writes, and on a lane of their own.
 
 use host::QueueMap;
 
