@@ -98,7 +98,7 @@ impl Schedule {
         self.open.is_some()
     }
 
-    /// Takes the next operation if it is due at `now_ns`, and tells the moment it was due. A closed loop is due
+    /// Takes the next operation if it is due at `now_ns`, and returns the moment it was due. A closed loop is due
     /// now.
     #[inline]
     pub fn take(&mut self, now_ns: u64) -> Option<u64> {

@@ -1,9 +1,10 @@
 //! What the kernel's TCP allows: the same bytes over the same kind of sockets in the same batches, with no NVMe at all.
 //!
-//! Two threads move exactly what a host and a target would move, on one lane or on several, which operations go round. Both spin; each
-//! takes in whatever has arrived on a connection in one call and answers all of it in one vectored send. Payloads come from one warm place and nobody looks
-//! at what arrives, so that nothing but the sockets is measured. What is larger than all caches cannot be moved so fast by anybody: for that,
-//! payloads come from and go to memory of each connection's own.
+//! Two threads move exactly what a host and a target would move, on one lane or on several, which operations go round.
+//! Both spin; each takes in whatever has arrived on a connection in one call and answers all of it in one vectored
+//! send. Payloads come from one warm place and nobody looks at what arrives, so that nothing but the sockets is
+//! measured. What is larger than all caches cannot be moved so fast by anybody: for that, payloads come from and go to
+//! memory of each connection's own.
 //!
 //! ```text
 //! read              72 ─▶          ◀─ 24 + data + 24      C2HData, CapsuleResp
@@ -32,7 +33,7 @@ use crate::random::Prng;
 /// One receive takes in at most this much. Larger is no faster, and falls out of the nearer caches.
 const STAGING_BYTES: usize = 256 * 1024;
 
-/// What is to be moved.
+/// The load.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CeilingSpec {
     /// Operations in flight on all connections together.
@@ -43,15 +44,16 @@ pub struct CeilingSpec {
     pub io_bytes: u32,
     /// How many of a hundred operations are reads.
     pub read_percent: u8,
-    /// Writes up to this size bring their data at once; larger ones are asked for it.
+    /// Writes up to this size carry their data in the capsule; the data of larger ones is requested.
     pub in_capsule_bytes: u32,
-    /// Memory that each connection's payloads come from and go to at either end, bytes, one after the other; 0: one warm place for all.
+    /// Memory that each connection's payloads come from and go to at either end, bytes, one after the other; 0: one
+    /// warm place for all.
     pub memory_bytes: usize,
     /// How long to measure.
     pub duration: Duration,
     /// How long to run before that.
     pub warm_up: Duration,
-    /// Cores of the near (host) and far (target) side, if they are to be tied to any.
+    /// Cores of the near (host) and far (target) side, if they are pinned.
     pub cores: Option<(usize, usize)>,
     /// Whether the far side sleeps when there is nothing to do: then its processor time is that of its work.
     pub far_sleeps: bool,
@@ -142,7 +144,7 @@ impl<'a> End<'a> {
     }
 }
 
-/// The far side: answers until the near side has gone. It tells when it has its memory, which may take its time.
+/// The far side: answers until the near side closes. It signals when its memory is allocated, which may take long.
 fn answer(
     sockets: &[Socket],
     spec: &CeilingSpec,
@@ -175,7 +177,7 @@ fn answer(
                     _ => Message::WriteResponse,
                 });
             });
-            // Once the near side has what it wants, it goes without a word.
+            // The near side closes as soon as it is done.
             let is_over = ends.load(Ordering::Relaxed);
             match took {
                 Ok(Took::Ended) => break 'turns,
@@ -313,7 +315,7 @@ fn ask(
         for &index in &ready {
             let End { socket, incoming, outgoing } = &mut connections[index];
             let begun = &mut begun[index];
-            // What the socket did not take before goes on.
+            // Continue with the rest that the socket did not take.
             let mut is_dirty = !outgoing.is_empty();
             let took = incoming.receive(socket, &mut staging, io_bytes, |message| {
                 if received_ns == 0 {

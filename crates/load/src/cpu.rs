@@ -198,7 +198,7 @@ pub fn parse_machine(text: &str) -> Option<MachineTime> {
 /// # Errors
 /// If `/proc/net` cannot be read.
 pub fn pid_of_listener(address: SocketAddr) -> io::Result<Option<u32>> {
-    // Whoever listens on all addresses listens on this one too, provided that it is ours.
+    // A listener on all addresses listens on this one too, if it is an address of this machine.
     if !is_local(address.ip()) {
         return Ok(None);
     }

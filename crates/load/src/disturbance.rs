@@ -1,9 +1,11 @@
-//! How much of its core's time a measurement lost to others: run-queue wait, time stolen by the hypervisor, preemptions.
+//! How much of its core's time a measurement lost to others: run-queue wait, time stolen by the hypervisor,
+//! preemptions.
 //!
-//! A measurement on a machine that is busy with something else says nothing about the program measured. Each side of a measurement
-//! (the threads that make the load, the target's threads) has an account in the kernel: `/proc/PID/task/TID/schedstat` counts the time
-//! that a thread was ready to run and did not have a core. On a calm machine a spinning thread waits for less than 1 % of the time;
-//! a second busy thread on its core makes it wait for half of it.
+//! A measurement on a machine that is busy with something else says nothing about the program measured. Each side of a
+//! measurement (the threads that make the load, the target's threads) has an account in the kernel:
+//! `/proc/PID/task/TID/schedstat` counts the time that a thread was ready to run and did not have a core. On a calm
+//! machine a spinning thread waits for less than 1 % of the time; a second busy thread on its core makes it wait for
+//! half of it.
 //!
 //! ```text
 //! Snapshot (start) ──┐
@@ -56,7 +58,8 @@ pub struct Snapshot {
 pub struct Loss {
     /// Time between both snapshots, ns.
     pub elapsed_ns: u64,
-    /// Run-queue wait of the thread that waited longest, without what other threads of the same side used on its core, ns.
+    /// Run-queue wait of the thread that waited longest, without what other threads of the same side used on its core,
+    /// ns.
     pub wait_ns: u64,
     /// Taken by the hypervisor from a core of that side, ns.
     pub stolen_ns: u64,
@@ -101,7 +104,7 @@ impl fmt::Display for Side {
     }
 }
 
-/// What the sides of a measurement lost, as far as the kernel tells.
+/// Processor time that the sides of a measurement lost, as far as the kernel reports it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Disturbance {
     losses: Vec<(Side, Loss)>,
@@ -244,7 +247,8 @@ impl Snapshot {
     }
 }
 
-/// What threads lost: the longest wait, as far as other threads of the same side that share its cores do not explain it.
+/// What threads lost: the longest wait, as far as other threads of the same side that share its cores do not explain
+/// it.
 pub fn loss_of(
     before: &BTreeMap<u32, ThreadTimes>,
     after: &BTreeMap<u32, ThreadTimes>,
@@ -295,7 +299,7 @@ impl Watch {
         Self { pid: Some(pid), before: Snapshot::of_process(pid) }
     }
 
-    /// What it lost so far; `None` if the kernel does not tell.
+    /// Time lost so far; `None` if the kernel does not report it.
     #[must_use]
     pub fn loss(&self) -> Option<Loss> {
         let after = self.pid.map_or_else(Snapshot::of_thread, Snapshot::of_process)?;

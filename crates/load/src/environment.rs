@@ -130,7 +130,7 @@ pub fn parse_cpu_model(cpuinfo: &str) -> Option<String> {
     value("model name").or_else(|| value("Model")).or_else(|| value("Hardware"))
 }
 
-/// Whether `/proc/cpuinfo` tells of a hypervisor.
+/// Whether `/proc/cpuinfo` shows a hypervisor.
 pub fn parse_is_virtual(cpuinfo: &str) -> bool {
     let flags = cpuinfo.lines().find(|line| line.starts_with("flags"));
     flags.is_some_and(|line| line.split_ascii_whitespace().any(|flag| flag == "hypervisor"))

@@ -1,4 +1,4 @@
-//! The load of one lane as a machine: it says what to do now, is told what became of it, and knows no sockets.
+//! The load of one lane as a sans-io machine: it yields operations and takes their results.
 //!
 //! A driver is a loop around it. It submits while there is something to submit, and hands completions back; here
 //! the namespace is a vector and completes at once:
@@ -96,7 +96,7 @@ pub enum Phase {
     Over,
 }
 
-/// Number of depths that are told apart: 1, 2, 4, 8, 16, 32, 64 and more.
+/// Number of depth classes: 1, 2, 4, 8, 16, 32, 64 and more.
 pub const DEPTH_LEVELS: usize = 7;
 
 /// What a lane counted besides its results.
@@ -365,7 +365,7 @@ impl Generator {
     }
 
     /// Operations due at `now_ns` that were not given out, because the depth was reached; 0 in a closed loop.
-    /// Asked at the end, it tells how far the target fell behind.
+    /// At the end of a run, how far the target fell behind.
     pub fn overdue(&mut self, now_ns: u64) -> u64 {
         if self.schedule.is_open() { self.schedule.due(now_ns) } else { 0 }
     }

@@ -1,6 +1,6 @@
 //! Load on keys and values: operations in a mix, by commands of their own or in batches, on one or several lanes.
 //!
-//! A key is the sixteen hexadecimal digits of its number; counters have names of their own beside them. A value tells which key and which
+//! A key is the sixteen hexadecimal digits of its number; counters have names of their own. A value names its key and
 //! store it is of, so that [`verify`](KeyValueLoad::verify) can check each that is retrieved.
 
 mod value;
@@ -224,7 +224,7 @@ impl KeyValueLoad {
     }
 }
 
-/// What became of operations of one kind.
+/// Results of one kind of operation.
 #[derive(Clone, Debug, Default)]
 pub struct KindResult {
     /// Operations that ended well; absent keys are a good end of a get.
@@ -235,7 +235,7 @@ pub struct KindResult {
     pub latency: Histogram,
 }
 
-/// What came of a load.
+/// Results of a load.
 #[derive(Clone, Debug, Default)]
 pub struct KeyValueResult {
     /// By kind, as [`Kind::ALL`] has them.
@@ -320,7 +320,7 @@ pub enum KeyValueError {
     /// The target cannot be reached, or cannot do what is asked.
     #[error(transparent)]
     Host(#[from] host::Error),
-    /// It was told to stop before the load began.
+    /// It was stopped before the load began.
     #[error("stopped before the load began")]
     Stopped,
     /// The system.
@@ -331,7 +331,7 @@ pub enum KeyValueError {
 /// How often it is looked whether all lanes are filled.
 const LOOK_FILLED: Duration = Duration::from_millis(1);
 
-/// Where a run is: everybody goes on together.
+/// Phase of a run, common to all threads.
 const FILLING: u8 = 0;
 const WARMING: u8 = 1;
 const MEASURING: u8 = 2;
@@ -339,7 +339,7 @@ const DONE: u8 = 3;
 /// What is in flight is not waited for any longer.
 const ABANDONED: u8 = 4;
 
-/// Operations in flight have this long after a run was told to stop: whoever does that is waiting.
+/// Time for operations in flight to end after a run was stopped: the user is waiting.
 const DRAIN_STOPPED: Duration = Duration::from_secs(2);
 
 /// Puts a load on a namespace, each lane on a thread of its own, on these cores in turn. `stops` is asked now and then.
@@ -417,7 +417,7 @@ pub fn run(
     })
 }
 
-/// A result for programs: the load beside what came of it.
+/// JSON of a result: the load and its outcome.
 #[derive(Debug, Serialize)]
 pub struct Report {
     mix: String,

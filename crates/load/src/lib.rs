@@ -1,5 +1,6 @@
-//! Load on a namespace: described, produced, checked, measured and reported. No sockets but in [`runner`] and [`ceiling`]:
-//! everything else takes `now` and gives values, so that a driver of any host library stays a short loop (see [`generator`]).
+//! Load on a namespace: described, produced, checked, measured and reported. No sockets but in [`runner`] and
+//! [`ceiling`]: everything else takes `now` and gives values, so that a driver of any host library stays a short loop
+//! (see [`generator`]).
 //!
 //! ```text
 //! workload ─▶ plan ─▶ generator per lane ──operations──▶ driver ──completions──▶ generator ─▶ recorder per thread

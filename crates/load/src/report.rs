@@ -16,7 +16,7 @@ use crate::histogram::{Bin, Histogram};
 use crate::recorder::{KindTally, Tally};
 use crate::workload::{Arrival, Kind, Pace, Plan, Regions, Shares};
 
-/// Percentages at which latency is told: those that fio and `spdk_nvme_perf` print, together.
+/// Percentiles of latency that are reported: those of fio and of `spdk_nvme_perf`.
 pub const PERCENTAGES: [f64; 26] = [
     1.0, 5.0, 10.0, 20.0, 25.0, 30.0, 40.0, 50.0, 60.0, 70.0, 75.0, 80.0, 90.0, 95.0, 98.0, 99.0, 99.5, 99.9,
     99.95, 99.99, 99.995, 99.999, 99.9999, 99.99999, 99.999_999, 100.0,
@@ -50,17 +50,17 @@ pub struct Report {
     /// Each lane's own counters.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub lanes: Vec<LaneResult>,
-    /// Where the time of commands went, in the order in which they go through these phases: of all lanes, from their first command on,
-    /// told from one command in 64.
+    /// Where the time of commands went, in the order in which they go through these phases: of all lanes, from their
+    /// first command on, told from one command in 64.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub phases: Vec<PhaseResult>,
     /// The first blocks that were wrong, in words.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub mismatches: Vec<String>,
-    /// How steady the rate was, if that was asked for.
+    /// Steadiness of the rate, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steady: Option<SteadyResult>,
-    /// Whatever else is to be kept.
+    /// Additional fields.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub extra: BTreeMap<String, serde_json::Value>,
 }

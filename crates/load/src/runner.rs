@@ -1,4 +1,5 @@
-//! A load on a namespace of a target, from the first connection to the report: one thread for each core, its lanes its own.
+//! A load on a namespace of a target, from the first connection to the report: one thread for each core, its lanes its
+//! own.
 
 mod buffer;
 mod lanes;
@@ -35,10 +36,10 @@ const STEADY_WINDOW: usize = 10;
 /// Operations in flight at the end have this long to finish, unless the settings say otherwise.
 const DRAIN: Duration = Duration::from_secs(10);
 
-/// The same after a run was told to stop: whoever does that is waiting.
+/// The same after a run was stopped: the user is waiting.
 const DRAIN_STOPPED: Duration = Duration::from_secs(2);
 
-/// Disturbances are looked for so long.
+/// Duration of the check for disturbances.
 const JITTER: Duration = Duration::from_millis(20);
 
 /// How a run is carried out.
@@ -46,19 +47,20 @@ const JITTER: Duration = Duration::from_millis(20);
 pub struct RunSettings {
     /// A thread on each of these cores. Without any there is one thread, tied to none.
     pub cores: Vec<usize>,
-    /// Lanes by class instead of one for each lane of the workload, each of which then only has so many operations in flight: those go
-    /// to the lanes of their class that their thread has.
+    /// Lanes by class instead of one for each lane of the workload, each of which then only has so many operations in
+    /// flight: those go to the lanes of their class that their thread has.
     pub queues: Option<QueueMap>,
     /// Percent of the operations that are polled for: they go to poll lanes.
     pub polled_percent: u8,
-    /// Whether threads of their own drive the lanes to the target: those that make the load hand over to them by mailbox.
+    /// Whether threads of their own drive the lanes to the target: those that make the load hand over to them by
+    /// mailbox.
     pub hand_over: bool,
     /// Ends the load as soon as the IOPS are so steady.
     pub steady: Option<SlopeLimit>,
     /// The target's process, if it runs on this machine: its processor time is reported.
     pub target_pid: Option<u32>,
-    /// Operations in flight at the end have this long to finish; then the run ends without them. No more than two seconds if the
-    /// run was told to stop.
+    /// Operations in flight at the end have this long to finish; then the run ends without them. No more than two
+    /// seconds if the run was told to stop.
     pub drain: Duration,
 }
 
@@ -76,9 +78,9 @@ impl Default for RunSettings {
     }
 }
 
-/// Who wants to know how a run goes on.
+/// Observer of a run's progress.
 pub trait Observer {
-    /// So many of the bytes to fill are written.
+    /// Bytes filled so far, of the total.
     fn on_fill(&mut self, done_bytes: u64, total_bytes: u64) {
         let _ = (done_bytes, total_bytes);
     }
@@ -94,7 +96,7 @@ pub trait Observer {
     }
 }
 
-/// Nobody wants to know.
+/// Ignores progress.
 impl Observer for () {}
 
 /// Why there is no report.
@@ -112,7 +114,7 @@ pub enum RunError {
         /// How long, s.
         waited_s: u64,
     },
-    /// It was told to stop before the load began.
+    /// It was stopped before the load began.
     #[error("stopped before the load began")]
     Stopped,
 }
@@ -175,7 +177,8 @@ pub fn geometry(namespace: &Namespace) -> Geometry {
     }
 }
 
-/// Puts `workload` on `namespace`, with a lane of `association` for each of its lanes or with lanes by class, and reports.
+/// Puts `workload` on `namespace`, with a lane of `association` for each of its lanes or with lanes by class, and
+/// reports.
 ///
 /// # Errors
 /// [`RunError`], before the load has begun. What goes wrong later is in the report.
@@ -263,7 +266,7 @@ pub fn run(
     })
 }
 
-/// Asks the namespace for a command of each kind, so that what it lacks is said before anything begins.
+/// Tries a command of each kind, so that an unsupported one is reported before the load begins.
 fn check_commands(namespace: &Namespace, plan: &Plan) -> Result<(), RunError> {
     let shares = plan.workload().pattern.shares();
     let wanted = [shares.read, shares.write, shares.trim, shares.write_zeroes];
@@ -284,7 +287,8 @@ struct Thread {
     lanes: Vec<LaneClass>,
 }
 
-/// What each thread has: the lanes of the workload go round, those to the target too, each class from the first core on.
+/// What each thread has: the lanes of the workload go round, those to the target too, each class from the first core
+/// on.
 fn threads(settings: &RunSettings, load_count: u32) -> Vec<Thread> {
     let cores: Vec<_> = match &settings.cores[..] {
         [] => vec![None],
@@ -352,8 +356,8 @@ impl Watch<'_> {
         if is_stopped { self.settings.drain.min(DRAIN_STOPPED) } else { self.settings.drain }
     }
 
-    /// Has the threads end without what is in flight, once the time for that is over: a target that answers nothing must not keep
-    /// the run from its end. Closing the association wakes those that wait for a connection.
+    /// Has the threads end without what is in flight, once the time for that is over: a target that answers nothing
+    /// must not keep the run from its end. Closing the association wakes those that wait for a connection.
     fn abandon_if_late(&mut self) {
         if self.shared.is_abandoned.load(Ordering::Relaxed) {
             return;
@@ -387,7 +391,7 @@ impl Watch<'_> {
         let lba_bytes = u64::from(self.plan.geometry().lba_bytes);
         let total_bytes = self.plan.range().blocks * lba_bytes;
         let (mut ready, mut done) = (0, 0);
-        // Lanes connect and the fill begins within this time, and the fill goes on.
+        // Lanes connect and the fill begins within this time, and the fill continues after it.
         let silence = self.settings.drain.saturating_add(self.association.options().connect_timeout);
         let mut heard = Instant::now();
         while ready < self.thread_count {

@@ -187,7 +187,7 @@ pub enum Problem {
     },
 }
 
-/// A block that does not hold what it must.
+/// A block with wrong content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mismatch {
     /// The LBA that was read.
@@ -280,7 +280,7 @@ impl Marker {
         }
     }
 
-    /// Tells what `block`, read from `lba`, holds, if `expectation` allows it.
+    /// Identifies the content of `block`, read from `lba`, if `expectation` allows it.
     ///
     /// # Errors
     /// Exactly what is wrong.

@@ -391,7 +391,7 @@ impl Default for Workload {
 /// What a read gives after a deallocation that took place (DLFEAT, bits 2:0).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Deallocated {
-    /// Not told: zeroes, ones or what was there.
+    /// Unspecified: zeroes, ones or the previous content.
     #[default]
     NotReported,
     /// Zeroes.
@@ -547,7 +547,7 @@ impl Workload {
 }
 
 impl Geometry {
-    /// `bytes` in blocks, if one command can do so much.
+    /// `bytes` in blocks, if one command can transfer them.
     fn command_blocks(&self, bytes: u32) -> Result<u32, Invalid> {
         let Self { lba_bytes, transfer_limit_bytes, .. } = *self;
         if lba_bytes == 0 || !bytes.is_multiple_of(lba_bytes) || bytes == 0 {
@@ -583,7 +583,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// What was asked for.
+    /// The value given.
     pub fn workload(&self) -> &Workload {
         &self.workload
     }

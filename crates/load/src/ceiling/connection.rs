@@ -15,7 +15,7 @@ const PLACED_BYTES_MAX: usize = 512 << 10;
 /// Pieces of one send.
 const SEGMENT_COUNT: usize = 256;
 
-/// First byte of everything that is sent: what it is, and so how long.
+/// First byte of every message: its kind, which determines its length.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Message {
@@ -184,7 +184,7 @@ pub(super) enum Took {
     All,
     /// As much as fits; there may be more.
     Full,
-    /// The other side has gone.
+    /// The other side has closed the connection.
     Ended,
 }
 

@@ -86,7 +86,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Takes in what the kernel has to say, after so long at most, unless something of the last time is still there.
+    /// Waits for events up to the timeout, unless events of the last wait are left.
     fn wait(&mut self, timeout: Duration) -> io::Result<()> {
         let Some(epoll) = &self.epoll else { return Ok(()) };
         if !self.events.is_empty() {

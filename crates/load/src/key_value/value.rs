@@ -1,4 +1,4 @@
-//! Keys by their number, and values that tell what they are.
+//! Keys by their number, and self-describing values.
 
 use host::Key;
 

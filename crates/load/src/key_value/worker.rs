@@ -23,7 +23,7 @@ use crate::random::Prng;
 /// What updates do.
 const VECTOR: (ElementCode, VectorFunction) = (ElementCode::U64, VectorFunction::ADD);
 
-/// What values have that nobody verifies.
+/// Content of values that are not verified.
 const FILL: u8 = 0x5A;
 
 /// Waits are looked through that often.
@@ -47,7 +47,7 @@ struct Slot {
     seconds: VecDeque<Operation>,
     submitted: Instant,
     batch: Option<Batch>,
-    /// For what is retrieved or stored, or the outcomes of a batch.
+    /// Retrieved or stored data, or the outcomes of a batch.
     buffer: Vec<u8>,
     /// Commands that have not ended.
     open_count: u8,
@@ -150,8 +150,8 @@ impl<'a> Worker<'a> {
         Ok(self.result)
     }
 
-    /// Keeps every slot busy: while there is something to fill, or until the phase is this one. What is in flight at the end is
-    /// waited for until the run is abandoned.
+    /// Keeps every slot busy: while there is something to fill, or until the phase is this one. What is in flight at
+    /// the end is waited for until the run is abandoned.
     fn work(&mut self, phase: &AtomicU8, until: u8) -> Result<(), KeyValueError> {
         let mut completions = Vec::new();
         let mut was_measuring = false;
@@ -180,7 +180,7 @@ impl<'a> Worker<'a> {
             }
             for completion in completions.drain(..) {
                 let index = self.on_completion(completion);
-                // What ends after the end is not counted, unless it is to be there for what follows.
+                // Operations that complete after the end count only if later ones depend on them.
                 if self.slots[index].open_count == 0 && (!is_over || until != DONE) {
                     self.finish(index, now);
                     if !is_over {
@@ -374,7 +374,7 @@ impl<'a> Worker<'a> {
             Err(failure) => {
                 slot.failure = slot.failure.or(Some(failure));
                 if completion.user % 2 == 1 && slot.open_count > 0 {
-                    // Nobody submits what its Collect waits for.
+                    // Its Submit is not sent, so the Collect would wait forever.
                     self.lane.cancel(completion.user - 1);
                 }
             }

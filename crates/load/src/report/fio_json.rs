@@ -331,7 +331,7 @@ fn whole(value: f64) -> u64 {
     whole
 }
 
-/// What fio tells of a series.
+/// Fields that fio reports for a series.
 #[derive(Default)]
 struct Series {
     count: u64,

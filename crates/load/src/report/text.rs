@@ -225,7 +225,7 @@ fn write_lane_sums(out: &mut String, report: &Report) -> std::fmt::Result {
         return Ok(());
     }
     let (per_caravan, bytes) = (commands as f64 / caravans as f64, sum("sent_bytes") / caravans);
-    writeln!(out, "\ncaravans    {caravans} of {per_caravan:.1} commands and {bytes} bytes in the mean")?;
+    writeln!(out, "\ncaravans    {caravans} of {per_caravan:.1} commands and {bytes}  bytes on average")?;
     write!(out, "doorbells  ")?;
     for (name, _) in report.lanes.iter().take(1).flat_map(|lane| &lane.counters) {
         if let (Some(reason), count @ 1..) = (name.strip_prefix("rings_"), sum(name)) {
@@ -268,7 +268,8 @@ fn write_histogram(out: &mut String, kind: &str, latency: &Latency) -> std::fmt:
     Ok(())
 }
 
-/// One interval in a line without its end, which 80 columns hold; `of` stands behind the seconds. Errors take the place of the bytes.
+/// One interval in a line without its end, which 80 columns hold; `of` stands behind the seconds. Errors take the place
+/// of the bytes.
 pub fn live_line(sample: &Sample, of: &str) -> String {
     let mib_per_s = sample.bytes_per_s / f64::from(1 << 20);
     let mut line = format!("{:>4.0}{of} s {:>8.0} IOPS ", sample.end_s, sample.iops);
@@ -371,7 +372,7 @@ mod tests {
             lane  class     core   commands      sends   receives     sleeps  commands/send
             0     default      1        308          0          0          0         308.00
 
-            caravans    77 of 4.0 commands and 288 bytes in the mean
+            caravans    77 of 4.0 commands and 288  bytes on average
             doorbells   turn 77
             socket      0 sends (0 blocked), 0 receives, 0 in vain
             waits       0 spins, 0 sleeps

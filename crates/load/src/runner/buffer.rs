@@ -4,8 +4,8 @@ use host::DataBuffer;
 
 use crate::random::mix;
 
-/// A buffer that is as long as its operation. One word: it goes from hand to hand with each operation, and what was written as several
-/// words and is read again at once as one waits for the stores.
+/// A buffer that is as long as its operation. One word: it goes from hand to hand with each operation, and what was
+/// written as several words and is read again at once as one waits for the stores.
 #[derive(Debug)]
 pub(crate) struct IoBuffer(Box<Room>);
 
@@ -27,7 +27,7 @@ impl IoBuffer {
     /// Makes it `length` bytes long.
     ///
     /// # Panics
-    /// If there is not so much room.
+    /// If the buffer is smaller.
     #[inline]
     pub(crate) fn resize(&mut self, length: usize) {
         assert!(length <= self.0.bytes.len(), "buffers have room for the largest operation");

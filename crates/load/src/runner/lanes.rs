@@ -6,7 +6,7 @@ use host::{Command, Completion, Error, HandedLanes, Lane, LaneSet, Refused};
 
 use super::buffer::IoBuffer;
 
-/// Lanes, whoever drives them.
+/// Lanes, driven by this thread or by threads of their own.
 #[derive(Debug)]
 pub(super) enum Lanes {
     Own(LaneSet<IoBuffer>),

@@ -22,7 +22,7 @@ use crate::recorder::{Failure, Recorder, Tally};
 use crate::stream::Step;
 use crate::workload::{Kind, Pace, Plan};
 
-/// Wrong blocks that are told in words, for each thread.
+/// Mismatches described in detail, per thread.
 const MISMATCH_COUNT: usize = 8;
 
 /// In an open loop the last of each gap is spun through: a sleep ends some 60 µs late.
@@ -41,7 +41,7 @@ pub(super) struct Shared {
     pub(super) clock: Instant,
     /// When all lanes start.
     pub(super) start_ns: AtomicU64,
-    /// Nothing more is to be given out.
+    /// No more operations are issued.
     pub(super) stops: AtomicBool,
     /// What is in flight is not waited for any longer.
     pub(super) is_abandoned: AtomicBool,
@@ -54,10 +54,10 @@ impl Shared {
     }
 }
 
-/// What a thread tells the one that waits for it.
+/// Message of a worker thread to the main one.
 #[derive(Debug)]
 pub(super) enum Message {
-    /// So many blocks have been written since the last word.
+    /// Blocks written since the last message.
     Filling(u64),
     /// Ready to start.
     Filled,
@@ -95,7 +95,7 @@ impl Worker<'_> {
             Ok(mut lanes) => lanes.run().map(|results| Message::Ended(Box::new(results))),
             Err(error) => Err(error),
         };
-        // Nobody listens when the run was given up.
+        // The receiver is gone if the run was given up.
         let _ = messages.send(ended.unwrap_or_else(|error| Message::Failed(Box::new(error))));
     }
 
@@ -147,7 +147,7 @@ struct LaneLoad {
     free: Vec<u64>,
     /// Free buffers; the warmest is used first.
     buffers: Vec<IoBuffer>,
-    /// Hundredths of an operation that are to be polled for and were not yet.
+    /// Hundredths of a polled operation that are still owed.
     polled_debt: u16,
 }
 
@@ -229,7 +229,7 @@ impl Running<Worker<'_>> {
             })
         };
         let is_open = self.worker.plan.workload().pace != Pace::Closed;
-        // Whoever is told never to sleep does not sleep between arrivals either.
+        // With a policy of never sleeping it does not sleep between arrivals either.
         let spins = self.worker.association.options().tuning.spin == Duration::MAX;
         let measured_from_ns =
             self.lanes.first().and_then(|lane| lane.generator.measured_from_ns()).unwrap_or(0);
@@ -276,7 +276,7 @@ impl Running<Worker<'_>> {
         Ok((measured_from_ns, used_after - used_before.unwrap_or(used_after), loss))
     }
 
-    /// Submits all that is to be submitted now. Gives the blocks it is about.
+    /// Submits every operation that is due. Returns their blocks.
     #[inline]
     fn give_out(&mut self, now_ns: u64) -> u64 {
         let mut blocks = 0;
@@ -330,7 +330,7 @@ impl Running<Worker<'_>> {
         blocks
     }
 
-    /// Waits for completions at most so long, and takes them back.
+    /// Waits for completions up to the timeout, and processes them.
     #[inline]
     fn take_back(&mut self, wait_ns: u64) {
         let Self { worker, set, lanes, recorder, mismatches, last_done_ns, .. } = self;
