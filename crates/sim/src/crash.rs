@@ -1,15 +1,15 @@
 //! Every state that a power cut can leave of every short workload on the file store.
 //!
-//! A recording reactor stands under the real backend and keeps, of each sector of 512 bytes, all versions since it was last made
-//! durable. Before each operation is carried out and after the last, the power goes: every combination of what the
-//! sectors may then hold is a state, whole operations torn at every sector. Each state is opened as a namespace again, read
-//! through the backend, and held against what was answered:
+//! A recording reactor stands under the real backend and keeps, of each sector of 512 bytes, all versions since it was
+//! last made durable. Before each operation is carried out and after the last, the power goes: every combination of
+//! what the sectors may then hold is a state, whole operations torn at every sector. Each state is opened as a
+//! namespace again, read through the backend, and held against what was answered:
 //!
 //! *A sector holds what a write left there, unless a durable one began after that write was answered.* Durable is what
 //! was written with FUA, and what was answered before a flush began that was answered with success.
 //!
-//! Workloads are all sequences of up to so many requests, one after the other; shorter ones also with their requests begun and
-//! their operations carried out in every order; and with every single call failing in every way.
+//! Workloads are all sequences of up to a given number of requests, one after the other; shorter ones also with their
+//! requests begun and their operations carried out in every order; and with every single call failing in every way.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -69,7 +69,7 @@ const ABILITIES: [Abilities; 3] = [
 #[derive(Clone, Copy, Debug)]
 enum CallFault {
     Error(Errno),
-    /// It stops after so many bytes.
+    /// It stops after this number of bytes.
     Short(usize),
     /// It never comes back.
     Never,
@@ -113,8 +113,8 @@ impl CrashReport {
     }
 }
 
-/// Looks at all workloads of up to `length_max` requests, or at every `share_count`-th of them from `share` on; the first share
-/// has the small files too.
+/// Looks at all workloads of up to `length_max` requests, or at every `share_count`-th of them from `share` on; the
+/// first share has the small files too.
 #[must_use]
 pub fn crash_states(length_max: u32, share: usize, share_count: usize) -> CrashReport {
     let mut report = CrashReport::default();
@@ -200,7 +200,7 @@ struct Written {
     is_durable: bool,
 }
 
-/// One sector: what it may hold after a power cut.
+/// Possible contents of one sector after a power cut.
 #[derive(Clone, Debug, Default)]
 struct Sector {
     stable: u8,
@@ -566,7 +566,7 @@ impl Run<'_> {
     fn on_reply(&mut self, request: usize, begin: usize, result: Result<(), StoreError>) {
         let (ask, moment) = (self.workload[request], self.moment);
         let is_durable = matches!(ask, Ask::DurableWrite(_) | Ask::DurableZero(_));
-        // Giving back is a hint: nobody knows whether it was followed.
+        // Deallocation is a hint: whether it was followed is unknown.
         let is_done = result.is_ok() && !matches!(ask, Ask::Deallocate(_));
         for written in self.written.iter_mut().flatten() {
             if written.request == request {

@@ -1,9 +1,9 @@
-//! Every state that a power cut can leave of the small files that are replaced or made whole: the host's identity, the state that
-//! a target writes.
+//! Every state that a power cut can leave of the small files that are replaced or made whole: the host's identity, the
+//! state that a target writes.
 //!
-//! Names and contents become durable independently of each other, and in any order, unless they were made so: a name may
-//! stand for a file that is empty, has lost any of its sectors, or is the one before. The power goes before each call and
-//! after the last; and each call fails, with the power going then.
+//! Names and contents become durable independently of each other, and in any order, unless they were made so: a name
+//! may stand for a file that is empty, has lost any of its sectors, or is the one before. The power goes before each
+//! call and after the last; and each call fails, with the power going then.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,5 +1,5 @@
-//! A disk with a volatile cache: operations take time and run beside each other, in parts that come in any order; a power
-//! cut leaves of each block one of the versions that it had since it was last made durable.
+//! A disk with a volatile cache: operations take time and run beside each other, in parts that come in any order; a
+//! power cut leaves of each block one of the versions that it had since it was last made durable.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -63,10 +63,10 @@ pub(crate) struct Disk {
     pub(crate) has_failed_sync: bool,
     /// How often durable operations have failed in passing or ended short, by whom they are for.
     passing: BTreeMap<(Actor, Token), u32>,
-    /// Failures so far, and how many of them the flushes of each reactor have reported: each is told of each once.
+    /// Failures so far, and how many of them the flushes of each reactor have reported: each reports each once.
     failure_count: u64,
     told: BTreeMap<Actor, u64>,
-    /// How often the file was opened anew. What was started before is told nothing of what fails after.
+    /// Number of times the file was reopened. Operations started before a reopening do not report later failures.
     opened_count: u64,
     pub(crate) operation_count: u64,
     /// An operation is stuck since this was last asked.
@@ -109,7 +109,7 @@ impl Disk {
         }
     }
 
-    /// A flush has failed: what it was to make durable may be taken for clean, and never be written.
+    /// A flush has failed: the pages it covered may be marked clean, and never be written.
     fn forget(&mut self, random: &mut Random) {
         for versions in self.unstable.values_mut() {
             if random.one_in(2) {
@@ -166,7 +166,7 @@ impl Disk {
         }
     }
 
-    /// What the operations under way leave when nobody waits for them any more.
+    /// Effect of operations in flight whose issuer is gone.
     fn abandon(&mut self, random: &mut Random) {
         let numbers: Vec<u64> = self.running.keys().copied().collect();
         for number in numbers {
@@ -186,7 +186,7 @@ impl Disk {
         self.running.clear();
     }
 
-    /// The process dies; the kernel keeps what it has.
+    /// The process dies; the kernel keeps its page cache.
     pub(crate) fn on_kill(&mut self, random: &mut Random, bug: Option<Planted>) {
         self.abandon(random);
         if bug == Some(Planted::StaleAfterRestart) {
@@ -222,7 +222,7 @@ impl Disk {
         self.unstable.retain(|unstable, _| *unstable < block);
     }
 
-    /// The file is opened anew: nobody is told of earlier failures.
+    /// The file is reopened: earlier failures are not reported any more.
     pub(crate) fn forgive(&mut self) {
         self.failure_count = 0;
         self.told.clear();
@@ -262,7 +262,7 @@ impl Shared {
         if let Operation::Sync { .. } = operation
             && self.disk.told.get(&actor).is_some_and(|told| *told > 0)
         {
-            // Whoever asks the kernel again hears that all is well.
+            // A repeated flush reports success, as the kernel does.
             self.find(format!("reactor {actor} asks for another flush of a file whose flush has failed"));
         }
         let (length, extent) = match &operation {
@@ -388,7 +388,7 @@ impl Shared {
             return (Err(errno), if errno == Errno::IO { blocks * self.disk.block_bytes } else { 0 });
         }
         if length > 1 && random.happens(settings.short) {
-            // Whole blocks: whoever wrote the rest of one would find it torn.
+            // Whole blocks: a partial one would be torn.
             let block_bytes = self.disk.block_bytes;
             let count = random.below(length as u64) as usize;
             return (Ok(count), count / block_bytes * block_bytes);

@@ -40,7 +40,7 @@ const STAGING_BYTES: usize = 256 << 10;
 /// Read data of this size is received where it belongs.
 const IN_PLACE_BYTES: usize = 8 << 10;
 
-/// What the association's thread and the lanes' tell each other.
+/// Messages between the association's thread and the lanes'.
 #[derive(Debug)]
 enum ToLane {
     Up(Arc<Attachment>),
@@ -75,16 +75,16 @@ pub(crate) struct Host {
     pub(crate) namespace: Option<Namespace>,
     /// The other one, if there are two, as it was when it was last there.
     pub(crate) second: Option<Namespace>,
-    /// Whether the other one is there, for all that this host was told.
+    /// Whether the second namespace exists, as far as this host knows.
     pub(crate) sees_second: bool,
-    /// What its controller can do.
+    /// Capabilities of its controller.
     limits: Option<Limits>,
     /// When another first attempt is made, ns.
     again_ns: Option<u64>,
     /// When it came up last, and how often it did.
     pub(crate) up_count: u32,
     is_closing: bool,
-    /// It was told that it is not allowed, and its lanes end.
+    /// It was refused as not allowed, and its lanes end.
     pub(crate) is_shut_out: bool,
     /// When its association connected last.
     dialled_ns: u64,
@@ -185,7 +185,7 @@ impl Host {
         Self { association, scout: Some(Scout::default()), ..Self::new(&scenario, index, actor) }
     }
 
-    /// Whether it was shut out and all of it has ended: whoever uses it begins anew.
+    /// Whether it was refused and all of it has ended: its user starts over.
     pub(crate) fn has_gone(&self) -> bool {
         let is_idle =
             |lane: &Lane| lane.inbox.is_empty() && lane.core.outstanding() == 0 && !lane.core.has_done();
@@ -379,7 +379,7 @@ impl Host {
                     if self.up_count > 0 {
                         shared.find(format!("host {index} gives up for good: {cause}"));
                     }
-                    // A first attempt is made once; whoever made it makes another.
+                    // The first attempt is made once; its caller makes another.
                     let at_ns = shared.now_ns + 100 * MS;
                     self.again_ns = Some(at_ns);
                     shared.wake_at(self.actor, at_ns);

@@ -1,8 +1,9 @@
-//! A host that comes and goes: it connects an admin queue, waits for events, and shuts its controller down in good order.
+//! A host that comes and goes: it connects an admin queue, waits for events, and shuts its controller down in good
+//! order.
 //!
-//! Hosts differ in how they leave. Some complete their event requests by themselves and use the command ids again, for the
-//! shutdown itself; others never use an id again while its command is out. A seed decides on one of the two. Events may come just
-//! then: their completions cross the commands that have the ids by now.
+//! Hosts differ in how they leave. Some complete their event requests by themselves and use the command ids again, for
+//! the shutdown itself; others never use an id again while its command is out. A seed decides on one of the two. Events
+//! may come just then: their completions cross the commands that have the ids by now.
 
 use std::collections::BTreeSet;
 
@@ -309,7 +310,7 @@ impl Leaver {
             shared.find(format!("{:?} with id {id} is in conflict", self.awaited));
         }
         if status.is(Status::ABORT_REQUESTED) {
-            shared.find(format!("a completion for id {id} that nobody has aborted: {status}"));
+            shared.find(format!("a completion for id {id} without an abort: {status}"));
         }
         // Neither the value of CSTS nor what any other of these commands says has a log page in it.
         let is_event = status.is_success() && result >> 16 & 0xff != 0;

@@ -43,7 +43,7 @@ struct Options {
     twice: bool,
 }
 
-/// What came of many seeds.
+/// Results of many seeds.
 #[derive(Default)]
 struct Totals {
     seed_count: u64,

@@ -1,10 +1,10 @@
 //! What each block may hold, by the history of all commands: the judge of every read.
 //!
 //! A block is a register. Every written value is unique, so each read says which write it saw, and all that is known of
-//! one value makes a cluster: its write and its reads, with the time of the *earliest end* among them and of the *latest
-//! begin*. A value whose earliest end lies before its latest begin was in place all the time between: a *held* zone. The
-//! history is that of a register if no two held zones overlap, and if no value lived and died wholly within the held
-//! zone of another (Gibbons and Korach).
+//! one value makes a cluster: its write and its reads, with the time of the *earliest end* among them and of the
+//! *latest begin*. A value whose earliest end lies before its latest begin was in place all the time between: a *held*
+//! zone. The history is that of a register if no two held zones overlap, and if no value lived and died wholly within
+//! the held zone of another (Gibbons and Korach).
 //!
 //! ```text
 //!  write A ├──────┤                             held: A from its first end to its last begin
@@ -13,8 +13,9 @@
 //!  write B             ├──┤                     B was done within: the last read of A was stale
 //! ```
 //!
-//! A command that was interrupted may happen, now or later, or not at all: it counts once somebody reads its value. A power
-//! cut takes a block back to any value that no durable one has surely replaced; the first read afterwards decides.
+//! A command that was interrupted may happen, now or later, or not at all: it counts once a read returns its value. A
+//! power cut takes a block back to any value that no durable one has surely replaced; the first read afterwards
+//! decides.
 //!
 //! Zeroes are not unique. A read of them needs one zeroing that nothing surely came after.
 
@@ -32,7 +33,7 @@ pub(crate) type Value = u64;
 /// What content says of itself: the block it was written for, and the value it stands for.
 pub(crate) type Content = (u64, Value);
 
-/// Marks the value of a Copy, which nobody knows before somebody reads it.
+/// Marks the value of a Copy, which is unknown until it is read.
 const COPIED: Value = 1 << 63;
 
 /// No end yet.
@@ -59,7 +60,7 @@ struct Cluster {
     /// The command that wrote it.
     command: u64,
     state: State,
-    /// When the command that wrote it began: nobody saw it before.
+    /// Start of the command that wrote it: no earlier read can return it.
     written_ns: u64,
     /// The latest begin of a command that saw or made it.
     begin_ns: u64,
@@ -126,7 +127,7 @@ pub(crate) struct Model {
     blocks: Vec<Block>,
     /// By host: writes that were answered and that no flush has covered, with the time of the answer and the epoch.
     unflushed: BTreeMap<usize, Vec<(u64, Value, u64, u32)>>,
-    /// By host: what it had not flushed when the namespace was closed. A flush of its must fail before one succeeds.
+    /// By host: its unflushed writes when the namespace was closed. One of its flushes must fail before one succeeds.
     untold: BTreeMap<usize, Untold>,
     epoch: u32,
     /// How things stood at each power cut: what was answered before and arrives after is held against that.
@@ -350,13 +351,13 @@ impl Model {
         Ok(())
     }
 
-    /// `host` was told that what it had not flushed may be lost.
+    /// `host` has learned that its unflushed writes may be lost.
     pub(crate) fn excuse_host(&mut self, host: usize) {
         self.unflushed.remove(&host);
         self.untold.remove(&host);
     }
 
-    /// A flush of `host` has failed: it knows that what it has written may be lost.
+    /// A flush of `host` has failed: it knows that its writes may be lost.
     pub(crate) fn on_failed_flush(&mut self, host: usize) {
         self.untold.remove(&host);
     }
@@ -699,7 +700,7 @@ mod tests {
         assert!(model.read(0, first, 35, 45).is_ok(), "beside the second write it may be");
         assert!(model.clone().read(0, first, 50, 60).is_err());
         assert!(model.read(0, 0, 50, 60).is_err());
-        assert!(model.read(0, 99, 50, 60).is_err(), "nobody wrote that");
+        assert!(model.read(0, 99, 50, 60).is_err(), "a value that was never written");
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub(crate) enum End {
     Reset,
 }
 
-/// What an end is told when it receives.
+/// Result of a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Got {
     Bytes(usize),
@@ -76,9 +76,9 @@ pub(crate) struct Connection {
     /// By receiving end.
     streams: [Stream; 2],
     latency_ns: u64,
-    /// Nothing passes any more, and nobody is told.
+    /// Silent: nothing passes, and neither end learns of it.
     pub(crate) is_cut: bool,
-    /// The target that it led to is gone: whoever sends learns it when there is one again.
+    /// The target is down: a sender learns of it when the target is up again.
     is_orphan: bool,
 }
 
@@ -93,7 +93,7 @@ pub(crate) struct Network {
 }
 
 impl Stream {
-    /// Loses the pieces on the way, but for the first so many.
+    /// Loses all segments in transit except the first `count`.
     fn lose(&mut self, kept: usize) {
         let lost: usize = self.on_the_way.drain(kept..).map(|(_, length)| length).sum();
         self.bytes.truncate(self.bytes.len() - lost);
@@ -245,13 +245,13 @@ impl Shared {
         }
     }
 
-    /// Whoever sends to a closed socket is told.
+    /// A send to a closed socket is answered by a reset.
     fn answer_with_reset(&mut self, id: usize, side: Side) {
         if self.network.connections[id].is_cut {
             return;
         }
         if side == Side::Host && self.network.connections[id].is_orphan && !self.network.is_target_up {
-            // Nobody is there to tell: see `on_target_up`.
+            // The peer is down and cannot answer: see `on_target_up`.
             self.network.connections[id].streams[1].is_awaited = true;
             return;
         }
@@ -308,7 +308,7 @@ impl Shared {
         }
         let ended = stream.ended;
         if ended == Some(End::Reset) {
-            // Whoever waits for room waits no more.
+            // Wakes senders that wait for room.
             connection.streams[index(side.other())].is_awaited = false;
         }
         if let Some(owner) = connection.owners[index(side)].filter(|_| !connection.closed[index(side)]) {
@@ -319,7 +319,7 @@ impl Shared {
     /// Room has come, or a moment has passed, for what this end sends.
     pub(crate) fn on_room(&mut self, id: usize, side: Side) {
         if !self.is_writable(id, side) {
-            // It has been used up meanwhile; whoever receives makes more.
+            // Room was used up meanwhile; the next receive makes more.
             return;
         }
         let connection = &mut self.network.connections[id];
@@ -345,7 +345,7 @@ impl Shared {
         let mut total = 0;
         for place in into {
             let count = place.len().min(stream.arrived_bytes - total);
-            stream.bytes.read_exact(&mut place[..count]).expect("so much has arrived");
+            stream.bytes.read_exact(&mut place[..count]).expect("these bytes have arrived");
             total += count;
         }
         stream.arrived_bytes -= total;
@@ -355,7 +355,7 @@ impl Shared {
         Got::Bytes(total)
     }
 
-    /// Tells the other end that nothing more comes.
+    /// Sends the end of the stream.
     pub(crate) fn finish(&mut self, id: usize, side: Side) {
         let at_ns = self.arrival_ns(id);
         self.end_stream(id, side.other(), at_ns, End::Finished);
@@ -396,7 +396,7 @@ impl Shared {
         }
     }
 
-    /// Somebody between the ends resets a connection.
+    /// A middlebox resets a connection.
     pub(crate) fn break_connection(&mut self, id: usize) {
         self.say(|| format!("connection {id}: is broken"));
         for side in [Side::Host, Side::Target] {

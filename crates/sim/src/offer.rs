@@ -1,5 +1,5 @@
-//! What the target offers, as the operator has it: listeners, subsystems and who may use them, other discovery services. And what a
-//! host may have read of it.
+//! What the target offers, as the operator has it: listeners, subsystems and who may use them, other discovery
+//! services. And what a host may have read of it.
 //!
 //! Each order makes a new version. A log that was read is one version as its host may see it, whole, and none that was
 //! over before the reading began. Of logs with one generation none differs.
@@ -149,7 +149,7 @@ impl Offer {
         self.version.subsystems.insert(nqn.clone(), access);
     }
 
-    /// Draws an order of so many steps.
+    /// Draws a random change of this number of steps.
     pub(crate) fn change(&mut self, step_count: u8) -> Vec<Step> {
         (0..step_count).map(|_| self.step()).collect()
     }

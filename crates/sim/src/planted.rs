@@ -1,7 +1,7 @@
 //! Bugs that are put in on purpose, to see that the simulation finds them.
 //!
-//! Each is made where the product meets the simulated world: its disk, its network, its reactor or the thread that drives
-//! a lane. The product's own code stays as it is.
+//! Each is made where the product meets the simulated world: its disk, its network, its reactor or the thread that
+//! drives a lane. The product's own code stays as it is.
 
 /// A deliberate bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -28,7 +28,7 @@ pub enum Planted {
     DoubleCompletion,
     /// A completion is not handed out, now and then.
     LostCompletion,
-    /// Corrupted bytes pass as good ones: there are no digests to tell.
+    /// Corrupted bytes are accepted: digests are off.
     DigestIgnored,
     /// An R2T asks for another part of the data than it means.
     WrongR2tOffset,
@@ -44,7 +44,7 @@ pub enum Planted {
     SplitCompareAndWrite,
     /// A storage operation never ends, now and then.
     StuckOperation,
-    /// Nobody says when a full socket takes bytes again.
+    /// The event that a full socket is writable again is lost.
     LostWakeup,
     /// A buffer is not given back, now and then.
     LostBuffer,
@@ -52,7 +52,7 @@ pub enum Planted {
     EarlyNotice,
     /// A namespace that shrinks and grows again has its old data.
     ResizeKeepsData,
-    /// A host is not told that its discovery log has changed, now and then.
+    /// Some events for changes of the discovery log are not sent.
     LostDiscoveryEvent,
     /// Parts of a discovery log are taken together whatever its generation was in the end.
     TornDiscoveryLog,

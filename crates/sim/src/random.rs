@@ -38,7 +38,7 @@ impl Random {
         self.between(top / 2, top).clamp(low, high)
     }
 
-    /// Whether something happens that happens so many times in a million.
+    /// Draws an event with a probability in millionths.
     pub(crate) fn happens(&mut self, per_million: u32) -> bool {
         per_million > 0 && self.below(1_000_000) < u64::from(per_million)
     }

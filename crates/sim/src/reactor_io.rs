@@ -43,7 +43,7 @@ struct Core {
     /// Those of closed connections.
     lingering: Vec<LingeringClose>,
     stops: bool,
-    /// The process is gone: what it does now has no effect.
+    /// The process is dead: its calls have no effect.
     is_gone: bool,
 }
 
@@ -125,7 +125,7 @@ impl SimReactor {
         let Self { application, core } = self;
         let actor = core.index;
         application.on_start(&mut SimIo { shared, core, outbox });
-        // What it sets aside at the start is to be there at the end.
+        // The reserve taken at start must be back at the end.
         core.ballast_bytes = core.pool.capacity_bytes() - core.pool.free_bytes();
         shared.wake(actor);
     }
@@ -278,7 +278,7 @@ impl Core {
     }
 }
 
-/// Looks whether what was sent without a copy is still what it was.
+/// Checks that data sent without a copy is unchanged.
 fn check(shared: &mut Shared, send: &ZeroCopySend) {
     if let Err(finding) = send.bytes.check() {
         shared.find(finding);
@@ -301,7 +301,7 @@ impl Io<Message> for SimIo<'_> {
     }
 
     fn listen(&mut self, _: ListenerTag, _: Listener) -> io::Result<()> {
-        // Whoever connects arrives at the one that is always there.
+        // Connections arrive at the listener that is never removed.
         Ok(())
     }
 

@@ -4,8 +4,8 @@
 //! Configured ──removed──▶ Leaving ──released──▶ Away ──returned──▶ Configured
 //! ```
 //!
-//! From the order to remove it until every reactor has let it go, a command may find it or not. Then none may, until it is
-//! added again. Once everything is calm, all must.
+//! From the order to remove it until every reactor has let it go, a command may find it or not. Then none may, until it
+//! is added again. Once everything is calm, all must.
 
 use std::sync::mpsc::Receiver;
 
@@ -19,7 +19,7 @@ use crate::model::Finding;
 #[derive(Debug, Default)]
 pub(crate) struct Removable {
     state: State,
-    /// When it was removed first: no command that ended before was told that it is not there.
+    /// When it was first removed: no command that ended before may report it as missing.
     removed_ns: Option<u64>,
 }
 
@@ -43,18 +43,18 @@ impl Removable {
         matches!(self.state, State::Configured)
     }
 
-    /// Whether it is to be added again.
+    /// Whether it will be added again.
     pub(crate) fn is_to_return(&self) -> bool {
         matches!(self.state, State::Leaving { returns: true, .. } | State::Away { returns: true, .. })
     }
 
-    /// The order to remove it is out; the target says here when nobody uses it any more.
+    /// Its removal has been ordered; the target reports here when it is idle.
     pub(crate) fn on_removed(&mut self, now_ns: u64, answers: Receiver<OrderAnswer>, returns: bool) {
         self.removed_ns.get_or_insert(now_ns);
         self.state = State::Leaving { answers, returns };
     }
 
-    /// The target has ended: nobody uses it any more.
+    /// The target has ended, so it is idle.
     pub(crate) fn on_target_down(&mut self, now_ns: u64) {
         if let State::Leaving { returns, .. } = self.state {
             self.state = State::Away { since_ns: now_ns, returns };
@@ -70,7 +70,7 @@ impl Removable {
         }
     }
 
-    /// Since when nobody uses it any more.
+    /// Since when it is idle.
     pub(crate) fn away_since_ns(&self) -> Option<u64> {
         if let State::Away { since_ns, .. } = self.state { Some(since_ns) } else { None }
     }
@@ -84,7 +84,7 @@ impl Removable {
     pub(crate) fn judge(&self, begin_ns: u64, result: Result<u64, Failure>) -> Result<(), Finding> {
         match (result, &self.state) {
             (Ok(_), State::Away { since_ns, .. }) if begin_ns > *since_ns => {
-                Err("ended well in a namespace that everybody had let go of".into())
+                Err("succeeded in a namespace that every reactor had released".into())
             }
             (Err(Failure::Status(status)), _)
                 if status.is(Status::INVALID_NAMESPACE) && self.removed_ns.is_none() =>
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_namespace_that_is_away_serves_nobody() {
+    fn a_removed_namespace_serves_no_command() {
         let missing = Err(Failure::Status(Status::INVALID_NAMESPACE));
         let mut removable = Removable::default();
         assert!(removable.judge(5, Ok(0)).is_ok() && removable.judge(5, missing).is_err());

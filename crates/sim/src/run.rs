@@ -8,7 +8,7 @@ use crate::planted::Planted;
 use crate::scenario::Scenario;
 use crate::world::World;
 
-/// What came of a seed.
+/// Result of a seed.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// What is wrong, if anything is.

@@ -20,11 +20,11 @@ pub(crate) const SECOND: u64 = 1_000_000_000;
 pub(crate) enum Fault {
     /// A connection is reset on both ends.
     Reset,
-    /// A connection goes silent for ever, with neither end told.
+    /// A connection goes silent forever, without either end learning of it.
     Cut,
     /// Nothing passes for a while.
     Partition { ns: u64 },
-    /// The target's process dies; what it had written stays in the kernel.
+    /// The target's process dies; its writes stay in the kernel.
     Kill { down_ns: u64 },
     /// The target's machine dies; what was not flushed may be lost.
     PowerCut { down_ns: u64 },
@@ -40,7 +40,7 @@ pub(crate) enum Fault {
     Rename,
     /// The second host may not connect for a while.
     Bar { away_ns: u64 },
-    /// What the target offers changes: in one order, so many steps of it.
+    /// The target's configuration changes, in this number of steps.
     Offer { step_count: u8 },
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct NetworkSettings {
     pub(crate) jitter_ns: u64,
     /// Bytes that may be on their way in one direction.
     pub(crate) capacity: usize,
-    /// Sends are cut into pieces of at most so many bytes.
+    /// Maximum bytes of the pieces that sends are cut into.
     pub(crate) piece_max: usize,
     /// Pieces that arrive late, per million, and how late.
     pub(crate) late: u32,
@@ -147,7 +147,7 @@ pub(crate) struct Scenario {
     /// Threads that run late, per million wake-ups, and how late.
     pub(crate) late: u32,
     pub(crate) late_ns: u64,
-    /// What happens when so many commands have been submitted.
+    /// Events, by the number of commands submitted before.
     pub(crate) faults: Vec<(u64, Fault)>,
     /// Power cuts wait for the next flush or durable write that is answered.
     pub(crate) cuts_at_answers: bool,
@@ -174,7 +174,8 @@ impl Scenario {
         let block_bytes = r.pick(&[512, 512, 4096]);
         let block_count = if r.one_in(3) { r.between(4, 8) } else { r.between(8, 96) };
         let blocks_max = if r.one_in(4) { r.between(1, 64) } else { r.between(1, 8) }.min(block_count);
-        // The least that every command can end with: a Compare takes two buffers at once, and room is left for a capsule.
+        // The least that every command can end with: a Compare takes two buffers at once, and room is left for a
+        // capsule.
         let transfer_bytes = transfer_limit(blocks_max * block_bytes);
         let mut digests =
             r.pick(&[Digests::empty(), Digests::HEADER, Digests::DATA, Digests::all(), Digests::all()]);
@@ -286,7 +287,7 @@ impl Scenario {
         scenario
     }
 
-    /// Hosts that use the discovery service, and changes of what it tells them. Again, the others stay what they were.
+    /// Hosts of the discovery service, and changes of its log. The other draws stay the same.
     fn draw_discovery(&mut self) {
         let mut random = Random::new(self.seed, 7);
         let r = &mut random;
@@ -304,7 +305,8 @@ impl Scenario {
         self.faults.sort_by_key(|(at, _)| *at);
     }
 
-    /// A second namespace that cannot be reached at times, and hosts that wait for it for so long. Again, the others stay what they were.
+    /// A second namespace that cannot be reached at times, and hosts that wait for it for so long. Again, the others
+    /// stay what they were.
     fn draw_paths(&mut self) {
         let mut random = Random::new(self.seed, 10);
         let r = &mut random;
@@ -314,7 +316,8 @@ impl Scenario {
         self.path_timeout_ns = r.pick(&[0, 50 * MS, 2 * SECOND, 30 * SECOND]);
     }
 
-    /// A host that comes and goes; it knows no digests, so nothing may be damaged on the way. Again, the others stay what they were.
+    /// A host that comes and goes; it knows no digests, so nothing may be damaged on the way. Again, the others stay
+    /// what they were.
     fn draw_leaver(&mut self) {
         let mut random = Random::new(self.seed, 11);
         self.has_leaver = random.one_in(4) && self.planted.is_none() && self.network.corrupt == 0;
@@ -361,7 +364,8 @@ impl Scenario {
         }
     }
 
-    /// Operations that are stuck or slow, other names, hosts that are not allowed. Again, the others stay what they were.
+    /// Operations that are stuck or slow, other names, hosts that are not allowed. Again, the others stay what they
+    /// were.
     fn draw_rest(&mut self) {
         let mut random = Random::new(self.seed, 6);
         let r = &mut random;
@@ -411,7 +415,8 @@ impl Scenario {
         transfer_limit(u64::from(self.blocks_max) * u64::from(self.block_bytes)) as u32
     }
 
-    /// Nothing in this run takes long, but for a target that is down and says so: no command and no connection may time out.
+    /// Nothing in this run takes long, but for a target that is down and says so: no command and no connection may time
+    /// out.
     pub(crate) fn is_swift(&self) -> bool {
         let is_silent = |(_, fault): &(u64, Fault)| {
             matches!(fault, Fault::PowerCut { .. } | Fault::Cut | Fault::Partition { .. })
@@ -459,7 +464,7 @@ impl Scenario {
     }
 }
 
-/// The least limit that transfers of so many bytes need.
+/// The smallest limit that allows transfers of this number of bytes.
 fn transfer_limit(bytes: u64) -> u64 {
     bytes.next_power_of_two().max(16 << 10)
 }

@@ -1,4 +1,5 @@
-//! A host of the discovery service: reads the log as `host::Discovery` does, when it is connected and whenever it is told of a change.
+//! A host of the discovery service: reads the log as `host::Discovery` does, after it connects and after each change
+//! event.
 
 use host::Failure;
 use host::association_machine::{AdminAnswer, AdminRequest, ControllerInfo};
@@ -44,7 +45,7 @@ pub(crate) struct Scout {
 }
 
 impl Scout {
-    /// Its connection is there, again perhaps: what was missed meanwhile nobody tells.
+    /// It is connected, perhaps again: events missed meanwhile are not repeated.
     pub(crate) fn on_up(&mut self, shared: &Shared, controller: &ControllerInfo) {
         self.can_offset = controller.identify.lpa.contains(Lpa::EXTENDED_DATA);
         self.transfer_bytes_max = controller.limits.transfer_bytes_max;
@@ -108,7 +109,7 @@ impl Scout {
                 Some(outcome) => outcome,
                 None => {
                     shared.say(|| format!("a part of the discovery log is not to be had: {failure:?}"));
-                    // One that was damaged on the way is to be had again.
+                    // A log page damaged in transit is read again.
                     if failure.status().is_some_and(Status::dnr) {
                         shared.find(format!("a part of the discovery log was refused: {failure:?}"));
                     }
@@ -129,13 +130,13 @@ impl Scout {
         }
     }
 
-    /// Whoever wants to know tries again, a little later.
+    /// Schedules another attempt a little later.
     fn begin_again(&mut self, shared: &Shared) {
         self.is_due = true;
         self.rests_until_ns = shared.now_ns + 100 * MS;
     }
 
-    /// Whether it knows all that it was told of.
+    /// Whether it has read every change that was announced to it.
     pub(crate) fn is_at_rest(&self) -> bool {
         self.up_count > 0 && !self.is_due && self.reader.is_none()
     }

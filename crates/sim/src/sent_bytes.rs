@@ -1,7 +1,8 @@
-//! Bytes that the simulated kernel was given by reference: it reads them again when it gives notice, as a retransmission does.
+//! Bytes that the simulated kernel was given by reference: it reads them again when it gives notice, as a
+//! retransmission does.
 //!
-//! They are read by address through the process's own memory file, and not by way of the payload, which may be freed by then: a kernel
-//! does not know either who owns the pages that it holds.
+//! They are read by address through the process's own memory file, and not by way of the payload, which may be freed by
+//! then: a kernel does not know either who owns the pages that it holds.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

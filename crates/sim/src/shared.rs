@@ -10,7 +10,7 @@ use crate::random::Random;
 use crate::scenario::{Scenario, US};
 use crate::trace::Trace;
 
-/// Somebody who runs when something happens: a reactor, an association's thread, a lane's.
+/// An actor that runs on events: a reactor, an association's thread, a lane's thread.
 pub(crate) type Actor = usize;
 
 /// Which end of a connection.

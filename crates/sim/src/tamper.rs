@@ -6,7 +6,8 @@ use crate::random::Random;
 const CAPSULE_RESP: u8 = 0x05;
 const R2T: u8 = 0x09;
 
-/// The result of an Asynchronous Event Request that tells of a change of the discovery log: a notice of it, and the page. wire §13
+/// The result of an Asynchronous Event Request that reports a change of the discovery log: a notice of it, and the
+/// page. wire §13
 const DISCOVERY_CHANGED: [u8; 4] = [0x02, 0xf0, 0x70, 0x00];
 
 /// What goes through, cut into PDUs.

@@ -1,4 +1,4 @@
-//! What happened, in order: a digest of all of it, and its lines if somebody is to read them.
+//! Event trace of a run: a digest of all events, and their lines if they are to be printed.
 
 use crate::random::mixed;
 
@@ -28,7 +28,7 @@ impl Trace {
         }
     }
 
-    /// Tells two runs apart.
+    /// Digest, equal for equal runs.
     #[must_use]
     pub(crate) fn digest(&self) -> u64 {
         self.digest

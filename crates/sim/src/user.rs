@@ -90,7 +90,7 @@ impl World {
             }
             self.fire_faults();
         }
-        // Before a lane's thread sleeps it looks at what it has just been given.
+        // A lane's thread checks its new commands before it sleeps.
         let (core, actor) = (&self.hosts[host].lanes[lane].core, self.hosts[host].lanes[lane].actor);
         if core.has_done() {
             self.shared.wake(actor);
@@ -227,7 +227,7 @@ impl World {
         let is_read = |range: &host::BlockRange| {
             range.lba < written.end && written.start < range.lba + u64::from(range.blocks)
         };
-        // Which of several ranges is copied first is nobody's business.
+        // The order of several ranges is unspecified.
         let is_ambiguous = ranges.len() > 1 && ranges.iter().any(is_read);
         let now_ns = self.shared.now_ns;
         let may_copy = written.clone().all(|lba| self.model.may_copy_to(base + lba, now_ns));
@@ -437,7 +437,7 @@ impl World {
             && self.stage == Stage::Work
             && let Some(at) = self.held_cuts.pop()
         {
-            // What it vouches for is all that there is.
+            // It covers every earlier write.
             self.shared.at(now_ns, Event::Fault(at));
         }
         match kind {

@@ -37,8 +37,8 @@ const SETTLE_NS_MAX: u64 = 300 * SECOND;
 /// When a run begins, ms since the beginning of 1970.
 const START_MS: u64 = 1_700_000_000_000;
 
-/// More events than this without the end of any command are a loop without an end. (Long commands over a network of tiny pieces
-/// take hundreds of thousands.)
+/// More events than this without the end of any command are a loop without an end. (Long commands over a network of
+/// tiny pieces take hundreds of thousands.)
 const EVENT_COUNT_MAX: u64 = 4_000_000;
 
 /// How far a run is.
@@ -80,7 +80,7 @@ pub(crate) struct World {
     pub(crate) choice: Random,
     /// By lane actor: when its user does something next.
     pub(crate) next_submit_ns: BTreeMap<Actor, u64>,
-    /// By host: writes that nobody knows the fate of.
+    /// By host: writes with unknown outcome.
     pub(crate) doubtful: Vec<Vec<(u64, u64)>>,
     /// For a planted bug: interrupted writes that are sent again.
     pub(crate) replays: VecDeque<(usize, usize, u64, Vec<u8>)>,
@@ -88,7 +88,7 @@ pub(crate) struct World {
     reactors: Vec<SimReactor>,
     store: Store,
     second: Option<Store>,
-    /// What its identity is made of.
+    /// Source of its identity.
     second_name: u8,
     /// Blocks that the namespace has now.
     block_count: u64,
@@ -324,7 +324,8 @@ impl World {
         if actor < reactor_count {
             if let Some(reactor) = self.reactors.get_mut(actor) {
                 reactor.turn(&mut self.shared, &mut self.outbox);
-                // Also where no flush of the disk has failed: a durable write of several parts that stops before its flush.
+                // Also where no flush of the disk has failed: a durable write of several parts that stops before its
+                // flush.
                 if self.store.generation().is_closed() {
                     self.reopen_later();
                 }
@@ -354,7 +355,7 @@ impl World {
         if part > 0 {
             self.run_user(index, part - 1);
             if self.hosts[index].has_gone() {
-                // Nobody vouches for what its lanes have written.
+                // No flush covers the earlier writes of its lanes any more.
                 self.model.excuse_host(index);
                 self.shared.say(|| format!("host {index} begins anew"));
                 self.hosts[index].renew(&mut self.shared);

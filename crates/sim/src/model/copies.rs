@@ -1,10 +1,11 @@
-//! What Copies bring. A Copy writes what nobody knows in advance. Content says which block it was written for, so a read of it is explained
-//! by the write itself or by a Copy whose source, back to that block, may have held it while the Copy was under way. If
-//! one explanation is left, the Copy is known to have brought this and nothing else, and counts as a read of its source.
+//! Effects of Copies. The content that a Copy writes is not known in advance. Content names the block it was written
+//! for, so a read is explained by the write itself or by a Copy whose source, back to that block, may have held it
+//! while the Copy was under way. If one explanation is left, the Copy is known to have brought this and nothing else,
+//! and counts as a read of its source.
 
 use super::{Block, COPIED, Cluster, Content, Finding, Model, Value};
 
-/// Content that would have come through so many Copies, none of which was read, is believed: looking further takes too long.
+/// Content that may have come through this number of unread Copies is accepted: a deeper search takes too long.
 const UNREAD_COPIES_MAX: usize = 3;
 
 /// A Copy to one block.
@@ -14,7 +15,7 @@ pub(super) struct Copied {
     source: u64,
     command: u64,
     begin_ns: u64,
-    /// What it was found to have brought.
+    /// The content that a read found.
     content: Option<Content>,
 }
 
@@ -138,7 +139,7 @@ impl Model {
             cluster.may_be_zero &= cluster.value != value;
         }
         if self.blocks[at].is_replayed {
-            // What it read may have been written once more since: this says nothing of the order.
+            // The source may have been written again since: this implies no order.
             return Ok(());
         }
         let during = (copied.begin_ns, self.end_of_copy(lba, copied.command, now_ns));
@@ -189,8 +190,8 @@ impl Model {
         })
     }
 
-    /// Whether a block may be copied to: it has few Copies that nobody has read and that may be what it holds. Many of them
-    /// explain anything.
+    /// Whether a block may be copied to: it has few Copies that nobody has read and that may be what it holds. Many of
+    /// them explain anything.
     pub(crate) fn may_copy_to(&self, lba: u64, now_ns: u64) -> bool {
         let block = &self.blocks[usize::try_from(lba).expect("few blocks")];
         let is_open = |cluster: &&Cluster| {

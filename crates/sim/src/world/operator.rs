@@ -1,5 +1,5 @@
-//! What the operator does while hosts are at work: sizes, identities, storage that comes and goes, who may connect, and help
-//! for a disk that is stuck.
+//! What the operator does while hosts are at work: sizes, identities, storage that comes and goes, who may connect, and
+//! help for a disk that is stuck.
 
 use std::sync::mpsc::channel;
 
@@ -132,7 +132,7 @@ impl World {
     pub(super) fn return_second(&mut self) {
         let now_ns = self.shared.now_ns;
         let Some(since_ns) = self.second_state.away_since_ns() else {
-            // Whoever puts a namespace in the place of another waits until nobody uses that.
+            // A namespace that replaces another is added once the other is idle.
             return self.shared.at(now_ns + MS, Event::Return);
         };
         self.shared.say(|| "the second namespace is added again".into());
