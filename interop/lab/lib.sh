@@ -1,4 +1,4 @@
-# What the behaviours share. Sourced in the guest by every script, under `bash -eu`.
+# Functions of all behaviours. Sourced in the guest by every script, under `bash -eu`.
 #
 # The outside gives $TARGET_NQN, and to linux-host behaviours $TARGET_ADDR, $TARGET_PORT and
 # $DISCOVERY_PORT, to linux-target behaviours $OUTSIDE_ADDR. $STAND_IN is set when nvlane

@@ -44,7 +44,7 @@ head -c 500 /dev/urandom >/tmp/b
 head -c 1048576 /dev/urandom >/tmp/large
 store key /tmp/a || fail "store: $(cat /tmp/said)"
 exist key || fail "exist: $(cat /tmp/said)"
-! exist other || fail "a key exists that nobody stored"
+! exist other || fail "a key exists that was never stored"
 retrieve key 5000 || fail "retrieve: $(cat /tmp/said)"
 cmp <(head -c 5000 /tmp/read) /tmp/a || fail "another value came back"
 retrieve key 1000 || fail "a short buffer is no error: $(cat /tmp/said)"

@@ -13,4 +13,4 @@ echo persistent-loss >"$NVMET/ports/4420/ana_groups/1/ana_state"
 if outside nvlane perf "$OUTSIDE_ADDR/$TARGET_NQN?ns=1" -q 1 -o 4096 -w read -t 1 >/tmp/perf 2>&1; then
     stand_in || { cat /tmp/perf; fail "nvlane perf succeeds"; }
 fi
-stand_in || grep -qi "301\|persistent loss" /tmp/perf || { cat /tmp/perf; fail "the reason is not told"; }
+stand_in || grep -qi "301\|persistent loss" /tmp/perf || { cat /tmp/perf; fail "the reason is not reported"; }

@@ -1,12 +1,12 @@
-//! What `make bench` does: what measures time, and the bars that hang on it. Nothing here is part of `make test`: a noisy machine
-//! can make any of it fail.
+//! What `make bench` does: what measures time, and the bars that hang on it. Nothing here is part of `make test`: a
+//! noisy machine can make any of it fail.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use crate::command::{cargo, run as run_command, target_dir};
 
-/// A number of a study, and what it has to be.
+/// A headline number of a study, and its bar.
 struct Bar {
     study: &'static str,
     key: &'static str,
@@ -15,7 +15,7 @@ struct Bar {
     limit: &'static str,
 }
 
-/// The bars of the foundation; the studies themselves tell of more.
+/// The bars that are checked here; the studies report more.
 const BARS: [Bar; 2] = [
     Bar {
         study: "ceiling",

@@ -85,8 +85,8 @@ fn names() -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Builds all fuzzers. Without a sanitizer: there is no unsafe code in what they run but the buffer pool's, and so the stable
-/// compiler will do.
+/// Builds all fuzzers. Without a sanitizer: there is no unsafe code in what they run but the buffer pool's, and so the
+/// stable compiler will do.
 fn build() -> Result<()> {
     let mut command =
         cargo(&["fuzz", "build", "--fuzz-dir", "fuzz", "--sanitizer", "none", "--features", "libfuzzer"]);
@@ -133,7 +133,8 @@ fn fuzz(name: &str, seconds: u64) -> Result<Round> {
         .args([&grown, &corpus(name)])
         .arg(format!("-max_total_time={seconds}"))
         .arg(format!("-artifact_prefix={}/{name}-", found.display()))
-        // An input that takes longer, on a loaded machine, too, or more memory, is a finding as well. Profiles of values are off: they take four executions of five.
+        // An input that takes longer, on a loaded machine, too, or more memory, is a finding as well. Profiles of
+        // values are off: they take four executions of five.
         .args(["-timeout=300", "-rss_limit_mb=2048", "-print_final_stats=1"])
         .stderr(Stdio::piped())
         .spawn()

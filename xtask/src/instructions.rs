@@ -1,7 +1,8 @@
-//! What a command of 4 KiB costs in instructions of our own, beside what it did when that was last accepted.
+//! Instructions of nvlane's own code per 4 KiB command, compared with the accepted baseline.
 //!
-//! Instructions are the same in every run and on every machine, as long as compiler, C library, valgrind and the processor that valgrind
-//! shows are: then 3 % is a change of the code. Where one of them differs the comparison is a loose one, and says so.
+//! Instructions are the same in every run and on every machine, as long as compiler, C library, valgrind and the
+//! processor that valgrind shows are: then 3 % is a change of the code. Where one of them differs the comparison is a
+//! loose one, and says so.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -144,7 +145,7 @@ fn count(runner: &Path) -> Result<BTreeMap<String, f64>> {
     }
     let mut bench =
         cargo(&["bench", "--locked", "--package", "nvlane-proto", "--bench", "instructions", "--"]);
-    // What it says itself is about caches, and long.
+    // Its own output is long and about caches.
     bench.arg("--save-summary=json").env("GUNGRAUN_RUNNER", runner).stdout(Stdio::null());
     run_command(&mut bench)?;
     let mut counts = BTreeMap::new();

@@ -36,11 +36,11 @@ enum Task {
     Bench,
     /// What the other tasks need: Debian packages, Rust components, the lab's kernels
     Deps,
-    /// Instructions per command, beside those accepted last: 3 % more is an error
+    /// Instructions per command, compared with the accepted baseline: 3 % more is an error
     Instructions(instructions::Options),
     /// Behaviours between nvlane and stock Linux kernels, in emulated guests
     Interop(interop::Options),
-    /// Memcached's clients against a target, as their own makers test them
+    /// Memcached clients against a target, with their makers' tests
     Clients(clients::Options),
     /// The real host and target under virtual time: many seeds, or one
     #[command(disable_help_flag = true)]
@@ -50,7 +50,7 @@ enum Task {
     /// A target killed at random moments under verified load, and started again
     #[command(disable_help_flag = true)]
     CrashLoop(torture::Options),
-    /// A target flooded with half-open, slow and deaf connections, beside a lane that reads
+    /// A target flooded with half-open and slow connections, and a lane that reads meanwhile
     #[command(disable_help_flag = true)]
     Flood(torture::Options),
     /// Fuzzers of everything that comes from outside: all, or one
@@ -61,11 +61,12 @@ enum Task {
     Mutants(mutants::Options),
     /// The unsafe crate under Miri (a nightly compiler), or memcheck
     Miri(miri::Options),
-    /// System calls of a target, held against packaging/system-calls.txt
+    /// System calls of a target, compared with packaging/system-calls.txt
     Syscalls,
-    /// Citations of the wire reference and of hostile inputs: each resolves, what is implemented is cited and tested
+    /// Citations and paths in documents: each resolves; implemented sections of the wire reference are cited and
+    /// tested
     Trace(trace::Options),
-    /// Dependencies: licences, duplicates, sources, known holes
+    /// Dependencies: licences, duplicates, sources, known vulnerabilities
     Deny,
 }
 

@@ -1,4 +1,5 @@
-//! The unsafe crate under an interpreter that sees undefined behaviour, or under a tool that sees wrong memory accesses.
+//! The unsafe crate under an interpreter that sees undefined behaviour, or under a tool that sees wrong memory
+//! accesses.
 
 use std::process::Command;
 
@@ -23,8 +24,8 @@ const UNDER_MIRI: [&str; 12] = [
     "workers::",
 ];
 
-/// Tests of what valgrind does not understand, rings that the kernel and we write to, and one that opens a tebibyte, which valgrind notes down
-/// page by page.
+/// Tests of what valgrind does not understand, rings that the kernel and we write to, and one that opens a tebibyte,
+/// which valgrind notes down page by page.
 const NOT_UNDER_MEMCHECK: [&str; 3] = ["ring::", "probe::", "growth_beyond_the_reservation"];
 
 /// Random inputs to a test: interpreted, or emulated, each takes a hundred times as long.

@@ -5,8 +5,9 @@ use anyhow::{Result, ensure};
 use crate::command::{cargo, target_dir};
 use crate::deps;
 
-/// The crates, and those of their tests that judge what the ones in its files have left alive. Each takes a build for each mutant, so what sweeps over
-/// everything and takes longest (`sweep`, `sequences`, `models`) is left out, as is `allocation`.
+/// The crates, and those of their tests that judge what the ones in its files have left alive. Each takes a build for
+/// each mutant, so what sweeps over everything and takes longest (`sweep`, `sequences`, `models`) is left out, as is
+/// `allocation`.
 const CRATES: [(&str, &[&str]); 2] = [
     ("wire", &[]),
     (
@@ -24,8 +25,8 @@ const CRATES: [(&str, &[&str]); 2] = [
     ),
 ];
 
-/// What runs test programs: one that takes so many seconds of a processor, where all of its tests take few, is held not to end. The time that passes says
-/// little, as the machine may do other work.
+/// What runs test programs: one that takes so many seconds of a processor, where all of its tests take few, is held not
+/// to end. The time that passes says little, as the machine may do other work.
 const RUNNER: &str = "--config=target.'cfg(unix)'.runner=['prlimit','--cpu=10','--']";
 
 /// Mutants that do what the code does, as a pattern of their names, and why.

@@ -49,7 +49,7 @@ const SITES: &[Site] = &[
         bad: "        let is_hidden = matches!(task.work, Work::Flush) && BUG(failed-flush-closes-nothing);
         if let (Err(error), Some(what), false) = (result, task.work.durable_name(), is_hidden)\n",
     },
-    // After a reopening a host that has written before is not told.
+    // After a reopening, the flush of a host that has written before does not fail.
     Site {
         file: "crates/subsystem/src/flush_epochs.rs",
         good: "        generation.is_closed() || had >= generation",
@@ -91,7 +91,7 @@ const SITES: &[Site] = &[
         good: "Class::Idempotent if policy == ReplayPolicy::Idempotent =>",
         bad: "Class::Idempotent if policy == ReplayPolicy::Idempotent || BUG(writes-replayed) =>",
     },
-    // After a loss the target may have lost its cache, and nobody is told.
+    // After a lost connection the target may have lost its cache, and the flush reports success.
     Site {
         file: "crates/host/src/reconnect.rs",
         good: "Class::Flush if has_volatile_cache =>",

@@ -7,7 +7,8 @@ use crate::command::{cargo, run as run_command};
 /// Options of `cargo xtask sim`.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// What `nvlane-sim` takes: --seeds N, --seed S, --planted BUG, --planted-all, --crash-states N, --twice (see --help)
+    /// What `nvlane-sim` takes: --seeds N, --seed S, --planted BUG, --planted-all, --crash-states N, --twice (see
+    /// --help)
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }
@@ -15,7 +16,7 @@ pub(crate) struct Options {
 /// Runs the simulator.
 ///
 /// # Errors
-/// If it finds something wrong, or does not find what it should.
+/// If it finds a violation, or misses a planted bug.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let mut command =
         cargo(&["run", "--release", "--locked", "--package", "nvlane-sim", "--bin", "nvlane-sim", "--"]);

@@ -132,8 +132,8 @@ fn use_target(program: &Path, dir: &Path, port: u16, door: u16, child: &mut Chil
     Ok(())
 }
 
-/// Everything that an operator does: storage that is cut and grows, reloads that reopen it, add and remove a namespace, and
-/// fail, and a look at how things are.
+/// Everything that an operator does: storage that is cut and grows, reloads that reopen it, add and remove a namespace,
+/// and fail, and a look at how things are.
 fn operate(program: &Path, dir: &Path, target: Pid) -> Result<()> {
     let state = dir.join("state.json");
     let reload = || {

@@ -21,7 +21,8 @@ pub(crate) fn crash_loop(options: &Options) -> Result<()> {
     run("crash-loop", &options.arguments)
 }
 
-/// Floods a target beside a host that reads: `--attacks KIND,...`, `--half-open N`, `--seconds N`, `--engine uring|epoll`, `--untimed`.
+/// Floods a target beside a host that reads: `--attacks KIND,...`, `--half-open N`, `--seconds N`, `--engine
+/// uring|epoll`, `--untimed`.
 ///
 /// # Errors
 /// If it takes too much memory, the lane suffers, or something does not come back.
@@ -30,7 +31,8 @@ pub(crate) fn flood(options: &Options) -> Result<()> {
     run("flood", &options.arguments)
 }
 
-/// What `make test` runs: on each engine a hundred kills of a target with blocks, forty of one with keys and values, and a flood.
+/// What `make test` runs: on each engine a hundred kills of a target with blocks, forty of one with keys and values,
+/// and a flood.
 ///
 /// # Errors
 /// As [`crash_loop`] and [`flood`].

@@ -1,4 +1,5 @@
-//! Finds citations in a text: sections of documents (`wire §2.8`, `docs/kv-commands.md §4.1`) and rows of hostile inputs.
+//! Finds citations in a text: sections of documents (`wire §2.8`, `docs/kv-commands.md §4.1`) and rows of hostile
+//! inputs.
 
 use super::number::{Number, RowId};
 

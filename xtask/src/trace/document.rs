@@ -7,7 +7,7 @@ use super::number::{Number, RowId};
 pub(super) enum Status {
     /// At least a part of it: product code and tests cite it.
     Implemented,
-    /// Nothing of it, or it says how peers behave: nobody has to cite it.
+    /// Not implemented, or a description of how peers behave: needs no citation.
     Background,
 }
 

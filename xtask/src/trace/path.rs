@@ -42,7 +42,8 @@ pub(super) fn named_paths(document: &str, text: &str) -> Vec<NamedPath> {
     found
 }
 
-/// The path at the start of the text, without the full stop of a sentence and without a last part that is a placeholder.
+/// The path at the start of the text, without the full stop of a sentence and without a last part that is a
+/// placeholder.
 fn path_at(text: &str) -> &str {
     let end = text.find(|next: char| !is_of_path(next)).unwrap_or(text.len());
     let (path, rest) = text.split_at(end);
