@@ -1,5 +1,5 @@
-//! Lanes over a pair of virtual Ethernet devices with two queues each, which can be polled: each queue has its reactor, and that polls it.
-//! Takes root, `ip` and `ethtool`.
+//! Lanes over a pair of virtual Ethernet devices with two queues each, which can be polled: each queue has its reactor,
+//! and that polls it. Takes root, `ip` and `ethtool`.
 #![allow(clippy::cast_possible_truncation)]
 
 #[allow(dead_code)] // Each test program uses a part of it.

@@ -1,4 +1,5 @@
-//! What users get wrong, and what goes wrong around them, ends in one line that tells what to do, or in silence if nobody listens.
+//! What users get wrong, and what goes wrong around them, ends in one line that tells what to do, or in silence if
+//! nobody listens.
 
 mod support;
 

@@ -41,7 +41,8 @@ fn more_connections_than_the_usual_limit_leave_room_for_others() {
     assert!(last.read(&mut [0]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock));
 }
 
-/// A target without a free descriptor accepts nothing more, keeps what it has, and accepts again once descriptors are free.
+/// A target without a free descriptor accepts nothing more, keeps what it has, and accepts again once descriptors are
+/// free.
 ///
 /// hostile R10
 #[test]

@@ -1,5 +1,6 @@
-//! What a target sends without a copy is read by the kernel when it leaves, which is late where the peer reads slowly. Memory that is freed is
-//! overwritten here, and namespaces are rewritten all the while: neither may show in what the peer receives.
+//! What a target sends without a copy is read by the kernel when it leaves, which is late where the peer reads slowly.
+//! Memory that is freed is overwritten here, and namespaces are rewritten all the while: neither may show in what the
+//! peer receives.
 #![allow(clippy::cast_possible_truncation)]
 
 #[allow(dead_code)] // Each test program uses a part of it.

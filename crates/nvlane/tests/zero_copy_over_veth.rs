@@ -1,5 +1,5 @@
-//! Zero-copy where packets leave by a device, but not the machine: lanes begin with it, hear that the kernel copies after all, and give
-//! it up. Takes root, `ip` and `ethtool`.
+//! Zero-copy where packets leave by a device, but not the machine: lanes begin with it, hear that the kernel copies
+//! after all, and give it up. Takes root, `ip` and `ethtool`.
 #![allow(clippy::cast_possible_truncation)]
 
 #[allow(dead_code)] // Each test program uses a part of it.

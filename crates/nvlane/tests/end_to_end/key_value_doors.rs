@@ -409,8 +409,8 @@ fn batches_are_offered_with_and_without_a_log() {
     }
 }
 
-/// More values than memory holds, stored, changed and read in batches: outcomes are in order whichever of them had to be
-/// fetched, those on one key see one another, and all of it is there after a restart.
+/// More values than memory holds, stored, changed and read in batches: outcomes are in order whichever of them had to
+/// be fetched, those on one key see one another, and all of it is there after a restart.
 #[test]
 fn batches_work_on_values_that_are_in_the_log_only() {
     const COUNT: u64 = 3000;
@@ -460,7 +460,8 @@ fn batches_work_on_values_that_are_in_the_log_only() {
     }
 }
 
-/// A batch is one write to the log, and is answered when all of it survives: if the log fails, none of it is said to have been done.
+/// A batch is one write to the log, and is answered when all of it survives: if the log fails, none of it is said to
+/// have been done.
 #[test]
 fn a_batch_is_one_write_and_is_refused_as_a_whole_if_that_fails() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -482,7 +483,8 @@ fn a_batch_is_one_write_and_is_refused_as_a_whole_if_that_fails() {
     assert!(error.contains("unrecovered"), "{error}");
 }
 
-/// Where answers do not wait, a Flush does: it ends well only if what was answered before survives, in whichever partition.
+/// Where answers do not wait, a Flush does: it ends well only if what was answered before survives, in whichever
+/// partition.
 #[test]
 fn flushes_reach_the_logs_of_all_partitions() {
     for (options, nsid) in [
@@ -551,7 +553,8 @@ fn say_burst(client: &mut Client) {
     }
 }
 
-/// Where answers do not wait for the log, those who store wait for it once memory is full, whatever the door, and everything is kept.
+/// Where answers do not wait for the log, those who store wait for it once memory is full, whatever the door, and
+/// everything is kept.
 #[test]
 fn stores_that_outrun_a_slow_disk_wait_for_it() {
     for (sync, threads) in [("batch", 1), ("batch", 2), ("none", 1)] {

@@ -1,4 +1,5 @@
-//! Which reactor serves which lane, as the lanes' own counters tell: by every policy, with what falls back, and after a reload.
+//! Which reactor serves which lane, as the lanes' own counters tell: by every policy, with what falls back, and after a
+//! reload.
 
 use std::collections::BTreeMap;
 

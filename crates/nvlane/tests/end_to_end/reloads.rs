@@ -141,7 +141,8 @@ fn a_namespace_grows_and_shrinks_under_load() {
     }
 }
 
-/// A host has been asked for the data of a write when another namespace, with larger blocks, takes the place of the first.
+/// A host has been asked for the data of a write when another namespace, with larger blocks, takes the place of the
+/// first.
 #[test]
 fn data_for_smaller_blocks_is_not_taken_for_larger_ones() {
     for engine in engines() {

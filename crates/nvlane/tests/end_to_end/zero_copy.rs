@@ -1,5 +1,5 @@
-//! Data that is sent without a copy, in both directions: it is right, and every buffer comes back, whatever happens to the lane
-//! meanwhile. Over loopback the kernel copies in the end, and says so.
+//! Data that is sent without a copy, in both directions: it is right, and every buffer comes back, whatever happens to
+//! the lane meanwhile. Over loopback the kernel copies in the end, and says so.
 
 use std::time::{Duration, Instant};
 
@@ -87,8 +87,8 @@ fn loopback_does_not_pay_for_it_unasked() {
     }
 }
 
-/// A block that is being read and written at once is the old or the new one, never half of each: memory of a namespace is not sent from
-/// where it lies but by copy.
+/// A block that is being read and written at once is the old or the new one, never half of each: memory of a namespace
+/// is not sent from where it lies but by copy.
 #[test]
 fn memory_that_may_change_is_copied() {
     let rig = Rig::with(engines()[0], &["ram:4M"], |config| {

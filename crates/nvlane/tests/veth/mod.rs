@@ -1,4 +1,5 @@
-//! A pair of virtual Ethernet devices with a target behind it, in a network namespace of its own. Takes root, `ip` and `ethtool`.
+//! A pair of virtual Ethernet devices with a target behind it, in a network namespace of its own. Takes root, `ip` and
+//! `ethtool`.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
