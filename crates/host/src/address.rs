@@ -1,4 +1,4 @@
-//! Where a subsystem is: `HOST[:PORT][/NQN][?ns=1]`, and the forms that other tools write.
+//! Addresses of subsystems: `HOST[:PORT][/NQN][?ns=1]`, and the forms that other tools write.
 //!
 //! ```
 //! use nvlane_host::Address;
@@ -9,7 +9,7 @@
 //! assert_eq!(address, same);
 //! # Ok::<(), nvlane_host::AddressError>(())
 //! ```
-// What a controller has sent must not be able to end us: see docs/testing.md.
+// Data from a controller must not cause a panic: see docs/testing.md.
 #![cfg_attr(
     not(test),
     deny(
@@ -33,34 +33,34 @@ const SCHEME: &str = "nvme+tcp://";
 /// The address of a target, a subsystem or a namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Address {
-    /// The machine.
+    /// The target's machine.
     pub host: HostName,
-    /// The TCP port, if one was given; see [`port`](Self::port).
+    /// The TCP port, if the address has one; see [`port`](Self::port).
     pub port: Option<u16>,
-    /// The subsystem; none for a discovery service.
+    /// The subsystem; `None` for a discovery service.
     pub subsystem: Option<Nqn>,
-    /// The namespace, if it must be a certain one.
+    /// The namespace, if the address selects one.
     pub nsid: Option<Nsid>,
 }
 
-/// A machine, as an address names it.
+/// The machine in an address.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum HostName {
-    /// By number.
+    /// An IP address.
     Ip(IpAddr),
-    /// A link-local address and the interface it is reached through: its name, or its number.
+    /// A link-local address with its interface, by name or number.
     Zoned(Ipv6Addr, String),
-    /// By name, resolved each time a connection is made.
+    /// A name, resolved for each connection.
     Name(String),
 }
 
-/// Why a text is no address, and what would be one.
+/// Why a text is not an address, and how to write one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AddressError {
-    /// Nothing, or nothing where the host belongs.
+    /// No host.
     #[error(
-        "no host in \"{0}\": write HOST[:PORT][/NQN][?ns=1], for instance 192.0.2.1:4420/nqn.2016-06.io.nvlane:disk"
+        "no host in \"{0}\": write HOST[:PORT][/NQN][?ns=1], for example 192.0.2.1:4420/nqn.2016-06.io.nvlane:disk"
     )]
     NoHost(String),
     /// Colons without brackets.
@@ -69,45 +69,45 @@ pub enum AddressError {
     /// An opening bracket without a closing one.
     #[error("the bracket in \"{0}\" is not closed: write [ADDRESS] or [ADDRESS]:PORT")]
     OpenBracket(String),
-    /// Something in brackets that is no IPv6 address.
-    #[error("\"{0}\" is no IPv6 address: only those go in brackets")]
+    /// Brackets around something that is not an IPv6 address.
+    #[error("\"{0}\" is not an IPv6 address: use brackets only for those")]
     NotIpv6(String),
-    /// Something after the percent sign that names no interface.
-    #[error("\"{0}\" names no interface: write its name in letters, digits and -._~, or its number")]
+    /// An invalid interface name after the percent sign.
+    #[error("\"{0}\" is not an interface: write its name in letters, digits and -._~, or its number")]
     Zone(String),
-    /// Something else than a name or an address.
-    #[error("\"{0}\" is no host name and no IP address")]
+    /// Neither a name nor an IP address.
+    #[error("\"{0}\" is neither a host name nor an IP address")]
     BadName(String),
-    /// No port number.
-    #[error("\"{0}\" is no port: write a number from 1 to 65535")]
+    /// An invalid port number.
+    #[error("\"{0}\" is not a port: write a number from 1 to 65535")]
     Port(String),
-    /// No name of a subsystem.
-    #[error("\"{nqn}\" is no subsystem name: {source}")]
+    /// An invalid subsystem name.
+    #[error("\"{nqn}\" is not a subsystem name: {source}")]
     Nqn {
-        /// What was written.
+        /// The text.
         nqn: String,
-        /// What is wrong with it.
+        /// Why it is invalid.
         source: NqnError,
     },
-    /// Something else than `ns=` after the question mark.
-    #[error("\"{0}\" after the question mark: only ns=NUMBER can stand there")]
+    /// A parameter other than `ns=` after the question mark.
+    #[error("\"{0}\" after the question mark: only ns=NUMBER is allowed")]
     Query(String),
-    /// No namespace id.
-    #[error("\"{0}\" is no namespace id: write a number from 1 to 4294967294")]
+    /// An invalid namespace id.
+    #[error("\"{0}\" is not a namespace id: write a number from 1 to 4294967294")]
     Nsid(String),
-    /// Another scheme.
-    #[error("\"{0}\" is no scheme we speak: write nvme+tcp://HOST:PORT/NQN, or leave the scheme out")]
+    /// An unsupported scheme.
+    #[error("scheme \"{0}\" is not supported: write nvme+tcp://HOST:PORT/NQN, or omit the scheme")]
     Scheme(String),
-    /// Another transport.
+    /// An unsupported transport.
     #[error("transport \"{0}\" is not supported: only TCP is")]
     Transport(String),
-    /// Another address family than the address has.
-    #[error("address family \"{0}\" does not fit: write IPv4 or IPv6, as the address is")]
+    /// An address family that contradicts the address.
+    #[error("address family \"{0}\" does not match the address: write IPv4 or IPv6")]
     Family(String),
-    /// A part that is no pair.
-    #[error("\"{0}\" is no KEY:VALUE pair")]
+    /// A part that is not a pair.
+    #[error("\"{0}\" is not a KEY:VALUE pair")]
     NotAPair(String),
-    /// A key that means nothing.
+    /// An unknown key.
     #[error("unknown key \"{0}\": known are trtype, adrfam, traddr, trsvcid, subnqn and ns")]
     UnknownKey(String),
     /// A key given twice.
@@ -119,7 +119,7 @@ pub enum AddressError {
 }
 
 impl Address {
-    /// The address of a machine, with nothing else.
+    /// The address of a machine, without port, subsystem and namespace.
     #[must_use]
     pub fn new(host: HostName) -> Self {
         Self { host, port: None, subsystem: None, nsid: None }
@@ -143,28 +143,28 @@ impl Address {
         Self { nsid: Some(nsid), ..self }
     }
 
-    /// Whether it leads to a discovery service: no subsystem, or the one of that name.
+    /// Whether this is the address of a discovery service: no subsystem, or the discovery NQN.
     #[must_use]
     pub fn is_discovery(&self) -> bool {
         self.subsystem.as_ref().is_none_or(Nqn::is_discovery)
     }
 
-    /// The port to connect to: the one given, or 4420, or 8009 for a discovery service. wire §1
+    /// The port to connect to: by default 4420, or 8009 for a discovery service. wire §1
     #[must_use]
     pub fn port(&self) -> u16 {
         let usual = if self.is_discovery() { DISCOVERY_PORT } else { IO_PORT };
         self.port.unwrap_or(usual)
     }
 
-    /// Whether finding its socket addresses takes a resolver, which may block.
+    /// Whether [`resolve`](Self::resolve) needs a resolver, which may block.
     pub(crate) fn is_name(&self) -> bool {
         matches!(self.host, HostName::Name(_))
     }
 
-    /// The socket addresses, at least one, in the order the resolver gives them. May take as long as the resolver does.
+    /// Resolves the name to socket addresses, at least one, in the resolver's order. Blocks as long as the resolver does.
     ///
     /// # Errors
-    /// What the resolver says, or an interface that is not there.
+    /// The resolver's error, or an unknown interface.
     pub fn resolve(&self) -> std::io::Result<Vec<SocketAddr>> {
         let port = self.port();
         let found: Vec<SocketAddr> = match &self.host {
@@ -208,7 +208,7 @@ impl From<SocketAddr> for Address {
     }
 }
 
-/// `KEY:VALUE KEY:VALUE` or `KEY=VALUE;KEY=VALUE`: it begins with a key that we know.
+/// `KEY:VALUE KEY:VALUE` or `KEY=VALUE;KEY=VALUE`: starts with a known key.
 fn is_key_value(text: &str) -> bool {
     pair(text.split([' ', ';', ',']).next().unwrap_or_default()).is_some_and(|(key, _)| is_key(key))
 }
@@ -245,7 +245,7 @@ fn from_pairs(text: &str) -> Result<Address, AddressError> {
     Ok(Address { host, port, subsystem, nsid })
 }
 
-/// Cuts at white space and semicolons, and at commas where a key follows: a subsystem's name may contain commas.
+/// Splits at white space and semicolons, and at commas before a key: a subsystem's name may contain commas.
 #[expect(clippy::arithmetic_side_effects, reason = "behind a comma that is there")]
 fn parts(text: &str) -> impl Iterator<Item = &str> {
     let pieces = text.split([' ', '\t', '\n', ';']);
@@ -284,7 +284,7 @@ fn check_family(family: &str, host: &HostName) -> Result<(), AddressError> {
 }
 
 fn from_url(text: &str) -> Result<Address, AddressError> {
-    // What stands behind a slash is a name, whatever it looks like.
+    // Behind a slash there is a name, whatever its characters.
     let rest = match text.split_once("://").filter(|(scheme, _)| !scheme.contains('/')) {
         Some((scheme, rest)) if scheme.eq_ignore_ascii_case("nvme+tcp") => rest,
         Some((scheme, _)) => return Err(AddressError::Scheme(scheme.into())),
@@ -313,7 +313,7 @@ fn from_url(text: &str) -> Result<Address, AddressError> {
     Ok(Address { host, port, subsystem, nsid })
 }
 
-/// Host, in brackets if it is written so, and port.
+/// Host, possibly in brackets, and port.
 #[expect(clippy::arithmetic_side_effects, reason = "behind a bracket that is there")]
 fn split_port(authority: &str) -> Result<(&str, Option<&str>), AddressError> {
     if authority.starts_with('[') {
@@ -331,7 +331,7 @@ fn split_port(authority: &str) -> Result<(&str, Option<&str>), AddressError> {
     Ok(authority.split_once(':').map_or((authority, None), |(host, port)| (host, Some(port))))
 }
 
-/// An address as the key `traddr` has it: IPv6 needs no brackets there.
+/// A host as the value of `traddr`: IPv6 without brackets.
 fn parse_address(text: &str) -> Result<HostName, AddressError> {
     let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
     if bare.contains(':') { parse_v6(bare) } else { parse_host(text) }
@@ -346,8 +346,8 @@ fn parse_v6(text: &str) -> Result<HostName, AddressError> {
     if is_zone(zone) { Ok(HostName::Zoned(ip, zone.into())) } else { Err(AddressError::Zone(zone.into())) }
 }
 
-/// Whether this can be the zone of an address: RFC 4007 (11.2) leaves the form to each system, RFC 6874 lets these stand in a
-/// URI as they are. An interface with any other name can be written by its number.
+/// Whether this can be the zone of an address. RFC 4007 (11.2) leaves the form to each system, RFC 6874 allows these
+/// characters in a URI. An interface with any other name can be given by its number.
 fn is_zone(text: &str) -> bool {
     let is_zone_byte = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~');
     !text.is_empty() && text.bytes().all(is_zone_byte)
@@ -358,7 +358,7 @@ fn parse_host(text: &str) -> Result<HostName, AddressError> {
         return Ok(HostName::Ip(IpAddr::V4(ip)));
     }
     let is_name_byte = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
-    // Digits and dots alone are an address with a slip in it, not a name to look up.
+    // Digits and dots alone are a mistyped address, not a name to resolve.
     let is_number = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     if text.is_empty() || text.len() > 253 || is_number || !text.bytes().all(is_name_byte) {
         return Err(AddressError::BadName(text.into()));
@@ -375,7 +375,7 @@ fn parse_nsid(text: &str) -> Result<Nsid, AddressError> {
     nsid.ok_or_else(|| AddressError::Nsid(text.into()))
 }
 
-/// Any name that a target may have: the form is not checked, since nvmet takes any.
+/// Any name that a target may have: the form is not checked, since nvmet accepts any.
 fn parse_nqn(text: &str) -> Result<Nqn, AddressError> {
     let field = [text.as_bytes(), &[0]].concat();
     Nqn::from_wire(&field).map_err(|source| AddressError::Nqn { nqn: text.into(), source })
@@ -409,10 +409,10 @@ impl fmt::Display for HostName {
     }
 }
 
-/// The short form, which parses to the same address again; the alternate form is what follows the scheme in a URL.
+/// The short form, which parses to the same address; the alternate form is the part of a URL after its scheme.
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A machine whose name is a key would pass for the first of several pairs.
+        // A host name equal to a key would parse as the first of several pairs.
         if !f.alternate() && self.port.is_some() && matches!(&self.host, HostName::Name(name) if is_key(name))
         {
             f.write_str(SCHEME)?;
@@ -554,8 +554,8 @@ mod tests {
             ("host:0", "1 to 65535"),
             ("host:70000", "1 to 65535"),
             ("host:", "1 to 65535"),
-            ("ho st", "no host name"),
-            ("192.0.2", "no host name"),
+            ("ho st", "neither a host name"),
+            ("192.0.2", "neither a host name"),
             ("host?ns=0", "1 to 4294967294"),
             ("host?ns=4294967295", "1 to 4294967294"),
             ("host?qid=1", "only ns=NUMBER"),

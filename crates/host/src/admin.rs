@@ -1,5 +1,5 @@
 //! Admin commands of callers: carried by the association's thread, answered to the caller's.
-// What a controller has sent must not be able to end us: see docs/testing.md.
+// Data from a controller must not cause a panic: see docs/testing.md.
 #![cfg_attr(
     not(test),
     deny(
@@ -69,7 +69,7 @@ impl Association {
     /// Reads a property, as the kernel's `show-regs` does.
     ///
     /// # Errors
-    /// [`Error::Failed`]: the controller does not have it.
+    /// [`Error::Failed`], for example if the controller does not support it.
     pub fn property(&self, property: Property) -> Result<u64, Error> {
         let command = AdminCommand::new(Sqe::property_get(property)).read_only();
         Ok(self.admin("Property Get", command)?.result)
@@ -78,7 +78,7 @@ impl Association {
     /// The value of a feature, and so many bytes of its data.
     ///
     /// # Errors
-    /// [`Error::Failed`]: the controller does not have it.
+    /// [`Error::Failed`], for example if the controller does not support it.
     pub fn get_features(&self, get: GetFeatures, nsid: Nsid, length: u32) -> Result<(u32, Vec<u8>), Error> {
         let command = AdminCommand::new(get.to_sqe(nsid)).read_only();
         let command = if length > 0 { command.receiving(length) } else { command };
@@ -89,7 +89,7 @@ impl Association {
     /// The current value of a feature that has no data.
     ///
     /// # Errors
-    /// [`Error::Failed`]: the controller does not have it.
+    /// [`Error::Failed`], for example if the controller does not support it.
     pub fn feature(&self, fid: Fid, nsid: Nsid) -> Result<u32, Error> {
         Ok(self.get_features(GetFeatures { fid, ..GetFeatures::default() }, nsid, 0)?.0)
     }
@@ -97,7 +97,7 @@ impl Association {
     /// Sets a feature, with its data if it has any; gives what the controller answers.
     ///
     /// # Errors
-    /// [`Error::Failed`]: the controller does not have it, or not so.
+    /// [`Error::Failed`], for example if the controller does not support the feature or the value.
     pub fn set_features(&self, set: SetFeatures, nsid: Nsid, data: Vec<u8>) -> Result<u32, Error> {
         let command = AdminCommand::new(set.to_sqe(nsid));
         let command = if data.is_empty() { command } else { command.sending(data) };

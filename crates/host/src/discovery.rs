@@ -1,4 +1,4 @@
-//! Discovery: which subsystems there are, and where. wire §20
+//! Discovery of subsystems and their addresses. wire §20
 //!
 //! ```no_run
 //! use nvlane_host::{Options, discovery};
@@ -9,7 +9,7 @@
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
-// What a controller has sent must not be able to end us: see docs/testing.md.
+// Data from a controller must not cause a panic: see docs/testing.md.
 #![cfg_attr(
     not(test),
     deny(
@@ -41,34 +41,34 @@ use crate::event::Event;
 use crate::failure::Failure;
 use crate::options::Options;
 
-/// Entries read of one service, whatever it counts. hostile H16
+/// Maximum entries read from one service, whatever count it reports. hostile H16
 pub const ENTRY_COUNT_MAX: u64 = 1024;
 
-/// Referrals followed one from another, as far as Linux tools go.
+/// Maximum depth of referrals, as in Linux tools.
 pub const REFERRAL_DEPTH_MAX: usize = 8;
 
-/// Services asked in all.
+/// Maximum services queried in total.
 pub const SERVICE_COUNT_MAX: usize = 64;
 
-/// Times that a log is read anew because it changed meanwhile.
+/// Maximum attempts to read a log that changes meanwhile.
 const ATTEMPT_COUNT_MAX: u32 = 8;
 
-/// Entries asked for at once.
+/// Entries read by one command.
 const ENTRIES_PER_PART: u64 = 15;
 
-/// Keep-alive of a persistent connection that asks for none.
+/// Keep-alive timeout of a persistent connection whose options have none.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 
-/// What a discovery service knows.
+/// The discovery log of a service.
 #[derive(Clone, Debug, Default)]
 pub struct Discovered {
-    /// Changes whenever the log does.
+    /// Changes with each change of the log.
     pub generation: u64,
     /// The entries.
     pub entries: Vec<DiscoveryEntry>,
 }
 
-/// Reads a discovery log in parts, as one that may change while it is read.
+/// Reads a discovery log in parts; the log may change meanwhile.
 ///
 /// ```text
 /// Header ─▶ Entries … ─▶ Check ──the same generation──▶ done
@@ -78,7 +78,7 @@ pub struct Discovered {
 #[derive(Debug)]
 pub struct LogReader {
     state: ReaderState,
-    /// Parts can be asked for by offset.
+    /// The controller supports offsets.
     can_offset: bool,
     attempt_count: u32,
     generation: u64,
@@ -94,22 +94,22 @@ enum ReaderState {
     Done,
 }
 
-/// What is wrong with a log.
+/// Why a log cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LogError {
-    /// A part is shorter than asked for.
+    /// A part is shorter than requested.
     #[error("a part of it is missing")]
     Short,
-    /// A format that is not ours.
+    /// An unknown record format.
     #[error("its record format is unknown")]
     Format,
-    /// It never stays the same for long enough.
+    /// The log changed during every attempt.
     #[error("it changes faster than it can be read")]
     Changing,
 }
 
 impl LogReader {
-    /// Begins to read.
+    /// A reader of a log that has not been read yet.
     #[must_use]
     pub fn new(can_offset: bool) -> Self {
         Self {
@@ -122,7 +122,7 @@ impl LogReader {
         }
     }
 
-    /// The part to read next; `None` when everything is there.
+    /// The part to read next; `None` once the log is complete.
     #[must_use]
     #[expect(
         clippy::arithmetic_side_effects,
@@ -133,7 +133,7 @@ impl LogReader {
         let read = self.entries.len() as u64;
         let (offset, length_bytes) = match self.state {
             ReaderState::Header | ReaderState::Check => (0, record),
-            // Without offsets everything comes at once, from the start.
+            // Without offsets the whole log is read at once.
             ReaderState::Entries if !self.can_offset => (0, (self.count + 1) * record),
             ReaderState::Entries => ((read + 1) * record, (self.count - read).min(ENTRIES_PER_PART) * record),
             ReaderState::Done => return None,
@@ -143,7 +143,7 @@ impl LogReader {
         Some(GetLogPage { lid: Lid::DISCOVERY, rae, length_bytes, offset, ..GetLogPage::default() })
     }
 
-    /// Takes in the part that was asked for.
+    /// Processes the part that was read.
     ///
     /// # Errors
     /// [`LogError`].
@@ -191,15 +191,15 @@ impl LogReader {
         Ok(())
     }
 
-    /// The part that was asked for was refused. A log that has become shorter since its header was read, by a controller that knows nothing of
-    /// that read, ends before it: then it is read anew. `None` if that cannot be why.
+    /// The controller refused to read the part. If the log may have become shorter since its header was read, it is read
+    /// again; `None` if the refusal has another reason.
     #[must_use]
     pub fn on_refused(&mut self, status: Status) -> Option<Result<(), LogError>> {
         let is_behind_header = self.state == ReaderState::Entries && self.can_offset;
         (is_behind_header && status.is(Status::INVALID_FIELD)).then(|| self.begin_anew())
     }
 
-    /// The log has changed while it was read.
+    /// The log changed during the read: starts again.
     fn begin_anew(&mut self) -> Result<(), LogError> {
         self.attempt_count = self.attempt_count.saturating_add(1);
         if self.attempt_count >= ATTEMPT_COUNT_MAX {
@@ -209,14 +209,14 @@ impl LogReader {
         Ok(())
     }
 
-    /// What was read.
+    /// The log.
     #[must_use]
     pub fn into_discovered(self) -> Discovered {
         Discovered { generation: self.generation, entries: self.entries }
     }
 }
 
-/// A connection to a discovery service that stays, and tells of changes.
+/// A persistent connection to a discovery service, which reports changes of the log.
 #[derive(Debug)]
 pub struct Discovery {
     association: Association,
@@ -224,7 +224,7 @@ pub struct Discovery {
 }
 
 impl Discovery {
-    /// Connects to the discovery service at `address`: the one of the well-known name unless the address has another.
+    /// Connects to the discovery service at `address`, by the well-known NQN unless the address has another.
     ///
     /// # Errors
     /// As [`Association::connect`].
@@ -238,16 +238,16 @@ impl Discovery {
     /// Reads the log.
     ///
     /// # Errors
-    /// [`Error::Failed`], or [`Error::Answer`] if it makes no sense.
+    /// [`Error::Failed`], or [`Error::Answer`] if the log is malformed.
     pub fn log(&self) -> Result<Discovered, Error> {
         read_log(&self.association)
     }
 
-    /// Waits until the log may have changed: by an event, or because the connection was lost and is back. Says whether
-    /// it may have.
+    /// Waits until the log may have changed: an event arrived, or the connection was lost and restored. Returns false after
+    /// `timeout`.
     ///
     /// # Errors
-    /// Why the connection has ended for good.
+    /// Why the association ended for good.
     pub fn wait(&self, timeout: Duration) -> Result<bool, Error> {
         let start = Instant::now();
         loop {
@@ -261,7 +261,7 @@ impl Discovery {
         }
     }
 
-    /// The association, for everything else.
+    /// The association.
     #[must_use]
     pub fn association(&self) -> &Association {
         &self.association
@@ -270,7 +270,7 @@ impl Discovery {
 
 fn connect(address: &Address, options: Options) -> Result<Association, Error> {
     let subsystem = address.subsystem.clone().unwrap_or_else(Nqn::discovery);
-    // A service of a name of its own is one of discovery, too, whatever it is called.
+    // A discovery service may have a name of its own.
     Association::connect_to(address, subsystem, true, options.without_lanes())
 }
 
@@ -310,19 +310,20 @@ pub fn discover(address: &Address, options: Options) -> Result<Discovered, Error
     found
 }
 
-/// What a service and those it refers to know.
+/// The logs of a service and of the services it refers to.
 #[derive(Debug, Default)]
 pub struct Survey {
-    /// Each service that was asked, and what it knows.
+    /// Services and their logs.
     pub services: Vec<(Address, Discovered)>,
-    /// Each service that could not be asked, and why.
+    /// Services that could not be queried, and why.
     pub failures: Vec<(Address, Error)>,
-    /// Referrals were left out: too deep, or too many.
+    /// Referrals were skipped: too deep, or too many.
     pub is_cut: bool,
 }
 
-/// Asks a service and, one after the other, those it refers to: each once, [`REFERRAL_DEPTH_MAX`] deep and
-/// [`SERVICE_COUNT_MAX`] in all. [`Options::deadline`] limits all of it: services that are not reached by then are among the failures.
+/// Reads the log of a service and, one after the other, of those it refers to: each once, at most [`REFERRAL_DEPTH_MAX`]
+/// deep and [`SERVICE_COUNT_MAX`] in total. [`Options::deadline`] limits the whole survey: services not reached by then
+/// are among the failures.
 ///
 /// # Errors
 /// As [`discover`], about the first service; failures of others are in the survey.
@@ -333,7 +334,7 @@ pub fn survey(address: &Address, options: &Options) -> Result<Survey, Error> {
     let mut waiting = vec![(address.clone(), 0)];
     let start = Instant::now();
     while let Some((address, depth)) = waiting.pop() {
-        // The deadline is that of the whole survey.
+        // The deadline applies to the whole survey.
         let deadline = options.deadline.map(|limit| limit.saturating_sub(start.elapsed()));
         match discover(&address, Options { deadline, ..options.clone() }) {
             Ok(found) => {
@@ -354,20 +355,20 @@ pub fn survey(address: &Address, options: &Options) -> Result<Survey, Error> {
     Ok(survey)
 }
 
-/// What makes two services the same: not the name, which may be the well-known one or their own.
+/// Identity of a service: without the name, which may be the well-known one or its own.
 fn key(address: &Address) -> (String, u16) {
     (address.host.to_string(), address.port())
 }
 
-/// The address that an entry leads to.
+/// The address in an entry.
 ///
 /// # Errors
-/// Why it leads nowhere that we can go.
+/// Why the entry has no usable address.
 pub fn address_of(entry: &DiscoveryEntry) -> Result<Address, AddressError> {
     if entry.trtype != TransportType::TCP {
         return Err(AddressError::Transport(entry.trtype.to_string()));
     }
-    // The texts are the peer's: the parser takes nothing that does not belong in an address.
+    // The peer's texts: the parser accepts only characters of an address.
     let (host, port) = (entry.address().to_string(), entry.service_id().to_string());
     let address: Address = format!("traddr={host};trsvcid={port}").parse()?;
     let subsystem =

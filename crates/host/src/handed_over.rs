@@ -82,7 +82,7 @@ impl<B: DataBuffer + Send + 'static> HandedLanes<B> {
     /// The lane that takes the next command like this one, as [`LaneSet::next_lane`](crate::LaneSet::next_lane).
     ///
     /// # Panics
-    /// If there is no lane at all.
+    /// If the set is empty.
     pub fn next_lane(&mut self, command: &Command) -> usize {
         self.rota.next(command.lane_class(), command.class_unpolled()).expect("a set of lanes has one")
     }
@@ -93,7 +93,7 @@ impl<B: DataBuffer + Send + 'static> HandedLanes<B> {
     /// [`Refused`], with the buffer: it has not the command's length, or the lane's thread is gone.
     ///
     /// # Panics
-    /// If there are fewer lanes.
+    /// If `index` is out of range.
     pub fn submit(
         &mut self,
         index: usize,
@@ -156,7 +156,7 @@ impl<B: DataBuffer + Send + 'static> HandedLanes<B> {
         }
     }
 
-    /// The lanes, to be owned one by one again. What is outstanding ends with the lane that has it.
+    /// Returns the lanes. What is outstanding ends with the lane that has it.
     #[must_use]
     pub fn into_lanes(mut self) -> Vec<Lane<B>> {
         self.posts.drain(..).for_each(|post| {

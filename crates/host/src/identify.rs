@@ -1,6 +1,5 @@
-//! What a controller tells when it is asked: Identify and log pages, typed. Text in them is escaped when it is displayed.
-//! wire §10, §11
-// What a controller has sent must not be able to end us: see docs/testing.md.
+//! Identify and log pages of a controller, typed. Their text is escaped when it is displayed. wire §10, §11
+// Data from a controller must not cause a panic: see docs/testing.md.
 #![cfg_attr(
     not(test),
     deny(
@@ -26,17 +25,17 @@ use crate::admin::AdminCommand;
 use crate::association::Association;
 use crate::error::Error;
 
-/// Bytes of a log page asked for at once.
+/// Bytes of a log page read by one command.
 const LOG_PART_BYTES: u64 = 4096;
 
-/// Entries of the error log that are read at most.
+/// Maximum entries read from the error log.
 const ERROR_ENTRIES_MAX: u16 = 256;
 
 impl Association {
-    /// Any page of Identify: 4096 bytes, less only if the controller sent less.
+    /// Any Identify page: 4096 bytes, or fewer if the controller sent fewer.
     ///
     /// # Errors
-    /// [`Error::Failed`]: the controller does not have it.
+    /// [`Error::Failed`], for example if the controller does not support it.
     pub fn identify(&self, command: IdentifyCommand, nsid: Nsid) -> Result<Vec<u8>, Error> {
         let command = AdminCommand::new(command.to_sqe(nsid)).receiving(IDENTIFY_BYTES).read_only();
         Ok(self.admin("Identify", command)?.data)
@@ -46,51 +45,51 @@ impl Association {
         self.identify(IdentifyCommand { cns, ..IdentifyCommand::default() }, nsid)
     }
 
-    /// What the controller says of itself now.
+    /// Identify Controller, read now.
     ///
     /// # Errors
-    /// [`Error::Failed`], or [`Error::Answer`] if it sent too little.
+    /// [`Error::Failed`], or [`Error::Answer`] if the answer is too short.
     pub fn identify_controller(&self) -> Result<Box<IdentifyController>, Error> {
         read("Identify Controller", &self.identify_page(Cns::CONTROLLER, Nsid::NONE)?)
     }
 
-    /// What it says of a namespace of blocks. All zero if there is none.
+    /// Identify Namespace of a block namespace; all zero if it does not exist.
     ///
     /// # Errors
-    /// [`Error::Failed`], or [`Error::Answer`] if it sent too little.
+    /// [`Error::Failed`], or [`Error::Answer`] if the answer is too short.
     pub fn identify_namespace(&self, nsid: Nsid) -> Result<Box<IdentifyNamespace>, Error> {
         read("Identify Namespace", &self.identify_page(Cns::NAMESPACE, nsid)?)
     }
 
-    /// The identifiers of a namespace, for [`NamespaceDescriptors`](wire::identify::descriptors::NamespaceDescriptors).
+    /// The identifiers of a namespace, to be read with [`NamespaceDescriptors`](wire::identify::descriptors::NamespaceDescriptors).
     ///
     /// # Errors
-    /// [`Error::Failed`]: the controller has none.
+    /// [`Error::Failed`], for example if the controller does not support it.
     pub fn namespace_descriptors(&self, nsid: Nsid) -> Result<Vec<u8>, Error> {
         self.identify_page(Cns::NAMESPACE_DESCRIPTORS, nsid)
     }
 
-    /// The active namespaces after `nsid`, 1024 at most.
+    /// The active namespaces after `nsid`, at most 1024.
     ///
     /// # Errors
-    /// [`Error::Failed`]: the controller has no list.
+    /// [`Error::Failed`], for example if the controller does not support it.
     pub fn active_namespaces(&self, nsid: Nsid) -> Result<Vec<Nsid>, Error> {
         Ok(read_nsid_list(&self.identify_page(Cns::ACTIVE_NAMESPACES, nsid)?).collect())
     }
 
-    /// The controllers of the subsystem, 2047 at most.
+    /// The controllers of the subsystem, at most 2047.
     ///
     /// # Errors
-    /// [`Error::Failed`]: the controller has no list.
+    /// [`Error::Failed`], for example if the controller does not support it.
     pub fn controllers(&self) -> Result<Vec<wire::id::Cntlid>, Error> {
         Ok(read_controller_list(&self.identify_page(Cns::SUBSYSTEM_CONTROLLERS, Nsid::NONE)?).collect())
     }
 
-    /// Bytes of a log page, read in parts where that is possible: as many as asked for, less only if the controller sent
-    /// less. Its event, if it has one, does not come again for this (RAE).
+    /// A log page, read in parts if the controller supports offsets: the requested length, or less if the controller sent
+    /// less. The read does not re-enable the page's event (RAE).
     ///
     /// # Errors
-    /// [`Error::Failed`]: the controller does not have it.
+    /// [`Error::Failed`], for example if the controller does not support it.
     pub fn log_page(&self, page: GetLogPage, nsid: Nsid) -> Result<Vec<u8>, Error> {
         let can_offset =
             self.controller().identify.lpa.contains(wire::identify::capabilities::Lpa::EXTENDED_DATA);
@@ -110,7 +109,7 @@ impl Association {
         Ok(log)
     }
 
-    /// Bytes of a log page in one command.
+    /// A part of a log page, read by one command.
     pub(crate) fn log_part(&self, page: GetLogPage, nsid: Nsid) -> Result<Vec<u8>, Error> {
         let length = u32::try_from(page.length_bytes)
             .unwrap_or(u32::MAX)
@@ -124,15 +123,15 @@ impl Association {
         self.log_page(GetLogPage { lid, length_bytes: length as u64, ..GetLogPage::default() }, nsid)
     }
 
-    /// SMART and health: of the controller, or of one namespace where that is kept apart.
+    /// The SMART / Health log: of the controller, or of one namespace where the controller keeps it.
     ///
     /// # Errors
-    /// [`Error::Failed`], or [`Error::Answer`] if it sent too little.
+    /// [`Error::Failed`], or [`Error::Answer`] if the answer is too short.
     pub fn smart_log(&self, nsid: Nsid) -> Result<Box<HealthLog>, Error> {
         read("the SMART log", &self.whole_log(Lid::SMART, nsid, HEALTH_LOG_BYTES)?)
     }
 
-    /// The latest errors, newest first, at most `count`.
+    /// The error log: the latest errors, newest first, at most `count`.
     ///
     /// # Errors
     /// [`Error::Failed`].
@@ -145,29 +144,29 @@ impl Association {
         Ok(entries.filter(|entry| entry.count.get() != 0).collect())
     }
 
-    /// Firmware slots.
+    /// The firmware slot log.
     ///
     /// # Errors
-    /// [`Error::Failed`], or [`Error::Answer`] if it sent too little.
+    /// [`Error::Failed`], or [`Error::Answer`] if the answer is too short.
     pub fn firmware_slots(&self) -> Result<Box<FirmwareSlots>, Error> {
         let log = self.whole_log(Lid::FIRMWARE_SLOTS, Nsid::NONE, size_of::<FirmwareSlots>())?;
         read("the firmware slots log", &log)
     }
 
-    /// Commands supported and their effects, with those of one I/O command set.
+    /// The Commands Supported and Effects log, with one I/O command set.
     ///
     /// # Errors
-    /// [`Error::Failed`], or [`Error::Answer`] if it sent too little.
+    /// [`Error::Failed`], or [`Error::Answer`] if the answer is too short.
     pub fn effects_log(&self, csi: Csi) -> Result<Box<CommandsAndEffects>, Error> {
         let length_bytes = size_of::<CommandsAndEffects>() as u64;
         let page = GetLogPage { lid: Lid::COMMANDS_AND_EFFECTS, length_bytes, csi, ..GetLogPage::default() };
         read("the effects log", &self.log_page(page, Nsid::NONE)?)
     }
 
-    /// Log pages supported.
+    /// The Supported Log Pages log.
     ///
     /// # Errors
-    /// [`Error::Failed`], or [`Error::Answer`] if it sent too little.
+    /// [`Error::Failed`], or [`Error::Answer`] if the answer is too short.
     pub fn supported_log_pages(&self) -> Result<Box<SupportedPages>, Error> {
         let log = self.whole_log(Lid::SUPPORTED_PAGES, Nsid::NONE, size_of::<SupportedPages>())?;
         read("the supported log pages log", &log)

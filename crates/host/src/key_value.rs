@@ -10,7 +10,7 @@
 //! before its answer, it ends with [`Failure::Interrupted`](crate::Failure::Interrupted), and may or may not have happened. The same goes for
 //! a batch as a whole, whose operations may then have happened in part: a prefix of those on each partition of the target. Who has to know
 //! asks for the number, or uses compare-and-swap with values that tell attempts apart.
-// What a controller has sent must not be able to end us: see docs/testing.md.
+// Data from a controller must not cause a panic: see docs/testing.md.
 #![cfg_attr(
     not(test),
     deny(
@@ -58,17 +58,17 @@ pub struct AtomicOutcome {
 }
 
 impl KeyValueNamespace {
-    /// A namespace as a controller with these limits describes it.
+    /// A namespace of a controller with these limits.
     ///
     /// # Errors
-    /// [`Unusable::NoKeys`] if it is none of keys and values.
+    /// [`Unusable::NoKeys`] if it is not a key-value namespace.
     pub fn new(info: &NamespaceInfo, limits: &Limits) -> Result<Self, Unusable> {
         let keys = info.keys.ok_or(Unusable::NoKeys { csi: info.csi })?;
         let Limits { transfer_bytes_max, value_transfer_bytes_max, .. } = *limits;
         Ok(Self { nsid: info.nsid, keys, transfer_bytes_max, value_transfer_bytes_max })
     }
 
-    /// Its id.
+    /// The namespace id.
     #[must_use]
     pub fn nsid(&self) -> Nsid {
         self.nsid
@@ -285,7 +285,7 @@ impl KeyValueNamespace {
         self.bringing(length, Class::ReadOnly, sqe)
     }
 
-    /// A batch without operations.
+    /// An empty batch.
     ///
     /// # Errors
     /// [`InvalidCommand::Unsupported`].

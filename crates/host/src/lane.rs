@@ -1,21 +1,14 @@
-//! A lane: one I/O queue pair on one connection, owned by one thread. The fast way to a namespace.
-//!
-//! ```text
-//! submit … submit ─▶ ring (one send) ─▶ poll (one receive) ─▶ completions ─▶ submit …
-//! ```
-//!
-//! In steady state a command costs no allocation, no lock, no atomic operation and no system call of its own: what is submitted
-//! between two polls leaves in one send, and one receive brings what has come. A lane only moves while its owner calls it: it
-//! connects, receives and reconnects within [`poll`](Lane::poll) and [`wait`](Lane::wait).
+//! A lane: one I/O queue pair on one connection, owned by one thread; the fast path to a namespace.
 
-mod lingering;
+mod counters;
+mod link;
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::doorbell::{Doorbell, DoorbellCounters, Policy};
+use proto::doorbell::{Doorbell, Policy};
 use proto::handshake::Agreement;
 use proto::host_queue::DataBuffer;
 use proto::receive::ReceiveTurn;
@@ -24,7 +17,8 @@ use proto::{ReceivePlan, SendBudget, Violation};
 use reactor::{Address as Post, Arrival, Asked, BusyPoll, Mailbox, Received, Socket, SpinBudget};
 use wire::id::Qid;
 
-use self::lingering::{LOOK_NS, LingeringClose, Then, zero_copy_on};
+pub use self::counters::LaneCounters;
+use self::link::{CloseReason, LingeringClose, Link, zero_copy_threshold};
 use crate::attachment::Attachment;
 use crate::connect::{Clock, Dialer, Dialled, Interest, Staging, reset, send, sleep};
 use crate::error::{Error, LinkError};
@@ -32,77 +26,77 @@ use crate::flush_epoch::FlushEpoch;
 use crate::lane_core::{LaneAction, LaneCore, LaneSettings};
 use crate::messages::{AssociationMessage, LaneMessage};
 use crate::options::{Options, ns};
-use crate::phases::{Phases, SAMPLE_INTERVAL, Stage, Stopwatch};
+use crate::phases::{SAMPLE_INTERVAL, Stage, Stopwatch};
 use crate::queue_map::LaneClass;
 use crate::shared_association::QueueReservation;
 use crate::submit::{Command, Completion, Refused, RefusedReason};
 
-/// What a lane has done, for counters and studies.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct LaneCounters {
-    /// Commands submitted.
-    pub commands: u64,
-    /// Commands ended.
-    pub completions: u64,
-    /// Caravans: doorbells rung.
-    pub caravans: u64,
-    /// Sends: caravans, or parts of them.
-    pub sends: u64,
-    /// Receives that brought something.
-    pub receives: u64,
-    /// Receives that brought nothing.
-    pub dry_receives: u64,
-    /// Bytes sent.
-    pub sent_bytes: u64,
-    /// Bytes received.
-    pub received_bytes: u64,
-    /// Of these, bytes received where they belong.
-    pub in_place_bytes: u64,
-    /// Sends that left their bytes where they lay.
-    pub zero_copy_sends: u64,
-    /// Bytes of these.
-    pub zero_copy_bytes: u64,
-    /// Of these sends, those whose bytes the kernel copied after all.
-    pub zero_copy_copied: u64,
-    /// Of these sends, those whose bytes the kernel may still read.
-    pub zero_copy_awaited: u64,
-    /// Times that the socket took only a part.
-    pub blocks: u64,
-    /// Polls of waits that found nothing and did not sleep. In a [`LaneSet`](crate::LaneSet) the first lane counts for all.
-    pub spins: u64,
-    /// Sleeps. In a [`LaneSet`](crate::LaneSet) the first lane counts for all.
-    pub sleeps: u64,
-    /// Connections lost.
-    pub losses: u64,
-    /// The device queue (NAPI id) that the connection's packets came in through when it was made; 0 for none.
-    pub napi_id: u32,
-    /// Connections whose socket polls its device.
-    pub busy_polled_links: u64,
-    /// Connections whose socket was refused that.
-    pub busy_poll_refusals: u64,
-    /// Doorbells rung by reason, and time waited for them.
-    pub doorbell: DoorbellCounters,
-    /// Where the time of commands went, told from one in 64.
-    pub phases: Phases,
-}
-
-/// One I/O queue pair on one connection. `B` is what its commands read into and write from.
+/// One I/O queue pair on one connection. `B` is the buffer type of its commands.
+///
+/// ```text
+/// submit … submit ─▶ ring (one send) ─▶ poll (one receive) ─▶ completions ─▶ submit …
+/// ```
+///
+/// # Call order
+///
+/// A lane makes progress only within calls of its owner: it has no thread, and sends, receives, connects and reconnects in
+/// the calls below. Repeat this cycle:
+///
+/// 1. **Submit** up to [`depth`](Self::depth) commands: [`submit`](Self::submit), or [`submit_pair`](Self::submit_pair)
+///    for a fused pair. The lane owns the buffer until the command completes. [`has_room`](Self::has_room) tells whether
+///    another command is accepted; a refused command comes back with its buffer.
+/// 2. **Send**: [`ring`](Self::ring) sends all submitted commands now. Without it they leave with the next poll or wait
+///    that the [doorbell policy](Self::set_doorbell) allows.
+/// 3. **Drain completions**: [`poll`](Self::poll) (never blocks) or [`wait`](Self::wait) (spins, then sleeps, up to a
+///    timeout), or their `_with` forms, which call a closure for each completion. One call may return any number of
+///    completions, in any order. Call one of them at least while [`outstanding`](Self::outstanding) is not zero:
+///    receives, timeouts, retries and reconnects happen only there. An owner that sleeps elsewhere leaves commands
+///    unanswered, and lets their timeouts expire late.
+///
+/// Every submitted command completes exactly once, also when the connection is lost, with its buffer. While the
+/// association is lost, [`is_live`](Self::is_live) is false and commands wait; [`over`](Self::over) is set once the
+/// association ended for good, and every further submission is refused.
+///
+/// In steady state a command costs no allocation, no lock, no atomic operation and no system call of its own.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use nvlane_host::{Address, Association, Lane, Options};
+///
+/// let address: Address = "192.0.2.1:4420/nqn.2016-06.io.nvlane:disk".parse()?;
+/// let association = Association::connect(&address, Options::default())?;
+/// let namespace = association.addressed_namespace()?;
+/// let mut lane: Lane = association.lane()?;
+///
+/// for lba in 0..8 {
+///     let buffer = vec![0; namespace.lba_bytes() as usize];
+///     lane.submit(namespace.read(lba, 1)?, Some(buffer), lba).expect("the lane has room");
+/// }
+/// lane.ring();
+/// let mut completions = Vec::new();
+/// while lane.outstanding() > 0 {
+///     lane.wait(&mut completions, Duration::from_secs(1));
+///     for completion in completions.drain(..) {
+///         println!("block {}: {:?}", completion.user, completion.result);
+///     }
+/// }
+/// # Ok::<(), nvlane_host::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Lane<B = Vec<u8>> {
     core: LaneCore<B>,
     link: Link,
-    /// The socket took less than it was given: ask when it is writable.
+    /// The socket accepted only a part of the last send: wait until it is writable.
     is_blocked: bool,
-    /// The last poll ended before the socket was empty.
+    /// The last poll left bytes in the socket.
     has_more: bool,
-    /// What finds the lane idle leaves at once.
+    /// A command submitted to an idle lane is sent at once.
     sends_inline: bool,
-    /// Of the poll class: never slept on.
+    /// Of the poll class: its owner never sleeps while commands are outstanding.
     is_polled: bool,
     receive: ReceivePlan,
     zero_copy_policy: ZeroCopy,
-    /// What became of it on this connection.
+    /// Size from which on this connection sends without a copy.
     zero_copy: Threshold,
     connect_timeout_ns: u64,
     doorbell: Doorbell,
@@ -110,7 +104,7 @@ pub struct Lane<B = Vec<u8>> {
     spin: SpinBudget,
     clock: Clock,
     polled_ns: u64,
-    /// When the last completion came: what a wait spins from.
+    /// When the last completion arrived; waits spin from then on.
     worked_ns: u64,
     mailbox: Mailbox<LaneMessage>,
     association: Post<AssociationMessage>,
@@ -118,21 +112,12 @@ pub struct Lane<B = Vec<u8>> {
     watch: Stopwatch,
     last_loss: Option<LinkError>,
     over: Option<Arc<Error>>,
-    /// Counts sockets, for those who watch them.
+    /// Sockets so far.
     link_count: u64,
-    /// A lane that never was does not end its association.
+    /// The lane was live once. The failure of a first connection does not end the association.
     was_live: bool,
-    /// Our number is ours, and the association lives, as long as we do.
+    /// Reserves the lane's number, and keeps the association.
     claim: QueueReservation,
-}
-
-#[derive(Debug)]
-enum Link {
-    None,
-    Dialling(Dialer),
-    Connected(Socket),
-    /// The kernel still reads what was sent.
-    Lingering(Box<LingeringClose>),
 }
 
 impl<B: DataBuffer> Lane<B> {
@@ -185,7 +170,10 @@ impl<B: DataBuffer> Lane<B> {
         }
     }
 
-    /// Connects for the first time; gives the error if that fails.
+    /// Connects for the first time.
+    ///
+    /// # Errors
+    /// Why the attempt failed.
     pub(crate) fn connect(mut self, attachment: &Arc<Attachment>) -> Result<Self, Error> {
         self.core.attach(attachment, self.clock.now_ns());
         self.last_loss = None;
@@ -216,26 +204,26 @@ impl<B: DataBuffer> Lane<B> {
         self.qid().get()
     }
 
-    /// What commands it is for.
+    /// The class of commands that the lane is for.
     #[must_use]
     pub fn class(&self) -> LaneClass {
         self.claim.class()
     }
 
-    /// Whether commands go out at once; otherwise they wait for the association to come back.
+    /// Whether the lane is connected; otherwise commands wait for the association.
     #[inline]
     #[must_use]
     pub fn is_live(&self) -> bool {
         self.core.is_live()
     }
 
-    /// Why the association has ended for good, if it has.
+    /// Why the association ended for good, if it has.
     #[must_use]
     pub fn over(&self) -> Option<&Error> {
         self.over.as_deref()
     }
 
-    /// Commands that can be outstanding at once: fewer than asked for if the controller takes fewer.
+    /// Maximum outstanding commands: the requested depth, or the controller's limit if that is lower.
     #[must_use]
     pub fn depth(&self) -> u16 {
         self.core.depth()
@@ -248,34 +236,31 @@ impl<B: DataBuffer> Lane<B> {
         self.core.outstanding()
     }
 
-    /// Whether so many commands can be submitted now.
+    /// Whether `count` commands can be submitted now.
     #[must_use]
     pub fn has_room(&self, count: u16) -> bool {
         self.core.has_room(count)
     }
 
-    /// What was agreed on the connection.
+    /// Digests and limits of the connection's handshake.
     #[must_use]
     pub fn agreement(&self) -> Agreement {
         self.core.agreement()
     }
 
-    /// The target's address, once there was one.
+    /// The target's address, after the first connection.
     #[must_use]
     pub fn peer(&self) -> Option<SocketAddr> {
         self.core.attachment().map(|attachment| attachment.peer)
     }
 
-    /// Where the last packet of the connection came in, if there is one.
+    /// CPU and device queue of the connection's last packet, if there is a connection.
     #[must_use]
     pub fn arrival(&self) -> Arrival {
-        match &self.link {
-            Link::Connected(socket) => socket.arrival(),
-            Link::None | Link::Dialling(_) | Link::Lingering(_) => Arrival::default(),
-        }
+        self.link.arrival()
     }
 
-    /// What the lane has done so far.
+    /// Counters since the lane was made.
     #[must_use]
     pub fn counters(&self) -> LaneCounters {
         LaneCounters {
@@ -287,34 +272,35 @@ impl<B: DataBuffer> Lane<B> {
         }
     }
 
-    /// When the last poll looked, ns since the association was made: all its completions came then.
+    /// Time of the last poll, ns since the association was made: the completion time of what it returned.
     #[inline]
     #[must_use]
     pub fn polled_ns(&self) -> u64 {
         self.polled_ns
     }
 
-    /// Sets when what is submitted leaves.
+    /// Sets the policy that decides when submitted commands are sent.
     pub fn set_doorbell(&mut self, policy: Policy) {
         self.doorbell.set_policy(policy);
     }
 
-    /// Sets the longest time a wait spins; see [`Tuning::spin`](crate::Tuning::spin).
+    /// Sets the maximum time that a wait spins; see [`Tuning::spin`](crate::Tuning::spin).
     pub fn set_spin(&mut self, limit: Duration) {
         self.spin = SpinBudget::new(ns(limit)).with_floor(self.busy_poll.wait_ns());
     }
 
-    /// Shares with other lanes, whose user is the same, up to where flushes vouch.
-    pub(crate) fn share_flush_epoch(&mut self, flush_epoch: FlushEpoch) {
-        self.core.share_flush_epoch(flush_epoch);
+    /// Shares a flush epoch with other lanes of the same handle.
+    pub(crate) fn share_flush_epoch(&mut self, epoch: FlushEpoch) {
+        self.core.share_flush_epoch(epoch);
     }
 
-    /// Submits a command; `user` comes back with its completion. It leaves with the next [`ring`](Self::ring), or in a poll or wait when
-    /// the [policy](Self::set_doorbell) says so, or at once with [`Policy::Immediate`]. While the association is lost it waits until it is back.
+    /// Submits a command; its completion carries `user`. The command is sent with the next [`ring`](Self::ring), or in a
+    /// poll or wait according to the [policy](Self::set_doorbell), or at once with [`Policy::Immediate`]. While the
+    /// association is lost the command waits.
     ///
     /// # Errors
-    /// [`Refused`], with the buffer: the lane is full, the buffer has not the command's length, or the association has
-    /// ended.
+    /// [`Refused`], with the buffer: the lane is full, the buffer does not have the command's length, or the association
+    /// ended for good.
     #[inline]
     pub fn submit(&mut self, command: Command, buffer: Option<B>, user: u64) -> Result<(), Refused<B>> {
         if self.counters.commands.is_multiple_of(SAMPLE_INTERVAL) {
@@ -326,7 +312,7 @@ impl<B: DataBuffer> Lane<B> {
         Ok(())
     }
 
-    /// As [`submit`](Self::submit), following the command with a clock if no other is followed and nothing holds it up.
+    /// As [`submit`](Self::submit), measuring the command's phases if no other is measured and it is sent at once.
     #[cold]
     fn submit_timed(&mut self, command: Command, buffer: Option<B>, user: u64) -> Result<(), Refused<B>> {
         if self.watch.stage() == Stage::Idle && self.core.goes_out_at_once(&command) {
@@ -340,10 +326,10 @@ impl<B: DataBuffer> Lane<B> {
         Ok(())
     }
 
-    /// Submits two commands, one directly after the other: a fused pair. Each has its own completion.
+    /// Submits a fused pair: two commands that are sent one directly after the other. Each has its own completion.
     ///
     /// # Errors
-    /// As [`submit`](Self::submit), with the first buffer that was refused and the other one; nothing was submitted then.
+    /// As [`submit`](Self::submit), with both buffers; neither command was submitted.
     pub fn submit_pair(
         &mut self,
         pair: [Command; 2],
@@ -356,7 +342,7 @@ impl<B: DataBuffer> Lane<B> {
         Ok(())
     }
 
-    /// Sends a single command inline where that is wanted; otherwise only what is full leaves before the end of a turn.
+    /// Rings for a single command on an idle lane if inline sends are on, and for a full caravan.
     #[inline]
     fn ring_if_due_at_once(&mut self) {
         if self.sends_inline && self.core.outstanding() == 1 {
@@ -366,7 +352,7 @@ impl<B: DataBuffer> Lane<B> {
         }
     }
 
-    /// Some caravans do not wait for the end of a turn.
+    /// Rings for a full caravan.
     #[inline]
     fn ring_if_full(&mut self) {
         if let Some((commands, bytes)) = self.core.waiting()
@@ -376,17 +362,16 @@ impl<B: DataBuffer> Lane<B> {
         }
     }
 
-    /// Cancels the commands submitted as `user`. Each still ends in a completion, with
-    /// [`Failure::Cancelled`](crate::Failure::Cancelled) if it was stopped; its buffer comes back with that, which is when
-    /// the controller has answered or the connection is closed. Of a pair that has not left yet both halves end. Says whether there was
-    /// such a command.
+    /// Cancels the commands submitted with `user`. Each still completes, with
+    /// [`Failure::Cancelled`](crate::Failure::Cancelled) if it was stopped: once the controller has answered or the
+    /// connection is closed. Both halves of a pair that was not sent yet end. Returns whether there was such a command.
     pub fn cancel(&mut self, user: u64) -> bool {
         let found = self.core.cancel(user);
         self.act();
         found
     }
 
-    /// Rings the doorbell: sends what was submitted, as far as the socket takes it.
+    /// Rings the doorbell: sends all submitted commands, as far as the socket accepts them.
     #[inline]
     pub fn ring(&mut self) {
         if self.core.has_waiting() {
@@ -403,7 +388,7 @@ impl<B: DataBuffer> Lane<B> {
         }
     }
 
-    /// As [`ring`](Self::ring), if the doorbell's policy says so.
+    /// As [`ring`](Self::ring), if the doorbell policy allows it.
     #[inline]
     pub(crate) fn ring_if_due(&mut self, now_ns: u64) {
         if self.is_due(now_ns) {
@@ -411,7 +396,7 @@ impl<B: DataBuffer> Lane<B> {
         }
     }
 
-    /// Whether what waits is to leave now; what is on its way goes on in any case.
+    /// Whether waiting bytes are sent now. A caravan being sent continues in any case.
     #[inline]
     fn is_due(&mut self, now_ns: u64) -> bool {
         if !self.core.has_waiting() {
@@ -425,14 +410,14 @@ impl<B: DataBuffer> Lane<B> {
         self.doorbell.rings(commands, bytes, in_flight, now_ns)
     }
 
-    /// Takes completions without waiting: sends what was submitted, receives once, looks at the time. They are appended to
-    /// `completions`; gives their number.
+    /// Takes completions without blocking: sends submitted commands if the doorbell policy allows it, receives, handles
+    /// timeouts. Appends the completions to `completions` and returns their number.
     #[inline]
     pub fn poll(&mut self, completions: &mut Vec<Completion<B>>) -> usize {
         self.poll_with(&mut |completion| completions.push(completion))
     }
 
-    /// As [`poll`](Self::poll), handing each completion to `each`.
+    /// As [`poll`](Self::poll), calling `each` for each completion.
     pub fn poll_with(&mut self, each: &mut impl FnMut(Completion<B>)) -> usize {
         let mut count = 0u32;
         let mut sink = |completion| {
@@ -440,7 +425,7 @@ impl<B: DataBuffer> Lane<B> {
             each(completion);
         };
         self.polled_ns = self.clock.now_ns();
-        // First, so that nothing is sent on an association that is known to be lost.
+        // First: nothing is sent on an association that is known to be lost.
         while let Some(message) = self.mailbox.next_message() {
             self.on_message(message);
         }
@@ -449,7 +434,7 @@ impl<B: DataBuffer> Lane<B> {
         {
             self.lose(cause);
         }
-        // Last, so that nothing is late whose end has come.
+        // Last: a command whose answer was received does not time out.
         self.tend();
         if self.core.has_done() {
             self.core.drain(&mut sink);
@@ -462,13 +447,13 @@ impl<B: DataBuffer> Lane<B> {
         count as usize
     }
 
-    /// Waits for completions, at most `timeout`: spins as long as that has paid lately, then sleeps. Gives their
-    /// number, 0 if the time is over or nothing is outstanding.
+    /// Waits for completions, at most `timeout`: spins as long as that has paid off recently, then sleeps. Returns their
+    /// number: 0 after `timeout`, or if nothing is outstanding.
     pub fn wait(&mut self, completions: &mut Vec<Completion<B>>, timeout: Duration) -> usize {
         self.wait_with(&mut |completion| completions.push(completion), timeout)
     }
 
-    /// As [`wait`](Self::wait), handing each completion to `each`.
+    /// As [`wait`](Self::wait), calling `each` for each completion.
     pub fn wait_with(&mut self, each: &mut impl FnMut(Completion<B>), timeout: Duration) -> usize {
         let start_ns = self.clock.now_ns();
         let until_ns = start_ns.saturating_add(ns(timeout));
@@ -486,7 +471,7 @@ impl<B: DataBuffer> Lane<B> {
         }
     }
 
-    /// Whether a wait that has lasted so long should spin on.
+    /// Whether a wait without completions for `idle_ns` continues to spin.
     #[inline]
     pub(crate) fn may_spin(&self, idle_ns: u64) -> bool {
         if self.must_spin() {
@@ -496,25 +481,25 @@ impl<B: DataBuffer> Lane<B> {
         is_worth_it && matches!(self.link, Link::Connected(_)) && !self.is_blocked
     }
 
-    /// Whether somebody polls for a command that is out: nothing else would tell of its end.
+    /// Whether commands are outstanding on a poll lane: no event reports their answers.
     #[inline]
     pub(crate) fn must_spin(&self) -> bool {
         self.is_polled && self.is_live() && self.outstanding() > 0
     }
 
-    /// A wait goes on without sleeping.
+    /// Counts one poll of a wait that does not sleep.
     #[inline]
     pub(crate) fn spin(&mut self) {
         self.counters.spins += 1;
         std::hint::spin_loop();
     }
 
-    /// A wait of this lane and others is about to sleep.
+    /// Counts a sleep of a wait for several lanes.
     pub(crate) fn count_sleep(&mut self) {
         self.counters.sleeps += 1;
     }
 
-    /// Sleeps until something can be done: on the socket, by the association, at a deadline, or on `other`.
+    /// Sleeps until the socket or `other` is ready, a message arrives, or a deadline.
     pub(crate) fn sleep(&mut self, timeout_ns: u64, other: Option<Interest<'_>>) {
         self.mailbox.announce_sleep();
         if let Some(message) = self.mailbox.next_message() {
@@ -523,8 +508,8 @@ impl<B: DataBuffer> Lane<B> {
             return;
         }
         let now_ns = self.clock.now_ns();
-        let deadline_ns = [self.core.next_deadline(), self.dial_deadline_ns()].into_iter().flatten().min();
-        let timeout_ns = deadline_ns.map_or(timeout_ns, |at| timeout_ns.min(at.saturating_sub(now_ns)));
+        let timeout_ns =
+            self.next_deadline().map_or(timeout_ns, |at| timeout_ns.min(at.saturating_sub(now_ns)));
         let mailbox = Interest { fd: self.mailbox.as_fd(), writable: false, readable: true };
         let is_woken = sleep([Some(mailbox), self.interest(), other], timeout_ns);
         self.counters.sleeps += 1;
@@ -534,40 +519,34 @@ impl<B: DataBuffer> Lane<B> {
         }
     }
 
-    /// What to wait for on the lane's socket; nothing watches that of a poll lane, once it is live.
+    /// Readiness of the socket to wait for; none for a live poll lane.
     pub(crate) fn interest(&self) -> Option<Interest<'_>> {
-        match &self.link {
-            Link::None | Link::Lingering(_) => None,
-            Link::Dialling(dialer) => dialer.interest(),
-            Link::Connected(_) if self.is_polled && self.is_live() => None,
-            Link::Connected(socket) => {
-                Some(Interest { fd: socket.as_fd(), writable: self.is_blocked, readable: true })
-            }
-        }
+        let is_unwatched = self.is_polled && self.is_live() && matches!(self.link, Link::Connected(_));
+        if is_unwatched { None } else { self.link.interest(self.is_blocked) }
     }
 
-    /// Whether the kernel still reads what was sent: it tells as of an error when it is done.
+    /// Whether the kernel may still read zero-copy sends: it reports their release as an error event.
     pub(crate) fn awaits_notices(&self) -> bool {
         self.core.awaited_count() > 0
     }
 
-    /// Grows with each new socket.
+    /// Sockets so far: changes with each new socket.
     pub(crate) fn link_count(&self) -> u64 {
         self.link_count
     }
 
-    /// Whether the last poll left something in the socket, or something that it would take.
+    /// Whether the last poll left bytes in the socket, or bytes to send that it would accept.
     pub(crate) fn has_more(&self) -> bool {
         (self.has_more || (self.core.is_leaving() && !self.is_blocked)) && self.is_live()
     }
 
-    /// Whether something waits for the doorbell.
+    /// Whether bytes wait for the doorbell.
     #[inline]
     pub(crate) fn has_waiting(&self) -> bool {
         self.core.has_waiting()
     }
 
-    /// Takes a message of the association. Says whether there was one.
+    /// Handles one message of the association. Returns whether there was one.
     pub(crate) fn take_message(&mut self) -> bool {
         let message = self.mailbox.next_message();
         let is_there = message.is_some();
@@ -581,15 +560,7 @@ impl<B: DataBuffer> Lane<B> {
 
     /// When the lane must be polled at the latest, ns of its clock.
     pub(crate) fn next_deadline(&self) -> Option<u64> {
-        [self.core.next_deadline(), self.dial_deadline_ns()].into_iter().flatten().min()
-    }
-
-    fn dial_deadline_ns(&self) -> Option<u64> {
-        match &self.link {
-            Link::Dialling(dialer) => dialer.deadline_ns(),
-            Link::Lingering(_) => Some(self.polled_ns.saturating_add(LOOK_NS)),
-            Link::None | Link::Connected(_) => None,
-        }
+        [self.core.next_deadline(), self.link.deadline_ns(self.polled_ns)].into_iter().flatten().min()
     }
 
     pub(crate) fn clock(&self) -> Clock {
@@ -600,19 +571,19 @@ impl<B: DataBuffer> Lane<B> {
         &mut self.spin
     }
 
-    /// Whether there is anything to do for a poll but to receive.
+    /// Whether a poll has work other than receiving.
     pub(crate) fn wants_poll(&self) -> bool {
         self.core.has_done() || !self.core.is_live()
     }
 
-    /// Sends what waits, receives what has come.
+    /// Sends waiting bytes, receives, and sends again what that released.
     #[inline]
     fn exchange(&mut self, sink: &mut impl FnMut(Completion<B>)) -> Result<(), LinkError> {
         if self.is_due(self.polled_ns) {
             self.flush()?;
         }
         self.receive(sink)?;
-        // What was received may have let more go: write data, commands that waited for room.
+        // Received PDUs may have released write data, or commands that waited for room.
         if self.core.waiting().is_none() {
             self.flush()?;
         }
@@ -737,7 +708,7 @@ impl<B: DataBuffer> Lane<B> {
         Ok(())
     }
 
-    /// Does what the lane's machine asks for.
+    /// Handles timeouts, the connection, and the core's actions.
     #[inline]
     fn tend(&mut self) {
         if let Err(cause) = self.core.on_time(self.polled_ns) {
@@ -768,8 +739,8 @@ impl<B: DataBuffer> Lane<B> {
             LaneMessage::Down(generation) => {
                 let attachment = self.core.attachment();
                 let is_ours = attachment.is_some_and(|attachment| attachment.generation == generation);
-                let then = Then::Detach(generation);
-                if is_ours { self.give_up(then) } else { self.leave(then) }
+                let reason = CloseReason::Detached(generation);
+                if is_ours { self.close(reason) } else { self.on_closed(reason) }
             }
             LaneMessage::Inaccessible(inaccessible) => self.core.on_inaccessible(&inaccessible),
             LaneMessage::Over(error) => self.end(error),
@@ -778,7 +749,7 @@ impl<B: DataBuffer> Lane<B> {
     }
 
     fn end(&mut self, error: Arc<Error>) {
-        self.give_up(Then::End(error));
+        self.close(CloseReason::Ended(error));
     }
 
     #[cold]
@@ -788,7 +759,7 @@ impl<B: DataBuffer> Lane<B> {
             Dialled::Waiting => {}
             Dialled::Connected(socket, _) => {
                 self.poll_device_of(&socket);
-                self.zero_copy = zero_copy_on(&socket, self.zero_copy_policy);
+                self.zero_copy = zero_copy_threshold(&socket, self.zero_copy_policy);
                 self.link = Link::Connected(socket);
                 self.link_count += 1;
                 self.is_blocked = false;
@@ -799,7 +770,7 @@ impl<B: DataBuffer> Lane<B> {
         }
     }
 
-    /// Has a new socket poll its device, if that is wanted.
+    /// Turns on busy polling of a new socket's device, if configured.
     fn poll_device_of(&mut self, socket: &Socket) {
         match socket.set_busy_poll(self.busy_poll).poll {
             Asked::No => {}
@@ -809,7 +780,7 @@ impl<B: DataBuffer> Lane<B> {
         self.counters.napi_id = socket.arrival().napi_id.map_or(0, Into::into);
     }
 
-    /// The connection is lost, or to be given up.
+    /// The connection failed, or must be closed.
     #[cold]
     fn lose(&mut self, cause: LinkError) {
         if let Link::Lingering(_) = self.link {
@@ -822,16 +793,83 @@ impl<B: DataBuffer> Lane<B> {
         self.counters.losses += 1;
         self.watch.forget();
         self.last_loss = Some(cause.clone());
-        self.give_up(Then::Lose(cause));
+        self.close(CloseReason::Lost(cause));
     }
 
-    /// Tells the target what it did wrong, if the socket takes it at once.
+    /// Sends a TermReq for a violation of the target, if the socket accepts it at once.
     fn send_term_req(&self, violation: Violation) {
         if let (Link::Connected(socket), Some(bytes)) = (&self.link, self.core.term_req(violation)) {
             let _ = socket.send(&[reactor::Segment::new(&bytes)], false);
-            // A reset would overtake it.
+            // A reset would discard it.
             socket.finish();
         }
+    }
+
+    /// Releases zero-copy sends that the kernel no longer reads.
+    #[cold]
+    fn take_notices(&mut self) {
+        let Some(socket) = self.link.socket() else { return };
+        while self.core.awaited_count() > 0
+            && let Some(notice) = socket.next_notice()
+        {
+            self.core.on_notice(notice.first, notice.last);
+            if notice.is_copied {
+                self.counters.zero_copy_copied += u64::from(notice.send_count());
+            }
+            if self.zero_copy.on_notice(notice.send_count(), notice.is_copied) {
+                tracing::debug!(
+                    lane = self.core.qid().get(),
+                    "kernel copies zero-copy sends; turned them off"
+                );
+            }
+        }
+    }
+
+    /// Closes the connection, once the kernel released all zero-copy sends.
+    fn close(&mut self, reason: CloseReason) {
+        if self.core.awaited_count() == 0 {
+            return self.on_closed(reason);
+        }
+        match std::mem::replace(&mut self.link, Link::None) {
+            Link::Connected(socket) => {
+                self.link = Link::Lingering(Box::new(LingeringClose::new(socket, reason)));
+                self.linger();
+            }
+            _ => unreachable!("only a connected socket has zero-copy sends"),
+        }
+    }
+
+    /// Ends a lingering close once the kernel released all zero-copy sends.
+    #[cold]
+    fn linger(&mut self) {
+        self.take_notices();
+        if self.core.awaited_count() > 0 {
+            return;
+        }
+        if let Link::Lingering(lingering) = std::mem::replace(&mut self.link, Link::None) {
+            let LingeringClose { socket, reason, messages } = *lingering;
+            drop(socket);
+            self.on_closed(reason);
+            messages.into_iter().for_each(|message| self.on_message(message));
+        }
+    }
+
+    /// Ends commands, or keeps them for the next connection, as the reason demands.
+    fn on_closed(&mut self, reason: CloseReason) {
+        match reason {
+            CloseReason::Lost(cause) => self.core.on_lost(cause),
+            CloseReason::Detached(generation) => {
+                self.core.detach(generation);
+                if !self.core.is_live() {
+                    self.last_loss.get_or_insert(LinkError::Association);
+                }
+            }
+            CloseReason::Ended(error) => {
+                self.core.end();
+                self.over = Some(error);
+            }
+        }
+        self.act();
     }
 
     #[inline]
@@ -865,6 +903,24 @@ impl<B: DataBuffer> Lane<B> {
             LaneAction::Report { generation, cause } => {
                 self.association.post(AssociationMessage::LaneLost { generation, cause });
             }
+        }
+    }
+}
+
+impl<B> Drop for Lane<B> {
+    /// Waits until the kernel released all zero-copy sends, for half a second at most: then the queue leaks the buffers.
+    fn drop(&mut self) {
+        let Self { core, link, .. } = self;
+        if core.awaited_count() == 0 || link.socket().is_none() {
+            return;
+        }
+        link.abort_and_await(|first, last| {
+            core.on_notice(first, last);
+            core.awaited_count() > 0
+        });
+        let sends = core.awaited_count();
+        if sends > 0 {
+            tracing::warn!(sends, "leaked the buffers of a dropped lane: a device still reads them");
         }
     }
 }

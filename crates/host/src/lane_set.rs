@@ -1,4 +1,4 @@
-//! Several lanes of one thread, polled and waited for together.
+//! Sets of lanes that one thread polls and waits for.
 
 mod ready_set;
 
@@ -15,24 +15,24 @@ use crate::queue_map::{LaneClass, Rota};
 use crate::submit::{Command, Completion, Refused};
 use ready_set::ReadySet;
 
-/// Lanes up to this many are each polled in turn; of more, those that have something to do.
+/// Up to this number every lane is polled in turn; in a larger set only lanes with work.
 const POLLED_COUNT_MAX: usize = 8;
 
-/// Several lanes of one thread.
+/// Several lanes of one thread, polled and waited for together.
 #[derive(Debug)]
 pub struct LaneSet<B = Vec<u8>> {
     lanes: Vec<Lane<B>>,
-    /// For more than a few lanes.
+    /// Lanes with work, in a large set.
     ready_set: Option<Box<ReadySet>>,
     rota: Rota,
     worked_ns: u64,
 }
 
 impl<B: DataBuffer> LaneSet<B> {
-    /// These lanes.
+    /// A set of these lanes.
     ///
     /// # Errors
-    /// If the system has no descriptor left.
+    /// [`Error::System`]: no file descriptor is available.
     pub fn new(lanes: Vec<Lane<B>>) -> Result<Self, Error> {
         let is_many = lanes.len() > POLLED_COUNT_MAX;
         let ready_set = is_many.then(|| ReadySet::new(&lanes)).transpose();
@@ -47,8 +47,8 @@ impl<B: DataBuffer> LaneSet<B> {
         &self.lanes
     }
 
-    /// The lanes, to do anything with. Of many, each is looked at in the next poll: [`lane_mut`](Self::lane_mut) and
-    /// [`submit`](Self::submit) spare the others.
+    /// The lanes, mutably. In a large set the next poll then looks at every lane: prefer [`lane_mut`](Self::lane_mut) and
+    /// [`submit`](Self::submit).
     pub fn lanes_mut(&mut self) -> &mut [Lane<B>] {
         if let Some(ready_set) = &mut self.ready_set {
             ready_set.lend_all();
@@ -56,10 +56,10 @@ impl<B: DataBuffer> LaneSet<B> {
         &mut self.lanes
     }
 
-    /// One lane, to do anything with.
+    /// One lane, mutably.
     ///
     /// # Panics
-    /// If there are fewer lanes.
+    /// If `index` is out of range.
     pub fn lane_mut(&mut self, index: usize) -> &mut Lane<B> {
         if let Some(ready_set) = &mut self.ready_set {
             ready_set.lend(index);
@@ -67,7 +67,7 @@ impl<B: DataBuffer> LaneSet<B> {
         &mut self.lanes[index]
     }
 
-    /// The lanes, to be owned one by one again.
+    /// Returns the lanes.
     #[must_use]
     pub fn into_lanes(self) -> Vec<Lane<B>> {
         self.lanes
@@ -79,7 +79,7 @@ impl<B: DataBuffer> LaneSet<B> {
     /// As [`Lane::submit`].
     ///
     /// # Panics
-    /// If there are fewer lanes.
+    /// If `index` is out of range.
     #[inline]
     pub fn submit(
         &mut self,
@@ -95,11 +95,11 @@ impl<B: DataBuffer> LaneSet<B> {
         Ok(())
     }
 
-    /// The lane that takes the next command like this one: those of its [class](Command::lane_class) in turn, or the others if there
-    /// are none.
+    /// Index of the lane for the next command like this one: the lanes of its [class](Command::lane_class) in turn, or other
+    /// lanes if there are none.
     ///
     /// # Panics
-    /// If there is no lane at all.
+    /// If the set is empty.
     #[inline]
     pub fn next_lane(&mut self, command: &Command) -> usize {
         self.rota.next(command.lane_class(), command.class_unpolled()).expect("a set of lanes has one")
@@ -114,7 +114,7 @@ impl<B: DataBuffer> LaneSet<B> {
         }
     }
 
-    /// Polls the lanes without waiting. Each completion is handed to `each` with the index of its lane; gives their number.
+    /// Polls the lanes without blocking. Calls `each` for each completion with the index of its lane; returns their number.
     pub fn poll_with(&mut self, each: &mut impl FnMut(usize, Completion<B>)) -> usize {
         if let Some(ready_set) = &mut self.ready_set {
             let now_ns = self.lanes[0].clock().now_ns();
@@ -124,8 +124,8 @@ impl<B: DataBuffer> LaneSet<B> {
         lanes.map(|(index, lane)| lane.poll_with(&mut |completion| each(index, completion))).sum()
     }
 
-    /// Waits for completions of any lane, at most `timeout`: spins as long as that has paid lately, then sleeps. Gives their
-    /// number, 0 if the time is over or nothing is outstanding.
+    /// Waits for completions of any lane, at most `timeout`: spins as long as that has paid off recently, then sleeps. Returns
+    /// their number: 0 after `timeout`, or if nothing is outstanding.
     pub fn wait_with(&mut self, each: &mut impl FnMut(usize, Completion<B>), timeout: Duration) -> usize {
         let Some(clock) = self.lanes.first().map(Lane::clock) else { return 0 };
         let start_ns = clock.now_ns();
@@ -149,7 +149,7 @@ impl<B: DataBuffer> LaneSet<B> {
         }
     }
 
-    /// Whether a wait that has lasted so long should spin on. The first lane learns for all.
+    /// Whether a wait without completions for `idle_ns` continues to spin. The first lane's spin budget serves all.
     fn may_spin(&self, idle_ns: u64) -> bool {
         let has_work = match &self.ready_set {
             Some(ready_set) => ready_set.has_unsignalled_work(&self.lanes),
@@ -173,15 +173,15 @@ impl<B: DataBuffer> LaneSet<B> {
         }
     }
 
-    /// Sleeps without leaving a trace at the sockets: what watches a socket is called for each segment that arrives, on the core of
-    /// whoever sent it, also while we spin (docs/design/socket-path.md).
+    /// Sleeps by poll(2), which leaves no watcher at the sockets: a watcher costs a call for each arriving segment, on the
+    /// sender's core, also while this thread spins (docs/design/socket-path.md).
     fn sleep_on_few(&mut self, timeout_ns: u64, now_ns: u64) -> bool {
         let deadline_ns = self.lanes.iter().filter_map(Lane::next_deadline).min();
         let timeout_ns = deadline_ns.map_or(timeout_ns, |at| timeout_ns.min(at.saturating_sub(now_ns)));
         for lane in &self.lanes {
             lane.mailbox().announce_sleep();
         }
-        // A message that came before the announcement is found by a look at the mailboxes.
+        // A message posted before the announcement wakes no thread: look at the mailboxes.
         let mut has_message = false;
         for lane in &mut self.lanes {
             has_message |= lane.take_message();

@@ -1,8 +1,5 @@
-//! A namespace, and the commands that make sense on it.
-//!
-//! A [`Namespace`] is a value: what was known of it when it was asked for. It makes commands, checking their ranges
-//! and sizes, so that what a lane submits can be executed.
-// What a controller has sent must not be able to end us: see docs/testing.md.
+//! A block namespace: its size and limits, and the constructor of its commands.
+// Data from a controller must not cause a panic: see docs/testing.md.
 #![cfg_attr(
     not(test),
     deny(
@@ -28,16 +25,18 @@ use zerocopy::IntoBytes;
 use crate::reconnect::Class;
 use crate::submit::{Command, Moves, Payload, RangeBytes};
 
-/// A namespace of blocks as it was when it was asked for.
+/// A block namespace: a value with its size and limits at the time of the query. It constructs commands, and checks their
+/// ranges and sizes.
 ///
-/// Its size may change and it may go away ([`Event::NamespacesChanged`](crate::Event) tells): commands beyond the new size are
-/// refused by the controller then.
+/// The namespace may be resized or removed ([`Event::NamespacesChanged`](crate::Event)): the controller then refuses
+/// commands beyond its new size. [`BlockingNamespace`](crate::BlockingNamespace),
+/// [`AsyncNamespace`](crate::AsyncNamespace) and [`Lane`](crate::Lane) run commands.
 #[derive(Clone, Debug)]
 pub struct Namespace {
     nsid: Nsid,
     lba_bytes: u32,
     block_count: u64,
-    /// Blocks one command may transfer.
+    /// Maximum blocks per command.
     transfer_blocks_max: u32,
     details: Arc<Details>,
 }
@@ -48,15 +47,15 @@ struct Details {
     limits: Limits,
 }
 
-/// Why a command makes no sense on a namespace.
+/// Why a command is invalid on a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidCommand {
-    /// No blocks.
+    /// No blocks or bytes.
     #[error("a command needs at least one block")]
     Empty,
-    /// Beyond the end.
-    #[error("{blocks} blocks from {lba} on: the namespace ends at {block_count}")]
+    /// Beyond the end of the namespace.
+    #[error("{blocks} blocks from block {lba} on: the namespace has {block_count} blocks")]
     OutOfRange {
         /// First block.
         lba: u64,
@@ -65,16 +64,16 @@ pub enum InvalidCommand {
         /// Blocks of the namespace.
         block_count: u64,
     },
-    /// More than one command can do.
-    #[error("{blocks} blocks in one command: at most {limit} go in one")]
+    /// More blocks than one command takes.
+    #[error("{blocks} blocks in one command: the limit is {limit}")]
     TooLong {
-        /// Blocks asked for.
+        /// Blocks requested.
         blocks: u64,
-        /// Blocks that are possible.
+        /// Maximum blocks.
         limit: u64,
     },
-    /// A range of bytes that does not consist of whole blocks.
-    #[error("{length} bytes at {offset}: both must be multiples of the block, {lba_bytes} bytes")]
+    /// A range of bytes that is not aligned to blocks.
+    #[error("{length} bytes at offset {offset}: both must be multiples of the block size, {lba_bytes} bytes")]
     Unaligned {
         /// First byte.
         offset: u64,
@@ -83,48 +82,48 @@ pub enum InvalidCommand {
         /// Bytes of a block.
         lba_bytes: u32,
     },
-    /// No range, or more ranges than one command can name.
-    #[error("{count} ranges in one command: 1 to {limit} go in one")]
+    /// No range, or more ranges than one command takes.
+    #[error("{count} ranges in one command: the limit is 1 to {limit}")]
     RangeCount {
-        /// Ranges asked for.
+        /// Ranges requested.
         count: usize,
-        /// Ranges that are possible.
+        /// Maximum ranges.
         limit: u16,
     },
-    /// A value longer than one command can move.
-    #[error("a value of {length} bytes: at most {limit} go in one command")]
+    /// A value longer than one command transfers.
+    #[error("a value of {length} bytes: the limit of one command is {limit}")]
     ValueTooLong {
         /// Bytes of the value, or of the buffer for it.
         length: u64,
-        /// Bytes that are possible.
+        /// Maximum, bytes.
         limit: u32,
     },
-    /// A batch takes no more operations: it has as many as it may, or this one would make it too long.
+    /// The batch has no room for another operation, by count or by length.
     #[error(
-        "a batch of {operations} operations has no room for this one: {bytes} bytes hold operations and outcomes"
+        "a batch of {operations} operations has no room for another: operations and outcomes are limited to {bytes} bytes"
     )]
     BatchFull {
-        /// Operations in it.
+        /// Operations in the batch.
         operations: u16,
-        /// Bytes that operations and outcomes may have together.
+        /// Maximum length of operations and outcomes together, bytes.
         bytes: u32,
     },
-    /// The controller does not have this command.
+    /// The controller does not support this command.
     #[error("the controller does not support {0}")]
     Unsupported(&'static str),
 }
 
-/// Blocks of one range.
+/// A range of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockRange {
     /// First block.
     pub lba: u64,
-    /// Blocks.
+    /// Number of blocks.
     pub blocks: u32,
 }
 
 impl Namespace {
-    /// A namespace as a controller with these limits describes it.
+    /// A namespace of a controller with these limits.
     ///
     /// # Errors
     /// Why it cannot be read or written.
@@ -145,13 +144,13 @@ impl Namespace {
         })
     }
 
-    /// Its id.
+    /// The namespace id.
     #[must_use]
     pub fn nsid(&self) -> Nsid {
         self.nsid
     }
 
-    /// Bytes of a block.
+    /// Block size, bytes.
     #[must_use]
     pub fn lba_bytes(&self) -> u32 {
         self.lba_bytes
@@ -170,19 +169,19 @@ impl Namespace {
         self.block_count * u64::from(self.lba_bytes)
     }
 
-    /// Blocks that one command may transfer.
+    /// Maximum blocks that one command transfers.
     #[must_use]
     pub fn transfer_blocks_max(&self) -> u32 {
         self.transfer_blocks_max
     }
 
-    /// Everything that is known of it.
+    /// All facts from Identify.
     #[must_use]
     pub fn info(&self) -> &NamespaceInfo {
         &self.details.info
     }
 
-    /// What its controller can do.
+    /// Limits of the controller.
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.details.limits
@@ -238,7 +237,7 @@ impl Namespace {
         Ok(Command::new(sqe, Class::Idempotent, Moves::ToController, length))
     }
 
-    /// Compares blocks with the data sent; a difference fails with `COMPARE_FAILURE`.
+    /// Compares blocks with the data sent; fails with `COMPARE_FAILURE` if they differ.
     ///
     /// # Errors
     /// As [`read`](Self::read), or not supported.
@@ -249,18 +248,18 @@ impl Namespace {
         Ok(Command::new(sqe, Class::ReadOnly, Moves::ToController, length))
     }
 
-    /// Compares blocks and, if they are equal, writes them, as one: a pair for
+    /// Atomically compares blocks and writes them if they are equal: a fused pair for
     /// [`submit_pair`](crate::Lane::submit_pair). If they differ, the first fails with `COMPARE_FAILURE` and the second
     /// with `ABORTED_FAILED_FUSED`.
     ///
     /// # Errors
-    /// As [`read`](Self::read), not supported, or more blocks than are compared and written as one.
+    /// As [`read`](Self::read), not supported, or more blocks than the pair takes.
     pub fn compare_and_write(&self, lba: u64, blocks: u32) -> Result<[Command; 2], InvalidCommand> {
         if !self.limits().fused.contains(Fuses::COMPARE_AND_WRITE) {
             return Err(InvalidCommand::Unsupported("fused Compare and Write"));
         }
         let length = self.check_transfer(lba, blocks)?;
-        // What the namespace says goes before what its controller says of all.
+        // The limit of the namespace precedes that of the controller.
         let limit = match self.info().compare_write_blocks {
             0 => self.limits().compare_write_blocks,
             blocks => blocks,
@@ -275,7 +274,7 @@ impl Namespace {
         Ok(pair.map(|sqe| Command::new(sqe, Class::Other, Moves::ToController, length)))
     }
 
-    /// Reads and checks blocks on the target, without transfer.
+    /// Has the target read and check blocks, without transfer.
     ///
     /// # Errors
     /// As [`read`](Self::read), or not supported.
@@ -286,7 +285,7 @@ impl Namespace {
         Ok(Command::new(Sqe::verify(self.nsid, lba, blocks), Class::ReadOnly, Moves::Nothing, 0))
     }
 
-    /// Zeroes blocks, deallocating them if wished and possible.
+    /// Writes zeroes; with `deallocate` the target may deallocate the blocks.
     ///
     /// # Errors
     /// As [`read`](Self::read), or not supported.
@@ -298,7 +297,7 @@ impl Namespace {
         Ok(Command::new(sqe, Class::Idempotent, Moves::Nothing, 0))
     }
 
-    /// Blocks one Write Zeroes may cover.
+    /// Maximum blocks of one Write Zeroes.
     #[must_use]
     pub fn write_zeroes_blocks_max(&self) -> u32 {
         self.blocks_within(self.limits().write_zeroes_bytes_max)
@@ -318,8 +317,8 @@ impl Namespace {
         Ok(())
     }
 
-    /// Says that blocks are not needed any more: 1 to [`Limits::deallocate_ranges_max`] ranges. What they read as
-    /// afterwards is in [`NamespaceInfo::deallocated_value`]; the controller may do nothing at all.
+    /// Deallocates 1 to [`Limits::deallocate_ranges_max`] ranges (TRIM); the controller may ignore it.
+    /// [`NamespaceInfo::deallocated_value`] is their content afterwards.
     ///
     /// # Errors
     /// [`InvalidCommand`]: no range or too many, one beyond the end, or not supported.
@@ -347,8 +346,8 @@ impl Namespace {
         Ok(Command::with_payload(sqe, Class::Idempotent, payload))
     }
 
-    /// Copies ranges within the namespace, one after the other, to where `destination` begins. On failure the result tells the
-    /// lowest range that was not copied.
+    /// Copies ranges within the namespace, one after the other, to the blocks from `destination` on. On failure the result
+    /// is the index of the first range that was not copied.
     ///
     /// # Errors
     /// [`InvalidCommand`]: no range or too many, beyond the end, more blocks than one Copy moves, or not supported.
@@ -376,14 +375,14 @@ impl Namespace {
         Ok(Command::with_payload(sqe, Class::Other, Payload::Own(data)))
     }
 
-    /// Makes every write that was reported done before it durable. The first one after a reconnect is refused: see
+    /// Makes all writes that completed before it durable. The first Flush after a reconnect fails: see
     /// [`reconnect`](crate::reconnect).
     #[must_use]
     pub fn flush(&self) -> Command {
         Command::new(Sqe::flush(self.nsid), Class::Flush, Moves::Nothing, 0)
     }
 
-    /// The blocks of a range of bytes, which must be whole ones.
+    /// Converts a range of bytes to blocks.
     ///
     /// # Errors
     /// [`InvalidCommand::Unaligned`], [`InvalidCommand::OutOfRange`] or [`InvalidCommand::Empty`].
@@ -398,7 +397,7 @@ impl Namespace {
         Ok((lba, blocks))
     }
 
-    /// Cuts a range into parts of at most `blocks_max` blocks.
+    /// Splits a range into parts of at most `blocks_max` blocks.
     pub fn split(lba: u64, blocks: u64, blocks_max: u32) -> impl Iterator<Item = BlockRange> {
         let step = blocks_max.max(1);
         let mut done = 0u64;

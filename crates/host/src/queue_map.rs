@@ -1,11 +1,11 @@
-//! Queue maps: lanes of several classes, so that a small read never waits behind a large write, and a command that somebody polls for
-//! never waits for a sleeper to wake.
+//! Queue maps: lanes of several classes, so that a small read does not wait behind a large write, and a polled command does
+//! not wait for a thread to wake.
 //!
-//! | Class | What goes there |
+//! | Class | Commands |
 //! |---|---|
 //! | default | writes and everything else; reads too, if there are no read lanes |
-//! | read | commands that change nothing and bring data |
-//! | poll | what is marked [`polled`](crate::Command::polled), whatever it does: whoever waits for it spins |
+//! | read | commands that change nothing and return data |
+//! | poll | commands marked [`polled`](crate::Command::polled): their caller spins |
 //!
 //! Lanes are numbered as Linux numbers its queues: first those of the default class, then read, then poll.
 
@@ -13,17 +13,17 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-/// What commands a lane is for.
+/// Class of commands that a lane is for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(usize)]
 pub enum LaneClass {
-    /// Whatever has no lanes of its own.
+    /// Every command whose own class has no lanes.
     #[default]
     Default,
-    /// Commands that change nothing and bring data.
+    /// Commands that change nothing and return data.
     Read,
-    /// Commands that somebody polls for: such a lane moves in its owner's polls only, is never slept on, and nothing watches its
-    /// socket.
+    /// Commands whose caller busy-polls. Such a lane makes progress only in its owner's polls: no thread sleeps on it, and
+    /// no event source watches its socket.
     Poll,
 }
 
@@ -48,14 +48,14 @@ impl fmt::Display for LaneClass {
     }
 }
 
-/// How many lanes there are of each class.
+/// Number of lanes of each class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueMap {
-    /// Of the default class.
+    /// Lanes of the default class.
     pub default: u16,
-    /// For reads.
+    /// Lanes for reads.
     pub read: u16,
-    /// For commands that are polled for.
+    /// Lanes for polled commands.
     pub poll: u16,
 }
 
@@ -76,8 +76,8 @@ impl QueueMap {
         self.default.saturating_add(self.read).saturating_add(self.poll)
     }
 
-    /// What becomes of it where a controller grants only so many queues. As on Linux reads get theirs first if something is left
-    /// for the rest, and share otherwise; polls get what nobody else wants.
+    /// The map reduced to the number of queues that a controller grants. As on Linux, read lanes come first if a default
+    /// lane remains, else reads share the default lanes; poll lanes get the rest.
     #[must_use]
     pub fn within(self, granted: u16) -> Self {
         let read = if self.read < granted { self.read } else { 0 };
@@ -100,8 +100,8 @@ impl QueueMap {
         found.unwrap_or_default()
     }
 
-    /// Where the lane with this number is placed among so many cores: each class is counted from the first one, so that one thread
-    /// has lanes of several classes.
+    /// The index of the core for the lane with this number. Each class starts at the first core, so that one thread has lanes
+    /// of several classes.
     #[must_use]
     pub fn place(self, number: u16, core_count: usize) -> usize {
         let first = *self.numbers(self.class_of(number)).start();
@@ -122,10 +122,10 @@ impl fmt::Display for QueueMap {
     }
 }
 
-/// What a queue map may be written as.
+/// A text that is not a queue map.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no queue map: write lanes by class, such as default=1,read=2,poll=1, with at least one default lane"
+    "{0:?} is not a queue map: write lanes by class, such as default=1,read=2,poll=1, with at least one default lane"
 )]
 pub struct InvalidQueueMap(String);
 
@@ -150,7 +150,7 @@ impl FromStr for QueueMap {
     }
 }
 
-/// Lanes of one owner by class: which takes the next command.
+/// Lanes of one owner by class, each class used in turn.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rota {
     lanes: [Vec<usize>; LaneClass::ALL.len()],
@@ -169,8 +169,8 @@ impl Rota {
         &self.lanes[class as usize]
     }
 
-    /// The next lane for a command that `wants` a class and is `otherwise` of another one: its own, what it is otherwise, the
-    /// default, or any.
+    /// The next lane for a command: of the class it `wants`, else of the class it is `otherwise` of, else of the default
+    /// class, else any.
     #[inline]
     pub(crate) fn next(&mut self, wants: LaneClass, otherwise: LaneClass) -> Option<usize> {
         let order = [wants, otherwise, LaneClass::Default, LaneClass::Read, LaneClass::Poll];

@@ -6,14 +6,15 @@ mod target;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use nvlane_host::discovery::{self, Discovery};
 use nvlane_host::{
-    Address, AsyncNamespace, BlockRange, BlockingNamespace, Command, Error, Failure, InvalidCommand, Lane,
-    Options,
+    Address, AsyncNamespace, BlockRange, BlockingNamespace, Command, DataBuffer, Error, Failure,
+    InvalidCommand, Lane, Options,
 };
 use target::{Config, Reaction, Target, options};
 use wire::async_event::AsyncEvent;
@@ -247,50 +248,93 @@ fn a_reconnect_is_told_to_flushes_once_for_all_lanes() {
     assert!(results[1..].iter().all(Result::is_ok));
 }
 
+/// A buffer that keeps its lane's thread waiting when it is sent, until the other end of the channel is dropped.
+#[derive(Debug)]
+struct GatedBuffer {
+    bytes: Vec<u8>,
+    gate: Option<(Sender<()>, Receiver<()>)>,
+}
+
+impl GatedBuffer {
+    fn open() -> Self {
+        Self { bytes: vec![0; 512], gate: None }
+    }
+
+    /// With what tells that the thread waits, and what it waits for.
+    fn closed() -> (Self, Receiver<()>, Sender<()>) {
+        let (entered_sender, entered) = channel();
+        let (release, released) = channel();
+        (Self { bytes: vec![0; 512], gate: Some((entered_sender, released)) }, entered, release)
+    }
+}
+
+impl DataBuffer for GatedBuffer {
+    fn length(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn part(&self, offset: usize) -> &[u8] {
+        if let Some((entered, released)) = &self.gate {
+            let _ = entered.send(());
+            let _ = released.recv();
+        }
+        &self.bytes[offset..]
+    }
+
+    fn part_mut(&mut self, offset: usize) -> &mut [u8] {
+        &mut self.bytes[offset..]
+    }
+}
+
 #[test]
 fn no_flush_succeeds_until_a_future_has_told_of_the_loss() {
-    // The lane's thread may end the first flush before its first poll looks, and the loss is told then: once more.
-    let did_wait = (0..100).any(|_| {
-        let target = Target::new();
-        let disk = block_on(AsyncNamespace::<Vec<u8>>::connect(&target.address(), options())).unwrap();
-        target.drop_connections();
-        wait_for("the association comes back", || {
-            block_on(disk.read_at(vec![0; 512], 0)).unwrap();
-            disk.association().controller().cntlid.get() == 2
-        });
-        let is_told = |result: Result<(), Error>| {
-            matches!(result, Err(Error::Failed { failure: Failure::Unflushed, .. }))
-        };
-        let mut first = Box::pin(disk.flush());
-        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-        let does_wait = match first.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(result) => {
-                assert!(is_told(result));
-                false
-            }
-            Poll::Pending => {
-                // The lane ends them in their order.
-                assert!(is_told(block_on(disk.flush())), "the first has ended, and nobody knows yet");
-                assert!(is_told(block_on(first)));
-                true
-            }
-        };
-        block_on(disk.flush()).unwrap();
-        does_wait
+    let target = Target::new();
+    let disk = block_on(AsyncNamespace::<GatedBuffer>::connect(&target.address(), options())).unwrap();
+    target.drop_connections();
+    wait_for("the association comes back", || {
+        block_on(disk.read_at(GatedBuffer::open(), 0)).unwrap();
+        disk.association().controller().cntlid.get() == 2
     });
-    assert!(did_wait, "a flush waits for the lane's thread");
+    let is_told =
+        |result: Result<(), Error>| matches!(result, Err(Error::Failed { failure: Failure::Unflushed, .. }));
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    // The lane's thread waits, so that it ends the first flush only after that has been polled.
+    let (buffer, entered, release) = GatedBuffer::closed();
+    let mut write = Box::pin(disk.write_at(buffer, 0));
+    assert!(write.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    entered.recv().unwrap();
+    let mut first = Box::pin(disk.flush());
+    assert!(first.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    drop(release);
+    // The lane ends them in their order.
+    assert!(is_told(block_on(disk.flush())), "the first has ended, and its caller does not know yet");
+    assert!(is_told(block_on(first)));
+    block_on(disk.flush()).unwrap();
+    block_on(write).unwrap();
+}
+
+/// Holds the commands of lanes from now on. Each that arrives is reported.
+fn hold_commands(target: &Target) -> Receiver<()> {
+    let (sender, arrived) = channel();
+    target.script(move |seen| {
+        if seen.qid == 0 {
+            return Reaction::Execute;
+        }
+        let _ = sender.send(());
+        Reaction::Hold
+    });
+    arrived
 }
 
 #[test]
 fn a_dropped_future_aborts_its_command() {
     let target = Target::new();
     let disk = block_on(AsyncNamespace::<Vec<u8>>::connect(&target.address(), options())).unwrap();
-    target.script(|seen| if seen.qid > 0 { Reaction::Hold } else { Reaction::Execute });
+    let arrived = hold_commands(&target);
     let mut read = Box::pin(disk.read_at(vec![0; 512], 0));
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     assert!(read.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-    wait_for("the command arrives", || target.state().admin_seen.len() > 5);
-    std::thread::sleep(Duration::from_millis(20));
+    arrived.recv().unwrap();
     drop(read);
     wait_for("an Abort is sent", || target.state().admin_seen.contains(&AdminOpcode::ABORT.raw()));
     target.obey();
@@ -303,12 +347,12 @@ fn futures_end_when_the_target_is_gone() {
     let mut options = options();
     options.reconnect.give_up_ns = Some(20_000_000);
     let disk = block_on(AsyncNamespace::<Vec<u8>>::connect(&target.address(), options)).unwrap();
-    target.script(|seen| if seen.qid > 0 { Reaction::Hold } else { Reaction::Execute });
+    let arrived = hold_commands(&target);
     target.set_open(false);
     let dropper = std::thread::spawn({
         let address = target.address;
         move || {
-            std::thread::sleep(Duration::from_millis(20));
+            arrived.recv().unwrap();
             target.drop_connections();
             (address, target)
         }

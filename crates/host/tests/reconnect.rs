@@ -354,11 +354,7 @@ fn closing_ends_lanes_in_good_order() {
     association.close();
     assert_eq!(one(&mut lane), Err(Failure::Unreachable));
     assert!(matches!(lane.over(), Some(Error::Ended)));
-    let start = Instant::now();
-    while target.connection_count() > 0 {
-        assert!(start.elapsed() < SECOND, "every connection is closed");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    target.wait_ended(&target.connections());
 }
 
 #[test]

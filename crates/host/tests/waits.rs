@@ -212,12 +212,7 @@ fn connecting_holds_up_no_other_task_and_ends_with_its_future() {
         .map_err(|error| assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset));
     assert_eq!(bytes.first().copied().unwrap_or(0), 0, "an ICReq");
     block_on(disk.close());
-    // The target's end notices the close a moment later.
-    let start = Instant::now();
-    while target.connection_count() > 0 {
-        assert!(start.elapsed() < ENDLESS, "closed in good order");
-        std::thread::yield_now();
-    }
+    target.wait_ended(&target.connections());
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Keys and values, call by call, on a lane of the calling thread.
+//! Blocking calls on a key-value namespace, on a lane of the calling thread.
 
 use wire::kv::batch::Outcomes;
 use wire::kv::operation::{AtomicFunction, AtomicOperation, ElementCode, VectorComparison, VectorFunction};
@@ -15,20 +15,20 @@ use crate::lane::Lane;
 use crate::options::Options;
 use crate::submit::{Command, Completion, RefusedReason};
 
-/// Bytes of a value that are asked for before it is known how long it is.
+/// Bytes read of a value whose length is not known yet.
 const FIRST_BYTES: u32 = 4096;
 
-/// Bytes of keys that are asked for at a time.
+/// Buffer of one List command, bytes.
 const LIST_BYTES: u32 = 64 << 10;
 
-/// A longer buffer is not kept for the next value.
+/// Maximum buffer kept for the next value, bytes.
 const KEPT_BYTES_MAX: u32 = 1 << 20;
 
-/// Names the two commands of a batch among those of the lane.
+/// User values of the two commands of a batch.
 const COLLECT: u64 = 1;
 const SUBMIT: u64 = 2;
 
-/// A namespace of keys and values, and a lane of its own.
+/// A blocking handle of a [`KeyValueNamespace`].
 ///
 /// ```no_run
 /// use nvlane_host::{BlockingKeyValue, Key, Options};
@@ -47,15 +47,15 @@ pub struct BlockingKeyValue {
     namespace: KeyValueNamespace,
     association: Association,
     completions: Vec<Completion<Vec<u8>>>,
-    /// Kept from one call to the next.
+    /// Reused by the next call.
     buffer: Vec<u8>,
-    /// How long the last value was.
+    /// Length of the last value, bytes.
     value_bytes: u32,
     next_tag: u32,
 }
 
 impl BlockingKeyValue {
-    /// Connects to the namespace at `address`: the one it names, or the only one there is with keys and values.
+    /// Connects to the namespace that `address` names, or to the only key-value namespace of the subsystem.
     ///
     /// # Errors
     /// As [`Association::connect`], [`Association::addressed_key_value`] and [`Association::lane`].
@@ -65,7 +65,7 @@ impl BlockingKeyValue {
         Self::new(&association, namespace)
     }
 
-    /// A namespace of an association, with a lane for the calling thread.
+    /// A handle of a namespace of an existing association, with a new lane for the calling thread.
     ///
     /// # Errors
     /// As [`Association::lane`].
@@ -81,32 +81,32 @@ impl BlockingKeyValue {
         })
     }
 
-    /// What is known of the namespace, and what makes its commands.
+    /// The namespace: its limits, and the constructor of its commands.
     #[must_use]
     pub fn namespace(&self) -> &KeyValueNamespace {
         &self.namespace
     }
 
-    /// Its association.
+    /// The association.
     #[must_use]
     pub fn association(&self) -> &Association {
         &self.association
     }
 
-    /// Its lane, to use as such between calls.
+    /// The lane, for use between calls.
     pub fn lane_mut(&mut self) -> &mut Lane<Vec<u8>> {
         &mut self.lane
     }
 
-    /// Stores a value, in place of another.
+    /// Stores a value, replacing any other.
     ///
     /// # Errors
-    /// [`Error::Command`] if that cannot be, [`Error::Failed`] if it fails.
+    /// [`Error::Command`] if the value is too long, [`Error::Failed`] if the command fails.
     pub fn store(&mut self, key: &Key, value: &[u8]) -> Result<(), Error> {
         self.store_if(key, value, StoreOptions::empty()).map(drop)
     }
 
-    /// Stores a value if the key is there, or if it is not. Says whether it was done.
+    /// Stores a value on the condition that the key exists, or does not exist. Returns whether the condition held.
     ///
     /// # Errors
     /// As [`store`](Self::store).
@@ -135,7 +135,7 @@ impl BlockingKeyValue {
         }
     }
 
-    /// A key's value.
+    /// Retrieves the value of a key; `None` if the key does not exist.
     ///
     /// # Errors
     /// [`Error::Failed`].
@@ -153,7 +153,7 @@ impl BlockingKeyValue {
                 self.buffer.truncate(length as usize);
                 return Ok(Some(std::mem::take(&mut self.buffer)));
             }
-            // It is longer than was thought: now it is known.
+            // The value is longer than the buffer: its length is known now.
             self.value_bytes = length.min(KEPT_BYTES_MAX);
             room = length;
             if length > most {
@@ -164,7 +164,7 @@ impl BlockingKeyValue {
         }
     }
 
-    /// Deletes a key and its value, if it is there.
+    /// Deletes a key and its value. Returns whether the key existed.
     ///
     /// # Errors
     /// [`Error::Failed`].
@@ -173,8 +173,8 @@ impl BlockingKeyValue {
         self.run("Delete", command, None).map(drop)
     }
 
-    /// Makes everything that was changed durable, where the target answers earlier (`sync=batch`, `sync=none`).
-    /// [`Failure::Unflushed`] after a reconnect: see [`reconnect`](crate::reconnect).
+    /// Makes all earlier changes durable; needed where the target answers before that (`sync=batch`, `sync=none`). Fails
+    /// with [`Failure::Unflushed`] once after a reconnect: see [`reconnect`](crate::reconnect).
     ///
     /// # Errors
     /// [`Error::Failed`].
@@ -183,7 +183,7 @@ impl BlockingKeyValue {
         self.run("Flush", command, None).map(drop)
     }
 
-    /// Whether a key is there.
+    /// Whether a key exists.
     ///
     /// # Errors
     /// [`Error::Failed`].
@@ -192,11 +192,11 @@ impl BlockingKeyValue {
         present(self.run("Exist", command, None)).map(|found| found.is_some())
     }
 
-    /// Some keys, from this one on if it is there; the last of them is where the next call begins, and comes again.
-    /// What is stored or deleted meanwhile may be listed or not.
+    /// Lists keys, from `from` on if that key exists. Pass the last key to the next call, which returns it again. Keys
+    /// stored or deleted meanwhile may be listed or not.
     ///
     /// # Errors
-    /// [`Error::Failed`], or [`Error::Malformed`] if the controller's list makes no sense.
+    /// [`Error::Failed`], or [`Error::Malformed`] if the controller's list is malformed.
     pub fn list(&mut self, from: Option<&Key>) -> Result<Vec<Key>, Error> {
         let room = LIST_BYTES.min(self.namespace.transfer_bytes_max);
         let command = self.namespace.list(from, room)?;
@@ -206,7 +206,7 @@ impl BlockingKeyValue {
         list.collect::<Result<_, _>>().map_err(|_| malformed())
     }
 
-    /// Calls `each` with every key until it says no.
+    /// Calls `each` with every key until it returns false.
     ///
     /// # Errors
     /// As [`list`](Self::list).
@@ -214,7 +214,7 @@ impl BlockingKeyValue {
         self.for_each_key_from(None, each)
     }
 
-    /// As [`for_each_key`](Self::for_each_key), from this one on if it is there.
+    /// As [`for_each_key`](Self::for_each_key), from `from` on if that key exists.
     ///
     /// # Errors
     /// As [`list`](Self::list).
@@ -227,7 +227,7 @@ impl BlockingKeyValue {
         let mut is_first = true;
         loop {
             let keys = self.list(next.as_ref())?;
-            // The one a further page begins with was there already.
+            // A further page starts with the last key of the one before.
             let skipped = usize::from(!is_first && keys.first() == next.as_ref());
             let Some(new) = keys.get(skipped..).filter(|new| !new.is_empty()) else { return Ok(()) };
             if !new.iter().all(&mut each) {
@@ -237,18 +237,18 @@ impl BlockingKeyValue {
         }
     }
 
-    /// Changes the number that is a key's value, as one.
+    /// Atomically changes the number that is a key's value.
     ///
     /// # Errors
-    /// [`Error::Command`] if the controller has no such command, [`Error::Failed`] if it fails: if there is no value, or none of that
-    /// width. [`Failure::Interrupted`] if it may have happened.
+    /// [`Error::Command`] if the controller does not support the command, [`Error::Failed`] if the key has no value or one
+    /// of another width. [`Failure::Interrupted`] if the change may have been made.
     pub fn atomic(&mut self, key: &Key, atomic: &AtomicOperation) -> Result<AtomicOutcome, Error> {
         let command = self.namespace.atomic(key, atomic)?;
         let before = self.run("Atomic", command, None)?;
         Ok(AtomicOutcome { before, took_effect: atomic.took_effect(before) })
     }
 
-    /// Adds to a number of 8 bytes, which begins with `initial` if there is none; gives the number before.
+    /// Adds to a number of 8 bytes, which starts with `initial` if the key does not exist. Returns the previous number.
     ///
     /// # Errors
     /// As [`atomic`](Self::atomic).
@@ -258,7 +258,7 @@ impl BlockingKeyValue {
         self.atomic(key, &add).map(|outcome| outcome.before)
     }
 
-    /// Stores a number of 8 bytes if the expected one is there.
+    /// Replaces a number of 8 bytes if it equals `expected`.
     ///
     /// # Errors
     /// As [`atomic`](Self::atomic).
@@ -266,7 +266,7 @@ impl BlockingKeyValue {
         self.atomic(key, &AtomicOperation::compare_and_swap(expected, new))
     }
 
-    /// Applies a function to every element of a vector with one operand; gives the vector's bytes.
+    /// Applies a function with one operand to every element of a vector. Returns the length of the vector, bytes.
     ///
     /// # Errors
     /// As [`atomic`](Self::atomic).
@@ -280,7 +280,7 @@ impl BlockingKeyValue {
         self.run("Vector Update", command, None)
     }
 
-    /// Applies a function to each element of a vector and the one at the same place in `operands`.
+    /// Applies a function to each element of a vector and the element at the same index of `operands`.
     ///
     /// # Errors
     /// As [`atomic`](Self::atomic).
@@ -298,8 +298,7 @@ impl BlockingKeyValue {
         self.run("Vector Update", command, Some(buffer)).map(drop)
     }
 
-    /// Applies a function to every element of a vector with one operand; gives the vector's first `room_bytes` as they were
-    /// before.
+    /// Applies a function with one operand to every element of a vector. Returns its first `room_bytes` before the change.
     ///
     /// # Errors
     /// As [`atomic`](Self::atomic).
@@ -315,7 +314,7 @@ impl BlockingKeyValue {
         Ok(self.fetched(length).to_vec())
     }
 
-    /// Folds a vector into one element, beginning with `initial`: the low bytes of what it gives.
+    /// Reduces a vector to one element, starting with `initial`: the low bytes of the result.
     ///
     /// # Errors
     /// As [`atomic`](Self::atomic).
@@ -329,7 +328,7 @@ impl BlockingKeyValue {
         self.run("Vector Reduce", command, None)
     }
 
-    /// Those elements of a vector that compare so with the operand, as many as `room_bytes` hold.
+    /// The elements of a vector that satisfy a comparison with the operand, at most `room_bytes`.
     ///
     /// # Errors
     /// As [`atomic`](Self::atomic).
@@ -345,25 +344,24 @@ impl BlockingKeyValue {
         Ok(self.fetched(length).to_vec())
     }
 
-    /// A batch without operations.
+    /// An empty batch.
     ///
     /// # Errors
-    /// [`Error::Command`] if the controller has no such command.
+    /// [`Error::Command`] if the controller does not support batches.
     pub fn batch(&self) -> Result<Batch, Error> {
         Ok(self.namespace.batch()?)
     }
 
-    /// Has a batch carried out; gives the outcomes in the order of its operations. It can be used again, after
-    /// [`Batch::clear`].
+    /// Executes a batch. Returns the outcomes in the order of its operations. [`Batch::clear`] empties it for the next one.
     ///
     /// # Errors
-    /// [`Error::Failed`]: nothing was done, unless [`Failure::may_have_happened`] says that some of it may have been.
+    /// [`Error::Failed`]: no operation was executed, unless [`Failure::may_have_happened`] says that some may have been.
     pub fn run_batch(&mut self, batch: &mut Batch) -> Result<Outcomes<'_>, Error> {
         if batch.is_empty() {
             return Ok(Outcomes::new(&[]));
         }
         if self.lane.depth() < 2 {
-            // It is two commands, of which one waits for the other.
+            // Two commands: Collect waits for Submit.
             return Err(Error::Refused { command: "Batch Submit", reason: RefusedReason::Full });
         }
         let tag = self.next_tag;
@@ -391,7 +389,7 @@ impl BlockingKeyValue {
                     cancels = failure.is_some();
                 }
             }
-            // What was refused before its Collect was met leaves that waiting.
+            // A Submit that was refused leaves its Collect waiting.
             if cancels && collected.is_none() {
                 self.lane.cancel(COLLECT);
             }
@@ -403,13 +401,13 @@ impl BlockingKeyValue {
         }
     }
 
-    /// What the last command has brought, by its result.
+    /// The data that the last command received, by its result.
     fn fetched(&self, length: u64) -> &[u8] {
         let length = usize::try_from(length).unwrap_or(usize::MAX).min(self.buffer.len());
         &self.buffer[..length]
     }
 
-    /// Runs a command that fills the buffer.
+    /// Runs a command that receives into the buffer.
     fn fetch(&mut self, name: &'static str, command: Command, room: u32) -> Result<u64, Error> {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.resize(room as usize, 0);
@@ -436,7 +434,7 @@ impl BlockingKeyValue {
         }
     }
 
-    /// Runs any command; its buffer is kept for the next one.
+    /// Runs a command; its buffer is reused by the next one.
     fn run(&mut self, name: &'static str, command: Command, buffer: Option<Vec<u8>>) -> Result<u64, Error> {
         self.submit(name, command, buffer, 0)?;
         let mut end = None;
@@ -453,7 +451,7 @@ impl BlockingKeyValue {
     }
 }
 
-/// Tells a key that is not there from what went wrong.
+/// Separates a key that does not exist from other failures.
 fn present<T>(ended: Result<T, Error>) -> Result<Option<T>, Error> {
     match ended {
         Ok(value) => Ok(Some(value)),

@@ -1,4 +1,4 @@
-//! Keys and values for asynchronous programs.
+//! Asynchronous calls on a key-value namespace.
 
 use std::sync::Arc;
 
@@ -17,13 +17,13 @@ use crate::key_value::{AtomicOutcome, Batch, KeyValueNamespace};
 use crate::options::Options;
 use crate::submit::RefusedReason;
 
-/// Bytes of a value that are asked for before it is known how long it is.
+/// Bytes read of a value whose length is not known yet.
 const FIRST_BYTES: u32 = 4096;
 
-/// Bytes of keys that are asked for at a time.
+/// Buffer of one List command, bytes.
 const LIST_BYTES: u32 = 64 << 10;
 
-/// A namespace of keys and values, to be used from any thread and task. Clones share its lanes.
+/// An asynchronous handle of a [`KeyValueNamespace`], for any thread, task and executor. Clones share its lanes.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), nvlane_host::Error> {
@@ -50,7 +50,7 @@ pub struct BatchOutcomes {
 }
 
 impl BatchOutcomes {
-    /// Reads them.
+    /// The outcomes, read one by one.
     #[must_use]
     pub fn iter(&self) -> Outcomes<'_> {
         Batch::outcomes(&self.buffer, self.result)
@@ -83,10 +83,10 @@ impl AsyncKeyValue {
         connected.await
     }
 
-    /// A namespace of an association, with new lanes: as many as the association's options say.
+    /// A handle of a namespace of an existing association, with new lanes: all lanes of the association's options.
     ///
     /// # Errors
-    /// As [`Association::lane`], or if there is no thread left.
+    /// As [`Association::lane`], and [`Error::System`].
     pub async fn new(association: &Association, namespace: KeyValueNamespace) -> Result<Self, Error> {
         Ok(Self { namespace, lanes: Lanes::connect(association).await? })
     }
@@ -97,19 +97,19 @@ impl AsyncKeyValue {
         self.lanes.close().await;
     }
 
-    /// What is known of the namespace, and what makes its commands.
+    /// The namespace: its limits, and the constructor of its commands.
     #[must_use]
     pub fn namespace(&self) -> &KeyValueNamespace {
         &self.namespace
     }
 
-    /// Its association.
+    /// The association.
     #[must_use]
     pub fn association(&self) -> &Association {
         &self.lanes.association
     }
 
-    /// Stores a value, in place of another; gives it back.
+    /// Stores a value, replacing any other. Returns the buffer.
     ///
     /// # Errors
     /// [`Failed`], with the value.
@@ -117,7 +117,7 @@ impl AsyncKeyValue {
         self.store_if(key, value, StoreOptions::empty()).await.map(|(_, value)| value)
     }
 
-    /// Stores a value if the key is there, or if it is not. Says whether it was done.
+    /// Stores a value on the condition that the key exists, or does not exist. Returns whether the condition held.
     ///
     /// # Errors
     /// [`Failed`], with the value.
@@ -152,7 +152,7 @@ impl AsyncKeyValue {
         }
     }
 
-    /// A key's value.
+    /// Retrieves the value of a key; `None` if the key does not exist.
     ///
     /// # Errors
     /// [`Error::Failed`].
@@ -178,7 +178,7 @@ impl AsyncKeyValue {
         }
     }
 
-    /// Deletes a key and its value, if it is there.
+    /// Deletes a key and its value. Returns whether the key existed.
     ///
     /// # Errors
     /// [`Error::Failed`].
@@ -186,7 +186,7 @@ impl AsyncKeyValue {
         self.lanes.run("Delete", self.namespace.delete(key)).await.map(drop)
     }
 
-    /// Makes everything that was changed durable, where the target answers earlier.
+    /// Makes all earlier changes durable; needed where the target answers before that.
     ///
     /// # Errors
     /// [`Error::Failed`].
@@ -194,7 +194,7 @@ impl AsyncKeyValue {
         self.lanes.run("Flush", self.namespace.flush()).await.map(drop)
     }
 
-    /// Whether a key is there.
+    /// Whether a key exists.
     ///
     /// # Errors
     /// [`Error::Failed`].
@@ -203,10 +203,10 @@ impl AsyncKeyValue {
         present(ended).map(|found| found.is_some())
     }
 
-    /// Some keys, from this one on if it is there; the last of them is where the next call begins, and comes again.
+    /// Lists keys, from `from` on if that key exists. Pass the last key to the next call, which returns it again.
     ///
     /// # Errors
-    /// [`Error::Failed`], or [`Error::Malformed`] if the controller's list makes no sense.
+    /// [`Error::Failed`], or [`Error::Malformed`] if the controller's list is malformed.
     pub async fn list(&self, from: Option<&Key>) -> Result<Vec<Key>, Error> {
         let room = LIST_BYTES.min(self.namespace.transfer_bytes_max);
         let command = self.namespace.list(from, room)?;
@@ -216,17 +216,17 @@ impl AsyncKeyValue {
         list.collect::<Result<_, _>>().map_err(|_| malformed())
     }
 
-    /// Changes the number that is a key's value, as one.
+    /// Atomically changes the number that is a key's value.
     ///
     /// # Errors
-    /// [`Error::Command`] if the controller has no such command, [`Error::Failed`] if it fails: if there is no value, or none of that
-    /// width. [`Failure::Interrupted`] if it may have happened.
+    /// [`Error::Command`] if the controller does not support the command, [`Error::Failed`] if the key has no value or one
+    /// of another width. [`Failure::Interrupted`] if the change may have been made.
     pub async fn atomic(&self, key: &Key, atomic: &AtomicOperation) -> Result<AtomicOutcome, Error> {
         let before = self.lanes.run("Atomic", self.namespace.atomic(key, atomic)?).await?;
         Ok(AtomicOutcome { before, took_effect: atomic.took_effect(before) })
     }
 
-    /// Adds to a number of 8 bytes, which begins with `initial` if there is none; gives the number before.
+    /// Adds to a number of 8 bytes, which starts with `initial` if the key does not exist. Returns the previous number.
     ///
     /// # Errors
     /// As [`atomic`](Self::atomic).
@@ -236,7 +236,7 @@ impl AsyncKeyValue {
         self.atomic(key, &add).await.map(|outcome| outcome.before)
     }
 
-    /// Stores a number of 8 bytes if the expected one is there.
+    /// Replaces a number of 8 bytes if it equals `expected`.
     ///
     /// # Errors
     /// As [`atomic`](Self::atomic).
@@ -244,7 +244,7 @@ impl AsyncKeyValue {
         self.atomic(key, &AtomicOperation::compare_and_swap(expected, new)).await
     }
 
-    /// Applies a function to every element of a vector with one operand; gives the vector's bytes.
+    /// Applies a function with one operand to every element of a vector. Returns the length of the vector, bytes.
     ///
     /// # Errors
     /// As [`atomic`](Self::atomic).
@@ -257,7 +257,7 @@ impl AsyncKeyValue {
         self.lanes.run("Vector Update", self.namespace.vector_scalar(key, kind, operand)?).await
     }
 
-    /// Applies a function to each element of a vector and the one at the same place in `operands`; gives those back.
+    /// Applies a function to each element of a vector and the element at the same index of `operands`. Returns `operands`.
     ///
     /// # Errors
     /// [`Failed`], with the operands.
@@ -276,7 +276,7 @@ impl AsyncKeyValue {
         }
     }
 
-    /// Folds a vector into one element, beginning with `initial`: the low bytes of what it gives.
+    /// Reduces a vector to one element, starting with `initial`: the low bytes of the result.
     ///
     /// # Errors
     /// As [`atomic`](Self::atomic).
@@ -289,7 +289,7 @@ impl AsyncKeyValue {
         self.lanes.run("Vector Reduce", self.namespace.vector_reduce(key, kind, initial)?).await
     }
 
-    /// Those elements of a vector that compare so with the operand, as many as `room_bytes` hold.
+    /// The elements of a vector that satisfy a comparison with the operand, at most `room_bytes`.
     ///
     /// # Errors
     /// As [`atomic`](Self::atomic).
@@ -307,24 +307,24 @@ impl AsyncKeyValue {
         Ok(back)
     }
 
-    /// A batch without operations.
+    /// An empty batch.
     ///
     /// # Errors
-    /// [`Error::Command`] if the controller has no such command.
+    /// [`Error::Command`] if the controller does not support batches.
     pub fn batch(&self) -> Result<Batch, Error> {
         Ok(self.namespace.batch()?)
     }
 
-    /// Has a batch carried out; gives the outcomes. A future that is dropped may leave a part of it done.
+    /// Executes a batch. If the future is dropped, some operations may have been executed.
     ///
     /// # Errors
-    /// [`Error::Failed`]: nothing was done, unless [`Failure::may_have_happened`] says that some of it may have been.
+    /// [`Error::Failed`]: no operation was executed, unless [`Failure::may_have_happened`] says that some may have been.
     pub async fn run_batch(&self, mut batch: Batch) -> Result<BatchOutcomes, Error> {
         if batch.is_empty() {
             return Ok(BatchOutcomes { buffer: Vec::new(), result: 0 });
         }
         if self.association().options().depth < 2 {
-            // It is two commands, of which one waits for the other.
+            // Two commands: Collect waits for Submit.
             return Err(Error::Refused { command: "Batch Submit", reason: RefusedReason::Full });
         }
         let tag = self.lanes.next_tag();
@@ -332,7 +332,7 @@ impl AsyncKeyValue {
         let commands = [batch.collect(tag), batch.submit(tag, data.len())];
         let buffers = [vec![0; batch.outcome_bytes() as usize], data];
         let [collect, submit] = self.lanes.start_both(commands, buffers);
-        // Whichever of the two is dropped unfinished is cancelled: a Collect whose Submit was refused, too.
+        // An unfinished future is cancelled when it is dropped, also a Collect whose Submit was refused.
         if let Err(failure) = submit.await.result {
             return Err(self.lanes.failed("Batch Submit", failure));
         }
@@ -345,7 +345,7 @@ impl AsyncKeyValue {
     }
 }
 
-/// Tells a key that is not there from what went wrong.
+/// Separates a key that does not exist from other failures.
 fn present<T>(ended: Result<T, Error>) -> Result<Option<T>, Error> {
     match ended {
         Ok(value) => Ok(Some(value)),

@@ -1,4 +1,4 @@
-//! Many operations in one capsule: made one after the other, sent as two commands, read back in the same order.
+//! Batches: many key-value operations in one capsule, sent by two commands, with outcomes in the same order.
 
 use wire::kv::batch::{
     BatchCollect, BatchSubmit, OUTCOME_HEADER_BYTES, Operation, Outcomes, collected_bytes,
@@ -13,13 +13,14 @@ use crate::reconnect::Class;
 use crate::submit::{Command, Moves};
 use wire::id::Nsid;
 
-/// Operations that leave in one capsule. Every one of them ends by itself: what one does not find does not keep the next
-/// from being carried out. Those on one key are carried out in order, and nothing comes between two of a batch whose keys are on one
+/// Key-value operations that are sent in one capsule. Each has its own outcome: the failure of one does not stop the next.
+/// Operations on one key are executed in order, and no other command is executed between operations whose keys are on one
 /// partition of the target.
 ///
-/// On a lane it is two commands, to be submitted one directly after the other: [`collect`](Self::collect) with a buffer of
-/// [`outcome_bytes`](Self::outcome_bytes) and [`submit`](Self::submit) with [`data`](Self::data). Both end; if Submit fails and Collect is
-/// still outstanding, [`cancel`](crate::Lane::cancel) it. The blocking and the asynchronous namespace do all that.
+/// On a lane a batch is two commands, submitted one directly after the other: [`collect`](Self::collect) with a buffer of
+/// [`outcome_bytes`](Self::outcome_bytes) and [`submit`](Self::submit) with [`data`](Self::data). Both complete; if Submit
+/// fails while Collect is outstanding, [`cancel`](crate::Lane::cancel) Collect. The blocking and asynchronous handles do
+/// this.
 #[derive(Clone, Debug)]
 pub struct Batch {
     data: Vec<u8>,
@@ -43,19 +44,19 @@ impl Batch {
         }
     }
 
-    /// Operations in it.
+    /// Number of operations.
     #[must_use]
     pub fn len(&self) -> usize {
         self.count.into()
     }
 
-    /// Whether there are none.
+    /// Whether the batch is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Begins anew, with the memory it has.
+    /// Removes all operations and keeps the memory.
     pub fn clear(&mut self) {
         self.data.clear();
         self.count = 0;
@@ -65,7 +66,7 @@ impl Batch {
     /// Adds an operation.
     ///
     /// # Errors
-    /// [`InvalidCommand::BatchFull`] if no more fit; the batch is as it was.
+    /// [`InvalidCommand::BatchFull`]; the batch is unchanged.
     #[inline]
     pub fn push(&mut self, operation: &Operation<'_>) -> Result<(), InvalidCommand> {
         let full = InvalidCommand::BatchFull { operations: self.count, bytes: self.bytes_max };
@@ -112,7 +113,7 @@ impl Batch {
         self.push(&Operation::new(KvOpcode::DELETE, key))
     }
 
-    /// Asks whether a key is there; the result is its value's length.
+    /// Tests whether a key exists; the result is its value's length.
     ///
     /// # Errors
     /// As [`push`](Self::push).
@@ -120,14 +121,14 @@ impl Batch {
         self.push(&Operation::new(KvOpcode::EXIST, key))
     }
 
-    /// Changes a number; the result is the number before.
+    /// Atomically changes a number; the result is its previous value.
     ///
     /// # Errors
     /// As [`push`](Self::push).
     #[inline]
     pub fn atomic(&mut self, key: &Key, atomic: &AtomicOperation) -> Result<(), InvalidCommand> {
         let operands = atomic.to_bytes();
-        // Words that are 0 at the end need not be sent.
+        // Trailing zero words are not sent.
         let length = match (atomic.second, atomic.initial) {
             (0, 0) => 8,
             (_, 0) => 16,
@@ -141,8 +142,8 @@ impl Batch {
         })
     }
 
-    /// Applies a function to every element of a vector with one operand. With room it brings the vector's first bytes as
-    /// they were before.
+    /// Applies a function with one operand to every element of a vector. With `room` it returns the first bytes of the
+    /// vector before the change.
     ///
     /// # Errors
     /// As [`push`](Self::push).
@@ -158,8 +159,8 @@ impl Batch {
         self.push(&Operation { kind, room_bytes, operand, ..Operation::new(KvOpcode::VECTOR_SCALAR, key) })
     }
 
-    /// Applies a function to each element of a vector and the one at the same place in `operands`. With room it brings the
-    /// vector's first bytes as they were before.
+    /// Applies a function to each element of a vector and the element at the same index of `operands`. With `room` it
+    /// returns the first bytes of the vector before the change.
     ///
     /// # Errors
     /// As [`push`](Self::push).
@@ -175,7 +176,7 @@ impl Batch {
         self.push(&Operation { kind, room_bytes, operand: operands, ..operation })
     }
 
-    /// Folds a vector into one element, beginning with `initial`: the result's low bytes.
+    /// Reduces a vector to one element, starting with `initial`: the result's low bytes.
     ///
     /// # Errors
     /// As [`push`](Self::push).
@@ -190,7 +191,7 @@ impl Batch {
         self.push(&Operation { kind, operand, ..Operation::new(KvOpcode::VECTOR_REDUCE, key) })
     }
 
-    /// Brings those elements of a vector that compare so with the operand.
+    /// Returns the elements of a vector that satisfy a comparison with the operand.
     ///
     /// # Errors
     /// As [`push`](Self::push).
@@ -206,32 +207,31 @@ impl Batch {
         self.push(&Operation { kind, room_bytes, operand, ..Operation::new(KvOpcode::VECTOR_FILTER, key) })
     }
 
-    /// What Submit sends.
+    /// The data of Submit.
     #[must_use]
     pub fn data(&self) -> &[u8] {
         &self.data
     }
 
-    /// Takes what Submit sends out of it, to be given back with [`restore`](Self::restore).
+    /// Takes the data of Submit out of the batch; [`restore`](Self::restore) returns it.
     #[must_use]
     pub fn take_data(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.data)
     }
 
-    /// Gives back what was taken.
+    /// Puts back data that was taken.
     pub fn restore(&mut self, data: Vec<u8>) {
         self.data = data;
     }
 
-    /// Bytes of the buffer that Collect fills.
+    /// Length of Collect's buffer, bytes.
     #[must_use]
     #[expect(clippy::expect_used, reason = "a header has a few bytes")]
     pub fn outcome_bytes(&self) -> u32 {
         self.outcome_bytes.max(u32::try_from(OUTCOME_HEADER_BYTES).expect("a few bytes"))
     }
 
-    /// The command that waits for the outcomes, to be submitted first. Tags tell the batches apart that are outstanding on a
-    /// lane.
+    /// The command that receives the outcomes, submitted first. Batches outstanding on a lane need different tags.
     #[must_use]
     pub fn collect(&self, tag: u32) -> Command {
         let buffer_bytes = self.outcome_bytes();
@@ -239,7 +239,7 @@ impl Batch {
         Command::new(sqe, Class::Other, Moves::AtMostFromController, buffer_bytes)
     }
 
-    /// The command that carries the operations, whose data are `length` bytes.
+    /// The command that carries the operations, with `length` bytes of data.
     #[must_use]
     #[expect(clippy::expect_used, reason = "a batch is filled within a transfer, of 32 bits")]
     pub fn submit(&self, tag: u32, length: usize) -> Command {
@@ -248,7 +248,7 @@ impl Batch {
         Command::new(submit.to_sqe(self.nsid), Class::Other, Moves::ToController, data_bytes)
     }
 
-    /// The outcomes in a buffer that Collect has filled, by its result.
+    /// Reads the outcomes from Collect's buffer and result.
     #[must_use]
     pub fn outcomes(buffer: &[u8], result: u64) -> Outcomes<'_> {
         let length = usize::try_from(collected_bytes(result)).unwrap_or(usize::MAX);

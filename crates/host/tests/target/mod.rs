@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nvlane_host::{Address, Association, HostIdentity, Options};
@@ -148,6 +148,8 @@ pub struct Target {
 pub struct Inner {
     config: Config,
     state: Mutex<State>,
+    /// A connection has ended.
+    ended: Condvar,
     is_open: AtomicBool,
     next_connection: AtomicU32,
     /// Bytes or PDUs may be cut off: so many PDUs, then so many bytes more, then every connection is closed.
@@ -211,6 +213,7 @@ impl Target {
         let inner = Arc::new(Inner {
             config,
             state: Mutex::new(state),
+            ended: Condvar::new(),
             is_open: AtomicBool::new(true),
             next_connection: AtomicU32::new(0),
             cut: Mutex::new(None),
@@ -265,8 +268,18 @@ impl Target {
         self.inner.is_open.store(is_open, Ordering::Relaxed);
     }
 
-    pub fn connection_count(&self) -> usize {
-        self.state().connections.len()
+    /// Ids of the connections that are open.
+    pub fn connections(&self) -> Vec<u32> {
+        self.state().connections.keys().copied().collect()
+    }
+
+    /// Waits until the target has noticed the end of all these connections, and processed what came before.
+    pub fn wait_ended(&self, connections: &[u32]) {
+        let is_open = |state: &mut State| connections.iter().any(|id| state.connections.contains_key(id));
+        let limit = Duration::from_secs(30);
+        let (state, waited) = self.inner.ended.wait_timeout_while(self.state(), limit, is_open).unwrap();
+        drop(state);
+        assert!(!waited.timed_out(), "a connection stays open");
     }
 
     /// Cuts all connections after so many PDUs and bytes more, once.
@@ -377,6 +390,7 @@ impl Connection {
         let _ = connection.stream.shutdown(Shutdown::Both);
         let mut state = inner.state();
         state.connections.remove(&id);
+        inner.ended.notify_all();
         if connection.qid == 0 {
             state.controllers.remove(&connection.cntlid);
         }

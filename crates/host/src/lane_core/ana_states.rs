@@ -1,0 +1,52 @@
+//! ANA states of namespaces, as the controller's ANA log reports them.
+
+use std::sync::Arc;
+
+use wire::id::Nsid;
+use wire::log::ana::AnaState;
+
+use crate::attachment::Inaccessible;
+
+/// The namespaces that are not accessible on the current connection.
+#[derive(Debug)]
+pub(super) struct AnaStates {
+    inaccessible: Inaccessible,
+    /// `inaccessible` has entries: each command is compared with them before it is sent.
+    has_any: bool,
+    /// The log was requested and has not been read yet.
+    is_requested: bool,
+}
+
+impl Default for AnaStates {
+    fn default() -> Self {
+        Self { inaccessible: Arc::new([]), has_any: false, is_requested: false }
+    }
+}
+
+impl AnaStates {
+    /// Whether any namespace is not accessible.
+    #[inline]
+    pub(super) fn has_any(&self) -> bool {
+        self.has_any
+    }
+
+    /// The state of a namespace that is not accessible.
+    pub(super) fn of(&self, nsid: Nsid) -> Option<AnaState> {
+        let at = self.inaccessible.binary_search_by_key(&nsid, |(nsid, _)| *nsid).ok()?;
+        self.inaccessible.get(at).map(|(_, state)| *state)
+    }
+
+    /// Takes the content of the log. Returns whether it differs from the last.
+    pub(super) fn update(&mut self, inaccessible: &Inaccessible) -> bool {
+        let has_changed = self.inaccessible != *inaccessible;
+        self.inaccessible = Arc::clone(inaccessible);
+        self.has_any = !inaccessible.is_empty();
+        self.is_requested = false;
+        has_changed
+    }
+
+    /// Notes that the log must be read again. Returns whether it has to be requested now.
+    pub(super) fn request(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_requested, true)
+    }
+}
