@@ -161,7 +161,8 @@ impl Address {
         matches!(self.host, HostName::Name(_))
     }
 
-    /// Resolves the name to socket addresses, at least one, in the resolver's order. Blocks as long as the resolver does.
+    /// Resolves the name to socket addresses, at least one, in the resolver's order. Blocks as long as the resolver
+    /// does.
     ///
     /// # Errors
     /// The resolver's error, or an unknown interface.

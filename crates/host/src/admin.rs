@@ -1,4 +1,4 @@
-//! Admin commands of callers: carried by the association's thread, answered to the caller's.
+//! Admin commands of callers, run by the association's thread.
 // Data from a controller must not cause a panic: see docs/testing.md.
 #![cfg_attr(
     not(test),
@@ -21,7 +21,7 @@ use crate::association_machine::{AdminAnswer, AdminRequest};
 use crate::error::Error;
 use crate::reconnect::Class;
 
-/// An admin command, raw: for what has no method of its own.
+/// A raw admin command, for commands without a method of [`Association`].
 #[derive(Clone, Debug)]
 pub struct AdminCommand {
     sqe: Sqe,
@@ -36,19 +36,19 @@ impl AdminCommand {
         Self { sqe, data: RequestData::None, class: Class::Other }
     }
 
-    /// With this data to the controller.
+    /// Sends this data to the controller.
     #[must_use]
     pub fn sending(self, data: Vec<u8>) -> Self {
         Self { data: RequestData::ToController(data), ..self }
     }
 
-    /// With room for so many bytes from the controller.
+    /// Receives at most `length` bytes from the controller.
     #[must_use]
     pub fn receiving(self, length: u32) -> Self {
         Self { data: RequestData::FromController(length), ..self }
     }
 
-    /// It changes nothing: it is submitted again after a reconnect.
+    /// Marks a command that changes nothing: it is submitted again after a reconnect.
     #[must_use]
     pub fn read_only(self) -> Self {
         Self { class: Class::ReadOnly, ..self }
@@ -56,17 +56,17 @@ impl AdminCommand {
 }
 
 impl Association {
-    /// Runs an admin command and waits for its answer, through reconnects if it is read-only.
+    /// Runs an admin command and waits for its answer. A read-only command is repeated after a reconnect.
     ///
     /// # Errors
-    /// [`Error::Failed`] with the controller's status, or what else became of it.
+    /// [`Error::Failed`], with the controller's status or another [`Failure`](crate::Failure).
     pub fn admin(&self, name: &'static str, command: AdminCommand) -> Result<AdminAnswer, Error> {
         let AdminCommand { sqe, data, class } = command;
         self.run_admin(AdminRequest { id: 0, sqe, data, class })
             .map_err(|failure| Error::Failed { command: name, failure })
     }
 
-    /// Reads a property, as the kernel's `show-regs` does.
+    /// Reads a controller property (Property Get).
     ///
     /// # Errors
     /// [`Error::Failed`], for example if the controller does not support it.
@@ -75,7 +75,7 @@ impl Association {
         Ok(self.admin("Property Get", command)?.result)
     }
 
-    /// The value of a feature, and so many bytes of its data.
+    /// The value of a feature, and at most `length` bytes of its data.
     ///
     /// # Errors
     /// [`Error::Failed`], for example if the controller does not support it.
@@ -86,7 +86,7 @@ impl Association {
         Ok((low_dword(answer.result), answer.data))
     }
 
-    /// The current value of a feature that has no data.
+    /// The current value of a feature without data.
     ///
     /// # Errors
     /// [`Error::Failed`], for example if the controller does not support it.
@@ -94,7 +94,7 @@ impl Association {
         Ok(self.get_features(GetFeatures { fid, ..GetFeatures::default() }, nsid, 0)?.0)
     }
 
-    /// Sets a feature, with its data if it has any; gives what the controller answers.
+    /// Sets a feature, with its data if `data` is not empty. Returns the result dword.
     ///
     /// # Errors
     /// [`Error::Failed`], for example if the controller does not support the feature or the value.

@@ -1,7 +1,7 @@
-//! An association: one controller, its admin queue with a thread that keeps it, and the lanes that belong to it.
+//! An association: one controller, its admin queue with a thread of its own, and its lanes.
 //!
-//! The machine's thread sends keep-alives, takes in events, carries admin commands, and brings everything up again when the
-//! association was lost. Lanes stay with the threads that own them.
+//! The association's thread sends keep-alives, receives events, runs admin commands, and reconnects after a loss. Lanes
+//! stay with the threads that own them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
@@ -34,18 +34,18 @@ use crate::options::{Options, ms, ns};
 use crate::queue_map::{LaneClass, QueueMap};
 use crate::shared_association::{QueueReservation, SharedAssociation};
 
-/// An association with one controller of a subsystem. Clones share it; it ends with the last of them and of its lanes.
+/// An association with one controller of a subsystem. Clones share it; it ends when the last clone and lane is dropped.
 #[derive(Clone, Debug)]
 pub struct Association {
     inner: Arc<SharedAssociation>,
 }
 
 impl Association {
-    /// Connects to the subsystem at `address`: admin queue, bring-up, and a look at its namespaces. Lanes are made with
-    /// [`lane`](Self::lane). One attempt is made, on each address the host name has.
+    /// Connects to the subsystem at `address`: connects the admin queue, brings the controller up and identifies its
+    /// namespaces. [`lane`](Self::lane) connects lanes. One attempt is made, on each address of the host name.
     ///
     /// # Errors
-    /// What keeps us from it, and what to do about it.
+    /// Why the attempt failed, with advice where there is any.
     pub fn connect(address: &Address, options: Options) -> Result<Self, Error> {
         let association = Self::begin(address, options)?;
         association.wait_up()?;
@@ -62,7 +62,7 @@ impl Association {
         Self::begin_to(address, subsystem, is_discovery, options, Address::resolve)
     }
 
-    /// Waits until it is up.
+    /// Waits until the association is up.
     pub(crate) fn wait_up(&self) -> Result<(), Error> {
         self.inner.state.wait_up().map(drop)
     }
@@ -120,7 +120,7 @@ impl Association {
             let machine = AssociationMachine::new(settings, clock.now_ns());
             let thread_settings = ThreadSettings { resolve, close_limit_ns: ns(tuning.close_timeout) };
             std::thread::Builder::new()
-                .name("nvlane-machine".into())
+                .name("nvlane-admin".into())
                 .spawn(move || {
                     association_thread::run(
                         machine,
@@ -147,7 +147,7 @@ impl Association {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// The address it was connected by.
+    /// The address that was passed to [`connect`](Self::connect).
     #[must_use]
     pub fn address(&self) -> &Address {
         &self.inner.address
@@ -159,122 +159,118 @@ impl Association {
         &self.inner.subsystem
     }
 
-    /// How it was asked to be.
+    /// The options that were passed to [`connect`](Self::connect).
     #[must_use]
     pub fn options(&self) -> &Options {
         &self.inner.options
     }
 
-    /// Whether it is up now.
+    /// Whether the association is up now.
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.inner.state.lock().attachment.is_some()
     }
 
-    /// Why it has ended for good, if it has.
+    /// Why the association ended for good, if it has.
     #[must_use]
     pub fn over(&self) -> Option<Arc<Error>> {
         self.inner.state.over()
     }
 
-    /// The controller, as it was when the association came up last.
+    /// The controller, as of the last time the association came up.
     ///
     /// # Panics
-    /// Never: an association that was made was up once.
+    /// Never: [`connect`](Self::connect) returns associations that were up.
     #[must_use]
     pub fn controller(&self) -> Arc<ControllerInfo> {
         self.inner.state.lock().controller.clone().expect("was up once")
     }
 
-    /// The namespaces of the controller, by id, as of the last look at them.
+    /// The namespaces of the controller, by id, as of the last scan.
     #[must_use]
     pub fn namespaces(&self) -> Arc<[NamespaceInfo]> {
         Arc::clone(&self.inner.state.lock().namespaces)
     }
 
-    /// One namespace.
+    /// A block namespace.
     ///
     /// # Errors
-    /// [`Error::NoNamespace`], or [`Error::UnusableNamespace`] with the reason.
+    /// [`Error::NoNamespace`], or [`Error::UnusableNamespace`].
     pub fn namespace(&self, nsid: Nsid) -> Result<Namespace, Error> {
-        let (namespaces, limits) = (self.namespaces(), self.controller().limits);
-        let Some(info) = namespaces.iter().find(|info| info.nsid == nsid) else {
-            let available = namespaces.iter().map(|info| info.nsid).collect();
-            return Err(Error::NoNamespace { subsystem: self.inner.subsystem.to_string(), nsid, available });
-        };
-        Namespace::new(*info, limits).map_err(|cause| Error::UnusableNamespace { nsid, cause })
+        let info = self.namespace_info(nsid)?;
+        let namespace = Namespace::new(info, self.controller().limits);
+        namespace.map_err(|cause| Error::UnusableNamespace { nsid, cause })
     }
 
-    /// The namespace that the address names; without one there, the only one for blocks.
+    /// The namespace that the address names, else the only block namespace.
     ///
     /// # Errors
     /// As [`namespace`](Self::namespace), and [`Error::WhichNamespace`] if there are several.
     pub fn addressed_namespace(&self) -> Result<Namespace, Error> {
+        self.namespace(self.addressed(|info| info.geometry.is_ok())?)
+    }
+
+    /// A key-value namespace.
+    ///
+    /// # Errors
+    /// [`Error::NoNamespace`], or [`Error::UnusableNamespace`] if it is a block namespace.
+    pub fn key_value(&self, nsid: Nsid) -> Result<KeyValueNamespace, Error> {
+        let info = self.namespace_info(nsid)?;
+        let namespace = KeyValueNamespace::new(&info, &self.controller().limits);
+        namespace.map_err(|cause| Error::UnusableNamespace { nsid, cause })
+    }
+
+    /// The key-value namespace that the address names, else the only one.
+    ///
+    /// # Errors
+    /// As [`key_value`](Self::key_value), and [`Error::WhichNamespace`] if there are several.
+    pub fn addressed_key_value(&self) -> Result<KeyValueNamespace, Error> {
+        self.key_value(self.addressed(|info| info.keys.is_some())?)
+    }
+
+    fn namespace_info(&self, nsid: Nsid) -> Result<NamespaceInfo, Error> {
+        let namespaces = self.namespaces();
+        let found = namespaces.iter().find(|info| info.nsid == nsid).copied();
+        found.ok_or_else(|| Error::NoNamespace {
+            subsystem: self.inner.subsystem.to_string(),
+            nsid,
+            available: namespaces.iter().map(|info| info.nsid).collect(),
+        })
+    }
+
+    /// The id in the address, else of the only namespace that `is_meant` selects. If it selects none, the first
+    /// namespace, or 1: the caller then fails with the reason.
+    fn addressed(&self, is_meant: impl Fn(&NamespaceInfo) -> bool) -> Result<Nsid, Error> {
         if let Some(nsid) = self.inner.address.nsid {
-            return self.namespace(nsid);
+            return Ok(nsid);
         }
         let namespaces = self.namespaces();
-        let mut usable = namespaces.iter().filter(|info| info.geometry.is_ok());
-        match (usable.next(), usable.next(), namespaces.first()) {
-            (Some(info), None, _) => self.namespace(info.nsid),
-            (None, _, Some(info)) => self.namespace(info.nsid),
-            (None, _, None) => self.namespace(Nsid::new(1)),
-            (Some(_), Some(_), _) => {
-                let available = namespaces.iter().map(|info| info.nsid).collect();
-                Err(Error::WhichNamespace { subsystem: self.inner.subsystem.to_string(), available })
-            }
+        let mut meant = namespaces.iter().filter(|info| is_meant(info));
+        match (meant.next(), meant.next()) {
+            (Some(_), Some(_)) => Err(Error::WhichNamespace {
+                subsystem: self.inner.subsystem.to_string(),
+                available: namespaces.iter().map(|info| info.nsid).collect(),
+            }),
+            (only, _) => Ok(only.or(namespaces.first()).map_or(Nsid::new(1), |info| info.nsid)),
         }
     }
 
-    /// Lanes that there can be of each class: what was asked for, as far as the controller grants it.
+    /// Maximum lanes of each class: the requested lanes, as far as the controller grants queues.
     #[must_use]
     pub fn queues(&self) -> QueueMap {
         self.inner.options.queues().within(self.controller().queue_pairs)
     }
 
-    /// One namespace of keys and values.
+    /// Connects a lane of the default class, for any thread. Its number is the lowest free one. While the association
+    /// is lost the call waits until it is back or given up.
     ///
     /// # Errors
-    /// [`Error::NoNamespace`], or [`Error::UnusableNamespace`] if it is one of blocks.
-    pub fn key_value(&self, nsid: Nsid) -> Result<KeyValueNamespace, Error> {
-        let (namespaces, limits) = (self.namespaces(), self.controller().limits);
-        let Some(info) = namespaces.iter().find(|info| info.nsid == nsid) else {
-            let available = namespaces.iter().map(|info| info.nsid).collect();
-            return Err(Error::NoNamespace { subsystem: self.inner.subsystem.to_string(), nsid, available });
-        };
-        KeyValueNamespace::new(info, &limits).map_err(|cause| Error::UnusableNamespace { nsid, cause })
-    }
-
-    /// The namespace of keys and values that the address names; without one there, the only one.
-    ///
-    /// # Errors
-    /// As [`key_value`](Self::key_value), and [`Error::WhichNamespace`] if there are several.
-    pub fn addressed_key_value(&self) -> Result<KeyValueNamespace, Error> {
-        if let Some(nsid) = self.inner.address.nsid {
-            return self.key_value(nsid);
-        }
-        let namespaces = self.namespaces();
-        let mut with_keys = namespaces.iter().filter(|info| info.keys.is_some());
-        match (with_keys.next(), with_keys.next(), namespaces.first()) {
-            (Some(info), None, _) | (None, _, Some(info)) => self.key_value(info.nsid),
-            (None, _, None) => self.key_value(Nsid::new(1)),
-            (Some(_), Some(_), _) => {
-                let available = namespaces.iter().map(|info| info.nsid).collect();
-                Err(Error::WhichNamespace { subsystem: self.inner.subsystem.to_string(), available })
-            }
-        }
-    }
-
-    /// Connects a lane of the default class, for the calling thread or any other one. Its number is the lowest that is free. While
-    /// the association is lost this waits until it is back, or given up.
-    ///
-    /// # Errors
-    /// [`Error::TooFewQueues`], [`Error::NoLane`], or what keeps it from connecting.
+    /// [`Error::TooFewQueues`], [`Error::NoLane`], or why the connection failed.
     pub fn lane<B: DataBuffer>(&self) -> Result<Lane<B>, Error> {
         self.lane_of(LaneClass::Default)
     }
 
-    /// As [`lane`](Self::lane), of any class that was asked for.
+    /// As [`lane`](Self::lane), of any class that the options request.
     ///
     /// # Errors
     /// As [`lane`](Self::lane).
@@ -285,7 +281,7 @@ impl Association {
         let message =
             AssociationMessage::Lane { address: mailbox.address(), generation: attachment.generation };
         self.inner.mailbox.post(message);
-        // A machine that ended before it saw the message has said so here before.
+        // A thread that ended before it read the message has published the end before.
         if let Some(over) = self.inner.state.over() {
             return Err(Error::clone(&over));
         }
@@ -294,7 +290,7 @@ impl Association {
         lane.connect(&attachment)
     }
 
-    /// Connects as many lanes as were asked for, to be waited for together: those of the default class first, then read, then poll.
+    /// Connects all requested lanes, as a set: lanes of the default class first, then read, then poll.
     ///
     /// # Errors
     /// As [`lane`](Self::lane).
@@ -302,7 +298,7 @@ impl Association {
         LaneSet::new(self.every_lane()?)
     }
 
-    /// As many lanes of each class as were asked for.
+    /// All requested lanes of each class.
     pub(crate) fn every_lane<B: DataBuffer>(&self) -> Result<Vec<Lane<B>>, Error> {
         let queues = self.inner.options.queues();
         let classes = LaneClass::ALL.into_iter().flat_map(|class| (0..queues.of(class)).map(move |_| class));
@@ -327,7 +323,7 @@ impl Association {
         Ok(QueueReservation { qid, class, association: Arc::clone(&self.inner) })
     }
 
-    /// What happens from now on. Whoever does not want it any more drops it.
+    /// Subscribes to events from now on. Dropping the receiver unsubscribes.
     #[must_use]
     pub fn events(&self) -> Receiver<Event> {
         let (sender, receiver) = channel();
@@ -335,22 +331,22 @@ impl Association {
         receiver
     }
 
-    /// Looks at all namespaces again, as after an event; what has changed is told by [`Event::NamespacesChanged`].
+    /// Identifies all namespaces again, as after an event; [`Event::NamespacesChanged`] reports changes.
     pub fn rescan(&self) {
         self.inner.mailbox.post(AssociationMessage::Rescan);
     }
 
-    /// Ends the association for all its handles and lanes: shuts the controller down, then closes.
+    /// Ends the association for all its handles and lanes: shuts the controller down, then disconnects.
     pub fn close(&self) {
         self.inner.close();
     }
 
-    /// Ends the association without waiting for that.
+    /// As [`close`](Self::close), without waiting.
     pub(crate) fn close_soon(&self) {
         self.inner.mailbox.post(AssociationMessage::Close);
     }
 
-    /// From now on dropping the last handle does not wait for the association's end.
+    /// Makes the drop of the last handle return without waiting for the association's end.
     pub(crate) fn detach(&self) {
         self.inner.is_detached.store(true, Ordering::Relaxed);
     }

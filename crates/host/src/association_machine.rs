@@ -1,5 +1,5 @@
-//! The machine of an association, without its socket and thread: brings the controller up, keeps it alive, carries the
-//! callers' admin commands, and starts again when the association is lost.
+//! State machine of an association: brings the controller up, keeps it alive, runs the callers' admin commands, and
+//! reconnects after a loss. Its driver is in `association_thread.rs`.
 //!
 //! ```text
 //!            on_connected            ICResp           controller live
@@ -8,9 +8,10 @@
 //!    └──(due)── Waiting ◀──────┴─────────────────┴──── any loss ───────┘          any ──close, give up──▶ Over
 //! ```
 //!
-//! The first attempt is made once: what fails at the very beginning is the caller's to know. Inputs are `on_*`, wishes
-//! are `submit`, `abort`, `rescan` and `close`; [`advance`](AssociationMachine::advance) carries on, [`next_action`](AssociationMachine::next_action)
-//! says what to do, and [`next_deadline`](AssociationMachine::next_deadline) when to come back.
+//! The first attempt is made once: its failure is the caller's error. Inputs are `on_*`, wishes are `submit`, `abort`,
+//! `rescan` and `close`. After each of them the driver calls [`advance`](AssociationMachine::advance), then drains
+//! [`next_action`](AssociationMachine::next_action), and returns at
+//! [`next_deadline`](AssociationMachine::next_deadline).
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -35,70 +36,70 @@ use crate::error::LinkError;
 use crate::failure::Failure;
 use crate::reconnect::{Backoff, Class, Fate, ReconnectSettings, ReplayPolicy, fate};
 
-/// Commands of callers outstanding at once.
+/// Maximum outstanding commands of callers.
 const CALLER_REQUESTS_MAX: usize = 8;
 
-/// Aborts outstanding at once, if the controller takes as many.
+/// Maximum outstanding Aborts; the controller's limit applies as well.
 const ABORTS_MAX: usize = 4;
 
 const _: () =
     assert!(OWN_COMMANDS_MAX as usize + CALLER_REQUESTS_MAX + ABORTS_MAX < ADMIN_QUEUE_ENTRIES as usize);
 
-/// In-capsule data that every admin queue takes, bytes. wire §4.1
+/// Maximum in-capsule data of every admin queue, bytes. wire §4.1
 const ADMIN_IN_CAPSULE_BYTES: u32 = 8192;
 
 const MS: u64 = 1_000_000;
 
-/// How an association is to be kept.
+/// Configuration of an association.
 #[derive(Clone, Debug)]
 pub struct AssociationSettings {
-    /// What the controller is to be told.
+    /// Settings of the admin queue's Connect and of the controller.
     pub controller: ControllerSettings,
-    /// What is said in the handshake.
+    /// Parameters of the ICReq.
     pub offer: HostOffer,
-    /// How long each step of connecting may take, ns.
+    /// Timeout of each step of connecting, ns.
     pub connect_timeout_ns: u64,
-    /// How long an admin command may take, ns: also how long one of a caller waits for a lost association, and all of the bring-up.
+    /// Timeout of an admin command, of a caller's command that waits for a lost association, and of the bring-up, ns.
     pub admin_timeout_ns: u64,
-    /// When the association ends for good, ns from its beginning; `None` for not by time.
+    /// Maximum lifetime of the association, ns; `None` for no limit.
     pub deadline_ns: Option<u64>,
-    /// When to try again.
+    /// Delays between attempts to reconnect.
     pub reconnect: ReconnectSettings,
-    /// What jitter is drawn from.
+    /// Seed of the jitter.
     pub seed: u64,
 }
 
-/// What is known of a controller that is up.
+/// A controller that is up.
 #[derive(Clone, Debug)]
 pub struct ControllerInfo {
-    /// Its id.
+    /// Controller id.
     pub cntlid: Cntlid,
-    /// Where it is.
+    /// The target's address.
     pub peer: SocketAddr,
-    /// Its capabilities.
+    /// Capabilities (CAP).
     pub cap: Cap,
-    /// Its version.
+    /// NVMe version (VS).
     pub vs: Vs,
-    /// What it says of itself.
+    /// Identify Controller.
     pub identify: IdentifyController,
-    /// What it can do.
+    /// Limits.
     pub limits: Limits,
     /// I/O queues granted.
     pub queue_pairs: u16,
-    /// What was agreed on the admin queue.
+    /// Outcome of the admin queue's handshake.
     pub agreement: Agreement,
 }
 
 /// An admin command of a caller.
 #[derive(Clone, Debug)]
 pub struct AdminRequest {
-    /// To be given back with the answer.
+    /// Returned with the answer.
     pub id: u64,
     /// The command.
     pub sqe: Sqe,
-    /// Its data.
+    /// The data.
     pub data: RequestData,
-    /// Whether it may be submitted again after a reconnect.
+    /// Decides whether it is submitted again after a reconnect.
     pub class: Class,
 }
 
@@ -107,30 +108,30 @@ pub struct AdminRequest {
 pub struct AdminAnswer {
     /// The result dwords.
     pub result: u64,
-    /// What the controller sent, at most as much as was asked for.
+    /// Data from the controller, at most as much as requested.
     pub data: Vec<u8>,
 }
 
-/// What everybody should know.
+/// A change that the driver publishes to lanes and handles.
 #[derive(Clone, Debug)]
 pub enum MachineEvent {
     /// The association is up.
     Up {
-        /// What lanes need to know.
+        /// For lanes.
         attachment: Arc<Attachment>,
-        /// What anybody may want to know.
+        /// For handles.
         controller: Arc<ControllerInfo>,
-        /// Its namespaces.
+        /// All namespaces.
         namespaces: Arc<[NamespaceInfo]>,
     },
     /// The association was lost.
     Down {
-        /// Which one.
+        /// Its number.
         generation: u64,
         /// Why.
         cause: LinkError,
     },
-    /// An attempt to have it back has failed; another one follows.
+    /// An attempt to reconnect failed; another follows.
     Failed {
         /// Attempts so far.
         attempts: u32,
@@ -139,44 +140,45 @@ pub enum MachineEvent {
     },
     /// Namespaces have changed.
     Namespaces {
-        /// Which.
+        /// Ids of namespaces that were added, removed or changed.
         changed: Vec<Nsid>,
-        /// All there are now.
+        /// All namespaces.
         namespaces: Arc<[NamespaceInfo]>,
     },
-    /// The ANA log was read: the namespaces that are not accessible now.
+    /// The ANA log was read: namespaces that are not accessible.
     Inaccessible(Inaccessible),
     /// The discovery log has changed.
     Discovery,
     /// Another event of the controller.
     Event(AsyncEvent),
-    /// There will be no further association.
+    /// The association ended for good.
     Over {
         /// Attempts to reconnect; 0 if there was none.
         attempts: u32,
-        /// Why, unless it was closed by us.
+        /// Why; `None` if it was closed by the host.
         cause: Option<LinkError>,
     },
 }
 
-/// What the driver has to do.
+/// An action that the machine asks its driver for.
 #[derive(Clone, Debug)]
 pub enum AssociationAction {
-    /// Connect a socket to the target; say [`on_connected`](AssociationMachine::on_connected) or [`on_lost`](AssociationMachine::on_lost).
+    /// Connect a socket to the target, then call [`on_connected`](AssociationMachine::on_connected) or
+    /// [`on_lost`](AssociationMachine::on_lost).
     Open,
-    /// Close the socket, dropping what it has not sent if `at_once`.
+    /// Close the socket; if `at_once`, drop unsent data.
     Close {
-        /// The association is lost, not ended in good order.
+        /// The association is lost, not shut down.
         at_once: bool,
     },
     /// Answer a caller.
     Answer {
-        /// Which [`AdminRequest`].
+        /// Id of the [`AdminRequest`].
         id: u64,
         /// The answer.
         answer: Result<AdminAnswer, Failure>,
     },
-    /// Tell everybody.
+    /// Publish a change.
     Publish(MachineEvent),
 }
 
@@ -190,13 +192,13 @@ enum Phase {
     Over,
 }
 
-/// What a command of the admin queue is known by while it is out.
+/// The machine's data about an outstanding command of the admin queue.
 #[derive(Clone, Copy, Debug)]
 struct Tag {
     owner: Owner,
-    /// When it must be answered, ns.
+    /// Timeout of the command, ns.
     deadline_ns: u64,
-    /// When a command of a caller ends if it is not out, ns.
+    /// When a caller's command ends if it is not outstanding, ns.
     until_ns: u64,
 }
 
@@ -207,7 +209,7 @@ enum Owner {
     Abort,
 }
 
-/// The machine of an association, without its socket and thread.
+/// State machine of an association; see the [module](self).
 #[derive(Debug)]
 pub struct AssociationMachine {
     settings: AssociationSettings,
@@ -216,11 +218,11 @@ pub struct AssociationMachine {
     controller: HostController,
     peer: Option<SocketAddr>,
     backoff: Backoff,
-    /// Number of the association that is up, or comes next.
+    /// Number of the association that is up, or of the next one.
     generation: u64,
     was_up: bool,
     attempts: u32,
-    /// Commands of callers that wait to be sent, and when they end in any case, ns.
+    /// Callers' commands that wait to be sent, each with the time at which it ends, ns.
     requests: VecDeque<(u64, AdminRequest)>,
     requests_out: usize,
     aborts: VecDeque<(Qid, u16)>,
@@ -257,13 +259,13 @@ impl AssociationMachine {
         machine
     }
 
-    /// Whether nothing more will come of it.
+    /// Whether the association ended for good.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.phase == Phase::Over
     }
 
-    /// What the connection is at, for messages.
+    /// The connection's phase in words, for messages.
     #[must_use]
     pub fn doing(&self) -> &'static str {
         match self.phase {
@@ -274,7 +276,7 @@ impl AssociationMachine {
         }
     }
 
-    /// How long each step of connecting may take, ns.
+    /// Timeout of each step of connecting, ns.
     #[must_use]
     pub fn connect_timeout_ns(&self) -> u64 {
         self.settings.connect_timeout_ns
@@ -300,7 +302,7 @@ impl AssociationMachine {
         }
     }
 
-    /// The connection was lost, or could not be made.
+    /// The connection was lost, or the attempt to connect failed.
     pub fn on_lost(&mut self, cause: LinkError, now_ns: u64) {
         if matches!(self.phase, Phase::Waiting { .. } | Phase::Over) {
             return;
@@ -322,7 +324,7 @@ impl AssociationMachine {
             self.attempts = 0;
             let event = MachineEvent::Down { generation, cause: cause.clone() };
             self.actions.push_back(AssociationAction::Publish(event));
-            // What ended an association that was up says nothing about the next one.
+            // The cause says nothing about the next association.
             match self.backoff.on_lost(now_ns) {
                 Some(due_ns) => self.phase = Phase::Waiting { due_ns },
                 None => self.finish(Some(cause)),
@@ -351,7 +353,7 @@ impl AssociationMachine {
             return;
         }
         if cause.is_permanent() {
-            // A queue that is refused for good is refused again by the next controller.
+            // The next controller would refuse the queue as well.
             self.actions.push_back(AssociationAction::Close { at_once: true });
             self.judge();
             self.finish(Some(cause));
@@ -360,7 +362,7 @@ impl AssociationMachine {
         }
     }
 
-    /// Judges what was in flight: requests that change nothing are submitted again.
+    /// Ends outstanding requests; those that change nothing are submitted again.
     fn judge(&mut self) {
         (self.requests_out, self.aborts_out) = (0, 0);
         while let Some(command) = self.queue.next_unfinished_command() {
@@ -388,7 +390,7 @@ impl AssociationMachine {
         self.actions.push_back(AssociationAction::Answer { id, answer });
     }
 
-    /// The end: nobody waits in vain.
+    /// Ends the association for good, and every waiting request.
     fn finish(&mut self, cause: Option<LinkError>) {
         self.phase = Phase::Over;
         while let Some((_, request)) = self.requests.pop_front() {
@@ -398,7 +400,7 @@ impl AssociationMachine {
         self.actions.push_back(AssociationAction::Publish(event));
     }
 
-    /// Submits a caller's command, now or as soon as there is a controller.
+    /// Submits a caller's command, now or once the association is up.
     pub fn submit(&mut self, request: AdminRequest, now_ns: u64) {
         if self.phase == Phase::Over || self.is_closing {
             self.answer(request.id, Err(Failure::Unreachable));
@@ -408,19 +410,19 @@ impl AssociationMachine {
         }
     }
 
-    /// Has a command of a lane of association `generation` aborted.
+    /// Aborts a command of a lane of association `generation`.
     pub fn abort(&mut self, generation: u64, qid: Qid, cid: u16) {
         if self.phase == Phase::Up && generation == self.generation {
             self.aborts.push_back((qid, cid));
         }
     }
 
-    /// Looks at all namespaces again.
+    /// Identifies all namespaces again.
     pub fn rescan(&mut self) {
         self.controller.rescan();
     }
 
-    /// Ends the association in good order, as far as the controller plays along.
+    /// Shuts the controller down and ends the association.
     pub fn close(&mut self) {
         if self.is_closing || self.phase == Phase::Over {
             return;
@@ -438,10 +440,10 @@ impl AssociationMachine {
         }
     }
 
-    /// Takes in received bytes.
+    /// Processes received bytes.
     ///
     /// # Errors
-    /// Why the association must end: report it with [`on_lost`](Self::on_lost).
+    /// Why the connection must be closed: pass it to [`on_lost`](Self::on_lost).
     pub fn on_bytes(&mut self, input: &mut &[u8], now_ns: u64) -> Result<(), LinkError> {
         while let Some(event) = self.queue.next_event(input)? {
             match event {
@@ -473,16 +475,16 @@ impl AssociationMachine {
                 };
                 self.answer(id, answer);
             }
-            // Whether it helped shows in the command itself. wire §18
+            // The aborted command's own completion shows the outcome. wire §18
             Owner::Abort => self.aborts_out -= 1,
         }
         Ok(())
     }
 
-    /// Carries on: submits what is to be submitted, and looks at the time.
+    /// Submits pending commands and handles timeouts.
     ///
     /// # Errors
-    /// Why the association must end: report it with [`on_lost`](Self::on_lost).
+    /// Why the connection must be closed: pass it to [`on_lost`](Self::on_lost).
     pub fn advance(&mut self, now_ns: u64) -> Result<(), LinkError> {
         if self.phase == Phase::Over {
             return Ok(());
@@ -513,7 +515,7 @@ impl AssociationMachine {
         Ok(())
     }
 
-    /// The time of the whole association is over.
+    /// The association's deadline has passed.
     fn expire(&mut self, now_ns: u64) {
         let limit_ms = self.settings.deadline_ns.unwrap_or(0) / MS;
         if let Phase::Waiting { .. } = self.phase {
@@ -523,7 +525,7 @@ impl AssociationMachine {
         self.on_lost(LinkError::Deadline { limit_ms, during: self.doing() }, now_ns);
     }
 
-    /// Ends commands of callers that have waited too long for an association.
+    /// Ends callers' commands that waited too long for an association.
     fn end_late_requests(&mut self, now_ns: u64) {
         if self.phase == Phase::Up || self.requests.iter().all(|(until_ns, _)| *until_ns > now_ns) {
             return;
@@ -538,7 +540,7 @@ impl AssociationMachine {
         }
     }
 
-    /// A lane of association `generation` has met a status that the ANA log explains: it is read again.
+    /// A command of association `generation` ended with a status that the ANA log explains: reads the log again.
     pub fn read_ana(&mut self, generation: u64) {
         if self.phase == Phase::Up && generation == self.generation {
             self.controller.read_ana();
@@ -564,7 +566,7 @@ impl AssociationMachine {
                 RequestId::Step => self.settings.connect_timeout_ns,
                 _ => self.settings.admin_timeout_ns,
             };
-            // Identify brings all of its page or is useless; of other answers the length is looked at.
+            // The controller's state machine checks the length of each answer.
             let deadline_ns = now_ns.saturating_add(timeout_ns);
             let tag = Tag { owner: Owner::Controller(request.id), deadline_ns, until_ns: deadline_ns };
             self.send(request.sqe, request.data, tag);
@@ -605,7 +607,7 @@ impl AssociationMachine {
                 Transfer::FromController { buffer: vec![0; length as usize], is_exact: false }
             }
         };
-        // Own commands, requests and aborts together are fewer than the queue takes: see the assertion above.
+        // Own commands, requests and Aborts together are fewer than the queue's entries: see the assertion above.
         let taken = self.queue.submit(sqe, transfer, tag);
         debug_assert!(taken.is_ok(), "the admin queue has room");
     }
@@ -687,12 +689,12 @@ impl AssociationMachine {
         all.min().filter(|at_ns| *at_ns != u64::MAX)
     }
 
-    /// The next thing the driver has to do.
+    /// The next action for the driver.
     pub fn next_action(&mut self) -> Option<AssociationAction> {
         self.actions.pop_front()
     }
 
-    /// Rings the doorbell. Says whether anything is on its way.
+    /// Rings the doorbell. Returns whether a caravan is being sent.
     pub fn ring(&mut self) -> bool {
         match self.phase {
             Phase::Handshake { .. } | Phase::BringUp { .. } | Phase::Up => {
@@ -702,23 +704,23 @@ impl AssociationMachine {
         }
     }
 
-    /// Calls `each` with the bytes on their way, in order, until it says false.
+    /// Calls `each` with the pieces of the caravan being sent, in order, until it returns false.
     pub fn for_each_piece<'a>(&'a self, each: impl FnMut(&'a [u8]) -> bool) {
         self.queue.for_each_piece(each);
     }
 
-    /// The kernel has taken `count` bytes.
+    /// The kernel accepted `count` bytes.
     pub fn on_sent(&mut self, count: usize) {
         self.queue.on_sent(count);
     }
 
-    /// Whether completions wait that need no input: call [`on_bytes`](Self::on_bytes) with none.
+    /// Whether completions are ready without input: call [`on_bytes`](Self::on_bytes) with none.
     #[must_use]
     pub fn has_finished(&self) -> bool {
         self.queue.has_finished()
     }
 
-    /// The TermReq that tells the target what it did wrong, if one may be sent now.
+    /// The TermReq for a violation of the target, if it can be sent now.
     #[must_use]
     pub fn term_req(&self, violation: Violation) -> Option<Vec<u8>> {
         if self.queue.caravan().is_leaving() { None } else { self.queue.fail(violation) }

@@ -1,4 +1,4 @@
-//! The thread of a machine: its socket, its mailbox, its clock.
+//! The thread of an association: drives its state machine with a socket, a mailbox and a clock.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,10 +20,10 @@ use crate::event::Event;
 use crate::failure::Failure;
 use crate::messages::{AssociationMessage, LaneMessage};
 
-/// The longest sleep, ns.
+/// Maximum sleep, ns.
 const SLEEP_NS_MAX: u64 = 60_000_000_000;
 
-/// Received at once: admin queues are not busy.
+/// Receive buffer, bytes: admin queues are not busy.
 const RECEIVE_BYTES: usize = 32 << 10;
 
 struct Driver<'a> {
@@ -39,12 +39,12 @@ struct Driver<'a> {
     lanes: Vec<Post<LaneMessage>>,
     subscribers: Vec<Sender<Event>>,
     attachment: Option<Arc<Attachment>>,
-    /// What the ANA log said last, of the association that is up.
+    /// Content of the ANA log, of the association that is up.
     inaccessible: Inaccessible,
     resolver: Resolver,
-    /// How long an orderly end may take, ns.
+    /// Maximum time of an orderly shutdown, ns.
     close_limit_ns: u64,
-    /// When an orderly end is given up.
+    /// When an orderly shutdown is given up, ns.
     close_ns: Option<u64>,
 }
 
@@ -56,26 +56,26 @@ enum Link {
     Connected(Socket),
 }
 
-/// Finds the addresses of a target's name. It may block for as long as the system's resolver does.
+/// Resolves a target's name; blocks as long as the system's resolver does.
 pub(crate) type Resolve = fn(&Address) -> io::Result<Vec<SocketAddr>>;
 
-/// The threads that resolve names: the system's resolver blocks, and takes as long as it likes.
+/// Resolves names on threads of their own: the system's resolver blocks without limit.
 struct Resolver {
     resolve: Resolve,
     answers: Post<AssociationMessage>,
-    /// One is out. An attempt that is made meanwhile waits for its answer.
+    /// A resolution is running. A further attempt waits for its answer.
     is_out: bool,
 }
 
-/// Settings of the thread around the machine's machine.
+/// Settings of the thread.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ThreadSettings {
     pub(crate) resolve: Resolve,
-    /// How long an orderly end may take, ns.
+    /// Maximum time of an orderly shutdown, ns.
     pub(crate) close_limit_ns: u64,
 }
 
-/// Runs a machine until it is over.
+/// Drives a machine until the association ends for good.
 pub(crate) fn run(
     machine: AssociationMachine,
     address: &Address,
@@ -110,7 +110,7 @@ pub(crate) fn run(
         }
         driver.turn(&mut staging);
         mailbox.announce_sleep();
-        // A message that came before the announcement rang no bell.
+        // A message posted before the announcement did not wake the thread.
         if let Some(message) = mailbox.next_message() {
             mailbox.announce_awake();
             driver.on_message(message);
@@ -122,8 +122,8 @@ pub(crate) fn run(
         mailbox.announce_awake();
     }
     driver.act();
-    // Lanes that are still to be registered look at the shared state afterwards: see `Association::lane`. Who waits
-    // for an answer is told by the end of the channel.
+    // Lanes that are not registered yet read the shared state afterwards: see `Association::lane`. Callers that wait
+    // for an answer see the end of the channel.
     let over = state.over();
     while let Some(message) = mailbox.next_message() {
         if let (AssociationMessage::Lane { address, .. }, Some(over)) = (message, &over) {
@@ -143,7 +143,7 @@ impl Driver<'_> {
                 self.machine.submit(request, now_ns);
             }
             AssociationMessage::Lane { address, generation } => {
-                // What it knows may be old already.
+                // The association may have changed since the lane was made.
                 let is_current =
                     self.attachment.as_ref().is_some_and(|attachment| attachment.generation == generation);
                 if !is_current {
@@ -172,7 +172,7 @@ impl Driver<'_> {
         }
     }
 
-    /// Everything that can be done without waiting.
+    /// Does all work that is possible without blocking.
     fn turn(&mut self, staging: &mut [u8]) {
         loop {
             let now_ns = self.clock.now_ns();
@@ -184,7 +184,7 @@ impl Driver<'_> {
                 let waited_ms = self.close_limit_ns / 1_000_000;
                 self.lose(LinkError::TimedOut { to: "the shutdown", waited_ms }, now_ns);
             }
-            // An action may have made something possible: a socket that connected at once, say.
+            // An action may have enabled other work, for example a socket that connected at once.
             if !self.act() {
                 return;
             }
@@ -234,13 +234,13 @@ impl Driver<'_> {
             && let Some(bytes) = self.machine.term_req(*violation)
         {
             let _ = socket.send(&[reactor::Segment::new(&bytes)], false);
-            // A reset would overtake it.
+            // A reset would discard it.
             socket.finish();
         }
         self.machine.on_lost(cause, now_ns);
     }
 
-    /// Carries out what the machine asks for. Says whether there was anything.
+    /// Carries out the machine's actions. Returns whether there were any.
     fn act(&mut self) -> bool {
         let mut has_acted = false;
         while let Some(action) = self.machine.next_action() {
@@ -256,7 +256,7 @@ impl Driver<'_> {
                 }
                 AssociationAction::Answer { id, answer } => {
                     if let Some(reply) = self.replies.remove(&id) {
-                        // Whoever asked may have gone.
+                        // The caller may have stopped waiting.
                         let _ = reply.send(answer);
                     }
                 }
@@ -267,7 +267,7 @@ impl Driver<'_> {
     }
 
     fn open(&mut self) {
-        // An IP address needs no resolver: nothing of it blocks.
+        // An IP address needs no resolver and does not block.
         if !self.address.is_name() {
             let found = self.address.resolve();
             self.link = Link::Resolving;
@@ -394,7 +394,7 @@ impl Driver<'_> {
 }
 
 impl Resolver {
-    /// Resolves the name on a thread of its own; the answer comes by mailbox.
+    /// Resolves the name on another thread; the answer arrives as a message.
     fn begin(&mut self, address: &Address) -> io::Result<()> {
         let (resolve, answers, address) = (self.resolve, self.answers.clone(), address.clone());
         let thread = std::thread::Builder::new().name("nvlane-resolve".into());
@@ -404,11 +404,11 @@ impl Resolver {
     }
 }
 
-/// Sends as much as the socket takes.
+/// Sends as much as the socket accepts.
 fn flush(machine: &mut AssociationMachine, socket: &Socket, is_blocked: &mut bool) -> Result<(), LinkError> {
     *is_blocked = false;
     while machine.ring() {
-        // Admin data is short; there are few pieces.
+        // Admin data is short: few pieces.
         let sender: &AssociationMachine = machine;
         let progress =
             send(socket, 0, &SendBudget::UNLIMITED, |each| sender.for_each_piece(each), |_| false)?;

@@ -42,8 +42,8 @@ const WAIT: Duration = Duration::from_secs(3600);
 /// ```
 ///
 /// A call sends its commands from the calling thread and waits there; no other thread takes part. A transfer of any
-/// length is split into commands that are outstanding together. If such a call fails, some of its commands may have been
-/// executed.
+/// length is split into commands that are outstanding together. If such a call fails, some of its commands may have
+/// been executed.
 ///
 /// With [`Options::read_lanes`] reads have a lane of their own, with [`Options::poll_lanes`] so have
 /// [polled](Self::set_polled) calls.
@@ -226,7 +226,8 @@ impl BlockingNamespace {
     /// Atomically writes `new` at `offset` if the bytes there equal `expected`. Returns whether they did.
     ///
     /// # Errors
-    /// [`Error::Command`] if the range is invalid (controllers take one or a few blocks), [`Error::Failed`] if it fails.
+    /// [`Error::Command`] if the range is invalid (controllers take one or a few blocks), [`Error::Failed`] if it
+    /// fails.
     ///
     /// # Panics
     /// If `expected` and `new` differ in length.

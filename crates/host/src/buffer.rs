@@ -1,10 +1,10 @@
-//! The data of a command: whose it is, and in how many pieces.
+//! Buffers of commands: lists, windows, and payloads that belong to a command.
 
 use proto::host_queue::DataBuffer;
 
 use crate::submit::RangeBytes;
 
-/// A list of buffers that one command fills or sends as if it were one.
+/// A list of buffers that one command transfers as one.
 ///
 /// ```
 /// use nvlane_host::{DataBuffer, Vectored};
@@ -18,7 +18,7 @@ pub struct Vectored<T> {
 }
 
 impl<T: DataBuffer> Vectored<T> {
-    /// These buffers, in this order.
+    /// A list of these buffers, in order.
     #[must_use]
     pub fn new(pieces: Vec<T>) -> Self {
         Self { pieces }
@@ -30,13 +30,13 @@ impl<T: DataBuffer> Vectored<T> {
         &self.pieces
     }
 
-    /// The buffers back.
+    /// Returns the buffers.
     #[must_use]
     pub fn into_pieces(self) -> Vec<T> {
         self.pieces
     }
 
-    /// Which piece byte `offset` is in, and where.
+    /// The piece that contains byte `offset`, and the offset in it.
     fn locate(&self, mut offset: usize) -> (usize, usize) {
         for (index, piece) in self.pieces.iter().enumerate() {
             if offset < piece.length() {
@@ -64,7 +64,7 @@ impl<T: DataBuffer> DataBuffer for Vectored<T> {
     }
 }
 
-/// A part of a buffer: a long transfer goes through it piece by piece.
+/// A part of a buffer, for one command of a long transfer.
 #[derive(Clone, Debug)]
 pub(crate) struct Window<B> {
     pub(crate) buffer: B,
@@ -93,11 +93,11 @@ impl<B: DataBuffer> DataBuffer for Window<B> {
     }
 }
 
-/// What a command on a lane moves: the caller's buffer, or a payload that is part of the command.
+/// Data of a command: the caller's buffer, or the command's own payload.
 #[derive(Debug)]
 pub(crate) enum Data<B> {
     Caller(B),
-    /// One range: the usual deallocation, without an allocation of its own.
+    /// One range, stored in place: the usual deallocation needs no allocation.
     Range(RangeBytes),
     Own(Box<[u8]>),
 }

@@ -1,5 +1,4 @@
-//! Sockets on their way to a target, and what the drivers of lanes and associations share: a clock, a place to receive into, a
-//! way to send and a way to sleep.
+//! Connecting sockets, and tools of the drivers of lanes and associations: clock, staging buffer, send, sleep.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -15,14 +14,14 @@ use rustix::net::sockopt;
 
 use crate::error::LinkError;
 
-/// Where received bytes are put before they are looked at: one for each thread, so that it stays warm however many
-/// lanes the thread has.
+/// Size of the staging buffer for received bytes. Each thread has one, which stays in the cache however many lanes it
+/// has.
 pub(crate) const STAGING_BYTES: usize = 512 << 10;
 
-/// The least time one of several addresses gets to connect, ns.
+/// Minimum time for each of several addresses to connect, ns.
 const DIAL_NS_MIN: u64 = 250_000_000;
 
-/// ns since the association was made.
+/// A clock in ns since the association was made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock(Instant);
 
@@ -42,7 +41,7 @@ thread_local! {
     static STAGING: Cell<Option<Box<[u8]>>> = const { Cell::new(None) };
 }
 
-/// The thread's staging buffer, taken out: a completion handler that polls another lane finds none and gets its own.
+/// The thread's staging buffer, taken out of the thread: a completion handler that polls another lane gets a new one.
 pub(crate) struct Staging(Option<Box<[u8]>>);
 
 impl Staging {
@@ -61,14 +60,14 @@ impl Staging {
 impl Drop for Staging {
     #[inline]
     fn drop(&mut self) {
-        // A thread that ends has no place left to put it.
+        // A thread that is ending has no thread-local storage.
         let bytes = self.0.take();
         let _ = STAGING.try_with(|staging| staging.set(bytes));
     }
 }
 
-/// Gathers the pieces of `for_each_piece` as far as `budget` allows and sends them in one call. `is_zero_copy` decides from
-/// their length, in bytes, whether they are sent without a copy.
+/// Gathers the pieces of `for_each_piece` as far as `budget` allows and sends them in one call. `is_zero_copy` decides
+/// from their length, in bytes, whether they are sent without a copy.
 #[inline]
 pub(crate) fn send<'a>(
     socket: &Socket,
@@ -77,7 +76,7 @@ pub(crate) fn send<'a>(
     for_each_piece: impl FnOnce(&mut dyn FnMut(&'a [u8]) -> bool),
     is_zero_copy: impl FnOnce(usize) -> bool,
 ) -> Result<Progress, LinkError> {
-    // Most caravans are one run of headers; to clear a long array for them would cost more than they do.
+    // Most caravans are one run of headers: clearing a long array would cost more than sending them.
     if piece_count <= 8 {
         send_up_to::<8>(socket, budget, for_each_piece, is_zero_copy)
     } else {
@@ -85,13 +84,13 @@ pub(crate) fn send<'a>(
     }
 }
 
-/// How far a send got.
+/// Outcome of a send.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Progress {
     pub(crate) sent_bytes: usize,
-    /// The socket took less than it was given.
+    /// The socket accepted only a part.
     pub(crate) is_blocked: bool,
-    /// A notice will tell when the kernel is done with the bytes.
+    /// A notice follows when the kernel releases the bytes.
     pub(crate) is_zero_copy: bool,
 }
 
@@ -106,7 +105,7 @@ fn send_up_to<'a, const COUNT: usize>(
     let mut segments = [Segment::EMPTY; COUNT];
     let (mut count, mut length) = (0, 0);
     for_each_piece(&mut |piece| {
-        // Asked once more than there is room, in case there is more: the rest goes with the next call.
+        // Called once more than there is room: the rest is sent by the next call.
         let Some(segment) = segments.get_mut(count) else { return false };
         let end = budget.end_of(0..piece.len(), length, 1);
         *segment = Segment::new(&piece[..end]);
@@ -126,14 +125,14 @@ fn send_up_to<'a, const COUNT: usize>(
     }
 }
 
-/// Closes a connection so that nothing it still holds is sent, and the target knows at once.
+/// Resets a connection: drops unsent data, and the target notices at once.
 pub(crate) fn reset(socket: Socket) {
-    // If the option is refused the connection closes gently, which is only slower.
+    // Without the option the connection closes with FIN, which only takes longer.
     let _ = sockopt::set_socket_linger(&socket, Some(Duration::ZERO));
     drop(socket);
 }
 
-/// What to wait for on a descriptor.
+/// Readiness of a descriptor to wait for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Interest<'a> {
     pub(crate) fd: BorrowedFd<'a>,
@@ -141,7 +140,7 @@ pub(crate) struct Interest<'a> {
     pub(crate) readable: bool,
 }
 
-/// Sleeps until one of a few descriptors is ready or the time is over. Says whether one is.
+/// Sleeps until a descriptor is ready, at most `timeout_ns`. Returns whether one is.
 pub(crate) fn sleep<const COUNT: usize>(interests: [Option<Interest<'_>>; COUNT], timeout_ns: u64) -> bool {
     let flags = |interest: Interest<'_>| {
         let mut flags = PollFlags::empty();
@@ -149,7 +148,7 @@ pub(crate) fn sleep<const COUNT: usize>(interests: [Option<Interest<'_>>; COUNT]
         flags.set(PollFlags::OUT, interest.writable);
         flags
     };
-    // Poll takes no holes: what is missing is the first one again.
+    // poll(2) takes no gaps: missing entries repeat the first one.
     let Some(first) = interests.iter().flatten().next().copied() else {
         std::thread::sleep(Duration::from_nanos(timeout_ns));
         return false;
@@ -161,7 +160,7 @@ pub(crate) fn sleep<const COUNT: usize>(interests: [Option<Interest<'_>>; COUNT]
     let timeout = timespec(timeout_ns);
     match poll(&mut fds, Some(&timeout)) {
         Ok(count) => count > 0,
-        // Interrupted by a signal: the caller looks and sleeps again.
+        // Interrupted by a signal: the caller polls and sleeps again.
         Err(_) => false,
     }
 }
@@ -174,7 +173,7 @@ pub(crate) fn timespec(ns: u64) -> Timespec {
     }
 }
 
-/// Connects to the first of several addresses that answers, without ever blocking.
+/// Connects to the first of several addresses that answers, without blocking.
 #[derive(Debug)]
 pub(crate) struct Dialer {
     waiting: VecDeque<SocketAddr>,
@@ -189,7 +188,7 @@ struct Dial {
     until_ns: u64,
 }
 
-/// How dialling goes.
+/// State of a dialler.
 #[derive(Debug)]
 pub(crate) enum Dialled {
     Connected(Socket, SocketAddr),
@@ -201,11 +200,11 @@ impl Dialer {
     pub(crate) fn new(addresses: impl IntoIterator<Item = SocketAddr>, timeout_ns: u64) -> Self {
         let waiting: VecDeque<_> = addresses.into_iter().collect();
         let each_ns = timeout_ns / u64::try_from(waiting.len().max(1)).expect("few");
-        // The last one gets what is left of the time, by its caller's own deadline.
+        // The last one gets the rest of the time, up to the caller's deadline.
         Self { waiting, each_ns: each_ns.max(DIAL_NS_MIN), current: None }
     }
 
-    /// Looks whether a connection stands, and goes on to the next address if one failed.
+    /// Checks the connection, and continues with the next address if it failed.
     pub(crate) fn poll(&mut self, now_ns: u64) -> Dialled {
         let mut last_error = None;
         loop {
@@ -233,14 +232,14 @@ impl Dialer {
         }
     }
 
-    /// What to wait for.
+    /// Readiness to wait for.
     pub(crate) fn interest(&self) -> Option<Interest<'_>> {
         use std::os::fd::AsFd;
         let fd = self.current.as_ref()?.socket.as_fd();
         Some(Interest { fd, writable: true, readable: false })
     }
 
-    /// When to look again at the latest.
+    /// When to poll again at the latest, ns.
     pub(crate) fn deadline_ns(&self) -> Option<u64> {
         self.current.as_ref().map(|dial| dial.until_ns)
     }

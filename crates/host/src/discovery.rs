@@ -191,8 +191,8 @@ impl LogReader {
         Ok(())
     }
 
-    /// The controller refused to read the part. If the log may have become shorter since its header was read, it is read
-    /// again; `None` if the refusal has another reason.
+    /// The controller refused to read the part. If the log may have become shorter since its header was read, it is
+    /// read again; `None` if the refusal has another reason.
     #[must_use]
     pub fn on_refused(&mut self, status: Status) -> Option<Result<(), LogError>> {
         let is_behind_header = self.state == ReaderState::Entries && self.can_offset;
@@ -243,8 +243,8 @@ impl Discovery {
         read_log(&self.association)
     }
 
-    /// Waits until the log may have changed: an event arrived, or the connection was lost and restored. Returns false after
-    /// `timeout`.
+    /// Waits until the log may have changed: an event arrived, or the connection was lost and restored. Returns false
+    /// after `timeout`.
     ///
     /// # Errors
     /// Why the association ended for good.
@@ -321,9 +321,9 @@ pub struct Survey {
     pub is_cut: bool,
 }
 
-/// Reads the log of a service and, one after the other, of those it refers to: each once, at most [`REFERRAL_DEPTH_MAX`]
-/// deep and [`SERVICE_COUNT_MAX`] in total. [`Options::deadline`] limits the whole survey: services not reached by then
-/// are among the failures.
+/// Reads the log of a service and, one after the other, of those it refers to: each once, at most
+/// [`REFERRAL_DEPTH_MAX`] deep and [`SERVICE_COUNT_MAX`] in total. [`Options::deadline`] limits the whole survey:
+/// services not reached by then are among the failures.
 ///
 /// # Errors
 /// As [`discover`], about the first service; failures of others are in the survey.

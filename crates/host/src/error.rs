@@ -1,4 +1,4 @@
-//! What goes wrong with an association, whose fault it is, and what to do about it.
+//! Errors of associations, with advice.
 
 use std::fmt;
 use std::io;
@@ -31,20 +31,20 @@ pub enum Error {
         /// The address.
         address: String,
     },
-    /// A connection could not be made, or was lost.
+    /// A connection failed or was lost.
     #[error("{context}: {cause}{}", Advice(cause, context))]
     Link {
-        /// Which connection.
+        /// The connection.
         context: Box<LinkContext>,
-        /// What happened.
+        /// Why.
         cause: LinkError,
     },
-    /// The association was lost and could not be had back in time.
-    #[error("could not reconnect (attempts: {attempts}); the last one: {last}")]
+    /// The association was lost, and reconnecting was given up.
+    #[error("could not reconnect (attempts: {attempts}); last error: {last}")]
     GaveUp {
         /// Attempts made.
         attempts: u32,
-        /// How the last one failed.
+        /// Error of the last attempt.
         last: Arc<Error>,
     },
     /// No such namespace.
@@ -52,35 +52,35 @@ pub enum Error {
     NoNamespace {
         /// The subsystem.
         subsystem: String,
-        /// The namespace asked for.
+        /// The requested namespace.
         nsid: Nsid,
-        /// Those that are there.
+        /// Existing namespaces.
         available: Vec<Nsid>,
     },
-    /// Several namespaces, and no word which.
+    /// Several namespaces, and the address names none.
     #[error("{subsystem} has several namespaces: add ?ns=NUMBER to the address; {}", List(available))]
     WhichNamespace {
         /// The subsystem.
         subsystem: String,
-        /// Those that are there.
+        /// Existing namespaces.
         available: Vec<Nsid>,
     },
-    /// The namespace is there, but cannot be read or written.
+    /// The namespace exists, but cannot be read or written.
     #[error("namespace {nsid} cannot be used: {cause}")]
     UnusableNamespace {
         /// The namespace.
         nsid: Nsid,
-        /// What is wrong with it.
+        /// Why.
         cause: Unusable,
     },
-    /// What the controller sent makes no sense.
-    #[error("the controller sent a {what} that makes no sense")]
+    /// The controller sent malformed data.
+    #[error("the controller sent a malformed {what}")]
     Malformed {
-        /// What it should be.
+        /// What the data should be.
         what: &'static str,
     },
-    /// The controller grants fewer queues than there are lanes.
-    #[error("lane {lane}: the controller grants {granted} I/O queues: ask for fewer lanes")]
+    /// The controller grants fewer queues than lanes were requested.
+    #[error("lane {lane}: the controller grants {granted} I/O queues: request fewer lanes")]
     TooFewQueues {
         /// The lane, from 1.
         lane: u16,
@@ -92,76 +92,76 @@ pub enum Error {
     NoLane {
         /// The class.
         class: LaneClass,
-        /// Lanes it has.
+        /// Lanes of the association.
         queues: QueueMap,
     },
-    /// A command makes no sense.
+    /// A command is invalid.
     #[error(transparent)]
     Command(#[from] InvalidCommand),
     /// A command failed.
     #[error("{command} failed: {failure}")]
     Failed {
-        /// Which command.
+        /// Name of the command.
         command: &'static str,
-        /// How.
+        /// Why.
         failure: Failure,
     },
-    /// A command was not taken.
+    /// A command was refused by the lane.
     #[error("{command} was not submitted: {reason}")]
     Refused {
-        /// Which command.
+        /// Name of the command.
         command: &'static str,
         /// Why.
         reason: RefusedReason,
     },
-    /// What a target sent as an answer cannot be read.
-    #[error("{command}: the answer makes no sense: {why}")]
+    /// The answer to a command is malformed.
+    #[error("{command}: malformed answer: {why}")]
     Answer {
-        /// Which command.
+        /// Name of the command.
         command: &'static str,
-        /// What is wrong with it.
+        /// Why.
         why: &'static str,
     },
-    /// Our own system has no thread or descriptor left.
+    /// A system call of this host failed: for example no thread or descriptor is available.
     #[error("cannot {doing}: {cause}")]
     System {
-        /// What for.
+        /// What the call was for.
         doing: &'static str,
-        /// What the system says.
+        /// The system's error.
         cause: Arc<io::Error>,
     },
-    /// The association has ended.
+    /// The association was closed.
     #[error("the association has ended")]
     Ended,
 }
 
-/// Which connection an error is about.
+/// The connection that an error is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkContext {
-    /// The other end, as it was addressed.
+    /// The target's address, as given.
     pub peer: String,
     /// The queue.
     pub qid: Qid,
     /// The subsystem.
     pub subsystem: Nqn,
-    /// Our own name.
+    /// NQN of this host.
     pub host: Nqn,
 }
 
-/// What happened to a connection.
+/// Why a connection failed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LinkError {
-    /// The name has no address.
+    /// The name could not be resolved.
     #[error("cannot resolve the name: {0}")]
     Resolve(Arc<io::Error>),
-    /// TCP did not connect, or broke.
+    /// TCP failed to connect, or broke.
     #[error("{0}")]
     Socket(Arc<io::Error>),
     /// The target closed the connection.
     #[error("the target closed the connection during {during}")]
     Closed {
-        /// What was going on.
+        /// Phase of the connection.
         during: &'static str,
     },
     /// No answer in time.
@@ -169,24 +169,24 @@ pub enum LinkError {
     TimedOut {
         /// What was not answered.
         to: &'static str,
-        /// How long we waited.
+        /// Time waited, ms.
         waited_ms: u64,
     },
-    /// The association has reached the age that [`Options::deadline`](crate::Options::deadline) allows.
+    /// The association has exceeded [`Options::deadline`](crate::Options::deadline).
     #[error("the deadline of {limit_ms} ms has passed during {during}")]
     Deadline {
-        /// The age, ms.
+        /// The limit, ms.
         limit_ms: u64,
-        /// What was going on.
+        /// Phase of the connection.
         during: &'static str,
     },
-    /// The target broke the transport protocol.
+    /// The target violated the transport protocol.
     #[error("the target broke the protocol: {0}")]
     Violation(#[from] Violation),
     /// The controller cannot be used.
     #[error("{0}")]
     Controller(#[from] ControllerError),
-    /// Another connection of the association was lost, so this one was closed.
+    /// Another connection of the association was lost; this one was closed with it.
     #[error("the association was lost")]
     Association,
 }
@@ -198,12 +198,12 @@ impl From<io::Error> for LinkError {
 }
 
 impl LinkError {
-    /// Whether trying again is in vain.
+    /// Whether another attempt would fail in the same way.
     #[must_use]
     pub fn is_permanent(&self) -> bool {
         match self {
             Self::Controller(error) => error.is_permanent(),
-            // It will answer the same handshake in the same way.
+            // The target answers the same handshake in the same way.
             Self::Violation(violation) => matches!(violation, Violation::UnsupportedParameter { .. }),
             _ => false,
         }
@@ -211,7 +211,7 @@ impl LinkError {
 }
 
 impl Error {
-    /// Whether trying the same again is in vain.
+    /// Whether another attempt would fail in the same way.
     #[must_use]
     pub fn is_permanent(&self) -> bool {
         match self {
@@ -237,7 +237,7 @@ impl fmt::Display for LinkContext {
     }
 }
 
-/// What to do about it, where that is known: "; is the target running?"
+/// Advice, where there is any: "; is the target running?"
 struct Advice<'a>(&'a LinkError, &'a LinkContext);
 
 impl fmt::Display for Advice<'_> {
@@ -308,7 +308,7 @@ impl fmt::Display for List<'_> {
             [nsid] => write!(f, "there is {nsid}"),
             [first, rest @ ..] => {
                 write!(f, "there are {first}")?;
-                // A thousand of them would help nobody.
+                // At most 16 of them.
                 for nsid in rest.iter().take(15) {
                     write!(f, ", {nsid}")?;
                 }

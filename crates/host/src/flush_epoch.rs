@@ -1,8 +1,8 @@
 //! Flush epochs: which Flush may report success after an association was lost.
 //!
-//! Writes that were reported done before the loss may be gone from the target's volatile cache. The first Flush after the
-//! loss therefore ends with [`Failure::Unflushed`](crate::Failure::Unflushed), and no Flush succeeds until a caller has
-//! received that answer. See [`reconnect`](crate::reconnect).
+//! Writes that were reported done before the loss may be gone from the target's volatile cache. The first Flush after
+//! the loss therefore ends with [`Failure::Unflushed`](crate::Failure::Unflushed), and no Flush succeeds until a caller
+//! has received that answer. See [`reconnect`](crate::reconnect).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -87,9 +87,9 @@ impl FlushGate {
         is_covered
     }
 
-    /// A Flush was outstanding when association `generation` was lost, and ends with `Unflushed`. That advances the epoch
-    /// only if the lane is alone: another lane, not yet aware of the loss, may still hand out completions of writes that
-    /// are lost with it. Then the next association's first Flush reports the loss.
+    /// A Flush was outstanding when association `generation` was lost, and ends with `Unflushed`. That advances the
+    /// epoch only if the lane is alone: another lane, not yet aware of the loss, may still hand out completions of
+    /// writes that are lost with it. Then the next association's first Flush reports the loss.
     pub(crate) fn on_interrupted(&mut self, generation: u64) {
         if !self.is_shared {
             self.answer(generation + 1);

@@ -1,7 +1,7 @@
 //! Asynchronous calls on a namespace, for any executor.
 //!
-//! Each lane has a thread that drives it: commands reach the lane through a mailbox, and their completions wake the tasks
-//! that await them.
+//! Each lane has a thread that drives it: commands reach the lane through a mailbox, and their completions wake the
+//! tasks that await them.
 
 mod key_value;
 mod on_thread;
@@ -47,9 +47,9 @@ use crate::submit::{Command, Completion};
 /// # Ok(()) }
 /// ```
 ///
-/// Reads use read lanes and [polled](Command::polled) commands use poll lanes, if the options ask for any; the thread of
-/// a poll lane spins while its commands are outstanding. Dropping a future cancels its command: the lane keeps the buffer
-/// until the controller has released it.
+/// Reads use read lanes and [polled](Command::polled) commands use poll lanes, if the options ask for any; the thread
+/// of a poll lane spins while its commands are outstanding. Dropping a future cancels its command: the lane keeps the
+/// buffer until the controller has released it.
 ///
 /// No call blocks the thread that polls its future. Connecting resolves names, reads the host's identity and waits for
 /// the target on a thread of its own; dropping that future ends the attempt. Dropping the last handle does not wait for
@@ -204,7 +204,8 @@ impl<B> Drop for Lanes<B> {
 }
 
 impl<B: DataBuffer + Send + 'static> AsyncNamespace<B> {
-    /// Connects to the namespace that `address` names, or to the only one of the subsystem, with all lanes of the options.
+    /// Connects to the namespace that `address` names, or to the only one of the subsystem, with all lanes of the
+    /// options.
     ///
     /// # Errors
     /// As [`Association::connect`], [`Association::addressed_namespace`] and [`Association::lane`].
@@ -350,7 +351,8 @@ impl<B: DataBuffer + Send + 'static> AsyncNamespace<B> {
     /// Atomically writes `new` at `offset` if the bytes there equal `expected`. Returns whether they did.
     ///
     /// # Errors
-    /// [`Error::Command`] if the range is invalid (controllers take one or a few blocks), [`Error::Failed`] if it fails.
+    /// [`Error::Command`] if the range is invalid (controllers take one or a few blocks), [`Error::Failed`] if it
+    /// fails.
     pub async fn compare_and_write_at(&self, expected: B, new: B, offset: u64) -> Result<bool, Error> {
         let lengths = [expected.length(), new.length()];
         let (lba, blocks) = self.namespace.blocks_of(offset, lengths[0] as u64)?;
@@ -368,8 +370,8 @@ impl<B: DataBuffer + Send + 'static> AsyncNamespace<B> {
         }
     }
 
-    /// Makes all earlier writes durable. After a reconnect it fails with [`Failure::Unflushed`], on all lanes and clones,
-    /// until one caller has received that answer: see [`reconnect`](crate::reconnect).
+    /// Makes all earlier writes durable. After a reconnect it fails with [`Failure::Unflushed`], on all lanes and
+    /// clones, until one caller has received that answer: see [`reconnect`](crate::reconnect).
     ///
     /// # Errors
     /// [`Error::Failed`].
@@ -536,7 +538,7 @@ fn unreachable_end<B>(buffer: Option<Window<B>>) -> Completion<Window<B>> {
     Completion { user: 0, result: Err(Failure::Unreachable), received: 0, buffer }
 }
 
-/// A lane and the thread that drives it.
+/// A lane, driven by a thread.
 struct Driver<B> {
     lane: Lane<Window<B>>,
     /// Commands submitted to the lane.
@@ -603,7 +605,7 @@ impl<B: DataBuffer> Driver<B> {
             Ok(()) => {
                 self.requests.insert(id, slot);
             }
-            // The buffer fits and there is room: the association has ended.
+            // The buffer fits and there is room: the association ended.
             Err(refused) => slot.finish(unreachable_end(refused.buffer)),
         }
     }

@@ -1,5 +1,5 @@
-//! Lanes that are driven by threads of their own, one each: a command reaches its lane by mailbox, and its end comes back by mailbox.
-//! Nothing is locked, and whoever submits needs not poll for its commands to go on.
+//! Lanes driven by threads of their own, one each: a command reaches its lane through a mailbox, and its completion
+//! returns through another. There are no locks, and commands make progress without polls of the submitter.
 //!
 //! ```text
 //! submitter                          thread of the lane
@@ -7,8 +7,8 @@
 //!   poll   ◀─── mailbox ────────────   completions
 //! ```
 //!
-//! A thread that owns its lanes (a [`Lane`], a [`LaneSet`](crate::LaneSet)) saves two hand-overs for each command, and the wake-ups that
-//! come with them (`nvlane study inline-send`). Hand over where the submitter has no time to poll.
+//! A thread that owns its lanes (a [`Lane`], a [`LaneSet`](crate::LaneSet)) saves two messages per command, and their
+//! wake-ups (`nvlane study inline-send`). Use [`HandedLanes`] where the submitter has no time to poll.
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
@@ -26,10 +26,10 @@ use crate::options::ns;
 use crate::queue_map::Rota;
 use crate::submit::{Command, Completion, Refused, RefusedReason};
 
-/// The longest sleep of a lane's thread, ns.
+/// Maximum sleep of a lane's thread, ns.
 const SLEEP_NS: u64 = 60_000_000_000;
 
-/// Lanes with threads of their own, and the one that submits to them.
+/// Lanes with a thread each, for one submitter.
 #[derive(Debug)]
 pub struct HandedLanes<B = Vec<u8>> {
     posts: Vec<Post<Order<B>>>,
@@ -40,7 +40,7 @@ pub struct HandedLanes<B = Vec<u8>> {
     clock: Clock,
 }
 
-/// What a lane's thread is told.
+/// A message to a lane's thread.
 enum Order<B> {
     Submit(Box<Handed<B>>),
     Close,
@@ -53,10 +53,10 @@ struct Handed<B> {
 }
 
 impl<B: DataBuffer + Send + 'static> HandedLanes<B> {
-    /// Hands each of these lanes to a thread. The threads have the cores that the caller has.
+    /// Hands each of these lanes to a new thread, with the caller's CPU affinity.
     ///
     /// # Errors
-    /// If the system has no thread or descriptor left.
+    /// [`Error::System`]: no thread or file descriptor is available.
     pub fn new(lanes: Vec<Lane<B>>) -> Result<Self, Error> {
         let make = || Mailbox::new().map_err(|error| Error::system("make a mailbox", error));
         let rota = Rota::new(lanes.iter().map(Lane::class));
@@ -79,7 +79,7 @@ impl<B: DataBuffer + Send + 'static> HandedLanes<B> {
         Ok(handed)
     }
 
-    /// The lane that takes the next command like this one, as [`LaneSet::next_lane`](crate::LaneSet::next_lane).
+    /// Index of the lane for the next command like this one, as [`LaneSet::next_lane`](crate::LaneSet::next_lane).
     ///
     /// # Panics
     /// If the set is empty.
@@ -87,10 +87,10 @@ impl<B: DataBuffer + Send + 'static> HandedLanes<B> {
         self.rota.next(command.lane_class(), command.class_unpolled()).expect("a set of lanes has one")
     }
 
-    /// Hands a command to the thread of a lane. One that has no room lets it wait.
+    /// Submits a command to a lane's thread, where it waits if the lane has no room.
     ///
     /// # Errors
-    /// [`Refused`], with the buffer: it has not the command's length, or the lane's thread is gone.
+    /// [`Refused`]: the buffer does not have the command's length, or the lane's thread has ended.
     ///
     /// # Panics
     /// If `index` is out of range.
@@ -113,13 +113,13 @@ impl<B: DataBuffer + Send + 'static> HandedLanes<B> {
         Ok(())
     }
 
-    /// Commands handed over whose completion has not been taken.
+    /// Commands submitted and not completed.
     #[must_use]
     pub fn outstanding(&self) -> usize {
         self.outstanding
     }
 
-    /// Takes completions without waiting. Each is handed to `each` with the index of its lane; gives their number.
+    /// Takes completions without blocking. Calls `each` for each with the index of its lane; returns their number.
     pub fn poll_with(&mut self, each: &mut impl FnMut(usize, Completion<B>)) -> usize {
         let mut count = 0;
         while let Some((index, completion)) = self.ends.next_message() {
@@ -130,7 +130,7 @@ impl<B: DataBuffer + Send + 'static> HandedLanes<B> {
         count
     }
 
-    /// Waits for completions, at most `timeout`. Gives their number, 0 if the time is over or nothing is outstanding.
+    /// Waits for completions, at most `timeout`. Returns their number: 0 after `timeout`, or if nothing is outstanding.
     pub fn wait_with(&mut self, each: &mut impl FnMut(usize, Completion<B>), timeout: Duration) -> usize {
         let until_ns = self.clock.now_ns().saturating_add(ns(timeout));
         loop {
@@ -143,7 +143,7 @@ impl<B: DataBuffer + Send + 'static> HandedLanes<B> {
                 return 0;
             }
             self.ends.announce_sleep();
-            // A completion that came before the announcement rang no bell.
+            // A completion posted before the announcement did not wake the thread.
             let count = self.poll_with(each);
             if count == 0 {
                 let mailbox = Interest { fd: self.ends.as_fd(), writable: false, readable: true };
@@ -156,13 +156,13 @@ impl<B: DataBuffer + Send + 'static> HandedLanes<B> {
         }
     }
 
-    /// Returns the lanes. What is outstanding ends with the lane that has it.
+    /// Ends the threads and returns the lanes, with their outstanding commands.
     #[must_use]
     pub fn into_lanes(mut self) -> Vec<Lane<B>> {
         self.posts.drain(..).for_each(|post| {
             post.post(Order::Close);
         });
-        // The panic of a thread was reported where it happened.
+        // A thread's panic was reported where it happened.
         std::mem::take(&mut self.threads).into_iter().filter_map(|thread| thread.join().ok()).collect()
     }
 }
@@ -175,17 +175,17 @@ impl<B> Drop for HandedLanes<B> {
     }
 }
 
-/// A lane and the thread that drives it.
+/// A lane, driven by a thread.
 struct Driver<B> {
     index: usize,
     lane: Lane<B>,
-    /// Commands that wait for the lane to have room.
+    /// Commands that wait for room in the lane.
     backlog: VecDeque<Box<Handed<B>>>,
     ends: Post<(usize, Completion<B>)>,
 }
 
 impl<B: DataBuffer> Driver<B> {
-    /// Runs until it is told to end.
+    /// Runs until [`Order::Close`].
     fn run(mut self, mailbox: &Mailbox<Order<B>>) -> Lane<B> {
         let mut rest = Rest::default();
         let mut next = None;
@@ -211,7 +211,7 @@ impl<B: DataBuffer> Driver<B> {
         while !self.backlog.is_empty() && (self.lane.has_room(1) || self.lane.over().is_some()) {
             let Some(handed) = self.backlog.pop_front() else { return };
             let Handed { command, buffer, user } = *handed;
-            // The buffer fits and there is room: the association has ended.
+            // The buffer fits and there is room: the association ended.
             if let Err(Refused { buffer, .. }) = self.lane.submit(command, buffer, user) {
                 let end = Completion { user, result: Err(Failure::Unreachable), received: 0, buffer };
                 self.ends.post((self.index, end));
@@ -220,14 +220,15 @@ impl<B: DataBuffer> Driver<B> {
     }
 }
 
-/// What a thread that drives a lane does when a turn has ended.
+/// Spinning and sleeping of a thread that drives a lane.
 #[derive(Debug, Default)]
 pub(crate) struct Rest {
     worked_ns: u64,
 }
 
 impl Rest {
-    /// Spins as long as that has paid lately, or sleeps until there is something to do; gives a message that came just before.
+    /// Called after a turn: spins as long as that has paid off recently, else sleeps. Returns a message that arrived
+    /// before the sleep.
     pub(crate) fn after_turn<B: DataBuffer, M>(
         &mut self,
         lane: &mut Lane<B>,
@@ -244,7 +245,7 @@ impl Rest {
             return None;
         }
         mailbox.announce_sleep();
-        // A message that came before the announcement rang no bell.
+        // A message posted before the announcement did not wake the thread.
         let message = mailbox.next_message();
         if message.is_none() {
             let interest = Interest { fd: mailbox.as_fd(), writable: false, readable: true };

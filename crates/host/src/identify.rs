@@ -61,7 +61,8 @@ impl Association {
         read("Identify Namespace", &self.identify_page(Cns::NAMESPACE, nsid)?)
     }
 
-    /// The identifiers of a namespace, to be read with [`NamespaceDescriptors`](wire::identify::descriptors::NamespaceDescriptors).
+    /// The identifiers of a namespace, to be read with
+    /// [`NamespaceDescriptors`](wire::identify::descriptors::NamespaceDescriptors).
     ///
     /// # Errors
     /// [`Error::Failed`], for example if the controller does not support it.
@@ -85,8 +86,8 @@ impl Association {
         Ok(read_controller_list(&self.identify_page(Cns::SUBSYSTEM_CONTROLLERS, Nsid::NONE)?).collect())
     }
 
-    /// A log page, read in parts if the controller supports offsets: the requested length, or less if the controller sent
-    /// less. The read does not re-enable the page's event (RAE).
+    /// A log page, read in parts if the controller supports offsets: the requested length, or less if the controller
+    /// sent less. The read does not re-enable the page's event (RAE).
     ///
     /// # Errors
     /// [`Error::Failed`], for example if the controller does not support it.

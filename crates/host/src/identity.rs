@@ -1,8 +1,8 @@
-//! Who we are to targets: a host NQN and a host identifier, the same each time. wire §21
+//! Identity of this host: its NQN and host identifier, the same for each connection. wire §21
 //!
-//! Taken from where other tools of this machine have it, `/etc/nvme/hostnqn` and `/etc/nvme/hostid`. Without them an
-//! identity is made once and kept in the user's state directory; where nothing can be kept, it is derived from the
-//! machine's id, so that it still is the same next time.
+//! Read from `/etc/nvme/hostnqn` and `/etc/nvme/hostid`, as other tools do. Without these files an identity is
+//! generated once and stored in the user's state directory; if it cannot be stored, it is derived from the machine id,
+//! so that it stays the same.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use reactor::whole_file::{FileCalls, SystemFiles, place_new};
 use wire::nqn::{HostId, Nqn};
 use wire::uuid::Uuid;
 
-/// Our name and identifier. Targets know a host by both, and reservations belong to the identifier.
+/// Name and identifier of a host. Targets identify a host by both; reservations belong to the identifier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostIdentity {
     /// The name.
@@ -19,12 +19,12 @@ pub struct HostIdentity {
     pub id: HostId,
 }
 
-/// Where an identity may come from.
+/// Where an identity is read and stored.
 #[derive(Clone, Debug)]
 struct Places {
-    /// Holds `hostnqn` and `hostid` of the machine.
+    /// Directory with `hostnqn` and `hostid` of the machine.
     machine: PathBuf,
-    /// Holds those that we made.
+    /// Directory with a generated identity.
     state: Option<PathBuf>,
     machine_id: PathBuf,
 }
@@ -36,7 +36,7 @@ impl HostIdentity {
         Self { nqn: Nqn::from_uuid(uuid), id: uuid.into() }
     }
 
-    /// The identity of a host of this name: its identifier is the UUID in the name, or derived from the name.
+    /// The identity of a host with this name; its identifier is the UUID in the name, or derived from the name.
     #[must_use]
     pub fn of_name(nqn: Nqn) -> Self {
         let id = id_of_name(&nqn);
@@ -50,7 +50,7 @@ impl HostIdentity {
         let state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).or_else(home);
         Places {
             machine: "/etc/nvme".into(),
-            // A relative path would make the identity depend on where we run.
+            // A relative path would make the identity depend on the working directory.
             state: state.filter(|path| path.is_absolute()).map(|path| path.join("nvlane")),
             machine_id: "/etc/machine-id".into(),
         }
@@ -80,24 +80,24 @@ impl Places {
         HostIdentity::from_uuid(self.derived())
     }
 
-    /// Makes an identity and keeps it.
+    /// Generates an identity and stores it.
     fn make(&self, state: &Path) -> Option<HostIdentity> {
         let mut bytes = [0; 16];
         rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).ok()?;
         let identity = HostIdentity::from_uuid(uuid_of(bytes, 4));
         std::fs::create_dir_all(state).ok()?;
-        // What targets know of us must not be lost with the power, nor where we keep it.
+        // Sync the directory too: the identity must survive a power loss.
         state.parent().and_then(|parent| SystemFiles.sync(parent).ok());
         let keep = |name, line: String| place_new(&mut SystemFiles, &state.join(name), line.as_bytes()).ok();
         keep("hostid", format!("{}\n", identity.id))?;
         keep("hostnqn", format!("{}\n", identity.nqn))?;
-        // Another process may have been first: what is kept counts.
+        // Another process may have stored one first: the stored one counts.
         let nqn = read_line(&state.join("hostnqn"))?.parse().ok()?;
         let id = read_line(&state.join("hostid"))?.parse().ok()?;
         Some(HostIdentity { nqn, id })
     }
 
-    /// The machine's id must not be told as it is: it is mixed with a text of our own.
+    /// A UUID derived from the machine id, which must not be disclosed: it is hashed with a text.
     fn derived(&self) -> Uuid {
         let machine_id = read_line(&self.machine_id).unwrap_or_default();
         let user = rustix::process::getuid().as_raw();
@@ -105,7 +105,7 @@ impl Places {
     }
 }
 
-/// The UUID within a name, or one made of the name.
+/// The UUID within a name, or one derived from the name.
 fn id_of_name(nqn: &Nqn) -> HostId {
     let uuid = nqn.as_str().rsplit("uuid:").next().and_then(|text| text.parse().ok());
     uuid.unwrap_or_else(|| uuid_of(mix(nqn.as_bytes()), 8)).into()
@@ -116,7 +116,7 @@ fn read_line(path: &Path) -> Option<String> {
     Some(text.lines().next()?.trim().to_owned()).filter(|line| !line.is_empty())
 }
 
-/// FNV-1a over 128 bits: spreads a text, hides nothing from someone who guesses it.
+/// 128-bit FNV-1a: not a cryptographic hash.
 fn mix(bytes: &[u8]) -> [u8; 16] {
     let offset: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     let prime: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
@@ -124,7 +124,7 @@ fn mix(bytes: &[u8]) -> [u8; 16] {
     hash.to_be_bytes()
 }
 
-/// A UUID of this version out of 16 bytes.
+/// A UUID of this version made of 16 bytes.
 fn uuid_of(mut bytes: [u8; 16], version: u8) -> Uuid {
     bytes[6] = bytes[6] & 0x0f | version << 4;
     bytes[8] = bytes[8] & 0x3f | 0x80;

@@ -1,15 +1,15 @@
-//! A namespace of keys and values, and the commands that make sense on it.
+//! A key-value namespace: its limits, and the constructor of its commands.
 //!
-//! As a [`Namespace`](crate::Namespace) of blocks, a [`KeyValueNamespace`] is a value that makes commands. Those beyond NVMe's key-value
-//! command set (atomics, vectors, batches) are an nvlane target's own: `docs/kv-commands.md`; [`vendor`](KeyValueNamespace::vendor)
-//! says which of them a controller has.
+//! Commands beyond NVMe's key-value command set (atomics, vectors, batches) are vendor-specific commands of nvlane
+//! targets: `docs/kv-commands.md`. [`vendor`](KeyValueNamespace::vendor) tells which of them a controller supports.
 //!
-//! # Once, or not known
+//! # Interrupted operations
 //!
-//! An operation on a number or a vector depends on how often it is done, so it is never submitted a second time: if the connection is lost
-//! before its answer, it ends with [`Failure::Interrupted`](crate::Failure::Interrupted), and may or may not have happened. The same goes for
-//! a batch as a whole, whose operations may then have happened in part: a prefix of those on each partition of the target. Who has to know
-//! asks for the number, or uses compare-and-swap with values that tell attempts apart.
+//! An operation on a number or a vector is not idempotent, so it is never submitted again: if the connection is lost
+//! before its answer, it ends with [`Failure::Interrupted`](crate::Failure::Interrupted) and may or may not have been
+//! executed. The same holds for a batch, of which a prefix of the operations on each partition of the target may have
+//! been executed. A caller that must know reads the number, or uses compare-and-swap with values that differ between
+//! attempts.
 // Data from a controller must not cause a panic: see docs/testing.md.
 #![cfg_attr(
     not(test),
@@ -37,23 +37,24 @@ use crate::namespace::InvalidCommand;
 use crate::reconnect::Class;
 use crate::submit::{Command, Moves, Payload, RangeBytes};
 
-/// A namespace of keys and values as it was when it was asked for.
+/// A key-value namespace: a value with its limits at the time of the query. It constructs commands and checks their
+/// sizes.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyValueNamespace {
     nsid: Nsid,
     keys: KeySpace,
-    /// Bytes that one command transfers.
+    /// Maximum transfer of one command, bytes.
     pub(crate) transfer_bytes_max: u32,
-    /// The same for values.
+    /// Maximum transfer of one command that transfers a value, bytes.
     value_transfer_bytes_max: u32,
 }
 
-/// How a number was, and whether that let it change.
+/// Outcome of an atomic operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicOutcome {
-    /// The number before.
+    /// The previous number.
     pub before: u64,
-    /// Whether it was changed: not if it would have gone past its limit, or was not the expected one.
+    /// Whether the number changed. It does not if the result would exceed the limit, or if it was not the expected one.
     pub took_effect: bool,
 }
 
@@ -74,19 +75,19 @@ impl KeyValueNamespace {
         self.nsid
     }
 
-    /// What keys and values it takes.
+    /// Limits of keys and values.
     #[must_use]
     pub fn keys(&self) -> &KeySpace {
         &self.keys
     }
 
-    /// Which commands beyond the standard's its controller has, and their limits.
+    /// Supported vendor-specific commands, and their limits.
     #[must_use]
     pub fn vendor(&self) -> &KeySpaceVendor {
         &self.keys.vendor
     }
 
-    /// The longest value that one command moves, bytes.
+    /// Maximum value that one command transfers, bytes.
     #[must_use]
     pub fn value_bytes_max(&self) -> u32 {
         self.keys.value_bytes_max.min(self.value_transfer_bytes_max)
@@ -100,7 +101,7 @@ impl KeyValueNamespace {
         Ok(())
     }
 
-    /// Whether a controller has these commands.
+    /// Checks that the controller supports these commands.
     pub(crate) fn check_vendor(
         &self,
         commands: KvVendorCommands,
@@ -112,49 +113,51 @@ impl KeyValueNamespace {
         }
     }
 
-    /// Stores a value of `length` bytes, in place of another. With an option it may end with
-    /// [`Status::KEY_EXISTS`](wire::status::Status::KEY_EXISTS) or `KEY_DOES_NOT_EXIST`. A value without bytes takes no buffer.
+    /// Stores a value of `length` bytes, replacing any other. With an option it may end with
+    /// [`Status::KEY_EXISTS`](wire::status::Status::KEY_EXISTS) or `KEY_DOES_NOT_EXIST`. An empty value takes no
+    /// buffer.
     ///
     /// # Errors
     /// [`InvalidCommand::ValueTooLong`].
     pub fn store(&self, key: &Key, length: u32, options: StoreOptions) -> Result<Command, InvalidCommand> {
         self.check_value(length)?;
         let sqe = Sqe::kv_store(self.nsid, key, length, options);
-        // A condition that held the first time does not hold the second time.
+        // The first execution changes the condition of the second.
         let class = if options.is_empty() { Class::Idempotent } else { Class::Other };
         let moves = if length == 0 { Moves::Nothing } else { Moves::ToController };
         Ok(Command::new(sqe, class, moves, length))
     }
 
-    /// Retrieves a value's first `length` bytes; the result is its full length, in which the buffer may be too short.
+    /// Retrieves the first `length` bytes of a value; the result is the value's full length.
     ///
     /// # Errors
-    /// [`InvalidCommand::ValueTooLong`] beyond what one command moves, [`InvalidCommand::Empty`] for none.
+    /// [`InvalidCommand::ValueTooLong`] if one command does not transfer `length` bytes, [`InvalidCommand::Empty`] for
+    /// 0.
     pub fn retrieve(&self, key: &Key, length: u32) -> Result<Command, InvalidCommand> {
         let sqe = Sqe::kv_retrieve(self.nsid, key, length, RetrieveOptions::empty());
         self.bringing_at_most(self.value_transfer_bytes_max, length, Class::ReadOnly, sqe)
     }
 
-    /// Deletes a key and its value. That there is none is no failure.
+    /// Deletes a key and its value.
     #[must_use]
     pub fn delete(&self, key: &Key) -> Command {
         Command::new(Sqe::kv_delete(self.nsid, key), Class::Idempotent, Moves::Nothing, 0)
     }
 
-    /// Makes every change that was reported done before it durable; needed only where the target answers earlier. The first one
-    /// after a reconnect is refused: see [`reconnect`](crate::reconnect).
+    /// Makes all changes that completed before it durable; needed where the target answers before that. The first Flush
+    /// after a reconnect fails: see [`reconnect`](crate::reconnect).
     #[must_use]
     pub fn flush(&self) -> Command {
         Command::new(Sqe::flush(self.nsid), Class::Flush, Moves::Nothing, 0)
     }
 
-    /// Asks whether a key is there; if not, it ends with `KEY_DOES_NOT_EXIST`.
+    /// Tests whether a key exists; ends with `KEY_DOES_NOT_EXIST` if not.
     #[must_use]
     pub fn exist(&self, key: &Key) -> Command {
         Command::new(Sqe::kv_exist(self.nsid, key), Class::ReadOnly, Moves::Nothing, 0)
     }
 
-    /// Lists keys as far as `length` bytes hold them, from this one on if it is there; read the data with
+    /// Lists keys into `length` bytes, from `from` on if that key exists; read the data with
     /// [`KeyList`](wire::kv::KeyList).
     ///
     /// # Errors
@@ -183,8 +186,8 @@ impl KeyValueNamespace {
         Ok(Command::new(sqe, class, Moves::AtMostFromController, length))
     }
 
-    /// Changes the number that is a key's value, as one; the result is the number before:
-    /// [`AtomicOperation::took_effect`] tells from it whether the number was changed.
+    /// Atomically changes the number that is a key's value. The result is the previous number, from which
+    /// [`AtomicOperation::took_effect`] tells whether it changed.
     ///
     /// # Errors
     /// [`InvalidCommand::Unsupported`].
@@ -196,14 +199,15 @@ impl KeyValueNamespace {
         let payload = if atomic.options.contains(AtomicOptions::CREATE) {
             Payload::Own(bytes.into())
         } else {
-            // Two words are enough, and need no memory of their own.
+            // Two words suffice, and need no allocation.
             sqe.cdw10.set(16);
             Payload::Range(RangeBytes(*bytes.first_chunk().expect("24 bytes")))
         };
         Ok(Command::with_payload(sqe, Class::Other, payload))
     }
 
-    /// Applies a function to every element of a vector with one operand: its low bytes. The result is the vector's bytes.
+    /// Applies a function with one operand, in its low bytes, to every element of a vector. The result is the vector's
+    /// length, bytes.
     ///
     /// # Errors
     /// [`InvalidCommand::Unsupported`].
@@ -218,7 +222,7 @@ impl KeyValueNamespace {
         Ok(Command::new(sqe, Class::Other, Moves::Nothing, 0))
     }
 
-    /// As [`vector_scalar`](Self::vector_scalar), and brings the vector as it was before, as much as `length` bytes hold.
+    /// As [`vector_scalar`](Self::vector_scalar), and returns the first `length` bytes of the vector before the change.
     ///
     /// # Errors
     /// [`InvalidCommand::Unsupported`], and as [`retrieve`](Self::retrieve).
@@ -234,7 +238,7 @@ impl KeyValueNamespace {
         self.bringing(length, Class::Other, sqe)
     }
 
-    /// Applies a function to each element of a vector and the one at the same place in the `length` bytes sent.
+    /// Applies a function to each element of a vector and the element at the same index of the `length` bytes sent.
     ///
     /// # Errors
     /// [`InvalidCommand::Unsupported`], [`InvalidCommand::Empty`] or [`InvalidCommand::ValueTooLong`].
@@ -253,7 +257,7 @@ impl KeyValueNamespace {
         Ok(Command::new(sqe, Class::Other, Moves::ToController, length))
     }
 
-    /// Folds a vector into one element, beginning with `initial`; the result's low bytes are that element.
+    /// Reduces a vector to one element, starting with `initial`: the low bytes of the result.
     ///
     /// # Errors
     /// [`InvalidCommand::Unsupported`].
@@ -268,8 +272,8 @@ impl KeyValueNamespace {
         Ok(Command::new(sqe, Class::ReadOnly, Moves::Nothing, 0))
     }
 
-    /// Brings those elements of a vector that compare so with the operand, as many as `length` bytes hold; the result is
-    /// the bytes of all of them.
+    /// Returns the elements of a vector that satisfy a comparison with the operand, at most `length` bytes; the result
+    /// is the length of all such elements.
     ///
     /// # Errors
     /// [`InvalidCommand::Unsupported`], and as [`retrieve`](Self::retrieve).

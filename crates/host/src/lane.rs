@@ -39,19 +39,18 @@ use crate::submit::{Command, Completion, Refused, RefusedReason};
 ///
 /// # Call order
 ///
-/// A lane makes progress only within calls of its owner: it has no thread, and sends, receives, connects and reconnects in
-/// the calls below. Repeat this cycle:
+/// A lane makes progress only within calls of its owner: it has no thread, and sends, receives, connects and reconnects
+/// in the calls below. Repeat this cycle:
 ///
 /// 1. **Submit** up to [`depth`](Self::depth) commands: [`submit`](Self::submit), or [`submit_pair`](Self::submit_pair)
 ///    for a fused pair. The lane owns the buffer until the command completes. [`has_room`](Self::has_room) tells whether
 ///    another command is accepted; a refused command comes back with its buffer.
-/// 2. **Send**: [`ring`](Self::ring) sends all submitted commands now. Without it they leave with the next poll or wait
+/// 2. **Send**: [`ring`](Self::ring) sends all submitted commands now. Without it they are sent by the next poll or wait
 ///    that the [doorbell policy](Self::set_doorbell) allows.
-/// 3. **Drain completions**: [`poll`](Self::poll) (never blocks) or [`wait`](Self::wait) (spins, then sleeps, up to a
-///    timeout), or their `_with` forms, which call a closure for each completion. One call may return any number of
-///    completions, in any order. Call one of them at least while [`outstanding`](Self::outstanding) is not zero:
-///    receives, timeouts, retries and reconnects happen only there. An owner that sleeps elsewhere leaves commands
-///    unanswered, and lets their timeouts expire late.
+/// 3. **Drain completions**: [`poll`](Self::poll) never blocks, [`wait`](Self::wait) spins, then sleeps, up to a
+///    timeout; their `_with` forms call a closure for each completion. A call returns any number of completions, in any
+///    order. Receives, timeouts, retries and reconnects happen only here, so call one of them as long as
+///    [`outstanding`](Self::outstanding) is not zero.
 ///
 /// Every submitted command completes exactly once, also when the connection is lost, with its buffer. While the
 /// association is lost, [`is_live`](Self::is_live) is false and commands wait; [`over`](Self::over) is set once the
@@ -294,13 +293,13 @@ impl<B: DataBuffer> Lane<B> {
         self.core.share_flush_epoch(epoch);
     }
 
-    /// Submits a command; its completion carries `user`. The command is sent with the next [`ring`](Self::ring), or in a
-    /// poll or wait according to the [policy](Self::set_doorbell), or at once with [`Policy::Immediate`]. While the
+    /// Submits a command; its completion carries `user`. The command is sent with the next [`ring`](Self::ring), or in
+    /// a poll or wait according to the [policy](Self::set_doorbell), or at once with [`Policy::Immediate`]. While the
     /// association is lost the command waits.
     ///
     /// # Errors
-    /// [`Refused`], with the buffer: the lane is full, the buffer does not have the command's length, or the association
-    /// ended for good.
+    /// [`Refused`], with the buffer: the lane is full, the buffer does not have the command's length, or the
+    /// association ended for good.
     #[inline]
     pub fn submit(&mut self, command: Command, buffer: Option<B>, user: u64) -> Result<(), Refused<B>> {
         if self.counters.commands.is_multiple_of(SAMPLE_INTERVAL) {
@@ -447,8 +446,8 @@ impl<B: DataBuffer> Lane<B> {
         count as usize
     }
 
-    /// Waits for completions, at most `timeout`: spins as long as that has paid off recently, then sleeps. Returns their
-    /// number: 0 after `timeout`, or if nothing is outstanding.
+    /// Waits for completions, at most `timeout`: spins as long as that has paid off recently, then sleeps. Returns
+    /// their number: 0 after `timeout`, or if nothing is outstanding.
     pub fn wait(&mut self, completions: &mut Vec<Completion<B>>, timeout: Duration) -> usize {
         self.wait_with(&mut |completion| completions.push(completion), timeout)
     }
@@ -908,7 +907,8 @@ impl<B: DataBuffer> Lane<B> {
 }
 
 impl<B> Drop for Lane<B> {
-    /// Waits until the kernel released all zero-copy sends, for half a second at most: then the queue leaks the buffers.
+    /// Waits until the kernel released all zero-copy sends, for half a second at most: then the queue leaks the
+    /// buffers.
     fn drop(&mut self) {
         let Self { core, link, .. } = self;
         if core.awaited_count() == 0 || link.socket().is_none() {

@@ -7,14 +7,13 @@
 //!   └──────────────────┴──── on_lost, detach ─────┴──────────────────┴────────────────────┘      any ──end──▶ Ended
 //! ```
 //!
-//! Commands are accepted in every phase but the last: a command that cannot be sent now waits. Every accepted command ends
-//! in exactly one [`Completion`], and its buffer comes back only when no connection refers to it any more.
+//! Commands are accepted in every phase but the last: a command that cannot be sent now waits. Every accepted command
+//! ends in exactly one [`Completion`], and its buffer comes back only when no connection refers to it any more.
 //!
-//! | Kind | Methods of [`LaneCore`] |
-//! |---|---|
-//! | Inputs | `attach`, `detach`, `end`, `on_connected`, `on_lost`, `on_bytes`, `on_placed`, `on_sent`, `on_inaccessible`, `on_time` |
-//! | Wishes | `submit`, `submit_pair`, `cancel`, `ring` |
-//! | Outputs | completions (handed to a sink), `next_action`, the pieces to send (`for_each_piece`), `next_deadline` |
+//! The driver calls inputs (`on_*`, `attach`, `detach`, `end`) and wishes (`submit`, `submit_pair`, `cancel`, `ring`),
+//! then drains the outputs: completions go to a sink, [`next_action`](LaneCore::next_action) until `None`, the pieces
+//! to send ([`for_each_piece`](LaneCore::for_each_piece)), and [`next_deadline`](LaneCore::next_deadline), at which it
+//! calls [`on_time`](LaneCore::on_time).
 
 mod action;
 mod ana_states;
@@ -747,8 +746,8 @@ impl<B: DataBuffer> LaneCore<B> {
         self.queue.caravan().waiting_bytes() > 0
     }
 
-    /// Commands and bytes that wait to be sent. `None` if they must be sent whatever the doorbell policy: a handshake, or
-    /// data requested by R2T.
+    /// Commands and bytes that wait to be sent. `None` if they must be sent whatever the doorbell policy: a handshake,
+    /// or data requested by R2T.
     #[inline]
     #[must_use]
     pub fn waiting(&self) -> Option<(u32, usize)> {
@@ -758,7 +757,8 @@ impl<B: DataBuffer> LaneCore<B> {
         may_wait.then_some((commands, caravan.waiting_bytes()))
     }
 
-    /// Rings the doorbell: makes the waiting bytes the caravan to send, unless one is being sent. Returns whether one is.
+    /// Rings the doorbell: makes the waiting bytes the caravan to send, unless one is being sent. Returns whether one
+    /// is.
     #[inline]
     pub fn ring(&mut self) -> bool {
         if matches!(self.phase, Phase::Down | Phase::Opening { .. } | Phase::Ended) {

@@ -47,8 +47,8 @@ impl<B: DataBuffer> LaneSet<B> {
         &self.lanes
     }
 
-    /// The lanes, mutably. In a large set the next poll then looks at every lane: prefer [`lane_mut`](Self::lane_mut) and
-    /// [`submit`](Self::submit).
+    /// The lanes, mutably. In a large set the next poll then looks at every lane: prefer [`lane_mut`](Self::lane_mut)
+    /// and [`submit`](Self::submit).
     pub fn lanes_mut(&mut self) -> &mut [Lane<B>] {
         if let Some(ready_set) = &mut self.ready_set {
             ready_set.lend_all();
@@ -95,8 +95,8 @@ impl<B: DataBuffer> LaneSet<B> {
         Ok(())
     }
 
-    /// Index of the lane for the next command like this one: the lanes of its [class](Command::lane_class) in turn, or other
-    /// lanes if there are none.
+    /// Index of the lane for the next command like this one: the lanes of its [class](Command::lane_class) in turn, or
+    /// other lanes if there are none.
     ///
     /// # Panics
     /// If the set is empty.
@@ -114,7 +114,8 @@ impl<B: DataBuffer> LaneSet<B> {
         }
     }
 
-    /// Polls the lanes without blocking. Calls `each` for each completion with the index of its lane; returns their number.
+    /// Polls the lanes without blocking. Calls `each` for each completion with the index of its lane; returns their
+    /// number.
     pub fn poll_with(&mut self, each: &mut impl FnMut(usize, Completion<B>)) -> usize {
         if let Some(ready_set) = &mut self.ready_set {
             let now_ns = self.lanes[0].clock().now_ns();
@@ -124,8 +125,8 @@ impl<B: DataBuffer> LaneSet<B> {
         lanes.map(|(index, lane)| lane.poll_with(&mut |completion| each(index, completion))).sum()
     }
 
-    /// Waits for completions of any lane, at most `timeout`: spins as long as that has paid off recently, then sleeps. Returns
-    /// their number: 0 after `timeout`, or if nothing is outstanding.
+    /// Waits for completions of any lane, at most `timeout`: spins as long as that has paid off recently, then sleeps.
+    /// Returns their number: 0 after `timeout`, or if nothing is outstanding.
     pub fn wait_with(&mut self, each: &mut impl FnMut(usize, Completion<B>), timeout: Duration) -> usize {
         let Some(clock) = self.lanes.first().map(Lane::clock) else { return 0 };
         let start_ns = clock.now_ns();
@@ -173,8 +174,8 @@ impl<B: DataBuffer> LaneSet<B> {
         }
     }
 
-    /// Sleeps by poll(2), which leaves no watcher at the sockets: a watcher costs a call for each arriving segment, on the
-    /// sender's core, also while this thread spins (docs/design/socket-path.md).
+    /// Sleeps by poll(2), which leaves no watcher at the sockets: a watcher costs a call for each arriving segment, on
+    /// the sender's core, also while this thread spins (docs/design/socket-path.md).
     fn sleep_on_few(&mut self, timeout_ns: u64, now_ns: u64) -> bool {
         let deadline_ns = self.lanes.iter().filter_map(Lane::next_deadline).min();
         let timeout_ns = deadline_ns.map_or(timeout_ns, |at| timeout_ns.min(at.saturating_sub(now_ns)));

@@ -25,8 +25,8 @@ use zerocopy::IntoBytes;
 use crate::reconnect::Class;
 use crate::submit::{Command, Moves, Payload, RangeBytes};
 
-/// A block namespace: a value with its size and limits at the time of the query. It constructs commands, and checks their
-/// ranges and sizes.
+/// A block namespace: a value with its size and limits at the time of the query. It constructs commands, and checks
+/// their ranges and sizes.
 ///
 /// The namespace may be resized or removed ([`Event::NamespacesChanged`](crate::Event)): the controller then refuses
 /// commands beyond its new size. [`BlockingNamespace`](crate::BlockingNamespace),
@@ -346,8 +346,8 @@ impl Namespace {
         Ok(Command::with_payload(sqe, Class::Idempotent, payload))
     }
 
-    /// Copies ranges within the namespace, one after the other, to the blocks from `destination` on. On failure the result
-    /// is the index of the first range that was not copied.
+    /// Copies ranges within the namespace, one after the other, to the blocks from `destination` on. On failure the
+    /// result is the index of the first range that was not copied.
     ///
     /// # Errors
     /// [`InvalidCommand`]: no range or too many, beyond the end, more blocks than one Copy moves, or not supported.

@@ -83,8 +83,8 @@ pub struct Tuning {
     /// write that would have fit into its capsule and was sent by R2T: lower it only for experiments.
     pub in_capsule_bytes_max: u32,
     /// Timeout of an admin command, by default 60 s; the association is recovered after it. Also the maximum time that
-    /// a caller's admin command waits for a lost association, and that the bring-up takes from the admin queue's Connect
-    /// until the controller and its namespaces are known.
+    /// a caller's admin command waits for a lost association, and that the bring-up takes from the admin queue's
+    /// Connect until the controller and its namespaces are known.
     pub admin_timeout: Duration,
     /// Maximum time that a command is held while its namespace cannot be reached, by default 30 s from the first such
     /// status: ANA inaccessible or in transition, a path error, namespace not ready. Zero ends it with that status. See

@@ -1,31 +1,31 @@
-//! Where the time of commands goes: one in [`SAMPLE_INTERVAL`] is followed with a clock.
+//! Latency of commands by phase, measured for one in [`SAMPLE_INTERVAL`].
 //!
 //! ```text
-//! submitted ──doorbell──▶ rung ──send──▶ taken by the socket ──away──▶ received ──reply──▶ handed over
+//! submitted ──doorbell──▶ rung ──send──▶ accepted by the socket ──away──▶ received ──reply──▶ handed out
 //! ```
 //!
-//! No clock is read for the others. A lane follows one command at a time; one that is lost with its connection is not counted.
+//! No clock is read for other commands. A lane measures one command at a time, and drops it if its connection is lost.
 
 use reactor::Durations;
 
-/// One command in so many is followed; a power of two, so that finding it is one test of the count.
+/// One command in this number is measured: a power of two, so that the decision is one test of the count.
 pub(crate) const SAMPLE_INTERVAL: u64 = 64;
 
-/// How long the commands that were followed spent in each phase.
+/// Time of the measured commands in each phase.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Phases {
     /// From submission until the doorbell was rung for the caravan it was in.
     pub doorbell: Durations,
-    /// From there until the socket had taken that caravan whole.
+    /// From there until the socket accepted the whole caravan.
     pub send: Durations,
-    /// From there until a receive had brought its completion: both networks, and the target.
+    /// From there until its completion was received: both directions of the network, and the target.
     pub away: Durations,
-    /// From there until everything that came with it was handed over.
+    /// From there until all completions received with it were handed out.
     pub reply: Durations,
 }
 
 impl Phases {
-    /// Adds those of another lane.
+    /// Adds the times of another lane.
     pub fn merge(&mut self, other: &Self) {
         self.doorbell.merge(&other.doorbell);
         self.send.merge(&other.send);
@@ -33,17 +33,17 @@ impl Phases {
         self.reply.merge(&other.reply);
     }
 
-    /// Each phase with its name, in the order in which a command goes through them.
+    /// The phases with their names, in order.
     #[must_use]
     pub fn named(&self) -> [(&'static str, &Durations); 4] {
         [("doorbell", &self.doorbell), ("send", &self.send), ("away", &self.away), ("reply", &self.reply)]
     }
 }
 
-/// What the command that is followed waits for.
+/// Phase of the measured command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// None is followed.
+    /// No command is measured.
     #[default]
     Idle,
     Doorbell,
@@ -51,13 +51,13 @@ pub(crate) enum Stage {
     Away,
 }
 
-/// Follows one command at a time.
+/// Measures one command at a time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Stopwatch {
     stage: Stage,
-    /// When its stage began, ns.
+    /// Start of the stage, ns.
     since_ns: u64,
-    /// When the last receive returned that it was away in, ns.
+    /// Time of the last receive during stage `Away`, ns.
     received_ns: u64,
     phases: Phases,
 }
@@ -72,33 +72,33 @@ impl Stopwatch {
         self.phases
     }
 
-    /// It was submitted.
+    /// The command was submitted.
     #[cold]
     pub(crate) fn start(&mut self, now_ns: u64) {
         (self.stage, self.since_ns) = (Stage::Doorbell, now_ns);
     }
 
-    /// Its caravan is leaving.
+    /// The doorbell was rung for its caravan.
     #[cold]
     pub(crate) fn on_rung(&mut self, now_ns: u64) {
         self.phases.doorbell.add(now_ns.saturating_sub(self.since_ns));
         (self.stage, self.since_ns) = (Stage::Send, now_ns);
     }
 
-    /// Its caravan is gone.
+    /// The socket accepted its whole caravan.
     #[cold]
     pub(crate) fn on_taken(&mut self, now_ns: u64) {
         self.phases.send.add(now_ns.saturating_sub(self.since_ns));
         (self.stage, self.since_ns) = (Stage::Away, now_ns);
     }
 
-    /// A receive has brought something while it is away.
+    /// Bytes were received during stage `Away`.
     #[cold]
     pub(crate) fn on_received(&mut self, now_ns: u64) {
         self.received_ns = now_ns;
     }
 
-    /// What the last receive brought was its completion, and is handed over.
+    /// The last receive contained its completion, which was handed out.
     #[cold]
     pub(crate) fn stop(&mut self, now_ns: u64) {
         if self.stage == Stage::Away {
@@ -108,7 +108,7 @@ impl Stopwatch {
         self.stage = Stage::Idle;
     }
 
-    /// It will not come back on this connection.
+    /// Its connection was lost.
     #[cold]
     pub(crate) fn forget(&mut self) {
         self.stage = Stage::Idle;

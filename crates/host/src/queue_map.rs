@@ -1,5 +1,5 @@
-//! Queue maps: lanes of several classes, so that a small read does not wait behind a large write, and a polled command does
-//! not wait for a thread to wake.
+//! Queue maps: lanes of several classes, so that a small read does not wait behind a large write, and a polled command
+//! does not wait for a thread to wake.
 //!
 //! | Class | Commands |
 //! |---|---|
@@ -22,8 +22,8 @@ pub enum LaneClass {
     Default,
     /// Commands that change nothing and return data.
     Read,
-    /// Commands whose caller busy-polls. Such a lane makes progress only in its owner's polls: no thread sleeps on it, and
-    /// no event source watches its socket.
+    /// Commands whose caller busy-polls. Such a lane makes progress only in its owner's polls: no thread sleeps on it,
+    /// and no event source watches its socket.
     Poll,
 }
 
@@ -76,8 +76,8 @@ impl QueueMap {
         self.default.saturating_add(self.read).saturating_add(self.poll)
     }
 
-    /// The map reduced to the number of queues that a controller grants. As on Linux, read lanes come first if a default
-    /// lane remains, else reads share the default lanes; poll lanes get the rest.
+    /// The map reduced to the number of queues that a controller grants. As on Linux, read lanes come first if a
+    /// default lane remains, else reads share the default lanes; poll lanes get the rest.
     #[must_use]
     pub fn within(self, granted: u16) -> Self {
         let read = if self.read < granted { self.read } else { 0 };
@@ -100,8 +100,8 @@ impl QueueMap {
         found.unwrap_or_default()
     }
 
-    /// The index of the core for the lane with this number. Each class starts at the first core, so that one thread has lanes
-    /// of several classes.
+    /// The index of the core for the lane with this number. Each class starts at the first core, so that one thread has
+    /// lanes of several classes.
     #[must_use]
     pub fn place(self, number: u16, core_count: usize) -> usize {
         let first = *self.numbers(self.class_of(number)).start();
@@ -169,8 +169,8 @@ impl Rota {
         &self.lanes[class as usize]
     }
 
-    /// The next lane for a command: of the class it `wants`, else of the class it is `otherwise` of, else of the default
-    /// class, else any.
+    /// The next lane for a command: of the class it `wants`, else of the class it is `otherwise` of, else of the
+    /// default class, else any.
     #[inline]
     pub(crate) fn next(&mut self, wants: LaneClass, otherwise: LaneClass) -> Option<usize> {
         let order = [wants, otherwise, LaneClass::Default, LaneClass::Read, LaneClass::Poll];

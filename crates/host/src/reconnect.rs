@@ -1,59 +1,61 @@
-//! What happens when an association is lost: when to try again, and what becomes of commands that were in flight.
+//! Reconnecting after the loss of an association, and what happens to outstanding commands.
 //!
-//! The loss of any connection ends the association, as it does on Linux: all lanes close, a new controller is brought up, and each
-//! lane connects to it from the thread that owns it.
+//! The loss of any connection ends the association, as on Linux: all lanes close, a new controller is brought up, and
+//! each lane connects to it from the thread that owns the lane.
 //!
-//! # What is submitted again
+//! # Commands that are submitted again
 //!
 //! | Command | By default | With [`ReplayPolicy::Idempotent`] |
 //! |---|---|---|
-//! | not a byte of it has left | again | again |
-//! | Read, Compare, Verify, and what is marked [`read_only`](crate::Command::read_only) | again | again |
+//! | any that was not sent, not even in part | again | again |
+//! | Read, Compare, Verify, and commands marked [`read_only`](crate::Command::read_only) | again | again |
 //! | Write, Write Zeroes, Deallocate | [`Failure::Interrupted`] | again |
 //! | Flush | [`Failure::Unflushed`], unless there is no volatile cache: then again | the same |
 //! | Compare-and-write, Copy, anything raw | [`Failure::Interrupted`] | [`Failure::Interrupted`] |
 //!
-//! # What an interrupted command leaves behind
+//! # Interrupted commands
 //!
-//! A command that was interrupted **may have happened, may not have happened, and may still happen**: bytes that the target had received
-//! stay with the old controller until the target has torn that down, and nothing on the new connection tells when this is. So
-//! another write to the same blocks may be overtaken by the interrupted one, even after it was reported done:
+//! An interrupted command **may have been executed, may not have been executed, and may still be executed later**:
+//! bytes that the target had received stay with the old controller until the target has torn it down, and no message on
+//! the new connection reports when that is. So an interrupted write may overwrite a later write to the same blocks,
+//! even after that completed:
 //!
 //! ```text
 //! write A ─▶ (connection lost; A waits in the old controller)
-//!                            write B to the same block ─▶ done
+//!                            write B to the same block ─▶ completed
 //!                                                            A is executed: the block holds A
 //! ```
 //!
-//! This *delayed duplicate* is why writes are not submitted again by default. With [`ReplayPolicy::Idempotent`] the library does the same
-//! in the caller's place: the write is sent a second time and reported done, and its first incarnation may then
-//! overwrite what the caller wrote after that. Choose it where blocks are not written again soon after a loss, where the last
-//! writer does not matter, or where the target is known to drop what an association had in flight before it accepts a new one
-//! from the same host. Connections are reset, not closed gently, when an association ends: what our side had not sent yet
-//! is dropped, and the target learns of the end at once, which makes the window small without closing it.
+//! Because of this *delayed duplicate*, writes are not submitted again by default. With [`ReplayPolicy::Idempotent`]
+//! the library sends the write a second time; it completes, and its first incarnation may then overwrite later writes.
+//! Choose it where blocks are not written again soon after a loss, where the last writer does not matter, or where the
+//! target is known to drop outstanding commands of an association before it accepts a new one from the same host.
+//! Connections are reset, not closed with FIN, when an association ends: unsent data of the host is dropped, and the
+//! target notices the end at once, which shortens the window without closing it.
 //!
-//! # What a flush after a reconnect means
+//! # Flush after a reconnect
 //!
-//! A write that was reported done sits in the target's volatile cache, if there is one, until it is flushed. If the
-//! target was restarted, that cache is gone, and the host cannot tell a restart from a broken cable. So the first flush
-//! on a lane after a reconnect ends with [`Failure::Unflushed`] and is not sent: **whatever was written without FUA before the
-//! reconnect and not flushed then may be lost, and is to be written again**. The flush after that is an ordinary one.
+//! A completed write stays in the target's volatile cache, if there is one, until a Flush. A restart of the target
+//! loses that cache, and the host cannot tell a restart from a broken cable. So the first Flush on a lane after a
+//! reconnect ends with [`Failure::Unflushed`] and is not sent: **data that was written without FUA before the
+//! reconnect, and not flushed before it, may be lost and must be written again**. The next Flush is an ordinary one.
 //!
-//! A handle with several lanes (futures, and blocking with read or poll lanes) is told once for all of them: until somebody has that answer no
-//! flush succeeds on any lane, so none vouches for what is lost before it is known to be. A flush that was in flight when the
-//! connection was lost ends with [`Failure::Unflushed`] as well; there the first one after the reconnect does so once more, as
-//! other lanes may have had writes answered meanwhile.
+//! The lanes of one handle ([`AsyncNamespace`](crate::AsyncNamespace), [`BlockingNamespace`](crate::BlockingNamespace)
+//! with read or poll lanes) share one flush epoch: until a caller has received that answer, no Flush succeeds on any
+//! lane, so no success covers lost writes before the loss is reported. A Flush that was outstanding when the connection
+//! was lost ends with [`Failure::Unflushed`] as well; with several lanes the first one after the reconnect does so once
+//! more, since writes of other lanes may have completed meanwhile.
 
 use crate::failure::Failure;
 
-/// When to connect again.
+/// Delays between attempts to reconnect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReconnectSettings {
-    /// Wait before the first attempt, ns; it doubles with each attempt.
+    /// Delay before the first attempt, ns; it doubles with each attempt.
     pub delay_ns_first: u64,
-    /// The longest wait between two attempts, ns.
+    /// Maximum delay between two attempts, ns.
     pub delay_ns_max: u64,
-    /// Time after which an association that cannot be had back is given up, ns; `None` for never.
+    /// Time after the loss at which reconnecting is given up, ns; `None` for never.
     pub give_up_ns: Option<u64>,
 }
 
@@ -66,47 +68,47 @@ impl Default for ReconnectSettings {
 }
 
 impl ReconnectSettings {
-    /// No second attempt: the association ends with its first loss.
+    /// No reconnect: the association ends for good with its first loss.
     #[must_use]
     pub fn never() -> Self {
         Self { give_up_ns: Some(0), ..Self::default() }
     }
 }
 
-/// What of a lost association is submitted again, beside what is always safe.
+/// Commands that are submitted again after a reconnect, in addition to those that are always safe.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReplayPolicy {
-    /// Nothing that changes data. [The module's documentation](crate::reconnect) says why.
+    /// No commands that change data; see the [module](crate::reconnect).
     #[default]
     ReadsOnly,
-    /// Also writes, Write Zeroes and Deallocate: with the hazard of the delayed duplicate.
+    /// Write, Write Zeroes and Deallocate, with the hazard of the delayed duplicate.
     Idempotent,
 }
 
-/// What kind of command one is, as far as doing it twice goes.
+/// Effect of repeating a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// Changes nothing.
+    /// The command changes nothing.
     ReadOnly,
-    /// Changes data to the same again.
+    /// A repetition writes the same data again.
     Idempotent,
-    /// Makes earlier writes durable.
+    /// Flush: makes earlier writes durable.
     Flush,
-    /// Anything may depend on how often it is done.
+    /// A repetition may have another effect.
     Other,
 }
 
-/// What becomes of a command that was in flight.
+/// What happens to an outstanding command after a loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     Replay,
     End(Failure),
 }
 
-/// Judges a command whose connection was lost.
+/// Decides about a command whose connection was lost.
 pub(crate) fn fate(class: Class, is_unsent: bool, policy: ReplayPolicy, has_volatile_cache: bool) -> Fate {
     match class {
-        // Whether it was sent or not: it may not vouch for what came before the loss.
+        // Sent or not: its success must not cover writes before the loss.
         Class::Flush if has_volatile_cache => Fate::End(Failure::Unflushed),
         _ if is_unsent => Fate::Replay,
         Class::ReadOnly | Class::Flush => Fate::Replay,
@@ -115,7 +117,7 @@ pub(crate) fn fate(class: Class, is_unsent: bool, policy: ReplayPolicy, has_vola
     }
 }
 
-/// When the next attempt is due.
+/// Schedule of attempts to reconnect.
 ///
 /// ```text
 /// Up ──on_lost──▶ Waiting ──(due) on_failed──▶ Waiting … ──▶ given up
@@ -125,9 +127,9 @@ pub(crate) fn fate(class: Class, is_unsent: bool, policy: ReplayPolicy, has_vola
 pub(crate) struct Backoff {
     settings: ReconnectSettings,
     random: u64,
-    /// Attempts since the last time of calm.
+    /// Attempts since the last stable association.
     attempt_count: u32,
-    /// When the loss was that is being recovered.
+    /// Time of the loss that is being recovered, ns.
     lost_ns: Option<u64>,
     up_ns: u64,
 }
@@ -142,10 +144,9 @@ impl Backoff {
         self.up_ns = now_ns;
     }
 
-    /// It was up and is lost. When to try again; `None` if never.
+    /// The association was lost. Returns when the next attempt is due; `None` to give up.
     pub(crate) fn on_lost(&mut self, now_ns: u64) -> Option<u64> {
-        // One that comes up only to be lost at once does not start from the shortest wait again, and is given up as if
-        // it had not come up.
+        // An association that is lost soon after it came up continues the schedule of the last loss.
         if now_ns.saturating_sub(self.up_ns) >= self.settings.delay_ns_max || self.lost_ns.is_none() {
             self.attempt_count = 0;
             self.lost_ns = Some(now_ns);
@@ -153,7 +154,7 @@ impl Backoff {
         self.next_attempt(now_ns)
     }
 
-    /// An attempt has failed. When to try again; `None` if it is time to give up.
+    /// An attempt failed. Returns when the next attempt is due; `None` to give up.
     pub(crate) fn on_failed(&mut self, now_ns: u64) -> Option<u64> {
         self.next_attempt(now_ns)
     }
@@ -165,7 +166,7 @@ impl Backoff {
             .saturating_mul(1u64.checked_shl(self.attempt_count).unwrap_or(u64::MAX))
             .min(settings.delay_ns_max);
         self.attempt_count = self.attempt_count.saturating_add(1);
-        // Half to whole: many hosts that lost one target do not come back in step.
+        // Between half and all of it: many hosts that lost one target do not return in step.
         let wait_ns = wait_ns / 2 + self.draw() % (wait_ns / 2 + 1);
         let due_ns = now_ns.saturating_add(wait_ns);
         let lost_ns = self.lost_ns.unwrap_or(now_ns);

@@ -1,6 +1,6 @@
-//! Which failed commands are submitted again, when, and for how long. wire §17, §19
+//! Retries of commands that ended with a status. wire §17, §19
 //!
-//! | Status, without Do Not Retry | What the lane does |
+//! | Status, without Do Not Retry | Action of the lane |
 //! |---|---|
 //! | ANA inaccessible (0x302), ANA transition (0x303), namespace not ready (0x082) | holds any command, reads the ANA log again |
 //! | every other path status (type 3, but for 0x301) | holds any command but one of [`Class::Other`] |
@@ -8,12 +8,12 @@
 //! | ANA persistent loss (0x301), every other status, and any with Do Not Retry | ends the command |
 //!
 //! A command held for a path status is submitted again with growing delays until
-//! [`Tuning::path_timeout`](crate::Tuning::path_timeout) has passed since its first such status. While the ANA log says that the
-//! namespace is inaccessible, or that its state changes, its commands are held without being sent.
+//! [`Tuning::path_timeout`](crate::Tuning::path_timeout) has passed since its first such status. While the ANA log says
+//! that the namespace is inaccessible, or that its state changes, its commands are held without being sent.
 //!
-//! Submitting again is safe because the controller has completed the command: nothing of it is left there that could
-//! execute later. The three statuses of the first row say in addition that the controller did not begin to execute it, so a command
-//! whose effect depends on how often it is done may be repeated too. A held write has not been answered, so no flush covers it.
+//! A retry is safe because the controller has completed the command: it cannot be executed later. The three statuses of
+//! the first row also state that the controller did not start to execute it, so commands that are not idempotent may be
+//! repeated too. A held write has not completed, so no Flush covers it.
 
 use wire::status::{Status, StatusKind};
 
@@ -24,27 +24,27 @@ const MS: u64 = 1_000_000;
 /// Delay before the first retry after a path status, ns; it doubles with each retry.
 const PATH_DELAY_NS_FIRST: u64 = 10 * MS;
 
-/// The longest delay between two retries after a path status, ns.
+/// Maximum delay between two retries after a path status, ns.
 const PATH_DELAY_NS_MAX: u64 = 1_000 * MS;
 
 /// Delay before the second retry after a transient status, ns; the first is immediate.
 const TRANSIENT_DELAY_NS_FIRST: u64 = MS;
 
-/// The longest delay before a retry that a controller can ask for (CRDT), ns.
+/// Maximum delay before a retry that a controller can request (CRDT), ns.
 const ASKED_DELAY_NS_MAX: u64 = 10_000 * MS;
 
-/// What becomes of a command that ended with a status other than success.
+/// What happens to a command that ended with a status other than success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It ends.
+    /// The command ends.
     End,
-    /// It is submitted again, a limited number of times.
+    /// The command is submitted again, a limited number of times.
     Repeat,
-    /// The namespace cannot be reached this way at present: it is held for a limited time.
+    /// The namespace cannot be reached at present: the command is held for a limited time.
     Hold,
 }
 
-/// Judges a status that ended a command of this class.
+/// Decides about a command of this class that ended with this status.
 pub(crate) fn verdict(status: Status, class: Class) -> Verdict {
     if status.dnr() || status.is(Status::ANA_PERSISTENT_LOSS) {
         return Verdict::End;
@@ -63,12 +63,13 @@ pub(crate) fn verdict(status: Status, class: Class) -> Verdict {
     }
 }
 
-/// Whether this status says that the state of the namespace's ANA group is not what the host takes it for.
+/// Whether this status contradicts the ANA state that the host has of the namespace.
 pub(crate) fn is_of_ana(status: Status) -> bool {
     status.is(Status::ANA_INACCESSIBLE) || status.is(Status::ANA_TRANSITION)
 }
 
-/// Time to the next retry, ns. `asked_ms` holds the controller's retry delays by CRD; `sequence` spreads the retries of many commands.
+/// Delay before the next retry, ns. `asked_ms` are the controller's retry delays by CRD; `sequence` spreads the retries
+/// of many commands.
 pub(crate) fn delay_ns(
     status: Status,
     verdict: Verdict,

@@ -1,4 +1,4 @@
-//! Commands on their way in, completions on their way out.
+//! Commands that lanes accept, and their completions.
 
 use wire::sqe::Sqe;
 
@@ -6,44 +6,44 @@ use crate::failure::Failure;
 use crate::queue_map::LaneClass;
 use crate::reconnect::Class;
 
-/// A command for a lane: made by a [`Namespace`](crate::Namespace), or raw.
+/// A command for a lane: constructed by a [`Namespace`](crate::Namespace), or raw.
 #[derive(Clone, Debug)]
 pub struct Command {
     pub(crate) sqe: Sqe,
     pub(crate) class: Class,
     pub(crate) moves: Moves,
-    /// Bytes of the buffer it moves.
+    /// Length of its buffer, bytes.
     pub(crate) length: u32,
     pub(crate) payload: Payload,
-    /// Somebody polls for it.
+    /// See [`polled`](Self::polled).
     pub(crate) is_polled: bool,
 }
 
-/// What data a command moves.
+/// Data transfer of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Moves {
     Nothing,
-    /// All of the buffer.
+    /// The whole buffer.
     ToController,
-    /// All of the buffer must be filled.
+    /// Fills the whole buffer.
     FromController,
-    /// As much of the buffer as there is to say.
+    /// Fills at most the buffer.
     AtMostFromController,
-    /// The payload that is part of the command.
+    /// Sends the command's own payload.
     Payload,
 }
 
-/// A range of Dataset Management as it is sent.
-// In whole words: an enum with bytes in it lies at odd places, and is copied in parts that the processor has to put together.
+/// A range of Dataset Management in wire format.
+// Aligned to words: an enum with unaligned bytes is copied in parts, which is slower.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(align(8))]
 pub(crate) struct RangeBytes(pub(crate) [u8; 16]);
 
-/// Data that is part of the command.
+/// Payload of a command itself.
 #[derive(Clone, Debug)]
 pub(crate) enum Payload {
     None,
-    /// One range: the usual deallocation, without an allocation of its own.
+    /// One range, stored in place: the usual deallocation needs no allocation.
     Range(RangeBytes),
     Own(Box<[u8]>),
 }
@@ -58,8 +58,8 @@ impl Command {
         Self { sqe, class, moves: Moves::Payload, length: 0, payload, is_polled: false }
     }
 
-    /// A command without data, as it is; cid and data pointer are set on submission. It is not submitted again after a
-    /// reconnect unless [`read_only`](Self::read_only) or [`idempotent`](Self::idempotent) says that it may be.
+    /// A raw command without data; cid and data pointer are set on submission. It is not submitted again after a
+    /// reconnect unless marked [`read_only`](Self::read_only) or [`idempotent`](Self::idempotent).
     #[must_use]
     pub fn raw(sqe: Sqe) -> Self {
         Self::new(sqe, Class::Other, Moves::Nothing, 0)
@@ -72,39 +72,40 @@ impl Command {
         Self::new(sqe, Class::Other, Moves::ToController, length)
     }
 
-    /// A raw command that receives at most `length` bytes; the completion says how many came.
+    /// A raw command that receives at most `length` bytes; the completion has the received length.
     #[inline]
     #[must_use]
     pub fn raw_from_controller(sqe: Sqe, length: u32) -> Self {
         Self::new(sqe, Class::Other, Moves::AtMostFromController, length)
     }
 
-    /// It changes nothing: it may be submitted again.
+    /// Marks a command that changes nothing: it may be submitted again.
     #[must_use]
     pub fn read_only(self) -> Self {
         Self { class: Class::ReadOnly, ..self }
     }
 
-    /// Doing it twice is the same as doing it once: it may be submitted again if the policy allows.
+    /// Marks a command whose repetition has no further effect: it may be submitted again if the policy allows.
     #[must_use]
     pub fn idempotent(self) -> Self {
         Self { class: Class::Idempotent, ..self }
     }
 
-    /// Whoever waits for it will poll, and wants it before all else: it goes to a poll lane, if there is one.
+    /// Marks a latency-critical command: the caller busy-polls for its completion. It goes to a poll lane if there is
+    /// one.
     #[must_use]
     pub fn polled(self) -> Self {
         Self { is_polled: true, ..self }
     }
 
-    /// The class of lanes it belongs to, if they are there; else it goes with [what it is otherwise](Self::class_unpolled).
+    /// The preferred class of lanes; if there are none, [`class_unpolled`](Self::class_unpolled).
     #[inline]
     #[must_use]
     pub fn lane_class(&self) -> LaneClass {
         if self.is_polled { LaneClass::Poll } else { self.class_unpolled() }
     }
 
-    /// The class of lanes it belongs to if nobody polled for it.
+    /// The class of lanes for the command if it were not [`polled`](Self::polled).
     #[inline]
     #[must_use]
     pub fn class_unpolled(&self) -> LaneClass {
@@ -112,36 +113,36 @@ impl Command {
         if brings_data && self.class == Class::ReadOnly { LaneClass::Read } else { LaneClass::Default }
     }
 
-    /// On stable media before it completes (FUA): for Write, Write Zeroes and Copy. On Read it reads what is there.
+    /// Sets FUA: Write, Write Zeroes and Copy complete once the data is durable; Read reads from the medium.
     #[must_use]
     pub fn fua(self) -> Self {
         Self { sqe: self.sqe.with_fua(), ..self }
     }
 
-    /// Bytes of the buffer to submit it with; `None` if it takes none.
+    /// Length of the buffer to submit the command with, bytes; `None` if it takes no buffer.
     #[must_use]
     pub fn buffer_bytes(&self) -> Option<u32> {
         let takes_none = matches!(self.moves, Moves::Nothing | Moves::Payload);
         (!takes_none).then_some(self.length)
     }
 
-    /// The command as it will be sent, but for cid and data pointer.
+    /// The submission queue entry; cid and data pointer are set on submission.
     #[must_use]
     pub fn sqe(&self) -> &Sqe {
         &self.sqe
     }
 }
 
-/// The end of a command.
+/// The completion of a command.
 #[derive(Debug)]
 pub struct Completion<B> {
-    /// As given when it was submitted.
+    /// The value passed at submission.
     pub user: u64,
-    /// The result dwords, or why it failed.
+    /// The result dwords, or why the command failed.
     pub result: Result<u64, Failure>,
     /// Bytes received into the buffer.
     pub received: u32,
-    /// The buffer it was submitted with.
+    /// The buffer passed at submission.
     pub buffer: Option<B>,
 }
 
@@ -154,7 +155,7 @@ impl<B> Completion<B> {
     }
 }
 
-/// A command that was not taken, with the buffer it came with.
+/// A command that a lane refused, with its buffer.
 #[derive(Debug, thiserror::Error)]
 #[error("{reason}")]
 pub struct Refused<B> {
@@ -164,28 +165,28 @@ pub struct Refused<B> {
     pub buffer: Option<B>,
 }
 
-/// Why a command was not taken.
+/// Why a lane refused a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RefusedReason {
-    /// As many commands are outstanding as may be: take completions first.
+    /// The maximum number of commands is outstanding: take completions first.
     #[error("the lane is full: take completions first")]
     Full,
-    /// The buffer has another length than the command.
-    #[error("the command moves {expected} bytes, the buffer has {given}")]
+    /// The buffer does not have the command's length.
+    #[error("the command transfers {expected} bytes, the buffer has {given}")]
     Length {
-        /// Bytes the command moves; 0 if it takes no buffer.
+        /// Length of the command's data, bytes; 0 if it takes no buffer.
         expected: u32,
-        /// Bytes the buffer has; 0 if there is none.
+        /// Length of the buffer, bytes; 0 if there is none.
         given: usize,
     },
-    /// More data than one command can move on the wire.
-    #[error("the command moves {length} bytes, more than one can")]
+    /// More data than one command transfers.
+    #[error("the command transfers {length} bytes, more than the maximum")]
     TooLong {
-        /// Bytes the command moves.
+        /// Length of the command's data, bytes.
         length: u32,
     },
-    /// The association has ended for good.
+    /// The association ended for good.
     #[error("the association has ended")]
     Ended,
 }

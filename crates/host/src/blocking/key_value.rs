@@ -173,8 +173,8 @@ impl BlockingKeyValue {
         self.run("Delete", command, None).map(drop)
     }
 
-    /// Makes all earlier changes durable; needed where the target answers before that (`sync=batch`, `sync=none`). Fails
-    /// with [`Failure::Unflushed`] once after a reconnect: see [`reconnect`](crate::reconnect).
+    /// Makes all earlier changes durable; needed where the target answers before that (`sync=batch`, `sync=none`).
+    /// Fails with [`Failure::Unflushed`] once after a reconnect: see [`reconnect`](crate::reconnect).
     ///
     /// # Errors
     /// [`Error::Failed`].
@@ -240,8 +240,8 @@ impl BlockingKeyValue {
     /// Atomically changes the number that is a key's value.
     ///
     /// # Errors
-    /// [`Error::Command`] if the controller does not support the command, [`Error::Failed`] if the key has no value or one
-    /// of another width. [`Failure::Interrupted`] if the change may have been made.
+    /// [`Error::Command`] if the controller does not support the command, [`Error::Failed`] if the key has no value or
+    /// one of another width. [`Failure::Interrupted`] if the change may have been made.
     pub fn atomic(&mut self, key: &Key, atomic: &AtomicOperation) -> Result<AtomicOutcome, Error> {
         let command = self.namespace.atomic(key, atomic)?;
         let before = self.run("Atomic", command, None)?;
@@ -298,7 +298,8 @@ impl BlockingKeyValue {
         self.run("Vector Update", command, Some(buffer)).map(drop)
     }
 
-    /// Applies a function with one operand to every element of a vector. Returns its first `room_bytes` before the change.
+    /// Applies a function with one operand to every element of a vector. Returns its first `room_bytes` before the
+    /// change.
     ///
     /// # Errors
     /// As [`atomic`](Self::atomic).
@@ -352,10 +353,12 @@ impl BlockingKeyValue {
         Ok(self.namespace.batch()?)
     }
 
-    /// Executes a batch. Returns the outcomes in the order of its operations. [`Batch::clear`] empties it for the next one.
+    /// Executes a batch. Returns the outcomes in the order of its operations. [`Batch::clear`] empties it for the next
+    /// one.
     ///
     /// # Errors
-    /// [`Error::Failed`]: no operation was executed, unless [`Failure::may_have_happened`] says that some may have been.
+    /// [`Error::Failed`]: no operation was executed, unless [`Failure::may_have_happened`] says that some may have
+    /// been.
     pub fn run_batch(&mut self, batch: &mut Batch) -> Result<Outcomes<'_>, Error> {
         if batch.is_empty() {
             return Ok(Outcomes::new(&[]));

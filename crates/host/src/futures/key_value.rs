@@ -219,8 +219,8 @@ impl AsyncKeyValue {
     /// Atomically changes the number that is a key's value.
     ///
     /// # Errors
-    /// [`Error::Command`] if the controller does not support the command, [`Error::Failed`] if the key has no value or one
-    /// of another width. [`Failure::Interrupted`] if the change may have been made.
+    /// [`Error::Command`] if the controller does not support the command, [`Error::Failed`] if the key has no value or
+    /// one of another width. [`Failure::Interrupted`] if the change may have been made.
     pub async fn atomic(&self, key: &Key, atomic: &AtomicOperation) -> Result<AtomicOutcome, Error> {
         let before = self.lanes.run("Atomic", self.namespace.atomic(key, atomic)?).await?;
         Ok(AtomicOutcome { before, took_effect: atomic.took_effect(before) })
@@ -257,7 +257,8 @@ impl AsyncKeyValue {
         self.lanes.run("Vector Update", self.namespace.vector_scalar(key, kind, operand)?).await
     }
 
-    /// Applies a function to each element of a vector and the element at the same index of `operands`. Returns `operands`.
+    /// Applies a function to each element of a vector and the element at the same index of `operands`. Returns
+    /// `operands`.
     ///
     /// # Errors
     /// [`Failed`], with the operands.
@@ -318,7 +319,8 @@ impl AsyncKeyValue {
     /// Executes a batch. If the future is dropped, some operations may have been executed.
     ///
     /// # Errors
-    /// [`Error::Failed`]: no operation was executed, unless [`Failure::may_have_happened`] says that some may have been.
+    /// [`Error::Failed`]: no operation was executed, unless [`Failure::may_have_happened`] says that some may have
+    /// been.
     pub async fn run_batch(&self, mut batch: Batch) -> Result<BatchOutcomes, Error> {
         if batch.is_empty() {
             return Ok(BatchOutcomes { buffer: Vec::new(), result: 0 });

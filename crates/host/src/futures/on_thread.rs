@@ -1,5 +1,5 @@
-//! Work that blocks, as a future: name resolution, files, the wait for a target. It runs on a thread of its own, so that a
-//! task that connects holds up no other task of its executor.
+//! Futures of blocking work (name resolution, files, the wait for a target), which runs on a thread of its own: a task
+//! that connects does not delay other tasks of its executor.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use crate::association::Association;
 use crate::error::Error;
 
-/// The outcome of work on its way from its thread.
+/// The future of the work's outcome.
 #[must_use = "a future that is not awaited ends what it began"]
 pub(super) struct OnThread<T> {
     shared: Arc<Shared<T>>,
@@ -19,7 +19,7 @@ struct Shared<T>(Mutex<State<T>>);
 
 struct State<T> {
     outcome: Outcome<T>,
-    /// The association that the work has begun. It ends if the future is dropped before the work is done.
+    /// The association that the work started. It ends if the future is dropped before the work is done.
     begun: Option<Association>,
     is_dropped: bool,
 }
@@ -30,12 +30,12 @@ enum Outcome<T> {
     Taken,
 }
 
-/// Registers the association that the work begins.
+/// Registers the association that the work starts.
 pub(super) struct Began<'a, T>(&'a Shared<T>);
 
 impl<T> Shared<T> {
     fn lock(&self) -> MutexGuard<'_, State<T>> {
-        // Nothing panics while it is held.
+        // No code panics while it holds the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -44,7 +44,7 @@ impl<T> Shared<T> {
         state.begun = None;
         if state.is_dropped {
             drop(state);
-            // Here, where it may block.
+            // On this thread, where the drop may block.
             return drop(outcome);
         }
         let before = std::mem::replace(&mut state.outcome, Outcome::Done(outcome));
@@ -56,9 +56,9 @@ impl<T> Shared<T> {
 }
 
 impl<T> Began<'_, T> {
-    /// An association has been begun: it ends if the future is dropped before the work is done.
+    /// Registers an association: it ends if the future is dropped before the work is done.
     pub(super) fn association(&self, association: &Association) {
-        // The last handle may be dropped by a task, which must not block.
+        // A task may drop the last handle, and must not block.
         association.detach();
         let mut state = self.0.lock();
         if state.is_dropped {
@@ -69,7 +69,8 @@ impl<T> Began<'_, T> {
     }
 }
 
-/// Runs work on a thread of its own. Dropping the future ends the association that the work has begun, and with it the work.
+/// Runs work on a thread of its own. Dropping the future ends the association that the work started, and with it the
+/// work.
 pub(super) fn on_thread<T: Send + 'static>(
     name: &'static str,
     work: impl FnOnce(&Began<'_, T>) -> Result<T, Error> + Send + 'static,

@@ -37,7 +37,8 @@ pub struct LaneCounters {
     pub zero_copy_awaited: u64,
     /// Sends that the socket accepted only in part.
     pub blocks: u64,
-    /// Polls of waits that found nothing and did not sleep. In a [`LaneSet`](crate::LaneSet) the first lane counts for all.
+    /// Polls of waits that found nothing and did not sleep. In a [`LaneSet`](crate::LaneSet) the first lane counts for
+    /// all.
     pub spins: u64,
     /// Sleeps. In a [`LaneSet`](crate::LaneSet) the first lane counts for all.
     pub sleeps: u64,

@@ -1,5 +1,5 @@
-//! Commands of a lane that are not in its queue: they wait for a connection or for room, or are held while their namespace
-//! cannot be reached.
+//! Commands of a lane that are not in its queue: they wait for a connection or for room, or are held while their
+//! namespace cannot be reached.
 
 use std::collections::VecDeque;
 
@@ -116,8 +116,8 @@ impl<B> Backlog<B> {
         self.waiting = commands;
     }
 
-    /// The next command for a queue with room for `room` commands. Both halves of a pair need room, or the first would wait
-    /// for a second that has none.
+    /// The next command for a queue with room for `room` commands. Both halves of a pair need room, or the first would
+    /// wait for a second that has none.
     pub(super) fn next(&mut self, room: u16) -> Option<KeptCommand<B>> {
         let first = self.waiting.front()?;
         let needed = if first.sqe.flags.fuse() == Fuse::FIRST { 2 } else { 1 };
@@ -221,8 +221,8 @@ impl<B> Backlog<B> {
         Release::Ana { has_changed: self.ana.update(inaccessible) }
     }
 
-    /// The connection is live; a [`release`](Self::release) of what is returned follows: commands held for an ANA state of
-    /// the last connection are compared with the states of this one.
+    /// The connection is live; a [`release`](Self::release) of what is returned follows: commands held for an ANA state
+    /// of the last connection are compared with the states of this one.
     pub(super) fn on_live(&mut self) -> Release {
         self.connection_wait.end();
         Release::Ana { has_changed: false }

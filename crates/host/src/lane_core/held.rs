@@ -52,8 +52,8 @@ pub(super) struct HeldCommands<B> {
 /// Which held commands to release.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Release {
-    /// Those held for their ANA state, and if the ANA log has changed also those that ended with an ANA status. Where the
-    /// log says nothing new, a command that ended with such a status keeps its delay.
+    /// Those held for their ANA state, and if the ANA log has changed also those that ended with an ANA status. Where
+    /// the log says nothing new, a command that ended with such a status keeps its delay.
     Ana { has_changed: bool },
     /// Those held for a path status of this namespace.
     Namespace(Nsid),
@@ -124,9 +124,9 @@ impl<B> HeldCommands<B> {
         self.commands.push(held);
     }
 
-    /// Releases commands. Both halves of a fused pair are released, or neither: a half whose other half is outstanding stays
-    /// held, one whose other half has ended ends with its own status. `newest` is the last sequence number submitted;
-    /// `is_out` tells whether the command of a sequence number is outstanding.
+    /// Releases commands. Both halves of a fused pair are released, or neither: a half whose other half is outstanding
+    /// stays held, one whose other half has ended ends with its own status. `newest` is the last sequence number
+    /// submitted; `is_out` tells whether the command of a sequence number is outstanding.
     pub(super) fn release(
         &mut self,
         release: Release,

@@ -1,5 +1,6 @@
-//! Which of many lanes have something to do: those that were submitted to, those whose socket or mailbox the kernel reports, and
-//! those whose time has come. The others are not looked at, so that a poll costs what there is to do and not how many lanes there are.
+//! The lanes of a large set that have work: commands were submitted, the kernel reports their socket or mailbox, or a
+//! timer expired. Other lanes are skipped, so that the cost of a poll depends on the work and not on the number of
+//! lanes.
 //!
 //! ```text
 //! submit ─▶ touched ─▶ rings when the doorbell is due
@@ -7,8 +8,8 @@
 //! timers ─▶ ready
 //! ```
 //!
-//! Sockets are watched for changes only (edge-triggered): each that brought something is told once, and not asked again. Mailboxes
-//! ring all the while, since nobody looks into them otherwise.
+//! Sockets are watched edge-triggered: an event reports each change once. Mailboxes signal each message, since no poll
+//! looks into the mailbox of a lane without work.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,42 +24,43 @@ use crate::lane::Lane;
 use crate::queue_map::LaneClass;
 use crate::submit::Completion;
 
-/// Events taken from the kernel at once.
+/// Maximum events of one epoll_wait.
 const EVENT_COUNT: usize = 256;
 
-/// Marks the mailbox of a lane among the events.
+/// Flag of the events of a lane's mailbox.
 const MAILBOX: u64 = 1 << 32;
 
-/// What of many lanes has something to do.
+/// The lanes of a large set that have work.
 pub(super) struct ReadySet {
     epoll: OwnedFd,
     members: Vec<Member>,
-    /// Lanes whose doorbell is to be looked at.
+    /// Lanes whose doorbell may be due.
     touched: Vec<usize>,
     /// Lanes to poll.
     ready: Vec<usize>,
-    /// Those of the last poll: its memory is used again.
+    /// Empty; its memory is reused by each poll.
     polled: Vec<usize>,
     timers: Timers,
-    /// Commands outstanding on all lanes, but for what happened on those that are touched.
+    /// Commands outstanding on all lanes, without the changes on touched lanes.
     outstanding: usize,
-    /// The lanes were lent as a whole: nothing is known of them.
+    /// All lanes were lent mutably: their state is unknown.
     are_lent: bool,
 }
 
-/// What is known of a lane.
+/// State of a lane in the set.
 #[derive(Clone, Copy, Debug)]
 struct Member {
-    /// Whose socket is watched; see [`Lane::link_count`].
+    /// The lane's [`Lane::link_count`] whose socket is watched.
     link_count: u64,
     outstanding: usize,
-    /// When its timer rings, ns; 0 if none is set.
+    /// When its timer expires, ns; 0 if none is set.
     timer_ns: u64,
     is_touched: bool,
     is_ready: bool,
-    /// It was lent: whether its mailbox still rings is not known.
+    /// The lane was lent mutably: its mailbox may not signal messages.
     is_lent: bool,
-    /// Which socket the other side has closed, which is not told again: what it sent before that is to be read to the end.
+    /// [`Lane::link_count`] of a socket that the target closed. No further event reports it: poll until all bytes are
+    /// read.
     closed_link: u64,
 }
 
@@ -69,7 +71,7 @@ impl std::fmt::Debug for ReadySet {
 }
 
 impl ReadySet {
-    /// Knows nothing of the lanes yet: the first poll looks at each.
+    /// The set of these lanes; the first poll looks at each.
     pub(super) fn new<B: DataBuffer>(lanes: &[Lane<B>]) -> std::io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         for (index, lane) in lanes.iter().enumerate() {
@@ -98,7 +100,7 @@ impl ReadySet {
         })
     }
 
-    /// Something was submitted to this lane.
+    /// Commands were submitted to this lane.
     #[inline]
     pub(super) fn touch(&mut self, index: usize) {
         if !std::mem::replace(&mut self.members[index].is_touched, true) {
@@ -106,13 +108,13 @@ impl ReadySet {
         }
     }
 
-    /// Anything may be done to this lane until the next poll.
+    /// The lane is lent mutably until the next poll.
     pub(super) fn lend(&mut self, index: usize) {
         self.members[index].is_lent = true;
         self.touch(index);
     }
 
-    /// Anything may be done to all lanes until the next poll.
+    /// All lanes are lent mutably until the next poll.
     pub(super) fn lend_all(&mut self) {
         self.are_lent = true;
     }
@@ -131,7 +133,7 @@ impl ReadySet {
         self.outstanding + now - before
     }
 
-    /// Whether something waits that no event will tell of.
+    /// Whether a lane has work that no event reports.
     pub(super) fn has_unsignalled_work<B: DataBuffer>(&self, lanes: &[Lane<B>]) -> bool {
         !self.touched.is_empty() || self.ready.iter().any(|&index| lanes[index].has_more())
     }
@@ -141,7 +143,8 @@ impl ReadySet {
         self.timers.next_deadline_ns()
     }
 
-    /// Polls the lanes that have something to do. Each completion is handed to `each` with the index of its lane; gives their number.
+    /// Polls the lanes that have work. Calls `each` for each completion with the index of its lane; returns their
+    /// number.
     pub(super) fn poll_with<B: DataBuffer>(
         &mut self,
         lanes: &mut [Lane<B>],
@@ -156,7 +159,7 @@ impl ReadySet {
         while let Some(token) = self.timers.next_due(now_ns) {
             self.on_timer(lanes, usize::try_from(token).expect("an index"), now_ns);
         }
-        // Nothing tells of these.
+        // No event reports their answers.
         for &index in poll_lanes.iter().filter(|&&index| lanes[index].must_spin()) {
             self.make_ready(index);
         }
@@ -173,12 +176,12 @@ impl ReadySet {
         count
     }
 
-    /// Sleeps until a lane has something to do, at most so long. Says whether one has.
+    /// Sleeps until a lane has work, at most `timeout_ns`. Returns whether one has.
     pub(super) fn sleep<B: DataBuffer>(&mut self, lanes: &[Lane<B>], timeout_ns: u64) -> bool {
         self.take_events(lanes, timeout_ns)
     }
 
-    /// Rings the doorbells that are due of lanes that were submitted to.
+    /// Rings the doorbells of touched lanes, where due.
     fn ring<B: DataBuffer>(&mut self, lanes: &mut [Lane<B>], now_ns: u64) {
         let mut waiting_count = 0;
         for at in 0..self.touched.len() {
@@ -188,7 +191,7 @@ impl ReadySet {
                 lane.mailbox().announce_sleep();
                 self.make_ready(index);
             }
-            // Those that are polled ring then.
+            // Lanes that are polled ring in their poll.
             if !self.members[index].is_ready {
                 lane.ring_if_due(now_ns);
             }
@@ -203,7 +206,7 @@ impl ReadySet {
         self.touched.truncate(waiting_count);
     }
 
-    /// Remembers what a lane is about after it was polled.
+    /// Updates the state of a lane after a poll.
     #[inline]
     fn settle<B: DataBuffer>(&mut self, index: usize, lane: &mut Lane<B>) {
         if self.members[index].link_count != lane.link_count() || !lane.is_live() {
@@ -218,7 +221,7 @@ impl ReadySet {
         self.note(index, lane);
     }
 
-    /// Remembers what is outstanding on a lane, and until when it can be left alone.
+    /// Updates the outstanding commands of a lane, and its timer.
     #[inline]
     fn note<B: DataBuffer>(&mut self, index: usize, lane: &Lane<B>) {
         let member = &mut self.members[index];
@@ -231,7 +234,7 @@ impl ReadySet {
             member.timer_ns = deadline_ns.max(1);
             self.timers.set(member.timer_ns, index as u64);
         }
-        // Completions that need no input, and lanes on their way to a connection.
+        // Completions without input, and lanes that are connecting.
         if lane.wants_poll() {
             self.make_ready(index);
         }
@@ -257,7 +260,7 @@ impl ReadySet {
         }
     }
 
-    /// Tells the kernel about a lane's socket. One that was closed has left the set by itself.
+    /// Watches a lane's socket. A closed socket left the epoll set by itself.
     #[cold]
     fn watch<B: DataBuffer>(&mut self, index: usize, lane: &Lane<B>) {
         let Some(interest) = lane.interest() else {
@@ -267,19 +270,19 @@ impl ReadySet {
             return;
         };
         let mut flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
-        // That of a poll lane only tells that it is connected.
+        // The socket of a poll lane only reports that it is connected.
         flags.set(EventFlags::ONESHOT, lane.class() == LaneClass::Poll);
         match epoll::add(&self.epoll, interest.fd, EventData::new_u64(index as u64), flags) {
             Ok(()) | Err(Errno::EXIST) if lane.is_live() => {
                 self.members[index].link_count = lane.link_count();
             }
             Ok(()) | Err(Errno::EXIST) => {}
-            // Not watched, then: it is polled in each turn instead.
+            // Without an event the lane is polled in each turn.
             Err(_) => self.make_ready(index),
         }
     }
 
-    /// Takes in what the kernel knows of, after waiting for it so long. Says whether there was anything.
+    /// Processes the kernel's events, after waiting for them at most `timeout_ns`. Returns whether there were any.
     fn take_events<B: DataBuffer>(&mut self, lanes: &[Lane<B>], timeout_ns: u64) -> bool {
         let timeout = timespec(timeout_ns);
         let mut space = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENT_COUNT];
@@ -288,7 +291,7 @@ impl ReadySet {
             let (data, flags) = (event.data.u64(), event.flags);
             let index = usize::try_from(data & (MAILBOX - 1)).expect("32 bits");
             if data & MAILBOX != 0 {
-                // Rung once; messages from now on ring again, and those before are found by the poll.
+                // Re-arms the signal; the poll finds messages that arrived before.
                 lanes[index].mailbox().announce_awake();
                 lanes[index].mailbox().announce_sleep();
             } else if flags.intersects(EventFlags::RDHUP | EventFlags::HUP)
