@@ -71,8 +71,8 @@ fn in_unit() -> Result<BTreeSet<String>> {
 fn trace(engine: &str) -> Result<BTreeSet<String>> {
     let dir = target_dir().join("syscalls").join(engine);
     std::fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
-    let (port, door) = (free_port()?, free_port()?);
-    let config = write_config(&dir, engine, port, door)?;
+    let (port, memcached) = (free_port()?, free_port()?);
+    let config = write_config(&dir, engine, port, memcached)?;
     let log = dir.join(LOG);
     let program = target_dir().join("release/nvlane");
     let mut child = Command::new("strace")
@@ -86,7 +86,7 @@ fn trace(engine: &str) -> Result<BTreeSet<String>> {
         .stdin(Stdio::null())
         .spawn()
         .context("cannot run strace")?;
-    let used = use_target(&program, &dir, port, door, &mut child);
+    let used = use_target(&program, &dir, port, memcached, &mut child);
     if used.is_err() {
         let _ = child.kill();
     }
@@ -98,7 +98,7 @@ fn trace(engine: &str) -> Result<BTreeSet<String>> {
 }
 
 /// Everything that makes a target do something.
-fn use_target(program: &Path, dir: &Path, port: u16, door: u16, child: &mut Child) -> Result<()> {
+fn use_target(program: &Path, dir: &Path, port: u16, memcached: u16, child: &mut Child) -> Result<()> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let start = Instant::now();
     while TcpStream::connect(address).is_err() {
@@ -123,7 +123,7 @@ fn use_target(program: &Path, dir: &Path, port: u16, door: u16, child: &mut Chil
             ask(&arguments)?;
         }
     }
-    let mut client = TcpStream::connect((Ipv4Addr::LOCALHOST, door))?;
+    let mut client = TcpStream::connect((Ipv4Addr::LOCALHOST, memcached))?;
     client.write_all(b"set k 0 0 1\r\nv\r\nget k\r\nquit\r\n")?;
     client.read_to_end(&mut Vec::new())?;
     let target = target_of(&dir.join(LOG))?;
@@ -182,10 +182,10 @@ fn target_of(log: &Path) -> Result<Pid> {
     Pid::from_raw(word.parse()?).context("no process")
 }
 
-fn write_config(dir: &Path, engine: &str, port: u16, door: u16) -> Result<PathBuf> {
+fn write_config(dir: &Path, engine: &str, port: u16, memcached: u16) -> Result<PathBuf> {
     let file = dir.join(IMAGE);
     let text = format!(
-        "memcached = [\"127.0.0.1:{door}\"]\n\
+        "memcached = [\"127.0.0.1:{memcached}\"]\n\
          [reactors]\ncount = 2\nengine = \"{engine}\"\n\
          [[listener]]\naddress = \"127.0.0.1:{port}\"\n\
          [[subsystem]]\nnqn = \"{NQN}\"\nhosts = \"any\"\n\

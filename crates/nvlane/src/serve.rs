@@ -171,7 +171,7 @@ pub(crate) fn target(arguments: &TargetArguments) -> Ended {
     let mut command = None;
     if !arguments.run.is_empty() {
         let memcached =
-            target.memcached().first().map_or_else(String::new, |door| from_here(*door).to_string());
+            target.memcached().first().map_or_else(String::new, |address| from_here(*address).to_string());
         let variables = [("NVLANE_ADDR", address(&target, &config)), ("NVLANE_MEMCACHED", memcached)];
         let mut child = mask.with(|| run::start(&arguments.run, &variables))?;
         command = Pid::from_raw(i32::try_from(child.id()).unwrap_or(0));

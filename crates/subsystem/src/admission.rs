@@ -22,10 +22,10 @@ pub(crate) mod reason {
     pub(crate) const TOO_MANY: &str = "too many connections";
     pub(crate) const TOO_MANY_OF_ADDRESS: &str = "too many connections from one address";
     pub(crate) const MADE_ROOM: &str = "made room: too many connections without a queue";
-    pub(crate) const TOO_MANY_GUESTS: &str = "too many memcached connections";
-    pub(crate) const TOO_MANY_GUESTS_OF_ADDRESS: &str = "too many memcached connections from one address";
-    pub(crate) const GUEST_READS_NOTHING: &str = "memcached client reads nothing";
-    pub(crate) const GUEST_STALLS: &str = "memcached command not complete in time";
+    pub(crate) const TOO_MANY_MEMCACHED: &str = "too many memcached connections";
+    pub(crate) const TOO_MANY_MEMCACHED_OF_ADDRESS: &str = "too many memcached connections from one address";
+    pub(crate) const MEMCACHED_READS_NOTHING: &str = "memcached client reads nothing";
+    pub(crate) const MEMCACHED_STALLS: &str = "memcached command not complete in time";
     pub(crate) const DOES_NOT_CONNECT: &str = "commands in place of Connect";
     pub(crate) const DATA_DIGEST: &str = "data digest does not match";
     pub(crate) const READS_NOTHING_PRESSED: &str = "reads nothing while others wait for buffers";
@@ -51,17 +51,17 @@ pub(crate) fn reason_of(violation: Violation) -> &'static str {
 pub enum Visitor {
     /// An NVMe host.
     Host,
-    /// A client of memcached's door.
-    Guest,
+    /// A client of a memcached listener.
+    Memcached,
 }
 
 /// Connections that are there, and what was wrong with others.
 #[derive(Debug)]
 pub(crate) struct Admission {
     hosts: Crowd,
-    guests: Crowd,
-    /// What the door tells its guests of themselves.
-    guest_counters: Arc<GuestCounters>,
+    memcached: Crowd,
+    /// Reported by memcached's `stats`.
+    memcached_counters: Arc<MemcachedCounters>,
     tallies: BTreeMap<&'static str, Tally>,
 }
 
@@ -74,9 +74,9 @@ struct Crowd {
     by_address: BTreeMap<IpAddr, u32>,
 }
 
-/// Clients of memcached's door, of all reactors.
+/// Counters of memcached connections, of all reactors.
 #[derive(Debug, Default)]
-pub(crate) struct GuestCounters {
+pub(crate) struct MemcachedCounters {
     /// Connections that there are.
     pub(crate) count: Counter,
     /// Connections that were let in, ever.
@@ -96,36 +96,36 @@ struct Tally {
 
 impl Admission {
     pub(crate) fn new(limits: &Limits) -> Self {
-        let (guest_max, guest_per_address_max) =
+        let (memcached_max, memcached_per_address_max) =
             (limits.memcached_connection_count_max, limits.memcached_connection_count_per_address_max);
         Self {
             hosts: Crowd::new(limits.connection_count_max, limits.connection_count_per_address_max),
-            guests: Crowd::new(guest_max, guest_per_address_max),
-            guest_counters: Arc::default(),
+            memcached: Crowd::new(memcached_max, memcached_per_address_max),
+            memcached_counters: Arc::default(),
             tallies: BTreeMap::new(),
         }
     }
 
-    /// What is known of guests, for the door.
-    pub(crate) fn guest_counters(&self) -> Arc<GuestCounters> {
-        Arc::clone(&self.guest_counters)
+    /// The counters of memcached connections.
+    pub(crate) fn memcached_counters(&self) -> Arc<MemcachedCounters> {
+        Arc::clone(&self.memcached_counters)
     }
 
     /// Whether a connection is let in. It counts until [`on_gone`](Self::on_gone).
     pub(crate) fn admit(&mut self, now_ns: u64, visitor: Visitor, peer: Option<SocketAddr>) -> bool {
         let admitted = self.crowd(visitor).admit(peer.map(|peer| peer.ip()));
-        if visitor == Visitor::Guest {
-            let counters = &self.guest_counters;
+        if visitor == Visitor::Memcached {
+            let counters = &self.memcached_counters;
             let counter = if admitted.is_ok() { &counters.admitted_count } else { &counters.rejected_count };
             counter.add(1);
-            counters.count.set(self.guests.count.into());
+            counters.count.set(self.memcached.count.into());
         }
         let Err(full) = admitted else { return true };
         let reason = match (visitor, full) {
             (Visitor::Host, Full::All) => reason::TOO_MANY,
             (Visitor::Host, Full::OfAddress) => reason::TOO_MANY_OF_ADDRESS,
-            (Visitor::Guest, Full::All) => reason::TOO_MANY_GUESTS,
-            (Visitor::Guest, Full::OfAddress) => reason::TOO_MANY_GUESTS_OF_ADDRESS,
+            (Visitor::Memcached, Full::All) => reason::TOO_MANY_MEMCACHED,
+            (Visitor::Memcached, Full::OfAddress) => reason::TOO_MANY_MEMCACHED_OF_ADDRESS,
         };
         self.on_complaint(now_ns, peer, reason);
         false
@@ -134,13 +134,13 @@ impl Admission {
     /// A connection that was let in is gone.
     pub(crate) fn on_gone(&mut self, visitor: Visitor, address: Option<IpAddr>) {
         self.crowd(visitor).on_gone(address);
-        self.guest_counters.count.set(self.guests.count.into());
+        self.memcached_counters.count.set(self.memcached.count.into());
     }
 
     fn crowd(&mut self, visitor: Visitor) -> &mut Crowd {
         match visitor {
             Visitor::Host => &mut self.hosts,
-            Visitor::Guest => &mut self.guests,
+            Visitor::Memcached => &mut self.memcached,
         }
     }
 
@@ -165,7 +165,7 @@ impl Admission {
     pub(crate) fn state(&self) -> ConnectionsState {
         ConnectionsState {
             count: self.hosts.count,
-            memcached_count: self.guests.count,
+            memcached_count: self.memcached.count,
             complaints: self
                 .tallies
                 .iter()
@@ -217,7 +217,7 @@ impl Crowd {
 
 #[cfg(test)]
 mod tests {
-    use super::Visitor::{Guest, Host};
+    use super::Visitor::{Memcached, Host};
     use super::*;
 
     const SECOND: u64 = 1_000_000_000;
@@ -249,22 +249,22 @@ mod tests {
     }
 
     #[test]
-    fn guests_of_the_door_are_counted_by_themselves() {
+    fn memcached_connections_are_counted_apart() {
         let mut admission = Admission::new(&Limits {
             memcached_connection_count_max: 3,
             memcached_connection_count_per_address_max: 2,
             ..Limits::default()
         });
         assert!((0..8).all(|_| admission.admit(0, Host, peer(1))));
-        assert!(admission.admit(0, Guest, peer(1)) && admission.admit(0, Guest, peer(1)));
-        assert!(!admission.admit(0, Guest, peer(1)));
-        assert!(admission.admit(0, Guest, peer(2)) && !admission.admit(0, Guest, peer(3)));
-        admission.on_gone(Guest, peer(2).map(|peer| peer.ip()));
+        assert!(admission.admit(0, Memcached, peer(1)) && admission.admit(0, Memcached, peer(1)));
+        assert!(!admission.admit(0, Memcached, peer(1)));
+        assert!(admission.admit(0, Memcached, peer(2)) && !admission.admit(0, Memcached, peer(3)));
+        admission.on_gone(Memcached, peer(2).map(|peer| peer.ip()));
         let state = admission.state();
         assert_eq!((state.count, state.memcached_count), (8, 2));
-        let complaints = [reason::TOO_MANY_GUESTS, reason::TOO_MANY_GUESTS_OF_ADDRESS];
+        let complaints = [reason::TOO_MANY_MEMCACHED, reason::TOO_MANY_MEMCACHED_OF_ADDRESS];
         assert_eq!(state.complaints, complaints.map(|reason| (reason.to_owned(), 1)).into());
-        let counters = admission.guest_counters();
+        let counters = admission.memcached_counters();
         let counts = [&counters.count, &counters.admitted_count, &counters.rejected_count];
         assert_eq!(counts.map(Counter::get), [2, 3, 2]);
     }

@@ -60,7 +60,7 @@ pub struct Limits {
     pub connection_count_max: u32,
     /// Connections from one IP address.
     pub connection_count_per_address_max: u32,
-    /// Connections that clients of memcached's door may have, all together.
+    /// Memcached connections, in total.
     pub memcached_connection_count_max: u32,
     /// Of these, from one IP address.
     pub memcached_connection_count_per_address_max: u32,

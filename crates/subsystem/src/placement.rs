@@ -145,7 +145,7 @@ pub struct Placement {
     seen: BTreeSet<NonZeroU32>,
     /// Where a search among equals begins.
     next: usize,
-    next_guest: usize,
+    next_memcached: usize,
     counters: PlacementCounters,
 }
 
@@ -156,7 +156,7 @@ impl Placement {
         let shares = vec![Share::default(); cores.len()];
         let counters = PlacementCounters::default();
         let (devices, seen) = (BTreeMap::new(), BTreeSet::new());
-        Self { policy, cores, shares, devices, seen, next: 0, next_guest: 0, counters }
+        Self { policy, cores, shares, devices, seen, next: 0, next_memcached: 0, counters }
     }
 
     /// The policy for lanes to come.
@@ -198,11 +198,11 @@ impl Placement {
         reactor
     }
 
-    /// A connection that is no lane, but one of memcached's clients: the reactor that has it to the end.
-    pub fn on_guest(&mut self, arrival: Arrival) -> usize {
+    /// A memcached connection arrives: the reactor that owns it until it is closed.
+    pub fn on_memcached(&mut self, arrival: Arrival) -> usize {
         self.by_fact(arrival).unwrap_or_else(|| {
-            let reactor = self.next_guest;
-            self.next_guest = (reactor + 1) % self.shares.len();
+            let reactor = self.next_memcached;
+            self.next_memcached = (reactor + 1) % self.shares.len();
             reactor
         })
     }

@@ -14,7 +14,7 @@ use proto::zero_copy::Policy as ZeroCopy;
 use reactor::{Address, CoreList, EngineKind, Features, Listener, Mailbox, Reactor, Settings, TurnCounters};
 use wire::nqn::Nqn;
 
-use crate::admission::GuestCounters;
+use crate::admission::MemcachedCounters;
 use crate::commands::IoLimits;
 use crate::config::{Place, Problem, ReactorConfig, TargetConfig, Threads, TimeoutConfig};
 use crate::control::{Control, ControlSettings};
@@ -22,7 +22,7 @@ use crate::lane::LaneTimeouts;
 use crate::limits::Limits;
 use crate::message::{ControlMessage, Message, Order, OrderKind, ReactorMessage, Step};
 use crate::operator::{self, Operator, Outline, Report, RunningListener};
-use crate::serving::{DOOR, Home, Serving, ServingSettings};
+use crate::serving::{MEMCACHED, Home, Serving, ServingSettings};
 use crate::state::{ReactorState, TargetState};
 
 /// Why a target did not start. Nothing of it is left.
@@ -78,8 +78,8 @@ impl Target {
         let reactor_count = u16::try_from(cores.len()).unwrap_or(u16::MAX);
         let (operator, steps) =
             Operator::start(config, reactor_count).map_err(|problems| StartError::Config { problems })?;
-        let doors = config.memcached.iter().map(|address| open_door(*address));
-        let doors = doors.collect::<Result<Vec<Listener>, _>>()?;
+        let memcached = config.memcached.iter().map(|address| open_memcached(*address));
+        let memcached = memcached.collect::<Result<Vec<Listener>, _>>()?;
         let mailboxes: Vec<Mailbox<Message>> = cores
             .iter()
             .map(|_| Mailbox::new())
@@ -92,7 +92,7 @@ impl Target {
             engine,
             turns: vec![Arc::default(); cores.len()],
             stop_ms: config.timeouts.stop_ms,
-            memcached: doors.iter().map(Listener::address).collect(),
+            memcached: memcached.iter().map(Listener::address).collect(),
         };
         let settings = Settings {
             engine,
@@ -110,7 +110,7 @@ impl Target {
         };
         let control = control_settings(config, target.operator.discovery_nqn(), reactor_count);
         let home = home(control, cores.clone(), steps);
-        let guests = home.control.admission.guest_counters();
+        let memcached_counters = home.control.admission.memcached_counters();
         let mut home = Some(home);
         let start = Instant::now();
         let (ready, is_ready) = channel();
@@ -122,7 +122,7 @@ impl Target {
                 core,
                 addresses: target.addresses.clone(),
                 start,
-                guests: Arc::clone(&guests),
+                memcached_counters: Arc::clone(&memcached_counters),
                 home: home.take(),
             };
             let ready = ready.clone();
@@ -148,8 +148,8 @@ impl Target {
                 Err(source) => return Err(target.abandon(StartError::Reactor { reactor, source })),
             }
         }
-        for (at, door) in (DOOR..).zip(doors) {
-            target.addresses[0].post(Message::Reactor(ReactorMessage::Listen(at, door)));
+        for (at, listener) in (MEMCACHED..).zip(memcached) {
+            target.addresses[0].post(Message::Reactor(ReactorMessage::Listen(at, listener)));
         }
         Ok(target)
     }
@@ -288,13 +288,13 @@ pub fn applications(
     let reactor_count = settings.reactor_count;
     let serving = ServingSettings { zero_copy, ..serving_settings(limits, timeouts, reactor_count) };
     let home = home(settings, vec![None; reactor_count.into()], steps);
-    let guests = home.control.admission.guest_counters();
+    let memcached_counters = home.control.admission.memcached_counters();
     let mut home = Some(home);
-    let application = |reactor| Serving::new(serving, Arc::clone(&guests), reactor, home.take());
+    let application = |reactor| Serving::new(serving, Arc::clone(&memcached_counters), reactor, home.take());
     (0..reactor_count).map(application).collect()
 }
 
-fn open_door(address: SocketAddr) -> Result<Listener, StartError> {
+fn open_memcached(address: SocketAddr) -> Result<Listener, StartError> {
     Listener::bind_in_time(address, operator::BIND_WAIT).map_err(|error| StartError::Config {
         problems: vec![Problem {
             place: Place::Listener(0),
@@ -337,7 +337,7 @@ struct Plan {
     core: Option<usize>,
     addresses: Vec<Address<Message>>,
     start: Instant,
-    guests: Arc<GuestCounters>,
+    memcached_counters: Arc<MemcachedCounters>,
     home: Option<Home>,
 }
 
@@ -351,7 +351,7 @@ fn run(plan: Plan, mailbox: Mailbox<Message>, ready: &Sender<(usize, Started)>) 
     }
     .and_then(|()| {
         let reactor = u16::try_from(index).expect("counted in 16 bits");
-        Reactor::new(&plan.settings, mailbox, |_| Serving::new(plan.serving, plan.guests, reactor, plan.home))
+        Reactor::new(&plan.settings, mailbox, |_| Serving::new(plan.serving, plan.memcached_counters, reactor, plan.home))
     });
     match made {
         Ok(reactor) => {

@@ -1,7 +1,7 @@
 //! What each reactor of the target runs: its lanes, the commands under way, and on reactor 0 the control plane.
 
 mod dispatch;
-mod door;
+mod memcached_connections;
 mod lanes;
 mod placing;
 mod pressure;
@@ -15,7 +15,7 @@ use proto::zero_copy::Policy as ZeroCopy;
 use reactor::{Application, Completion, Connection, Io, ListenerTag, SocketId, Token};
 use store::Ticket;
 
-use crate::admission::{GuestCounters, Visitor};
+use crate::admission::{MemcachedCounters, Visitor};
 use crate::attached::AttachedIndex;
 use crate::commands::{Caller, Commands, IoLimits, TICKET_TIMER};
 use crate::control::Control;
@@ -31,8 +31,8 @@ use crate::placement::{Placement, Policy as PlacementPolicy};
 use crate::running::Owner;
 use crate::state::ReactorReport;
 
-pub(crate) use door::DOOR;
-use door::Door;
+pub(crate) use memcached_connections::MEMCACHED;
+use memcached_connections::MemcachedConnections;
 
 /// One receive takes in at most this much: whole caravans, in few calls, into memory that stays warm.
 const STAGING_BYTES: usize = 256 * 1024;
@@ -43,8 +43,8 @@ const CONTROL_TIMER: Token = 1 << 62;
 /// The timer that lets idle lanes give memory back.
 const SWEEP_TIMER: Token = CONTROL_TIMER | 1;
 
-/// The timer of the memcached door.
-const DOOR_TIMER: Token = CONTROL_TIMER | 2;
+/// The timer of memcached connections.
+const MEMCACHED_TIMER: Token = CONTROL_TIMER | 2;
 
 /// The timer that looks for notices of what was sent without a copy.
 const NOTICE_TIMER: Token = CONTROL_TIMER | 3;
@@ -90,9 +90,9 @@ pub struct Serving {
     settings: ServingSettings,
     reactor: u16,
     lanes: LaneTable,
-    /// By index of the socket: which lane it is, or which guest of the door.
+    /// By index of the socket: a lane, or a memcached connection ([`MEMCACHED`] is set).
     by_socket: Vec<u32>,
-    door: Door,
+    memcached: MemcachedConnections,
     commands: Commands,
     home: Option<Home>,
     staging: Box<[u8]>,
@@ -112,10 +112,10 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// Reactors of one target share what is counted of `guests`.
+    /// `memcached_counters` are shared by the reactors of one target.
     pub(crate) fn new(
         settings: ServingSettings,
-        guests: Arc<GuestCounters>,
+        memcached_counters: Arc<MemcachedCounters>,
         reactor: u16,
         home: Option<Home>,
     ) -> Self {
@@ -124,7 +124,7 @@ impl Serving {
             reactor,
             lanes: LaneTable::new(reactor, settings.unconnected_count_max, settings.reactor_count),
             by_socket: Vec::new(),
-            door: Door::new(guests),
+            memcached: MemcachedConnections::new(memcached_counters),
             commands: Commands::new(settings.limits, reactor),
             home,
             staging: vec![0; STAGING_BYTES].into(),
@@ -213,14 +213,14 @@ impl Serving {
 
     #[cold]
     #[inline(never)]
-    fn receive_at_door(&mut self, io: &mut impl Io<Message>, index: u32, socket: SocketId) -> bool {
+    fn receive_memcached(&mut self, io: &mut impl Io<Message>, index: u32, socket: SocketId) -> bool {
         let namespaces = &mut self.commands.namespaces;
-        self.door.receive(io, namespaces, index & !DOOR, socket, &mut self.staging)
+        self.memcached.receive(io, namespaces, index & !MEMCACHED, socket, &mut self.staging)
     }
 
-    /// Lets connections in at the door that have waited for the namespace.
+    /// Adopts memcached connections that have waited for a namespace of keys and values.
     fn let_in(&mut self, io: &mut impl Io<Message>) {
-        while let Some((socket, index)) = self.door.next_in(io, &mut self.commands.namespaces) {
+        while let Some((socket, index)) = self.memcached.next_in(io, &mut self.commands.namespaces) {
             if self.by_socket.len() <= socket.index() {
                 self.by_socket.resize(socket.index() + 1, u32::MAX);
             }
@@ -231,11 +231,11 @@ impl Serving {
     fn on_key_value(&mut self, io: &mut impl Io<Message>, message: KeyValueMessage) {
         let namespaces = &mut self.commands.namespaces;
         match message {
-            KeyValueMessage::Answers(answers) => self.door.on_answers(io, namespaces, &answers),
-            KeyValueMessage::Room { session, chunks } => self.door.on_room(io, namespaces, session, chunks),
-            KeyValueMessage::Piece { session, piece } => self.door.on_piece(io, session, piece),
+            KeyValueMessage::Answers(answers) => self.memcached.on_answers(io, namespaces, &answers),
+            KeyValueMessage::Room { session, chunks } => self.memcached.on_room(io, namespaces, session, chunks),
+            KeyValueMessage::Piece { session, piece } => self.memcached.on_piece(io, session, piece),
             KeyValueMessage::Stats { session, ticket, stats } => {
-                self.door.on_stats(io, namespaces, session, ticket, &stats);
+                self.memcached.on_stats(io, namespaces, session, ticket, &stats);
             }
             KeyValueMessage::Outcome(ticket, outcome) => {
                 self.commands.on_kv_outcome(io, ticket, outcome);
@@ -340,8 +340,8 @@ impl Serving {
 
     fn on_connection(&mut self, io: &mut impl Io<Message>, message: ConnectionMessage) {
         match message {
-            ConnectionMessage::Adopt(connection, listener, _) if listener & DOOR != 0 => {
-                self.door.expect(connection);
+            ConnectionMessage::Adopt(connection, listener, _) if listener & MEMCACHED != 0 => {
+                self.memcached.expect(connection);
                 self.let_in(io);
             }
             ConnectionMessage::Adopt(connection, listener, napi) => {
@@ -373,14 +373,14 @@ impl Application for Serving {
 
     fn on_accept(&mut self, io: &mut impl Io<Message>, listener: ListenerTag, connection: Connection) {
         let Some(home) = &mut self.home else { return };
-        let visitor = if listener & DOOR == 0 { Visitor::Host } else { Visitor::Guest };
+        let visitor = if listener & MEMCACHED == 0 { Visitor::Host } else { Visitor::Memcached };
         if !home.control.admission.admit(io.now_ns(), visitor, connection.peer) {
             return;
         }
         let arrival = connection.arrival();
-        let to = match listener & DOOR {
+        let to = match listener & MEMCACHED {
             0 => home.placement.on_accept(arrival),
-            _ => home.placement.on_guest(arrival),
+            _ => home.placement.on_memcached(arrival),
         };
         io.post(to, Message::Connection(ConnectionMessage::Adopt(connection, listener, arrival.napi_id)));
     }
@@ -388,16 +388,16 @@ impl Application for Serving {
     #[inline]
     fn on_readable(&mut self, io: &mut impl Io<Message>, socket: SocketId) -> bool {
         let Some(&index) = self.by_socket.get(socket.index()) else { return false };
-        if index & DOOR != 0 {
-            return self.receive_at_door(io, index, socket);
+        if index & MEMCACHED != 0 {
+            return self.receive_memcached(io, index, socket);
         }
         self.lanes.get(index).is_some_and(|lane| lane.socket() == Some(socket)) && self.receive(io, index)
     }
 
     fn on_writable(&mut self, io: &mut impl Io<Message>, socket: SocketId) {
         let Some(&index) = self.by_socket.get(socket.index()) else { return };
-        if index & DOOR != 0 {
-            self.door.on_writable(index & !DOOR, socket);
+        if index & MEMCACHED != 0 {
+            self.memcached.on_writable(index & !MEMCACHED, socket);
         } else if let Some((lane, lists)) = self.lanes.entry(index)
             && lane.socket() == Some(socket)
         {
@@ -424,8 +424,8 @@ impl Application for Serving {
             self.sweep(io);
         } else if token == NOTICE_TIMER {
             self.on_notice_timer(io);
-        } else if token == DOOR_TIMER {
-            self.door.sweep(io);
+        } else if token == MEMCACHED_TIMER {
+            self.memcached.sweep(io);
         } else if token == PRESSURE_TIMER {
             self.relieve(io);
         } else {
@@ -477,9 +477,9 @@ impl Application for Serving {
             self.ring(io);
         }
         self.sent_bytes = 0;
-        let served = self.door.has_work();
+        let served = self.memcached.has_work();
         if served {
-            self.door.flush(io, &mut self.commands.namespaces);
+            self.memcached.flush(io, &mut self.commands.namespaces);
         }
         if self.lanes.lists.has_failing() {
             self.report_failures(io);

@@ -1,4 +1,4 @@
-//! The memcached door of a running target: partitions on several reactors, many clients at once.
+//! The memcached listener of a running target: partitions on several reactors, many clients at once.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -31,7 +31,7 @@ struct Client {
 
 impl Client {
     fn new(target: &Target) -> Self {
-        let stream = TcpStream::connect(target.memcached()[0]).expect("a door");
+        let stream = TcpStream::connect(target.memcached()[0]).expect("a memcached listener");
         stream.set_read_timeout(Some(Duration::from_secs(30))).expect("an option");
         stream.set_nodelay(true).expect("an option");
         Self { stream: BufReader::new(stream) }

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod checked;
-mod doors;
+mod clients;
 mod flood;
 mod hosts;
 mod kill_loop;
@@ -38,7 +38,7 @@ enum Command {
 
 #[derive(Args)]
 struct CrashLoopArguments {
-    /// What is served: blocks; pairs, keys and values with a log, through both doors [default: both, one after the other]
+    /// What is served: blocks; pairs, keys and values with a log, through NVMe and memcached [default: both, one after the other]
     #[arg(long, value_name = "WHAT")]
     of: Option<Served>,
     /// When answers of pairs leave: always, batch or none [default: half of the kills always, the others the rest]

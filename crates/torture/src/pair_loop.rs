@@ -1,9 +1,9 @@
-//! The kill loop for keys and values: a target over a file, load through both doors, SIGKILL at a random moment, now and then another while it
+//! The kill loop for keys and values: a target over a file, load through NVMe and memcached, SIGKILL at a random moment, now and then another while it
 //! reads its log, and every key held against what was answered.
 //!
 //! ```text
 //! workers, each with keys of its own ──random time──▶ SIGKILL ──▶ start again (─▶ SIGKILL ─▶ start again) ──▶ every key is read
-//!    ▲                                                                     through the door of another worker ──┘      │
+//!    ▲                                                                     through the client of another worker ──┘      │
 //!    └────────────────────────────────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //! What was answered is there, where answers wait until it survives (`sync=always`); elsewhere what was answered before a Flush is.
@@ -17,7 +17,7 @@ use host::Association;
 use host::BlockingKeyValue;
 use load::random::Prng;
 
-use crate::doors::{Door, Flushed, MemcachedDoor, NvmeDoor};
+use crate::clients::{Client, Flushed, MemcachedClient, NvmeClient};
 use crate::hosts::{self, KILLS_PER_HOST};
 use crate::kill_loop::KillOptions;
 use crate::pairs::{Deed, End, Form, Ledger};
@@ -26,7 +26,7 @@ use crate::target::{Target, TargetOptions, free_places};
 /// Keys of each worker. Their values together are more than memory holds.
 const KEY_COUNT: usize = 400;
 
-/// Workers at each door.
+/// Workers of each protocol.
 const WORKERS: u64 = 2;
 
 /// Deeds that leave together, at most.
@@ -58,9 +58,9 @@ pub(crate) struct PairReport {
     pub(crate) took: Duration,
 }
 
-/// Someone with a door, and what is known of their keys.
+/// A client, and what is known of its keys.
 struct Worker {
-    door: Box<dyn Door>,
+    client: Box<dyn Client>,
     ledger: Ledger,
     random: Prng,
     report: PairReport,
@@ -87,12 +87,12 @@ pub(crate) fn run(options: &KillOptions, sync: &str) -> Result<PairReport> {
     let mut workers = Vec::new();
     for number in 0..2 * WORKERS {
         let form = if number < WORKERS { Form::Digits } else { Form::Word };
-        let door: Box<dyn Door> = match form {
-            Form::Digits => Box::new(MemcachedDoor::new(places[1])?),
+        let client: Box<dyn Client> = match form {
+            Form::Digits => Box::new(MemcachedClient::new(places[1])?),
             Form::Word => connect(&target, number)?,
         };
         workers.push(Worker {
-            door,
+            client,
             ledger: Ledger::new(number << 32, KEY_COUNT, form, settles, VALUE_BYTES_MAX),
             random: Prng::new(random.draw()),
             report: PairReport::default(),
@@ -105,7 +105,7 @@ pub(crate) fn run(options: &KillOptions, sync: &str) -> Result<PairReport> {
         if report.kills.is_multiple_of(KILLS_PER_HOST) {
             for number in WORKERS..2 * WORKERS {
                 let at = usize::try_from(number).expect("few workers");
-                workers[at].door = connect(&target, number + u64::from(report.kills))?;
+                workers[at].client = connect(&target, number + u64::from(report.kills))?;
             }
         }
         for worker in &mut workers {
@@ -145,13 +145,13 @@ fn cycle(
     report.kills += 1 + u32::from(starts_for.is_some());
     report.kills_at_start += u32::from(starts_for.is_some());
     for worker in &mut *workers {
-        worker.door.reconnect()?;
+        worker.client.reconnect()?;
         worker.ledger.killed();
     }
     // What hosts have sent again was answered after the start, perhaps before it is in the log: what is found below is to survive.
     let mut refusals = Vec::new();
     let is_flushed = workers.iter_mut().any(|worker| {
-        (0..FLUSH_TRIES).any(|_| match worker.door.flush() {
+        (0..FLUSH_TRIES).any(|_| match worker.client.flush() {
             Flushed::Done => true,
             refused => {
                 refusals.push(refused);
@@ -164,17 +164,17 @@ fn cycle(
     let turn = usize::try_from(random.below(workers.len() as u64)).expect("few workers");
     for at in 0..workers.len() {
         let through = (at + turn) % workers.len();
-        let mut door = std::mem::replace(&mut workers[through].door, Box::new(Shut));
-        workers[at].verify(door.as_mut());
-        workers[through].door = door;
+        let mut client = std::mem::replace(&mut workers[through].client, Box::new(Shut));
+        workers[at].verify(client.as_mut());
+        workers[through].client = client;
     }
     Ok(())
 }
 
-/// Stands where a door is taken out.
+/// Takes the place of a client that is in use.
 struct Shut;
 
-impl Door for Shut {
+impl Client for Shut {
     fn run(&mut self, deeds: &[(host::Key, &Deed)]) -> Vec<End> {
         vec![End::NotBegun; deeds.len()]
     }
@@ -194,7 +194,7 @@ impl Worker {
             let keys = (first..first + count).map(|at| usize::try_from(at).expect("few keys") % KEY_COUNT);
             let deeds: Vec<_> = keys.map(|at| (at, self.ledger.deed(at, &mut self.random))).collect();
             let asked: Vec<_> = deeds.iter().map(|(at, deed)| (self.ledger.key(*at), deed)).collect();
-            let ends = self.door.run(&asked);
+            let ends = self.client.run(&asked);
             let is_cut = ends.contains(&End::Unknown);
             if is_over.load(Ordering::Acquire) {
                 // A host's commands that were sent again are answered by the target that was started again.
@@ -213,7 +213,7 @@ impl Worker {
                 return;
             }
             if self.random.below(16) == 0 {
-                match self.door.flush() {
+                match self.client.flush() {
                     Flushed::Done => {
                         self.report.flushes += 1;
                         self.ledger.flushed();
@@ -226,13 +226,13 @@ impl Worker {
         }
     }
 
-    /// Reads all keys through a door.
-    fn verify(&mut self, door: &mut dyn Door) {
+    /// Reads all keys through `client`.
+    fn verify(&mut self, client: &mut dyn Client) {
         let mut next = 0;
         while next < self.ledger.len() {
             let end = self.ledger.len().min(next + 16);
             let asked: Vec<_> = (next..end).map(|at| (self.ledger.key(at), &Deed::Get)).collect();
-            let ends = door.run(&asked);
+            let ends = client.run(&asked);
             let count = ends.iter().take_while(|end| **end != End::NotBegun).count();
             for (at, end) in (next..end).zip(ends).take(count) {
                 let ended = match end {
@@ -253,11 +253,11 @@ impl Worker {
 }
 
 /// An NVMe host with a lane.
-fn connect(target: &Target, number: u64) -> Result<Box<dyn Door>> {
+fn connect(target: &Target, number: u64) -> Result<Box<dyn Client>> {
     let association =
         Association::connect(&target.address(), hosts::options(number, 1)?).context("cannot connect")?;
     let namespace = association.addressed_key_value()?;
-    Ok(Box::new(NvmeDoor::new(BlockingKeyValue::new(&association, namespace)?)))
+    Ok(Box::new(NvmeClient::new(BlockingKeyValue::new(&association, namespace)?)))
 }
 
 impl PairReport {

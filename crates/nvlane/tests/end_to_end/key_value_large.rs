@@ -315,7 +315,7 @@ fn memcached_and_nvme_see_the_same_values_of_mebibytes() {
     }
 }
 
-/// A target with both doors to a new file in this directory, and values of up to nearly 2 MiB.
+/// A target that serves a new file in this directory through NVMe and memcached, and values of up to nearly 2 MiB.
 fn rig_of_file(engine: EngineKind, threads: u16, directory: &tempfile::TempDir) -> Rig {
     let path = directory.path().join("pairs");
     let spec = format!("kv:file:{}?size=2G&memory=32M&item=2M", path.display());
@@ -338,7 +338,7 @@ fn values_of_mebibytes_in_a_file_leave_memory_and_are_there_after_a_restart() {
             let directory = tempfile::tempdir().expect("a directory");
             let mut rig = rig_of_file(engine, threads, &directory);
             let (mut client, mut keys) = (Client::new(&rig), connect(&rig));
-            // Twice as much as memory holds, half of it through each door.
+            // Twice as much as memory holds, half of it through each protocol.
             for number in 0..COUNT {
                 if number % 2 == 0 {
                     keys.store(&key(number), &value(number, length(number))).expect("stored");

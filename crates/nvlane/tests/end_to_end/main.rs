@@ -14,7 +14,7 @@ mod exhaustion;
 mod filters;
 mod fused;
 mod key_value;
-mod key_value_doors;
+mod key_value_protocols;
 mod key_value_large;
 mod linear;
 mod matrix;

@@ -43,7 +43,7 @@ pub(super) const ROWS: &[Row] = &[
         .judged("whether old values make room"),
     Row::new("K9", "as many keys as 3 s bring, then one List of all", "within the size it states", many_keys)
         .judged("the list says ten million, which few targets are to be filled with from outside"),
-    Row::new("K10", "one key through NVMe and memcached at once", "one history", two_doors),
+    Row::new("K10", "one key through NVMe and memcached at once", "one history", two_protocols),
 ];
 
 /// Keys that rows have stored begin with this.
@@ -458,7 +458,7 @@ fn many_keys(peer: &Target) -> Check {
     other.delete_all(&mark)
 }
 
-fn two_doors(peer: &Target) -> Check {
+fn two_protocols(peer: &Target) -> Check {
     let mut values = Values::new(peer)?;
     let mut client = Client::new(peer)?;
     // Memcached has printable keys only.

@@ -48,7 +48,7 @@ pub(super) const ROWS: &[Row] = &[
     .slow(),
     Row::new("E12", "commands for the operator", "refused", operator)
         .judged("flush_all and verbosity may be allowed"),
-    Row::new("E13", "NVMe, HTTP and memcached at each other's doors", "an error, or closed", wrong_doors),
+    Row::new("E13", "NVMe, HTTP and memcached at each other's listeners", "an error, or closed", wrong_protocols),
 ];
 
 /// The longest answer that is read.
@@ -545,12 +545,12 @@ fn operator(peer: &Target) -> Check {
     }
 }
 
-fn wrong_doors(peer: &Target) -> Check {
+fn wrong_protocols(peer: &Target) -> Check {
     let request = IcReq::new(DataAlignment::NONE, Digests::empty(), 1);
     let mut client = Client::new(peer)?;
     let long = [request.as_bytes(), &[0; 4096]].concat();
     if client.send(&long)? {
-        client.wrong(b"", &[]).about("NVMe at memcached's door")?;
+        client.wrong(b"", &[]).about("NVMe at a memcached listener")?;
     }
     for text in
         ["GET / HTTP/1.1\r\nHost: probe\r\n\r\n", "POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\nstats\r\n"]
@@ -560,13 +560,13 @@ fn wrong_doors(peer: &Target) -> Check {
             Err(Finding::Differs(why)) if why.contains("STAT") => {
                 return differs("a command within an HTTP request is carried out");
             }
-            result => drop(result.about("HTTP at memcached's door")?),
+            result => drop(result.about("HTTP at a memcached listener")?),
         }
     }
     for text in ["stats\r\n\0\0\0\0", "set key 0 0 5\r\nvalue\r\n", "get key\r\n\0\0"] {
         told_off(peer.host().tcp()?, text.as_bytes(), &[term(2), term_at(1, 0)])
-            .about(format!("{:?} at NVMe's door", text.escape_debug().to_string()))?;
+            .about(format!("{:?} at an NVMe listener", text.escape_debug().to_string()))?;
     }
     told_off(peer.host().tcp()?, &[0x80; 64], &[term(2), term_at(1, 0)])
-        .about("a binary request at NVMe's door")
+        .about("a binary request at an NVMe listener")
 }

@@ -16,7 +16,7 @@ use crate::target::Target;
 const PLAIN: &str = "a port without TLS tells off or closes, one with it sends an alert or closes";
 
 pub(super) const ROWS: &[Row] = &[
-    Row::new("T1", "a TLS hello to a plain port, ICReq to one with TLS", "closed, or told off", other_door),
+    Row::new("T1", "a TLS hello to a plain port, ICReq to one with TLS", "closed, or told off", other_protocol),
     Row::new("T2", "hellos that do not fit", "an alert", unfit_hellos).judged(PLAIN),
     Row::new("T3", "64 KiB of identities, a thousand, binders cut off", "an alert", many_identities)
         .judged(PLAIN),
@@ -203,7 +203,7 @@ fn others_get_in(peer: &Target) -> Check {
     peer.host().link(Digests::empty()).about("a host afterwards").map(drop)
 }
 
-fn other_door(peer: &Target) -> Check {
+fn other_protocol(peer: &Target) -> Check {
     if refused(peer, "a hello", &Hello::default().bytes())? == Refusal::Alert {
         let mut link = peer.host().tcp()?;
         link.send(IcReq::new(DataAlignment::NONE, Digests::empty(), 1).as_bytes())?;

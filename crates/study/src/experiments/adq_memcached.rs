@@ -91,16 +91,16 @@ impl Experiment for AdqMemcached {
     fn measure(&mut self, cell: &Cell, bench: &Bench) -> Result<Values, Error> {
         let wait_us = if cell.text("alignment") == ON { POLL_US } else { 0 };
         let network = Network::new(Link { mtu: 1500, offloads: Offloads::Receive })?;
-        let door = SocketAddr::from((network.target(), PORT));
+        let address = SocketAddr::from((network.target(), PORT));
         let words =
-            ["--busy-poll", &wait_us.to_string(), "--placement", "napi", "--memcached", &door.to_string()];
+            ["--busy-poll", &wait_us.to_string(), "--placement", "napi", "--memcached", &address.to_string()];
         let arguments = words.map(str::to_owned).to_vec();
         let options = ServedOptions { arguments, ..ServedOptions::of(["kv:ram:64M"]) };
         let served = network.serve_with(bench, options)?;
-        text_load::fill(door, Protocol::Memcached, KEY_COUNT)?;
+        text_load::fill(address, Protocol::Memcached, KEY_COUNT)?;
         let pid = served.pid();
         let run =
-            |connections: usize, rate_per_s: Option<f64>| run(bench, door, pid, connections, rate_per_s);
+            |connections: usize, rate_per_s: Option<f64>| run(bench, address, pid, connections, rate_per_s);
         if cell.text("load") == "closed" {
             return run(usize::try_from(cell.number("connections")).expect("a few"), None);
         }
@@ -175,7 +175,7 @@ impl Experiment for AdqMemcached {
 
 fn run(
     bench: &Bench,
-    door: SocketAddr,
+    address: SocketAddr,
     pid: u32,
     connections: usize,
     rate_per_s: Option<f64>,
@@ -195,7 +195,7 @@ fn run(
         Ok(())
     };
     let core = bench.cores.map(|cores| cores.host);
-    let result = text_load::run(door, Protocol::Memcached, &load, core, on_measure, &|| bench.is_stopped())?;
+    let result = text_load::run(address, Protocol::Memcached, &load, core, on_measure, &|| bench.is_stopped())?;
     let used_ns = run_ns(pid)?.saturating_sub(before.0);
     let polled = busy_polled_packets(pid).zip(before.1).map(|(after, before)| after.saturating_sub(before));
     Ok(values(&result, used_ns, polled))

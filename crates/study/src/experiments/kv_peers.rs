@@ -53,15 +53,15 @@ impl KvPeers {
     fn server(&mut self, name: &str, bench: &Bench) -> Result<(SocketAddr, u32, Protocol), Error> {
         let Some(peer) = PEERS.iter().find(|peer| peer.name == name) else {
             if self.ours.is_none() {
-                let door = free_place()?;
-                let arguments = vec!["--memcached".into(), door.to_string()];
+                let address = free_place()?;
+                let arguments = vec!["--memcached".into(), address.to_string()];
                 let served =
                     bench.serve_with(ServedOptions { arguments, ..ServedOptions::of(["kv:ram:512M"]) })?;
-                text_load::fill(door, Protocol::Memcached, KEY_COUNT)?;
-                self.ours = Some((door, served));
+                text_load::fill(address, Protocol::Memcached, KEY_COUNT)?;
+                self.ours = Some((address, served));
             }
-            let (door, served) = self.ours.as_ref().expect("just made sure of");
-            return Ok((*door, served.pid(), Protocol::Memcached));
+            let (address, served) = self.ours.as_ref().expect("just made sure of");
+            return Ok((*address, served.pid(), Protocol::Memcached));
         };
         if !self.peers.iter().any(|(known, _)| *known == name) {
             let server = peer.start(bench)?;

@@ -162,11 +162,11 @@ impl TargetConfig {
         range("connections", limits.connection_count_max.into(), 2..=CONNECTION_COUNT_MAX);
         let per_address = limits.connection_count_per_address_max.into();
         range("connections_per_address", per_address, 2..=CONNECTION_COUNT_MAX);
-        let guests = [
+        let memcached = [
             ("memcached_connections", limits.memcached_connection_count_max),
             ("memcached_connections_per_address", limits.memcached_connection_count_per_address_max),
         ];
-        for (key, count) in guests {
+        for (key, count) in memcached {
             range(key, count.into(), 1..=CONNECTION_COUNT_MAX);
         }
         range("unconnected", limits.unconnected_count_max.into(), 16..=CONNECTION_COUNT_MAX);

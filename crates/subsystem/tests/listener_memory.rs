@@ -1,4 +1,4 @@
-//! What connections at memcached's door hold beside the namespace's memory, whatever they ask for and do not read, and whatever they begin to send.
+//! What memcached connections hold beside the namespace's memory, whatever they ask for and do not read, and whatever they begin to send.
 #![allow(missing_docs)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -82,7 +82,7 @@ fn start(threads: u16) -> Target {
 }
 
 fn connect(target: &Target) -> TcpStream {
-    let stream = TcpStream::connect(target.memcached()[0]).expect("a door");
+    let stream = TcpStream::connect(target.memcached()[0]).expect("a memcached listener");
     stream.set_read_timeout(Some(Duration::from_secs(30))).expect("an option");
     stream.set_write_timeout(Some(QUIET)).expect("an option");
     stream

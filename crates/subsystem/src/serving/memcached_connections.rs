@@ -1,7 +1,7 @@
-//! The memcached door of a reactor: its connections, and what goes to and comes from the other partitions.
+//! The memcached connections of a reactor: their commands are executed on its partition or sent to another reactor's.
 //!
 //! ```text
-//! receive ─▶ Session ─▶ own partition ─▶ output ─┐
+//! receive ─▶ Session ─▶ own partition ─▶ output ───────────────────────────────────────────┐
 //!               └─▶ batch per reactor ─ turn end ─▶ KeyValueMessage ─▶ there ─▶ back ─▶ output ─▶ one send per turn
 //! ```
 
@@ -17,33 +17,33 @@ use proto::receive::Receive;
 use proto::{ReceivePlan, SendBudget};
 use reactor::{Chunk, Connection, Io, Received, Segment, Sent, SocketId};
 
-use crate::admission::{GuestCounters, Visitor, reason};
+use crate::admission::{MemcachedCounters, Visitor, reason};
 use crate::attached::Attachments;
 use crate::key_value::{KeyValueMessage, RemoteAnswers};
 use crate::message::{AdmissionMessage, Message};
 use crate::subsystem::NamespaceId;
 
-/// Set in the tags of the door's listeners, and in what a socket's index stands for.
-pub(crate) const DOOR: u32 = 1 << 31;
+/// Set in the tags of memcached listeners and in the indexes of memcached connections; clear in those of lanes.
+pub(crate) const MEMCACHED: u32 = 1 << 31;
 
-/// A connection with output that the peer does not take ends after this long, ns.
+/// A connection is closed once its peer has taken none of its output for this long, ns.
 const SEND_NS_MAX: u64 = 30_000_000_000;
-/// A command that does not come to its end within this long ends the connection, ns.
+/// A connection is closed once a command of it has been incomplete for this long, ns.
 const COMMAND_NS_MAX: u64 = 30_000_000_000;
 /// Pieces handed to the kernel in one call.
 const SEGMENT_COUNT: usize = 8;
 /// How connections receive: a value whose size is known is received in place.
 const RECEIVE: ReceivePlan = ReceivePlan::for_target(Receive::Staging, 1);
-/// How often connections are looked at for that.
+/// Interval of the check for both, ns.
 const SWEEP_NS: u64 = 5_000_000_000;
 
-/// One connection.
-struct Guest {
+/// One memcached connection.
+struct MemcachedConnection {
     socket: SocketId,
     peer: Option<SocketAddr>,
     generation: u32,
     session: Session,
-    /// Bytes of the peer wait for output to be sent.
+    /// Input waits until output has been sent.
     is_stalled: bool,
     is_closing: bool,
     is_dirty: bool,
@@ -52,32 +52,32 @@ struct Guest {
     moved_ns: u64,
 }
 
-/// A reactor's door.
-pub(crate) struct Door {
-    guests: Vec<Option<Box<Guest>>>,
-    /// Connections that came before the namespace.
+/// The memcached connections of a reactor.
+pub(crate) struct MemcachedConnections {
+    connections: Vec<Option<Box<MemcachedConnection>>>,
+    /// Connections accepted before a namespace of keys and values was attached.
     waiting: Vec<Connection>,
     free: Vec<u32>,
     generation: u32,
-    /// Guests with something to send.
+    /// Indexes of connections with output to send.
     dirty: Vec<u32>,
-    /// By reactor: commands on their way there.
+    /// By reactor: commands to be posted there.
     batches: Vec<RemoteBatch>,
-    /// Which namespace they are for: in another one keys have other hashes.
+    /// The namespace that `batches` are for: in another one keys have other hashes.
     batches_for: Option<NamespaceId>,
     stats: ListenerStats,
-    /// Of all reactors' doors.
-    counters: Arc<GuestCounters>,
+    /// Of all reactors.
+    counters: Arc<MemcachedCounters>,
     is_sweep_set: bool,
 }
 
-/// What a session sees of the target.
+/// The target as a session reaches it.
 struct Route<'a, I> {
     io: &'a mut I,
     executor: Executor<'a>,
     batches: &'a mut Vec<RemoteBatch>,
     stats: ListenerStats,
-    counters: &'a GuestCounters,
+    counters: &'a MemcachedCounters,
     session: u64,
     namespace: NamespaceId,
 }
@@ -140,7 +140,7 @@ impl<I: Io<Message>> Router for Route<'_, I> {
     }
 }
 
-/// Posts what waits for other reactors.
+/// Posts the commands for other reactors.
 fn post_batches(io: &mut impl Io<Message>, batches: &mut [RemoteBatch], namespace: NamespaceId) {
     let from = io.reactor();
     for (to, batch) in batches.iter_mut().enumerate().filter(|(_, batch)| !batch.is_empty()) {
@@ -149,17 +149,17 @@ fn post_batches(io: &mut impl Io<Message>, batches: &mut [RemoteBatch], namespac
     }
 }
 
-/// The partition that the door leads to, its clock set.
+/// The partition that memcached's clients use, its clock set.
 fn partition(namespaces: &mut Attachments) -> Option<(NamespaceId, Executor<'_>)> {
     let (namespace, executor) = namespaces.key_value()?;
     executor.partition.set_now(store::unix_s());
     Some((namespace, executor))
 }
 
-impl Door {
-    pub(crate) fn new(counters: Arc<GuestCounters>) -> Self {
+impl MemcachedConnections {
+    pub(crate) fn new(counters: Arc<MemcachedCounters>) -> Self {
         Self {
-            guests: Vec::new(),
+            connections: Vec::new(),
             waiting: Vec::new(),
             free: Vec::new(),
             generation: 0,
@@ -172,8 +172,8 @@ impl Door {
         }
     }
 
-    fn guest(&mut self, index: u32) -> Option<&mut Guest> {
-        self.guests.get_mut(index as usize)?.as_deref_mut()
+    fn connection(&mut self, index: u32) -> Option<&mut MemcachedConnection> {
+        self.connections.get_mut(index as usize)?.as_deref_mut()
     }
 
     /// Whether something is to be sent or posted.
@@ -181,12 +181,12 @@ impl Door {
         !self.dirty.is_empty() || self.batches.iter().any(|batch| !batch.is_empty())
     }
 
-    /// A connection has come: it is let in when the namespace is there.
+    /// Queues an accepted connection until a namespace of keys and values is attached.
     pub(crate) fn expect(&mut self, connection: Connection) {
         self.waiting.push(connection);
     }
 
-    /// Takes over a connection that waits. Returns its socket, and what is to be noted for it.
+    /// Adopts a queued connection. Returns its socket and its index.
     pub(crate) fn next_in(
         &mut self,
         io: &mut impl Io<Message>,
@@ -202,18 +202,18 @@ impl Door {
                 Ok(socket) => break (socket, peer),
                 Err(_) => io.post(
                     0,
-                    Message::Admission(AdmissionMessage::Gone(Visitor::Guest, peer.map(|peer| peer.ip()))),
+                    Message::Admission(AdmissionMessage::Gone(Visitor::Memcached, peer.map(|peer| peer.ip()))),
                 ),
             }
         };
-        // There is nothing more for a guest to show: one is as good as another.
+        // No Connect follows: it takes its full part in turns at once.
         io.establish(socket);
         let index = self.free.pop().unwrap_or_else(|| {
-            self.guests.push(None);
-            u32::try_from(self.guests.len() - 1).expect("fewer than descriptors")
+            self.connections.push(None);
+            u32::try_from(self.connections.len() - 1).expect("fewer than descriptors")
         });
         self.generation = self.generation.wrapping_add(1);
-        self.guests[index as usize] = Some(Box::new(Guest {
+        self.connections[index as usize] = Some(Box::new(MemcachedConnection {
             socket,
             peer,
             generation: self.generation,
@@ -225,10 +225,10 @@ impl Door {
             moved_ns: io.now_ns(),
         }));
         self.stats.thread_count = io.reactor_count() as u64;
-        Some((socket, index | DOOR))
+        Some((socket, index | MEMCACHED))
     }
 
-    /// Receives once. Says whether anything came.
+    /// Receives once. Returns whether there was input.
     pub(crate) fn receive(
         &mut self,
         io: &mut impl Io<Message>,
@@ -237,16 +237,16 @@ impl Door {
         socket: SocketId,
         staging: &mut [u8],
     ) -> bool {
-        let Some(guest) = self.guest(index).filter(|guest| guest.socket == socket) else { return false };
-        if guest.is_stalled || guest.is_closing {
+        let Some(connection) = self.connection(index).filter(|connection| connection.socket == socket) else { return false };
+        if connection.is_stalled || connection.is_closing {
             return false;
         }
         let (received, extent) =
-            RECEIVE.receive(guest.session.place(), staging, |into| io.receive(socket, into));
+            RECEIVE.receive(connection.session.place(), staging, |into| io.receive(socket, into));
         match received {
             Received::Bytes(count) => {
                 let placed = extent.in_place(count);
-                guest.session.on_placed(placed);
+                connection.session.on_placed(placed);
                 self.stats.received_bytes += count as u64;
                 self.run(io, namespaces, index, Some(&staging[..count - placed]));
                 true
@@ -259,7 +259,7 @@ impl Door {
         }
     }
 
-    /// Has a session take in bytes, or go on with those it has.
+    /// Feeds `bytes` to a session, or resumes it with the bytes that it has.
     fn run(
         &mut self,
         io: &mut impl Io<Message>,
@@ -268,9 +268,9 @@ impl Door {
         bytes: Option<&[u8]>,
     ) {
         let now_ns = io.now_ns();
-        let Some(guest) = self.guests.get_mut(index as usize).and_then(Option::as_deref_mut) else { return };
+        let Some(connection) = self.connections.get_mut(index as usize).and_then(Option::as_deref_mut) else { return };
         let Some((namespace, executor)) = partition(namespaces) else {
-            guest.is_closing = true;
+            connection.is_closing = true;
             return self.mark(index);
         };
         if self.batches_for != Some(namespace)
@@ -278,32 +278,32 @@ impl Door {
         {
             post_batches(io, &mut self.batches, before);
         }
-        let session = u64::from(guest.generation) << 32 | u64::from(index);
+        let session = u64::from(connection.generation) << 32 | u64::from(index);
         let (batches, counters) = (&mut self.batches, &*self.counters);
         let mut route = Route { io, executor, batches, stats: self.stats, counters, session, namespace };
         let progress = match bytes {
-            Some(bytes) => guest.session.on_bytes(&mut route, bytes),
-            None => guest.session.resume(&mut route),
+            Some(bytes) => connection.session.on_bytes(&mut route, bytes),
+            None => connection.session.resume(&mut route),
         };
-        guest.moved_ns = now_ns;
-        let was_stalled = guest.is_stalled;
-        guest.is_stalled = progress == Progress::Stalled;
-        guest.is_closing = progress == Progress::Close;
-        if guest.is_stalled && !was_stalled {
-            io.pause(guest.socket);
-        } else if was_stalled && !guest.is_stalled && !guest.is_closing {
-            io.resume(guest.socket);
+        connection.moved_ns = now_ns;
+        let was_stalled = connection.is_stalled;
+        connection.is_stalled = progress == Progress::Stalled;
+        connection.is_closing = progress == Progress::Close;
+        if connection.is_stalled && !was_stalled {
+            io.pause(connection.socket);
+        } else if was_stalled && !connection.is_stalled && !connection.is_closing {
+            io.resume(connection.socket);
         }
-        if guest.session.is_within_command() && !self.is_sweep_set {
+        if connection.session.is_within_command() && !self.is_sweep_set {
             self.is_sweep_set = true;
-            io.set_timer(now_ns + SWEEP_NS, super::DOOR_TIMER);
+            io.set_timer(now_ns + SWEEP_NS, super::MEMCACHED_TIMER);
         }
         self.mark(index);
     }
 
     fn mark(&mut self, index: u32) {
-        if let Some(guest) = self.guest(index)
-            && !std::mem::replace(&mut guest.is_dirty, true)
+        if let Some(connection) = self.connection(index)
+            && !std::mem::replace(&mut connection.is_dirty, true)
         {
             self.dirty.push(index);
         }
@@ -311,13 +311,13 @@ impl Door {
 
     /// The socket takes bytes again.
     pub(crate) fn on_writable(&mut self, index: u32, socket: SocketId) {
-        if let Some(guest) = self.guest(index).filter(|guest| guest.socket == socket) {
-            guest.is_blocked = false;
+        if let Some(connection) = self.connection(index).filter(|connection| connection.socket == socket) {
+            connection.is_blocked = false;
             self.mark(index);
         }
     }
 
-    /// Sends what there is, and posts what is for others: once per turn.
+    /// Sends output and posts batches, once per turn.
     pub(crate) fn flush(&mut self, io: &mut impl Io<Message>, namespaces: &mut Attachments) {
         let count = self.dirty.len();
         for at in 0..count {
@@ -329,31 +329,31 @@ impl Door {
         }
     }
 
-    /// Sends what a session has, as far as its socket takes it and a turn has room for.
+    /// Sends a session's output within the turn's send budget, as far as its socket takes it.
     fn send(&mut self, io: &mut impl Io<Message>, namespaces: &mut Attachments, index: u32) {
         let now_ns = io.now_ns();
         let mut budget = SendBudget::TURN;
-        if let Some(guest) = self.guest(index) {
-            guest.is_dirty = false;
+        if let Some(connection) = self.connection(index) {
+            connection.is_dirty = false;
         }
         loop {
-            let Some(guest) = self.guests.get_mut(index as usize).and_then(Option::as_deref_mut) else {
+            let Some(connection) = self.connections.get_mut(index as usize).and_then(Option::as_deref_mut) else {
                 return;
             };
-            if guest.is_blocked {
+            if connection.is_blocked {
                 return;
             }
-            if guest.session.has_long() && !self.fetch(io, namespaces, index) {
+            if connection.session.has_long() && !self.fetch(io, namespaces, index) {
                 return self.close(io, index);
             }
-            let Some(guest) = self.guests.get_mut(index as usize).and_then(Option::as_deref_mut) else {
+            let Some(connection) = self.connections.get_mut(index as usize).and_then(Option::as_deref_mut) else {
                 return;
             };
             if budget.is_spent() {
                 return self.mark(index);
             }
             let (mut segments, mut count, mut length) = ([Segment::EMPTY; SEGMENT_COUNT], 0, 0);
-            for piece in guest.session.pieces().take(SEGMENT_COUNT) {
+            for piece in connection.session.pieces().take(SEGMENT_COUNT) {
                 let end = budget.end_of(0..piece.len(), length, 1);
                 segments[count] = Segment::new(&piece[..end]);
                 (count, length) = (count + 1, length + end);
@@ -362,32 +362,32 @@ impl Door {
                 }
             }
             if length == 0 {
-                if guest.is_closing && !guest.session.is_awaiting() {
+                if connection.is_closing && !connection.session.is_awaiting() {
                     return self.close(io, index);
                 }
                 return;
             }
-            match io.send(guest.socket, &segments[..count]) {
+            match io.send(connection.socket, &segments[..count]) {
                 Sent::Bytes(count) => {
                     self.stats.sent_bytes += count as u64;
-                    guest.session.on_sent(count);
+                    connection.session.on_sent(count);
                     budget.on_sent(count);
-                    guest.moved_ns = now_ns;
+                    connection.moved_ns = now_ns;
                     if count < length {
-                        guest.is_blocked = true;
-                        io.await_writable(guest.socket);
+                        connection.is_blocked = true;
+                        io.await_writable(connection.socket);
                     }
-                    if guest.is_stalled && guest.session.goes_on() {
+                    if connection.is_stalled && connection.session.goes_on() {
                         self.run(io, namespaces, index, None);
                         continue;
                     }
                 }
                 Sent::Blocked => {
-                    guest.is_blocked = true;
-                    io.await_writable(guest.socket);
+                    connection.is_blocked = true;
+                    io.await_writable(connection.socket);
                     if !self.is_sweep_set {
                         self.is_sweep_set = true;
-                        io.set_timer(now_ns + SWEEP_NS, super::DOOR_TIMER);
+                        io.set_timer(now_ns + SWEEP_NS, super::MEMCACHED_TIMER);
                     }
                     return;
                 }
@@ -397,31 +397,31 @@ impl Door {
     }
 
     fn close(&mut self, io: &mut impl Io<Message>, index: u32) {
-        if let Some(guest) = self.guests[index as usize].take() {
-            io.close(guest.socket);
+        if let Some(connection) = self.connections[index as usize].take() {
+            io.close(connection.socket);
             self.free.push(index);
             io.post(
                 0,
-                Message::Admission(AdmissionMessage::Gone(Visitor::Guest, guest.peer.map(|peer| peer.ip()))),
+                Message::Admission(AdmissionMessage::Gone(Visitor::Memcached, connection.peer.map(|peer| peer.ip()))),
             );
         }
     }
 
-    /// Ends connections that do not move, and gives back memory of those that are idle.
+    /// Closes connections that make no progress, and shrinks the buffers of the others.
     pub(crate) fn sweep(&mut self, io: &mut impl Io<Message>) {
         let now_ns = io.now_ns();
         self.is_sweep_set = false;
-        for index in 0..u32::try_from(self.guests.len()).expect("fewer than descriptors") {
-            let Some(guest) = self.guest(index) else { continue };
-            let idle_ns = now_ns - guest.moved_ns;
-            let waits_to_send = guest.is_blocked && idle_ns > SEND_NS_MAX;
+        for index in 0..u32::try_from(self.connections.len()).expect("fewer than descriptors") {
+            let Some(connection) = self.connection(index) else { continue };
+            let idle_ns = now_ns - connection.moved_ns;
+            let waits_to_send = connection.is_blocked && idle_ns > SEND_NS_MAX;
             let waits_for_rest =
-                guest.session.is_within_command() && !guest.is_stalled && idle_ns > COMMAND_NS_MAX;
-            let is_waiting = guest.is_blocked || guest.session.is_within_command();
-            guest.session.shrink();
+                connection.session.is_within_command() && !connection.is_stalled && idle_ns > COMMAND_NS_MAX;
+            let is_waiting = connection.is_blocked || connection.session.is_within_command();
+            connection.session.shrink();
             if waits_to_send || waits_for_rest {
-                let reason = if waits_to_send { reason::GUEST_READS_NOTHING } else { reason::GUEST_STALLS };
-                let peer = guest.peer;
+                let reason = if waits_to_send { reason::MEMCACHED_READS_NOTHING } else { reason::MEMCACHED_STALLS };
+                let peer = connection.peer;
                 io.post(0, Message::Admission(AdmissionMessage::Complaint { peer, reason }));
                 self.close(io, index);
             } else {
@@ -429,14 +429,14 @@ impl Door {
             }
         }
         if self.is_sweep_set {
-            io.set_timer(now_ns + SWEEP_NS, super::DOOR_TIMER);
+            io.set_timer(now_ns + SWEEP_NS, super::MEMCACHED_TIMER);
         }
     }
 
-    /// The session of a guest that is still the same.
+    /// The index of the connection with this session, unless it was closed meanwhile.
     fn session(&mut self, session: u64) -> Option<u32> {
         let index = u32::try_from(session & 0xffff_ffff).expect("masked");
-        self.guest(index).filter(|guest| u64::from(guest.generation) == session >> 32).map(|_| index)
+        self.connection(index).filter(|connection| u64::from(connection.generation) == session >> 32).map(|_| index)
     }
 
     /// Another partition has answered.
@@ -448,16 +448,16 @@ impl Door {
     ) {
         answers.for_each_output(|session, ticket, answer| {
             let Some(index) = self.session(session) else { return };
-            if let Some(guest) = self.guest(index) {
-                guest.session.on_reply(ticket, answer);
+            if let Some(connection) = self.connection(index) {
+                connection.session.on_reply(ticket, answer);
             }
             self.mark(index);
         });
         // Only now, so that what had to wait goes on in batches as well.
         answers.for_each(|session, _, _, _| {
             let Some(index) = self.session(session) else { return };
-            let goes_on = |guest: &mut Guest| guest.is_stalled && guest.session.goes_on();
-            if self.guest(index).is_some_and(goes_on) {
+            let goes_on = |connection: &mut MemcachedConnection| connection.is_stalled && connection.session.goes_on();
+            if self.connection(index).is_some_and(goes_on) {
                 self.run(io, namespaces, index, None);
             }
         });
@@ -473,11 +473,11 @@ impl Door {
     ) {
         let Some(index) = self.session(session) else { return };
         let Some((namespace, executor)) = partition(namespaces) else { return self.close(io, index) };
-        let Some(guest) = self.guests[index as usize].as_deref_mut() else { return };
+        let Some(connection) = self.connections[index as usize].as_deref_mut() else { return };
         let (batches, counters) = (&mut self.batches, &*self.counters);
         let mut route = Route { io, executor, batches, stats: self.stats, counters, session, namespace };
-        guest.session.on_room(&mut route, chunks);
-        if guest.is_stalled && guest.session.goes_on() {
+        connection.session.on_room(&mut route, chunks);
+        if connection.is_stalled && connection.session.goes_on() {
             self.run(io, namespaces, index, None);
         }
     }
@@ -485,17 +485,17 @@ impl Door {
     /// Has a session fetch what it is to send next of a long value. `false` if that is gone: its namespace is.
     fn fetch(&mut self, io: &mut impl Io<Message>, namespaces: &mut Attachments, index: u32) -> bool {
         let Some((namespace, executor)) = partition(namespaces) else { return false };
-        let Some(guest) = self.guests[index as usize].as_deref_mut() else { return false };
-        let session = u64::from(guest.generation) << 32 | u64::from(index);
+        let Some(connection) = self.connections[index as usize].as_deref_mut() else { return false };
+        let session = u64::from(connection.generation) << 32 | u64::from(index);
         let (batches, counters) = (&mut self.batches, &*self.counters);
         let mut route = Route { io, executor, batches, stats: self.stats, counters, session, namespace };
-        guest.session.fetch(&mut route)
+        connection.session.fetch(&mut route)
     }
 
     /// Another partition has given the next piece of a long value, or has none.
     pub(crate) fn on_piece(&mut self, io: &mut impl Io<Message>, session: u64, piece: Vec<u8>) {
         let Some(index) = self.session(session) else { return };
-        let is_there = self.guest(index).is_some_and(|guest| guest.session.on_piece(piece));
+        let is_there = self.connection(index).is_some_and(|connection| connection.session.on_piece(piece));
         if is_there { self.mark(index) } else { self.close(io, index) }
     }
 
@@ -510,11 +510,11 @@ impl Door {
     ) {
         let Some(index) = self.session(session) else { return };
         let Some((namespace, executor)) = partition(namespaces) else { return self.close(io, index) };
-        let Some(guest) = self.guests[index as usize].as_deref_mut() else { return };
+        let Some(connection) = self.connections[index as usize].as_deref_mut() else { return };
         let (batches, counters) = (&mut self.batches, &*self.counters);
         let mut route = Route { io, executor, batches, stats: self.stats, counters, session, namespace };
-        guest.session.on_stats(&mut route, ticket, stats);
-        if guest.is_stalled && guest.session.goes_on() {
+        connection.session.on_stats(&mut route, ticket, stats);
+        if connection.is_stalled && connection.session.goes_on() {
             self.run(io, namespaces, index, None);
         }
         self.mark(index);

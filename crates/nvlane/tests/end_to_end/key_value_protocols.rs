@@ -1,4 +1,4 @@
-//! Keys and values through both doors at once: what clients see of one another, and what is there after a restart.
+//! Keys and values through NVMe and memcached at once: what clients see of one another, and what is there after a restart.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -28,7 +28,7 @@ use crate::setup::{PATIENCE, Random, Rig, engines};
 
 const NSID: Nsid = Nsid::new(1);
 
-/// A target with both doors to one namespace. `{}` in `storage` is a new file.
+/// A target that serves one namespace through NVMe and memcached. `{}` in `storage` is a new file.
 fn rig(engine: EngineKind, threads: u16, directory: &TempDir, storage: &str) -> Rig {
     let path = directory.path().join("pairs");
     let spec = storage.replace("{}", &path.display().to_string());
@@ -45,7 +45,7 @@ struct Client(BufReader<TcpStream>);
 
 impl Client {
     fn new(rig: &Rig) -> Self {
-        let stream = TcpStream::connect(rig.memcached()).expect("a door");
+        let stream = TcpStream::connect(rig.memcached()).expect("a memcached listener");
         stream.set_read_timeout(Some(PATIENCE)).expect("an option");
         stream.set_nodelay(true).expect("an option");
         Self(BufReader::new(stream))
@@ -224,7 +224,7 @@ fn histories_with_a_log_are_linear() {
 }
 
 #[test]
-fn pairs_are_there_after_a_restart_through_both_doors() {
+fn pairs_are_there_after_a_restart_through_both_protocols() {
     for engine in engines() {
         for sync in ["always", "batch"] {
             let directory = tempfile::tempdir().expect("a directory");
@@ -265,7 +265,7 @@ fn pairs_are_there_after_a_restart_through_both_doors() {
 }
 
 #[test]
-fn more_values_than_memory_holds_are_served_through_both_doors() {
+fn more_values_than_memory_holds_are_served_through_both_protocols() {
     let directory = tempfile::tempdir().expect("a directory");
     let rig = rig(engines()[0], 2, &directory, "kv:file:{}?size=128M&memory=8M");
     let value = |at: u64| -> Vec<u8> { (0..20_000).map(|byte| (at + byte) as u8).collect() };
@@ -553,7 +553,7 @@ fn say_burst(client: &mut Client) {
     }
 }
 
-/// Where answers do not wait for the log, those who store wait for it once memory is full, whatever the door, and
+/// Where answers do not wait for the log, those who store wait for it once memory is full, whatever the protocol, and
 /// everything is kept.
 #[test]
 fn stores_that_outrun_a_slow_disk_wait_for_it() {

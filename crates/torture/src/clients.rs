@@ -27,7 +27,7 @@ pub(crate) enum Flushed {
 }
 
 /// A way to keys and values.
-pub(crate) trait Door: Send {
+pub(crate) trait Client: Send {
     /// Carries out deeds on keys, each another, and says how each has ended.
     fn run(&mut self, deeds: &[(Key, &Deed)]) -> Vec<End>;
 
@@ -44,12 +44,12 @@ pub(crate) trait Door: Send {
 }
 
 /// One of memcached's clients: all deeds leave together.
-pub(crate) struct MemcachedDoor {
+pub(crate) struct MemcachedClient {
     place: SocketAddr,
     stream: BufReader<TcpStream>,
 }
 
-impl MemcachedDoor {
+impl MemcachedClient {
     pub(crate) fn new(place: SocketAddr) -> Result<Self> {
         Ok(Self { place, stream: connect(place)? })
     }
@@ -90,13 +90,13 @@ impl MemcachedDoor {
 }
 
 fn connect(place: SocketAddr) -> Result<BufReader<TcpStream>> {
-    let stream = TcpStream::connect(place).context("memcached's door")?;
+    let stream = TcpStream::connect(place).context("the memcached listener")?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     Ok(BufReader::new(stream))
 }
 
-impl Door for MemcachedDoor {
+impl Client for MemcachedClient {
     fn run(&mut self, deeds: &[(Key, &Deed)]) -> Vec<End> {
         let mut bytes = Vec::new();
         for (key, deed) in deeds {
@@ -136,13 +136,13 @@ impl Door for MemcachedDoor {
 }
 
 /// An NVMe host with a lane: deeds leave one by one, or as one batch.
-pub(crate) struct NvmeDoor {
+pub(crate) struct NvmeClient {
     keys: BlockingKeyValue,
     /// Batches and single commands in turn.
     run_count: u64,
 }
 
-impl NvmeDoor {
+impl NvmeClient {
     pub(crate) fn new(keys: BlockingKeyValue) -> Self {
         Self { keys, run_count: 0 }
     }
@@ -206,7 +206,7 @@ fn end_of_failed(error: &Error) -> End {
     }
 }
 
-impl Door for NvmeDoor {
+impl Client for NvmeClient {
     fn run(&mut self, deeds: &[(Key, &Deed)]) -> Vec<End> {
         self.run_count += 1;
         if self.run_count.is_multiple_of(2) {
