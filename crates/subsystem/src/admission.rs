@@ -217,7 +217,7 @@ impl Crowd {
 
 #[cfg(test)]
 mod tests {
-    use super::Visitor::{Memcached, Host};
+    use super::Visitor::{Host, Memcached};
     use super::*;
 
     const SECOND: u64 = 1_000_000_000;

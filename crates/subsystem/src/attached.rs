@@ -14,7 +14,7 @@ use store::{
 use wire::id::Nsid;
 
 use crate::exclusion::Exclusions;
-use crate::kv_log::{LogWaiters, LoggedKeys};
+use crate::key_value::log_waiters::{LogWaiters, LoggedKeys};
 use crate::namespace_table::{NamespaceEntry, NamespaceTable};
 use crate::namespace_traffic::{NamespaceTraffic, ReactorTraffic};
 use crate::subsystem::{NamespaceId, SubsystemId};

@@ -29,8 +29,8 @@ use wire::status::Status;
 use crate::association::Association;
 use crate::attached::{AttachedIndex, Attachments};
 use crate::exclusion::LockMessage;
-use crate::kv_batch::{self, CollectKey};
-use crate::kv_large::{Arrivals, Intake};
+use crate::key_value::batch::{self, CollectKey};
+use crate::key_value::large::{Arrivals, Intake};
 use crate::lane_id::CommandId;
 use crate::message::Message;
 use crate::nvm_io::{compare_failure, failed_pair, status_of};
@@ -472,7 +472,7 @@ impl Commands {
         if sqe.flags.fuse() != Fuse::NONE {
             return pool.take(length as usize);
         }
-        let length = kv_batch::room_bytes(sqe, length, self.limits.transfer_bytes_max);
+        let length = batch::room_bytes(sqe, length, self.limits.transfer_bytes_max);
         self.take(pool, owner, length as usize)
     }
 

@@ -11,9 +11,9 @@ use wire::sqe::Sqe;
 
 use crate::attached::AttachedIndex;
 use crate::exclusion::overlap;
-use crate::kv_batch::Scattered;
-use crate::kv_digest::Digested;
-use crate::kv_large::Arriving;
+use crate::key_value::batch::Scattered;
+use crate::key_value::digest::Digested;
+use crate::key_value::large::Arriving;
 use crate::lane_id::CommandId;
 
 /// A command under way.

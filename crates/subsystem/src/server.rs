@@ -351,7 +351,9 @@ fn run(plan: Plan, mailbox: Mailbox<Message>, ready: &Sender<(usize, Started)>) 
     }
     .and_then(|()| {
         let reactor = u16::try_from(index).expect("counted in 16 bits");
-        Reactor::new(&plan.settings, mailbox, |_| Serving::new(plan.serving, plan.memcached_counters, reactor, plan.home))
+        Reactor::new(&plan.settings, mailbox, |_| {
+            Serving::new(plan.serving, plan.memcached_counters, reactor, plan.home)
+        })
     });
     match made {
         Ok(reactor) => {

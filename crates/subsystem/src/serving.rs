@@ -1,8 +1,8 @@
 //! What each reactor of the target runs: its lanes, the commands under way, and on reactor 0 the control plane.
 
 mod dispatch;
-mod memcached_connections;
 mod lanes;
+mod memcached_connections;
 mod placing;
 mod pressure;
 
@@ -232,7 +232,9 @@ impl Serving {
         let namespaces = &mut self.commands.namespaces;
         match message {
             KeyValueMessage::Answers(answers) => self.memcached.on_answers(io, namespaces, &answers),
-            KeyValueMessage::Room { session, chunks } => self.memcached.on_room(io, namespaces, session, chunks),
+            KeyValueMessage::Room { session, chunks } => {
+                self.memcached.on_room(io, namespaces, session, chunks)
+            }
             KeyValueMessage::Piece { session, piece } => self.memcached.on_piece(io, session, piece),
             KeyValueMessage::Stats { session, ticket, stats } => {
                 self.memcached.on_stats(io, namespaces, session, ticket, &stats);

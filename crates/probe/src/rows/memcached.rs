@@ -48,7 +48,12 @@ pub(super) const ROWS: &[Row] = &[
     .slow(),
     Row::new("E12", "commands for the operator", "refused", operator)
         .judged("flush_all and verbosity may be allowed"),
-    Row::new("E13", "NVMe, HTTP and memcached at each other's listeners", "an error, or closed", wrong_protocols),
+    Row::new(
+        "E13",
+        "NVMe, HTTP and memcached at each other's listeners",
+        "an error, or closed",
+        wrong_protocols,
+    ),
 ];
 
 /// The longest answer that is read.

@@ -16,7 +16,12 @@ use crate::target::Target;
 const PLAIN: &str = "a port without TLS tells off or closes, one with it sends an alert or closes";
 
 pub(super) const ROWS: &[Row] = &[
-    Row::new("T1", "a TLS hello to a plain port, ICReq to one with TLS", "closed, or told off", other_protocol),
+    Row::new(
+        "T1",
+        "a TLS hello to a plain port, ICReq to one with TLS",
+        "closed, or told off",
+        other_protocol,
+    ),
     Row::new("T2", "hellos that do not fit", "an alert", unfit_hellos).judged(PLAIN),
     Row::new("T3", "64 KiB of identities, a thousand, binders cut off", "an alert", many_identities)
         .judged(PLAIN),

@@ -195,7 +195,8 @@ fn run(
         Ok(())
     };
     let core = bench.cores.map(|cores| cores.host);
-    let result = text_load::run(address, Protocol::Memcached, &load, core, on_measure, &|| bench.is_stopped())?;
+    let result =
+        text_load::run(address, Protocol::Memcached, &load, core, on_measure, &|| bench.is_stopped())?;
     let used_ns = run_ns(pid)?.saturating_sub(before.0);
     let polled = busy_polled_packets(pid).zip(before.1).map(|(after, before)| after.saturating_sub(before));
     Ok(values(&result, used_ns, polled))

@@ -17,8 +17,8 @@ use super::{Serving, caller_of};
 use crate::admission::reason;
 use crate::commands::{Begun, Caller, Ended, Hold};
 use crate::fused::{Pairs, Verdict};
-use crate::kv_digest;
-use crate::kv_large::Intake;
+use crate::key_value::digest;
+use crate::key_value::large::Intake;
 use crate::lane::{Lane, LaneState, Order, Wait, payload_digest};
 use crate::lane_id::{CommandId, LaneId};
 use crate::lane_table::LaneLists;
@@ -55,7 +55,7 @@ impl Serving {
                 }
             }
             Begun::Value(payload, length, result) => {
-                if lane.needs_stable_copy() && kv_digest::takes_long(&payload, length) {
+                if lane.needs_stable_copy() && digest::takes_long(&payload, length) {
                     return self.digest_first(index, slot, sqe, payload, length, result);
                 }
                 lane.counters.read_count.add(1);
@@ -564,7 +564,7 @@ impl Serving {
             }
             match ended.data {
                 Some((payload, length))
-                    if lane.needs_stable_copy() && kv_digest::takes_long(&payload, length) =>
+                    if lane.needs_stable_copy() && digest::takes_long(&payload, length) =>
                 {
                     return self.digest_first(index, slot, &ended.sqe, payload, length, ended.result);
                 }

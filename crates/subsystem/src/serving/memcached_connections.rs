@@ -237,7 +237,9 @@ impl MemcachedConnections {
         socket: SocketId,
         staging: &mut [u8],
     ) -> bool {
-        let Some(connection) = self.connection(index).filter(|connection| connection.socket == socket) else { return false };
+        let Some(connection) = self.connection(index).filter(|connection| connection.socket == socket) else {
+            return false;
+        };
         if connection.is_stalled || connection.is_closing {
             return false;
         }
@@ -268,7 +270,9 @@ impl MemcachedConnections {
         bytes: Option<&[u8]>,
     ) {
         let now_ns = io.now_ns();
-        let Some(connection) = self.connections.get_mut(index as usize).and_then(Option::as_deref_mut) else { return };
+        let Some(connection) = self.connections.get_mut(index as usize).and_then(Option::as_deref_mut) else {
+            return;
+        };
         let Some((namespace, executor)) = partition(namespaces) else {
             connection.is_closing = true;
             return self.mark(index);
@@ -337,7 +341,8 @@ impl MemcachedConnections {
             connection.is_dirty = false;
         }
         loop {
-            let Some(connection) = self.connections.get_mut(index as usize).and_then(Option::as_deref_mut) else {
+            let Some(connection) = self.connections.get_mut(index as usize).and_then(Option::as_deref_mut)
+            else {
                 return;
             };
             if connection.is_blocked {
@@ -346,7 +351,8 @@ impl MemcachedConnections {
             if connection.session.has_long() && !self.fetch(io, namespaces, index) {
                 return self.close(io, index);
             }
-            let Some(connection) = self.connections.get_mut(index as usize).and_then(Option::as_deref_mut) else {
+            let Some(connection) = self.connections.get_mut(index as usize).and_then(Option::as_deref_mut)
+            else {
                 return;
             };
             if budget.is_spent() {
@@ -420,7 +426,8 @@ impl MemcachedConnections {
             let is_waiting = connection.is_blocked || connection.session.is_within_command();
             connection.session.shrink();
             if waits_to_send || waits_for_rest {
-                let reason = if waits_to_send { reason::MEMCACHED_READS_NOTHING } else { reason::MEMCACHED_STALLS };
+                let reason =
+                    if waits_to_send { reason::MEMCACHED_READS_NOTHING } else { reason::MEMCACHED_STALLS };
                 let peer = connection.peer;
                 io.post(0, Message::Admission(AdmissionMessage::Complaint { peer, reason }));
                 self.close(io, index);
@@ -436,7 +443,9 @@ impl MemcachedConnections {
     /// The index of the connection with this session, unless it was closed meanwhile.
     fn session(&mut self, session: u64) -> Option<u32> {
         let index = u32::try_from(session & 0xffff_ffff).expect("masked");
-        self.connection(index).filter(|connection| u64::from(connection.generation) == session >> 32).map(|_| index)
+        self.connection(index)
+            .filter(|connection| u64::from(connection.generation) == session >> 32)
+            .map(|_| index)
     }
 
     /// Another partition has answered.
@@ -456,7 +465,8 @@ impl MemcachedConnections {
         // Only now, so that what had to wait goes on in batches as well.
         answers.for_each(|session, _, _, _| {
             let Some(index) = self.session(session) else { return };
-            let goes_on = |connection: &mut MemcachedConnection| connection.is_stalled && connection.session.goes_on();
+            let goes_on =
+                |connection: &mut MemcachedConnection| connection.is_stalled && connection.session.goes_on();
             if self.connection(index).is_some_and(goes_on) {
                 self.run(io, namespaces, index, None);
             }

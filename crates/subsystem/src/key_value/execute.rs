@@ -15,9 +15,9 @@ use wire::status::Status;
 use crate::attached::{AttachedIndex, Keys};
 use crate::commands::{Begun, Commands, Hold};
 use crate::key_value::KeyValueMessage;
-use crate::kv_command::{KeyValueCommand, KeyedCommand};
-use crate::kv_large::{self, Large};
-use crate::kv_operation::{Done, Effort, VECTOR_BYTES_MAX, operate};
+use crate::key_value::command::{KeyValueCommand, KeyedCommand};
+use crate::key_value::large::{self, Large};
+use crate::key_value::operation::{Done, Effort, VECTOR_BYTES_MAX, operate};
 use crate::message::Message;
 use crate::nvm_io::{Checked, Start, bytes};
 use crate::running::Step;
@@ -406,9 +406,7 @@ pub(crate) fn act(
             data.truncate(data_bytes);
             KvOutcome { result: own_result(opcode, result), data: data.into(), ..KvOutcome::new(status) }
         }
-        action @ (KvAction::Reserve { .. } | KvAction::Commit { .. }) => {
-            kv_large::act(partition, key, action)
-        }
+        action @ (KvAction::Reserve { .. } | KvAction::Commit { .. }) => large::act(partition, key, action),
         KvAction::Flush if !is_last => return Err(KvAction::Flush),
         KvAction::Flush => KvOutcome::new(Status::SUCCESS),
         KvAction::List { from, mut keys, room } => {

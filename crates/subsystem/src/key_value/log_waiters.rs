@@ -23,10 +23,10 @@ use wire::status::Status;
 
 use crate::attached::{Attachments, Keys};
 use crate::commands::{Commands, StoreAccess};
+use crate::key_value::batch::{self, AHEAD_COUNT, PartOfBatch};
+use crate::key_value::execute::{self, KvAction, KvOutcome};
+use crate::key_value::log_waiters::part::Part;
 use crate::key_value::{KeyValueMessage, RemoteAnswers};
-use crate::kv_batch::{self, AHEAD_COUNT, PartOfBatch};
-use crate::kv_io::{self, KvAction, KvOutcome};
-use crate::kv_log::part::Part;
 use crate::message::Message;
 use crate::subsystem::NamespaceId;
 
@@ -239,7 +239,7 @@ impl LogWaiters {
         let number_of_flush = matches!(action, KvAction::Flush).then(|| keys.logged.ask_flush());
         let next = io.reactor() + 1;
         let is_room = matches!(action, KvAction::Reserve { .. });
-        let outcome = kv_io::act(keys.logged.partition(), &key, action, next == io.reactor_count());
+        let outcome = execute::act(keys.logged.partition(), &key, action, next == io.reactor_count());
         let has_room = is_room && outcome.as_ref().is_ok_and(|outcome| outcome.status.is_success());
         let hash = keys.logged.partition().processor.hash(key.as_bytes());
         let settled = keys.logged.settled();
@@ -281,7 +281,7 @@ impl LogWaiters {
     fn run_of_part(&mut self, keys: &mut LoggedKeys<'_>, part: &mut Part, place: usize, at: usize) {
         let operation = part.operation(at);
         let waiting = Parked { from: part.from, what: Waiting::Operation(place, at) };
-        if self.park(keys, operation.key, kv_io::needs_value(operation.opcode), waiting).is_none() {
+        if self.park(keys, operation.key, execute::needs_value(operation.opcode), waiting).is_none() {
             return;
         }
         let hash = keys.logged.partition().processor.hash(operation.key);
@@ -449,7 +449,7 @@ impl LogWaiters {
                 KeyValueMessage::Outcome(ticket, _) => (to, failed(ticket)),
                 KeyValueMessage::Act { from, ticket, .. } => (from, failed(ticket)),
                 KeyValueMessage::PartOutcomes { ticket, partition, outcomes } => {
-                    let outcomes = kv_batch::refused(&outcomes, Status::KV_UNRECOVERED_ERROR.with_dnr());
+                    let outcomes = batch::refused(&outcomes, Status::KV_UNRECOVERED_ERROR.with_dnr());
                     (to, KeyValueMessage::PartOutcomes { ticket, partition, outcomes })
                 }
                 message => (to, message),
