@@ -10,7 +10,7 @@ use crate::counters::CommandCounters;
 use crate::incoming::LargeStore;
 use crate::output::LongValue;
 use crate::protocol::number::{self, Digits, LastDigits};
-use crate::settings::{COPIED_BYTES_MAX, ListenerSettings};
+use crate::settings::{COPIED_BYTES_MAX, ListenerSettings, SPARED_BYTES_MAX};
 use kv::{
     Attributes, Clock, Condition, KEY_BYTES_MAX, KeyHash, Partition, Place, REGION_BYTES, Stored, USES_MAX,
 };
@@ -31,6 +31,8 @@ pub struct Service {
     pub(crate) brought: Vec<Chunk>,
     /// Values that belong into the answer, each at this byte of it.
     pub(crate) sent: Vec<(usize, LongValue)>,
+    /// A longer value is not copied into the answer.
+    copied_bytes_max: usize,
 }
 
 impl Service {
@@ -43,6 +45,7 @@ impl Service {
             scratch: Vec::new(),
             brought: Vec::new(),
             sent: Vec::new(),
+            copied_bytes_max: COPIED_BYTES_MAX,
         }
     }
 
@@ -270,11 +273,11 @@ impl Executor<'_> {
     fn give(&mut self, key: &[u8], place: Place, cas: Option<u64>, out: &mut Vec<u8>) {
         self.service.counters.get_hit_count += 1;
         match self.partition.processor.read_whole(place) {
-            Some((flags, value)) => {
+            Some((flags, value)) if value.len() <= self.service.copied_bytes_max => {
                 push_value_line(out, key, flags, value.len(), cas);
                 out.extend_from_slice(value);
             }
-            None => self.reborrow().give_parted(key, place, cas, out),
+            _ => self.reborrow().give_parted(key, place, cas, out),
         }
         out.extend_from_slice(b"\r\n");
     }
@@ -293,7 +296,7 @@ impl Executor<'_> {
         let chunks = self.partition.processor.chunks(place).cloned();
         let chunk_bytes = chunks.as_ref().map_or(0, |chunks| chunks.len() * CHUNK_BYTES);
         let mut kept = None;
-        if length - chunk_bytes > COPIED_BYTES_MAX {
+        if length - chunk_bytes > self.service.copied_bytes_max {
             kept = self.partition.processor.keep(place).map(Arc::new);
         }
         let at = out.len();
@@ -307,6 +310,13 @@ impl Executor<'_> {
         let noted_bytes = value.len();
         self.service.sent.push((at, value));
         noted_bytes
+    }
+
+    /// Carries out a command and appends its answer, which has few bytes: values of more than [`SPARED_BYTES_MAX`] are not copied.
+    pub fn execute_sparing(&mut self, hash: KeyHash, command: &Command<'_>, out: &mut Vec<u8>) {
+        self.service.copied_bytes_max = SPARED_BYTES_MAX;
+        self.execute(hash, command, out);
+        self.service.copied_bytes_max = COPIED_BYTES_MAX;
     }
 
     /// Carries out a command whose value came in chunks, and appends its answer.

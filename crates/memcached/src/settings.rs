@@ -3,6 +3,8 @@
 /// Up to so many bytes a value, or what of it follows its whole mebibytes, is copied into the answer; and one that comes waits in
 /// the backlog until it is whole.
 pub(crate) const COPIED_BYTES_MAX: usize = 128 << 10;
+/// The same where a session has many bytes of answers on their way to it from another partition already.
+pub(crate) const SPARED_BYTES_MAX: usize = 4 << 10;
 /// A longer one is copied in pieces of so many bytes, each when the one before is sent.
 pub const PIECE_BYTES: usize = 256 << 10;
 
