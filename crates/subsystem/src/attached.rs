@@ -12,6 +12,7 @@ use store::{
     StoreIo, Ticket,
 };
 use wire::id::Nsid;
+use wire::status::Status;
 
 use crate::exclusion::Exclusions;
 use crate::key_value::log_waiters::{LogWaiters, LoggedKeys};
@@ -149,7 +150,7 @@ impl Keys {
     }
 
     /// Whether the log could not be read or written: nothing is served any more.
-    pub(crate) fn has_failed(&self) -> bool {
+    fn has_failed(&self) -> bool {
         matches!(&self.partition, KeysIn::Log(logged, _) if logged.has_failed())
     }
 
@@ -167,6 +168,17 @@ impl Keys {
             KeysIn::Memory(partition) => partition,
             KeysIn::Log(logged, _) => logged.partition(),
         }
+    }
+
+    /// The partition for a command that waits where its log was not read yet.
+    ///
+    /// # Errors
+    /// If the log has failed.
+    pub(crate) fn serving_partition(&mut self) -> Result<&mut Partition, Status> {
+        if self.has_failed() {
+            return Err(Status::KV_UNRECOVERED_ERROR.with_dnr());
+        }
+        Ok(self.partition_unread())
     }
 
     /// The partition as memcached's clients see it, once its log was read.

@@ -3,20 +3,26 @@
 //! ```text
 //! NVMe lane ─────▶ execute ─▶ command (an SQE, parsed) ─▶ operation, here ─────────────────▶ answer
 //!                     │          └▶ batch, large                                              ▲
-//!                     └─ key of another reactor ─▶ message ─▶ serve ─▶ operation, there ──────┤
+//!                     └─ key of another reactor ─▶ message ─▶ serve ─▶ perform, there ────────┤
 //! memcached session ────────────────────────────────┘          └▶ with a log: log_waiters ────┘
 //! ```
 
+pub(crate) mod action;
+pub(crate) mod arriving;
 pub(crate) mod batch;
+mod batch_part;
 pub(crate) mod command;
 pub(crate) mod digest;
-pub(crate) mod execute;
+mod execute;
 pub(crate) mod large;
 pub(crate) mod log_waiters;
-mod message;
+pub(crate) mod message;
 pub(crate) mod operation;
+mod perform;
+pub(crate) mod scattered;
 mod serve;
 
-pub use execute::{KvAction, KvOutcome};
-pub use message::{KeyValueMessage, RemoteAnswers};
+pub use action::{KvAction, KvOutcome};
+pub use batch_part::PartOfBatch;
+pub use message::{CommandReply, KeyValueMessage, MemcachedReply, PartitionRequest, RemoteAnswers, Work};
 pub(crate) use serve::serve;

@@ -18,7 +18,7 @@ use store::Ticket;
 use wire::digest::DataDigest;
 use wire::pdu::Digests;
 
-use crate::key_value::large::Intake;
+use crate::key_value::arriving::Intake;
 use crate::lane_counters::LaneCounters;
 use crate::lane_id::LaneId;
 use crate::message::{Established, Failure, Message};

@@ -46,3 +46,9 @@ pub enum Message {
     /// Between the partitions of a key-value namespace.
     KeyValue(Box<KeyValueMessage>),
 }
+
+impl<M: Into<KeyValueMessage>> From<M> for Message {
+    fn from(message: M) -> Self {
+        Self::KeyValue(Box::new(message.into()))
+    }
+}

@@ -11,9 +11,9 @@ use wire::sqe::Sqe;
 
 use crate::attached::AttachedIndex;
 use crate::exclusion::overlap;
-use crate::key_value::batch::Scattered;
+use crate::key_value::arriving::Arriving;
 use crate::key_value::digest::Digested;
-use crate::key_value::large::Arriving;
+use crate::key_value::scattered::Scattered;
 use crate::lane_id::CommandId;
 
 /// A command under way.

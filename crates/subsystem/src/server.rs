@@ -22,7 +22,7 @@ use crate::lane::LaneTimeouts;
 use crate::limits::Limits;
 use crate::message::{ControlMessage, Message, Order, OrderKind, ReactorMessage, Step};
 use crate::operator::{self, Operator, Outline, Report, RunningListener};
-use crate::serving::{MEMCACHED, Home, Serving, ServingSettings};
+use crate::serving::{Home, MEMCACHED, Serving, ServingSettings};
 use crate::state::{ReactorState, TargetState};
 
 /// Why a target did not start. Nothing of it is left.

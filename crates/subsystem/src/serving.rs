@@ -20,7 +20,8 @@ use crate::attached::AttachedIndex;
 use crate::commands::{Caller, Commands, IoLimits, TICKET_TIMER};
 use crate::control::Control;
 use crate::exclusion::{Audience, LockManager, LockMessage};
-use crate::key_value::{self, KeyValueMessage};
+use crate::key_value;
+use crate::key_value::message::{CommandReply, KeyValueMessage};
 use crate::lane::LaneTimeouts;
 use crate::lane_table::LaneTable;
 use crate::message::{
@@ -231,23 +232,19 @@ impl Serving {
     fn on_key_value(&mut self, io: &mut impl Io<Message>, message: KeyValueMessage) {
         let namespaces = &mut self.commands.namespaces;
         match message {
-            KeyValueMessage::Answers(answers) => self.memcached.on_answers(io, namespaces, &answers),
-            KeyValueMessage::Room { session, chunks } => {
-                self.memcached.on_room(io, namespaces, session, chunks)
-            }
-            KeyValueMessage::Piece { session, piece } => self.memcached.on_piece(io, session, piece),
-            KeyValueMessage::Stats { session, ticket, stats } => {
-                self.memcached.on_stats(io, namespaces, session, ticket, &stats);
-            }
-            KeyValueMessage::Outcome(ticket, outcome) => {
-                self.commands.on_kv_outcome(io, ticket, outcome);
+            KeyValueMessage::Request(request) => key_value::serve(io, namespaces, request),
+            KeyValueMessage::ToMemcached(reply) => self.memcached.on_reply(io, namespaces, reply),
+            KeyValueMessage::ToCommand(reply) => {
+                match reply {
+                    CommandReply::Outcome(ticket, outcome) => {
+                        self.commands.on_kv_outcome(io, ticket, outcome);
+                    }
+                    CommandReply::PartOutcomes { ticket, partition, outcomes } => {
+                        self.commands.on_part_outcomes(ticket, partition, outcomes);
+                    }
+                }
                 self.drain_commands(io);
             }
-            KeyValueMessage::PartOutcomes { ticket, partition, outcomes } => {
-                self.commands.on_part_outcomes(ticket, partition, outcomes);
-                self.drain_commands(io);
-            }
-            message => key_value::serve(io, namespaces, message),
         }
     }
 

@@ -9,13 +9,11 @@
 //!
 //! A Submit without a Collect that waits is refused, so that no outcome is ever kept for a host that may not come.
 
-use kv::Partition;
 use reactor::{Buffer, Io, Payload};
 use store::Ticket;
 use wire::id::Nsid;
 use wire::kv::batch::{
-    BatchCollect, BatchSubmit, OUTCOME_HEADER_BYTES, Operation, Operations, OutcomeWriter, Outcomes,
-    collect_result,
+    BatchCollect, BatchSubmit, OUTCOME_HEADER_BYTES, Operation, Operations, OutcomeWriter, collect_result,
 };
 use wire::opcode::KvOpcode;
 use wire::sqe::Sqe;
@@ -23,9 +21,9 @@ use wire::status::Status;
 
 use crate::attached::AttachedIndex;
 use crate::commands::{Begun, Commands, Hold};
-use crate::key_value::KeyValueMessage;
-use crate::key_value::execute::partition_of;
-use crate::key_value::operation::{BATCH_VECTOR_BYTES_MAX, Done, Effort, operate};
+use crate::key_value::batch_part::{PartOfBatch, run_here};
+use crate::key_value::message::{PartitionRequest, Work};
+use crate::key_value::scattered::Scattered;
 use crate::message::Message;
 use crate::nvm_io::{Checked, Start, bytes};
 use crate::running::{Owner, Running, Step, Supply};
@@ -33,133 +31,8 @@ use crate::running::{Owner, Running, Step, Supply};
 /// Operations of one batch.
 pub(crate) const OPERATION_COUNT_MAX: u16 = 1024;
 
-/// Operations that are looked at ahead of the one that is carried out. Measured: flat from 32 on.
-pub(crate) const AHEAD_COUNT: usize = 64;
-
 /// A Collect that waits: its lane, its namespace and its tag.
 pub(crate) type CollectKey = (u32, u32, Nsid, u32);
-
-/// A batch whose operations are on several partitions.
-#[derive(Debug)]
-pub(crate) struct Scattered {
-    /// Where the outcomes go.
-    collect: Ticket,
-    /// Whose each operation is.
-    owners: Vec<u16>,
-    /// Outcomes, by partition.
-    outcomes: Vec<Box<[u8]>>,
-    /// Partitions that have not answered.
-    left_count: usize,
-    /// Bytes of all outcomes at most.
-    outcome_bytes: usize,
-}
-
-/// Operations for one partition, in their order.
-#[derive(Debug)]
-pub struct PartOfBatch {
-    /// As of a Batch Submit.
-    operations: Box<[u8]>,
-    /// Bytes that their outcomes take at most.
-    outcome_bytes: usize,
-}
-
-impl PartOfBatch {
-    /// Carries them out; the outcomes are in their order. Without a partition the namespace is being removed.
-    pub(crate) fn run(&self, partition: Option<&mut Partition>) -> Box<[u8]> {
-        let mut outcomes = vec![0; self.outcome_bytes];
-        let mut writer = OutcomeWriter::new(&mut outcomes);
-        match partition {
-            Some(partition) => {
-                partition.set_now(store::unix_s());
-                run_here(partition, &self.operations, &mut writer, &mut Vec::new());
-            }
-            None => {
-                for _ in Operations::new(&self.operations) {
-                    writer.push(Status::NAMESPACE_NOT_READY, 0, 0);
-                }
-            }
-        }
-        let length = writer.finish();
-        outcomes.truncate(length);
-        outcomes.into()
-    }
-
-    /// Bytes of its operations, values and all.
-    pub(crate) fn operation_bytes(&self) -> usize {
-        self.operations.len()
-    }
-
-    /// Where each of its operations begins.
-    pub(crate) fn starts(&self) -> Vec<usize> {
-        let mut operations = Operations::new(&self.operations);
-        let mut starts = Vec::new();
-        loop {
-            let start = operations.offset();
-            match operations.next() {
-                Some(Ok(_)) => starts.push(start),
-                _ => return starts,
-            }
-        }
-    }
-
-    /// The operation that [begins](Self::starts) there.
-    pub(crate) fn operation(&self, start: usize) -> Operation<'_> {
-        let operation = Operations::new(&self.operations[start..]).next();
-        operation.and_then(Result::ok).expect("read before")
-    }
-}
-
-/// Writes outcomes with their data, as of a Batch Collect.
-pub(crate) fn written<'a>(outcomes: impl Iterator<Item = (Done, &'a [u8])> + Clone) -> Box<[u8]> {
-    let bytes = |data: &[u8]| OUTCOME_HEADER_BYTES + data.len().next_multiple_of(8);
-    let mut buffer = vec![0; outcomes.clone().map(|(_, data)| bytes(data)).sum()];
-    let mut writer = OutcomeWriter::new(&mut buffer);
-    for (done, data) in outcomes {
-        writer.room(data.len()).copy_from_slice(data);
-        let fits = writer.push(done.status, done.result, data.len());
-        debug_assert!(fits, "counted before");
-    }
-    let length = writer.finish();
-    debug_assert_eq!(length, buffer.len());
-    buffer.into()
-}
-
-/// The same operations, all ended so.
-pub(crate) fn refused(outcomes: &[u8], status: Status) -> Box<[u8]> {
-    let count = Outcomes::new(outcomes).count();
-    written(std::iter::repeat_n((Done::new(status, 0), &[][..]), count))
-}
-
-/// Carries out operations of this partition in order: while one is, the lines that those behind it need are on their way.
-fn run_here(partition: &mut Partition, data: &[u8], writer: &mut OutcomeWriter<'_>, scratch: &mut Vec<u8>) {
-    let processor = &mut partition.processor;
-    let none =
-        Operation { opcode: KvOpcode::EXIST, options: 0, kind: 0, room_bytes: 0, key: &[], operand: &[] };
-    let mut ahead = [none; AHEAD_COUNT];
-    let mut hashes = [processor.hash(&[]); AHEAD_COUNT];
-    let mut effort = Effort { vector_bytes: BATCH_VECTOR_BYTES_MAX, scratch };
-    let mut operations = Operations::new(data);
-    loop {
-        let mut count = 0;
-        while count < AHEAD_COUNT
-            && let Some(Ok(operation)) = operations.next()
-        {
-            hashes[count] = processor.hash(operation.key);
-            ahead[count] = operation;
-            count += 1;
-        }
-        if count == 0 {
-            return;
-        }
-        processor.prefetch_all(&hashes[..count]);
-        for (operation, hash) in ahead[..count].iter().zip(hashes) {
-            let room = writer.room(operation.room_bytes as usize);
-            let Done { status, result, data_bytes } = operate(processor, hash, operation, room, &mut effort);
-            let fits = writer.push(status, result, data_bytes);
-            debug_assert!(fits, "counted before");
-        }
-    }
-}
 
 /// Checks all operations before the first is carried out: that they can be read, that they are as many as the command
 /// says, and that there is room for all outcomes.
@@ -312,7 +185,7 @@ impl<I: Io<Message>> Start<'_, I> {
         let namespace = attached.id;
         let keys = attached.keys().expect("a batch is on keys");
         let has_log = keys.has_log();
-        let partition = partition_of(keys)?;
+        let partition = keys.serving_partition()?;
         let data = &bytes(self.data, &self.supply)[..command.data_bytes as usize];
         let owner = |operation: &Operation<'_>| partition.processor.hash(operation.key).partition(count);
         if !has_log && Operations::new(data).map_while(Result::ok).all(|operation| owner(&operation) == here)
@@ -343,8 +216,8 @@ impl<I: Io<Message>> Start<'_, I> {
         for (owner, (operations, outcome_bytes)) in parts.into_iter().enumerate() {
             if !operations.is_empty() {
                 let part = PartOfBatch { operations: operations.into(), outcome_bytes };
-                let message = KeyValueMessage::RunPart { from: here, namespace, ticket, part };
-                self.io.post(owner, Message::KeyValue(Box::new(message)));
+                let work = Work::RunPart { ticket, part };
+                self.io.post(owner, PartitionRequest { from: here, namespace, work }.into());
             }
         }
         Ok(Some(Begun::Started { ticket, hold: Hold::None }))
@@ -379,24 +252,5 @@ impl Commands {
         if let Owner::Lane { index, generation, .. } = owner {
             self.collecting.remove(&(index, generation, sqe.nsid(), BatchCollect::from_sqe(sqe).tag));
         }
-    }
-}
-
-impl Scattered {
-    /// All outcomes in the order of the operations, and how many are no success.
-    fn gathered(&self) -> (Box<[u8]>, u32) {
-        let mut data = vec![0; self.outcome_bytes];
-        let mut writer = OutcomeWriter::new(&mut data);
-        let mut parts: Vec<_> = self.outcomes.iter().map(|part| Outcomes::new(part)).collect();
-        for &owner in &self.owners {
-            let outcome = parts[usize::from(owner)].next().expect("an outcome for each operation");
-            writer.room(outcome.data.len()).copy_from_slice(outcome.data);
-            let fits = writer.push(outcome.status, outcome.result, outcome.data.len());
-            debug_assert!(fits, "counted before");
-        }
-        let failed_count = writer.failed_count();
-        let length = writer.finish();
-        data.truncate(length);
-        (data.into(), failed_count)
     }
 }

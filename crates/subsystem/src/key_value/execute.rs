@@ -3,166 +3,25 @@
 //! A command whose key belongs to another reactor's partition goes there as a message, with all that it
 //! brings, and its outcome comes back as one.
 
-use kv::{ChunkList, KeyHash, Partition};
-use reactor::{Buffer, CHUNK_BYTES, Chunk, Io, Payload};
+use kv::{KeyHash, Partition};
+use reactor::{Buffer, Io, Payload};
 use store::Ticket;
+use wire::kv::Key;
 use wire::kv::batch::Operation;
-use wire::kv::{Key, KeyListWriter};
 use wire::opcode::KvOpcode;
 use wire::sgl::DataPointer;
 use wire::status::Status;
 
-use crate::attached::{AttachedIndex, Keys};
+use crate::attached::AttachedIndex;
 use crate::commands::{Begun, Commands, Hold};
-use crate::key_value::KeyValueMessage;
+use crate::key_value::action::{KvAction, KvOutcome};
 use crate::key_value::command::{KeyValueCommand, KeyedCommand};
-use crate::key_value::large::{self, Large};
-use crate::key_value::operation::{Done, Effort, VECTOR_BYTES_MAX, operate};
+use crate::key_value::message::{PartitionRequest, Work};
+use crate::key_value::operation::{Effort, VECTOR_BYTES_MAX, operate};
+use crate::key_value::perform::{LongValue, own_result};
 use crate::message::Message;
 use crate::nvm_io::{Checked, Start, bytes};
 use crate::running::Step;
-
-/// What a command asks of the partition that has its key.
-#[derive(Debug)]
-pub enum KvAction {
-    /// Carry out one operation.
-    Operate {
-        /// Which, by the code of its own command.
-        opcode: KvOpcode,
-        /// Its options.
-        options: u8,
-        /// What is done, of those that do different things.
-        kind: u8,
-        /// Bytes of data that the host takes.
-        room_bytes: u32,
-        /// The value, or operands.
-        operand: Box<[u8]>,
-    },
-    /// Have everything survive that was done so far, on this partition and those after it.
-    Flush,
-    /// Give memory for parts of a value that arrives.
-    Reserve {
-        /// Options of the Store.
-        options: u8,
-        /// Bytes of the value.
-        length: u32,
-        /// For how many parts.
-        count: usize,
-    },
-    /// Store a value that has arrived.
-    Commit {
-        /// Options of the Store.
-        options: u8,
-        /// Bytes of the value.
-        length: u32,
-        /// The value.
-        chunks: Vec<Chunk>,
-    },
-    /// Go on with a list of keys, from the first partition named to the last: what there is of it, and the
-    /// room in all.
-    List {
-        /// Key to begin with, on the first partition only.
-        from: Option<Key>,
-        /// Keys so far.
-        keys: Vec<Key>,
-        /// Room for the list, bytes.
-        room: usize,
-    },
-}
-
-impl KvAction {
-    /// Whether it cannot be carried out without the value that is there.
-    pub(crate) fn needs_value(&self) -> bool {
-        match self {
-            Self::Operate { opcode, .. } => needs_value(*opcode),
-            Self::Flush | Self::List { .. } | Self::Reserve { .. } | Self::Commit { .. } => false,
-        }
-    }
-
-    /// Bytes of a value that it wants stored, or memory for.
-    pub(crate) fn brought_bytes(&self) -> usize {
-        match self {
-            Self::Operate { opcode: KvOpcode::STORE, operand, .. } => operand.len(),
-            Self::Reserve { count, .. } => count * CHUNK_BYTES,
-            Self::Commit { length, .. } => *length as usize % CHUNK_BYTES,
-            Self::Operate { .. } | Self::Flush | Self::List { .. } => 0,
-        }
-    }
-}
-
-/// Whether an operation cannot be carried out without the value that is there.
-pub(crate) fn needs_value(opcode: KvOpcode) -> bool {
-    !matches!(opcode, KvOpcode::STORE | KvOpcode::DELETE | KvOpcode::EXIST)
-}
-
-/// The partition of this reactor, if it serves.
-pub(crate) fn partition_of(keys: &mut Keys) -> Checked<&mut Partition> {
-    if keys.has_failed() {
-        return Err(Status::KV_UNRECOVERED_ERROR.with_dnr());
-    }
-    // Where there is a log, what is asked waits until it was read.
-    Ok(keys.partition_unread())
-}
-
-/// How a command ended at its partition.
-#[derive(Debug)]
-pub struct KvOutcome {
-    /// How.
-    pub status: Status,
-    /// The value's length.
-    pub result: u64,
-    /// What the host is sent.
-    pub data: Box<[u8]>,
-    /// What it is sent before that, and how much of both.
-    pub chunks: Option<(ChunkList, u32)>,
-    /// Memory for a value that arrives.
-    pub room: Vec<Chunk>,
-}
-
-impl KvOutcome {
-    pub(crate) fn new(status: Status) -> Self {
-        Self { status, result: 0, data: Box::default(), chunks: None, room: Vec::new() }
-    }
-}
-
-/// Bytes of a list of keys as hosts get it.
-fn list_bytes(keys: &[Key]) -> usize {
-    4 + keys.iter().map(|key| (2 + key.as_bytes().len()).next_multiple_of(4)).sum::<usize>()
-}
-
-/// Adds this partition's keys as far as there is room. Says whether there is room for more.
-fn list(partition: &Partition, from: Option<&Key>, keys: &mut Vec<Key>, room: usize) -> bool {
-    let mut used = list_bytes(keys);
-    let mut has_room = true;
-    partition.processor.list(from.map(Key::as_bytes), |key| {
-        // Longer keys are memcached's: no host can name them.
-        let Some(key) = Key::new(key) else { return true };
-        used += list_bytes(&[key]) - 4;
-        has_room = used <= room;
-        if has_room {
-            keys.push(key);
-        }
-        has_room
-    });
-    has_room
-}
-
-fn written(keys: &[Key], room: usize) -> Box<[u8]> {
-    let mut data = vec![0; list_bytes(keys).min(room)];
-    if let Some(mut writer) = KeyListWriter::new(&mut data) {
-        for key in keys {
-            let fits = writer.push(key);
-            debug_assert!(fits, "counted before");
-        }
-        let _ = writer.finish();
-    }
-    data.into()
-}
-
-/// The result of a command of its own: by the standard, Exist has none. wire §23
-fn own_result(opcode: KvOpcode, result: u64) -> u64 {
-    if opcode == KvOpcode::EXIST { 0 } else { result }
-}
 
 impl<I: Io<Message>> Start<'_, I> {
     /// Begins a command of the key-value command set.
@@ -248,7 +107,7 @@ impl<I: Io<Message>> Start<'_, I> {
         }
         if operation.opcode == KvOpcode::RETRIEVE
             && let Some(large) =
-                Large::find(self.partition(at)?, hash, operation.key, operation.room_bytes as usize)
+                LongValue::find(self.partition(at)?, hash, operation.key, operation.room_bytes as usize)
         {
             return self.send_large(at, hash, operation.key, large);
         }
@@ -285,7 +144,13 @@ impl<I: Io<Message>> Start<'_, I> {
 
     /// Sends a value from where it lies.
     #[cold]
-    fn send_large(&mut self, at: AttachedIndex, hash: KeyHash, key: &[u8], large: Large) -> Checked<Begun> {
+    fn send_large(
+        &mut self,
+        at: AttachedIndex,
+        hash: KeyHash,
+        key: &[u8],
+        large: LongValue,
+    ) -> Checked<Begun> {
         let mut rest = Payload::Zeroes(0);
         if large.rest_bytes() > 0 {
             let buffer = self.take_for_data(large.rest_bytes());
@@ -293,7 +158,9 @@ impl<I: Io<Message>> Start<'_, I> {
             large.copy_rest(self.partition(at)?, hash, key, &mut buffer);
             rest = Payload::Buffer(buffer);
         }
-        Ok(large.begun(rest))
+        let length = u32::try_from(large.data_bytes).expect("at most what a host has asked for");
+        let payload = Payload::Chunks(large.chunks, Box::new(rest));
+        Ok(Begun::Value(payload, length, large.length as u64))
     }
 
     /// Sees to it that the host's `length` bytes are there: `Some` if they have to be asked for first.
@@ -316,7 +183,7 @@ impl<I: Io<Message>> Start<'_, I> {
     }
 
     pub(crate) fn partition(&mut self, at: AttachedIndex) -> Checked<&mut Partition> {
-        let partition = partition_of(self.commands.namespaces.keys_mut(at))?;
+        let partition = self.commands.namespaces.keys_mut(at).serving_partition()?;
         partition.set_now(store::unix_s());
         Ok(partition)
     }
@@ -363,60 +230,9 @@ impl<I: Io<Message>> Start<'_, I> {
     fn post(&mut self, at: AttachedIndex, to: usize, ticket: Ticket, key: Key, action: KvAction) {
         let namespace = self.commands.namespaces.get_mut(at).id;
         let from = self.io.reactor();
-        let message = KeyValueMessage::Act { from, namespace, ticket, key, action };
-        self.io.post(to, Message::KeyValue(Box::new(message)));
+        let work = Work::Act { ticket, key, action };
+        self.io.post(to, PartitionRequest { from, namespace, work }.into());
     }
-}
-
-/// Carries out what a command of another reactor's lane asks of this partition. `Err` if the next partition
-/// is to go on.
-pub(crate) fn act(
-    partition: &mut Partition,
-    key: &Key,
-    action: KvAction,
-    is_last: bool,
-) -> Result<KvOutcome, KvAction> {
-    partition.set_now(store::unix_s());
-    Ok(match action {
-        KvAction::Operate { opcode, options, kind, room_bytes, operand } => {
-            let hash = partition.processor.hash(key.as_bytes());
-            if opcode == KvOpcode::RETRIEVE
-                && let Some(large) = Large::find(partition, hash, key.as_bytes(), room_bytes as usize)
-            {
-                let mut data = vec![0; large.rest_bytes()];
-                large.copy_rest(partition, hash, key.as_bytes(), &mut data);
-                let data_bytes = u32::try_from(large.data_bytes).expect("at most the room");
-                return Ok(KvOutcome {
-                    result: large.length as u64,
-                    data: data.into(),
-                    chunks: Some((large.chunks, data_bytes)),
-                    ..KvOutcome::new(Status::SUCCESS)
-                });
-            }
-            let room = match partition.processor.find(hash, key.as_bytes()) {
-                Some(place) => partition.processor.value_bytes(place).min(room_bytes as usize),
-                None => 0,
-            };
-            let mut data = vec![0; room];
-            let operation =
-                Operation { opcode, options, kind, room_bytes, key: key.as_bytes(), operand: &operand };
-            let mut effort = Effort { vector_bytes: VECTOR_BYTES_MAX, scratch: &mut Vec::new() };
-            let Done { status, result, data_bytes } =
-                operate(&mut partition.processor, hash, &operation, &mut data, &mut effort);
-            data.truncate(data_bytes);
-            KvOutcome { result: own_result(opcode, result), data: data.into(), ..KvOutcome::new(status) }
-        }
-        action @ (KvAction::Reserve { .. } | KvAction::Commit { .. }) => large::act(partition, key, action),
-        KvAction::Flush if !is_last => return Err(KvAction::Flush),
-        KvAction::Flush => KvOutcome::new(Status::SUCCESS),
-        KvAction::List { from, mut keys, room } => {
-            let has_room = list(partition, from.as_ref(), &mut keys, room);
-            if has_room && !is_last {
-                return Err(KvAction::List { from: None, keys, room });
-            }
-            KvOutcome { data: written(&keys, room), ..KvOutcome::new(Status::SUCCESS) }
-        }
-    })
 }
 
 impl Commands {

@@ -14,78 +14,20 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use kv::{Attributes, ChunkList, Partition};
-use reactor::{Buffer, CHUNK_BYTES, Chunk, Io, Payload};
+use reactor::{CHUNK_BYTES, Chunk, Io};
 use store::Ticket;
-use wire::kv::{Key, StoreOptions};
 use wire::sgl::DataPointer;
 use wire::status::Status;
 
 use crate::attached::AttachedIndex;
 use crate::commands::{Begun, Commands, Ended, Hold};
-use crate::key_value::KeyValueMessage;
+use crate::key_value::action::KvOutcome;
+use crate::key_value::arriving::{Arriving, Intake, Stage};
 use crate::key_value::command::KeyedCommand;
-use crate::key_value::execute::{KvAction, KvOutcome};
-use crate::key_value::operation::{condition, status_of};
+use crate::key_value::message::{PartitionRequest, Work};
 use crate::message::Message;
 use crate::nvm_io::{Checked, Start};
 use crate::running::Step;
-
-/// Chunks that a value has beside those that have come, once one has: what is received, and the next.
-const AHEAD_COUNT: usize = 2;
-
-/// Bytes of a part.
-const PART_BYTES: u32 = 1 << 20;
-const _: () = assert!(PART_BYTES as usize == CHUNK_BYTES);
-
-/// Where a command's data is received.
-#[derive(Debug)]
-pub(crate) enum Intake {
-    /// In a buffer of the pool.
-    Buffer(Buffer),
-    /// In a part of a value.
-    Chunk(Chunk),
-}
-
-impl AsRef<[u8]> for Intake {
-    #[inline]
-    fn as_ref(&self) -> &[u8] {
-        match self {
-            Self::Buffer(buffer) => buffer,
-            Self::Chunk(chunk) => chunk,
-        }
-    }
-}
-
-impl AsMut<[u8]> for Intake {
-    #[inline]
-    fn as_mut(&mut self) -> &mut [u8] {
-        match self {
-            Self::Buffer(buffer) => buffer,
-            Self::Chunk(chunk) => chunk,
-        }
-    }
-}
-
-/// A Store whose value arrives in parts.
-#[derive(Debug)]
-pub(crate) struct Arriving {
-    key: Key,
-    options: u8,
-    length: u32,
-    /// What has come.
-    chunks: Vec<Chunk>,
-    /// Memory for what comes next.
-    spare: Vec<Chunk>,
-    /// Chunks that were given so far.
-    given_count: usize,
-    stage: Stage,
-    is_asking: bool,
-    /// Since when the host owes the part that it was asked for last, ns.
-    asked_since_ns: Option<u64>,
-    /// It has failed, and ends when that part is here: until then the host sends.
-    failure: Option<Status>,
-}
 
 /// The values that lanes receive.
 #[derive(Debug, Default)]
@@ -104,157 +46,6 @@ struct LaneArrivals {
     before: Option<Ticket>,
     /// Those that have not begun, in order.
     waiting: VecDeque<Ticket>,
-}
-
-/// How far a value is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    /// Others of its lane come first.
-    Waiting,
-    Arriving,
-    /// It is whole: its partition has it.
-    Whole,
-}
-
-impl Arriving {
-    /// Whether its partition may have stored it.
-    pub(crate) fn is_whole(&self) -> bool {
-        self.stage == Stage::Whole
-    }
-
-    /// Since when a part that was asked for is awaited, ns, if one is.
-    pub(crate) fn asked_since_ns(&self) -> Option<u64> {
-        self.asked_since_ns
-    }
-
-    fn part_count(&self) -> usize {
-        (self.length as usize).div_ceil(CHUNK_BYTES)
-    }
-
-    /// Whether no more than one part is missing, for which there is memory.
-    fn is_nearly_whole(&self) -> bool {
-        self.is_whole() || self.given_count == self.part_count() && self.given_count - self.chunks.len() <= 1
-    }
-
-    /// The next part to ask the host for, if there is memory for it.
-    fn next_part(&mut self, now_ns: u64) -> Option<(Intake, Range<u32>)> {
-        if self.asked_since_ns.is_some() || self.failure.is_some() {
-            return None;
-        }
-        let chunk = self.spare.pop()?;
-        self.asked_since_ns = Some(now_ns);
-        let start = u32::try_from(self.chunks.len() * CHUNK_BYTES).expect("within the value");
-        let end = self.length.min(start.saturating_add(PART_BYTES));
-        Some((Intake::Chunk(chunk), start..end))
-    }
-
-    /// What its partition is to do next, if anything.
-    fn next_action(&mut self) -> Option<KvAction> {
-        if self.chunks.len() == self.part_count() {
-            self.stage = Stage::Whole;
-            let chunks = std::mem::take(&mut self.chunks);
-            return Some(KvAction::Commit { options: self.options, length: self.length, chunks });
-        }
-        let ahead = self.given_count - self.chunks.len();
-        let ahead_max = if self.chunks.is_empty() { 1 } else { AHEAD_COUNT };
-        let count = ahead_max.saturating_sub(ahead).min(self.part_count() - self.given_count);
-        if self.is_asking || self.failure.is_some() || count == 0 {
-            return None;
-        }
-        self.is_asking = true;
-        Some(KvAction::Reserve { options: self.options, length: self.length, count })
-    }
-}
-
-/// Carries out one step of a Store in parts, at the partition that has its key.
-pub(crate) fn act(partition: &mut Partition, key: &Key, action: KvAction) -> KvOutcome {
-    let processor = &mut partition.processor;
-    let hash = processor.hash(key.as_bytes());
-    match action {
-        KvAction::Reserve { options, length, count } => {
-            let Some(condition) = StoreOptions::from_bits(options).and_then(condition) else {
-                return KvOutcome::new(Status::INVALID_FIELD.with_dnr());
-            };
-            // What will be refused need not be sent.
-            if let Err(refusal) = processor.would_store(hash, key.as_bytes(), length as usize, condition) {
-                return KvOutcome::new(status_of(refusal));
-            }
-            match processor.take_chunks(count) {
-                Some(room) => KvOutcome { room, ..KvOutcome::new(Status::SUCCESS) },
-                None => KvOutcome::new(Status::CAPACITY_EXCEEDED.with_dnr()),
-            }
-        }
-        KvAction::Commit { options, length, mut chunks } => {
-            let Some(condition) = StoreOptions::from_bits(options).and_then(condition) else {
-                return KvOutcome::new(Status::INVALID_FIELD.with_dnr());
-            };
-            let rest_bytes = length as usize % CHUNK_BYTES;
-            let last = if rest_bytes == 0 { None } else { chunks.pop() };
-            let rest = last.as_ref().map_or(&[][..], |chunk| &chunk[..rest_bytes]);
-            let attributes = Attributes::default();
-            let stored = processor.store_chunks(hash, key.as_bytes(), chunks, rest, attributes, condition);
-            KvOutcome::new(status_of(stored))
-        }
-        _ => unreachable!("steps of a Store"),
-    }
-}
-
-/// A value in chunks, as far as a host has room for it.
-#[derive(Debug)]
-pub(crate) struct Large {
-    pub(crate) chunks: ChunkList,
-    /// Bytes of the whole value.
-    pub(crate) length: usize,
-    /// Bytes that the host gets.
-    pub(crate) data_bytes: usize,
-}
-
-impl Large {
-    /// The value of a key, if it has chunks.
-    #[inline]
-    pub(crate) fn find(
-        partition: &mut Partition,
-        hash: kv::KeyHash,
-        key: &[u8],
-        room_bytes: usize,
-    ) -> Option<Self> {
-        let processor = &mut partition.processor;
-        let place = processor.find(hash, key)?;
-        let chunks = processor.chunks(place)?.clone();
-        processor.touch(place);
-        let length = processor.value_bytes(place);
-        Some(Self { chunks, length, data_bytes: length.min(room_bytes) })
-    }
-
-    /// Bytes that the host gets of what follows the chunks.
-    pub(crate) fn rest_bytes(&self) -> usize {
-        self.data_bytes.saturating_sub(self.chunks.len() * CHUNK_BYTES)
-    }
-
-    /// Copies what follows the chunks.
-    pub(crate) fn copy_rest(
-        &self,
-        partition: &mut Partition,
-        hash: kv::KeyHash,
-        key: &[u8],
-        into: &mut [u8],
-    ) {
-        let Some(place) = partition.processor.find(hash, key) else { return };
-        let value = partition.processor.value(place);
-        let (mut from, mut at) = (self.chunks.len() * CHUNK_BYTES, 0);
-        while at < into.len() {
-            let part = value.part(from);
-            let count = part.len().min(into.len() - at);
-            into[at..at + count].copy_from_slice(&part[..count]);
-            (from, at) = (from + count, at + count);
-        }
-    }
-
-    /// What the host is sent.
-    pub(crate) fn begun(self, rest: Payload) -> Begun {
-        let length = u32::try_from(self.data_bytes).expect("at most what a host has asked for");
-        Begun::Value(Payload::Chunks(self.chunks, Box::new(rest)), length, self.length as u64)
-    }
 }
 
 impl<I: Io<Message>> Start<'_, I> {
@@ -384,8 +175,8 @@ impl Commands {
         let namespace = attached.id;
         let keys = attached.keys().expect("a Store is on keys");
         let to = keys.partition_unread().processor.hash(key.as_bytes()).partition(io.reactor_count());
-        let message = KeyValueMessage::Act { from: io.reactor(), namespace, ticket, key, action };
-        io.post(to, Message::KeyValue(Box::new(message)));
+        let work = Work::Act { ticket, key, action };
+        io.post(to, PartitionRequest { from: io.reactor(), namespace, work }.into());
     }
 
     /// The partition of a value has done what it was told to.

@@ -15,18 +15,19 @@ mod part;
 use std::collections::VecDeque;
 
 use kv::{Arrival, KEY_BYTES_MAX, Station};
-use memcached::{AnswerId, Executor, LargeStore, RemoteBatch, Service};
+use memcached::{AnswerId, Executor, LargeStore, PIECE_BYTES, RemoteBatch, Service};
 use reactor::{CHUNK_BYTES, Io};
 use store::Logged;
 use wire::kv::Key;
 use wire::status::Status;
 
-use crate::attached::{Attachments, Keys};
-use crate::commands::{Commands, StoreAccess};
-use crate::key_value::batch::{self, AHEAD_COUNT, PartOfBatch};
-use crate::key_value::execute::{self, KvAction, KvOutcome};
+use crate::key_value::action::{self, KvAction, KvOutcome};
+use crate::key_value::batch_part::{self, AHEAD_COUNT, PartOfBatch};
 use crate::key_value::log_waiters::part::Part;
-use crate::key_value::{KeyValueMessage, RemoteAnswers};
+use crate::key_value::message::{
+    CommandReply, Copied, KeyValueMessage, MemcachedReply, PartitionRequest, RemoteAnswers, Work,
+};
+use crate::key_value::perform::perform;
 use crate::message::Message;
 use crate::subsystem::NamespaceId;
 
@@ -39,8 +40,8 @@ pub(crate) struct LogWaiters {
     /// Parts of batches of which operations wait for values.
     parts: Vec<Option<Part>>,
     held: VecDeque<Held>,
-    /// Messages that came before the log was read, or while much waited.
-    arrived: VecDeque<KeyValueMessage>,
+    /// Requests that came before the log was read, or while much waited.
+    arrived: VecDeque<PartitionRequest>,
     /// The first of them waits for memory: until the log has come further than this.
     short_at: Option<u64>,
     /// Counted among what runs in the namespace.
@@ -101,7 +102,7 @@ struct Held {
 }
 
 impl LogWaiters {
-    fn is_idle(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         self.station.is_empty() && self.held.is_empty() && self.arrived.is_empty()
     }
 
@@ -124,9 +125,9 @@ impl LogWaiters {
         self.short_at.is_none()
     }
 
-    /// Puts messages that wait for memory before all others.
-    fn put_back(&mut self, messages: impl DoubleEndedIterator<Item = KeyValueMessage>) {
-        messages.rev().for_each(|message| self.arrived.push_front(message));
+    /// Puts requests that wait for memory before all others.
+    fn put_back(&mut self, requests: impl DoubleEndedIterator<Item = PartitionRequest>) {
+        requests.rev().for_each(|request| self.arrived.push_front(request));
     }
 
     /// Posts an answer, now or when the change it has seen survives.
@@ -135,11 +136,11 @@ impl LogWaiters {
         io: &mut impl Io<Message>,
         number: Option<u64>,
         to: usize,
-        message: KeyValueMessage,
+        message: impl Into<KeyValueMessage>,
     ) {
         match number {
-            None => io.post(to, Message::KeyValue(Box::new(message))),
-            Some(number) => self.held.push_back(Held { number, to, message }),
+            None => io.post(to, message.into().into()),
+            Some(number) => self.held.push_back(Held { number, to, message: message.into() }),
         }
     }
 
@@ -171,7 +172,7 @@ impl LogWaiters {
         batch: &RemoteBatch,
     ) -> RemoteBatch {
         let mut answers = RemoteAnswers::default();
-        let mut number = None;
+        let (mut number, mut copied) = (None, Copied::default());
         let mut rest = RemoteBatch::default();
         batch.for_each(|session, ticket, hash, command| {
             if !rest.is_empty() || !command.value.is_empty() && !self.has_room(keys, command.value.len()) {
@@ -186,13 +187,14 @@ impl LogWaiters {
                 self.park(keys, key, needs_value, Parked { from, what: Waiting::Command(one) });
                 return;
             }
-            answers.push_executed(session, ticket, keys.executor(), |executor, bytes| {
-                executor.execute(hash, command, bytes);
-            });
+            answers.push_command(&mut copied, (session, ticket), keys.executor(), (hash, command));
             number = number.max(keys.logged.awaited(hash));
+            if answers.is_full() {
+                self.answer(io, number, from, MemcachedReply::Answers(std::mem::take(&mut answers)));
+            }
         });
         if !answers.is_empty() {
-            self.answer(io, number, from, KeyValueMessage::Answers(answers));
+            self.answer(io, number, from, MemcachedReply::Answers(answers));
         }
         rest
     }
@@ -216,7 +218,7 @@ impl LogWaiters {
         answers.push_executed(session, ticket, keys.executor(), |executor, bytes| {
             executor.execute_large(store, bytes);
         });
-        self.answer(io, keys.logged.awaited(hash), from, KeyValueMessage::Answers(answers));
+        self.answer(io, keys.logged.awaited(hash), from, MemcachedReply::Answers(answers));
     }
 
     #[expect(clippy::too_many_arguments, reason = "a message, taken apart")]
@@ -239,7 +241,7 @@ impl LogWaiters {
         let number_of_flush = matches!(action, KvAction::Flush).then(|| keys.logged.ask_flush());
         let next = io.reactor() + 1;
         let is_room = matches!(action, KvAction::Reserve { .. });
-        let outcome = execute::act(keys.logged.partition(), &key, action, next == io.reactor_count());
+        let outcome = perform(keys.logged.partition(), &key, action, next == io.reactor_count());
         let has_room = is_room && outcome.as_ref().is_ok_and(|outcome| outcome.status.is_success());
         let hash = keys.logged.partition().processor.hash(key.as_bytes());
         let settled = keys.logged.settled();
@@ -249,11 +251,13 @@ impl LogWaiters {
             None if is_of_key && !has_room => keys.logged.awaited(hash),
             None => None,
         };
-        let (to, message) = match outcome {
-            Ok(outcome) => (from, KeyValueMessage::Outcome(ticket, outcome)),
-            Err(action) => (next, KeyValueMessage::Act { from, namespace, ticket, key, action }),
-        };
-        self.answer(io, number, to, message);
+        match outcome {
+            Ok(outcome) => self.answer(io, number, from, CommandReply::Outcome(ticket, outcome)),
+            Err(action) => {
+                let work = Work::Act { ticket, key, action };
+                self.answer(io, number, next, PartitionRequest { from, namespace, work });
+            }
+        }
     }
 
     fn run_part(
@@ -281,7 +285,7 @@ impl LogWaiters {
     fn run_of_part(&mut self, keys: &mut LoggedKeys<'_>, part: &mut Part, place: usize, at: usize) {
         let operation = part.operation(at);
         let waiting = Parked { from: part.from, what: Waiting::Operation(place, at) };
-        if self.park(keys, operation.key, execute::needs_value(operation.opcode), waiting).is_none() {
+        if self.park(keys, operation.key, action::needs_value(operation.opcode), waiting).is_none() {
             return;
         }
         let hash = keys.logged.partition().processor.hash(operation.key);
@@ -295,7 +299,7 @@ impl LogWaiters {
             return;
         }
         let (ticket, partition, outcomes) = (part.ticket, io.reactor(), part.outcomes());
-        let answer = KeyValueMessage::PartOutcomes { ticket, partition, outcomes };
+        let answer = CommandReply::PartOutcomes { ticket, partition, outcomes };
         self.answer(io, part.number, part.from, answer);
     }
 
@@ -328,41 +332,39 @@ impl LogWaiters {
         }
         let stats = Box::new(keys.executor().stats());
         let number = flush.and_then(|_| keys.logged.awaited_last());
-        self.answer(io, number, from, KeyValueMessage::Stats { session, ticket, stats });
+        self.answer(io, number, from, MemcachedReply::Stats { session, ticket, stats });
     }
 
-    /// Carries out what a message asks for; what waits for memory is put back.
-    fn serve(&mut self, io: &mut impl Io<Message>, keys: &mut LoggedKeys<'_>, message: KeyValueMessage) {
-        let bytes = brought_bytes(&message);
+    /// Serves a request; one that waits for memory is put back.
+    fn serve(&mut self, io: &mut impl Io<Message>, keys: &mut LoggedKeys<'_>, request: PartitionRequest) {
+        let bytes = brought_bytes(&request.work);
         if bytes > 0 && !self.has_room(keys, bytes) {
-            return self.put_back(std::iter::once(message));
+            return self.put_back(std::iter::once(request));
         }
         keys.logged.partition().set_now(store::unix_s());
-        match message {
-            KeyValueMessage::Run { from, namespace, batch } => {
+        let PartitionRequest { from, namespace, work } = request;
+        match work {
+            Work::Execute(batch) => {
                 let batch = self.run(io, keys, from, &batch);
                 if !batch.is_empty() {
-                    self.put_back(std::iter::once(KeyValueMessage::Run { from, namespace, batch }));
+                    let work = Work::Execute(batch);
+                    self.put_back(std::iter::once(PartitionRequest { from, namespace, work }));
                 }
             }
-            KeyValueMessage::Reserve { from, session, count, .. } => {
+            Work::Reserve { session, count } => {
                 let chunks = keys.logged.partition().processor.take_chunks(count).unwrap_or_default();
-                let room = KeyValueMessage::Room { session, chunks };
-                io.post(from, Message::KeyValue(Box::new(room)));
+                io.post(from, MemcachedReply::Room { session, chunks }.into());
             }
-            KeyValueMessage::Act { from, namespace, ticket, key, action } => {
-                self.act(io, keys, from, namespace, ticket, key, action);
+            Work::Fetch { session, kept, offset } => {
+                let piece = keys.logged.partition().processor.piece(&kept, offset, PIECE_BYTES);
+                io.post(from, MemcachedReply::Piece { session, piece: piece.unwrap_or_default() }.into());
             }
-            KeyValueMessage::RunPart { from, ticket, part, .. } => {
-                self.run_part(io, keys, (from, ticket), part);
-            }
-            KeyValueMessage::StoreLarge { from, session, ticket, store, .. } => {
+            Work::Act { ticket, key, action } => self.act(io, keys, from, namespace, ticket, key, action),
+            Work::RunPart { ticket, part } => self.run_part(io, keys, (from, ticket), part),
+            Work::StoreLarge { session, ticket, store } => {
                 self.store_large(io, keys, from, (session, ticket), store);
             }
-            KeyValueMessage::Ask { from, session, ticket, flush, .. } => {
-                self.ask(io, keys, (from, session, ticket), flush);
-            }
-            _ => unreachable!("answers are for those who asked"),
+            Work::Stats { session, ticket, flush } => self.ask(io, keys, (from, session, ticket), flush),
         }
     }
 
@@ -396,16 +398,16 @@ impl LogWaiters {
                 Waiting::Command(batch) if is_good => {
                     let batch = if short.is_empty() { self.run(io, keys, from, &batch) } else { batch };
                     if !batch.is_empty() {
-                        short.push(KeyValueMessage::Run { from, namespace, batch });
+                        short.push(PartitionRequest { from, namespace, work: Work::Execute(batch) });
                     }
                 }
                 Waiting::Large(session, ticket, store) if is_good => {
-                    let message = KeyValueMessage::StoreLarge { from, namespace, session, ticket, store };
-                    self.serve_unless(io, keys, message, &mut short);
+                    let work = Work::StoreLarge { session, ticket, store };
+                    self.serve_unless(io, keys, PartitionRequest { from, namespace, work }, &mut short);
                 }
                 Waiting::Action(ticket, key, action) if is_good => {
-                    let message = KeyValueMessage::Act { from, namespace, ticket, key, action };
-                    self.serve_unless(io, keys, message, &mut short);
+                    let work = Work::Act { ticket, key, action };
+                    self.serve_unless(io, keys, PartitionRequest { from, namespace, work }, &mut short);
                 }
                 Waiting::Operation(place, at) => self.go_on_with_part(io, keys, (place, at), is_good),
                 Waiting::Command(batch) => {
@@ -414,71 +416,149 @@ impl LogWaiters {
                     refuse(io, from, &asked);
                 }
                 Waiting::Large(session, ticket, _) => refuse(io, from, &[(session, ticket)]),
-                Waiting::Action(ticket, ..) => io.post(from, Message::KeyValue(Box::new(failed(ticket)))),
+                Waiting::Action(ticket, ..) => io.post(from, failed(ticket).into()),
             }
         }
         self.put_back(short.into_iter());
     }
 
-    /// Carries out what a message asks for, unless it has to wait for memory, or behind those that do.
+    /// Serves a request, unless it has to wait for memory, or behind those that do.
     fn serve_unless(
         &mut self,
         io: &mut impl Io<Message>,
         keys: &mut LoggedKeys<'_>,
-        message: KeyValueMessage,
-        short: &mut Vec<KeyValueMessage>,
+        request: PartitionRequest,
+        short: &mut Vec<PartitionRequest>,
     ) {
-        let bytes = brought_bytes(&message);
+        let bytes = brought_bytes(&request.work);
         if !short.is_empty() || bytes > 0 && !self.has_room(keys, bytes) {
-            short.push(message);
+            short.push(request);
         } else {
-            self.serve(io, keys, message);
+            self.serve(io, keys, request);
         }
     }
 
     /// Nothing can be carried out any more: everything that waits is told.
-    fn give_up(&mut self, io: &mut impl Io<Message>, keys: &mut LoggedKeys<'_>, namespace: NamespaceId) {
+    pub(super) fn give_up(
+        &mut self,
+        io: &mut impl Io<Message>,
+        keys: &mut LoggedKeys<'_>,
+        namespace: NamespaceId,
+    ) {
         while let Some(loaded) = keys.logged.next_loaded() {
             self.on_loaded(io, keys, namespace, &loaded.key, false);
         }
         let waiting = self.station.drain().collect();
         self.go_on(io, keys, namespace, waiting, false);
         for Held { to, message, .. } in std::mem::take(&mut self.held) {
-            let (to, message) = match message {
-                KeyValueMessage::Answers(answers) => (to, KeyValueMessage::Answers(answers.refused(REFUSAL))),
-                KeyValueMessage::Outcome(ticket, _) => (to, failed(ticket)),
-                KeyValueMessage::Act { from, ticket, .. } => (from, failed(ticket)),
-                KeyValueMessage::PartOutcomes { ticket, partition, outcomes } => {
-                    let outcomes = batch::refused(&outcomes, Status::KV_UNRECOVERED_ERROR.with_dnr());
-                    (to, KeyValueMessage::PartOutcomes { ticket, partition, outcomes })
+            match message {
+                KeyValueMessage::Request(PartitionRequest {
+                    from, work: Work::Act { ticket, .. }, ..
+                }) => {
+                    io.post(from, failed(ticket).into());
                 }
-                message => (to, message),
-            };
-            io.post(to, Message::KeyValue(Box::new(message)));
+                KeyValueMessage::ToMemcached(MemcachedReply::Answers(answers)) => {
+                    io.post(to, MemcachedReply::Answers(answers.refused(REFUSAL)).into());
+                }
+                KeyValueMessage::ToCommand(CommandReply::Outcome(ticket, _)) => {
+                    io.post(to, failed(ticket).into());
+                }
+                KeyValueMessage::ToCommand(CommandReply::PartOutcomes { ticket, partition, outcomes }) => {
+                    let outcomes = batch_part::refused(&outcomes, Status::KV_UNRECOVERED_ERROR.with_dnr());
+                    io.post(to, CommandReply::PartOutcomes { ticket, partition, outcomes }.into());
+                }
+                message => io.post(to, message.into()),
+            }
         }
         // As if the namespace were gone.
-        for message in std::mem::take(&mut self.arrived) {
-            io.post(io.reactor(), Message::KeyValue(Box::new(message)));
+        for request in std::mem::take(&mut self.arrived) {
+            io.post(io.reactor(), request.into());
         }
+    }
+
+    /// Takes in a request, and serves it unless it has to wait. Gives it back if the log has failed.
+    pub(super) fn take_in(
+        &mut self,
+        io: &mut impl Io<Message>,
+        keys: &mut LoggedKeys<'_>,
+        request: PartitionRequest,
+    ) -> Option<PartitionRequest> {
+        if keys.logged.has_failed() {
+            return Some(request);
+        }
+        if self.arrived.is_empty() && self.takes(keys) {
+            self.serve(io, keys, request);
+        } else {
+            self.arrived.push_back(request);
+        }
+        None
+    }
+
+    /// Serves what has come to be served since the log was polled. Returns whether anything was.
+    pub(super) fn resume(
+        &mut self,
+        io: &mut impl Io<Message>,
+        keys: &mut LoggedKeys<'_>,
+        namespace: NamespaceId,
+    ) -> bool {
+        let mut has_run = false;
+        while let Some(loaded) = keys.logged.next_loaded() {
+            self.on_loaded(io, keys, namespace, &loaded.key, loaded.is_good);
+            has_run = true;
+        }
+        while self.takes(keys)
+            && let Some(request) = self.arrived.pop_front()
+        {
+            self.serve(io, keys, request);
+            has_run = true;
+        }
+        has_run
+    }
+
+    /// Posts the answers whose changes survive. Returns whether there were any.
+    pub(super) fn post_settled(&mut self, io: &mut impl Io<Message>, settled: u64) -> bool {
+        let mut has_posted = false;
+        // Those with later changes may wait behind those with earlier ones: the first says when to look.
+        for _ in 0..self.held.len() {
+            let held = self.held.pop_front().expect("counted");
+            if held.number <= settled {
+                io.post(held.to, held.message.into());
+                has_posted = true;
+            } else {
+                self.held.push_back(held);
+            }
+        }
+        has_posted
+    }
+
+    /// Whether its log has come to be ready since this was asked last.
+    pub(super) fn has_become_ready(&mut self, is_ready: bool) -> bool {
+        is_ready && !std::mem::replace(&mut self.was_ready, true)
+    }
+
+    /// Whether it is now counted among what runs in the namespace, or no longer; `None` if that has not changed.
+    pub(super) fn count_change(&mut self, is_busy: bool) -> Option<bool> {
+        let is_busy = is_busy || !self.is_idle();
+        (std::mem::replace(&mut self.is_counted, is_busy) != is_busy).then_some(is_busy)
     }
 }
 
 /// What memcached's clients are told when a log fails.
 const REFUSAL: &[u8] = b"SERVER_ERROR the log cannot be read or written\r\n";
 
-/// Bytes of values that a message wants stored, or memory for. Commands of memcached's clients are looked at one by one.
-fn brought_bytes(message: &KeyValueMessage) -> usize {
-    match message {
-        KeyValueMessage::Act { action, .. } => action.brought_bytes(),
-        KeyValueMessage::RunPart { part, .. } => part.operation_bytes(),
-        KeyValueMessage::StoreLarge { store, .. } => store.rest_bytes(),
-        KeyValueMessage::Reserve { count, .. } => count * CHUNK_BYTES,
-        _ => 0,
+/// Bytes of values that a request wants stored, or memory for. memcached commands are looked at one by one.
+fn brought_bytes(work: &Work) -> usize {
+    match work {
+        Work::Act { action, .. } => action.brought_bytes(),
+        Work::RunPart { part, .. } => part.operation_bytes(),
+        Work::StoreLarge { store, .. } => store.rest_bytes(),
+        Work::Reserve { count, .. } => count * CHUNK_BYTES,
+        Work::Execute(_) | Work::Fetch { .. } | Work::Stats { .. } => 0,
     }
 }
 
-fn failed(ticket: store::Ticket) -> KeyValueMessage {
-    KeyValueMessage::Outcome(ticket, KvOutcome::new(Status::KV_UNRECOVERED_ERROR.with_dnr()))
+fn failed(ticket: store::Ticket) -> CommandReply {
+    CommandReply::Outcome(ticket, KvOutcome::new(Status::KV_UNRECOVERED_ERROR.with_dnr()))
 }
 
 fn refuse(io: &mut impl Io<Message>, from: usize, asked: &[(u64, AnswerId)]) {
@@ -486,102 +566,5 @@ fn refuse(io: &mut impl Io<Message>, from: usize, asked: &[(u64, AnswerId)]) {
     for &(session, ticket) in asked {
         answers.push(session, ticket, |bytes| bytes.extend_from_slice(REFUSAL));
     }
-    io.post(from, Message::KeyValue(Box::new(KeyValueMessage::Answers(answers))));
-}
-
-/// Takes in what another partition asks of one with a log. Gives back what is for one without.
-pub(crate) fn serve(
-    io: &mut impl Io<Message>,
-    namespaces: &mut Attachments,
-    message: KeyValueMessage,
-) -> Option<KeyValueMessage> {
-    let id = match &message {
-        KeyValueMessage::Run { namespace, .. }
-        | KeyValueMessage::StoreLarge { namespace, .. }
-        | KeyValueMessage::Reserve { namespace, .. }
-        | KeyValueMessage::Act { namespace, .. }
-        | KeyValueMessage::RunPart { namespace, .. }
-        | KeyValueMessage::Ask { namespace, .. } => *namespace,
-        _ => return Some(message),
-    };
-    let Some((waiters, mut keys)) = namespaces.keys_of(id).and_then(Keys::logged) else {
-        return Some(message);
-    };
-    if keys.logged.has_failed() {
-        return Some(message);
-    }
-    if waiters.arrived.is_empty() && waiters.takes(&mut keys) {
-        waiters.serve(io, &mut keys, message);
-    } else {
-        waiters.arrived.push_back(message);
-    }
-    None
-}
-
-impl Commands {
-    /// Carries on with all logs. Says whether anything came of it.
-    pub(crate) fn tend_logs<I: Io<Message>>(&mut self, io: &mut I) -> bool {
-        let mut worked = false;
-        let (queues, reserve) = (&mut self.queues, &mut self.reserve);
-        let (mut entered, mut left) = (Vec::new(), Vec::new());
-        self.namespaces.for_each(|at, attached| {
-            let id = attached.id;
-            let Some((waiters, mut keys)) = attached.keys().and_then(Keys::logged) else { return };
-            let keys = &mut keys;
-            keys.logged.poll(&mut StoreAccess {
-                io: &mut *io,
-                queues: &mut *queues,
-                reserve: &mut *reserve,
-                at,
-            });
-            if keys.logged.has_failed() {
-                worked |= !waiters.is_idle();
-                waiters.give_up(io, keys, id);
-            }
-            if keys.logged.is_ready() && !std::mem::replace(&mut waiters.was_ready, true) {
-                worked = true;
-            }
-            let mut has_run = false;
-            while let Some(loaded) = keys.logged.next_loaded() {
-                waiters.on_loaded(io, keys, id, &loaded.key, loaded.is_good);
-                has_run = true;
-            }
-            while waiters.takes(keys)
-                && let Some(message) = waiters.arrived.pop_front()
-            {
-                waiters.serve(io, keys, message);
-                has_run = true;
-            }
-            if has_run {
-                keys.logged.poll(&mut StoreAccess {
-                    io: &mut *io,
-                    queues: &mut *queues,
-                    reserve: &mut *reserve,
-                    at,
-                });
-                worked = true;
-            }
-            let settled = keys.logged.settled();
-            // Those with later changes may wait behind those with earlier ones: the first says when to look.
-            for _ in 0..waiters.held.len() {
-                let held = waiters.held.pop_front().expect("counted");
-                if held.number <= settled {
-                    io.post(held.to, Message::KeyValue(Box::new(held.message)));
-                    worked = true;
-                } else {
-                    waiters.held.push_back(held);
-                }
-            }
-            let is_busy = keys.logged.is_busy() || !waiters.is_idle();
-            if is_busy != waiters.is_counted {
-                waiters.is_counted = is_busy;
-                if is_busy { entered.push(at) } else { left.push(at) }
-            }
-        });
-        entered.into_iter().for_each(|at| self.namespaces.begin(at));
-        for at in left {
-            self.table_settled |= self.namespaces.end(at);
-        }
-        worked
-    }
+    io.post(from, MemcachedReply::Answers(answers).into());
 }

@@ -1,138 +1,158 @@
-//! What the partitions of a key-value namespace say to one another.
+//! Messages about keys and values, by who speaks to whom: requests to a partition, and its replies.
 
 use std::sync::Arc;
 
-use kv::Kept;
-use memcached::{AnswerId, Executor, LargeStore, LongValue, Output, PartitionStats, RemoteBatch};
+use kv::{Kept, KeyHash};
+use memcached::{AnswerId, Command, Executor, LargeStore, LongValue, Output, PartitionStats, RemoteBatch};
 use reactor::Chunk;
+use store::Ticket;
 use wire::kv::Key;
 
-use crate::key_value::batch::PartOfBatch;
-use crate::key_value::execute::{KvAction, KvOutcome};
+use crate::key_value::action::{KvAction, KvOutcome};
+use crate::key_value::batch_part::PartOfBatch;
 use crate::subsystem::NamespaceId;
 
-/// Between the partitions of a namespace.
+/// A message about keys and values.
 #[derive(Debug)]
 pub enum KeyValueMessage {
-    /// Execute these.
-    Run {
-        /// Who asks.
-        from: usize,
-        /// Where.
-        namespace: NamespaceId,
-        /// What.
-        batch: RemoteBatch,
-    },
-    /// They are executed.
-    Answers(RemoteAnswers),
-    /// Give memory for so many parts of a value that arrives.
+    /// To a partition.
+    Request(PartitionRequest),
+    /// From a partition to a memcached connection.
+    ToMemcached(MemcachedReply),
+    /// From a partition to a command of an NVMe lane.
+    ToCommand(CommandReply),
+}
+
+/// What a connection or a command of any reactor asks of a partition.
+#[derive(Debug)]
+pub struct PartitionRequest {
+    /// The reactor that gets the reply.
+    pub from: usize,
+    /// The namespace that the partition is of.
+    pub namespace: NamespaceId,
+    /// What is asked.
+    pub work: Work,
+}
+
+/// What a partition is asked for.
+#[derive(Debug)]
+pub enum Work {
+    /// Execute memcached commands. Reply: [`MemcachedReply::Answers`].
+    Execute(RemoteBatch),
+    /// Give memory for parts of a value that a memcached connection receives. Reply: [`MemcachedReply::Room`].
     Reserve {
-        /// Who asks.
-        from: usize,
-        /// Where.
-        namespace: NamespaceId,
-        /// For which of its sessions.
+        /// The session that receives.
         session: u64,
-        /// For how many.
+        /// Number of parts.
         count: usize,
     },
-    /// There it is; none if there is none.
+    /// Store a value that a memcached connection has received. Reply: [`MemcachedReply::Answers`].
+    StoreLarge {
+        /// The session that received it.
+        session: u64,
+        /// Names the answer.
+        ticket: AnswerId,
+        /// The command.
+        store: LargeStore,
+    },
+    /// Copy the next piece of a value that is being sent. Reply: [`MemcachedReply::Piece`].
+    Fetch {
+        /// The session that sends.
+        session: u64,
+        /// The value.
+        kept: Arc<Kept>,
+        /// First byte of the piece.
+        offset: usize,
+    },
+    /// Remove everything, if so asked, and count what there is. Reply: [`MemcachedReply::Stats`].
+    Stats {
+        /// The session that asks.
+        session: u64,
+        /// Names the answer.
+        ticket: AnswerId,
+        /// The client's time to remove everything at, if it asked for that.
+        flush: Option<i64>,
+    },
+    /// Perform the action of an NVMe command. Reply: [`CommandReply::Outcome`].
+    Act {
+        /// The command.
+        ticket: Ticket,
+        /// Its key.
+        key: Key,
+        /// The action.
+        action: KvAction,
+    },
+    /// Carry out the operations of a batch that are on this partition. Reply: [`CommandReply::PartOutcomes`].
+    RunPart {
+        /// The Batch Submit.
+        ticket: Ticket,
+        /// The operations.
+        part: PartOfBatch,
+    },
+}
+
+/// What a partition replies to a memcached connection.
+#[derive(Debug)]
+pub enum MemcachedReply {
+    /// Answers to commands.
+    Answers(RemoteAnswers),
+    /// Memory for parts of a value; none if there is none.
     Room {
         /// As asked.
         session: u64,
         /// The memory.
         chunks: Vec<Chunk>,
     },
-    /// Store a value that has arrived.
-    StoreLarge {
-        /// Who asks.
-        from: usize,
-        /// Where.
-        namespace: NamespaceId,
-        /// Which of its sessions.
-        session: u64,
-        /// As what.
-        ticket: AnswerId,
-        /// The command.
-        store: LargeStore,
-    },
-    /// Give the next piece of a value that you keep.
-    Fetch {
-        /// Who asks.
-        from: usize,
-        /// Where.
-        namespace: NamespaceId,
-        /// For which of its sessions.
-        session: u64,
-        /// Which.
-        kept: Arc<Kept>,
-        /// From which byte on.
-        offset: usize,
-    },
-    /// There it is; empty if there is none.
+    /// The next piece of a value; empty if the value is gone.
     Piece {
         /// As asked.
         session: u64,
         /// The piece.
         piece: Vec<u8>,
     },
-    /// Carry out this command of a lane.
-    Act {
-        /// Who asks.
-        from: usize,
-        /// Where.
-        namespace: NamespaceId,
-        /// As what it runs there.
-        ticket: store::Ticket,
-        /// On which key.
-        key: Key,
-        /// What.
-        action: KvAction,
-    },
-    /// It is carried out.
-    Outcome(store::Ticket, KvOutcome),
-    /// Carry out this part of a batch.
-    RunPart {
-        /// Who asks.
-        from: usize,
-        /// Where.
-        namespace: NamespaceId,
-        /// As what the batch runs there.
-        ticket: store::Ticket,
-        /// What.
-        part: PartOfBatch,
-    },
-    /// It is carried out.
-    PartOutcomes {
-        /// As asked.
-        ticket: store::Ticket,
-        /// By whom.
-        partition: usize,
-        /// As of a Batch Collect.
-        outcomes: Box<[u8]>,
-    },
-    /// Flush, if so told, and say what you hold.
-    Ask {
-        /// Who asks.
-        from: usize,
-        /// Of which namespace.
-        namespace: NamespaceId,
-        /// Which of its sessions.
-        session: u64,
-        /// As what.
-        ticket: AnswerId,
-        /// The time that the client gave, to flush at.
-        flush: Option<i64>,
-    },
-    /// What was asked.
+    /// Counts of the partition.
     Stats {
         /// As asked.
         session: u64,
         /// As asked.
         ticket: AnswerId,
-        /// The answer.
+        /// The counts.
         stats: Box<PartitionStats>,
     },
+}
+
+/// What a partition replies to a command of an NVMe lane.
+#[derive(Debug)]
+pub enum CommandReply {
+    /// The outcome of its action.
+    Outcome(Ticket, KvOutcome),
+    /// The outcomes of a part of its batch.
+    PartOutcomes {
+        /// As asked.
+        ticket: Ticket,
+        /// The partition.
+        partition: usize,
+        /// The outcomes, as of a Batch Collect.
+        outcomes: Box<[u8]>,
+    },
+}
+
+impl From<PartitionRequest> for KeyValueMessage {
+    fn from(request: PartitionRequest) -> Self {
+        Self::Request(request)
+    }
+}
+
+impl From<MemcachedReply> for KeyValueMessage {
+    fn from(reply: MemcachedReply) -> Self {
+        Self::ToMemcached(reply)
+    }
+}
+
+impl From<CommandReply> for KeyValueMessage {
+    fn from(reply: CommandReply) -> Self {
+        Self::ToCommand(reply)
+    }
 }
 
 /// Answers to a batch, in its order.
@@ -145,6 +165,30 @@ pub struct RemoteAnswers {
     long: Vec<(usize, LongValue)>,
 }
 
+/// Answers of one batch to one session: how many bytes were copied for it so far.
+#[derive(Debug, Default)]
+pub(crate) struct Copied {
+    session: u64,
+    bytes: usize,
+}
+
+/// A message has no more answers once it has this many bytes: its receiver copies them, and holds no more than this twice.
+const MESSAGE_BYTES_MAX: usize = 64 << 10;
+
+/// Once this many bytes of answers are on their way to a session, further values are not copied but [fetched](Work::Fetch) as they are
+/// sent: it does not know how long answers are when it asks, and may have asked for many.
+const SESSION_BYTES_MAX: usize = 256 << 10;
+
+impl Copied {
+    /// Whether a session has many bytes on their way.
+    fn is_much(&mut self, session: u64) -> bool {
+        if self.session != session {
+            *self = Self { session, bytes: 0 };
+        }
+        self.bytes > SESSION_BYTES_MAX
+    }
+}
+
 impl RemoteAnswers {
     /// No answers yet, with room for `count`.
     pub(crate) fn with_capacity(count: usize) -> Self {
@@ -155,6 +199,31 @@ impl RemoteAnswers {
     pub(crate) fn push(&mut self, session: u64, ticket: AnswerId, write: impl FnOnce(&mut Vec<u8>)) {
         write(&mut self.bytes);
         self.entries.push((session, ticket, self.bytes.len()));
+    }
+
+    /// Whether they are enough for a message.
+    pub(crate) fn is_full(&self) -> bool {
+        self.bytes.len() >= MESSAGE_BYTES_MAX
+    }
+
+    /// Carries out a command and adds its answer.
+    pub(crate) fn push_command(
+        &mut self,
+        copied: &mut Copied,
+        (session, ticket): (u64, AnswerId),
+        executor: Executor<'_>,
+        (hash, command): (KeyHash, &Command<'_>),
+    ) {
+        let is_sparing = copied.is_much(session);
+        let before = self.bytes.len();
+        self.push_executed(session, ticket, executor, |executor, bytes| {
+            if is_sparing {
+                executor.execute_sparing(hash, command, bytes);
+            } else {
+                executor.execute(hash, command, bytes);
+            }
+        });
+        copied.bytes += self.bytes.len() - before;
     }
 
     /// Adds the answer of an executor to a command that `execute` has it carry out.

@@ -1,16 +1,22 @@
-//! Carries out at its partition what a lane or a memcached connection of any reactor asks for.
+//! Serves the requests of memcached connections and NVMe commands of any reactor on this reactor's partition.
 
 use kv::Partition;
 use memcached::{Executor, PIECE_BYTES};
 use reactor::Io;
 use wire::status::Status;
 
-use crate::attached::Attachments;
-use crate::key_value::execute::{self, KvOutcome};
-use crate::key_value::log_waiters;
-use crate::key_value::message::{KeyValueMessage, RemoteAnswers};
+use crate::attached::{Attachments, Keys};
+use crate::commands::{Commands, StoreAccess};
+use crate::key_value::action::KvOutcome;
+use crate::key_value::message::{
+    CommandReply, Copied, MemcachedReply, PartitionRequest, RemoteAnswers, Work,
+};
+use crate::key_value::perform::perform;
 use crate::message::Message;
 use crate::subsystem::NamespaceId;
+
+/// The answer to memcached's clients once the namespace was removed.
+const GONE: &[u8] = b"SERVER_ERROR the namespace is gone\r\n";
 
 /// The partition of a namespace, if it serves.
 fn partition_of(namespaces: &mut Attachments, namespace: NamespaceId) -> Option<&mut Partition> {
@@ -29,46 +35,52 @@ fn executor_of(namespaces: &mut Attachments, namespace: NamespaceId) -> Option<E
     Some(executor)
 }
 
-/// The answer to memcached's clients once the namespace was removed.
-const GONE: &[u8] = b"SERVER_ERROR the namespace is gone\r\n";
-
-/// Carries out what another partition asks of this one.
-pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, message: KeyValueMessage) {
-    let Some(message) = log_waiters::serve(io, namespaces, message) else { return };
-    match message {
-        KeyValueMessage::Run { from, namespace, batch } => {
+/// Serves a request, now or once the partition's log allows it.
+pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, request: PartitionRequest) {
+    let request = match namespaces.keys_of(request.namespace).and_then(Keys::logged) {
+        Some((waiters, mut keys)) => match waiters.take_in(io, &mut keys, request) {
+            Some(request) => request,
+            None => return,
+        },
+        None => request,
+    };
+    let PartitionRequest { from, namespace, work } = request;
+    match work {
+        Work::Execute(batch) => {
             let mut answers = RemoteAnswers::with_capacity(batch.len());
             match executor_of(namespaces, namespace) {
                 Some(mut executor) => {
                     let processor = &executor.partition.processor;
                     batch.hashes().for_each(|hash| processor.prefetch(hash));
                     batch.hashes().for_each(|hash| processor.prefetch_item(hash));
+                    let mut copied = Copied::default();
                     batch.for_each(|session, ticket, hash, command| {
-                        answers.push_executed(session, ticket, executor.reborrow(), |executor, bytes| {
-                            executor.execute(hash, command, bytes);
-                        });
+                        let executor = executor.reborrow();
+                        answers.push_command(&mut copied, (session, ticket), executor, (hash, command));
+                        if answers.is_full() {
+                            io.post(from, MemcachedReply::Answers(std::mem::take(&mut answers)).into());
+                        }
                     });
                 }
-                // The namespace is being removed.
                 None => batch.for_each(|session, ticket, _, _| {
                     answers.push(session, ticket, |bytes| bytes.extend_from_slice(GONE));
                 }),
             }
-            io.post(from, Message::KeyValue(Box::new(KeyValueMessage::Answers(answers))));
+            if !answers.is_empty() {
+                io.post(from, MemcachedReply::Answers(answers).into());
+            }
         }
-        KeyValueMessage::Reserve { from, namespace, session, count } => {
+        Work::Reserve { session, count } => {
             let partition = partition_unread_of(namespaces, namespace);
             let chunks = partition.and_then(|partition| partition.processor.take_chunks(count));
-            let room = KeyValueMessage::Room { session, chunks: chunks.unwrap_or_default() };
-            io.post(from, Message::KeyValue(Box::new(room)));
+            io.post(from, MemcachedReply::Room { session, chunks: chunks.unwrap_or_default() }.into());
         }
-        KeyValueMessage::Fetch { from, namespace, session, kept, offset } => {
+        Work::Fetch { session, kept, offset } => {
             let partition = partition_unread_of(namespaces, namespace);
             let piece = partition.and_then(|partition| partition.processor.piece(&kept, offset, PIECE_BYTES));
-            let piece = KeyValueMessage::Piece { session, piece: piece.unwrap_or_default() };
-            io.post(from, Message::KeyValue(Box::new(piece)));
+            io.post(from, MemcachedReply::Piece { session, piece: piece.unwrap_or_default() }.into());
         }
-        KeyValueMessage::StoreLarge { from, namespace, session, ticket, store } => {
+        Work::StoreLarge { session, ticket, store } => {
             let mut answers = RemoteAnswers::default();
             match executor_of(namespaces, namespace) {
                 Some(executor) => {
@@ -78,9 +90,9 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, mes
                 }
                 None => answers.push(session, ticket, |bytes| bytes.extend_from_slice(GONE)),
             }
-            io.post(from, Message::KeyValue(Box::new(KeyValueMessage::Answers(answers))));
+            io.post(from, MemcachedReply::Answers(answers).into());
         }
-        KeyValueMessage::Ask { from, namespace, session, ticket, flush } => {
+        Work::Stats { session, ticket, flush } => {
             let mut stats = Box::default();
             if let Some(mut executor) = executor_of(namespaces, namespace) {
                 if let Some(delay) = flush {
@@ -88,33 +100,62 @@ pub(crate) fn serve(io: &mut impl Io<Message>, namespaces: &mut Attachments, mes
                 }
                 *stats = executor.stats();
             }
-            let answer = KeyValueMessage::Stats { session, ticket, stats };
-            io.post(from, Message::KeyValue(Box::new(answer)));
+            io.post(from, MemcachedReply::Stats { session, ticket, stats }.into());
         }
-        KeyValueMessage::Act { from, namespace, ticket, key, action } => {
+        Work::Act { ticket, key, action } => {
             let next = io.reactor() + 1;
             let is_last = next == io.reactor_count();
             let outcome = match partition_of(namespaces, namespace) {
-                Some(partition) => execute::act(partition, &key, action, is_last),
+                Some(partition) => perform(partition, &key, action, is_last),
                 None => Ok(KvOutcome::new(Status::NAMESPACE_NOT_READY)),
             };
-            let (to, message) = match outcome {
-                Ok(outcome) => (from, KeyValueMessage::Outcome(ticket, outcome)),
-                Err(action) => (next, KeyValueMessage::Act { from, namespace, ticket, key, action }),
-            };
-            io.post(to, Message::KeyValue(Box::new(message)));
+            match outcome {
+                Ok(outcome) => io.post(from, CommandReply::Outcome(ticket, outcome).into()),
+                Err(action) => {
+                    let work = Work::Act { ticket, key, action };
+                    io.post(next, PartitionRequest { from, namespace, work }.into());
+                }
+            }
         }
-        KeyValueMessage::RunPart { from, namespace, ticket, part } => {
+        Work::RunPart { ticket, part } => {
             let outcomes = part.run(partition_of(namespaces, namespace));
             let partition = io.reactor();
-            let answer = KeyValueMessage::PartOutcomes { ticket, partition, outcomes };
-            io.post(from, Message::KeyValue(Box::new(answer)));
+            io.post(from, CommandReply::PartOutcomes { ticket, partition, outcomes }.into());
         }
-        KeyValueMessage::Answers(_)
-        | KeyValueMessage::Room { .. }
-        | KeyValueMessage::Piece { .. }
-        | KeyValueMessage::Stats { .. }
-        | KeyValueMessage::Outcome(..)
-        | KeyValueMessage::PartOutcomes { .. } => unreachable!("answers are for those who asked"),
+    }
+}
+
+impl Commands {
+    /// Polls all logs and serves what waited for them. Returns whether anything was done.
+    pub(crate) fn tend_logs<I: Io<Message>>(&mut self, io: &mut I) -> bool {
+        let mut worked = false;
+        let (queues, reserve) = (&mut self.queues, &mut self.reserve);
+        let (mut entered, mut left) = (Vec::new(), Vec::new());
+        self.namespaces.for_each(|at, attached| {
+            let id = attached.id;
+            let Some((waiters, mut keys)) = attached.keys().and_then(Keys::logged) else { return };
+            let keys = &mut keys;
+            keys.logged.poll(&mut StoreAccess { io: &mut *io, queues, reserve, at });
+            if keys.logged.has_failed() {
+                worked |= !waiters.is_idle();
+                waiters.give_up(io, keys, id);
+            }
+            worked |= waiters.has_become_ready(keys.logged.is_ready());
+            if waiters.resume(io, keys, id) {
+                keys.logged.poll(&mut StoreAccess { io: &mut *io, queues, reserve, at });
+                worked = true;
+            }
+            worked |= waiters.post_settled(io, keys.logged.settled());
+            match waiters.count_change(keys.logged.is_busy()) {
+                Some(true) => entered.push(at),
+                Some(false) => left.push(at),
+                None => {}
+            }
+        });
+        entered.into_iter().for_each(|at| self.namespaces.begin(at));
+        for at in left {
+            self.table_settled |= self.namespaces.end(at);
+        }
+        worked
     }
 }

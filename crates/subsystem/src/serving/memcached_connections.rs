@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! receive ─▶ Session ─▶ own partition ─▶ output ───────────────────────────────────────────┐
-//!               └─▶ batch per reactor ─ turn end ─▶ KeyValueMessage ─▶ there ─▶ back ─▶ output ─▶ one send per turn
+//!               └─▶ batch per reactor ─ turn end ─▶ PartitionRequest ─▶ there ─▶ back ─▶ output ─▶ one send per turn
 //! ```
 
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ use reactor::{Chunk, Connection, Io, Received, Segment, Sent, SocketId};
 
 use crate::admission::{MemcachedCounters, Visitor, reason};
 use crate::attached::Attachments;
-use crate::key_value::{KeyValueMessage, RemoteAnswers};
+use crate::key_value::message::{MemcachedReply, PartitionRequest, RemoteAnswers, Work};
 use crate::message::{AdmissionMessage, Message};
 use crate::subsystem::NamespaceId;
 
@@ -82,6 +82,13 @@ struct Route<'a, I> {
     namespace: NamespaceId,
 }
 
+impl<I: Io<Message>> Route<'_, I> {
+    fn post(&mut self, to: usize, work: Work) {
+        let (from, namespace) = (self.io.reactor(), self.namespace);
+        self.io.post(to, PartitionRequest { from, namespace, work }.into());
+    }
+}
+
 impl<I: Io<Message>> Router for Route<'_, I> {
     fn executor(&mut self) -> Executor<'_> {
         self.executor.reborrow()
@@ -103,30 +110,22 @@ impl<I: Io<Message>> Router for Route<'_, I> {
         // What was asked before comes before.
         post_batches(self.io, self.batches, self.namespace);
         for to in (0..self.io.reactor_count()).filter(|&to| with_own || to != from) {
-            let (namespace, session) = (self.namespace, self.session);
-            let ask = KeyValueMessage::Ask { from, namespace, session, ticket, flush };
-            self.io.post(to, Message::KeyValue(Box::new(ask)));
+            self.post(to, Work::Stats { session: self.session, ticket, flush });
         }
     }
 
     fn reserve(&mut self, to: usize, count: usize) {
-        let (from, namespace, session) = (self.io.reactor(), self.namespace, self.session);
-        let reserve = KeyValueMessage::Reserve { from, namespace, session, count };
-        self.io.post(to, Message::KeyValue(Box::new(reserve)));
+        self.post(to, Work::Reserve { session: self.session, count });
     }
 
     fn store_large(&mut self, to: usize, ticket: AnswerId, store: LargeStore) {
         // What was asked before comes before.
         post_batches(self.io, self.batches, self.namespace);
-        let (from, namespace, session) = (self.io.reactor(), self.namespace, self.session);
-        let store = KeyValueMessage::StoreLarge { from, namespace, session, ticket, store };
-        self.io.post(to, Message::KeyValue(Box::new(store)));
+        self.post(to, Work::StoreLarge { session: self.session, ticket, store });
     }
 
     fn fetch(&mut self, to: usize, kept: Arc<Kept>, offset: usize) {
-        let (from, namespace, session) = (self.io.reactor(), self.namespace, self.session);
-        let fetch = KeyValueMessage::Fetch { from, namespace, session, kept, offset };
-        self.io.post(to, Message::KeyValue(Box::new(fetch)));
+        self.post(to, Work::Fetch { session: self.session, kept, offset });
     }
 
     /// This reactor's traffic, and the connections of all reactors.
@@ -144,8 +143,8 @@ impl<I: Io<Message>> Router for Route<'_, I> {
 fn post_batches(io: &mut impl Io<Message>, batches: &mut [RemoteBatch], namespace: NamespaceId) {
     let from = io.reactor();
     for (to, batch) in batches.iter_mut().enumerate().filter(|(_, batch)| !batch.is_empty()) {
-        let run = KeyValueMessage::Run { from, namespace, batch: std::mem::take(batch) };
-        io.post(to, Message::KeyValue(Box::new(run)));
+        let work = Work::Execute(std::mem::take(batch));
+        io.post(to, PartitionRequest { from, namespace, work }.into());
     }
 }
 
@@ -202,7 +201,10 @@ impl MemcachedConnections {
                 Ok(socket) => break (socket, peer),
                 Err(_) => io.post(
                     0,
-                    Message::Admission(AdmissionMessage::Gone(Visitor::Memcached, peer.map(|peer| peer.ip()))),
+                    Message::Admission(AdmissionMessage::Gone(
+                        Visitor::Memcached,
+                        peer.map(|peer| peer.ip()),
+                    )),
                 ),
             }
         };
@@ -408,7 +410,10 @@ impl MemcachedConnections {
             self.free.push(index);
             io.post(
                 0,
-                Message::Admission(AdmissionMessage::Gone(Visitor::Memcached, connection.peer.map(|peer| peer.ip()))),
+                Message::Admission(AdmissionMessage::Gone(
+                    Visitor::Memcached,
+                    connection.peer.map(|peer| peer.ip()),
+                )),
             );
         }
     }
@@ -448,8 +453,25 @@ impl MemcachedConnections {
             .map(|_| index)
     }
 
+    /// A partition has replied.
+    pub(crate) fn on_reply(
+        &mut self,
+        io: &mut impl Io<Message>,
+        namespaces: &mut Attachments,
+        reply: MemcachedReply,
+    ) {
+        match reply {
+            MemcachedReply::Answers(answers) => self.on_answers(io, namespaces, &answers),
+            MemcachedReply::Room { session, chunks } => self.on_room(io, namespaces, session, chunks),
+            MemcachedReply::Piece { session, piece } => self.on_piece(io, session, piece),
+            MemcachedReply::Stats { session, ticket, stats } => {
+                self.on_stats(io, namespaces, session, ticket, &stats);
+            }
+        }
+    }
+
     /// Another partition has answered.
-    pub(crate) fn on_answers(
+    fn on_answers(
         &mut self,
         io: &mut impl Io<Message>,
         namespaces: &mut Attachments,
@@ -474,7 +496,7 @@ impl MemcachedConnections {
     }
 
     /// Another partition has given memory for a value that arrives, or has none.
-    pub(crate) fn on_room(
+    fn on_room(
         &mut self,
         io: &mut impl Io<Message>,
         namespaces: &mut Attachments,
@@ -503,14 +525,14 @@ impl MemcachedConnections {
     }
 
     /// Another partition has given the next piece of a long value, or has none.
-    pub(crate) fn on_piece(&mut self, io: &mut impl Io<Message>, session: u64, piece: Vec<u8>) {
+    fn on_piece(&mut self, io: &mut impl Io<Message>, session: u64, piece: Vec<u8>) {
         let Some(index) = self.session(session) else { return };
         let is_there = self.connection(index).is_some_and(|connection| connection.session.on_piece(piece));
         if is_there { self.mark(index) } else { self.close(io, index) }
     }
 
     /// Another partition has said what it holds, or that it has flushed.
-    pub(crate) fn on_stats(
+    fn on_stats(
         &mut self,
         io: &mut impl Io<Message>,
         namespaces: &mut Attachments,

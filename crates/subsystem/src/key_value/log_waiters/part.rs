@@ -7,7 +7,7 @@ use kv::Partition;
 use wire::kv::batch::Operation;
 use wire::status::Status;
 
-use crate::key_value::batch::{self, AHEAD_COUNT, PartOfBatch};
+use crate::key_value::batch_part::{self, AHEAD_COUNT, PartOfBatch};
 use crate::key_value::operation::{BATCH_VECTOR_BYTES_MAX, Done, Effort, operate};
 
 /// A part of which not everything is carried out yet.
@@ -101,6 +101,6 @@ impl Part {
     /// The outcomes in the order of the operations.
     pub(super) fn outcomes(&self) -> Box<[u8]> {
         let ended = self.outcomes.iter().map(|outcome| outcome.expect("all have ended"));
-        batch::written(ended.map(|(done, start)| (done, &self.data[start..start + done.data_bytes])))
+        batch_part::written(ended.map(|(done, start)| (done, &self.data[start..start + done.data_bytes])))
     }
 }

@@ -1,0 +1,125 @@
+//! A Store whose value arrives in parts: which chunks it has, and what it asks of its partition next.
+
+use std::ops::Range;
+
+use reactor::{Buffer, CHUNK_BYTES, Chunk};
+use wire::kv::Key;
+use wire::status::Status;
+
+use crate::key_value::action::KvAction;
+
+/// Chunks that a value has beside those that have come, once one has: what is received, and the next.
+const AHEAD_COUNT: usize = 2;
+
+/// Bytes of a part.
+const PART_BYTES: u32 = 1 << 20;
+const _: () = assert!(PART_BYTES as usize == CHUNK_BYTES);
+
+/// Where a command's data is received.
+#[derive(Debug)]
+pub(crate) enum Intake {
+    /// In a buffer of the pool.
+    Buffer(Buffer),
+    /// In a part of a value.
+    Chunk(Chunk),
+}
+
+impl AsRef<[u8]> for Intake {
+    #[inline]
+    fn as_ref(&self) -> &[u8] {
+        match self {
+            Self::Buffer(buffer) => buffer,
+            Self::Chunk(chunk) => chunk,
+        }
+    }
+}
+
+impl AsMut<[u8]> for Intake {
+    #[inline]
+    fn as_mut(&mut self) -> &mut [u8] {
+        match self {
+            Self::Buffer(buffer) => buffer,
+            Self::Chunk(chunk) => chunk,
+        }
+    }
+}
+
+/// A Store whose value arrives in parts.
+#[derive(Debug)]
+pub(crate) struct Arriving {
+    pub(super) key: Key,
+    pub(super) options: u8,
+    pub(super) length: u32,
+    /// What has come.
+    pub(super) chunks: Vec<Chunk>,
+    /// Memory for what comes next.
+    pub(super) spare: Vec<Chunk>,
+    /// Chunks that were given so far.
+    pub(super) given_count: usize,
+    pub(super) stage: Stage,
+    pub(super) is_asking: bool,
+    /// Since when the host owes the part that it was asked for last, ns.
+    pub(super) asked_since_ns: Option<u64>,
+    /// It has failed, and ends when that part is here: until then the host sends.
+    pub(super) failure: Option<Status>,
+}
+
+/// How far a value is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Others of its lane come first.
+    Waiting,
+    Arriving,
+    /// It is whole: its partition has it.
+    Whole,
+}
+
+impl Arriving {
+    /// Whether its partition may have stored it.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.stage == Stage::Whole
+    }
+
+    /// Since when a part that was asked for is awaited, ns, if one is.
+    pub(crate) fn asked_since_ns(&self) -> Option<u64> {
+        self.asked_since_ns
+    }
+
+    pub(super) fn part_count(&self) -> usize {
+        (self.length as usize).div_ceil(CHUNK_BYTES)
+    }
+
+    /// Whether no more than one part is missing, for which there is memory.
+    pub(super) fn is_nearly_whole(&self) -> bool {
+        self.is_whole() || self.given_count == self.part_count() && self.given_count - self.chunks.len() <= 1
+    }
+
+    /// The next part to ask the host for, if there is memory for it.
+    pub(super) fn next_part(&mut self, now_ns: u64) -> Option<(Intake, Range<u32>)> {
+        if self.asked_since_ns.is_some() || self.failure.is_some() {
+            return None;
+        }
+        let chunk = self.spare.pop()?;
+        self.asked_since_ns = Some(now_ns);
+        let start = u32::try_from(self.chunks.len() * CHUNK_BYTES).expect("within the value");
+        let end = self.length.min(start.saturating_add(PART_BYTES));
+        Some((Intake::Chunk(chunk), start..end))
+    }
+
+    /// What its partition is to do next, if anything.
+    pub(super) fn next_action(&mut self) -> Option<KvAction> {
+        if self.chunks.len() == self.part_count() {
+            self.stage = Stage::Whole;
+            let chunks = std::mem::take(&mut self.chunks);
+            return Some(KvAction::Commit { options: self.options, length: self.length, chunks });
+        }
+        let ahead = self.given_count - self.chunks.len();
+        let ahead_max = if self.chunks.is_empty() { 1 } else { AHEAD_COUNT };
+        let count = ahead_max.saturating_sub(ahead).min(self.part_count() - self.given_count);
+        if self.is_asking || self.failure.is_some() || count == 0 {
+            return None;
+        }
+        self.is_asking = true;
+        Some(KvAction::Reserve { options: self.options, length: self.length, count })
+    }
+}

@@ -1,0 +1,123 @@
+//! The part of a batch that one partition carries out.
+
+use kv::Partition;
+use wire::kv::batch::{OUTCOME_HEADER_BYTES, Operation, Operations, OutcomeWriter, Outcomes};
+use wire::opcode::KvOpcode;
+use wire::status::Status;
+
+use crate::key_value::operation::{BATCH_VECTOR_BYTES_MAX, Done, Effort, operate};
+
+/// Operations that are looked at ahead of the one that is carried out. Measured: flat from 32 on.
+pub(crate) const AHEAD_COUNT: usize = 64;
+
+/// Operations for one partition, in their order.
+#[derive(Debug)]
+pub struct PartOfBatch {
+    /// As of a Batch Submit.
+    pub(super) operations: Box<[u8]>,
+    /// Bytes that their outcomes take at most.
+    pub(super) outcome_bytes: usize,
+}
+
+impl PartOfBatch {
+    /// Carries them out; the outcomes are in their order. Without a partition the namespace is being removed.
+    pub(crate) fn run(&self, partition: Option<&mut Partition>) -> Box<[u8]> {
+        let mut outcomes = vec![0; self.outcome_bytes];
+        let mut writer = OutcomeWriter::new(&mut outcomes);
+        match partition {
+            Some(partition) => {
+                partition.set_now(store::unix_s());
+                run_here(partition, &self.operations, &mut writer, &mut Vec::new());
+            }
+            None => {
+                for _ in Operations::new(&self.operations) {
+                    writer.push(Status::NAMESPACE_NOT_READY, 0, 0);
+                }
+            }
+        }
+        let length = writer.finish();
+        outcomes.truncate(length);
+        outcomes.into()
+    }
+
+    /// Bytes of its operations, values and all.
+    pub(crate) fn operation_bytes(&self) -> usize {
+        self.operations.len()
+    }
+
+    /// Where each of its operations begins.
+    pub(crate) fn starts(&self) -> Vec<usize> {
+        let mut operations = Operations::new(&self.operations);
+        let mut starts = Vec::new();
+        loop {
+            let start = operations.offset();
+            match operations.next() {
+                Some(Ok(_)) => starts.push(start),
+                _ => return starts,
+            }
+        }
+    }
+
+    /// The operation that [begins](Self::starts) there.
+    pub(crate) fn operation(&self, start: usize) -> Operation<'_> {
+        let operation = Operations::new(&self.operations[start..]).next();
+        operation.and_then(Result::ok).expect("read before")
+    }
+}
+
+/// Writes outcomes with their data, as of a Batch Collect.
+pub(crate) fn written<'a>(outcomes: impl Iterator<Item = (Done, &'a [u8])> + Clone) -> Box<[u8]> {
+    let bytes = |data: &[u8]| OUTCOME_HEADER_BYTES + data.len().next_multiple_of(8);
+    let mut buffer = vec![0; outcomes.clone().map(|(_, data)| bytes(data)).sum()];
+    let mut writer = OutcomeWriter::new(&mut buffer);
+    for (done, data) in outcomes {
+        writer.room(data.len()).copy_from_slice(data);
+        let fits = writer.push(done.status, done.result, data.len());
+        debug_assert!(fits, "counted before");
+    }
+    let length = writer.finish();
+    debug_assert_eq!(length, buffer.len());
+    buffer.into()
+}
+
+/// The same operations, all ended so.
+pub(crate) fn refused(outcomes: &[u8], status: Status) -> Box<[u8]> {
+    let count = Outcomes::new(outcomes).count();
+    written(std::iter::repeat_n((Done::new(status, 0), &[][..]), count))
+}
+
+/// Carries out operations of this partition in order: while one is, the lines that those behind it need are on their way.
+pub(super) fn run_here(
+    partition: &mut Partition,
+    data: &[u8],
+    writer: &mut OutcomeWriter<'_>,
+    scratch: &mut Vec<u8>,
+) {
+    let processor = &mut partition.processor;
+    let none =
+        Operation { opcode: KvOpcode::EXIST, options: 0, kind: 0, room_bytes: 0, key: &[], operand: &[] };
+    let mut ahead = [none; AHEAD_COUNT];
+    let mut hashes = [processor.hash(&[]); AHEAD_COUNT];
+    let mut effort = Effort { vector_bytes: BATCH_VECTOR_BYTES_MAX, scratch };
+    let mut operations = Operations::new(data);
+    loop {
+        let mut count = 0;
+        while count < AHEAD_COUNT
+            && let Some(Ok(operation)) = operations.next()
+        {
+            hashes[count] = processor.hash(operation.key);
+            ahead[count] = operation;
+            count += 1;
+        }
+        if count == 0 {
+            return;
+        }
+        processor.prefetch_all(&hashes[..count]);
+        for (operation, hash) in ahead[..count].iter().zip(hashes) {
+            let room = writer.room(operation.room_bytes as usize);
+            let Done { status, result, data_bytes } = operate(processor, hash, operation, room, &mut effort);
+            let fits = writer.push(status, result, data_bytes);
+            debug_assert!(fits, "counted before");
+        }
+    }
+}

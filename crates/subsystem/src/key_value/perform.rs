@@ -1,0 +1,182 @@
+//! Performs the actions of NVMe commands on a partition.
+
+use kv::{Attributes, ChunkList, KeyHash, Partition};
+use reactor::CHUNK_BYTES;
+use wire::kv::batch::Operation;
+use wire::kv::{Key, KeyListWriter, StoreOptions};
+use wire::opcode::KvOpcode;
+use wire::status::Status;
+
+use crate::key_value::action::{KvAction, KvOutcome};
+use crate::key_value::operation::{Done, Effort, VECTOR_BYTES_MAX, condition, operate, status_of};
+
+/// A value in chunks, as far as a host has room for it.
+#[derive(Debug)]
+pub(crate) struct LongValue {
+    pub(crate) chunks: ChunkList,
+    /// Bytes of the whole value.
+    pub(crate) length: usize,
+    /// Bytes that the host gets.
+    pub(crate) data_bytes: usize,
+}
+
+impl LongValue {
+    /// The value of a key, if it has chunks.
+    #[inline]
+    pub(crate) fn find(
+        partition: &mut Partition,
+        hash: KeyHash,
+        key: &[u8],
+        room_bytes: usize,
+    ) -> Option<Self> {
+        let processor = &mut partition.processor;
+        let place = processor.find(hash, key)?;
+        let chunks = processor.chunks(place)?.clone();
+        processor.touch(place);
+        let length = processor.value_bytes(place);
+        Some(Self { chunks, length, data_bytes: length.min(room_bytes) })
+    }
+
+    /// Bytes that the host gets of what follows the chunks.
+    pub(crate) fn rest_bytes(&self) -> usize {
+        self.data_bytes.saturating_sub(self.chunks.len() * CHUNK_BYTES)
+    }
+
+    /// Copies what follows the chunks.
+    pub(crate) fn copy_rest(&self, partition: &mut Partition, hash: KeyHash, key: &[u8], into: &mut [u8]) {
+        let Some(place) = partition.processor.find(hash, key) else { return };
+        let value = partition.processor.value(place);
+        let (mut from, mut at) = (self.chunks.len() * CHUNK_BYTES, 0);
+        while at < into.len() {
+            let part = value.part(from);
+            let count = part.len().min(into.len() - at);
+            into[at..at + count].copy_from_slice(&part[..count]);
+            (from, at) = (from + count, at + count);
+        }
+    }
+}
+
+/// Carries out what a command of another reactor's lane asks of this partition. `Err` if the next partition
+/// is to go on.
+pub(crate) fn perform(
+    partition: &mut Partition,
+    key: &Key,
+    action: KvAction,
+    is_last: bool,
+) -> Result<KvOutcome, KvAction> {
+    partition.set_now(store::unix_s());
+    Ok(match action {
+        KvAction::Operate { opcode, options, kind, room_bytes, operand } => {
+            let hash = partition.processor.hash(key.as_bytes());
+            if opcode == KvOpcode::RETRIEVE
+                && let Some(large) = LongValue::find(partition, hash, key.as_bytes(), room_bytes as usize)
+            {
+                let mut data = vec![0; large.rest_bytes()];
+                large.copy_rest(partition, hash, key.as_bytes(), &mut data);
+                let data_bytes = u32::try_from(large.data_bytes).expect("at most the room");
+                return Ok(KvOutcome {
+                    result: large.length as u64,
+                    data: data.into(),
+                    chunks: Some((large.chunks, data_bytes)),
+                    ..KvOutcome::new(Status::SUCCESS)
+                });
+            }
+            let room = match partition.processor.find(hash, key.as_bytes()) {
+                Some(place) => partition.processor.value_bytes(place).min(room_bytes as usize),
+                None => 0,
+            };
+            let mut data = vec![0; room];
+            let operation =
+                Operation { opcode, options, kind, room_bytes, key: key.as_bytes(), operand: &operand };
+            let mut effort = Effort { vector_bytes: VECTOR_BYTES_MAX, scratch: &mut Vec::new() };
+            let Done { status, result, data_bytes } =
+                operate(&mut partition.processor, hash, &operation, &mut data, &mut effort);
+            data.truncate(data_bytes);
+            KvOutcome { result: own_result(opcode, result), data: data.into(), ..KvOutcome::new(status) }
+        }
+        action @ (KvAction::Reserve { .. } | KvAction::Commit { .. }) => {
+            store_in_parts(partition, key, action)
+        }
+        KvAction::Flush if !is_last => return Err(KvAction::Flush),
+        KvAction::Flush => KvOutcome::new(Status::SUCCESS),
+        KvAction::List { from, mut keys, room } => {
+            let has_room = list(partition, from.as_ref(), &mut keys, room);
+            if has_room && !is_last {
+                return Err(KvAction::List { from: None, keys, room });
+            }
+            KvOutcome { data: written(&keys, room), ..KvOutcome::new(Status::SUCCESS) }
+        }
+    })
+}
+
+/// Carries out one step of a Store in parts, at the partition that has its key.
+fn store_in_parts(partition: &mut Partition, key: &Key, action: KvAction) -> KvOutcome {
+    let processor = &mut partition.processor;
+    let hash = processor.hash(key.as_bytes());
+    match action {
+        KvAction::Reserve { options, length, count } => {
+            let Some(condition) = StoreOptions::from_bits(options).and_then(condition) else {
+                return KvOutcome::new(Status::INVALID_FIELD.with_dnr());
+            };
+            // What will be refused need not be sent.
+            if let Err(refusal) = processor.would_store(hash, key.as_bytes(), length as usize, condition) {
+                return KvOutcome::new(status_of(refusal));
+            }
+            match processor.take_chunks(count) {
+                Some(room) => KvOutcome { room, ..KvOutcome::new(Status::SUCCESS) },
+                None => KvOutcome::new(Status::CAPACITY_EXCEEDED.with_dnr()),
+            }
+        }
+        KvAction::Commit { options, length, mut chunks } => {
+            let Some(condition) = StoreOptions::from_bits(options).and_then(condition) else {
+                return KvOutcome::new(Status::INVALID_FIELD.with_dnr());
+            };
+            let rest_bytes = length as usize % CHUNK_BYTES;
+            let last = if rest_bytes == 0 { None } else { chunks.pop() };
+            let rest = last.as_ref().map_or(&[][..], |chunk| &chunk[..rest_bytes]);
+            let attributes = Attributes::default();
+            let stored = processor.store_chunks(hash, key.as_bytes(), chunks, rest, attributes, condition);
+            KvOutcome::new(status_of(stored))
+        }
+        _ => unreachable!("steps of a Store"),
+    }
+}
+
+/// Bytes of a list of keys as hosts get it.
+fn list_bytes(keys: &[Key]) -> usize {
+    4 + keys.iter().map(|key| (2 + key.as_bytes().len()).next_multiple_of(4)).sum::<usize>()
+}
+
+/// Adds this partition's keys as far as there is room. Says whether there is room for more.
+fn list(partition: &Partition, from: Option<&Key>, keys: &mut Vec<Key>, room: usize) -> bool {
+    let mut used = list_bytes(keys);
+    let mut has_room = true;
+    partition.processor.list(from.map(Key::as_bytes), |key| {
+        // Longer keys are memcached's: no host can name them.
+        let Some(key) = Key::new(key) else { return true };
+        used += list_bytes(&[key]) - 4;
+        has_room = used <= room;
+        if has_room {
+            keys.push(key);
+        }
+        has_room
+    });
+    has_room
+}
+
+fn written(keys: &[Key], room: usize) -> Box<[u8]> {
+    let mut data = vec![0; list_bytes(keys).min(room)];
+    if let Some(mut writer) = KeyListWriter::new(&mut data) {
+        for key in keys {
+            let fits = writer.push(key);
+            debug_assert!(fits, "counted before");
+        }
+        let _ = writer.finish();
+    }
+    data.into()
+}
+
+/// The result of a command of its own: by the standard, Exist has none. wire §23
+pub(crate) fn own_result(opcode: KvOpcode, result: u64) -> u64 {
+    if opcode == KvOpcode::EXIST { 0 } else { result }
+}
