@@ -48,8 +48,8 @@ impl<T: Clone + PartialEq> AsyncEventQueue<T> {
         Some(self.requests.remove(at))
     }
 
-    /// The host has completed the request that `is_it` matches by itself: a completion no longer reaches it. Returns the request if
-    /// it waits; an event that was reported with it waits for another request.
+    /// The host has completed the request that `is_it` matches by itself: a completion no longer reaches it. Returns
+    /// the request if it waits; an event that was reported with it waits for another request.
     pub fn take_back(&mut self, mut is_it: impl FnMut(&T) -> bool) -> Option<T> {
         if let Some(request) = self.abort(&mut is_it) {
             return Some(request);

@@ -5,12 +5,12 @@
 //!                               └──on_sent_zero_copy──▶ kept ──on_notice──▶ gone
 //! ```
 //!
-//! PDUs are pushed into the filling caravan. Ringing the doorbell makes it the leaving one, and the next one fills while it is sent.
-//! If the kernel takes only a part, the next send continues at that byte. wire §28.23
+//! PDUs are pushed into the filling caravan. Ringing the doorbell makes it the leaving one, and the next one fills
+//! while it is sent. If the kernel takes only a part, the next send continues at that byte. wire §28.23
 //!
-//! If any part of a caravan is sent without a copy, all of it, headers and payloads, stays unchanged until the kernel has given
-//! notice of each such send. A caravan dropped before that is leaked: its memory would be reused, and the kernel would send
-//! the new contents (docs/design/kernel-memory.md).
+//! If any part of a caravan is sent without a copy, all of it, headers and payloads, stays unchanged until the kernel
+//! has given notice of each such send. A caravan dropped before that is leaked: its memory would be reused, and the
+//! kernel would send the new contents (docs/design/kernel-memory.md).
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -136,8 +136,8 @@ impl<P> Caravan<P> {
         }
     }
 
-    /// As [`push_header`](Self::push_header), with a header that `finish` completes in place: copying a header that was just written in
-    /// small parts would stall until the parts are stored.
+    /// As [`push_header`](Self::push_header), with a header that `finish` completes in place: copying a header that was
+    /// just written in small parts would stall until the parts are stored.
     #[inline]
     #[expect(clippy::arithmetic_side_effects, reason = "PDUs of one caravan, which a queue's entries bound")]
     pub fn push_header_with<const BYTES: usize>(
@@ -157,8 +157,8 @@ impl<P> Caravan<P> {
         }
     }
 
-    /// Adds digest and padding behind the header pushed last. The digest is computed in the caravan: the address of the caller's header is
-    /// never taken, so the compiler builds it in place.
+    /// Adds digest and padding behind the header pushed last. The digest is computed in the caravan: the address of the
+    /// caller's header is never taken, so the compiler builds it in place.
     #[inline(never)]
     #[expect(
         clippy::arithmetic_side_effects,
@@ -349,9 +349,9 @@ impl<P> Caravan<P> {
         self.debug_invariants();
     }
 
-    /// As [`on_sent`](Self::on_sent), for bytes sent without a copy (`is_zero_copy`) or sent after such bytes of the same caravan:
-    /// see [`is_kept`](Self::is_kept). `taken` gets each payload that is sent completely; the payload stays until it is
-    /// [released](Self::release).
+    /// As [`on_sent`](Self::on_sent), for bytes sent without a copy (`is_zero_copy`) or sent after such bytes of the
+    /// same caravan: see [`is_kept`](Self::is_kept). `taken` gets each payload that is sent completely; the payload
+    /// stays until it is [released](Self::release).
     ///
     /// # Panics
     /// As [`on_sent`](Self::on_sent).
@@ -438,8 +438,8 @@ impl<P> Caravan<P> {
         }
     }
 
-    /// Hands over what the kernel may still read, for a connection that ends: the number of sends without a notice, and the headers and
-    /// payloads. A leaving caravan that is kept is sent no further.
+    /// Hands over what the kernel may still read, for a connection that ends: the number of sends without a notice, and
+    /// the headers and payloads. A leaving caravan that is kept is sent no further.
     pub fn take_kept(&mut self) -> (u32, Vec<KeptLoad<P>>) {
         let count = self.awaited_count();
         self.keep_leaving();
@@ -449,8 +449,8 @@ impl<P> Caravan<P> {
         (count, loads.collect())
     }
 
-    /// The payload that the last send stopped in, and its unsent range, if there is one. For payloads that may change before the
-    /// rest is sent: see [`replace_interrupted`](Self::replace_interrupted).
+    /// The payload that the last send stopped in, and its unsent range, if there is one. For payloads that may change
+    /// before the rest is sent: see [`replace_interrupted`](Self::replace_interrupted).
     #[must_use]
     #[expect(
         clippy::arithmetic_side_effects,
@@ -472,12 +472,12 @@ impl<P> Caravan<P> {
         }
     }
 
-    /// Replaces the [interrupted](Self::interrupted) payload by `payload`, whose byte 0 is the first of the unsent range, and returns
-    /// the former.
+    /// Replaces the [interrupted](Self::interrupted) payload by `payload`, whose byte 0 is the first of the unsent
+    /// range, and returns the former.
     ///
     /// # Panics
-    /// If no payload is interrupted, or if the caravan [is kept](Self::is_kept) for the kernel: such a caravan has stable
-    /// payloads only.
+    /// If no payload is interrupted, or if the caravan [is kept](Self::is_kept) for the kernel: such a caravan has
+    /// stable payloads only.
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::expect_used,
@@ -538,7 +538,8 @@ impl<P> Caravan<P> {
 }
 
 impl<P> Caravan<P> {
-    /// [`invariants`](Self::invariants) in debug builds, after each change but the pushes, which the next doorbell checks together.
+    /// [`invariants`](Self::invariants) in debug builds, after each change but the pushes, which the next doorbell
+    /// checks together.
     #[inline]
     fn debug_invariants(&self) {
         if cfg!(debug_assertions) {
@@ -924,8 +925,8 @@ mod tests {
     }
 
     proptest! {
-        /// However sends are cut and notices arrive, in ranges, out of order and across a wrap of the numbers: every payload is released once,
-        /// and not before the last notice of its caravan.
+        /// However sends are cut and notices arrive, in ranges, out of order and across a wrap of the numbers: every
+        /// payload is released once, and not before the last notice of its caravan.
         #[test]
         fn kept_payloads_go_with_the_last_notice(
             caravans in proptest::collection::vec(proptest::collection::vec((1usize..40, any::<bool>()), 1..6), 1..12),
@@ -983,8 +984,8 @@ mod tests {
             prop_assert_eq!(gone.len(), expected);
         }
 
-        /// However the kernel cuts a caravan, and whichever payloads are replaced, the bytes come out in order, and each payload is
-        /// released exactly when its last byte is sent.
+        /// However the kernel cuts a caravan, and whichever payloads are replaced, the bytes come out in order, and
+        /// each payload is released exactly when its last byte is sent.
         #[test]
         fn any_cuts_send_the_same_bytes(
             pdus in proptest::collection::vec((1usize..30, proptest::collection::vec(1u32..40, 0..4)), 1..20),

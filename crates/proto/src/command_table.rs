@@ -206,8 +206,8 @@ impl<B> CommandTable<B> {
     }
 
     /// The command is completed: its cid may come again. Its slot stays while data asked for is still to come, and its
-    /// buffer while a PDU `is_arriving` there. Returns the cid; `None` if another command has taken it over: then nothing
-    /// is to be sent.
+    /// buffer while a PDU `is_arriving` there. Returns the cid; `None` if another command has taken it over: then
+    /// nothing is to be sent.
     ///
     /// # Panics
     /// If the slot has no command.
@@ -245,7 +245,8 @@ impl<B> CommandTable<B> {
         *phase = Phase::AwaitingEvent;
     }
 
-    /// A new command has the cid of the one in this slot. Says whether the old one gives way: it does if it awaits an event.
+    /// A new command has the cid of the one in this slot. Says whether the old one gives way: it does if it awaits an
+    /// event.
     #[cold]
     #[expect(clippy::arithmetic_side_effects, reason = "the command is live, so one at least is")]
     pub(crate) fn supersede(&mut self, slot: Slot) -> bool {

@@ -117,20 +117,21 @@ struct SubmissionQueue {
 
 /// The controller's end of one queue pair on one connection, from ICReq to its end.
 ///
-/// `B` is a buffer for write data, `P` a payload to send. There are four kinds of methods, which a driver calls in this order:
+/// `B` is a buffer for write data, `P` a payload to send. There are four kinds of methods, which a driver calls in this
+/// order:
 ///
-/// 1. *Inputs*: bytes received into [`place`](Self::place) go to [`on_placed`](Self::on_placed), bytes received elsewhere to
-///    [`next_event`](Self::next_event), which is called until it returns `None`. After a [`Violation`] comes [`fail`](Self::fail), and no
-///    further input.
+/// 1. *Inputs*: bytes received into [`place`](Self::place) go to [`on_placed`](Self::on_placed), bytes received
+///    elsewhere to [`next_event`](Self::next_event), which is called until it returns `None`. After a [`Violation`]
+///    comes [`fail`](Self::fail), and no further input.
 /// 2. *Wishes*: each [`Event::Command`] is answered by exactly one of [`complete`](Self::complete),
-///    [`complete_with_data`](Self::complete_with_data) and, for an event request, [`await_event`](Self::await_event) first. Before that, the data
-///    of a write is asked for with [`request_data`](Self::request_data) and taken with [`take_buffer`](Self::take_buffer) after
-///    [`Event::DataReceived`]. Wishes may come between two events, and in any order across commands. Once the driver has accepted
-///    Connect it calls [`establish`](Self::establish).
+///    [`complete_with_data`](Self::complete_with_data) and, for an event request, [`await_event`](Self::await_event)
+///    first. Before that, the data of a write is asked for with [`request_data`](Self::request_data) and taken with
+///    [`take_buffer`](Self::take_buffer) after [`Event::DataReceived`]. Wishes may come between two events, and in any
+///    order across commands. Once the driver has accepted Connect it calls [`establish`](Self::establish).
 /// 3. *Outputs*: after the events, the [`caravan`](Self::caravan) is rung and its pieces are sent;
 ///    [`next_superseded`](Self::next_superseded) names commands to abort.
-/// 4. *Questions* may be asked at any time: [`outstanding`](Self::outstanding), [`is_within_pdu`](Self::is_within_pdu) and the others that
-///    take `&self`.
+/// 4. *Questions* may be asked at any time: [`outstanding`](Self::outstanding), [`is_within_pdu`](Self::is_within_pdu)
+///    and the others that take `&self`.
 #[derive(Debug)]
 pub struct ControllerQueue<B, P> {
     settings: QueueSettings,
@@ -215,7 +216,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
     /// The next event in `input`, whose front is consumed; `None` when all of it is.
     ///
     /// # Errors
-    /// The violation by which the host broke the transport: [`fail`](Self::fail) the queue then. No further input is taken.
+    /// The violation by which the host broke the transport: [`fail`](Self::fail) the queue then. No further input is
+    /// taken.
     #[inline]
     pub fn next_event<'q, 'i: 'q>(
         &'q mut self,
@@ -454,7 +456,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
         }
     }
 
-    /// Bytes up to the end of the current part of a PDU: see [`Framer::wanted_bytes`](crate::framer::Framer::wanted_bytes).
+    /// Bytes up to the end of the current part of a PDU: see
+    /// [`Framer::wanted_bytes`](crate::framer::Framer::wanted_bytes).
     #[must_use]
     pub fn wanted_bytes(&self) -> usize {
         self.framer.wanted_bytes()
@@ -712,8 +715,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
         );
     }
 
-    /// Ends the queue because the host broke the transport: the waiting PDUs are dropped, a TermReq takes their place if one is
-    /// due, and nothing is taken in or sent after that. Returns whether there is one to send.
+    /// Ends the queue because the host broke the transport: the waiting PDUs are dropped, a TermReq takes their place
+    /// if one is due, and nothing is taken in or sent after that. Returns whether there is one to send.
     pub fn fail(&mut self, violation: Violation) -> bool {
         self.framer.fail(violation);
         self.incoming = Incoming::None;

@@ -48,7 +48,7 @@ impl Default for Policy {
 /// The error for an unknown policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no doorbell policy: write immediate, turn, fixed or fixed:COMMANDS,BYTES,MICROSECONDS, adaptive or \
+    "unknown doorbell policy {0:?}: write immediate, turn, fixed or fixed:COMMANDS,BYTES,MICROSECONDS, adaptive or \
      adaptive:MICROSECONDS"
 )]
 pub struct UnknownPolicy(String);
@@ -301,7 +301,8 @@ impl Doorbell {
         self.gap_8 = self.gap_8.saturating_sub(self.gap_8 / 8).saturating_add(gap_ns);
     }
 
-    /// Decides for `commands` and `bytes` that wait while `in_flight` commands are elsewhere. Returns whether to ring now.
+    /// Decides for `commands` and `bytes` that wait while `in_flight` commands are elsewhere. Returns whether to ring
+    /// now.
     #[inline]
     #[expect(clippy::arithmetic_side_effects, clippy::indexing_slicing, reason = "a count for each reason")]
     pub fn rings(&mut self, commands: u32, bytes: usize, in_flight: u32, now_ns: u64) -> bool {

@@ -1,8 +1,8 @@
 //! The framer: turns received bytes, split in any way, into whole PDUs with checked headers. wire §2, §3, §4.3
 //!
-//! It copies each header into itself, checks it as early as possible (the first 8 bytes decide most of it), verifies its
-//! digest and reports its type. Data is never copied: the framer hands it out as slices of the input and computes its digest
-//! on the way.
+//! It copies each header into itself, checks it as early as possible (the first 8 bytes decide most of it), verifies
+//! its digest and reports its type. Data is never copied: the framer hands it out as slices of the input and computes
+//! its digest on the way.
 
 use wire::digest::{DIGEST_BYTES, DataDigest, data_digest, header_digest};
 use wire::pdu::{
@@ -389,8 +389,8 @@ impl Framer {
         }
     }
 
-    /// The whole data of the PDU whose header was handed out last, and whether it matches its digest, if all of it lies in
-    /// `input`. Replaces the data frames of this PDU.
+    /// The whole data of the PDU whose header was handed out last, and whether it matches its digest, if all of it lies
+    /// in `input`. Replaces the data frames of this PDU.
     #[inline]
     pub fn next_whole_data<'a>(&mut self, input: &mut &'a [u8]) -> Option<(&'a [u8], bool)> {
         let State::Padding { left, data } = self.state else { return None };
@@ -419,7 +419,8 @@ impl Framer {
         T::ref_from_prefix(&self.header).expect("headers fit").0
     }
 
-    /// Stops framing because the header handed out last is invalid. Returns the violation to report, which is the first one.
+    /// Stops framing because the header handed out last is invalid. Returns the violation to report, which is the first
+    /// one.
     #[cold]
     pub fn fail(&mut self, violation: Violation) -> Violation {
         match self.state {
@@ -473,7 +474,8 @@ impl Framer {
         matches!(self.state, State::Between)
     }
 
-    /// The bytes of the current or last header, without its digest, at most 128: after a violation, those of the offending one.
+    /// The bytes of the current or last header, without its digest, at most 128: after a violation, those of the
+    /// offending one.
     #[must_use]
     pub fn offending_header(&self) -> &[u8] {
         let length = match PduType::try_from(self.header[0]) {

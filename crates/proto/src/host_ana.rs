@@ -1,4 +1,5 @@
-//! The ANA groups of a controller as its host sees them: when the log is read, and which namespaces are inaccessible. wire §19
+//! The ANA groups of a controller as its host sees them: when the log is read, and which namespaces are inaccessible.
+//! wire §19
 //!
 //! ```text
 //! Off                Idle ──(event, a command's status, poll due)──▶ ToRead ──next_command──▶ Asked
@@ -6,8 +7,8 @@
 //!                      └──────────────────────────── the log, or its failure ───────────────────┘
 //! ```
 //!
-//! While a group is inaccessible or changes the log is also read by time, at growing intervals: a host that missed the event (or
-//! whose controller sends none) still learns of the change.
+//! While a group is inaccessible or changes the log is also read by time, at growing intervals: a host that missed the
+//! event (or whose controller sends none) still learns of the change.
 
 use wire::id::Nsid;
 use wire::identify::capabilities::Cmic;
@@ -136,8 +137,8 @@ impl HostAna {
         self.due_ns = is_waiting.then(|| now_ns.saturating_add(self.interval_ns));
     }
 
-    /// The namespaces that are not accessible, by id, and the status for each. A group that the log does not list, or an unknown state, bars
-    /// nothing: the status of a command decides.
+    /// The namespaces that are not accessible, by id, and the status for each. A group that the log does not list, or
+    /// an unknown state, bars nothing: the status of a command decides.
     pub(crate) fn inaccessible(&self, namespaces: &[NamespaceInfo]) -> Vec<(Nsid, AnaState)> {
         let state_of = |group: u32| {
             let at = self.groups.binary_search_by_key(&group, |(grpid, _)| *grpid).ok()?;

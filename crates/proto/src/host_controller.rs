@@ -6,8 +6,8 @@
 //!      Down ◀─ AwaitShutdown ◀─ RequestShutdown ◀────────────shut_down──────────────── Live ◀──────────┘
 //! ```
 //!
-//! Steps that do not apply are skipped: a discovery controller has no queues and no namespaces. Invalid properties and data
-//! of a controller are refused here, before anything depends on them.
+//! Steps that do not apply are skipped: a discovery controller has no queues and no namespaces. Invalid properties and
+//! data of a controller are refused here, before anything depends on them.
 
 use std::fmt;
 
@@ -36,7 +36,8 @@ use crate::host_namespaces::{NamespaceInfo, SCAN_COMMANDS_MAX, Scan, changes};
 /// Entries of an admin queue: what Linux asks for. wire §24
 pub const ADMIN_QUEUE_ENTRIES: u16 = 32;
 
-/// Commands of the controller's own on the admin queue at most: event requests, a scan, the ANA log, keep-alive, one more step.
+/// Commands of the controller's own on the admin queue at most: event requests, a scan, the ANA log, keep-alive, one
+/// more step.
 pub const OWN_COMMANDS_MAX: u16 = 4 + SCAN_COMMANDS_MAX as u16 + 3;
 
 /// Intervals between reads of CSTS while a change is awaited, ns: the shortest first, doubled up to the longest.
@@ -370,9 +371,9 @@ impl EventRequests {
 
 /// A controller from Connect to its end.
 ///
-/// Input is [`on_completion`](Self::on_completion), wishes are [`shut_down`](Self::shut_down) and [`rescan`](Self::rescan); draw
-/// [`next_request`](Self::next_request) and [`next_notice`](Self::next_notice) until `None`, and again at
-/// [`next_deadline`](Self::next_deadline).
+/// Input is [`on_completion`](Self::on_completion), wishes are [`shut_down`](Self::shut_down) and
+/// [`rescan`](Self::rescan); draw [`next_request`](Self::next_request) and [`next_notice`](Self::next_notice) until
+/// `None`, and again at [`next_deadline`](Self::next_deadline).
 #[derive(Debug)]
 pub struct HostController {
     settings: ControllerSettings,
@@ -609,7 +610,8 @@ impl HostController {
         QueueConnect { qid: Qid::ADMIN, cntlid: Cntlid::DYNAMIC, entries: ADMIN_QUEUE_ENTRIES.into() }
     }
 
-    /// The CC property to set. All command sets if it has several, as Linux asks for them: key-value namespaces appear only so.
+    /// The CC property to set. All command sets if it has several, as Linux asks for them: key-value namespaces appear
+    /// only so.
     fn enabled(&self) -> Cc {
         let css = if self.cap.css_csi() { CommandSetSelection::ALL } else { CommandSetSelection::NVM };
         Cc::new(css).with_en(true)

@@ -147,7 +147,7 @@ pub struct CopyLimits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unusable {
     /// Its format in use is none of those it lists.
-    #[error("its format in use, {index}, is none of the {count} it has")]
+    #[error("its format in use, {index}, is not one of the {count} that it lists")]
     Format {
         /// Index of the format in use.
         index: u8,
@@ -155,7 +155,7 @@ pub enum Unusable {
         count: u16,
     },
     /// Blocks of less than 512 bytes or more than 2 GiB: a format that is not there.
-    #[error("its blocks have no size that makes sense")]
+    #[error("its block size is invalid")]
     NoBlockSize,
     /// Blocks larger than one command can move.
     #[error("its blocks of {bytes} bytes are larger than one command can move")]
@@ -176,13 +176,13 @@ pub enum Unusable {
         block_count: u64,
     },
     /// Another command set than the one for blocks.
-    #[error("it is no block namespace ({csi})")]
+    #[error("it is not a block namespace ({csi})")]
     CommandSet {
         /// Its command set.
         csi: Csi,
     },
     /// Another command set than the one for keys and values, or none of its formats.
-    #[error("it is no namespace of keys and values ({csi})")]
+    #[error("it is not a key-value namespace ({csi})")]
     NoKeys {
         /// Its command set.
         csi: Csi,
@@ -477,13 +477,13 @@ impl Scan {
     }
 }
 
-/// The ids of what was added, removed or changed between two looks, ascending.
+/// The ids of the namespaces added, removed or changed between two scans, ascending.
 #[must_use]
 pub fn changes(before: &[NamespaceInfo], after: &[NamespaceInfo]) -> Vec<Nsid> {
     let find = |all: &[NamespaceInfo], nsid| {
         all.binary_search_by_key(&nsid, |info| info.nsid).ok().and_then(|index| all.get(index)).copied()
     };
-    // How much of it is in use changes all the time and is no news.
+    // The blocks in use change all the time: no reason for a notice.
     let settled = |info: NamespaceInfo| NamespaceInfo { used_blocks: 0, ..info };
     let changed = |nsid| find(before, nsid).map(settled) != find(after, nsid).map(settled);
     let mut nsids: Vec<Nsid> =

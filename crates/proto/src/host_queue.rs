@@ -36,8 +36,9 @@ pub const HOST_SLOT_COUNT_MAX: u16 = 1024;
 
 /// The data of one command, in one piece or several. It belongs to the queue until its command ends.
 ///
-/// A buffer is owned, not borrowed: the kernel may read what is sent without a copy after a queue is forgotten (`std::mem::forget`), when a
-/// borrow would have ended and its memory would be used for something else. A queue that is dropped too early leaks its buffers.
+/// A buffer is owned, not borrowed: the kernel may read what is sent without a copy after a queue is forgotten
+/// (`std::mem::forget`), when a borrow would have ended and its memory would be used for something else. A queue that
+/// is dropped too early leaks its buffers.
 ///
 /// ```
 /// fn takes(_: impl nvlane_proto::host_queue::DataBuffer) {}
@@ -123,8 +124,8 @@ pub enum End {
 }
 
 /// A command that has ended and is still in its slot.
-// Small enough for registers. A larger value is written in parts and read back as a whole, which stalls until the stores of the
-// data that was just copied complete: 100 ns for 4 KiB.
+// Small enough for registers. A larger value is written in parts and read back as a whole, which stalls until the
+// stores of the data that was just copied complete: 100 ns for 4 KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
     slot: u16,
@@ -156,16 +157,19 @@ pub enum Refused<B> {
 
 /// The host's end of one queue pair on one connection, from ICReq to its end.
 ///
-/// `B` is the data of a command, `U` the submitter's id for it. There are four kinds of methods, which a driver calls in this order:
+/// `B` is the data of a command, `U` the submitter's id for it. There are four kinds of methods, which a driver calls
+/// in this order:
 ///
-/// 1. *Inputs*: bytes received into [`place`](Self::place) go to [`on_placed`](Self::on_placed), bytes received elsewhere to
-///    [`next_event`](Self::next_event), which is called until it returns `None`, also without input if
+/// 1. *Inputs*: bytes received into [`place`](Self::place) go to [`on_placed`](Self::on_placed), bytes received
+///    elsewhere to [`next_event`](Self::next_event), which is called until it returns `None`, also without input if
 ///    [`has_finished`](Self::has_finished). After a [`Violation`] comes [`fail`](Self::fail), and no further input.
 /// 2. *Wishes*: [`submit`](Self::submit), from [`HostEvent::Initialised`] on, where [`has_room`](Self::has_room).
-/// 3. *Outputs*: [`ring`](Self::ring), then [`for_each_piece`](Self::for_each_piece) and [`on_sent`](Self::on_sent) until nothing is on its way.
-///    The kernel's notices of zero-copy sends go to [`on_notice`](Self::on_notice). After the connection is closed and
-///    [`awaited_count`](Self::awaited_count) is 0, [`next_unfinished`](Self::next_unfinished) returns the commands that have not ended.
-/// 4. *Questions* may be asked at any time: [`outstanding`](Self::outstanding), [`room`](Self::room) and the others that take `&self`.
+/// 3. *Outputs*: [`ring`](Self::ring), then [`for_each_piece`](Self::for_each_piece) and [`on_sent`](Self::on_sent)
+///    until nothing is on its way. The kernel's notices of zero-copy sends go to [`on_notice`](Self::on_notice). After
+///    the connection is closed and [`awaited_count`](Self::awaited_count) is 0,
+///    [`next_unfinished`](Self::next_unfinished) returns the commands that have not ended.
+/// 4. *Questions* may be asked at any time: [`outstanding`](Self::outstanding), [`room`](Self::room) and the others
+///    that take `&self`.
 #[derive(Debug)]
 pub struct HostQueue<B, U = u64> {
     offer: HostOffer,
@@ -328,8 +332,9 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
         Ok(())
     }
 
-    /// As [`submit`](Self::submit), for callers that have checked that the queue [has room](Self::has_room) and that the data is not
-    /// longer than [`LENGTH_MAX`]. Nothing is returned, so the command goes to its slot without a copy in between.
+    /// As [`submit`](Self::submit), for callers that have checked that the queue [has room](Self::has_room) and that
+    /// the data is not longer than [`LENGTH_MAX`]. Nothing is returned, so the command goes to its slot without a copy
+    /// in between.
     ///
     /// # Panics
     /// If the data is longer.
@@ -378,8 +383,8 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
         }
     }
 
-    /// Data up to this length goes in the capsule. A Fabrics command carries its data there on every queue, as far as every
-    /// controller takes it. wire §4.1
+    /// Data up to this length goes in the capsule. A Fabrics command carries its data there on every queue, as far as
+    /// every controller takes it. wire §4.1
     #[inline]
     fn in_capsule_bytes(&self, sqe: &Sqe) -> u32 {
         let is_fabrics = sqe.opcode == AdminOpcode::FABRICS.raw();
@@ -473,8 +478,8 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
         }))
     }
 
-    /// As [`next_event`](Self::next_event), but a command that has ended stays in its slot until it is [taken](Self::take), which must be
-    /// the next call. This saves a copy of its content.
+    /// As [`next_event`](Self::next_event), but a command that has ended stays in its slot until it is
+    /// [taken](Self::take), which must be the next call. This saves a copy of its content.
     ///
     /// # Errors
     /// As [`next_event`](Self::next_event).
@@ -686,8 +691,8 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
         Ok(())
     }
 
-    /// The memory into which the next bytes may be received without a copy: the rest of the PDU's data in its command's buffer,
-    /// as far as that is contiguous. `None` if the next bytes are anything else.
+    /// The memory into which the next bytes may be received without a copy: the rest of the PDU's data in its command's
+    /// buffer, as far as that is contiguous. `None` if the next bytes are anything else.
     #[expect(clippy::indexing_slicing, reason = "the part is not shorter than itself")]
     pub fn place(&mut self) -> Option<&mut [u8]> {
         let left = self.framer.data_left() as usize;
@@ -704,7 +709,8 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
         }
     }
 
-    /// Bytes up to the end of the current part of a PDU: see [`Framer::wanted_bytes`](crate::framer::Framer::wanted_bytes).
+    /// Bytes up to the end of the current part of a PDU: see
+    /// [`Framer::wanted_bytes`](crate::framer::Framer::wanted_bytes).
     #[must_use]
     pub fn wanted_bytes(&self) -> usize {
         self.framer.wanted_bytes()
@@ -734,8 +740,8 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
         Ok(())
     }
 
-    /// Rings the doorbell: the waiting PDUs leave now, unless a caravan is leaving already. Returns whether they do. After a violation
-    /// nothing leaves.
+    /// Rings the doorbell: the waiting PDUs leave now, unless a caravan is leaving already. Returns whether they do.
+    /// After a violation nothing leaves.
     #[inline]
     pub fn ring(&mut self) -> bool {
         let has_rung = self.framer.failure().is_none() && self.caravan.ring();
@@ -777,8 +783,8 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
         self.caravan.on_sent(count, |range| range_gone(slots, finished, range));
     }
 
-    /// Whether every unsent byte keeps its address until the kernel has read it, also if this queue is moved. Data inside its command, such
-    /// as an array given as the buffer, does not.
+    /// Whether every unsent byte keeps its address until the kernel has read it, also if this queue is moved. Data
+    /// inside its command, such as an array given as the buffer, does not.
     #[must_use]
     #[expect(clippy::arithmetic_side_effects, reason = "the place of our own commands")]
     pub fn is_stable(&self) -> bool {
@@ -792,8 +798,8 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
         is_stable
     }
 
-    /// As [`on_sent`](Self::on_sent), for bytes sent without a copy (`is_zero_copy`) or after such bytes of the same caravan:
-    /// their commands end when the kernel has given notice. See [`Caravan::on_sent_zero_copy`].
+    /// As [`on_sent`](Self::on_sent), for bytes sent without a copy (`is_zero_copy`) or after such bytes of the same
+    /// caravan: their commands end when the kernel has given notice. See [`Caravan::on_sent_zero_copy`].
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
@@ -829,16 +835,16 @@ impl<B: DataBuffer, U: Copy> HostQueue<B, U> {
         term_req(Sender::Controller, violation, self.framer.offending_header())
     }
 
-    /// Removes a command that has not ended, with `status` unless the controller had answered it. Call it after the connection is
-    /// closed and the kernel has released every send.
+    /// Removes a command that has not ended, with `status` unless the controller had answered it. Call it after the
+    /// connection is closed and the kernel has released every send.
     pub fn next_unfinished(&mut self, status: Status) -> Option<Completion<B, U>> {
         let slot = self.unfinished()?;
         self.command(slot).completion.get_or_insert((status, 0));
         Some(self.take(Ended { slot }))
     }
 
-    /// Removes a command that has not ended, for a caller that may submit it again. Call it after the connection is closed and the
-    /// kernel has released every send.
+    /// Removes a command that has not ended, for a caller that may submit it again. Call it after the connection is
+    /// closed and the kernel has released every send.
     #[expect(clippy::indexing_slicing, reason = "slots are ours")]
     pub fn next_unfinished_command(&mut self) -> Option<Unfinished<B, U>> {
         let ring_count = self.ring_count;
@@ -902,7 +908,8 @@ impl<B, U> HostQueue<B, U> {
         self.caravan.awaited_count()
     }
 
-    /// The kernel has given notice of the sends `first..=last`. Completions that waited for this come with the next event.
+    /// The kernel has given notice of the sends `first..=last`. Completions that waited for this come with the next
+    /// event.
     pub fn on_notice(&mut self, first: u32, last: u32) {
         let (slots, finished) = (&mut self.slots, &mut self.finished);
         self.caravan.on_notice(first, last);

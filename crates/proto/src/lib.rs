@@ -4,7 +4,7 @@
 //! a fuzzer and a C program. Each machine has four kinds of methods: input from outside (`on_*`), wishes of our
 //! side (verbs), output to carry out (`next_*`) and questions (nouns).
 #![forbid(unsafe_code)]
-// What a peer has sent must not be able to end us: see docs/testing.md.
+// Input of a peer must not cause a panic: see docs/testing.md.
 #![cfg_attr(
     not(test),
     deny(

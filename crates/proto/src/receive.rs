@@ -31,8 +31,8 @@ pub enum Receive {
     /// Everything the socket has, in one call, into a staging buffer that stays in cache.
     #[default]
     Staging,
-    /// PDU by PDU: the common header, the rest of the header, then the data, in place if it has a buffer. Exists only to
-    /// measure what the default gains.
+    /// PDU by PDU: the common header, the rest of the header, then the data, in place if it has a buffer. Exists only
+    /// to measure what the default gains.
     Pdu,
 }
 
@@ -64,7 +64,8 @@ impl fmt::Display for Receive {
 
 /// The receive plan of a connection.
 ///
-/// A driver takes a [`turn`](Self::turn), and while that goes on passes the memory it has to [`receive`](Self::receive).
+/// A driver takes a [`turn`](Self::turn), and while that goes on passes the memory it has to
+/// [`receive`](Self::receive).
 #[derive(Clone, Copy, Debug)]
 pub struct ReceivePlan {
     receive: Receive,
@@ -93,8 +94,8 @@ impl ReceivePlan {
         .by_pdu()
     }
 
-    /// The plan of a host's lane: several receives per turn, with little staging behind a place, because the next payload
-    /// is often as large.
+    /// The plan of a host's lane: several receives per turn, with little staging behind a place, because the next
+    /// payload is often as large.
     #[must_use]
     pub const fn for_host(receive: Receive, in_place_bytes: usize) -> Self {
         Self {
@@ -125,8 +126,8 @@ impl ReceivePlan {
         ReceiveTurn { count_left: self.receive_count_max, bytes_left: self.turn_bytes_max, is_emptied: false }
     }
 
-    /// Bytes of a staging buffer of `staging_bytes` to offer in the next receive. `wanted_bytes` gives the bytes up to the end of the current
-    /// part of a PDU, and is called in mode [`Receive::Pdu`] only.
+    /// Bytes of a staging buffer of `staging_bytes` to offer in the next receive. `wanted_bytes` gives the bytes up to
+    /// the end of the current part of a PDU, and is called in mode [`Receive::Pdu`] only.
     #[inline]
     #[must_use]
     pub fn staging_bytes(&self, staging_bytes: usize, wanted_bytes: impl FnOnce() -> usize) -> usize {
@@ -138,8 +139,9 @@ impl ReceivePlan {
         most.min(staging_bytes)
     }
 
-    /// Calls `receive` with the memory for the next receive: `place`, the rest of the current payload's buffer, as far as it is
-    /// received in place, and behind it what is offered of `staging`. Returns what `receive` does, and what it was given.
+    /// Calls `receive` with the memory for the next receive: `place`, the rest of the current payload's buffer, as far
+    /// as it is received in place, and behind it what is offered of `staging`. Returns what `receive` does, and what it
+    /// was given.
     #[inline]
     #[expect(clippy::indexing_slicing, reason = "no length exceeds that of its slice")]
     pub fn receive<R>(
@@ -164,8 +166,8 @@ impl ReceivePlan {
         }
     }
 
-    /// Learns from a receive of `count` bytes into `extent`, once they are taken in; `place_bytes` is the length of the place
-    /// now, 0 if there is none.
+    /// Learns from a receive of `count` bytes into `extent`, once they are taken in; `place_bytes` is the length of the
+    /// place now, 0 if there is none.
     #[inline]
     pub const fn on_taken_in(&mut self, extent: Extent, count: usize, place_bytes: usize) {
         let is_within_large = place_bytes > 0 && place_bytes >= self.in_place_bytes;

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-/// Budget of a connection per turn, bytes; no send starts once it is spent, so a fast reader cannot starve the thread's other
-/// connections.
+/// Budget of a connection per turn, bytes; no send starts once it is spent, so a fast reader cannot starve the thread's
+/// other connections.
 const TURN_BYTES_MAX: usize = 512 << 10;
 
 /// Longest piece that is never cut, bytes, whatever is left of the budget: many small pieces leave in one call.
@@ -39,8 +39,8 @@ impl SendBudget {
         self.left_bytes = self.left_bytes.saturating_sub(count);
     }
 
-    /// How far the bytes `range` of a payload go into the next send, behind `gathered_bytes` of others. What is cut is cut at a
-    /// multiple of `step`, as the last piece of its send; the first piece of a send has at least one step.
+    /// How far the bytes `range` of a payload go into the next send, behind `gathered_bytes` of others. What is cut is
+    /// cut at a multiple of `step`, as the last piece of its send; the first piece of a send has at least one step.
     #[inline]
     #[must_use]
     #[expect(

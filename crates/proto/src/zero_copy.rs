@@ -29,7 +29,7 @@ pub enum Policy {
 
 /// The error for an unknown policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} says nothing of zero-copy: write off, auto, or a size from which on, such as 64K")]
+#[error("unknown zero-copy policy {0:?}: write off, auto, or a least size, such as 64K")]
 pub struct UnknownPolicy(String);
 
 impl FromStr for Policy {
@@ -67,8 +67,8 @@ impl fmt::Display for Policy {
     }
 }
 
-/// Least size of a caravan that a connection sends without a copy, bytes; `None` for never. `is_local`: its packets are known to
-/// stay on this machine. `copied_count`: its last sends in a row that the kernel copied anyway.
+/// Least size of a caravan that a connection sends without a copy, bytes; `None` for never. `is_local`: its packets are
+/// known to stay on this machine. `copied_count`: its last sends in a row that the kernel copied anyway.
 #[must_use]
 pub fn bytes_min(policy: Policy, is_local: bool, copied_count: u32) -> Option<u32> {
     match policy {
@@ -117,7 +117,8 @@ impl Threshold {
         self.bytes < usize::MAX
     }
 
-    /// The kernel has reported for `count` sends whether it copied them. Returns whether the connection now gives up zero-copy.
+    /// The kernel has reported for `count` sends whether it copied them. Returns whether the connection now gives up
+    /// zero-copy.
     pub fn on_notice(&mut self, send_count: u32, is_copied: bool) -> bool {
         let was_on = self.is_on();
         self.copied_count = if is_copied { self.copied_count.saturating_add(send_count) } else { 0 };

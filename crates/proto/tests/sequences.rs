@@ -1,5 +1,5 @@
-//! Every sequence of up to five PDUs, at both ends of a queue pair: the reaction to each PDU depends on the state that it
-//! meets and on nothing else, and is in a table.
+//! Every sequence of up to five PDUs, at both ends of a queue pair: the reaction to each PDU depends on the state that
+//! it meets and on nothing else, and is in a table.
 //!
 //! The alphabet of each end has PDUs that are right in some state, PDUs that are wrong in every state, and those of the
 //! other direction: 20 for a controller without digests and 23 with them, 21 for a host. A controller's sequences run
@@ -333,8 +333,8 @@ impl ControllerRun {
         }
         self.end.assert_dead(why);
         if pdu[0] == 0x06 && self.is_shaken && !self.is_asked() {
-            // The tag that A had last may be free, or belong to a command that wants no data, or to another one: it says
-            // more than the state that is looked at here.
+            // The tag that A had last may be free, or belong to a command that wants no data, or to another one: it
+            // says more than the state that is looked at here.
             let rights = [
                 Violation::Sequence,
                 Violation::HeaderField { offset: 10 },

@@ -1,4 +1,4 @@
-//! How fast a reactor accepts connections, so that a flood of them leaves it time for those it has.
+//! The accept pace of a reactor: a flood of connections leaves it time for those it has.
 
 /// Connections accepted at once after a time without any.
 const ACCEPT_BURST: u32 = 256;

@@ -2,10 +2,10 @@
 //!
 //! Blocks are powers of two from [`BLOCK_BYTES_MIN`] up. A block is contiguous and aligned to its own size, so
 //! one type serves O_DIRECT, registered (fixed) io_uring operations and vectored sends. Freed blocks go onto the
-//! stack of their size and come back warm; neighbours are merged only when a larger block is asked for and
+//! stack of their size and are reused warm; neighbours are merged only when a larger block is asked for and
 //! none is left. The arena never grows: an empty pool is back-pressure for the caller.
 //!
-//! Whoever holds a [`Buffer`] frees it by dropping it. Buffers never leave their thread.
+//! Dropping a [`Buffer`] frees its block. Buffers never leave their thread.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -16,7 +16,7 @@ use std::rc::Rc;
 
 use crate::mapping::Mapping;
 
-/// The smallest block, bytes: aligned as O_DIRECT asks on every device we know, whatever the size of the kernel's pages.
+/// The smallest block, bytes: enough for O_DIRECT on every known device, independent of the kernel's page size.
 pub const BLOCK_BYTES_MIN: usize = 4096;
 
 /// Sizes of blocks: `BLOCK_BYTES_MIN << 0 .. BLOCK_BYTES_MIN << (ORDER_COUNT - 1)`, that is 4 KiB to 4 MiB.
@@ -44,9 +44,9 @@ struct FreeLists {
     freed_since_merge: bool,
 }
 
-/// An owned block of the pool, seen as the `len` bytes that were asked for.
+/// An owned block of the pool, with the length that was asked for.
 ///
-/// The content is whatever the last owner left: nothing may be sent to a peer before it was filled.
+/// Its content is what the last owner left: fill it before sending it to a peer.
 pub struct Buffer {
     pool: Rc<Shared>,
     start: NonNull<u8>,
@@ -59,7 +59,7 @@ impl Pool {
     /// Maps an arena of `bytes`, rounded up to whole largest blocks. Pages are touched as they are used.
     ///
     /// # Errors
-    /// What the kernel says when it refuses the mapping.
+    /// The kernel's error if it refuses the mapping.
     pub fn new(bytes: usize) -> io::Result<Self> {
         let bytes = bytes.max(1).next_multiple_of(BLOCK_BYTES_MAX);
         let mapping = Mapping::anonymous(bytes)?;
@@ -100,7 +100,7 @@ impl Pool {
         })
     }
 
-    /// Whether a buffer of `length` bytes can be had right now.
+    /// Whether a buffer of `length` bytes is available now.
     #[inline]
     #[must_use]
     pub fn has(&self, length: usize) -> bool {
@@ -121,13 +121,13 @@ impl Pool {
         self.shared.mapping.len()
     }
 
-    /// Bytes in free blocks, of whatever size.
+    /// Bytes in free blocks of all sizes.
     #[must_use]
     pub fn free_bytes(&self) -> usize {
         self.shared.free.borrow().free_page_count as usize * BLOCK_BYTES_MIN
     }
 
-    /// The fewest bytes that were ever free.
+    /// The fewest bytes that were free at any time.
     #[must_use]
     pub fn free_bytes_min(&self) -> usize {
         self.shared.free.borrow().low_water_page_count as usize * BLOCK_BYTES_MIN

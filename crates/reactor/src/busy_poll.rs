@@ -1,8 +1,9 @@
-//! Busy polling: whoever waits for a packet takes it out of the device's queue itself, and is not woken by its interrupt.
+//! Busy polling: a thread that waits for a packet takes it out of the device's queue itself, without an interrupt.
 //! docs/design/placement.md
 //!
-//! The kernel has a switch in three places: on sockets (a receive that finds nothing looks into the device), on epoll sets and on
-//! rings (a wait looks before it sleeps; both from Linux 6.9). Each may be missing, or refused to us, alone.
+//! The kernel has a switch in three places: on sockets (a receive that finds nothing looks into the device), on epoll
+//! sets and on rings (a wait looks before it sleeps; both from Linux 6.9). Each may be missing, or refused to us,
+//! alone.
 
 use std::io;
 use std::num::NonZeroU32;
@@ -11,13 +12,13 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// The longest that a ring polls before it sleeps, µs; the other switches take the same here.
 pub const BUSY_POLL_US_MAX: u32 = 10_000;
 
-/// Packets taken in one pass, at most, by whom the kernel does not restrict.
+/// Most packets taken in one pass by a privileged process.
 pub const BUSY_POLL_BUDGET_MAX: u16 = 1024;
 
-/// How a thread polls the devices of its sockets.
+/// Busy polling of the devices of a thread's sockets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BusyPoll {
-    /// How long a wait polls before it sleeps, µs; 0 is off.
+    /// Time for which a wait polls before it sleeps, µs; 0 is off.
     pub wait_us: u32,
     /// The device's interrupt stays off as long as it is polled. The device must be set up for it (`gro_flush_timeout`,
     /// `napi_defer_hard_irqs`).
@@ -30,7 +31,7 @@ impl BusyPoll {
     /// Off.
     pub const OFF: Self = Self { wait_us: 0, prefers: false, budget: None };
 
-    /// For so many µs, nothing else said.
+    /// Polling for `wait_us`, with defaults for the rest.
     #[must_use]
     pub const fn us(wait_us: u32) -> Self {
         Self { wait_us, ..Self::OFF }
@@ -49,15 +50,15 @@ impl BusyPoll {
     }
 }
 
-/// What the kernel said to being asked to poll.
+/// The kernel's reply to a request to poll.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Asked {
-    /// It was not asked.
+    /// No request was made.
     #[default]
     No,
-    /// It does.
+    /// The kernel polls.
     Accepted,
-    /// It does not, with this error of the system.
+    /// The kernel refused with this error.
     Refused(i32),
 }
 
@@ -69,7 +70,7 @@ impl Asked {
         }
     }
 
-    /// In words, for counters and logs.
+    /// A short text for counters and logs.
     #[must_use]
     pub fn text(self) -> String {
         match self {
@@ -80,7 +81,7 @@ impl Asked {
     }
 }
 
-/// What one socket was granted.
+/// The replies for one socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SocketPolling {
     /// `SO_BUSY_POLL`.
@@ -91,20 +92,20 @@ pub struct SocketPolling {
     pub budget: Asked,
 }
 
-/// What became of busy polling on one thread.
+/// Busy polling on one thread: settings, replies and counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BusyPolling {
-    /// What was asked for.
+    /// The settings requested.
     pub wanted: BusyPoll,
-    /// What the engine's ring or epoll set said.
+    /// The reply for the engine's ring or epoll set.
     pub engine: Asked,
-    /// What the last socket said.
+    /// The reply for the last socket.
     pub socket: SocketPolling,
     /// Sockets that poll.
     pub socket_count: u64,
-    /// Sockets that the kernel refused it to.
+    /// Sockets for which the kernel refused.
     pub refused_count: u64,
-    /// Times that the thread had nothing to do and looked on before it slept.
+    /// Spins: times that the thread was idle and polled before it slept.
     pub spin_count: u64,
     /// Of these, those that found work.
     pub spin_hit_count: u64,
@@ -125,12 +126,12 @@ impl BusyPolling {
     }
 }
 
-/// Where the last packet of a connection came in.
+/// The device queue and core of a connection's last packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Arrival {
     /// The device queue's NAPI context; `None` where there is none: loopback, and devices that cannot be polled.
     pub napi_id: Option<NonZeroU32>,
-    /// The core that took it in.
+    /// The core that received it.
     pub cpu: Option<u32>,
 }
 

@@ -1,4 +1,5 @@
-//! Which of sixteen bytes are equal to one, or no letters: what few vector instructions say at once.
+//! Masks over sixteen bytes, computed with few vector instructions: bytes equal to one, and bytes that are spaces or
+//! control characters.
 
 /// Which of `bytes` equal `byte`: a bit each, the lowest for the first.
 #[cfg(target_arch = "x86_64")]

@@ -1,12 +1,11 @@
-//! Chunks: the parts of large values. A chunk is owned memory that goes from reactor to reactor with what it
-//! holds, so that a value is received where it stays and sent from where it lies, whichever reactor has the
-//! connection.
+//! Chunks: the parts of large values. A chunk is owned memory that moves between reactors with its content, so that a
+//! value is received in place and sent from where it lies, whichever reactor has the connection.
 //!
 //! ```text
 //! open ─▶ free ──take──▶ Chunk: filled by its one owner ──Arc──▶ read by many ──last one drops it──▶ free ─▶ close
 //! ```
 //!
-//! Address space for all chunks is reserved at first; how many have memory says who opened them.
+//! Address space for all chunks is reserved at first; their owner decides how many have memory.
 
 use std::fmt;
 use std::io;
@@ -17,27 +16,27 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::mapping::Mapping;
 
-/// Bytes of a chunk; few where each of them is interpreted.
+/// Bytes of a chunk; fewer under Miri.
 pub const CHUNK_BYTES: usize = if cfg!(miri) { 16 << 10 } else { 1 << 20 };
 
-/// Chunks of one owner, who decides how many of them there are.
+/// The chunks of one owner, which decides how many have memory.
 pub struct Chunks {
     shared: Arc<Shared>,
-    /// Those with memory that nobody has.
+    /// Free chunks with memory.
     free: Vec<u32>,
-    /// Those without memory.
+    /// Chunks without memory.
     closed: Vec<u32>,
     count_max: usize,
 }
 
 struct Shared {
     mapping: Mapping,
-    /// Those that were let go of, wherever that was.
+    /// Chunks dropped on any thread.
     returned: Mutex<Vec<u32>>,
     returned_count: AtomicUsize,
 }
 
-/// [`CHUNK_BYTES`] of memory with one owner. What is in it is whatever the last owner left.
+/// [`CHUNK_BYTES`] of memory with one owner. Its content is what the last owner left.
 pub struct Chunk {
     shared: Arc<Shared>,
     start: NonNull<u8>,
@@ -53,19 +52,19 @@ impl Chunks {
     /// Reserves address space for `count_max` chunks, none of which has memory.
     ///
     /// # Errors
-    /// What the system says when it refuses the mapping.
+    /// The system's error if it refuses the mapping.
     pub fn new(count_max: usize) -> io::Result<Self> {
         let bytes = count_max.max(1).checked_mul(CHUNK_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
         let count = u32::try_from(count_max).map_err(|_| io::ErrorKind::InvalidInput)?;
         let mapping = Mapping::anonymous(bytes)?;
         let _ = mapping.prefer_huge_pages();
-        // Room for all: letting go of one never allocates.
+        // Room for all: dropping one never allocates.
         let returned = Mutex::new(Vec::with_capacity(count_max));
         let shared = Arc::new(Shared { mapping, returned, returned_count: AtomicUsize::new(0) });
         Ok(Self { shared, free: Vec::new(), closed: (0..count).rev().collect(), count_max })
     }
 
-    /// A chunk that nobody has; `None` if there is none with memory.
+    /// Takes a free chunk; `None` if none has memory.
     pub fn take(&mut self) -> Option<Chunk> {
         if self.free.is_empty() {
             self.collect();
@@ -75,7 +74,7 @@ impl Chunks {
         Some(Chunk { shared: Arc::clone(&self.shared), start, number })
     }
 
-    /// Takes in what was let go of.
+    /// Returns dropped chunks to the free ones.
     fn collect(&mut self) {
         if self.shared.returned_count.load(Ordering::Acquire) > 0 {
             let mut returned = self.shared.returned();
@@ -84,13 +83,13 @@ impl Chunks {
         }
     }
 
-    /// One more chunk may have memory. Says whether there is one more.
+    /// Lets one more chunk have memory. Returns whether there was one without.
     pub fn open(&mut self) -> bool {
         self.free.extend(self.closed.last());
         self.closed.pop().is_some()
     }
 
-    /// Gives the memory of a chunk that nobody has back to the system. Says whether there was one.
+    /// Returns the memory of a free chunk to the system. Returns whether there was one.
     pub fn close(&mut self) -> bool {
         self.collect();
         let Some(number) = self.free.pop() else { return false };
@@ -102,19 +101,19 @@ impl Chunks {
         true
     }
 
-    /// How many there can be.
+    /// Chunks for which address space is reserved.
     #[must_use]
     pub fn count_max(&self) -> usize {
         self.count_max
     }
 
-    /// How many have memory.
+    /// Chunks with memory.
     #[must_use]
     pub fn open_count(&self) -> usize {
         self.count_max - self.closed.len()
     }
 
-    /// How many somebody has.
+    /// Chunks in use.
     #[must_use]
     pub fn taken_count(&self) -> usize {
         let free = self.free.len() + self.shared.returned_count.load(Ordering::Acquire);
@@ -123,10 +122,10 @@ impl Chunks {
 }
 
 impl Chunk {
-    /// Has the system give memory for all of it now, which else is done as it is touched.
+    /// Populates all of its memory now instead of on first touch.
     ///
     /// # Errors
-    /// If the system gives none, or is older than Linux 5.14.
+    /// If the system has no memory, or is older than Linux 5.14.
     pub fn populate(&mut self) -> io::Result<()> {
         let start = self.number as usize * CHUNK_BYTES;
         self.shared.mapping.populate(start..start + CHUNK_BYTES)

@@ -1,4 +1,4 @@
-//! Numbers that one thread adds to and others read, and how long things took.
+//! Counters and duration histograms that one thread adds to and others read.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,7 +13,7 @@ impl Counter {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
     }
 
-    /// Puts another number in its place; only the owning thread may.
+    /// Sets the number; only the owning thread may.
     #[inline]
     pub fn set(&self, count: u64) {
         self.0.store(count, Ordering::Relaxed);
@@ -26,16 +26,17 @@ impl Counter {
     }
 }
 
-/// Bins of [`Durations`]: the first is for less than 128 ns, each further one reaches twice as far, the last to the end.
+/// Bins of [`Durations`]: the first is for less than 128 ns, each further one reaches twice as far, the last to the
+/// end.
 const BIN_COUNT: usize = 26;
 const FIRST_BIN_BITS: u32 = 7;
 
-/// How long something took, each time.
+/// A histogram of durations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Durations {
-    /// How often.
+    /// Number of durations.
     pub count: u64,
-    /// In all, ns.
+    /// Sum, ns.
     pub sum_ns: u64,
     /// The longest, ns.
     pub max_ns: u64,
@@ -65,7 +66,7 @@ impl Durations {
         self.sum_ns.checked_div(self.count).unwrap_or(0)
     }
 
-    /// What `percent` of them did not pass, ns, to a factor of two; 0 if there was none.
+    /// A percentile, ns, to a factor of two; 0 if there are none.
     #[must_use]
     pub fn percentile_ns(&self, percent: u64) -> u64 {
         let rank = self.count.saturating_mul(percent).div_ceil(100);
@@ -98,7 +99,7 @@ impl SharedDurations {
         }
     }
 
-    /// What there is so far.
+    /// The durations so far.
     #[must_use]
     pub fn get(&self) -> Durations {
         let bins = std::array::from_fn(|index| self.bins[index].get());

@@ -1,12 +1,12 @@
-//! How many descriptors this process may have: each connection takes one.
+//! The descriptor limit and table of this process: each connection takes one descriptor.
 
 use std::os::fd::RawFd;
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Lets this process, and those it starts from now on, have as many descriptors as its user may; gives their number. The usual limit is for
-/// programs that use `select`, which we do not.
+/// Raises the descriptor limit of this process, and of processes it starts, to the user's maximum, and returns it. The
+/// usual limit is for programs that use `select`.
 pub fn allow_descriptors() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let all = Rlimit { current: limit.maximum, maximum: limit.maximum };
@@ -14,15 +14,15 @@ pub fn allow_descriptors() -> u64 {
     allowed.unwrap_or(u64::MAX)
 }
 
-/// Has the kernel make room for so many descriptors, as far as they are allowed. It doubles its table when one does not fit, and whoever
-/// asked for that one, to accept a connection, stands still for 10 to 40 ms while all cores take notice.
+/// Sizes the kernel's descriptor table for `count` descriptors, as far as they are allowed. Otherwise the table is
+/// doubled when it is full, and the accept that needs it stalls for 10 to 40 ms while all cores synchronise.
 pub fn reserve_descriptors(count: u64) {
     let allowed = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let Ok(last) = RawFd::try_from(count.min(allowed).saturating_sub(1)) else { return };
     // Without it everything works, too.
     let Ok(any) = eventfd(0, EventfdFlags::CLOEXEC) else { return };
     if let Err(error) = rustix::io::fcntl_dupfd_cloexec(&any, last) {
-        tracing::debug!(%error, count, "no room made for descriptors");
+        tracing::debug!(%error, count, "cannot size the descriptor table");
     }
 }
 

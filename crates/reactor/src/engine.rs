@@ -1,4 +1,4 @@
-//! What carries out a reactor's waiting and its storage operations: io_uring, or epoll with worker threads.
+//! The engine of a reactor, which waits and runs storage operations: io_uring, or epoll with worker threads.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -10,7 +10,7 @@ use crate::mailbox::Bell;
 use crate::operation::{Completion, Operation, Token};
 use crate::ring::RingEngine;
 
-/// Which way a reactor waits and does storage I/O.
+/// The kind of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EngineKind {
     /// One io_uring: readiness, storage operations and sleeping in a single call.
@@ -19,7 +19,7 @@ pub enum EngineKind {
     Epoll,
 }
 
-/// What happened outside.
+/// An event that an engine reports.
 #[derive(Debug)]
 pub(crate) enum Event {
     /// The descriptor watched under this key has something to read, or has failed.
@@ -32,18 +32,18 @@ pub(crate) enum Event {
     Rung,
 }
 
-/// How long collecting events may sleep.
+/// The longest sleep while events are collected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Patience {
     /// Not at all.
     None,
     /// This many ns.
     For(u64),
-    /// Until something happens.
+    /// Until an event.
     Forever,
 }
 
-/// Which readiness is wanted.
+/// The readiness to report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Interest {
     Read,
@@ -81,8 +81,8 @@ impl Engine {
         }
     }
 
-    /// Whether arming looks at the descriptor's state, so that nothing is missed that came, or ended, before. Otherwise only changes
-    /// are seen, and whoever arms must have met the end.
+    /// Whether arming checks the descriptor's state, so that earlier input or an earlier end is reported. Otherwise
+    /// only changes are reported, and the caller must have read everything before it arms.
     #[inline]
     pub(crate) fn looks_when_armed(&self) -> bool {
         matches!(self, Self::Uring(_))
@@ -96,7 +96,7 @@ impl Engine {
         }
     }
 
-    /// Forgets a descriptor that is about to be closed. Events for its key may still come, and mean nothing.
+    /// Removes a descriptor that is about to be closed. Late events for its key have no meaning.
     pub(crate) fn disarm(&mut self, key: u64, fd: BorrowedFd<'_>) {
         match self {
             Self::Uring(engine) => engine.disarm(key),
@@ -104,7 +104,7 @@ impl Engine {
         }
     }
 
-    /// Starts a storage operation; gives it back if too many are running.
+    /// Starts a storage operation; returns it if too many are running.
     pub(crate) fn start(&mut self, token: Token, operation: Operation) -> Result<(), Operation> {
         match self {
             Self::Uring(engine) => engine.start(token, operation),
@@ -112,7 +112,7 @@ impl Engine {
         }
     }
 
-    /// Hands over what was asked for and takes in what has happened.
+    /// Submits what is queued, and collects events.
     pub(crate) fn collect(&mut self, patience: Patience, events: &mut Vec<Event>) -> io::Result<()> {
         match self {
             Self::Uring(engine) => engine.collect(patience, events),

@@ -31,9 +31,9 @@ pub(crate) struct EpollEngine {
     bell: Option<Arc<Bell>>,
     workers: Option<Workers>,
     in_flight: InFlight,
-    /// Ends of operations that are being taken in.
+    /// Results of operations that are being collected.
     done: Vec<Outcome>,
-    /// Operations that no thread could be made for, to be reported as failed.
+    /// Operations for which no thread could be started, to be reported as failed.
     failed: Vec<Completion>,
     #[cfg(test)]
     is_without_threads: bool,
@@ -165,7 +165,7 @@ impl EpollEngine {
                 }
                 WORKERS_KEY => done = true,
                 _ => {
-                    // Failed connections are both: whoever looks first finds the error.
+                    // Failed connections are both: the first call on the socket returns the error.
                     let failed = flags.intersects(epoll::EventFlags::ERR | epoll::EventFlags::HUP);
                     if failed || flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::RDHUP) {
                         events.push(Event::Readable(key));

@@ -1,4 +1,4 @@
-//! Operations that the kernel or a worker has: their buffers stay here until they are given back.
+//! Operations in flight in the kernel or a worker, which own their buffers until they complete.
 
 use crate::operation::{Operation, Token};
 
@@ -15,14 +15,14 @@ impl InFlight {
         Self { slots: (0..limit).map(|_| None).collect(), free: (0..limit).rev().collect() }
     }
 
-    /// Keeps an operation and says where; gives it back if there is no room. It never panics.
+    /// Stores an operation and returns its slot; returns the operation if there is no room. Never panics.
     pub(crate) fn insert(&mut self, token: Token, operation: Operation) -> Result<u32, Operation> {
         let Some(slot) = self.free.pop() else { return Err(operation) };
         self.slots[slot as usize] = Some((token, operation));
         Ok(slot)
     }
 
-    /// Ends the stay of the operation in `slot`.
+    /// Removes the operation in `slot`.
     ///
     /// # Panics
     /// If there is none: it would have completed twice.
@@ -32,7 +32,7 @@ impl InFlight {
         entry
     }
 
-    /// Operations kept.
+    /// Operations in flight.
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }

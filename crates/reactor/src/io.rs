@@ -1,4 +1,4 @@
-//! The seam: what a reactor does for the code it runs, and what it calls that code for.
+//! The interface between a reactor and its application: [`Io`] is what a reactor does, [`Application`] what it calls.
 //!
 //! Applications are written against [`Io`], so that the same code runs on sockets and disks here, and on a simulated
 //! network, disk and clock in tests.
@@ -91,7 +91,8 @@ pub trait Io<M> {
     /// The time of this turn, ns since some fixed moment; it never goes back.
     fn now_ns(&self) -> u64;
 
-    /// The time at this very moment, in the same count. It costs a look at the clock: for what is measured now and then.
+    /// The time at this very moment, in the same count. It costs a look at the clock: for what is measured now and
+    /// then.
     fn clock_ns(&self) -> u64 {
         self.now_ns()
     }
@@ -114,8 +115,8 @@ pub trait Io<M> {
     /// A connection is more than one that anybody can make: from now on it does not come after those that are.
     fn establish(&mut self, _socket: SocketId) {}
 
-    /// Gives a connection up, for another reactor to adopt. No further call will name the socket; what the peer has sent and was
-    /// not received goes with it.
+    /// Gives a connection up, for another reactor to adopt. No further call will name the socket; what the peer has
+    /// sent and was not received goes with it.
     fn release(&mut self, socket: SocketId) -> Option<Connection>;
 
     /// Where the last packet of a connection came in.
@@ -127,13 +128,14 @@ pub trait Io<M> {
     /// Sends as much as fits.
     fn send(&mut self, socket: SocketId, segments: &[Segment<'_>]) -> Sent;
 
-    /// Lets sends on this socket leave their bytes where they lie. Says whether they can.
+    /// Enables zero-copy sends on this socket. Returns whether the kernel supports them.
     fn allow_zero_copy(&mut self, _socket: SocketId) -> bool {
         false
     }
 
-    /// As [`send`](Self::send), but the bytes that are taken must stay as they are until [`next_notice`](Self::next_notice) tells of this
-    /// send. Says whether it will. Notices count as something to read: [`Application::on_readable`] is called for them.
+    /// As [`send`](Self::send), but the bytes taken must stay unchanged until [`next_notice`](Self::next_notice)
+    /// returns a notice of this send. Returns whether a notice will come. Notices count as something to read:
+    /// [`Application::on_readable`] is called for them.
     fn send_zero_copy(&mut self, socket: SocketId, segments: &[Segment<'_>]) -> (Sent, bool) {
         (self.send(socket, segments), false)
     }
@@ -153,13 +155,14 @@ pub trait Io<M> {
     /// Ends a pause.
     fn resume(&mut self, socket: SocketId);
 
-    /// Tells the peer that nothing more will be sent.
+    /// Ends the sending direction: the peer sees the end of the stream.
     fn finish(&mut self, socket: SocketId);
 
     /// Closes the connection. No further call will name the socket.
     fn close(&mut self, socket: SocketId);
 
-    /// As [`close`](Self::close), keeping what the kernel may still read until it has given notice. Without zero-copy sends there is none.
+    /// As [`close`](Self::close), keeping what the kernel may still read until it has given notice. Without zero-copy
+    /// sends there is none.
     fn close_holding(&mut self, socket: SocketId, held: Held) {
         self.close(socket);
         drop(held);
@@ -204,7 +207,7 @@ pub trait Application {
     /// A peer has connected.
     fn on_accept(&mut self, io: &mut impl Io<Self::Message>, listener: ListenerTag, connection: Connection);
 
-    /// There may be bytes to receive. Says whether any work was found.
+    /// There may be bytes to receive. Returns whether any work was found.
     fn on_readable(&mut self, io: &mut impl Io<Self::Message>, socket: SocketId) -> bool;
 
     /// The socket takes bytes again.
@@ -219,11 +222,12 @@ pub trait Application {
     /// A message has arrived.
     fn on_message(&mut self, io: &mut impl Io<Self::Message>, message: Self::Message);
 
-    /// All events of this turn have been handed over: the moment to ring doorbells. Says whether any work was
+    /// All events of this turn have been handed over: the moment to ring doorbells. Returns whether any work was
     /// done.
     fn on_turn_end(&mut self, io: &mut impl Io<Self::Message>) -> bool;
 
     /// The reactor ends, in good order or because its engine failed. An application that sends without a copy
-    /// [closes](Io::close_holding) its connections here: memory that the kernel may still read is leaked if it is dropped later.
+    /// [closes](Io::close_holding) its connections here: memory that the kernel may still read is leaked if it is
+    /// dropped later.
     fn on_end(&mut self, _io: &mut impl Io<Self::Message>) {}
 }

@@ -3,9 +3,9 @@
 //! A [`Reactor`] runs an [`Application`], which sees the world only through [`Io`]. It knows sockets, storage
 //! operations, deadlines and messages, and nothing of NVMe.
 //!
-//! Unsafe code is here and nowhere above: `buffers`, `chunks`, `lines`, `mapping`, `memory` and `segment` (memory that the
-//! kernel reads and writes), `ring`, `workers`, `socket`, `zero_copy`, `busy_poll` and `signals` (the calls that make it do so), and `wide` and `byte_masks`
-//! (instructions that not every processor has).
+//! All unsafe code of the workspace is here: `buffers`, `chunks`, `lines`, `mapping`, `memory` and `segment` (memory
+//! that the kernel reads and writes), `ring`, `workers`, `socket`, `zero_copy`, `busy_poll` and `signals` (system
+//! calls), and `wide` and `byte_masks` (instructions that not every processor has).
 
 #![cfg_attr(test, allow(clippy::cast_possible_truncation))]
 

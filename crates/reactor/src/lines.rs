@@ -10,7 +10,7 @@ use crate::mapping::{Mapping, page_bytes};
 /// Bytes of a cache line.
 pub const LINE_BYTES: usize = 64;
 
-/// The grain in which memory is withheld from who populates it: a multiple of the pages of every kernel.
+/// The grain in which memory is withheld from population: a multiple of the page size of every kernel.
 const GRAIN_BYTES: usize = 64 << 10;
 
 /// One cache line.
@@ -29,7 +29,7 @@ pub struct Lines {
 
 struct Shared {
     mapping: Mapping,
-    /// By grain: whether nobody is to populate it. Locked while somebody does.
+    /// By grain: whether it is withheld from population. Locked during population.
     withheld: Mutex<Vec<bool>>,
 }
 
@@ -38,10 +38,10 @@ unsafe impl Send for Lines {}
 // SAFETY: `&Lines` only reads.
 unsafe impl Sync for Lines {}
 
-/// Lines whose memory is to be given by the system before they are touched, by a thread of its own while their owner uses them.
+/// Lines that another thread populates with memory before their owner touches them.
 pub struct Untouched {
     shared: Arc<Shared>,
-    /// Where what was not populated begins.
+    /// Start of the bytes not populated yet.
     next: usize,
 }
 
@@ -58,16 +58,17 @@ impl Untouched {
         self.len() == 0
     }
 
-    /// How far it has come, bytes.
+    /// Bytes populated so far.
     #[must_use]
     pub fn populated(&self) -> usize {
         self.next
     }
 
-    /// Has the system give memory for up to `bytes` more, but for what is withheld. Says whether there were any, and an owner still.
+    /// Populates up to `bytes` more, except withheld grains. Returns whether there were any, and the owner still
+    /// exists.
     ///
     /// # Errors
-    /// If the system gives none, or is older than Linux 5.14.
+    /// If the system has no memory, or is older than Linux 5.14.
     pub fn populate(&mut self, bytes: usize) -> io::Result<bool> {
         let end = self.next.saturating_add(bytes.next_multiple_of(GRAIN_BYTES)).min(self.len());
         if end == self.next || Arc::strong_count(&self.shared) == 1 {
@@ -92,7 +93,7 @@ impl Lines {
     /// Maps `count` lines (not 0).
     ///
     /// # Errors
-    /// What the system says when it refuses the mapping.
+    /// The system's error if it refuses the mapping.
     pub fn new(count: usize) -> io::Result<Self> {
         Self::with_pages(count, page_bytes())
     }
@@ -111,7 +112,7 @@ impl Lines {
         })
     }
 
-    /// For who populates them.
+    /// The lines as another thread populates them.
     #[must_use]
     pub fn untouched(&self) -> Untouched {
         Untouched { shared: Arc::clone(&self.shared), next: 0 }
@@ -150,8 +151,8 @@ impl Lines {
         }
     }
 
-    /// Gives whole pages of lines back to the system and touches none: what the lines have then is as it was, or zeroes. Who populates
-    /// memory leaves out the grains of 64 KiB that they begin in, until they are [allowed](Self::allow).
+    /// Returns whole pages of lines to the system without touching any: the lines keep their content or become zero.
+    /// Population skips the grains of 64 KiB that they begin in, until they are [allowed](Self::allow).
     ///
     /// # Panics
     /// If the range is not within.
@@ -160,7 +161,7 @@ impl Lines {
         self.discard(range);
     }
 
-    /// Lines that were given back may be populated again.
+    /// Lets lines that were discarded be populated again.
     ///
     /// # Panics
     /// If the range is not within.
@@ -203,7 +204,7 @@ impl DerefMut for Lines {
     }
 }
 
-/// Says that `of` will be looked at soon: the processor fetches its line while other work goes on.
+/// Prefetches the cache line of `of`, which will be read soon.
 #[inline(always)]
 pub fn prefetch<T: ?Sized>(of: &T) {
     let address = std::ptr::from_ref(of).cast::<i8>();

@@ -40,7 +40,7 @@ impl<M> Mailbox<M> {
         Ok(Self { messages, bell: Arc::new(Bell::new()?), sender })
     }
 
-    /// Where others post to.
+    /// Its address for senders.
     #[must_use]
     pub fn address(&self) -> Address<M> {
         Address { sender: self.sender.clone(), bell: Arc::clone(&self.bell) }
@@ -52,8 +52,8 @@ impl<M> Mailbox<M> {
         self.messages.try_recv().ok()
     }
 
-    /// For an owner that is no reactor and sleeps in a poll of its own: from now on a message makes the mailbox's
-    /// descriptor readable. Look for messages once more after this, then sleep.
+    /// For an owner that sleeps in its own poll: from now on a message makes the mailbox's descriptor readable. Check
+    /// for messages once more after this, then sleep.
     pub fn announce_sleep(&self) {
         self.bell.announce_sleep();
     }
@@ -112,7 +112,7 @@ impl Bell {
     /// Wakes the owner if it sleeps or is about to.
     pub(crate) fn ring(&self) {
         // The message before the flag: with the fence in `announce_sleep`, either the owner sees the message
-        // when it looks once more, or we see that it sleeps.
+        // in its last check, or we see that it sleeps.
         fence(Ordering::SeqCst);
         if self.sleeps.load(Ordering::Relaxed) && self.sleeps.swap(false, Ordering::Relaxed) {
             // A full counter (which would be an error) rings just as well.
@@ -120,7 +120,7 @@ impl Bell {
         }
     }
 
-    /// The owner is about to sleep: it must look for messages once more after this.
+    /// The owner is about to sleep: it must check for messages once more after this.
     pub(crate) fn announce_sleep(&self) {
         self.sleeps.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);

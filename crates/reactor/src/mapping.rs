@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     length: usize,
-    /// What the system gave, of which the above is the aligned part.
+    /// The mapping as the system made it, of which the above is the aligned part.
     whole: (NonNull<u8>, usize),
     page_bytes: usize,
 }
@@ -31,9 +31,9 @@ impl Mapping {
         Self::with_pages(length, 1, true, page_bytes())
     }
 
-    /// Maps `length` bytes (not 0), aligned to `alignment` (a power of two) and to pages. Unless it `is_open`, address space alone is reserved: none of
-    /// it may be touched before [`open`](Self::open). Tests give pages larger than the system's: calls then change what they would change on a
-    /// kernel with such pages.
+    /// Maps `length` bytes (not 0), aligned to `alignment` (a power of two) and to pages. Unless it `is_open`, address
+    /// space alone is reserved: none of it may be touched before [`open`](Self::open). Tests give pages larger than the
+    /// system's: calls then change what they would change on a kernel with such pages.
     pub(crate) fn with_pages(
         length: usize,
         alignment: usize,
@@ -88,8 +88,8 @@ impl Mapping {
         unsafe { pages::prefer_huge(self.start, self.length) }
     }
 
-    /// Has the system give the pages of `range` now, which begins at a page and may be touched. What is in them stays, also while others
-    /// read and write them.
+    /// Populates the pages of `range` now, which begins at a page and may be touched. Their content stays, also while
+    /// other threads read and write them.
     ///
     /// # Panics
     /// If the range is not in the mapping.
@@ -98,11 +98,12 @@ impl Mapping {
         if range.is_empty() {
             return Ok(());
         }
-        // SAFETY: ours, as just asserted; it changes nothing that anybody could see.
+        // SAFETY: ours, as just asserted; it changes no content.
         unsafe { pages::populate(self.start.add(range.start), range.len()) }
     }
 
-    /// Gives the whole pages within `range` back to the system, and says which bytes those are: they read as zeroes afterwards, all others are as before.
+    /// Returns the whole pages within `range` to the system, and their bytes to the caller: these read as zeroes
+    /// afterwards, all others are unchanged.
     ///
     /// # Safety
     /// The range is in the mapping and may be touched, and no reference into it is alive.
@@ -117,8 +118,8 @@ impl Mapping {
         Ok(inward)
     }
 
-    /// Gives pages back. A kernel refuses a start within a page and rounds the length up to whole pages; one whose pages are as small as the
-    /// system's does not have to be imitated.
+    /// Gives pages back. A kernel refuses a start within a page and rounds the length up to whole pages; one whose
+    /// pages are as small as the system's does not have to be imitated.
     ///
     /// # Safety
     /// The pages are in the mapping and may be touched, and no reference into them is alive.

@@ -31,8 +31,9 @@ pub const STRIPE_BYTES: usize = 64 * 1024;
 /// Locks: stripes share them by address. Enough that two reactors seldom meet.
 const LOCK_COUNT: usize = if cfg!(miri) { 16 } else { 1024 };
 
-/// A huge page of x86-64 and of arm64 with pages of 4 KiB, the grain of a memory that asked for them: giving back less would break one up. Where
-/// huge pages are larger (32 MiB with pages of 16 KiB, 512 MiB with 64 KiB) this grain breaks them up rather than keep so much.
+/// A huge page of x86-64 and of arm64 with pages of 4 KiB, the grain of a memory that asked for them: giving back less
+/// would break one up. Where huge pages are larger (32 MiB with pages of 16 KiB, 512 MiB with 64 KiB) this grain breaks
+/// them up rather than hold that much.
 const HUGE_PAGE_BYTES: usize = if cfg!(miri) { 32 << 10 } else { 2 << 20 };
 
 /// Address space is reserved for this many times the first length, and for no less than [`RESERVED_BYTES_MIN`].
@@ -105,7 +106,7 @@ impl Memory {
     /// asked for huge pages, which it may decline.
     ///
     /// # Errors
-    /// What the kernel says when it refuses the mapping.
+    /// The kernel's error if it refuses the mapping.
     pub fn new(bytes: usize, is_shared: bool, huge_pages: bool) -> io::Result<Arc<Self>> {
         Self::with_pages(bytes, is_shared, huge_pages, page_bytes())
     }
@@ -176,7 +177,7 @@ impl Memory {
     /// added reads as zeroes.
     ///
     /// # Errors
-    /// If so much address space was not reserved, or the system gives no more memory. The length is as before.
+    /// If the length exceeds the reserved address space, or the system has no memory. The length is unchanged then.
     pub fn resize(&self, bytes: usize) -> io::Result<()> {
         let mut extent = self.extent();
         if bytes > extent.open {
@@ -199,7 +200,8 @@ impl Memory {
             Sharing::Exclusive if extent.is_attached => extent.stale_from = extent.stale_from.min(bytes),
             Sharing::Exclusive => self.clear(bytes..before),
             Sharing::Shared(locks) => {
-                // Whoever holds a lock may have seen the old length; whoever takes one from now on sees the new.
+                // A thread that holds a lock may have seen the old length; one that takes a lock from now on sees the
+                // new one.
                 for lock in locks {
                     drop(Guard::write(lock));
                 }
@@ -209,7 +211,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Zeroes what nobody uses: bytes past the length.
+    /// Zeroes unused bytes: those past the length.
     fn clear(&self, range: Range<usize>) {
         let grains =
             range.start.next_multiple_of(self.grain_bytes)..range.end.next_multiple_of(self.grain_bytes);
@@ -223,7 +225,7 @@ impl Memory {
     /// Makes a range read as zeroes; its whole pages go back to the system if that takes them.
     ///
     /// # Safety
-    /// The range is open, and nobody else reads or writes it.
+    /// The range is open, and no other thread reads or writes it.
     unsafe fn discard_or_zero(&self, range: Range<usize>) {
         // SAFETY: the caller's contract.
         match unsafe { self.mapping.discard(range.clone()) } {
@@ -235,7 +237,7 @@ impl Memory {
         }
     }
 
-    /// Zeroes a range that is open and that nobody else uses.
+    /// Zeroes a range that is open and used by no other thread.
     fn fill_zero(&self, range: Range<usize>) {
         if !range.is_empty() {
             let start = self.mapping.at(range.start).as_ptr();
@@ -496,8 +498,8 @@ impl Drop for Guard<'_> {
     }
 }
 
-/// Holds the locks of many stripes. Whoever holds one lock waits for no other, and all who hold many take them in
-/// the order of the array: nobody waits in a circle.
+/// Holds the locks of many stripes. A holder of one lock waits for no other, and holders of many take them in the order
+/// of the array, so no deadlock is possible.
 struct Guards<'a>([&'a [AtomicU32]; 2]);
 
 impl<'a> Guards<'a> {
@@ -797,7 +799,8 @@ mod tests {
         memory.attach().unwrap().copy_in(reserved - 8, &[1; 8]).unwrap();
     }
 
-    /// Zeroes that are released and a memory that shrinks, where the ranges are multiples of 4 KiB and the kernel's pages are larger.
+    /// Zeroes that are released and a memory that shrinks, where the ranges are multiples of 4 KiB and the kernel's
+    /// pages are larger.
     #[test]
     fn what_is_given_back_leaves_its_neighbours_whatever_the_page_size() {
         for page_bytes in [4 << 10, 16 << 10, 64 << 10] {

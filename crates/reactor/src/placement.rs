@@ -1,4 +1,4 @@
-//! Cores: which there are for us, and tying a thread to one.
+//! Cores: the list of those this process may use, and pinning a thread to one.
 
 use std::io;
 
@@ -9,17 +9,17 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CoreList(Vec<usize>);
 
-/// Why a core list is no list.
+/// The error in a core list.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CoreListError {
     /// Neither a number nor a range.
-    #[error("\"{0}\" is no core number or range: write cores as 0,2-5")]
+    #[error("\"{0}\" is not a core number or range: write cores as 0,2-5")]
     Syntax(String),
     /// A range that runs backwards.
     #[error("the range {0}-{1} runs backwards")]
     Backwards(usize, usize),
-    /// More than the kernel can name.
-    #[error("core {0} is past the {1} that a thread can be tied to")]
+    /// A core number that the kernel cannot name.
+    #[error("core {0} is beyond the {1} that a thread can be pinned to")]
     TooLarge(usize, usize),
 }
 
@@ -27,7 +27,7 @@ impl CoreList {
     /// The cores this process may run on.
     ///
     /// # Errors
-    /// If the kernel does not tell.
+    /// If the kernel does not report them.
     pub fn allowed() -> io::Result<Self> {
         let set = sched_getaffinity(None)?;
         Ok(Self((0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect()))
@@ -79,10 +79,10 @@ impl std::fmt::Display for CoreList {
     }
 }
 
-/// Ties the calling thread to `core`.
+/// Pins the calling thread to `core`.
 ///
 /// # Errors
-/// If there is no such core for us.
+/// If the core does not exist or is not available to this process.
 pub fn pin(core: usize) -> io::Result<()> {
     if core >= CpuSet::MAX_CPU {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -95,7 +95,7 @@ pub fn pin(core: usize) -> io::Result<()> {
     })
 }
 
-/// A core that is not there, or not for us.
+/// The error for a core that does not exist or is not available.
 #[derive(Debug, thiserror::Error)]
 #[error("there is no core {core} for this process, which runs on {now}")]
 struct NoSuchCore {
@@ -103,11 +103,11 @@ struct NoSuchCore {
     now: CoreList,
 }
 
-/// Unties the calling thread from the cores it has been given: it runs on all that the process may run on and that have the same memory
-/// close by. What it touches first lies there.
+/// Unpins the calling thread: it may run on all cores of its NUMA node that the process may use. Memory that it touches
+/// first is on that node.
 ///
 /// # Errors
-/// If the kernel does not say where that is: then nothing has changed.
+/// If the kernel does not report the node; nothing has changed then.
 pub fn spread_over_node() -> io::Result<()> {
     let own = CoreList::allowed()?;
     let Some(&core) = own.cores().first() else { return Err(io::ErrorKind::NotFound.into()) };
@@ -119,7 +119,7 @@ pub fn spread_over_node() -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
-/// The cores that have the same memory close by.
+/// The cores of one NUMA node.
 fn cores_near(core: usize) -> io::Result<CoreList> {
     for entry in std::fs::read_dir(format!("/sys/devices/system/cpu/cpu{core}"))? {
         let name = entry?.file_name();
@@ -127,11 +127,11 @@ fn cores_near(core: usize) -> io::Result<CoreList> {
         let list = std::fs::read_to_string(format!("/sys/devices/system/node/node{node}/cpulist"))?;
         return list.trim().parse().map_err(io::Error::other);
     }
-    // A kernel without such nodes: all memory is as close.
+    // A kernel without nodes: all memory is equally close.
     CoreList::allowed()
 }
 
-/// From now on the calling thread, and those that it starts, run only when no other wants to. There may be no way back.
+/// Gives the calling thread, and threads that it starts, idle priority. There may be no way back.
 ///
 /// # Errors
 /// If the kernel does not allow it.

@@ -1,4 +1,5 @@
-//! A global allocator for tests that overwrites memory when it is freed, so that a late read of it by the kernel shows in what the peer receives.
+//! A global allocator for tests that overwrites memory when it is freed, so that a late read of it by the kernel shows
+//! in what the peer receives.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 
@@ -14,7 +15,8 @@ pub const POISON: u8 = 0xDF;
 #[derive(Debug)]
 pub struct PoisoningAllocator;
 
-// SAFETY: every call is passed on to the system's allocator; `realloc` and `alloc_zeroed` are the trait's own, made of these two.
+// SAFETY: every call is passed on to the system's allocator; `realloc` and `alloc_zeroed` are the trait's own, made of
+// these two.
 unsafe impl GlobalAlloc for PoisoningAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's contract is that of the system's allocator.

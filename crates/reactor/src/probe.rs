@@ -1,4 +1,4 @@
-//! What this kernel lets us use: looked at once, at start.
+//! Probe of the kernel's features, made once at start.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use io_uring::IoUring;
 
 use crate::engine::EngineKind;
 
-/// How a ring was set up.
+/// The setup of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingSetup {
     /// One thread submits, and the kernel's deferred work runs only when that thread asks (Linux 6.1).
@@ -15,17 +15,17 @@ pub struct RingSetup {
     pub cooperative_task_work: bool,
 }
 
-/// What the machine offers.
+/// The features of this machine.
 #[derive(Debug)]
 pub struct Features {
-    /// How a ring would be set up, or why there is none.
+    /// The setup of a ring, or the error that prevents one.
     pub ring: io::Result<RingSetup>,
     /// Memory that may be locked (and so registered), bytes; `None` if unlimited.
     pub locked_bytes_limit: Option<u64>,
 }
 
 impl Features {
-    /// Looks.
+    /// Probes the machine.
     #[must_use]
     pub fn probe() -> Self {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock);
@@ -43,7 +43,7 @@ impl RingSetup {
     /// Makes the best ring that the kernel accepts.
     ///
     /// # Errors
-    /// Why even the plainest was refused: forbidden by a container's profile or by `kernel.io_uring_disabled`,
+    /// The error for the plainest ring: forbidden by a container's profile or by `kernel.io_uring_disabled`,
     /// or no memory.
     pub(crate) fn best(entries: u32, completion_entries: u32) -> io::Result<(IoUring, Self)> {
         let builder = || {

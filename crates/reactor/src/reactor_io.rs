@@ -1,4 +1,4 @@
-//! The I/O of a reactor: its sockets and listeners, and how each is looked at. This is what [`Io`] works on.
+//! The I/O of a reactor, which implements [`Io`]: its sockets and listeners, and which of them are polled or watched.
 //!
 //! ```text
 //!             readable                    dry, where many are polled; the reactor sleeps
@@ -7,14 +7,15 @@
 //! ```
 //!
 //! A socket is *watched* while the engine reports when it is readable, and *polled* after that: it is read in each turn
-//! without asking whether it is ready. Before the reactor sleeps, every polled socket is watched again. Where many are polled, one is
-//! watched again as soon as it has given all it had: a receive in vain on each costs more than one call that asks for all. A
-//! *paused* socket is neither: the application has no room for its input.
+//! without asking whether it is ready. Before the reactor sleeps, every polled socket is watched again. Where many are
+//! polled, one is watched again as soon as it is empty: an empty receive on each costs more than one call that asks for
+//! all. A *paused* socket is neither: the application has no room for its input.
 //!
-//! A socket is *unestablished* until the application has established it. Anyone may open such sockets, and thousands may be
-//! readable at once, if only with their end. They are read after all others, one after the other, within a slice of each turn;
-//! expired timers, many of which close such sockets, have another slice, and few connections are accepted. So connections that
-//! have not completed Connect share a bounded part of each turn, regardless of their number.
+//! A socket is *unestablished* until the application has established it. Anyone may open such sockets, and thousands
+//! may be readable at once, if only with their end. They are read after all others, one after the other, within a slice
+//! of each turn; expired timers, many of which close such sockets, have another slice, and few connections are
+//! accepted. So connections that have not completed Connect share a bounded part of each turn, regardless of their
+//! number.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSliceMut};
@@ -42,7 +43,8 @@ const DRY_TURN_COUNT_MAX: u32 = 64;
 /// Connections accepted from one listener in one turn: connections that exist already wait for them.
 const ACCEPT_COUNT_MAX: usize = 2;
 
-/// Time budget per turn for unestablished sockets, and again for expired timers, ns. Closing one connection takes about 10 us.
+/// Time budget per turn for unestablished sockets, and again for expired timers, ns. Closing one connection takes about
+/// 10 us.
 const SLICE_NS: u64 = 30_000;
 
 /// Pause of a listener when the system has no descriptor or memory left for a connection, ns.
@@ -111,15 +113,15 @@ enum Use {
 enum Attention {
     /// The engine reports it.
     Watched,
-    /// It is read in each turn. `dry_turn_count` counts the last turns without input; `is_emptied` says that the last receive
-    /// took all there was.
+    /// It is read in each turn. `dry_turn_count` counts the last turns without input; `is_emptied` says that the last
+    /// receive took all there was.
     Polled { dry_turn_count: u32, is_emptied: bool },
     /// Not at all.
     Paused,
 }
 
 impl<M: Send + 'static> ReactorIo<M> {
-    /// The I/O of a reactor that is alone until it is given [peers](Self::set_peers).
+    /// The I/O of a reactor without [peers](Self::set_peers).
     pub(crate) fn new(
         engine: Engine,
         pool: Pool,
@@ -248,7 +250,8 @@ impl<M: Send + 'static> ReactorIo<M> {
         worked
     }
 
-    /// Reads unestablished sockets that have something, each once, within their slice of the turn. Returns whether any are left.
+    /// Reads unestablished sockets that have something, each once, within their slice of the turn. Returns whether any
+    /// are left.
     pub(crate) fn read_unestablished<A: Application<Message = M>>(&mut self, application: &mut A) -> bool {
         let until_ns = elapsed_ns(self.start) + SLICE_NS;
         for _ in 0..self.unestablished.len() {
@@ -303,7 +306,7 @@ impl<M: Send + 'static> ReactorIo<M> {
         }
     }
 
-    /// Puts a message that was taken too early back to the front.
+    /// Puts a message back to the front.
     pub(crate) fn push_back_message(&mut self, message: M) {
         self.own_messages.push_front(message);
     }

@@ -48,7 +48,8 @@ enum Kind {
     Ignored,
 }
 
-/// Sleep before the next attempt when the kernel has no memory for what is submitted and nothing has completed that would free some.
+/// Sleep before the next attempt when the kernel has no memory for what is submitted and nothing has completed that
+/// would free some.
 const RETRY_PAUSE: Duration = Duration::from_millis(1);
 
 const KIND_SHIFT: u32 = 56;
@@ -63,7 +64,8 @@ impl Kind {
 
 pub(crate) struct RingEngine {
     ring: IoUring,
-    /// Operations whose buffers the kernel may use: each is here from before its entry is queued until its completion is reaped.
+    /// Operations whose buffers the kernel may use: each is here from before its entry is queued until its completion
+    /// is reaped.
     in_flight: InFlight,
     /// Entries for which the submission queue had no room, oldest first. The kernel has not seen them.
     backlog: VecDeque<squeue::Entry>,
@@ -150,8 +152,8 @@ impl RingEngine {
         // All that may panic comes before the operation counts as running: `drop` waits for each that does.
         let entry = entry(&mut operation, &self.registered);
         let slot = self.in_flight.insert(token, operation)?;
-        // SAFETY: the buffer that the entry points into belongs to the operation, whose address is not part of it. The operation stays
-        // in `in_flight` until its completion is reaped; `drop` waits for that, or leaks it.
+        // SAFETY: the buffer that the entry points into belongs to the operation, whose address is not part of it. The
+        // operation stays in `in_flight` until its completion is reaped; `drop` waits for that, or leaks it.
         unsafe { self.push(entry.user_data(Kind::Operation.user_data(slot.into()))) };
         Ok(())
     }
@@ -199,9 +201,10 @@ impl RingEngine {
         match error.raw_os_error() {
             // The time is over, or a signal came.
             Some(libc::ETIME | libc::EINTR) => Ok(()),
-            // EBUSY: the kernel keeps completions for which their queue had no room, and takes nothing until some are reaped. EAGAIN, ENOMEM: it
-            // has no memory for what was submitted, which stays in the queue; running operations free some when they end. Without a
-            // completion to reap the next attempt waits, so that a reactor that would sleep does not spin.
+            // EBUSY: the kernel keeps completions for which their queue had no room, and takes nothing until some are
+            // reaped. EAGAIN, ENOMEM: it has no memory for what was submitted, which stays in the queue; running
+            // operations free some when they end. Without a completion to reap the next attempt waits, so that a
+            // reactor that would sleep does not spin.
             Some(libc::EBUSY | libc::EAGAIN | libc::ENOMEM) => {
                 if patience != Patience::None && self.ring.completion().is_empty() {
                     std::thread::sleep(RETRY_PAUSE);
@@ -233,8 +236,9 @@ impl RingEngine {
         }
     }
 
-    /// Queues an entry, in the order of the calls. It never fails: an entry that the submission queue has no room for, because the kernel takes
-    /// nothing (EAGAIN, EBUSY, ENOMEM), waits for the next [`collect`](Self::collect), which reports errors that last.
+    /// Queues an entry, in the order of the calls. It never fails: an entry that the submission queue has no room for,
+    /// because the kernel takes nothing (EAGAIN, EBUSY, ENOMEM), waits for the next [`collect`](Self::collect), which
+    /// reports errors that last.
     ///
     /// # Safety
     /// Memory that the entry points to stays valid until its completion is reaped.
@@ -251,7 +255,7 @@ impl RingEngine {
         self.backlog.push_back(entry);
         // The queue is full: hand over what is in it, once. Whatever the kernel says, the entry is not lost.
         if let Err(error) = self.submit() {
-            tracing::debug!(%error, waiting = self.backlog.len(), "submission queue full, the kernel takes nothing");
+            tracing::debug!(%error, waiting = self.backlog.len(), "submission queue full; the kernel accepts no entries");
         }
         self.queue_backlog();
     }
@@ -282,7 +286,8 @@ impl Drop for RingEngine {
         let mut events = Vec::new();
         while self.in_flight.len() > 0 {
             if let Err(error) = self.collect(Patience::Forever, &mut events) {
-                // Without the ring there is no way to know when the kernel is done: their memory is never used for anything else.
+                // Without the ring there is no way to know when the kernel is done: their memory is never used for
+                // anything else.
                 let count = self.in_flight.len();
                 tracing::error!(%error, count, "cannot wait for running storage operations: their buffers are leaked");
                 std::mem::forget(std::mem::replace(&mut self.in_flight, InFlight::new(0)));

@@ -69,7 +69,7 @@ impl<'a> Segment<'a> {
         self.raw.iov_len
     }
 
-    /// Where the first byte is: the same for as long as the bytes are.
+    /// Address of the first byte.
     #[inline]
     #[must_use]
     pub fn address(&self) -> usize {
@@ -105,7 +105,7 @@ impl fmt::Debug for Segment<'_> {
     }
 }
 
-/// Bytes that travel behind a header: owned, referred to in a namespace, or zeroes.
+/// The data behind a header: owned bytes, a range of a namespace, or zeroes.
 #[derive(Debug)]
 pub enum Payload {
     /// A buffer of the pool, freed once sent.
@@ -114,15 +114,15 @@ pub enum Payload {
     Memory(MemoryRef),
     /// This many zero bytes.
     Zeroes(usize),
-    /// Bytes on the heap: control data, and what other reactors answer.
+    /// Bytes on the heap: control data, and answers of other reactors.
     Heap(Box<[u8]>),
     /// The rest of a range of a RAM namespace of which a part is sent.
     Torn(Box<Torn>),
-    /// Whole chunks, and what follows them: bytes that stay as they are.
+    /// Whole chunks, and the bytes behind them, all unchanging.
     Chunks(Arc<Vec<Chunk>>, Box<Payload>),
 }
 
-/// What [`Payload::rest`] makes of a range in a namespace.
+/// The rest of a range in a namespace, made by [`Payload::rest`].
 #[derive(Debug)]
 pub struct Torn {
     /// The rest of the block that the send stopped in, as it was then.
@@ -131,7 +131,7 @@ pub struct Torn {
     behind: Option<MemoryRef>,
 }
 
-/// What zeroes are sent from: small enough to stay in the nearest cache.
+/// Source of zeroes to send: small enough for the first-level cache.
 static ZEROES: [u8; 16 * 1024] = [0; 16 * 1024];
 
 impl Payload {
@@ -155,8 +155,8 @@ impl Payload {
         self.len() == 0
     }
 
-    /// Whether its bytes stay as they are for as long as it is kept: only such a payload may be sent without a copy. Memory of a namespace does not,
-    /// and so neither does a payload that refers to any.
+    /// Whether its bytes never change: only such a payload may be sent without a copy. A payload that refers to memory
+    /// of a namespace is not stable.
     #[inline]
     #[must_use]
     pub fn is_stable(&self) -> bool {
@@ -188,9 +188,9 @@ impl Payload {
         }
     }
 
-    /// What takes the place of a payload of which everything before `range` is sent: `None` for one whose bytes stay as they are. A block that is half
-    /// old and half new would be neither, so what is left of it is copied now: up to the next place where a block of any size may end, and no more,
-    /// since it may be long until the peer takes it.
+    /// The replacement of a payload that is sent up to `range.start`; `None` if its bytes never change. A block sent
+    /// half old and half new would be corrupt, so the rest of it is copied now: up to the next possible end of a block,
+    /// and no further, since the copy may be held for long.
     ///
     /// # Panics
     /// If the range is not within the payload.

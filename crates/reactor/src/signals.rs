@@ -1,21 +1,21 @@
-//! Keeps signals away from threads that do I/O: a call that a signal interrupts has to be made again, and with a signal every few
-//! hundred microseconds a long one never ends.
+//! Keeps signals away from threads that do I/O: a call that a signal interrupts has to be made again, and with a signal
+//! every few hundred microseconds a long one never ends.
 
 use std::mem::MaybeUninit;
 
-/// Which signals a thread does not take.
+/// A signal mask of a thread.
 #[derive(Clone, Copy)]
 pub struct SignalMask(libc::sigset_t);
 
-/// What tells of a fault in the thread itself: the kernel kills a thread that blocks these.
+/// Signals of a fault in the thread itself: the kernel kills a thread that blocks these.
 const FAULTS: [libc::c_int; 7] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGABRT, libc::SIGTRAP, libc::SIGSYS];
 
-/// Blocks signals in this thread, and in those that it starts from now on: other threads of the process take them. Gives the
-/// mask as it was.
+/// Blocks signals in this thread and in threads that it starts: other threads of the process take them. Returns the
+/// former mask.
 pub fn block_signals() -> SignalMask {
     let mut blocked = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: `sigfillset` initialises what it is given, and the rest gets an initialised set and valid signals.
+    // SAFETY: `sigfillset` initialises its argument; the other calls get an initialised set and valid signals.
     unsafe {
         libc::sigfillset(blocked.as_mut_ptr());
         for fault in FAULTS {
@@ -26,12 +26,12 @@ pub fn block_signals() -> SignalMask {
 }
 
 impl SignalMask {
-    /// Gives this thread this mask.
+    /// Sets this mask in the calling thread.
     pub fn restore(&self) {
         self.set();
     }
 
-    /// Calls `act` with this mask in place, for what it starts.
+    /// Calls `act` with this mask in place, for the threads and processes that it starts.
     pub fn with<T>(&self, act: impl FnOnce() -> T) -> T {
         let before = self.set();
         let result = act();

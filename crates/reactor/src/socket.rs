@@ -14,25 +14,25 @@ use crate::segment::Segment;
 /// Segments that the kernel takes in one call (`UIO_MAXIOV`).
 pub const SEGMENT_COUNT_MAX: usize = 1024;
 
-/// What a receive brought.
+/// The result of a receive.
 #[derive(Debug)]
 pub enum Received {
     /// This many bytes, at least one.
     Bytes(usize),
-    /// Nothing for now.
+    /// Nothing has arrived.
     Dry,
-    /// The peer has sent all it will send.
+    /// The peer has ended its sending direction.
     Ended,
     /// The connection is broken.
     Failed(io::Error),
 }
 
-/// What a send achieved.
+/// The result of a send.
 #[derive(Debug)]
 pub enum Sent {
     /// This many bytes went out; the rest did not fit.
     Bytes(usize),
-    /// Nothing fits for now.
+    /// The socket buffer is full.
     Blocked,
     /// The connection is broken.
     Failed(io::Error),
@@ -49,20 +49,20 @@ pub struct Socket {
 pub struct Listener {
     fd: OwnedFd,
     address: SocketAddr,
-    /// Nobody else has it: it ends with us.
+    /// Whether this process alone has the listener, which then ends with it.
     is_own: bool,
 }
 
-/// How the names of congestion controls begin that pace, and those that do not, as the kernel calls them.
+/// Prefix of the names of congestion controls that pace, and the kernel's names of those that do not.
 const PACING: &str = "bbr";
 const UNPACED: [&str; 2] = ["cubic", "reno"];
 
-/// Receive buffer over loopback, bytes, and the least that is worth having in place of the kernel's own choice.
+/// Receive buffer over loopback, bytes, and the least size preferred to the kernel's own choice.
 const LOOPBACK_BYTES: usize = 4 << 20;
 const LOOPBACK_BYTES_MIN: usize = 1 << 20;
 
-/// Suits a socket to loopback, if that is where `address` is (docs/design/socket-path.md). Those of this crate are; this is for others that
-/// are to be like them.
+/// Tunes a socket for loopback if `address` is on this machine (docs/design/socket-path.md). Sockets of this crate are
+/// tuned already; this is for others that should behave alike.
 pub fn suit_loopback(fd: &impl AsFd, address: Option<SocketAddr>) {
     let fd = fd.as_fd();
     if address.is_some_and(|address| address.ip().is_loopback()) {
@@ -85,7 +85,7 @@ fn widen(fd: BorrowedFd<'_>) {
     }
 }
 
-/// Takes a congestion control that does not pace: a timer for every few segments keeps a rate that nothing on this machine has.
+/// Selects a congestion control without pacing, which on loopback only adds timers.
 fn unpace(fd: BorrowedFd<'_>) {
     if sockopt::tcp_congestion(fd).is_ok_and(|name| name.starts_with(PACING)) {
         // If neither is there, or allowed, everything is only slower.
@@ -108,7 +108,7 @@ impl Socket {
     /// Starts to connect to `address`; done when the socket becomes writable, see [`connected`](Self::connected).
     ///
     /// # Errors
-    /// What the kernel says at once: no route, no memory.
+    /// An error that the kernel reports at once: no route, no memory.
     pub fn connect(address: SocketAddr) -> io::Result<Self> {
         let fd = rustix::net::socket_with(
             family(&address),
@@ -124,7 +124,7 @@ impl Socket {
         }
     }
 
-    /// How the connect ended.
+    /// The outcome of the connect.
     ///
     /// # Errors
     /// Why it failed: refused, unreachable, timed out.
@@ -151,20 +151,20 @@ impl Socket {
         send_message(self.as_fd(), segments, if more { libc::MSG_MORE } else { 0 })
     }
 
-    /// Has receives that find nothing look into the device's queue.
+    /// Enables busy polling: a receive that finds nothing polls the device's queue.
     pub fn set_busy_poll(&self, wanted: BusyPoll) -> SocketPolling {
         poll_socket(self.as_fd(), wanted)
     }
 
-    /// Where the last packet came in.
+    /// The device queue and core of the last packet.
     #[must_use]
     pub fn arrival(&self) -> Arrival {
         Arrival::of(self.as_fd())
     }
 
-    /// Tells the peer that nothing more will be sent.
+    /// Ends the sending direction: the peer sees the end of the stream.
     pub fn finish(&self) {
-        // A socket that is broken already has no one to tell.
+        // Fails only if the connection is broken already.
         let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Write);
     }
 
@@ -199,7 +199,7 @@ impl From<Socket> for OwnedFd {
 }
 
 impl Listener {
-    /// One of a simulated network: nobody ever arrives at its descriptor.
+    /// A listener of a simulated network, whose descriptor never has a connection.
     ///
     /// # Errors
     /// If the system has no descriptor left.
@@ -236,8 +236,8 @@ impl Listener {
         Ok(listener)
     }
 
-    /// As [`bind`](Self::bind), but waits up to `patience` for an address that is in use: after a process was killed, the kernel keeps what its
-    /// ring watched until the ring is taken down, its listeners among it.
+    /// As [`bind`](Self::bind), but waits up to `patience` for an address that is in use: after a process was killed,
+    /// the kernel keeps the listeners that its ring watched until the ring is torn down.
     ///
     /// # Errors
     /// As [`bind`](Self::bind).
@@ -287,7 +287,8 @@ impl Listener {
 }
 
 impl Drop for Listener {
-    /// A ring that watched the descriptor may hold it for a while after both are gone: the port is to be free at once.
+    /// Shuts the listener down: a ring that watched the descriptor may hold it for a while, and the port must be free
+    /// at once.
     fn drop(&mut self) {
         if self.is_own {
             let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Both);
@@ -318,8 +319,8 @@ pub(crate) fn send_message(fd: BorrowedFd<'_>, segments: &[Segment<'_>], flags: 
                 let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
                 message.msg_iov = segments.as_ptr().cast_mut().cast();
                 message.msg_iovlen = segments.len().min(SEGMENT_COUNT_MAX);
-                // SAFETY: `Segment` is an iovec over bytes that stay mapped while `segments` is borrowed, and the kernel
-                // only reads them.
+                // SAFETY: `Segment` is an iovec over bytes that stay mapped while `segments` is borrowed, and the
+                // kernel only reads them.
                 unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const message, flags) }
             }
         };

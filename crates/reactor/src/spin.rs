@@ -1,11 +1,12 @@
-//! How long to spin before sleeping, learned from how long the sleeps were.
+//! The spin budget: how long a thread spins before it sleeps, learned from the lengths of its sleeps.
 //!
-//! Waking a sleeper costs something ([`wake_cost_ns`]), which is worth spinning for if work comes soon and is a burnt core if it
-//! does not. The budget grows while sleeps turn out to be short (spinning a little longer would have caught the
-//! work) and falls to nothing while they are long.
+//! Waking a sleeper has a cost ([`wake_cost_ns`]). Spinning avoids it if work comes soon, and wastes a core if it does
+//! not. The budget grows while sleeps are short (a slightly longer spin would have caught the work) and falls to 0
+//! while they are long.
 //!
-//! The longest spin is a few times the cost of waking. With less, two sides that wait for each other fall into a trap: one that
-//! was asleep answers late by the time it takes to wake, the other has given up spinning by then, sleeps, and is late in turn.
+//! The longest spin is a few times the cost of waking. With less, two sides that wait for each other fall into a trap:
+//! one that was asleep answers late by the time it takes to wake, the other has given up spinning by then, sleeps, and
+//! is late in turn.
 
 use std::str::FromStr;
 
@@ -14,13 +15,13 @@ use crate::wake::wake_cost_ns;
 /// The longest spin that pays, in wakes.
 const SPIN_WAKES_MAX: u64 = 6;
 
-/// Between these, ns, whatever waking costs.
+/// Bounds of the longest spin, ns, independent of the cost of waking.
 const SPIN_NS_BOUNDS: (u64, u64) = (50_000, 1_000_000);
 
-/// Where growth starts, ns.
+/// First budget above 0, ns.
 const SPIN_NS_FIRST: u64 = 5_000;
 
-/// The longest it pays to spin on this machine, ns: a few times what waking up costs.
+/// The longest spin that pays on this machine, ns: a few times the cost of waking.
 #[must_use]
 pub fn spin_ns_max() -> u64 {
     limit_of(wake_cost_ns())
@@ -33,7 +34,7 @@ fn limit_of(wake_ns: u64) -> u64 {
 /// Whether a waiting thread spins before it sleeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SpinPolicy {
-    /// As long as it has paid lately.
+    /// For as long as that has paid recently.
     #[default]
     Auto,
     /// Always: it never sleeps, and burns its core.
@@ -54,9 +55,9 @@ impl SpinPolicy {
     }
 }
 
-/// What a spin policy may be called.
+/// The error for an unknown spin policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no way to spin: write auto, always or never")]
+#[error("unknown spin policy {0:?}: write auto, always or never")]
 pub struct UnknownSpinPolicy(String);
 
 impl FromStr for SpinPolicy {
@@ -86,7 +87,7 @@ pub struct SpinBudget {
     budget_ns: u64,
     limit_ns: u64,
     wake_ns: u64,
-    /// It is never less.
+    /// Least budget, ns.
     floor_ns: u64,
 }
 
@@ -98,7 +99,7 @@ impl SpinBudget {
         Self { budget_ns, limit_ns, floor_ns: 0, wake_ns: wake_cost_ns() }
     }
 
-    /// The same, never less than `floor_ns`: whoever polls a device spins so long, paid or not.
+    /// The same budget, never below `floor_ns`: a thread that polls a device spins for that time in any case.
     #[must_use]
     pub fn with_floor(self, floor_ns: u64) -> Self {
         Self { budget_ns: self.budget_ns.max(floor_ns), floor_ns, ..self }

@@ -1,7 +1,7 @@
 //! Deadlines of a reactor, earliest first.
 //!
-//! A timer is never cancelled: whoever set it knows by its own state whether a deadline that has passed still means
-//! anything. What is set often (keep-alive, PDU deadlines) is therefore checked when it rings and set again
+//! A timer is never cancelled: its owner knows from its own state whether an expired deadline still has a meaning.
+//! Deadlines that move often (keep-alive, PDUs) are therefore checked when their timer expires, which is then set again
 //! for the rest of the time.
 
 use std::cmp::Reverse;
@@ -16,19 +16,19 @@ pub struct Timers {
 }
 
 impl Timers {
-    /// Rings `token` at `deadline_ns`.
+    /// Sets a timer that expires with `token` at `deadline_ns`.
     pub fn set(&mut self, deadline_ns: u64, token: Token) {
         self.heap.push(Reverse((deadline_ns, token)));
     }
 
-    /// When the next one rings, ns.
+    /// Time at which the next one expires, ns.
     #[inline]
     #[must_use]
     pub fn next_deadline_ns(&self) -> Option<u64> {
         self.heap.peek().map(|Reverse((deadline_ns, _))| *deadline_ns)
     }
 
-    /// Takes one that is due.
+    /// Takes an expired one.
     #[inline]
     pub fn next_due(&mut self, now_ns: u64) -> Option<Token> {
         if self.next_deadline_ns()? > now_ns {
@@ -37,7 +37,7 @@ impl Timers {
         self.heap.pop().map(|Reverse((_, token))| token)
     }
 
-    /// How many are pending.
+    /// Pending deadlines.
     #[must_use]
     pub fn len(&self) -> usize {
         self.heap.len()

@@ -34,7 +34,7 @@ pub struct Settings {
     pub pool_bytes: usize,
     /// The longest spin before a sleep, ns; 0 never spins, `u64::MAX` never sleeps.
     pub spin_ns_max: u64,
-    /// How it polls the devices of its sockets.
+    /// Busy polling of the devices of its sockets.
     pub busy_poll: BusyPoll,
     /// Connections accepted per second; others wait in the kernel's queue.
     pub accepts_per_s: u32,
@@ -53,7 +53,8 @@ impl Default for Settings {
     }
 }
 
-/// Default of [`Settings::accepts_per_s`]. One takes 20 to 50 us: a flood of connections costs a tenth or two of a io.
+/// Default of [`Settings::accepts_per_s`]. One takes 20 to 50 us: a flood of connections costs a tenth or two of a
+/// core.
 const ACCEPTS_PER_S: u32 = 4000;
 
 /// Turns after which events are collected even if the engine has none to report.
@@ -84,7 +85,8 @@ pub struct Reactor<A: Application> {
 }
 
 impl<A: Application> Reactor<A> {
-    /// A reactor around the application that `make` builds, which may use its buffers. Call it on the thread that will run it.
+    /// A reactor around the application that `make` builds, which may use its buffers. Call it on the thread that will
+    /// run it.
     ///
     /// # Errors
     /// If the engine is unavailable or memory is short.
@@ -271,8 +273,8 @@ impl<A: Application> Reactor<A> {
 }
 
 impl<A: Application> Drop for Reactor<A> {
-    /// Closes the application's connections and awaits their zero-copy notices before its memory is freed. An application
-    /// that has panicked is not called: its connections are reset, and caravans without their notices leak.
+    /// Closes the application's connections and awaits their zero-copy notices before its memory is freed. An
+    /// application that has panicked is not called: its connections are reset, and caravans without their notices leak.
     fn drop(&mut self) {
         if !std::thread::panicking() {
             self.application.on_end(&mut self.io);

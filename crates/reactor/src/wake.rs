@@ -1,7 +1,7 @@
-//! What it costs to be woken on this machine, measured once.
+//! The cost of a wake-up on this machine, measured once.
 //!
-//! Bare metal takes 5 to 20 µs from the event to the first instruction of the sleeper; a virtual machine, whose core is given
-//! to others while it is halted, 25 to 100 µs. Nothing says which it is but a look at the clock.
+//! Bare metal takes 5 to 20 µs from the event to the first instruction of the sleeper; a virtual machine, whose core is
+//! given to others while it is halted, 25 to 100 µs. Only a measurement shows which.
 
 use std::num::NonZeroU64;
 use std::sync::OnceLock;
@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use rustix::thread;
 use rustix::time::Timespec;
 
-/// Sleeps to look at: odd, for their median.
+/// Sleeps measured: odd, for their median.
 const SAMPLE_COUNT: usize = 9;
 
 /// One of them, ns: long enough for a core to be halted for good.
 const SAMPLE_NS: u64 = 100_000;
 
-/// How late a sleeper wakes up, ns: the median of a few sleeps of the first thread that asks, a millisecond in all.
+/// The delay of a wake-up, ns: the median of a few sleeps of the first thread that asks, a millisecond in all.
 pub(crate) fn wake_cost_ns() -> u64 {
     static COST_NS: OnceLock<u64> = OnceLock::new();
     *COST_NS.get_or_init(measure)

@@ -1,42 +1,42 @@
-//! Small files that are there as a whole, as they were or not at all, whatever happens to the machine meanwhile.
+//! Atomic writes of small files: after a crash or power cut a file has its old or its new content, or does not exist.
 //!
-//! Content is made durable under another name before it gets its own: a power cut may keep a name and lose what it stands
-//! for. Not for reactors: these calls block.
+//! Content is made durable under another name before it gets its own: a power cut may keep a name and lose its
+//! content. Not for reactors: these calls block.
 
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The calls that put a file in its place. A test stands in for the system, and cuts the power between any two.
+/// The calls that put a file in its place. Tests implement them too, and cut the power between any two.
 pub trait FileCalls {
-    /// Writes a file, in the place of what may be there. Nothing of it is durable.
+    /// Writes a file, replacing an existing one. Nothing of it is durable.
     ///
     /// # Errors
-    /// What the system says; something may have been written.
+    /// The system's error; a part may have been written.
     fn write(&mut self, path: &Path, bytes: &[u8]) -> io::Result<()>;
 
     /// Makes a file's content durable, or the names in a directory.
     ///
     /// # Errors
-    /// What the system says; nothing may be durable.
+    /// The system's error; nothing may be durable.
     fn sync(&mut self, path: &Path) -> io::Result<()>;
 
     /// Gives a file a second name, unless that is taken.
     ///
     /// # Errors
-    /// What the system says, `AlreadyExists` among it.
+    /// The system's error, such as `AlreadyExists`.
     fn link(&mut self, from: &Path, to: &Path) -> io::Result<()>;
 
-    /// Gives a file another name, and takes it from what has it.
+    /// Renames a file, replacing an existing one of that name.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()>;
 
     /// Removes a name.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     fn remove(&mut self, path: &Path) -> io::Result<()>;
 }
 
@@ -66,11 +66,11 @@ impl FileCalls for SystemFiles {
     }
 }
 
-/// Puts a file in its place unless there is one. Whichever is there afterwards will be there after a power cut. Says whether
-/// it is this one.
+/// Creates a file unless it exists. Afterwards the file, new or old, survives a power cut. Returns whether it is the
+/// new one.
 ///
 /// # Errors
-/// What the system says; then the file is there as a whole, or is not.
+/// The system's error; the file then exists completely or not at all.
 pub fn place_new(calls: &mut impl FileCalls, path: &Path, bytes: &[u8]) -> io::Result<bool> {
     let beside = beside(path);
     let placed = match written(calls, &beside, bytes).and_then(|()| calls.link(&beside, path)) {
@@ -78,18 +78,18 @@ pub fn place_new(calls: &mut impl FileCalls, path: &Path, bytes: &[u8]) -> io::R
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
         Err(error) => Err(error),
     };
-    // Left behind it is in nobody's way.
+    // A temporary file that stays does no harm.
     let _ = calls.remove(&beside);
     let is_placed = placed?;
     calls.sync(directory(path))?;
     Ok(is_placed)
 }
 
-/// Puts a file in its place, and in that of what is there. Whoever reads it, also after a power cut, finds the one or the
-/// other, and this one once it has been said to be there.
+/// Creates a file or replaces it. A reader, also after a power cut, finds the old or the new content, and the new one
+/// once this has returned.
 ///
 /// # Errors
-/// What the system says; then either may be there.
+/// The system's error; the file then has its old or new content.
 pub fn replace(calls: &mut impl FileCalls, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let beside = beside(path);
     if let Err(error) = written(calls, &beside, bytes).and_then(|()| calls.rename(&beside, path)) {
@@ -104,7 +104,7 @@ fn written(calls: &mut impl FileCalls, path: &Path, bytes: &[u8]) -> io::Result<
     calls.sync(path)
 }
 
-/// Where a file is made. Two processes do not use the same.
+/// The temporary name of a file, different for each process.
 fn beside(path: &Path) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(format!(".{}.new", std::process::id()));

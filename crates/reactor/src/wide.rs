@@ -1,7 +1,7 @@
-//! Loops over numbers with the widest vector instructions of the processor we run on, not those that every processor has.
+//! Loops compiled for the widest vector instructions of the running processor instead of the baseline.
 
-/// Runs `work` in a place where the compiler may use wide vector instructions, if the processor has them. What is to profit must be inlined
-/// into it. Results are the same.
+/// Runs `work` compiled for wide vector instructions if the processor has them. Only code inlined into it profits.
+/// Results are the same.
 #[inline(always)]
 pub fn with_wide_vectors<R>(work: impl FnOnce() -> R) -> R {
     // Miri interprets, and knows few of these instructions.

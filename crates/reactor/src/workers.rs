@@ -18,7 +18,7 @@ pub(crate) struct Workers {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// Where operations wait for a thread. It keeps the room that it once needed, so that none allocates.
+/// The queue of operations that wait for a thread. It keeps its capacity, so that a push does not allocate.
 #[derive(Default)]
 struct Queue {
     jobs: Mutex<Jobs>,
@@ -54,7 +54,7 @@ enum Work {
 }
 
 // SAFETY: the addresses are those of a buffer whose operation stays in the engine's `in_flight`, untouched, until the
-// result of this job was taken; the engine joins the threads before it lets go of its operations.
+// result of this job was taken; the engine joins the threads before it drops its operations.
 unsafe impl Send for Job {}
 
 impl Job {
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_lets_go_of_them_waits_for_what_they_do() {
+    fn dropping_the_workers_waits_for_their_operations() {
         let pool = Pool::new(1).unwrap();
         let file = File::new(tempfile::tempfile().unwrap().into());
         let workers = Workers::new().unwrap();

@@ -1,12 +1,12 @@
-//! Zero-copy sends (`MSG_ZEROCOPY`): the kernel reads the bytes in place when packets are transmitted, and again when they are retransmitted.
-//! A [`Notice`] says when it no longer will, and whether it has copied the bytes after all.
+//! Zero-copy sends (`MSG_ZEROCOPY`): the kernel reads the bytes in place when packets are transmitted, and again when
+//! they are retransmitted. A [`Notice`] reports that it no longer will, and whether it copied the bytes after all.
 //!
-//! The kernel holds the pages until then, also when they are unmapped, so no send touches memory of others. But the peer receives whatever the
-//! bytes are at each transmission: the sender keeps them allocated and unchanged until the notice. What it can wait for no longer is leaked:
-//! freed memory would be reused (docs/design/kernel-memory.md).
+//! The kernel holds the pages until then, also when they are unmapped, so no send reads memory of others. But the peer
+//! receives the content at each transmission: the sender keeps the bytes allocated and unchanged until the notice.
+//! Memory whose notice it cannot wait for is leaked: freed memory would be reused (docs/design/kernel-memory.md).
 //!
-//! Both engines, and hosts without any, send by plain calls, so this is a flag of theirs and not an operation of a ring
-//! (docs/design/socket-path.md).
+//! Both engines, and hosts without an engine, send by plain calls, so this is a flag of those and not an operation of a
+//! ring (docs/design/socket-path.md).
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,19 +18,19 @@ use rustix::net::sockopt;
 use crate::segment::{Payload, Segment};
 use crate::socket::{Sent, Socket, send_message};
 
-/// The kernel is done with the bytes of some sends, numbered from 0 in the order in which they were made.
+/// A notice that the kernel has released the bytes of some sends, numbered from 0 in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notice {
     /// The first of them.
     pub first: u32,
     /// The last of them; numbers wrap.
     pub last: u32,
-    /// The kernel has copied the bytes, which is dearer than if it had been asked to.
+    /// Whether the kernel copied the bytes, which costs more than a plain send.
     pub is_copied: bool,
 }
 
 impl Notice {
-    /// Sends that it is about.
+    /// Number of these sends.
     #[must_use]
     pub fn send_count(&self) -> u32 {
         self.last.wrapping_sub(self.first).wrapping_add(1)
@@ -46,7 +46,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// Nothing yet, of a connection with so many sends that no notice has come for.
+    /// Empty, for a connection with `awaited_count` sends without a notice.
     #[must_use]
     pub fn new(awaited_count: u32) -> Self {
         Self { headers: Vec::new(), payloads: Vec::new(), awaited_count }
@@ -58,13 +58,13 @@ impl Held {
         self.payloads.extend(payloads);
     }
 
-    /// Sends that no notice has come for.
+    /// Sends without a notice.
     #[must_use]
     pub fn awaited_count(&self) -> u32 {
         self.awaited_count
     }
 
-    /// The kernel has given notice of so many of these sends.
+    /// The kernel has given notice of `count` of these sends.
     pub fn on_notice(&mut self, send_count: u32) {
         self.awaited_count = self.awaited_count.saturating_sub(send_count);
     }
@@ -84,7 +84,7 @@ const CODE_COPIED: u8 = 1;
 /// Linux: notices of sends, not errors.
 const ORIGIN_ZERO_COPY: u8 = 5;
 
-/// A control message of an error, with room for an address that nobody wants.
+/// A control message of an error, with room for the address behind it, which is not used.
 const CONTROL_BYTES: usize = 128;
 
 /// The least length of a control message with a `sock_extended_err`.
@@ -97,7 +97,7 @@ const ERROR_MESSAGE_BYTES: usize =
 struct Control([u8; CONTROL_BYTES]);
 
 impl Socket {
-    /// Lets sends leave their bytes where they lie. Says whether the kernel does that on this socket.
+    /// Enables zero-copy sends. Returns whether the kernel supports them on this socket.
     #[must_use]
     pub fn allow_zero_copy(&self) -> bool {
         let on: libc::c_int = 1;
@@ -115,8 +115,9 @@ impl Socket {
         result == 0
     }
 
-    /// As [`send`](Socket::send), but the bytes that are taken stay where they lie, and must stay as they are, until a [`Notice`]
-    /// comes for this send. Says whether one will: where the kernel may hold no more pages for us it is a plain send.
+    /// As [`send`](Socket::send), but without a copy: the bytes taken must stay unchanged until the [`Notice`] of this
+    /// send. Returns whether there will be one: if the kernel may hold no more pages for this process, it is a plain
+    /// send.
     pub fn send_zero_copy(&self, segments: &[Segment<'_>]) -> (Sent, bool) {
         match send_message(self.as_fd(), segments, libc::MSG_ZEROCOPY) {
             Sent::Failed(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
@@ -136,7 +137,8 @@ impl Socket {
             message.msg_control = control.0.as_mut_ptr().cast();
             message.msg_controllen = CONTROL_BYTES as _;
             let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
-            // SAFETY: the control buffer is as long as is said, aligned as such messages are, and lives through the call.
+            // SAFETY: the control buffer is as long as is said, aligned as such messages are, and lives through the
+            // call.
             let result = unsafe { libc::recvmsg(self.as_fd().as_raw_fd(), &raw mut message, flags) };
             if result < 0 {
                 if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted {
@@ -144,14 +146,15 @@ impl Socket {
                 }
                 return None;
             }
-            // Whatever else is reported there (ICMP, which nobody asked for) tells nothing of ours.
+            // Other reports there, such as ICMP errors, are not about our sends.
             if let Some(notice) = notice_of(&message) {
                 return Some(notice);
             }
         }
     }
 
-    /// Breaks the connection, keeping the socket: the kernel forgets what is not sent, tells the peer, and gives notice of what it held.
+    /// Resets the connection but keeps the socket: the kernel drops unsent bytes, resets the peer, and gives notice of
+    /// the pages it held.
     pub fn abort(&self) {
         let _ = sockopt::set_socket_linger(self, Some(Duration::ZERO));
         // SAFETY: all zeroes is a valid `sockaddr`, and none that a socket could be connected to: AF_UNSPEC.
@@ -162,7 +165,7 @@ impl Socket {
     }
 }
 
-/// What the control messages of one receive from the error queue say.
+/// The notice in the control messages of one receive from the error queue, if any.
 fn notice_of(message: &libc::msghdr) -> Option<Notice> {
     // SAFETY: the kernel has filled in the message, whose control buffer the caller still has.
     let mut next = unsafe { libc::CMSG_FIRSTHDR(message) };
@@ -188,7 +191,7 @@ fn notice_of(message: &libc::msghdr) -> Option<Notice> {
     None
 }
 
-/// Whether a connection is known not to leave this machine: there the kernel copies in any case.
+/// Whether a connection is known to stay on this machine, where the kernel copies in any case.
 #[must_use]
 pub fn stays_on_this_machine(local: Option<SocketAddr>, peer: Option<SocketAddr>) -> bool {
     let (Some(local), Some(peer)) = (local, peer) else { return false };
@@ -196,7 +199,7 @@ pub fn stays_on_this_machine(local: Option<SocketAddr>, peer: Option<SocketAddr>
     peer.is_loopback() || local == peer
 }
 
-/// Time for which the kernel may go on transmitting what it was given on a connection that is closed, ns.
+/// Time for which the kernel may continue to transmit on a closed connection, ns.
 const LINGER_NS: u64 = 2_000_000_000;
 
 /// Poll interval for the notices of such connections, ns.
@@ -205,7 +208,7 @@ const LOOK_NS: u64 = 1_000_000;
 /// Time for which a reactor that ends waits for the notices of connections that it has reset.
 const END_PATIENCE: Duration = Duration::from_millis(500);
 
-/// A connection that is closed for its user while the kernel still reads what it transmits.
+/// A connection that is closed for its user while the kernel still reads the memory it transmits from.
 #[derive(Debug)]
 pub(crate) struct LingeringClose {
     socket: Socket,
@@ -215,14 +218,14 @@ pub(crate) struct LingeringClose {
 }
 
 impl LingeringClose {
-    /// Tells the peer that nothing more will be sent.
+    /// Ends the sending direction: the peer sees the end of the stream.
     pub(crate) fn new(socket: Socket, held: Held, now_ns: u64) -> Self {
         socket.finish();
         let until_ns = now_ns.saturating_add(LINGER_NS);
         Self { socket, held, until_ns, is_aborted: false }
     }
 
-    /// Whether the kernel has given notice of everything. Resets the connection of a peer that does not take it in time.
+    /// Whether every notice has come. Resets the connection if its peer does not receive in time.
     pub(crate) fn is_over(&mut self, now_ns: u64) -> bool {
         if now_ns >= self.until_ns {
             self.abort();
@@ -230,7 +233,7 @@ impl LingeringClose {
         self.take_notices()
     }
 
-    /// When to look again, ns.
+    /// Time of the next check, ns.
     pub(crate) fn next_look_ns(now_ns: u64) -> u64 {
         now_ns.saturating_add(LOOK_NS)
     }
@@ -250,8 +253,8 @@ impl LingeringClose {
         self.held.awaited_count() == 0
     }
 
-    /// Resets connections and waits for the notices of their sends, for a limited time. What a device has not given back by then is leaked
-    /// with a warning.
+    /// Resets connections and waits for the notices of their sends, for a limited time. Memory that a device still
+    /// holds then is leaked with a warning.
     pub(crate) fn end_all(mut lingering: Vec<Self>) {
         lingering.iter_mut().for_each(Self::abort);
         let until = Instant::now() + END_PATIENCE;
@@ -264,7 +267,7 @@ impl LingeringClose {
                 let connections = lingering.len();
                 return tracing::warn!(
                     connections,
-                    "a device still reads what was sent: its memory is leaked"
+                    "a device still reads memory of a zero-copy send: it is leaked"
                 );
             }
             std::thread::sleep(Duration::from_micros(100));
@@ -273,7 +276,7 @@ impl LingeringClose {
 }
 
 impl Drop for LingeringClose {
-    /// The connection sends nothing more; [`Held`] leaks what the kernel may read even then.
+    /// Resets the connection; [`Held`] leaks what the kernel may still read.
     fn drop(&mut self) {
         if !self.take_notices() {
             self.abort();
@@ -282,7 +285,8 @@ impl Drop for LingeringClose {
     }
 }
 
-/// Resets a connection and calls `on_notice` with each notice of its sends, until that says that no more are awaited, or time is over.
+/// Resets a connection and calls `on_notice` with each notice of its sends, until that returns that no more are awaited
+/// or the time is over.
 pub fn abort_and_await(socket: &Socket, patience: Duration, mut on_notice: impl FnMut(Notice) -> bool) {
     socket.abort();
     let until = Instant::now() + patience;
@@ -299,7 +303,7 @@ pub fn abort_and_await(socket: &Socket, patience: Duration, mut on_notice: impl 
     }
 }
 
-/// Resets connections whose owner is about to be dropped without having closed them.
+/// Resets connections whose owner is dropped without having closed them.
 pub(crate) fn abort_all(sockets: impl Iterator<Item = Socket>) {
     for socket in sockets {
         socket.abort();
@@ -468,7 +472,8 @@ mod tests {
         message.msg_control = control.0.as_mut_ptr().cast();
         // SAFETY: a calculation.
         message.msg_controllen = unsafe { libc::CMSG_SPACE(length) } as _;
-        // SAFETY: the control buffer is aligned as headers are, has room for one with this error, and nobody else refers to it.
+        // SAFETY: the control buffer is aligned as headers are, has room for one with this error, and nobody else
+        // refers to it.
         unsafe {
             let header = libc::CMSG_FIRSTHDR(&raw const message);
             (*header).cmsg_level = level;

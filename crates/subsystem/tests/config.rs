@@ -298,7 +298,7 @@ fn mistakes_are_said_with_line_and_column() {
     nvlane.toml:2:8: expected a size: a number of bytes, or text such as "64M"
     nvlane.toml:1:1: missing key `nqn`
     nvlane.toml:4:1: missing key `storage`
-    nvlane.toml:2:9: "0-x" is no core number or range: write cores as 0,2-5
+    nvlane.toml:2:9: "0-x" is not a core number or range: write cores as 0,2-5
     nvlane.toml:3:9: cores says already how many there are: leave one of them out
     nvlane.toml:2:9: count is 0: take 1 to 1024
     nvlane.toml:2:10: there is no engine "kqueue": write auto, uring or epoll

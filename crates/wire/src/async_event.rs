@@ -1,4 +1,4 @@
-//! Asynchronous events: which a host enables, and what a completed request says. wire §13
+//! Asynchronous events: their configuration, and the result of a completed request. wire §13
 
 use crate::id::Nsid;
 use crate::log::Lid;
@@ -38,7 +38,7 @@ bit_fields! {
     pub struct AsyncEvent: u32 {
         /// Type.
         kind, with_kind: AsyncEventType [2:0];
-        /// What happened, by type.
+        /// The type of an event.
         information, with_information: u8 [15:8];
         /// Log page to read; reading it without RAE lets the event come again.
         log, with_log: Lid [23:16];
@@ -75,7 +75,7 @@ impl AsyncEvent {
 }
 
 impl Sqe {
-    /// Asks to be told of the next event; stays pending until there is one.
+    /// An Asynchronous Event Request; it stays pending until there is an event.
     #[must_use]
     pub const fn async_event_request() -> Self {
         Self::new(AdminOpcode::ASYNC_EVENT_REQUEST.raw(), Nsid::NONE)

@@ -25,7 +25,7 @@ pub fn data_digest(data: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(data)
 }
 
-/// Digest of data that arrives in pieces or lies scattered; equal to [`data_digest`] of the whole.
+/// Digest of data in several pieces; equal to [`data_digest`] of the whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataDigest {
     /// The CRC register before the final complement.

@@ -39,7 +39,7 @@ codes! {
 }
 
 codes! {
-    /// What an entry leads to. wire §20
+    /// The kind of subsystem that an entry leads to. wire §20
     #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
     pub struct SubsystemType: u8 {
         REFERRAL = 1, "referral to another discovery service";
@@ -124,7 +124,7 @@ pub struct DiscoveryEntry {
     pub trtype: TransportType,
     /// Kind of address.
     pub adrfam: AddressFamily,
-    /// What it leads to.
+    /// The kind of subsystem it leads to.
     pub subtype: SubsystemType,
     /// Transport requirements.
     pub treq: Treq,
@@ -211,7 +211,7 @@ impl DiscoveryEntry {
     /// Name of the subsystem: of the discovery service in a referral.
     ///
     /// # Errors
-    /// What [`Nqn::from_wire`] refuses.
+    /// The errors of [`Nqn::from_wire`].
     pub fn subsystem(&self) -> Result<Nqn, NqnError> {
         Nqn::from_wire(&self.subnqn)
     }
@@ -255,7 +255,7 @@ pub const fn discovery_log_bytes(entry_count: u32) -> u64 {
     (entry_count as u64).saturating_add(1).saturating_mul(DISCOVERY_RECORD_BYTES as u64)
 }
 
-/// A log as read: the entries that are wholly there, whatever the header says.
+/// A log as read: the complete entries, whatever the header claims.
 #[derive(Clone, Copy, Debug)]
 pub struct DiscoveryLog<'a> {
     /// The header.
@@ -265,7 +265,7 @@ pub struct DiscoveryLog<'a> {
 }
 
 impl<'a> DiscoveryLog<'a> {
-    /// Reads a log; `None` if not even the header is whole.
+    /// Reads a log; `None` if the header is incomplete.
     #[must_use]
     pub fn new(log: &'a [u8]) -> Option<Self> {
         let (header, rest) = DiscoveryHeader::ref_from_prefix(log).ok()?;
@@ -282,7 +282,7 @@ impl<'a> DiscoveryLog<'a> {
     }
 }
 
-/// Text written to the beginning of what is left of a field.
+/// Text written to the beginning of the rest of a field.
 struct Field<'a>(&'a mut [u8]);
 
 impl fmt::Write for Field<'_> {

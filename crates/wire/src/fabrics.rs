@@ -106,7 +106,7 @@ impl ConnectData {
     /// Name of the subsystem.
     ///
     /// # Errors
-    /// What [`Nqn::from_wire`] refuses; answer with [`InvalidParameter::SUBNQN`].
+    /// The errors of [`Nqn::from_wire`]; answer with [`InvalidParameter::SUBNQN`].
     pub fn subsystem(&self) -> Result<Nqn, NqnError> {
         Nqn::from_wire(&self.subnqn)
     }
@@ -114,7 +114,7 @@ impl ConnectData {
     /// Name of the host.
     ///
     /// # Errors
-    /// What [`HostName::from_wire`] refuses; answer with [`InvalidParameter::HOSTNQN`].
+    /// The errors of [`HostName::from_wire`]; answer with [`InvalidParameter::HOSTNQN`].
     pub fn host(&self) -> Result<HostName, NqnError> {
         HostName::from_wire(&self.hostnqn)
     }
@@ -170,7 +170,7 @@ impl InvalidParameter {
         Self::from_bits(0).with_offset(offset)
     }
 
-    /// What it is called, if it is one of those above.
+    /// Its name, if it is one of those above.
     #[must_use]
     pub fn name(self) -> Option<&'static str> {
         Some(match self {

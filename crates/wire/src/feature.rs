@@ -1,4 +1,4 @@
-//! Features: Get and Set, and what each holds. wire §12
+//! Features: Get, Set and their values. wire §12
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -297,7 +297,7 @@ bit_fields! {
 }
 
 flags! {
-    /// Reservation notification mask (0x82), per namespace: what is not told. wire §12
+    /// Reservation notification mask (0x82) of a namespace: the notifications that are not sent. wire §12
     pub struct ReservationMask: u32 {
         /// Registration preempted.
         REGISTRATION_PREEMPTED = 1 << 1;

@@ -1,4 +1,4 @@
-//! Structures as lists of their fields, for what shows them raw.
+//! Structures as lists of their fields, for tools that show them raw.
 
 /// A field of a structure, by the name the reference has for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -131,7 +131,7 @@ impl fmt::Display for Cntlid {
 }
 
 codes! {
-    /// Command set identifier: what kind of I/O commands a namespace takes. wire §10
+    /// Command set identifier: the I/O command set of a namespace. wire §10
     pub struct Csi: u8 {
         NVM = 0, "NVM";
         KV = 1, "key value";

@@ -1,4 +1,4 @@
-//! Identify: the command, and in the folder beside it what it returns. wire §10
+//! The Identify command; the structures it returns are in the folder beside this file. wire §10
 
 pub mod capabilities;
 pub mod command_set;
@@ -16,7 +16,7 @@ use crate::sqe::Sqe;
 pub const IDENTIFY_BYTES: u32 = 4096;
 
 codes! {
-    /// What an Identify asks for. wire §10
+    /// CNS: the structure that an Identify returns. wire §10
     pub struct Cns: u8 {
         NAMESPACE = 0x00, "namespace";
         CONTROLLER = 0x01, "controller";
@@ -45,7 +45,7 @@ codes! {
 /// Fields of an Identify command. wire §10
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IdentifyCommand {
-    /// What is asked for.
+    /// The structure to return.
     pub cns: Cns,
     /// Controller the list begins with, for the CNS that take one.
     pub cntid: Cntlid,
@@ -83,7 +83,7 @@ impl IdentifyCommand {
 }
 
 impl Sqe {
-    /// Identifies something of the NVM command set or of none: the CNS says whether `nsid` is the namespace,
+    /// An Identify of the NVM command set or of none: the CNS decides whether `nsid` is the namespace,
     /// the start of a list, or [`Nsid::NONE`].
     #[must_use]
     pub fn identify(cns: Cns, nsid: Nsid) -> Self {

@@ -53,7 +53,7 @@ impl fmt::Debug for Key {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("key of {length} bytes, the limit is {KEY_BYTES_MAX}")]
 pub struct KeyTooLong {
-    /// As the command has it.
+    /// As encoded in the command.
     pub length: u8,
 }
 
@@ -207,7 +207,7 @@ impl<'a> KeyListWriter<'a> {
         true
     }
 
-    /// Writes the count, zeroes what is left of the buffer and gives the bytes of the list.
+    /// Writes the count, zeroes the rest of the buffer and returns the bytes of the list.
     #[must_use = "the length of the list"]
     pub fn finish(self) -> usize {
         if let Some(header) = self.list.first_chunk_mut() {

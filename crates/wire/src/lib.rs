@@ -2,13 +2,13 @@
 //!
 //! Every structure is the wire's own: cast from and to bytes with the traits of [`zerocopy`],
 //! little-endian, size asserted at compile time. Raw fields bear the wire's names; 0-based
-//! counts, log2 sizes and dword units stay in them, and accessors give counts and bytes. Codes are newtypes,
+//! counts, log2 sizes and dword units stay in them, and accessors return counts and bytes. Codes are newtypes,
 //! so an unknown value stays visible. Lists and logs are written into the caller's buffer and read
 //! by iterators that stop at its end.
 //!
 //! In comments of any crate the word `wire` with a section number names a section of docs/wire.md, the wire reference.
 #![forbid(unsafe_code)]
-// What a peer has sent must not be able to end us: see docs/testing.md.
+// Input of a peer must not cause a panic: see docs/testing.md.
 #![cfg_attr(
     not(test),
     deny(

@@ -86,7 +86,7 @@ impl GetLogPage {
         sqe
     }
 
-    /// The part of a whole page that is asked for. Shorter than `length_bytes` where the page ends, empty
+    /// The requested part of a whole page. Shorter than `length_bytes` where the page ends, empty
     /// past its end: what is missing reads as zero.
     #[must_use]
     pub fn part_of<'a>(&self, page: &'a [u8]) -> &'a [u8] {

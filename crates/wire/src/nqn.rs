@@ -30,7 +30,7 @@ pub struct Nqn {
     bytes: [u8; NQN_BYTES_MAX],
 }
 
-/// What is wrong with a name.
+/// The error in a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NqnError {
     /// No bytes at all.
@@ -60,7 +60,7 @@ pub enum NqnError {
         /// Index of its first byte.
         position: usize,
     },
-    /// Another beginning than `nqn.`.
+    /// A prefix other than `nqn.`.
     #[error("name does not begin with \"{PREFIX}\"")]
     NoPrefix,
     /// No `YYYY-MM.` after the prefix.
@@ -144,12 +144,12 @@ impl Nqn {
     /// Checks the form of wire §21, which [`Nqn::from_wire`] leaves open.
     ///
     /// # Errors
-    /// What deviates first: prefix, date, domain, unique part, UUID.
+    /// The first deviation: prefix, date, domain, unique part, UUID.
     pub fn check_form(&self) -> Result<(), NqnError> {
         check_form(self.as_str())
     }
 
-    /// Checks what holds for any name.
+    /// Checks the rules for every name.
     fn from_text(text: &str) -> Result<Self, NqnError> {
         if text.is_empty() {
             return Err(NqnError::Empty);
@@ -213,7 +213,8 @@ impl Ord for Nqn {
     }
 }
 
-/// Name under which a host connects: at most 223 bytes of UTF-8, every character of which prints, compared byte by byte.
+/// Name under which a host connects: at most 223 bytes of UTF-8, every character of which prints, compared byte by
+/// byte.
 ///
 /// Hosts in the field use names of any form, also without `nqn.`, and some send none: such a host is known by its
 /// [`HostId`] alone. wire §6.2
@@ -307,7 +308,7 @@ fn check_form(text: &str) -> Result<(), NqnError> {
     if unique.is_empty() { Err(NqnError::NoUniquePart) } else { Ok(()) }
 }
 
-/// What follows `YYYY-MM.`, if the text begins so.
+/// The text behind `YYYY-MM.`, if it begins so.
 fn strip_date(text: &str) -> Option<&str> {
     let (date, rest) = text.split_at_checked(8)?;
     let [y1, y2, y3, y4, b'-', m1, m2, b'.'] = date.as_bytes() else { return None };

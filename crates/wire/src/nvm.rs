@@ -184,7 +184,7 @@ impl Sqe {
         BlockCommand::new(slba, blocks).to_sqe(NvmOpcode::WRITE_UNCORRECTABLE, nsid)
     }
 
-    /// Puts everything completed so far on stable media; [`Nsid::ALL`] only where the controller says it may.
+    /// A Flush, which makes completed writes durable; [`Nsid::ALL`] only if the controller supports it.
     #[inline]
     #[must_use]
     pub const fn flush(nsid: Nsid) -> Self {
@@ -203,7 +203,7 @@ impl Sqe {
 }
 
 flags! {
-    /// What a Dataset Management is about. Without DEALLOCATE there is nothing to do. wire §14
+    /// Attributes of a Dataset Management. Without DEALLOCATE the controller need do nothing. wire §14
     pub struct DsmAttributes: u32 {
         /// The ranges will be read as a whole.
         INTEGRAL_READ = 1 << 0;
@@ -219,7 +219,7 @@ flags! {
 pub struct DatasetManagement {
     /// Ranges in the data, 1..=256. Linux sends 4096 bytes of data whatever their number.
     pub range_count: u16,
-    /// What it is about.
+    /// Its attributes.
     pub attributes: DsmAttributes,
 }
 

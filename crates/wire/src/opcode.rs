@@ -27,7 +27,7 @@ impl DataDirection {
     }
 }
 
-/// A code set whose two low bits say where the data goes.
+/// A set of opcodes whose two low bits are the direction of the data.
 macro_rules! opcodes {
     ($($name:ident)*) => {$(
         impl $name {

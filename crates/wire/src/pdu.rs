@@ -29,7 +29,7 @@ pub const TERM_REQ_COPY_BYTES_MAX: usize = 128;
 /// The longest header of all.
 pub const HEADER_BYTES_MAX: usize = IC_BYTES;
 
-/// What a PDU is. wire §2.1
+/// The type of a PDU. wire §2.1
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum PduType {
@@ -37,9 +37,9 @@ pub enum PduType {
     IcReq = 0x00,
     /// Controller's half of the handshake.
     IcResp = 0x01,
-    /// The host gives up the connection.
+    /// The host ends the connection after an error.
     H2cTermReq = 0x02,
-    /// The controller gives up the connection.
+    /// The controller ends the connection after an error.
     C2hTermReq = 0x03,
     /// A command, perhaps with its data.
     CapsuleCmd = 0x04,
@@ -309,13 +309,13 @@ pub struct TermReq {
 const _: () = assert!(size_of::<TermReq>() == TERM_REQ_BYTES);
 
 impl TermReq {
-    /// What a controller sends; `copy_length` bytes of the offending header follow, at most 128.
+    /// The TermReq of a controller; `copy_length` bytes of the offending header follow, at most 128.
     #[must_use]
     pub const fn from_controller(fes: FatalErrorStatus, fei: u32, copy_length: u8) -> Self {
         Self::new(PduType::C2hTermReq, fes, fei, copy_length)
     }
 
-    /// What a host sends; `copy_length` bytes of the offending header follow, at most 128.
+    /// The TermReq of a host; `copy_length` bytes of the offending header follow, at most 128.
     #[must_use]
     pub const fn from_host(fes: FatalErrorStatus, fei: u32, copy_length: u8) -> Self {
         Self::new(PduType::H2cTermReq, fes, fei, copy_length)
@@ -337,7 +337,7 @@ impl TermReq {
         }
     }
 
-    /// Why the peer gives up.
+    /// The reason for which the peer ends the connection.
     #[inline]
     #[must_use]
     pub const fn status(&self) -> FatalErrorStatus {

@@ -74,7 +74,7 @@ bit_fields! {
     }
 }
 
-/// Bytes of a memory page, from the field of four bits that tells it.
+/// Bytes of a memory page, from its field of four bits.
 const fn page_bytes(field: u8) -> u32 {
     1u32.wrapping_shl(PAGE_SHIFT_MIN.saturating_add(field as u32))
 }

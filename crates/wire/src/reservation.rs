@@ -25,7 +25,7 @@ codes! {
 }
 
 codes! {
-    /// What a Register does. wire §15
+    /// The action of a Register. wire §15
     pub struct RegisterAction: u8 {
         REGISTER = 0, "register";
         UNREGISTER = 1, "unregister";
@@ -34,7 +34,7 @@ codes! {
 }
 
 codes! {
-    /// What a Register does to persistence through power loss. wire §15
+    /// The change of persistence through power loss by a Register. wire §15
     pub struct PersistenceChange: u8 {
         NONE = 0, "no change";
         CLEAR = 2, "clear";
@@ -43,7 +43,7 @@ codes! {
 }
 
 codes! {
-    /// What an Acquire does. wire §15
+    /// The action of an Acquire. wire §15
     pub struct AcquireAction: u8 {
         ACQUIRE = 0, "acquire";
         PREEMPT = 1, "preempt";
@@ -52,7 +52,7 @@ codes! {
 }
 
 codes! {
-    /// What a Release does. wire §15
+    /// The action of a Release. wire §15
     pub struct ReleaseAction: u8 {
         RELEASE = 0, "release";
         CLEAR = 1, "clear";
@@ -62,11 +62,11 @@ codes! {
 bit_fields! {
     /// Dword 10 of a Register. wire §15
     pub struct RegisterCommand: u32 {
-        /// What it does.
+        /// Its action.
         action, with_action: RegisterAction [2:0];
         /// The current key need not match.
         ignore_existing_key, with_ignore_existing_key: bool [3];
-        /// What it does to persistence.
+        /// Its change of persistence.
         persistence, with_persistence: PersistenceChange [31:30];
     }
 }
@@ -74,7 +74,7 @@ bit_fields! {
 bit_fields! {
     /// Dword 10 of an Acquire. wire §15
     pub struct AcquireCommand: u32 {
-        /// What it does.
+        /// Its action.
         action, with_action: AcquireAction [2:0];
         /// To be refused from version 1.3 on.
         ignore_existing_key, with_ignore_existing_key: bool [3];
@@ -86,7 +86,7 @@ bit_fields! {
 bit_fields! {
     /// Dword 10 of a Release. wire §15
     pub struct ReleaseCommand: u32 {
-        /// What it does.
+        /// Its action.
         action, with_action: ReleaseAction [2:0];
         /// To be refused from version 1.3 on.
         ignore_existing_key, with_ignore_existing_key: bool [3];
@@ -294,10 +294,10 @@ impl Registrant {
     }
 }
 
-/// Writes a Report's data, cut off where the buffer ends, and zeroes what is left of it.
+/// Writes a Report's data, cut off where the buffer ends, and zeroes the rest of the buffer.
 ///
-/// The header counts every registrant given (65535 at most), whether or not there was room for it. Gives the
-/// bytes the whole takes.
+/// The header counts every registrant given (65535 at most), whether or not there was room for it. Returns the
+/// bytes of the whole.
 pub fn write_report(
     buffer: &mut [u8],
     mut header: ReportHeader,

@@ -24,7 +24,7 @@ pub struct Sgl {
 }
 const _: () = assert!(size_of::<Sgl>() == SGL_BYTES);
 
-/// What a descriptor says about where the data is.
+/// The location of the data that a descriptor names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataPointer {
     /// In the command capsule itself, `offset` bytes from the start of its data.
@@ -63,14 +63,14 @@ impl Sgl {
         Self { address: U64::ZERO, length: U32::new(length), reserved: [0; 3], identifier: TRANSPORT }
     }
 
-    /// What a command without data carries: Linux sends the transport kind with length 0.
+    /// The descriptor of a command without data: Linux sends the transport kind with length 0.
     #[inline]
     #[must_use]
     pub const fn none() -> Self {
         Self::transport(0)
     }
 
-    /// Says where the data is.
+    /// The location of the data.
     #[inline]
     #[must_use]
     pub const fn classify(&self) -> DataPointer {

@@ -59,7 +59,7 @@ codes! {
 }
 
 codes! {
-    /// What the data pointer is. wire §5.1
+    /// Use of the data pointer: PRP or SGL. wire §5.1
     pub struct Psdt: u8 {
         PRP = 0, "PRP";
         /// The only kind over TCP.
@@ -75,13 +75,13 @@ bit_fields! {
         fuse, with_fuse: Fuse [1:0];
         /// Reserved, 0.
         reserved, with_reserved: u8 [5:2];
-        /// What the data pointer is.
+        /// Use of the data pointer.
         psdt, with_psdt: Psdt [7:6];
     }
 }
 
 impl SqeFlags {
-    /// SGL, not fused: what every command over TCP carries.
+    /// SGL, not fused: the flags of every command over TCP.
     pub const SGL: Self = Self::from_bits(0x40);
 }
 

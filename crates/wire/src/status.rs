@@ -1,4 +1,4 @@
-//! Completion status: type, code and what the host may do next. wire §17
+//! Completion status: type, code, and flags for the host's next step. wire §17
 
 use core::fmt;
 
@@ -101,7 +101,7 @@ impl Status {
         self.code() == 0
     }
 
-    /// Whether type and code are those of `other`, whatever the flags.
+    /// Whether type and code equal those of `other`, ignoring the flags.
     #[inline]
     #[must_use]
     pub const fn is(self, other: Self) -> bool {

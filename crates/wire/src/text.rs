@@ -1,5 +1,5 @@
-//! Text of peers: fixed-width fields, ASCII, padded with spaces or NULs (wire §10.1, wire §20), and how text of any kind
-//! is shown in logs and on terminals.
+//! Text of peers: fixed-width fields, ASCII, padded with spaces or NULs (wire §10.1, wire §20), and how text of any
+//! kind is shown in logs and on terminals.
 
 use core::fmt::{self, Write};
 
@@ -31,7 +31,7 @@ pub enum TextError {
     },
 }
 
-/// What fills a text field up to its end.
+/// The padding of a text field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Padding {
     /// Spaces: serial number, model, firmware.
@@ -115,8 +115,8 @@ pub(crate) fn write_text(field: &mut [u8], text: &str, padding: Padding) -> Resu
 /// Bytes of a text that [`Quoted`] and [`Escaped`] show.
 pub const SHOWN_BYTES_MAX: usize = 256;
 
-/// Whether a character does not show as itself: control characters, line and paragraph separators, what changes the direction of
-/// text, and what has no width.
+/// Whether a character does not show as itself: control characters, line and paragraph separators, what changes the
+/// direction of text, and what has no width.
 #[must_use]
 pub fn is_hidden(char: char) -> bool {
     char.is_control()
@@ -135,13 +135,13 @@ pub fn is_hidden(char: char) -> bool {
         )
 }
 
-/// Text of a peer as a value in a log line: in quotes, with escapes as in [`Escaped`], so that it ends where it seems to and
-/// cannot pass for further fields.
+/// Text of a peer as a value in a log line: in quotes, with escapes as in [`Escaped`], so that it ends where it seems
+/// to and cannot pass for further fields.
 #[derive(Clone, Copy)]
 pub struct Quoted<'a>(&'a [u8]);
 
-/// Text of a peer for a terminal: without quotes; what does not print and bytes that are not UTF-8 as escapes of Rust literals;
-/// cut with an ellipsis after [`SHOWN_BYTES_MAX`] bytes.
+/// Text of a peer for a terminal: without quotes; what does not print and bytes that are not UTF-8 as escapes of Rust
+/// literals; cut with an ellipsis after [`SHOWN_BYTES_MAX`] bytes.
 #[derive(Clone, Copy)]
 pub struct Escaped<'a>(&'a [u8]);
 
@@ -183,8 +183,8 @@ impl fmt::Debug for Escaped<'_> {
     }
 }
 
-/// Text that may hold a peer's, for a terminal, with all of its own characters but hidden ones, which are escaped; lines stay
-/// lines if `has_lines`.
+/// Text that may hold a peer's, for a terminal, with all of its own characters but hidden ones, which are escaped;
+/// lines stay lines if `has_lines`.
 #[must_use]
 pub fn without_hidden(text: &str, has_lines: bool) -> std::borrow::Cow<'_, str> {
     let is_escaped = |char: char| is_hidden(char) && !(has_lines && char == '\n');
@@ -209,7 +209,7 @@ pub fn write_hidden(writer: &mut impl Write, char: char) -> fmt::Result {
     }
 }
 
-/// Writes text with escapes. Says whether it was cut.
+/// Writes text with escapes. Returns whether it was cut.
 fn write_escaped(f: &mut fmt::Formatter<'_>, text: &[u8], is_quoted: bool) -> Result<bool, fmt::Error> {
     let mut left = SHOWN_BYTES_MAX;
     for chunk in text.utf8_chunks() {

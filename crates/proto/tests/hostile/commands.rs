@@ -1,8 +1,8 @@
 //! Rows C: command capsules and their data pointers, at the controller. wire §4.1, §5
 //!
-//! What a command implies (its blocks, its direction, its fused twin) is known to the driver alone, so C1, C2, C3, C7, C9
-//! and half of C8 are its to refuse: it gets the entry as it came, nothing is reserved before it asks, and its refusal
-//! leaves with nothing but zeroes in it.
+//! What a command implies (its blocks, its direction, its fused twin) is known to the driver alone, so C1, C2, C3, C7,
+//! C9 and half of C8 are its to refuse: it gets the entry as it came, nothing is reserved before it asks, and its
+//! refusal leaves with nothing but zeroes in it.
 
 use nvlane_proto::Violation;
 use nvlane_proto::controller_queue::QueueSettings;

@@ -1,7 +1,8 @@
-//! What a mapping asks of the system. Miri knows no reserved address space: there pages come from the allocator, open from the
-//! start.
+//! The system calls of a mapping. Miri has no reserved address space: there, pages come from the allocator, open from
+//! the start.
 //!
-//! Pages have 4, 16 or 64 KiB, as the kernel was built (arm64, ppc64). Calls on a part of a page change all of it: the kernel rounds lengths up.
+//! Pages have 4, 16 or 64 KiB, as the kernel was built (arm64, ppc64). Calls on a part of a page change all of it: the
+//! kernel rounds lengths up.
 
 use std::io;
 use std::ptr::NonNull;
@@ -30,7 +31,7 @@ pub(super) fn reserve(length: usize, is_open: bool) -> io::Result<NonNull<u8>> {
 /// They are in what was reserved.
 #[cfg(not(miri))]
 pub(super) unsafe fn open(start: NonNull<u8>, length: usize) -> io::Result<()> {
-    // SAFETY: the caller's contract; giving access takes nothing away from anybody.
+    // SAFETY: the caller's contract; granting access removes none.
     unsafe { mprotect(start.as_ptr().cast(), length, MprotectFlags::READ | MprotectFlags::WRITE)? };
     Ok(())
 }
@@ -46,7 +47,7 @@ pub(super) unsafe fn prefer_huge(start: NonNull<u8>, length: usize) -> io::Resul
     Ok(())
 }
 
-/// Has the system give all pages now, as if each were written to; nothing in them changes. Linux 5.14.
+/// Populates all pages now, as if each were written to; their content stays. Linux 5.14.
 ///
 /// # Safety
 /// As of [`open`], and they may be touched.
@@ -71,7 +72,7 @@ pub(super) unsafe fn discard(start: NonNull<u8>, length: usize) -> io::Result<()
 /// Gives back what was reserved.
 ///
 /// # Safety
-/// It is all that one call of [`reserve`] gave, and nothing refers to it.
+/// The range is that of one call of [`reserve`], and nothing refers to it.
 #[cfg(not(miri))]
 pub(super) unsafe fn release(start: NonNull<u8>, length: usize) {
     // SAFETY: the caller's contract.

@@ -1,4 +1,4 @@
-//! What a controller can do: the codes, flags and packed fields of Identify controller. wire §10.1
+//! Capabilities of a controller: the codes, flags and packed fields of Identify Controller. wire §10.1
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -155,7 +155,7 @@ flags! {
 }
 
 codes! {
-    /// What a Flush of all namespaces does. wire §10.1
+    /// Effect of a Flush of all namespaces. wire §10.1
     pub struct FlushAll: u8 {
         UNSPECIFIED = 0, "not specified";
         UNSUPPORTED = 2, "not supported";
@@ -169,7 +169,7 @@ bit_fields! {
     pub struct Vwc: u8 {
         /// There is one: without it Linux sends neither Flush nor FUA.
         present, with_present: bool [0];
-        /// What a Flush of all namespaces does.
+        /// Effect of a Flush of all namespaces.
         flush_all, with_flush_all: FlushAll [2:1];
     }
 }
@@ -216,7 +216,7 @@ bit_fields! {
 }
 
 impl Sgls {
-    /// What a TCP controller has.
+    /// The value of a TCP controller.
     pub const TCP: Self = Self::from_bits(0x0030_0001);
 }
 

@@ -1,4 +1,4 @@
-//! What the command sets add (CNS 05, 06), what they share (CNS 08), and which go together (CNS 1C).
+//! Identify data of the command sets: specific (CNS 05, 06), independent (CNS 08), and their combinations (CNS 1C).
 //! wire §10.4, wire §23
 
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -206,13 +206,13 @@ impl KvNamespace {
     }
 }
 
-/// What there is beyond the command set (bytes 4095:3840 of the namespace): our own commands and their limits.
+/// The vendor-specific part of a namespace's data (bytes 4095:3840): our own commands and their limits.
 /// docs/kv-commands.md §1
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct KvVendorArea {
     signature: [u8; 8],
-    /// Version of the commands: a higher one adds, and takes nothing away.
+    /// Version of the commands: a higher one only adds.
     pub version: U16,
     reserved_10: [u8; 2],
     /// The commands there are.
@@ -232,7 +232,7 @@ const _: () = assert!(size_of::<KvVendorArea>() == 256);
 const _: () = assert!(core::mem::offset_of!(KvNamespace, vendor) == 3840);
 
 impl KvVendorArea {
-    /// What it begins with.
+    /// Its signature.
     pub const SIGNATURE: [u8; 8] = *b"nvlanekv";
 }
 

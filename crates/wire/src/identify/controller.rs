@@ -18,7 +18,7 @@ use crate::{U16, U32, U128};
 const CAPSULE_UNIT_BYTES: u32 = 16;
 const TENTH_MS: u32 = 100;
 
-/// What a controller says about itself. wire §10.1
+/// Identify Controller data. wire §10.1
 ///
 /// A field Linux or SPDK depends on says so. Default is all zero; [`IdentifyController::fabrics`] fills in
 /// what every controller over fabrics has.
@@ -59,7 +59,7 @@ pub struct IdentifyController {
     aerl: u8,
     /// Firmware slots.
     pub frmw: Frmw,
-    /// What Get Log Page can do.
+    /// Abilities of Get Log Page.
     pub lpa: Lpa,
     elpe: u8,
     npss: u8,
@@ -143,7 +143,7 @@ pub struct PowerState {
 const _: () = assert!(size_of::<PowerState>() == 32);
 
 impl IdentifyController {
-    /// All zero but for what every controller over TCP has: entry sizes, SGLs, response capsule of 16 bytes,
+    /// All zero except the fields that every controller over TCP has: entry sizes, SGLs, response capsule of 16 bytes,
     /// one descriptor per command.
     #[must_use]
     pub fn fabrics() -> Self {
@@ -315,7 +315,7 @@ impl IdentifyController {
     /// Name of the subsystem.
     ///
     /// # Errors
-    /// What [`Nqn::from_wire`] refuses.
+    /// The errors of [`Nqn::from_wire`].
     pub fn subsystem(&self) -> Result<Nqn, NqnError> {
         Nqn::from_wire(&self.subnqn)
     }

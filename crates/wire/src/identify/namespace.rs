@@ -5,13 +5,13 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::identify::IDENTIFY_BYTES;
 use crate::{U16, U32, U64, U128};
 
-/// What a namespace of blocks is. All zero means it is not there. wire §10.2
+/// Identify Namespace data of a block namespace. All zero means that it does not exist. wire §10.2
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct IdentifyNamespace {
     /// Size, blocks.
     pub nsze: U64,
-    /// Capacity, blocks; 0 tells hosts the namespace is not there.
+    /// Capacity, blocks; 0 means that the namespace does not exist.
     pub ncap: U64,
     /// Blocks in use.
     pub nuse: U64,
@@ -32,7 +32,7 @@ pub struct IdentifyNamespace {
     pub rescap: Rescap,
     /// Format progress, 0.
     pub fpi: u8,
-    /// What deallocated blocks read as.
+    /// Content of deallocated blocks.
     pub dlfeat: Dlfeat,
     nawun: U16,
     nawupf: U16,
@@ -101,7 +101,7 @@ impl LbaFormat {
         Some(Self { ms: U16::ZERO, lbads: (block_bytes.trailing_zeros() & 31) as u8, rp: 0 })
     }
 
-    /// Bytes of a block, without metadata; `None` if the format is not there or makes no sense (512 bytes to
+    /// Bytes of a block, without metadata; `None` if the format does not exist or is invalid (512 bytes to
     /// 2 GiB do).
     #[must_use]
     pub const fn block_bytes(&self) -> Option<u32> {
@@ -183,13 +183,13 @@ flags! {
         WRITE_EXCLUSIVE_ALL = 1 << 5;
         /// Exclusive access, all registrants.
         EXCLUSIVE_ACCESS_ALL = 1 << 6;
-        /// Ignore existing key as of version 1.3.
+        /// Ignore existing key as in version 1.3.
         IGNORE_EXISTING_KEY = 1 << 7;
     }
 }
 
 codes! {
-    /// What deallocated blocks read as. wire §10.2
+    /// Content of deallocated blocks. wire §10.2
     pub struct DeallocatedValue: u8 {
         UNKNOWN = 0, "unknown";
         ZEROES = 1, "zeroes";
@@ -201,7 +201,7 @@ bit_fields! {
     /// Deallocation features. wire §10.2
     #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
     pub struct Dlfeat: u8 {
-        /// What deallocated blocks read as.
+        /// Content of deallocated blocks.
         value, with_value: DeallocatedValue [2:0];
         /// Write Zeroes may deallocate.
         write_zeroes_deallocates, with_write_zeroes_deallocates: bool [3];
@@ -248,7 +248,7 @@ impl IdentifyNamespace {
         self.lbaf[(self.flbas.index() & 63) as usize]
     }
 
-    /// Bytes of a block, without metadata; `None` if the format in use makes no sense.
+    /// Bytes of a block, without metadata; `None` if the format in use is invalid.
     #[must_use]
     pub const fn block_bytes(&self) -> Option<u32> {
         self.format().block_bytes()

@@ -1,4 +1,5 @@
-//! Many operations in one capsule: Batch Submit sends them, Batch Collect fetches their outcomes. docs/kv-commands.md §4
+//! Many operations in one capsule: Batch Submit sends them, Batch Collect fetches their outcomes. docs/kv-commands.md
+//! §4
 //!
 //! ```text
 //! Submit:   header 12 bytes, key, operand, zeros to a dword │ …     one per operation
@@ -61,7 +62,7 @@ impl BatchSubmit {
 pub struct BatchCollect {
     /// Bytes of the host's buffer.
     pub buffer_bytes: u32,
-    /// The same as of the Batch Submit that follows.
+    /// The same as in the Batch Submit that follows.
     pub tag: u32,
 }
 
@@ -88,15 +89,15 @@ impl BatchCollect {
 pub struct Operation<'a> {
     /// Store, Retrieve, Delete, Exist, Atomic, or one on vectors.
     pub opcode: KvOpcode,
-    /// As of the command of its own.
+    /// As in the single command.
     pub options: u8,
-    /// As of the command of its own.
+    /// As in the single command.
     pub kind: u8,
     /// Bytes of data that its outcome has at most.
     pub room_bytes: u32,
     /// 1 to 16 bytes.
     pub key: &'a [u8],
-    /// The value of a Store, the operands of what has some.
+    /// The value of a Store, or the operands of the operation.
     pub operand: &'a [u8],
 }
 
@@ -114,7 +115,7 @@ impl<'a> Operation<'a> {
         outcome_bytes(self.room_bytes as usize)
     }
 
-    /// Appends it to the data of a Batch Submit. Says whether it could be: a key of 1 to 16 bytes, an operand whose
+    /// Appends it to the data of a Batch Submit. Returns whether it could be: a key of 1 to 16 bytes, an operand whose
     /// length has 32 bits.
     #[must_use = "whether it was appended"]
     pub fn append_to(&self, data: &mut Vec<u8>) -> bool {
@@ -229,7 +230,7 @@ impl<'a> Iterator for Operations<'a> {
 pub struct Outcome<'a> {
     /// How.
     pub status: Status,
-    /// What the completion of a command of its own would say: a value's full length, a number before, a sum.
+    /// Dword 0 of the completion of the single command: a value's full length, the former number, a sum.
     pub result: u64,
     /// Its data, at most as much as the operation had room for.
     pub data: &'a [u8],
@@ -258,7 +259,7 @@ impl<'a> OutcomeWriter<'a> {
         self.buffer.get_mut(start..end).unwrap_or_default()
     }
 
-    /// Writes an outcome whose first `data_bytes` of [`room`](Self::room) are in place. Says whether it fitted.
+    /// Writes an outcome whose first `data_bytes` of [`room`](Self::room) are in place. Returns whether it fitted.
     #[inline]
     pub fn push(&mut self, status: Status, result: u64, data_bytes: usize) -> bool {
         let Some(end) = self.end.checked_add(outcome_bytes(data_bytes)) else { return false };
@@ -319,7 +320,7 @@ impl<'a> Iterator for Outcomes<'a> {
     }
 }
 
-/// What the completion of a Batch Collect says: bytes of its data, and operations they are the outcomes of.
+/// The result of a Batch Collect: bytes of its data, and the number of operations whose outcomes they are.
 #[must_use]
 pub const fn collect_result(data_bytes: u32, count: u32) -> u64 {
     quadword(data_bytes, count)

@@ -1,4 +1,4 @@
-//! What the vendor commands do to a value: numbers, vectors, and the codes for both. docs/kv-commands.md §2
+//! Operations of the vendor commands on a value, a number or a vector, and their codes. docs/kv-commands.md §2
 
 use crate::bits::{byte, dword, high32, low32};
 use crate::id::Nsid;
@@ -7,7 +7,7 @@ use crate::opcode::KvOpcode;
 use crate::sqe::Sqe;
 
 codes! {
-    /// What an Atomic does to a number. docs/kv-commands.md §2.1
+    /// The operation of an Atomic on a number. docs/kv-commands.md §2.1
     pub struct AtomicFunction: u8 {
         ADD = 0x00, "add";
         ADD_UP_TO = 0x01, "add up to";
@@ -23,7 +23,7 @@ codes! {
 }
 
 codes! {
-    /// What a vector is made of. docs/kv-commands.md §2.2
+    /// The element type of a vector. docs/kv-commands.md §2.2
     pub struct ElementCode: u8 {
         U8 = 0x00, "u8";
         U16 = 0x01, "u16";
@@ -53,7 +53,7 @@ impl ElementCode {
 }
 
 codes! {
-    /// What is done to two elements of vectors. docs/kv-commands.md §2.2
+    /// The operation on two elements of vectors. docs/kv-commands.md §2.2
     pub struct VectorFunction: u8 {
         ADD = 0x00, "add";
         MIN = 0x01, "min";
@@ -98,16 +98,16 @@ pub const fn vector_parts(kind: u8) -> (ElementCode, u8) {
     (ElementCode::from_raw(kind & 0xF), kind >> 4)
 }
 
-/// What an Atomic does, with its operands. docs/kv-commands.md §2.1
+/// An Atomic with its operands. docs/kv-commands.md §2.1
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicOperation {
-    /// What is done.
+    /// The operation.
     pub function: AtomicFunction,
-    /// What is added, compared with the number, or stored.
+    /// The operand that is added, compared with the number, or stored.
     pub operand: u64,
-    /// Add up to: what the sum may be. Compare and swap: what must be there.
+    /// Add up to: the limit of the sum. Compare and swap: the expected number.
     pub second: u64,
-    /// What a number that is not there begins with.
+    /// The initial number if there is none.
     pub initial: u64,
     /// How.
     pub options: AtomicOptions,
@@ -116,7 +116,7 @@ pub struct AtomicOperation {
 /// Bytes of an Atomic's operands as they are sent by [`AtomicOperation::to_bytes`].
 pub const ATOMIC_BYTES: usize = 24;
 
-/// The same, as commands say it.
+/// The same, as encoded in commands.
 const ATOMIC_DATA_BYTES: u32 = 24;
 
 impl AtomicOperation {
@@ -202,9 +202,9 @@ impl AtomicOperation {
 pub struct KvVendorCommand {
     /// Key, its length, the data's length and options, as in the standard commands.
     pub command: KvCommand,
-    /// What is done, by opcode.
+    /// The operation, by opcode.
     pub kind: u8,
-    /// One element, or what a reduction begins with; unused in commands that bring their operands as data.
+    /// One element, or the initial value of a reduction; unused in commands with operands as data.
     pub operand: u64,
 }
 
@@ -250,8 +250,8 @@ impl Sqe {
         KvVendorCommand { command, kind, operand }.to_sqe(opcode, nsid)
     }
 
-    /// Changes the number that is a key's value. Its data is [`AtomicOperation::to_bytes`], its result the number before.
-    /// docs/kv-commands.md §3.3
+    /// Changes the number that is a key's value. Its data is [`AtomicOperation::to_bytes`], its result the number
+    /// before. docs/kv-commands.md §3.3
     #[must_use]
     pub fn kv_atomic(nsid: Nsid, key: &Key, atomic: &AtomicOperation) -> Self {
         let selector = (atomic.function.raw(), atomic.options.bits());

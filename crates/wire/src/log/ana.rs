@@ -65,7 +65,7 @@ pub struct AnaLogWriter<'a> {
     group_count: u16,
 }
 
-/// The log has no room for a group, or for another one at all.
+/// The error for a log without room for another group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no room for the group in a log of {length} bytes")]
 pub struct AnaLogFull {
@@ -73,7 +73,7 @@ pub struct AnaLogFull {
     pub length: usize,
 }
 
-/// Bytes of a group with so many namespaces.
+/// Bytes of a group with this number of namespaces.
 const fn group_bytes(namespace_count: usize) -> usize {
     namespace_count.saturating_mul(4).saturating_add(ANA_GROUP_BYTES)
 }
@@ -125,7 +125,7 @@ impl<'a> AnaLogWriter<'a> {
         Ok(())
     }
 
-    /// Writes the header, zeroes what is left of the buffer and gives the bytes of the log.
+    /// Writes the header, zeroes the rest of the buffer and returns the bytes of the log.
     #[must_use = "the length of the log"]
     pub fn finish(self) -> usize {
         let header = AnaHeader {
@@ -172,7 +172,7 @@ pub struct AnaLogTruncated {
     pub length: usize,
 }
 
-/// Reads a log within its bounds, whatever it says of itself. After an error it ends.
+/// Reads the groups of a log within its bounds, whatever its header claims. The iteration ends after an error.
 #[derive(Clone, Debug)]
 pub struct AnaLog<'a> {
     log: &'a [u8],

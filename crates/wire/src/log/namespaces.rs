@@ -4,7 +4,7 @@ use crate::id::Nsid;
 /// Bytes of the page. nvmet refuses a read of any other length.
 pub const CHANGED_NAMESPACES_BYTES: usize = 4096;
 
-/// What the page says.
+/// The content of the page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChangedNamespaces<I> {
     /// These, in ascending order.

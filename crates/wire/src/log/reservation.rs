@@ -6,7 +6,7 @@ use crate::id::Nsid;
 use crate::{U32, U64};
 
 codes! {
-    /// What happened to a reservation. wire §11
+    /// The type of a reservation notification. wire §11
     #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
     pub struct ReservationEvent: u8 {
         EMPTY = 0, "empty log page";
@@ -22,7 +22,7 @@ codes! {
 pub struct ReservationNotification {
     /// Pages so far.
     pub count: U64,
-    /// What happened.
+    /// The type of the notification.
     pub event: ReservationEvent,
     /// Pages left after this one.
     pub left: u8,

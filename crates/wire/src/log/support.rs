@@ -1,4 +1,4 @@
-//! What a controller supports: log pages (LID 00), commands (LID 05), features (LID 12). wire §11
+//! Log pages of supported log pages (LID 00), commands (LID 05) and features (LID 12). wire §11
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -27,7 +27,7 @@ const _: () = assert!(size_of::<SupportedPages>() == 1024);
 
 #[allow(clippy::indexing_slicing, reason = "one entry for each value of a byte")]
 impl SupportedPages {
-    /// What is supported of a page.
+    /// Support of one log page.
     #[must_use]
     pub const fn page(&self, lid: Lid) -> PageSupport {
         PageSupport::from_bits(self.pages[lid.raw() as usize].get())
@@ -40,7 +40,7 @@ impl SupportedPages {
 }
 
 bit_fields! {
-    /// What a command does. Linux freezes its queues for a passthrough command with effects other than on
+    /// Effects of a command. Linux freezes its queues for a passthrough command with effects other than on
     /// content, so be truthful. wire §11
     pub struct CommandEffects: u32 {
         /// The command is supported.
@@ -53,7 +53,7 @@ bit_fields! {
         changes_inventory, with_changes_inventory: bool [3];
         /// It may change capabilities of the controller.
         changes_controller, with_changes_controller: bool [4];
-        /// What must not run beside it, as the wire has it.
+        /// Commands that must not run at the same time, raw value.
         exclusivity, with_exclusivity: u8 [18:16];
         /// It takes a UUID index.
         uuid_index, with_uuid_index: bool [19];
@@ -72,13 +72,13 @@ const _: () = assert!(size_of::<CommandsAndEffects>() == 4096);
 
 #[allow(clippy::indexing_slicing, reason = "one entry for each value of a byte")]
 impl CommandsAndEffects {
-    /// What an admin command does.
+    /// Effects of an admin command.
     #[must_use]
     pub const fn admin(&self, opcode: u8) -> CommandEffects {
         CommandEffects::from_bits(self.admin[opcode as usize].get())
     }
 
-    /// What an I/O command does.
+    /// Effects of an I/O command.
     #[must_use]
     pub const fn io(&self, opcode: u8) -> CommandEffects {
         CommandEffects::from_bits(self.io[opcode as usize].get())

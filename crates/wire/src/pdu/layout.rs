@@ -18,7 +18,7 @@ pub struct DataAlignment {
 }
 
 impl DataAlignment {
-    /// 4 bytes: never any padding. What Linux insists on.
+    /// 4 bytes: never any padding. The only value that Linux accepts.
     pub const NONE: Self = Self { raw: 0 };
 
     /// From a `hpda` or `cpda` field; `None` above 31.
