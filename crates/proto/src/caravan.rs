@@ -590,7 +590,9 @@ impl<P> Kept<P> {
         for (sends, load) in &self.loads {
             load.invariants();
             assert!(sends.count > 0 && !load.is_empty(), "only what was sent without a copy is kept");
-            assert!(load.payloads.iter().all(Option::is_some), "all of a caravan is kept");
+            // Payloads sent by copy before the first send without one are gone.
+            let mut kept = load.payloads.iter().skip_while(|payload| payload.is_none());
+            assert!(kept.all(Option::is_some), "a caravan is kept from its first send without a copy on");
         }
         assert!(self.spare.len() <= SPARE_COUNT_MAX && self.spare.iter().all(Load::is_empty));
     }
@@ -907,6 +909,23 @@ mod tests {
         assert!(is_refused(&|caravan| drop(caravan.replace_interrupted(Rc::new(())))));
         assert!(is_refused(&|caravan| caravan.on_sent(20, drop)));
         assert!(!is_refused(&|caravan| caravan.release(drop)));
+    }
+
+    #[test]
+    fn payloads_sent_by_copy_before_a_send_without_one_are_released_at_once() {
+        let mut caravan = Caravan::<Vec<u8>>::default();
+        for byte in [1, 2] {
+            caravan.push_payload(vec![byte; 10]);
+            caravan.push_range(0..10, true);
+        }
+        assert!(caravan.ring());
+        let mut gone = Vec::new();
+        caravan.on_sent(15, |payload| gone.push(payload[0]));
+        caravan.on_sent_zero_copy(5, true, |_| {});
+        assert_eq!(gone, [1]);
+        caravan.on_notice(0, 0);
+        caravan.release(|payload| gone.push(payload[0]));
+        assert_eq!(gone, [1, 2]);
     }
 
     #[test]
