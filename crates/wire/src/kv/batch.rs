@@ -1,5 +1,4 @@
-//! Many operations in one capsule: Batch Submit sends them, Batch Collect fetches their outcomes. docs/kv-commands.md
-//! §4
+//! Batches: Batch Submit sends many operations in one capsule, Batch Collect fetches their outcomes. docs/kv-commands.md §4
 //!
 //! ```text
 //! Submit:   header 12 bytes, key, operand, zeros to a dword │ …     one per operation
