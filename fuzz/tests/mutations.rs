@@ -6,6 +6,7 @@ use std::panic::catch_unwind;
 use std::path::Path;
 
 use nvlane_fuzz::TARGETS;
+use reactor::random::SplitMix64;
 
 /// Inputs of each function, unless the environment says otherwise.
 const ROUNDS: u64 = 3000;
@@ -16,36 +17,19 @@ const INPUT_BYTES_MAX: usize = 20_000;
 /// Numbers at which something may change.
 const EDGES: [u8; 9] = [0, 1, 2, 0x0f, 0x40, 0x7f, 0x80, 0xfe, 0xff];
 
-/// Splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    }
-
-    fn below(&mut self, limit: usize) -> usize {
-        usize::try_from(self.draw() % (limit.max(1) as u64)).expect("below a usize")
-    }
-}
-
 /// Changes an input in one place.
-fn change(input: &mut Vec<u8>, other: &[u8], random: &mut Random) {
-    let at = random.below(input.len());
-    let count = random.below(16).min(input.len() - at);
-    match random.below(8) {
+fn change(input: &mut Vec<u8>, other: &[u8], random: &mut SplitMix64) {
+    let at = random.index(input.len());
+    let count = random.index(16).min(input.len() - at);
+    match random.index(8) {
         0 => {
             if let Some(byte) = input.get_mut(at) {
-                *byte ^= 1 << random.below(8);
+                *byte ^= 1 << random.index(8);
             }
         }
         1 | 2 => {
             if let Some(byte) = input.get_mut(at) {
-                *byte = EDGES[random.below(EDGES.len())];
+                *byte = EDGES[random.index(EDGES.len())];
             }
         }
         3 => {
@@ -56,17 +40,17 @@ fn change(input: &mut Vec<u8>, other: &[u8], random: &mut Random) {
         4 => drop(input.drain(at..at + count)),
         5 => {
             let piece = input[at..at + count].to_vec();
-            let to = random.below(input.len());
+            let to = random.index(input.len());
             input.splice(to..to, piece);
         }
         6 => {
-            let from = random.below(other.len());
+            let from = random.index(other.len());
             let piece = &other[from..];
-            let piece = &piece[..piece.len().min(1 + random.below(200))];
+            let piece = &piece[..piece.len().min(1 + random.index(200))];
             input.splice(at..at, piece.iter().copied());
         }
         _ => {
-            let from = random.below(other.len());
+            let from = random.index(other.len());
             input.truncate(at);
             input.extend_from_slice(&other[from..]);
         }
@@ -86,10 +70,10 @@ fn changed_inputs_break_nothing() {
         paths.sort();
         let corpus: Vec<_> = paths.iter().map(|path| std::fs::read(path).expect("readable")).collect();
         for round in 0..rounds {
-            let mut random = Random(round);
-            let mut input = corpus[random.below(corpus.len())].clone();
-            for _ in 0..=random.below(6) {
-                let other = random.below(corpus.len());
+            let mut random = SplitMix64::new(round);
+            let mut input = corpus[random.index(corpus.len())].clone();
+            for _ in 0..=random.index(6) {
+                let other = random.index(corpus.len());
                 change(&mut input, &corpus[other], &mut random);
             }
             if catch_unwind(|| (target.run)(&input)).is_err() {

@@ -46,6 +46,8 @@
 //! was lost ends with [`Failure::Unflushed`] as well; with several lanes the first one after the reconnect does so once
 //! more, since writes of other lanes may have completed meanwhile.
 
+use reactor::random::SplitMix64;
+
 use crate::failure::Failure;
 
 /// Delays between attempts to reconnect.
@@ -123,10 +125,10 @@ pub(crate) fn fate(class: Class, is_unsent: bool, policy: ReplayPolicy, has_vola
 /// Up ──on_lost──▶ Waiting ──(due) on_failed──▶ Waiting … ──▶ given up
 ///  ▲                 └────────on_up────────────────┘
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Backoff {
     settings: ReconnectSettings,
-    random: u64,
+    random: SplitMix64,
     /// Attempts since the last stable association.
     attempt_count: u32,
     /// Time of the loss that is being recovered, ns.
@@ -136,7 +138,7 @@ pub(crate) struct Backoff {
 
 impl Backoff {
     pub(crate) fn new(settings: ReconnectSettings, seed: u64) -> Self {
-        Self { settings, random: seed, attempt_count: 0, lost_ns: None, up_ns: 0 }
+        Self { settings, random: SplitMix64::new(seed), attempt_count: 0, lost_ns: None, up_ns: 0 }
     }
 
     /// The association is up.
@@ -167,22 +169,13 @@ impl Backoff {
             .min(settings.delay_ns_max);
         self.attempt_count = self.attempt_count.saturating_add(1);
         // Between half and all of it: many hosts that lost one target do not return in step.
-        let wait_ns = wait_ns / 2 + self.draw() % (wait_ns / 2 + 1);
+        let wait_ns = wait_ns / 2 + self.random.draw() % (wait_ns / 2 + 1);
         let due_ns = now_ns.saturating_add(wait_ns);
         let lost_ns = self.lost_ns.unwrap_or(now_ns);
         match settings.give_up_ns {
             Some(give_up_ns) if due_ns >= lost_ns.saturating_add(give_up_ns) => None,
             _ => Some(due_ns),
         }
-    }
-
-    /// SplitMix64.
-    fn draw(&mut self) -> u64 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut value = self.random;
-        value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        value = (value ^ value >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        value ^ value >> 31
     }
 }
 
@@ -237,7 +230,7 @@ mod tests {
             count += 1;
         }
         assert!(count < 30, "{count} attempts");
-        let mut teased = backoff;
+        let mut teased = backoff.clone();
         while let Some(due_ns) = teased.on_lost(now_ns) {
             now_ns = due_ns;
             teased.on_up(now_ns);

@@ -3,46 +3,14 @@
 
 mod target;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::time::Duration;
 
 use nvlane_host::{BlockRange, Completion, Lane, Namespace};
+use reactor::CountingAllocator;
 use target::{Target, options};
 
-/// Counts allocations of threads that ask for it.
-struct Counting;
-
-thread_local! {
-    static COUNT: Cell<Option<u64>> = const { Cell::new(None) };
-}
-
-fn count() {
-    let _ = COUNT.try_with(|count| count.set(count.get().map(|count| count + 1)));
-}
-
-// SAFETY: everything is handed to the system's allocator as it came.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller's contract is the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's contract is the same.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
-        // SAFETY: the caller's contract is the same.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// Runs `rounds` of a mix of commands at full depth, using the same buffers again and again.
 fn run(
@@ -87,9 +55,8 @@ fn a_lane_in_steady_state_allocates_nothing() {
         let mut completions = Vec::with_capacity(256);
         // What is kept grows to the largest burst there was, and then no more: a target on a busy machine may need a few rounds.
         let counts = (0..20).map(|_| {
-            COUNT.set(Some(0));
-            run(&mut lane, &namespace, &mut buffers, &mut completions, 3000);
-            COUNT.take().unwrap()
+            let work = || run(&mut lane, &namespace, &mut buffers, &mut completions, 3000);
+            CountingAllocator::measure(work).1.count
         });
         let counts: Vec<_> = counts.collect();
         assert!(counts[10..].contains(&0) && counts[10..].iter().sum::<u64>() < 10, "{counts:?}");

@@ -1,18 +1,16 @@
-//! Random numbers that repeat: one 64-bit state, a nanosecond a draw, the same on every machine.
+//! Random numbers that repeat: streams of one seed, and numbers below a count by multiplication.
 
-/// Distance between two successive states: the odd number nearest to 2^64 divided by the golden ratio.
-const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+use reactor::random::SplitMix64;
+pub use reactor::random::mix;
 
-/// A seeded generator of 64-bit numbers (`SplitMix64`: a counter behind [`mix`]). Not for secrets.
+/// A seeded generator of 64-bit numbers. Not for secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Prng {
-    state: u64,
-}
+pub struct Prng(SplitMix64);
 
 impl Prng {
     /// A generator that repeats for the same `seed`.
     pub const fn new(seed: u64) -> Self {
-        Self { state: mix(seed) }
+        Self(SplitMix64::new(mix(seed)))
     }
 
     /// The generator of one of many streams of the same `seed`, such as one lane of a run.
@@ -23,8 +21,7 @@ impl Prng {
     /// The next number, uniform over all 64 bits.
     #[inline]
     pub fn draw(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(STEP);
-        mix(self.state)
+        self.0.draw()
     }
 
     /// The next number below `count`, uniform but for a bias of `count` / 2^64. Zero for a `count` of zero.
@@ -41,14 +38,6 @@ pub(crate) fn scale(random: u64, count: u64) -> (u64, u64) {
     let product = u128::from(random) * u128::from(count);
     #[expect(clippy::cast_possible_truncation, reason = "the two halves of a 128-bit product")]
     ((product >> 64) as u64, product as u64)
-}
-
-/// A bijection of 64 bits in which each input bit changes about half of the output bits.
-#[inline]
-pub const fn mix(value: u64) -> u64 {
-    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
 }
 
 /// The inverse of [`mix`].

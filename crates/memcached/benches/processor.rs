@@ -27,6 +27,7 @@ use nvlane_memcached::{
     AnswerId, Command, Executor, LargeStore, ListenerSettings, ListenerStats, Progress, Router, Service,
     Session, Verb,
 };
+use reactor::random::SplitMix64;
 use reactor::{Lines, prefetch};
 
 const BATCH: usize = 256;
@@ -74,26 +75,14 @@ impl Router for Alone {
     }
 }
 
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-}
-
 fn key(number: u64) -> [u8; KEY_BYTES] {
     let mixed = number.wrapping_mul(0xff51_afd7_ed55_8ccd);
     std::array::from_fn(|at| b"0123456789abcdef"[(mixed >> (4 * at) & 15) as usize])
 }
 
 /// Keys of one round, made before the clock runs.
-fn keys(random: &mut Random, pair_count: u64, count: usize) -> Vec<[u8; 16]> {
-    (0..count).map(|_| key(random.next() % pair_count)).collect()
+fn keys(random: &mut SplitMix64, pair_count: u64, count: usize) -> Vec<[u8; 16]> {
+    (0..count).map(|_| key(random.draw() % pair_count)).collect()
 }
 
 fn sum(bytes: &[u8]) -> u64 {
@@ -297,10 +286,10 @@ fn main() {
     }
     let mut lines = Lines::new(usize::try_from(pair_count).expect("memory")).expect("memory");
     lines.bytes_mut().fill(2);
-    let mut random = Random(1);
+    let mut random = SplitMix64::new(1);
     let mut index = Lines::new(lines.len() / 10).expect("memory");
     for line in index.iter_mut() {
-        let to = (random.next() % pair_count) as u32;
+        let to = (random.draw() % pair_count) as u32;
         line.0[..4].copy_from_slice(&to.to_le_bytes());
     }
     let names = ["array", "two arrays", "ceiling", "server", "session", "single", "dependent", "put"];

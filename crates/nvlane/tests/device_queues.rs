@@ -13,11 +13,12 @@ mod veth;
 use std::collections::BTreeMap;
 
 use host::{Association, BusyPoll, LaneSet, Options};
+use reactor::random::SplitMix64;
 use serde_json::Value;
 use wire::id::Nsid;
 
 use exercise::{Load, Model};
-use setup::{PATIENCE, Random, engines, options};
+use setup::{PATIENCE, engines, options};
 use veth::{Network, Target};
 
 const LANE_COUNT: u16 = 8;
@@ -46,7 +47,7 @@ fn each_device_queue_has_its_reactor_which_polls_it() {
         let mut model = Model::new(&namespace, 1);
         let mut load = || {
             let load = Load { commands: 2000, bytes: 8 << 20, blocks_max: 4 };
-            model.run(&mut lanes, &namespace, load, &mut Random::new(1));
+            model.run(&mut lanes, &namespace, load, &mut SplitMix64::new(1));
         };
         load();
         let before = target.state();

@@ -5,67 +5,16 @@
 #[path = "end_to_end/setup.rs"]
 mod setup;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use host::{Completion, Lane, Namespace, Options};
-use reactor::EngineKind;
+use reactor::{CountingAllocator, EngineKind};
 use subsystem::config::Threads;
 
 use setup::{Rig, engines, options};
 
-/// Counts allocations by thread.
-struct Counting;
-
-const THREAD_COUNT_MAX: usize = 64;
-
-static COUNTS: [AtomicU64; THREAD_COUNT_MAX] = [const { AtomicU64::new(0) }; THREAD_COUNT_MAX];
-static NEXT_THREAD: AtomicU64 = AtomicU64::new(1);
-
-thread_local! {
-    /// The calling thread's place among the counts; 0 until it allocates.
-    static PLACE: Cell<usize> = const { Cell::new(0) };
-}
-
-fn count() {
-    let _ = PLACE.try_with(|place| {
-        if place.get() == 0 {
-            place.set(NEXT_THREAD.fetch_add(1, Ordering::Relaxed) as usize);
-        }
-        // Threads beyond the last place share it.
-        COUNTS[place.get().min(THREAD_COUNT_MAX - 1)].fetch_add(1, Ordering::Relaxed);
-    });
-}
-
-// SAFETY: everything is handed to the system's allocator as it came.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller's contract is the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's contract is the same.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
-        // SAFETY: the caller's contract is the same.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-/// Allocations of all threads so far: the host's, the association's thread, and the target's.
-fn total() -> u64 {
-    COUNTS.iter().map(|count| count.load(Ordering::Relaxed)).sum()
-}
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// What commands are like.
 #[derive(Clone, Copy, Debug)]
@@ -129,11 +78,11 @@ fn a_million_commands_allocate_nothing(engine: EngineKind) {
     // A burst larger than all before it may come late: then counting begins again, a few times.
     let mut counts: Vec<u64> = Vec::new();
     while counts.len() < 4 * ROUND_COUNT && !counts.ends_with(&[0; ROUND_COUNT]) {
-        let before = total();
+        let before = CountingAllocator::total_count();
         for (shape, buffers) in shapes.into_iter().zip(&mut buffers) {
             run(&mut lane, &namespace, shape, buffers, &mut completions, ROUND / 3 + 1);
         }
-        counts.push(total() - before);
+        counts.push(CountingAllocator::total_count() - before);
     }
     assert!(counts.ends_with(&[0; ROUND_COUNT]), "{engine:?}: {counts:?} per {ROUND} commands");
 }
@@ -165,9 +114,9 @@ fn every_shape_comes_to_rest() {
                     // may take a few rounds.
                     let mut counts = Vec::with_capacity(20);
                     while counts.len() < 20 && !counts.ends_with(&[0, 0]) {
-                        let before = total();
+                        let before = CountingAllocator::total_count();
                         run(&mut lane, &namespace, shape, &mut buffers, &mut completions, 500);
-                        counts.push(total() - before);
+                        counts.push(CountingAllocator::total_count() - before);
                     }
                     assert!(
                         counts.ends_with(&[0, 0]),

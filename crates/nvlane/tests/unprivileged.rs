@@ -13,11 +13,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
 
 use host::{Address, Association, LaneSet, Options};
+use reactor::random::SplitMix64;
 use tempfile::TempDir;
 use wire::id::Nsid;
 
 use exercise::{Load, Model};
-use setup::{Random, engines, options};
+use setup::{engines, options};
 
 /// A target that lives until its command's input ends.
 struct Process {
@@ -81,7 +82,7 @@ impl Process {
             let lanes = (0..2).map(|_| association.lane().expect("a lane")).collect();
             let mut lanes = LaneSet::new(lanes).expect("a set");
             let load = Load { commands: 200, bytes: 8 << 20, blocks_max: 256 };
-            let mut random = Random::new(nsid.into());
+            let mut random = SplitMix64::new(nsid.into());
             Model::new(&namespace, nsid.into()).run(&mut lanes, &namespace, load, &mut random);
         }
     }

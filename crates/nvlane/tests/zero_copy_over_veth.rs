@@ -11,11 +11,12 @@ mod setup;
 mod veth;
 
 use host::{Association, LaneSet, Options, ZeroCopy};
+use reactor::random::SplitMix64;
 use serde_json::Value;
 use wire::id::Nsid;
 
 use exercise::{Load, Model};
-use setup::{Random, options};
+use setup::options;
 use veth::{Network, Target};
 
 /// Sends that may be on their way when the first notices come.
@@ -44,7 +45,7 @@ fn lanes_give_up_what_the_kernel_does_not_do() {
         let mut model = Model::new(&namespace, 1);
         let mut load = |lanes: &mut LaneSet<Vec<u8>>| {
             let load = Load { commands: 400, bytes: 96 << 20, blocks_max: 256 };
-            model.run(lanes, &namespace, load, &mut Random::new(1));
+            model.run(lanes, &namespace, load, &mut SplitMix64::new(1));
         };
         load(&mut lanes);
         let (of_host, of_target) = (lanes.lanes()[0].counters(), counted(&target.state()));

@@ -10,9 +10,6 @@ mod ends;
 #[allow(dead_code)]
 mod pdus;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
 use nvlane_proto::controller_queue::{CAPSULE_BYTES_MIN, Event, QueueSettings};
 use nvlane_proto::handshake::HostOffer;
 use nvlane_proto::host_queue::{HostEvent, Transfer};
@@ -20,67 +17,25 @@ use nvlane_proto::{ControllerQueue, HostQueue, Piece};
 use pdus::{
     Dialect, FLUSH, IN_CAPSULE, LAST, READ, SUCCESS, TRANSPORT, WRITE, cqe, ic_req, ic_resp, pattern, sqe,
 };
+use reactor::CountingAllocator;
 use wire::digest::data_digest;
 use wire::id::Nsid;
 use wire::pdu::Digests;
 use wire::sqe::Sqe;
 use wire::status::Status;
 
-/// The system's allocator, and what this thread asked of it.
-struct Counting;
-
-thread_local! {
-    static COUNT: Cell<u64> = const { Cell::new(0) };
-    static LIVE_BYTES: Cell<i64> = const { Cell::new(0) };
-    static PEAK_BYTES: Cell<i64> = const { Cell::new(0) };
-}
-
-fn note(allocations: u64, bytes: i64) {
-    // A thread that ends has no counters any more.
-    let _ = COUNT.try_with(|count| count.set(count.get() + allocations));
-    let _ = LIVE_BYTES.try_with(|live| {
-        live.set(live.get() + bytes);
-        let _ = PEAK_BYTES.try_with(|peak| peak.set(peak.get().max(live.get())));
-    });
-}
-
-// SAFETY: everything is left to the system's allocator; counting allocates nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        note(1, layout.size() as i64);
-        // SAFETY: as for this function.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        note(0, -(layout.size() as i64));
-        // SAFETY: as for this function.
-        unsafe { System.dealloc(at, layout) }
-    }
-
-    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        note(1, size as i64 - layout.size() as i64);
-        // SAFETY: as for this function.
-        unsafe { System.realloc(at, layout, size) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// How often `work` allocates.
+/// Number of allocations in `work`.
 fn allocations(work: impl FnOnce()) -> u64 {
-    let before = COUNT.get();
-    work();
-    COUNT.get() - before
+    CountingAllocator::measure(work).1.count
 }
 
-/// How many bytes `work` has allocated at once at most, and how many are left.
+/// The most bytes that `work` held at once, and how many it leaves.
 fn bytes<T>(work: impl FnOnce() -> T) -> (T, i64, i64) {
-    let before = LIVE_BYTES.get();
-    PEAK_BYTES.set(before);
-    let value = work();
-    (value, PEAK_BYTES.get() - before, LIVE_BYTES.get() - before)
+    let (value, allocations) = CountingAllocator::measure(work);
+    (value, allocations.peak_bytes, allocations.held_bytes)
 }
 
 type Target = ControllerQueue<Box<[u8]>, usize>;

@@ -24,8 +24,9 @@ mod copies;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use reactor::random::mix;
+
 use self::copies::Copied;
-use crate::random::mixed;
 
 /// What a block holds: 0 for zeroes.
 pub(crate) type Value = u64;
@@ -657,7 +658,7 @@ pub(crate) fn fill(block: &mut [u8], lba: u64, value: Value) {
         let content = match at {
             0 => value,
             1 => lba,
-            _ => mixed(value ^ (at as u64) << 48),
+            _ => mix(value ^ (at as u64) << 48),
         };
         word.copy_from_slice(&content.to_le_bytes());
     }
@@ -674,7 +675,7 @@ pub(crate) fn content_of(block: &[u8], lba: u64) -> Result<Content, Finding> {
             false => Err(format!("block {lba}: begins with zeroes and goes on with something else")),
         };
     }
-    match (2..words).find(|at| word(*at) != mixed(value ^ (*at as u64) << 48)) {
+    match (2..words).find(|at| word(*at) != mix(value ^ (*at as u64) << 48)) {
         None => Ok((word(1), value)),
         Some(at) => Err(format!("block {lba}: {value:#x} up to byte {}, then something else", at * 8)),
     }

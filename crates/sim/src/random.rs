@@ -1,28 +1,29 @@
-//! Random numbers that a seed determines, the same on every machine.
+//! Random choices that a seed determines, the same on every machine.
 
-/// A stream of random numbers (SplitMix64).
+use reactor::random::SplitMix64;
+
+/// A stream of random numbers.
 #[derive(Clone, Debug)]
-pub(crate) struct Random(u64);
+pub(crate) struct Random(SplitMix64);
 
 impl Random {
     /// The stream of a seed. Streams of different names have nothing in common.
     #[must_use]
     pub(crate) fn new(seed: u64, name: u64) -> Self {
-        let mut random = Self(seed ^ name.wrapping_mul(0xd6e8_feb8_6659_fd93));
+        let mut random = Self(SplitMix64::new(seed ^ name.wrapping_mul(0xd6e8_feb8_6659_fd93)));
         random.next();
         random
     }
 
     /// Any 64 bits.
     pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mixed(self.0)
+        self.0.draw()
     }
 
     /// Below `end`; 0 if that is 0.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
-        // The bias of a modulus below 2^40 is of no interest here.
-        if end == 0 { 0 } else { self.next() % end }
+        // The bias of a remainder below 2^40 is of no interest here.
+        self.0.below(end)
     }
 
     /// From `low` to `high`, both included.
@@ -50,16 +51,8 @@ impl Random {
 
     /// One of several.
     pub(crate) fn pick<T: Copy>(&mut self, of: &[T]) -> T {
-        of[usize::try_from(self.below(of.len() as u64)).expect("an index")]
+        self.0.pick(of)
     }
-}
-
-/// Spreads its input over all bits (the finalizer of SplitMix64).
-#[must_use]
-pub(crate) fn mixed(seed: u64) -> u64 {
-    let seed = (seed ^ seed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let seed = (seed ^ seed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    seed ^ seed >> 31
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Event trace of a run: a digest of all events, and their lines if they are to be printed.
 
-use crate::random::mixed;
+use reactor::random::mix;
 
 /// The record of one run.
 #[derive(Debug, Default)]
@@ -16,7 +16,7 @@ impl Trace {
     /// Notes an event by its numbers.
     #[inline]
     pub(crate) fn note(&mut self, now_ns: u64, what: u64) {
-        self.digest = mixed(self.digest ^ now_ns.rotate_left(20) ^ what);
+        self.digest = mix(self.digest ^ now_ns.rotate_left(20) ^ what);
     }
 
     /// Notes an event in words.

@@ -225,12 +225,3 @@ impl<G: Gate> Backend for FilteredBackend<G> {
         self.gate.on_timer(&mut *self.below, io, ticket);
     }
 }
-
-/// A number that looks random, made of a seed and a count: the same in every run.
-fn scramble(seed: u64, count: u64) -> u64 {
-    // SplitMix64.
-    let mut value = seed.wrapping_add(count.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
-}

@@ -1,56 +1,16 @@
 //! What memcached connections hold beside the namespace's memory, whatever they ask for and do not read, and whatever they begin to send.
 #![allow(missing_docs)]
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use nvlane_subsystem::config::{ListenerConfig, NamespaceConfig, SubsystemConfig, TargetConfig, Threads};
 use nvlane_subsystem::server::Target;
-
-/// Counts what is allocated, and the most that ever was.
-struct Counting;
-
-static HELD_BYTES: AtomicUsize = AtomicUsize::new(0);
-static MOST_BYTES: AtomicUsize = AtomicUsize::new(0);
-
-fn add(bytes: usize) {
-    let held = HELD_BYTES.fetch_add(bytes, Ordering::Relaxed) + bytes;
-    MOST_BYTES.fetch_max(held, Ordering::Relaxed);
-}
-
-// SAFETY: everything is handed to the system's allocator as it came.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        add(layout.size());
-        // SAFETY: the caller's contract is the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        add(layout.size());
-        // SAFETY: the caller's contract is the same.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        HELD_BYTES.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's contract is the same.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        add(size);
-        HELD_BYTES.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's contract is the same.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
+use reactor::CountingAllocator;
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 const MEBIBYTE: usize = 1 << 20;
 const CONNECTION_COUNT: usize = 16;
@@ -111,7 +71,7 @@ fn value(number: usize) -> Vec<u8> {
 fn settle() {
     let (mut seen, mut since) = (0, Instant::now());
     while since.elapsed() < QUIET {
-        let held = HELD_BYTES.load(Ordering::Relaxed);
+        let held = CountingAllocator::held_bytes();
         if held != seen {
             (seen, since) = (held, Instant::now());
         }
@@ -122,11 +82,11 @@ fn settle() {
 /// The most that each of the connections makes the target hold meanwhile, in the mean.
 fn held_by_each(connections: &mut [TcpStream], each: impl Fn(usize, &mut TcpStream)) -> usize {
     settle();
-    let before = HELD_BYTES.load(Ordering::Relaxed);
-    MOST_BYTES.store(before, Ordering::Relaxed);
+    let before = CountingAllocator::held_bytes();
+    CountingAllocator::restart_peak();
     connections.iter_mut().enumerate().for_each(|(number, stream)| each(number, stream));
     settle();
-    MOST_BYTES.load(Ordering::Relaxed).saturating_sub(before) / connections.len()
+    CountingAllocator::peak_bytes().saturating_sub(before) / connections.len()
 }
 
 /// One test: it counts what the whole process allocates.

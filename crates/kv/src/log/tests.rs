@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use reactor::random::SplitMix64;
+
 use super::*;
 use crate::clock::Clock;
 use crate::pair::{Attributes, Condition, Stored};
@@ -199,29 +201,14 @@ impl History {
 
 const KEYS: std::ops::Range<u8> = 1..7;
 
-struct Random(u64);
-
-impl Random {
-    fn bits(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15)
-    }
-
-    fn pick(&mut self, limit: u64) -> u64 {
-        (self.bits() >> 20) % limit
-    }
-}
-
-fn change(bench: &mut Bench, history: &mut History, random: &mut Random) {
-    let key = KEYS.start + random.pick(6) as u8;
+fn change(bench: &mut Bench, history: &mut History, random: &mut SplitMix64) {
+    let key = KEYS.start + random.below(6) as u8;
     let name = [key];
     let hash = bench.processor.hash(&name);
-    match random.pick(12) {
+    match random.below(12) {
         0..8 => {
-            let length = [3, 20, 200, 700, 1000][random.pick(5) as usize];
-            let value: Vec<u8> = (0..length).map(|_| random.pick(256) as u8).collect();
+            let length = [3, 20, 200, 700, 1000][random.below(5) as usize];
+            let value: Vec<u8> = (0..length).map(|_| random.below(256) as u8).collect();
             assert_eq!(bench.set(&name, &value), Stored::Done);
             history.note(key, bench.processor.changes().count(), Some(value));
         }
@@ -231,7 +218,7 @@ fn change(bench: &mut Bench, history: &mut History, random: &mut Random) {
         10 => {
             bench.processor.demote_region();
         }
-        _ if random.pick(4) == 0 => {
+        _ if random.below(4) == 0 => {
             bench.processor.clear();
             let number = bench.processor.changes().count();
             KEYS.for_each(|key| history.note(key, number, None));
@@ -265,30 +252,30 @@ fn crash_states(sync: Sync, seeds: std::ops::Range<u64>) -> usize {
     let settings = settings(sync);
     let mut state_count = 0;
     for seed in seeds {
-        let mut random = Random(seed * 2 + 1);
+        let mut random = SplitMix64::new(seed * 2 + 1);
         let mut history = History::default();
         let mut bench = Bench::open(settings, Disk::new(&settings));
         bench.recover();
         for _ in 0..60 {
-            for _ in 0..random.pick(4) {
+            for _ in 0..random.below(4) {
                 change(&mut bench, &mut history, &mut random);
             }
-            if random.pick(8) == 0 {
+            if random.below(8) == 0 {
                 bench.log.ask_flush(&mut bench.processor);
             }
-            for _ in 0..random.pick(5) {
+            for _ in 0..random.below(5) {
                 bench.step();
                 // Nobody is told more than this.
                 let settled = bench.log.settled(&mut bench.processor);
                 let count = bench.disk.unsure.len();
-                let bits = random.bits();
+                let bits = random.draw();
                 let mut images = vec![
                     bench.disk.cut(|_| false),
                     bench.disk.cut(|_| true),
                     bench.disk.cut(|at| bits >> (at % 61) & 1 == 1),
                 ];
                 if count > 1 {
-                    let at = random.pick(count as u64) as usize;
+                    let at = random.below(count as u64) as usize;
                     images.push(bench.disk.cut(|other| other < at));
                     images.push(bench.disk.cut(|other| other >= at));
                     images.push(bench.disk.cut(|other| other == at));
@@ -298,10 +285,10 @@ fn crash_states(sync: Sync, seeds: std::ops::Range<u64>) -> usize {
                     check(settings, image, &history, settled, seed);
                 }
             }
-            if random.pick(20) == 0 {
+            if random.below(20) == 0 {
                 // It goes on with what a cut has left.
                 let settled = bench.log.settled(&mut bench.processor);
-                let bits = random.bits();
+                let bits = random.draw();
                 let image = bench.disk.cut(|at| bits >> (at % 61) & 1 == 1);
                 bench = check(settings, image, &history, settled, seed);
                 history.restart(&mut bench);
@@ -422,17 +409,17 @@ fn what_was_acknowledged_is_there_however_a_write_is_torn() {
 }
 
 fn torn_writes(settings: LogSettings, lengths: &[usize], rounds: u64, seed: u64) -> usize {
-    let mut random = Random(seed * 2 + 1);
+    let mut random = SplitMix64::new(seed * 2 + 1);
     let mut bench = Bench::open(settings, Disk::new(&settings));
     bench.recover();
     let mut history = History::default();
     let mut state_count = 0;
     for _ in 0..rounds {
         // A batch: all of it is noted before any of it is written.
-        for _ in 0..=random.pick(lengths.len() as u64) {
-            let key = KEYS.start + random.pick(6) as u8;
-            let length = lengths[random.pick(lengths.len() as u64) as usize];
-            let value: Vec<u8> = (0..length).map(|_| random.pick(256) as u8).collect();
+        for _ in 0..=random.below(lengths.len() as u64) {
+            let key = KEYS.start + random.below(6) as u8;
+            let length = lengths[random.below(lengths.len() as u64) as usize];
+            let value: Vec<u8> = (0..length).map(|_| random.below(256) as u8).collect();
             assert_eq!(bench.set(&[key], &value), Stored::Done);
             history.note(key, bench.processor.changes().count(), Some(value));
         }
@@ -446,7 +433,7 @@ fn torn_writes(settings: LogSettings, lengths: &[usize], rounds: u64, seed: u64)
                 break;
             }
         }
-        if random.pick(4) == 0 {
+        if random.below(4) == 0 {
             // It goes on with a log whose last write is torn.
             let key = KEYS.start;
             assert_eq!(bench.set(&[key], &[9; 900]), Stored::Done);
@@ -486,17 +473,17 @@ fn segments_are_freed_as_fast_as_they_are_needed() {
         let settings = settings(sync);
         let mut bench = Bench::open(settings, Disk::new(&settings));
         bench.recover();
-        let mut random = Random(5);
+        let mut random = SplitMix64::new(5);
         let mut expected = BTreeMap::new();
         for round in 0..3000u32 {
-            let key = random.pick(30) as u8;
-            let value = vec![round as u8; 300 + random.pick(500) as usize];
+            let key = random.below(30) as u8;
+            let value = vec![round as u8; 300 + random.below(500) as usize];
             assert_eq!(bench.set(&[b'k', key], &value), Stored::Done, "round {round}");
             expected.insert(key, value);
-            if random.pick(5) == 0 {
+            if random.below(5) == 0 {
                 bench.processor.demote_region();
             }
-            if random.pick(3) == 0 {
+            if random.below(3) == 0 {
                 bench.settle();
             }
         }

@@ -7,8 +7,10 @@ use std::ops::Range;
 use std::time::Instant;
 
 use host::{Command, Completion, LaneSet, Namespace};
+use reactor::random::SplitMix64;
 
-use crate::setup::{PATIENCE, Random, mix};
+use crate::setup::PATIENCE;
+use reactor::random::mix;
 
 /// What a namespace must hold.
 pub(crate) struct Model {
@@ -104,7 +106,7 @@ impl Model {
         lanes: &mut LaneSet,
         namespace: &Namespace,
         load: Load,
-        random: &mut Random,
+        random: &mut SplitMix64,
     ) {
         let mut flights: Vec<Option<Flight>> = Vec::new();
         let (mut left, mut bytes_left) = (load.commands, load.bytes);
@@ -160,7 +162,7 @@ impl Model {
         namespace: &Namespace,
         load: Load,
         bytes_left: &mut u64,
-        random: &mut Random,
+        random: &mut SplitMix64,
     ) -> (Flight, Option<Command>) {
         let count = self.generations.len() as u64;
         let affordable = u32::try_from(*bytes_left / self.lba_bytes as u64).unwrap_or(u32::MAX).max(1);

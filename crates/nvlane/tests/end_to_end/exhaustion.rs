@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use host::{Namespace, Options};
 use peer::link::Got;
 use reactor::EngineKind;
+use reactor::random::SplitMix64;
 use wire::id::Nsid;
 use wire::nvm::{CopyCommand, CopyFormat, CopySource};
 use wire::sqe::Sqe;
@@ -13,7 +14,7 @@ use zerocopy::IntoBytes;
 
 use crate::exercise::{Load, Model};
 use crate::raw::RawHost;
-use crate::setup::{PATIENCE, Random, Rig, engines, open, options, options_of};
+use crate::setup::{PATIENCE, Rig, engines, open, options, options_of};
 
 const ONE: Nsid = Nsid::new(1);
 const MIB: usize = 1 << 20;
@@ -39,7 +40,7 @@ fn deep_queues_of_large_transfers_wait_for_their_turn() {
                 scope.spawn(move || {
                     let namespace = association.namespace(Nsid::new(nsid.into())).expect("a namespace");
                     let mut lanes = association.lanes().expect("lanes");
-                    let mut random = Random::new(nsid.into());
+                    let mut random = SplitMix64::new(nsid.into());
                     let load =
                         Load { commands: 600, bytes: 64 << 20, blocks_max: namespace.transfer_blocks_max() };
                     Model::new(&namespace, nsid.into()).run(&mut lanes, &namespace, load, &mut random);
@@ -83,7 +84,7 @@ fn a_large_transfer_is_not_starved_by_small_ones() {
                 let (mut namespace, is_over) = (open(&association, 1), &is_over);
                 scope.spawn(move || {
                     let geometry = namespace.namespace().clone();
-                    let (lane, mut random) = (namespace.lane_mut(), Random::new(seed));
+                    let (lane, mut random) = (namespace.lane_mut(), SplitMix64::new(seed));
                     let mut ended = Vec::new();
                     let mut buffers = vec![vec![0; 16 << 10]; 120];
                     while !is_over.load(Ordering::Relaxed) || lane.outstanding() > 0 {

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use host::BlockingNamespace;
 use host::{BlockRange, Options};
+use reactor::random::SplitMix64;
 use wire::id::Nsid;
 use wire::sqe::Sqe;
 use wire::status::Status;
@@ -11,7 +12,7 @@ use wire::status::Status;
 use crate::edges::status;
 use crate::exercise::{Load, Model};
 use crate::raw::RawHost;
-use crate::setup::{PATIENCE, Random, Rig, engines, options};
+use crate::setup::{PATIENCE, Rig, engines, options};
 
 const ONE: Nsid = Nsid::new(1);
 
@@ -137,7 +138,7 @@ fn a_limit_lets_everything_pass_in_time() {
         let mut lanes = association.lanes().expect("two lanes");
         let start = Instant::now();
         let load = Load { commands: 300, bytes: 4 << 20, blocks_max: 256 };
-        Model::new(&namespace, 1).run(&mut lanes, &namespace, load, &mut Random::new(1));
+        Model::new(&namespace, 1).run(&mut lanes, &namespace, load, &mut SplitMix64::new(1));
         assert!(start.elapsed() >= Duration::from_millis(140), "{:?}", start.elapsed());
     }
 }

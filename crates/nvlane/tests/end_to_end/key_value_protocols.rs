@@ -8,6 +8,7 @@ use std::time::Instant;
 use host::{AtomicFunction, AtomicOperation, ElementCode, VectorComparison, VectorFunction};
 use peer::link::Got;
 use reactor::EngineKind;
+use reactor::random::SplitMix64;
 use subsystem::config::{NamespaceConfig, Threads};
 use tempfile::TempDir;
 use wire::cqe::Cqe;
@@ -24,7 +25,7 @@ use wire::zerocopy::FromBytes;
 use crate::key_value::connect;
 use crate::linear::{Deed, Done, is_linear};
 use crate::raw::RawHost;
-use crate::setup::{PATIENCE, Random, Rig, engines};
+use crate::setup::{PATIENCE, Rig, engines};
 
 const NSID: Nsid = Nsid::new(1);
 
@@ -127,7 +128,7 @@ fn number(value: &[u8]) -> u64 {
 }
 
 /// Some deeds of one of memcached's clients on a key.
-fn deed_of_client(client: &mut Client, random: &mut Random, name: &str) -> Deed {
+fn deed_of_client(client: &mut Client, random: &mut SplitMix64, name: &str) -> Deed {
     let new = random.below(1_000_000);
     let text = new.to_string();
     match random.below(8) {
@@ -145,7 +146,7 @@ fn deed_of_client(client: &mut Client, random: &mut Random, name: &str) -> Deed 
     }
 }
 
-fn deed_of_host(host: &mut RawHost, random: &mut Random, name: &str) -> Deed {
+fn deed_of_host(host: &mut RawHost, random: &mut SplitMix64, name: &str) -> Deed {
     let new = random.below(1_000_000);
     let text = new.to_string();
     match random.below(8) {
@@ -184,7 +185,7 @@ fn histories_are_linear(storage: &str, threads: u16) {
         for client in 0..4 {
             let (rig, record) = (&rig, &record);
             scope.spawn(move || {
-                let (mut client, mut random) = (Client::new(rig), Random::new(client));
+                let (mut client, mut random) = (Client::new(rig), SplitMix64::new(client));
                 for _ in 0..150 {
                     let at = random.below(NAMES.len() as u64) as usize;
                     let called = Instant::now();
@@ -196,7 +197,7 @@ fn histories_are_linear(storage: &str, threads: u16) {
         for host in 10..12 {
             let (rig, record) = (&rig, &record);
             scope.spawn(move || {
-                let (mut host, mut random) = (RawHost::new(rig), Random::new(host));
+                let (mut host, mut random) = (RawHost::new(rig), SplitMix64::new(host));
                 for _ in 0..150 {
                     let at = random.below(NAMES.len() as u64) as usize;
                     let called = Instant::now();
@@ -273,7 +274,7 @@ fn more_values_than_memory_holds_are_served_through_both_protocols() {
     for at in 0..1000 {
         assert_eq!(client.store("set", &format!("key-{at}"), &value(at)), "STORED");
     }
-    let mut random = Random::new(1);
+    let mut random = SplitMix64::new(1);
     for _ in 0..400 {
         let at = random.below(1000);
         let name = format!("key-{at}");

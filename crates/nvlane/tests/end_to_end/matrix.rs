@@ -3,11 +3,12 @@
 use host::{Association, Options, Receive};
 use proptest::prelude::*;
 use reactor::EngineKind;
+use reactor::random::SplitMix64;
 use subsystem::config::TargetConfig;
 use wire::pdu::{DataAlignment, Digests};
 
 use crate::exercise::{Load, Model};
-use crate::setup::{Random, Rig, engines, options};
+use crate::setup::{Rig, engines, options};
 
 /// What the target's end of a connection is.
 #[derive(Clone, Copy, Debug)]
@@ -73,14 +74,14 @@ fn alignment(raw: u8) -> DataAlignment {
     DataAlignment::from_raw(raw).expect("5 bits")
 }
 
-fn check(association: &Association, nsid: u32, load: Load, random: &mut Random) {
+fn check(association: &Association, nsid: u32, load: Load, random: &mut SplitMix64) {
     let namespace = association.namespace(wire::id::Nsid::new(nsid)).expect("a namespace");
     let mut lanes = association.lanes().expect("as many lanes as were asked for");
     let agreed = lanes.lanes()[0].agreement();
     assert_eq!(agreed.digests, association.options().digests);
     assert_eq!(agreed.to_host, association.options().tuning.alignment);
     // What an earlier host has left is not known.
-    let mut model = Model::new(&namespace, random.next());
+    let mut model = Model::new(&namespace, random.draw());
     for range in host::Namespace::split(0, namespace.block_count(), namespace.write_zeroes_blocks_max()) {
         let command = namespace.write_zeroes(range.lba, range.blocks, true).expect("within the namespace");
         lanes.lanes_mut()[0].submit(command, None, 0).expect("room");
@@ -95,7 +96,7 @@ fn check(association: &Association, nsid: u32, load: Load, random: &mut Random) 
 /// The rest takes turns.
 #[test]
 fn every_agreement_carries_data_unchanged() {
-    let mut random = Random::new(3);
+    let mut random = SplitMix64::new(3);
     for engine in engines() {
         for cpda in [0, 1, 31] {
             for (h2c_data, window) in [(4096, 4096), (4096, 1 << 20), (64 << 10, 12_288), (1 << 20, 1 << 20)]
@@ -130,7 +131,7 @@ fn every_agreement_carries_data_unchanged() {
 /// Storage that does not answer at once, at every depth.
 #[test]
 fn every_depth_and_number_of_lanes_works_on_every_storage() {
-    let mut random = Random::new(5);
+    let mut random = SplitMix64::new(5);
     for engine in engines() {
         let storage = ["ram:4M", "file:4M?lba=512", "ram:2M?lba=512&delay=0us-500us", "file:4M"];
         let rig = Rig::new(engine, &storage);
@@ -178,7 +179,7 @@ proptest! {
     /// Every number that the two ends may agree on.
     #[test]
     fn any_agreement_carries_data_unchanged(offer in offers(), wish in wishes(), seed: u64) {
-        let mut random = Random::new(seed);
+        let mut random = SplitMix64::new(seed);
         let engine = random.pick(&engines());
         let storage = random.pick(&["ram:1M?lba=512", "file:1M", "ram:1M?lba=4096"]);
         let rig = offer.rig(engine, &[storage]);

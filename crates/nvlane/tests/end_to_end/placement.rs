@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use host::{Association, LaneSet, Options};
+use reactor::random::SplitMix64;
 use reactor::{BusyPoll, CoreList};
 use subsystem::config::Threads;
 use subsystem::placement::Policy;
@@ -12,7 +13,7 @@ use wire::id::Nsid;
 use wire::pdu::Digests;
 
 use crate::exercise::{Load, Model};
-use crate::setup::{Random, Rig, engines, options, options_of};
+use crate::setup::{Rig, engines, options, options_of};
 
 const ONE: Nsid = Nsid::new(1);
 
@@ -46,7 +47,7 @@ fn exercise(association: &Association, lanes: &mut LaneSet<Vec<u8>>) {
 fn exercise_on(model: &mut Model, association: &Association, lanes: &mut LaneSet<Vec<u8>>) {
     let namespace = association.namespace(ONE).expect("a namespace");
     let load = Load { commands: 200, bytes: 4 << 20, blocks_max: 16 };
-    model.run(lanes, &namespace, load, &mut Random::new(1));
+    model.run(lanes, &namespace, load, &mut SplitMix64::new(1));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::setup::Random;
+use reactor::random::SplitMix64;
 
 /// More than two ends say to each other until commands go.
 const HANDSHAKE_BYTES: usize = 32 << 10;
@@ -18,7 +18,7 @@ pub(crate) enum Cut {
     /// One byte per segment.
     Bytes,
     /// Segments of random length up to this.
-    Random(usize),
+    Below(usize),
     /// As it comes, but about one bit in so many bytes is another, once the connection is made.
     Flip(usize),
 }
@@ -68,7 +68,7 @@ impl Drop for Relay {
 }
 
 fn forward(mut from: TcpStream, mut to: TcpStream, cut: Cut, seed: u64) {
-    let mut random = Random::new(seed);
+    let mut random = SplitMix64::new(seed);
     to.set_nodelay(true).expect("an option of TCP");
     let mut buffer = vec![0; 256 << 10];
     let mut seen = 0;
@@ -93,7 +93,7 @@ fn forward(mut from: TcpStream, mut to: TcpStream, cut: Cut, seed: u64) {
             let length = match cut {
                 Cut::Bytes => 1,
                 Cut::Flip(_) => count,
-                Cut::Random(most) => {
+                Cut::Below(most) => {
                     if random.below(64) == 0 {
                         std::thread::sleep(Duration::from_micros(100));
                     }

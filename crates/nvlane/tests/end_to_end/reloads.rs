@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use host::{BlockRange, Failure, Options};
 use peer::link::Got;
+use reactor::random::SplitMix64;
 use subsystem::config::Threads;
 use wire::id::Nsid;
 use wire::sqe::{Fuse, Sqe};
@@ -12,7 +13,7 @@ use wire::status::Status;
 
 use crate::exercise::{Load, Model};
 use crate::raw::RawHost;
-use crate::setup::{PATIENCE, Random, Rig, engines, open, options};
+use crate::setup::{PATIENCE, Rig, engines, open, options};
 
 const ONE: Nsid = Nsid::new(1);
 
@@ -31,7 +32,7 @@ fn a_namespace_comes_and_goes_beside_one_that_stays() {
                         host::LaneSet::new(vec![association.lane().expect("a lane")]).expect("a set");
                     let mut model = Model::new(&namespace, 1);
                     let load = Load { commands: 50, bytes: 1 << 20, blocks_max: 64 };
-                    let mut random = Random::new(1);
+                    let mut random = SplitMix64::new(1);
                     while !is_over.load(Ordering::Relaxed) {
                         model.run(&mut lanes, &namespace, load, &mut random);
                     }
@@ -100,7 +101,7 @@ fn a_namespace_grows_and_shrinks_under_load() {
                 let (is_over, association, data) = (&is_over, &association, &data);
                 let load = scope.spawn(move || {
                     let mut namespace = open(association, 1);
-                    let mut random = Random::new(1);
+                    let mut random = SplitMix64::new(1);
                     while !is_over.load(Ordering::Relaxed) {
                         let (lba, blocks) = (random.below(200), 1 + random.below(56));
                         let range = lba as usize * 4096..(lba + blocks) as usize * 4096;

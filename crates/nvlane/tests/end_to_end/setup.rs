@@ -207,34 +207,3 @@ pub(crate) fn open(association: &Association, nsid: u32) -> BlockingNamespace {
     let namespace = association.namespace(Nsid::new(nsid)).expect("a namespace");
     BlockingNamespace::new(association, namespace).expect("a lane")
 }
-
-/// Numbers that look random: the same in every run.
-#[derive(Clone, Debug)]
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix(self.0)
-    }
-
-    /// A number below `limit`.
-    pub(crate) fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
-
-    /// One of these.
-    pub(crate) fn pick<T: Copy>(&mut self, choice: &[T]) -> T {
-        choice[usize::try_from(self.below(choice.len() as u64)).expect("an index")]
-    }
-}
-
-pub(crate) fn mix(value: u64) -> u64 {
-    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
-}

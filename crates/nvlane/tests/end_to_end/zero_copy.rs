@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use host::{LaneSet, Options, ZeroCopy};
 use reactor::EngineKind;
+use reactor::random::SplitMix64;
 use subsystem::config::Threads;
 use subsystem::lane_counters::LaneReport;
 use wire::id::Nsid;
@@ -13,7 +14,7 @@ use wire::sqe::Sqe;
 
 use crate::exercise::{Load, Model};
 use crate::raw::RawHost;
-use crate::setup::{PATIENCE, Random, Rig, engines, options};
+use crate::setup::{PATIENCE, Rig, engines, options};
 
 const ONE: Nsid = Nsid::new(1);
 const MIB: usize = 1 << 20;
@@ -57,7 +58,7 @@ fn what_is_sent_without_a_copy_is_what_was_meant() {
             let mut lanes: LaneSet<Vec<u8>> = LaneSet::new(lanes).expect("a set");
             let mut model = Model::new(&namespace, digests.into());
             let load = Load { commands: 600, bytes: 96 << 20, blocks_max: 256 };
-            model.run(&mut lanes, &namespace, load, &mut Random::new(7));
+            model.run(&mut lanes, &namespace, load, &mut SplitMix64::new(7));
             for lane in lanes.lanes() {
                 let counters = lane.counters();
                 assert!(counters.zero_copy_sends > 10, "{counters:?}");

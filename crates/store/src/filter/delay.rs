@@ -4,7 +4,9 @@ use std::collections::hash_map::Entry;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Gate, Kind, Setting, scramble};
+use reactor::random::SplitMix64;
+
+use super::{Gate, Kind, Setting};
 use crate::namespace::{Backend, Request, StoreIo, Ticket};
 use crate::tickets::Tickets;
 
@@ -39,7 +41,7 @@ impl Setting for Shared {
     type Gate = Waits;
 
     fn gate(&self) -> Waits {
-        let seed = scramble(0, self.gate_count.fetch_add(1, Ordering::Relaxed));
+        let seed = SplitMix64::nth(0, self.gate_count.fetch_add(1, Ordering::Relaxed));
         Waits { delay: self.delay.clone(), seed, count: 0, kept: Tickets::default() }
     }
 }
@@ -52,7 +54,7 @@ impl Gate for Waits {
         let (from, to) = (*self.delay.wait_us.start(), *self.delay.wait_us.end());
         self.count += 1;
         let width = to.saturating_sub(from).saturating_add(1);
-        let wait_us = from + scramble(self.seed, self.count) % width;
+        let wait_us = from + SplitMix64::nth(self.seed, self.count) % width;
         self.kept.insert(ticket, request);
         io.set_timer(io.now_ns().saturating_add(wait_us.saturating_mul(1000)), ticket);
     }

@@ -4,7 +4,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Gate, Kind, Setting, range_of, scramble};
+use reactor::random::SplitMix64;
+
+use super::{Gate, Kind, Setting, range_of};
 use crate::namespace::{Backend, Reply, Request, StoreError, StoreIo, Ticket};
 
 /// Which requests fail, and how. A request that fails is not carried out.
@@ -122,7 +124,7 @@ impl Shared {
         let count = self.count.fetch_add(1, Ordering::Relaxed) + 1;
         match fault.rate {
             FaultRate::Every(n) => count.is_multiple_of(n),
-            FaultRate::PerMillion(share) => scramble(fault.seed, count) % 1_000_000 < share.into(),
+            FaultRate::PerMillion(share) => SplitMix64::nth(fault.seed, count) % 1_000_000 < share.into(),
         }
     }
 }

@@ -17,6 +17,7 @@ use proto::controller::Controller;
 use proto::doorbell::Policy;
 use proto::keep_alive::KeepAlive;
 use reactor::ListenerTag;
+use reactor::random::SplitMix64;
 use wire::fabrics::{ConnectCommand, ConnectData, InvalidParameter};
 use wire::id::{Cntlid, Qid};
 use wire::nqn::{HostId, HostName, Nqn};
@@ -253,7 +254,7 @@ impl Control {
     fn allocate(&mut self, kind: ControllerKind, range: &RangeInclusive<u16>) -> Option<Cntlid> {
         let (first, last) = (*range.start(), *range.end());
         let count = u64::from(last.checked_sub(first)?) + 1;
-        let begin = u64::from(first) + mixed(self.entropy ^ seed_of(kind)) % count;
+        let begin = u64::from(first) + SplitMix64::nth(self.entropy ^ seed_of(kind), 1) % count;
         let begin = u16::try_from(begin).expect("within the range");
         let cursor = *self.cntlid_cursors.get(&kind).unwrap_or(&begin);
         let cursor = if range.contains(&cursor) { cursor } else { first };
@@ -409,12 +410,4 @@ fn seed_of(kind: ControllerKind) -> u64 {
         ControllerKind::Io(subsystem) => u64::from(subsystem.0) + 1,
         ControllerKind::Discovery => 0,
     }
-}
-
-/// Spreads its input over all bits (the finalizer of SplitMix64).
-fn mixed(seed: u64) -> u64 {
-    let seed = seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let seed = (seed ^ seed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let seed = (seed ^ seed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-    seed ^ seed >> 31
 }

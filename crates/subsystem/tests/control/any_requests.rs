@@ -158,7 +158,7 @@ impl World {
                 self.target.control.on_table_in_use(u16::try_from(reactor).unwrap(), table.version);
             }
             Message::Reactor(ReactorMessage::Flush { asked_by, .. }) => {
-                self.target.control.on_flushed(asked_by)
+                self.target.control.on_flushed(asked_by);
             }
             Message::Lane(LaneMessage::Abort { asked_by, .. }) => {
                 self.target.control.on_aborted(asked_by, which.is_multiple_of(2));
