@@ -1,4 +1,4 @@
-//! Every misdeed of a target that a host can be tried with: on our library, and on commands of ours.
+//! Every fault of a target that a host can be tried with: on our library, and on commands of ours.
 
 mod support;
 

@@ -10,6 +10,8 @@
 //! - [`link::Link`]: one connection to a target.
 //! - [`queue::Queue`]: one queue pair over a link: command identifiers, R2Ts, data, completions.
 //! - [`raw_host::RawHost`]: Connect and controller start-up of a well-behaved host.
+//! - [`fake_target::FakeTarget`]: a listening target with one namespace, each connection a [`session::Session`]; a fault may
+//!   replace its answer to any event.
 //!
 //! Operations return a [`finding::Check`]: `Err` says what the other side did wrong, or that it did nothing in time.
 //!
@@ -17,9 +19,12 @@
 //! tested against.
 #![forbid(unsafe_code)]
 
+pub mod fake_target;
 pub mod finding;
 pub mod link;
 pub mod pdu;
 pub mod queue;
 pub mod raw_host;
+pub mod session;
+pub mod stage;
 pub mod trial;

@@ -325,7 +325,7 @@ impl Link {
     ///
     /// # Errors
     /// Something else arrives, or nothing.
-    pub fn expect_term(&mut self, rights: &[Term], offending: &[u8]) -> Check {
+    pub fn expect_term_req(&mut self, rights: &[Term], offending: &[u8]) -> Check {
         let mut before = None;
         let got = loop {
             match self.receive() {

@@ -18,7 +18,7 @@ use wire::text::is_hidden;
 pub enum Host {
     /// The host library of this project, within this process: it connects, writes, flushes, reads and compares.
     Library,
-    /// A command, run with the false target's address in `$NVLANE_ADDR`. One word is a line for the shell.
+    /// A command, run with the fake target's address in `$NVLANE_ADDR`. One word is a line for the shell.
     Command(Vec<String>),
 }
 
@@ -44,7 +44,7 @@ pub(crate) enum Ended {
 const LIMIT: Duration = Duration::from_secs(30);
 
 impl Host {
-    /// Drives the host once against the false target.
+    /// Drives the host once against the fake target.
     ///
     /// # Errors
     /// It does not end, dies, or has read something else than it has written.

@@ -4,14 +4,15 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use peer::fake_target::FakeTarget;
 use peer::finding::{About, Check, differs, skipped};
+use peer::session::Then;
 use wire::pdu::Digests;
 
 use crate::finding::Outcome;
 use crate::host::drive::{Ended, Host, Task};
-use crate::host::false_target::FalseTarget;
-use crate::host::rows::{Case, HostRow, ROWS, Right};
-use crate::host::session::Then;
+use crate::host::rows::case::{Case, Right};
+use crate::host::rows::{HostRow, ROWS};
 use crate::report::{Report, RowResult, ms};
 
 /// Runs the rows with these names, or all. `on_result` hears of each as it is decided.
@@ -54,9 +55,9 @@ pub fn run(
     Ok(report)
 }
 
-/// Against a target that does nothing wrong all must go well.
+/// Against a target without a fault everything must work.
 fn check_healthy(listen: SocketAddr, host: &Host) -> Check {
-    let target = FalseTarget::start(listen, Box::new(|_, _| Ok(Then::AsUsual)), false)?;
+    let target = FakeTarget::start(listen, Box::new(|_, _| Ok(Then::AsUsual)), false)?;
     let (address, subsystem) = (target.stage.address, target.stage.subsystem.clone());
     let ended = host.drive(address, &subsystem, Task::Io(Digests::empty()))?;
     target.end()?;
@@ -66,7 +67,7 @@ fn check_healthy(listen: SocketAddr, host: &Host) -> Check {
     }
 }
 
-/// Tries each case of a row. A row is skipped if none of its misdeeds could be done.
+/// Tries each case of a row. The row is skipped if none of its faults was injected.
 fn try_row(listen: SocketAddr, host: &Host, row: &HostRow) -> Check {
     let mut done = 0;
     for case in (row.cases)()? {
@@ -78,20 +79,20 @@ fn try_row(listen: SocketAddr, host: &Host, row: &HostRow) -> Check {
     if done == 0 { skipped("the host did nothing that it could be tried with") } else { Ok(()) }
 }
 
-/// Whether the misdeed could be done; whatever was wrong then.
+/// Tries one case. Returns whether its fault was injected.
 fn try_case(listen: SocketAddr, host: &Host, case: Case) -> Check<bool> {
-    let target = FalseTarget::start(listen, case.misdeed, case.is_once)?;
+    let target = FakeTarget::start(listen, case.fault, case.is_once)?;
     let (address, subsystem) = (target.stage.address, target.stage.subsystem.clone());
     let ended = host.drive(address, &subsystem, case.task)?;
     let stage = Arc::clone(&target.stage);
-    // Its threads end first: a host may be gone before they have noted what was done.
+    // Joins its threads: a host may be gone before they have marked the fault.
     target.end()?;
-    if !stage.was_done() {
+    if !stage.is_injected() {
         return Ok(false);
     }
     match (case.right, ended) {
         (Right::Fails, Ended::Well) => differs("the host is content with it"),
-        (Right::Bears, Ended::Failing(why)) => differs(format!("the host does not get over it: {why}")),
+        (Right::Survives, Ended::Failing(why)) => differs(format!("the host does not get over it: {why}")),
         _ => Ok(true),
     }
 }

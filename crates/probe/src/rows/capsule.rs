@@ -5,6 +5,7 @@ use peer::link::{Got, term, term_at};
 use peer::pdu::{Draft, in_capsule};
 use peer::queue::{Answer, Move, Queue, Step, expect_status};
 use peer::raw_host::{enable, enabled, identify, wait_ready};
+use reactor::random::SplitMix64;
 use wire::U64;
 use wire::fabrics::{Disconnect, PropertyGet};
 use wire::id::Nsid;
@@ -17,7 +18,7 @@ use wire::sqe::{Sqe, SqeFlags};
 use wire::status::Status;
 
 use crate::row::Row;
-use crate::rows::common_header::told_off;
+use crate::rows::common_header::expect_term_req;
 use crate::target::{Disk, Target};
 
 pub(super) const ROWS: &[Row] = &[
@@ -196,7 +197,7 @@ fn other_than_present(peer: &Target) -> Check {
         let io = peer.io(Digests::empty())?;
         let sqe = write_with(disk, Sgl::in_capsule(length)).with_cid(1);
         let bytes = Draft::command(io.form(), sqe, &vec![0; present]).seal();
-        told_off(io.link, &bytes, &[term_at(1, 4)]).about(format!("{length} for {present} bytes"))?;
+        expect_term_req(io.link, &bytes, &[term_at(1, 4)]).about(format!("{length} for {present} bytes"))?;
     }
     Ok(())
 }
@@ -257,7 +258,7 @@ fn other_types(peer: &Target) -> Check {
         let io = peer.io(Digests::empty())?;
         let sqe = write_with(disk, pointer(identifier)).with_cid(1);
         let bytes = Draft::command(io.form(), sqe, &[0; 512]).seal();
-        told_off(io.link, &bytes, &[term(6)]).about(format!("{identifier:#04x} with data"))?;
+        expect_term_req(io.link, &bytes, &[term(6)]).about(format!("{identifier:#04x} with data"))?;
     }
     Ok(())
 }
@@ -344,13 +345,13 @@ fn expect_too_many(io: &mut Queue, offending: &[&[u8]]) -> Check {
 const LEFT_OUT: [u8; 7] = [0x0D, 0x10, 0x11, 0x14, 0x15, 0x80, 0x84];
 
 fn opcodes(peer: &Target) -> Check {
-    let mut random = Random(0x9E37_79B9_7F4A_7C15);
+    let mut random = SplitMix64::new(1);
     let mut odd = move |opcode: u8, nsid: u32| {
         let mut sqe = Sqe::new(opcode, Nsid::new(nsid));
         for dword in
             [&mut sqe.cdw10, &mut sqe.cdw11, &mut sqe.cdw12, &mut sqe.cdw13, &mut sqe.cdw14, &mut sqe.cdw15]
         {
-            dword.set(random.next());
+            dword.set(u32::try_from(random.draw() >> 32).expect("32 bits"));
         }
         sqe
     };
@@ -395,18 +396,6 @@ fn opcodes(peer: &Target) -> Check {
         answer.about(format!("Fabrics type {fctype:#04x}"))?;
     }
     Ok(())
-}
-
-/// Numbers that look random, the same each time.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u32 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 32) as u32
-    }
 }
 
 fn before_connect(peer: &Target) -> Check {

@@ -50,9 +50,9 @@ fn some_command() -> Sqe {
 }
 
 /// Sends this and expects to be told off for it.
-pub(super) fn told_off(mut link: Link, bytes: &[u8], rights: &[Term]) -> Check {
+pub(super) fn expect_term_req(mut link: Link, bytes: &[u8], rights: &[Term]) -> Check {
     link.send(bytes)?;
-    link.expect_term(rights, bytes)
+    link.expect_term_req(rights, bytes)
 }
 
 fn first_bytes(peer: &Target) -> Check {
@@ -61,11 +61,11 @@ fn first_bytes(peer: &Target) -> Check {
         ("CapsuleCmd", Draft::command(plain, some_command(), &[]).seal()),
         ("H2CData", Draft::h2c_data(plain, 1, 1, 0, &[0; 4], true).seal()),
     ] {
-        told_off(peer.host().tcp()?, &bytes, &[term(2)]).about(what)?;
+        expect_term_req(peer.host().tcp()?, &bytes, &[term(2)]).about(what)?;
     }
     // Something else than NVMe: its first byte is no type either.
     for text in ["GET / HTTP/1.1\r\nHost: probe\r\n\r\n", "SSH-2.0-probe\r\n\r\n\r\n\r\n"] {
-        told_off(peer.host().tcp()?, text.as_bytes(), &[term(2), term_at(1, 0)]).about(text.trim())?;
+        expect_term_req(peer.host().tcp()?, text.as_bytes(), &[term(2), term_at(1, 0)]).about(text.trim())?;
     }
     Ok(())
 }
@@ -73,7 +73,7 @@ fn first_bytes(peer: &Target) -> Check {
 fn types(peer: &Target) -> Check {
     for kind in (0..=u8::MAX).filter(|kind| ![0, 2, 4, 6].contains(kind)) {
         let bytes = Draft::command(Form::PLAIN, some_command(), &[]).with(0, &[kind]).seal();
-        told_off(peer.host().link(Digests::empty())?, &bytes, &[term_at(1, 0)])
+        expect_term_req(peer.host().link(Digests::empty())?, &bytes, &[term_at(1, 0)])
             .about(format!("type {kind:#04x}"))?;
     }
     Ok(())
@@ -84,18 +84,18 @@ fn header_lengths(peer: &Target) -> Check {
     for hlen in [0, 7, 24, 72, 127, 255] {
         let mut bytes = request.as_bytes().to_vec();
         bytes[2] = hlen;
-        told_off(peer.host().tcp()?, &bytes, &[term_at(1, 2)]).about(format!("ICReq of {hlen}"))?;
+        expect_term_req(peer.host().tcp()?, &bytes, &[term_at(1, 2)]).about(format!("ICReq of {hlen}"))?;
     }
     for digests in DIGESTS {
         for hlen in [0, 7, 24, 71, 73, 76, 128, 255] {
             let link = peer.host().link(digests)?;
             let bytes = Draft::command(link.form, some_command(), &[]).with(2, &[hlen]).seal();
-            told_off(link, &bytes, &[term_at(1, 2)]).about(format!("CapsuleCmd of {hlen}"))?;
+            expect_term_req(link, &bytes, &[term_at(1, 2)]).about(format!("CapsuleCmd of {hlen}"))?;
         }
         for hlen in [0, 7, 23, 25, 72, 255] {
             let link = peer.host().link(digests)?;
             let bytes = Draft::h2c_data(link.form, 1, 1, 0, &[0; 512], true).with(2, &[hlen]).seal();
-            told_off(link, &bytes, &[term_at(1, 2)]).about(format!("H2CData of {hlen}"))?;
+            expect_term_req(link, &bytes, &[term_at(1, 2)]).about(format!("H2CData of {hlen}"))?;
         }
     }
     Ok(())
@@ -106,18 +106,18 @@ fn short_lengths(peer: &Target) -> Check {
     for plen in [0_u32, 7, 8, 127] {
         let mut bytes = request.as_bytes().to_vec();
         bytes[4..8].copy_from_slice(&plen.to_le_bytes());
-        told_off(peer.host().tcp()?, &bytes, &[term_at(1, 4)]).about(format!("ICReq of {plen}"))?;
+        expect_term_req(peer.host().tcp()?, &bytes, &[term_at(1, 4)]).about(format!("ICReq of {plen}"))?;
     }
     for digests in DIGESTS {
         for plen in [0, 7, 8, 24, 71] {
             let link = peer.host().link(digests)?;
             let bytes = Draft::command(link.form, some_command(), &[]).with_plen(plen).seal();
-            told_off(link, &bytes, &[term_at(1, 4)]).about(format!("CapsuleCmd of {plen}"))?;
+            expect_term_req(link, &bytes, &[term_at(1, 4)]).about(format!("CapsuleCmd of {plen}"))?;
         }
         for plen in [0, 7, 8, 23] {
             let link = peer.host().link(digests)?;
             let bytes = Draft::h2c_data(link.form, 1, 1, 0, &[0; 512], true).with_plen(plen).seal();
-            told_off(link, &bytes, &[term_at(1, 4)]).about(format!("H2CData of {plen}"))?;
+            expect_term_req(link, &bytes, &[term_at(1, 4)]).about(format!("H2CData of {plen}"))?;
         }
     }
     Ok(())
@@ -131,7 +131,7 @@ fn long_lengths(peer: &Target) -> Check {
             let pointer = Sgl::in_capsule(plen - 72);
             let sqe = Sqe::new(NvmOpcode::WRITE.raw(), Nsid::new(1)).with_cid(1).with_data(pointer);
             let bytes = Draft::command(io.form(), sqe, &[0; 512]).with_plen(plen).seal();
-            told_off(io.link, &bytes, &[term_at(1, 4)]).about(format!("PLEN {plen}"))?;
+            expect_term_req(io.link, &bytes, &[term_at(1, 4)]).about(format!("PLEN {plen}"))?;
         }
     }
     Ok(())
@@ -145,7 +145,7 @@ fn unfit_lengths(peer: &Target) -> Check {
         let io = peer.io(digests)?;
         let sqe = disk.read(0, 1).with_cid(1).with_data(Sgl::transport(disk.block_bytes));
         let bytes = Draft::command(io.form(), sqe, &[0; 16]).seal();
-        told_off(io.link, &bytes, &[term_at(1, 4)]).about("data with a Read")?;
+        expect_term_req(io.link, &bytes, &[term_at(1, 4)]).about("data with a Read")?;
         if room < 8192 {
             continue;
         }
@@ -154,7 +154,8 @@ fn unfit_lengths(peer: &Target) -> Check {
             let io = peer.io(digests)?;
             let sqe = disk.write(0, 1).with_cid(1).with_data(Sgl::in_capsule(announced));
             let bytes = Draft::command(io.form(), sqe, &vec![0; comes]).seal();
-            told_off(io.link, &bytes, &[term_at(1, 4)]).about(format!("{comes} bytes for {announced}"))?;
+            expect_term_req(io.link, &bytes, &[term_at(1, 4)])
+                .about(format!("{comes} bytes for {announced}"))?;
         }
     }
     Ok(())
@@ -165,12 +166,12 @@ fn early_data(peer: &Target) -> Check {
         for pdo in [0, 4, 7, 8, 71] {
             let link = peer.host().link(digests)?;
             let bytes = in_capsule(link.form, some_command(), &[0; 64]).with(3, &[pdo]).seal();
-            told_off(link, &bytes, &[term_at(1, 3)]).about(format!("CapsuleCmd with PDO {pdo}"))?;
+            expect_term_req(link, &bytes, &[term_at(1, 3)]).about(format!("CapsuleCmd with PDO {pdo}"))?;
         }
         for pdo in [0, 8, 23] {
             let link = peer.host().link(digests)?;
             let bytes = Draft::h2c_data(link.form, 1, 1, 0, &[0; 64], true).with(3, &[pdo]).seal();
-            told_off(link, &bytes, &[term_at(1, 3)]).about(format!("H2CData with PDO {pdo}"))?;
+            expect_term_req(link, &bytes, &[term_at(1, 3)]).about(format!("H2CData with PDO {pdo}"))?;
         }
     }
     Ok(())
@@ -181,11 +182,11 @@ fn late_data(peer: &Target) -> Check {
         for pdo in [77, 80, 84, 128, 255] {
             let link = peer.host().link(digests)?;
             let bytes = in_capsule(link.form, some_command(), &[0; 16]).with(3, &[pdo]).seal();
-            told_off(link, &bytes, &[term_at(1, 3)]).about(format!("CapsuleCmd with PDO {pdo}"))?;
+            expect_term_req(link, &bytes, &[term_at(1, 3)]).about(format!("CapsuleCmd with PDO {pdo}"))?;
         }
         let link = peer.host().link(digests)?;
         let bytes = Draft::h2c_data(link.form, 1, 1, 0, &[0; 64], true).with(3, &[200]).seal();
-        told_off(link, &bytes, &[term_at(1, 3)]).about("H2CData with PDO 200")?;
+        expect_term_req(link, &bytes, &[term_at(1, 3)]).about("H2CData with PDO 200")?;
     }
     Ok(())
 }
@@ -195,7 +196,7 @@ fn data_offset_without_data(peer: &Target) -> Check {
         for pdo in [1, 72, 76, 255] {
             let link = peer.host().link(digests)?;
             let bytes = Draft::command(link.form, some_command(), &[]).with(3, &[pdo]).seal();
-            told_off(link, &bytes, &[term_at(1, 3)]).about(format!("PDO {pdo}"))?;
+            expect_term_req(link, &bytes, &[term_at(1, 3)]).about(format!("PDO {pdo}"))?;
         }
     }
     Ok(())
@@ -210,12 +211,13 @@ fn flags(peer: &Target) -> Check {
             let flags = if flags >= 4 && digests == Digests::all() { flags | 3 } else { flags };
             let link = peer.host().link(digests)?;
             let bytes = in_capsule(link.form, some_command(), &[0; 64]).with(1, &[flags]).seal();
-            told_off(link, &bytes, &[term_at(1, 1)]).about(format!("flags {flags:#04x}, {digests:?}"))?;
+            expect_term_req(link, &bytes, &[term_at(1, 1)])
+                .about(format!("flags {flags:#04x}, {digests:?}"))?;
         }
     }
     let mut bytes = IcReq::new(DataAlignment::NONE, Digests::empty(), 1).as_bytes().to_vec();
     bytes[1] = 4;
-    told_off(peer.host().tcp()?, &bytes, &[term_at(1, 1)]).about("ICReq with LAST")
+    expect_term_req(peer.host().tcp()?, &bytes, &[term_at(1, 1)]).about("ICReq with LAST")
 }
 
 fn splits(peer: &Target) -> Check {

@@ -12,7 +12,7 @@ use wire::status::Status;
 use zerocopy::IntoBytes;
 
 use crate::row::Row;
-use crate::rows::common_header::told_off;
+use crate::rows::common_header::expect_term_req;
 use crate::target::{Disk, Target};
 
 pub(super) const ROWS: &[Row] = &[
@@ -51,14 +51,14 @@ fn wrong_header(peer: &Target) -> Check {
             bytes[flip] ^= 0x10;
             let received = u32::from_le_bytes(bytes[72..76].try_into().expect("four bytes"));
             let rights = [peer::link::Term { fes: FatalErrorStatus::from_raw(3), fei: Some(received) }];
-            told_off(link, &bytes, &rights).about(format!("byte {flip}"))?;
+            expect_term_req(link, &bytes, &rights).about(format!("byte {flip}"))?;
         }
         // A header that says something else than its digest: not acted on.
         let link = peer.host().link(digests)?;
         let mut bytes = Draft::command(link.form, Sqe::property_get(Property::CAP).with_cid(1), &[]).seal();
         bytes[20] ^= 1;
         holds(header_digest(&bytes[..72]).to_le_bytes() != bytes[72..76], "the digest must differ")?;
-        told_off(link, &bytes, &[term(3)]).about("another header")?;
+        expect_term_req(link, &bytes, &[term(3)]).about("another header")?;
     }
     Ok(())
 }
@@ -134,19 +134,20 @@ fn no_room(peer: &Target) -> Check {
         let link = peer.host().link(Digests::all())?;
         let command = Sqe::property_get(Property::CAP).with_cid(1);
         let bytes = Draft::command(link.form, command, &[]).with_plen(plen).seal();
-        told_off(link, &bytes, &[term_at(1, 4)]).about(format!("CapsuleCmd of {plen}"))?;
+        expect_term_req(link, &bytes, &[term_at(1, 4)]).about(format!("CapsuleCmd of {plen}"))?;
     }
     for plen in [77, 79, 80] {
         let link = peer.host().link(Digests::all())?;
         let command = Sqe::property_get(Property::CAP).with_cid(1);
         let bytes = in_capsule(link.form, command, &[0; 64]).with_plen(plen).seal();
-        told_off(link, &bytes, &[term_at(1, 4)]).about(format!("CapsuleCmd with data of {plen}"))?;
+        expect_term_req(link, &bytes, &[term_at(1, 4)]).about(format!("CapsuleCmd with data of {plen}"))?;
     }
     for plen in [24, 27, 29, 31, 32] {
         let link = peer.host().link(Digests::all())?;
         let bytes = Draft::h2c_data(link.form, 1, 1, 0, &[0; 64], true).with_plen(plen).seal();
         // Without data it may as well be refused for that.
-        told_off(link, &bytes, &[term_at(1, 4), term_at(1, 16)]).about(format!("H2CData of {plen}"))?;
+        expect_term_req(link, &bytes, &[term_at(1, 4), term_at(1, 16)])
+            .about(format!("H2CData of {plen}"))?;
     }
     Ok(())
 }
@@ -158,7 +159,7 @@ fn where_none_belong(peer: &Target) -> Check {
     bytes[4] = 132;
     let digest = header_digest(&bytes);
     bytes.extend_from_slice(&digest.to_le_bytes());
-    told_off(peer.host().tcp()?, &bytes, &[term_at(1, 1), term_at(1, 4)]).about("ICReq")?;
+    expect_term_req(peer.host().tcp()?, &bytes, &[term_at(1, 1), term_at(1, 4)]).about("ICReq")?;
     let mut link = peer.host().link(Digests::all())?;
     let mut bytes = TermReq::from_host(FatalErrorStatus::SEQUENCE_ERROR, 0, 8).as_bytes().to_vec();
     bytes[1] = 1;

@@ -13,7 +13,7 @@ use wire::sqe::Sqe;
 use zerocopy::IntoBytes;
 
 use crate::row::Row;
-use crate::rows::common_header::told_off;
+use crate::rows::common_header::expect_term_req;
 use crate::target::Target;
 
 pub(super) const ROWS: &[Row] = &[
@@ -43,20 +43,25 @@ fn request_with(at: usize, bytes: &[u8]) -> Vec<u8> {
 }
 
 fn twice(peer: &Target) -> Check {
-    told_off(peer.host().link(Digests::empty())?, request().as_bytes(), &[term(2)])?;
+    expect_term_req(peer.host().link(Digests::empty())?, request().as_bytes(), &[term(2)])?;
     // Decided on the header alone.
-    told_off(peer.host().link(Digests::empty())?, &request().as_bytes()[..8], &[term(2)])
+    expect_term_req(peer.host().link(Digests::empty())?, &request().as_bytes()[..8], &[term(2)])
         .about("its first 8 bytes")
 }
 
 fn twice_with_digests(peer: &Target) -> Check {
     for digests in [Digests::HEADER, Digests::DATA, Digests::all()] {
         let bytes = IcReq::new(DataAlignment::NONE, digests, 1);
-        told_off(peer.host().link(digests)?, bytes.as_bytes(), &[term(2)]).about(format!("{digests:?}"))?;
+        expect_term_req(peer.host().link(digests)?, bytes.as_bytes(), &[term(2)])
+            .about(format!("{digests:?}"))?;
     }
     let flagged = request_with(1, &[1]);
-    told_off(peer.host().link(Digests::all())?, &[&flagged[..], &[0; 4]].concat(), &[term(2), term_at(1, 1)])
-        .about("with a digest of its own")
+    expect_term_req(
+        peer.host().link(Digests::all())?,
+        &[&flagged[..], &[0; 4]].concat(),
+        &[term(2), term_at(1, 1)],
+    )
+    .about("with a digest of its own")
 }
 
 fn request_and_end(peer: &Target) -> Check {
@@ -77,7 +82,7 @@ fn request_and_end(peer: &Target) -> Check {
 
 fn versions(peer: &Target) -> Check {
     for version in [1_u16, 2, 0x100, 0xFFFF] {
-        told_off(peer.host().tcp()?, &request_with(8, &version.to_le_bytes()), &[term_at(6, 8)])
+        expect_term_req(peer.host().tcp()?, &request_with(8, &version.to_le_bytes()), &[term_at(6, 8)])
             .about(format!("PFV {version}"))?;
     }
     Ok(())
@@ -85,7 +90,7 @@ fn versions(peer: &Target) -> Check {
 
 fn alignments(peer: &Target) -> Check {
     for hpda in [32, 33, 128, 255] {
-        told_off(peer.host().tcp()?, &request_with(10, &[hpda]), &[term_at(1, 10)])
+        expect_term_req(peer.host().tcp()?, &request_with(10, &[hpda]), &[term_at(1, 10)])
             .about(format!("HPDA {hpda}"))?;
     }
     for digests in [Digests::empty(), Digests::all()] {
@@ -136,9 +141,9 @@ fn r2t_limits(peer: &Target) -> Check {
 
 fn too_early(peer: &Target) -> Check {
     let command = Draft::command(Form::PLAIN, Sqe::property_get(Property::CAP), &[]).seal();
-    told_off(peer.host().tcp()?, &command, &[term(2)]).about("a command")?;
+    expect_term_req(peer.host().tcp()?, &command, &[term(2)]).about("a command")?;
     let data = Draft::h2c_data(Form::PLAIN, 0, 1, 0, &[0; 512], true).seal();
-    told_off(peer.host().link(Digests::empty())?, &data, &[term(2)]).about("H2CData")
+    expect_term_req(peer.host().link(Digests::empty())?, &data, &[term(2)]).about("H2CData")
 }
 
 fn silence(peer: &Target) -> Check {
@@ -151,7 +156,7 @@ fn silence(peer: &Target) -> Check {
 fn long_request(peer: &Target) -> Check {
     for plen in [129_u32, 132, 256, u32::MAX] {
         let bytes = [&request_with(4, &plen.to_le_bytes())[..], &[0; 128]].concat();
-        told_off(peer.host().tcp()?, &bytes, &[term_at(1, 4)]).about(format!("PLEN {plen}"))?;
+        expect_term_req(peer.host().tcp()?, &bytes, &[term_at(1, 4)]).about(format!("PLEN {plen}"))?;
     }
     Ok(())
 }

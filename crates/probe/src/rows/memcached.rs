@@ -12,7 +12,7 @@ use wire::pdu::{DataAlignment, Digests, IcReq};
 use zerocopy::IntoBytes;
 
 use crate::row::Row;
-use crate::rows::common_header::told_off;
+use crate::rows::common_header::expect_term_req;
 use crate::target::Target;
 
 pub(super) const ROWS: &[Row] = &[
@@ -569,9 +569,9 @@ fn wrong_protocols(peer: &Target) -> Check {
         }
     }
     for text in ["stats\r\n\0\0\0\0", "set key 0 0 5\r\nvalue\r\n", "get key\r\n\0\0"] {
-        told_off(peer.host().tcp()?, text.as_bytes(), &[term(2), term_at(1, 0)])
+        expect_term_req(peer.host().tcp()?, text.as_bytes(), &[term(2), term_at(1, 0)])
             .about(format!("{:?} at an NVMe listener", text.escape_debug().to_string()))?;
     }
-    told_off(peer.host().tcp()?, &[0x80; 64], &[term(2), term_at(1, 0)])
+    expect_term_req(peer.host().tcp()?, &[0x80; 64], &[term(2), term_at(1, 0)])
         .about("a binary request at an NVMe listener")
 }

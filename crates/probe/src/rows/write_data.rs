@@ -16,7 +16,7 @@ use wire::sqe::Sqe;
 use wire::status::Status;
 
 use crate::row::Row;
-use crate::rows::common_header::told_off;
+use crate::rows::common_header::expect_term_req;
 use crate::target::{Disk, Target};
 
 pub(super) const ROWS: &[Row] = &[
@@ -86,7 +86,7 @@ fn wrong_data(peer: &Target, change: impl Fn(&Asked) -> Vec<u8>, rights: &[Term]
     for digests in [Digests::empty(), Digests::all()] {
         let asked = Asked::new(peer, disk, digests)?;
         let bytes = change(&asked);
-        told_off(asked.io.link, &bytes, rights)?;
+        expect_term_req(asked.io.link, &bytes, rights)?;
     }
     Ok(())
 }
@@ -111,7 +111,7 @@ fn other_tags(peer: &Target) -> Check {
             continue;
         }
         let bytes = asked.right().with(10, &u16_bytes(tag)).seal();
-        told_off(asked.io.link, &bytes, &[term_at(1, 10)]).about(format!("tag {tag:#06x}"))?;
+        expect_term_req(asked.io.link, &bytes, &[term_at(1, 10)]).about(format!("tag {tag:#06x}"))?;
     }
     Ok(())
 }
@@ -124,7 +124,7 @@ fn not_wanted(peer: &Target) -> Check {
     let (window, data, bytes) = (asked.window, asked.data.clone(), asked.right().seal());
     asked.io.serve(&window, &data)?;
     expect_status(&asked.io.finish(asked.cid, &data)?, &[Status::SUCCESS])?;
-    told_off(asked.io.link, &bytes, &rights).about("after the end of the command")?;
+    expect_term_req(asked.io.link, &bytes, &rights).about("after the end of the command")?;
     // The same window twice at once.
     let mut asked = Asked::new(peer, disk, Digests::empty())?;
     asked.io.link.send(&bytes_twice(&asked))?;
@@ -145,7 +145,7 @@ fn not_wanted(peer: &Target) -> Check {
         let moves = if is_read { Move::Back(disk.block_bytes) } else { Move::InCapsule(&data) };
         let cid = io.submit(sqe, moves)?;
         let bytes = Draft::h2c_data(io.form(), cid, 1, 0, &data, true).seal();
-        told_off(io.link, &bytes, &rights).about("for a command that moves no such data")?;
+        expect_term_req(io.link, &bytes, &rights).about("for a command that moves no such data")?;
     }
     Ok(())
 }
@@ -169,10 +169,10 @@ fn before_any(peer: &Target) -> Check {
     for tag in [0, 1, 0xFFFF] {
         let bytes = |form| Draft::h2c_data(form, 0, tag, 0, &[0; 512], true).seal();
         let link = peer.host().link(Digests::empty())?;
-        told_off(link, &bytes(Form::PLAIN), &[term(2)]).about("before Connect")?;
+        expect_term_req(link, &bytes(Form::PLAIN), &[term(2)]).about("before Connect")?;
         if peer.disk().is_ok() {
             let io = peer.io(Digests::empty())?;
-            told_off(io.link, &bytes(Form::PLAIN), &[term(2)]).about("before any command")?;
+            expect_term_req(io.link, &bytes(Form::PLAIN), &[term(2)]).about("before any command")?;
         }
     }
     Ok(())
@@ -201,7 +201,7 @@ fn other_offset(peer: &Target) -> Check {
         let (form, cid, ttag) = (asked.io.form(), asked.cid, asked.window.ttag);
         asked.io.link.send(&Draft::h2c_data(form, cid, ttag, 0, &asked.data[..512], false).seal())?;
         let bytes = Draft::h2c_data(form, cid, ttag, second, &asked.data[..512], false).seal();
-        told_off(asked.io.link, &bytes, &[term(4)]).about(what)?;
+        expect_term_req(asked.io.link, &bytes, &[term(4)]).about(what)?;
     }
     Ok(())
 }
@@ -217,14 +217,14 @@ fn beyond_window(peer: &Target) -> Check {
         asked.data.resize(length as usize, 0);
         let (form, cid, ttag) = (asked.io.form(), asked.cid, asked.window.ttag);
         let bytes = Draft::h2c_data(form, cid, ttag, 0, &asked.data, true).seal();
-        told_off(asked.io.link, &bytes, &[term(4)]).about(format!("{extra} bytes too many"))?;
+        expect_term_req(asked.io.link, &bytes, &[term(4)]).about(format!("{extra} bytes too many"))?;
     }
     // An offset that wraps with the length, after a right beginning.
     for offset in [0xFFFF_F000_u32, 0xFFFF_FFFC, 0u32.wrapping_sub(512)] {
         let asked = Asked::new(peer, disk, Digests::empty())?;
         let (form, cid, ttag) = (asked.io.form(), asked.cid, asked.window.ttag);
         let bytes = Draft::h2c_data(form, cid, ttag, offset, &asked.data[..0x1000], true).seal();
-        told_off(asked.io.link, &bytes, &[term(4)]).about(format!("DATAO {offset:#x}"))?;
+        expect_term_req(asked.io.link, &bytes, &[term(4)]).about(format!("DATAO {offset:#x}"))?;
     }
     Ok(())
 }
@@ -269,7 +269,7 @@ fn too_much(peer: &Target) -> Check {
     let (form, cid, ttag) = (asked.io.form(), asked.cid, asked.window.ttag);
     let data = vec![0; limit as usize + 4];
     let bytes = Draft::h2c_data(form, cid, ttag, 0, &data, true).seal();
-    told_off(asked.io.link, &bytes, &[term(5)])
+    expect_term_req(asked.io.link, &bytes, &[term(5)])
 }
 
 fn last_flag(peer: &Target) -> Check {
@@ -305,7 +305,7 @@ fn walk_past(peer: &Target) -> Check {
         asked.io.link.send(&Draft::h2c_data(form, cid, ttag, offset, data, false).seal())?;
     }
     let bytes = Draft::h2c_data(form, cid, ttag, length - part, &vec![0; 2 * part as usize], true).seal();
-    told_off(asked.io.link, &bytes, &[term(4)])
+    expect_term_req(asked.io.link, &bytes, &[term(4)])
 }
 
 fn error_within(peer: &Target) -> Check {

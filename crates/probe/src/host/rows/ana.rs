@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use peer::finding::{Check, holds};
+use peer::session::{Event, Then};
 use wire::identify::Cns;
 use wire::identify::capabilities::{Anacap, Cmic};
 use wire::log::{GetLogPage, Lid};
@@ -10,8 +11,7 @@ use wire::opcode::AdminOpcode;
 use wire::status::Status;
 use zerocopy::IntoBytes;
 
-use super::{Case, Right, case, is_identify};
-use crate::host::session::{Event, Then};
+use super::case::{Case, Right, case, is_identify};
 
 /// Asymmetric access has changed: log page 0Ch.
 const CHANGED: u64 = 0x000C_0302;

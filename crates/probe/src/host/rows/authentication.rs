@@ -3,13 +3,13 @@
 use std::sync::Mutex;
 
 use peer::finding::{Check, holds};
+use peer::session::{Event, Then};
 use wire::fabrics::{ConnectCommand, ConnectResult};
 use wire::opcode::{AdminOpcode, FabricsType};
 use wire::sgl::DataPointer;
 use wire::status::Status;
 
-use super::{Case, Right, case};
-use crate::host::session::{Event, Then};
+use super::case::{Case, Right, case};
 
 /// Messages of the host.
 const REPLY: [u8; 2] = [1, 2];

@@ -1,13 +1,11 @@
-//! One connection of a host to the false target: a target that is right in everything, until it is told to do something else.
+//! One connection of a host to the fake target, and the default behaviour of that target: one controller with one namespace
+//! in memory. A reaction may replace the default for any event.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
-use peer::finding::{Check, Finding, differs, holds};
-use peer::link::Term;
-use peer::pdu::{Draft, Form};
 use wire::cqe::Cqe;
 use wire::digest::{DIGEST_BYTES, data_digest, header_digest};
 use wire::fabrics::{ConnectCommand, ConnectData, ConnectResult, PropertyGet, PropertySet};
@@ -31,83 +29,84 @@ use wire::status::Status;
 use wire::uuid::Uuid;
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::host::false_target::Stage;
+use crate::finding::{Check, Finding, differs, holds};
+use crate::link::Term;
+use crate::pdu::{Draft, Form};
+use crate::stage::{BLOCK_BYTES, BLOCK_COUNT, Stage};
 
-/// Bytes of a block.
-pub(crate) const BLOCK_BYTES: u32 = 4096;
-
-/// Blocks of the namespace.
-pub(crate) const BLOCK_COUNT: u64 = 4096;
-
-/// Most data in an H2CData.
+/// MAXH2CDATA, bytes.
 const H2C_DATA_BYTES_MAX: u32 = 128 << 10;
 
-/// In-capsule data of I/O commands.
-pub(crate) const IN_CAPSULE_BYTES: u32 = 8192;
+/// In-capsule data size of I/O commands, bytes.
+pub const IN_CAPSULE_BYTES: u32 = 8192;
 
-/// How long a host may be silent within what it has begun.
+/// Time limit for the rest of a PDU that has begun.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Entries of the discovery log.
+/// Length of the discovery log, bytes.
 const LOG_BYTES: usize = 2048;
 
-/// What a host does.
+/// A PDU from the host, or the end of the connection.
 #[derive(Clone, Debug)]
-pub(crate) enum Event {
-    /// It shakes hands.
+pub enum Event {
+    /// An ICReq.
     IcReq(Box<IcReq>),
-    /// It sends a command, with what came in its capsule.
+    /// A command capsule.
     Command {
         /// The command.
         sqe: Sqe,
-        /// Data of the capsule.
+        /// In-capsule data.
         data: Vec<u8>,
     },
-    /// It sends data of a write.
+    /// An H2CData PDU.
     Data {
         /// Its header.
         header: Box<DataPdu>,
         /// The data.
         data: Vec<u8>,
     },
-    /// It gives up.
+    /// An H2CTermReq.
     TermReq {
-        /// Why.
+        /// Fatal error status.
         fes: u16,
-        /// Where.
+        /// Fatal error information.
         fei: u32,
     },
-    /// It has closed.
+    /// The host closed the connection.
     Closed,
 }
 
-/// What is left to do for an event.
+/// What the session does after a reaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Then {
-    /// What a right target does.
+pub enum Then {
+    /// The default for this event.
     AsUsual,
-    /// Nothing: the misdeed has answered, and the session goes on.
+    /// Nothing: the reaction replaced the default.
     GoOn,
-    /// The session is over.
+    /// Close the connection.
     End,
 }
 
-/// A connection.
-pub(crate) struct Session<'a> {
+/// One connection of a host.
+#[derive(Debug)]
+pub struct Session<'a> {
     stream: TcpStream,
-    /// How PDUs on it look.
-    pub(crate) form: Form,
-    pub(crate) stage: &'a Stage,
-    /// The queue it is, once it is connected.
-    pub(crate) qid: Option<u16>,
+    /// Layout of PDUs in both directions.
+    pub form: Form,
+    /// State shared by all sessions of the target.
+    pub stage: &'a Stage,
+    /// Queue identifier, once Connect has succeeded.
+    pub qid: Option<u16>,
     is_discovery: bool,
     cc: u32,
-    /// What came while something else was waited for.
+    /// Events that arrived while H2CData was awaited.
     early: VecDeque<Event>,
 }
 
 impl<'a> Session<'a> {
-    pub(crate) fn new(stream: TcpStream, stage: &'a Stage) -> Self {
+    /// A session over a connection that nothing was received on.
+    #[must_use]
+    pub fn new(stream: TcpStream, stage: &'a Stage) -> Self {
         let _ = stream.set_nodelay(true);
         Self {
             stream,
@@ -120,17 +119,17 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Serves the connection to its end.
+    /// Serves the connection to its end. `react` sees each event first.
     ///
     /// # Errors
-    /// The host did something that no host may do.
-    pub(crate) fn serve(&mut self) -> Check {
+    /// The host violates the protocol, or as `react` finds.
+    pub fn serve(&mut self, react: &dyn Fn(&mut Self, &Event) -> Check<Then>) -> Check {
         loop {
-            let event = self.next()?;
+            let event = self.receive()?;
             if matches!(event, Event::Closed | Event::TermReq { .. }) {
                 return Ok(());
             }
-            let then = match self.stage.misdeed(self, &event)? {
+            let then = match react(self, &event)? {
                 Then::AsUsual => self.as_usual(&event)?,
                 then => then,
             };
@@ -141,8 +140,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    pub(crate) fn send(&mut self, bytes: &[u8]) {
-        // A host that has closed meanwhile shows when it is listened to.
+    /// Sends bytes. That the host has closed shows with the next event.
+    pub fn send(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
     }
 
@@ -168,18 +167,18 @@ impl<'a> Session<'a> {
         Ok(Some(()))
     }
 
-    /// What the host does next. Every PDU is checked.
+    /// The next event. Every PDU is checked.
     ///
     /// # Errors
-    /// It is none that a host may send.
-    pub(crate) fn next(&mut self) -> Check<Event> {
+    /// The PDU is malformed, or not one that a host sends.
+    pub fn receive(&mut self) -> Check<Event> {
         match self.early.pop_front() {
             Some(event) => Ok(event),
-            None => self.next_from_wire(),
+            None => self.receive_pdu(),
         }
     }
 
-    fn next_from_wire(&mut self) -> Check<Event> {
+    fn receive_pdu(&mut self) -> Check<Event> {
         let mut common = [0; 8];
         let until = Instant::now() + PATIENCE;
         if self.fill(&mut common, until)?.is_none() {
@@ -236,13 +235,13 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// The host must give up with a TermReq such as these. Commands that were under way may still come before.
+    /// Expects one of these TermReqs. Commands and data that were in flight may precede it.
     ///
     /// # Errors
-    /// It does something else.
-    pub(crate) fn expect_term(&mut self, rights: &[Term]) -> Check<Then> {
+    /// The host does something else.
+    pub fn expect_term_req(&mut self, rights: &[Term]) -> Check<Then> {
         for _ in 0..1000 {
-            match self.next()? {
+            match self.receive()? {
                 Event::TermReq { fes, fei } => {
                     let is_right =
                         |right: &Term| right.fes.raw() == fes && right.fei.is_none_or(|wanted| wanted == fei);
@@ -259,13 +258,13 @@ impl<'a> Session<'a> {
         differs("the host goes on as if nothing were wrong")
     }
 
-    /// The host must close, without a TermReq.
+    /// Expects the host to close without a TermReq.
     ///
     /// # Errors
-    /// It does something else.
-    pub(crate) fn expect_closed(&mut self) -> Check<Then> {
+    /// The host does something else.
+    pub fn expect_closed(&mut self) -> Check<Then> {
         for _ in 0..1000 {
-            match self.next()? {
+            match self.receive()? {
                 Event::TermReq { fes, .. } => {
                     return differs(format!("a TermReq {fes:#04x} in answer to one"));
                 }
@@ -277,18 +276,18 @@ impl<'a> Session<'a> {
     }
 
     /// Completes a command.
-    pub(crate) fn complete(&mut self, sqe: &Sqe, status: Status, result: u64) {
+    pub fn complete(&mut self, sqe: &Sqe, status: Status, result: u64) {
         let bytes = Draft::completion(self.form, Cqe::new(sqe.cid, 0, status).with_result(result)).seal();
         self.send(&bytes);
     }
 
-    /// Sends data of a read, as one PDU.
-    pub(crate) fn send_data(&mut self, sqe: &Sqe, data: &[u8]) {
+    /// Sends the data of a read as one C2HData PDU.
+    pub fn send_data(&mut self, sqe: &Sqe, data: &[u8]) {
         let bytes = Draft::c2h_data(self.form, sqe.cid.get(), 0, data, PduFlags::LAST).seal();
         self.send(&bytes);
     }
 
-    /// What a right target does.
+    /// The default behaviour.
     fn as_usual(&mut self, event: &Event) -> Check<Then> {
         match event {
             Event::IcReq(request) => {
@@ -300,14 +299,14 @@ impl<'a> Session<'a> {
             }
             Event::Command { sqe, data } if self.qid == Some(0) => self.admin(sqe, data),
             Event::Command { sqe, data } => return self.io(sqe, data),
-            // Late, for a command that is over.
+            // Data in flight for a command that has completed.
             Event::Data { .. } | Event::TermReq { .. } | Event::Closed => {}
         }
         Ok(Then::GoOn)
     }
 
-    /// Answers the handshake with this.
-    pub(crate) fn shake(&mut self, response: IcResp) {
+    /// Answers the handshake with `response`.
+    pub fn shake(&mut self, response: IcResp) {
         self.send(response.as_bytes());
         self.form = Form { digests: response.dgst, alignment: DataAlignment::NONE };
     }
@@ -390,8 +389,9 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// A page of Identify, if it is one that there is.
-    pub(crate) fn identify(&self, sqe: &Sqe) -> Option<Vec<u8>> {
+    /// A page of Identify; `None` if this controller does not have it.
+    #[must_use]
+    pub fn identify(&self, sqe: &Sqe) -> Option<Vec<u8>> {
         let command = IdentifyCommand::from_sqe(sqe);
         let mut page = vec![0; IDENTIFY_BYTES as usize];
         match command.cns {
@@ -411,12 +411,13 @@ impl<'a> Session<'a> {
         Some(page)
     }
 
-    /// The controller as it is.
-    pub(crate) fn controller(&self) -> IdentifyController {
+    /// The default Identify Controller data.
+    #[must_use]
+    pub fn controller(&self) -> IdentifyController {
         use wire::identify::capabilities::{ControllerType, Lpa, Vwc};
         let mut controller = IdentifyController::fabrics();
-        let _ = controller.set_serial("FALSE");
-        let _ = controller.set_model("false target");
+        let _ = controller.set_serial("FAKE");
+        let _ = controller.set_model("fake target");
         let _ = controller.set_firmware("1");
         controller.set_cntlid(Cntlid::new(self.stage.cntlid()));
         controller.set_version(Vs::V1_4);
@@ -469,15 +470,18 @@ impl<'a> Session<'a> {
         Ok(Then::GoOn)
     }
 
-    /// Asks for data of a write and waits until it is there; `None` if the host goes away.
-    pub(crate) fn ask(&mut self, sqe: &Sqe, offset: u32, length: u32) -> Check<Option<Vec<u8>>> {
+    /// Sends an R2T and waits for all of its data; `None` if the host closes.
+    ///
+    /// # Errors
+    /// The H2CData PDUs do not match the R2T.
+    pub fn ask(&mut self, sqe: &Sqe, offset: u32, length: u32) -> Check<Option<Vec<u8>>> {
         const TAG: u16 = 0x7A67;
         let bytes = Draft::r2t(self.form, sqe.cid.get(), TAG, offset, length).seal();
         self.send(&bytes);
         let mut all = Vec::new();
         let mut others = VecDeque::new();
         while all.len() < length as usize {
-            match self.next()? {
+            match self.receive()? {
                 Event::Data { header, data } => {
                     holds(
                         header.cid == sqe.cid && header.ttag.get() == TAG,
@@ -499,8 +503,9 @@ impl<'a> Session<'a> {
     }
 }
 
-/// The namespace as it is.
-pub(crate) fn namespace() -> IdentifyNamespace {
+/// The default Identify Namespace data.
+#[must_use]
+pub fn namespace() -> IdentifyNamespace {
     let mut namespace = IdentifyNamespace::default();
     for field in [&mut namespace.nsze, &mut namespace.ncap, &mut namespace.nuse] {
         field.set(BLOCK_COUNT);
@@ -510,8 +515,9 @@ pub(crate) fn namespace() -> IdentifyNamespace {
     namespace
 }
 
-/// The log of the discovery service: the one subsystem.
-pub(crate) fn discovery_log(stage: &Stage) -> Vec<u8> {
+/// The default discovery log: one entry, the subsystem.
+#[must_use]
+pub fn discovery_log(stage: &Stage) -> Vec<u8> {
     use wire::discovery::{DiscoveryEntry, DiscoveryHeader};
     let entry = DiscoveryEntry::tcp(stage.address.ip(), stage.address.port(), &stage.subsystem);
     let mut log = [DiscoveryHeader::new(1, 1).as_bytes(), entry.as_bytes()].concat();

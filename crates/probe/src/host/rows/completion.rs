@@ -1,0 +1,90 @@
+//! Completions that are wrong, late, or never come; asynchronous events without end.
+
+use peer::finding::{Check, differs, holds};
+use peer::link::{Term, term, term_at};
+use peer::pdu::Draft;
+use peer::session::{Event, Then};
+use wire::cqe::Cqe;
+use wire::opcode::{AdminOpcode, NvmOpcode};
+use wire::status::Status;
+
+use super::case::{Case, Right, case, io_command, length_of, to_read, to_write};
+
+pub(super) fn completions() -> Check<Vec<Case>> {
+    const RIGHT: &[Term] = &[term(2)];
+    Ok(vec![
+        to_read("no command", RIGHT, |session, sqe| {
+            let bytes =
+                Draft::completion(session.form, Cqe::new(wire::U16::new(!sqe.cid.get()), 0, Status::SUCCESS));
+            session.send(&bytes.seal());
+        }),
+        to_read("twice", RIGHT, |session, sqe| {
+            let data = session.stage.read(0, length_of(sqe) as usize);
+            // For the first extent this is right; the others are not reached.
+            session.send_data(sqe, &data);
+            session.complete(sqe, Status::SUCCESS, 0);
+            session.complete(sqe, Status::SUCCESS, 0);
+        }),
+        to_write("success for a write whose data was never asked for", RIGHT, |session, sqe| {
+            session.complete(sqe, Status::SUCCESS, 0);
+        }),
+    ])
+}
+
+pub(super) fn no_answer() -> Check<Vec<Case>> {
+    let silent = |name: &str, opcode: NvmOpcode| {
+        case(
+            name,
+            Right::Survives,
+            Box::new(move |session, event| match io_command(session, event, opcode) {
+                Some(_) => Ok(Then::GoOn),
+                None => Ok(Then::AsUsual),
+            }),
+        )
+    };
+    Ok(vec![
+        silent("a read without an answer", NvmOpcode::READ),
+        silent("a write without an answer", NvmOpcode::WRITE),
+        case(
+            "data for a read that was aborted",
+            Right::Ends,
+            Box::new(|session, event| {
+                let Some(sqe) = io_command(session, event, NvmOpcode::READ).copied() else {
+                    return Ok(Then::AsUsual);
+                };
+                session.stage.mark();
+                session.complete(&sqe, Status::ABORT_REQUESTED, 0);
+                // Its id and its buffer may be in use again, for the same read: whatever it is, this is not its data.
+                session.send_data(&sqe, &vec![0xBD; length_of(&sqe) as usize]);
+                match session.receive()? {
+                    Event::Command { .. } => session.expect_term_req(&[term_at(1, 8)]),
+                    Event::TermReq { .. } => Ok(Then::End),
+                    _ => differs("the host closes without a TermReq"),
+                }
+            }),
+        ),
+    ])
+}
+
+pub(super) fn events() -> Check<Vec<Case>> {
+    let count = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
+    Ok(vec![
+        case(
+            "each request answered at once",
+            Right::Survives,
+            Box::new(move |session, event| {
+                let Event::Command { sqe, .. } = event else { return Ok(Then::AsUsual) };
+                let is_request = sqe.opcode == AdminOpcode::ASYNC_EVENT_REQUEST.raw();
+                if session.qid != Some(0) || !is_request {
+                    return Ok(Then::AsUsual);
+                }
+                let number = count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                holds(number < 10_000, "the host asks for more than 10,000 events")?;
+                // A namespace has changed: log page 04.
+                session.complete(sqe, Status::SUCCESS, 0x0004_0002);
+                Ok(Then::GoOn)
+            }),
+        )
+        .every_time(),
+    ])
+}

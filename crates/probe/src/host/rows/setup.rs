@@ -1,0 +1,150 @@
+//! Admin commands of the set-up that fail or return impossible values.
+
+use peer::fake_target::Fault;
+use peer::finding::Check;
+use peer::session::{Event, Session, Then, namespace};
+use wire::fabrics::{ConnectCommand, ConnectResult};
+use wire::identify::Cns;
+use wire::identify::namespace::{Flbas, IdentifyNamespace};
+use wire::opcode::{AdminOpcode, FabricsType};
+use wire::status::Status;
+use zerocopy::IntoBytes;
+
+use super::case::{Case, Right, case, is_identify};
+
+pub(super) fn identify() -> Check<Vec<Case>> {
+    let of_controller = |name: &str, change: fn(&mut [u8])| {
+        case(
+            name,
+            Right::Ends,
+            Box::new(move |session, event| {
+                let Event::Command { sqe, .. } = event else { return Ok(Then::AsUsual) };
+                if !is_identify(session, sqe, Cns::CONTROLLER) {
+                    return Ok(Then::AsUsual);
+                }
+                let mut page = session.controller().as_bytes().to_vec();
+                change(&mut page);
+                session.send_data(sqe, &page);
+                session.complete(sqe, Status::SUCCESS, 0);
+                Ok(Then::GoOn)
+            }),
+        )
+        .every_time()
+    };
+    let of_namespace = |name: &str, change: fn(&mut IdentifyNamespace)| {
+        case(
+            name,
+            Right::Ends,
+            Box::new(move |session, event| {
+                let Event::Command { sqe, .. } = event else { return Ok(Then::AsUsual) };
+                if !is_identify(session, sqe, Cns::NAMESPACE) {
+                    return Ok(Then::AsUsual);
+                }
+                let mut page = namespace();
+                change(&mut page);
+                session.send_data(sqe, page.as_bytes());
+                session.complete(sqe, Status::SUCCESS, 0);
+                Ok(Then::GoOn)
+            }),
+        )
+        .every_time()
+    };
+    let mut cases = vec![
+        of_namespace("NSZE 0", |namespace| namespace.nsze.set(0)),
+        of_namespace("NSZE of 64 bits", |namespace| namespace.nsze.set(u64::MAX)),
+        of_namespace("a format that is not there", |namespace| {
+            namespace.flbas = Flbas::default().with_index(5);
+        }),
+        of_namespace("the last format of all", |namespace| namespace.flbas = Flbas::default().with_index(63)),
+        of_controller("MDTS 255", |page| page[77] = 255),
+        of_controller("MDTS 31", |page| page[77] = 31),
+        of_controller("SQES and CQES 0", |page| page[512..514].fill(0)),
+        of_controller("SQES FFh", |page| page[512] = 0xFF),
+        of_controller("IOCCSZ 0", |page| page[1792..1796].fill(0)),
+        of_controller("IOCCSZ 3", |page| page[1792..1796].copy_from_slice(&3_u32.to_le_bytes())),
+        of_controller("IOCCSZ of 32 bits", |page| page[1792..1796].fill(0xFF)),
+        of_controller("MAXCMD 0", |page| page[514..516].fill(0)),
+        of_controller("NN of 32 bits", |page| page[516..520].fill(0xFF)),
+        of_controller("KAS 0", |page| page[320..322].fill(0)),
+        of_controller("everything FFh", |page| page.fill(0xFF)),
+        of_controller("everything 0", |page| page.fill(0)),
+    ];
+    for lbads in [0, 1, 8, 31, 32, 63, 255] {
+        cases.push(
+            case(
+                format!("LBADS {lbads}"),
+                Right::Ends,
+                Box::new(move |session, event| {
+                    let Event::Command { sqe, .. } = event else { return Ok(Then::AsUsual) };
+                    if !is_identify(session, sqe, Cns::NAMESPACE) {
+                        return Ok(Then::AsUsual);
+                    }
+                    let mut page = namespace().as_bytes().to_vec();
+                    page[130] = lbads;
+                    session.send_data(sqe, &page);
+                    session.complete(sqe, Status::SUCCESS, 0);
+                    Ok(Then::GoOn)
+                }),
+            )
+            .every_time(),
+        );
+    }
+    Ok(cases)
+}
+
+pub(super) fn cntlids() -> Check<Vec<Case>> {
+    Ok(vec![
+        case(
+            "another one for the I/O queue",
+            Right::Fails,
+            Box::new(|session, event| {
+                let Event::Command { sqe, .. } = event else { return Ok(Then::AsUsual) };
+                let is_connect =
+                    sqe.opcode == AdminOpcode::FABRICS.raw() && sqe.fctype() == FabricsType::CONNECT;
+                if !is_connect || ConnectCommand::from_sqe(sqe).qid.is_admin() {
+                    return Ok(Then::AsUsual);
+                }
+                session.qid = Some(ConnectCommand::from_sqe(sqe).qid.get());
+                let result = ConnectResult::default().with_cntlid(session.stage.cntlid() ^ 0x55);
+                session.complete(sqe, Status::SUCCESS, result.bits().into());
+                Ok(Then::GoOn)
+            }),
+        )
+        .every_time(),
+        case(
+            "another one in Identify",
+            Right::Fails,
+            Box::new(|session, event| {
+                let Event::Command { sqe, .. } = event else { return Ok(Then::AsUsual) };
+                if !is_identify(session, sqe, Cns::CONTROLLER) {
+                    return Ok(Then::AsUsual);
+                }
+                let mut page = session.controller().as_bytes().to_vec();
+                page[78] ^= 0x55;
+                session.send_data(sqe, &page);
+                session.complete(sqe, Status::SUCCESS, 0);
+                Ok(Then::GoOn)
+            }),
+        )
+        .every_time(),
+    ])
+}
+
+pub(super) fn failing_setup() -> Check<Vec<Case>> {
+    let failing = |count: u64, status: Status| {
+        case(
+            format!("command {count} fails: {status}"),
+            Right::Ends,
+            Box::new(move |session: &mut Session<'_>, event: &Event| {
+                let Event::Command { sqe, .. } = event else { return Ok(Then::AsUsual) };
+                if session.stage.pdu_count() < count {
+                    return Ok(Then::AsUsual);
+                }
+                session.complete(sqe, status, 0);
+                Ok(Then::GoOn)
+            }) as Fault,
+        )
+    };
+    let statuses = [Status::INTERNAL_ERROR, Status::INVALID_FIELD.with_dnr()];
+    Ok((2..=16).flat_map(|count| statuses.map(|status| failing(count, status))).collect())
+}
