@@ -1,6 +1,6 @@
 //! An Abort says what it has done: a command that was aborted has not happened, one that was not ends by itself.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use host::{Failure, Options};
 use wire::id::Nsid;
@@ -96,18 +96,25 @@ fn a_host_that_cancels_gets_its_buffer_back_at_once() {
         let rig = Rig::new(engine, &[&format!("ram:1M?{FOR_EVER}")]);
         let association = rig.connect(Options { lanes: 2, ..options() });
         let mut namespace = open(&association, 1);
-        let (read, write) = (
+        let (read, write, flush) = (
             namespace.namespace().read(0, 1).expect("a read"),
             namespace.namespace().write(1, 256 - 1).expect("a large write"),
+            namespace.namespace().flush(),
         );
         let lane = namespace.lane_mut();
         lane.submit(read, Some(vec![0; 4096]), 1).expect("room");
         lane.submit(write, Some(vec![1; 255 * 4096]), 2).expect("room");
-        lane.ring();
-        std::thread::sleep(Duration::from_millis(20));
-        assert!(lane.cancel(1) && lane.cancel(2) && !lane.cancel(3));
-        let mut ended = Vec::new();
+        lane.submit(flush, None, 4).expect("room");
         let until = Instant::now() + PATIENCE;
+        // They have arrived when the flush has ended.
+        let mut ended = Vec::new();
+        while ended.is_empty() {
+            assert!(Instant::now() < until, "no flush");
+            lane.wait(&mut ended, PATIENCE);
+        }
+        assert!(matches!(&ended[..], [flush] if flush.user == 4 && flush.is_ok()));
+        ended.clear();
+        assert!(lane.cancel(1) && lane.cancel(2) && !lane.cancel(3));
         while ended.len() < 2 {
             assert!(Instant::now() < until, "not cancelled");
             lane.wait(&mut ended, PATIENCE);

@@ -1,7 +1,8 @@
 //! Load through losses of the connection: what was reported done is there, and nothing that was never written.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use host::{Failure, Lane, Namespace};
@@ -35,17 +36,19 @@ pub(crate) struct Churn {
     namespace: Namespace,
     known: [Known; BLOCKS as usize],
     number: u64,
+    /// Commands that have succeeded.
+    done: Arc<AtomicU64>,
 }
 
 impl Churn {
     /// On a namespace of zeroes.
     pub(crate) fn new(lane: Lane, namespace: Namespace) -> Self {
-        Self { lane, namespace, known: [Known::default(); BLOCKS as usize], number: 0 }
+        Self { lane, namespace, known: [Known::default(); BLOCKS as usize], number: 0, done: Arc::default() }
     }
 
-    /// Commands so far.
-    pub(crate) fn count(&self) -> u64 {
-        self.number
+    /// The number of commands that have succeeded, to watch while they run.
+    pub(crate) fn done(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.done)
     }
 
     /// Writes and reads until it is over. `may_fail` says which failures are to be expected, of a write or of a read.
@@ -77,6 +80,7 @@ impl Churn {
             for completion in ended.drain(..) {
                 let (lba, is_write) = in_flight.remove(&completion.user).expect("one end");
                 let block = &mut self.known[lba as usize];
+                self.done.fetch_add(u64::from(completion.result.is_ok()), Ordering::Relaxed);
                 match completion.result {
                     Ok(_) if is_write => *block = Known { done: completion.user, maybe: None },
                     Ok(_) => block.check(lba, &completion.buffer.expect("a read has one")),

@@ -13,7 +13,7 @@ use wire::status::Status;
 
 use crate::exercise::{Load, Model};
 use crate::raw::RawHost;
-use crate::setup::{PATIENCE, Rig, engines, open, options};
+use crate::setup::{PATIENCE, Rig, await_more, engines, open, options};
 
 const ONE: Nsid = Nsid::new(1);
 
@@ -63,10 +63,10 @@ fn a_namespace_comes_and_goes_beside_one_that_stays() {
                     }
                 });
                 for _ in 0..10 {
-                    await_more(done);
+                    await_more(done, 1);
                     rig.reload(|config| drop(config.subsystems[0].namespaces.pop()));
                     assert_eq!(rig.state().subsystems[0].namespaces.len(), 1);
-                    await_more(refused);
+                    await_more(refused, 1);
                     let again = rig.namespace_config(1, storage);
                     rig.reload(|config| config.subsystems[0].namespaces.push(again));
                 }
@@ -75,15 +75,6 @@ fn a_namespace_comes_and_goes_beside_one_that_stays() {
                 doomed.join().expect("ends that tell");
             });
         }
-    }
-}
-
-/// Waits until there is more of this.
-fn await_more(count: &AtomicU64) {
-    let (before, until) = (count.load(Ordering::Relaxed), Instant::now() + PATIENCE);
-    while count.load(Ordering::Relaxed) == before {
-        assert!(Instant::now() < until, "nothing of the kind any more");
-        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -180,7 +171,7 @@ fn data_for_smaller_blocks_is_not_taken_for_larger_ones() {
 #[test]
 fn a_namespace_is_removed_while_a_pair_waits_for_a_write() {
     for engine in engines() {
-        let mut rig = Rig::with(engine, &["ram:1M?delay=write:400ms"], |config| {
+        let mut rig = Rig::with(engine, &["ram:1M?delay=write:2s"], |config| {
             config.reactors.threads = Threads::Count(4);
         });
         // Which reactor gets which connection is not ours to say: with so many, some are apart.
@@ -188,15 +179,16 @@ fn a_namespace_is_removed_while_a_pair_waits_for_a_write() {
         let mut writes = Vec::new();
         for host in &mut hosts[1..] {
             writes.push(host.io.write_in_capsule(Sqe::write(ONE, 0, 1), &[1; 4096]));
+            // The write has begun when this has ended.
+            assert_eq!(host.io.run(Sqe::flush(ONE), &[]), Status::SUCCESS);
         }
-        std::thread::sleep(Duration::from_millis(50));
         let first = Sqe::compare(ONE, 0, 1).with_fuse(Fuse::FIRST);
         let second = Sqe::write(ONE, 0, 1).with_fuse(Fuse::SECOND);
         let pair = [
             hosts[0].io.write_in_capsule(first, &[0; 4096]),
             hosts[0].io.write_in_capsule(second, &[2; 4096]),
         ];
-        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(hosts[0].io.run(Sqe::flush(ONE), &[]), Status::SUCCESS);
         let start = Instant::now();
         rig.reload(|config| config.subsystems[0].namespaces.clear());
         for (host, write) in hosts[1..].iter_mut().zip(writes) {

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use host::BlockingNamespace;
@@ -175,6 +175,15 @@ fn namespace(directory: &TempDir, at: usize, storage: &str) -> NamespaceConfig {
     let spec = spec.trim_end_matches('&').parse().expect("a good specification");
     let nsid = u32::try_from(at + 1).expect("few namespaces");
     NamespaceConfig { nsid: Some(Nsid::new(nsid)), ..NamespaceConfig::new(spec) }
+}
+
+/// Waits until a counter has grown by `more`.
+pub(crate) fn await_more(count: &AtomicU64, more: u64) {
+    let (before, until) = (count.load(Ordering::Relaxed), Instant::now() + PATIENCE);
+    while count.load(Ordering::Relaxed) < before + more {
+        assert!(Instant::now() < until, "the counter stays at {}", count.load(Ordering::Relaxed));
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// Options of a host that gives up as soon as it is cut off.

@@ -299,7 +299,8 @@ fn storage_is_not_swapped_under_hosts() {
     std::fs::copy(one.path("a"), one.path("b")).unwrap();
     insta::assert_snapshot!(one.reload(&["nsid = 1, storage = \"file:DIR/b\""]), @"Failed: put file:DIR/b in the place of nqn.2026-01.io.nvlane:disks namespace 1: not done, hosts would take it for file:DIR/a, and mix what they have cached of the one with the other: give the new storage an nsid of its own, and remove namespace 1 when nothing uses it");
     insta::assert_snapshot!(one.reload(&[&format!("nsid = 1, storage = \"ram:1M\", uuid = \"{uuid}\"")]).replace(&uuid, "UUID"), @"Failed: put ram:1M in the place of nqn.2026-01.io.nvlane:disks namespace 1: not done, hosts would take it for file:DIR/a, and mix what they have cached of the one with the other: give the new storage an nsid of its own, and remove namespace 1 when nothing uses it");
-    assert!(is_free(&one.path("b")) && !is_free(&one.path("a")));
+    await_free(&one.path("b"));
+    assert!(is_in_use(&one.path("a")));
     // As it was told to do.
     let both = ["nsid = 1, storage = \"file:DIR/a\"", "nsid = 2, storage = \"file:DIR/b\""];
     insta::assert_snapshot!(one.reload(&both), @"Done: add nqn.2026-01.io.nvlane:disks namespace 2 (file:DIR/b): done");
@@ -455,18 +456,23 @@ fn a_removed_listener_lets_its_hosts_go() {
     assert!(!target.ended.contains(&kept.admin));
 }
 
-/// Whether nobody has the file open, or soon nobody has: other tests start programs, which hold copies of
-/// every descriptor for a moment.
-fn is_free(path: &Path) -> bool {
+/// Whether a target holds the file's lock.
+fn is_in_use(path: &Path) -> bool {
     let spec: store::Spec = format!("file:{}", path.display()).parse().unwrap();
-    (0..50).any(|_| match spec.open(false) {
-        Ok(_) => true,
-        Err(store::OpenError::Locked { .. }) => {
-            std::thread::sleep(std::time::Duration::from_millis(5));
-            false
-        }
+    match spec.open(false) {
+        Ok(_) => false,
+        Err(store::OpenError::Locked { .. }) => true,
         Err(error) => panic!("{error}"),
-    })
+    }
+}
+
+/// Waits until the file's lock is free: programs that other tests start hold copies of every descriptor until they exec.
+fn await_free(path: &Path) {
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while is_in_use(path) {
+        assert!(std::time::Instant::now() < until, "{} is in use", path.display());
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
 }
 
 #[test]
@@ -493,10 +499,10 @@ fn storage_may_move_to_another_subsystem() {
     assert!(report.is_complete(), "{report}");
     let state = running.state();
     assert!(state.subsystems[0].namespaces.is_empty() && state.subsystems[1].namespaces.len() == 1);
-    assert!(!is_free(&directory.path().join("a")), "in use by the other one");
+    assert!(is_in_use(&directory.path().join("a")), "in use by the other one");
     let report = running.reload(&disks(&[]));
     assert!(report.is_complete(), "{report}");
-    assert!(is_free(&directory.path().join("a")));
+    await_free(&directory.path().join("a"));
 }
 
 #[test]
