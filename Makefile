@@ -8,7 +8,7 @@ help:
 	@echo 'make run     build, and show nvlane at work: a target, verified load, a report'
 	@echo 'make test    install what is missing (as root, with apt-get) and run every test'
 	@echo 'make bench   what measures time'
-	@echo 'make check   format, citations, lints, unit tests, documentation'
+	@echo 'make check   format, citations, lints, quick tests, documentation'
 
 run: linker
 	$(CARGO) run --release --package nvlane -- quickstart

@@ -1,4 +1,4 @@
-//! What every commit passes.
+//! What every commit passes before it is pushed; `ci` adds the slow tests.
 
 use anyhow::Result;
 
@@ -11,7 +11,7 @@ pub(crate) const STEPS: &[Step] = &[
     Step { name: "format", budget_s: 30, run: format },
     Step { name: "citations", budget_s: 2, run: || trace::run(&trace::Options::default()) },
     Step { name: "lints", budget_s: 300, run: lints },
-    Step { name: "tests", budget_s: 600, run: tests },
+    Step { name: "quick tests", budget_s: 60, run: quick_tests },
     Step { name: "documentation", budget_s: 120, run: documentation },
 ];
 
@@ -23,8 +23,20 @@ fn lints() -> Result<()> {
     run(&mut cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]))
 }
 
-fn tests() -> Result<()> {
-    run(&mut cargo(&["test", "--workspace", "--locked"]))
+/// Tests within the sources of every crate, and the programs that test the protocol without sockets.
+fn quick_tests() -> Result<()> {
+    run(&mut cargo(&["test", "--workspace", "--locked", "--lib", "--bins"]))?;
+    run(&mut cargo(&["test", "--locked", "--package", "nvlane-proto", "--test", "*"]))
+}
+
+/// Test programs over real sockets, storage and processes, corpora, and the examples in documentation: what `make test` runs
+/// beyond [`quick_tests`].
+///
+/// # Errors
+/// A test fails.
+pub(crate) fn slow_tests() -> Result<()> {
+    run(&mut cargo(&["test", "--workspace", "--locked", "--exclude", "nvlane-proto", "--test", "*"]))?;
+    run(&mut cargo(&["test", "--workspace", "--locked", "--doc"]))
 }
 
 fn documentation() -> Result<()> {

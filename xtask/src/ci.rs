@@ -23,6 +23,7 @@ pub(crate) struct Step {
 pub(crate) fn run() -> Result<()> {
     let mut steps = vec![Step { name: "installation", budget_s: 240, run: deps::install }];
     steps.extend_from_slice(check::STEPS);
+    steps.push(Step { name: "slow tests", budget_s: 600, run: check::slow_tests });
     steps.push(Step { name: "dependencies", budget_s: 240, run: deny::run });
     steps.push(Step {
         name: "instructions",

@@ -28,7 +28,7 @@ use clap::Parser;
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 enum Task {
-    /// Format, citations, lints (warnings denied), tests and documentation
+    /// Format, citations, lints (warnings denied), quick tests and documentation
     Check,
     /// Everything `make test` does, with the time each step took beside its budget
     Ci,

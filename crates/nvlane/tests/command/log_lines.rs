@@ -1,15 +1,13 @@
 //! What the log of a target says about the names that hosts send: every name ends where it seems to.
 
-mod support;
-
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::Stdio;
 use std::time::Duration;
 
+use crate::support::{Target, nvlane};
 use peer::link::Link;
 use peer::queue::{Move, Queue};
-use support::{Target, nvlane};
 use wire::fabrics::{ConnectAttributes, ConnectCommand, ConnectData};
 use wire::id::{Cntlid, Qid};
 use wire::nqn::HostId;

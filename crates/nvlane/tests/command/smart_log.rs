@@ -1,8 +1,6 @@
 //! `nvlane smart-log`: health, as the controller counts it.
 
-mod support;
-
-use support::{Target, run};
+use crate::support::{Target, run};
 
 #[test]
 fn the_log_is_told_in_text_and_in_json() {

@@ -1,8 +1,6 @@
 //! `nvlane identify`: a controller and its namespaces.
 
-mod support;
-
-use support::Target;
+use crate::support::Target;
 
 fn target() -> Target {
     Target::serving(&["ram:64M", "ram:16M?lba=512&uuid=11111111-2222-4333-8444-555555555555&readonly"])
@@ -70,7 +68,7 @@ fn one_namespace_is_chosen_by_option_or_address() {
     let target = target();
     let by_option = target.ask(&["identify", "-o", "json", "--namespace", "2"]).json();
     let address = format!("{}?ns=2", target.address);
-    let by_address = support::run(["identify", "-o", "json", &address]).json();
+    let by_address = crate::support::run(["identify", "-o", "json", &address]).json();
     assert_eq!(by_option["namespaces"], by_address["namespaces"]);
     assert_eq!(by_option["namespaces"][0]["nsid"], 2);
     assert_eq!(by_option["namespaces"].as_array().unwrap().len(), 1);
@@ -80,7 +78,7 @@ fn one_namespace_is_chosen_by_option_or_address() {
 fn a_discovery_controller_is_one_too() {
     let target = Target::serving(&["ram:1M"]);
     let address = format!("{}/nqn.2014-08.org.nvmexpress.discovery", target.place());
-    let report = support::run(["identify", "-o", "json", &address]).json();
+    let report = crate::support::run(["identify", "-o", "json", &address]).json();
     assert_eq!(report["controller"]["cntrltype"], 2);
     assert_eq!(report["namespaces"].as_array().unwrap().len(), 0);
 }

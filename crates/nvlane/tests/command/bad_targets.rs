@@ -1,10 +1,8 @@
 //! What a target cannot serve is said in one line, before anything was done.
 
-mod support;
-
 use std::net::TcpListener;
 
-use support::{Ended, nvlane};
+use crate::support::{Ended, nvlane};
 use tempfile::TempDir;
 
 /// Runs a target in a directory of its own, which must be as it was afterwards.

@@ -1,7 +1,5 @@
 //! What an operator does to a target that runs, and what the machine does to it: reloads, limits, signals.
 
-mod support;
-
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -9,11 +7,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::support::{nvlane, run};
 use host::BlockingNamespace;
 use host::{Address, Association, Error, Failure, Options};
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use serde_json::Value;
-use support::{nvlane, run};
 use tempfile::TempDir;
 use wire::id::Nsid;
 use wire::status::Status;
@@ -91,7 +89,7 @@ impl Target {
         }
     }
 
-    fn reload(&self) -> support::Ended {
+    fn reload(&self) -> crate::support::Ended {
         let state = self.path("state.json");
         run([Path::new("reload"), "--state".as_ref(), &state])
     }
@@ -238,7 +236,7 @@ fn a_file_that_may_not_be_made_so_large_is_not_left_half_made() {
         command.args(["--fsize=1048576", env!("CARGO_BIN_EXE_nvlane"), "target", "--listen", "127.0.0.1:0"]);
         command.args(["--engine", engine, "--namespace"]).arg(format!("file:{}?size=8M", path.display()));
         command.env("NVLANE_LOG", "error");
-        let complaint = support::Ended::of(&mut command).complaint(2);
+        let complaint = crate::support::Ended::of(&mut command).complaint(2);
         assert!(
             complaint.contains("File too large") && complaint.contains("files of 1M (ulimit -f"),
             "{complaint}"

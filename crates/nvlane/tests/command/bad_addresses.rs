@@ -1,11 +1,9 @@
 //! What keeps a host from a target is said in one line that tells what to do.
 
-mod support;
-
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use support::{Ended, Target, nvlane, run, strange_peer};
+use crate::support::{Ended, Target, nvlane, run, strange_peer};
 use wire::pdu::IC_BYTES;
 
 #[test]

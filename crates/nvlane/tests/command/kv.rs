@@ -1,11 +1,9 @@
 //! `nvlane kv`: what its users see.
 
-mod support;
-
 use std::io::Write;
 use std::process::Stdio;
 
-use support::{Ended, Target, nvlane, run};
+use crate::support::{Ended, Target, nvlane, run};
 
 const MISSING: i32 = 1;
 

@@ -1,9 +1,7 @@
 //! `nvlane discover`: what a discovery service knows, and those it refers to.
 
-mod support;
-
+use crate::support::{Target, nvlane, run};
 use serde_json::Value;
-use support::{Target, nvlane, run};
 
 #[test]
 fn the_table_has_a_line_for_each_record() {
@@ -47,7 +45,7 @@ fn the_address_may_come_from_the_environment_and_name_a_subsystem() {
     let target = Target::serving(&["ram:1M"]);
     let mut command = nvlane();
     command.args(["discover", "--output-format", "json"]).env("NVLANE_ADDR", &target.address);
-    let log = support::Ended::of(&mut command).json();
+    let log = crate::support::Ended::of(&mut command).json();
     assert_eq!(log["records"].as_array().unwrap().len(), 2);
 }
 

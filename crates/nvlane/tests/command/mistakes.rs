@@ -1,13 +1,11 @@
 //! What users get wrong, and what goes wrong around them, ends in one line that tells what to do, or in silence if
 //! nobody listens.
 
-mod support;
-
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use support::{Target, nvlane, run};
+use crate::support::{Target, nvlane, run};
 
 const USAGE: i32 = 2;
 

@@ -1,11 +1,9 @@
 //! An address without NQN leads to the only subsystem there, and names differ from target to target.
 
-mod support;
-
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
-use support::{Target, nvlane, run};
+use crate::support::{Target, nvlane, run};
 
 /// Whether a name is one that was made.
 fn is_default(nqn: &str) -> bool {
@@ -97,8 +95,9 @@ fn check_says_what_would_be_served_to_whom() {
                 [[subsystem]]\nnqn = \"nqn.2026-01.io.nvlane:disks\"\nhosts = \"any\"\n\
                 namespace = [{ storage = \"ram:1M?uuid=11111111-2222-4333-8444-555555555555\" }, { storage = \"file:new?size=1M\" }]\n";
     std::fs::write(&config, text).unwrap();
-    let ended =
-        support::Ended::of(nvlane().args(["check", "--config", "nvlane.toml"]).current_dir(directory.path()));
+    let ended = crate::support::Ended::of(
+        nvlane().args(["check", "--config", "nvlane.toml"]).current_dir(directory.path()),
+    );
     let said = ended.text();
     for line in [
         "nvlane.toml: no mistakes found",
@@ -114,8 +113,9 @@ fn check_says_what_would_be_served_to_whom() {
     }
     assert!(!directory.path().join("new").exists());
     std::fs::write(&config, text.replace("file:new?", "file:nowhere/new?")).unwrap();
-    let ended =
-        support::Ended::of(nvlane().args(["check", "--config", "nvlane.toml"]).current_dir(directory.path()));
+    let ended = crate::support::Ended::of(
+        nvlane().args(["check", "--config", "nvlane.toml"]).current_dir(directory.path()),
+    );
     assert_eq!(ended.code, 2, "{ended:?}");
     assert!(ended.stdout.contains("but not the storage") && ended.stderr.contains("mkdir -p"), "{ended:?}");
 }

@@ -1,13 +1,11 @@
 //! Targets that fall silent: every verb ends in a stated time, and a load reports what it measured.
 
-mod support;
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use support::{Ended, Target, nvlane, run, strange_peer};
+use crate::support::{Ended, Target, nvlane, run, strange_peer};
 use wire::pdu::IC_BYTES;
 
 /// No test waits longer: whatever takes this long has no end.

@@ -1,13 +1,11 @@
 //! What must not end a target, nor keep others from it.
 
-mod support;
-
 use std::io::Read;
 use std::net::TcpStream;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use support::{Target, nvlane, run};
+use crate::support::{Target, nvlane, run};
 
 #[test]
 fn a_log_that_nobody_reads_any_more_does_not_end_the_target() {

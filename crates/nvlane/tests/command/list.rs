@@ -1,8 +1,6 @@
 //! `nvlane list`: the namespaces of one subsystem, or of all that a discovery service names.
 
-mod support;
-
-use support::{Target, run};
+use crate::support::{Target, run};
 
 #[test]
 fn a_subsystem_has_a_line_for_each_namespace() {

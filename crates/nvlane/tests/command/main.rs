@@ -1,0 +1,17 @@
+//! The command as users run it: verbs, options, what they print, and how they end. One program, so that it is linked once.
+
+mod bad_addresses;
+mod bad_targets;
+mod discover;
+mod hanging;
+mod identify;
+mod kv;
+mod list;
+mod log_lines;
+mod mistakes;
+mod only_subsystem;
+mod operating;
+mod smart_log;
+#[path = "../support/mod.rs"]
+mod support;
+mod survives;
