@@ -1,4 +1,4 @@
-//! What a lane itself costs, without sockets: ns (and, under callgrind, instructions) per 4 KiB read and write at depth 128.
+//! Cost of a lane without sockets: ns (and, under callgrind, instructions) per 4 KiB read and write at depth 128.
 //!
 //! `cargo bench -p nvlane-host --bench cost`, or with the number of rounds, and reads or writes alone:
 //! `… --bench cost -- 1000 read`.
@@ -27,7 +27,7 @@ use zerocopy::IntoBytes;
 const DEPTH: u16 = 128;
 const BLOCK: usize = 4096;
 
-/// Everything on its way, as bytes.
+/// The caravan being sent, as bytes.
 fn sent(core: &mut LaneCore<Vec<u8>>) -> Vec<u8> {
     let mut bytes = Vec::new();
     while core.ring() {
@@ -95,7 +95,7 @@ struct Costs {
 
 type Lane = LaneCore<Vec<u8>>;
 
-// Each phase is a function of its own, so that callgrind tells their instructions apart.
+// Each phase is a function of its own, so that callgrind counts its instructions separately.
 
 #[inline(never)]
 fn submit_reads(core: &mut Lane, buffers: &mut Vec<Vec<u8>>, lba: u64) {

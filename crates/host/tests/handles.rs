@@ -1,4 +1,4 @@
-//! The blocking and the asynchronous way to a namespace, cancellation, discovery.
+//! The blocking and the asynchronous handles of a namespace, cancellation, discovery.
 #![allow(clippy::cast_possible_truncation)]
 
 mod target;
@@ -260,7 +260,7 @@ impl GatedBuffer {
         Self { bytes: vec![0; 512], gate: None }
     }
 
-    /// With what tells that the thread waits, and what it waits for.
+    /// Returns the buffer, a channel that reports that the thread waits, and the sender whose drop releases it.
     fn closed() -> (Self, Receiver<()>, Sender<()>) {
         let (entered_sender, entered) = channel();
         let (release, released) = channel();

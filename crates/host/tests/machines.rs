@@ -133,7 +133,7 @@ impl Peer {
                 }
                 return self.queue.complete_with_data(slot, page, 4096, 0, |_, _| 0);
             }
-            // A read: the same opcode as Get Log Page, which nobody sends here.
+            // A read: the same opcode as Get Log Page, which is not sent here.
             (AdminOpcode::GET_LOG_PAGE, _) => {
                 self.seen += 1;
                 return match self.answer {
@@ -538,7 +538,7 @@ enum Step {
     Pair,
     /// The next commands end so.
     Answer(Vec<u16>),
-    /// The ANA log says so of namespaces 1 and 2.
+    /// The ANA log reports these states of namespaces 1 and 2.
     Ana(u8, u8),
     /// So many ms go by.
     Wait(u32),

@@ -188,7 +188,7 @@ fn a_status_of_ana_has_the_log_read_again() {
     let target = Target::with(Config::with_ana());
     let (_association, mut lane, namespace) = connect(&target, options());
     let seen = obey_ana(&target);
-    // The group becomes inaccessible, and no event tells.
+    // The group becomes inaccessible without an event.
     target.set_ana(AnaState::INACCESSIBLE, false);
     lane.submit(namespace.write(0, 1).unwrap(), Some(vec![5; 512]), 1).unwrap();
     let reads = target.state().ana_reads;

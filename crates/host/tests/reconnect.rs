@@ -428,7 +428,7 @@ fn connections_cut_at_every_pdu_cost_no_command() {
     for pdus in 0..48 {
         losses += run_cut(pdus, 0, ReplayPolicy::ReadsOnly);
     }
-    // The last ones end everything that is outstanding, and nobody waits for the connection to come back.
+    // Closing ends all outstanding commands; none waits for a new connection.
     assert!(losses >= 20, "{losses} losses");
 }
 

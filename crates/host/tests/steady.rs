@@ -53,7 +53,7 @@ fn a_lane_in_steady_state_allocates_nothing() {
         let namespace = association.addressed_namespace().unwrap();
         let mut buffers = vec![vec![0; 4096]; 128];
         let mut completions = Vec::with_capacity(256);
-        // What is kept grows to the largest burst there was, and then no more: a target on a busy machine may need a few rounds.
+        // Kept memory grows to the largest burst and stays: a target on a busy machine may need a few rounds.
         let counts = (0..20).map(|_| {
             let work = || run(&mut lane, &namespace, &mut buffers, &mut completions, 3000);
             CountingAllocator::measure(work).1.count

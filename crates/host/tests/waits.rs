@@ -1,4 +1,5 @@
-//! Targets that stop answering, wherever they are: every wait ends when the caller's options say so, with an error that says what was waited for.
+//! Targets that stop answering at any point: every wait ends within the limits of the caller's options, with an error that
+//! names what was not answered.
 #![allow(clippy::cast_possible_truncation)]
 
 mod target;
@@ -108,7 +109,8 @@ fn use_once(api: Api, address: &Address, options: Options) -> Result<(), Error> 
 
 const ALL: [Api; 3] = [Api::Blocking, Api::Futures, Api::Lane];
 
-/// Uses a target that falls silent after `pdus` PDUs and `bytes` bytes of the next one; says whether the call failed because of it.
+/// Calls a target that falls silent after `pdus` PDUs and `bytes` bytes of the next one. Returns whether the call failed
+/// because of it.
 fn ends_when_stalled(api: Api, pdus: u32, bytes: usize, options: Options) -> bool {
     let target = Target::with(Config { abort_works: false, ..Config::default() });
     target.stall_after(pdus, bytes);

@@ -1,4 +1,4 @@
-//! Writes whose data is sent without a copy: the kernel reads their buffers, and nobody gets them back before it is done.
+//! Writes whose data is sent without a copy: their buffers are returned only after the kernel released them.
 #![allow(clippy::cast_possible_truncation)]
 
 mod target;

@@ -1,4 +1,4 @@
-//! A target in this process: one subsystem with namespaces in memory, that does what a test tells it to.
+//! A target in this process: one subsystem with namespaces in memory, scripted by the test.
 #![allow(dead_code, unreachable_pub, clippy::cast_possible_truncation, clippy::needless_pass_by_value)]
 
 use std::collections::{HashMap, HashSet};
@@ -76,7 +76,7 @@ pub struct Config {
     /// Blocks of namespaces 1, 2, …; 0 for one that is not there.
     pub namespaces: Vec<u64>,
     pub queue_pairs: u16,
-    /// Sends at most so many bytes at a time.
+    /// Maximum bytes of one send.
     pub chunk: usize,
     /// Sends this instead of an ICResp.
     pub ic_resp: Option<IcRespHook>,
@@ -152,7 +152,7 @@ pub struct Inner {
     ended: Condvar,
     is_open: AtomicBool,
     next_connection: AtomicU32,
-    /// Bytes or PDUs may be cut off: so many PDUs, then so many bytes more, then every connection is closed.
+    /// PDUs, and further bytes, that the target still sends; after them every connection is closed.
     cut: Mutex<Option<(u32, usize)>>,
     /// PDUs and further bytes that the target still sends; after them it is silent, and connections stay open.
     stall: Mutex<Option<(u32, usize)>>,
@@ -263,7 +263,7 @@ impl Target {
         }
     }
 
-    /// Takes no connections until told otherwise.
+    /// Accepts connections, or refuses them.
     pub fn set_open(&self, is_open: bool) {
         self.inner.is_open.store(is_open, Ordering::Relaxed);
     }
@@ -282,7 +282,7 @@ impl Target {
         assert!(!waited.timed_out(), "a connection stays open");
     }
 
-    /// Cuts all connections after so many PDUs and bytes more, once.
+    /// Closes all connections after `pdus` PDUs and `bytes` bytes of the next one, once.
     pub fn cut_after(&self, pdus: u32, bytes: usize) {
         *self.inner.cut.lock().unwrap() = Some((pdus, bytes));
     }
@@ -306,7 +306,7 @@ impl Target {
         self.state().events.push(event);
     }
 
-    /// The ANA group changes its state; `is_told` says whether hosts get the event.
+    /// Changes the state of the ANA group; hosts get the event if `is_told`.
     pub fn set_ana(&self, ana_state: AnaState, is_told: bool) {
         let code = match ana_state {
             AnaState::INACCESSIBLE => Status::ANA_INACCESSIBLE.code(),
