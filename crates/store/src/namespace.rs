@@ -183,11 +183,11 @@ pub trait StoreIo {
     fn now_ns(&self) -> u64;
     /// This reactor's buffers.
     fn pool(&self) -> &Pool;
-    /// A buffer for work that others may wait for, though buffers of the pool wait for them: one of the pool, or one that is kept aside.
-    fn take_at_last(&mut self, length: usize) -> Option<Buffer> {
+    /// A buffer for work on the critical path: from the pool, else the reserve.
+    fn take_critical(&mut self, length: usize) -> Option<Buffer> {
         self.pool().take(length)
     }
-    /// A buffer of [`take_at_last`](Self::take_at_last) has done its work.
+    /// Returns a buffer that [`take_critical`](Self::take_critical) gave.
     fn give_back(&mut self, buffer: Option<Buffer>) {
         drop(buffer);
     }

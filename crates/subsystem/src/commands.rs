@@ -180,7 +180,7 @@ impl<I: Io<Message>> StoreIo for StoreAccess<'_, I> {
         self.io.pool()
     }
 
-    fn take_at_last(&mut self, length: usize) -> Option<Buffer> {
+    fn take_critical(&mut self, length: usize) -> Option<Buffer> {
         self.io.pool().take(length).or_else(|| self.reserve.take(length))
     }
 
@@ -273,7 +273,7 @@ impl Commands {
     }
 
     /// A buffer of the pool, or the reserve, for a command that others wait for.
-    pub(crate) fn take_at_last(&mut self, pool: &Pool, length: usize) -> Option<Buffer> {
+    pub(crate) fn take_critical(&mut self, pool: &Pool, length: usize) -> Option<Buffer> {
         let buffer = if self.shares.has_first() { None } else { pool.take(length) };
         self.shares.on_taken(pool);
         buffer.or_else(|| self.reserve.take(length))

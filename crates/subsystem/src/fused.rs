@@ -261,7 +261,7 @@ impl Commands {
             Some(Err(error)) => {
                 self.end_pair(io, ticket, pair.lock, status_of(error, true), failed_pair());
             }
-            None => match self.take_at_last(io.pool(), pair.length) {
+            None => match self.take_critical(io.pool(), pair.length) {
                 Some(buffer) => {
                     let offset = pair.offset;
                     self.set_after(ticket, After::FusedCompare(pair));

@@ -292,7 +292,7 @@ impl<I: Io<Message>> Start<'_, I> {
             Some(Err(error)) => Err(status_of(error, true)),
             None => {
                 // It may hold one already, as others may that wait for their second.
-                let Some(buffer) = self.commands.take_at_last(self.io.pool(), length) else {
+                let Some(buffer) = self.commands.take_critical(self.io.pool(), length) else {
                     return Ok(self.wait());
                 };
                 let expected = self.keep_data();
@@ -422,7 +422,7 @@ impl<I: Io<Message>> Start<'_, I> {
         let chunk_bytes = self.commands.chunk_bytes(geometry.block_bytes).min(blocks * block_bytes);
         let length = usize::try_from(chunk_bytes).expect("a chunk");
         // Its ranges came in a capsule, or in a buffer: others may wait for it.
-        let Some(mut buffer) = self.commands.take_at_last(self.io.pool(), length) else {
+        let Some(mut buffer) = self.commands.take_critical(self.io.pool(), length) else {
             return Ok(self.wait());
         };
         let is_durable = command.control.fua();
@@ -515,7 +515,7 @@ impl<I: Io<Message>> Start<'_, I> {
             return Ok(Some(buffer));
         }
         let bytes = first(bytes(self.data, &self.supply), length)?;
-        let mut buffer = self.commands.take_at_last(self.io.pool(), length);
+        let mut buffer = self.commands.take_critical(self.io.pool(), length);
         if let Some(buffer) = &mut buffer {
             buffer.copy_from_slice(bytes);
         }
@@ -536,7 +536,7 @@ impl<I: Io<Message>> Start<'_, I> {
         let buffer = self.commands.take(self.io.pool(), owner, length);
         // Behind its data nothing of its lane is taken in, which may be what the lane waits for: not so if its peer does not read.
         if buffer.is_none() && self.has_data() && !self.commands.is_blocked(owner) {
-            return self.commands.take_at_last(self.io.pool(), length);
+            return self.commands.take_critical(self.io.pool(), length);
         }
         buffer
     }

@@ -554,7 +554,7 @@ fn zeroes(io: &mut dyn StoreIo, used: Option<Buffer>, length: u64, block_bytes: 
         return Some(buffer);
     }
     let least = wanted.min(block_bytes as usize);
-    let mut buffer = io.pool().take(wanted).or_else(|| io.take_at_last(least))?;
+    let mut buffer = io.pool().take(wanted).or_else(|| io.take_critical(least))?;
     buffer.fill(0);
     Some(buffer)
 }

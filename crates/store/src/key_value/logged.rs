@@ -56,8 +56,8 @@ impl StoreIo for Beneath<'_> {
         self.io.pool()
     }
 
-    fn take_at_last(&mut self, length: usize) -> Option<Buffer> {
-        self.io.take_at_last(length)
+    fn take_critical(&mut self, length: usize) -> Option<Buffer> {
+        self.io.take_critical(length)
     }
 
     fn give_back(&mut self, buffer: Option<Buffer>) {

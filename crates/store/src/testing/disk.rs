@@ -129,7 +129,7 @@ impl StoreIo for DiskIo {
         &self.pool
     }
 
-    fn take_at_last(&mut self, length: usize) -> Option<Buffer> {
+    fn take_critical(&mut self, length: usize) -> Option<Buffer> {
         if let Some(buffer) = self.pool.take(length) {
             return Some(buffer);
         }
