@@ -6,6 +6,7 @@ mod file_backend;
 #[cfg(test)]
 mod file_faults;
 mod file_open;
+mod file_shared;
 mod memory;
 mod null;
 

@@ -16,8 +16,8 @@ use std::sync::Arc;
 use reactor::{Allocation, Buffer, Completion, Operation, Payload, Pool};
 use rustix::io::Errno;
 
-use super::file::{Descriptions, Shared};
 use super::file_open::is_unsupported;
+use super::file_shared::{Descriptions, Shared};
 use crate::namespace::{Backend, Generation, Geometry, Reply, Request, StoreError, StoreIo, Ticket};
 use crate::tickets::Tickets;
 
