@@ -38,7 +38,7 @@ const EQUIVALENT: &[(&str, &str)] = &[
     ),
     ("replace > with >= in Caravan<P>::push_(header|header_with|trailer)$", "padding of no bytes is none"),
     (
-        "replace > with >= in ControllerQueue<B, P>::complete_with_data$",
+        "replace > with >= in ControllerQueue<B, P, C>::complete_with_data$",
         "of data that one PDU carries nothing comes before the last PDU",
     ),
     (
@@ -50,7 +50,7 @@ const EQUIVALENT: &[(&str, &str)] = &[
         "what is joined has no bit in common",
     ),
     (
-        r"replace \| with \^ in (HostQueue<B, U>::submit_where_room|ControllerQueue<B, P>::complete_with_data)$",
+        r"replace \| with \^ in (HostQueue<B, U>::submit_where_room|ControllerQueue<B, P, C>::complete_with_data)$",
         "what is joined has no bit in common",
     ),
 ];

@@ -1,4 +1,4 @@
-//! The commands that a controller has of one queue: slots, who is in them, and how to find them by cid.
+//! The commands that a controller has of one queue: their slots, what the driver keeps with each, and how to find them by cid.
 
 use wire::U16;
 
@@ -33,10 +33,10 @@ impl Slot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UnknownTag;
 
-/// Slots and their occupants. `B` is a buffer for write data.
+/// Slots and their occupants. `B` is a buffer for write data, `C` what the driver keeps with a command.
 #[derive(Debug)]
-pub(crate) struct CommandTable<B> {
-    entries: Vec<Entry<B>>,
+pub(crate) struct CommandTable<B, C> {
+    entries: Vec<Entry<B, C>>,
     /// Slots without a command, the next one last.
     free: Vec<u16>,
     /// cid → slot + 1, open addressing; 0 is empty. A power of two, at least twice the entries.
@@ -48,11 +48,13 @@ pub(crate) struct CommandTable<B> {
 }
 
 #[derive(Debug)]
-pub(crate) struct Entry<B> {
+pub(crate) struct Entry<B, C> {
     pub(crate) cid: u16,
     /// Grows with each occupant; part of its transfer tags.
     generation: u8,
     pub(crate) phase: Phase<B>,
+    /// What the driver keeps with the command.
+    pub(crate) context: C,
 }
 
 /// How far a command is.
@@ -81,7 +83,7 @@ pub(crate) enum Phase<B> {
     },
 }
 
-impl<B> Entry<B> {
+impl<B, C> Entry<B, C> {
     /// Its command, which was asked for its data, is completed.
     #[cold]
     fn stop_receiving(&mut self, is_arriving: bool) {
@@ -98,7 +100,7 @@ impl<B> Entry<B> {
     }
 }
 
-impl<B> CommandTable<B> {
+impl<B, C: Default> CommandTable<B, C> {
     /// A table for at most `limit` commands at once, up to [`SLOT_COUNT_MAX`].
     pub(crate) fn new(limit: u16) -> Self {
         let limit = limit.min(SLOT_COUNT_MAX);
@@ -167,6 +169,7 @@ impl<B> CommandTable<B> {
         // 4 bits of generation, never 0: a tag of 0 is never ours.
         entry.generation = if entry.generation >= 15 { 1 } else { entry.generation + 1 };
         entry.phase = Phase::Executing;
+        entry.context = C::default();
         self.live_count += 1;
         self.index(cid, index);
         Slot(index)
@@ -195,7 +198,7 @@ impl<B> CommandTable<B> {
 
     #[inline]
     #[expect(clippy::indexing_slicing, reason = "slots are the table's own")]
-    pub(crate) fn entry(&self, slot: Slot) -> &Entry<B> {
+    pub(crate) fn entry(&self, slot: Slot) -> &Entry<B, C> {
         &self.entries[slot.index()]
     }
 
@@ -203,6 +206,18 @@ impl<B> CommandTable<B> {
     #[expect(clippy::indexing_slicing, reason = "slots are the table's own")]
     pub(crate) fn phase_mut(&mut self, slot: Slot) -> &mut Phase<B> {
         &mut self.entries[slot.index()].phase
+    }
+
+    #[inline]
+    #[expect(clippy::indexing_slicing, reason = "slots are the table's own")]
+    pub(crate) fn context_mut(&mut self, slot: Slot) -> &mut C {
+        &mut self.entries[slot.index()].context
+    }
+
+    /// What the driver keeps with each command that has not been completed.
+    pub(crate) fn contexts(&self) -> impl Iterator<Item = &C> {
+        let live = |entry: &&Entry<B, C>| !matches!(entry.phase, Phase::Free | Phase::Draining { .. });
+        self.entries.iter().filter(live).map(|entry| &entry.context)
     }
 
     /// The command is completed: its cid may come again. Its slot stays while data asked for is still to come, and its
@@ -329,7 +344,8 @@ impl<B> CommandTable<B> {
         let from = self.entries.len();
         // Slots that only drain do not count as commands: they may make the table a little larger than its limit.
         let to = (from + SLOT_COUNT_STEP).min(usize::from(SLOT_COUNT_MAX));
-        self.entries.extend((from..to).map(|_| Entry { cid: 0, generation: 0, phase: Phase::Free }));
+        let empty = |_| Entry { cid: 0, generation: 0, phase: Phase::Free, context: C::default() };
+        self.entries.extend((from..to).map(empty));
         self.free.extend((from..to).rev().map(|index| u16::try_from(index).expect("at most the maximum")));
         self.by_cid = vec![0; (2 * to).next_power_of_two()];
         for index in 0..from {
@@ -402,7 +418,7 @@ mod tests {
 
     #[test]
     fn a_queue_takes_no_more_commands_than_it_may() {
-        let mut table = CommandTable::<()>::new(2);
+        let mut table = CommandTable::<(), ()>::new(2);
         assert!(table.is_idle() && table.has_slot());
         let first = table.insert(0xffff);
         table.insert(0);
@@ -415,7 +431,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "no more than 1 commands")]
     fn one_more_than_may_be_is_a_mistake() {
-        let mut table = CommandTable::<()>::new(1);
+        let mut table = CommandTable::<(), ()>::new(1);
         table.insert(1);
         table.insert(2);
     }
@@ -423,7 +439,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "a command is completed once")]
     fn completing_twice_is_a_mistake() {
-        let mut table = CommandTable::<()>::new(2);
+        let mut table = CommandTable::<(), ()>::new(2);
         table.insert(1);
         let slot = table.insert(2);
         table.complete(slot, || false);
@@ -432,7 +448,7 @@ mod tests {
 
     #[test]
     fn a_tag_is_known_only_while_its_command_is_in_the_slot() {
-        let mut table = CommandTable::<()>::new(4);
+        let mut table = CommandTable::<(), ()>::new(4);
         assert_eq!(table.by_tag(U16::new(0)), Err(UnknownTag));
         let slot = table.insert(7);
         let tag = table.tag(slot, 2);
@@ -449,7 +465,7 @@ mod tests {
 
     #[test]
     fn a_slot_stays_while_data_is_owed_to_it() {
-        let mut table = CommandTable::new(1);
+        let mut table = CommandTable::<_, ()>::new(1);
         let mut data = WriteData::new(0..8);
         data.grant(8, 1);
         let slot = table.insert(7);
@@ -467,7 +483,7 @@ mod tests {
 
     #[test]
     fn a_buffer_stays_while_a_pdu_is_arriving_in_it() {
-        let mut table = CommandTable::new(1);
+        let mut table = CommandTable::<_, ()>::new(1);
         let mut data = WriteData::new(0..8);
         data.grant(8, 1);
         data.on_h2c_data(0, 0, 8, true).unwrap();
@@ -478,13 +494,26 @@ mod tests {
         assert!(!table.is_idle());
     }
 
+    #[test]
+    fn what_the_driver_keeps_with_a_command_goes_with_it() {
+        let mut table = CommandTable::<(), Option<char>>::new(4);
+        let (first, second) = (table.insert(1), table.insert(2));
+        *table.context_mut(first) = Some('a');
+        *table.context_mut(second) = Some('b');
+        assert_eq!((table.entry(first).context, table.contexts().count()), (Some('a'), 2));
+        table.complete(first, || false);
+        assert_eq!(table.contexts().collect::<Vec<_>>(), [&Some('b')]);
+        let again = table.insert(3);
+        assert_eq!((again, table.entry(again).context), (first, None), "nothing of the one before");
+    }
+
     proptest! {
         /// Commands are found by any cid, also when many share their low bits, and never after they are completed.
         #[test]
         fn every_live_cid_is_found(
             steps in proptest::collection::vec((any::<bool>(), 0u16..64, 0u16..4), 1..400),
         ) {
-            let mut table = CommandTable::<()>::new(SLOT_COUNT_MAX);
+            let mut table = CommandTable::<(), ()>::new(SLOT_COUNT_MAX);
             let mut model = HashMap::new();
             for (insert, low, high) in steps {
                 let cid = high << 12 | low;

@@ -117,8 +117,8 @@ struct SubmissionQueue {
 
 /// The controller's end of one queue pair on one connection, from ICReq to its end.
 ///
-/// `B` is a buffer for write data, `P` a payload to send. There are four kinds of methods, which a driver calls in this
-/// order:
+/// `B` is a buffer for write data, `P` a payload to send, `C` what the driver keeps with each command until that is
+/// completed. There are four kinds of methods, which a driver calls in this order:
 ///
 /// 1. *Inputs*: bytes received into [`place`](Self::place) go to [`on_placed`](Self::on_placed), bytes received
 ///    elsewhere to [`next_event`](Self::next_event), which is called until it returns `None`. After a [`Violation`]
@@ -133,7 +133,7 @@ struct SubmissionQueue {
 /// 4. *Questions* may be asked at any time: [`outstanding`](Self::outstanding), [`is_within_pdu`](Self::is_within_pdu)
 ///    and the others that take `&self`.
 #[derive(Debug)]
-pub struct ControllerQueue<B, P> {
+pub struct ControllerQueue<B, P, C = ()> {
     settings: QueueSettings,
     framer: Framer,
     agreement: Agreement,
@@ -141,7 +141,7 @@ pub struct ControllerQueue<B, P> {
     c2h: PduLayout,
     /// Bytes between its header and its data.
     c2h_padding: u8,
-    table: CommandTable<B>,
+    table: CommandTable<B, C>,
     submission: SubmissionQueue,
     incoming: Incoming,
     assembly: Vec<u8>,
@@ -164,7 +164,7 @@ fn c2h_layout(agreement: &Agreement) -> PduLayout {
 /// Commands that a connection may have before its Connect has set the queue's size.
 const ENTRIES_BEFORE_CONNECT: u16 = 8;
 
-impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
+impl<B: AsRef<[u8]> + AsMut<[u8]>, P, C: Default> ControllerQueue<B, P, C> {
     /// The queue of a new connection.
     #[must_use]
     pub fn new(settings: QueueSettings) -> Self {
@@ -665,6 +665,30 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
     #[must_use]
     pub fn c2h_data_bytes(&self) -> u32 {
         self.settings.c2h_data_bytes
+    }
+
+    /// What the driver keeps with a live command: its default until that is [set](Self::set_context).
+    ///
+    /// # Panics
+    /// If the queue has never had this slot.
+    #[inline]
+    #[must_use]
+    pub fn context(&self, slot: Slot) -> &C {
+        &self.table.entry(slot).context
+    }
+
+    /// Keeps something with a live command, in place of what was kept before.
+    ///
+    /// # Panics
+    /// As [`context`](Self::context).
+    #[inline]
+    pub fn set_context(&mut self, slot: Slot, context: C) {
+        *self.table.context_mut(slot) = context;
+    }
+
+    /// What the driver keeps with each command that has not been completed.
+    pub fn contexts(&self) -> impl Iterator<Item = &C> {
+        self.table.contexts()
     }
 
     /// The id of a live command.

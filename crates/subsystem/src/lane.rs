@@ -43,7 +43,8 @@ pub(crate) struct Lane {
     pub(crate) id: LaneId,
     /// Open unless the lane is [closed](ClosingStep::Closed).
     socket: SocketId,
-    pub(crate) queue: ControllerQueue<Intake, Payload>,
+    /// With each command its ticket, while it is in the [running table](crate::running).
+    pub(crate) queue: ControllerQueue<Intake, Payload, Option<Ticket>>,
     pub(crate) state: LaneState,
     pub(crate) deadlines: Deadlines,
     pub(crate) listener: ListenerTag,
@@ -56,8 +57,6 @@ pub(crate) struct Lane {
     pub(crate) is_placed: bool,
     /// Times one of its commands.
     pub(crate) watch: Stopwatch,
-    /// Commands under way, by slot.
-    tickets: Vec<Option<Ticket>>,
     /// What keeps its input from being taken in.
     pub(crate) held: Option<HeldInput>,
     /// Decides when waiting answers are sent.
@@ -143,7 +142,6 @@ impl Lane {
             napi: None,
             is_placed: false,
             watch: Stopwatch::default(),
-            tickets: Vec::new(),
             held: None,
             doorbell: Doorbell::new(policy),
             brought_count: 0,
@@ -254,26 +252,9 @@ impl Lane {
         self.queue.agreement().digests.contains(Digests::DATA)
     }
 
-    /// The command under way in a slot.
-    pub(crate) fn ticket(&self, slot: Slot) -> Option<Ticket> {
-        self.tickets.get(slot.index()).copied().flatten()
-    }
-
-    pub(crate) fn set_ticket(&mut self, slot: Slot, ticket: Option<Ticket>) {
-        if self.tickets.len() <= slot.index() {
-            self.tickets.resize(slot.index() + 1, None);
-        }
-        self.tickets[slot.index()] = ticket;
-    }
-
-    /// All commands under way.
+    /// The tickets of its running commands.
     pub(crate) fn tickets(&self) -> impl Iterator<Item = Ticket> {
-        self.tickets.iter().copied().flatten()
-    }
-
-    /// Takes them out.
-    pub(crate) fn take_tickets(&mut self) -> Vec<Ticket> {
-        std::mem::take(&mut self.tickets).into_iter().flatten().collect()
+        self.queue.contexts().copied().flatten()
     }
 
     /// Remembers a failed command for the error log.
@@ -460,11 +441,10 @@ impl Lane {
 
     /// Releases memory that an idle lane does not need. Says whether that was possible.
     pub(crate) fn shrink(&mut self) -> bool {
-        if self.held.is_some() || self.state.pairs().is_some() || self.tickets.iter().any(Option::is_some) {
+        if self.held.is_some() || self.state.pairs().is_some() || self.tickets().next().is_some() {
             return false;
         }
         self.queue.shrink();
-        self.tickets = Vec::new();
         true
     }
 }

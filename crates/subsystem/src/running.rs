@@ -1,4 +1,9 @@
-//! Commands that do not end at once: what they are and where they stand.
+//! The running table: commands of a reactor that did not end when they began, and how far each is.
+//!
+//! The slot of a command in its queue (`proto::ControllerQueue`) holds only the command's ticket. What it needs to go on is here, and not
+//! in the slot, because it outlives the slot: a backend keeps the buffers of a command whose lane has ended, and completes by ticket; and because
+//! commands run that no slot belongs to: parts of a Flush of all namespaces, the halves of a fused pair as one, and flushes of the control
+//! plane. A command that ends when it begins has no entry.
 
 use std::ops::Range;
 

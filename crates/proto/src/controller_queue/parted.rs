@@ -15,7 +15,7 @@ pub struct Parted {
     head: u16,
 }
 
-impl<B: AsRef<[u8]> + AsMut<[u8]>, P> ControllerQueue<B, P> {
+impl<B: AsRef<[u8]> + AsMut<[u8]>, P, C: Default> ControllerQueue<B, P, C> {
     /// State with which another queue takes over from this one, which executes the command in `slot`. `None` if
     /// anything else is outstanding: other commands, bytes to send, an incomplete PDU.
     #[must_use]

@@ -78,7 +78,7 @@ impl Serving {
             }
             Begun::RequestData(length) => self.request_data(io, index, slot, sqe, length),
             Begun::Started { ticket, hold } => {
-                lane.set_ticket(slot, Some(ticket));
+                lane.queue.set_context(slot, Some(ticket));
                 match hold {
                     Hold::None => {}
                     Hold::Line => lane.set_in_line(true),
@@ -115,7 +115,7 @@ impl Serving {
         let owner = Owner::Lane { index, generation: lane.id.generation, slot };
         let pdu_bytes = lane.queue.c2h_data_bytes();
         let ticket = self.commands.digest_first((owner, sqe), payload, length, result, pdu_bytes);
-        lane.set_ticket(slot, Some(ticket));
+        lane.queue.set_context(slot, Some(ticket));
     }
 
     /// Computes digests of the long value whose turn it is, and sends it when they are known.
@@ -125,7 +125,6 @@ impl Serving {
         let Owner::Lane { index, generation, slot } = running.owner else { return };
         let entry = self.lanes.entry(index).filter(|(lane, _)| lane.id.generation == generation);
         let Some((lane, lists)) = entry else { return };
-        lane.set_ticket(slot, None);
         let (length, result) = (digested.length, digested.result);
         lane.counters.read_count.add(1);
         lane.counters.read_bytes.add(length.into());
@@ -173,7 +172,7 @@ impl Serving {
         let owner = Owner::Lane { index, generation: lane.id.generation, slot };
         let buffer = self.commands.take_room(io.pool(), owner, sqe, length);
         let ticket = self.commands.running.insert(Running::new(owner, *sqe, None, Step::Between));
-        lane.set_ticket(slot, Some(ticket));
+        lane.queue.set_context(slot, Some(ticket));
         match buffer {
             Some(buffer) => {
                 self.commands.receive(ticket, &buffer, io.now_ns());
@@ -205,7 +204,7 @@ impl Serving {
         }
         let owner = Owner::Lane { index, generation: lane.id.generation, slot };
         let ticket = self.commands.enlist(owner, sqe);
-        lane.set_ticket(slot, Some(ticket));
+        lane.queue.set_context(slot, Some(ticket));
         true
     }
 
@@ -385,10 +384,9 @@ impl Serving {
             match verdict {
                 Verdict::Complete(slot, status) => {
                     let Some(lane) = self.lanes.get_mut(index) else { return };
-                    if let Some(ticket) = lane.ticket(slot) {
+                    if let Some(ticket) = *lane.queue.context(slot) {
                         self.commands.abort(ticket);
                     }
-                    lane.set_ticket(slot, None);
                     lane.counters.failed_count.add(1);
                     lane.queue.complete(slot, status, 0);
                 }
@@ -422,7 +420,7 @@ impl Serving {
             self.complain(io, index, reason::DATA_DIGEST);
         }
         let Some(lane) = self.lanes.get_mut(index) else { return };
-        let ticket = lane.ticket(slot).expect("a command that receives is under way");
+        let ticket = lane.queue.context(slot).expect("a command that receives is running");
         let buffer = match lane.queue.take_buffer(slot) {
             Intake::Buffer(buffer) => buffer,
             Intake::Chunk(chunk) => return self.on_part_received(io, index, slot, ticket, is_intact, chunk),
@@ -433,7 +431,7 @@ impl Serving {
             match pairs.on_data(slot, buffer, is_intact) {
                 Ok(()) => {
                     self.commands.running.remove(ticket);
-                    lane.set_ticket(slot, None);
+                    lane.queue.set_context(slot, None);
                     if !is_intact {
                         lane.queue.complete(slot, Status::TRANSIENT_TRANSPORT_ERROR, 0);
                     }
@@ -468,7 +466,6 @@ impl Serving {
         let sqe = self.commands.running.get_mut(ticket).expect("it runs until it is completed").sqe;
         self.commands.abort(ticket);
         let Some((lane, lists)) = self.lanes.entry(index) else { return };
-        lane.set_ticket(slot, None);
         lane.watch.forget(slot);
         // The framing is still good, so only the command fails. wire §3
         let status = Status::TRANSIENT_TRANSPORT_ERROR;
@@ -488,7 +485,7 @@ impl Serving {
         buffer: Buffer,
     ) {
         let Some((lane, lists)) = self.lanes.entry(index) else { return };
-        lane.set_ticket(slot, None);
+        lane.queue.set_context(slot, None);
         let is_followed = lane.watch.stage() == Stage::Data(slot);
         if !is_intact {
             lane.watch.forget(slot);
@@ -547,7 +544,6 @@ impl Serving {
             count(lane, lists, second, &ended.sqe, status);
             lane.queue.complete(second, status, 0);
         } else {
-            lane.set_ticket(slot, None);
             if lane.watch.stage() == Stage::Backend(slot) {
                 lane.watch.on_done(&lane.counters.phases, io.clock_ns());
             }
@@ -712,12 +708,11 @@ impl Serving {
         let entry = self.lanes.entry(id.index).filter(|(lane, _)| lane.id == id);
         let Some((lane, lists)) = entry else { return false };
         let Some(slot) = lane.queue.find(cid) else { return false };
-        let Some(ticket) = lane.ticket(slot) else { return false };
+        let Some(ticket) = *lane.queue.context(slot) else { return false };
         // Halves of fused pairs end together or not at all.
         if lane.state.pairs().is_some() || !self.commands.abort(ticket) {
             return false;
         }
-        lane.set_ticket(slot, None);
         lane.watch.forget(slot);
         lane.queue.complete(slot, Status::ABORT_REQUESTED, 0);
         lists.mark_dirty(lane);

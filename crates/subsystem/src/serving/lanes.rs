@@ -299,7 +299,7 @@ impl Serving {
     /// Forgets the commands of a lane that is closing, and counts those that a backend still has.
     fn abandon_commands(&mut self, index: u32) {
         let Some(lane) = self.lanes.get_mut(index) else { return };
-        for ticket in lane.take_tickets() {
+        for ticket in lane.tickets() {
             self.commands.abort(ticket);
         }
         lane.held = None;
