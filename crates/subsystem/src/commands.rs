@@ -511,8 +511,8 @@ impl Commands {
         !self.waiting.is_empty() || self.shares.waiting_count() > 0
     }
 
-    /// Whether commands wait for buffers that peers keep away.
-    pub(crate) fn is_pressed(&self) -> bool {
+    /// Whether commands wait for buffers that peers withhold.
+    pub(crate) fn is_contended(&self) -> bool {
         self.shares.is_tight() && self.has_waiting()
     }
 

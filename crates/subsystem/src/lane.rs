@@ -10,7 +10,7 @@ use std::sync::Arc;
 use proto::controller_queue::QueueSettings;
 use proto::doorbell::{Doorbell, Policy};
 use proto::zero_copy::{Policy as ZeroCopy, Threshold};
-use proto::{ControllerQueue, Piece, SendBudget, Slot};
+use proto::{ControllerQueue, Piece, SendBudget};
 use reactor::{
     Held, Io, ListenerTag, Payload, Pool, STRIPE_BYTES, Segment, Sent, SocketId, stays_on_this_machine,
 };
@@ -21,7 +21,8 @@ use wire::pdu::Digests;
 use crate::key_value::arriving::Intake;
 use crate::lane_counters::LaneCounters;
 use crate::lane_id::LaneId;
-use crate::message::{Established, Failure, Message};
+use crate::message::{AdmissionMessage, Established, Failure, Message};
+use crate::running::RunningTable;
 use crate::stopwatch::{Stage, Stopwatch};
 use crate::subsystem::SubsystemId;
 
@@ -257,12 +258,41 @@ impl Lane {
         self.queue.contexts().copied().flatten()
     }
 
+    /// Since when its peer owes data that was asked for, ns.
+    pub(crate) fn asked_since_ns(&self, running: &RunningTable, now_ns: u64) -> Option<u64> {
+        let oldest_ns = self.tickets().filter_map(|ticket| running.asked_since_ns(ticket)).min()?;
+        // While nothing is taken in from the peer, it cannot bring any.
+        Some(if self.held.is_some() { now_ns } else { oldest_ns })
+    }
+
     /// Remembers a failed command for the error log.
     pub(crate) fn on_failure(&mut self, failure: Failure) {
         self.counters.failed_count.add(1);
         if self.failures.len() < FAILURE_COUNT_MAX {
             self.failures.push(failure);
         }
+    }
+
+    /// Sets its timer to its next deadline, if no timer fires before.
+    pub(crate) fn arm_timer<I: Io<Message>>(&mut self, io: &mut I, timeouts: &LaneTimeouts) {
+        if let Some(deadline_ns) = self.deadlines.next_timer(timeouts) {
+            io.set_timer(deadline_ns, u64::from(self.id.generation) << 32 | u64::from(self.id.index));
+        }
+    }
+
+    /// Its peer owes data from now on, and has a deadline for it.
+    pub(crate) fn await_data<I: Io<Message>>(&mut self, io: &mut I, timeouts: &LaneTimeouts) {
+        if self.deadlines.start_once(Wait::Data, io.now_ns()) {
+            self.arm_timer(io, timeouts);
+        }
+    }
+
+    /// Reports a fault of its peer, which is counted, and logged at most once in a while.
+    #[cold]
+    pub(crate) fn complain<I: Io<Message>>(&self, io: &mut I, reason: &'static str) {
+        let peer = self.peer;
+        tracing::debug!(?peer, qid = %self.state.qid(), reason, "complaint");
+        io.post(0, Message::Admission(AdmissionMessage::Complaint { peer, reason }));
     }
 
     /// Whether what waits is not to wait for the end of the turn.

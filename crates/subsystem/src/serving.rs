@@ -3,70 +3,37 @@
 mod dispatch;
 mod lanes;
 mod memcached_connections;
-mod placing;
 mod pressure;
+mod settings;
+mod timers;
 
 use std::sync::Arc;
 
-use proto::ReceivePlan;
-use proto::controller_queue::QueueSettings;
-use proto::doorbell::Policy;
-use proto::zero_copy::Policy as ZeroCopy;
 use reactor::{Application, Completion, Connection, Io, ListenerTag, SocketId, Token};
 use store::Ticket;
 
 use crate::admission::{MemcachedCounters, Visitor};
 use crate::attached::AttachedIndex;
-use crate::commands::{Caller, Commands, IoLimits, TICKET_TIMER};
+use crate::commands::TICKET_TIMER;
 use crate::control::Control;
 use crate::exclusion::{Audience, LockManager, LockMessage};
 use crate::key_value;
 use crate::key_value::message::{CommandReply, KeyValueMessage};
-use crate::lane::LaneTimeouts;
-use crate::lane_table::LaneTable;
 use crate::message::{
-    AdmissionMessage, ConnectionMessage, ControlMessage, LaneMessage, Message, PlacementMessage,
+    AdmissionMessage, ConnectionMessage, ControlMessage, LaneMessage, Message, PlacementMessage, Placing,
     ReactorMessage,
 };
 use crate::placement::{Placement, Policy as PlacementPolicy};
-use crate::running::Owner;
 use crate::state::ReactorReport;
 
 pub(crate) use memcached_connections::MEMCACHED;
 use memcached_connections::MemcachedConnections;
+use lanes::LaneServer;
+pub(crate) use settings::ServingSettings;
+use timers::{CONTROL_TIMER, MEMCACHED_TIMER, NOTICE_TIMER, PRESSURE_TIMER, SWEEP_TIMER};
 
 /// One receive takes in at most this much: whole caravans, in few calls, into memory that stays warm.
 const STAGING_BYTES: usize = 256 * 1024;
-
-/// A timer of the control plane.
-const CONTROL_TIMER: Token = 1 << 62;
-
-/// The timer that lets idle lanes give memory back.
-const SWEEP_TIMER: Token = CONTROL_TIMER | 1;
-
-/// The timer of memcached connections.
-const MEMCACHED_TIMER: Token = CONTROL_TIMER | 2;
-
-/// The timer that looks for notices of what was sent without a copy.
-const NOTICE_TIMER: Token = CONTROL_TIMER | 3;
-
-/// The timer that has a look at who keeps buffers away from others.
-const PRESSURE_TIMER: Token = CONTROL_TIMER | 4;
-
-/// How the lanes of a target serve.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ServingSettings {
-    pub(crate) queue: QueueSettings,
-    pub(crate) limits: IoLimits,
-    pub(crate) timeouts: LaneTimeouts,
-    pub(crate) doorbell: Policy,
-    pub(crate) receive: ReceivePlan,
-    /// Which answers are sent from where they lie, without a copy.
-    pub(crate) zero_copy: ZeroCopy,
-    /// Connections without a queue, of all reactors, and how many reactors these are.
-    pub(crate) unconnected_count_max: u32,
-    pub(crate) reactor_count: u16,
-}
 
 /// The home of the control plane.
 pub(crate) struct Home {
@@ -88,28 +55,16 @@ impl Home {
 /// What one reactor of a target runs: its lanes, their commands, and on reactor 0 the control plane. It sees the world
 /// only through [`Io`].
 pub struct Serving {
-    settings: ServingSettings,
     reactor: u16,
-    lanes: LaneTable,
-    /// By index of the socket: a lane, or a memcached connection ([`MEMCACHED`] is set).
+    /// By index of the socket: the place of its lane, or with [`MEMCACHED`] that of its memcached connection.
     by_socket: Vec<u32>,
+    lanes: LaneServer,
     memcached: MemcachedConnections,
-    commands: Commands,
     home: Option<Home>,
+    /// Where sockets are received into, if not in place.
     staging: Box<[u8]>,
-    /// What lanes have sent in this turn, bytes.
-    sent_bytes: u64,
-    has_notice_timer: bool,
     /// Version of the table that the control plane was last told to be in use.
     table_version_told: u64,
-    /// Lanes that had commands lately, as last told to who places others.
-    active_count_told: u32,
-    /// I/O lanes that have connected here.
-    io_lanes_ever: u64,
-    /// Whether it was said that a lane's device cannot be polled.
-    has_told_unpolled: bool,
-    /// Whether the buffer-pressure timer is armed.
-    is_watching_pressure: bool,
 }
 
 impl Serving {
@@ -121,27 +76,19 @@ impl Serving {
         home: Option<Home>,
     ) -> Self {
         Self {
-            settings,
             reactor,
-            lanes: LaneTable::new(reactor, settings.unconnected_count_max, settings.reactor_count),
             by_socket: Vec::new(),
+            lanes: LaneServer::new(settings, reactor),
             memcached: MemcachedConnections::new(memcached_counters),
-            commands: Commands::new(settings.limits, reactor),
             home,
             staging: vec![0; STAGING_BYTES].into(),
-            sent_bytes: 0,
-            has_notice_timer: false,
             table_version_told: 0,
-            active_count_told: 0,
-            io_lanes_ever: 0,
-            has_told_unpolled: false,
-            is_watching_pressure: false,
         }
     }
 
     /// Tells the control plane once that nothing of an older table is in use.
     fn report_table(&mut self, io: &mut impl Io<Message>) {
-        if let Some(version) = self.commands.namespaces.settled_version()
+        if let Some(version) = self.lanes.commands.namespaces.settled_version()
             && version > self.table_version_told
         {
             self.table_version_told = version;
@@ -151,8 +98,8 @@ impl Serving {
 
     /// Reports ranges that fused commands of any reactor wait for and that no write is under way in.
     fn report_quiet(&mut self, io: &mut impl Io<Message>) {
-        let running = &self.commands.running;
-        let namespaces = &mut self.commands.namespaces;
+        let running = &self.lanes.commands.running;
+        let namespaces = &mut self.lanes.commands.namespaces;
         for holder in namespaces.take_released() {
             io.post(0, Message::Lock(LockMessage::Excluded(holder)));
         }
@@ -168,20 +115,20 @@ impl Serving {
 
     fn on_lock(&mut self, io: &mut impl Io<Message>, message: LockMessage) {
         match message {
-            LockMessage::Exclude(lock) => match self.commands.namespaces.by_id(lock.namespace) {
+            LockMessage::Exclude(lock) => match self.lanes.commands.namespaces.by_id(lock.namespace) {
                 Some(at) => {
-                    self.commands.namespaces.blocks_mut(at).exclusions.exclude(&lock);
+                    self.lanes.commands.namespaces.blocks_mut(at).exclusions.exclude(&lock);
                     self.report_quiet(io);
                 }
                 // Not attached here, so nothing of it runs here.
                 None => io.post(0, Message::Lock(LockMessage::Excluded(lock.holder))),
             },
             LockMessage::Release(lock) => {
-                if let Some(at) = self.commands.namespaces.by_id(lock.namespace) {
-                    self.commands.namespaces.blocks_mut(at).exclusions.release(lock.holder);
+                if let Some(at) = self.lanes.commands.namespaces.by_id(lock.namespace) {
+                    self.lanes.commands.namespaces.blocks_mut(at).exclusions.release(lock.holder);
                 }
             }
-            LockMessage::Grant(number) => self.commands.on_lock_granted(io, number),
+            LockMessage::Grant(number) => self.lanes.commands.on_lock_granted(io, number),
             LockMessage::Ask(_) | LockMessage::Excluded(_) | LockMessage::Unlock(_) => {
                 let Some(home) = &mut self.home else { return };
                 home.locks.on_message(message);
@@ -195,6 +142,21 @@ impl Serving {
                     }
                 }
             }
+        }
+    }
+
+    /// Decides where a lane goes on; on the first reactor.
+    fn place(&mut self, io: &mut impl Io<Message>, placing: Placing) {
+        let Some(home) = &mut self.home else { return };
+        let Placing { connecting, connect } = placing;
+        let to = home.placement.on_connect(connecting);
+        if to == connecting.reactor {
+            self.on_control(io, ControlMessage::Request(connect));
+        } else {
+            io.post(
+                connecting.reactor,
+                Message::Connection(ConnectionMessage::HandOver { to, connect: Box::new(connect) }),
+            );
         }
     }
 
@@ -215,35 +177,39 @@ impl Serving {
     #[cold]
     #[inline(never)]
     fn receive_memcached(&mut self, io: &mut impl Io<Message>, index: u32, socket: SocketId) -> bool {
-        let namespaces = &mut self.commands.namespaces;
+        let namespaces = &mut self.lanes.commands.namespaces;
         self.memcached.receive(io, namespaces, index & !MEMCACHED, socket, &mut self.staging)
     }
 
     /// Adopts memcached connections that have waited for a namespace of keys and values.
     fn let_in(&mut self, io: &mut impl Io<Message>) {
-        while let Some((socket, index)) = self.memcached.next_in(io, &mut self.commands.namespaces) {
-            if self.by_socket.len() <= socket.index() {
-                self.by_socket.resize(socket.index() + 1, u32::MAX);
-            }
-            self.by_socket[socket.index()] = index;
+        while let Some((socket, index)) = self.memcached.next_in(io, &mut self.lanes.commands.namespaces) {
+            self.index_socket(socket, index);
         }
     }
 
+    fn index_socket(&mut self, socket: SocketId, index: u32) {
+        if self.by_socket.len() <= socket.index() {
+            self.by_socket.resize(socket.index() + 1, u32::MAX);
+        }
+        self.by_socket[socket.index()] = index;
+    }
+
     fn on_key_value(&mut self, io: &mut impl Io<Message>, message: KeyValueMessage) {
-        let namespaces = &mut self.commands.namespaces;
+        let namespaces = &mut self.lanes.commands.namespaces;
         match message {
             KeyValueMessage::Request(request) => key_value::serve(io, namespaces, request),
             KeyValueMessage::ToMemcached(reply) => self.memcached.on_reply(io, namespaces, reply),
             KeyValueMessage::ToCommand(reply) => {
                 match reply {
                     CommandReply::Outcome(ticket, outcome) => {
-                        self.commands.on_kv_outcome(io, ticket, outcome);
+                        self.lanes.commands.on_kv_outcome(io, ticket, outcome);
                     }
                     CommandReply::PartOutcomes { ticket, partition, outcomes } => {
-                        self.commands.on_part_outcomes(ticket, partition, outcomes);
+                        self.lanes.commands.on_part_outcomes(ticket, partition, outcomes);
                     }
                 }
-                self.drain_commands(io);
+                self.lanes.drain_commands(io);
             }
         }
     }
@@ -273,9 +239,9 @@ impl Serving {
     #[cold]
     #[inline(never)]
     fn tend_logs(&mut self, io: &mut impl Io<Message>) -> bool {
-        let worked = self.commands.tend_logs(io);
+        let worked = self.lanes.commands.tend_logs(io);
         if worked {
-            self.drain_commands(io);
+            self.lanes.drain_commands(io);
             self.let_in(io);
         }
         worked
@@ -296,15 +262,11 @@ impl Serving {
 
     fn on_lane_message(&mut self, io: &mut impl Io<Message>, message: LaneMessage) {
         match message {
-            LaneMessage::Answer(answer) => self.on_answer(io, *answer),
-            LaneMessage::End(id) => {
-                if self.lanes.by_id(id).is_some() {
-                    self.end(io, id.index);
-                }
-            }
-            LaneMessage::Abort { lane, cid, asked_by } => self.on_abort(io, lane, cid, asked_by),
+            LaneMessage::Answer(answer) => self.lanes.on_answer(io, *answer),
+            LaneMessage::End(id) => self.lanes.end(io, id),
+            LaneMessage::Abort { lane, cid, asked_by } => self.lanes.on_abort(io, lane, cid, asked_by),
             LaneMessage::SetDoorbell(id, policy) => {
-                if let Some(lane) = self.lanes.by_id(id) {
+                if let Some(lane) = self.lanes.lanes.by_id(id) {
                     lane.set_doorbell(policy);
                 }
             }
@@ -314,13 +276,13 @@ impl Serving {
     fn on_reactor_message(&mut self, io: &mut impl Io<Message>, message: ReactorMessage) {
         match message {
             ReactorMessage::Table(table) => {
-                self.commands.namespaces.replace(table, self.reactor.into());
+                self.lanes.commands.namespaces.replace(table, self.reactor.into());
                 self.let_in(io);
                 self.report_table(io);
             }
             ReactorMessage::Flush { subsystem, asked_by } => {
-                self.commands.flush_all(io, subsystem, asked_by);
-                self.drain_commands(io);
+                self.lanes.commands.flush_all(io, subsystem, asked_by);
+                self.lanes.drain_commands(io);
             }
             ReactorMessage::Listen(tag, listener) => {
                 if let Err(error) = io.listen(tag, listener) {
@@ -331,7 +293,7 @@ impl Serving {
             ReactorMessage::Describe(to) => {
                 let placement = self.home.as_ref().map(|home| (&home.placement).into());
                 // The operator may have given up waiting.
-                let _ = to.send(ReactorReport { reactor: self.describe(io), placement });
+                let _ = to.send(ReactorReport { reactor: self.lanes.describe(io), placement });
             }
             ReactorMessage::Stop => io.stop(),
         }
@@ -344,29 +306,25 @@ impl Serving {
                 self.let_in(io);
             }
             ConnectionMessage::Adopt(connection, listener, napi) => {
-                if let Some(index) = self.begin_lane(io, connection, listener, napi, false) {
-                    self.count_unconnected(io, index);
+                if let Some((socket, index)) = self.lanes.adopt(io, connection, listener, napi) {
+                    self.index_socket(socket, index);
                 }
             }
-            ConnectionMessage::HandOver { to, connect } => self.hand_over(io, to, *connect),
-            ConnectionMessage::TakeOver(moving) => self.take_over(io, *moving),
+            ConnectionMessage::HandOver { to, connect } => self.lanes.hand_over(io, to, *connect),
+            ConnectionMessage::TakeOver(moving) => {
+                if let Some((socket, index)) = self.lanes.take_over(io, *moving) {
+                    self.index_socket(socket, index);
+                }
+            }
         }
     }
-}
-
-/// The caller of an in-flight command; `None` if its lane is closing.
-fn caller_of(lanes: &LaneTable, owner: Owner) -> Option<Caller> {
-    let Owner::Lane { index, generation, .. } = owner else { return None };
-    let lane = lanes.of_generation(index, generation)?;
-    let subsystem = lane.state.io_queue()?.subsystem;
-    Some(Caller { owner, subsystem, needs_stable_copy: lane.needs_stable_copy() })
 }
 
 impl Application for Serving {
     type Message = Message;
 
     fn on_start(&mut self, io: &mut impl Io<Message>) {
-        self.commands.set_aside(io.pool());
+        self.lanes.commands.set_aside(io.pool());
         self.drain_control(io);
     }
 
@@ -390,28 +348,26 @@ impl Application for Serving {
         if index & MEMCACHED != 0 {
             return self.receive_memcached(io, index, socket);
         }
-        self.lanes.get(index).is_some_and(|lane| lane.socket() == Some(socket)) && self.receive(io, index)
+        self.lanes.receive(io, index, socket, &mut self.staging)
     }
 
     fn on_writable(&mut self, io: &mut impl Io<Message>, socket: SocketId) {
         let Some(&index) = self.by_socket.get(socket.index()) else { return };
         if index & MEMCACHED != 0 {
             self.memcached.on_writable(index & !MEMCACHED, socket);
-        } else if let Some((lane, lists)) = self.lanes.entry(index)
-            && lane.socket() == Some(socket)
-        {
-            lists.mark_dirty(lane);
+        } else {
+            self.lanes.on_writable(index, socket);
         }
         let _ = io;
     }
 
     fn on_completion(&mut self, io: &mut impl Io<Message>, completion: Completion) {
-        self.commands.on_completion(io, completion);
+        self.lanes.commands.on_completion(io, completion);
     }
 
     fn on_timer(&mut self, io: &mut impl Io<Message>, token: Token) {
         if token & TICKET_TIMER != 0 {
-            self.commands.on_timer(io, Ticket(token & !TICKET_TIMER));
+            self.lanes.commands.on_timer(io, Ticket(token & !TICKET_TIMER));
         } else if token == CONTROL_TIMER {
             let now_ns = io.now_ns();
             if let Some(home) = &mut self.home {
@@ -420,17 +376,17 @@ impl Application for Serving {
             }
             self.drain_control(io);
         } else if token == SWEEP_TIMER {
-            self.sweep(io);
+            self.lanes.sweep(io);
         } else if token == NOTICE_TIMER {
-            self.on_notice_timer(io);
+            self.lanes.on_notice_timer(io);
         } else if token == MEMCACHED_TIMER {
             self.memcached.sweep(io);
         } else if token == PRESSURE_TIMER {
-            self.relieve(io);
+            self.lanes.relieve_pressure(io);
         } else {
             let index = u32::try_from(token & 0xffff_ffff).expect("masked");
             let generation = u32::try_from(token >> 32).expect("30 bits");
-            self.on_lane_timer(io, index, generation);
+            self.lanes.on_lane_timer(io, index, generation);
         }
     }
 
@@ -448,48 +404,26 @@ impl Application for Serving {
     }
 
     fn on_end(&mut self, io: &mut impl Io<Message>) {
-        for lane in self.lanes.iter_mut() {
-            lane.close_socket(io);
-        }
+        self.lanes.close_all(io);
     }
 
     fn on_turn_end(&mut self, io: &mut impl Io<Message>) -> bool {
-        let mut worked = self.drain_commands(io);
-        if self.commands.namespaces.has_logs {
+        let mut worked = self.lanes.drain_commands(io);
+        if self.lanes.commands.namespaces.has_logs {
             worked |= self.tend_logs(io);
         }
-        if self.lanes.lists.has_awaiting() {
-            self.take_notices(io);
-        }
-        if self.commands.has_waiting() || self.lanes.lists.has_held() {
-            worked |= self.go_on(io);
-        }
-        if self.commands.arrivals.has_changed() {
-            self.commands.settle_arrivals(io);
-        }
-        if !self.commands.digesting.is_empty() {
-            self.digest(io);
+        worked |= self.lanes.end_turn(io);
+        if self.memcached.has_work() {
+            self.memcached.flush(io, &mut self.lanes.commands.namespaces);
             worked = true;
         }
-        let rang = self.lanes.lists.has_dirty();
-        if rang {
-            self.ring(io);
-        }
-        self.sent_bytes = 0;
-        let served = self.memcached.has_work();
-        if served {
-            self.memcached.flush(io, &mut self.commands.namespaces);
-        }
-        if self.lanes.lists.has_failing() {
-            self.report_failures(io);
-        }
-        if self.commands.table_settled {
-            self.commands.table_settled = false;
+        if self.lanes.commands.table_settled {
+            self.lanes.commands.table_settled = false;
             self.report_table(io);
         }
-        if self.commands.namespaces.has_exclusions() {
+        if self.lanes.commands.namespaces.has_exclusions() {
             self.report_quiet(io);
         }
-        worked || rang || served
+        worked
     }
 }

@@ -1,4 +1,4 @@
-//! The commands of a reactor's lanes: which go where, and their ends.
+//! Takes the commands of lanes to the store or to the control plane, and their ends back to the lanes.
 
 use std::sync::Arc;
 
@@ -11,18 +11,16 @@ use wire::opcode::{AdminOpcode, DataDirection, FabricsType, NvmOpcode};
 use wire::sgl::DataPointer;
 use wire::sqe::{Fuse, Psdt, Sqe};
 use wire::status::{Status, StatusKind};
-use wire::text::quoted;
 
-use super::{Serving, caller_of};
 use crate::admission::reason;
-use crate::commands::{Begun, Caller, Ended, Hold};
+use crate::commands::{Begun, Caller, Commands, Ended, Hold};
 use crate::fused::{Pairs, Verdict};
-use crate::key_value::arriving::Intake;
 use crate::key_value::digest;
-use crate::lane::{Lane, LaneState, Order, Wait, payload_digest};
+use crate::key_value::arriving::Intake;
+use crate::lane::{Lane, LaneState, LaneTimeouts, Order, payload_digest};
 use crate::lane_id::{CommandId, LaneId};
-use crate::lane_table::LaneLists;
-use crate::message::{Answer, ControlMessage, Failure, Message, Request, RequestKind};
+use crate::lane_table::{LaneLists, LaneTable};
+use crate::message::{ControlMessage, Failure, Message, Request, RequestKind};
 use crate::running::{Owner, Running, Step, Supply};
 use crate::stopwatch::Stage;
 use crate::subsystem::SubsystemId;
@@ -33,36 +31,62 @@ const CONTROL_DATA_BYTES_MAX: u32 = 8192;
 /// Commands other than Connect that a connection may try before it is closed.
 const UNCONNECTED_COMMAND_COUNT_MAX: u8 = 8;
 
-impl Serving {
+/// Takes commands of lanes to where they are executed, and their ends back.
+///
+/// ```text
+/// Event::Command ──I/O──▶ Commands::begin ─▶ on_begun ──────────▶ completed, or running … Ended ─▶ on_ended
+///      │                                        └─ R2T … on_data_received ─▶ begin_received ─┘
+///      ├──fused──▶ Pairs ─▶ on_verdict
+///      └──Fabrics, admin──▶ control plane … Answer
+/// ```
+pub(super) struct Dispatcher<'a, I> {
+    pub(super) io: &'a mut I,
+    pub(super) lanes: &'a mut LaneTable,
+    pub(super) commands: &'a mut Commands,
+    pub(super) timeouts: &'a LaneTimeouts,
+}
+
+/// What the server of a lane has to do after an event.
+#[derive(Debug)]
+#[must_use]
+pub(super) enum After {
+    Nothing,
+    /// Flush: as many bytes wait as are sent at once.
+    Flush,
+    /// The same, and what waits are values: they hold memory of the store until they are sent.
+    FlushValues,
+    /// Close the lane.
+    Close,
+    /// Remove the lane if nothing of it is in flight.
+    Remove,
+    /// Have the lane of this Connect placed, or its Connect carried out.
+    Connect(Box<Request>),
+}
+
+impl<I: Io<Message>> Dispatcher<'_, I> {
     /// What follows from the beginning of an I/O command.
     #[inline]
-    pub(super) fn on_begun(
-        &mut self,
-        io: &mut impl Io<Message>,
-        index: u32,
-        slot: Slot,
-        sqe: &Sqe,
-        begun: Begun,
-    ) {
-        let Some((lane, lists)) = self.lanes.entry(index) else { return };
+    pub(super) fn on_begun(&mut self, index: u32, slot: Slot, sqe: &Sqe, begun: Begun) -> After {
+        let Some((lane, lists)) = self.lanes.entry(index) else { return After::Nothing };
         match begun {
             Begun::Data(payload, length) => {
                 lane.counters.read_count.add(1);
                 lane.counters.read_bytes.add(length.into());
                 lane.queue.complete_with_data(slot, payload, length, 0, payload_digest);
                 if lane.is_full() {
-                    self.on_full(io, index);
+                    return After::Flush;
                 }
             }
             Begun::Value(payload, length, result) => {
                 if lane.needs_stable_copy() && digest::takes_long(&payload, length) {
-                    return self.digest_first(index, slot, sqe, payload, length, result);
+                    self.digest_first(index, slot, sqe, payload, length, result);
+                    return After::Nothing;
                 }
                 lane.counters.read_count.add(1);
                 lane.counters.read_bytes.add(length.into());
                 lane.queue.complete_with_data(slot, payload, length, result, payload_digest);
                 if lane.is_full() {
-                    self.on_full_of_values(io, index);
+                    return After::FlushValues;
                 }
             }
             Begun::Complete(status, result) => {
@@ -73,10 +97,10 @@ impl Serving {
                     self.on_media_error(subsystem, sqe);
                 }
                 if is_full {
-                    self.on_full(io, index);
+                    return After::Flush;
                 }
             }
-            Begun::RequestData(length) => self.request_data(io, index, slot, sqe, length),
+            Begun::RequestData(length) => self.request_data(index, slot, sqe, length),
             Begun::Started { ticket, hold } => {
                 lane.queue.set_context(slot, Some(ticket));
                 match hold {
@@ -85,12 +109,13 @@ impl Serving {
                     Hold::Capsule => {
                         lists.hold(lane, ticket);
                         if let Some(socket) = lane.socket() {
-                            io.pause(socket);
+                            self.io.pause(socket);
                         }
                     }
                 }
             }
         }
+        After::Nothing
     }
 
     #[cold]
@@ -118,66 +143,49 @@ impl Serving {
         lane.queue.set_context(slot, Some(ticket));
     }
 
-    /// Computes digests of the long value whose turn it is, and sends it when they are known.
+    /// Computes digests of the long value whose turn it is, and queues it when they are known. Gives its lane then, and what follows.
     #[cold]
-    pub(super) fn digest(&mut self, io: &mut impl Io<Message>) {
-        let Some((running, digested)) = self.commands.digest_next() else { return };
-        let Owner::Lane { index, generation, slot } = running.owner else { return };
-        let entry = self.lanes.entry(index).filter(|(lane, _)| lane.id.generation == generation);
-        let Some((lane, lists)) = entry else { return };
+    pub(super) fn digest(&mut self) -> Option<(u32, After)> {
+        let (running, digested) = self.commands.digest_next()?;
+        let Owner::Lane { index, generation, slot } = running.owner else { return None };
+        let (lane, lists) = self.lanes.entry(index).filter(|(lane, _)| lane.id.generation == generation)?;
         let (length, result) = (digested.length, digested.result);
         lane.counters.read_count.add(1);
         lane.counters.read_bytes.add(length.into());
         let (payload, digest) = digested.into_parts();
         lane.queue.complete_with_data(slot, payload, length, result, digest);
         lists.mark_dirty(lane);
-        if lane.is_full() {
-            self.on_full_of_values(io, index);
-        }
+        Some((index, if lane.is_full() { After::FlushValues } else { After::Nothing }))
     }
 
     /// Notes how the command that the lane's stopwatch follows has begun.
     #[cold]
     #[inline(never)]
-    pub(super) fn follow(
-        &mut self,
-        io: &mut impl Io<Message>,
-        index: u32,
-        slot: Slot,
-        begun_ns: u64,
-        begun: &Begun,
-    ) {
+    pub(super) fn follow(&mut self, index: u32, slot: Slot, begun_ns: u64, begun: &Begun) {
         let Some(lane) = self.lanes.get_mut(index) else { return };
         let times = &lane.counters.phases;
         match begun {
             Begun::RequestData(_) => lane.watch.await_data(slot),
-            Begun::Started { .. } => lane.watch.begin(times, slot, io.now_ns(), begun_ns),
+            Begun::Started { .. } => lane.watch.begin(times, slot, self.io.now_ns(), begun_ns),
             Begun::Complete(..) | Begun::Data(..) | Begun::Value(..) => {
-                lane.watch.begin(times, slot, io.now_ns(), begun_ns);
-                lane.watch.on_done(times, io.clock_ns());
+                lane.watch.begin(times, slot, self.io.now_ns(), begun_ns);
+                lane.watch.on_done(times, self.io.clock_ns());
             }
         }
     }
 
     /// Asks for a command's data, or waits for a buffer to ask for it.
-    pub(super) fn request_data(
-        &mut self,
-        io: &mut impl Io<Message>,
-        index: u32,
-        slot: Slot,
-        sqe: &Sqe,
-        length: u32,
-    ) {
+    fn request_data(&mut self, index: u32, slot: Slot, sqe: &Sqe, length: u32) {
         let Some(lane) = self.lanes.get_mut(index) else { return };
         let owner = Owner::Lane { index, generation: lane.id.generation, slot };
-        let buffer = self.commands.take_room(io.pool(), owner, sqe, length);
+        let buffer = self.commands.take_room(self.io.pool(), owner, sqe, length);
         let ticket = self.commands.running.insert(Running::new(owner, *sqe, None, Step::Between));
         lane.queue.set_context(slot, Some(ticket));
         match buffer {
             Some(buffer) => {
-                self.commands.receive(ticket, &buffer, io.now_ns());
+                self.commands.receive(ticket, &buffer, self.io.now_ns());
                 lane.queue.request_data(slot, Intake::Buffer(buffer), length);
-                self.await_data(io, index);
+                lane.await_data(self.io, self.timeouts);
             }
             None => {
                 self.commands.line_up(ticket, Step::AwaitingRoom(length));
@@ -186,18 +194,9 @@ impl Serving {
         }
     }
 
-    /// A lane's peer owes data from now on: it has a deadline.
-    fn await_data(&mut self, io: &mut impl Io<Message>, index: u32) {
-        let now_ns = io.now_ns();
-        let Some(lane) = self.lanes.get_mut(index) else { return };
-        if lane.deadlines.start_once(Wait::Data, now_ns) {
-            self.set_lane_timer(io, index);
-        }
-    }
-
     /// Puts a command behind those of its lane that wait, if there are any and it brings no data. Says whether it did.
     #[cold]
-    pub(super) fn lines_up(&mut self, index: u32, slot: Slot, sqe: &Sqe, data: &[u8]) -> bool {
+    fn lines_up(&mut self, index: u32, slot: Slot, sqe: &Sqe, data: &[u8]) -> bool {
         let Some(lane) = self.lanes.get_mut(index) else { return false };
         if !data.is_empty() || !self.commands.shares.holds_back(index) {
             return false;
@@ -219,18 +218,11 @@ impl Serving {
     /// A command that is not a plain I/O command: for the control plane, or one of a fused pair.
     #[cold]
     #[inline(never)]
-    pub(super) fn on_rare_command(
-        &mut self,
-        io: &mut impl Io<Message>,
-        index: u32,
-        slot: Slot,
-        sqe: &Sqe,
-        data: Box<[u8]>,
-    ) {
-        self.post_superseded(io, index);
-        let Some((lane, lists)) = self.lanes.entry(index) else { return };
+    pub(super) fn on_rare_command(&mut self, index: u32, slot: Slot, sqe: &Sqe, data: Box<[u8]>) -> After {
+        self.post_superseded(index);
+        let Some((lane, lists)) = self.lanes.entry(index) else { return After::Nothing };
         if lane.state.io_queue().is_some() && sqe.opcode != AdminOpcode::FABRICS.raw() {
-            return self.on_fused_command(io, index, slot, sqe, data);
+            return self.on_fused_command(index, slot, sqe, data);
         }
         let is_connect = sqe.opcode == AdminOpcode::FABRICS.raw() && sqe.fctype() == FabricsType::CONNECT;
         let refusal = match &mut lane.state {
@@ -256,41 +248,35 @@ impl Serving {
             lane.queue.complete(slot, status, 0);
             if matches!(lane.state, LaneState::Unconnected { refused_count: UNCONNECTED_COMMAND_COUNT_MAX.. })
             {
-                self.complain(io, index, reason::DOES_NOT_CONNECT);
-                self.close(io, index);
+                lane.complain(self.io, reason::DOES_NOT_CONNECT);
+                return After::Close;
             }
-            return;
+            return After::Nothing;
         }
         match control_data(sqe, &data) {
-            Ok(None) => self.post_to_control(io, index, slot, sqe, data),
-            Ok(Some(length)) => self.request_data(io, index, slot, sqe, length),
+            Ok(None) => return self.post_to_control(index, slot, sqe, data),
+            Ok(Some(length)) => self.request_data(index, slot, sqe, length),
             Err(status) => {
                 count(lane, lists, slot, sqe, status);
                 lane.queue.complete(slot, status, 0);
             }
         }
+        After::Nothing
     }
 
     /// Tells the control plane which event requests a host has completed by itself, before it hears of the commands that have
     /// their ids now.
-    pub(super) fn post_superseded(&mut self, io: &mut impl Io<Message>, index: u32) {
+    pub(super) fn post_superseded(&mut self, index: u32) {
         let Some(lane) = self.lanes.get_mut(index) else { return };
         while let Some(slot) = lane.queue.next_superseded() {
             let kind = RequestKind::Superseded { slot };
-            io.post(0, Message::Control(ControlMessage::Request(Request { lane: lane.id, kind })));
+            self.io.post(0, Message::Control(ControlMessage::Request(Request { lane: lane.id, kind })));
         }
     }
 
-    pub(super) fn post_to_control(
-        &mut self,
-        io: &mut impl Io<Message>,
-        index: u32,
-        slot: Slot,
-        sqe: &Sqe,
-        data: Box<[u8]>,
-    ) {
-        let now_ns = io.now_ns();
-        let Some((lane, lists)) = self.lanes.entry(index) else { return };
+    fn post_to_control(&mut self, index: u32, slot: Slot, sqe: &Sqe, data: Box<[u8]>) -> After {
+        let now_ns = self.io.now_ns();
+        let Some((lane, lists)) = self.lanes.entry(index) else { return After::Nothing };
         let is_connect = matches!(lane.state, LaneState::Unconnected { .. });
         if is_connect {
             lane.enter(LaneState::Connecting { qid: ConnectCommand::from_sqe(sqe).qid }, now_ns);
@@ -308,42 +294,36 @@ impl Serving {
         };
         let request = Request { lane: lane.id, kind };
         if is_connect {
-            return self.post_connect(io, index, request);
+            return After::Connect(Box::new(request));
         }
         if matches!(lane.state, LaneState::Admin { .. })
             && sqe.opcode == AdminOpcode::ASYNC_EVENT_REQUEST.raw()
         {
             lane.queue.await_event(slot);
         }
-        io.post(0, Message::Control(ControlMessage::Request(request)));
+        self.io.post(0, Message::Control(ControlMessage::Request(request)));
+        After::Nothing
     }
 
     /// An I/O command on a lane with fused commands under way, or a fused one itself.
-    pub(super) fn on_fused_command(
-        &mut self,
-        io: &mut impl Io<Message>,
-        index: u32,
-        slot: Slot,
-        sqe: &Sqe,
-        data: Box<[u8]>,
-    ) {
+    fn on_fused_command(&mut self, index: u32, slot: Slot, sqe: &Sqe, data: Box<[u8]>) -> After {
         let Some((caller, fuse)) = self.caller(index, slot).map(|caller| (caller, sqe.flags.fuse())) else {
-            return;
+            return After::Nothing;
         };
         if fuse != Fuse::FIRST && fuse != Fuse::SECOND {
-            let Some(lane) = self.lanes.get_mut(index) else { return };
+            let Some(lane) = self.lanes.get_mut(index) else { return After::Nothing };
             let verdict = lane.state.pairs().and_then(Pairs::on_other);
-            self.on_verdict(io, index, verdict);
+            self.on_verdict(index, verdict);
             if self.lines_up(index, slot, sqe, &data) {
-                return;
+                return After::Nothing;
             }
-            let begun = self.commands.begin(io, &caller, sqe, &data);
-            return self.on_begun(io, index, slot, sqe, begun);
+            let begun = self.commands.begin(self.io, &caller, sqe, &data);
+            return self.on_begun(index, slot, sqe, begun);
         }
         if fuse == Fuse::FIRST {
-            let Some(lane) = self.lanes.get_mut(index) else { return };
+            let Some(lane) = self.lanes.get_mut(index) else { return After::Nothing };
             let verdict = lane.state.pairs().and_then(Pairs::on_other);
-            self.on_verdict(io, index, verdict);
+            self.on_verdict(index, verdict);
         }
         let needed = self.commands.check_fused(caller, sqe).and_then(|length| match sqe.dptr.classify() {
             DataPointer::InCapsule { length: given, .. } if given >= length => Ok(None),
@@ -354,18 +334,18 @@ impl Serving {
         let supply = match needed {
             Ok(None) => Ok(Some(Supply::Heap(data))),
             Ok(Some(length)) => {
-                self.request_data(io, index, slot, sqe, length);
+                self.request_data(index, slot, sqe, length);
                 Ok(None)
             }
             Err(status) => {
-                let Some((lane, lists)) = self.lanes.entry(index) else { return };
+                let Some((lane, lists)) = self.lanes.entry(index) else { return After::Nothing };
                 count(lane, lists, slot, sqe, status);
                 lane.queue.complete(slot, status, 0);
                 Err(())
             }
         };
-        let Some(lane) = self.lanes.get_mut(index) else { return };
-        let LaneState::Io(io_queue) = &mut lane.state else { return };
+        let Some(lane) = self.lanes.get_mut(index) else { return After::Nothing };
+        let LaneState::Io(io_queue) = &mut lane.state else { return After::Nothing };
         let pairs = io_queue.fused();
         let verdict = match fuse {
             Fuse::FIRST => {
@@ -374,11 +354,12 @@ impl Serving {
             }
             _ => pairs.on_second(slot, sqe, supply),
         };
-        self.on_verdict(io, index, verdict);
+        self.on_verdict(index, verdict);
+        After::Nothing
     }
 
     /// Carries out what follows for fused commands, and all that follows from that.
-    pub(super) fn on_verdict(&mut self, io: &mut impl Io<Message>, index: u32, first: Option<Verdict>) {
+    fn on_verdict(&mut self, index: u32, first: Option<Verdict>) {
         let mut next = first;
         while let Some(verdict) = next {
             match verdict {
@@ -394,7 +375,7 @@ impl Serving {
                     let Some(caller) = self.caller(index, first.0) else { return };
                     let Some(lane) = self.lanes.get(index) else { return };
                     let lane = (index, lane.id.generation);
-                    self.commands.begin_pair(io, caller, lane, first, second);
+                    self.commands.begin_pair(self.io, caller, lane, first, second);
                 }
             }
             next = self.lanes.get_mut(index).and_then(|lane| lane.state.pairs()?.next_verdict());
@@ -409,24 +390,21 @@ impl Serving {
     }
 
     /// Data that was asked for is there.
-    pub(super) fn on_data_received(
-        &mut self,
-        io: &mut impl Io<Message>,
-        index: u32,
-        slot: Slot,
-        is_intact: bool,
-    ) {
+    pub(super) fn on_data_received(&mut self, index: u32, slot: Slot, is_intact: bool) -> After {
+        let Some(lane) = self.lanes.get_mut(index) else { return After::Nothing };
         if !is_intact {
-            self.complain(io, index, reason::DATA_DIGEST);
+            lane.complain(self.io, reason::DATA_DIGEST);
         }
-        let Some(lane) = self.lanes.get_mut(index) else { return };
         let ticket = lane.queue.context(slot).expect("a command that receives is running");
         let buffer = match lane.queue.take_buffer(slot) {
             Intake::Buffer(buffer) => buffer,
-            Intake::Chunk(chunk) => return self.on_part_received(io, index, slot, ticket, is_intact, chunk),
+            Intake::Chunk(chunk) => {
+                self.on_part_received(index, slot, ticket, is_intact, chunk);
+                return After::Nothing;
+            }
         };
         let sqe = self.commands.running.get_mut(ticket).expect("it runs until it is completed").sqe;
-        let Some(lane) = self.lanes.get_mut(index) else { return };
+        let Some(lane) = self.lanes.get_mut(index) else { return After::Nothing };
         if let Some(pairs) = lane.state.pairs() {
             match pairs.on_data(slot, buffer, is_intact) {
                 Ok(()) => {
@@ -436,30 +414,23 @@ impl Serving {
                         lane.queue.complete(slot, Status::TRANSIENT_TRANSPORT_ERROR, 0);
                     }
                     let verdict = lane.state.pairs().and_then(Pairs::next_verdict);
-                    return self.on_verdict(io, index, verdict);
+                    self.on_verdict(index, verdict);
+                    return After::Nothing;
                 }
-                Err(buffer) => return self.begin_received(io, index, slot, &sqe, ticket, is_intact, buffer),
+                Err(buffer) => return self.begin_received(index, slot, &sqe, ticket, is_intact, buffer),
             }
         }
-        self.begin_received(io, index, slot, &sqe, ticket, is_intact, buffer);
+        self.begin_received(index, slot, &sqe, ticket, is_intact, buffer)
     }
 
     /// A part of a value is there.
     #[cold]
-    fn on_part_received(
-        &mut self,
-        io: &mut impl Io<Message>,
-        index: u32,
-        slot: Slot,
-        ticket: Ticket,
-        is_intact: bool,
-        chunk: Chunk,
-    ) {
+    fn on_part_received(&mut self, index: u32, slot: Slot, ticket: Ticket, is_intact: bool, chunk: Chunk) {
         if is_intact {
-            let next = self.commands.on_part_arrived(io, ticket, chunk);
+            let next = self.commands.on_part_arrived(self.io, ticket, chunk);
             if let (Some((intake, part)), Some(lane)) = (next, self.lanes.get_mut(index)) {
                 lane.queue.request_part(slot, intake, part);
-                self.await_data(io, index);
+                lane.await_data(self.io, self.timeouts);
             }
             return;
         }
@@ -473,18 +444,17 @@ impl Serving {
         lane.queue.complete(slot, status, 0);
     }
 
-    #[allow(clippy::too_many_arguments)] // One call, kept apart only for its two callers.
-    pub(super) fn begin_received(
+    /// All data of a command is here: begins the command with it.
+    fn begin_received(
         &mut self,
-        io: &mut impl Io<Message>,
         index: u32,
         slot: Slot,
         sqe: &Sqe,
         ticket: Ticket,
         is_intact: bool,
         buffer: Buffer,
-    ) {
-        let Some((lane, lists)) = self.lanes.entry(index) else { return };
+    ) -> After {
+        let Some((lane, lists)) = self.lanes.entry(index) else { return After::Nothing };
         lane.queue.set_context(slot, None);
         let is_followed = lane.watch.stage() == Stage::Data(slot);
         if !is_intact {
@@ -493,51 +463,53 @@ impl Serving {
             self.commands.running.remove(ticket);
             let status = Status::TRANSIENT_TRANSPORT_ERROR;
             count(lane, lists, slot, sqe, status);
-            return lane.queue.complete(slot, status, 0);
+            lane.queue.complete(slot, status, 0);
+            return After::Nothing;
         }
         if lane.state.io_queue().is_none() || sqe.opcode == AdminOpcode::FABRICS.raw() {
             self.commands.running.remove(ticket);
-            return self.post_to_control(io, index, slot, sqe, buffer.to_vec().into());
+            return self.post_to_control(index, slot, sqe, buffer.to_vec().into());
         }
-        let Some(caller) = self.caller(index, slot) else { return };
+        let Some(caller) = self.caller(index, slot) else { return After::Nothing };
         let supply = Supply::Buffer(buffer);
-        let followed_ns = is_followed.then(|| io.clock_ns());
-        let begun = self.commands.begin_with(io, &caller, sqe, &[], supply, Some(ticket));
+        let followed_ns = is_followed.then(|| self.io.clock_ns());
+        let begun = self.commands.begin_with(self.io, &caller, sqe, &[], supply, Some(ticket));
         if let Some(begun_ns) = followed_ns {
-            self.follow(io, index, slot, begun_ns, &begun);
+            self.follow(index, slot, begun_ns, &begun);
         }
         if !matches!(begun, Begun::Started { .. }) {
             self.commands.running.remove(ticket);
         }
-        self.on_begun(io, index, slot, sqe, begun);
+        self.on_begun(index, slot, sqe, begun)
     }
 
-    /// Who a command of a lane is, for the commands under way.
-    pub(super) fn caller(&mut self, index: u32, slot: Slot) -> Option<Caller> {
+    /// The caller of a command of a lane; `None` if the lane is closing.
+    fn caller(&mut self, index: u32, slot: Slot) -> Option<Caller> {
         let lane = self.lanes.get(index)?;
         let owner = Owner::Lane { index, generation: lane.id.generation, slot };
         Some(Caller { owner, subsystem: lane.subsystem()?, needs_stable_copy: lane.needs_stable_copy() })
     }
 
     /// A command that did not end at once has ended.
-    pub(super) fn on_ended(&mut self, io: &mut impl Io<Message>, ended: Ended) {
+    pub(super) fn on_ended(&mut self, ended: Ended) -> After {
         let (index, generation, slot) = match ended.owner {
             Owner::Lane { index, generation, slot } => (index, generation, slot),
             Owner::Pair { index, generation, first, .. } => (index, generation, first),
             Owner::Control(asked_by) => {
-                return io.post(0, Message::Control(ControlMessage::Flushed { asked_by }));
+                self.io.post(0, Message::Control(ControlMessage::Flushed { asked_by }));
+                return After::Nothing;
             }
             Owner::Parent(_) => unreachable!("parts end within their command"),
         };
         let entry = self.lanes.entry(index).filter(|(lane, _)| lane.id.generation == generation);
-        let Some((lane, lists)) = entry else { return };
+        let Some((lane, lists)) = entry else { return After::Nothing };
         if let Some(closing) = lane.state.closing() {
             closing.in_flight = closing.in_flight.saturating_sub(1);
-            return self.remove_if_idle(io, index);
+            return After::Remove;
         }
         if let Some((intake, part)) = ended.room {
             lane.queue.request_part(slot, intake, part);
-            self.await_data(io, index);
+            lane.await_data(self.io, self.timeouts);
         } else if let (Owner::Pair { second, .. }, Some(status)) = (ended.owner, ended.second) {
             count(lane, lists, slot, &ended.sqe, ended.status);
             lane.queue.complete(slot, ended.status, 0);
@@ -545,7 +517,7 @@ impl Serving {
             lane.queue.complete(second, status, 0);
         } else {
             if lane.watch.stage() == Stage::Backend(slot) {
-                lane.watch.on_done(&lane.counters.phases, io.clock_ns());
+                lane.watch.on_done(&lane.counters.phases, self.io.clock_ns());
             }
             if let Some(traffic) = self.commands.namespaces.traffic_of(lane.subsystem(), ended.sqe.nsid()) {
                 match &ended.data {
@@ -562,7 +534,8 @@ impl Serving {
                 Some((payload, length))
                     if lane.needs_stable_copy() && digest::takes_long(&payload, length) =>
                 {
-                    return self.digest_first(index, slot, &ended.sqe, payload, length, ended.result);
+                    self.digest_first(index, slot, &ended.sqe, payload, length, ended.result);
+                    return After::Nothing;
                 }
                 Some((payload, length)) => {
                     lane.counters.read_count.add(1);
@@ -578,133 +551,16 @@ impl Serving {
         if let Some((lane, lists)) = self.lanes.entry(index) {
             lists.mark_dirty(lane);
         }
-    }
-
-    /// Carries on with everything that backends have replied to.
-    pub(super) fn drain_commands(&mut self, io: &mut impl Io<Message>) -> bool {
-        let mut worked = false;
-        loop {
-            let replied = self.commands.on_replies(io);
-            let mut ended_any = false;
-            while let Some(ended) = self.commands.next_ended() {
-                self.on_ended(io, ended);
-                ended_any = true;
-            }
-            if !replied && !ended_any {
-                return worked;
-            }
-            worked = true;
-        }
-    }
-
-    /// Lets commands go on that waited for buffers, and lanes take in what was put aside. Says whether there may be more to do.
-    pub(super) fn go_on(&mut self, io: &mut impl Io<Message>) -> bool {
-        let mut worked = false;
-        if self.commands.has_waiting() {
-            let caller = |owner| caller_of(&self.lanes, owner);
-            worked = self.commands.retry(io, caller);
-            self.drain_commands(io);
-            while let Some(index) = self.commands.shares.next_settled() {
-                self.settle(index);
-            }
-            self.watch_pressure(io);
-        }
-        let mut held = self.lanes.lists.take_held();
-        held.retain(|&index| {
-            let Some(ticket) =
-                self.lanes.get(index).and_then(|lane| lane.held.as_ref()).map(|held| held.ticket)
-            else {
-                return false;
-            };
-            let running = self.commands.running.get_mut(ticket);
-            if running.is_some_and(|running| matches!(running.step, Step::Waiting(_))) {
-                return true;
-            }
-            self.resume_input(io, index);
-            false
-        });
-        self.lanes.lists.put_back_held(held);
-        worked
-    }
-
-    /// Takes in the input of a lane that was held back, and receives again unless that is held back as well.
-    fn resume_input(&mut self, io: &mut impl Io<Message>, index: u32) {
-        let Some(held) = self.lanes.get_mut(index).and_then(|lane| lane.held.take()) else { return };
-        self.take_in(io, index, &held.backlog);
-        if let Some(lane) = self.lanes.get(index)
-            && lane.held.is_none()
-            && lane.takes_commands()
-            && let Some(socket) = lane.socket()
-        {
-            io.resume(socket);
-        }
-    }
-
-    pub(super) fn report_failures(&mut self, io: &mut impl Io<Message>) {
-        for index in self.lanes.lists.take_failing() {
-            let Some(lane) = self.lanes.get_mut(index) else { continue };
-            let kind = RequestKind::Failures(std::mem::take(&mut lane.failures));
-            io.post(0, Message::Control(ControlMessage::Request(Request { lane: lane.id, kind })));
-        }
-    }
-
-    pub(super) fn on_answer(&mut self, io: &mut impl Io<Message>, answer: Answer) {
-        let now_ns = io.now_ns();
-        let zero_copy = self.settings.zero_copy;
-        let id = answer.command.lane;
-        let entry = self.lanes.entry(id.index).filter(|(lane, _)| lane.id == id && lane.takes_commands());
-        let Some((lane, lists)) = entry else { return };
-        let slot = answer.command.slot;
-        let (mut connected, mut joined) = (0, None);
-        if let LaneState::Connecting { .. } = lane.state {
-            match answer.established {
-                Some(established) => {
-                    tracing::info!(
-                        peer = lane.peer.map(tracing::field::display),
-                        qid = %established.qid,
-                        host = %quoted(&established.host),
-                        "lane connected"
-                    );
-                    connected = u64::from(!established.qid.is_admin());
-                    joined = (!established.qid.is_admin()).then(|| Arc::clone(&established.association));
-                    lane.establish(established, now_ns);
-                    if let Some(socket) = lane.socket() {
-                        io.establish(socket);
-                    }
-                    if joined.is_some() {
-                        lane.set_zero_copy(io, zero_copy);
-                    }
-                }
-                None => lane.enter(LaneState::Unconnected { refused_count: 0 }, now_ns),
-            }
-        }
-        match answer.data {
-            Some(data) if answer.status.is_success() && !data.is_empty() => {
-                let length = u32::try_from(data.len()).expect("at most a log page");
-                let payload = Payload::Heap(data);
-                lane.queue.complete_with_data(slot, payload, length, answer.result, payload_digest);
-            }
-            _ => lane.queue.complete(slot, answer.status, answer.result),
-        }
-        let is_refused = matches!(lane.state, LaneState::Unconnected { .. });
-        lists.mark_dirty(lane);
-        if joined.is_some() {
-            self.commands.set_association(id.index, joined);
-        }
-        self.io_lanes_ever += connected;
-        self.set_lane_timer(io, id.index);
-        if is_refused {
-            self.count_unconnected(io, id.index);
-        }
+        After::Nothing
     }
 
     /// Aborts a command of a lane if nothing of it has begun to run. wire §18
-    pub(super) fn on_abort(&mut self, io: &mut impl Io<Message>, id: LaneId, cid: u16, asked_by: CommandId) {
+    pub(super) fn on_abort(&mut self, id: LaneId, cid: u16, asked_by: CommandId) {
         let is_aborted = self.abort(id, cid);
-        io.post(0, Message::Control(ControlMessage::Aborted { asked_by, is_aborted }));
+        self.io.post(0, Message::Control(ControlMessage::Aborted { asked_by, is_aborted }));
     }
 
-    pub(super) fn abort(&mut self, id: LaneId, cid: u16) -> bool {
+    fn abort(&mut self, id: LaneId, cid: u16) -> bool {
         let entry = self.lanes.entry(id.index).filter(|(lane, _)| lane.id == id);
         let Some((lane, lists)) = entry else { return false };
         let Some(slot) = lane.queue.find(cid) else { return false };

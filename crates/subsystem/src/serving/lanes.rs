@@ -1,23 +1,33 @@
-//! The life of a reactor's lanes: accepted, received from, sent to, ended.
+//! Serves the lanes of a reactor: accepts connections, receives, sends, hands lanes over and ends them.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
-use proto::Violation;
 use proto::controller_queue::Event;
 use proto::receive::ReceiveTurn;
-use reactor::{Connection, Io, ListenerTag, Received};
+use proto::{ControllerQueue, Violation};
+use reactor::{Connection, Io, ListenerTag, Payload, Received, SocketId};
 use wire::opcode::AdminOpcode;
 use wire::sqe::Fuse;
 use wire::status::Status;
+use wire::text::quoted;
 
-use super::{NOTICE_TIMER, SWEEP_TIMER, Serving};
+use super::dispatch::{After, Dispatcher};
+use super::pressure::{self, PressureWatch};
+use super::settings::ServingSettings;
+use super::timers::{NOTICE_TIMER, SWEEP_TIMER};
 use crate::admission::{Visitor, reason, reason_of};
-use crate::commands::Caller;
-use crate::lane::{ClosingStep, Flushed, Lane, LaneState, Order, Wait};
+use crate::commands::{Caller, Commands};
+use crate::lane::{ClosingStep, Flushed, Lane, LaneState, Order, Wait, payload_digest};
+use crate::lane_id::{CommandId, LaneId};
+use crate::lane_table::LaneTable;
 use crate::message::{
-    AdmissionMessage, ControlMessage, Failure, Message, PlacementMessage, Request, RequestKind,
+    AdmissionMessage, Answer, ConnectionMessage, ControlMessage, Failure, Message, Moving, PlacementMessage,
+    Placing, Request, RequestKind,
 };
-use crate::running::Owner;
+use crate::placement::{Connecting, Left};
+use crate::running::{Owner, Step};
+use crate::state::{BusyPollState, ReactorState};
 
 /// Lanes that took in no command for this long give back memory that they do not need, ns.
 const SWEEP_NS: u64 = 5_000_000_000;
@@ -32,16 +42,92 @@ const ALL_BYTES_MAX: u64 = 512 << 10;
 /// So much is little, bytes.
 const LITTLE_BYTES_MAX: usize = 256 << 10;
 
-impl Serving {
-    /// Takes a connection over; one that another reactor has begun `is_placed`. Gives the lane's place.
-    pub(super) fn begin_lane(
+/// The lanes of a reactor, and their commands.
+pub(super) struct LaneServer {
+    settings: ServingSettings,
+    reactor: u16,
+    pub(super) lanes: LaneTable,
+    pub(super) commands: Commands,
+    /// What lanes have sent in this turn, bytes.
+    sent_bytes: u64,
+    has_notice_timer: bool,
+    pressure: PressureWatch,
+    /// Lanes that had commands lately, as last reported to the placement of lanes.
+    active_count_told: u32,
+    /// I/O lanes that have connected here.
+    io_lanes_ever: u64,
+    /// It was logged that a lane's device cannot be polled.
+    has_told_unpolled: bool,
+}
+
+/// The caller of an in-flight command; `None` if its lane is closing.
+fn caller_of(lanes: &LaneTable, owner: Owner) -> Option<Caller> {
+    let Owner::Lane { index, generation, .. } = owner else { return None };
+    let lane = lanes.of_generation(index, generation)?;
+    Some(Caller { owner, subsystem: lane.subsystem()?, needs_stable_copy: lane.needs_stable_copy() })
+}
+
+impl LaneServer {
+    pub(super) fn new(settings: ServingSettings, reactor: u16) -> Self {
+        Self {
+            settings,
+            reactor,
+            lanes: LaneTable::new(reactor, settings.unconnected_count_max, settings.reactor_count),
+            commands: Commands::new(settings.limits, reactor),
+            sent_bytes: 0,
+            has_notice_timer: false,
+            pressure: PressureWatch::default(),
+            active_count_told: 0,
+            io_lanes_ever: 0,
+            has_told_unpolled: false,
+        }
+    }
+
+    #[inline]
+    fn dispatcher<'a, I>(&'a mut self, io: &'a mut I) -> Dispatcher<'a, I> {
+        Dispatcher {
+            io,
+            lanes: &mut self.lanes,
+            commands: &mut self.commands,
+            timeouts: &self.settings.timeouts,
+        }
+    }
+
+    /// Does what follows from an event of a lane.
+    #[inline]
+    fn follow_up(&mut self, io: &mut impl Io<Message>, index: u32, after: After) {
+        match after {
+            After::Nothing => {}
+            After::Flush => self.on_full(io, index),
+            After::FlushValues => self.on_full_of_values(io, index),
+            After::Close => self.close(io, index),
+            After::Remove => self.remove_if_idle(io, index),
+            After::Connect(request) => self.post_connect(io, index, *request),
+        }
+    }
+
+    /// Takes a connection over that was accepted. Gives its socket and the place of its lane.
+    pub(super) fn adopt(
+        &mut self,
+        io: &mut impl Io<Message>,
+        connection: Connection,
+        listener: ListenerTag,
+        napi: Option<NonZeroU32>,
+    ) -> Option<(SocketId, u32)> {
+        let (socket, index) = self.begin_lane(io, connection, listener, napi, false)?;
+        self.count_unconnected(io, index);
+        Some((socket, index))
+    }
+
+    /// Begins a lane; one that another reactor has begun `is_placed`.
+    fn begin_lane(
         &mut self,
         io: &mut impl Io<Message>,
         connection: Connection,
         listener: ListenerTag,
         napi: Option<NonZeroU32>,
         is_placed: bool,
-    ) -> Option<u32> {
+    ) -> Option<(SocketId, u32)> {
         let (peer, local) = (connection.peer, connection.local);
         let socket = match io.adopt(connection) {
             Ok(socket) => socket,
@@ -62,37 +148,20 @@ impl Serving {
             (lane.napi, lane.is_placed) = (napi, is_placed);
             lane
         });
-        if self.by_socket.len() <= socket.index() {
-            self.by_socket.resize(socket.index() + 1, u32::MAX);
+        if let Some(lane) = self.lanes.get_mut(index) {
+            lane.arm_timer(io, &self.settings.timeouts);
         }
-        self.by_socket[socket.index()] = index;
-        self.set_lane_timer(io, index);
-        Some(index)
+        Some((socket, index))
     }
 
     /// Counts a lane among those that no queue belongs to. If these are too many, the oldest of them is closed.
-    pub(super) fn count_unconnected(&mut self, io: &mut impl Io<Message>, index: u32) {
+    fn count_unconnected(&mut self, io: &mut impl Io<Message>, index: u32) {
         let Some((lane, lists)) = self.lanes.entry(index) else { return };
         if let Some(oldest) = lists.on_unconnected(lane) {
-            self.complain(io, oldest, reason::MADE_ROOM);
+            if let Some(lane) = self.lanes.get(oldest) {
+                lane.complain(io, reason::MADE_ROOM);
+            }
             self.close(io, oldest);
-        }
-    }
-
-    /// Reports a fault of a lane's peer, which is counted, and logged at most once in a while.
-    #[cold]
-    pub(super) fn complain(&mut self, io: &mut impl Io<Message>, index: u32, reason: &'static str) {
-        let Some(lane) = self.lanes.get(index) else { return };
-        let peer = lane.peer;
-        tracing::debug!(?peer, qid = %lane.state.qid(), reason, "complaint");
-        io.post(0, Message::Admission(AdmissionMessage::Complaint { peer, reason }));
-    }
-
-    /// Sets the lane's timer to its next deadline, if no timer fires before.
-    pub(super) fn set_lane_timer(&mut self, io: &mut impl Io<Message>, index: u32) {
-        let Some(lane) = self.lanes.get_mut(index) else { return };
-        if let Some(deadline_ns) = lane.deadlines.next_timer(&self.settings.timeouts) {
-            io.set_timer(deadline_ns, u64::from(lane.id.generation) << 32 | u64::from(index));
         }
     }
 
@@ -105,45 +174,55 @@ impl Serving {
             return;
         }
         let awaits_data = lane.deadlines.is_on(Wait::Data);
-        let asked_since_ns = if awaits_data { self.asked_since_ns(index, now_ns) } else { None };
-        let Some(lane) = self.lanes.get_mut(index) else { return };
+        let asked_since_ns =
+            if awaits_data { lane.asked_since_ns(&self.commands.running, now_ns) } else { None };
         lane.deadlines.set(Wait::Data, asked_since_ns);
         match lane.deadlines.next(&self.settings.timeouts) {
             Some((deadline_ns, wait)) if deadline_ns <= now_ns => self.expel(io, index, wait.reason()),
-            _ => self.set_lane_timer(io, index),
+            _ => lane.arm_timer(io, &self.settings.timeouts),
         }
     }
 
     /// Closes a lane whose peer missed a deadline; the association ends with it.
-    pub(super) fn expel(&mut self, io: &mut impl Io<Message>, index: u32, reason: &'static str) {
-        self.complain(io, index, reason);
+    fn expel(&mut self, io: &mut impl Io<Message>, index: u32, reason: &'static str) {
+        if let Some(lane) = self.lanes.get(index) {
+            lane.complain(io, reason);
+        }
         self.close_as(io, index, true);
     }
 
-    /// Since when a lane's peer owes data that was asked for, ns.
-    pub(super) fn asked_since_ns(&mut self, index: u32, now_ns: u64) -> Option<u64> {
-        let lane = self.lanes.get(index)?;
-        let running = &self.commands.running;
-        let oldest_ns = lane.tickets().filter_map(|ticket| running.asked_since_ns(ticket)).min()?;
-        // While nothing is taken in from it, it cannot bring any.
-        Some(if lane.held.is_some() { now_ns } else { oldest_ns })
-    }
-
     /// Receives as much as a turn allows, and acts on it. Returns whether anything came.
-    pub(super) fn receive(&mut self, io: &mut impl Io<Message>, index: u32) -> bool {
-        let mut staging = std::mem::take(&mut self.staging);
+    #[inline]
+    pub(super) fn receive(
+        &mut self,
+        io: &mut impl Io<Message>,
+        index: u32,
+        socket: SocketId,
+        staging: &mut [u8],
+    ) -> bool {
+        if self.lanes.get(index).is_none_or(|lane| lane.socket() != Some(socket)) {
+            return false;
+        }
         let mut turn = self.settings.receive.turn();
         let mut worked = false;
         while turn.goes_on() {
-            // A lane that was paused receives no more until it goes on.
+            // A lane whose input is held back receives no more until it goes on.
             let is_paused = worked && self.lanes.get(index).is_none_or(|lane| lane.held.is_some());
-            if is_paused || !self.receive_once(io, index, &mut staging, &mut turn) {
+            if is_paused || !self.receive_once(io, index, staging, &mut turn) {
                 break;
             }
             worked = true;
         }
-        self.staging = staging;
         worked
+    }
+
+    /// The socket of a lane has room again.
+    pub(super) fn on_writable(&mut self, index: u32, socket: SocketId) {
+        if let Some((lane, lists)) = self.lanes.entry(index)
+            && lane.socket() == Some(socket)
+        {
+            lists.mark_dirty(lane);
+        }
     }
 
     /// Receives once. Returns whether anything came.
@@ -194,7 +273,7 @@ impl Serving {
     }
 
     /// Acts on received bytes.
-    pub(super) fn take_in(&mut self, io: &mut impl Io<Message>, index: u32, mut input: &[u8]) {
+    fn take_in(&mut self, io: &mut impl Io<Message>, index: u32, mut input: &[u8]) {
         let now_ns = io.now_ns();
         let mut had_command = false;
         loop {
@@ -233,25 +312,29 @@ impl Serving {
                         let caller = Caller { owner, subsystem, needs_stable_copy };
                         let followed_ns = lane.watch.follows_next().then(|| io.clock_ns());
                         let begun = self.commands.begin(io, &caller, &sqe, data);
+                        let mut dispatcher = self.dispatcher(io);
                         if let Some(begun_ns) = followed_ns {
-                            self.follow(io, index, slot, begun_ns, &begun);
+                            dispatcher.follow(index, slot, begun_ns, &begun);
                         }
-                        self.on_begun(io, index, slot, &sqe, begun);
+                        let after = dispatcher.on_begun(index, slot, &sqe, begun);
+                        self.follow_up(io, index, after);
                         continue;
                     }
                     let data: Box<[u8]> = data.into();
-                    self.on_rare_command(io, index, slot, &sqe, data);
+                    let after = self.dispatcher(io).on_rare_command(index, slot, &sqe, data);
+                    self.follow_up(io, index, after);
                 }
                 Ok(Some(Event::DataReceived { slot, is_intact })) => {
-                    self.on_data_received(io, index, slot, is_intact);
+                    let after = self.dispatcher(io).on_data_received(index, slot, is_intact);
+                    self.follow_up(io, index, after);
                 }
                 Ok(Some(Event::Refused { cid, status })) => {
                     let failure = Failure { qid: lane.state.qid(), cid, status, nsid: 0, lba: 0 };
                     lists.fail(lane, failure);
                     if status.is(Status::TRANSIENT_TRANSPORT_ERROR) {
-                        self.complain(io, index, reason::DATA_DIGEST);
+                        lane.complain(io, reason::DATA_DIGEST);
                     }
-                    self.post_superseded(io, index);
+                    self.dispatcher(io).post_superseded(index);
                 }
             }
         }
@@ -272,17 +355,17 @@ impl Serving {
                 lane.deadlines.start(Wait::Pdu, now_ns);
             }
             if !lane.deadlines.has_timer() {
-                self.set_lane_timer(io, index);
+                lane.arm_timer(io, &self.settings.timeouts);
             }
         } else {
             lane.deadlines.stop(Wait::Pdu);
         }
     }
 
-    pub(super) fn on_violation(&mut self, io: &mut impl Io<Message>, index: u32, violation: Violation) {
+    fn on_violation(&mut self, io: &mut impl Io<Message>, index: u32, violation: Violation) {
         let now_ns = io.now_ns();
-        self.complain(io, index, reason_of(violation));
         let Some(lane) = self.lanes.get_mut(index) else { return };
+        lane.complain(io, reason_of(violation));
         tracing::debug!(peer = ?lane.peer, qid = %lane.state.qid(), %violation, "peer broke the transport protocol");
         if !lane.queue.fail(violation) {
             return self.close(io, index);
@@ -291,8 +374,8 @@ impl Serving {
         self.abandon_commands(index);
         if let Some((lane, lists)) = self.lanes.entry(index) {
             lists.mark_dirty(lane);
+            lane.arm_timer(io, &self.settings.timeouts);
         }
-        self.set_lane_timer(io, index);
         self.count_unconnected(io, index);
     }
 
@@ -313,7 +396,7 @@ impl Serving {
     }
 
     /// Closes a lane's socket, and removes the lane once none of its commands is in flight.
-    pub(super) fn close(&mut self, io: &mut impl Io<Message>, index: u32) {
+    fn close(&mut self, io: &mut impl Io<Message>, index: u32) {
         self.close_as(io, index, false);
     }
 
@@ -329,9 +412,10 @@ impl Serving {
 
     /// Ends a lane by order of the control plane: its socket is closed when the commands that it has started have ended, so that the host
     /// cannot write elsewhere before.
-    pub(super) fn end(&mut self, io: &mut impl Io<Message>, index: u32) {
-        let now_ns = io.now_ns();
-        let Some((lane, lists)) = self.lanes.entry(index) else { return };
+    pub(super) fn end(&mut self, io: &mut impl Io<Message>, id: LaneId) {
+        let (now_ns, index) = (io.now_ns(), id.index);
+        let entry = self.lanes.entry(index).filter(|(lane, _)| lane.id == id);
+        let Some((lane, lists)) = entry else { return };
         if lane.state.closing().is_some_and(|closing| closing.step != ClosingStep::Terminating) {
             return;
         }
@@ -349,7 +433,7 @@ impl Serving {
     }
 
     /// Removes a lane that is closed, or ends, once none of its commands is in flight.
-    pub(super) fn remove_if_idle(&mut self, io: &mut impl Io<Message>, index: u32) {
+    fn remove_if_idle(&mut self, io: &mut impl Io<Message>, index: u32) {
         let Some(closing) = self.lanes.get_mut(index).and_then(|lane| lane.state.closing()) else { return };
         let kind = match closing.step {
             _ if closing.in_flight > 0 => return,
@@ -386,7 +470,7 @@ impl Serving {
     }
 
     /// Flushes every lane with bytes to send whose doorbell rings.
-    pub(super) fn ring(&mut self, io: &mut impl Io<Message>) {
+    fn ring(&mut self, io: &mut impl Io<Message>) {
         let now_ns = io.now_ns();
         let mut dirty = self.lanes.lists.take_dirty();
         let mut waiting_count = 0;
@@ -413,7 +497,7 @@ impl Serving {
 
     /// So much waits on a lane that it is sent before the turn ends. What is on its way already goes on at the end of the turn, or when the
     /// socket has room; until then it is only counted.
-    pub(super) fn on_full(&mut self, io: &mut impl Io<Message>, index: u32) {
+    fn on_full(&mut self, io: &mut impl Io<Message>, index: u32) {
         let Some(lane) = self.lanes.get_mut(index) else { return };
         if !lane.queue.caravan().is_leaving() {
             self.flush(io, index);
@@ -424,7 +508,7 @@ impl Serving {
 
     /// The same where what waits is values: what a turn has no room for holds buffers, or memory of the store, all the same.
     #[cold]
-    pub(super) fn on_full_of_values(&mut self, io: &mut impl Io<Message>, index: u32) {
+    fn on_full_of_values(&mut self, io: &mut impl Io<Message>, index: u32) {
         self.on_full(io, index);
         if self.lanes.get_mut(index).is_some_and(|lane| lane.queue.caravan().is_leaving()) {
             self.on_unsent(io, index);
@@ -432,7 +516,7 @@ impl Serving {
     }
 
     /// Sends what waits on a lane, as far as its socket takes it and a turn has room for.
-    pub(super) fn flush(&mut self, io: &mut impl Io<Message>, index: u32) -> Flushed {
+    fn flush(&mut self, io: &mut impl Io<Message>, index: u32) -> Flushed {
         let Some((lane, lists)) = self.lanes.entry(index) else { return Flushed::Empty };
         if self.sent_bytes >= ALL_BYTES_MAX && lane.queue.caravan().unsent_bytes() > LITTLE_BYTES_MAX {
             return self.put_off(io, index);
@@ -453,7 +537,7 @@ impl Serving {
             }
             Flushed::Blocked => {
                 if !lane.deadlines.has_timer() {
-                    self.set_lane_timer(io, index);
+                    lane.arm_timer(io, &self.settings.timeouts);
                 }
                 self.on_unsent(io, index);
             }
@@ -485,14 +569,14 @@ impl Serving {
     fn await_notices(&mut self, io: &mut impl Io<Message>, index: u32) {
         let Some((lane, lists)) = self.lanes.entry(index) else { return };
         if lane.awaits_notices() && lists.await_notices(lane) {
-            self.set_lane_timer(io, index);
+            lane.arm_timer(io, &self.settings.timeouts);
             self.set_notice_timer(io);
         }
     }
 
     /// Releases what the kernel does not read any more.
     #[cold]
-    pub(super) fn take_notices(&mut self, io: &mut impl Io<Message>) {
+    fn take_notices(&mut self, io: &mut impl Io<Message>) {
         self.lanes.retain_awaiting(|lane| {
             lane.take_notices(io);
             lane.awaits_notices()
@@ -524,6 +608,296 @@ impl Serving {
         }
         if is_any_left {
             io.set_timer(io.now_ns() + SWEEP_NS, SWEEP_TIMER);
+        }
+    }
+
+    /// Carries on with everything that backends have replied to.
+    pub(super) fn drain_commands(&mut self, io: &mut impl Io<Message>) -> bool {
+        let mut worked = false;
+        loop {
+            let replied = self.commands.on_replies(io);
+            let mut ended_any = false;
+            while let Some(ended) = self.commands.next_ended() {
+                let index = ended.owner.lane();
+                let after = self.dispatcher(io).on_ended(ended);
+                if let Some(index) = index {
+                    self.follow_up(io, index, after);
+                }
+                ended_any = true;
+            }
+            if !replied && !ended_any {
+                return worked;
+            }
+            worked = true;
+        }
+    }
+
+    /// Continues commands that waited for buffers, and lanes whose input is held back. Says whether there may be more to do.
+    fn go_on(&mut self, io: &mut impl Io<Message>) -> bool {
+        let mut worked = false;
+        if self.commands.has_waiting() {
+            let caller = |owner| caller_of(&self.lanes, owner);
+            worked = self.commands.retry(io, caller);
+            self.drain_commands(io);
+            while let Some(index) = self.commands.shares.next_settled() {
+                self.dispatcher(io).settle(index);
+            }
+            self.pressure.arm(io, &self.commands);
+        }
+        let mut held = self.lanes.lists.take_held();
+        held.retain(|&index| {
+            let Some(ticket) =
+                self.lanes.get(index).and_then(|lane| lane.held.as_ref()).map(|held| held.ticket)
+            else {
+                return false;
+            };
+            let running = self.commands.running.get_mut(ticket);
+            if running.is_some_and(|running| matches!(running.step, Step::Waiting(_))) {
+                return true;
+            }
+            self.resume_input(io, index);
+            false
+        });
+        self.lanes.lists.put_back_held(held);
+        worked
+    }
+
+    /// Takes in the input of a lane that was held back, and receives again unless that is held back as well.
+    fn resume_input(&mut self, io: &mut impl Io<Message>, index: u32) {
+        let Some(held) = self.lanes.get_mut(index).and_then(|lane| lane.held.take()) else { return };
+        self.take_in(io, index, &held.backlog);
+        if let Some(lane) = self.lanes.get(index)
+            && lane.held.is_none()
+            && lane.takes_commands()
+            && let Some(socket) = lane.socket()
+        {
+            io.resume(socket);
+        }
+    }
+
+    fn report_failures(&mut self, io: &mut impl Io<Message>) {
+        for index in self.lanes.lists.take_failing() {
+            let Some(lane) = self.lanes.get_mut(index) else { continue };
+            let kind = RequestKind::Failures(std::mem::take(&mut lane.failures));
+            io.post(0, Message::Control(ControlMessage::Request(Request { lane: lane.id, kind })));
+        }
+    }
+
+    /// The control plane has carried out a command, maybe the Connect of its lane.
+    pub(super) fn on_answer(&mut self, io: &mut impl Io<Message>, answer: Answer) {
+        let now_ns = io.now_ns();
+        let zero_copy = self.settings.zero_copy;
+        let id = answer.command.lane;
+        let entry = self.lanes.entry(id.index).filter(|(lane, _)| lane.id == id && lane.takes_commands());
+        let Some((lane, lists)) = entry else { return };
+        let slot = answer.command.slot;
+        let (mut connected, mut joined) = (0, None);
+        if let LaneState::Connecting { .. } = lane.state {
+            match answer.established {
+                Some(established) => {
+                    tracing::info!(
+                        peer = lane.peer.map(tracing::field::display),
+                        qid = %established.qid,
+                        host = %quoted(&established.host),
+                        "lane connected"
+                    );
+                    connected = u64::from(!established.qid.is_admin());
+                    joined = (!established.qid.is_admin()).then(|| Arc::clone(&established.association));
+                    lane.establish(established, now_ns);
+                    if let Some(socket) = lane.socket() {
+                        io.establish(socket);
+                    }
+                    if joined.is_some() {
+                        lane.set_zero_copy(io, zero_copy);
+                    }
+                }
+                None => lane.enter(LaneState::Unconnected { refused_count: 0 }, now_ns),
+            }
+        }
+        match answer.data {
+            Some(data) if answer.status.is_success() && !data.is_empty() => {
+                let length = u32::try_from(data.len()).expect("at most a log page");
+                let payload = Payload::Heap(data);
+                lane.queue.complete_with_data(slot, payload, length, answer.result, payload_digest);
+            }
+            _ => lane.queue.complete(slot, answer.status, answer.result),
+        }
+        let is_refused = matches!(lane.state, LaneState::Unconnected { .. });
+        lists.mark_dirty(lane);
+        lane.arm_timer(io, &self.settings.timeouts);
+        if joined.is_some() {
+            self.commands.set_association(id.index, joined);
+        }
+        self.io_lanes_ever += connected;
+        if is_refused {
+            self.count_unconnected(io, id.index);
+        }
+    }
+
+    /// Closes the lanes whose peers withhold buffers that others wait for, if any do.
+    pub(super) fn relieve_pressure(&mut self, io: &mut impl Io<Message>) {
+        let now_ns = io.now_ns();
+        self.pressure.on_timer();
+        if !self.commands.is_contended() {
+            return;
+        }
+        for index in self.lanes.indices() {
+            let Some(lane) = self.lanes.get_mut(index) else { continue };
+            let reason =
+                pressure::withholds_buffers(lane, &self.commands.running, &self.settings.timeouts, now_ns);
+            if let Some(reason) = reason {
+                self.expel(io, index, reason);
+            }
+        }
+        self.pressure.arm(io, &self.commands);
+    }
+
+    /// Does what is left to do at the end of a turn, up to the sends. Says whether there was anything.
+    pub(super) fn end_turn(&mut self, io: &mut impl Io<Message>) -> bool {
+        let mut worked = false;
+        if self.lanes.lists.has_awaiting() {
+            self.take_notices(io);
+        }
+        if self.commands.has_waiting() || self.lanes.lists.has_held() {
+            worked |= self.go_on(io);
+        }
+        if self.commands.arrivals.has_changed() {
+            self.commands.settle_arrivals(io);
+        }
+        if !self.commands.digesting.is_empty() {
+            if let Some((index, after)) = self.dispatcher(io).digest() {
+                self.follow_up(io, index, after);
+            }
+            worked = true;
+        }
+        if self.lanes.lists.has_dirty() {
+            self.ring(io);
+            worked = true;
+        }
+        self.sent_bytes = 0;
+        if self.lanes.lists.has_failing() {
+            self.report_failures(io);
+        }
+        worked
+    }
+
+    /// Aborts a command of a lane if nothing of it has begun to run. wire §18
+    pub(super) fn on_abort(&mut self, io: &mut impl Io<Message>, id: LaneId, cid: u16, asked_by: CommandId) {
+        self.dispatcher(io).on_abort(id, cid, asked_by);
+    }
+
+    /// The reactor ends: closes every socket.
+    pub(super) fn close_all(&mut self, io: &mut impl Io<Message>) {
+        for lane in self.lanes.iter_mut() {
+            lane.close_socket(io);
+        }
+    }
+
+    /// A lane asks for a controller or a queue. An I/O lane is first given its reactor.
+    fn post_connect(&mut self, io: &mut impl Io<Message>, index: u32, request: Request) {
+        let reactor = usize::from(self.reactor);
+        let Some(lane) = self.lanes.get_mut(index) else { return };
+        let qid = lane.state.qid();
+        if lane.is_placed || qid.is_admin() {
+            return io.post(0, Message::Control(ControlMessage::Request(request)));
+        }
+        lane.is_placed = true;
+        let arrival = lane.socket().map(|socket| io.arrival(socket)).unwrap_or_default();
+        let peer = lane.peer;
+        let counted_napi = std::mem::replace(&mut lane.napi, arrival.napi_id);
+        lane.counters.napi_id.set(arrival.napi_id.map_or(0, |id| id.get().into()));
+        let connecting = Connecting { reactor, qid, counted_napi, arrival };
+        if arrival.napi_id.is_none()
+            && io.busy_polling().wanted.is_on()
+            && !std::mem::replace(&mut self.has_told_unpolled, true)
+        {
+            tracing::info!(
+                ?peer,
+                "busy polling: packets of this host come through no device that can be polled"
+            );
+        }
+        io.post(
+            0,
+            Message::Placement(PlacementMessage::Place(Box::new(Placing { connecting, connect: request }))),
+        );
+    }
+
+    /// Gives a lane away, unless more has come than its Connect: then it stays.
+    pub(super) fn hand_over(&mut self, io: &mut impl Io<Message>, to: usize, connect: Request) {
+        let (id, from) = (connect.lane, usize::from(self.reactor));
+        let not_moved = |is_gone| Message::Placement(PlacementMessage::NotMoved { from, to, is_gone });
+        let RequestKind::Command { slot, .. } = connect.kind else { return };
+        let connecting = self.lanes.by_id(id).and_then(|lane| match lane.state {
+            LaneState::Connecting { qid } => Some((lane, qid)),
+            _ => None,
+        });
+        let Some((lane, qid)) = connecting else {
+            // It has ended, or will at once.
+            return io.post(0, not_moved(true));
+        };
+        let parted = lane.queue.part(slot).filter(|_| lane.held.is_none());
+        let taken = parted.zip(lane.socket().and_then(|socket| io.release(socket)));
+        let Some((queue, connection)) = taken else {
+            io.post(0, not_moved(false));
+            return io.post(0, Message::Control(ControlMessage::Request(connect)));
+        };
+        let (listener, napi, counters) = (lane.listener, lane.napi, Arc::clone(&lane.counters));
+        tracing::debug!(peer = ?lane.peer, %qid, to, "lane handed over");
+        self.commands.shares.forget(id.index);
+        self.lanes.remove(id.index);
+        let moving = Moving { connection, listener, queue, qid, napi, counters, connect };
+        io.post(to, Message::Connection(ConnectionMessage::TakeOver(Box::new(moving))));
+    }
+
+    /// Goes on with a lane that another reactor has begun. Gives its socket and its place.
+    pub(super) fn take_over(&mut self, io: &mut impl Io<Message>, moving: Moving) -> Option<(SocketId, u32)> {
+        let Moving { connection, listener, queue, qid, napi, counters, mut connect } = moving;
+        let (socket, index) = self.begin_lane(io, connection, listener, napi, true)?;
+        let (queue, resumed) = ControllerQueue::resume(self.settings.queue, queue);
+        let now_ns = io.now_ns();
+        let lane = self.lanes.get_mut(index)?;
+        (lane.queue, lane.counters) = (queue, counters);
+        lane.enter(LaneState::Connecting { qid }, now_ns);
+        connect.lane = lane.id;
+        if let RequestKind::Command { slot, .. } = &mut connect.kind {
+            *slot = resumed;
+        }
+        io.post(0, Message::Control(ControlMessage::Request(connect)));
+        Some((socket, index))
+    }
+
+    /// What is known of a lane to be placed is no longer true.
+    fn post_left(&self, io: &mut impl Io<Message>, napi: Option<NonZeroU32>, is_io: bool) {
+        let left = Left { reactor: self.reactor.into(), napi, is_io };
+        io.post(0, Message::Placement(PlacementMessage::Left(left)));
+    }
+
+    /// The state of this reactor and its lanes.
+    pub(super) fn describe(&self, io: &impl Io<Message>) -> ReactorState {
+        let polling = io.busy_polling();
+        let lanes = self.lanes.iter();
+        ReactorState {
+            reactor: self.reactor,
+            lanes: lanes.clone().count(),
+            io_lanes: lanes.filter(|lane| lane.state.io_queue().is_some()).count(),
+            io_lanes_ever: self.io_lanes_ever,
+            napi_ids: self.lanes.napi_ids(),
+            busy_poll: BusyPollState {
+                wait_us: polling.wanted.wait_us,
+                engine: polling.engine.text(),
+                sockets: polling.socket.poll.text(),
+                prefer: polling.socket.prefer.text(),
+                budget: polling.socket.budget.text(),
+                socket_count: polling.socket_count,
+                refused_count: polling.refused_count,
+                spins: polling.spin_count,
+                spin_hits: polling.spin_hit_count,
+                polled_sleeps: polling.sleep_count,
+                polled_hits: polling.sleep_hit_count,
+            },
+            buffers: self.commands.shares.state(io.pool()),
+            // Its turns are counted where it runs.
+            ..ReactorState::default()
         }
     }
 }

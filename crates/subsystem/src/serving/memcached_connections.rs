@@ -302,7 +302,7 @@ impl MemcachedConnections {
         }
         if connection.session.is_within_command() && !self.is_sweep_set {
             self.is_sweep_set = true;
-            io.set_timer(now_ns + SWEEP_NS, super::MEMCACHED_TIMER);
+            io.set_timer(now_ns + SWEEP_NS, super::timers::MEMCACHED_TIMER);
         }
         self.mark(index);
     }
@@ -395,7 +395,7 @@ impl MemcachedConnections {
                     io.await_writable(connection.socket);
                     if !self.is_sweep_set {
                         self.is_sweep_set = true;
-                        io.set_timer(now_ns + SWEEP_NS, super::MEMCACHED_TIMER);
+                        io.set_timer(now_ns + SWEEP_NS, super::timers::MEMCACHED_TIMER);
                     }
                     return;
                 }
@@ -441,7 +441,7 @@ impl MemcachedConnections {
             }
         }
         if self.is_sweep_set {
-            io.set_timer(now_ns + SWEEP_NS, super::MEMCACHED_TIMER);
+            io.set_timer(now_ns + SWEEP_NS, super::timers::MEMCACHED_TIMER);
         }
     }
 

@@ -1,55 +1,59 @@
-//! Peers that keep buffers which others wait for: those that neither read nor send what they were asked for go first.
+//! Peers that withhold buffers while other lanes wait for them: those that neither read nor send what they were asked for are closed.
 
 use reactor::Io;
 
-use super::{PRESSURE_TIMER, Serving};
+use super::timers::PRESSURE_TIMER;
 use crate::admission::reason;
-use crate::lane::{Lane, Wait};
+use crate::commands::Commands;
+use crate::lane::{Lane, LaneTimeouts, Wait};
 use crate::message::Message;
+use crate::running::RunningTable;
 
-/// How often lanes are looked at while commands wait for buffers, ns.
-const LOOK_NS: u64 = 250_000_000;
+/// How often lanes are checked while commands wait for buffers, ns.
+const CHECK_NS: u64 = 250_000_000;
 
-impl Serving {
-    /// Sees to it that somebody looks, as long as commands wait for buffers.
-    pub(super) fn watch_pressure(&mut self, io: &mut impl Io<Message>) {
-        if self.commands.is_pressed() && !std::mem::replace(&mut self.is_watching_pressure, true) {
-            io.set_timer(io.now_ns() + LOOK_NS, PRESSURE_TIMER);
+/// The timer by which lanes are checked as long as commands wait for buffers.
+#[derive(Debug, Default)]
+pub(super) struct PressureWatch {
+    is_armed: bool,
+}
+
+impl PressureWatch {
+    /// Sets the timer if commands wait for buffers, unless it is set.
+    pub(super) fn arm(&mut self, io: &mut impl Io<Message>, commands: &Commands) {
+        if commands.is_contended() && !std::mem::replace(&mut self.is_armed, true) {
+            io.set_timer(io.now_ns() + CHECK_NS, PRESSURE_TIMER);
         }
     }
 
-    /// Closes the lanes of peers that have done nothing for long with what others wait for.
-    pub(super) fn relieve(&mut self, io: &mut impl Io<Message>) {
-        self.is_watching_pressure = false;
-        if !self.commands.is_pressed() {
-            return;
-        }
-        for index in self.lanes.indices() {
-            if let Some(reason) = self.keeps_buffers(index, io.now_ns()) {
-                self.expel(io, index, reason);
-            }
-        }
-        self.watch_pressure(io);
+    /// The timer fires.
+    pub(super) fn on_timer(&mut self) {
+        self.is_armed = false;
     }
+}
 
-    /// Why a lane is to give back what it has, if it is.
-    fn keeps_buffers(&mut self, index: u32, now_ns: u64) -> Option<&'static str> {
-        let timeouts = self.settings.timeouts;
-        let taken_bytes = self.commands.running.taken_bytes(index);
-        // The answers of admin queues take none of them.
-        let is_io = |lane: &&mut Lane| !lane.state.qid().is_admin() && lane.socket().is_some();
-        let lane = self.lanes.get_mut(index).filter(is_io)?;
-        if lane.deadlines.is_unread(&timeouts, now_ns) {
-            return Some(reason::READS_NOTHING_PRESSED);
-        }
-        // Parts of long values go into memory of the store, which others do not wait for here.
-        if !lane.deadlines.is_on(Wait::Data) || taken_bytes == 0 {
-            return None;
-        }
-        let received_bytes = lane.counters.received_bytes.get();
-        let makes_progress = lane.deadlines.check_progress(&timeouts, now_ns, received_bytes)?;
-        let asked_since_ns = self.asked_since_ns(index, now_ns)?;
-        let owes = now_ns.saturating_sub(asked_since_ns) >= timeouts.contended_ns;
-        (!makes_progress && owes).then_some(reason::SENDS_NOTHING_PRESSED)
+/// Why a lane is to be closed while others wait for buffers, if it is: its peer has not read, or has sent next to nothing of the data that it
+/// owes, for [`LaneTimeouts::contended_ns`].
+pub(super) fn withholds_buffers(
+    lane: &mut Lane,
+    running: &RunningTable,
+    timeouts: &LaneTimeouts,
+    now_ns: u64,
+) -> Option<&'static str> {
+    // Answers of admin queues take no buffers.
+    if lane.state.qid().is_admin() || lane.socket().is_none() {
+        return None;
     }
+    if lane.deadlines.is_unread(timeouts, now_ns) {
+        return Some(reason::READS_NOTHING_CONTENDED);
+    }
+    // Parts of long values go into memory of the store, which lanes do not wait for here.
+    if !lane.deadlines.is_on(Wait::Data) || running.taken_bytes(lane.id.index) == 0 {
+        return None;
+    }
+    let received_bytes = lane.counters.received_bytes.get();
+    let makes_progress = lane.deadlines.check_progress(timeouts, now_ns, received_bytes)?;
+    let asked_since_ns = lane.asked_since_ns(running, now_ns)?;
+    let owes = now_ns.saturating_sub(asked_since_ns) >= timeouts.contended_ns;
+    (!makes_progress && owes).then_some(reason::SENDS_NOTHING_CONTENDED)
 }

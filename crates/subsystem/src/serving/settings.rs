@@ -1,0 +1,24 @@
+//! How the lanes of a target serve.
+
+use proto::ReceivePlan;
+use proto::controller_queue::QueueSettings;
+use proto::doorbell::Policy;
+use proto::zero_copy::Policy as ZeroCopy;
+
+use crate::commands::IoLimits;
+use crate::lane::LaneTimeouts;
+
+/// Settings of a reactor that serves lanes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ServingSettings {
+    pub(crate) queue: QueueSettings,
+    pub(crate) limits: IoLimits,
+    pub(crate) timeouts: LaneTimeouts,
+    pub(crate) doorbell: Policy,
+    pub(crate) receive: ReceivePlan,
+    /// Which answers are sent without a copy.
+    pub(crate) zero_copy: ZeroCopy,
+    /// Connections without a queue, of all reactors.
+    pub(crate) unconnected_count_max: u32,
+    pub(crate) reactor_count: u16,
+}
