@@ -1,7 +1,8 @@
-//! Who is let in, and why connections end that their hosts did not end: counted for the whole target, beside its control plane.
+//! Limits on connections, and counters of the reasons for which connections were refused or closed: for the whole target, beside its control
+//! plane.
 //!
-//! Every reactor says when a connection is gone and when it had to end one. Each reason has a counter, which the operator can read,
-//! and a line in the log, at most one every few seconds however many such connections there are.
+//! Every reactor reports when a connection ends, and when it had to close one. Each reason has a counter, which the operator can read,
+//! and a line in the log, at most one every few seconds regardless of the number of such connections.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -13,11 +14,11 @@ use reactor::Counter;
 use crate::limits::Limits;
 use crate::state::ConnectionsState;
 
-/// How often a reason is said at most, ns.
-const SAY_NS: u64 = 10_000_000_000;
+/// Interval between log lines for one reason, ns.
+const LOG_NS: u64 = 10_000_000_000;
 
-/// Why a connection was not let in, or was ended, in words that are counted by. Deadlines have words of their own
-/// (`Lane::deadline`).
+/// Reasons for which a connection was refused or closed, by which it is counted. Deadlines have reasons of their own
+/// (`lane::Wait::reason`).
 pub(crate) mod reason {
     pub(crate) const TOO_MANY: &str = "too many connections";
     pub(crate) const TOO_MANY_OF_ADDRESS: &str = "too many connections from one address";
@@ -32,7 +33,7 @@ pub(crate) mod reason {
     pub(crate) const SENDS_NOTHING_CONTENDED: &str = "data not sent while others wait for buffers";
 }
 
-/// What a violation is counted as.
+/// The reason by which a violation is counted.
 pub(crate) fn reason_of(violation: Violation) -> &'static str {
     match violation {
         Violation::HeaderField { .. } => "invalid PDU header field",
@@ -46,7 +47,7 @@ pub(crate) fn reason_of(violation: Violation) -> &'static str {
     }
 }
 
-/// Who a connection is from.
+/// The kind of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Visitor {
     /// An NVMe host.
@@ -55,19 +56,19 @@ pub enum Visitor {
     Memcached,
 }
 
-/// Connections that are there, and what was wrong with others.
+/// The open connections of each kind, and the reasons for which others were refused or closed.
 #[derive(Debug)]
 pub(crate) struct Admission {
-    hosts: Crowd,
-    memcached: Crowd,
+    hosts: PerAddress,
+    memcached: PerAddress,
     /// Reported by memcached's `stats`.
     memcached_counters: Arc<MemcachedCounters>,
     tallies: BTreeMap<&'static str, Tally>,
 }
 
-/// Connections of one kind, and how many there may be.
+/// Open connections of one kind in total and per address, and their limits.
 #[derive(Debug)]
-struct Crowd {
+struct PerAddress {
     count_max: u32,
     count_per_address_max: u32,
     count: u32,
@@ -77,20 +78,20 @@ struct Crowd {
 /// Counters of memcached connections, of all reactors.
 #[derive(Debug, Default)]
 pub(crate) struct MemcachedCounters {
-    /// Connections that there are.
+    /// Open connections.
     pub(crate) count: Counter,
-    /// Connections that were let in, ever.
+    /// Connections that were admitted, ever.
     pub(crate) admitted_count: Counter,
     /// Connections that were refused.
     pub(crate) rejected_count: Counter,
 }
 
-/// What is known of one reason.
+/// The counter of one reason.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     count: u64,
-    /// Of these, not said yet.
-    unsaid: u64,
+    /// Of these, not logged yet.
+    unlogged: u64,
     quiet_until_ns: u64,
 }
 
@@ -99,8 +100,8 @@ impl Admission {
         let (memcached_max, memcached_per_address_max) =
             (limits.memcached_connection_count_max, limits.memcached_connection_count_per_address_max);
         Self {
-            hosts: Crowd::new(limits.connection_count_max, limits.connection_count_per_address_max),
-            memcached: Crowd::new(memcached_max, memcached_per_address_max),
+            hosts: PerAddress::new(limits.connection_count_max, limits.connection_count_per_address_max),
+            memcached: PerAddress::new(memcached_max, memcached_per_address_max),
             memcached_counters: Arc::default(),
             tallies: BTreeMap::new(),
         }
@@ -111,9 +112,9 @@ impl Admission {
         Arc::clone(&self.memcached_counters)
     }
 
-    /// Whether a connection is let in. It counts until [`on_gone`](Self::on_gone).
+    /// Whether a connection is admitted. It counts until [`on_gone`](Self::on_gone).
     pub(crate) fn admit(&mut self, now_ns: u64, visitor: Visitor, peer: Option<SocketAddr>) -> bool {
-        let admitted = self.crowd(visitor).admit(peer.map(|peer| peer.ip()));
+        let admitted = self.of_kind(visitor).admit(peer.map(|peer| peer.ip()));
         if visitor == Visitor::Memcached {
             let counters = &self.memcached_counters;
             let counter = if admitted.is_ok() { &counters.admitted_count } else { &counters.rejected_count };
@@ -131,35 +132,35 @@ impl Admission {
         false
     }
 
-    /// A connection that was let in is gone.
+    /// An admitted connection has ended.
     pub(crate) fn on_gone(&mut self, visitor: Visitor, address: Option<IpAddr>) {
-        self.crowd(visitor).on_gone(address);
+        self.of_kind(visitor).on_gone(address);
         self.memcached_counters.count.set(self.memcached.count.into());
     }
 
-    fn crowd(&mut self, visitor: Visitor) -> &mut Crowd {
+    fn of_kind(&mut self, visitor: Visitor) -> &mut PerAddress {
         match visitor {
             Visitor::Host => &mut self.hosts,
             Visitor::Memcached => &mut self.memcached,
         }
     }
 
-    /// Something was wrong with a connection.
+    /// A connection was refused or closed for this reason.
     pub(crate) fn on_complaint(&mut self, now_ns: u64, peer: Option<SocketAddr>, reason: &'static str) {
         let tally = self.tallies.entry(reason).or_default();
         tally.count += 1;
-        tally.unsaid += 1;
+        tally.unlogged += 1;
         if now_ns < tally.quiet_until_ns {
             return;
         }
         tracing::info!(
             ?peer,
             reason,
-            count = tally.unsaid,
+            count = tally.unlogged,
             total = tally.count,
             "ended or refused connections"
         );
-        (tally.unsaid, tally.quiet_until_ns) = (0, now_ns + SAY_NS);
+        (tally.unlogged, tally.quiet_until_ns) = (0, now_ns + LOG_NS);
     }
 
     pub(crate) fn state(&self) -> ConnectionsState {
@@ -182,7 +183,7 @@ enum Full {
     OfAddress,
 }
 
-impl Crowd {
+impl PerAddress {
     fn new(count_max: u32, count_per_address_max: u32) -> Self {
         Self { count_max, count_per_address_max, count: 0, by_address: BTreeMap::new() }
     }
@@ -240,7 +241,7 @@ mod tests {
         assert!(admission.admit(0, Host, peer(1)) && admission.admit(0, Host, peer(1)));
         assert!(!admission.admit(0, Host, peer(1)));
         assert!(admission.admit(0, Host, peer(2)) && admission.admit(0, Host, None));
-        assert!(!admission.admit(0, Host, peer(3)), "all in all");
+        assert!(!admission.admit(0, Host, peer(3)), "in total");
         admission.on_gone(Host, peer(1).map(|peer| peer.ip()));
         assert!(admission.admit(0, Host, peer(1)));
         let complaints = [(reason::TOO_MANY.to_owned(), 1), (reason::TOO_MANY_OF_ADDRESS.to_owned(), 1)];
@@ -270,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_leaves_no_trace() {
+    fn a_connection_that_ended_leaves_no_trace() {
         let mut admission = admission(2, 2);
         for host in 0..=255 {
             assert!(admission.admit(0, Host, peer(host)));
@@ -281,15 +282,15 @@ mod tests {
     }
 
     #[test]
-    fn each_complaint_counts_and_few_are_said() {
+    fn each_complaint_counts_and_few_are_logged() {
         let mut admission = admission(2, 2);
         for at in 0..1000 {
             admission.on_complaint(at * SECOND / 100, peer(1), "reads nothing");
         }
         assert_eq!(admission.state().complaints["reads nothing"], 1000);
         let tally = admission.tallies["reads nothing"];
-        assert_eq!((tally.unsaid, tally.quiet_until_ns), (999, SAY_NS), "said once in ten seconds");
-        admission.on_complaint(SAY_NS, peer(1), "reads nothing");
-        assert_eq!(admission.tallies["reads nothing"].unsaid, 0);
+        assert_eq!((tally.unlogged, tally.quiet_until_ns), (999, LOG_NS), "logged once in ten seconds");
+        admission.on_complaint(LOG_NS, peer(1), "reads nothing");
+        assert_eq!(admission.tallies["reads nothing"].unlogged, 0);
     }
 }

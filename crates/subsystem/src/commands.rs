@@ -28,6 +28,7 @@ use wire::status::Status;
 
 use crate::association::Association;
 use crate::attached::{AttachedIndex, Attachments};
+use crate::buffer_quota::{BufferQuota, UNSENT_BYTES_MAX};
 use crate::exclusion::LockMessage;
 use crate::key_value::arriving::Intake;
 use crate::key_value::batch::{self, CollectKey};
@@ -37,7 +38,6 @@ use crate::message::Message;
 use crate::nvm_io::{compare_failure, failed_pair, status_of};
 use crate::reserve::Reserve;
 use crate::running::{After, Copy, LockNumber, Owner, Running, RunningTable, Step, Supply};
-use crate::shares::{Shares, UNSENT_BYTES_MAX};
 use crate::subsystem::SubsystemId;
 
 /// Bytes that are read at a time where the host gets none of them.
@@ -135,7 +135,7 @@ pub(crate) struct Commands {
     /// Commands that wait for a range, or that wait for a buffer and have one already or data in its place, in order.
     waiting: VecDeque<Ticket>,
     /// What lanes hold of the pool, and the commands that hold nothing and wait for some of it.
-    pub(crate) shares: Shares,
+    pub(crate) quota: BufferQuota,
     pub(crate) queues: StoreQueues,
     /// For commands that others wait for.
     pub(crate) reserve: Reserve,
@@ -219,7 +219,7 @@ impl Commands {
             reactor,
             next_lock: 0,
             waiting: VecDeque::new(),
-            shares: Shares::default(),
+            quota: BufferQuota::default(),
             queues: StoreQueues::default(),
             reserve: Reserve::default(),
             ended: VecDeque::new(),
@@ -235,7 +235,7 @@ impl Commands {
     /// Sets the reserve aside, before anybody else takes from the pool.
     pub(crate) fn set_aside(&mut self, pool: &Pool) {
         self.reserve.set_aside(pool, self.limits.transfer_bytes_max as usize);
-        self.shares.set_pool(pool);
+        self.quota.set_pool(pool);
     }
 
     /// How much a command moves at once that the target itself reads or writes for: as much as a transfer at most, for which every pool has
@@ -251,31 +251,31 @@ impl Commands {
             return None;
         }
         let buffer = pool.take(length);
-        self.shares.on_taken(pool);
+        self.quota.on_taken(pool);
         buffer
     }
 
     /// Whether a command may have a buffer of the pool, if there is one of that length.
     #[inline]
     pub(crate) fn may_take(&mut self, pool: &Pool, owner: Owner, length: usize) -> bool {
-        !self.shares.is_tight() || self.may_take_if_tight(pool, owner, length)
+        !self.quota.is_tight() || self.may_take_if_tight(pool, owner, length)
     }
 
     #[cold]
     fn may_take_if_tight(&mut self, pool: &Pool, owner: Owner, length: usize) -> bool {
         let Some(lane) = owner.lane() else { return true };
-        self.shares.may_take(pool, lane, self.running.taken_bytes(lane), length)
+        self.quota.may_take(pool, lane, self.running.taken_bytes(lane), length)
     }
 
     /// Whether the lane of a command has answers that its peer does not take.
     pub(crate) fn is_blocked(&self, owner: Owner) -> bool {
-        owner.lane().is_some_and(|lane| self.shares.is_blocked(lane))
+        owner.lane().is_some_and(|lane| self.quota.is_blocked(lane))
     }
 
     /// A buffer of the pool, or the reserve, for a command that others wait for.
     pub(crate) fn take_critical(&mut self, pool: &Pool, length: usize) -> Option<Buffer> {
-        let buffer = if self.shares.has_first() { None } else { pool.take(length) };
-        self.shares.on_taken(pool);
+        let buffer = if self.quota.has_first() { None } else { pool.take(length) };
+        self.quota.on_taken(pool);
         buffer.or_else(|| self.reserve.take(length))
     }
 
@@ -377,12 +377,12 @@ impl Commands {
             self.go_on(io, ticket, &caller);
         }
         let mut has_served = false;
-        for _ in 0..self.shares.waiting_count() {
-            let Some(lane) = self.shares.next_turn() else { break };
+        for _ in 0..self.quota.waiting_count() {
+            let Some(lane) = self.quota.next_turn() else { break };
             let wanted_bytes = self.serve_line(io, lane, &caller);
             has_served |= wanted_bytes.is_none();
             let (now_ns, taken_bytes) = (io.now_ns(), self.running.taken_bytes(lane));
-            self.shares.end_turn(io.pool(), now_ns, lane, taken_bytes, wanted_bytes);
+            self.quota.end_turn(io.pool(), now_ns, lane, taken_bytes, wanted_bytes);
         }
         has_served
     }
@@ -395,10 +395,10 @@ impl Commands {
         lane: u32,
         caller: &impl Fn(Owner) -> Option<Caller>,
     ) -> Option<usize> {
-        let is_alone = self.shares.waiting_count() == 0;
+        let is_alone = self.quota.waiting_count() == 0;
         // What ends at once is not sent before the end of the turn: until then nobody knows whether the peer takes it.
         let mut ended_bytes = 0usize;
-        while let Some(ticket) = self.shares.first_in_line(lane) {
+        while let Some(ticket) = self.quota.first_in_line(lane) {
             let ended_count = self.ended.len();
             self.go_on(io, ticket, caller);
             match self.running.get_mut(ticket) {
@@ -408,7 +408,7 @@ impl Commands {
                     return Some(sqe.dptr.length.get().min(self.limits.transfer_bytes_max) as usize);
                 }
                 // It has gone on, or waits for something else now.
-                _ => self.shares.leave_line(lane),
+                _ => self.quota.leave_line(lane),
             }
             let data = self.ended.range(ended_count..).filter_map(|ended| ended.data.as_ref());
             ended_bytes = ended_bytes.saturating_add(data.map(|(payload, _)| payload.len()).sum());
@@ -496,7 +496,7 @@ impl Commands {
         let running = self.running.live_mut(ticket);
         running.step = step;
         let lane = running.owner.lane().expect("only commands of lanes take buffers");
-        self.shares.line_up(lane, ticket);
+        self.quota.line_up(lane, ticket);
     }
 
     /// Puts a command at the end of the line of those that wait.
@@ -508,12 +508,12 @@ impl Commands {
 
     /// Whether commands wait for buffers or ranges.
     pub(crate) fn has_waiting(&self) -> bool {
-        !self.waiting.is_empty() || self.shares.waiting_count() > 0
+        !self.waiting.is_empty() || self.quota.waiting_count() > 0
     }
 
     /// Whether commands wait for buffers that peers withhold.
     pub(crate) fn is_contended(&self) -> bool {
-        self.shares.is_tight() && self.has_waiting()
+        self.quota.is_tight() && self.has_waiting()
     }
 
     /// Flushes all namespaces of a subsystem for the control plane. The end comes out of

@@ -132,8 +132,8 @@ pub struct TimeoutConfig {
     pub send_ms: u64,
     /// From a request for a write's data (R2T) to all of it, ms.
     pub data_ms: u64,
-    /// The same two while other hosts wait for the buffers that are kept from them, ms.
-    pub pressed_ms: u64,
+    /// Replaces `send_ms` and `data_ms` while other hosts wait for buffers, ms.
+    pub contended_ms: u64,
     /// For lanes to end what they have begun when the target stops, ms.
     pub stop_ms: u64,
 }
@@ -145,7 +145,7 @@ impl Default for TimeoutConfig {
             pdu_ms: 30_000,
             send_ms: 10_000,
             data_ms: 30_000,
-            pressed_ms: 1000,
+            contended_ms: 1000,
             stop_ms: 10_000,
         }
     }

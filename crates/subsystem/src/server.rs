@@ -447,7 +447,7 @@ fn serving_settings(limits: &Limits, timeouts: &TimeoutConfig, reactor_count: u1
             pdu_ns: milliseconds(timeouts.pdu_ms),
             send_ns: milliseconds(timeouts.send_ms),
             data_ns: milliseconds(timeouts.data_ms),
-            contended_ns: milliseconds(timeouts.pressed_ms),
+            contended_ns: milliseconds(timeouts.contended_ms),
             ..LaneTimeouts::default()
         },
         doorbell: defaults.doorbell,

@@ -122,6 +122,12 @@ fn a_command_line_makes_the_same_as_a_file() {
 }
 
 #[test]
+fn the_former_name_of_contended_s_is_read() {
+    let former = config("[timeouts]\npressed_s = 3\n");
+    assert_eq!(former.timeouts.contended_ms, 3000);
+}
+
+#[test]
 fn reactors_and_limits_are_read() {
     let config = config(
         r#"
@@ -146,7 +152,7 @@ fn reactors_and_limits_are_read() {
         [timeouts]
         send_s = 5
         data_s = 6
-        pressed_s = 2
+        contended_s = 2
         stop_s = 1
         [[listener]]
         address = "::1"
@@ -172,7 +178,7 @@ fn reactors_and_limits_are_read() {
     let timeouts = TimeoutConfig {
         send_ms: 5000,
         data_ms: 6000,
-        pressed_ms: 2000,
+        contended_ms: 2000,
         stop_ms: 1000,
         ..TimeoutConfig::default()
     };

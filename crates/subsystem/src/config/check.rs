@@ -180,7 +180,7 @@ impl TargetConfig {
             ("pdu_s", timeouts.pdu_ms),
             ("send_s", timeouts.send_ms),
             ("data_s", timeouts.data_ms),
-            ("pressed_s", timeouts.pressed_ms),
+            ("contended_s", timeouts.contended_ms),
         ] {
             if timeout_ms == 0 {
                 findings.add(

@@ -248,7 +248,9 @@ struct RawTimeouts {
     pdu_s: Option<Spanned<u32>>,
     send_s: Option<Spanned<u32>>,
     data_s: Option<Spanned<u32>>,
-    pressed_s: Option<Spanned<u32>>,
+    /// Configurations of earlier versions say `pressed_s`.
+    #[serde(alias = "pressed_s")]
+    contended_s: Option<Spanned<u32>>,
     stop_s: Option<Spanned<u32>>,
 }
 
@@ -594,7 +596,7 @@ impl Reader<'_> {
             pdu_ms: ms("pdu_s", raw.pdu_s, defaults.pdu_ms),
             send_ms: ms("send_s", raw.send_s, defaults.send_ms),
             data_ms: ms("data_s", raw.data_s, defaults.data_ms),
-            pressed_ms: ms("pressed_s", raw.pressed_s, defaults.pressed_ms),
+            contended_ms: ms("contended_s", raw.contended_s, defaults.contended_ms),
             stop_ms: ms("stop_s", raw.stop_s, defaults.stop_ms),
         }
     }

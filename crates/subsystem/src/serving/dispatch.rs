@@ -198,7 +198,7 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
     #[cold]
     fn lines_up(&mut self, index: u32, slot: Slot, sqe: &Sqe, data: &[u8]) -> bool {
         let Some(lane) = self.lanes.get_mut(index) else { return false };
-        if !data.is_empty() || !self.commands.shares.holds_back(index) {
+        if !data.is_empty() || !self.commands.quota.holds_back(index) {
             return false;
         }
         let owner = Owner::Lane { index, generation: lane.id.generation, slot };
@@ -209,7 +209,7 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
 
     /// A lane's line for buffers has become empty, or its fused commands are complete: decides anew in which order its commands start.
     pub(super) fn settle(&mut self, index: u32) {
-        let holds_back = self.commands.shares.holds_back(index);
+        let holds_back = self.commands.quota.holds_back(index);
         if let Some(lane) = self.lanes.get_mut(index) {
             lane.set_in_line(holds_back);
         }

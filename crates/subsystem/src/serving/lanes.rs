@@ -392,7 +392,7 @@ impl LaneServer {
         if let Some(closing) = lane.state.closing() {
             closing.in_flight = in_flight;
         }
-        self.commands.shares.forget(index);
+        self.commands.quota.forget(index);
     }
 
     /// Closes a lane's socket, and removes the lane once none of its commands is in flight.
@@ -441,7 +441,7 @@ impl LaneServer {
             ClosingStep::Closed { is_expelled: true } => RequestKind::Expelled,
             ClosingStep::Ending | ClosingStep::Closed { is_expelled: false } => RequestKind::Ended,
         };
-        self.commands.shares.forget(index);
+        self.commands.quota.forget(index);
         self.commands.set_association(index, None);
         let Some(mut lane) = self.lanes.remove(index) else { return };
         lane.close_socket(io);
@@ -589,7 +589,7 @@ impl LaneServer {
         let Some(lane) = self.lanes.get_mut(index) else { return };
         let unsent_bytes = lane.queue.caravan().unsent_bytes();
         lane.is_behind = unsent_bytes > 0;
-        let holds_back = self.commands.shares.on_unsent(io.pool(), index, unsent_bytes);
+        let holds_back = self.commands.quota.on_unsent(io.pool(), index, unsent_bytes);
         lane.set_in_line(holds_back);
     }
 
@@ -639,7 +639,7 @@ impl LaneServer {
             let caller = |owner| caller_of(&self.lanes, owner);
             worked = self.commands.retry(io, caller);
             self.drain_commands(io);
-            while let Some(index) = self.commands.shares.next_settled() {
+            while let Some(index) = self.commands.quota.next_settled() {
                 self.dispatcher(io).settle(index);
             }
             self.pressure.arm(io, &self.commands);
@@ -843,7 +843,7 @@ impl LaneServer {
         };
         let (listener, napi, counters) = (lane.listener, lane.napi, Arc::clone(&lane.counters));
         tracing::debug!(peer = ?lane.peer, %qid, to, "lane handed over");
-        self.commands.shares.forget(id.index);
+        self.commands.quota.forget(id.index);
         self.lanes.remove(id.index);
         let moving = Moving { connection, listener, queue, qid, napi, counters, connect };
         io.post(to, Message::Connection(ConnectionMessage::TakeOver(Box::new(moving))));
@@ -895,7 +895,7 @@ impl LaneServer {
                 polled_sleeps: polling.sleep_count,
                 polled_hits: polling.sleep_hit_count,
             },
-            buffers: self.commands.shares.state(io.pool()),
+            buffers: self.commands.quota.state(io.pool()),
             // Its turns are counted where it runs.
             ..ReactorState::default()
         }
