@@ -1,8 +1,8 @@
 //! I/O commands: classified by the command set of their namespace, and those of the NVM command set executed. wire §14
 //!
 //! ```text
-//! SQE ─▶ begin_with: what is its NSID? ─┬─▶ blocks: Start::block_command ─▶ read, write, …
-//!                                       └─▶ keys:   Start::key_value_command (key_value/command.rs)
+//! SQE ─▶ Start::begin: what is its NSID? ─┬─▶ blocks: Start::block_command ─▶ read, write, …
+//!                                        └─▶ keys:   Start::key_value_command (key_value/command.rs)
 //! ```
 //!
 //! Limits are compared in blocks, with checked arithmetic, before anything else happens.
@@ -18,7 +18,7 @@
 )]
 
 use reactor::{Buffer, Io};
-use store::{Geometry, Request, StoreError, Ticket};
+use store::{Geometry, Request, Ticket};
 use wire::id::Nsid;
 use wire::nvm::{BlockCommand, CopyCommand, CopyFormat, CopySource, DatasetManagement, DsmAttributes};
 use wire::opcode::NvmOpcode;
@@ -26,75 +26,18 @@ use wire::sgl::DataPointer;
 use wire::sqe::{Sqe, SqeFlags};
 use wire::status::Status;
 
-use crate::attached::{AttachedIndex, Found};
-use crate::commands::{Begun, Caller, Commands, Hold};
+use crate::attached::{AttachedIndex, Attachments, Found};
+use crate::commands::Commands;
+use crate::io_command::{Begun, Caller, Hold};
 use crate::message::Message;
+use crate::nvm_status::{compare_failure, lost_before_flush, status_of};
 use crate::running::{After, Copy, Owner, Running, Step, Supply};
 use crate::subsystem::SubsystemId;
 
-/// Either goes on, or has ended with a status.
+/// What a step of a command gives, or the status that the command ends with.
 pub(crate) type Checked<T> = Result<T, Status>;
 
-impl Commands {
-    /// Begins a command; one whose data was asked for, or that has waited, has a ticket already.
-    #[inline]
-    pub(crate) fn begin_with<I: Io<Message>>(
-        &mut self,
-        io: &mut I,
-        caller: &Caller,
-        sqe: &Sqe,
-        data: &[u8],
-        supply: Supply,
-        ticket: Option<Ticket>,
-    ) -> Begun {
-        let mut start = Start { commands: self, io, caller, sqe, data, supply, ticket };
-        let begun = match start.commands.namespaces.find(caller.subsystem, sqe.nsid()) {
-            Found::Blocks(at) => start.block_command(at),
-            Found::Keys(at) => start.key_value_command(at),
-            Found::Unusable => start.without_namespace(Status::NAMESPACE_NOT_READY),
-            Found::Missing => start.without_namespace(Status::INVALID_NAMESPACE.with_dnr()),
-        };
-        begun.unwrap_or_else(|status| Begun::Complete(status, 0))
-    }
-
-    /// The blocks that half of a fused pair names.
-    pub(crate) fn fused_extent(
-        &mut self,
-        subsystem: SubsystemId,
-        nsid: Nsid,
-        command: &BlockCommand,
-    ) -> Checked<Extent> {
-        match self.namespaces.find(subsystem, nsid) {
-            Found::Blocks(at) => self.extent(at, command),
-            // A namespace of keys has no block that could be named.
-            Found::Keys(_) => Err(Status::LBA_OUT_OF_RANGE.with_dnr()),
-            Found::Unusable => Err(Status::NAMESPACE_NOT_READY),
-            Found::Missing => Err(Status::INVALID_NAMESPACE.with_dnr()),
-        }
-    }
-
-    /// Where a command's blocks are, if they are in the namespace.
-    #[inline(always)]
-    fn extent(&mut self, at: AttachedIndex, command: &BlockCommand) -> Checked<Extent> {
-        let blocks = self.namespaces.blocks_mut(at);
-        let geometry = blocks.geometry;
-        // In blocks and checked: a start near 2^64 must not wrap into the namespace.
-        match command.end() {
-            Some(end) if end <= geometry.block_count => {}
-            _ => return Err(Status::LBA_OUT_OF_RANGE.with_dnr()),
-        }
-        Ok(Extent {
-            at,
-            geometry,
-            slba: command.slba,
-            offset: command.slba << blocks.block_shift,
-            bytes: u64::from(command.blocks) << blocks.block_shift,
-            is_fua: command.control.fua(),
-        })
-    }
-}
-
-/// A command that begins.
+/// A command that begins, or continues after a wait.
 pub(crate) struct Start<'a, I> {
     pub(crate) commands: &'a mut Commands,
     pub(crate) io: &'a mut I,
@@ -104,7 +47,8 @@ pub(crate) struct Start<'a, I> {
     pub(crate) data: &'a [u8],
     /// Data that was asked for or put aside.
     pub(crate) supply: Supply,
-    ticket: Option<Ticket>,
+    /// Of a command whose data was asked for, or that has waited.
+    pub(crate) ticket: Option<Ticket>,
 }
 
 /// What a command with blocks is about.
@@ -120,13 +64,66 @@ pub(crate) struct Extent {
     is_fua: bool,
 }
 
+impl Extent {
+    /// The blocks of a command, if they are in the namespace.
+    #[inline(always)]
+    fn of(namespaces: &mut Attachments, at: AttachedIndex, command: &BlockCommand) -> Checked<Self> {
+        let blocks = namespaces.blocks_mut(at);
+        let geometry = blocks.geometry;
+        // In blocks and checked: a start near 2^64 must not wrap into the namespace.
+        match command.end() {
+            Some(end) if end <= geometry.block_count => {}
+            _ => return Err(Status::LBA_OUT_OF_RANGE.with_dnr()),
+        }
+        Ok(Self {
+            at,
+            geometry,
+            slba: command.slba,
+            offset: command.slba << blocks.block_shift,
+            bytes: u64::from(command.blocks) << blocks.block_shift,
+            is_fua: command.control.fua(),
+        })
+    }
+
+    /// The blocks of half of a fused pair.
+    pub(crate) fn of_fused(
+        namespaces: &mut Attachments,
+        subsystem: SubsystemId,
+        nsid: Nsid,
+        command: &BlockCommand,
+    ) -> Checked<Self> {
+        match namespaces.find(subsystem, nsid) {
+            Found::Blocks(at) => Self::of(namespaces, at, command),
+            // A namespace of keys has no blocks.
+            Found::Keys(_) => Err(Status::LBA_OUT_OF_RANGE.with_dnr()),
+            Found::Unusable => Err(Status::NAMESPACE_NOT_READY),
+            Found::Missing => Err(Status::INVALID_NAMESPACE.with_dnr()),
+        }
+    }
+}
+
 impl<I: Io<Message>> Start<'_, I> {
+    /// Begins the command, by the command set of its namespace.
+    #[inline]
+    pub(crate) fn begin(mut self) -> Begun {
+        let begun = match self.commands.namespaces.find(self.caller.subsystem, self.sqe.nsid()) {
+            Found::Blocks(at) => self.block_command(at),
+            Found::Keys(at) => self.key_value_command(at),
+            Found::Unusable => self.without_namespace(Status::NAMESPACE_NOT_READY),
+            Found::Missing => self.without_namespace(Status::INVALID_NAMESPACE.with_dnr()),
+        };
+        begun.unwrap_or_else(|status| Begun::Complete(status, 0))
+    }
+
     /// Begins a command of the NVM command set.
     #[inline]
     fn block_command(&mut self, at: AttachedIndex) -> Checked<Begun> {
         match NvmOpcode::from_raw(self.sqe.opcode) {
             NvmOpcode::READ => self.read(at),
-            NvmOpcode::WRITE => self.write(at),
+            NvmOpcode::WRITE => match self.supply {
+                Supply::None => self.write(at),
+                Supply::Buffer(_) | Supply::Heap(_) => self.resume_write(at),
+            },
             _ => self.other_block_command(at),
         }
     }
@@ -169,7 +166,7 @@ impl<I: Io<Message>> Start<'_, I> {
     #[inline]
     #[expect(clippy::expect_used, reason = "the length is at most the transfer limit, of 32 bits")]
     fn read(&mut self, at: AttachedIndex) -> Checked<Begun> {
-        let extent = self.commands.extent(at, &BlockCommand::from_sqe(self.sqe))?;
+        let extent = Extent::of(&mut self.commands.namespaces, at, &BlockCommand::from_sqe(self.sqe))?;
         let length = self.transfer(extent.bytes)?;
         self.check_plain()?;
         match self.sqe.dptr.classify() {
@@ -204,7 +201,7 @@ impl<I: Io<Message>> Start<'_, I> {
     #[inline]
     fn write(&mut self, at: AttachedIndex) -> Checked<Begun> {
         let command = BlockCommand::from_sqe(self.sqe);
-        let extent = self.commands.extent(at, &command)?;
+        let extent = Extent::of(&mut self.commands.namespaces, at, &command)?;
         let length = self.transfer(extent.bytes)?;
         self.check_plain()?;
         // Directives are not announced. wire §14
@@ -212,10 +209,25 @@ impl<I: Io<Message>> Start<'_, I> {
             return Err(Status::INVALID_FIELD.with_dnr());
         }
         self.check_writable(&extent)?;
-        if let Some(request) = self.host_data(length)? {
-            return Ok(request);
+        match self.host_data(length)? {
+            Some(request) => Ok(request),
+            None => self.execute_write(&extent, length),
         }
-        if self.is_held_back(&extent) {
+    }
+
+    /// Continues a Write whose data was asked for, or that has waited with its data. It was checked when it began, but another namespace may have
+    /// taken the place of its own since.
+    fn resume_write(&mut self, at: AttachedIndex) -> Checked<Begun> {
+        let extent = Extent::of(&mut self.commands.namespaces, at, &BlockCommand::from_sqe(self.sqe))?;
+        let length = self.transfer(extent.bytes)?;
+        self.check_writable(&extent)?;
+        self.execute_write(&extent, length)
+    }
+
+    /// Writes the host's data, which is here.
+    #[inline]
+    fn execute_write(&mut self, extent: &Extent, length: usize) -> Checked<Begun> {
+        if self.is_held_back(extent) {
             return Ok(self.wait());
         }
         let blocks = self.commands.namespaces.blocks_mut(extent.at);
@@ -278,7 +290,7 @@ impl<I: Io<Message>> Start<'_, I> {
     }
 
     fn compare(&mut self, at: AttachedIndex) -> Checked<Begun> {
-        let extent = self.commands.extent(at, &BlockCommand::from_sqe(self.sqe))?;
+        let extent = Extent::of(&mut self.commands.namespaces, at, &BlockCommand::from_sqe(self.sqe))?;
         let length = self.transfer(extent.bytes)?;
         self.check_plain()?;
         if let Some(request) = self.host_data(length)? {
@@ -304,7 +316,7 @@ impl<I: Io<Message>> Start<'_, I> {
 
     fn write_zeroes(&mut self, at: AttachedIndex) -> Checked<Begun> {
         let command = BlockCommand::from_sqe(self.sqe);
-        let extent = self.commands.extent(at, &command)?;
+        let extent = Extent::of(&mut self.commands.namespaces, at, &command)?;
         self.check_plain()?;
         self.check_writable(&extent)?;
         if self.is_held_back(&extent) {
@@ -363,7 +375,7 @@ impl<I: Io<Message>> Start<'_, I> {
         reason = "a chunk of blocks in the namespace"
     )]
     fn verify(&mut self, at: AttachedIndex) -> Checked<Begun> {
-        let extent = self.commands.extent(at, &BlockCommand::from_sqe(self.sqe))?;
+        let extent = Extent::of(&mut self.commands.namespaces, at, &BlockCommand::from_sqe(self.sqe))?;
         self.check_plain()?;
         let block_bytes = self.commands.namespaces.blocks_mut(extent.at).geometry.block_bytes;
         let count = self.commands.chunk_bytes(block_bytes).min(extent.bytes);
@@ -602,36 +614,4 @@ pub(crate) fn bytes<'a>(data: &'a [u8], supply: &'a Supply) -> &'a [u8] {
 #[inline]
 fn first(bytes: &[u8], length: usize) -> Checked<&[u8]> {
     bytes.get(..length).ok_or(Status::DATA_SGL_LENGTH_INVALID.with_dnr())
-}
-
-pub(crate) fn compare_failure() -> Status {
-    Status::COMPARE_FAILURE.with_dnr()
-}
-
-/// Writes of an earlier opening of the namespace may be lost. Not to be retried: the next Flush covers less.
-fn lost_before_flush() -> Status {
-    Status::WRITE_FAULT.with_dnr()
-}
-
-/// What becomes of the other half of a fused pair. wire §16
-pub(crate) fn failed_pair() -> Status {
-    Status::ABORTED_FAILED_FUSED.with_dnr()
-}
-
-/// What the host is told of a backend's failure. wire §17
-pub(crate) fn status_of(error: StoreError, is_read: bool) -> Status {
-    match error {
-        StoreError::ReadOnly => Status::NAMESPACE_WRITE_PROTECTED.with_dnr(),
-        StoreError::NoSpace | StoreError::FileSizeLimit => Status::CAPACITY_EXCEEDED.with_dnr(),
-        StoreError::ReadFailed(_) => Status::UNRECOVERED_READ_ERROR,
-        StoreError::WriteFailed(_) => Status::WRITE_FAULT,
-        // Ready again only when the operator has it reopened: hosts learn that from an event.
-        StoreError::Closed => Status::NAMESPACE_NOT_READY.with_dnr(),
-        StoreError::Unsupported => Status::INVALID_OPCODE.with_dnr(),
-        // A part of the command may have been carried out: it is not "not ready".
-        StoreError::Unreachable => Status::INTERNAL_PATH_ERROR,
-        StoreError::Truncated | StoreError::Injected if is_read => Status::UNRECOVERED_READ_ERROR,
-        StoreError::Truncated | StoreError::Injected => Status::WRITE_FAULT,
-        _ => Status::INTERNAL_ERROR,
-    }
 }

@@ -15,9 +15,9 @@ use reactor::{Address, CoreList, EngineKind, Features, Listener, Mailbox, Reacto
 use wire::nqn::Nqn;
 
 use crate::admission::MemcachedCounters;
-use crate::commands::IoLimits;
 use crate::config::{Place, Problem, ReactorConfig, TargetConfig, Threads, TimeoutConfig};
 use crate::control::{Control, ControlSettings};
+use crate::io_command::IoLimits;
 use crate::lane::LaneTimeouts;
 use crate::limits::Limits;
 use crate::message::{ControlMessage, Message, Order, OrderKind, ReactorMessage, Step};

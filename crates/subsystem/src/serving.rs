@@ -14,9 +14,10 @@ use store::Ticket;
 
 use crate::admission::{MemcachedCounters, Visitor};
 use crate::attached::AttachedIndex;
-use crate::commands::TICKET_TIMER;
 use crate::control::Control;
 use crate::exclusion::{Audience, LockManager, LockMessage};
+use crate::executor::Executor;
+use crate::fused::FusedExecutor;
 use crate::key_value;
 use crate::key_value::message::{CommandReply, KeyValueMessage};
 use crate::message::{
@@ -25,6 +26,7 @@ use crate::message::{
 };
 use crate::placement::{Placement, Policy as PlacementPolicy};
 use crate::state::ReactorReport;
+use crate::store_access::TICKET_TIMER;
 
 pub(crate) use memcached_connections::MEMCACHED;
 use memcached_connections::MemcachedConnections;
@@ -128,7 +130,9 @@ impl Serving {
                     self.lanes.commands.namespaces.blocks_mut(at).exclusions.release(lock.holder);
                 }
             }
-            LockMessage::Grant(number) => self.lanes.commands.on_lock_granted(io, number),
+            LockMessage::Grant(number) => {
+                FusedExecutor { commands: &mut self.lanes.commands, io }.on_lock_granted(number);
+            }
             LockMessage::Ask(_) | LockMessage::Excluded(_) | LockMessage::Unlock(_) => {
                 let Some(home) = &mut self.home else { return };
                 home.locks.on_message(message);
@@ -281,7 +285,7 @@ impl Serving {
                 self.report_table(io);
             }
             ReactorMessage::Flush { subsystem, asked_by } => {
-                self.lanes.commands.flush_all(io, subsystem, asked_by);
+                Executor { commands: &mut self.lanes.commands, io }.flush_all(subsystem, asked_by);
                 self.lanes.drain_commands(io);
             }
             ReactorMessage::Listen(tag, listener) => {

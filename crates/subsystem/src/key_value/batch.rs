@@ -11,7 +11,6 @@
 
 use reactor::{Buffer, Io, Payload};
 use store::Ticket;
-use wire::id::Nsid;
 use wire::kv::batch::{
     BatchCollect, BatchSubmit, OUTCOME_HEADER_BYTES, Operation, Operations, OutcomeWriter, collect_result,
 };
@@ -20,7 +19,8 @@ use wire::sqe::Sqe;
 use wire::status::Status;
 
 use crate::attached::AttachedIndex;
-use crate::commands::{Begun, Commands, Hold};
+use crate::commands::{CollectKey, Commands};
+use crate::io_command::{Begun, Hold};
 use crate::key_value::batch_part::{PartOfBatch, run_here};
 use crate::key_value::message::{PartitionRequest, Work};
 use crate::key_value::scattered::Scattered;
@@ -30,9 +30,6 @@ use crate::running::{Owner, Running, Step, Supply};
 
 /// Operations of one batch.
 pub(crate) const OPERATION_COUNT_MAX: u16 = 1024;
-
-/// A Collect that waits: its lane, its namespace and its tag.
-pub(crate) type CollectKey = (u32, u32, Nsid, u32);
 
 /// Checks all operations before the first is carried out: that they can be read, that they are as many as the command
 /// says, and that there is room for all outcomes.

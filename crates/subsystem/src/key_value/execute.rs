@@ -13,7 +13,8 @@ use wire::sgl::DataPointer;
 use wire::status::Status;
 
 use crate::attached::AttachedIndex;
-use crate::commands::{Begun, Commands, Hold};
+use crate::commands::Commands;
+use crate::io_command::{Begun, Hold};
 use crate::key_value::action::{KvAction, KvOutcome};
 use crate::key_value::command::{KeyValueCommand, KeyedCommand};
 use crate::key_value::message::{PartitionRequest, Work};

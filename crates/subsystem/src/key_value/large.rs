@@ -20,7 +20,8 @@ use wire::sgl::DataPointer;
 use wire::status::Status;
 
 use crate::attached::AttachedIndex;
-use crate::commands::{Begun, Commands, Ended, Hold};
+use crate::commands::Commands;
+use crate::io_command::{Begun, Ended, Hold};
 use crate::key_value::action::KvOutcome;
 use crate::key_value::arriving::{Arriving, Intake, Stage};
 use crate::key_value::command::KeyedCommand;

@@ -6,7 +6,8 @@ use reactor::Io;
 use wire::status::Status;
 
 use crate::attached::{Attachments, Keys};
-use crate::commands::{Commands, StoreAccess};
+use crate::commands::Commands;
+use crate::store_access::StoreAccess;
 use crate::key_value::action::KvOutcome;
 use crate::key_value::message::{
     CommandReply, Copied, MemcachedReply, PartitionRequest, RemoteAnswers, Work,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use wire::id::Qid;
 
 use crate::association::Association;
-use crate::fused::Pairs;
+use crate::fused_pairs::Pairs;
 use crate::subsystem::SubsystemId;
 
 /// The state of a lane.

@@ -13,8 +13,11 @@ use wire::sqe::{Fuse, Psdt, Sqe};
 use wire::status::{Status, StatusKind};
 
 use crate::admission::reason;
-use crate::commands::{Begun, Caller, Commands, Ended, Hold};
-use crate::fused::{Pairs, Verdict};
+use crate::commands::Commands;
+use crate::executor::Executor;
+use crate::fused::FusedExecutor;
+use crate::fused_pairs::{Pairs, Verdict};
+use crate::io_command::{Begun, Caller, Ended, Hold};
 use crate::key_value::digest;
 use crate::key_value::arriving::Intake;
 use crate::lane::{Lane, LaneState, LaneTimeouts, Order, payload_digest};
@@ -64,7 +67,16 @@ pub(super) enum After {
 }
 
 impl<I: Io<Message>> Dispatcher<'_, I> {
-    /// What follows from the beginning of an I/O command.
+    #[inline]
+    fn executor(&mut self) -> Executor<'_, I> {
+        Executor { commands: self.commands, io: self.io }
+    }
+
+    fn fused(&mut self) -> FusedExecutor<'_, I> {
+        FusedExecutor { commands: self.commands, io: self.io }
+    }
+
+    /// An I/O command has begun: completes it, asks for its data, or keeps its ticket.
     #[inline]
     pub(super) fn on_begun(&mut self, index: u32, slot: Slot, sqe: &Sqe, begun: Begun) -> After {
         let Some((lane, lists)) = self.lanes.entry(index) else { return After::Nothing };
@@ -178,7 +190,7 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
     fn request_data(&mut self, index: u32, slot: Slot, sqe: &Sqe, length: u32) {
         let Some(lane) = self.lanes.get_mut(index) else { return };
         let owner = Owner::Lane { index, generation: lane.id.generation, slot };
-        let buffer = self.commands.take_room(self.io.pool(), owner, sqe, length);
+        let buffer = Executor { commands: self.commands, io: self.io }.take_room(owner, sqe, length);
         let ticket = self.commands.running.insert(Running::new(owner, *sqe, None, Step::Between));
         lane.queue.set_context(slot, Some(ticket));
         match buffer {
@@ -317,7 +329,7 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
             if self.lines_up(index, slot, sqe, &data) {
                 return After::Nothing;
             }
-            let begun = self.commands.begin(self.io, &caller, sqe, &data);
+            let begun = self.executor().begin(&caller, sqe, &data);
             return self.on_begun(index, slot, sqe, begun);
         }
         if fuse == Fuse::FIRST {
@@ -325,7 +337,7 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
             let verdict = lane.state.pairs().and_then(Pairs::on_other);
             self.on_verdict(index, verdict);
         }
-        let needed = self.commands.check_fused(caller, sqe).and_then(|length| match sqe.dptr.classify() {
+        let needed = self.fused().check(caller, sqe).and_then(|length| match sqe.dptr.classify() {
             DataPointer::InCapsule { length: given, .. } if given >= length => Ok(None),
             DataPointer::Transport { length: given } if given >= length => Ok(Some(length)),
             DataPointer::Other { .. } => Err(Status::SGL_TYPE_INVALID.with_dnr()),
@@ -375,7 +387,7 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
                     let Some(caller) = self.caller(index, first.0) else { return };
                     let Some(lane) = self.lanes.get(index) else { return };
                     let lane = (index, lane.id.generation);
-                    self.commands.begin_pair(self.io, caller, lane, first, second);
+                    self.fused().begin(caller, lane, first, second);
                 }
             }
             next = self.lanes.get_mut(index).and_then(|lane| lane.state.pairs()?.next_verdict());
@@ -471,9 +483,8 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
             return self.post_to_control(index, slot, sqe, buffer.to_vec().into());
         }
         let Some(caller) = self.caller(index, slot) else { return After::Nothing };
-        let supply = Supply::Buffer(buffer);
         let followed_ns = is_followed.then(|| self.io.clock_ns());
-        let begun = self.commands.begin_with(self.io, &caller, sqe, &[], supply, Some(ticket));
+        let begun = self.executor().resume(&caller, sqe, buffer, ticket);
         if let Some(begun_ns) = followed_ns {
             self.follow(index, slot, begun_ns, &begun);
         }

@@ -17,7 +17,9 @@ use super::pressure::{self, PressureWatch};
 use super::settings::ServingSettings;
 use super::timers::{NOTICE_TIMER, SWEEP_TIMER};
 use crate::admission::{Visitor, reason, reason_of};
-use crate::commands::{Caller, Commands};
+use crate::commands::Commands;
+use crate::executor::Executor;
+use crate::io_command::Caller;
 use crate::lane::{ClosingStep, Flushed, Lane, LaneState, Order, Wait, payload_digest};
 use crate::lane_id::{CommandId, LaneId};
 use crate::lane_table::LaneTable;
@@ -311,7 +313,8 @@ impl LaneServer {
                         let owner = Owner::Lane { index, generation, slot };
                         let caller = Caller { owner, subsystem, needs_stable_copy };
                         let followed_ns = lane.watch.follows_next().then(|| io.clock_ns());
-                        let begun = self.commands.begin(io, &caller, &sqe, data);
+                        let mut executor = Executor { commands: &mut self.commands, io: &mut *io };
+                        let begun = executor.begin(&caller, &sqe, data);
                         let mut dispatcher = self.dispatcher(io);
                         if let Some(begun_ns) = followed_ns {
                             dispatcher.follow(index, slot, begun_ns, &begun);
@@ -615,7 +618,7 @@ impl LaneServer {
     pub(super) fn drain_commands(&mut self, io: &mut impl Io<Message>) -> bool {
         let mut worked = false;
         loop {
-            let replied = self.commands.on_replies(io);
+            let replied = Executor { commands: &mut self.commands, io: &mut *io }.on_replies();
             let mut ended_any = false;
             while let Some(ended) = self.commands.next_ended() {
                 let index = ended.owner.lane();
@@ -637,7 +640,7 @@ impl LaneServer {
         let mut worked = false;
         if self.commands.has_waiting() {
             let caller = |owner| caller_of(&self.lanes, owner);
-            worked = self.commands.retry(io, caller);
+            worked = Executor { commands: &mut self.commands, io: &mut *io }.retry(caller);
             self.drain_commands(io);
             while let Some(index) = self.commands.quota.next_settled() {
                 self.dispatcher(io).settle(index);

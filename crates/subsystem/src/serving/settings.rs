@@ -5,7 +5,7 @@ use proto::controller_queue::QueueSettings;
 use proto::doorbell::Policy;
 use proto::zero_copy::Policy as ZeroCopy;
 
-use crate::commands::IoLimits;
+use crate::io_command::IoLimits;
 use crate::lane::LaneTimeouts;
 
 /// Settings of a reactor that serves lanes.

@@ -1,0 +1,301 @@
+//! Executes the I/O commands of a reactor: begins them, continues those that waited or that a backend has replied to.
+//!
+//! ```text
+//! begin ─▶ Complete / Data            done at once: RAM and null, errors
+//!    ├──▶ RequestData ─(R2T)─▶ resume, with the data
+//!    └──▶ Started ─▶ … Commands::on_completion, on_timer … on_replies, retry ─▶ Commands::next_ended
+//! ```
+// What a host has sent must not be able to end us: see docs/testing.md.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::unwrap_used
+    )
+)]
+
+use std::ops::Range;
+
+use reactor::{Buffer, Io, Payload};
+use store::{Reply, Request, StoreError, Ticket};
+use wire::id::Nsid;
+use wire::sqe::{Fuse, Sqe};
+use wire::status::Status;
+
+use crate::attached::AttachedIndex;
+use crate::buffer_quota::UNSENT_BYTES_MAX;
+use crate::commands::Commands;
+use crate::fused::FusedExecutor;
+use crate::io_command::{Begun, Caller, Ended};
+use crate::key_value::batch;
+use crate::key_value::arriving::Intake;
+use crate::lane_id::CommandId;
+use crate::message::Message;
+use crate::nvm_io::Start;
+use crate::nvm_status::{compare_failure, failed_pair, status_of};
+use crate::running::{After, Copy, Owner, Running, Step, Supply};
+use crate::subsystem::SubsystemId;
+
+/// Begins and continues the commands of a reactor.
+pub(crate) struct Executor<'a, I> {
+    pub(crate) commands: &'a mut Commands,
+    pub(crate) io: &'a mut I,
+}
+
+impl<I: Io<Message>> Executor<'_, I> {
+    /// Begins an I/O command with the data of its capsule.
+    #[inline]
+    pub(crate) fn begin(&mut self, caller: &Caller, sqe: &Sqe, data: &[u8]) -> Begun {
+        self.start(caller, sqe, data, Supply::None, None)
+    }
+
+    /// Continues a command with the data that was asked for.
+    pub(crate) fn resume(&mut self, caller: &Caller, sqe: &Sqe, buffer: Buffer, ticket: Ticket) -> Begun {
+        self.start(caller, sqe, &[], Supply::Buffer(buffer), Some(ticket))
+    }
+
+    #[inline]
+    fn start(
+        &mut self,
+        caller: &Caller,
+        sqe: &Sqe,
+        data: &[u8],
+        supply: Supply,
+        ticket: Option<Ticket>,
+    ) -> Begun {
+        Start { commands: self.commands, io: self.io, caller, sqe, data, supply, ticket }.begin()
+    }
+
+    /// Continues commands that wait, as far as there are buffers. Returns whether there may be more to do at once.
+    pub(crate) fn retry(&mut self, caller: impl Fn(Owner) -> Option<Caller>) -> bool {
+        self.commands.reserve.refill(self.io.pool());
+        for _ in 0..self.commands.waiting_count() {
+            let Some(ticket) = self.commands.next_waiting() else { break };
+            self.go_on(ticket, &caller);
+        }
+        let mut has_served = false;
+        for _ in 0..self.commands.quota.waiting_count() {
+            let Some(lane) = self.commands.quota.next_turn() else { break };
+            let wanted_bytes = self.serve_line(lane, &caller);
+            has_served |= wanted_bytes.is_none();
+            let (now_ns, taken_bytes) = (self.io.now_ns(), self.commands.running.taken_bytes(lane));
+            self.commands.quota.end_turn(self.io.pool(), now_ns, lane, taken_bytes, wanted_bytes);
+        }
+        has_served
+    }
+
+    /// Continues the commands in a lane's line, in order: one of them, if other lanes wait as well. Returns the length of the buffer that the next one
+    /// did not get, if that is why it stopped.
+    fn serve_line(&mut self, lane: u32, caller: &impl Fn(Owner) -> Option<Caller>) -> Option<usize> {
+        let is_alone = self.commands.quota.waiting_count() == 0;
+        // Commands that end at once are sent at the end of the turn: only then it shows whether the peer reads.
+        let mut ended_bytes = 0usize;
+        while let Some(ticket) = self.commands.quota.first_in_line(lane) {
+            let ended_count = self.commands.ended_count();
+            self.go_on(ticket, caller);
+            match self.commands.running.get_mut(ticket) {
+                Some(Running { step: Step::AwaitingRoom(length), .. }) => return Some(*length as usize),
+                // Values may be longer: their chunks take no buffers.
+                Some(Running { step: Step::InLine, sqe, .. }) => {
+                    return Some(sqe.dptr.length.get().min(self.commands.limits.transfer_bytes_max) as usize);
+                }
+                // It has gone on, or waits for something else now.
+                _ => self.commands.quota.leave_line(lane),
+            }
+            ended_bytes = ended_bytes.saturating_add(self.commands.ended_bytes(ended_count));
+            if !is_alone || ended_bytes >= UNSENT_BYTES_MAX {
+                break;
+            }
+        }
+        None
+    }
+
+    /// Continues a command that waits, or lets it wait again.
+    fn go_on(&mut self, ticket: Ticket, caller: &impl Fn(Owner) -> Option<Caller>) {
+        // Aborted, or its lane has ended.
+        let Some(running) = self.commands.running.get_mut(ticket) else { return };
+        let (owner, sqe) = (running.owner, running.sqe);
+        let ended = Ended::new(owner, sqe, Status::SUCCESS);
+        let supply = match std::mem::replace(&mut running.step, Step::Between) {
+            Step::Waiting(supply) => supply,
+            Step::InLine => Supply::None,
+            Step::AwaitingRoom(length) => return self.room(ticket, length),
+            _ => unreachable!("what waits has not begun"),
+        };
+        let Some(caller) = caller(owner) else {
+            self.commands.running.remove(ticket);
+            return;
+        };
+        let ended = match self.start(&caller, &sqe, &[], supply, Some(ticket)) {
+            Begun::Started { .. } => return,
+            Begun::Complete(status, result) => Ended { status, result, is_counted: true, ..ended },
+            Begun::Data(payload, length) => {
+                Ended { data: Some((payload, length)), is_counted: true, ..ended }
+            }
+            Begun::Value(payload, length, result) => {
+                Ended { data: Some((payload, length)), result, is_counted: true, ..ended }
+            }
+            Begun::RequestData(length) => return self.room(ticket, length),
+        };
+        self.commands.running.remove(ticket);
+        self.commands.push_ended(ended);
+    }
+
+    /// Takes a buffer to receive a waiting command's data into, or waits for one.
+    fn room(&mut self, ticket: Ticket, length: u32) {
+        let running = self.commands.running.live_mut(ticket);
+        let (owner, sqe) = (running.owner, running.sqe);
+        let Some(buffer) = self.take_room(owner, &sqe, length) else {
+            return self.commands.line_up(ticket, Step::AwaitingRoom(length));
+        };
+        self.commands.receive(ticket, &buffer, self.io.now_ns());
+        let room = Some((Intake::Buffer(buffer), 0..length));
+        self.commands.push_ended(Ended { room, ..Ended::new(owner, sqe, Status::SUCCESS) });
+    }
+
+    /// A buffer to receive a command's data into, if it may have one.
+    pub(crate) fn take_room(&mut self, owner: Owner, sqe: &Sqe, length: u32) -> Option<Buffer> {
+        // Half of a fused pair waits for no other lane: the other half has its buffer already, for which that lane may wait.
+        if sqe.flags.fuse() != Fuse::NONE {
+            return self.io.pool().take(length as usize);
+        }
+        let length = batch::room_bytes(sqe, length, self.commands.limits.transfer_bytes_max);
+        self.commands.take(self.io.pool(), owner, length as usize)
+    }
+
+    /// Flushes all namespaces of a subsystem for the control plane. The end comes out of [`Commands::next_ended`].
+    pub(crate) fn flush_all(&mut self, subsystem: SubsystemId, asked_by: CommandId) {
+        let caller = Caller { owner: Owner::Control(asked_by), subsystem, needs_stable_copy: false };
+        let sqe = Sqe::flush(Nsid::ALL);
+        if let Begun::Complete(status, result) = self.begin(&caller, &sqe, &[]) {
+            self.commands.push_ended(Ended { result, ..Ended::new(caller.owner, sqe, status) });
+        }
+    }
+
+    /// Continues the commands that backends have replied to. Returns whether there were any.
+    pub(crate) fn on_replies(&mut self) -> bool {
+        let mut worked = false;
+        while let Some((ticket, reply)) = self.commands.queues.replies.pop_front() {
+            self.on_reply(ticket, reply);
+            worked = true;
+        }
+        worked
+    }
+
+    /// The backend is done with a ticket: the next step of its command, or its end.
+    #[expect(
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        reason = "a backend of ours gives back the buffer it got"
+    )]
+    fn on_reply(&mut self, ticket: Ticket, reply: Reply) {
+        let running = self.commands.running.live_mut(ticket);
+        let at = running.asked_namespace();
+        let Step::Backend(after) = std::mem::replace(&mut running.step, Step::Between) else {
+            unreachable!("only commands that the backend has are replied to")
+        };
+        if let Err(error) = reply.result {
+            self.commands.release(reply.buffer);
+            return self.on_failure(ticket, after, error);
+        }
+        match after {
+            After::Complete => {
+                self.commands.release(reply.buffer);
+                self.commands.end(ticket, Status::SUCCESS, 0, None);
+            }
+            After::Read { length } => {
+                let payload = Payload::Buffer(reply.buffer.expect("a read has a buffer"));
+                self.commands.end(ticket, Status::SUCCESS, 0, Some((payload, length)));
+            }
+            After::Compare(expected) => {
+                let buffer = reply.buffer.expect("a read has a buffer");
+                let is_equal = expected.bytes()[..buffer.len()] == buffer[..];
+                let status = if is_equal { Status::SUCCESS } else { compare_failure() };
+                self.commands.release(Some(buffer));
+                self.commands.end(ticket, status, 0, None);
+            }
+            After::Verify { range } => match reply.buffer {
+                Some(buffer) if !range.is_empty() => self.verify(ticket, at, range, buffer),
+                _ => self.commands.end(ticket, Status::SUCCESS, 0, None),
+            },
+            After::Deallocate { ranges } => self.deallocate(ticket, at, ranges),
+            After::Copy(copy) => {
+                let buffer = reply.buffer.expect("a read or write has a buffer");
+                self.copy(ticket, at, copy, buffer);
+            }
+            After::FlushAll { .. } => unreachable!("a parent is not replied to"),
+            After::FusedCompare(pair) => {
+                let buffer = reply.buffer.expect("a read has a buffer");
+                self.fused().on_read(ticket, &pair, buffer);
+            }
+            After::FusedWrite(lock) => {
+                self.commands.release(reply.buffer);
+                self.fused().end(ticket, lock, Status::SUCCESS, Status::SUCCESS);
+            }
+        }
+    }
+
+    fn on_failure(&mut self, ticket: Ticket, after: After, error: StoreError) {
+        let running = self.commands.running.live_mut(ticket);
+        let is_read = !matches!(after, After::Complete | After::Deallocate { .. } | After::FusedWrite(_));
+        let status = status_of(error, is_read);
+        tracing::debug!(%error, opcode = running.sqe.opcode, "command failed");
+        match after {
+            // The result says which range was the first not to be copied.
+            After::Copy(copy) => self.commands.end(ticket, status, copy.range.into(), None),
+            After::FusedCompare(pair) => self.fused().end(ticket, pair.lock, status, failed_pair()),
+            After::FusedWrite(lock) => self.fused().end(ticket, lock, Status::SUCCESS, status),
+            _ => self.commands.end(ticket, status, 0, None),
+        }
+    }
+
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        reason = "a chunk of a range in the namespace"
+    )]
+    fn verify(&mut self, ticket: Ticket, at: AttachedIndex, range: Range<u64>, mut buffer: Buffer) {
+        let count = (buffer.capacity() as u64).min(range.end - range.start);
+        buffer.set_len(usize::try_from(count).expect("a chunk"));
+        let offset = range.start;
+        self.commands.set_after(ticket, After::Verify { range: offset + count..range.end });
+        self.commands.start_in(self.io, at, ticket, Request::Read { offset, buffer });
+    }
+
+    #[expect(clippy::arithmetic_side_effects, reason = "a range ends after it begins")]
+    fn deallocate(&mut self, ticket: Ticket, at: AttachedIndex, mut ranges: Vec<Range<u64>>) {
+        let Some(range) = ranges.pop() else { return self.commands.end(ticket, Status::SUCCESS, 0, None) };
+        self.commands.set_after(ticket, After::Deallocate { ranges });
+        let request = Request::Deallocate { offset: range.start, length: range.end - range.start };
+        self.commands.start_in(self.io, at, ticket, request);
+    }
+
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        reason = "a chunk of a range in the namespace"
+    )]
+    fn copy(&mut self, ticket: Ticket, at: AttachedIndex, mut copy: Box<Copy>, mut buffer: Buffer) {
+        let request = if copy.is_reading {
+            // What was read goes out.
+            copy.is_reading = false;
+            Request::Write { offset: copy.part_destination, buffer, is_durable: copy.is_durable }
+        } else {
+            let Some(part) = copy.next_part(buffer.capacity() as u64) else {
+                self.commands.release(Some(buffer));
+                return self.commands.end(ticket, Status::SUCCESS, 0, None);
+            };
+            copy.is_reading = true;
+            buffer.set_len(usize::try_from(part.end - part.start).expect("a chunk"));
+            Request::Read { offset: part.start, buffer }
+        };
+        self.commands.set_after(ticket, After::Copy(copy));
+        self.commands.start_in(self.io, at, ticket, request);
+    }
+
+    fn fused(&mut self) -> FusedExecutor<'_, I> {
+        FusedExecutor { commands: self.commands, io: self.io }
+    }
+}
