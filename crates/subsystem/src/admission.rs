@@ -1,8 +1,9 @@
-//! Limits on connections, and counters of the reasons for which connections were refused or closed: for the whole target, beside its control
-//! plane.
+//! Limits on connections, and counters of the reasons for which connections were refused or closed: for the whole
+//! target, beside its control plane.
 //!
-//! Every reactor reports when a connection ends, and when it had to close one. Each reason has a counter, which the operator can read,
-//! and a line in the log, at most one every few seconds regardless of the number of such connections.
+//! Every reactor reports when a connection ends, and when it had to close one. Each reason has a counter, which the
+//! operator can read, and a line in the log, at most one every few seconds regardless of the number of such
+//! connections.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};

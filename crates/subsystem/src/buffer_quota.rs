@@ -1,7 +1,8 @@
 //! Per-lane buffer quotas when the pool runs low, and the queue of commands waiting for one.
 //!
-//! Peers decide how long buffers are away: with answers that they do not read, and with data that they were asked for. So, once
-//! less than half of the pool is free, the more buffers a lane holds, the smaller its share; a lane over its share waits without blocking others:
+//! Peers decide how long buffers are away: with answers that they do not read, and with data that they were asked for.
+//! So, once less than half of the pool is free, the more buffers a lane holds, the smaller its share; a lane over its
+//! share waits without blocking others:
 //!
 //! ```text
 //! all free ─────── half ──────────────────── an eighth ─────── nothing
@@ -10,8 +11,8 @@
 //!                      command's buffer           only
 //! ```
 //!
-//! Each lane has a line of its own, in order, of commands that hold no buffer. A lane that has waited long because the pool is fragmented is then
-//! served strictly first. docs/design/memory.md
+//! Each lane has a line of its own, in order, of commands that hold no buffer. A lane that has waited long because the
+//! pool is fragmented is then served strictly first. docs/design/memory.md
 
 use std::collections::VecDeque;
 
@@ -23,11 +24,12 @@ use crate::state::BuffersState;
 /// The largest transfers that may take the last of the pool, bytes.
 const SMALL_BYTES: usize = 64 << 10;
 
-/// Unsent answers of a lane whose socket has no room, bytes: with more, no further command of the lane starts that could add to them.
+/// Unsent answers of a lane whose socket has no room, bytes: with more, no further command of the lane starts that
+/// could add to them.
 pub(crate) const UNSENT_BYTES_MAX: usize = 1 << 20;
 
-/// A command that has waited this long for other lanes to release buffers is served strictly first, ns. Longer than peers may withhold buffers,
-/// so that strict order only applies when no peer does.
+/// A command that has waited this long for other lanes to release buffers is served strictly first, ns. Longer than
+/// peers may withhold buffers, so that strict order only applies when no peer does.
 const STRICT_AFTER_NS: u64 = 2_000_000_000;
 
 /// Whether a lane may have a buffer.
@@ -46,7 +48,8 @@ pub(crate) struct BufferQuota {
     /// Bytes for commands in total.
     pool_bytes: usize,
     lanes: Vec<LaneQuota>,
-    /// Lanes with commands in line, the one that has waited longest first; without those that wait for their own peer to read.
+    /// Lanes with commands in line, the one that has waited longest first; without those that wait for their own peer
+    /// to read.
     waiting: VecDeque<u32>,
     /// Lanes whose last command has left the line.
     settled: Vec<u32>,
@@ -190,8 +193,8 @@ impl BufferQuota {
         self.first.take_if(|first| *first == lane);
     }
 
-    /// A lane has had its turn. The rest of its line waits for the next turn, before lanes that began to wait later. `wanted_bytes` is the length
-    /// of the buffer that its first command did not get.
+    /// A lane has had its turn. The rest of its line waits for the next turn, before lanes that began to wait later.
+    /// `wanted_bytes` is the length of the buffer that its first command did not get.
     pub(crate) fn end_turn(
         &mut self,
         pool: &Pool,
@@ -224,8 +227,8 @@ impl BufferQuota {
         self.settled.pop()
     }
 
-    /// A lane's socket has no room for this number of bytes of answers; 0 if it has room for all. Returns whether further commands of the lane have
-    /// to join its line.
+    /// A lane's socket has no room for this number of bytes of answers; 0 if it has room for all. Returns whether
+    /// further commands of the lane have to join its line.
     pub(crate) fn on_unsent(&mut self, pool: &Pool, lane: u32, unsent_bytes: usize) -> bool {
         self.on_taken(pool);
         let of_lane = self.lane(lane);

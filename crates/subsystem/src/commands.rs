@@ -1,5 +1,5 @@
-//! The I/O commands of a reactor that did not end when they began: with a backend, waiting, or ended and not taken yet. [`Executor`] moves
-//! them on.
+//! The I/O commands of a reactor that did not end when they began: with a backend, waiting, or ended and not taken yet.
+//! [`Executor`] moves them on.
 //!
 //! [`Executor`]: crate::executor::Executor
 // What a host has sent must not be able to end us: see docs/testing.md.
@@ -32,7 +32,7 @@ use crate::reserve::Reserve;
 use crate::running::{After, LockNumber, Owner, Running, RunningTable, Step, Supply};
 use crate::store_access::{StoreAccess, StoreQueues};
 
-/// Bytes that are read at a time where the host gets none of them.
+/// Bytes that a command reads at a time whose data does not go to the host.
 const CHUNK_BYTES: u64 = 256 * 1024;
 
 /// Key of a Batch Collect that waits: place and generation of its lane, NSID, tag.
@@ -96,7 +96,8 @@ impl Commands {
         self.quota.set_pool(pool);
     }
 
-    /// Bytes that a command moves at once whose data does not go to the host: a transfer at most, for which every pool has room.
+    /// Bytes that a command moves at once whose data does not go to the host: a transfer at most, for which every pool
+    /// has room.
     pub(crate) fn chunk_bytes(&self, block_bytes: u32) -> u64 {
         CHUNK_BYTES.min(self.limits.transfer_bytes_max.max(block_bytes).into())
     }
@@ -138,7 +139,7 @@ impl Commands {
 
     /// Releases a buffer: it becomes the reserve, if that is not there.
     pub(crate) fn release(&mut self, buffer: Option<Buffer>) {
-        self.reserve.give_back(buffer);
+        self.reserve.release(buffer);
     }
 
     /// The association that commands of this lane belong to from now on; `None` once the lane has ended.
@@ -152,7 +153,8 @@ impl Commands {
         }
     }
 
-    /// Whether a Flush may succeed: not the first one of an association after a namespace was reopened, which may have lost writes of this host.
+    /// Whether a Flush may succeed: not the first one of an association after a namespace was reopened, which may have
+    /// lost writes of this host.
     pub(crate) fn may_flush(&mut self, owner: Owner, at: AttachedIndex) -> bool {
         let attached = self.namespaces.get_mut(at);
         let (id, generation) = (attached.id, attached.generation());
@@ -258,7 +260,8 @@ impl Commands {
         self.quota.is_tight() && self.has_waiting()
     }
 
-    /// Aborts a command if nothing of it has begun to run. Says whether it did; the caller completes it.
+    /// Aborts a command of which nothing has been carried out. Returns whether it did; the caller completes the
+    /// command.
     pub(crate) fn abort(&mut self, ticket: Ticket) -> bool {
         let Some(running) = self.running.get_mut(ticket) else { return false };
         match running.step {
@@ -271,7 +274,7 @@ impl Commands {
                 self.running.remove(ticket);
                 true
             }
-            // One request, which a filter may be keeping. Commands of several may have done some of them.
+            // A single request, which a filter may hold. Of a command with several, some may have been carried out.
             Step::Backend(
                 After::Read { .. } | After::Complete | After::Compare(_) | After::Verify { .. },
             ) => {

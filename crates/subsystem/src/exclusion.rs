@@ -1,10 +1,10 @@
-//! Ranges that a fused Compare and Write holds for itself, on every reactor at once. wire §16
+//! Ranges of blocks that a fused Compare and Write locks, on every reactor at once. wire §16
 //!
 //! ```text
 //! lane ──lock──▶ manager (reactor 0) ──exclude──▶ every reactor: holds back new writes to the range,
 //!   ▲                  │  ◀──excluded── once those under way have ended
-//!   │◀──── granted ────┤  when all have said so; one holder at a time for ranges that overlap
-//!   └──── unlock ─────▶│ ──release──▶ every reactor: goes on
+//!   │◀──── granted ────┤  when all have confirmed; one holder at a time for ranges that overlap
+//!   └──── unlock ─────▶│ ──release──▶ every reactor: releases the writes
 //! ```
 //!
 //! Plain writes pay one look at an empty list for this.
@@ -35,12 +35,12 @@ pub(crate) fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
     a.start < b.end && b.start < a.end
 }
 
-/// What is said about locks.
+/// Messages about locks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LockMessage {
     /// To the manager: a command wants this.
     Ask(Lock),
-    /// To every reactor: keep new writes out, and say when none is under way.
+    /// To every reactor: hold back new writes to the range, and report when none is under way.
     Exclude(Lock),
     /// To the manager: this reactor keeps out of that holder's range.
     Excluded((u16, u64)),
@@ -48,7 +48,7 @@ pub enum LockMessage {
     Grant(u64),
     /// To the manager: the holder is done.
     Unlock((u16, u64)),
-    /// To every reactor: go on.
+    /// To every reactor: the range is free again.
     Release(Lock),
 }
 
@@ -62,7 +62,7 @@ pub(crate) struct Exclusions {
 struct Held {
     holder: (u16, u64),
     blocks: Range<u64>,
-    /// Whether the manager was told that no write to the range is under way here any more.
+    /// It was reported to the manager that no write to the range is under way here.
     is_reported: bool,
 }
 
@@ -78,12 +78,12 @@ impl Exclusions {
         self.held.push(Held { holder: lock.holder, blocks: lock.blocks.clone(), is_reported: false });
     }
 
-    /// Lets them go on.
+    /// Releases the writes that it held back.
     pub(crate) fn release(&mut self, holder: (u16, u64)) {
         self.held.retain(|held| held.holder != holder);
     }
 
-    /// Holders that can be told that no write to their range is under way, as `is_busy` says.
+    /// The next holder to whose range no write is under way, as `is_busy` says.
     pub(crate) fn next_quiet(&mut self, is_busy: impl Fn(&Range<u64>) -> bool) -> Option<(u16, u64)> {
         let quiet = self.held.iter_mut().find(|held| !held.is_reported && !is_busy(&held.blocks))?;
         quiet.is_reported = true;
@@ -113,7 +113,7 @@ pub(crate) struct LockManager {
 #[derive(Debug)]
 struct Active {
     lock: Lock,
-    /// Reactors that have not said yet that they keep out.
+    /// Reactors that have not confirmed the exclusion.
     missing: u16,
 }
 
@@ -158,7 +158,7 @@ impl LockManager {
         }
     }
 
-    /// Whether nobody holds, or was earlier to ask for, a range that meets the one asked for.
+    /// Whether no range that overlaps the requested one is held, or was requested earlier.
     fn is_free(&self, at: usize) -> bool {
         let lock = &self.waiting[at];
         !self.active.iter().any(|active| active.lock.meets(lock))
@@ -219,7 +219,7 @@ mod tests {
         assert!(exclusions.holds_back(&(7..9)) && !exclusions.holds_back(&(8..9)));
         assert_eq!(exclusions.next_quiet(|_| true), None);
         assert_eq!(exclusions.next_quiet(|_| false), Some((0, 1)));
-        assert_eq!(exclusions.next_quiet(|_| false), None, "told once");
+        assert_eq!(exclusions.next_quiet(|_| false), None, "reported once");
         exclusions.release((0, 1));
         assert!(!exclusions.holds_back(&(0..100)));
     }

@@ -29,8 +29,8 @@ use crate::buffer_quota::UNSENT_BYTES_MAX;
 use crate::commands::Commands;
 use crate::fused::FusedExecutor;
 use crate::io_command::{Begun, Caller, Ended};
-use crate::key_value::batch;
 use crate::key_value::arriving::Intake;
+use crate::key_value::batch;
 use crate::lane_id::CommandId;
 use crate::message::Message;
 use crate::nvm_io::Start;
@@ -86,8 +86,8 @@ impl<I: Io<Message>> Executor<'_, I> {
         has_served
     }
 
-    /// Continues the commands in a lane's line, in order: one of them, if other lanes wait as well. Returns the length of the buffer that the next one
-    /// did not get, if that is why it stopped.
+    /// Continues the commands in a lane's line, in order: one of them, if other lanes wait as well. Returns the length
+    /// of the buffer that the next one did not get, if that is why it stopped.
     fn serve_line(&mut self, lane: u32, caller: &impl Fn(Owner) -> Option<Caller>) -> Option<usize> {
         let is_alone = self.commands.quota.waiting_count() == 0;
         // Commands that end at once are sent at the end of the turn: only then it shows whether the peer reads.
@@ -157,7 +157,8 @@ impl<I: Io<Message>> Executor<'_, I> {
 
     /// A buffer to receive a command's data into, if it may have one.
     pub(crate) fn take_room(&mut self, owner: Owner, sqe: &Sqe, length: u32) -> Option<Buffer> {
-        // Half of a fused pair waits for no other lane: the other half has its buffer already, for which that lane may wait.
+        // Half of a fused pair waits for no other lane: the other half has its buffer already, for which that lane may
+        // wait.
         if sqe.flags.fuse() != Fuse::NONE {
             return self.io.pool().take(length as usize);
         }
@@ -188,7 +189,7 @@ impl<I: Io<Message>> Executor<'_, I> {
     #[expect(
         clippy::expect_used,
         clippy::indexing_slicing,
-        reason = "a backend of ours gives back the buffer it got"
+        reason = "a backend returns the buffer that it was given"
     )]
     fn on_reply(&mut self, ticket: Ticket, reply: Reply) {
         let running = self.commands.running.live_mut(ticket);
@@ -243,7 +244,7 @@ impl<I: Io<Message>> Executor<'_, I> {
         let status = status_of(error, is_read);
         tracing::debug!(%error, opcode = running.sqe.opcode, "command failed");
         match after {
-            // The result says which range was the first not to be copied.
+            // The result is the number of the first range that was not copied.
             After::Copy(copy) => self.commands.end(ticket, status, copy.range.into(), None),
             After::FusedCompare(pair) => self.fused().end(ticket, pair.lock, status, failed_pair()),
             After::FusedWrite(lock) => self.fused().end(ticket, lock, Status::SUCCESS, status),

@@ -110,7 +110,8 @@ impl Pairs {
         let mut waiting =
             halves.flatten().filter(|half| half.slot == slot && matches!(half.state, HalfState::AwaitsData));
         let Some(half) = waiting.next() else { return Err(buffer) };
-        // Onto the heap: a pair waits for its other half and for its range, and the commands that it waits for may need a buffer.
+        // Onto the heap: a pair waits for its other half and for its range, and the commands that it waits for may need
+        // a buffer.
         half.state =
             if is_intact { HalfState::Ready(Supply::Heap(buffer[..].into())) } else { HalfState::Failed };
         Ok(())

@@ -11,7 +11,7 @@ use crate::key_value::arriving::Intake;
 use crate::running::Owner;
 use crate::subsystem::SubsystemId;
 
-/// Limits of I/O commands, as hosts are told them.
+/// Limits of I/O commands, as reported to hosts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct IoLimits {
     /// MDTS, bytes.
@@ -60,7 +60,7 @@ pub(crate) enum Begun {
 pub(crate) enum Hold {
     /// Nothing.
     None,
-    /// Its in-capsule data had to be kept aside because no buffer is free: nothing is taken in from its lane until it goes on.
+    /// No buffer was free for its in-capsule data: input of its lane is held back until it continues.
     Capsule,
     /// It waits in its lane's line, and so do those behind it that bring no data.
     Line,

@@ -96,7 +96,7 @@ pub(crate) struct Marks {
     pub(crate) activity: Activity,
 }
 
-/// What a lane did lately, for the sweep.
+/// The latest activity of a lane, for the sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Activity {
     /// Nothing since it released its memory.
@@ -107,12 +107,12 @@ pub(crate) enum Activity {
     Active,
 }
 
-/// What a flush left behind.
+/// How a flush ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flushed {
     /// Everything is sent.
     Empty,
-    /// A turn has room for no more: the rest is for the next one.
+    /// The turn's budget is spent: the rest is sent in the next turn.
     Left,
     /// The socket is full.
     Blocked,
@@ -217,7 +217,7 @@ impl Lane {
         self.state = state;
     }
 
-    /// Takes in no commands from now on. A lane that does so already goes on to the next step.
+    /// Takes in no commands from now on. A lane that is closing already enters the next step.
     pub(crate) fn begin_closing(&mut self, step: ClosingStep, now_ns: u64) {
         if let (LaneState::Closing(closing), ClosingStep::Ending) = (&mut self.state, step) {
             // The deadline after a TermReq stays.
@@ -247,7 +247,8 @@ impl Lane {
         !matches!(self.state, LaneState::Closing(_))
     }
 
-    /// Whether payloads must be stable copies: a data digest covers the bytes, which must not change between digest and send.
+    /// Whether payloads must be stable copies: a data digest covers the bytes, which must not change between digest and
+    /// send.
     #[inline]
     pub(crate) fn needs_stable_copy(&self) -> bool {
         self.queue.agreement().digests.contains(Digests::DATA)
@@ -295,14 +296,14 @@ impl Lane {
         io.post(0, Message::Admission(AdmissionMessage::Complaint { peer, reason }));
     }
 
-    /// Whether what waits is not to wait for the end of the turn.
+    /// Whether the waiting bytes are sent before the end of the turn.
     #[inline]
     pub(crate) fn is_full(&mut self) -> bool {
         let caravan = self.queue.caravan();
         self.doorbell.is_full(caravan.waiting_command_count(), caravan.waiting_bytes())
     }
 
-    /// Whether what waits is to leave at the end of this turn.
+    /// Whether the waiting bytes are sent at the end of this turn.
     pub(crate) fn is_due(&mut self, now_ns: u64) -> bool {
         let in_flight = self.queue.outstanding();
         let caravan = self.queue.caravan();
@@ -323,7 +324,7 @@ impl Lane {
         self.doorbell.rings(commands, bytes, in_flight.into(), now_ns)
     }
 
-    /// Sends what waits, as far as the socket takes it and a turn has room for.
+    /// Sends the waiting bytes, as far as the socket has room and the turn's budget allows.
     pub(crate) fn flush<I: Io<Message>>(&mut self, io: &mut I) -> Flushed {
         let Some(socket) = self.socket() else { return Flushed::Empty };
         let caravan = self.queue.caravan();
@@ -429,7 +430,7 @@ impl Lane {
         self.queue.caravan().awaited_count() > 0
     }
 
-    /// Lets go of what the kernel does not read any more.
+    /// Releases what the kernel does not read any more.
     pub(crate) fn take_notices<I: Io<Message>>(&mut self, io: &mut I) {
         let Some(socket) = self.socket() else { return };
         let caravan = self.queue.caravan();
@@ -442,12 +443,12 @@ impl Lane {
             self.deadlines.set(Wait::Acknowledge, (awaited_count > 0).then(|| io.now_ns()));
             self.counters.on_notice(notice, awaited_count);
             if self.zero_copy.on_notice(notice.send_count(), notice.is_copied) {
-                tracing::debug!(peer = ?self.peer, "the kernel copies what is sent without a copy: no more of it");
+                tracing::debug!(peer = ?self.peer, "the kernel copied a zero-copy send: zero-copy is off for this lane");
             }
         }
     }
 
-    /// Closes its socket; `is_expelled` for a missed deadline. Says whether it was open.
+    /// Closes its socket; `is_expelled` for a missed deadline. Returns whether it was open.
     pub(crate) fn close<I: Io<Message>>(&mut self, io: &mut I, is_expelled: bool) -> bool {
         if self.socket().is_none() {
             return false;
@@ -457,7 +458,8 @@ impl Lane {
         true
     }
 
-    /// Closes its socket, if that is open. What the kernel may still read goes to the reactor, which keeps it until the notices have come.
+    /// Closes its socket, if that is open. What the kernel may still read goes to the reactor, which keeps it until the
+    /// notices have come.
     pub(crate) fn close_socket<I: Io<Message>>(&mut self, io: &mut I) {
         let Some(socket) = self.socket() else { return };
         let (awaited_count, kept) = self.queue.caravan().take_kept();
@@ -469,7 +471,7 @@ impl Lane {
         io.close_holding(socket, held);
     }
 
-    /// Releases memory that an idle lane does not need. Says whether that was possible.
+    /// Releases memory that an idle lane does not need. Returns whether that was possible.
     pub(crate) fn shrink(&mut self) -> bool {
         if self.held.is_some() || self.state.pairs().is_some() || self.tickets().next().is_some() {
             return false;
@@ -479,7 +481,8 @@ impl Lane {
     }
 }
 
-/// Whether every payload on its way stays as it is until the kernel has read it for the last time, which is when the peer has acknowledged it.
+/// Whether every payload on its way stays as it is until the kernel has read it for the last time, which is when the
+/// peer has acknowledged it.
 fn is_stable(caravan: &proto::Caravan<Payload>) -> bool {
     caravan.pieces().all(|piece| match piece {
         Piece::Bytes(_) => true,
@@ -499,8 +502,9 @@ pub(crate) fn payload_digest(payload: &Payload, range: std::ops::Range<usize>) -
     digest.finish()
 }
 
-/// The socket took a part of a payload. If the rest lies in namespace memory, what is left of that block is copied now. Such a caravan is not
-/// [stable](is_stable), so no part of it was sent without a copy, and none is kept for the kernel.
+/// The socket took a part of a payload. If the rest lies in namespace memory, what is left of that block is copied now.
+/// Such a caravan is not [stable](is_stable), so no part of it was sent without a copy, and none is kept for the
+/// kernel.
 fn keep_interrupted(caravan: &mut proto::Caravan<Payload>) {
     let rest = caravan.interrupted().and_then(|(payload, range)| payload.rest(range));
     if let Some(rest) = rest {

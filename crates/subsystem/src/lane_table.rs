@@ -147,7 +147,8 @@ impl LaneLists {
         !self.dirty.is_empty()
     }
 
-    /// The lanes with bytes to send, which stay marked until [`put_back_dirty`](Self::put_back_dirty) or their mark is cleared.
+    /// The lanes with bytes to send, which stay marked until [`put_back_dirty`](Self::put_back_dirty) or their mark is
+    /// cleared.
     pub(crate) fn take_dirty(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.dirty)
     }
@@ -201,7 +202,7 @@ impl LaneLists {
         std::mem::take(&mut self.failing)
     }
 
-    /// The kernel may still read what a lane sent. Says whether the lane is new on the list.
+    /// The kernel may still read what a lane sent. Returns whether the lane is new on the list.
     pub(crate) fn await_notices(&mut self, lane: &mut Lane) -> bool {
         let is_new = !std::mem::replace(&mut lane.marks.awaits_notices, true);
         if is_new {
@@ -216,7 +217,7 @@ impl LaneLists {
         !self.awaiting.is_empty()
     }
 
-    /// A lane took in commands. Says whether it is the first on the list of those that did.
+    /// A lane took in commands. Returns whether it is the first on the list of those that did.
     #[inline]
     pub(crate) fn on_commands(&mut self, lane: &mut Lane) -> bool {
         if std::mem::replace(&mut lane.marks.activity, Activity::Active) != Activity::Idle {
@@ -226,7 +227,7 @@ impl LaneLists {
         self.active.len() == 1
     }
 
-    /// Counts a lane among those that no queue belongs to. Gives the lane that has to leave for it, if one has to.
+    /// Counts a lane among those that no queue belongs to. Returns the lane to close if their number exceeds its limit.
     pub(crate) fn on_unconnected(&mut self, lane: &mut Lane) -> Option<u32> {
         if std::mem::replace(&mut lane.marks.is_unconnected, true) {
             return None;
@@ -244,7 +245,8 @@ impl LaneLists {
 }
 
 impl LaneTable {
-    /// Visits the lanes of which the kernel may still read what was sent; `is_awaited` says of which it still may.
+    /// Visits the lanes of which the kernel may still read what was sent. Those for which `is_awaited` is false leave
+    /// the list.
     pub(crate) fn retain_awaiting(&mut self, mut is_awaited: impl FnMut(&mut Lane) -> bool) {
         let mut awaiting = std::mem::take(&mut self.lists.awaiting);
         awaiting.retain(|&id| {
@@ -255,8 +257,8 @@ impl LaneTable {
         self.lists.awaiting = awaiting;
     }
 
-    /// Releases memory of lanes that took in no commands since the last sweep. Returns the number of lanes that did, and whether any lane is
-    /// left to be looked at.
+    /// Releases memory of lanes that took in no commands since the last sweep. Returns the number of lanes that did,
+    /// and whether any lane is left to be looked at.
     pub(crate) fn sweep(&mut self) -> (u32, bool) {
         let mut active = std::mem::take(&mut self.lists.active);
         let mut active_count = 0;

@@ -143,7 +143,8 @@ impl<I: Io<Message>> Start<'_, I> {
         }
     }
 
-    /// A command whose NSID names no namespace that can be used: Flush of all of them, or refused, known commands with `status`.
+    /// A command whose NSID names no namespace that can be used: Flush of all of them, or refused, known commands with
+    /// `status`.
     #[cold]
     #[inline(never)]
     fn without_namespace(&mut self, status: Status) -> Checked<Begun> {
@@ -215,8 +216,8 @@ impl<I: Io<Message>> Start<'_, I> {
         }
     }
 
-    /// Continues a Write whose data was asked for, or that has waited with its data. It was checked when it began, but another namespace may have
-    /// taken the place of its own since.
+    /// Continues a Write whose data was asked for, or that has waited with its data. It was checked when it began, but
+    /// another namespace may have taken the place of its own since.
     fn resume_write(&mut self, at: AttachedIndex) -> Checked<Begun> {
         let extent = Extent::of(&mut self.commands.namespaces, at, &BlockCommand::from_sqe(self.sqe))?;
         let length = self.transfer(extent.bytes)?;
@@ -479,13 +480,13 @@ impl<I: Io<Message>> Start<'_, I> {
         self.commands.namespaces.blocks_mut(extent.at).exclusions.holds_back(&blocks)
     }
 
-    /// Sees to it that the host's `length` bytes are there: `Some` if they have to be asked for first.
+    /// Checks that the host sends `length` bytes: `Some` if they have to be asked for first.
     #[inline]
     pub(crate) fn host_data(&self, length: usize) -> Checked<Option<Begun>> {
         self.host_data_within(length, self.commands.limits.in_capsule_bytes)
     }
 
-    /// The same, where so many bytes may come in the capsule.
+    /// The same, with another limit for in-capsule data.
     #[inline]
     pub(crate) fn host_data_within(&self, length: usize, in_capsule_bytes: u32) -> Checked<Option<Begun>> {
         if !matches!(self.supply, Supply::None) {
@@ -546,7 +547,8 @@ impl<I: Io<Message>> Start<'_, I> {
     pub(crate) fn take_for_data(&mut self, length: usize) -> Option<Buffer> {
         let owner = self.caller.owner;
         let buffer = self.commands.take(self.io.pool(), owner, length);
-        // Behind its data nothing of its lane is taken in, which may be what the lane waits for: not so if its peer does not read.
+        // Behind its data nothing of its lane is taken in, which may be what the lane waits for: not so if its peer
+        // does not read.
         if buffer.is_none() && self.has_data() && !self.commands.is_blocked(owner) {
             return self.commands.take_critical(self.io.pool(), length);
         }
@@ -573,7 +575,7 @@ impl<I: Io<Message>> Start<'_, I> {
         self.commands.run((*self.caller, self.sqe, self.ticket), at, step)
     }
 
-    /// Puts the command aside until its range is free, or there is a buffer for it: it has data, or others wait for it.
+    /// Lets the command wait, with its data, until its range is free or a buffer is free for it.
     pub(crate) fn wait(&mut self) -> Begun {
         let has_data = self.has_data();
         let holds_capsule = matches!(self.supply, Supply::None | Supply::Heap(_)) && has_data;
@@ -583,7 +585,7 @@ impl<I: Io<Message>> Start<'_, I> {
         Begun::Started { ticket, hold: if holds_capsule { Hold::Capsule } else { Hold::None } }
     }
 
-    /// Puts the command aside until its lane may have a buffer for it.
+    /// Lets the command wait until its lane may have a buffer for it.
     pub(crate) fn wait_for_buffer(&mut self) -> Begun {
         if self.has_data() {
             return self.wait();

@@ -8,7 +8,8 @@ pub(crate) fn compare_failure() -> Status {
     Status::COMPARE_FAILURE.with_dnr()
 }
 
-/// Writes to the namespace may be lost that came before it was reopened. Not to be retried: the next Flush does not cover them.
+/// Writes to the namespace may be lost that came before it was reopened. Not to be retried: the next Flush does not
+/// cover them.
 pub(crate) fn lost_before_flush() -> Status {
     Status::WRITE_FAULT.with_dnr()
 }

@@ -1,6 +1,7 @@
-//! A buffer for one transfer, kept out of the pool for commands that others wait for: with data in a capsule, behind which
-//! nothing of a lane is taken in, with a buffer of its own already, or with a range that a fused pair waits for. They end without needing
-//! anything else, so everything goes on however long hosts leave the pool empty. docs/design/memory.md
+//! A buffer for one transfer, kept out of the pool for commands that others wait for: with in-capsule data, behind
+//! which the input of the lane is held back, with a buffer of their own, or with a range that a fused pair waits for.
+//! Such a command ends without needing anything else, so that progress does not depend on hosts that withhold buffers.
+//! docs/design/memory.md
 
 use reactor::{Buffer, Pool};
 
@@ -8,12 +9,12 @@ use reactor::{Buffer, Pool};
 #[derive(Debug, Default)]
 pub(crate) struct Reserve {
     buffer: Option<Buffer>,
-    /// What it has room for, bytes.
+    /// Its capacity, bytes.
     length: usize,
 }
 
 impl Reserve {
-    /// Takes it from the pool, before anybody else does.
+    /// Takes it from the pool, before any other buffer is taken.
     pub(crate) fn set_aside(&mut self, pool: &Pool, length: usize) {
         self.length = length;
         self.buffer = pool.take(length);
@@ -26,8 +27,8 @@ impl Reserve {
         Some(buffer)
     }
 
-    /// A buffer that may have been this one has done its work.
-    pub(crate) fn give_back(&mut self, buffer: Option<Buffer>) {
+    /// Releases a buffer: it becomes the reserve if that is not there and the buffer is long enough.
+    pub(crate) fn release(&mut self, buffer: Option<Buffer>) {
         if self.buffer.is_none() {
             self.buffer = buffer.filter(|buffer| buffer.capacity() >= self.length);
         }

@@ -1,9 +1,10 @@
 //! The running table: commands of a reactor that did not end when they began, and how far each is.
 //!
-//! The slot of a command in its queue (`proto::ControllerQueue`) holds only the command's ticket. What it needs to go on is here, and not
-//! in the slot, because it outlives the slot: a backend keeps the buffers of a command whose lane has ended, and completes by ticket; and because
-//! commands run that no slot belongs to: parts of a Flush of all namespaces, the halves of a fused pair as one, and flushes of the control
-//! plane. A command that ends when it begins has no entry.
+//! The slot of a command in its queue (`proto::ControllerQueue`) holds only the command's ticket. The state that it
+//! needs to continue is here, and not in the slot, because it outlives the slot: a backend keeps the buffers of a
+//! command whose lane has ended, and completes by ticket; and because commands run that no slot belongs to: parts of a
+//! Flush of all namespaces, the halves of a fused pair as one, and flushes of the control plane. A command that ends
+//! when it begins has no entry.
 
 use std::ops::Range;
 
@@ -36,7 +37,7 @@ pub(crate) struct Running {
     pub(crate) taken_bytes: usize,
 }
 
-/// Who wants to know how it ends.
+/// The receiver of a command's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
     /// The command in this slot of this lane; of an earlier occupant of the lane's place if the generations differ.
@@ -69,7 +70,7 @@ impl Owner {
     }
 }
 
-/// Where a command stands.
+/// The step that a command is at.
 #[derive(Debug)]
 pub(crate) enum Step {
     /// Between two of the others.
@@ -82,7 +83,7 @@ pub(crate) enum Step {
     InLine,
     /// It waits for a buffer, or for a range to be free again, with the data it has.
     Waiting(Supply),
-    /// The backend has it; then this.
+    /// The backend has it; then comes this.
     Backend(After),
     /// A partition of keys has it, or several do one after the other.
     Partition,
@@ -100,7 +101,7 @@ pub(crate) enum Step {
     Scattered(Box<Scattered>),
 }
 
-/// Data that a command brought.
+/// The data of a command.
 #[derive(Debug)]
 pub(crate) enum Supply {
     /// None, or none yet.
@@ -111,10 +112,10 @@ pub(crate) enum Supply {
     Heap(Box<[u8]>),
 }
 
-/// What to do when the backend is done.
+/// The next step of a command when the backend has replied.
 #[derive(Debug)]
 pub(crate) enum After {
-    /// Send the buffer's first so many bytes.
+    /// Send this number of bytes of the buffer.
     Read { length: u32 },
     /// Complete.
     Complete,
@@ -124,9 +125,9 @@ pub(crate) enum After {
     Verify { range: Range<u64> },
     /// Deallocate these ranges of bytes as well, last first.
     Deallocate { ranges: Vec<Range<u64>> },
-    /// Go on copying.
+    /// Copy the next part.
     Copy(Box<Copy>),
-    /// So many parts are left to flush; the first failure so far.
+    /// Wait for `left` more parts; `status` is the first failure so far.
     FlushAll { left: u32, status: wire::status::Status },
     /// Compare the buffer, then write: a fused pair that has its range.
     FusedCompare(Box<FusedPair>),
@@ -146,7 +147,7 @@ pub(crate) struct FusedPair {
     pub(crate) data: Supply,
     /// First byte of both.
     pub(crate) offset: u64,
-    /// Bytes of each: there are so many.
+    /// Bytes of each; both have at least this many.
     pub(crate) length: usize,
     /// FUA was asked for.
     pub(crate) is_durable: bool,
@@ -169,7 +170,7 @@ impl FusedPair {
 /// A Copy under way, in bytes.
 #[derive(Debug)]
 pub(crate) struct Copy {
-    /// What is still to be read, the next range last.
+    /// Ranges that are still to be read, the next one last.
     sources: Vec<Range<u64>>,
     /// Where the first byte of the next range goes.
     destination: u64,
@@ -202,7 +203,7 @@ impl Copy {
         }
     }
 
-    /// What to read next, at most so many bytes. A range that is moved up onto itself begins with its end: what is
+    /// The next part to read, at most `bytes_max`. A range that is moved up onto itself begins with its end: what is
     /// still to be read must not be overwritten.
     pub(crate) fn next_part(&mut self, bytes_max: u64) -> Option<Range<u64>> {
         let source = self.sources.last_mut()?;
@@ -307,7 +308,7 @@ impl RunningTable {
     /// A command that has not ended.
     ///
     /// # Panics
-    /// If it has: tickets are ours, and who acts on one has not ended it.
+    /// If it has ended.
     pub(crate) fn live_mut(&mut self, ticket: Ticket) -> &mut Running {
         self.get_mut(ticket).expect("a running command")
     }

@@ -5,7 +5,7 @@ use proto::Slot;
 
 use crate::lane_counters::PhaseCounters;
 
-/// One command in so many is followed; a power of two, so that finding it is one test of the count.
+/// One command in this number is followed; a power of two, so that finding it is one test of the count.
 const SAMPLE_INTERVAL: u32 = 64;
 
 /// What the command that is followed waits for.

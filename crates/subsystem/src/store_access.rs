@@ -55,7 +55,7 @@ impl<I: Io<Message>> StoreIo for StoreAccess<'_, I> {
     }
 
     fn give_back(&mut self, buffer: Option<Buffer>) {
-        self.reserve.give_back(buffer);
+        self.reserve.release(buffer);
     }
 
     fn start(&mut self, ticket: Ticket, operation: Operation) {

@@ -29,7 +29,6 @@ use crate::key_value::message::{
 };
 use crate::key_value::perform::perform;
 use crate::message::Message;
-use crate::store_access::StoreAccess;
 use crate::subsystem::NamespaceId;
 
 /// With more commands than this waiting for values, messages wait.

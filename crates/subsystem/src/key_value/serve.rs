@@ -7,13 +7,13 @@ use wire::status::Status;
 
 use crate::attached::{Attachments, Keys};
 use crate::commands::Commands;
-use crate::store_access::StoreAccess;
 use crate::key_value::action::KvOutcome;
 use crate::key_value::message::{
     CommandReply, Copied, MemcachedReply, PartitionRequest, RemoteAnswers, Work,
 };
 use crate::key_value::perform::perform;
 use crate::message::Message;
+use crate::store_access::StoreAccess;
 use crate::subsystem::NamespaceId;
 
 /// The answer to memcached's clients once the namespace was removed.

@@ -1,7 +1,7 @@
 //! What a lane waits for its peer to do, since when, and when each wait ends.
 
-/// Deadlines are rounded up to a multiple of this, ns: thousands of lanes whose deadlines pass wake the reactor a few times a second and not
-/// one by one.
+/// Deadlines are rounded up to a multiple of this, ns: thousands of lanes whose deadlines pass wake the reactor a few
+/// times a second and not one by one.
 const TIMER_STEP_NS: u64 = 250_000_000;
 
 /// A peer that sends less than this within [`LaneTimeouts::contended_ns`] while it owes data makes no progress, bytes.
@@ -103,7 +103,7 @@ impl Deadlines {
         self.since_ns[wait as usize] = Some(now_ns);
     }
 
-    /// A wait begins, unless it has begun. Says whether it did.
+    /// A wait begins, unless it has begun. Returns whether it did.
     #[inline]
     pub(crate) fn start_once(&mut self, wait: Wait, now_ns: u64) -> bool {
         let has_begun = self.is_on(wait);
@@ -141,7 +141,7 @@ impl Deadlines {
         self.timer_ns.is_some()
     }
 
-    /// The deadline that passes first, ns, and what is waited for until then.
+    /// The earliest deadline, ns, and its wait.
     pub(crate) fn next(&self, timeouts: &LaneTimeouts) -> Option<(u64, Wait)> {
         let deadline = |wait: Wait| {
             Some((self.since_ns[wait as usize]?.saturating_add(wait.timeout_ns(timeouts)), wait))
@@ -149,7 +149,7 @@ impl Deadlines {
         Wait::ALL.into_iter().filter_map(deadline).min_by_key(|(deadline_ns, _)| *deadline_ns)
     }
 
-    /// When to set a timer for, ns; `None` if there is no deadline, or a timer fires before it.
+    /// The time to set a timer for, ns; `None` if there is no deadline, or a timer fires before it.
     pub(crate) fn next_timer(&mut self, timeouts: &LaneTimeouts) -> Option<u64> {
         let (deadline_ns, _) = self.next(timeouts)?;
         let deadline_ns = deadline_ns.checked_next_multiple_of(TIMER_STEP_NS).unwrap_or(u64::MAX);
@@ -160,7 +160,7 @@ impl Deadlines {
         Some(deadline_ns)
     }
 
-    /// A timer fires. Says whether it is the one that was set last.
+    /// A timer fires. Returns whether it is the one that was set last.
     pub(crate) fn on_timer(&mut self, now_ns: u64) -> bool {
         self.timer_ns.take_if(|timer_ns| *timer_ns <= now_ns).is_some()
     }
@@ -171,8 +171,8 @@ impl Deadlines {
         since_ns.is_some_and(|since_ns| now_ns.saturating_sub(since_ns) >= timeouts.contended_ns)
     }
 
-    /// Checks, once in [`LaneTimeouts::contended_ns`], whether the peer sends: with the number of bytes received so far. `Some` if it was
-    /// checked, and whether there was progress.
+    /// Checks, once in [`LaneTimeouts::contended_ns`], whether the peer sends: with the number of bytes received so
+    /// far. `Some` if it was checked, and whether there was progress.
     pub(crate) fn check_progress(
         &mut self,
         timeouts: &LaneTimeouts,

@@ -71,7 +71,8 @@ pub(crate) struct Closing {
 pub(crate) enum ClosingStep {
     /// A TermReq is sent or about to be: the peer is expected to close.
     Terminating,
-    /// The control plane ends it: its socket is closed when no command is in flight, so that the host cannot write elsewhere before.
+    /// The control plane ends it: its socket is closed when no command is in flight, so that the host cannot write
+    /// elsewhere before.
     Ending,
     /// Its socket is closed. `is_expelled`: for a missed deadline, and the association ends too.
     Closed { is_expelled: bool },

@@ -1,13 +1,13 @@
-//! Connections that no queue belongs to: each costs its peer next to nothing, so there are only so many. Of more, the oldest makes
-//! room: an honest host is connected within milliseconds, while those who flood stay.
+//! Connections that no queue belongs to: each costs its peer next to nothing, so their number is limited. Beyond the
+//! limit the oldest is closed: an honest host connects its queue within milliseconds, a flooding peer does not.
 
 use crate::lane_id::LaneId;
 
 /// The end of the list.
 const NONE: u32 = u32::MAX;
 
-/// The lanes of a reactor that no queue belongs to, the oldest first: a list through their places, for one that comes or leaves costs the
-/// same however many there are.
+/// The lanes of a reactor that no queue belongs to, the oldest first: a list through their places, for one that comes
+/// or leaves costs the same however many there are.
 #[derive(Debug)]
 pub(super) struct Unconnected {
     /// By the lane's place.
@@ -25,7 +25,7 @@ struct Link {
 }
 
 impl Unconnected {
-    /// For one of so many reactors.
+    /// For one of `reactor_count` reactors, which together may have `count_max`.
     pub(super) fn new(count_max: u32, reactor_count: u16) -> Self {
         let share = (count_max as usize).div_ceil(usize::from(reactor_count.max(1)));
         Self { links: Vec::new(), oldest: NONE, newest: NONE, count: 0, count_max: share }
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_that_is_still_there_makes_room() {
+    fn the_oldest_lane_of_the_list_makes_room() {
         let mut unconnected = Unconnected::new(6, 2);
         (0..3).for_each(|index| unconnected.add(id(index)));
         assert_eq!(unconnected.next_to_leave(), None);
@@ -95,7 +95,7 @@ mod tests {
     proptest! {
         /// Lanes come and leave in any order; a place is taken again.
         #[test]
-        fn those_who_are_there_are_known_in_their_order(places in proptest::collection::vec(0u32..20, 0..200)) {
+        fn lanes_are_listed_in_the_order_of_their_arrival(places in proptest::collection::vec(0u32..20, 0..200)) {
             let mut unconnected = Unconnected::new(5, 1);
             let mut there = VecDeque::new();
             for place in places {

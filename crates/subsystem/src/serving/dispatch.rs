@@ -18,8 +18,8 @@ use crate::executor::Executor;
 use crate::fused::FusedExecutor;
 use crate::fused_pairs::{Pairs, Verdict};
 use crate::io_command::{Begun, Caller, Ended, Hold};
-use crate::key_value::digest;
 use crate::key_value::arriving::Intake;
+use crate::key_value::digest;
 use crate::lane::{Lane, LaneState, LaneTimeouts, Order, payload_digest};
 use crate::lane_id::{CommandId, LaneId};
 use crate::lane_table::{LaneLists, LaneTable};
@@ -155,7 +155,8 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
         lane.queue.set_context(slot, Some(ticket));
     }
 
-    /// Computes digests of the long value whose turn it is, and queues it when they are known. Gives its lane then, and what follows.
+    /// Computes digests of the long value whose turn it is, and queues it when they are known. Gives its lane then, and
+    /// what follows.
     #[cold]
     pub(super) fn digest(&mut self) -> Option<(u32, After)> {
         let (running, digested) = self.commands.digest_next()?;
@@ -206,7 +207,8 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
         }
     }
 
-    /// Puts a command behind those of its lane that wait, if there are any and it brings no data. Says whether it did.
+    /// Queues a command in its lane's line for buffers, if the lane has one and the command brings no data. Returns
+    /// whether it did.
     #[cold]
     fn lines_up(&mut self, index: u32, slot: Slot, sqe: &Sqe, data: &[u8]) -> bool {
         let Some(lane) = self.lanes.get_mut(index) else { return false };
@@ -219,7 +221,8 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
         true
     }
 
-    /// A lane's line for buffers has become empty, or its fused commands are complete: decides anew in which order its commands start.
+    /// A lane's line for buffers has become empty, or its fused commands are complete: decides anew in which order its
+    /// commands start.
     pub(super) fn settle(&mut self, index: u32) {
         let holds_back = self.commands.quota.holds_back(index);
         if let Some(lane) = self.lanes.get_mut(index) {
@@ -276,8 +279,8 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
         After::Nothing
     }
 
-    /// Tells the control plane which event requests a host has completed by itself, before it hears of the commands that have
-    /// their ids now.
+    /// Tells the control plane which event requests a host has completed by itself, before it hears of the commands
+    /// that have their ids now.
     pub(super) fn post_superseded(&mut self, index: u32) {
         let Some(lane) = self.lanes.get_mut(index) else { return };
         while let Some(slot) = lane.queue.next_superseded() {
@@ -607,7 +610,7 @@ fn control_data(sqe: &Sqe, data: &[u8]) -> Result<Option<u32>, Status> {
             }
             Ok(Some(length))
         }
-        // A command that moves no data has no use for a descriptor, whatever it says.
+        // The descriptor of a command that moves no data is ignored.
         DataPointer::Other { .. } if direction != DataDirection::None => {
             Err(Status::SGL_TYPE_INVALID.with_dnr())
         }

@@ -31,17 +31,17 @@ use crate::placement::{Connecting, Left};
 use crate::running::{Owner, Step};
 use crate::state::{BusyPollState, ReactorState};
 
-/// Lanes that took in no command for this long give back memory that they do not need, ns.
+/// Interval of the sweep that releases memory of lanes which took in no command since the one before, ns.
 const SWEEP_NS: u64 = 5_000_000_000;
 
-/// Notices are looked for so often at least, ns: those of a paused socket wake nobody.
+/// Poll interval for zero-copy notifications, ns: a paused socket raises no event for them.
 const NOTICE_NS: u64 = 5_000_000;
 
-/// Once lanes have sent so much in a turn, bytes, only those go on in it that have little to send: a turn in which everybody sends all that a
-/// lane may takes milliseconds where many read much.
+/// Send budget of all lanes in a turn, bytes. Once it is spent, only lanes with at most [`LITTLE_BYTES_MAX`] to send
+/// are flushed: a turn in which many lanes send their whole budget takes milliseconds.
 const ALL_BYTES_MAX: u64 = 512 << 10;
 
-/// So much is little, bytes.
+/// Unsent bytes of a lane that is flushed although the budget of the turn is spent.
 const LITTLE_BYTES_MAX: usize = 256 << 10;
 
 /// The lanes of a reactor, and their commands.
@@ -156,7 +156,7 @@ impl LaneServer {
         Some((socket, index))
     }
 
-    /// Counts a lane among those that no queue belongs to. If these are too many, the oldest of them is closed.
+    /// Counts a lane among those that no queue belongs to. If their number exceeds its limit, the oldest one is closed.
     fn count_unconnected(&mut self, io: &mut impl Io<Message>, index: u32) {
         let Some((lane, lists)) = self.lanes.entry(index) else { return };
         if let Some(oldest) = lists.on_unconnected(lane) {
@@ -208,7 +208,7 @@ impl LaneServer {
         let mut turn = self.settings.receive.turn();
         let mut worked = false;
         while turn.goes_on() {
-            // A lane whose input is held back receives no more until it goes on.
+            // A lane whose input is held back does not receive.
             let is_paused = worked && self.lanes.get(index).is_none_or(|lane| lane.held.is_some());
             if is_paused || !self.receive_once(io, index, staging, &mut turn) {
                 break;
@@ -279,7 +279,8 @@ impl LaneServer {
         let now_ns = io.now_ns();
         let mut had_command = false;
         loop {
-            // Borrowed anew each time: an event may end the lane. Input that arrives after it starts closing is discarded.
+            // Borrowed anew each time: an event may end the lane. Input that arrives after it starts closing is
+            // discarded.
             let Some((lane, lists)) = self.lanes.entry(index) else { return };
             if !lane.takes_commands() {
                 return;
@@ -413,8 +414,8 @@ impl LaneServer {
         self.remove_if_idle(io, index);
     }
 
-    /// Ends a lane by order of the control plane: its socket is closed when the commands that it has started have ended, so that the host
-    /// cannot write elsewhere before.
+    /// Ends a lane by order of the control plane: its socket is closed when the commands that it has started have
+    /// ended, so that the host cannot write elsewhere before.
     pub(super) fn end(&mut self, io: &mut impl Io<Message>, id: LaneId) {
         let (now_ns, index) = (io.now_ns(), id.index);
         let entry = self.lanes.entry(index).filter(|(lane, _)| lane.id == id);
@@ -498,8 +499,8 @@ impl LaneServer {
         self.lanes.lists.put_back_dirty(dirty);
     }
 
-    /// So much waits on a lane that it is sent before the turn ends. What is on its way already goes on at the end of the turn, or when the
-    /// socket has room; until then it is only counted.
+    /// So many bytes wait on a lane that it is flushed before the turn ends. A caravan that is leaving continues at the
+    /// end of the turn, or when the socket has room; until then its bytes are only counted.
     fn on_full(&mut self, io: &mut impl Io<Message>, index: u32) {
         let Some(lane) = self.lanes.get_mut(index) else { return };
         if !lane.queue.caravan().is_leaving() {
@@ -509,7 +510,7 @@ impl LaneServer {
         }
     }
 
-    /// The same where what waits is values: what a turn has no room for holds buffers, or memory of the store, all the same.
+    /// The same for values: bytes that the turn's budget leaves out hold buffers, or memory of the store.
     #[cold]
     fn on_full_of_values(&mut self, io: &mut impl Io<Message>, index: u32) {
         self.on_full(io, index);
@@ -518,7 +519,7 @@ impl LaneServer {
         }
     }
 
-    /// Sends what waits on a lane, as far as its socket takes it and a turn has room for.
+    /// Flushes a lane, as far as its socket has room and the turn's budget allows.
     fn flush(&mut self, io: &mut impl Io<Message>, index: u32) -> Flushed {
         let Some((lane, lists)) = self.lanes.entry(index) else { return Flushed::Empty };
         if self.sent_bytes >= ALL_BYTES_MAX && lane.queue.caravan().unsent_bytes() > LITTLE_BYTES_MAX {
@@ -556,7 +557,7 @@ impl LaneServer {
         flushed
     }
 
-    /// Leaves what waits on a lane to the next turn.
+    /// Leaves the waiting bytes of a lane to the next turn.
     #[cold]
     fn put_off(&mut self, io: &mut impl Io<Message>, index: u32) -> Flushed {
         let Some((lane, lists)) = self.lanes.entry(index) else { return Flushed::Empty };
@@ -586,7 +587,7 @@ impl LaneServer {
         });
     }
 
-    /// A lane's socket has no room for what waits, or has it again.
+    /// A lane's socket has no room for the waiting bytes, or has room again.
     #[cold]
     fn on_unsent(&mut self, io: &mut impl Io<Message>, index: u32) {
         let Some(lane) = self.lanes.get_mut(index) else { return };
@@ -596,7 +597,7 @@ impl LaneServer {
         lane.set_in_line(holds_back);
     }
 
-    /// Lets lanes that have become idle give memory back. Those that are idle are not looked at, and a reactor whose lanes all are
+    /// Releases memory of lanes that have become idle. Idle lanes are not visited, and a reactor with idle lanes only
     /// is not woken for it.
     pub(super) fn sweep(&mut self, io: &mut impl Io<Message>) {
         let (active_count, is_any_left) = self.lanes.sweep();
@@ -614,7 +615,7 @@ impl LaneServer {
         }
     }
 
-    /// Carries on with everything that backends have replied to.
+    /// Continues the commands that backends have replied to, and takes their ends to their lanes.
     pub(super) fn drain_commands(&mut self, io: &mut impl Io<Message>) -> bool {
         let mut worked = false;
         loop {
@@ -635,7 +636,8 @@ impl LaneServer {
         }
     }
 
-    /// Continues commands that waited for buffers, and lanes whose input is held back. Says whether there may be more to do.
+    /// Continues commands that waited for buffers, and lanes whose input is held back. Returns whether there may be
+    /// more to do.
     fn go_on(&mut self, io: &mut impl Io<Message>) -> bool {
         let mut worked = false;
         if self.commands.has_waiting() {
@@ -755,7 +757,7 @@ impl LaneServer {
         self.pressure.arm(io, &self.commands);
     }
 
-    /// Does what is left to do at the end of a turn, up to the sends. Says whether there was anything.
+    /// Ends a turn: continues what waited, and flushes. Returns whether there was anything to do.
     pub(super) fn end_turn(&mut self, io: &mut impl Io<Message>) -> bool {
         let mut worked = false;
         if self.lanes.lists.has_awaiting() {
@@ -796,7 +798,7 @@ impl LaneServer {
         }
     }
 
-    /// A lane asks for a controller or a queue. An I/O lane is first given its reactor.
+    /// Passes on the Connect of a lane: of an I/O lane first to the placement, which assigns a reactor to the lane.
     fn post_connect(&mut self, io: &mut impl Io<Message>, index: u32, request: Request) {
         let reactor = usize::from(self.reactor);
         let Some(lane) = self.lanes.get_mut(index) else { return };
@@ -825,7 +827,7 @@ impl LaneServer {
         );
     }
 
-    /// Gives a lane away, unless more has come than its Connect: then it stays.
+    /// Hands a lane over to another reactor, unless more has arrived than its Connect: then it stays.
     pub(super) fn hand_over(&mut self, io: &mut impl Io<Message>, to: usize, connect: Request) {
         let (id, from) = (connect.lane, usize::from(self.reactor));
         let not_moved = |is_gone| Message::Placement(PlacementMessage::NotMoved { from, to, is_gone });
@@ -852,7 +854,7 @@ impl LaneServer {
         io.post(to, Message::Connection(ConnectionMessage::TakeOver(Box::new(moving))));
     }
 
-    /// Goes on with a lane that another reactor has begun. Gives its socket and its place.
+    /// Continues a lane that another reactor has handed over. Returns its socket and its place.
     pub(super) fn take_over(&mut self, io: &mut impl Io<Message>, moving: Moving) -> Option<(SocketId, u32)> {
         let Moving { connection, listener, queue, qid, napi, counters, mut connect } = moving;
         let (socket, index) = self.begin_lane(io, connection, listener, napi, true)?;
@@ -869,7 +871,7 @@ impl LaneServer {
         Some((socket, index))
     }
 
-    /// What is known of a lane to be placed is no longer true.
+    /// Tells the placement of lanes that a lane does not load this reactor any more.
     fn post_left(&self, io: &mut impl Io<Message>, napi: Option<NonZeroU32>, is_io: bool) {
         let left = Left { reactor: self.reactor.into(), napi, is_io };
         io.post(0, Message::Placement(PlacementMessage::Left(left)));

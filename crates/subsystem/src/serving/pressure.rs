@@ -1,4 +1,5 @@
-//! Peers that withhold buffers while other lanes wait for them: those that neither read nor send what they were asked for are closed.
+//! Peers that withhold buffers while other lanes wait for them: those that neither read nor send what they were asked
+//! for are closed.
 
 use reactor::Io;
 
@@ -32,8 +33,8 @@ impl PressureWatch {
     }
 }
 
-/// Why a lane is to be closed while others wait for buffers, if it is: its peer has not read, or has sent next to nothing of the data that it
-/// owes, for [`LaneTimeouts::contended_ns`].
+/// Why a lane is to be closed while others wait for buffers, if it is: its peer has not read, or has sent next to
+/// nothing of the data that it owes, for [`LaneTimeouts::contended_ns`].
 pub(super) fn withholds_buffers(
     lane: &mut Lane,
     running: &RunningTable,

@@ -1,4 +1,5 @@
-//! Timers of a reactor of the target, by token. Every other token is a lane's generation and place, or a ticket with `TICKET_TIMER` set.
+//! Timers of a reactor of the target, by token. Every other token is a lane's generation and place, or a ticket with
+//! `TICKET_TIMER` set.
 
 use reactor::Token;
 
