@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rustix::event::{Timespec, epoll};
 
 use crate::busy_poll::{BusyPoll, poll_epoll};
-use crate::engine::{Event, Interest, Patience};
+use crate::event::{Event, Interest, Patience};
 use crate::in_flight::InFlight;
 use crate::mailbox::Bell;
 use crate::operation::{Completion, Operation, Token};

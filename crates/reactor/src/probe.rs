@@ -4,7 +4,7 @@ use std::io;
 
 use io_uring::IoUring;
 
-use crate::engine::EngineKind;
+use crate::event::EngineKind;
 
 /// The setup of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use io_uring::{IoUring, opcode, squeue};
 
 use crate::buffers::Pool;
 use crate::busy_poll::BusyPoll;
-use crate::engine::{Event, Interest, Patience};
+use crate::event::{Event, Interest, Patience};
 use crate::in_flight::InFlight;
 use crate::mailbox::Bell;
 use crate::operation::{Operation, Token};

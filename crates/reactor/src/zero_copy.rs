@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 
 use rustix::net::sockopt;
 
-use crate::segment::{Payload, Segment};
+use crate::payload::Payload;
+use crate::segment::Segment;
 use crate::socket::{Sent, Socket, send_message};
 
 /// A notice that the kernel has released the bytes of some sends, numbered from 0 in their order.
