@@ -1,8 +1,8 @@
 //! The operations of one lane, one after the other, without end: a few nanoseconds each, nothing allocated.
 
 use crate::keys::{Distribution, Keys};
+use crate::pattern::{Kind, Mix, Order, Pattern};
 use crate::random::{Prng, scale};
-use crate::workload::{Kind, Mix, Order, Pattern};
 
 /// Consecutive blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
