@@ -12,9 +12,10 @@ use subsystem::machine::{Machine, hostname};
 use subsystem::subsystem::Access;
 
 use crate::disk_path::disk_path;
+use crate::exit::Ended;
 use crate::exit::Failure;
 use crate::local_address::from_elsewhere;
-use crate::{Ended, output};
+use crate::output;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\

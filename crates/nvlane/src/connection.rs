@@ -11,8 +11,8 @@ use wire::discovery::SubsystemType;
 use wire::nqn::{HostId, Nqn};
 use wire::pdu::Digests;
 
-use crate::discover::{service_address, survey_service};
 use crate::exit::Failure;
+use crate::survey::{service_address, survey_service};
 
 /// Longest timeout that can be set: a day.
 const TIMEOUT_S_MAX: f64 = 86_400.0;

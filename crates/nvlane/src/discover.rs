@@ -4,19 +4,18 @@ use std::fmt;
 use std::process::ExitCode;
 
 use clap::Args;
-use host::discovery::{Discovered, Survey, survey};
-use host::{Address, Error, LinkError, Options};
+use host::Address;
+use host::discovery::{Discovered, Survey};
 use serde::Serialize;
 use wire::discovery::{
-    AddressFamily, DISCOVERY_PORT, DiscoveryEntry, Eflags, IO_PORT, SecureChannel, SubsystemType,
-    TcpSecurity, TransportType, Treq,
+    AddressFamily, DiscoveryEntry, Eflags, SecureChannel, SubsystemType, TcpSecurity, TransportType, Treq,
 };
 
-use crate::Ended;
 use crate::columns::Columns;
 use crate::connection::Connection;
-use crate::exit::Failure;
+use crate::exit::Ended;
 use crate::output::Output;
+use crate::survey::{service_address, survey_service};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -34,39 +33,6 @@ pub(crate) fn discover(arguments: &DiscoverArguments) -> Ended {
     let survey = survey_service(&address, &arguments.connection.options()?)?;
     arguments.output.print(&Report::new(&survey))?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// The discovery service of a machine, even if the address names a subsystem.
-pub(crate) fn service_address(address: Address) -> Address {
-    Address { subsystem: None, nsid: None, ..address }
-}
-
-/// Reads the log of the service and of those it refers to. Without a port in the address: port 8009, then 4420.
-pub(crate) fn survey_service(address: &Address, options: &Options) -> Result<Survey, Failure> {
-    match survey(address, options) {
-        Err(error) if address.port.is_none() && is_closed(&error) => {
-            survey(&address.clone().with_port(IO_PORT), options).map_err(|second| {
-                let is_closed = is_closed(&second);
-                let failure = Failure::from(second);
-                if is_closed {
-                    failure.context(format!("port {DISCOVERY_PORT} is closed, and "))
-                } else {
-                    failure
-                }
-            })
-        }
-        surveyed => Ok(surveyed?),
-    }
-}
-
-/// Whether nothing answers on that port.
-fn is_closed(error: &Error) -> bool {
-    match error {
-        Error::Link { cause: LinkError::Socket(error), .. } => {
-            error.kind() == std::io::ErrorKind::ConnectionRefused
-        }
-        _ => false,
-    }
 }
 
 /// The logs: that of the first service, then those of its referrals.

@@ -9,10 +9,13 @@ use wire::text::without_hidden;
 pub(crate) const HELP: &str = "\
 Exit codes:
   0  done
-    1  failed on the way; the message says what and why
+  1  failed on the way; the message says what and why
   2  wrong options, or a configuration or storage that cannot be used; nothing was done
-    3  data differs from what was written (--verify)
-    4  the target is unreachable, refused the connection, or has no such subsystem or namespace";
+  3  data differs from what was written (--verify)
+  4  the target is unreachable, refused the connection, or has no such subsystem or namespace";
+
+/// Result of a command: its exit code, or why it failed.
+pub(crate) type Ended = Result<ExitCode, Failure>;
 
 /// Why a command failed.
 #[derive(Debug)]

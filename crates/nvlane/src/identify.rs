@@ -16,11 +16,10 @@ use wire::identify::namespace::Nsfeat;
 use wire::text::Text;
 use wire::zerocopy::IntoBytes;
 
-use crate::Ended;
 use crate::columns::Columns;
 use crate::connection::Connection;
 use crate::disk_path::disk_path;
-use crate::exit::Failure;
+use crate::exit::{Ended, Failure};
 use crate::human_size::HumanSize;
 use crate::output::Output;
 

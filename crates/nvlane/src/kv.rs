@@ -15,9 +15,8 @@ use host::BlockingKeyValue;
 use host::reconnect::ReconnectSettings;
 use host::{Address, Options};
 
-use crate::Ended;
 use crate::connection::{DigestOptions, Identity, Waits, with_subsystem};
-use crate::exit::Failure;
+use crate::exit::{Ended, Failure};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\

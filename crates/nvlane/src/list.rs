@@ -12,14 +12,13 @@ use serde::Serialize;
 use wire::discovery::SubsystemType;
 use wire::id::Csi;
 
-use crate::Ended;
 use crate::columns::Columns;
 use crate::connection::Connection;
-use crate::discover::{service_address, survey_service};
 use crate::disk_path::disk_path;
-use crate::exit::{self, Failure};
+use crate::exit::{self, Ended, Failure};
 use crate::human_size::HumanSize;
 use crate::output::Output;
+use crate::survey::{service_address, survey_service};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\

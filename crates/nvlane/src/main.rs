@@ -26,12 +26,12 @@ mod serve;
 mod signals;
 mod smart_log;
 mod study;
+mod survey;
 
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::exit::Failure;
 use crate::logging::LogOptions;
 
 /// The control path allocates; the data path does not.
@@ -108,14 +108,11 @@ fn main() -> ExitCode {
         Command::Perf(arguments) => perf::perf(&arguments),
         Command::Probe(arguments) => probe::probe(&arguments),
         Command::Study(arguments) => study::study(&arguments),
-        Command::Completions(arguments) => manual::completions(&arguments),
-        Command::Man(arguments) => manual::man(&arguments),
+        Command::Completions(arguments) => manual::completions(&arguments, &mut Cli::command()),
+        Command::Man(arguments) => manual::man(&arguments, Cli::command()),
     };
     match result {
         Ok(code) => code,
         Err(failure) => exit::report(&failure),
     }
 }
-
-/// Result of a command: its exit code, or why it failed.
-type Ended = Result<ExitCode, Failure>;

@@ -4,10 +4,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::{Args, CommandFactory};
+use clap::{Args, Command};
 use clap_complete::Shell;
 
-use crate::{Cli, Ended, output};
+use crate::exit::Ended;
+use crate::output;
 
 #[derive(Debug, Args)]
 pub(crate) struct CompletionsArguments {
@@ -22,15 +23,14 @@ pub(crate) struct ManArguments {
     out: Option<PathBuf>,
 }
 
-pub(crate) fn completions(arguments: &CompletionsArguments) -> Ended {
+pub(crate) fn completions(arguments: &CompletionsArguments, command: &mut Command) -> Ended {
     let mut script = Vec::new();
-    clap_complete::generate(arguments.shell, &mut Cli::command(), "nvlane", &mut script);
+    clap_complete::generate(arguments.shell, command, "nvlane", &mut script);
     output::write(script)?;
     Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) fn man(arguments: &ManArguments) -> Ended {
-    let command = Cli::command();
+pub(crate) fn man(arguments: &ManArguments, command: Command) -> Ended {
     match &arguments.out {
         Some(directory) => {
             std::fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;

@@ -19,8 +19,9 @@ use load::workload::{Arrival, Pace, Pattern, Regions, Sizes, Stop, Workload};
 use reactor::{CoreList, SpinPolicy};
 
 use crate::connection::{DigestOptions, Identity, Waits, with_subsystem};
+use crate::exit::Ended;
 use crate::exit::{Failure, Kind};
-use crate::{Ended, output};
+use crate::output;
 use doorbells::Doorbells;
 
 /// Longest duration that can be given: 30 years.

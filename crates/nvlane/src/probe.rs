@@ -17,9 +17,10 @@ use probe::{host as host_side, rows, target_run};
 use wire::id::Nsid;
 
 use crate::connection::Connection;
+use crate::exit::Ended;
 use crate::exit::{Failure, Kind};
+use crate::output;
 use crate::perf::run_time;
-use crate::{Ended, output};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\

@@ -21,10 +21,10 @@ use serde_json::{Value, json};
 use study::{Served, ServedOptions};
 use wire::id::Nsid;
 
-use crate::exit::{Failure, Kind};
+use crate::exit::{Ended, Failure, Kind};
 use crate::perf::failure;
 use crate::signals::EndOnSignal;
-use crate::{Ended, output, perf};
+use crate::{output, perf};
 
 /// Size of each namespace.
 const NAMESPACE: &str = "128M";

@@ -10,8 +10,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 
-use crate::Ended;
-use crate::exit::{Failure, Kind};
+use crate::exit::{Ended, Failure, Kind};
 use crate::output::Output;
 use crate::serve::state_file::{Change, Head, ProcessId, Reload, monotonic_ns, start_ticks};
 

@@ -30,10 +30,10 @@ use wire::nqn::Nqn;
 
 use self::state_file::StateFile;
 use crate::disk_path::disk_path;
-use crate::exit::Failure;
+use crate::exit::{Ended, Failure};
 use crate::local_address::{from_elsewhere, from_here};
 use crate::perf::cores;
-use crate::{Ended, output, run};
+use crate::{output, run};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\

@@ -10,10 +10,9 @@ use serde::{Serialize, Serializer};
 use wire::id::Nsid;
 use wire::log::health::HealthLog;
 
-use crate::Ended;
 use crate::columns::Columns;
 use crate::connection::Connection;
-use crate::exit::Failure;
+use crate::exit::{Ended, Failure};
 use crate::human_size::HumanSize;
 use crate::output::Output;
 

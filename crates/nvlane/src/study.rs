@@ -18,10 +18,10 @@ use study::progress::{Progress, Terminal};
 use study::results::{Settings, Study};
 use study::{catalogue, page, summary};
 
-use crate::exit::{Failure, Kind};
+use crate::exit::{Ended, Failure, Kind};
 use crate::perf::{cores, run_time, seconds};
 use crate::signals::EndOnSignal;
-use crate::{Ended, output, perf};
+use crate::{output, perf};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\

@@ -14,8 +14,9 @@ use reactor::CoreList;
 use serde_json::{Value, json};
 
 use super::{cores, run_time, seconds};
+use crate::exit::Ended;
 use crate::exit::Failure;
-use crate::{Ended, output};
+use crate::output;
 
 /// Default limit of in-capsule data, bytes: the usual one of targets.
 pub(crate) const IN_CAPSULE_BYTES: u32 = 8192;
