@@ -13,7 +13,8 @@ use load::runner::{self, Finished, Observer, RunSettings};
 use load::workload::{Pattern, Stop, Workload};
 use serde::Serialize;
 
-use crate::experiment::{Error, Values};
+use crate::cell::Values;
+use crate::error::Error;
 use crate::served::{Served, ServedOptions};
 
 /// Which core each side has.

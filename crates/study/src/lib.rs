@@ -14,10 +14,12 @@
 
 pub mod bench;
 pub mod catalogue;
+mod cell;
 pub mod crowd;
 mod descriptors;
 mod doorbell;
 mod driver;
+mod error;
 pub mod experiment;
 mod experiments;
 pub mod figure;
@@ -33,6 +35,7 @@ mod peers;
 mod process;
 pub mod progress;
 pub mod results;
+mod rounds;
 mod served;
 pub mod summary;
 mod svg;

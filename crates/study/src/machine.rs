@@ -9,7 +9,7 @@
 //! A round of a cell during which other load took time from either side is no measurement. For cells with fewer
 //! measurements than there must be rounds, more rounds follow while the time for that lasts.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use load::steady::Spread;
 
@@ -17,33 +17,7 @@ use crate::bench::Bench;
 use crate::experiment::{Cell, Error, Experiment};
 use crate::measured::{CellRounds, Measured};
 use crate::progress::{Progress, Step};
-
-/// Number of rounds.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Rounds {
-    /// Minimum.
-    pub min: usize,
-    /// Maximum.
-    pub max: usize,
-    /// Enough once half the width of each median's 95 % interval is no more than this part of it.
-    pub tolerance: f64,
-    /// Rounds beyond the most begin within this time, if cells were disturbed; as long as the rounds took, if it is not
-    /// given.
-    pub extra: Option<Duration>,
-}
-
-impl Rounds {
-    /// As many as it takes.
-    pub const USUAL: Self = Self { min: 3, max: 9, tolerance: 0.05, extra: None };
-    /// Few.
-    pub const QUICK: Self = Self::exactly(3);
-
-    /// Exactly this number, whether or not the medians are stable.
-    #[must_use]
-    pub const fn exactly(count: usize) -> Self {
-        Self { min: count, max: count, tolerance: 0.05, extra: None }
-    }
-}
+pub use crate::rounds::Rounds;
 
 /// Half the width of the median's 95 % interval, as part of the median: the notch of a box plot.
 fn notch(spread: &Spread) -> f64 {
@@ -117,6 +91,8 @@ pub fn run(
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::experiment::{About, Values};
     use crate::figure::Figure;

@@ -4,7 +4,7 @@ use load::disturbance::{Disturbance, Unmeasured};
 use load::steady::Spread;
 use serde::{Serialize, Serializer};
 
-use crate::experiment::{Cell, Values};
+use crate::cell::{Cell, Values};
 
 /// One cell and all its rounds.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use crate::machine::Rounds;
+use crate::rounds::Rounds;
 
 /// What is measured next.
 #[derive(Clone, Copy, Debug)]

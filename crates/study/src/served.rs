@@ -10,7 +10,7 @@ use host::Address;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::experiment::Error;
+use crate::error::Error;
 
 /// The command of `--run`: prints the target's address, then waits for the end of its input, which ends with this
 /// process.

@@ -1,0 +1,30 @@
+//! Errors of an experiment.
+
+use std::io;
+
+/// Why there are no results.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "each variant is documented by its message")]
+pub enum Error {
+    #[error("{0}")]
+    Lacking(String),
+    #[error("{doing}: {cause}")]
+    System { doing: &'static str, cause: io::Error },
+    #[error("the target {0}")]
+    Target(String),
+    #[error(transparent)]
+    Host(#[from] host::Error),
+    #[error(transparent)]
+    Run(#[from] load::runner::RunError),
+    #[error("the load went wrong: {0}")]
+    Load(String),
+    #[error("stopped before the first round was over")]
+    Stopped,
+}
+
+impl Error {
+    pub(crate) fn system(doing: &'static str, cause: io::Error) -> Self {
+        Self::System { doing, cause }
+    }
+}
