@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use reactor::whole_file::{FileCalls, place_new, replace};
 use rustix::io::Errno;
 
-use crate::crash::CrashReport;
+use crate::crash_report::CrashReport;
 
 /// Bytes that are written whole or not at all.
 const SECTOR_BYTES: usize = 512;

@@ -19,10 +19,10 @@ use wire::nqn::{HostId, Nqn};
 use wire::pdu::DataAlignment;
 use wire::status::Status;
 
-use crate::network::{Got, Phase, Took};
 use crate::reactor_io::MESSAGE_NS_MAX;
 use crate::scenario::{MS, SECOND, Scenario};
 use crate::scout::Scout;
+use crate::shared::network::{Got, Phase, Took};
 use crate::shared::{Actor, Shared, Side};
 
 /// The subsystem's name.

@@ -20,9 +20,9 @@ use wire::status::Status;
 use wire::zerocopy::{FromBytes, IntoBytes};
 
 use crate::host::SUBSYSTEM;
-use crate::network::{Got, Phase, Took};
 use crate::random::Random;
 use crate::scenario::{MS, SECOND, Scenario};
+use crate::shared::network::{Got, Phase, Took};
 use crate::shared::{Actor, Shared, Side};
 
 /// Event requests that are out at once.

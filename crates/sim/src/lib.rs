@@ -16,11 +16,10 @@
 
 mod crash;
 mod crash_files;
-mod disk;
+mod crash_report;
 mod host;
 mod leaver;
 mod model;
-mod network;
 mod offer;
 mod planted;
 mod random;
@@ -33,9 +32,9 @@ mod sent_bytes;
 mod shared;
 mod tamper;
 mod trace;
-mod user;
 mod world;
 
-pub use crash::{CrashReport, crash_states};
+pub use crash::crash_states;
+pub use crash_report::CrashReport;
 pub use planted::Planted;
 pub use run::{Outcome, run_seed};

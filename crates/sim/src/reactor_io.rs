@@ -10,10 +10,10 @@ use reactor::{
 use subsystem::Serving;
 use subsystem::message::Message;
 
-use crate::network::{Got, Took};
 use crate::planted::Planted;
 use crate::scenario::US;
 use crate::sent_bytes::SentBytes;
+use crate::shared::network::{Got, Took};
 use crate::shared::{Actor, Shared, Side};
 
 /// One reactor of the target.

@@ -1,14 +1,17 @@
 //! What everything in the simulated world has in common: time, chance, and what happens next.
 
+pub(crate) mod disk;
+pub(crate) mod network;
+
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use crate::disk::Disk;
-use crate::network::Network;
 use crate::planted::Planted;
 use crate::random::Random;
 use crate::scenario::{Scenario, US};
 use crate::trace::Trace;
+use disk::Disk;
+use network::Network;
 
 /// An actor that runs on events: a reactor, an association's thread, a lane's thread.
 pub(crate) type Actor = usize;

@@ -1,6 +1,7 @@
 //! The whole of one run: a target, its hosts and their users, and what happens to them.
 
 mod operator;
+mod user;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -26,7 +27,7 @@ use crate::removable::Removable;
 use crate::scenario::{Fault, MS, SECOND, Scenario};
 use crate::scout::Scout;
 use crate::shared::{Actor, Event, Shared};
-use crate::user::Command;
+use user::Command;
 
 /// Commands are submitted, and things go wrong, for so long at most, ns.
 const WORK_NS_MAX: u64 = 60 * SECOND;

@@ -3,10 +3,10 @@
 use host::{Command as HostCommand, Completion, Failure, Namespace};
 use wire::status::Status;
 
+use super::{Stage, World};
 use crate::model::{self, Content};
 use crate::planted::Planted;
 use crate::shared::Event;
-use crate::world::{Stage, World};
 
 /// A command that is out.
 #[derive(Clone, Debug)]

@@ -7,9 +7,9 @@ use std::io;
 use reactor::{Allocation, Buffer, Completion, Operation, Token};
 use rustix::io::Errno;
 
+use super::{Actor, Event, Shared};
 use crate::planted::Planted;
 use crate::random::Random;
-use crate::shared::{Actor, Event, Shared};
 
 /// Parts into which a long operation is cut.
 const PART_COUNT: u64 = 3;

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::io::Read;
 
+use super::{Actor, Event, Shared, Side};
 use crate::scenario::US;
-use crate::shared::{Actor, Event, Shared, Side};
 use crate::tamper::Tamper;
 
 /// Bytes of a stream that nothing protects: the handshake, before digests are agreed on.
