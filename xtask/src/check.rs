@@ -2,14 +2,15 @@
 
 use anyhow::Result;
 
-use crate::ci::Step;
 use crate::command::{cargo, run};
-use crate::trace;
+use crate::step::Step;
+use crate::{circles, trace};
 
 /// The steps of `cargo xtask check`.
 pub(crate) const STEPS: &[Step] = &[
     Step { name: "format", budget_s: 30, run: format },
     Step { name: "citations", budget_s: 2, run: || trace::run(&trace::Options::default()) },
+    Step { name: "circles", budget_s: 10, run: circles::run },
     Step { name: "lints", budget_s: 300, run: lints },
     Step { name: "quick tests", budget_s: 60, run: quick_tests },
     Step { name: "documentation", budget_s: 120, run: documentation },

@@ -8,6 +8,7 @@
 mod behaviours;
 mod guest;
 mod outside;
+mod process;
 mod target;
 
 use std::fs;

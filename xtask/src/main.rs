@@ -4,6 +4,7 @@
 mod bench;
 mod check;
 mod ci;
+mod circles;
 mod clients;
 mod command;
 mod coverage;
@@ -16,6 +17,7 @@ mod miri;
 mod mutants;
 mod product_bugs;
 mod sim;
+mod step;
 mod syscalls;
 mod torture;
 mod trace;
@@ -28,7 +30,7 @@ use clap::Parser;
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 enum Task {
-    /// Format, citations, lints (warnings denied), quick tests and documentation
+    /// Format, citations, import circles, lints (warnings denied), quick tests and documentation
     Check,
     /// Everything `make test` does, with the time each step took beside its budget
     Ci,
@@ -66,13 +68,15 @@ enum Task {
     /// Citations and paths in documents: each resolves; implemented sections of the wire reference are cited and
     /// tested
     Trace(trace::Options),
+    /// Import circles between the files of a crate: none but pairs that a comment explains
+    Circles,
     /// Dependencies: licences, duplicates, sources, known vulnerabilities
     Deny,
 }
 
 fn main() -> ExitCode {
     let result = match Task::parse() {
-        Task::Check => ci::run_steps(check::STEPS),
+        Task::Check => step::run_steps(check::STEPS),
         Task::Ci => ci::run(),
         Task::Bench => bench::run(),
         Task::Deps => deps::install(),
@@ -89,6 +93,7 @@ fn main() -> ExitCode {
         Task::Miri(options) => miri::run(&options),
         Task::Syscalls => syscalls::run(),
         Task::Trace(options) => trace::run(&options),
+        Task::Circles => circles::run(),
         Task::Deny => deny::run(),
     };
     match result {

@@ -31,6 +31,7 @@ mod lane_table;
 pub mod limits;
 pub mod machine;
 pub mod message;
+mod named_uuid;
 pub mod namespace_table;
 pub mod namespace_traffic;
 mod nvm_io;

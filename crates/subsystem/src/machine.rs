@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use reactor::whole_file::{FileCalls, SystemFiles, place_new};
 use wire::uuid::Uuid;
 
-use crate::identity::{ROOT, named};
+use crate::named_uuid::{ROOT, named};
 
 /// A machine. Machines with different ids differ; the id cannot be computed from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

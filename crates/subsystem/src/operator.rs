@@ -1,13 +1,586 @@
-//! The operator's side: what differs between the configuration that runs and the one wanted, and how the difference is applied.
+//! The operator: opens storage, binds sockets, orders changes from the control plane, and knows what runs.
 //!
-//! All that may block (opening and resizing storage, binding sockets) happens on the operator's thread, before an
-//! [`Order`](crate::message::Order) reaches the control plane.
+//! All that may block (opening and resizing storage, binding sockets) happens on the operator's thread, before an [`Order`] reaches the
+//! control plane.
 
 mod diff;
 mod identities;
-mod reload;
 mod storage;
 
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use reactor::{Listener, ListenerTag};
+use store::{OpenError, Size, Spec, Store};
+use wire::id::Nsid;
+use wire::nqn::Nqn;
+
+use crate::config::{ListenerConfig, Place, Problem, ResolvedNamespace, ResolvedSubsystem, TargetConfig};
+use crate::discovery::ListenerEntry;
+use crate::identity;
+use crate::message::{
+    NewNamespace, NewSubsystem, Order, OrderAnswer, OrderKind, REMOVED_LISTENER_GRACE_MS, Step,
+};
+use crate::state::TargetState;
+use diff::counted;
 pub use diff::{Change, Outline, diff};
-pub(crate) use reload::BIND_WAIT;
-pub use reload::{Operator, Outcome, Post, Report, ReportLine, RunningListener, state, stop};
+use identities::Identities;
+use storage::Seen;
+
+/// How long the operator waits until no reactor uses removed storage any more. It is closed later if that
+/// takes longer.
+const RELEASE_WAIT: Duration = Duration::from_secs(5);
+
+/// Hands an order to the control plane; `false` if there is none any more.
+pub type Post<'a> = &'a dyn Fn(Order) -> bool;
+
+/// What a reload did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// A line for each difference, in order.
+    pub lines: Vec<ReportLine>,
+}
+
+/// What became of one difference.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReportLine {
+    /// How it went.
+    pub outcome: Outcome,
+    /// What to tell the operator.
+    pub text: String,
+}
+
+/// How a change went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is in place.
+    Done,
+    /// It could not be: what it is about is as before.
+    Failed,
+    /// It will be in place after a restart.
+    NeedsRestart,
+}
+
+impl Report {
+    /// Whether everything that was wanted is in place.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.lines.iter().all(|line| line.outcome == Outcome::Done)
+    }
+
+    fn add(&mut self, outcome: Outcome, text: String) {
+        self.lines.push(ReportLine { outcome, text });
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, line) in self.lines.iter().enumerate() {
+            if at > 0 {
+                f.write_str("\n")?;
+            }
+            f.write_str(&line.text)?;
+        }
+        Ok(())
+    }
+}
+
+/// What runs, and the means to change it. Lives on a thread of its own, which may block.
+pub struct Operator {
+    running: Outline,
+    stores: BTreeMap<(Nqn, Nsid), Store>,
+    /// What hosts were last told of the storage.
+    seen: BTreeMap<(Nqn, Nsid), Seen>,
+    /// In the order of the configuration.
+    listeners: Vec<RunningListener>,
+    discovery_nqn: Nqn,
+    identities: Identities,
+    next_tag: ListenerTag,
+    /// Reactors that share the storage.
+    reactor_count: usize,
+}
+
+/// A listener that is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunningListener {
+    /// As configured.
+    pub config: ListenerConfig,
+    /// Where it really listens: port 0 has become one that was free.
+    pub address: SocketAddr,
+    tag: ListenerTag,
+}
+
+/// A change that is ready to be ordered, and what runs once it is done.
+struct Prepared {
+    change: Change,
+    step: Step,
+    effect: Effect,
+}
+
+/// What a change leaves behind with the operator.
+enum Effect {
+    /// Nothing but the new outline.
+    None,
+    Listener(RunningListener),
+    /// A namespace with its identity settled.
+    Namespace(Store, ResolvedNamespace),
+}
+
+impl Operator {
+    /// Opens everything that a configuration names, and gives the steps that put it in place. Nothing is
+    /// created before all of it was looked at. May block.
+    ///
+    /// # Errors
+    /// What is wrong with the configuration or its storage, or which address cannot be listened on; nothing
+    /// is left open then.
+    pub fn start(config: &TargetConfig, reactor_count: u16) -> Result<(Self, Vec<Step>), Vec<Problem>> {
+        for problems in [config.check(), config.inspect()] {
+            if !problems.is_empty() {
+                return Err(problems);
+            }
+        }
+        let mut sockets = Vec::new();
+        for (at, listener) in config.listeners.iter().enumerate() {
+            let bound = bind(listener.address)
+                .map_err(|message| vec![Problem { place: Place::Listener(at), message }])?;
+            sockets.push(bound);
+        }
+        let first = sockets.first().map_or_else(|| SocketAddr::from(([0; 4], 0)), Listener::address);
+        let discovery_nqn = config.discovery.nqn.clone();
+        let identities = Identities::new(config, first).map_err(|problem| vec![problem])?;
+        let discovery_nqn = discovery_nqn.unwrap_or_else(|| identities.target().discovery_nqn());
+        let mut operator = Self {
+            running: Outline::new(config, identities.target()),
+            stores: BTreeMap::new(),
+            seen: BTreeMap::new(),
+            listeners: Vec::new(),
+            discovery_nqn,
+            identities,
+            next_tag: 1,
+            reactor_count: reactor_count.into(),
+        };
+        let mut steps = vec![
+            Step::SetReferrals(config.discovery.referrals.clone()),
+            Step::SetPlacement(config.reactors.placement),
+            Step::SetDoorbell(config.reactors.doorbell),
+        ];
+        steps.extend(operator.open_subsystems(config)?);
+        operator.see_all();
+        for (listener, socket) in config.listeners.iter().zip(sockets) {
+            let (running, step) = operator.new_listener(*listener, socket);
+            operator.listeners.push(running);
+            steps.push(step);
+        }
+        Ok((operator, steps))
+    }
+
+    fn open_subsystems(&mut self, config: &TargetConfig) -> Result<Vec<Step>, Vec<Problem>> {
+        let mut steps = Vec::new();
+        let resolved = self.running.subsystems.clone();
+        for (at, subsystem) in config.subsystems.iter().enumerate() {
+            let Some(resolved) = resolved.get(&subsystem.nqn) else { continue };
+            steps.push(Step::AddSubsystem(new_subsystem(resolved)));
+            for (nsid, namespace) in &resolved.namespaces {
+                let problem = |message| {
+                    let is_it = |wanted: &crate::config::NamespaceConfig| wanted.storage == namespace.spec;
+                    let namespace_at = subsystem.namespaces.iter().position(is_it).unwrap_or(0);
+                    let place = Place::Namespace(at, namespace_at, "storage");
+                    vec![Problem { place, message }]
+                };
+                let store = self.open_in_time(&namespace.spec).map_err(|error| problem(error.to_string()))?;
+                let settled = self.identities.settle(&subsystem.nqn, *nsid, namespace).map_err(problem)?;
+                self.stores.insert((subsystem.nqn.clone(), *nsid), store.clone());
+                let namespace = new_namespace(&settled, store);
+                self.with_subsystem(&subsystem.nqn, |known| drop(known.namespaces.insert(*nsid, settled)));
+                steps.push(Step::AddNamespace { subsystem: subsystem.nqn.clone(), nsid: *nsid, namespace });
+            }
+        }
+        Ok(steps)
+    }
+
+    /// The name of the discovery service.
+    #[must_use]
+    pub fn discovery_nqn(&self) -> &Nqn {
+        &self.discovery_nqn
+    }
+
+    /// Where the target listens, in the order of the configuration.
+    #[must_use]
+    pub fn listeners(&self) -> &[RunningListener] {
+        &self.listeners
+    }
+
+    /// What runs.
+    #[must_use]
+    pub fn running(&self) -> &Outline {
+        &self.running
+    }
+
+    /// Applies what differs from what runs, without touching the rest. A part that fails stays as it is, and
+    /// everything else is applied. May block.
+    pub fn reload(&mut self, wanted: &TargetConfig, post: Post<'_>) -> Report {
+        let mut report = Report::default();
+        let problems = wanted.check();
+        for problem in &problems {
+            report.add(Outcome::Failed, format!("nothing changed: {problem}"));
+        }
+        if !problems.is_empty() {
+            return report;
+        }
+        let mut prepared = Vec::new();
+        let mut later = Report::default();
+        let mut wanted = Outline::new(wanted, self.identities.target());
+        for line in self.identities.follow_renamed(&mut self.running, &wanted) {
+            report.add(Outcome::Done, line);
+        }
+        self.identities.carry_over(&self.running, &mut wanted);
+        let changes = diff(&self.running, &wanted);
+        self.identities.begin(&self.running, &changes);
+        let closed = self.closed();
+        for line in self.identities.replaced_files(&self.running, &wanted, &closed) {
+            later.add(Outcome::Failed, line);
+        }
+        for change in changes {
+            match change {
+                Change::NeedsRestart(_) => {
+                    later.add(Outcome::NeedsRestart, format!("{change}: takes a restart"));
+                }
+                _ => match self.prepare(&change) {
+                    Ok((step, effect)) => prepared.push(Prepared { change, step, effect }),
+                    Err(why) => later.add(Outcome::Failed, format!("{change}: not done, {why}")),
+                },
+            }
+        }
+        self.carry_out(prepared, post, &mut report);
+        report.lines.append(&mut later.lines);
+        report.lines.append(&mut self.reopen_closed(post).lines);
+        report
+    }
+
+    /// Does what may block for a change.
+    fn prepare(&mut self, change: &Change) -> Result<(Step, Effect), String> {
+        let none = |step| Ok((step, Effect::None));
+        match change {
+            Change::RemoveListener(address) => {
+                none(Step::RemoveListener { tag: self.listener(*address)?.tag })
+            }
+            Change::AddListener(config) => {
+                let socket = bind(config.address)?;
+                let (running, step) = self.new_listener(*config, socket);
+                Ok((step, Effect::Listener(running)))
+            }
+            Change::ChangeListener(config) => {
+                let running = RunningListener { config: *config, ..*self.listener(config.address)? };
+                let step = Step::ChangeListener { tag: running.tag, entry: entry(&running) };
+                Ok((step, Effect::Listener(running)))
+            }
+            Change::SetReferrals(referrals) => none(Step::SetReferrals(referrals.clone())),
+            Change::SetPlacement(policy) => none(Step::SetPlacement(*policy)),
+            Change::SetDoorbell(policy) => none(Step::SetDoorbell(*policy)),
+            Change::SetSubsystemDoorbell(nqn, policy) => {
+                none(Step::SetSubsystemDoorbell(nqn.clone(), *policy))
+            }
+            Change::RemoveSubsystem(nqn) => none(Step::RemoveSubsystem(nqn.clone())),
+            Change::RemoveNamespace(nqn, nsid, _) => {
+                none(Step::RemoveNamespace { subsystem: nqn.clone(), nsid: *nsid })
+            }
+            Change::AddSubsystem(subsystem) => none(Step::AddSubsystem(new_subsystem(subsystem))),
+            Change::SetAccess(nqn, access) => none(Step::SetAccess(nqn.clone(), access.clone())),
+            Change::SetCntlids(nqn, range) => none(Step::SetCntlids(nqn.clone(), range.clone())),
+            Change::ResizeNamespace { subsystem, nsid, spec, bytes } => {
+                let store = self.store(subsystem, *nsid)?;
+                let has = store.bytes();
+                // A file whose size was not said until now.
+                if has > *bytes && identity::storage_name(spec).is_some() {
+                    return Err(format!("it has {} already: leave size out to use all of it", Size(has)));
+                }
+                store.resize(*bytes).map_err(|error| error.to_string())?;
+                let storage = spec.to_string();
+                none(Step::NamespaceResized { subsystem: subsystem.clone(), nsid: *nsid, storage })
+            }
+            Change::ReplaceNamespace(nqn, nsid, namespace) => {
+                let store = self.open(&namespace.spec)?;
+                let step = Step::ReplaceNamespace {
+                    subsystem: nqn.clone(),
+                    nsid: *nsid,
+                    namespace: new_namespace(namespace, store.clone()),
+                };
+                Ok((step, Effect::Namespace(store, namespace.clone())))
+            }
+            Change::AddNamespace(nqn, nsid, namespace) => {
+                let store = self.open(&namespace.spec)?;
+                let settled = self.identities.settle(nqn, *nsid, namespace)?;
+                let step = Step::AddNamespace {
+                    subsystem: nqn.clone(),
+                    nsid: *nsid,
+                    namespace: new_namespace(&settled, store.clone()),
+                };
+                Ok((step, Effect::Namespace(store, settled)))
+            }
+            Change::NeedsRestart(why) | Change::Refused { why, .. } => Err(why.clone()),
+        }
+    }
+
+    /// Opens storage, or takes what runs of it: a namespace may move to another subsystem, or another number.
+    fn open(&self, spec: &Spec) -> Result<Store, String> {
+        let shape = |spec: &Spec| Spec { uuid: None, ..spec.clone() };
+        let is_it = |(subsystem_nqn, nsid): &(Nqn, Nsid)| {
+            let subsystem = self.running.subsystems.get(subsystem_nqn);
+            let running = subsystem.and_then(|subsystem| subsystem.namespaces.get(nsid));
+            let is_same = running.is_some_and(|running| shape(&running.spec) == shape(spec));
+            is_same && self.identities.has_open(subsystem_nqn, *nsid, spec)
+        };
+        // What has no name cannot be meant: each is another.
+        let has_name = identity::storage_name(spec).is_some();
+        match self.stores.iter().find(|(key, _)| has_name && is_it(key)) {
+            Some((_, store)) => Ok(store.clone()),
+            None => self.open_new(spec).map_err(|error| error.to_string()),
+        }
+    }
+
+    /// As [`open_new`](Self::open_new), but waits a while for storage that is in use. What a killed target had begun to
+    /// write ends after it, and holds its lock until then: none of it comes after what we write.
+    fn open_in_time(&self, spec: &Spec) -> Result<Store, OpenError> {
+        let until = Instant::now() + STORAGE_WAIT;
+        let mut was_told = false;
+        loop {
+            match self.open_new(spec) {
+                Err(error @ (OpenError::Locked { .. } | OpenError::Busy { .. }))
+                    if Instant::now() < until =>
+                {
+                    if !was_told {
+                        tracing::info!(%error, "waiting for it to be let go");
+                        was_told = true;
+                    }
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// Opens storage that is not open yet.
+    fn open_new(&self, spec: &Spec) -> Result<Store, OpenError> {
+        let store = spec.open(self.reactor_count > 1)?;
+        store.set_reactor_count(self.reactor_count)?;
+        Ok(store)
+    }
+
+    fn store(&self, subsystem: &Nqn, nsid: Nsid) -> Result<Store, String> {
+        let store = self.stores.get(&(subsystem.clone(), nsid));
+        store.cloned().ok_or_else(|| "it is not open".into())
+    }
+
+    fn listener(&self, address: SocketAddr) -> Result<&RunningListener, String> {
+        let found = self.listeners.iter().find(|listener| listener.config.address == address);
+        found.ok_or_else(|| "it is not open".into())
+    }
+
+    fn new_listener(&mut self, config: ListenerConfig, socket: Listener) -> (RunningListener, Step) {
+        let running = RunningListener { config, address: socket.address(), tag: self.next_tag };
+        self.next_tag += 1;
+        (running, Step::AddListener { tag: running.tag, entry: entry(&running), socket })
+    }
+
+    /// Orders what was prepared and notes what came of it.
+    fn carry_out(&mut self, prepared: Vec<Prepared>, post: Post<'_>, report: &mut Report) {
+        if prepared.is_empty() {
+            return;
+        }
+        let (steps, notes): (Vec<Step>, Vec<(Change, Effect)>) =
+            prepared.into_iter().map(|prepared| (prepared.step, (prepared.change, prepared.effect))).unzip();
+        let (answers, received) = channel();
+        let is_posted = post(Order { kind: OrderKind::Apply(steps), answers });
+        let outcomes = match received.recv() {
+            Ok(OrderAnswer::Applied(outcomes)) if is_posted => outcomes,
+            _ => {
+                report.add(Outcome::Failed, "nothing changed: the target is gone".into());
+                return;
+            }
+        };
+        let mut frees_storage = false;
+        for ((change, effect), outcome) in notes.into_iter().zip(outcomes) {
+            match outcome {
+                Ok(ended_count) => {
+                    let ended = match (ended_count, &change) {
+                        (0, _) => String::new(),
+                        (count, Change::RemoveListener(_)) => {
+                            let (count, grace_s) =
+                                (counted(count, "association"), REMOVED_LISTENER_GRACE_MS / 1000);
+                            format!(", {count} that came in there to end in {grace_s} s")
+                        }
+                        (count, _) => format!(", {} ended", counted(count, "association")),
+                    };
+                    report.add(Outcome::Done, format!("{change}: done{ended}"));
+                    frees_storage |= matches!(
+                        change,
+                        Change::RemoveSubsystem(_)
+                            | Change::RemoveNamespace(..)
+                            | Change::ReplaceNamespace(..)
+                    );
+                    self.note(change, effect);
+                }
+                Err(error) => report.add(Outcome::Failed, format!("{change}: not done, {error}")),
+            }
+        }
+        if frees_storage {
+            close_released(&received);
+        }
+    }
+
+    /// Remembers that a change is in place.
+    fn note(&mut self, change: Change, effect: Effect) {
+        let config = &mut self.running.config;
+        match (change, effect) {
+            (Change::RemoveListener(address), _) => {
+                remove_first(&mut config.listeners, |listener| listener.address == address);
+                remove_first(&mut self.listeners, |listener| listener.config.address == address);
+            }
+            (Change::AddListener(listener), Effect::Listener(running)) => {
+                config.listeners.push(listener);
+                self.listeners.push(running);
+            }
+            (Change::ChangeListener(listener), Effect::Listener(running)) => {
+                let known = config.listeners.iter_mut().find(|known| known.address == listener.address);
+                known.into_iter().for_each(|known| *known = listener);
+                let known = self.listeners.iter_mut().find(|known| known.tag == running.tag);
+                known.into_iter().for_each(|known| *known = running);
+            }
+            (Change::SetReferrals(referrals), _) => config.discovery.referrals = referrals,
+            (Change::SetPlacement(policy), _) => config.reactors.placement = policy,
+            (Change::SetDoorbell(policy), _) => config.reactors.doorbell = policy,
+            (Change::SetSubsystemDoorbell(nqn, policy), _) => {
+                self.with_subsystem(&nqn, |subsystem| subsystem.doorbell = policy);
+            }
+            (Change::RemoveSubsystem(nqn), _) => {
+                self.running.subsystems.remove(&nqn);
+                self.stores.retain(|(subsystem, _), _| *subsystem != nqn);
+            }
+            (Change::AddSubsystem(mut subsystem), _) => {
+                // Its namespaces are changes of their own.
+                subsystem.namespaces.clear();
+                self.running.subsystems.insert(subsystem.nqn.clone(), subsystem);
+            }
+            (Change::SetAccess(nqn, access), _) => {
+                self.with_subsystem(&nqn, |subsystem| subsystem.access = access);
+            }
+            (Change::SetCntlids(nqn, range), _) => {
+                self.with_subsystem(&nqn, |subsystem| subsystem.cntlids = range);
+            }
+            (Change::RemoveNamespace(nqn, nsid, _), _) => {
+                self.with_subsystem(&nqn, |subsystem| drop(subsystem.namespaces.remove(&nsid)));
+                self.stores.remove(&(nqn, nsid));
+            }
+            (Change::ResizeNamespace { subsystem, nsid, spec, .. }, _) => {
+                // Its hosts were told with the change.
+                self.see(&subsystem, nsid);
+                self.with_subsystem(&subsystem, |subsystem| {
+                    if let Some(namespace) = subsystem.namespaces.get_mut(&nsid) {
+                        namespace.spec = spec;
+                    }
+                });
+            }
+            (
+                Change::ReplaceNamespace(nqn, nsid, _) | Change::AddNamespace(nqn, nsid, _),
+                Effect::Namespace(store, namespace),
+            ) => {
+                self.with_subsystem(&nqn, |subsystem| drop(subsystem.namespaces.insert(nsid, namespace)));
+                self.stores.insert((nqn.clone(), nsid), store);
+                self.see(&nqn, nsid);
+            }
+            (change, _) => debug_assert!(false, "{change} was not prepared"),
+        }
+    }
+
+    fn with_subsystem(&mut self, nqn: &Nqn, act: impl FnOnce(&mut ResolvedSubsystem)) {
+        if let Some(subsystem) = self.running.subsystems.get_mut(nqn) {
+            act(subsystem);
+        }
+    }
+}
+
+/// Asks how things are; `None` if the target is gone.
+#[must_use]
+pub fn state(post: Post<'_>) -> Option<TargetState> {
+    let (answers, received) = channel();
+    if !post(Order { kind: OrderKind::State, answers }) {
+        return None;
+    }
+    match received.recv() {
+        Ok(OrderAnswer::State(state)) => Some(*state),
+        _ => None,
+    }
+}
+
+/// Stops the target and waits for it. Gives the number of lanes that had not ended when `grace_ms` were over;
+/// `None` if the target is gone.
+pub fn stop(post: Post<'_>, grace_ms: u64) -> Option<usize> {
+    let (answers, received) = channel();
+    if !post(Order { kind: OrderKind::Stop { grace_ms }, answers }) {
+        return None;
+    }
+    match received.recv() {
+        Ok(OrderAnswer::Stopped { lanes_left }) => Some(lanes_left),
+        _ => None,
+    }
+}
+
+/// Waits until no reactor uses what was removed, and closes it here, where that may block.
+fn close_released(received: &Receiver<OrderAnswer>) {
+    // Nothing comes if everything that was removed is still in use elsewhere.
+    if let Ok(OrderAnswer::Released(stores)) = received.recv_timeout(RELEASE_WAIT) {
+        drop(stores);
+    }
+}
+
+fn remove_first<T>(list: &mut Vec<T>, is_it: impl FnMut(&T) -> bool) {
+    if let Some(at) = list.iter().position(is_it) {
+        list.remove(at);
+    }
+}
+
+/// How long an address may stay in use by what a killed target has left to the kernel.
+pub(crate) const BIND_WAIT: Duration = Duration::from_secs(2);
+
+/// How long storage may stay in use by what a killed target has begun.
+const STORAGE_WAIT: Duration = Duration::from_secs(5);
+
+fn bind(address: SocketAddr) -> Result<Listener, String> {
+    Listener::bind_in_time(address, BIND_WAIT).map_err(|error| {
+        let remedy = match error.kind() {
+            std::io::ErrorKind::AddrInUse => ": end what listens there, or take another port",
+            std::io::ErrorKind::AddrNotAvailable => ": this machine has no such address",
+            std::io::ErrorKind::PermissionDenied => ": take a port from 1024 up",
+            _ => "",
+        };
+        format!("cannot listen on {address}: {error}{remedy}")
+    })
+}
+
+fn entry(listener: &RunningListener) -> ListenerEntry {
+    ListenerEntry {
+        address: listener.address,
+        advertise: listener.config.advertise,
+        serves_subsystems: listener.config.subsystems,
+        serves_discovery: listener.config.discovery,
+        doorbell: listener.config.doorbell,
+    }
+}
+
+fn new_subsystem(resolved: &ResolvedSubsystem) -> NewSubsystem {
+    NewSubsystem {
+        nqn: resolved.nqn.clone(),
+        serial: resolved.serial.clone(),
+        model: resolved.model.clone(),
+        access: resolved.access.clone(),
+        cntlids: resolved.cntlids.clone(),
+        doorbell: resolved.doorbell,
+    }
+}
+
+fn new_namespace(resolved: &ResolvedNamespace, store: Store) -> NewNamespace {
+    NewNamespace { store, storage: resolved.spec.to_string(), uuid: resolved.uuid, nguid: resolved.nguid }
+}

@@ -3,15 +3,15 @@
 //! The other end is `interop/lab/agent.sh`; its head lists the files of the shared directory.
 
 use std::fs;
-use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
 use super::outside::Outside;
+use super::process::{ends_with_us, free_port};
 use crate::command::root;
 
 const POLL: Duration = Duration::from_millis(20);
@@ -194,18 +194,6 @@ impl Drop for Guest {
 struct Request {
     id: String,
     words: Vec<String>,
-}
-
-/// A command that gets `signal` when the thread that started it ends, even if by SIGKILL.
-pub(crate) fn ends_with_us(signal: &str, program: &Path) -> Command {
-    let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", signal]).arg(program);
-    command
-}
-
-/// A port of the loopback address that nothing listens on now.
-pub(crate) fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
 /// Writes a file that appears whole.

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::guest::ends_with_us;
+use super::process::ends_with_us;
 use super::target::Target;
 
 /// The outside of one behaviour while it runs.

@@ -8,7 +8,7 @@ use store::{Generation, Size, Store};
 use wire::id::Nsid;
 use wire::nqn::Nqn;
 
-use super::reload::{Operator, Outcome, Post, Report};
+use super::{Operator, Outcome, Post, Report};
 use crate::message::{Order, OrderAnswer, OrderKind, Step};
 
 /// What hosts were last told of a namespace's storage.

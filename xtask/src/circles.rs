@@ -1,0 +1,336 @@
+//! Import circles between the files of a crate.
+//!
+//! Imports go downward. A file that heads a folder (`lane.rs` beside `lane/`) owns what is in it: it uses its parts, and they use it.
+//! Seen from outside, a folder and its head are one. Beyond that no files and folders use each other in a circle, but for two
+//! files of one folder, one of which says why in a comment:
+//!
+//! ```text
+//! // circle with shared.rs: an event names the link that it comes from
+//! ```
+//!
+//! Test modules are left out. A re-export is no use: whoever imports the name uses the file that defines it.
+
+mod graph;
+mod known;
+mod source;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::command::root;
+use known::KNOWN;
+use source::{Edges, File, FileIndex, Source};
+
+/// Checks every crate of the repository.
+///
+/// # Errors
+/// If there is a circle that no comment explains; it has been printed with the names that tie its files.
+pub(crate) fn run() -> Result<()> {
+    let mut report = Report::default();
+    for path in roots(root())? {
+        let read = |path: &Path| std::fs::read_to_string(root().join(path));
+        report.add(&Source::read(&read, &path)?);
+    }
+    for finding in &report.findings {
+        eprintln!("{finding}");
+    }
+    let gone = KNOWN.iter().filter(|known| !report.known.contains(*known));
+    for known in gone {
+        println!("{} is no circle any more: remove it from xtask/src/circles/known.rs", known.join(", "));
+    }
+    if !report.findings.is_empty() {
+        bail!(
+            "{} circles to untie: move what both sides name into a file below them, or let the file on top own it and pass it down. \
+             Where two files of one folder are one idea, say why in one of them: `// circle with FILE: REASON`",
+            report.findings.len()
+        );
+    }
+    println!(
+        "{} files of {} crate roots; {} pairs of files explain their circle, {} circles are still known",
+        report.file_count,
+        report.root_count,
+        report.explained_count,
+        report.known.len()
+    );
+    Ok(())
+}
+
+/// What was found in all crates.
+#[derive(Default)]
+struct Report {
+    findings: Vec<Finding>,
+    /// Entries of the list of known circles that were met.
+    known: BTreeSet<&'static [&'static str]>,
+    explained_count: usize,
+    file_count: usize,
+    root_count: usize,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Finding {
+    /// These use each other.
+    Circle(Circle),
+    /// The comment in `file` explains a circle with `other` that does not exist.
+    NoCircle { file: String, other: String },
+}
+
+/// Files or folders that use each other.
+#[derive(Debug, PartialEq, Eq)]
+struct Circle {
+    /// Paths of the files involved.
+    files: Vec<String>,
+    /// File, file, and the names that the first takes from the second.
+    uses: Vec<(String, String, Vec<String>)>,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Circle(circle) => {
+                write!(f, "circle of {} files", circle.files.len())?;
+                for (from, to, names) in &circle.uses {
+                    write!(f, "\n  {from} -> {to}: {}", names.join(", "))?;
+                }
+                Ok(())
+            }
+            Self::NoCircle { file, other } => {
+                write!(f, "{file} explains a circle with {other}, but there is none: remove the comment")
+            }
+        }
+    }
+}
+
+impl Report {
+    fn add(&mut self, source: &Source) {
+        self.root_count += 1;
+        self.file_count += source.files().len();
+        let mut explained = BTreeSet::new();
+        for (files, circle) in circles(source) {
+            if let [one, other] = *files
+                && let Some(reasons) = explanations(&source.files()[one], &source.files()[other])
+            {
+                self.explained_count += 1;
+                explained.extend(reasons);
+            } else if let Some(known) =
+                KNOWN.iter().find(|known| circle.files.iter().all(|file| known.contains(&file.as_str())))
+            {
+                self.known.insert(known);
+            } else {
+                self.findings.push(Finding::Circle(circle));
+            }
+        }
+        for file in source.files() {
+            for (other, _) in &file.reasons {
+                if !explained.contains(&(file.path.clone(), other.clone())) {
+                    self.findings.push(Finding::NoCircle { file: file.path.clone(), other: other.clone() });
+                }
+            }
+        }
+    }
+}
+
+/// The comments, by file and the file that they name, that explain a circle of two files of one folder; `None` if there is none.
+fn explanations(one: &File, other: &File) -> Option<Vec<(String, String)>> {
+    let name =
+        |file: &File| Path::new(&file.path).file_name().unwrap_or_default().to_string_lossy().into_owned();
+    if Path::new(&one.path).parent() != Path::new(&other.path).parent() {
+        return None;
+    }
+    let mut found = Vec::new();
+    for (file, with) in [(one, name(other)), (other, name(one))] {
+        if file.reasons.iter().any(|(named, _)| *named == with) {
+            found.push((file.path.clone(), with));
+        }
+    }
+    (!found.is_empty()).then_some(found)
+}
+
+/// The circles of a crate, each with its files.
+fn circles(source: &Source) -> Vec<(Vec<FileIndex>, Circle)> {
+    let files = source.files();
+    let edges = source.edges();
+    // Each use belongs to the innermost folder that holds both files: there it leads from one file or folder to another.
+    let mut folders: BTreeMap<&[String], Vec<(FileIndex, FileIndex)>> = BTreeMap::new();
+    for (from, to) in edges.keys() {
+        let folder = common(&files[*from].modules, &files[*to].modules);
+        // The head of a folder and its parts use each other as they like. A crate's root is no head: it only lists what there is.
+        let is_of_head = files[*from].modules == folder || files[*to].modules == folder;
+        if folder.is_empty() || !is_of_head {
+            folders.entry(folder).or_default().push((*from, *to));
+        }
+    }
+    folders.into_iter().flat_map(|(folder, uses)| circles_in(files, &edges, folder.len(), &uses)).collect()
+}
+
+/// The circles among what lies in one folder, `depth` modules below the root.
+fn circles_in(
+    files: &[File],
+    edges: &Edges,
+    depth: usize,
+    uses: &[(FileIndex, FileIndex)],
+) -> Vec<(Vec<FileIndex>, Circle)> {
+    let part = |file: FileIndex| {
+        let modules = &files[file].modules;
+        &modules[..modules.len().min(depth + 1)]
+    };
+    let parts: BTreeSet<&[String]> = uses.iter().flat_map(|(from, to)| [part(*from), part(*to)]).collect();
+    let parts: Vec<&[String]> = parts.into_iter().collect();
+    let index = |file: FileIndex| parts.binary_search(&part(file)).expect("collected above");
+    let graph = uses.iter().map(|(from, to)| (index(*from), index(*to))).collect();
+    let circle_of = |circle: Vec<usize>| {
+        let is_within = |file: FileIndex| circle.contains(&index(file));
+        let within: Vec<_> = uses.iter().filter(|(from, to)| is_within(*from) && is_within(*to)).collect();
+        let members: BTreeSet<FileIndex> = within.iter().flat_map(|(from, to)| [*from, *to]).collect();
+        let path = |file: FileIndex| files[file].path.clone();
+        let circle = Circle {
+            files: members.iter().map(|file| path(*file)).collect(),
+            uses: within
+                .iter()
+                .map(|(from, to)| (path(*from), path(*to), edges[&(*from, *to)].iter().cloned().collect()))
+                .collect(),
+        };
+        (members.into_iter().collect(), circle)
+    };
+    graph::circles(parts.len(), &graph).into_iter().map(circle_of).collect()
+}
+
+/// What two lists begin with.
+fn common<'a>(one: &'a [String], other: &[String]) -> &'a [String] {
+    let count = one.iter().zip(other).take_while(|(one, other)| one == other).count();
+    &one[..count]
+}
+
+/// The roots of all crates, from the top of the repository.
+fn roots(top: &Path) -> Result<Vec<PathBuf>> {
+    let mut folders = vec![PathBuf::from("fuzz"), PathBuf::from("xtask")];
+    for entry in std::fs::read_dir(top.join("crates")).context("cannot list the crates")? {
+        folders.push(Path::new("crates").join(entry?.file_name()));
+    }
+    folders.sort();
+    let roots =
+        folders.iter().flat_map(|folder| ["lib.rs", "main.rs"].map(|name| folder.join("src").join(name)));
+    Ok(roots.filter(|path| top.join(path).is_file()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is found in a crate of these files.
+    fn found(files: &[(&str, &str)]) -> Vec<String> {
+        let read = |path: &Path| {
+            let text =
+                files.iter().find(|(name, _)| Path::new(name) == path).map(|(_, text)| (*text).to_owned());
+            text.ok_or_else(|| std::io::ErrorKind::NotFound.into())
+        };
+        let mut report = Report::default();
+        report.add(&Source::read(&read, Path::new(files[0].0)).unwrap());
+        report.findings.iter().map(ToString::to_string).collect()
+    }
+
+    const PAIR: &str = "circle of 2 files\n  a.rs -> b.rs: B\n  b.rs -> a.rs: A";
+
+    #[test]
+    fn two_files_that_import_each_other_are_shown_with_the_names_that_tie_them() {
+        let with = |a, b| found(&[("lib.rs", "mod a;\nmod b;\n"), ("a.rs", a), ("b.rs", b)]);
+        assert_eq!(
+            with("use crate::b::B; pub struct A(B);", "use crate::{a::{self, A}, }; pub struct B(A);"),
+            [PAIR]
+        );
+        assert_eq!(with("use crate::b::B; pub struct A(B);", "pub struct B;"), [""; 0]);
+        assert_eq!(
+            with("pub struct A(crate::b::B);", "pub struct B; fn f() { super::a::A::new(); }"),
+            [PAIR]
+        );
+        assert_eq!(
+            with(
+                "pub struct A; fn f() { assert!(x == crate::b::B); }",
+                "pub struct B; fn f(_: impl Fn(crate::a::A)) {}"
+            ),
+            [PAIR]
+        );
+        // Glob imports and renamed ones lead to where the name is defined.
+        assert_eq!(
+            with("use crate::b::*; pub struct A(B);", "use crate::a::A as C; pub struct B(C);"),
+            [PAIR]
+        );
+    }
+
+    #[test]
+    fn tests_and_other_crates_tie_nothing() {
+        let b = "#[cfg(test)]\nmod tests { use crate::a::A; }\nuse a::A; pub struct B;";
+        let files = [("lib.rs", "mod a; mod b;"), ("a.rs", "use crate::b::B; pub struct A(B);"), ("b.rs", b)];
+        assert_eq!(found(&files), [""; 0]);
+        let b = "pub struct B; impl B { #[cfg(test)] fn f(_: crate::a::A) {} }";
+        let files = [files[0], files[1], ("b.rs", b)];
+        assert_eq!(found(&files), [""; 0]);
+    }
+
+    #[test]
+    fn a_re_export_leads_to_the_file_that_defines_the_name() {
+        let files = [
+            ("lib.rs", "mod a; mod b; pub use b::B;"),
+            ("a.rs", "pub struct A(crate::B);"),
+            ("b.rs", "pub struct B;"),
+        ];
+        assert_eq!(found(&files), [""; 0]);
+        let files = [files[0], files[1], ("b.rs", "pub struct B(crate::a::A);")];
+        assert_eq!(found(&files), [PAIR]);
+    }
+
+    #[test]
+    fn a_folder_is_one_with_its_head_and_parts_may_use_the_head() {
+        let head = ("a.rs", "mod part; use part::P; pub struct A(P);");
+        let part = ("a/part.rs", "use super::A; pub struct P(Box<A>);");
+        assert_eq!(found(&[("lib.rs", "mod a;"), head, part]), [""; 0]);
+        let files = [("lib.rs", "mod a; mod b;"), head, ("a/part.rs", "pub struct P(crate::b::B);")];
+        let b = ("b.rs", "use crate::a::A; pub struct B(A);");
+        let across = "circle of 3 files\n  b.rs -> a.rs: A\n  a/part.rs -> b.rs: B";
+        let mut shown = found(&[files[0], files[1], files[2], b]);
+        shown.iter_mut().for_each(|text| {
+            let mut lines: Vec<&str> = text.lines().collect();
+            lines[1..].sort_by_key(|line| line.len());
+            *text = lines.join("\n");
+        });
+        assert_eq!(shown, [across]);
+    }
+
+    #[test]
+    fn parts_of_a_folder_and_the_root_of_a_crate_are_in_circles_too() {
+        let files = [
+            ("lib.rs", "mod a;"),
+            ("a/mod.rs", "mod one; mod two;"),
+            ("a/one.rs", "use super::two::Two; pub struct One(Two);"),
+            ("a/two.rs", "use super::one::One; pub struct Two(One);"),
+        ];
+        assert_eq!(
+            found(&files),
+            ["circle of 2 files\n  a/one.rs -> a/two.rs: Two\n  a/two.rs -> a/one.rs: One"]
+        );
+        let files = [("main.rs", "mod a; struct M(a::A);"), ("a.rs", "pub struct A(crate::M);")];
+        assert_eq!(found(&files), ["circle of 2 files\n  main.rs -> a.rs: A\n  a.rs -> main.rs: M"]);
+    }
+
+    #[test]
+    fn a_pair_of_one_folder_may_explain_itself_and_no_other_circle_may() {
+        let explained = "// circle with b.rs: they are one idea\nuse crate::b::B; pub struct A(B);";
+        let b = ("b.rs", "pub struct B(crate::a::A);");
+        assert_eq!(found(&[("lib.rs", "mod a; mod b;"), ("a.rs", explained), b]), [""; 0]);
+        let stale = "a.rs explains a circle with b.rs, but there is none: remove the comment";
+        assert_eq!(
+            found(&[("lib.rs", "mod a; mod b;"), ("a.rs", explained), ("b.rs", "pub struct B;")]),
+            [stale]
+        );
+        let files = [
+            ("lib.rs", "mod a; mod b;"),
+            ("a.rs", explained),
+            ("b.rs", "mod c; pub struct B;"),
+            ("b/c.rs", "struct C(crate::a::A);"),
+        ];
+        let shown = found(&files);
+        assert!(shown[0].starts_with("circle of 3 files") && shown[1] == stale, "{shown:?}");
+    }
+}
