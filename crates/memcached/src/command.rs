@@ -1,6 +1,6 @@
 //! One command on one key, in whichever encoding it came.
 
-use crate::protocol::number;
+use crate::number;
 
 /// How a value is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

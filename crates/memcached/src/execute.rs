@@ -8,8 +8,8 @@ use reactor::{CHUNK_BYTES, Chunk};
 use crate::command::{Command, Mode, Verb};
 use crate::counters::CommandCounters;
 use crate::incoming::LargeStore;
+use crate::number::{self, Digits, LastDigits};
 use crate::output::LongValue;
-use crate::protocol::number::{self, Digits, LastDigits};
 use crate::settings::{COPIED_BYTES_MAX, ListenerSettings, SPARED_BYTES_MAX};
 use kv::{
     Attributes, Clock, Condition, KEY_BYTES_MAX, KeyHash, Partition, Place, REGION_BYTES, Stored, USES_MAX,

@@ -19,6 +19,7 @@ mod execute;
 mod gets;
 mod incoming;
 mod meta;
+mod number;
 mod output;
 // What a client has sent must not be able to end us: see docs/testing.md.
 #[cfg_attr(

@@ -4,8 +4,8 @@ use reactor::CHUNK_BYTES;
 
 use crate::command::{Command, Mode};
 use crate::execute::{Executor, Refusal};
+use crate::number;
 use crate::protocol::decode::flags;
-use crate::protocol::number;
 use kv::{Attributes, Condition, ITEM_HEADER_BYTES, KeyHash, Marks, Processor, Stored};
 
 const BAD_TOKEN: &[u8] = b"CLIENT_ERROR bad token in command line format\r\n";

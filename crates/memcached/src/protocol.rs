@@ -3,4 +3,3 @@
 pub(super) mod binary;
 pub(super) mod decode;
 pub(super) mod decoded;
-pub(super) mod number;

@@ -13,13 +13,13 @@ use std::sync::Arc;
 use kv::{Partition, Settings};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::block::OpenError;
 use crate::key_value::file::KeyValueFile;
 pub use crate::key_value::file::KeyValueFileSettings;
 pub use crate::key_value::logged::Logged;
 use crate::key_value::memory::KeyValueMemory;
 pub use crate::key_value::memory::KeyValueSettings;
 use crate::namespace::BlockStore;
+use crate::open_error::OpenError;
 
 /// The longest value that memcached's clients may store unless the specification says otherwise, as memcached has it:
 /// a mebibyte with its header.

@@ -7,6 +7,7 @@ mod filter;
 pub mod identity;
 mod key_value;
 mod namespace;
+mod open_error;
 mod size;
 mod spec;
 mod store;
@@ -15,9 +16,7 @@ mod tickets;
 #[cfg(test)]
 mod testing;
 
-pub use block::{
-    Contents, FileKind, FileSettings, FileStore, MemorySettings, MemoryStore, NullStore, OpenError,
-};
+pub use block::{Contents, FileKind, FileSettings, FileStore, MemorySettings, MemoryStore, NullStore};
 pub use filter::{Delay, Fault, FaultKind, FaultRate, Filter, Kind, KindCounters, Limit, Traced};
 pub use key_value::{
     ITEM_BYTES_DEFAULT, KeyValueBackend, KeyValueFileSettings, KeyValueSettings, KeyValueShape,
@@ -27,6 +26,7 @@ pub use kv::log::Sync;
 pub use namespace::{
     Backend, BlockStore, Generation, Geometry, Grown, OWN_TICKET, Reply, Request, StoreError, StoreIo, Ticket,
 };
+pub use open_error::OpenError;
 pub use size::Size;
 pub use spec::{Source, Spec, SpecError};
 pub use store::Store;

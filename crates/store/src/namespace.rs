@@ -14,6 +14,12 @@
 
 use reactor::{Buffer, Completion, Operation, Payload, Pool};
 
+/// Block sizes that a namespace can have, bytes: the powers of two among them.
+pub(crate) const BLOCK_BYTES: std::ops::RangeInclusive<u32> = 512..=65536;
+
+/// Block size of a namespace unless configured, bytes. The same on every machine: partition tables depend on it.
+pub(crate) const BLOCK_BYTES_DEFAULT: u32 = 4096;
+
 /// The shape of a block namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {

@@ -37,13 +37,11 @@ use std::sync::Arc;
 use kv::log::Sync;
 use wire::uuid::Uuid;
 
-use crate::block::{
-    BLOCK_BYTES_DEFAULT, Contents, FileKind, FileSettings, FileStore, MemorySettings, MemoryStore, NullStore,
-    OpenError,
-};
+use crate::block::{Contents, FileKind, FileSettings, FileStore, MemorySettings, MemoryStore, NullStore};
 use crate::filter::Filter;
 use crate::key_value::{KeyValueFileSettings, KeyValueSettings, KeyValueStore, check_memory, superblock};
-use crate::namespace::BlockStore;
+use crate::namespace::{BLOCK_BYTES_DEFAULT, BlockStore};
+use crate::open_error::OpenError;
 use crate::store::Store;
 
 /// What is behind a namespace.

@@ -3,9 +3,9 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::block::OpenError;
 use crate::key_value::{KeyValueShape, KeyValueStore};
 use crate::namespace::{BlockStore, Generation, Grown};
+use crate::open_error::OpenError;
 
 /// The storage of a namespace, opened once and shared by all reactors. Its variant is the namespace's command set.
 #[derive(Clone)]

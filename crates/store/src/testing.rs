@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use reactor::Payload;
 
-use crate::block::OpenError;
 use crate::namespace::{Backend, Reply, Request, StoreError, StoreIo, Ticket};
+use crate::open_error::OpenError;
 
 /// Something to ask of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use wire::id::Nsid;
 use wire::status::Status;
 
 use crate::exclusion::Exclusions;
-use crate::key_value::log_waiters::{LogWaiters, LoggedKeys};
+use crate::log_waiters::{LogWaiters, LoggedKeys};
 use crate::namespace_table::{NamespaceEntry, NamespaceTable};
 use crate::namespace_traffic::{NamespaceTraffic, ReactorTraffic};
 use crate::subsystem::{NamespaceId, SubsystemId};

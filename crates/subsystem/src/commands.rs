@@ -26,7 +26,7 @@ use crate::association::Association;
 use crate::attached::{AttachedIndex, Attachments};
 use crate::buffer_quota::BufferQuota;
 use crate::io_command::{Caller, Ended, IoLimits};
-use crate::key_value::large::Arrivals;
+use crate::key_value::arrivals::Arrivals;
 use crate::message::Message;
 use crate::reserve::Reserve;
 use crate::running::{After, LockNumber, Owner, Running, RunningTable, Step, Supply};

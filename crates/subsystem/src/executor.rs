@@ -30,7 +30,7 @@ use crate::commands::Commands;
 use crate::fused::FusedExecutor;
 use crate::io_command::{Begun, Caller, Ended};
 use crate::key_value::arriving::Intake;
-use crate::key_value::batch;
+use crate::key_value_io::batch;
 use crate::lane_id::CommandId;
 use crate::message::Message;
 use crate::nvm_io::Start;

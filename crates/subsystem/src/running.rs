@@ -18,7 +18,7 @@ use wire::sqe::Sqe;
 use crate::attached::AttachedIndex;
 use crate::exclusion::overlap;
 use crate::key_value::arriving::Arriving;
-use crate::key_value::digest::Digested;
+use crate::key_value::digested::Digested;
 use crate::key_value::scattered::Scattered;
 use crate::lane_id::CommandId;
 

@@ -18,8 +18,8 @@ use crate::control::Control;
 use crate::exclusion::{Audience, LockManager, LockMessage};
 use crate::executor::Executor;
 use crate::fused::FusedExecutor;
-use crate::key_value;
 use crate::key_value::message::{CommandReply, KeyValueMessage};
+use crate::key_value_io;
 use crate::message::{
     AdmissionMessage, ConnectionMessage, ControlMessage, LaneMessage, Message, PlacementMessage, Placing,
     ReactorMessage,
@@ -202,7 +202,7 @@ impl Serving {
     fn on_key_value(&mut self, io: &mut impl Io<Message>, message: KeyValueMessage) {
         let namespaces = &mut self.lanes.commands.namespaces;
         match message {
-            KeyValueMessage::Request(request) => key_value::serve(io, namespaces, request),
+            KeyValueMessage::Request(request) => key_value_io::serve(io, namespaces, request),
             KeyValueMessage::ToMemcached(reply) => self.memcached.on_reply(io, namespaces, reply),
             KeyValueMessage::ToCommand(reply) => {
                 match reply {

@@ -8,9 +8,9 @@
 //! ```
 
 use crate::command::{Command, Mode, Verb};
+use crate::number;
 use crate::protocol::binary;
 use crate::protocol::decoded::Decoded;
-use crate::protocol::number;
 use crate::settings::COPIED_BYTES_MAX;
 use crate::settings::ListenerSettings;
 use kv::KEY_BYTES_MAX;

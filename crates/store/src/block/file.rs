@@ -7,12 +7,11 @@ use std::sync::{Arc, Mutex};
 
 use reactor::File;
 
-use super::OpenError;
-use super::error::check_size;
 use super::file_backend::FileBackend;
 use super::file_open::{self, Contents, FileKind, FileSettings, Traits};
 use super::file_shared::{Current, Shared, Source, lock, watch_of};
 use crate::namespace::{Backend, BlockStore, Generation, Geometry, Grown, StoreError};
+use crate::open_error::{OpenError, check_size};
 use crate::size::Size;
 
 /// A namespace on a file or block device.

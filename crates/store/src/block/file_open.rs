@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags, Stat, StatxFlags};
 use rustix::io::Errno;
 
-use super::OpenError;
-use super::error::check_size;
 use crate::key_value::{mark, superblock};
+use crate::namespace::{BLOCK_BYTES, BLOCK_BYTES_DEFAULT};
+use crate::open_error::{OpenError, check_size};
 use crate::size::Size;
 
 /// What kind of file is behind a namespace.
@@ -95,7 +95,7 @@ impl Identity {
 /// Opens for the first time: creates the file, or lets it grow, if a size is given.
 pub(super) fn open(settings: &FileSettings) -> Result<Opened, OpenError> {
     if let (FileKind::Regular, Some(bytes)) = (settings.kind, settings.bytes) {
-        let block_bytes = settings.block_bytes.unwrap_or(super::BLOCK_BYTES_DEFAULT);
+        let block_bytes = settings.block_bytes.unwrap_or(BLOCK_BYTES_DEFAULT);
         check_bytes(settings, format!("the namespace on {}", settings.path.display()), bytes, block_bytes)?;
         match std::fs::metadata(&settings.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return create(settings, bytes),
@@ -181,8 +181,8 @@ fn open_existing(settings: &FileSettings, grow_to: Option<u64>) -> Result<Opened
     check_contents(settings, Identity::of(&stat))?;
     let alignment = if is_direct { alignment(settings, &keeper)? } else { 1 };
     let default = match settings.kind {
-        FileKind::Regular => super::BLOCK_BYTES_DEFAULT,
-        FileKind::Device => alignment.max(*super::BLOCK_BYTES.start()),
+        FileKind::Regular => BLOCK_BYTES_DEFAULT,
+        FileKind::Device => alignment.max(*BLOCK_BYTES.start()),
     };
     let block_bytes = settings.block_bytes.unwrap_or(default);
     if block_bytes < alignment {

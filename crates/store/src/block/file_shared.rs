@@ -22,9 +22,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use reactor::File;
 use rustix::io::Errno;
 
-use super::OpenError;
 use super::file_open::{self, FileKind, FileSettings, Opened};
 use crate::namespace::{Generation, Geometry, StoreError};
+use crate::open_error::OpenError;
 use crate::size::Size;
 
 /// State of a file or device that all reactors share.

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use reactor::{Completion, Memory, MemoryAccess, PastEnd, Payload, Pool, STRIPE_BYTES};
 
-use super::error::check_size;
-use super::{OpenError, done, ended};
+use super::{done, ended};
 use crate::namespace::{Backend, BlockStore, Geometry, Reply, Request, StoreError, StoreIo, Ticket};
+use crate::open_error::{OpenError, check_size};
 
 /// What errors call it.
 const NAME: &str = "the RAM namespace";

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use reactor::{Completion, Payload, Pool};
 
-use super::error::check_size;
-use super::{OpenError, done, ended};
+use super::{done, ended};
 use crate::namespace::{Backend, BlockStore, Geometry, Request, StoreError, StoreIo, Ticket};
+use crate::open_error::{OpenError, check_size};
 
 /// What errors call it.
 const NAME: &str = "the null namespace";

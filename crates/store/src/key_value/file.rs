@@ -10,8 +10,8 @@ use kv::{Eviction, Partition, Processor, Settings};
 use super::logged::Logged;
 use super::superblock::Superblock;
 use super::{KeyValueShape, MEMORY_BYTES_MIN, check_memory, prefault, unix_s};
-use crate::block::OpenError;
 use crate::namespace::BlockStore;
+use crate::open_error::OpenError;
 
 /// Default memory of a key-value file: its size divided by this, but at least [`MEMORY_BYTES_LEAST`].
 const MEMORY_SHARE: u64 = 4;

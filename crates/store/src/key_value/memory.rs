@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use kv::{Eviction, Partition, Processor, Settings};
 
 use super::{KeyValueShape, check_memory, prefault, unix_s};
-use crate::block::OpenError;
+use crate::open_error::OpenError;
 
 /// Settings of a key-value namespace in RAM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use kv::log::{LogSettings, SEGMENT_COUNT_MIN, Sync};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
-use crate::block::OpenError;
+use crate::open_error::OpenError;
 
 /// Bytes of it, and what reads and writes of the logs are multiples of.
 pub(super) const BLOCK_BYTES: u64 = 4096;

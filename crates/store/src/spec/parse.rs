@@ -11,9 +11,9 @@ use kv::log::Sync;
 use wire::uuid::Uuid;
 
 use super::{SYNCS, Source, Spec, SpecError, TIME_UNITS};
-use crate::block::BLOCK_BYTES;
 use crate::filter::{Delay, Fault, FaultKind, FaultRate, Filter, Kind, Limit};
 use crate::key_value::{MEMORY_BYTES_MIN, superblock};
+use crate::namespace::BLOCK_BYTES;
 use crate::size::Size;
 
 /// A part of the text, and where it begins (in bytes).

@@ -47,26 +47,26 @@ impl AsMut<[u8]> for Intake {
 /// A Store whose value arrives in parts.
 #[derive(Debug)]
 pub(crate) struct Arriving {
-    pub(super) key: Key,
-    pub(super) options: u8,
-    pub(super) length: u32,
+    pub(crate) key: Key,
+    pub(crate) options: u8,
+    pub(crate) length: u32,
     /// What has come.
-    pub(super) chunks: Vec<Chunk>,
+    pub(crate) chunks: Vec<Chunk>,
     /// Memory for what comes next.
-    pub(super) spare: Vec<Chunk>,
+    pub(crate) spare: Vec<Chunk>,
     /// Chunks that were given so far.
-    pub(super) given_count: usize,
-    pub(super) stage: Stage,
-    pub(super) is_asking: bool,
+    pub(crate) given_count: usize,
+    pub(crate) stage: Stage,
+    pub(crate) is_asking: bool,
     /// Since when the host owes the part that it was asked for last, ns.
-    pub(super) asked_since_ns: Option<u64>,
+    pub(crate) asked_since_ns: Option<u64>,
     /// It has failed, and ends when that part is here: until then the host sends.
-    pub(super) failure: Option<Status>,
+    pub(crate) failure: Option<Status>,
 }
 
 /// How far a value is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(crate) enum Stage {
     /// Others of its lane come first.
     Waiting,
     Arriving,
@@ -85,17 +85,17 @@ impl Arriving {
         self.asked_since_ns
     }
 
-    pub(super) fn part_count(&self) -> usize {
+    pub(crate) fn part_count(&self) -> usize {
         (self.length as usize).div_ceil(CHUNK_BYTES)
     }
 
     /// Whether no more than one part is missing, for which there is memory.
-    pub(super) fn is_nearly_whole(&self) -> bool {
+    pub(crate) fn is_nearly_whole(&self) -> bool {
         self.is_whole() || self.given_count == self.part_count() && self.given_count - self.chunks.len() <= 1
     }
 
     /// The next part to ask the host for, if there is memory for it.
-    pub(super) fn next_part(&mut self, now_ns: u64) -> Option<(Intake, Range<u32>)> {
+    pub(crate) fn next_part(&mut self, now_ns: u64) -> Option<(Intake, Range<u32>)> {
         if self.asked_since_ns.is_some() || self.failure.is_some() {
             return None;
         }
@@ -107,7 +107,7 @@ impl Arriving {
     }
 
     /// What its partition is to do next, if anything.
-    pub(super) fn next_action(&mut self) -> Option<KvAction> {
+    pub(crate) fn next_action(&mut self) -> Option<KvAction> {
         if self.chunks.len() == self.part_count() {
             self.stage = Stage::Whole;
             let chunks = std::mem::take(&mut self.chunks);

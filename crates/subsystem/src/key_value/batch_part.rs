@@ -14,9 +14,9 @@ pub(crate) const AHEAD_COUNT: usize = 64;
 #[derive(Debug)]
 pub struct PartOfBatch {
     /// As of a Batch Submit.
-    pub(super) operations: Box<[u8]>,
+    pub(crate) operations: Box<[u8]>,
     /// Bytes that their outcomes take at most.
-    pub(super) outcome_bytes: usize,
+    pub(crate) outcome_bytes: usize,
 }
 
 impl PartOfBatch {
@@ -87,7 +87,7 @@ pub(crate) fn refused(outcomes: &[u8], status: Status) -> Box<[u8]> {
 }
 
 /// Carries out operations of this partition in order: while one is, the lines that those behind it need are on their way.
-pub(super) fn run_here(
+pub(crate) fn run_here(
     partition: &mut Partition,
     data: &[u8],
     writer: &mut OutcomeWriter<'_>,

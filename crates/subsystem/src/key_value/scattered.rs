@@ -7,20 +7,20 @@ use wire::kv::batch::{OutcomeWriter, Outcomes};
 #[derive(Debug)]
 pub(crate) struct Scattered {
     /// Where the outcomes go.
-    pub(super) collect: Ticket,
+    pub(crate) collect: Ticket,
     /// Whose each operation is.
-    pub(super) owners: Vec<u16>,
+    pub(crate) owners: Vec<u16>,
     /// Outcomes, by partition.
-    pub(super) outcomes: Vec<Box<[u8]>>,
+    pub(crate) outcomes: Vec<Box<[u8]>>,
     /// Partitions that have not answered.
-    pub(super) left_count: usize,
+    pub(crate) left_count: usize,
     /// Bytes of all outcomes at most.
-    pub(super) outcome_bytes: usize,
+    pub(crate) outcome_bytes: usize,
 }
 
 impl Scattered {
     /// All outcomes in the order of the operations, and how many are no success.
-    pub(super) fn gathered(&self) -> (Box<[u8]>, u32) {
+    pub(crate) fn gathered(&self) -> (Box<[u8]>, u32) {
         let mut data = vec![0; self.outcome_bytes];
         let mut writer = OutcomeWriter::new(&mut data);
         let mut parts: Vec<_> = self.outcomes.iter().map(|part| Outcomes::new(part)).collect();

@@ -19,7 +19,7 @@ use crate::fused::FusedExecutor;
 use crate::fused_pairs::{Pairs, Verdict};
 use crate::io_command::{Begun, Caller, Ended, Hold};
 use crate::key_value::arriving::Intake;
-use crate::key_value::digest;
+use crate::key_value::digested;
 use crate::lane::{Lane, LaneState, LaneTimeouts, Order, payload_digest};
 use crate::lane_id::{CommandId, LaneId};
 use crate::lane_table::{LaneLists, LaneTable};
@@ -90,7 +90,7 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
                 }
             }
             Begun::Value(payload, length, result) => {
-                if lane.needs_stable_copy() && digest::takes_long(&payload, length) {
+                if lane.needs_stable_copy() && digested::takes_long(&payload, length) {
                     self.digest_first(index, slot, sqe, payload, length, result);
                     return After::Nothing;
                 }
@@ -546,7 +546,7 @@ impl<I: Io<Message>> Dispatcher<'_, I> {
             }
             match ended.data {
                 Some((payload, length))
-                    if lane.needs_stable_copy() && digest::takes_long(&payload, length) =>
+                    if lane.needs_stable_copy() && digested::takes_long(&payload, length) =>
                 {
                     self.digest_first(index, slot, &ended.sqe, payload, length, ended.result);
                     return After::Nothing;

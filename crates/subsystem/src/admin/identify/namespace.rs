@@ -9,8 +9,8 @@ use wire::identify::namespace::{
 };
 
 use super::ANA_GROUP;
-use crate::key_value::batch::OPERATION_COUNT_MAX;
 use crate::key_value::operation::{BATCH_VECTOR_BYTES_MAX, VECTOR_BYTES_MAX};
+use crate::key_value_io::batch::OPERATION_COUNT_MAX;
 use crate::limits::Limits;
 use crate::subsystem::Namespace;
 

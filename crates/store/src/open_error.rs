@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use rustix::io::Errno;
 
+use crate::namespace::BLOCK_BYTES;
 use crate::size::Size;
 
 /// Why a namespace's storage cannot be opened.
@@ -220,7 +221,7 @@ fn advice(error: &io::Error) -> String {
 fn remedy(bytes: u64, block_bytes: u32) -> String {
     let larger = bytes.next_multiple_of(block_bytes.into());
     let fitting = 1_u64 << bytes.trailing_zeros().min(u32::BITS);
-    if fitting >= u64::from(*super::BLOCK_BYTES.start()) {
+    if fitting >= u64::from(*BLOCK_BYTES.start()) {
         format!("use lba={fitting}, or make it {larger}")
     } else {
         format!("make it {larger}")
@@ -229,7 +230,7 @@ fn remedy(bytes: u64, block_bytes: u32) -> String {
 
 /// Checks a block size and a size.
 pub(super) fn check_size(name: &str, bytes: u64, block_bytes: u32) -> Result<(), OpenError> {
-    if !super::BLOCK_BYTES.contains(&block_bytes) || !block_bytes.is_power_of_two() {
+    if !BLOCK_BYTES.contains(&block_bytes) || !block_bytes.is_power_of_two() {
         return Err(OpenError::BlockSize(block_bytes));
     }
     let name = || name.to_owned();

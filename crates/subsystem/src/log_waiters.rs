@@ -23,11 +23,11 @@ use wire::status::Status;
 
 use crate::key_value::action::{self, KvAction, KvOutcome};
 use crate::key_value::batch_part::{self, AHEAD_COUNT, PartOfBatch};
-use crate::key_value::log_waiters::part::Part;
 use crate::key_value::message::{
     CommandReply, Copied, KeyValueMessage, MemcachedReply, PartitionRequest, RemoteAnswers, Work,
 };
 use crate::key_value::perform::perform;
+use crate::log_waiters::part::Part;
 use crate::message::Message;
 use crate::subsystem::NamespaceId;
 

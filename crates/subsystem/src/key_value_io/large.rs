@@ -11,7 +11,6 @@
 //! A part is a chunk, which whoever holds it owns: whatever ends a Store before it is whole, its chunks are free again
 //! and the value before stays. A Retrieve shares the chunks of the value that it has found.
 
-use std::collections::VecDeque;
 use std::ops::Range;
 
 use reactor::{CHUNK_BYTES, Chunk, Io};
@@ -23,31 +22,13 @@ use crate::attached::AttachedIndex;
 use crate::commands::Commands;
 use crate::io_command::{Begun, Ended, Hold};
 use crate::key_value::action::KvOutcome;
+use crate::key_value::arrivals::LaneArrivals;
 use crate::key_value::arriving::{Arriving, Intake, Stage};
 use crate::key_value::command::KeyedCommand;
 use crate::key_value::message::{PartitionRequest, Work};
 use crate::message::Message;
 use crate::nvm_io::{Checked, Start};
 use crate::running::Step;
-
-/// The values that lanes receive.
-#[derive(Debug, Default)]
-pub(crate) struct Arrivals {
-    lanes: Vec<LaneArrivals>,
-    /// Lanes where something has ended.
-    to_settle: Vec<u32>,
-}
-
-/// The values that one lane receives.
-#[derive(Debug, Default)]
-struct LaneArrivals {
-    /// The one that began last.
-    last: Option<Ticket>,
-    /// The one before that, of which only the last part is missing.
-    before: Option<Ticket>,
-    /// Those that have not begun, in order.
-    waiting: VecDeque<Ticket>,
-}
 
 impl<I: Io<Message>> Start<'_, I> {
     /// Whether the value of a Store is received part by part.
@@ -91,26 +72,6 @@ impl<I: Io<Message>> Start<'_, I> {
             self.commands.begin_arrivals(self.io, lane);
         }
         Ok(Begun::Started { ticket, hold: Hold::None })
-    }
-}
-
-impl Arrivals {
-    fn lane(&mut self, lane: u32) -> &mut LaneArrivals {
-        let at = lane as usize;
-        if self.lanes.len() <= at {
-            self.lanes.resize_with(at + 1, LaneArrivals::default);
-        }
-        &mut self.lanes[at]
-    }
-
-    /// A value of a lane does not arrive any more.
-    pub(crate) fn on_aborted(&mut self, lane: u32) {
-        self.to_settle.push(lane);
-    }
-
-    /// Whether there are lanes where something has ended.
-    pub(crate) fn has_changed(&self) -> bool {
-        !self.to_settle.is_empty()
     }
 }
 

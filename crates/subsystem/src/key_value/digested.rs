@@ -1,0 +1,61 @@
+//! A long value whose PDUs get their data digests before it is sent, a part of them in each turn.
+
+use std::ops::Range;
+
+use reactor::Payload;
+use wire::digest::DataDigest;
+
+/// Bytes of which digests are computed in a turn. Values up to this length have theirs when they are sent.
+pub(crate) const TURN_BYTES: u32 = 1 << 20;
+
+/// A value that is sent when the digests of its PDUs are known.
+#[derive(Debug)]
+pub(crate) struct Digested {
+    pub(crate) payload: Payload,
+    /// Bytes of the payload that the host gets.
+    pub(crate) length: u32,
+    pub(crate) result: u64,
+    /// Bytes of all PDUs but the last.
+    pdu_bytes: u32,
+    /// Of the PDUs that are done.
+    digests: Vec<u32>,
+    /// Of what is done of the next one.
+    digest: DataDigest,
+    /// Bytes that are done.
+    at: u32,
+}
+
+/// Whether the digests of a payload take long.
+#[inline]
+pub(crate) fn takes_long(payload: &Payload, length: u32) -> bool {
+    length > TURN_BYTES && matches!(payload, Payload::Chunks(..))
+}
+
+impl Digested {
+    pub(crate) fn new(payload: Payload, length: u32, result: u64, pdu_bytes: u32) -> Self {
+        let digests = Vec::with_capacity(length.div_ceil(pdu_bytes) as usize);
+        Self { payload, length, result, pdu_bytes, digests, digest: DataDigest::new(), at: 0 }
+    }
+
+    /// Goes on, no further than a turn has room for. Says whether all are known.
+    pub(crate) fn go_on(&mut self) -> bool {
+        let end = self.length.min(self.at.saturating_add(TURN_BYTES));
+        while self.at < end {
+            let of_pdu = self.at % self.pdu_bytes;
+            let part_end = end.min(self.at.saturating_add(self.pdu_bytes - of_pdu));
+            let digest = &mut self.digest;
+            self.payload.for_each_piece(self.at as usize..part_end as usize, |piece| digest.update(piece));
+            self.at = part_end;
+            if self.at.is_multiple_of(self.pdu_bytes) || self.at == self.length {
+                self.digests.push(std::mem::take(&mut self.digest).finish());
+            }
+        }
+        self.at == self.length
+    }
+
+    /// The value, and the digests of its PDUs by the bytes that they have of it.
+    pub(crate) fn into_parts(self) -> (Payload, impl Fn(&Payload, Range<usize>) -> u32) {
+        let Self { payload, pdu_bytes, digests, .. } = self;
+        (payload, move |_: &Payload, range: Range<usize>| digests[range.start / pdu_bytes as usize])
+    }
+}
