@@ -1,16 +1,16 @@
-//! What has changed and is to be written down: keys, each once, in the order of their first change.
+//! Changes to be written to the log: keys, each once, in the order of their first change.
 //!
-//! Changes are numbered. All up to a number are *settled* when they are where they survive.
+//! Changes are numbered. A change is *settled* once it and all before it are durable.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::key::{KEY_BYTES_MAX, KeyHash};
 
-/// By the hash of a key, which is as good as random.
+/// A map by the hash of a key, which is uniformly distributed.
 type ByHash<T> = HashMap<u64, T, BuildHasherDefault<Itself>>;
 
-/// Takes a hash for what it is.
+/// A hasher that returns its input.
 #[derive(Default)]
 struct Itself(u64);
 
@@ -34,18 +34,18 @@ pub(crate) struct Changes {
     /// Bytes of the keys of `entries`.
     keys: Vec<u8>,
     entries: Vec<Entry>,
-    /// The first of them that was not taken.
+    /// The first entry that was not taken.
     next: usize,
-    /// Which entry a key has, by its hash; of two keys with one hash, the later.
+    /// Index of a key's entry, by its hash; of two keys with one hash, the later.
     by_hash: ByHash<usize>,
     count: u64,
     settled: u64,
-    /// The last change of a key, by its hash, as long as it is not settled.
+    /// The last change of a key, by its hash, until it is settled.
     unsettled: ByHash<u64>,
     /// The change that removed everything, if there was one.
     cleared: u64,
     is_clear_due: bool,
-    /// Keys to be written again although nothing has changed.
+    /// Keys to be rewritten without a change.
     again: VecDeque<Box<[u8]>>,
 }
 
@@ -58,27 +58,27 @@ struct Entry {
     length: usize,
 }
 
-/// Something to write down.
+/// An entry to be written.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::large_enum_variant, reason = "one at a time, on the stack")]
 pub(crate) enum Due {
-    /// Everything was removed.
+    /// All pairs were removed.
     Clear,
-    /// This key's pair as it is now, or that there is none.
+    /// The current pair of this key, or its removal.
     Key {
         /// Its hash.
         hash: KeyHash,
-        /// It.
+        /// The key, padded.
         key: [u8; KEY_BYTES_MAX],
-        /// Its bytes.
+        /// Length of the key.
         length: usize,
-        /// It is written again only.
+        /// Whether it is rewritten without a change.
         is_again: bool,
     },
 }
 
 impl Changes {
-    /// A key's pair has changed, or is gone.
+    /// Records that a key's pair has changed or was removed.
     pub(crate) fn note(&mut self, hash: KeyHash, key: &[u8]) {
         self.count += 1;
         self.unsettled.insert(hash.raw(), self.count);
@@ -94,7 +94,7 @@ impl Changes {
         self.entries.push(Entry { hash, number: self.count, at, length: key.len() });
     }
 
-    /// Everything was removed: what was to be written before need not be.
+    /// Records that all pairs were removed, and drops the changes before.
     pub(crate) fn note_clear(&mut self) {
         self.count += 1;
         self.cleared = self.count;
@@ -104,12 +104,12 @@ impl Changes {
         self.forget_taken();
     }
 
-    /// A key is to be written again: where it is now will be used for something else.
+    /// Requests that a key is rewritten, because the segment with its record will be reused.
     pub(crate) fn write_again(&mut self, key: &[u8]) {
         self.again.push_back(key.into());
     }
 
-    /// Keys that are to be written again.
+    /// Number of keys to be rewritten.
     pub(crate) fn again_count(&self) -> usize {
         self.again.len()
     }
@@ -118,12 +118,12 @@ impl Changes {
         &self.keys[entry.at..entry.at + entry.length]
     }
 
-    /// Whether anything is to be written; with `only_again`, again.
+    /// Whether anything is to be written; with `only_again`, whether keys are to be rewritten.
     pub(crate) fn has_due(&self, only_again: bool) -> bool {
         !self.again.is_empty() || !only_again && (self.is_clear_due || self.next < self.entries.len())
     }
 
-    /// What is to be written next. It stays so until it is [taken](Self::take).
+    /// The next entry to be written. It stays the next until it is [taken](Self::take).
     pub(crate) fn due(&self, only_again: bool, hash: impl Fn(&[u8]) -> KeyHash) -> Option<Due> {
         if self.is_clear_due && !only_again {
             return Some(Due::Clear);
@@ -138,7 +138,7 @@ impl Changes {
         Some(Due::Key { hash: entry.hash, key: room, length: entry.length, is_again: false })
     }
 
-    /// What was [due](Self::due) is being written.
+    /// Marks an entry that was [due](Self::due) as being written.
     pub(crate) fn take(&mut self, due: &Due) {
         match due {
             Due::Clear => self.is_clear_due = false,
@@ -180,7 +180,7 @@ impl Changes {
         self.entries.get(self.next).map_or(self.count, |entry| entry.number - 1)
     }
 
-    /// All changes up to this one survive.
+    /// Marks all changes up to this one as durable.
     pub(crate) fn settle(&mut self, number: u64) {
         self.settled = self.settled.max(number);
         if self.settled == self.count {
@@ -191,12 +191,12 @@ impl Changes {
         }
     }
 
-    /// The last change that survives with all before it.
+    /// The last change that is durable together with all before it.
     pub(crate) fn settled(&self) -> u64 {
         self.settled
     }
 
-    /// The change that whoever sees this key has seen, unless it is settled.
+    /// The last change visible to a reader of this key, unless it is settled.
     pub(crate) fn unsettled(&self, hash: KeyHash) -> Option<u64> {
         let last = self.unsettled.get(&hash.raw()).copied().unwrap_or(0).max(self.cleared);
         (last > self.settled).then_some(last)

@@ -1,9 +1,8 @@
-//! Values of a mebibyte and more: their whole mebibytes lie in chunks, beside the regions and out of the same
-//! memory.
+//! Chunks for values of a mebibyte and more: their whole mebibytes are in chunks, outside of the regions but within the
+//! same memory limit.
 //!
-//! A chunk is filled before its value is anyone's, by whoever receives it, and is read by whoever sends it, also
-//! on other reactors. What is stored in place of the value, and its eviction, take it out of the index; its
-//! chunks are free when the last reader is done.
+//! A chunk is filled by its receiver before its value is stored, and is read by its senders, also on other reactors.
+//! Replacing or evicting the value takes it out of the index; its chunks are freed with the last reader.
 
 use std::io;
 use std::sync::Arc;
@@ -12,26 +11,26 @@ use reactor::{CHUNK_BYTES, Chunk, Chunks};
 
 use crate::regions::REGION_BYTES;
 
-/// The whole mebibytes of a value: whoever has them reads the value as it was.
+/// The whole mebibytes of a value. While it is held, the value can be read unchanged.
 pub type ChunkList = Arc<Vec<Chunk>>;
 
-/// Regions whose memory a chunk has.
+/// Regions whose memory makes up a chunk.
 pub(crate) const REGIONS_PER_CHUNK: usize = CHUNK_BYTES / REGION_BYTES;
 
-/// The chunks of a partition, and whose they are.
+/// The chunks of a partition, and the items that they belong to.
 pub(crate) struct Chunked {
     pub(crate) source: Chunks,
     pub(crate) entries: Vec<Option<Entry>>,
     free: Vec<u32>,
     pub(crate) hand: usize,
     pub(crate) pressure: u32,
-    /// Has chunks touched that nobody wants yet.
+    /// Touches chunks in advance.
     pub(crate) touch: Option<Box<dyn FnMut(Chunk) -> bool + Send>>,
 }
 
 /// The chunks of one item.
 pub(crate) struct Entry {
-    /// Of the item.
+    /// Line of the item.
     pub(crate) line: u32,
     pub(crate) chunks: ChunkList,
 }
@@ -42,7 +41,7 @@ impl Chunked {
         Ok(Self { source, entries: Vec::new(), free: Vec::new(), hand: 0, pressure: 0, touch: None })
     }
 
-    /// Regions whose memory is in chunks that nobody has.
+    /// Regions whose memory is in unused chunks.
     pub(crate) fn free_regions(&self) -> usize {
         (self.source.open_count() - self.source.taken_count()) * REGIONS_PER_CHUNK
     }
@@ -52,12 +51,12 @@ impl Chunked {
         self.source.open_count() * REGIONS_PER_CHUNK
     }
 
-    /// Bytes of chunks that values have.
+    /// Bytes of chunks in use by values.
     pub(crate) fn taken_bytes(&self) -> usize {
         self.source.taken_count() * CHUNK_BYTES
     }
 
-    /// Forgets all values.
+    /// Drops all values.
     pub(crate) fn clear(&mut self) {
         self.entries.clear();
         self.free.clear();

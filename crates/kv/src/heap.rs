@@ -1,6 +1,7 @@
-//! The heap of a partition: items in blocks of its regions, extents and chunks; how they are read, filled, held and freed.
+//! The heap of a partition: items in blocks of its regions, extents and chunks; reading, filling, holding and freeing
+//! them.
 //!
-//! It knows nothing of where keys are looked for: an item is named by its line.
+//! It knows nothing of the index: an item is named by its line.
 
 mod chunks;
 mod fill;
@@ -24,23 +25,23 @@ use crate::place::Place;
 use crate::regions::{REGION_BYTES, REGION_LINES, Regions};
 use crate::value::Value;
 
-/// Memory of a partition, and what lies in it outside of the index.
+/// Memory of a partition, with everything outside of the index.
 pub(crate) struct Heap {
     pub(crate) memory: Memory,
     pub(crate) regions: Regions,
     pub(crate) chunked: Chunked,
     pub(crate) pins: PinTable,
-    /// Values that arrive.
+    /// Number of values that are arriving.
     pub(crate) pending_count: usize,
-    /// Kept values that were dropped, perhaps on other threads.
+    /// Kept values that were dropped, possibly on other threads.
     pub(crate) returned: Arc<Returned>,
 }
 
 impl Heap {
-    /// Of so many free regions.
+    /// A heap of `region_count` free regions.
     ///
     /// # Errors
-    /// What the system says when it refuses the memory.
+    /// The system's error when it refuses the memory.
     pub(crate) fn new(region_count: usize) -> io::Result<Self> {
         Ok(Self {
             memory: Memory::new(region_count * REGION_LINES)?,
@@ -63,7 +64,7 @@ impl Heap {
         header.key_at(list_count)
     }
 
-    /// Bytes of the value of an item with a list, and how long that is.
+    /// Length of the value of an item with a list, and length of that list.
     #[cold]
     pub(crate) fn large(&self, line: u32, header: Header) -> (usize, usize) {
         let at = HEADER_BYTES + if header.bits & WIDE == 0 { 0 } else { 4 };
@@ -72,7 +73,7 @@ impl Heap {
         (word(0), word(4) & !(AWAY as usize))
     }
 
-    /// Whether an item is a stub: its value is in the log only.
+    /// Whether an item is a stub: its value is only in the log.
     #[inline]
     pub(crate) fn is_stub(&self, line: u32, header: Header) -> bool {
         header.bits & LARGE != 0 && self.has_stub_mark(line, header)
@@ -99,7 +100,7 @@ impl Heap {
         is_equal(self.memory.bytes(line, at, key.len()), key)
     }
 
-    /// Notes that a pair is read: it stays longer.
+    /// Marks a pair as read, which delays its eviction.
     #[inline]
     pub(crate) fn touch(&mut self, place: Place) {
         let Some(line) = place.item() else { return };
@@ -122,7 +123,7 @@ impl Heap {
         }
     }
 
-    /// Bytes of the value at a place, wherever the value is.
+    /// Length of the value at a place, wherever it is stored.
     #[inline]
     pub(crate) fn value_bytes(&self, place: Place) -> usize {
         match place.item() {
@@ -161,7 +162,7 @@ impl Heap {
         )
     }
 
-    /// What the pair has beside key and value.
+    /// Attributes of the pair besides key and value.
     #[inline]
     pub(crate) fn attributes(&self, place: Place) -> Attributes {
         let Some(line) = place.item() else { return Attributes::default() };
@@ -174,7 +175,7 @@ impl Heap {
         Attributes { flags, expiry_s: header.expiry }
     }
 
-    /// The marks of the pair. Those in the index carry none.
+    /// The marks of the pair. Pairs in the index have none.
     pub(crate) fn marks(&self, place: Place) -> Marks {
         let bits = place.item().map_or(0, |line| self.memory.bytes(line, BITS_AT, 1)[0]);
         Marks { is_fetched: bits & FETCHED != 0, is_stale: bits & STALE != 0, is_won: bits & WON != 0 }
@@ -192,7 +193,7 @@ impl Heap {
     }
 }
 
-/// Whether two keys of one length are the same. They are short: no call is worth it.
+/// Whether two keys of one length are equal. Keys are short, so a call to `memcmp` would cost more.
 #[inline(always)]
 pub(crate) fn is_equal(one: &[u8], other: &[u8]) -> bool {
     let ((one, one_rest), (other, other_rest)) = (one.as_chunks::<8>(), other.as_chunks::<8>());

@@ -1,4 +1,4 @@
-//! Where keys have their buckets: groups of lines, as many as there are pairs for.
+//! The index of a partition: which line is the bucket of a hash. It has groups of lines in proportion to the pairs.
 //!
 //! ```text
 //! group, eight lines:  bucket 0 │ bucket 1 │ … │ bucket 6 │ what overflows from any of them ─▶ further lines
@@ -7,11 +7,10 @@
 //! spread over    `low` groups       `high` groups          a resize moves the frontier, bucket by bucket
 //! ```
 //!
-//! Buckets lie in the order of the hashes that they hold: the bucket of a hash is its share of all hashes. A
-//! resize to any number of groups goes over the old buckets once and in place: a larger index from the last
-//! bucket down, since no bucket's new place lies before its old one, a smaller one from the first bucket up.
-//! Groups lie in whole regions, 128 in each. Which regions they are says a directory, small enough to stay in
-//! the near caches.
+//! Buckets are in the order of the hashes that they hold: hashes are divided evenly among them. A resize to any number
+//! of groups passes over the old buckets once and in place: a larger index from the last bucket down, since no bucket's
+//! new position is before its old one, a smaller one from the first bucket up. Groups are in whole regions, 128 in
+//! each. A directory, small enough to stay in the near caches, lists these regions.
 
 use std::ops::Range;
 
@@ -19,19 +18,19 @@ use crate::regions::REGION_LINES;
 
 /// Lines of a group.
 pub(crate) const GROUP_LINES: u32 = 8;
-/// Which line of a group has what overflows; those before it are buckets.
+/// The line of a group that holds overflow; those before it are buckets.
 pub(crate) const OVERFLOW_SLOT: u32 = GROUP_LINES - 1;
 /// Buckets of a group.
 pub(crate) const GROUP_BUCKETS: u64 = OVERFLOW_SLOT as u64;
 /// Groups of a region.
 pub(crate) const REGION_GROUPS: u64 = REGION_LINES as u64 / GROUP_LINES as u64;
 
-/// Groups that an index has at least.
+/// Minimum number of groups.
 pub(crate) const GROUPS_MIN: u64 = 8;
 /// Lines of the smallest index.
 pub(crate) const INDEX_LINES_MIN: u32 = GROUPS_MIN as u32 * GROUP_LINES;
 
-/// One past the last hash, by the half that says where a key has its bucket.
+/// One past the last hash. Only the half of a hash that selects the bucket counts.
 const HASHES: u64 = 1 << 32;
 
 /// The index of a partition: which line is whose bucket.
@@ -39,29 +38,29 @@ const HASHES: u64 = 1 << 32;
 pub(crate) struct Index {
     /// The first lines of its regions, in order.
     directory: Vec<u32>,
-    /// Groups over which the hashes before the frontier are spread, and over which those from it on.
+    /// Groups for the hashes before the frontier, and for those from it on.
     low: u64,
     high: u64,
     frontier: u64,
     resize: Option<Resize>,
-    /// Cells that entries take.
+    /// Cells taken by entries.
     pub(crate) used_cells: u64,
-    /// As long as the cells used are in this range, there is nothing to do: its start and its length.
+    /// While the cells used are in this range no resize is needed: its start and its length.
     calm_from: u64,
     calm_count: u64,
 }
 
-/// A resize that is under way.
+/// A resize under way.
 #[derive(Clone, Copy, Debug)]
 struct Resize {
     is_growing: bool,
-    /// Old buckets that are still to be moved: the first ones if the index grows, else the last.
+    /// Old buckets still to be moved: the first ones if the index grows, else the last.
     left_count: u64,
-    /// What a growing index has from this group on is ready for use.
+    /// A growing index is ready for use from this group on.
     ready_from: u64,
 }
 
-/// Which hashes a bucket holds.
+/// A bucket and the range of hashes that it holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Share {
     /// The line of the bucket.
@@ -70,16 +69,16 @@ pub(crate) struct Share {
     pub(crate) end: u64,
 }
 
-/// The first hash of a bucket, if all are spread over so many groups.
+/// The first hash of a bucket, if all are divided among `groups` groups.
 fn first_hash(bucket: u64, groups: u64) -> u64 {
     (bucket << 32).div_ceil(groups * GROUP_BUCKETS)
 }
 
 impl Index {
-    /// Bytes of the directory for each region that there is.
+    /// Bytes of the directory per region.
     pub(crate) const RECORD_BYTES: usize = size_of::<u32>();
 
-    /// The smallest one, in the region that begins at `first_line`; there will be `region_count` at most.
+    /// The smallest index, in the region that begins at `first_line`, with at most `region_count` regions later.
     pub(crate) fn new(first_line: u32, region_count: usize) -> Self {
         let mut directory = Vec::with_capacity(region_count);
         directory.push(first_line);
@@ -129,7 +128,7 @@ impl Index {
         first..first + GROUP_LINES
     }
 
-    /// Groups, during a resize as many as the larger index has.
+    /// Number of groups; during a resize, that of the larger index.
     pub(crate) fn group_count(&self) -> u64 {
         self.low.max(self.high)
     }
@@ -139,7 +138,7 @@ impl Index {
         &self.directory
     }
 
-    /// Regions that so many groups need.
+    /// Regions needed for `groups` groups.
     fn regions_for(groups: u64) -> usize {
         groups.div_ceil(REGION_GROUPS) as usize
     }
@@ -149,45 +148,45 @@ impl Index {
         self.resize.is_some()
     }
 
-    /// Whether there will be more groups after the resize under way.
+    /// Whether the resize under way adds groups.
     pub(crate) fn is_growing(&self) -> bool {
         self.resize.is_some_and(|resize| resize.is_growing)
     }
 
-    /// Whether the cells used are as many as nothing has to be done about.
+    /// Whether the number of cells used calls for no resize.
     #[inline(always)]
     pub(crate) fn is_calm(&self) -> bool {
         self.used_cells.wrapping_sub(self.calm_from) < self.calm_count
     }
 
-    /// Sets for which cells used there is nothing to do.
+    /// Sets the range of cells used that calls for no resize.
     pub(crate) fn set_calm(&mut self, cells: Range<u64>) {
         (self.calm_from, self.calm_count) = (cells.start, cells.end.saturating_sub(cells.start));
     }
 
-    /// How many more regions are needed before so many groups can be made.
+    /// Regions missing for `groups` groups.
     pub(crate) fn regions_missing(&self, groups: u64) -> usize {
         Self::regions_for(groups).saturating_sub(self.directory.len())
     }
 
-    /// Adds a region behind those that there are.
+    /// Appends a region.
     pub(crate) fn add_region(&mut self, first_line: u32) {
         self.directory.push(first_line);
     }
 
-    /// Takes away a region that no group needs.
+    /// Removes a region that no group needs.
     pub(crate) fn remove_region(&mut self) -> Option<u32> {
         (self.directory.len() > Self::regions_for(self.group_count())).then(|| self.directory.pop()).flatten()
     }
 
-    /// Makes the smallest one of an index without entries.
+    /// Resets an index without entries to the smallest size.
     pub(crate) fn reset(&mut self) {
         (self.low, self.high, self.frontier, self.resize) = (GROUPS_MIN, GROUPS_MIN, 0, None);
         self.used_cells = 0;
         self.set_calm(0..0);
     }
 
-    /// Begins to spread the keys over another number of groups, for which there are regions.
+    /// Begins a resize to `groups` groups, for which there are regions.
     pub(crate) fn begin(&mut self, groups: u64) {
         debug_assert!(self.resize.is_none() && self.regions_missing(groups) == 0);
         let (old, is_growing) = (self.high, groups > self.high);
@@ -197,7 +196,7 @@ impl Index {
         self.set_calm(0..0);
     }
 
-    /// The old bucket that is moved after `ahead` others: its line.
+    /// The line of the old bucket that is moved after `ahead` others.
     pub(crate) fn next_to_move(&self, ahead: u64) -> Option<u32> {
         let resize = self.resize?;
         let left_count = resize.left_count.checked_sub(ahead).filter(|&left| left > 0)?;
@@ -205,8 +204,8 @@ impl Index {
         Some(self.bucket_line(bucket))
     }
 
-    /// Moves the frontier over the next bucket to be moved, which is empty by now. Its keys belong elsewhere
-    /// then, and the groups returned have to be emptied first. The last one ends the resize.
+    /// Moves the frontier over the next bucket to be moved, which is already empty. Its keys then belong elsewhere, and
+    /// the groups returned must be emptied first. The last step ends the resize.
     #[inline(always)]
     pub(crate) fn advance(&mut self) -> Range<u64> {
         let Some(resize) = &mut self.resize else { return 0..0 };
@@ -243,7 +242,7 @@ mod tests {
         index
     }
 
-    /// All hashes' shares in order.
+    /// All buckets with their hashes, in order.
     fn shares(index: &Index) -> Vec<(u64, Share)> {
         let (mut shares, mut from) = (Vec::new(), 0);
         while let Ok(hash) = u32::try_from(from) {
@@ -260,8 +259,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-        /// After every step each hash has one bucket, no bucket is of two roles, and what a step moves goes
-        /// to buckets that are empty by then or have got what belongs to them.
+        /// After every step each hash has one bucket, no bucket has two roles, and a step moves entries only to buckets
+        /// that are empty or already in their final position.
         #[test]
         fn a_resize_keeps_every_bucket_apart(from in 8u64..40, to in 8u64..80) {
             prop_assume!(from != to);

@@ -1,4 +1,4 @@
-//! The journal of a partition with a log: what has changed, and what the log has room for.
+//! The journal of a partition with a log: changes to be written, and the capacity of the log.
 
 use std::ops::Range;
 
@@ -11,26 +11,26 @@ use crate::record::RECORD_EXTRA_BYTES;
 #[derive(Debug)]
 pub(crate) struct Journal {
     pub(crate) changes: Changes,
-    /// Bytes that the records of all pairs may have.
+    /// Limit on the records of all pairs, bytes.
     log_bytes_max: u64,
-    /// Answers wait until what they tell of survives.
+    /// Whether answers wait until their changes are durable.
     settles_answers: bool,
-    /// What is being written: not to be read back yet.
+    /// The part of the file that is being written, and cannot be read yet.
     pub(crate) in_flight: Range<u64>,
 }
 
 impl Journal {
-    /// Of an empty partition, the records of all of whose pairs may take so many bytes.
+    /// The journal of an empty partition, whose records may take `log_bytes_max`.
     pub(crate) fn new(log_bytes_max: u64, settles_answers: bool) -> Self {
         Self { changes: Changes::default(), log_bytes_max, settles_answers, in_flight: 0..0 }
     }
 
-    /// The change that an answer about a key has to wait for, if it has to wait at all.
+    /// The change that an answer about a key must wait for, if any.
     pub(crate) fn awaited(&self, hash: KeyHash) -> Option<u64> {
         if self.settles_answers { self.changes.unsettled(hash) } else { None }
     }
 
-    /// Whether the log has room for one more pair of so many bytes.
+    /// Whether the log has room for one more pair of `pair_bytes`.
     pub(crate) fn has_room(&self, counters: &Counters, pair_bytes: usize) -> bool {
         let used = counters.pair_bytes + (counters.pair_count + 1) * RECORD_EXTRA_BYTES as u64;
         used + pair_bytes as u64 <= self.log_bytes_max

@@ -1,5 +1,5 @@
-//! Values that are kept as they are for whoever sends them piece by piece, also from other reactors. What keeps a value is let go
-//! of by dropping it, wherever that is; its partition alone reads the value.
+//! Values kept unchanged while they are sent in pieces, also from other reactors. Dropping a [`Kept`], on any thread,
+//! releases the value; only its partition reads it.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,16 +8,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::key::KeyHash;
 use crate::pins::Pin;
 
-/// A value that stays as it is until this is dropped, whatever becomes of its key.
+/// A value that stays unchanged until this is dropped, whatever happens to its key.
 pub struct Kept {
-    /// Until it is dropped.
+    /// The pin; taken on drop.
     pub(crate) pin: Option<Pin>,
     pub(crate) hash: KeyHash,
     pub(crate) length: usize,
     pub(crate) returned: Arc<Returned>,
 }
 
-/// What was let go of and its partition does not know of yet.
+/// Dropped pins that their partition has not processed yet.
 #[derive(Default)]
 pub(crate) struct Returned {
     pub(crate) pins: Mutex<Vec<Pin>>,
@@ -25,7 +25,7 @@ pub(crate) struct Returned {
 }
 
 impl Kept {
-    /// Which of `count` partitions has it.
+    /// The partition, of `count`, that keeps it.
     #[must_use]
     pub fn partition(&self, count: usize) -> usize {
         self.hash.partition(count)

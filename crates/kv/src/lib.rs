@@ -1,10 +1,10 @@
-//! Key-value: one partition of the key space, in cache lines, and the log that keeps it.
+//! One partition of the key space: pairs in memory, in cache lines, and the log that makes them durable.
 //!
-//! Start reading at [`Partition`]; what is stored is in its [`Processor`]. It is sans-io, belongs to one reactor and knows
-//! no protocol: the crates above decode what peers send into calls of it.
+//! Start reading at [`Partition`]; its [`Processor`] holds the pairs. The crate is sans-io, and a partition belongs to
+//! one reactor. It knows no protocol: the crates above decode requests into calls.
 
 #![forbid(unsafe_code)]
-// Lines, regions and lengths are counted in 32 bits by construction: a partition has fewer than 2^32 lines.
+// Lines, regions and lengths fit in 32 bits by construction: a partition has fewer than 2^32 lines.
 #![allow(clippy::cast_possible_truncation)]
 
 mod atomic;

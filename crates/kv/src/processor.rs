@@ -6,18 +6,18 @@
 //!               └─ overflow ─▶ line of the group
 //! ```
 //!
-//! What it is composed of, each importing only what stands below it:
+//! Its parts, each importing only those below it:
 //!
 //! ```text
 //! processor           stores, changes
-//!  ├─ evictor         makes room: a hand for each class of blocks
+//!  ├─ evictor         makes room: a clock hand per block class
 //!  └─ pairs           finds, removes
-//!      ├─ table       entries of keys: index, buckets, what overflows from them
-//!      ├─ journal     what a log has to write: changes
+//!      ├─ table       entries of keys: index, buckets, overflow lines
+//!      ├─ journal     changes that the log must write
 //!      └─ heap        items: lines, regions, chunks, pins
 //! ```
 //!
-//! [`find`](Processor::find) gives a [`Place`], good until the next call that stores, removes or makes room;
+//! [`find`](Processor::find) returns a [`Place`], valid until the next call that stores, removes or makes room;
 //! everything that reads or changes a value starts from one.
 
 mod change;
@@ -61,10 +61,10 @@ pub struct Processor {
 }
 
 impl Processor {
-    /// A partition with nothing in it.
+    /// An empty partition.
     ///
     /// # Errors
-    /// What the system says when it refuses the memory.
+    /// The system's error when it refuses the memory.
     pub fn new(settings: Settings) -> io::Result<Self> {
         let memory_bytes = settings.memory_bytes.max(Settings::MEMORY_BYTES_MIN);
         let region_count = memory_bytes / (REGION_BYTES + Regions::RECORD_BYTES + Index::RECORD_BYTES);
@@ -85,19 +85,19 @@ impl Processor {
         })
     }
 
-    /// What it holds and has done.
+    /// Pairs held and work done.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.pairs.counters
     }
 
-    /// How it was made.
+    /// Its settings.
     #[must_use]
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// Memory in use: the regions that are not free, and what there is to know of all of them.
+    /// Memory in use, bytes: regions that are not free, and the records of all regions.
     #[must_use]
     pub fn used_bytes(&self) -> usize {
         let regions = self.pairs.heap.regions.count()
@@ -115,45 +115,45 @@ impl Processor {
             + self.pairs.heap.chunked.taken_bytes()
     }
 
-    /// Bytes of the buckets, with what they share for what overflows.
+    /// Bytes of the buckets and their groups' overflow lines.
     #[must_use]
     pub fn index_bytes(&self) -> usize {
         self.pairs.table.index.group_count() as usize * GROUP_LINES as usize * reactor::LINE_BYTES
     }
 
-    /// The number of the class of blocks that items of so many bytes have; `None` if they have no block of their own.
+    /// The number of the block class for items of `item_bytes`; `None` if they are too large for a block.
     #[must_use]
     pub fn class_number(item_bytes: usize) -> Option<usize> {
         Class::of(item_bytes.min(REGION_BYTES)).map(Class::number)
     }
 
-    /// The lines that operations have touched so far.
+    /// Lines touched by operations so far.
     #[cfg(any(test, feature = "count-touches"))]
     #[must_use]
     pub fn touches(&self) -> crate::memory::Touches {
         self.pairs.heap.memory.touches()
     }
 
-    /// Pairs that are gone though nobody removed them: as long as it is the same, look-ups have changed nothing in the index.
+    /// Pairs removed by expiry or eviction. While it is unchanged, look-ups have changed nothing in the index.
     #[inline]
     pub fn removed_count(&self) -> u64 {
         self.pairs.counters.expired_count + self.pairs.counters.evicted_count
     }
 
-    /// The time by which pairs expire.
+    /// The clock by which pairs expire.
     #[inline]
     #[must_use]
     pub fn clock(&self) -> &Clock {
         &self.pairs.clock
     }
 
-    /// Sets the time by which pairs expire, in seconds of the partition.
+    /// Sets the time by which pairs expire, in seconds of the partition's clock.
     #[cfg(test)]
     pub(crate) fn set_now(&mut self, now_s: u32) {
         self.pairs.clock.now_s = now_s.max(1);
     }
 
-    /// The second of the partition that it is.
+    /// The current second of the partition's clock.
     #[inline]
     #[must_use]
     pub fn now_s(&self) -> u32 {
@@ -167,13 +167,13 @@ impl Processor {
         self.pairs.table.hasher.hash(key)
     }
 
-    /// A key will be looked up: has its bucket fetched.
+    /// Prefetches the bucket of a key that will be looked up.
     #[inline]
     pub fn prefetch(&self, hash: KeyHash) {
         self.prefetch_home(hash);
     }
 
-    /// As [`prefetch`](Self::prefetch); says where the bucket is.
+    /// As [`prefetch`](Self::prefetch); returns the bucket's position.
     #[inline]
     pub fn prefetch_home(&self, hash: KeyHash) -> Home {
         let home = self.pairs.table.home(hash);
@@ -181,14 +181,15 @@ impl Processor {
         Home(home)
     }
 
-    /// A key will be looked up and its bucket is there by now: has its item fetched, if it has one.
+    /// Prefetches the item of a key whose bucket has been prefetched, if it has an item.
     #[inline]
     pub fn prefetch_item(&self, hash: KeyHash) {
         self.prefetch_item_of(hash, Home(self.pairs.table.home(hash)));
     }
 
-    /// Notes that the pair of a key is read, and gives its flags and its value, if it is where [`prefetch_item_of`](Self::prefetch_item_of) has said, and nothing
-    /// was removed since. `None`, and nothing is noted, if it is not, has expired, is in parts, or its flags are long.
+    /// Marks the pair of a key as read and returns its flags and value, if it is still where
+    /// [`prefetch_item_of`](Self::prefetch_item_of) found it and nothing was removed since. Otherwise, and if it has
+    /// expired, is in parts or has long flags, returns `None` and marks nothing.
     #[inline(always)]
     pub fn read_ahead(&mut self, place: Place, key: &[u8]) -> Option<(u32, &[u8])> {
         self.pairs.heap.memory.begin_operation();
@@ -211,14 +212,15 @@ impl Processor {
         Some((header.flags.into(), value))
     }
 
-    /// Looks a key up. Pairs that have expired are not found, and are gone then.
+    /// Looks a key up. Expired pairs are removed and not found.
     #[inline(always)]
     pub fn find(&mut self, hash: KeyHash, key: &[u8]) -> Option<Place> {
         self.pairs.heap.memory.begin_operation();
         self.pairs.find_again(hash, key)
     }
 
-    /// Notes that a pair is read, and gives its flags and its value. `None`, and nothing is noted, if that is in parts or the flags are long.
+    /// Marks a pair as read and returns its flags and value. If the value is in parts or the flags are long, returns
+    /// `None` and marks nothing.
     #[inline(always)]
     pub fn read_whole(&mut self, place: Place) -> Option<(u32, &[u8])> {
         let Some(line) = place.item() else { return Some((0, self.pairs.heap.value(place).head())) };
@@ -233,7 +235,8 @@ impl Processor {
         Some((header.flags.into(), self.pairs.heap.memory.bytes(line, at, header.value_bytes.into())))
     }
 
-    /// Sets the marks of a pair; one in the index leaves it for that. Says whether there was memory for it.
+    /// Sets the marks of a pair, moving it out of the index if necessary. Returns `false` if there was no memory for
+    /// that.
     pub fn set_marks(&mut self, hash: KeyHash, key: &[u8], marks: Marks) -> bool {
         let place = self.pairs.find_again(hash, key).and_then(|place| self.take_out(hash, key, place));
         let Some(line) = place.and_then(Place::item) else { return false };
@@ -246,15 +249,15 @@ impl Processor {
         true
     }
 
-    /// The number of this very value: another is stored under another one. A pair in the index has none until
-    /// somebody asks, and leaves the index for it. `None` if there is no memory for that.
+    /// The CAS number of the current value; every new value gets another one. A pair in the index has none until it is
+    /// requested, and then moves out of the index. `None` if there is no memory for that.
     pub fn cas(&mut self, hash: KeyHash, key: &[u8]) -> Option<u64> {
         let place = self.pairs.find_again(hash, key)?;
         let place = self.take_out(hash, key, place)?;
         Some(self.pairs.heap.header(place.item()?).cas)
     }
 
-    /// Gives the value this number, as caches that copy from one another do.
+    /// Sets the CAS number of the value, as caches that replicate from one another do.
     pub fn set_cas(&mut self, hash: KeyHash, key: &[u8], cas: u64) {
         let place = self.pairs.find_again(hash, key).and_then(|place| self.take_out(hash, key, place));
         if let Some(line) = place.and_then(Place::item) {
@@ -264,14 +267,14 @@ impl Processor {
         }
     }
 
-    /// A number that no value has had, for the value there is; `None` if there is none.
+    /// Gives the current value a number that no value has had; `None` if there is no value.
     pub fn next_cas(&mut self, hash: KeyHash, key: &[u8]) -> Option<u64> {
         self.pairs.find_again(hash, key)?;
         self.next_cas += 1;
         Some(self.next_cas)
     }
 
-    /// Sets when the pair ends. Says whether that could be kept.
+    /// Sets the expiry of the pair. Returns whether it could be recorded.
     pub fn set_expiry(&mut self, hash: KeyHash, key: &[u8], expiry_s: u32) -> bool {
         let Some(mut place) = self.pairs.find_again(hash, key) else { return false };
         if place.item().is_none() {
@@ -302,7 +305,7 @@ impl Processor {
         self.pairs.unlink(hash, place);
     }
 
-    /// Notes that a pair is read: it stays longer.
+    /// Marks a pair as read, which delays its eviction.
     #[inline(always)]
     pub fn touch(&mut self, place: Place) {
         self.pairs.heap.touch(place);
@@ -315,44 +318,46 @@ impl Processor {
         self.pairs.heap.value(place)
     }
 
-    /// Bytes of the value at a place, wherever the value is.
+    /// Length of the value at a place, wherever it is stored.
     #[inline(always)]
     #[must_use]
     pub fn value_bytes(&self, place: Place) -> usize {
         self.pairs.heap.value_bytes(place)
     }
 
-    /// The whole mebibytes of the value at a place; `None` if it is shorter. As long as they are held, so is this value.
+    /// The whole mebibytes of the value at a place; `None` if it is shorter. The value stays unchanged while they are
+    /// held.
     #[inline(always)]
     #[must_use]
     pub fn chunks(&self, place: Place) -> Option<&ChunkList> {
         self.pairs.heap.chunks(place)
     }
 
-    /// What the pair has beside key and value.
+    /// Attributes of the pair besides key and value.
     #[inline(always)]
     #[must_use]
     pub fn attributes(&self, place: Place) -> Attributes {
         self.pairs.heap.attributes(place)
     }
 
-    /// The marks of the pair. Those in the index carry none.
+    /// The marks of the pair. Pairs in the index have none.
     #[must_use]
     pub fn marks(&self, place: Place) -> Marks {
         self.pairs.heap.marks(place)
     }
 
-    /// The room for the bytes of a value from `offset` on, as far as it is contiguous.
+    /// The memory for the bytes of a value from `offset` on, as far as it is contiguous.
     pub fn room(&mut self, pending: &Pending, offset: usize) -> &mut [u8] {
         self.pairs.heap.room(pending, offset)
     }
 
-    /// Puts bytes of a value where they belong.
+    /// Writes bytes of a value at `offset`.
     pub fn fill(&mut self, pending: &Pending, offset: usize, bytes: &[u8]) {
         self.pairs.heap.fill(pending, offset, bytes);
     }
 
-    /// Keeps the value at a place as it is, to be sent piece by piece. A pair in the index is copied instead: `None`.
+    /// Keeps the value at a place unchanged while it is sent in pieces. `None` for a pair in the index, which is copied
+    /// instead.
     pub fn pin(&mut self, place: Place) -> Option<Pin> {
         self.pairs.heap.pin(place)
     }
@@ -363,38 +368,39 @@ impl Processor {
         self.pairs.heap.pinned(pin)
     }
 
-    /// Ends a pin. Says whether that has freed memory.
+    /// Ends a pin. Returns whether that freed memory.
     pub fn unpin(&mut self, pin: Pin) -> bool {
         self.pairs.heap.unpin(pin)
     }
 
-    /// Up to `count` bytes of a kept value from `offset` on. `None` if it is not this partition that keeps it, or it has no more.
+    /// Up to `count` bytes of a kept value from `offset` on. `None` past its end, or if another partition keeps it.
     #[must_use]
     pub fn piece(&mut self, kept: &Kept, offset: usize, count: usize) -> Option<Vec<u8>> {
         self.pairs.heap.piece(kept, offset, count)
     }
 
-    /// Has memory touched before it is wanted: chunks are made ahead of those that are taken, and given to `touch`, which drops each when
-    /// that is done, on any thread; it says whether it takes more. Gives the rest of the memory back for who touches that.
+    /// Has memory touched before it is needed: passes chunks made in advance to `touch`, which may drop each on any
+    /// thread once it is touched, and returns whether it accepts more. Returns the rest of the memory, for the caller
+    /// to have touched.
     pub fn touch_ahead(&mut self, touch: impl FnMut(Chunk) -> bool + Send + 'static) -> Untouched {
         self.pairs.heap.touch_ahead(touch)
     }
 
-    /// As [`prefetch_item`](Self::prefetch_item), with the bucket known. If that has moved meanwhile, nothing comes of it. Says where the pair is,
-    /// if it is there and the first with its tag.
+    /// As [`prefetch_item`](Self::prefetch_item), with the bucket known. Has no effect if the bucket has moved
+    /// meanwhile. Returns where the pair is, if it is there and the first with its tag.
     #[inline(always)]
     pub fn prefetch_item_of(&self, hash: KeyHash, home: Home) -> Option<Place> {
         self.pairs.table.prefetch_item_of(&self.pairs.heap, hash, home)
     }
 
-    /// Calls `each` with all keys from `start` on, or from where it would be if it is not there, until `each`
-    /// says that it wants no more. Keys that are there all the while are listed once by whoever goes on with
-    /// the last key of a list, whatever happens to others in between.
+    /// Calls `each` with all keys from `start` on, or from its position if it is absent, until `each` returns `false`.
+    /// A caller that continues from the last key of a list sees each key that exists throughout exactly once,
+    /// regardless of changes to other keys.
     pub fn list(&self, start: Option<&[u8]>, each: impl FnMut(&[u8]) -> bool) {
         self.pairs.table.list(&self.pairs.heap, &self.pairs.clock, start, each);
     }
 
-    /// Holds the table against itself, for tests.
+    /// Checks the consistency of the table, for tests.
     #[cfg(test)]
     pub(crate) fn assert_index(&self) {
         self.pairs.table.assert_index(&self.pairs.heap, self.pairs.counters.pair_count);

@@ -1,10 +1,8 @@
-//! Who owns which lines: regions of 64 KiB, each free, cut into blocks of one class, or one extent of a large
-//! value.
+//! Ownership of lines: regions of 64 KiB, each free, cut into blocks of one class, or one extent of a large value.
 //!
-//! Classes are *split* and *merged* in batches: a free region becomes all the blocks of a class at once, and
-//! the moment its last block is free it is a free region again, for any class. Which blocks are free says a
-//! bitmap per region, small enough to stay in the near caches: neither taking nor giving back a block touches
-//! the block.
+//! Classes are *split* and *merged* in batches: a free region becomes all the blocks of a class at once, and when its
+//! last block is freed it is a free region again, for any class. A bitmap per region records its free blocks. The
+//! bitmaps are small enough to stay in the near caches, and neither taking nor freeing a block touches the block.
 
 use reactor::LINE_BYTES;
 
@@ -13,13 +11,13 @@ pub(crate) const REGION_LINES: usize = 1024;
 /// Bytes of a region.
 pub const REGION_BYTES: usize = REGION_LINES * LINE_BYTES;
 
-/// Lines of a block, by class. Steps of at most a quarter up to a sixth of a region, then what divides it
+/// Lines of a block, by class. Steps of at most a quarter up to a sixth of a region, then sizes that divide a region
 /// well.
 const CLASS_LINES: [u16; 32] = [
     1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 73, 85, 102, 113, 128, 146, 170,
     204, 256, 341, 512, 1024,
 ];
-/// How many classes there are.
+/// Number of classes.
 pub(crate) const CLASS_COUNT: usize = CLASS_LINES.len();
 
 /// Marks the end of a list.
@@ -32,13 +30,13 @@ pub(crate) struct Class(u8);
 /// What a region is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
-    /// Nothing.
+    /// Not in use.
     Free,
     /// Items of a class.
     Items(Class),
     /// The index.
     Index,
-    /// Lines for what the index has no room for.
+    /// Overflow lines of the index.
     Buckets,
     /// A part of a large value.
     Extent,
@@ -49,14 +47,14 @@ struct Region {
     free_count: u16,
     /// Blocks that may be neither moved nor evicted.
     held_count: u16,
-    /// In no list although there are free blocks.
+    /// Whether it is in no list although it has free blocks.
     is_shut: bool,
     /// The first word of the bitmap that may have a free block.
     hint: u8,
     /// Neighbours in the list of regions of the same use with free blocks.
     previous: u32,
     next: u32,
-    /// Place in the list of all regions of the same use.
+    /// Position in the list of all regions of the same use.
     member_at: u32,
     /// Blocks that are taken.
     taken: [u64; REGION_LINES / 64],
@@ -73,9 +71,9 @@ pub(crate) struct Regions {
     free_blocks: [usize; LIST_COUNT],
     /// Lines of blocks and extents that are taken.
     taken_lines: usize,
-    /// Free regions that are for stubs only.
+    /// Free regions reserved for stubs.
     kept_back: usize,
-    /// Those whose memory is a chunk's.
+    /// Regions whose memory is lent to chunks.
     lent: Vec<u32>,
 }
 
@@ -84,7 +82,7 @@ const LIST_COUNT: usize = CLASS_COUNT + 1;
 const BUCKET_LIST: usize = CLASS_COUNT;
 
 impl Class {
-    /// The smallest class with blocks of `bytes`.
+    /// The smallest class whose blocks hold `bytes`.
     #[inline]
     pub(crate) fn of(bytes: usize) -> Option<Self> {
         let lines = bytes.div_ceil(LINE_BYTES);
@@ -157,12 +155,12 @@ impl Regions {
         }
     }
 
-    /// How many there are.
+    /// Number of regions.
     pub(crate) fn count(&self) -> usize {
         self.regions.len()
     }
 
-    /// How many are free.
+    /// Number of free regions.
     pub(crate) fn free_count(&self) -> usize {
         self.free.len()
     }
@@ -195,12 +193,12 @@ impl Regions {
         self.take_for(Use::Items(class))
     }
 
-    /// Keeps so many free regions for [`take_for_stub`](Self::take_for_stub).
+    /// Reserves `count` free regions for [`take_for_stub`](Self::take_for_stub).
     pub(crate) fn keep_back(&mut self, count: usize) {
         self.kept_back = count;
     }
 
-    /// Takes a block for what makes more room than it needs.
+    /// Takes a block for a stub, which frees more memory than it takes.
     pub(crate) fn take_for_stub(&mut self, class: Class) -> Option<u32> {
         let kept_back = std::mem::take(&mut self.kept_back);
         let line = self.take(class);
@@ -242,7 +240,7 @@ impl Regions {
         if self.free.len() <= self.kept_back { None } else { self.free.pop() }
     }
 
-    /// Makes blocks of a free region.
+    /// Cuts a free region into blocks.
     #[cold]
     fn split(&mut self, use_: Use) -> Option<u32> {
         let index = self.pop_free()?;
@@ -265,7 +263,7 @@ impl Regions {
         Some(index)
     }
 
-    /// Gives a block back. The region is merged when it was the last.
+    /// Frees a block. The region is merged when it was the last.
     #[inline]
     pub(crate) fn give_back(&mut self, line: u32) {
         let index = self.region_of(line);
@@ -306,7 +304,7 @@ impl Regions {
         self.free.push(index);
     }
 
-    /// Lines in use that lead on from the index.
+    /// Overflow lines of the index in use.
     pub(crate) fn bucket_lines(&self) -> usize {
         self.members[BUCKET_LIST].len() * REGION_LINES - self.free_blocks[BUCKET_LIST]
     }
@@ -318,7 +316,7 @@ impl Regions {
         Some(self.first_line(region))
     }
 
-    /// Gives a region of the index back.
+    /// Frees a region of the index.
     pub(crate) fn give_back_index(&mut self, first_line: u32) {
         let region = self.region_of(first_line);
         debug_assert_eq!(self.use_of(region), Use::Index);
@@ -334,7 +332,7 @@ impl Regions {
         Some(index)
     }
 
-    /// Gives a whole region back.
+    /// Frees a whole region.
     pub(crate) fn give_back_extent(&mut self, region: u32) {
         debug_assert_eq!(self.use_of(region), Use::Extent);
         self.regions[region as usize].use_ = Use::Free;
@@ -342,7 +340,7 @@ impl Regions {
         self.free.push(region);
     }
 
-    /// Gives the memory of `count` free regions to others: which ones. Empty if there are not so many.
+    /// Lends the memory of `count` free regions, and returns their numbers. Empty if fewer are free.
     pub(crate) fn lend(&mut self, count: usize) -> Vec<u32> {
         if self.free.len() < self.kept_back + count {
             return Vec::new();
@@ -352,7 +350,7 @@ impl Regions {
         lent
     }
 
-    /// The memory of `count` regions is theirs again: which ones.
+    /// Takes the memory of `count` lent regions back, and returns their numbers.
     pub(crate) fn take_back(&mut self, count: usize) -> Vec<u32> {
         let taken = self.lent.split_off(self.lent.len() - count);
         self.free.extend_from_slice(&taken);
@@ -380,14 +378,14 @@ impl Regions {
         }
     }
 
-    /// Counts a block as one that stays where it is, or no longer.
+    /// Records whether a block must stay where it is.
     pub(crate) fn hold(&mut self, line: u32, is_held: bool) {
         let region = self.region_of(line);
         let held_count = &mut self.regions[region as usize].held_count;
         *held_count = if is_held { *held_count + 1 } else { *held_count - 1 };
     }
 
-    /// Blocks of a region that stay where they are.
+    /// Number of blocks of a region that must stay where they are.
     pub(crate) fn held_count(&self, region: u32) -> usize {
         self.regions[region as usize].held_count.into()
     }
@@ -418,13 +416,12 @@ impl Regions {
         None
     }
 
-    /// A region of items that could be emptied into the free blocks of its class: the emptiest of those
-    /// looked at.
+    /// A region of items that could be emptied into the free blocks of its class: the sparsest of those examined.
     pub(crate) fn sparsest(&self) -> Option<u32> {
         let mut best: Option<(usize, u32)> = None;
         for list in 0..CLASS_COUNT {
             let blocks = Class(list as u8).blocks();
-            // Another region's worth of free blocks besides those of the region itself.
+            // The class needs a region's worth of free blocks besides those of the region itself.
             if blocks == 1 || self.free_blocks[list] < blocks {
                 continue;
             }
@@ -449,8 +446,8 @@ impl Regions {
         best.map(|(_, index)| index)
     }
 
-    /// Takes no more blocks from a region of items, while it is emptied; [`reopen`](Self::reopen) ends that
-    /// if it cannot be.
+    /// Stops taking blocks from a region of items while it is emptied; [`reopen`](Self::reopen) undoes that if emptying
+    /// fails.
     pub(crate) fn shut(&mut self, region: u32) {
         let list = self.use_of(region).list();
         if self.regions[region as usize].free_count > 0 {
@@ -459,7 +456,7 @@ impl Regions {
         self.regions[region as usize].is_shut = true;
     }
 
-    /// Takes blocks from a shut region again, if it is not free by now.
+    /// Allows taking blocks from a shut region again, unless it is free by now.
     pub(crate) fn reopen(&mut self, region: u32) {
         if !std::mem::take(&mut self.regions[region as usize].is_shut) {
             return;
@@ -491,7 +488,7 @@ mod tests {
     }
 
     proptest! {
-        /// Blocks never overlap, and what is given back merges into whole regions.
+        /// Blocks never overlap, and freed blocks merge into whole regions.
         #[test]
         fn blocks_never_overlap(steps in prop::collection::vec((any::<bool>(), 1usize..70_000), 1..400)) {
             let mut regions = Regions::new(8);

@@ -1,10 +1,9 @@
-//! The reservation station: operations on keys whose values are on their way.
+//! The reservation station: queues of operations on keys whose values are being fetched.
 //!
-//! In memory an operation is over before the next begins, so what one has written the next finds in the
-//! cache: nothing ever waits. A value that has to come from elsewhere first, a disk or another core, takes
-//! many operations' time. Those on its key wait here meanwhile, and all run one after the other on the value
-//! when it is there, with one fetch before and one write-back after all of them; operations on other keys
-//! overtake.
+//! In memory an operation completes before the next begins, so an operation finds the results of the previous one in
+//! the cache and never waits. Fetching a value from a disk or another core takes as long as many operations. Operations
+//! on its key wait here meanwhile, and all run in order once the value is there, with one fetch before and one
+//! write-back after them; operations on other keys overtake.
 //!
 //! ```text
 //!                  ┌─ key not reserved ─▶ Fetch: the caller fetches, the operation waits
@@ -16,53 +15,53 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-/// What becomes of an operation.
+/// The result of submitting an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival<O> {
     /// The first on its key: fetch the value; the operation waits for it.
     Fetch,
     /// It waits for a value that is being fetched.
     Waits,
-    /// There is no room: the operation is given back.
+    /// There is no room: the operation is returned.
     Full(O),
 }
 
-/// Operations that wait, by key.
+/// Waiting operations, by key.
 #[derive(Debug)]
 pub struct Station<O> {
     waiting: HashMap<Box<[u8]>, Vec<O>>,
     operation_count: usize,
     operation_count_max: usize,
-    /// Lists that were emptied, to be filled again.
+    /// Emptied lists, for reuse.
     spare: Vec<Vec<O>>,
 }
 
 impl<O> Station<O> {
-    /// With room for so many operations.
+    /// An empty station with room for `operation_count_max` operations.
     #[must_use]
     pub fn new(operation_count_max: usize) -> Self {
         Self { waiting: HashMap::new(), operation_count: 0, operation_count_max, spare: Vec::new() }
     }
 
-    /// Operations that wait.
+    /// Number of waiting operations.
     #[must_use]
     pub fn len(&self) -> usize {
         self.operation_count
     }
 
-    /// Whether none waits.
+    /// Whether no operation waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.operation_count == 0
     }
 
-    /// Whether a key's value is being fetched: then every operation on it has to come here.
+    /// Whether a key's value is being fetched. If so, every operation on it must come here.
     #[must_use]
     pub fn is_reserved(&self, key: &[u8]) -> bool {
         self.waiting.contains_key(key)
     }
 
-    /// An operation on a key whose value is not here, or is reserved.
+    /// Adds an operation on a key whose value is absent or reserved.
     pub fn on_operation(&mut self, key: &[u8], operation: O) -> Arrival<O> {
         if self.operation_count == self.operation_count_max {
             return Arrival::Full(operation);
@@ -82,8 +81,8 @@ impl<O> Station<O> {
         }
     }
 
-    /// The value is here, or is not to be had: runs everything that waits for it, in order. Returns how many
-    /// there were.
+    /// Runs all operations waiting for a value, in order, once it is present or its fetch has failed. Returns their
+    /// number.
     pub fn on_value(&mut self, key: &[u8], mut run: impl FnMut(O)) -> usize {
         let Some(mut list) = self.waiting.remove(key) else { return 0 };
         let count = list.len();
@@ -93,7 +92,7 @@ impl<O> Station<O> {
         count
     }
 
-    /// Everything that waits, for no value will come: per key in order.
+    /// Removes all waiting operations, because no value will come: per key in order.
     pub fn drain(&mut self) -> impl Iterator<Item = O> {
         self.operation_count = 0;
         std::mem::take(&mut self.waiting).into_values().flatten()
@@ -106,7 +105,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::{BTreeMap, VecDeque};
 
-    /// A tier that gives a value only some steps after it was asked for, and counts what it is asked.
+    /// A tier that returns a value some steps after the request, and counts requests.
     #[derive(Default)]
     struct Tier {
         values: BTreeMap<u8, u64>,
@@ -116,8 +115,7 @@ mod tests {
     }
 
     proptest! {
-        /// Per key operations run in the order in which they came, each exactly once; a burst costs one read
-        /// and one write.
+        /// Operations on a key run in order of arrival, each exactly once; a burst costs one read and one write.
         #[test]
         fn operations_on_a_key_keep_their_order_and_share_its_fetch(
             arrivals in prop::collection::vec((0u8..6, 1u64..100, 0u32..5), 1..300),
@@ -128,7 +126,7 @@ mod tests {
             let mut station = Station::new(room);
             let mut expected: BTreeMap<u8, u64> = BTreeMap::new();
             let (mut now, mut done, mut fetches) = (0, Vec::new(), 0);
-            // (7v + operand) tells orders apart.
+            // (7v + operand) depends on the order of operations.
             let apply = |value: u64, operand: u64| value.wrapping_mul(7).wrapping_add(operand);
             let finish = |tier: &mut Tier, station: &mut Station<(usize, u64)>, done: &mut Vec<usize>, until: u32| {
                 while let Some(&(at, key)) = tier.fetching.front() {

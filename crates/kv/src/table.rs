@@ -1,6 +1,7 @@
-//! The table of a partition: where keys have their entries, and how they are found.
+//! The table of a partition: the entries of keys, and look-ups.
 //!
-//! Its lines are the heap's; here is which of them are buckets. Making room for an entry is for the processor, which may evict.
+//! Its lines belong to the heap; the table knows which of them are buckets. The processor makes room for entries,
+//! because that may evict.
 
 mod chain;
 pub(crate) mod lines;
@@ -14,8 +15,8 @@ use crate::key::{KeyHash, KeyHasher};
 use crate::place::{Home, Place};
 use crate::table::lines::{shared_line, slot};
 
-/// Lines for what overflows, and lines being moved, that there is room for from the start. More are needed if
-/// the index could not grow for long.
+/// Capacity reserved at the start for spare lines and for lines being moved. More are needed only if the index could
+/// not grow for a long time.
 const SPARE_COUNT: usize = 32;
 const MOVING_COUNT: usize = 8;
 
@@ -23,14 +24,14 @@ const MOVING_COUNT: usize = 8;
 pub(crate) struct Table {
     pub(crate) index: Index,
     pub(crate) hasher: KeyHasher,
-    /// Lines for what overflows next.
+    /// Spare lines for overflow.
     pub(crate) spare: Vec<u32>,
-    /// What a resize is moving: empty but then.
+    /// Lines that a resize is moving; empty otherwise.
     moving: Vec<[u8; reactor::LINE_BYTES]>,
 }
 
 impl Table {
-    /// Without entries, over this index.
+    /// A table without entries, over this index.
     pub(crate) fn new(index: Index, hasher: KeyHasher) -> Self {
         let (spare, moving) = (Vec::with_capacity(SPARE_COUNT), Vec::with_capacity(MOVING_COUNT));
         Self { index, hasher, spare, moving }
@@ -66,7 +67,7 @@ impl Table {
         None
     }
 
-    /// Looks for a key among what overflows from its bucket.
+    /// Looks for a key in the overflow lines of its bucket.
     #[cold]
     fn locate_beyond(&self, heap: &Heap, home: u32, hash: KeyHash, key: &[u8]) -> Option<Place> {
         let tag = shared_tag(slot(home), hash.tag());
@@ -80,8 +81,8 @@ impl Table {
         }
     }
 
-    /// Has the item of a key fetched whose bucket was at `home` and is there by now. If the bucket has moved meanwhile, nothing
-    /// comes of it. Says where the pair is, if it is there and the first with its tag.
+    /// Prefetches the item of a key whose bucket was at `home` and has been prefetched. Has no effect if the bucket has
+    /// moved meanwhile. Returns where the pair is, if it is there and the first with its tag.
     #[inline(always)]
     pub(crate) fn prefetch_item_of(&self, heap: &Heap, hash: KeyHash, Home(home): Home) -> Option<Place> {
         let bucket = Bucket(heap.memory.peek(home));

@@ -10,11 +10,11 @@ use crate::item::{HEADER_BYTES, HELD, Header, LARGE, WIDE, chunk_count};
 use crate::place::Place;
 use crate::regions::REGION_LINES;
 
-/// Chunks that are touched ahead of what is wanted.
+/// Chunks kept touched in advance.
 const AHEAD_COUNT: usize = 16;
 
 impl Heap {
-    /// Number of the chunks of an item that is no stub, if it has any.
+    /// Number of the chunk list of an item that is no stub, if it has one.
     #[cold]
     pub(crate) fn chunk_number(&self, line: u32, header: Header) -> Option<u32> {
         if header.bits & LARGE == 0 || chunk_count(self.large(line, header).0) == 0 {
@@ -29,13 +29,14 @@ impl Heap {
         self.chunk_number(line, header).map(|number| &self.chunked.entry(number).chunks)
     }
 
-    /// The chunks of an item while nobody else reads them.
+    /// The chunks of an item, if nothing else refers to them.
     pub(crate) fn chunks_mut(&mut self, line: u32, header: Header) -> Option<&mut Vec<Chunk>> {
         let number = self.chunk_number(line, header)?;
         Arc::get_mut(&mut self.chunked.entry_mut(number).chunks)
     }
 
-    /// The whole mebibytes of the value at a place; `None` if it is shorter. Who keeps them keeps this value.
+    /// The whole mebibytes of the value at a place; `None` if it is shorter. The value stays unchanged while they are
+    /// held.
     pub(crate) fn chunks(&self, place: Place) -> Option<&ChunkList> {
         let line = place.item()?;
         let header = self.header(line);
@@ -52,7 +53,7 @@ impl Heap {
         is_open
     }
 
-    /// Gives the memory of so many free regions to chunks.
+    /// Lends the memory of `region_count` free regions to chunks.
     pub(crate) fn lend(&mut self, region_count: usize) -> bool {
         let lent = self.regions.lend(region_count);
         for region in &lent {
@@ -62,14 +63,15 @@ impl Heap {
         !lent.is_empty()
     }
 
-    /// Has memory touched before it is wanted: chunks are made ahead of those that are taken, and given to `touch`, which drops each when
-    /// that is done, on any thread; it says whether it takes more. Gives the rest of the memory back for who touches that.
+    /// Has memory touched before it is needed: passes chunks made in advance to `touch`, which may drop each on any
+    /// thread once it is touched, and returns whether it accepts more. Returns the rest of the memory, for the caller
+    /// to have touched.
     pub(crate) fn touch_ahead(&mut self, touch: impl FnMut(Chunk) -> bool + Send + 'static) -> Untouched {
         self.chunked.touch = Some(Box::new(touch));
         self.memory.untouched()
     }
 
-    /// A chunk was taken: others are touched in its place, two for one, as long as there are few and memory is free.
+    /// Replaces a taken chunk by up to two touched ones, while few are free and memory is available.
     pub(crate) fn touch_more(&mut self) {
         let Some(mut touch) = self.chunked.touch.take() else { return };
         for _ in 0..2 {
@@ -77,7 +79,7 @@ impl Heap {
             if has_enough || self.regions.free_count() < self.regions.count() / 8 || !self.open_chunk() {
                 break;
             }
-            // The one just made: the last that came is the first that is taken.
+            // The chunk just made: the source is last in, first out.
             if !self.chunked.source.take().is_none_or(&mut touch) {
                 break;
             }
@@ -85,7 +87,7 @@ impl Heap {
         self.chunked.touch = Some(touch);
     }
 
-    /// Makes regions of a chunk that nobody has.
+    /// Turns an unused chunk back into regions.
     pub(crate) fn close_chunk(&mut self) -> bool {
         let is_closed = self.chunked.source.close();
         if is_closed {
@@ -97,7 +99,7 @@ impl Heap {
         is_closed
     }
 
-    /// Whether values in chunks have most of the memory.
+    /// Whether chunks hold more than half of the memory.
     pub(crate) fn is_mostly_chunked(&self) -> bool {
         2 * self.chunked.lent_regions() > self.regions.count()
     }
@@ -108,7 +110,7 @@ impl Heap {
         header.bits & LARGE != 0 && !self.is_stub(line, header) && self.chunk_number(line, header).is_some()
     }
 
-    /// An item lies elsewhere now.
+    /// Records that an item has moved to another line.
     pub(crate) fn on_moved(&mut self, to: u32) {
         let header = self.header(to);
         if header.bits & LARGE != 0
@@ -119,20 +121,20 @@ impl Heap {
         }
     }
 
-    /// Lets go of the chunks of an item that is no stub.
+    /// Releases the chunks of an item that is no stub.
     pub(crate) fn free_chunks(&mut self, line: u32, header: Header) {
         if let Some(number) = self.chunk_number(line, header) {
             self.chunked.remove(number);
         }
     }
 
-    /// Notes the chunks of an item whose header is written: they are those of its value from the first byte on.
+    /// Records the chunks of an item whose header is written; they hold its value from the first byte on.
     pub(crate) fn put_chunks(&mut self, line: u32, at: usize, chunks: Vec<Chunk>) {
         let number = self.chunked.insert(Entry { line, chunks: Arc::new(chunks) });
         self.memory.bytes_mut(line, at, 4).copy_from_slice(&number.to_le_bytes());
     }
 
-    /// Whether the item is free to be changed where it lies.
+    /// Whether the item may be changed in place: nothing else reads it.
     pub(crate) fn is_own(&self, line: u32) -> bool {
         let header = self.header(line);
         header.bits & HELD == 0

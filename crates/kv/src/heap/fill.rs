@@ -1,4 +1,4 @@
-//! Filling items with the bytes of their values, as these arrive.
+//! Filling items with the bytes of their values as they arrive.
 
 use reactor::CHUNK_BYTES;
 
@@ -13,7 +13,7 @@ impl Heap {
         u32::from_le_bytes(bytes.try_into().expect("four bytes"))
     }
 
-    /// The room for the bytes of a value from `offset` on, as far as it is contiguous.
+    /// The memory for the bytes of a value from `offset` on, as far as it is contiguous.
     pub(crate) fn room(&mut self, pending: &Pending, offset: usize) -> &mut [u8] {
         let layout = &pending.layout;
         if layout.bits & LARGE != 0 {
@@ -41,7 +41,7 @@ impl Heap {
         self.memory.bytes_mut(pending.line, layout.value_at + within, layout.tail_bytes - within)
     }
 
-    /// Puts bytes of a value where they belong.
+    /// Writes bytes of a value at `offset`.
     pub(crate) fn fill(&mut self, pending: &Pending, mut offset: usize, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let room = self.room(pending, offset);

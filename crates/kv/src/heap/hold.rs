@@ -1,4 +1,4 @@
-//! Holding items as they are while they are sent or written, and freeing them.
+//! Holding items unchanged while they are sent or written, and freeing them.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -16,7 +16,7 @@ impl Heap {
         self.regions.hold(line, false);
     }
 
-    /// Gives an item's memory back, now or when it was sent.
+    /// Frees an item's memory, now or once its last pin ends.
     pub(crate) fn free_item(&mut self, line: u32) {
         let header = self.header(line);
         if header.bits & HELD != 0 {
@@ -37,8 +37,8 @@ impl Heap {
         self.regions.give_back(line);
     }
 
-    /// Keeps the value at a place as it is, to be sent piece by piece. A pair in the index is copied instead:
-    /// `None`.
+    /// Keeps the value at a place unchanged while it is sent in pieces. `None` for a pair in the index, which is copied
+    /// instead.
     pub(crate) fn pin(&mut self, place: Place) -> Option<Pin> {
         let line = place.item()?;
         let pins = self.pins.entry(line).or_insert(Pins { count: 0, is_detached: false });
@@ -55,7 +55,7 @@ impl Heap {
         self.item_value(pin.line)
     }
 
-    /// Ends a pin. Says whether that has freed memory.
+    /// Ends a pin. Returns whether that freed memory.
     #[expect(clippy::needless_pass_by_value, reason = "a pin ends once")]
     pub(crate) fn unpin(&mut self, pin: Pin) -> bool {
         let pins = self.pins.get_mut(&pin.line).expect("pinned");
@@ -72,7 +72,7 @@ impl Heap {
         is_detached
     }
 
-    /// Up to `count` bytes of a kept value from `offset` on. `None` if it is not this partition that keeps it, or it has no more.
+    /// Up to `count` bytes of a kept value from `offset` on. `None` past its end, or if another partition keeps it.
     pub(crate) fn piece(&mut self, kept: &Kept, offset: usize, count: usize) -> Option<Vec<u8>> {
         self.let_go();
         let pin = kept.pin.as_ref().filter(|_| Arc::ptr_eq(&kept.returned, &self.returned))?;
@@ -87,7 +87,7 @@ impl Heap {
         Some(piece)
     }
 
-    /// Ends what was let go of. Says whether that may have freed memory.
+    /// Ends the pins of kept values that were dropped. Returns whether that may have freed memory.
     pub(crate) fn let_go(&mut self) -> bool {
         if self.returned.count.load(Ordering::Acquire) == 0 {
             return false;

@@ -1,4 +1,4 @@
-//! The log of a partition: what survives, and where values are that memory has no room for.
+//! The log of a partition: it makes changes durable, and holds values that do not fit in memory.
 //!
 //! ```text
 //! file      │ … │ segment │ segment │ segment │ …        each its generation, in a ring
@@ -9,13 +9,12 @@
 //! stub wanted ─▶ fetch ─▶ loaded
 //! ```
 //!
-//! A record is the whole state of a key, so any number of changes while a write is under way become one record
-//! of the next, and reading all records in order, twice as well as once, gives the state. A record is current
-//! if its number is that of the pair in memory; whatever is not current need not be kept. Segments are freed in
-//! the order in which they were filled, so a note that a key was removed may go when its segment does: every
-//! older record of the key has gone before.
+//! A record is the whole state of a key, so any number of changes during a write become one record of the next, and
+//! replaying all records in order, even twice, yields the state. A record is current if its number is that of the pair
+//! in memory; only current records must be kept. Segments are freed in the order in which they were filled, so a
+//! removal record may be dropped with its segment: every older record of the key is gone by then.
 //!
-//! Sans-io: [`Log::next`] says what to read or write, `on_*` what came of it.
+//! Sans-io: [`Log::next`] returns the next read, write or flush; `on_*` reports its result.
 
 mod clean;
 mod fetch;
@@ -35,135 +34,135 @@ use fetch::Fetch;
 use recover::Recovery;
 use write::{Flight, Stream};
 
-/// Bytes that are read or written in one operation.
+/// Bytes per read or write of the file.
 pub const PIECE_BYTES: usize = 256 * 1024;
 
-/// Segments that a log needs at least.
+/// Minimum number of segments of a log.
 pub const SEGMENT_COUNT_MIN: u64 = 12;
 
-/// Free segments that are for writing again only, so that segments can always be freed.
+/// Free segments reserved for rewriting current records, so that cleaning can always proceed.
 const RESERVE_COUNT: usize = 2;
 
-/// When an answer leaves.
+/// When answers to changes are sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Sync {
-    /// When what it tells of survives a power cut.
+    /// Once the change survives a power cut.
     #[default]
     Always,
-    /// At once. What it tells of survives a little later: each write to the log is durable, and they follow one
-    /// another.
+    /// At once. The change survives a little later: each write to the log is durable, and writes follow one another.
     Batch,
-    /// At once. What it tells of survives when a Flush has ended, and the end of the process in any case soon.
+    /// At once. The change survives a power cut once a later Flush completes, and the end of the process shortly after.
     None,
 }
 
-/// Where a log is.
+/// Location and geometry of a log, and when answers are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogSettings {
-    /// Tells its segments from those of others that were there before.
+    /// Distinguishes its segments from those of other logs that used the same file.
     pub identity: u64,
-    /// Tells this start of it from all others: drawn at random.
+    /// Random number of this start; distinguishes its segments from those of earlier starts.
     pub run: u64,
     /// Its first byte in the file.
     pub start: u64,
     /// Bytes of a segment, a multiple of the block.
     pub segment_bytes: u64,
-    /// How many there are.
+    /// Number of segments.
     pub segment_count: u64,
-    /// What reads and writes are multiples of.
+    /// Alignment of reads and writes, bytes.
     pub block_bytes: u64,
-    /// When answers leave.
+    /// When answers are sent.
     pub sync: Sync,
 }
 
 impl LogSettings {
-    /// The longest value: a record never spans segments, and little is lost where one does not fit.
+    /// The longest value. It is a fraction of a segment: a record never spans segments, and skipping to the next wastes
+    /// little.
     #[must_use]
     pub fn value_bytes_max(&self) -> usize {
         usize::try_from(self.segment_bytes / 8).unwrap_or(usize::MAX).min(256 << 20)
     }
 
-    /// What the records of all pairs may take: with more, segments would be written again and again.
+    /// Limit on the sum of all pairs' records, bytes. Above it, cleaning would rewrite segments over and over.
     #[must_use]
     pub fn live_bytes_max(&self) -> u64 {
         (self.segment_count - 3) * self.segment_bytes / 5 * 3
     }
 }
 
-/// The checksum that logs and their files have.
+/// The checksum used by logs and their files.
 #[must_use]
 pub fn checksum(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
-/// Something to be done to the file.
+/// An operation on the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// Read, for [`Log::on_read`].
+    /// A read, reported to [`Log::on_read`].
     Read {
-        /// What for.
+        /// Purpose of the read.
         job: Job,
         /// First byte.
         offset: u64,
         /// Bytes, at most [`PIECE_BYTES`].
         length: usize,
     },
-    /// Have [`Log::fill`] fill [`PIECE_BYTES`] and write what it says.
+    /// A write: call [`Log::fill`] with a buffer of [`PIECE_BYTES`], and write what it returns.
     Write,
-    /// Flush, for [`Log::on_flushed`].
+    /// A flush, reported to [`Log::on_flushed`].
     Flush,
 }
 
-/// What is read for.
+/// The purpose of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Job {
-    /// To find out at the start what is there.
+    /// Recovery at start.
     Recover,
-    /// To free a segment.
+    /// Cleaning a segment.
     Clean,
-    /// A value, by the number of its fetch.
+    /// Fetching a value; the number of the fetch.
     Fetch(u32),
 }
 
-/// What to write.
+/// A write to the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Write {
     /// First byte in the file.
     pub offset: u64,
-    /// So much of the buffer.
+    /// Bytes to write, from the start of the buffer.
     pub length: usize,
-    /// It has to survive before [`Log::on_written`].
+    /// Whether it must survive a power cut before [`Log::on_written`] is called.
     pub is_durable: bool,
 }
 
-/// The end of a fetch.
+/// A completed fetch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loaded {
-    /// Of which key.
+    /// Its key.
     pub key: Box<[u8]>,
-    /// Whether its value is here, or something else has become of the key.
+    /// Whether the value was loaded. If not, the read failed or the key has changed.
     pub is_good: bool,
 }
 
-/// Why a log serves no more.
+/// Why a log has stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// A segment that was complete is not any more; the first byte of it.
+    /// A complete segment is damaged; its first byte.
     Damaged(u64),
-    /// A segment is missing between others; its generation.
+    /// A segment between others is missing; its generation.
     Missing(u64),
-    /// It could not be read.
+    /// A read failed.
     Unreadable,
-    /// It could not be written or flushed: nobody knows what survives.
+    /// A write or flush failed: it is unknown what survives.
     Unwritable,
-    /// There is not enough memory for the pairs in it.
+    /// Not enough memory for the pairs in the log.
     NoMemory,
 }
 
-/// What a log has done.
+/// Work done by a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogCounters {
-    /// Reads of values.
+    /// Values fetched.
     pub fetch_count: u64,
     /// Writes.
     pub write_count: u64,
@@ -183,11 +182,11 @@ struct Segment {
     run: u64,
     generation: u64,
     slot: u64,
-    /// Where its records end. Of the head: so far.
+    /// One past its last record; for the head, so far.
     end: u64,
 }
 
-/// How it stands.
+/// State of the log.
 #[derive(Debug)]
 enum Phase {
     Recovering(Box<Recovery>),
@@ -200,38 +199,38 @@ enum Phase {
 pub struct Log {
     settings: LogSettings,
     phase: Phase,
-    /// From the oldest to the head.
+    /// Segments in use, from the oldest to the head.
     segments: VecDeque<Segment>,
-    /// Slots with nothing needed in them, and the generation that they were.
+    /// Free slots, each with the generation of the segment it held.
     free: VecDeque<(u64, u64)>,
-    /// The oldest generation by the header of the head: only what is older may be overwritten.
+    /// The oldest live generation named by the head's header: only slots of older segments may be overwritten.
     oldest_told: u64,
     /// The header of the newest segment, if there is any.
     newest: Option<SegmentHeader>,
-    /// Whether the head is of this run and goes on.
+    /// Whether the head was begun by this run, so that records can be appended.
     has_head: bool,
     flight: Option<Flight>,
     stream: Option<Stream>,
     is_flushing: bool,
-    /// All changes up to here are written; whether they survive is another question.
+    /// All changes up to this one are written, but not necessarily durable.
     written: u64,
-    /// Something was written since the last flush began.
+    /// Whether anything was written since the last flush began.
     is_unflushed: bool,
-    /// A flush is wanted when all changes up to here are written.
+    /// A flush is wanted once all changes up to this one are written.
     flush_wanted: u64,
-    /// One is wanted in any case.
+    /// Whether a flush is wanted regardless.
     wants_flush_now: bool,
     cleaner: Cleaner,
     fetches: Vec<Option<Fetch>>,
     fetch_queue: VecDeque<u32>,
-    /// No memory for another value until something was written.
+    /// Whether fetches wait for memory, until the next write completes.
     is_fetch_stuck: bool,
     loaded: VecDeque<Loaded>,
     counters: LogCounters,
 }
 
 impl Log {
-    /// A log that is not read yet. The partition must be empty; from now on its changes are noted.
+    /// A log that has not been read yet. The partition must be empty; from now on its changes are recorded.
     pub fn new(settings: LogSettings, processor: &mut Processor) -> Self {
         processor.begin_log(settings.live_bytes_max(), settings.sync == Sync::Always);
         Self {
@@ -258,13 +257,13 @@ impl Log {
         }
     }
 
-    /// Whether everything was read.
+    /// Whether recovery is complete.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         matches!(self.phase, Phase::Ready)
     }
 
-    /// Why it serves no more, if it does not.
+    /// Why the log has stopped, if it has.
     #[must_use]
     pub fn failure(&self) -> Option<Failure> {
         match self.phase {
@@ -273,19 +272,19 @@ impl Log {
         }
     }
 
-    /// What it has done.
+    /// Work done so far.
     #[must_use]
     pub fn counters(&self) -> LogCounters {
         self.counters
     }
 
-    /// Where it is.
+    /// Its settings.
     #[must_use]
     pub fn settings(&self) -> &LogSettings {
         &self.settings
     }
 
-    /// What to do next, if anything. It is under way then, until `on_*` or [`put_back`](Self::put_back).
+    /// The next operation, if there is one. It counts as under way until `on_*` or [`put_back`](Self::put_back).
     pub fn next(&mut self, processor: &mut Processor) -> Option<Work> {
         match &mut self.phase {
             Phase::Failed(_) => None,
@@ -300,7 +299,7 @@ impl Log {
         }
     }
 
-    /// What was to be done could not be begun: it will be wanted again.
+    /// Returns an operation that could not be started; [`next`](Self::next) will return it again.
     pub fn put_back(&mut self, work: Work) {
         match work {
             Work::Read { job: Job::Recover, .. } => {
@@ -315,7 +314,7 @@ impl Log {
         }
     }
 
-    /// What was read for a job, or that it could not be.
+    /// Handles a completed read; `None` if it failed.
     pub fn on_read(&mut self, processor: &mut Processor, job: Job, bytes: Option<&[u8]>) {
         match job {
             Job::Recover => self.on_recovered(processor, bytes),
@@ -340,14 +339,14 @@ impl Log {
         Some(Work::Flush)
     }
 
-    /// A flush has ended: what was written before it began survives.
+    /// Handles a completed flush: everything written before it began is durable.
     pub fn on_flushed(&mut self, processor: &mut Processor, is_good: bool) {
         self.is_flushing = false;
         if !is_good {
             return self.fail(Failure::Unwritable);
         }
         self.counters.flush_count += 1;
-        // Nothing is written while it runs.
+        // No write runs during a flush.
         processor.changes().settle(self.written);
         if self.written >= self.flush_wanted {
             self.flush_wanted = 0;
@@ -356,39 +355,39 @@ impl Log {
         self.tend(processor);
     }
 
-    /// Everything that has changed so far is to survive soon. Returns the change to [wait](Self::settled) for.
+    /// Requests that all changes so far become durable soon. Returns the change to [wait](Self::settled) for.
     pub fn ask_flush(&mut self, processor: &mut Processor) -> u64 {
         let count = processor.changes().count();
         self.flush_wanted = count;
         count
     }
 
-    /// The last change that survives with all before it.
+    /// The last change that is durable together with all before it.
     pub fn settled(&self, processor: &mut Processor) -> u64 {
         processor.changes().settled()
     }
 
-    /// The change that an answer about this key has to wait for, if it has to wait at all.
+    /// The change that an answer about this key must wait for, if any.
     #[must_use]
     pub fn awaited(&self, processor: &Processor, hash: KeyHash) -> Option<u64> {
         processor.awaited(hash)
     }
 
-    /// The last change so far, if answers wait until it survives.
+    /// The last change so far, if answers wait for durability.
     #[must_use]
     pub fn awaited_last(&self, processor: &mut Processor) -> Option<u64> {
         let count = processor.changes().count();
         (self.settings.sync == Sync::Always && count > processor.changes().settled()).then_some(count)
     }
 
-    /// How many writes have ended, as long as there are changes that are not written.
+    /// Writes completed so far, while there are unwritten changes; `None` if there are none.
     #[must_use]
     pub fn progress(&self, processor: &mut Processor) -> Option<u64> {
         let is_behind = self.flight.is_some() || self.written < processor.changes().count();
         is_behind.then_some(self.counters.write_count)
     }
 
-    /// The next key whose value was fetched, or could not be.
+    /// The next key whose fetch has completed or failed.
     pub fn next_loaded(&mut self) -> Option<Loaded> {
         self.loaded.pop_front()
     }
@@ -404,7 +403,7 @@ impl Log {
         self.settings.start + slot * self.settings.segment_bytes
     }
 
-    /// The segment in use with this byte of the file, and where in it that is.
+    /// The segment in use that contains this byte of the file, and the offset in it.
     fn segment_at(&self, offset: u64) -> Option<(Segment, u64)> {
         let offset = offset.checked_sub(self.settings.start)?;
         let slot = offset / self.settings.segment_bytes;
@@ -412,7 +411,7 @@ impl Log {
         Some((*segment, offset % self.settings.segment_bytes))
     }
 
-    /// Free slots that may be overwritten already.
+    /// Free slots that may already be overwritten.
     fn usable_count(&self) -> usize {
         self.free.iter().take_while(|(generation, _)| *generation < self.oldest_told).count()
     }

@@ -1,4 +1,4 @@
-//! Writing: what has changed becomes records at the head.
+//! Writing: changes become records at the head.
 
 use super::{Failure, Log, PIECE_BYTES, RESERVE_COUNT, Segment, Sync, Write};
 use crate::changes::Due;
@@ -9,40 +9,40 @@ use crate::place::Place;
 use crate::processor::Processor;
 use crate::record::{Checksum, HEAD_BYTES, Head, Kind, SegmentHeader, TAIL_BYTES, Where};
 
-/// A write under way.
+/// A write under way, and the log's state once it completes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flight {
-    /// Where the head ends then.
+    /// End of the head.
     end: u64,
-    /// All changes up to here are written then.
+    /// All changes up to this one are written.
     taken: u64,
-    /// So many keys were written again then.
+    /// Number of keys rewritten for cleaning.
     again: u64,
 }
 
-/// A record that takes several writes. Its value is kept as it is meanwhile.
+/// A record that takes several writes. Its value is kept unchanged meanwhile.
 #[derive(Debug)]
 pub(super) struct Stream {
     pin: Pin,
-    /// Bytes of the value, and how many of them were written.
+    /// Bytes of the value, and how many of them are written.
     value_bytes: usize,
     done: usize,
     checksum: Checksum,
     /// First byte of the record in the file.
     place: u64,
-    /// Changes that were taken before it.
+    /// Changes taken before it.
     taken: u64,
 }
 
 /// A record to be written.
 struct Found {
     head: Head,
-    /// Where the pair is, if there is one.
+    /// Line of the pair, if there is one.
     line: Option<u32>,
 }
 
 impl Log {
-    /// Whether something could be written now.
+    /// Whether something can be written now.
     pub(super) fn wants_write(&mut self, processor: &mut Processor) -> bool {
         if self.flight.is_some() || self.is_flushing {
             return false;
@@ -56,12 +56,13 @@ impl Log {
         self.fits(found.head.record_bytes()) || self.can_roll()
     }
 
-    /// Whether nothing may be written but what frees segments.
+    /// Whether segments are short, so that only writes that free segments may proceed.
     fn is_short(&self) -> bool {
         self.usable_count() <= RESERVE_COUNT
     }
 
-    /// Whether the header of the newest segment is to say that others are free: those freed since it began may not be overwritten before.
+    /// Whether to rewrite the newest segment's header with a newer oldest generation: segments freed since it was
+    /// written may not be overwritten before.
     fn wants_to_tell(&self) -> bool {
         self.is_short() && self.stream.is_none() && self.usable_count() < self.free.len()
     }
@@ -71,7 +72,7 @@ impl Log {
         journal.changes.due(only_again, |key| processor.hash(key))
     }
 
-    /// The present state of what is due.
+    /// The present state of a key that is due.
     fn find(&self, processor: &Processor, due: &Due) -> Found {
         let none = |kind, key_bytes| Found {
             head: Head {
@@ -114,7 +115,7 @@ impl Log {
         self.has_head && self.head_end() + bytes as u64 <= self.settings.segment_bytes
     }
 
-    /// Whether the next segment can begin: one is free, and all before survives.
+    /// Whether the next segment can begin: one is free, and everything before it is durable.
     fn can_roll(&mut self) -> bool {
         if self.settings.sync == Sync::None && self.is_unflushed {
             self.wants_flush_now = true;
@@ -123,7 +124,7 @@ impl Log {
         self.usable_count() > 0
     }
 
-    /// Begins the next segment. Its header is `into`.
+    /// Begins the next segment. Writes its header to `into`.
     fn roll(&mut self, next_cas: u64, into: &mut [u8]) {
         let (_, slot) = self.free.pop_front().expect("looked at before");
         let generation = self.segments.back().map_or(1, |last| last.generation + 1);
@@ -145,7 +146,8 @@ impl Log {
         self.has_head = true;
     }
 
-    /// Writes the header of the newest segment again, with what it tells of the others. It lies in one sector: there is the old one or the new one.
+    /// Rewrites the header of the newest segment with the current oldest generation. It fits in one sector, so a torn
+    /// write leaves either the old or the new one.
     fn tell(&mut self, processor: &mut Processor, header: SegmentHeader, buffer: &mut [u8]) -> Write {
         let oldest = self.segments.front().expect("there is a newest").generation;
         let header = SegmentHeader { oldest, ..header };
@@ -159,7 +161,7 @@ impl Log {
         Write { offset: self.slot_start(slot), length: buffer.len(), is_durable }
     }
 
-    /// Fills a buffer of [`PIECE_BYTES`] with what is to be written next. `None` if there is nothing.
+    /// Fills a buffer of [`PIECE_BYTES`] with the next write. `None` if there is nothing to write.
     pub fn fill(&mut self, processor: &mut Processor, buffer: &mut [u8]) -> Option<Write> {
         let buffer = &mut buffer[..PIECE_BYTES];
         let block_bytes = self.settings.block_bytes as usize;
@@ -204,7 +206,7 @@ impl Log {
             if let (Due::Key { hash, key, length, is_again, .. }, Some(line)) = (&due, line)
                 && processor.pairs.heap.is_stub(line, processor.pairs.heap.header(line))
             {
-                // It has been let go of since.
+                // Its value has been dropped from memory since.
                 processor.changes().take(&due);
                 if *is_again {
                     self.fetch_again(processor, *hash, &key[..*length]);
@@ -256,7 +258,7 @@ impl Log {
         Some(Write { offset: slot_start + start, length, is_durable: self.settings.sync != Sync::None })
     }
 
-    /// A write has ended.
+    /// Handles a completed write.
     pub fn on_written(&mut self, processor: &mut Processor, is_good: bool) {
         let Some(flight) = self.flight.take() else { return };
         if !is_good {
@@ -283,7 +285,7 @@ impl Log {
 }
 
 impl Stream {
-    /// Bytes still to be written, the checksum included.
+    /// Bytes still to be written, including the checksum.
     fn is_over(&self) -> bool {
         self.done == self.value_bytes + TAIL_BYTES
     }

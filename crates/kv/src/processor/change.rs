@@ -1,4 +1,4 @@
-//! Changing values where they lie, and keeping them as they are while they are sent.
+//! Changing values in place, and keeping them unchanged while they are sent.
 
 use std::sync::Arc;
 
@@ -14,8 +14,7 @@ use crate::processor::Processor;
 use crate::regions::REGION_BYTES;
 
 impl Processor {
-    /// The value at a place, to be changed as it lies; it counts as stored anew. `None` if it is in parts, or
-    /// being sent.
+    /// The value at a place, to be changed in place; it counts as a new value. `None` if it is in parts, or being sent.
     pub fn value_mut(&mut self, place: Place) -> Option<&mut [u8]> {
         let Some(line) = place.item() else {
             let bucket = BucketMut(self.pairs.heap.memory.line_mut(place.node()));
@@ -35,23 +34,23 @@ impl Processor {
         Some(self.pairs.heap.memory.bytes_mut(line, at, header.value_bytes.into()))
     }
 
-    /// So many changes of a pair are about to be carried out as one: its number goes up as if each were on its own.
+    /// Advances the CAS number for `count` changes of a pair that are about to be executed as one.
     pub fn join_changes(&mut self, place: Place, count: u64) {
         if place.item().is_some() {
             self.next_cas += count.saturating_sub(1);
         }
     }
 
-    /// Gives an item a new number.
+    /// Gives an item a new CAS number.
     pub(super) fn renew(&mut self, line: u32, header: Header) {
         self.next_cas += 1;
         let header = Header { cas: self.next_cas, ..header };
         self.pairs.heap.memory.bytes_mut(line, 0, HEADER_BYTES).copy_from_slice(&header.encode());
     }
 
-    /// Calls `each` with the parts of a value in order, to be changed as they lie: it counts as stored anew.
-    /// A value that is being sent is copied first. Parts but the last are multiples of 64 bytes. `false` if
-    /// there is no memory for that.
+    /// Calls `each` with the parts of a value in order, to be changed in place; it counts as a new value. A value that
+    /// is being sent is copied first. All parts but the last are multiples of 64 bytes. Returns `false` if there is no
+    /// memory for the copy.
     pub fn change(
         &mut self,
         hash: KeyHash,
@@ -99,7 +98,7 @@ impl Processor {
 }
 
 impl Processor {
-    /// Keeps the value at a place; `None` if the pair lies in the index.
+    /// Keeps the value at a place unchanged; `None` if the pair is in the index.
     pub fn keep(&mut self, place: Place) -> Option<Kept> {
         self.pairs.heap.let_go();
         let hash = self.pairs.table.hash_of_item(&self.pairs.heap, place.item()?);

@@ -1,4 +1,4 @@
-//! Values of a mebibyte and more: memory for them, storing them, and which of them make room.
+//! Values of a mebibyte and more: allocating, storing and evicting them.
 
 use reactor::{CHUNK_BYTES, Chunk};
 
@@ -10,7 +10,7 @@ use crate::place::Place;
 use crate::processor::Processor;
 
 impl Processor {
-    /// Takes memory for so many mebibytes of a value that arrives. `None` if there is none.
+    /// Takes memory for `count` mebibytes of an arriving value. `None` if there is none.
     pub fn take_chunks(&mut self, count: usize) -> Option<Vec<Chunk>> {
         if count > self.pairs.heap.chunked.source.count_max() {
             return None;
@@ -30,10 +30,10 @@ impl Processor {
         }
     }
 
-    /// Whether a value that is yet to arrive could be stored now, but for memory.
+    /// Checks whether a value that has not arrived yet could be stored now, memory aside.
     ///
     /// # Errors
-    /// What stands against it.
+    /// The reason why it could not.
     pub fn would_store(
         &mut self,
         hash: KeyHash,
@@ -50,7 +50,7 @@ impl Processor {
         if has_memory && self.has_log_room(key.len() + value_bytes) { Ok(()) } else { Err(Stored::NoMemory) }
     }
 
-    /// Stores a value that has arrived: whole mebibytes, and what follows them, less than another one.
+    /// Stores an arrived value: its whole mebibytes, and the rest, which is less than a mebibyte.
     pub fn store_chunks(
         &mut self,
         hash: KeyHash,
@@ -85,7 +85,7 @@ impl Processor {
         }
     }
 
-    /// Stores a value together with more, before or behind it, in its place.
+    /// Stores a value extended by more bytes before or after it.
     pub fn extend(
         &mut self,
         hash: KeyHash,
@@ -99,7 +99,7 @@ impl Processor {
         let value = self.pairs.heap.value(place);
         let (old_bytes, old_chunks) =
             (value.len(), self.pairs.heap.chunks(place).cloned().unwrap_or_default());
-        // Making room may move what lies in regions.
+        // Making room may move blocks within regions.
         let mut old_rest = Vec::new();
         value.append_from(old_chunks.len() * CHUNK_BYTES, &mut old_rest);
         let more_bytes = chunks.len() * CHUNK_BYTES + rest.len();
@@ -120,12 +120,12 @@ impl Processor {
         self.link(hash, key, pending)
     }
 
-    /// A copy of the value at a place that nobody else has yet.
+    /// A copy of the value at a place that nothing else refers to yet.
     pub(crate) fn copied(&mut self, key: &[u8], place: Place) -> Option<Pending> {
         let attributes = self.pairs.heap.attributes(place);
         let value = self.pairs.heap.value(place);
         let (length, chunks) = (value.len(), self.pairs.heap.chunks(place).cloned().unwrap_or_default());
-        // Making room may move what lies in regions.
+        // Making room may move blocks within regions.
         let mut rest = Vec::new();
         value.append_from(chunks.len() * CHUNK_BYTES, &mut rest);
         let pending = self.begin(key, length, attributes)?;

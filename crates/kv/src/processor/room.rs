@@ -1,4 +1,4 @@
-//! Room for entries: lines for what overflows, regions for an index that grows, and what makes way for them.
+//! Room for entries: overflow lines, regions for a growing index, and what is evicted for them.
 
 use crate::bucket::{Bucket, Kind};
 use crate::hands::Hands;
@@ -10,13 +10,13 @@ use crate::regions::{Class, REGION_LINES, Regions};
 use crate::settings::Eviction;
 use crate::table::lines::{Cell, lengthen};
 
-/// Regions that are taken for the index with one pair.
+/// Regions added to the index per stored pair.
 const REGIONS_AT_ONCE: usize = 8;
-/// Buckets that are moved with one pair where there is hardly anything in them.
+/// Buckets moved per stored pair while the index shrinks: they are nearly empty.
 const EMPTY_BUCKETS_AT_ONCE: usize = 8;
 
 impl Processor {
-    /// So many neighbouring empty cells for an entry of a key, which has none.
+    /// `width` neighbouring empty cells for an entry of a key that has none.
     pub(super) fn cells(&mut self, hash: KeyHash, width: usize) -> Option<Cell> {
         self.tend_index();
         loop {
@@ -24,7 +24,7 @@ impl Processor {
                 Ok(cell) => return Some(cell),
                 Err(last) => last,
             };
-            // What follows may take entries away where room is looked for: look again.
+            // Taking a line may remove entries where room was sought, so the loop looks again.
             if let Some(line) = self.pairs.table.spare.pop() {
                 lengthen(&mut self.pairs.heap, last, line);
                 continue;
@@ -37,7 +37,7 @@ impl Processor {
         }
     }
 
-    /// With no memory for another line, the first pair of the bucket of a key goes.
+    /// Evicts the first pair in the bucket of a key, when there is no memory for another line.
     fn evict_from_bucket(&mut self, hash: KeyHash) {
         let home = self.pairs.table.home(hash);
         let bucket = Bucket(self.pairs.heap.memory.line(home));
@@ -47,17 +47,17 @@ impl Processor {
         self.pairs.unlink(hash, Place::new(home, cell, item));
     }
 
-    /// Removes everything.
+    /// Removes all pairs.
     pub fn clear(&mut self) {
         self.pairs.note_clear();
         self.pairs.heap.let_go();
         if self.pairs.heap.pins.is_empty() && self.pairs.heap.pending_count == 0 {
             self.pairs.heap.regions = Regions::new(self.pairs.heap.regions.count());
-            // Before chunks take what is theirs.
+            // Taken before chunks take their memory.
             let first = self.pairs.heap.regions.take_index().expect("all regions are free");
             self.pairs.table.index = Index::new(first, self.pairs.heap.regions.count());
             self.pairs.heap.memory.zero(first..first + INDEX_LINES_MIN);
-            // Chunks keep the memory that they have, also those that are still being sent.
+            // Chunks keep their memory, those still being sent included.
             self.pairs.heap.chunked.clear();
             let line_count = self.pairs.heap.regions.count() * REGION_LINES;
             self.pairs.heap.memory.allow(0..line_count as u32);
@@ -72,7 +72,7 @@ impl Processor {
             (0, 0, 0);
     }
 
-    /// A pair is about to come in: the index makes a step, if it has to. Entries may lie elsewhere then.
+    /// Advances a resize of the index, or begins one if necessary. Called before a pair is added; entries may move.
     #[inline]
     pub(super) fn tend_index(&mut self) {
         if !self.pairs.table.index.is_calm() {
@@ -105,20 +105,19 @@ impl Processor {
         }
     }
 
-    /// Whether what is stored makes room for the index.
+    /// Whether stored pairs may be evicted, or their values dropped to the log, for the index.
     fn may_make_room(&self) -> bool {
         self.settings.eviction == Eviction::Clock || self.pairs.journal.is_some()
     }
 
-    /// Takes some of the regions that so many groups need. If there are not as many, the index grows as far as
-    /// it can.
+    /// Takes some of the regions that `groups` groups need. If there are not enough, the index grows as far as it can.
     fn gather_regions(&mut self, groups: u64) {
         for _ in 0..self.pairs.table.index.regions_missing(groups).min(REGIONS_AT_ONCE) {
             if let Some(line) = self.pairs.heap.regions.take_index() {
                 self.pairs.table.index.add_region(line);
                 continue;
             }
-            // Others make room for what is stored now, one region's worth of them at a time.
+            // Make room by one region's worth of pairs per call.
             if self.may_make_room() && self.make_room(None) {
                 return;
             }
@@ -126,7 +125,7 @@ impl Processor {
         }
     }
 
-    /// Moves the next bucket of a resize, if there is one and memory for that.
+    /// Moves the next bucket of a resize. `false` if there is none, or no memory to move it.
     fn move_bucket(&mut self) -> bool {
         let Some(home) = self.pairs.table.index.next_to_move(0) else { return false };
         if !self.set_lines_aside(home) {
@@ -136,7 +135,7 @@ impl Processor {
         true
     }
 
-    /// Takes as many lines as moving a bucket may need.
+    /// Takes as many spare lines as moving a bucket may need.
     fn set_lines_aside(&mut self, home: u32) -> bool {
         loop {
             if self.pairs.table.spare.len() >= self.pairs.table.lines_to_move(&self.pairs.heap, home) {
@@ -152,7 +151,7 @@ impl Processor {
         }
     }
 
-    /// Gives an empty index so many groups, which it keeps, for tests of what a load costs.
+    /// Gives an empty index a fixed number of groups, for tests of the cost at a given load.
     #[cfg(test)]
     pub(crate) fn spread_over(&mut self, groups: u64) {
         while self.pairs.table.index.regions_missing(groups) > 0 {
@@ -166,7 +165,7 @@ impl Processor {
         self.pairs.table.index.set_calm(0..u64::MAX);
     }
 
-    /// Goes on with a resize for so many steps, or begins one, for tests.
+    /// Runs `steps` steps of a resize, beginning one if necessary, for tests.
     #[cfg(test)]
     pub(crate) fn resize_partly(&mut self, groups: u64, steps: usize) {
         if !self.pairs.table.index.is_resizing() && groups != self.pairs.table.index.group_count() {
@@ -187,7 +186,7 @@ impl Processor {
         }
     }
 
-    /// A block for an item, if need be from others.
+    /// Takes a block for an item, making room if necessary.
     pub(crate) fn take_block(&mut self, class: Class) -> Option<u32> {
         loop {
             if let Some(line) = self.pairs.heap.regions.take(class) {
@@ -199,7 +198,7 @@ impl Processor {
         }
     }
 
-    /// A whole region, if need be from others.
+    /// Takes a whole region, making room if necessary.
     pub(crate) fn take_extent(&mut self) -> Option<u32> {
         loop {
             if let Some(region) = self.pairs.heap.regions.take_extent() {
@@ -211,7 +210,7 @@ impl Processor {
         }
     }
 
-    /// A line for a bucket, if need be from others.
+    /// Takes a line for a bucket, making room if necessary.
     pub(crate) fn take_bucket_line(&mut self) -> Option<u32> {
         loop {
             if let Some(line) = self.pairs.heap.regions.take_bucket() {
@@ -223,19 +222,19 @@ impl Processor {
         }
     }
 
-    /// Frees a block of the class, or a region. `false` if nothing could be done.
+    /// Frees a block of the class, or a region. `false` if nothing could be freed.
     pub(crate) fn make_room(&mut self, class: Option<Class>) -> bool {
         self.evictor.make_room(&mut self.pairs, class)
     }
 
-    /// Lets values of a region go that are in the log, for tests.
+    /// Drops the values of a region that are in the log from memory, for tests.
     #[cfg(test)]
     pub(crate) fn demote_region(&mut self) -> bool {
         self.evictor.demote_region(&mut self.pairs)
     }
 
-    /// Looks through the next `region_count` regions for expired items and removes them. Returns how many
-    /// there were. For idle moments; it goes on where it stopped.
+    /// Scans the next `region_count` regions and removes expired items. Returns the number removed. To be called when
+    /// idle; it continues where it stopped.
     pub fn crawl(&mut self, region_count: usize) -> usize {
         self.evictor.crawl(&mut self.pairs, region_count)
     }

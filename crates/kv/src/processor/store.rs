@@ -1,4 +1,4 @@
-//! Storing: a value in place of another, in the index or outside, at once or as it arrives.
+//! Storing values, replacing earlier ones: in the index or as items, at once or as they arrive.
 
 use reactor::Chunk;
 
@@ -13,7 +13,7 @@ use crate::regions::Use;
 use crate::table::lines::Cell;
 
 impl Processor {
-    /// Moves a pair out of the index, if it lies there.
+    /// Moves a pair out of the index, if it is there.
     pub(crate) fn take_out(&mut self, hash: KeyHash, key: &[u8], place: Place) -> Option<Place> {
         if place.item().is_some() {
             return Some(place);
@@ -43,10 +43,10 @@ impl Processor {
         self.put(hash, key, value, attributes, found)
     }
 
-    /// Whether a condition holds for what was found.
+    /// Checks a condition against the pair that was found.
     ///
     /// # Errors
-    /// What a store is refused with if it does not.
+    /// The result of a store that fails the condition.
     pub fn check(&self, found: Option<Place>, condition: Condition) -> Result<(), Stored> {
         match (condition, found) {
             (Condition::Always, _) | (Condition::Absent, None) | (Condition::Present, Some(_)) => Ok(()),
@@ -54,13 +54,13 @@ impl Processor {
             (Condition::Present | Condition::Unchanged(_), None) => Err(Stored::NotFound),
             (Condition::Unchanged(cas), Some(place)) => match place.item() {
                 Some(line) if self.pairs.heap.header(line).cas == cas => Ok(()),
-                // Nobody has asked for the number of a pair in the index since it was stored.
+                // The CAS number of a pair in the index has not been requested since it was stored.
                 _ => Err(Stored::Exists),
             },
         }
     }
 
-    /// Stores a value in place of what was found.
+    /// Stores a value, replacing the pair that was found.
     pub fn put(
         &mut self,
         hash: KeyHash,
@@ -76,7 +76,7 @@ impl Processor {
         if !self.has_log_room(key.len() + value.len()) {
             return Stored::NoMemory;
         }
-        // In the index there is no number to tell by whether a record in the log is the last of its key.
+        // A pair in the index has no number by which a record in the log can be recognised as current.
         let is_small = attributes == Attributes::default()
             && key.len() + value.len() <= self.settings.inline_bytes_max
             && self.pairs.journal.is_none();
@@ -128,7 +128,7 @@ impl Processor {
         found: Option<Place>,
     ) -> Stored {
         let layout = self.pairs.layout(key.len(), value.len(), attributes.flags);
-        // In place, if the block is of the right size and nobody sends from it.
+        // In place, if the block is of the right size and the item is not being sent.
         if let Some(place) = found
             && let Some(line) = place.item()
             && layout.bits & LARGE == 0
@@ -152,7 +152,7 @@ impl Processor {
         self.link(hash, key, pending)
     }
 
-    /// Writes header and key of an item.
+    /// Writes the header and key of an item.
     #[inline]
     pub(super) fn write_item(
         &mut self,
@@ -188,7 +188,7 @@ impl Processor {
         }
     }
 
-    /// Takes memory for a value that arrives piece by piece. `None` if there is none.
+    /// Takes memory for a value that arrives in pieces. `None` if there is none.
     pub fn begin(&mut self, key: &[u8], value_bytes: usize, attributes: Attributes) -> Option<Pending> {
         let chunks = match chunk_count(value_bytes) {
             0 => Vec::new(),
@@ -197,7 +197,7 @@ impl Processor {
         self.begin_with(key, value_bytes, attributes, chunks)
     }
 
-    /// The same for a value whose whole mebibytes have their memory.
+    /// As [`begin`](Self::begin), for a value whose whole mebibytes already have their memory.
     #[inline]
     pub(crate) fn begin_with(
         &mut self,
@@ -231,7 +231,7 @@ impl Processor {
         Some(Pending { line, layout, value_bytes })
     }
 
-    /// A stub that is to be put into the index.
+    /// A stub to be put into the index.
     pub(crate) fn pending_stub(&mut self, line: u32, layout: Layout, value_bytes: usize) -> Pending {
         self.pairs.heap.pending_count += 1;
         Pending { line, layout, value_bytes }
@@ -248,7 +248,7 @@ impl Processor {
         self.link(hash, key, pending)
     }
 
-    /// Lets go of a value that will not be stored.
+    /// Releases the memory of a value that will not be stored.
     #[expect(clippy::needless_pass_by_value, reason = "a pending value ends once")]
     pub fn abandon(&mut self, pending: Pending) {
         self.pairs.heap.release_hold(pending.line);
@@ -256,7 +256,7 @@ impl Processor {
         self.pairs.heap.free_item(pending.line);
     }
 
-    /// Puts a filled item into the index, in place of what is there: a change.
+    /// Puts a filled item into the index, replacing the current pair, and records the change.
     pub(crate) fn link(&mut self, hash: KeyHash, key: &[u8], pending: Pending) -> Stored {
         let stored = self.insert(hash, key, pending);
         if stored == Stored::Done {
@@ -266,11 +266,11 @@ impl Processor {
         stored
     }
 
-    /// Puts a filled item into the index, in place of what is there.
+    /// Puts a filled item into the index, replacing the current pair.
     pub(crate) fn insert(&mut self, hash: KeyHash, key: &[u8], pending: Pending) -> Stored {
         let line = pending.line;
         let value_bytes = pending.value_bytes;
-        // Room may have been made since: what was found before may be gone.
+        // Making room may have removed the pair that was found before.
         let found = self.pairs.find_again(hash, key);
         match found {
             Some(place) if place.item().is_some() => {

@@ -1,4 +1,4 @@
-//! Pairs that come from a log, with their values or as stubs.
+//! Pairs loaded from a log, with their values or as stubs.
 
 use crate::changes::Changes;
 
@@ -12,42 +12,42 @@ use crate::processor::Processor;
 use crate::regions::REGION_BYTES;
 use crate::stub::{Away, Restored};
 
-/// As many uses as are counted.
+/// The highest use count that is kept.
 const USED_OFTEN: u8 = 2;
 
 impl Processor {
-    /// From now on changes are noted. `log_bytes_max` is what the records of all pairs may take.
+    /// Attaches a log: changes are recorded from now on. `log_bytes_max` limits the records of all pairs.
     pub(crate) fn begin_log(&mut self, log_bytes_max: u64, settles_answers: bool) {
         self.pairs.journal = Some(Box::new(Journal::new(log_bytes_max, settles_answers)));
         self.pairs.heap.regions.keep_back(self.pairs.regions_kept_back());
     }
 
-    /// Whether there is a log: then not everything can be done and answered at once.
+    /// Whether there is a log. If so, some commands cannot be executed and answered at once.
     #[inline]
     #[must_use]
     pub fn has_log(&self) -> bool {
         self.pairs.journal.is_some()
     }
 
-    /// The change that an answer about a key has to wait for, if it has to wait at all.
+    /// The change that an answer about a key must wait for, if any.
     pub(crate) fn awaited(&self, hash: KeyHash) -> Option<u64> {
         self.pairs.journal.as_ref()?.awaited(hash)
     }
 
-    /// Whether the log has room for one more pair of so many bytes.
+    /// Whether the log has room for one more pair of `pair_bytes`.
     #[inline]
     pub(crate) fn has_log_room(&self, pair_bytes: usize) -> bool {
         self.pairs.journal.as_ref().is_none_or(|journal| journal.has_room(&self.pairs.counters, pair_bytes))
     }
 
-    /// Whether an answer about a key has to wait.
+    /// Whether an answer about a key must wait.
     #[must_use]
     pub fn is_awaited(&self, hash: KeyHash) -> bool {
         self.awaited(hash).is_some()
     }
 
-    /// Whether there is memory for values of so many bytes, or what is in the log makes room for them. If not, there will be when more
-    /// has been written.
+    /// Whether there is memory for values of `bytes`, if necessary by dropping values that are in the log. If not,
+    /// there will be once more has been written.
     pub fn has_room(&mut self, bytes: usize) -> bool {
         let wanted = self.pairs.regions_kept_back() + bytes / REGION_BYTES + 1;
         loop {
@@ -65,7 +65,7 @@ impl Processor {
         &mut self.pairs.journal.as_mut().expect("there is a log").changes
     }
 
-    /// The value of a key, if there is one and it is in the log only.
+    /// Location of the value of a key, if the value is only in the log.
     pub(crate) fn away(&self, hash: KeyHash, key: &[u8]) -> Option<Away> {
         self.pairs.journal.as_ref()?;
         let place = self.pairs.table.locate(&self.pairs.heap, hash, key)?;
@@ -83,13 +83,13 @@ impl Processor {
         })
     }
 
-    /// Whether the value of a key is in the log only. It has to be fetched before anything needs it.
+    /// Whether the value of a key is only in the log. It must be fetched before it can be used.
     #[must_use]
     pub fn is_away(&self, hash: KeyHash, key: &[u8]) -> bool {
         self.pairs.journal.is_some() && self.away(hash, key).is_some()
     }
 
-    /// A value has come from the log: the stub becomes an item again, unless the pair is another by now.
+    /// Stores a value fetched from the log: the stub becomes an item again, unless the pair has changed since.
     pub(crate) fn load(&mut self, hash: KeyHash, key: &[u8], place: u64, pending: Pending) -> bool {
         let is_it = self.away(hash, key).is_some_and(|away| away.place == place);
         let stub =
@@ -100,14 +100,14 @@ impl Processor {
         };
         let header = self.pairs.heap.header(stub);
         let line = pending.line;
-        // Whoever wants it comes next: it must not be let go of before.
+        // Its reader comes next: it must not be evicted before.
         self.take_over(line, header.cas, header.bits & MARKS | USED_OFTEN, header.expiry);
         self.pairs.set_place(line, place);
         self.pairs.counters.loaded_count += 1;
         self.insert(hash, key, pending) == Stored::Done
     }
 
-    /// What an item has of the pair that it was before.
+    /// Copies CAS number, marks and expiry of the former item or stub.
     fn take_over(&mut self, line: u32, cas: u64, marks: u8, expiry: u32) {
         let mut header = self.pairs.heap.header(line);
         (header.cas, header.expiry) = (cas, expiry);
@@ -116,13 +116,13 @@ impl Processor {
         self.next_cas = self.next_cas.max(cas);
     }
 
-    /// Whether the value of a pair that is read from the log should stay there.
+    /// Whether the value of a pair read during recovery should stay in the log.
     pub(crate) fn should_stay_away(&self, key_bytes: usize, value_bytes: usize, flags: u32) -> bool {
         let is_short = self.pairs.heap.regions.free_count() < self.pairs.heap.regions.count() / 4;
         self.pairs.layout(key_bytes, value_bytes, flags).place_at != 0 && is_short
     }
 
-    /// Puts a pair there as its record has it, with its value.
+    /// Restores a pair from its record, with its value.
     pub(crate) fn restore(&mut self, hash: KeyHash, key: &[u8], pair: &Restored, pending: Pending) -> bool {
         let line = pending.line;
         self.take_over(line, pair.cas, pair.marks, pair.attributes.expiry_s);
@@ -130,7 +130,7 @@ impl Processor {
         self.insert(hash, key, pending) == Stored::Done
     }
 
-    /// Puts a pair there as its record has it, as a stub.
+    /// Restores a pair from its record, as a stub.
     pub(crate) fn restore_stub(&mut self, hash: KeyHash, key: &[u8], pair: &Restored) -> bool {
         let layout = Layout::stub(key.len(), pair.attributes.flags);
         let Some(line) = self.take_block(layout.class()) else { return false };
@@ -158,14 +158,14 @@ impl Processor {
         self.insert(hash, key, pending) == Stored::Done
     }
 
-    /// Removes a key without its being a change.
+    /// Removes a key without recording a change.
     pub(crate) fn forget(&mut self, hash: KeyHash, key: &[u8]) {
         if let Some(place) = self.pairs.table.locate(&self.pairs.heap, hash, key) {
             self.pairs.unlink(hash, place);
         }
     }
 
-    /// Removes everything without its being a change.
+    /// Removes all pairs without recording a change.
     pub(crate) fn forget_all(&mut self) {
         let journal = self.pairs.journal.take();
         self.clear();
@@ -173,7 +173,7 @@ impl Processor {
         self.pairs.heap.regions.keep_back(self.pairs.regions_kept_back());
     }
 
-    /// Whether a record with this number is that of the pair there is.
+    /// Whether a record with this number is that of the current pair.
     pub(crate) fn is_current(&self, hash: KeyHash, key: &[u8], cas: u64) -> bool {
         let line = self.pairs.table.locate(&self.pairs.heap, hash, key).and_then(Place::item);
         line.is_some_and(|line| self.pairs.heap.header(line).cas == cas)

@@ -1,5 +1,4 @@
-//! The buckets of the index: room in them for an entry, what overflows from them and comes back, and which
-//! entry leads to an item.
+//! The buckets of the index: room for an entry, overflow and its return, and the entry that leads to an item.
 
 use crate::bucket::{Bucket, BucketMut, Kind, copy_entry, shared_tag};
 use crate::heap::Heap;
@@ -8,7 +7,7 @@ use crate::table::Table;
 use crate::table::lines::{Cell, empty_cells, lengthen, shared_line, shorten, slot};
 
 impl Table {
-    /// So many neighbouring empty cells where an entry of the key may lie; else the last line where it might.
+    /// `width` neighbouring empty cells where an entry of the key may be; otherwise the last line of its chain.
     #[inline(always)]
     pub(crate) fn free_cells(&mut self, heap: &mut Heap, hash: KeyHash, width: usize) -> Result<Cell, u32> {
         let home = self.home(hash);
@@ -30,7 +29,8 @@ impl Table {
         }
     }
 
-    /// The same for an entry that a resize moves. The lines that this may need are at hand.
+    /// As [`free_cells`](Self::free_cells), for an entry that a resize moves. The spare lines that this may need are
+    /// set aside.
     #[inline(always)]
     pub(crate) fn cells_moved(&mut self, heap: &mut Heap, hash: KeyHash, width: usize) -> Cell {
         loop {
@@ -44,7 +44,7 @@ impl Table {
         }
     }
 
-    /// An entry of a bucket is gone: others of it come back from the shared lines as far as they fit.
+    /// Moves entries of a bucket back from the shared lines as far as they fit, after an entry was removed.
     #[inline]
     pub(crate) fn settle(&mut self, heap: &mut Heap, home: u32) {
         if Bucket(heap.memory.line(home)).overflows() {

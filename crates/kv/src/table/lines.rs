@@ -1,4 +1,4 @@
-//! Lines of entries: a bucket, and behind it the lines that the buckets of its group share for what overflows.
+//! Lines of entries: a bucket, and the overflow lines shared by the buckets of its group.
 
 use reactor::LINE_BYTES;
 
@@ -6,28 +6,28 @@ use crate::bucket::{Bucket, BucketMut, CELL_COUNT, Kind, copy_entry};
 use crate::heap::Heap;
 use crate::index::OVERFLOW_SLOT;
 
-/// Room for an entry.
+/// Room for an entry: where its cells are.
 #[derive(Clone, Copy)]
 pub(crate) struct Cell {
     pub(crate) node: u32,
     pub(crate) cell: usize,
-    /// The tag of the key there.
+    /// The tag of the key in that line.
     pub(crate) tag: u8,
 }
 
-/// The line for what overflows from the bucket at `home`.
+/// The first overflow line for the bucket at `home`.
 #[inline]
 pub(crate) fn shared_line(home: u32) -> u32 {
     home | OVERFLOW_SLOT
 }
 
-/// Which bucket of its group the one at `home` is.
+/// Position in its group of the bucket at `home`.
 #[inline]
 pub(crate) fn slot(home: u32) -> u32 {
     home & OVERFLOW_SLOT
 }
 
-/// So many neighbouring empty cells of a line, which is packed for them if need be.
+/// `width` neighbouring empty cells of a line, which is packed if necessary.
 #[inline(always)]
 pub(crate) fn empty_cells(heap: &mut Heap, node: u32, width: usize) -> Option<usize> {
     let bucket = Bucket(heap.memory.line(node));
@@ -42,13 +42,13 @@ pub(crate) fn empty_cells(heap: &mut Heap, node: u32, width: usize) -> Option<us
     Bucket(bucket.0).find_empty(width)
 }
 
-/// Makes `line` the one behind `node`, the last that is shared.
+/// Appends `line` to the chain, behind `node`, its last shared line.
 pub(crate) fn lengthen(heap: &mut Heap, node: u32, line: u32) {
     *heap.memory.line_mut(line) = [0; LINE_BYTES];
     let before = *heap.memory.line(node);
     let old = Bucket(&before);
     let last = CELL_COUNT - 1;
-    // Whatever lies in the last cell makes way for the link.
+    // The entry in the last cell makes way for the link.
     if old.kind(last) != Kind::Empty {
         let cell = old.entries().last().expect("something begins before the last cell");
         copy_entry(old, cell, &mut BucketMut(heap.memory.line_mut(line)), 0, old.tag(cell));
@@ -57,7 +57,7 @@ pub(crate) fn lengthen(heap: &mut Heap, node: u32, line: u32) {
     BucketMut(heap.memory.line_mut(node)).set_next(Some(line));
 }
 
-/// Moves entries of shared lines forward as far as they fit, and lets go of lines that are empty then.
+/// Moves entries of shared lines forward as far as they fit, and frees lines that become empty.
 pub(crate) fn shorten(heap: &mut Heap, mut node: u32) {
     while let Some(next) = Bucket(heap.memory.line(node)).next() {
         let from = *heap.memory.line(next);

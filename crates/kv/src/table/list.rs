@@ -1,5 +1,5 @@
-//! Going over all keys, in the order of their hashes: it is the same whatever is stored, removed or moved
-//! meanwhile, and however large the index is.
+//! Listing all keys in the order of their hashes, which does not depend on the size of the index or on what is stored,
+//! removed or moved meanwhile.
 
 use crate::bucket::{Bucket, BucketMut, Kind};
 use crate::clock::Clock;
@@ -7,14 +7,14 @@ use crate::heap::Heap;
 use crate::table::Table;
 use crate::table::lines::{shared_line, slot};
 
-/// Keys of a bucket that are put in order at a time.
+/// Keys of a bucket that are sorted at a time.
 const SORTED_COUNT: usize = 32;
 
-/// The entries with the least hashes of a bucket, in order.
+/// The entries of a bucket with the smallest hashes, in order.
 struct Sorted {
     entries: [(u64, u32, u8); SORTED_COUNT],
     count: usize,
-    /// There are more.
+    /// Whether there are more.
     is_cut: bool,
 }
 
@@ -38,9 +38,9 @@ impl Sorted {
 }
 
 impl Table {
-    /// Calls `each` with all keys from `start` on, or from where it would be if it is not there, until `each`
-    /// says that it wants no more. Keys that are there all the while are listed once by whoever goes on with
-    /// the last key of a list, whatever happens to others in between.
+    /// Calls `each` with all keys from `start` on, or from its position if it is absent, until `each` returns `false`.
+    /// A caller that continues from the last key of a list sees each key that exists throughout exactly once,
+    /// regardless of changes to other keys.
     pub(crate) fn list(
         &self,
         heap: &Heap,
@@ -79,7 +79,7 @@ impl Table {
         }
     }
 
-    /// The first entries of a bucket whose hashes are `least` or more.
+    /// The first entries of a bucket whose hashes are at least `least`.
     fn sorted(&self, heap: &Heap, home: u32, least: u64) -> Sorted {
         let mut sorted = Sorted::new();
         let mut add = |node: u32, bucket: Bucket<'_>, cell: usize| {
@@ -99,7 +99,7 @@ impl Table {
         sorted
     }
 
-    /// Removes all entries one by one, and makes the index as small as it was at first.
+    /// Removes all entries one by one, and resets the index to its initial size.
     pub(crate) fn clear_entries(&mut self, heap: &mut Heap) {
         let mut from = 0;
         while let Ok(hash) = u32::try_from(from) {
@@ -124,7 +124,7 @@ impl Table {
         (sorted.count > 0).then(|| (sorted.entries[0].1, sorted.entries[0].2.into()))
     }
 
-    /// All entries, for tests: each lies where a look-up finds it.
+    /// Checks that a look-up finds every entry, for tests.
     #[cfg(test)]
     pub(crate) fn assert_index(&self, heap: &Heap, pair_count: u64) {
         let (mut cells, mut pairs, mut from) = (0, 0, 0);

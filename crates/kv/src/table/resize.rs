@@ -1,5 +1,4 @@
-//! The index follows what is stored: how many groups it should have, and a bucket moved with every new pair
-//! until it has them.
+//! Resizing of the index: the wanted number of groups, and moving a bucket with every new pair until it is reached.
 
 use reactor::LINE_BYTES;
 
@@ -10,40 +9,40 @@ use crate::regions::REGION_LINES;
 use crate::table::Table;
 use crate::table::lines::{shared_line, shorten, slot};
 
-/// Cells taken of a bucket, in the mean, when memory is full: so many, less so many for each cell of a pair.
-/// More saves memory, fewer saves look-ups of what overflows; wide pairs overflow sooner.
+/// Mean cells taken per bucket when memory is full: the first number, less the second for each cell of a pair. More
+/// saves memory, fewer saves look-ups of overflow lines; wide pairs overflow sooner.
 const FULL_CELLS: (f64, f64) = (11.5, 0.75);
-/// The share of that at which the index grows as long as there is memory.
+/// Fraction of these cells at which the index grows while there is memory.
 const GROWS_AT: f64 = 0.8;
-/// Lines behind the shared ones that a full group has, by cell of a pair.
+/// Overflow lines beyond the first of a full group, per cell of a pair.
 const FURTHER_LINES: f64 = 0.08;
-/// Growing by less is not worth moving everything.
+/// Minimum growth factor: less is not worth moving all entries.
 const LEAST_GROWTH: f64 = 1.05;
-/// The index shrinks when so few cells of a bucket are taken, to where it would have grown to.
+/// Mean cells taken per bucket below which the index shrinks, to the size from which it would have grown.
 const SHRINKS_AT: f64 = 1.5;
-/// Lines for what overflows that moving a bucket may need, by the lines that it takes itself, and besides: an
-/// entry has eight cells at most, so a line that has no room for one has four taken.
+/// Spare lines that moving a bucket may need: per line of its own, and in addition. An entry has at most eight cells,
+/// so a line without room for one has at least four taken.
 const LINES_SET_ASIDE: (usize, usize) = (3, 4);
 
 impl Table {
-    /// Gives regions back that no group needs.
+    /// Returns regions that no group needs to the heap.
     pub(crate) fn let_go_of_regions(&mut self, heap: &mut Heap) {
         while let Some(line) = self.index.remove_region() {
             heap.regions.give_back_index(line);
         }
     }
 
-    /// Cells of a bucket that may be taken in the mean when memory is full.
+    /// Mean cells taken per bucket when memory is full.
     fn full_cells(&self, pair_count: u64) -> f64 {
         let width = self.index.used_cells as f64 / pair_count.max(1) as f64;
         FULL_CELLS.0 - FULL_CELLS.1 * width.max(1.0)
     }
 
-    /// Groups that the index will have when memory is full of pairs like those that are there.
+    /// Number of groups once memory is full of pairs like the present ones.
     fn final_groups(&self, heap: &Heap, pair_count: u64, has_log: bool) -> f64 {
         let cells = self.index.used_cells.max(1) as f64;
         let width = cells / pair_count.max(1) as f64;
-        // Values that are in a log need not stay: then there is room for as many pairs as have a line.
+        // Values in a log can be dropped from memory: then memory holds as many pairs as fit with one line each.
         let lines = if has_log {
             cells
         } else {
@@ -55,7 +54,8 @@ impl Table {
         memory / (group_cells * lines / cells + f64::from(GROUP_LINES) + FURTHER_LINES * width)
     }
 
-    /// How many groups there should be, if there should be others. If not, says when to ask again.
+    /// The wanted number of groups, if it differs from the present one. Otherwise sets the range of cells without a new
+    /// check.
     pub(crate) fn wanted_groups(&mut self, heap: &Heap, pair_count: u64, has_log: bool) -> Option<u64> {
         let groups = self.index.group_count();
         let cells = self.index.used_cells;
@@ -82,13 +82,13 @@ impl Table {
         Some((groups as f64 * growth) as u64)
     }
 
-    /// With how many cells taken so many groups are as many as there should be.
+    /// The range of cells taken for which `groups` groups are adequate.
     fn calm_cells(&self, groups: u64, grows_at: f64) -> (u64, u64) {
         let from = if groups < 2 * REGION_GROUPS { 0.0 } else { SHRINKS_AT * GROUP_BUCKETS as f64 };
         ((from * groups as f64) as u64, (grows_at * groups as f64) as u64)
     }
 
-    /// There is no region for the index: it has what it has, and another look comes later.
+    /// Ends growth for lack of a region: uses the regions at hand, or sets when to check again.
     pub(crate) fn give_up_growing(&mut self, heap: &mut Heap) {
         let groups = self.index.directory().len() as u64 * REGION_GROUPS;
         if groups as f64 >= LEAST_GROWTH * self.index.group_count() as f64 {
@@ -101,11 +101,11 @@ impl Table {
 
     pub(crate) fn end_resize(&mut self, heap: &mut Heap) {
         self.let_go_of_regions(heap);
-        // The next pair says when there is something to do.
+        // The next pair triggers a new check.
         self.index.set_calm(0..0);
     }
 
-    /// How many spare lines moving a bucket may need.
+    /// Spare lines that moving a bucket may need.
     pub(crate) fn lines_to_move(&self, heap: &Heap, home: u32) -> usize {
         let bucket = Bucket(heap.memory.line(home));
         let mut line_count = 1;
@@ -117,7 +117,7 @@ impl Table {
         LINES_SET_ASIDE.0 * line_count + LINES_SET_ASIDE.1
     }
 
-    /// Moves the bucket that is next in a resize. Its [lines](Self::lines_to_move) are at hand.
+    /// Moves the next bucket of a resize. Its [spare lines](Self::lines_to_move) are set aside.
     pub(crate) fn move_bucket(&mut self, heap: &mut Heap, home: u32) {
         let mut moving = std::mem::take(&mut self.moving);
         self.empty_bucket(heap, home, &mut moving);
@@ -139,8 +139,8 @@ impl Table {
         self.prefetch_moves(heap);
     }
 
-    /// Has fetched what the next steps need: the bucket after the next, and the items of the next, whose keys
-    /// say where they belong.
+    /// Prefetches for the next steps: the bucket after the next, and the items of the next, whose keys determine their
+    /// new buckets.
     fn prefetch_moves(&self, heap: &Heap) {
         if let Some(home) = self.index.next_to_move(2) {
             heap.memory.prefetch(home);
@@ -159,7 +159,7 @@ impl Table {
         }
     }
 
-    /// Takes all entries of a bucket out.
+    /// Takes all entries out of a bucket.
     fn empty_bucket(&mut self, heap: &mut Heap, home: u32, into: &mut Vec<[u8; LINE_BYTES]>) {
         let bucket = *heap.memory.line(home);
         if Bucket(&bucket).empty_count() == CELL_COUNT && !Bucket(&bucket).overflows() {
