@@ -1,20 +1,19 @@
-//! How close look-ups and stores come to what memory allows. One run measures everything interleaved; the
-//! numbers are medians.
+//! Look-ups and stores compared with the limits of memory. One run measures all cases interleaved; results are medians.
 //!
 //! `cargo bench -p nvlane-memcached --bench processor [-- PAIRS [ROUNDS]]`, ten million pairs of 16 and 32 bytes by
 //! default.
 //!
-//! - *array*: the same keys, hashed the same way, read 32 bytes each from a plain array of lines, prefetched
-//!   as well as we know how: what memory allows.
-//! - *two arrays*: the same with an array of lines in front that says where to read: what memory allows when
-//!   an index is asked first.
-//! - *ceiling*: the same table as the server's, looked up in batches with a rolling prefetch; each value is read
-//!   in place. What follows is compared with it.
-//! - *server*: what a memcached connection does between the parsed batch and its answer: 64 commands,
-//!   their buckets fetched, then their items, then each carried out and its answer written.
+//! - *array*: the same keys, hashed the same way, read 32 bytes each from a plain array of lines, with the best
+//! prefetching we know: the limit of memory.
+//! - *two arrays*: the same with an array of lines in front that says where to read: the limit of memory when an index
+//! is read first.
+//! - *ceiling*: the same table as the server's, looked up in batches with a rolling prefetch; each value is read in
+//! place. The reference for the following.
+//! - *server*: the work of a memcached connection between the parsed batch and its answer: 64 commands, their buckets
+//! prefetched, then their items, then each executed and its answer written.
 //! - *session*: the same with parsing, from a multiget's bytes to the bytes of its answer.
 //! - *single*: one look-up after the other, as fast as the processor overlaps them by itself.
-//! - *dependent*: each look-up waits for the one before, as between two commands of a server.
+//! - *dependent*: each look-up depends on the previous one, as between two commands of a server.
 
 #![allow(missing_docs, clippy::cast_possible_truncation)]
 
@@ -32,10 +31,10 @@ use reactor::{Lines, prefetch};
 
 const BATCH: usize = 256;
 
-/// Commands that a connection looks up together: as in src/gets.rs.
+/// Commands that a connection looks up together, as in src/gets.rs.
 const SERVER_BATCH: usize = 64;
 
-/// Every key as text: no spaces, no control characters.
+/// Every key is text: no spaces, no control characters.
 const KEY_BYTES: usize = 16;
 
 /// The only partition.
@@ -80,7 +79,7 @@ fn key(number: u64) -> [u8; KEY_BYTES] {
     std::array::from_fn(|at| b"0123456789abcdef"[(mixed >> (4 * at) & 15) as usize])
 }
 
-/// Keys of one round, made before the clock runs.
+/// Keys of one round, made before the clock starts.
 fn keys(random: &mut SplitMix64, pair_count: u64, count: usize) -> Vec<[u8; 16]> {
     (0..count).map(|_| key(random.draw() % pair_count)).collect()
 }
@@ -168,7 +167,7 @@ fn server(executor: &mut Executor<'_>, keys: &[[u8; 16]], out: &mut Vec<u8>) -> 
     answered
 }
 
-/// Multigets of a batch each, as bytes.
+/// Multigets of one batch each, as bytes.
 fn multigets(keys: &[[u8; 16]]) -> Vec<Vec<u8>> {
     let line = |keys: &[[u8; 16]]| {
         let mut line = b"get".to_vec();
@@ -208,7 +207,7 @@ fn dependent(processor: &mut Processor, keys: &[[u8; 16]]) -> u64 {
     let mut last = 0;
     for key in keys {
         let mut key = *key;
-        // All values are alike: this changes nothing, but the processor cannot know.
+        // All values are equal: this changes nothing, but creates a data dependency.
         key[0] ^= (last & 1) as u8;
         let hash = processor.hash(&key);
         let place = processor.find(hash, &key).expect("stored");
@@ -239,7 +238,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Stores all pairs one after the other, with the index growing, and says how long single stores took.
+/// Stores all pairs one after the other, with the index growing, and reports how long single stores took.
 fn fill(processor: &mut Processor, pair_count: u64, round: &str) {
     let start = Instant::now();
     let mut store_ns = Vec::with_capacity(usize::try_from(pair_count).expect("memory"));
@@ -279,7 +278,7 @@ fn main() {
     let processor = Processor::new(settings).expect("memory");
     let service = Service::new(ListenerSettings::default());
     let mut alone = Alone(Partition::new(processor, 1_700_000_000), service);
-    // The second time memory is there already: what is seen then is the index's own.
+    // In the second round memory is already touched: the remaining cost is the index's own.
     for round in ["memory new", "memory touched before"] {
         alone.0.processor.clear();
         fill(&mut alone.0.processor, pair_count, round);

@@ -1,11 +1,10 @@
-//! memcached's protocol, pipelined, against servers that run already: what each spends of its own time per
-//! operation.
+//! memcached's protocol, pipelined, against running servers: the processor time of each per operation.
 //!
 //! `cargo bench -p nvlane-memcached --bench servers -- NAME=ADDR:PORT@PID ... [keys=N] [rounds=N] [seconds=N] [only=TEXT]`
 //!
-//! Batches come from four connections at once, so that a server always has something to do. Servers take
-//! turns within each round; the table has the medians. *k/s* is what was reached here, *k/CPU s* operations
-//! per second of the server's processor time, from `/proc/PID/stat`: what a core of it would do.
+//! Batches come from four connections at once, so that a server is never idle. Servers take turns within each round;
+//! the table has the medians. *k/s* is the rate reached, *k/CPU s* the operations per second of the server's processor
+//! time, from `/proc/PID/stat`: the rate of one fully used core.
 
 #![allow(missing_docs, clippy::cast_possible_truncation, clippy::cast_precision_loss)]
 
@@ -119,7 +118,7 @@ fn run(server: &Server, work: &Work, keys: u64, seconds: f64) -> (f64, f64) {
         .collect();
     let mut buffer = vec![0; 1 << 20];
     let mut random = 1;
-    // Made before the clock runs.
+    // Made before the clock starts.
     let requests: Vec<String> = (0..512)
         .map(|_| {
             let mut text = String::new();

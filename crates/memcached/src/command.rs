@@ -1,109 +1,109 @@
-//! One command on one key, in whichever encoding it came.
+//! One command on one key, in any of the encodings.
 
 use crate::number;
 
 /// How a value is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// In any case.
+    /// Unconditionally.
     Set,
-    /// If there is none.
+    /// If the key is absent.
     Add,
-    /// If there is one.
+    /// If the key is present.
     Replace,
-    /// Behind the one there.
+    /// Append to the present value.
     Append,
-    /// Before the one there.
+    /// Prepend to the present value.
     Prepend,
 }
 
-/// What a command does. Times are as the client gave them.
+/// The operation of a command. Times are as the client sent them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// `get`, `gets`, `gat`, `gats`: one of the keys.
+    /// `get`, `gets`, `gat`, `gats`: one key of the line.
     Get {
-        /// `gets`, `gats`.
+        /// Whether the answer has the CAS number: `gets`, `gats`.
         with_cas: bool,
-        /// `gat`, `gats`.
+        /// The new expiry: `gat`, `gats`.
         touch: Option<i64>,
     },
-    /// `set` and its like.
+    /// `set`, `add`, `replace`, `append`, `prepend`, `cas`.
     Store {
         /// Which of them.
         mode: Mode,
-        /// Of `cas`.
+        /// The expected CAS number of `cas`.
         cas: Option<u64>,
-        /// The client's.
+        /// The client's flags.
         flags: u32,
-        /// When the value ends.
+        /// Expiry of the value.
         exptime: i64,
-        /// No answer.
+        /// Whether there is no answer.
         is_quiet: bool,
     },
     /// `delete`.
     Delete {
-        /// No answer.
+        /// Whether there is no answer.
         is_quiet: bool,
     },
     /// `incr`, `decr`.
     Arithmetic {
-        /// `decr`.
+        /// Whether it is `decr`.
         is_decrement: bool,
-        /// By how much.
+        /// The amount.
         delta: u64,
-        /// No answer.
+        /// Whether there is no answer.
         is_quiet: bool,
     },
     /// `touch`.
     Touch {
-        /// When the value ends.
+        /// The new expiry.
         exptime: i64,
-        /// No answer.
+        /// Whether there is no answer.
         is_quiet: bool,
     },
-    /// A value that was too large, or that there is no memory for: the old one goes, if it was a `set`.
+    /// A store whose value is too large, or for which there is no memory. A `set` removes the old value.
     Refused {
-        /// Whether it was.
+        /// Whether it removes the old value.
         removes: bool,
-        /// Whether it is memory that there is not enough of.
+        /// Whether the reason is a lack of memory.
         is_memory: bool,
-        /// No answer.
+        /// Whether there is no answer.
         is_quiet: bool,
     },
-    /// A meta command, by its second letter. Its flags are in the command's `extra`.
+    /// A meta command; its second letter. Its flags are in the command's `extra`.
     Meta(u8),
     /// A command of the binary protocol.
     Binary(Header),
 }
 
-/// What an answer of the binary protocol repeats, and what else its request's header says.
+/// The fields of a binary request's header that its execution and response need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What is asked for.
+    /// The opcode.
     pub opcode: u8,
-    /// Repeated in the answer.
+    /// The opaque field, repeated in the response.
     pub opaque: u32,
-    /// The number the value must have, or 0.
+    /// The CAS number that the value must have, or 0.
     pub cas: u64,
 }
 
 /// One command on one key.
 #[derive(Clone, Copy, Debug)]
 pub struct Command<'a> {
-    /// What it does.
+    /// The operation.
     pub verb: Verb,
-    /// On which key, as it came.
+    /// The key as received.
     pub key: &'a [u8],
-    /// The value it brings.
+    /// The value of the request.
     pub value: &'a [u8],
-    /// Meta: the flags as they came. Binary: the extras.
+    /// Meta: the flags as received. Binary: the extras.
     pub extra: &'a [u8],
-    /// Meta: whether the key came in base64, and is given back so.
+    /// Meta: whether the key is in base64, in the request and the response.
     pub is_base64: bool,
 }
 
 impl Verb {
-    /// Whether it cannot be carried out without the value that is there.
+    /// Whether execution needs the present value.
     #[must_use]
     pub fn needs_value(&self) -> bool {
         !matches!(
@@ -116,7 +116,7 @@ impl Verb {
 }
 
 impl<'a> Command<'a> {
-    /// Room for one.
+    /// An empty command, to be overwritten.
     pub const NONE: Command<'static> = Command {
         verb: Verb::Get { with_cas: false, touch: None },
         key: &[],
@@ -125,7 +125,7 @@ impl<'a> Command<'a> {
         is_base64: false,
     };
 
-    /// The key as it is stored. `room` is for one that has to be decoded.
+    /// The key as it is stored. `room` receives a key that must be decoded.
     #[inline]
     #[must_use]
     pub fn stored_key<'r>(&self, room: &'r mut [u8; kv::KEY_BYTES_MAX]) -> &'r [u8]
@@ -135,7 +135,7 @@ impl<'a> Command<'a> {
         if !self.is_base64 {
             return self.key;
         }
-        // The decoder has let it pass.
+        // The decoder has checked it.
         let length = number::decode_base64(self.key, room).unwrap_or(0);
         &room[..length]
     }

@@ -1,10 +1,10 @@
-//! Counters: of what clients have done on a partition, and of a listener.
+//! Counters: of the commands executed on a partition, and of a listener.
 
 use std::ops::AddAssign;
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $field:ident),* $(,)?) => {
-        /// What clients have done on a partition.
+        /// Counters of the commands executed on a partition.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct CommandCounters {
             $($(#[$doc])* pub $field: u64,)*
@@ -19,39 +19,39 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Keys asked for.
+    /// Keys requested.
     get_count,
     /// Keys found.
     get_hit_count,
     /// Keys not found.
     get_miss_count,
-    /// Values brought.
+    /// Stores.
     set_count,
     /// Touches.
     touch_count,
-    /// Touches of something.
+    /// Touches of a present key.
     touch_hit_count,
     /// Flushes.
     flush_count,
     /// Meta commands.
     meta_count,
-    /// Deletes of something.
+    /// Deletes of a present key.
     delete_hit_count,
-    /// Deletes of nothing.
+    /// Deletes of an absent key.
     delete_miss_count,
-    /// Increments of something.
+    /// Increments of a present key.
     increment_hit_count,
-    /// Increments of nothing.
+    /// Increments of an absent key.
     increment_miss_count,
-    /// Decrements of something.
+    /// Decrements of a present key.
     decrement_hit_count,
-    /// Decrements of nothing.
+    /// Decrements of an absent key.
     decrement_miss_count,
-    /// Numbers that fitted.
+    /// CAS numbers that matched.
     cas_hit_count,
-    /// Numbers of nothing.
+    /// CAS stores to an absent key.
     cas_miss_count,
-    /// Numbers that did not fit.
+    /// CAS numbers that did not match.
     cas_bad_count,
     /// Values that were too large.
     too_large_count,
@@ -59,18 +59,18 @@ counters! {
     no_memory_count,
 }
 
-/// What a partition says of itself, to be added up with the others.
+/// Statistics of a partition, added up over all partitions for `stats`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PartitionStats {
-    /// What clients have done.
+    /// Commands executed.
     pub commands: CommandCounters,
-    /// What it holds and has done.
+    /// Pairs held and work done.
     pub processor: kv::Counters,
     /// Its memory limit.
     pub limit_bytes: u64,
-    /// Memory that pairs and index take.
+    /// Memory taken by pairs and index, bytes.
     pub taken_bytes: u64,
-    /// Its index.
+    /// Memory taken by the index, bytes.
     pub index_bytes: u64,
 }
 
@@ -93,19 +93,19 @@ impl AddAssign for PartitionStats {
     }
 }
 
-/// What a listener knows of itself.
+/// Statistics of a listener.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ListenerStats {
-    /// Connections now.
+    /// Open connections.
     pub connection_count: u64,
-    /// Connections ever.
+    /// Connections accepted since the start.
     pub connection_total_count: u64,
-    /// Connections that were refused, because there were too many.
+    /// Connections refused because of the connection limit.
     pub rejected_count: u64,
     /// Bytes received.
     pub received_bytes: u64,
     /// Bytes sent.
     pub sent_bytes: u64,
-    /// Threads that serve.
+    /// Serving threads.
     pub thread_count: u64,
 }

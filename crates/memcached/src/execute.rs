@@ -1,4 +1,4 @@
-//! Commands, carried out on a partition; answers as bytes.
+//! Execution of commands on a partition, with answers as bytes.
 
 use std::iter;
 use std::sync::Arc;
@@ -15,28 +15,28 @@ use kv::{
     Attributes, Clock, Condition, KEY_BYTES_MAX, KeyHash, Partition, Place, REGION_BYTES, Stored, USES_MAX,
 };
 
-/// Longer times are moments in Unix time, s.
+/// Longest relative time, s; larger numbers are Unix time.
 const RELATIVE_S_MAX: i64 = 30 * 24 * 60 * 60;
 
 const NO_MEMORY: &[u8] = b"SERVER_ERROR out of memory storing object\r\n";
 const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
 
-/// memcached on one partition: its listener's settings, what its clients have done, and room for what a command works with.
+/// The memcached service on one partition: listener settings, counters, and buffers for the command being executed.
 #[derive(Debug)]
 pub struct Service {
     pub(crate) settings: ListenerSettings,
     pub(crate) counters: CommandCounters,
     scratch: Vec<u8>,
-    /// Whole mebibytes of the value of the command that is carried out, before the rest that it has itself.
+    /// Whole mebibytes of the value of the command being executed; the rest is in the command.
     pub(crate) brought: Vec<Chunk>,
-    /// Values that belong into the answer, each at this byte of it.
+    /// Values to be inserted into the answer, each with its byte offset in it.
     pub(crate) sent: Vec<(usize, LongValue)>,
-    /// A longer value is not copied into the answer.
+    /// Longest value copied into the answer, bytes.
     copied_bytes_max: usize,
 }
 
 impl Service {
-    /// On a partition whose listener is so.
+    /// A service with the listener's settings.
     #[must_use]
     pub fn new(settings: ListenerSettings) -> Self {
         Self {
@@ -49,28 +49,28 @@ impl Service {
         }
     }
 
-    /// The settings of its listener.
+    /// The settings of the listener.
     #[must_use]
     pub fn settings(&self) -> &ListenerSettings {
         &self.settings
     }
 
-    /// What carries out commands on its partition.
+    /// An executor of commands on the partition.
     #[inline(always)]
     pub fn on<'a>(&'a mut self, partition: &'a mut Partition) -> Executor<'a> {
         Executor { partition, service: self }
     }
 }
 
-/// A partition as memcached's clients see it.
+/// Executes memcached commands on a partition.
 pub struct Executor<'a> {
     /// The partition.
     pub partition: &'a mut Partition,
-    /// memcached on it.
+    /// The memcached service on it.
     pub service: &'a mut Service,
 }
 
-/// An `incr` whose counter is known.
+/// An `incr`: its amount, and whether it is answered.
 #[derive(Clone, Copy)]
 pub(crate) struct Addition {
     delta: u64,
@@ -78,7 +78,7 @@ pub(crate) struct Addition {
 }
 
 impl Addition {
-    /// What a command adds; `None` if it does something else.
+    /// The addition of a command; `None` if it does something else.
     #[inline]
     pub(crate) fn of(command: &Command<'_>) -> Option<Self> {
         match command.verb {
@@ -88,7 +88,7 @@ impl Addition {
     }
 }
 
-/// Why arithmetic was not done.
+/// Why an arithmetic command was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     NotNumeric,
@@ -96,13 +96,13 @@ pub(crate) enum Refusal {
 }
 
 impl Executor<'_> {
-    /// The same, for a shorter time.
+    /// The same executor, for a shorter lifetime.
     #[inline(always)]
     pub fn reborrow(&mut self) -> Executor<'_> {
         Executor { partition: self.partition, service: self.service }
     }
 
-    /// When something ends, by the client's number.
+    /// The expiry for a client's time value.
     #[must_use]
     pub fn expiry(&self, exptime: i64) -> u32 {
         let now_s = i64::from(self.partition.processor.now_s());
@@ -115,7 +115,7 @@ impl Executor<'_> {
         if at_s <= now_s { Clock::ENDED_S } else { u32::try_from(at_s).unwrap_or(0) }
     }
 
-    /// Removes everything, now or later.
+    /// Removes all pairs, now or after a delay.
     pub fn flush(&mut self, delay: i64) {
         self.service.counters.flush_count += 1;
         match self.expiry(delay) {
@@ -124,8 +124,8 @@ impl Executor<'_> {
         }
     }
 
-    /// Whether a command of a partition with a log can be carried out and answered now: it changes nothing, its
-    /// value is here, and it tells of nothing that may not survive.
+    /// Whether a command on a partition with a log can be executed and answered now: it changes nothing, its value is
+    /// in memory, and its answer reveals no change that is not durable.
     #[cold]
     #[must_use]
     pub fn is_immediate(&self, hash: KeyHash, command: &Command<'_>) -> bool {
@@ -134,7 +134,7 @@ impl Executor<'_> {
             && !self.partition.processor.is_away(hash, command.key)
     }
 
-    /// Carries out a command and appends its answer.
+    /// Executes a command and appends its answer.
     #[inline]
     pub fn execute(&mut self, hash: KeyHash, command: &Command<'_>, out: &mut Vec<u8>) {
         let key = command.key;
@@ -159,7 +159,7 @@ impl Executor<'_> {
                 if let Some(exptime) = touch {
                     self.service.counters.touch_count += 1;
                     let expiry_s = self.expiry(exptime);
-                    // An expiry in the past ends the value after it was given once more.
+                    // An expiry in the past removes the value after it has been returned once more.
                     if expiry_s != Clock::ENDED_S && self.partition.processor.find(hash, key).is_some() {
                         self.service.counters.touch_hit_count += 1;
                         self.partition.processor.set_expiry(hash, key, expiry_s);
@@ -203,7 +203,7 @@ impl Executor<'_> {
                 if removes {
                     self.partition.processor.delete(hash, key);
                 }
-                // An error is told even to those who do not want an answer.
+                // Errors are answered even if the client wants no answer.
                 let _ = is_quiet;
                 out.extend_from_slice(if is_memory { NO_MEMORY } else { TOO_LARGE });
             }
@@ -228,7 +228,8 @@ impl Executor<'_> {
         }
     }
 
-    /// Carries out the `get` of a key whose pair is thought to be at a place. Says whether it was, so that nothing was removed.
+    /// Executes the `get` of a key whose pair is expected at a place. Returns whether it was there, so that nothing was
+    /// removed.
     #[inline(always)]
     pub(crate) fn get_ahead(
         &mut self,
@@ -261,7 +262,7 @@ impl Executor<'_> {
     #[inline(never)]
     fn get_with_cas(mut self, hash: KeyHash, key: &[u8], out: &mut Vec<u8>) {
         let cas = self.partition.processor.cas(hash, key).unwrap_or(0);
-        // It may have left the index for its number.
+        // It may have left the index to get a CAS number.
         match self.partition.processor.find(hash, key) {
             Some(place) => self.give(key, place, Some(cas), out),
             None => self.service.counters.get_miss_count += 1,
@@ -290,7 +291,8 @@ impl Executor<'_> {
         self.push_value(place, out);
     }
 
-    /// Appends a value. Its whole mebibytes, and what follows them if that is long, are not copied but noted: how many bytes that is.
+    /// Appends a value. Whole mebibytes, and a long rest, are recorded in `sent` instead of being copied; returns how
+    /// many bytes these are.
     pub(crate) fn push_value(&mut self, place: Place, out: &mut Vec<u8>) -> usize {
         let length = self.partition.processor.value(place).len();
         let chunks = self.partition.processor.chunks(place).cloned();
@@ -312,14 +314,14 @@ impl Executor<'_> {
         noted_bytes
     }
 
-    /// Carries out a command and appends its answer, which has few bytes: values of more than [`SPARED_BYTES_MAX`] are not copied.
+    /// Executes a command and appends its answer, copying no values of more than [`SPARED_BYTES_MAX`].
     pub fn execute_sparing(&mut self, hash: KeyHash, command: &Command<'_>, out: &mut Vec<u8>) {
         self.service.copied_bytes_max = SPARED_BYTES_MAX;
         self.execute(hash, command, out);
         self.service.copied_bytes_max = COPIED_BYTES_MAX;
     }
 
-    /// Carries out a command whose value came in chunks, and appends its answer.
+    /// Executes a command whose value arrived in chunks, and appends its answer.
     pub fn execute_large(&mut self, store: LargeStore, out: &mut Vec<u8>) {
         let hash = store.hash;
         store.with_command(|command, chunks| {
@@ -329,7 +331,7 @@ impl Executor<'_> {
         self.service.brought = Vec::new();
     }
 
-    /// Values that belong into the answers since the last call, each at this byte of them.
+    /// Values to be inserted into the answers since the last call, each with its byte offset in them.
     pub fn take_sent(&mut self) -> std::vec::Drain<'_, (usize, LongValue)> {
         self.service.sent.drain(..)
     }
@@ -361,8 +363,8 @@ impl Executor<'_> {
         }
     }
 
-    /// Stores a value in one of the ways there are. `attributes` are flags and time as the client gave them;
-    /// a value that is added to keeps its own.
+    /// Stores a value in one of the modes. `attributes` are flags and time as the client sent them; a value that is
+    /// appended or prepended to keeps its own.
     pub(crate) fn store_value(
         &mut self,
         hash: KeyHash,
@@ -399,7 +401,7 @@ impl Executor<'_> {
         match stored {
             Stored::NoMemory => {
                 self.service.counters.no_memory_count += 1;
-                // Rather no value than the one before.
+                // No value is better than an outdated one.
                 self.partition.processor.delete(hash, key);
             }
             Stored::TooLarge => self.service.counters.too_large_count += 1,
@@ -439,7 +441,7 @@ impl Executor<'_> {
         }
     }
 
-    /// Carries out additions to one counter, behind one another. Says how many: one at least, if there is one.
+    /// Executes consecutive additions to one counter. Returns their number: at least one, if there is one.
     pub(crate) fn add_all(
         &mut self,
         hash: KeyHash,
@@ -456,8 +458,8 @@ impl Executor<'_> {
         1
     }
 
-    /// Carries out additions as long as no more than the last eight digits change. Each has what came out of the one before at hand: the counter is
-    /// looked up and written once. Says how many.
+    /// Executes additions while only the last eight digits of the counter change. Each uses the result of the previous
+    /// one directly: the counter is looked up and written once. Returns their number.
     fn add_to_last_digits(
         &mut self,
         hash: KeyHash,
@@ -515,8 +517,8 @@ impl Executor<'_> {
         }
     }
 
-    /// Adds to or takes from a number that is kept as text. With `create` (number and time) it begins with
-    /// that.
+    /// Adds to or subtracts from a number stored as text. With `create` (number and time), an absent key is created
+    /// with that number.
     pub(crate) fn arithmetic(
         &mut self,
         hash: KeyHash,
@@ -588,7 +590,7 @@ impl Executor<'_> {
 
 #[inline(always)]
 fn push_value_line(out: &mut Vec<u8>, key: &[u8], flags: u32, length: usize, cas: Option<u64>) {
-    // Longer values make room for what of them is copied.
+    // For longer values, reserve only for the part that is copied.
     out.reserve(key.len() + length % REGION_BYTES + 64);
     out.extend_from_slice(b"VALUE ");
     out.extend_from_slice(key);

@@ -1,11 +1,11 @@
-//! Keys to `get`, many together: most of what most clients ask.
+//! Batched execution of `get` keys, the most frequent request.
 //!
 //! ```text
-//! take keys off their lines, fetch their buckets ─▶ say where their items are, fetch them ─▶ compare, answer
+//! take keys off their lines, prefetch their buckets ─▶ find and prefetch their items ─▶ compare, answer
 //! ```
 //!
-//! A bare key needs little state, and a get moves no other item: places seen when items were fetched stay valid as long as
-//! nothing is removed.
+//! A bare key needs little state, and a get moves no other item: places found when items were prefetched stay valid as
+//! long as nothing is removed.
 
 use kv::{Home, KeyHash, Place, Processor};
 
@@ -13,24 +13,24 @@ use crate::protocol::decode::{Behind, next_get};
 
 /// Keys and commands that are looked up together.
 pub(super) const BATCH: usize = 64;
-/// How many commands before it is executed a command's item is fetched: as many as the processor fetches at once.
+/// Distance, in commands, between the prefetch of an item and its use: the number of misses the CPU keeps under way.
 pub(super) const ITEMS_AHEAD: usize = 12;
 
-/// One of them.
+/// A key of a batch.
 #[derive(Clone, Copy)]
 pub(super) struct Get<'a> {
     pub(super) key: &'a [u8],
     pub(super) hash: KeyHash,
     home: Home,
-    /// Where its pair was seen.
+    /// The place of its pair when it was prefetched.
     pub(super) place: Option<Place>,
-    /// What is behind it.
+    /// Position of the input after the key.
     pub(super) behind: Behind,
-    /// Bytes of the input behind it.
+    /// Bytes of the input after it.
     pub(super) left_bytes: usize,
 }
 
-/// Takes keys to `get` off the input, as many as are looked up together, and has their buckets fetched.
+/// Takes up to a batch of `get` keys off the input, and prefetches their buckets.
 #[inline(always)]
 pub(super) fn take_gets<'a>(
     processor: &Processor,
@@ -53,7 +53,7 @@ pub(super) fn take_gets<'a>(
     }
 }
 
-/// Notes where the pairs of some keys are whose buckets are there by now, and has their items fetched.
+/// Finds the places of keys whose buckets have been prefetched, and prefetches their items.
 #[inline(always)]
 pub(super) fn prefetch_items(processor: &Processor, gets: &mut [Get<'_>]) {
     for get in gets {

@@ -1,23 +1,23 @@
-//! A long value that arrives, received into where it stays, and the command that it is for.
+//! A long value that is arriving, received in place, and the command that it belongs to.
 //!
-//! One of a mebibyte or more comes in chunks of its partition; a shorter one into a buffer of its length.
+//! A value of a mebibyte or more is received into chunks of its partition; a shorter one into a buffer of its length.
 
 use reactor::{CHUNK_BYTES, Chunk};
 
 use crate::command::{Command, Verb};
 use kv::KeyHash;
 
-/// A command that stores a value which has arrived.
+/// A store command whose value has arrived.
 #[derive(Debug)]
 pub struct LargeStore {
-    /// Of its key.
+    /// Hash of its key.
     pub hash: KeyHash,
     verb: Verb,
     key: Box<[u8]>,
     extra: Box<[u8]>,
     is_base64: bool,
     length: usize,
-    /// The value, if it has a mebibyte or more; what of the last one is over means nothing.
+    /// The value, if it has a mebibyte or more; the last chunk may be longer than needed.
     chunks: Vec<Chunk>,
     /// The value, if it is shorter.
     short: Vec<u8>,
@@ -28,23 +28,23 @@ impl LargeStore {
         self.verb
     }
 
-    /// Whether its value has less than a mebibyte.
+    /// Whether its value is shorter than a mebibyte.
     pub(super) fn is_short(&self) -> bool {
         self.length < CHUNK_BYTES
     }
 
-    /// Bytes of the value behind its whole mebibytes.
+    /// Length of the value after its whole mebibytes.
     #[must_use]
     pub fn rest_bytes(&self) -> usize {
         self.length % CHUNK_BYTES
     }
 
-    /// Bytes of the value that lie in no chunk.
+    /// Bytes of the value that are in no chunk.
     pub(super) fn short_bytes(&self) -> usize {
         self.short.len()
     }
 
-    /// The key as it came.
+    /// The command, with this value.
     fn command<'a>(&'a self, value: &'a [u8]) -> Command<'a> {
         let Self { verb, key, extra, is_base64, .. } = self;
         Command { verb: *verb, key, value, extra, is_base64: *is_base64 }
@@ -56,7 +56,7 @@ impl LargeStore {
         self.command(&[])
     }
 
-    /// Calls `each` with the command, whose value is what follows whole mebibytes, and those.
+    /// Calls `each` with the command, whose value is the part after the whole mebibytes, and with their chunks.
     pub(super) fn with_command(mut self, each: impl FnOnce(&Command<'_>, Vec<Chunk>)) {
         if self.is_short() {
             return each(&self.command(&self.short), Vec::new());
@@ -70,18 +70,18 @@ impl LargeStore {
     }
 }
 
-/// A value on its way in.
+/// An arriving value.
 pub(super) struct Incoming {
     store: LargeStore,
-    /// Which partition it is for.
+    /// The partition of its key.
     pub(super) partition: usize,
-    /// Bytes of the value that are here.
+    /// Bytes of the value received.
     filled: usize,
-    /// The end of its line, as far as it is here, and how long it is to be.
+    /// The line end after it, as far as received, and its expected length.
     line_end: [u8; 2],
     line_end_filled: usize,
     line_end_bytes: usize,
-    /// Chunks that were asked for, those that came included.
+    /// Chunks requested, including those received.
     asked_count: usize,
 }
 
@@ -119,7 +119,7 @@ impl Incoming {
         self.store.head()
     }
 
-    /// Of the command's key.
+    /// Hash of the command's key.
     pub(super) fn hash(&self) -> KeyHash {
         self.store.hash
     }
@@ -128,17 +128,17 @@ impl Incoming {
         self.filled == self.store.length && self.line_end_filled == self.line_end_bytes
     }
 
-    /// Whether the value is followed by what should follow it.
+    /// Whether the value is followed by the expected line end.
     pub(super) fn ends_well(&self) -> bool {
         self.line_end_bytes == 0 || self.line_end == *b"\r\n"
     }
 
-    /// Bytes that are still to come.
+    /// Bytes still to be received.
     pub(super) fn left(&self) -> u64 {
         (self.store.length - self.filled + self.line_end_bytes - self.line_end_filled) as u64
     }
 
-    /// Whether the next byte has no place.
+    /// Whether there is no memory for the next byte yet.
     pub(super) fn lacks_room(&self) -> bool {
         if self.store.is_short() {
             return self.store.short.is_empty();
@@ -146,17 +146,17 @@ impl Incoming {
         self.filled < self.store.length && self.store.chunks.len() <= self.filled / CHUNK_BYTES
     }
 
-    /// Bytes that the buffer for it will have; none if it comes in chunks, or has its buffer.
+    /// Size of the buffer that it needs; 0 if it comes in chunks, or has its buffer.
     pub(super) fn short_bytes_wanted(&self) -> usize {
         if self.store.is_short() && self.store.short.is_empty() { self.store.length } else { 0 }
     }
 
-    /// A shorter value gets its buffer.
+    /// Allocates the buffer of a shorter value.
     pub(super) fn take_short(&mut self) {
         self.store.short = vec![0; self.store.length];
     }
 
-    /// Chunks to be asked for now, one ahead of what comes; they count as asked for.
+    /// The number of chunks to request now, one ahead of the input; they count as requested.
     pub(super) fn wanted(&mut self) -> usize {
         if self.store.is_short() {
             return 0;
@@ -172,7 +172,7 @@ impl Incoming {
         self.asked_count = self.asked_count.max(self.store.chunks.len());
     }
 
-    /// Where the next bytes of the value go.
+    /// The memory for the next bytes of the value.
     pub(super) fn place(&mut self) -> Option<&mut [u8]> {
         let (at, within) = (self.filled / CHUNK_BYTES, self.filled % CHUNK_BYTES);
         let left = self.store.length - self.filled;
@@ -187,7 +187,7 @@ impl Incoming {
         self.filled += count;
     }
 
-    /// Takes bytes off the front of `input`, as far as they belong to the value and there is room.
+    /// Consumes bytes of `input` that belong to the value, as far as there is room.
     pub(super) fn on_bytes(&mut self, input: &mut &[u8]) {
         if let Some(place) = self.place() {
             let count = place.len().min(input.len());

@@ -1,15 +1,14 @@
-//! The memcached protocol over a partition of keys: three encodings, one set of commands.
+//! The memcached protocol over a partition: three encodings, one set of commands.
 //!
 //! ```text
 //! bytes ─▶ Decoder (text, meta, binary) ─▶ Command, one key each ─▶ Executor ─▶ bytes of the answer
 //! ```
 //!
-//! Everything is sans-io. A command names one key, whatever line it came in: a line with a hundred keys is a
-//! hundred commands and an end. So each can go to the partition that has its key, and answers are put
-//! together in order.
+//! Everything is sans-io. A command names one key, whatever line it was on: a line with a hundred keys is a hundred
+//! commands and an end. So each can go to the partition of its key, and answers are put together in order.
 
 #![forbid(unsafe_code)]
-// Lengths of what is stored are counted in 32 bits by construction.
+// Lengths of stored values fit in 32 bits by construction.
 #![allow(clippy::cast_possible_truncation)]
 
 mod answer;
@@ -21,7 +20,7 @@ mod incoming;
 mod meta;
 mod number;
 mod output;
-// What a client has sent must not be able to end us: see docs/testing.md.
+// No input from a client may cause a panic: see docs/testing.md.
 #[cfg_attr(
     not(test),
     deny(

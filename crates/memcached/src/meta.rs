@@ -10,7 +10,7 @@ use kv::{Attributes, Condition, ITEM_HEADER_BYTES, KeyHash, Marks, Processor, St
 
 const BAD_TOKEN: &[u8] = b"CLIENT_ERROR bad token in command line format\r\n";
 
-/// What the flags ask for, whichever the command.
+/// The flags of a meta command.
 #[derive(Default)]
 struct Wishes {
     wants_value: bool,
@@ -59,7 +59,7 @@ impl Wishes {
                 b'M' => wishes.mode = token.first().copied(),
                 b'J' => wishes.initial = number()?,
                 b'D' => wishes.delta = Some(number()?),
-                // Returned flags, and what routers in between read.
+                // Return flags, and flags that only proxies read.
                 b'b' | b'c' | b'f' | b'h' | b'k' | b'l' | b'O' | b'P' | b'L' | b's' | b't' | b'u' | b'S' => {}
                 _ => return Err(b"CLIENT_ERROR invalid flag\r\n"),
             }
@@ -68,7 +68,7 @@ impl Wishes {
     }
 }
 
-/// What returned flags are answered from.
+/// The state of a pair that return flags report.
 #[derive(Clone, Copy, Default)]
 struct Facts {
     cas: u64,
@@ -101,7 +101,7 @@ impl Executor<'_> {
         }
     }
 
-    /// Appends the returned flags, in the order of the request.
+    /// Appends the return flags, in the order of the request.
     fn push_flags(&self, command: &Command<'_>, facts: Option<&Facts>, out: &mut Vec<u8>) {
         let now_s = self.partition.processor.now_s();
         for (letter, token) in flags(command.extra) {
@@ -121,7 +121,7 @@ impl Executor<'_> {
                 (b'f', Some(facts)) => push_flag(out, b'f', facts.attributes.flags.into()),
                 (b's', Some(facts)) => push_flag(out, b's', facts.length as u64),
                 (b'h', Some(facts)) => push_flag(out, b'h', facts.was_fetched.into()),
-                // How long ago it was read is not kept: a line has no room for it.
+                // The time of the last read is not kept, for lack of room in a line.
                 (b'l', Some(_)) => push_flag(out, b'l', 0),
                 (b't', Some(facts)) => match facts.attributes.expiry_s {
                     0 => out.extend_from_slice(b" t-1"),
@@ -138,8 +138,8 @@ impl Executor<'_> {
         out.extend_from_slice(b"\r\n");
     }
 
-    /// What is asked about a pair. Its number only if it is asked for, as a pair in the index leaves it for
-    /// that.
+    /// The requested facts about a pair. The CAS number only if requested, because a pair in the index moves out of it
+    /// for that.
     fn facts(&mut self, hash: KeyHash, key: &[u8], command: &Command<'_>) -> Option<Facts> {
         let wants = |letter| flags(command.extra).any(|(other, _)| other == letter);
         let place = self.partition.processor.find(hash, key)?;
@@ -256,7 +256,7 @@ impl Executor<'_> {
         let attributes = (wishes.flags, wishes.exptime.unwrap_or(0));
         let mut cas = wishes.cas;
         let mut is_stale = false;
-        // An older number than the value has: with I it is stored all the same, as one to be made anew.
+        // A number older than the value's: with `I` it is stored all the same, and marked stale.
         if let Some(expected) = cas
             && wishes.invalidates
             && let Some(now) = self.partition.processor.cas(hash, key)
@@ -341,7 +341,7 @@ impl Executor<'_> {
                         self.partition.processor.set_expiry(hash, key, expiry_s);
                     }
                     if wishes.invalidates {
-                        // It gets a new number, so that whoever has the old one does not take it for valid.
+                        // It gets a new number, so that a client with the old one does not take it for valid.
                         let new_cas = wishes.new_cas.or_else(|| self.partition.processor.next_cas(hash, key));
                         if let Some(cas) = new_cas {
                             self.partition.processor.set_cas(hash, key, cas);

@@ -1,4 +1,4 @@
-//! Numbers as text.
+//! Parsing and formatting of numbers, and base64.
 
 /// A decimal number without sign, at most 20 digits, that fits in 64 bits.
 #[inline]
@@ -7,7 +7,7 @@ pub(crate) fn parse(text: &[u8]) -> Option<u64> {
         return None;
     }
     if text.len() < 20 {
-        // Nineteen digits fit.
+        // Nineteen digits cannot overflow.
         let mut number = 0u64;
         for &digit in text {
             let digit = digit.wrapping_sub(b'0');
@@ -27,7 +27,7 @@ pub(crate) fn parse(text: &[u8]) -> Option<u64> {
     })
 }
 
-/// A decimal number with or without a minus.
+/// A decimal number with or without a minus sign.
 pub(crate) fn parse_signed(text: &[u8]) -> Option<i64> {
     match text.strip_prefix(b"-") {
         Some(digits) => parse(digits).and_then(|number| 0i64.checked_sub_unsigned(number)),
@@ -35,8 +35,8 @@ pub(crate) fn parse_signed(text: &[u8]) -> Option<i64> {
     }
 }
 
-/// Digits of a number: in words, the first digit in the lowest byte, to be stored as they are. What is written byte by byte and copied at once
-/// right after costs more than making it.
+/// The digits of a number in words, the first digit in the lowest byte, to be stored whole: bytes written one by one
+/// and copied at once right after cost more than computing them.
 pub(crate) struct Digits {
     words: [u64; 3],
     length: usize,
@@ -54,7 +54,7 @@ impl Digits {
             return Self { words: [first, 0, 0], length };
         }
         let (front, last) = (number / EIGHT, eight_digits(number % EIGHT));
-        // What begins behind so many digits, in two words.
+        // Shifts two words by a number of digits.
         let behind = |word: u64, digits: usize| {
             let bits = 8 * digits as u32;
             (word.checked_shl(bits).unwrap_or(0), word >> (64 - bits))
@@ -70,7 +70,7 @@ impl Digits {
         Self { words: [first | low, middle | upper, high], length: length + 16 }
     }
 
-    /// How many there are.
+    /// Number of digits.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.length
@@ -90,7 +90,7 @@ impl Digits {
         out.truncate(length);
     }
 
-    /// Writes them to the front of `to`, as many as have room.
+    /// Writes them to the front of `to`, as many as fit.
     #[inline]
     pub(crate) fn write_to(&self, to: &mut [u8]) {
         let Some(to) = to.get_mut(..self.length) else { return };
@@ -104,16 +104,17 @@ impl Digits {
     }
 }
 
-/// The last digits of a counter, eight or all of them: commands on one counter wait for one another here, so all digits are added at once.
+/// The last digits of a counter, eight or all of them. Consecutive commands on one counter depend on each other here,
+/// so all digits are added at once.
 #[derive(Clone, Copy)]
 pub(crate) struct LastDigits {
-    /// As text, the last in the lowest byte; zeroes in front.
+    /// The digits as text, the last in the lowest byte, padded with zeroes.
     word: u64,
     count: usize,
 }
 
 impl LastDigits {
-    /// Those of a text, if that is a number of at most nineteen digits whose first is not 0.
+    /// The last digits of a text, if it is a number of at most nineteen digits without a leading 0.
     #[inline]
     pub(crate) fn of(text: &[u8]) -> Option<Self> {
         let (word, count, front) = match text.split_last_chunk::<8>() {
@@ -122,13 +123,13 @@ impl LastDigits {
                 (text.iter().fold(ZEROES, |word, &byte| word << 8 | u64::from(byte)), text.len(), &[][..])
             }
         };
-        // What is no digit is too small or too large.
+        // Bytes outside of `0` to `9` are too small or too large.
         let others = (word.wrapping_add(u64::from_ne_bytes([0x46; 8])) | word.wrapping_sub(ZEROES)) & TOPS;
         let is_number = others == 0 && front.len() <= 11 && front.iter().all(u8::is_ascii_digit);
         (is_number && !matches!(text.first(), None | Some(b'0'))).then_some(Self { word, count })
     }
 
-    /// Adds a number. Says whether it could: nothing else of the text may change, so nothing is carried past these digits.
+    /// Adds a number. Returns `false` if that would carry past these digits or change the length.
     #[inline]
     #[expect(clippy::arithmetic_side_effects, reason = "one to eight bytes, of two digits and a carry each")]
     pub(crate) fn add(&mut self, number: u64) -> bool {
@@ -139,7 +140,7 @@ impl LastDigits {
             _ => return false,
         };
         let Some(sum) = (self.word - ZEROES + added).checked_add(TO_CARRY) else { return false };
-        // Bytes that nothing was carried from.
+        // Bytes without a carry.
         let rest = ((sum & TOPS) >> 7) * 0xf6;
         let sum = sum - rest;
         if self.count < 8 && sum >> (8 * self.count) != 0 {
@@ -149,14 +150,14 @@ impl LastDigits {
         true
     }
 
-    /// The first of them in the lowest byte.
+    /// The digits with the first in the lowest byte.
     #[inline]
     #[expect(clippy::arithmetic_side_effects, reason = "one to eight digits")]
     fn in_order(self) -> [u8; 8] {
         (self.word.swap_bytes() >> (8 * (8 - self.count))).to_le_bytes()
     }
 
-    /// Puts them into the text that they are from.
+    /// Writes them back into the text they came from.
     #[inline]
     pub(crate) fn write_to(self, text: &mut [u8]) {
         let bytes = self.in_order();
@@ -166,7 +167,7 @@ impl LastDigits {
         }
     }
 
-    /// Appends the text that they are from with them in it, without reading bytes that were just written.
+    /// Appends the text they came from with these digits in it, without reading bytes that were just written.
     #[inline]
     pub(crate) fn append_to(self, text: &[u8], out: &mut Vec<u8>) {
         let length = out.len().saturating_add(text.len());
@@ -176,7 +177,7 @@ impl LastDigits {
     }
 }
 
-/// Digits of a number below 10^8 without zeroes in front, and how many they are. The last digit stays, whatever it is.
+/// The digits of a number below 10^8 without leading zeroes, and their count. The last digit always stays.
 #[inline]
 #[expect(clippy::arithmetic_side_effects, reason = "seven zeroes in front at most")]
 const fn without_zeroes(number: u64) -> (u64, usize) {
@@ -192,7 +193,8 @@ const EIGHT: u64 = 100_000_000;
 const ZEROES: u64 = u64::from_ne_bytes([b'0'; 8]);
 const TOPS: u64 = u64::from_ne_bytes([0x80; 8]);
 
-/// The eight digits of a number of no more, the first in the lowest byte: halves, then pairs, then single ones, all at once.
+/// The eight digits of a number below 10^8, the first in the lowest byte: halves, then pairs, then single digits, in
+/// parallel.
 #[inline]
 #[expect(clippy::arithmetic_side_effects, reason = "each part stays within its bits")]
 const fn eight_digits(number: u64) -> u64 {
@@ -225,7 +227,7 @@ fn push_long(out: &mut Vec<u8>, number: u64) {
     Digits::new(number).append_to(out);
 }
 
-/// Decodes base64 with padding. `None` if it is none, or longer than `into`.
+/// Decodes base64 with padding. `None` if it is malformed, or longer than `into`.
 #[expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,

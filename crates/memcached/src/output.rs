@@ -1,7 +1,7 @@
-//! What a client is sent: bytes of answers, and between them long values from where they lie.
+//! Output of a connection: bytes of answers, and between them long values sent without copying.
 //!
 //! ```text
-//! bytes │ value: chunks, then pieces of what follows them, each asked for when the one before is sent │ bytes …
+//! bytes │ value: chunks, then pieces of the rest, each requested once the previous one is sent │ bytes …
 //! ```
 
 use std::collections::VecDeque;
@@ -14,9 +14,9 @@ use kv::{ChunkList, Kept};
 /// A value that is not copied into an answer.
 #[derive(Clone, Debug)]
 pub struct LongValue {
-    /// Its whole mebibytes, if it has any.
+    /// Its whole mebibytes, if there are any.
     pub(super) chunks: Option<ChunkList>,
-    /// All of it, for what follows those; none if that is copied.
+    /// The kept value, for the rest after them; `None` if the rest is copied.
     pub(super) kept: Option<Arc<Kept>>,
 }
 
@@ -29,13 +29,13 @@ impl LongValue {
         self.chunks.as_ref().map_or(0, |chunks| chunks.len() * CHUNK_BYTES)
     }
 
-    /// Bytes of it that are not copied.
+    /// Bytes that are not copied.
     #[must_use]
     pub fn len(&self) -> usize {
         self.kept.as_ref().map_or_else(|| self.chunk_bytes(), |kept| kept.len())
     }
 
-    /// Whether there are none.
+    /// Whether it has no such bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -46,31 +46,31 @@ impl LongValue {
 #[derive(Debug, Default)]
 pub struct Output {
     bytes: Vec<u8>,
-    /// How many of the bytes are sent.
+    /// Number of bytes already sent.
     sent_bytes: usize,
-    /// Bytes of the long values of which not all is sent.
+    /// Bytes of the long values that are not completely sent.
     long_bytes: usize,
-    /// If there are any.
+    /// The long values, if there are any.
     long: Option<Box<LongValues>>,
 }
 
-/// Long values of which not all is sent: never none.
+/// Long values that are not completely sent; never empty.
 #[derive(Debug, Default)]
 struct LongValues {
-    /// Each before this one of the bytes.
+    /// Each with the index of the byte it precedes.
     queue: VecDeque<(usize, LongValue)>,
-    /// How much of the first is sent.
+    /// Bytes of the first value already sent.
     sent_bytes: usize,
-    /// What follows of it behind its chunks, as far as it is here.
+    /// The current piece of its rest, as far as it is here.
     piece: Vec<u8>,
     piece_sent_bytes: usize,
-    /// The next piece is on its way.
+    /// Whether the next piece has been requested.
     is_asked: bool,
 }
 
 impl LongValues {
-    /// So many bytes were sent, of which the first belong to the first value. Gives back how many did not, and
-    /// whether all of the value is sent.
+    /// Accounts for `count` sent bytes, of which the first belong to the first value. Returns how many did not, and
+    /// whether the value is completely sent.
     fn on_sent(&mut self, count: usize) -> (usize, bool) {
         let Some((_, value)) = self.queue.front() else { return (count, false) };
         let of_chunks = count.min(value.chunk_bytes().saturating_sub(self.sent_bytes));
@@ -90,13 +90,13 @@ impl LongValues {
 }
 
 impl Output {
-    /// The bytes, to be appended to.
+    /// The bytes, for appending.
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
 
-    /// Puts long values where they belong among the bytes appended last.
+    /// Inserts long values at their offsets in the bytes appended last.
     pub fn insert(&mut self, values: impl Iterator<Item = (usize, LongValue)>) {
         for (before, value) in values {
             self.long_bytes += value.len();
@@ -104,28 +104,28 @@ impl Output {
         }
     }
 
-    /// Bytes that wait; those of a long value count until all of it is sent.
+    /// Bytes waiting to be sent; those of a long value count until it is completely sent.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         self.bytes.len() - self.sent_bytes + self.long_bytes
     }
 
-    /// Whether nothing is to be sent.
+    /// Whether there is nothing to send.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether long values are to be sent.
+    /// Whether there are long values to send.
     #[inline]
     #[must_use]
     pub fn has_long(&self) -> bool {
         self.long.is_some()
     }
 
-    /// What is to be sent, in order, as far as it is here.
+    /// The bytes to send, in order, as far as they are here.
     pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         let mut at = self.sent_bytes;
         let (mut skip, mut piece) = self
@@ -152,7 +152,7 @@ impl Output {
                             return Some(std::mem::take(&mut piece));
                         }
                         if skip < value.len() {
-                            // The rest of it has to be fetched.
+                            // The rest of it must be fetched.
                             return None;
                         }
                         values.next();
@@ -168,7 +168,7 @@ impl Output {
         })
     }
 
-    /// The value whose next piece is to be fetched, and from which byte on: it counts as asked for.
+    /// The value whose next piece must be fetched, and its offset; it counts as requested.
     pub fn wanted(&mut self) -> Option<(Arc<Kept>, usize)> {
         let long = self.long.as_mut().filter(|long| !long.is_asked && long.piece.is_empty())?;
         let (_, value) = long.queue.front().filter(|(_, value)| long.sent_bytes >= value.chunk_bytes())?;
@@ -177,14 +177,14 @@ impl Output {
         Some((Arc::clone(kept), long.sent_bytes))
     }
 
-    /// The piece that was asked for is here.
+    /// Handles the requested piece.
     pub fn on_piece(&mut self, piece: Vec<u8>) {
         if let Some(long) = &mut self.long {
             (long.piece, long.is_asked) = (piece, false);
         }
     }
 
-    /// So many bytes were sent.
+    /// Accounts for `count` sent bytes.
     #[inline]
     pub fn on_sent(&mut self, count: usize) {
         if self.long.is_none() {
@@ -223,7 +223,7 @@ impl Output {
         self.sent_bytes += count;
     }
 
-    /// Appends other output of which nothing is sent.
+    /// Appends other output, nothing of which has been sent.
     pub fn append(&mut self, other: Self) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(&other.bytes);
@@ -231,7 +231,7 @@ impl Output {
         self.insert(values.map(|(before, value)| (start + before, value)));
     }
 
-    /// Gives memory back beyond so many bytes.
+    /// Frees buffer memory beyond `bytes`.
     pub fn shrink_to(&mut self, bytes: usize) {
         self.bytes.shrink_to(bytes);
     }

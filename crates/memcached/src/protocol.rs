@@ -1,4 +1,4 @@
-//! What a client sends, taken apart: lines of text, binary headers, numbers.
+//! Decoding of requests: text lines and binary packets.
 
 pub(super) mod binary;
 pub(super) mod decode;

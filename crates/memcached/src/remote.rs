@@ -1,10 +1,10 @@
-//! Commands on their way to another partition, many in one message.
+//! Commands for another partition, many in one message.
 
 use crate::answer::AnswerId;
 use crate::command::{Command, Verb};
 use kv::KeyHash;
 
-/// Commands for one partition, in order, with everything they bring.
+/// Commands for one partition, in order, with their keys and values.
 #[derive(Debug, Default)]
 pub struct RemoteBatch {
     bytes: Vec<u8>,
@@ -13,7 +13,7 @@ pub struct RemoteBatch {
 
 #[derive(Debug)]
 struct Entry {
-    /// Which session of the sender asks.
+    /// The session of the sender.
     session: u64,
     id: AnswerId,
     hash: KeyHash,
@@ -37,7 +37,7 @@ impl RemoteBatch {
         self.entries.push(Entry { session, id, hash, verb, is_base64, key_end, value_end, extra_end });
     }
 
-    /// How many commands there are.
+    /// Number of commands.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()

@@ -1,12 +1,12 @@
 //! One connection: bytes in, batches of commands, answers out in order.
 //!
 //! ```text
-//! on_bytes ─▶ decode up to 64 commands ─▶ fetch their buckets, then their items ─▶ execute ─▶ output
+//! on_bytes ─▶ decode up to 64 commands ─▶ prefetch their buckets, then their items ─▶ execute ─▶ output
 //!                                                    │ of another partition
-//!                                                    └─▶ Router::send … on_reply ─▶ put in its place
+//!                                                    └─▶ Router::send … on_reply ─▶ inserted in order
 //! ```
 //!
-//! Inputs are `on_*`, questions are nouns. The driver sends [`output`](Session::output) and says what was
+//! Inputs are `on_*`, queries are nouns. The driver sends [`output`](Session::output) and reports bytes with
 //! [`sent`](Session::on_sent).
 
 use std::collections::VecDeque;
@@ -28,68 +28,67 @@ use crate::settings::{ListenerSettings, PIECE_BYTES};
 use crate::stats::VERSION;
 use kv::{Home, KEY_BYTES_MAX, Kept, KeyHash};
 
-/// With more output than this nothing further is executed until some of it is sent. Answers on their way from other partitions count as
-/// long as they are expected to be.
+/// Output limit, bytes: with more, execution stops until some of it is sent. Awaited answers of other partitions count
+/// with their expected length.
 const OUTPUT_BYTES_MAX: usize = 256 * 1024;
-/// What an answer on its way is expected to have at least: so many of them may be.
+/// Minimum expected length of an awaited answer, bytes; it bounds their number.
 const AWAITED_BYTES_MIN: usize = OUTPUT_BYTES_MAX / 64 + 1;
-/// What one is expected to have before any has come.
+/// Expected length of an answer before any has arrived, bytes.
 const AWAITED_BYTES_FIRST: usize = OUTPUT_BYTES_MAX / 16;
-/// A value of less than a mebibyte that comes has to wait for its buffer while this and what is to be sent would be more.
+/// Limit on output plus a value of less than a mebibyte, bytes: above it, an arriving value waits for its buffer.
 const SHORT_BYTES_MAX: usize = CHUNK_BYTES - 128 * 1024;
-/// With more answers than this behind one that is awaited, likewise.
+/// Limit on queued answers behind an awaited one: with more, execution stops as well.
 const LATER_COUNT_MAX: usize = 4096;
 
-/// What a session sees of the partitions.
+/// A session's interface to the partitions.
 pub trait Router {
-    /// The partition at hand.
+    /// The executor of the local partition.
     fn executor(&mut self) -> Executor<'_>;
-    /// Which of how many it is.
+    /// Its number, and the number of partitions.
     fn position(&self) -> (usize, usize);
-    /// Has a command executed at another partition; the answer comes to [`Session::on_reply`].
+    /// Sends a command to another partition, which answers to [`Session::on_reply`].
     fn send(&mut self, to: usize, id: AnswerId, hash: KeyHash, command: &Command<'_>);
-    /// Has every other partition, and this one if so told, flushed (with the delay given) or asked for its
+    /// Asks every other partition, and this one with `with_own`, to flush (after the given delay) or for its
     /// statistics; each answers to [`Session::on_stats`].
     fn send_all(&mut self, id: AnswerId, flush: Option<i64>, with_own: bool);
-    /// Asks for memory for so many parts of a value that arrives; [`Session::on_room`] gets it.
+    /// Requests memory for `count` mebibytes of an arriving value; [`Session::on_room`] receives it.
     fn reserve(&mut self, to: usize, count: usize);
-    /// Has a value stored that has arrived; the answer comes to [`Session::on_reply`].
+    /// Has an arrived value stored; the answer comes to [`Session::on_reply`].
     fn store_large(&mut self, to: usize, id: AnswerId, store: LargeStore);
-    /// Asks for the next piece of a value that another partition keeps; [`Session::on_piece`] gets it.
+    /// Requests the next piece of a value that another partition keeps; [`Session::on_piece`] receives it.
     fn fetch(&mut self, to: usize, kept: Arc<Kept>, offset: usize);
-    /// What the listener knows of itself.
+    /// Statistics of the listener.
     fn listener_stats(&self) -> ListenerStats;
 }
 
-/// Whether a session goes on.
+/// State of a session after input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// It takes more bytes.
+    /// It accepts more bytes.
     Open,
-    /// There is much to send: take no more bytes from the peer; call [`Session::resume`] when some of it was
-    /// sent.
+    /// The output limit is reached: read no more from the peer, and call [`Session::resume`] once some output is sent.
     Stalled,
-    /// It is over once the output is sent.
+    /// To be closed once the output is sent.
     Close,
 }
 
-/// An answer whose turn has not come.
+/// An answer that cannot be sent yet because of its position.
 enum Later {
     Bytes(Output),
-    /// From another partition: bytes that it is expected to have.
+    /// Awaited from another partition; its expected length, bytes.
     Awaited(usize),
-    /// From all others.
+    /// Awaited from all other partitions.
     Gathering(Box<Gathering>),
 }
 
-/// Answers of all partitions to one question.
+/// Answers of all partitions to one request.
 struct Gathering {
     left: usize,
     sum: PartitionStats,
     asked: Asked,
 }
 
-/// What all partitions were asked.
+/// A request to all partitions.
 enum Asked {
     Flush { binary: Option<Header>, is_quiet: bool },
     Stats { of: Vec<u8>, binary: Option<Header> },
@@ -99,34 +98,35 @@ enum Asked {
 /// One connection.
 pub struct Session {
     decoder: Decoder,
-    /// Bytes that are no whole command yet, or have to wait.
+    /// Input that is no whole command yet, or must wait.
     backlog: Vec<u8>,
-    /// Bytes that the backlog needs before it is worth looking at.
+    /// Length of the backlog below which decoding is pointless.
     needed_bytes: usize,
     output: Output,
-    /// A value that arrives in parts.
+    /// A long value that is arriving.
     incoming: Option<Box<Incoming>>,
-    /// Answers from the first that is awaited on.
+    /// Answers from the first awaited one on.
     later: VecDeque<Later>,
-    /// AnswerId of the first of them.
+    /// Id of the first of them.
     first_id: AnswerId,
-    /// Bytes of those that are here, but for the last, which may grow, and those that are expected.
+    /// Buffered answer bytes (except the last, which may grow) plus expected bytes of awaited answers.
     later_bytes: usize,
-    /// Bytes that the next one is expected to have.
+    /// Expected length of the next awaited answer, bytes.
     expected_bytes: usize,
-    /// The last of them that this partition gives, in its time: until then all that is for it goes the same way.
+    /// Id of the last command routed to the local partition by message. Until it is answered, later ones take the same
+    /// path, to keep their order.
     detour: Option<AnswerId>,
     is_closing: bool,
 }
 
-/// One of a batch: a command, or what needs none.
+/// An entry of a batch: a command, or an answer that needs none.
 #[derive(Clone, Copy)]
 struct Entry<'a> {
     command: Command<'a>,
-    /// Of the command's key; none if there is nothing to execute.
+    /// Hash of the command's key; `None` if there is nothing to execute.
     hash: Option<KeyHash>,
     home: Home,
-    /// The answer if there is nothing to execute.
+    /// The answer, if there is nothing to execute.
     answer: &'static [u8],
 }
 
@@ -135,7 +135,7 @@ impl Entry<'_> {
 }
 
 impl Session {
-    /// A new connection.
+    /// The session of a new connection.
     #[must_use]
     pub fn new(settings: ListenerSettings) -> Self {
         Self {
@@ -153,7 +153,7 @@ impl Session {
         }
     }
 
-    /// Bytes to send, in order, as far as they lie together; none if there is nothing to send.
+    /// The first contiguous bytes to send; empty if there are none.
     #[must_use]
     pub fn output(&self) -> &[u8] {
         self.output.pieces().next().unwrap_or_default()
@@ -164,19 +164,19 @@ impl Session {
         self.output.pieces()
     }
 
-    /// Whether answers from other partitions are awaited, or pieces of them.
+    /// Whether answers of other partitions, or pieces of them, are awaited.
     #[must_use]
     pub fn is_awaiting(&self) -> bool {
         !self.later.is_empty() || self.output.has_long()
     }
 
-    /// Whether bytes of a command are here and the rest of it is not.
+    /// Whether a command is only partly received.
     #[must_use]
     pub fn is_within_command(&self) -> bool {
         !self.backlog.is_empty() || self.incoming.is_some()
     }
 
-    /// Whether there is too much to send for more to be executed.
+    /// Whether the output limit stops execution.
     #[inline]
     #[must_use]
     pub fn is_full(&self) -> bool {
@@ -186,33 +186,34 @@ impl Session {
         self.waiting_bytes() > OUTPUT_BYTES_MAX || self.later.len() > LATER_COUNT_MAX
     }
 
-    /// Bytes to be sent, now and later.
+    /// Bytes to send, now and later.
     #[inline]
     fn waiting_bytes(&self) -> usize {
         self.output.len() + self.later_bytes + self.last_bytes()
     }
 
-    /// Whether a stalled session would go on.
+    /// Whether a stalled session can resume.
     #[must_use]
     pub fn goes_on(&self) -> bool {
         !self.is_full() && !self.lacks_buffer()
     }
 
-    /// Whether a value that comes has to wait for its buffer, so that not more than a mebibyte is held.
+    /// Whether an arriving value must wait for its buffer, so that the session holds no more than a mebibyte.
     fn lacks_buffer(&self) -> bool {
         let wanted = self.incoming.as_ref().map_or(0, |incoming| incoming.short_bytes_wanted());
         let waiting = self.waiting_bytes();
         wanted > 0 && waiting > 0 && wanted + waiting > SHORT_BYTES_MAX
     }
 
-    /// Whether a long value is being sent: [`fetch`](Self::fetch) before what is to be sent is looked at.
+    /// Whether a long value is being sent: call [`fetch`](Self::fetch) before reading the output.
     #[inline]
     #[must_use]
     pub fn has_long(&self) -> bool {
         self.output.has_long()
     }
 
-    /// Has what follows in a long value fetched, if that is next. `false` if the value is gone, and the connection has to end.
+    /// Requests the next piece of a long value, if that is next. `false` if the value is gone, and the connection must
+    /// be closed.
     pub fn fetch(&mut self, router: &mut impl Router) -> bool {
         let Some((kept, offset)) = self.output.wanted() else { return true };
         let (own, count) = router.position();
@@ -225,14 +226,14 @@ impl Session {
         piece.is_some_and(|piece| self.on_piece(piece))
     }
 
-    /// A piece that was fetched is here. `false` if there is none, and the connection has to end.
+    /// Handles a fetched piece. `false` if there is none, and the connection must be closed.
     pub fn on_piece(&mut self, piece: Vec<u8>) -> bool {
         let is_there = !piece.is_empty();
         self.output.on_piece(piece);
         is_there
     }
 
-    /// So many bytes of the output were sent.
+    /// Accounts for `count` sent bytes of the output.
     pub fn on_sent(&mut self, count: usize) {
         self.output.on_sent(count);
         if self.output.is_empty() {
@@ -240,7 +241,7 @@ impl Session {
         }
     }
 
-    /// Gives memory back that an idle connection does not need.
+    /// Frees memory that an idle connection does not need.
     pub fn shrink(&mut self) {
         if self.output.is_empty() {
             self.output = Output::default();
@@ -249,7 +250,7 @@ impl Session {
         self.later.shrink_to_fit();
     }
 
-    /// Bytes have arrived.
+    /// Handles received bytes.
     pub fn on_bytes(&mut self, router: &mut impl Router, input: &[u8]) -> Progress {
         if self.is_closing {
             return Progress::Close;
@@ -264,7 +265,7 @@ impl Session {
         self.resume(router)
     }
 
-    /// Goes on with what had to wait.
+    /// Continues with input that had to wait.
     pub fn resume(&mut self, router: &mut impl Router) -> Progress {
         if self.is_closing {
             return Progress::Close;
@@ -284,7 +285,7 @@ impl Session {
         progress
     }
 
-    /// Takes keys to `get` off the input and answers them, until the output is full. Says whether there was one.
+    /// Takes `get` keys off the input and answers them, until the output is full. Returns whether there was one.
     #[inline]
     fn run_gets<'a>(
         &mut self,
@@ -304,7 +305,7 @@ impl Session {
         }
         let removed = processor.removed_count();
         let (own, count) = router.position();
-        // As long as nothing is removed, pairs are where they were seen.
+        // As long as nothing is removed, places found ahead stay valid.
         let (mut fetched, mut has_removed) = (0, false);
         for at in 0..gets.len() {
             let until = gets.len().min(at + ITEMS_AHEAD);
@@ -341,7 +342,7 @@ impl Session {
     }
 
     fn process(&mut self, router: &mut impl Router, input: &mut &[u8]) -> Progress {
-        // Room for as many commands as there may be, unless they are very short.
+        // Room for as many commands as the input may hold, unless they are very short.
         let count_max = (input.len() / 16 + 1).min(BATCH);
         let (mut gets, mut batch): (Vec<Get<'_>>, Vec<Entry<'_>>) = (Vec::new(), Vec::new());
         self.needed_bytes = 0;
@@ -437,7 +438,7 @@ impl Session {
                 }
                 at += done;
                 if self.is_full() {
-                    // What was decoded behind this one will be decoded again.
+                    // Commands decoded after this one will be decoded again.
                     (self.decoder, *input) = before;
                     for _ in 0..at {
                         self.decoder.next(input, &mut { Command::NONE });
@@ -476,10 +477,10 @@ impl Session {
         }
     }
 
-    /// Takes in what there is of a value that arrives in parts. `None` if it is over.
+    /// Consumes input that belongs to the arriving value. `None` once it is complete.
     fn take_in(&mut self, router: &mut impl Router, input: &mut &[u8]) -> Option<Progress> {
         let (own, _) = router.position();
-        // Its namespace may have been replaced by another, where the key has another hash: the value belongs nowhere then.
+        // The namespace may have been replaced, with other hashes for its keys: the value is then discarded.
         let incoming = self.incoming.as_ref()?;
         let key_hash =
             router.executor().partition.processor.hash(incoming.head().stored_key(&mut [0; KEY_BYTES_MAX]));
@@ -503,7 +504,8 @@ impl Session {
                     continue;
                 }
                 let partition = incoming.partition;
-                // With a log there may be memory when more has been written: that is asked of the partition as of any other.
+                // With a log, memory may become free as more is written: the request takes the same path as for other
+                // partitions.
                 if partition != own || router.executor().partition.processor.has_log() {
                     let count = incoming.wanted();
                     if count > 0 {
@@ -548,7 +550,7 @@ impl Session {
         None
     }
 
-    /// There is no memory for the value that arrives: the rest of it means nothing.
+    /// Refuses the arriving value for lack of memory, and discards the rest of it.
     fn give_up(&mut self, router: &mut impl Router) {
         let Some(incoming) = self.incoming.take() else { return };
         self.decoder.swallow(incoming.left());
@@ -573,7 +575,7 @@ impl Session {
         });
     }
 
-    /// Memory has come for the value that arrives; none if there is none. [`resume`](Self::resume) then.
+    /// Handles memory for the arriving value; empty if there is none. Call [`resume`](Self::resume) afterwards.
     pub fn on_room(&mut self, router: &mut impl Router, chunks: Vec<Chunk>) {
         match &mut self.incoming {
             Some(_) if chunks.is_empty() => self.give_up(router),
@@ -582,20 +584,20 @@ impl Session {
         }
     }
 
-    /// Where the bytes that come next may be received into directly: the value that they belong to.
+    /// Memory of the arriving value into which the next bytes may be received directly.
     pub fn place(&mut self) -> Option<&mut [u8]> {
         if !self.backlog.is_empty() { None } else { self.incoming.as_mut()?.place() }
     }
 
-    /// The first `count` bytes of [`place`](Self::place) have been received; bytes that follow come next, even if
-    /// there are none.
+    /// Accounts for `count` bytes received into [`place`](Self::place). Call it before passing the bytes that follow,
+    /// even with a count of 0.
     pub fn on_placed(&mut self, count: usize) {
         if let Some(incoming) = &mut self.incoming {
             incoming.on_placed(count);
         }
     }
 
-    /// What is about no single key.
+    /// Handles requests that are not about a single key.
     fn on_other(&mut self, router: &mut impl Router, decoded: &Decoded<'_>) {
         let (_, count) = router.position();
         match *decoded {
@@ -623,7 +625,7 @@ impl Session {
                 }
                 let asked = Asked::Flush { binary, is_quiet };
                 if router.executor().partition.processor.has_log() {
-                    // This partition answers like the others, when it survives.
+                    // The local partition answers like the others, once its change is durable.
                     let sum = PartitionStats::default();
                     let id = self.push(Later::Gathering(Box::new(Gathering { left: count, sum, asked })));
                     self.detour = Some(id);
@@ -667,8 +669,8 @@ impl Session {
         router.send_all(id, flush, false);
     }
 
-    /// Whether a command of the partition at hand can be carried out and answered now. Behind one that could
-    /// not, none can: a connection's commands keep their order.
+    /// Whether a command of the local partition can be executed and answered now. Behind one that could not, none can:
+    /// a connection's commands keep their order.
     #[inline]
     fn is_immediate(&self, router: &mut impl Router, hash: KeyHash, command: &Command<'_>) -> bool {
         let executor = router.executor();
@@ -676,7 +678,7 @@ impl Session {
             || self.detour.is_none_or(|id| id < self.first_id) && executor.is_immediate(hash, command)
     }
 
-    /// Where the next answer goes.
+    /// The output for the next answer.
     #[inline]
     fn sink(&mut self) -> &mut Output {
         if self.later.is_empty() {
@@ -691,7 +693,7 @@ impl Session {
         }
     }
 
-    /// Bytes of the last answer in the queue.
+    /// Length of the last answer in the queue, bytes.
     fn last_bytes(&self) -> usize {
         match self.later.back() {
             Some(Later::Bytes(bytes)) => bytes.len(),
@@ -705,17 +707,19 @@ impl Session {
         self.first_id + self.later.len() as u64 - 1
     }
 
-    /// A command with so many bytes of a value goes elsewhere. Who brings a value is told little.
+    /// Queues an awaited answer to a command with `value_bytes` of value. Commands that bring a value have short
+    /// answers.
     fn push_awaited(&mut self, value_bytes: usize) -> AnswerId {
         let bytes = if value_bytes == 0 { self.expected_bytes } else { AWAITED_BYTES_MIN.max(value_bytes) };
         self.push(Later::Awaited(bytes))
     }
 
-    /// Another partition has answered a command.
+    /// Handles the answer of another partition to a command.
     pub fn on_reply(&mut self, id: AnswerId, answer: Output) {
         let at = (id - self.first_id) as usize;
         debug_assert!(matches!(self.later[at], Later::Awaited(_)));
-        // As long as the longest of late, and no longer than that one is asked for at a time.
+        // The expected length rises to that of a longer answer at once, and falls by a quarter of the difference with
+        // each shorter one.
         let (bytes, expected) =
             (answer.len().clamp(AWAITED_BYTES_MIN, OUTPUT_BYTES_MAX + 1), self.expected_bytes);
         self.expected_bytes = bytes.max(expected - expected.saturating_sub(bytes).div_ceil(4));
@@ -723,7 +727,7 @@ impl Session {
         self.advance();
     }
 
-    /// Another partition has flushed, or said what it holds.
+    /// Handles the statistics of another partition, or the end of its flush.
     pub fn on_stats(&mut self, router: &mut impl Router, id: AnswerId, stats: &PartitionStats) {
         let at = (id - self.first_id) as usize;
         let Later::Gathering(gathering) = &mut self.later[at] else {
@@ -739,7 +743,7 @@ impl Session {
         }
     }
 
-    /// An answer that was awaited is here.
+    /// Puts an awaited answer in its position.
     fn put(&mut self, at: usize, answer: Output) {
         self.later_bytes -= expected_bytes(&self.later[at]);
         if at + 1 < self.later.len() {
@@ -748,7 +752,7 @@ impl Session {
         self.later[at] = Later::Bytes(answer);
     }
 
-    /// Moves answers whose turn has come to the output.
+    /// Moves answers that are next in order to the output.
     fn advance(&mut self) {
         while let Some(Later::Bytes(_)) = self.later.front() {
             let Some(Later::Bytes(bytes)) = self.later.pop_front() else { unreachable!("just seen") };
@@ -765,7 +769,8 @@ impl Session {
     }
 }
 
-/// Carries out the first of some commands, an addition, with those behind it that add to the same counter. Says how many.
+/// Executes an addition, the first of `entries`, together with those directly after it that add to the same counter.
+/// Returns their number.
 #[inline(never)]
 fn add_all(mut executor: Executor<'_>, hash: KeyHash, entries: &[Entry<'_>], out: &mut Vec<u8>) -> usize {
     let Some(first) = entries.first() else { return 0 };
@@ -774,7 +779,7 @@ fn add_all(mut executor: Executor<'_>, hash: KeyHash, entries: &[Entry<'_>], out
     executor.add_all(hash, key, same.map_while(|entry| Addition::of(&entry.command)), out)
 }
 
-/// Bytes that an answer on its way is expected to have.
+/// Expected length of an awaited answer, bytes.
 fn expected_bytes(later: &Later) -> usize {
     match later {
         Later::Bytes(_) => 0,
@@ -783,7 +788,7 @@ fn expected_bytes(later: &Later) -> usize {
     }
 }
 
-/// Answers what all partitions were asked.
+/// Appends the answer to a request to all partitions.
 fn conclude(router: &mut impl Router, stats: &PartitionStats, asked: &Asked, out: &mut Output) {
     let out = out.bytes_mut();
     match asked {
@@ -793,7 +798,7 @@ fn conclude(router: &mut impl Router, stats: &PartitionStats, asked: &Asked, out
         }
         Asked::Flush { binary: None, .. } => out.extend_from_slice(b"OK\r\n"),
         Asked::Limit { is_quiet: true, .. } => {}
-        // It is fixed at start: only what it is already can be had.
+        // The limit is fixed at start: only a request for the present value succeeds.
         Asked::Limit { megabytes, .. } if stats.limit_bytes.div_ceil(1 << 20) == *megabytes => {
             out.extend_from_slice(b"OK\r\n");
         }

@@ -1,4 +1,4 @@
-//! Conversations, as clients have them, word by word; and what nobody should send.
+//! Protocol conversations as clients hold them, and malformed input.
 
 use std::sync::Arc;
 
@@ -7,11 +7,11 @@ use proptest::prelude::*;
 use super::*;
 use kv::{Eviction, Kept, KeyHash, Partition, Processor, Settings};
 
-/// Partitions in one place: what goes to another is answered when it is asked for.
+/// All partitions in one place: messages to others are answered on request.
 struct Partitions {
     all: Vec<(Partition, Service)>,
     own: usize,
-    /// In the order in which they were sent.
+    /// Messages in the order in which they were sent.
     sent: Vec<Sent>,
 }
 
@@ -71,7 +71,7 @@ impl Partitions {
         service.on(partition)
     }
 
-    /// Has everything carried out that is on its way, and the last answered first.
+    /// Executes all messages under way, and answers the last one first.
     fn deliver(&mut self, session: &mut Session) {
         let mut answers = Vec::new();
         for sent in std::mem::take(&mut self.sent) {
@@ -159,7 +159,7 @@ impl Client {
         answer
     }
 
-    /// What is said and what is answered; `|` stands for the end of a line.
+    /// A request and its expected answer; `|` stands for the end of a line.
     fn talk(&mut self, said: &str, answered: &str) {
         let answer = self.send(said.replace('|', "\r\n").as_bytes());
         assert_eq!(String::from_utf8_lossy(&answer), answered.replace('|', "\r\n"), "to {said:?}");
@@ -238,7 +238,7 @@ fn numbers_of_values_change_with_each_store_and_only_then() {
     let second = cas(&mut client);
     client.talk("incr a 1|", "3|");
     assert_ne!(cas(&mut client), second);
-    // A small pair that goes back into the index keeps no number, so none fits.
+    // A small pair that returns to the index keeps no number, so none matches.
     let third = cas(&mut client);
     client.talk("set a 0 0 1|3|", "STORED|");
     client.talk(&format!("cas a 0 0 1 {third}|2|"), "EXISTS|");
@@ -308,13 +308,13 @@ fn lines_without_end_and_other_protocols_close_the_connection() {
             assert!(client.is_closed, "{bytes:?}");
         }
     }
-    // A host of NVMe/TCP begins with a zero: it need not wait for the end of a line.
+    // An NVMe/TCP host begins with a zero byte: the connection closes without waiting for the end of a line.
     for bytes in [&[0][..], b"\0\0\x80\0\x80\0\0\0", b"\0get a\r\n"] {
         let mut client = Client::new();
         assert_eq!(client.send(bytes), b"");
         assert!(client.is_closed, "{bytes:?}");
     }
-    // Lines of keys have no limit.
+    // Lines of keys may have any length.
     let mut client = Client::new();
     let line = format!("get {}|", "k ".repeat(100_000));
     client.talk("set k 0 0 0||", "STORED|");
@@ -332,7 +332,7 @@ fn values_have_a_limit() {
     let value = "y".repeat(1_048_000);
     client.talk(&format!("set a 0 0 1048000|{value}|"), "STORED|");
     client.talk("get a|", &format!("VALUE a 0 1048000|{value}|END|"));
-    // Many at once are sent piece by piece.
+    // Several at once are sent piece by piece.
     client.talk("get a a a|", &format!("{}END|", format!("VALUE a 0 1048000|{value}|").repeat(3)));
     client.talk(
         &format!("append a 0 0 1000|{}|", "z".repeat(1000)),
@@ -340,7 +340,7 @@ fn values_have_a_limit() {
     );
 }
 
-/// A client of partitions with so much memory, which may store values of any length.
+/// A client of partitions with `memory_bytes` of memory, which may store values of any length.
 fn client_of_large(count: usize, memory_bytes: usize, eviction: Eviction) -> Client {
     let settings = Settings { memory_bytes, eviction, ..Settings::default() };
     let listener = ListenerSettings { value_bytes_max: 256 << 20, ..ListenerSettings::default() };
@@ -348,7 +348,7 @@ fn client_of_large(count: usize, memory_bytes: usize, eviction: Eviction) -> Cli
     Client { partitions, session: Session::new(listener), is_closed: false }
 }
 
-/// Sends it in pieces, some of them to where they belong at once.
+/// Sends bytes in pieces, some of them directly into place.
 fn send_in_pieces(client: &mut Client, bytes: &[u8], piece: usize) -> Vec<u8> {
     let mut answer = Vec::new();
     let mut rest = bytes;
@@ -391,7 +391,7 @@ fn values_of_mebibytes_arrive_in_parts_and_are_sent_from_where_they_lie() {
                 let answer = send_in_pieces(&mut client, &set(&key, &first), piece);
                 assert_eq!(String::from_utf8_lossy(&answer), "STORED\r\n");
                 assert!(client.send(format!("get {key}\r\n").as_bytes()) == got(&key, 5, &first));
-                // Behind it, in front of it, and with it in front of others.
+                // Append to it, prepend to it, and prepend it to others.
                 client.talk(&format!("append {key} 0 0 3|end|"), "STORED|");
                 let long = value(9, 1_100_000);
                 let mut said = format!("prepend {key} 0 0 {}\r\n", long.len()).into_bytes();
@@ -447,20 +447,20 @@ fn a_value_that_ends_wrong_or_finds_no_memory_is_refused_and_what_follows_is_und
             "CLIENT_ERROR bad data chunk|VALUE a 0 3|old|END|",
         );
         let value = "x".repeat(30_000_000);
-        // As with memcached, the value before goes.
+        // As with memcached, the previous value is removed.
         client.talk(
             &format!("set a 0 0 30000000|{value}|get a|"),
             "SERVER_ERROR out of memory storing object|END|",
         );
         client.talk(&format!("set a 0 0 2000000 noreply|{}|get b|", "z".repeat(2_000_000)), "END|");
         client.talk("get a|", &format!("VALUE a 0 2000000|{}|END|", "z".repeat(2_000_000)));
-        // One that is never whole leaves nothing behind.
+        // A value that never arrives completely leaves nothing behind.
         client.send(b"set a 0 0 5000000\r\n0123456789");
         assert!(client.session.is_within_command());
         client.session = Session::new(*client.partitions.all[0].1.settings());
         client.talk("delete a|", "DELETED|");
         client.talk(&format!("set a 0 0 5000000|{}|", "w".repeat(5_000_000)), "STORED|");
-        // What takes no value has none, however long.
+        // A value is refused by a command that takes none, however long it is.
         let mut said = vec![0x80, 0, 0, 1, 0, 0, 0, 0];
         said.extend_from_slice(&2_000_001u32.to_be_bytes());
         said.extend_from_slice(&[0; 12]);
@@ -499,7 +499,7 @@ fn meta_commands_are_answered_as_memcached_does() {
             "CLIENT_ERROR bad command line format|CLIENT_ERROR bad command line format|CLIENT_ERROR bad command line format|MN|",
         ),
         ("me nothing|", "EN|"),
-        // What routers in between read.
+        // Flags that only proxies read.
         ("mg a P1 L2 v|", "VA 2|de|"),
     ]);
 }
@@ -535,7 +535,7 @@ fn packet(opcode: u8, extra: &[u8], key: &[u8], value: &[u8], cas: u64) -> Vec<u
     [&bytes[..], extra, key, value].concat()
 }
 
-/// Opcode, status, extras + key + value of each response.
+/// Opcode, status, extras + key + value, and CAS number of each response.
 fn responses(mut bytes: &[u8]) -> Vec<(u8, u16, Vec<u8>, u64)> {
     let mut all = Vec::new();
     while !bytes.is_empty() {
@@ -560,7 +560,7 @@ fn the_binary_protocol_is_spoken() {
         assert_eq!(ask(packet(0x00, &[], b"a", &[], 0)), [(0, 0, b"\0\0\0\x07xyz".to_vec(), cas)]);
         assert_eq!(ask(packet(0x0c, &[], b"a", &[], 0)), [(0x0c, 0, b"\0\0\0\x07axyz".to_vec(), cas)]);
         assert_eq!(ask(packet(0x00, &[], b"b", &[], 0))[0].1, 1);
-        // Quiet ones answer only when there is something.
+        // Quiet commands answer only when there is something to report.
         let quiet = [
             packet(0x09, &[], b"b", &[], 0),
             packet(0x0d, &[], b"a", &[], 0),
@@ -597,7 +597,7 @@ fn the_binary_protocol_is_spoken() {
         assert!(stats.len() > 30 && stats.last().is_some_and(|last| last.2.is_empty()));
         assert_eq!(ask(packet(0x08, &[], &[], &[], 0))[0].1, 0);
         assert_eq!(ask(packet(0x00, &[], b"n", &[], 0))[0].1, 1);
-        // Lengths that contradict each other.
+        // Contradictory lengths.
         let mut broken = packet(0x00, &[], b"a", &[], 0);
         broken[2] = 0xff;
         assert!(client.send(&broken).is_empty() && client.is_closed);
@@ -646,7 +646,7 @@ const SCRIPT: &[u8] = b"set a 1 0 3\r\nabc\r\nget a b a\r\nms k 2 T0 c\r\nhi\r\n
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// However the bytes are cut, and wherever the keys are, the answers are the same.
+    /// The answers do not depend on how the input is split, or on which partitions have the keys.
     #[test]
     fn any_split_gives_the_same_answers(cuts in prop::collection::vec(0..SCRIPT.len(), 0..20), count in 1usize..4) {
         let expected = Client::with(count).send(SCRIPT);
@@ -661,7 +661,7 @@ proptest! {
         prop_assert_eq!(String::from_utf8_lossy(&answer), String::from_utf8_lossy(&expected));
     }
 
-    /// Additions behind one another are answered as if each came alone, whatever they add up to.
+    /// Consecutive additions are answered as if each came alone, whatever they add up to.
     #[test]
     fn additions_together_are_the_same_as_one_after_the_other(
         start in prop_oneof![Just("".to_owned()), Just("text".to_owned()), (0..u64::MAX, 0..64u32).prop_map(|(number, shift)| (number >> shift).to_string())],
@@ -696,7 +696,7 @@ proptest! {
         prop_assert_eq!(hits, expected_hits);
     }
 
-    /// Whatever is sent, nothing panics.
+    /// No input causes a panic.
     #[test]
     fn anything_may_be_sent(
         pieces in prop::collection::vec(prop_oneof![
@@ -722,7 +722,7 @@ proptest! {
     }
 }
 
-/// Keys are looked for ahead of their turn, and pairs end in between.
+/// Keys are prefetched ahead of their turn, and pairs expire in between.
 #[test]
 fn pairs_that_end_are_in_no_answer_of_a_line_of_keys() {
     for count in [1, 3] {
@@ -730,12 +730,12 @@ fn pairs_that_end_are_in_no_answer_of_a_line_of_keys() {
         let mut line = "get".to_owned();
         let mut expected = String::new();
         for at in 0..500 {
-            // Some lie in the index and some do not, and a third of all ends.
+            // Some pairs are in the index and some are not, and a third of all expires.
             let (key, value) = (format!("key-{at}"), "v".repeat(at % 40));
             let exptime = if at % 3 == 0 { 1 } else { 0 };
             let store = format!("set {key} 0 {exptime} {}\r\n{value}\r\n", value.len());
             assert_eq!(client.send(store.as_bytes()), b"STORED\r\n");
-            // Twice, so that one is looked for while it is still to end.
+            // Twice, so that one is prefetched before the pair expires.
             line += &format!(" {key} {key}");
             if exptime == 0 {
                 expected += &format!("VALUE {key} 0 {}\r\n{value}\r\n", value.len()).repeat(2);
@@ -767,7 +767,7 @@ fn a_key_that_is_too_long_spoils_its_line_wherever_it_is() {
     }
 }
 
-/// Answers that a deaf client asked for take no more than a few values' memory, wherever their keys are.
+/// A client that does not read cannot make answers take more than a few values' memory, wherever its keys are.
 #[test]
 fn who_reads_nothing_gets_little_executed() {
     [1, 4].into_iter().for_each(who_reads_nothing_of);
@@ -788,7 +788,7 @@ fn who_reads_nothing_of(count: usize) {
     let mut progress = client.session.on_bytes(&mut client.partitions, asked.as_bytes());
     let mut executed = 0;
     while progress == Progress::Stalled {
-        // Nothing is sent: once the answers are here, nothing more is asked for.
+        // Nothing is sent: once the answers are here, no further commands are issued.
         let count = client.partitions.sent.len();
         client.partitions.deliver(&mut client.session);
         progress = client.session.resume(&mut client.partitions);

@@ -1,11 +1,11 @@
-//! Settings of a listener, and what of values is copied.
+//! Settings of a listener, and size limits for copying values.
 
-/// Up to so many bytes a value, or what of it follows its whole mebibytes, is copied into the answer; and one that comes waits in
-/// the backlog until it is whole.
+/// Longest value, or rest after the whole mebibytes, that is copied into the answer, bytes. An arriving value of up to
+/// this length waits in the backlog until it is complete.
 pub(crate) const COPIED_BYTES_MAX: usize = 128 << 10;
-/// The same where a session has many bytes of answers on their way to it from another partition already.
+/// As [`COPIED_BYTES_MAX`], where a session already has many bytes of answers under way from another partition.
 pub(crate) const SPARED_BYTES_MAX: usize = 4 << 10;
-/// A longer one is copied in pieces of so many bytes, each when the one before is sent.
+/// Size of the pieces in which a longer rest is copied, bytes; each is copied when the previous one is sent.
 pub const PIECE_BYTES: usize = 256 << 10;
 
 /// Settings of a listener.
@@ -13,11 +13,11 @@ pub const PIECE_BYTES: usize = 256 << 10;
 pub struct ListenerSettings {
     /// The longest value.
     pub value_bytes_max: usize,
-    /// Whether clients may remove everything.
+    /// Whether clients may remove all pairs.
     pub allows_flush: bool,
 }
 
-/// The longest value unless told otherwise, as memcached has it: a mebibyte with its header.
+/// Default limit of a value, bytes, as in memcached: a mebibyte including its header.
 const ITEM_BYTES_DEFAULT: u32 = 1_048_500;
 
 impl Default for ListenerSettings {

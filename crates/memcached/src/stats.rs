@@ -3,11 +3,11 @@
 use crate::counters::{ListenerStats, PartitionStats};
 use crate::execute::Executor;
 
-/// What `version` says. Clients read a number from it to decide which commands there are.
+/// The version reported by `version`. Clients derive from its number which commands are supported.
 pub const VERSION: &str = concat!("1.6.99-nvlane-", env!("CARGO_PKG_VERSION"));
 
 impl Executor<'_> {
-    /// What this partition says of itself.
+    /// The statistics of this partition.
     #[must_use]
     pub fn stats(&self) -> PartitionStats {
         PartitionStats {
@@ -19,7 +19,7 @@ impl Executor<'_> {
         }
     }
 
-    /// Calls `each` with name and value of every statistic of a kind. `false` if there is no such kind.
+    /// Calls `each` with the name and value of every statistic of a kind. `false` if there is no such kind.
     pub fn for_each_stat(
         &self,
         of: &[u8],
@@ -46,7 +46,7 @@ impl Executor<'_> {
                 }
                 return true;
             }
-            // There are no slab classes whose items could be told.
+            // There are no slab classes to report.
             b"items" | b"slabs" | b"sizes" | b"cachedump" | b"conns" | b"reset" => return true,
             _ => return false,
         }

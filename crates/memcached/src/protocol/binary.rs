@@ -24,7 +24,7 @@ pub(crate) const NO_MEMORY: u16 = 0x82;
 pub(crate) const VERSION: u8 = 0x0b;
 pub(crate) const STAT: u8 = 0x10;
 
-/// What an opcode stands for, without its quietness.
+/// The operation of an opcode, quiet or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Op {
     Get { gives_key: bool },
@@ -55,7 +55,7 @@ fn op(opcode: u8) -> Option<(Op, bool)> {
 }
 
 impl Op {
-    /// Bytes of extras.
+    /// Length of the extras.
     fn extras(self) -> usize {
         match self {
             Self::Get { .. } | Self::Delete | Self::Store(Mode::Append | Mode::Prepend) => 0,
@@ -66,17 +66,17 @@ impl Op {
     }
 }
 
-/// The first four bytes; 0 if there are fewer.
+/// The first four bytes as a number; 0 if there are fewer.
 fn word(bytes: &[u8]) -> u32 {
     bytes.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes))
 }
 
-/// The first eight.
+/// The first eight bytes as a number; 0 if there are fewer.
 fn double_word(bytes: &[u8]) -> u64 {
     bytes.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))
 }
 
-/// Takes one request off the input. Also says how many bytes of it are to be swallowed after the answer.
+/// Takes one request off the input. Also returns how many bytes of it must be discarded after the answer.
 pub(crate) fn decode<'a>(
     input: &mut &'a [u8],
     command: &mut Command<'a>,
@@ -94,7 +94,7 @@ pub(crate) fn decode<'a>(
     let extra_bytes = usize::from(head[4]);
     let body_bytes = word(&head[8..]) as usize;
     let header = Header { opcode, opaque: word(&head[12..]), cas: double_word(&head[16..]) };
-    // Lengths that contradict each other: nobody knows where the next request begins.
+    // Contradictory lengths: the start of the next request is unknown.
     let Some(value_bytes) = body_bytes.checked_sub(key_bytes.saturating_add(extra_bytes)) else {
         return (Decoded::Close, None);
     };
@@ -142,7 +142,7 @@ pub(crate) fn decode<'a>(
     (decoded, None)
 }
 
-/// The next request, whose value is long.
+/// Decodes the next request, whose value is long.
 #[cold]
 fn decode_large<'a>(
     (input, command): (&mut &'a [u8], &mut Command<'a>),
@@ -190,7 +190,7 @@ pub(crate) fn respond(
     out.extend_from_slice(value);
 }
 
-/// Appends a response that says that something is not so.
+/// Appends an error response.
 pub(crate) fn refuse(out: &mut Vec<u8>, header: Header, status: u16) {
     let text: &[u8] = match status {
         NOT_FOUND => b"Not found",
@@ -367,7 +367,7 @@ impl Executor<'_> {
         }
         let cas = self.partition.processor.cas(hash, key).unwrap_or(0);
         let Some(place) = self.partition.processor.find(hash, key) else {
-            // Ended by the touch.
+            // The touch has expired it.
             return respond(out, header, SUCCESS, &[0; 4], if gives_key { key } else { &[] }, &[], cas);
         };
         self.partition.processor.touch(place);

@@ -1,4 +1,4 @@
-//! Bytes to commands: lines of the classic and the meta protocol, packets of the binary one.
+//! Decoding of bytes to commands: lines of the classic and the meta protocol, packets of the binary one.
 //!
 //! ```text
 //!            ┌── first byte 0x80 ──▶ Binary
@@ -15,9 +15,9 @@ use crate::settings::COPIED_BYTES_MAX;
 use crate::settings::ListenerSettings;
 use kv::KEY_BYTES_MAX;
 
-/// A line that does not end within so many bytes ends the connection, unless it lists keys to get.
+/// Longest line, bytes; a longer one closes the connection, unless it lists keys to get.
 const LINE_BYTES_MAX: usize = 2048;
-/// What the meta protocol allows.
+/// Limit of the meta protocol.
 const FLAG_COUNT_MAX: usize = 20;
 const OPAQUE_BYTES_MAX: usize = 32;
 
@@ -33,9 +33,9 @@ enum State {
         touch: Touch,
         key_count: u32,
     },
-    /// A line whose rest means nothing.
+    /// In a line whose rest is discarded.
     SkipLine,
-    /// A value that means nothing.
+    /// In a value that is discarded.
     Swallow {
         left: u64,
         /// Whether the protocol is the binary one.
@@ -44,16 +44,16 @@ enum State {
     Binary,
 }
 
-/// Whether a line of keys gives them a time.
+/// Whether a line of keys sets their expiry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Touch {
     No,
-    /// It is the next word.
+    /// The time is the next word.
     Asked,
     At(i64),
 }
 
-/// One connection's decoder. A copy of it goes on from where it was made.
+/// The decoder of one connection. A copy continues from the state when it was made.
 #[derive(Clone, Copy, Debug)]
 pub struct Decoder {
     state: State,
@@ -80,19 +80,20 @@ impl<'a> Iterator for Words<'a> {
     }
 }
 
-/// Where the first space is; the end if there is none. Words are short: no call is worth it.
+/// Position of the first space; the length if there is none. Words are short, so a call to `memchr` would cost more.
 #[inline(always)]
 fn first_space(text: &[u8]) -> usize {
     first(text, |sixteen| reactor::equal_bytes(sixteen, b' '), |byte| byte == b' ')
 }
 
-/// Where the first byte is that is in no key; the end if there is none.
+/// Position of the first byte that is in no key; the length if there is none.
 #[inline(always)]
 fn key_end(text: &[u8]) -> usize {
     first(text, reactor::controls, |byte| !is_of_key(byte))
 }
 
-/// Where the first byte is that `is_it` says: `marks` sets a bit for each such of sixteen bytes, which are looked at together.
+/// Position of the first byte for which `is_it` holds. `marks` returns a bit for each such byte of sixteen, which are
+/// checked together.
 #[inline(always)]
 fn first(text: &[u8], marks: impl Fn(&[u8; 16]) -> u32, is_it: impl Fn(u8) -> bool) -> usize {
     let (sixteens, rest) = text.as_chunks();
@@ -106,7 +107,7 @@ fn first(text: &[u8], marks: impl Fn(&[u8; 16]) -> u32, is_it: impl Fn(u8) -> bo
     text.len().saturating_sub(rest.len()).saturating_add(found)
 }
 
-/// The key that text begins with, and what is behind it; `None` if there is none, or it is longer than keys are.
+/// The key that text begins with, and the bytes after it; `None` if there is none, or it is longer than keys may be.
 #[inline(always)]
 fn key(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let window = text.get(..KEY_BYTES_MAX).unwrap_or(text);
@@ -114,34 +115,34 @@ fn key(text: &[u8]) -> Option<(&[u8], &[u8])> {
     (!key.is_empty()).then_some((key, behind))
 }
 
-/// Whether keys may have this byte: no space, and no control character.
+/// Whether keys may contain this byte: no space, and no control character.
 #[inline(always)]
 fn is_of_key(byte: u8) -> bool {
     byte > b' ' && byte != 0x7f
 }
 
-/// Whether bytes may be a key.
+/// Whether bytes are a valid key.
 #[inline]
 pub(crate) fn is_key(key: &[u8]) -> bool {
     (1..=KEY_BYTES_MAX).contains(&key.len()) && key.iter().fold(true, |all, &byte| all & is_of_key(byte))
 }
 
 impl Decoder {
-    /// For a new connection.
+    /// The decoder of a new connection.
     #[must_use]
     pub fn new(settings: ListenerSettings) -> Self {
         Self { state: State::Unknown, settings }
     }
 
-    /// So many bytes that follow mean nothing.
+    /// Discards the next `left` bytes.
     pub(crate) fn swallow(&mut self, left: u64) {
         let is_binary = self.state == State::Binary;
         self.state = State::Swallow { left, is_binary };
     }
 
-    /// Takes the next command off `input`. After [`Decoded::More`] call again with the same bytes and those
-    /// that follow. A command on a key is written to `command`, once: copies of what was just written piece by piece cost more
-    /// than the rest.
+    /// Takes the next command off `input`. After [`Decoded::More`] call it again with the same bytes and those that
+    /// follow. A command on a key is written to `command` once: copying what was just written in pieces costs more than
+    /// the rest of decoding.
     pub fn next<'a>(&mut self, input: &mut &'a [u8], command: &mut Command<'a>) -> Decoded<'a> {
         loop {
             match self.state {
@@ -199,7 +200,7 @@ impl Decoder {
 
     fn line<'a>(&mut self, input: &mut &'a [u8], command: &mut Command<'a>) -> Decoded<'a> {
         let whole = *input;
-        // Lines of keys have no limit, and their keys are taken as they come.
+        // Lines of keys may have any length, and their keys are taken as they come.
         if let Some((with_cas, touch, rest)) = keys_verb(whole) {
             *input = rest;
             self.state = State::Keys { with_cas, touch, key_count: 0 };
@@ -343,7 +344,7 @@ impl Decoder {
         Decoded::Command
     }
 
-    /// The next key of a line of keys; `None` if it has ended and there may be more behind it.
+    /// The next key of a line of keys; `None` if the input has ended and more may follow.
     fn keys<'a>(
         &mut self,
         input: &mut &'a [u8],
@@ -400,8 +401,8 @@ impl Decoder {
         Some(Decoded::Command)
     }
 
-    /// Takes the next key off a line of keys, as nearly all are: behind one space, with something behind it, and no time. Says whether it could;
-    /// whatever else there may be, [`next`](Self::next) finds out.
+    /// Takes the next key off a line of keys in the usual form: after one space, with more input after it, and without
+    /// a time. Returns `false` in all other cases, which [`next`](Self::next) handles.
     #[inline(always)]
     pub fn next_key<'a>(&mut self, input: &mut &'a [u8], command: &mut Command<'a>) -> bool {
         let State::Keys { with_cas, touch: Touch::No, key_count } = self.state else { return false };
@@ -416,7 +417,8 @@ impl Decoder {
         true
     }
 
-    /// Whether what comes next is behind the last key to `get` of a line, or behind another of its keys; `None` if it is something else.
+    /// The position of the next input, if a `get` key may follow: at the start of a line, or after a key of one. `None`
+    /// otherwise.
     #[inline]
     pub(crate) fn behind_get(&self) -> Option<Behind> {
         match self.state {
@@ -426,7 +428,7 @@ impl Decoder {
         }
     }
 
-    /// What comes next is behind a key to `get`.
+    /// Sets that the next input follows a `get` key.
     #[inline]
     pub(crate) fn be_behind_get(&mut self, behind: Behind) {
         self.state = match behind {
@@ -436,17 +438,17 @@ impl Decoder {
     }
 }
 
-/// What a key to `get` follows.
+/// The position of a `get` key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Behind {
-    /// Another line.
+    /// At the start of a line.
     Line,
-    /// Another key of its line.
+    /// After another key of its line.
     Key,
 }
 
-/// Takes a key to `get` off the bytes, and the end of its line if it is the last. Says which, and what is behind it; whatever else there may be,
-/// [`next`](Decoder::next) finds out.
+/// Takes a `get` key off the bytes, and the end of its line if it is the last. Returns the key and the position after
+/// it. `None` in all unusual cases, which [`next`](Decoder::next) handles.
 #[inline(always)]
 pub(crate) fn next_get<'a>(input: &mut &'a [u8], behind: Behind) -> Option<(&'a [u8], Behind)> {
     let rest = match behind {
@@ -467,7 +469,7 @@ pub(crate) fn next_get<'a>(input: &mut &'a [u8], behind: Behind) -> Option<(&'a 
     }
 }
 
-/// The verb of a line of keys, and what follows it.
+/// The verb of a line of keys, and the rest of the line.
 #[inline]
 fn keys_verb(input: &[u8]) -> Option<(bool, Touch, &[u8])> {
     if input.first() != Some(&b'g') {
@@ -486,7 +488,8 @@ fn keys_verb(input: &[u8]) -> Option<(bool, Touch, &[u8])> {
     None
 }
 
-/// `incr <key> <delta>` as nearly all write it: the key, the number, and what follows the line. Whatever else it may be is found out word by word.
+/// `incr <key> <delta>` in its usual form: the key, the number, and the bytes after the line. All other forms are
+/// decoded word by word.
 #[inline]
 fn addition(input: &[u8]) -> Option<(&[u8], u64, &[u8])> {
     const DIGIT_COUNT_MAX: usize = 19;
@@ -496,7 +499,7 @@ fn addition(input: &[u8]) -> Option<(&[u8], u64, &[u8])> {
     let mut rest = behind.strip_prefix(b" ")?;
     let (mut delta, mut count) = (0u64, 0usize);
     while let [digit @ b'0'..=b'9', after @ ..] = rest {
-        // Nineteen digits fit.
+        // Nineteen digits cannot overflow.
         delta = delta.wrapping_mul(10).wrapping_add(digit.wrapping_sub(b'0').into());
         count = count.wrapping_add(1);
         rest = after;
@@ -508,16 +511,16 @@ fn addition(input: &[u8]) -> Option<(&[u8], u64, &[u8])> {
     (count > 0 && is_key(key)).then_some((key, delta, rest))
 }
 
-/// What a value ends with.
+/// The bytes that end a value.
 const VALUE_END: &[u8] = b"\r\n";
 
-/// Lengths of values are below this, as in memcached.
+/// Upper limit of value lengths, as in memcached.
 const VALUE_BYTES_LIMIT: u64 = i32::MAX as u64 - 2;
 
 enum Value<'a> {
     Whole(&'a [u8]),
     Bad,
-    /// So many bytes are missing.
+    /// This many bytes are missing.
     More(usize),
 }
 
@@ -535,7 +538,7 @@ fn value<'a>(input: &mut &'a [u8], length: usize) -> Value<'a> {
     }
 }
 
-/// Commands of a line that bring no value.
+/// Decodes the commands of a line that bring no value.
 fn plain<'a>(name: &[u8], words: &mut Words<'a>, line: &[u8], command: &mut Command<'a>) -> Decoded<'a> {
     let mut word = || words.next().unwrap_or_default();
     let mut on_key = |verb, key| {
@@ -602,13 +605,13 @@ fn plain<'a>(name: &[u8], words: &mut Words<'a>, line: &[u8], command: &mut Comm
             (None, _) => Decoded::Answer(BAD_LINE),
         },
         b"lru" | b"lru_crawler" | b"slabs" | b"watch" => Decoded::Answer(b"CLIENT_ERROR not supported\r\n"),
-        // Browsers that were told to post here.
+        // HTTP, as from a browser tricked into posting here.
         _ if Words(line).last().is_some_and(|word| word.starts_with(b"HTTP/")) => Decoded::Close,
         _ => Decoded::Answer(b"ERROR\r\n"),
     }
 }
 
-/// What of the flags of a meta command can be said without knowing which it is.
+/// Checks the flags of a meta command, as far as that is possible without knowing the command.
 fn check_flags(flags: &[u8]) -> Result<(), &'static [u8]> {
     let mut seen = 0u128;
     for (count, flag) in Words(flags).enumerate() {

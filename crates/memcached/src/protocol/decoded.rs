@@ -1,53 +1,53 @@
-//! What came out of some bytes of a client.
+//! The result of decoding a client's bytes.
 
 use crate::command::Header;
 
-/// What came out of some bytes.
+/// The result of one decoding step.
 #[derive(Debug)]
 pub enum Decoded<'a> {
-    /// A command on a key: it is where the caller wanted it.
+    /// A command on a key, written to the caller's command.
     Command,
-    /// A command with a long value, which begins with the next byte; behind it comes the end of a line,
-    /// if so told. The command is where the caller wanted it, without its value.
+    /// A command with a long value, which begins with the next byte; a line end follows it with `has_line_end`. The
+    /// command, without its value, is written to the caller's command.
     Large {
-        /// Bytes of the value.
+        /// Length of the value, bytes.
         length: usize,
-        /// Whether a line ends behind it.
+        /// Whether a line end follows it.
         has_line_end: bool,
     },
-    /// What needs no key: the answer.
+    /// The answer to a request without key.
     Answer(&'static [u8]),
-    /// The answer to `version`.
+    /// `version`.
     Version,
-    /// Removes everything, after so many seconds, with an answer or without.
+    /// Removes all pairs, now or later.
     Flush {
-        /// Seconds, or a moment in Unix time.
+        /// Seconds, or Unix time.
         delay: i64,
-        /// No answer.
+        /// Whether there is no answer.
         is_quiet: bool,
-        /// Asked in the binary protocol.
+        /// The header, if it came in the binary protocol.
         binary: Option<Header>,
     },
-    /// Asks for statistics, of a kind.
+    /// A request for statistics.
     Stats {
-        /// Which; empty for the general ones.
+        /// Their kind; empty for the general ones.
         of: &'a [u8],
-        /// Asked in the binary protocol.
+        /// The header, if it came in the binary protocol.
         binary: Option<Header>,
     },
-    /// Wants the memory to be so many MiB.
+    /// A request to set the memory limit.
     Limit {
-        /// How many.
+        /// The limit, MiB.
         megabytes: u64,
-        /// Without an answer.
+        /// Whether there is no answer.
         is_quiet: bool,
     },
-    /// The answer to a binary command without key: its status.
+    /// The status that answers a binary command without key.
     Binary(Header, u16),
-    /// More bytes are needed: so many from the start of what is left, at least.
+    /// More bytes are needed: at least this many, counted from the start of the remaining input.
     More(usize),
-    /// The connection is over once this is answered.
+    /// Close the connection after answering this.
     BinaryQuit(Header),
-    /// The connection is over.
+    /// Close the connection.
     Close,
 }
